@@ -1,15 +1,15 @@
-//! Memory as bytes behind addresses: what decorators read and write, be it a device's or the host's.
+//! Access to the bytes behind addresses, in the memory of a device or of the host: what decorators read and write.
 //!
-//! The core calculates with addresses and touches nothing. A guard or a fill must touch, so it is
-//! handed a [`MemoryAccess`], which knows what lies behind an address and how to get at it in the
-//! order of a stream. [`SliceAccess`] is one over a caller's buffer;
-//! [`HostAccess`](crate::HostAccess) one over memory of this process; a device's is its front end's.
+//! The core calculates with addresses and touches no memory. A guard or a fill must touch it, so it takes a
+//! [`MemoryAccess`], which reads and writes the bytes behind an address in the order of a stream. [`SliceAccess`]
+//! serves a caller's buffer, [`HostAccess`](crate::HostAccess) the memory of this process; access to a device comes
+//! from its front end.
 //!
 //! # The promise of every implementation
-//! * ACCESS1 a call comes behind all work queued on its stream before it, and what it did is there for any
-//!   stream and for the host when it returns. Decision 59 says why nothing weaker serves, and where an
-//!   access to memory of one queue may leave what it writes in that queue.
-//! * ACCESS2 an error may leave the bytes named partly written, and no others.
+//! * ACCESS1 a call runs after all work queued on its stream before it, and its effect is visible to every stream and
+//!   to the host when it returns. Decision 59 says why nothing weaker serves, and where access to the memory of one
+//!   queue may leave its writes in that queue.
+//! * ACCESS2 an error may leave the named bytes partly written, and no others.
 
 use crate::error::AccessError;
 use crate::stream::{StreamId, StreamPoint};
@@ -18,35 +18,34 @@ use crate::units::{Addr, AddrRange};
 
 /// Reads, writes and fills memory by address, in the order of streams (ACCESS1, ACCESS2).
 pub trait MemoryAccess {
-    /// Copies the bytes from `addr` on, as many as `into` has.
+    /// Reads `into.len()` bytes from `addr`.
     ///
     /// # Errors
     /// [`AccessError`]; `into` may be partly overwritten.
     fn read(&self, stream: StreamId, addr: Addr, into: &mut [u8]) -> Result<(), AccessError>;
 
-    /// Writes these bytes from `addr` on.
+    /// Writes the bytes of `from` at `addr`.
     ///
     /// # Errors
     /// [`AccessError`]; some of the bytes may have been written.
     fn write(&self, stream: StreamId, addr: Addr, from: &[u8]) -> Result<(), AccessError>;
 
-    /// Writes the pattern again and again over the range, beginning anew at its start; the last one
-    /// is cut where the range ends.
+    /// Repeats `pattern` over `range`, from its start; the last repetition is cut where the range ends.
     ///
     /// # Errors
     /// [`AccessError`]; some of the bytes may have been written.
     fn fill(&self, stream: StreamId, range: AddrRange, pattern: Pattern)
     -> Result<(), AccessError>;
 
-    /// What is done on `stream` from now on comes behind `point`. The wait of a grant: a decorator
-    /// writes into a new block before its caller can have waited.
+    /// Makes later work on `stream` wait for `point`. A decorator needs it for the wait of a grant: it writes into a
+    /// new block before its caller can have waited.
     ///
     /// # Errors
-    /// [`AccessError`]; then nothing is ordered.
+    /// [`AccessError`]; nothing is ordered then.
     fn wait(&self, stream: StreamId, point: StreamPoint) -> Result<(), AccessError>;
 }
 
-/// A shared access is one too.
+/// A shared reference to an access is an access.
 impl<M: MemoryAccess + ?Sized> MemoryAccess for &M {
     fn read(&self, stream: StreamId, addr: Addr, into: &mut [u8]) -> Result<(), AccessError> {
         (**self).read(stream, addr, into)
@@ -70,7 +69,7 @@ impl<M: MemoryAccess + ?Sized> MemoryAccess for &M {
     }
 }
 
-/// A value of 1, 2, 4 or 8 bytes that memory is filled with, least significant byte first.
+/// A value of 1, 2, 4 or 8 bytes to fill memory with, least significant byte first.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Pattern {
     /// The value, repeated until it fills the word.
@@ -80,7 +79,7 @@ pub struct Pattern {
 }
 
 impl Pattern {
-    /// The quiet not-a-number of `f32`, 0x7FC00000: what is computed from it is not a number either.
+    /// The quiet not-a-number of `f32`, 0x7FC00000: every result computed from it is not a number either.
     pub const F32_NAN: Self = Self::of_u32(0x7fc0_0000);
 
     /// The quiet not-a-number of `f64`, 0x7FF8000000000000.
@@ -89,22 +88,22 @@ impl Pattern {
     /// The smallest `i32`, which no program means and which stands out in a sum.
     pub const I32_MIN: Self = Self::of_u32(0x8000_0000);
 
-    /// This byte throughout.
+    /// Creates a pattern of this byte.
     pub const fn of_u8(value: u8) -> Self {
         Self::new(value as u64 * 0x0101_0101_0101_0101, 1)
     }
 
-    /// These two bytes in turn.
+    /// Creates a pattern of these two bytes.
     pub const fn of_u16(value: u16) -> Self {
         Self::new(value as u64 * 0x0001_0001_0001_0001, 2)
     }
 
-    /// These four bytes in turn.
+    /// Creates a pattern of these four bytes.
     pub const fn of_u32(value: u32) -> Self {
         Self::new(value as u64 * 0x0000_0001_0000_0001, 4)
     }
 
-    /// These eight bytes in turn.
+    /// Creates a pattern of these eight bytes.
     pub const fn of_u64(value: u64) -> Self {
         Self::new(value, 8)
     }
@@ -113,17 +112,17 @@ impl Pattern {
         Self { word, width }
     }
 
-    /// Bytes of the value: 1, 2, 4 or 8.
+    /// Returns the length of the value in bytes: 1, 2, 4 or 8.
     pub const fn width(self) -> u8 {
         self.width
     }
 
-    /// The value, in the lowest [`width`](Self::width) bytes; above them it repeats.
+    /// Returns the value, in the lowest [`width`](Self::width) bytes; above them it repeats.
     pub const fn word(self) -> u64 {
         self.word
     }
 
-    /// The byte that stands so many bytes behind the start of what is filled.
+    /// Returns the byte at `offset` from the start of the filled memory.
     #[inline]
     pub const fn at(self, offset: u64) -> u8 {
         // Eight bytes are whole values of any width.
@@ -131,7 +130,7 @@ impl Pattern {
     }
 }
 
-/// Access to a caller's buffer, whose first byte stands for an address. One thread at a time gets in.
+/// Access to a caller's buffer, whose first byte has a given address. One thread at a time uses it.
 ///
 /// ```
 /// use larder_core::{Addr, StreamId, MemoryAccess, SliceAccess};
@@ -149,14 +148,14 @@ pub struct SliceAccess<'m, W: Wait = Spin> {
 }
 
 impl<'m> SliceAccess<'m> {
-    /// Access to `memory`, whose first byte is at `start`; threads spin for each other.
+    /// Creates access to `memory`, whose first byte is at `start`; threads spin for each other.
     pub fn new(start: Addr, memory: &'m mut [u8]) -> Self {
         Self::with_wait(start, memory)
     }
 }
 
 impl<'m, W: Wait> SliceAccess<'m, W> {
-    /// Access to `memory`, whose first byte is at `start`; threads wait for each other as `W` says.
+    /// Creates access to `memory`, whose first byte is at `start`; `W` is how threads wait for each other.
     pub fn with_wait(start: Addr, memory: &'m mut [u8]) -> Self {
         Self {
             start,
@@ -164,7 +163,7 @@ impl<'m, W: Wait> SliceAccess<'m, W> {
         }
     }
 
-    /// Runs `f` with these bytes.
+    /// Runs `f` on the `bytes` bytes from `addr`.
     fn with<R>(
         &self,
         addr: Addr,
@@ -201,7 +200,7 @@ impl<W: Wait> MemoryAccess for SliceAccess<'_, W> {
         })
     }
 
-    /// Nothing to wait for: no work is queued on a buffer.
+    /// Does nothing: no work is queued on a buffer.
     fn wait(&self, _: StreamId, _: StreamPoint) -> Result<(), AccessError> {
         Ok(())
     }

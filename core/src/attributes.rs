@@ -1,11 +1,10 @@
-//! What an allocator must be: TensorFlow's [`AllocatorAttributes`], which choose memory of the host or of
-//! a device, good for a network card. Its attributes of one call are fields of a
-//! [`Request`](crate::Request).
+//! TensorFlow's [`AllocatorAttributes`]: requirements on an allocator's memory, such as host memory, or device memory
+//! that a network card can reach. TensorFlow's attributes of one call are fields of a [`Request`](crate::Request).
 
 use core::fmt;
 
-/// What memory must be good for, in one word as TensorFlow lays it out: bit 0 is the host's, bit 1 is
-/// good for network cards, bit 2 for GPUs, bits 24 to 31 are a device's own; and a scope, 0 for none.
+/// Requirements on memory, in one word as TensorFlow lays it out: bit 0 for host memory, bit 1 for network cards, bit
+/// 2 for GPUs, bits 24 to 31 for the device's own; and a scope, 0 for none.
 ///
 /// ```
 /// use larder_core::AllocatorAttributes;
@@ -26,19 +25,19 @@ pub struct AllocatorAttributes {
 const ON_HOST: u32 = 1 << 0;
 const NIC_COMPATIBLE: u32 = 1 << 1;
 const GPU_COMPATIBLE: u32 = 1 << 2;
-/// Where the device's own bits begin; there are eight, up to the end of the word.
+/// First of the eight bits of the device's own, which end with the word.
 const DEVICE_SHIFT: u32 = 24;
 const DEVICE_BITS: u32 = 0xff << DEVICE_SHIFT;
 const KNOWN: u32 = ON_HOST | NIC_COMPATIBLE | GPU_COMPATIBLE | DEVICE_BITS;
 
 impl AllocatorAttributes {
-    /// Any memory will do.
+    /// No requirement: any memory will do.
     pub const NONE: Self = Self {
         value: 0,
         scope_id: 0,
     };
 
-    /// The attributes of this word and scope; `None` if a bit is set that means nothing.
+    /// Returns the attributes of this word and scope, or `None` if an unknown bit is set.
     pub const fn from_value(value: u32, scope_id: i32) -> Option<Self> {
         if value & !KNOWN == 0 {
             Some(Self { value, scope_id })
@@ -47,47 +46,47 @@ impl AllocatorAttributes {
         }
     }
 
-    /// The word.
+    /// Returns the word.
     pub const fn value(self) -> u32 {
         self.value
     }
 
-    /// Whether the memory is the host's.
+    /// Returns whether host memory is required.
     pub const fn on_host(self) -> bool {
         self.value & ON_HOST != 0
     }
 
-    /// Whether a network card must reach it.
+    /// Returns whether a network card must reach the memory.
     pub const fn nic_compatible(self) -> bool {
         self.value & NIC_COMPATIBLE != 0
     }
 
-    /// Whether a GPU must reach it.
+    /// Returns whether a GPU must reach the memory.
     pub const fn gpu_compatible(self) -> bool {
         self.value & GPU_COMPATIBLE != 0
     }
 
-    /// The device's own bits.
+    /// Returns the device's own bits.
     pub const fn device_bits(self) -> u8 {
         (self.value >> DEVICE_SHIFT) as u8
     }
 
-    /// The scope; 0 for none.
+    /// Returns the scope; 0 for none.
     pub const fn scope_id(self) -> i32 {
         self.scope_id
     }
 
-    /// Sets or clears that the memory is the host's.
+    /// Sets whether host memory is required.
     pub const fn set_on_host(&mut self, on: bool) {
         self.set(ON_HOST, on);
     }
 
-    /// Sets or clears that a network card must reach it.
+    /// Sets whether a network card must reach the memory.
     pub const fn set_nic_compatible(&mut self, on: bool) {
         self.set(NIC_COMPATIBLE, on);
     }
 
-    /// Sets or clears that a GPU must reach it.
+    /// Sets whether a GPU must reach the memory.
     pub const fn set_gpu_compatible(&mut self, on: bool) {
         self.set(GPU_COMPATIBLE, on);
     }
@@ -110,10 +109,10 @@ impl AllocatorAttributes {
         }
     }
 
-    /// Asks for all that `other` asks for too, of whichever scope is set.
+    /// Adds the requirements of `other`, and its scope if this has none.
     ///
     /// # Errors
-    /// If both have scopes and these differ. Nothing has changed then.
+    /// [`ScopesDiffer`] if both have scopes and these differ. Nothing has changed then.
     pub const fn merge(&mut self, other: Self) -> Result<(), ScopesDiffer> {
         if self.scope_id != 0 && other.scope_id != 0 && self.scope_id != other.scope_id {
             return Err(ScopesDiffer {
@@ -128,8 +127,8 @@ impl AllocatorAttributes {
         Ok(())
     }
 
-    /// Whether memory that is good for `other` is good for this: all that is asked for here is asked for
-    /// there. Scopes are not compared.
+    /// Returns whether memory that meets `other` meets this: every requirement here is one of `other`. Scopes are not
+    /// compared.
     pub const fn is_equal_or_less_restrictive(self, other: Self) -> bool {
         self.value & !other.value == 0
     }
@@ -147,12 +146,12 @@ impl fmt::Display for AllocatorAttributes {
     }
 }
 
-/// Attributes of two scopes cannot be merged.
+/// Attributes of two different scopes cannot be merged.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ScopesDiffer {
-    /// The scope of what was to be changed.
+    /// The scope of the attributes to change.
     pub own: i32,
-    /// The scope of what was to be merged into it.
+    /// The scope of the attributes to merge into them.
     pub other: i32,
 }
 

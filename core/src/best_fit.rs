@@ -9,24 +9,24 @@ use crate::stats::{PoolStats, Stats};
 use crate::stream::{EventNumber, StreamId, StreamPoint};
 use crate::units::{Addr, AddrRange, Granule};
 
-/// What an allocation comes to.
+/// The state of an allocation after [`BestFit::advance`].
 #[derive(Debug)]
 #[must_use]
 pub enum Progress<P> {
-    /// Done: the block.
+    /// The block: the allocation is done.
     Ready(Grant),
-    /// Calls are to be made, those of the plan; then [`BestFit::advance`] again.
+    /// A plan of calls to make before [`BestFit::advance`] is called again.
     Plan(P),
-    /// Done: there is no memory.
+    /// The error: the allocation is done, without memory.
     Failed(AllocError),
 }
 
 /// Best fit with coalescing over numbers, for one thread at a time: [`RegionPool`](crate::RegionPool) over ranges
 /// of a sub-allocator, [`PagePool`](crate::pages::PagePool) over pages that a driver maps.
 ///
-/// It performs no I/O and touches none of the memory it manages. An allocation that nothing held serves
-/// is a loop: [`advance`](Self::advance) gives a plan of calls, whoever drives the pool makes them, and
-/// `advance` goes on. [`Shared`](crate::Shared) does that behind a lock, which it lets go for the calls.
+/// It performs no I/O and touches none of the memory it manages. An allocation that held memory cannot serve is a
+/// loop: [`advance`](Self::advance) returns a plan of calls, the driver of the pool makes them, and calls `advance`
+/// again. [`Shared`](crate::Shared) does that behind a lock, which it releases for the calls.
 ///
 /// ```
 /// use larder_core::{Addr, AddrRange, BestFit, Chunk, RegionConfig, RegionPool, Request};
@@ -40,37 +40,35 @@ pub enum Progress<P> {
 /// # Ok::<(), Box<dyn core::error::Error>>(())
 /// ```
 pub trait BestFit: Sized {
-    /// How far one allocation has come. Belongs to the thread that allocates.
+    /// The state of one allocation. Belongs to the thread that allocates.
     type Attempt: From<Request>;
-    /// Calls to make, and leave to make them.
+    /// Calls to make, and the permission to make them.
     type Plan;
 
-    /// Gives memory that is held, or says why not; never asks for more.
+    /// Allocates from held memory and never asks for more.
     ///
-    /// O(1) while no other stream has chunks with a point and the alignment is at most the granule;
-    /// otherwise at most one look at four chunks of each size class, and before failing one at all free
-    /// chunks.
+    /// O(1) while no other stream has chunks with a point and the alignment is at most the granule; otherwise four
+    /// chunks of each size class are examined at most, and before failing all free chunks once.
     ///
     /// # Errors
-    /// [`AllocError`]; no block has been given then, but free chunks may have been joined. The
-    /// cause of an [`OutOfMemory`](crate::OutOfMemory) is [`Cause::Held`](crate::Cause::Held) or
-    /// [`Cause::Fixed`](crate::Cause::Fixed) unless the limit or the free memory itself is the matter.
+    /// [`AllocError`]; no block is allocated then, but free chunks may have been joined. The cause of an
+    /// [`OutOfMemory`](crate::OutOfMemory) is [`Cause::Held`](crate::Cause::Held) or
+    /// [`Cause::Fixed`](crate::Cause::Fixed), unless the limit or the free memory itself is the cause.
     fn alloc(&mut self, request: &Request) -> Result<Grant, AllocError>;
 
-    /// Gives the block that FIT1 and FIT2 find, as [`alloc`](Self::alloc), without looking any further
-    /// and without reasons. O(1).
+    /// Allocates the block that FIT1 and FIT2 find, as [`alloc`](Self::alloc) does, without a further search and
+    /// without a reason on failure. O(1).
     fn try_alloc_now(&mut self, request: &Request) -> Option<Grant>;
 
-    /// Gives the block at exactly this place, `range` rounded up to granules, from memory that is held.
-    /// For plans, which lay out blocks ahead of time.
+    /// Allocates the block at exactly this place, `range` rounded up to granules, from held memory. For plans, which
+    /// lay out blocks ahead of time.
     ///
-    /// The place is looked for from the chunk `near`, which may have gone meanwhile. All of it must be
-    /// free; for no stream, no queued work may use it, and for a stream its own may, since the stream
-    /// runs in order. O(chunks between the two + chunks under the range), after a sweep if there is no
-    /// stream.
+    /// The search for the place starts at the chunk `near`, which may no longer exist. All of the place must be free.
+    /// Without a stream, no queued work may use it; with one, work of that stream may, since the stream runs in
+    /// order. O(chunks between the two + chunks under the range), after a sweep if there is no stream.
     ///
     /// # Errors
-    /// [`AllocError::PlaceTaken`] if some of the place does not serve or it does not start on a granule;
+    /// [`AllocError::PlaceTaken`] if part of the place cannot be used or it does not start on a granule;
     /// [`AllocError::OutOfMemory`] if a lowered limit leaves no room; [`AllocError::TooLarge`];
     /// [`AllocError::TableFull`].
     fn alloc_at(
@@ -80,34 +78,32 @@ pub trait BestFit: Sized {
         stream: Option<StreamId>,
     ) -> Result<Block, AllocError>;
 
-    /// Goes on with an allocation until it is done or needs calls. Cost as [`alloc`](Self::alloc);
-    /// O(chunks) when memory is short.
+    /// Continues an allocation until it is done or needs calls. Cost as [`alloc`](Self::alloc); O(chunks) when memory
+    /// is short.
     fn advance(&mut self, attempt: &mut Self::Attempt) -> Progress<Self::Plan>;
 
-    /// Takes a block back that nothing uses any more. O(1) and one step for each free neighbour
-    /// that points kept apart and no longer do: amortised over the frees that left them.
+    /// Frees a block that no work uses any more. O(1), and one step for each free neighbour that points no longer
+    /// keep apart: amortised over the frees that left them.
     ///
     /// # Errors
-    /// Gives the block back if it is not one of ours; nothing has changed then.
+    /// Returns the block if it is not one of this pool's; nothing has changed then.
     fn free(&mut self, block: Block) -> Result<(), Rejected<FreeError>>;
 
-    /// Takes a block back that work queued on `point.stream` may use until `point.event`. Cost as
-    /// [`free`](Self::free).
+    /// Frees a block that work queued on `point.stream` may use until `point.event`. Cost as [`free`](Self::free).
     ///
     /// # Errors
-    /// Gives the block back if it is not one of ours, or the event lies more than
-    /// [`EventNumber::WINDOW`] ahead of what the stream has completed; nothing has changed then.
+    /// Returns the block if it is not one of this pool's, or if the event lies more than [`EventNumber::WINDOW`]
+    /// ahead of the stream's last completed event; nothing has changed then.
     fn free_after(&mut self, block: Block, point: StreamPoint) -> Result<(), Rejected<FreeError>>;
 
-    /// Tells that all work up to `event` on `stream` is done: memory that carries such a point is out of
-    /// use. Events below what was reported before change nothing. O(1), except once every 2^30 events.
+    /// Reports that all work up to `event` on `stream` is done: memory with such a point is no longer in use. Events
+    /// below one already reported change nothing. O(1), except once every 2^30 events.
     ///
     /// Points are cleared when a search fails, not here.
     fn complete(&mut self, stream: StreamId, event: EventNumber);
 
-    /// Gives the block another size without moving it, from the memory held. The block that comes
-    /// back replaces the one given; it starts at the same address and has the same handle and
-    /// number.
+    /// Resizes the block without moving it, from held memory. Returns the block that replaces it, with the same
+    /// address, handle and number.
     ///
     /// O(1), and one step for each free chunk behind the block that it grows into.
     ///
@@ -126,72 +122,72 @@ pub trait BestFit: Sized {
     /// ```
     ///
     /// # Errors
-    /// Gives the block back, and nothing has changed then; see [`ResizeError`].
+    /// Returns the block, and nothing has changed then; see [`ResizeError`].
     fn resize(
         &mut self,
         block: Block,
         to: impl Into<Resize>,
     ) -> Result<Block, Rejected<ResizeError>>;
 
-    /// Sets the limit. From this call on nothing is asked for above it, and while more is held, no block
-    /// is given that would bring the live bytes above it. O(regions).
+    /// Sets the limit. From this call on no memory is requested above it, and while more is held, no block is
+    /// allocated that would raise the live bytes above it. O(regions).
     ///
-    /// Returns the bytes held above it, growth under way included; 0 means that the limit is met.
+    /// Returns the bytes held above the limit, growth under way included; 0 if the limit is met.
     fn set_limit(&mut self, limit_bytes: u64) -> u64;
 
-    /// Starts counting anew, as [`Stats::clear`].
+    /// Resets the counters, as [`Stats::clear`].
     fn clear_stats(&mut self);
 
-    /// How far the limit could be lowered now: what is held, and what of it cannot go back because a
-    /// block, queued work or a pin uses it. Of regions that means whole ones, and units at the free end
-    /// of the newest; of pages, handles. O(chunks).
+    /// Returns how far the limit could be lowered now: the held bytes, and those of them that cannot be released
+    /// because a block, queued work or a pin uses them. A pool of regions releases whole ones, and units at the free
+    /// end of the newest; a pool of pages releases handles. O(chunks).
     fn pool_stats(&mut self) -> PoolStats;
 
-    /// Calls `f` with every chunk, in address order; with a free one that has memory behind some of its
-    /// pages only, a piece at a time. O(chunks).
+    /// Calls `f` with every chunk in address order, and with each piece of a free chunk that has memory behind some
+    /// of its pages only. O(chunks).
     fn for_each_chunk(&self, f: impl FnMut(ChunkInfo));
 
     /// Walks every numbered invariant. O(chunks).
     ///
     /// # Errors
-    /// The first one found broken, which is a defect of this crate.
+    /// The first broken invariant, which is a defect of this crate.
     fn check_invariants(&self) -> Result<(), Violation>;
 
-    /// The engine.
+    /// Returns the engine.
     #[doc(hidden)]
     fn chunks(&self) -> &Chunks<'_>;
 
-    /// What its blocks carry.
+    /// Returns the id that this pool's blocks carry.
     fn id(&self) -> AllocatorId {
         self.chunks().id()
     }
 
-    /// What sizes are multiples of.
+    /// Returns the unit that sizes are multiples of.
     fn granule(&self) -> Granule {
         self.chunks().granule
     }
 
-    /// Counters now. O(1).
+    /// Returns the counters. O(1).
     fn stats(&self) -> Stats {
         self.chunks().stats()
     }
 
-    /// Bytes held above the limit, growth under way included. O(1).
+    /// Returns the bytes held above the limit, growth under way included. O(1).
     fn excess_bytes(&self) -> u64 {
         self.chunks().excess_bytes()
     }
 
-    /// Bytes that were requested for the block; `None` if it is not one of ours. O(1).
+    /// Returns the bytes requested for the block, or `None` if it is not one of this pool's. O(1).
     fn requested_bytes(&self, block: &Block) -> Option<u64> {
         self.chunks().requested_bytes(block)
     }
 
-    /// The block's number among all allocations, from 1 up; `None` if it is not one of ours. O(1).
+    /// Returns the block's number among all allocations, from 1 up, or `None` if it is not one of this pool's. O(1).
     fn allocation_id(&self, block: &Block) -> Option<u64> {
         self.chunks().allocation_id(block)
     }
 
-    /// Restores a block that was taken apart, if a used chunk with that handle starts there.
+    /// Restores a block from its parts, if a used chunk with that handle starts there.
     ///
     /// The caller promises that no other [`Block`] for it exists; if one does, the second free of
     /// the two is refused or, once the place has been allocated again, frees the new owner's
@@ -203,10 +199,10 @@ pub trait BestFit: Sized {
         self.chunks().block_from_raw(raw)
     }
 
-    /// Calls `f` with every chunk that ends behind `from`, in address order, until it says `false`.
+    /// Calls `f` with every chunk that ends after `from`, in address order, until it returns `false`.
     ///
-    /// For walks that let others work in between: `near` is the chunk where the last one stopped,
-    /// which may have gone meanwhile. O(chunks told + chunks between `near` and `from`).
+    /// For walks with pauses in which other threads work: `near` is the chunk where the last walk stopped, which may
+    /// no longer exist. O(chunks visited + chunks between `near` and `from`).
     fn chunks_from(&self, from: Addr, near: Option<ChunkHandle>, f: impl FnMut(ChunkInfo) -> bool) {
         self.chunks().chunks_from(from, near, f);
     }
@@ -216,14 +212,14 @@ pub trait BestFit: Sized {
         self.chunks().for_each_region(f);
     }
 
-    /// Occupancy and fragmentation now. O(chunks).
+    /// Returns occupancy and fragmentation. O(chunks).
     fn report(&self) -> Report {
         let mut report = self.chunks().report_without_chunks();
         self.for_each_chunk(|chunk| report.count(chunk));
         report
     }
 
-    /// Blocks and free chunks by power of two of their size. O(chunks).
+    /// Counts blocks and free chunks by power of two of their size. O(chunks).
     fn bin_summaries(&self) -> [BinSummary; BinSummary::COUNT] {
         let mut bins = [BinSummary::default(); BinSummary::COUNT];
         self.for_each_chunk(|chunk| {
@@ -233,10 +229,9 @@ pub trait BestFit: Sized {
         bins
     }
 
-    /// A human-readable picture: totals, bins that hold anything, and a map of each region in
-    /// which `#` is in use, `+` granted but not requested, `~` free but used by queued work, `.`
-    /// free, `<` on its way back; a cell shows the first of these that occurs in it. O(chunks x regions)
-    /// to format.
+    /// Returns a human-readable picture: totals, bins that are not empty, and a map of each region in which `#` is in
+    /// use, `+` granted but not requested, `~` free but used by queued work, `.` free, `<` on its way back; a cell
+    /// shows the first of these that occurs in it. O(chunks x regions) to format.
     fn dump(&self) -> impl fmt::Display {
         Dump(self)
     }

@@ -1,5 +1,5 @@
-//! What a caller holds and asks for: [`Request`], [`Block`], [`Grant`], and the trait every
-//! allocator of blocks implements.
+//! The values of an allocation: [`Request`], [`Block`] and [`Grant`], and the trait that every allocator of blocks
+//! implements.
 
 use core::fmt;
 use core::num::NonZeroU32;
@@ -9,12 +9,12 @@ use crate::stats::Stats;
 use crate::stream::{EventNumber, StreamId, StreamPoint};
 use crate::units::{Addr, AddrRange, Align};
 
-/// The number of a chunk in its table. Names nothing outside the allocator that gave it.
+/// The number of a chunk in its table. Meaningless outside the allocator that returned it.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Hash)]
 pub struct ChunkHandle(NonZeroU32);
 
 impl ChunkHandle {
-    /// The handle with this number; `None` for 0, which names no chunk.
+    /// Returns the handle with this number, or `None` for 0, which names no chunk.
     pub const fn new(number: u32) -> Option<Self> {
         match NonZeroU32::new(number) {
             Some(number) => Some(Self(number)),
@@ -22,7 +22,7 @@ impl ChunkHandle {
         }
     }
 
-    /// The handle of a chunk that exists, so that its number is not 0.
+    /// Returns the handle of an existing chunk, whose number is not 0.
     #[inline]
     pub(crate) const fn from_link(number: u32) -> Self {
         match NonZeroU32::new(number) {
@@ -31,7 +31,7 @@ impl ChunkHandle {
         }
     }
 
-    /// The handle's number, never 0.
+    /// Returns the handle's number, never 0.
     pub const fn get(self) -> u32 {
         self.0.get()
     }
@@ -50,15 +50,15 @@ impl ChunkHandle {
 /// }
 /// ```
 ///
-/// Dropping one leaks its memory until the allocator goes. It carries its chunk's handle, so a
-/// free looks nothing up. 24 bytes.
+/// Dropping a block leaks its memory until the allocator goes. It carries its chunk's handle, so a free needs no
+/// look-up. 24 bytes.
 #[derive(PartialEq, Eq)]
 #[must_use = "a dropped block stays allocated"]
 pub struct Block {
     addr: Addr,
     bytes: u64,
     handle: ChunkHandle,
-    /// Which allocator gave it.
+    /// The allocator that the block is from.
     owner: u32,
 }
 
@@ -79,42 +79,42 @@ impl Block {
         self.owner
     }
 
-    /// The block of an allocator outside this crate, which knows its blocks by a table of its own and checks
-    /// every one that it is given: a block made here proves nothing. It is [of](Self::is_of)
-    /// [`AllocatorId::OUTSIDE`], and the core's allocators refuse it.
+    /// Creates the block of an allocator outside this crate, which keeps a table of its blocks and checks every block
+    /// it is given: a block made here proves nothing. It is [of](Self::is_of) [`AllocatorId::OUTSIDE`], and the
+    /// core's allocators refuse it.
     pub const fn outside(range: AddrRange, handle: ChunkHandle) -> Self {
         Self::new(range.start(), range.bytes(), handle, AllocatorId::OUTSIDE.0)
     }
 
-    /// Its first address.
+    /// Returns the first address.
     pub const fn addr(&self) -> Addr {
         self.addr
     }
 
-    /// Granted size in bytes: at least what was requested.
+    /// Returns the granted size in bytes: at least the requested one.
     pub const fn bytes(&self) -> u64 {
         self.bytes
     }
 
-    /// All addresses of the block.
+    /// Returns all addresses of the block.
     pub const fn range(&self) -> AddrRange {
         AddrRange::of_chunk(self.addr, self.bytes)
     }
 
-    /// The chunk behind the block.
+    /// Returns the chunk behind the block.
     pub const fn handle(&self) -> ChunkHandle {
         self.handle
     }
 
-    /// Whether an allocator over this table gave it, as far as the block itself tells: by a number that
-    /// allocators of one time do not share. The allocator's own check is a free's.
+    /// Returns whether the block is from this allocator, by a number that no two allocators in use at a time share. A
+    /// free makes the allocator's own, stricter check.
     #[inline]
     pub const fn is_of(&self, allocator: AllocatorId) -> bool {
         self.owner == allocator.0
     }
 
-    /// Takes the block apart, for keeping it where a value cannot be kept (a C interface, a
-    /// header). [`BestFit::block_from_raw`](crate::BestFit::block_from_raw) checks and restores it.
+    /// Converts the block to parts, to keep it where a value cannot be kept (a C interface, a header).
+    /// [`BestFit::block_from_raw`](crate::BestFit::block_from_raw) checks and restores it.
     pub const fn into_raw(self) -> RawBlock {
         RawBlock {
             addr: self.addr,
@@ -123,28 +123,28 @@ impl Block {
     }
 }
 
-/// Which allocator gave a block; see [`Block::is_of`].
+/// The allocator of a block; see [`Block::is_of`].
 ///
-/// Either the place of the table that it is lent, which the next allocator over the same table has as
-/// well, or a number that is given once in the life of the process.
+/// Either the place of the table that the allocator borrows, which the next allocator over the same table has too, or
+/// a number used once in the life of the process.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct AllocatorId(pub(crate) u32);
 
 impl AllocatorId {
     /// All allocators outside this crate: their blocks are of no table.
     pub const OUTSIDE: Self = Self(0);
-    /// How many numbers are given once.
+    /// Count of numbers used once.
     pub(crate) const GIVEN_ONCE: u32 = 1 << 31;
 
-    /// Places are counted in units of so many bytes: no record is shorter.
+    /// The unit in which places of tables are counted: no record is shorter.
     pub(crate) const TABLE_UNIT_BYTES: usize = 32;
 
-    /// The id of an allocator over the table at this address.
+    /// Returns the id of an allocator over the table at this address.
     pub(crate) const fn of_table(address: usize) -> Self {
         Self((address / Self::TABLE_UNIT_BYTES) as u32 % Self::GIVEN_ONCE)
     }
 
-    /// The id with this number of those that are given once.
+    /// Returns the id with this number among those used once.
     pub(crate) const fn once(number: u32) -> Self {
         Self(Self::GIVEN_ONCE | number)
     }
@@ -162,7 +162,7 @@ impl fmt::Debug for Block {
     }
 }
 
-/// A block taken apart; see [`Block::into_raw`].
+/// The parts of a block; see [`Block::into_raw`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
 pub struct RawBlock {
     /// First address.
@@ -171,24 +171,24 @@ pub struct RawBlock {
     pub handle: ChunkHandle,
 }
 
-/// What is asked of an allocator.
+/// A request for a block.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Request {
     /// Size in bytes, more than 0.
     pub bytes: u64,
-    /// Alignment of the address. Up to the granule it costs nothing.
+    /// Alignment of the address. Free of cost up to the granule.
     pub align: Align,
-    /// The stream the block will be used on. Memory whose last use is on the same stream may be
-    /// given at once, because the stream runs in order.
+    /// The stream on which the block will be used. Memory whose last use is on the same stream may be granted at
+    /// once, because the stream runs in order.
     pub stream: StreamId,
-    /// Whether memory that another stream still uses may be given, with a wait.
+    /// Whether memory that another stream still uses may be granted, with a wait.
     pub may_wait: bool,
-    /// If set, only memory freed on this stream at or before that event (TensorFlow's `freed_by`).
+    /// If set, only memory freed on this stream at or before this event is granted (TensorFlow's `freed_by`).
     pub freed_by: Option<EventNumber>,
 }
 
 impl Request {
-    /// `bytes` bytes, any address, on the main stream, waits allowed.
+    /// Requests `bytes` bytes at any address, on the main stream, waits allowed.
     pub const fn new(bytes: u64) -> Self {
         Self {
             bytes,
@@ -199,47 +199,45 @@ impl Request {
         }
     }
 
-    /// This request, at a multiple of `align`.
+    /// Sets the alignment.
     pub const fn aligned(mut self, align: Align) -> Self {
         self.align = align;
         self
     }
 
-    /// This request for use on `stream`.
+    /// Sets the stream.
     pub const fn on(mut self, stream: StreamId) -> Self {
         self.stream = stream;
         self
     }
 
-    /// This request, but never given memory that another stream still uses.
+    /// Excludes memory that another stream still uses.
     pub const fn without_wait(mut self) -> Self {
         self.may_wait = false;
         self
     }
 
-    /// This request, but only from memory that was freed at or before `event`, if it carries a point at all.
+    /// Restricts memory that carries a point to that freed at or before `event`.
     pub const fn freed_by(mut self, event: EventNumber) -> Self {
         self.freed_by = Some(event);
         self
     }
 }
 
-/// A new size for a block that stays where it is. Bytes alone are one too:
-/// `bfc.resize(block, 1000)`.
+/// A new size for a block that stays where it is. A number of bytes converts to it: `bfc.resize(block, 1000)`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Resize {
     /// The new size in bytes, more than 0.
     pub bytes: u64,
-    /// The stream the block is used on. A block grows into memory that no stream uses any more or
-    /// whose last use is on this one.
+    /// The stream on which the block is used. A block grows into memory that no stream uses any more or whose last
+    /// use is on this one.
     pub stream: StreamId,
-    /// If set, work queued on the stream may use the end that is cut off up to this event; otherwise
-    /// the end is out of use at once.
+    /// If set, work queued on the stream may use a cut-off end up to this event; otherwise the end is free at once.
     pub used_until: Option<EventNumber>,
 }
 
 impl Resize {
-    /// To `bytes` bytes, used on the main stream, an end that is cut off out of use at once.
+    /// Resizes to `bytes` bytes, used on the main stream; a cut-off end is free at once.
     pub const fn to(bytes: u64) -> Self {
         Self {
             bytes,
@@ -248,13 +246,13 @@ impl Resize {
         }
     }
 
-    /// This resize for a block used on `stream`.
+    /// Sets the stream.
     pub const fn on(mut self, stream: StreamId) -> Self {
         self.stream = stream;
         self
     }
 
-    /// This resize where the stream's work up to `event` may use an end that is cut off.
+    /// Lets the stream's work up to `event` use a cut-off end.
     pub const fn used_until(mut self, event: EventNumber) -> Self {
         self.used_until = Some(event);
         self
@@ -267,7 +265,7 @@ impl From<u64> for Resize {
     }
 }
 
-/// A block, and what must be waited for before it is used.
+/// A block, and the point to wait for before its first use.
 #[derive(PartialEq, Eq, Debug)]
 #[must_use = "a dropped block stays allocated"]
 pub struct Grant {
@@ -277,63 +275,60 @@ pub struct Grant {
     pub wait: Option<StreamPoint>,
 }
 
-/// What hands out blocks: the trait at the upper end of the core, which decorators wrap.
+/// An allocator of blocks: the trait at the upper end of the core, which decorators wrap.
 ///
 /// Implementations are shared by reference and lock inside.
 pub trait BlockAllocator {
-    /// Gives memory.
+    /// Allocates a block.
     ///
     /// # Errors
-    /// See [`AllocError`]. No block has been given then and every block is as before; on the way
-    /// memory may have been got from or given back to the sub-allocator, and free chunks joined.
+    /// See [`AllocError`]. No block is allocated then and every block is as before; memory may have come from or gone
+    /// back to the sub-allocator, and free chunks may have been joined.
     fn alloc(&self, request: &Request) -> Result<Grant, AllocError>;
 
-    /// Takes memory back that is out of use once `point.stream` has passed `point.event`; without a point, at
-    /// once.
+    /// Frees a block that is out of use once `point.stream` has passed `point.event`; without a point, at once.
     ///
     /// # Errors
-    /// Gives the block back if it is not one of this allocator's, or if the event lies too far ahead.
+    /// Returns the block if it is not one of this allocator's, or if the event lies too far ahead.
     fn free_at(&self, block: Block, point: Option<StreamPoint>) -> Result<(), Rejected<FreeError>>;
 
-    /// Takes memory back, out of use at once; see [`free_at`](Self::free_at).
+    /// Frees a block that is out of use now; see [`free_at`](Self::free_at).
     ///
     /// # Errors
-    /// Gives the block back if it is not one of this allocator's.
+    /// Returns the block if it is not one of this allocator's.
     fn free(&self, block: Block) -> Result<(), Rejected<FreeError>> {
         self.free_at(block, None)
     }
 
-    /// Takes memory back that is out of use once `point.stream` has passed `point.event`; see
-    /// [`free_at`](Self::free_at).
+    /// Frees a block that is out of use once `point.stream` has passed `point.event`; see [`free_at`](Self::free_at).
     ///
     /// # Errors
-    /// Gives the block back if it is not one of this allocator's, or if the event lies too far ahead.
+    /// Returns the block if it is not one of this allocator's, or if the event lies too far ahead.
     fn free_after(&self, block: Block, point: StreamPoint) -> Result<(), Rejected<FreeError>> {
         self.free_at(block, Some(point))
     }
 
-    /// Bytes that were requested for the block; `None` if it is not one of this allocator's.
+    /// Returns the bytes requested for the block, or `None` if it is not one of this allocator's.
     fn requested_bytes(&self, block: &Block) -> Option<u64>;
 
-    /// The block's number among all allocations made, from 1 up, never reused.
+    /// Returns the block's number among all allocations, from 1 up, never reused.
     fn allocation_id(&self, block: &Block) -> Option<u64>;
 
-    /// Whether a block is one of this allocator's. Where the block itself tells by its number
-    /// ([`Block::is_of`]) this takes no lock, and a free's own check is the stricter one. An allocator
-    /// that does not [track sizes](Self::tracks_sizes) must answer by itself: by default it owns nothing.
+    /// Returns whether the block is one of this allocator's. Takes no lock where the block's own number decides
+    /// ([`Block::is_of`]); a free's own check is stricter. An allocator that does not [track
+    /// sizes](Self::tracks_sizes) must implement this: the default returns `false` for it.
     fn owns(&self, block: &Block) -> bool {
         self.requested_bytes(block).is_some()
     }
 
-    /// Counters now.
+    /// Returns the counters.
     fn stats(&self) -> Stats;
 
-    /// Starts the counters anew; see [`Stats::clear`]. Nothing where an allocator cannot.
+    /// Resets the counters; see [`Stats::clear`]. Does nothing by default.
     fn clear_stats(&self) {}
 
-    /// Whether [`requested_bytes`](Self::requested_bytes) and
-    /// [`allocation_id`](Self::allocation_id) answer for the blocks of this allocator. All of
-    /// Larder's own do; one around another's memory may not.
+    /// Returns whether [`requested_bytes`](Self::requested_bytes) and [`allocation_id`](Self::allocation_id) know the
+    /// blocks of this allocator. All of Larder's own do; a wrapper of another allocator may not.
     fn tracks_sizes(&self) -> bool {
         true
     }

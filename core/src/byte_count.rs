@@ -1,25 +1,25 @@
 //! [`ByteCount`]: a size as people write it.
 //!
-//! The stand-in driver and the reader of traces rest on no package of ours, and have this file by a link.
+//! The stand-in driver and the reader of traces depend on no package of ours, and have this file by a link.
 
 use core::fmt;
 
-/// A number of bytes, read and shown as people write it.
+/// A number of bytes, parsed and formatted as people write it.
 ///
-/// It shows as `1.5 GiB`, and as `1.5 GiB (1,610,612,736 bytes)` with `{:#}`, as errors say it.
+/// Formats as `1.5 GiB`, and as `1.5 GiB (1,610,612,736 bytes)` with `{:#}`, as in errors.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub struct ByteCount(pub u64);
 
 impl ByteCount {
-    /// Reads plain bytes, or a number and a unit, in any case: `K`, `M`, `G` or `T`, alone or with `iB` for powers
-    /// of two, with `B` for powers of ten. `None` if it is no size. What is beyond 64 bits is the largest number, and a
-    /// part of a byte is left off.
+    /// Parses plain bytes, or a number and a unit, in any case: `K`, `M`, `G` or `T`, alone or with `iB` for powers
+    /// of two, with `B` for powers of ten. `None` if it is no size. Sizes beyond 64 bits become the largest number,
+    /// and a fraction of a byte is dropped.
     pub fn parse(text: &str) -> Option<Self> {
         let text = text.trim();
         let end = text.find(|letter: char| !letter.is_ascii_digit() && letter != '.');
         let (number, unit) = text.split_at(end.unwrap_or(text.len()));
         let unit = unit_bytes(unit.trim_start())?;
-        // Half a byte is nothing that anybody means.
+        // A fraction of a plain byte count is dropped.
         let (whole, part) = match number.split_once('.') {
             Some(parts) if unit > 1 => parts,
             _ => (number, "0"),
@@ -33,7 +33,7 @@ impl ByteCount {
     }
 }
 
-/// The bytes that a unit stands for.
+/// Returns the bytes in a unit.
 fn unit_bytes(unit: &str) -> Option<u128> {
     let mut letters = unit.bytes().map(|letter| letter.to_ascii_lowercase());
     let power = match letters.next() {
@@ -81,7 +81,7 @@ impl fmt::Display for ByteCount {
     }
 }
 
-/// A number with a comma before each three digits.
+/// Formats a number with a comma before each three digits.
 fn grouped(f: &mut fmt::Formatter<'_>, number: u64) -> fmt::Result {
     if number < 1000 {
         return write!(f, "{number}");

@@ -1,8 +1,8 @@
-//! What can go wrong, as small values: one enum per verb.
+//! Errors as small values: one enum per verb.
 //!
-//! On every error all blocks are as before the call, and nothing the caller owned is lost: a
-//! refused block or range comes back inside the error. A refused allocation may have joined free
-//! chunks, and got memory from the sub-allocator or given some back.
+//! On every error all blocks are as before the call, and nothing the caller owned is lost: a refused block or range
+//! comes back inside the error. A refused allocation may have joined free chunks, and grown or released memory of the
+//! sub-allocator.
 
 use core::fmt;
 
@@ -10,26 +10,26 @@ use crate::block::Block;
 use crate::byte_count::ByteCount;
 use crate::units::AddrRange;
 
-/// The words of the `OtherStream` of all three errors.
-const OTHER_STREAM: &str = "there is only the main stream here, which stands for one queue: name stream 0, or use what is \
-                          made for several queues";
+/// The text of `OtherStream` in all three errors.
+const OTHER_STREAM: &str = "there is only the main stream here, for one queue: use stream 0, or an allocator or access for \
+                          several queues";
 
 /// Why an allocation was refused.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum AllocError {
-    /// Zero bytes were asked for. Doors that must answer something give a dangling address.
+    /// Zero bytes were requested. Interfaces that must return an address return a dangling one.
     ZeroSize,
     /// The size, rounded and with its alignment, is more than one region can ever hold.
     TooLarge {
-        /// What was asked for.
+        /// Bytes requested.
         requested_bytes: u64,
     },
-    /// So many values have more bytes than an address space.
+    /// The values together have more bytes than an address space.
     TooMany {
-        /// How many.
+        /// Number of values.
         len: usize,
-        /// Bytes of one.
+        /// Bytes of one value.
         each_bytes: usize,
     },
     /// The chunk table, or a decorator's, has no free record. Lend a larger table, or free blocks.
@@ -37,23 +37,23 @@ pub enum AllocError {
         /// Records in the table.
         records: u32,
     },
-    /// The memory could not be reached, so a decorator could not prepare the block.
+    /// The memory could not be accessed, so a decorator could not prepare the block.
     Access(AccessError),
-    /// The records were taken, after which a [`Tracked`](crate::decorate::Tracked) gives no more
-    /// blocks. Allocate elsewhere.
+    /// A [`Tracked`](crate::decorate::Tracked) allocates no more blocks after its records were taken. Allocate
+    /// elsewhere.
     Closed,
     /// The request is for a stream that this allocator does not have.
     OtherStream,
     /// The handles or the mappings of a paged allocator are all in use. Lend larger tables.
     PagesFull {
-        /// How many handles there are.
+        /// Handles in the table.
         handles: u32,
-        /// How many mappings.
+        /// Mappings in the table.
         mappings: u32,
     },
-    /// The wanted place is not wholly inside one free chunk, or not on a granule.
+    /// The requested place is not wholly inside one free chunk, or not on a granule.
     PlaceTaken,
-    /// No memory: see the numbers.
+    /// No memory; the numbers say why.
     OutOfMemory(OutOfMemory),
 }
 
@@ -61,11 +61,11 @@ pub enum AllocError {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub struct OutOfMemory {
-    /// The one thing that would have to change.
+    /// The reason, which would have to change.
     pub cause: Cause,
-    /// What was asked for.
+    /// Bytes requested.
     pub requested_bytes: u64,
-    /// What was asked for, rounded to granules.
+    /// Bytes requested, rounded up to granules.
     pub rounded_bytes: u64,
     /// The limit in force.
     pub limit_bytes: u64,
@@ -73,17 +73,17 @@ pub struct OutOfMemory {
     pub reserved_bytes: u64,
     /// In use.
     pub live_bytes: u64,
-    /// Free in held regions, whoever may use it.
+    /// Free in held regions, on any stream.
     pub free_bytes: u64,
     /// The largest free chunk.
     pub largest_free_bytes: u64,
-    /// Free, but work queued on other streams still uses it.
+    /// Free, but still used by work queued on other streams.
     pub pending_bytes: u64,
 }
 
 impl OutOfMemory {
-    /// What an allocator outside this crate answers: the cause and the size. The other numbers are 0 until they
-    /// are set.
+    /// Creates the error of an allocator outside this crate from the cause and the size. The other numbers are 0
+    /// until they are set.
     pub const fn of(cause: Cause, requested_bytes: u64) -> Self {
         Self {
             cause,
@@ -105,15 +105,13 @@ impl OutOfMemory {
 pub enum Cause {
     /// Growing would pass the limit. Raise it, or free blocks.
     Limit,
-    /// The sub-allocator refused to give more: the memory behind it is exhausted.
+    /// The sub-allocator refused to grow: the memory behind it is exhausted.
     SubAllocator,
-    /// The sub-allocator gave a range that cannot be held.
+    /// The sub-allocator returned a range that cannot be held.
     Rejected(RegionError),
-    /// What is held does not serve, and the call asked for no more
-    /// ([`BestFit::alloc`](crate::BestFit::alloc)).
+    /// Held memory does not serve, and the call asked for no more ([`BestFit::alloc`](crate::BestFit::alloc)).
     Held,
-    /// Enough bytes are free that need not go back under a lowered limit, in chunks that are too
-    /// small.
+    /// Enough bytes are free, beyond those that a lowered limit claims, in chunks that are too small.
     Fragmentation,
     /// Enough bytes are free, but queued work still uses them: wait for the streams and try again.
     Pending,
@@ -121,11 +119,11 @@ pub enum Cause {
     Fixed,
     /// The region table is full: growing in fewer, larger steps would avoid it.
     Regions,
-    /// The addresses reserved for the memory are used up, though not the memory.
+    /// The addresses reserved for the memory are used up, though the memory is not.
     Addresses,
-    /// More was asked for than the whole device has.
+    /// The request is larger than the whole device.
     Device {
-        /// What it has, in whole MiB.
+        /// The device's memory, in whole MiB.
         mib: u32,
     },
 }
@@ -157,7 +155,7 @@ impl fmt::Display for AllocError {
                 "the tables of pages are full, {handles} handles and {mappings} mappings: lend larger ones"
             ),
             Self::PlaceTaken => f.write_str(
-                "the wanted place is not wholly inside one free chunk, or not on a granule",
+                "the requested place is not wholly inside one free chunk, or not on a granule",
             ),
             Self::OutOfMemory(out) => out.fmt(f),
         }
@@ -186,7 +184,7 @@ impl fmt::Display for OutOfMemory {
         match self.cause {
             Cause::Rejected(error) => write!(
                 f,
-                "the sub-allocator gave a range that cannot be held: {error}"
+                "the sub-allocator returned a range that cannot be held: {error}"
             )?,
             Cause::Device { mib } => write!(
                 f,
@@ -197,13 +195,13 @@ impl fmt::Display for OutOfMemory {
         }
         let why = match self.cause {
             Cause::Rejected(_) | Cause::Device { .. } => "",
-            Cause::Held => "what is held does not serve; free blocks, or allocate over a source",
+            Cause::Held => "held memory does not suffice; free blocks, or allocate over a source",
             Cause::Limit => "growing would pass the limit; raise it or free blocks",
             Cause::SubAllocator => "the device, or other source of the memory, has no more to give",
             Cause::Fragmentation => {
-                "enough is free, but in chunks that are too small; free neighbouring blocks, or plan the step"
+                "enough memory is free, but in chunks that are too small; free neighbouring blocks, or plan the step"
             }
-            Cause::Pending => "queued work still uses what is free; wait for it and try again",
+            Cause::Pending => "queued work still uses the free memory; wait for it and try again",
             Cause::Fixed => "the allocator does not grow; give it another region or free blocks",
             Cause::Regions => "the region table is full; grow in larger steps",
             Cause::Addresses => "the reserved addresses are used up; reserve more of them",
@@ -227,13 +225,13 @@ impl core::error::Error for AllocError {}
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum AccessError {
-    /// Some of the bytes lie outside the memory that this access reaches.
+    /// Some of the bytes lie outside the accessible memory.
     OutOfRange,
-    /// The access is for a stream that this one does not reach.
+    /// The access is for a stream that it cannot serve.
     OtherStream,
-    /// What carries out the access refused.
+    /// The device or system that carries out the access refused.
     Refused {
-        /// Its code, as it gave it.
+        /// The code that it returned.
         code: u32,
     },
 }
@@ -242,13 +240,13 @@ impl fmt::Display for AccessError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::OutOfRange => f.write_str(
-                "some of the bytes lie outside the memory that can be reached: make the access over all \
+                "some of the bytes lie outside the accessible memory: create the access over all \
                  regions of the allocator",
             ),
             Self::OtherStream => f.write_str(OTHER_STREAM),
             Self::Refused { code } => write!(
                 f,
-                "the memory could not be read or written, code {code}: look the code up where it comes from"
+                "the memory could not be read or written, code {code}: see the documentation of its source"
             ),
         }
     }
@@ -256,19 +254,19 @@ impl fmt::Display for AccessError {
 
 impl core::error::Error for AccessError {}
 
-/// An error, and the value that the caller handed over and has again: a block that is still its own, a range
-/// that is not held.
+/// An error, and the value that returns to the caller: a block that is still the caller's, or a range that is not
+/// held.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[must_use = "the value inside is the caller's again: a block to free, a range to give back"]
 pub struct Rejected<E, T = Block> {
-    /// What comes back, as it was.
+    /// The value, unchanged.
     pub value: T,
     /// Why it was refused.
     pub error: E,
 }
 
 impl<E, T> Rejected<E, T> {
-    /// The value goes back.
+    /// Creates an error that returns `value`.
     pub const fn new(value: T, error: E) -> Self {
         Self { value, error }
     }
@@ -297,12 +295,12 @@ impl<E: core::error::Error> core::error::Error for Rejected<E, AddrRange> {}
 pub enum FreeError {
     /// No used chunk starts there: never allocated here, or freed already.
     Unknown,
-    /// The point's event lies more than [`EventNumber::WINDOW`](crate::EventNumber::WINDOW) ahead of what its
-    /// stream has completed. Report completed events more often.
+    /// The point's event lies more than [`EventNumber::WINDOW`](crate::EventNumber::WINDOW) ahead of its
+    /// stream's last completed event. Report completed events more often.
     EventTooFar,
     /// The allocator has no streams. Wait for the work that uses the block, then free it.
     NoStreams,
-    /// The point is one of a stream that this allocator does not have.
+    /// The point is on a stream that this allocator does not have.
     OtherStream,
     /// The sub-allocator does not take the block's memory back. Try again later.
     SubAllocator,
@@ -329,25 +327,23 @@ impl fmt::Display for FreeError {
 
 impl core::error::Error for FreeError {}
 
-/// Why a block did not change its size. All of these leave the block as it was; a caller that only
-/// wants the bytes allocates anew and copies.
+/// Why a resize was refused. The block is as it was; a caller that only wants the bytes allocates anew and copies.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum ResizeError {
     /// The block is not one of this allocator's.
     Unknown,
-    /// Zero bytes were asked for. Free the block instead.
+    /// Zero bytes were requested. Free the block instead.
     ZeroSize,
     /// The size is more than one region can ever hold.
     TooLarge,
-    /// The event lies more than [`EventNumber::WINDOW`](crate::EventNumber::WINDOW) ahead of what the stream has
-    /// completed. Report completed events more often.
+    /// The event lies more than [`EventNumber::WINDOW`](crate::EventNumber::WINDOW) ahead of the stream's last
+    /// completed event. Report completed events more often.
     EventTooFar,
-    /// The chunk table has no free record, which cutting an end off and growing the region take
-    /// one of. Lend a larger table, or free blocks.
+    /// The chunk table has no free record: cutting an end off takes one, and so does growing the region. Lend a
+    /// larger table, or free blocks.
     TableFull,
-    /// The memory behind the block is in use, or there is too little of it, and more cannot be got
-    /// right behind it.
+    /// The memory behind the block is in use, or there is too little of it, and no more can be had right behind it.
     NoRoom,
     /// The limit leaves no room. Raise it, or free blocks.
     Limit,
@@ -385,15 +381,15 @@ pub enum RegionError {
     Overlap,
     /// It has more granules than 32 bits can count.
     TooLarge,
-    /// It is smaller than what the growth ticket needs.
+    /// It is smaller than the growth ticket requires.
     TooSmall,
-    /// Holding it would pass the limit, which may have been lowered meanwhile.
+    /// Holding it would pass the limit, which may have been lowered since the growth began.
     Limit,
     /// The chunk table has no record left.
     TableFull,
     /// The region table is full.
     RegionsFull,
-    /// The ticket was given by another allocator.
+    /// The ticket is another allocator's.
     ForeignTicket,
     /// The heap has a region already; one [`Heap`](crate::Heap) manages one region.
     Claimed,
@@ -409,13 +405,11 @@ impl fmt::Display for RegionError {
             Self::TooLarge => {
                 "the region has more granules than 32 bits count: use a larger granule"
             }
-            Self::TooSmall => "the region is smaller than what was asked for",
+            Self::TooSmall => "the region is smaller than requested",
             Self::Limit => "holding the region would pass the limit",
             Self::TableFull => "the chunk table has no record left: lend a larger table",
             Self::RegionsFull => "the region table is full: grow in larger steps",
-            Self::ForeignTicket => {
-                "another allocator gave the ticket: hand it back to the one that did"
-            }
+            Self::ForeignTicket => "the ticket is another allocator's: return it to that one",
             Self::Claimed => "the heap has a region already; make a second heap for a second one",
             Self::NoRoom => "the region is too small for tables and memory; give at least 32 KiB",
         })
@@ -424,7 +418,7 @@ impl fmt::Display for RegionError {
 
 impl core::error::Error for RegionError {}
 
-/// Why an allocator could not be made or set so.
+/// Why an allocator could not be created or configured.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum ConfigError {
@@ -454,7 +448,7 @@ pub enum ConfigError {
     Region(RegionError),
     /// The process has made 2^31 allocators over buffers and pages, and there is no number for another.
     Numbers,
-    /// The heap has no memory for so many records.
+    /// The heap has no memory for the records.
     Heap,
 }
 
@@ -466,11 +460,11 @@ impl fmt::Display for ConfigError {
             }
             Self::Region(error) => return error.fmt(f),
             Self::Numbers => {
-                "this process has made 2^31 allocators over buffers and pages and has no number for another: keep \
-                 them and use them again"
+                "this process has made 2^31 allocators over buffers and pages and has no number for another: \
+                 reuse existing ones"
             }
             Self::Heap => {
-                "the heap has no memory for so many records: free some, or make room for fewer"
+                "the heap has no memory for the records: free some, or make room for fewer"
             }
             Self::Granule => "the granule must be a power of two of at most 1 GiB",
             Self::GrowthUnit => "the growth unit must be a multiple of the granule and not zero",

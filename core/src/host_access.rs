@@ -11,32 +11,32 @@ use crate::error::AccessError;
 use crate::stream::{StreamId, StreamPoint};
 use crate::units::{Addr, AddrRange};
 
-/// Access to memory of this process, at its own addresses. Shared freely; it has no lock.
+/// Access to memory of this process, at its own addresses. Shared freely, without a lock.
 ///
-/// Use after free and writes past an end, which it helps to find, are undefined behaviour where the
-/// program makes them; what a guard then says is a hint at them and no proof of their absence.
+/// The errors it helps to find, use after free and writes past an end, are undefined behaviour where the program
+/// makes them: a guard's report is a hint at them, and no report is no proof of their absence.
 #[derive(Clone, Copy, Debug)]
 pub struct HostAccess {
-    /// The first byte; addresses are turned into pointers by an offset from it.
+    /// The first byte; pointers are derived from it by an offset.
     first: NonNull<u8>,
     range: AddrRange,
 }
 
-// SAFETY: it is an address and a length; HOST1 covers every thread that uses it.
+// SAFETY: it is an address and a length; HOST1 makes the memory accessible from every thread.
 unsafe impl Send for HostAccess {}
-// SAFETY: it is an address and a length; HOST1 covers every thread that uses it.
+// SAFETY: it is an address and a length; HOST1 makes the memory accessible from every thread.
 unsafe impl Sync for HostAccess {}
 
 impl HostAccess {
-    /// Access to `bytes` bytes from `first` on. `None` if that is nothing or passes the end of the
-    /// addresses.
+    /// Creates access to `bytes` bytes from `first`. `None` if `bytes` is 0 or the range passes the end of the
+    /// address space.
     ///
     /// # Safety
     /// While the value or a copy of it is used, from any thread:
-    /// * the bytes a call names can be read and written through a pointer derived from `first`, and
-    ///   those that it reads have been written before;
-    /// * nothing else reads what a call writes, or writes what it names, at the same time, and no
-    ///   reference to them is alive.
+    /// * the bytes that a call names can be read and written through a pointer derived from `first`, and those that
+    ///   it reads have been written before;
+    /// * nothing else reads the bytes a call writes, or writes the bytes it names, at the same time, and no reference
+    ///   to them is alive.
     ///
     /// Decorators name bytes of blocks they hold only: new ones, freed ones, guards.
     pub unsafe fn new(first: NonNull<u8>, bytes: u64) -> Option<Self> {
@@ -44,7 +44,7 @@ impl HostAccess {
         Some(Self { first, range })
     }
 
-    /// The place of these bytes.
+    /// Returns a pointer to the `bytes` bytes at `addr`.
     fn place(&self, addr: Addr, bytes: u64) -> Result<*mut u8, AccessError> {
         let offset = addr.get().checked_sub(self.range.start().get());
         let offset = offset.filter(|offset| {
@@ -60,16 +60,16 @@ impl HostAccess {
 impl MemoryAccess for HostAccess {
     fn read(&self, _: StreamId, addr: Addr, into: &mut [u8]) -> Result<(), AccessError> {
         let from = self.place(addr, into.len() as u64)?;
-        // SAFETY: HOST1, and `place` found all of the bytes inside the range; `into` is the caller's
-        // own and no reference to the range's bytes is alive, so the two do not overlap.
+        // SAFETY: HOST1 lets a call read the bytes it names, and `place` found all of them inside the range; `into`
+        // is the caller's own and no reference to the range's bytes is alive, so the two do not overlap.
         unsafe { core::ptr::copy_nonoverlapping(from, into.as_mut_ptr(), into.len()) };
         Ok(())
     }
 
     fn write(&self, _: StreamId, addr: Addr, from: &[u8]) -> Result<(), AccessError> {
         let to = self.place(addr, from.len() as u64)?;
-        // SAFETY: HOST1, and `place` found all of the bytes inside the range; `from` is the caller's own and does
-        // not overlap it.
+        // SAFETY: HOST1 lets a call write the bytes it names, and `place` found all of them inside the range; `from`
+        // is the caller's own and does not overlap it.
         unsafe { core::ptr::copy_nonoverlapping(from.as_ptr(), to, from.len()) };
         Ok(())
     }
@@ -78,13 +78,13 @@ impl MemoryAccess for HostAccess {
         let to = self.place(range.start(), range.bytes())?;
         let bytes = usize::try_from(range.bytes()).map_err(|_| AccessError::OutOfRange)?;
         for i in 0..bytes {
-            // SAFETY: HOST1, and `place` found all of the bytes inside the range.
+            // SAFETY: HOST1 lets a call write the bytes it names, and `place` found all of them inside the range.
             unsafe { to.wrapping_add(i).write(pattern.at(i as u64)) };
         }
         Ok(())
     }
 
-    /// Nothing to wait for: the host's own work is done when it returns.
+    /// Does nothing: the host's own work is done when it returns.
     fn wait(&self, _: StreamId, _: StreamPoint) -> Result<(), AccessError> {
         Ok(())
     }

@@ -1,8 +1,8 @@
-//! [`PageIndex`]: blocks by address alone, for front ends whose frees bring nothing but a pointer.
+//! [`PageIndex`]: blocks by address alone, for front ends whose frees pass a pointer only.
 //!
-//! It stands beside the allocator, which knows nothing of it. What it finds need not be true: the
-//! allocator compares it with its own records ([`RegionPool::block_from_raw`](crate::RegionPool::block_from_raw)).
-//! So an entry is written when a block is given, never cleared, and any entries will do at first.
+//! It stands beside the allocator, which does not use it. A result need not be true: the allocator checks it against
+//! its own records ([`RegionPool::block_from_raw`](crate::RegionPool::block_from_raw)). So an entry is written when a
+//! block is allocated and never cleared, and the initial entries may be any.
 
 use crate::block::{Block, ChunkHandle, RawBlock};
 use crate::sync::{AtomicU32, Ordering};
@@ -10,9 +10,9 @@ use crate::units::{Addr, Granule};
 
 /// The handle of the block that starts at each page of a range of addresses: four bytes a page.
 ///
-/// Pages are the granules of the allocator, or smaller, so each starts at most one block. Addresses
-/// outside the range are not found. All accesses are relaxed: whoever looks a block up holds it, and
-/// got it from whoever entered it.
+/// Pages are the granules of the allocator, or smaller, so each starts at most one block. Addresses outside the range
+/// are not found. All accesses are relaxed: a thread that looks a block up holds it, and got it from the thread that
+/// entered it.
 ///
 /// ```
 /// use larder_core::{Addr, AddrRange, BestFit, Chunk, RegionConfig, RegionPool, Granule, PageIndex, Request};
@@ -37,8 +37,8 @@ pub struct PageIndex<'t> {
 }
 
 impl<'t> PageIndex<'t> {
-    /// An index of pages of `page` bytes from `base` up, one for each entry lent. No entry is read or
-    /// written until a block needs it, so untouched pages of memory stay untouched.
+    /// Creates an index of pages of `page` bytes from `base`, one for each entry lent. No entry is read or written
+    /// until a block needs it, so untouched pages of memory stay untouched.
     pub const fn new(base: Addr, page: Granule, entries: &'t [AtomicU32]) -> Self {
         Self {
             base: base.get(),
@@ -55,7 +55,7 @@ impl<'t> PageIndex<'t> {
         }
     }
 
-    /// The block entered last under an address; `None` if none ever was. O(1), one access.
+    /// Returns the block entered last under an address, or `None` if none ever was. O(1), one access.
     #[inline]
     pub fn find(&self, addr: Addr) -> Option<RawBlock> {
         let handle = ChunkHandle::new(self.entry(addr)?.load(Ordering::Relaxed))?;

@@ -1,7 +1,7 @@
-//! [`Shared`]: a pool behind a lock, and the loop over whoever makes its calls.
+//! [`Shared`]: a pool behind a lock, and the loop over the source that makes its calls.
 //!
-//! The lock is held for bookkeeping only; the source is called without it. So other threads allocate
-//! and free while one waits for the driver to map memory.
+//! The lock is held for bookkeeping only, not during calls of the source. So other threads allocate and free while
+//! one waits for the driver to map memory.
 
 use crate::best_fit::{BestFit, Progress};
 use crate::block::{AllocatorId, Block, BlockAllocator, Grant, Request};
@@ -10,12 +10,12 @@ use crate::stats::{PoolStats, Stats};
 use crate::stream::{EventNumber, StreamId, StreamPoint};
 use crate::sync::{Locked, Spin, Wait};
 
-/// Makes the calls of a pool's plans: every [`SubAllocator`](crate::SubAllocator) for a
+/// A source of memory, which makes the calls of a pool's plans: every [`SubAllocator`](crate::SubAllocator) for a
 /// [`RegionPool`](crate::RegionPool), every [`PageDriver`](crate::pages::PageDriver) for a
 /// [`PagePool`](crate::pages::PagePool).
 pub trait Source<P: BestFit> {
-    /// Makes the calls of a plan, none of them under the lock, and reports each. The block, if the plan
-    /// itself has it.
+    /// Makes the calls of a plan, without the lock, and reports each. Returns the block, if the plan itself yields
+    /// it.
     #[doc(hidden)]
     fn carry_out<W: Wait>(
         &self,
@@ -24,15 +24,15 @@ pub trait Source<P: BestFit> {
         plan: P::Plan,
     ) -> Option<Grant>;
 
-    /// Gives back what is idle of the bytes held above the limit. Returns the bytes that stay above it.
+    /// Releases the idle part of the bytes held above the limit. Returns the bytes that stay above it.
     #[doc(hidden)]
     fn release_excess<W: Wait>(&self, pool: &Locked<P, W>) -> u64;
 }
 
-/// A pool whose memory comes from `S`, shared by reference; `W` says how threads wait for its lock.
+/// A pool whose memory comes from `S`, shared by reference; `W` is how threads wait for its lock.
 ///
-/// Dropping it gives nothing back to the source, because blocks may still be in use: free them and
-/// give back what is idle first.
+/// Dropping it releases nothing to the source, because blocks may still be in use: free them and release idle memory
+/// first.
 ///
 /// ```
 /// use larder_core::{
@@ -54,19 +54,19 @@ pub trait Source<P: BestFit> {
 pub struct Shared<P, S, W: Wait = Spin> {
     pub(crate) pool: Locked<P, W>,
     pub(crate) source: S,
-    /// What its blocks carry, readable without the lock.
+    /// The id that its blocks carry, readable without the lock.
     pub(crate) id: AllocatorId,
 }
 
 impl<P: BestFit, S: Source<P>> Shared<P, S> {
-    /// Drives `pool` over `source`; threads spin for the lock.
+    /// Creates an allocator over `pool` and `source`; threads spin for the lock.
     pub fn new(pool: P, source: S) -> Self {
         Self::with_wait(pool, source)
     }
 }
 
 impl<P: BestFit, S: Source<P>, W: Wait> Shared<P, S, W> {
-    /// Drives `pool` over `source`; threads wait for the lock as `W` says. In a process a thread
+    /// Creates an allocator over `pool` and `source`; `W` is how threads wait for the lock. In a process a thread
     /// that holds the lock may be preempted, so `W` should yield there.
     pub fn with_wait(pool: P, source: S) -> Self {
         Self {
@@ -76,48 +76,48 @@ impl<P: BestFit, S: Source<P>, W: Wait> Shared<P, S, W> {
         }
     }
 
-    /// Takes the allocator apart. What is held from the source stays out.
+    /// Converts the allocator to its parts. Memory held from the source stays held.
     pub fn into_parts(self) -> (P, S) {
         (self.pool.into_inner(), self.source)
     }
 
-    /// Who makes the calls: the sub-allocator or the driver.
+    /// Returns the source: the sub-allocator or the driver.
     pub const fn source(&self) -> &S {
         &self.source
     }
 
-    /// The lock, for a process that forks while other threads run.
+    /// Returns the lock, for a process that forks while other threads run.
     #[doc(hidden)]
     pub const fn lock(&self) -> &Locked<P, W> {
         &self.pool
     }
 
-    /// Runs `f` with the pool under the lock, for reports, dumps and look-ups. `f` must not
-    /// use this allocator, nor put another pool in its place.
+    /// Runs `f` on the pool under the lock, for reports, dumps and look-ups. `f` must not use this allocator, nor put
+    /// another pool in its place.
     #[inline]
     pub fn with<R>(&self, f: impl FnOnce(&mut P) -> R) -> R {
         self.pool.with(f)
     }
 
-    /// The pool, for whoever owns the allocator exclusively: no locking.
+    /// Returns the pool without locking: the exclusive reference excludes other threads.
     pub fn get_mut(&mut self) -> &mut P {
         self.pool.get_mut()
     }
 
-    /// Tells that the events of `stream` up to this one are completed; see [`BestFit::complete`].
+    /// Reports that the events of `stream` up to `event` are completed; see [`BestFit::complete`].
     pub fn complete(&self, stream: StreamId, event: EventNumber) {
         self.pool.with(|pool| pool.complete(stream, event));
     }
 
-    /// How far the limit could be lowered now; see [`BestFit::pool_stats`].
+    /// Returns how far the limit could be lowered now; see [`BestFit::pool_stats`].
     pub fn pool_stats(&self) -> PoolStats {
         self.pool.with(P::pool_stats)
     }
 
-    /// Sets the limit, and gives back what that needs and is free. The limit holds from the start of this
-    /// call; see [`BestFit::set_limit`]. Returns the bytes that stay above it for now.
+    /// Sets the limit and releases the idle part of the excess. The limit holds from the start of this call; see
+    /// [`BestFit::set_limit`]. Returns the bytes that stay above it for now.
     ///
-    /// What could not go back now goes with the next call. Regions added by hand go to the source too.
+    /// The rest of the excess goes with the next call. Regions added by hand go to the source too.
     pub fn adjust(&self, limit_bytes: u64) -> u64 {
         match self.pool.with(|pool| pool.set_limit(limit_bytes)) {
             0 => 0,
@@ -125,13 +125,13 @@ impl<P: BestFit, S: Source<P>, W: Wait> Shared<P, S, W> {
         }
     }
 
-    /// Gives back what is free of the bytes held above the limit, as little more as may be. Returns the
-    /// bytes that stay above it for now; they can go with a later call.
+    /// Releases the idle part of the bytes held above the limit, and as little more as possible. Returns the bytes
+    /// that stay above it for now; a later call can release them.
     pub fn release_excess(&self) -> u64 {
         self.source.release_excess(&self.pool)
     }
 
-    /// Goes on with one allocation until it is done.
+    /// Continues one allocation until it is done.
     #[cold]
     pub(crate) fn finish(&self, mut attempt: P::Attempt) -> Result<Grant, AllocError> {
         loop {

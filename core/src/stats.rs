@@ -7,24 +7,24 @@ use core::fmt;
 use crate::byte_count::ByteCount;
 use crate::error::Limit;
 
-/// What an allocator did and holds. `*_bytes` in bytes, the rest counts.
+/// Counters of an allocator. `*_bytes` in bytes, the rest counts.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Stats {
     /// Successful allocations since construction or [`clear`](Stats::clear).
     pub allocations: u64,
-    /// Bytes of the chunks in use: what was granted, not what was asked for.
+    /// Bytes of the chunks in use, as granted rather than as requested.
     pub live_bytes: u64,
     /// Largest value `live_bytes` has had.
     pub peak_live_bytes: u64,
     /// Largest single chunk granted.
     pub largest_bytes: u64,
-    /// Bytes asked for by the blocks in use; `live_bytes - requested_bytes` is lost to rounding.
+    /// Bytes requested for the blocks in use; `live_bytes - requested_bytes` is lost to rounding.
     pub requested_bytes: u64,
     /// Bytes held from the sub-allocator.
     pub reserved_bytes: u64,
     /// Largest value `reserved_bytes` has had.
     pub peak_reserved_bytes: u64,
-    /// What `reserved_bytes` may not exceed.
+    /// The bound on `reserved_bytes`.
     pub limit_bytes: u64,
 }
 
@@ -46,8 +46,8 @@ impl fmt::Display for Stats {
 }
 
 impl Stats {
-    /// Starts these counters anew (an allocator's own: its `clear_stats`): allocations 0, peaks at the present values, largest 0. Live and
-    /// reserved bytes and the limit stay.
+    /// Resets these counters: allocations and largest to 0, peaks to the present values. Live and reserved bytes and
+    /// the limit stay. An allocator's own counters are reset by its `clear_stats`.
     pub fn clear(&mut self) {
         self.allocations = 0;
         self.peak_live_bytes = self.live_bytes;
@@ -56,12 +56,12 @@ impl Stats {
     }
 }
 
-/// How far a limit could be lowered right now (AntMan's pool statistics).
+/// The bytes that a lowered limit could reach right now (AntMan's pool statistics).
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct PoolStats {
     /// Bytes held from the sub-allocator.
     pub pool_bytes: u64,
-    /// Bytes that cannot be given back now because a block or queued work uses something in their
-    /// region: the floor a lowered limit can reach at once.
+    /// Bytes that cannot be released now because a block or queued work uses part of their region: the lowest limit
+    /// that can be met at once.
     pub stable_bytes: u64,
 }

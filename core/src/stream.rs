@@ -1,29 +1,28 @@
 //! Stream order as numbers.
 //!
-//! A *stream* is a queue of work that runs in order: a CUDA stream, a DMA channel, or TensorFlow's
-//! single count of frees. *Events* number moments in it, and later ones have larger numbers. A
-//! caller may free memory while queued work still uses it. The free then carries a
-//! [`StreamPoint`], and the memory is in use until that stream has completed that event. The core
-//! only compares numbers; the front end decides what an event is.
+//! A *stream* is a queue of work that runs in order: a CUDA stream, a DMA channel, or TensorFlow's single count of
+//! frees. *Events* number moments in it; later ones have larger numbers. A caller may free memory while queued work
+//! still uses it: the free then carries a [`StreamPoint`], and the memory is in use until the stream has completed
+//! the event. The core only compares numbers; the front end decides what an event is.
 
 /// A stream, by number below [`StreamId::COUNT`].
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Hash, Default)]
 pub struct StreamId(u8);
 
 impl StreamId {
-    /// How many streams an allocator tells apart. The allocator holds 12 bytes for each; programs use
-    /// tens of streams. A front end may give two streams one number, at the price of later reuse.
+    /// Streams that an allocator distinguishes, at 12 bytes each; programs use tens of streams. A front end may give
+    /// two streams one number, at the price of later reuse.
     pub const COUNT: usize = 256;
 
-    /// Stream 0, the one used where nothing is said.
+    /// Stream 0, the default.
     pub const MAIN: Self = Self(0);
 
-    /// The stream with this number.
+    /// Creates the stream with this number.
     pub const fn new(number: u8) -> Self {
         Self(number)
     }
 
-    /// The stream's number.
+    /// Returns the stream's number.
     pub const fn number(self) -> u8 {
         self.0
     }
@@ -35,16 +34,16 @@ impl StreamId {
 pub struct EventNumber(u64);
 
 impl EventNumber {
-    /// How far a free may lie ahead of what its stream has completed: 2^30 events, because a free
-    /// chunk stores the low 32 bits of the number only.
+    /// How far a free may lie ahead of the last event its stream has completed: 2^30 events, because a free chunk
+    /// stores the low 32 bits of the number only.
     pub const WINDOW: u64 = 1 << 30;
 
-    /// The event with this number.
+    /// Creates the event with this number.
     pub const fn new(number: u64) -> Self {
         Self(number)
     }
 
-    /// The event's number.
+    /// Returns the event's number.
     pub const fn number(self) -> u64 {
         self.0
     }
@@ -55,6 +54,6 @@ impl EventNumber {
 pub struct StreamPoint {
     /// The stream whose work still uses the memory.
     pub stream: StreamId,
-    /// The event after which it no longer does.
+    /// The event after which its work no longer uses the memory.
     pub event: EventNumber,
 }

@@ -1,26 +1,25 @@
-//! Where regions come from: the trait at the lower end of the core.
+//! The source of regions: the trait at the lower end of the core.
 //!
-//! Calls are rare and give whole ranges: the operating system, a driver, a caller's buffer. They
-//! are made with no lock of ours held, so several may run at once; an implementation that cannot
-//! bear that locks inside.
+//! Calls are rare and concern whole ranges of the operating system, a driver or a caller's buffer. They are made
+//! without a lock of this crate, so several may run at once; an implementation that needs exclusion locks inside.
 
 use core::fmt;
 
 use crate::units::{Addr, AddrRange, Align};
 
-/// A wish for more memory.
+/// A request for more memory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct GrowRequest {
-    /// Bytes wanted, a multiple of `align`. An answer of another length is held if it serves the
-    /// request and the limit allows it, and otherwise goes back.
+    /// Bytes requested, a multiple of `align`. A range of another length is held if it serves the request and the
+    /// limit allows it, and otherwise goes back.
     pub bytes: u64,
-    /// The granule: start of the answer is a multiple of it.
+    /// The granule: the start of the range must be a multiple of it.
     pub align: Align,
-    /// Where the range would best start, right behind what is held already. Only a wish.
+    /// The preferred start of the range, right behind held memory. A hint.
     pub at: Option<Addr>,
 }
 
-/// A sub-allocator has no more to give, or does not take a range back.
+/// A sub-allocator has no more memory, or does not take a range back.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct SubAllocError;
 
@@ -32,27 +31,25 @@ impl fmt::Display for SubAllocError {
 
 impl core::error::Error for SubAllocError {}
 
-/// Gives and takes back whole regions.
+/// A source of whole regions.
 ///
-/// The allocator above trusts two promises with its own correctness, not with memory safety: the
-/// ranges given out and not released never overlap, and each starts at a multiple of the granule.
-/// Both are checked when a range is committed. A range counts as released from the moment the
-/// sub-allocator takes it: it may be given again at once, whoever asks.
+/// The correctness of the allocator above, not its memory safety, rests on two promises: ranges that are held never
+/// overlap, and each starts at a multiple of the granule. Both are checked when a range is committed. A range counts
+/// as released from the moment the sub-allocator takes it: it may be granted again at once, to any caller.
 pub trait SubAllocator {
-    /// Gives a range of `request.bytes` bytes.
+    /// Returns a range of `request.bytes` bytes.
     ///
     /// # Errors
     /// If there is no such range. The caller may try again with less.
     fn grow(&self, request: GrowRequest) -> Result<AddrRange, SubAllocError>;
 
-    /// Takes a range back: one that was given, several that were given side by side, or the end of
-    /// such.
+    /// Takes a range back: one that was granted, several granted side by side, or the end of such.
     ///
     /// # Errors
-    /// If it cannot; the range then stays with the caller and is used on.
+    /// If it cannot; the range then stays with the caller, who continues to use it.
     fn release(&self, range: AddrRange) -> Result<(), SubAllocError>;
 
-    /// Whether it takes back the end of a range that was given; if not, only whole ranges.
+    /// Returns whether it takes back the end of a granted range; if not, it takes whole ranges only.
     fn takes_ends(&self) -> bool {
         true
     }

@@ -1,11 +1,11 @@
 //! Addresses, sizes, alignments and the few checked operations on them.
 //!
-//! What it is not: a pointer library. An [`Addr`] is a number that names a byte of host or
-//! device memory; nothing in this crate turns it into a pointer.
+//! This is no pointer library: an [`Addr`] is a number that names a byte of host or device memory, and nothing in
+//! this crate turns it into a pointer.
 //!
-//! Sizes are `u64` bytes in every public interface, and a raw number's name carries its unit
-//! last (`limit_bytes`). Inside tables sizes are counted in granules ([`Granule`]), 32 bits wide.
-//! Overflow is `None` here and an error value one layer up; nothing wraps.
+//! Sizes are `u64` bytes in every public interface, and the name of a raw number ends in its unit (`limit_bytes`).
+//! Inside tables sizes are counted in granules ([`Granule`]), 32 bits wide. Overflow is `None` here and an error
+//! value one layer up; nothing wraps.
 
 use core::fmt;
 
@@ -15,17 +15,17 @@ use core::fmt;
 pub struct Addr(u64);
 
 impl Addr {
-    /// Names the byte with this number.
+    /// Creates the address with this number.
     pub const fn new(address: u64) -> Self {
         Self(address)
     }
 
-    /// The number itself, in bytes.
+    /// Returns the number itself, in bytes.
     pub const fn get(self) -> u64 {
         self.0
     }
 
-    /// The address `bytes` further up, or `None` past the end of the 64-bit space.
+    /// Returns the address `bytes` higher, or `None` past the end of the 64-bit space.
     pub const fn checked_add(self, bytes: u64) -> Option<Self> {
         match self.0.checked_add(bytes) {
             Some(sum) => Some(Self(sum)),
@@ -33,7 +33,7 @@ impl Addr {
         }
     }
 
-    /// Whether the address is a multiple of `align`.
+    /// Returns whether the address is a multiple of `align`.
     pub const fn is_aligned(self, align: Align) -> bool {
         self.0 & (align.bytes() - 1) == 0
     }
@@ -60,8 +60,7 @@ pub struct AddrRange {
 }
 
 impl AddrRange {
-    /// The range of `bytes` bytes from `start`; `None` if it is empty or its end is not a
-    /// 64-bit number.
+    /// Creates the range of `bytes` bytes from `start`. `None` if it is empty or its end is not a 64-bit number.
     pub const fn new(start: Addr, bytes: u64) -> Option<Self> {
         if bytes == 0 || start.checked_add(bytes).is_none() {
             return None;
@@ -69,32 +68,32 @@ impl AddrRange {
         Some(Self { start, bytes })
     }
 
-    /// The range of a chunk, which lies in a region and so is a range.
+    /// Creates the range of a chunk, which lies in a region and so is neither empty nor too long.
     pub(crate) const fn of_chunk(start: Addr, bytes: u64) -> Self {
         Self { start, bytes }
     }
 
-    /// First address of the range.
+    /// Returns the first address of the range.
     pub const fn start(self) -> Addr {
         self.start
     }
 
-    /// First address behind the range.
+    /// Returns the first address behind the range.
     pub const fn end(self) -> Addr {
         Addr(self.start.0 + self.bytes)
     }
 
-    /// Length in bytes, at least one.
+    /// Returns the length in bytes, at least one.
     pub const fn bytes(self) -> u64 {
         self.bytes
     }
 
-    /// Whether the whole of `other` lies inside.
+    /// Returns whether the whole of `other` lies inside.
     pub const fn contains(self, other: Self) -> bool {
         self.start.0 <= other.start.0 && other.end().0 <= self.end().0
     }
 
-    /// Whether the two ranges have a byte in common.
+    /// Returns whether the two ranges share a byte.
     pub const fn overlaps(self, other: Self) -> bool {
         self.start.0 < other.end().0 && other.start.0 < self.end().0
     }
@@ -105,10 +104,10 @@ impl AddrRange {
 pub struct Align(u8);
 
 impl Align {
-    /// The alignment of one byte: no demand at all.
+    /// The alignment of one byte, which every address has.
     pub const ONE: Self = Self(0);
 
-    /// The alignment of `bytes`; `None` unless it is a power of two.
+    /// Returns the alignment of `bytes`, or `None` unless that is a power of two.
     pub const fn new(bytes: u64) -> Option<Self> {
         if bytes.is_power_of_two() {
             // The logarithm of a u64 is at most 63.
@@ -118,18 +117,18 @@ impl Align {
         }
     }
 
-    /// The alignment in bytes.
+    /// Returns the alignment in bytes.
     pub const fn bytes(self) -> u64 {
         1 << self.0
     }
 
-    /// The logarithm of [`bytes`](Self::bytes), 0 to 63.
+    /// Returns the logarithm of [`bytes`](Self::bytes), 0 to 63.
     pub const fn log2(self) -> u32 {
         self.0 as u32
     }
 }
 
-/// `bytes` rounded up to the next multiple of `align`; `None` past the end of `u64`.
+/// Returns `bytes` rounded up to the next multiple of `align`, or `None` past the end of `u64`.
 pub const fn round_up(bytes: u64, align: Align) -> Option<u64> {
     let mask = align.bytes() - 1;
     match bytes.checked_add(mask) {
@@ -138,12 +137,12 @@ pub const fn round_up(bytes: u64, align: Align) -> Option<u64> {
     }
 }
 
-/// `bytes` rounded down to a multiple of `align`.
+/// Returns `bytes` rounded down to a multiple of `align`.
 pub const fn round_down(bytes: u64, align: Align) -> u64 {
     bytes & !(align.bytes() - 1)
 }
 
-/// The unit every chunk is a multiple of: a power of two of bytes.
+/// The unit that every chunk is a multiple of: a power of two of bytes.
 ///
 /// Tables count in granules with 32 bits, so one region holds at most `2^32 - 1` of them
 /// (1 TiB less one granule at 256 bytes).
@@ -158,7 +157,7 @@ impl Granule {
     /// 32 bits and stays below one granule.
     pub const MAX_BYTES: u64 = 1 << 30;
 
-    /// A granule of `bytes`; `None` unless it is a power of two up to [`MAX_BYTES`](Self::MAX_BYTES).
+    /// Returns the granule of `bytes`, or `None` unless that is a power of two up to [`MAX_BYTES`](Self::MAX_BYTES).
     pub const fn new(bytes: u64) -> Option<Self> {
         match Align::new(bytes) {
             Some(align) if bytes <= Self::MAX_BYTES => Some(Self(align)),
@@ -166,22 +165,22 @@ impl Granule {
         }
     }
 
-    /// The granule in bytes.
+    /// Returns the granule in bytes.
     pub const fn bytes(self) -> u64 {
         self.0.bytes()
     }
 
-    /// The granule as an alignment: every chunk starts at a multiple of it.
+    /// Returns the granule as an alignment: every chunk starts at a multiple of it.
     pub const fn align(self) -> Align {
         self.0
     }
 
-    /// How many granules hold `bytes`, rounded up; `None` if more than 32 bits can count.
+    /// Returns how many granules hold `bytes`, rounded up, or `None` if 32 bits cannot count them.
     #[inline]
     pub const fn count_up(self, bytes: u64) -> Option<u32> {
         let shift = self.0.log2();
         let whole = bytes >> shift;
-        // With a granule of one byte there is never a rest, so the sum cannot overflow.
+        // With a granule of one byte there is never a remainder, so the sum cannot overflow.
         let count = whole + (bytes & (self.bytes() - 1) != 0) as u64;
         if count > u32::MAX as u64 {
             return None;
@@ -189,7 +188,7 @@ impl Granule {
         Some(count as u32)
     }
 
-    /// The size in bytes of `count` granules. Never overflows: 2^32 x 2^30 < 2^64.
+    /// Returns the size in bytes of `count` granules. Never overflows: 2^32 x 2^30 < 2^64.
     #[inline]
     pub const fn bytes_of(self, count: u32) -> u64 {
         (count as u64) << self.0.log2()

@@ -1,4 +1,4 @@
-//! The bytes around a guarded block: how many on each side, writing them, comparing them.
+//! The bytes around a guarded block: their lengths, writing them, comparing them.
 
 use super::damage::{Change, find_change};
 use super::{CheckError, Damage, OnDamage, Which};
@@ -8,32 +8,31 @@ use crate::error::{AccessError, AllocError};
 use crate::stream::{StreamId, StreamPoint};
 use crate::units::{Addr, AddrRange, round_up};
 
-/// What stands in front of a block.
+/// The pattern in front of a block.
 const FRONT: Pattern = Pattern::of_u8(0xab);
-/// What stands behind it.
+/// The pattern behind a block.
 const TAIL: Pattern = Pattern::of_u8(0xcd);
 
-/// How blocks are guarded. Sizes in bytes.
+/// The guards of a block. Sizes in bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct GuardConfig {
-    /// The least in front of a block; the guard is this, rounded up to the alignment asked for. A
-    /// block is at a multiple of it wherever it is a power of two of at most the granule below.
+    /// Least bytes in front of a block; the guard is this, rounded up to the requested alignment. A block is at a
+    /// multiple of it wherever it is a power of two of at most the granule below.
     pub front_bytes: u64,
-    /// The least behind a block.
+    /// Least bytes behind a block.
     pub tail_bytes: u64,
-    /// Whether the front guard grows with the alignment. If not, blocks are only as aligned as
-    /// `front_bytes` is.
+    /// Whether the front guard grows with the alignment. If not, blocks are only as aligned as `front_bytes` is.
     pub keeps_alignment: bool,
-    /// Whether the tail guard goes on to the end of what was granted.
+    /// Whether the tail guard extends to the end of the granted bytes.
     pub fills_slack: bool,
-    /// Whether a block of no bytes is given; otherwise it is an error. Its range is empty.
+    /// Whether a block of no bytes is allocated, with an empty range; otherwise it is an error.
     pub zero_size: bool,
-    /// What happens to damaged blocks.
+    /// Treatment of damaged blocks.
     pub on_damage: OnDamage,
 }
 
 impl GuardConfig {
-    /// 16 bytes and more on both sides.
+    /// Creates the default: at least 16 bytes on both sides.
     pub const fn new() -> Self {
         Self {
             front_bytes: 16,
@@ -45,8 +44,8 @@ impl GuardConfig {
         }
     }
 
-    /// TensorFlow's `GPUDebugAllocator`: 16 bytes before, 16 directly after, whatever the alignment;
-    /// blocks of no bytes.
+    /// Creates the configuration of TensorFlow's `GPUDebugAllocator`: 16 bytes before, 16 directly after, whatever
+    /// the alignment; blocks of no bytes.
     pub const fn tensorflow() -> Self {
         Self {
             keeps_alignment: false,
@@ -56,7 +55,7 @@ impl GuardConfig {
         }
     }
 
-    /// Bytes of the front guard, and of all three parts, for a request.
+    /// Returns the bytes of the front guard, and of all three parts, for a request.
     pub(super) fn layout(&self, request: &Request) -> Result<(u64, u64), AllocError> {
         if request.bytes == 0 && !self.zero_size {
             return Err(AllocError::ZeroSize);
@@ -82,7 +81,7 @@ impl Default for GuardConfig {
     }
 }
 
-/// What a row remembers of its block.
+/// The shape of a block and its guards, as a row keeps it.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct BandShape {
     /// First address of the front guard.
@@ -94,7 +93,7 @@ pub(super) struct BandShape {
     pub(super) bytes: u64,
     pub(super) tail_bytes: u64,
     pub(super) id: u64,
-    /// Where it was going to be used; its guards are read there unless the free says otherwise.
+    /// The stream for which it was requested; its guards are read there unless the free names another.
     pub(super) stream: StreamId,
 }
 
@@ -120,7 +119,7 @@ impl BandShape {
         })
     }
 
-    /// Writes both guards, behind what the block's stream must wait for.
+    /// Writes both guards, after the point for which the block's stream must wait.
     pub(super) fn write<M: MemoryAccess>(
         &self,
         access: &M,
@@ -138,7 +137,7 @@ impl BandShape {
         Ok(())
     }
 
-    /// The first change of the guards, the front one first.
+    /// Returns the first change of the guards, the front one first.
     pub(super) fn compare<M: MemoryAccess>(
         &self,
         access: &M,

@@ -1,4 +1,4 @@
-//! What a check finds, as values, and the list in which finds wait to be asked for.
+//! The finds of a check, as values, and the list in which they wait.
 
 use core::fmt;
 
@@ -9,35 +9,35 @@ use crate::error::AccessError;
 use crate::stream::StreamId;
 use crate::units::{Addr, AddrRange};
 
-/// Which bytes were changed.
+/// The bytes that were changed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum Which {
-    /// Bytes in front of the block: something wrote at a negative index.
+    /// Bytes in front of the block, from a write at a negative index.
     Front,
-    /// Bytes behind the block: something wrote past the end.
+    /// Bytes behind the block, from a write past the end.
     Tail,
     /// Bytes of the block itself, after it was freed.
     Freed,
 }
 
-/// The first byte that is not as it was left.
+/// The first byte that differs from what was written there.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub struct Damage {
-    /// Where the byte lies.
+    /// The place of the byte.
     pub which: Which,
-    /// How far it is behind the block's first byte, negative in front of it.
+    /// Its distance from the block's first byte, negative in front of it.
     pub offset: i64,
-    /// What was left there.
+    /// The value written there.
     pub expected: u8,
-    /// What is there now.
+    /// The value found there.
     pub found: u8,
     /// First address of the block.
     pub addr: Addr,
-    /// Bytes of the block: requested ones where a guard was hurt, granted ones where it was freed.
+    /// Bytes of the block: requested ones where a guard was damaged, granted ones where it was freed.
     pub bytes: u64,
-    /// The block's number among the allocations, 0 if nobody counts them.
+    /// The block's number among the allocations, 0 if they are not counted.
     pub id: u64,
 }
 
@@ -59,17 +59,17 @@ impl fmt::Display for Damage {
     }
 }
 
-/// Why a check did not end well.
+/// Why a check failed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum CheckError {
-    /// Something wrote where nothing should.
+    /// Bytes were written that nothing should write.
     Damaged(Damage),
-    /// The bytes could not be read or prepared, so nothing is known about them.
+    /// The bytes could not be read or prepared, so their state is unknown.
     Access {
         /// First address of the block.
         addr: Addr,
-        /// Why.
+        /// The reason.
         error: AccessError,
     },
     /// The block is not one of this allocator's.
@@ -90,19 +90,19 @@ impl fmt::Display for CheckError {
 
 impl core::error::Error for CheckError {}
 
-/// What happens to the memory of a block found damaged when it is freed.
+/// Treatment of the memory of a block found damaged when it is freed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[non_exhaustive]
 pub enum OnDamage {
     /// It is freed like any other.
     #[default]
     Free,
-    /// It is never given again, so that its contents can be looked at and whatever still writes
-    /// there hurts nobody. It stays live in the allocator below.
+    /// It is never allocated again, so that its contents can be examined and further writes there do no harm. It
+    /// stays live in the allocator below.
     Keep,
 }
 
-/// Counts of what checks found.
+/// Counts of the finds of checks.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[non_exhaustive]
 pub struct FindingCounts {
@@ -110,15 +110,15 @@ pub struct FindingCounts {
     pub damaged: u64,
     /// Blocks that could not be read or filled.
     pub unreachable: u64,
-    /// Finds that the list had no place for. The list keeps the oldest, which are nearest the cause.
+    /// Finds for which the list had no place. The list keeps the oldest, which are nearest the cause.
     pub unlisted: u64,
     /// Blocks kept out of use, by [`OnDamage::Keep`].
     pub kept_blocks: u64,
-    /// Their bytes, as granted below.
+    /// Bytes of `kept_blocks`, as granted below.
     pub kept_bytes: u64,
 }
 
-/// Finds kept until somebody asks: one cause mostly shows in the first few.
+/// Finds kept until they are taken: one cause mostly shows in the first few.
 const FINDINGS: usize = 16;
 
 /// Finds in the order they were made.
@@ -163,18 +163,18 @@ impl Findings {
     }
 }
 
-/// Bytes read at once. They lie on the stack; a multiple of every pattern.
+/// Bytes read at once, into a buffer on the stack; a multiple of every pattern.
 const WINDOW: usize = 1024;
 
-/// A byte that is not the pattern's.
+/// A byte that differs from the pattern.
 pub(super) struct Change {
-    /// How far behind the start of the range.
+    /// Distance from the start of the range.
     pub(super) offset: u64,
     pub(super) expected: u8,
     pub(super) found: u8,
 }
 
-/// The first byte of the range that is not the pattern's. O(bytes), a read each [`WINDOW`].
+/// Returns the first byte of the range that differs from the pattern. O(bytes), a read each [`WINDOW`].
 pub(super) fn find_change<M: MemoryAccess>(
     access: &M,
     stream: StreamId,
@@ -187,7 +187,7 @@ pub(super) fn find_change<M: MemoryAccess>(
         let take = (range.bytes() - done).min(WINDOW as u64);
         // At most a window.
         let window = buffer.get_mut(..take as usize).unwrap_or_default();
-        // Inside the range, whose end is a number.
+        // Inside the range, whose end is a 64-bit number.
         access.read(stream, Addr::new(range.start().get() + done), window)?;
         for (found, offset) in window.iter().zip(done..) {
             let expected = pattern.at(offset);

@@ -5,15 +5,13 @@
 //!           | front guard 0xAB.. | requested | tail guard 0xCD.. |
 //! caller                         ^ block
 //! ```
-//! The front guard is a multiple of the alignment asked for, so the block keeps it. The tail guard
-//! begins with the byte behind the requested ones and fills all that was granted, so writes into
-//! the slack are found too.
+//! The front guard is a multiple of the requested alignment, so the block keeps it. The tail guard begins with the
+//! byte behind the requested ones and fills all that was granted, so writes into the slack are found too.
 //!
 //! # Invariants
-//! * GUARD1 a used row's guards were written whole before its block was given, and are not written
-//!   again.
-//! * GUARD2 a row is taken by its block's free alone, and not while it is pinned. So whoever holds
-//!   the block, or a pin, may read its guards: the memory below is not free.
+//! * GUARD1 a used row's guards were written whole before its block was returned, and are not written again.
+//! * GUARD2 only its block's free takes a row, and not while it is pinned. So the holder of the block, or of a pin,
+//!   may read its guards: the memory below is not free.
 
 use super::bands::{BandShape, GuardConfig};
 use super::damage::Findings;
@@ -47,11 +45,11 @@ struct GuardState {
     findings: Findings,
 }
 
-/// Puts guards around every block and compares them when it is freed, or when asked.
+/// Puts guards around every block and compares them when it is freed, or on request.
 ///
-/// Every live block takes a row of the table. An allocation writes both guards, a free and a check
-/// read them: O(guards + slack), and a wait of the host for the stream where the memory is a
-/// device's. Free every block before it is dropped: what is out then stays live below.
+/// Every live block takes a row of the table. An allocation writes both guards, a free and a check read them:
+/// O(guards + slack), and the host waits for the stream where the memory is a device's. Free every block before this
+/// is dropped: others stay live below.
 ///
 /// ```
 /// use larder_core::decorate::{CheckError, GuardConfig, Guarded, Which};
@@ -96,8 +94,8 @@ impl<A: BlockAllocator, M: MemoryAccess> Guarded<A, M> {
 }
 
 impl<A: BlockAllocator, M: MemoryAccess, W: Wait> Guarded<A, M, W> {
-    /// Guards the blocks of `inner`, at most `blocks` at a time; threads wait for the lock, and for
-    /// a check of a block being freed, as `W` says.
+    /// Guards the blocks of `inner`, at most `blocks` at a time; `W` is how threads wait for the lock, and for a
+    /// check of a block being freed.
     ///
     /// # Errors
     /// [`ConfigError::Heap`] if the heap has no memory for the table.
@@ -118,32 +116,31 @@ impl<A: BlockAllocator, M: MemoryAccess, W: Wait> Guarded<A, M, W> {
         })
     }
 
-    /// The allocator below.
+    /// Returns the allocator below.
     pub const fn inner(&self) -> &A {
         &self.inner
     }
 
-    /// Bytes that the allocator below granted for the block: its own, both guards and slack. `None`
-    /// if it is not one of this allocator's.
+    /// Returns the bytes that the allocator below granted for the block: its own, both guards and slack. `None` if it
+    /// is not one of this allocator's.
     pub fn granted_bytes(&self, block: &Block) -> Option<u64> {
         self.state
             .with(|state| Some(state.rows.find(block)?.inner.bytes()))
     }
 
-    /// Compares the guards of a block, behind the work of the stream it was requested for.
+    /// Compares the guards of a block, after the work of the stream it was requested for.
     ///
     /// # Errors
     /// [`CheckError`]; the block is as it was.
     pub fn check(&self, block: &Block) -> Result<(), CheckError> {
         let shape = self.state.with(|state| Some(state.rows.find(block)?.shape));
-        // The borrowed block cannot be freed meanwhile (GUARD2).
+        // The block is borrowed, so it cannot be freed here (GUARD2).
         let shape = shape.ok_or(CheckError::Unknown)?;
         shape.compare(&self.access, shape.stream)
     }
 
-    /// Compares the guards of all blocks and calls `found` for each one that is not well; returns
-    /// how many those were. Blocks allocated meanwhile may be left out. They are found again when
-    /// they are freed.
+    /// Compares the guards of all blocks and calls `found` for each find. Returns the number of finds. Blocks
+    /// allocated at the same time may be left out. Damage is found again when the block is freed.
     pub fn check_all(&self, mut found: impl FnMut(CheckError)) -> u64 {
         let mut finds = 0;
         let last = self.state.with(|state| state.rows.used());
@@ -156,7 +153,7 @@ impl<A: BlockAllocator, M: MemoryAccess, W: Wait> Guarded<A, M, W> {
             let Some(shape) = shape else { continue };
             let outcome = shape.compare(&self.access, shape.stream);
             self.state.with(|state| {
-                // GUARD2: it is the same block as before.
+                // The row has the same block as before (GUARD2).
                 if let Some(guard) = state.rows.at_mut(number) {
                     guard.pins -= 1;
                 }
@@ -169,17 +166,17 @@ impl<A: BlockAllocator, M: MemoryAccess, W: Wait> Guarded<A, M, W> {
         finds
     }
 
-    /// The oldest find of a free that nobody has taken yet.
+    /// Takes the oldest find of a free.
     pub fn take_finding(&self) -> Option<CheckError> {
         self.state.with(|state| state.findings.take())
     }
 
-    /// How much frees have found so far.
+    /// Returns the counts of finds of frees so far.
     pub fn finding_counts(&self) -> FindingCounts {
         self.state.with(|state| state.findings.counts)
     }
 
-    /// Gets memory and writes its guards.
+    /// Allocates memory and writes its guards.
     fn prepare(&self, request: &Request) -> Result<(Grant, BandShape), AllocError> {
         let (front_bytes, total) = self.config.layout(request)?;
         let grant = self.inner.alloc(&Request {
@@ -211,7 +208,7 @@ impl<A: BlockAllocator, M: MemoryAccess, W: Wait> Guarded<A, M, W> {
         }
     }
 
-    /// Takes the entry behind a block out, once no check reads its guards.
+    /// Takes the entry behind a block, once no check reads its guards.
     fn take(&self, block: &Block) -> Option<Guard> {
         loop {
             let taken = self.state.with(|state| match state.rows.find(block) {
@@ -226,12 +223,11 @@ impl<A: BlockAllocator, M: MemoryAccess, W: Wait> Guarded<A, M, W> {
         }
     }
 
-    /// Frees a block, behind a point if there is one, and says what its guards were like: `None` if
-    /// they were whole. The block is gone whatever was found, which waits in
-    /// [`take_finding`](Self::take_finding) too.
+    /// Frees a block, behind a point if there is one. Returns the find of its guards, `None` if they were whole. The
+    /// block is gone in either case, and a find waits in [`take_finding`](Self::take_finding) too.
     ///
     /// # Errors
-    /// Gives the block back.
+    /// Returns the block.
     pub fn free_checked(
         &self,
         block: Block,
@@ -244,7 +240,7 @@ impl<A: BlockAllocator, M: MemoryAccess, W: Wait> Guarded<A, M, W> {
         let stream = point.map_or(shape.stream, |point| point.stream);
         let find = shape.compare(&self.access, stream).err();
         if matches!(find, Some(CheckError::Damaged(_))) && self.config.on_damage == OnDamage::Keep {
-            // Dropped, and so live below for ever.
+            // Dropped, so it stays live below.
             let kept = inner.bytes();
             self.gone(handle, find, Some(kept));
             return Ok(find);
@@ -265,7 +261,7 @@ impl<A: BlockAllocator, M: MemoryAccess, W: Wait> Guarded<A, M, W> {
         }
     }
 
-    /// A block is gone: its row is vacant, and what was found is noted.
+    /// Vacates the row of a freed block and notes its find.
     fn gone(&self, handle: ChunkHandle, find: Option<CheckError>, kept_bytes: Option<u64>) {
         self.state.with(|state| {
             state.rows.vacate(handle);
@@ -280,8 +276,7 @@ impl<A: BlockAllocator, M: MemoryAccess, W: Wait> Guarded<A, M, W> {
 }
 
 impl<A: BlockAllocator, M: MemoryAccess, W: Wait> BlockAllocator for Guarded<A, M, W> {
-    /// Gives a block of the allocator below and its guards, written behind what the grant waits
-    /// for.
+    /// Allocates a block of the allocator below with its guards, written after the point for which the grant waits.
     ///
     /// Fails with [`AllocError::TableFull`] if no row is vacant, [`AllocError::Access`] if the
     /// guards could not be written. An error of the allocator below counts the guards' bytes.
@@ -314,20 +309,20 @@ impl<A: BlockAllocator, M: MemoryAccess, W: Wait> BlockAllocator for Guarded<A, 
         })
     }
 
-    /// Frees the block whatever its guards are like, which are read on the point's stream, behind
-    /// the work queued there; what was found waits in [`take_finding`](Guarded::take_finding).
-    /// [`free_checked`](Guarded::free_checked) answers it.
+    /// Frees the block whatever the state of its guards, which are read on the point's stream, after the work queued
+    /// there. A find waits in [`take_finding`](Guarded::take_finding); [`free_checked`](Guarded::free_checked)
+    /// returns it.
     fn free_at(&self, block: Block, point: Option<StreamPoint>) -> Result<(), Rejected<FreeError>> {
         self.free_checked(block, point).map(drop)
     }
 
-    /// Without the guards.
+    /// Returns the bytes without the guards.
     fn requested_bytes(&self, block: &Block) -> Option<u64> {
         self.state
             .with(|state| Some(state.rows.find(block)?.shape.bytes))
     }
 
-    /// The number of the allocator below; `None` also if that one counts none.
+    /// Returns the number of the allocator below, `None` also if that has no numbers.
     fn allocation_id(&self, block: &Block) -> Option<u64> {
         let id = self
             .state
@@ -335,7 +330,7 @@ impl<A: BlockAllocator, M: MemoryAccess, W: Wait> BlockAllocator for Guarded<A, 
         id.filter(|id| *id > 0)
     }
 
-    /// The counters of the allocator below: its bytes include guards.
+    /// Returns the counters of the allocator below: its bytes include guards.
     fn stats(&self) -> Stats {
         self.inner.stats()
     }
@@ -344,7 +339,7 @@ impl<A: BlockAllocator, M: MemoryAccess, W: Wait> BlockAllocator for Guarded<A, 
         self.inner.clear_stats();
     }
 
-    /// Sizes are in the rows. Numbers are those of the allocator below.
+    /// Returns `true`: sizes are in the rows. Numbers are those of the allocator below.
     fn tracks_sizes(&self) -> bool {
         true
     }

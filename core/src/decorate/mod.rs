@@ -1,37 +1,34 @@
-//! Decorators: allocators around an allocator, which count, guard, reset and keep back its blocks.
+//! Decorators: allocators around an allocator, which count, guard, reset and quarantine its blocks.
 //!
-//! Each is a [`BlockAllocator`] over another one, forwards every method, and keeps its state in
-//! tables on the heap, reserved when it is made. What touches memory does so through a
-//! [`MemoryAccess`](crate::MemoryAccess), so the same decorators serve a buffer, the host's memory
-//! and a device's. The first three ideas are TensorFlow's (`TrackingAllocator`,
-//! `GPUDebugAllocator`, `GPUNanResetAllocator`), the fourth is known from memory checkers.
+//! Each is a [`BlockAllocator`] over another one, forwards every method, and keeps its state in tables on the heap,
+//! allocated when it is created. Memory is accessed through a [`MemoryAccess`](crate::MemoryAccess), so the same
+//! decorators serve a buffer, the host's memory and a device's. The first three ideas are TensorFlow's
+//! (`TrackingAllocator`, `GPUDebugAllocator`, `GPUNanResetAllocator`), the fourth is known from memory checkers.
 //!
 //! | decorator | finds | costs |
 //! |---|---|---|
 //! | [`Tracked`] | how much was allocated, when, and what stays | a record each call |
 //! | [`Guarded`] | writes in front of a block and behind it | 32 bytes a block and more, two writes, two reads |
 //! | [`Quarantined`] | writes to a freed block | memory that waits, a fill and a read of each freed block |
-//! | [`Poisoned`] | reads of what was never written, and of a freed block | two fills of each block |
+//! | [`Poisoned`] | reads of bytes never written, and of a freed block | two fills of each block |
 //!
 //! # Order
-//! From the outermost inwards: `Poisoned<Quarantined<Guarded<Tracked<allocator>>>>`. Each may be
-//! left out. What must not be changed:
-//! * `Poisoned` is the outermost. Inside `Guarded` it would fill the guards together with the
-//!   block.
-//! * `Quarantined` is outside `Guarded`: then guards are checked when the block leaves, and the
-//!   fill stops before them. Inside, the guards' bytes would wait with the block and not be checked
-//!   again.
-//! * `Tracked` innermost counts what decorators ask for, outermost what the program asks for.
+//! From the outermost inwards: `Poisoned<Quarantined<Guarded<Tracked<allocator>>>>`. Each may be left out. The
+//! reasons for the order:
+//! * `Poisoned` is the outermost. Inside `Guarded` it would fill the guards together with the block.
+//! * `Quarantined` is outside `Guarded`: then guards are checked when the block leaves, and the fill stops before
+//!   them. Inside, the guards' bytes would wait with the block and not be checked again.
+//! * `Tracked` innermost counts the requests of decorators, outermost those of the program.
 //!
 //! # Finds and refusals
-//! A free that finds damage is a free all the same: the trait answers `Ok`, because the block is
-//! gone ([`OnDamage`] says where to). What was found waits in the decorator's list
-//! ([`Guarded::take_finding`]), and is the answer of [`Guarded::free_checked`]. Nothing panics.
+//! A free that finds damage is a free all the same: the trait returns `Ok`, because the block is gone ([`OnDamage`]
+//! says what happens to it). The find waits in the decorator's list ([`Guarded::take_finding`]), and
+//! [`Guarded::free_checked`] returns it. Nothing panics.
 //!
 //! # Locks
-//! Each decorator has one, for its state. It is held across no call of the allocator below, of the
-//! access, of a clock or of a closure. A guarded block being read by
-//! [`check_all`](Guarded::check_all) is pinned, and a free of it waits for that one read.
+//! Each decorator has one, for its state. It is not held during a call of the allocator below, of the access, of a
+//! clock or of a closure. A guarded block being read by [`check_all`](Guarded::check_all) is pinned, and a free of it
+//! waits for that one read.
 
 mod bands;
 mod damage;
@@ -52,9 +49,9 @@ pub use tracked::{NoTicks, RecordsTaken, Ticks, Tracked};
 
 use crate::block::{BlockAllocator, Grant};
 
-/// Gives back a block that could not be prepared. What it would have waited for still uses it.
+/// Frees a block that could not be prepared. The point for which it would have waited still applies.
 fn give_back<A: BlockAllocator>(inner: &A, grant: Grant) {
-    // An allocator that refuses the block it has just given keeps it live, and there is nobody to
-    // tell: the caller is told why the block could not be prepared.
+    // If the allocator refuses the block that it has just allocated, the block stays live, unreported: the caller's
+    // error is why the block could not be prepared.
     drop(inner.free_at(grant.block, grant.wait));
 }

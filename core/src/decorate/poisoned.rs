@@ -1,4 +1,4 @@
-//! [`Poisoned`]: blocks that hold a conspicuous value before they are written and after they are freed.
+//! [`Poisoned`]: blocks hold a conspicuous value before they are written and after they are freed.
 
 use super::give_back;
 use crate::access::{MemoryAccess, Pattern};
@@ -9,9 +9,9 @@ use crate::stream::{StreamId, StreamPoint};
 use crate::sync::{AtomicU64, Ordering};
 use crate::units::AddrRange;
 
-/// Resets the requested bytes of every block when it is allocated and when it is freed, so that a read
-/// of what was never written, or is freed already, shows. TensorFlow's `gpu_nan_reset`, but for any
-/// type of element, and forwarding sizes and numbers.
+/// Resets the requested bytes of every block when it is allocated and when it is freed, so that a read of bytes that
+/// were never written, or are freed already, shows. TensorFlow's `gpu_nan_reset`, but for any type of element, and
+/// forwarding sizes and numbers.
 ///
 /// The outermost decorator. O(bytes) for each allocation and free.
 ///
@@ -39,12 +39,12 @@ pub struct Poisoned<A, M> {
     inner: A,
     access: M,
     pattern: Pattern,
-    /// Frees whose block could not be reset. Counts only, and orders nothing.
+    /// Frees whose block could not be reset. Only a count, which orders nothing.
     failures: AtomicU64,
 }
 
 impl<A: BlockAllocator, M: MemoryAccess> Poisoned<A, M> {
-    /// Resets the blocks of `inner` to `pattern`.
+    /// Creates a decorator that resets the blocks of `inner` to `pattern`.
     ///
     /// # Errors
     /// [`ConfigError::NoSizes`] if `inner` does not track sizes.
@@ -60,17 +60,17 @@ impl<A: BlockAllocator, M: MemoryAccess> Poisoned<A, M> {
         })
     }
 
-    /// The allocator below.
+    /// Returns the allocator below.
     pub const fn inner(&self) -> &A {
         &self.inner
     }
 
-    /// Takes the decorator off. Blocks go to the allocator below from now on.
+    /// Removes the decorator. Blocks go to the allocator below from then on.
     pub fn into_inner(self) -> A {
         self.inner
     }
 
-    /// Frees whose block could not be reset, and was freed all the same.
+    /// Returns the number of frees whose block could not be reset, and was freed all the same.
     pub fn failures(&self) -> u64 {
         // Relaxed: a number by itself.
         self.failures.load(Ordering::Relaxed)
@@ -86,9 +86,9 @@ impl<A: BlockAllocator, M: MemoryAccess> Poisoned<A, M> {
 }
 
 impl<A: BlockAllocator, M: MemoryAccess> BlockAllocator for Poisoned<A, M> {
-    /// Gives a block of the allocator below, reset behind what the grant waits for.
+    /// Allocates a block of the allocator below, reset after the point for which the grant waits.
     ///
-    /// Fails with [`AllocError::Access`] if the block could not be reset; it has gone back.
+    /// Fails with [`AllocError::Access`] if the block could not be reset; it is freed then.
     fn alloc(&self, request: &Request) -> Result<Grant, AllocError> {
         let grant = self.inner.alloc(request)?;
         let ordered = match grant.wait {
@@ -105,8 +105,8 @@ impl<A: BlockAllocator, M: MemoryAccess> BlockAllocator for Poisoned<A, M> {
         }
     }
 
-    /// Resets the block, behind the work of the point's stream if there is a point, then frees it below. If
-    /// the point is refused the block comes back reset.
+    /// Resets the block, after the work of the point's stream if there is a point, then frees it below. If the point
+    /// is refused, the returned block is reset.
     fn free_at(&self, block: Block, point: Option<StreamPoint>) -> Result<(), Rejected<FreeError>> {
         let Some(requested) = self.inner.requested_bytes(&block) else {
             return Err(Rejected::new(block, FreeError::Unknown));

@@ -1,13 +1,12 @@
-//! [`Quarantined`]: freed blocks wait, filled with a pattern, before the memory is given again.
+//! [`Quarantined`]: freed blocks wait, filled with a pattern, before the memory is allocated again.
 //!
 //! # Invariants
-//! * QUAR1 a waiting block's memory is live below, all of it was filled, and nobody holds the
-//!   block: a byte that is not the pattern's was written after the free.
-//! * QUAR2 `bytes` is the sum of the waiting blocks, at most the limit but for blocks that the
-//!   allocator below did not take back.
-//! * QUAR3 the fill of a waiting block came behind the work queued on its free's stream (ACCESS1),
-//!   so that work is over. Its point goes with it for an allocator that counts events; one without
-//!   streams needs none.
+//! * QUAR1 a waiting block's memory is live below, all of it was filled, and no caller holds the block: a byte that
+//!   differs from the pattern was written after the free.
+//! * QUAR2 `bytes` is the sum of the waiting blocks, at most the limit except for blocks that the allocator below did
+//!   not take back.
+//! * QUAR3 the fill of a waiting block came after the work queued on its free's stream (ACCESS1), so that work is
+//!   over. Its point is passed on for an allocator that counts events; one without streams needs none.
 
 use super::damage::{Findings, find_change};
 use super::{CheckError, Damage, FindingCounts, OnDamage, Which};
@@ -19,19 +18,19 @@ use crate::stream::{StreamId, StreamPoint};
 use crate::sync::{Locked, Spin, Wait};
 use crate::table::ring::Ring;
 
-/// How freed blocks wait.
+/// The policy of a quarantine.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct QuarantineConfig {
     /// Most bytes that wait. A larger block does not wait at all.
     pub limit_bytes: u64,
-    /// What freed blocks are filled with.
+    /// The pattern that fills freed blocks.
     pub pattern: Pattern,
-    /// What happens to the memory of a block that was written to.
+    /// Treatment of the memory of a block that was written to.
     pub on_damage: OnDamage,
 }
 
 impl QuarantineConfig {
-    /// So many bytes wait, filled with 0xDD.
+    /// Creates the default: at most `limit_bytes` wait, filled with 0xDD.
     pub const fn new(limit_bytes: u64) -> Self {
         Self {
             limit_bytes,
@@ -50,23 +49,23 @@ struct Waiting {
 }
 
 impl Waiting {
-    /// The stream whose work comes before any access: that of the free.
+    /// Returns the stream whose work comes before any access: that of the free.
     fn stream(&self) -> StreamId {
         self.point.map_or(StreamId::MAIN, |point| point.stream)
     }
 }
 
-/// How much waits, and what happened so far.
+/// The present contents of a quarantine, and its counters.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[non_exhaustive]
 pub struct QuarantineStats {
-    /// Blocks that wait.
+    /// Number of waiting blocks.
     pub waiting_blocks: u64,
-    /// Their bytes, as granted.
+    /// Bytes of the waiting blocks, as granted.
     pub waiting_bytes: u64,
-    /// Freed blocks that never waited: too large, not to be filled, or no place for them.
+    /// Freed blocks that never waited: too large, not filled, or no place for them.
     pub passed_blocks: u64,
-    /// Times that everything left because memory was short.
+    /// Times that all blocks left because memory was short.
     pub drains: u64,
 }
 
@@ -97,12 +96,12 @@ impl QuarantineState {
     }
 }
 
-/// Keeps freed blocks from being given again for a while, filled with a pattern, and compares them
-/// when they leave: a write after the free is found, and until then hurts nobody.
+/// Delays the reuse of freed blocks, filled with a pattern, and compares them when they leave: a write after the free
+/// is found, and does no harm until then.
 ///
-/// The oldest leave when a newer block needs their place, all of them when memory is short. A free
-/// costs a fill, leaving a read: O(bytes). Waiting blocks count as live below, also when this is
-/// dropped: [`drain`](Self::drain) first where the allocator below lives on.
+/// The oldest leave when a newer block needs their place, all of them when memory is short. A free costs a fill,
+/// leaving a read: O(bytes). Waiting blocks count as live below, also when this is dropped: [`drain`](Self::drain)
+/// first if the allocator below lives on.
 pub struct Quarantined<A, M, W: Wait = Spin> {
     inner: A,
     access: M,
@@ -111,11 +110,11 @@ pub struct Quarantined<A, M, W: Wait = Spin> {
 }
 
 impl<A: BlockAllocator, M: MemoryAccess> Quarantined<A, M> {
-    /// Freed blocks of `inner` wait, at most `blocks` of them; threads spin for the lock.
+    /// Quarantines freed blocks of `inner`, at most `blocks` of them; threads spin for the lock.
     ///
     /// # Errors
-    /// [`ConfigError::NoSizes`] if `inner` does not track sizes: then a foreign block could not be
-    /// told from its own. [`ConfigError::Heap`] if the heap has no memory for the table.
+    /// [`ConfigError::NoSizes`] if `inner` does not track sizes: a foreign block could then not be distinguished from
+    /// its own. [`ConfigError::Heap`] if the heap has no memory for the table.
     pub fn new(
         inner: A,
         access: M,
@@ -127,8 +126,7 @@ impl<A: BlockAllocator, M: MemoryAccess> Quarantined<A, M> {
 }
 
 impl<A: BlockAllocator, M: MemoryAccess, W: Wait> Quarantined<A, M, W> {
-    /// Freed blocks of `inner` wait, at most `blocks` of them; threads wait for the lock as `W`
-    /// says.
+    /// Quarantines freed blocks of `inner`, at most `blocks` of them; `W` is how threads wait for the lock.
     ///
     /// # Errors
     /// [`ConfigError::NoSizes`] if `inner` does not track sizes, [`ConfigError::Heap`] if the heap
@@ -156,12 +154,12 @@ impl<A: BlockAllocator, M: MemoryAccess, W: Wait> Quarantined<A, M, W> {
         })
     }
 
-    /// The allocator below.
+    /// Returns the allocator below.
     pub const fn inner(&self) -> &A {
         &self.inner
     }
 
-    /// Lets all blocks leave, the oldest first, comparing each.
+    /// Compares all blocks and lets them leave, the oldest first.
     pub fn drain(&self) {
         let count = self.state.with(|state| state.ring.len());
         for _ in 0..count {
@@ -174,13 +172,12 @@ impl<A: BlockAllocator, M: MemoryAccess, W: Wait> Quarantined<A, M, W> {
         }
     }
 
-    /// Compares all waiting blocks and calls `found` for each that is not well; returns how many
-    /// those were. A block that was written to is filled again, so it is found once. What was found
-    /// also stands in the list. Blocks of frees at the same time may be left out.
+    /// Compares all waiting blocks and calls `found` for each find. Returns the number of finds. A block that was
+    /// written to is filled again, so it is found once. Finds are in the list too. Blocks of frees at the same time
+    /// may be left out.
     pub fn check_all(&self, mut found: impl FnMut(CheckError)) -> u64 {
         let mut finds = 0;
-        // Each is taken out while it is read, so nobody else lets it leave, and goes back to the
-        // end.
+        // Each is taken out while it is read, so no other thread lets it leave, and goes to the end again.
         let count = self.state.with(|state| state.ring.len());
         for _ in 0..count {
             let Some(waiting) = self.state.with(QuarantineState::pop) else {
@@ -207,17 +204,17 @@ impl<A: BlockAllocator, M: MemoryAccess, W: Wait> Quarantined<A, M, W> {
         finds
     }
 
-    /// The oldest find that nobody has taken yet.
+    /// Takes the oldest find.
     pub fn take_finding(&self) -> Option<CheckError> {
         self.state.with(|state| state.findings.take())
     }
 
-    /// How much was found so far.
+    /// Returns the counts of finds so far.
     pub fn finding_counts(&self) -> FindingCounts {
         self.state.with(|state| state.findings.counts)
     }
 
-    /// How much waits.
+    /// Returns the present contents and counters.
     pub fn quarantine_stats(&self) -> QuarantineStats {
         self.state.with(|state| QuarantineStats {
             waiting_blocks: state.ring.len() as u64,
@@ -268,7 +265,7 @@ impl<A: BlockAllocator, M: MemoryAccess, W: Wait> Quarantined<A, M, W> {
         }
     }
 
-    /// Notes a find; whether the block's memory is kept, which is dropping the block.
+    /// Notes a find. Returns whether the block's memory is kept, by dropping the block.
     fn note(&self, find: CheckError, waiting: &Waiting) -> bool {
         let kept =
             matches!(find, CheckError::Damaged(_)) && self.config.on_damage == OnDamage::Keep;
@@ -281,7 +278,7 @@ impl<A: BlockAllocator, M: MemoryAccess, W: Wait> Quarantined<A, M, W> {
         kept
     }
 
-    /// A block that was taken out of the ring leaves for good.
+    /// Compares a block that was taken out of the ring, and frees it below.
     fn leave(&self, waiting: Waiting) -> Result<(), Refused> {
         match self.compare(&waiting) {
             Some(find) if self.note(find, &waiting) => Ok(()),
@@ -289,7 +286,7 @@ impl<A: BlockAllocator, M: MemoryAccess, W: Wait> Quarantined<A, M, W> {
         }
     }
 
-    /// Gives a block to the allocator below.
+    /// Frees a block below.
     fn release(&self, waiting: Waiting) -> Result<(), Refused> {
         let Waiting { block, point, id } = waiting;
         let freed = self.inner.free_at(block, point);
@@ -304,8 +301,7 @@ impl<A: BlockAllocator, M: MemoryAccess, W: Wait> Quarantined<A, M, W> {
         )
     }
 
-    /// Gives a filled block to the allocator below: without its point where there are no streams
-    /// (QUAR3).
+    /// Frees a filled block below, without its point if there are no streams (QUAR3).
     fn release_filled(&self, waiting: Waiting) -> Result<(), Refused> {
         match self.release(waiting) {
             Err(Refused {
@@ -325,8 +321,8 @@ impl<A: BlockAllocator, M: MemoryAccess, W: Wait> Quarantined<A, M, W> {
         }
     }
 
-    /// A block that the allocator below refuses waits on, past the limit if need be, and is tried
-    /// again when it is the oldest. Without a place it stays live for ever, as one that is kept.
+    /// Lets a block wait on that the allocator below refused, past the limit if needed; it is tried again when it is
+    /// the oldest. Without a place it stays live, as a kept block does.
     fn hold(&self, refused: Refused) {
         self.state.with(|state| {
             if let Err(waiting) = state.push(refused.waiting, u64::MAX) {
@@ -355,15 +351,15 @@ impl<A: BlockAllocator, M: MemoryAccess, W: Wait> Quarantined<A, M, W> {
         }
     }
 
-    /// A block does not wait.
+    /// Counts a block that does not wait.
     fn count_passed(&self) {
         self.state.with(|state| state.passed += 1);
     }
 }
 
 impl<A: BlockAllocator, M: MemoryAccess, W: Wait> BlockAllocator for Quarantined<A, M, W> {
-    /// Gives a block of the allocator below. If that one has no memory or no record left,
-    /// everything that waits leaves, and it is asked once more.
+    /// Allocates a block of the allocator below. If that has no memory or no record left, all waiting blocks leave,
+    /// and it is asked once more.
     fn alloc(&self, request: &Request) -> Result<Grant, AllocError> {
         let error = match self.inner.alloc(request) {
             Ok(grant) => return Ok(grant),
@@ -383,10 +379,9 @@ impl<A: BlockAllocator, M: MemoryAccess, W: Wait> BlockAllocator for Quarantined
         self.inner.alloc(request)
     }
 
-    /// Fills the block, behind the work of the point's stream if there is a point, and lets it
-    /// wait. A point too far ahead is not refused but waits, and is handed on when the block
-    /// leaves; to an allocator without streams the block goes without it, since the stream's work
-    /// was over when the block had been filled.
+    /// Fills the block, after the work of the point's stream if there is a point, and lets it wait. A point too far
+    /// ahead is not refused but waits, and is passed on when the block leaves; to an allocator without streams the
+    /// block goes without its point, since the stream's work was over when the block had been filled.
     fn free_at(&self, block: Block, point: Option<StreamPoint>) -> Result<(), Rejected<FreeError>> {
         if self.inner.requested_bytes(&block).is_none() {
             return Err(Rejected::new(block, FreeError::Unknown));
@@ -416,7 +411,7 @@ impl<A: BlockAllocator, M: MemoryAccess, W: Wait> BlockAllocator for Quarantined
         self.inner.allocation_id(block)
     }
 
-    /// The counters of the allocator below, where waiting blocks are live.
+    /// Returns the counters of the allocator below, where waiting blocks are live.
     fn stats(&self) -> Stats {
         self.inner.stats()
     }

@@ -1,7 +1,7 @@
-//! The table of a decorator that stands between its callers and the blocks below: one row a block.
+//! The table of a decorator between its callers and the blocks below: one row a block.
 //!
-//! A block that it gives carries its row's number and the table's place in memory, as those of the
-//! core carry their chunk's, so a free looks nothing up and finds out about foreign blocks.
+//! A block from it carries its row's number and the table's place in memory, as blocks of the core carry their
+//! chunk's, so a free needs no look-up and detects foreign blocks.
 //!
 //! # Invariants
 //! * ROW1 a row of the slab that is not vacant is reserved (without an entry) or used (with one).
@@ -20,9 +20,9 @@ pub(super) struct Row<E> {
     next: u32,
 }
 
-/// What a row keeps: at least the block below.
+/// The entry of a row: at least the block below.
 pub(super) trait RowEntry {
-    /// First address of the block that the caller holds.
+    /// Returns the first address of the block that the caller holds.
     fn addr(&self) -> Addr;
 }
 
@@ -47,39 +47,39 @@ impl<E> Record for Row<E> {
 pub(super) struct Rows<E>(SlabOver<FixedVec<Row<E>>>);
 
 impl<E: RowEntry> Rows<E> {
-    /// So many rows.
+    /// Creates a table of `rows` rows.
     pub(super) fn new(rows: usize) -> Result<Self, ConfigError> {
         Ok(Self(SlabOver::with_records(rows)?))
     }
 
-    /// How many blocks can be out.
+    /// Returns how many blocks can be out.
     pub(super) fn capacity(&self) -> u32 {
         self.0.capacity()
     }
 
-    /// Rows that were ever used: numbers from 1 to this.
+    /// Returns the number of rows ever used, which are numbered from 1.
     pub(super) const fn used(&self) -> u32 {
         self.0.used()
     }
 
-    /// Takes a vacant row aside.
+    /// Reserves a vacant row.
     pub(super) fn reserve(&mut self) -> Option<ChunkHandle> {
         self.0.insert(Row::VACANT).and_then(ChunkHandle::new)
     }
 
-    /// A reserved row is used now.
+    /// Puts an entry into a reserved row.
     pub(super) fn put(&mut self, handle: ChunkHandle, entry: E) {
         if let Some(row) = self.0.get_mut(handle.get()) {
             row.entry = Some(entry);
         }
     }
 
-    /// A reserved row is vacant again.
+    /// Vacates a reserved row.
     pub(super) fn vacate(&mut self, handle: ChunkHandle) {
         self.0.remove(handle.get());
     }
 
-    /// The entry of a row by its number.
+    /// Returns the entry of a row by its number.
     pub(super) fn at_mut(&mut self, number: u32) -> Option<&mut E> {
         if !self.0.knows(number) {
             return None;
@@ -87,7 +87,7 @@ impl<E: RowEntry> Rows<E> {
         self.0.get_mut(number)?.entry.as_mut()
     }
 
-    /// The entry behind a block, if the block is one of this table's.
+    /// Returns the entry behind a block, if the block is one of this table's.
     pub(super) fn find(&mut self, block: &Block) -> Option<&mut E> {
         if block.owner() != self.0.owner() {
             return None;
@@ -96,13 +96,13 @@ impl<E: RowEntry> Rows<E> {
         (entry.addr() == block.addr()).then_some(entry)
     }
 
-    /// Takes the entry behind a block out; its row stays reserved.
+    /// Takes the entry behind a block; its row stays reserved.
     pub(super) fn take(&mut self, block: &Block) -> Option<E> {
         self.find(block)?;
         self.0.get_mut(block.handle().get())?.entry.take()
     }
 
-    /// The block that stands for a row.
+    /// Returns the block of a row.
     pub(super) const fn block(&self, handle: ChunkHandle, addr: Addr, bytes: u64) -> Block {
         Block::new(addr, bytes, handle, self.0.owner())
     }

@@ -1,14 +1,13 @@
-//! What [`Tracked`](super::Tracked) counts and records.
+//! The counters and records of [`Tracked`](super::Tracked).
 //!
 //! # Invariants
-//! * STATE1 `live_blocks` is the number of blocks out; `live_bytes` the sum of their bytes, and 0 where
-//!   nobody tracks sizes.
-//! * STATE2 an allocation is counted when the allocator below has answered. The bytes of a free are counted
-//!   off before it is asked, since it may give them again at once, and on again if it refuses. So
-//!   `live_bytes` and the high water mark are never more than what is in use below; `live_blocks` counts
-//!   a block until it is gone.
+//! * STATE1 `live_blocks` is the number of blocks out; `live_bytes` the sum of their bytes, and 0 if no sizes are
+//!   tracked.
+//! * STATE2 an allocation is counted when the allocator below has returned it. The bytes of a free are taken off
+//!   before the call below, since it may allocate them again at once, and put back if it refuses. So `live_bytes` and
+//!   the high water mark never exceed the bytes in use below; `live_blocks` counts a block until it is gone.
 //! * STATE3 the ring holds the newest records, in the order of their sequence numbers.
-//! * STATE4 `under_way` is the number of allocations that were let in and have no answer yet.
+//! * STATE4 `under_way` is the number of allocations that were admitted and have not returned yet.
 
 use super::rows::{RowEntry, Rows};
 use crate::block::Block;
@@ -16,36 +15,35 @@ use crate::error::ConfigError;
 use crate::table::ring::Ring;
 use crate::units::Addr;
 
-/// Where the sizes of blocks come from.
+/// The source of the sizes of blocks.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Tracking {
     /// The allocator below tracks them.
     Below,
-    /// A table of our own.
+    /// A table of the decorator.
     Local,
-    /// Nobody tracks them: what is allocated is counted as requested, frees are not.
+    /// None: allocations are counted as requested, frees are not.
     Nobody,
 }
 
-/// One call.
+/// The record of one call.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct TrackRecord {
-    /// Bytes given, or minus the bytes taken back.
+    /// Bytes allocated, or minus the bytes freed.
     pub bytes: i64,
-    /// When, by the clock.
+    /// The time, by the clock.
     pub tick: u64,
-    /// Its number among all records, from 1 up. Threads that call at once may have their ticks in
-    /// another order.
+    /// Its number among all records, from 1 up. Ticks of concurrent calls may be in another order.
     pub sequence: u64,
 }
 
-/// What was counted so far.
+/// The counters so far.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[non_exhaustive]
 pub struct TrackStats {
-    /// Bytes ever given.
+    /// Bytes ever allocated.
     pub total_bytes: u64,
-    /// The largest that `live_bytes` has been.
+    /// Largest value of `live_bytes`.
     pub high_water_bytes: u64,
     /// Bytes of the blocks out; 0 under [`Tracking::Nobody`].
     pub live_bytes: u64,
@@ -71,19 +69,19 @@ impl RowEntry for TrackedBlock {
     }
 }
 
-/// What is counted, and the records.
+/// The counters and the records.
 pub(super) struct TrackState {
     pub(super) ring: Ring<TrackRecord>,
-    /// Rows of blocks; none are used but under [`Tracking::Local`].
+    /// Rows of blocks; none are used except under [`Tracking::Local`].
     pub(super) rows: Rows<TrackedBlock>,
     pub(super) stats: TrackStats,
     /// Records made so far.
     pub(super) sequence: u64,
     /// Blocks numbered here so far.
     pub(super) ids: u64,
-    /// STATE4.
+    /// Allocations under way (STATE4).
     under_way: u64,
-    /// The reader has taken the records, and nothing is given any more.
+    /// Whether the records were taken, after which no block is allocated.
     pub(super) taken: bool,
 }
 
@@ -114,11 +112,11 @@ impl TrackState {
             self.ring.pop();
             self.stats.dropped_records += 1;
         }
-        // Without any places there is none for this one either.
+        // A ring without places drops this record too.
         let _ = self.ring.push(record);
     }
 
-    /// Lets an allocation in; not after the records were taken.
+    /// Admits an allocation; not after the records were taken. Returns whether it did.
     pub(super) const fn begin(&mut self) -> bool {
         if !self.taken {
             self.under_way += 1;
@@ -126,18 +124,18 @@ impl TrackState {
         !self.taken
     }
 
-    /// An allocation was refused.
+    /// Counts a refused allocation.
     pub(super) const fn failed(&mut self) {
         self.under_way -= 1;
         self.stats.failures += 1;
     }
 
-    /// Nobody holds a block or is about to be given one, and none will be.
+    /// Returns whether no block is out or about to be allocated, and none will be.
     pub(super) const fn is_done(&self) -> bool {
         self.taken && self.under_way == 0 && self.stats.live_blocks == 0
     }
 
-    /// A block was given.
+    /// Counts an allocated block.
     pub(super) fn given(&mut self, tracking: Tracking, bytes: u64, tick: u64) {
         self.under_way -= 1;
         let stats = &mut self.stats;
@@ -150,21 +148,20 @@ impl TrackState {
         self.record(signed(bytes), tick);
     }
 
-    /// A block is on its way back: counts its bytes off and says how many those were. Less than it has
-    /// only if it was given past this decorator.
+    /// Takes the bytes of a block to be freed off the count. Returns how many were counted: fewer than it has only if
+    /// it was allocated past this decorator.
     pub(super) fn leaving(&mut self, bytes: u64) -> u64 {
         let counted = bytes.min(self.stats.live_bytes);
         self.stats.live_bytes -= counted;
         counted
     }
 
-    /// It did not go: the bytes that [`leaving`](Self::leaving) counted off are in use, as they were all
-    /// the time.
+    /// Puts back bytes that [`leaving`](Self::leaving) took off, for a refused free: they were in use all the time.
     pub(super) const fn stays(&mut self, counted: u64) {
         self.stats.live_bytes = self.stats.live_bytes.saturating_add(counted);
     }
 
-    /// It came back.
+    /// Counts a freed block.
     pub(super) fn freed(&mut self, tracking: Tracking, bytes: u64, tick: u64) {
         self.stats.live_blocks = self.stats.live_blocks.saturating_sub(1);
         if tracking != Tracking::Nobody {
@@ -173,7 +170,7 @@ impl TrackState {
     }
 }
 
-/// Bytes of one block as a record has them.
+/// Returns the bytes of one block as in a record.
 fn signed(bytes: u64) -> i64 {
     i64::try_from(bytes).unwrap_or(i64::MAX)
 }

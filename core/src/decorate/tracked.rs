@@ -1,4 +1,4 @@
-//! [`Tracked`]: what was allocated, how much lived at most, and a record of every call.
+//! [`Tracked`]: counts of allocated and live bytes, and a record of every call.
 
 use core::fmt;
 
@@ -9,9 +9,9 @@ use crate::stats::Stats;
 use crate::stream::StreamPoint;
 use crate::sync::{Locked, Spin, Wait};
 
-/// Tells the time of a record. Called without a lock.
+/// A clock for records. Called without a lock.
 pub trait Ticks {
-    /// A number that does not fall, in whatever unit.
+    /// Returns a number that never decreases, in any unit.
     fn now(&self) -> u64;
 }
 
@@ -31,25 +31,23 @@ impl<F: Fn() -> u64> Ticks for F {
     }
 }
 
-/// The records were taken before; there is only one taking.
+/// The records were taken before, which is possible only once.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct RecordsTaken;
 
 impl fmt::Display for RecordsTaken {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("the records were taken before: use what was taken then")
+        f.write_str("the records were taken before: use those")
     }
 }
 
 impl core::error::Error for RecordsTaken {}
 
-/// Counts what goes through it and keeps a record of each call, after TensorFlow's
-/// `TrackingAllocator`.
+/// Counts the calls through it and keeps a record of each, after TensorFlow's `TrackingAllocator`.
 ///
-/// The newest records stay, as many as the ring has places. [`take_records`](Self::take_records)
-/// ends the reading, as upstream's `GetRecordsAndUnRef`: afterwards blocks come back and none are
-/// given. Upstream's object then deletes itself with the last block; here
-/// [`is_done`](Self::is_done) says so.
+/// The newest records stay, as many as the ring has places. [`take_records`](Self::take_records) ends the recording,
+/// as upstream's `GetRecordsAndUnRef` does: afterwards blocks are freed and none allocated. Upstream's object then
+/// deletes itself with the last block; here [`is_done`](Self::is_done) returns `true`.
 ///
 /// O(1) beside the allocator below.
 ///
@@ -78,8 +76,8 @@ pub struct Tracked<A, T = NoTicks, W: Wait = Spin> {
 }
 
 impl<A: BlockAllocator> Tracked<A> {
-    /// Counts the blocks of `inner`, by its sizes if it tracks them, and keeps the newest
-    /// `records`; no clock, threads spin for the lock.
+    /// Counts the blocks of `inner`, by its sizes if it tracks them, and keeps the newest `records`; no clock,
+    /// threads spin for the lock.
     ///
     /// # Errors
     /// [`ConfigError::Heap`] if the heap has no memory for the records.
@@ -87,22 +85,22 @@ impl<A: BlockAllocator> Tracked<A> {
         Self::with_ticks(inner, NoTicks, records, None)
     }
 
-    /// Counts the blocks of `inner`, by sizes of our own if it does not track them: then at most
-    /// `blocks` are live. No clock, threads spin for the lock.
+    /// Counts the blocks of `inner`, by sizes tracked here if it does not track them: at most `blocks` are live then.
+    /// No clock, threads spin for the lock.
     ///
     /// # Errors
-    /// Those of [`new`](Self::new).
+    /// As [`new`](Self::new).
     pub fn local(inner: A, records: usize, blocks: usize) -> Result<Self, ConfigError> {
         Self::with_ticks(inner, NoTicks, records, Some(blocks))
     }
 }
 
 impl<A: BlockAllocator, T: Ticks, W: Wait> Tracked<A, T, W> {
-    /// Counts the blocks of `inner` by the clock `ticks`; with a number of blocks, sizes are
-    /// tracked here where `inner` does not. Threads wait for the lock as `W` says.
+    /// Counts the blocks of `inner` by the clock `ticks`; with a number of blocks, sizes are tracked here if `inner`
+    /// does not. `W` is how threads wait for the lock.
     ///
     /// # Errors
-    /// Those of [`new`](Tracked::new).
+    /// As [`new`](Tracked::new).
     pub fn with_ticks(
         inner: A,
         ticks: T,
@@ -123,22 +121,22 @@ impl<A: BlockAllocator, T: Ticks, W: Wait> Tracked<A, T, W> {
         })
     }
 
-    /// The allocator below.
+    /// Returns the allocator below.
     pub const fn inner(&self) -> &A {
         &self.inner
     }
 
-    /// Where sizes come from.
+    /// Returns the source of sizes.
     pub const fn tracking(&self) -> Tracking {
         self.tracking
     }
 
-    /// What was counted so far.
+    /// Returns the counters so far.
     pub fn track_stats(&self) -> TrackStats {
         self.state.with(|state| state.stats)
     }
 
-    /// Copies records into `into`, the oldest first, and says how many. They stay.
+    /// Copies records into `into`, the oldest first. Returns how many. The records stay.
     pub fn copy_records(&self, into: &mut [TrackRecord]) -> usize {
         self.state.with(|state| {
             let mut count = 0;
@@ -153,9 +151,8 @@ impl<A: BlockAllocator, T: Ticks, W: Wait> Tracked<A, T, W> {
         })
     }
 
-    /// Takes out the records there are, the oldest first, calling `f` with each without a lock;
-    /// records of calls at the same time may be left for next time. Called now and then it loses
-    /// none.
+    /// Removes the present records, the oldest first, and calls `f` with each without a lock; records of concurrent
+    /// calls may be left for the next time. Called often enough, it loses none.
     pub fn drain_records(&self, mut f: impl FnMut(TrackRecord)) {
         let count = self.state.with(|state| state.ring.len());
         for _ in 0..count {
@@ -166,12 +163,11 @@ impl<A: BlockAllocator, T: Ticks, W: Wait> Tracked<A, T, W> {
         }
     }
 
-    /// Takes out the records for good: from now on blocks come back, none are given
-    /// ([`AllocError::Closed`]), and nothing is recorded. An allocation under way in another thread
-    /// may still be given; its record is lost.
+    /// Removes the records for good: from now on blocks are freed, none are allocated ([`AllocError::Closed`]), and
+    /// no call is recorded. An allocation under way in another thread may still return a block; its record is lost.
     ///
     /// # Errors
-    /// If they were taken before.
+    /// If the records were taken before.
     pub fn take_records(&self, f: impl FnMut(TrackRecord)) -> Result<(), RecordsTaken> {
         let before = self
             .state
@@ -183,13 +179,13 @@ impl<A: BlockAllocator, T: Ticks, W: Wait> Tracked<A, T, W> {
         Ok(())
     }
 
-    /// Whether the records were taken, every block has come back and no allocation is under way:
-    /// nobody needs the allocator.
+    /// Returns whether the records were taken, every block is freed and no allocation is under way: the allocator is
+    /// no longer needed.
     pub fn is_done(&self) -> bool {
         self.state.with(|state| state.is_done())
     }
 
-    /// Allocates below. `Local` needs a row first, so that nothing must be undone.
+    /// Allocates below. `Local` reserves a row first, so that nothing must be undone.
     fn alloc_below(&self, request: &Request) -> Result<Grant, AllocError> {
         if self.tracking != Tracking::Local {
             let grant = self.inner.alloc(request)?;
@@ -231,10 +227,10 @@ impl<A: BlockAllocator, T: Ticks, W: Wait> Tracked<A, T, W> {
 }
 
 impl<A: BlockAllocator, T: Ticks, W: Wait> BlockAllocator for Tracked<A, T, W> {
-    /// Gives a block of the allocator below and counts it.
+    /// Allocates a block of the allocator below and counts it.
     ///
-    /// Fails with [`AllocError::Closed`] once the records were taken, [`AllocError::TableFull`] if
-    /// blocks are tracked here and no row is vacant.
+    /// Fails with [`AllocError::Closed`] once the records were taken, [`AllocError::TableFull`] if blocks are tracked
+    /// here and no row is vacant.
     fn alloc(&self, request: &Request) -> Result<Grant, AllocError> {
         if !self.state.with(TrackState::begin) {
             return Err(AllocError::Closed);
@@ -249,7 +245,7 @@ impl<A: BlockAllocator, T: Ticks, W: Wait> BlockAllocator for Tracked<A, T, W> {
     fn free_at(&self, block: Block, point: Option<StreamPoint>) -> Result<(), Rejected<FreeError>> {
         let bytes = block.bytes();
         if self.tracking != Tracking::Local {
-            // A foreign block is refused below; it never counted.
+            // A foreign block is refused below; it was never counted.
             let counts = self.tracking == Tracking::Below && self.inner.owns(&block);
             let counted = self
                 .state
@@ -324,7 +320,7 @@ impl<A: BlockAllocator, T: Ticks, W: Wait> BlockAllocator for Tracked<A, T, W> {
         self.inner.clear_stats();
     }
 
-    /// With a table of sizes, the blocks that stand in it: they carry its number.
+    /// Returns, with a table of sizes, whether the block is in it: such blocks carry its number.
     fn owns(&self, block: &Block) -> bool {
         if self.tracking != Tracking::Local {
             return self.inner.owns(block);

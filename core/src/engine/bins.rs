@@ -1,11 +1,11 @@
-//! Bins: one list of free chunks per class, and a two-level bitmap of the classes that have any.
+//! Bins: one list of free chunks per class, and a two-level bitmap of the classes that are not empty.
 //!
 //! Invariants:
 //! * BIN1 a [list](crate::table::list) holds free chunks of its class only.
-//! * BIN2 bit `class` of `words` is set exactly if the list is not empty; bit `w` of `summary` is
-//!   set exactly if `words[w]` is not 0.
-//! * BIN3 a chunk enters at the front. (A chunk whose size changes within its class keeps its place:
-//!   the caller does not touch the bins then.)
+//! * BIN2 bit `class` of `words` is set exactly if the list is not empty; bit `w` of `summary` is set exactly if
+//!   `words[w]` is not 0.
+//! * BIN3 a chunk enters at the front. (A chunk whose size changes within its class keeps its place: the caller does
+//!   not touch the bins then.)
 //!
 //! All operations O(1).
 
@@ -38,13 +38,13 @@ impl Bins {
         }
     }
 
-    /// The newest chunk of the class.
+    /// Returns the newest chunk of the class.
     #[inline]
     pub(crate) const fn head(&self, class: Class) -> Link {
         self.heads[class.index() & (HEADS - 1)]
     }
 
-    /// The first class from `from` up that has a chunk.
+    /// Returns the first class from `from` up that is not empty.
     #[inline]
     pub(crate) const fn next_class(&self, from: usize) -> Option<Class> {
         let word = (from / 64) & (WORDS - 1);
@@ -65,7 +65,7 @@ impl Bins {
         ))
     }
 
-    /// The last class below `from` that has a chunk.
+    /// Returns the last class below `from` that is not empty.
     pub(crate) const fn class_below(&self, from: usize) -> Option<Class> {
         let word = (from / 64) & (WORDS - 1);
         let here = self.words[word] & !(u64::MAX << (from % 64));
@@ -95,7 +95,7 @@ impl Bins {
         self.heads[index] = link;
     }
 
-    /// Takes a free chunk out of the class that chunks of `size` granules hang in.
+    /// Removes a free chunk from the class of chunks of `size` granules.
     #[inline]
     pub(crate) fn remove(&mut self, table: &mut Slab<'_, Chunk>, link: Link, size: u32) {
         let Some(next) = list::unlink(table, link) else {
@@ -111,8 +111,7 @@ impl Bins {
         }
     }
 
-    /// Moves a free chunk whose size was `old_size` to the class of its present size, unless that
-    /// is the same one.
+    /// Moves a free chunk whose size was `old_size` to the class of its present size, if that is another one.
     #[inline]
     pub(crate) fn resized(&mut self, table: &mut Slab<'_, Chunk>, link: Link, old_size: u32) {
         if Class::of(old_size) != Class::of(table.at(link).size) {
@@ -121,7 +120,7 @@ impl Bins {
         }
     }
 
-    /// Whether the bitmap agrees with the lists (BIN2).
+    /// Returns whether the bitmap agrees with the lists (BIN2).
     pub(crate) fn bitmap_agrees(&self) -> bool {
         let lists = (0..HEADS)
             .all(|i| (self.words[i / 64] >> (i % 64)) & 1 == u64::from(self.heads[i].is_some()));

@@ -1,6 +1,6 @@
-//! The walk over every invariant. O(chunks); tests, models and the fuzzer call it after every
-//! operation on small tables. BFC8's distinct ids are compared among [`ID_WINDOW`] neighbours, which
-//! is all chunks of a small table and a sample of a large one.
+//! The walk over every invariant. O(chunks); tests, models and the fuzzer call it after every operation on small
+//! tables. BFC8's distinct ids are compared among [`ID_WINDOW`] neighbours: all chunks of a small table, a sample of
+//! a large one.
 
 use core::fmt;
 
@@ -13,7 +13,7 @@ use crate::stream::StreamId;
 /// A broken invariant: a defect of this crate.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Violation {
-    /// Which one, by its number at the head of a source file.
+    /// The invariant, by its number at the head of a source file.
     pub invariant: &'static str,
     /// The chunk where it shows, by number, for PAGE1 to PAGE3 and PAGE8 the handle or mapping; 0 if none.
     pub chunk: u32,
@@ -31,10 +31,10 @@ impl fmt::Display for Violation {
 
 impl core::error::Error for Violation {}
 
-/// How many chunks behind a used one are compared with its id.
+/// Chunks behind a used one that are compared with its id.
 const ID_WINDOW: u32 = 128;
 
-/// `Ok` if it holds.
+/// Returns the violation unless `holds`.
 pub(crate) fn check(
     holds: bool,
     invariant: &'static str,
@@ -49,7 +49,7 @@ pub(crate) fn check(
     })
 }
 
-/// What a walk over all chunks adds up to.
+/// Sums of a walk over all chunks.
 #[derive(Default)]
 struct ChunkSums {
     chunks: u32,
@@ -86,7 +86,7 @@ impl Chunks<'_> {
         Ok(found.held)
     }
 
-    /// BFC9 (REGION1, REGION2).
+    /// Checks BFC9 (REGION1, REGION2).
     fn check_region_order(&self) -> Result<(), Violation> {
         let mut end = 0;
         for id in self.regions.ids() {
@@ -98,7 +98,7 @@ impl Chunks<'_> {
         Ok(())
     }
 
-    /// BFC1, BFC2, and of BFC3, BFC8 what one chunk shows.
+    /// Checks BFC1, BFC2, and of BFC3 and BFC8 what one chunk shows.
     fn check_region(&self, id: RegionId, found: &mut ChunkSums) -> Result<(), Violation> {
         let region = self.regions.get(id);
         let (mut link, mut prev, mut offset) = (Link(region.first()), Link::NIL, 0);
@@ -126,7 +126,7 @@ impl Chunks<'_> {
         Ok(())
     }
 
-    /// BFC2, by the points as stored.
+    /// Checks BFC2, by the points as stored.
     fn check_neighbours(&self, prev: Link, link: Link) -> Result<(), Violation> {
         let (a, b) = (self.table.at(prev), self.table.at(link));
         if !a.is_free() || !b.is_free() {
@@ -166,7 +166,7 @@ impl Chunks<'_> {
         Ok(())
     }
 
-    /// BFC8: the id was given, and to no used chunk behind this one in the region.
+    /// Checks BFC8: the id was assigned, and no used chunk behind this one in the region has it.
     fn id_is_unique(&self, link: Link) -> bool {
         let id = self.table.at(link).id();
         let mut other = self.table.at(link).next;
@@ -182,7 +182,7 @@ impl Chunks<'_> {
         (1..=self.counters.last_id).contains(&id)
     }
 
-    /// BFC4.
+    /// Checks BFC4.
     fn check_wilderness(&self) -> Result<(), Violation> {
         let Some(id) = self.newest_region else {
             return check(self.wilderness.is_nil(), "BFC4", self.wilderness);
@@ -196,7 +196,7 @@ impl Chunks<'_> {
         check(self.wilderness == expected, "BFC4", self.wilderness)
     }
 
-    /// BFC3 with BIN1 and BIN2: every list holds listed chunks of its class, and all of them.
+    /// Checks BFC3 with BIN1 and BIN2: every list holds listed chunks of its class, and all of them.
     fn check_bins(&self, found: &ChunkSums) -> Result<(), Violation> {
         check(self.bins.bitmap_agrees(), "BFC3", Link::NIL)?;
         let mut listed = 0;
@@ -217,14 +217,14 @@ impl Chunks<'_> {
         check(listed == found.listed, "BFC3", Link::NIL)
     }
 
-    /// BFC5 (SLAB2, SLAB3).
+    /// Checks BFC5 (SLAB2, SLAB3).
     fn check_records(&self, found: &ChunkSums) -> Result<(), Violation> {
         check(self.table.in_use() == found.chunks, "BFC5", Link::NIL)?;
         let is_vacant = |chunk: &Chunk| chunk.state() == State::Vacant;
         check(self.table.is_sound(is_vacant), "BFC5", Link::NIL)
     }
 
-    /// BFC6, BFC7.
+    /// Checks BFC6 and BFC7.
     fn check_counters(&self, found: &ChunkSums) -> Result<(), Violation> {
         let counters = &self.counters;
         let agree = counters.live == found.live

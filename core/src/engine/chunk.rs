@@ -1,4 +1,4 @@
-//! The chunk record: what is known of one piece of a region. One layout for every front end.
+//! The chunk record: one piece of a region. One layout for every front end.
 //!
 //! ```text
 //!  byte 0      4      8      12     16                    20       24       28      32
@@ -7,19 +7,17 @@
 //!                                                  free:  next     previous event (low 32 bits)
 //! ```
 //!
-//! `start` and `size` count granules; `prev` and `next` are the address neighbours in the same
-//! region; next and previous of a free chunk are its neighbours in the list of its class. 32
-//! bytes on a 32-byte boundary: one cache line a record, where 40 would straddle two every other
-//! time. Of a free chunk without memory behind all of it only that is noted; which pages have some stands
-//! in the tables of pages (`pages/table.rs`).
+//! `start` and `size` count granules; `prev` and `next` are the address neighbours in the same region; next and
+//! previous of a free chunk are its neighbours in the list of its class. 32 bytes on a 32-byte boundary: one cache
+//! line a record, where 40 would straddle two every other time. A free chunk with unmapped pages carries a flag only;
+//! the tables of pages (`pages/table.rs`) know which pages are mapped.
 
 use super::region::RegionId;
 use crate::stream::StreamId;
 use crate::table::list::Linked;
 use crate::table::slab::{Record, Sink};
 
-/// Where a record stands in its [`Slab`](crate::table::slab::Slab). 0 is no chunk: the record there is
-/// the sink.
+/// The index of a record in its [`Slab`](crate::table::slab::Slab). 0 is no chunk: the record there is the sink.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[repr(transparent)]
 pub(crate) struct Link(pub(crate) u32);
@@ -52,17 +50,17 @@ impl From<Link> for u32 {
     }
 }
 
-/// What a chunk is at the moment.
+/// The state of a chunk.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u32)]
 pub(crate) enum State {
-    /// Not a chunk: the record waits in the table.
+    /// No chunk: the record is vacant.
     Vacant = 0,
     /// Belongs to a caller.
     Used = 1,
-    /// Free, and where the search finds it.
+    /// Free, and in reach of the search.
     Free = 2,
-    /// Free, on its way back to the sub-allocator: nobody may have it.
+    /// Free, on its way back to the sub-allocator: no request may use it.
     Leaving = 3,
     /// Free, and a plan under way puts memory behind it ([`pages`](crate::pages)).
     Filling = 4,
@@ -74,8 +72,8 @@ const HOLLOW: u32 = 1 << 4;
 const STREAM_SHIFT: u32 = 8;
 const REGION_SHIFT: u32 = 16;
 
-/// One record of the table an allocator is lent. All zero bytes are a valid, empty record, so
-/// fresh pages from an operating system can serve as a table.
+/// One record of the table lent to an allocator. All zero bytes are a valid, empty record, so fresh pages from an
+/// operating system can serve as a table.
 #[derive(Clone, Copy, Debug)]
 #[repr(C, align(32))]
 pub struct Chunk {
@@ -98,7 +96,7 @@ impl Chunk {
         detail: [0; 3],
     };
 
-    /// A chunk of `region` without neighbours; its state is set next.
+    /// Creates a chunk of `region` without neighbours; its state is set next.
     #[inline]
     pub(crate) const fn new(start: u32, size: u32, region: RegionId) -> Self {
         Self {
@@ -132,7 +130,7 @@ impl Chunk {
         self.kind & STATE_MASK == State::Free as u32
     }
 
-    /// Whether some page of a free chunk may have no memory behind it ([`pages`](crate::pages)).
+    /// Returns whether some page of a free chunk may have no memory behind it ([`pages`](crate::pages)).
     #[inline]
     pub(crate) const fn is_hollow(&self) -> bool {
         self.kind & HOLLOW != 0
@@ -142,13 +140,13 @@ impl Chunk {
         self.kind = (self.kind & !HOLLOW) | if hollow { HOLLOW } else { 0 };
     }
 
-    /// Becomes hollow if the other is.
+    /// Becomes hollow if `other` is.
     #[inline]
     pub(crate) const fn join_hollow(&mut self, other: &Self) {
         self.kind |= other.kind & HOLLOW;
     }
 
-    /// Changes the state and nothing else: a point stays.
+    /// Changes the state only: a point stays.
     pub(crate) const fn set_state(&mut self, state: State) {
         self.kind = (self.kind & !STATE_MASK) | state as u32;
     }
@@ -158,43 +156,43 @@ impl Chunk {
         RegionId::from_raw((self.kind >> REGION_SHIFT) as u16)
     }
 
-    /// First granule behind the chunk.
+    /// Returns the first granule behind the chunk.
     #[inline]
     pub(crate) const fn end(&self) -> u32 {
         self.start + self.size
     }
 
-    /// Turns the chunk into a used one.
+    /// Marks the chunk as used.
     #[inline]
     pub(crate) const fn set_used(&mut self, slack_bytes: u32, id: u64) {
         self.kind = (self.kind & !(0xffff)) | State::Used as u32;
         self.detail = [slack_bytes, id as u32, (id >> 32) as u32];
     }
 
-    /// Turns the chunk into a free one without a point, in no list.
+    /// Marks the chunk as free, without a point and in no list.
     #[inline]
     pub(crate) const fn set_free(&mut self) {
         self.kind = (self.kind & !(0xffff)) | State::Free as u32;
         self.detail = [0; 3];
     }
 
-    /// Takes a free chunk without a point out of reach; `id` is the number of the release.
+    /// Marks a free chunk without a point as leaving; `id` is the number of the release.
     pub(crate) const fn set_leaving(&mut self, id: u64) {
         self.kind = (self.kind & !(0xffff)) | State::Leaving as u32;
         self.detail = [0, id as u32, (id >> 32) as u32];
     }
 
-    /// Granted less requested bytes of a used chunk.
+    /// Returns granted less requested bytes of a used chunk.
     pub(crate) const fn slack_bytes(&self) -> u32 {
         self.detail[0]
     }
 
-    /// Sets granted less requested bytes, once the block has changed its size.
+    /// Sets granted less requested bytes, after the block has changed its size.
     pub(crate) const fn set_slack_bytes(&mut self, slack_bytes: u32) {
         self.detail[0] = slack_bytes;
     }
 
-    /// Number of the allocation of a used chunk, or of the release of a leaving one.
+    /// Returns the number of a used chunk's allocation, or of a leaving one's release.
     pub(crate) const fn id(&self) -> u64 {
         (self.detail[1] as u64) | ((self.detail[2] as u64) << 32)
     }
@@ -209,7 +207,7 @@ impl Chunk {
         Link(self.detail[1])
     }
 
-    /// StreamId and low half of the event of a free chunk that queued work may still use.
+    /// Returns the stream, and the low half of the event, of a free chunk that queued work may still use.
     #[inline]
     pub(crate) const fn point(&self) -> Option<(StreamId, u32)> {
         if self.kind & HAS_POINT == 0 {
@@ -247,7 +245,7 @@ impl Record for Chunk {
     }
 }
 
-/// What a link outside the table reads.
+/// The record read for a link outside the table.
 static NIL: Chunk = Chunk::VACANT;
 
 impl Sink for Chunk {

@@ -1,10 +1,9 @@
-//! Fine size classes: which list a free chunk of so many granules hangs in.
+//! Fine size classes: the list that a free chunk of a given size is in.
 //!
-//! Below 64 granules every size has its own class; above, each doubling is cut in 32, so a class
-//! spans at most 1/32 (3.1 %) of its size. Two numbers name a class at once: 64 classes to a
-//! bitmap word, two doublings to a word.
+//! Below 64 granules every size has its own class; above, each doubling is cut in 32, so a class spans at most 1/32
+//! (3.1 %) of its size. The numbers fit the bitmap: 64 classes to a word, two doublings to a word.
 
-/// Classes each doubling is cut into, as a logarithm.
+/// Logarithm of the classes in each doubling.
 const SUB_BITS: u32 = 5;
 /// Sizes below this have a class of their own.
 const EXACT: u32 = 2 << SUB_BITS;
@@ -14,10 +13,10 @@ const EXACT: u32 = 2 << SUB_BITS;
 pub(crate) struct Class(u16);
 
 impl Class {
-    /// How many classes 32-bit sizes have.
+    /// Number of classes of 32-bit sizes.
     pub(crate) const COUNT: usize = EXACT as usize + (32 - 6) * (1 << SUB_BITS);
 
-    /// The class of chunks of `size` granules.
+    /// Returns the class of chunks of `size` granules.
     #[inline]
     pub(crate) const fn of(size: u32) -> Self {
         if size < EXACT {
@@ -28,7 +27,7 @@ impl Class {
         Self((EXACT + ((log2 - SUB_BITS - 1) << SUB_BITS) + sub) as u16)
     }
 
-    /// The class with this index.
+    /// Returns the class with this index.
     pub(crate) const fn from_index(index: usize) -> Self {
         Self(index as u16)
     }
@@ -43,7 +42,7 @@ impl Class {
 mod tests {
     use super::*;
 
-    /// Smallest size of a class, by the definition in words.
+    /// Returns the smallest size of a class, by the definition in words.
     fn smallest(class: usize) -> u64 {
         if class < 64 {
             return class as u64;

@@ -1,7 +1,7 @@
 //! Cutting a block out of a free chunk.
 //!
-//! When a chunk is cut, the block at its front gets a new record and the rest keeps the old one,
-//! so that a rest that stays in its size class touches no bin at all.
+//! When a chunk is cut, the block at its front gets a new record and the remainder keeps the old one, so that a
+//! remainder that stays in its size class touches no bin.
 
 use super::Chunks;
 use super::chunk::{Chunk, Link};
@@ -13,15 +13,15 @@ use crate::error::AllocError;
 use crate::units::Addr;
 
 impl Chunks<'_> {
-    /// The error of a table without a record for another chunk.
+    /// Returns the error of a table without a free record.
     pub(crate) fn table_full(&self) -> AllocError {
         AllocError::TableFull {
             records: self.table.capacity(),
         }
     }
 
-    /// Turns the chunk found into a block.
-    // Each pool has one fast path, into which these go; out of line the two answers go through memory.
+    /// Converts the chunk found to a block.
+    // Each pool has one fast path, into which these are inlined; out of line, both results would pass through memory.
     #[inline(always)]
     pub(crate) fn take(
         &mut self,
@@ -46,16 +46,16 @@ impl Chunks<'_> {
         })
     }
 
-    /// Whether there are records enough to cut a block out of a free chunk, but for the one that
-    /// [`cut_front`](Self::cut_front) takes first of all.
+    /// Returns whether there are enough records to cut a block out of a free chunk, except the one that
+    /// [`cut_front`](Self::cut_front) takes first.
     #[inline]
     fn has_records(&self, padding: u32, split: bool) -> bool {
         padding == 0 || self.table.available() > u32::from(split)
     }
 
-    /// Cuts a block out of a free chunk, behind `padding` granules that stay free: of `size`
-    /// granules, or of all that is left. `None`, and nothing is changed, if there is no record;
-    /// with padding the caller has counted them.
+    /// Cuts a block of `size` granules, or of all that is left, out of a free chunk, behind `padding` granules that
+    /// stay free. Returns `None`, and changes nothing, if there is no record; with padding the caller has counted the
+    /// records.
     #[inline(always)]
     pub(crate) fn cut(&mut self, link: Link, padding: u32, size: Option<u32>) -> Option<Link> {
         match size {
@@ -68,7 +68,7 @@ impl Chunks<'_> {
         }
     }
 
-    /// Takes a free chunk out of its bin or the wilderness slot.
+    /// Removes a free chunk from its bin or the wilderness slot.
     #[inline]
     pub(crate) fn unlist(&mut self, link: Link) {
         if self.wilderness == link {
@@ -95,7 +95,7 @@ impl Chunks<'_> {
         chunk.next.is_nil() && self.newest_region == Some(chunk.region())
     }
 
-    /// Makes this the newest region; a free end of the former one goes to the bins.
+    /// Makes this the newest region; a free end of the previous one goes to the bins.
     pub(crate) fn set_newest(&mut self, id: RegionId) {
         if self.newest_region != Some(id) {
             self.newest_region = Some(id);
@@ -106,7 +106,7 @@ impl Chunks<'_> {
         }
     }
 
-    /// A free chunk becomes a block as it is.
+    /// Takes a whole free chunk for a block.
     #[inline(always)]
     fn take_whole(&mut self, link: Link) {
         let point = self.table.at(link).point();
@@ -116,7 +116,7 @@ impl Chunks<'_> {
         self.unlist(link);
     }
 
-    /// Cuts `size` granules off the front of a free chunk; the rest keeps record and place.
+    /// Cuts `size` granules off the front of a free chunk; the remainder keeps record and place.
     #[inline(always)]
     fn cut_front(&mut self, link: Link, size: u32) -> Option<Link> {
         let old = *self.table.at(link);
@@ -135,8 +135,8 @@ impl Chunks<'_> {
         Some(used)
     }
 
-    /// Leaves `padding` granules of a free chunk in front, cuts a block of `size` granules behind
-    /// them (all there is for `None`), and lists what is left behind it.
+    /// Leaves `padding` granules of a free chunk in front, cuts a block of `size` granules behind them (or of all the
+    /// rest for `None`), and lists the remainder behind it.
     fn cut_padding(&mut self, link: Link, padding: u32, size: Option<u32>) -> Option<Link> {
         let old = *self.table.at(link);
         self.unlist(link);
@@ -157,7 +157,7 @@ impl Chunks<'_> {
         Some(used)
     }
 
-    /// Makes the last `rest` granules of what `old` was a free chunk behind `used`.
+    /// Makes the last `rest` granules of `old` a free, listed chunk behind `used`.
     fn insert_rest(&mut self, used: Link, rest: u32, old: &Chunk) -> Option<()> {
         let link = self.split_off(used, rest, old, old.point())?;
         self.table.at_mut(link).join_hollow(old);
@@ -165,8 +165,8 @@ impl Chunks<'_> {
         Some(())
     }
 
-    /// Makes the last `rest` granules of what `old` was a free chunk behind `used`, with this point and
-    /// in no list yet. The size of `used` is the caller's affair.
+    /// Makes the last `rest` granules of `old` a free chunk behind `used`, with this point and in no list yet. The
+    /// caller adjusts the size of `used`.
     pub(crate) fn split_off(
         &mut self,
         used: Link,
@@ -186,7 +186,7 @@ impl Chunks<'_> {
         Some(link)
     }
 
-    /// Enters `new` as what follows `prev`, or as the first of its region.
+    /// Links `new` as the successor of `prev`, or as the first chunk of its region.
     #[inline]
     pub(crate) fn link_after(&mut self, prev: Link, new: Link, chunk: &Chunk) {
         if prev.is_some() {
@@ -196,7 +196,7 @@ impl Chunks<'_> {
         }
     }
 
-    /// Enters `new` as what precedes `next`, or as the last of its region.
+    /// Links `new` as the predecessor of `next`, or as the last chunk of its region.
     #[inline]
     pub(crate) fn link_before(&mut self, next: Link, new: Link, chunk: &Chunk) {
         if next.is_some() {
@@ -206,7 +206,7 @@ impl Chunks<'_> {
         }
     }
 
-    /// Makes an unlisted chunk used, counts it, and gives the block.
+    /// Marks an unlisted chunk used, counts it, and returns its block.
     #[inline]
     pub(crate) fn mark_used(&mut self, link: Link, requested_bytes: u64) -> Block {
         let size = self.table.at(link).size;
@@ -220,7 +220,7 @@ impl Chunks<'_> {
         counters.slack_bytes += slack_bytes;
         let id = counters.last_id;
         let addr = self.addr_of(link);
-        // Less than a granule, and that fits 32 bits (units.rs).
+        // Less than a granule, so it fits 32 bits (units.rs).
         self.table.at_mut(link).set_used(slack_bytes as u32, id);
         Block::new(
             Addr::new(addr),

@@ -9,7 +9,7 @@ use crate::units::AddrRange;
 /// Cells of a region's map.
 const MAP_CELLS: u64 = 80;
 
-/// What [`BestFit::dump`] shows.
+/// The value that [`BestFit::dump`] returns.
 pub(crate) struct Dump<'a, P>(pub(crate) &'a P);
 
 impl<P: BestFit> fmt::Display for Dump<'_, P> {
@@ -86,7 +86,7 @@ impl<P: BestFit> Dump<'_, P> {
         writeln!(f, "]")
     }
 
-    /// The sign for what lies in `[from, to)`.
+    /// Returns the sign for the chunks in `[from, to)`.
     fn cell(&self, from: u64, to: u64) -> char {
         let mut best = 4;
         self.0.for_each_chunk(|chunk| {

@@ -1,17 +1,16 @@
-//! Giving memory back: from a block to the largest free chunk its neighbours allow.
+//! Freeing: from a block to the largest free chunk its neighbours allow.
 //!
-//! A freed chunk joins a free neighbour by enlarging the neighbour's record in place, so that a
-//! neighbour that stays in its size class touches no bin. For the order of the lists (BIN3) this
-//! means: what is joined keeps the place of the lower neighbour, else of the upper one, if it stays
-//! in that one's class; otherwise, and always while points decide what joins, it enters its class
-//! at the front. (They decide once two streams were named, and after fresh memory was left apart.)
-//! BFC2 says which neighbours may stay apart, and the joined chunk carries
+//! A freed chunk joins a free neighbour by enlarging the neighbour's record in place, so that a neighbour that stays
+//! in its size class touches no bin. For the order of the lists (BIN3) this means: the joined chunk keeps the place
+//! of the lower neighbour, or otherwise of the upper one, if it stays in that neighbour's class; if not, and always
+//! while points decide what joins, it enters its class at the front. (Points decide once two streams were named, and
+//! after fresh memory was left apart.) BFC2 says which neighbours may stay apart, and the joined chunk carries
 //!
 //! * no point if no stream uses either part any more;
 //! * the later point if the same stream uses both;
-//! * the point of the part still in use, as long as only one stream was ever named. With several, a
-//!   part that is in use and one that is not stay apart: a small block of one stream must not make
-//!   all the free memory beside it wait for that stream.
+//! * the point of the part still in use, as long as only one stream was ever named. With several, a part in use and a
+//!   part out of use stay apart: a small block of one stream must not make all the free memory beside it wait for
+//!   that stream.
 
 use super::Chunks;
 use super::chunk::Link;
@@ -23,11 +22,11 @@ use crate::stream::{EventNumber, StreamId, StreamPoint};
 pub(crate) type Stored = Option<(StreamId, u32)>;
 
 impl Chunks<'_> {
-    /// Takes a block back that nothing uses any more. O(1) and one step for each free neighbour
-    /// that points kept apart and no longer do: amortised over the frees that left them.
+    /// Frees a block that no work uses any more. O(1), and one step for each free neighbour that points no longer
+    /// keep apart: amortised over the frees that left them.
     ///
     /// # Errors
-    /// Gives the block back if it is not one of ours; nothing has changed then.
+    /// Returns the block if it is not one of this pool's; nothing has changed then.
     #[inline]
     pub(crate) fn free(&mut self, block: Block) -> Result<(), Rejected<FreeError>> {
         match self.link_of(&block) {
@@ -42,11 +41,11 @@ impl Chunks<'_> {
         }
     }
 
-    /// Takes a block back that work queued on `point.stream` may use until `point.event`. Cost as [`free`](Self::free).
+    /// Frees a block that work queued on `point.stream` may use until `point.event`. Cost as [`free`](Self::free).
     ///
     /// # Errors
-    /// Gives the block back if it is not one of ours, or the event lies more than
-    /// [`EventNumber::WINDOW`] ahead of what the stream has completed; nothing has changed then.
+    /// Returns the block if it is not one of this pool's, or if the event lies more than [`EventNumber::WINDOW`]
+    /// ahead of the stream's last completed event; nothing has changed then.
     #[inline(always)]
     pub(crate) fn free_after(
         &mut self,
@@ -73,7 +72,7 @@ impl Chunks<'_> {
         Ok(())
     }
 
-    /// The point as a chunk stores it, none if its event is completed; `None` if that lies too far
+    /// Returns the point as a chunk stores it: no point if its event is completed. `None` if the event lies too far
     /// ahead.
     #[inline]
     pub(crate) fn stored(&self, point: StreamPoint) -> Option<Stored> {
@@ -85,7 +84,7 @@ impl Chunks<'_> {
         (number - completed <= EventNumber::WINDOW).then_some(Some((point.stream, number as u32)))
     }
 
-    // As `take`.
+    // Inlined as `take` is.
     #[inline(always)]
     fn give(&mut self, link: Link, point: Stored) {
         let chunk = self.table.at_mut(link);
@@ -101,14 +100,14 @@ impl Chunks<'_> {
         self.join_and_list(link);
     }
 
-    /// Frees a chunk while there is one stream only: whatever is free joins, and carries the latest point.
+    /// Frees a chunk while there is one stream only: free neighbours join, and the result carries the latest point.
     #[inline]
     fn give_in_order(&mut self, link: Link, (stream, event): (StreamId, u32)) {
         let chunk = self.table.at(link);
         let (prev, next) = (chunk.prev, chunk.next);
         self.counters.live -= u64::from(chunk.size);
         self.counters.slack_bytes -= u64::from(chunk.slack_bytes());
-        // One more chunk with a point, and fewer by those that are joined to it.
+        // One more chunk with a point, and one fewer for each that joins.
         let (mut latest, mut more) = (event, 1);
         let mut is_free = |link: Link| {
             let chunk = self.table.at(link);
@@ -116,7 +115,7 @@ impl Chunks<'_> {
                 && let Some((_, theirs)) = chunk.point()
             {
                 more -= 1;
-                // Within half of all numbers of each other (EVENT1).
+                // Their difference is below half of all numbers (EVENT1).
                 if theirs.wrapping_sub(latest).cast_signed() > 0 {
                     latest = theirs;
                 }
@@ -126,7 +125,7 @@ impl Chunks<'_> {
         let (prev_free, next_free) = (is_free(prev), is_free(next));
         self.streams.count_more(stream, more);
         let point = Some((stream, latest));
-        // A record that is joined to another one vanishes as it is.
+        // The record that joins another one becomes vacant as it is.
         if prev_free {
             if next_free {
                 self.unlist(next);
@@ -153,7 +152,7 @@ impl Chunks<'_> {
         self.join_all(link);
     }
 
-    /// Joins with whatever is free, and no points to care for.
+    /// Joins all free neighbours; no chunk has a point.
     #[inline(always)]
     fn join_all(&mut self, link: Link) {
         let chunk = self.table.at(link);
@@ -172,7 +171,8 @@ impl Chunks<'_> {
         }
     }
 
-    /// If there is one stream only, whatever is free joins as well: the survivor takes the point.
+    /// Joins where chunks have points. With one stream only, all free neighbours join, and the survivor takes the
+    /// point.
     fn join_with_points(&mut self, link: Link) {
         if self.points_decide() {
             return self.join_with_point(link);
@@ -196,15 +196,13 @@ impl Chunks<'_> {
         self.join_all(link);
     }
 
-    /// Whether points may keep free neighbours apart: not while there is one stream only, the usual
-    /// case of a program with one stream.
+    /// Returns whether points may keep free neighbours apart: not while there is one stream only, the usual case.
     fn points_decide(&self) -> bool {
         self.apart || self.streams.many()
     }
 
-    /// Joins where points decide. Joining may settle a point and so let the next neighbour
-    /// join too; a point that a join brings comes from the side joined first, so one pass up and
-    /// one down find all.
+    /// Joins where points decide. A join may settle a point and so let the next neighbour join too; a point that a
+    /// join brings comes from the side joined first, so one pass up and one down find all.
     fn join_with_point(&mut self, link: Link) {
         let mut link = link;
         loop {
@@ -227,15 +225,15 @@ impl Chunks<'_> {
         self.list(link);
     }
 
-    /// Whether two free neighbours may be one; if so, `link` takes the point of the result and
-    /// `other` loses its own.
+    /// Joins the points of two free neighbours if these may join. Returns whether they may; `link` then has the point
+    /// of the result and `other` none.
     fn join_points(&mut self, link: Link, other: Link) -> bool {
         let (mine, theirs) = (self.table.at(link).point(), self.table.at(other).point());
         let mine_pending = self.streams.pending(mine).is_some();
         let theirs_pending = self.streams.pending(theirs).is_some();
         let result = match (mine, theirs) {
             _ if !mine_pending && !theirs_pending => None,
-            // What nobody uses is everybody's and stays so, if there is anybody else.
+            // Memory out of use serves every stream and stays so, if there are other streams.
             _ if mine_pending != theirs_pending && self.streams.many() => return false,
             _ if !theirs_pending => mine,
             _ if !mine_pending => theirs,
@@ -247,7 +245,7 @@ impl Chunks<'_> {
         true
     }
 
-    /// Of two stored points of one stream the later.
+    /// Returns the later of two stored points of one stream.
     pub(crate) fn later(&self, a: (StreamId, u32), b: (StreamId, u32)) -> (StreamId, u32) {
         if self.streams.ahead(a.0, a.1) >= self.streams.ahead(b.0, b.1) {
             a
@@ -267,7 +265,7 @@ impl Chunks<'_> {
         }
     }
 
-    /// An unlisted free chunk becomes the front of the listed one behind it.
+    /// Joins an unlisted free chunk to the front of the listed one behind it.
     #[inline]
     fn join_into_next(&mut self, link: Link, next: Link) {
         let chunk = *self.table.at(link);
@@ -284,7 +282,7 @@ impl Chunks<'_> {
         }
     }
 
-    /// An unlisted free chunk becomes the end of the listed one in front of it.
+    /// Joins an unlisted free chunk to the end of the listed one in front of it.
     #[inline]
     fn join_into_previous(&mut self, prev: Link, link: Link) {
         let old_size = self.table.at(prev).size;
@@ -309,8 +307,8 @@ impl Chunks<'_> {
         self.table.remove(next);
     }
 
-    /// Clears the points of completed events and joins what they kept apart, region by region in
-    /// address order. O(chunks) if any free chunk carries a point, else O(1).
+    /// Clears the points of completed events and joins the chunks they kept apart, region by region in address order.
+    /// O(chunks) if any free chunk carries a point, otherwise O(1).
     pub(crate) fn sweep(&mut self) {
         if self.streams.with_point() > 0 {
             for place in 0..self.regions.len() {
@@ -322,8 +320,8 @@ impl Chunks<'_> {
         self.apart = false;
     }
 
-    /// Clears the points of completed events and joins what they kept apart, record by record in the order of the
-    /// table, which reads memory in order. Looks at so many at most, from where it ended last.
+    /// Clears the points of completed events and joins the chunks they kept apart, record by record in the order of
+    /// the table, which reads memory in order. Examines at most `looks` records, from where the last call ended.
     pub(crate) fn sweep_some(&mut self, looks: u32) {
         let records = self.table.used();
         if self.table.in_use() <= looks && looks < records {
@@ -347,7 +345,7 @@ impl Chunks<'_> {
         }
     }
 
-    /// First chunk of the region at this place in address order.
+    /// Returns the first chunk of the region at this place in address order.
     pub(crate) fn first_of_region(&self, place: usize) -> Link {
         let id = self.regions.ids().nth(place);
         id.map_or(Link::NIL, |id| Link(self.regions.get(id).first()))
@@ -372,8 +370,8 @@ impl Chunks<'_> {
         }
     }
 
-    /// Enlarges a listed free chunk by all it may join behind it. If there is any, it enters its
-    /// bin anew, at the front.
+    /// Enlarges a listed free chunk by all it may join behind it. A chunk that grows enters its bin anew, at the
+    /// front.
     fn join_all_behind(&mut self, link: Link) {
         loop {
             let next = self.table.at(link).next;
@@ -391,7 +389,7 @@ impl Chunks<'_> {
         }
     }
 
-    /// Joins a free chunk with the free one behind it unless two streams use them.
+    /// Joins a free chunk with the free one behind it unless two streams use them. Returns whether it did.
     pub(crate) fn force_join_behind(&mut self, link: Link) -> bool {
         let next = self.table.at(link).next;
         if !self.table.at(link).is_free() || !self.table.at(next).is_free() {

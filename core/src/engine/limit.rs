@@ -1,4 +1,4 @@
-//! What is held, against the limit: BFC7.
+//! Held bytes against the limit: BFC7.
 
 use super::Chunks;
 use super::report::Report;
@@ -7,17 +7,17 @@ use crate::block::Request;
 use crate::error::{AllocError, Cause, OutOfMemory};
 
 impl Chunks<'_> {
-    /// Bytes held.
+    /// Returns the bytes held.
     pub(crate) fn reserved_bytes(&self) -> u64 {
         self.counters.reserved * self.granule.bytes()
     }
 
-    /// Bytes held or under way.
+    /// Returns the bytes held or under way.
     pub(crate) fn taken_bytes(&self) -> u64 {
         self.reserved_bytes().saturating_add(self.in_flight_bytes)
     }
 
-    /// Bytes held or under way above the limit.
+    /// Returns the bytes held or under way above the limit.
     pub(crate) fn excess_bytes(&self) -> u64 {
         self.taken_bytes().saturating_sub(self.limit_bytes)
     }
@@ -30,17 +30,17 @@ impl Chunks<'_> {
         self.excess_bytes()
     }
 
-    /// So many bytes more are under way.
+    /// Adds `bytes` to the bytes under way.
     pub(crate) fn depart(&mut self, bytes: u64) {
         self.in_flight_bytes += bytes;
     }
 
-    /// Bytes that were under way have arrived, or will not.
+    /// Takes `bytes` off the bytes under way: they have arrived, or will not.
     pub(crate) fn arrive(&mut self, bytes: u64) {
         self.in_flight_bytes -= bytes;
     }
 
-    /// So many granules more are held.
+    /// Adds `granules` to the granules held.
     pub(crate) fn hold(&mut self, granules: u64) {
         let counters = &mut self.counters;
         counters.reserved += granules;
@@ -48,7 +48,7 @@ impl Chunks<'_> {
         self.note_limit();
     }
 
-    /// So many granules are not held any more.
+    /// Takes `granules` off the granules held.
     pub(crate) fn unhold(&mut self, granules: u64) {
         self.counters.reserved -= granules;
         self.note_limit();
@@ -58,7 +58,7 @@ impl Chunks<'_> {
         self.is_over_limit = self.reserved_bytes() > self.limit_bytes;
     }
 
-    /// Whether the block would pass a limit that was lowered below what is held.
+    /// Returns whether the block would pass a limit that was lowered below the held bytes.
     #[inline]
     pub(crate) fn exceeds_limit(&self, need: Need) -> bool {
         self.is_over_limit && {
@@ -67,7 +67,7 @@ impl Chunks<'_> {
         }
     }
 
-    /// The error with the numbers of this moment. `growth` says why growing did not help.
+    /// Returns the error with the numbers of this moment. `growth` is the reason why growing did not help.
     pub(crate) fn out_of_memory(
         &self,
         need: Need,

@@ -1,33 +1,30 @@
 //! The engine of best fit with coalescing: chunks of regions, free ones found by size in constant time.
 //!
-//! [`Chunks`] finds, cuts, gives, joins and resizes. It knows no growth: [`regions`](crate::RegionPool) and
-//! [`pages`](crate::pages) each own one and bring memory to it. It touches none of the memory it manages.
+//! [`Chunks`] finds, cuts, frees, joins and resizes. It does not grow: [`regions`](crate::RegionPool) and
+//! [`pages`](crate::pages) each own one and add memory to it. It touches none of the memory it manages.
 //!
-//! The idea and most words are TensorFlow's (`bfc_allocator`). What differs: blocks are always split
-//! exactly, one range grows at its end instead of regions that double, the chunk at that end is used
-//! last, and free chunks hang in fine size classes under a bitmap instead of ordered sets.
+//! The idea and most words are TensorFlow's (`bfc_allocator`). The differences: blocks are always split exactly, one
+//! range grows at its end instead of regions that double, the chunk at that end is used last, and free chunks are in
+//! fine size classes under a bitmap instead of ordered sets.
 //!
 //! # Files
 //! `chunk` the record · `class`, `bins` free chunks by size · `region` the ranges they lie in · `streams` stream
-//! order · `search` which chunk · `cut` cutting it · `place` at a given place · `free` freeing and merging ·
-//! `resize` a block in place · `limit` what is held, against the limit · `report`, `dump` for people · `check` the
-//! invariants.
+//! order · `search` which chunk · `cut` cutting it · `place` at a given place · `free` freeing and joining · `resize`
+//! a block in place · `limit` held bytes against the limit · `report`, `dump` for people · `check` the invariants.
 //!
 //! # Invariants ([`BestFit::check_invariants`](crate::BestFit::check_invariants) walks them all)
 //! * BFC1 the chunks of a region, from `first` along `next`, tile it from granule 0 to its end;
 //!   `prev` is the reverse; `last` is the end of the chain.
-//! * BFC2 of two free neighbours at least one carries a point; while one stream
-//!   only was ever named and no fresh memory was left apart, no two free chunks are
-//!   neighbours. (A stored point may be completed and not yet cleared; a sweep clears and joins
-//!   before anything is grown.)
+//! * BFC2 of two free neighbours at least one carries a point; while only one stream was ever named and no fresh
+//!   memory was left apart, no two free chunks are neighbours. (A stored point may be completed and not yet cleared;
+//!   a sweep clears and joins before any growth.)
 //! * BFC3 a free chunk is either the wilderness or in exactly one bin, that of its class (BIN1, BIN2).
 //! * BFC4 the wilderness is the free chunk at the end of the newest region, if there is one. It is
 //!   used last, so that the range ends as early as it can (dlmalloc).
 //! * BFC5 every record is the sink, a chunk of some region, or vacant (SLAB1..SLAB3): none is lost.
 //! * BFC6 the counters equal what a walk over all chunks finds.
-//! * BFC7 `reserved + in flight <= limit`, unless the limit was lowered below what is held.
-//! * BFC8 ids of used chunks are distinct, at most the last one given, and the slack is smaller
-//!   than the chunk.
+//! * BFC7 `reserved + in flight <= limit`, unless the limit was lowered below the held bytes.
+//! * BFC8 ids of used chunks are distinct, at most the last one assigned, and the slack is smaller than the chunk.
 //! * BFC9 regions do not overlap and stand in address order (REGION1, REGION2).
 //!
 //! # Cost
@@ -77,38 +74,38 @@ pub(crate) struct Counters {
     /// `last_id` when the statistics were last cleared.
     cleared_id: u64,
     live: u64,
-    /// Most live since the statistics were cleared.
+    /// Peak of `live` since the statistics were cleared.
     peak_live: u64,
     largest: u32,
     /// Granted less requested bytes over all used chunks.
     slack_bytes: u64,
-    /// Held, in granules.
+    /// Granules held.
     pub(crate) reserved: u64,
     peak_reserved: u64,
-    /// Of those, on their way back.
+    /// Granules of `reserved` on their way back.
     pub(crate) leaving: u64,
     /// Number of the newest release.
     pub(crate) releases: u64,
 }
 
-/// The chunks of a pool, free and in use, and what is known of them; for one thread at a time.
+/// The chunks of a pool, free and in use, with their tables and counters; for one thread at a time.
 ///
-/// A [`RegionPool`](crate::RegionPool) and a [`PagePool`](crate::pages::PagePool) own one each, and show it
-/// by [`BestFit::chunks`](crate::BestFit::chunks) for questions.
+/// A [`RegionPool`](crate::RegionPool) and a [`PagePool`](crate::pages::PagePool) own one each, and give access to it
+/// by [`BestFit::chunks`](crate::BestFit::chunks) for queries.
 pub struct Chunks<'t> {
     pub(crate) granule: Granule,
     pub(crate) limit_bytes: u64,
-    /// What was held or under way when the limit was last set: BFC7 excuses that much.
+    /// Bytes held or under way when the limit was last set: BFC7 excuses that many.
     pub(crate) excused_bytes: u64,
-    /// Asked for and not yet held.
+    /// Bytes requested and not yet held.
     pub(crate) in_flight_bytes: u64,
-    /// More is held than the limit allows.
+    /// Whether more is held than the limit allows.
     pub(crate) is_over_limit: bool,
     pub(crate) counters: Counters,
     /// The region added or enlarged last. Its last chunk is the wilderness while it is free.
     pub(crate) newest_region: Option<RegionId>,
     pub(crate) wilderness: Link,
-    /// Fresh memory was left apart from an end that a stream uses, since the last sweep (BFC2).
+    /// Whether fresh memory was left apart from an end that a stream uses, since the last sweep (BFC2).
     pub(crate) apart: bool,
     pub(crate) table: Slab<'t, Chunk>,
     pub(crate) bins: Bins,
@@ -117,7 +114,7 @@ pub struct Chunks<'t> {
 }
 
 impl<'t> Chunks<'t> {
-    /// No chunks yet, over a lent table.
+    /// Creates an engine without chunks over a lent table.
     pub(crate) fn new(
         granule: Granule,
         limit_bytes: u64,
@@ -140,7 +137,7 @@ impl<'t> Chunks<'t> {
         })
     }
 
-    /// The lent table, if it has records enough.
+    /// Returns the lent table as records, if it has any.
     pub(crate) fn records(table: &'t mut [Chunk]) -> Result<Slab<'t, Chunk>, ConfigError> {
         let table = Slab::new(table);
         match table.capacity() {
@@ -149,22 +146,22 @@ impl<'t> Chunks<'t> {
         }
     }
 
-    /// What its blocks carry.
+    /// Returns the id that blocks carry.
     pub const fn id(&self) -> AllocatorId {
         AllocatorId(self.table.owner())
     }
 
-    /// Gives it another number than its table's place. Before its first region.
+    /// Sets another id than the table's place. Before the first region.
     pub(crate) const fn set_id(&mut self, id: AllocatorId) {
         self.table.set_owner(id);
     }
 
-    /// What sizes are multiples of.
+    /// Returns the unit that sizes are multiples of.
     pub const fn granule(&self) -> Granule {
         self.granule
     }
 
-    /// Counters now. O(1).
+    /// Returns the counters. O(1).
     pub fn stats(&self) -> Stats {
         let bytes = |granules: u64| granules * self.granule.bytes();
         let live_bytes = bytes(self.counters.live);
@@ -180,7 +177,7 @@ impl<'t> Chunks<'t> {
         }
     }
 
-    /// Starts counting anew, as [`Stats::clear`].
+    /// Resets the counters, as [`Stats::clear`].
     pub(crate) fn clear_stats(&mut self) {
         self.counters.cleared_id = self.counters.last_id;
         self.counters.peak_live = self.counters.live;
@@ -188,18 +185,18 @@ impl<'t> Chunks<'t> {
         self.counters.largest = 0;
     }
 
-    /// Bytes that were requested for the block; `None` if it is not one of ours. O(1).
+    /// Returns the bytes requested for the block, or `None` if it is not one of this pool's. O(1).
     pub fn requested_bytes(&self, block: &Block) -> Option<u64> {
         let link = self.link_of(block)?;
         Some(block.bytes() - u64::from(self.table.at(link).slack_bytes()))
     }
 
-    /// The block's number among all allocations, from 1 up; `None` if it is not one of ours. O(1).
+    /// Returns the block's number among all allocations, from 1 up, or `None` if it is not one of this pool's. O(1).
     pub fn allocation_id(&self, block: &Block) -> Option<u64> {
         self.link_of(block).map(|link| self.table.at(link).id())
     }
 
-    /// Restores a block that was taken apart, if a used chunk with that handle starts there.
+    /// Restores a block from its parts, if a used chunk with that handle starts there.
     ///
     /// The caller promises that no other [`Block`] for it exists; if one does, the second free of
     /// the two is refused or, once the place has been allocated again, frees the new owner's
@@ -215,8 +212,8 @@ impl<'t> Chunks<'t> {
         Ok(self.block_of(link))
     }
 
-    /// Tells that all work up to `event` on `stream` is done: memory that carries such a point is out of
-    /// use. Events below what was reported before change nothing. O(1), except once every 2^30 events.
+    /// Reports that all work up to `event` on `stream` is done: memory with such a point is no longer in use. Events
+    /// below one already reported change nothing. O(1), except once every 2^30 events.
     ///
     /// Points are cleared when a search fails, not here.
     pub(crate) fn complete(&mut self, stream: StreamId, event: EventNumber) {
@@ -225,7 +222,7 @@ impl<'t> Chunks<'t> {
             .completed(stream)
             .saturating_add(EventNumber::WINDOW);
         if event.number() > reach {
-            // No point lies further ahead than the window, so all of the stream's complete here.
+            // No point lies further ahead than the window, so all points of the stream complete here.
             self.streams.advance(stream, EventNumber::new(reach));
             self.sweep();
             self.streams.advance(stream, event);
@@ -238,12 +235,12 @@ impl<'t> Chunks<'t> {
         }
     }
 
-    /// The chunk behind a block, checked.
+    /// Returns the chunk behind a block, checked.
     #[inline]
     pub(crate) fn link_of(&self, block: &Block) -> Option<Link> {
         let link = Link(block.handle().get());
         let chunk = self.table.at(link);
-        // The last three tell only blocks of a former owner of the same table.
+        // The last three conditions fail only for blocks of a former owner of the same table.
         let ours = block.owner() == self.table.owner()
             && chunk.is_used()
             && self.table.knows(link)
@@ -252,13 +249,13 @@ impl<'t> Chunks<'t> {
         ours.then_some(link)
     }
 
-    /// Whether a used chunk of the present owner's with this link starts there.
+    /// Returns whether a used chunk of the present owner, with this link, starts at `addr`.
     #[inline]
     fn starts_at(&self, link: Link, addr: Addr) -> bool {
         self.table.knows(link) && self.table.at(link).is_used() && self.addr_of(link) == addr.get()
     }
 
-    /// The block that a used chunk is.
+    /// Returns the block of a used chunk.
     #[inline]
     fn block_of(&self, link: Link) -> Block {
         Block::new(
@@ -269,12 +266,12 @@ impl<'t> Chunks<'t> {
         )
     }
 
-    /// Address of a chunk.
+    /// Returns the address of a chunk.
     #[inline]
     pub(crate) fn addr_of(&self, link: Link) -> u64 {
         let chunk = self.table.at(link);
-        // A chunk lies in its region, so this wraps only for records that are none, as a broken index
-        // may name.
+        // A chunk lies in its region, so this wraps only for a record that is no chunk, which a broken index may
+        // name.
         let region = self.regions.get(chunk.region());
         region
             .base()
@@ -283,7 +280,7 @@ impl<'t> Chunks<'t> {
 }
 
 impl core::fmt::Debug for Chunks<'_> {
-    /// The counters; [`BestFit::dump`](crate::BestFit::dump) shows the rest.
+    /// Formats the counters; [`BestFit::dump`](crate::BestFit::dump) shows the rest.
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
         f.debug_struct("Chunks")
             .field("stats", &self.stats())

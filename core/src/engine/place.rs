@@ -1,5 +1,5 @@
-//! Blocks at given places, for plans, which lay out blocks ahead of time; and chunks from a given
-//! place on, for walks in several goes.
+//! Blocks at given places, for plans, which lay out blocks ahead of time; and chunks from a given place on, for walks
+//! with pauses.
 
 use super::Chunks;
 use super::chunk::{Link, State};
@@ -12,8 +12,8 @@ use crate::stream::StreamId;
 use crate::units::{Addr, AddrRange};
 
 impl Chunks<'_> {
-    /// A place asked for exactly, in granules: after a sweep for no stream, else once the stream is known to
-    /// be there.
+    /// Returns a request for a given place in granules, after a sweep if there is no stream, and otherwise after
+    /// noting the stream.
     #[inline(always)]
     pub(crate) fn need_of_place(
         &mut self,
@@ -28,9 +28,9 @@ impl Chunks<'_> {
         Ok(need)
     }
 
-    /// The free chunk that holds exactly this place, found from the chunk `near`, which may have gone
-    /// meanwhile. For no stream, one without a point; for a stream, its own work may use it, and free chunks
-    /// side by side are joined. O(chunks between the two + chunks under the range).
+    /// Returns the free chunk that holds exactly this place. The search starts at the chunk `near`, which may no
+    /// longer exist. Without a stream, the chunk must have no point; with one, work of that stream may use it, and
+    /// adjacent free chunks are joined. O(chunks between the two + chunks under the range).
     #[inline(always)]
     pub(crate) fn find_place(
         &mut self,
@@ -45,10 +45,10 @@ impl Chunks<'_> {
         }
     }
 
-    /// Calls `f` with every chunk that ends behind `from`, in address order, until it says `false`.
+    /// Calls `f` with every chunk that ends after `from`, in address order, until it returns `false`.
     ///
-    /// For walks that let others work in between: `near` is the chunk where the last one stopped,
-    /// which may have gone meanwhile. O(chunks told + chunks between `near` and `from`).
+    /// For walks with pauses in which other threads work: `near` is the chunk where the last walk stopped, which may
+    /// no longer exist. O(chunks visited + chunks between `near` and `from`).
     pub(crate) fn chunks_from(
         &self,
         from: Addr,
@@ -80,7 +80,7 @@ impl Chunks<'_> {
     }
 
     /// Cuts the block out of the chunk found at its place.
-    // The block would come back through memory, and be read before it is written out.
+    // Out of line, the block would return through memory and be read before it is written out.
     #[inline(always)]
     pub(crate) fn take_place(
         &mut self,
@@ -89,7 +89,7 @@ impl Chunks<'_> {
         request: &Request,
     ) -> Result<Block, AllocError> {
         let found = found.ok_or(AllocError::PlaceTaken)?;
-        // A place asked for exactly is always cut out exactly.
+        // The requested place is always cut out exactly.
         let whole = self.table.at(found.link).size;
         let split = whole - found.padding > need.size;
         if self.table.available() < u32::from(split) + u32::from(found.padding > 0) {
@@ -100,7 +100,7 @@ impl Chunks<'_> {
         Ok(self.mark_used(used, request.bytes))
     }
 
-    /// The free, settled chunk that holds `size` granules from the start of `range`.
+    /// Returns the free, settled chunk that holds `size` granules from the start of `range`.
     fn free_chunk_over(
         &self,
         range: AddrRange,
@@ -113,8 +113,8 @@ impl Chunks<'_> {
         (chunk.is_free() && chunk.point().is_none() && fits).then_some(found)
     }
 
-    /// The chunk that holds `size` granules from the start of `range` where queued work of one stream may
-    /// use it; free chunks side by side are joined if all of them serve.
+    /// Returns the chunk that holds `size` granules from the start of `range` and that queued work of one stream may
+    /// use; adjacent free chunks are joined if all of them can be used.
     #[inline]
     fn join_over(
         &mut self,
@@ -146,13 +146,13 @@ impl Chunks<'_> {
         if joins == 0 {
             return Some(found);
         }
-        // What was settled may join what lies beside it.
+        // A settled chunk may join its neighbours.
         self.unlist(found.link);
         self.join_and_list(found.link);
         self.chunk_at(range, near)
     }
 
-    /// The chunk in which `range` starts, and how far.
+    /// Returns the chunk in which `range` starts, and the granules before it.
     #[inline]
     fn chunk_at(&self, range: AddrRange, near: Option<ChunkHandle>) -> Option<Found> {
         let start = range.start();
@@ -172,8 +172,8 @@ impl Chunks<'_> {
         })
     }
 
-    /// The chunk of a region that has this granule in it, nil if none does: a walk from `near` if
-    /// that is a chunk of the region, else from its start.
+    /// Returns the chunk of a region that contains this granule, or nil: walks from `near` if that is a chunk of the
+    /// region, otherwise from the region's start.
     fn chunk_over(&self, id: RegionId, offset: u32, near: Link) -> Link {
         let chunk = self.table.at(near);
         let mut link = if chunk.state() != State::Vacant && chunk.region() == id {

@@ -1,23 +1,22 @@
 //! Regions: the ranges held from a sub-allocator, and the table that names them.
 //!
-//! A region is a unit of growth and of release. The table has a fixed capacity,
-//! [`MAX_REGIONS`], and two views: a slot per [`RegionId`] (stable while the region lives, stored
-//! in every chunk) and the ids in address order (for release in address order, look-up by address
-//! and dumps).
+//! A region is a unit of growth and of release. The table has a fixed capacity, [`MAX_REGIONS`], and two views: a
+//! slot per [`RegionId`] (stable while the region lives, stored in every chunk) and the ids in address order (for
+//! release in address order, look-up by address and dumps).
 //!
 //! Invariants:
 //! * REGION1 `order` holds exactly the ids of occupied slots, sorted by base address.
 //! * REGION2 no two regions overlap.
 //!
-//! Protected by whatever protects the allocator it is part of.
+//! Protected by the lock of the allocator it is part of.
 
 use heapless::Vec;
 
 use crate::units::{Addr, AddrRange, Granule};
 
-/// Most regions one allocator holds at a time. Doubling reaches 2^40 bytes in 20, one range
-/// needs one; 256 leave room for sub-allocators that can only give pieces (6 KiB of table). The
-/// model checker's stacks hold no such table.
+/// Most regions that one allocator holds at a time. Doubling reaches 2^40 bytes in 20, one range needs one; 256 leave
+/// room for sub-allocators that can only provide pieces (6 KiB of table). The model checker's stacks have no room for
+/// such a table.
 pub const MAX_REGIONS: usize = if cfg!(larder_loom) { 8 } else { 256 };
 
 /// The number of a region in its table.
@@ -29,7 +28,7 @@ impl RegionId {
         Self(number)
     }
 
-    /// The region's number.
+    /// Returns the region's number.
     pub const fn get(self) -> u16 {
         self.0
     }
@@ -44,7 +43,7 @@ pub(crate) struct Region {
     first: u32,
     /// Link of the chunk at the end.
     last: u32,
-    /// The sub-allocator did not take memory of it back in the present pass.
+    /// Whether the sub-allocator refused to take memory of it back in the present pass.
     refused: bool,
 }
 
@@ -94,7 +93,7 @@ impl Region {
 pub(crate) struct RegionTable {
     slots: [Region; MAX_REGIONS],
     pub(crate) order: Vec<RegionId, MAX_REGIONS>,
-    /// What a look-up by a wrong id reaches: an empty region.
+    /// The empty region returned for a wrong id.
     empty: Region,
 }
 
@@ -114,7 +113,7 @@ impl RegionTable {
         }
     }
 
-    /// Ids in address order.
+    /// Returns the ids in address order.
     pub(crate) fn ids(&self) -> impl DoubleEndedIterator<Item = RegionId> + '_ {
         self.order.iter().copied()
     }
@@ -140,14 +139,14 @@ impl RegionTable {
         }
     }
 
-    /// Forgets which regions the sub-allocator did not take back.
+    /// Clears the refusals of the sub-allocator to take regions back.
     pub(crate) fn forget_refusals(&mut self) {
         for region in &mut self.slots {
             region.refused = false;
         }
     }
 
-    /// Id of the region that holds `addr`. O(log regions).
+    /// Returns the id of the region that holds `addr`. O(log regions).
     pub(crate) fn find(&self, addr: u64, granule: Granule) -> Option<RegionId> {
         let behind = self.order.partition_point(|id| self.get(*id).base <= addr);
         let id = *self.order.get(behind.checked_sub(1)?)?;
@@ -155,7 +154,7 @@ impl RegionTable {
         (addr - region.base < granule.bytes_of(region.granules)).then_some(id)
     }
 
-    /// Whether `range` has a byte in common with any region. O(log regions).
+    /// Returns whether `range` shares a byte with any region. O(log regions).
     pub(crate) fn overlaps(&self, range: AddrRange, granule: Granule) -> bool {
         let end = range.end().get();
         let behind = self.order.partition_point(|id| self.get(*id).base < end);
@@ -169,7 +168,7 @@ impl RegionTable {
             })
     }
 
-    /// Ids of the regions that have a byte in common with `range`, in address order. O(regions).
+    /// Returns the ids of the regions that share a byte with `range`, in address order. O(regions).
     pub(crate) fn under(
         &self,
         range: AddrRange,
@@ -181,7 +180,7 @@ impl RegionTable {
         })
     }
 
-    /// Enters a region whose only chunk is `chunk`; `None` if the table is full.
+    /// Adds a region whose only chunk is `chunk`. Returns `None` if the table is full.
     pub(crate) fn insert(&mut self, base: u64, granules: u32, chunk: u32) -> Option<RegionId> {
         let free = self.slots.iter().position(|slot| slot.first == 0)?;
         let id = RegionId(u16::try_from(free).ok()?);

@@ -1,4 +1,4 @@
-//! Reports: what the memory looks like, as plain values. All walk the chunks: O(chunks).
+//! Reports of the memory's state, as plain values. Each walks the chunks: O(chunks).
 
 use super::Chunks;
 use super::chunk::{Link, State};
@@ -10,42 +10,42 @@ use crate::units::{Addr, AddrRange, Granule};
 #[derive(Clone, Copy, PartialEq, Debug, Default)]
 #[non_exhaustive]
 pub struct Report {
-    /// Held from the sub-allocator.
+    /// Bytes held from the sub-allocator.
     pub reserved_bytes: u64,
-    /// In blocks, as granted.
+    /// Bytes in blocks, as granted.
     pub live_bytes: u64,
-    /// In blocks, as requested.
+    /// Bytes in blocks, as requested.
     pub requested_bytes: u64,
-    /// Free in held regions.
+    /// Free bytes in held regions.
     pub free_bytes: u64,
-    /// Of the free bytes, those that queued work still uses.
+    /// Free bytes that queued work still uses.
     pub pending_bytes: u64,
-    /// On their way back to the sub-allocator.
+    /// Bytes on their way back to the sub-allocator.
     pub leaving_bytes: u64,
     /// Free addresses without memory behind them.
     pub unmapped_bytes: u64,
     /// Addresses in plans under way, with memory behind them or without.
     pub planned_bytes: u64,
-    /// The largest free chunk.
+    /// Bytes of the largest free chunk.
     pub largest_free_bytes: u64,
-    /// Blocks.
+    /// Number of blocks.
     pub used_chunks: u32,
-    /// Free chunks.
+    /// Number of free chunks.
     pub free_chunks: u32,
-    /// Regions.
+    /// Number of regions.
     pub regions: u32,
     /// Records of the table that can still become chunks.
     pub vacant_records: u32,
 }
 
 impl Report {
-    /// Internal fragmentation: what rounding and unsplit chunks cost, (granted - requested) /
-    /// granted; 0 with nothing live.
+    /// Returns internal fragmentation, the cost of rounding and unsplit chunks: (granted - requested) / granted; 0
+    /// with nothing live.
     pub fn internal_fragmentation(&self) -> f64 {
         share(self.live_bytes - self.requested_bytes, self.live_bytes)
     }
 
-    /// External fragmentation: 1 - largest free chunk / all free bytes; 0 with nothing free.
+    /// Returns external fragmentation: 1 - largest free chunk / all free bytes; 0 with nothing free.
     pub fn external_fragmentation(&self) -> f64 {
         share(self.free_bytes - self.largest_free_bytes, self.free_bytes)
     }
@@ -73,7 +73,7 @@ impl Report {
         }
     }
 
-    /// Live bytes / reserved bytes; 0 with nothing reserved.
+    /// Returns live bytes / reserved bytes; 0 with nothing reserved.
     pub fn occupancy(&self) -> f64 {
         share(self.live_bytes, self.reserved_bytes)
     }
@@ -105,10 +105,10 @@ pub struct BinSummary {
 }
 
 impl BinSummary {
-    /// How many bins TensorFlow has: 256 B to 256 MiB and above, at the usual granule.
+    /// Number of bins, as in TensorFlow: 256 B to 256 MiB and above, at the usual granule.
     pub const COUNT: usize = 21;
 
-    /// The bin that counts chunks of so many bytes.
+    /// Returns the bin that counts chunks of `bytes` bytes.
     pub(crate) fn index_of(bytes: u64, granule: Granule) -> usize {
         let log2 = (bytes / granule.bytes()).max(1).ilog2() as usize;
         log2.min(Self::COUNT - 1)
@@ -138,23 +138,23 @@ impl BinSummary {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub struct ChunkInfo {
-    /// Its number.
+    /// The chunk's number.
     pub handle: ChunkHandle,
     /// The region it is a piece of.
     pub region: RegionId,
-    /// Its addresses.
+    /// The chunk's addresses.
     pub range: AddrRange,
-    /// What it is.
+    /// The chunk's state.
     pub state: ChunkState,
 }
 
-/// What a chunk is.
+/// The state of a chunk.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum ChunkState {
     /// A block.
     Used {
-        /// Bytes that were asked for.
+        /// Bytes requested.
         requested_bytes: u64,
         /// Number of the allocation, from 1 up.
         id: u64,
@@ -168,7 +168,7 @@ pub enum ChunkState {
     Leaving,
     /// Free pages without memory behind them.
     Unmapped,
-    /// In a plan under way that maps, moves or gives back memory.
+    /// In a plan under way that maps, moves or releases memory.
     Planned,
 }
 
@@ -176,11 +176,11 @@ pub enum ChunkState {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub struct RegionInfo {
-    /// Its addresses.
+    /// The region's addresses.
     pub range: AddrRange,
-    /// How many chunks it is cut into.
+    /// Number of chunks in it.
     pub chunks: u32,
-    /// Bytes of it in blocks.
+    /// Bytes of its blocks.
     pub live_bytes: u64,
 }
 
@@ -223,7 +223,7 @@ impl Chunks<'_> {
         }
     }
 
-    /// A report in which no chunk is counted yet.
+    /// Returns a report in which no chunk is counted yet.
     pub(crate) fn report_without_chunks(&self) -> Report {
         Report {
             reserved_bytes: self.reserved_bytes(),

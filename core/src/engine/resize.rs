@@ -1,11 +1,11 @@
-//! Changing a block's size where it is: its first address, handle and number stay.
+//! Resizing a block in place: its first address, handle and number stay.
 //!
-//! * A smaller block keeps its front. The rest is cut off and freed as a block there would be: it joins what [`free`](super::free) says.
-//! * A larger block takes the free chunks right behind it, as many as are needed, in the order of
-//!   their addresses, each of which no stream uses any more or only the block's. What is left of the
-//!   last stays free with its record and its point.
+//! * A smaller block keeps its front. The end is cut off and freed as a block there would be, and joins as
+//!   [`free`](super::free) says.
+//! * A larger block takes as many free chunks right behind it as it needs, in address order. No stream may use them
+//!   any more, or only the block's. The remainder of the last stays free with its record and its point.
 //!
-//! A resize names no stream, except by the point of an end that it cuts off.
+//! A resize names no stream, except by the point of a cut-off end.
 
 use super::Chunks;
 use super::chunk::Link;
@@ -17,15 +17,15 @@ use crate::stream::{StreamId, StreamPoint};
 
 /// The free chunks right behind a block that it may grow into.
 pub(crate) struct Behind {
-    /// Granules of those that are needed, or of all if they do not suffice.
+    /// Granules of the chunks that are needed, or of all if they do not suffice.
     pub(crate) size: u32,
-    /// All of the region behind the block is such chunks, and they do not suffice.
+    /// Whether these chunks reach the end of the region without sufficing.
     pub(crate) to_end: bool,
 }
 
 impl Chunks<'_> {
-    /// Gives the block another size without moving it, from the memory held. O(1), and one step for
-    /// each free chunk behind the block that it grows into.
+    /// Resizes the block without moving it, from held memory. O(1), and one step for each free chunk behind the block
+    /// that it grows into.
     pub(crate) fn resize(
         &mut self,
         block: Block,
@@ -57,7 +57,7 @@ impl Chunks<'_> {
         Ok(link)
     }
 
-    /// The block's chunk and its new size in granules.
+    /// Returns the block's chunk and its new size in granules.
     pub(crate) fn judge_resize(
         &self,
         block: &Block,
@@ -71,7 +71,7 @@ impl Chunks<'_> {
         Ok((link, size.ok_or(ResizeError::TooLarge)?))
     }
 
-    /// Enlarges a used chunk to `size` granules by what is free behind it.
+    /// Enlarges a used chunk to `size` granules from the free chunks behind it.
     fn take_behind(&mut self, link: Link, size: u32, stream: StreamId) -> Result<(), ResizeError> {
         let held = self.table.at(link).size;
         let missing = size - held;
@@ -95,8 +95,8 @@ impl Chunks<'_> {
         Ok(())
     }
 
-    /// Enlarges a used chunk by the free one behind it, or by as much of that as brings it to
-    /// `size` granules; the rest keeps record, point and, in its class, place.
+    /// Enlarges a used chunk by the free one behind it, or by the part of it that brings it to `size` granules; the
+    /// remainder keeps record and point, and its place if its class stays.
     fn take_next(&mut self, link: Link, size: u32) {
         let next = self.table.at(link).next;
         let old_size = self.table.at(next).size;
@@ -116,7 +116,7 @@ impl Chunks<'_> {
         self.table.at_mut(link).size += wanted;
     }
 
-    /// What lies behind a chunk for a block that is used on `stream`, up to `missing` granules.
+    /// Returns the chunks behind `link` that a block used on `stream` may grow into, up to `missing` granules.
     pub(crate) fn usable_behind(&self, link: Link, missing: u32, stream: StreamId) -> Behind {
         let mut next = self.table.at(link).next;
         let mut size = 0;
@@ -127,7 +127,7 @@ impl Chunks<'_> {
             if !chunk.is_free() || is_barred || chunk.is_hollow() {
                 break;
             }
-            // Chunks of one region: their sum is countable.
+            // Chunks of one region: their sum fits 32 bits.
             size += chunk.size;
             next = chunk.next;
         }
@@ -155,13 +155,13 @@ impl Chunks<'_> {
         Ok(())
     }
 
-    /// Notes how much of a used chunk was asked for.
+    /// Records the requested size of a used chunk.
     fn set_requested(&mut self, link: Link, requested_bytes: u64) {
         let chunk = self.table.at_mut(link);
         let slack_bytes = self.granule.bytes_of(chunk.size) - requested_bytes;
         self.counters.slack_bytes -= u64::from(chunk.slack_bytes());
         self.counters.slack_bytes += slack_bytes;
-        // Less than a granule, and that fits 32 bits (units.rs).
+        // Less than a granule, so it fits 32 bits (units.rs).
         chunk.set_slack_bytes(slack_bytes as u32);
     }
 }

@@ -1,24 +1,24 @@
-//! Which free chunk serves a request, word by word as the model predicts it.
+//! The search for the free chunk that serves a request, step by step as the model predicts it.
 //!
-//! The *best* of some chunks is one that may be used at once rather than after a wait; among those
-//! the smallest; among equals the one at the lowest address. A chunk *serves* if it holds the
-//! request with the padding its alignment needs there, and the request's stream may use it.
+//! The *best* of several chunks is one that may be used at once rather than after a wait; among those the smallest;
+//! among equals the one at the lowest address. A chunk *serves* if it holds the request with the padding its
+//! alignment needs there, and the request's stream may use it.
 //!
-//! * FIT1 Go through the classes from that of the request upward. In each, look at the first four
-//!   chunks ([`SCAN`]), newest first; if any serves, take the best of them. A chunk of exactly the
-//!   request's size, without padding or wait, is taken as soon as it is seen.
-//! * FIT2 Else the wilderness, if it serves.
-//! * FIT3 Else, before anything grows, FIT1 and FIT2 again looking at all chunks of each class.
-//! * FIT4 Else the first free chunks side by side, in address order, that together serve: at most one
-//!   stream uses any of them, and the request may use what it uses. They are joined and taken.
+//! * FIT1 Go through the classes from that of the request upward. In each, examine the first four chunks ([`SCAN`]),
+//!   newest first; if any serves, take the best of them. A chunk of exactly the request's size, without padding or
+//!   wait, is taken as soon as it is seen.
+//! * FIT2 Otherwise take the wilderness, if it serves.
+//! * FIT3 Otherwise, before any growth, repeat FIT1 and FIT2 over all chunks of each class.
+//! * FIT4 Otherwise join and take the first adjacent free chunks, in address order, that together serve: at most one
+//!   stream uses any of them, and the request may use what that stream uses.
 //!
-//! FIT3 and FIT4 look at all chunks, or at so many as the caller says.
+//! FIT3 and FIT4 examine all chunks, or as many as the caller's bound `looks` allows.
 //!
-//! Nothing serves that would pass a limit lowered below what is held.
+//! No chunk serves that would pass a limit lowered below the held bytes.
 //!
-//! Unless other streams have chunks with a point or the request is aligned beyond the granule, every
-//! chunk of a higher class serves, so FIT1 ends at the second class that has any: O(1). The best chunk
-//! is missed where it stands behind four others of its class that do not fit.
+//! Unless other streams have chunks with a point or the request is aligned beyond the granule, every chunk of a
+//! higher class serves, so FIT1 ends at the second non-empty class: O(1). The best chunk is missed if it stands
+//! behind four others of its class that do not fit.
 
 use super::Chunks;
 use super::chunk::{Chunk, Link};
@@ -27,28 +27,28 @@ use crate::block::Request;
 use crate::error::AllocError;
 use crate::stream::{StreamId, StreamPoint};
 
-/// How many chunks of a class are looked at. On the recorded traces looking at 4 or at all of them
-/// reserves the same memory (docs/DECISIONS.md, 1).
+/// Chunks examined in each class. On the recorded traces examining 4 or all of them reserves the same memory
+/// (docs/DECISIONS.md, 1).
 const SCAN: u32 = 4;
 
-/// Chunks and handles that one search for memory looks at in vain: some 20 ns each, so that it stays below what a
-/// driver call takes.
+/// Chunks and handles that one search examines in vain: some 20 ns each, which keeps it below the cost of a driver
+/// call.
 pub(crate) const LOOKS: u32 = 1024;
 
-/// Chunks that one search looks at where memory can be had instead: three such searches stay below 100 µs.
+/// Chunks that one search examines where growth is possible instead: three such searches stay below 100 µs.
 pub(crate) const LOOKS_BEFORE_GROWTH: u32 = 2048;
 
-/// A chunk that serves, and how.
+/// A chunk that serves, with its padding and wait.
 #[derive(Clone, Copy)]
 pub(crate) struct Found {
     pub(crate) link: Link,
     /// Granules in front of the block that stay free, for its alignment.
     pub(crate) padding: u32,
-    /// What the stream must wait for.
+    /// The point that the stream must wait for.
     pub(crate) wait: Option<StreamPoint>,
 }
 
-/// A request in the table's units.
+/// A request in granules.
 #[derive(Clone, Copy)]
 pub(crate) struct Need {
     /// Granules of the block.
@@ -57,21 +57,21 @@ pub(crate) struct Need {
     pub(crate) align: u32,
 }
 
-/// Free chunks side by side that the request may use, of which one stream uses any at most.
+/// Adjacent free chunks that the request may use; at most one stream uses any of them.
 struct Run {
     /// The lowest chunk, and the one behind the last.
     first: Link,
     end: Link,
     chunks: u32,
-    /// Granules of all of them.
+    /// Granules of all chunks.
     size: u64,
-    /// How many a stream uses, and which one if any.
+    /// Number of chunks that a stream uses, and the stream if any.
     pending: u32,
     stream: StreamId,
 }
 
 impl Run {
-    /// No chunk yet, the next one is `first`.
+    /// Creates a run without chunks; the next one is `first`.
     const fn at(first: Link) -> Self {
         Self {
             first,
@@ -84,7 +84,7 @@ impl Run {
     }
 }
 
-/// Whether the request may use memory that a stream still uses, at once or after a wait.
+/// Returns whether the request may use memory that a stream still uses, at once or after a wait.
 fn may_use(point: StreamPoint, request: &Request) -> bool {
     if point.stream != request.stream {
         return request.may_wait;
@@ -93,14 +93,14 @@ fn may_use(point: StreamPoint, request: &Request) -> bool {
 }
 
 impl Chunks<'_> {
-    /// The request in granules, after its stream is known to be there.
+    /// Returns the request in granules, after noting its stream.
     pub(crate) fn meet(&mut self, request: &Request) -> Result<Need, AllocError> {
         let need = self.need(request)?;
         self.streams.meet(request.stream);
         Ok(need)
     }
 
-    /// The request in granules.
+    /// Returns the request in granules.
     #[inline]
     pub(crate) fn need(&self, request: &Request) -> Result<Need, AllocError> {
         if request.bytes == 0 {
@@ -114,21 +114,21 @@ impl Chunks<'_> {
             .align
             .log2()
             .saturating_sub(self.granule.align().log2());
-        // Size and padding together must be countable.
+        // The sum of size and padding must fit 32 bits.
         let align = 1u32.checked_shl(over).ok_or(too_large)?;
         size.checked_add(align - 1).ok_or(too_large)?;
         Ok(Need { size, align })
     }
 
-    /// FIT1 and FIT2, on whatever is joined by now.
+    /// Searches by FIT1 and FIT2, among chunks as they are joined now.
     #[inline(always)]
     pub(crate) fn search_now(&mut self, need: Need, request: &Request) -> Option<Found> {
         self.streams.meet(request.stream);
         self.search(need, request)
     }
 
-    /// FIT1 and FIT2; again after a sweep, if streams have left anything to clear or join; then FIT3
-    /// and FIT4. Each of these but the first search looks at so many chunks at most.
+    /// Searches by FIT1 and FIT2; again after a sweep, if streams have left anything to clear or join; then by FIT3
+    /// and FIT4. Each of these but the first search examines at most `looks` chunks.
     pub(crate) fn search_fully(
         &mut self,
         need: Need,
@@ -149,15 +149,15 @@ impl Chunks<'_> {
             .or_else(|| self.join_for(need, request, looks, |_| true))
     }
 
-    /// FIT1 and FIT2.
-    // As `take`.
+    /// Searches by FIT1 and FIT2.
+    // Inlined as `take` is.
     #[inline(always)]
     pub(crate) fn search(&self, need: Need, request: &Request) -> Option<Found> {
         if self.exceeds_limit(need) {
             return None;
         }
         if need.align > 1 || self.streams.with_point() > 0 && !self.uses_all_points(request) {
-            // A copy, so that a request need not stand in memory for this.
+            // A copy, so that the request need not be in memory for this path.
             let request = *request;
             return self
                 .search_upward(need, &request, SCAN, u32::MAX)
@@ -180,13 +180,13 @@ impl Chunks<'_> {
         })
     }
 
-    /// Whether the request may use every chunk with a point at once.
+    /// Returns whether the request may use every chunk with a point at once.
     fn uses_all_points(&self, request: &Request) -> bool {
         request.freed_by.is_none()
             && self.streams.points_of(request.stream) == self.streams.with_point()
     }
 
-    /// FIT3, of so many chunks at most.
+    /// Searches by FIT3, among at most `looks` chunks.
     pub(crate) fn search_everything(
         &self,
         need: Need,
@@ -200,7 +200,7 @@ impl Chunks<'_> {
             .or_else(|| self.judge(self.wilderness, need, request))
     }
 
-    /// FIT1 in one class, when every chunk may be used at once and nothing needs padding.
+    /// Searches one class by FIT1, where every chunk may be used at once and none needs padding.
     #[inline]
     fn best_of_size(&self, class: Class, size: u32) -> Link {
         let mut link = self.bins.head(class);
@@ -227,7 +227,7 @@ impl Chunks<'_> {
         best
     }
 
-    /// Whether `chunk` lies at a lower address than the chunk at `other`.
+    /// Returns whether `chunk` lies at a lower address than the chunk at `other`.
     #[inline]
     fn is_lower(&self, chunk: &Chunk, other: Link) -> bool {
         let other = self.table.at(other);
@@ -237,7 +237,8 @@ impl Chunks<'_> {
         self.regions.get(chunk.region()).base() < self.regions.get(other.region()).base()
     }
 
-    /// FIT1 in full, when not every large enough chunk serves: so many chunks of each class, and of all together.
+    /// Searches by FIT1 in full, where not every large enough chunk serves: `scan` chunks of each class, and `most`
+    /// in total.
     fn search_upward(&self, need: Need, request: &Request, scan: u32, most: u32) -> Option<Found> {
         let (mut from, mut looks) = (Class::of(need.size).index(), most);
         while looks > 0
@@ -255,7 +256,7 @@ impl Chunks<'_> {
         None
     }
 
-    /// FIT1 in one class.
+    /// Searches one class by FIT1.
     fn best_of_class(
         &self,
         class: Class,
@@ -282,7 +283,7 @@ impl Chunks<'_> {
         best.map(|(found, _)| found)
     }
 
-    /// Whether one free chunk can serve, and how.
+    /// Returns how one free chunk serves, if it does.
     pub(crate) fn judge(&self, link: Link, need: Need, request: &Request) -> Option<Found> {
         let chunk = self.table.at(link);
         if !chunk.is_free() {
@@ -304,8 +305,8 @@ impl Chunks<'_> {
         })
     }
 
-    /// FIT4, of so many chunks of each region at most, and of those only that are `usable`: joins the chunks, if there
-    /// are any.
+    /// Searches by FIT4, among at most `looks` chunks of each region and only those that are `usable`. Joins the
+    /// chunks it finds.
     pub(crate) fn join_for(
         &mut self,
         need: Need,
@@ -330,9 +331,9 @@ impl Chunks<'_> {
         None
     }
 
-    /// The first free chunks from one on that may be joined and serve the request together: the lowest of them, and how
-    /// many lie behind it. Both ends of the run that is looked at only move up. A later first chunk needs no lower end,
-    /// since the alignment of its start is no lower.
+    /// Returns the first run of adjacent free chunks that may be joined and serve the request together: its lowest
+    /// chunk, and the number behind it. Both ends of the examined run only move up. A later first chunk needs no
+    /// lower end, since the alignment of its start is no lower.
     fn chunks_to_join(
         &self,
         from: Link,
@@ -360,7 +361,7 @@ impl Chunks<'_> {
                 && run.pending > 0
                 && run.stream != point.stream
             {
-                // Another stream uses what lies in front.
+                // Another stream uses the chunk in front.
                 let first = self.table.at(run.first);
                 run.chunks -= 1;
                 run.size -= u64::from(first.size);
@@ -379,12 +380,12 @@ impl Chunks<'_> {
         None
     }
 
-    /// Whether the request would be served from what is held if no stream used any of it any more,
-    /// by chunks of which some stream uses one now. O(chunks).
+    /// Returns whether held memory would serve the request if no stream used it any more, with chunks that some
+    /// stream uses now. O(chunks).
     pub(crate) fn would_serve_settled(&self, need: Need) -> bool {
         self.regions.ids().any(|id| {
             let mut link = Link(self.regions.get(id).first());
-            // The free chunks side by side up to here: the first, their size, any pending.
+            // The adjacent free chunks up to here: the first, their size, whether any is pending.
             let (mut first, mut size, mut pending) = (Link::NIL, 0, false);
             while link.is_some() {
                 let chunk = self.table.at(link);
@@ -405,7 +406,7 @@ impl Chunks<'_> {
         })
     }
 
-    /// Granules from the chunk's start to the next multiple of the alignment.
+    /// Returns the granules from the chunk's start to the next multiple of the alignment.
     pub(crate) fn padding(&self, link: Link, need: Need) -> u32 {
         if need.align <= 1 {
             return 0;
@@ -432,7 +433,7 @@ mod tests {
         Request::new(granules as u64 * GRANULE).on(StreamId::new(stream))
     }
 
-    /// Free chunks of one granule, of which each second one is used by stream 0 or 2, in turn.
+    /// Creates free chunks of one granule; every second one is used by stream 0 or 2, in turn.
     fn alternating(table: &mut [Chunk]) -> RegionPool<'_> {
         let mut bfc = RegionPool::new(RegionConfig::fixed(), table).unwrap();
         let bytes = (CHUNKS as u64 + 1) * GRANULE;

@@ -1,11 +1,11 @@
-//! What each stream has completed, how many free chunks still wait for it, and how a stored point is read.
+//! The last completed event of each stream, the number of free chunks with its points, and the reading of a stored
+//! point.
 //!
-//! A free chunk stores the low 32 bits of its event. Invariant EVENT1: a stored event lies within 2^31 of
-//! the last one that its stream completed, on either side, so the difference of the low halves, read
-//! as a signed number, is exact. Ahead it holds because a free that lies too far ahead is refused.
-//! Behind it holds because completed points are cleared as soon as all streams together have moved on
-//! by 2^30 since the last sweep ([`must_sweep`](Streams::must_sweep)), and one moves by at most 2^30
-//! at once.
+//! A free chunk stores the low 32 bits of its event. Invariant EVENT1: a stored event lies within 2^31 of the last
+//! one that its stream completed, on either side, so the difference of the low halves, read as a signed number, is
+//! exact. Ahead it holds because a free too far ahead is refused. Behind it holds because completed points are
+//! cleared as soon as all streams together have advanced by 2^30 since the last sweep
+//! ([`must_sweep`](Streams::must_sweep)), and one advances by at most 2^30 at once.
 
 use crate::stream::{EventNumber, StreamId, StreamPoint};
 
@@ -15,15 +15,15 @@ pub(crate) struct Streams {
     points: [u32; StreamId::COUNT],
     /// Free chunks that carry a point of any stream.
     with_point: u32,
-    /// The number of the stream that was named last and one, 0 before the first; and whether another one
-    /// ever was.
+    /// The number of the stream that was named last plus one, 0 before the first; and whether more than one stream
+    /// was ever named.
     named: u16,
     many: bool,
-    /// How far all streams together have moved on since the last sweep.
+    /// Events by which all streams together have advanced since the last sweep.
     advanced: u64,
-    /// The record that was looked at last by a sweep of some.
+    /// The record that a partial sweep examined last.
     swept: u32,
-    /// How often a point was looked at.
+    /// Times that a point was examined.
     #[cfg(test)]
     pub(crate) looks: core::cell::Cell<usize>,
 }
@@ -47,13 +47,14 @@ impl Streams {
         self.completed[usize::from(stream.number())]
     }
 
-    /// How far the event of a stored point is ahead of what its stream has completed; 0 or less means it is completed.
+    /// Returns the distance from the stream's last completed event to the event of a stored point; 0 or less means
+    /// that it is completed.
     pub(crate) fn ahead(&self, stream: StreamId, event_low: u32) -> i64 {
         let completed = self.completed(stream) as u32;
         i64::from(event_low.wrapping_sub(completed).cast_signed())
     }
 
-    /// The stored point, if its event is not completed yet.
+    /// Returns the stored point, if its event is not completed yet.
     pub(crate) fn pending(&self, stored: Option<(StreamId, u32)>) -> Option<StreamPoint> {
         #[cfg(test)]
         self.looks.update(|looks| looks + 1);
@@ -65,7 +66,7 @@ impl Streams {
         })
     }
 
-    /// A free chunk has lost its point `before` and carries `after`.
+    /// Counts a free chunk's change from point `before` to `after`.
     pub(crate) fn count(
         &mut self,
         before: Option<(StreamId, u32)>,
@@ -83,7 +84,7 @@ impl Streams {
         }
     }
 
-    /// So many free chunks more carry a point of the stream, or fewer.
+    /// Adjusts by `more` the number of free chunks with a point of `stream`.
     #[inline]
     pub(crate) fn count_more(&mut self, stream: StreamId, more: i32) {
         let points = &mut self.points[usize::from(stream.number())];
@@ -91,19 +92,19 @@ impl Streams {
         self.with_point = self.with_point.wrapping_add_signed(more);
     }
 
-    /// Free chunks that carry a point.
+    /// Returns the number of free chunks with a point.
     #[inline]
     pub(crate) const fn with_point(&self) -> u32 {
         self.with_point
     }
 
-    /// Free chunks that carry a point of this stream.
+    /// Returns the number of free chunks with a point of `stream`.
     #[inline]
     pub(crate) fn points_of(&self, stream: StreamId) -> u32 {
         self.points[usize::from(stream.number())]
     }
 
-    /// A request or a point names this stream.
+    /// Notes that a request or a point names `stream`.
     #[inline]
     pub(crate) fn meet(&mut self, stream: StreamId) {
         let named = u16::from(stream.number()) + 1;
@@ -113,14 +114,14 @@ impl Streams {
         }
     }
 
-    /// Whether more than one stream was ever named.
+    /// Returns whether more than one stream was ever named.
     #[inline]
     pub(crate) const fn many(&self) -> bool {
         self.many
     }
 
-    /// Whether the streams have moved on so far since the last sweep that points of completed events
-    /// must be cleared now for EVENT1 to hold.
+    /// Returns whether the streams have advanced so far since the last sweep that points of completed events must be
+    /// cleared for EVENT1 to hold.
     pub(crate) const fn must_sweep(&self) -> bool {
         self.advanced >= EventNumber::WINDOW
     }
@@ -132,12 +133,12 @@ impl Streams {
         self.advanced = self.advanced.saturating_add(by);
     }
 
-    /// Whether any stream moved on since the last sweep.
+    /// Returns whether any stream has advanced since the last sweep.
     pub(crate) const fn moved(&self) -> bool {
         self.advanced > 0
     }
 
-    /// The next record to look at, of so many.
+    /// Returns the next of `records` records to examine.
     pub(crate) const fn next_to_sweep(&mut self, records: u32) -> u32 {
         self.swept = if self.swept < records {
             self.swept + 1
@@ -147,7 +148,7 @@ impl Streams {
         self.swept
     }
 
-    /// Every point of a completed event has been cleared.
+    /// Notes that every point of a completed event is cleared.
     pub(crate) const fn set_swept(&mut self) {
         self.advanced = 0;
     }

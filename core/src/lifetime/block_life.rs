@@ -1,28 +1,27 @@
-//! What everything here is about: one block, from when to when, and how large.
+//! The subject of all files here: one block's first and last tick, and its size.
 //!
-//! Ticks are logical: a count of events, so that two events never share one and no clock can step
-//! back. A lifetime includes its first tick and not its last; two that touch share no tick and may
-//! share memory.
+//! Ticks are logical: a count of events, so that two events never share one and no clock can step back. A lifetime
+//! includes its first tick and not its last; two that touch share no tick and may share memory.
 
 use crate::units::Align;
 
-/// When one block lives, and what it needs.
+/// The lifetime of one block, with its size and alignment.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Lifetime {
     /// First tick.
     pub begin: u32,
-    /// First tick after it; a lifetime with `end <= begin` is empty and no plan takes it.
+    /// First tick after it; a lifetime with `end <= begin` is empty and is not planned.
     pub end: u32,
-    /// Size in bytes; 0 is not planned.
+    /// Size in bytes; a size of 0 is not planned.
     pub bytes: u64,
-    /// What the offset must be a multiple of.
+    /// The offset must be a multiple of this.
     pub align: Align,
-    /// The offset it must have, if something outside decided it already.
+    /// The offset that it must have, if that is decided already.
     pub pinned: Option<u64>,
 }
 
 impl Lifetime {
-    /// A block of `bytes` bytes that may lie anywhere.
+    /// Creates the lifetime of a block of `bytes` bytes at any offset.
     pub const fn new(begin: u32, end: u32, bytes: u64) -> Self {
         Self {
             begin,
@@ -33,7 +32,7 @@ impl Lifetime {
         }
     }
 
-    /// Whether some tick belongs to both.
+    /// Returns whether the two share a tick.
     pub const fn meets(&self, other: &Self) -> bool {
         let begin = if self.begin > other.begin {
             self.begin

@@ -1,4 +1,4 @@
-//! Which shape a step follows, and where its layout lies.
+//! The shape that a step follows, and the place of its layout.
 
 use super::layout::{Effort, Unplaced};
 use super::place_allocator::PlaceAllocator;
@@ -6,36 +6,36 @@ use super::shape::{Entry, LAYOUTS, Layout, ShapeId, Successors};
 use super::steps::Steps;
 use crate::units::AddrRange;
 
-/// How the present step is served.
+/// The state of the present step.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum StepState {
-    /// No step.
+    /// No step is under way.
     Outside,
-    /// Nothing was asked for yet.
+    /// No allocation has come yet.
     Begun,
     /// A shape is followed.
     Follows(Way),
-    /// No shape is known.
+    /// No known shape matches.
     Lost,
 }
 
-/// How a shape is followed.
+/// The progress along a shape.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Way {
     pub(super) shape: ShapeId,
     /// The allocation that should come next.
     pub(super) cursor: u32,
-    /// Whether it was only guessed: no such step came here before.
+    /// Whether it is a guess: no such step came at this point before.
     pub(super) guessed: bool,
-    /// The layout that is served from, if there is one.
+    /// The layout from which it is served, if there is one.
     pub(super) layout: Option<usize>,
-    /// Behind the places of so many allocations there is memory.
+    /// Number of allocations whose places have memory.
     pub(super) backed: u32,
     /// Allocations in a row that were not the shape's.
     pub(super) strayed: u32,
 }
 
-/// How many guesses were right lately.
+/// Counts of right and wrong guesses lately.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Guesses {
     right: u32,
@@ -43,14 +43,14 @@ pub(super) struct Guesses {
 }
 
 impl Guesses {
-    /// Counts are halved here, so that a program may change.
+    /// Guesses at which the counts are halved, so that old ones lose weight.
     const MOST: u32 = 64;
 
     pub(super) const fn new() -> Self {
         Self { right: 0, wrong: 0 }
     }
 
-    /// A wrong guess costs more than a right one brings.
+    /// Returns whether guesses may be trusted. A wrong one costs more than a right one gains.
     const fn are_good(&self) -> bool {
         self.right > 1 + 4 * self.wrong
     }
@@ -68,28 +68,28 @@ impl Guesses {
     }
 }
 
-/// Allocations in a row that may differ before a shape is given up, and how many of the shape are
-/// skipped to meet it again.
+/// Allocations in a row that may differ before a shape is abandoned, and allocations of the shape that may be skipped
+/// to meet it again.
 const STRAY: u32 = 16;
 
-/// A layout may hold the most that was live in any step and this part of it more.
+/// A layout may exceed the most that was live in any step by this part of it.
 const SPARE_DIVISOR: u32 = 512;
 
-/// What a layout may hold if so much was live.
+/// Returns the bound of a layout if `max` was the most live.
 const fn spared(max: u32) -> u32 {
     max.saturating_add(max / SPARE_DIVISOR)
 }
 
-/// The layouts of a shape may owe this part of what one may look at.
+/// The debt of a shape's layouts may be this part of the work that one may take.
 const OWED_DIVISOR: u64 = 8;
 
-/// Allocations for which a shape that is unverified gets memory at first,
+/// Allocations for which an unverified shape gets memory at first,
 const MET_AT_FIRST: u32 = 16;
-/// and how many of it must be met before all of it does.
+/// and number that must be met before all of the shape gets memory.
 const MET_ENOUGH: u32 = 32;
 
 impl Steps<'_> {
-    /// What is known of the present allocation, if it is one of the shape followed.
+    /// Returns the shape's entry for the present allocation, if the allocation follows a shape.
     pub(super) fn follow(
         &mut self,
         below: &mut impl PlaceAllocator,
@@ -127,7 +127,7 @@ impl Steps<'_> {
         }
     }
 
-    /// The shapes that came here before: after the last step's, or at first.
+    /// Returns the shapes that came at this point before: after the last step's, or first of all.
     fn expected(&self) -> Successors {
         match self.last {
             Some(last) => self.shapes.get(last).next,
@@ -135,15 +135,14 @@ impl Steps<'_> {
         }
     }
 
-    /// A shape that begins with all that was asked for, this allocation included: an expected one,
-    /// or a guess.
+    /// Returns a shape that begins with all allocations of the step, the present one included: an expected shape, or
+    /// a guess.
     fn find(&self, expected: Successors) -> Option<ShapeId> {
         let asked = &self.asked[..=self.count as usize];
         self.shapes.beginning_with(asked, self.key, expected)
     }
 
-    /// Follows the shape from here on. A guess is served from a layout only once guesses have proved
-    /// right.
+    /// Follows the shape from here on. A guess is served from a layout only once guesses have proved right.
     fn take_up(
         &mut self,
         below: &mut impl PlaceAllocator,
@@ -165,7 +164,7 @@ impl Steps<'_> {
         self.shapes.entries(shape).get(self.count as usize).copied()
     }
 
-    /// The allocation is not the one of the shape followed.
+    /// Continues after an allocation that the followed shape does not have.
     fn deviate(
         &mut self,
         below: &mut impl PlaceAllocator,
@@ -199,9 +198,9 @@ impl Steps<'_> {
         ahead.map(|(_, known)| known)
     }
 
-    /// Puts memory behind a layout: all of it if the shape is known well or was met for long, else
-    /// behind the places of twice as many allocations as were met, so that a plan that only looks
-    /// right costs little. Gives for how many allocations it may be used.
+    /// Puts memory behind a layout: all of it if the shape is verified or was met for long, otherwise behind the
+    /// places of twice as many allocations as were met, so that a plan that only looks right costs little. Returns
+    /// the number of allocations for which it may be used.
     fn back(
         &mut self,
         below: &mut impl PlaceAllocator,
@@ -226,7 +225,7 @@ impl Steps<'_> {
             top = end.max(top);
             sum = sum.saturating_add(entry.granules);
         }
-        // One call for all of them, unless they lie scattered in something much larger.
+        // One call for all places, unless they are scattered in a range much larger than their sum.
         let backed = if top <= sum.saturating_mul(2) {
             back.range(below, 0, top)
         } else {
@@ -236,8 +235,8 @@ impl Steps<'_> {
         backed.then_some(until)
     }
 
-    /// What may be held, in granules, when memory is put behind a layout: no more than is held now,
-    /// or was live in some step, in whole pages.
+    /// Returns the granules that may be held when memory is put behind a layout: as many as are held now, or as were
+    /// live in some step, in whole pages.
     fn allowed(&self, below: &impl PlaceAllocator) -> u32 {
         let granule = below.granule();
         let held = granule.count_up(below.held_bytes()).unwrap_or(u32::MAX);
@@ -246,12 +245,12 @@ impl Steps<'_> {
         held.max(max.checked_next_multiple_of(page).unwrap_or(max))
     }
 
-    /// The shape's layout that is right for what is live now, made if there is none; `None` if it may not
-    /// be used, or if layouts have to wait.
+    /// Returns the shape's layout for the blocks that are live now, made if there is none. `None` if it may not be
+    /// used, or if its work is not paid for yet.
     fn lay_out(&mut self, below: &mut impl PlaceAllocator, shape: ShapeId) -> Option<usize> {
         let granule = below.granule();
         let cap = granule.count_up(self.config.cap_bytes).unwrap_or(u32::MAX);
-        // That height says that there is no layout.
+        // The largest height stands for no layout.
         let cap = cap.min(u32::MAX - 1);
         let held = granule.count_up(below.held_bytes()).unwrap_or(u32::MAX);
         let obstacles = self.places.collect(
@@ -294,7 +293,7 @@ impl Steps<'_> {
             self.stats.layout_work += effort.spent;
         }
         let known = self.shapes.get_mut(shape);
-        // There are few.
+        // Layouts are few.
         known.recent = layout as u8;
         let height = known.layouts[layout].height;
         let range = AddrRange::new(below.addresses().start(), granule.bytes_of(height));
@@ -310,16 +309,16 @@ impl Steps<'_> {
     }
 }
 
-/// How memory is put behind a layout.
+/// The parameters for putting memory behind a layout.
 struct Back {
-    /// Its height in granules.
+    /// Height of the layout in granules.
     layout: u32,
-    /// What may be held then.
+    /// Bytes that may be held then.
     max_bytes: u64,
 }
 
 impl Back {
-    /// Puts memory behind so many granules; whether that succeeded.
+    /// Puts memory behind `granules` granules from `start`. Returns whether that succeeded.
     fn range(&self, below: &mut impl PlaceAllocator, start: u32, granules: u32) -> bool {
         let granule = below.granule();
         let base = below.addresses().start();

@@ -1,13 +1,12 @@
-//! Where the blocks of a shape go, around what is live already.
+//! The places of a shape's blocks, around blocks that are live already.
 //!
-//! What is live at the time is an *obstacle*: it stays where it is, for the whole step or until
-//! the tick at which the shape knows it to go. Blocks known to outlive the step are stacked first,
-//! in the lowest gaps, so that they are out of the way of later steps; only if the whole would then
-//! be higher than what some step had live, are they packed like the others. The rest is packed by
-//! [`pack`](super::pack).
+//! A block that is live at the time is an *obstacle*: it stays where it is, for the whole step or until the tick at
+//! which the shape knows it to go. Blocks known to outlive the step are stacked first, in the lowest gaps, out of the
+//! way of later steps; only if the whole would then be higher than the most live in any step are they packed like the
+//! others. The rest is packed by [`pack`](super::pack).
 //!
 //! # Cost
-//! O(chunks + allocations log allocations), and what [`StepConfig`](super::StepConfig) allows.
+//! O(chunks + allocations log allocations), and the work that [`StepConfig`](super::StepConfig) allows.
 
 use super::block_life::Lifetime;
 use super::pack::{PackTables, Packer};
@@ -16,13 +15,13 @@ use super::shape::{Entry, Inherited};
 use super::steps::Tag;
 use crate::units::Align;
 
-/// A step of the search, times lifetimes, looks at so many records at most, taken together.
+/// Records that a step of the search examines at most, for each lifetime.
 const RECORDS_PER_WORK: u64 = 8;
 
-/// Buckets that cost as much as to prepare a lifetime.
+/// Buckets that cost as much as preparing a lifetime.
 const BUCKETS_PER_LIFETIME: u64 = 4;
 
-/// One range that is in use at the start of a layout, in granules from the start of the addresses.
+/// One range in use at the start of a layout, in granules from the start of the addresses.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Obstacle {
     start: u32,
@@ -39,46 +38,44 @@ impl Obstacle {
         until: 0,
     };
 
-    /// Whether it stays for the whole step.
+    /// Returns whether it stays for the whole step.
     const fn stays(&self) -> bool {
         self.until == Entry::OUTLIVES
     }
 }
 
-/// Tables for laying out. A layout that needs longer ones is not made.
+/// Tables for a layout. A layout that needs longer ones is not made.
 #[derive(Debug)]
 pub struct Places<'t> {
-    /// What is in use: ranges side by side that go at the same time count once; and what outlives
-    /// the step.
+    /// Ranges in use, adjacent ones that go at the same time as one; and blocks that outlive the step.
     pub obstacles: &'t mut [Obstacle],
-    /// The blocks to place, and what is in their way: as many as a step may have allocations, and
-    /// there are obstacles.
+    /// The blocks to place, and those in their way: as many as a step may have allocations, and obstacles.
     pub lifetimes: &'t mut [Lifetime],
-    /// Which allocation each of them is: as many as a step may have.
+    /// The allocation of each block to place: as many as a step may have.
     pub order: &'t mut [u32],
-    /// For as many lifetimes.
+    /// Tables for as many lifetimes.
     pub pack: PackTables<'t>,
 }
 
-/// The live ranges that one layout goes around.
+/// The live ranges around which one layout goes.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Obstacles {
     count: usize,
-    /// There were more than the table holds.
+    /// Whether there were more than the table holds.
     overrun: bool,
-    /// Stands for all of them, never 0.
+    /// A hash of all of them, never 0.
     pub(super) fingerprint: u64,
 }
 
-/// What a layout places: a shape's allocations from `from` on.
+/// The allocations that a layout places: a shape's from `from` on.
 pub(super) struct Unplaced<'e> {
     pub(super) entries: &'e mut [Entry],
     pub(super) from: u32,
-    /// Which of their offsets are set.
+    /// The layout whose offsets are set.
     pub(super) layout: usize,
 }
 
-/// How a layout is made.
+/// The effort for a layout.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Effort {
     /// Buckets of the greedy packings.
@@ -87,12 +84,12 @@ pub(super) struct Effort {
     pub(super) work: u64,
     /// Height that is low enough, in granules.
     pub(super) enough: u32,
-    /// What it took, in buckets.
+    /// Buckets spent so far.
     pub(super) spent: u64,
 }
 
 impl Places<'_> {
-    /// Notes what is in use, and until when as far as the shape knows. O(chunks).
+    /// Collects the ranges in use, and until when as far as the shape knows. O(chunks).
     pub(super) fn collect(
         &mut self,
         below: &impl PlaceAllocator,
@@ -131,7 +128,7 @@ impl Places<'_> {
         }
     }
 
-    /// Adds an obstacle behind the first `count`; whether there was room.
+    /// Adds an obstacle behind the first `count`. Returns whether there was room.
     fn add(&mut self, count: &mut usize, obstacle: Obstacle) -> bool {
         if let Some(last) = self.obstacles[..*count].last_mut()
             && last.end == obstacle.start
@@ -150,8 +147,8 @@ impl Places<'_> {
         }
     }
 
-    /// Gives the entries their offsets; gives the height in granules, `None` if a table is too short or
-    /// the heights pass what granules are counted by.
+    /// Sets the offsets of the entries. Returns the height in granules, or `None` if a table is too short or the
+    /// heights pass 32 bits of granules.
     pub(super) fn place(
         &mut self,
         obstacles: Obstacles,
@@ -173,11 +170,11 @@ impl Places<'_> {
         }
     }
 
-    /// Puts what outlives the step into the lowest gaps between the first `count` obstacles, and
-    /// adds it to them; gives how many there are then.
+    /// Puts entries that outlive the step into the lowest gaps between the first `count` obstacles, and adds them to
+    /// the obstacles. Returns the number of obstacles then.
     fn stack(&mut self, count: usize, unplaced: &mut Unplaced<'_>) -> Option<usize> {
         let mut total = count;
-        // The obstacles are in the order of their addresses, and so is what is stacked.
+        // The obstacles are in the order of their addresses, and so are the stacked entries.
         let (mut at, mut next) = (0, 0);
         let entries = unplaced.entries.iter_mut().skip(unplaced.from as usize);
         for entry in entries.filter(|entry| entry.outlives()) {
@@ -215,7 +212,7 @@ impl Places<'_> {
         Some(total)
     }
 
-    /// Packs what is not stacked around the first `count` obstacles, and the stacked ones behind them
+    /// Packs the entries that are not stacked around the first `count` obstacles and the stacked ones, which follow
     /// up to `total`.
     fn pack(
         &mut self,
@@ -257,7 +254,7 @@ impl Places<'_> {
         let mut packer = Packer::new(&self.lifetimes[..all], self.pack.lend()).ok()?;
         packer.first_within(effort.buckets);
         packer.stop_after(effort.work.saturating_mul(RECORDS_PER_WORK));
-        // Lower than what may be held anyway is not worth a search.
+        // A height below the bytes that may be held anyway is not worth a search.
         packer.stop_at(u64::from(effort.enough.saturating_sub(floor)));
         packer.improve(effort.work / (all as u64 + 1));
         effort.spent += packer.work();
@@ -270,7 +267,7 @@ impl Places<'_> {
         Some(height)
     }
 
-    /// Where what stays at the bottom ends: everything is packed above. A multiple of all
+    /// Returns the end of the obstacles that stay at the bottom: everything is packed above it. A multiple of all
     /// alignments.
     fn floor(&self, count: usize, total: usize, entries: &[Entry]) -> u32 {
         // Both are in the order of their addresses.
@@ -283,7 +280,7 @@ impl Places<'_> {
         }
         let align = entries.iter().map(Entry::align_granules).max();
         let align = align.unwrap_or(1);
-        // What is left of the last obstacle above it is then in the way like any other.
+        // The part of the last obstacle above the floor is then an obstacle like any other.
         floor / align * align
     }
 }
@@ -292,7 +289,7 @@ const fn round_up(number: u32, multiple: u32) -> Option<u32> {
     number.checked_next_multiple_of(multiple)
 }
 
-/// When a block of the step before, of this position and size, goes.
+/// Returns the tick at which a block of the previous step, of this position and size, goes.
 fn goes_at(inherited: &[Entry], position: u32, granules: u32) -> u32 {
     let known = inherited.binary_search_by_key(&position, Entry::position);
     let known = known.ok().map(|index| Inherited::from(inherited[index]));

@@ -1,15 +1,14 @@
 //! Lifetimes: record a step, plan its memory, serve the next one from the plan.
 //!
-//! A training step, or a request of a server, allocates nearly the same blocks again and again.
-//! Who knows when each block begins and ends can lay them out once, with blocks that never live
-//! together in the same place.
+//! A training step, or a request of a server, allocates nearly the same blocks again and again. With the begin and
+//! end of each block known, they can be laid out once, with blocks that never live together in the same place.
 //!
-//! * [`pack`] finds offsets for lifetimes: any planner's core, of use alone.
-//! * [`Steps`] recognises the steps of one stream of allocations and serves them at planned places of
-//!   an allocator [below](PlaceAllocator).
+//! * [`pack`] finds offsets for lifetimes: the core of any planner, of use alone.
+//! * [`Steps`] recognises the steps of one stream of allocations and serves them at planned places of an allocator
+//!   [below](PlaceAllocator).
 //! * [`prmalloc`] is DeepRec's PRMalloc: bins whose blocks are shared over time, for many threads.
 //!
-//! All is numbers, tables are lent, and there is no clock: ticks are counts.
+//! It works on numbers and lent tables, without a clock: ticks are counts.
 
 mod block_life;
 mod follow;

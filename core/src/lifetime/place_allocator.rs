@@ -1,4 +1,4 @@
-//! What a plan is served from: an allocator of blocks that can also give a block at one place.
+//! The allocator below a plan, which can also allocate a block at one place.
 
 use crate::best_fit::BestFit;
 use crate::block::{Block, BlockAllocator, ChunkHandle, Grant, Request};
@@ -10,54 +10,54 @@ use crate::shared::Shared;
 use crate::sync::Wait;
 use crate::units::{AddrRange, Granule};
 
-/// An allocator below a plan. The plan's blocks lie in the allocator's own range, and so its idle
-/// space serves what the plan does not know.
+/// An allocator below a plan. The plan's blocks lie in the allocator's own range, so its idle space serves blocks
+/// outside the plan.
 pub trait PlaceAllocator {
-    /// A block anywhere.
+    /// Allocates a block anywhere.
     ///
     /// # Errors
-    /// [`AllocError`]; nothing was given.
+    /// [`AllocError`]; no block is allocated then.
     fn alloc(&mut self, request: &Request) -> Result<Grant, AllocError>;
 
-    /// The block at exactly this place; `near` is a chunk close to it.
+    /// Allocates the block at exactly this place; `near` is a chunk close to it.
     ///
     /// # Errors
-    /// [`AllocError::PlaceTaken`] if some of it is in use.
+    /// [`AllocError::PlaceTaken`] if part of it is in use.
     fn alloc_at(
         &mut self,
         range: AddrRange,
         near: Option<ChunkHandle>,
     ) -> Result<Block, AllocError>;
 
-    /// Takes a block back.
+    /// Frees a block.
     ///
     /// # Errors
-    /// Gives it back if it is not one of this allocator's.
+    /// Returns the block if it is not one of this allocator's.
     fn free(&mut self, block: Block) -> Result<(), Rejected<FreeError>>;
 
-    /// Bytes of memory that [`prepare`](Self::prepare) would have to ask for.
+    /// Returns the bytes of memory that [`prepare`](Self::prepare) would have to request.
     fn missing_bytes(&mut self, range: AddrRange) -> u64;
 
-    /// Makes sure that memory stands behind a range of a layout, as far as it is free, without taking
-    /// it from elsewhere in the layout or holding more than `max_bytes`. Whether that succeeded.
+    /// Puts memory behind a range of a layout, as far as it is free, without taking it from elsewhere in the layout
+    /// or holding more than `max_bytes`. Returns whether that succeeded.
     fn prepare(&mut self, range: AddrRange, layout: AddrRange, max_bytes: u64) -> bool;
 
     /// Calls `f` with every block in address order.
     fn for_each_block(&self, f: &mut dyn FnMut(ChunkHandle, AddrRange));
 
-    /// The addresses blocks lie in.
+    /// Returns the addresses of all blocks.
     fn addresses(&self) -> AddrRange;
 
-    /// What sizes are multiples of.
+    /// Returns the unit that sizes are multiples of.
     fn granule(&self) -> Granule;
 
-    /// What memory comes in, in bytes.
+    /// Returns the unit of memory, in bytes.
     fn page_bytes(&self) -> u64;
 
-    /// Bytes live now, as granted.
+    /// Returns the bytes live now, as granted.
     fn live_bytes(&self) -> u64;
 
-    /// Bytes of memory held now.
+    /// Returns the bytes of memory held now.
     fn held_bytes(&self) -> u64;
 }
 
@@ -69,14 +69,14 @@ fn used(f: &mut dyn FnMut(ChunkHandle, AddrRange)) -> impl FnMut(ChunkInfo) {
     }
 }
 
-/// A [`RegionPool`] that was given its one region as a whole.
+/// A [`RegionPool`] whose one region was added as a whole.
 #[derive(Debug)]
 pub struct InRange<'a, 't> {
     /// The allocator.
     pub pool: &'a mut RegionPool<'t>,
     /// Its region.
     pub addresses: AddrRange,
-    /// How much of it was touched so far, from its start.
+    /// Bytes touched so far, from its start.
     pub held_bytes: u64,
 }
 

@@ -1,14 +1,13 @@
-//! Plans as bytes: what one process learned, for the next one.
+//! Plans as bytes: learned by one process, for the next one.
 //!
 //! ```text
 //! "larderpl" | version granule shapes entries u32 | program u64 | shapes | entries | sum u64
 //! shape: len inherited from height peak u32, 4 x (next + 1) u32, key fingerprint u64
 //! entry: granules end offset align u32
 //! ```
-//! Little-endian; the shapes in the order in which they were seen last, the first step's first of
-//! all. The sum covers everything before it. A plan is only advice: one that does not fit what
-//! happens is not followed, and a place that is in use is not given, so that a file which passes
-//! for whole can cost memory and time but never correctness.
+//! Little-endian; the shapes in the order in which they were seen last, the first step's first of all. The sum covers
+//! everything before it. A plan is only advice: one that does not fit the allocations is not followed, and a place in
+//! use is not allocated, so a damaged file that passes the check can cost memory and time but never correctness.
 
 use core::fmt;
 
@@ -26,20 +25,20 @@ const SUM_BYTES: usize = 8;
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum SavedPlansError {
-    /// Not saved plans at all.
+    /// The bytes are not saved plans.
     Foreign,
     /// Saved by another version.
     Version {
-        /// Of the file.
+        /// The version in the file.
         found: u32,
     },
     /// Saved for another program, or another model or batch of it.
     Program,
     /// Saved by an allocator with another granule.
     Granule {
-        /// Of the file, in bytes.
+        /// The granule in the file, in bytes.
         found_bytes: u32,
-        /// Of the allocator.
+        /// The granule of the allocator.
         wanted_bytes: u64,
     },
     /// Cut off or changed since it was saved.
@@ -48,7 +47,7 @@ pub enum SavedPlansError {
     TooLarge {
         /// Shapes in the file.
         shapes: u32,
-        /// Allocations of all of them.
+        /// Allocations of all shapes.
         entries: u32,
     },
     /// A step is under way, or steps were learned already.
@@ -120,8 +119,8 @@ impl Reader<'_> {
 }
 
 impl Steps<'_> {
-    /// Hands what was learned to `sink`, piece by piece, for an allocator with this granule and a
-    /// program, or a model of it, that has this number. The present step is not part of it.
+    /// Passes the learned plans to `sink`, piece by piece, for an allocator with this granule and a program, or a
+    /// model of it, with this number. The present step is not part of it.
     pub fn save(&self, granule_bytes: u64, program: u64, mut sink: impl FnMut(&[u8])) {
         let mut sum = Sum::new();
         let mut put = |bytes: &[u8]| {
@@ -131,7 +130,7 @@ impl Steps<'_> {
         let shapes = self.shapes();
         let count = shapes.in_order(self.first()).count() as u32;
         put(&MAGIC);
-        // A granule is below 2^32: sizes are counted in 32 bits of it.
+        // A granule is below 2^32: sizes are counted in granules of 32 bits.
         for number in [VERSION, granule_bytes as u32, count, shapes.used()] {
             put(&number.to_le_bytes());
         }
@@ -169,7 +168,7 @@ impl Steps<'_> {
         sink(&sum.to_le_bytes());
     }
 
-    /// Learns what another process saved. The whole is checked first. O(bytes).
+    /// Loads the plans that another process saved. The whole is checked first. O(bytes).
     ///
     /// # Errors
     /// [`SavedPlansError`]; nothing has changed then.

@@ -1,20 +1,20 @@
-//! Shapes: what the steps seen so far allocated, in order, and until when.
+//! Shapes: the allocations of the steps seen so far, in order, with their ends.
 //!
-//! A shape is a sequence of [`Entry`]s in one lent table, one an allocation, followed by the frees
-//! of blocks that came from the step before ([`Entry`]s too: see [`Seen`]). Time inside a step is
-//! counted in allocations: the block of position `i` begins at tick `i` and ends at the number of
-//! allocations made before its free, so the order of frees between two allocations does not matter.
+//! A shape is a sequence of [`Entry`]s in one lent table, one for each allocation, followed by the frees of blocks
+//! from the previous step ([`Entry`]s too: see [`Inherited`]). Time inside a step is counted in allocations: the
+//! block of position `i` begins at tick `i` and ends at the number of allocations made before its free, so the order
+//! of frees between two allocations does not matter.
 //!
 //! Invariants:
-//! * SHAPE1 shapes lie side by side in the table in the order of their slots' `first`, without gaps.
+//! * SHAPE1 shapes are adjacent in the table in the order of their slots' `first`, without gaps.
 //! * SHAPE2 no two shapes of one key have the same allocations.
 //!
-//! Adding a shape O(shapes + entries moved), once for each shape that goes to make room; finding one
-//! O(shapes) and the lengths compared.
+//! Adding a shape is O(shapes + entries moved), once for each shape removed to make room; finding one is O(shapes)
+//! and the lengths compared.
 
 use core::num::NonZeroU16;
 
-/// Layouts of a shape that are kept: programs that hold two inputs in turn go on between two.
+/// Layouts of a shape that are kept: two, for programs that alternate between two inputs.
 pub(super) const LAYOUTS: usize = 2;
 
 /// One allocation of a step. 20 bytes.
@@ -24,7 +24,7 @@ pub struct Entry {
     pub(super) granules: u32,
     /// Tick of its free; [`Entry::OUTLIVES`] if the step ended before.
     pub(super) end: u32,
-    /// Where each layout puts it, in granules from the start of the addresses.
+    /// Its place in each layout, in granules from the start of the addresses.
     pub(super) offsets: [u32; LAYOUTS],
     /// Logarithm of the alignment in granules, 0 for up to one.
     pub(super) align_log2: u8,
@@ -39,17 +39,17 @@ impl Entry {
         align_log2: 0,
     };
 
-    /// The end of what lives longer than its step.
+    /// The end of a block that outlives its step.
     pub(super) const OUTLIVES: u32 = u32::MAX;
 
-    /// Whether it lives longer than its step.
+    /// Returns whether it outlives its step.
     pub(super) const fn outlives(&self) -> bool {
         self.end == Self::OUTLIVES
     }
 
-    /// What its offset is a multiple of.
+    /// Returns the granules that its offset is a multiple of.
     pub(super) const fn align_granules(&self) -> u32 {
-        // No alignment that an allocator serves is larger.
+        // No allocator serves a larger alignment.
         1 << if self.align_log2 < 31 {
             self.align_log2
         } else {
@@ -57,21 +57,21 @@ impl Entry {
         }
     }
 
-    /// The position of what was [`Inherited`].
+    /// Returns the position of an [`Inherited`] block.
     pub(super) const fn position(&self) -> u32 {
         self.offsets[0]
     }
 
-    /// Whether the same was asked for.
+    /// Returns whether the two are the same request.
     pub(super) const fn asks_as(&self, other: &Self) -> bool {
         self.granules == other.granules && self.align_log2 == other.align_log2
     }
 }
 
-/// A free in this step of a block that the step before allocated: when, and which.
+/// A free in this step of a block that the previous step allocated.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Inherited {
-    /// Its position in the step before.
+    /// Its position in the previous step.
     pub(super) position: u32,
     pub(super) granules: u32,
     /// Tick of the free.
@@ -99,13 +99,13 @@ impl From<Entry> for Inherited {
     }
 }
 
-/// Number of a shape, so that no shape is all zero bytes.
+/// Number of a shape, from 1 so that no option of one is all zero bytes.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 #[repr(transparent)]
 pub(super) struct ShapeId(NonZeroU16);
 
 impl ShapeId {
-    /// The shape in this slot.
+    /// Returns the id of the shape in this slot.
     pub(super) const fn at(slot: u16) -> Self {
         Self(NonZeroU16::MIN.saturating_add(slot))
     }
@@ -115,20 +115,20 @@ impl ShapeId {
     }
 }
 
-/// Shapes that are known to follow one shape, at most.
+/// Most shapes remembered as successors of one shape.
 pub(super) const SUCCESSORS: usize = 4;
 
 /// Shapes that followed another, the last one first.
 pub(super) type Successors = [Option<ShapeId>; SUCCESSORS];
 
-/// What offsets hold for: see `layout`.
+/// The condition under which offsets hold: see `layout`.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Layout {
-    /// Stands for what is in the way; 0 for no layout, or one that is to be made anew.
+    /// Hash of the obstacles; 0 for no layout, or one that is to be made anew.
     pub(super) fingerprint: u64,
-    /// First allocation that the offsets are for.
+    /// First allocation with an offset.
     pub(super) from: u32,
-    /// Highest end in granules; the largest number if none was found.
+    /// Highest end in granules; the largest number if there was no layout.
     pub(super) height: u32,
 }
 
@@ -140,7 +140,7 @@ impl Layout {
     };
 }
 
-/// What is known of one shape.
+/// The record of one shape.
 #[derive(Clone, Copy, Debug)]
 pub struct Shape {
     /// First entry; `len` allocations, then `inherited` frees.
@@ -149,16 +149,16 @@ pub struct Shape {
     pub(super) inherited: u32,
     /// The caller's key, 0 for none.
     pub(super) key: u64,
-    /// When it was seen last, by the count of steps; 0 for an empty slot.
+    /// The step that had it last, by the count of steps; 0 for an empty slot.
     pub(super) seen: u32,
-    /// A step of this process had it; else it is unverified, from a file.
+    /// Whether a step of this process had it; otherwise it is unverified, from a file.
     pub(super) confirmed: bool,
     /// The shapes that followed it, the last one first.
     pub(super) next: Successors,
     pub(super) layouts: [Layout; LAYOUTS],
-    /// Which of them was followed last.
+    /// The layout that was followed last.
     pub(super) recent: u8,
-    /// Most granules live in the step, with what lived before it.
+    /// Most granules live in the step, blocks from before it included.
     pub(super) peak: u32,
     /// Work of its layouts that its allocations have not paid for yet, in buckets.
     pub(super) debt: u64,
@@ -184,12 +184,12 @@ impl Shape {
         self.len + self.inherited
     }
 
-    /// Which layout was followed last.
+    /// Returns the number of the layout that was followed last.
     pub(super) const fn recent(&self) -> usize {
         self.recent as usize % LAYOUTS
     }
 
-    /// The layout that was followed last.
+    /// Returns the layout that was followed last.
     pub(super) const fn layout(&self) -> &Layout {
         &self.layouts[self.recent()]
     }
@@ -221,7 +221,7 @@ impl<'t> Shapes<'t> {
     }
 
     pub(super) fn ids(&self) -> impl Iterator<Item = ShapeId> + use<> {
-        // `new` keeps no more than a u16 counts.
+        // `new` keeps no more than a u16 can count.
         (0..self.shapes.len() as u16).map(ShapeId::at)
     }
 
@@ -233,7 +233,7 @@ impl<'t> Shapes<'t> {
         &mut self.shapes[id.slot()]
     }
 
-    /// The shapes that are there, the first step's first, then in the order in which they were seen last.
+    /// Returns the existing shapes, the first step's first, then in the order in which they were seen last.
     pub(super) fn in_order(&self, first: Option<ShapeId>) -> impl Iterator<Item = ShapeId> {
         let rank = move |id: ShapeId| {
             let seen = self.get(id).seen;
@@ -247,23 +247,23 @@ impl<'t> Shapes<'t> {
         core::iter::successors(least(None), move |last| least(Some(*last))).map(|(_, _, id)| id)
     }
 
-    /// Entries in use.
+    /// Returns the entries in use.
     pub(super) const fn used(&self) -> u32 {
         self.used
     }
 
-    /// Whether so many fit into empty tables.
+    /// Returns whether this many shapes and entries fit into empty tables.
     pub(super) fn hold(&self, shapes: u32, entries: u32) -> bool {
         shapes as usize <= self.shapes.len() && entries as usize <= self.entries.len()
     }
 
-    /// Puts a loaded shape in the slot of its number, behind the others; gives its entries, to be
-    /// filled. It was checked that both fit.
+    /// Puts a loaded shape in the slot of its number, behind the others. Returns its entries, to be filled. The
+    /// caller has checked that both fit.
     pub(super) fn append(&mut self, number: u32, shape: Shape) -> &mut [Entry] {
         let first = self.used;
         self.used += shape.entries();
         if let Some(slot) = self.shapes.get_mut(number as usize) {
-            // Counted by 16 bits.
+            // Slots are counted in 16 bits.
             *slot = Shape {
                 first,
                 seen: number + 1,
@@ -274,7 +274,7 @@ impl<'t> Shapes<'t> {
         entries.unwrap_or_default()
     }
 
-    /// The shape's allocations.
+    /// Returns the shape's allocations.
     pub(super) fn entries(&self, id: ShapeId) -> &[Entry] {
         let shape = self.get(id);
         &self.entries[shape.first as usize..][..shape.len as usize]
@@ -285,7 +285,7 @@ impl<'t> Shapes<'t> {
         &mut self.entries[shape.first as usize..][..shape.len as usize]
     }
 
-    /// The frees of what the step before left, as [`Inherited`]; in the order of their positions.
+    /// Returns the frees of blocks from the previous step, as [`Inherited`], in the order of their positions.
     pub(super) fn inherited(&self, id: ShapeId) -> &[Entry] {
         let shape = self.get(id);
         let first = (shape.first + shape.len) as usize;
@@ -298,8 +298,8 @@ impl<'t> Shapes<'t> {
         &mut self.entries[first..][..shape.inherited as usize]
     }
 
-    /// The shape of this key that begins with these allocations: the first of the expected ones that
-    /// does, else the one seen last.
+    /// Returns the shape of this key that begins with these allocations: the first expected one that does, otherwise
+    /// the one seen last.
     pub(super) fn beginning_with(
         &self,
         asked: &[Entry],
@@ -319,7 +319,7 @@ impl<'t> Shapes<'t> {
             .or_else(|| self.ids().filter(fits).max_by_key(|id| self.get(*id).seen))
     }
 
-    /// The shape of this key that asks for exactly this.
+    /// Returns the shape of this key with exactly these allocations.
     pub(super) fn find(&self, asked: &[Entry], key: u64) -> Option<ShapeId> {
         self.ids().find(|id| {
             let shape = self.get(*id);
@@ -330,7 +330,7 @@ impl<'t> Shapes<'t> {
         })
     }
 
-    /// One shape followed another.
+    /// Records that shape `id` followed shape `of`.
     pub(super) fn note_successor(&mut self, of: ShapeId, id: ShapeId) {
         let next = &mut self.get_mut(of).next;
         let place = next.iter().position(|next| *next == Some(id));
@@ -339,7 +339,7 @@ impl<'t> Shapes<'t> {
         next[0] = Some(id);
     }
 
-    /// Learns from one more step of a shape: whatever lived longer than known lives longer. Whether
+    /// Learns from one more step of a shape: blocks that lived longer than known live longer. Returns whether
     /// anything changed. `inherited` is in the order of positions.
     pub(super) fn learn(&mut self, id: ShapeId, asked: &[Entry], inherited: &[Entry]) -> bool {
         let mut changed = self.lengthen(id, inherited);
@@ -364,8 +364,8 @@ impl<'t> Shapes<'t> {
         changed
     }
 
-    /// Takes over the frees of a step that had more of them, as after a first step that had nothing
-    /// before it; whether it did and there was room.
+    /// Takes over the frees of a step that had more of them, as after a first step without one before it. Returns
+    /// whether it did, which takes room.
     fn lengthen(&mut self, id: ShapeId, inherited: &[Entry]) -> bool {
         let shape = *self.get(id);
         let more = inherited.len().saturating_sub(shape.inherited as usize);
@@ -375,7 +375,7 @@ impl<'t> Shapes<'t> {
         let behind = (shape.first + shape.entries()) as usize;
         let end = self.used as usize;
         self.entries.copy_within(behind..end, behind + more);
-        // Checked: both fit the table.
+        // Both fit the table, as checked above.
         self.used += more as u32;
         for other in self.shapes.iter_mut() {
             if other.seen > 0 && other.first > shape.first {
@@ -387,8 +387,7 @@ impl<'t> Shapes<'t> {
         true
     }
 
-    /// Adds a shape, in place of those not seen for longest if there is no room. `None` if there is
-    /// too little room for it alone.
+    /// Adds a shape, in place of those not seen for longest if there is no room. `None` if it alone does not fit.
     pub(super) fn add(
         &mut self,
         shape: Shape,
@@ -407,7 +406,7 @@ impl<'t> Shapes<'t> {
         }
         let id = vacant(self)?;
         let first = self.used;
-        // Checked: both lengths fit the table.
+        // Both lengths fit the table, as checked above.
         self.used += need as u32;
         *self.get_mut(id) = Shape {
             first,
@@ -437,7 +436,7 @@ impl<'t> Shapes<'t> {
         }
     }
 
-    /// Where the highest layout ends.
+    /// Returns the end of the highest layout.
     pub(super) fn max_height(&self) -> u32 {
         let layouts = self.shapes.iter().flat_map(|shape| shape.layouts);
         let heights = layouts.map(|layout| layout.height);
@@ -447,7 +446,7 @@ impl<'t> Shapes<'t> {
             .unwrap_or(0)
     }
 
-    /// Most granules any of them had live.
+    /// Returns the most granules that any of them had live.
     pub(super) fn max_live(&self) -> u32 {
         self.shapes
             .iter()

@@ -7,24 +7,24 @@ pub struct StepConfig {
     pub threshold_bytes: u64,
     /// A plan that ends above this many bytes from the start of the addresses is not used.
     pub cap_bytes: u64,
-    /// Buckets that the [greedy packings](super::pack) of a layout may look at inside the call that makes
-    /// it; a million are some 50 to 100 ms. Ten million, the default, pack by size what some 30,000
-    /// allocations need that all live together; of more it is mostly the packing in the order of time,
-    /// which is up to a sixth higher, and not used if it holds too much.
+    /// Buckets that the [greedy packings](super::pack) of a layout may examine inside the call that makes it; a
+    /// million are some 50 to 100 ms. Ten million, the default, pack by size some 30,000 allocations that all live
+    /// together; with more it is mostly the packing in the order of time, which is up to a sixth higher, and not used
+    /// if it holds too much.
     ///
-    /// Where what lives beside the steps lies elsewhere each time, each step wants a layout of its own. Once
-    /// those of a shape have looked at an eighth of so many buckets together, its allocations pay for what follows, 4
-    /// buckets each: a step whose turn has not come goes on without a plan.
+    /// If the blocks beside the steps lie elsewhere each time, each step needs a layout of its own. Once the layouts
+    /// of a shape have together examined an eighth of these buckets, its allocations pay for later ones, 4 buckets
+    /// each: a step that is not paid for yet continues without a plan.
     pub packing_work: u64,
-    /// How long a layout may be searched for after the greedy packings: steps times allocations. A
-    /// million take about 10 ms.
+    /// Work of the search for a layout after the greedy packings: steps times allocations. A million take about 10
+    /// ms.
     pub search_work: u64,
-    /// Whether blocks that are known to outlive their step are the caller's to serve elsewhere.
+    /// Whether the caller serves blocks elsewhere that are known to outlive their step.
     pub keep_out_outliving: bool,
 }
 
 impl StepConfig {
-    /// Everything is planned, and a plan may be of any size.
+    /// Creates the default: everything is planned, and a plan may be of any size.
     pub const fn new() -> Self {
         Self {
             threshold_bytes: 0,
@@ -48,29 +48,29 @@ impl Default for StepConfig {
 pub struct StepStats {
     /// Steps ended.
     pub steps: u64,
-    /// Steps that asked for what a known shape asks for, from first to last.
+    /// Steps whose allocations are those of a known shape, from first to last.
     pub known_steps: u64,
-    /// Blocks given at the plan's place, and their bytes.
+    /// Blocks allocated at the plan's place.
     pub hits: u64,
-    /// Bytes of them.
+    /// Bytes of these.
     pub hit_bytes: u64,
-    /// Blocks that have a place in the plan followed and did not get it.
+    /// Blocks with a place in the followed plan that did not get it.
     pub misses: u64,
-    /// Bytes of them.
+    /// Bytes of these.
     pub missed_bytes: u64,
     /// Blocks of steps that no plan knows.
     pub unplanned: u64,
-    /// Bytes of them.
+    /// Bytes of these.
     pub unplanned_bytes: u64,
     /// Blocks that the caller served, because they are known to outlive their step.
     pub kept_out: u64,
-    /// Allocations that differed from the shape followed.
+    /// Allocations that differed from the followed shape.
     pub deviations: u64,
-    /// Shapes laid out, anew because what lives beside them had changed or for the first time.
+    /// Layouts made, for the first time or because the blocks beside the shape had changed.
     pub layouts: u64,
-    /// Layouts not used, being larger than what is held or allowed.
+    /// Layouts not used, because they exceed the bytes held or allowed.
     pub rejected: u64,
-    /// What layouts looked at, in buckets of [`packing_work`](StepConfig::packing_work).
+    /// Work of layouts, in buckets of [`packing_work`](StepConfig::packing_work).
     pub layout_work: u64,
 }
 

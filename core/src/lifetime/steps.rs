@@ -1,26 +1,25 @@
-//! Steps: recognise what a step allocates, and serve it from the plan of its shape.
+//! Steps: recognises the allocations of a step, and serves them from the plan of its shape.
 //!
-//! One [`Steps`] belongs to one stream of allocations in order: a GPU stream's, a thread's. It has
-//! no memory of its own: blocks come from an allocator [below](PlaceAllocator), at the plan's places where
-//! these are free and anywhere else.
+//! One [`Steps`] belongs to one stream of allocations in order: a GPU stream's, a thread's. It has no memory of its
+//! own: blocks come from an allocator [below](PlaceAllocator), at the plan's places if these are free and otherwise
+//! anywhere.
 //!
 //! # A step
-//! * Its first allocation chooses a shape that begins with it: the one *expected*, which followed the
-//!   last step's shape last time, or else a *guess*, the one seen last. Steps of a key are always as
-//!   expected. A guess is only watched, until guesses have proved right: of programs whose steps
-//!   differ, nearly each guess is wrong, and being served from it would cost memory.
-//! * While its allocations are the shape's, each is served at its place. A place that is taken (a
-//!   block of the plan lives longer than known, or somebody else's is there) is a *miss*: the block
-//!   comes from anywhere.
-//! * At the first allocation that differs (a *deviation*) another shape that begins with all of this
-//!   step's allocations is followed, and laid out around what is live; if there is none, the step
-//!   goes on without a plan until it meets an allocation of the shape again close by.
+//! * Its first allocation chooses a shape that begins with it: the *expected* one, which followed the last step's
+//!   shape last time, or otherwise a *guess*, the one seen last. Steps of a key are always as expected. A guess is
+//!   only watched, until guesses have proved right: for programs whose steps differ, nearly each guess is wrong, and
+//!   serving from it would cost memory.
+//! * While its allocations are the shape's, each is served at its place. If a place is taken (a block of the plan
+//!   lives longer than known, or a block from elsewhere is there), that is a *miss*: the block comes from anywhere.
+//! * At the first allocation that differs (a *deviation*) another shape that begins with all of this step's
+//!   allocations is followed, and laid out around live blocks; if there is none, the step continues without a plan
+//!   until it meets an allocation of the shape again close by.
 //! * At its end the step is learned: a new shape, or longer lives for a known one.
 //!
 //! # Cost
-//! O(1) an allocation and the walk of [`PlaceAllocator::alloc_at`]; choosing a shape O(shapes) and the allocations compared,
-//! at the first of a step and at those that differ; ending a step O(allocations of all shapes); laying one out
-//! as in `layout`, and all layouts of a shape together what [`StepConfig::packing_work`] says.
+//! O(1) an allocation and the walk of [`PlaceAllocator::alloc_at`]; choosing a shape O(shapes) and the allocations
+//! compared, at the first of a step and at those that differ; ending a step O(allocations of all shapes); laying one
+//! out as in `layout`, and all layouts of a shape together within [`StepConfig::packing_work`].
 
 use super::follow::{Guesses, StepState};
 use super::layout::Places;
@@ -31,8 +30,7 @@ use crate::block::{Block, ChunkHandle, Grant, Request};
 use crate::error::{AllocError, FreeError, Rejected};
 use crate::units::{AddrRange, Granule};
 
-/// What is known of a live block of a step: which step and which of its allocations. One a chunk
-/// record of the allocator below.
+/// The step and allocation of a live block. One for each chunk record of the allocator below.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Tag {
     /// Number of the step, 0 for a block of none.
@@ -48,29 +46,29 @@ impl Tag {
     };
 }
 
-/// What [`Steps`] is lent. Too short a table costs plans and never memory.
+/// Tables lent to [`Steps`]. Too short a table costs plans and never memory.
 #[derive(Debug)]
 pub struct StepTables<'t> {
-    /// One a chunk record of the allocator below, all [`Tag::NONE`] (zero bytes); blocks beyond have
-    /// no tag and are not planned.
+    /// One for each chunk record of the allocator below, all [`Tag::NONE`] (zero bytes); blocks beyond have no tag
+    /// and are not planned.
     pub tags: &'t mut [Tag],
-    /// The allocations of one step at most.
+    /// Most allocations of one step.
     pub asked: &'t mut [Entry],
-    /// The frees in one step, at most, of what the step before left.
+    /// Most frees in one step of blocks from the previous step.
     pub inherited: &'t mut [Entry],
-    /// The shapes remembered at most.
+    /// Most shapes remembered.
     pub shapes: &'t mut [Shape],
     /// The allocations of all shapes.
     pub entries: &'t mut [Entry],
-    /// For laying out: twice the allocations of a step and the blocks live beside it.
+    /// For layouts: twice the allocations of a step and the blocks live beside it.
     pub places: Places<'t>,
 }
 
-/// Buckets of layouts that an allocation pays for: half a microsecond or less. What is in the way may be somewhere
-/// else at each step; so laying out anew costs no more in the long run than allocating does.
+/// Buckets of layouts that an allocation pays for: half a microsecond or less. Obstacles may lie elsewhere at each
+/// step; so making layouts anew costs no more in the long run than allocating does.
 const EARNED: u64 = 4;
 
-/// Chunks remembered as places from which to look for others.
+/// Chunks remembered as starts of searches for others.
 const LANDMARKS: usize = 256;
 
 /// Recognises steps and serves them from plans.
@@ -116,24 +114,24 @@ pub struct Steps<'t> {
     /// Allocations of the present step recorded, and inherited frees.
     pub(super) count: u32,
     pub(super) inherited_count: u32,
-    /// The step had more allocations than can be recorded.
+    /// Whether the step had more allocations than can be recorded.
     pub(super) overrun: bool,
     pub(super) last: Option<ShapeId>,
     /// The shape of the first step of all.
     pub(super) first: Option<ShapeId>,
     /// Most granules live in the step.
     pub(super) peak: u32,
-    /// The next step is like the first one.
+    /// Whether the next step is expected to be like the first one.
     pub(super) starts_over: bool,
     pub(super) guesses: Guesses,
-    /// The last step was a known one, served from its layout.
+    /// Whether the last step was a known one, served from its layout.
     pub(super) served: bool,
     pub(super) landmarks: [u32; LANDMARKS],
     pub(super) stats: StepStats,
 }
 
 impl<'t> Steps<'t> {
-    /// Knows nothing yet.
+    /// Creates a value that has learned nothing yet.
     pub fn new(config: StepConfig, tables: StepTables<'t>) -> Self {
         Self {
             config,
@@ -163,7 +161,7 @@ impl<'t> Steps<'t> {
     /// O(allocations^2), for tests.
     ///
     /// # Errors
-    /// What is wrong.
+    /// The fault, in words.
     pub fn check_layouts(&self) -> Result<(), &'static str> {
         for id in self.shapes.ids() {
             let shape = self.shapes.get(id);
@@ -176,7 +174,7 @@ impl<'t> Steps<'t> {
         Ok(())
     }
 
-    /// Gives the lent tables back; what was learned is forgotten.
+    /// Returns the lent tables; learned plans are forgotten.
     pub fn into_tables(self) -> StepTables<'t> {
         let (shapes, entries) = self.shapes.into_tables();
         StepTables {
@@ -197,30 +195,29 @@ impl<'t> Steps<'t> {
         &mut self.shapes
     }
 
-    /// The shape of the first step of all.
+    /// Returns the shape of the first step of all.
     pub(super) const fn first(&self) -> Option<ShapeId> {
         self.first
     }
 
-    /// Whether nothing was learned yet, and no step is under way.
+    /// Returns whether nothing was learned yet, and no step is under way.
     pub(super) fn is_new(&self) -> bool {
         self.shapes.used() == 0 && !self.is_inside()
     }
 
-    /// So many shapes were loaded: the first of them begins, and steps are counted behind them, and
-    /// behind those whose blocks may live still.
+    /// Continues after `shapes` shapes were loaded: the first of them is the first step's, and the count of steps
+    /// continues behind them, and behind those whose blocks may still live.
     pub(super) fn loaded(&mut self, shapes: u32) {
         self.first = self.shapes.ids().next().filter(|_| shapes > 0);
         self.step = self.step.max(shapes);
     }
 
-    /// Counters since construction.
+    /// Returns the counters since construction.
     pub const fn stats(&self) -> StepStats {
         self.stats
     }
 
-    /// A step begins; one that is under way ends. Steps of one key, not 0, are compared with each
-    /// other only.
+    /// Begins a step, and ends one that is under way. Steps of one key, not 0, are compared with each other only.
     pub fn begin(&mut self, key: u64) {
         self.end();
         self.step = self.step.wrapping_add(1).max(1);
@@ -232,25 +229,25 @@ impl<'t> Steps<'t> {
         self.state = StepState::Begun;
     }
 
-    /// Where the layouts of all shapes end, in bytes from the start of the addresses, and whether
-    /// the last step was served from one of them: then what lies behind is not needed.
+    /// Returns the end of the layouts of all shapes, in bytes from the start of the addresses, if the last step was
+    /// served from one of them: memory behind it is then not needed.
     pub fn planned_bytes(&self, granule: Granule) -> Option<u64> {
         self.served
             .then(|| granule.bytes_of(self.shapes.max_height()))
     }
 
-    /// Whether a step is under way.
+    /// Returns whether a step is under way.
     pub fn is_inside(&self) -> bool {
         self.state != StepState::Outside
     }
 
-    /// The program starts over: the next step is expected to be what the first step of all was.
+    /// Notes that the program starts over: the next step is expected to be like the first step of all.
     pub fn start_over(&mut self) {
         self.last = None;
         self.starts_over = self.is_inside();
     }
 
-    /// The step ends, and is learned.
+    /// Ends the step, and learns it.
     pub fn end(&mut self) {
         if self.state == StepState::Outside {
             return;
@@ -281,7 +278,7 @@ impl<'t> Steps<'t> {
             let shape = self.shapes.get_mut(id);
             shape.debt = shape.debt.saturating_sub(paid);
             if learned {
-                // What lives longer than known is laid out anew, whatever is owed.
+                // A shape with longer lives is laid out anew, whatever its debt.
                 shape.debt = 0;
                 for layout in &mut shape.layouts {
                     layout.fingerprint = 0;
@@ -295,7 +292,7 @@ impl<'t> Steps<'t> {
                 ..Shape::EMPTY
             };
             let id = self.shapes.add(shape, asked, inherited);
-            // Another one in the slot of one that made room is not that one.
+            // A shape in the slot of one that made room is another one.
             let shapes = &self.shapes;
             let stays = |shape: &ShapeId| Some(*shape) != id && shapes.get(*shape).seen > 0;
             self.first = self.first.filter(stays);
@@ -317,13 +314,13 @@ impl<'t> Steps<'t> {
         self.last = id.filter(|_| !starts_over);
     }
 
-    /// Gives a block: at the plan's place, or anywhere. `None` if it is known to outlive its step
-    /// and such blocks are [kept out](StepConfig::keep_out_outliving): then it is the caller's to
-    /// serve from elsewhere, and counts as allocated.
+    /// Allocates a block at the plan's place, or anywhere. Returns `None` if the block is known to outlive its step
+    /// and such blocks are [kept out](StepConfig::keep_out_outliving): the caller then serves it from elsewhere, and
+    /// it counts as allocated.
     ///
     /// # Errors
-    /// [`AllocError`]; nothing was given.
-    // Inlined for the reason given at `RegionPool::alloc_at_near`, here and in `serve`.
+    /// [`AllocError`]; no block is allocated then.
+    // Inlined, here and in `serve`: out of line, the block would return through memory.
     #[inline(always)]
     pub fn alloc(
         &mut self,
@@ -359,7 +356,7 @@ impl<'t> Steps<'t> {
         }
         let served = self.serve(below, request, known);
         if served.is_err() {
-            // Nothing was allocated, and the same may be asked for again.
+            // No block was allocated, and the same request may come again.
             self.state = state;
         }
         let grant = served?;
@@ -417,10 +414,10 @@ impl<'t> Steps<'t> {
         (u64::from(offset) * LANDMARKS as u64 / height).min(LANDMARKS as u64 - 1) as usize
     }
 
-    /// Takes a block back.
+    /// Frees a block.
     ///
     /// # Errors
-    /// Gives the block back if it is not one of the allocator below.
+    /// Returns the block if it is not one of the allocator below.
     pub fn free(
         &mut self,
         below: &mut impl PlaceAllocator,
@@ -462,7 +459,7 @@ fn check_layout(layout: &Layout, number: usize, entries: &[Entry]) -> Result<(),
         let start = entry.offsets[number];
         let end = start.checked_add(entry.granules);
         let Some(end) = end.filter(|end| *end <= layout.height) else {
-            return Err("a layout is higher than it says");
+            return Err("a layout is higher than its height");
         };
         for (other, later) in placed.clone().filter(|(other, _)| *other > begin) {
             let other_start = later.offsets[number];

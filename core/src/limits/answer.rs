@@ -1,26 +1,26 @@
-//! What a new limit means, said at once.
+//! The immediate answer to a new limit.
 
 use super::BudgetError;
 
-/// The answer to a new limit. It comes at once: nothing is waited for, and from the answer on nothing is
-/// granted above a limit that is in force.
+/// The answer to a new limit. It comes at once, without a wait, and from then on nothing is granted above a limit
+/// that is in force.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 #[must_use = "a limit may not be met yet, or not be in force at all"]
 pub enum LimitAnswer {
     /// In force, and met.
     Applied,
-    /// In force. So many bytes are held above it: they go as blocks come back.
+    /// In force. `bytes` are held above it, and go as blocks come back.
     Deferred {
         /// Bytes held above the limit, more than 0.
         bytes: u64,
     },
-    /// Not in force, nothing has changed.
+    /// Not in force; nothing has changed.
     Refused(BudgetError),
 }
 
 impl LimitAnswer {
-    /// Applied if nothing is held above the limit, otherwise deferred.
+    /// Returns `Applied` if nothing is held above the limit, otherwise `Deferred`.
     pub const fn with_excess(bytes: u64) -> Self {
         match bytes {
             0 => Self::Applied,

@@ -1,25 +1,25 @@
-//! The words of a tree of budgets: what one is, how it is named, and what it refuses.
+//! The terms of a tree of budgets: a budget's limits, its name, its counters and its refusals.
 
 use core::fmt;
 
 use crate::ByteCount;
 
-/// What a budget allows.
+/// The limits of a budget.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct BudgetConfig {
     /// Most bytes charged to it and to all below it.
     pub hard_bytes: u64,
-    /// Somebody is told when more than this is charged; [`u64::MAX`] for nobody.
+    /// An event is recorded when more than this is charged; [`u64::MAX`] for none.
     pub soft_bytes: u64,
-    /// The hard limit is never set below this. It binds the limit only: nothing is set aside, and budgets
-    /// beside this one may use what this one has not taken.
+    /// Least value of the hard limit. It binds the limit only: nothing is set aside, and budgets beside this one may
+    /// use the bytes that this one has not taken.
     pub floor_bytes: u64,
     /// Its name, as an index into the caller's list of names.
     pub name: u32,
 }
 
 impl BudgetConfig {
-    /// So many bytes; nobody is told, nothing is promised, name 0.
+    /// Creates a budget of `hard_bytes`, without a soft limit or a floor, and with name 0.
     pub const fn new(hard_bytes: u64) -> Self {
         Self {
             hard_bytes,
@@ -30,22 +30,21 @@ impl BudgetConfig {
     }
 }
 
-/// One budget of a tree. After the budget is removed its id names nothing, for 2^32 budgets in the same
-/// place.
+/// One budget of a tree. After the budget is removed its id names nothing, for 2^32 budgets in the same place.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct BudgetId {
     pub(super) place: u32,
     pub(super) turn: u32,
 }
 
-/// A budget's counters now.
+/// The present counters of a budget.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct BudgetUse {
-    /// What it allows.
+    /// The budget's limits.
     pub config: BudgetConfig,
     /// Bytes charged to it and to all below it.
     pub used_bytes: u64,
-    /// Of these, bytes charged to itself.
+    /// The part of `used_bytes` charged to itself.
     pub own_bytes: u64,
     /// Bytes charged above the hard limit, since that was lowered.
     pub excess_bytes: u64,
@@ -54,7 +53,7 @@ pub struct BudgetUse {
 /// A budget had no room. Nothing was charged anywhere.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct BudgetRefusal {
-    /// Which one: of several the lowest.
+    /// The budget without room; of several the lowest.
     pub budget: BudgetId,
     /// Its name, as an index.
     pub name: u32,
@@ -62,11 +61,11 @@ pub struct BudgetRefusal {
     pub limit_bytes: u64,
     /// Bytes charged to it.
     pub used_bytes: u64,
-    /// Bytes that were to be charged.
+    /// Bytes to be charged.
     pub wanted_bytes: u64,
 }
 
-/// What a tree of budgets refused, and why. Nothing has changed then.
+/// Why a tree of budgets refused a call. Nothing has changed then.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum BudgetError {
@@ -74,33 +73,35 @@ pub enum BudgetError {
     Unknown,
     /// The table has no record left.
     Full {
-        /// How many it has.
+        /// Records in the table.
         records: u32,
     },
-    /// A limit below what was promised never to be taken.
+    /// The limit is below the promised floor.
     BelowFloor {
-        /// What was promised.
+        /// The promised floor.
         floor_bytes: u64,
     },
-    /// A hard limit below the soft one.
+    /// The hard limit is below the soft one.
     BelowSoft {
         /// The soft limit.
         soft_bytes: u64,
     },
-    /// A charge for which a budget on the way to the root has no room.
+    /// A budget on the way to the root has no room for the charge.
     NoRoom(BudgetRefusal),
     /// More is credited than is charged.
     NotCharged,
-    /// Bytes are charged to the budget that is to be removed, or others stand below it.
+    /// Bytes are charged to the budget to remove, or other budgets are below it.
     InUse,
-    /// The heap has no memory for so many records.
+    /// The heap has no memory for the records.
     Heap,
 }
 
 impl fmt::Display for BudgetError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Unknown => f.write_str("there is no such budget: use one that the tree gave"),
+            Self::Unknown => {
+                f.write_str("there is no such budget: use an id that the tree returned")
+            }
             Self::Full { records } => write!(
                 f,
                 "all {records} records of budgets are in use: remove one, or make room for more"
@@ -117,47 +118,47 @@ impl fmt::Display for BudgetError {
             ),
             Self::NoRoom(refusal) => write!(
                 f,
-                "{:#} wanted where {:#} of {:#} are used: give memory back, or raise the limit",
+                "{:#} were requested where {:#} of {:#} are used: free memory, or raise the limit",
                 ByteCount(refusal.wanted_bytes),
                 ByteCount(refusal.used_bytes),
                 ByteCount(refusal.limit_bytes)
             ),
             Self::NotCharged => {
-                f.write_str("more would be credited than is charged: credit what was charged, once")
+                f.write_str("more would be credited than is charged: credit each charge once")
             }
             Self::Heap => f.write_str(
-                "the heap has no memory for so many budgets: free some, or make room for fewer",
+                "the heap has no memory for the budgets: free some, or make room for fewer",
             ),
-            Self::InUse => f.write_str(
-                "the budget is in use: give its memory back and remove those below it first",
-            ),
+            Self::InUse => {
+                f.write_str("the budget is in use: free its memory and remove those below it first")
+            }
         }
     }
 }
 
 impl core::error::Error for BudgetError {}
 
-/// What happened to a budget.
+/// The kind of an event of a budget.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum LimitEventKind {
-    /// More is charged than the soft limit says, which was not so before.
+    /// More is charged than the soft limit, for the first time since it was less.
     SoftCrossed,
-    /// What was above a lowered limit has gone back.
+    /// The excess above a lowered limit has gone back.
     ShrinkDone,
 }
 
 /// One event, kept until it is [taken](super::LimitTree::take_event).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct LimitEvent {
-    /// The budget that it is of.
+    /// The budget.
     pub budget: BudgetId,
     /// Its name, as an index.
     pub name: u32,
-    /// What happened.
+    /// The kind of the event.
     pub kind: LimitEventKind,
-    /// Bytes charged when it is taken.
+    /// Bytes charged when the event is taken.
     pub used_bytes: u64,
-    /// The soft limit for a soft limit crossed, else the hard one.
+    /// The soft limit if that was crossed, otherwise the hard one.
     pub limit_bytes: u64,
 }

@@ -6,7 +6,7 @@ impl LimitTree {
     /// Walks TREE1 to TREE5; O(records x depth).
     ///
     /// # Errors
-    /// What is wrong, in words.
+    /// The broken invariant, in words.
     pub fn check_invariants(&self) -> Result<(), &'static str> {
         let count = self.nodes.len();
         let mut listed = 0;

@@ -1,8 +1,8 @@
-//! Limits that move while a program runs: budgets inside budgets, lowered with an answer at once.
+//! Limits that move while a program runs: budgets inside budgets, lowered with an immediate answer.
 //!
-//! `answer` what a new limit means · `budget` the words · `tree` the budgets and their rule ·
-//! `check` its invariants. Pure numbers: pools, locks and callbacks are the front ends'. The tree
-//! has its records on the heap, and is there with the feature `alloc`.
+//! `answer` the answer to a new limit · `budget` the terms · `tree` the budgets and their rule · `check` its
+//! invariants. Pure numbers: pools, locks and callbacks are the front ends'. The tree has its records on the heap,
+//! and requires the feature `alloc`.
 
 mod answer;
 mod budget;

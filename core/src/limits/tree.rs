@@ -1,22 +1,21 @@
 //! [`LimitTree`]: budgets inside budgets, as numbers.
 //!
-//! A charge goes to one budget and to all above it, or to none. A limit can be lowered below what is
-//! charged, and what is held already is charged beyond any limit: the budget is then in *excess*, refuses every
-//! charge, and the excess goes as bytes are credited.
-//! What "nothing is granted above it" means for pools that hold memory already is
-//! [`live_limit`](LimitTree::live_limit).
+//! A charge goes to one budget and to all above it, or to none. A limit can be lowered below the charged bytes, and
+//! bytes that are held already are charged beyond any limit: the budget is then in *excess*, refuses every charge,
+//! and the excess goes as bytes are credited. [`live_limit`](LimitTree::live_limit) defines what "nothing is granted
+//! above it" means for pools that hold memory already.
 //!
-//! It knows no pool, calls nothing and waits for nothing; whoever shares it puts it behind a lock.
+//! It knows no pool, calls nothing and waits for nothing; threads share it behind a lock of their own.
 //!
 //! # Invariants ([`LimitTree::check_invariants`] walks them)
-//! * TREE1 what a budget uses is what is charged to itself and what its children use.
+//! * TREE1 the used bytes of a budget are those charged to itself and those that its children use.
 //! * TREE2 a budget uses no more than its hard limit, unless a lowering or a hold left it in excess: it is marked
 //!   then.
 //! * TREE3 a budget is marked as past its soft limit exactly while it uses more.
-//! * TREE4 floor and soft limit are at most the hard limit; so is the sum of the children's floors, which the
-//!   record has as `promised`.
-//! * TREE5 every budget but the root is once in its parent's list, every other record that was ever used once
-//!   in the list of vacant ones; the way up ends at the root.
+//! * TREE4 floor and soft limit are at most the hard limit; so is the sum of the children's floors, which the record
+//!   has as `promised`.
+//! * TREE5 every budget but the root is once in its parent's list, every other record that was ever used once in the
+//!   list of vacant ones; the path up ends at the root.
 //!
 //! # Cost
 //! Charges, credits: O(depth). Adding, removing and limits of a budget: O(1). An event: O(records). 88 bytes a budget.
@@ -41,7 +40,7 @@ pub(super) struct BudgetNode {
     pub(super) turn: u32,
     pub(super) parent: u32,
     pub(super) child: u32,
-    /// The next sibling, or the next vacant record; and the sibling before.
+    /// The next sibling, or the next vacant record; and the previous sibling.
     pub(super) next: u32,
     pub(super) prev: u32,
     pub(super) live: bool,
@@ -75,7 +74,7 @@ impl BudgetNode {
         self.used.saturating_sub(self.config.hard_bytes)
     }
 
-    /// What is used or the limits have changed.
+    /// Updates the marks after a change of the used bytes or the limits.
     fn note(&mut self) {
         let past = self.used > self.config.soft_bytes;
         self.tell_soft = past && (self.tell_soft || !self.past_soft);
@@ -84,7 +83,7 @@ impl BudgetNode {
 }
 
 impl BudgetConfig {
-    /// Whether its own numbers agree.
+    /// Checks that the limits agree with each other.
     pub(super) const fn check(&self) -> Result<(), BudgetError> {
         if self.hard_bytes < self.floor_bytes {
             return Err(BudgetError::BelowFloor {
@@ -122,20 +121,20 @@ pub struct LimitTree {
     pub(super) vacant: u32,
     /// Whether there may be an event to take.
     told: bool,
-    /// How many records were looked at.
+    /// Records examined.
     #[cfg(test)]
     looks: core::cell::Cell<usize>,
 }
 
 impl LimitTree {
-    /// A tree of its root alone, with room for `records` budgets.
+    /// Creates a tree of its root alone, with room for `records` budgets.
     ///
     /// # Errors
-    /// If there is no record for the root, or its numbers contradict each other, or the heap has no
-    /// memory for the records.
+    /// If there is no record for the root, its limits contradict each other, or the heap has no memory for the
+    /// records.
     pub fn new(records: usize, root: BudgetConfig) -> Result<Self, BudgetError> {
         root.check()?;
-        // Places are counted in 32 bits, of which one number means none.
+        // Places are counted in 32 bits, one number of which means none.
         let nodes = FixedVec::new(records.min(NONE as usize));
         let mut tree = Self {
             nodes: nodes.map_err(|_| BudgetError::Heap)?,
@@ -148,17 +147,17 @@ impl LimitTree {
         Ok(tree)
     }
 
-    /// The budget above all others.
+    /// Returns the budget above all others.
     pub const fn root(&self) -> BudgetId {
         BudgetId { place: 0, turn: 0 }
     }
 
-    /// A new budget below another.
+    /// Adds a budget below another. Returns its id.
     ///
     /// # Errors
-    /// [`BudgetError::Full`]; [`BudgetError::Unknown`] if there is no such parent; [`BudgetError::BelowSoft`]
-    /// and [`BudgetError::BelowFloor`] if the numbers contradict each other, or the parent's hard limit is
-    /// less than what would be promised below it.
+    /// [`BudgetError::Full`]; [`BudgetError::Unknown`] if there is no such parent; [`BudgetError::BelowSoft`] and
+    /// [`BudgetError::BelowFloor`] if the limits contradict each other, or the floors below the parent would exceed
+    /// its hard limit.
     pub fn add(&mut self, parent: BudgetId, config: BudgetConfig) -> Result<BudgetId, BudgetError> {
         let above = self.find(parent).ok_or(BudgetError::Unknown)?;
         config.check()?;
@@ -179,7 +178,7 @@ impl LimitTree {
         Ok(self.id_of(place))
     }
 
-    /// Removes a budget that nothing is charged to and nothing stands below.
+    /// Removes a budget without charges and without budgets below it.
     ///
     /// # Errors
     /// [`BudgetError::InUse`], also for the root; [`BudgetError::Unknown`] if there is no such budget.
@@ -189,7 +188,7 @@ impl LimitTree {
         if node.parent == NONE || node.child != NONE || node.used > 0 {
             return Err(BudgetError::InUse);
         }
-        // No more than the sum, which it is a part of (TREE4).
+        // The floor is part of the sum (TREE4).
         self.node_mut(node.parent).promised -= node.config.floor_bytes;
         match node.prev {
             NONE => self.node_mut(node.parent).child = node.next,
@@ -216,16 +215,16 @@ impl LimitTree {
         if let Some(refusal) = self.refusal_at(first, bytes) {
             return Err(BudgetError::NoRoom(refusal));
         }
-        // No more than the hard limits.
+        // The sums are within the hard limits.
         self.add_used(first, bytes);
         Ok(())
     }
 
-    /// Charges bytes that are held already, whether there is room or not: where they are above a hard limit the
-    /// budget is in excess. O(depth).
+    /// Charges bytes that are held already, whether there is room or not: a budget whose hard limit they exceed is in
+    /// excess. O(depth).
     ///
     /// # Errors
-    /// [`BudgetError::NoRoom`] if a budget could not count so many; [`BudgetError::Unknown`] if there is no such
+    /// [`BudgetError::NoRoom`] if the sum of a budget would overflow; [`BudgetError::Unknown`] if there is no such
     /// budget.
     pub fn hold(&mut self, id: BudgetId, bytes: u64) -> Result<(), BudgetError> {
         let first = self.find(id).ok_or(BudgetError::Unknown)?;
@@ -240,7 +239,7 @@ impl LimitTree {
         Ok(())
     }
 
-    /// Counts bytes that the budget at a place and all above it can count.
+    /// Adds bytes to the budget at `first` and all above it, whose sums do not overflow.
     fn add_used(&mut self, first: u32, bytes: u64) {
         self.node_mut(first).own += bytes;
         let mut place = first;
@@ -258,16 +257,16 @@ impl LimitTree {
         }
     }
 
-    /// What a charge of so many bytes would be refused with now; `None` if it would not be, or there is no
-    /// such budget. O(depth).
+    /// Returns the refusal that a charge of `bytes` would meet now, or `None` if it would be accepted, or if there is
+    /// no such budget. O(depth).
     pub fn refusal(&self, id: BudgetId, bytes: u64) -> Option<BudgetRefusal> {
         self.refusal_at(self.find(id)?, bytes)
     }
 
-    /// Bytes that were charged to a budget are not used any more. O(depth).
+    /// Takes bytes off a budget and all above it that were charged to it. O(depth).
     ///
     /// # Errors
-    /// [`BudgetError::NotCharged`] if that is more than was charged to it; nothing has changed then.
+    /// [`BudgetError::NotCharged`] if fewer bytes are charged to it; nothing has changed then.
     /// [`BudgetError::Unknown`] if there is no such budget.
     pub fn credit(&mut self, id: BudgetId, bytes: u64) -> Result<(), BudgetError> {
         let first = self.find(id).ok_or(BudgetError::Unknown)?;
@@ -288,8 +287,8 @@ impl LimitTree {
         Ok(())
     }
 
-    /// Sets the limits of a budget; without a soft limit that stays as it is. From the answer on nothing is
-    /// charged above the hard limit. A raised limit ends a pending shrink, and nobody is told. O(1).
+    /// Sets the limits of a budget; without `soft_bytes` the soft limit stays. From the answer on nothing is charged
+    /// above the hard limit. A raised limit ends a pending shrink, without an event. O(1).
     pub fn set(&mut self, id: BudgetId, hard_bytes: u64, soft_bytes: Option<u64>) -> LimitAnswer {
         match self.try_set(id, hard_bytes, soft_bytes) {
             Ok(excess) => LimitAnswer::with_excess(excess),
@@ -324,7 +323,7 @@ impl LimitTree {
         Ok(excess)
     }
 
-    /// A budget's counters; `None` if there is none. O(1).
+    /// Returns a budget's counters, or `None` if there is no such budget. O(1).
     pub fn usage(&self, id: BudgetId) -> Option<BudgetUse> {
         let node = self.node(self.find(id)?);
         Some(BudgetUse {
@@ -335,19 +334,19 @@ impl LimitTree {
         })
     }
 
-    /// Bytes charged above a budget's hard limit. O(1).
+    /// Returns the bytes charged above a budget's hard limit. O(1).
     pub fn excess_bytes(&self, id: BudgetId) -> Option<u64> {
         Some(self.node(self.find(id)?).excess())
     }
 
-    /// The most live bytes that a pool may have that charges to this budget: its hard limit; and, while the
-    /// budget or one above it is in excess by E, no more than what is charged to it less E. O(depth).
+    /// Returns the most live bytes of a pool that charges to this budget: its hard limit; and, while the budget or
+    /// one above it is in excess by E, no more than the bytes charged to it less E. O(depth).
     ///
-    /// Why that keeps a lowered limit L: let pools under a budget hold h1, h2, … and E = h1 + h2 + … - L. A pool that grants a
-    /// block has at most h1 - E live then, every other pool at most what it holds, and together that is L.
-    /// No pool is told which of them is to shrink. When a pool gives memory back, h1 and E fall together and
-    /// its own bound stays; those of the others rise. A bound that is not looked at again is therefore too
-    /// low at worst: only a lowered limit brings one down, and whoever lowers it tells the pools.
+    /// Why that keeps a lowered limit L: let pools under a budget hold h1, h2, … and E = h1 + h2 + … - L. A pool that
+    /// allocates a block has at most h1 - E live then, every other pool at most what it holds, and together that is
+    /// L. No pool need know which of them is to shrink. When a pool releases memory, h1 and E fall together and its
+    /// own bound stays; the bounds of the others rise. A bound that is not read again is therefore too low at worst:
+    /// only a lowered limit lowers one, and the caller who lowers it informs the pools.
     pub fn live_limit(&self, id: BudgetId) -> Option<u64> {
         let mut place = self.find(id)?;
         let (held, hard) = (self.node(place).used, self.node(place).config.hard_bytes);
@@ -362,7 +361,7 @@ impl LimitTree {
         })
     }
 
-    /// Of the budget and those above it the lowest in excess, as a refusal of so many bytes. O(depth).
+    /// Returns the lowest in excess of the budget and those above it, as a refusal of `wanted_bytes`. O(depth).
     pub fn in_excess(&self, id: BudgetId, wanted_bytes: u64) -> Option<BudgetRefusal> {
         let mut place = self.find(id)?;
         while place != NONE && self.node(place).excess() == 0 {
@@ -371,7 +370,7 @@ impl LimitTree {
         (place != NONE).then(|| self.refused_by(place, wanted_bytes))
     }
 
-    /// Whether a budget is another one or stands below it. O(depth).
+    /// Returns whether `id` is `above` or below it. O(depth).
     pub fn is_within(&self, id: BudgetId, above: BudgetId) -> bool {
         let (Some(mut place), Some(above)) = (self.find(id), self.find(above)) else {
             return false;
@@ -382,12 +381,12 @@ impl LimitTree {
         place == above
     }
 
-    /// Whether there may be an event that nobody has taken yet. O(1).
+    /// Returns whether there may be an event that was not taken yet. O(1).
     pub const fn has_events(&self) -> bool {
         self.told
     }
 
-    /// The next event that nobody has taken yet; of a crossing that was undone meanwhile there is none.
+    /// Takes the next event. A crossing that was undone since has none.
     pub fn take_event(&mut self) -> Option<LimitEvent> {
         if !self.told {
             return None;
@@ -451,7 +450,7 @@ impl LimitTree {
         };
         let place = self.vacant;
         if place == NONE {
-            // As many as are counted in 32 bits.
+            // Places are counted in 32 bits.
             let records = self.nodes.len() as u32;
             let has_room = self.nodes.push(node);
             return has_room
@@ -475,7 +474,7 @@ impl LimitTree {
         BudgetId { place, turn }
     }
 
-    /// The record at a place that came from `find` or a link (TREE5), so it is inside the table.
+    /// Returns the record at a place that came from `find` or a link (TREE5), so it is inside the table.
     pub(super) fn node(&self, place: u32) -> &BudgetNode {
         #[cfg(test)]
         self.looks.update(|looks| looks + 1);

@@ -1,4 +1,4 @@
-//! How far one allocation has come: the block, or the next plan of calls for it.
+//! The states of one allocation: the block, or the next plan of calls for it.
 
 use super::PagePool;
 use super::plan::{Bar, PagePlan, Purpose, Spot};
@@ -9,25 +9,25 @@ use crate::error::{AllocError, Cause};
 use crate::stream::StreamId;
 use crate::units::{Addr, AddrRange};
 
-/// The place asked for.
+/// The requested place.
 #[derive(Clone, Copy, Debug)]
 struct At {
     start: Addr,
     /// A chunk close to it.
     near: Option<ChunkHandle>,
-    /// Whether queued work of the request's stream may use the place still.
+    /// Whether queued work of the request's stream may still use the place.
     on_stream: bool,
 }
 
-/// How far one allocation has come. Belongs to the thread that allocates.
+/// The state of one allocation. Belongs to the thread that allocates.
 #[derive(Clone, Copy, Debug)]
 pub struct PageAttempt {
     request: Request,
-    /// Where the block must begin.
+    /// The place where the block must begin.
     place: Option<At>,
     /// Plans of this attempt that were refused.
     refusals: u8,
-    /// Cached mappings were unmapped for it.
+    /// Whether cached mappings were unmapped for it.
     forgot: bool,
 }
 
@@ -38,7 +38,7 @@ impl From<Request> for PageAttempt {
 }
 
 impl PageAttempt {
-    /// The start of an allocation.
+    /// Starts an allocation.
     pub const fn new(request: Request) -> Self {
         Self {
             request,
@@ -48,8 +48,9 @@ impl PageAttempt {
         }
     }
 
-    /// The start of an allocation at exactly this place, mapping and moving pages if need be; see
-    /// [`BestFit::alloc_at`](crate::BestFit::alloc_at). It fails with [`AllocError::PlaceTaken`] if some of the place does not serve.
+    /// Starts an allocation at exactly this place, mapping and moving pages if needed; see
+    /// [`BestFit::alloc_at`](crate::BestFit::alloc_at). It fails with [`AllocError::PlaceTaken`] if part of the place
+    /// cannot be used.
     pub const fn at(range: AddrRange, near: Option<ChunkHandle>, stream: Option<StreamId>) -> Self {
         let request = Request::new(range.bytes());
         let mut attempt = Self::new(match stream {
@@ -64,19 +65,19 @@ impl PageAttempt {
         attempt
     }
 
-    /// What is asked for.
+    /// Returns the request.
     pub const fn request(&self) -> &Request {
         &self.request
     }
 
-    /// A plan of this attempt failed. The next one moves all it can; there is no third.
+    /// Notes that a plan of this attempt failed. The next one moves all it can; there is no third.
     pub const fn plan_failed(&mut self) {
         self.refusals = self.refusals.saturating_add(1);
     }
 }
 
 impl PagePool<'_> {
-    /// Goes on with an allocation.
+    /// Continues an allocation.
     pub(super) fn advance_attempt(&mut self, attempt: &mut PageAttempt) -> Progress<PagePlan> {
         let request = attempt.request;
         let need = match self.chunks.meet(&request) {
@@ -84,7 +85,7 @@ impl PagePool<'_> {
             Err(error) => return Progress::Failed(error),
         };
         if attempt.refusals > 1 || self.chunks.exceeds_limit(need) {
-            // The driver said no, unless it was a limit lowered meanwhile.
+            // The driver refused, unless a limit was lowered since.
             let cause = if self.room_bytes() == 0 {
                 Cause::Limit
             } else {
@@ -103,7 +104,7 @@ impl PagePool<'_> {
         match progress {
             Ok(progress) => progress,
             Err(Bar::Busy) if attempt.place.is_some() => Progress::Failed(AllocError::PlaceTaken),
-            // Cached mappings use the records: those of some are enough for this attempt.
+            // Cached mappings use the records: unmapping some of them is enough for this attempt.
             Err(Bar::Pages) if !attempt.forgot => {
                 attempt.forgot = true;
                 match self.plan_forgetting() {
@@ -115,7 +116,7 @@ impl PagePool<'_> {
         }
     }
 
-    /// The best place, wherever memory is; where memory is short, one that has some.
+    /// Serves the best place, wherever memory is; where memory is short, a place that has some.
     fn advance_anywhere(
         &mut self,
         need: Need,
@@ -165,7 +166,7 @@ impl PagePool<'_> {
         }
     }
 
-    /// A place that has memory.
+    /// Serves a place that has memory.
     fn advance_backed(&mut self, place: Spot<'_>) -> Option<Result<Progress<PagePlan>, Bar>> {
         let found = self.search_backed(place.need, place.request)?;
         Some(self.serve(Spot {
@@ -175,7 +176,7 @@ impl PagePool<'_> {
         }))
     }
 
-    /// A place that has memory, or the end of the range, as if what is free there were in use.
+    /// Serves a place that has memory, or the end of the range, as if the free chunk there were in use.
     fn advance_elsewhere(&mut self, place: Spot<'_>) -> Result<Progress<PagePlan>, Bar> {
         if let Some(progress) = self.advance_backed(place) {
             return progress;
@@ -190,7 +191,7 @@ impl PagePool<'_> {
         })
     }
 
-    /// One place.
+    /// Serves one given place.
     fn advance_at(
         &mut self,
         need: Need,
@@ -219,12 +220,12 @@ impl PagePool<'_> {
         })
     }
 
-    /// The block, or the plan for it.
+    /// Returns the block, or the plan for it.
     fn serve(&mut self, place: Spot<'_>) -> Result<Progress<PagePlan>, Bar> {
         let chunk = self.chunks.table.at(place.found.link);
         let start = chunk.start + place.found.padding;
         if !chunk.is_hollow() || self.is_backed_between(start, start + place.need.size) {
-            // With memory behind the whole range no mark is of use any more.
+            // With memory behind the whole range no mark is needed any more.
             let hollow = self.plans > 0 || self.chunks.counters.reserved < u64::from(self.end());
             self.chunks
                 .table

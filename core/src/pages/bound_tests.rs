@@ -1,4 +1,4 @@
-//! What one allocation looks at before the range grows, however many chunks queued work keeps apart.
+//! The chunks examined by one allocation before the range grows, however many chunks queued work keeps apart.
 
 use crate::best_fit::BestFit;
 use crate::block::{BlockAllocator, Request};
@@ -61,7 +61,7 @@ fn before_growth_a_bounded_number_of_chunks_is_looked_at_and_in_the_end_all_are_
     shared.get_mut().check_invariants().unwrap();
     let joined = records(&shared);
     assert!(apart as usize > BLOCKS && joined < 100);
-    // With as few chunks as that one search clears them all, however many there were.
+    // With that few chunks one search clears them all, however many there were.
     for first in [0, 1] {
         let blocks = [(); 40].map(|()| shared.alloc(&small).unwrap().block);
         let event = EventNumber::new(2 + first);

@@ -1,4 +1,4 @@
-//! The calls of plans, made by a driver without the pool's lock, and what [`Shared`] has beyond that for pages.
+//! The calls of plans, made by a driver without the pool's lock, and the further methods of [`Shared`] for pages.
 //!
 //! Several plans may be under way at once: each owns what it touches.
 
@@ -12,11 +12,9 @@ use crate::sub_allocator::SubAllocError;
 use crate::sync::{Locked, Wait};
 use crate::units::AddrRange;
 
-/// Maps memory: a device's driver, or what stands in for one. Calls are rare and slow; several
-/// threads may make them at once.
+/// Maps memory: a device's driver, or a substitute. Calls are rare and slow; several threads may make them at once.
 ///
-/// The allocator trusts that a call which answers `Ok` was made and one that answers an error was
-/// not.
+/// The allocator trusts that a call which returns `Ok` was made and one that returns an error was not.
 pub trait PageDriver {
     /// Makes one call.
     ///
@@ -74,8 +72,8 @@ fn make_calls<W: Wait>(
     }
 }
 
-/// Gives idle memory back, in as many plans as that takes, so that no search is long. If there is not as much as is
-/// wanted, cached mappings go too. Returns the bytes.
+/// Releases idle memory, in as many plans as needed, so that no search is long. If there is less than `wanted_bytes`,
+/// cached mappings are unmapped too. Returns the bytes.
 fn release<W: Wait>(
     pool: &Locked<PagePool<'_>, W>,
     driver: &impl PageDriver,
@@ -99,7 +97,7 @@ fn release<W: Wait>(
     bytes
 }
 
-/// Carries a plan out that gives memory back. Returns the bytes.
+/// Carries out a plan that releases memory. Returns the bytes.
 fn give_back<W: Wait>(
     pool: &Locked<PagePool<'_>, W>,
     driver: &impl PageDriver,
@@ -113,10 +111,10 @@ fn give_back<W: Wait>(
 }
 
 impl<D: PageDriver, W: Wait> Shared<PagePool<'_>, D, W> {
-    /// Gives the block at exactly this place, mapping and moving pages if need be; see [`PageAttempt::at`].
+    /// Allocates the block at exactly this place, mapping and moving pages if needed; see [`PageAttempt::at`].
     ///
     /// # Errors
-    /// [`AllocError::PlaceTaken`] if some of the place is in use, and as for any block.
+    /// [`AllocError::PlaceTaken`] if part of the place is in use, and as for any block.
     pub fn alloc_at(
         &self,
         range: AddrRange,
@@ -127,11 +125,11 @@ impl<D: PageDriver, W: Wait> Shared<PagePool<'_>, D, W> {
         Ok(self.finish(attempt)?.block)
     }
 
-    /// Puts memory behind the unmapped addresses of a range, for blocks that will come; idle pages outside of
-    /// `layout` move first, as for a block, and no more than `max_bytes` are held for it. With a point, the
-    /// blocks will come on its stream, and memory may move that only this stream's work uses, up to that event.
+    /// Puts memory behind the unmapped addresses of a range, for later blocks; idle pages outside of `layout` move
+    /// first, as for a block, and the pool holds no more than `max_bytes` for it. With a point, the later blocks are
+    /// on its stream, and memory may move that only this stream's work uses, up to that event.
     ///
-    /// Returns whether all of it is there then; never for a range that is not all inside the addresses.
+    /// Returns whether all of the range has memory then; `false` for a range that is not wholly inside the addresses.
     /// O(chunks) and the calls.
     pub fn back(
         &self,
@@ -159,13 +157,13 @@ impl<D: PageDriver, W: Wait> Shared<PagePool<'_>, D, W> {
         is_backed
     }
 
-    /// Gives `bytes` of idle memory back, or what there is; then the old mappings of what moved go too. Returns
-    /// the bytes. See [`PagePool::plan_release`].
+    /// Releases `bytes` of idle memory, or all there is; the cached mappings of moved pages go after it. Returns the
+    /// bytes. See [`PagePool::plan_release`].
     pub fn release(&self, bytes: u64) -> u64 {
         release(&self.pool, &self.source, bytes)
     }
 
-    /// Counters of pages.
+    /// Returns the counters of pages.
     pub fn page_stats(&self) -> PageStats {
         self.pool.with(PagePool::page_stats)
     }

@@ -13,7 +13,7 @@ impl PagePool<'_> {
         self.check_chunks()
     }
 
-    /// PAGE1, PAGE3, PAGE7, and PAGE8 of handles and mappings.
+    /// Checks PAGE1, PAGE3, PAGE7, and PAGE8 of handles and mappings.
     fn check_handles(&self) -> Result<(), Violation> {
         let (handles, mappings) = (&self.pages.handles, &self.pages.mappings);
         let vacant = handles.is_sound(|handle| handle.state == HandleState::Vacant)
@@ -61,7 +61,7 @@ impl PagePool<'_> {
         check(lost == self.lost, "PAGE7", 0u32)
     }
 
-    /// PAGE2.
+    /// Checks PAGE2.
     fn check_places(&self) -> Result<(), Violation> {
         let mut shown = 0;
         for page in 0..self.pages.entries() {
@@ -84,7 +84,7 @@ impl PagePool<'_> {
         check(shown == expected, "PAGE2", 0u32)
     }
 
-    /// PAGE5, PAGE6, and PAGE8 of chunks.
+    /// Checks PAGE5, PAGE6, and PAGE8 of chunks.
     fn check_chunks(&self) -> Result<(), Violation> {
         let Some(id) = self.region else {
             return check(self.chunks.reserved_bytes() == 0, "PAGE5", 0u32);

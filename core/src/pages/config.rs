@@ -3,19 +3,19 @@
 use crate::error::ConfigError;
 use crate::units::{AddrRange, Granule};
 
-/// What physical memory costs, and so when pages move.
+/// The cost of physical memory, which decides when pages move.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Backing {
-    /// What is held costs, as where several processes share a device: idle pages are moved before
-    /// more is asked for, as long as that takes fewer driver calls than memory of this size is worth; from
-    /// then on only where memory is short.
+    /// Held memory costs, as where several processes share a device: idle pages move before more is requested, as
+    /// long as that takes fewer driver calls than memory of this size is worth; after that only where memory is
+    /// short.
     Billed,
-    /// This many bytes are ours anyway: nothing moves before they are held, and no more are. The limit
-    /// counts if it is lower.
+    /// This many bytes are the process's own anyway: no page moves before they are held, and no more are. A lower
+    /// limit prevails.
     Budget(u64),
-    /// Pages never move: memory is created where it is needed, in the middle of the range before
-    /// its end, and idle memory elsewhere goes back when the limit asks for it. For a process heap,
-    /// where create and map are a commit, unmap and release a decommit.
+    /// Pages never move: memory is created where it is needed, in the middle of the range before its end, and idle
+    /// memory elsewhere is released when the limit requires it. For a process heap, where create and map are a
+    /// commit, unmap and release a decommit.
     InPlace,
 }
 
@@ -26,23 +26,23 @@ pub struct PageConfig {
     pub granule_bytes: u64,
     /// Most bytes to hold.
     pub limit_bytes: u64,
-    /// The addresses, reserved already: twice the memory that may be held, or four times where programs vary
-    /// much. Start and length are multiples of the page.
+    /// The addresses, reserved already: twice the memory that may be held, or four times where programs vary much.
+    /// Start and length are multiples of the page.
     pub addresses: AddrRange,
-    /// What the driver maps at least, 2 MiB on most devices; a multiple of the granule.
+    /// The least that the driver maps, 2 MiB on most devices; a multiple of the granule.
     pub page_bytes: u64,
     /// When pages move.
     pub backing: Backing,
-    /// Idle memory is given back down to this much held, and no further; what makes room for other
-    /// memory is not counted.
+    /// Idle memory is released only down to this many held bytes; a release that makes room for other memory does not
+    /// count.
     pub floor_bytes: u64,
-    /// Memory of this size pays for two driver calls, in whatever order they come: what PyTorch's expandable segments
-    /// create and map at once. 20 MiB unless calls are to be fewer or more.
+    /// Memory of this size pays for two driver calls, in any order: what PyTorch's expandable segments create and map
+    /// at once. 20 MiB, unless there should be fewer or more calls.
     pub unit_bytes: u64,
 }
 
 impl PageConfig {
-    /// Pages of 2 MiB, no floor, and the default of everything else.
+    /// Creates the default: pages of 2 MiB, no floor.
     pub const fn new(addresses: AddrRange, backing: Backing) -> Self {
         Self {
             granule_bytes: Granule::DEFAULT.bytes(),
@@ -55,7 +55,7 @@ impl PageConfig {
         }
     }
 
-    /// Checks every relation; gives granules a page and pages of addresses.
+    /// Checks every relation; returns the granules of a page and the pages of addresses.
     pub(super) fn validate(&self, granule: Granule) -> Result<(u32, u32), ConfigError> {
         let page = self.page_bytes / granule.bytes();
         let whole = |bytes: u64| bytes.is_multiple_of(self.page_bytes);

@@ -1,4 +1,4 @@
-//! Addresses without memory: where the range grows, which pages of it lack memory, and the chunks that a plan
+//! Addresses without memory: the growth of the range, the pages of it that lack memory, and the chunks that a plan
 //! takes to put some there.
 
 use super::idle::Wanted;
@@ -14,7 +14,7 @@ use crate::units::{Addr, AddrRange};
 
 impl PagePool<'_> {
     /// Lengthens the range for a block that no free chunk holds: by what the free chunk at its end lacks, or as if
-    /// that were in use. Gives the place, and the pages that are to get memory besides.
+    /// that were in use. Returns the place, and the number of further pages to put memory behind.
     pub(super) fn grow_range(
         &mut self,
         need: Need,
@@ -43,7 +43,7 @@ impl PagePool<'_> {
         let link = self.last_chunk();
         let chunk = self.chunks.table.at(link);
         if chunk.start > start {
-            // Points keep it apart from what was free at the end.
+            // Points keep it apart from the free chunk at the end.
             let found = self
                 .search_fully(need, request, LOOKS_BEFORE_GROWTH)
                 .or_else(|| {
@@ -63,7 +63,7 @@ impl PagePool<'_> {
         Ok((found, ahead))
     }
 
-    /// Lengthens the range to this granule at least, so that a place in it can be asked for.
+    /// Lengthens the range up to `granule` at least, so that a place in it can be requested.
     pub(super) fn grow_range_to(&mut self, granule: u32) -> Option<()> {
         let pages = granule.div_ceil(self.page);
         if pages > self.max_pages {
@@ -111,7 +111,7 @@ impl PagePool<'_> {
         Some(())
     }
 
-    /// Granules from here to the next multiple of the alignment.
+    /// Returns the granules from `start` to the next multiple of the alignment.
     fn padding_at(&self, start: u32, need: Need) -> u32 {
         let addr = self.config.addresses.start().get() + self.chunks.granule.bytes_of(start);
         let number = addr >> self.chunks.granule.align().log2();
@@ -119,7 +119,7 @@ impl PagePool<'_> {
         (number as u32).wrapping_neg() & (need.align - 1)
     }
 
-    /// First granule behind the range.
+    /// Returns the first granule behind the range.
     pub(super) fn end(&self) -> u32 {
         self.region
             .map_or(0, |id| self.chunks.regions.get(id).granules())
@@ -130,13 +130,13 @@ impl PagePool<'_> {
             .map_or(Link::NIL, |id| Link(self.chunks.regions.get(id).last()))
     }
 
-    /// Whether memory stands behind all pages that these granules touch.
+    /// Returns whether all pages that these granules touch have memory.
     pub(super) fn is_backed_between(&self, start: u32, end: u32) -> bool {
         self.pages.is_backed_between(start, end, self.page)
     }
 
-    /// A chunk that serves and has memory where the block would lie: the first in FIT1's order, of so many at most as
-    /// one search looks at.
+    /// Returns the first chunk, in FIT1's order, that serves and has memory where the block would lie. Examines at
+    /// most as many chunks as one search.
     pub(super) fn search_backed(&self, need: Need, request: &Request) -> Option<Found> {
         let serves = |link: Link| {
             let found = self.chunks.judge(link, need, request)?;
@@ -161,7 +161,7 @@ impl PagePool<'_> {
         serves(self.chunks.wilderness)
     }
 
-    /// The first pages side by side without memory that these granules touch.
+    /// Returns the first adjacent pages without memory that these granules touch.
     fn gap_between(&self, start: u32, end: u32) -> Option<(u32, u32)> {
         let behind = end.div_ceil(self.page);
         let first = self.pages.next_gap_from(start / self.page, behind);
@@ -172,8 +172,8 @@ impl PagePool<'_> {
         (first < behind).then_some((first, page))
     }
 
-    /// Takes the block out of the chunk found, for the plan, and with it what its first and last page have beside
-    /// it, if these get memory; and so many pages behind it.
+    /// Takes the block out of the chunk found, for the plan, together with the rest of its first and last page if
+    /// these get memory, and with `ahead` pages behind it.
     pub(super) fn take_target(
         &mut self,
         plan: &mut PagePlan,
@@ -195,7 +195,7 @@ impl PagePool<'_> {
         } else {
             chunk.end().min((end.div_ceil(page) + ahead) * page)
         };
-        // Cut out, and then in three.
+        // One cut takes the target out, two divide it in three.
         let cuts = u32::from(chunk.start < from) + u32::from(to < chunk.end());
         let cuts = cuts + u32::from(from < start) + u32::from(end < to);
         if self.chunks.table.available() < cuts {
@@ -219,7 +219,7 @@ impl PagePool<'_> {
         Some(())
     }
 
-    /// Cuts an unlisted chunk in two behind its first granules; gives the second.
+    /// Cuts an unlisted chunk in two behind its first `front` granules; returns the second.
     fn cut_in_two(&mut self, link: Link, front: u32) -> Option<Link> {
         let old = *self.chunks.table.at(link);
         let mut rest = old;
@@ -234,7 +234,7 @@ impl PagePool<'_> {
         Some(new)
     }
 
-    /// First granule of a range and the one behind it, as far as granules are counted.
+    /// Returns the first granule of a range and the granule behind it, as far as granules are counted.
     pub(super) fn granules_of(&self, range: AddrRange) -> (u32, u32) {
         let base = self.config.addresses.start().get();
         let number = |at: Addr| self.chunks.granule.count_up(at.get().saturating_sub(base));
@@ -242,7 +242,7 @@ impl PagePool<'_> {
         (start.unwrap_or(u32::MAX), end.unwrap_or(u32::MAX))
     }
 
-    /// The first addresses of a range without memory. O(pages of the range).
+    /// Returns the first addresses of a range without memory. O(pages of the range).
     pub(super) fn first_unmapped(&self, range: AddrRange) -> Option<AddrRange> {
         let base = self.config.addresses.start().get();
         let (from, to) = self.granules_of(range);
@@ -255,7 +255,7 @@ impl PagePool<'_> {
         AddrRange::new(start_addr, self.chunks.granule.bytes_of(end - start))
     }
 
-    /// The stretches of a free chunk with memory and without.
+    /// Calls `f` with each piece of a free chunk that has memory, and each that has none.
     pub(super) fn for_each_piece(&self, chunk: ChunkInfo, f: &mut impl FnMut(ChunkInfo)) {
         let is_free = matches!(chunk.state, ChunkState::Free { .. });
         let (mut from, end) = (chunk.range.start(), chunk.range.end());
@@ -279,14 +279,14 @@ impl PagePool<'_> {
         }
     }
 
-    /// Whether memory stands behind all addresses of a range. O(pages of the range).
+    /// Returns whether all addresses of a range have memory. O(pages of the range).
     pub fn is_mapped(&self, range: AddrRange) -> bool {
         self.config.addresses.contains(range) && self.first_unmapped(range).is_none()
     }
 
-    /// Bytes that would be created to put memory behind all free addresses of a range: its unmapped
-    /// pages less the idle ones elsewhere; of a stream, those that only its own queued work uses are
-    /// idle too. O(pages of the range).
+    /// Returns the bytes to create to put memory behind all free addresses of a range: its unmapped pages less the
+    /// idle ones elsewhere. With a stream, pages that only its own queued work uses are idle too. O(pages of the
+    /// range).
     pub fn missing_bytes(&mut self, range: AddrRange, stream: Option<StreamId>) -> u64 {
         let mut unmapped_pages = 0;
         let mut from = range.start();

@@ -1,7 +1,7 @@
-//! Idle handles: those that lie whole in a free chunk, so that nothing uses them.
+//! Idle handles: handles that lie wholly inside a free chunk, so that no block uses them.
 //!
-//! Nothing notes them when blocks come and go. A search goes through the free chunks, the largest first, until it has
-//! what it wants, or has looked at [`LOOKS`] chunks, handles and stretches of pages in vain.
+//! No record of them is kept as blocks come and go. A search goes through the free chunks, the largest first, until
+//! it has the wanted pages or has examined [`LOOKS`] chunks, handles and runs of pages in vain.
 
 use super::table::{HandleLink, HandleState, MappingLink, MappingState};
 use super::{Link, PagePool};
@@ -11,30 +11,30 @@ use crate::engine::LOOKS;
 
 /// Pages without memory that count as one look: 4 bytes each, side by side.
 const PAGES_A_LOOK: u32 = 4096;
-/// And cached mappings: of the address space of what moves much they are the most.
+/// Cached mappings that count as one look: most of the address space of a pool that moves much.
 const CACHED_A_LOOK: u32 = 16;
 
-/// Which idle handles are looked for.
+/// A query for idle handles.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Wanted<'r> {
-    /// Those that the request may use, in order on its own stream; without one, those that no queued work uses.
+    /// The request that may use the memory, in order on its own stream; without one, no queued work may use it.
     pub(super) user: Option<&'r Request>,
-    /// Until there are so many pages.
+    /// Pages after which the search ends.
     pub(super) pages: u32,
-    /// No handle that would make them more than these.
+    /// Most pages: a handle that would exceed them is skipped.
     pub(super) most: u32,
-    /// With so many looks in vain at most.
+    /// Most looks in vain.
     pub(super) looks: u32,
-    /// Only those that can be released now.
+    /// Whether only handles count that can be released now.
     pub(super) to_release: bool,
-    /// What is found counts as a look, too: the rest is found by further searches.
+    /// Whether a handle found counts as a look, too: further searches find the rest.
     pub(super) counts_all: bool,
-    /// Nothing of these granules.
+    /// Granules whose handles are skipped.
     pub(super) outside: (u32, u32),
 }
 
 impl<'r> Wanted<'r> {
-    /// So many pages, of handles of any size.
+    /// Creates a query for `pages` pages, in handles of any size.
     pub(super) const fn new(user: Option<&'r Request>, pages: u32) -> Self {
         Self {
             user,
@@ -48,7 +48,7 @@ impl<'r> Wanted<'r> {
     }
 }
 
-/// Idle handles, as a search found them: linked by `chain`, chunk by chunk, each chunk's in address order.
+/// Idle handles found by a search: linked by `chain`, chunk by chunk, and in address order in each chunk.
 #[derive(Clone, Copy, Default, Debug)]
 pub(super) struct Idle {
     pub(super) first: HandleLink,
@@ -57,8 +57,8 @@ pub(super) struct Idle {
 }
 
 impl PagePool<'_> {
-    /// Whether a chunk's memory can be used by the request, in order on its own stream; for no
-    /// request, whether no queued work uses it.
+    /// Returns whether the request can use a chunk's memory, in order on its own stream; without a request, whether
+    /// no queued work uses it.
     pub(super) fn is_usable(&self, link: Link, request: Option<&Request>) -> bool {
         let pending = self
             .chunks
@@ -72,8 +72,8 @@ impl PagePool<'_> {
         })
     }
 
-    /// Finds and marks idle handles: those of the largest chunks first, those at the end of the range last.
-    /// O(1) and the handles that are to move.
+    /// Finds and marks idle handles: those in the largest chunks first, those at the end of the range last. O(1), and
+    /// the handles to move.
     pub(super) fn find_idle(&mut self, wanted: Wanted<'_>) -> Idle {
         self.search = self.search.wrapping_add(1);
         let mut idle = Idle::default();
@@ -158,7 +158,7 @@ impl PagePool<'_> {
             && (!wanted.to_release || self.can_release(record.handle))
     }
 
-    /// Whether no queued work can still use an idle handle through a cached mapping.
+    /// Returns whether no queued work can still use an idle handle through a cached mapping.
     fn can_release(&self, handle: HandleLink) -> bool {
         let record = self.pages.handle(handle);
         let mut mapping = record.first;
@@ -170,7 +170,7 @@ impl PagePool<'_> {
         done
     }
 
-    /// Whether a mapping is cached and no queued work can still use the memory through it.
+    /// Returns whether a mapping is cached and no queued work can still use memory through it.
     pub(super) fn can_unmap(&self, mapping: MappingLink) -> bool {
         let record = self.pages.mapping(mapping);
         let point = record.point();
@@ -178,7 +178,7 @@ impl PagePool<'_> {
         record.state == MappingState::Cached && done
     }
 
-    /// A plan takes an idle handle from where it lies: nothing is behind its pages there any more.
+    /// Takes an idle handle for a plan: the pages where it lies have no memory any more.
     pub(super) fn take_idle(&mut self, handle: HandleLink, state: HandleState) {
         let record = *self.pages.handle(handle);
         let source = Link(record.source);

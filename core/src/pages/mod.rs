@@ -1,47 +1,44 @@
 //! One range of addresses, and physical pages that move inside it.
 //!
-//! Most device memory is lost to physical pages that lie idle in holes while the driver is asked
-//! for more. Here addresses and memory are two things. *Addresses* are laid out by best fit, as
-//! over a plain range that grows, word by word while there is one stream. *Memory* comes to a block's
-//! pages when the block is placed there: pages that have none get that of idle ones elsewhere, or new
-//! one. A free chunk of which some page may have no memory is *hollow*; a block is cut out of it as out
-//! of any other, by a [`PagePlan`].
+//! Most device memory is lost to physical pages that lie idle in holes while more is requested from the driver. Here
+//! addresses and memory are separate. *Addresses* are laid out by best fit, exactly as over a plain range that grows
+//! while there is one stream. *Memory* comes to a block's pages when the block is placed there: pages without memory
+//! get idle pages from elsewhere, or new ones. A free chunk with a page that may lack memory is *hollow*; a block is
+//! cut out of it as out of any other, by a [`PagePlan`].
 //!
-//! So what moves is won on top of what the range that grows would hold, whenever moving is begun and whenever it
-//! ends. More is held only by growth ahead, and with several streams where queued work keeps a place busy or a search
-//! comes to its bound. When moving pays is `policy`'s affair.
+//! So moving only saves memory against a range that grows, whenever it begins and ends. More is held only by growth
+//! ahead, and with several streams where queued work keeps a place busy or a search reaches its bound. `policy`
+//! decides when moving pays.
 //!
-//! **Moving costs one map.** CUDA and Vulkan let one piece of memory stand at several addresses.
-//! So the old mapping of a moved piece is not undone: it stays *cached*, and when a block comes
-//! there and the piece is idle again, it is reused without any driver call. A program that swings
-//! between two layouts pays once. It also keeps stream order: an unmap would have to wait for work
-//! that is still queued, a second mapping does not. (The idea of moving idle pages under a best-fit
-//! allocator is GMLake's and expandable segments'; cached mappings are ours.)
+//! **Moving costs one map.** CUDA and Vulkan let one piece of memory be mapped at several addresses. So the old
+//! mapping of a moved piece is not undone: it stays *cached*, and when a block is placed there and the piece is idle
+//! again, it is reused without any driver call. A program that alternates between two layouts pays once. It also
+//! keeps stream order: an unmap would have to wait for queued work, a second mapping does not. (Moving idle pages
+//! under a best-fit allocator is GMLake's idea and that of expandable segments; cached mappings are ours.)
 //!
-//! It performs no I/O. A plan is a sequence of driver calls ([`PageCall`]); whoever drives
-//! the allocator makes them one by one and reports each. A refused call undoes the plan.
+//! It performs no I/O. A plan is a sequence of driver calls ([`PageCall`]); the driver of the allocator makes them
+//! one by one and reports each. A refused call undoes the plan.
 //!
 //! # Files
-//! `config` policies · `table` handles and mappings, with a picture · `policy` what to move and how much to create ·
-//! `hollow` addresses without memory · `idle` handles that nothing uses · `plan` when a plan is made and what
-//! its end means · `move_or_create` where its memory comes from · `page_calls` the calls of a plan in order ·
-//! `release` giving idle memory back · `check` the invariants · `calls` the loops over a driver.
+//! `config` policies · `table` handles and mappings, with a picture · `policy` what to move and how much to create · `hollow`
+//! addresses without memory · `idle` unused handles · `plan` when a plan is made and what its end means ·
+//! `move_or_create` the source of its memory · `page_calls` the calls of a plan in order · `release` releasing idle
+//! memory · `check` the invariants · `calls` the loops over a driver.
 //!
 //! # Invariants ([`PagePool::check_invariants`] walks them, and those of the engine)
 //! * PAGE1 to PAGE3: `table`. (PAGE4 is retired.)
 //! * PAGE5 all pages that a used chunk touches have an active mapping of a live handle.
-//! * PAGE6 so have those of a free chunk that is not hollow.
-//! * PAGE7 the pages of all handles that exist, and were not created by a plan still under way, are
-//!   what is reserved.
+//! * PAGE6 and so do those of a free chunk that is not hollow.
+//! * PAGE7 the reserved pages are those of all handles that exist, except handles created by a plan still under way.
 //! * PAGE8 only plans under way have filling chunks, and handles and mappings that are not
-//!   live, active or cached (but lost ones).
+//!   live, active or cached (except lost ones).
 //!
 //! # Cost
-//! While what fits best has memory, the cost of [`BestFit`]: no page is looked at. Else a plan: O(pages of the
-//! block), at most 1,024 looks in vain for idle handles, and the work of a driver call for each handle that moves or
-//! is created. Where points keep free chunks apart, before the range grows FIT3, FIT4 and the clearing of points look
-//! at 2,048 chunks each; where memory is short, at all. Records: 32 bytes a chunk, 40 a handle, 32 a mapping, 4 a
-//! page of addresses.
+//! While the best-fitting chunk has memory, the cost of [`BestFit`]: no page is examined. Otherwise a plan: O(pages
+//! of the block), at most 1,024 looks in vain for idle handles, and the work of a driver call for each handle that
+//! moves or is created. Where points keep free chunks apart, FIT3, FIT4 and the clearing of points examine 2,048
+//! chunks each before the range grows; where memory is short, all chunks. Records: 32 bytes a chunk, 40 a handle, 32
+//! a mapping, 4 a page of addresses.
 
 mod attempt;
 #[cfg(test)]
@@ -76,11 +73,10 @@ use crate::sync::number_given_once;
 use crate::units::{AddrRange, Granule};
 use table::Pages;
 
-/// A best-fit allocator over one range of addresses whose physical pages can move; for one thread
-/// at a time. [`Shared`](crate::Shared) shares it and
-/// drives it over a [`PageDriver`].
+/// A best-fit allocator over one range of addresses whose physical pages can move; for one thread at a time.
+/// [`Shared`](crate::Shared) shares it and drives it over a [`PageDriver`].
 ///
-/// Its verbs are those of [`BestFit`], beside plans, pins and counters of pages.
+/// Its verbs are those of [`BestFit`], and plans, pins and counters of pages.
 ///
 /// ```
 /// use larder_core::pages::{Backing, Handle, Mapping, PageAttempt, PageConfig, PagePool};
@@ -109,7 +105,7 @@ pub struct PagePool<'t> {
     chunks: Chunks<'t>,
     pages: Pages<'t>,
     config: PageConfig,
-    /// Granules a page.
+    /// Granules in a page.
     page: u32,
     /// Pages of addresses.
     max_pages: u32,
@@ -117,30 +113,30 @@ pub struct PagePool<'t> {
     region: Option<RegionId>,
     /// Bytes ever freed, as granted.
     freed_bytes: u64,
-    /// Bytes the driver neither uses for us nor took back, their handles, and mappings it did not undo.
+    /// Bytes that the driver neither uses for the pool nor took back, their handles, and mappings it did not undo.
     lost: u64,
     lost_handles: u32,
     lost_mappings: u32,
     /// Driver calls made.
     calls: u64,
-    /// What was held when the driver refused memory.
+    /// Bytes held when the driver refused memory.
     refused_bytes: u64,
     /// Looks of searches so far.
     looks: u64,
-    /// The record of a mapping up to which cached ones were unmapped to make room.
+    /// The record up to which cached mappings were unmapped to make room.
     forgotten: u32,
     /// Number of the newest search for idle handles.
     search: u32,
-    /// Plans begun and not ended.
+    /// Plans begun and not finished.
     plans: u32,
 }
 
 impl<'t> PagePool<'t> {
-    /// An allocator without memory, over lent tables. Never panics.
+    /// Creates an allocator without memory, over lent tables. Never panics.
     ///
     /// # Errors
-    /// If the configuration contradicts itself, or a table is too small to hold anything or has
-    /// fewer entries than there are pages of addresses.
+    /// If the configuration contradicts itself, or a table is too small to be of use or has fewer entries than there
+    /// are pages of addresses.
     pub fn new(
         config: PageConfig,
         chunks: &'t mut [Chunk],
@@ -153,8 +149,8 @@ impl<'t> PagePool<'t> {
             return Err(ConfigError::PageTables);
         }
         let mut chunks = Chunks::new(granule, config.limit_bytes, chunks)?;
-        // Plans outlive their allocator, and are not compared with what is under way: those of a former one over the
-        // same tables must have another number.
+        // Plans outlive their allocator, and are not compared with the plans under way: those of a former allocator
+        // over the same tables must have another number.
         let number = number_given_once(AllocatorId::GIVEN_ONCE).ok_or(ConfigError::Numbers)?;
         chunks.set_id(AllocatorId::once(number));
         Ok(Self {
@@ -176,37 +172,36 @@ impl<'t> PagePool<'t> {
             plans: 0,
         })
     }
-    /// Gives the lent tables back; blocks not freed and memory not released are forgotten.
+    /// Returns the lent tables; blocks not freed and memory not released are forgotten.
     pub fn into_tables(self) -> (&'t mut [Chunk], PageTables<'t>) {
         (self.chunks.table.into_records(), self.pages.into_tables())
     }
 
-    /// The policies.
+    /// Returns the policies.
     pub const fn config(&self) -> &PageConfig {
         &self.config
     }
 
-    /// Keeps the memory at a block's addresses there until [`unpin`](Self::unpin), also after the
-    /// block is freed: for addresses that others have registered (a communication library, another
-    /// process). All handles under the block stay, so a small block may pin much. O(pages of the
-    /// block).
+    /// Keeps the memory at a block's addresses there until [`unpin`](Self::unpin), also after the block is freed: for
+    /// addresses registered elsewhere (a communication library, another process). All handles under the block stay,
+    /// so a small block may pin much. O(pages of the block).
     ///
     /// # Errors
-    /// [`FreeError::Unknown`] if the block is not one of ours.
+    /// [`FreeError::Unknown`] if the block is not one of this pool's.
     pub fn pin(&mut self, block: &Block) -> Result<(), FreeError> {
         self.chunks.link_of(block).ok_or(FreeError::Unknown)?;
         self.pin_range(block.range());
         Ok(())
     }
 
-    /// Keeps the memory at some addresses there, as [`pin`](Self::pin) does at a block's: a part of a block in
-    /// use, or what an allocator over a block made of it. O(pages).
+    /// Keeps the memory at some addresses there, as [`pin`](Self::pin) does for a block: for a part of a block in
+    /// use, or for pieces that an allocator made of a block. O(pages).
     pub fn pin_range(&mut self, range: AddrRange) {
         self.change_pins(range, |pins| pins.saturating_add(1));
     }
 
-    /// Undoes one [`pin`](Self::pin) of a block that has, or had, these addresses, or of
-    /// [these](Self::pin_range). O(pages).
+    /// Undoes one [`pin`](Self::pin) of a block that has, or had, these addresses, or one
+    /// [`pin_range`](Self::pin_range). O(pages).
     pub fn unpin(&mut self, range: AddrRange) {
         self.change_pins(range, |pins| pins.saturating_sub(1));
     }
@@ -217,7 +212,7 @@ impl<'t> PagePool<'t> {
         }
         let base = self.config.addresses.start().get();
         let page_bytes = self.config.page_bytes;
-        // Pages of the range of addresses are counted by 32 bits.
+        // Pages of addresses are counted in 32 bits.
         let mut page = ((range.start().get() - base) / page_bytes) as u32;
         let end = (range.end().get() - base).div_ceil(page_bytes) as u32;
         while page < end {
@@ -231,7 +226,7 @@ impl<'t> PagePool<'t> {
         }
     }
 
-    /// Bytes of so many pages.
+    /// Returns the bytes of `pages` pages.
     fn page_bytes(&self, pages: u32) -> u64 {
         u64::from(pages) * self.config.page_bytes
     }
@@ -250,7 +245,7 @@ impl BestFit for PagePool<'_> {
         }
     }
 
-    // The block would come back through memory, and be read before it is written out.
+    // Out of line, the block would return through memory and be read before it is written out.
     #[inline(always)]
     fn try_alloc_now(&mut self, request: &Request) -> Option<Grant> {
         let need = self.chunks.need(request).ok()?;
@@ -335,20 +330,21 @@ impl BestFit for PagePool<'_> {
 }
 
 impl PagePool<'_> {
-    /// FIT1 and FIT2, on whatever is joined by now, if memory is known to be behind what they find.
+    /// Searches by FIT1 and FIT2, among chunks as they are joined now. `None` if memory may be missing behind the
+    /// chunk.
     #[inline]
     fn search_now(&mut self, need: Need, request: &Request) -> Option<Found> {
         let found = self.chunks.search_now(need, request)?;
         (!self.is_hollow(&found)).then_some(found)
     }
 
-    /// FIT1 to FIT4, each looking at so many chunks at most.
+    /// Searches by FIT1 to FIT4, examining at most `looks` chunks for each.
     fn search_fully(&mut self, need: Need, request: &Request, looks: u32) -> Option<Found> {
         self.chunks
             .search_fully(need, request, looks, |chunks| chunks.sweep_some(looks))
     }
 
-    /// Whether some page of a chunk may have no memory.
+    /// Returns whether some page of a chunk may have no memory.
     #[inline]
     fn is_hollow(&self, found: &Found) -> bool {
         self.chunks.table.at(found.link).is_hollow()
@@ -359,7 +355,7 @@ impl PagePool<'_> {
             .out_of_memory(need, request, growth, &self.report())
     }
 
-    /// The last resorts before an error: join what streams have left, look at everything.
+    /// Tries the last resorts before an error: joins free chunks that streams kept apart, and examines all chunks.
     #[cold]
     fn alloc_slowly(&mut self, need: Need, request: &Request) -> Result<Grant, AllocError> {
         let mut found = self.search_fully(need, request, u32::MAX);
@@ -374,7 +370,7 @@ impl PagePool<'_> {
 }
 
 impl core::fmt::Debug for PagePool<'_> {
-    /// The counters; [`dump`](BestFit::dump) shows the rest.
+    /// Formats the counters; [`dump`](BestFit::dump) shows the rest.
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
         f.debug_struct("PagePool")
             .field("stats", &self.stats())

@@ -1,5 +1,5 @@
-//! Where a plan's memory comes from: cached mappings that are reused, idle handles that move, and what is
-//! created; and the handles it releases.
+//! The source of a plan's memory: reused cached mappings, idle handles that move, and new handles; and the handles it
+//! releases.
 
 use core::ops::Range;
 
@@ -11,7 +11,7 @@ use super::{Backing, Link, PagePool};
 use crate::engine::LOOKS;
 use crate::error::Cause;
 
-/// Looks in vain for what may move although more can be created: a small part of what a driver call takes.
+/// Looks in vain for handles to move although more can be created: a small part of the cost of a driver call.
 const FEW_LOOKS: u32 = LOOKS / 16;
 
 impl PagePool<'_> {
@@ -22,7 +22,7 @@ impl PagePool<'_> {
         wanted: Wanted<'_>,
         squeeze: bool,
     ) -> Result<(), Bar> {
-        // What is beside the block can carry one stream's point only.
+        // The memory beside the block can carry one stream's point only.
         let user = wanted.user.filter(|_| plan.wait.is_none());
         let wanted = Wanted { user, ..wanted };
         let mut page = self.chunks.table.at(plan.target).start / self.page;
@@ -33,7 +33,8 @@ impl PagePool<'_> {
         let mut idle = Idle::default();
         if can_move && (must_move || self.moves_early(gap)) {
             idle = self.find_idle(Wanted {
-                // What queued work uses moves only if it must: its old place cannot be used until that is done.
+                // Memory that queued work uses moves only if it must: its old place is unusable until that work is
+                // done.
                 user: wanted.user.filter(|_| must_move),
                 pages: gap,
                 most: gap,
@@ -50,8 +51,8 @@ impl PagePool<'_> {
         self.release_for(plan, wanted, squeeze)
     }
 
-    /// Reuses the cached mappings under the target that can be, and lets the others be unmapped. Gives the pages that
-    /// still lack memory.
+    /// Reuses the cached mappings under the target where possible, and has the others unmapped. Returns the number of
+    /// pages that still lack memory.
     fn reuse_and_clear(
         &mut self,
         plan: &mut PagePlan,
@@ -95,7 +96,7 @@ impl PagePool<'_> {
         Ok(gap)
     }
 
-    /// Whether a mapping is cached and the last search saw its handle idle.
+    /// Returns whether a mapping is cached and the last search saw its handle idle.
     fn can_reuse(&self, plan: &PagePlan, mapping: MappingLink) -> bool {
         let record = self.pages.mapping(mapping);
         let handle = self.pages.handle(record.handle);
@@ -105,8 +106,8 @@ impl PagePool<'_> {
             && self.may_lie(plan, record.handle, record.page)
     }
 
-    /// Whether an idle handle may lie at a page: all of its pages are the target's, which has what queued work uses
-    /// of it, or none uses it.
+    /// Returns whether an idle handle may move to a page: all its new pages are the target's, which takes over its
+    /// queued work, or no queued work uses it.
     fn may_lie(&self, plan: &PagePlan, handle: HandleLink, page: u32) -> bool {
         let record = self.pages.handle(handle);
         let source = self.chunks.table.at(Link(record.source));
@@ -115,7 +116,7 @@ impl PagePool<'_> {
         inside || self.chunks.streams.pending(source.point()).is_none()
     }
 
-    /// The next pages side by side that lack memory.
+    /// Returns the next adjacent pages that lack memory.
     fn next_gap(&self, from: u32, behind: u32) -> Option<(u32, u32)> {
         let pages = &self.pages;
         let state = |page: u32| pages.mapping(pages.at(page)).state;
@@ -130,7 +131,7 @@ impl PagePool<'_> {
         (first < behind).then_some((first, end))
     }
 
-    /// Moves idle handles that fit to some pages. Gives the first one that gets none.
+    /// Moves idle handles that fit to `pages`. Returns the first page that gets none.
     fn move_into(
         &mut self,
         plan: &mut PagePlan,
@@ -169,7 +170,7 @@ impl PagePool<'_> {
         Ok(page)
     }
 
-    /// Whether a handle may have one more mapping: it has few, or its oldest cached one can go.
+    /// Returns whether a handle may have one more mapping: it has few, or its oldest cached one can be unmapped.
     fn make_room_for_mapping(&mut self, plan: &mut PagePlan, handle: HandleLink) -> bool {
         let (mut mapping, mut oldest) = (self.pages.handle(handle).first, MappingLink::NIL);
         let mut mappings = 0;
@@ -209,8 +210,8 @@ impl PagePool<'_> {
         Some(())
     }
 
-    /// Releases idle handles as far as creating would else pass what may be held, or what the driver has. Counts
-    /// what is created from now on.
+    /// Releases idle handles as far as creating would otherwise exceed the bytes that may be held, or the memory of
+    /// the driver. Counts the bytes to create from now on.
     fn release_for(
         &mut self,
         plan: &mut PagePlan,
@@ -221,7 +222,7 @@ impl PagePool<'_> {
             self.chunks.taken_bytes(),
             self.max_bytes_within(plan.max_bytes()),
         );
-        // If the driver has no more, whatever is idle makes room.
+        // If the driver has no more, all idle memory makes room.
         let bytes = match plan.creating {
             0 => 0,
             creating if squeeze => creating,
@@ -242,7 +243,7 @@ impl PagePool<'_> {
         Ok(())
     }
 
-    /// What a plan releases until it is so much, but no more than `most`.
+    /// Returns the query for handles to release until the plan releases `bytes`, but at most `most`.
     pub(super) fn releasable(&self, plan: &PagePlan, bytes: u64, most: u64) -> Wanted<'static> {
         let page_bytes = self.config.page_bytes;
         let pages = |bytes: u64| u32::try_from(bytes).unwrap_or(u32::MAX);

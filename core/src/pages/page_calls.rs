@@ -1,50 +1,50 @@
-//! The driver calls of a plan, in order, and what each one's outcome means at once.
+//! The driver calls of a plan, in order, and the immediate effect of each outcome.
 //!
 //! 1. Unmap cached mappings in the way, and all mappings of handles to release, the active one last;
 //!    release a handle when its last mapping is gone. So memory goes back before more is created.
 //! 2. Create and map, by address. A moved handle is mapped a second time.
 //! 3. Set access for each run of pages newly mapped.
 //!
-//! A refusal turns the plan round: what it mapped is unmapped, what it created released. If the
-//! driver refuses that too, the memory is *lost*: counted as held for good, never used.
+//! A refusal reverses the plan: its mappings are unmapped, its handles released. If the driver refuses that too, the
+//! memory is *lost*: counted as held for good, never used.
 
 use super::table::{HandleLink, HandleState, MappingLink, MappingState};
 use super::{PagePlan, PagePool};
 use crate::units::{Addr, AddrRange};
 
-/// One driver call. Handles are numbers below the length of the table of handles; the front end keeps
-/// what the driver calls them.
+/// One driver call. Handles are numbers below the length of the table of handles; the front end maps them to the
+/// driver's own handles.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum PageCall {
-    /// Create so many bytes of memory.
+    /// Create `bytes` bytes of memory.
     Create {
-        /// What it will be called.
+        /// The number of the new handle.
         handle: u32,
         /// Whole pages.
         bytes: u64,
     },
-    /// Map a handle, all of it. It may be mapped elsewhere already.
+    /// Map a whole handle. It may be mapped elsewhere already.
     Map {
-        /// Which one.
+        /// The handle.
         handle: u32,
-        /// Where.
+        /// The addresses.
         range: AddrRange,
     },
-    /// Allow reads and writes to ranges mapped by the steps before.
+    /// Allow reads and writes to ranges mapped by earlier calls.
     SetAccess {
-        /// Where; it may span several mappings.
+        /// The addresses; they may span several mappings.
         range: AddrRange,
     },
     /// Undo one map. No queued work uses the memory there.
     Unmap {
-        /// Which one.
+        /// The handle.
         handle: u32,
-        /// Where it was mapped.
+        /// The addresses where it is mapped.
         range: AddrRange,
     },
-    /// Give back a handle that is mapped nowhere.
+    /// Release a handle that is mapped nowhere.
     Release {
-        /// Which one.
+        /// The handle.
         handle: u32,
         /// Its size.
         bytes: u64,
@@ -65,21 +65,21 @@ impl MappingList {
     };
 }
 
-/// Where a plan stands: the call to make next.
+/// The state of a plan: the call to make next.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Phase {
     Begin,
     Unmap(MappingLink),
-    /// Release the handle, then go on with the mapping.
+    /// Release the handle, then continue with the mapping.
     Release(HandleLink, MappingLink),
     Create(MappingLink),
     Map(MappingLink),
     Access(MappingLink),
     /// Every call was made.
     Done,
-    /// Every call was made, and the limit still allows what was created: the plan will be committed.
+    /// Every call was made, and the limit still allows the created memory: the plan will be committed.
     Agreed,
-    /// Of a failed plan: look at the first of `maps`.
+    /// The plan failed: undo the first of `maps`.
     Undo,
     UndoMap(MappingLink),
     UndoCreate(HandleLink),
@@ -87,9 +87,8 @@ pub(super) enum Phase {
 }
 
 impl PagePool<'_> {
-    /// The call to make next, the same until [`done`](Self::done) or [`refused`](Self::refused)
-    /// reports its outcome; `None` when nothing is left but [`finish`](Self::finish). O(1), and a
-    /// step for each mapping that is reused.
+    /// Returns the call to make next, the same until [`done`](Self::done) or [`refused`](Self::refused) reports its
+    /// outcome; `None` when only [`finish`](Self::finish) is left. O(1), and a step for each mapping that is reused.
     pub fn next_call(&mut self, plan: &mut PagePlan) -> Option<PageCall> {
         if plan.owner != self.chunks.table.owner() {
             return None;
@@ -139,12 +138,12 @@ impl PagePool<'_> {
         }
     }
 
-    /// Whether the plan creates memory that may not be held any more.
+    /// Returns whether the plan creates memory that may no longer be held.
     fn passes_limit(&self, plan: &PagePlan) -> bool {
         plan.creating > 0 && self.chunks.taken_bytes() > self.max_bytes()
     }
 
-    /// The driver made the call.
+    /// Reports that the driver made the call.
     pub fn done(&mut self, plan: &mut PagePlan) {
         if plan.owner != self.chunks.table.owner() {
             return;
@@ -181,7 +180,7 @@ impl PagePool<'_> {
         };
     }
 
-    /// The driver refused the call: the plan is undone by the calls that follow.
+    /// Reports that the driver refused the call: the following calls undo the plan.
     pub fn refused(&mut self, plan: &mut PagePlan) {
         if plan.owner != self.chunks.table.owner() {
             return;
@@ -225,7 +224,7 @@ impl PagePool<'_> {
         self.lose(handle);
     }
 
-    /// The handle is held for good, and of no use.
+    /// Marks the handle as lost: held for good, and unusable.
     fn lose(&mut self, handle: HandleLink) {
         self.pages.handle_mut(handle).state = HandleState::Lost;
         let bytes = self.page_bytes(self.pages.handle(handle).pages);
@@ -260,24 +259,24 @@ impl PagePool<'_> {
         self.next_unmap(plan, record.chain)
     }
 
-    /// The driver took a handle back.
+    /// Removes a handle that the driver took back.
     fn took_back(&mut self, plan: &mut PagePlan, handle: HandleLink) {
         let record = *self.pages.handle(handle);
         let bytes = self.page_bytes(record.pages);
         self.uncount(record.pages);
         self.pages.remove_handle(handle);
         plan.released += bytes;
-        // What is created in its place counts from now on.
+        // Memory created in its place counts from now on.
         let more = bytes.min(plan.departing());
         plan.departed += more;
         self.chunks.depart(more);
     }
 
-    /// So many pages are not held any more.
+    /// Takes `pages` pages off the held bytes.
     fn uncount(&mut self, pages: u32) {
         self.chunks.unhold(u64::from(pages) * u64::from(self.page));
         if self.chunks.reserved_bytes() == 0 {
-            // What is held next was never freed over.
+            // Memory held next starts without frees.
             self.freed_bytes = 0;
         }
     }
@@ -311,7 +310,7 @@ impl PagePool<'_> {
         Phase::Done
     }
 
-    /// The last of the newly mapped places side by side from this one on.
+    /// Returns the last of the adjacent newly mapped places that start with this one.
     fn last_of_run(&self, mapping: MappingLink) -> MappingLink {
         let mut last = mapping;
         loop {
@@ -327,7 +326,7 @@ impl PagePool<'_> {
         }
     }
 
-    /// Turns a plan round: what is still to be unmapped stays, what was mapped goes.
+    /// Reverses a plan: mappings not yet unmapped stay, new mappings go.
     pub(super) fn fail_plan(&mut self, plan: &mut PagePlan) {
         let mut mapping = match plan.phase {
             Phase::Begin => plan.unmaps.first,
@@ -370,7 +369,7 @@ impl PagePool<'_> {
         Phase::Undo
     }
 
-    /// Forgets a mapping the driver does not have, and its handle if the plan meant to create it.
+    /// Removes a mapping that the driver does not have, and its handle if the plan meant to create it.
     fn forget_map(&mut self, mapping: MappingLink) -> Phase {
         let handle = self.pages.mapping(mapping).handle;
         self.pages.remove_mapping(mapping);

@@ -1,13 +1,13 @@
 //! A plan of driver calls: when one is made, and what its end means.
 //!
-//! A plan owns what it touches from the moment it is built: the chunks of its *target*, the block and what its first
-//! and last page have beside it; the pages under them; and the handles that it moves, reuses or releases. The pages
-//! where these lie have no memory from then on, for whoever finds them meanwhile. Building needs every record that
-//! the plan will ever need, so that neither its success nor its failure can want for one.
+//! A plan owns what it touches from the moment it is built: the chunks of its *target*, which are the block and the
+//! rest of its first and last page; the pages under them; and the handles that it moves, reuses or releases. The
+//! pages where these lie have no memory from then on for any other request. Building takes every record that the plan
+//! will ever need, so that neither its success nor its failure can lack one.
 //!
-//! Success: the memory is at the target, the old mappings of what moved are cached. Failure: every chunk is as before,
-//! but marked as hollow; the range may have grown by addresses without memory, and cached mappings that were in the way
-//! are gone.
+//! Success: the memory is at the target, the old mappings of moved handles are cached. Failure: every chunk is as
+//! before, but marked as hollow; the range may have grown by addresses without memory, and cached mappings that were
+//! in the way are gone.
 
 use super::idle::Wanted;
 use super::page_calls::{MappingList, Phase};
@@ -20,26 +20,25 @@ use crate::stream::{StreamId, StreamPoint};
 use crate::units::AddrRange;
 use heapless::Vec;
 
-/// Gaps of a layout that are backed at a time, at most.
+/// Most gaps of a layout that are backed at a time.
 const MAX_GAPS: usize = 64;
 
-/// Driver calls to make, and leave to make them: what they touch belongs to the plan.
+/// Driver calls to make, and the permission to make them: the plan owns what they touch.
 ///
-/// Comes back by [`PagePool::finish`] after the last call; one that is dropped keeps what it
-/// touches for good.
+/// Returned by [`PagePool::finish`] after the last call; a dropped plan keeps what it touches for good.
 #[derive(Debug)]
 #[must_use = "what a plan touches is out of use until it is finished"]
 pub struct PagePlan {
     pub(super) phase: Phase,
-    /// To unmap: cached mappings in the way, and all mappings of handles to release.
+    /// Mappings to unmap: cached ones in the way, and all of handles to release.
     pub(super) unmaps: MappingList,
-    /// To reuse, then to map by address.
+    /// Mappings to reuse, then those to map, by address.
     pub(super) maps: MappingList,
     /// First chunk of the target, the granule behind its last one, and the chunk of the block.
     pub(super) target: Link,
     pub(super) behind: u32,
     pub(super) block: Link,
-    /// What the free chunk had that the target was cut out of, and what the block waits for.
+    /// The point of the free chunk that the target was cut out of, and the point that the block waits for.
     pub(super) point: Stored,
     pub(super) wait: Option<StreamPoint>,
     purpose: Purpose,
@@ -50,7 +49,7 @@ pub struct PagePlan {
     /// Bytes released so far.
     pub(super) released: u64,
     pub(super) owner: u32,
-    /// The driver refused to undo a mapping of the target, whose addresses are of no use any more.
+    /// Whether the driver refused to undo a mapping of the target, whose addresses are unusable then.
     pub(super) lost: bool,
 }
 
@@ -75,23 +74,23 @@ impl PagePlan {
         }
     }
 
-    /// Whether every call was made and none refused. A plan that succeeded and gives no block made
-    /// room for another one.
+    /// Returns whether every call was made and none refused. A plan that succeeded without a block made room for
+    /// another one.
     pub const fn succeeded(&self) -> bool {
         matches!(self.phase, Phase::Agreed)
     }
 
-    /// Bytes of memory that the driver took back so far.
+    /// Returns the bytes of memory that the driver has taken back so far.
     pub const fn released_bytes(&self) -> u64 {
         self.released
     }
 
-    /// Whether it puts memory behind a layout: what is created is there to stay, and comes in few pieces.
+    /// Returns whether it puts memory behind a layout: the created memory stays, and comes in few pieces.
     pub(super) const fn is_backing(&self) -> bool {
         matches!(self.purpose, Purpose::Backing { .. })
     }
 
-    /// Bytes that may be held for it.
+    /// Returns the bytes that may be held for it.
     pub(super) const fn max_bytes(&self) -> u64 {
         match self.purpose {
             Purpose::Backing { max_bytes, .. } => max_bytes,
@@ -99,21 +98,21 @@ impl PagePlan {
         }
     }
 
-    /// Bytes counted as under way that have come to be held.
+    /// Returns the bytes to create that do not count as under way yet.
     pub(super) const fn departing(&self) -> u64 {
         self.creating - self.departed
     }
 }
 
-/// What a plan is for.
+/// The purpose of a plan.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Purpose {
-    /// To give memory back.
+    /// Release memory.
     Release,
-    /// A block.
+    /// Serve a block.
     Block(Request),
-    /// Memory behind addresses of a layout, for blocks that will come, with what uses them until then. No
-    /// more than so many bytes are held for it.
+    /// Put memory behind addresses of a layout, for later blocks, with the point until which work uses it. No more
+    /// than `max_bytes` are held for it.
     Backing {
         point: Option<StreamPoint>,
         max_bytes: u64,
@@ -125,29 +124,30 @@ pub(super) enum Purpose {
 pub(super) enum Bar {
     /// The chunk table has no record for it.
     Table,
-    /// The tables of pages have none.
+    /// The tables of pages have no record for it.
     Pages,
-    /// Another plan, or queued work, has a page of the place.
+    /// Another plan, or queued work, uses a page of the place.
     Busy,
     Memory(Cause),
 }
 
-/// A place for a block, and what may be done for it.
+/// A place for a block, and the means to put memory there.
 #[derive(Clone, Copy)]
 pub(super) struct Spot<'r> {
     pub(super) found: Found,
     pub(super) need: Need,
     pub(super) request: &'r Request,
-    /// Whose idle memory may come to it: the request's own stream's, or what nobody uses.
+    /// The request whose stream's idle memory may come to it; `None` for memory that no work uses.
     pub(super) user: Option<&'r Request>,
-    /// Pages behind it that are to get memory, too.
+    /// Further pages behind it to put memory behind.
     pub(super) ahead: u32,
-    /// The driver has no more memory.
+    /// Whether the driver has no more memory.
     pub(super) squeeze: bool,
 }
 
 impl PagePool<'_> {
-    /// How many times [`plan_forgetting`](Self::plan_forgetting) sees all cached mappings; 0 if there is none.
+    /// Returns how many times [`plan_forgetting`](Self::plan_forgetting) must run to see all cached mappings; 0 if
+    /// there are none.
     pub(super) fn searches_for_cached(&self) -> u32 {
         let mappings = &self.pages.mappings;
         if mappings.in_use() == self.pages.handles.in_use() {
@@ -156,7 +156,8 @@ impl PagePool<'_> {
         mappings.capacity().div_ceil(LOOKS)
     }
 
-    /// A plan that unmaps cached mappings of the next records; as many are looked at as a search looks at chunks.
+    /// Returns a plan that unmaps cached mappings of the next records; examines as many records as a search examines
+    /// chunks.
     pub(super) fn plan_forgetting(&mut self) -> Option<PagePlan> {
         let mut plan = PagePlan::new(self.chunks.table.owner());
         let records = self.pages.mappings.capacity();
@@ -174,9 +175,9 @@ impl PagePool<'_> {
         Some(plan)
     }
 
-    /// Plans that put memory behind the unmapped addresses of a range of a layout; see
-    /// [`Shared::back`](crate::Shared::back). All are made before the first call, so that nothing has moved if
-    /// one cannot be made: `None` then.
+    /// Returns plans that put memory behind the unmapped addresses of a range of a layout; see
+    /// [`Shared::back`](crate::Shared::back). All are made before the first call, so that nothing has moved if one
+    /// cannot be made: `None` then.
     pub(super) fn plan_backing(
         &mut self,
         range: AddrRange,
@@ -189,7 +190,7 @@ impl PagePool<'_> {
             return None;
         }
         if let Some(point) = point {
-            // What it may use until then carries its point.
+            // Memory that it may use until then carries its point.
             self.chunks.streams.meet(point.stream);
         }
         let purpose = Purpose::Backing { point, max_bytes };
@@ -208,13 +209,13 @@ impl PagePool<'_> {
                 plans.into_iter().for_each(|plan| self.abandon(plan));
                 return None;
             };
-            // There is room, as was seen just now.
+            // `is_full` found room.
             plans.push(plan).ok();
         }
         Some(plans)
     }
 
-    /// A plan that puts memory behind addresses side by side that have none.
+    /// Returns a plan that puts memory behind adjacent addresses without any.
     fn plan_backing_gap(
         &mut self,
         unmapped: AddrRange,
@@ -226,8 +227,8 @@ impl PagePool<'_> {
         let need = self.chunks.need(&request).ok()?;
         let (_, end) = self.granules_of(unmapped);
         self.grow_range_to(end)?;
-        // Without a stream only what no queued work uses moves: the addresses are free again at once, without a
-        // point. And nothing of the layout itself, which is to have memory everywhere.
+        // Without a stream only memory that no queued work uses moves: the addresses are free again at once, without
+        // a point. And no memory of the layout itself moves, since all of it must have memory.
         let found = self.chunks.find_place(unmapped, need.size, None, stream);
         let place = Spot {
             found: found?,
@@ -263,7 +264,7 @@ impl PagePool<'_> {
         Ok(plan)
     }
 
-    /// Undoes a plan of which no call was made yet.
+    /// Undoes a plan none of whose calls was made.
     pub(super) fn abandon(&mut self, mut plan: PagePlan) {
         self.fail_plan(&mut plan);
         // Nothing was mapped or created, so there is nothing to call.
@@ -272,10 +273,10 @@ impl PagePool<'_> {
         self.finish(plan);
     }
 
-    /// Ends a plan after its last call: the block, if it was for one and no call was refused.
+    /// Ends a plan after its last call. Returns the block, if it was for one and no call was refused.
     ///
-    /// A plan that has calls left is undone as far as that needs none; the rest of what it touched
-    /// stays out of use. A plan of another allocator changes nothing.
+    /// A plan with calls left is undone as far as that needs none; the rest of what it touched stays out of use. A
+    /// plan of another allocator changes nothing.
     pub fn finish(&mut self, plan: PagePlan) -> Option<Grant> {
         let mut plan = plan;
         if plan.owner != self.chunks.table.owner() || self.next_call(&mut plan).is_some() {
@@ -283,7 +284,7 @@ impl PagePool<'_> {
         }
         self.chunks.arrive(plan.departed);
         if plan.lost {
-            // The target stays what it is, as that of a plan that was dropped.
+            // The target stays as it is, like that of a dropped plan.
             return None;
         }
         self.plans = self.plans.saturating_sub(1);
@@ -296,7 +297,7 @@ impl PagePool<'_> {
 
     fn commit_plan(&mut self, plan: &PagePlan) -> Option<Grant> {
         let mut mapping = plan.maps.first;
-        // What uses the moved memory still: all of it on the request's stream.
+        // The work that still uses the moved memory: all of it on the request's stream.
         let mut latest: Option<StreamPoint> = None;
         while mapping.is_some() {
             let record = *self.pages.mapping(mapping);
@@ -339,7 +340,7 @@ impl PagePool<'_> {
             Purpose::Backing { point: uses, .. } => {
                 self.free_target(plan, plan.block, point);
                 self.chunks.table.at_mut(plan.block).set_free();
-                // One too far ahead does not come: its stream has moved on since the plan was made.
+                // No point is too far ahead: its stream has only advanced since the plan was made.
                 let uses = uses.and_then(|point| self.chunks.stored(point).flatten());
                 self.chunks.set_stored(plan.block, uses);
                 self.chunks.join_and_list(plan.block);
@@ -348,12 +349,12 @@ impl PagePool<'_> {
         }
     }
 
-    /// The chunks of the target are free again, with this point; but not the one of the block.
+    /// Frees the chunks of the target with this point, except the block's.
     fn free_target(&mut self, plan: &PagePlan, block: Link, point: Stored) {
         let mut link = plan.target;
         while link.is_some() {
             let chunk = *self.chunks.table.at(link);
-            // What follows the last part may be joined to it.
+            // The chunk behind the last part may be joined to it.
             let next = if chunk.end() < plan.behind {
                 chunk.next
             } else {

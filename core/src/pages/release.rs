@@ -1,7 +1,7 @@
-//! Giving idle memory back, and the counters of pages.
+//! Releasing idle memory, and the counters of pages.
 //!
-//! Addresses are kept, and so is what the floor says. Pinned memory stays, and memory that queued
-//! work may still use through any of its mappings, as an unmap does not wait for it.
+//! Addresses are kept, and so are the bytes of the floor. Pinned memory stays, and so does memory that queued work
+//! may still use through any of its mappings, as an unmap does not wait for it.
 
 use super::idle::Wanted;
 use super::{PagePlan, PagePool};
@@ -13,27 +13,27 @@ use crate::stats::PoolStats;
 pub struct PageStats {
     /// Pieces of physical memory held.
     pub handles: u32,
-    /// Mappings through which they are used: one a handle.
+    /// Mappings through which they are used: one per handle.
     pub active_mappings: u32,
-    /// Mappings that the driver knows and nobody uses.
+    /// Mappings that the driver has and no block uses.
     pub cached_mappings: u32,
     /// Mappings that the driver refused to undo; their handles cannot be released.
     pub lost_mappings: u32,
-    /// Bytes of handles that no block touches and no pin holds: what could move, as far as one search sees.
+    /// Bytes of handles that no block touches and no pin holds: memory that could move, as far as one search sees.
     pub idle_bytes: u64,
     /// Bytes of addresses ever used, mapped or unmapped.
     pub address_bytes: u64,
-    /// Bytes the driver neither uses for us nor took back, after it refused to undo a plan. They
-    /// count against the limit.
+    /// Bytes that the driver neither uses for the pool nor took back, after it refused to undo a plan. They count
+    /// against the limit.
     pub lost_bytes: u64,
-    /// Chunks, handles and stretches of pages that searches have looked at in vain so far.
+    /// Chunks, handles and runs of pages that searches have examined in vain so far.
     pub looks: u64,
 }
 
 impl PagePool<'_> {
-    /// A plan that gives back at least `wanted_bytes` of idle memory, as far as there is so much
-    /// and the floor allows; `None` if nothing can go. What lies in the largest chunks goes first. A plan is of one
-    /// search, which ends after 1,024 handles: with more idle, the next plan gives the rest.
+    /// Returns a plan that releases at least `wanted_bytes` of idle memory, as far as there are that many and the
+    /// floor allows; `None` if nothing can be released. Handles in the largest chunks go first. A plan is of one
+    /// search, which ends after 1,024 handles: the next plan releases the rest.
     pub fn plan_release(&mut self, wanted_bytes: u64) -> Option<PagePlan> {
         let held = self.chunks.reserved_bytes();
         let max = held.saturating_sub(self.config.floor_bytes);
@@ -45,7 +45,7 @@ impl PagePool<'_> {
         let mut plan = PagePlan::new(self.chunks.table.owner());
         self.plans += 1;
         for most in [wanted, max] {
-            // The last one may give more than is wanted.
+            // The last handle may exceed the wanted bytes.
             let wanted = Wanted {
                 counts_all: true,
                 ..self.releasable(&plan, wanted, most)
@@ -59,10 +59,10 @@ impl PagePool<'_> {
         Some(plan)
     }
 
-    /// How far the limit could be lowered now: what is held or under way, and what of it would stay if
-    /// [`plan_release`](Self::plan_release) were asked for all: what blocks and queued work use, pins, the
-    /// floor, and what was lost. Exact unless a search ends before it has seen all. O(idle handles), and O(chunks) if streams
-    /// have points.
+    /// Returns how far the limit could be lowered now: the bytes held or under way, and those of them that would stay
+    /// if [`plan_release`](Self::plan_release) released all it can: memory of blocks and queued work, pins, the
+    /// floor, and lost memory. Exact unless a search ends before it has seen all. O(idle handles), and O(chunks) if
+    /// streams have points.
     pub(super) fn stats_of_pages(&mut self) -> PoolStats {
         let held = self.chunks.reserved_bytes();
         let max = held.saturating_sub(self.config.floor_bytes);
@@ -77,12 +77,13 @@ impl PagePool<'_> {
         }
     }
 
-    /// Bytes the driver neither uses for us nor took back. O(1).
+    /// Returns the bytes that the driver neither uses for the pool nor took back. O(1).
     pub const fn lost_bytes(&self) -> u64 {
         self.lost
     }
 
-    /// Counters of pages; those that a plan under way creates are counted. O(idle handles).
+    /// Returns the counters of pages; handles and mappings that a plan under way creates are counted. O(idle
+    /// handles).
     pub fn page_stats(&mut self) -> PageStats {
         let idle = self.find_idle(Wanted::new(None, u32::MAX));
         let (handles, mappings) = (&self.pages.handles, &self.pages.mappings);

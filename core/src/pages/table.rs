@@ -1,10 +1,9 @@
-//! The tables of pages: which physical memory stands, or once stood, behind which addresses.
+//! The tables of pages: the physical memory that is, or once was, behind each page of addresses.
 //!
-//! A *handle* is one piece of physical memory, a number of pages that are created and released
-//! together. A *mapping* is one place of a handle in the range of addresses. A handle may have
-//! several mappings; exactly one of them is *active*, the others are *cached*: the driver still
-//! knows them, but no chunk with memory stands there. Reusing a cached mapping costs no driver
-//! call.
+//! A *handle* is one piece of physical memory, a number of pages that are created and released together. A *mapping*
+//! is one place of a handle in the range of addresses. A handle may have several mappings; exactly one of them is
+//! *active*, the others are *cached*: the driver still has them, but no chunk with memory is there. Reusing a cached
+//! mapping costs no driver call.
 //!
 //! Handle h1 has moved from pages 0 and 1 to 6 and 7; h2 has not moved; pages 4 and 5 have no mapping:
 //!
@@ -21,12 +20,11 @@
 //! ```
 //!
 //! Invariants:
-//! * PAGE1 handles and mappings stand in [slabs](crate::table::slab), whose vacant ones use `chain`.
-//! * PAGE2 a page's entry names the mapping that the driver has there or a plan will put there. A mapping
-//!   stands in the entries of its pages only: in all of them, unless it is on its way out, or is planned by
-//!   a plan that failed.
-//! * PAGE3 the mappings of a handle are linked by `sibling` from `first`, the newest first and
-//!   [`MAPPINGS_A_HANDLE`] at most; `active` is one of them, or 0 while a plan creates the handle.
+//! * PAGE1 handles and mappings are in [slabs](crate::table::slab), whose vacant records use `chain`.
+//! * PAGE2 a page's entry names the mapping that the driver has there or a plan will put there. A mapping is in the
+//!   entries of its pages only: in all of them, unless it is on its way out, or is planned by a plan that failed.
+//! * PAGE3 the mappings of a handle are linked by `sibling` from `first`, the newest first and at most
+//!   [`MAPPINGS_A_HANDLE`]; `active` is one of them, or 0 while a plan creates the handle.
 //!
 //! A foreign number reaches an empty record, never a panic. All operations O(pages of the
 //! handle) or better.
@@ -35,7 +33,7 @@ use crate::error::ConfigError;
 use crate::stream::{EventNumber, StreamId, StreamPoint};
 use crate::table::slab::{Record, Sink, Slab};
 
-/// Mappings of one handle at most: cached ones are at most three times the active ones.
+/// Most mappings of one handle: cached ones are at most three times the active ones.
 pub(super) const MAPPINGS_A_HANDLE: usize = 4;
 
 /// Number of a handle, 0 for none.
@@ -86,16 +84,16 @@ impl From<MappingLink> for u32 {
     }
 }
 
-/// What one page of addresses shows: 4 bytes.
+/// The mapping of one page of addresses: 4 bytes.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct PageEntry(MappingLink);
 
 impl PageEntry {
-    /// A page that nothing is mapped to, for filling a table.
+    /// A page without a mapping, for filling a table.
     pub const EMPTY: Self = Self(MappingLink::NIL);
 }
 
-/// What a handle is at the moment.
+/// The state of a handle.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) enum HandleState {
     #[default]
@@ -108,7 +106,7 @@ pub(crate) enum HandleState {
     Chosen,
     /// A plan releases it.
     Leaving,
-    /// The driver refused to undo a plan: held for good, and of no use.
+    /// The driver refused to undo a plan: held for good, and unusable.
     Lost,
 }
 
@@ -120,11 +118,11 @@ pub struct Handle {
     pub(crate) active: MappingLink,
     /// Head of its mappings.
     pub(crate) first: MappingLink,
-    /// The chunk it lies idle in, as the last search saw it.
+    /// The chunk in which it lies idle, as the last search saw it.
     pub(crate) source: u32,
     /// Next in the list of idle handles, or of vacant records.
     pub(crate) chain: HandleLink,
-    /// Blocks that pin it.
+    /// Number of pins.
     pub(crate) pins: u32,
     /// The search that saw it idle.
     pub(crate) mark: u32,
@@ -166,7 +164,7 @@ impl Sink for Handle {
     }
 }
 
-/// What a mapping is at the moment.
+/// The state of a mapping.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) enum MappingState {
     #[default]
@@ -177,18 +175,18 @@ pub(crate) enum MappingState {
     Mapped,
     /// The place where its handle is used.
     Active,
-    /// Known to the driver, and the handle is used elsewhere.
+    /// Known to the driver, while the handle is used elsewhere.
     Cached,
     /// A plan reuses it.
     Reused,
     /// A plan unmaps it.
     Leaving,
-    /// The driver refused to unmap it: the addresses are of no use.
+    /// The driver refused to unmap it: the addresses are unusable.
     Lost,
 }
 
 impl MappingState {
-    /// Whether the driver has the mapping and nothing takes its place.
+    /// Returns whether the driver has the mapping and nothing takes its place.
     pub(super) const fn stands(self) -> bool {
         !matches!(self, Self::Vacant | Self::Planned | Self::Leaving)
     }
@@ -204,8 +202,8 @@ pub struct Mapping {
     pub(crate) sibling: MappingLink,
     /// Next in a plan, or of the vacant records.
     pub(crate) chain: MappingLink,
-    /// The last work that uses the memory through it, by stream and event, once the handle has left it or
-    /// a plan takes it away; 0 if none does.
+    /// The last work that uses the memory through it, by stream and event, once the handle has moved away or a plan
+    /// takes it; 0 if there is none.
     event: u64,
     stream: StreamId,
     pub(crate) state: MappingState,
@@ -223,7 +221,7 @@ impl Mapping {
         state: MappingState::Vacant,
     };
 
-    /// What the work behind the mapping must pass; event 0 is passed always.
+    /// Returns the point that work behind the mapping must pass; event 0 has always passed.
     pub(crate) const fn point(&self) -> StreamPoint {
         StreamPoint {
             stream: self.stream,
@@ -261,10 +259,9 @@ impl Sink for Mapping {
 const _: () = assert!(size_of::<Mapping>() <= 32 && size_of::<Handle>() <= 40);
 const _: () = assert!(size_of::<PageEntry>() == 4);
 
-/// The tables a paged allocator is lent: one entry for each page of addresses it may use, one
-/// handle for each page of memory it may hold at most (fewer if it is known to hold larger
-/// pieces), and mappings for handles and their cached places, four times as many being usual.
-/// One record of handles and of mappings is kept back.
+/// The tables lent to a paged allocator: one entry for each page of addresses it may use, one handle for each page of
+/// memory it may hold (fewer if it is known to hold larger pieces), and mappings for handles and their cached places,
+/// usually four times as many. One record of handles and one of mappings is reserved.
 #[derive(Debug)]
 pub struct PageTables<'t> {
     /// Pages of addresses.
@@ -275,7 +272,7 @@ pub struct PageTables<'t> {
     pub mappings: &'t mut [Mapping],
 }
 
-/// The tables.
+/// The tables in use.
 pub(crate) struct Pages<'t> {
     entries: &'t mut [PageEntry],
     pub(super) handles: Slab<'t, Handle>,
@@ -305,7 +302,7 @@ impl<'t> Pages<'t> {
         }
     }
 
-    /// Pages of addresses there are.
+    /// Returns the number of pages of addresses.
     pub(crate) fn entries(&self) -> u32 {
         // The constructor checked that the length fits.
         self.entries.len() as u32
@@ -327,19 +324,19 @@ impl<'t> Pages<'t> {
         self.mappings.at_mut(link)
     }
 
-    /// The mapping the driver has at a page.
+    /// Returns the mapping that the driver has at a page.
     pub(crate) fn at(&self, page: u32) -> MappingLink {
         let entry = self.entries.get(page as usize);
         entry.map_or(MappingLink::NIL, |entry| entry.0)
     }
 
-    /// First page behind a mapping.
+    /// Returns the first page behind a mapping.
     pub(crate) fn end(&self, link: MappingLink) -> u32 {
         let mapping = self.mapping(link);
         mapping.page + self.handle(mapping.handle).pages
     }
 
-    /// A record for a handle that a plan will create.
+    /// Adds a record for a handle that a plan will create.
     pub(crate) fn add_handle(&mut self, pages: u32) -> Option<HandleLink> {
         self.handles.insert(Handle {
             pages,
@@ -348,7 +345,7 @@ impl<'t> Pages<'t> {
         })
     }
 
-    /// A record for a place that a plan will map; its pages show it from now on.
+    /// Adds a record for a place that a plan will map, and enters it at its pages.
     pub(crate) fn add_mapping(&mut self, handle: HandleLink, page: u32) -> Option<MappingLink> {
         let link = self.mappings.insert(Mapping {
             page,
@@ -362,7 +359,7 @@ impl<'t> Pages<'t> {
         Some(link)
     }
 
-    /// The pages of a mapping show it.
+    /// Enters a mapping at its pages.
     pub(crate) fn show(&mut self, link: MappingLink) {
         self.pages_of(link).fill(PageEntry(link));
     }
@@ -372,14 +369,14 @@ impl<'t> Pages<'t> {
         self.entries.get_mut(range).unwrap_or_default()
     }
 
-    /// The first of some pages at which something is mapped, or the page behind them.
+    /// Returns the first page from `page` on with a mapping, or `behind`.
     pub(crate) fn next_mapped(&self, page: u32, behind: u32) -> u32 {
         let entries = self.entries.get(page as usize..behind as usize);
         let found = entries.and_then(|entries| entries.iter().position(|entry| entry.0.is_some()));
         found.map_or(behind, |found| page + found as u32)
     }
 
-    /// Whether there is memory at a page, and no plan takes it away.
+    /// Returns whether there is memory at a page, and no plan takes it away.
     pub(crate) fn is_backed(&self, page: u32) -> bool {
         let link = self.at(page);
         let mapping = self.mapping(link);
@@ -388,7 +385,7 @@ impl<'t> Pages<'t> {
             && self.handle(mapping.handle).state == HandleState::Live
     }
 
-    /// The first of some pages without memory, or the page behind them.
+    /// Returns the first page from `from` on without memory, or `behind`.
     pub(crate) fn next_gap_from(&self, from: u32, behind: u32) -> u32 {
         let mut page = from;
         while page < behind && self.is_backed(page) {
@@ -397,13 +394,13 @@ impl<'t> Pages<'t> {
         page.min(behind)
     }
 
-    /// Whether memory stands behind all pages, of so many granules each, that these granules touch.
+    /// Returns whether all pages, of `page` granules each, that the granules from `start` to `end` touch have memory.
     pub(crate) fn is_backed_between(&self, start: u32, end: u32, page: u32) -> bool {
         let behind = end.div_ceil(page);
         self.next_gap_from(start / page, behind) == behind
     }
 
-    /// Forgets a mapping; the pages that show it are empty from now on.
+    /// Removes a mapping and the entries of its pages.
     pub(crate) fn remove_mapping(&mut self, link: MappingLink) {
         let Mapping {
             handle, sibling, ..
@@ -428,7 +425,7 @@ impl<'t> Pages<'t> {
         self.mappings.remove(link);
     }
 
-    /// Forgets a handle that has no mapping any more.
+    /// Removes a handle that has no mapping any more.
     pub(crate) fn remove_handle(&mut self, link: HandleLink) {
         self.handles.remove(link);
     }

@@ -1,7 +1,7 @@
 //! [`PoolAllocator`]: the pool behind a lock, driven over a sub-allocator.
 //!
-//! The lock is held for bookkeeping only. A buffer that is to go back has left the pool's lists before
-//! the lock is let go, so nobody can be given it while the sub-allocator takes it.
+//! The lock is held for bookkeeping only. A buffer to release has left the pool's lists before the lock is released,
+//! so no request can get it while the sub-allocator takes it.
 
 use super::{LeavingTicket, MissTicket, Pool, PoolCounters, PoolReport, PoolStep};
 use crate::block::{Block, BlockAllocator, Grant, Request};
@@ -12,10 +12,10 @@ use crate::sub_allocator::SubAllocator;
 use crate::sync::{Locked, Spin, Wait};
 use crate::units::AddrRange;
 
-/// A pool over `S`, shared by reference; `W` says how threads wait for its lock.
+/// A pool over `S`, shared by reference; `W` is how threads wait for its lock.
 ///
-/// Dropping it gives nothing back to the source, because blocks may still be in use:
-/// [`close`](Self::close) gives back what is idle and says what is out.
+/// Dropping it releases nothing to the source, because blocks may still be in use: [`close`](Self::close) releases
+/// idle buffers and reports those in use.
 ///
 /// ```
 /// use larder_core::pool::{Pool, PoolAllocator, PoolConfig};
@@ -36,14 +36,14 @@ pub struct PoolAllocator<S, W: Wait = Spin> {
 }
 
 impl<S: SubAllocator> PoolAllocator<S> {
-    /// Drives `pool` over `source`; threads spin for the lock.
+    /// Creates an allocator over `pool` and `source`; threads spin for the lock.
     pub fn new(pool: Pool, source: S) -> Self {
         Self::with_wait(pool, source)
     }
 }
 
 impl<S: SubAllocator, W: Wait> PoolAllocator<S, W> {
-    /// Drives `pool` over `source`; threads wait for the lock as `W` says. In a process a thread
+    /// Creates an allocator over `pool` and `source`; `W` is how threads wait for the lock. In a process a thread
     /// that holds the lock may be preempted, so `W` should yield there.
     pub fn with_wait(pool: Pool, source: S) -> Self {
         Self {
@@ -52,13 +52,13 @@ impl<S: SubAllocator, W: Wait> PoolAllocator<S, W> {
         }
     }
 
-    /// Takes the allocator apart. What is held from the source stays out.
+    /// Converts the allocator to its parts. Memory held from the source stays held.
     pub fn into_parts(self) -> (Pool, S) {
         (self.pool.into_inner(), self.source)
     }
 
-    /// Gives back what is idle and ends. Nothing is given back under a live block: the report says how
-    /// many buffers stay out, and how many the sub-allocator did not take back.
+    /// Releases idle buffers and ends. Buffers with live blocks stay: the report has their number, and that of the
+    /// buffers that the sub-allocator did not take back.
     #[must_use = "buffers may still be out"]
     pub fn close(self) -> (PoolReport, S) {
         self.trim();
@@ -66,34 +66,33 @@ impl<S: SubAllocator, W: Wait> PoolAllocator<S, W> {
         (pool.report(), source)
     }
 
-    /// The sub-allocator.
+    /// Returns the sub-allocator.
     pub const fn source(&self) -> &S {
         &self.source
     }
 
-    /// Runs `f` with the pool under the lock. `f` must not use this allocator; what it lets go goes
-    /// back with the next free or [`trim`](Self::trim).
+    /// Runs `f` on the pool under the lock. `f` must not use this allocator; buffers that it lets go are released by
+    /// the next free or [`trim`](Self::trim).
     pub fn with<R>(&self, f: impl FnOnce(&mut Pool) -> R) -> R {
         self.pool.with(f)
     }
 
-    /// What the pool is called.
+    /// Returns the pool's name.
     pub fn name(&self) -> &'static str {
         self.pool.with(|pool| pool.name())
     }
 
-    /// TensorFlow's counters.
+    /// Returns TensorFlow's counters.
     pub fn counters(&self) -> PoolCounters {
         self.pool.with(|pool| pool.counters())
     }
 
-    /// What is held now.
+    /// Returns the present contents.
     pub fn report(&self) -> PoolReport {
         self.pool.with(|pool| pool.report())
     }
 
-    /// Sets both limits and gives back what stands above them; see [`Pool::set_limits`]. Returns the
-    /// bytes.
+    /// Sets both limits and releases the buffers above them; see [`Pool::set_limits`]. Returns the bytes.
     ///
     /// # Errors
     /// [`ConfigError::PoolLimit`] if a limit of 0 should rise; nothing has changed then.
@@ -102,25 +101,25 @@ impl<S: SubAllocator, W: Wait> PoolAllocator<S, W> {
         Ok(self.drain())
     }
 
-    /// Ends a step and gives back what was idle too long; see [`Pool::end_step`]. Returns the bytes.
+    /// Ends a step and releases buffers that were idle too long; see [`Pool::end_step`]. Returns the bytes.
     pub fn end_step(&self) -> u64 {
         self.pool.with(Pool::end_step);
         self.drain()
     }
 
-    /// Gives back all that is idle. Returns the bytes.
+    /// Releases all idle buffers. Returns the bytes.
     pub fn trim(&self) -> u64 {
         self.pool.with(Pool::trim);
         self.drain()
     }
 
-    /// Gives back all that is idle and begins the counters anew. Returns the bytes.
+    /// Releases all idle buffers and resets the counters. Returns the bytes.
     pub fn clear(&self) -> u64 {
         self.pool.with(Pool::clear);
         self.drain()
     }
 
-    /// Gives back what is to leave, whoever let it go. Returns the bytes taken.
+    /// Releases all leaving buffers, of other threads too. Returns the bytes taken.
     fn drain(&self) -> u64 {
         let mut bytes = 0;
         let mut next = self.pool.with(Pool::take_leaving);
@@ -132,7 +131,7 @@ impl<S: SubAllocator, W: Wait> PoolAllocator<S, W> {
         bytes
     }
 
-    /// One buffer: the bytes taken, and the next.
+    /// Releases one buffer. Returns the bytes taken, and the next ticket.
     fn give_back(&self, ticket: LeavingTicket) -> (u64, Option<LeavingTicket>) {
         let taken = self.source.release(ticket.range()).is_ok();
         self.pool.with(|pool| {
@@ -146,8 +145,8 @@ impl<S: SubAllocator, W: Wait> PoolAllocator<S, W> {
         })
     }
 
-    /// The pool's answer. Where its table is full, one idle buffer after another goes back until one
-    /// was taken, and then, once, all that were not.
+    /// Returns the pool's answer. If its table is full, releases one idle buffer after another until one was taken,
+    /// and then, once, all stuck ones.
     fn step(&self, request: &Request) -> Result<PoolStep, AllocError> {
         let mut offered = false;
         loop {
@@ -183,7 +182,7 @@ impl<S: SubAllocator, W: Wait> PoolAllocator<S, W> {
         match self.pool.with(|pool| pool.commit(ticket, range)) {
             Ok(grant) => Ok(grant),
             Err(rejected) => {
-                // One that is not taken back is the sub-allocator's loss: it was told.
+                // If the sub-allocator refuses the range, the loss is its own.
                 self.source.release(rejected.value).ok();
                 Err(rejected.error)
             }
@@ -192,9 +191,9 @@ impl<S: SubAllocator, W: Wait> PoolAllocator<S, W> {
 }
 
 impl<S: SubAllocator, W: Wait> BlockAllocator for PoolAllocator<S, W> {
-    /// O(1) expected where a buffer of the size is kept. Otherwise one call of the sub-allocator, and
-    /// before failing for want of memory one for each kept buffer and another; for want of a record, one for each idle buffer, the oldest first,
-    /// until one is taken.
+    /// O(1) expected if a buffer of the size is cached. Otherwise one call of the sub-allocator. Before failing for
+    /// lack of memory, one for each cached buffer and another; for lack of a record, one for each idle buffer, the
+    /// oldest first, until one is taken.
     fn alloc(&self, request: &Request) -> Result<Grant, AllocError> {
         match self.step(request)? {
             PoolStep::Ready(grant) => Ok(grant),
@@ -202,9 +201,9 @@ impl<S: SubAllocator, W: Wait> BlockAllocator for PoolAllocator<S, W> {
         }
     }
 
-    /// Keeps the buffer; evicts without the lock, one call of the sub-allocator for each buffer that stands above
-    /// the limits then: one large buffer may evict many small ones. With a point always refused: a pool has no streams, see
-    /// [`Pool::free_after`].
+    /// Caches the buffer; evicts without the lock, by one call of the sub-allocator for each buffer that exceeds the
+    /// limits then: one large buffer may evict many small ones. Always refused with a point: a pool has no streams,
+    /// see [`Pool::free_after`].
     fn free_at(&self, block: Block, point: Option<StreamPoint>) -> Result<(), Rejected<FreeError>> {
         let mut next = self.pool.with(|pool| {
             match point {

@@ -1,47 +1,47 @@
-//! The records of a pool's buffers, and the lists they stand in.
+//! The records of a pool's buffers, and their lists.
 
 use crate::table::fixed_vec::FixedVec;
 use crate::table::list::Linked;
 use crate::table::slab::{Record, Sink, SlabOver};
 
-/// What a buffer is doing.
+/// The state of a buffer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum BufferState {
-    /// The record is no buffer.
+    /// The record has no buffer.
     Vacant,
-    /// The sub-allocator is being asked for it.
+    /// The sub-allocator is asked for it.
     Growing,
-    /// The caller has a block of it.
+    /// A caller has a block of it.
     Out,
-    /// Kept, and counted against the limits.
+    /// Cached, and counted against the limits.
     Idle,
-    /// Kept because the sub-allocator did not take it back.
+    /// Cached because the sub-allocator did not take it back.
     Stuck,
-    /// To go back, and nobody is at it.
+    /// To be released, by no thread yet.
     Leaving,
-    /// The sub-allocator is being asked to take it.
+    /// The sub-allocator is asked to take it.
     Going,
 }
 
 /// The buffers of a pool.
 pub(super) type Buffers = SlabOver<FixedVec<Buffer>>;
 
-/// What a pool knows of one buffer. 72 bytes.
+/// The record of one buffer. 72 bytes.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Buffer {
     /// First address held from the sub-allocator.
     pub(super) start: u64,
     /// Bytes held there.
     pub(super) held_bytes: u64,
-    /// Bytes asked for: the size by which the buffer is found.
+    /// Bytes requested from the sub-allocator: the size by which the buffer is found.
     pub(super) bytes: u64,
-    /// The block's first address, while it is out.
+    /// First address of the block, while one is out.
     pub(super) block: u64,
     /// Bytes requested for the block.
     pub(super) requested_bytes: u64,
     /// Number of the allocation.
     pub(super) id: u64,
-    /// The next older and the next newer one, of its state and of its size.
+    /// The next older and the next newer buffer, of its state and of its size.
     pub(super) links: [[u32; 2]; 2],
     /// The step in which it became idle.
     pub(super) step: u32,
@@ -51,7 +51,7 @@ pub(super) struct Buffer {
 static_assertions::const_assert_eq!(size_of::<Buffer>(), 72);
 
 impl Buffer {
-    /// A record that is no buffer.
+    /// A record without a buffer.
     pub(super) const VACANT: Self = Self {
         start: 0,
         held_bytes: 0,
@@ -64,13 +64,13 @@ impl Buffer {
         state: BufferState::Vacant,
     };
 
-    /// Granted bytes of its block: all behind the block's start.
+    /// Returns the granted bytes of its block: all from the block's start.
     pub(super) const fn granted_bytes(&self) -> u64 {
         self.bytes - (self.block - self.start)
     }
 }
 
-/// What a link outside the table reads.
+/// The record read for a link outside the table.
 static NO_BUFFER: Buffer = Buffer::VACANT;
 
 impl Record for Buffer {
@@ -93,7 +93,7 @@ impl Sink for Buffer {
     }
 }
 
-/// The list of its state, and the list of its size: which of its links they use.
+/// The list of its state and the list of its size, by the links they use.
 pub(super) struct Links<const LIST: usize>;
 pub(super) type OfState = Links<0>;
 pub(super) type OfSize = Links<1>;

@@ -4,16 +4,16 @@ use super::Pool;
 use super::buffer::{Buffer, BufferState, OfSize, OfState};
 use crate::table::list::{Linked, Queue};
 
-/// An invariant that does not hold is a defect of this crate.
+/// Returns `words` as the error unless `fact` holds; a violation is a defect of this crate.
 fn holds(fact: bool, words: &'static str) -> Result<(), &'static str> {
     if fact { Ok(()) } else { Err(words) }
 }
 
 impl Pool {
-    /// Walks POOL1 to POOL6. O(records), and for each kept buffer its size: for small tables.
+    /// Walks POOL1 to POOL6. O(records), and for each cached buffer its size: for small tables.
     ///
     /// # Errors
-    /// Names the first that does not hold.
+    /// The first broken invariant.
     pub fn check_invariants(&self) -> Result<(), &'static str> {
         let lists = [
             (self.idle, BufferState::Idle),

@@ -8,35 +8,32 @@ use crate::units::{Align, Granule, round_up};
 /// All policies of one pool.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct PoolConfig {
-    /// What the pool is called in messages.
+    /// The pool's name in messages.
     pub name: &'static str,
-    /// Most idle buffers to begin with. 0 passes everything through: nothing is kept or counted.
+    /// Most idle buffers at first. With 0 no buffer is cached or counted.
     pub limit_buffers: u32,
     /// Most bytes of idle buffers.
     pub limit_bytes: u64,
-    /// The limit of idle buffers rises by itself, to this at most; not at all if it is no more than
+    /// The highest value to which the limit of idle buffers rises by itself; it does not rise if this is no more than
     /// [`limit_buffers`](Self::limit_buffers), which must be above 0 unless this is 0.
     ///
-    /// When a buffer was evicted for the limit and later its size is missed, the limit rises by one:
-    /// one idle buffer more would have served it (the ghost lists of ARC, Megiddo and Modha 2003).
-    /// The last 32 evicted sizes are remembered, each with how many buffers went.
+    /// When a buffer was evicted for the limit and its size is missed later, the limit rises by one: one more idle
+    /// buffer would have served it (the ghost lists of ARC, Megiddo and Modha 2003). The last 32 evicted sizes are
+    /// remembered, each with the number of evicted buffers.
     pub max_buffers: u32,
-    /// If set, what has been idle for so many calls of
-    /// [`Pool::end_step`](super::Pool::end_step) goes back, and a limit that rose comes down by as
-    /// much.
+    /// If set, buffers that were idle for this many calls of [`Pool::end_step`](super::Pool::end_step) are released,
+    /// and a limit that rose comes down by their number.
     pub age_steps: Option<NonZeroU32>,
-    /// Each buffer starts at a multiple of this; a request aligned up to it costs nothing, one above it
-    /// the difference.
+    /// Alignment of each buffer; a request aligned up to it costs nothing, one above it the difference.
     pub align: Align,
-    /// A pool gives a buffer again to a request of its size only, so sizes are rounded up to
-    /// `1 << steps_log2` sizes a doubling, which adds less than `1 / (1 << steps_log2)` of the size.
-    /// Sizes that have no finer steps stay. Coarser sizes hit more often and waste more of each
-    /// buffer. 31 at most.
+    /// A buffer serves requests of its size only, so sizes are rounded up to `1 << steps_log2` sizes a doubling,
+    /// which adds less than `1 / (1 << steps_log2)` of the size. Sizes that have no finer steps stay. Coarser sizes
+    /// hit more often and waste more of each buffer. At most 31.
     pub steps_log2: u8,
 }
 
 impl PoolConfig {
-    /// The default with limits: of the buffers to begin with, and of the bytes.
+    /// Creates the default with limits: of the buffers at first, and of the bytes.
     pub const fn new(limit_buffers: u32, limit_bytes: u64) -> Self {
         Self {
             name: "pool",
@@ -49,10 +46,10 @@ impl PoolConfig {
         }
     }
 
-    /// How many steps a buffer may be idle by default.
+    /// Default number of steps that a buffer may be idle.
     pub const DEFAULT_AGE_STEPS: u32 = 16;
 
-    /// A limit that should rise must be above 0.
+    /// Checks that a limit that should rise is above 0.
     pub(super) const fn validate(&self, limit_buffers: u32) -> Result<(), ConfigError> {
         if limit_buffers == 0 && self.max_buffers > 0 {
             return Err(ConfigError::PoolLimit);
@@ -60,8 +57,8 @@ impl PoolConfig {
         Ok(())
     }
 
-    /// Bytes of the buffer that serves a block of `bytes` at a multiple of `align`; `None` if 64 bits
-    /// do not count them. O(1).
+    /// Returns the bytes of the buffer that serves a block of `bytes` at a multiple of `align`, or `None` if 64 bits
+    /// cannot count them. O(1).
     ///
     /// ```
     /// use larder_core::{Align, pool::PoolConfig};
@@ -80,9 +77,9 @@ impl PoolConfig {
         }
     }
 
-    /// The smallest of the sizes told apart that holds `bytes`. 0 stays 0.
+    /// Returns the smallest size class that holds `bytes`. 0 stays 0.
     const fn size_class(&self, bytes: u64) -> Option<u64> {
-        // A power of two is its own class, so the doubling is that of the byte before.
+        // A power of two is its own class, so the doubling is that of the number below.
         let doubling = match bytes.saturating_sub(1).checked_ilog2() {
             Some(doubling) => doubling,
             None => 0,
@@ -100,7 +97,7 @@ impl PoolConfig {
 }
 
 impl Default for PoolConfig {
-    /// 64 idle buffers to begin with, of 1 GiB at most.
+    /// Creates the default: at first 64 idle buffers, of at most 1 GiB.
     fn default() -> Self {
         Self::new(64, 1 << 30)
     }

@@ -1,10 +1,10 @@
-//! Sizes that were evicted lately, and how many buffers of each: what the limit cost.
+//! Sizes that were evicted lately, and how many buffers of each: the cost of the limit.
 //!
-//! Looked at on evictions and misses only, which call the sub-allocator anyway.
+//! Read on evictions and misses only, which call the sub-allocator anyway.
 
 use heapless::Vec;
 
-/// Sizes remembered. A program that evicts more sizes at once forgets the one it evicted least lately.
+/// Sizes remembered. A program that evicts more sizes loses the one that it evicted least recently.
 const GHOSTS: usize = 32;
 
 #[derive(Clone, Copy, Debug)]
@@ -13,12 +13,12 @@ struct Ghost {
     buffers: u32,
 }
 
-/// The latest last.
+/// Evicted sizes, the latest last.
 #[derive(Clone, Default, Debug)]
 pub(super) struct Ghosts(Vec<Ghost, GHOSTS>);
 
 impl Ghosts {
-    /// A buffer of this size was evicted. O(32).
+    /// Remembers an evicted buffer's size. O(32).
     pub(super) fn remember(&mut self, bytes: u64) {
         let known = self.0.iter().position(|ghost| ghost.bytes == bytes);
         let buffers = match known {
@@ -28,11 +28,11 @@ impl Ghosts {
         if self.0.is_full() {
             self.0.remove(0);
         }
-        // There is room now.
+        // The line above made room.
         self.0.push(Ghost { bytes, buffers }).ok();
     }
 
-    /// A buffer of this size was missed: whether one was evicted and not missed yet. O(32).
+    /// Takes off one evicted buffer of a missed size. Returns whether there was one. O(32).
     pub(super) fn take(&mut self, bytes: u64) -> bool {
         let Some(place) = self.0.iter().position(|ghost| ghost.bytes == bytes) else {
             return false;

@@ -1,4 +1,4 @@
-//! What is kept, what goes, and how the limits move.
+//! Buffers that are cached or released, and the movement of the limits.
 
 use super::Pool;
 use super::buffer::{BufferState, OfState};
@@ -6,13 +6,13 @@ use super::report::PoolCounters;
 use crate::error::ConfigError;
 
 impl Pool {
-    /// Whether anything is kept and counted.
+    /// Returns whether buffers are cached and counted.
     pub(super) const fn keeps(&self) -> bool {
         self.limit_buffers > 0
     }
 
-    /// Sets both limits; what is above them is to [leave](Self::take_leaving), the oldest first, and
-    /// counts as no eviction. A limit that rose by itself begins anew here.
+    /// Sets both limits; buffers above them [leave](Self::take_leaving), the oldest first, and are not counted as
+    /// evictions. A limit that rose by itself starts again from here.
     ///
     /// # Errors
     /// [`ConfigError::PoolLimit`] if a limit of 0 should rise; nothing has changed then.
@@ -27,9 +27,9 @@ impl Pool {
         Ok(())
     }
 
-    /// A step of the program has ended. With [`age_steps`](super::PoolConfig::age_steps) what was idle
-    /// that long is to [leave](Self::take_leaving), and a limit that rose comes down by as many, to
-    /// where it began at least. Stuck buffers are offered again. O(what leaves).
+    /// Ends a step of the program. With [`age_steps`](super::PoolConfig::age_steps), buffers idle for that many steps
+    /// [leave](Self::take_leaving), and a limit that rose comes down by their number, at most to its start. Stuck
+    /// buffers are offered again. O(leaving buffers).
     pub fn end_step(&mut self) {
         self.step = self.step.wrapping_add(1);
         self.offer_stuck();
@@ -48,8 +48,8 @@ impl Pool {
         }
     }
 
-    /// All that is kept is to [leave](Self::take_leaving); no counter moves. O(what is kept). Whether
-    /// anything is to leave, now or already.
+    /// Lets all cached buffers [leave](Self::take_leaving); no counter changes. Returns whether any buffer is leaving
+    /// now. O(cached buffers).
     pub fn trim(&mut self) -> bool {
         self.offer_stuck();
         while self.idle.count > 0 {
@@ -58,16 +58,15 @@ impl Pool {
         self.leaving.count > 0
     }
 
-    /// Lets all that is kept [leave](Self::take_leaving), and sets the counters to 0. The limit stays as
-    /// far as it rose.
+    /// Lets all cached buffers [leave](Self::take_leaving), and sets the counters to 0. A limit that rose stays.
     pub fn clear(&mut self) {
         self.trim();
         self.counters = PoolCounters::default();
         self.ghosts.forget();
     }
 
-    /// Lets the oldest idle buffer go, so that its record is there for another; whether there was one.
-    /// For an allocation that found the table full.
+    /// Lets the oldest idle buffer leave, to free its record. Returns whether there was one. For an allocation that
+    /// found the table full.
     pub fn make_room(&mut self) -> bool {
         let any = self.idle.count > 0;
         if any {
@@ -76,14 +75,14 @@ impl Pool {
         any
     }
 
-    /// A block came back.
+    /// Caches or evicts the buffer of a freed block.
     pub(super) fn kept_or_evicted(&mut self, link: u32) {
         if !self.keeps() {
             return self.leave(link);
         }
         self.counters.put += 1;
         if self.buffers.at(link).held_bytes > self.config.limit_bytes {
-            // It would push all others out and then go itself.
+            // It would evict all others and then leave itself.
             self.counters.evicted += 1;
             return self.leave(link);
         }
@@ -98,7 +97,7 @@ impl Pool {
     }
 
     fn evict_oldest(&mut self) {
-        // Had the bytes been the reason, more buffers would not help.
+        // If the bytes are the reason, more buffers would not help.
         let for_buffers = self.idle.count > self.limit_buffers;
         let bytes = self.buffers.at(self.idle.oldest).bytes;
         self.let_oldest_go();
@@ -108,16 +107,16 @@ impl Pool {
         self.counters.evicted += 1;
     }
 
-    /// No buffer of this size was kept.
+    /// Notes that no buffer of this size was cached.
     pub(super) fn missed(&mut self, bytes: u64) {
-        // The limit can stand above `max_buffers` if it was set there: it stays.
+        // A limit that was set above `max_buffers` stays.
         let max = self.config.max_buffers.min(self.buffers.capacity());
         if self.ghosts.take(bytes) && self.limit_buffers < max {
             self.limit_buffers += 1;
         }
     }
 
-    /// Enters a buffer that stands in no list as kept.
+    /// Caches a buffer that is in no list.
     pub(super) fn keep(&mut self, link: u32, state: BufferState) {
         let record = self.buffers.at_mut(link);
         record.state = state;
@@ -131,7 +130,7 @@ impl Pool {
         self.sizes.insert(&mut self.buffers, link);
     }
 
-    /// Takes a kept buffer out of its list and its size.
+    /// Removes a cached buffer from its list and its size.
     pub(super) fn take_out(&mut self, link: u32) {
         self.sizes.remove(&mut self.buffers, link);
         let record = self.buffers.at(link);
@@ -143,7 +142,7 @@ impl Pool {
         }
     }
 
-    /// Lets a buffer that stands in no list go.
+    /// Lets a buffer leave that is in no list.
     fn leave(&mut self, link: u32) {
         self.buffers.at_mut(link).state = BufferState::Leaving;
         self.leaving.push::<OfState, _>(&mut self.buffers, link);
@@ -155,7 +154,7 @@ impl Pool {
         self.leave(link);
     }
 
-    /// Offers what was refused again; whether there was any. O(stuck buffers).
+    /// Offers stuck buffers again. Returns whether there were any. O(stuck buffers).
     pub(super) fn offer_stuck(&mut self) -> bool {
         let any = self.stuck.count > 0;
         while self.stuck.count > 0 {

@@ -1,35 +1,33 @@
-//! An LRU pool: buffers that were freed are kept and given again to requests of exactly their size.
+//! An LRU pool: freed buffers are cached and serve requests of exactly their size.
 //!
-//! What it is not: it cuts and joins nothing. It suits memory that is dear to get and asked for in
-//! few sizes (pinned memory, registered or shared buffers); for the rest take [`RegionPool`](crate::RegionPool).
-//! It works on numbers: nothing is written into the memory, which may be a device's. The idea and
-//! the counters are those of TensorFlow 1.15's `PoolAllocator`. Its records are on the heap,
-//! reserved when it is made.
+//! It cuts and joins nothing. It suits memory that is expensive to get and requested in few sizes (pinned memory,
+//! registered or shared buffers); for other memory use [`RegionPool`](crate::RegionPool). It works on numbers and
+//! writes nothing into the memory, which may be a device's. The idea and the counters are those of TensorFlow 1.15's
+//! `PoolAllocator`. Its records are on the heap, allocated when it is created.
 //!
-//! [`Pool`] is the algorithm for one thread. It never calls the sub-allocator: a miss is a
-//! [`MissTicket`], what is to go back is a [`LeavingTicket`]. [`PoolAllocator`] shares it behind a
-//! lock and carries out the tickets without the lock.
+//! [`Pool`] is the algorithm for one thread. It never calls the sub-allocator: a miss is a [`MissTicket`], a buffer
+//! to release is a [`LeavingTicket`]. [`PoolAllocator`] shares it behind a lock and carries out the tickets without
+//! the lock.
 //!
-//! # Where a buffer is
+//! # States of a buffer
 //! ```text
 //! miss ─ growing ─► out ──free──► idle ──hit──► out
 //!                    │              │ evicted, aged, trimmed
 //!                    └─ too large ─►┴─► leaving ─ going ─► gone
 //!                                                  └ refused ─► stuck ──hit──► out
 //! ```
-//! A *stuck* buffer serves on, counts against no limit, and is offered again at the next trim,
-//! clear or end of a step, and by a [`PoolAllocator`] whose table is full.
+//! A *stuck* buffer still serves requests, counts against no limit, and is offered again at the next trim, clear or
+//! end of a step, and by a [`PoolAllocator`] whose table is full.
 //!
 //! # Invariants
-//! * POOL1 each record ever used is vacant or one buffer in one state, and each list (idle, stuck,
-//!   leaving) holds exactly the records of its state; the others are counted.
+//! * POOL1 each record ever used is vacant or one buffer in one state, and each list (idle, stuck, leaving) holds
+//!   exactly the records of its state; the other states are counted.
 //! * POOL2 the idle list is in the order in which its buffers were freed.
-//! * POOL3 kept buffers (idle or stuck) and no others stand in the list of their size, and the
-//!   newest of each list in one slot, where its size is found.
+//! * POOL3 cached buffers (idle or stuck) and no others are in the list of their size, and the newest of each list is
+//!   in one slot, where its size is found.
 //! * POOL4 idle buffers and bytes are within both limits whenever no call is under way.
-//! * POOL5 held bytes are those of all buffers but growing ones; growing, live, requested and idle
-//!   bytes are counted.
-//! * POOL6 a block lies in its buffer, and a buffer's size in what is held.
+//! * POOL5 held bytes are those of all buffers but growing ones; growing, live, requested and idle bytes are counted.
+//! * POOL6 a block lies in its buffer, and a buffer's size in the bytes held for it.
 
 mod allocator;
 mod buffer;
@@ -57,7 +55,7 @@ use buffer::{Buffer, BufferState, Buffers, OfState};
 use ghosts::Ghosts;
 use sizes::Sizes;
 
-/// The pool itself, for one thread. See the [module](self).
+/// An LRU pool for one thread. See the [module](self).
 ///
 /// ```
 /// use larder_core::pool::{Pool, PoolConfig, PoolStep};
@@ -84,7 +82,7 @@ pub struct Pool {
     out: u32,
     going: u32,
     idle_bytes: u64,
-    /// Sizes under way: their sum may pass 64 bits before the sub-allocator refuses them.
+    /// Sizes under way: their sum may exceed 64 bits before the sub-allocator refuses them.
     growing_bytes: u128,
     limit_buffers: u32,
     counters: PoolCounters,
@@ -95,11 +93,11 @@ pub struct Pool {
 }
 
 impl Pool {
-    /// A pool with room for so many buffers, out or idle.
+    /// Creates a pool with records for `buffers` buffers, in use or idle.
     ///
     /// # Errors
-    /// [`ConfigError::PoolLimit`] if a limit of 0 should rise, `Table` if there is room for none,
-    /// `Heap` if the heap has no memory for the records.
+    /// [`ConfigError::PoolLimit`] if a limit of 0 should rise, `Table` if there are no records, `Heap` if the heap
+    /// has no memory for the records.
     pub fn new(config: PoolConfig, buffers: usize) -> Result<Self, ConfigError> {
         config.validate(config.limit_buffers)?;
         let buffers = Buffers::with_records(buffers.saturating_add(1))?;
@@ -130,13 +128,12 @@ impl Pool {
         })
     }
 
-    /// Gives a kept buffer of the request's size, or a ticket to get one. O(1) expected. The
-    /// request's stream does not matter: what is kept, no stream uses.
+    /// Allocates a cached buffer of the request's size, or returns a ticket to get one. O(1) expected. The request's
+    /// stream does not matter: no stream uses cached buffers.
     ///
     /// # Errors
-    /// [`AllocError::ZeroSize`], `TooLarge`, and `TableFull` if the table has no record for another
-    /// buffer; nothing has changed then. [`make_room`](Self::make_room) helps where buffers are
-    /// idle.
+    /// [`AllocError::ZeroSize`], `TooLarge`, and `TableFull` if the table has no record for another buffer; nothing
+    /// has changed then. [`make_room`](Self::make_room) helps if buffers are idle.
     pub fn alloc(&mut self, request: &Request) -> Result<PoolStep, AllocError> {
         if request.bytes == 0 {
             return Err(AllocError::ZeroSize);
@@ -180,12 +177,12 @@ impl Pool {
         }))
     }
 
-    /// Makes a buffer of the range that was got for a ticket and gives a block of it. O(1). That no
-    /// other buffer overlaps it is the sub-allocator's promise, which is not checked.
+    /// Makes a buffer of the range for a ticket and returns a block of it. O(1). The sub-allocator promises that no
+    /// other buffer overlaps it, which is not checked.
     ///
     /// # Errors
-    /// Gives the range back if it is too small, does not start at a multiple of the buffers'
-    /// alignment, or the ticket is another pool's.
+    /// Returns the range if it is too small, does not start at a multiple of the buffers' alignment, or the ticket is
+    /// another pool's.
     pub fn commit(
         &mut self,
         ticket: MissTicket,
@@ -223,17 +220,16 @@ impl Pool {
         Ok(self.give(link, &asked))
     }
 
-    /// Takes a ticket back that got nothing; what the allocation answers. O(idle buffers).
+    /// Ends a ticket for which there is no memory. Returns the error of the allocation. O(idle buffers).
     pub fn abort(&mut self, ticket: MissTicket) -> AllocError {
         self.give_up(ticket, Cause::SubAllocator)
     }
 
-    /// Takes memory back, out of use at once, and keeps it for the next request of its size. What
-    /// stands above the limits then is the oldest, and is to [leave](Self::take_leaving). O(1)
-    /// expected, and each eviction.
+    /// Frees a block that is out of use now, and caches its buffer for the next request of its size. The oldest
+    /// buffers that exceed the limits then [leave](Self::take_leaving). O(1) expected, and each eviction.
     ///
     /// # Errors
-    /// Gives the block back if it is not one of this pool's, or freed already.
+    /// Returns the block if it is not one of this pool's, or freed already.
     pub fn free(&mut self, block: Block) -> Result<(), Rejected<FreeError>> {
         let Some(link) = self.known(&block) else {
             return Err(Rejected::new(block, FreeError::Unknown));
@@ -246,8 +242,8 @@ impl Pool {
         Ok(())
     }
 
-    /// A pool has no streams: always refused, and the block comes back. Wait for the work that uses
-    /// it, then [`free`](Self::free) it, or take an allocator that knows streams.
+    /// Always refuses, and returns the block: a pool has no streams. Wait for the work that uses it, then
+    /// [`free`](Self::free) it, or use an allocator with streams.
     ///
     /// # Errors
     /// [`FreeError::NoStreams`], or `Unknown` as [`free`](Self::free).
@@ -259,7 +255,7 @@ impl Pool {
         Err(Rejected::new(block, error))
     }
 
-    /// The next buffer that is to go back, if any. O(1).
+    /// Returns the next leaving buffer, if any. O(1).
     pub fn take_leaving(&mut self) -> Option<LeavingTicket> {
         let link = self.leaving.oldest;
         if link == 0 {
@@ -277,7 +273,7 @@ impl Pool {
         })
     }
 
-    /// The sub-allocator has taken the ticket's buffer. O(1). Returns the bytes.
+    /// Ends the release of a buffer that the sub-allocator has taken. O(1). Returns the bytes.
     pub fn released(&mut self, ticket: LeavingTicket) -> u64 {
         if !self.lets_go(&ticket) {
             return 0;
@@ -288,7 +284,7 @@ impl Pool {
         ticket.range.bytes()
     }
 
-    /// The sub-allocator does not take the ticket's buffer: it serves on. O(1) expected.
+    /// Ends the release of a buffer that the sub-allocator does not take: it serves on. O(1) expected.
     pub fn release_refused(&mut self, ticket: LeavingTicket) {
         if !self.lets_go(&ticket) {
             return;
@@ -297,19 +293,19 @@ impl Pool {
         self.keep(ticket.link, BufferState::Stuck);
     }
 
-    /// Bytes that were requested for the block; `None` if it is not one of this pool's.
+    /// Returns the bytes requested for the block, or `None` if it is not one of this pool's.
     pub fn requested_bytes(&self, block: &Block) -> Option<u64> {
         let link = self.known(block)?;
         Some(self.buffers.at(link).requested_bytes)
     }
 
-    /// The block's number among all allocations, from 1 up.
+    /// Returns the block's number among all allocations, from 1 up.
     pub fn allocation_id(&self, block: &Block) -> Option<u64> {
         let link = self.known(block)?;
         Some(self.buffers.at(link).id)
     }
 
-    /// Restores a block that was taken apart; `None` if no block is out there. O(1).
+    /// Restores a block from its parts. `None` if no such block is out. O(1).
     pub fn block_from_raw(&self, raw: RawBlock) -> Option<Block> {
         let record = self.buffers.at(raw.handle.get());
         let block = Block::new(
@@ -323,12 +319,12 @@ impl Pool {
         self.known(&block).map(|_| block)
     }
 
-    /// Which allocator gave a block; see [`Block::is_of`].
+    /// Returns the id that its blocks carry; see [`Block::is_of`].
     pub fn id(&self) -> AllocatorId {
         AllocatorId(self.buffers.owner())
     }
 
-    /// The record of a block that is out.
+    /// Returns the record of a block that is out.
     fn known(&self, block: &Block) -> Option<u32> {
         let link = block.handle().get();
         let record = self.buffers.at(link);
@@ -339,11 +335,11 @@ impl Pool {
         ours.then_some(link)
     }
 
-    /// Gives a block of a buffer that stands in no list.
+    /// Returns a block of a buffer that is in no list.
     fn give(&mut self, link: u32, request: &Request) -> Grant {
         self.last_id += 1;
         let record = self.buffers.at_mut(link);
-        // Behind the end of the space lies no buffer of this size.
+        // No buffer of this size reaches past the end of the address space.
         let place = round_up(record.start, request.align);
         let addr = Addr::new(place.unwrap_or(record.start));
         record.state = BufferState::Out;
@@ -365,8 +361,8 @@ impl Pool {
         }
     }
 
-    /// Whether a buffer that the ticket may stand for is being got. The owner alone does not tell:
-    /// a former pool over the same table had the same number.
+    /// Returns whether a growing buffer matches the ticket. The owner alone does not decide: a former pool over the
+    /// same table had the same number.
     fn awaits(&self, ticket: &MissTicket) -> bool {
         let record = self.buffers.at(ticket.link);
         ticket.owner == self.buffers.owner()
@@ -375,7 +371,7 @@ impl Pool {
             && record.bytes == ticket.bytes
     }
 
-    /// Whether a buffer that the ticket may stand for is going back.
+    /// Returns whether a leaving buffer matches the ticket.
     fn lets_go(&self, ticket: &LeavingTicket) -> bool {
         let record = self.buffers.at(ticket.link);
         ticket.owner == self.buffers.owner()

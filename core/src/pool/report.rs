@@ -1,4 +1,4 @@
-//! What a pool did and holds, as values.
+//! A pool's counters and contents, as values.
 
 use super::buffer::OfState;
 use super::{MissTicket, Pool, PoolConfig};
@@ -6,25 +6,25 @@ use crate::error::{Cause, OutOfMemory};
 use crate::stats::Stats;
 use crate::table::list::Linked;
 
-/// TensorFlow's four counters, since construction or [`Pool::clear`]. None moves while the limit is 0.
+/// TensorFlow's four counters, since construction or [`Pool::clear`]. None changes while the limit is 0.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[non_exhaustive]
 pub struct PoolCounters {
-    /// Requests that a kept buffer served: hits.
+    /// Requests that a cached buffer served: hits.
     pub from_pool: u64,
     /// Blocks that were freed.
     pub put: u64,
-    /// Requests that no kept buffer served: misses, those the sub-allocator refused included.
+    /// Requests that no cached buffer served: misses, including those that the sub-allocator refused.
     pub allocated: u64,
-    /// Buffers that went back because freed ones stood above a limit.
+    /// Buffers released because freed ones exceeded a limit.
     pub evicted: u64,
 }
 
-/// What a pool holds now.
+/// The present contents of a pool.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[non_exhaustive]
 pub struct PoolReport {
-    /// The limit of idle buffers, as far as it rose.
+    /// The limit of idle buffers, as raised.
     pub limit_buffers: u32,
     /// The limit of idle bytes.
     pub limit_bytes: u64,
@@ -41,24 +41,24 @@ pub struct PoolReport {
 }
 
 impl Pool {
-    /// TensorFlow's counters.
+    /// Returns TensorFlow's counters.
     pub const fn counters(&self) -> PoolCounters {
         self.counters
     }
 
-    /// Counters in the words of all allocators. Live bytes are those of blocks; bytes from a block's
-    /// end to that of its buffer's size belong to it. A pool limits what is idle and not what is
-    /// reserved, so `limit_bytes` is `u64::MAX`.
+    /// Returns the counters that all allocators have. Live bytes are those of blocks; the bytes from a block's end to
+    /// that of its buffer's size belong to it. A pool limits idle and not reserved bytes, so `limit_bytes` is
+    /// `u64::MAX`.
     pub const fn stats(&self) -> Stats {
         self.stats
     }
 
-    /// Starts them anew, as [`Stats::clear`]; TensorFlow's counters and the blocks' numbers go on.
+    /// Resets these, as [`Stats::clear`]; TensorFlow's counters and the blocks' numbers continue.
     pub fn clear_stats(&mut self) {
         self.stats.clear();
     }
 
-    /// What is held now.
+    /// Returns the present contents.
     pub const fn report(&self) -> PoolReport {
         PoolReport {
             limit_buffers: self.limit_buffers,
@@ -71,12 +71,12 @@ impl Pool {
         }
     }
 
-    /// The policies, with the limits as they were last set.
+    /// Returns the policies, with the limits as they were last set.
     pub const fn config(&self) -> &PoolConfig {
         &self.config
     }
 
-    /// What the pool is called.
+    /// Returns the pool's name.
     pub const fn name(&self) -> &'static str {
         self.config.name
     }

@@ -1,8 +1,8 @@
-//! Which sizes a pool keeps: a table of lists.
+//! The sizes of a pool's cached buffers: a table of lists.
 //!
-//! All kept buffers of one size form a [list](crate::table::list), from newest to oldest. A slot holds the
-//! newest of one size, 0 for none, and is found by [probing](crate::table::probe). At most half of the
-//! slots are taken. O(1) expected.
+//! All cached buffers of one size form a [list](crate::table::list), from newest to oldest. A slot holds the newest
+//! of one size, 0 for none, and is found by [probing](crate::table::probe). At most half of the slots are taken. O(1)
+//! expected.
 
 use super::buffer::{Buffers, OfSize};
 use crate::error::ConfigError;
@@ -14,7 +14,7 @@ pub(super) struct Sizes {
 }
 
 impl Sizes {
-    /// An index of so many buffers: two slots each, and one that stays vacant.
+    /// Creates an index of `buffers` buffers: two slots each, and one that stays vacant.
     pub(super) fn new(buffers: u32) -> Result<Self, ConfigError> {
         let slots = (buffers as usize).saturating_mul(2).saturating_add(1);
         Ok(Self {
@@ -26,14 +26,14 @@ impl Sizes {
         &self.slots
     }
 
-    /// The newest buffer of this size: its memory is warm, and the others can age.
+    /// Returns the newest buffer of this size: its memory is warm, and the others can age.
     #[inline]
     pub(super) fn newest(&self, buffers: &Buffers, bytes: u64) -> Option<u32> {
         let place = probe::find(&self.slots, bytes, size_in(buffers)).ok()?;
         self.slots.get(place).copied()
     }
 
-    /// Enters a buffer as the newest of its size.
+    /// Adds a buffer as the newest of its size.
     #[inline]
     pub(super) fn insert(&mut self, buffers: &mut Buffers, link: u32) {
         let bytes = buffers.at(link).bytes;
@@ -44,7 +44,7 @@ impl Sizes {
         }
     }
 
-    /// Takes a buffer out of its size.
+    /// Removes a buffer from its size.
     #[inline]
     pub(super) fn remove(&mut self, buffers: &mut Buffers, link: u32) {
         let Some(newest) = list::unlink::<OfSize, _>(buffers, link) else {
@@ -62,7 +62,7 @@ impl Sizes {
     }
 }
 
-/// The size that a slot stands for.
+/// Returns the size of the buffers in a slot.
 fn size_in(buffers: &Buffers) -> impl Fn(&u32) -> Option<u64> {
     |slot| (*slot != 0).then(|| buffers.at(*slot).bytes)
 }

@@ -1,11 +1,11 @@
-//! What a pool asks of whoever calls the sub-allocator, and its answers.
+//! Calls that a pool asks for, and its answers to requests.
 
 use crate::block::{Grant, Request};
 use crate::sub_allocator::GrowRequest;
 use crate::units::AddrRange;
 
-/// Leave to get one buffer. Goes back with [`Pool::commit`](super::Pool::commit) or [`Pool::abort`](super::Pool::abort); a dropped one keeps
-/// its record from use.
+/// Permission to get one buffer. Returned by [`Pool::commit`](super::Pool::commit) or
+/// [`Pool::abort`](super::Pool::abort); a dropped one loses its record.
 #[derive(Debug)]
 #[must_use = "a dropped ticket loses a record"]
 pub struct MissTicket {
@@ -17,18 +17,19 @@ pub struct MissTicket {
 }
 
 impl MissTicket {
-    /// The buffer's size in bytes, as the pool will find it again.
+    /// Returns the buffer's size in bytes, by which the pool will find it.
     pub const fn bytes(&self) -> u64 {
         self.bytes
     }
 
-    /// What to ask the sub-allocator for: the size in whole multiples of the buffers' alignment.
+    /// Returns the request to the sub-allocator: the size in whole multiples of the buffers' alignment.
     pub const fn request(&self) -> GrowRequest {
         self.request
     }
 }
 
-/// Leave to give one buffer back. Goes back with [`Pool::released`](super::Pool::released) or [`Pool::release_refused`](super::Pool::release_refused).
+/// Permission to release one buffer. Returned by [`Pool::released`](super::Pool::released) or
+/// [`Pool::release_refused`](super::Pool::release_refused).
 #[derive(Debug)]
 #[must_use = "a dropped ticket loses its buffer"]
 pub struct LeavingTicket {
@@ -39,12 +40,12 @@ pub struct LeavingTicket {
 }
 
 impl LeavingTicket {
-    /// The buffer's size in bytes.
+    /// Returns the buffer's size in bytes.
     pub const fn bytes(&self) -> u64 {
         self.bytes
     }
 
-    /// What to give to the sub-allocator.
+    /// Returns the range to pass to the sub-allocator.
     pub const fn range(&self) -> AddrRange {
         self.range
     }
@@ -54,8 +55,8 @@ impl LeavingTicket {
 #[derive(Debug)]
 #[must_use = "holds a block or a ticket"]
 pub enum PoolStep {
-    /// A block of a buffer that was kept.
+    /// A block of a cached buffer.
     Ready(Grant),
-    /// None was kept: get memory, then [`Pool::commit`](super::Pool::commit).
+    /// No buffer was cached: get memory, then [`Pool::commit`](super::Pool::commit).
     Grow(MissTicket),
 }

@@ -1,4 +1,4 @@
-//! The calls that a [`RegionPool`]'s plans ask for, made to a sub-allocator without the pool's lock.
+//! The calls of a [`RegionPool`]'s plans, made to a sub-allocator without the pool's lock.
 
 use super::grow::GrowTicket;
 use super::grow_behind::{Placed, ResizeStep};
@@ -36,7 +36,7 @@ impl<'t, S: SubAllocator> Source<RegionPool<'t>> for S {
     }
 }
 
-/// Asks the sub-allocator for the ticket's memory, and for less as long as that helps.
+/// Requests the ticket's memory from the sub-allocator, and less as long as that helps.
 fn grow<W: Wait>(
     pool: &Locked<RegionPool<'_>, W>,
     source: &impl SubAllocator,
@@ -58,7 +58,7 @@ fn grow<W: Wait>(
     }
 }
 
-/// Changes a block's size in place, asking the sub-allocator once for what is missing behind it.
+/// Resizes a block in place, requesting memory behind it from the sub-allocator at most once.
 fn resize<W: Wait>(
     pool: &Locked<RegionPool<'_>, W>,
     source: &impl SubAllocator,
@@ -85,7 +85,7 @@ fn grow_behind<W: Wait>(
         }
         match pool.with(|pool| pool.retry_smaller(ticket)) {
             Some(smaller) => ticket = smaller,
-            // Others may have freed something meanwhile.
+            // Another thread may have freed memory behind the block since.
             None => return pool.with(|pool| pool.resize(block, *to)),
         }
     };
@@ -98,7 +98,7 @@ fn grow_behind<W: Wait>(
                     pool.resize(block, *to)
                 });
             }
-            // Not taken back, so it is held for others.
+            // Not taken back, so it is held for other requests.
             pool.with(|pool| pool.commit_and_resize(ticket, range, block, to))
         }
     };
@@ -108,15 +108,15 @@ fn grow_behind<W: Wait>(
     committed.result
 }
 
-/// Gives a range back that could not be held. Giving an overlapping one back would take memory from
-/// under live blocks. Any other that is not taken back is the sub-allocator's loss: it was told.
+/// Releases a range that could not be held. An overlapping one stays: releasing it would take memory from under live
+/// blocks. If the sub-allocator refuses any other, the loss is its own.
 fn release_rejected(source: &impl SubAllocator, rejected: Rejected<RegionError, AddrRange>) {
     if rejected.error != RegionError::Overlap {
         source.release(rejected.value).ok();
     }
 }
 
-/// Gives a range to the sub-allocator, or learns that it does not take it. Returns the bytes taken.
+/// Releases the ticket's range to the sub-allocator, or reports its refusal. Returns the bytes taken.
 fn give_back<W: Wait>(
     pool: &Locked<RegionPool<'_>, W>,
     source: &impl SubAllocator,
@@ -131,8 +131,8 @@ fn give_back<W: Wait>(
     0
 }
 
-/// Offers one range towards the bytes that `wanted` says: the bytes taken, or `None` if there was
-/// nothing to offer.
+/// Offers the sub-allocator one range towards the bytes that `wanted` returns. Returns the bytes taken, or `None` if
+/// there was nothing to offer.
 fn release_one<W: Wait>(
     pool: &Locked<RegionPool<'_>, W>,
     source: &impl SubAllocator,
@@ -145,8 +145,8 @@ fn release_one<W: Wait>(
     Some(give_back(pool, source, ticket))
 }
 
-/// Releases all that is free, but no more than was held at the start: others may grow as fast as
-/// this releases. Returns the bytes.
+/// Releases all free memory, but no more than was held at the start: other threads may grow as fast as this releases.
+/// Returns the bytes.
 fn trim<W: Wait>(pool: &Locked<RegionPool<'_>, W>, source: &impl SubAllocator) -> u64 {
     let before = pool.with(|pool| {
         pool.forget_refusals();
@@ -163,16 +163,16 @@ fn trim<W: Wait>(pool: &Locked<RegionPool<'_>, W>, source: &impl SubAllocator) -
 }
 
 impl<S: SubAllocator, W: Wait> Shared<RegionPool<'_>, S, W> {
-    /// Gives the block another size without moving it, as [`BestFit::resize`]; if the block is the last of
-    /// the growing range, or only free memory lies behind it, what is missing is got from the source. One
-    /// sub-allocator call, or two if it refuses the first.
+    /// Resizes the block without moving it, as [`BestFit::resize`] does; if the block is the last of the growing
+    /// range, or only free memory lies behind it, the missing memory comes from the source. One sub-allocator call,
+    /// or two if it refuses the first.
     ///
-    /// The block is the caller's throughout, so no other thread can take it or what it has meanwhile; memory
-    /// behind it may go to whoever is faster.
+    /// The block stays the caller's, so no other thread can take it or its contents; memory behind it goes to the
+    /// thread that is first.
     ///
     /// # Errors
-    /// Gives the block back as it was; see [`ResizeError`]. Memory that the source gave elsewhere goes back
-    /// to it, or is held if it does not take it.
+    /// Returns the block as it was; see [`ResizeError`]. A range from the source that lies elsewhere is released, or
+    /// held if the source does not take it back.
     pub fn resize(
         &self,
         block: Block,
@@ -181,8 +181,8 @@ impl<S: SubAllocator, W: Wait> Shared<RegionPool<'_>, S, W> {
         resize(&self.pool, &self.source, block, &to.into())
     }
 
-    /// Gives everything back that is free in whole regions or units at the end of the range, regions added by
-    /// hand included. Returns the bytes given.
+    /// Releases all free memory in whole regions or in units at the end of the range, regions added by hand included.
+    /// Returns the bytes released.
     pub fn trim(&self) -> u64 {
         trim(&self.pool, &self.source)
     }

@@ -1,27 +1,26 @@
-//! Policies of the BFC, as data.
+//! Policies of a pool of regions, as data.
 //!
-//! A configuration is read at construction, checked once, and never changes. Only the limit can
-//! change later.
+//! A configuration is read and checked once, at construction, and never changes. Only the limit can change later.
 
 use core::num::NonZeroU32;
 
 use crate::error::ConfigError;
 use crate::units::Granule;
 
-/// How memory is asked of the sub-allocator.
+/// Growth: the way memory is requested from the sub-allocator.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Growth {
-    /// One range that grows at its end by what is missing, in units.
+    /// One range that grows at its end, in units, by the memory that is missing.
     ///
-    /// Fragmentation of device memory comes mostly from separate regions; one range has none of
-    /// that. If the sub-allocator answers with a range that is not adjacent, it becomes a region
-    /// of its own; with more than eight regions each growth is at least an eighth of what is held.
+    /// Fragmentation of device memory comes mostly from separate regions; one range has none of that. A range from
+    /// the sub-allocator that is not adjacent becomes a region of its own; with more than eight regions each growth
+    /// is at least an eighth of the held bytes.
     Range {
-        /// Every growth is a multiple of this, e.g. the 2 MiB of a physical page of a device. A
-        /// limit below it allows no growth at all.
+        /// Every growth is a multiple of this, e.g. the 2 MiB of a physical page of a device. A limit below it allows
+        /// no growth.
         unit_bytes: u64,
-        /// If set, grow by at least the held bytes divided by this: fewer sub-allocator calls
-        /// for at most that share of waste.
+        /// If set, grow by at least the held bytes divided by this: fewer sub-allocator calls for at most that share
+        /// of waste.
         ahead_divisor: Option<NonZeroU32>,
     },
     /// No growth: only regions added by hand.
@@ -33,16 +32,16 @@ pub enum Growth {
 pub struct RegionConfig {
     /// Every chunk is a multiple of this many bytes; a power of two.
     pub granule_bytes: u64,
-    /// How memory is asked for.
+    /// Growth policy.
     pub growth: Growth,
-    /// Whether wholly free regions are given back, and one larger asked for, before failing.
+    /// Whether wholly free regions are released, and a larger one requested, before failing.
     pub collect_regions: bool,
     /// Most bytes to hold.
     pub limit_bytes: u64,
 }
 
 impl RegionConfig {
-    /// The default over memory that is there from the start: no growth.
+    /// Creates the default for memory that exists from the start: no growth.
     pub const fn fixed() -> Self {
         Self {
             growth: Growth::Fixed,
@@ -50,7 +49,7 @@ impl RegionConfig {
         }
     }
 
-    /// The default with a limit.
+    /// Creates the default with a limit.
     pub const fn new(limit_bytes: u64) -> Self {
         Self {
             granule_bytes: Granule::DEFAULT.bytes(),
@@ -63,7 +62,7 @@ impl RegionConfig {
         }
     }
 
-    /// Checks every relation and gives the granule.
+    /// Checks every relation and returns the granule.
     pub(crate) const fn validate(&self) -> Result<Granule, ConfigError> {
         let Some(granule) = Granule::new(self.granule_bytes) else {
             return Err(ConfigError::Granule);
@@ -78,7 +77,7 @@ impl RegionConfig {
 }
 
 impl Default for RegionConfig {
-    /// Without a limit.
+    /// Creates the default without a limit.
     fn default() -> Self {
         Self::new(u64::MAX)
     }

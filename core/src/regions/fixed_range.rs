@@ -1,18 +1,18 @@
-//! [`FixedRange`]: a sub-allocator over one given range, handed out from its start.
+//! [`FixedRange`]: a sub-allocator that hands out one given range from its start.
 //!
-//! Serves a static buffer, a device region obtained once, a reserved run of addresses, and
-//! tests. It gives numbers; whether memory lies behind them is the caller's affair.
+//! Serves a static buffer, a device region obtained once, a reserved run of addresses, and tests. It hands out
+//! numbers; the caller provides the memory behind them.
 //!
 //! Invariant RANGE1: `[start, start + used)` is handed out, the rest is not. Only `used` changes; one
-//! compare-and-swap gives `[old, new)` to exactly one caller, and taking back is the reverse, so
-//! only the end of what is out can come back. No memory is published through it, hence the relaxed
-//! orderings: whoever receives a range touches only numbers that the swap itself made its own.
+//! compare-and-swap grants `[old, new)` to exactly one caller, and a release is the reverse, so only the end of the
+//! granted part can come back. No memory is published through it, hence the relaxed orderings: the owner of a range
+//! touches only numbers that the swap itself made its own.
 
 use crate::sub_allocator::{GrowRequest, SubAllocError, SubAllocator};
 use crate::sync::{AtomicU64, Ordering};
 use crate::units::{Addr, AddrRange, round_up};
 
-/// One range, given out in consecutive pieces, each as long as asked.
+/// One range, granted in consecutive pieces of the requested length.
 ///
 /// ```
 /// use larder_core::{Addr, AddrRange, Align, FixedRange, GrowRequest, SubAllocator};
@@ -30,7 +30,7 @@ pub struct FixedRange {
 }
 
 impl FixedRange {
-    /// Manages `range`, all of it still to be given.
+    /// Creates a sub-allocator over `range`, none of it granted.
     #[cfg(not(larder_loom))]
     pub const fn new(range: AddrRange) -> Self {
         Self {
@@ -39,7 +39,7 @@ impl FixedRange {
         }
     }
 
-    /// Manages `range`, all of it still to be given.
+    /// Creates a sub-allocator over `range`, none of it granted.
     #[cfg(larder_loom)]
     pub fn new(range: AddrRange) -> Self {
         Self {
@@ -48,12 +48,12 @@ impl FixedRange {
         }
     }
 
-    /// Bytes handed out and not taken back.
+    /// Returns the bytes granted and not taken back.
     pub fn used_bytes(&self) -> u64 {
         self.used.load(Ordering::Relaxed)
     }
 
-    /// The piece that would be given if `used` bytes were out: its range and the new `used`.
+    /// Returns the next piece if `used` bytes are granted: its range and the new `used`.
     fn piece(&self, used: u64, request: GrowRequest) -> Option<(AddrRange, u64)> {
         let at = self.range.start().get().checked_add(used)?;
         let start = round_up(at, request.align)?;
@@ -78,7 +78,7 @@ impl SubAllocator for FixedRange {
         }
     }
 
-    /// Takes back the end of what is out; anything else is refused.
+    /// Takes back the end of the granted part; anything else is refused.
     fn release(&self, range: AddrRange) -> Result<(), SubAllocError> {
         let base = self.range.start().get();
         if !self.range.contains(range) {

@@ -1,8 +1,8 @@
-//! Growing: how much to ask of the sub-allocator, and taking what it gives.
+//! Growing: how much to request from the sub-allocator, and adding the range that it grants.
 //!
-//! Between the question and the answer no lock is held, so the bytes asked for count against the
-//! limit from the moment a [`GrowTicket`] is given until it is committed or aborted (BFC7). A limit
-//! lowered meanwhile is kept: the commit is then refused and the range goes back.
+//! No lock is held during the request, so the requested bytes count against the limit from the moment a
+//! [`GrowTicket`] is issued until it is committed or aborted (BFC7). A limit lowered in between holds: the commit is
+//! then refused and the range goes back.
 
 use super::RegionPool;
 use super::config::Growth;
@@ -14,10 +14,10 @@ use crate::error::{Cause, RegionError, Rejected};
 use crate::sub_allocator::GrowRequest;
 use crate::units::{Addr, AddrRange, Align, round_down};
 
-/// Leave to ask the sub-allocator for memory; its bytes count against the limit already.
+/// Permission to request memory from the sub-allocator; its bytes count against the limit already.
 ///
-/// Comes back by [`RegionPool::commit`], [`RegionPool::abort`] or [`RegionPool::retry_smaller`]; one that is dropped
-/// keeps its share of the limit for good.
+/// Returned by [`RegionPool::commit`], [`RegionPool::abort`] or [`RegionPool::retry_smaller`]; a dropped ticket keeps
+/// its share of the limit for good.
 #[derive(PartialEq, Eq, Debug)]
 #[must_use = "the ticket's bytes count against the limit until it is committed or aborted"]
 pub struct GrowTicket {
@@ -27,29 +27,29 @@ pub struct GrowTicket {
     at: Option<Addr>,
     /// Whether the request counts on the free end of the newest region.
     with_end: bool,
-    /// Which allocator gave it.
+    /// The allocator that issued it.
     owner: u32,
 }
 
-/// From how many regions on one range is not what the sub-allocator gives: growth then is by a
-/// share of what is held, so that the region table does not fill before the memory does (the
-/// remaining regions multiply what is held by more than 10^12).
+/// The sub-allocator does not extend one range if there are more regions than this: growth then is by a share of the
+/// held bytes, so that the region table does not fill before the memory does (the remaining regions multiply the held
+/// bytes by more than 10^12).
 const SCATTERED_REGIONS: usize = 8;
-/// The share that scattered growth is by: an eighth of what is held.
+/// The divisor of scattered growth: an eighth of the held bytes.
 const SCATTERED_DIVISOR: u64 = 8;
 
-/// Why no ticket can be given.
+/// Why no ticket can be issued.
 pub(super) enum GrowthBar {
     /// The chunk table has no record for another region.
     Table,
     /// No region can be as large as the growth unit makes it.
     TooLarge,
-    /// Memory is the matter.
+    /// Memory is short, or growth is not allowed.
     Memory(Cause),
 }
 
 impl GrowTicket {
-    /// What to ask the sub-allocator for.
+    /// Returns the request to the sub-allocator.
     pub const fn request(&self) -> GrowRequest {
         GrowRequest {
             bytes: self.bytes,
@@ -58,24 +58,24 @@ impl GrowTicket {
         }
     }
 
-    /// Bytes to ask for.
+    /// Returns the bytes to request.
     pub const fn bytes(&self) -> u64 {
         self.bytes
     }
 
-    /// The least that would serve the request behind the ticket.
+    /// Returns the least bytes that would serve the request behind the ticket.
     pub const fn least_bytes(&self) -> u64 {
         self.least_bytes
     }
 }
 
 impl RegionPool<'_> {
-    /// Bytes that may still be asked for, whole granules.
+    /// Returns the bytes that may still be requested, in whole granules.
     pub(super) fn available_bytes(&self) -> u64 {
         self.available_without(0)
     }
 
-    /// Bytes that might still be asked for if `released_bytes` of what is held were given back.
+    /// Returns the bytes that could still be requested if `released_bytes` of the held ones were released.
     pub(super) fn available_without(&self, released_bytes: u64) -> u64 {
         let taken = self
             .chunks
@@ -88,11 +88,10 @@ impl RegionPool<'_> {
         )
     }
 
-    /// Decides how much to ask for so that the request can be served, or why it cannot be.
+    /// Decides how much to request so that the request can be served, or why it cannot be.
     ///
-    /// `with_end`: what is asked for may count on the free end of the newest region. A request
-    /// does so once; if that did not serve, because the range was not adjacent or another thread
-    /// was faster, it asks for its whole size.
+    /// With `with_end` the growth may count on the free end of the newest region. A request does so once; if that did
+    /// not serve, because the range was not adjacent or another thread was faster, it asks for its whole size.
     pub(super) fn plan_growth(
         &mut self,
         need: Need,
@@ -126,7 +125,7 @@ impl RegionPool<'_> {
         })
     }
 
-    /// A ticket whose bytes count from now on.
+    /// Issues a ticket whose bytes count from now on.
     pub(super) fn issue(&mut self, bytes: u64, least_bytes: u64) -> GrowTicket {
         let at = self.growth_address();
         self.chunks.in_flight_bytes += bytes;
@@ -141,8 +140,8 @@ impl RegionPool<'_> {
         }
     }
 
-    /// The least growth that serves a request of which `end_bytes` are there already; `None` if
-    /// no region can be that large.
+    /// Returns the least growth that serves a request of which `end_bytes` exist already, or `None` if no region can
+    /// be that large.
     pub(super) fn least_growth(&self, need: Need, end_bytes: u64) -> Option<u64> {
         let whole = self.chunks.granule.bytes_of(need.size) + self.aligning_bytes(need);
         let missing = whole.saturating_sub(end_bytes).max(1);
@@ -156,13 +155,13 @@ impl RegionPool<'_> {
         (least <= self.chunks.granule.bytes_of(u32::MAX)).then_some(least)
     }
 
-    /// What is asked for when at least `least_bytes` are needed and available.
+    /// Returns the bytes to request when at least `least_bytes` are needed and available.
     pub(super) fn growth_above(&self, least_bytes: u64) -> u64 {
         let max = self
             .available_bytes()
             .min(self.chunks.granule.bytes_of(u32::MAX));
         match self.config.growth {
-            // Ahead by a share of what is held, in units.
+            // Ahead by a share of the held bytes, in units.
             Growth::Range {
                 unit_bytes,
                 ahead_divisor,
@@ -182,13 +181,13 @@ impl RegionPool<'_> {
         }
     }
 
-    /// Worst padding in front of a block in memory whose address is not known yet.
+    /// Returns the worst padding in front of a block in memory whose address is not known yet.
     fn aligning_bytes(&self, need: Need) -> u64 {
         self.chunks.granule.bytes_of(need.align - 1)
     }
 
-    /// Bytes of the free chunk at the end of the growing range, if the request could use it
-    /// together with what is added behind it.
+    /// Returns the bytes of the free chunk at the end of the growing range, if the request could use it together with
+    /// memory added behind it.
     pub(super) fn usable_end_bytes(&self, need: Need, request: &Request) -> u64 {
         let (Growth::Range { .. }, Some(newest)) = (self.config.growth, self.chunks.newest_region)
         else {
@@ -204,7 +203,7 @@ impl RegionPool<'_> {
         if !chunk.is_free() || !usable {
             return 0;
         }
-        // The padding is known here; the request's whole need counts the worst.
+        // The padding is known here; the need of the request counts the worst.
         self.chunks.granule.bytes_of(chunk.size) + self.aligning_bytes(need)
             - self
                 .chunks
@@ -212,7 +211,7 @@ impl RegionPool<'_> {
                 .bytes_of(self.chunks.padding(last, need))
     }
 
-    /// Right behind the newest region and what is in flight to it.
+    /// Returns the address behind the newest region and the growth in flight to it.
     fn growth_address(&self) -> Option<Addr> {
         let Growth::Range { .. } = self.config.growth else {
             return None;
@@ -225,7 +224,7 @@ impl RegionPool<'_> {
             .checked_add(before_this)
     }
 
-    /// The ticket's bytes no longer count, if it is one of ours.
+    /// Stops counting the ticket's bytes, if the ticket is this pool's. Returns whether it is.
     fn retire(&mut self, ticket: &GrowTicket) -> bool {
         let bytes = self.chunks.in_flight_bytes.checked_sub(ticket.bytes);
         let count = self.tickets.checked_sub(1);
@@ -239,12 +238,12 @@ impl RegionPool<'_> {
         true
     }
 
-    /// The sub-allocator gave `range` for the ticket: holds it from now on. O(regions).
+    /// Holds `range`, which the sub-allocator granted for the ticket. O(regions).
     ///
     /// # Errors
-    /// Gives the range back, to be released, if it breaks the sub-allocator's promises (too small,
-    /// misaligned, overlapping), holding it would pass a limit lowered meanwhile, or the ticket is
-    /// another allocator's. The ticket is used up either way.
+    /// Returns the range, to be released, if it breaks the sub-allocator's promises (too small, misaligned,
+    /// overlapping), if holding it would pass a limit lowered since, or if the ticket is another allocator's. The
+    /// ticket is used up either way.
     pub fn commit(
         &mut self,
         ticket: GrowTicket,
@@ -261,14 +260,13 @@ impl RegionPool<'_> {
             .map_err(|error| Rejected::new(range, error))
     }
 
-    /// The sub-allocator refused: the ticket's bytes no longer count against the limit. A ticket
-    /// of another allocator changes nothing.
+    /// Ends a ticket that the sub-allocator refused: its bytes no longer count against the limit. A ticket of another
+    /// allocator changes nothing.
     pub fn abort(&mut self, ticket: GrowTicket) {
         self.retire(&ticket);
     }
 
-    /// The sub-allocator refused: gives a smaller ticket to try, or `None` if that is of no use
-    /// (the ticket is aborted then).
+    /// Ends a ticket that the sub-allocator refused and returns a smaller one to try, or `None` if that is of no use.
     pub fn retry_smaller(&mut self, ticket: GrowTicket) -> Option<GrowTicket> {
         if !self.retire(&ticket) {
             return None;
@@ -282,12 +280,11 @@ impl RegionPool<'_> {
         Some(GrowTicket { bytes, ..ticket })
     }
 
-    /// Holds a range of the caller's from now on; it enlarges the region right in front of it if
-    /// the growth policy is one range. O(regions).
+    /// Adds a range of the caller's; it enlarges the region right in front of it if the growth policy is one range.
+    /// O(regions).
     ///
     /// # Errors
-    /// Gives the range back if it is misaligned, overlaps, is too large, passes the limit, or a
-    /// table is full.
+    /// Returns the range if it is misaligned, overlaps, is too large, passes the limit, or a table is full.
     pub fn add_region(&mut self, range: AddrRange) -> Result<(), Rejected<RegionError, AddrRange>> {
         self.try_add(range, false)
             .map_err(|error| Rejected::new(range, error))
@@ -321,7 +318,7 @@ impl RegionPool<'_> {
         Ok(())
     }
 
-    /// The region right in front of `range`, if it may grow by it.
+    /// Returns the region right in front of `range`, if `range` may enlarge it.
     pub(super) fn region_to_enlarge(&self, range: AddrRange, granules: u32) -> Option<RegionId> {
         let Growth::Range { .. } = self.config.growth else {
             return None;
@@ -334,9 +331,8 @@ impl RegionPool<'_> {
         (countable && last.state() != crate::engine::State::Leaving).then_some(id)
     }
 
-    /// Adds a free chunk at the end of a region. It is joined with what is free there, unless a
-    /// stream still uses that and the memory was not asked for to be used together with it: fresh
-    /// memory is everybody's.
+    /// Adds a free chunk at the end of a region. It joins the free chunk there, unless a stream still uses that and
+    /// the growth did not count on it: fresh memory serves every stream.
     fn enlarge(&mut self, id: RegionId, granules: u32, with_end: bool) -> Result<(), RegionError> {
         let region = *self.chunks.regions.get(id);
         let mut chunk = Chunk::new(region.granules(), granules, id);
@@ -348,7 +344,7 @@ impl RegionPool<'_> {
             .insert(chunk)
             .ok_or(RegionError::TableFull)?;
         self.chunks.set_newest(id);
-        // What was the wilderness is no longer the end; joining makes it the wilderness again.
+        // The wilderness is no longer at the end; joining makes it the wilderness again.
         if self.chunks.wilderness.is_some() {
             let old = core::mem::take(&mut self.chunks.wilderness);
             self.chunks.bins.insert(&mut self.chunks.table, old);
@@ -375,7 +371,7 @@ impl RegionPool<'_> {
     }
 
     fn insert_region(&mut self, base: u64, granules: u32) -> Result<(), RegionError> {
-        // The region's id is known only once it is in the table, so the chunk is entered twice.
+        // The region's id is known only once it is in the table, so the chunk is written twice.
         let link = self
             .chunks
             .table

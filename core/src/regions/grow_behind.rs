@@ -1,6 +1,6 @@
-//! A block that grows over a sub-allocator: if all that lies behind it is free chunks that it may take, up to the end of
-//! the newest region of a growing range, what is missing is asked for, right behind that end, once. A range that lies
-//! elsewhere is of no use to the block and goes back.
+//! A block that grows over a sub-allocator. If only free chunks that it may take lie behind it, up to the end of the
+//! newest region of a growing range, the missing memory is requested right behind that end, once. A range elsewhere
+//! is of no use to the block and goes back.
 
 use super::RegionPool;
 use super::config::Growth;
@@ -11,30 +11,30 @@ use crate::engine::Need;
 use crate::error::{RegionError, Rejected, ResizeError};
 use crate::units::AddrRange;
 
-/// How far a resize over a sub-allocator has come.
+/// The state of a resize over a sub-allocator.
 pub(super) enum ResizeStep {
     Done(Result<Block, Rejected<ResizeError>>),
-    /// The sub-allocator has to be asked.
+    /// Request the ticket's memory from the sub-allocator.
     Grow(GrowTicket, Block),
 }
 
-/// What becomes of a range that was asked for to lie behind a block.
+/// The outcome of a range that was requested to lie behind a block.
 pub(super) enum Placed {
     /// It was committed.
     Committed(Committed),
-    /// It is of no use to the block and is not held; the ticket still counts.
+    /// It is of no use to the block and not held; the ticket still counts.
     Elsewhere(GrowTicket, Block),
 }
 
-/// What a commit did to the block it was meant for.
+/// The effect of a commit on the block it was meant for.
 pub(crate) struct Committed {
     pub(crate) result: Result<Block, Rejected<ResizeError>>,
-    /// The range could not be held.
+    /// The range, if it could not be held.
     pub(crate) rejected: Option<Rejected<RegionError, AddrRange>>,
 }
 
 impl RegionPool<'_> {
-    /// Resizes from the memory held, or says what to ask the sub-allocator for.
+    /// Resizes from held memory, or returns a ticket to request more.
     pub(super) fn resize_or_grow(&mut self, block: Block, to: &Resize) -> ResizeStep {
         let rejected = match self.resize(block, *to) {
             Err(rejected) if rejected.error == ResizeError::NoRoom => rejected,
@@ -47,8 +47,7 @@ impl RegionPool<'_> {
         }
     }
 
-    /// Decides how much to ask for so that the block, for which there is no room now, can have its
-    /// new size.
+    /// Decides how much to request so that the block, for which there is no room now, can have its new size.
     fn plan_growth_behind(
         &mut self,
         block: &Block,
@@ -61,7 +60,7 @@ impl RegionPool<'_> {
         let behind = self.chunks.usable_behind(link, missing, to.stream);
         let grows = matches!(self.config.growth, Growth::Range { .. })
             && self.chunks.newest_region == Some(region);
-        // What is in flight already will lie there, and somebody waits for it.
+        // Growth in flight will lie there, and another request waits for it.
         if !grows || !behind.to_end || self.tickets > 0 {
             return Err(ResizeError::NoRoom);
         }
@@ -87,7 +86,7 @@ impl RegionPool<'_> {
         Ok(self.issue(bytes, least_bytes))
     }
 
-    /// The sub-allocator gave `range`: holds it if that serves the block, and resizes that.
+    /// Holds `range`, which the sub-allocator granted, if it serves the block, and resizes the block.
     pub(super) fn commit_behind(
         &mut self,
         ticket: GrowTicket,
@@ -96,7 +95,7 @@ impl RegionPool<'_> {
         to: &Resize,
     ) -> Placed {
         self.note_given_again(range);
-        // A range that overlaps what is held is refused by the commit, and must not go back.
+        // The commit refuses a range that overlaps held memory, which must not go back.
         if !self.serves_behind(range, &block, to)
             && !self.chunks.regions.overlaps(range, self.chunks.granule)
         {
@@ -125,8 +124,8 @@ impl RegionPool<'_> {
         Committed { result, rejected }
     }
 
-    /// Whether the range lies right behind the block's region, and nothing but memory that the
-    /// block may take lies between.
+    /// Returns whether the range lies right behind the block's region, with only memory that the block may take in
+    /// between.
     fn serves_behind(&self, range: AddrRange, block: &Block, to: &Resize) -> bool {
         let (Ok((link, size)), Some(granules)) = (
             self.chunks.judge_resize(block, to),

@@ -1,16 +1,16 @@
 //! One allocation over regions as a state machine without I/O.
 //!
-//! The driver calls [`RegionPool::advance`] under its lock, does without it what the answer says, reports
-//! the outcome, and calls again:
+//! The driver calls [`RegionPool::advance`] under its lock, makes the call of the returned plan without the lock,
+//! reports the outcome, and calls again:
 //!
 //! ```text
 //!  Search --found--> Ready
 //!    | nothing                       every stage falls through to the next
 //!  Grow -> RegionPlan::Grow -commit--> Search anew (another thread may have been faster)
 //!    | limit        '----refused----> Short
-//!  Short: would giving every wholly free region back make room?
+//!  Short: would releasing every wholly free region make room?
 //!  Collect -> RegionPlan::Release ... for every wholly free region, if that makes room
-//!  Regrow --> as Search and Grow, but then nothing is left but
+//!  Regrow --> as Search and Grow, but the only stage after it is
 //!  Fail
 //! ```
 
@@ -22,16 +22,16 @@ use crate::block::Request;
 use crate::engine::{Found, Need};
 use crate::error::{AllocError, Cause, RegionError};
 
-/// How far one allocation has come. Belongs to the thread that allocates.
+/// The state of one allocation. Belongs to the thread that allocates.
 #[derive(Clone, Copy, Debug)]
 pub struct RegionAttempt {
     request: Request,
     stage: Stage,
     /// Why growing was not possible, as far as is known.
     cause: Cause,
-    /// Memory has been asked for once.
+    /// Whether memory was requested once.
     asked: bool,
-    /// What was given did once not fit under the limit.
+    /// Whether a granted range did not fit under the limit once.
     over_limit: bool,
 }
 
@@ -45,7 +45,7 @@ enum Stage {
 }
 
 impl RegionAttempt {
-    /// The start of an allocation.
+    /// Starts an allocation.
     pub const fn new(request: Request) -> Self {
         Self {
             request,
@@ -56,14 +56,13 @@ impl RegionAttempt {
         }
     }
 
-    /// What is asked for.
+    /// Returns the request.
     pub const fn request(&self) -> &Request {
         &self.request
     }
 
-    /// The range the sub-allocator gave could not be held. If the limit was lowered meanwhile,
-    /// the next step sees it and may ask for less, once; otherwise growing again would fail the
-    /// same way.
+    /// Notes that the sub-allocator's range could not be held. If the limit was lowered in between, the next step
+    /// sees it and may ask for less, once; otherwise growing again would fail the same way.
     pub const fn growth_rejected(&mut self, error: RegionError) {
         match error {
             RegionError::Limit if !self.over_limit => self.over_limit = true,
@@ -89,7 +88,7 @@ impl From<Request> for RegionAttempt {
 }
 
 impl RegionPool<'_> {
-    /// Goes on with an allocation.
+    /// Continues an allocation.
     pub(super) fn advance_attempt(&mut self, attempt: &mut RegionAttempt) -> Progress<RegionPlan> {
         let request = attempt.request;
         let need = match self.chunks.meet(&request) {
@@ -104,8 +103,8 @@ impl RegionPool<'_> {
         }
     }
 
-    /// The sub-allocator refused the ticket of `attempt`: gives a smaller one to try at once, or
-    /// `None`; then go on with [`advance`](crate::BestFit::advance).
+    /// Ends the ticket of `attempt`, which the sub-allocator refused. Returns a smaller one to try at once, or
+    /// `None`; continue with [`advance`](crate::BestFit::advance) then.
     pub fn growth_refused(
         &mut self,
         attempt: &mut RegionAttempt,
@@ -172,7 +171,7 @@ impl RegionPool<'_> {
         Progress::Failed(self.out_of_memory(need, &attempt.request, attempt.cause))
     }
 
-    /// Whether giving every wholly free region back would make room for one that serves.
+    /// Returns whether releasing every wholly free region would make room for one that serves.
     fn collection_helps(&mut self, attempt: &RegionAttempt, need: Need) -> bool {
         if !self.config.collect_regions || self.config.growth == Growth::Fixed {
             return false;

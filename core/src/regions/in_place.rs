@@ -1,5 +1,5 @@
-//! An allocator made where it is to lie. It is some 14 KiB long: too much for the stack of whoever calls a process's first
-//! allocation. And what is new of it is zero but for a few fields, so most pages of fresh memory stay untouched.
+//! A pool constructed in place. It is some 14 KiB long: too much for the stack of a thread that makes a process's
+//! first allocation. And most of a new pool is zero, so most pages of fresh memory stay untouched.
 
 use heapless::Vec;
 
@@ -11,7 +11,7 @@ use crate::shared::Shared;
 use crate::sync::{Locked, Wait};
 
 impl<'t> RegionPool<'t> {
-    /// Makes what [`new`](Self::new) returns.
+    /// Writes to `at` what [`new`](Self::new) returns.
     ///
     /// # Safety
     /// `at` is aligned and valid for writes, and all its bytes are 0.
@@ -22,8 +22,8 @@ impl<'t> RegionPool<'t> {
     ) -> Result<(), ConfigError> {
         let granule = config.validate()?;
         let table = Chunks::records(table)?;
-        // SAFETY: `at` is valid for writes, and so are its parts. What is not written are numbers, which are 0 when
-        // they are new: the bins, the streams, the regions but for their order, and the rest.
+        // SAFETY: `at` is valid for writes, and so are its parts. The parts not written are numbers, which are 0 in a
+        // new pool: the bins, the streams, the regions except their order, and the rest.
         unsafe {
             let chunks = &raw mut (*at).chunks;
             (&raw mut (*chunks).granule).write(granule);
@@ -40,10 +40,10 @@ impl<'t> RegionPool<'t> {
 }
 
 impl<'t, S, W: Wait> Shared<RegionPool<'t>, S, W> {
-    /// Makes at `at` what [`with_wait`](Self::with_wait) of [`RegionPool::new`] returns, with little stack.
+    /// Writes to `at` what [`with_wait`](Self::with_wait) of [`RegionPool::new`] returns, with little stack.
     ///
     /// # Errors
-    /// Those of [`RegionPool::new`]; nothing is made then.
+    /// As of [`RegionPool::new`]; no allocator exists at `at` then.
     ///
     /// # Safety
     /// `at` is aligned and valid for writes, and all its bytes are 0.
@@ -53,8 +53,8 @@ impl<'t, S, W: Wait> Shared<RegionPool<'t>, S, W> {
         table: &'t mut [Chunk],
         source: S,
     ) -> Result<(), ConfigError> {
-        // SAFETY: `at` is valid for writes, and so are its parts; the pool's bytes are 0 still when it is made,
-        // since beside it only the lock's word was written.
+        // SAFETY: `at` is valid for writes, and so are its parts; the pool's bytes are still 0 here, since outside
+        // them only the lock's word was written.
         unsafe {
             let pool = Locked::place(&raw mut (*at).pool);
             RegionPool::place(pool, config, table)?;
@@ -65,7 +65,7 @@ impl<'t, S, W: Wait> Shared<RegionPool<'t>, S, W> {
     }
 }
 
-/// What [`RegionPool::place`] leaves zero: this does not compile if there is more.
+/// The parts that [`RegionPool::place`] leaves zero: does not compile if there are more.
 const _: fn(RegionPool<'_>) = |pool| {
     let RegionPool {
         tickets: _,
@@ -116,9 +116,9 @@ mod tests {
         let source = || FixedRange::new(AddrRange::new(Addr::new(0x10000), 0x8000).unwrap());
         let (mut table, mut other_table) = ([Chunk::VACANT; 64], [Chunk::VACANT; 64]);
         let mut place = MaybeUninit::<Allocator<'_>>::zeroed();
-        // SAFETY: zero bytes, and ours.
+        // SAFETY: zero bytes, and the test's own.
         unsafe { Allocator::place(place.as_mut_ptr(), config, &mut table, source()) }.unwrap();
-        // SAFETY: made just now.
+        // SAFETY: written by the line above.
         let placed = unsafe { place.assume_init_ref() };
         let other = Shared::new(RegionPool::new(config, &mut other_table).unwrap(), source());
         for bytes in [100, 5000, 0x2000, 0x9000] {
@@ -138,7 +138,7 @@ mod tests {
         let mut place = MaybeUninit::<Allocator<'_>>::zeroed();
         let source = FixedRange::new(AddrRange::new(Addr::new(0x10000), 0x8000).unwrap());
         let config = RegionConfig::default();
-        // SAFETY: zero bytes, and ours.
+        // SAFETY: zero bytes, and the test's own.
         let made = unsafe { Allocator::place(place.as_mut_ptr(), config, &mut [], source) };
         assert!(made.is_err());
     }

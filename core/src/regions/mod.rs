@@ -1,9 +1,9 @@
-//! Ranges of a [`SubAllocator`](crate::SubAllocator), got and given back as a whole or at an end, under best fit.
+//! Best fit over ranges of a [`SubAllocator`](crate::SubAllocator), released as a whole or at an end.
 //!
 //! # Files
 //! `config` policies · `grow`, `shrink` tickets · `grow_or_collect` the states of an allocation · `grow_behind` a
 //! block that grows with its region · `calls` the loops over a sub-allocator · `fixed_range` the simplest
-//! sub-allocator · `in_place` a pool made where it is to lie.
+//! sub-allocator · `in_place` a pool constructed in place.
 
 mod calls;
 mod config;
@@ -33,29 +33,29 @@ use crate::units::AddrRange;
 /// One call to a sub-allocator.
 #[derive(Debug)]
 pub enum RegionPlan {
-    /// Ask for memory, then [`RegionPool::commit`], or [`RegionPool::growth_refused`].
+    /// Request memory, then [`RegionPool::commit`], or [`RegionPool::growth_refused`].
     Grow(GrowTicket),
-    /// Give memory back, then [`RegionPool::released`] or [`RegionPool::release_refused`].
+    /// Release memory, then [`RegionPool::released`] or [`RegionPool::release_refused`].
     Release(ReleaseTicket),
 }
 
 /// Best fit over ranges of a [`SubAllocator`](crate::SubAllocator), or over regions added by hand; for one
 /// thread at a time. [`Shared`](crate::Shared) shares it.
 ///
-/// Its verbs are those of [`BestFit`], beside the tickets by which ranges come and go.
+/// Its verbs are those of [`BestFit`], and the tickets by which ranges come and go.
 #[derive(Debug)]
 pub struct RegionPool<'t> {
     chunks: Chunks<'t>,
     config: RegionConfig,
-    /// Tickets to grow that are out.
+    /// Growth tickets issued and not returned.
     tickets: u32,
 }
 
 impl<'t> RegionPool<'t> {
-    /// A pool without memory, over a lent table of chunk records.
+    /// Creates a pool without memory, over a lent table of chunk records.
     ///
-    /// The table bounds the number of chunks: one record is kept back, and blocks plus free
-    /// chunks between them need one each. Never panics.
+    /// The table bounds the number of chunks: one record is reserved, and each block and each free chunk between
+    /// blocks needs one. Never panics.
     ///
     /// # Errors
     /// If the configuration contradicts itself or the table has fewer than two records.
@@ -67,23 +67,23 @@ impl<'t> RegionPool<'t> {
         })
     }
 
-    /// Gives the lent table back; blocks not freed are forgotten. A pool made over the same table
-    /// refuses them, except where it has since given a block of the same place, size and handle.
+    /// Returns the lent table; blocks not freed are forgotten. A pool created over the same table refuses them,
+    /// except where it has allocated a block of the same place, size and handle since.
     pub fn into_table(self) -> &'t mut [Chunk] {
         self.chunks.table.into_records()
     }
 
-    /// The policies.
+    /// Returns the policies.
     pub const fn config(&self) -> &RegionConfig {
         &self.config
     }
 
-    /// Gives it another number than its table's place. Before its first region.
+    /// Sets another id than the table's place. Before the first region.
     pub(crate) const fn set_id(&mut self, id: AllocatorId) {
         self.chunks.set_id(id);
     }
 
-    /// FIT1 to FIT4, looking at all chunks.
+    /// Searches by FIT1 to FIT4, among all chunks.
     fn search_fully(&mut self, need: Need, request: &Request) -> Option<Found> {
         self.chunks
             .search_fully(need, request, u32::MAX, Chunks::sweep)
@@ -94,7 +94,7 @@ impl<'t> RegionPool<'t> {
             .out_of_memory(need, request, growth, &self.report())
     }
 
-    /// The last resorts before an error: join what streams have left, look at everything.
+    /// Tries the last resorts before an error: joins free chunks that streams kept apart, and examines all chunks.
     #[cold]
     fn alloc_slowly(&mut self, need: Need, request: &Request) -> Result<Grant, AllocError> {
         match self.search_fully(need, request) {
@@ -123,7 +123,7 @@ impl BestFit for RegionPool<'_> {
         }
     }
 
-    // The block would come back through memory, and be read before it is written out.
+    // Out of line, the block would return through memory and be read before it is written out.
     #[inline(always)]
     fn try_alloc_now(&mut self, request: &Request) -> Option<Grant> {
         let need = self.chunks.need(request).ok()?;

@@ -1,9 +1,9 @@
-//! Shrinking: the limit at run time, and which memory goes back to the sub-allocator.
+//! Shrinking: the limit at run time, and the choice of memory to release.
 //!
-//! Memory on its way back is a *leaving* chunk: out of every list, still counted as reserved. The
-//! caller gives it to the sub-allocator without holding a lock and reports the outcome. If another
-//! thread's growth gets the same addresses before that report, the growth itself is the report:
-//! the chunk is dropped then, and the late report, whose number no chunk bears any more, is void.
+//! Memory on its way back is a *leaving* chunk: out of every list, still counted as reserved. The caller passes it to
+//! the sub-allocator without holding a lock and reports the outcome. If another thread's growth gets the same
+//! addresses before that report, the growth itself is the report: the chunk is dropped then, and the late report,
+//! whose number no chunk has any more, is void.
 
 use super::RegionPool;
 use super::config::Growth;
@@ -12,7 +12,7 @@ use crate::engine::{Chunk, Link, State};
 use crate::stats::PoolStats;
 use crate::units::{Addr, AddrRange};
 
-/// A range on its way back to the sub-allocator; comes back by [`RegionPool::released`] or
+/// A range on its way back to the sub-allocator; returned by [`RegionPool::released`] or
 /// [`RegionPool::release_refused`].
 #[derive(PartialEq, Eq, Debug)]
 #[must_use = "the range is out of use until the outcome is reported"]
@@ -21,32 +21,30 @@ pub struct ReleaseTicket {
     link: Link,
     /// Number of this release.
     id: u64,
-    /// Which allocator gave it.
+    /// The allocator that issued it.
     owner: u32,
 }
 
 impl ReleaseTicket {
-    /// What to give to the sub-allocator.
+    /// Returns the range to pass to the sub-allocator.
     pub const fn range(&self) -> AddrRange {
         self.range
     }
 }
 
 impl RegionPool<'_> {
-    /// Regions that the sub-allocator did not take back are offered again. A new limit does this
-    /// too.
+    /// Lets regions that the sub-allocator refused be offered again. A new limit does this too.
     pub fn forget_refusals(&mut self) {
         self.chunks.regions.forget_refusals();
     }
 
-    /// Memory that can go back now to bring the held bytes down by `wanted_bytes`, piece by
-    /// piece; `None` when that much is on its way or nothing more is free.
+    /// Returns a piece of memory to release now, to lower the held bytes by `wanted_bytes` piece by piece; `None`
+    /// once enough is on its way or no more is free.
     ///
-    /// Whole free regions go first: the smallest that suffices, else the largest. Under
-    /// [`Growth::Range`] the newest one gives only as many units of its free end as are wanted, after all others. A region whose
-    /// memory was not taken back is not offered again until
-    /// [`forget_refusals`](Self::forget_refusals). Nothing that queued work still uses is given. O(regions), after a
-    /// sweep of O(chunks) if any free chunk carries a point.
+    /// Whole free regions go first: the smallest that suffices, otherwise the largest. Under [`Growth::Range`] the
+    /// newest region is last and gives only as many units of its free end as are wanted. A refused region is not
+    /// offered again until [`forget_refusals`](Self::forget_refusals). Memory that queued work still uses stays.
+    /// O(regions), after a sweep of O(chunks) if any free chunk carries a point.
     pub fn take_releasable(&mut self, wanted_bytes: u64) -> Option<ReleaseTicket> {
         let leaving = self.chunks.counters.leaving * self.chunks.granule.bytes();
         let wanted = wanted_bytes
@@ -59,8 +57,8 @@ impl RegionPool<'_> {
         self.start_leaving(link)
     }
 
-    /// Takes a whole free region out of use, the newest one too, for a sub-allocator that takes back
-    /// nothing less. Order, cost and refusals are those of [`take_releasable`](Self::take_releasable).
+    /// Returns a whole free region to release, the newest one too, for a sub-allocator that takes back whole ranges
+    /// only. Order, cost and refusals are those of [`take_releasable`](Self::take_releasable).
     pub fn take_releasable_region(&mut self, wanted_bytes: u64) -> Option<ReleaseTicket> {
         let leaving = self.chunks.counters.leaving * self.chunks.granule.bytes();
         let wanted = wanted_bytes
@@ -71,7 +69,7 @@ impl RegionPool<'_> {
         self.start_leaving(link)
     }
 
-    /// The first wholly free region in address order, on its way back; no sweep.
+    /// Returns the first wholly free region in address order, on its way back; no sweep.
     pub(super) fn take_free_region(&mut self) -> Option<ReleaseTicket> {
         let link = self
             .chunks
@@ -82,7 +80,7 @@ impl RegionPool<'_> {
         self.start_leaving(link)
     }
 
-    /// Takes a listed free chunk out of reach.
+    /// Marks a listed free chunk as leaving and issues its ticket.
     fn start_leaving(&mut self, link: Link) -> Option<ReleaseTicket> {
         self.chunks.unlist(link);
         self.chunks.counters.releases += 1;
@@ -100,7 +98,7 @@ impl RegionPool<'_> {
         })
     }
 
-    /// Whether the ticket is one of ours and not yet handed back.
+    /// Returns whether the ticket is this pool's and not yet returned.
     fn honours(&self, ticket: &ReleaseTicket) -> bool {
         ticket.owner == self.chunks.table.owner()
             && self.chunks.table.knows(ticket.link)
@@ -108,7 +106,7 @@ impl RegionPool<'_> {
             && self.chunks.table.at(ticket.link).id() == ticket.id
     }
 
-    /// The chunk of the free region to give back first.
+    /// Returns the chunk of the free region to release first.
     fn free_region(&self, wanted_bytes: u64) -> Option<Link> {
         let cuttable = match self.config.growth {
             Growth::Range { .. } => self.chunks.newest_region,
@@ -117,7 +115,7 @@ impl RegionPool<'_> {
         self.free_region_but(cuttable, wanted_bytes)
     }
 
-    /// The chunk of the free region to give back first, among all regions but one.
+    /// Returns the chunk of the free region to release first, among all regions but `cuttable`.
     fn free_region_but(&self, cuttable: Option<RegionId>, wanted_bytes: u64) -> Option<Link> {
         let whole = self.chunks.regions.ids().filter(|id| Some(*id) != cuttable);
         let free = whole.filter_map(|id| {
@@ -139,7 +137,7 @@ impl RegionPool<'_> {
         best.map(|(link, _)| link)
     }
 
-    /// The chunk that is the whole region, if it is free and nothing uses it.
+    /// Returns the chunk that is the whole region, if it is free and no work uses it.
     pub(super) fn whole_free_chunk(&self, id: RegionId) -> Option<Link> {
         let link = Link(self.chunks.regions.get(id).first());
         let chunk = self.chunks.table.at(link);
@@ -186,17 +184,16 @@ impl RegionPool<'_> {
         Some(link)
     }
 
-    /// The sub-allocator took the range: it is no longer held. A ticket of another allocator
-    /// changes nothing, nor one whose range was given again meanwhile. O(regions).
+    /// Ends the release of a range that the sub-allocator took: it is no longer held. A ticket of another allocator
+    /// changes nothing, nor one whose range was granted again since. O(regions).
     pub fn released(&mut self, ticket: ReleaseTicket) {
         if self.honours(&ticket) {
             self.drop_leaving(ticket.link);
         }
     }
 
-    /// The sub-allocator gave `range`: so whatever of it is still on its way back has arrived.
-    /// Nothing changes if the range overlaps anything else that is held. O(regions), times
-    /// what has arrived.
+    /// Ends the release of every range inside `range`: the sub-allocator granted it again, so they have arrived.
+    /// Nothing changes if the range overlaps other held memory. O(regions), times the ranges that have arrived.
     pub(super) fn note_given_again(&mut self, range: AddrRange) {
         let arrived = |id| self.is_leaving_from(id, range.start());
         if !self
@@ -216,8 +213,8 @@ impl RegionPool<'_> {
         self.chunks.regions.under(range, self.chunks.granule).next()
     }
 
-    /// Whether all that the region has from `start` on is on its way back. What leaves is always
-    /// the end of a region.
+    /// Returns whether all memory of the region from `start` on is leaving. A leaving chunk is always the end of a
+    /// region.
     fn is_leaving_from(&self, id: RegionId, start: Addr) -> bool {
         let last = Link(self.chunks.regions.get(id).last());
         let chunk = self.chunks.table.at(last);
@@ -225,7 +222,7 @@ impl RegionPool<'_> {
         chunk.state() == State::Leaving && covered
     }
 
-    /// Forgets a leaving chunk, and its region if that was all of it.
+    /// Removes a leaving chunk, and its region if that was all of it.
     fn drop_leaving(&mut self, link: Link) {
         let chunk = *self.chunks.table.at(link);
         self.chunks.counters.leaving -= u64::from(chunk.size);
@@ -251,8 +248,8 @@ impl RegionPool<'_> {
         }
     }
 
-    /// The sub-allocator did not take the range: it is free and in use again, and its region is
-    /// not offered any more in this pass. A ticket of another allocator changes nothing.
+    /// Ends a release that the sub-allocator refused: the range is free and in use again, and its region is not
+    /// offered any more in this pass. A ticket of another allocator changes nothing.
     pub fn release_refused(&mut self, ticket: ReleaseTicket) {
         if !self.honours(&ticket) {
             return;
@@ -265,9 +262,9 @@ impl RegionPool<'_> {
         self.chunks.join_and_list(ticket.link);
     }
 
-    /// How far the limit could be lowered now: what is held, and what of it cannot go back because
-    /// its region holds something in use, by a block or by queued work. Of a range growing at its
-    /// end, the free units there can go. O(chunks).
+    /// Returns how far the limit could be lowered now: the held bytes, and those that cannot be released because a
+    /// block or queued work uses part of their region. Of a range growing at its end, the free units there can be
+    /// released. O(chunks).
     pub(super) fn stats_of_regions(&mut self) -> PoolStats {
         self.chunks.sweep();
         let stable: u64 = self
@@ -287,7 +284,7 @@ impl RegionPool<'_> {
         }
     }
 
-    /// Whole units at the free end of the newest range, if something else is in that region.
+    /// Returns the bytes of whole units at the free end of the newest range, if that region has other chunks.
     fn free_end_bytes(&self) -> u64 {
         let Growth::Range { unit_bytes, .. } = self.config.growth else {
             return 0;

@@ -1,34 +1,33 @@
-//! Size classes: which block size serves a layout.
+//! Size classes: the block size that serves a layout.
 //!
-//! Arithmetic and no table, so that a constant layout folds to a constant class. Classes are 8
-//! bytes, then every 16 bytes up to 1 KiB, then four for each doubling up to 128 KiB: at most a
-//! fifth of a block is lost to rounding above 64 bytes.
+//! Computed without a table, so that a constant layout folds to a constant class. Classes are 8 bytes, then every 16
+//! bytes up to 1 KiB, then four for each doubling up to 128 KiB: above 64 bytes at most a fifth of a block is lost to
+//! rounding.
 //!
 //! ```text
 //! index   0   1   2   3   4  ...  65   66   67   68   69   70  ...      93
 //! bytes   8   8  16  32  48     1024 1280 1536 1792 2048 2560      131072
 //! ```
-//! The 8-byte class serves layouts of up to 8 bytes whose alignment is 8, such as a boxed pointer;
-//! the alignment is nearly always known to the compiler. Short strings, whose length is not, get
-//! 16 bytes, as they would at 9: so one compare tells what has a short way. Index 0 stays empty: the
-//! place of a bin is then found by an addition and a mask.
+//! The 8-byte class serves layouts of up to 8 bytes whose alignment is 8, such as a boxed pointer; the alignment is
+//! nearly always known to the compiler. Short strings, whose length is not, get 16 bytes, as they would at 9 bytes:
+//! so one compare selects the fast path. Index 0 stays empty: the address of a bin is then an addition and a mask.
 
-/// How many classes there are.
+/// Number of classes.
 pub const CLASSES: usize = 94;
 
 /// Largest block that has a class, in bytes.
 pub const MAX_SMALL_BYTES: usize = 128 << 10;
 
-/// Largest alignment a class serves: what every span's start is aligned to.
+/// Largest alignment that a class serves: the alignment of every span's start.
 pub const MAX_SMALL_ALIGN: usize = 4096;
 
-/// Sizes up to here are spaced by [`SPACING`].
+/// Sizes up to this are spaced by [`SPACING`].
 const LINEAR_BYTES: usize = 1024;
 pub(super) const SPACING: usize = 16;
 /// Index of the first class above [`LINEAR_BYTES`].
 const FIRST_GEOMETRIC: usize = LINEAR_BYTES / SPACING + 2;
 
-/// A bin holds at most this many blocks, however small.
+/// Most blocks in a bin, however small.
 const BIN_BLOCKS: usize = 256;
 
 /// A size class, by its index.
@@ -36,17 +35,16 @@ const BIN_BLOCKS: usize = 256;
 pub struct SizeClass(usize);
 
 impl SizeClass {
-    /// Index 0, of which there is no block: its bin never has one, and never room.
+    /// Index 0, which has no blocks: its bin is always empty and never has room.
     pub const NONE: Self = Self(0);
     /// The 8-byte class.
     pub const EIGHT: Self = Self(1);
 
-    /// The class that serves `size` bytes at a multiple of `align`, a power of two; `None` if the
-    /// block is too large or its alignment too coarse. The same answer for the same layout,
-    /// always: a free finds its class with it.
+    /// Returns the class that serves `size` bytes at a multiple of `align`, a power of two, or `None` if the block is
+    /// too large or its alignment too coarse. The result depends on the layout only: a free finds its class with it.
     #[inline(always)]
     pub const fn of(size: usize, align: usize) -> Option<Self> {
-        // Blocks of the 8-byte class lie at multiples of 8, of all others of 16.
+        // Blocks of the 8-byte class are at multiples of 8, all others at multiples of 16.
         if align <= 8 || (align <= SPACING && size > 8) {
             if size > MAX_SMALL_BYTES {
                 return None;
@@ -59,25 +57,24 @@ impl SizeClass {
         Self::of_aligned(size, align)
     }
 
-    /// Whether a layout is like that of most blocks: up to 1 KiB, at an alignment that all blocks of
-    /// such a size have anyway, and not of the 8-byte class. One compare if the alignment is known;
-    /// [`of_common`](Self::of_common) then gives its class, and what else there is stays out of the
-    /// way of fast paths.
+    /// Returns whether a layout is like that of most blocks: up to 1 KiB, at an alignment that all blocks of such a
+    /// size have anyway, and not of the 8-byte class. One compare if the alignment is known;
+    /// [`of_common`](Self::of_common) then returns its class, which keeps other layouts out of fast paths.
     #[inline(always)]
     pub const fn is_common(size: usize, align: usize) -> bool {
         let least = if align < 8 { 1 } else { 9 };
-        // What is below wraps around.
+        // Sizes below wrap around.
         size.wrapping_sub(least) <= LINEAR_BYTES - least && align <= SPACING
     }
 
-    /// The class of a common layout of this size: what [`of`](Self::of) says of it.
+    /// Returns the class of a common layout of this size, the same as [`of`](Self::of) does.
     #[inline(always)]
     pub const fn of_common(size: usize) -> Self {
         debug_assert!(Self::is_common(size, 1));
         Self(size.div_ceil(SPACING) + 1)
     }
 
-    /// The class of a layout whose alignment matters: one whose size is a multiple of it.
+    /// Returns the class of a layout whose alignment matters: that of the size rounded up to the alignment.
     const fn of_aligned(size: usize, align: usize) -> Option<Self> {
         if size > MAX_SMALL_BYTES || align > MAX_SMALL_ALIGN {
             return None;
@@ -95,35 +92,35 @@ impl SizeClass {
         Some(Self::of_bytes(bytes))
     }
 
-    /// The class of `size` bytes, at most [`MAX_SMALL_BYTES`].
+    /// Returns the class of `size` bytes, at most [`MAX_SMALL_BYTES`].
     #[inline(always)]
     const fn of_bytes(size: usize) -> Self {
         if size <= LINEAR_BYTES {
-            // Of nothing, the 8-byte class.
+            // 0 bytes are of the 8-byte class.
             return Self(size.div_ceil(SPACING) + 1);
         }
         Self::of_long(size)
     }
 
-    /// Whether a layout is longer than a common one, and else like it. Two compares.
+    /// Returns whether a layout is longer than a common one, and otherwise like it. Two compares.
     #[inline(always)]
     pub const fn is_long(size: usize, align: usize) -> bool {
         size.wrapping_sub(LINEAR_BYTES + 1) < MAX_SMALL_BYTES - LINEAR_BYTES && align <= SPACING
     }
 
-    /// The class of a long layout of this size: what [`of`](Self::of) says of it.
+    /// Returns the class of a long layout of this size, the same as [`of`](Self::of) does.
     #[inline(always)]
     pub const fn of_long(size: usize) -> Self {
         debug_assert!(Self::is_long(size, 1));
         let last = size - 1;
-        // The bit that is set says that there is one, which saves a case.
+        // The bit makes the number nonzero for `ilog2`, which saves a case.
         let doubling = (last | 1).ilog2() as usize;
         // The first three bits: 4 to 7.
         let quarter = last >> (doubling - 2);
         Self(doubling * 4 + quarter + FIRST_GEOMETRIC - 4 - 10 * 4)
     }
 
-    /// The class with this index; `None` from [`CLASSES`] up.
+    /// Returns the class with this index, or `None` from [`CLASSES`] up.
     pub const fn from_index(index: usize) -> Option<Self> {
         if index < CLASSES {
             Some(Self(index))
@@ -132,36 +129,36 @@ impl SizeClass {
         }
     }
 
-    /// The class whose [`index`](Self::index) was entered in a table.
+    /// Returns the class whose [`index`](Self::index) was stored in a table.
     #[inline(always)]
     pub const fn from_entry(index: u8) -> Self {
         debug_assert!((index as usize) < CLASSES);
         Self(index as usize)
     }
 
-    /// Whether it is a class of long layouts: those that are longer than any common one.
+    /// Returns whether it is a class of long layouts, which are longer than any common one.
     #[inline(always)]
     pub const fn is_of_long(self) -> bool {
         self.0 >= FIRST_GEOMETRIC
     }
 
-    /// The classes of long layouts, smallest first.
+    /// Returns the classes of long layouts, smallest first.
     pub fn long() -> impl Iterator<Item = Self> {
         (FIRST_GEOMETRIC..CLASSES).map(Self)
     }
 
-    /// All classes, smallest first.
+    /// Returns all classes, smallest first.
     pub fn all() -> impl Iterator<Item = Self> {
         (0..CLASSES).map(Self)
     }
 
-    /// Its index, below [`CLASSES`].
+    /// Returns its index, below [`CLASSES`].
     #[inline(always)]
     pub const fn index(self) -> usize {
         self.0
     }
 
-    /// Bytes of one block.
+    /// Returns the length of a block in bytes.
     pub const fn block_bytes(self) -> usize {
         let index = self.index();
         match index {
@@ -174,8 +171,8 @@ impl SizeClass {
         }
     }
 
-    /// Alignment that all blocks of the class have: the largest power of two that divides their
-    /// size, up to [`MAX_SMALL_ALIGN`].
+    /// Returns the alignment that all blocks of the class have: the largest power of two that divides their size, up
+    /// to [`MAX_SMALL_ALIGN`].
     pub const fn block_align(self) -> usize {
         let bytes = self.block_bytes();
         let align = bytes & bytes.wrapping_neg();
@@ -186,7 +183,7 @@ impl SizeClass {
         }
     }
 
-    /// How many free blocks a bin of so many bytes holds: one at least.
+    /// Returns how many free blocks a bin of `bin_bytes` bytes holds, at least one.
     pub const fn bin_blocks(self, bin_bytes: usize) -> usize {
         let blocks = bin_bytes / self.block_bytes();
         if blocks == 0 {

@@ -1,9 +1,9 @@
 //! [`Heap`]: small blocks and best fit under one lock, over one region, for programs without an
 //! operating system; [`StaticHeap`]: the same with its region inside.
 //!
-//! Small layouts are served from a thread cache, as in a thread of the process heap; what has no span, or
-//! cannot get one, comes from the BFC block by block. When memory runs out, the cache is emptied and
-//! every idle span joins its neighbours before the answer is null.
+//! Small layouts are served from a thread cache, as in a thread of the process heap; a layout without spans, or whose
+//! span cannot be had, is served by the BFC block by block. When memory runs out, the cache is flushed and every idle
+//! span joins its neighbours before null is returned.
 
 use core::alloc::{GlobalAlloc, Layout};
 use core::cell::UnsafeCell;
@@ -19,32 +19,31 @@ use super::thread_cache::{CacheBin, ThreadCache};
 use crate::error::RegionError;
 use crate::sync::{Locked, Spin, Wait};
 
-/// What a [`Heap`] holds, in bytes where the name says so.
+/// The contents of a [`Heap`], in bytes where the name says so.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct HeapStats {
-    /// The region.
+    /// Bytes of the region.
     pub region_bytes: u64,
-    /// Of it, tables and records.
+    /// Bytes of it in tables and records.
     pub table_bytes: u64,
-    /// Blocks in the program's hands, as granted.
+    /// Bytes of blocks in use by the program, as granted.
     pub live_bytes: u64,
-    /// Cut into blocks of one class, used or not.
+    /// Bytes in spans, in blocks used or not.
     pub span_bytes: u64,
-    /// In no span and no block.
+    /// Bytes in no span and no block.
     pub free_bytes: u64,
-    /// The longest such run.
+    /// Bytes of the longest free run.
     pub largest_free_bytes: u64,
-    /// Frees of what is not a block of this heap, or was freed just before, ignored. Misuse of the
+    /// Ignored frees of a pointer to no block of this heap, or to a block freed just before. Misuse of the
     /// `GlobalAlloc` contract; found for large blocks always, for small ones in debug builds.
     pub refused_frees: u64,
 }
 
-/// A heap over one region of memory, behind one lock; `W` says how threads wait for it.
+/// A heap over one region of memory, behind one lock; `W` is how threads wait for it.
 ///
-/// For kernels, firmware and other programs without an OS, as `#[global_allocator]` or by itself.
-/// O(1) for small blocks; bookkeeping 3 to 7 % of the region and 24 KiB in the value itself.
-/// Never panics, never calls anything. Not to be used from an interrupt that may have interrupted
-/// a call of the same heap.
+/// For kernels, firmware and other programs without an OS, as `#[global_allocator]` or by itself. O(1) for small
+/// blocks; bookkeeping takes 3 to 7 % of the region and 24 KiB in the value itself. Never panics, and calls nothing
+/// outside. Not to be used from an interrupt that may have interrupted a call of the same heap.
 ///
 /// ```
 /// use larder_core::Heap;
@@ -52,7 +51,7 @@ pub struct HeapStats {
 ///
 /// static HEAP: Heap = Heap::new();
 /// let region = Box::leak(vec![0u8; 1 << 20].into_boxed_slice());
-/// // SAFETY: the region is nobody else's.
+/// // SAFETY: the region is used by this heap only.
 /// unsafe { HEAP.claim(region.as_mut_ptr(), region.len()) }.unwrap();
 ///
 /// let layout = Layout::new::<[u64; 12]>();
@@ -64,10 +63,10 @@ pub struct HeapStats {
 /// ```
 pub struct Heap<W: Wait = Spin>(Locked<Option<HeapState>, W>);
 
-/// So many bytes are copied faster than the lock is taken again.
+/// Bytes up to which a copy is faster than taking the lock again.
 const COPIED_UNDER_LOCK: usize = 1024;
 
-/// Everything behind the lock.
+/// The state behind the lock.
 struct HeapState {
     cache: ThreadCache,
     set: SpanSet,
@@ -82,14 +81,14 @@ impl<W: Wait> Default for Heap<W> {
 }
 
 impl Heap {
-    /// A heap without memory, whose lock spins.
+    /// Creates a heap without memory, whose lock spins.
     pub const fn new() -> Self {
         Self::with_wait()
     }
 }
 
 impl<W: Wait> Heap<W> {
-    /// A heap without memory; threads wait for its lock as `W` says.
+    /// Creates a heap without memory; `W` is how threads wait for its lock.
     pub const fn with_wait() -> Self {
         Self(Locked::new(None))
     }
@@ -97,23 +96,22 @@ impl<W: Wait> Heap<W> {
     /// Takes a region as the heap's memory. O(bytes of its tables), 3 to 7 % of the region.
     ///
     /// # Errors
-    /// If there is a region already, or this one is too small.
+    /// [`RegionError::Claimed`] if the heap has a region already, and another error if this one is too small.
     ///
     /// # Safety
-    /// `bytes` bytes from `start` are valid for reads and writes and used by nobody else, for
-    /// ever.
+    /// `bytes` bytes from `start` are valid for reads and writes, and belong to this heap alone from now on.
     pub unsafe fn claim(&self, start: *mut u8, bytes: usize) -> Result<(), RegionError> {
         self.0.with(|state| {
             if state.is_some() {
                 return Err(RegionError::Claimed);
             }
-            // SAFETY: the bytes are valid and no one else's for ever, and no state has been made over them.
+            // SAFETY: the bytes are valid and belong to this heap alone from now on, and it has no state yet.
             *state = Some(unsafe { HeapState::new(start, bytes) }?);
             Ok(())
         })
     }
 
-    /// Numbers of this moment. O(chunks and idle small blocks).
+    /// Returns the present numbers. O(chunks and idle small blocks).
     pub fn stats(&self) -> HeapStats {
         self.0.with(|state| {
             state
@@ -122,7 +120,7 @@ impl<W: Wait> Heap<W> {
         })
     }
 
-    /// Empties the cache, so that every idle span joins the free memory around it.
+    /// Flushes the cache, so that every idle span joins the free memory around it.
     pub fn trim(&self) {
         self.0.with(|state| {
             if let Some(state) = state {
@@ -131,7 +129,7 @@ impl<W: Wait> Heap<W> {
         });
     }
 
-    /// Walks everything: whether all invariants hold. For tests; O(everything).
+    /// Returns whether all invariants hold. For tests; walks everything.
     pub fn is_sound(&self) -> bool {
         self.0.with(|state| match state {
             Some(state) => state.set.is_sound() && state.pages.is_sound(),
@@ -142,12 +140,12 @@ impl<W: Wait> Heap<W> {
 
 impl HeapState {
     /// # Safety
-    /// `bytes` bytes from `start` are valid for reads and writes and used by nobody else, for ever.
+    /// `bytes` bytes from `start` are valid for reads and writes, and belong to the value alone from now on.
     unsafe fn new(start: *mut u8, bytes: usize) -> Result<Self, RegionError> {
         Ok(Self {
             cache: ThreadCache::new(),
             set: SpanSet::without_transfer_caches(),
-            // SAFETY: the bytes are valid and no one else's for ever.
+            // SAFETY: the bytes are valid and the value's alone.
             pages: unsafe { RegionPages::new(start, bytes) }?,
             refused_frees: 0,
         })
@@ -156,7 +154,7 @@ impl HeapState {
     #[inline]
     fn alloc(&mut self, layout: Layout) -> *mut u8 {
         if let Some(class) = self.pages.class_of(layout.size(), layout.align()) {
-            // SAFETY: the cache's blocks are free blocks (SLOT1).
+            // SAFETY: the bin is this heap's, under its lock, and its blocks are free (SLOT1).
             let block = unsafe { CacheBin::pop(self.cache.of(class)) };
             if !block.is_null() {
                 return block;
@@ -174,12 +172,12 @@ impl HeapState {
         block.map_or(ptr::null_mut(), NonNull::as_ptr)
     }
 
-    /// A block from behind the cache.
+    /// Returns a block from the layers behind the cache.
     fn find(&mut self, layout: Layout) -> Option<NonNull<u8>> {
         let Some(class) = self.pages.class_of(layout.size(), layout.align()) else {
             return self.pages.alloc_block(layout.size(), layout.align());
         };
-        // SAFETY: this heap's sets have no remote-free queue; the cache goes with the set.
+        // SAFETY: this heap's set has no remote-free queue, and its cache and pages are the same at every call.
         let fresh = unsafe {
             self.set
                 .refill(ptr::null(), class, &mut self.cache, &mut self.pages)
@@ -188,7 +186,7 @@ impl HeapState {
     }
 
     /// # Safety
-    /// `block` is a block of this heap with this layout, given up by the caller.
+    /// `block` is a block of this heap with this layout, which the caller no longer uses.
     #[inline]
     unsafe fn free(&mut self, block: *mut u8, layout: Layout) {
         let Some(class) = self.pages.class_of(layout.size(), layout.align()) else {
@@ -199,7 +197,7 @@ impl HeapState {
             self.refused_frees += 1;
             return;
         }
-        // SAFETY: a block of this class, given up by the caller.
+        // SAFETY: a block of this class, which the caller no longer uses; the bin is this heap's.
         if !unsafe { CacheBin::push(self.cache.of(class), block) } {
             // SAFETY: a block of this class, which the bin did not take.
             unsafe { self.free_slow(block, class) };
@@ -207,47 +205,47 @@ impl HeapState {
     }
 
     /// # Safety
-    /// `block` is a block of this class, given up by the caller.
+    /// `block` is a block of this class, which the caller no longer uses.
     #[cold]
     unsafe fn free_slow(&mut self, block: *mut u8, class: SizeClass) {
         let bin = self.cache.of(class);
-        // SAFETY: this heap's sets have no remote-free queue; the bin goes with the set.
+        // SAFETY: this heap's set has no remote-free queue, and its cache and pages are the same at every call.
         unsafe { self.set.make_room(ptr::null(), class, bin, &mut self.pages) };
-        // SAFETY: the bin is this heap's own, under its lock, and the caller gave up a block of its class.
+        // SAFETY: the bin is this heap's own, under its lock, and takes a free block of its class.
         if !unsafe { CacheBin::push(bin, block) } {
-            // A bin that was never refilled has no room of its own yet.
-            // SAFETY: the bin did not take the block, so it is still ours.
+            // A bin that was never refilled has no capacity yet.
+            // SAFETY: the bin did not take the block, so it is still this heap's to free.
             unsafe { self.set.free(ptr::null(), block, &mut self.pages) };
         }
     }
 
-    /// Whether a block of this class may lie here that was not just freed.
+    /// Returns whether a block of this class may start here that was not just freed.
     fn is_block(&self, block: *mut u8, class: SizeClass) -> bool {
         let fits = match self.pages.span_of(block) {
             Some(span) => {
-                // SAFETY: spans of this heap are its own.
+                // SAFETY: this heap owns its spans, so their shapes do not change here.
                 let shape = unsafe { Span::shape(span.as_ptr()) };
                 shape.class() == class && shape.is_block(block)
             }
             None => self.pages.block_bytes(block) > 0,
         };
-        // SAFETY: the cache goes with the heap.
+        // SAFETY: the cache is this heap's, under its lock, and its blocks are free (SLOT1).
         fits && !unsafe { self.cache.has(class, block) }
     }
 
-    /// Gives idle blocks and spans back to the BFC. O(blocks in the cache, spans).
+    /// Returns idle blocks and spans to the BFC. O(blocks in the cache, spans).
     fn reclaim(&mut self) {
-        // SAFETY: this heap's sets have no remote-free queue; the cache goes with the set.
+        // SAFETY: this heap's set has no remote-free queue, and its cache and pages are the same at every call.
         unsafe {
             self.set
                 .flush(ptr::null(), &mut self.cache, &mut self.pages);
         };
         let mut all = usize::MAX;
-        // SAFETY: this heap's sets have no remote-free queue, and its pages are always the same.
+        // SAFETY: this heap's set has no remote-free queue, and its pages are the same at every call.
         unsafe { self.set.trim(ptr::null(), &mut all, &mut self.pages) };
     }
 
-    /// The block with another length: in place, or another one that holds nothing yet, or null.
+    /// Returns the block resized in place, or a new block without contents, or null.
     fn resize(&mut self, block: *mut u8, layout: Layout, new_size: usize) -> *mut u8 {
         let old = self.pages.class_of(layout.size(), layout.align());
         let new = self.pages.class_of(new_size, layout.align());
@@ -261,7 +259,7 @@ impl HeapState {
                 }
             }
             (_, Some(new)) => {
-                // SAFETY: the cache's blocks are free blocks (SLOT1).
+                // SAFETY: the bin is this heap's, under its lock, and its blocks are free (SLOT1).
                 let block = unsafe { CacheBin::pop(self.cache.of(new)) };
                 if !block.is_null() {
                     return block;
@@ -278,7 +276,7 @@ impl HeapState {
         let used: u64 = SizeClass::all()
             .map(|class| self.set.usage(class, 0).used_blocks * class.block_bytes() as u64)
             .sum();
-        // Blocks in the cache are in nobody's hands, whether they came from a span or singly.
+        // Blocks in the cache are not in use, whether they came from a span or singly.
         let mut idle = 0;
         let count = |class: SizeClass, block: *mut u8| {
             idle += match self.pages.span_of(block) {
@@ -286,7 +284,7 @@ impl HeapState {
                 None => self.pages.block_bytes(block),
             };
         };
-        // SAFETY: the cache goes with the heap.
+        // SAFETY: the cache is this heap's, under its lock, and its blocks are free (SLOT1).
         unsafe { self.cache.for_each(count) };
         HeapStats {
             region_bytes: numbers.bytes,
@@ -301,8 +299,8 @@ impl HeapState {
     }
 }
 
-// SAFETY: blocks are free blocks of classes at least as large and aligned as the layout, or chunks
-// of the BFC, which do not overlap; all of it behind one lock. Nothing panics.
+// SAFETY: a block is a free block of a class at least as large and aligned as the layout, or a chunk of the BFC;
+// these do not overlap, and one lock guards all of it. No call panics.
 unsafe impl<W: Wait> GlobalAlloc for Heap<W> {
     #[inline]
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
@@ -316,7 +314,7 @@ unsafe impl<W: Wait> GlobalAlloc for Heap<W> {
     unsafe fn dealloc(&self, block: *mut u8, layout: Layout) {
         self.0.with(|state| {
             if let Some(state) = state {
-                // SAFETY: `dealloc` promises a block of this heap with its layout, and the heap is where it was.
+                // SAFETY: the caller of `dealloc` promises a block of this heap with its layout.
                 unsafe { state.free(block, layout) };
             }
         });
@@ -325,7 +323,7 @@ unsafe impl<W: Wait> GlobalAlloc for Heap<W> {
     unsafe fn realloc(&self, block: *mut u8, layout: Layout, new_size: usize) -> *mut u8 {
         let kept = layout.size().min(new_size);
         let copy = |to: *mut u8| {
-            // SAFETY: both blocks hold that many bytes and are different ones.
+            // SAFETY: both blocks hold that many bytes, and they are different blocks.
             unsafe { ptr::copy_nonoverlapping(block, to, kept) };
         };
         let (moved, is_pending) = self.0.with(|state| {
@@ -336,21 +334,21 @@ unsafe impl<W: Wait> GlobalAlloc for Heap<W> {
             let stays = moved == block || moved.is_null();
             if !stays && kept <= COPIED_UNDER_LOCK {
                 copy(moved);
-                // SAFETY: a block of this heap with this layout, whose contents have moved, so nothing uses it.
+                // SAFETY: a block of this heap with this layout, no longer in use since its contents have moved.
                 unsafe { state.free(block, layout) };
             }
             (moved, !stays && kept > COPIED_UNDER_LOCK)
         });
         if is_pending {
             copy(moved);
-            // SAFETY: a block of this heap with this layout, whose contents have moved, so nothing uses it.
+            // SAFETY: a block of this heap with this layout, no longer in use since its contents have moved.
             unsafe { self.dealloc(block, layout) };
         }
         moved
     }
 }
 
-/// A [`Heap`] with its region inside: a global allocator in one line, nothing to claim.
+/// A [`Heap`] with its region inside: a global allocator in one line, without a claim.
 ///
 /// ```
 /// use larder_core::StaticHeap;
@@ -367,7 +365,7 @@ pub struct StaticHeap<const BYTES: usize, W: Wait = Spin> {
     region: UnsafeCell<MaybeUninit<[u8; BYTES]>>,
 }
 
-// SAFETY: the region is reached through the heap only, which locks.
+// SAFETY: the region is accessed through the heap only, which locks.
 unsafe impl<const BYTES: usize, W: Wait> Sync for StaticHeap<BYTES, W> {}
 
 impl<const BYTES: usize, W: Wait> Default for StaticHeap<BYTES, W> {
@@ -377,8 +375,8 @@ impl<const BYTES: usize, W: Wait> Default for StaticHeap<BYTES, W> {
 }
 
 impl<const BYTES: usize, W: Wait> StaticHeap<BYTES, W> {
-    /// A heap over `BYTES` bytes of its own, from 32 KiB up; less does not compile. Keep it in a
-    /// `static`: its blocks are part of it, and one that is moved after it has given a block gives no more.
+    /// Creates a heap over `BYTES` bytes of its own, from 32 KiB up; less does not compile. Keep it in a `static`:
+    /// its blocks are part of it, and a heap that is moved after it has allocated a block allocates no more.
     pub const fn new() -> Self {
         const { assert!(BYTES >= MIN_BYTES, "a heap needs 32 KiB at least") };
         Self {
@@ -387,12 +385,12 @@ impl<const BYTES: usize, W: Wait> StaticHeap<BYTES, W> {
         }
     }
 
-    /// Numbers of this moment; all 0 before the first allocation.
+    /// Returns the present numbers; all 0 before the first allocation.
     pub fn stats(&self) -> HeapStats {
         self.with(|state| state.map_or(HeapStats::default(), |state| state.stats()))
     }
 
-    /// Empties the cache, so that every idle span joins the free memory around it.
+    /// Flushes the cache, so that every idle span joins the free memory around it.
     pub fn trim(&self) {
         self.with(|state| {
             if let Some(state) = state {
@@ -401,7 +399,7 @@ impl<const BYTES: usize, W: Wait> StaticHeap<BYTES, W> {
         });
     }
 
-    /// Runs `f` with what is behind the lock. A heap that was moved has nothing there: its tables lie where it was.
+    /// Runs `f` with the state behind the lock. A heap that was moved has none: its tables are where it was.
     #[inline]
     fn with<R>(&self, f: impl FnOnce(Option<&mut HeapState>) -> R) -> R {
         let start = self.region.get().cast::<u8>();
@@ -412,19 +410,19 @@ impl<const BYTES: usize, W: Wait> StaticHeap<BYTES, W> {
     }
 }
 
-/// Apart from the allocation, which must not carry the stack that making a heap takes.
+/// Creates the heap, out of line: the allocation must not need the stack that this takes.
 ///
 /// # Safety
-/// `bytes` bytes from `start` are valid for reads and writes and used by nobody else, for ever.
+/// `bytes` bytes from `start` are valid for reads and writes, and belong to the heap alone from now on.
 #[cold]
 #[inline(never)]
 unsafe fn claim_at_first(state: &mut Option<HeapState>, start: *mut u8, bytes: usize) {
-    // SAFETY: the bytes are valid and no one else's for ever.
+    // SAFETY: the bytes are valid and the heap's alone.
     *state = unsafe { HeapState::new(start, bytes) }.ok();
 }
 
-// SAFETY: the heap inside serves every call and is a `GlobalAlloc`. Where it was moved, and its region is gone, no call
-// reaches what was there.
+// SAFETY: the heap inside serves every call and is a `GlobalAlloc`. After a move, without its region, no call reaches
+// the old memory.
 unsafe impl<const BYTES: usize, W: Wait> GlobalAlloc for StaticHeap<BYTES, W> {
     #[inline]
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
@@ -448,7 +446,8 @@ unsafe impl<const BYTES: usize, W: Wait> GlobalAlloc for StaticHeap<BYTES, W> {
     unsafe fn dealloc(&self, block: *mut u8, layout: Layout) {
         self.with(|state| {
             if let Some(state) = state {
-                // SAFETY: `GlobalAlloc`: a block of this heap, which is not moved while blocks live, with its layout.
+                // SAFETY: the caller of `dealloc` promises a block of this heap with its layout; the heap does not
+                // move while blocks live.
                 unsafe { state.free(block, layout) };
             }
         });
@@ -458,7 +457,8 @@ unsafe impl<const BYTES: usize, W: Wait> GlobalAlloc for StaticHeap<BYTES, W> {
         if self.with(|state| state.is_none()) {
             return ptr::null_mut();
         }
-        // SAFETY: `GlobalAlloc`: a block of this heap with its layout. The heap has its region, and no call moves it.
+        // SAFETY: the caller of `realloc` promises a block of this heap with its layout. The heap has its region, and
+        // no call moves it.
         unsafe { self.heap.realloc(block, layout, new_size) }
     }
 }

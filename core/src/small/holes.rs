@@ -1,42 +1,40 @@
-//! [`Holes`]: which parts of a span have gone back to the system while blocks of it are in use.
+//! [`Holes`]: the parts of a span that were returned to the system while blocks of it are in use.
 //!
-//! One used block keeps the addresses of its span, but it need not keep all the pages. A span is cut
-//! into at most 128 units of whole pages. A unit in which every block is free may become a *hole*: its
-//! memory is discarded, and the blocks that overlap it are in no list, since a list is kept in the
-//! blocks themselves. They are *holed*. When the span has nothing else to give, a hole is filled: its
-//! blocks are listed again, in the order of their addresses.
+//! One used block keeps the addresses of its span, but it need not keep all the pages. A span is cut into at most 128
+//! units of whole pages. A unit in which every block is free may become a *hole*: its memory is discarded, and the
+//! blocks that overlap it are in no list, since a list is kept in the blocks themselves. They are *holed*. When the
+//! span has no other block left, a hole is filled: its blocks are listed again, in the order of their addresses.
 //!
 //! ```text
 //!   units   │   0   │   1   │   2   │   3   │          holes = {1, 2}
 //!   blocks  │ a │ b │ c  │  d  │  e │ f │ g │          c, d, e are free; holed: c, d, e
 //! ```
-//! Which blocks are holed follows from the holes and the block's length alone, so nothing is kept for
-//! each block.
+//! The holes and the block's length determine which blocks are holed, so no record is kept for each block.
 
 use core::ops::Range;
 
 /// Most units of a span.
 const UNITS: usize = 128;
 
-/// A span's holes, one bit for each unit. Packed, since a record of a span has no byte to lose.
+/// A span's holes, one bit for each unit. Packed, since a span's record has no byte to spare.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(Rust, packed)]
 pub(super) struct Holes {
     bits: u128,
-    /// Length of a unit, as a power of two; means nothing while there are no holes.
+    /// Length of a unit, as a power of two; without meaning while there are no holes.
     unit_shift: u8,
 }
 
-/// Units counted at the same time: the stack may be short.
+/// Units counted at the same time, few because the stack may be short.
 const COUNTED: usize = 16;
 
-/// Bytes of free blocks in some units from the first on.
+/// Bytes of free blocks in each of several units, from `first` on.
 pub(super) struct Tally {
     first: usize,
     bytes: [u32; COUNTED],
 }
 
-/// What a span is made of, as far as holes are concerned.
+/// The dimensions of a span and its blocks.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Grid {
     pub(super) span_bytes: usize,
@@ -48,12 +46,12 @@ pub(super) struct Grid {
 }
 
 impl Grid {
-    /// Where the carved blocks end.
+    /// Returns the end of the carved blocks.
     const fn carved_bytes(&self) -> usize {
         self.carved * self.block_bytes
     }
 
-    /// The carved blocks that overlap these bytes.
+    /// Returns the carved blocks that overlap these bytes.
     fn blocks_over(&self, bytes: Range<usize>) -> Range<usize> {
         let end = bytes.end.div_ceil(self.block_bytes).min(self.carved);
         (bytes.start / self.block_bytes).min(end)..end
@@ -70,8 +68,8 @@ impl Holes {
         self.bits == 0
     }
 
-    /// These holes, or none and the length of a unit where memory goes back in pages of this length, a
-    /// power of two; `None` if a unit would be the whole span.
+    /// Returns these holes, with the length of a unit set where memory is returned in pages of `page_bytes`, a power
+    /// of two. `None` if a unit would be the whole span.
     pub(super) fn with_pages(self, grid: &Grid, page_bytes: usize) -> Option<Self> {
         let unit = (grid.span_bytes / UNITS)
             .max(page_bytes)
@@ -87,7 +85,7 @@ impl Holes {
         })
     }
 
-    /// None, with units of this length.
+    /// Returns no holes, with units of the same length.
     pub(super) const fn cleared(self) -> Self {
         Self { bits: 0, ..self }
     }
@@ -110,24 +108,24 @@ impl Holes {
         start >> self.unit_shift..(last >> self.unit_shift) + 1
     }
 
-    /// Whether a block overlaps a hole.
+    /// Returns whether a block overlaps a hole.
     pub(super) fn have_block(self, number: usize, grid: &Grid) -> bool {
         !self.is_empty() && self.units_of(number, grid).any(|unit| self.has(unit))
     }
 
-    /// How many blocks overlap a hole. O(carved).
+    /// Returns how many blocks overlap a hole. O(carved).
     pub(super) fn blocks(self, grid: &Grid) -> usize {
         (0..grid.carved)
             .filter(|number| self.have_block(*number, grid))
             .count()
     }
 
-    /// Where counts begin that are to come to all units.
+    /// Returns the first units of the counts that together cover all units.
     pub(super) fn counts(self, grid: &Grid) -> impl Iterator<Item = usize> {
         (0..grid.span_bytes >> self.unit_shift).step_by(COUNTED)
     }
 
-    /// A count from a unit on that knows of the holed blocks. O(carved), none of which is touched.
+    /// Returns a count from unit `first` on that includes the holed blocks. O(carved), without touching a block.
     pub(super) fn tally(self, grid: &Grid, first: usize) -> Tally {
         let mut tally = Tally {
             first,
@@ -153,8 +151,8 @@ impl Holes {
         }
     }
 
-    /// Of the units that were counted those that may become holes: carved to their end, or all there is to carve in them,
-    /// and all of it free.
+    /// Returns the counted units that may become holes: wholly free, and carved to their end or to the end of the
+    /// last block.
     pub(super) fn candidates(self, grid: &Grid, tally: &Tally) -> Self {
         let carved = grid.carved_bytes();
         let mut found = self.cleared();
@@ -169,12 +167,12 @@ impl Holes {
         found
     }
 
-    /// Bytes of all of them.
+    /// Returns the bytes of all holes.
     pub(super) const fn bytes(self) -> usize {
         (self.bits.count_ones() as usize) << self.unit_shift
     }
 
-    /// The holes of both.
+    /// Returns the holes of both.
     pub(super) const fn and(self, other: Self) -> Self {
         Self {
             bits: self.bits | other.bits,
@@ -182,7 +180,7 @@ impl Holes {
         }
     }
 
-    /// The runs of neighbouring holes, as bytes of the span.
+    /// Returns the runs of adjacent holes, as bytes of the span.
     pub(super) fn runs(self) -> impl Iterator<Item = Range<usize>> {
         let mut unit = 0;
         core::iter::from_fn(move || {
@@ -197,8 +195,8 @@ impl Holes {
         })
     }
 
-    /// Fills the first hole, or as much of it as has a block: the blocks that are no longer holed.
-    /// Empty if there is no hole.
+    /// Fills the first hole, or enough of it for one block. Returns the blocks that are no longer holed, none if
+    /// there is no hole.
     pub(super) fn fill(&mut self, grid: &Grid) -> Range<usize> {
         let first = self.bits.trailing_zeros() as usize;
         if first >= UNITS {
@@ -211,7 +209,7 @@ impl Holes {
             if !self.has(unit + 1) {
                 return blocks;
             }
-            // What reaches into the next hole stays holed.
+            // A block that reaches into the next hole stays holed.
             blocks.end = blocks.end.min(self.bytes_of(unit).end / grid.block_bytes);
             if !blocks.is_empty() {
                 return blocks;
@@ -237,7 +235,7 @@ mod tests {
         }
     }
 
-    /// Scans where `used` says no, and looks at every byte.
+    /// Scans where `used` returns false, and checks every byte.
     fn scan(grid: &Grid, holes: Holes, used: impl Fn(usize) -> bool) -> Holes {
         let holes = holes.with_pages(grid, PAGE).unwrap_or(Holes::NONE);
         let found = holes.counts(grid).fold(holes.cleared(), |found, first| {
@@ -276,7 +274,7 @@ mod tests {
                 scan(&grid, Holes::NONE, |_| true);
                 for one in [0, grid.carved / 3, grid.carved - 1] {
                     let holes = scan(&grid, Holes::NONE, |number| number == one);
-                    // And others, later.
+                    // Other blocks may be used later.
                     let holes = scan(&grid, holes, |number| number == one);
                     assert!(!holes.have_block(one, &grid));
                 }

@@ -1,19 +1,20 @@
-//! [`Mask`]: hides the links of free blocks, so that whoever writes into one can neither make nor read a link.
+//! [`Mask`]: hides the links of free blocks, so that a write into one can neither forge nor reveal a link.
 
 use super::slot::{Links, Slot};
 use crate::sync::{AtomicUsize, Ordering};
 
 /// The key of links that are not masked.
 const PLAIN: usize = 1;
-/// Blocks lie at multiples of this.
+/// Alignment of all blocks.
 const ALIGN: usize = 8;
-/// Addresses of a program differ in so many bits at most, where words have more.
+/// Most bits in which addresses of a program differ, where words have more.
 const ADDRESS_BITS: u32 = 48;
 
-/// A secret that is drawn once, and what happens when a link is not one that was masked with it.
+/// A secret that is drawn once, and the reaction to a link that was not masked with it.
 ///
-/// A link is mixed with the address where it stands, then multiplied by the secret, so that a change of any bit changes
-/// all above it. Of changes to the six lower bytes one in some 60,000 looks like a link, and then leads to a random place.
+/// A link is mixed with the address of its slot, then multiplied by the secret, so that a change of any bit changes
+/// all bits above it. Of changes to the six lower bytes one in some 60,000 looks like a link, and then leads to a
+/// random address.
 #[derive(Debug)]
 pub struct Mask {
     /// Odd; 0 before it is drawn.
@@ -30,7 +31,8 @@ impl PartialEq for Mask {
 impl Eq for Mask {}
 
 impl Mask {
-    /// No secret yet. `changed` gets the block whose link was changed, while locks of its heap are held.
+    /// Creates a mask without a secret. `changed` receives the block whose link was changed, while locks of its heap
+    /// are held.
     #[cfg(not(larder_loom))]
     pub const fn new(changed: fn(*mut u8) -> !) -> Self {
         Self {
@@ -39,13 +41,14 @@ impl Mask {
         }
     }
 
-    /// The links of all heaps with this mask: masked if the first call's `secret` gives a number, else plain for ever.
+    /// Returns the links of all heaps with this mask: masked if the first call's `secret` returns a number, otherwise
+    /// plain from then on.
     pub fn links(&'static self, secret: impl FnOnce() -> Option<usize>) -> Links {
         let mut key = self.key.load(Ordering::Relaxed);
         if key == 0 {
-            // Odd, and never that of plain links.
+            // Odd, and never the key of plain links.
             let drawn = secret().map_or(PLAIN, |secret| secret | 3);
-            // Relaxed: the key is all there is.
+            // Relaxed: the key is the only shared value.
             let entered =
                 (self.key).compare_exchange(0, drawn, Ordering::Relaxed, Ordering::Relaxed);
             key = entered.map_or_else(|first| first, |_| drawn);
@@ -56,14 +59,14 @@ impl Mask {
         }
     }
 
-    /// What stands in a slot that links to another, or to none.
+    /// Returns the word in a slot that links to another, or to none.
     #[inline(never)]
     pub(super) fn word(&self, slot: *mut Slot, to: *mut Slot) -> usize {
         let key = self.key.load(Ordering::Relaxed);
         (to.expose_provenance() ^ pad(slot, key)).wrapping_mul(key)
     }
 
-    /// Where a slot links to in which this stands.
+    /// Returns the slot to which `slot` links by this word.
     #[inline(never)]
     pub(super) fn read(&self, slot: *mut Slot, word: usize) -> *mut Slot {
         match self.link(slot, word) {
@@ -72,7 +75,7 @@ impl Mask {
         }
     }
 
-    /// `None` where that cannot be a link.
+    /// Returns the slot to which a word links, or `None` if it cannot be a link.
     fn link(&self, slot: *mut Slot, word: usize) -> Option<*mut Slot> {
         let key = self.key.load(Ordering::Relaxed);
         let to = word.wrapping_mul(inverse(key)) ^ pad(slot, key);
@@ -82,15 +85,15 @@ impl Mask {
     }
 }
 
-/// What a link is mixed with that stands in this slot.
+/// Returns the value that a link in this slot is mixed with.
 fn pad(slot: *mut Slot, key: usize) -> usize {
     let product = slot.addr().wrapping_mul(key);
     product.rotate_left(usize::BITS / 2)
 }
 
-/// What an odd number is multiplied with to be 1.
+/// Returns the multiplicative inverse of an odd number, modulo 2 to the bits of a word.
 fn inverse(odd: usize) -> usize {
-    // Right in three bits, and in twice as many after each step.
+    // Correct in three bits at first, and in twice as many after each step.
     (0..5).fold(odd, |inverse, _| {
         inverse.wrapping_mul(2_usize.wrapping_sub(odd.wrapping_mul(inverse)))
     })
@@ -169,7 +172,7 @@ mod tests {
         assert_eq!(PLAIN.links(|| Some(7)), Links::PLAIN);
         let links = masked().links(|| None);
         assert_ne!(links, Links::PLAIN);
-        // Not even this one is taken for that of plain links.
+        // Not even this one equals the key of plain links.
         static ONE: Mask = Mask::new(changed);
         assert_ne!(ONE.links(|| Some(1)), Links::PLAIN);
     }

@@ -1,21 +1,21 @@
-//! Small blocks: size classes, spans, and the lists free blocks live in.
+//! Small blocks: size classes, spans, and the lists of free blocks.
 //!
-//! The only part of the core that touches the memory it manages: a free block holds the link to
-//! the next one. The idea of free lists for each page run, and of a second list for blocks that
-//! other threads free, is mimalloc's (Leijen, Zorn, de Moura 2019); that a free finds its class
-//! from the layout and needs no look-up is what Rust's interface allows and C's does not.
+//! The only part of the core that touches the memory it manages: a free block holds the link to the next one. Free
+//! lists for each run of pages, and a second list for blocks that other threads free, are mimalloc's idea (Leijen,
+//! Zorn, de Moura 2019); a free finds its class from the layout without a look-up, which Rust's interface allows and
+//! C's does not.
 //!
 //! # Files
-//! `class` sizes · `slot` free blocks as links · `mask` links that are hidden · `thread_cache` what a thread
-//! keeps at hand · `span` a run of blocks and its record · `holes` its pages that went back · `remote` blocks freed by others ·
-//! `set` spans and transfer caches of one owner · `thread_heap` what a thread owns, parks and adopts ·
-//! `pages` what is needed from below · `region_pages`, `heap` all of it
-//! under one lock, for programs without an OS.
+//! `class` sizes · `slot` free blocks as links · `mask` hidden links · `thread_cache` a thread's cached blocks ·
+//! `span` a run of blocks and its record · `holes` its pages returned to the system · `remote` blocks freed by other
+//! threads · `set` spans and transfer caches of one owner · `thread_heap` a thread's heap, parked and adopted ·
+//! `pages` the interface to the layer below · `region_pages`, `heap` all of it under one lock, for programs without
+//! an OS.
 //!
-//! # Where a block can be
-//! Exactly one of: with the program; in a thread cache; in a transfer cache; in its span's list; in its span's
-//! remote list; in a hole of its span; not carved yet. The invariants are numbered in the files:
-//! L links and thread caches, S spans, R remote frees, D transfer caches, H heaps.
+//! # States of a block
+//! Exactly one of: in use by the program; in a thread cache; in a transfer cache; in its span's list; in its span's
+//! remote list; in a hole of its span; not carved yet. The invariants are numbered in the files: L links and thread
+//! caches, S spans, R remote frees, D transfer caches, H heaps.
 
 mod class;
 #[cfg(not(larder_loom))]

@@ -1,17 +1,17 @@
 //! [`RegionPages`]: spans and single blocks from one region of memory, over a BFC.
 //!
-//! All tables lie at the front of the region itself:
+//! All tables are at the front of the region itself:
 //!
 //! ```text
 //!  start                                                              start + bytes
 //!   │ chunks │ index, 4 B a granule │ records and heads of spans, one a page │ granules ... │
 //! ```
-//! A page here is the shortest span. Granules, pages and the longest span grow with the region, so
-//! that the tables stay a few hundredths of it, and a span a small share.
+//! A page here is the shortest span. Granules, pages and the longest span grow with the region, so that the tables
+//! stay a few hundredths of it, and a span a small share.
 //!
 //! # Invariants
-//! * RPAGES1 `heads[page]` is 0 if the page lies in no span, else 1 + how many pages the span's first
-//!   one lies below. The record of a span is that of its first page.
+//! * RPAGES1 `heads[page]` is 0 if the page lies in no span, otherwise 1 + the number of pages down to the span's
+//!   first one. The record of a span is that of its first page.
 
 use core::ops::RangeInclusive;
 use core::ptr::NonNull;
@@ -28,31 +28,30 @@ use crate::regions::{RegionConfig, RegionPool};
 use crate::sync::AtomicU32;
 use crate::units::{Addr, AddrRange, Align, Granule};
 
-/// Smallest region that is worth its tables.
+/// Smallest region whose memory outweighs its tables.
 pub(super) const MIN_BYTES: usize = 32 << 10;
-/// One chunk record for so many bytes, and some more: blocks below a page come from spans, and a
-/// free chunk may lie between any two.
+/// Bytes of the region for each chunk record; there are at least [`LEAST_CHUNKS`] more. Blocks below a page come from
+/// spans, and a free chunk may lie between any two.
 const BYTES_PER_CHUNK: usize = 2048;
 const LEAST_CHUNKS: usize = 64;
-/// A page is this share of the region, within bounds: so many records of spans are enough.
+/// A page is this share of the region, within bounds; as many records of spans suffice.
 const PAGES: usize = 1024;
 const MAX_PAGE_BYTES: usize = 64 << 10;
-/// The longest block with spans is this share of the region, within bounds; larger ones are served
-/// singly.
+/// The longest block with spans is this share of the region, within bounds; larger ones are served singly.
 const BLOCKS_IN_REGION: usize = 256;
 const MAX_BLOCK_BYTES: usize = 4 << 10;
-/// A span has so many blocks at least, if they do not fill a page: two in a region of a MiB, where
-/// the rest of each class's last span is much of it, then one for each half MiB.
+/// Least blocks in a span, if they do not fill a page: two in a region of a MiB, where the unused part of each
+/// class's last span counts, then one for each half MiB.
 const SPAN_BLOCKS: RangeInclusive<usize> = 2..=8;
 const REGION_BYTES_PER_BLOCK: usize = 512 << 10;
-/// In regions below so many bytes, sizes above so many are rounded to so many: few classes, of which
-/// each has a span that is not full.
+/// In regions below this many bytes, sizes above `FINE_BYTES` are rounded to `COARSE_SPACING`: few classes, each of
+/// which has a span that is not full.
 const FEW_CLASSES_BELOW: usize = 2 << 20;
 const FINE_BYTES: usize = 128;
 const COARSE_SPACING: usize = 64;
-/// A block that moves because it grows is cut from so many times its length: three doublings more.
+/// A block that moves because it grows is cut from a chunk this many times its length: room for three more doublings.
 const GROWTH_ROOM: usize = 8;
-/// A granule is this share of the longest span, so that rounding takes little of a single block.
+/// A granule is this share of the longest span, so that rounding costs little of a single block.
 const GRANULE_SHARE: usize = 64;
 const MIN_GRANULE_BYTES: usize = 256;
 
@@ -62,7 +61,7 @@ const _: () = assert!(MAX_PAGE_BYTES / GRANULE_SHARE <= MAX_SMALL_ALIGN);
 // The longest span is the longest page.
 const _: () = assert!(*SPAN_BLOCKS.end() * MAX_BLOCK_BYTES <= MAX_PAGE_BYTES);
 
-/// The lengths that follow from a region's.
+/// The lengths that follow from the region's.
 #[derive(Clone, Copy)]
 struct Lengths {
     page: usize,
@@ -104,7 +103,7 @@ pub(super) struct RegionPages {
     /// The region, for pointers into it.
     region: *mut u8,
     bytes: usize,
-    /// Bytes that the tables take.
+    /// Bytes of the tables.
     table_bytes: usize,
     /// Records and heads of spans, by page.
     records: *mut Span,
@@ -118,14 +117,14 @@ pub(super) struct RegionPages {
 // SAFETY: the region and everything in it belong to this value.
 unsafe impl Send for RegionPages {}
 
-/// Lays tables one after the other.
+/// Lays out tables one after the other.
 struct Cursor {
     at: *mut u8,
     left: usize,
 }
 
 impl Cursor {
-    /// The place of a table of `count` entries.
+    /// Returns the place of a table of `count` entries.
     fn place<T>(&mut self, count: usize) -> Option<*mut T> {
         let pad = self.at.align_offset(align_of::<T>());
         let bytes = count.checked_mul(size_of::<T>())?.checked_add(pad)?;
@@ -135,26 +134,26 @@ impl Cursor {
         Some(start)
     }
 
-    /// A table of `count` equal entries.
+    /// Creates a table of `count` equal entries.
     ///
     /// # Safety
-    /// The memory from `at` on, `left` bytes, is the caller's for ever.
+    /// The `left` bytes of memory from `at` on belong to the caller, for the rest of the program.
     unsafe fn table<T>(&mut self, count: usize, entry: fn() -> T) -> Option<&'static mut [T]> {
         let start = self.place::<T>(count)?;
         for index in 0..count {
-            // SAFETY: inside the memory, which `left` has covered, and aligned.
+            // SAFETY: aligned, and inside the memory, whose `left` bytes `place` has checked.
             unsafe { start.wrapping_add(index).write(entry()) };
         }
-        // SAFETY: all entries are written, and nobody else has this memory.
+        // SAFETY: all entries are written, and this memory is used for nothing else.
         Some(unsafe { core::slice::from_raw_parts_mut(start, count) })
     }
 }
 
 impl RegionPages {
-    /// Lays the tables into the region and takes the rest as memory.
+    /// Lays the tables into the region and manages the rest as memory.
     ///
     /// # Safety
-    /// The region is valid for reads and writes and nobody else's, for ever.
+    /// The region is valid for reads and writes and belongs to this value alone, for the rest of the program.
     pub(super) unsafe fn new(start: *mut u8, bytes: usize) -> Result<Self, RegionError> {
         if bytes < MIN_BYTES || bytes > isize::MAX as usize {
             return Err(RegionError::NoRoom);
@@ -175,9 +174,9 @@ impl RegionPages {
         // SAFETY: the caller's memory, here and below.
         let chunks =
             unsafe { cursor.table(bytes / BYTES_PER_CHUNK + LEAST_CHUNKS, || Chunk::VACANT) };
-        // SAFETY: the caller's memory, behind the table before.
+        // SAFETY: the caller's memory, behind the previous table.
         let entries = unsafe { cursor.table(granules, || AtomicU32::new(0)) };
-        // SAFETY: the caller's memory, behind the table before.
+        // SAFETY: the caller's memory, behind the previous table.
         let heads = unsafe { cursor.table(pages, || 0u8) };
         let (Some(chunks), Some(entries), Some(heads), Some(records)) =
             (chunks, entries, heads, cursor.place(pages))
@@ -212,10 +211,10 @@ impl RegionPages {
         })
     }
 
-    /// The class that serves a layout from a span, if one does.
+    /// Returns the class that serves a layout from a span, if one does.
     #[inline]
     pub(super) fn class_of(&self, size: usize, align: usize) -> Option<SizeClass> {
-        // No layout is so long that this overflows.
+        // No layout is long enough to overflow this.
         let size = match size {
             0..=FINE_BYTES => size,
             _ => (size + self.lengths.spacing - 1) & !(self.lengths.spacing - 1),
@@ -223,7 +222,7 @@ impl RegionPages {
         SizeClass::of(size, align).filter(|class| class.index() < self.classes)
     }
 
-    /// Numbers of this moment. O(chunks).
+    /// Returns the present numbers. O(chunks).
     pub(super) fn numbers(&self) -> RegionNumbers {
         let report = self.bfc.report();
         RegionNumbers {
@@ -236,12 +235,12 @@ impl RegionPages {
         }
     }
 
-    /// Whether the BFC's invariants hold.
+    /// Returns whether the BFC's invariants hold.
     pub(super) fn is_sound(&self) -> bool {
         self.bfc.check_invariants().is_ok()
     }
 
-    /// Changes the length of a single block in place; whether that was possible.
+    /// Resizes a single block in place. Returns whether that was possible.
     pub(super) fn resize_block(&mut self, block: *mut u8, bytes: usize) -> bool {
         let Some(block) = self.block_at(block) else {
             return false;
@@ -250,30 +249,30 @@ impl RegionPages {
         self.bfc.resize(block, bytes as u64).is_ok()
     }
 
-    /// A single block with free memory behind it, for one that is about to grow again.
+    /// Allocates a single block with free memory behind it, for a block that will probably grow again.
     pub(super) fn alloc_before_room(&mut self, bytes: usize, align: usize) -> Option<NonNull<u8>> {
         let block = self.alloc_block(bytes.checked_mul(GROWTH_ROOM)?, align)?;
         self.resize_block(block.as_ptr(), bytes);
         Some(block)
     }
 
-    /// Length of the single block that starts here, or 0.
+    /// Returns the length of the single block that starts here, or 0.
     pub(super) fn block_bytes(&self, block: *mut u8) -> u64 {
         self.block_at(block).map_or(0, |block| block.bytes())
     }
 
-    /// The single block that starts here.
+    /// Returns the single block that starts here.
     fn block_at(&self, block: *mut u8) -> Option<Block> {
         let found = self.index.find(Addr::new(block.addr() as u64))?;
         self.bfc.block_from_raw(found).ok()
     }
 
-    /// The region's first byte.
+    /// Returns the region's first byte.
     pub(super) const fn start(&self) -> *mut u8 {
         self.region
     }
 
-    /// Takes a single block back; `false` if there is none at this address.
+    /// Frees a single block. Returns `false` if there is none at this address.
     pub(super) fn free_single(&mut self, block: *mut u8) -> bool {
         let block = self.block_at(block);
         block.is_some_and(|block| self.bfc.free(block).is_ok())
@@ -289,7 +288,7 @@ impl RegionPages {
         (block.addr() / self.lengths.page).wrapping_sub(first)
     }
 
-    /// Says for each page of a span how far below the first one lies.
+    /// Sets the head of each page of a span to `head` of its number within the span.
     fn set_heads(&mut self, base: *mut u8, bytes: usize, head: impl Fn(usize) -> u8) {
         let page = self.page_of(base);
         let count = bytes / self.lengths.page;
@@ -309,8 +308,8 @@ pub(super) struct RegionNumbers {
     pub(super) largest_free_bytes: u64,
 }
 
-// SAFETY: promise 1: chunks of the BFC do not overlap and lie in the region, which is ours; records
-// lie in a table that stays. Promise 2: RPAGES1.
+// SAFETY: promise 1: chunks of the BFC do not overlap and lie in the region, which is this value's; records are in a
+// table that stays. Promise 2 follows from RPAGES1.
 unsafe impl Pages for RegionPages {
     fn span_bytes(&self, class: SizeClass) -> usize {
         if class.index() >= self.classes {
@@ -333,7 +332,7 @@ unsafe impl Pages for RegionPages {
     }
 
     unsafe fn free_span(&mut self, span: *mut Span) {
-        // SAFETY: the record of a span without used blocks, given up to us.
+        // SAFETY: the caller's span, which has no used blocks (SPAN5).
         let shape = *unsafe { Span::shape(span) };
         self.set_heads(shape.base, shape.bytes as usize, |_| 0);
         self.span_bytes -= u64::from(shape.bytes);

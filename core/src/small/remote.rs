@@ -1,9 +1,8 @@
 //! Blocks freed by threads that do not own their span.
 //!
-//! Two stacks, both of the simplest kind: anybody pushes with one compare-and-swap, and only the
-//! owner takes, everything at once. So nothing is ever popped one by one, and the value that a
-//! compare-and-swap sees again after a while (ABA) does no harm: whatever list it heads by then is
-//! the list to push upon.
+//! Both are stacks of the simplest kind: any thread pushes with one compare-and-swap, and only the owner takes,
+//! everything at once. Since no element is popped singly, a value that a compare-and-swap sees again later (ABA) does
+//! no harm: whatever list it heads by then is the list to push upon.
 //!
 //! ```text
 //!   freeing threads ──CAS──► RemoteList of a span ──first one in──CAS──► RemoteQueue of its owner
@@ -12,13 +11,13 @@
 //! ```
 //!
 //! # Invariants
-//! * REMOTE1 a remote list becomes non-empty by exactly one push, and that pusher puts the span in the queue.
-//!   Only who takes the queue empties the list. So a span is in the queue at most once, and its link is
-//!   written only by the pusher that owns this right. So is the note of the list's last slot, which is
-//!   the last one of the pusher's chain: later ones come in front of it.
-//! * REMOTE2 the owner looks at remote lists of spans that it took from its queue only. A span whose list is
-//!   not empty but which is not yet in the queue therefore keeps used blocks, is not released, and may
-//!   be touched by the pusher on its way.
+//! * REMOTE1 a remote list becomes non-empty by exactly one push, and that pusher puts the span in the queue. Only
+//!   the thread that takes the queue empties the list. So a span is in the queue at most once, and its link is
+//!   written only by the pusher that has this right. So is the record of the list's last slot, which is the last one
+//!   of the pusher's chain: later ones come in front of it.
+//! * REMOTE2 the owner empties remote lists only of spans that it took from its queue. A span whose list is not empty
+//!   but which is not yet in the queue therefore keeps used blocks, is not released, and may still be touched by the
+//!   pusher.
 
 use super::slot::{Chain, Links, Slot};
 use super::span::Span;
@@ -27,48 +26,47 @@ use crate::sync::{AtomicPtr, AtomicU32, Ordering};
 /// Bits of the word that count blocks: at most 8192 in a span.
 const COUNT_BITS: u32 = 14;
 const COUNT_MASK: u32 = (1 << COUNT_BITS) - 1;
-/// Slots lie at multiples of this.
+/// Alignment of slots.
 const UNIT: usize = 8;
 
-/// Most blocks a span can have, and the longest span, for the word to hold both.
+/// Most blocks in a span, and the longest span, for the word to hold both.
 pub(super) const MAX_BLOCKS: u32 = COUNT_MASK;
 pub(super) const MAX_SPAN_BYTES: usize = UNIT << (32 - COUNT_BITS);
 
-/// Free blocks of one span as one word: where the first one lies, and how many they are.
+/// Free blocks of one span as one word: the place of the first one and their number.
 #[derive(Debug)]
 pub(super) struct RemoteList(AtomicU32);
 
 impl RemoteList {
-    /// No blocks.
+    /// Creates an empty list.
     #[cfg(not(larder_loom))]
     pub(super) const fn new() -> Self {
         Self(AtomicU32::new(0))
     }
 
-    /// No blocks.
+    /// Creates an empty list.
     #[cfg(larder_loom)]
     pub(super) fn new() -> Self {
         Self(AtomicU32::new(0))
     }
 
-    /// Puts a chain in front; whether the list was empty, so that the caller has to announce the
-    /// span (REMOTE1).
+    /// Puts a chain in front. Returns whether the list was empty, so that the caller has to announce the span
+    /// (REMOTE1).
     ///
     /// # Safety
-    /// The chain's blocks belong to the span that starts at `base` and whose list this is, have
-    /// these links, and are the caller's (SLOT1).
+    /// The chain's blocks belong to the span that starts at `base` and has this list, are linked by `links`, and are
+    /// the caller's (SLOT1).
     pub(super) unsafe fn push(&self, base: *mut u8, chain: Chain, links: Links) -> bool {
         let start = chain.head.addr() - base.addr();
         let mut word = self.0.load(Ordering::Relaxed);
         loop {
-            // SAFETY: the chain is ours until the exchange below succeeds.
+            // SAFETY: the chain is the caller's until the exchange below succeeds.
             unsafe { links.set_next(chain.tail, first(base, word)) };
             let count = (word & COUNT_MASK) + chain.count;
             let new = ((start / UNIT) as u32) << COUNT_BITS | count;
-            // Release: the taker reads the links written above. Earlier pushes are read through
-            // the same word, which only such exchanges have changed since. Acquire: whoever finds
-            // the list empty gets the right to the span's queue link, which the owner read before
-            // it emptied the list (REMOTE1).
+            // Release: the taker reads the links written above. Earlier pushes are read through the same word, which
+            // only such exchanges have changed since. Acquire: the pusher that finds the list empty gets the right to
+            // the span's queue link, which the owner read before it emptied the list (REMOTE1).
             match self
                 .0
                 .compare_exchange_weak(word, new, Ordering::AcqRel, Ordering::Relaxed)
@@ -79,42 +77,42 @@ impl RemoteList {
         }
     }
 
-    /// Takes everything: the first slot, or null, and how many.
+    /// Takes the whole list. Returns its first slot, or null, and its length.
     pub(super) fn take(&self, base: *mut u8) -> (*mut Slot, u32) {
-        // Acquire: the links. Release: the queue link goes to the next one who announces.
+        // Acquire: the links. Release: the queue link passes to the next announcer.
         let word = self.0.swap(0, Ordering::AcqRel);
         (first(base, word), word & COUNT_MASK)
     }
 }
 
-/// The slot that a word names, or null.
+/// Returns the slot that a word names, or null.
 fn first(base: *mut u8, word: u32) -> *mut Slot {
     if word & COUNT_MASK == 0 {
         return core::ptr::null_mut();
     }
-    // An offset inside the span, stored by push; no access happens here.
+    // An offset inside the span, stored by `push`; the slot is not accessed here.
     base.wrapping_add((word >> COUNT_BITS) as usize * UNIT)
         .cast()
 }
 
-/// The spans of one owner that have remote frees waiting.
+/// The spans of one owner with remote frees to receive.
 #[derive(Debug)]
 pub struct RemoteQueue(AtomicPtr<Span>);
 
 impl RemoteQueue {
-    /// No spans.
+    /// Creates an empty queue.
     #[cfg(not(larder_loom))]
     pub const fn new() -> Self {
         Self(AtomicPtr::new(core::ptr::null_mut()))
     }
 
-    /// No spans.
+    /// Creates an empty queue.
     #[cfg(larder_loom)]
     pub fn new() -> Self {
         Self(AtomicPtr::new(core::ptr::null_mut()))
     }
 
-    /// Whether nothing waits. Only a hint, which may be late.
+    /// Returns whether the queue is empty. Only a hint, which may be late.
     #[inline]
     pub fn is_empty(&self) -> bool {
         self.0.load(Ordering::Relaxed).is_null()
@@ -127,7 +125,7 @@ impl RemoteQueue {
     pub unsafe fn push(&self, span: *mut Span) {
         let mut head = self.0.load(Ordering::Relaxed);
         loop {
-            // SAFETY: REMOTE1: the link is ours until the exchange succeeds, and REMOTE2: the span lives.
+            // SAFETY: the link is the caller's until the exchange succeeds (REMOTE1), and the span lives (REMOTE2).
             unsafe { Span::set_queue_link(span, head) };
             // Release: the taker reads the link.
             match self
@@ -140,7 +138,7 @@ impl RemoteQueue {
         }
     }
 
-    /// Takes all announced spans: the first, or null; the others follow by [`Span::queue_link`].
+    /// Takes all announced spans. Returns the first, or null; the others follow by [`Span::queue_link`].
     ///
     /// # Safety
     /// The caller is the spans' owner (REMOTE1), or announces them again.
@@ -178,10 +176,10 @@ mod tests {
         for (newest, oldest) in [(4, 4), (2, 3), (0, 1)] {
             let mut chain = Chain::one(slot(oldest));
             for number in (newest..oldest).rev() {
-                // SAFETY: a slot of ours.
+                // SAFETY: a slot of the test.
                 unsafe { chain.push(slot(number)) };
             }
-            // SAFETY: slots of ours, from `base` on.
+            // SAFETY: slots of the test, from `base` on.
             let was_empty = unsafe { list.push(base.cast(), chain, Links::PLAIN) };
             assert_eq!(was_empty, newest == 4);
         }
@@ -189,7 +187,7 @@ mod tests {
         assert_eq!(count, 5);
         for number in 0..5 {
             assert_eq!(first, slot(number));
-            // SAFETY: a slot of ours.
+            // SAFETY: a slot of the test.
             first = unsafe { Slot::next(first) };
         }
         assert!(first.is_null());

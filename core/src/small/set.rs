@@ -8,21 +8,19 @@
 //! ```
 //!
 //! # Invariants
-//! * SET1 a transfer cache is stacks of lists. Each list has as many blocks as the policy allows a bin,
-//!   and is linked to the next by the second word of its first block. Blocks without a second word have
-//!   no transfer cache.
-//! * SET2 a span is listed if and only if it has a block to give.
-//! * SET3 `empty` is the listed span without a used block. More than one is not kept.
+//! * SET1 a transfer cache is stacks of lists. Each list has as many blocks as the policy allows a bin, and is linked
+//!   to the next by the second word of its first block. Blocks without a second word have no transfer cache.
+//! * SET2 a span is listed if and only if it has a free or uncarved block.
+//! * SET3 `empty` is the listed span without a used block. At most one is kept.
 //! * SET4 `spans` and `blocks` count the spans owned and their capacity.
-//! * SET5 lists are pushed on the stack `transfer` and taken from it first; `old` has those that were in
-//!   the transfer cache at the last [`age`](SpanSet::age) and were not needed since. `left` has those that
+//! * SET5 lists are pushed on the stack `transfer` and taken from it first; `old` has those that were in the transfer
+//!   cache at the last [`age`](SpanSet::age) and were not needed since. `left` has those that
 //!   [`leave_idle`](SpanSet::leave_idle) found: they are taken last, and not by ticks.
-//! * SET6 a class is `idle` only if its span without used blocks, if it has one, has been there since
-//!   the last `age`.
+//! * SET6 a class is `idle` only if its span without used blocks, if it has one, has been there since the last `age`.
 //! * SET7 a class is `touched` if a block of its spans came back or was taken since the last walk began, and
-//!   `to_scan` if a span is idle that has not been scanned.
-//! * SET8 `received` is the rest of what was taken from the remote-free queue: its remote lists have not been
-//!   emptied, so its links are whole (REMOTE1).
+//!   `to_scan` if an idle span has not been scanned.
+//! * SET8 `received` is the rest of the spans taken from the remote-free queue: their remote lists have not been
+//!   emptied, so their links are whole (REMOTE1).
 
 mod aging;
 mod class_spans;
@@ -48,26 +46,26 @@ use super::slot::{Links, Slot};
 use super::span::Span;
 use super::thread_cache::{CacheBin, ThreadCache};
 
-/// A bin holds this part of what the policy allows at first, and twice as much each time it runs empty or full.
+/// A bin's first capacity is this part of what the policy allows; it doubles each time the bin runs empty or full.
 const FIRST_PART: usize = 32;
 
-/// How much a set and the cache in front of it keep.
+/// The bounds on what a set and the cache in front of it keep.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Policy {
-    /// What a bin may hold, in bytes; at least one block, and at most 256.
+    /// Bytes that a bin may hold; at least one block, and at most 256.
     pub bin_bytes: u32,
-    /// Whether there are transfer caches. Without them what is freed goes back sooner, so spans become idle,
-    /// and what is cut from them anew lies in order.
+    /// Whether there are transfer caches. Without them freed blocks return to their spans sooner, so spans become
+    /// idle, and blocks cut from them anew are in order.
     pub transfer_caches: bool,
-    /// Whether bins begin with all that they may hold. Lists are then mostly taken as a whole, and no link is followed
-    /// before somebody has looked at its block.
+    /// Whether bins begin with their full capacity. Lists are then mostly taken as a whole, and no link is followed
+    /// before its block has been checked.
     pub whole_bins: bool,
-    /// How free blocks are linked.
+    /// Links of free blocks.
     pub links: Links,
 }
 
 impl Policy {
-    /// Time and memory in balance.
+    /// Balances time and memory.
     pub const BALANCED: Self = Self {
         bin_bytes: 32 << 10,
         transfer_caches: true,
@@ -75,7 +73,7 @@ impl Policy {
         links: Links::PLAIN,
     };
 
-    /// How many blocks a bin holds.
+    /// Returns how many blocks a bin holds.
     const fn bin_blocks(&self, class: SizeClass) -> usize {
         class.bin_blocks(self.bin_bytes as usize)
     }
@@ -90,17 +88,17 @@ pub struct Fresh {
     pub clean: bool,
 }
 
-/// What a set holds of one class.
+/// A set's spans and blocks of one class.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct ClassUsage {
-    /// Spans.
+    /// Number of spans.
     pub spans: u64,
-    /// Their length together, in bytes.
+    /// Their total length, in bytes.
     pub span_bytes: u64,
-    /// Blocks not in a span's own list: in the program's hands, in thread caches, in transfer caches, or freed by
+    /// Blocks not in a span's own list: in use by the program, in thread caches, in transfer caches, or freed by
     /// another thread and not yet received.
     pub used_blocks: u64,
-    /// Of those, in the transfer cache.
+    /// The part of `used_blocks` in the transfer cache.
     pub transfer_blocks: u64,
 }
 
@@ -109,25 +107,24 @@ pub struct ClassUsage {
 pub struct SpanSet {
     classes: [ClassSpans; CLASSES],
     policy: Policy,
-    /// Spans that others freed blocks of, taken from the remote-free queue and not received yet (SET8).
+    /// Spans with remote frees, taken from the remote-free queue and not received yet (SET8).
     received: *mut Span,
-    /// Whether what comes back now has been idle for long.
+    /// Whether blocks that come back now have been idle for long.
     aging: bool,
     /// The walk under way.
     walk: Walk,
-    /// Length of the spans made since what is kept at hand was given up last.
+    /// Bytes of spans made since the last turn to flush cached lists began.
     made_bytes: usize,
-    /// How many of them there are when it is asked next whether it is time for a turn.
+    /// The value of `made_bytes` at which a turn is considered next.
     asked_bytes: usize,
-    /// Lists that are given up before the heap grows; see [`has_turn`](Self::has_turn).
+    /// Lists still to flush in the turn under way; see [`has_turn`](Self::has_turn).
     turn: usize,
-    /// Spans that walks came to.
+    /// Spans visited by walks.
     #[cfg(test)]
     looks: usize,
 }
 
-// SAFETY: the pointers lead to spans and free blocks that belong to the set, which moves between
-// threads as a whole.
+// SAFETY: the pointers lead to spans and free blocks that belong to the set, which moves between threads as a whole.
 unsafe impl Send for SpanSet {}
 
 impl Default for SpanSet {
@@ -137,7 +134,7 @@ impl Default for SpanSet {
 }
 
 impl SpanSet {
-    /// No spans.
+    /// Creates a set without spans.
     pub const fn new(policy: Policy) -> Self {
         Self {
             classes: [const { ClassSpans::NONE }; CLASSES],
@@ -153,7 +150,7 @@ impl SpanSet {
         }
     }
 
-    /// No spans, and never a transfer cache: for one heap over little memory.
+    /// Creates a set without spans that never has a transfer cache: for one heap over little memory.
     pub const fn without_transfer_caches() -> Self {
         Self::new(Policy {
             transfer_caches: false,
@@ -161,7 +158,7 @@ impl SpanSet {
         })
     }
 
-    /// Has an empty set keep so much.
+    /// Sets the policy of an empty set.
     pub(super) const fn set_policy(&mut self, policy: Policy) {
         self.policy = policy;
     }
@@ -170,12 +167,12 @@ impl SpanSet {
         &mut self.classes[class.index()]
     }
 
-    /// How free blocks are linked, those in the caches that the set serves too.
+    /// Returns how free blocks are linked, in the caches that the set serves too.
     pub const fn links(&self) -> Links {
         self.policy.links
     }
 
-    /// How many blocks a bin may hold from now on that is empty or full.
+    /// Returns the next capacity of a bin that is empty or full.
     fn next_capacity(&self, class: SizeClass, bin: &CacheBin) -> usize {
         let max = self.policy.bin_blocks(class);
         match self.policy.whole_bins {
@@ -186,12 +183,12 @@ impl SpanSet {
 
     /// Finds a block for an empty bin, and more to put into it. `None` if there is no memory.
     ///
-    /// O(1), and for spans of which other threads freed blocks, 256 of them at most. Once in 16 MiB of new spans, and under
-    /// pressure, lists kept for other classes are given up, 4096 blocks at most in a call and those of one list.
+    /// O(1), plus the spans with remote frees, at most 256. Once in 16 MiB of new spans, and under pressure, cached
+    /// lists of other classes are flushed: at most 4096 blocks in a call, and the rest of the last list.
     ///
     /// # Safety
-    /// `owner` is the remote-free queue of this set, or null if it has none; `cache` belongs to whoever
-    /// holds this set; `owner` and `pages` are the same at every call.
+    /// `owner` is the remote-free queue of this set, or null if it has none; `cache` belongs to the holder of this
+    /// set; `owner` and `pages` are the same at every call.
     pub unsafe fn refill(
         &mut self,
         owner: *const RemoteQueue,
@@ -207,38 +204,38 @@ impl SpanSet {
         }
         if self.has_turn_ahead(pages.under_pressure(), || pages.free_bytes()) {
             let bytes = max * class.block_bytes();
-            // SAFETY: the queue, cache and pages that the caller promises to be of this set at every call.
+            // SAFETY: the caller promises queue, cache and pages of this set, the same at every call.
             unsafe { self.give_up_some(owner, cache, bytes, pages) };
         }
-        // SAFETY: the caller's remote-free queue, of this set.
+        // SAFETY: the caller promises the remote-free queue and the pages of this set.
         unsafe { self.receive(owner, pages) };
         if self.class(class).listed.is_null() {
             let bytes = pages.span_bytes(class);
             let span = match bytes {
                 0 => None,
-                // SAFETY: the caller's remote-free queue, of this set, and pages.
+                // SAFETY: the caller promises queue, cache and pages of this set, the same at every call.
                 _ => unsafe { self.find_span(owner, class, cache, pages) },
             };
             let bin = cache.of(class);
             let Some(memory) = span else {
-                // The bin's first allocation gives it its room, however the block was found.
+                // The bin's first allocation sets its capacity, however the block was found.
                 bin.put(self.next_capacity(class, bin), ptr::null_mut(), 0);
                 let block = pages.alloc_block(class.block_bytes(), class.block_align())?;
                 let clean = false;
                 return Some(Fresh { block, clean });
             };
             let fresh = Span::new(&memory, bytes, class, owner, self.links());
-            // SAFETY: the place is ours (promise 1 of Pages).
+            // SAFETY: the place is new, and this set's alone (promise 1 of Pages).
             unsafe { memory.record.write(fresh) };
-            // SAFETY: made just now.
+            // SAFETY: the record was written by the line above.
             unsafe { self.adopt(memory.record) };
         }
-        // SAFETY: a span is listed now.
+        // SAFETY: a span of the class is listed now.
         unsafe { self.take_from_span(class, cache.of(class), pages) }
     }
 
-    /// Gives up what is kept at hand: lists of the transfer caches, and spans without a used block, as long as `pay`
-    /// allows it for so many blocks of a class; returns whether that was all.
+    /// Flushes lists of the transfer caches, and releases spans without a used block, as long as `pay` returns true for
+    /// the class and number of blocks of the next list. Returns whether that was all.
     ///
     /// # Safety
     /// The conditions of [`refill`](Self::refill).
@@ -254,7 +251,7 @@ impl SpanSet {
                     return false;
                 }
                 if let Some(list) = self.take_transfer(class) {
-                    // SAFETY: the list was the transfer cache's.
+                    // SAFETY: the list was the transfer cache's, so its blocks are free and this set's (SLOT1).
                     unsafe { self.give_back(owner, list, pages) };
                 }
             }
@@ -264,12 +261,12 @@ impl SpanSet {
         true
     }
 
-    /// Enters a fresh span.
+    /// Adds a fresh span.
     ///
     /// # Safety
-    /// The record is ours and fresh.
+    /// The record is fresh and this set's.
     unsafe fn adopt(&mut self, span: *mut Span) {
-        // SAFETY: a record that is ours has a shape.
+        // SAFETY: the record is this set's, so its shape may be read (SPAN1).
         let shape = *unsafe { Span::shape(span) };
         self.made_bytes += shape.bytes as usize;
         let state = self.class(shape.class());
@@ -277,7 +274,7 @@ impl SpanSet {
         state.blocks += u64::from(shape.capacity);
         state.empty = span;
         state.idle = false;
-        // SAFETY: fresh spans are not listed.
+        // SAFETY: a fresh span is not listed.
         unsafe { state.list(span) };
     }
 
@@ -294,9 +291,9 @@ impl SpanSet {
         let bin_blocks = self.next_capacity(class, bin);
         let state = self.class(class);
         let span = state.listed;
-        // SAFETY: listed spans are ours.
+        // SAFETY: a listed span is this set's, so its shape may be read (SPAN1).
         let shape = unsafe { Span::shape(span) };
-        // SAFETY: listed spans are ours.
+        // SAFETY: a listed span is this set's, and no other reference to its own part exists (SPAN3).
         let own = unsafe { Span::own(span) };
         if own.used() == 0 {
             state.empty = ptr::null_mut();
@@ -306,7 +303,7 @@ impl SpanSet {
         // Half a bin, so that the next free finds room.
         let max = (bin_blocks as u32 / 2).max(1);
         let holes = own.hole_bytes();
-        // SAFETY: the span is listed, so it is ours, and this is its shape.
+        // SAFETY: the span is listed, so it is this set's, and the shape is its own.
         let (list, count) = unsafe { own.take_free(shape, max) };
         if own.hole_bytes() < holes {
             pages.filled(holes - own.hole_bytes());
@@ -331,8 +328,8 @@ impl SpanSet {
         fresh
     }
 
-    /// Makes room in a full bin: into the transfer cache as a whole while that may grow, else back to the
-    /// spans. O(1) or O(blocks).
+    /// Makes room in a full bin: its blocks go to the transfer cache as a whole while that may grow, otherwise back
+    /// to the spans. O(1) or O(blocks).
     ///
     /// # Safety
     /// The conditions of [`refill`](Self::refill).
@@ -362,20 +359,20 @@ impl SpanSet {
             && state.transfer_has_room(class, max)
             && !pages.under_pressure()
         {
-            // SAFETY: the list is ours and its blocks have room for two words (SET1).
+            // SAFETY: the list was the bin's, and its blocks have room for two words (SET1).
             unsafe { links.set_below(list, state.transfer) };
             state.transfer = list;
             state.transfer_lists += 1;
         } else {
-            // SAFETY: the list was the bin's.
+            // SAFETY: the list was the bin's, so its blocks are free and this set's (SLOT1).
             unsafe { self.give_back(owner, list, pages) };
         }
     }
 
-    /// Gives one block back past the cache.
+    /// Returns one block to its span past the cache.
     ///
     /// # Safety
-    /// The conditions of [`refill`](Self::refill); `block` has a class, and the caller gives it up.
+    /// The conditions of [`refill`](Self::refill); `block` has a class, and the caller no longer uses it.
     pub unsafe fn free(
         &mut self,
         owner: *const RemoteQueue,
@@ -383,13 +380,13 @@ impl SpanSet {
         pages: &mut impl Pages,
     ) {
         let slot = block.cast::<Slot>();
-        // SAFETY: the block is ours now.
+        // SAFETY: the caller no longer uses the block, so it is free and this set's.
         unsafe { self.links().set_next(slot, ptr::null_mut()) };
-        // SAFETY: a list of one block, which the caller gave up.
+        // SAFETY: a list of one free block, linked by the line above.
         unsafe { self.give_back(owner, slot, pages) };
     }
 
-    /// Empties a thread cache into the spans, and has its bins begin small again. O(blocks in it).
+    /// Flushes a thread cache into the spans, and resets the capacity of its bins. O(blocks in it).
     ///
     /// # Safety
     /// The conditions of [`refill`](Self::refill), for every bin.
@@ -400,13 +397,13 @@ impl SpanSet {
         pages: &mut impl Pages,
     ) {
         let mut all = usize::MAX;
-        // SAFETY: what holds for every bin holds for those from the first class on.
+        // SAFETY: the conditions hold for every bin, and so for those from the first class on.
         unsafe { self.flush_from(0, owner, cache, &mut all, pages) };
     }
 
-    /// Empties a thread cache as [`flush`](Self::flush) does, from a class on. Takes what that costs from `budget`, in
-    /// blocks; returns the class to go on with, or [`CLASSES`] if that was all. A call ends with the bin that exceeds
-    /// the budget.
+    /// Flushes a thread cache as [`flush`](Self::flush) does, from class `first` on. Takes the cost off `budget`, in
+    /// blocks. Returns the class to continue with, or [`CLASSES`] if that was all. A call ends with the bin that
+    /// exceeds the budget.
     ///
     /// # Safety
     /// The conditions of [`refill`](Self::refill), for those bins.
@@ -430,7 +427,7 @@ impl SpanSet {
         CLASSES
     }
 
-    /// Gives the blocks of a bin back, which begins small again. O(blocks in it).
+    /// Returns the blocks of a bin to their spans and resets its capacity. O(blocks in it).
     ///
     /// # Safety
     /// The conditions of [`refill`](Self::refill), for that bin.
@@ -442,11 +439,12 @@ impl SpanSet {
     ) {
         let list = bin.take();
         bin.put(0, ptr::null_mut(), 0);
-        // SAFETY: the list was the bin's, whose blocks nobody else reaches.
+        // SAFETY: the list was the bin's, so its blocks are free and this set's (SLOT1).
         unsafe { self.give_back(owner, list, pages) };
     }
 
-    /// Empties the bins of classes of which the set owns no span: their blocks are others'. O(classes + blocks in them).
+    /// Flushes the bins of classes of which the set owns no span: their blocks are other owners'. O(classes + blocks
+    /// in them).
     ///
     /// # Safety
     /// The conditions of [`refill`](Self::refill), for those bins.
@@ -465,7 +463,7 @@ impl SpanSet {
         }
     }
 
-    /// Empties the bins of the long classes into the spans, where they have been idle for long.
+    /// Flushes the bins of the long classes into the spans, as blocks that have been idle for long.
     ///
     /// # Safety
     /// The conditions of [`refill`](Self::refill), for those bins; the rest of the cache is not touched.
@@ -477,20 +475,20 @@ impl SpanSet {
     ) {
         self.aging = true;
         for class in SizeClass::long() {
-            // SAFETY: the caller's bin.
+            // SAFETY: the caller promises the bins of the long classes.
             let list = unsafe { (*ThreadCache::place(cache, class)).take() };
-            // SAFETY: the list was the bin's.
+            // SAFETY: the list was the bin's, so its blocks are free and this set's (SLOT1).
             unsafe { self.give_back(owner, list, pages) };
         }
         self.aging = false;
     }
 
-    /// Empties the transfer caches, receives what others freed, releases every span without a used block, and
-    /// discards the pages of others in which no block is used. Takes what that costs from `budget`, in blocks;
-    /// returns whether that was all. If not, call it again: others may work in between.
+    /// Flushes the transfer caches, receives remote frees, releases every span without a used block, and discards
+    /// pages of other spans in which no block is used. Takes the cost off `budget`, in blocks. Returns whether that
+    /// was all; if not, call it again, and let other threads work in between.
     ///
-    /// Only what happened since a span was last looked at is looked at, unless
-    /// [`forget_looks`](Self::forget_looks) was called.
+    /// Only spans with changes since their last scan are visited, unless [`forget_looks`](Self::forget_looks) was
+    /// called.
     ///
     /// # Safety
     /// The conditions of [`refill`](Self::refill).
@@ -500,7 +498,7 @@ impl SpanSet {
         budget: &mut usize,
         pages: &mut impl Pages,
     ) -> bool {
-        // SAFETY: the caller's remote-free queue.
+        // SAFETY: the caller promises the remote-free queue and the pages of this set.
         if !unsafe { self.receive(owner, pages) } {
             *budget = budget.saturating_sub(RECEIVED);
             return false;
@@ -518,7 +516,7 @@ impl SpanSet {
         unsafe { self.walk(Walk::Trim, budget, pages) }
     }
 
-    /// Takes one list from the transfer cache, the youngest.
+    /// Takes the youngest list from the transfer cache.
     fn take_transfer(&mut self, class: SizeClass) -> Option<*mut Slot> {
         let links = self.links();
         let state = self.class(class);
@@ -526,13 +524,13 @@ impl SpanSet {
         if list.is_null() {
             return state.take_old(links).or_else(|| state.take_left(links));
         }
-        // SAFETY: SET1: the list is the transfer cache's and its first block has a second word.
+        // SAFETY: the list is the transfer cache's and its first block has a second word (SET1).
         state.transfer = unsafe { links.below(list) };
         state.transfer_lists -= 1;
         Some(list)
     }
 
-    /// What the set holds of a class. O(1).
+    /// Returns the set's spans and blocks of a class. O(1).
     pub const fn usage(&self, class: SizeClass, span_bytes: usize) -> ClassUsage {
         let state = &self.classes[class.index()];
         ClassUsage {
@@ -544,10 +542,10 @@ impl SpanSet {
     }
 }
 
-/// Takes the first of a list of `count` blocks and leaves the rest in the bin.
+/// Takes the first block of a list of `count` blocks and puts the rest in the bin.
 fn first_of(bin: &mut CacheBin, max: usize, list: *mut Slot, count: usize, links: Links) -> Fresh {
     bin.put(max, list, count);
-    // SAFETY: the list satisfies SLOT1.
+    // SAFETY: the list satisfies SLOT1, and the bin holds it now.
     let block = unsafe { CacheBin::pop_linked(bin, links) };
     // A list has a first slot; the arm for null keeps this free of a panic.
     Fresh {

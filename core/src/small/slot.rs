@@ -1,19 +1,19 @@
 //! Free blocks linked through themselves.
 //!
-//! A free block's first word points at the next one of its list. Where blocks have room for two
-//! words, the second links whole lists (the transfer cache's). [`Links`] says whether a heap masks both.
+//! A free block's first word points at the next one of its list. Where blocks have room for two words, the second
+//! links whole lists (in the transfer cache). [`Links`] decides whether a heap masks both.
 //!
 //! # Invariants
-//! * SLOT1 a slot in a list is a free block: nobody but the list's owner reads or writes it, and its
-//!   first word holds the next slot or null. SLOT1 is what every caller here promises.
+//! * SLOT1 a slot in a list is a free block: only the list's owner reads or writes it, and its first word holds the
+//!   next slot or null. SLOT1 is the promise of every caller here.
 
 use super::mask::Mask;
 use crate::sync::Cell;
 
-/// A free block seen as the link it holds.
+/// A free block as the link it holds.
 ///
-/// Only ever reached through a raw pointer, because a block may be smaller than this type: then
-/// `below` lies outside it and is not touched.
+/// Only ever accessed through a raw pointer, because a block may be smaller than this type: `below` then lies outside
+/// it and is not touched.
 #[repr(C)]
 #[derive(Debug)]
 pub struct Slot {
@@ -21,11 +21,11 @@ pub struct Slot {
     below: Cell<*mut Slot>,
 }
 
-/// Bytes a block needs to carry the second word.
+/// Bytes that a block needs for the second word.
 pub(super) const TWO_WORDS: usize = 2 * size_of::<*mut Slot>();
 
 impl Slot {
-    /// A slot that is a value of its own, for models of the lists.
+    /// Creates a slot outside of any block, for models of the lists.
     #[doc(hidden)]
     pub fn unlinked() -> Self {
         Self {
@@ -34,23 +34,24 @@ impl Slot {
         }
     }
 
-    /// The place of a slot's first or second word.
+    /// Returns the place of a slot's first or second word.
     #[inline(always)]
     const fn word(slot: *mut Self, number: usize) -> *const Cell<*mut Self> {
         slot.cast::<Cell<*mut Self>>().wrapping_add(number)
     }
 
-    /// The slot behind this one, or null.
+    /// Returns the slot behind this one, or null.
     ///
     /// # Safety
     /// SLOT1 holds for `slot`, and the caller owns its list.
     #[inline(always)]
     pub unsafe fn next(slot: *mut Self) -> *mut Self {
-        // SAFETY: SLOT1: the first word is ours to read and holds a link.
+        // SAFETY: the caller owns the list that `slot` is in (SLOT1), so its first word is the caller's to read and a
+        // link.
         unsafe { Cell::read(Self::word(slot, 0)) }
     }
 
-    /// Puts `next` behind this slot, which may have held anything.
+    /// Puts `next` behind this slot, whatever the slot held.
     ///
     /// # Safety
     /// `slot` is a free block that the caller owns alone, aligned for a pointer.
@@ -60,7 +61,7 @@ impl Slot {
         unsafe { Cell::write(Self::word(slot, 0), next) }
     }
 
-    /// Has the processor fetch the line that an address lies in, whatever is there.
+    /// Prefetches the cache line of an address, whatever is there.
     #[inline(always)]
     pub(super) fn prefetch(slot: *mut Self) {
         #[cfg(target_arch = "x86_64")]
@@ -73,12 +74,12 @@ impl Slot {
         let _ = slot;
     }
 
-    /// The list below the one this slot heads.
+    /// Returns the list below the one that this slot heads.
     ///
     /// # Safety
     /// SLOT1 holds for `slot`, the caller owns its list, and [`set_below`](Self::set_below) was called for it.
     unsafe fn below(slot: *mut Self) -> *mut Self {
-        // SAFETY: set_below wrote the word, which lies inside the block.
+        // SAFETY: `set_below` wrote the word, which lies inside the block.
         unsafe { Cell::read(Self::word(slot, 1)) }
     }
 
@@ -92,21 +93,21 @@ impl Slot {
     }
 }
 
-/// How the blocks of a heap's lists are linked: by their addresses, or by these behind a [`Mask`]. The same for all
+/// How the free blocks of a heap are linked: by their addresses, or by addresses behind a [`Mask`]. The same for all
 /// heaps that free each other's blocks.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Links(Option<&'static Mask>);
 
 impl Links {
-    /// By addresses.
+    /// Links by addresses.
     pub const PLAIN: Self = Self(None);
 
-    /// Behind a mask whose secret is drawn.
+    /// Creates links behind a mask whose secret is drawn.
     pub(super) const fn masked(mask: &'static Mask) -> Self {
         Self(Some(mask))
     }
 
-    /// The slot behind this one, or null.
+    /// Returns the slot behind this one, or null.
     ///
     /// # Safety
     /// SLOT1 holds for `slot`, and the caller owns its list.
@@ -117,17 +118,18 @@ impl Links {
         self.read(slot, word)
     }
 
-    /// Puts `next` behind this slot, which may have held anything.
+    /// Puts `next` behind this slot, whatever the slot held.
     ///
     /// # Safety
     /// `slot` is a free block that the caller owns alone, aligned for a pointer.
     #[inline(always)]
     pub(super) unsafe fn set_next(self, slot: *mut Slot, next: *mut Slot) {
-        // SAFETY: the block is free, the caller's alone and aligned for a pointer; a masked link is as long as a plain one.
+        // SAFETY: the block is free, the caller's alone and aligned for a pointer; a masked link is as long as a plain
+        // one.
         unsafe { Slot::set_next(slot, self.written(slot, next)) }
     }
 
-    /// The list below the one this slot heads.
+    /// Returns the list below the one that this slot heads.
     ///
     /// # Safety
     /// SLOT1 holds for `slot`, the caller owns its list, and [`set_below`](Self::set_below) was called for it.
@@ -163,20 +165,19 @@ impl Links {
     }
 }
 
-/// A list of free blocks with both ends and its length: what moves from one owner to another.
-/// Never empty.
+/// A list of free blocks with both ends and its length, for moves between owners. Never empty.
 #[derive(Clone, Copy, Debug)]
 pub struct Chain {
     /// First slot.
     pub head: *mut Slot,
     /// Last slot; its link is not part of the chain.
     pub tail: *mut Slot,
-    /// How many.
+    /// Number of slots.
     pub count: u32,
 }
 
 impl Chain {
-    /// One slot.
+    /// Creates a chain of one slot.
     pub const fn one(slot: *mut Slot) -> Self {
         Self {
             head: slot,

@@ -1,7 +1,7 @@
-//! Spans: a run of pages cut into blocks of one class, and the record that describes it.
+//! Spans: runs of pages cut into blocks of one class, and the record that describes each.
 //!
-//! The record lies apart from the blocks: records at the front of spans of 64 KiB would all fall
-//! on the same few cache sets, and would push blocks of a power of two off their alignment.
+//! The record is apart from the blocks: records at the front of spans of 64 KiB would all fall on the same few cache
+//! sets, and would push blocks of a power of two off their alignment.
 //!
 //! ```text
 //!   base                      base + carved * block              base + bytes
@@ -9,18 +9,18 @@
 //! ```
 //!
 //! # Invariants, for the record of a span in use
-//! * SPAN1 its [`SpanShape`] does not change while a block of the span is out, so whoever holds such a
-//!   block may read it without a lock.
-//! * SPAN2 `used + free_count + received_count + holed = carved <= capacity`: a block is used while it is
-//!   in the program's hands, a bin, a transfer cache or the remote list, and otherwise in `free` or `received`,
-//!   which satisfy SLOT1, or holed, which those are that overlap a hole (SPAN6).
-//! * SPAN3 [`Own`] belongs to the owner, behind its lock; nobody else reads it.
-//! * SPAN4 memory from `base + carved * block` on was never written since the span was made; if
-//!   `clean`, it reads as zero.
-//! * SPAN5 a span is released only with `used = 0`; then nobody can reach its record (REMOTE2).
-//! * SPAN6 in a hole no block is used or listed, so nobody reads or writes its memory, which may be gone.
-//! * SPAN7 `rest` is 0 once a block of the span was taken or came back, and grows by ticks only; what its
-//!   values mean is the set's (`set/walk.rs`).
+//! * SPAN1 its [`SpanShape`] does not change while a block of the span is out, so any holder of such a block may read
+//!   it without a lock.
+//! * SPAN2 `used + free_count + received_count + holed = carved <= capacity`: a block is used while it is in the
+//!   program's hands, a bin, a transfer cache or the remote list; otherwise it is in `free` or `received`, which
+//!   satisfy SLOT1, or holed, as blocks are that overlap a hole (SPAN6).
+//! * SPAN3 [`Own`] belongs to the owner, behind its lock; no other thread reads it.
+//! * SPAN4 memory from `base + carved * block` on was never written since the span was made; if `clean`, it reads as
+//!   zero.
+//! * SPAN5 a span is released only with `used = 0`; no thread can reach its record then (REMOTE2).
+//! * SPAN6 in a hole no block is used or listed, so its memory, which may be gone, is neither read nor written.
+//! * SPAN7 `rest` is 0 once a block of the span was taken or came back, and only ticks raise it; the set defines its
+//!   values (`set/walk.rs`).
 
 mod scanning;
 
@@ -32,15 +32,15 @@ use super::remote::{MAX_BLOCKS, MAX_SPAN_BYTES, RemoteList, RemoteQueue};
 use super::slot::{Chain, Links, Slot};
 use crate::sync::Cell;
 
-/// So much is carved at a time of memory that reads as zero: a thread that needs few blocks of a class touches
-/// few pages, and the first touch of a page costs more than the call. Of memory whose pages are there already as
-/// much again as there is, up to the second bound.
+/// Bytes carved at a time. The lower bound serves memory that reads as zero: a thread that needs few blocks of a
+/// class touches few pages, and the first touch of a page costs more than the call. Memory whose pages exist already
+/// is carved by as much as was carved before, up to the upper bound.
 const CARVE_BYTES: core::ops::RangeInclusive<usize> = 4 << 10..=16 << 10;
 
 /// Memory for a new span, from [`Pages`](super::Pages).
 #[derive(Clone, Copy, Debug)]
 pub struct SpanMemory {
-    /// Where the record goes.
+    /// The place for the record.
     pub record: *mut Span,
     /// First byte, at a multiple of [`MAX_SMALL_ALIGN`](super::MAX_SMALL_ALIGN).
     pub base: *mut u8,
@@ -48,45 +48,45 @@ pub struct SpanMemory {
     pub clean: bool,
 }
 
-/// The record of a span. Reached by raw pointer, because its parts belong to different threads.
+/// The record of a span. Accessed by raw pointer, because its parts belong to different threads.
 #[repr(C, align(128))]
 #[derive(Debug)]
 pub struct Span {
     shape: SpanShape,
     own: Own,
     queue_link: Cell<*mut Span>,
-    /// Last slot of the remote list: of the chain that was put into it first.
+    /// Last slot of the remote list, which is the last of the chain pushed first.
     remote_tail: Cell<*mut Slot>,
     remote: RemoteList,
 }
 
-/// What everybody may know of a span.
+/// The part of a span's record that any holder of a block may read.
 #[derive(Clone, Copy, Debug)]
 pub struct SpanShape {
     /// First byte of its blocks.
     pub base: *mut u8,
-    /// Where its remote frees are announced, which tells whose it is.
+    /// The queue where its remote frees are announced, which identifies its owner.
     pub owner: *const RemoteQueue,
     /// Length in bytes.
     pub bytes: u32,
     /// Length of a block.
     pub block_bytes: u32,
-    /// How many blocks fit.
+    /// Number of blocks that fit.
     pub capacity: u32,
     class: u8,
-    /// How its free blocks are linked.
+    /// Links of its free blocks.
     pub links: Links,
 }
 
 /// The owner's part of a span's record.
 #[derive(Debug)]
 pub(super) struct Own {
-    /// Neighbours in the owner's list of spans with blocks to give; member of it.
+    /// Neighbours in the owner's list of spans with free or uncarved blocks, and whether it is in that list.
     pub(super) next: *mut Span,
     pub(super) prev: *mut Span,
     free: *mut Slot,
-    /// Blocks that others freed. They lie in another processor's cache, so nobody walks over them:
-    /// the list is taken as a whole.
+    /// Blocks freed by other threads. They are in another processor's cache, so the list is taken as a whole and not
+    /// walked.
     received: *mut Slot,
     /// Counts of blocks, at most [`MAX_BLOCKS`].
     free_count: u16,
@@ -99,7 +99,7 @@ pub(super) struct Own {
     holes: Holes,
 }
 
-/// Blocks that left a span: the first one apart from the rest, which is a list.
+/// Blocks carved from a span: the first one apart from the rest, which is a list.
 pub(super) struct Carved {
     pub(super) first: *mut u8,
     /// First slot of the others, or null.
@@ -113,23 +113,23 @@ pub(super) struct Carved {
 const _: () = assert!(size_of::<Span>() == 128);
 
 impl SpanShape {
-    /// Class of its blocks.
+    /// Returns the class of its blocks.
     #[inline]
     pub const fn class(&self) -> SizeClass {
         SizeClass::from_entry(self.class)
     }
 
-    /// The block with this number.
+    /// Returns the block with this number.
     const fn block(&self, number: usize) -> *mut u8 {
         self.base.wrapping_add(number * self.block_bytes as usize)
     }
 
-    /// The number of the block that starts here.
+    /// Returns the number of the block that starts here.
     fn number(&self, block: *mut u8) -> usize {
         block.addr().wrapping_sub(self.base.addr()) / self.block_bytes as usize
     }
 
-    /// Whether `block` is the first byte of a block, carved or not.
+    /// Returns whether `block` is the first byte of a block, carved or not.
     pub fn is_block(&self, block: *mut u8) -> bool {
         let offset = block.addr().wrapping_sub(self.base.addr());
         let block_bytes = self.block_bytes as usize;
@@ -138,7 +138,7 @@ impl SpanShape {
 }
 
 impl Span {
-    /// The record of a fresh span over `bytes` bytes at `base`.
+    /// Creates the record of a fresh span over `bytes` bytes at `base`.
     pub fn new(
         memory: &SpanMemory,
         bytes: usize,
@@ -179,92 +179,93 @@ impl Span {
         }
     }
 
-    /// What everybody may know.
+    /// Returns the part of the record that any holder of a block may read.
     ///
     /// # Safety
     /// The caller holds a block of the span, or is its owner (SPAN1).
     #[inline]
     pub const unsafe fn shape<'a>(span: *const Self) -> &'a SpanShape {
-        // SAFETY: SPAN1: not written while the caller can be here.
+        // SAFETY: the shape is not written while the caller holds a block or owns the span (SPAN1).
         unsafe { &(*span).shape }
     }
 
-    /// The owner's part.
+    /// Returns the owner's part.
     ///
     /// # Safety
     /// The caller is the owner (SPAN3) and holds no other such reference to this span.
     #[inline]
     pub(super) const unsafe fn own<'a>(span: *mut Self) -> &'a mut Own {
-        // SAFETY: SPAN3: ours alone.
+        // SAFETY: the caller is the owner, and its part is accessed by no other thread (SPAN3).
         unsafe { &mut (*span).own }
     }
 
-    /// Moves what others freed into the span's own list; how many blocks. O(1).
+    /// Moves remote frees into the span's own list. Returns their number. O(1).
     ///
     /// # Safety
     /// The owner took the span from its remote-free queue (REMOTE2).
     pub(super) unsafe fn receive(span: *mut Self) -> u32 {
-        // SAFETY: the owner may read it.
+        // SAFETY: the owner may read the shape (SPAN1).
         let shape = unsafe { Self::shape(span) };
-        // SAFETY: the record is there.
+        // SAFETY: the record exists as long as the span.
         let tail = unsafe { &raw const (*span).remote_tail };
-        // SAFETY: REMOTE1: written by the announcer, and by nobody until the list has been emptied.
+        // SAFETY: written by the announcer, and by no other thread until the list has been emptied (REMOTE1).
         let tail = unsafe { Cell::read(tail) };
-        // SAFETY: the list may be reached by anybody, the owner too.
+        // SAFETY: any thread may access the remote list of an existing span.
         let (head, count) = unsafe { &(*span).remote }.take(shape.base);
         if count == 0 {
             return 0;
         }
-        // SAFETY: the owner's part, for the owner.
+        // SAFETY: the caller is the owner, and holds no other reference to its part (SPAN3).
         let own = unsafe { Self::own(span) };
         // SAFETY: blocks of this span, taken from its remote list.
         unsafe { own.receive(shape, Chain { head, tail, count }) };
         count
     }
 
-    /// Hands blocks to the span's owner from another thread.
+    /// Returns blocks to the span's owner from another thread.
     ///
     /// # Safety
     /// `span` is the record of a span in use; the chain's blocks are of it and the caller's.
     pub unsafe fn give_remote(span: *mut Self, chain: Chain) {
-        // SAFETY: the record is that of a span in use, whose shape and remote list may be read by whoever holds a block of it.
+        // SAFETY: the record is of a span in use, and the caller holds a block of it, so it may read the shape and
+        // access the remote list.
         let (shape, remote) = unsafe { (*Self::shape(span), &(*span).remote) };
         let SpanShape {
             base, owner, links, ..
         } = shape;
         // SAFETY: the chain's blocks lie in this span and are the caller's.
         if unsafe { remote.push(base, chain, links) } {
-            // SAFETY: REMOTE1: the tail is ours, since our push made the list non-empty.
+            // SAFETY: this push made the list non-empty, so the tail is this thread's to write (REMOTE1).
             unsafe { Cell::write(&raw const (*span).remote_tail, chain.tail) };
             // SAFETY: an owner outlives its spans; REMOTE2 keeps the span until it is announced.
             let owner = unsafe { &*owner };
-            // SAFETY: our push made the list non-empty.
+            // SAFETY: this push made the list non-empty (REMOTE1).
             unsafe { owner.push(span) };
         }
     }
 
-    /// The span announced before this one, or null.
+    /// Returns the span announced before this one, or null.
     ///
     /// # Safety
     /// The caller took `span` from a remote-free queue and has not yet emptied its remote list.
     pub unsafe fn queue_link(span: *mut Self) -> *mut Self {
-        // SAFETY: the record is there.
+        // SAFETY: the record exists as long as the span.
         let link = unsafe { &raw const (*span).queue_link };
-        // SAFETY: REMOTE1: nobody writes the link until the list has been emptied and filled again.
+        // SAFETY: no thread writes the link until the list has been emptied and filled again (REMOTE1).
         unsafe { Cell::read(link) }
     }
 
-    /// The spans before and behind this one in a list of its holder's, each perhaps null; null
-    /// both in a fresh span. Spans without an owner are never announced, so the words of REMOTE1 are free.
+    /// Returns the spans before and behind this one in a list of its holder's, each perhaps null; both null in a
+    /// fresh span. A span without an owner is never announced, so it has the words of REMOTE1 free for these.
     ///
     /// # Safety
     /// `span` is the record of a span in use, made without an owner and held by the caller.
     pub unsafe fn neighbours(span: *mut Self) -> (*mut Self, *mut Self) {
-        // SAFETY: the record is there.
+        // SAFETY: the record exists as long as the span.
         let prev = unsafe { &raw const (*span).remote_tail };
-        // SAFETY: the caller holds the span, and without an owner nobody else reaches it.
+        // SAFETY: the caller holds the span, and without an owner no other thread reaches it.
         let prev = unsafe { Cell::read(prev) };
-        // SAFETY: the record is there; without an owner there is no remote-free queue.
+        // SAFETY: the record exists as long as the span; without an owner there is no remote-free queue.
         (prev.cast(), unsafe { Self::queue_link(span) })
     }
 
@@ -273,43 +274,43 @@ impl Span {
     /// # Safety
     /// `span` is the record of a span in use, made without an owner and held by the caller.
     pub unsafe fn set_neighbours(span: *mut Self, prev: *mut Self, next: *mut Self) {
-        // SAFETY: the record is there.
+        // SAFETY: the record exists as long as the span.
         let place = unsafe { &raw const (*span).remote_tail };
-        // SAFETY: the caller holds the span, and without an owner nobody else reaches it.
+        // SAFETY: the caller holds the span, and without an owner no other thread reaches it.
         unsafe { Cell::write(place, prev.cast()) };
-        // SAFETY: the record is there; without an owner nobody announces the span.
+        // SAFETY: the record exists as long as the span; without an owner no thread announces it.
         unsafe { Self::set_queue_link(span, next) };
     }
 
-    /// Writes that link.
+    /// Writes the link to the span announced before this one.
     ///
     /// # Safety
     /// REMOTE1: the caller is about to announce the span.
     pub(super) unsafe fn set_queue_link(span: *mut Self, next: *mut Self) {
-        // SAFETY: the record is there.
+        // SAFETY: the record exists as long as the span.
         let link = unsafe { &raw const (*span).queue_link };
-        // SAFETY: REMOTE1: the link is the caller's.
+        // SAFETY: the caller is about to announce the span, so the link is its own to write (REMOTE1).
         unsafe { Cell::write(link, next) }
     }
 }
 
 impl Own {
-    /// Blocks not in the span's own list.
+    /// Returns the number of blocks not in the span's own lists.
     pub(super) const fn used(&self) -> u32 {
         self.used as u32
     }
 
-    /// Blocks in its lists.
+    /// Returns the number of blocks in its lists.
     pub(super) const fn listed_blocks(&self) -> usize {
         (self.free_count + self.received_count) as usize
     }
 
-    /// Bytes of it that went back to the system.
+    /// Returns its bytes that were returned to the system.
     pub(super) const fn hole_bytes(&self) -> usize {
         self.holes.bytes()
     }
 
-    /// Whether the span has a block to give.
+    /// Returns whether the span has a free or uncarved block.
     pub(super) const fn has_blocks(&self, shape: &SpanShape) -> bool {
         self.free_count > 0
             || self.received_count > 0
@@ -326,16 +327,16 @@ impl Own {
         }
     }
 
-    /// Takes free blocks: all that others freed, else up to `max` of the rest, at least 1. First
-    /// slot, or null, and how many. O(1) but for a walk over those taken if there are more, which
-    /// are about to be used anyway, and over those of a hole.
+    /// Takes free blocks: all remote frees, otherwise up to `max` of the rest, at least 1. Returns the first slot, or
+    /// null, and their number. O(1), except for a walk over the taken blocks if the list has more, which are about to
+    /// be used anyway, and over the blocks of a hole.
     ///
     /// # Safety
     /// `shape` is this span's (SPAN2, SPAN3, SPAN6).
     pub(super) unsafe fn take_free(&mut self, shape: &SpanShape, max: u32) -> (*mut Slot, u32) {
         self.rest = 0;
         if self.free_count + self.received_count == 0 && !self.holes.is_empty() {
-            // SAFETY: `shape` is this span's, and it has holes.
+            // SAFETY: `shape` is this span's, and it has holes and no listed block.
             unsafe { self.fill_hole(shape) };
         }
         let (list, count) = if self.received_count > 0 {
@@ -347,12 +348,12 @@ impl Own {
         } else {
             let mut last = self.free;
             for _ in 1..max {
-                // SAFETY: SLOT1: the list is longer than what is taken.
+                // SAFETY: the list is this span's (SLOT1) and longer than `max`, so `last` is a slot of it.
                 last = unsafe { shape.links.next(last) };
             }
-            // SAFETY: SLOT1.
+            // SAFETY: `last` is a slot of this span's list (SLOT1).
             let rest = unsafe { shape.links.next(last) };
-            // SAFETY: the slot is ours.
+            // SAFETY: `last` is a slot of this span's list, whose owner calls.
             unsafe { shape.links.set_next(last, ptr::null_mut()) };
             self.free_count -= max as u16;
             (core::mem::replace(&mut self.free, rest), max)
@@ -361,7 +362,7 @@ impl Own {
         (list, count)
     }
 
-    /// Cuts fresh blocks, at most `max`; `None` if all are carved.
+    /// Carves fresh blocks, at most `max`. Returns `None` if all are carved.
     ///
     /// # Safety
     /// `shape` is this span's (SPAN1..SPAN4).
@@ -380,7 +381,7 @@ impl Own {
         let mut rest: *mut Slot = ptr::null_mut();
         for number in (1..count as usize).rev() {
             let slot = first.wrapping_add(number * block).cast::<Slot>();
-            // SAFETY: inside the span (count is within capacity) and never given out (SPAN4).
+            // SAFETY: inside the span (count is within capacity), and never allocated (SPAN4).
             unsafe { shape.links.set_next(slot, rest) };
             rest = slot;
         }
@@ -395,14 +396,14 @@ impl Own {
         })
     }
 
-    /// Takes blocks back that others freed. O(1), and no look at them if all former ones are gone.
+    /// Takes back blocks that other threads freed. O(1), and without touching them if the list is empty.
     ///
     /// # Safety
     /// `shape` is this span's; the blocks are of it and the caller's (SLOT1).
     unsafe fn receive(&mut self, shape: &SpanShape, chain: Chain) {
         debug_assert!(chain.count <= self.used());
         if self.received_count > 0 {
-            // SAFETY: the chain is ours.
+            // SAFETY: the chain is the caller's.
             unsafe { shape.links.set_next(chain.tail, self.received) };
         }
         self.received = chain.head;
@@ -417,7 +418,7 @@ impl Own {
     /// `shape` is this span's; the blocks are of it and the caller's (SLOT1).
     pub(super) unsafe fn give(&mut self, shape: &SpanShape, chain: Chain) {
         debug_assert!(chain.count <= self.used());
-        // SAFETY: the chain is ours.
+        // SAFETY: the chain is the caller's.
         unsafe { shape.links.set_next(chain.tail, self.free) };
         self.free = chain.head;
         self.free_count += chain.count as u16;
@@ -425,7 +426,8 @@ impl Own {
         self.rest = 0;
     }
 
-    /// Walks the free lists: whether they are as long as their counts say and all in the span (SPAN2).
+    /// Returns whether the free lists are as long as their counts say and inside the span, by a walk over them
+    /// (SPAN2).
     ///
     /// # Safety
     /// `shape` is this span's.
@@ -443,7 +445,7 @@ impl Own {
             && u32::from(self.carved) <= shape.capacity
     }
 
-    /// Whether the list has `count` slots, all blocks of the span and none of them holed.
+    /// Returns whether the list has `count` slots, all blocks of the span and none of them holed.
     ///
     /// # Safety
     /// The list satisfies SLOT1 as far as it lies in the span.
@@ -456,7 +458,7 @@ impl Own {
                 return false;
             }
             found += 1;
-            // SAFETY: SLOT1.
+            // SAFETY: `slot` is a block of the span in a list that satisfies SLOT1.
             slot = unsafe { shape.links.next(slot) };
         }
         found == count

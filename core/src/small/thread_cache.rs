@@ -1,24 +1,25 @@
-//! [`ThreadCache`]: a bin of free blocks for each size class, owned by one thread (or by whoever holds
-//! the heap's lock), with the fewest instructions between a request and its block.
+//! [`ThreadCache`]: a bin of free blocks for each size class, owned by one thread (or by the holder of the heap's
+//! lock), with the fewest instructions between a request and its block.
 //!
 //! # Invariants
 //! * CACHE1 a bin is all zero, or `room + length = capacity`.
-//! * CACHE2 a bin's list is whole between any two instructions of its owner, so the child of a fork can use it
-//!   once its blocks have been counted. The count may be off by one then.
-//! * CACHE3 the bins of the long classes are touched by who has `long`: the owner for one verb, or whoever has revoked
-//!   it and holds the heap's lock. So what a thread that sleeps keeps of them can be taken, where most of the bytes lie.
+//! * CACHE2 a bin's list is whole between any two instructions of its owner, so the child of a fork can use it once
+//!   its blocks have been counted. The count may be off by one then.
+//! * CACHE3 only the holder of `long` touches the bins of the long classes: the owner for one call, or a thread that
+//!   has revoked it and holds the heap's lock. So the blocks that a sleeping thread caches there, which are most of
+//!   the bytes, can be taken from it.
 //!
-//! Zero means "ask": a fresh bin has no block and no room, so both verbs take their slow path
-//! first and no other test for a thread's first allocation is needed.
+//! A zero bin means "ask": a fresh bin has no block and no room, so both verbs take their slow path first, and a
+//! thread's first allocation needs no other test.
 //!
-//! The capacity follows the use: it doubles up to what the set's policy allows, or is what a longer list needs that
-//! was got as a whole.
+//! The capacity follows the use: it doubles up to the bound of the set's policy, or is what a longer list needs that
+//! was taken as a whole.
 
 use super::class::{CLASSES, SPACING, SizeClass};
 use super::slot::{Links, Slot};
 use crate::sync::{BiasedLock, Head};
 
-/// Free blocks of one class that a thread keeps at hand.
+/// A thread's cached free blocks of one size class.
 #[derive(Debug)]
 #[repr(C)]
 pub struct CacheBin {
@@ -39,25 +40,24 @@ impl CacheBin {
         capacity: 0,
     };
 
-    /// Takes a block with plain links, or null if there is none; then nothing is written.
+    /// Pops the first block of a list with plain links. Returns null, and writes nothing, if the list is empty.
     ///
     /// # Safety
-    /// The bin is valid, and its blocks satisfy SLOT1. It is the caller's alone, or one that stays
-    /// empty for ever.
+    /// The bin is valid, and its blocks satisfy SLOT1. It is the caller's alone, or always empty.
     #[inline(always)]
     pub unsafe fn pop(bin: *mut Self) -> *mut u8 {
-        // SAFETY: the caller promises what `pop_linked` asks for, and that the links are plain.
+        // SAFETY: the caller promises the conditions of `pop_linked`, and that the links are plain.
         unsafe { Self::pop_linked(bin, Links::PLAIN) }
     }
 
-    /// Takes a block, or null if there is none; then nothing is written.
+    /// Pops the first block of the list. Returns null, and writes nothing, if the list is empty.
     ///
     /// # Safety
-    /// Those of [`pop`](Self::pop), and the bin's blocks have these links.
+    /// The conditions of [`pop`](Self::pop), and the bin's blocks have these links.
     #[inline(always)]
     pub unsafe fn pop_linked(bin: *mut Self, links: Links) -> *mut u8 {
-        // SAFETY: the bin is valid. One that others share is empty for ever, so a bin with a block is the caller's alone:
-        // its slots are in a list of the caller's (SLOT1), and no one else reads what is written.
+        // SAFETY: the bin is valid. A shared one is always empty, so a bin with a block is the caller's alone: its
+        // slots are in a list of the caller's (SLOT1), and no other thread reads the words written.
         unsafe {
             let slot = (*bin).head.get();
             if !slot.is_null() {
@@ -68,36 +68,36 @@ impl CacheBin {
         }
     }
 
-    /// The block that was put in last, or null.
+    /// Returns the block that was pushed last, or null.
     ///
     /// # Safety
-    /// The bin is valid, and the caller's alone or one that stays empty for ever.
+    /// The bin is valid, and the caller's alone or always empty.
     #[inline(always)]
     pub unsafe fn newest(bin: *mut Self) -> *mut u8 {
-        // SAFETY: the bin is valid, and nobody writes to one that others share.
+        // SAFETY: the bin is valid, and a shared one is never written.
         unsafe { (*bin).head.get() }.cast()
     }
 
-    /// Puts a block in, with plain links; `false` if there is no room, and then nothing is written.
+    /// Pushes a block, with plain links. Returns `false`, and writes nothing, if there is no room.
     ///
     /// # Safety
-    /// The bin is valid, its blocks satisfy SLOT1, and it is the caller's alone or stays empty for ever.
-    /// `block` is a block of the bin's class, given up by the caller.
+    /// The bin is valid, its blocks satisfy SLOT1, and it is the caller's alone or always empty. `block` is a block
+    /// of the bin's class, which the caller no longer uses.
     #[inline(always)]
     pub unsafe fn push(bin: *mut Self, block: *mut u8) -> bool {
-        // SAFETY: the caller promises what `push_linked` asks for, and that the links are plain.
+        // SAFETY: the caller promises the conditions of `push_linked`, and that the links are plain.
         unsafe { Self::push_linked(bin, block, Links::PLAIN) }
     }
 
-    /// Puts a block in; `false` if there is no room, and then nothing is written.
+    /// Pushes a block. Returns `false`, and writes nothing, if there is no room.
     ///
     /// # Safety
-    /// Those of [`push`](Self::push), and the bin's blocks have these links.
+    /// The conditions of [`push`](Self::push), and the bin's blocks have these links.
     #[inline(always)]
     pub unsafe fn push_linked(bin: *mut Self, block: *mut u8, links: Links) -> bool {
         let slot = block.cast::<Slot>();
-        // SAFETY: the bin is valid. One that others share has no room, so a bin with room is the caller's alone. The
-        // block is free, as its owner gave it up, and as large and aligned as its class says: a pointer at least.
+        // SAFETY: the bin is valid. A shared one has no room, so a bin with room is the caller's alone. The block is
+        // free, as its owner no longer uses it, and as large and aligned as its class says: at least a pointer.
         unsafe {
             if (*bin).room <= 0 {
                 return false;
@@ -109,17 +109,17 @@ impl CacheBin {
         true
     }
 
-    /// Whether no block is in it.
+    /// Returns whether the bin is empty.
     pub fn is_empty(&self) -> bool {
         self.head.get().is_null()
     }
 
-    /// How many blocks are in it.
+    /// Returns the number of blocks in the bin.
     pub const fn len(&self) -> usize {
         (self.capacity - self.room) as usize
     }
 
-    /// Takes all blocks out: the first of the list, or null.
+    /// Takes all blocks. Returns the first of the list, or null.
     pub(super) fn take(&mut self) -> *mut Slot {
         let first = self.head.get();
         self.head.set(core::ptr::null_mut());
@@ -127,8 +127,8 @@ impl CacheBin {
         first
     }
 
-    /// Makes `head`, a list of `count` blocks, the contents of the empty bin, and its
-    /// capacity `max`, or so much above `count` that the next frees find room.
+    /// Fills an empty bin with `head`, a list of `count` blocks, and sets its capacity to `max`, or above `count` by
+    /// enough room for the next frees.
     pub(super) fn put(&mut self, max: usize, head: *mut Slot, count: usize) {
         let capacity = if count > max { count + max / 4 } else { max };
         self.head.set(head);
@@ -136,19 +136,19 @@ impl CacheBin {
         self.room = self.capacity - count as i32;
     }
 
-    /// Most blocks it holds now.
+    /// Returns the most blocks that it holds now.
     pub(super) const fn capacity(&self) -> usize {
         self.capacity as usize
     }
 
-    /// Lets the bin hold so many blocks, which are not fewer than before.
+    /// Raises the capacity to `capacity` blocks.
     pub(super) const fn widen(&mut self, capacity: usize) {
         self.room += capacity as i32 - self.capacity;
         self.capacity = capacity as i32;
     }
 }
 
-/// A bin for each class.
+/// A thread's bins, one for each class.
 #[derive(Debug)]
 #[repr(C)]
 pub struct ThreadCache {
@@ -158,7 +158,7 @@ pub struct ThreadCache {
 }
 
 impl ThreadCache {
-    /// All of them zero.
+    /// Creates a cache whose bins are all zero.
     #[cfg(not(larder_loom))]
     pub const fn new() -> Self {
         Self {
@@ -167,7 +167,7 @@ impl ThreadCache {
         }
     }
 
-    /// All of them zero.
+    /// Creates a cache whose bins are all zero.
     #[cfg(larder_loom)]
     pub fn new() -> Self {
         Self {
@@ -176,7 +176,7 @@ impl ThreadCache {
         }
     }
 
-    /// One that stays empty for ever: nobody's, for all threads that have none.
+    /// Creates a shared, always empty cache for threads without a heap.
     #[cfg(not(larder_loom))]
     pub const fn nobodys() -> Self {
         Self {
@@ -185,7 +185,7 @@ impl ThreadCache {
         }
     }
 
-    /// The bin of a class.
+    /// Returns the bin of a class.
     #[inline(always)]
     pub const fn of(&mut self, class: SizeClass) -> &mut CacheBin {
         debug_assert!(class.index() < CLASSES);
@@ -193,58 +193,60 @@ impl ThreadCache {
         &mut self.bins[class.index()]
     }
 
-    /// The place of a class's bin, for callers that may not make a reference: a cache that stays empty
-    /// for ever may be shared.
+    /// Returns the place of a class's bin, for callers that may not make a reference: an always empty cache may be
+    /// shared.
     #[inline(always)]
     pub const fn place(cache: *mut Self, class: SizeClass) -> *mut CacheBin {
         debug_assert!(class.index() < CLASSES);
         cache.cast::<CacheBin>().wrapping_add(class.index())
     }
 
-    /// The place of the bin for a common layout of this size; see [`SizeClass::is_common`].
+    /// Returns the place of the bin for a common layout of this size; see [`SizeClass::is_common`].
     #[inline(always)]
     pub const fn place_of_common(cache: *mut Self, size: usize) -> *mut CacheBin {
         if size_of::<CacheBin>() != SPACING {
             return Self::place(cache, SizeClass::of_common(size));
         }
-        // A bin is as long as the sizes are apart: no shift there and back.
+        // A bin is as long as the distance of the sizes, so no shift is needed.
         let offset = (size + SPACING - 1) & !(SPACING - 1);
         cache.cast::<u8>().wrapping_add(offset + SPACING).cast()
     }
 
-    /// Takes a block, or null if there is none; then nothing is written.
+    /// Pops a block of the class. Returns null, and writes nothing, if there is none.
     ///
     /// # Safety
-    /// The cache is valid, and its blocks satisfy SLOT1. It is the caller's alone, but for bins of long classes that were
-    /// taken from it, or one that stays empty for ever.
+    /// The cache is valid, and its blocks satisfy SLOT1. It is the caller's alone, except for bins of long classes
+    /// that were taken from it, or always empty.
     #[inline(always)]
     pub unsafe fn pop(cache: *mut Self, class: SizeClass) -> *mut u8 {
         let pop = |bin| {
-            // SAFETY: a bin of a valid cache; `with_bin` runs this only while the bin is the caller's, or empty for ever.
+            // SAFETY: a bin of a valid cache; `with_bin` runs this only while the bin is the caller's, or always
+            // empty.
             unsafe { CacheBin::pop(bin) }
         };
-        // SAFETY: the cache is valid, and the caller's or empty for ever.
+        // SAFETY: the cache is valid, and the caller's or always empty.
         unsafe { Self::with_bin(cache, class, pop) }.unwrap_or(core::ptr::null_mut())
     }
 
-    /// Puts a block in; `false` if there is no room, and then nothing is written.
+    /// Pushes a block of the class. Returns `false`, and writes nothing, if there is no room.
     ///
     /// # Safety
-    /// The conditions of [`pop`](Self::pop). `block` is a block of the class, given up by the caller.
+    /// The conditions of [`pop`](Self::pop). `block` is a block of the class, which the caller no longer uses.
     #[inline(always)]
     pub unsafe fn push(cache: *mut Self, class: SizeClass, block: *mut u8) -> bool {
         let push = |bin| {
-            // SAFETY: as in `pop`, and the caller gave the block up.
+            // SAFETY: as in `pop`, and the caller no longer uses the block.
             unsafe { CacheBin::push(bin, block) }
         };
-        // SAFETY: the cache is valid, and the caller's or empty for ever.
+        // SAFETY: the cache is valid, and the caller's or always empty.
         unsafe { Self::with_bin(cache, class, push) }.unwrap_or(false)
     }
 
-    /// Runs `f` with a bin, as the cache's owner, who may have lost those of the long classes: `None` then (CACHE3).
+    /// Runs `f` with a bin, for the cache's owner. Returns `None` if the bins of the long classes, this among them,
+    /// were taken from it (CACHE3).
     ///
     /// # Safety
-    /// The cache is valid, and the caller's or one that stays empty for ever.
+    /// The cache is valid, and the caller's or always empty.
     #[inline(always)]
     unsafe fn with_bin<R>(
         cache: *mut Self,
@@ -265,7 +267,7 @@ impl ThreadCache {
         Some(result)
     }
 
-    /// Whom the bins of the long classes belong to (CACHE3).
+    /// Returns the lock of the bins of the long classes (CACHE3).
     ///
     /// # Safety
     /// The cache is valid.
@@ -274,13 +276,13 @@ impl ThreadCache {
         unsafe { &(*cache).long }
     }
 
-    /// Has the next owner begin with all bins.
+    /// Passes all bins to the next owner.
     pub(super) fn pass_on(&mut self) {
         self.long.pass_on();
     }
 
-    /// Tells what lies first in the bins of the long classes from what lay there before; 0 where nothing does. The
-    /// owner may be at work.
+    /// Returns a hash of the first blocks in the bins of the long classes, by which a later call sees a change; 0 if
+    /// they are empty. The owner may be at work.
     ///
     /// # Safety
     /// The cache is valid.
@@ -292,13 +294,12 @@ impl ThreadCache {
         })
     }
 
-    /// Whether no block lies ready here. O(classes).
+    /// Returns whether all bins are empty. O(classes).
     pub fn are_empty(&self) -> bool {
         self.bins.iter().all(CacheBin::is_empty)
     }
 
-    /// Makes every bin's room agree with its list, for a cache whose owner was stopped between two
-    /// instructions.
+    /// Makes every bin's room agree with its list, for a cache whose owner was stopped between two instructions.
     ///
     /// # Safety
     /// The lists satisfy SLOT1 and have these links, and the caller owns them now.
@@ -308,7 +309,7 @@ impl ThreadCache {
             let (mut count, mut slot) = (0, bin.head.get());
             while !slot.is_null() {
                 count += 1;
-                // SAFETY: SLOT1.
+                // SAFETY: `slot` is in a list of the caller's (SLOT1), so its first word is a link.
                 slot = unsafe { links.next(slot) };
             }
             if bin.capacity > 0 {
@@ -317,7 +318,7 @@ impl ThreadCache {
         }
     }
 
-    /// Runs `f` for every block that lies ready here, with plain links.
+    /// Runs `f` for every cached block, in lists with plain links.
     ///
     /// # Safety
     /// The lists satisfy SLOT1, and the caller owns the cache.
@@ -329,14 +330,14 @@ impl ThreadCache {
             // By count: a block that a program freed twice makes the list a ring.
             for _ in 0..bin.len() {
                 f(class, slot.cast());
-                // SAFETY: SLOT1.
+                // SAFETY: `slot` is in a list of the caller's (SLOT1), so its first word is a link.
                 slot = unsafe { Slot::next(slot) };
             }
         }
     }
 
-    /// Whether a block is among the first 64 of its class that lie ready here with plain links,
-    /// for checks.
+    /// Returns whether a block is among the first 64 cached ones of its class, in a list with plain links. For
+    /// checks.
     ///
     /// # Safety
     /// The lists satisfy SLOT1, and the caller owns the cache.
@@ -346,13 +347,13 @@ impl ThreadCache {
         let mut slot = bin.head.get();
         (0..bin.len().min(64)).any(|_| {
             let here = slot;
-            // SAFETY: SLOT1.
+            // SAFETY: `slot` is in a list of the caller's (SLOT1), so its first word is a link.
             slot = unsafe { Slot::next(slot) };
             core::ptr::eq(here.cast(), block)
         })
     }
 
-    /// Blocks of a class that lie ready here.
+    /// Returns the number of cached blocks of a class.
     pub const fn len(&self, class: SizeClass) -> usize {
         self.bins[class.index()].len()
     }

@@ -1,21 +1,23 @@
-//! [`BiasedLock`]: a lock that its owner takes without a locked instruction, and that others revoke.
+//! [`BiasedLock`]: a lock that its owner takes without a locked instruction, and that other threads revoke.
 
 use super::{AtomicU8, Ordering, light_barrier};
 
 const FREE: u8 = 0;
 const TAKEN: u8 = 1;
 
-/// A lock that belongs to one thread. The owner takes it by a store and a load. Whoever wants it besides, one at
-/// a time and under another lock, revokes it: all threads execute a barrier then, as `membarrier` has them do.
-/// It stays revoked until the owner takes that other lock and has it back.
+/// A lock that belongs to one thread. The owner takes it by a store and a load. Another thread, one at a time and
+/// under another lock, revokes it: all threads then execute a barrier, as `membarrier` makes them. The lock stays
+/// revoked until the owner takes that other lock and restores it.
 ///
 /// * BIASED1 while the owner is between [`enter`](Self::enter) and [`leave`](Self::leave), no
-///   [`revoke`](Self::revoke) answers `true`.
-/// * BIASED2 from a revoke that answered `true` to the next [`restore`](Self::restore), every `enter` answers `false`.
+///   [`revoke`](Self::revoke) returns `true`.
+/// * BIASED2 from a revoke that returned `true` to the next [`restore`](Self::restore), every `enter` returns
+///   `false`.
 ///
-/// The owner writes `owner` and then reads `revoked`; who revokes writes `revoked` and then reads `owner`.
-/// With a barrier between both, one of them sees the other. The owner's is left to the other side: it only keeps the
-/// compiler from changing the order. The idea is Dekker's algorithm made asymmetric (Dice, Huang and Yang 2001).
+/// The owner writes `owner` and then reads `revoked`; the revoker writes `revoked` and then reads `owner`. With a
+/// barrier between each pair, one of them sees the other's write. The owner's half of the barrier only keeps the
+/// compiler from changing the order; the revoker makes it whole. The idea is Dekker's algorithm made asymmetric
+/// (Dice, Huang and Yang 2001).
 #[derive(Debug)]
 pub struct BiasedLock {
     owner: AtomicU8,
@@ -23,7 +25,7 @@ pub struct BiasedLock {
 }
 
 impl BiasedLock {
-    /// The owner's.
+    /// Creates a lock that its owner has.
     #[cfg(not(larder_loom))]
     pub const fn new() -> Self {
         Self {
@@ -32,7 +34,7 @@ impl BiasedLock {
         }
     }
 
-    /// The owner's.
+    /// Creates a lock that its owner has.
     #[cfg(larder_loom)]
     pub fn new() -> Self {
         Self {
@@ -41,7 +43,7 @@ impl BiasedLock {
         }
     }
 
-    /// One that is revoked for ever, and is never written to.
+    /// Creates a lock that is always revoked and never written.
     #[cfg(not(larder_loom))]
     pub const fn nobodys() -> Self {
         Self {
@@ -50,10 +52,10 @@ impl BiasedLock {
         }
     }
 
-    /// Takes the lock, as its owner. `false` if it is revoked: then the owner takes the other lock.
+    /// Takes the lock, as its owner. Returns `false` if it is revoked: the owner then takes the other lock.
     #[inline(always)]
     pub fn enter(&self) -> bool {
-        // Relaxed, here and below: the barriers order it, and the other lock what else was written.
+        // Relaxed, here and below: the barriers order these two words, and the other lock all other data.
         if self.revoked.load(Ordering::Relaxed) != FREE {
             return false;
         }
@@ -66,22 +68,22 @@ impl BiasedLock {
         false
     }
 
-    /// Gives the lock back, after an `enter` that answered `true`.
+    /// Releases the lock, after an `enter` that returned `true`.
     #[inline(always)]
     pub fn leave(&self) {
-        // Release: who revokes sees what the owner wrote.
+        // Release: the revoker sees the owner's writes.
         self.owner.store(FREE, Ordering::Release);
     }
 
-    /// Takes the lock from its owner, unless that one has just taken it. `barrier` has all threads execute a barrier,
-    /// and says whether they did. The caller holds the other lock.
+    /// Takes the lock from its owner, unless the owner is inside. `barrier` makes all threads execute a barrier, and
+    /// returns whether they did. The caller holds the other lock.
     pub fn revoke(&self, barrier: impl FnOnce() -> bool) -> bool {
         if self.revoked.load(Ordering::Relaxed) != FREE {
-            // To restore it below would give it to the owner without the other lock.
+            // A restore below would give it to the owner without the other lock.
             return true;
         }
         self.revoked.store(TAKEN, Ordering::Relaxed);
-        // Acquire: what the owner wrote before it left is seen.
+        // Acquire: sees the owner's writes before it left.
         let revoked = barrier() && self.owner.load(Ordering::Acquire) == FREE;
         if !revoked {
             self.restore();
@@ -89,13 +91,13 @@ impl BiasedLock {
         revoked
     }
 
-    /// Gives the lock to its owner. The caller holds the other lock.
+    /// Returns the lock to its owner. The caller holds the other lock.
     #[inline]
     pub fn restore(&self) {
         self.revoked.store(FREE, Ordering::Relaxed);
     }
 
-    /// Makes it the next owner's, where the last one is gone.
+    /// Passes the lock to the next owner, once the last one is gone.
     pub(crate) fn pass_on(&mut self) {
         *self = Self::new();
     }

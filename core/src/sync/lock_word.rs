@@ -1,4 +1,4 @@
-//! [`LockWord`]: the one word of a lock, and how threads wait for it.
+//! [`LockWord`]: the one word of a lock, and the way threads wait for it.
 //!
 //! ```text
 //!            take                another thread waits
@@ -6,17 +6,16 @@
 //!    ▲                │ unlock                          │ unlock, wakes one sleeper
 //!    └────────────────┴─────────────────────────────────┘
 //! ```
-//! A thread that finds the lock held looks again [`TURNS`] times, with [`Wait::wait`] in between. Then it
-//! sleeps, if `W` knows how to ([`Wait::SLEEPS`]).
+//! A thread that finds the lock held tries again [`TURNS`] times, with [`Wait::wait`] in between. Then it sleeps, if
+//! `W` can ([`Wait::SLEEPS`]).
 //!
 //! # Invariants
-//! * LOCK1 one thread at a time is between a `lock` that answered [`Taken::Mine`] and its `unlock`.
-//! * LOCK2 while a thread sleeps and the lock is held, the word says AWAITED, or a thread that was woken is
-//!   on its way. A thread that has slept takes the lock as AWAITED, since it cannot know whether
-//!   others sleep still.
+//! * LOCK1 one thread at a time is between a `lock` that returned [`Taken::Mine`] and its `unlock`.
+//! * LOCK2 while a thread sleeps and the lock is held, AWAITED is set, or a woken thread is on its way. A thread that
+//!   has slept takes the lock as AWAITED, since it cannot know whether others still sleep.
 //! * LOCK3 KEPT is set by the holder, for the time of a fork, and only with HELD.
-//! * LOCK4 TRIED says that a `try_lock` gave up since the lock was taken: the next one gives up at once, as the
-//!   holder seems to be off the processor.
+//! * LOCK4 TRIED means that a `try_lock` failed since the lock was taken: the next one fails at once, as the holder
+//!   seems to be off the processor.
 
 use super::{AtomicU32, Ordering, Wait};
 
@@ -26,7 +25,7 @@ const AWAITED: u32 = 2;
 const KEPT: u32 = 4;
 const TRIED: u32 = 8;
 
-/// How often a thread looks before it sleeps: about as long as a sleep and a wake take.
+/// Tries of a thread before it sleeps: about as long as a sleep and a wake take.
 #[cfg(not(larder_loom))]
 const TURNS: u32 = 100;
 #[cfg(larder_loom)]
@@ -37,7 +36,7 @@ const TURNS: u32 = 1;
 pub enum Taken {
     /// The lock is the thread's until it unlocks.
     Mine,
-    /// The thread keeps the lock across a fork already: it must not unlock it now.
+    /// The thread already keeps the lock across a fork: it must not unlock it now.
     Kept,
 }
 
@@ -46,31 +45,31 @@ pub enum Taken {
 pub struct LockWord(AtomicU32);
 
 impl LockWord {
-    /// A lock that nobody holds.
+    /// Creates a free lock.
     #[cfg(not(larder_loom))]
     pub const fn new() -> Self {
         Self(AtomicU32::new(FREE))
     }
 
-    /// A lock that nobody holds.
+    /// Creates a free lock.
     #[cfg(larder_loom)]
     pub fn new() -> Self {
         Self(AtomicU32::new(FREE))
     }
 
-    /// Takes the lock, or waits for it as `W` says. One compare-and-swap where it is free.
+    /// Takes the lock, or waits for it by `W`. One compare-and-swap if it is free.
     #[inline]
     pub fn lock<W: Wait>(&self) -> Taken {
         if self.try_take(HELD) {
             return Taken::Mine;
         }
         let taken = self.lock_slow::<W>();
-        // Where no lock is kept, who unlocks need not look.
+        // Where no lock is kept, the caller of `unlock` need not check.
         W::KEEPS_LOCKS.map_or(Taken::Mine, |_| taken)
     }
 
-    /// Takes the lock if that is possible without sleeping. As often tried as by [`lock`](Self::lock)
-    /// before it sleeps.
+    /// Takes the lock if that is possible without sleeping. Tries as often as [`lock`](Self::lock) does before it
+    /// sleeps.
     #[inline]
     pub fn try_lock<W: Wait>(&self) -> Option<Taken> {
         if self.try_take(HELD) {
@@ -79,10 +78,10 @@ impl LockWord {
         self.try_lock_slow::<W>()
     }
 
-    /// Ends what a `lock` that answered [`Taken::Mine`] began.
+    /// Releases the lock, after a `lock` that returned [`Taken::Mine`].
     #[inline]
     pub fn unlock<W: Wait>(&self) {
-        // Release: the next holder sees what this one wrote.
+        // Release: the next holder sees this one's writes.
         if !W::SLEEPS {
             self.0.store(FREE, Ordering::Release);
         } else if self.0.swap(FREE, Ordering::Release) & AWAITED != 0 {
@@ -90,10 +89,10 @@ impl LockWord {
         }
     }
 
-    /// Takes the lock if it is free.
+    /// Takes the lock if it is free. Returns whether it did.
     #[inline]
     fn try_take(&self, to: u32) -> bool {
-        // Acquire: sees what the last holder wrote.
+        // Acquire: sees the last holder's writes.
         self.0
             .compare_exchange(FREE, to, Ordering::Acquire, Ordering::Relaxed)
             .is_ok()
@@ -117,7 +116,7 @@ impl LockWord {
             seen = self.0.load(Ordering::Relaxed);
         }
         if seen != FREE {
-            // Relaxed: a hint. Whoever changes the word meanwhile is welcome to.
+            // Relaxed: a hint, which another change of the word may replace.
             let _ =
                 self.0
                     .compare_exchange(seen, seen | TRIED, Ordering::Relaxed, Ordering::Relaxed);
@@ -148,14 +147,14 @@ impl LockWord {
         }
     }
 
-    /// Whether the calling thread is the one that keeps locks.
+    /// Returns whether the calling thread is the one that keeps locks.
     fn is_keeper<W: Wait>() -> bool {
         W::KEEPS_LOCKS.is_some_and(|keeps| keeps())
     }
 
-    /// Says in the word, which was `seen`, that a thread sleeps; whether the word says so now (LOCK2).
+    /// Sets AWAITED in the word, which was `seen`. Returns whether it is set now (LOCK2).
     fn say_awaited(&self, seen: u32) -> bool {
-        // Relaxed: nothing is read on the strength of it.
+        // Relaxed: no read depends on it.
         seen & AWAITED != 0
             || self
                 .0
@@ -175,7 +174,7 @@ impl LockWord {
         }
     }
 
-    /// Unlocks a lock that is kept; one that is not kept stays as it is.
+    /// Releases a lock that is kept; any other stays as it is.
     pub(crate) fn unlock_kept<W: Wait>(&self) {
         if self.0.load(Ordering::Relaxed) & KEPT != 0 {
             self.unlock::<W>();

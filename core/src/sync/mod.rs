@@ -1,8 +1,8 @@
 //! The only place that names atomics, locks and the model checker.
 //!
-//! Natively a lock is a [`LockWord`] beside its value, generic over how threads wait; under
-//! `cfg(larder_loom)` it is loom's own, and `LockWord` has a model. Only `loom-tests/core` sets that: the
-//! package that users have knows no loom. `cfg` picks a file here and nowhere else.
+//! Natively a lock is a [`LockWord`] beside its value, generic over how threads wait; under `cfg(larder_loom)` it is
+//! loom's own, and `LockWord` has a model. Only `loom-tests/core` sets that: the package for users does not depend on
+//! loom. `cfg` picks a file here and nowhere else.
 
 #[cfg(larder_loom)]
 mod model;
@@ -39,16 +39,16 @@ pub use model::{AtomicPtr, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering
 #[doc(hidden)]
 pub use native::{AtomicPtr, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence};
 
-/// How a thread passes the time until a lock is free.
+/// How a thread waits until a lock is free.
 ///
-/// Without an OS there is nothing but [`wait`](Self::wait). In a process the thread that holds the lock may
-/// be off the processor: a waiting thread should give the processor away, or sleep.
+/// Without an OS there is only [`wait`](Self::wait). In a process the thread that holds the lock may be off the
+/// processor: a waiting thread should yield the processor, or sleep.
 pub trait Wait: 'static {
-    /// Called again and again while the lock is taken, a hundred times if threads sleep then. Must return.
+    /// Waits a moment. Called repeatedly while the lock is taken, a hundred times if threads sleep then.
     fn wait();
 
-    /// Whether a thread that has waited in vain [`sleep`](Self::sleep)s. Unlocking then costs an atomic
-    /// exchange and not a store.
+    /// Whether a thread that has waited in vain [`sleep`](Self::sleep)s. Unlocking then costs an atomic exchange
+    /// instead of a store.
     const SLEEPS: bool = false;
 
     /// Sleeps while `word` is `seen`, until a [`wake`](Self::wake) of that word. May return at any time.
@@ -57,13 +57,13 @@ pub trait Wait: 'static {
     /// Wakes one thread that sleeps for `word`, if any does.
     fn wake(_word: &AtomicU32) {}
 
-    /// Says whether the calling thread is the one that keeps locks across a fork
-    /// ([`Locked::lock_across_fork`]); `None` if no lock is kept. Asked where a lock is found kept: then
-    /// this thread may use the value, as other handlers of the same fork do that allocate.
+    /// Returns whether the calling thread is the one that keeps locks across a fork ([`Locked::lock_across_fork`]);
+    /// `None` if no lock is kept. Called when a lock is found kept: this thread may then use the value, as other
+    /// handlers of the same fork do that allocate.
     const KEEPS_LOCKS: Option<fn() -> bool> = None;
 }
 
-/// Waits by telling the processor that this is a spin loop.
+/// Waits by a hint to the processor that this is a spin loop.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Spin;
 

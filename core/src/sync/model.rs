@@ -1,7 +1,7 @@
 //! Locks and atomics under the model checker.
 //!
-//! A lock that spins would hang inside a model, because loom cannot see its spinning; loom's mutex
-//! has the same contract. loom's atomics have no constant constructor, so nothing here is `const`.
+//! A lock that spins would hang inside a model, because loom cannot see its spinning; loom's mutex has the same
+//! contract. loom's atomics have no constant constructor, so nothing here is `const`.
 
 use core::marker::PhantomData;
 use core::ops::Deref;
@@ -11,11 +11,11 @@ use loom::sync::Mutex;
 use loom::sync::atomic as raw;
 pub use loom::sync::atomic::{Ordering, fence};
 
-/// An atomic of which the checker tries every order of accesses.
+/// An atomic for which the checker tries every order of accesses.
 ///
-/// By itself loom remembers the last access only: a thread that loads and then swaps hides the
-/// load of another thread just before, and the order swap, then load is not tried. So every
-/// access takes a turn first, which conflicts with every other and orders nothing.
+/// By itself loom remembers the last access only: a thread that loads and then swaps hides the load of another thread
+/// just before, and the order swap, then load is not tried. So every access takes a turn first, which conflicts with
+/// every other and orders nothing.
 #[derive(Debug)]
 pub struct Watched<A> {
     turn: raw::AtomicUsize,
@@ -50,35 +50,35 @@ pub type AtomicU64 = Watched<raw::AtomicU64>;
 pub type AtomicUsize = Watched<raw::AtomicUsize>;
 
 impl<T> AtomicPtr<T> {
-    /// Makes a watched pointer.
+    /// Creates a watched pointer.
     pub fn new(value: *mut T) -> Self {
         Self::of(raw::AtomicPtr::new(value))
     }
 }
 
 impl AtomicU8 {
-    /// Makes a watched number.
+    /// Creates a watched number.
     pub fn new(value: u8) -> Self {
         Self::of(raw::AtomicU8::new(value))
     }
 }
 
 impl AtomicU32 {
-    /// Makes a watched number.
+    /// Creates a watched number.
     pub fn new(value: u32) -> Self {
         Self::of(raw::AtomicU32::new(value))
     }
 }
 
 impl AtomicU64 {
-    /// Makes a watched number.
+    /// Creates a watched number.
     pub fn new(value: u64) -> Self {
         Self::of(raw::AtomicU64::new(value))
     }
 }
 
 impl AtomicUsize {
-    /// Makes a watched number.
+    /// Creates a watched number.
     pub fn new(value: usize) -> Self {
         Self::of(raw::AtomicUsize::new(value))
     }
@@ -102,7 +102,7 @@ impl<T> Head<T> {
     }
 }
 
-/// A whole barrier: as if another thread had this one execute it here, which it may at any moment.
+/// Executes a whole barrier, which another thread may make this one execute at any moment.
 pub(crate) fn light_barrier() {
     fence(Ordering::SeqCst);
 }
@@ -143,8 +143,8 @@ impl<T, W> RawLock<T, W> {
     }
 }
 
-/// One word that a protocol of ours hands from thread to thread: loom reports whoever reads or
-/// writes it without having the right to.
+/// One word that a protocol of this crate passes from thread to thread: loom reports an access without the right to
+/// it.
 #[derive(Debug)]
 pub(crate) struct Cell<T>(UnsafeCell<T>);
 
@@ -160,7 +160,7 @@ impl<T: Copy> Cell<T> {
     pub(crate) unsafe fn read(cell: *const Self) -> T {
         // SAFETY: the cell lives.
         let cell = unsafe { &*cell };
-        // SAFETY: loom checks that nobody writes at the same time.
+        // SAFETY: loom checks that no thread writes at the same time.
         cell.0.with(|value| unsafe { *value })
     }
 
@@ -171,7 +171,7 @@ impl<T: Copy> Cell<T> {
     pub(crate) unsafe fn write(cell: *const Self, value: T) {
         // SAFETY: the cell lives.
         let cell = unsafe { &*cell };
-        // SAFETY: loom checks that nobody else is here.
+        // SAFETY: loom checks that no other thread accesses it at the same time.
         cell.0.with_mut(|place| unsafe { *place = value });
     }
 }

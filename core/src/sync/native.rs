@@ -1,4 +1,4 @@
-//! Locks and atomics as programs have them, without the model checker.
+//! Locks and atomics of programs, without the model checker.
 
 use core::cell::UnsafeCell;
 use core::marker::PhantomData;
@@ -11,11 +11,11 @@ pub use core::sync::atomic::{
 use super::Wait;
 use super::lock_word::{LockWord, Taken};
 
-/// The first link of a list that one thread changes without a lock, and that the child of a fork finds as
-/// it was at some moment between two instructions of that thread.
+/// The first link of a list that one thread changes without a lock, and that the child of a fork finds as it was at
+/// some moment between two instructions of that thread.
 ///
-/// So the link is written by one store, after what was stored before and before what is stored later,
-/// as a signal handler of the thread would see it. That costs no instruction.
+/// So the link is written by one store, after all earlier stores and before all later ones, as a signal handler of
+/// the thread would see it. That costs no instruction.
 #[derive(Debug)]
 #[repr(transparent)]
 pub(crate) struct Head<T>(AtomicPtr<T>);
@@ -39,8 +39,7 @@ impl<T> Head<T> {
     }
 }
 
-/// Half of a barrier: what is written before it is written first, if another thread has this one execute a
-/// whole barrier.
+/// Executes half of a barrier: earlier writes come first if another thread makes this one execute a whole barrier.
 #[inline(always)]
 pub(crate) fn light_barrier() {
     compiler_fence(Ordering::SeqCst);
@@ -53,10 +52,10 @@ pub(crate) struct RawLock<T, W> {
     value: UnsafeCell<T>,
 }
 
-// SAFETY: LOCK1: one thread at a time reaches the value.
+// SAFETY: one thread at a time accesses the value (LOCK1).
 unsafe impl<T: Send, W> Sync for RawLock<T, W> {}
 
-/// Unlocks when it is dropped, after a panic too.
+/// Releases the lock when it is dropped, after a panic too.
 struct Unlock<'l, W: Wait>(&'l LockWord, PhantomData<W>);
 
 impl<W: Wait> Drop for Unlock<'_, W> {
@@ -75,43 +74,43 @@ impl<T, W: Wait> RawLock<T, W> {
         }
     }
 
-    /// Makes a lock at `at` that nobody has, around a value that the caller writes where the answer says.
+    /// Writes a free lock to `at`, and returns the place where the caller writes the value.
     ///
     /// # Safety
     /// `at` is aligned and valid for writes.
     pub(crate) unsafe fn place(at: *mut Self) -> *mut T {
-        // SAFETY: the caller's place.
+        // SAFETY: the caller promises a valid place.
         let word = unsafe { &raw mut (*at).word };
-        // SAFETY: a part of it.
+        // SAFETY: a part of that place.
         unsafe { word.write(LockWord::new()) };
-        // SAFETY: the caller's place.
+        // SAFETY: the caller promises a valid place.
         UnsafeCell::raw_get(unsafe { &raw const (*at).value })
     }
 
     #[inline]
     pub(crate) fn with<R>(&self, f: impl FnOnce(&mut T) -> R) -> R {
-        // SAFETY: the lock was taken just now.
+        // SAFETY: this line takes the lock.
         unsafe { self.run(self.word.lock::<W>(), f) }
     }
 
     #[inline]
     pub(crate) fn try_with<R>(&self, f: impl FnOnce(&mut T) -> R) -> Option<R> {
         let taken = self.word.try_lock::<W>()?;
-        // SAFETY: the lock was taken just now.
+        // SAFETY: the lock was taken by the line above.
         Some(unsafe { self.run(taken, f) })
     }
 
-    /// Runs `f` and unlocks.
+    /// Runs `f` and releases the lock.
     ///
     /// # Safety
-    /// The word answered so.
+    /// The lock's word returned `taken` to this thread.
     #[inline]
     unsafe fn run<R>(&self, taken: Taken, f: impl FnOnce(&mut T) -> R) -> R {
         let unlock = match taken {
             Taken::Mine => Some(Unlock::<W>(&self.word, PhantomData)),
             Taken::Kept => None,
         };
-        // SAFETY: LOCK1: the lock is this thread's, until `unlock` is dropped or by `lock_and_keep`.
+        // SAFETY: the lock is this thread's (LOCK1), until `unlock` is dropped or since `lock_and_keep`.
         let result = f(unsafe { &mut *self.value.get() });
         drop(unlock);
         result
@@ -125,25 +124,25 @@ impl<T, W: Wait> RawLock<T, W> {
         self.value.get_mut()
     }
 
-    /// Locks until [`unlock_kept`](Self::unlock_kept).
+    /// Takes the lock until [`unlock_kept`](Self::unlock_kept).
     pub(crate) fn lock_and_keep(&self) {
         self.word.lock_and_keep::<W>();
     }
 
-    /// Unlocks if `lock_and_keep` of this thread holds the lock.
+    /// Releases the lock if `lock_and_keep` of this thread holds it.
     pub(crate) fn unlock_kept(&self) {
         self.word.unlock_kept::<W>();
     }
 
     /// # Safety
-    /// The lock is held by `lock_and_keep` of this thread while the reference lives.
+    /// This thread keeps the lock by `lock_and_keep` while the reference lives.
     pub(crate) unsafe fn peek(&self) -> &T {
-        // SAFETY: this thread holds the lock while the reference lives, so nobody else reaches the value.
+        // SAFETY: this thread holds the lock while the reference lives, so no other thread accesses the value.
         unsafe { &*self.value.get() }
     }
 }
 
-/// One word that a protocol of ours hands from thread to thread; the model checker watches it.
+/// One word that a protocol of this crate passes from thread to thread; the model checker watches it.
 #[derive(Debug)]
 #[repr(transparent)]
 pub(crate) struct Cell<T>(UnsafeCell<T>);
@@ -160,20 +159,21 @@ impl<T: Copy> Cell<T> {
     /// Reads the word.
     ///
     /// # Safety
-    /// `cell` is valid for reads and nobody writes at the same time.
+    /// `cell` is valid for reads and no thread writes at the same time.
     #[inline(always)]
     pub(crate) unsafe fn read(cell: *const Self) -> T {
-        // SAFETY: a cell is laid out as its contents, valid for reads, and nobody writes at the same time.
+        // SAFETY: a cell is laid out as its contents, valid for reads, and no thread writes at the same time.
         unsafe { cell.cast::<T>().read() }
     }
 
-    /// Writes the word, which may have held anything.
+    /// Writes the word, whatever it held.
     ///
     /// # Safety
-    /// `cell` is valid for writes and nobody else reads or writes at the same time.
+    /// `cell` is valid for writes and no other thread reads or writes at the same time.
     #[inline(always)]
     pub(crate) unsafe fn write(cell: *const Self, value: T) {
-        // SAFETY: a cell is laid out as its contents, valid for writes, and nobody else is at it.
+        // SAFETY: a cell is laid out as its contents, valid for writes, and no other thread accesses it at the same
+        // time.
         unsafe { cell.cast_mut().cast::<T>().write(value) }
     }
 }

@@ -1,4 +1,4 @@
-//! Numbers that are given once in the life of a process.
+//! Numbers that are used once in the life of a process.
 //!
 //! A plain count and no protocol, so it is the same under the model checker.
 
@@ -6,13 +6,13 @@ use core::sync::atomic::{AtomicU32, Ordering};
 
 static NEXT: AtomicU32 = AtomicU32::new(0);
 
-/// A number below `end` that nobody had before; `None` once all are given. It never begins anew.
+/// Returns a number below `end` that was never returned before, or `None` once all are used. Never starts again.
 pub(crate) fn number_given_once(end: u32) -> Option<u32> {
     next(&NEXT, end)
 }
 
 fn next(count: &AtomicU32, end: u32) -> Option<u32> {
-    // Relaxed: each step of one counter is somebody's own, and it orders nothing else.
+    // Relaxed: each step of the counter belongs to one caller, and orders nothing else.
     count
         .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |given| {
             (given < end).then(|| given + 1)

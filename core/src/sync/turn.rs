@@ -1,4 +1,4 @@
-//! [`BuildTurn`]: who builds what exists once, while nobody holds a lock.
+//! [`BuildTurn`]: which thread builds a value that exists once, without holding a lock.
 
 use core::fmt;
 
@@ -8,39 +8,38 @@ const EMPTY: u8 = 0;
 const BUILDING: u8 = 1;
 const BUILT: u8 = 2;
 
-/// Whose turn it is to build the value of a slot. The value itself lies beside it, where it is written
-/// once: a `OnceLock`.
+/// The turn to build the value of a slot. The value itself is beside it, where it is written once: a `OnceLock`.
 ///
 /// * TURN1 at most one thread is between [`begin`](Self::begin) and the end of its [`Turn`].
-/// * TURN2 whoever was told that the value is built sees all that the builder wrote before [`Turn::done`].
-/// * TURN3 a builder that gave up, by an error or a panic, leaves the slot as empty as it was, and one of those
-///   that wait has the next turn.
+/// * TURN2 a thread that learns that the value is built sees all writes of the builder before [`Turn::done`].
+/// * TURN3 a builder that failed, by an error or a panic, leaves the slot as empty as it was, and one of the waiting
+///   threads has the next turn.
 ///
-/// A thread that begins again in its own turn waits for itself: what is built here must not ask for the same slot.
+/// A thread that begins again in its own turn waits for itself: the build must not ask for the same slot.
 pub struct BuildTurn(AtomicU8);
 
-/// The turn of one thread. Dropped without [`done`](Self::done), it is over without a value.
+/// The turn of one thread. Dropped without [`done`](Self::done), it ends without a value.
 #[must_use = "dropped, the turn is over without a value"]
 pub struct Turn<'s>(&'s BuildTurn);
 
 impl BuildTurn {
-    /// Nothing is built yet.
+    /// Creates an empty slot.
     #[cfg(not(larder_loom))]
     pub const fn new() -> Self {
         Self(AtomicU8::new(EMPTY))
     }
 
-    /// Nothing is built yet.
+    /// Creates an empty slot.
     #[cfg(larder_loom)]
     pub fn new() -> Self {
         Self(AtomicU8::new(EMPTY))
     }
 
-    /// Takes the turn, or waits, as `W` says, for the one that has it; `None` once the value is built.
-    /// One compare-and-swap.
+    /// Takes the turn, or waits, by `W`, for the thread that has it. Returns `None` once the value is built. One
+    /// compare-and-swap.
     pub fn begin<W: Wait>(&self) -> Option<Turn<'_>> {
         loop {
-            // Acquire, for TURN2; and after a turn that was given up, what that thread undid.
+            // Acquire, for TURN2; and after a failed turn, to see what that thread undid.
             let found =
                 self.0
                     .compare_exchange(EMPTY, BUILDING, Ordering::Acquire, Ordering::Acquire);
@@ -71,7 +70,7 @@ impl fmt::Debug for BuildTurn {
 }
 
 impl Turn<'_> {
-    /// The value stands where others look for it.
+    /// Ends the turn once the value is where other threads read it.
     pub fn done(self) {
         // Release, for TURN2.
         self.0.0.store(BUILT, Ordering::Release);
@@ -80,7 +79,7 @@ impl Turn<'_> {
 
 impl Drop for Turn<'_> {
     fn drop(&mut self) {
-        // After `done` the slot is built; nobody else changes it while this turn lasts (TURN1).
+        // After `done` the slot is built; no other thread changes it while this turn lasts (TURN1).
         let _ = self
             .0
             .0

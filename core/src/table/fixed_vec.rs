@@ -1,4 +1,4 @@
-//! [`FixedVec`]: a vector whose room is reserved when it is made. It never grows.
+//! [`FixedVec`]: a vector whose room is reserved when it is created. It never grows.
 
 use alloc::vec::Vec;
 use core::ops::{Deref, DerefMut};
@@ -13,10 +13,10 @@ pub(crate) struct FixedVec<T> {
 }
 
 impl<T> FixedVec<T> {
-    /// An empty vector with room for `room` values. Their memory is not touched.
+    /// Creates an empty vector with room for `room` values. Their memory is not touched.
     ///
     /// # Errors
-    /// The heap has no memory for them.
+    /// [`ConfigError::Heap`] if the heap has no memory for them.
     pub(crate) fn new(room: usize) -> Result<Self, ConfigError> {
         let mut values = Vec::new();
         let reserved = values.try_reserve_exact(room);
@@ -24,10 +24,10 @@ impl<T> FixedVec<T> {
         Ok(Self { values, room })
     }
 
-    /// A full vector of `length` values that `make` makes.
+    /// Creates a full vector of `length` values that `make` creates.
     ///
     /// # Errors
-    /// The heap has no memory for them.
+    /// [`ConfigError::Heap`] if the heap has no memory for them.
     pub(crate) fn filled_with(length: usize, make: impl FnMut() -> T) -> Result<Self, ConfigError> {
         let mut filled = Self::new(length)?;
         filled.values.resize_with(length, make);
@@ -51,7 +51,7 @@ impl<T> FixedVec<T> {
         has_room
     }
 
-    /// Makes it `length` values long, at most what there is room for; new ones are `value`.
+    /// Resizes to `length` values, at most the room; new ones are `value`.
     pub(crate) fn resize(&mut self, length: usize, value: T)
     where
         T: Clone,

@@ -1,11 +1,11 @@
 //! Lists of a slab's records, linked both ways through the records themselves.
 //!
-//! The owner of a list has the link of its first record; that of a [`Queue`] has both ends.
+//! The owner of a list has the link of its first record; the owner of a [`Queue`] has both ends.
 //!
 //! # Invariants
-//! * LIST1 from the first record on, each record's next one has it as its previous one; the first has
-//!   no previous one, the last no next one.
-//! * LIST2 a record stands in at most one of the lists that use the same links.
+//! * LIST1 from the first record on, each record's next one has it as its previous one; the first has no previous
+//!   one, the last no next one.
+//! * LIST2 a record is in at most one of the lists that use the same links.
 //! * LIST3 `newest` and `oldest` of a queue are the first and the last of its list, and `count` its length.
 //!
 //! All operations O(1).
@@ -22,8 +22,7 @@ pub(crate) trait Linked<W = ()>: Sink {
     fn set_previous(&mut self, link: Self::Link);
 }
 
-/// Puts a record that is in no list in front of `first`; it is the first from now on. Whether it is
-/// alone.
+/// Pushes a record that is in no list in front of `first`, and makes it the first. Returns whether it is alone.
 #[inline]
 pub(crate) fn push<W, R: Linked<W>>(
     slab: &mut SlabOver<impl DerefMut<Target = [R]>>,
@@ -40,7 +39,7 @@ pub(crate) fn push<W, R: Linked<W>>(
     false
 }
 
-/// Takes a record out of its list. If it was the first, gives the one that is now, link 0 for none.
+/// Removes a record from its list. If it was the first, returns the new first one, link 0 for none.
 #[inline]
 pub(crate) fn unlink<W, R: Linked<W>>(
     slab: &mut SlabOver<impl DerefMut<Target = [R]>>,
@@ -58,7 +57,7 @@ pub(crate) fn unlink<W, R: Linked<W>>(
     Some(next)
 }
 
-/// A list with both its ends, in the order in which the records came: a record's next one is older.
+/// A list with both its ends, in order of arrival: a record's next one is older.
 #[cfg(feature = "alloc")]
 #[derive(Clone, Copy, Default, Debug)]
 pub(crate) struct Queue<L> {
@@ -69,7 +68,7 @@ pub(crate) struct Queue<L> {
 
 #[cfg(feature = "alloc")]
 impl<L: Copy + PartialEq> Queue<L> {
-    /// Enters a record that is in no list as the newest.
+    /// Adds a record that is in no list as the newest.
     #[inline]
     pub(crate) fn push<W, R: Linked<W, Link = L>>(
         &mut self,
@@ -83,7 +82,7 @@ impl<L: Copy + PartialEq> Queue<L> {
         self.count += 1;
     }
 
-    /// Takes a record out that is in this list.
+    /// Removes a record of this list.
     #[inline]
     pub(crate) fn unlink<W, R: Linked<W, Link = L>>(
         &mut self,

@@ -1,14 +1,12 @@
-//! Structures over tables, most of them lent by the caller: the one place with links, vacant lists
-//! and hashing.
+//! Structures over tables, most of them lent by the caller: the one place with links, vacant lists and hashing.
 //!
 //! * `slab`: records, links to them, and which are vacant.
-//! * `list`: lists of a slab's records; one record can stand on several.
+//! * `list`: lists of a slab's records; one record can be in several.
 //! * [`probe`]: records by key, in a table of slots.
 //! * `ring`: a queue of values.
 //! * `fixed_vec`: with the feature `alloc`, a vector that does not grow.
 //!
-//! All are numbers in slices: nothing is allocated, and no link or key from outside makes one
-//! panic.
+//! All are numbers in slices: nothing is allocated, and no foreign link or key causes a panic.
 
 #[cfg(feature = "alloc")]
 pub(crate) mod fixed_vec;

@@ -1,20 +1,20 @@
-//! Linear probing: what stands under a key, in a table of slots that the caller lends.
+//! Linear probing: the value of a key, in a table of slots that the caller lends.
 //!
-//! A slot holds what the caller likes: a record, or a link to one. The caller says what key it stands
-//! for, `None` of a vacant one; a key stands in the first vacant slot from its *home* on, around the end. A removal
-//! moves later slots into the gap, so no tombstones pile up.
+//! A slot holds any value of the caller's: a record, or a link to one. The caller's function returns its key, `None`
+//! for a vacant one; a key is in the first vacant slot from its *home* on, around the end. A removal moves later
+//! slots into the gap, so no tombstones pile up.
 //!
 //! # Invariants
-//! * PROBE1 one slot at least is vacant, so that every search ends. At most half of them taken keeps
-//!   a search at two slots or so.
-//! * PROBE2 between a key's home and its slot none is vacant.
+//! * PROBE1 at least one slot is vacant, so that every search ends. With at most half of them taken a search examines
+//!   about two slots.
+//! * PROBE2 no slot between a key's home and its slot is vacant.
 //!
 //! All operations O(1) expected at that load.
 
-/// The slot of a key.
+/// Returns the slot of a key.
 ///
 /// # Errors
-/// The vacant slot where the key would stand; the number of slots if none is vacant.
+/// The vacant slot where the key would be; the number of slots if none is vacant.
 #[inline]
 pub fn find<S>(slots: &[S], key: u64, key_of: impl Fn(&S) -> Option<u64>) -> Result<usize, usize> {
     let mut place = home(key, slots.len());
@@ -28,8 +28,7 @@ pub fn find<S>(slots: &[S], key: u64, key_of: impl Fn(&S) -> Option<u64>) -> Res
     Err(slots.len())
 }
 
-/// Empties a slot and gives what stood there. Slots behind it move up, unless that would put them in
-/// front of their homes.
+/// Empties a slot and returns its value. Slots behind it move up, unless that would put them in front of their homes.
 #[inline]
 pub fn remove<S: Copy>(
     slots: &mut [S],
@@ -53,11 +52,11 @@ pub fn remove<S: Copy>(
     Some(removed)
 }
 
-/// Where a key stands if nothing is in its way.
+/// Returns the slot of a key if no other key is in its way.
 ///
-/// Fibonacci hashing: addresses and sizes are round, so their low bits say little, and multiplying by
-/// 2^64 / golden ratio gathers the others in the upper bits. The upper half of the product with the
-/// length is below the length, and needs no division.
+/// Fibonacci hashing: addresses and sizes are round, so their low bits carry little information, and multiplying by
+/// 2^64 / golden ratio gathers the others in the upper bits. The upper half of the product with the length is below
+/// the length, and needs no division.
 #[inline]
 fn home(key: u64, slots: usize) -> usize {
     let hash = key.wrapping_mul(0x9E37_79B9_7F4A_7C15);
@@ -69,7 +68,7 @@ const fn after(place: usize, slots: usize) -> usize {
     if place + 1 == slots { 0 } else { place + 1 }
 }
 
-/// How many steps along the probing order lie from `from` to `to`.
+/// Returns the steps along the probing order from `from` to `to`.
 #[inline]
 const fn distance(from: usize, to: usize, slots: usize) -> usize {
     if to >= from {
@@ -96,7 +95,7 @@ mod tests {
         slot.checked_sub(1)
     }
 
-    /// PROBE2, by its words.
+    /// Checks PROBE2, by its words.
     fn is_sound(slots: &[u64]) -> bool {
         slots.iter().enumerate().all(|(place, slot)| {
             let Some(key) = key_of(slot) else { return true };

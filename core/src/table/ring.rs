@@ -1,7 +1,7 @@
-//! [`Ring`]: a queue of values. What comes last goes to the end, the oldest leaves first.
+//! [`Ring`]: a queue of values. The newest goes to the end, the oldest leaves first.
 //!
 //! # Invariant
-//! * RING1 the `len` places from `first` on, around the end, are full; nobody looks at the others.
+//! * RING1 the `len` places from `first` on, around the end, are full; the others are not read.
 //!
 //! All operations O(1).
 
@@ -16,10 +16,10 @@ pub(crate) struct Ring<T> {
 }
 
 impl<T> Ring<T> {
-    /// An empty queue with so many places.
+    /// Creates an empty queue with `places` places.
     ///
     /// # Errors
-    /// The heap has no memory for them.
+    /// [`ConfigError::Heap`] if the heap has no memory for them.
     pub(crate) fn new(places: usize) -> Result<Self, ConfigError> {
         Ok(Self {
             places: FixedVec::filled_with(places, || None)?,
@@ -36,9 +36,9 @@ impl<T> Ring<T> {
         self.places.len()
     }
 
-    /// The place so many behind the oldest.
+    /// Returns the place `behind` the oldest.
     fn place(&self, behind: usize) -> usize {
-        // Both are less than the length, so their sum wraps around the end once at most.
+        // Both are less than the length, so their sum wraps around the end at most once.
         let to_end = self.places.len() - self.first;
         if behind < to_end {
             self.first + behind
@@ -50,7 +50,7 @@ impl<T> Ring<T> {
     /// Appends a value.
     ///
     /// # Errors
-    /// Gives it back if the table is full.
+    /// Returns the value if the table is full.
     pub(crate) fn push(&mut self, value: T) -> Result<(), T> {
         if self.len == self.places.len() {
             return Err(value);
@@ -77,7 +77,7 @@ impl<T> Ring<T> {
         value
     }
 
-    /// The value so many behind the oldest.
+    /// Returns the value `behind` the oldest.
     pub(crate) fn get(&self, behind: usize) -> Option<&T> {
         if behind >= self.len {
             return None;

@@ -1,16 +1,15 @@
 //! [`Slab`]: records of a table, links to them, and which of them are vacant.
 //!
-//! A link is a number from 1 up; 0 names no record. The table is lent, or the slab's own
-//! ([`SlabOver`]). No growth code exists: with an operating system the caller reserves addresses
-//! for the largest table and pages come on first touch; without one it lends a static slice. So
-//! nothing is written before it is used.
+//! A link is a number from 1 up; 0 names no record. The table is lent, or the slab's own ([`SlabOver`]). There is no
+//! growth code: with an operating system the caller reserves addresses for the largest table and pages come on first
+//! touch; without one it lends a static slice. So nothing is written before it is used.
 //!
 //! # Invariants
-//! * SLAB1 a record that is kept back ([`Record::KEPT_BACK`]) is never in use. It is the *sink*:
-//!   what link 0 and foreign links reach, so that lists need no branch for "no neighbour".
-//! * SLAB2 each record with a link below `fresh` is in use, or stands once in the vacant list.
-//!   Records from `fresh` up were never touched; they may hold what a former owner of the table
-//!   left, so links from outside are compared with `fresh` first ([`Slab::knows`]).
+//! * SLAB1 a reserved record ([`Record::KEPT_BACK`]) is never in use. It is the *sink*, which link 0 and foreign
+//!   links reach, so that lists need no branch for "no neighbour".
+//! * SLAB2 each record with a link below `fresh` is in use, or once in the vacant list. Records from `fresh` up were
+//!   never touched; they may hold records of a former owner of the table, so links from outside are compared with
+//!   `fresh` first ([`Slab::knows`]).
 //! * SLAB3 `vacant` counts the vacant list.
 //!
 //! All operations O(1), except the walks.
@@ -23,18 +22,18 @@ use crate::error::ConfigError;
 #[cfg(feature = "alloc")]
 use crate::table::fixed_vec::FixedVec;
 
-/// What a [`Slab`] is made of.
+/// An element of a [`Slab`].
 pub(crate) trait Record: Sized {
-    /// How this kind of record is named.
+    /// The type that names this kind of record.
     type Link: Copy + From<u32> + Into<u32>;
 
-    /// How many records at the front of a table are kept back: 1 for a sink (SLAB1), or 0.
+    /// Reserved records at the front of a table: 1 for a sink (SLAB1), or 0.
     const KEPT_BACK: u32 = 1;
 
     /// An empty record.
     const VACANT: Self;
 
-    /// The link behind this one in the vacant list; 0 for none.
+    /// Returns the link behind this one in the vacant list; 0 for none.
     fn next_vacant(&self) -> u32;
 
     /// Sets the link behind this one in the vacant list.
@@ -43,7 +42,7 @@ pub(crate) trait Record: Sized {
 
 /// A record whose first in a table is the sink.
 pub(crate) trait Sink: Record + 'static {
-    /// What a link outside the table reads: a static, since a branch to one is cheaper than the
+    /// Returns the record read for a link outside the table: a static, since a branch to one is cheaper than the
     /// selection of a constant.
     fn nil() -> &'static Self;
 }
@@ -62,12 +61,12 @@ pub(crate) struct SlabOver<T> {
     owner: u32,
 }
 
-/// The last number is left out, so that a link plus one is a number too.
+/// Most records in a table. The last number is left out, so that a link plus one is a number too.
 pub(crate) const MAX_RECORDS: usize = u32::MAX as usize - 1;
 
 impl<'t, R: Record> Slab<'t, R> {
-    /// A slab without records in use. A table longer than links can name is cut; one without room
-    /// has no [`capacity`](Self::capacity).
+    /// Creates a slab without records in use. A table longer than links can name is cut; one without room has no
+    /// [`capacity`](Self::capacity).
     pub(crate) fn new(records: &'t mut [R]) -> Self {
         let count = records.len().min(MAX_RECORDS);
         Self::over(records.split_at_mut(count).0)
@@ -76,10 +75,10 @@ impl<'t, R: Record> Slab<'t, R> {
 
 #[cfg(feature = "alloc")]
 impl<R: Record> SlabOver<FixedVec<R>> {
-    /// A slab over so many records of its own. More than links can name are not made.
+    /// Creates a slab over `count` records of its own, at most as many as links can name.
     ///
     /// # Errors
-    /// The heap has no memory for them.
+    /// [`ConfigError::Heap`] if the heap has no memory for them.
     pub(crate) fn with_records(count: usize) -> Result<Self, ConfigError> {
         let records = FixedVec::filled_with(count.min(MAX_RECORDS), || R::VACANT)?;
         Ok(Self::over(records))
@@ -108,66 +107,66 @@ impl<T: DerefMut<Target = [R]>, R: Record> SlabOver<T> {
         self.records
     }
 
-    /// A number that no other allocator has at the same time: the table's place in memory, unless
-    /// it was given another.
+    /// Returns a number that no other allocator has at the same time: the table's place in memory, unless another was
+    /// set.
     #[inline]
     pub(crate) const fn owner(&self) -> u32 {
         self.owner
     }
 
-    /// Blocks and tickets have this number from now on.
+    /// Sets the number that blocks and tickets have from now on.
     pub(crate) const fn set_owner(&mut self, id: AllocatorId) {
         self.owner = id.0;
     }
 
-    /// Whether the record was ever in use by the table's present owner.
+    /// Returns whether the record was ever in use by the table's present owner.
     #[inline]
     pub(crate) fn knows(&self, link: R::Link) -> bool {
         link.into() < self.fresh
     }
 
-    /// Records that can be in use.
+    /// Returns the number of records that can be in use.
     pub(crate) fn capacity(&self) -> u32 {
-        // The constructor cut the table to what 32 bits count.
+        // The constructor cut the table to a length of 32 bits.
         (self.records.len() as u32).saturating_sub(R::KEPT_BACK)
     }
 
-    /// Records that are in use.
+    /// Returns the number of records in use.
     pub(crate) const fn in_use(&self) -> u32 {
         self.fresh - 1 - self.vacant
     }
 
-    /// Records that can still come into use.
+    /// Returns the number of records that can still come into use.
     #[inline]
     pub(crate) fn available(&self) -> u32 {
-        // What is left of the table, less the sink; SLAB2 keeps it from falling below 0.
+        // The rest of the table, less the sink; SLAB2 keeps it from falling below 0.
         (self.records.len() as u32 + 1 - R::KEPT_BACK) - self.fresh + self.vacant
     }
 
-    /// Records that were ever in use: links from 1 to this.
+    /// Returns the number of records that were ever in use, whose links begin with 1.
     pub(crate) const fn used(&self) -> u32 {
         self.fresh - 1
     }
 
-    /// The links that were ever in use, vacant ones too.
+    /// Returns the links that were ever in use, vacant ones too.
     pub(crate) fn links(&self) -> impl Iterator<Item = R::Link> + use<T, R> {
         (1..self.fresh).map(R::Link::from)
     }
 
-    /// The record with a link, vacant or not.
+    /// Returns the record with a link, vacant or not.
     #[inline]
     pub(crate) fn get(&self, link: R::Link) -> Option<&R> {
         self.records.get(place::<R>(link.into()))
     }
 
-    /// The record with a link, vacant or not.
+    /// Returns the record with a link, vacant or not.
     #[cfg(feature = "alloc")]
     #[inline]
     pub(crate) fn get_mut(&mut self, link: R::Link) -> Option<&mut R> {
         self.records.get_mut(place::<R>(link.into()))
     }
 
-    /// Enters a record; `None` if all are in use.
+    /// Adds a record. Returns `None` if all are in use.
     #[inline]
     pub(crate) fn insert(&mut self, record: R) -> Option<R::Link> {
         let vacant = self.vacant_head;
@@ -185,7 +184,7 @@ impl<T: DerefMut<Target = [R]>, R: Record> SlabOver<T> {
         Some(fresh.into())
     }
 
-    /// Empties a record that is in use.
+    /// Vacates a record that is in use.
     #[inline]
     pub(crate) fn remove(&mut self, link: R::Link) {
         let next = self.vacant_head;
@@ -198,7 +197,7 @@ impl<T: DerefMut<Target = [R]>, R: Record> SlabOver<T> {
         }
     }
 
-    /// Where the record with a link stands; the sink, if there is one, for a foreign link.
+    /// Returns the place of the record with a link; the sink, if there is one, for a foreign link.
     #[inline]
     fn writable(&self, link: R::Link) -> usize {
         let place = place::<R>(link.into());
@@ -209,7 +208,7 @@ impl<T: DerefMut<Target = [R]>, R: Record> SlabOver<T> {
         }
     }
 
-    /// Whether SLAB2 and SLAB3 hold, if `is_vacant` tells records that are not in use. O(records).
+    /// Returns whether SLAB2 and SLAB3 hold, given that `is_vacant` recognises records not in use. O(records).
     pub(crate) fn is_sound(&self, is_vacant: impl Fn(&R) -> bool) -> bool {
         let records = self.links().filter_map(|link| self.get(link));
         let vacant = records.filter(|record| is_vacant(record)).count();
@@ -225,13 +224,13 @@ impl<T: DerefMut<Target = [R]>, R: Record> SlabOver<T> {
 }
 
 impl<T: DerefMut<Target = [R]>, R: Sink> SlabOver<T> {
-    /// The record with a link; the sink for link 0, an empty record for a foreign one.
+    /// Returns the record with a link; the sink for link 0, an empty record for a foreign one.
     #[inline]
     pub(crate) fn at(&self, link: R::Link) -> &R {
         self.get(link).unwrap_or(R::nil())
     }
 
-    /// The record with a link; the sink for link 0 and foreign ones. Of a slab with capacity.
+    /// Returns the record with a link; the sink for link 0 and foreign ones. The slab must have capacity.
     #[inline]
     pub(crate) fn at_mut(&mut self, link: R::Link) -> &mut R {
         const { assert!(R::KEPT_BACK == 1) };
@@ -240,7 +239,7 @@ impl<T: DerefMut<Target = [R]>, R: Sink> SlabOver<T> {
     }
 }
 
-/// Where the record with a link stands; outside every table for one that names none.
+/// Returns the place of the record with a link, outside every table for a link that names none.
 #[inline]
 const fn place<R: Record>(link: u32) -> usize {
     (link as usize + R::KEPT_BACK as usize).wrapping_sub(1)

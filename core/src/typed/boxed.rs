@@ -9,7 +9,7 @@ use core::ptr::NonNull;
 use super::HostMemory;
 use crate::block::Block;
 
-/// Values that drop in place.
+/// Values that are dropped in place.
 pub(super) struct Values<T: ?Sized> {
     start: NonNull<T>,
     owned: PhantomData<T>,
@@ -26,15 +26,15 @@ impl<T: ?Sized> Values<T> {
 
 impl<T: ?Sized> Drop for Values<T> {
     fn drop(&mut self) {
-        // SAFETY: TYPED1 and TYPED3: they are ours, initialised, and dropped once.
+        // SAFETY: the values are this box's alone (TYPED1), initialised (TYPED3), and dropped once.
         unsafe { self.start.drop_in_place() };
     }
 }
 
-/// A block that goes back.
+/// A block that is freed on drop.
 pub(super) struct OwnedBlock<'a, A: HostMemory + ?Sized> {
     allocator: &'a A,
-    /// None for no bytes.
+    /// The block, `None` for no bytes.
     block: Option<Block>,
 }
 
@@ -53,49 +53,49 @@ impl<A: HostMemory + ?Sized> Drop for OwnedBlock<'_, A> {
     }
 }
 
-/// Values in memory of an allocator. Dropping it drops them and frees the memory, also where one of
-/// them panics.
+/// Values in memory of an allocator. Dropping it drops them and frees the memory, even if one of them panics.
 pub struct TypedBox<'a, T: ?Sized, A: HostMemory + ?Sized> {
-    /// Before the memory, which is freed behind them.
+    /// Declared before the memory, so that they are dropped first.
     values: Values<T>,
     memory: OwnedBlock<'a, A>,
 }
 
 // SAFETY: the values are owned (TYPED1), and the allocator is only shared.
 unsafe impl<T: ?Sized + Send, A: HostMemory + ?Sized + Sync> Send for TypedBox<'_, T, A> {}
-// SAFETY: a shared box gives shared values only.
+// SAFETY: a shared box gives access to shared values only.
 unsafe impl<T: ?Sized + Sync, A: HostMemory + ?Sized + Sync> Sync for TypedBox<'_, T, A> {}
 
 impl<'a, T: ?Sized, A: HostMemory + ?Sized> TypedBox<'a, T, A> {
     /// # Safety
-    /// TYPED1, TYPED2 and TYPED3 hold for them.
+    /// TYPED1, TYPED2 and TYPED3 hold for the values and the memory.
     pub(super) const unsafe fn of(values: Values<T>, memory: OwnedBlock<'a, A>) -> Self {
         Self { values, memory }
     }
 
-    /// Where its memory is from.
+    /// Returns the allocator of its memory.
     pub const fn allocator(this: &Self) -> &'a A {
         this.memory.allocator
     }
 
-    /// Bytes granted for the values; 0 if they have none.
+    /// Returns the bytes granted for the values; 0 if they have none.
     pub fn granted_bytes(this: &Self) -> u64 {
         this.memory.block.as_ref().map_or(0, Block::bytes)
     }
 }
 
 impl<'a, T, A: HostMemory + ?Sized> TypedBox<'a, [MaybeUninit<T>], A> {
-    /// Says that the values are initialised.
+    /// Converts to initialised values.
     ///
     /// # Safety
-    /// All of them are initialised.
+    /// All values are initialised.
     pub unsafe fn assume_init(self) -> TypedBox<'a, [T], A> {
-        // These are dropped as part of the answer.
+        // They are dropped as part of the result.
         let values = ManuallyDrop::new(self.values);
         let len = values.start.len();
         let start = values.start.cast::<T>();
         let values = Values::new(NonNull::slice_from_raw_parts(start, len));
-        // SAFETY: TYPED1 and TYPED2 hold for the same memory, TYPED3 since all values are initialized, as `assume_init` asks.
+        // SAFETY: TYPED1 and TYPED2 hold for the same memory, and TYPED3 since the caller promises that all values
+        // are initialised.
         unsafe { TypedBox::of(values, self.memory) }
     }
 }
@@ -104,14 +104,15 @@ impl<T: ?Sized, A: HostMemory + ?Sized> Deref for TypedBox<'_, T, A> {
     type Target = T;
 
     fn deref(&self) -> &T {
-        // SAFETY: TYPED1 to TYPED3, and TYPED6: the allocator is borrowed.
+        // SAFETY: the block is this box's, large enough, and its values initialised (TYPED1 to TYPED3); it is memory
+        // while the allocator is borrowed (TYPED6).
         unsafe { self.values.start.as_ref() }
     }
 }
 
 impl<T: ?Sized, A: HostMemory + ?Sized> DerefMut for TypedBox<'_, T, A> {
     fn deref_mut(&mut self) -> &mut T {
-        // SAFETY: TYPED1 to TYPED3, and TYPED6: the box is borrowed alone, and with it the allocator.
+        // SAFETY: as in `deref`, and the box is borrowed alone, so no other reference to the values exists.
         unsafe { self.values.start.as_mut() }
     }
 }

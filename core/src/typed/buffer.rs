@@ -17,28 +17,28 @@ use crate::stream::{EventNumber, StreamId, StreamPoint};
 use crate::sync::{Locked, Spin, Wait, number_given_once};
 use crate::units::{Addr, AddrRange, Granule, round_down, round_up};
 
-/// A [`RegionPool`] over one buffer, behind a lock; `W` says how threads wait for it.
+/// A [`RegionPool`] over one buffer, behind a lock; `W` is how threads wait for it.
 ///
-/// It gives whole granules of the buffer: what lies before the first and behind the last is left out.
-/// The algorithm itself is not lent out, since it frees by address, and blocks are memory here (TYPED5 of
-/// the [module](super)). For the same reason its number is given once in the life of the process: a
-/// block left from a former allocator over the same table or buffer is foreign here.
+/// It manages whole granules of the buffer, without the parts before the first and behind the last. The pool itself
+/// is not accessible, since it frees by address, and blocks are memory here (TYPED5 of the [module](super)). For the
+/// same reason its number is used once in the life of the process: a block left from a former allocator over the same
+/// table or buffer is foreign here.
 pub struct HostBuffer<'t, 'm, W: Wait = Spin> {
     bfc: Locked<RegionPool<'t>, W>,
     id: AllocatorId,
-    /// May reach all of the buffer.
+    /// Start of the buffer, with access to all of it.
     start: NonNull<u8>,
     buffer: PhantomData<&'m mut [MaybeUninit<u8>]>,
 }
 
-// SAFETY: the buffer is borrowed alone, as the only owner may hand it to another thread; of the rest the
-// lock takes care.
+// SAFETY: the buffer is borrowed alone, so its only owner may move it to another thread; the lock guards the rest.
 unsafe impl<W: Wait> Send for HostBuffer<'_, '_, W> {}
-// SAFETY: a shared reference gives blocks only, each part of the buffer to one caller (BFC1).
+// SAFETY: a shared reference gives access to blocks only, and each part of the buffer to one caller (BFC1).
 unsafe impl<W: Wait> Sync for HostBuffer<'_, '_, W> {}
 
 impl<'t, 'm, W: Wait> HostBuffer<'t, 'm, W> {
-    /// All of `buffer` is free. How memory grows is none of its affair: the buffer is all there is.
+    /// Creates an allocator of all of `buffer`. The growth policy of `config` does not matter: the buffer does not
+    /// grow.
     ///
     /// # Errors
     /// [`ConfigError`].
@@ -64,13 +64,13 @@ impl<'t, 'm, W: Wait> HostBuffer<'t, 'm, W> {
         })
     }
 
-    /// Tells that the events of `stream` up to this one are completed; see [`RegionPool::complete`].
+    /// Reports that the events of `stream` up to `event` are completed; see [`RegionPool::complete`].
     pub fn complete(&self, stream: StreamId, event: EventNumber) {
         self.bfc.with(|bfc| bfc.complete(stream, event));
     }
 }
 
-/// The granules that lie wholly inside a buffer.
+/// Returns the granules that lie wholly inside a buffer.
 fn whole_granules(start: NonNull<u8>, bytes: usize, granule: Granule) -> Option<AddrRange> {
     let (start, bytes) = (start.addr().get() as u64, bytes as u64);
     let align = granule.align();
@@ -113,10 +113,10 @@ impl<W: Wait> BlockAllocator for HostBuffer<'_, '_, W> {
     }
 }
 
-// SAFETY: TYPED4: the region is the buffer's, blocks lie inside it at the alignment of their requests, and
-// `start` may reach all of it. TYPED5: the buffer is borrowed alone, the algorithm gives each address once
-// (BFC1), memory in use by a stream only with a wait, and is not lent out, and its number is nobody else's,
-// so it takes no block but those it gave. TYPED6: the buffer outlives `self`.
+// SAFETY: TYPED4: the region is the buffer's, blocks lie inside it at the alignment of their requests, and `start`
+// may access all of it. TYPED5: the buffer is borrowed alone, the pool allocates each address once (BFC1), memory in
+// use by a stream only with a wait; it is not accessible from outside, and no other allocator has its number, so it
+// accepts only its own blocks. TYPED6: the buffer outlives `self`.
 unsafe impl<W: Wait> HostMemory for HostBuffer<'_, '_, W> {
     fn pointer(&self, block: &Block) -> NonNull<u8> {
         // Every address of the buffer fits a `usize` and is not 0.

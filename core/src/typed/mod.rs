@@ -1,25 +1,24 @@
 //! Typed allocation: slices of values in memory of an allocator, dropped and freed like a `Box`.
 //!
-//! After TensorFlow's `Allocator::Allocate<T>`, with what that leaves out: the size is checked, the
-//! alignment of `T` is honoured whatever it is, the length is kept with the values, and values made
-//! before a panic are dropped.
+//! After TensorFlow's `Allocator::Allocate<T>`, with what that leaves out: the size is checked, any alignment of `T`
+//! is honoured, the length is kept with the values, and values created before a panic are dropped.
 //!
-//! The core gives numbers, not memory. Which allocators give memory of the host is told by
-//! [`HostMemory`], an unsafe trait; [`HostBuffer`] is one over a buffer of the caller's.
+//! The core provides numbers, not memory. [`HostMemory`], an unsafe trait, marks allocators that provide memory of
+//! the host; [`HostBuffer`] is one over a buffer of the caller's.
 //!
 //! Invariants:
-//! * TYPED1 a [`TypedBox`] has its block to itself: it came from `alloc`, nobody else ever saw it, and it
-//!   goes back once, when the box is dropped.
+//! * TYPED1 a [`TypedBox`] has its block to itself: it came from `alloc`, no other code ever saw it, and it is freed
+//!   once, when the box is dropped.
 //! * TYPED2 the block has room for the values at the alignment of their type (TYPED4).
-//! * TYPED3 all values of a box are initialised; a box of `MaybeUninit` says nothing of them.
+//! * TYPED3 all values of a box are initialised; a box of `MaybeUninit` promises nothing about them.
 //!
-//! What an implementation of [`HostMemory`] promises:
-//! * TYPED4 a block is memory of its granted length at an address that the request's alignment divides, and
+//! Promises of an implementation of [`HostMemory`]:
+//! * TYPED4 a block is memory of its granted length at an address that is a multiple of the request's alignment, and
 //!   [`pointer`](HostMemory::pointer) may read and write all of it.
-//! * TYPED5 nothing else uses the memory of a block until it is freed, if its request allowed no wait and
-//!   nothing freed after event 0, that is, nothing that queued work may use. Safe code cannot free a
-//!   block without the block itself: no free by address, no way to make a block of numbers, and no other
-//!   allocator, now or ever, gave one that passes for it.
+//! * TYPED5 nothing else uses the memory of a block until it is freed, if its request allowed no wait and no memory
+//!   freed after event 0, that is, no memory that queued work may use. Safe code cannot free a block without the
+//!   block itself: there is no free by address, no way to make a block of numbers, and no other allocator, now or
+//!   ever, has a block that passes for it.
 //! * TYPED6 it is memory as long as the allocator is borrowed.
 
 mod boxed;
@@ -43,18 +42,18 @@ pub use buffer::HostBuffer;
 /// # Safety
 /// TYPED4, TYPED5 and TYPED6 of the [module](self).
 pub unsafe trait HostMemory: BlockAllocator {
-    /// The start of a block's memory, good for all of it. Of another allocator's block it is any pointer.
+    /// Returns the start of a block's memory, valid for all of it. For a block of another allocator any pointer.
     fn pointer(&self, block: &Block) -> NonNull<u8>;
 }
 
-// SAFETY: a reference gives the blocks of the allocator it refers to, which keeps the promises.
+// SAFETY: a reference allocates blocks of the allocator it refers to, which keeps the promises.
 unsafe impl<A: HostMemory + ?Sized> HostMemory for &A {
     fn pointer(&self, block: &Block) -> NonNull<u8> {
         (**self).pointer(block)
     }
 }
 
-/// Types of which all zero bytes are a value.
+/// Types with a value of all zero bytes.
 ///
 /// # Safety
 /// A value whose bytes are all 0 is a value of the type.
@@ -98,10 +97,10 @@ mod zeroable {
     unsafe impl<T: Zeroable, const N: usize> Zeroable for [T; N] {}
 }
 
-/// `len` values, each made by `make` from its index. No memory is asked for if they have no bytes; they
-/// are made and dropped nevertheless. O(len) and one allocation.
+/// Allocates `len` values, each created by `make` from its index. Values without bytes need no memory, but are
+/// created and dropped nevertheless. O(len) and one allocation.
 ///
-/// If `make` panics, the values made so far are dropped and the memory goes back.
+/// If `make` panics, the values created so far are dropped and the memory is freed.
 ///
 /// ```
 /// use core::mem::MaybeUninit;
@@ -117,7 +116,7 @@ mod zeroable {
 /// ```
 ///
 /// # Errors
-/// [`AllocError`]; nothing was made then.
+/// [`AllocError`]; no value was created then.
 pub fn alloc_slice_with<T, A: HostMemory + ?Sized>(
     allocator: &A,
     len: usize,
@@ -136,11 +135,11 @@ pub fn alloc_slice_with<T, A: HostMemory + ?Sized>(
         made.count += 1;
     }
     core::mem::forget(made);
-    // SAFETY: TYPED3: all `len` of them were written.
+    // SAFETY: all `len` values were written (TYPED3).
     Ok(unsafe { room.assume_init() })
 }
 
-/// Values that were made so far, dropped if the next one panics.
+/// Values created so far, dropped if the next one panics.
 struct Made<'r, T> {
     room: &'r mut [MaybeUninit<T>],
     count: usize,
@@ -150,13 +149,13 @@ impl<T> Drop for Made<'_, T> {
     fn drop(&mut self) {
         if let Some(made) = self.room.get_mut(..self.count) {
             let made = core::ptr::from_mut(made) as *mut [T];
-            // SAFETY: the first `count` were written, and the room is dropped without its values.
+            // SAFETY: the first `count` values were written, and the room is dropped without its values.
             unsafe { made.drop_in_place() };
         }
     }
 }
 
-/// Room for `len` values that are still to be written; see [`TypedBox::assume_init`].
+/// Allocates room for `len` values that are still to be written; see [`TypedBox::assume_init`].
 ///
 /// # Errors
 /// [`AllocError`].
@@ -174,18 +173,19 @@ pub fn alloc_slice_uninit<T, A: HostMemory + ?Sized>(
     } else {
         let align = Align::new(layout.align() as u64).ok_or(too_large)?;
         let request = Request::new(layout.size() as u64).aligned(align);
-        // TYPED5: the host runs beside all streams, the main one too.
+        // The host runs beside all streams, the main one too (TYPED5).
         let request = request.without_wait().freed_by(EventNumber::new(0));
         let block = allocator.alloc(&request)?.block;
         (allocator.pointer(&block).cast(), Some(block))
     };
     let values = NonNull::slice_from_raw_parts(start, len);
     let memory = OwnedBlock::new(allocator, block);
-    // SAFETY: TYPED1; TYPED2 by TYPED4, and a dangling pointer is aligned; TYPED3: nothing is said of these values.
+    // SAFETY: the block was allocated above for this box (TYPED1), with room and alignment (TYPED2 by TYPED4; a
+    // dangling pointer is aligned); `MaybeUninit` values need no initialisation (TYPED3).
     Ok(unsafe { TypedBox::of(Values::new(values), memory) })
 }
 
-/// `len` zeros.
+/// Allocates `len` zeros.
 ///
 /// # Errors
 /// [`AllocError`].
@@ -197,6 +197,6 @@ pub fn alloc_slice_zeroed<T: Zeroable, A: HostMemory + ?Sized>(
     for place in room.iter_mut() {
         *place = MaybeUninit::zeroed();
     }
-    // SAFETY: TYPED3: zeros are values of `T`.
+    // SAFETY: all values were written, as zeros, which are values of `T` (TYPED3).
     Ok(unsafe { room.assume_init() })
 }

@@ -1,11 +1,11 @@
-//! How much one call of a packer does, and that it is right all the same.
+//! The work of one call of a packer, counted, with a valid result.
 
 use super::*;
 use crate::lifetime::Lifetime;
 
 const COUNT: usize = 600;
 
-/// Runs a packer of 600 lifetimes that live for up to so many ticks.
+/// Runs a packer of 600 lifetimes of up to `ticks` ticks.
 fn pack(ticks: u32, f: impl FnOnce(&[Lifetime], &mut Packer<'_>)) {
     let mut seed = 1_u64;
     let mut below = |bound: u64| {
@@ -51,7 +51,7 @@ fn a_first_packing_looks_at_no_more_buckets_than_it_may_and_is_whole() {
         for most in [1, 50, 500] {
             pack(ticks, |_, packer| {
                 let looked = [packer.first_by_time(most), packer.greedy(most)];
-                // The lifetime placed last may look at all of them.
+                // The lifetime placed last may examine all of them.
                 let enough = most + (COUNT / 32 + 2) as u64;
                 assert!(
                     looked.iter().all(|work| *work <= enough),
@@ -87,7 +87,7 @@ fn a_packing_by_time_that_lets_go_what_has_ended_is_the_packing_by_time() {
         pack(ticks, |lifetimes, packer| {
             packer.first_by_time(u64::MAX);
             height(lifetimes, packer);
-            // Each at the lowest place that is free of what came before it and lives still.
+            // Each is at the lowest place that is free of earlier lifetimes still alive.
             let offsets = packer.offsets();
             for (at, lifetime) in lifetimes.iter().enumerate() {
                 let live = |before: &usize| lifetimes[*before].meets(lifetime);
@@ -117,7 +117,7 @@ fn a_search_ends_with_the_records_that_it_may_look_at() {
         packer.stop_after(10_000);
         packer.improve(u64::MAX);
         assert!(packer.is_done() && !packer.is_proven());
-        // The last step may look at all pairs.
+        // The last step may examine all pairs.
         assert!(
             packer.records < 10_000 + 128 * COUNT as u64,
             "{}",

@@ -1,8 +1,7 @@
-//! What is placed so far, by offset, and the lowest gap that is long and free enough.
+//! The placed blocks, by offset, and the search for the lowest gap that is long and free enough.
 //!
-//! Buckets of up to 64 blocks, each in order of offset, hang in a list in that order. A query walks
-//! up from the bottom and passes over a bucket in which nothing meets the lifetime in question; an
-//! insertion moves at most one bucket's worth.
+//! Buckets of up to 64 blocks, each in order of offset, are in a list in that order. A query walks up from the bottom
+//! and skips a bucket in which no block meets the given lifetime; an insertion moves at most one bucket's blocks.
 
 use crate::lifetime::Lifetime;
 use crate::units::Align;
@@ -10,13 +9,13 @@ use crate::units::Align;
 /// Blocks in one bucket: few enough to move, enough to compare several at once.
 pub(super) const BUCKET_ITEMS: usize = 64;
 
-/// Buckets that are passed over without a look at their blocks, in the time of a look.
+/// Buckets skipped without reading their blocks, at the cost of one that is read.
 const PASSED_PER_LOOK: u64 = 8;
 
 /// No bucket follows.
 const NONE: u32 = u32::MAX;
 
-/// Some placed blocks, side by side in order of offset.
+/// Several placed blocks, adjacent in order of offset.
 #[derive(Clone, Copy, Debug)]
 pub struct Bucket {
     /// First ticks and first ticks after, signed: there are instructions to compare many of them.
@@ -24,14 +23,14 @@ pub struct Bucket {
     ends: [i32; BUCKET_ITEMS],
     offsets: [u64; BUCKET_ITEMS],
     tops: [u64; BUCKET_ITEMS],
-    /// The longest gap between two neighbours of it, while its blocks do not overlap.
+    /// The longest gap between two of its neighbours, while its blocks do not overlap.
     longest_gap: u64,
     len: u32,
     next: u32,
 }
 
 impl Bucket {
-    /// A bucket with nothing in it. What is past its length never meets anything.
+    /// An empty bucket. Entries past its length never meet any lifetime.
     pub const VACANT: Self = Self {
         begins: [i32::MAX; BUCKET_ITEMS],
         ends: [i32::MIN; BUCKET_ITEMS],
@@ -42,7 +41,7 @@ impl Bucket {
         next: NONE,
     };
 
-    /// Whether anything on it lives at some tick of `[begin, end)`; the loop has no branch.
+    /// Returns whether any of its blocks lives at some tick of `[begin, end)`; the loop has no branch.
     fn meets(&self, begin: i32, end: i32) -> bool {
         let mut any = false;
         for (&from, &to) in self.begins.iter().zip(&self.ends) {
@@ -98,7 +97,7 @@ impl Bucket {
         self.measure();
     }
 
-    /// Takes the upper half off, as a bucket of its own.
+    /// Splits off the upper half, as a bucket of its own.
     fn halve(&mut self) -> Self {
         let half = BUCKET_ITEMS / 2;
         let mut upper = Self::VACANT;
@@ -117,23 +116,23 @@ impl Bucket {
     }
 }
 
-/// The buckets in use, the first of a table; that one is the lowest.
+/// The buckets in use, the first ones of a table; bucket 0 is the lowest.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Buckets {
     used: usize,
-    /// All that is placed meets whatever is asked for, so a bucket without a gap is passed over at once,
-    /// and so many make one that is looked at.
+    /// Whether all placed blocks meet every queried lifetime: a bucket without a gap is then skipped at once, and
+    /// counts as a part of one that is read.
     all_meet: bool,
     passed: u64,
     /// A bucket that begins no higher than the last gap found.
     below: usize,
-    /// Buckets looked at.
+    /// Buckets examined.
     pub(super) work: u64,
 }
 
 impl Buckets {
-    /// Nothing placed. `buckets` is not empty. If `all_meet`, what is placed meets whatever is asked for
-    /// until it is removed.
+    /// Creates an empty set. `buckets` is not empty. With `all_meet`, placed blocks meet every queried lifetime until
+    /// they are removed.
     pub(super) fn new(buckets: &mut [Bucket], all_meet: bool) -> Self {
         buckets[0] = Bucket::VACANT;
         Self {
@@ -145,7 +144,7 @@ impl Buckets {
         }
     }
 
-    /// The lowest offset at which `bytes` are free over the whole lifetime.
+    /// Returns the lowest offset at which `bytes` are free over the whole lifetime.
     pub(super) fn lowest_gap(&mut self, buckets: &[Bucket], lifetime: &Lifetime) -> u64 {
         let (begin, end) = (signed(lifetime.begin), signed(lifetime.end));
         let mut cursor = 0;
@@ -165,7 +164,7 @@ impl Buckets {
                 continue;
             }
             self.work += 1;
-            // An empty bucket keeps the offset that it had; nothing meets there.
+            // An empty bucket keeps the offset that it had; no block meets there.
             if len > 0 && bucket.offsets[0] >= cursor + lifetime.bytes {
                 return cursor;
             }
@@ -192,7 +191,7 @@ impl Buckets {
         self.work += u64::from(self.passed.is_multiple_of(PASSED_PER_LOOK));
     }
 
-    /// Takes a block away that was inserted with this offset.
+    /// Removes a block that was inserted with this offset.
     pub(super) fn remove(&mut self, buckets: &mut [Bucket], lifetime: &Lifetime, offset: u64) {
         let mut at = 0;
         // Blocks of one offset, which do not meet, may fill more than one bucket.
@@ -207,8 +206,8 @@ impl Buckets {
         }
     }
 
-    /// Puts a block where it belongs in the order: at the last gap found, or anywhere if none was
-    /// asked for yet. No two that meet may overlap.
+    /// Inserts a block in order: at the last gap found, or anywhere if there was no query yet. No two that meet may
+    /// overlap.
     pub(super) fn insert(&mut self, buckets: &mut [Bucket], lifetime: &Lifetime, offset: u64) {
         let mut at = self.below;
         loop {
@@ -235,12 +234,12 @@ impl Buckets {
     }
 }
 
-/// A tick as a signed number; the order stays.
+/// Returns a tick as a signed number of the same order.
 const fn signed(tick: u32) -> i32 {
     (tick ^ 1 << 31) as i32
 }
 
-/// `offset` rounded up. The packer has checked that nothing comes near the end of `u64`.
+/// Returns `offset` rounded up. The packer has checked that no offset comes near the end of `u64`.
 pub(super) const fn aligned(offset: u64, align: Align) -> u64 {
     let mask = align.bytes() - 1;
     (offset + mask) & !mask

@@ -1,28 +1,27 @@
-//! Whom to decide about next: by a heuristic, one of the items that may be placed now.
+//! The next decision: by a heuristic, one of the items that may be placed now.
 
 use super::item::PLACED;
 use super::search::Search;
 use super::tables::PackTables;
 
-/// Which section comes first. Its lowest item is decided about, or whatever lies below that.
+/// The rule for the section that comes first. Its lowest item is decided next, or an item below that.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Heuristic {
     /// A low floor and little to spare: `floor * level + spare` is least.
     LevelAndSpare { level: u64 },
-    /// The section where the last branch died, while an item is left there; else by `LevelAndSpare`.
+    /// The section where the last branch died, while it has an item; otherwise by `LevelAndSpare`.
     LastDeath { level: u64 },
-    /// Where most branches died.
+    /// The section where most branches died.
     Deaths,
-    /// Little to spare for the deaths seen there.
+    /// The section with the least to spare for the deaths seen there.
     SpareByDeaths,
 }
 
-/// Added to what is spare, so that a section with nothing to spare does not win regardless of
-/// deaths: this part of the height.
+/// Added to the spare bytes, so that a section with none does not win regardless of deaths: this part of the height.
 const SPARE_SHARE: u64 = 1024;
 
-/// The index of an unplaced item none of whose unplaced neighbours may lie lower (PACK2). There is at
-/// least one unplaced item. Also gives how many records were looked at.
+/// Returns the index of an unplaced item none of whose unplaced neighbours may lie lower (PACK2), and the number of
+/// records examined. There is at least one unplaced item.
 pub(super) fn choose(
     search: &Search,
     tables: &PackTables<'_>,

@@ -2,7 +2,7 @@
 
 use core::fmt;
 
-/// Why a [`Packer`](super::Packer) was not made. Indices are those of the lifetimes given.
+/// Why a [`Packer`](super::Packer) was not created. Indices are those of the given lifetimes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum PackError {
@@ -13,18 +13,18 @@ pub enum PackError {
         /// The other one.
         second: usize,
     },
-    /// A pinned offset is not a multiple of the alignment asked for.
+    /// A pinned offset is not a multiple of the requested alignment.
     PinMisaligned {
-        /// Which lifetime.
+        /// The lifetime.
         index: usize,
     },
     /// The sizes, stacked with their alignments, pass 2^62 bytes.
     TooLarge,
-    /// A table is shorter than [`PackSizes`](super::PackSizes) says for so many lifetimes.
+    /// A table is shorter than [`PackSizes`](super::PackSizes) requires for the lifetimes.
     TableTooShort {
         /// The field of [`PackTables`](super::PackTables).
         table: &'static str,
-        /// How long it must be.
+        /// The required length.
         needed: usize,
     },
     /// More than 2^31 lifetimes.

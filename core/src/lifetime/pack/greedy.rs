@@ -1,5 +1,5 @@
-//! One packing from one order: each block at the lowest gap that is free while it lives. It can be
-//! stopped after any block, and what is left then be stacked on top.
+//! One packing in one order: each block at the lowest gap that is free while it lives. It can be stopped after any
+//! block, and the rest then be stacked on top.
 
 use crate::lifetime::Lifetime;
 
@@ -7,7 +7,7 @@ use super::bucket::{Buckets, aligned};
 use super::skyline::Skyline;
 use super::tables::PackTables;
 
-/// What a greedy packing goes by; larger keys first.
+/// The order of a greedy packing; larger keys first.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Order {
     Bytes,
@@ -20,7 +20,7 @@ pub(super) enum Order {
 }
 
 impl Order {
-    /// All of them; the first ones win most often.
+    /// All orders; the first ones win most often.
     pub(super) const ALL: [Self; 7] = [
         Self::Bytes,
         Self::BytesByTicks,
@@ -31,7 +31,7 @@ impl Order {
         Self::End,
     ];
 
-    /// `live` is the most that lives during the lifetime, `max` the most at all.
+    /// Returns a lifetime's key. `live` is the most that lives during it, `max` the most at all.
     fn key(self, lifetime: &Lifetime, live: f64, max: f64) -> f64 {
         let bytes = lifetime.bytes as f64;
         let ticks = f64::from(lifetime.end - lifetime.begin);
@@ -59,8 +59,8 @@ fn grade(live: f64, max: f64) -> f64 {
 pub(super) struct Greedy {
     count: usize,
     next: usize,
-    /// In the order of first ticks: nothing that has ended is met any more, so it goes out of the
-    /// buckets. So many have, in the order of `unplaced`.
+    /// In the order of first ticks, the number of lifetimes that have ended and left the buckets, in the order of
+    /// `unplaced`: no later lifetime meets them.
     gone: Option<usize>,
     buckets: Buckets,
 }
@@ -105,12 +105,12 @@ impl Greedy {
             count,
             next: 0,
             gone: sweeps.then_some(0),
-            // A pin that begins later is not met by all that come before it.
+            // Not all lifetimes that come before a pin meet it if it begins later.
             buckets: Buckets::new(tables.buckets, sweeps && pins_begin_first),
         }
     }
 
-    /// Places lifetimes until `most` buckets are looked at, or a few more; gives how many were.
+    /// Places lifetimes until about `most` buckets are examined. Returns how many were.
     pub(super) fn go_on(
         &mut self,
         lifetimes: &[Lifetime],
@@ -137,7 +137,7 @@ impl Greedy {
         self.buckets.work - before
     }
 
-    /// Takes what ends by this tick out of the buckets: it began before, so it is in them.
+    /// Removes lifetimes that end by this tick from the buckets: they began before, so they are in them.
     fn let_go(&mut self, lifetimes: &[Lifetime], tables: &mut PackTables<'_>, tick: u32) {
         let Some(gone) = &mut self.gone else { return };
         while let Some(&id) = tables.unplaced[..self.count].get(*gone) {
@@ -151,16 +151,16 @@ impl Greedy {
         }
     }
 
-    /// Whether every lifetime has its place.
+    /// Returns whether every lifetime has its place.
     pub(super) const fn is_complete(&self) -> bool {
         self.next == self.count
     }
 
-    /// Gives all lifetimes offsets: those placed so far theirs, and each of the others, in the same
-    /// order, the lowest one above everything that it meets. O(n log n).
+    /// Sets all offsets: placed lifetimes keep theirs, and each of the others, in the same order, gets the lowest
+    /// offset above everything that it meets. O(n log n).
     pub(super) fn stack_rest(&self, lifetimes: &[Lifetime], tables: &mut PackTables<'_>) {
         let order = &tables.order[..self.count];
-        // Two lifetimes meet if and only if the later first tick of both is one of the other's.
+        // Two lifetimes meet if and only if the later of their first ticks is a tick of the other one.
         let ticks = |lifetime: &Lifetime| {
             let before =
                 |tick: u32| order.partition_point(|&id| lifetimes[id as usize].begin < tick);

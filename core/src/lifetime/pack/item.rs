@@ -2,49 +2,49 @@
 
 use crate::units::Align;
 
-/// The slot of an item that is placed.
+/// The slot of a placed item.
 pub(super) const PLACED: u32 = u32::MAX;
 
-/// A lifetime of the part being searched, with what the search knows about its offset.
+/// A lifetime of the searched part, with the search's knowledge of its offset.
 #[derive(Clone, Copy, Debug)]
 pub struct Item {
-    /// Which lifetime.
+    /// The lifetime.
     pub(super) id: u32,
     /// First section.
     pub(super) lo: u32,
     /// First section after it.
     pub(super) hi: u32,
-    /// Where it stands among the unplaced, or [`PLACED`].
+    /// Its place among the unplaced, or [`PLACED`].
     pub(super) slot: u32,
     /// Its slot before it was placed.
     pub(super) old_slot: u32,
-    /// Lower ranks are decided first among equals.
+    /// Among equals the lower rank is decided first.
     pub(super) rank: u32,
-    /// How long it lives.
+    /// Length of its life in ticks.
     pub(super) ticks: u32,
-    /// Where its neighbours begin in their table.
+    /// The place of its first neighbour in their table.
     pub(super) first: u32,
-    /// How many there are.
+    /// Number of its neighbours.
     pub(super) neighbours: u32,
     /// Bytes, rounded up to the least alignment of all.
     pub(super) bytes: u64,
-    /// Bytes as asked for.
+    /// Bytes as requested.
     pub(super) asked: u64,
-    /// The offset at which it rests on what is placed.
+    /// The offset at which it rests on placed items.
     pub(super) rest: u64,
-    /// No packing under the present choices puts it lower. At least `rest`; above it where the
-    /// search has decided that it does not lie there.
+    /// The lowest offset that any packing under the present choices gives it. At least `rest`; above it if the search
+    /// has decided that it does not lie there.
     pub(super) lowest: u64,
     /// The most that lives in one of its sections.
     pub(super) live: u64,
-    /// What its offset must be a multiple of.
+    /// The offset must be a multiple of this.
     pub(super) align: Align,
-    /// Whether something outside decided its offset; then `rest` and `lowest` are that.
+    /// Whether its offset is given; `rest` and `lowest` are that then.
     pub(super) pinned: bool,
 }
 
 impl Item {
-    /// A record that says nothing.
+    /// An empty record.
     pub const VACANT: Self = Self {
         id: 0,
         lo: 0,
@@ -64,12 +64,12 @@ impl Item {
         pinned: false,
     };
 
-    /// Where its neighbours stand in their table.
+    /// Returns the places of its neighbours in their table.
     pub(super) const fn range(&self) -> core::ops::Range<usize> {
         self.first as usize..self.first as usize + self.neighbours as usize
     }
 
-    /// Whether an exchange of both makes no difference.
+    /// Returns whether an exchange of the two makes no difference.
     pub(super) fn is_twin(&self, other: &Self) -> bool {
         self.lo == other.lo
             && self.hi == other.hi
@@ -79,7 +79,7 @@ impl Item {
             && !other.pinned
     }
 
-    /// The end, as the sections count it.
+    /// Returns the end, as the sections count it.
     pub(super) const fn top(&self) -> u64 {
         self.lowest + self.bytes
     }

@@ -11,18 +11,18 @@ use super::search::{Outcome, Search};
 use super::section;
 use super::tables::PackTables;
 
-/// Buckets that [`Packer::first`] looks at, about, before it leaves the rest to [`Packer::improve`]:
-/// half a second's work, or one where most of what is placed meets.
+/// Buckets that [`Packer::first`] examines, about, before it leaves the rest to [`Packer::improve`]: half a second's
+/// work, or a second's where most placed blocks meet.
 const FIRST_WORK: u64 = 10_000_000;
-/// Pairs of lifetimes for each bucket that a packing looks at, if all of them meet.
+/// Pairs of lifetimes for each bucket that a packing examines, if all of them meet.
 const PAIRS_PER_BUCKET: u64 = 2 * 48;
 /// Buckets that cost as much as a step of the search.
 const BUCKETS_PER_STEP: u64 = 64;
 /// Records that cost as much as a bucket.
 const RECORDS_PER_BUCKET: u64 = 48;
-/// Of so many runs one aims between the best height and the lower bound, the others at the bound.
+/// One run of this many aims between the best height and the lower bound, the others at the bound.
 const RUNS_BETWEEN: u32 = 4;
-/// How close to the best height such a run may aim, as a power of two of what lies between.
+/// How close to the best height such a run may aim, as a power of two of the distance to the bound.
 const MAX_CAUTION: u32 = 6;
 
 /// Finds offsets for lifetimes.
@@ -75,11 +75,11 @@ pub struct Packer<'t> {
     orders: usize,
     /// The packing under way.
     greedy: Option<Greedy>,
-    /// Buckets that past calls looked at beyond what they were allowed.
+    /// Buckets that past calls examined beyond their allowance.
     debt: u64,
-    /// Buckets that the greedy packings have looked at.
+    /// Buckets that the greedy packings have examined.
     looked: u64,
-    /// Records that the search has looked at, and may look at.
+    /// Records that the search has examined, and the most it may examine.
     pub(super) records: u64,
     most_records: u64,
     restarts: Restarts,
@@ -89,15 +89,15 @@ pub struct Packer<'t> {
     run: Option<(Heuristic, u64)>,
     /// Runs started for the loaded part.
     runs: u32,
-    /// Grows with each run between that found nothing.
+    /// Runs between that found no packing.
     caution: u32,
 }
 
 impl<'t> Packer<'t> {
-    /// Looks at the lifetimes and packs nothing yet. O(n log n).
+    /// Prepares the lifetimes and packs none yet. O(n log n).
     ///
     /// # Errors
-    /// Pins that exclude each other, sizes out of range, tables that are too short.
+    /// If pins exclude each other, sizes are out of range, or tables are too short.
     pub fn new(lifetimes: &'t [Lifetime], mut tables: PackTables<'t>) -> Result<Self, PackError> {
         let common = prepare(lifetimes, &mut tables)?;
         Ok(Self {
@@ -124,30 +124,29 @@ impl<'t> Packer<'t> {
         self.enough_bytes = bytes;
     }
 
-    /// Ends the search once it has looked at so many records, a nanosecond or two each, whatever
+    /// Ends the search once it has examined `records` records, a nanosecond or two each, whatever
     /// [`improve`](Self::improve) allows.
     pub(in crate::lifetime) const fn stop_after(&mut self, records: u64) {
         self.most_records = records;
     }
 
-    /// What was looked at so far, in buckets.
+    /// Returns the work so far, in buckets.
     pub(in crate::lifetime) const fn work(&self) -> u64 {
         self.looked + self.records / RECORDS_PER_BUCKET
     }
 
-    /// The first packing: by size, and if there is time in about half a second, by other orders as well.
-    /// Of more than some 20,000 lifetimes it is one in the order of time, and if so many
-    /// live at a time that this takes longer, the smallest ones are stacked on the others. `improve` takes up the
-    /// order by size.
+    /// Makes the first packing: by size, and if there is time within about half a second, in other orders as well.
+    /// With more than some 20,000 lifetimes the first one is in the order of time, and if that takes longer because
+    /// many live at a time, the smallest ones are stacked on the others. `improve` continues the order by size.
     pub fn first(&mut self) {
         self.first_within(FIRST_WORK);
     }
 
-    /// Makes the first packing, which looks at `most` buckets at most.
+    /// Makes the first packing, examining at most `most` buckets.
     pub(in crate::lifetime) fn first_within(&mut self, most: u64) {
         let mut left = most;
         let taken = self.common.taken as u64;
-        // What one order looks at if all is met: half of the buckets, two thirds full, for each.
+        // The buckets that one order examines if all lifetimes meet: half of the buckets, two thirds full, for each.
         if self.orders == 0 && self.greedy.is_none() && taken * taken / PAIRS_PER_BUCKET > most {
             left -= self.first_by_time(most / 2).min(left);
         }
@@ -165,7 +164,7 @@ impl<'t> Packer<'t> {
         }
     }
 
-    /// A packing in the order of time, kept if no more buckets than `most` were looked at; gives how many
+    /// Packs in the order of time, and keeps the packing if at most `most` buckets were examined. Returns how many
     /// were.
     pub(super) fn first_by_time(&mut self, most: u64) -> u64 {
         let (count, max) = (self.common.taken, self.common.max_live_bytes);
@@ -179,9 +178,9 @@ impl<'t> Packer<'t> {
         work
     }
 
-    /// Goes on for about so many steps, until it [is done](Self::is_done). A step takes time in
-    /// the number of lifetimes that meet, and never makes the packing worse. How the steps are
-    /// divided among calls makes no difference.
+    /// Continues for about `steps` steps, or until it [is done](Self::is_done). A step takes time in the number of
+    /// lifetimes that meet, and never makes the packing worse. The division of the steps among calls makes no
+    /// difference.
     pub fn improve(&mut self, steps: u64) {
         if self.orders == 0 && self.greedy.is_none() {
             self.first();
@@ -197,43 +196,43 @@ impl<'t> Packer<'t> {
             self.debt = if self.orders < Order::ALL.len() {
                 self.greedy(left)
             } else {
-                // Whole steps: what is left of one is owed.
+                // Whole steps: the rest of a step is owed.
                 let steps = left.div_ceil(BUCKETS_PER_STEP);
                 self.search(steps) * BUCKETS_PER_STEP
             };
         }
     }
 
-    /// The offset of each lifetime in the best packing so far. One that takes no space is at 0, or
-    /// where it is pinned.
+    /// Returns the offset of each lifetime in the best packing so far. A lifetime without space is at 0, or where it
+    /// is pinned.
     pub fn offsets(&self) -> &[u64] {
         &self.tables.offsets[..self.lifetimes.len()]
     }
 
-    /// The height of that packing in bytes; the largest `u64` before the [first](Self::first) one.
+    /// Returns the height of that packing in bytes; the largest `u64` before the [first](Self::first) one.
     pub fn height(&self) -> u64 {
         let parts = self.tables.parts[..self.common.parts].iter();
         parts.map(|part| part.height).max().unwrap_or(0)
     }
 
-    /// No packing is lower than this, in bytes. It rises when the search proves more.
+    /// Returns a height in bytes that no packing is below. It rises when the search proves more.
     pub fn lower_bound(&self) -> u64 {
         let parts = self.tables.parts[..self.common.parts].iter();
         parts.map(|part| part.lower).max().unwrap_or(0)
     }
 
-    /// The most bytes that live at one tick.
+    /// Returns the most bytes that live at one tick.
     pub const fn max_live_bytes(&self) -> u64 {
         self.common.max_live_bytes
     }
 
-    /// Whether no packing is lower than the one found.
+    /// Returns whether no packing is lower than the one found.
     pub fn is_proven(&self) -> bool {
         self.height() <= self.lower_bound()
     }
 
-    /// Whether [`improve`](Self::improve) has nothing more to do: the height is proven, or it is
-    /// enough, or the parts in question meet in too many pairs for the tables.
+    /// Returns whether [`improve`](Self::improve) has no work left: the height is proven, or it is enough, or the
+    /// parts in question meet in too many pairs for the tables.
     pub fn is_done(&self) -> bool {
         let goal = self.goal();
         if self.orders < Order::ALL.len() {
@@ -246,13 +245,13 @@ impl<'t> Packer<'t> {
         !parts.any(|part| part.height > goal && !part.too_wide)
     }
 
-    /// What is aimed at.
+    /// Returns the height to reach.
     fn goal(&self) -> u64 {
         self.lower_bound().max(self.enough_bytes)
     }
 
-    /// Goes on with the greedy packing under way or begins the next one, until `most` buckets were
-    /// looked at; gives how many were. Of a complete one each part keeps the better offsets.
+    /// Continues the greedy packing under way or begins the next one, until `most` buckets are examined. Returns how
+    /// many were. When one is complete, each part keeps the better offsets.
     pub(super) fn greedy(&mut self, most: u64) -> u64 {
         let tables = &mut self.tables;
         let (order, max) = (Order::ALL[self.orders], self.common.max_live_bytes);
@@ -269,8 +268,7 @@ impl<'t> Packer<'t> {
         work
     }
 
-    /// Takes the heights of the parts over: of `offsets` if they are new, else of `trial` where they
-    /// are lower.
+    /// Takes over the heights of the parts: all from `offsets` if `stacked`, otherwise the lower ones from `trial`.
     fn keep_lower(&mut self, stacked: bool) {
         let tables = &mut self.tables;
         for part in &mut tables.parts[..self.common.parts] {
@@ -293,7 +291,7 @@ impl<'t> Packer<'t> {
         }
     }
 
-    /// Searches for at most so many steps, and fewer if something came of it; gives how many it took.
+    /// Searches for at most `most` steps, and fewer if the run ends. Returns how many it took.
     fn search(&mut self, most: u64) -> u64 {
         let Some((index, mut search)) = self.load() else {
             return 1;
@@ -322,7 +320,7 @@ impl<'t> Packer<'t> {
         taken
     }
 
-    /// The highest part that the search can hold, in its tables.
+    /// Loads the highest part that the search can hold into its tables.
     fn load(&mut self) -> Option<(usize, Search)> {
         if self.run.is_some() {
             return self.loaded;
@@ -371,7 +369,7 @@ impl<'t> Packer<'t> {
         run
     }
 
-    /// Keeps what a run found.
+    /// Records the outcome of a run.
     fn settle(&mut self, index: usize, search: &Search, outcome: Outcome) {
         let between = search.height > self.goal();
         let unit = self.common.unit_bytes;

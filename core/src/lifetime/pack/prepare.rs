@@ -1,4 +1,4 @@
-//! Before anything is packed: what takes space, in order of time; the parts; the lower bound.
+//! The preparation of a packing: lifetimes with space, in order of time; the parts; the lower bound.
 
 use crate::lifetime::Lifetime;
 use crate::units::Align;
@@ -7,29 +7,29 @@ use super::bucket::aligned;
 use super::error::PackError;
 use super::tables::{PackSizes, PackTables, Part, UndoRecord};
 
-/// No sum of sizes comes near the end of `u64`.
+/// Bound on the sum of sizes, far from the end of `u64`.
 const MAX_TOTAL_BYTES: u64 = 1 << 62;
 
-/// What the lifetimes have in common.
+/// Common properties of the lifetimes.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Common {
-    /// How many take space.
+    /// Lifetimes that take space.
     pub(super) taken: usize,
-    /// How many parts.
+    /// Number of parts.
     pub(super) parts: usize,
     /// The most that lives at one tick.
     pub(super) max_live_bytes: u64,
-    /// All heights of canonical packings are multiples of it.
+    /// A divisor of all heights of canonical packings.
     pub(super) unit_bytes: u64,
-    /// The least alignment: all offsets are multiples of it.
+    /// The least alignment, which divides all offsets.
     pub(super) align: Align,
-    /// The most that rounding a size up to it adds.
+    /// The most that rounding a size up to `align` adds.
     pub(super) max_pad_bytes: u64,
-    /// Whether anything is pinned.
+    /// Whether any lifetime is pinned.
     pub(super) pins: bool,
 }
 
-/// Refuses what cannot be packed and fills `order`, `parts` and `live`.
+/// Refuses lifetimes that cannot be packed, and fills `order`, `parts` and `live`.
 pub(super) fn prepare(
     lifetimes: &[Lifetime],
     tables: &mut PackTables<'_>,
@@ -50,7 +50,7 @@ fn lengths(count: usize, tables: &PackTables<'_>) -> Result<(), PackError> {
         return Err(PackError::TooMany);
     }
     let sizes = PackSizes::new(count);
-    // The neighbours may be fewer; the sweep needs a undo for each lifetime.
+    // The neighbours may be fewer; the sweep needs an undo record for each lifetime.
     let needs = [
         ("offsets", tables.offsets.len(), sizes.lifetimes),
         ("trial", tables.trial.len(), sizes.lifetimes),
@@ -72,7 +72,7 @@ fn lengths(count: usize, tables: &PackTables<'_>) -> Result<(), PackError> {
     }
 }
 
-/// Lists what takes space, and checks that sums stay in range.
+/// Lists the lifetimes that take space, and checks that sums stay in range.
 fn scan(lifetimes: &[Lifetime], tables: &mut PackTables<'_>) -> Result<Common, PackError> {
     let mut total = 0u64;
     let mut unit = 0;
@@ -122,7 +122,7 @@ fn scan(lifetimes: &[Lifetime], tables: &mut PackTables<'_>) -> Result<Common, P
     })
 }
 
-/// The greatest common divisor; of 0 and x, it is x.
+/// Returns the greatest common divisor; of 0 and x, it is x.
 const fn divisor(mut left: u64, mut right: u64) -> u64 {
     while right != 0 {
         (left, right) = (right, left % right);
@@ -130,10 +130,10 @@ const fn divisor(mut left: u64, mut right: u64) -> u64 {
     left
 }
 
-/// Two pins that exclude each other. O(n log n), and O(n^2 / 64) of pins at the worst.
+/// Refuses two pins that exclude each other. O(n log n), and O(n^2 / 64) of pins at the worst.
 ///
-/// Walks through time: as long as those that live do not overlap, a new one can only overlap the
-/// next one below or above it. Which pins live is a set of bits in the order of their offsets.
+/// Walks through time: as long as the live pins do not overlap, a new one can only overlap the next one below or
+/// above it. The live pins are a set of bits in the order of their offsets.
 fn pins(
     lifetimes: &[Lifetime],
     tables: &mut PackTables<'_>,
@@ -154,7 +154,7 @@ fn pins(
     by_end.sort_unstable_by_key(|&id| lifetimes[id as usize].end);
     let by_offset = &mut tables.unplaced[..count];
     by_offset.sort_unstable_by_key(|&id| (pin(id), id));
-    // Where each stands among them, for its id: `trial` is free until something is packed.
+    // The place of each among them, for its id: `trial` is free until a packing begins.
     for (place, &id) in by_offset.iter().enumerate() {
         tables.trial[id as usize] = place as u64;
     }
@@ -214,8 +214,8 @@ fn first_above(bits: &[u64], place: usize) -> Option<usize> {
 
 /// Walks through time: parts, their lower bounds, and the most that lives during each lifetime.
 ///
-/// The records in `undo_log` hold the peaks so far that no later one reaches, each with its tick, so
-/// that the highest since a lifetime's begin is found by bisection when it ends.
+/// The records in `undo_log` hold the peaks so far that no later one reaches, each with its tick, so that the highest
+/// since a lifetime's begin is found by bisection when it ends.
 fn sweep(lifetimes: &[Lifetime], tables: &mut PackTables<'_>, common: &mut Common) {
     let order = &tables.order[..common.taken];
     let by_end = &mut tables.by_key[..common.taken];
@@ -272,7 +272,7 @@ fn pad(lifetime: &Lifetime, align: Align) -> u64 {
     aligned(lifetime.bytes, align) - lifetime.bytes
 }
 
-/// The earliest peak that is not before `begin` is the highest of them.
+/// Returns the highest peak since `begin`, which is the earliest one not before it.
 fn highest_since(peaks: &[UndoRecord], begin: u32) -> u64 {
     let at = peaks.partition_point(|peak| peak.item < begin);
     peaks.get(at).map_or(0, |peak| peak.lowest)

@@ -1,4 +1,4 @@
-//! Short runs under many heuristics: which one next, with what order and budget.
+//! Short runs under many heuristics: the next one, with its order and budget.
 
 use super::choose::Heuristic;
 use super::item::Item;
@@ -7,7 +7,7 @@ use super::tables::PackTables;
 /// Steps of the shortest run of a small part.
 const MIN_RUN_STEPS: u64 = 500;
 
-/// What ranks the items of a run; larger first.
+/// The rank of the items of a run; larger first.
 #[derive(Clone, Copy, Debug)]
 enum Rank {
     Bytes,
@@ -42,12 +42,12 @@ const HEURISTICS: [Heuristic; 8] = [
     Heuristic::SpareByDeaths,
 ];
 
-/// How much chance there is in the ranks, of 1.
+/// The random part of the ranks, out of 1.
 const NOISES: [f64; 4] = [0.0, 0.1, 0.3, 0.6];
 
-/// Live bytes come before anything else.
+/// Weight that puts live bytes before anything else.
 const LIVE_FIRST: f64 = 1e6;
-/// No lifetime has more.
+/// Most ticks of a lifetime.
 const TICKS: f64 = 4_294_967_296.0;
 
 /// Chooses runs. The same seed chooses the same ones.
@@ -58,12 +58,12 @@ pub(super) struct Restarts {
 }
 
 impl Restarts {
-    /// At the first run.
+    /// Creates the chooser at the first run.
     pub(super) const fn new() -> Self {
         Self { state: 0, runs: 0 }
     }
 
-    /// Ranks the items of the loaded part for one more run; gives its heuristic and steps.
+    /// Ranks the items of the loaded part for one more run. Returns its heuristic and steps.
     pub(super) fn next(&mut self, tables: &mut PackTables<'_>, items: usize) -> (Heuristic, u64) {
         self.runs += 1;
         let unit = MIN_RUN_STEPS.max(items as u64 / 2);
@@ -94,12 +94,12 @@ impl Restarts {
         (self.random() % count as u64) as usize
     }
 
-    /// From 0 to 1, 1 excluded.
+    /// Returns a number from 0 to 1, 1 excluded.
     fn fraction(&mut self) -> f64 {
         (self.random() >> 11) as f64 / (1u64 << 53) as f64
     }
 
-    /// SplitMix64 of Steele, Lea and Flood.
+    /// Returns the next number of SplitMix64 of Steele, Lea and Flood.
     fn random(&mut self) -> u64 {
         self.state = self.state.wrapping_add(0x9E37_79B9_7F4A_7C15);
         let mut word = self.state;
@@ -125,7 +125,7 @@ fn key(rank: Rank, item: &Item, max: f64) -> f64 {
     }
 }
 
-/// 1 1 2 1 1 2 4 1 1 2 …, from the first on: each run length takes about the same time in total.
+/// Returns the sequence 1 1 2 1 1 2 4 1 1 2 …, from 1 on: each run length takes about the same time in total.
 const fn luby(mut at: u64) -> u64 {
     loop {
         let bits = 64 - at.leading_zeros();

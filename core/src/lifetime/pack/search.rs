@@ -1,10 +1,10 @@
-//! The search for one part and one height: place or raise, and take it back.
+//! The search for one part and one height: place or raise, and undo.
 //!
 //! # Invariants
-//! * PACK1 `rest` of an unplaced item is where it rests on the placed items it meets, lifted over pins
-//!   it cannot pass and to its alignment; `lowest >= rest`, and a placed item lies at `lowest`.
-//! * PACK2 an item is placed only while no unplaced neighbour's `lowest` is below its own, so nothing
-//!   is ever placed under it afterwards.
+//! * PACK1 `rest` of an unplaced item is its offset on the placed items it meets, lifted over pins it cannot pass and
+//!   to its alignment; `lowest >= rest`, and a placed item lies at `lowest`.
+//! * PACK2 an item is placed only while no unplaced neighbour's `lowest` is below its own, so no item is placed under
+//!   it afterwards.
 //! * PACK3 `floor` of a section outside `dirty` is the least `lowest` of its unplaced items.
 //! * PACK4 `undo_log` from the mark of a choice on restores the offsets from before it.
 
@@ -14,14 +14,14 @@ use super::item::PLACED;
 use super::prepare::Common;
 use super::tables::{PackTables, UndoRecord};
 
-/// What one step came to.
+/// The outcome of one step.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Outcome {
     /// There is more to try.
     Open,
-    /// Everything is placed under the height.
+    /// Every item is placed under the height.
     Packed,
-    /// No packing of this part is as low.
+    /// No packing of this part is that low.
     Impossible,
     /// The undo log does not fit its table.
     NoRoom,
@@ -29,37 +29,37 @@ pub(super) enum Outcome {
 
 /// How much more each death weighs than the one before it.
 const MORE_PER_DEATH: f64 = 1.01;
-/// Beyond it all weights are scaled down.
+/// Weight above which all weights are scaled down.
 const MAX_DEATHS: f64 = 1e100;
 
-/// Where the search stands; the rest of it is in the tables.
+/// The state of the search; the rest of it is in the tables.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Search {
     items: usize,
     pub(super) sections: usize,
     pins: bool,
     max_pad_bytes: u64,
-    /// To be met.
+    /// The height to meet.
     pub(super) height: u64,
     /// The height with the padding allowed to sizes that are rounded up: no top lies above.
     pub(super) limit: u64,
     pub(super) unplaced: usize,
     undo_log: usize,
     choices: usize,
-    /// Sections whose floors are to be taken again.
+    /// Sections whose floors must be computed again.
     dirty: (u32, u32),
-    /// Whether the present choices may still lead somewhere.
+    /// Whether the present choices may still lead to a packing.
     alive: bool,
-    /// Where the last branch died.
+    /// The section where the last branch died.
     pub(super) died: usize,
     death: f64,
     no_room: bool,
-    /// Records looked at.
+    /// Records examined.
     pub(super) records: u64,
 }
 
 impl Search {
-    /// For a part that was loaded.
+    /// Creates the search of a loaded part.
     pub(super) const fn new(items: usize, sections: usize, common: &Common) -> Self {
         Self {
             items,
@@ -118,7 +118,7 @@ impl Search {
         self.alive = self.check(tables);
     }
 
-    /// One decision, or one taken back. Time in the number of unplaced items and their sections.
+    /// Makes one decision, or undoes one. Time in the number of unplaced items and their sections.
     pub(super) fn step(&mut self, tables: &mut PackTables<'_>, heuristic: &Heuristic) -> Outcome {
         if self.alive && self.unplaced == 0 {
             if self.top(tables) <= self.height {
@@ -158,7 +158,7 @@ impl Search {
         }
     }
 
-    /// The height of what is placed.
+    /// Returns the height of the placed items.
     pub(super) fn top(&self, tables: &PackTables<'_>) -> u64 {
         let items = tables.items[..self.items].iter();
         items
@@ -167,14 +167,14 @@ impl Search {
             .unwrap_or(0)
     }
 
-    /// Hands each item's lifetime and offset over.
+    /// Copies each item's offset to its lifetime.
     pub(super) fn each_offset(&self, tables: &mut PackTables<'_>) {
         for item in &tables.items[..self.items] {
             tables.offsets[item.id as usize] = item.lowest;
         }
     }
 
-    /// Puts an item where it rests, and its unplaced neighbours above it.
+    /// Places an item where it rests, and its unplaced neighbours above it.
     fn place(&mut self, tables: &mut PackTables<'_>, index: usize) -> bool {
         let item = tables.items[index];
         self.unplaced -= 1;
@@ -222,7 +222,8 @@ impl Search {
         self.soil(item.lo, item.hi);
     }
 
-    /// The item lies above where it rests: then some unplaced neighbour lies below its top there.
+    /// Raises the item above where it rests: some unplaced neighbour then lies below its top there. Returns whether
+    /// that is possible.
     fn raise(&mut self, tables: &mut PackTables<'_>, index: usize) -> bool {
         let item = tables.items[index];
         let top = item.rest + item.bytes;
@@ -244,7 +245,7 @@ impl Search {
         true
     }
 
-    /// Of twins, the first one placed may be any of them: if it lies higher, so do all.
+    /// Raises an item and its twins. The first placed twin may be any of them: if it lies higher, so do all.
     fn raise_with_twins(&mut self, tables: &mut PackTables<'_>, index: usize) -> bool {
         if !self.raise(tables, index) {
             return false;
@@ -259,7 +260,7 @@ impl Search {
         })
     }
 
-    /// The lowest offset from `offset` on that is aligned and clear of unplaced pins.
+    /// Returns the lowest offset from `offset` on that is aligned and clear of unplaced pins.
     fn lifted(&mut self, tables: &PackTables<'_>, index: usize, offset: u64) -> u64 {
         let item = &tables.items[index];
         let mut offset = aligned(offset, item.align);
@@ -267,7 +268,7 @@ impl Search {
             return offset;
         }
         let neighbours = &tables.neighbours[item.range()];
-        // Pins in order of their offsets, as of what is in use already, take one round and a look.
+        // Pins in order of their offsets, such as ranges in use already, take one round and a check.
         loop {
             let before = offset;
             for &other in neighbours {
@@ -284,7 +285,7 @@ impl Search {
         }
     }
 
-    /// Changes an item's offsets so that it can fall back.
+    /// Changes an item's offsets, and records the old ones to restore.
     fn set(&mut self, tables: &mut PackTables<'_>, index: usize, rest: u64, lowest: u64) {
         let Some(undo) = tables.undo_log.get_mut(self.undo_log) else {
             self.no_room = true;
@@ -319,7 +320,7 @@ impl Search {
         self.dirty = (self.dirty.0.min(lo), self.dirty.1.max(hi));
     }
 
-    /// Takes floors again where they may have changed; whether what is left fits above them.
+    /// Computes floors again where they may have changed. Returns whether the unplaced bytes fit above them.
     fn check(&mut self, tables: &mut PackTables<'_>) -> bool {
         let (from, to) = self.dirty;
         let dirty = from as usize..to.max(from) as usize;

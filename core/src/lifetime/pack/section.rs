@@ -1,8 +1,7 @@
 //! Time cut into sections: loads a part into the tables of the search.
 //!
-//! A section is a moment at which as many lifetimes of the part live together as can: one before
-//! each end that follows a begin. Two lifetimes meet if and only if they share a section, so
-//! nothing else about ticks matters.
+//! A section is a moment at which as many lifetimes of the part live together as possible: one before each end that
+//! follows a begin. Two lifetimes meet if and only if they share a section, so ticks matter in no other way.
 
 use crate::lifetime::Lifetime;
 
@@ -11,10 +10,10 @@ use super::item::Item;
 use super::tables::{PackTables, Part};
 use crate::units::Align;
 
-/// One section of time, and what the search knows about it.
+/// One section of time, with the search's knowledge of it.
 #[derive(Clone, Copy, Debug)]
 pub struct Section {
-    /// The lowest offset that any unplaced item may have here.
+    /// The lowest offset of any unplaced item here.
     pub(super) floor: u64,
     /// Bytes of unplaced items.
     pub(super) left: u64,
@@ -23,7 +22,7 @@ pub struct Section {
 }
 
 impl Section {
-    /// A record that says nothing.
+    /// An empty record.
     pub const VACANT: Self = Self {
         floor: 0,
         left: 0,
@@ -31,8 +30,8 @@ impl Section {
     };
 }
 
-/// Fills `items`, `sections` and `neighbours`; gives how many items and sections there are, or
-/// `None` if the neighbours do not fit.
+/// Fills `items`, `sections` and `neighbours`. Returns the number of items and of sections, or `None` if the
+/// neighbours do not fit.
 pub(super) fn load(
     lifetimes: &[Lifetime],
     tables: &mut PackTables<'_>,
@@ -55,7 +54,7 @@ pub(super) fn load(
     }
     let sections = cut(lifetimes, tables, count);
     let items = &mut tables.items[..count];
-    // First: an item has at most one section more than neighbours, so these bound what follows.
+    // First, since an item has at most one section more than neighbours: these bound the rest.
     meet(items, tables.neighbours)?;
     for section in &mut tables.sections[..sections] {
         *section = Section::VACANT;
@@ -72,7 +71,7 @@ pub(super) fn load(
     Some((count, sections))
 }
 
-/// Gives each item its sections.
+/// Sets the sections of each item.
 fn cut(lifetimes: &[Lifetime], tables: &mut PackTables<'_>, count: usize) -> usize {
     let items = &mut tables.items[..count];
     let by_end = &mut tables.by_key[..count];
@@ -101,7 +100,7 @@ fn cut(lifetimes: &[Lifetime], tables: &mut PackTables<'_>, count: usize) -> usi
     section as usize + 1
 }
 
-/// Lists for each item what it meets. Items stand in the order of their first sections.
+/// Lists the neighbours of each item. Items are in the order of their first sections.
 fn meet(items: &mut [Item], neighbours: &mut [u32]) -> Option<()> {
     let mut total = 0;
     for index in 0..items.len() {

@@ -1,4 +1,4 @@
-//! The highest top at each moment, by a tree over time: raised and asked for whole ranges.
+//! The highest top at each moment, by a tree over time: raised and queried for whole ranges.
 //!
 //! # Cost
 //! O(log n) each.
@@ -9,18 +9,17 @@ use super::tables::UndoRecord;
 
 /// The highest tops over moments `0..count`.
 ///
-/// Node 0 stands for all cells of time; a node's left half follows it, and then comes its right
-/// half. `lowest` of a node is the highest top in it, `rest` the highest of those that were raised
-/// over all of it.
+/// Node 0 stands for all cells of time; a node's left half follows it, and then its right half. `lowest` of a node is
+/// the highest top in it, `rest` the highest of those that were raised over all of it.
 pub(super) struct Skyline<'a> {
     nodes: &'a mut [UndoRecord],
     cells: usize,
-    /// Moments of one cell, as a power of two: with few nodes, time is coarse and tops stand higher.
+    /// Moments of one cell, as a power of two: with few nodes, time is coarse and tops are higher.
     shift: u32,
 }
 
 impl<'a> Skyline<'a> {
-    /// Nothing raised yet, over `count` moments. `nodes` is not empty.
+    /// Creates a skyline with nothing raised, over `count` moments. `nodes` is not empty.
     pub(super) fn new(nodes: &'a mut [UndoRecord], count: usize) -> Self {
         let mut shift = 0;
         while 2 * ((count >> shift) + 1) > nodes.len() && count >> shift > 0 {
@@ -36,12 +35,12 @@ impl<'a> Skyline<'a> {
         }
     }
 
-    /// The highest top in the range, which is not empty.
+    /// Returns the highest top in the range, which is not empty.
     pub(super) fn highest(&self, range: Range<usize>) -> u64 {
         self.highest_in(0, 0..self.cells, &self.cells_of(range))
     }
 
-    /// Nothing in the range is lower than `top` from here on.
+    /// Raises every top in the range to at least `top`.
     pub(super) fn raise(&mut self, range: Range<usize>, top: u64) {
         let range = self.cells_of(range);
         self.raise_in(0, 0..self.cells, &range, top);
@@ -81,7 +80,7 @@ impl<'a> Skyline<'a> {
     }
 }
 
-/// The nodes of a node's halves, and where they meet.
+/// Returns the nodes of a node's halves, and the cell where they meet.
 const fn halves(node: usize, own: &Range<usize>) -> (usize, usize, usize) {
     let middle = own.start + (own.end - own.start) / 2;
     // The left half is a tree of one node fewer than twice its cells.

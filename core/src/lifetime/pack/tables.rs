@@ -1,33 +1,31 @@
-//! What a packer borrows: its tables, and how long they must be.
+//! The tables lent to a packer, and their lengths.
 
 use super::bucket::{BUCKET_ITEMS, Bucket};
 use super::item::Item;
 use super::section::Section;
 
-/// Neighbours at most, 4 bytes each: what meets what, from both sides. Problems that need more are
-/// packed greedily only.
+/// Most neighbours, 4 bytes each: each pair that meets, from both sides. Problems with more are packed greedily only.
 const MAX_NEIGHBOURS: usize = 1 << 22;
-/// Falls at most beyond those a small problem needs, 24 bytes each.
+/// Most undo records beyond those of a small problem, 24 bytes each.
 const MAX_PAIR_RECORDS: usize = 1 << 20;
 
-/// Lengths of the tables for some number of lifetimes.
+/// Lengths of the tables for a number of lifetimes.
 ///
-/// About 450 bytes a lifetime, and what the search needs for pairs of lifetimes that meet: at most
-/// 40 MiB.
+/// About 450 bytes a lifetime, and for pairs of lifetimes that meet at most 40 MiB.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct PackSizes {
-    /// For `buckets`.
+    /// Length of `buckets`.
     pub buckets: usize,
-    /// For `neighbours`. With fewer, the search leaves out parts that need more.
+    /// Length of `neighbours`. With fewer, the search leaves out parts that need more.
     pub neighbours: usize,
-    /// For `undo_log`. With fewer, down to one a lifetime, runs of the search may end early.
+    /// Length of `undo_log`. With fewer, down to one a lifetime, runs of the search may end early.
     pub undo_log: usize,
-    /// For all other tables: one record a lifetime.
+    /// Length of all other tables: one record a lifetime.
     pub lifetimes: usize,
 }
 
 impl PackSizes {
-    /// What `count` lifetimes need.
+    /// Returns the lengths for `count` lifetimes.
     pub const fn new(count: usize) -> Self {
         let pairs = count.saturating_mul(count);
         Self {
@@ -49,8 +47,7 @@ impl PackSizes {
     }
 }
 
-/// Tables lent to a [`Packer`](super::Packer), at least as long as [`PackSizes`] says; what they
-/// hold at first does not matter.
+/// Tables lent to a [`Packer`](super::Packer), at least as long as [`PackSizes`] requires, with any contents.
 #[derive(Debug)]
 pub struct PackTables<'t> {
     /// The best packing so far.
@@ -63,7 +60,7 @@ pub struct PackTables<'t> {
     pub order: &'t mut [u32],
     /// Lifetimes in the order of a greedy packing.
     pub by_key: &'t mut [u32],
-    /// What they are ordered by.
+    /// Keys of that order.
     pub keys: &'t mut [f64],
     /// Parts.
     pub parts: &'t mut [Part],
@@ -73,9 +70,9 @@ pub struct PackTables<'t> {
     pub items: &'t mut [Item],
     /// Sections of time.
     pub sections: &'t mut [Section],
-    /// Who meets whom.
+    /// Items that meet each item.
     pub neighbours: &'t mut [u32],
-    /// What to restore.
+    /// Offsets to restore.
     pub undo_log: &'t mut [UndoRecord],
     /// Placed items, in order, with the length of the undo log before each.
     pub choices: &'t mut [(u32, u32)],
@@ -84,7 +81,7 @@ pub struct PackTables<'t> {
 }
 
 impl PackTables<'_> {
-    /// Lends the tables on.
+    /// Lends the tables again.
     pub fn lend(&mut self) -> PackTables<'_> {
         PackTables {
             offsets: self.offsets,
@@ -108,20 +105,20 @@ impl PackTables<'_> {
 /// Lifetimes that meet, directly or through others: a problem of its own.
 #[derive(Clone, Copy, Debug)]
 pub struct Part {
-    /// Where it starts in the order by first tick.
+    /// Its start in the order by first tick.
     pub(super) start: u32,
-    /// Where it ends there.
+    /// Its end in that order.
     pub(super) end: u32,
     /// The best height so far.
     pub(super) height: u64,
-    /// No packing of it is lower.
+    /// A height that no packing of it is below.
     pub(super) lower: u64,
     /// Whether the search cannot hold it.
     pub(super) too_wide: bool,
 }
 
 impl Part {
-    /// A record that says nothing.
+    /// An empty record.
     pub const VACANT: Self = Self {
         start: 0,
         end: 0,
@@ -131,7 +128,7 @@ impl Part {
     };
 }
 
-/// An item's offsets before a change: where to fall back to.
+/// An item's offsets before a change, to restore them.
 #[derive(Clone, Copy, Debug)]
 pub struct UndoRecord {
     pub(super) item: u32,
@@ -140,7 +137,7 @@ pub struct UndoRecord {
 }
 
 impl UndoRecord {
-    /// A record that says nothing.
+    /// An empty record.
     pub const VACANT: Self = Self {
         item: 0,
         rest: 0,

@@ -1,40 +1,40 @@
-//! An independent check of a packing: slow, obvious, and no code shared with the packer.
+//! An independent check of a packing: slow, obvious, and without code shared with the packer.
 
 use core::fmt;
 
 use crate::lifetime::Lifetime;
 
-/// What is wrong with a packing. Indices are those of the lifetimes.
+/// The fault of a packing. Indices are those of the lifetimes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum Invalid {
     /// There must be one offset for each lifetime.
     Count {
-        /// How many lifetimes.
+        /// Number of lifetimes.
         lifetimes: usize,
-        /// How many offsets.
+        /// Number of offsets.
         offsets: usize,
     },
     /// Two blocks share a byte at some tick.
     Overlap {
         /// One of them.
         first: usize,
-        /// The other one, further back in the list.
+        /// The other one, later in the list.
         second: usize,
     },
-    /// An offset is not a multiple of what was asked for.
+    /// An offset is not a multiple of the requested alignment.
     Misaligned {
-        /// Whose.
+        /// The lifetime.
         index: usize,
     },
     /// A pinned block lies elsewhere.
     PinMoved {
-        /// Which.
+        /// The lifetime.
         index: usize,
     },
     /// A block ends past the last `u64`.
     PastTheEnd {
-        /// Which.
+        /// The lifetime.
         index: usize,
     },
 }
@@ -57,12 +57,12 @@ impl fmt::Display for Invalid {
 
 impl core::error::Error for Invalid {}
 
-/// The height of the packing that puts `lifetimes[i]` at `offsets[i]`. O(n²).
+/// Returns the height of the packing that puts `lifetimes[i]` at `offsets[i]`. O(n²).
 ///
 /// Lifetimes that are empty or have no bytes take no space, and their offsets do not matter.
 ///
 /// # Errors
-/// The first thing wrong with it.
+/// The first fault.
 pub fn validate(lifetimes: &[Lifetime], offsets: &[u64]) -> Result<u64, Invalid> {
     if lifetimes.len() != offsets.len() {
         return Err(Invalid::Count {

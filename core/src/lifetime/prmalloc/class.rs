@@ -1,5 +1,5 @@
-//! Size classes of the bins: an [`Interval`] apart above 32 KiB, and up to there the 66 sizes of
-//! upstream's GPU form, found by one table.
+//! Size classes of the bins: above 32 KiB an [`Interval`] apart, below the 66 sizes of upstream's GPU form, found by
+//! one table.
 //!
 //! A class is a number; larger classes hold larger chunks. Below and above 32 KiB the numbers
 //! count separately.
@@ -9,8 +9,7 @@ use crate::units::{Align, round_up};
 /// The largest small size. The classes of an [`Interval`] begin above it.
 pub const SMALL_MAX_BYTES: u64 = 32 << 10;
 
-/// How far apart the classes above 32 KiB are: the three policies among which the cheapest plan is
-/// chosen.
+/// The distance of the classes above 32 KiB: the three policies among which the cheapest plan is chosen.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum Interval {
     /// A class every 4 KiB.
@@ -22,10 +21,10 @@ pub enum Interval {
 }
 
 impl Interval {
-    /// From the finest on; at equal memory the first wins.
+    /// All intervals, from the finest on; at equal memory the first wins.
     pub const ALL: [Self; 3] = [Self::KiB4, Self::KiB8, Self::KiB16];
 
-    /// The distance in bytes.
+    /// Returns the distance in bytes.
     pub const fn bytes(self) -> u64 {
         self.align().bytes()
     }
@@ -42,20 +41,20 @@ impl Interval {
         }
     }
 
-    /// The class of a size; `None` for sizes up to 32 KiB, which have no class here, and for those
-    /// that cannot be rounded up. O(1).
+    /// Returns the class of a size, or `None` for sizes up to 32 KiB, which have no class here, and for those that
+    /// cannot be rounded up. O(1).
     pub const fn class_of(self, bytes: u64) -> Option<u64> {
         if bytes <= SMALL_MAX_BYTES {
             return None;
         }
         match round_up(bytes, self.align()) {
-            // Rounded up it is one interval above 32 KiB at least.
+            // Rounded up it is at least one interval above 32 KiB.
             Some(rounded) => Some((rounded - SMALL_MAX_BYTES) / self.bytes() - 1),
             None => None,
         }
     }
 
-    /// The size of a class's chunks; `None` for a class that no size has. O(1).
+    /// Returns the size of a class's chunks, or `None` for a class that no size has. O(1).
     pub const fn chunk_bytes(self, class: u64) -> Option<u64> {
         match class.checked_add(1) {
             Some(above) => match above.checked_mul(self.bytes()) {
@@ -67,7 +66,7 @@ impl Interval {
     }
 }
 
-/// What a policy's classes are.
+/// The classes of a policy.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Classes {
     /// Sizes above 32 KiB; a bin may share blocks of larger bins.
@@ -77,7 +76,7 @@ pub enum Classes {
 }
 
 impl Classes {
-    /// The class of a size, if it has one here.
+    /// Returns the class of a size, if it has one here.
     pub const fn class_of(self, bytes: u64) -> Option<u64> {
         match self {
             Self::Above(interval) => interval.class_of(bytes),
@@ -88,7 +87,7 @@ impl Classes {
         }
     }
 
-    /// The size of a class's chunks, if there is such a class.
+    /// Returns the size of a class's chunks, if there is such a class.
     pub const fn chunk_bytes(self, class: u64) -> Option<u64> {
         match self {
             Self::Above(interval) => interval.chunk_bytes(class),
@@ -99,7 +98,7 @@ impl Classes {
         }
     }
 
-    /// Whether a bin may take blocks of larger bins.
+    /// Returns whether a bin may take blocks of larger bins.
     pub const fn shares(self) -> bool {
         matches!(self, Self::Above(_))
     }
@@ -113,7 +112,7 @@ const SIZES: [u16; 67] = [
     7168, 8192, 9472, 10240, 12288, 13568, 14336, 16384, 20480, 24576, 28672, 32768,
 ];
 
-/// Up to this size the lookup has a slot every 8 bytes, above it one every 128.
+/// Largest size for which the lookup has a slot every 8 bytes; above it one every 128.
 const FINE_MAX_BYTES: u64 = 1024;
 
 /// Slots of the lookup: 0 to 128 fine ones, then one for each 128 bytes up to 32 KiB.
@@ -125,7 +124,7 @@ const _: () = assert!(slot(SMALL_MAX_BYTES) == SLOTS - 1);
 static LOOKUP: [u8; SLOTS] = lookup();
 
 const fn slot(bytes: u64) -> usize {
-    // At most 32 KiB, so that both fit easily.
+    // At most 32 KiB, so both fit easily.
     if bytes <= FINE_MAX_BYTES {
         bytes.div_ceil(8) as usize
     } else {
@@ -154,10 +153,10 @@ const fn lookup() -> [u8; SLOTS] {
 pub struct SmallClass(u8);
 
 impl SmallClass {
-    /// How many numbers there are; 0 names no class.
+    /// Count of numbers; 0 names no class.
     pub const NUMBERS: usize = SIZES.len();
 
-    /// The class of a size; `None` above 32 KiB. A size of 0 has the first one. O(1).
+    /// Returns the class of a size, or `None` above 32 KiB. A size of 0 is of the first one. O(1).
     pub const fn of(bytes: u64) -> Option<Self> {
         if bytes > SMALL_MAX_BYTES {
             return None;
@@ -165,7 +164,7 @@ impl SmallClass {
         Some(Self(LOOKUP[slot(bytes)]))
     }
 
-    /// The class of this number, 1 to 66.
+    /// Returns the class of this number, 1 to 66.
     pub const fn from_number(number: u64) -> Option<Self> {
         if number == 0 || number >= Self::NUMBERS as u64 {
             return None;
@@ -173,12 +172,12 @@ impl SmallClass {
         Some(Self(number as u8))
     }
 
-    /// Its number, 1 to 66.
+    /// Returns its number, 1 to 66.
     pub const fn number(self) -> u8 {
         self.0
     }
 
-    /// Size of its chunks.
+    /// Returns the size of its chunks.
     pub const fn bytes(self) -> u64 {
         SIZES[self.0 as usize] as u64
     }

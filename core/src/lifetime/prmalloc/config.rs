@@ -1,9 +1,8 @@
-//! What a planner and a pool do, as data.
+//! Configurations of a planner and a pool, as data.
 
 use crate::units::{Align, Granule};
 
-/// The step from which lives are recorded, and when the planning is over. Each step ends with a
-/// round.
+/// The step from which lives are recorded, and the end of the planning. Each step ends with a round.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Window {
     /// The step, counted from 0, at whose start recording begins.
@@ -23,7 +22,7 @@ impl Window {
     };
 }
 
-/// How a planner records.
+/// The configuration of a planner.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct PlannerConfig {
     /// If off, calls have no effect, and there is never a plan.
@@ -57,8 +56,8 @@ impl Default for PlannerConfig {
     }
 }
 
-/// The number of records that plans have room for. Their memory is reserved when the plans are
-/// made, and not touched before a record needs it.
+/// The number of records that plans have room for. Their memory is reserved when the plans are created, and not
+/// touched before a record needs it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct PlanCapacity {
     /// Blocks freed between two rounds.
@@ -76,7 +75,7 @@ pub struct PlanCapacity {
 /// When a pool plans again.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Replan {
-    /// A step is bad if the plan does not serve more than so many percent of its requests.
+    /// A step is bad if the plan misses more than this percentage of its requests.
     pub miss_percent: u64,
     /// The number of bad steps in a row after which the pool plans again.
     pub steps: u32,
@@ -93,7 +92,7 @@ impl Replan {
 /// The configuration of a pool.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct PlannedPoolConfig {
-    /// How steps are recorded.
+    /// The configuration of its planner.
     pub planner: PlannerConfig,
     /// The unit of the backend's ranges: sizes and addresses are multiples of it.
     pub unit: Align,

@@ -1,31 +1,31 @@
-//! What a pool counts, and when its plan no longer serves.
+//! The counts of a pool, and the end of its plan's use.
 
 use super::config::Replan;
 
-/// What a pool served and holds. Sizes below the smallest bin count nowhere in the first three.
+/// Requests that a pool served, and bytes it holds. Sizes below the smallest bin are not in the first three.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[non_exhaustive]
 pub struct PoolCounts {
-    /// Served by the plan.
+    /// Requests served by the plan.
     pub hits: u64,
-    /// Not, because all blocks of the bin were in use.
+    /// Requests not served because all blocks of the bin were in use.
     pub missed: u64,
-    /// Not, because the plan has no bin for the size.
+    /// Requests not served because the plan has no bin for the size.
     pub no_bin: u64,
-    /// Held in slabs.
+    /// Bytes held in slabs.
     pub slab_bytes: u64,
-    /// Held for blocks of the backend.
+    /// Bytes held for blocks of the backend.
     pub direct_bytes: u64,
 }
 
 impl PoolCounts {
-    /// Held from the backend.
+    /// Returns the bytes held from the backend.
     pub const fn reserved_bytes(&self) -> u64 {
         self.slab_bytes + self.direct_bytes
     }
 }
 
-/// What was counted when the last step ended.
+/// The counts when the last step ended.
 #[derive(Debug, Default)]
 pub(super) struct Watch {
     last: PoolCounts,
@@ -33,13 +33,13 @@ pub(super) struct Watch {
 }
 
 impl Watch {
-    /// A plan begins to serve.
+    /// Begins the use of a plan.
     pub(super) fn begin(&mut self, counts: PoolCounts) {
         self.last = counts;
         self.bad_steps = 0;
     }
 
-    /// A step ended. Whether it was the last that the plan was given.
+    /// Ends a step. Returns whether the plan is worn out by it.
     pub(super) fn is_worn_out(&mut self, rule: Replan, counts: PoolCounts) -> bool {
         let misses = |counts: PoolCounts| counts.missed.saturating_add(counts.no_bin);
         let missed = misses(counts).saturating_sub(misses(self.last));

@@ -4,14 +4,14 @@ use core::fmt;
 
 use crate::ByteCount;
 
-/// The reason why a round made no plan, or a pool does not serve from it. The planner is done then,
-/// until [`reset`](super::Planner::reset). A pool goes on as before.
+/// The reason why a round made no plan, or a pool does not serve from it. The planner is done then, until
+/// [`reset`](super::Planner::reset). A pool continues as before.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum PlanError {
     /// More blocks were freed in a round than there is room for.
     StatsFull {
-        /// How many lives there was no room for.
+        /// Lives for which there was no room.
         lost: u64,
     },
     /// The plan has more size classes than there is room for.
@@ -24,14 +24,14 @@ pub enum PlanError {
     Outdated,
     /// The pool's backend has no memory for the slabs.
     OutOfMemory {
-        /// What the plan needs.
+        /// Bytes that the plan needs.
         bytes: u64,
     },
     /// The plan needs more than the pool may take.
     AboveCap {
-        /// What the plan needs.
+        /// Bytes that the plan needs.
         bytes: u64,
-        /// What the pool may take.
+        /// Bytes that the pool may take.
         cap_bytes: u64,
     },
     /// Two older plans have blocks in use, or slabs that the backend refused.

@@ -1,12 +1,11 @@
-//! The fit: each stat into a block whose other stats are over before it begins or begin after it.
+//! The fit: each stat into a block whose other stats end before it begins or begin after it ends.
 //!
-//! From the largest bin down, so that when a bin's turn comes, the larger ones whose gaps it may
-//! use are settled. Upstream calls it best fit; it takes the first block that suffices: the bin's
-//! own, then those of larger bins upward, then a new one of its own. Where a larger bin's block is
-//! taken, the bin gets a virtual block.
+//! From the largest bin down, so that when a bin's turn comes, the larger ones whose gaps it may use are settled.
+//! Upstream calls it best fit; it takes the first block that suffices: the bin's own, then those of larger bins
+//! upward, then a new one of its own. If a larger bin's block is taken, the bin gets a virtual block.
 //!
-//! O(n log n) for sorting and O(n x blocks) for looking through the blocks; a block remembers where
-//! the last search ended, so that its stats are walked about once for each bin below it.
+//! O(n log n) for sorting and O(n x blocks) for the search through the blocks; a block remembers where the last
+//! search ended, so that its stats are walked about once for each bin below it.
 
 use super::error::PlanError;
 use super::life::AllocStat;
@@ -26,7 +25,7 @@ pub(super) enum FitWay {
 }
 
 impl FitWay {
-    /// Whether `a` is over when `b` begins.
+    /// Returns whether `a` is over when `b` begins.
     const fn apart(self, a: &AllocStat, b: &AllocStat) -> bool {
         match self {
             Self::Sorted if a.end == a.begin => a.end < b.begin,
@@ -112,8 +111,7 @@ impl ClassPolicy {
         Ok(())
     }
 
-    /// Whether the blocks of the bin at `at` can be aligned to `align` and stay as large as they
-    /// are.
+    /// Returns whether the blocks of the bin at `at` can be aligned to `align` and keep their size.
     fn suits(&self, at: usize, align: Align) -> bool {
         let chunk = self.classes().chunk_bytes(self.bins[at].class);
         align <= self.bins[at].align
@@ -137,8 +135,8 @@ impl ClassPolicy {
         None
     }
 
-    /// Whether the block is free all through the stat's life. Leaves the block's cursor at the last
-    /// member that begins no later.
+    /// Returns whether the block is free all through the stat's life. Leaves the block's cursor at the last member
+    /// that begins no later.
     fn takes(&mut self, block: usize, stats: &[AllocStat], number: usize, way: FitWay) -> bool {
         let stat = &stats[number];
         let record = &mut self.blocks[block];
@@ -163,7 +161,7 @@ impl ClassPolicy {
             && after.index().is_none_or(|i| way.apart(stat, &stats[i]))
     }
 
-    /// Puts the stat behind the block's cursor, where `takes` left it.
+    /// Inserts the stat behind the block's cursor, where `takes` left it.
     fn insert(&mut self, block: usize, number: usize) {
         let link = RecordLink::to(number);
         let record = &mut self.blocks[block];
@@ -175,7 +173,7 @@ impl ClassPolicy {
         record.cursor = link;
     }
 
-    /// Notes in each block when its last stat ends.
+    /// Records in each block when its last stat ends.
     pub(super) fn note_ends(&mut self, stats: &[AllocStat]) {
         for block in self.blocks.iter_mut() {
             let mut link = block.first_member;

@@ -1,7 +1,7 @@
-//! Lives of blocks, and the blocks of the backend by address, which takes the place of a header.
+//! Lives of blocks, and the blocks of the backend by address, in place of a header.
 //!
-//! Ticks are 64 bits wide, a count of events or microseconds, whatever the caller's clock gives.
-//! With a count no two events share a tick; with a clock they may.
+//! Ticks are 64 bits wide, a count of events or microseconds, from the caller's clock. With a count no two events
+//! share a tick; with a clock they may.
 
 use crate::error::ConfigError;
 use crate::table::fixed_vec::FixedVec;
@@ -17,7 +17,7 @@ pub struct AllocStat {
     pub end: u64,
     /// Size in bytes.
     pub bytes: u64,
-    /// The alignment that was asked for.
+    /// The requested alignment.
     pub align: Align,
 }
 
@@ -51,7 +51,7 @@ pub(super) struct Life {
 /// A block of the backend in use.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Live {
-    /// The range that the backend gave.
+    /// The range from the backend.
     pub(super) range: AddrRange,
     pub(super) life: Life,
 }

@@ -1,11 +1,11 @@
-//! The planner: counts steps, records lives while it should, and says when a round is due.
+//! The planner: counts steps, records lives in its window, and returns a round when one is due.
 //!
-//! It runs nothing by itself: a due round is a value, and whoever got it runs it, at once or on
-//! another thread. Steps may come from many threads; the plan belongs to the planner, so that loads
-//! of different shape are planned apart by giving each its own.
+//! It runs nothing by itself: a due round is a value, and its holder runs it, at once or on another thread. Steps may
+//! come from many threads; the plan belongs to the planner, so loads of different shape are planned apart by planners
+//! of their own.
 //!
-//! Locks: the state (plans and counts of rounds), then the notes. Whoever frees a block takes the
-//! second only, and a round holds that just to take over what was recorded.
+//! Locks: the state (plans and counts of rounds), then the notes. A free takes the second only, and a round holds
+//! that just to take over the records.
 
 use super::config::{PlanCapacity, PlannerConfig};
 use super::error::PlanError;
@@ -24,7 +24,7 @@ pub struct Planner<W: Wait = Spin> {
     notes: Locked<Notes, W>,
 }
 
-/// What rounds work on.
+/// The state that rounds work on.
 struct PlannerState {
     plans: Plans,
     rounds: i64,
@@ -32,7 +32,7 @@ struct PlannerState {
     failed: Option<PlanError>,
 }
 
-/// What was recorded since the last round, and what the planner is doing.
+/// The records since the last round, and the planner's stage.
 struct Notes {
     stage: PlannerStage,
     generation: Generation,
@@ -40,10 +40,10 @@ struct Notes {
     lost: u64,
 }
 
-/// How often recording has begun or was given up. A step or round belongs to one generation.
+/// How often recording has begun or was abandoned. A step or round belongs to one generation.
 type Generation = u64;
 
-/// What a planner is doing.
+/// The stage of a planner.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum PlannerStage {
     /// Nothing is recorded yet.
@@ -89,9 +89,9 @@ pub struct Progress {
     pub rounds: i64,
     /// Stable rounds in a row, up to the last one.
     pub stable_rounds: i64,
-    /// What it is doing.
+    /// The present stage.
     pub state: PlannerStage,
-    /// Why there is no plan, if a round failed.
+    /// The error, if a round failed.
     pub failed: Option<PlanError>,
 }
 
@@ -99,7 +99,7 @@ impl<W: Wait> Planner<W> {
     /// Creates a planner at step 0.
     ///
     /// # Errors
-    /// The heap has no memory for so many records.
+    /// [`ConfigError::Heap`] if the heap has no memory for the records.
     pub fn new(config: PlannerConfig, room: PlanCapacity) -> Result<Self, ConfigError> {
         Ok(Self {
             config,
@@ -153,8 +153,8 @@ impl<W: Wait> Planner<W> {
     /// Runs a round. O(n log n + n b) in lives recorded and blocks planned.
     ///
     /// # Errors
-    /// If a table is full, there is no plan, and the planner is done. If the planner was reset
-    /// since the round was due, nothing changes.
+    /// If a table is full, there is no plan, and the planner is done. If the planner was reset since the round was
+    /// due, nothing changes.
     pub fn run(&self, round: Round) -> Result<RoundEnd, PlanError> {
         self.run_and(round, |_| ())
     }
@@ -167,7 +167,7 @@ impl<W: Wait> Planner<W> {
         finish: impl FnOnce(&mut Plans) -> T,
     ) -> Result<RoundEnd<T>, PlanError> {
         self.state.with(|state| {
-            // Nobody ends or resets it but under the state's lock.
+            // The stage ends or is reset under the state's lock only.
             let is_due = self.notes.with(|notes| {
                 let is_due = notes.is(PlannerStage::Rounding, round.generation);
                 if is_due {
@@ -245,7 +245,7 @@ impl<W: Wait> Planner<W> {
         })
     }
 
-    /// Returns what the planner is doing. O(1).
+    /// Returns the planner's stage. O(1).
     pub fn state(&self) -> PlannerStage {
         self.notes.with(|notes| notes.stage)
     }

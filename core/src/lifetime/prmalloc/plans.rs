@@ -34,7 +34,7 @@ pub struct Plans {
 pub struct Best {
     /// The interval of its classes.
     pub interval: Interval,
-    /// What it needs, without sizes up to 32 KiB.
+    /// Bytes that it needs, without sizes up to 32 KiB.
     pub bytes: u64,
 }
 
@@ -42,7 +42,7 @@ impl Plans {
     /// Creates plans with nothing recorded.
     ///
     /// # Errors
-    /// The heap has no memory for so many records.
+    /// [`ConfigError::Heap`] if the heap has no memory for the records.
     pub fn new(room: PlanCapacity) -> Result<Self, ConfigError> {
         let above = |interval| ClassPolicy::new(Classes::Above(interval), room);
         let small = room.small.then(|| ClassPolicy::new(Classes::Small, room));
@@ -70,8 +70,7 @@ impl Plans {
         }
     }
 
-    /// Swaps the stats of the last round with those of the next one. There was no room for `lost`
-    /// more.
+    /// Swaps the stats of the last round with those of the next one, of which `lost` more had no room.
     pub(super) fn swap_stats(&mut self, stats: &mut FixedVec<AllocStat>, lost: u64) {
         self.forget_fitted();
         self.lost += lost;
@@ -87,7 +86,7 @@ impl Plans {
         if self.lost > 0 {
             return Err(PlanError::StatsFull { lost: self.lost });
         }
-        // In an empty round the members would be those of the round before.
+        // Without this, the members in an empty round would be those of the round before.
         self.forget_fitted();
         let mut stable = true;
         self.order.resize(self.stats.len(), 0);
@@ -167,8 +166,8 @@ impl Plans {
         }
     }
 
-    /// Forgets the stats of the last round, but for when each block's last life ended, so that
-    /// blocks that live across rounds still count.
+    /// Forgets the stats of the last round, but keeps when each block's last life ended, so that blocks that live
+    /// across rounds still count.
     fn forget_fitted(&mut self) {
         if !self.fitted {
             return;

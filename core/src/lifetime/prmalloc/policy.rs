@@ -36,7 +36,7 @@ pub struct BinPlan {
     pub class: u64,
     /// The class's chunk, not rounded.
     pub chunk_bytes: u64,
-    /// The largest alignment a stat of the bin had.
+    /// The largest alignment of a stat of the bin.
     pub align: Align,
     /// Blocks of its own.
     pub blocks: u32,
@@ -52,12 +52,12 @@ impl BinPlan {
 
     /// Returns the bytes of its blocks together, `u64::MAX` if 64 bits do not suffice.
     pub fn bytes(&self) -> u64 {
-        // A bin whose stride cannot be counted matters only once it has blocks.
+        // A bin whose stride 64 bits cannot count matters only once it has blocks.
         self.stride_bytes().saturating_mul(u64::from(self.blocks))
     }
 }
 
-/// How many records were in use.
+/// Counts of records in use.
 #[derive(Clone, Copy)]
 pub(super) struct Mark {
     blocks: usize,
@@ -91,7 +91,7 @@ impl ClassPolicy {
     pub(super) fn plan_of(&self, bin: &Bin) -> BinPlan {
         BinPlan {
             class: bin.class,
-            // A class in the table is that of a size, so that it has a chunk.
+            // A class in the table is that of a size, so it has a chunk.
             chunk_bytes: self.classes.chunk_bytes(bin.class).unwrap_or(u64::MAX),
             align: bin.align,
             blocks: bin.block_count,
@@ -137,7 +137,7 @@ impl ClassPolicy {
         self.bins.binary_search_by_key(&class, |bin| bin.class).ok()
     }
 
-    /// Finds the bin of a class or makes it, and raises its alignment to `align`.
+    /// Finds the bin of a class or creates it, and raises its alignment to `align`.
     pub(super) fn open_bin(&mut self, class: u64, align: Align) -> Result<(), PlanError> {
         let found = self.bins.binary_search_by_key(&class, |bin| bin.class);
         if let Err(at) = found
@@ -150,7 +150,7 @@ impl ClassPolicy {
         Ok(())
     }
 
-    /// Makes a block in the bin at `at`.
+    /// Adds a block to the bin at `at`.
     pub(super) fn add_block(&mut self, at: usize) -> Result<usize, PlanError> {
         let block = self.blocks.len();
         if !self.blocks.push(PlanBlock::new(self.bins[at].class)) {
@@ -166,7 +166,7 @@ impl ClassPolicy {
         bin.block_count += 1;
     }
 
-    /// Whether the bin at `at` borrows this block already.
+    /// Returns whether the bin at `at` borrows this block already.
     pub(super) fn borrows(&self, at: usize, block: usize) -> bool {
         let mut of_bin = self.virtuals_of(self.bins[at].class);
         of_bin.any(|(target, _)| target as usize == block)
@@ -200,8 +200,8 @@ impl ClassPolicy {
         }
     }
 
-    /// Forgets blocks and virtual blocks made since the mark, and all members. Bins stay, with
-    /// their alignment. O(records).
+    /// Forgets blocks and virtual blocks added since the mark, and all members. Bins stay, with their alignment.
+    /// O(records).
     pub(super) fn back_to(&mut self, mark: Mark) {
         self.blocks.truncate(mark.blocks);
         self.virtuals.truncate(mark.virtuals);

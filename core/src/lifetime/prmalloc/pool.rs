@@ -1,16 +1,16 @@
-//! The pool: serves from the plan, and from the backend what the plan has no block for.
+//! The pool: serves from the plan, and from the backend if the plan has no block.
 //!
-//! Works on numbers. Before the first plan, and after one that could not be installed, everything
-//! goes to the backend: the pool is in pass-through. Blocks may be freed in any state whatever the
-//! state was when they were allocated; their address tells where they belong.
+//! Works on numbers. Before the first plan, and after one that could not be installed, the backend serves everything:
+//! the pool is in pass-through. Blocks may be freed in any state whatever the state was when they were allocated;
+//! their address determines where they belong.
 //!
-//! Two plans can be in use at a time: one serves, the older one drains. Its slabs go back when its
-//! last block comes back.
+//! Two plans can be in use at a time: one serves, the older one drains. Its slabs are released when its last block is
+//! freed.
 //!
-//! A plan is installed by whoever ran its last round: the bins that were planned are traded for
-//! those of a spare plan, which then gets its slabs and serves.
+//! The thread that ran a plan's last round installs it: the planned bins are swapped with those of a spare plan,
+//! which then gets its slabs and serves.
 //!
-//! Locks: the planner's, then the pool's own. None is held while the backend is asked.
+//! Locks: the planner's, then the pool's own. Neither is held during a call of the backend.
 
 use super::class::SMALL_MAX_BYTES;
 use super::config::{PlanCapacity, PlannedPoolConfig};
@@ -26,7 +26,7 @@ use crate::sub_allocator::{GrowRequest, SubAllocator};
 use crate::sync::{Locked, Spin, Wait};
 use crate::units::{Addr, Align, round_up};
 
-/// A pool of tensors' memory over a backend.
+/// A pool for the memory of tensors over a backend.
 ///
 /// ```
 /// use larder_core::lifetime::prmalloc::*;
@@ -56,12 +56,11 @@ pub struct TensorPool<S, W: Wait = Spin> {
 }
 
 impl<S: SubAllocator, W: Wait> TensorPool<S, W> {
-    /// Creates a pool in pass-through. `live` is the number of slots for blocks of the backend in
-    /// use: twice as many as there will be blocks, so that they are found quickly. One slot stays
-    /// vacant.
+    /// Creates a pool in pass-through. `live` is the number of slots for blocks of the backend in use: twice as many
+    /// as there will be blocks, so that they are found quickly. One slot stays vacant.
     ///
     /// # Errors
-    /// The heap has no memory for so many records.
+    /// [`ConfigError::Heap`] if the heap has no memory for the records.
     pub fn new(
         config: PlannedPoolConfig,
         room: PlanCapacity,
@@ -82,7 +81,7 @@ impl<S: SubAllocator, W: Wait> TensorPool<S, W> {
     /// otherwise a call of the backend.
     ///
     /// # Errors
-    /// If the plan has no block, and the backend or the table of its blocks no room.
+    /// [`AllocError`] if the plan has no block, and the backend or the table of its blocks no room.
     pub fn alloc(&self, bytes: u64, align: Align) -> Result<Addr, AllocError> {
         if bytes == 0 {
             return Err(AllocError::ZeroSize);
@@ -99,7 +98,7 @@ impl<S: SubAllocator, W: Wait> TensorPool<S, W> {
         }
     }
 
-    /// Whether blocks of this size are planned.
+    /// Returns whether blocks of this size are planned.
     fn plans(&self, bytes: u64) -> bool {
         self.plans_small || bytes > SMALL_MAX_BYTES
     }
@@ -126,7 +125,7 @@ impl<S: SubAllocator, W: Wait> TensorPool<S, W> {
             Err(u32::try_from(state.live.slots()).unwrap_or(u32::MAX))
         });
         entered.map(|()| range.start()).map_err(|records| {
-            // What the backend does not take back it must account for itself: we have no record.
+            // A range that the backend does not take back is its own to account for: the pool has no record.
             let _ = self.backend.release(range);
             if serves {
                 AllocError::TableFull { records }
@@ -139,11 +138,11 @@ impl<S: SubAllocator, W: Wait> TensorPool<S, W> {
     /// Frees a block of a plan or of the backend. O(log bins), or a call of the backend.
     ///
     /// # Errors
-    /// If no block in use begins at `addr`, or the backend refuses it. Nothing has changed then.
+    /// [`FreeError`] if no block in use begins at `addr`, or the backend refuses it. Nothing has changed then.
     pub fn free(&self, addr: Addr) -> Result<(), FreeError> {
         let give_back = |state: &mut PoolState| (state.give_back(addr), state.has_drained());
         let (freed, drained) = self.state.with(give_back);
-        // A plan is long to move, and of several threads one gets it.
+        // A plan takes long to move, and one of several threads gets it.
         if drained && let Some(plan) = self.state.with(PoolState::take_drained) {
             self.put_away(plan);
         }
@@ -163,8 +162,7 @@ impl<S: SubAllocator, W: Wait> TensorPool<S, W> {
             if taken {
                 state.counts.direct_bytes -= live.range.bytes();
             } else {
-                // Its slot was vacant a moment ago; if others took the last one, it is the
-                // backend's.
+                // Its slot was vacant a moment ago; if another thread took the last one, the block is the backend's.
                 state.live.insert(live);
             }
         });
@@ -190,7 +188,7 @@ impl<S: SubAllocator, W: Wait> TensorPool<S, W> {
     /// to the caller.
     ///
     /// # Errors
-    /// Those of [`run`](Self::run).
+    /// As [`run`](Self::run).
     pub fn end_step(&self, step: OpenStep) -> Result<(), PlanError> {
         match self.stop(step) {
             Some(round) => self.run(round).map(|_| ()),
@@ -236,8 +234,8 @@ impl<S: SubAllocator, W: Wait> TensorPool<S, W> {
     /// Runs a round and, if it was the last, installs the plan.
     ///
     /// # Errors
-    /// If there is no plan, or no memory or room for it. The pool goes on with the plan it had, if
-    /// blocks of that are in use or no memory was asked for yet, else in pass-through.
+    /// If there is no plan, or no memory or room for it. The pool continues with the previous plan if blocks of it
+    /// are in use or no memory was requested yet, otherwise in pass-through.
     pub fn run(&self, round: Round) -> Result<RoundEnd, PlanError> {
         let end = self.planner.run_and(round, |plans| self.take_best(plans))?;
         match end {
@@ -262,9 +260,8 @@ impl<S: SubAllocator, W: Wait> TensorPool<S, W> {
         Ok((plan, bytes))
     }
 
-    /// Gets the slabs of a plan and serves from it. If the plan before has no block in use, its
-    /// slabs go first, so that the two need not fit side by side. Otherwise it serves until then,
-    /// and drains.
+    /// Requests the slabs of a plan and serves from it. If the previous plan has no block in use, its slabs are
+    /// released first, so that the two need not fit side by side. Otherwise it serves until then, and drains.
     fn install(&self, mut plan: ServedPlan, bytes: u64) -> Result<(), PlanError> {
         let unused = self.state.with(PoolState::take_unused);
         unused.into_iter().for_each(|former| self.put_away(former));
@@ -295,7 +292,7 @@ impl<S: SubAllocator, W: Wait> TensorPool<S, W> {
         self.state.with(|state| state.serving.as_ref().map(number))
     }
 
-    /// Returns the counts of what it served and holds. O(1).
+    /// Returns the counts. O(1).
     pub fn counts(&self) -> PoolCounts {
         self.state.with(|state| state.counts)
     }

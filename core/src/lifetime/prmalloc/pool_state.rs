@@ -1,12 +1,10 @@
-//! What a pool's lock guards: the plans, the blocks of the backend, the counts.
+//! The state behind a pool's lock: the plans, the blocks of the backend, the counts.
 //!
 //! Invariants:
-//! * PRPOOL1: of the two plans each is in one field, or with a thread that works on it outside the
-//!   lock.
-//! * PRPOOL2: a plan that drains has blocks in use, or whoever freed the last one is about to take
-//!   it, to give its slabs back. A plan in `idle` has none.
-//! * PRPOOL3: a plan in `idle` that has slabs was refused by the backend. No other plan is made in
-//!   it.
+//! * PRPOOL1: each of the two plans is in one field, or with a thread that works on it outside the lock.
+//! * PRPOOL2: a plan that drains has blocks in use, or the thread that freed the last one is about to take it, to
+//!   release its slabs. A plan in `idle` has none.
+//! * PRPOOL3: a plan in `idle` with slabs was refused by the backend. No other plan is made in it.
 
 use super::config::PlanCapacity;
 use super::counts::{PoolCounts, Watch};
@@ -119,8 +117,7 @@ impl PoolState {
         self.serving.take_if(|plan| plan.is_unused())
     }
 
-    /// Serves from a plan. Returns the former plan if it has no block in use; otherwise that
-    /// drains.
+    /// Serves from a plan. Returns the previous plan if it has no block in use; otherwise that drains.
     pub(super) fn serve(&mut self, plan: ServedPlan) -> Option<ServedPlan> {
         self.watch.begin(self.counts);
         let former = self.serving.replace(plan)?;
@@ -137,7 +134,7 @@ impl PoolState {
         idle.find_map(|plan| plan.take_if(|plan| plan.slab_bytes() > 0))
     }
 
-    /// Makes a plan idle whose slabs were offered to the backend, which took `gone_bytes` of them.
+    /// Makes a plan idle after its slabs were offered to the backend, which took `gone_bytes` of them.
     pub(super) fn put_away(&mut self, plan: ServedPlan, gone_bytes: u64) {
         self.counts.slab_bytes -= gone_bytes;
         let number = plan.number;

@@ -1,7 +1,6 @@
 //! The records of a plan: bins, blocks and virtual blocks, and the lists that link them.
 //!
-//! They are the same while a plan is made and while it serves. Fields say where only one of the two
-//! uses them.
+//! They are the same while a plan is made and while it serves. Fields used by only one of the two say so.
 
 use super::life::Life;
 use crate::units::Align;
@@ -13,7 +12,7 @@ pub(super) struct RecordLink(u32);
 impl RecordLink {
     pub(super) const NIL: Self = Self(0);
 
-    /// The link to the record at `index`, which is below [`MAX_RECORDS`].
+    /// Returns the link to the record at `index`, which is below [`MAX_RECORDS`].
     pub(super) const fn to(index: usize) -> Self {
         Self(index as u32 + 1)
     }
@@ -26,10 +25,10 @@ impl RecordLink {
     }
 }
 
-/// Records that links can name.
+/// Most records that links can name.
 pub(super) const MAX_RECORDS: usize = u32::MAX as usize - 1;
 
-/// A record that stands in a list.
+/// A record in a list.
 pub(super) trait Listed {
     fn next(&mut self) -> &mut RecordLink;
 }
@@ -72,7 +71,7 @@ impl List {
         Some(index)
     }
 
-    /// Reverses the list. The record that was appended last is on top of the stack.
+    /// Reverses the list. The last appended record is then on top of the stack.
     pub(super) fn reverse<R: Listed>(&mut self, records: &mut [R]) {
         let mut rest = core::mem::replace(self, Self::EMPTY);
         while let Some(index) = rest.pop(records) {
@@ -85,16 +84,15 @@ impl List {
 #[derive(Debug)]
 pub(super) struct Bin {
     pub(super) class: u64,
-    /// The largest alignment that was asked for.
+    /// The largest requested alignment.
     pub(super) align: Align,
     /// Blocks of its own.
     pub(super) block_count: u32,
     /// Virtual blocks.
     pub(super) virtual_count: u32,
-    /// Its blocks, oldest first; in a plan that serves, a stack of those that are free.
+    /// Its blocks, oldest first; in a plan that serves, a stack of the free ones.
     pub(super) blocks: List,
-    /// Its virtual blocks, oldest first; in a plan that serves, a stack of those that are not lent
-    /// out.
+    /// Its virtual blocks, oldest first; in a plan that serves, a stack of those not lent.
     pub(super) virtuals: List,
     /// In a plan that serves, the address at which its blocks begin.
     pub(super) base: u64,
@@ -127,7 +125,7 @@ pub(super) struct PlanBlock {
     pub(super) first_member: RecordLink,
     /// The member behind which the last search ended.
     pub(super) cursor: RecordLink,
-    /// When the last stat of former rounds ended.
+    /// When the last stat of earlier rounds ended.
     pub(super) busy_until: u64,
     /// In a plan that serves, its bin.
     pub(super) bin: usize,
@@ -164,9 +162,9 @@ impl Listed for PlanBlock {
 /// A virtual block: a bin's right to use one block of a larger bin.
 #[derive(Debug)]
 pub(super) struct VirtualBlock {
-    /// The class of the bin that borrows.
+    /// The class of the borrowing bin.
     pub(super) class: u64,
-    /// The block for which it was planned. Any block of that one's bin will do.
+    /// The block for which it was planned. Any block of the same bin will do.
     pub(super) block: u32,
     pub(super) next: RecordLink,
 }

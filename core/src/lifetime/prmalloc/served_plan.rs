@@ -1,8 +1,7 @@
-//! A plan that serves: the cheapest policy above 32 KiB and the one up to there, each over its
-//! slab.
+//! A plan that serves: the cheapest policy above 32 KiB and the policy for smaller sizes, each over its slab.
 //!
-//! A pool has two. Each is with whoever works on it: the pool's lock, or a thread that asks the
-//! backend for its slabs or gives them back.
+//! A pool has two. Each is behind the pool's lock, or with a thread that requests its slabs from the backend or
+//! releases them.
 
 use super::class::{Classes, Interval, SMALL_MAX_BYTES};
 use super::config::PlanCapacity;
@@ -50,7 +49,7 @@ impl ServedPlan {
         self.small.iter_mut().chain([&mut self.large])
     }
 
-    /// Asks for the slabs, each a multiple of `unit`. Returns whether it has all of them.
+    /// Requests the slabs, each a multiple of `unit`. Returns whether it has all of them.
     pub(super) fn fill(&mut self, backend: &impl SubAllocator, unit: Align) -> bool {
         self.policies_mut()
             .all(|policy| fill(policy, backend, unit).is_some())
@@ -66,10 +65,10 @@ impl ServedPlan {
         held - self.slab_bytes()
     }
 
-    /// Returns the bytes of the slabs that it has.
+    /// Returns the bytes of its slabs.
     pub(super) fn slab_bytes(&self) -> u64 {
         let slabs = self.policies().filter_map(|policy| policy.slab);
-        // Ranges that do not overlap: their sum is a number.
+        // Ranges that do not overlap: their sum fits 64 bits.
         slabs.map(|slab| slab.bytes()).sum()
     }
 
@@ -77,8 +76,7 @@ impl ServedPlan {
         self.used == 0
     }
 
-    /// Takes a block for a life. O(log bins), and O(virtual blocks) if the bin itself has none
-    /// left.
+    /// Takes a block for a life. O(log bins), and O(virtual blocks) if the bin itself has none left.
     pub(super) fn take(&mut self, life: Life) -> Result<Addr, Miss> {
         let policy = if life.stat.bytes <= SMALL_MAX_BYTES {
             self.small.as_mut().ok_or(Miss::NoBin)?
@@ -107,7 +105,7 @@ fn fill(policy: &mut ClassPolicy, backend: &impl SubAllocator, unit: Align) -> O
     }
     let slab = backend.grow(request).ok()?;
     if slab.bytes() < request.bytes || !slab.start().is_aligned(request.align) {
-        // The slab stays with a backend that answers so, if that does not take it either.
+        // If the backend does not take the slab back either, the loss is its own.
         let _ = backend.release(slab);
         return None;
     }

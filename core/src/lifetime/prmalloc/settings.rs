@@ -1,6 +1,6 @@
-//! The planner's settings by the names upstream gives them in the environment.
+//! The planner's settings by upstream's names in the environment.
 //!
-//! Nothing here reads an environment: the caller says how a name is looked up.
+//! Nothing here reads an environment: the caller looks names up.
 
 use core::fmt;
 
@@ -10,14 +10,14 @@ use super::config::PlannerConfig;
 pub const ENABLE_MEMORY_OPTIMIZATION: &str = "ENABLE_MEMORY_OPTIMIZATION";
 /// The step at which recording begins.
 pub const START_STATISTIC_STEP: &str = "START_STATISTIC_STEP";
-/// Stable rounds that do not suffice yet.
+/// Most stable rounds that do not suffice yet.
 pub const STABLE_STATISTIC_STEP: &str = "STABLE_STATISTIC_STEP";
-/// Rounds that do not suffice yet.
+/// Most rounds that do not suffice yet.
 pub const MAX_STATISTIC_STEP: &str = "MAX_STATISTIC_STEP";
 /// The step at which upstream's other forms end recording; only checked here.
 pub const STOP_STATISTIC_STEP: &str = "STOP_STATISTIC_STEP";
 
-/// A text that is not what its name takes. The default stays in force.
+/// A text that its setting does not accept. The default stays in force.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub struct BadSetting<'e> {
@@ -25,7 +25,7 @@ pub struct BadSetting<'e> {
     pub name: &'static str,
     /// The text.
     pub text: &'e str,
-    /// What it should have been.
+    /// The expected form.
     pub wanted: &'static str,
 }
 
@@ -34,14 +34,14 @@ impl fmt::Display for BadSetting<'_> {
         let Self { name, text, wanted } = self;
         write!(
             f,
-            "{name} is {text:?}: {wanted} is wanted, the default stays"
+            "{name} is {text:?}: expected {wanted}, the default stays"
         )
     }
 }
 
 impl PlannerConfig {
-    /// This configuration with what `lookup` has for the five names: `enabled`, and the numbers of
-    /// its window. `bad` is told of each text that is not what its name takes.
+    /// Returns this configuration with the values that `lookup` returns for the five names: `enabled`, and the
+    /// numbers of its window. Calls `bad` with each text that its setting does not accept.
     ///
     /// Truth values are `0`, `false`, `1` and `true` in any case; numbers are decimal, with a sign,
     /// in 64 bits.

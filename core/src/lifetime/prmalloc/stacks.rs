@@ -1,13 +1,11 @@
-//! A policy that serves: each bin's blocks lie side by side in one slab, and its free ones on a
-//! stack.
+//! A policy that serves: each bin's blocks are adjacent in one slab, and its free ones on a stack.
 //!
 //! No headers: a block is the number of strides between its bin's base and its address.
 //!
 //! Invariants:
-//! * STACK1: a block stands on its own bin's stack, or is in use and has a life.
-//! * STACK2: a virtual block stands on its owner's stack, or is named by `lent` of the block that
-//!   went out through it, so that a bin never borrows more blocks of a larger one than were
-//!   planned.
+//! * STACK1: a block is on its own bin's stack, or is in use and has a life.
+//! * STACK2: a virtual block is on its owner's stack, or is named by `lent` of the block allocated through it, so
+//!   that a bin never borrows more blocks of a larger one than were planned.
 
 use super::life::Life;
 use super::policy::ClassPolicy;
@@ -43,8 +41,8 @@ impl ClassPolicy {
         }
     }
 
-    /// Returns the request for a slab with all bins, each at a multiple of its alignment: of 0
-    /// bytes if there are no blocks, and none if 64 bits do not suffice. O(bins).
+    /// Returns the request for a slab with all bins, each at a multiple of its alignment: of 0 bytes if there are no
+    /// blocks, and `None` if 64 bits do not suffice. O(bins).
     pub(super) fn slab_request(&self, unit: Align) -> Option<GrowRequest> {
         let (mut bytes, mut align) = (0, unit);
         for bin in self.bins().filter(|bin| bin.blocks > 0) {
@@ -58,7 +56,7 @@ impl ClassPolicy {
         })
     }
 
-    /// Lays the bins out in the slab that was given for them. O(bins).
+    /// Lays the bins out in their slab. O(bins).
     pub(super) fn place_in(&mut self, slab: AddrRange) {
         let mut next = slab.start().get();
         for at in 0..self.bins.len() {
@@ -73,8 +71,7 @@ impl ClassPolicy {
         self.slab = Some(slab);
     }
 
-    /// Takes a block for a life. O(log bins), and O(virtual blocks) if the bin itself has none
-    /// left.
+    /// Takes a block for a life. O(log bins), and O(virtual blocks) if the bin itself has none left.
     pub(super) fn take(&mut self, life: Life) -> Result<Addr, Miss> {
         let class = self.classes().class_of(life.stat.bytes);
         let bin = class.and_then(|class| self.position_of(class));
@@ -85,7 +82,7 @@ impl ClassPolicy {
         block.life = Some(life);
         let bin = &self.bins[block.bin];
         let strides = (block.place - bin.first_place) as u64;
-        // Inside the slab, which is a range.
+        // Inside the slab, whose addresses fit 64 bits.
         Ok(Addr::new(
             bin.base + strides * self.plan_of(bin).stride_bytes(),
         ))

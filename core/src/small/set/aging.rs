@@ -1,8 +1,8 @@
-//! What a set does when the clock ticks: what has been idle since the tick before goes back.
+//! Ticks of the clock: blocks and spans that were idle since the last tick are released.
 //!
-//! Lists in the transfer cache go to their spans, spans without a used block below, and of other spans the pages
-//! in which no block is used (`walk`). Each call does a bounded part of it and goes on where the last one ended, so
-//! that others may have the lock in between.
+//! Lists in the transfer cache return to their spans, spans without a used block are released, and pages of other
+//! spans without a used block are discarded (`walk`). Each call does a bounded part of this and continues where the
+//! last one ended, so that other threads can take the lock in between.
 
 use core::ptr;
 
@@ -15,17 +15,16 @@ use crate::small::pages::Pages;
 use crate::small::remote::RemoteQueue;
 use crate::small::slot::Slot;
 
-/// Old lists that are walked at the same time, and blocks of them that are fetched before the first
-/// one goes back.
+/// Old lists that are walked at the same time, and blocks of them that are fetched before the first one is returned.
 const TOGETHER: usize = 8;
 const FETCHED: usize = 256;
 
 impl SpanSet {
-    /// Gives back what has not been needed since the last tick of the clock by which idle memory goes back: lists of
-    /// the transfer cache, and spans without a used block. Lets the rest grow older. Takes what that costs from
-    /// `budget`, in blocks; returns whether that was all. If not, call it again: others may work in between.
+    /// Returns to their spans, or releases, the lists of the transfer cache and spans without a used block that were
+    /// not needed since the last tick. The others grow older. Takes the cost off `budget`, in blocks. Returns whether
+    /// that was all; if not, call it again, and let other threads work in between.
     ///
-    /// O(classes + blocks given back). A call ends with the lists that exceed the budget, at most 2048 blocks.
+    /// O(classes + blocks returned). A call ends with the lists that exceed the budget, at most 2048 blocks.
     ///
     /// # Safety
     /// The conditions of [`refill`](Self::refill).
@@ -48,7 +47,7 @@ impl SpanSet {
                 let blocks = TOGETHER * self.policy.bin_blocks(class);
                 *budget = budget.saturating_sub(blocks);
                 self.aging = true;
-                // SAFETY: the lists were the transfer cache's.
+                // SAFETY: the lists were the transfer cache's, so their blocks are free and this set's (SLOT1).
                 unsafe { self.give_back_together(owner, &mut lists, pages) };
                 self.aging = false;
             }
@@ -65,10 +64,10 @@ impl SpanSet {
         true
     }
 
-    /// Receives what others freed as idle for long, which it is if only ticks have freed it, and looks once at each
-    /// listed span of the classes that something happened to: a span that has been idle for a tick is scanned for
-    /// pages in which no block is used, others grow older. Takes what that costs from `budget`, in blocks; returns
-    /// whether that was all. If not, call it again: others may work in between.
+    /// Receives remote frees as blocks idle for long, which they are if only ticks have freed them, and visits each
+    /// listed span of the changed classes once: a span that has been idle for a tick is scanned for pages without a
+    /// used block, others grow older. Takes the cost off `budget`, in blocks. Returns whether that was all; if not,
+    /// call it again, and let other threads work in between.
     ///
     /// O(classes + listed spans of those classes + blocks of the spans that are scanned). A call ends with the span
     /// that exceeds the budget.
@@ -82,7 +81,7 @@ impl SpanSet {
         pages: &mut impl Pages,
     ) -> bool {
         self.aging = true;
-        // SAFETY: the caller's remote-free queue.
+        // SAFETY: the caller promises the remote-free queue and the pages of this set.
         let all = unsafe { self.receive(owner, pages) };
         self.aging = false;
         if !all {
@@ -93,12 +92,13 @@ impl SpanSet {
         unsafe { self.walk(Walk::Tick, budget, pages) }
     }
 
-    /// Has [`age`](Self::age) and [`settle`](Self::settle) leave alone what is idle now, as long as the program does not
-    /// use it: in the child of a fork each block that is touched costs a copy of its page, more than what goes back.
-    /// Takes what that costs from `budget`, in blocks; returns whether that was all. If not, call it again.
+    /// Makes [`age`](Self::age) and [`settle`](Self::settle) skip blocks and spans that are idle now, as long as the
+    /// program does not use them: in the child of a fork each block that is touched costs a copy of its page, more
+    /// than a release saves. Takes the cost off `budget`, in blocks. Returns whether that was all; if not, call it
+    /// again.
     ///
-    /// O(classes + listed spans). Lists are left once: those of a child that forks in its turn go as ever, as long as some
-    /// of its parent's are there.
+    /// O(classes + listed spans). Lists are skipped once: the lists of a child that forks in its turn age as usual,
+    /// as long as some of its parent's are there.
     pub fn leave_idle(&mut self, budget: &mut usize) -> bool {
         if self.walk != Walk::Leave {
             self.classes.iter_mut().for_each(ClassSpans::leave_lists);
@@ -107,7 +107,7 @@ impl SpanSet {
         self.walk_leaving(budget)
     }
 
-    /// Whether there is anything that [`age`](Self::age) and [`settle`](Self::settle) give back or make older.
+    /// Returns whether [`age`](Self::age) and [`settle`](Self::settle) have anything to release or make older.
     /// O(classes).
     pub fn has_idle(&self) -> bool {
         let is_idle = |state: &ClassSpans| {
@@ -118,14 +118,14 @@ impl SpanSet {
         goes_on || self.classes.iter().any(is_idle)
     }
 
-    /// How many lists and spans there are. O(classes).
+    /// Returns the number of lists and spans. O(classes).
     pub fn kept(&self) -> usize {
         let kept = |state: &ClassSpans| state.transfer_lists as usize + state.spans as usize;
         self.classes.iter().map(kept).sum()
     }
 
-    /// Gives several lists back, a block of each in turn. Idle blocks lie in no cache, and a list shows
-    /// where its next block is only once it has fetched this one; so several are fetched at once.
+    /// Returns several lists to their spans, a block of each in turn. Idle blocks are in no processor cache, and a
+    /// list's next block is known only once this one is fetched; so several are fetched at once.
     ///
     /// # Safety
     /// The conditions of [`give_back`](Self::give_back), for every list; null is an empty one.
@@ -142,12 +142,12 @@ impl SpanSet {
             while count + TOGETHER <= FETCHED && lists.iter().any(|list| !list.is_null()) {
                 for list in lists.iter_mut().filter(|list| !list.is_null()) {
                     let slot = *list;
-                    // SAFETY: SLOT1.
+                    // SAFETY: `slot` is in a list of the caller's (SLOT1), so its first word is a link.
                     *list = unsafe { links.next(slot) };
                     if last.is_null() {
                         first = slot;
                     } else {
-                        // SAFETY: ours, and its own link was followed.
+                        // SAFETY: a block of the caller's lists, whose own link was followed before.
                         unsafe { links.set_next(last, slot) };
                     }
                     (last, count) = (slot, count + 1);
@@ -156,7 +156,8 @@ impl SpanSet {
             if first.is_null() {
                 return;
             }
-            // SAFETY: the last of a list of ours, linked just now, all of whose blocks `owner`'s set may give back.
+            // SAFETY: the last block of a list of the caller's, linked above; all its blocks are the caller's to
+            // return.
             unsafe {
                 links.set_next(last, ptr::null_mut());
                 self.give_back(owner, first, pages);

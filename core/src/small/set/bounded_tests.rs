@@ -1,4 +1,4 @@
-//! How much one call does, and how much all calls of a tick do together, counted.
+//! The work of one call, and of all calls of a tick together, counted.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 use core::mem::MaybeUninit;
@@ -24,15 +24,15 @@ const SPANS: usize = 300;
 #[repr(align(2048))]
 struct Memory(MaybeUninit<[u8; SPAN_BYTES]>);
 
-/// Memory for `SPANS` spans, given from the lowest address up, and their records.
+/// Memory for `SPANS` spans, allocated from the lowest address up, and their records.
 struct Region {
     memory: [Memory; SPANS],
     records: [MaybeUninit<Span>; SPANS],
-    /// Spans given, and of them those taken back.
+    /// Spans allocated, and of them those freed.
     given: usize,
     freed: usize,
     discards: usize,
-    /// What each of them costs more.
+    /// The further cost of each discard.
     discard_cost: usize,
     under_pressure: bool,
 }
@@ -51,7 +51,7 @@ impl Region {
     }
 }
 
-// SAFETY: spans do not overlap and lie in the region, records in a table that stays; each span is given once.
+// SAFETY: spans do not overlap and are in the region, records in a table that stays; each span is allocated once.
 unsafe impl Pages for Region {
     fn span_bytes(&self, _: SizeClass) -> usize {
         SPAN_BYTES
@@ -97,7 +97,7 @@ unsafe impl Pages for Region {
     unsafe fn free_block(&mut self, _: *mut u8) {}
 }
 
-/// A set whose every span is full of blocks of one class in the program's hands.
+/// A set whose every span is full of used blocks of one class.
 struct Full<'a> {
     set: SpanSet,
     queue: &'a RemoteQueue,
@@ -111,7 +111,7 @@ impl<'a> Full<'a> {
         let (mut set, mut cache) = (SpanSet::without_transfer_caches(), ThreadCache::new());
         let class = SizeClass::of(BLOCK_BYTES, 8).unwrap();
         let blocks = [(); SPANS * BLOCKS].map(|()| {
-            // SAFETY: the cache's blocks are free blocks.
+            // SAFETY: the cache is the test's, and its blocks are free.
             let block = unsafe { CacheBin::pop(cache.of(class)) };
             if !block.is_null() {
                 return block;
@@ -131,11 +131,11 @@ impl<'a> Full<'a> {
         }
     }
 
-    /// Frees all blocks but the first so many of each span.
+    /// Frees all blocks but the first `kept` of each span.
     fn free(&mut self, kept: usize) {
         for block in self.blocks {
             if block.addr() % SPAN_BYTES / BLOCK_BYTES >= kept {
-                // SAFETY: a block of ours, given up.
+                // SAFETY: a block of the test's, no longer used.
                 unsafe { self.set.free(self.queue, block, self.pages) };
             }
         }
@@ -175,7 +175,7 @@ fn under_pressure_no_empty_span_is_kept_and_one_tick_scans_all_others() {
     full.pages.under_pressure = true;
     let (gone, rest) = full.blocks.split_at(BLOCKS);
     for block in gone.iter().chain(rest.iter().step_by(BLOCKS)) {
-        // SAFETY: a block of ours, given up.
+        // SAFETY: a block of the test's, no longer used.
         unsafe { full.set.free(full.queue, *block, full.pages) };
     }
     let mut all = usize::MAX;
@@ -201,7 +201,7 @@ fn spans_that_others_freed_blocks_of_are_received_a_bounded_number_at_a_time() {
     let mut full = Full::new(&queue, &mut pages);
     for block in full.blocks {
         let span = full.pages.span_of(block).unwrap().as_ptr();
-        // SAFETY: a block of the span, given up.
+        // SAFETY: a block of the span, no longer used.
         unsafe { Span::give_remote(span, Chain::one(block.cast())) };
     }
     // SAFETY: the set's own queue and pages.
@@ -226,10 +226,10 @@ fn a_walk_goes_on_though_its_next_span_leaves_the_list() {
         if next.is_null() {
             break;
         }
-        // The last block of the span that comes next.
+        // The last block of the span that the walk visits next.
         // SAFETY: the owner may read it.
         let block = unsafe { Span::shape(next) }.base;
-        // SAFETY: a block of ours, given up.
+        // SAFETY: a block of the test's, no longer used.
         unsafe { full.set.free(full.queue, block, full.pages) };
     }
     assert_eq!(
@@ -266,7 +266,7 @@ fn what_is_at_hand_is_given_up_a_bounded_number_of_blocks_at_a_time() {
     let (mut set, mut cache) = (SpanSet::default(), ThreadCache::new());
     let class = SizeClass::of(16, 8).unwrap();
     let mut alloc = || {
-        // SAFETY: the cache's blocks are free blocks.
+        // SAFETY: the cache is the test's, and its blocks are free.
         let block = unsafe { CacheBin::pop(cache.of(class)) };
         if !block.is_null() {
             return block;
@@ -275,11 +275,11 @@ fn what_is_at_hand_is_given_up_a_bounded_number_of_blocks_at_a_time() {
         let fresh = unsafe { set.refill(&queue, class, &mut cache, &mut pages) };
         fresh.unwrap().block.as_ptr()
     };
-    // Each block has the one before.
+    // Each block holds the previous one.
     let mut last = core::ptr::null_mut();
     for _ in 0..COUNT {
         let block: *mut *mut u8 = alloc().cast();
-        // SAFETY: a block of ours, of 16 bytes.
+        // SAFETY: a block of the test's, of 16 bytes.
         unsafe { block.write(last) };
         last = block.cast();
     }
@@ -287,7 +287,7 @@ fn what_is_at_hand_is_given_up_a_bounded_number_of_blocks_at_a_time() {
         let block = last;
         // SAFETY: written above.
         last = unsafe { block.cast::<*mut u8>().read() };
-        // SAFETY: a block of ours, given up.
+        // SAFETY: a block of the test's, no longer used.
         while !unsafe { CacheBin::push(cache.of(class), block) } {
             let bin = cache.of(class);
             // SAFETY: the set's own queue, cache and pages.
@@ -307,7 +307,7 @@ fn what_is_at_hand_is_given_up_a_bounded_number_of_blocks_at_a_time() {
         let given = before - at_hand(&set);
         assert!((most / 2..=most).contains(&given), "{given} for {bytes}");
     }
-    // Under pressure nothing comes to it.
+    // Under pressure the transfer cache takes no list.
     pages.under_pressure = true;
     let (bin, before) = (cache.of(class), at_hand(&set));
     // SAFETY: the set's own queue, cache and pages.

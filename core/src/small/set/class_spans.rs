@@ -1,4 +1,4 @@
-//! [`ClassSpans`]: what a set has of one class. Its invariants are the set's.
+//! [`ClassSpans`]: a set's spans and lists of one class. Its invariants are the set's.
 
 use core::ptr;
 
@@ -6,46 +6,45 @@ use super::super::class::SizeClass;
 use super::super::slot::{Links, Slot, TWO_WORDS};
 use super::super::span::Span;
 
-/// A transfer cache may hold this much if its owner has blocks of the class at all, and beyond it half
-/// of what the owner has: a program that frees a large tree and builds another finds its blocks again
-/// without a walk.
+/// Bytes that a transfer cache may hold if its owner has blocks of the class at all; beyond it, half of what the
+/// owner has: a program that frees a large tree and builds another finds its blocks again without a walk.
 const TRANSFER_BYTES: u64 = 64 << 10;
 
-/// How many stacks of lists ticks leave alone: what was young, and what was old.
+/// Stacks of lists that ticks skip: one of young and one of old lists.
 const LEFT: usize = 2;
 
 /// Spans and transfer cache of one class.
 #[derive(Debug)]
 pub(super) struct ClassSpans {
-    /// Spans with blocks to give (SET2).
+    /// Spans with free or uncarved blocks (SET2).
     pub(super) listed: *mut Span,
     pub(super) transfer: *mut Slot,
     pub(super) old: *mut Slot,
     /// Stacks, each null if it is empty (SET5).
     pub(super) left: [*mut Slot; LEFT],
-    /// In all stacks.
+    /// Lists in all stacks.
     pub(super) transfer_lists: u32,
-    /// Of those, in `left`.
+    /// Lists in `left`.
     pub(super) left_lists: u32,
     /// The listed span without a used block, or null (SET3).
     pub(super) empty: *mut Span,
-    /// The span that the walk under way comes to next, or null if it comes to none of this class any more.
+    /// The next span of the walk under way, or null if no span of this class is left to visit.
     pub(super) walk: *mut Span,
     pub(super) idle: bool,
     pub(super) touched: bool,
     pub(super) to_scan: bool,
-    /// Whether the next walk scans spans again that were scanned, and whether the one under way does.
+    /// Whether the next walk scans spans again that were scanned, and whether the walk under way does.
     pub(super) again: bool,
     pub(super) walk_again: bool,
     pub(super) spans: u32,
-    /// More than 32 bits count: a thread may have 32 GiB of the shortest.
+    /// Blocks that the spans hold; more than 32 bits count, since a thread may have 32 GiB of the shortest.
     pub(super) blocks: u64,
     /// Blocks that are not in their span's list.
     pub(super) used: u64,
 }
 
 impl ClassSpans {
-    /// Nothing.
+    /// No spans.
     pub(super) const NONE: Self = Self {
         listed: ptr::null_mut(),
         transfer: ptr::null_mut(),
@@ -65,11 +64,11 @@ impl ClassSpans {
         used: 0,
     };
 
-    /// Whether the transfer cache may take one list more.
+    /// Returns whether the transfer cache may take one more list.
     pub(super) fn transfer_has_room(&self, class: SizeClass, max: usize) -> bool {
         let owned_bytes = self.blocks * class.block_bytes() as u64;
         let limit = match owned_bytes {
-            // Nobody here asks for such blocks.
+            // No thread here allocates such blocks.
             0 => 0,
             _ => TRANSFER_BYTES.max(owned_bytes / 2),
         };
@@ -84,25 +83,24 @@ impl ClassSpans {
         if list.is_null() {
             return None;
         }
-        // SAFETY: SET1: the list is the transfer cache's and its first block has a second word.
+        // SAFETY: the list is the transfer cache's and its first block has a second word (SET1).
         self.old = unsafe { links.below(list) };
         self.transfer_lists -= 1;
         Some(list)
     }
 
-    /// Takes one list from the part of the transfer cache that ticks leave alone.
+    /// Takes one list from the part of the transfer cache that ticks skip.
     pub(super) fn take_left(&mut self, links: Links) -> Option<*mut Slot> {
         let stack = self.left.iter_mut().find(|stack| !stack.is_null())?;
         let list = *stack;
-        // SAFETY: SET1: the list is the transfer cache's and its first block has a second word.
+        // SAFETY: the list is the transfer cache's and its first block has a second word (SET1).
         *stack = unsafe { links.below(list) };
         self.transfer_lists -= 1;
         self.left_lists -= 1;
         Some(list)
     }
 
-    /// Moves all lists to the part of the transfer cache that ticks leave alone, unless some are there. No list is
-    /// touched.
+    /// Moves all lists to the part of the transfer cache that ticks skip, unless that has some. No list is touched.
     pub(super) fn leave_lists(&mut self) {
         if self.left_lists == 0 {
             self.left = [self.transfer, self.old];
@@ -111,30 +109,30 @@ impl ClassSpans {
         }
     }
 
-    /// Enters a span in the list.
+    /// Adds a span to the list.
     ///
     /// # Safety
-    /// The span is ours and not listed.
+    /// The span is this set's and not listed.
     pub(super) unsafe fn list(&mut self, span: *mut Span) {
-        // SAFETY: the span is ours, so nobody else touches what its owner keeps in it.
+        // SAFETY: the span is this set's, and no other reference to its own part exists (SPAN3).
         let own = unsafe { Span::own(span) };
         debug_assert!(!own.listed);
         own.listed = true;
         own.prev = ptr::null_mut();
         own.next = self.listed;
         if !self.listed.is_null() {
-            // SAFETY: a listed span is ours, and another one than `span`.
+            // SAFETY: a listed span is this set's, and another one than `span`.
             unsafe { Span::own(self.listed) }.prev = span;
         }
         self.listed = span;
     }
 
-    /// Takes a span out of the list.
+    /// Removes a span from the list.
     ///
     /// # Safety
-    /// The span is ours and listed.
+    /// The span is this set's and listed.
     pub(super) unsafe fn unlist(&mut self, span: *mut Span) {
-        // SAFETY: the span is ours, so nobody else touches what its owner keeps in it.
+        // SAFETY: the span is this set's, and no other reference to its own part exists (SPAN3).
         let own = unsafe { Span::own(span) };
         debug_assert!(own.listed);
         let (next, prev) = (own.next, own.prev);
@@ -145,11 +143,11 @@ impl ClassSpans {
         if prev.is_null() {
             self.listed = next;
         } else {
-            // SAFETY: a listed span is ours.
+            // SAFETY: a listed span is this set's, and another one than `span`.
             unsafe { Span::own(prev) }.next = next;
         }
         if !next.is_null() {
-            // SAFETY: a listed span is ours.
+            // SAFETY: a listed span is this set's, and another one than `span`.
             unsafe { Span::own(next) }.prev = prev;
         }
     }

@@ -1,5 +1,5 @@
-//! Giving back: blocks from thread caches, transfer caches and other threads to their spans, and spans
-//! without a used block to the pages.
+//! Returning blocks from thread caches, transfer caches and other threads to their spans, and releasing spans without
+//! a used block to the pages.
 
 use core::ptr;
 
@@ -11,12 +11,12 @@ use super::super::span::Span;
 use super::SpanSet;
 use super::walk::EXPIRED;
 
-/// Spans whose remote frees are received in one call: each costs two or three cache misses, and a call to the pages if
-/// it has no used block any more, so together some 100 microseconds.
+/// Spans whose remote frees are received in one call: each costs two or three cache misses, and a call to the pages
+/// if it has no used block any more, together some 100 microseconds.
 pub(super) const RECEIVED: usize = 256;
 
-/// How many blocks ahead of the walk over a list are fetched: their links lie in no near cache, and blocks are often freed
-/// at equal distances.
+/// Blocks fetched ahead of the walk over a list: their links are in no near cache, and blocks are often freed at
+/// equal distances.
 const AHEAD: usize = 4;
 
 impl SpanSet {
@@ -28,12 +28,12 @@ impl SpanSet {
         let state = self.class(class);
         let span = core::mem::replace(&mut state.empty, ptr::null_mut());
         if !span.is_null() {
-            // SAFETY: listed, ours, without used blocks (SET3).
+            // SAFETY: the span is listed, this set's, and has no used block (SET3).
             unsafe { self.release(span, pages) };
         }
     }
 
-    /// Moves what other threads freed into the spans, of 256 spans at most; returns whether that was all.
+    /// Moves remote frees into their spans, of at most 256 spans. Returns whether that was all.
     ///
     /// # Safety
     /// The conditions of [`refill`](Self::refill).
@@ -46,7 +46,7 @@ impl SpanSet {
             if remote_queue.is_empty() {
                 return true;
             }
-            // SAFETY: the queue is this set's own, so nobody else takes from it.
+            // SAFETY: the queue is this set's own, so no other thread takes from it.
             self.received = unsafe { remote_queue.take() };
         }
         for _ in 0..RECEIVED {
@@ -54,17 +54,17 @@ impl SpanSet {
             if span.is_null() {
                 return true;
             }
-            // SAFETY: taken from the remote-free queue, list not yet emptied (SET8).
+            // SAFETY: the span was taken from the remote-free queue, and its list is not emptied yet (SET8).
             self.received = unsafe { Span::queue_link(span) };
-            // SAFETY: taken from our remote-free queue.
+            // SAFETY: the span was taken from this set's remote-free queue (REMOTE2).
             let count = unsafe { Span::receive(span) };
-            // SAFETY: ours; `count` blocks have come back.
+            // SAFETY: the span is this set's; `count` blocks have come back.
             unsafe { self.came_back(span, count, pages) };
         }
         self.received.is_null()
     }
 
-    /// Gives a list of blocks back to their spans, a group for each run of blocks of one span.
+    /// Returns a list of blocks to their spans, each run of blocks of one span as a group.
     ///
     /// # Safety
     /// The conditions of [`refill`](Self::refill); the list satisfies SLOT1 and is the caller's.
@@ -77,18 +77,18 @@ impl SpanSet {
         let (mut slot, links) = (list, self.links());
         while !slot.is_null() {
             let Some(span) = pages.span_of(slot.cast()) else {
-                // SAFETY: SLOT1.
+                // SAFETY: `slot` is in a list of the caller's (SLOT1), so its first word is a link.
                 let next = unsafe { links.next(slot) };
-                // SAFETY: what lies in no span was given singly.
+                // SAFETY: a block in no span was allocated singly.
                 unsafe { pages.free_block(slot.cast()) };
                 slot = next;
                 continue;
             };
             let span = span.as_ptr();
-            // SAFETY: we hold a block of it.
+            // SAFETY: the caller holds a block of the span, so its shape may be read (SPAN1).
             let shape = unsafe { Span::shape(span) };
             let mut chain = Chain::one(slot);
-            // SAFETY: SLOT1.
+            // SAFETY: `slot` is in a list of the caller's (SLOT1), so its first word is a link.
             let mut next = unsafe { links.next(slot) };
             while !next.is_null()
                 && next.addr().wrapping_sub(shape.base.addr()) < shape.bytes as usize
@@ -97,33 +97,35 @@ impl SpanSet {
                 Slot::prefetch(next.wrapping_byte_add(AHEAD.wrapping_mul(stride)));
                 chain.tail = next;
                 chain.count += 1;
-                // SAFETY: SLOT1.
+                // SAFETY: `next` is in a list of the caller's (SLOT1), so its first word is a link.
                 next = unsafe { links.next(next) };
             }
             if ptr::eq(shape.owner, owner) {
-                // SAFETY: `owner` is this set's, so the span is ours.
+                // SAFETY: `owner` is this set's, so the span is too, and no other reference to its own part exists
+                // (SPAN3).
                 let own = unsafe { Span::own(span) };
-                // SAFETY: its blocks, which were ours.
+                // SAFETY: blocks of this span, which were the caller's.
                 unsafe { own.give(shape, chain) };
-                // SAFETY: `owner` is this set's, so the span is ours.
+                // SAFETY: `owner` is this set's, so the span is too.
                 unsafe { self.came_back(span, chain.count, pages) };
             } else {
-                // SAFETY: blocks of this span, which were ours.
+                // SAFETY: blocks of this span, which were the caller's.
                 unsafe { Span::give_remote(span, chain) };
             }
             slot = next;
         }
     }
 
-    /// Counts `count` blocks that have come back to a span: lists it, or releases it.
+    /// Counts `count` blocks that have come back to a span, and lists or releases it.
     ///
     /// # Safety
-    /// The span is ours.
+    /// The span is this set's.
     pub(super) unsafe fn came_back(&mut self, span: *mut Span, count: u32, pages: &mut impl Pages) {
         if count == 0 {
             return;
         }
-        // SAFETY: the span is ours: its record is touched by us alone, but for the remote list.
+        // SAFETY: the span is this set's, so no other thread accesses its record but for the remote list (SPAN1,
+        // SPAN3).
         let (shape, own) = unsafe { (Span::shape(span), Span::own(span)) };
         let (idle, listed) = (own.used() == 0, own.listed);
         let aging = self.aging;
@@ -136,12 +138,12 @@ impl SpanSet {
             state.touched = true;
         }
         if !listed {
-            // SAFETY: it is not listed.
+            // SAFETY: the span is this set's and not listed.
             unsafe { state.list(span) };
         }
-        // Where the last blocks were idle for long, the span is not kept either.
+        // A span whose last blocks were idle for long is not kept either.
         if idle && (aging || !state.empty.is_null()) {
-            // SAFETY: listed, without used blocks.
+            // SAFETY: the span is listed and has no used block.
             unsafe { self.release(span, pages) };
         } else if idle {
             state.empty = span;
@@ -149,12 +151,13 @@ impl SpanSet {
         }
     }
 
-    /// Gives a span's memory back.
+    /// Releases a span's memory to the pages.
     ///
     /// # Safety
-    /// The span is ours, listed, and has no used block; `empty` is another one.
+    /// The span is this set's, listed, and has no used block; `empty` is another one.
     unsafe fn release(&mut self, span: *mut Span, pages: &mut impl Pages) {
-        // SAFETY: the span is ours: its record is touched by us alone, but for the remote list.
+        // SAFETY: the span is this set's, so no other thread accesses its record but for the remote list (SPAN1,
+        // SPAN3).
         let (shape, holes) = unsafe { (*Span::shape(span), Span::own(span).hole_bytes()) };
         if holes > 0 {
             pages.filled(holes);
@@ -162,9 +165,9 @@ impl SpanSet {
         let state = self.class(shape.class());
         state.spans -= 1;
         state.blocks -= u64::from(shape.capacity);
-        // SAFETY: it is listed.
+        // SAFETY: the span is listed.
         unsafe { state.unlist(span) };
-        // SAFETY: SPAN5.
+        // SAFETY: the span has no used block, so no thread can reach its record (SPAN5).
         unsafe { pages.free_span(span) };
     }
 }

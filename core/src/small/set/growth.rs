@@ -1,4 +1,4 @@
-//! Growing: memory for new spans, and what is kept at hand given up before there are more.
+//! Growing: memory for new spans, and the flush of cached lists before the heap grows.
 
 use super::super::class::SizeClass;
 use super::super::pages::Pages;
@@ -8,22 +8,22 @@ use super::super::thread_cache::ThreadCache;
 use super::SpanSet;
 use super::class_spans::ClassSpans;
 
-/// See [`SpanSet::has_turn`].
+/// Bytes of new spans between two turns; see [`SpanSet::has_turn`].
 pub(super) const TURN_BYTES: usize = 16 << 20;
 
-/// Bytes of spans made before it is asked again whether it is time for a turn.
+/// Bytes of spans made before a turn is considered again.
 const ASKED_AFTER: usize = 1 << 20;
 
-/// Blocks that one call gives up, but for the rest of its last list: 0.1 to 0.4 ms.
+/// Blocks that one call flushes, except for the rest of its last list: 0.1 to 0.4 ms.
 const GIVEN_UP: usize = 4096;
 
-/// While a turn lasts a call gives up so many times the bytes that it gets, so that a turn is over before the heap has
-/// grown by a quarter of what is given up; by more where [`GIVEN_UP`] blocks are less than that.
+/// During a turn a call flushes this many times the bytes that it allocates, so that a turn ends before the heap has
+/// grown by a quarter of the flushed bytes; by more where [`GIVEN_UP`] blocks are less than that.
 const GIVEN_UP_FOR_EACH: usize = 4;
 
 impl SpanSet {
-    /// Memory for a span, of which pages that were written before go back if it is the class's first: the class
-    /// may need little of it, and they would stay in memory with it.
+    /// Allocates memory for a span. Pages of the class's first span that were written before are discarded: the class
+    /// may need few of them, and they would stay in memory with it.
     ///
     /// # Safety
     /// The conditions of [`refill`](Self::refill).
@@ -34,17 +34,18 @@ impl SpanSet {
         cache: &mut ThreadCache,
         pages: &mut impl Pages,
     ) -> Option<SpanMemory> {
-        // SAFETY: the conditions of `refill`, which `find_memory` asks for, too.
+        // SAFETY: the conditions of `refill` are those of `find_memory`.
         let mut memory = unsafe { self.find_memory(owner, class, cache, pages) }?;
         if !memory.clean && self.class(class).spans == 0 && pages.page_bytes() > 0 {
             let bytes = pages.span_bytes(class);
-            // SAFETY: nobody has the span yet.
+            // SAFETY: the span is new, and no block of it in use.
             memory.clean = unsafe { pages.discard(memory.base, bytes) }.is_some();
         }
         Some(memory)
     }
 
-    /// What is held, then what was kept at hand for other classes, in transfer caches and in the cache, then more.
+    /// Allocates memory for a span: held memory first, then cached blocks of other classes, in transfer caches and in
+    /// the cache, then by growth.
     ///
     /// # Safety
     /// The conditions of [`refill`](Self::refill).
@@ -58,7 +59,7 @@ impl SpanSet {
         if let Some(memory) = pages.alloc_held_span(class) {
             return Some(memory);
         }
-        // One under way has had its part of this refill.
+        // A turn under way has had its part of this refill.
         if self.turn == 0 && self.has_turn() {
             let bytes = pages.span_bytes(class);
             // SAFETY: the conditions of `refill`: the queue and the pages are this set's, the cache is the caller's.
@@ -70,9 +71,9 @@ impl SpanSet {
         pages.alloc_span(class)
     }
 
-    /// Whether what is kept at hand is to be given up, as the heap would grow. That has its turn once for each 16 MiB of
-    /// spans made, and then as many lists go as there were, some with each refill: so a program that needs again what
-    /// it has at hand does not give it up each time.
+    /// Returns whether cached lists are to be flushed, given that the heap would grow. A turn comes once for each 16
+    /// MiB of spans made, and then flushes as many lists as there were, some with each refill: so a program that
+    /// needs its cached blocks again does not lose them each time.
     pub fn has_turn(&mut self) -> bool {
         if self.turn == 0 && self.made_bytes >= TURN_BYTES {
             (self.made_bytes, self.asked_bytes) = (0, 0);
@@ -81,8 +82,8 @@ impl SpanSet {
         self.turn > 0
     }
 
-    /// Whether what is kept at hand is to be given up before the heap would grow: while a turn lasts, and from when what
-    /// is held and `free` is less than a quarter of what is at hand, or at once under pressure.
+    /// Returns whether cached lists are to be flushed before the heap would grow: during a turn, once `free`, the
+    /// free part of held memory, is below a quarter of the cached bytes, and at once under pressure.
     pub(super) fn has_turn_ahead(
         &mut self,
         under_pressure: bool,
@@ -106,7 +107,7 @@ impl SpanSet {
         self.has_turn()
     }
 
-    /// Bytes in the transfer caches. O(classes).
+    /// Returns the bytes in the transfer caches. O(classes).
     fn list_bytes(&self) -> u64 {
         let bytes = |class: SizeClass| {
             let lists = u64::from(self.classes[class.index()].transfer_lists);
@@ -115,15 +116,15 @@ impl SpanSet {
         SizeClass::all().map(bytes).sum()
     }
 
-    /// Lists in the transfer caches. O(classes).
+    /// Returns the number of lists in the transfer caches. O(classes).
     fn lists(&self) -> usize {
         let lists = |state: &ClassSpans| state.transfer_lists as usize;
         self.classes.iter().map(lists).sum()
     }
 
-    /// Gives up lists of the transfer caches for a call that gets `bytes`, or in the end what the thread cache has: each
-    /// block there may be the only used one of its span. O(classes + 4096 blocks and one list), in the end O(blocks in
-    /// the cache).
+    /// Flushes lists of the transfer caches for a call that allocates `bytes`, and at the end of a turn the thread
+    /// cache: each block there may be the only used one of its span. O(classes + 4096 blocks and one list), at the
+    /// end O(blocks in the cache).
     ///
     /// # Safety
     /// The conditions of [`refill`](Self::refill).
@@ -142,13 +143,13 @@ impl SpanSet {
             bytes = bytes.saturating_sub(count * class.block_bytes());
             may
         };
-        // SAFETY: the queue and the pages are this set's.
+        // SAFETY: the caller promises the queue and the pages of this set.
         let all = unsafe { self.give_up(owner, pay, pages) };
         let given = before - self.lists();
         self.turn = self.turn.saturating_sub(given.max(1));
         if all || self.turn == 0 {
             self.turn = 0;
-            // SAFETY: the caller's cache.
+            // SAFETY: the caller promises the cache of this set.
             unsafe { self.flush(owner, cache, pages) };
             for class in SizeClass::all() {
                 // SAFETY: the caller passes the same `pages` at every call.

@@ -8,7 +8,7 @@ use super::super::span::Span;
 use super::SpanSet;
 
 impl SpanSet {
-    /// Walks everything the set reaches: whether SET1..SET3 and SPAN2 hold.
+    /// Returns whether SET1..SET3 and SPAN2 hold, by a walk over everything the set reaches.
     pub fn is_sound(&self) -> bool {
         SizeClass::all().all(|class| self.class_is_sound(class))
     }
@@ -18,9 +18,9 @@ impl SpanSet {
         let (mut empty, mut empties) = (ptr::null_mut(), 0);
         let (mut prev, mut span) = (ptr::null_mut(), state.listed);
         while !span.is_null() {
-            // SAFETY: listed spans are ours.
+            // SAFETY: a listed span is this set's, so its shape may be read (SPAN1).
             let shape = unsafe { Span::shape(span) };
-            // SAFETY: listed spans are ours.
+            // SAFETY: a listed span is this set's, and no other reference to its own part exists (SPAN3).
             let own = unsafe { Span::own(span) };
             // SAFETY: the shape is the span's own.
             let sound = unsafe { own.is_sound(shape) };
@@ -39,19 +39,19 @@ impl SpanSet {
                 if self.list_len(list) != self.policy.bin_blocks(class) {
                     return false;
                 }
-                // SAFETY: SET1.
+                // SAFETY: the list is the transfer cache's and its first block has a second word (SET1).
                 list = unsafe { self.links().below(list) };
             }
         }
         empty == state.empty && empties <= 1 && chains == state.transfer_lists
     }
 
-    /// Length of a list that satisfies SLOT1.
+    /// Returns the length of a list that satisfies SLOT1.
     fn list_len(&self, list: *mut Slot) -> usize {
         let (mut count, mut slot) = (0, list);
         while !slot.is_null() {
             count += 1;
-            // SAFETY: SLOT1.
+            // SAFETY: `slot` is in a list of this set's (SLOT1), so its first word is a link.
             slot = unsafe { self.links().next(slot) };
         }
         count

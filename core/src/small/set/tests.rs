@@ -1,4 +1,4 @@
-//! What a set may hold at hand, by its numbers.
+//! The numbers of cached blocks in a set.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 use super::growth::TURN_BYTES;
@@ -48,14 +48,14 @@ fn what_is_at_hand_has_its_turn_once_in_16_mib_of_new_spans() {
     set.made_bytes = TURN_BYTES - 1;
     assert!(!set.has_turn() && !set.has_turn_ahead(false, || 0));
     set.made_bytes = TURN_BYTES;
-    // A quarter of what is at hand.
+    // A quarter of the cached bytes.
     assert!(!set.has_turn_ahead(false, || 24 << 10 | 1));
     assert!(!set.has_turn_ahead(false, || 0), "asked again after 1 MiB");
     set.made_bytes += 1 << 20;
     assert!(set.has_turn_ahead(false, || 24 << 10));
     assert_eq!((set.turn, set.made_bytes, set.asked_bytes), (4, 0, 0));
     set.turn = 0;
-    // However much is free: what would grow found nothing there.
+    // However much is free: the allocation that would grow found none there.
     set.made_bytes = TURN_BYTES;
     assert!(!set.has_turn_ahead(false, || u64::MAX) && set.has_turn());
 }

@@ -1,8 +1,8 @@
 //! Walks over the listed spans of a set, for ticks and trims: a span that was idle for long enough is scanned, and
-//! pages of it in which no block is used go back.
+//! its pages without a used block are discarded.
 //!
-//! A walk comes to each span once, a few at a time. Between two calls the spans may change: one that leaves the list
-//! leaves the walk (`ClassSpans::unlist`), one that enters it comes in front of what the walk has passed.
+//! A walk visits each span once, a few at a time. Between two calls the spans may change: one that leaves the list
+//! leaves the walk (`ClassSpans::unlist`), one that enters it is in front of the spans that the walk has passed.
 
 use core::ptr;
 
@@ -11,36 +11,37 @@ use crate::small::class::SizeClass;
 use crate::small::pages::Pages;
 use crate::small::span::Span;
 
-/// What a span's `rest` says when what came back last was idle for long.
+/// Value of a span's `rest` whose last returned blocks were idle for long.
 pub(super) const EXPIRED: u8 = 2;
-/// What it says when nothing happened to it since it was scanned.
+/// Value of `rest` when nothing has happened to the span since it was scanned.
 const SCANNED: u8 = u8::MAX;
 
-/// A span is dug for this part of its memory at least, as each hole costs a system call and may split a huge page; and
-/// for this part under pressure.
+/// Least part of a span's memory to dig, as each hole costs a system call and may split a huge page; and this part
+/// under pressure.
 const SCAN_PART: usize = 8;
 const PRESSURE_PART: usize = 64;
 
-/// What a scan costs beside the blocks that it looks at, in blocks, and each run of pages that it discards, which is up to
-/// three system calls.
+/// Cost of a scan beside the blocks that it examines, in blocks, and of each run of pages that it discards, which is
+/// up to three system calls.
 const SCAN_COST: usize = 32;
 const HOLE_COST: usize = 32;
 
-/// What the walk under way is for.
+/// The kind of the walk under way.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Walk {
     /// No walk is under way.
     None,
-    /// Scans spans that have been idle since the tick before, under pressure all, and has the others seen one tick more.
+    /// Scans spans that have been idle since the tick before, under pressure all spans, and makes the others one tick
+    /// older.
     Tick,
-    /// Scans all spans that something happened to.
+    /// Scans all spans to which something happened.
     Trim,
-    /// Scans nothing, and has all spans left alone by those to come.
+    /// Scans nothing, and makes later walks skip all spans.
     Leave,
 }
 
 impl SpanSet {
-    /// Has all spans scanned again by the next walk, holes included. O(classes).
+    /// Makes the next walk scan all spans again, holes included. O(classes).
     pub fn forget_looks(&mut self) {
         for state in &mut self.classes {
             state.again = true;
@@ -48,8 +49,8 @@ impl SpanSet {
         }
     }
 
-    /// Begins a walk, or goes on with the one under way if it is of the same kind; returns whether it has ended. Each
-    /// span that it comes to takes one from the budget, and a scan what it costs.
+    /// Begins a walk, or continues the one under way if it is of the same kind. Returns whether it has ended. Each
+    /// visited span takes one from the budget, and a scan its cost.
     ///
     /// # Safety
     /// The conditions of [`refill`](Self::refill).
@@ -85,7 +86,8 @@ impl SpanSet {
         }
     }
 
-    /// Goes on with a walk that has all spans left alone; returns whether it has ended. A span takes one from the budget.
+    /// Continues a walk that makes later ones skip all spans. Returns whether it has ended. A span takes one from the
+    /// budget.
     pub(super) fn walk_leaving(&mut self, budget: &mut usize) -> bool {
         for state in &mut self.classes {
             while !state.walk.is_null() {
@@ -93,10 +95,10 @@ impl SpanSet {
                     return false;
                 }
                 *budget -= 1;
-                // SAFETY: listed spans are ours.
+                // SAFETY: a listed span is this set's, and no other reference to its own part exists (SPAN3).
                 let own = unsafe { Span::own(state.walk) };
                 state.walk = own.next;
-                // A record that says so already is not copied.
+                // A record that has this value is not written, and so not copied.
                 if own.rest != SCANNED {
                     own.rest = SCANNED;
                 }
@@ -107,7 +109,7 @@ impl SpanSet {
         true
     }
 
-    /// Goes on with the walk in one class; returns whether the budget was enough.
+    /// Continues the walk in one class. Returns whether the budget was enough.
     ///
     /// # Safety
     /// The conditions of [`refill`](Self::refill).
@@ -126,16 +128,16 @@ impl SpanSet {
             if *budget == 0 {
                 return false;
             }
-            // SAFETY: listed spans are ours.
+            // SAFETY: a listed span is this set's, and no other reference to its own part exists (SPAN3).
             self.class(class).walk = unsafe { Span::own(span) }.next;
-            // SAFETY: listed, and the caller passes the same `pages` at every call.
+            // SAFETY: the span is listed, and the caller passes the same `pages` at every call.
             let cost = unsafe { self.look_at(span, pages) };
             *budget = budget.saturating_sub(cost);
         }
     }
 
-    /// Scans a span, or has it seen one tick more; returns the cost in blocks. Not part of its callers, which do other things
-    /// on stacks that may be short.
+    /// Scans a span, or makes it one tick older. Returns the cost in blocks. Not inlined, since its callers do other
+    /// things on stacks that may be short.
     ///
     /// # Safety
     /// The conditions of [`refill`](Self::refill), for a listed span.
@@ -145,9 +147,9 @@ impl SpanSet {
         {
             self.looks += 1;
         }
-        // SAFETY: listed spans are ours.
+        // SAFETY: a listed span is this set's, so its shape may be read (SPAN1).
         let shape = unsafe { Span::shape(span) };
-        // SAFETY: listed spans are ours.
+        // SAFETY: a listed span is this set's, and no other reference to its own part exists (SPAN3).
         let own = unsafe { Span::own(span) };
         let (is_trim, under_pressure) = (self.walk == Walk::Trim, pages.under_pressure());
         let state = self.class(shape.class());
@@ -170,11 +172,11 @@ impl SpanSet {
         };
         let least = shape.bytes as usize / part;
         let discard = |start, bytes| {
-            // SAFETY: in a hole, which nobody uses (SPAN6).
+            // SAFETY: the bytes are in a hole, where no block is used (SPAN6).
             let more = unsafe { pages.discard(start, bytes) };
             cost += HOLE_COST + more.unwrap_or(0);
         };
-        // SAFETY: its own shape, and the pages' answer.
+        // SAFETY: the shape is the span's own, and the length of pages is that of `pages`.
         unsafe { own.scan(shape, page_bytes, least, again, discard) };
         let dug = own.hole_bytes() - holes;
         if dug > 0 {

@@ -1,4 +1,4 @@
-//! Holes of a span: pages in which no block is used go back to the system, and come again.
+//! Holes of a span: pages without a used block are returned to the system, and used again later.
 
 use core::ptr;
 
@@ -16,19 +16,19 @@ impl Own {
         self.free_count = blocks.len() as u16;
         for number in blocks.rev() {
             let slot = shape.block(number).cast::<Slot>();
-            // SAFETY: a carved block that is free (SPAN6), and holed no longer.
+            // SAFETY: a carved block that is free (SPAN6) and no longer holed.
             unsafe { shape.links.set_next(slot, self.free) };
             self.free = slot;
         }
     }
 
-    /// Makes holes where whole pages of free blocks lie, if they are `least` bytes together, and has `discard` take
-    /// their memory; that of the holes there are too, if `again`: the system may have put pages there.
+    /// Makes holes of whole pages of free blocks, if they are at least `least` bytes together, and passes their
+    /// memory to `discard`; if `again`, that of the existing holes too, since the system may have put pages there.
     /// O(carved), touching free blocks only.
     ///
     /// # Safety
-    /// `shape` is this span's. Memory goes back in pages of `page_bytes`, a power of two, and the
-    /// span starts at a multiple of it.
+    /// `shape` is this span's. Memory is returned in pages of `page_bytes`, a power of two, and the span starts at a
+    /// multiple of it.
     pub(in super::super) unsafe fn scan(
         &mut self,
         shape: &SpanShape,
@@ -46,22 +46,22 @@ impl Own {
                 discard(shape.base.wrapping_add(bytes.start), bytes.len());
             }
         }
-        // SAFETY: this span's shape, as the caller says.
+        // SAFETY: the caller promises this span's shape.
         let found = unsafe { self.candidates(shape, holes) };
         if found.is_empty() || found.bytes() < least {
             return;
         }
         self.holes = holes.and(found);
-        // SAFETY: SLOT1.
+        // SAFETY: the list is this span's and satisfies SLOT1.
         (self.free, self.free_count) = unsafe { self.without_holed(self.free, shape) };
-        // SAFETY: SLOT1.
+        // SAFETY: the list is this span's and satisfies SLOT1.
         (self.received, self.received_count) = unsafe { self.without_holed(self.received, shape) };
         for bytes in found.runs() {
             discard(shape.base.wrapping_add(bytes.start), bytes.len());
         }
     }
 
-    /// Units that may become holes. Not part of its caller, whose stack may be short.
+    /// Returns the units that may become holes. Not inlined, since its caller's stack may be short.
     ///
     /// # Safety
     /// `shape` is this span's.
@@ -74,7 +74,7 @@ impl Own {
                 let mut slot = list;
                 while !slot.is_null() {
                     holes.count(shape.number(slot.cast()), &grid, &mut tally);
-                    // SAFETY: SLOT1.
+                    // SAFETY: `slot` is in a list of this span's (SLOT1), so its first word is a link.
                     slot = unsafe { shape.links.next(slot) };
                 }
             }
@@ -83,7 +83,7 @@ impl Own {
         found
     }
 
-    /// A list without the blocks that overlap a hole, in the same order, and its length.
+    /// Returns a list without the blocks that overlap a hole, in the same order, and its length.
     ///
     /// # Safety
     /// The list satisfies SLOT1, and its blocks are the caller's.
@@ -92,13 +92,13 @@ impl Own {
         let (mut head, mut tail, mut count) = (ptr::null_mut(), ptr::null_mut(), 0);
         let mut slot = list;
         while !slot.is_null() {
-            // SAFETY: SLOT1.
+            // SAFETY: `slot` is in the caller's list (SLOT1), so its first word is a link.
             let next = unsafe { shape.links.next(slot) };
             if !self.holes.have_block(shape.number(slot.cast()), &grid) {
                 if count == 0 {
                     head = slot;
                 } else {
-                    // SAFETY: a slot of the list.
+                    // SAFETY: `tail` is a slot of the caller's list.
                     unsafe { shape.links.set_next(tail, slot) };
                 }
                 (tail, count) = (slot, count + 1);
@@ -106,7 +106,7 @@ impl Own {
             slot = next;
         }
         if count > 0 {
-            // SAFETY: a slot of the list.
+            // SAFETY: `tail` is a slot of the caller's list.
             unsafe { shape.links.set_next(tail, ptr::null_mut()) };
         }
         (head, count)

@@ -1,12 +1,12 @@
-//! [`HeapPool`]: all heaps of a process, and those among them that have no thread. The invariants are
-//! those of `thread_heap`.
+//! [`HeapPool`]: all heaps of a process, and those of them without a thread. The invariants are those of
+//! `thread_heap`.
 
 use core::ptr;
 
 use super::ThreadHeap;
 use crate::sync::{Cell, Locked, Spin, Wait};
 
-/// What the pool's lock protects: the heaps without a thread, all heaps, and those with a set.
+/// The heads that the pool's lock protects: heaps without a thread, all heaps, and heaps with a set.
 struct Heads<W: Wait> {
     parked: *const ThreadHeap<W>,
     parked_secondaries: *const ThreadHeap<W>,
@@ -24,22 +24,22 @@ impl<W: Wait> Heads<W> {
         primary_count: 0,
     };
 
-    /// Enters a heap into the list of all (HEAP1).
+    /// Adds a heap to the list of all heaps (HEAP1).
     fn enter(&mut self, heap: &ThreadHeap<W>) {
-        // SAFETY: the heap is not in the list yet, so nobody reads its link.
+        // SAFETY: the heap is not in the list yet, so no thread reads its link.
         unsafe { Cell::write(&raw const heap.all, self.all) };
         self.all = heap;
     }
 
-    /// Enters a heap that has no owner any more.
+    /// Adds a heap that has no owner any more to the parked ones.
     fn push(&mut self, heap: &ThreadHeap<W>) {
         let parked = match heap.secondary {
             true => &mut self.parked_secondaries,
             false => &mut self.parked,
         };
-        // SAFETY: the link of a heap that is not parked is read by nobody, and the pool's lock is held.
+        // SAFETY: no thread reads the link of a heap that is not parked, and the pool's lock is held.
         unsafe { Cell::write(&raw const heap.parked, *parked) };
-        // SAFETY: under the pool's lock.
+        // SAFETY: the pool's lock is held.
         unsafe { Cell::write(&raw const heap.is_parked, true) };
         *parked = heap;
     }
@@ -50,7 +50,7 @@ impl<W: Wait> Heads<W> {
             true => &mut self.parked_secondaries,
             false => &mut self.parked,
         };
-        // SAFETY: HEAP1: heaps live for ever.
+        // SAFETY: heaps are never freed (HEAP1).
         let heap = unsafe { parked.as_ref() }?;
         // SAFETY: links are read and written under the pool's lock.
         *parked = unsafe { Cell::read(&raw const heap.parked) };
@@ -59,13 +59,13 @@ impl<W: Wait> Heads<W> {
         Some(heap)
     }
 
-    /// The primary heap that fewest threads use. O(primary heaps).
+    /// Returns the primary heap that the fewest threads use. O(primary heaps).
     fn quietest(&self) -> Option<&'static ThreadHeap<W>> {
         let mut found: Option<(&ThreadHeap<W>, u32)> = None;
         let mut at = self.primaries;
-        // SAFETY: HEAP1: heaps live for ever.
+        // SAFETY: heaps are never freed (HEAP1).
         while let Some(primary) = unsafe { at.as_ref() } {
-            // SAFETY: HEAP6: under the pool's lock.
+            // SAFETY: the pool's lock is held (HEAP6).
             let threads = unsafe { Cell::read(&raw const primary.threads) };
             if found.is_none_or(|(_, fewest)| threads < fewest) {
                 found = Some((primary, threads));
@@ -76,46 +76,46 @@ impl<W: Wait> Heads<W> {
         found.map(|(primary, _)| primary)
     }
 
-    /// Counts a thread more or less at a primary heap (HEAP6).
+    /// Adds a thread to a primary heap's count, or takes one off (HEAP6).
     fn count(primary: &ThreadHeap<W>, more: bool) {
-        // SAFETY: HEAP6: under the pool's lock.
+        // SAFETY: the pool's lock is held (HEAP6).
         let threads = unsafe { Cell::read(&raw const primary.threads) };
         let threads = match more {
             true => threads + 1,
             false => threads.saturating_sub(1),
         };
-        // SAFETY: HEAP6: under the pool's lock.
+        // SAFETY: the pool's lock is held (HEAP6).
         unsafe { Cell::write(&raw const primary.threads, threads) };
     }
 }
 
-// SAFETY: the heaps are shared anyway (they are Sync) and live for ever.
+// SAFETY: the heaps are shared anyway (they are Sync) and never freed.
 unsafe impl<W: Wait> Send for Heads<W> {}
 
-/// All heaps of a process, and which of them are parked.
+/// All heaps of a process, parked or owned.
 pub struct HeapPool<W: Wait = Spin>(Locked<Heads<W>, W>);
 
 impl<W: Wait> HeapPool<W> {
-    /// No heaps.
+    /// Creates a pool without heaps.
     #[cfg(not(larder_loom))]
     pub const fn new() -> Self {
         Self(Locked::new(Heads::NONE))
     }
 
-    /// No heaps.
+    /// Creates a pool without heaps.
     #[cfg(larder_loom)]
     pub fn new() -> Self {
         Self(Locked::new(Heads::NONE))
     }
 
-    /// Enters a new heap with a set of its own, which the caller owns.
+    /// Adds a new heap with a set of its own, which the caller owns.
     ///
     /// # Safety
-    /// The caller made the heap, nobody else uses it, and it has entered no pool.
+    /// The caller created the heap, no other thread uses it, and it has entered no pool.
     pub unsafe fn enter(&self, heap: &'static ThreadHeap<W>) {
         self.0.with(|heads| {
             heads.enter(heap);
-            // SAFETY: the heap is not in the list yet, so nobody reads its link.
+            // SAFETY: the heap is not in the list yet, so no thread reads its link.
             unsafe { Cell::write(&raw const heap.primaries, heads.primaries) };
             heads.primaries = heap;
             heads.primary_count += 1;
@@ -123,10 +123,10 @@ impl<W: Wait> HeapPool<W> {
         });
     }
 
-    /// Enters a new secondary heap, which the caller owns from now on if there is a primary for it.
+    /// Adds a new secondary heap, which the caller owns from now on. Returns `None` if there is no primary for it.
     ///
     /// # Safety
-    /// The caller made the heap, nobody else uses it, and it has entered no pool.
+    /// The caller created the heap, no other thread uses it, and it has entered no pool.
     pub unsafe fn enter_secondary(
         &self,
         heap: &'static ThreadHeap<W>,
@@ -141,12 +141,12 @@ impl<W: Wait> HeapPool<W> {
         Some(heap)
     }
 
-    /// Gives up a heap, with what lies in its cache.
+    /// Parks a heap, with the blocks in its cache.
     ///
     /// # Safety
     /// The caller owns the heap, which is of this pool, and uses it no more.
     pub unsafe fn park(&self, heap: &'static ThreadHeap<W>) {
-        // SAFETY: the caller owns it.
+        // SAFETY: the caller owns the heap (HEAP5).
         let primary = unsafe { heap.primary() };
         heap.give_up();
         self.0.with(|heads| {
@@ -155,7 +155,7 @@ impl<W: Wait> HeapPool<W> {
         });
     }
 
-    /// Takes a parked heap with a set of its own, if there is one, as its last owner left it.
+    /// Adopts a parked heap with a set of its own, if there is one, as its last owner left it.
     pub fn adopt(&self) -> Option<&'static ThreadHeap<W>> {
         let heap = self.0.with(|heads| {
             let heap = heads.pop(false)?;
@@ -166,7 +166,7 @@ impl<W: Wait> HeapPool<W> {
         Some(heap)
     }
 
-    /// Takes a parked secondary heap, if there is one, and gives it the primary that fewest threads use.
+    /// Adopts a parked secondary heap, if there is one, with the primary that the fewest threads use.
     pub fn adopt_secondary(&self) -> Option<&'static ThreadHeap<W>> {
         let (heap, primary) = self.0.with(|heads| {
             let primary = heads.quietest()?;
@@ -178,18 +178,18 @@ impl<W: Wait> HeapPool<W> {
         Some(heap)
     }
 
-    /// Heaps with a set of their own.
+    /// Returns the number of heaps with a set of their own.
     pub fn primaries(&self) -> usize {
         self.0.with(|heads| heads.primary_count)
     }
 
-    /// Returns how many heaps have an owner. O(heaps with a set of their own).
+    /// Returns the number of heaps with an owner. O(heaps with a set of their own).
     pub fn owned(&self) -> u32 {
         self.0.with(|heads| {
             let (mut owned, mut at) = (0, heads.primaries);
-            // SAFETY: HEAP1: heaps live for ever.
+            // SAFETY: heaps are never freed (HEAP1).
             while let Some(primary) = unsafe { at.as_ref() } {
-                // SAFETY: HEAP6: under the pool's lock.
+                // SAFETY: the pool's lock is held (HEAP6).
                 owned += unsafe { Cell::read(&raw const primary.threads) };
                 // SAFETY: written before the primary heap was in the list.
                 at = unsafe { Cell::read(&raw const primary.primaries) };
@@ -198,14 +198,14 @@ impl<W: Wait> HeapPool<W> {
         })
     }
 
-    /// The newest heap, or null; the others follow by [`ThreadHeap::older`].
+    /// Returns the newest heap, or null; the others follow by [`ThreadHeap::older`].
     pub fn all(&self) -> *const ThreadHeap<W> {
         self.0.with(|heads| heads.all)
     }
 
-    /// In the child of a fork: parks every heap whose thread does not run there, that is all but
-    /// `mine`. What a thread held in its hands when the process forked, a few lists at most, stays
-    /// out. O(heaps); no block is touched, as each would cost the child a page.
+    /// Parks, in the child of a fork, every heap whose thread does not run there: all but `mine`. Blocks that a
+    /// thread was moving when the process forked, a few lists at most, stay lost. O(heaps); no block is touched, as
+    /// each would cost the child a page.
     ///
     /// # Safety
     /// No other thread runs in this process, and the heaps' memory is as it was when the process
@@ -213,22 +213,22 @@ impl<W: Wait> HeapPool<W> {
     pub unsafe fn park_orphans(&self, mine: *const ThreadHeap<W>) {
         self.for_each(|heap| {
             let is_parked = self.0.with(|_| {
-                // SAFETY: under the pool's lock.
+                // SAFETY: the pool's lock is held.
                 unsafe { Cell::read(&raw const heap.is_parked) }
             });
             if ptr::eq(heap, mine) || is_parked {
                 return;
             }
             heap.parts.with(|parts| parts.uncounted = true);
-            // SAFETY: ours as long as nobody else runs.
+            // SAFETY: no other thread runs, so the heap is this thread's.
             unsafe { self.park(heap) };
         });
     }
 
-    /// Runs `f` for every heap there is, newest first. The pool's lock is not held meanwhile.
+    /// Runs `f` for every heap, newest first, without the pool's lock.
     pub fn for_each(&self, mut f: impl FnMut(&'static ThreadHeap<W>)) {
         let mut at = self.all();
-        // SAFETY: HEAP1: heaps live for ever.
+        // SAFETY: heaps are never freed (HEAP1).
         while let Some(heap) = unsafe { at.as_ref() } {
             f(heap);
             at = heap.older();
@@ -241,38 +241,37 @@ impl<W: Wait> HeapPool<W> {
     /// Locks the pool and every heap, for a fork. Undone by [`unlock_all`](Self::unlock_all).
     ///
     /// # Safety
-    /// The caller's thread holds none of these locks, and calls nothing that wants one before it
-    /// unlocks.
+    /// The caller's thread holds none of these locks, and takes none before it unlocks.
     pub unsafe fn lock_all(&self) {
         // SAFETY: this thread does not hold the pool's lock, and unlocks it by `unlock_all`.
         unsafe { self.0.lock_across_fork() };
         for secondaries in [true, false] {
             self.each_locked(|heap| {
                 if heap.secondary == secondaries {
-                    // SAFETY: this thread holds no heap's lock, and unlocks by `unlock_all`. Secondary heaps come before
-                    // primary ones, as everywhere.
+                    // SAFETY: this thread holds no heap's lock, and unlocks by `unlock_all`. Secondary heaps come
+                    // before primary ones, as everywhere.
                     unsafe { heap.parts.lock_across_fork() };
                 }
             });
         }
     }
 
-    /// Unlocks what [`lock_all`](Self::lock_all) locked, in the parent or the child.
+    /// Releases the locks of [`lock_all`](Self::lock_all), in the parent or the child.
     ///
     /// # Safety
     /// The caller's thread called `lock_all`, in this process or before the fork.
     pub unsafe fn unlock_all(&self) {
-        // SAFETY: the pool's lock is ours, and so is each heap's.
+        // SAFETY: this thread took the pool's lock and each heap's by `lock_all`, itself or before the fork.
         self.each_locked(|heap| unsafe { heap.parts.unlock_across_fork() });
         // SAFETY: this thread locked the pool by `lock_all`, itself or before the fork.
         unsafe { self.0.unlock_across_fork() };
     }
 
-    /// Runs `f` for every heap; the pool's lock is the caller's already.
+    /// Runs `f` for every heap; the caller holds the pool's lock.
     fn each_locked(&self, f: impl Fn(&ThreadHeap<W>)) {
-        // SAFETY: the caller's thread holds the lock by lock_across_fork.
+        // SAFETY: the caller's thread holds the lock by `lock_across_fork`.
         let mut at = unsafe { self.0.peek() }.all;
-        // SAFETY: HEAP1.
+        // SAFETY: heaps are never freed (HEAP1).
         while let Some(heap) = unsafe { at.as_ref() } {
             f(heap);
             at = heap.older();

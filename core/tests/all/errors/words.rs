@@ -117,7 +117,7 @@ fn every_other_error_says_what_is_wrong_and_what_to_do() {
         (RegionError::Misaligned, "multiple of the granule"),
         (RegionError::Overlap, "held already"),
         (RegionError::TooLarge, "use a larger granule"),
-        (RegionError::TooSmall, "smaller than what was asked for"),
+        (RegionError::TooSmall, "smaller than requested"),
         (RegionError::Limit, "pass the limit"),
         (RegionError::TableFull, "lend a larger table"),
         (RegionError::RegionsFull, "grow in larger steps"),
