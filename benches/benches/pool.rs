@@ -49,12 +49,12 @@ impl SubAllocator for Numbers {
 }
 
 /// A pool, upstream's or ours, and its name in the table.
-enum Contender {
+enum PoolContender {
     Upstream(&'static str, upstream::PoolAllocator<Numbers>),
     Ours(&'static str, Box<PoolAllocator<Numbers>>),
 }
 
-impl Contender {
+impl PoolContender {
     fn upstream(name: &'static str, limit: u32, auto_resize: bool) -> Result<Self, String> {
         let rounding = upstream::NO_ROUNDING;
         let pool =
@@ -120,11 +120,11 @@ fn main() -> Result<(), Box<dyn Error>> {
     let measures = std::env::args().any(|argument| argument == "--bench");
     let (rounds, times) = if measures { (15, 20_000) } else { (2, 100) };
     let mut contenders = [
-        Contender::upstream("tensorflow, limit 1", 1, false)?,
-        Contender::upstream("tensorflow, limit 100", 100, false)?,
-        Contender::upstream("tensorflow, auto from 1", 1, true)?,
-        Contender::ours("larder, auto from 1", PoolConfig::new(1, u64::MAX))?,
-        Contender::ours("larder, default", PoolConfig::default())?,
+        PoolContender::upstream("tensorflow, limit 1", 1, false)?,
+        PoolContender::upstream("tensorflow, limit 100", 100, false)?,
+        PoolContender::upstream("tensorflow, auto from 1", 1, true)?,
+        PoolContender::ours("larder, auto from 1", PoolConfig::new(1, u64::MAX))?,
+        PoolContender::ours("larder, default", PoolConfig::default())?,
     ];
     let measured = Rounds::run(&mut contenders, rounds, |contender| contender.time(times))?;
     let headings = ["pool", "ns per pair", "from the pool", "limit in buffers"];

@@ -12,7 +12,7 @@ mod tuning;
 use core::ptr;
 use core::time::Duration;
 
-pub(crate) use tuning::{Mode, Tuning};
+pub(crate) use tuning::{HeapMode, Tuning};
 
 /// The condition for requesting huge pages, where the system grants them on request.
 ///

@@ -3,7 +3,7 @@
 use larder_core::small::{CacheBin, SizeClass, ThreadCache};
 
 use crate::cold_path::plain;
-use crate::config::Mode;
+use crate::config::HeapMode;
 use crate::os::Native;
 use crate::process::PROCESS;
 use crate::safety::{check, guard_pages, hardened};
@@ -49,9 +49,9 @@ pub(crate) unsafe fn free_without_layout(block: *mut u8) {
     // SAFETY: a block of the heap, which the caller gives up, goes to the mode it came from.
     unsafe {
         match PROCESS.tuning.mode() {
-            Mode::Hardened => hardened::free(block, None),
-            Mode::Guarded if guard_pages::has(block) => guard_pages::free(block, None),
-            Mode::Guarded | Mode::Plain => free_plain(block),
+            HeapMode::Hardened => hardened::free(block, None),
+            HeapMode::Guarded if guard_pages::has(block) => guard_pages::free(block, None),
+            HeapMode::Guarded | HeapMode::Plain => free_plain(block),
         }
     }
 }

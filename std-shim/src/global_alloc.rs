@@ -6,7 +6,7 @@ use core::ptr;
 use larder_core::small::{CacheBin, SizeClass, ThreadCache};
 
 use crate::cold_path::{self, no_memory, plain};
-use crate::config::{Config, Mode, OnMisuse};
+use crate::config::{Config, HeapMode, OnMisuse};
 use crate::free_without_layout::{find, free_without_layout};
 use crate::process::{PROCESS, may_start};
 use crate::safety::{guard_pages, hardened};
@@ -202,11 +202,11 @@ impl Larder {
         // whether a block starts there.
         unsafe {
             match PROCESS.tuning.mode() {
-                Mode::Hardened => return hardened::resize(block, None, bytes, &self.0),
-                Mode::Guarded if guard_pages::has(block) => {
+                HeapMode::Hardened => return hardened::resize(block, None, bytes, &self.0),
+                HeapMode::Guarded if guard_pages::has(block) => {
                     return guard_pages::resize(block, None, bytes, |bytes| self.malloc(bytes));
                 }
-                Mode::Guarded | Mode::Plain => {}
+                HeapMode::Guarded | HeapMode::Plain => {}
             }
         }
         let usable = match PROCESS.class_in_first(block) {
@@ -252,9 +252,9 @@ impl Larder {
     pub fn usable_size(&self, block: *const u8) -> Option<usize> {
         let block = block.cast_mut();
         match PROCESS.tuning.mode() {
-            Mode::Hardened => hardened::usable_size(block),
-            Mode::Guarded if guard_pages::has(block) => guard_pages::usable_size(block),
-            Mode::Guarded | Mode::Plain => find(block).map(|(_, bytes)| bytes),
+            HeapMode::Hardened => hardened::usable_size(block),
+            HeapMode::Guarded if guard_pages::has(block) => guard_pages::usable_size(block),
+            HeapMode::Guarded | HeapMode::Plain => find(block).map(|(_, bytes)| bytes),
         }
     }
 
@@ -355,8 +355,8 @@ unsafe impl GlobalAlloc for Larder {
         // new size is not 0.
         unsafe {
             match PROCESS.tuning.mode() {
-                Mode::Plain => self.realloc_plain(block, layout, new),
-                Mode::Guarded | Mode::Hardened => self.realloc_watched(block, layout, new),
+                HeapMode::Plain => self.realloc_plain(block, layout, new),
+                HeapMode::Guarded | HeapMode::Hardened => self.realloc_watched(block, layout, new),
             }
         }
     }

@@ -16,26 +16,29 @@ use talc::TalcLock;
 use talc::source::Manual;
 
 use super::fault::Fault;
-use super::region::Region;
+use super::region::TouchedRegion;
 use super::runner::{Runner, Subject};
 
 /// One of the contenders.
 #[derive(Clone, Copy)]
-pub(crate) struct Kind {
+pub(crate) struct HeapKind {
     /// The name in tables.
     pub(crate) name: &'static str,
     /// Whether it gives memory at all.
     pub(crate) is_heap: bool,
     /// It is not measured over larger regions: its time grows with the number of free blocks.
     max_bytes: usize,
-    build: fn(Region) -> Result<Box<dyn Runner>, Fault>,
+    build: fn(TouchedRegion) -> Result<Box<dyn Runner>, Fault>,
 }
 
 /// Largest block of the buddies: 2^31 bytes.
 const BUDDY_ORDERS: usize = 32;
 
-const fn kind(name: &'static str, build: fn(Region) -> Result<Box<dyn Runner>, Fault>) -> Kind {
-    Kind {
+const fn kind(
+    name: &'static str,
+    build: fn(TouchedRegion) -> Result<Box<dyn Runner>, Fault>,
+) -> HeapKind {
+    HeapKind {
         name,
         is_heap: true,
         max_bytes: usize::MAX,
@@ -44,8 +47,8 @@ const fn kind(name: &'static str, build: fn(Region) -> Result<Box<dyn Runner>, F
 }
 
 /// All of them, in the order of tables; the first is the loop around the requests.
-pub(crate) const KINDS: [Kind; 6] = [
-    Kind {
+pub(crate) const KINDS: [HeapKind; 6] = [
+    HeapKind {
         is_heap: false,
         ..kind("the loop alone", |region| {
             Ok(Subject::boxed(NoHeap::new(&region), region))
@@ -66,7 +69,7 @@ pub(crate) const KINDS: [Kind; 6] = [
     kind("rlsf", |region| {
         Ok(Subject::boxed(LockedTlsf::try_new(&region)?, region))
     }),
-    Kind {
+    HeapKind {
         max_bytes: 4 << 20,
         ..kind("buddy_system", |region| {
             let heap = buddy_system_allocator::LockedHeap::<BUDDY_ORDERS>::empty();
@@ -76,7 +79,7 @@ pub(crate) const KINDS: [Kind; 6] = [
             Ok(Subject::boxed(heap, region))
         })
     },
-    Kind {
+    HeapKind {
         max_bytes: 4 << 20,
         ..kind("linked_list", |region| {
             let heap = linked_list_allocator::LockedHeap::empty();
@@ -87,7 +90,7 @@ pub(crate) const KINDS: [Kind; 6] = [
     },
 ];
 
-impl Kind {
+impl HeapKind {
     /// The contenders that are measured over a region.
     pub(crate) fn over(region_bytes: usize) -> impl Iterator<Item = Self> {
         let all = KINDS.into_iter();
@@ -96,7 +99,7 @@ impl Kind {
 
     /// Builds it over a region of its own.
     pub(crate) fn build(self, region_bytes: usize) -> Result<Box<dyn Runner>, Fault> {
-        (self.build)(Region::try_new(region_bytes).ok_or(Fault::Setup)?)
+        (self.build)(TouchedRegion::try_new(region_bytes).ok_or(Fault::Setup)?)
     }
 }
 
@@ -107,7 +110,7 @@ const LISTS: usize = usize::BITS as usize;
 struct LockedTlsf(spin::Mutex<Tlsf<'static, usize, usize, LISTS, LISTS>>);
 
 impl LockedTlsf {
-    fn try_new(region: &Region) -> Result<Self, Fault> {
+    fn try_new(region: &TouchedRegion) -> Result<Self, Fault> {
         let mut tlsf = Tlsf::new();
         let memory = ptr::slice_from_raw_parts_mut(region.start(), region.bytes());
         let memory = NonNull::new(memory).ok_or(Fault::Setup)?;
@@ -156,7 +159,7 @@ struct NoHeap {
 impl NoHeap {
     const STEP: usize = 64;
 
-    const fn new(region: &Region) -> Self {
+    const fn new(region: &TouchedRegion) -> Self {
         Self {
             start: region.start(),
             // A small part of the region, which stays in the caches.
@@ -166,7 +169,7 @@ impl NoHeap {
     }
 }
 
-// SAFETY: it is no allocator; its users write only a block's first byte (see `Kind::checked`).
+// SAFETY: it is no allocator; its users write only a block's first byte (see `HeapKind::checked`).
 unsafe impl GlobalAlloc for NoHeap {
     #[inline]
     unsafe fn alloc(&self, _layout: Layout) -> *mut u8 {

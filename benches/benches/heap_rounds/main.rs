@@ -20,11 +20,11 @@ use clap::Parser;
 use larder_benches::rounds::Rounds;
 use larder_cli::Table;
 
-use contenders::Kind;
+use contenders::HeapKind;
 use fault::Fault;
 use mix::Mix;
 
-use script::Script;
+use script::HeapScript;
 
 /// Compares heaps for programs without an operating system.
 #[derive(Debug, Parser)]
@@ -84,7 +84,7 @@ fn times(args: &Args) -> Result<String, Box<dyn Error>> {
     ];
     let mut table = Table::new(headings);
     for &mib in &args.regions_mib {
-        for script in Script::all(mib << 20, args.requests) {
+        for script in HeapScript::all(mib << 20, args.requests) {
             if !script.name.contains(&args.only) {
                 continue;
             }
@@ -102,9 +102,13 @@ fn times(args: &Args) -> Result<String, Box<dyn Error>> {
 }
 
 /// Runs all contenders and returns the rows of the table. A contender without room for the script says so in its row.
-fn rows(script: &Script, region_bytes: usize, rounds: usize) -> Result<Vec<Vec<String>>, Fault> {
+fn rows(
+    script: &HeapScript,
+    region_bytes: usize,
+    rounds: usize,
+) -> Result<Vec<Vec<String>>, Fault> {
     let (mut entries, mut rows) = (Vec::new(), Vec::new());
-    for kind in Kind::over(region_bytes) {
+    for kind in HeapKind::over(region_bytes) {
         let mut runner = kind.build(region_bytes)?;
         match kind.is_heap.then(|| runner.check(script)) {
             Some(Err(fault)) => rows.push(vec![kind.name.to_owned(), fault.to_string()]),
@@ -140,7 +144,7 @@ fn shares(args: &Args) -> Result<String, Box<dyn Error>> {
     let mut table = Table::new(headings);
     for &mib in &args.regions_mib {
         for mix in Mix::ALL {
-            for kind in Kind::over(mib << 20).filter(|kind| kind.is_heap) {
+            for kind in HeapKind::over(mib << 20).filter(|kind| kind.is_heap) {
                 let mut cells = vec![mib.to_string(), mix.name().to_owned(), kind.name.to_owned()];
                 let shares = shares_of(kind, mix, mib << 20, args.fills)?;
                 cells.extend(shares.map(|share| format!("{share:.3}")));
@@ -158,7 +162,7 @@ fn shares(args: &Args) -> Result<String, Box<dyn Error>> {
 }
 
 /// Mean and least share live at the end, and least share of the largest block afterwards.
-fn shares_of(kind: Kind, mix: Mix, region_bytes: usize, fills: u64) -> Result<[f64; 3], Fault> {
+fn shares_of(kind: HeapKind, mix: Mix, region_bytes: usize, fills: u64) -> Result<[f64; 3], Fault> {
     let region = region_bytes as f64;
     let (mut sum, mut min, mut largest) = (0.0, 1.0_f64, 1.0_f64);
     for seed in 0..fills {

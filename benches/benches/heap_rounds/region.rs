@@ -8,12 +8,12 @@ use std::ops::Range;
 /// So aligned, because buddies are as large as their alignment and would lose half of any other
 /// region; nobody else gains by it.
 #[derive(Debug)]
-pub(crate) struct Region {
+pub(crate) struct TouchedRegion {
     start: *mut u8,
     layout: Layout,
 }
 
-impl Region {
+impl TouchedRegion {
     /// A region of so many bytes, a power of two; `None` without memory.
     pub(crate) fn try_new(bytes: usize) -> Option<Self> {
         let layout = Layout::from_size_align(bytes, bytes).ok()?;
@@ -46,7 +46,7 @@ impl Region {
     }
 }
 
-impl Drop for Region {
+impl Drop for TouchedRegion {
     fn drop(&mut self) {
         // SAFETY: allocated with this layout, freed once.
         unsafe { alloc::dealloc(self.start, self.layout) };

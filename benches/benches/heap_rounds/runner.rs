@@ -8,8 +8,8 @@ use larder_cli::random::Random;
 
 use super::fault::Fault;
 use super::mix::Mix;
-use super::region::Region;
-use super::script::{Op, Script};
+use super::region::TouchedRegion;
+use super::script::{HeapOp, HeapScript};
 
 /// Alignment of all blocks.
 const ALIGN: usize = 8;
@@ -17,10 +17,10 @@ const ALIGN: usize = 8;
 /// A contender over its region, whatever its type.
 pub(crate) trait Runner {
     /// Runs a script and says how long it took.
-    fn run(&mut self, script: &Script) -> Result<Duration, Fault>;
+    fn run(&mut self, script: &HeapScript) -> Result<Duration, Fault>;
 
     /// Runs a script and looks at every byte of every block.
-    fn check(&mut self, script: &Script) -> Result<(), Fault>;
+    fn check(&mut self, script: &HeapScript) -> Result<(), Fault>;
 
     /// Allocates twice for every random free until a request is refused; how many bytes were live
     /// then. Gives everything back.
@@ -34,17 +34,17 @@ pub(crate) trait Runner {
 pub(crate) struct Subject<A> {
     // Dropped in this order.
     heap: A,
-    region: Region,
+    region: TouchedRegion,
 }
 
 /// A block in its slot.
 #[derive(Clone, Copy)]
-struct Held {
+struct ScriptBlock {
     block: *mut u8,
     bytes: u32,
 }
 
-impl Held {
+impl ScriptBlock {
     const NONE: Self = Self {
         block: std::ptr::null_mut(),
         bytes: 0,
@@ -64,10 +64,10 @@ const fn layout(bytes: u32) -> Layout {
 /// Who looks at blocks when they are born and die.
 trait Witness {
     /// A block has come for this slot.
-    fn born(&mut self, held: Held, slot: u32) -> Result<(), Fault>;
+    fn born(&mut self, held: ScriptBlock, slot: u32) -> Result<(), Fault>;
 
     /// The first `bytes` bytes of the slot's block are still its own.
-    fn lives(&mut self, held: Held, slot: u32, bytes: u32) -> Result<(), Fault>;
+    fn lives(&mut self, held: ScriptBlock, slot: u32, bytes: u32) -> Result<(), Fault>;
 }
 
 /// Writes the first byte, as every program writes to what it allocates.
@@ -75,31 +75,31 @@ struct Touch;
 
 impl Witness for Touch {
     #[inline]
-    fn born(&mut self, held: Held, slot: u32) -> Result<(), Fault> {
+    fn born(&mut self, held: ScriptBlock, slot: u32) -> Result<(), Fault> {
         // SAFETY: a block has at least one byte.
         unsafe { held.block.write_volatile(slot as u8) };
         Ok(())
     }
 
     #[inline]
-    fn lives(&mut self, _held: Held, _slot: u32, _bytes: u32) -> Result<(), Fault> {
+    fn lives(&mut self, _held: ScriptBlock, _slot: u32, _bytes: u32) -> Result<(), Fault> {
         Ok(())
     }
 }
 
 /// Fills each block with a byte of its slot, and finds it again.
-struct Check {
+struct FillCheck {
     region: Range<usize>,
 }
 
-impl Check {
+impl FillCheck {
     const fn fill(slot: u32) -> u8 {
         (slot % 251) as u8
     }
 }
 
-impl Witness for Check {
-    fn born(&mut self, held: Held, slot: u32) -> Result<(), Fault> {
+impl Witness for FillCheck {
+    fn born(&mut self, held: ScriptBlock, slot: u32) -> Result<(), Fault> {
         let (address, bytes) = (held.block.addr(), held.bytes);
         let inside = self.region.start <= address && address + bytes as usize <= self.region.end;
         if !inside || !address.is_multiple_of(ALIGN) {
@@ -110,7 +110,7 @@ impl Witness for Check {
         Ok(())
     }
 
-    fn lives(&mut self, held: Held, slot: u32, bytes: u32) -> Result<(), Fault> {
+    fn lives(&mut self, held: ScriptBlock, slot: u32, bytes: u32) -> Result<(), Fault> {
         // SAFETY: the block is ours, at least that long, and was filled.
         let contents = unsafe { std::slice::from_raw_parts(held.block, bytes as usize) };
         if contents.iter().all(|&byte| byte == Self::fill(slot)) {
@@ -122,50 +122,55 @@ impl Witness for Check {
 
 impl<A: GlobalAlloc + 'static> Subject<A> {
     /// Behind a pointer, so that heaps of all types are one.
-    pub(crate) fn boxed(heap: A, region: Region) -> Box<dyn Runner> {
+    pub(crate) fn boxed(heap: A, region: TouchedRegion) -> Box<dyn Runner> {
         Box::new(Self { heap, region })
     }
 
     #[inline]
-    fn alloc(&self, bytes: u32) -> Result<Held, Fault> {
+    fn alloc(&self, bytes: u32) -> Result<ScriptBlock, Fault> {
         // SAFETY: no script asks for an empty block.
         let block = unsafe { self.heap.alloc(layout(bytes)) };
         if block.is_null() {
             return Err(Fault::OutOfMemory { bytes });
         }
-        Ok(Held { block, bytes })
+        Ok(ScriptBlock { block, bytes })
     }
 
     #[inline]
-    fn free(&self, held: Held) {
+    fn free(&self, held: ScriptBlock) {
         // SAFETY: the block is this heap's, with this layout, and freed once.
         unsafe { self.heap.dealloc(held.block, held.layout()) };
     }
 
     #[inline]
-    fn resize(&self, held: Held, bytes: u32) -> Result<Held, Fault> {
+    fn resize(&self, held: ScriptBlock, bytes: u32) -> Result<ScriptBlock, Fault> {
         // SAFETY: the block is this heap's, with this layout; a `u32` is a valid size.
         let block = unsafe { self.heap.realloc(held.block, held.layout(), bytes as usize) };
         if block.is_null() {
             return Err(Fault::OutOfMemory { bytes });
         }
-        Ok(Held { block, bytes })
+        Ok(ScriptBlock { block, bytes })
     }
 
     #[inline]
-    fn step(&self, slots: &mut [Held], op: Op, witness: &mut impl Witness) -> Result<(), Fault> {
+    fn step(
+        &self,
+        slots: &mut [ScriptBlock],
+        op: HeapOp,
+        witness: &mut impl Witness,
+    ) -> Result<(), Fault> {
         match op {
-            Op::Alloc { slot, bytes } => {
+            HeapOp::Alloc { slot, bytes } => {
                 let held = self.alloc(bytes)?;
                 witness.born(held, slot)?;
                 slots[slot as usize] = held;
             }
-            Op::Free { slot } => {
+            HeapOp::Free { slot } => {
                 let held = slots[slot as usize];
                 witness.lives(held, slot, held.bytes)?;
                 self.free(held);
             }
-            Op::Resize { slot, bytes } => {
+            HeapOp::Resize { slot, bytes } => {
                 let old = slots[slot as usize];
                 let held = self.resize(old, bytes)?;
                 slots[slot as usize] = held;
@@ -179,8 +184,8 @@ impl<A: GlobalAlloc + 'static> Subject<A> {
     #[inline(never)]
     fn steps(
         &self,
-        script: &Script,
-        slots: &mut [Held],
+        script: &HeapScript,
+        slots: &mut [ScriptBlock],
         mut witness: impl Witness,
     ) -> Result<(), Fault> {
         for &op in &script.ops {
@@ -191,22 +196,22 @@ impl<A: GlobalAlloc + 'static> Subject<A> {
 }
 
 impl<A: GlobalAlloc + 'static> Runner for Subject<A> {
-    fn run(&mut self, script: &Script) -> Result<Duration, Fault> {
-        let mut slots = vec![Held::NONE; script.slots];
+    fn run(&mut self, script: &HeapScript) -> Result<Duration, Fault> {
+        let mut slots = vec![ScriptBlock::NONE; script.slots];
         let start = Instant::now();
         self.steps(script, &mut slots, Touch)?;
         Ok(start.elapsed())
     }
 
-    fn check(&mut self, script: &Script) -> Result<(), Fault> {
-        let mut slots = vec![Held::NONE; script.slots];
+    fn check(&mut self, script: &HeapScript) -> Result<(), Fault> {
+        let mut slots = vec![ScriptBlock::NONE; script.slots];
         let region = self.region.addresses();
-        self.steps(script, &mut slots, Check { region })
+        self.steps(script, &mut slots, FillCheck { region })
     }
 
     fn fill_up(&mut self, mix: Mix, seed: u64) -> u64 {
         let mut random = Random::new(seed);
-        let mut held: Vec<Held> = Vec::new();
+        let mut held: Vec<ScriptBlock> = Vec::new();
         let mut live_bytes = 0;
         let mut turn = 0_u32;
         loop {

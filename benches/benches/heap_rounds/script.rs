@@ -8,7 +8,7 @@ use super::mix::Mix;
 
 /// One request. A slot is where the program keeps a block.
 #[derive(Debug, Clone, Copy)]
-pub(crate) enum Op {
+pub(crate) enum HeapOp {
     /// A block for an empty slot.
     Alloc { slot: u32, bytes: u32 },
     /// Gives the slot's block back.
@@ -19,10 +19,10 @@ pub(crate) enum Op {
 
 /// A sequence of requests.
 #[derive(Debug)]
-pub(crate) struct Script {
+pub(crate) struct HeapScript {
     /// The name in tables.
     pub(crate) name: &'static str,
-    pub(crate) ops: Vec<Op>,
+    pub(crate) ops: Vec<HeapOp>,
     /// How many slots there are.
     pub(crate) slots: usize,
 }
@@ -36,7 +36,7 @@ const fn live_bytes(region_bytes: usize) -> u64 {
     (region_bytes as u64) * 3 / 8
 }
 
-impl Script {
+impl HeapScript {
     /// All scripts for a region, of about `length` requests each.
     pub(crate) fn all(region_bytes: usize, length: usize) -> Vec<Self> {
         vec![
@@ -53,7 +53,7 @@ impl Script {
 
     /// One block at a time, always of the same size.
     fn pairs(name: &'static str, bytes: u32, length: usize) -> Self {
-        let mut writer = Writer::new();
+        let mut writer = ScriptWriter::new();
         for _ in 0..length / 2 {
             let slot = writer.alloc(bytes);
             writer.free(slot);
@@ -63,7 +63,7 @@ impl Script {
 
     /// So many blocks of 8 to 1024 bytes, then all of them freed in any order.
     fn batches(name: &'static str, blocks: usize, length: usize) -> Self {
-        let mut writer = Writer::new();
+        let mut writer = ScriptWriter::new();
         for _ in 0..length.div_ceil(2 * blocks) {
             for _ in 0..blocks {
                 let bytes = Mix::Medium.draw(&mut writer.random);
@@ -76,7 +76,7 @@ impl Script {
 
     /// Filled with mixed sizes, then a steady churn in which each block lives for any time.
     fn churn(name: &'static str, region_bytes: usize, length: usize) -> Self {
-        let mut writer = Writer::new();
+        let mut writer = ScriptWriter::new();
         let max = live_bytes(region_bytes);
         while writer.live_bytes < max {
             writer.alloc_from(Mix::LogNormal);
@@ -96,7 +96,7 @@ impl Script {
     fn vectors(name: &'static str, region_bytes: usize, length: usize) -> Self {
         const VECTORS: usize = 8;
         let max = (region_bytes / 64).min(1 << 20) as u32;
-        let mut writer = Writer::new();
+        let mut writer = ScriptWriter::new();
         let mut vectors = Vec::new();
         while writer.ops.len() < length {
             if vectors.len() < VECTORS {
@@ -119,7 +119,7 @@ impl Script {
     /// A map filled entry by entry, dropped in the order of its keys, and the like once more.
     fn tree(name: &'static str, region_bytes: usize, length: usize) -> Self {
         let max = live_bytes(region_bytes);
-        let mut writer = Writer::new();
+        let mut writer = ScriptWriter::new();
         loop {
             while writer.live_bytes < max && writer.ops.len() < length {
                 writer.alloc_from(Mix::Tree);
@@ -140,9 +140,9 @@ impl Script {
 }
 
 /// Writes down requests, and what is live after them.
-struct Writer {
+struct ScriptWriter {
     random: Random,
-    ops: Vec<Op>,
+    ops: Vec<HeapOp>,
     /// Live blocks: slot and bytes.
     live: Vec<(u32, u32)>,
     live_bytes: u64,
@@ -151,7 +151,7 @@ struct Writer {
     slots: u32,
 }
 
-impl Writer {
+impl ScriptWriter {
     const fn new() -> Self {
         Self {
             random: Random::new(SEED),
@@ -166,7 +166,7 @@ impl Writer {
     fn alloc(&mut self, bytes: u32) -> u32 {
         let slot = self.empty.pop().unwrap_or(self.slots);
         self.slots = self.slots.max(slot + 1);
-        self.ops.push(Op::Alloc { slot, bytes });
+        self.ops.push(HeapOp::Alloc { slot, bytes });
         self.live.push((slot, bytes));
         self.live_bytes += u64::from(bytes);
         slot
@@ -178,7 +178,7 @@ impl Writer {
     }
 
     fn note_free(&mut self, slot: u32, bytes: u32) {
-        self.ops.push(Op::Free { slot });
+        self.ops.push(HeapOp::Free { slot });
         self.live_bytes -= u64::from(bytes);
         self.empty.push(slot);
     }
@@ -207,14 +207,14 @@ impl Writer {
         if let Some((_, old)) = self.live.iter_mut().find(|(other, _)| *other == slot) {
             self.live_bytes = self.live_bytes - u64::from(*old) + u64::from(bytes);
             *old = bytes;
-            self.ops.push(Op::Resize { slot, bytes });
+            self.ops.push(HeapOp::Resize { slot, bytes });
         }
     }
 
     /// Frees what is left and hands the script over.
-    fn end(mut self, name: &'static str) -> Script {
+    fn end(mut self, name: &'static str) -> HeapScript {
         while self.free_any() {}
-        Script {
+        HeapScript {
             name,
             ops: self.ops,
             slots: self.slots as usize,

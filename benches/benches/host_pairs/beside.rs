@@ -14,7 +14,7 @@ use larder_cli::random::Random;
 use larder_core::{Block, StreamId};
 use larder_cuda::{Context, DeviceAllocator, DeviceConfig};
 
-use crate::{Locked, OnStream, RANGE_BYTES, Script, Side};
+use crate::{DeviceScript, LockedPages, OnStream, RANGE_BYTES, Side};
 
 const MIB: u64 = 1 << 20;
 const LIMIT_BYTES: u64 = 2048 * MIB;
@@ -48,7 +48,7 @@ fn move_pages(side: &mut impl Side, start: &Barrier, done: &AtomicBool) -> u64 {
 }
 
 /// Makes pairs of small blocks; gives the nanoseconds of each call, the least first.
-fn time_calls(side: &mut impl Side, script: &Script, start: &Barrier) -> Vec<u64> {
+fn time_calls(side: &mut impl Side, script: &DeviceScript, start: &Barrier) -> Vec<u64> {
     let blocks = script.first.iter().map(|bytes| side.alloc(*bytes));
     let mut blocks: Vec<Option<Block>> = blocks.collect();
     start.wait();
@@ -74,7 +74,7 @@ fn time_calls(side: &mut impl Side, script: &Script, start: &Barrier) -> Vec<u64
 fn add_rows<S: Side + Send>(
     table: &mut Table,
     name: &str,
-    script: &Script,
+    script: &DeviceScript,
     side: impl Fn(usize) -> S,
 ) -> Result<(), Box<dyn Error>> {
     for moves in [false, true] {
@@ -98,7 +98,7 @@ fn add_rows<S: Side + Send>(
     Ok(())
 }
 
-pub(crate) fn print_table(context: &Context, script: &Script) -> Result<(), Box<dyn Error>> {
+pub(crate) fn print_table(context: &Context, script: &DeviceScript) -> Result<(), Box<dyn Error>> {
     let calls = 2 * script.pairs.len();
     let headings = ["", "large blocks", "median", "99 %", "99.9 %", "longest"];
     let mut table = Table::new(headings);
@@ -114,14 +114,14 @@ pub(crate) fn print_table(context: &Context, script: &Script) -> Result<(), Box<
         memory: memory.clone(),
         stream: streams[number].clone(),
     })?;
-    let pool = Locked::pool(LIMIT_BYTES).ok_or("the tables are too small")?;
+    let pool = LockedPages::pool(LIMIT_BYTES).ok_or("the tables are too small")?;
     add_rows(
         &mut table,
         "over pages, without a driver",
         script,
-        |number| Locked(&pool, StreamId::new(number as u8)),
+        |number| LockedPages(&pool, StreamId::new(number as u8)),
     )?;
-    Locked::give(pool);
+    LockedPages::give(pool);
     println!(
         "\nMicroseconds of {calls} calls of a thread, and large blocks that another allocates meanwhile.\n\n{}",
         table.markdown()

@@ -41,13 +41,13 @@ fn size(random: &mut Random) -> u64 {
 }
 
 /// What is asked of a contender, drawn before the clock starts.
-struct Script {
+struct DeviceScript {
     first: Vec<u64>,
     /// Which block is freed, and the size of the next one.
     pairs: Vec<(usize, u64)>,
 }
 
-impl Script {
+impl DeviceScript {
     fn new(live: usize, pairs: usize, seed: u64) -> Self {
         let mut random = Random::new(seed);
         Self {
@@ -66,7 +66,7 @@ trait Side {
 }
 
 /// Runs a script; gives the time of its pairs, or nothing if memory was short.
-fn run(side: &mut impl Side, script: &Script, start: &Barrier) -> Option<(Instant, Instant)> {
+fn run(side: &mut impl Side, script: &DeviceScript, start: &Barrier) -> Option<(Instant, Instant)> {
     let first = script.first.iter().map(|bytes| side.alloc(*bytes));
     let first: Option<Vec<Block>> = first.collect();
     let mut blocks: Vec<Option<Block>> = first?.into_iter().map(Some).collect();
@@ -115,9 +115,9 @@ impl PageDriver for Yes {
 }
 
 /// Over pages, on a stream.
-struct Locked<'p>(&'p Shared<PagePool<'static>, Yes>, StreamId);
+struct LockedPages<'p>(&'p Shared<PagePool<'static>, Yes>, StreamId);
 
-impl Locked<'_> {
+impl LockedPages<'_> {
     fn pool(limit_bytes: u64) -> Option<Shared<PagePool<'static>, Yes>> {
         let pages = (RANGE_BYTES / PAGE_BYTES) as usize;
         let tables = PageTables {
@@ -141,7 +141,7 @@ impl Locked<'_> {
     }
 }
 
-impl Side for Locked<'_> {
+impl Side for LockedPages<'_> {
     fn alloc(&mut self, bytes: u64) -> Option<Block> {
         let request = Request::new(bytes).on(self.1);
         Some(self.0.alloc(&request).ok()?.block)
@@ -200,7 +200,7 @@ impl Contender {
     }
 
     /// The time of all pairs, from the first thread's start to the last one's end.
-    fn time(self, context: &Context, scripts: &[Script]) -> Option<Duration> {
+    fn time(self, context: &Context, scripts: &[DeviceScript]) -> Option<Duration> {
         match self {
             Self::Bare => {
                 let table = vec![Chunk::VACANT; CHUNKS].leak();
@@ -212,10 +212,10 @@ impl Contender {
                 Some(ended - begun)
             }
             Self::Locked => {
-                let pool = Locked::pool(u64::MAX)?;
-                let mut side = Locked(&pool, StreamId::MAIN);
+                let pool = LockedPages::pool(u64::MAX)?;
+                let mut side = LockedPages(&pool, StreamId::MAIN);
                 let (begun, ended) = run(&mut side, scripts.first()?, &Barrier::new(1))?;
-                Locked::give(pool);
+                LockedPages::give(pool);
                 Some(ended - begun)
             }
             Self::Device {
@@ -358,7 +358,7 @@ fn print_tables(mut args: Args) -> Result<(), Box<dyn Error>> {
     for &live in &args.live {
         let seeds = 1..=threads.iter().copied().max().unwrap_or(1) as u64;
         let scripts: Vec<_> = seeds
-            .map(|seed| Script::new(live, args.pairs, seed))
+            .map(|seed| DeviceScript::new(live, args.pairs, seed))
             .collect();
         let times = Rounds::run(&mut contenders, args.rounds, |contender| {
             let time = contender.time(&context, &scripts);
@@ -388,6 +388,9 @@ fn print_tables(mut args: Args) -> Result<(), Box<dyn Error>> {
     );
     match args.only {
         Some(_) => Ok(()),
-        None => beside::print_table(&context, &Script::new(args.live[0], 10 * args.pairs, 1)),
+        None => beside::print_table(
+            &context,
+            &DeviceScript::new(args.live[0], 10 * args.pairs, 1),
+        ),
     }
 }

@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 
 /// The answer to `GET /document/KEY`. The server borrows the document, the load generator owns it.
 #[derive(Debug, Serialize, Deserialize)]
-pub struct Answer<D> {
+pub struct DocumentAnswer<D> {
     /// How many requests this connection has made, this one included.
     pub served: u64,
     /// The keys that this connection asked for last, oldest first.
@@ -24,7 +24,7 @@ pub struct Stored {
 
 /// To `GET /stats`.
 #[derive(Debug, Serialize, Deserialize)]
-pub struct Stats {
+pub struct StatsAnswer {
     /// How many documents the server keeps.
     pub documents: usize,
     /// Their text.

@@ -12,6 +12,6 @@ mod answer;
 mod document;
 mod random;
 
-pub use answer::{Answer, Stats, Stored};
+pub use answer::{DocumentAnswer, StatsAnswer, Stored};
 pub use document::Document;
 pub use random::Random;

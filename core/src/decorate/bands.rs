@@ -1,6 +1,6 @@
 //! The bytes around a guarded block: their lengths, writing them, comparing them.
 
-use super::damage::{Change, find_change};
+use super::damage::{ChangedByte, find_change};
 use super::{CheckError, Damage, OnDamage, Which};
 use crate::access::{MemoryAccess, Pattern};
 use crate::block::Request;
@@ -106,7 +106,7 @@ impl BandShape {
         AddrRange::new(self.addr.checked_add(self.bytes)?, self.tail_bytes)
     }
 
-    fn error(&self, which: Which, start: i64, change: &Change) -> CheckError {
+    fn error(&self, which: Which, start: i64, change: &ChangedByte) -> CheckError {
         CheckError::Damaged(Damage {
             which,
             // Ranges of memory are shorter than 2^62 bytes (granules are at most 2^30, counts 2^32).

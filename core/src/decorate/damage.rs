@@ -122,12 +122,12 @@ pub struct FindingCounts {
 const FINDINGS: usize = 16;
 
 /// Finds in the order they were made.
-pub(super) struct Findings {
+pub(super) struct DamageList {
     list: Deque<CheckError, FINDINGS>,
     pub(super) counts: FindingCounts,
 }
 
-impl Findings {
+impl DamageList {
     pub(super) const fn new() -> Self {
         Self {
             list: Deque::new(),
@@ -167,7 +167,7 @@ impl Findings {
 const WINDOW: usize = 1024;
 
 /// A byte that differs from the pattern.
-pub(super) struct Change {
+pub(super) struct ChangedByte {
     /// Distance from the start of the range.
     pub(super) offset: u64,
     pub(super) expected: u8,
@@ -180,7 +180,7 @@ pub(super) fn find_change<M: MemoryAccess>(
     stream: StreamId,
     range: AddrRange,
     pattern: Pattern,
-) -> Result<Option<Change>, AccessError> {
+) -> Result<Option<ChangedByte>, AccessError> {
     let mut buffer = [0; WINDOW];
     let mut done = 0;
     while done < range.bytes() {
@@ -192,7 +192,7 @@ pub(super) fn find_change<M: MemoryAccess>(
         for (found, offset) in window.iter().zip(done..) {
             let expected = pattern.at(offset);
             if *found != expected {
-                return Ok(Some(Change {
+                return Ok(Some(ChangedByte {
                     offset,
                     expected,
                     found: *found,

@@ -14,7 +14,7 @@
 //!   may read its guards: the memory below is not free.
 
 use super::bands::{BandShape, GuardConfig};
-use super::damage::Findings;
+use super::damage::DamageList;
 use super::rows::{RowEntry, Rows};
 use super::{CheckError, FindingCounts, OnDamage, give_back};
 use crate::access::MemoryAccess;
@@ -42,7 +42,7 @@ impl RowEntry for Guard {
 
 struct GuardState {
     rows: Rows<Guard>,
-    findings: Findings,
+    findings: DamageList,
 }
 
 /// Puts guards around every block and compares them when it is freed, or on request.
@@ -111,7 +111,7 @@ impl<A: BlockAllocator, M: MemoryAccess, W: Wait> Guarded<A, M, W> {
             config,
             state: Locked::new(GuardState {
                 rows: Rows::new(blocks)?,
-                findings: Findings::new(),
+                findings: DamageList::new(),
             }),
         })
     }

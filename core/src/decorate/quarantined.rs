@@ -8,7 +8,7 @@
 //! * QUAR3 the fill of a waiting block came after the work queued on its free's stream (ACCESS1), so that work is
 //!   over. Its point is passed on for an allocator that counts events; one without streams needs none.
 
-use super::damage::{Findings, find_change};
+use super::damage::{DamageList, find_change};
 use super::{CheckError, Damage, FindingCounts, OnDamage, Which};
 use crate::access::{MemoryAccess, Pattern};
 use crate::block::{Block, BlockAllocator, Grant, Request};
@@ -74,7 +74,7 @@ struct QuarantineState {
     bytes: u64,
     passed: u64,
     drains: u64,
-    findings: Findings,
+    findings: DamageList,
 }
 
 impl QuarantineState {
@@ -149,7 +149,7 @@ impl<A: BlockAllocator, M: MemoryAccess, W: Wait> Quarantined<A, M, W> {
                 bytes: 0,
                 passed: 0,
                 drains: 0,
-                findings: Findings::new(),
+                findings: DamageList::new(),
             }),
         })
     }
@@ -226,7 +226,7 @@ impl<A: BlockAllocator, M: MemoryAccess, W: Wait> Quarantined<A, M, W> {
 }
 
 /// A block that the allocator below did not take back.
-struct Refused {
+struct RefusedBlock {
     waiting: Waiting,
     error: FreeError,
 }
@@ -279,7 +279,7 @@ impl<A: BlockAllocator, M: MemoryAccess, W: Wait> Quarantined<A, M, W> {
     }
 
     /// Compares a block that was taken out of the ring, and frees it below.
-    fn leave(&self, waiting: Waiting) -> Result<(), Refused> {
+    fn leave(&self, waiting: Waiting) -> Result<(), RefusedBlock> {
         match self.compare(&waiting) {
             Some(find) if self.note(find, &waiting) => Ok(()),
             _ => self.release_filled(waiting),
@@ -287,14 +287,14 @@ impl<A: BlockAllocator, M: MemoryAccess, W: Wait> Quarantined<A, M, W> {
     }
 
     /// Frees a block below.
-    fn release(&self, waiting: Waiting) -> Result<(), Refused> {
+    fn release(&self, waiting: Waiting) -> Result<(), RefusedBlock> {
         let Waiting { block, point, id } = waiting;
         let freed = self.inner.free_at(block, point);
         freed.map_err(
             |Rejected {
                  value: block,
                  error,
-             }| Refused {
+             }| RefusedBlock {
                 waiting: Waiting { block, point, id },
                 error,
             },
@@ -302,9 +302,9 @@ impl<A: BlockAllocator, M: MemoryAccess, W: Wait> Quarantined<A, M, W> {
     }
 
     /// Frees a filled block below, without its point if there are no streams (QUAR3).
-    fn release_filled(&self, waiting: Waiting) -> Result<(), Refused> {
+    fn release_filled(&self, waiting: Waiting) -> Result<(), RefusedBlock> {
         match self.release(waiting) {
-            Err(Refused {
+            Err(RefusedBlock {
                 waiting:
                     Waiting {
                         block,
@@ -323,7 +323,7 @@ impl<A: BlockAllocator, M: MemoryAccess, W: Wait> Quarantined<A, M, W> {
 
     /// Lets a block wait on that the allocator below refused, past the limit if needed; it is tried again when it is
     /// the oldest. Without a place it stays live, as a kept block does.
-    fn hold(&self, refused: Refused) {
+    fn hold(&self, refused: RefusedBlock) {
         self.state.with(|state| {
             if let Err(waiting) = state.push(refused.waiting, u64::MAX) {
                 state.findings.keep(waiting.block.bytes());
@@ -332,7 +332,7 @@ impl<A: BlockAllocator, M: MemoryAccess, W: Wait> Quarantined<A, M, W> {
     }
 
     /// Lets a filled block wait, and the oldest leave for it.
-    fn admit(&self, mut waiting: Waiting) -> Result<(), Refused> {
+    fn admit(&self, mut waiting: Waiting) -> Result<(), RefusedBlock> {
         let limit = self.config.limit_bytes;
         loop {
             match self.state.with(|state| state.push(waiting, limit)) {
@@ -400,7 +400,7 @@ impl<A: BlockAllocator, M: MemoryAccess, W: Wait> BlockAllocator for Quarantined
         } else {
             self.admit(waiting)
         };
-        done.map_err(|Refused { waiting, error }| Rejected::new(waiting.block, error))
+        done.map_err(|RefusedBlock { waiting, error }| Rejected::new(waiting.block, error))
     }
 
     fn requested_bytes(&self, block: &Block) -> Option<u64> {

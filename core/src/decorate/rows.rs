@@ -14,7 +14,7 @@ use crate::units::Addr;
 
 /// One row of a decorator's table.
 #[derive(Debug)]
-pub(super) struct Row<E> {
+pub(super) struct BlockRow<E> {
     entry: Option<E>,
     /// The next vacant row's number, 0 for none.
     next: u32,
@@ -26,7 +26,7 @@ pub(super) trait RowEntry {
     fn addr(&self) -> Addr;
 }
 
-impl<E> Record for Row<E> {
+impl<E> Record for BlockRow<E> {
     type Link = u32;
     const KEPT_BACK: u32 = 0;
     const VACANT: Self = Self {
@@ -44,7 +44,7 @@ impl<E> Record for Row<E> {
 }
 
 /// The rows.
-pub(super) struct Rows<E>(SlabOver<FixedVec<Row<E>>>);
+pub(super) struct Rows<E>(SlabOver<FixedVec<BlockRow<E>>>);
 
 impl<E: RowEntry> Rows<E> {
     /// Creates a table of `rows` rows.
@@ -64,7 +64,7 @@ impl<E: RowEntry> Rows<E> {
 
     /// Reserves a vacant row.
     pub(super) fn reserve(&mut self) -> Option<ChunkHandle> {
-        self.0.insert(Row::VACANT).and_then(ChunkHandle::new)
+        self.0.insert(BlockRow::VACANT).and_then(ChunkHandle::new)
     }
 
     /// Puts an entry into a reserved row.

@@ -59,13 +59,13 @@ struct ChunkSums {
     held: u64,
     slack_bytes: u64,
     /// Free chunks with a point, by stream.
-    points: ByStream,
+    points: CountByStream,
 }
 
 /// A number for each stream.
-struct ByStream([u32; StreamId::COUNT]);
+struct CountByStream([u32; StreamId::COUNT]);
 
-impl Default for ByStream {
+impl Default for CountByStream {
     fn default() -> Self {
         Self([0; StreamId::COUNT])
     }

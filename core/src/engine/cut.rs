@@ -7,7 +7,7 @@ use super::Chunks;
 use super::chunk::{Chunk, Link};
 use super::free::Stored;
 use super::region::RegionId;
-use super::search::{Found, Need};
+use super::search::{Candidate, Need};
 use crate::block::{Block, ChunkHandle, Grant, Request};
 use crate::error::AllocError;
 use crate::units::Addr;
@@ -25,11 +25,11 @@ impl Chunks<'_> {
     #[inline(always)]
     pub(crate) fn take(
         &mut self,
-        found: Found,
+        found: Candidate,
         need: Need,
         request: &Request,
     ) -> Result<Grant, AllocError> {
-        let Found {
+        let Candidate {
             link,
             padding,
             wait,

@@ -55,7 +55,7 @@ pub(crate) use free::Stored;
 pub(crate) use region::RegionTable;
 pub use region::{MAX_REGIONS, RegionId};
 pub use report::{BinSummary, ChunkInfo, ChunkState, RegionInfo, Report};
-pub(crate) use search::{Found, LOOKS, LOOKS_BEFORE_GROWTH, Need};
+pub(crate) use search::{Candidate, LOOKS, LOOKS_BEFORE_GROWTH, Need};
 
 use crate::block::{AllocatorId, Block, ChunkHandle, RawBlock};
 use crate::error::{ConfigError, FreeError};

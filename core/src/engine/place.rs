@@ -5,7 +5,7 @@ use super::Chunks;
 use super::chunk::{Link, State};
 use super::region::RegionId;
 use super::report::ChunkInfo;
-use super::search::{Found, Need};
+use super::search::{Candidate, Need};
 use crate::block::{Block, ChunkHandle, Request};
 use crate::error::AllocError;
 use crate::stream::StreamId;
@@ -38,7 +38,7 @@ impl Chunks<'_> {
         size: u32,
         near: Option<ChunkHandle>,
         stream: Option<StreamId>,
-    ) -> Option<Found> {
+    ) -> Option<Candidate> {
         match stream {
             Some(stream) => self.join_over(range, size, near, stream),
             None => self.free_chunk_over(range, size, near),
@@ -84,7 +84,7 @@ impl Chunks<'_> {
     #[inline(always)]
     pub(crate) fn take_place(
         &mut self,
-        found: Option<Found>,
+        found: Option<Candidate>,
         need: Need,
         request: &Request,
     ) -> Result<Block, AllocError> {
@@ -106,7 +106,7 @@ impl Chunks<'_> {
         range: AddrRange,
         size: u32,
         near: Option<ChunkHandle>,
-    ) -> Option<Found> {
+    ) -> Option<Candidate> {
         let found = self.chunk_at(range, near)?;
         let chunk = self.table.at(found.link);
         let fits = u64::from(chunk.size) >= u64::from(found.padding) + u64::from(size);
@@ -122,7 +122,7 @@ impl Chunks<'_> {
         size: u32,
         near: Option<ChunkHandle>,
         stream: StreamId,
-    ) -> Option<Found> {
+    ) -> Option<Candidate> {
         let found = self.chunk_at(range, near)?;
         let end = (self.table.at(found.link).start + found.padding).checked_add(size)?;
         let (mut link, mut joins) = (found.link, 0_u32);
@@ -154,7 +154,7 @@ impl Chunks<'_> {
 
     /// Returns the chunk in which `range` starts, and the granules before it.
     #[inline]
-    fn chunk_at(&self, range: AddrRange, near: Option<ChunkHandle>) -> Option<Found> {
+    fn chunk_at(&self, range: AddrRange, near: Option<ChunkHandle>) -> Option<Candidate> {
         let start = range.start();
         if !start.is_aligned(self.granule.align()) {
             return None;
@@ -165,7 +165,7 @@ impl Chunks<'_> {
         let near = near.map_or(Link::NIL, |near| Link(near.get()));
         let link = self.chunk_over(id, offset, near);
         let padding = offset.checked_sub(self.table.at(link).start)?;
-        Some(Found {
+        Some(Candidate {
             link,
             padding,
             wait: None,

@@ -40,7 +40,7 @@ pub(crate) const LOOKS_BEFORE_GROWTH: u32 = 2048;
 
 /// A chunk that serves, with its padding and wait.
 #[derive(Clone, Copy)]
-pub(crate) struct Found {
+pub(crate) struct Candidate {
     pub(crate) link: Link,
     /// Granules in front of the block that stay free, for its alignment.
     pub(crate) padding: u32,
@@ -58,7 +58,7 @@ pub(crate) struct Need {
 }
 
 /// Adjacent free chunks that the request may use; at most one stream uses any of them.
-struct Run {
+struct ChunkRun {
     /// The lowest chunk, and the one behind the last.
     first: Link,
     end: Link,
@@ -70,7 +70,7 @@ struct Run {
     stream: StreamId,
 }
 
-impl Run {
+impl ChunkRun {
     /// Creates a run without chunks; the next one is `first`.
     const fn at(first: Link) -> Self {
         Self {
@@ -122,7 +122,7 @@ impl Chunks<'_> {
 
     /// Searches by FIT1 and FIT2, among chunks as they are joined now.
     #[inline(always)]
-    pub(crate) fn search_now(&mut self, need: Need, request: &Request) -> Option<Found> {
+    pub(crate) fn search_now(&mut self, need: Need, request: &Request) -> Option<Candidate> {
         self.streams.meet(request.stream);
         self.search(need, request)
     }
@@ -135,7 +135,7 @@ impl Chunks<'_> {
         request: &Request,
         looks: u32,
         sweep: impl FnOnce(&mut Self),
-    ) -> Option<Found> {
+    ) -> Option<Candidate> {
         if let Some(found) = self.search(need, request) {
             return Some(found);
         }
@@ -152,7 +152,7 @@ impl Chunks<'_> {
     /// Searches by FIT1 and FIT2.
     // Inlined as `take` is.
     #[inline(always)]
-    pub(crate) fn search(&self, need: Need, request: &Request) -> Option<Found> {
+    pub(crate) fn search(&self, need: Need, request: &Request) -> Option<Candidate> {
         if self.exceeds_limit(need) {
             return None;
         }
@@ -173,7 +173,7 @@ impl Chunks<'_> {
         if link.is_nil() && self.table.at(self.wilderness).size >= need.size {
             link = self.wilderness;
         }
-        link.is_some().then_some(Found {
+        link.is_some().then_some(Candidate {
             link,
             padding: 0,
             wait: None,
@@ -192,7 +192,7 @@ impl Chunks<'_> {
         need: Need,
         request: &Request,
         looks: u32,
-    ) -> Option<Found> {
+    ) -> Option<Candidate> {
         if self.exceeds_limit(need) {
             return None;
         }
@@ -239,7 +239,13 @@ impl Chunks<'_> {
 
     /// Searches by FIT1 in full, where not every large enough chunk serves: `scan` chunks of each class, and `most`
     /// in total.
-    fn search_upward(&self, need: Need, request: &Request, scan: u32, most: u32) -> Option<Found> {
+    fn search_upward(
+        &self,
+        need: Need,
+        request: &Request,
+        scan: u32,
+        most: u32,
+    ) -> Option<Candidate> {
         let (mut from, mut looks) = (Class::of(need.size).index(), most);
         while looks > 0
             && let Some(class) = self.bins.next_class(from)
@@ -263,8 +269,8 @@ impl Chunks<'_> {
         need: Need,
         request: &Request,
         left: &mut u32,
-    ) -> Option<Found> {
-        let mut best: Option<(Found, (bool, u32, u64))> = None;
+    ) -> Option<Candidate> {
+        let mut best: Option<(Candidate, (bool, u32, u64))> = None;
         let mut link = self.bins.head(class);
         while link.is_some() && *left > 0 {
             if let Some(found) = self.judge(link, need, request) {
@@ -284,7 +290,7 @@ impl Chunks<'_> {
     }
 
     /// Returns how one free chunk serves, if it does.
-    pub(crate) fn judge(&self, link: Link, need: Need, request: &Request) -> Option<Found> {
+    pub(crate) fn judge(&self, link: Link, need: Need, request: &Request) -> Option<Candidate> {
         let chunk = self.table.at(link);
         if !chunk.is_free() {
             return None;
@@ -298,7 +304,7 @@ impl Chunks<'_> {
             return None;
         }
         let wait = pending.filter(|point| point.stream != request.stream);
-        Some(Found {
+        Some(Candidate {
             link,
             padding,
             wait,
@@ -313,7 +319,7 @@ impl Chunks<'_> {
         request: &Request,
         looks: u32,
         usable: impl Fn(&Chunk) -> bool,
-    ) -> Option<Found> {
+    ) -> Option<Candidate> {
         if self.streams.with_point() == 0 || self.exceeds_limit(need) {
             return None;
         }
@@ -342,7 +348,7 @@ impl Chunks<'_> {
         looks: u32,
         usable: &impl Fn(&Chunk) -> bool,
     ) -> Option<(Link, u32)> {
-        let (mut run, mut left) = (Run::at(from), looks);
+        let (mut run, mut left) = (ChunkRun::at(from), looks);
         while run.first.is_some() && left > 0 {
             left -= 1;
             let padding = u64::from(self.padding(run.first, need));
@@ -356,7 +362,7 @@ impl Chunks<'_> {
             let point = self.streams.pending(chunk.point());
             let is_refused = point.is_some_and(|point| !may_use(point, request));
             if !chunk.is_free() || is_refused || !usable(chunk) {
-                run = Run::at(chunk.next);
+                run = ChunkRun::at(chunk.next);
             } else if let Some(point) = point
                 && run.pending > 0
                 && run.stream != point.stream

@@ -1,6 +1,6 @@
 //! The shape that a step follows, and the place of its layout.
 
-use super::layout::{Effort, Unplaced};
+use super::layout::{LayoutEffort, Unplaced};
 use super::place_allocator::PlaceAllocator;
 use super::shape::{Entry, LAYOUTS, Layout, ShapeId, Successors};
 use super::steps::Steps;
@@ -14,14 +14,14 @@ pub(super) enum StepState {
     /// No allocation has come yet.
     Begun,
     /// A shape is followed.
-    Follows(Way),
+    Follows(FollowMode),
     /// No known shape matches.
     Lost,
 }
 
 /// The progress along a shape.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct Way {
+pub(super) struct FollowMode {
     pub(super) shape: ShapeId,
     /// The allocation that should come next.
     pub(super) cursor: u32,
@@ -153,7 +153,7 @@ impl Steps<'_> {
         let trusted = !guessed || self.guesses.are_good();
         let layout = trusted.then(|| self.lay_out(below, shape)).flatten();
         let backed = layout.and_then(|layout| self.back(below, shape, layout, self.count));
-        self.state = StepState::Follows(Way {
+        self.state = StepState::Follows(FollowMode {
             shape,
             cursor: self.count + 1,
             guessed,
@@ -169,7 +169,7 @@ impl Steps<'_> {
         &mut self,
         below: &mut impl PlaceAllocator,
         entry: Entry,
-        mut way: Way,
+        mut way: FollowMode,
     ) -> Option<Entry> {
         // A key may be refined in the middle of a step.
         if self.count == way.cursor && way.strayed == 0 {
@@ -270,7 +270,7 @@ impl Steps<'_> {
                 return None;
             }
             let from = self.count;
-            let mut effort = Effort {
+            let mut effort = LayoutEffort {
                 buckets: self.config.packing_work,
                 work: self.config.search_work,
                 enough: spared(self.shapes.max_live()),

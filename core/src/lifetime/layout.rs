@@ -77,7 +77,7 @@ pub(super) struct Unplaced<'e> {
 
 /// The effort for a layout.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Effort {
+pub(super) struct LayoutEffort {
     /// Buckets of the greedy packings.
     pub(super) buckets: u64,
     /// Steps of the search after them, times lifetimes.
@@ -153,7 +153,7 @@ impl Places<'_> {
         &mut self,
         obstacles: Obstacles,
         mut unplaced: Unplaced<'_>,
-        effort: &mut Effort,
+        effort: &mut LayoutEffort,
     ) -> Option<u32> {
         if obstacles.overrun {
             return None;
@@ -219,7 +219,7 @@ impl Places<'_> {
         count: usize,
         total: usize,
         unplaced: &mut Unplaced<'_>,
-        effort: &mut Effort,
+        effort: &mut LayoutEffort,
     ) -> Option<u32> {
         let (entries, from) = (&mut *unplaced.entries, unplaced.from);
         let last = entries.len() as u32;

@@ -100,9 +100,9 @@ impl Sum {
 }
 
 /// Bytes still to be read.
-struct Reader<'b>(&'b [u8]);
+struct ByteReader<'b>(&'b [u8]);
 
-impl Reader<'_> {
+impl ByteReader<'_> {
     fn take<const N: usize>(&mut self) -> Result<[u8; N], SavedPlansError> {
         let (first, rest) = self.0.split_first_chunk().ok_or(SavedPlansError::Damaged)?;
         self.0 = rest;
@@ -181,7 +181,7 @@ impl Steps<'_> {
         let Some((body, sum)) = bytes.split_last_chunk::<SUM_BYTES>() else {
             return Err(SavedPlansError::Foreign);
         };
-        let mut reader = Reader(body);
+        let mut reader = ByteReader(body);
         if reader.take().ok() != Some(MAGIC) {
             return Err(SavedPlansError::Foreign);
         }
@@ -218,7 +218,8 @@ impl Steps<'_> {
         }
         let (shapes_bytes, entries_bytes) = reader.0.split_at(shapes as usize * SHAPE_BYTES);
         check(shapes_bytes, shapes, entries)?;
-        let (mut shapes_left, mut entries_left) = (Reader(shapes_bytes), Reader(entries_bytes));
+        let (mut shapes_left, mut entries_left) =
+            (ByteReader(shapes_bytes), ByteReader(entries_bytes));
         for number in 0..shapes {
             let shape = read_shape(&mut shapes_left)?;
             for slot in self.shapes_mut().append(number, shape) {
@@ -232,7 +233,7 @@ impl Steps<'_> {
 
 /// Checks that the shapes have as many entries as there are, and name each other.
 fn check(bytes: &[u8], shapes: u32, entries: u32) -> Result<(), SavedPlansError> {
-    let mut reader = Reader(bytes);
+    let mut reader = ByteReader(bytes);
     let mut left = u64::from(entries);
     for _ in 0..shapes {
         let shape = read_shape(&mut reader)?;
@@ -251,7 +252,7 @@ fn check(bytes: &[u8], shapes: u32, entries: u32) -> Result<(), SavedPlansError>
     }
 }
 
-fn read_shape(reader: &mut Reader<'_>) -> Result<Shape, SavedPlansError> {
+fn read_shape(reader: &mut ByteReader<'_>) -> Result<Shape, SavedPlansError> {
     let (len, inherited) = (reader.u32()?, reader.u32()?);
     let (from, height, peak) = (reader.u32()?, reader.u32()?, reader.u32()?);
     let mut layouts = [Layout::NONE; LAYOUTS];
@@ -277,7 +278,7 @@ fn read_shape(reader: &mut Reader<'_>) -> Result<Shape, SavedPlansError> {
     })
 }
 
-fn read_entry(reader: &mut Reader<'_>) -> Result<Entry, SavedPlansError> {
+fn read_entry(reader: &mut ByteReader<'_>) -> Result<Entry, SavedPlansError> {
     Ok(Entry {
         granules: reader.u32()?,
         end: reader.u32()?,

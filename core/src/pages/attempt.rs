@@ -1,7 +1,7 @@
 //! The states of one allocation: the block, or the next plan of calls for it.
 
 use super::PagePool;
-use super::plan::{Bar, PagePlan, Purpose, Spot};
+use super::plan::{PagePlan, PlanError, Purpose, Spot};
 use crate::best_fit::Progress;
 use crate::block::{ChunkHandle, Request};
 use crate::engine::{Chunk, LOOKS_BEFORE_GROWTH, Need};
@@ -11,7 +11,7 @@ use crate::units::{Addr, AddrRange};
 
 /// The requested place.
 #[derive(Clone, Copy, Debug)]
-struct At {
+struct WantedPlace {
     start: Addr,
     /// A chunk close to it.
     near: Option<ChunkHandle>,
@@ -24,7 +24,7 @@ struct At {
 pub struct PageAttempt {
     request: Request,
     /// The place where the block must begin.
-    place: Option<At>,
+    place: Option<WantedPlace>,
     /// Plans of this attempt that were refused.
     refusals: u8,
     /// Whether cached mappings were unmapped for it.
@@ -57,7 +57,7 @@ impl PageAttempt {
             Some(stream) => request.on(stream),
             None => request,
         });
-        attempt.place = Some(At {
+        attempt.place = Some(WantedPlace {
             start: range.start(),
             near,
             on_stream: stream.is_some(),
@@ -91,7 +91,7 @@ impl PagePool<'_> {
             } else {
                 Cause::SubAllocator
             };
-            return self.failed(need, &request, Bar::Memory(cause));
+            return self.failed(need, &request, PlanError::Memory(cause));
         }
         let squeeze = attempt.refusals > 0;
         if squeeze {
@@ -103,13 +103,15 @@ impl PagePool<'_> {
         };
         match progress {
             Ok(progress) => progress,
-            Err(Bar::Busy) if attempt.place.is_some() => Progress::Failed(AllocError::PlaceTaken),
+            Err(PlanError::Busy) if attempt.place.is_some() => {
+                Progress::Failed(AllocError::PlaceTaken)
+            }
             // Cached mappings use the records: unmapping some of them is enough for this attempt.
-            Err(Bar::Pages) if !attempt.forgot => {
+            Err(PlanError::Pages) if !attempt.forgot => {
                 attempt.forgot = true;
                 match self.plan_forgetting() {
                     Some(plan) => Progress::Plan(plan),
-                    None => self.failed(need, &request, Bar::Pages),
+                    None => self.failed(need, &request, PlanError::Pages),
                 }
             }
             Err(bar) => self.failed(need, &request, bar),
@@ -122,7 +124,7 @@ impl PagePool<'_> {
         need: Need,
         request: &Request,
         squeeze: bool,
-    ) -> Result<Progress<PagePlan>, Bar> {
+    ) -> Result<Progress<PagePlan>, PlanError> {
         let pages = need.size.div_ceil(self.page);
         let short = squeeze || pages > self.room_pages();
         if short && self.chunks.streams.with_point() > 0 && self.chunks.streams.moved() {
@@ -148,14 +150,14 @@ impl PagePool<'_> {
             return progress;
         }
         match self.serve(place) {
-            Err(Bar::Busy) => self.advance_elsewhere(place),
-            Err(Bar::Memory(cause)) => {
+            Err(PlanError::Busy) => self.advance_elsewhere(place),
+            Err(PlanError::Memory(cause)) => {
                 let (pages, page) = (&self.pages, self.page);
                 let has_memory = |chunk: &Chunk| {
                     !chunk.is_hollow() || pages.is_backed_between(chunk.start, chunk.end(), page)
                 };
                 let found = self.chunks.join_for(need, request, u32::MAX, has_memory);
-                let found = found.ok_or(Bar::Memory(cause))?;
+                let found = found.ok_or(PlanError::Memory(cause))?;
                 self.serve(Spot {
                     found,
                     ahead: 0,
@@ -167,7 +169,7 @@ impl PagePool<'_> {
     }
 
     /// Serves a place that has memory.
-    fn advance_backed(&mut self, place: Spot<'_>) -> Option<Result<Progress<PagePlan>, Bar>> {
+    fn advance_backed(&mut self, place: Spot<'_>) -> Option<Result<Progress<PagePlan>, PlanError>> {
         let found = self.search_backed(place.need, place.request)?;
         Some(self.serve(Spot {
             found,
@@ -177,13 +179,13 @@ impl PagePool<'_> {
     }
 
     /// Serves a place that has memory, or the end of the range, as if the free chunk there were in use.
-    fn advance_elsewhere(&mut self, place: Spot<'_>) -> Result<Progress<PagePlan>, Bar> {
+    fn advance_elsewhere(&mut self, place: Spot<'_>) -> Result<Progress<PagePlan>, PlanError> {
         if let Some(progress) = self.advance_backed(place) {
             return progress;
         }
         let (found, ahead) = self
             .grow_range(place.need, place.request, true)
-            .map_err(|_| Bar::Busy)?;
+            .map_err(|_| PlanError::Busy)?;
         self.serve(Spot {
             found,
             ahead,
@@ -196,22 +198,22 @@ impl PagePool<'_> {
         &mut self,
         need: Need,
         request: &Request,
-        at: At,
+        at: WantedPlace,
         squeeze: bool,
-    ) -> Result<Progress<PagePlan>, Bar> {
+    ) -> Result<Progress<PagePlan>, PlanError> {
         let range = AddrRange::of_chunk(at.start, request.bytes);
         if !self.config.addresses.contains(range) {
-            return Err(Bar::Busy);
+            return Err(PlanError::Busy);
         }
         let (_, end) = self.granules_of(range);
-        self.grow_range_to(end).ok_or(Bar::Table)?;
+        self.grow_range_to(end).ok_or(PlanError::Table)?;
         let stream = at.on_stream.then_some(request.stream);
         if stream.is_none() {
             self.chunks.sweep();
         }
         let found = self.chunks.find_place(range, need.size, at.near, stream);
         self.serve(Spot {
-            found: found.ok_or(Bar::Busy)?,
+            found: found.ok_or(PlanError::Busy)?,
             need,
             request,
             user: at.on_stream.then_some(request),
@@ -221,7 +223,7 @@ impl PagePool<'_> {
     }
 
     /// Returns the block, or the plan for it.
-    fn serve(&mut self, place: Spot<'_>) -> Result<Progress<PagePlan>, Bar> {
+    fn serve(&mut self, place: Spot<'_>) -> Result<Progress<PagePlan>, PlanError> {
         let chunk = self.chunks.table.at(place.found.link);
         let start = chunk.start + place.found.padding;
         if !chunk.is_hollow() || self.is_backed_between(start, start + place.need.size) {
@@ -232,25 +234,25 @@ impl PagePool<'_> {
                 .at_mut(place.found.link)
                 .set_hollow(hollow);
             let taken = self.chunks.take(place.found, place.need, place.request);
-            return taken.map(Progress::Ready).map_err(|_| Bar::Table);
+            return taken.map(Progress::Ready).map_err(|_| PlanError::Table);
         }
         let mut plan = self.build(place, (0, 0), Purpose::Block(*place.request))?;
         if self.next_call(&mut plan).is_some() {
             return Ok(Progress::Plan(plan));
         }
-        let cause = Bar::Memory(Cause::Limit);
+        let cause = PlanError::Memory(Cause::Limit);
         self.finish(plan).map(Progress::Ready).ok_or(cause)
     }
 
-    fn failed(&mut self, need: Need, request: &Request, bar: Bar) -> Progress<PagePlan> {
+    fn failed(&mut self, need: Need, request: &Request, bar: PlanError) -> Progress<PagePlan> {
         Progress::Failed(match bar {
-            Bar::Table => self.chunks.table_full(),
-            Bar::Pages => AllocError::PagesFull {
+            PlanError::Table => self.chunks.table_full(),
+            PlanError::Pages => AllocError::PagesFull {
                 handles: self.pages.handles.capacity(),
                 mappings: self.pages.mappings.capacity(),
             },
-            Bar::Busy => self.out_of_memory(need, request, Cause::Pending),
-            Bar::Memory(cause) => self.out_of_memory(need, request, cause),
+            PlanError::Busy => self.out_of_memory(need, request, Cause::Pending),
+            PlanError::Memory(cause) => self.out_of_memory(need, request, cause),
         })
     }
 }

@@ -1,13 +1,13 @@
 //! Addresses without memory: the growth of the range, the pages of it that lack memory, and the chunks that a plan
 //! takes to put some there.
 
-use super::idle::Wanted;
-use super::plan::{Bar, PagePlan};
+use super::idle::IdleSearch;
+use super::plan::{PagePlan, PlanError};
 use super::{Link, PagePool, State};
 use crate::block::Request;
 use crate::engine::Chunk;
+use crate::engine::{Candidate, Class, LOOKS, LOOKS_BEFORE_GROWTH, Need};
 use crate::engine::{ChunkInfo, ChunkState};
-use crate::engine::{Class, Found, LOOKS, LOOKS_BEFORE_GROWTH, Need};
 use crate::error::Cause;
 use crate::stream::StreamId;
 use crate::units::{Addr, AddrRange};
@@ -20,7 +20,7 @@ impl PagePool<'_> {
         need: Need,
         request: &Request,
         fresh: bool,
-    ) -> Result<(Found, u32), Bar> {
+    ) -> Result<(Candidate, u32), PlanError> {
         let (end, last) = (self.end(), self.last_chunk());
         let with_tail =
             !fresh && self.chunks.table.at(last).is_free() && self.is_usable(last, Some(request));
@@ -29,7 +29,7 @@ impl PagePool<'_> {
         } else {
             end
         };
-        let no_room = Bar::Memory(Cause::Addresses);
+        let no_room = PlanError::Memory(Cause::Addresses);
         let start = from + self.padding_at(from, need);
         let pages = start.checked_add(need.size).ok_or(no_room)?;
         let pages = pages.div_ceil(self.page);
@@ -39,7 +39,7 @@ impl PagePool<'_> {
         let missing = pages - end.max(start / self.page * self.page) / self.page;
         let ahead = self.pages_ahead(missing).min(self.max_pages - pages);
         self.add_at_end((pages + ahead) * self.page - end)
-            .ok_or(Bar::Table)?;
+            .ok_or(PlanError::Table)?;
         let link = self.last_chunk();
         let chunk = self.chunks.table.at(link);
         if chunk.start > start {
@@ -55,7 +55,7 @@ impl PagePool<'_> {
                 });
             return Ok((found.ok_or(no_room)?, 0));
         }
-        let found = Found {
+        let found = Candidate {
             link,
             padding: start - chunk.start,
             wait: None,
@@ -137,7 +137,7 @@ impl PagePool<'_> {
 
     /// Returns the first chunk, in FIT1's order, that serves and has memory where the block would lie. Examines at
     /// most as many chunks as one search.
-    pub(super) fn search_backed(&self, need: Need, request: &Request) -> Option<Found> {
+    pub(super) fn search_backed(&self, need: Need, request: &Request) -> Option<Candidate> {
         let serves = |link: Link| {
             let found = self.chunks.judge(link, need, request)?;
             let start = self.chunks.table.at(link).start + found.padding;
@@ -177,7 +177,7 @@ impl PagePool<'_> {
     pub(super) fn take_target(
         &mut self,
         plan: &mut PagePlan,
-        found: &Found,
+        found: &Candidate,
         need: Need,
         ahead: u32,
     ) -> Option<()> {
@@ -298,9 +298,9 @@ impl PagePool<'_> {
             unmapped_pages += behind.div_ceil(self.page) - first / self.page;
         }
         let request = stream.map(|stream| Request::new(range.bytes()).on(stream));
-        let idle = self.find_idle(Wanted {
+        let idle = self.find_idle(IdleSearch {
             outside: self.granules_of(range),
-            ..Wanted::new(request.as_ref(), unmapped_pages)
+            ..IdleSearch::new(request.as_ref(), unmapped_pages)
         });
         self.page_bytes(unmapped_pages.saturating_sub(idle.pages))
     }

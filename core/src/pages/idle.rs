@@ -16,7 +16,7 @@ const CACHED_A_LOOK: u32 = 16;
 
 /// A query for idle handles.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Wanted<'r> {
+pub(super) struct IdleSearch<'r> {
     /// The request that may use the memory, in order on its own stream; without one, no queued work may use it.
     pub(super) user: Option<&'r Request>,
     /// Pages after which the search ends.
@@ -33,7 +33,7 @@ pub(super) struct Wanted<'r> {
     pub(super) outside: (u32, u32),
 }
 
-impl<'r> Wanted<'r> {
+impl<'r> IdleSearch<'r> {
     /// Creates a query for `pages` pages, in handles of any size.
     pub(super) const fn new(user: Option<&'r Request>, pages: u32) -> Self {
         Self {
@@ -50,7 +50,7 @@ impl<'r> Wanted<'r> {
 
 /// Idle handles found by a search: linked by `chain`, chunk by chunk, and in address order in each chunk.
 #[derive(Clone, Copy, Default, Debug)]
-pub(super) struct Idle {
+pub(super) struct IdleHandles {
     pub(super) first: HandleLink,
     last: HandleLink,
     pub(super) pages: u32,
@@ -74,9 +74,9 @@ impl PagePool<'_> {
 
     /// Finds and marks idle handles: those in the largest chunks first, those at the end of the range last. O(1), and
     /// the handles to move.
-    pub(super) fn find_idle(&mut self, wanted: Wanted<'_>) -> Idle {
+    pub(super) fn find_idle(&mut self, wanted: IdleSearch<'_>) -> IdleHandles {
         self.search = self.search.wrapping_add(1);
-        let mut idle = Idle::default();
+        let mut idle = IdleHandles::default();
         let mut looks = wanted.looks;
         let least = Class::of(self.page).index();
         let mut below = Class::COUNT;
@@ -98,7 +98,13 @@ impl PagePool<'_> {
         idle
     }
 
-    fn find_idle_in(&mut self, link: Link, wanted: &Wanted<'_>, idle: &mut Idle, looks: &mut u32) {
+    fn find_idle_in(
+        &mut self,
+        link: Link,
+        wanted: &IdleSearch<'_>,
+        idle: &mut IdleHandles,
+        looks: &mut u32,
+    ) {
         let chunk = *self.chunks.table.at(link);
         if !chunk.is_free() || !self.is_usable(link, wanted.user) {
             return;
@@ -130,7 +136,7 @@ impl PagePool<'_> {
         }
     }
 
-    fn add_idle(&mut self, idle: &mut Idle, handle: HandleLink, chunk: Link) {
+    fn add_idle(&mut self, idle: &mut IdleHandles, handle: HandleLink, chunk: Link) {
         let search = self.search;
         let record = self.pages.handle_mut(handle);
         record.mark = search;
@@ -145,7 +151,7 @@ impl PagePool<'_> {
         idle.last = handle;
     }
 
-    fn is_wanted(&self, mapping: MappingLink, left: u32, wanted: &Wanted<'_>) -> bool {
+    fn is_wanted(&self, mapping: MappingLink, left: u32, wanted: &IdleSearch<'_>) -> bool {
         let record = self.pages.mapping(mapping);
         let handle = self.pages.handle(record.handle);
         let (start, end) = wanted.outside;

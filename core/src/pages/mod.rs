@@ -65,7 +65,7 @@ pub use table::{Handle, Mapping, PageEntry, PageTables};
 
 use crate::best_fit::{BestFit, Progress};
 use crate::block::{AllocatorId, Block, ChunkHandle, Grant, Request, Resize};
-use crate::engine::{Chunk, ChunkInfo, Chunks, Found, Link, Need, RegionId, State, Violation};
+use crate::engine::{Candidate, Chunk, ChunkInfo, Chunks, Link, Need, RegionId, State, Violation};
 use crate::error::{AllocError, Cause, ConfigError, FreeError, Rejected, ResizeError};
 use crate::stats::PoolStats;
 use crate::stream::{EventNumber, StreamId, StreamPoint};
@@ -333,20 +333,20 @@ impl PagePool<'_> {
     /// Searches by FIT1 and FIT2, among chunks as they are joined now. `None` if memory may be missing behind the
     /// chunk.
     #[inline]
-    fn search_now(&mut self, need: Need, request: &Request) -> Option<Found> {
+    fn search_now(&mut self, need: Need, request: &Request) -> Option<Candidate> {
         let found = self.chunks.search_now(need, request)?;
         (!self.is_hollow(&found)).then_some(found)
     }
 
     /// Searches by FIT1 to FIT4, examining at most `looks` chunks for each.
-    fn search_fully(&mut self, need: Need, request: &Request, looks: u32) -> Option<Found> {
+    fn search_fully(&mut self, need: Need, request: &Request, looks: u32) -> Option<Candidate> {
         self.chunks
             .search_fully(need, request, looks, |chunks| chunks.sweep_some(looks))
     }
 
     /// Returns whether some page of a chunk may have no memory.
     #[inline]
-    fn is_hollow(&self, found: &Found) -> bool {
+    fn is_hollow(&self, found: &Candidate) -> bool {
         self.chunks.table.at(found.link).is_hollow()
     }
 

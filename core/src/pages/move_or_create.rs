@@ -3,9 +3,9 @@
 
 use core::ops::Range;
 
-use super::idle::{Idle, Wanted};
+use super::idle::{IdleHandles, IdleSearch};
 use super::page_calls::MappingList;
-use super::plan::{Bar, PagePlan};
+use super::plan::{PagePlan, PlanError};
 use super::table::{HandleLink, HandleState, MAPPINGS_A_HANDLE, MappingLink, MappingState};
 use super::{Backing, Link, PagePool};
 use crate::engine::LOOKS;
@@ -19,20 +19,20 @@ impl PagePool<'_> {
     pub(super) fn back_target(
         &mut self,
         plan: &mut PagePlan,
-        wanted: Wanted<'_>,
+        wanted: IdleSearch<'_>,
         squeeze: bool,
-    ) -> Result<(), Bar> {
+    ) -> Result<(), PlanError> {
         // The memory beside the block can carry one stream's point only.
         let user = wanted.user.filter(|_| plan.wait.is_none());
-        let wanted = Wanted { user, ..wanted };
+        let wanted = IdleSearch { user, ..wanted };
         let mut page = self.chunks.table.at(plan.target).start / self.page;
         let behind = plan.behind.div_ceil(self.page);
         let gap = self.reuse_and_clear(plan, wanted, page, behind)?;
         let can_move = self.config.backing != Backing::InPlace;
         let must_move = squeeze || gap > self.room_pages() || plan.is_backing();
-        let mut idle = Idle::default();
+        let mut idle = IdleHandles::default();
         if can_move && (must_move || self.moves_early(gap)) {
-            idle = self.find_idle(Wanted {
+            idle = self.find_idle(IdleSearch {
                 // Memory that queued work uses moves only if it must: its old place is unusable until that work is
                 // done.
                 user: wanted.user.filter(|_| must_move),
@@ -45,7 +45,7 @@ impl PagePool<'_> {
         let mut misses = LOOKS;
         while let Some((start, end)) = self.next_gap(page, behind) {
             let moved = self.move_into(plan, &mut idle, start..end, &mut misses)?;
-            self.create_into(plan, moved, end).ok_or(Bar::Pages)?;
+            self.create_into(plan, moved, end).ok_or(PlanError::Pages)?;
             page = end;
         }
         self.release_for(plan, wanted, squeeze)
@@ -56,10 +56,10 @@ impl PagePool<'_> {
     fn reuse_and_clear(
         &mut self,
         plan: &mut PagePlan,
-        wanted: Wanted<'_>,
+        wanted: IdleSearch<'_>,
         first: u32,
         behind: u32,
-    ) -> Result<u32, Bar> {
+    ) -> Result<u32, PlanError> {
         let (mut page, mut gap, mut searched) = (first, 0, false);
         while page < behind {
             let mapping = self.pages.at(page);
@@ -75,7 +75,7 @@ impl PagePool<'_> {
                 continue;
             }
             if !core::mem::replace(&mut searched, true) {
-                self.find_idle(Wanted {
+                self.find_idle(IdleSearch {
                     pages: behind - first,
                     ..wanted
                 });
@@ -89,7 +89,7 @@ impl PagePool<'_> {
                 self.unmap_by(plan, mapping);
                 gap += end - page;
             } else {
-                return Err(Bar::Busy);
+                return Err(PlanError::Busy);
             }
             page = end;
         }
@@ -135,10 +135,10 @@ impl PagePool<'_> {
     fn move_into(
         &mut self,
         plan: &mut PagePlan,
-        idle: &mut Idle,
+        idle: &mut IdleHandles,
         pages: Range<u32>,
         misses: &mut u32,
-    ) -> Result<u32, Bar> {
+    ) -> Result<u32, PlanError> {
         let Range {
             start: mut page,
             end,
@@ -157,7 +157,7 @@ impl PagePool<'_> {
                 continue;
             }
             let mapping = self.pages.add_mapping(handle, page);
-            self.push(&mut plan.maps, mapping.ok_or(Bar::Pages)?);
+            self.push(&mut plan.maps, mapping.ok_or(PlanError::Pages)?);
             self.take_idle(handle, HandleState::Chosen);
             page += record.pages;
             if previous.is_some() {
@@ -215,9 +215,9 @@ impl PagePool<'_> {
     fn release_for(
         &mut self,
         plan: &mut PagePlan,
-        wanted: Wanted<'_>,
+        wanted: IdleSearch<'_>,
         squeeze: bool,
-    ) -> Result<(), Bar> {
+    ) -> Result<(), PlanError> {
         let (taken, max) = (
             self.chunks.taken_bytes(),
             self.max_bytes_within(plan.max_bytes()),
@@ -230,13 +230,13 @@ impl PagePool<'_> {
         };
         self.release_idle(
             plan,
-            Wanted {
+            IdleSearch {
                 outside: wanted.outside,
                 ..self.releasable(plan, bytes, u64::MAX)
             },
         );
         if plan.creating > 0 && taken + plan.creating - plan.releasing > max {
-            return Err(Bar::Memory(Cause::Limit));
+            return Err(PlanError::Memory(Cause::Limit));
         }
         plan.departed = plan.creating.saturating_sub(plan.releasing);
         self.chunks.depart(plan.departed);
@@ -244,19 +244,19 @@ impl PagePool<'_> {
     }
 
     /// Returns the query for handles to release until the plan releases `bytes`, but at most `most`.
-    pub(super) fn releasable(&self, plan: &PagePlan, bytes: u64, most: u64) -> Wanted<'static> {
+    pub(super) fn releasable(&self, plan: &PagePlan, bytes: u64, most: u64) -> IdleSearch<'static> {
         let page_bytes = self.config.page_bytes;
         let pages = |bytes: u64| u32::try_from(bytes).unwrap_or(u32::MAX);
         let wanted = bytes.saturating_sub(plan.releasing).div_ceil(page_bytes);
-        Wanted {
+        IdleSearch {
             most: pages(most.saturating_sub(plan.releasing) / page_bytes),
             to_release: true,
-            ..Wanted::new(None, pages(wanted))
+            ..IdleSearch::new(None, pages(wanted))
         }
     }
 
     /// Lets the plan release idle handles.
-    pub(super) fn release_idle(&mut self, plan: &mut PagePlan, wanted: Wanted<'_>) {
+    pub(super) fn release_idle(&mut self, plan: &mut PagePlan, wanted: IdleSearch<'_>) {
         let idle = self.find_idle(wanted);
         let mut handle = idle.first;
         while handle.is_some() {

@@ -9,12 +9,12 @@
 //! before, but marked as hollow; the range may have grown by addresses without memory, and cached mappings that were
 //! in the way are gone.
 
-use super::idle::Wanted;
+use super::idle::IdleSearch;
 use super::page_calls::{MappingList, Phase};
 use super::table::{HandleState, MappingState};
 use super::{Link, PagePool};
 use crate::block::{Grant, Request};
-use crate::engine::{Found, LOOKS, Need, Stored};
+use crate::engine::{Candidate, LOOKS, Need, Stored};
 use crate::error::Cause;
 use crate::stream::{StreamId, StreamPoint};
 use crate::units::AddrRange;
@@ -121,7 +121,7 @@ pub(super) enum Purpose {
 
 /// Why no plan can be made.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Bar {
+pub(super) enum PlanError {
     /// The chunk table has no record for it.
     Table,
     /// The tables of pages have no record for it.
@@ -134,7 +134,7 @@ pub(super) enum Bar {
 /// A place for a block, and the means to put memory there.
 #[derive(Clone, Copy)]
 pub(super) struct Spot<'r> {
-    pub(super) found: Found,
+    pub(super) found: Candidate,
     pub(super) need: Need,
     pub(super) request: &'r Request,
     /// The request whose stream's idle memory may come to it; `None` for memory that no work uses.
@@ -247,15 +247,15 @@ impl PagePool<'_> {
         place: Spot<'_>,
         outside: (u32, u32),
         purpose: Purpose,
-    ) -> Result<PagePlan, Bar> {
+    ) -> Result<PagePlan, PlanError> {
         let mut plan = PagePlan::new(self.chunks.table.owner());
         plan.purpose = purpose;
         self.take_target(&mut plan, &place.found, place.need, place.ahead)
-            .ok_or(Bar::Table)?;
+            .ok_or(PlanError::Table)?;
         self.plans += 1;
-        let wanted = Wanted {
+        let wanted = IdleSearch {
             outside,
-            ..Wanted::new(place.user, 0)
+            ..IdleSearch::new(place.user, 0)
         };
         if let Err(bar) = self.back_target(&mut plan, wanted, place.squeeze) {
             self.abandon(plan);

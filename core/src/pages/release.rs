@@ -3,7 +3,7 @@
 //! Addresses are kept, and so are the bytes of the floor. Pinned memory stays, and so does memory that queued work
 //! may still use through any of its mappings, as an unmap does not wait for it.
 
-use super::idle::Wanted;
+use super::idle::IdleSearch;
 use super::{PagePlan, PagePool};
 use crate::stats::PoolStats;
 
@@ -46,7 +46,7 @@ impl PagePool<'_> {
         self.plans += 1;
         for most in [wanted, max] {
             // The last handle may exceed the wanted bytes.
-            let wanted = Wanted {
+            let wanted = IdleSearch {
                 counts_all: true,
                 ..self.releasable(&plan, wanted, most)
             };
@@ -85,7 +85,7 @@ impl PagePool<'_> {
     /// Returns the counters of pages; handles and mappings that a plan under way creates are counted. O(idle
     /// handles).
     pub fn page_stats(&mut self) -> PageStats {
-        let idle = self.find_idle(Wanted::new(None, u32::MAX));
+        let idle = self.find_idle(IdleSearch::new(None, u32::MAX));
         let (handles, mappings) = (&self.pages.handles, &self.pages.mappings);
         let lost = self.lost_mappings;
         let active = handles.in_use() - self.lost_handles;

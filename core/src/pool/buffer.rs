@@ -94,11 +94,11 @@ impl Sink for Buffer {
 }
 
 /// The list of its state and the list of its size, by the links they use.
-pub(super) struct Links<const LIST: usize>;
-pub(super) type OfState = Links<0>;
-pub(super) type OfSize = Links<1>;
+pub(super) struct ListLinks<const LIST: usize>;
+pub(super) type OfState = ListLinks<0>;
+pub(super) type OfSize = ListLinks<1>;
 
-impl<const LIST: usize> Linked<Links<LIST>> for Buffer {
+impl<const LIST: usize> Linked<ListLinks<LIST>> for Buffer {
     #[inline]
     fn next(&self) -> u32 {
         self.links[LIST][0]

@@ -21,13 +21,13 @@ pub(super) enum ResizeStep {
 /// The outcome of a range that was requested to lie behind a block.
 pub(super) enum Placed {
     /// It was committed.
-    Committed(Committed),
+    Committed(CommitOutcome),
     /// It is of no use to the block and not held; the ticket still counts.
     Elsewhere(GrowTicket, Block),
 }
 
 /// The effect of a commit on the block it was meant for.
-pub(crate) struct Committed {
+pub(crate) struct CommitOutcome {
     pub(crate) result: Result<Block, Rejected<ResizeError>>,
     /// The range, if it could not be held.
     pub(crate) rejected: Option<Rejected<RegionError, AddrRange>>,
@@ -111,7 +111,7 @@ impl RegionPool<'_> {
         range: AddrRange,
         block: Block,
         to: &Resize,
-    ) -> Committed {
+    ) -> CommitOutcome {
         let rejected = self.commit(ticket, range).err();
         let result = self.resize(block, *to).map_err(|refused| {
             let error = match rejected.as_ref().map(|rejected| rejected.error) {
@@ -121,7 +121,7 @@ impl RegionPool<'_> {
             };
             Rejected { error, ..refused }
         });
-        Committed { result, rejected }
+        CommitOutcome { result, rejected }
     }
 
     /// Returns whether the range lies right behind the block's region, with only memory that the block may take in

@@ -19,7 +19,7 @@ use super::grow::{GrowTicket, GrowthBar};
 use super::{RegionPlan, RegionPool};
 use crate::best_fit::Progress;
 use crate::block::Request;
-use crate::engine::{Found, Need};
+use crate::engine::{Candidate, Need};
 use crate::error::{AllocError, Cause, RegionError};
 
 /// The state of one allocation. Belongs to the thread that allocates.
@@ -159,7 +159,7 @@ impl RegionPool<'_> {
         }
     }
 
-    fn ready(&mut self, found: Found, need: Need, request: &Request) -> Progress<RegionPlan> {
+    fn ready(&mut self, found: Candidate, need: Need, request: &Request) -> Progress<RegionPlan> {
         match self.chunks.take(found, need, request) {
             Ok(grant) => Progress::Ready(grant),
             Err(error) => Progress::Failed(error),

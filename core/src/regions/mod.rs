@@ -24,7 +24,7 @@ pub use shrink::ReleaseTicket;
 
 use crate::best_fit::{BestFit, Progress};
 use crate::block::{AllocatorId, Block, ChunkHandle, Grant, Request, Resize};
-use crate::engine::{Chunk, ChunkInfo, Chunks, Found, Need, Violation, check};
+use crate::engine::{Candidate, Chunk, ChunkInfo, Chunks, Need, Violation, check};
 use crate::error::{AllocError, Cause, ConfigError, FreeError, Rejected, ResizeError};
 use crate::stats::PoolStats;
 use crate::stream::{EventNumber, StreamId, StreamPoint};
@@ -84,7 +84,7 @@ impl<'t> RegionPool<'t> {
     }
 
     /// Searches by FIT1 to FIT4, among all chunks.
-    fn search_fully(&mut self, need: Need, request: &Request) -> Option<Found> {
+    fn search_fully(&mut self, need: Need, request: &Request) -> Option<Candidate> {
         self.chunks
             .search_fully(need, request, u32::MAX, Chunks::sweep)
     }

@@ -29,7 +29,7 @@ pub(super) struct Holes {
 const COUNTED: usize = 16;
 
 /// Bytes of free blocks in each of several units, from `first` on.
-pub(super) struct Tally {
+pub(super) struct FreeTally {
     first: usize,
     bytes: [u32; COUNTED],
 }
@@ -126,8 +126,8 @@ impl Holes {
     }
 
     /// Returns a count from unit `first` on that includes the holed blocks. O(carved), without touching a block.
-    pub(super) fn tally(self, grid: &Grid, first: usize) -> Tally {
-        let mut tally = Tally {
+    pub(super) fn tally(self, grid: &Grid, first: usize) -> FreeTally {
+        let mut tally = FreeTally {
             first,
             bytes: [0; COUNTED],
         };
@@ -140,7 +140,7 @@ impl Holes {
     }
 
     /// Counts a free block.
-    pub(super) fn count(self, number: usize, grid: &Grid, tally: &mut Tally) {
+    pub(super) fn count(self, number: usize, grid: &Grid, tally: &mut FreeTally) {
         let (start, end) = (number * grid.block_bytes, (number + 1) * grid.block_bytes);
         for unit in self.units_of(number, grid) {
             let bytes = self.bytes_of(unit);
@@ -153,7 +153,7 @@ impl Holes {
 
     /// Returns the counted units that may become holes: wholly free, and carved to their end or to the end of the
     /// last block.
-    pub(super) fn candidates(self, grid: &Grid, tally: &Tally) -> Self {
+    pub(super) fn candidates(self, grid: &Grid, tally: &FreeTally) -> Self {
         let carved = grid.carved_bytes();
         let mut found = self.cleared();
         for (unit, free) in (tally.first..).zip(&tally.bytes) {

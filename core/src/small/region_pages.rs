@@ -63,7 +63,7 @@ const _: () = assert!(*SPAN_BLOCKS.end() * MAX_BLOCK_BYTES <= MAX_PAGE_BYTES);
 
 /// The lengths that follow from the region's.
 #[derive(Clone, Copy)]
-struct Lengths {
+struct RegionLengths {
     page: usize,
     span_blocks: usize,
     max_block: usize,
@@ -72,7 +72,7 @@ struct Lengths {
     spacing: usize,
 }
 
-impl Lengths {
+impl RegionLengths {
     fn new(bytes: usize) -> Self {
         let power = |bytes: usize| 1 << bytes.max(1).ilog2();
         let page = power(bytes / PAGES).clamp(MAX_SMALL_ALIGN, MAX_PAGE_BYTES);
@@ -109,7 +109,7 @@ pub(super) struct RegionPages {
     records: *mut Span,
     heads: &'static mut [u8],
     span_bytes: u64,
-    lengths: Lengths,
+    lengths: RegionLengths,
     /// Classes below this have spans.
     classes: usize,
 }
@@ -118,12 +118,12 @@ pub(super) struct RegionPages {
 unsafe impl Send for RegionPages {}
 
 /// Lays out tables one after the other.
-struct Cursor {
+struct TableCursor {
     at: *mut u8,
     left: usize,
 }
 
-impl Cursor {
+impl TableCursor {
     /// Returns the place of a table of `count` entries.
     fn place<T>(&mut self, count: usize) -> Option<*mut T> {
         let pad = self.at.align_offset(align_of::<T>());
@@ -158,12 +158,12 @@ impl RegionPages {
         if bytes < MIN_BYTES || bytes > isize::MAX as usize {
             return Err(RegionError::NoRoom);
         }
-        let lengths = Lengths::new(bytes);
+        let lengths = RegionLengths::new(bytes);
         let Some(granule) = Granule::new(lengths.granule as u64) else {
             return Err(RegionError::NoRoom);
         };
         let pad = start.align_offset(lengths.granule);
-        let mut cursor = Cursor {
+        let mut cursor = TableCursor {
             at: start.wrapping_add(pad),
             left: bytes - pad,
         };

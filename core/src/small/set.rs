@@ -38,7 +38,7 @@ use core::ptr::{self, NonNull};
 
 use self::class_spans::ClassSpans;
 use self::give_back::RECEIVED;
-use self::walk::Walk;
+use self::walk::SetWalk;
 use super::class::{CLASSES, SizeClass};
 use super::pages::Pages;
 use super::remote::RemoteQueue;
@@ -112,7 +112,7 @@ pub struct SpanSet {
     /// Whether blocks that come back now have been idle for long.
     aging: bool,
     /// The walk under way.
-    walk: Walk,
+    walk: SetWalk,
     /// Bytes of spans made since the last turn to flush cached lists began.
     made_bytes: usize,
     /// The value of `made_bytes` at which a turn is considered next.
@@ -141,7 +141,7 @@ impl SpanSet {
             policy,
             received: ptr::null_mut(),
             aging: false,
-            walk: Walk::None,
+            walk: SetWalk::None,
             made_bytes: 0,
             asked_bytes: 0,
             turn: 0,
@@ -513,7 +513,7 @@ impl SpanSet {
             return false;
         }
         // SAFETY: the caller passes the same `pages` at every call.
-        unsafe { self.walk(Walk::Trim, budget, pages) }
+        unsafe { self.walk(SetWalk::Trim, budget, pages) }
     }
 
     /// Takes the youngest list from the transfer cache.

@@ -17,13 +17,13 @@
 
 use super::class::{CLASSES, SPACING, SizeClass};
 use super::slot::{Links, Slot};
-use crate::sync::{BiasedLock, Head};
+use crate::sync::{BiasedLock, ListHead};
 
 /// A thread's cached free blocks of one size class.
 #[derive(Debug)]
 #[repr(C)]
 pub struct CacheBin {
-    head: Head<Slot>,
+    head: ListHead<Slot>,
     room: i32,
     capacity: i32,
 }
@@ -35,7 +35,7 @@ impl CacheBin {
         reason = "a value to begin with, which nobody borrows"
     )]
     pub const EMPTY: Self = Self {
-        head: Head::new(core::ptr::null_mut()),
+        head: ListHead::new(core::ptr::null_mut()),
         room: 0,
         capacity: 0,
     };

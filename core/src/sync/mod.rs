@@ -17,9 +17,9 @@ mod open_event;
 mod turn;
 
 #[cfg(larder_loom)]
-pub(crate) use model::{Cell, Head, RawLock, light_barrier};
+pub(crate) use model::{Cell, ListHead, RawLock, light_barrier};
 #[cfg(not(larder_loom))]
-pub(crate) use native::{Cell, Head, RawLock, light_barrier};
+pub(crate) use native::{Cell, ListHead, RawLock, light_barrier};
 
 pub(crate) use number::number_given_once;
 

@@ -86,9 +86,9 @@ impl AtomicUsize {
 
 /// The first link of a list that one thread changes; no process forks in a model.
 #[derive(Debug)]
-pub(crate) struct Head<T>(core::cell::Cell<*mut T>);
+pub(crate) struct ListHead<T>(core::cell::Cell<*mut T>);
 
-impl<T> Head<T> {
+impl<T> ListHead<T> {
     pub(crate) const fn new(first: *mut T) -> Self {
         Self(core::cell::Cell::new(first))
     }

@@ -18,9 +18,9 @@ use super::lock_word::{LockWord, Taken};
 /// the thread would see it. That costs no instruction.
 #[derive(Debug)]
 #[repr(transparent)]
-pub(crate) struct Head<T>(AtomicPtr<T>);
+pub(crate) struct ListHead<T>(AtomicPtr<T>);
 
-impl<T> Head<T> {
+impl<T> ListHead<T> {
     pub(crate) const fn new(first: *mut T) -> Self {
         Self(AtomicPtr::new(first))
     }

@@ -16,7 +16,7 @@ use crate::c::refuse;
 /// `struct larder_stats`: new numbers are appended only.
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct Stats {
+pub struct LarderStats {
     live_bytes: u64,
     large_bytes: u64,
     span_bytes: u64,
@@ -36,9 +36,9 @@ pub struct Stats {
 /// # Safety
 /// `stats` is writable for `bytes` bytes.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn larder_stats(stats: *mut Stats, bytes: size_t) -> size_t {
+pub unsafe extern "C" fn larder_stats(stats: *mut LarderStats, bytes: size_t) -> size_t {
     let now = HEAP.stats();
-    let numbers = Stats {
+    let numbers = LarderStats {
         live_bytes: now.live_bytes,
         large_bytes: now.large_bytes,
         span_bytes: now.span_bytes,
@@ -52,11 +52,11 @@ pub unsafe extern "C" fn larder_stats(stats: *mut Stats, bytes: size_t) -> size_
         known_steps: now.steps.known_steps,
         kept_bytes: now.kept_bytes,
     };
-    let known = bytes.min(size_of::<Stats>());
+    let known = bytes.min(size_of::<LarderStats>());
     let from = (&raw const numbers).cast::<u8>();
     // SAFETY: `stats` is writable for as many bytes; the numbers are plain, and at least as long.
     unsafe { ptr::copy_nonoverlapping(from, stats.cast::<u8>(), known) };
-    size_of::<Stats>()
+    size_of::<LarderStats>()
 }
 
 /// Returns idle memory to the system. Returns how many bytes of it were resident.

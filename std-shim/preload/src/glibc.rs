@@ -113,10 +113,10 @@ pub unsafe extern "C" fn malloc_info(options: c_int, stream: *mut FILE) -> c_int
     if options != 0 {
         return libc::EINVAL;
     }
-    c_int::from(write_xml(&mut Stream(stream)).is_err())
+    c_int::from(write_xml(&mut CStream(stream)).is_err())
 }
 
-fn write_xml(stream: &mut Stream) -> fmt::Result {
+fn write_xml(stream: &mut CStream) -> fmt::Result {
     stream.write_str("<malloc version=\"larder-1\">\n")?;
     for (name, number) in HEAP.stats().fields() {
         writeln!(stream, "<{name}>{number}</{name}>")?;
@@ -125,9 +125,9 @@ fn write_xml(stream: &mut Stream) -> fmt::Result {
 }
 
 /// A stream of the C library's that is open for writing.
-struct Stream(*mut FILE);
+struct CStream(*mut FILE);
 
-impl Write for Stream {
+impl Write for CStream {
     fn write_str(&mut self, text: &str) -> fmt::Result {
         // SAFETY: as many bytes as there are, and a stream that is open.
         match unsafe { libc::fwrite(text.as_ptr().cast(), 1, text.len(), self.0) } == text.len() {

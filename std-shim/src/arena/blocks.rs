@@ -7,21 +7,21 @@ use larder_core::{
     RegionAttempt, RegionPlan, Rejected, Request, ResizeError,
 };
 
-use super::{Arena, ArenaBfc, Held};
+use super::{Arena, ArenaBfc, ClaimOutcome};
 use crate::os::Os;
 
 impl<O: Os> Arena<O> {
     /// Allocates a block from committed memory, if the lock is free without sleeping.
-    pub(crate) fn alloc_held(&self, bytes: usize, align: usize) -> Held<NonNull<u8>> {
+    pub(crate) fn alloc_held(&self, bytes: usize, align: usize) -> ClaimOutcome<NonNull<u8>> {
         let Some((_, request)) = self.requests(bytes, align) else {
-            return Held::Full;
+            return ClaimOutcome::Full;
         };
         match self.with_bfc_soon(|bfc| held_memory(bfc, &request)) {
-            None => Held::Busy,
-            Some(None) => Held::Full,
+            None => ClaimOutcome::Busy,
+            Some(None) => ClaimOutcome::Full,
             Some(Some(grant)) => match self.given(grant.block) {
-                Some(block) => Held::Found(block),
-                None => Held::Full,
+                Some(block) => ClaimOutcome::Found(block),
+                None => ClaimOutcome::Full,
             },
         }
     }

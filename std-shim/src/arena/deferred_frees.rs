@@ -19,8 +19,8 @@ use super::blocks::free_at;
 use crate::safety::check;
 
 /// The first word of a deferred block.
-struct Link {
-    next: *mut Link,
+struct DeferredLink {
+    next: *mut DeferredLink,
 }
 
 /// Blocks that one holder of the lock frees: each costs a few cache misses, so together some 50
@@ -29,9 +29,9 @@ const FREED: usize = 128;
 
 /// The deferred blocks of an arena.
 pub(super) struct Deferred {
-    pushed: AtomicPtr<Link>,
+    pushed: AtomicPtr<DeferredLink>,
     /// The remaining blocks of those taken. Changed under the BFC's lock only.
-    taken: AtomicPtr<Link>,
+    taken: AtomicPtr<DeferredLink>,
 }
 
 impl Deferred {
@@ -45,7 +45,7 @@ impl Deferred {
 
     /// Returns whether the list is empty. A hint.
     pub(super) fn is_empty(&self) -> bool {
-        let is_null = |list: &AtomicPtr<Link>| list.load(Ordering::Relaxed).is_null();
+        let is_null = |list: &AtomicPtr<DeferredLink>| list.load(Ordering::Relaxed).is_null();
         is_null(&self.pushed) && is_null(&self.taken)
     }
 
@@ -54,11 +54,11 @@ impl Deferred {
     /// # Safety
     /// The block is committed, aligned for a pointer, and given up by the caller.
     pub(super) unsafe fn push(&self, block: *mut u8) {
-        let link = block.cast::<Link>();
+        let link = block.cast::<DeferredLink>();
         let mut next = self.pushed.load(Ordering::Relaxed);
         loop {
             // SAFETY: the block is committed and aligned for a pointer, and the caller gives it up.
-            unsafe { link.write(Link { next }) };
+            unsafe { link.write(DeferredLink { next }) };
             // Release: the thread that takes the blocks reads the links.
             match (self.pushed).compare_exchange_weak(
                 next,

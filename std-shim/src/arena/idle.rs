@@ -45,7 +45,7 @@ const CLEARED_BYTES: usize = 1 << 30;
 
 /// The idle memory that a walk finds.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Idle {
+pub(crate) enum IdleKind {
     /// All free memory: the system may have put pages where nothing was written.
     Free,
     /// Memory that may have been written.
@@ -78,7 +78,7 @@ impl Given {
 }
 
 /// Progress of a walk over the chunks of an arena.
-pub(crate) struct Walk {
+pub(crate) struct ArenaWalk {
     from: Addr,
     near: Option<ChunkHandle>,
     ended: bool,
@@ -92,12 +92,12 @@ pub(crate) enum Aging {
     /// It has not begun.
     New,
     /// Idle memory is discarded.
-    Discarding(Idle, Walk),
+    Discarding(IdleKind, ArenaWalk),
     /// Memory from this offset on may be young, and whether any before it was.
     Clearing(usize, bool),
 }
 
-impl Walk {
+impl ArenaWalk {
     pub(crate) const fn new() -> Self {
         Self {
             from: Addr::new(0),
@@ -119,8 +119,8 @@ impl<O: Os> Arena<O> {
     /// range. Returns the bytes that were resident.
     pub(crate) fn trim(&self) -> u64 {
         let which = match self.may_be_filled() {
-            true => Idle::Free,
-            false => Idle::Dirty,
+            true => IdleKind::Free,
+            false => IdleKind::Dirty,
         };
         let given = self.discard(which);
         self.free_deferred();
@@ -137,9 +137,9 @@ impl<O: Os> Arena<O> {
 
     /// Continues returning dirty free memory, however young: 16 pieces, a little more than 4 MiB
     /// and three split huge pages at most. Returns the result, and whether there is more.
-    pub(crate) fn discard_some_dirty(&self, walk: &mut Walk) -> (Given, bool) {
+    pub(crate) fn discard_some_dirty(&self, walk: &mut ArenaWalk) -> (Given, bool) {
         walk.asks = None;
-        let given = self.discard_some(walk, Idle::Dirty);
+        let given = self.discard_some(walk, IdleKind::Dirty);
         (given, !walk.ended)
     }
 
@@ -151,11 +151,11 @@ impl<O: Os> Arena<O> {
         match aging {
             Aging::New => {
                 let which = if self.residency.take_again() {
-                    Idle::Old
+                    IdleKind::Old
                 } else {
-                    Idle::NotYoung
+                    IdleKind::NotYoung
                 };
-                *aging = Aging::Discarding(which, Walk::new());
+                *aging = Aging::Discarding(which, ArenaWalk::new());
             }
             Aging::Discarding(which, walk) if !walk.ended => {
                 let which = *which;
@@ -284,7 +284,7 @@ impl<O: Os> Arena<O> {
 
     /// Returns the free bytes that may have been written. O(chunks).
     pub(crate) fn idle_bytes(&self) -> u64 {
-        let (mut bytes, mut walk, mut more) = (0, Walk::new(), true);
+        let (mut bytes, mut walk, mut more) = (0, ArenaWalk::new(), true);
         while more {
             let (some, is_more) = self.idle_some(&mut walk);
             (bytes, more) = (bytes + some, is_more);
@@ -294,10 +294,10 @@ impl<O: Os> Arena<O> {
 
     /// Continues counting the free bytes that may have been written, over 128 chunks at most.
     /// Returns the bytes in these, and whether there are more chunks.
-    pub(crate) fn idle_some(&self, walk: &mut Walk) -> (u64, bool) {
+    pub(crate) fn idle_some(&self, walk: &mut ArenaWalk) -> (u64, bool) {
         let mut bytes = 0;
         self.with_bfc(|bfc| {
-            self.look(bfc, walk, Idle::Dirty, &mut 0, |range, _| {
+            self.look(bfc, walk, IdleKind::Dirty, &mut 0, |range, _| {
                 bytes += range.bytes();
                 true
             });
@@ -319,8 +319,8 @@ impl<O: Os> Arena<O> {
     }
 
     /// Discards idle memory. Returns the bytes that were resident.
-    fn discard(&self, which: Idle) -> u64 {
-        let (mut given, mut walk) = (0, Walk::new());
+    fn discard(&self, which: IdleKind) -> u64 {
+        let (mut given, mut walk) = (0, ArenaWalk::new());
         while !walk.ended {
             let sleeps = Sleep::count();
             given += self.discard_some(&mut walk, which).bytes;
@@ -335,7 +335,7 @@ impl<O: Os> Arena<O> {
     /// Discards the next idle pieces: takes them, discards them without the BFC's lock, and frees
     /// them. Not inlined: the stacks of its callers may be short.
     #[inline(never)]
-    fn discard_some(&self, walk: &mut Walk, which: Idle) -> Given {
+    fn discard_some(&self, walk: &mut ArenaWalk, which: IdleKind) -> Given {
         self.discarding.with(|()| {
             let (mut given, mut pieces) = (Given::default(), [const { None }; MAX_PIECES]);
             given.splits = self.take_some(walk, which, &mut pieces);
@@ -356,7 +356,12 @@ impl<O: Os> Arena<O> {
 
     /// Takes the next idle pieces, up to `pieces.len()`. Returns the number of huge pages to be
     /// split for them.
-    fn take_some(&self, walk: &mut Walk, which: Idle, pieces: &mut [Option<Block>]) -> usize {
+    fn take_some(
+        &self,
+        walk: &mut ArenaWalk,
+        which: IdleKind,
+        pieces: &mut [Option<Block>],
+    ) -> usize {
         self.with_bfc(|bfc| {
             let (mut bytes, mut splits, mut looks) = (0, 0, 0);
             for place in pieces {
@@ -387,14 +392,14 @@ impl<O: Os> Arena<O> {
     fn look(
         &self,
         bfc: &ArenaBfc,
-        walk: &mut Walk,
-        which: Idle,
+        walk: &mut ArenaWalk,
+        which: IdleKind,
         looks: &mut usize,
         mut f: impl FnMut(AddrRange, ChunkHandle) -> bool,
     ) {
         let unless_young = match which {
-            Idle::NotYoung | Idle::Old => Some(&self.young),
-            Idle::Free | Idle::Dirty => None,
+            IdleKind::NotYoung | IdleKind::Old => Some(&self.young),
+            IdleKind::Free | IdleKind::Dirty => None,
         };
         let (from, near) = (walk.from, walk.near);
         walk.ended = true;
@@ -403,10 +408,10 @@ impl<O: Os> Arena<O> {
             let end = chunk.range.end();
             if let ChunkState::Free { .. } = chunk.state {
                 walk.from = walk.from.max(chunk.range.start());
-                let next = |walk: &Walk| {
+                let next = |walk: &ArenaWalk| {
                     let rest = walk.from.get() as usize..end.get() as usize;
                     match which {
-                        Idle::Free | Idle::Old => {
+                        IdleKind::Free | IdleKind::Old => {
                             Marks::next_gap(unless_young, rest, MAX_BYTES, self.marks.unit())
                         }
                         _ => self.marks.next_run(unless_young, rest, MAX_BYTES),

@@ -57,7 +57,7 @@ use marks::Marks;
 use residency::Residency;
 use seams::Seams;
 
-pub(crate) use idle::{Aging, PAUSE_NS, Walk};
+pub(crate) use idle::{Aging, ArenaWalk, PAUSE_NS};
 pub(crate) use move_pages::{Grown, MOVE_LEAST_BYTES};
 
 /// Spans are multiples of this length, at multiples of it.
@@ -73,7 +73,7 @@ type Allocator<O> = Shared<RegionPool<'static>, Committed<O>, Sleep>;
 
 /// Result of an allocation that neither grows nor sleeps.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Held<T> {
+pub(crate) enum ClaimOutcome<T> {
     Found(T),
     /// There is no such memory.
     Full,

@@ -5,17 +5,17 @@ use core::ptr::NonNull;
 use larder_core::small::{SizeClass, Span, SpanMemory};
 use larder_core::sync::{AtomicU8, Ordering};
 
-use super::{Arena, Held, SLICE_BYTES};
+use super::{Arena, ClaimOutcome, SLICE_BYTES};
 use crate::os::Os;
 use crate::process::span_bytes;
 
 impl<O: Os> Arena<O> {
     /// Allocates memory and a record for a span from committed memory.
-    pub(crate) fn alloc_held_span(&self, class: SizeClass) -> Held<SpanMemory> {
+    pub(crate) fn alloc_held_span(&self, class: SizeClass) -> ClaimOutcome<SpanMemory> {
         match self.alloc_held(span_bytes(class), SLICE_BYTES) {
-            Held::Found(base) => Held::Found(self.make_span(base.as_ptr(), class)),
-            Held::Full => Held::Full,
-            Held::Busy => Held::Busy,
+            ClaimOutcome::Found(base) => ClaimOutcome::Found(self.make_span(base.as_ptr(), class)),
+            ClaimOutcome::Full => ClaimOutcome::Full,
+            ClaimOutcome::Busy => ClaimOutcome::Busy,
         }
     }
 

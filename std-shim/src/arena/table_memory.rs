@@ -23,7 +23,7 @@ pub(super) const TABLES: usize = 10;
 
 /// The place of a table, and its length.
 #[derive(Clone, Copy)]
-pub(super) struct Table {
+pub(super) struct TableRange {
     /// Offset from the arena in bytes: whole pages.
     pub(super) start: usize,
     /// Entries for the whole range.
@@ -34,7 +34,7 @@ pub(super) struct Table {
     covers: usize,
 }
 
-impl Table {
+impl TableRange {
     /// Describes a table from `start` on with entries of `entry` bytes, one for each `covers` bytes
     /// of a range of `range_bytes`.
     pub(super) const fn new(start: usize, range_bytes: usize, covers: usize, entry: usize) -> Self {
@@ -59,7 +59,7 @@ pub(super) struct TableMemory<O: Os> {
     os: &'static O,
     /// Start of the arena, in front of its tables.
     arena: *mut u8,
-    tables: [Table; TABLES],
+    tables: [TableRange; TABLES],
     /// End of the committed part of each table, as an offset from the arena. Relaxed: changed under
     /// `growing`.
     ends: [AtomicUsize; TABLES],
@@ -67,7 +67,7 @@ pub(super) struct TableMemory<O: Os> {
 
 impl<O: Os> TableMemory<O> {
     /// Describes tables of which nothing is committed.
-    pub(super) fn new(os: &'static O, arena: *mut u8, tables: [Table; TABLES]) -> Self {
+    pub(super) fn new(os: &'static O, arena: *mut u8, tables: [TableRange; TABLES]) -> Self {
         Self {
             os,
             arena,

@@ -15,7 +15,7 @@ use super::lengths::Lengths;
 use super::marks::Marks;
 use super::residency::Residency;
 use super::seams::{Moves, Seams};
-use super::table_memory::{TABLES, Table, TableMemory};
+use super::table_memory::{TABLES, TableMemory, TableRange};
 use super::{Allocator, Arena, GROWTH_BYTES, SLICE_BYTES};
 use crate::config::Tuning;
 use crate::os::Os;
@@ -55,21 +55,21 @@ pub(super) const fn front_bytes<O: Os>(page: usize) -> usize {
 }
 
 /// The layout of an arena's tables behind it.
-struct Plan {
+struct TableLayout {
     /// Bytes committed at once, for the arena itself.
     front_bytes: usize,
-    tables: [Table; TABLES],
+    tables: [TableRange; TABLES],
     bytes: usize,
 }
 
-impl Plan {
+impl TableLayout {
     /// Lays out the tables of a range of `bytes` bytes. Returns `None` on overflow.
     fn new<O: Os>(bytes: usize, granule: Granule, page: usize) -> Option<Self> {
         let front_bytes = front_bytes::<O>(page);
         let granule = granule.bytes() as usize;
         let mut at = front_bytes;
         let mut plan = |covers: usize, entry: usize| {
-            let table = Table::new(at, bytes, covers, entry);
+            let table = TableRange::new(at, bytes, covers, entry);
             at = table.end(bytes)?.checked_next_multiple_of(page)?;
             Some(table)
         };
@@ -104,7 +104,7 @@ impl<O: Os> Arena<O> {
         let page = os.page_bytes();
         let granule = Granule::new(GRANULE_BYTES.max(page) as u64)?;
         let align = GROWTH_BYTES.max(page);
-        let plan = Plan::new::<O>(bytes, granule, page)?;
+        let plan = TableLayout::new::<O>(bytes, granule, page)?;
         let table_bytes = plan.bytes;
         let guard = (bytes / GUARD_PART).min(GUARD_BYTES).next_multiple_of(page);
         let reserved_bytes = table_bytes.checked_add(guard)?;
@@ -150,7 +150,7 @@ impl<O: Os> Arena<O> {
         bytes: usize,
         granule: Granule,
         memory: TableMemory<O>,
-        plan: &Plan,
+        plan: &TableLayout,
     ) -> Option<&'static Self> {
         let tables = memory.arena();
         let [chunks, index, records, heads, classes, lengths, marks @ ..] = plan.tables;
@@ -166,7 +166,7 @@ impl<O: Os> Arena<O> {
         let lengths = unsafe { table::<AtomicU32>(tables, lengths.start, lengths.count) };
         let granule_bytes = granule.bytes() as usize;
         let lengths = Lengths::new(lengths, start.addr(), granule_bytes);
-        let marks_in = |words: Table, unit| {
+        let marks_in = |words: TableRange, unit| {
             // SAFETY: inside the tables; 0 is a number.
             let words = unsafe { table::<AtomicU64>(tables, words.start, words.count) };
             Marks::new(words, start.addr(), unit)

@@ -14,14 +14,14 @@ const FIRST_SLOTS: usize = 1 << 8;
 
 /// One block, or none.
 #[derive(Clone, Copy)]
-struct Slot<V> {
+struct TableSlot<V> {
     /// The block's address; 0 in a vacant slot, since no block lies there.
     addr: usize,
     value: V,
 }
 
 // SAFETY: an address is a plain number, and zeros are a value.
-unsafe impl<V: Zeroes> Zeroes for Slot<V> {}
+unsafe impl<V: Zeroes> Zeroes for TableSlot<V> {}
 
 /// The system has no memory for a larger table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -31,7 +31,7 @@ pub(crate) struct NoMemory;
 ///
 /// Invariant TABLE1: `live` of the slots, at most half of them, are used.
 pub(crate) struct BlockTable<V: Zeroes> {
-    slots: MappedValues<Slot<V>>,
+    slots: MappedValues<TableSlot<V>>,
     live: usize,
 }
 
@@ -57,7 +57,7 @@ impl<V: Zeroes> BlockTable<V> {
         if (self.live + 1) * 2 > self.slots.values().len() {
             self.grow()?;
         }
-        let before = put(self.slots.values(), Slot { addr, value });
+        let before = put(self.slots.values(), TableSlot { addr, value });
         self.live += usize::from(before.is_none());
         Ok(before)
     }
@@ -67,7 +67,7 @@ impl<V: Zeroes> BlockTable<V> {
         let slots = self.slots.values();
         let place = probe::find(slots, addr as u64, key_of).ok()?;
         let slot = *slots.get(place)?;
-        probe::remove(slots, place, Slot { addr: 0, ..slot }, key_of);
+        probe::remove(slots, place, TableSlot { addr: 0, ..slot }, key_of);
         self.live -= 1;
         Some(slot.value)
     }
@@ -106,12 +106,12 @@ impl<V: Zeroes> BlockTable<V> {
 }
 
 /// Returns the key of a slot.
-fn key_of<V: Zeroes>(slot: &Slot<V>) -> Option<u64> {
+fn key_of<V: Zeroes>(slot: &TableSlot<V>) -> Option<u64> {
     (slot.addr != 0).then_some(slot.addr as u64)
 }
 
 /// Puts a block into a table with a vacant slot. Returns the previous value of its address.
-fn put<V: Zeroes>(slots: &mut [Slot<V>], new: Slot<V>) -> Option<V> {
+fn put<V: Zeroes>(slots: &mut [TableSlot<V>], new: TableSlot<V>) -> Option<V> {
     let found = probe::find(slots, new.addr as u64, key_of);
     let (Ok(place) | Err(place)) = found;
     let slot = slots.get_mut(place)?;

@@ -52,7 +52,7 @@ fn nothing_is_found_in_a_table_that_was_never_used() {
 
 /// Addresses that share one home in a table of the first size.
 fn neighbours(home_slot: usize, count: usize) -> Vec<usize> {
-    let slots = [Slot {
+    let slots = [TableSlot {
         addr: 0,
         value: 0_u32,
     }; FIRST_SLOTS];

@@ -1,7 +1,7 @@
 //! The verbs of the process heap past their fast paths: empty and full bins, layouts that are not
 //! common, large blocks, and all blocks where threads have no cache (LOCAL1, LOCAL3).
 //!
-//! Each verb reads the [`Mode`] of the heap once. `plain` has the verbs of a heap that checks no
+//! Each verb reads the [`HeapMode`] of the heap once. `plain` has the verbs of a heap that checks no
 //! block, and of blocks of steps; `safety/hardened` and `safety/guard_pages` have those of the
 //! other two modes.
 //!
@@ -18,7 +18,7 @@ use core::ptr::{self, NonNull};
 
 use larder_core::small::{SizeClass, ThreadCache};
 
-use crate::config::{Config, Mode};
+use crate::config::{Config, HeapMode};
 use crate::global_alloc::Larder;
 use crate::process::PROCESS;
 use crate::safety::{guard_pages, hardened};
@@ -59,9 +59,9 @@ pub(crate) fn alloc(layout: Layout, config: &Config) -> *mut u8 {
         return block;
     }
     or_null(match PROCESS.tuning.mode_for(config) {
-        Mode::Plain => plain::alloc(layout),
-        Mode::Guarded => alloc_guarded(layout, config, plain::alloc),
-        Mode::Hardened => hardened::alloc(layout, config),
+        HeapMode::Plain => plain::alloc(layout),
+        HeapMode::Guarded => alloc_guarded(layout, config, plain::alloc),
+        HeapMode::Hardened => hardened::alloc(layout, config),
     })
 }
 
@@ -76,9 +76,9 @@ pub(crate) fn alloc_zeroed(layout: Layout, config: &Config) -> *mut u8 {
         return block;
     }
     or_null(match PROCESS.tuning.mode_for(config) {
-        Mode::Plain => plain::alloc_zeroed(layout),
-        Mode::Guarded => alloc_guarded(layout, config, plain::alloc_zeroed),
-        Mode::Hardened => hardened::alloc(layout, config),
+        HeapMode::Plain => plain::alloc_zeroed(layout),
+        HeapMode::Guarded => alloc_guarded(layout, config, plain::alloc_zeroed),
+        HeapMode::Hardened => hardened::alloc(layout, config),
     })
 }
 
@@ -111,9 +111,9 @@ pub(crate) unsafe fn free(block: *mut u8, layout: Layout) {
     // SAFETY: a block of the heap with this layout, which the caller gives up and no cache took.
     unsafe {
         match PROCESS.tuning.mode() {
-            Mode::Plain => plain::free(block, layout),
-            Mode::Guarded => free_guarded(block, layout),
-            Mode::Hardened => hardened::free(block, Some(layout)),
+            HeapMode::Plain => plain::free(block, layout),
+            HeapMode::Guarded => free_guarded(block, layout),
+            HeapMode::Hardened => hardened::free(block, Some(layout)),
         }
     }
 }
@@ -141,7 +141,7 @@ unsafe fn free_guarded(block: *mut u8, layout: Layout) {
 }
 
 impl Larder {
-    /// Resizes a block in a mode other than [`Mode::Plain`]. Returns null if there is no memory.
+    /// Resizes a block in a mode other than [`HeapMode::Plain`]. Returns null if there is no memory.
     ///
     /// # Safety
     /// `block` is a block of the heap with this layout; `new` has its alignment, and a size that is
@@ -158,11 +158,11 @@ impl Larder {
         // size of `new` is not 0, as `alloc` requires.
         unsafe {
             match PROCESS.tuning.mode() {
-                Mode::Hardened => hardened::resize(block, Some(layout), new.size(), &self.0),
-                Mode::Guarded if guard_pages::has(block) => {
+                HeapMode::Hardened => hardened::resize(block, Some(layout), new.size(), &self.0),
+                HeapMode::Guarded if guard_pages::has(block) => {
                     guard_pages::resize(block, Some(layout), new.size(), |_| self.alloc(new))
                 }
-                Mode::Guarded | Mode::Plain => self.realloc_plain(block, layout, new),
+                HeapMode::Guarded | HeapMode::Plain => self.realloc_plain(block, layout, new),
             }
         }
     }
@@ -190,7 +190,7 @@ fn alloc_for_c(
     alloc: impl FnOnce(Layout, &Config) -> *mut u8,
 ) -> *mut u8 {
     // As the last call, so that the stacks of a checking heap have no frame of this function.
-    if PROCESS.tuning.mode() == Mode::Hardened {
+    if PROCESS.tuning.mode() == HeapMode::Hardened {
         return hardened::malloc(bytes, config);
     }
     let block = match Layout::from_size_align(bytes, 16) {

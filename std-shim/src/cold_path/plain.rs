@@ -6,7 +6,7 @@ use core::ptr::NonNull;
 
 use larder_core::small::{Fresh, SizeClass, ThreadCache};
 
-use crate::arena::Held;
+use crate::arena::ClaimOutcome;
 use crate::os::Native;
 use crate::process::PROCESS;
 use crate::purge;
@@ -99,14 +99,14 @@ pub(crate) fn reclaim(bytes: usize) {
 #[inline(never)]
 fn alloc_large(layout: Layout) -> Option<NonNull<u8>> {
     match PROCESS.alloc_held(layout.size(), layout.align()) {
-        Held::Found(block) => {
+        ClaimOutcome::Found(block) => {
             purge::after_alloc(layout.size());
             return Some(block);
         }
         // The caches of small blocks may have room for it, before the heap grows.
         // SAFETY: the verbs do not use the thread's part here, and no signal handler calls them.
-        Held::Full => unsafe { with_local(|local| local.give_up(layout.size(), &PROCESS)) },
-        Held::Busy => {}
+        ClaimOutcome::Full => unsafe { with_local(|local| local.give_up(layout.size(), &PROCESS)) },
+        ClaimOutcome::Busy => {}
     }
     let find = || PROCESS.alloc_large(layout.size(), layout.align());
     let block = find().or_else(|| {

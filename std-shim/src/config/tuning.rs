@@ -18,7 +18,7 @@ const MAX_IN_VAIN: u32 = 100;
 /// The blocks that a heap checks.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
-pub(crate) enum Mode {
+pub(crate) enum HeapMode {
     /// None.
     Plain,
     /// Blocks with guard pages.
@@ -36,7 +36,7 @@ pub(crate) struct Tuning {
     /// 1 once a request for the configuration failed, so that blocks may have been allocated before
     /// it was known.
     early: AtomicU8,
-    /// A [`Mode`].
+    /// A [`HeapMode`].
     mode: AtomicU8,
     /// An [`OnMisuse`] as one word.
     on_misuse: AtomicPtr<()>,
@@ -54,7 +54,7 @@ impl Tuning {
             config: UnsafeCell::new(Config::BALANCED),
             known: AtomicU8::new(0),
             early: AtomicU8::new(0),
-            mode: AtomicU8::new(Mode::Plain as u8),
+            mode: AtomicU8::new(HeapMode::Plain as u8),
             on_misuse: AtomicPtr::new(ptr::null_mut()),
             applying: Locked::new(0),
         }
@@ -93,9 +93,9 @@ impl Tuning {
             }
             config.stack_frames = config.stack_frames.min(Config::MAX_STACK_FRAMES);
             let mode = match (config.hardened, config.guard_one_in) {
-                (true, _) => Mode::Hardened,
-                (false, 1..) => Mode::Guarded,
-                (false, 0) => Mode::Plain,
+                (true, _) => HeapMode::Hardened,
+                (false, 1..) => HeapMode::Guarded,
+                (false, 0) => HeapMode::Plain,
             };
             self.mode.store(mode as u8, Ordering::Relaxed);
             self.set_on_misuse(config.on_misuse);
@@ -127,19 +127,19 @@ impl Tuning {
         self.early.load(Ordering::Relaxed) != 0
     }
 
-    /// Returns the heap's mode: [`Mode::Plain`] as long as it is not known.
+    /// Returns the heap's mode: [`HeapMode::Plain`] as long as it is not known.
     #[inline(always)]
-    pub(crate) fn mode(&self) -> Mode {
+    pub(crate) fn mode(&self) -> HeapMode {
         // Relaxed: a thread that holds a block of a hardened heap, or one with guard pages, got it
         // from a thread that knew the mode.
         let mode = self.mode.load(Ordering::Relaxed);
-        // SAFETY: only bytes of a `Mode` are written there.
-        unsafe { mem::transmute::<u8, Mode>(mode) }
+        // SAFETY: only bytes of a `HeapMode` are written there.
+        unsafe { mem::transmute::<u8, HeapMode>(mode) }
     }
 
     /// Returns the heap's mode, after applying `config` if it is the first.
     #[inline(always)]
-    pub(crate) fn mode_for(&self, config: &Config) -> Mode {
+    pub(crate) fn mode_for(&self, config: &Config) -> HeapMode {
         self.apply(config);
         self.mode()
     }
@@ -147,7 +147,7 @@ impl Tuning {
     /// Returns whether the heap is known to be hardened.
     #[inline(always)]
     pub(crate) fn is_hardened(&self) -> bool {
-        self.mode() == Mode::Hardened
+        self.mode() == HeapMode::Hardened
     }
 
     /// Returns the bytes beyond which the heap asks for huge pages; `u64::MAX` for never.

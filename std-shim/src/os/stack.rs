@@ -39,7 +39,7 @@ struct Unwinder {
 }
 
 /// The return addresses of a walk, so far.
-struct Walk<'a> {
+struct ArenaWalk<'a> {
     unwinder: Unwinder,
     /// Frames that end below this are left out.
     below: usize,
@@ -66,7 +66,7 @@ pub(crate) fn walk(inner: usize, frames: &mut [usize]) -> usize {
 
 /// Does the work of [`walk`] with the unwinder.
 fn walk_by(unwinder: Unwinder, inner: usize, frames: &mut [usize]) -> usize {
-    let mut walk = Walk {
+    let mut walk = ArenaWalk {
         unwinder,
         below: inner,
         frames,
@@ -79,7 +79,7 @@ fn walk_by(unwinder: Unwinder, inner: usize, frames: &mut [usize]) -> usize {
 
 extern "C" fn step(context: Context, walk: *mut c_void) -> c_int {
     // SAFETY: the walk of the function above, which waits for this.
-    let walk = unsafe { &mut *walk.cast::<Walk>() };
+    let walk = unsafe { &mut *walk.cast::<ArenaWalk>() };
     // SAFETY: the unwinder's own context.
     if unsafe { (walk.unwinder.cfa)(context) } <= walk.below {
         return NEXT;
@@ -155,7 +155,10 @@ mod linked {
         fn _Unwind_GetIP(context: Context) -> usize;
         fn _Unwind_GetCFA(context: Context) -> usize;
         #[cfg(target_arch = "x86_64")]
-        fn _Unwind_Find_FDE(place: *const c_void, found: *mut super::quick::Found) -> *const u8;
+        fn _Unwind_Find_FDE(
+            place: *const c_void,
+            found: *mut super::quick::QuickFacts,
+        ) -> *const u8;
     }
 
     #[expect(clippy::unnecessary_wraps, reason = "there may be none elsewhere")]

@@ -10,7 +10,7 @@ use larder_core::small::SizeClass;
 use larder_core::sync::{AtomicPtr, AtomicU8, AtomicUsize, Ordering};
 
 use super::Process;
-use crate::arena::{Arena, GROWTH_BYTES, Held, SLICE_BYTES};
+use crate::arena::{Arena, ClaimOutcome, GROWTH_BYTES, SLICE_BYTES};
 use crate::os::Os;
 
 /// Arenas are added up to this number when threads find the locks of all others taken by sleeping
@@ -97,13 +97,13 @@ impl<O: Os> Process<O> {
     pub(super) fn find_held<T>(
         &'static self,
         bytes: usize,
-        held: impl Fn(&'static Arena<O>) -> Held<T>,
-    ) -> Held<T> {
-        let mut answer = Held::Full;
+        held: impl Fn(&'static Arena<O>) -> ClaimOutcome<T>,
+    ) -> ClaimOutcome<T> {
+        let mut answer = ClaimOutcome::Full;
         for arena in self.arenas() {
             match held(arena) {
-                Held::Full => {}
-                Held::Busy => answer = Held::Busy,
+                ClaimOutcome::Full => {}
+                ClaimOutcome::Busy => answer = ClaimOutcome::Busy,
                 found => {
                     self.purger.taken(bytes, &self.tuning);
                     return found;
@@ -118,7 +118,7 @@ impl<O: Os> Process<O> {
     pub(super) fn find_in_arenas<T>(
         &'static self,
         bytes: usize,
-        held: impl Fn(&'static Arena<O>) -> Held<T>,
+        held: impl Fn(&'static Arena<O>) -> ClaimOutcome<T>,
         grow: impl Fn(&'static Arena<O>) -> Option<T>,
     ) -> Option<T> {
         self.purger.taken(bytes, &self.tuning);
@@ -133,9 +133,9 @@ impl<O: Os> Process<O> {
         let (mut full, mut busy) = (None, false);
         for arena in self.arenas() {
             match held(arena) {
-                Held::Found(found) => return Some(found),
-                Held::Full => full = full.or(Some(arena)),
-                Held::Busy => busy = true,
+                ClaimOutcome::Found(found) => return Some(found),
+                ClaimOutcome::Full => full = full.or(Some(arena)),
+                ClaimOutcome::Busy => busy = true,
             }
         }
         if busy && let Some(found) = full.or_else(|| self.spare_arena()).and_then(&grow) {

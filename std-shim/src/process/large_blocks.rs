@@ -5,7 +5,7 @@ use core::alloc::Layout;
 use core::ptr::NonNull;
 
 use super::Process;
-use crate::arena::{Arena, Grown, Held, MOVE_LEAST_BYTES};
+use crate::arena::{Arena, ClaimOutcome, Grown, MOVE_LEAST_BYTES};
 use crate::os::{FIRST_ARENA_BYTES, Os};
 
 /// Least length of a block with its own mapping: a part of the addresses of an arena.
@@ -27,12 +27,16 @@ impl<O: Os> Process<O> {
     }
 
     /// Allocates a block without a class from committed memory.
-    pub(crate) fn alloc_held(&'static self, bytes: usize, align: usize) -> Held<NonNull<u8>> {
+    pub(crate) fn alloc_held(
+        &'static self,
+        bytes: usize,
+        align: usize,
+    ) -> ClaimOutcome<NonNull<u8>> {
         if bytes.max(align) >= self.mapping_least_bytes() {
-            return Held::Busy;
+            return ClaimOutcome::Busy;
         }
         let found = self.find_held(bytes, |arena| arena.alloc_held(bytes, align));
-        if let Held::Found(_) = found {
+        if let ClaimOutcome::Found(_) = found {
             self.within.take(bytes);
         }
         found
@@ -52,8 +56,8 @@ impl<O: Os> Process<O> {
             false if self.is_scarce() => mapping().or_else(in_arenas),
             false => mapping().or_else(|| {
                 match self.find_held(bytes, |arena| arena.alloc_held(bytes, align)) {
-                    Held::Found(block) => Some(block),
-                    Held::Full | Held::Busy => None,
+                    ClaimOutcome::Found(block) => Some(block),
+                    ClaimOutcome::Full | ClaimOutcome::Busy => None,
                 }
             }),
         }
@@ -72,7 +76,7 @@ impl<O: Os> Process<O> {
             bytes.checked_add(align)?,
             |arena| match may(arena) {
                 true => arena.alloc_held(bytes, align),
-                false => Held::Full,
+                false => ClaimOutcome::Full,
             },
             |arena| may(arena).then(|| arena.alloc(bytes, align)).flatten(),
         )

@@ -30,7 +30,7 @@ use larder_core::sync::{AtomicPtr, AtomicU8, AtomicUsize, Ordering};
 use crate::arena::Arena;
 use crate::config::Tuning;
 use crate::os::{FIRST_ARENA_BYTES, Native, Os};
-use crate::purge::{Purger, Work};
+use crate::purge::{PurgeWork, Purger};
 use crate::safety::Blocks;
 use crate::safety::guard_pages::GuardPages;
 use crate::safety::hardened::link_changed;
@@ -55,7 +55,7 @@ pub(crate) struct Process<O: Os> {
     pub(crate) tuning: Tuning,
     pub(crate) purger: Purger,
     /// The tick under way, and other work done in steps.
-    pub(crate) work: Locked<Work, Sleep>,
+    pub(crate) work: Locked<PurgeWork, Sleep>,
     /// Whether this is the child of a fork, and has not ticked.
     pub(crate) forked: AtomicU8,
     /// Bytes of the first reservation that is tried.
@@ -92,7 +92,7 @@ impl<O: Os> Process<O> {
             os,
             tuning: Tuning::new(),
             purger: Purger::new(),
-            work: Locked::new(Work::new()),
+            work: Locked::new(PurgeWork::new()),
             forked: AtomicU8::new(0),
             arena_bytes,
             arenas: [const { AtomicPtr::new(ptr::null_mut()) }; MAX_ARENAS],

@@ -5,7 +5,7 @@ use core::ptr::NonNull;
 use larder_core::small::{Pages, SizeClass, Span, SpanMemory};
 
 use super::Process;
-use crate::arena::{Arena, Held, SLICE_BYTES};
+use crate::arena::{Arena, ClaimOutcome, SLICE_BYTES};
 use crate::os::Os;
 
 /// Blocks of up to this size share spans of one slice, larger ones of eight.
@@ -46,13 +46,13 @@ unsafe impl<O: Os, const IDLE: bool> Pages for PagesOf<O, IDLE> {
 
     fn alloc_held_span(&mut self, class: SizeClass) -> Option<SpanMemory> {
         match (self.0).find_held(span_bytes(class), |arena| arena.alloc_held_span(class)) {
-            Held::Found(memory) => {
+            ClaimOutcome::Found(memory) => {
                 self.0.within.take(span_bytes(class));
                 Some(memory)
             }
-            Held::Full => None,
+            ClaimOutcome::Full => None,
             // Another arena rather than a wait.
-            Held::Busy => self.alloc_span(class),
+            ClaimOutcome::Busy => self.alloc_span(class),
         }
     }
 

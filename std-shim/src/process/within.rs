@@ -17,7 +17,7 @@
 use larder_core::sync::{AtomicU8, AtomicU64, Ordering};
 
 use super::Process;
-use crate::arena::Walk;
+use crate::arena::ArenaWalk;
 use crate::os::Os;
 use crate::purge::LOOK_COST;
 
@@ -179,7 +179,7 @@ fn least_step(limit: u64) -> u64 {
 pub(crate) struct Look {
     is_under_way: bool,
     arena: usize,
-    walk: Walk,
+    walk: ArenaWalk,
     /// Idle bytes counted so far.
     idle: u64,
 }
@@ -189,7 +189,7 @@ impl Look {
         Self {
             is_under_way: false,
             arena: 0,
-            walk: Walk::new(),
+            walk: ArenaWalk::new(),
             idle: 0,
         }
     }
@@ -233,7 +233,7 @@ impl Look {
             let (bytes, more) = arena.idle_some(&mut self.walk);
             self.idle += bytes;
             if !more {
-                (self.arena, self.walk) = (self.arena + 1, Walk::new());
+                (self.arena, self.walk) = (self.arena + 1, ArenaWalk::new());
             }
             *left = left.saturating_sub(LOOK_COST);
         }

@@ -95,4 +95,4 @@ mod work;
 pub(crate) use purger::Purger;
 pub(crate) use thread::{after_alloc, after_free, thread_ended};
 pub(crate) use tick::LOOK_COST;
-pub(crate) use work::Work;
+pub(crate) use work::PurgeWork;

@@ -6,7 +6,7 @@ use core::ptr;
 use larder_core::small::SpanSet;
 use larder_core::sync::Ordering;
 
-use super::work::Work;
+use super::work::PurgeWork;
 use crate::arena::{Aging, PAUSE_NS};
 use crate::os::Os;
 use crate::os::background::sleep_ns;
@@ -28,7 +28,7 @@ pub(crate) const LOOK_COST: usize = 128;
 
 /// Progress of the tick under way.
 pub(crate) struct Tick {
-    part: Part,
+    part: TickPart,
     /// The next heap of this part, or null at its end.
     heap: *const ThreadHeap,
     /// The next arena, and the progress of its tick.
@@ -40,7 +40,7 @@ pub(crate) struct Tick {
 
 /// The parts of a tick, in order; all but the arenas' are done for one heap after the other.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Part {
+enum TickPart {
     /// No tick is under way.
     Rest,
     /// In the child of a fork, once: excludes memory that is idle now from later ticks.
@@ -68,7 +68,7 @@ unsafe impl Send for Tick {}
 impl Tick {
     pub(crate) const fn new() -> Self {
         Self {
-            part: Part::Rest,
+            part: TickPart::Rest,
             heap: ptr::null(),
             arena: 0,
             aging: Aging::New,
@@ -82,7 +82,7 @@ impl<O: Os> Process<O> {
     pub(crate) fn tick(&'static self) {
         loop {
             let sleeps = Sleep::count();
-            let step = |work: &mut Work| {
+            let step = |work: &mut PurgeWork| {
                 let mut left = STEP_BLOCKS;
                 self.tick_some(&mut work.tick, &mut left)
             };
@@ -105,15 +105,15 @@ impl<O: Os> Process<O> {
         if self.forked.swap(0, Ordering::Relaxed) > 0 {
             // The parent's tick was for the parent.
             *tick = Tick::new();
-            self.begin_part(tick, Part::Leaving);
+            self.begin_part(tick, TickPart::Leaving);
         }
         while *left > 0 {
             match tick.part {
-                Part::Rest => self.begin_part(tick, Part::Caches),
-                Part::Arenas => self.tick_arena(tick, left),
+                TickPart::Rest => self.begin_part(tick, TickPart::Caches),
+                TickPart::Arenas => self.tick_arena(tick, left),
                 _ => self.tick_heap(tick, left),
             }
-            if tick.part == Part::Rest {
+            if tick.part == TickPart::Rest {
                 self.purger.ticked();
                 return true;
             }
@@ -121,7 +121,7 @@ impl<O: Os> Process<O> {
         false
     }
 
-    fn begin_part(&'static self, tick: &mut Tick, part: Part) {
+    fn begin_part(&'static self, tick: &mut Tick, part: TickPart) {
         tick.part = part;
         tick.heap = self.pool.all();
     }
@@ -133,21 +133,21 @@ impl<O: Os> Process<O> {
         };
         let mut cost = HEAP_COST;
         let done = match tick.part {
-            Part::Leaving => {
+            TickPart::Leaving => {
                 // SAFETY: the set stays where it is.
                 unsafe { heap.with(|_, set| set.leave_idle(left)) }
             }
-            Part::Caches => self.flush_idle_cache(heap, false, left),
-            Part::Remote => {
+            TickPart::Caches => self.flush_idle_cache(heap, false, left),
+            TickPart::Remote => {
                 cost += RECEIVE_COST;
                 self.receive_some(heap)
             }
-            Part::Long => {
+            TickPart::Long => {
                 cost += LONG_COST;
                 self.take_long_of(heap, false);
                 true
             }
-            Part::Lists => {
+            TickPart::Lists => {
                 let age = |owner, set: &mut SpanSet| {
                     // SAFETY: the heap's own remote-free queue and set (HEAP3).
                     unsafe { set.age(owner, left, &mut self.idle_pages()) }
@@ -155,7 +155,7 @@ impl<O: Os> Process<O> {
                 // SAFETY: the set stays where it is.
                 unsafe { heap.with(age) }
             }
-            Part::Spans => {
+            TickPart::Spans => {
                 let settle = |owner, set: &mut SpanSet| {
                     // SAFETY: the heap's own remote-free queue and set (HEAP3).
                     unsafe { set.settle(owner, left, &mut self.idle_pages()) }
@@ -163,12 +163,12 @@ impl<O: Os> Process<O> {
                 // SAFETY: the closure leaves the set where it is.
                 unsafe { heap.with(settle) }
             }
-            Part::Again => {
+            TickPart::Again => {
                 // SAFETY: the closure leaves the set where it is.
                 unsafe { heap.with(|_, set| set.forget_looks()) };
                 true
             }
-            Part::Rest | Part::Arenas => true,
+            TickPart::Rest | TickPart::Arenas => true,
         };
         *left = left.saturating_sub(cost);
         if done {
@@ -178,18 +178,18 @@ impl<O: Os> Process<O> {
 
     fn end_part(&'static self, tick: &mut Tick) {
         let next = match tick.part {
-            Part::Rest | Part::Leaving => Part::Caches,
-            Part::Caches => Part::Remote,
+            TickPart::Rest | TickPart::Leaving => TickPart::Caches,
+            TickPart::Caches => TickPart::Remote,
             // The first barrier takes long, and must not run under a heap's lock.
-            Part::Remote if self.can_take_long() => Part::Long,
-            Part::Remote | Part::Long => Part::Lists,
-            Part::Lists => Part::Spans,
-            Part::Spans => {
+            TickPart::Remote if self.can_take_long() => TickPart::Long,
+            TickPart::Remote | TickPart::Long => TickPart::Lists,
+            TickPart::Lists => TickPart::Spans,
+            TickPart::Spans => {
                 (tick.arena, tick.aging, tick.taken_back) = (0, Aging::New, false);
-                Part::Arenas
+                TickPart::Arenas
             }
-            Part::Arenas if tick.taken_back => Part::Again,
-            Part::Arenas | Part::Again => Part::Rest,
+            TickPart::Arenas if tick.taken_back => TickPart::Again,
+            TickPart::Arenas | TickPart::Again => TickPart::Rest,
         };
         self.begin_part(tick, next);
     }

@@ -1,8 +1,8 @@
-//! [`Work`]: upkeep of the heap by calls of the program, a bounded step in each: due ticks without
+//! [`PurgeWork`]: upkeep of the heap by calls of the program, a bounded step in each: due ticks without
 //! a purge thread, and making up for growth and for idle memory near a limit.
 
 use super::tick::{STEP_BLOCKS, Tick};
-use crate::arena::Walk;
+use crate::arena::ArenaWalk;
 use crate::os::Os;
 use crate::process::{Look, Process};
 
@@ -13,7 +13,7 @@ const STEP_BYTES: usize = 4 << 20;
 const LIMIT_STEP_BYTES: usize = 64 << 10;
 
 /// The work under way. The holder of its lock may take those of heaps and arenas.
-pub(crate) struct Work {
+pub(crate) struct PurgeWork {
     pub(super) tick: Tick,
     pub(crate) growth: MakeUp,
     look: Look,
@@ -26,14 +26,14 @@ pub(crate) struct MakeUp {
     /// Bytes still to return, and the progress of the walk that finds them.
     left: u64,
     arena: usize,
-    walk: Walk,
+    walk: ArenaWalk,
     /// Cost so far, in blocks (see `tick`).
     cost: u64,
     /// Bytes that had been returned before, if it is for a limit.
     before: Option<u64>,
 }
 
-impl Work {
+impl PurgeWork {
     pub(crate) const fn new() -> Self {
         Self {
             tick: Tick::new(),
@@ -49,7 +49,7 @@ impl MakeUp {
             is_under_way: false,
             left: 0,
             arena: 0,
-            walk: Walk::new(),
+            walk: ArenaWalk::new(),
             cost: 0,
             before: None,
         }
@@ -86,7 +86,7 @@ impl<O: Os> Process<O> {
             purger.owe_ticks(1, now);
         }
         loop {
-            let step = |work: &mut Work| {
+            let step = |work: &mut PurgeWork| {
                 // Work for a limit stays due after a pause.
                 if core::mem::take(&mut lapses) && work.growth.before.is_none() {
                     work.growth.left = 0;
@@ -108,7 +108,7 @@ impl<O: Os> Process<O> {
     }
 
     /// Does a step of the due work. Returns whether there was one.
-    pub(crate) fn work_some(&'static self, work: &mut Work, now: u64) -> bool {
+    pub(crate) fn work_some(&'static self, work: &mut PurgeWork, now: u64) -> bool {
         let growth = &mut work.growth;
         if growth.left == 0 && work.look.begin(self) {
             // The count is followed by more work.
@@ -160,7 +160,7 @@ impl<O: Os> Process<O> {
         *left = left.saturating_sub(given.go_cost());
         growth.left = growth.left.saturating_sub(given.bytes);
         if !more {
-            (growth.arena, growth.walk) = (growth.arena + 1, Walk::new());
+            (growth.arena, growth.walk) = (growth.arena + 1, ArenaWalk::new());
         }
     }
 }

@@ -27,7 +27,7 @@ const NOTHING_TRIES: usize = 64;
 /// The state of a block. `Used` is 0.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
-pub(super) enum State {
+pub(super) enum UseState {
     /// In use by the program.
     Used,
     /// Being freed by a thread.
@@ -36,7 +36,7 @@ pub(super) enum State {
     Free,
 }
 
-impl State {
+impl UseState {
     pub(super) const fn words(self) -> &'static str {
         match self {
             Self::Used => "in use",
@@ -54,7 +54,7 @@ pub(super) struct Known {
     /// Bytes that the plain heap granted beyond; 0 for a block of no bytes, which has no memory.
     slack: u32,
     align_log2: u8,
-    pub(super) state: State,
+    pub(super) state: UseState,
     /// Whether C++'s `new` allocated it.
     pub(super) by_new: bool,
     /// Whether a checking heap allocated it, with memory.
@@ -70,7 +70,7 @@ impl Known {
             bytes,
             slack: 0,
             align_log2: align.trailing_zeros() as u8,
-            state: State::Used,
+            state: UseState::Used,
             by_new,
             is_checked: false,
         }
@@ -100,7 +100,7 @@ impl Known {
     /// Returns the entry of the block in quarantine.
     pub(super) const fn free(self) -> Self {
         Self {
-            state: State::Free,
+            state: UseState::Free,
             ..self
         }
     }
@@ -161,12 +161,12 @@ impl Known {
 
 /// The address of a block.
 #[derive(Clone, Copy)]
-struct At(*mut u8);
+struct BlockAddress(*mut u8);
 
 // SAFETY: a thread touches only blocks that it owns by their state (HARD1..HARD3).
-unsafe impl Send for At {}
+unsafe impl Send for BlockAddress {}
 // SAFETY: null is a pointer.
-unsafe impl Zeroes for At {}
+unsafe impl Zeroes for BlockAddress {}
 
 /// A block that has left the quarantine and belongs to the caller alone.
 pub(super) struct Leaver {
@@ -187,7 +187,7 @@ pub(super) struct Facts {
 }
 
 /// A misuse by a write, and the first byte written.
-pub(super) struct Written {
+pub(super) struct BadWrite {
     pub(super) misuse: Misuse,
     pub(super) block: *mut u8,
     pub(super) byte: *mut u8,
@@ -198,16 +198,16 @@ pub(crate) struct Blocks {
     table: BlockTable<Known>,
     history: History,
     /// A ring of the blocks in quarantine, mapped for the first one: `count` from `oldest` on.
-    waiting: MappedValues<At>,
+    waiting: MappedValues<BlockAddress>,
     oldest: usize,
     count: usize,
     /// Bytes of the blocks in quarantine.
     bytes: usize,
     /// The blocks that were allocated or freed last, oldest at `next_recent`.
-    recent: [At; RECENT],
+    recent: [BlockAddress; RECENT],
     next_recent: usize,
     /// Addresses of blocks of no bytes, and the offset where the search for the next one begins.
-    nothing: At,
+    nothing: BlockAddress,
     next_nothing: usize,
 }
 
@@ -220,9 +220,9 @@ impl Blocks {
             oldest: 0,
             count: 0,
             bytes: 0,
-            recent: [At(ptr::null_mut()); RECENT],
+            recent: [BlockAddress(ptr::null_mut()); RECENT],
             next_recent: 0,
-            nothing: At(ptr::null_mut()),
+            nothing: BlockAddress(ptr::null_mut()),
             next_nothing: 0,
         }
     }
@@ -258,7 +258,8 @@ impl Blocks {
     /// Allocates an inaccessible block of no bytes. Returns `None` if there is no address for it.
     pub(super) fn alloc_nothing(&mut self, known: Known, here: Option<&Here>) -> Option<*mut u8> {
         if self.nothing.0.is_null() {
-            self.nothing = At(Native.reserve(NOTHING_BYTES, Native.page_bytes())?.as_ptr());
+            self.nothing =
+                BlockAddress(Native.reserve(NOTHING_BYTES, Native.page_bytes())?.as_ptr());
         }
         for _ in 0..NOTHING_TRIES {
             let block = self.nothing.0.wrapping_add(self.next_nothing);
@@ -284,10 +285,10 @@ impl Blocks {
         here: Option<&Here>,
     ) -> Result<Known, Misuse> {
         let entry = self.table.get_mut(block.addr()).ok_or(Misuse::NoBlock)?;
-        if entry.state != State::Used {
+        if entry.state != UseState::Used {
             return Err(Misuse::FreedTwice);
         }
-        entry.state = State::Leaving;
+        entry.state = UseState::Leaving;
         let known = *entry;
         if let Some(here) = here {
             self.history.freed(block, here);
@@ -320,7 +321,7 @@ impl Blocks {
     /// its place.
     pub(super) fn quarantine(&mut self, block: *mut u8) -> Option<Leaver> {
         let known = self.table.get_mut(block.addr())?;
-        known.state = State::Free;
+        known.state = UseState::Free;
         let bytes = known.whole_bytes();
         if self.waiting.values().is_empty() {
             match MappedValues::map(QUARANTINE_BLOCKS) {
@@ -332,7 +333,7 @@ impl Blocks {
         let place = (self.oldest + self.count) % QUARANTINE_BLOCKS;
         // There is room: an excess block was removed before.
         if let Some(slot) = self.waiting.values().get_mut(place) {
-            *slot = At(block);
+            *slot = BlockAddress(block);
         }
         self.count += 1;
         self.remember(block);
@@ -356,7 +357,7 @@ impl Blocks {
         if self.count == 0 {
             return None;
         }
-        let At(block) = *self.waiting.values().get(self.oldest)?;
+        let BlockAddress(block) = *self.waiting.values().get(self.oldest)?;
         self.oldest = (self.oldest + 1) % QUARANTINE_BLOCKS;
         self.count -= 1;
         self.bytes -= self.get(block)?.whole_bytes();
@@ -367,10 +368,10 @@ impl Blocks {
     ///
     /// # Errors
     /// If it is not a used block, or if there was a write outside of it, which is repaired.
-    pub(super) fn set_bytes(&mut self, block: *mut u8, bytes: usize) -> Result<(), Written> {
+    pub(super) fn set_bytes(&mut self, block: *mut u8, bytes: usize) -> Result<(), BadWrite> {
         let known = self.table.get_mut(block.addr());
-        let Some(known) = known.filter(|known| known.state == State::Used) else {
-            return Err(Written {
+        let Some(known) = known.filter(|known| known.state == UseState::Used) else {
+            return Err(BadWrite {
                 misuse: Misuse::ResizedAfterFree,
                 block,
                 byte: ptr::null_mut(),
@@ -393,20 +394,20 @@ impl Blocks {
 
     fn remember(&mut self, block: *mut u8) {
         if let Some(slot) = self.recent.get_mut(self.next_recent) {
-            *slot = At(block);
+            *slot = BlockAddress(block);
         }
         self.next_recent = (self.next_recent + 1) % RECENT;
     }
 
     /// Checks the blocks that were allocated or freed last. Returns a misuse by a write, which is
     /// repaired.
-    pub(super) fn look_back(&mut self) -> Option<Written> {
-        self.recent.into_iter().find_map(|At(block)| {
+    pub(super) fn look_back(&mut self) -> Option<BadWrite> {
+        self.recent.into_iter().find_map(|BlockAddress(block)| {
             let known = self.get(block)?;
             match known.state {
-                State::Leaving => None,
+                UseState::Leaving => None,
                 // SAFETY: HARD1, HARD2: the block does not leave while we hold the lock.
-                State::Used | State::Free => unsafe { mend(block, &known, LOOK_BYTES) },
+                UseState::Used | UseState::Free => unsafe { mend(block, &known, LOOK_BYTES) },
             }
         })
     }
@@ -444,18 +445,18 @@ impl Blocks {
 ///
 /// # Safety
 /// The block is as long as its entry says, and does not leave during the call.
-pub(super) unsafe fn mend(block: *mut u8, known: &Known, most: usize) -> Option<Written> {
+pub(super) unsafe fn mend(block: *mut u8, known: &Known, most: usize) -> Option<BadWrite> {
     // SAFETY: the block is as long as its entry says.
     let byte = unsafe { fill::first_written(block, known, most) }?;
     // SAFETY: the block does not leave during the call, and these parts of it are not the
     // program's.
     unsafe { fill::fill(block, known) };
     let misuse = match known.state {
-        State::Free => Misuse::WrittenAfterFree,
+        UseState::Free => Misuse::WrittenAfterFree,
         _ if byte < block => Misuse::WrittenBeforeStart,
         _ => Misuse::WrittenPastEnd,
     };
-    Some(Written {
+    Some(BadWrite {
         misuse,
         block,
         byte,

@@ -2,7 +2,7 @@
 //! is zero, or in a checking heap also has that fill, so that a read finds no pointer and no
 //! number.
 
-use super::blocks::{Known, State};
+use super::blocks::{Known, UseState};
 
 /// Returns the byte that fills a block's slack: it differs between most blocks, and is never 0, the
 /// most frequent byte written past an end.
@@ -16,9 +16,9 @@ fn fill_of(block: *mut u8) -> u8 {
 fn parts(block: *mut u8, known: &Known) -> ([(*mut u8, usize); 2], u8) {
     let front = block.wrapping_sub(known.front_bytes());
     match known.state {
-        State::Free if !known.is_checked() => ([(front, 0), (block, known.granted_bytes())], 0),
-        State::Free => ([(front, 0), (front, known.whole_bytes())], fill_of(block)),
-        State::Used | State::Leaving => {
+        UseState::Free if !known.is_checked() => ([(front, 0), (block, known.granted_bytes())], 0),
+        UseState::Free => ([(front, 0), (front, known.whole_bytes())], fill_of(block)),
+        UseState::Used | UseState::Leaving => {
             let slack = block.wrapping_add(known.bytes);
             let parts = [(front, known.front_bytes()), (slack, known.slack_bytes())];
             (parts, fill_of(block))

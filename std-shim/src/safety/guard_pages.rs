@@ -22,9 +22,9 @@ use core::ptr::{self, NonNull};
 use larder_core::Locked;
 use larder_core::sync::{AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
-use super::blocks::{Facts, Known, State, Written, mend};
+use super::blocks::{BadWrite, Facts, Known, UseState, mend};
 use super::history::Here;
-use super::report::{Found, report, say_found};
+use super::report::{FoundMisuse, report, say_found};
 use super::{LEAST_ALIGN, Misuse, fill};
 use crate::block_table::{MappedValues, Zeroes};
 use crate::config::Config;
@@ -42,7 +42,7 @@ const REFILL_BYTES: usize = 4096;
 
 /// A page for a block.
 #[derive(Clone, Copy)]
-struct Slot {
+struct GuardSlot {
     known: Known,
     block: usize,
     allocated: Here,
@@ -53,11 +53,11 @@ struct Slot {
 }
 
 // SAFETY: all zeros are numbers, the first state, and `false`.
-unsafe impl Zeroes for Slot {}
+unsafe impl Zeroes for GuardSlot {}
 
-impl Slot {
+impl GuardSlot {
     fn is_free(&self) -> bool {
-        !self.has_block || self.known.state == State::Free
+        !self.has_block || self.known.state == UseState::Free
     }
 
     /// Returns whether its block starts or started there.
@@ -66,7 +66,7 @@ impl Slot {
     }
 
     fn facts(&self, address: *mut u8) -> Option<Facts> {
-        let freed = (self.known.state == State::Free).then_some(self.freed);
+        let freed = (self.known.state == UseState::Free).then_some(self.freed);
         self.has_block.then(|| Facts {
             block: address.with_addr(self.block),
             known: self.known,
@@ -88,7 +88,7 @@ pub(crate) struct GuardPages {
 }
 
 struct Slots {
-    slots: MappedValues<Slot>,
+    slots: MappedValues<GuardSlot>,
     freed: u64,
 }
 
@@ -205,7 +205,7 @@ impl GuardPages {
             let known = Known::new(bytes, LEAST_ALIGN, by_new).granted(room);
             // SAFETY: GUARD1: the block and its room lie in the page.
             unsafe { fill::fill(block, &known) };
-            *slot = Slot {
+            *slot = GuardSlot {
                 known,
                 block: block.addr(),
                 allocated: here,
@@ -224,10 +224,10 @@ impl GuardPages {
             if !slot.is_of(block) {
                 return Err(Misuse::NoBlock);
             }
-            if slot.known.state != State::Used {
+            if slot.known.state != UseState::Used {
                 return Err(Misuse::FreedTwice);
             }
-            slot.known.state = State::Leaving;
+            slot.known.state = UseState::Leaving;
             Ok(slot.known)
         })
     }
@@ -243,14 +243,14 @@ impl GuardPages {
             slots.freed += 1;
             let freed_at = slots.freed;
             if let Some(slot) = slots.slots.values().get_mut(number) {
-                slot.known.state = State::Free;
+                slot.known.state = UseState::Free;
                 (slot.freed, slot.freed_at) = (here, freed_at);
             }
         });
     }
 
     /// Runs `f` with the slot whose page contains an address.
-    fn with_slot<R>(&self, address: *mut u8, f: impl FnOnce(&mut Slot) -> R) -> Option<R> {
+    fn with_slot<R>(&self, address: *mut u8, f: impl FnOnce(&mut GuardSlot) -> R) -> Option<R> {
         let number = self.number_of(address)?;
         self.slots
             .with(|slots| slots.slots.values().get_mut(number).map(f))
@@ -302,7 +302,7 @@ pub(crate) fn count_free(local: &mut Local) {
 #[cold]
 fn say(misuse: Misuse, address: *mut u8, byte: Option<*mut u8>, here: &Here) {
     let facts = (PROCESS.guard_pages).with_slot(address, |slot| slot.facts(address));
-    report(&Found {
+    report(&FoundMisuse {
         misuse,
         address,
         byte,
@@ -332,7 +332,7 @@ fn free_from(block: *mut u8, given: Option<Layout>, here: Here) {
         say(Misuse::OtherLayout, block, None, &here);
     }
     // SAFETY: GUARD1: the block is leaving, so its page is ours alone.
-    if let Some(Written { misuse, byte, .. }) = unsafe { mend(block, &known, usize::MAX) } {
+    if let Some(BadWrite { misuse, byte, .. }) = unsafe { mend(block, &known, usize::MAX) } {
         say(misuse, block, Some(byte), &here);
     }
     PROCESS.guard_pages.end_free(block, here);
@@ -355,7 +355,7 @@ pub(crate) unsafe fn resize(
     let here = Here::walk((&raw const block).addr());
     let slot = (PROCESS.guard_pages).with_slot(block, |slot| (slot.known, slot.is_of(block)));
     let known = match slot {
-        Some((known, true)) if known.state == State::Used => known,
+        Some((known, true)) if known.state == UseState::Used => known,
         Some((_, is_start)) => {
             let misuse = match is_start {
                 true => Misuse::ResizedAfterFree,
@@ -378,8 +378,8 @@ pub(crate) unsafe fn resize(
 /// Returns the bytes that the program requested of a block with a page of its own; `None` if none
 /// starts there.
 pub(crate) fn usable_size(block: *mut u8) -> Option<usize> {
-    let size = |slot: &mut Slot| {
-        let is_used = slot.is_of(block) && slot.known.state == State::Used;
+    let size = |slot: &mut GuardSlot| {
+        let is_used = slot.is_of(block) && slot.known.state == UseState::Used;
         is_used.then_some(slot.known.bytes)
     };
     PROCESS.guard_pages.with_slot(block, size).flatten()
@@ -392,7 +392,7 @@ fn explain(address: *mut u8, instruction: usize) {
         return;
     };
     let misuse = match facts.known.state {
-        State::Free => Misuse::TouchedAfterFree,
+        UseState::Free => Misuse::TouchedAfterFree,
         _ if address < facts.block => Misuse::TouchedBeforeStart,
         _ => Misuse::TouchedPastEnd,
     };
@@ -400,7 +400,7 @@ fn explain(address: *mut u8, instruction: usize) {
     // Frames have no names: a signal's stack is too short to look them up.
     // SAFETY: the program touched the block, not the heap.
     let was_walking = unsafe { with_local(|local| local.set_walking(true)) };
-    say_found(&Found {
+    say_found(&FoundMisuse {
         misuse,
         address,
         byte: None,

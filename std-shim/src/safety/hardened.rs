@@ -31,9 +31,9 @@
 use core::alloc::Layout;
 use core::ptr::{self, NonNull};
 
-use super::blocks::{Blocks, Facts, Known, Leaver, State, Written, mend};
+use super::blocks::{BadWrite, Blocks, Facts, Known, Leaver, UseState, mend};
 use super::history::Here;
-use super::report::{Found, end_with, report};
+use super::report::{FoundMisuse, end_with, report};
 use super::{LEAST_ALIGN, Misuse, fill};
 use crate::cold_path::{no_memory, plain};
 use crate::config::Config;
@@ -60,7 +60,7 @@ pub(super) fn with<R>(f: impl FnOnce(&mut Blocks) -> R) -> R {
 fn say(misuse: Misuse, address: *mut u8, here: Option<&Here>) {
     let facts = here.and_then(|_| with(|blocks| blocks.facts(address)));
     let byte = None;
-    report(&Found {
+    report(&FoundMisuse {
         misuse,
         address,
         byte,
@@ -71,9 +71,9 @@ fn say(misuse: Misuse, address: *mut u8, here: Option<&Here>) {
 
 /// Reports a write outside of a block, or after its free. Returns if the program may go on.
 #[cold]
-fn say_written(written: &Written, facts: Option<Facts>, here: Option<&Here>) {
+fn say_written(written: &BadWrite, facts: Option<Facts>, here: Option<&Here>) {
     let facts = facts.or_else(|| here.and_then(|_| with(|blocks| blocks.facts(written.block))));
-    report(&Found {
+    report(&FoundMisuse {
         misuse: written.misuse,
         address: written.block,
         byte: Some(written.byte),
@@ -289,7 +289,7 @@ unsafe fn resize_from(
         None
     };
     let known = match with(|blocks| blocks.get(block)) {
-        Some(known) if known.state == State::Used => known,
+        Some(known) if known.state == UseState::Used => known,
         Some(_) => return refuse(Misuse::ResizedAfterFree),
         None if is_early(block) => Known::new(find(block).map_or(0, |(_, all)| all), 16, false),
         None => return refuse(Misuse::ResizedNoBlock),
@@ -326,7 +326,7 @@ pub(crate) fn check_layout(block: *mut u8, bytes: usize, align: usize, config: &
         is_asked_for && !(is_length && known.align() == align.max(LEAST_ALIGN))
     };
     let known = with(|blocks| blocks.get(block));
-    if known.is_some_and(|known| known.state == State::Used && is_wrong(known)) {
+    if known.is_some_and(|known| known.state == UseState::Used && is_wrong(known)) {
         let here = Here::in_function_with(&bytes);
         say(Misuse::OtherLayout, block, here.as_ref());
     }
@@ -335,5 +335,5 @@ pub(crate) fn check_layout(block: *mut u8, bytes: usize, align: usize, config: &
 /// Returns the bytes that the program requested; `None` if it has no block there.
 pub(crate) fn usable_size(block: *mut u8) -> Option<usize> {
     let known = with(|blocks| blocks.get(block))?;
-    (known.state == State::Used).then_some(known.bytes)
+    (known.state == UseState::Used).then_some(known.bytes)
 }

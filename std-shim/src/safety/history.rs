@@ -2,7 +2,7 @@
 
 use core::cmp::Reverse;
 
-use super::blocks::{Known, State};
+use super::blocks::{Known, UseState};
 use crate::block_table::{BlockTable, Zeroes};
 use crate::config::Config;
 use crate::os::stack::{thread_number, walk};
@@ -86,31 +86,31 @@ impl Here {
 
 /// A [`Here`] with the key of its stack in the table.
 #[derive(Clone, Copy, Debug)]
-struct Moment {
+struct KeyedMoment {
     stack: usize,
     thread: u32,
 }
 
 /// The stacks that allocated and freed a block; 0 for an unknown one.
 #[derive(Clone, Copy, Debug)]
-struct Life {
-    allocated: Moment,
-    freed: Moment,
+struct BlockStacks {
+    allocated: KeyedMoment,
+    freed: KeyedMoment,
 }
 
 // SAFETY: all zeros are numbers.
-unsafe impl Zeroes for Life {}
+unsafe impl Zeroes for BlockStacks {}
 
 /// A stack, and the count of its blocks.
 #[derive(Clone, Copy)]
-struct Stack {
+struct CountedStack {
     frames: [usize; FRAMES],
     blocks: usize,
     bytes: usize,
 }
 
 // SAFETY: all zeros are numbers.
-unsafe impl Zeroes for Stack {}
+unsafe impl Zeroes for CountedStack {}
 
 /// The blocks allocated by one stack that are not freed.
 #[derive(Clone, Copy)]
@@ -123,8 +123,8 @@ pub(super) struct Leak {
 /// Lives of blocks by address, and all their stacks, each once. Entries are missing where there was
 /// no memory for them.
 pub(super) struct History {
-    lives: BlockTable<Life>,
-    stacks: BlockTable<Stack>,
+    lives: BlockTable<BlockStacks>,
+    stacks: BlockTable<CountedStack>,
 }
 
 impl History {
@@ -135,29 +135,29 @@ impl History {
         }
     }
 
-    fn moment(&mut self, here: &Here) -> Moment {
+    fn moment(&mut self, here: &Here) -> KeyedMoment {
         let stack = here.key();
         if self.stacks.get_mut(stack).is_none() {
-            let new = Stack {
+            let new = CountedStack {
                 frames: here.frames,
                 blocks: 0,
                 bytes: 0,
             };
             self.stacks.insert(stack, new).ok();
         }
-        Moment {
+        KeyedMoment {
             stack,
             thread: here.thread,
         }
     }
 
     pub(super) fn allocated(&mut self, block: *mut u8, here: &Here) {
-        let freed = Moment {
+        let freed = KeyedMoment {
             stack: 0,
             thread: 0,
         };
         let allocated = self.moment(here);
-        let life = Life { allocated, freed };
+        let life = BlockStacks { allocated, freed };
         self.lives.insert(block.addr(), life).ok();
     }
 
@@ -174,7 +174,7 @@ impl History {
 
     /// Returns the stacks that allocated and freed a block, as far as they are known.
     pub(super) fn of(&mut self, block: *mut u8) -> [Option<Here>; 2] {
-        let Some(Life { allocated, freed }) = self.lives.get(block.addr()) else {
+        let Some(BlockStacks { allocated, freed }) = self.lives.get(block.addr()) else {
             return [None; 2];
         };
         [allocated, freed].map(|moment| {
@@ -189,7 +189,7 @@ impl History {
     /// Counts the used blocks by the stack that allocated them. Returns the number of such stacks.
     pub(super) fn count(&mut self, blocks: impl Iterator<Item = (usize, Known)>) -> usize {
         let mut places = 0;
-        for (block, known) in blocks.filter(|(_, known)| known.state == State::Used) {
+        for (block, known) in blocks.filter(|(_, known)| known.state == UseState::Used) {
             let Some(life) = self.lives.get(block) else {
                 continue;
             };
@@ -208,7 +208,7 @@ impl History {
         let most = counted.min_by_key(|(_, stack)| Reverse((stack.bytes, stack.blocks)));
         let (
             key,
-            Stack {
+            CountedStack {
                 blocks,
                 bytes,
                 frames,

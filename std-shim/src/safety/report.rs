@@ -23,7 +23,7 @@ const SHORT_BYTES: usize = 128;
 const MAX_LEAKS: usize = 32;
 
 /// A misuse, with the facts for its report.
-pub(super) struct Found<'a> {
+pub(super) struct FoundMisuse<'a> {
     pub(super) misuse: Misuse,
     pub(super) address: *mut u8,
     /// The first byte that was written, for misuse by a write.
@@ -35,7 +35,7 @@ pub(super) struct Found<'a> {
 /// Reports a misuse. Returns if the program may go on.
 #[cold]
 #[inline(never)]
-pub(super) fn report(found: &Found) {
+pub(super) fn report(found: &FoundMisuse) {
     say_found(found);
     if PROCESS.tuning.on_misuse() == OnMisuse::Abort {
         abort();
@@ -45,7 +45,7 @@ pub(super) fn report(found: &Found) {
 /// Reports a misuse in one line, and ends the process.
 #[cold]
 pub(super) fn end_with(misuse: Misuse, address: *mut u8) -> ! {
-    let found = Found {
+    let found = FoundMisuse {
         misuse,
         address,
         byte: None,
@@ -57,7 +57,7 @@ pub(super) fn end_with(misuse: Misuse, address: *mut u8) -> ! {
 }
 
 /// Prints a report, or passes it to the program's function.
-pub(super) fn say_found(found: &Found) {
+pub(super) fn say_found(found: &FoundMisuse) {
     tell(PROCESS.tuning.on_misuse(), |text| found.write(text));
 }
 
@@ -84,7 +84,7 @@ extern "C" fn call((hook, report): &(fn(&str), &str)) {
     hook(report);
 }
 
-impl Found<'_> {
+impl FoundMisuse<'_> {
     fn write(&self, text: &mut Text) -> fmt::Result {
         writeln!(text, "{}: {:p}", self.misuse.words(), self.address)?;
         let Some(here) = self.here else {

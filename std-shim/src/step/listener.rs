@@ -22,14 +22,14 @@ impl StepThread {
 
 /// An event of a thread's steps. A step inside another is part of it and not reported.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Moment {
+pub(crate) enum StepMoment {
     Begins,
     Ends,
     ThreadEnds,
 }
 
 /// Receives the events of steps, on their threads. It must not allocate.
-pub(crate) type Listener = fn(StepThread, Moment);
+pub(crate) type Listener = fn(StepThread, StepMoment);
 
 /// The listener of steps: null, or one that is never freed. Called through a pointer, so that a
 /// program without one is linked without it.
@@ -43,7 +43,7 @@ pub(crate) fn listen(listener: &'static Listener) {
 }
 
 /// Reports an event of a thread's steps to the listener.
-pub(super) fn tell(thread: StepThread, moment: Moment) {
+pub(super) fn tell(thread: StepThread, moment: StepMoment) {
     // SAFETY: null, or a listener that is never freed.
     if let Some(listener) = unsafe { LISTENER.load(Ordering::Relaxed).as_ref() } {
         listener(thread, moment);

@@ -30,7 +30,7 @@ pub(crate) use heap::StepHeap;
 pub(crate) use heaps::{STEP_LEAST_BYTES, StepHeaps};
 #[cfg(unix)]
 pub(crate) use listener::{Listener, listen};
-pub(crate) use listener::{Moment, StepThread};
+pub(crate) use listener::{StepMoment, StepThread};
 #[cfg(feature = "std")]
 pub use settings::BadSetting;
 pub use settings::{StepSettings, StepsInUse};
@@ -120,7 +120,7 @@ pub fn step_keyed(key: u64) -> Step {
         if place.begun.replace(place.begun.get() + 1) == 0 {
             // If the thread ends inside the step, its heap is released.
             tell_of_end();
-            tell(StepThread::of(place), Moment::Begins);
+            tell(StepThread::of(place), StepMoment::Begins);
         }
         if !place.heap.get().is_null() {
             place.inner.set(place.inner.get() + 1);
@@ -166,7 +166,7 @@ impl Drop for Step {
             let begun = place.begun.get();
             place.begun.set(begun.saturating_sub(1));
             if begun == 1 {
-                tell(StepThread::of(place), Moment::Ends);
+                tell(StepThread::of(place), StepMoment::Ends);
             }
         });
     }
@@ -192,9 +192,9 @@ pub(crate) fn end_of_thread() {
         place.inner.set(0);
         end(place);
         if place.begun.replace(0) > 0 {
-            tell(StepThread::of(place), Moment::Ends);
+            tell(StepThread::of(place), StepMoment::Ends);
         }
-        tell(StepThread::of(place), Moment::ThreadEnds);
+        tell(StepThread::of(place), StepMoment::ThreadEnds);
     });
 }
 

@@ -5,7 +5,7 @@ use std::alloc::Layout;
 
 use super::drive::World;
 use super::faulty::{Call, Faulty, Plan};
-use super::verbs::Held;
+use super::verbs::ClaimOutcome;
 use crate::config::Config;
 use crate::thread::local::Local;
 
@@ -34,13 +34,13 @@ impl Calls {
         }
     }
 
-    fn alloc(&mut self, bytes: usize) -> Held {
+    fn alloc(&mut self, bytes: usize) -> ClaimOutcome {
         let layout = Layout::from_size_align(bytes, 8).unwrap();
         let block = self.world.verbs().alloc(&mut self.local, layout, false);
-        Held::new(block, layout, 1)
+        ClaimOutcome::new(block, layout, 1)
     }
 
-    fn free(&mut self, held: &Held) {
+    fn free(&mut self, held: &ClaimOutcome) {
         let verbs = self.world.verbs();
         verbs.free(&mut self.local, held.start, held.layout);
     }
@@ -62,7 +62,7 @@ impl Calls {
         calls
     }
 
-    fn end(mut self, held: &[Held]) {
+    fn end(mut self, held: &[ClaimOutcome]) {
         held.iter().for_each(|held| self.free(held));
         self.local.end(self.world.verbs().process);
         self.world.end();

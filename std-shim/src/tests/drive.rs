@@ -7,7 +7,7 @@ use std::ptr;
 use larder_core::sync::Ordering;
 
 use super::faulty::{Below, Faulty, Plan};
-use super::verbs::{Held, Random, Verbs, is_filled, some_layout};
+use super::verbs::{ClaimOutcome, Random, Verbs, is_filled, some_layout};
 use crate::config::{Config, HugePages};
 use crate::process::Process;
 use crate::stats::Stats;
@@ -25,7 +25,7 @@ pub(super) struct World {
     process: *mut Process<Below>,
     os_box: *mut Faulty,
     threads: Vec<Box<Local>>,
-    held: Vec<Held>,
+    held: Vec<ClaimOutcome>,
     /// Start and end of every block held.
     ranges: BTreeMap<usize, usize>,
     random: Random,
@@ -192,11 +192,11 @@ impl World {
         );
         self.ranges.insert(from, to);
         let fill = self.random.next(255) as u8 + 1;
-        self.held.push(Held::new(start, layout, fill));
+        self.held.push(ClaimOutcome::new(start, layout, fill));
     }
 
     /// Removes a random block from the map.
-    fn let_go(&mut self) -> Option<Held> {
+    fn let_go(&mut self) -> Option<ClaimOutcome> {
         if self.held.is_empty() {
             return None;
         }

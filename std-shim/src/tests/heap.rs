@@ -9,7 +9,7 @@ use larder_core::Locked;
 
 use super::drive::{ARENA_BYTES, World};
 use super::faulty::{CALLS, Call, Faulty, Plan};
-use super::verbs::{Held, Random, Verbs, some_layout};
+use super::verbs::{ClaimOutcome, Random, Verbs, some_layout};
 use crate::config::{Config, HugePages};
 use crate::thread::local::Local;
 use crate::thread::wait::Sleep;
@@ -292,9 +292,9 @@ fn before_a_block_that_is_aligned_coarsely_nothing_is_committed() {
 
 /// Blocks sent to a thread and not yet received. The thread sanitizer sees this kind of lock, and
 /// not the standard library's.
-type Inbox = Locked<Vec<Held>, Sleep>;
+type Inbox = Locked<Vec<ClaimOutcome>, Sleep>;
 
-fn take(inbox: &Inbox) -> Vec<Held> {
+fn take(inbox: &Inbox) -> Vec<ClaimOutcome> {
     inbox.with(mem::take)
 }
 
@@ -314,7 +314,7 @@ fn shuffle(verbs: Verbs, seed: u64, inboxes: &[Inbox], mine: &Inbox) {
         let start = verbs.alloc(&mut local, layout, false);
         if !start.is_null() {
             let fill = random.next(255) as u8 + 1;
-            let held = Held::new(start, layout, fill);
+            let held = ClaimOutcome::new(start, layout, fill);
             let to = &inboxes[random.next(inboxes.len())];
             to.with(|inbox| inbox.push(held));
         }
@@ -360,10 +360,10 @@ fn blocks_that_several_threads_free_at_once_come_back_while_their_owner_goes_on(
     let layout = Layout::new::<[u8; 1000]>();
     let mut some = |fill: usize| {
         let start = verbs.alloc(&mut owner, layout, false);
-        Held::new(start, layout, fill as u8 | 1)
+        ClaimOutcome::new(start, layout, fill as u8 | 1)
     };
     // Dealt out like cards, so that each span has blocks in every hand.
-    let mut hands: [Vec<Held>; 3] = Default::default();
+    let mut hands: [Vec<ClaimOutcome>; 3] = Default::default();
     for number in 0..6000 {
         hands[number % 3].push(some(number));
     }

@@ -9,7 +9,7 @@ use larder_core::sync::Ordering;
 
 use super::drive::World;
 use super::faulty::{Call, Faulty, Plan};
-use super::verbs::Held;
+use super::verbs::ClaimOutcome;
 use crate::config::Config;
 use crate::stats::Stats;
 use crate::thread::local::Local;
@@ -33,20 +33,20 @@ impl Ticks {
         self.world.assert_sound();
     }
 
-    fn make(&mut self, thread: usize, size: usize) -> Held {
+    fn make(&mut self, thread: usize, size: usize) -> ClaimOutcome {
         let layout = Layout::from_size_align(size, 8).unwrap();
         let block = self
             .world
             .verbs()
             .alloc(&mut self.threads[thread], layout, false);
-        Held::new(block, layout, size as u8 | 1)
+        ClaimOutcome::new(block, layout, size as u8 | 1)
     }
 
-    fn make_all(&mut self, thread: usize, size: usize, bytes: usize) -> Vec<Held> {
+    fn make_all(&mut self, thread: usize, size: usize, bytes: usize) -> Vec<ClaimOutcome> {
         (0..bytes / size).map(|_| self.make(thread, size)).collect()
     }
 
-    fn free(&mut self, thread: usize, all: impl IntoIterator<Item = Held>) {
+    fn free(&mut self, thread: usize, all: impl IntoIterator<Item = ClaimOutcome>) {
         for held in all {
             held.check(held.layout.size());
             self.world
@@ -397,9 +397,14 @@ fn holes_between_blocks_go_back_and_the_blocks_stay() {
 
 /// Allocates blocks of a size and frees all but every `every`-th. Returns those kept, and the bytes
 /// of the pages without a byte of them.
-fn with_gaps(ticks: &mut Ticks, size: usize, every: usize, page_bytes: usize) -> (Vec<Held>, u64) {
-    let page = |held: &Held, byte: usize| (held.start.addr() + byte) / page_bytes;
-    let pages_of = |all: &[Held]| -> BTreeSet<usize> {
+fn with_gaps(
+    ticks: &mut Ticks,
+    size: usize,
+    every: usize,
+    page_bytes: usize,
+) -> (Vec<ClaimOutcome>, u64) {
+    let page = |held: &ClaimOutcome, byte: usize| (held.start.addr() + byte) / page_bytes;
+    let pages_of = |all: &[ClaimOutcome]| -> BTreeSet<usize> {
         let pages = |held| page(held, 0)..=page(held, held.layout.size() - 1);
         all.iter().flat_map(pages).collect()
     };

@@ -7,7 +7,7 @@ use std::alloc::Layout;
 
 use super::drive::World;
 use super::faulty::{Call, Faulty, Plan};
-use super::verbs::{Held, Random};
+use super::verbs::{ClaimOutcome, Random};
 use crate::config::{Config, HugePages};
 use crate::process::Process;
 use crate::thread::local::Local;
@@ -27,9 +27,9 @@ fn large(world: &World, bytes: usize) -> *mut u8 {
 }
 
 /// Allocates a block and writes every page.
-fn touched(world: &World, bytes: usize) -> Held {
+fn touched(world: &World, bytes: usize) -> ClaimOutcome {
     let layout = Layout::from_size_align(bytes, 16).unwrap();
-    Held::new(large(world, bytes), layout, 0xff)
+    ClaimOutcome::new(large(world, bytes), layout, 0xff)
 }
 
 fn free(world: &World, blocks: impl IntoIterator<Item = (*mut u8, usize)>) {

@@ -41,16 +41,16 @@ pub(super) fn is_filled(bytes: &[u8], fill: u8) -> bool {
 }
 
 /// A block that the program holds, filled with one byte.
-pub(super) struct Held {
+pub(super) struct ClaimOutcome {
     pub(super) start: *mut u8,
     pub(super) layout: Layout,
     fill: u8,
 }
 
 // SAFETY: the block belongs to the value.
-unsafe impl Send for Held {}
+unsafe impl Send for ClaimOutcome {}
 
-impl Held {
+impl ClaimOutcome {
     pub(super) fn new(start: *mut u8, layout: Layout, fill: u8) -> Self {
         // SAFETY: the caller's block, that long.
         unsafe { start.write_bytes(fill, layout.size()) };

@@ -6,7 +6,7 @@ use larder_core::small::{CLASSES, SizeClass};
 
 use super::drive::World;
 use super::faulty::{Call, Faulty, Plan};
-use super::verbs::{Held, Random, is_filled, some_layout};
+use super::verbs::{ClaimOutcome, Random, is_filled, some_layout};
 use crate::thread::local::Local;
 
 /// Plans under which memory stays dirty that should be discarded, or is discarded only in part.
@@ -41,13 +41,13 @@ impl Zeroes {
     }
 
     /// Allocates a block filled with ones, if there is memory.
-    fn dirty(&mut self, layout: Layout) -> Option<Held> {
+    fn dirty(&mut self, layout: Layout) -> Option<ClaimOutcome> {
         let start = self.world.verbs().alloc(&mut self.local, layout, false);
-        (!start.is_null()).then(|| Held::new(start, layout, 0xff))
+        (!start.is_null()).then(|| ClaimOutcome::new(start, layout, 0xff))
     }
 
     /// Allocates a zeroed block, checks it and fills it with ones, if there is memory.
-    fn zeroed(&mut self, layout: Layout) -> Option<Held> {
+    fn zeroed(&mut self, layout: Layout) -> Option<ClaimOutcome> {
         let start = self.world.verbs().alloc(&mut self.local, layout, true);
         if start.is_null() {
             return None;
@@ -55,20 +55,20 @@ impl Zeroes {
         // SAFETY: given just now, that long.
         let found = unsafe { std::slice::from_raw_parts(start, layout.size()) };
         assert!(is_filled(found, 0), "not zeroed: {layout:?}");
-        Some(Held::new(start, layout, 0xff))
+        Some(ClaimOutcome::new(start, layout, 0xff))
     }
 
-    fn free(&mut self, held: Held) {
+    fn free(&mut self, held: ClaimOutcome) {
         self.world
             .verbs()
             .free(&mut self.local, held.start, held.layout);
     }
 
     /// Resizes in place, or returns the block unchanged.
-    fn resize(&mut self, held: Held, size: usize) -> Held {
+    fn resize(&mut self, held: ClaimOutcome, size: usize) -> ClaimOutcome {
         let resized = self.world.verbs().resize(held.start, held.layout, size);
         let layout = if resized { bytes(size) } else { held.layout };
-        Held::new(held.start, layout, 0xff)
+        ClaimOutcome::new(held.start, layout, 0xff)
     }
 
     fn trim(&mut self) {
@@ -95,7 +95,7 @@ fn zeroed_blocks_are_zero_in_any_mixture_of_sizes_trims_and_refusals() {
                 0 if random.next(2) == 0 => zeroes.trim(),
                 0 => zeroes.world.verbs().process.tick(),
                 1..4 if !held.is_empty() => {
-                    let one: Held = held.swap_remove(random.next(held.len()));
+                    let one: ClaimOutcome = held.swap_remove(random.next(held.len()));
                     let size = match random.next(2) {
                         0 => one.layout.size() / 2 + 1,
                         _ => one.layout.size() + random.next(1 << 20),

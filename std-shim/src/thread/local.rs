@@ -24,7 +24,7 @@ use larder_core::small::{
     CLASSES, CacheBin, Chain, Fresh, Pages, RemoteQueue, SizeClass, Span, SpanSet, ThreadCache,
 };
 
-use crate::config::Mode;
+use crate::config::HeapMode;
 use crate::os::Os;
 use crate::process::{PagesOf, Process, ThreadHeap};
 use crate::thread::end::Told;
@@ -71,7 +71,7 @@ pub(crate) struct Local {
 }
 
 /// A stage in the life of a thread.
-enum State {
+enum ThreadState {
     Fresh,
     Attached(&'static ThreadHeap),
     Borrowing,
@@ -93,12 +93,12 @@ impl Local {
         }
     }
 
-    fn state(&self) -> State {
+    fn state(&self) -> ThreadState {
         // SAFETY: null, or a heap, which is never freed.
         match unsafe { self.heap.as_ref() } {
-            Some(heap) => State::Attached(heap),
-            None if self.borrows => State::Borrowing,
-            None => State::Fresh,
+            Some(heap) => ThreadState::Attached(heap),
+            None if self.borrows => ThreadState::Borrowing,
+            None => ThreadState::Fresh,
         }
     }
 
@@ -216,7 +216,7 @@ impl Local {
             borrows: true,
             ..Self::new()
         };
-        if let State::Attached(heap) = state {
+        if let ThreadState::Attached(heap) = state {
             // SAFETY: the thread's own heap (LOCAL2), no longer used by it.
             unsafe { process.park(heap) };
             process.purger.thread_ended();
@@ -244,7 +244,7 @@ impl Local {
 
     /// Runs `f` with the remote-free queue, the set and the cache of an Attached thread.
     fn with_own(&self, f: impl FnOnce(*const RemoteQueue, &mut SpanSet, &mut ThreadCache)) {
-        if let State::Attached(heap) = self.state() {
+        if let ThreadState::Attached(heap) = self.state() {
             let run = |owner, set: &mut SpanSet| {
                 // SAFETY: the cache of the thread's own heap (LOCAL2), whose lock is held.
                 f(owner, set, unsafe { &mut *heap.cache() });
@@ -274,7 +274,7 @@ impl Local {
         loans: u8,
         process: &'static Process<O>,
     ) -> Option<&'static ThreadHeap> {
-        let State::Fresh = self.state() else {
+        let ThreadState::Fresh = self.state() else {
             return None;
         };
         // Does not apply to the first thread, which cannot be an ending one.
@@ -302,7 +302,7 @@ impl Local {
             if !process.tuning.is_hardened() {
                 self.cache = heap.cache();
             }
-            if process.tuning.mode() == Mode::Plain {
+            if process.tuning.mode() == HeapMode::Plain {
                 self.cache_of_frees = heap.cache();
             }
             self.borrows = false;
@@ -339,7 +339,7 @@ impl Local {
             // SAFETY: the caller owns the heap.
             unsafe { heap.with_primary(run) }
         };
-        if let State::Attached(heap) = self.state() {
+        if let ThreadState::Attached(heap) = self.state() {
             self.begin_flush(process);
             return Some(run(heap, &mut self.unflushed));
         }

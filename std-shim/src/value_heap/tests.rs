@@ -40,18 +40,18 @@ impl Random {
     }
 }
 
-struct Held {
+struct ClaimOutcome {
     layout: Layout,
     value: u8,
 }
 
-fn bytes_of(addr: usize, block: &Held) -> &'static mut [u8] {
+fn bytes_of(addr: usize, block: &ClaimOutcome) -> &'static mut [u8] {
     let start = ptr::with_exposed_provenance_mut::<u8>(addr);
     // SAFETY: a block of the model: ours, that long and written.
     unsafe { std::slice::from_raw_parts_mut(start, block.layout.size()) }
 }
 
-fn check(addr: usize, block: &Held) {
+fn check(addr: usize, block: &ClaimOutcome) {
     assert!(
         bytes_of(addr, block)
             .iter()
@@ -60,7 +60,12 @@ fn check(addr: usize, block: &Held) {
 }
 
 /// Enters a block in the model, which must be as requested and overlap no other; fills it.
-fn enter(model: &mut BTreeMap<usize, Held>, block: NonNull<[u8]>, layout: Layout, value: u8) {
+fn enter(
+    model: &mut BTreeMap<usize, ClaimOutcome>,
+    block: NonNull<[u8]>,
+    layout: Layout,
+    value: u8,
+) {
     let addr = block.cast::<u8>().as_ptr().expose_provenance();
     assert!(addr.is_multiple_of(layout.align()) && block.len() == layout.size());
     if layout.size() == 0 {
@@ -70,12 +75,15 @@ fn enter(model: &mut BTreeMap<usize, Held>, block: NonNull<[u8]>, layout: Layout
     assert!(behind.is_none_or(|(start, _)| addr + layout.size() <= *start));
     let before = model.range(..addr).next_back();
     assert!(before.is_none_or(|(start, held)| start + held.layout.size() <= addr));
-    let held = Held { layout, value };
+    let held = ClaimOutcome { layout, value };
     bytes_of(addr, &held).fill(value);
     model.insert(addr, held);
 }
 
-fn take(model: &mut BTreeMap<usize, Held>, random: &mut Random) -> Option<(usize, Held)> {
+fn take(
+    model: &mut BTreeMap<usize, ClaimOutcome>,
+    random: &mut Random,
+) -> Option<(usize, ClaimOutcome)> {
     let place = random.next(model.len().max(1));
     let addr = *model.keys().nth(place)?;
     let held = model.remove(&addr)?;
@@ -87,7 +95,7 @@ fn at(addr: usize) -> NonNull<u8> {
     NonNull::new(ptr::with_exposed_provenance_mut(addr)).unwrap()
 }
 
-fn step(heap: &Heap, model: &mut BTreeMap<usize, Held>, random: &mut Random, value: u8) {
+fn step(heap: &Heap, model: &mut BTreeMap<usize, ClaimOutcome>, random: &mut Random, value: u8) {
     let layout = random.layout();
     match random.next(10) {
         0..3 => enter(model, heap.allocate(layout).unwrap(), layout, value),
@@ -113,8 +121,8 @@ fn step(heap: &Heap, model: &mut BTreeMap<usize, Held>, random: &mut Random, val
 
 fn resize(
     heap: &Heap,
-    model: &mut BTreeMap<usize, Held>,
-    (addr, held): (usize, Held),
+    model: &mut BTreeMap<usize, ClaimOutcome>,
+    (addr, held): (usize, ClaimOutcome),
     new: Layout,
     value: u8,
 ) {
@@ -142,9 +150,10 @@ fn resize(
     enter(model, block, new, value);
 }
 
-fn live_bytes(model: &BTreeMap<usize, Held>) -> (u64, u64) {
-    let large = |held: &&Held| SizeClass::of(held.layout.size(), held.layout.align()).is_none();
-    let small = |held: &Held| {
+fn live_bytes(model: &BTreeMap<usize, ClaimOutcome>) -> (u64, u64) {
+    let large =
+        |held: &&ClaimOutcome| SizeClass::of(held.layout.size(), held.layout.align()).is_none();
+    let small = |held: &ClaimOutcome| {
         SizeClass::of(held.layout.size(), held.layout.align()).map_or(0, SizeClass::block_bytes)
     };
     let small = model.values().map(|held| small(held) as u64).sum();

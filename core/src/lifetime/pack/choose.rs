@@ -1,7 +1,7 @@
 //! The next decision: by a heuristic, one of the items that may be placed now.
 
 use super::item::PLACED;
-use super::search::Search;
+use super::search::PackSearch;
 use super::tables::PackTables;
 
 /// The rule for the section that comes first. Its lowest item is decided next, or an item below that.
@@ -23,7 +23,7 @@ const SPARE_SHARE: u64 = 1024;
 /// Returns the index of an unplaced item none of whose unplaced neighbours may lie lower (PACK2), and the number of
 /// records examined. There is at least one unplaced item.
 pub(super) fn choose(
-    search: &Search,
+    search: &PackSearch,
     tables: &PackTables<'_>,
     heuristic: &Heuristic,
 ) -> (usize, u64) {
@@ -58,7 +58,7 @@ pub(super) fn choose(
     }
 }
 
-fn section(search: &Search, tables: &PackTables<'_>, heuristic: &Heuristic) -> usize {
+fn section(search: &PackSearch, tables: &PackTables<'_>, heuristic: &Heuristic) -> usize {
     if let Heuristic::LastDeath { .. } = heuristic
         && tables.sections[..search.sections]
             .get(search.died)

@@ -9,7 +9,7 @@ use super::tables::PackTables;
 
 /// The order of a greedy packing; larger keys first.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Order {
+pub(super) enum GreedyOrder {
     Bytes,
     BytesByTicks,
     Ticks,
@@ -19,7 +19,7 @@ pub(super) enum Order {
     LiveThenArea,
 }
 
-impl Order {
+impl GreedyOrder {
     /// All orders; the first ones win most often.
     pub(super) const ALL: [Self; 7] = [
         Self::Bytes,
@@ -71,7 +71,7 @@ impl Greedy {
         lifetimes: &[Lifetime],
         tables: &mut PackTables<'_>,
         count: usize,
-        order: Order,
+        order: GreedyOrder,
         max: u64,
     ) -> Self {
         let by_key = &mut tables.by_key[..count];
@@ -89,7 +89,7 @@ impl Greedy {
                 .then(keys[right as usize].total_cmp(&keys[left as usize]))
                 .then(left.cmp(&right))
         });
-        let sweeps = order == Order::Begin;
+        let sweeps = order == GreedyOrder::Begin;
         let begin = |id: &u32| lifetimes[*id as usize].begin;
         let first = tables.order[..count].first().map(begin);
         let mut pins = by_key

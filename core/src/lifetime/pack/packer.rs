@@ -4,10 +4,10 @@ use crate::lifetime::Lifetime;
 
 use super::choose::Heuristic;
 use super::error::PackError;
-use super::greedy::{Greedy, Order};
-use super::prepare::{Common, prepare};
+use super::greedy::{Greedy, GreedyOrder};
+use super::prepare::{LifetimeFacts, prepare};
 use super::restart::Restarts;
-use super::search::{Outcome, Search};
+use super::search::{PackSearch, SearchOutcome};
 use super::section;
 use super::tables::PackTables;
 
@@ -69,7 +69,7 @@ const MAX_CAUTION: u32 = 6;
 pub struct Packer<'t> {
     lifetimes: &'t [Lifetime],
     tables: PackTables<'t>,
-    common: Common,
+    common: LifetimeFacts,
     enough_bytes: u64,
     /// Greedy orders tried.
     orders: usize,
@@ -84,7 +84,7 @@ pub struct Packer<'t> {
     most_records: u64,
     restarts: Restarts,
     /// The part in the tables of the search.
-    loaded: Option<(usize, Search)>,
+    loaded: Option<(usize, PackSearch)>,
     /// The run under way: its heuristic and the steps it has left.
     run: Option<(Heuristic, u64)>,
     /// Runs started for the loaded part.
@@ -150,7 +150,7 @@ impl<'t> Packer<'t> {
         if self.orders == 0 && self.greedy.is_none() && taken * taken / PAIRS_PER_BUCKET > most {
             left -= self.first_by_time(most / 2).min(left);
         }
-        while left > 0 && self.orders < Order::ALL.len() {
+        while left > 0 && self.orders < GreedyOrder::ALL.len() {
             if self.orders > 0 && self.is_done() {
                 return;
             }
@@ -169,7 +169,7 @@ impl<'t> Packer<'t> {
     pub(super) fn first_by_time(&mut self, most: u64) -> u64 {
         let (count, max) = (self.common.taken, self.common.max_live_bytes);
         let tables = &mut self.tables;
-        let mut greedy = Greedy::begin(self.lifetimes, tables, count, Order::Begin, max);
+        let mut greedy = Greedy::begin(self.lifetimes, tables, count, GreedyOrder::Begin, max);
         let work = greedy.go_on(self.lifetimes, tables, most);
         self.looked += work;
         if greedy.is_complete() {
@@ -193,7 +193,7 @@ impl<'t> Packer<'t> {
             if left == 0 || self.is_done() {
                 return;
             }
-            self.debt = if self.orders < Order::ALL.len() {
+            self.debt = if self.orders < GreedyOrder::ALL.len() {
                 self.greedy(left)
             } else {
                 // Whole steps: the rest of a step is owed.
@@ -235,7 +235,7 @@ impl<'t> Packer<'t> {
     /// parts in question meet in too many pairs for the tables.
     pub fn is_done(&self) -> bool {
         let goal = self.goal();
-        if self.orders < Order::ALL.len() {
+        if self.orders < GreedyOrder::ALL.len() {
             return self.height() <= goal;
         }
         if self.records >= self.most_records {
@@ -254,7 +254,7 @@ impl<'t> Packer<'t> {
     /// many were. When one is complete, each part keeps the better offsets.
     pub(super) fn greedy(&mut self, most: u64) -> u64 {
         let tables = &mut self.tables;
-        let (order, max) = (Order::ALL[self.orders], self.common.max_live_bytes);
+        let (order, max) = (GreedyOrder::ALL[self.orders], self.common.max_live_bytes);
         let begin = || Greedy::begin(self.lifetimes, tables, self.common.taken, order, max);
         let mut greedy = self.greedy.take().unwrap_or_else(begin);
         let work = greedy.go_on(self.lifetimes, &mut self.tables, most);
@@ -300,11 +300,11 @@ impl<'t> Packer<'t> {
             Some(run) => run,
             None => self.start(index, &mut search),
         };
-        let mut outcome = Outcome::Open;
+        let mut outcome = SearchOutcome::Open;
         let mut taken = 0;
         while taken < most
             && steps > 0
-            && outcome == Outcome::Open
+            && outcome == SearchOutcome::Open
             && self.records < self.most_records
         {
             outcome = search.step(&mut self.tables, &heuristic);
@@ -312,7 +312,7 @@ impl<'t> Packer<'t> {
             taken += 1;
             steps -= 1;
         }
-        if outcome == Outcome::Open && steps > 0 {
+        if outcome == SearchOutcome::Open && steps > 0 {
             self.run = Some((heuristic, steps));
         }
         self.settle(index, &search, outcome);
@@ -321,7 +321,7 @@ impl<'t> Packer<'t> {
     }
 
     /// Loads the highest part that the search can hold into its tables.
-    fn load(&mut self) -> Option<(usize, Search)> {
+    fn load(&mut self) -> Option<(usize, PackSearch)> {
         if self.run.is_some() {
             return self.loaded;
         }
@@ -346,11 +346,11 @@ impl<'t> Packer<'t> {
         };
         let last = self.tables.items[..items].last();
         self.records += last.map_or(0, |item| item.range().end as u64);
-        Some((index, Search::new(items, sections, &self.common)))
+        Some((index, PackSearch::new(items, sections, &self.common)))
     }
 
     /// Begins one more run.
-    fn start(&mut self, index: usize, search: &mut Search) -> (Heuristic, u64) {
+    fn start(&mut self, index: usize, search: &mut PackSearch) -> (Heuristic, u64) {
         let part = self.tables.parts[index];
         let run = self
             .restarts
@@ -370,21 +370,21 @@ impl<'t> Packer<'t> {
     }
 
     /// Records the outcome of a run.
-    fn settle(&mut self, index: usize, search: &Search, outcome: Outcome) {
+    fn settle(&mut self, index: usize, search: &PackSearch, outcome: SearchOutcome) {
         let between = search.height > self.goal();
         let unit = self.common.unit_bytes;
         match outcome {
-            Outcome::Packed => {
+            SearchOutcome::Packed => {
                 search.each_offset(&mut self.tables);
                 self.tables.parts[index].height = search.top(&self.tables);
                 self.caution = 0;
             }
-            Outcome::Impossible => {
+            SearchOutcome::Impossible => {
                 let part = &mut self.tables.parts[index];
                 let next = (search.height / unit + 1).saturating_mul(unit);
                 part.lower = part.lower.max(next.min(part.height));
             }
-            Outcome::Open | Outcome::NoRoom => {
+            SearchOutcome::Open | SearchOutcome::NoRoom => {
                 if between && self.run.is_none() {
                     self.caution += 1;
                 }

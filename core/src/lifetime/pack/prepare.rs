@@ -12,7 +12,7 @@ const MAX_TOTAL_BYTES: u64 = 1 << 62;
 
 /// Common properties of the lifetimes.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Common {
+pub(super) struct LifetimeFacts {
     /// Lifetimes that take space.
     pub(super) taken: usize,
     /// Number of parts.
@@ -33,7 +33,7 @@ pub(super) struct Common {
 pub(super) fn prepare(
     lifetimes: &[Lifetime],
     tables: &mut PackTables<'_>,
-) -> Result<Common, PackError> {
+) -> Result<LifetimeFacts, PackError> {
     lengths(lifetimes.len(), tables)?;
     let mut common = scan(lifetimes, tables)?;
     let order = &mut tables.order[..common.taken];
@@ -73,7 +73,7 @@ fn lengths(count: usize, tables: &PackTables<'_>) -> Result<(), PackError> {
 }
 
 /// Lists the lifetimes that take space, and checks that sums stay in range.
-fn scan(lifetimes: &[Lifetime], tables: &mut PackTables<'_>) -> Result<Common, PackError> {
+fn scan(lifetimes: &[Lifetime], tables: &mut PackTables<'_>) -> Result<LifetimeFacts, PackError> {
     let mut total = 0u64;
     let mut unit = 0;
     let mut align = None;
@@ -111,7 +111,7 @@ fn scan(lifetimes: &[Lifetime], tables: &mut PackTables<'_>) -> Result<Common, P
             }
         }));
     }
-    Ok(Common {
+    Ok(LifetimeFacts {
         taken,
         parts: 0,
         max_live_bytes: 0,
@@ -216,7 +216,7 @@ fn first_above(bits: &[u64], place: usize) -> Option<usize> {
 ///
 /// The records in `undo_log` hold the peaks so far that no later one reaches, each with its tick, so that the highest
 /// since a lifetime's begin is found by bisection when it ends.
-fn sweep(lifetimes: &[Lifetime], tables: &mut PackTables<'_>, common: &mut Common) {
+fn sweep(lifetimes: &[Lifetime], tables: &mut PackTables<'_>, common: &mut LifetimeFacts) {
     let order = &tables.order[..common.taken];
     let by_end = &mut tables.by_key[..common.taken];
     by_end.copy_from_slice(order);

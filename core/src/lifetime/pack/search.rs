@@ -11,12 +11,12 @@
 use super::bucket::aligned;
 use super::choose::{Heuristic, choose};
 use super::item::PLACED;
-use super::prepare::Common;
+use super::prepare::LifetimeFacts;
 use super::tables::{PackTables, UndoRecord};
 
 /// The outcome of one step.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Outcome {
+pub(super) enum SearchOutcome {
     /// There is more to try.
     Open,
     /// Every item is placed under the height.
@@ -34,7 +34,7 @@ const MAX_DEATHS: f64 = 1e100;
 
 /// The state of the search; the rest of it is in the tables.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Search {
+pub(super) struct PackSearch {
     items: usize,
     pub(super) sections: usize,
     pins: bool,
@@ -58,9 +58,9 @@ pub(super) struct Search {
     pub(super) records: u64,
 }
 
-impl Search {
+impl PackSearch {
     /// Creates the search of a loaded part.
-    pub(super) const fn new(items: usize, sections: usize, common: &Common) -> Self {
+    pub(super) const fn new(items: usize, sections: usize, common: &LifetimeFacts) -> Self {
         Self {
             items,
             sections,
@@ -119,10 +119,14 @@ impl Search {
     }
 
     /// Makes one decision, or undoes one. Time in the number of unplaced items and their sections.
-    pub(super) fn step(&mut self, tables: &mut PackTables<'_>, heuristic: &Heuristic) -> Outcome {
+    pub(super) fn step(
+        &mut self,
+        tables: &mut PackTables<'_>,
+        heuristic: &Heuristic,
+    ) -> SearchOutcome {
         if self.alive && self.unplaced == 0 {
             if self.top(tables) <= self.height {
-                return Outcome::Packed;
+                return SearchOutcome::Packed;
             }
             self.alive = false;
         }
@@ -143,7 +147,7 @@ impl Search {
         } else {
             self.remember_death(tables);
             if self.choices == 0 {
-                return Outcome::Impossible;
+                return SearchOutcome::Impossible;
             }
             self.choices -= 1;
             let (index, mark) = tables.choices[self.choices];
@@ -152,9 +156,9 @@ impl Search {
             self.alive = self.raise_with_twins(tables, index as usize) && self.check(tables);
         }
         if self.no_room {
-            Outcome::NoRoom
+            SearchOutcome::NoRoom
         } else {
-            Outcome::Open
+            SearchOutcome::Open
         }
     }
 

@@ -27,12 +27,12 @@ impl PoolCounts {
 
 /// The counts when the last step ended.
 #[derive(Debug, Default)]
-pub(super) struct Watch {
+pub(super) struct StepWatch {
     last: PoolCounts,
     bad_steps: u32,
 }
 
-impl Watch {
+impl StepWatch {
     /// Begins the use of a plan.
     pub(super) fn begin(&mut self, counts: PoolCounts) {
         self.last = counts;

@@ -41,7 +41,7 @@ impl AllocStat {
 
 /// The life of a block in use.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct Life {
+pub(super) struct OpenLife {
     /// Begin, size and alignment as requested; the end is not known yet.
     pub(super) stat: AllocStat,
     /// Steps begun when the block was allocated.
@@ -50,20 +50,20 @@ pub(super) struct Life {
 
 /// A block of the backend in use.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct Live {
+pub(super) struct BackendBlock {
     /// The range from the backend.
     pub(super) range: AddrRange,
-    pub(super) life: Life,
+    pub(super) life: OpenLife,
 }
 
 /// The blocks of the backend in use, in the slots of a [probed](crate::table::probe) table.
 #[derive(Debug)]
-pub(super) struct LiveMap {
-    slots: FixedVec<Option<Live>>,
+pub(super) struct BackendBlocks {
+    slots: FixedVec<Option<BackendBlock>>,
     used: usize,
 }
 
-impl LiveMap {
+impl BackendBlocks {
     /// Creates a map of `slots` slots, of which one stays vacant.
     pub(super) fn new(slots: usize) -> Result<Self, ConfigError> {
         Ok(Self {
@@ -77,7 +77,7 @@ impl LiveMap {
     }
 
     /// Inserts a block. Returns `false` if the map is full or holds the address already.
-    pub(super) fn insert(&mut self, live: Live) -> bool {
+    pub(super) fn insert(&mut self, live: BackendBlock) -> bool {
         // One slot stays vacant, so that every search ends.
         if self.used + 1 >= self.slots.len() {
             return false;
@@ -92,14 +92,14 @@ impl LiveMap {
     }
 
     /// Removes the block at the address and returns it.
-    pub(super) fn remove(&mut self, addr: Addr) -> Option<Live> {
+    pub(super) fn remove(&mut self, addr: Addr) -> Option<BackendBlock> {
         let slot = probe::find(&self.slots, addr.get(), key_of).ok()?;
         self.used -= 1;
         probe::remove(&mut self.slots, slot, None, key_of)?
     }
 }
 
-fn key_of(slot: &Option<Live>) -> Option<u64> {
+fn key_of(slot: &Option<BackendBlock>) -> Option<u64> {
     slot.map(|live| live.range.start().get())
 }
 
@@ -109,15 +109,15 @@ mod tests {
 
     const FIRST: AddrRange = AddrRange::new(Addr::new(64), 1).unwrap();
 
-    fn map(slots: usize) -> LiveMap {
-        LiveMap::new(slots).unwrap_or_else(|error| panic!("{error}"))
+    fn map(slots: usize) -> BackendBlocks {
+        BackendBlocks::new(slots).unwrap_or_else(|error| panic!("{error}"))
     }
 
-    fn live(place: u64) -> Live {
+    fn live(place: u64) -> BackendBlock {
         let start = Addr::new(64 * (place + 1));
-        Live {
+        BackendBlock {
             range: AddrRange::new(start, 1).unwrap_or(FIRST),
-            life: Life {
+            life: OpenLife {
                 stat: AllocStat::new(0, 0, 0),
                 born_step: place,
             },

@@ -9,7 +9,7 @@
 use super::class::Classes;
 use super::config::PlanCapacity;
 use super::error::PlanError;
-use super::records::{Bin, List, MAX_RECORDS, PlanBlock, RecordLink, VirtualBlock};
+use super::records::{Bin, MAX_RECORDS, PlanBlock, RecordLink, RecordList, VirtualBlock};
 use crate::error::ConfigError;
 use crate::table::fixed_vec::FixedVec;
 use crate::units::{AddrRange, Align, round_up};
@@ -59,7 +59,7 @@ impl BinPlan {
 
 /// Counts of records in use.
 #[derive(Clone, Copy)]
-pub(super) struct Mark {
+pub(super) struct RecordMark {
     blocks: usize,
     virtuals: usize,
 }
@@ -193,8 +193,8 @@ impl ClassPolicy {
         bin.virtual_count += 1;
     }
 
-    pub(super) fn mark(&self) -> Mark {
-        Mark {
+    pub(super) fn mark(&self) -> RecordMark {
+        RecordMark {
             blocks: self.blocks.len(),
             virtuals: self.virtuals.len(),
         }
@@ -202,13 +202,13 @@ impl ClassPolicy {
 
     /// Forgets blocks and virtual blocks added since the mark, and all members. Bins stay, with their alignment.
     /// O(records).
-    pub(super) fn back_to(&mut self, mark: Mark) {
+    pub(super) fn back_to(&mut self, mark: RecordMark) {
         self.blocks.truncate(mark.blocks);
         self.virtuals.truncate(mark.virtuals);
         self.forget_members();
         for bin in self.bins.iter_mut() {
             (bin.block_count, bin.virtual_count) = (0, 0);
-            (bin.blocks, bin.virtuals) = (List::EMPTY, List::EMPTY);
+            (bin.blocks, bin.virtuals) = (RecordList::EMPTY, RecordList::EMPTY);
         }
         for block in 0..self.blocks.len() {
             if let Some(at) = self.position_of(self.blocks[block].class) {

@@ -16,10 +16,10 @@ use super::class::SMALL_MAX_BYTES;
 use super::config::{PlanCapacity, PlannedPoolConfig};
 use super::counts::PoolCounts;
 use super::error::PlanError;
-use super::life::{Life, Live};
+use super::life::{BackendBlock, OpenLife};
 use super::planner::{OpenStep, Planner, PlannerStage, Round, RoundEnd};
 use super::plans::Plans;
-use super::pool_state::{Freed, PoolState};
+use super::pool_state::{FreedState, PoolState};
 use super::served_plan::ServedPlan;
 use crate::error::{AllocError, Cause, ConfigError, FreeError, OutOfMemory};
 use crate::sub_allocator::{GrowRequest, SubAllocator};
@@ -103,7 +103,7 @@ impl<S: SubAllocator, W: Wait> TensorPool<S, W> {
         self.plans_small || bytes > SMALL_MAX_BYTES
     }
 
-    fn alloc_direct(&self, life: Life) -> Result<Addr, AllocError> {
+    fn alloc_direct(&self, life: OpenLife) -> Result<Addr, AllocError> {
         let requested_bytes = life.stat.bytes;
         let align = life.stat.align.max(self.config.unit);
         let bytes = round_up(requested_bytes, align);
@@ -117,7 +117,7 @@ impl<S: SubAllocator, W: Wait> TensorPool<S, W> {
         let range = self.backend.grow(request).map_err(|_| out)?;
         let serves = range.bytes() >= requested_bytes && range.start().is_aligned(life.stat.align);
         let entered = self.state.with(|state| {
-            let entered = serves && state.live.insert(Live { range, life });
+            let entered = serves && state.live.insert(BackendBlock { range, life });
             if entered {
                 state.counts.direct_bytes += range.bytes();
                 return Ok(());
@@ -148,15 +148,15 @@ impl<S: SubAllocator, W: Wait> TensorPool<S, W> {
         }
         match freed {
             None => Err(FreeError::Unknown),
-            Some(Freed::Direct(live)) => self.free_direct(live),
-            Some(Freed::Planned(life)) => {
+            Some(FreedState::Direct(live)) => self.free_direct(live),
+            Some(FreedState::Planned(life)) => {
                 self.record(life);
                 Ok(())
             }
         }
     }
 
-    fn free_direct(&self, live: Live) -> Result<(), FreeError> {
+    fn free_direct(&self, live: BackendBlock) -> Result<(), FreeError> {
         let taken = self.backend.release(live.range).is_ok();
         self.state.with(|state| {
             if taken {
@@ -173,7 +173,7 @@ impl<S: SubAllocator, W: Wait> TensorPool<S, W> {
         Ok(())
     }
 
-    fn record(&self, life: Life) {
+    fn record(&self, life: OpenLife) {
         if self.plans(life.stat.bytes) {
             self.planner.record(life.stat, life.born_step);
         }

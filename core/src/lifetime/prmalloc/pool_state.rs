@@ -7,8 +7,8 @@
 //! * PRPOOL3: a plan in `idle` with slabs was refused by the backend. No other plan is made in it.
 
 use super::config::PlanCapacity;
-use super::counts::{PoolCounts, Watch};
-use super::life::{AllocStat, Life, Live, LiveMap};
+use super::counts::{PoolCounts, StepWatch};
+use super::life::{AllocStat, BackendBlock, BackendBlocks, OpenLife};
 use super::served_plan::ServedPlan;
 use super::stacks::Miss;
 use crate::error::ConfigError;
@@ -21,18 +21,18 @@ pub(super) struct PoolState {
     draining: Option<ServedPlan>,
     /// The other plans, by their numbers.
     idle: [Option<ServedPlan>; 2],
-    pub(super) live: LiveMap,
+    pub(super) live: BackendBlocks,
     ticks: u64,
     pub(super) counts: PoolCounts,
-    pub(super) watch: Watch,
+    pub(super) watch: StepWatch,
 }
 
 /// A block that was freed.
-pub(super) enum Freed {
+pub(super) enum FreedState {
     /// It was a plan's.
-    Planned(Life),
+    Planned(OpenLife),
     /// It was the backend's.
-    Direct(Live),
+    Direct(BackendBlock),
 }
 
 impl PoolState {
@@ -44,10 +44,10 @@ impl PoolState {
                 Some(ServedPlan::new(0, room)?),
                 Some(ServedPlan::new(1, room)?),
             ],
-            live: LiveMap::new(live)?,
+            live: BackendBlocks::new(live)?,
             ticks: 0,
             counts: PoolCounts::default(),
-            watch: Watch::default(),
+            watch: StepWatch::default(),
         })
     }
 
@@ -57,16 +57,16 @@ impl PoolState {
     }
 
     /// Begins the life of a block.
-    pub(super) fn begin_life(&mut self, bytes: u64, align: Align, born_step: u64) -> Life {
+    pub(super) fn begin_life(&mut self, bytes: u64, align: Align, born_step: u64) -> OpenLife {
         let tick = self.tick();
-        Life {
+        OpenLife {
             stat: AllocStat::new(tick, tick, bytes).aligned(align),
             born_step,
         }
     }
 
     /// Takes a block of the plan that serves.
-    pub(super) fn take(&mut self, life: Life) -> Option<Addr> {
+    pub(super) fn take(&mut self, life: OpenLife) -> Option<Addr> {
         let count = match self.serving.as_mut()?.take(life) {
             Ok(addr) => {
                 self.counts.hits += 1;
@@ -80,16 +80,16 @@ impl PoolState {
     }
 
     /// Frees the block in use that begins at `addr`, and ends its life.
-    pub(super) fn give_back(&mut self, addr: Addr) -> Option<Freed> {
+    pub(super) fn give_back(&mut self, addr: Addr) -> Option<FreedState> {
         let end = self.tick();
         let mut plans = self.serving.iter_mut().chain(&mut self.draining);
         if let Some(mut life) = plans.find_map(|plan| plan.give_back(addr)) {
             life.stat.end = end;
-            return Some(Freed::Planned(life));
+            return Some(FreedState::Planned(life));
         }
         let mut live = self.live.remove(addr)?;
         live.life.stat.end = end;
-        Some(Freed::Direct(live))
+        Some(FreedState::Direct(live))
     }
 
     pub(super) fn has_drained(&self) -> bool {

@@ -2,7 +2,7 @@
 //!
 //! They are the same while a plan is made and while it serves. Fields used by only one of the two say so.
 
-use super::life::Life;
+use super::life::OpenLife;
 use crate::units::Align;
 
 /// The place of a record in its table, or none.
@@ -35,12 +35,12 @@ pub(super) trait Listed {
 
 /// A list through records of one table.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct List {
+pub(super) struct RecordList {
     pub(super) first: RecordLink,
     last: RecordLink,
 }
 
-impl List {
+impl RecordList {
     pub(super) const EMPTY: Self = Self {
         first: RecordLink::NIL,
         last: RecordLink::NIL,
@@ -91,9 +91,9 @@ pub(super) struct Bin {
     /// Virtual blocks.
     pub(super) virtual_count: u32,
     /// Its blocks, oldest first; in a plan that serves, a stack of the free ones.
-    pub(super) blocks: List,
+    pub(super) blocks: RecordList,
     /// Its virtual blocks, oldest first; in a plan that serves, a stack of those not lent.
-    pub(super) virtuals: List,
+    pub(super) virtuals: RecordList,
     /// In a plan that serves, the address at which its blocks begin.
     pub(super) base: u64,
     /// In a plan that serves, the place of its first block.
@@ -107,8 +107,8 @@ impl Bin {
             align: Align::ONE,
             block_count: 0,
             virtual_count: 0,
-            blocks: List::EMPTY,
-            virtuals: List::EMPTY,
+            blocks: RecordList::EMPTY,
+            virtuals: RecordList::EMPTY,
             base: 0,
             first_place: 0,
         }
@@ -134,7 +134,7 @@ pub(super) struct PlanBlock {
     /// The virtual block through which it was lent, if it was.
     pub(super) lent: RecordLink,
     /// The life that it serves now.
-    pub(super) life: Option<Life>,
+    pub(super) life: Option<OpenLife>,
 }
 
 impl PlanBlock {

@@ -5,7 +5,7 @@
 
 use super::class::{Classes, Interval, SMALL_MAX_BYTES};
 use super::config::PlanCapacity;
-use super::life::Life;
+use super::life::OpenLife;
 use super::plans::Plans;
 use super::policy::ClassPolicy;
 use super::stacks::Miss;
@@ -77,7 +77,7 @@ impl ServedPlan {
     }
 
     /// Takes a block for a life. O(log bins), and O(virtual blocks) if the bin itself has none left.
-    pub(super) fn take(&mut self, life: Life) -> Result<Addr, Miss> {
+    pub(super) fn take(&mut self, life: OpenLife) -> Result<Addr, Miss> {
         let policy = if life.stat.bytes <= SMALL_MAX_BYTES {
             self.small.as_mut().ok_or(Miss::NoBin)?
         } else {
@@ -89,7 +89,7 @@ impl ServedPlan {
     }
 
     /// Frees the block in use that begins at `addr`, if there is one. O(log bins).
-    pub(super) fn give_back(&mut self, addr: Addr) -> Option<Life> {
+    pub(super) fn give_back(&mut self, addr: Addr) -> Option<OpenLife> {
         let life = self
             .policies_mut()
             .find_map(|policy| policy.give_back(addr))?;

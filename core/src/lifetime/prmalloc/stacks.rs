@@ -7,7 +7,7 @@
 //! * STACK2: a virtual block is on its owner's stack, or is named by `lent` of the block allocated through it, so
 //!   that a bin never borrows more blocks of a larger one than were planned.
 
-use super::life::Life;
+use super::life::OpenLife;
 use super::policy::ClassPolicy;
 use super::records::{Listed, RecordLink};
 use crate::sub_allocator::GrowRequest;
@@ -72,7 +72,7 @@ impl ClassPolicy {
     }
 
     /// Takes a block for a life. O(log bins), and O(virtual blocks) if the bin itself has none left.
-    pub(super) fn take(&mut self, life: Life) -> Result<Addr, Miss> {
+    pub(super) fn take(&mut self, life: OpenLife) -> Result<Addr, Miss> {
         let class = self.classes().class_of(life.stat.bytes);
         let bin = class.and_then(|class| self.position_of(class));
         let bin = bin.ok_or(Miss::NoBin)?;
@@ -121,7 +121,7 @@ impl ClassPolicy {
     }
 
     /// Frees the block in use that begins at `addr`, and returns its life. O(log bins).
-    pub(super) fn give_back(&mut self, addr: Addr) -> Option<Life> {
+    pub(super) fn give_back(&mut self, addr: Addr) -> Option<OpenLife> {
         let index = self.find(addr)?;
         let block = &mut self.blocks[index];
         let life = block.life.take()?;

@@ -9,7 +9,7 @@ use core::ptr;
 use super::SpanSet;
 use super::class_spans::ClassSpans;
 use super::give_back::RECEIVED;
-use super::walk::Walk;
+use super::walk::SetWalk;
 use crate::small::class::SizeClass;
 use crate::small::pages::Pages;
 use crate::small::remote::RemoteQueue;
@@ -89,7 +89,7 @@ impl SpanSet {
             return false;
         }
         // SAFETY: the caller passes the same `pages` at every call.
-        unsafe { self.walk(Walk::Tick, budget, pages) }
+        unsafe { self.walk(SetWalk::Tick, budget, pages) }
     }
 
     /// Makes [`age`](Self::age) and [`settle`](Self::settle) skip blocks and spans that are idle now, as long as the
@@ -100,9 +100,9 @@ impl SpanSet {
     /// O(classes + listed spans). Lists are skipped once: the lists of a child that forks in its turn age as usual,
     /// as long as some of its parent's are there.
     pub fn leave_idle(&mut self, budget: &mut usize) -> bool {
-        if self.walk != Walk::Leave {
+        if self.walk != SetWalk::Leave {
             self.classes.iter_mut().for_each(ClassSpans::leave_lists);
-            self.begin_walk(Walk::Leave);
+            self.begin_walk(SetWalk::Leave);
         }
         self.walk_leaving(budget)
     }
@@ -114,7 +114,7 @@ impl SpanSet {
             let has_lists = state.transfer_lists > state.left_lists;
             has_lists || !state.empty.is_null() || state.touched || state.to_scan
         };
-        let goes_on = !self.received.is_null() || self.walk != Walk::None;
+        let goes_on = !self.received.is_null() || self.walk != SetWalk::None;
         goes_on || self.classes.iter().any(is_idle)
     }
 

@@ -13,7 +13,7 @@ use super::super::thread_cache::{CacheBin, ThreadCache};
 use super::SpanSet;
 use super::give_back::RECEIVED;
 use super::growth::TURN_BYTES;
-use super::walk::Walk;
+use super::walk::SetWalk;
 
 const BLOCK_BYTES: usize = 256;
 const BLOCKS: usize = 8;
@@ -221,7 +221,7 @@ fn a_walk_goes_on_though_its_next_span_leaves_the_list() {
     full.free(1);
     for _ in 0..SPANS {
         // SAFETY: the set's own queue and pages.
-        unsafe { full.set.walk(Walk::Tick, &mut 1, full.pages) };
+        unsafe { full.set.walk(SetWalk::Tick, &mut 1, full.pages) };
         let next = full.set.class(full.class).walk;
         if next.is_null() {
             break;

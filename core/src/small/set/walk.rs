@@ -28,7 +28,7 @@ const HOLE_COST: usize = 32;
 
 /// The kind of the walk under way.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Walk {
+pub(super) enum SetWalk {
     /// No walk is under way.
     None,
     /// Scans spans that have been idle since the tick before, under pressure all spans, and makes the others one tick
@@ -56,7 +56,7 @@ impl SpanSet {
     /// The conditions of [`refill`](Self::refill).
     pub(super) unsafe fn walk(
         &mut self,
-        kind: Walk,
+        kind: SetWalk,
         budget: &mut usize,
         pages: &mut impl Pages,
     ) -> bool {
@@ -68,17 +68,17 @@ impl SpanSet {
             unsafe { self.walk_class(class, budget, pages) }
         });
         if all {
-            self.walk = Walk::None;
+            self.walk = SetWalk::None;
         }
         all
     }
 
-    pub(super) fn begin_walk(&mut self, kind: Walk) {
+    pub(super) fn begin_walk(&mut self, kind: SetWalk) {
         self.walk = kind;
         for state in &mut self.classes {
             let is_new = core::mem::take(&mut state.touched) | core::mem::take(&mut state.to_scan);
             // A walk of the other kind may not have ended.
-            state.walk = match is_new || !state.walk.is_null() || kind == Walk::Leave {
+            state.walk = match is_new || !state.walk.is_null() || kind == SetWalk::Leave {
                 true => state.listed,
                 false => ptr::null_mut(),
             };
@@ -105,7 +105,7 @@ impl SpanSet {
             }
             state.walk_again = false;
         }
-        self.walk = Walk::None;
+        self.walk = SetWalk::None;
         true
     }
 
@@ -151,7 +151,7 @@ impl SpanSet {
         let shape = unsafe { Span::shape(span) };
         // SAFETY: a listed span is this set's, and no other reference to its own part exists (SPAN3).
         let own = unsafe { Span::own(span) };
-        let (is_trim, under_pressure) = (self.walk == Walk::Trim, pages.under_pressure());
+        let (is_trim, under_pressure) = (self.walk == SetWalk::Trim, pages.under_pressure());
         let state = self.class(shape.class());
         if own.rest == 0 && !is_trim && !under_pressure {
             own.rest = 1;

@@ -145,13 +145,13 @@ fn call(hook: SampleHook, sample: &Sample) {
 }
 
 /// Ends a section without samples, also when it unwinds.
-struct Section<'a> {
+struct UnsampledSection<'a> {
     local: &'a Countdown,
     pending: &'a Pending,
     left: usize,
 }
 
-impl Drop for Section<'_> {
+impl Drop for UnsampledSection<'_> {
     fn drop(&mut self) {
         // Hooks may free more; their own allocations are not sampled, so the loop ends.
         while let Some((hook, sample)) = self.pending.entries.iter().find_map(Cell::take) {
@@ -175,7 +175,7 @@ pub fn unsampled<R>(f: impl FnOnce() -> R) -> R {
             entries: [const { Cell::new(None) }; 16],
         };
         local.pending.set(&raw const pending);
-        let _section = Section {
+        let _section = UnsampledSection {
             local,
             pending: &pending,
             left: local.left.replace(usize::MAX),

@@ -33,10 +33,10 @@ const FRAMES: usize = 64;
 /// # Ok::<(), std::io::Error>(())
 /// ```
 #[derive(Debug, Default)]
-pub struct LiveSamples(Mutex<BTreeMap<u64, Live>>);
+pub struct LiveSamples(Mutex<BTreeMap<u64, LiveSample>>);
 
 #[derive(Debug)]
-struct Live {
+struct LiveSample {
     bytes: u64,
     weight: f64,
     /// Return addresses, the innermost first.
@@ -61,7 +61,7 @@ impl LiveSamples {
         Self(Mutex::new(BTreeMap::new()))
     }
 
-    fn lock(&self) -> MutexGuard<'_, BTreeMap<u64, Live>> {
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<u64, LiveSample>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -70,7 +70,7 @@ impl LiveSamples {
     pub fn note(&self, sample: &Sample) {
         match sample.event {
             SampleEvent::Allocated => {
-                let live = Live {
+                let live = LiveSample {
                     bytes: sample.bytes,
                     weight: sample.weight,
                     frames: walk(),

@@ -13,10 +13,10 @@ const BUCKETS: usize = 4096;
 const PLACES: usize = 8;
 
 #[repr(align(64))]
-struct Bucket([AtomicUsize; PLACES]);
+struct MarkBucket([AtomicUsize; PLACES]);
 
-static ADDRS: [Bucket; BUCKETS] =
-    [const { Bucket([const { AtomicUsize::new(0) }; PLACES]) }; BUCKETS];
+static ADDRS: [MarkBucket; BUCKETS] =
+    [const { MarkBucket([const { AtomicUsize::new(0) }; PLACES]) }; BUCKETS];
 static IDS: [[AtomicU64; PLACES]; BUCKETS] =
     [const { [const { AtomicU64::new(0) }; PLACES] }; BUCKETS];
 

@@ -1,9 +1,9 @@
 //! Messages of the recorder on standard error: one line each, written without allocating.
 
 use super::line::Line;
-use super::os::{Errno, File};
+use super::os::{Errno, OpenFile};
 use super::output::Lost;
-use super::recording::End;
+use super::recording::EndReason;
 use super::target::BadOrder;
 
 /// One line; a path that does not fit is cut.
@@ -45,27 +45,27 @@ pub(super) fn of_start(reason: NoStart, path: &[u8]) {
 }
 
 /// Reports why a recording ended, unless it ended normally or belongs to the parent process.
-pub(super) fn of_end(why: End) {
+pub(super) fn of_end(why: EndReason) {
     let mut words = Words::new();
     words.text(b"larder: recording ended: ").text(reason(why));
     match why {
-        End::Exit | End::Lost(Lost::Parents) => return,
-        End::Lost(Lost::Refused(errno)) => with_number(&mut words, errno),
-        End::NoMemory | End::NoNumbers | End::Lost(Lost::Closed) => {}
+        EndReason::Exit | EndReason::Lost(Lost::Parents) => return,
+        EndReason::Lost(Lost::Refused(errno)) => with_number(&mut words, errno),
+        EndReason::NoMemory | EndReason::NoNumbers | EndReason::Lost(Lost::Closed) => {}
     }
     words.text(b"; the program goes on");
     say(&mut words);
 }
 
 /// Returns a recording's end in words, for the trace's last line too.
-pub(super) fn reason(why: End) -> &'static [u8] {
+pub(super) fn reason(why: EndReason) -> &'static [u8] {
     match why {
-        End::Exit => b"the program exits",
-        End::NoMemory => b"no memory for the table of live blocks",
-        End::NoNumbers => b"the format has no more numbers",
-        End::Lost(Lost::Refused(_)) => b"the trace cannot be written",
-        End::Lost(Lost::Closed) => b"the program closed the trace's file",
-        End::Lost(Lost::Parents) => b"a forked child is not recorded",
+        EndReason::Exit => b"the program exits",
+        EndReason::NoMemory => b"no memory for the table of live blocks",
+        EndReason::NoNumbers => b"the format has no more numbers",
+        EndReason::Lost(Lost::Refused(_)) => b"the trace cannot be written",
+        EndReason::Lost(Lost::Closed) => b"the program closed the trace's file",
+        EndReason::Lost(Lost::Parents) => b"a forked child is not recorded",
     }
 }
 
@@ -76,5 +76,5 @@ fn with_number(words: &mut Words, Errno(number): Errno) {
 
 /// Writes a message. A failure of standard error cannot be reported.
 fn say(words: &mut Words) {
-    let _ = File::STDERR.write(words.ended(b'\n'));
+    let _ = OpenFile::STDERR.write(words.ended(b'\n'));
 }

@@ -30,10 +30,10 @@ use larder_core::sync::{AtomicUsize, Ordering};
 use larder_core::Locked;
 
 use crate::os::errno::KeepErrno;
-use crate::step::{self, Listener, Moment, StepThread};
+use crate::step::{self, Listener, StepMoment, StepThread};
 use crate::thread::wait::Sleep;
-use recording::{End, LARGEST, NEVER, Recording, Resized};
-use target::Order;
+use recording::{EndReason, LARGEST, NEVER, Recording, Resized};
+use target::RecorderOrder;
 
 /// The one recording of this program: a block's address means the same in all of it.
 static RECORDING: Locked<Recording, Sleep> = Locked::new(Recording::new());
@@ -110,7 +110,7 @@ static THRESHOLD: AtomicUsize = AtomicUsize::new(0);
 #[derive(Debug)]
 pub struct Recorder<A> {
     inner: A,
-    order: Order,
+    order: RecorderOrder,
 }
 
 impl<A> Recorder<A> {
@@ -119,13 +119,13 @@ impl<A> Recorder<A> {
     ///
     /// Ignores the environment where the program has more rights than its user.
     pub const fn new(inner: A) -> Self {
-        let order = Order::Environment;
+        let order = RecorderOrder::Environment;
         Self { inner, order }
     }
 
     /// Records to `path`, blocks of at least `from_bytes`. Ignores the environment.
     pub const fn to(inner: A, path: &'static CStr, from_bytes: u64) -> Self {
-        let order = Order::Program { path, from_bytes };
+        let order = RecorderOrder::Program { path, from_bytes };
         Self { inner, order }
     }
 
@@ -186,7 +186,7 @@ fn locked<R>(act: impl FnOnce(&mut Recording) -> R) -> R {
 
 /// Begins the recording and listens to steps; one may have begun before the first block.
 #[cold]
-fn begin(recording: &mut Recording, order: Order) {
+fn begin(recording: &mut Recording, order: RecorderOrder) {
     static HEARD: Listener = heard;
     recording.begin(order, watch);
     if recording.threshold() == NEVER {
@@ -194,12 +194,12 @@ fn begin(recording: &mut Recording, order: Order) {
     }
     step::listen(&HEARD);
     if let Some(thread) = step::thread_in_step() {
-        recording.heard(thread, Moment::Begins);
+        recording.heard(thread, StepMoment::Begins);
     }
 }
 
 /// Records an event of a thread's steps.
-fn heard(thread: StepThread, moment: Moment) {
+fn heard(thread: StepThread, moment: StepMoment) {
     if THRESHOLD.load(Ordering::Relaxed) != NEVER {
         locked(|recording| recording.heard(thread, moment));
     }
@@ -219,7 +219,7 @@ extern "C" fn forked() {
 
 extern "C" fn exits() {
     if THRESHOLD.load(Ordering::Relaxed) != NEVER {
-        locked(|recording| recording.end(End::Exit));
+        locked(|recording| recording.end(EndReason::Exit));
     }
 }
 

@@ -25,9 +25,9 @@ impl Errno {
 
 /// A file opened for writing. Copying it copies the number, not the file.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct File(c_int);
+pub(super) struct OpenFile(c_int);
 
-impl File {
+impl OpenFile {
     /// Standard error.
     pub(super) const STDERR: Self = Self(libc::STDERR_FILENO);
 

@@ -2,7 +2,7 @@
 //!
 //! A write holds only whole lines, so that a program that is killed leaves whole lines.
 
-use super::os::{self, Errno, File, Identity};
+use super::os::{self, Errno, Identity, OpenFile};
 
 /// Bytes of the buffer for lines.
 const BUFFER_BYTES: usize = 64 * 1024;
@@ -21,7 +21,7 @@ pub(super) enum Lost {
 /// A file opened for a trace.
 #[derive(Clone, Copy, Debug)]
 struct Opened {
-    file: File,
+    file: OpenFile,
     identity: Identity,
     process: libc::pid_t,
     /// Bytes written so far, whole lines.
@@ -49,7 +49,7 @@ impl Output {
     }
 
     /// Starts writing to `file`, whose identity is `identity`.
-    pub(super) fn begin(&mut self, file: File, identity: Identity) {
+    pub(super) fn begin(&mut self, file: OpenFile, identity: Identity) {
         self.used = 0;
         self.opened = Some(Opened {
             file,

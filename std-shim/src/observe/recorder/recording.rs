@@ -6,11 +6,11 @@ use core::ffi::CStr;
 
 use super::complaint::{self, NoStart};
 use super::line::Line;
-use super::os::{self, File};
+use super::os::{self, OpenFile};
 use super::output::{Lost, Output};
-use super::target::{Order, Target};
+use super::target::{RecorderOrder, Target};
 use crate::block_table::{BlockTable, NoMemory};
-use crate::step::{Moment, StepThread};
+use crate::step::{StepMoment, StepThread};
 
 /// A threshold no block reaches: nothing is recorded.
 pub(super) const NEVER: usize = usize::MAX;
@@ -32,7 +32,7 @@ type Remark = Line<256>;
 
 /// The reason why a recording ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum End {
+pub(super) enum EndReason {
     /// The program exited.
     Exit,
     /// The table of live blocks could not grow.
@@ -43,13 +43,13 @@ pub(super) enum End {
     Lost(Lost),
 }
 
-impl From<NoMemory> for End {
+impl From<NoMemory> for EndReason {
     fn from(_: NoMemory) -> Self {
         Self::NoMemory
     }
 }
 
-impl From<Lost> for End {
+impl From<Lost> for EndReason {
     fn from(lost: Lost) -> Self {
         Self::Lost(lost)
     }
@@ -57,7 +57,7 @@ impl From<Lost> for End {
 
 /// The origin of a mark.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Mark {
+enum MarkSource {
     /// A call of the program.
     Called,
     /// The start of a thread's step.
@@ -92,7 +92,7 @@ pub(super) struct Recording {
     threshold: usize,
     next_id: u32,
     next_step: u32,
-    mark: Option<Mark>,
+    mark: Option<MarkSource>,
     stepping: Option<StepThread>,
     ids: BlockTable<u32>,
     output: Output,
@@ -120,7 +120,7 @@ impl Recording {
     /// Begins the recording of `order`, unless that was done before. `watch` registers handlers for
     /// the program's exit and its forked children. An error goes to standard error, and nothing is
     /// recorded.
-    pub(super) fn begin(&mut self, order: Order, watch: impl FnOnce() -> bool) {
+    pub(super) fn begin(&mut self, order: RecorderOrder, watch: impl FnOnce() -> bool) {
         if self.threshold != 0 {
             return;
         }
@@ -183,22 +183,22 @@ impl Recording {
 
     /// Records that a step starts.
     pub(super) fn step(&mut self) {
-        self.attempt(|this| this.mark_step(Mark::Called));
+        self.attempt(|this| this.mark_step(MarkSource::Called));
     }
 
     /// Records an event of a thread's steps, if it is the thread whose steps are marked.
-    pub(super) fn heard(&mut self, thread: StepThread, moment: Moment) {
+    pub(super) fn heard(&mut self, thread: StepThread, moment: StepMoment) {
         self.attempt(|this| {
-            if moment == Moment::Begins {
+            if moment == StepMoment::Begins {
                 this.stepping.get_or_insert(thread);
             }
             if this.stepping != Some(thread) {
                 return Ok(());
             }
             match moment {
-                Moment::Begins => this.mark_step(Mark::Begins),
-                Moment::Ends => this.mark_step(Mark::Ends),
-                Moment::ThreadEnds => {
+                StepMoment::Begins => this.mark_step(MarkSource::Begins),
+                StepMoment::Ends => this.mark_step(MarkSource::Ends),
+                StepMoment::ThreadEnds => {
                     this.stepping = None;
                     Ok(())
                 }
@@ -212,17 +212,17 @@ impl Recording {
     }
 
     /// Ends the recording: closes the last step and writes the reason as a comment.
-    pub(super) fn end(&mut self, why: End) {
+    pub(super) fn end(&mut self, why: EndReason) {
         if self.threshold == 0 || self.threshold == NEVER {
             return;
         }
         let farewell = match why {
-            End::Lost(lost) => Err(lost),
+            EndReason::Lost(lost) => Err(lost),
             _ => self.last_lines(why),
         };
         match farewell {
             Ok(()) => complaint::of_end(why),
-            Err(lost) => complaint::of_end(End::Lost(lost)),
+            Err(lost) => complaint::of_end(EndReason::Lost(lost)),
         }
         self.threshold = NEVER;
         self.output.end();
@@ -230,7 +230,7 @@ impl Recording {
     }
 
     /// Runs `act`, whose error ends the recording.
-    fn attempt(&mut self, act: impl FnOnce(&mut Self) -> Result<(), End>) {
+    fn attempt(&mut self, act: impl FnOnce(&mut Self) -> Result<(), EndReason>) {
         if self.threshold == NEVER {
             return;
         }
@@ -243,7 +243,7 @@ impl Recording {
         let mut path = target.path.clone();
         // A path from outside has no NUL inside; an empty one is refused by the system.
         let path = CStr::from_bytes_with_nul(path.ended(0)).unwrap_or(c"");
-        let file = File::open(path).map_err(NoStart::Open)?;
+        let file = OpenFile::open(path).map_err(NoStart::Open)?;
         let ready = match file.lock() {
             Err(reason) if reason.is_locked_elsewhere() => Err(NoStart::Busy),
             // Files that cannot be locked, such as pipes, can still be written.
@@ -263,7 +263,7 @@ impl Recording {
         }
     }
 
-    fn header(&mut self, target: &Target) -> Result<(), End> {
+    fn header(&mut self, target: &Target) -> Result<(), EndReason> {
         self.output
             .put(b"# alloc-trace v1: a <id> <bytes> | f <id> | s <step>\n")?;
         let mut name = Remark::new();
@@ -282,12 +282,12 @@ impl Recording {
     }
 
     /// Records a new block, unless it is too small.
-    fn add(&mut self, addr: usize, bytes: usize) -> Result<(), End> {
+    fn add(&mut self, addr: usize, bytes: usize) -> Result<(), EndReason> {
         if bytes < self.threshold {
             return Ok(());
         }
         if self.next_id == END_OF_NUMBERS {
-            return Err(End::NoNumbers);
+            return Err(EndReason::NoNumbers);
         }
         let id = self.next_id;
         self.remember(addr, id)?;
@@ -299,21 +299,21 @@ impl Recording {
     }
 
     /// Enters a block's id. A block already there was freed without being seen.
-    fn remember(&mut self, addr: usize, id: u32) -> Result<(), End> {
+    fn remember(&mut self, addr: usize, id: u32) -> Result<(), EndReason> {
         match self.ids.insert(addr, id)? {
             Some(unseen) => self.gone(unseen),
             None => Ok(()),
         }
     }
 
-    fn gone(&mut self, id: u32) -> Result<(), End> {
+    fn gone(&mut self, id: u32) -> Result<(), EndReason> {
         let mut line = EventLine::new();
         line.text(b"f ").number(u64::from(id));
         self.event(&mut line)
     }
 
-    fn event(&mut self, line: &mut EventLine) -> Result<(), End> {
-        if self.mark == Some(Mark::Ends) {
+    fn event(&mut self, line: &mut EventLine) -> Result<(), EndReason> {
+        if self.mark == Some(MarkSource::Ends) {
             self.output.put(BETWEEN)?;
         }
         self.mark = None;
@@ -322,15 +322,15 @@ impl Recording {
 
     /// Writes a mark. Adjacent marks of different origin are one, but each end counts, also of a
     /// step without events.
-    fn mark_step(&mut self, mark: Mark) -> Result<(), End> {
+    fn mark_step(&mut self, mark: MarkSource) -> Result<(), EndReason> {
         let before = self.mark;
-        if mark != Mark::Ends && before.is_some_and(|before| before != mark) {
+        if mark != MarkSource::Ends && before.is_some_and(|before| before != mark) {
             self.mark = Some(mark);
             return Ok(());
         }
         // One number is reserved for the line that closes the last step.
         if self.next_step == END_OF_NUMBERS - 1 {
-            return Err(End::NoNumbers);
+            return Err(EndReason::NoNumbers);
         }
         self.step_line()?;
         self.mark = Some(mark);
@@ -345,7 +345,7 @@ impl Recording {
         Ok(())
     }
 
-    fn last_lines(&mut self, why: End) -> Result<(), Lost> {
+    fn last_lines(&mut self, why: EndReason) -> Result<(), Lost> {
         if self.mark.is_none() && self.next_step > 0 {
             self.step_line()?;
         }

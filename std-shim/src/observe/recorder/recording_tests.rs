@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use super::*;
-use crate::observe::recorder::target::Order;
+use crate::observe::recorder::target::RecorderOrder;
 
 /// A recording to a file of its own, deleted at the end of the test.
 struct Trial {
@@ -27,7 +27,7 @@ impl Trial {
 
     /// Ends the recording. Returns the lines behind the header.
     fn lines(mut self) -> Vec<String> {
-        self.recording.end(End::Exit);
+        self.recording.end(EndReason::Exit);
         let text = fs::read_to_string(&self.path).unwrap();
         assert!(text.ends_with('\n'));
         let mut lines: Vec<_> = text.lines().map(str::to_owned).collect();
@@ -50,10 +50,10 @@ impl Drop for Trial {
     }
 }
 
-fn order(path: &std::path::Path, from_bytes: u64) -> Order {
+fn order(path: &std::path::Path, from_bytes: u64) -> RecorderOrder {
     let path = CString::new(path.to_str().unwrap()).unwrap();
     let path = Box::leak(path.into_boxed_c_str());
-    Order::Program { path, from_bytes }
+    RecorderOrder::Program { path, from_bytes }
 }
 
 const EXIT: &str = "# recording ended: the program exits";
@@ -86,10 +86,10 @@ const OTHER: StepThread = StepThread::numbered(2);
 impl Trial {
     /// Records a step of a thread with a block of `bytes` bytes, or with none.
     fn step_of(&mut self, thread: StepThread, bytes: usize) {
-        self.recording.heard(thread, Moment::Begins);
+        self.recording.heard(thread, StepMoment::Begins);
         self.recording.alloc(0x10, bytes);
         self.recording.free(0x10);
-        self.recording.heard(thread, Moment::Ends);
+        self.recording.heard(thread, StepMoment::Ends);
     }
 }
 
@@ -124,14 +124,14 @@ fn what_comes_between_two_steps_and_behind_the_last_is_said_to() {
 #[test]
 fn steps_of_other_threads_are_not_marked_until_the_first_one_has_ended() {
     let mut trial = Trial::new(1);
-    trial.recording.heard(ONE, Moment::Begins);
+    trial.recording.heard(ONE, StepMoment::Begins);
     trial.step_of(OTHER, 100);
-    trial.recording.heard(ONE, Moment::Ends);
+    trial.recording.heard(ONE, StepMoment::Ends);
     trial.step_of(OTHER, 200);
-    trial.recording.heard(OTHER, Moment::ThreadEnds);
+    trial.recording.heard(OTHER, StepMoment::ThreadEnds);
     trial.step_of(OTHER, 300);
-    trial.recording.heard(ONE, Moment::ThreadEnds);
-    trial.recording.heard(OTHER, Moment::Ends);
+    trial.recording.heard(ONE, StepMoment::ThreadEnds);
+    trial.recording.heard(OTHER, StepMoment::Ends);
     trial.step_of(OTHER, 400);
     let between = "# between steps";
     let first = ["s 0", "a 0 100", "f 0", "s 1", between];
@@ -148,13 +148,13 @@ fn a_mark_of_the_program_and_a_step_that_begins_there_are_one() {
             if called_first {
                 trial.recording.step();
             }
-            trial.recording.heard(ONE, Moment::Begins);
+            trial.recording.heard(ONE, StepMoment::Begins);
             if !called_first {
                 trial.recording.step();
             }
             trial.recording.alloc(0x10, bytes);
             trial.recording.free(0x10);
-            trial.recording.heard(ONE, Moment::Ends);
+            trial.recording.heard(ONE, StepMoment::Ends);
         }
         let first = ["s 0", "a 0 100", "f 0", "s 1"];
         let second = ["a 1 200", "f 1", "s 2", EXIT];
@@ -174,10 +174,10 @@ fn marks_of_the_program_count_each() {
 #[test]
 fn a_step_that_ends_after_its_recording_is_not_recorded() {
     let mut trial = Trial::new(1);
-    trial.recording.heard(ONE, Moment::Begins);
+    trial.recording.heard(ONE, StepMoment::Begins);
     trial.recording.alloc(0x10, 100);
-    trial.recording.end(End::Exit);
-    trial.recording.heard(ONE, Moment::Ends);
+    trial.recording.end(EndReason::Exit);
+    trial.recording.heard(ONE, StepMoment::Ends);
     assert_eq!(trial.lines(), ["s 0", "a 0 100", "s 1", EXIT]);
 }
 

@@ -20,7 +20,7 @@ const FROM_VARIABLE: &CStr = c"LARDER_RECORD_FROM";
 
 /// The request of a recorder, as constructed.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Order {
+pub(super) enum RecorderOrder {
     /// Read the environment.
     Environment,
     /// Record to a file that the program names.
@@ -46,7 +46,7 @@ pub(super) enum BadOrder {
     Path,
 }
 
-impl Order {
+impl RecorderOrder {
     /// Resolves the request. Returns `None` if nothing is to be recorded.
     pub(super) fn target(self) -> Result<Option<Target>, BadOrder> {
         match self {

@@ -76,7 +76,7 @@ impl fmt::Display for ScopeReport {
 /// [`ScopeCounts`] while counting. Every number is relaxed: each is exact, and a reader that needs
 /// all of one moment has joined the counting threads.
 #[derive(Default)]
-struct Counters {
+struct ScopeCounters {
     allocations: AtomicU64,
     allocated_bytes: AtomicU64,
     live_blocks: AtomicU64,
@@ -92,7 +92,7 @@ fn add(counter: &AtomicU64, number: u64) -> u64 {
     counter.fetch_add(number, Ordering::Relaxed) + number
 }
 
-impl Counters {
+impl ScopeCounters {
     fn allocated(&self, bytes: u64) {
         add(&self.allocations, 1);
         add(&self.allocated_bytes, bytes);
@@ -131,15 +131,15 @@ pub(super) struct ScopeNode {
     refs: AtomicUsize,
     /// The scope that this one was begun in.
     parent: Option<NodeRef>,
-    own: Counters,
-    total: Counters,
+    own: ScopeCounters,
+    total: ScopeCounters,
     flags: AtomicU32,
 }
 
 impl ScopeNode {
     /// Runs `f` for the scope's own counters, and for the totals of it and all scopes around it,
     /// each with whether its scope has ended.
-    fn each(&self, f: impl Fn(&Counters, bool)) {
+    fn each(&self, f: impl Fn(&ScopeCounters, bool)) {
         f(&self.own, self.has(ENDED));
         let mut node = Some(self);
         while let Some(here) = node {
@@ -228,8 +228,8 @@ impl NodeRef {
             place.write(ScopeNode {
                 refs: AtomicUsize::new(1),
                 parent,
-                own: Counters::default(),
-                total: Counters::default(),
+                own: ScopeCounters::default(),
+                total: ScopeCounters::default(),
                 flags: AtomicU32::new(0),
             });
         }

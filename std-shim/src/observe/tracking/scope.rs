@@ -10,7 +10,7 @@ use std::task::{Context, Poll};
 
 use super::blocks;
 use super::node::{NodeRef, ScopeNode, ScopeReport};
-use super::stack::{self, Kind};
+use super::stack::{self, FrameKind};
 
 /// A section of code whose allocations are counted while this lives, on the thread that began it.
 ///
@@ -55,7 +55,7 @@ pub struct Scope {
     on_its_thread: PhantomData<*const ()>,
 }
 
-fn frame(node: Option<NodeRef>, kind: Kind) -> u64 {
+fn frame(node: Option<NodeRef>, kind: FrameKind) -> u64 {
     stack::push(node, kind).unwrap_or_else(|| no_memory())
 }
 
@@ -76,7 +76,7 @@ impl Scope {
     pub fn begin() -> Self {
         let node = begin_node();
         Self {
-            number: frame(Some(node.clone()), Kind::Scope),
+            number: frame(Some(node.clone()), FrameKind::Scope),
             node,
             on_its_thread: PhantomData,
         }
@@ -156,7 +156,7 @@ impl ScopeHandle {
     /// [`Scope::begin`].
     pub fn enter(&self) -> Entered {
         Entered {
-            number: frame(Some(self.0.clone()), Kind::Entered),
+            number: frame(Some(self.0.clone()), FrameKind::Entered),
             on_its_thread: PhantomData,
         }
     }
@@ -248,7 +248,7 @@ impl<F> fmt::Debug for Scoped<F> {
 /// ```
 pub fn uncounted<R>(f: impl FnOnce() -> R) -> R {
     let _guard = Entered {
-        number: frame(None, Kind::Uncounted),
+        number: frame(None, FrameKind::Uncounted),
         on_its_thread: PhantomData,
     };
     f()

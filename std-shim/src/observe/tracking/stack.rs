@@ -11,7 +11,7 @@ use super::node::NodeRef;
 
 /// The origin of a frame, which decides how its early end counts.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Kind {
+pub(super) enum FrameKind {
     /// A scope.
     Scope,
     /// A handle that was entered.
@@ -23,20 +23,20 @@ pub(super) enum Kind {
 struct Frame {
     /// The node that counts; `None` for none.
     node: Option<NodeRef>,
-    kind: Kind,
+    kind: FrameKind,
     number: u64,
     below: *mut Frame,
 }
 
-struct Stack {
+struct ScopeStack {
     top: Cell<*mut Frame>,
     /// The last number used.
     number: Cell<u64>,
 }
 
 thread_local! {
-    static STACK: Stack = const {
-        Stack { top: Cell::new(ptr::null_mut()), number: Cell::new(0) }
+    static STACK: ScopeStack = const {
+        ScopeStack { top: Cell::new(ptr::null_mut()), number: Cell::new(0) }
     };
 }
 
@@ -68,7 +68,7 @@ pub(super) fn innermost() -> Option<NodeRef> {
 }
 
 /// Pushes a frame. Returns its number, or `None` if there is no memory.
-pub(super) fn push(node: Option<NodeRef>, kind: Kind) -> Option<u64> {
+pub(super) fn push(node: Option<NodeRef>, kind: FrameKind) -> Option<u64> {
     STACK.with(|stack| {
         // SAFETY: the layout has a size.
         let place = unsafe { System.alloc(Layout::new::<Frame>()) };
@@ -120,7 +120,7 @@ pub(super) fn pop(number: u64) {
             if frame.number == number {
                 return;
             }
-            if let (Kind::Scope, Some(node)) = (frame.kind, &frame.node) {
+            if let (FrameKind::Scope, Some(node)) = (frame.kind, &frame.node) {
                 node.cut_short();
             }
         }

@@ -14,14 +14,14 @@ use core::{ptr, slice};
 
 use larder_core::sync::{AtomicU8, AtomicU64, AtomicUsize, Ordering};
 
-use super::rule::Rule;
+use super::rule::FrameRule;
 
 /// The unwinder's function that finds the table entry of an address of code.
-pub(super) type FindEntry = unsafe extern "C" fn(*const c_void, *mut Found) -> *const u8;
+pub(super) type FindEntry = unsafe extern "C" fn(*const c_void, *mut QuickFacts) -> *const u8;
 
 /// The other results of that function.
 #[repr(C)]
-pub(super) struct Found {
+pub(super) struct QuickFacts {
     text: *const c_void,
     data: *const c_void,
     function: *const c_void,
@@ -74,10 +74,10 @@ pub(super) fn walk(inner: usize, frames: &mut [usize], find: FindEntry) -> Optio
             }
         }
         let rule = rule_at(place, find);
-        if rule == Rule::OUTERMOST {
+        if rule == FrameRule::OUTERMOST {
             return Some(count);
         }
-        if rule == Rule::NONE {
+        if rule == FrameRule::NONE {
             return None;
         }
         let from = if rule.is_by_rbp() { rbp } else { after_slot };
@@ -96,15 +96,15 @@ pub(super) fn walk(inner: usize, frames: &mut [usize], find: FindEntry) -> Optio
 }
 
 /// Returns the rule of a return address.
-pub(super) fn rule_at(place: usize, find: FindEntry) -> Rule {
+pub(super) fn rule_at(place: usize, find: FindEntry) -> FrameRule {
     let upper = place >> ENTRY_BITS;
     let index = (place ^ upper) % ENTRIES;
     let (Some(entry), Some(seal)) = (RULES.get(index), SEALS.get(index)) else {
-        return Rule::NONE;
+        return FrameRule::NONE;
     };
     // Relaxed: an entry is one number that contains its address (QUICK2).
     let known = entry.load(Ordering::Relaxed);
-    let rule = Rule::from_bits((known & (LASTS - 1)) as u32);
+    let rule = FrameRule::from_bits((known & (LASTS - 1)) as u32);
     let is_known = known >> 32 == upper as u64;
     if is_known && known & LASTS != 0 {
         return rule;
@@ -119,9 +119,9 @@ fn sealed_rule(
     find: FindEntry,
     entry: &AtomicU64,
     seal: &AtomicU64,
-    known: Option<Rule>,
-) -> Rule {
-    let tables = Tables::find(place, find);
+    known: Option<FrameRule>,
+) -> FrameRule {
+    let tables = UnwindTables::find(place, find);
     if let (Some(tables), Some(rule)) = (&tables, known)
         // Relaxed: a wrong seal does not match (QUICK2).
         && seal.load(Ordering::Relaxed) == tables.seal(place, rule)
@@ -133,9 +133,14 @@ fn sealed_rule(
 
 /// Reads the rule from the tables, and caches it.
 #[cold]
-fn learn(place: usize, tables: Option<&Tables>, entry: &AtomicU64, seal: &AtomicU64) -> Rule {
+fn learn(
+    place: usize,
+    tables: Option<&UnwindTables>,
+    entry: &AtomicU64,
+    seal: &AtomicU64,
+) -> FrameRule {
     let rule = tables.and_then(|tables| tables.rule(place));
-    let rule = rule.unwrap_or(Rule::NONE);
+    let rule = rule.unwrap_or(FrameRule::NONE);
     let lasts = if is_lasting(place) { LASTS } else { 0 };
     if place >> ADDRESS_BITS == 0 && (lasts != 0 || tables.is_some()) {
         let sealed = tables.map_or(0, |tables| tables.seal(place, rule));
@@ -152,16 +157,16 @@ fn learn(place: usize, tables: Option<&Tables>, entry: &AtomicU64, seal: &Atomic
 }
 
 /// The table entries of a return address.
-pub(super) struct Tables {
+pub(super) struct UnwindTables {
     /// The function's entry, and the shared one.
     entry: &'static [u8],
     common: &'static [u8],
     function: usize,
 }
 
-impl Tables {
+impl UnwindTables {
     pub(super) fn find(place: usize, find: FindEntry) -> Option<Self> {
-        let mut found = Found {
+        let mut found = QuickFacts {
             text: ptr::null(),
             data: ptr::null(),
             function: ptr::null(),
@@ -186,12 +191,12 @@ impl Tables {
     }
 
     /// Returns the rule of the address; `None` if the unwinder must step.
-    pub(super) fn rule(&self, place: usize) -> Option<Rule> {
-        Rule::of(self.entry, self.common, self.function, place)
+    pub(super) fn rule(&self, place: usize) -> Option<FrameRule> {
+        FrameRule::of(self.entry, self.common, self.function, place)
     }
 
     /// Returns a number that most likely no other rule, place or table has.
-    fn seal(&self, place: usize, rule: Rule) -> u64 {
+    fn seal(&self, place: usize, rule: FrameRule) -> u64 {
         let mix = |seal: u64, part: u64| {
             // After FxHash: the product carries a difference up, the rotation down.
             (seal.rotate_left(23) ^ part).wrapping_mul(0x9E37_79B9_7F4A_7C15)

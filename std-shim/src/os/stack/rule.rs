@@ -1,4 +1,4 @@
-//! [`Rule`]: how to find the caller's frame from a function's, read from the tables of exceptions
+//! [`FrameRule`]: how to find the caller's frame from a function's, read from the tables of exceptions
 //! (`.eh_frame`: DWARF 5, 6.4, as in the ABI of Linux). Rare forms have no rule.
 
 /// Registers by their numbers in the tables.
@@ -14,9 +14,9 @@ const WORD: i64 = 8;
 /// bits, words from the place of the saved `rbp` to the end in 8 bits (0: it is still the
 /// caller's), and a bit for `rbp`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct Rule(u32);
+pub(super) struct FrameRule(u32);
 
-impl Rule {
+impl FrameRule {
     /// The rule of a frame without a caller.
     pub(super) const OUTERMOST: Self = Self(1 << 29);
     /// No rule: only the unwinder can step.
@@ -53,12 +53,12 @@ impl Rule {
     /// `entry` is the function's, and `common` the one that it refers to. Returns `None` if the
     /// unwinder must step.
     pub(super) fn of(entry: &[u8], common: &[u8], function: usize, place: usize) -> Option<Self> {
-        let (mut entry, mut common) = (Bytes(entry), Common::read(common)?);
+        let (mut entry, mut common) = (Bytes(entry), SharedEntry::read(common)?);
         // The length, the distance to the common entry, and the function's start and length.
         entry.skip(16)?;
         let augmentation = entry.unsigned()?;
         entry.skip(augmentation)?;
-        let nothing = Row {
+        let nothing = UnwindRow {
             register: 0,
             distance: 0,
             rbp: Saved::Nowhere,
@@ -72,13 +72,13 @@ impl Rule {
 
 /// The entry that many functions share.
 #[derive(Clone, Copy)]
-struct Common<'a> {
+struct SharedEntry<'a> {
     code_unit: u64,
     data_unit: i64,
     program: Bytes<'a>,
 }
 
-impl<'a> Common<'a> {
+impl<'a> SharedEntry<'a> {
     fn read(entry: &'a [u8]) -> Option<Self> {
         let mut bytes = Bytes(entry);
         // The length, and a 0.
@@ -119,7 +119,7 @@ enum Saved {
 
 /// The state from one address of a function on.
 #[derive(Clone, Copy)]
-struct Row {
+struct UnwindRow {
     register: u64,
     /// Distance from the register to the frame's end.
     distance: i64,
@@ -127,7 +127,7 @@ struct Row {
     return_address: Saved,
 }
 
-impl Row {
+impl UnwindRow {
     fn save(&mut self, register: u64, saved: Saved) {
         match register {
             RBP => self.rbp = saved,
@@ -144,9 +144,9 @@ impl Row {
         }
     }
 
-    fn rule(&self) -> Option<Rule> {
+    fn rule(&self) -> Option<FrameRule> {
         match self.return_address {
-            Saved::Lost => return Some(Rule::OUTERMOST),
+            Saved::Lost => return Some(FrameRule::OUTERMOST),
             Saved::At(distance) if distance == -WORD => {}
             _ => return None,
         }
@@ -157,11 +157,11 @@ impl Row {
         };
         let by_rbp = match self.register {
             RSP => 0,
-            RBP => Rule::BY_RBP,
+            RBP => FrameRule::BY_RBP,
             _ => return None,
         };
         let distance = words(self.distance, 1..1 << 20)?;
-        Some(Rule(distance | saved_rbp << 20 | by_rbp))
+        Some(FrameRule(distance | saved_rbp << 20 | by_rbp))
     }
 }
 
@@ -174,12 +174,12 @@ fn words(bytes: i64, range: core::ops::Range<u32>) -> Option<u32> {
 /// Runs a program that begins at `start` with `row`. Returns the row at `place`.
 fn run(
     mut program: Bytes,
-    common: &Common,
-    first: Row,
-    mut row: Row,
+    common: &SharedEntry,
+    first: UnwindRow,
+    mut row: UnwindRow,
     start: usize,
     place: usize,
-) -> Option<Row> {
+) -> Option<UnwindRow> {
     let (mut kept, mut kept_count) = ([row; 4], 0_usize);
     let mut at = start;
     while at < place && !program.0.is_empty() {
@@ -286,7 +286,7 @@ impl Bytes<'_> {
     }
 
     /// Reads the place of a saved register.
-    fn behind_end(&mut self, common: &Common) -> Option<Saved> {
+    fn behind_end(&mut self, common: &SharedEntry) -> Option<Saved> {
         let units = i64::try_from(self.unsigned()?).ok()?;
         Some(Saved::At(units.checked_mul(common.data_unit)?))
     }

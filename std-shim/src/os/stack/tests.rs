@@ -4,8 +4,8 @@ use std::ffi::{c_int, c_void};
 use std::hint::black_box;
 use std::{ptr, thread};
 
-use super::quick::{Tables, rule_at};
-use super::rule::Rule;
+use super::quick::{UnwindTables, rule_at};
+use super::rule::FrameRule;
 use super::{quick, unwinder, walk_by};
 use crate::tests::random::Random;
 
@@ -102,9 +102,14 @@ fn a_rule_is_remembered_for_its_address_only() {
     let places = || start - 100_000..start + 100_000;
     for _ in 0..2 {
         for place in places() {
-            let expected = Tables::find(place, find).and_then(|tables| tables.rule(place));
+            let expected = UnwindTables::find(place, find).and_then(|tables| tables.rule(place));
             let rule = rule_at(place, find);
-            assert_eq!(rule, expected.unwrap_or(Rule::NONE), "{:#x}", place - start);
+            assert_eq!(
+                rule,
+                expected.unwrap_or(FrameRule::NONE),
+                "{:#x}",
+                place - start
+            );
         }
     }
 }

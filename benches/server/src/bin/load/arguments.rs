@@ -10,7 +10,7 @@ pub const BURST: Duration = Duration::from_secs(3);
 pub const IDLE: Duration = Duration::from_secs(3);
 
 #[derive(Debug, PartialEq, Eq)]
-pub struct Arguments {
+pub struct LoadArguments {
     /// How long each server runs in one round, about.
     pub seconds: u64,
     /// How often each has its turn.
@@ -20,7 +20,7 @@ pub struct Arguments {
     pub servers: Vec<(String, PathBuf)>,
 }
 
-impl Arguments {
+impl LoadArguments {
     pub fn parse(given: impl Iterator<Item = String>) -> Result<Self, String> {
         let mut arguments = Self {
             seconds: 30,
@@ -65,8 +65,8 @@ fn number(given: Option<String>, name: &str) -> Result<u32, String> {
 mod tests {
     use super::*;
 
-    fn parse(given: &str) -> Result<Arguments, String> {
-        Arguments::parse(given.split(' ').map(String::from))
+    fn parse(given: &str) -> Result<LoadArguments, String> {
+        LoadArguments::parse(given.split(' ').map(String::from))
     }
 
     #[test]

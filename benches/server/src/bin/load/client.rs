@@ -9,7 +9,7 @@ use hyper::Request;
 use hyper::body::Bytes;
 use hyper::client::conn::http1::{SendRequest, handshake};
 use hyper_util::rt::TokioIo;
-use larder_server_bench::{Answer, Document, Random, Stats, Stored};
+use larder_server_bench::{DocumentAnswer, Document, Random, StatsAnswer, Stored};
 use tokio::net::TcpStream;
 
 /// Keys that may be asked for.
@@ -48,7 +48,7 @@ pub struct Client {
 }
 
 /// What is true of one connection.
-struct Session {
+struct HttpSession {
     sender: SendRequest<Full<Bytes>>,
     served: u64,
     recent: VecDeque<u64>,
@@ -91,7 +91,7 @@ impl Client {
         (self.at + skewed as u64) % KEYS
     }
 
-    async fn store(&self, session: &mut Session, key: u64) -> Result<Duration, String> {
+    async fn store(&self, session: &mut HttpSession, key: u64) -> Result<Duration, String> {
         let body = serde_json::to_vec(&Document::of(key)).map_err(said)?;
         let request = Request::post(format!("/document/{key}"));
         let request = request
@@ -109,8 +109,8 @@ impl Client {
         Ok(time)
     }
 
-    async fn fetch(&self, session: &mut Session, key: u64) -> Result<Duration, String> {
-        let (answer, time): (Answer<Document>, _) =
+    async fn fetch(&self, session: &mut HttpSession, key: u64) -> Result<Duration, String> {
+        let (answer, time): (DocumentAnswer<Document>, _) =
             session.get(&format!("/document/{key}")).await?;
         session.served += 1;
         if session.recent.len() == RECENT {
@@ -132,7 +132,7 @@ impl Client {
     }
 }
 
-impl Session {
+impl HttpSession {
     async fn get<T: serde::de::DeserializeOwned>(
         &mut self,
         path: &str,
@@ -165,11 +165,11 @@ impl Session {
 }
 
 /// What the server says it keeps.
-pub async fn stats(port: u16) -> Result<Stats, String> {
+pub async fn stats(port: u16) -> Result<StatsAnswer, String> {
     Ok(open(port).await?.get("/stats").await?.0)
 }
 
-async fn open(port: u16) -> Result<Session, String> {
+async fn open(port: u16) -> Result<HttpSession, String> {
     let stream = TcpStream::connect(("127.0.0.1", port))
         .await
         .map_err(said)?;
@@ -177,7 +177,7 @@ async fn open(port: u16) -> Result<Session, String> {
     let (sender, connection) = handshake(TokioIo::new(stream)).await.map_err(said)?;
     // Ends when the sender is dropped; what goes wrong is seen by the request.
     tokio::spawn(connection);
-    Ok(Session {
+    Ok(HttpSession {
         sender,
         served: 0,
         recent: VecDeque::new(),

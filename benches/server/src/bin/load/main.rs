@@ -10,16 +10,16 @@ use std::process::ExitCode;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use arguments::{Arguments, BURST, IDLE};
+use arguments::{LoadArguments, BURST, IDLE};
 use client::{Client, Digests};
-use report::{Report, Run};
-use server::{Server, memory};
+use report::{LoadReport, ServerRun};
+use server::{ServerProcess, memory};
 
 /// A connection's requests of one burst at most, so that a run is bounded in count too.
 const MAX_REQUESTS: usize = 100_000;
 
 fn main() -> ExitCode {
-    let arguments = match Arguments::parse(std::env::args().skip(1)) {
+    let arguments = match LoadArguments::parse(std::env::args().skip(1)) {
         Ok(arguments) => arguments,
         Err(message) => {
             eprintln!("{message}");
@@ -38,7 +38,7 @@ fn main() -> ExitCode {
     }
 }
 
-fn measure(arguments: &Arguments) -> Result<Report, String> {
+fn measure(arguments: &LoadArguments) -> Result<LoadReport, String> {
     // Half of the cores: the server has threads for all of them.
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     let runtime = tokio::runtime::Builder::new_multi_thread()
@@ -47,7 +47,7 @@ fn measure(arguments: &Arguments) -> Result<Report, String> {
         .build()
         .map_err(|error| error.to_string())?;
     let digests = Digests::new();
-    let mut report = Report::default();
+    let mut report = LoadReport::default();
     for round in 0..arguments.rounds {
         // Turned round every other time, so that nobody always runs after the same neighbour.
         let mut servers: Vec<_> = arguments.servers.iter().collect();
@@ -69,9 +69,9 @@ fn measure(arguments: &Arguments) -> Result<Report, String> {
 const LOOK: Duration = Duration::from_millis(250);
 
 /// One server, from its start to its end.
-async fn run(arguments: &Arguments, program: &Path, digests: &Arc<Digests>) -> Result<Run, String> {
-    let server = Server::start(program)?;
-    let mut run = Run::default();
+async fn run(arguments: &LoadArguments, program: &Path, digests: &Arc<Digests>) -> Result<ServerRun, String> {
+    let server = ServerProcess::start(program)?;
+    let mut run = ServerRun::default();
     let looks = Arc::new(Mutex::new(Vec::new()));
     let looking = tokio::spawn(look(server.id(), Arc::clone(&looks)));
     for burst in 0..arguments.bursts() {

@@ -1,10 +1,10 @@
-//! [`Report`]: the table.
+//! [`LoadReport`]: the table.
 
 use std::fmt;
 
 /// What was seen of one server.
 #[derive(Debug, Default)]
-pub struct Run {
+pub struct ServerRun {
     /// Of each answer, in microseconds.
     pub times: Vec<u32>,
     /// Under load.
@@ -21,10 +21,10 @@ pub struct Run {
 
 /// All runs, by name in the order of the first.
 #[derive(Debug, Default)]
-pub struct Report(Vec<(String, Vec<Run>)>);
+pub struct LoadReport(Vec<(String, Vec<ServerRun>)>);
 
-impl Report {
-    pub fn add(&mut self, name: &str, mut run: Run) {
+impl LoadReport {
+    pub fn add(&mut self, name: &str, mut run: ServerRun) {
         run.times.sort_unstable();
         match self.0.iter_mut().find(|(known, _)| known == name) {
             Some((_, runs)) => runs.push(run),
@@ -36,7 +36,7 @@ impl Report {
 /// How high a mark is drawn.
 const MARKS: [char; 8] = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
 
-impl Report {
+impl LoadReport {
     /// The first run of each server as a line of marks, all to one scale.
     fn draw(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let first = || {
@@ -60,7 +60,7 @@ impl Report {
     }
 }
 
-impl Run {
+impl ServerRun {
     fn requests_a_second(&self) -> f64 {
         self.times.len() as f64 / self.seconds
     }
@@ -79,7 +79,7 @@ impl Run {
 }
 
 /// Medians over the rounds.
-impl fmt::Display for Report {
+impl fmt::Display for LoadReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(
             f,
@@ -95,15 +95,15 @@ impl fmt::Display for Report {
             "answers"
         )?;
         for (name, runs) in &self.0 {
-            let of = |value: fn(&Run) -> f64| median(runs.iter().map(value));
+            let of = |value: fn(&ServerRun) -> f64| median(runs.iter().map(value));
             writeln!(
                 f,
                 "{name:14} {:9.0} {:7.2} {:7.2} {:9.1} {:12.1} {:8.1} {:9.1} {:10}",
-                of(Run::requests_a_second),
+                of(ServerRun::requests_a_second),
                 of(|run| run.quantile(50)),
                 of(|run| run.quantile(99)),
                 of(|run| mib(run.peak_rss_bytes)),
-                of(Run::between),
+                of(ServerRun::between),
                 of(|run| mib(run.end_rss_bytes)),
                 of(|run| mib(run.end_text_bytes)),
                 runs.iter().map(|run| run.times.len()).sum::<usize>(),
@@ -135,12 +135,12 @@ mod tests {
     fn medians_and_quantiles() {
         assert_eq!(median([3.0, 1.0, 2.0].into_iter()), 2.0);
         assert_eq!(median([4.0, 1.0].into_iter()), 2.5);
-        let mut report = Report::default();
-        let run = Run {
+        let mut report = LoadReport::default();
+        let run = ServerRun {
             rss_bytes: vec![0, 1, 4 << 20, 8 << 20],
             times: (0..1000).rev().map(|time| time * 1000).collect(),
             seconds: 2.0,
-            ..Run::default()
+            ..ServerRun::default()
         };
         report.add("a", run);
         let run = &report.0[0].1[0];

@@ -1,24 +1,24 @@
-//! [`Server`]: the process that is measured.
+//! [`ServerProcess`]: the process that is measured.
 
 use std::io::{BufRead, BufReader};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
 /// Ends the process when it is dropped.
-pub struct Server {
+pub struct ServerProcess {
     child: Child,
     pub port: u16,
 }
 
 /// What a process holds, as Linux counts it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Memory {
+pub struct ProcessMemory {
     pub rss_bytes: u64,
     /// The most there ever was.
     pub peak_rss_bytes: u64,
 }
 
-impl Server {
+impl ServerProcess {
     pub fn start(program: &Path) -> Result<Self, String> {
         let failed = |error| format!("{}: {error}", program.display());
         let child = Command::new(program)
@@ -54,7 +54,7 @@ impl Server {
     }
 }
 
-impl Drop for Server {
+impl Drop for ServerProcess {
     fn drop(&mut self) {
         // It may have ended.
         let _ = self.child.kill();
@@ -63,13 +63,13 @@ impl Drop for Server {
 }
 
 /// What a process holds now.
-pub fn memory(id: u32) -> Result<Memory, String> {
+pub fn memory(id: u32) -> Result<ProcessMemory, String> {
     let path = format!("/proc/{id}/status");
     let status = std::fs::read_to_string(&path).map_err(|error| format!("{path}: {error}"))?;
     parse(&status).ok_or_else(|| format!("{path} does not say what is resident"))
 }
 
-fn parse(status: &str) -> Option<Memory> {
+fn parse(status: &str) -> Option<ProcessMemory> {
     let field = |name: &str| {
         let line = status.lines().find(|line| line.starts_with(name))?;
         let kibibytes: u64 = line.split_ascii_whitespace().nth(1)?.parse().ok()?;
@@ -78,7 +78,7 @@ fn parse(status: &str) -> Option<Memory> {
     let rss_bytes = field("VmRSS:")?;
     // The kernel takes note of peaks late.
     let peak_rss_bytes = field("VmHWM:")?.max(rss_bytes);
-    Some(Memory {
+    Some(ProcessMemory {
         rss_bytes,
         peak_rss_bytes,
     })
@@ -91,7 +91,7 @@ mod tests {
     #[test]
     fn the_status_of_a_process_is_read() {
         let status = "Name:\tx\nVmHWM:\t  3260 kB\nVmRSS:\t  2000 kB\nThreads:\t1\n";
-        let expected = Memory {
+        let expected = ProcessMemory {
             rss_bytes: 2000 << 10,
             peak_rss_bytes: 3260 << 10,
         };

@@ -4,7 +4,7 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use larder_server_bench::{Document, Stats};
+use larder_server_bench::{Document, StatsAnswer};
 
 const SHARDS: u64 = 16;
 /// Text that is kept at most; the oldest go first.
@@ -16,18 +16,18 @@ const STAYS_ONE_OF: u64 = 16;
 
 #[derive(Default)]
 pub struct Cache {
-    shards: [Mutex<Shard>; SHARDS as usize],
+    shards: [Mutex<CacheShard>; SHARDS as usize],
 }
 
 #[derive(Default)]
-struct Shard {
-    documents: HashMap<u64, Kept>,
+struct CacheShard {
+    documents: HashMap<u64, CachedEntry>,
     /// Keys in the order they came.
     order: VecDeque<u64>,
     text_bytes: usize,
 }
 
-struct Kept {
+struct CachedEntry {
     document: Arc<Document>,
     text_bytes: usize,
     asked: Instant,
@@ -48,7 +48,7 @@ impl Cache {
 
     pub fn put(&self, key: u64, document: Arc<Document>) {
         let text_bytes = document.text_bytes();
-        let kept = Kept {
+        let kept = CachedEntry {
             document,
             text_bytes,
             asked: Instant::now(),
@@ -78,8 +78,8 @@ impl Cache {
         }
     }
 
-    pub fn stats(&self) -> Stats {
-        let mut stats = Stats {
+    pub fn stats(&self) -> StatsAnswer {
+        let mut stats = StatsAnswer {
             documents: 0,
             text_bytes: 0,
         };
@@ -91,14 +91,14 @@ impl Cache {
         stats
     }
 
-    fn shard(&self, key: u64) -> MutexGuard<'_, Shard> {
+    fn shard(&self, key: u64) -> MutexGuard<'_, CacheShard> {
         // Not by `key` alone, or those that stay would share a shard.
         let at = (key / STAYS_ONE_OF) % SHARDS;
         lock(&self.shards[at as usize])
     }
 }
 
-impl Shard {
+impl CacheShard {
     fn is_old(&self, key: u64) -> bool {
         let kept = self.documents.get(&key);
         !key.is_multiple_of(STAYS_ONE_OF) && kept.is_some_and(|kept| kept.asked.elapsed() > IDLE)
@@ -111,6 +111,6 @@ impl Shard {
     }
 }
 
-fn lock(shard: &Mutex<Shard>) -> MutexGuard<'_, Shard> {
+fn lock(shard: &Mutex<CacheShard>) -> MutexGuard<'_, CacheShard> {
     shard.lock().unwrap_or_else(PoisonError::into_inner)
 }
