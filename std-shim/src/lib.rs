@@ -71,11 +71,9 @@ mod block_table;
 mod cold_path;
 mod config;
 #[cfg(all(target_os = "linux", not(miri)))]
-mod end;
+mod exit_report;
 mod free_without_layout;
 mod global_alloc;
-#[cfg(miri)]
-mod interpreted;
 #[cfg(feature = "std")]
 mod observe;
 mod options;
@@ -89,6 +87,8 @@ mod step;
 mod tests;
 mod text;
 mod thread;
+#[cfg(miri)]
+mod under_miri;
 #[cfg(feature = "allocator-api2")]
 mod value_heap;
 

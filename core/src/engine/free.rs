@@ -57,7 +57,7 @@ impl Chunks<'_> {
         };
         match self.stored(point) {
             Some(Some(stored)) => {
-                self.streams.meet(point.stream);
+                self.streams.note(point.stream);
                 if self.points_decide() {
                     self.give(link, Some(stored));
                 } else {
@@ -201,7 +201,7 @@ impl Chunks<'_> {
         self.apart || self.streams.many()
     }
 
-    /// Joins where points decide. A join may settle a point and so let the next neighbour join too; a point that a
+    /// Joins where points decide. A join may clear a point and so let the next neighbour join too; a point that a
     /// join brings comes from the side joined first, so one pass up and one down find all.
     fn join_with_point(&mut self, link: Link) {
         let mut link = link;
@@ -355,7 +355,7 @@ impl Chunks<'_> {
         let mut link = first;
         while link.is_some() {
             if self.table.at(link).is_free() {
-                self.settle(link);
+                self.clear_point(link);
                 self.join_all_behind(link);
             }
             link = self.table.at(link).next;
@@ -363,7 +363,7 @@ impl Chunks<'_> {
     }
 
     /// Clears the point of a free chunk if its event is completed.
-    pub(crate) fn settle(&mut self, link: Link) {
+    pub(crate) fn clear_point(&mut self, link: Link) {
         let point = self.table.at(link).point();
         if point.is_some() && self.streams.pending(point).is_none() {
             self.set_stored(link, None);
@@ -378,7 +378,7 @@ impl Chunks<'_> {
             if !self.table.at(next).is_free() {
                 return;
             }
-            self.settle(next);
+            self.clear_point(next);
             if !self.join_points(link, next) {
                 return;
             }

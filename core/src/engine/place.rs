@@ -22,7 +22,7 @@ impl Chunks<'_> {
     ) -> Result<Need, AllocError> {
         let need = self.need(request)?;
         match stream {
-            Some(stream) => self.streams.meet(stream),
+            Some(stream) => self.streams.note(stream),
             None => self.sweep(),
         }
         Ok(need)
@@ -139,8 +139,8 @@ impl Chunks<'_> {
             link = chunk.next;
         }
         for _ in 0..joins {
-            self.settle(found.link);
-            self.settle(self.table.at(found.link).next);
+            self.clear_point(found.link);
+            self.clear_point(self.table.at(found.link).next);
             self.force_join_behind(found.link);
         }
         if joins == 0 {

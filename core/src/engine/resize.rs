@@ -149,7 +149,7 @@ impl Chunks<'_> {
         self.table.at_mut(link).size = size;
         self.counters.live -= u64::from(rest);
         if let Some((stream, _)) = point {
-            self.streams.meet(stream);
+            self.streams.note(stream);
         }
         self.join_and_list(end);
         Ok(())

@@ -94,9 +94,9 @@ fn may_use(point: StreamPoint, request: &Request) -> bool {
 
 impl Chunks<'_> {
     /// Returns the request in granules, after noting its stream.
-    pub(crate) fn meet(&mut self, request: &Request) -> Result<Need, AllocError> {
+    pub(crate) fn need_of(&mut self, request: &Request) -> Result<Need, AllocError> {
         let need = self.need(request)?;
-        self.streams.meet(request.stream);
+        self.streams.note(request.stream);
         Ok(need)
     }
 
@@ -123,7 +123,7 @@ impl Chunks<'_> {
     /// Searches by FIT1 and FIT2, among chunks as they are joined now.
     #[inline(always)]
     pub(crate) fn search_now(&mut self, need: Need, request: &Request) -> Option<Candidate> {
-        self.streams.meet(request.stream);
+        self.streams.note(request.stream);
         self.search(need, request)
     }
 
@@ -327,8 +327,8 @@ impl Chunks<'_> {
             let from = self.first_of_region(place);
             if let Some((link, joins)) = self.chunks_to_join(from, need, request, looks, &usable) {
                 for _ in 0..joins {
-                    self.settle(link);
-                    self.settle(self.table.at(link).next);
+                    self.clear_point(link);
+                    self.clear_point(self.table.at(link).next);
                     self.force_join_behind(link);
                 }
                 return self.judge(link, need, request);

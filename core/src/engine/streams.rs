@@ -106,7 +106,7 @@ impl Streams {
 
     /// Notes that a request or a point names `stream`.
     #[inline]
-    pub(crate) fn meet(&mut self, stream: StreamId) {
+    pub(crate) fn note(&mut self, stream: StreamId) {
         let named = u16::from(stream.number()) + 1;
         if self.named != named {
             self.many |= self.named != 0;

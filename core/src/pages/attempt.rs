@@ -80,7 +80,7 @@ impl PagePool<'_> {
     /// Continues an allocation.
     pub(super) fn advance_attempt(&mut self, attempt: &mut PageAttempt) -> Progress<PagePlan> {
         let request = attempt.request;
-        let need = match self.chunks.meet(&request) {
+        let need = match self.chunks.need_of(&request) {
             Ok(need) => need,
             Err(error) => return Progress::Failed(error),
         };

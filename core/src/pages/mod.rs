@@ -23,7 +23,7 @@
 //! `config` policies · `table` handles and mappings, with a picture · `policy` what to move and how much to create · `hollow`
 //! addresses without memory · `idle` unused handles · `plan` when a plan is made and what its end means ·
 //! `move_or_create` the source of its memory · `page_calls` the calls of a plan in order · `release` releasing idle
-//! memory · `check` the invariants · `calls` the loops over a driver.
+//! memory · `check` the invariants · `carry_out` the loops over a driver.
 //!
 //! # Invariants ([`PagePool::check_invariants`] walks them, and those of the engine)
 //! * PAGE1 to PAGE3: `table`. (PAGE4 is retired.)
@@ -43,7 +43,7 @@
 mod attempt;
 #[cfg(test)]
 mod bound_tests;
-mod calls;
+mod carry_out;
 mod check;
 mod config;
 mod hollow;
@@ -56,7 +56,7 @@ mod release;
 mod table;
 
 pub use attempt::PageAttempt;
-pub use calls::PageDriver;
+pub use carry_out::PageDriver;
 pub use config::{Backing, PageConfig};
 pub use page_calls::PageCall;
 pub use plan::PagePlan;

@@ -191,7 +191,7 @@ impl PagePool<'_> {
         }
         if let Some(point) = point {
             // Memory that it may use until then carries its point.
-            self.chunks.streams.meet(point.stream);
+            self.chunks.streams.note(point.stream);
         }
         let purpose = Purpose::Backing { point, max_bytes };
         let stream = point.map(|point| point.stream);

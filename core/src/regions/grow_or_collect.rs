@@ -91,7 +91,7 @@ impl RegionPool<'_> {
     /// Continues an allocation.
     pub(super) fn advance_attempt(&mut self, attempt: &mut RegionAttempt) -> Progress<RegionPlan> {
         let request = attempt.request;
-        let need = match self.chunks.meet(&request) {
+        let need = match self.chunks.need_of(&request) {
             Ok(need) => need,
             Err(error) => return Progress::Failed(error),
         };

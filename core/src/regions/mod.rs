@@ -2,10 +2,10 @@
 //!
 //! # Files
 //! `config` policies · `grow`, `shrink` tickets · `grow_or_collect` the states of an allocation · `grow_behind` a
-//! block that grows with its region · `calls` the loops over a sub-allocator · `fixed_range` the simplest
+//! block that grows with its region · `carry_out` the loops over a sub-allocator · `fixed_range` the simplest
 //! sub-allocator · `in_place` a pool constructed in place.
 
-mod calls;
+mod carry_out;
 mod config;
 mod fixed_range;
 mod grow;

@@ -26,9 +26,9 @@ mod pages;
 #[cfg(not(larder_loom))]
 mod region_pages;
 mod remote;
-mod set;
 mod slot;
 mod span;
+mod span_set;
 mod thread_cache;
 mod thread_heap;
 
@@ -38,8 +38,8 @@ pub use heap::{Heap, HeapStats, StaticHeap};
 pub use mask::Mask;
 pub use pages::Pages;
 pub use remote::RemoteQueue;
-pub use set::{ClassUsage, Fresh, Policy, SpanSet};
 pub use slot::{Chain, Links, Slot};
 pub use span::{Span, SpanMemory, SpanShape};
+pub use span_set::{ClassUsage, Fresh, Policy, SpanSet};
 pub use thread_cache::{CacheBin, ThreadCache};
 pub use thread_heap::{HeapPool, ThreadHeap};

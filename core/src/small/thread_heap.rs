@@ -34,7 +34,7 @@ use core::ptr;
 
 use super::pages::Pages;
 use super::remote::RemoteQueue;
-use super::set::{Policy, SpanSet};
+use super::span_set::{Policy, SpanSet};
 use super::thread_cache::ThreadCache;
 use crate::sync::{Cell, Locked, Spin, Wait};
 
@@ -301,7 +301,7 @@ impl<W: Wait> ThreadHeap<W> {
         });
     }
 
-    fn give_up(&self) {
+    fn disown(&self) {
         self.parts.with(|parts| parts.owned = false);
     }
 

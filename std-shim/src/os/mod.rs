@@ -26,7 +26,7 @@ mod futex;
 #[cfg(all(any(target_os = "linux", target_os = "android"), not(miri)))]
 mod group;
 #[cfg(miri)]
-mod nothing;
+mod miri;
 #[cfg(all(target_os = "linux", not(miri)))]
 pub(crate) mod peak;
 #[cfg(all(target_os = "linux", not(miri)))]
@@ -36,7 +36,7 @@ mod proc;
 #[cfg_attr(any(not(target_os = "linux"), miri), path = "no_stack.rs")]
 pub(crate) mod stack;
 #[cfg(miri)]
-use nothing as system;
+use miri as system;
 #[cfg(all(unix, not(miri)))]
 mod unix;
 #[cfg(all(unix, not(miri)))]

@@ -37,7 +37,7 @@ impl Forks for ProcessForks {
         // Relaxed: there is no other thread.
         PROCESS.forked.store(1, Ordering::Relaxed);
         step::in_child();
-        PROCESS.within.in_child();
+        PROCESS.memory_limit.in_child();
         PROCESS.purger.in_child(usize::from(!mine.is_null()));
         for arena in PROCESS.arenas() {
             arena.in_child();

@@ -37,7 +37,7 @@ impl<O: Os> Process<O> {
         }
         let found = self.find_held(bytes, |arena| arena.alloc_held(bytes, align));
         if let ClaimOutcome::Found(_) = found {
-            self.within.take(bytes);
+            self.memory_limit.take(bytes);
         }
         found
     }
@@ -69,7 +69,7 @@ impl<O: Os> Process<O> {
         bytes: usize,
         align: usize,
     ) -> Option<NonNull<u8>> {
-        self.within.take(bytes);
+        self.memory_limit.take(bytes);
         // Skips arenas that could never hold it.
         let may = |arena: &Arena<O>| arena.bytes() >= bytes;
         self.find_in_arenas(
@@ -136,7 +136,7 @@ impl<O: Os> Process<O> {
         if let Some(arena) = self.arena_of(block) {
             let grown_bytes = new_bytes.saturating_sub(old_bytes);
             self.purger.taken(grown_bytes, &self.tuning);
-            self.within.take(grown_bytes);
+            self.memory_limit.take(grown_bytes);
             return arena.resize(block, old_bytes, new_bytes);
         }
         // SAFETY: the caller's block, whose end is given up; it keeps its address.
@@ -176,7 +176,7 @@ impl<O: Os> Process<O> {
         };
         let Some(to) = mapping else {
             self.purger.taken(new_bytes, &self.tuning);
-            self.within.take(new_bytes);
+            self.memory_limit.take(new_bytes);
             // SAFETY: the block is the caller's, and nobody uses it while it moves.
             return unsafe {
                 arena.grow_elsewhere(block, layout.size(), new_bytes, layout.align())
@@ -195,7 +195,7 @@ impl<O: Os> Process<O> {
     pub(crate) fn free_large(&'static self, block: *mut u8, bytes: usize) -> bool {
         match self.arena_of(block) {
             Some(arena) => {
-                self.within.free(bytes);
+                self.memory_limit.free(bytes);
                 arena.free(block, bytes)
             }
             None => self.mappings.free(&self.os, block),

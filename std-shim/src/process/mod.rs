@@ -17,9 +17,9 @@ mod arenas;
 pub(crate) mod fork;
 mod large_blocks;
 mod mappings;
+mod memory_limit;
 mod spans;
 mod thread_heaps;
-mod within;
 
 use core::ptr;
 
@@ -38,12 +38,12 @@ use crate::step::{StepHeap, StepHeaps};
 use crate::thread::wait::Sleep;
 use arenas::{FirstArena, MAX_ARENAS};
 use mappings::Mappings;
+use memory_limit::MemoryLimit;
 use thread_heaps::Meta;
-use within::Within;
 
+pub(crate) use memory_limit::MemoryCheck;
 pub(crate) use spans::{PagesOf, may_start, span_bytes};
 pub(crate) use thread_heaps::ThreadHeap;
-pub(crate) use within::Look;
 
 /// The heap of this process.
 pub(crate) static PROCESS: Process<Native> = Process::new(Native, FIRST_ARENA_BYTES);
@@ -70,7 +70,7 @@ pub(crate) struct Process<O: Os> {
     /// Held while an arena is added.
     adding: Locked<(), Sleep>,
     pub(crate) mappings: Mappings,
-    pub(crate) within: Within,
+    pub(crate) memory_limit: MemoryLimit,
     pub(crate) pool: HeapPool<Sleep>,
     meta: Locked<Meta, Sleep>,
     /// Most heaps with sets of their own; 0 until it is known.
@@ -101,7 +101,7 @@ impl<O: Os> Process<O> {
             first: FirstArena::none(),
             adding: Locked::new(()),
             mappings: Mappings::new(),
-            within: Within::new(),
+            memory_limit: MemoryLimit::new(),
             pool: HeapPool::new(),
             meta: Locked::new(Meta::NONE),
             max_primaries: AtomicUsize::new(0),

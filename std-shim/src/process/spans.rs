@@ -35,7 +35,7 @@ unsafe impl<O: Os, const IDLE: bool> Pages for PagesOf<O, IDLE> {
     }
 
     fn alloc_span(&mut self, class: SizeClass) -> Option<SpanMemory> {
-        self.0.within.take(span_bytes(class));
+        self.0.memory_limit.take(span_bytes(class));
         // With room for the alignment.
         self.0.find_in_arenas(
             span_bytes(class) + SLICE_BYTES,
@@ -47,7 +47,7 @@ unsafe impl<O: Os, const IDLE: bool> Pages for PagesOf<O, IDLE> {
     fn alloc_held_span(&mut self, class: SizeClass) -> Option<SpanMemory> {
         match (self.0).find_held(span_bytes(class), |arena| arena.alloc_held_span(class)) {
             ClaimOutcome::Found(memory) => {
-                self.0.within.take(span_bytes(class));
+                self.0.memory_limit.take(span_bytes(class));
                 Some(memory)
             }
             ClaimOutcome::Full => None,
@@ -63,14 +63,14 @@ unsafe impl<O: Os, const IDLE: bool> Pages for PagesOf<O, IDLE> {
     }
 
     fn under_pressure(&self) -> bool {
-        self.0.within.under_pressure()
+        self.0.memory_limit.under_pressure()
     }
 
     unsafe fn free_span(&mut self, span: *mut Span) {
         // SAFETY: the record of a span in use.
         let shape = unsafe { Span::shape(span) };
         let base = shape.base;
-        self.0.within.free(shape.bytes as usize);
+        self.0.memory_limit.free(shape.bytes as usize);
         if let Some(arena) = self.0.arena_of(base) {
             // SAFETY: the record of a span of this arena, which the caller gives up with no block
             // of it used.
@@ -83,11 +83,11 @@ unsafe impl<O: Os, const IDLE: bool> Pages for PagesOf<O, IDLE> {
     }
 
     fn dug(&mut self, bytes: usize) {
-        self.0.within.dug(bytes);
+        self.0.memory_limit.dug(bytes);
     }
 
     fn filled(&mut self, bytes: usize) {
-        self.0.within.filled(bytes);
+        self.0.memory_limit.filled(bytes);
     }
 
     unsafe fn discard(&mut self, start: *mut u8, bytes: usize) -> Option<usize> {

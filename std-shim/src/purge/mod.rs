@@ -63,7 +63,7 @@
 //! follow. So memory that a program is done with makes room for its next needs. Between
 //! two such purges lie MAKE_UP_MS, or a millisecond for each MAKE_UP_MS_BLOCKS blocks that the first
 //! one cost if that is longer; a heap that no longer grows is left alone. Idle memory near a limit
-//! on the memory of the process is returned in the same way (`process/within`), after a pause, too;
+//! on the memory of the process is returned in the same way (`process/memory_limit`), after a pause, too;
 //! under pressure calls wait for each other's steps, and one tick does the work of two.
 //!
 //! A free costs one relaxed load for this, plus an addition while there are no ticks, in slow paths

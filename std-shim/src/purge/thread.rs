@@ -41,7 +41,7 @@ pub(crate) fn after_alloc(bytes: usize) {
     if purger.wants_thread() {
         start();
     }
-    if purger.is_inline() || purger.has_work() || PROCESS.within.is_due() {
+    if purger.is_inline() || purger.has_work() || PROCESS.memory_limit.is_due() {
         work(bytes);
     }
 }

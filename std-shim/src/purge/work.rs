@@ -4,7 +4,7 @@
 use super::tick::{STEP_BLOCKS, Tick};
 use crate::arena::ArenaWalk;
 use crate::os::Os;
-use crate::process::{Look, Process};
+use crate::process::{MemoryCheck, Process};
 
 /// A call that gets a block does one step more for this many bytes of it: less than it costs to
 /// touch them.
@@ -16,7 +16,7 @@ const LIMIT_STEP_BYTES: usize = 64 << 10;
 pub(crate) struct PurgeWork {
     pub(super) tick: Tick,
     pub(crate) growth: MakeUp,
-    look: Look,
+    look: MemoryCheck,
 }
 
 /// Making up for growth, or for idle memory near a limit: returns free memory of the arenas, and
@@ -38,7 +38,7 @@ impl PurgeWork {
         Self {
             tick: Tick::new(),
             growth: MakeUp::new(),
-            look: Look::new(),
+            look: MemoryCheck::new(),
         }
     }
 }
@@ -78,7 +78,7 @@ impl<O: Os> Process<O> {
     pub(crate) fn work(&'static self, bytes: usize, now: u64) {
         let purger = &self.purger;
         let ticks = purger.is_inline() && purger.is_due(now, &self.tuning);
-        if !ticks && !purger.has_work() && !self.within.is_due() {
+        if !ticks && !purger.has_work() && !self.memory_limit.is_due() {
             return;
         }
         let (mut left, mut lapses) = (bytes, purger.lapses(now, &self.tuning));
@@ -96,7 +96,7 @@ impl<O: Os> Process<O> {
             };
             // Under pressure every thread waits while another one, which may have lost its
             // processor, has an excess to return.
-            let step_bytes = match self.within.under_pressure() {
+            let step_bytes = match self.memory_limit.under_pressure() {
                 true => self.work.with(step),
                 false => self.work.try_with(step).flatten(),
             };
@@ -144,7 +144,8 @@ impl<O: Os> Process<O> {
     fn end_growth(&'static self, growth: &mut MakeUp, now: u64) {
         self.purger.made_up(now, growth.cost);
         if let Some(before) = growth.before {
-            self.within.looked(self.purger.purged_bytes() > before);
+            self.memory_limit
+                .looked(self.purger.purged_bytes() > before);
         }
         growth.is_under_way = false;
     }

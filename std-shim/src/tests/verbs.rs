@@ -9,7 +9,7 @@ use larder_core::small::{CLASSES, SizeClass, ThreadCache};
 use super::faulty::Below;
 pub(super) use super::random::Random;
 use crate::process::Process;
-use crate::thread::end::Told;
+use crate::thread::end::ExitHook;
 use crate::thread::local::Local;
 
 /// Returns a layout: every class, blocks without one, and blocks longer than an arena come up.
@@ -109,7 +109,11 @@ impl Verbs {
     /// Returns the thread's part, with a heap if there can be one.
     fn attach(self, local: &mut Local) -> &mut Local {
         if let Some(heap) = local.begin_attach(0, self.process) {
-            let told = if self.key { Told::Yes } else { Told::Never };
+            let told = if self.key {
+                ExitHook::Yes
+            } else {
+                ExitHook::Never
+            };
             local.attach(heap, told, self.process);
         }
         local

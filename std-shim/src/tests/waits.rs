@@ -11,7 +11,7 @@ use larder_core::small::SizeClass;
 use super::drive::World;
 use super::faulty::{Faulty, Plan};
 use crate::config::Config;
-use crate::thread::end::Told;
+use crate::thread::end::ExitHook;
 use crate::thread::local::Local;
 
 const MIB: usize = 1 << 20;
@@ -146,7 +146,7 @@ fn a_system_that_allocates_to_tell_of_a_threads_end_gets_blocks_of_borrowed_heap
     let (verbs, process) = (world.verbs(), world.verbs().process);
     let layout = Layout::new::<[u8; 100]>();
     let class = SizeClass::of(layout.size(), layout.align()).unwrap();
-    for told in [Told::Yes, Told::Never] {
+    for told in [ExitHook::Yes, ExitHook::Never] {
         let mut local = Local::new();
         let heap = local.begin_attach(0, process).unwrap();
         assert!(local.begin_attach(0, process).is_none(), "once");
@@ -162,7 +162,7 @@ fn a_system_that_allocates_to_tell_of_a_threads_end_gets_blocks_of_borrowed_heap
         for block in blocks {
             verbs.free(&mut local, block, layout);
         }
-        assert_eq!(local.ready_blocks(class) > 0, told == Told::Yes);
+        assert_eq!(local.ready_blocks(class) > 0, told == ExitHook::Yes);
         local.end(process);
     }
     let mut heaps = 0;

@@ -50,8 +50,8 @@ fn attach_after(loans: u8) {
     }
     // SAFETY: the verbs do not use the thread's part here, and no signal handler calls them.
     if let Some(heap) = unsafe { with_local(|local| local.begin_attach(loans, &PROCESS)) } {
-        let told = at_thread_exit();
+        let hook = at_thread_exit();
         // SAFETY: the verbs do not use the thread's part here, and no signal handler calls them.
-        unsafe { with_local(|local| local.attach(heap, told, &PROCESS)) };
+        unsafe { with_local(|local| local.attach(heap, hook, &PROCESS)) };
     }
 }

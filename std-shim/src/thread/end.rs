@@ -44,7 +44,7 @@ static EXIT_KEY: ExitKey = ExitKey {
 
 /// Whether the system reports a thread's end.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Told {
+pub(crate) enum ExitHook {
     Yes,
     /// The system has no key left.
     Never,
@@ -94,16 +94,16 @@ extern "C" fn begin() {
 }
 
 /// Requests a report of the calling thread's end.
-pub(super) fn at_thread_exit() -> Told {
+pub(super) fn at_thread_exit() -> ExitHook {
     prepare();
     // Acquire: the key is written.
     if EXIT_KEY.state.load(Ordering::Acquire) != MADE {
-        return Told::NotYet;
+        return ExitHook::NotYet;
     }
     // SAFETY: the key is made, and is not written any more.
     match unsafe { *EXIT_KEY.key.get() } {
-        Some(key) if set_key(key) => Told::Yes,
-        _ => Told::Never,
+        Some(key) if set_key(key) => ExitHook::Yes,
+        _ => ExitHook::Never,
     }
 }
 

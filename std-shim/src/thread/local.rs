@@ -27,7 +27,7 @@ use larder_core::small::{
 use crate::config::HeapMode;
 use crate::os::Os;
 use crate::process::{PagesOf, Process, ThreadHeap};
-use crate::thread::end::Told;
+use crate::thread::end::ExitHook;
 
 /// Milliseconds after which a thread in a slow path flushes its cache again. A block that is freed
 /// into a cache and allocated from there stays where it is, so spans that the program no longer
@@ -233,11 +233,11 @@ impl Local {
 
     /// Flushes part of the cache and of the transfer caches behind it, for a block of `bytes`
     /// bytes, if it is their turn.
-    pub(crate) fn give_up<O: Os>(&mut self, bytes: usize, process: &'static Process<O>) {
+    pub(crate) fn flush_some<O: Os>(&mut self, bytes: usize, process: &'static Process<O>) {
         self.with_own(|owner, set, cache| {
             if set.has_turn() {
                 // SAFETY: the set's own remote-free queue, and the cache that goes with it.
-                unsafe { set.give_up_some(owner, cache, bytes, &mut process.pages()) };
+                unsafe { set.flush_some(owner, cache, bytes, &mut process.pages()) };
             }
         });
     }
@@ -292,10 +292,10 @@ impl Local {
     pub(crate) fn attach<O: Os>(
         &mut self,
         heap: &'static ThreadHeap,
-        told: Told,
+        hook: ExitHook,
         process: &'static Process<O>,
     ) {
-        if told == Told::Yes {
+        if hook == ExitHook::Yes {
             process.purger.thread_began();
             self.heap = heap;
             self.period = period(&process.os);
@@ -307,7 +307,7 @@ impl Local {
             }
             self.borrows = false;
         } else {
-            self.borrows = told == Told::Never;
+            self.borrows = hook == ExitHook::Never;
             // SAFETY: from `begin_attach`, which adopted it for this thread.
             unsafe { process.park(heap) };
         }

@@ -148,7 +148,7 @@ impl<W: Wait> HeapPool<W> {
     pub unsafe fn park(&self, heap: &'static ThreadHeap<W>) {
         // SAFETY: the caller owns the heap (HEAP5).
         let primary = unsafe { heap.primary() };
-        heap.give_up();
+        heap.disown();
         self.0.with(|heads| {
             Heads::count(primary, false);
             heads.push(heap);

@@ -10,7 +10,7 @@
 //! that return in part are split, since the system keeps all of one in memory until then.
 //!
 //! Allocations from the arenas are counted, and refilled holes. Each time a part of the limit was
-//! allocated, the bytes that are used or may have been written are counted ([`Look`]) and compared
+//! allocated, the bytes that are used or may have been written are counted ([`MemoryCheck`]) and compared
 //! with the limit, and the excess is returned, in steps of the calls that allocate (`purge/work`).
 //! The limit is read when that is due, at most once in [`READ_MS`].
 
@@ -33,7 +33,7 @@ const READ_MS: u64 = 1000;
 
 /// The state of the limit. Relaxed, all of it: double counts by two threads that check at once do
 /// not matter.
-pub(crate) struct Within {
+pub(crate) struct MemoryLimit {
     /// Bytes allocated since the last check.
     taken: AtomicU64,
     /// Bytes allocated until the next check is due.
@@ -52,7 +52,7 @@ pub(crate) struct Within {
     pressure: AtomicU8,
 }
 
-impl Within {
+impl MemoryLimit {
     pub(super) const fn new() -> Self {
         Self {
             taken: AtomicU64::new(0),
@@ -176,7 +176,7 @@ fn least_step(limit: u64) -> u64 {
 }
 
 /// Progress of a count of idle bytes, to compare with the limit.
-pub(crate) struct Look {
+pub(crate) struct MemoryCheck {
     is_under_way: bool,
     arena: usize,
     walk: ArenaWalk,
@@ -184,7 +184,7 @@ pub(crate) struct Look {
     idle: u64,
 }
 
-impl Look {
+impl MemoryCheck {
     pub(crate) const fn new() -> Self {
         Self {
             is_under_way: false,
@@ -200,13 +200,13 @@ impl Look {
 
     /// Starts a count if that is due and there is a limit. Returns whether it did.
     pub(crate) fn begin<O: Os>(&mut self, process: &'static Process<O>) -> bool {
-        let within = &process.within;
-        if self.is_under_way || !within.is_due() {
+        let limit = &process.memory_limit;
+        if self.is_under_way || !limit.is_due() {
             return false;
         }
-        within.taken.store(0, Ordering::Relaxed);
-        if within.limit(&process.os) == u64::MAX {
-            within.counted(0, process);
+        limit.taken.store(0, Ordering::Relaxed);
+        if limit.limit(&process.os) == u64::MAX {
+            limit.counted(0, process);
             return false;
         }
         *self = Self {
@@ -226,9 +226,9 @@ impl Look {
         while *left > 0 {
             let Some(arena) = process.arenas().nth(self.arena) else {
                 self.is_under_way = false;
-                let holes = process.within.holes.load(Ordering::Relaxed);
+                let holes = process.memory_limit.holes.load(Ordering::Relaxed);
                 let used = process.live_bytes().saturating_sub(holes);
-                return Some(process.within.counted(used + self.idle, process));
+                return Some(process.memory_limit.counted(used + self.idle, process));
             };
             let (bytes, more) = arena.idle_some(&mut self.walk);
             self.idle += bytes;

@@ -303,7 +303,7 @@ fn what_is_at_hand_is_given_up_a_bounded_number_of_blocks_at_a_time() {
         assert!(set.has_turn());
         let before = at_hand(&set);
         // SAFETY: the set's own queue, cache and pages.
-        unsafe { set.give_up_some(&queue, &mut cache, bytes, &mut pages) };
+        unsafe { set.flush_some(&queue, &mut cache, bytes, &mut pages) };
         let given = before - at_hand(&set);
         assert!((most / 2..=most).contains(&given), "{given} for {bytes}");
     }
@@ -316,7 +316,7 @@ fn what_is_at_hand_is_given_up_a_bounded_number_of_blocks_at_a_time() {
     let mut calls = 0;
     while set.has_turn() {
         // SAFETY: the set's own queue, cache and pages.
-        unsafe { set.give_up_some(&queue, &mut cache, 1 << 10, &mut pages) };
+        unsafe { set.flush_some(&queue, &mut cache, 1 << 10, &mut pages) };
         calls += 1;
     }
     assert!(calls > 20, "{calls}");

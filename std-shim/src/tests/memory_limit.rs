@@ -28,7 +28,7 @@ fn peak(os: Faulty, sizes: &[usize], live: usize) -> (usize, World) {
         for number in 0..live / size {
             let block = verbs.alloc(&mut local, layout, false);
             assert!(!block.is_null());
-            if process.within.is_due() || process.purger.has_work() {
+            if process.memory_limit.is_due() || process.purger.has_work() {
                 process.work(size, HOUR_MS);
             }
             blocks.push(block);
@@ -164,7 +164,7 @@ fn a_limit_that_changes_is_seen_after_a_second() {
             let block = process.alloc_large(bytes, 16).unwrap();
             assert!(process.free_large(block.as_ptr(), bytes));
         }
-        while process.within.is_due() || process.purger.has_work() {
+        while process.memory_limit.is_due() || process.purger.has_work() {
             process.work(0, 0);
         }
         process.idle_bytes() as usize
@@ -176,11 +176,11 @@ fn a_limit_that_changes_is_seen_after_a_second() {
     assert!(idle(40 * MIB) <= 14 * MIB);
     let block = process.alloc_large(16 * MIB, 16).unwrap();
     idle(MIB);
-    assert!(process.within.under_pressure());
+    assert!(process.memory_limit.under_pressure());
     world.os.limit_memory(usize::MAX);
     world.os.pass(2000);
     idle(MIB);
-    assert!(!process.within.under_pressure(), "it has gone");
+    assert!(!process.memory_limit.under_pressure(), "it has gone");
     assert!(process.free_large(block.as_ptr(), 16 * MIB));
     world.end();
 }

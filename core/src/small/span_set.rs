@@ -205,7 +205,7 @@ impl SpanSet {
         if self.has_turn_ahead(pages.under_pressure(), || pages.free_bytes()) {
             let bytes = max * class.block_bytes();
             // SAFETY: the caller promises queue, cache and pages of this set, the same at every call.
-            unsafe { self.give_up_some(owner, cache, bytes, pages) };
+            unsafe { self.flush_some(owner, cache, bytes, pages) };
         }
         // SAFETY: the caller promises the remote-free queue and the pages of this set.
         unsafe { self.receive(owner, pages) };
@@ -239,7 +239,7 @@ impl SpanSet {
     ///
     /// # Safety
     /// The conditions of [`refill`](Self::refill).
-    pub unsafe fn give_up(
+    pub unsafe fn flush_while(
         &mut self,
         owner: *const RemoteQueue,
         mut pay: impl FnMut(SizeClass, usize) -> bool,
@@ -509,7 +509,7 @@ impl SpanSet {
             may
         };
         // SAFETY: `owner` is this set's remote-free queue, or null, and `pages` are those of every call.
-        if !unsafe { self.give_up(owner, pay, pages) } {
+        if !unsafe { self.flush_while(owner, pay, pages) } {
             return false;
         }
         // SAFETY: the caller passes the same `pages` at every call.

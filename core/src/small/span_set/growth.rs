@@ -63,7 +63,7 @@ impl SpanSet {
         if self.turn == 0 && self.has_turn() {
             let bytes = pages.span_bytes(class);
             // SAFETY: the conditions of `refill`: the queue and the pages are this set's, the cache is the caller's.
-            unsafe { self.give_up_some(owner, cache, bytes, pages) };
+            unsafe { self.flush_some(owner, cache, bytes, pages) };
             if let Some(memory) = pages.alloc_held_span(class) {
                 return Some(memory);
             }
@@ -128,7 +128,7 @@ impl SpanSet {
     ///
     /// # Safety
     /// The conditions of [`refill`](Self::refill).
-    pub unsafe fn give_up_some(
+    pub unsafe fn flush_some(
         &mut self,
         owner: *const RemoteQueue,
         cache: &mut ThreadCache,
@@ -144,7 +144,7 @@ impl SpanSet {
             may
         };
         // SAFETY: the caller promises the queue and the pages of this set.
-        let all = unsafe { self.give_up(owner, pay, pages) };
+        let all = unsafe { self.flush_while(owner, pay, pages) };
         let given = before - self.lists();
         self.turn = self.turn.saturating_sub(given.max(1));
         if all || self.turn == 0 {

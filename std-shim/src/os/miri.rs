@@ -1,5 +1,5 @@
 //! A system that refuses everything, for the interpreter `miri`: the program's requests go to the
-//! standard library's allocator there ([`crate::interpreted`]), and this heap stays empty.
+//! standard library's allocator there ([`crate::under_miri`]), and this heap stays empty.
 
 use core::ptr::NonNull;
 
