@@ -33,4 +33,4 @@ pub(crate) use allocators::{ALLOCATORS, Allocator};
 pub(crate) use rounds::{Settings, measure};
 pub(crate) use summary::{VersusRow, rows};
 pub(crate) use workers::{Package, Profile, Worker};
-pub(crate) use workloads::{WORKLOADS, Workload};
+pub(crate) use workloads::{Kind, WORKLOADS, Workload};

@@ -13,7 +13,7 @@ use super::calls::{Micros, SHARE_OF_CALLS};
 use super::frames::Frames;
 use super::rounds::Settings;
 use super::workers::{Profile, Worker};
-use super::workloads::Workload;
+use super::workloads::{Kind, Workload};
 
 /// How often a running worker is looked at: rarely, since it may share the core.
 const GLANCE: Duration = Duration::from_millis(5);
@@ -86,7 +86,7 @@ pub(crate) fn run(
         settings.limit,
     );
     let share = match worker.profile {
-        Profile::Calls if !workload.cliff => SHARE_OF_CALLS,
+        Profile::Calls if workload.kind != Kind::Cliff => SHARE_OF_CALLS,
         _ => 1.0,
     };
     let mut command = Command::new(&worker.program);

@@ -8,7 +8,7 @@ use super::frames::Frames;
 use super::process::{RunFault, Sample};
 use super::rounds::Runs;
 use super::workers::Profile;
-use super::workloads::{self, Workload};
+use super::workloads::{self, Kind, Workload};
 use crate::numbers::{geometric_mean, in_order, median};
 
 /// A name of one of the lists; reading one back finds it there.
@@ -64,7 +64,7 @@ pub(crate) struct VersusRow {
 impl VersusRow {
     /// Whether the row's workload times single frames; its time and memory are not compared.
     pub(crate) fn is_of_frames(&self) -> bool {
-        workloads::find(self.workload).is_some_and(|workload| workload.frames)
+        workloads::find(self.workload).is_some_and(|workload| workload.kind == Kind::Frames)
     }
 }
 
@@ -112,7 +112,7 @@ pub(crate) struct VersusMean {
 /// The rows of one workload, in the order of the runs.
 pub(crate) fn rows(workload: &Workload, all: &[Runs]) -> Vec<VersusRow> {
     let mut rows: Vec<VersusRow> = all.iter().map(|runs| row(workload, runs)).collect();
-    if workload.frames {
+    if workload.kind == Kind::Frames {
         return rows;
     }
     for profile in in_order(rows.iter().map(|row| row.profile)) {

@@ -12,15 +12,31 @@ pub(crate) struct Workload {
     pub(crate) threads: u32,
     /// Whether it tells the allocator where its steps begin and end.
     pub(crate) steps: bool,
-    /// Whether single frames of it are timed. It lasts as long as its schedule, so its time says nothing.
-    pub(crate) frames: bool,
-    /// Whether it is for counting instructions: hardly more than the loop around a pair, so a time of it
-    /// says little. It runs when it is named.
-    pub(crate) bare: bool,
-    /// Whether it is for timing its single calls (`--calls`). Its time says little; it runs when it is named.
-    pub(crate) cliff: bool,
+    pub(crate) kind: Kind,
     /// What it does.
     pub(crate) about: &'static str,
+}
+
+/// What a workload is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Kind {
+    /// The time and memory of its operations.
+    Timed,
+    /// The times of single frames. It lasts as long as its schedule, so its own time says nothing.
+    Frames,
+    /// Counting instructions: it is hardly more than the loop around a pair, so its time says little. It runs
+    /// only when it is named.
+    Bare,
+    /// The times of its single calls (`--calls`). Its own time says little. Without `--calls` it runs only when
+    /// it is named.
+    Cliff,
+}
+
+impl Workload {
+    /// Whether the aims are about it: its time is a measure, and it has no steps, of which no peer knows.
+    pub(crate) const fn is_aimed(&self) -> bool {
+        !self.steps && matches!(self.kind, Kind::Timed)
+    }
 }
 
 const fn workload(name: &'static str, threads: u32, about: &'static str) -> Workload {
@@ -28,25 +44,8 @@ const fn workload(name: &'static str, threads: u32, about: &'static str) -> Work
         name,
         threads,
         steps: false,
-        frames: false,
-        bare: false,
-        cliff: false,
+        kind: Kind::Timed,
         about,
-    }
-}
-
-const fn bare(name: &'static str, about: &'static str) -> Workload {
-    Workload {
-        bare: true,
-        ..workload(name, 1, about)
-    }
-}
-
-impl Workload {
-    /// Whether the aims are about it: not of those with steps, of which only we know, nor of those
-    /// whose time is no measure.
-    pub(crate) const fn is_aimed(&self) -> bool {
-        !self.steps && !self.bare && !self.frames && !self.cliff
     }
 }
 
@@ -57,17 +56,24 @@ const fn steps(name: &'static str, about: &'static str) -> Workload {
     }
 }
 
+const fn bare(name: &'static str, about: &'static str) -> Workload {
+    Workload {
+        kind: Kind::Bare,
+        ..workload(name, 1, about)
+    }
+}
+
 /// Two threads use the allocator: one for frames, one all the time.
 const fn frames(name: &'static str, about: &'static str) -> Workload {
     Workload {
-        frames: true,
+        kind: Kind::Frames,
         ..workload(name, 2, about)
     }
 }
 
 const fn cliff(name: &'static str, about: &'static str) -> Workload {
     Workload {
-        cliff: true,
+        kind: Kind::Cliff,
         ..workload(name, 1, about)
     }
 }

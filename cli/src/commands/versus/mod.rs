@@ -24,8 +24,8 @@ use crate::versus::long::{self, Long};
 use crate::versus::page::{self, Origin, Results};
 use crate::versus::rounds::{Runs, takes_part};
 use crate::versus::{
-    ALLOCATORS, Allocator, Package, Profile, Settings, VersusRow, WORKLOADS, Worker, Workload,
-    machine, markdown, measure, rows,
+    ALLOCATORS, Allocator, Kind, Package, Profile, Settings, VersusRow, WORKLOADS, Worker,
+    Workload, machine, markdown, measure, rows,
 };
 use workers::BuiltWorkers;
 
@@ -126,7 +126,11 @@ impl VersusArgs {
         if !self.workloads.is_empty() {
             return workloads_named(&self.workloads);
         }
-        let usual = |known: &&Workload| !known.bare && (self.calls || !known.cliff);
+        let usual = |known: &&Workload| match known.kind {
+            Kind::Timed | Kind::Frames => true,
+            Kind::Cliff => self.calls,
+            Kind::Bare => false,
+        };
         WORKLOADS.iter().filter(usual).collect()
     }
 
@@ -137,7 +141,7 @@ impl VersusArgs {
             return workloads_named(&instructions::USUAL.map(str::to_owned));
         }
         let mut chosen = workloads_named(&self.workloads);
-        chosen.retain(|workload| !workload.frames);
+        chosen.retain(|workload| workload.kind != Kind::Frames);
         chosen
     }
 }
