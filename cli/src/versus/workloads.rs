@@ -30,7 +30,13 @@ pub(crate) enum Kind {
     /// The times of its single calls (`--calls`). Its own time says little. Without `--calls` it runs only when
     /// it is named.
     Cliff,
+    /// Resident over live bytes. It lasts as long as it is told, so its time says nothing and is left out of its
+    /// row. It runs only when it is named.
+    Memory,
 }
+
+/// Seconds that `server` runs at scale 1.
+pub(crate) const SERVER_SECONDS: u32 = 60;
 
 impl Workload {
     /// Whether the aims are about it: its time is a measure, and it has no steps, of which no peer knows.
@@ -75,6 +81,13 @@ const fn cliff(name: &'static str, about: &'static str) -> Workload {
     Workload {
         kind: Kind::Cliff,
         ..workload(name, 1, about)
+    }
+}
+
+const fn memory(name: &'static str, threads: u32, about: &'static str) -> Workload {
+    Workload {
+        kind: Kind::Memory,
+        ..workload(name, threads, about)
     }
 }
 
@@ -194,6 +207,22 @@ pub(crate) const WORKLOADS: &[Workload] = &[
             "a step of 16000 blocks of 40 to 80 kB, each live for up to a tenth of it, five times",
         )
     },
+    memory(
+        "idle-0",
+        1,
+        "1 GiB of blocks, all but a sixteenth freed; memory measured right after the last free",
+    ),
+    memory(
+        "idle-1",
+        1,
+        "the same a second later, nobody calling the allocator meanwhile",
+    ),
+    memory("idle-5", 1, "the same five seconds later"),
+    memory(
+        "server",
+        64,
+        "a server for a minute, whose threads come and go and whose sizes change; mean of resident over live bytes once its store is full",
+    ),
 ];
 
 /// The workload of this name.
