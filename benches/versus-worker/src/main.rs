@@ -2,7 +2,6 @@
 //! built with and prints one line of JSON.
 //!
 //! `worker WORKLOAD [--scale N] [--check] [--pin]`, or `worker --list`. In the place of a workload,
-//! `idle` shows what the process holds while it does nothing after a peak, `long` what it holds over minutes;
 //! `ready` prints nothing and readies the machine's memory for the next run.
 //! Exit codes: 0 it ran; 101 or a signal when it failed; 2 wrong arguments.
 
@@ -12,11 +11,9 @@ mod block;
 #[cfg(feature = "calls")]
 mod calls;
 mod clock;
-mod idle;
 #[allow(dead_code)] // the command uses more of the list than a worker does
 #[path = "../../../cli/src/versus/workloads.rs"]
 mod list;
-mod long;
 mod memory;
 mod pin;
 mod priority;
@@ -38,13 +35,9 @@ fn main() -> ExitCode {
             for workload in list::WORKLOADS {
                 println!("{:16} {}", workload.name, workload.about);
             }
-            println!("{:16} no workload: memory after a peak", idle::NAME);
-            println!("{:16} no workload: memory over minutes", long::NAME);
             println!("{:16} no workload: readies the machine", ready::NAME);
             ExitCode::SUCCESS
         }
-        Ok(Arguments::Run { name, scale, .. }) if name == idle::NAME => look_on(scale),
-        Ok(Arguments::Run { name, scale, .. }) if name == long::NAME => go_on(scale),
         Ok(Arguments::Run { name, .. }) if name == ready::NAME => {
             ready::ready_memory();
             ExitCode::SUCCESS
@@ -104,32 +97,6 @@ fn calls() -> Option<[[f64; 2]; 3]> {
 #[cfg(not(feature = "calls"))]
 const fn calls() -> Option<[[f64; 2]; 3]> {
     None
-}
-
-fn look_on(scale: scale::Scale) -> ExitCode {
-    let idle = idle::idle(scale, std::thread::sleep);
-    let line = json!({
-        "allocator": allocator::NAME,
-        "live_bytes": idle.live_bytes,
-        "peak_rss_bytes": idle.peak_rss_bytes,
-        "looks": idle.looks,
-        "answer": idle.answer,
-    });
-    println!("{line}");
-    ExitCode::SUCCESS
-}
-
-fn go_on(scale: scale::Scale) -> ExitCode {
-    let long = long::long(scale);
-    let line = json!({
-        "allocator": allocator::NAME,
-        "looks": long.looks,
-        "requests": long.requests,
-        "sessions": long.sessions,
-        "peak_rss_bytes": memory::read().map(|memory| memory.peak_rss_bytes),
-    });
-    println!("{line}");
-    ExitCode::SUCCESS
 }
 
 fn refuse(message: &str) -> ExitCode {

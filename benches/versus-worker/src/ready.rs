@@ -7,7 +7,7 @@
 /// What the worker runs in place of a workload.
 pub const NAME: &str = "ready";
 
-/// More than any workload holds.
+/// More than any workload holds whose time counts.
 const BYTES: usize = 512 << 20;
 const PAGE: usize = 4096;
 

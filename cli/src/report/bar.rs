@@ -45,7 +45,7 @@ pub(crate) fn swatch(look: usize) -> String {
     format!("<i class=\"{stripes}\" style=\"background-color:{colour}\"></i>")
 }
 
-pub(crate) const fn colour(look: usize) -> &'static str {
+const fn colour(look: usize) -> &'static str {
     COLOURS[look % COLOURS.len()]
 }
 

@@ -2,7 +2,6 @@
 
 use super::allocators::{ALLOCATORS, LARDER};
 use super::instructions::Count;
-use super::long::picture;
 use super::markdown::summary_table;
 use super::page::{Results, SUMMARY};
 use super::summary::VersusRow;
@@ -55,8 +54,8 @@ pub(crate) fn html(results: &Results, about: &[String]) -> String {
             &["ns", "MiB"],
             &lines,
         ));
-        if in_order(lines.iter().map(|line| line.workload)).len() > 1 {
-            let means = means_table(&results.rows, profile).html();
+        if let Some(means) = means_table(&results.rows, profile) {
+            let means = means.html();
             body.push_str(&format!(
                 "<h2>Geometric means of the ratios, profile {profile}</h2>\n{means}"
             ));
@@ -73,9 +72,6 @@ pub(crate) fn html(results: &Results, about: &[String]) -> String {
             &["instructions"],
             &lines,
         ));
-    }
-    if !results.longs.is_empty() {
-        body.push_str(&picture(&results.longs));
     }
     let text = results.text(ANY_WIDTH);
     let notes = text

@@ -4,8 +4,8 @@
 //! one feature. A run of a workload is one process ([`process`]); runs of
 //! different allocators alternate ([`rounds`]), and what they measured is put
 //! side by side ([`summary`], [`table`], [`frames`], [`page`], [`html`]); ours is held against the best of all others
-//! ([`peers`], [`markdown`]). Four figures are taken apart: the longest of all [`calls`], [`instructions`] of an
-//! operation, and the memory of a process that is [`idle`] after a peak, and of one that goes on for [`long`].
+//! ([`peers`], [`markdown`]). Two figures are taken apart: the longest of all [`calls`], and [`instructions`] of an
+//! operation.
 //!
 //! A worker prints its own figures, so nothing here is part of what is measured.
 
@@ -13,9 +13,7 @@ pub(crate) mod allocators;
 pub(crate) mod calls;
 pub(crate) mod frames;
 pub(crate) mod html;
-pub(crate) mod idle;
 pub(crate) mod instructions;
-pub(crate) mod long;
 pub(crate) mod machine;
 pub(crate) mod markdown;
 pub(crate) mod page;
@@ -33,4 +31,4 @@ pub(crate) use allocators::{ALLOCATORS, Allocator};
 pub(crate) use rounds::{Settings, measure};
 pub(crate) use summary::{VersusRow, rows};
 pub(crate) use workers::{Package, Profile, Worker};
-pub(crate) use workloads::{WORKLOADS, Workload};
+pub(crate) use workloads::{Kind, WORKLOADS, Workload};

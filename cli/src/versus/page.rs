@@ -5,9 +5,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use super::calls::{Calls, calls_table};
-use super::idle::{Idle, idle_table};
 use super::instructions::{Count, counts_table};
-use super::long::{Long, long_table, picture};
 use super::markdown::summary;
 use super::rounds::Settings;
 use super::summary::VersusRow;
@@ -19,8 +17,6 @@ use crate::report::{ANY_WIDTH, json_line};
 pub(crate) struct Results {
     pub(crate) rows: Vec<VersusRow>,
     pub(crate) counts: Vec<Count>,
-    pub(crate) idles: Vec<Idle>,
-    pub(crate) longs: Vec<Long>,
     pub(crate) calls: Vec<Calls>,
 }
 
@@ -30,8 +26,6 @@ impl Results {
         let tables = [
             table(&self.rows, width),
             counts_table(&self.counts, width),
-            idle_table(&self.idles, width),
-            long_table(&self.longs, width),
             calls_table(&self.calls, width),
         ];
         tables.concat()
@@ -41,14 +35,14 @@ impl Results {
     /// run under Valgrind has not failed.
     pub(crate) fn failed(&self) -> (usize, usize) {
         let rows = self.rows.iter().filter(|row| row.failed.is_some());
-        let idles = self.idles.iter().filter(|idle| idle.failed.is_some());
-        let longs = self.longs.iter().filter(|long| long.failed.is_some());
         let calls = self.calls.iter().filter(|calls| calls.failed.is_some());
         let counts = self.counts.iter();
         let counts = counts.filter(|count| count.failed.is_some() && count.is_ours());
-        let all = self.rows.len() + self.idles.len() + self.longs.len() + self.counts.len();
-        let failed = rows.count() + idles.count() + longs.count() + counts.count() + calls.count();
-        (failed, all + self.calls.len())
+        let failed = rows.count() + counts.count() + calls.count();
+        (
+            failed,
+            self.rows.len() + self.counts.len() + self.calls.len(),
+        )
     }
 
     /// Names of the allocators, as often as they have figures.
@@ -56,8 +50,6 @@ impl Results {
         let rows = self.rows.iter().map(|row| row.allocator);
         let counts = self.counts.iter().map(|count| count.allocator);
         rows.chain(counts)
-            .chain(self.idles.iter().map(|idle| idle.allocator))
-            .chain(self.longs.iter().map(|long| long.allocator))
             .chain(self.calls.iter().map(|calls| calls.allocator))
     }
 
@@ -65,14 +57,8 @@ impl Results {
     fn json(&self) -> io::Result<String> {
         let rows = self.rows.iter().map(json_line);
         let counts = self.counts.iter().map(json_line);
-        let idles = self.idles.iter().map(json_line);
-        let longs = self.longs.iter().map(json_line);
         let calls = self.calls.iter().map(json_line);
-        rows.chain(counts)
-            .chain(idles)
-            .chain(longs)
-            .chain(calls)
-            .collect()
+        rows.chain(counts).chain(calls).collect()
     }
 }
 
@@ -131,28 +117,24 @@ pub(crate) fn page(results: &Results, settings: &Settings, origin: &Origin) -> S
 
 pub(super) const SUMMARY: &str = "Ours over the best peer of each workload (every other allocator is a peer), below 1 ahead, **bold** more than 5 % behind: time with fat LTO, time of a plain release build, peak of resident memory.";
 
-/// Writes `DATE-versus.md` and `.jsonl` into a folder, and of long runs `.svg`, and gives their paths. Earlier
-/// results of the same day stay: the new ones get a number.
+/// Writes `DATE-versus.md` and `.jsonl` into a folder, and gives their paths. Earlier results of the same day stay: the
+/// new ones get a number.
 pub(crate) fn write(
     folder: &Path,
     results: &Results,
     settings: &Settings,
     origin: &Origin,
-) -> io::Result<Vec<PathBuf>> {
+) -> io::Result<[PathBuf; 2]> {
     fs::create_dir_all(folder)?;
-    let [markdown, lines, drawn] = free_names(folder, &origin.date);
+    let [markdown, lines] = free_names(folder, &origin.date);
     let json = results.json()?;
     fs::write(&markdown, page(results, settings, origin))?;
     fs::write(&lines, json)?;
-    if results.longs.is_empty() {
-        return Ok(vec![markdown, lines]);
-    }
-    fs::write(&drawn, picture(&results.longs))?;
-    Ok(vec![markdown, lines, drawn])
+    Ok([markdown, lines])
 }
 
-fn free_names(folder: &Path, date: &str) -> [PathBuf; 3] {
-    let names = |stem: &str| ["md", "jsonl", "svg"].map(|end| folder.join(format!("{stem}.{end}")));
+fn free_names(folder: &Path, date: &str) -> [PathBuf; 2] {
+    let names = |stem: &str| ["md", "jsonl"].map(|end| folder.join(format!("{stem}.{end}")));
     let mut chosen = names(&format!("{date}-versus"));
     let mut number = 2;
     while chosen.iter().any(|name| name.exists()) {

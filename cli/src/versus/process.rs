@@ -13,7 +13,7 @@ use super::calls::{Micros, SHARE_OF_CALLS};
 use super::frames::Frames;
 use super::rounds::Settings;
 use super::workers::{Profile, Worker};
-use super::workloads::Workload;
+use super::workloads::{Kind, SERVER_SECONDS, Workload};
 
 /// How often a running worker is looked at: rarely, since it may share the core.
 const GLANCE: Duration = Duration::from_millis(5);
@@ -38,7 +38,7 @@ pub(crate) struct Sample {
     pub(crate) peak_rss_bytes: Option<u64>,
     /// Once everything was freed.
     pub(crate) end_rss_bytes: Option<u64>,
-    /// Bytes live at the most, and what the process held then.
+    /// Bytes live where the workload looks, and what the process held then.
     pub(crate) live_bytes: Option<u64>,
     pub(crate) live_rss_bytes: Option<u64>,
     /// Times of single frames.
@@ -86,7 +86,7 @@ pub(crate) fn run(
         settings.limit,
     );
     let share = match worker.profile {
-        Profile::Calls if !workload.cliff => SHARE_OF_CALLS,
+        Profile::Calls if workload.kind != Kind::Cliff => SHARE_OF_CALLS,
         _ => 1.0,
     };
     let mut command = Command::new(&worker.program);
@@ -96,7 +96,13 @@ pub(crate) fn run(
     if workload.threads == 1 {
         command.arg("--pin");
     }
-    let printed = printed(&mut command, settings.limit)?;
+    // A server runs for as long as it is told, and the limit is for what it does besides.
+    let told = match workload.kind {
+        Kind::Memory => settings.scale * f64::from(SERVER_SECONDS),
+        _ => 0.0,
+    };
+    let limit = settings.limit.saturating_add(Duration::from_secs_f64(told));
+    let printed = printed(&mut command, limit)?;
     parse(&printed.out, worker.allocator.name, workload.name)
 }
 

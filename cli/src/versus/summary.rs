@@ -8,7 +8,7 @@ use super::frames::Frames;
 use super::process::{RunFault, Sample};
 use super::rounds::Runs;
 use super::workers::Profile;
-use super::workloads::{self, Workload};
+use super::workloads::{self, Kind, Workload};
 use crate::numbers::{geometric_mean, in_order, median};
 
 /// A name of one of the lists; reading one back finds it there.
@@ -43,9 +43,9 @@ pub(crate) struct VersusRow {
     pub(crate) peak_rss_max_bytes: Option<u64>,
     /// Once everything was freed.
     pub(crate) end_rss_bytes: Option<u64>,
-    /// Most bytes live at once.
+    /// Bytes live where the workload looks at its memory; its list entry says when.
     pub(crate) live_bytes: Option<u64>,
-    /// When the most bytes were live.
+    /// What the process held then, over the live bytes.
     pub(crate) rss_over_live: Option<f64>,
     /// Times of single frames.
     pub(crate) frames: Option<Frames>,
@@ -64,7 +64,16 @@ pub(crate) struct VersusRow {
 impl VersusRow {
     /// Whether the row's workload times single frames; its time and memory are not compared.
     pub(crate) fn is_of_frames(&self) -> bool {
-        workloads::find(self.workload).is_some_and(|workload| workload.frames)
+        self.is_of(Kind::Frames)
+    }
+
+    /// Whether the row enters the means.
+    pub(super) fn is_of_means(&self) -> bool {
+        !self.is_of(Kind::Frames) && !self.is_of(Kind::Memory)
+    }
+
+    fn is_of(&self, kind: Kind) -> bool {
+        workloads::find(self.workload).is_some_and(|workload| workload.kind == kind)
     }
 }
 
@@ -112,7 +121,7 @@ pub(crate) struct VersusMean {
 /// The rows of one workload, in the order of the runs.
 pub(crate) fn rows(workload: &Workload, all: &[Runs]) -> Vec<VersusRow> {
     let mut rows: Vec<VersusRow> = all.iter().map(|runs| row(workload, runs)).collect();
-    if workload.frames {
+    if workload.kind == Kind::Frames {
         return rows;
     }
     for profile in in_order(rows.iter().map(|row| row.profile)) {
@@ -131,7 +140,12 @@ fn row(workload: &Workload, runs: &Runs) -> VersusRow {
         Some(_) => &[],
         None => &runs.samples,
     };
-    let seconds = || samples.iter().map(|sample| sample.seconds);
+    // A time that was told beforehand is no figure.
+    let timed = match workload.kind {
+        Kind::Memory => &[],
+        _ => samples,
+    };
+    let seconds = || timed.iter().map(|sample| sample.seconds);
     let middle = median(seconds().collect());
     let min = seconds().reduce(f64::min);
     let max = seconds().reduce(f64::max);
@@ -212,13 +226,13 @@ fn ratio(figure: Option<f64>, to: Option<f64>) -> Option<f64> {
 }
 
 /// The means of one profile: first over the workloads of one thread, then over the others; each
-/// in the order in which the allocators appear. Workloads of frames do not enter.
+/// in the order in which the allocators appear. Workloads of frames and of memory do not enter.
 pub(crate) fn means(rows: &[VersusRow], profile: &str) -> Vec<VersusMean> {
     let mut means = Vec::new();
     for one_thread in [true, false] {
         let counted = || {
             let of_profile = rows.iter().filter(|row| row.profile == profile);
-            of_profile.filter(|row| (row.threads == 1) == one_thread && !row.is_of_frames())
+            of_profile.filter(|row| (row.threads == 1) == one_thread && row.is_of_means())
         };
         for allocator in in_order(counted().map(|row| row.allocator)) {
             let of: Vec<&VersusRow> = counted().filter(|row| row.allocator == allocator).collect();

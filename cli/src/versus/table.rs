@@ -56,7 +56,7 @@ const FACES: [Face; 5] = [
         }),
     },
     Face {
-        title: "resident memory over live bytes, where most are live",
+        title: "resident memory over live bytes",
         cell: |row| Some(format!("{:.2}", row.rss_over_live?)),
         best: None,
     },
@@ -85,9 +85,9 @@ pub(crate) fn table(rows: &[VersusRow], width: usize) -> String {
         for face in &FACES {
             text.push_str(&face_table(face, profile, &timed, width));
         }
-        if in_order(timed.iter().map(|row| row.workload)).len() > 1 {
+        if let Some(means) = means_table(rows, profile) {
             let title = format!("geometric means of the ratios above, profile {profile}");
-            text.push_str(&means_table(rows, profile).titled(&title, width));
+            text.push_str(&means.titled(&title, width));
         }
         for measure in Measure::ALL {
             text.push_str(&contest_table(&contest(rows, profile, measure), width));
@@ -158,8 +158,14 @@ fn best_cell(best: &Best, line: &[&VersusRow]) -> String {
     figure.unwrap_or_else(none)
 }
 
-/// A line for each allocator.
-pub(super) fn means_table(rows: &[VersusRow], profile: &'static str) -> Table {
+/// A line for each allocator. `None` unless several workloads enter the means.
+pub(super) fn means_table(rows: &[VersusRow], profile: &'static str) -> Option<Table> {
+    let entered = rows
+        .iter()
+        .filter(|row| row.profile == profile && row.is_of_means());
+    if in_order(entered.map(|row| row.workload)).len() < 2 {
+        return None;
+    }
     let means = means(rows, profile);
     let mut table = Table::new([
         "allocator",
@@ -181,7 +187,7 @@ pub(super) fn means_table(rows: &[VersusRow], profile: &'static str) -> Table {
         }
         table.row(cells);
     }
-    table
+    Some(table)
 }
 
 fn mean_cells(mean: &VersusMean) -> [String; 4] {

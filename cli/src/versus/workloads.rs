@@ -12,15 +12,37 @@ pub(crate) struct Workload {
     pub(crate) threads: u32,
     /// Whether it tells the allocator where its steps begin and end.
     pub(crate) steps: bool,
-    /// Whether single frames of it are timed. It lasts as long as its schedule, so its time says nothing.
-    pub(crate) frames: bool,
-    /// Whether it is for counting instructions: hardly more than the loop around a pair, so a time of it
-    /// says little. It runs when it is named.
-    pub(crate) bare: bool,
-    /// Whether it is for timing its single calls (`--calls`). Its time says little; it runs when it is named.
-    pub(crate) cliff: bool,
+    pub(crate) kind: Kind,
     /// What it does.
     pub(crate) about: &'static str,
+}
+
+/// What a workload is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Kind {
+    /// The time and memory of its operations.
+    Timed,
+    /// The times of single frames. It lasts as long as its schedule, so its own time says nothing.
+    Frames,
+    /// Counting instructions: it is hardly more than the loop around a pair, so its time says little. It runs
+    /// only when it is named.
+    Bare,
+    /// The times of its single calls (`--calls`). Its own time says little. Without `--calls` it runs only when
+    /// it is named.
+    Cliff,
+    /// Resident over live bytes. It lasts as long as it is told, so its time says nothing and is left out of its
+    /// row. It runs only when it is named.
+    Memory,
+}
+
+/// Seconds that `server` runs at scale 1.
+pub(crate) const SERVER_SECONDS: u32 = 60;
+
+impl Workload {
+    /// Whether the aims are about it: its time is a measure, and it has no steps, of which no peer knows.
+    pub(crate) const fn is_aimed(&self) -> bool {
+        !self.steps && matches!(self.kind, Kind::Timed)
+    }
 }
 
 const fn workload(name: &'static str, threads: u32, about: &'static str) -> Workload {
@@ -28,25 +50,8 @@ const fn workload(name: &'static str, threads: u32, about: &'static str) -> Work
         name,
         threads,
         steps: false,
-        frames: false,
-        bare: false,
-        cliff: false,
+        kind: Kind::Timed,
         about,
-    }
-}
-
-const fn bare(name: &'static str, about: &'static str) -> Workload {
-    Workload {
-        bare: true,
-        ..workload(name, 1, about)
-    }
-}
-
-impl Workload {
-    /// Whether the aims are about it: not of those with steps, of which only we know, nor of those
-    /// whose time is no measure.
-    pub(crate) const fn is_aimed(&self) -> bool {
-        !self.steps && !self.bare && !self.frames && !self.cliff
     }
 }
 
@@ -57,18 +62,32 @@ const fn steps(name: &'static str, about: &'static str) -> Workload {
     }
 }
 
+const fn bare(name: &'static str, about: &'static str) -> Workload {
+    Workload {
+        kind: Kind::Bare,
+        ..workload(name, 1, about)
+    }
+}
+
 /// Two threads use the allocator: one for frames, one all the time.
 const fn frames(name: &'static str, about: &'static str) -> Workload {
     Workload {
-        frames: true,
+        kind: Kind::Frames,
         ..workload(name, 2, about)
     }
 }
 
 const fn cliff(name: &'static str, about: &'static str) -> Workload {
     Workload {
-        cliff: true,
+        kind: Kind::Cliff,
         ..workload(name, 1, about)
+    }
+}
+
+const fn memory(name: &'static str, threads: u32, about: &'static str) -> Workload {
+    Workload {
+        kind: Kind::Memory,
+        ..workload(name, threads, about)
     }
 }
 
@@ -188,6 +207,22 @@ pub(crate) const WORKLOADS: &[Workload] = &[
             "a step of 16000 blocks of 40 to 80 kB, each live for up to a tenth of it, five times",
         )
     },
+    memory(
+        "idle-0",
+        1,
+        "1 GiB of blocks, all but a sixteenth freed; memory measured right after the last free",
+    ),
+    memory(
+        "idle-1",
+        1,
+        "the same a second later, nobody calling the allocator meanwhile",
+    ),
+    memory("idle-5", 1, "the same five seconds later"),
+    memory(
+        "server",
+        64,
+        "a server for a minute, whose threads come and go and whose sizes change; mean of resident over live bytes once its store is full",
+    ),
 ];
 
 /// The workload of this name.

@@ -382,59 +382,29 @@ fn without_valgrind_nothing_else_is_measured_first() {
     assert!(!folder.path().join("log").exists(), "times were measured");
 }
 
-const IDLE: &str = r#"
-[ "$1" = idle ] || exit 3
-echo '{"allocator":"larder","live_bytes":1048576,"peak_rss_bytes":16777216,"looks":[[0.0,16777216],[5.0,2097152]],"answer":7}'
-"#;
-
 #[test]
-fn idle_processes_are_looked_at_and_kept() {
+fn a_workload_that_is_told_how_long_to_take_may_take_that_and_the_limit() {
     let folder = TempDir::new().unwrap();
-    stand_in(&folder, "larder", IDLE);
-    stand_in(&folder, "system", "echo hello");
-    let results = folder.path().join("kept");
-    let names = ["--allocator", "larder", "--allocator", "system", "--idle"];
-    let kept = ["--results", results.to_str().unwrap()];
-    let output = with_workers(folder.path(), &[&names[..], &kept[..]].concat());
-    assert_eq!(output.status.code(), Some(1));
+    let script = |allocator: &str| {
+        format!(
+            r#"sleep 1.5
+            echo '{{"workload":"'$1'","allocator":"{allocator}","seconds":1.5,"operations":9,"answer":0,"peak_rss_bytes":4194304,"live_bytes":1048576,"live_rss_bytes":2097152}}'"#
+        )
+    };
+    stand_in(&folder, "larder", &script("larder"));
+    let names = ["--allocator", "larder", "--rounds", "1", "--limit", "1"];
+    let run = |more: &[&str]| with_workers(folder.path(), &[&names[..], more].concat());
+    let output = run(&["--workload", "server", "--scale", "0.1"]);
+    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
     let text = stdout(&output);
-    let line = text.lines().find(|line| line.trim().starts_with("larder"));
+    let (_, of_live) = text.split_once("resident memory over live bytes").unwrap();
+    let line = of_live.lines().find(|line| line.contains("server"));
     let cells: Vec<&str> = line.unwrap().split_whitespace().collect();
-    assert_eq!(cells, ["larder", "16", "16.00", "2.00"]);
-    let failure = "failed: idle on system (fat): printed no measurement";
-    assert!(text.contains(failure), "{text}");
-    assert!(stderr(&output).contains("1 of 2 rows failed"));
-    let mut pages = fs::read_dir(&results).unwrap();
-    let page = pages.find_map(|page| {
-        let path = page.unwrap().path();
-        (path.extension()? == "md").then(|| fs::read_to_string(path).unwrap())
-    });
-    assert!(page.unwrap().contains("nobody calling"));
-}
-
-const LONG: &str = r#"
-[ "$1 $2 $3" = "long --scale 0.5" ] || exit 3
-echo '{"allocator":"larder","peak_rss_bytes":16777216,"requests":7,"sessions":3,"looks":[[1.0,1048576,2097152],[2.0,1048576,3145728]]}'
-"#;
-
-#[test]
-fn a_long_run_is_looked_at_kept_and_drawn() {
-    let folder = TempDir::new().unwrap();
-    stand_in(&folder, "larder", LONG);
-    stand_in(&folder, "system", "echo hello");
-    let results = folder.path().join("kept");
-    let names = ["--allocator", "larder", "--allocator", "system", "--long"];
-    let more = ["--scale", "0.5", "--results", results.to_str().unwrap()];
-    let output = with_workers(folder.path(), &[&names[..], &more[..]].concat());
-    assert_eq!(output.status.code(), Some(1));
-    let text = stdout(&output);
-    let line = text.lines().find(|line| line.trim().starts_with("larder"));
-    let cells: Vec<&str> = line.unwrap().split_whitespace().collect();
-    assert_eq!(cells[..3], ["larder", "2.500", "2.000"]);
-    assert!(stderr(&output).contains("1 of 2 rows failed"));
-    assert!(stderr(&output).contains("-versus.svg"));
-    let mut kept = fs::read_dir(&results).unwrap();
-    assert!(kept.any(|file| file.unwrap().path().extension() == Some("svg".as_ref())));
+    assert_eq!(cells, ["server", "2.00"], "{text}");
+    let output = run(&["--workload", "boxes", "--scale", "0.1"]);
+    assert_eq!(output.status.code(), Some(1), "{text}");
+    let output = run(&["--workload", "server", "--instructions"]);
+    assert_eq!(output.status.code(), Some(2), "{}", stderr(&output));
 }
 
 #[test]
@@ -463,13 +433,7 @@ fn the_summary_of_kept_lines_is_printed_and_a_wrong_line_is_reported() {
 fn the_help_names_what_can_be_measured() {
     let output = versus(&["--help"]);
     assert_eq!(output.status.code(), Some(0));
-    for flag in [
-        "--instructions",
-        "--idle",
-        "--long",
-        "--all",
-        "--summary <FILE>",
-    ] {
+    for flag in ["--instructions", "--calls", "--all", "--summary <FILE>"] {
         assert!(stdout(&output).contains(flag), "{flag}");
     }
 }
@@ -482,9 +446,8 @@ fn wrong_arguments_and_an_empty_folder_differ() {
         &["--rounds", "0"],
         &["--scale", "0"],
         &["--profile", "thin"],
-        &["--idle", "--workload", "boxes"],
-        &["--long", "--idle"],
-        &["--summary", "rows.jsonl", "--idle"],
+        &["--calls", "--all"],
+        &["--summary", "rows.jsonl", "--calls"],
         &["--summary", "rows.jsonl", "--rounds", "2"],
         &["--summary", "/no/such/rows.jsonl"],
     ] {

@@ -7,6 +7,7 @@ mod churn;
 mod cliffs;
 mod frames;
 mod grow;
+mod idle;
 mod json;
 mod larson;
 mod maps;
@@ -15,6 +16,7 @@ mod pairs;
 mod phases;
 mod pipe;
 mod programs;
+mod server;
 mod steps;
 mod storm;
 mod syntax;
@@ -68,6 +70,10 @@ const RUNS: &[(&str, Run)] = &[
     ("frames-fifo", frames::fifo),
     ("survivors", cliffs::survivors),
     ("long-steps", cliffs::long_steps),
+    ("idle-0", |scale| idle::idle(0, scale)),
+    ("idle-1", |scale| idle::idle(1, scale)),
+    ("idle-5", |scale| idle::idle(5, scale)),
+    ("server", server::server),
 ];
 
 /// What the workload of this name runs.
@@ -92,8 +98,11 @@ mod tests {
     use super::*;
     use crate::list;
 
+    /// Those that the system lets run. Left out are the longer waits of `idle-0`, and `server`, which is different
+    /// each time.
     fn allowed() -> impl Iterator<Item = (&'static str, Run)> {
         let all = RUNS.iter().copied();
+        let all = all.filter(|(name, _)| !["idle-1", "idle-5", "server"].contains(name));
         all.filter(|(name, _)| refused(name).is_none())
     }
 

@@ -18,14 +18,12 @@ use crate::interrupt;
 use crate::report::{ANY_WIDTH, json_line, layout, print, print_wrapped, progress_bar};
 use crate::versus::calls::{self, Calls};
 use crate::versus::html::html;
-use crate::versus::idle::{self, Idle};
 use crate::versus::instructions::{self, Count};
-use crate::versus::long::{self, Long};
 use crate::versus::page::{self, Origin, Results};
 use crate::versus::rounds::{Runs, takes_part};
 use crate::versus::{
-    ALLOCATORS, Allocator, Package, Profile, Settings, VersusRow, WORKLOADS, Worker, Workload,
-    machine, markdown, measure, rows,
+    ALLOCATORS, Allocator, Kind, Package, Profile, Settings, VersusRow, WORKLOADS, Worker,
+    Workload, machine, markdown, measure, rows,
 };
 use workers::BuiltWorkers;
 
@@ -52,19 +50,11 @@ pub(super) struct VersusArgs {
     #[arg(long)]
     instructions: bool,
 
-    /// Look at processes that do nothing after a peak of 1 GiB, in place of times
-    #[arg(long, conflicts_with = "workloads")]
-    idle: bool,
-
-    /// Look at a server for a minute (ten with --scale 10), in place of times; --results adds a picture
-    #[arg(long, conflicts_with_all = ["workloads", "idle", "all"])]
-    long: bool,
-
     /// Time every single call and print the longest ones, in place of times; the programs are built plain
-    #[arg(long, conflicts_with_all = ["profile", "instructions", "idle", "long", "all", "html"])]
+    #[arg(long, conflicts_with_all = ["profile", "instructions", "all", "html"])]
     calls: bool,
 
-    /// Times, instructions and idle processes, one after the other
+    /// Times and instructions, one after the other
     #[arg(long)]
     all: bool,
 
@@ -91,7 +81,7 @@ pub(super) struct VersusArgs {
     /// Only print the summary of kept JSON lines, in Markdown, and with --html write their page; may be given more than
     /// once, and what was measured again counts as the later file has it
     #[arg(long, value_name = "FILE", conflicts_with_all = ["workloads", "allocators", "profile", "rounds", "scale",
-        "limit", "instructions", "idle", "long", "calls", "all", "json", "wide", "results", "workers", "list"])]
+        "limit", "instructions", "calls", "all", "json", "wide", "results", "workers", "list"])]
     summary: Vec<PathBuf>,
 
     /// Only name the workloads and allocators
@@ -101,15 +91,11 @@ pub(super) struct VersusArgs {
 
 impl VersusArgs {
     const fn wants_times(&self) -> bool {
-        self.all || !(self.instructions || self.idle || self.long || self.calls)
+        self.all || !(self.instructions || self.calls)
     }
 
     const fn wants_instructions(&self) -> bool {
         self.all || self.instructions
-    }
-
-    const fn wants_idle(&self) -> bool {
-        self.all || self.idle
     }
 
     /// How the programs are compiled.
@@ -126,18 +112,21 @@ impl VersusArgs {
         if !self.workloads.is_empty() {
             return workloads_named(&self.workloads);
         }
-        let usual = |known: &&Workload| !known.bare && (self.calls || !known.cliff);
+        let usual = |known: &&Workload| match known.kind {
+            Kind::Timed | Kind::Frames => true,
+            Kind::Cliff => self.calls,
+            Kind::Bare | Kind::Memory => false,
+        };
         WORKLOADS.iter().filter(usual).collect()
     }
 
-    /// The workloads whose instructions are counted; none with frames, since a schedule has as many of them
-    /// at any speed.
+    /// The workloads whose instructions are counted; none of frames or memory, which last as long as they are told.
     fn counted_workloads(&self) -> Vec<&'static Workload> {
         if self.workloads.is_empty() {
             return workloads_named(&instructions::USUAL.map(str::to_owned));
         }
         let mut chosen = workloads_named(&self.workloads);
-        chosen.retain(|workload| !workload.frames);
+        chosen.retain(|workload| !matches!(workload.kind, Kind::Frames | Kind::Memory));
         chosen
     }
 }
@@ -172,7 +161,8 @@ pub(super) fn run(args: &VersusArgs) -> Result<(), Failure> {
         return summarise(args);
     }
     if !args.wants_times() && args.wants_instructions() && args.counted_workloads().is_empty() {
-        let message = "instructions of workloads with frames are not counted; name another one";
+        let message =
+            "instructions of workloads of frames and memory are not counted; name another one";
         return Err(Failure::Arguments(message.to_owned()));
     }
     if args.wants_instructions() {
@@ -193,14 +183,8 @@ pub(super) fn run(args: &VersusArgs) -> Result<(), Failure> {
     if args.wants_instructions() {
         results.counts = measuring.instructions()?;
     }
-    if args.wants_idle() {
-        results.idles = measuring.idle()?;
-    }
     if args.calls {
         results.calls = measuring.calls()?;
-    }
-    if args.long {
-        results.longs = measuring.long()?;
     }
     progress.finish_and_clear();
     if !args.json {
@@ -324,38 +308,6 @@ impl Measuring<'_> {
         Ok(counts)
     }
 
-    fn idle(&self) -> io::Result<Vec<Idle>> {
-        let mut idles = Vec::new();
-        self.start(self.workers.len());
-        for worker in self.workers {
-            self.step("idle", worker);
-            if !worker.allocator.steps_only {
-                let idle = idle::watch(worker, &self.args.settings);
-                if interrupt::asked() {
-                    break;
-                }
-                self.tell(&idle)?;
-                idles.push(idle);
-            }
-        }
-        Ok(idles)
-    }
-
-    fn long(&self) -> io::Result<Vec<Long>> {
-        let mut longs = Vec::new();
-        self.start(self.workers.len());
-        for worker in self.workers {
-            self.step("long", worker);
-            let long = long::watch(worker, &self.args.settings);
-            if interrupt::asked() {
-                break;
-            }
-            self.tell(&long)?;
-            longs.push(long);
-        }
-        Ok(longs)
-    }
-
     /// Begins to count runs.
     fn start(&self, runs: usize) {
         self.progress.reset();
@@ -455,20 +407,21 @@ mod tests {
     }
 
     #[test]
-    fn loops_for_counting_and_cliffs_are_timed_only_if_they_are_named() {
+    fn loops_for_counting_cliffs_and_memory_are_run_only_if_they_are_named() {
         let all = names("");
         assert!(all.contains(&"boxes") && all.contains(&"steps-one"));
         assert!(!all.iter().any(|name| name.starts_with("bare")));
-        assert!(!all.contains(&"survivors"));
+        assert!(!all.contains(&"survivors") && !all.contains(&"idle-1"));
         assert_eq!(names("--workload bare-boxes"), ["bare-boxes"]);
         assert_eq!(names("--workload survivors"), ["survivors"]);
+        assert_eq!(names("--workload idle-1"), ["idle-1"]);
     }
 
     #[test]
     fn single_calls_are_timed_on_all_workloads_and_on_cliffs() {
         let all = names("--calls");
         assert!(all.contains(&"boxes") && all.contains(&"survivors"));
-        assert!(!all.contains(&"bare-boxes"));
-        assert!(Line::try_parse_from(["versus", "--calls", "--idle"]).is_err());
+        assert!(!all.contains(&"bare-boxes") && !all.contains(&"idle-1"));
+        assert!(Line::try_parse_from(["versus", "--calls", "--instructions"]).is_err());
     }
 }

@@ -85,11 +85,8 @@ fn chosen_allocators(args: &VersusArgs) -> Vec<&'static Allocator> {
     if args.wants_instructions() {
         workloads.extend(args.counted_workloads());
     }
-    let concerned = |known: &Allocator| {
-        let runs = workloads.iter().any(|workload| takes_part(known, workload));
-        let alone = args.wants_idle() || (args.long && !known.one_lock);
-        runs || (alone && !known.steps_only)
-    };
+    let concerned =
+        |known: &Allocator| workloads.iter().any(|workload| takes_part(known, workload));
     let all = ALLOCATORS.iter();
     all.filter(|known| named(known) && concerned(known))
         .collect()

@@ -1,6 +1,7 @@
 //! Order, medians, answers, tables and pages, on samples made up here.
 
 mod frames;
+mod memory;
 mod ours;
 
 use std::fs;
@@ -329,10 +330,8 @@ fn a_page_says_where_it_comes_from_and_overwrites_nothing() {
 
     let folder = tempfile::tempdir().unwrap();
     let kept = folder.path().join("results");
-    let write = |results| -> Vec<_> { write(&kept, results, &SETTINGS, &origin).unwrap() };
-    let [first, lines] = &write(&results)[..] else {
-        panic!("a page and its lines");
-    };
+    let write = |results| write(&kept, results, &SETTINGS, &origin).unwrap();
+    let [first, lines] = &write(&results);
     assert!(first.ends_with("2026-01-02-versus.md"));
     assert_eq!(fs::read_to_string(first).unwrap(), text);
     let json = fs::read_to_string(lines).unwrap();

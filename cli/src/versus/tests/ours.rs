@@ -1,9 +1,7 @@
-//! Ours against the peers, the summary of kept rows, instructions, idle processes, long runs.
+//! Ours against the peers, the summary of kept rows, instructions.
 
 use super::*;
-use crate::versus::idle::{Idle, IdleSample, idle_table};
 use crate::versus::instructions::{Count, collected, counts_table};
-use crate::versus::long::{Long, LongSample, long_table, picture};
 use crate::versus::markdown::{join, read, summary};
 use crate::versus::peers::{Aim, Contest, Measure, Score, contest, contest_table};
 
@@ -228,85 +226,4 @@ fn counts_are_a_table_and_who_does_not_run_is_named_below() {
     };
     assert_eq!(results(&counts).failed(), (0, 3));
     assert_eq!(results(&[count("larder", "boxes", None)]).failed(), (1, 1));
-}
-
-#[test]
-fn idle_processes_are_shown_by_what_they_hold_over_what_is_live() {
-    let idle = |allocator, end: u64| Idle {
-        measure: "idle",
-        allocator,
-        profile: "fat",
-        seen: Some(IdleSample {
-            live_bytes: 64 << 20,
-            peak_rss_bytes: Some(1 << 30),
-            looks: vec![(0.0, Some(1 << 30)), (0.5, Some(end << 20)), (5.0, None)],
-        }),
-        failed: None,
-    };
-    let broken = Idle {
-        seen: None,
-        failed: Some("it ended".to_owned()),
-        ..idle("talc", 0)
-    };
-    let text = idle_table(&[idle("larder", 80), broken], ANY_WIDTH);
-    assert!(text.contains("64 MiB live"), "{text}");
-    let cells = |start: &str| -> Vec<&str> {
-        let line = text.lines().find(|line| line.trim().starts_with(start));
-        line.unwrap().split_whitespace().collect()
-    };
-    assert_eq!(cells("larder"), ["larder", "1024", "16.00", "1.25", "-"]);
-    assert_eq!(cells("talc"), ["talc", "failed"]);
-    assert!(
-        text.contains("failed: idle on talc (fat): it ended"),
-        "{text}"
-    );
-    let value = serde_json::to_value(idle("larder", 80)).unwrap();
-    assert_eq!(value["live_bytes"], 64 << 20);
-    assert_eq!(value["looks"][1][0], 0.5);
-}
-
-#[test]
-fn a_long_run_is_shown_by_its_halves_and_a_curve_once_its_store_is_full() {
-    const MIB: u64 = 1 << 20;
-    let long = |allocator, end: u64| Long {
-        measure: "long",
-        allocator,
-        profile: "fat",
-        seen: Some(LongSample {
-            peak_rss_bytes: Some(300 * MIB),
-            requests: 9,
-            sessions: 5,
-            // The first look is of a store that fills.
-            looks: vec![
-                (5.0, MIB, Some(9 * MIB)),
-                (20.0, 100 * MIB, Some(110 * MIB)),
-                (40.0, 100 * MIB, Some(130 * MIB)),
-                (60.0, 100 * MIB, None),
-                (100.0, 100 * MIB, Some(end * MIB)),
-            ],
-        }),
-        failed: None,
-    };
-    let broken = Long {
-        seen: None,
-        failed: Some("it ended".to_owned()),
-        ..long("talc", 0)
-    };
-    let all = [long("larder", 150), long("system", 210), broken];
-    let text = long_table(&all, ANY_WIDTH);
-    let cells = |start: &str| -> Vec<&str> {
-        let line = text.lines().find(|line| line.trim().starts_with(start));
-        line.unwrap().split_whitespace().collect()
-    };
-    let shown = [
-        "larder", "1.300", "1.200", "1.500", "1.500", "300", "9", "5",
-    ];
-    assert_eq!(cells("larder"), shown);
-    assert_eq!(cells("talc"), ["talc", "failed"]);
-    assert!(text.contains("failed: long on talc (fat): it ended"));
-    let svg = picture(&all);
-    assert_eq!(svg.matches("<polyline").count(), 2, "{svg}");
-    assert!(svg.contains(">larder</text>") && svg.contains(">system</text>"));
-    // The highest ratio is drawn at the top, at the right end.
-    assert!(svg.contains("630.0,40.0\""), "{svg}");
 }

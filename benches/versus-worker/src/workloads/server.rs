@@ -1,9 +1,11 @@
 //! A server over minutes: what a process holds beside what is live, while threads come and go and phases change.
 //!
-//! No workload: it lasts as long as it is told, and its time says nothing. Sessions, a thread each, answer requests:
-//! each makes blocks for itself and frees them, and puts entries into a store that all sessions share. An entry leaves
-//! the store by age, one in eight by chance, freed by whoever needs its room. Sizes are log-normal; each phase
-//! has its own median and its own room in the store.
+//! Sessions, a thread each, answer requests: each makes blocks for itself and frees them, and puts entries into a store
+//! that all sessions share. An entry leaves the store by age, one in eight by chance, freed by whoever needs its room.
+//! Sizes are log-normal; each phase has its own median and its own room in the store. A minute has each phase once.
+//!
+//! The run lasts as long as it is told, so how much it does is different each time, and its answer is nothing but that
+//! every block held what was written to it.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -12,17 +14,15 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use crate::block::Block;
-use crate::memory;
+use crate::clock::{Clock, Live, Outcome};
+use crate::list::SERVER_SECONDS;
 use crate::random::Random;
 use crate::scale::Scale;
 use crate::tally::Tally;
 
-/// What asks for it in place of a workload.
-pub const NAME: &str = "long";
-
-/// A full run is a minute.
-const RUN_MS: u32 = 60_000;
+/// Looks at the memory, and those of them at a store that fills.
 const LOOKS: u32 = 240;
+const FILLING: usize = 23;
 
 const SESSIONS: usize = 64;
 /// Requests of a session: half of all have fewer.
@@ -53,15 +53,6 @@ const PHASES: [(f64, usize); 6] = [
     (150.0, 6),
 ];
 
-/// The figures of a long run.
-#[derive(Debug)]
-pub struct Long {
-    /// Seconds since the start, bytes live then, and what was resident.
-    pub looks: Vec<(f64, u64, Option<u64>)>,
-    pub requests: u64,
-    pub sessions: u64,
-}
-
 /// A part of the store.
 #[derive(Default)]
 struct Shard {
@@ -80,8 +71,9 @@ struct Server {
 
 /// # Panics
 /// A block did not hold what was written to it.
-pub fn long(scale: Scale) -> Long {
-    let run = Duration::from_millis(scale.of(RUN_MS) as u64);
+pub fn server(scale: Scale) -> Outcome {
+    let run = Duration::from_millis(scale.of(1000 * SERVER_SECONDS) as u64);
+    let clock = Clock::start();
     let server = Server {
         start: Instant::now(),
         store: (0..SHARDS).map(|_| Mutex::default()).collect(),
@@ -120,24 +112,34 @@ pub fn long(scale: Scale) -> Long {
             tally.read(block.finish());
         }
     }
-    tally.answer();
-    Long {
-        looks,
-        requests: server.requests.into_inner(),
-        sessions,
+    let _ = tally.answer();
+    let requests = server.requests.into_inner();
+    clock
+        .stop(requests, 0)
+        .with_live(Some(mean(&looks[FILLING..])))
+}
+
+/// Looks as one, with the mean of their live bytes, and with so much resident that its ratio is the mean of their
+/// ratios. The ratio of the means would be that of the phases with the most in the store.
+fn mean(looks: &[Live]) -> Live {
+    let count = looks.len() as f64;
+    let bytes = looks.iter().map(|look| look.bytes as f64).sum::<f64>() / count;
+    let ratio = |look: &Live| Some(look.rss_bytes? as f64 / look.bytes as f64);
+    let ratios: Option<f64> = looks.iter().map(ratio).sum();
+    Live {
+        bytes: bytes as u64,
+        rss_bytes: ratios.map(|sum| (bytes * sum / count) as u64),
     }
 }
 
 impl Server {
-    fn look(&self) -> (f64, u64, Option<u64>) {
+    fn look(&self) -> Live {
         let tables = self.store.iter().map(|shard| {
             let shard = shard.lock().unwrap_or_else(PoisonError::into_inner);
             shard.entries.capacity() * size_of::<(Block, usize)>()
         });
         let tables = tables.sum::<usize>() as u64;
-        let live_bytes = self.live_bytes.load(Ordering::Relaxed) + tables;
-        let resident = memory::read().map(|memory| memory.rss_bytes);
-        (self.start.elapsed().as_secs_f64(), live_bytes, resident)
+        Live::look(self.live_bytes.load(Ordering::Relaxed) + tables)
     }
 
     /// A session, from its first request to its last.
@@ -236,14 +238,22 @@ mod tests {
     use super::*;
 
     #[test]
-    fn sessions_follow_each_other_and_the_looks_are_spread_over_the_run() {
-        let long = long(Scale::CHECK);
-        assert_eq!(long.looks.len(), LOOKS as usize);
-        assert!(long.looks.is_sorted_by(|one, next| one.0 < next.0));
-        assert!(long.requests > SESSIONS as u64);
-        assert!(long.sessions >= SESSIONS as u64);
-        let (seconds, live_bytes, _) = long.looks[LOOKS as usize - 1];
-        assert!(seconds >= 0.6, "{seconds}");
-        assert!(live_bytes > 1 << 20, "{live_bytes}");
+    fn sessions_follow_each_other_for_as_long_as_the_run_is_told() {
+        let outcome = server(Scale::CHECK);
+        assert!(outcome.seconds >= 0.6);
+        assert!(outcome.operations > SESSIONS as u64);
+        assert!(outcome.live.unwrap().bytes > 1 << 20);
+    }
+
+    #[test]
+    fn the_ratio_of_a_mean_is_the_mean_of_the_ratios() {
+        let look = |bytes, rss| Live {
+            bytes,
+            rss_bytes: rss,
+        };
+        let live = mean(&[look(100, Some(110)), look(300, Some(450))]);
+        assert_eq!((live.bytes, live.rss_bytes), (200, Some(260)));
+        let blind = mean(&[look(100, Some(110)), look(300, None)]);
+        assert_eq!((blind.bytes, blind.rss_bytes), (200, None));
     }
 }

@@ -1,0 +1,108 @@
+//! What a process holds after a peak, while nobody calls its allocator.
+//!
+//! About 1 GiB of blocks is made in groups, and one sixteenth of them is kept. The memory is looked at so many seconds
+//! after the last free.
+
+use std::thread;
+use std::time::Duration;
+
+use crate::block::Block;
+use crate::clock::{Clock, Live, Outcome};
+use crate::random::Random;
+use crate::scale::Scale;
+use crate::tally::Tally;
+
+/// Groups of a full run, and which of them stay: the last of so many.
+const GROUPS: u32 = 224;
+const KEPT: usize = 16;
+
+/// Bytes of a group that are in small blocks, and as many in large ones.
+const HALF_BYTES: usize = 2 << 20;
+const SMALL: [f64; 2] = [16.0, 2048.0];
+const LARGE: [f64; 2] = [65_536.0, 1_048_576.0];
+
+pub fn idle(seconds: u64, scale: Scale) -> Outcome {
+    let mut random = Random::new(64);
+    let mut tally = Tally::default();
+    let count = scale.of(GROUPS).next_multiple_of(KEPT);
+    let clock = Clock::start();
+    let mut groups: Vec<Option<Group>> = (0..count)
+        .map(|_| Some(Group::new(&mut random, &mut tally)))
+        .collect();
+    let blocks: usize = groups
+        .iter()
+        .flatten()
+        .map(|group| group.blocks.len())
+        .sum();
+    for (index, group) in groups.iter_mut().enumerate() {
+        if index % KEPT != KEPT - 1
+            && let Some(group) = group.take()
+        {
+            group.finish(&mut tally);
+        }
+    }
+    thread::sleep(Duration::from_secs(seconds));
+    let live = Live::look(groups.iter().flatten().map(Group::bytes).sum());
+    for group in groups.into_iter().flatten() {
+        group.finish(&mut tally);
+    }
+    clock
+        .stop(blocks as u64, tally.answer())
+        .with_live(Some(live))
+}
+
+/// Blocks that are made together and freed together.
+struct Group {
+    blocks: Vec<Block>,
+    bytes: u64,
+}
+
+impl Group {
+    fn new(random: &mut Random, tally: &mut Tally) -> Self {
+        let mut group = Self {
+            blocks: Vec::new(),
+            bytes: 0,
+        };
+        for [min, max] in [SMALL, LARGE] {
+            let mut filled = 0;
+            while filled < HALF_BYTES {
+                let bytes = random.log_within(min, max);
+                let mut block = Block::new(bytes, tally.wrote(random.next()));
+                block.touch_pages();
+                group.blocks.push(block);
+                filled += bytes;
+            }
+            group.bytes += filled as u64;
+        }
+        group
+    }
+
+    /// With the list of its blocks.
+    fn bytes(&self) -> u64 {
+        self.bytes + (self.blocks.capacity() * size_of::<Block>()) as u64
+    }
+
+    fn finish(self, tally: &mut Tally) {
+        for block in self.blocks {
+            tally.read(block.finish());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_sixteenth_stays_and_the_look_is_after_the_wait() {
+        let outcome = idle(1, Scale::CHECK);
+        assert!(outcome.seconds >= 1.0);
+        let live = outcome.live.unwrap();
+        // One group of sixteen.
+        let group = 2 * HALF_BYTES as u64;
+        assert!((group..group * 3 / 2).contains(&live.bytes));
+        if let Some(rss_bytes) = live.rss_bytes {
+            assert!(rss_bytes >= live.bytes / 2);
+        }
+    }
+}
