@@ -51,7 +51,7 @@ log="$copy/log"
 tests_of() {
     case "$1:$2" in
         order_*:core/src/small/*) echo 'loom small::' ;;
-        order_*:core/src/lifetime/*) echo 'loom lifetime::' ;;
+        order_*:core/src/prmalloc/*) echo 'loom prmalloc::' ;;
         order_*:core/src/sync/turn.rs) echo 'loom build_turn::' ;;
         order_*:core/src/vmem.rs) echo 'loom joint_bytes::' ;;
         order_*:core/src/sync/*) echo "loom $(basename "$2" .rs)::" ;;

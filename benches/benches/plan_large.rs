@@ -5,7 +5,7 @@
 use std::time::Duration;
 
 use larder_cli::plan::{Effort, Problem, solve};
-use larder_core::lifetime::Lifetime;
+use larder_core::pack::Lifetime;
 use larder_model::Random;
 
 const LIFETIMES: u32 = 60_000;

@@ -6,8 +6,8 @@
 
 use std::time::Duration;
 
-use larder_core::lifetime::Steps;
 use larder_core::pages::{Backing, Handle, Mapping, PageConfig, PageEntry, PagePool, PageTables};
+use larder_core::steps::Steps;
 use larder_core::{Addr, AddrRange, BestFit, BlockAllocator, Chunk, ChunkInfo, Granule, Shared};
 use larder_model::PageDevice;
 

@@ -3,7 +3,7 @@
 //!
 //! Each step mark of a trace begins a step.
 
-use larder_core::lifetime::{InRange, StepConfig, StepTables, Steps, Tag};
+use larder_core::steps::{InRange, StepConfig, StepTables, Steps, Tag};
 use larder_core::{Addr, AddrRange, BestFit, Granule, RegionConfig, RegionPool, Request};
 use larder_model::StepSizes;
 

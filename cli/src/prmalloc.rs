@@ -7,7 +7,7 @@
 
 use std::cell::RefCell;
 
-use larder_core::lifetime::prmalloc::{
+use larder_core::prmalloc::{
     OpenStep, PlanCapacity, PlannedPoolConfig, PlannerConfig, TensorPool, Window,
 };
 use larder_core::{Addr, AddrRange, Align, GrowRequest, SubAllocError, SubAllocator};

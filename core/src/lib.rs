@@ -34,14 +34,14 @@
 //! | best fit with coalescing, in one thread | [`RegionPool`] |
 //! | the same in several threads, over memory that grows | [`Shared`] over a [`SubAllocator`] |
 //! | virtual memory whose physical pages move | [`pages`] |
-//! | repeated steps, recorded and planned | [`lifetime`] |
+//! | repeated steps, recorded and planned | [`steps`] |
 //! | freed buffers kept for requests of the same size | [`pool`] |
 //! | counts, guards and quarantine around an allocator | [`decorate`] |
 //! | nested budgets | [`limits`] |
 //! | typed values in the blocks of any of these | [`typed`] |
 //!
 //! State lies in tables that the caller lends. [`pool`], [`decorate`], [`limits::LimitTree`] and
-//! [`lifetime::prmalloc`] come with the feature `alloc`: they allocate their tables when a value is made, and nothing
+//! [`prmalloc`] come with the feature `alloc`: they allocate their tables when a value is made, and nothing
 //! afterwards. [`small`] has the parts of the process heap, which is the crate `larder`; it changes as that crate
 //! needs. GPU memory is the crate `larder-cuda`.
 #![no_std]
@@ -73,9 +73,9 @@ mod error;
 )]
 mod host_access;
 #[forbid(unsafe_code)]
-pub mod lifetime;
-#[forbid(unsafe_code)]
 pub mod limits;
+#[forbid(unsafe_code)]
+pub mod pack;
 #[forbid(unsafe_code)]
 mod page_index;
 #[forbid(unsafe_code)]
@@ -83,6 +83,8 @@ pub mod pages;
 #[cfg(feature = "alloc")]
 #[forbid(unsafe_code)]
 pub mod pool;
+#[forbid(unsafe_code)]
+pub mod prmalloc;
 mod regions;
 #[forbid(unsafe_code)]
 mod shared;
@@ -93,6 +95,8 @@ mod shared;
 pub mod small;
 #[forbid(unsafe_code)]
 mod stats;
+#[forbid(unsafe_code)]
+pub mod steps;
 #[forbid(unsafe_code)]
 mod stream;
 #[forbid(unsafe_code)]

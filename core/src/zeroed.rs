@@ -1,9 +1,10 @@
 //! [`Zeroed`]: types of records whose table may be untouched memory, fresh from the system.
 
 use crate::engine::Chunk;
-use crate::lifetime::pack::{Bucket, Item, Part, Section, UndoRecord};
-use crate::lifetime::{Entry, Lifetime, Obstacle, Shape, Tag};
+use crate::pack::Lifetime;
+use crate::pack::{Bucket, Item, Part, Section, UndoRecord};
 use crate::pages::{Handle, Mapping, PageEntry};
+use crate::steps::{Entry, Obstacle, Shape, Tag};
 
 /// Types with a value of all zero bytes. A table of them costs nothing before it is used: the system provides zero
 /// pages on first touch.

@@ -4,8 +4,8 @@
 #![no_main]
 
 use larder_core::Align;
-use larder_core::lifetime::Lifetime;
-use larder_core::lifetime::pack::{PackError, Packer, validate};
+use larder_core::pack::Lifetime;
+use larder_core::pack::{PackError, Packer, validate};
 use larder_model::OwnedPackTables;
 use libfuzzer_sys::fuzz_target;
 

@@ -1,7 +1,8 @@
 //! Tables for steps, as long as somebody wants them.
 
-use larder_core::lifetime::pack::{Bucket, Item, PackSizes, PackTables, Part, Section, UndoRecord};
-use larder_core::lifetime::{Entry, Lifetime, Obstacle, Places, Shape, StepTables, Tag};
+use larder_core::pack::Lifetime;
+use larder_core::pack::{Bucket, Item, PackSizes, PackTables, Part, Section, UndoRecord};
+use larder_core::steps::{Entry, Obstacle, Places, Shape, StepTables, Tag};
 
 /// Lengths of the tables that steps are lent.
 #[derive(Clone, Copy, Debug)]

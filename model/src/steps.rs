@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use larder_core::lifetime::{StepConfig, Steps};
 use larder_core::pages::{Backing, Handle, Mapping, PageConfig, PageEntry, PagePool, PageTables};
+use larder_core::steps::{StepConfig, Steps};
 use larder_core::{
     Addr, AddrRange, Align, BestFit, Block, BlockAllocator, Chunk, Granule, Request, Shared,
     StreamId,

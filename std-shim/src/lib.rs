@@ -95,7 +95,7 @@ mod value_heap;
 pub use config::{HugePages, OnMisuse};
 pub use global_alloc::Larder;
 /// How the blocks of [`step`]s were served, in [`Stats::steps`].
-pub use larder_core::lifetime::StepStats;
+pub use larder_core::steps::StepStats;
 #[cfg(feature = "heap-profile")]
 pub use observe::profile::{LiveSamples, SampleTotals};
 #[cfg(feature = "std")]

@@ -2,8 +2,8 @@
 
 use core::fmt;
 
-use larder_core::lifetime::StepStats;
 use larder_core::small::{CLASSES, ClassUsage, SizeClass, SpanSet, ThreadCache};
+use larder_core::steps::StepStats;
 
 use crate::os::Os;
 use crate::process::{Process, span_bytes};

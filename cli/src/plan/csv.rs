@@ -8,7 +8,7 @@ use std::io::Read;
 
 use csv::{ReaderBuilder, StringRecord};
 use larder_core::Align;
-use larder_core::lifetime::Lifetime;
+use larder_core::pack::Lifetime;
 
 /// What is wrong with a file.
 #[derive(Debug, thiserror::Error)]

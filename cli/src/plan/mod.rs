@@ -1,7 +1,7 @@
 //! Plans memory for problems from files: lifetimes in, offsets out.
 //!
 //! A [`Problem`] comes from a CSV file (`csv`) or is one step of a recorded trace (`steps`);
-//! [`solve`] packs it with [`larder_core::lifetime::pack`] and has the result checked by the
+//! [`solve`] packs it with [`larder_core::pack`] and has the result checked by the
 //! independent validator.
 
 pub(crate) mod csv;
@@ -16,7 +16,7 @@ use std::fs::File;
 use std::io::{BufRead, BufReader};
 use std::path::Path;
 
-use larder_core::lifetime::Lifetime;
+use larder_core::pack::Lifetime;
 use larder_trace::{RMM_HEADER, TraceError};
 
 use crate::input;

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use larder_core::lifetime::pack::{PackError, Packer, validate};
+use larder_core::pack::{PackError, Packer, validate};
 use larder_model::OwnedPackTables;
 use serde::Serialize;
 

@@ -5,7 +5,7 @@
 
 use std::collections::HashMap;
 
-use larder_core::lifetime::Lifetime;
+use larder_core::pack::Lifetime;
 
 use super::Problem;
 use larder_trace::{Event, Trace};

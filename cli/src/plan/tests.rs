@@ -1,7 +1,7 @@
 use std::time::Duration;
 
 use larder_core::Align;
-use larder_core::lifetime::Lifetime;
+use larder_core::pack::Lifetime;
 
 use super::csv::{CsvDefect, read};
 use super::{Effort, Problem, solve, steps};

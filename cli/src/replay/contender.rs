@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use larder_core::lifetime::{StepStats, Steps};
+use larder_core::steps::{StepStats, Steps};
 use larder_core::{Addr, Block, ChunkHandle, RawBlock};
 use serde::Serialize;
 

@@ -4,7 +4,7 @@ use std::fmt;
 use std::mem::swap;
 
 use larder_core::Stats;
-use larder_core::lifetime::StepStats;
+use larder_core::steps::StepStats;
 
 use crate::Failure;
 use crate::data::Random;

@@ -1,7 +1,7 @@
 //! How a [`DeviceAllocator`](super::DeviceAllocator) is made.
 
-use larder_core::lifetime::StepConfig;
 use larder_core::pages::Backing;
+use larder_core::steps::StepConfig;
 
 /// Which streams have memory of their own for small blocks, so that threads on different streams do
 /// not meet at one lock. It costs what is free in their pieces.

@@ -1,7 +1,7 @@
 //! The tables of one stream's steps.
 
-use larder_core::lifetime::pack::{PackSizes, PackTables};
-use larder_core::lifetime::{Places, StepTables};
+use larder_core::pack::{PackSizes, PackTables};
+use larder_core::steps::{Places, StepTables};
 
 use super::tables::CHUNKS;
 use crate::with_tables::Tables;

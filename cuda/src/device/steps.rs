@@ -11,7 +11,7 @@
 use std::sync::{Arc, Mutex, OnceLock};
 
 use cudarc::driver::CudaStream;
-use larder_core::lifetime::{PlaceAllocator, StepConfig, StepStats, Steps};
+use larder_core::steps::{PlaceAllocator, StepConfig, StepStats, Steps};
 use larder_core::{
     AddrRange, AllocError, BestFit, Block, ChunkHandle, ChunkInfo, ChunkState, FreeError, Grant,
     Granule, Rejected, Request, StreamId,

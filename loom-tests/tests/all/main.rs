@@ -7,7 +7,7 @@ mod explore;
 mod fixed_range;
 mod growth;
 mod joint_bytes;
-mod lifetime;
+mod prmalloc;
 mod limits;
 mod lock_word;
 mod open_event;

@@ -3,7 +3,7 @@
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
-use larder_core::lifetime::prmalloc::{AllocStat, Best, Classes, Interval};
+use larder_core::prmalloc::{AllocStat, Best, Classes, Interval};
 use larder_core::{Align, round_up};
 
 /// How lives are put into blocks.

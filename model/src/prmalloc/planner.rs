@@ -1,6 +1,6 @@
 //! The planner: counts steps, records lives while it should, and says when a round is due.
 
-use larder_core::lifetime::prmalloc::{AllocStat, PlannerStage};
+use larder_core::prmalloc::{AllocStat, PlannerStage};
 
 use super::{Fit, Plans};
 

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use larder_core::lifetime::prmalloc::{AllocStat, PlanError, PoolCounts, SMALL_MAX_BYTES};
+use larder_core::prmalloc::{AllocStat, PlanError, PoolCounts, SMALL_MAX_BYTES};
 use larder_core::{
     Addr, AddrRange, Align, AllocError, Cause, FreeError, GrowRequest, OutOfMemory, SubAllocator,
     round_up,

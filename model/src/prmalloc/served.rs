@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use larder_core::lifetime::prmalloc::{AllocStat, Interval, SMALL_MAX_BYTES, SmallClass};
+use larder_core::prmalloc::{AllocStat, Interval, SMALL_MAX_BYTES, SmallClass};
 use larder_core::{Addr, AddrRange, Align, GrowRequest, SubAllocator, round_up};
 
 use super::{Form, Plan, Plans};

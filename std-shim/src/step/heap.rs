@@ -18,7 +18,7 @@
 
 use core::ptr::NonNull;
 
-use larder_core::lifetime::{InRange, StepConfig, StepStats, Steps};
+use larder_core::steps::{InRange, StepConfig, StepStats, Steps};
 use larder_core::sync::{AtomicU8, Ordering};
 use larder_core::{
     Addr, AddrRange, Align, BestFit, Block, ChunkState, Granule, Locked, PageIndex, RegionConfig,

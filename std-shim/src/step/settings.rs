@@ -1,8 +1,8 @@
 //! [`StepSettings`]: the configuration of the process's steps.
 
-use larder_core::lifetime::StepConfig;
 #[cfg(feature = "std")]
-use larder_core::lifetime::prmalloc::{PlannerConfig, Window};
+use larder_core::prmalloc::{PlannerConfig, Window};
+use larder_core::steps::StepConfig;
 
 use super::STEP_LEAST_BYTES;
 use crate::process::PROCESS;

@@ -2,8 +2,8 @@
 
 use core::ptr;
 
-use larder_core::lifetime::pack::{PackSizes, PackTables};
-use larder_core::lifetime::{Places, StepTables};
+use larder_core::pack::{PackSizes, PackTables};
+use larder_core::steps::{Places, StepTables};
 use larder_core::sync::AtomicU32;
 use larder_core::{Chunk, Zeroed};
 

@@ -7,7 +7,7 @@ mod tables;
 mod validator;
 
 use larder_core::Align;
-use larder_core::lifetime::Lifetime;
+use larder_core::pack::Lifetime;
 use larder_model::Random;
 
 /// What a random problem may contain.

@@ -1,7 +1,7 @@
 //! Tiny problems, each solved twice: the other way is to try every order.
 
-use larder_core::lifetime::Lifetime;
-use larder_core::lifetime::pack::{PackError, validate};
+use larder_core::pack::Lifetime;
+use larder_core::pack::{PackError, validate};
 
 use crate::packing::tables::Tables;
 use crate::packing::{Kind, Random, random_lifetimes};

@@ -1,8 +1,8 @@
 //! What a packer refuses.
 
 use larder_core::Align;
-use larder_core::lifetime::Lifetime;
-use larder_core::lifetime::pack::PackError;
+use larder_core::pack::Lifetime;
+use larder_core::pack::PackError;
 use larder_model::Random;
 
 use crate::packing::tables::Tables;

@@ -1,7 +1,7 @@
 //! The packer as a machine: it can be stopped anywhere and never gets worse.
 
-use larder_core::lifetime::Lifetime;
-use larder_core::lifetime::pack::validate;
+use larder_core::pack::Lifetime;
+use larder_core::pack::validate;
 
 use crate::packing::tables::Tables;
 use crate::packing::{Kind, Random, random_lifetimes};

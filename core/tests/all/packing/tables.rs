@@ -1,7 +1,7 @@
 //! Tables for a packer, from the heap.
 
-use larder_core::lifetime::Lifetime;
-use larder_core::lifetime::pack::{
+use larder_core::pack::Lifetime;
+use larder_core::pack::{
     Bucket, Item, PackError, PackSizes, PackTables, Packer, Part, Section, UndoRecord,
 };
 

@@ -1,8 +1,8 @@
 //! The validator finds what is wrong with a packing.
 
 use larder_core::Align;
-use larder_core::lifetime::Lifetime;
-use larder_core::lifetime::pack::{Invalid, validate};
+use larder_core::pack::Lifetime;
+use larder_core::pack::{Invalid, validate};
 
 use crate::packing::tables::Tables;
 use crate::packing::{Kind, Random, random_lifetimes};

@@ -1,7 +1,7 @@
 //! Room for plans, and plans as lists of numbers.
 
 use larder_core::Align;
-use larder_core::lifetime::prmalloc::{AllocStat, Interval, PlanCapacity, Plans};
+use larder_core::prmalloc::{AllocStat, Interval, PlanCapacity, Plans};
 use larder_model::prmalloc as upstream;
 
 pub const KIB: u64 = 1 << 10;

@@ -1,6 +1,6 @@
 //! PR-3 and PR-10: which bin a size has.
 
-use larder_core::lifetime::prmalloc::{Interval, SmallClass};
+use larder_core::prmalloc::{Interval, SmallClass};
 
 use crate::prmalloc::books::{KIB, MIB};
 

@@ -3,7 +3,7 @@
 use std::sync::Barrier;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use larder_core::lifetime::prmalloc::{
+use larder_core::prmalloc::{
     AllocStat, PlannedPoolConfig, Planner, PlannerConfig, PlannerStage, Replan, RoundEnd, Window,
 };
 use larder_model::Random;

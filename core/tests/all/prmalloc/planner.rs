@@ -3,7 +3,7 @@
 
 use std::cell::Cell;
 
-use larder_core::lifetime::prmalloc::{
+use larder_core::prmalloc::{
     AllocStat, Interval, OpenStep, PlanError, Planner, PlannerConfig, PlannerStage, RoundEnd,
     Window,
 };

@@ -2,7 +2,7 @@
 
 use std::sync::atomic::Ordering;
 
-use larder_core::lifetime::prmalloc::{Interval, PlanError, PlannedPoolConfig, PlannerStage};
+use larder_core::prmalloc::{Interval, PlanError, PlannedPoolConfig, PlannerStage};
 use larder_core::{Addr, AllocError, Cause, FreeError, OutOfMemory};
 use larder_model::prmalloc::{Form, Window};
 

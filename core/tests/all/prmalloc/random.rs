@@ -1,9 +1,9 @@
 //! Ten thousand random traces: every plan is valid, ours never needs more than upstream's best, and never
 //! less than what is alive at once.
 
-use larder_core::lifetime::Lifetime;
-use larder_core::lifetime::pack::{Packer, validate};
-use larder_core::lifetime::prmalloc::{AllocStat, Interval};
+use larder_core::pack::Lifetime;
+use larder_core::pack::{Packer, validate};
+use larder_core::prmalloc::{AllocStat, Interval};
 use larder_model::OwnedPackTables;
 use larder_model::Random;
 use larder_model::prmalloc::{Fit, Plans};

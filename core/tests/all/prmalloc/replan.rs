@@ -3,7 +3,7 @@
 use std::sync::atomic::Ordering;
 
 use larder_core::FreeError;
-use larder_core::lifetime::prmalloc::{PlannedPoolConfig, PlannerStage, Replan};
+use larder_core::prmalloc::{PlannedPoolConfig, PlannerStage, Replan};
 
 use crate::prmalloc::books::{KIB, MIB, align};
 use crate::prmalloc::pool::{LARGE, STEP};

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-use larder_core::lifetime::prmalloc::{
+use larder_core::prmalloc::{
     Interval, PlanCapacity, PlanError, PlannedPoolConfig, PoolCounts, TensorPool, Window,
 };
 use larder_core::{

@@ -3,7 +3,7 @@
 
 use std::sync::atomic::Ordering;
 
-use larder_core::lifetime::prmalloc::PlannedPoolConfig;
+use larder_core::prmalloc::PlannedPoolConfig;
 use larder_model::prmalloc::Form;
 
 use crate::prmalloc::books::{KIB, MIB};

@@ -1,6 +1,6 @@
 //! PR-1: the vectors V1 to V9, with the blocks of each bin; and what ours makes of them.
 
-use larder_core::lifetime::prmalloc::Interval;
+use larder_core::prmalloc::Interval;
 use larder_model::prmalloc::{Fit, Plans};
 
 use crate::prmalloc::books::{AnyPlans, Layout, MIB, planned, plans};

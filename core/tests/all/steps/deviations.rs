@@ -1,7 +1,7 @@
 //! Steps that are not quite the known ones, and tables that are too short.
 
 use crate::steps::world::{KIB, PLENTY, World};
-use larder_core::lifetime::StepConfig;
+use larder_core::steps::StepConfig;
 use larder_model::StepSizes;
 
 #[test]

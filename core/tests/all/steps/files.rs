@@ -1,6 +1,6 @@
 //! Plans that are saved and loaded.
 
-use larder_core::lifetime::{SavedPlansError, StepConfig};
+use larder_core::steps::{SavedPlansError, StepConfig};
 use larder_model::StepSizes;
 
 use crate::steps::world::{GRANULE, KIB, MIB, PLENTY, World};

@@ -1,7 +1,7 @@
 //! Steps that repeat: what is planned, and what memory that takes.
 
 use larder_core::Granule;
-use larder_core::lifetime::StepConfig;
+use larder_core::steps::StepConfig;
 use larder_model::{Random, StepSizes};
 
 use crate::steps::world::{CONFIG, GRANULE, KIB, PLENTY, World};

@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use larder_core::lifetime::{InRange, StepConfig, StepStats, Steps};
 use larder_core::pages::{Backing, Handle, Mapping, PageConfig, PageEntry, PagePool, PageTables};
+use larder_core::steps::{InRange, StepConfig, StepStats, Steps};
 use larder_core::{
     Addr, AddrRange, Align, BestFit, Block, Chunk, Granule, RegionConfig, RegionPool, Request,
     Shared, StreamId,

@@ -5,7 +5,7 @@
 
 use std::path::PathBuf;
 
-use larder_core::lifetime::prmalloc::PlannerConfig;
+use larder_core::prmalloc::PlannerConfig;
 
 use crate::CheckedConfig;
 
@@ -268,7 +268,7 @@ impl<L: Fn(&str) -> Option<String>> Read<L> {
     }
 
     fn planner(&mut self, base: PlannerConfig) -> PlannerConfig {
-        use larder_core::lifetime::prmalloc::{
+        use larder_core::prmalloc::{
             ENABLE_MEMORY_OPTIMIZATION, MAX_STATISTIC_STEP, STABLE_STATISTIC_STEP,
             START_STATISTIC_STEP, STOP_STATISTIC_STEP,
         };

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use larder_core::lifetime::prmalloc::PlannedPoolConfig;
+use larder_core::prmalloc::PlannedPoolConfig;
 
 use super::config::GpuKind;
 use super::error::{LimitMismatch, RuntimeError};

@@ -1,6 +1,6 @@
 //! How a pool is made: what it does, and how much its tables hold.
 
-use larder_core::lifetime::prmalloc::{PlanCapacity, PlannedPoolConfig};
+use larder_core::prmalloc::{PlanCapacity, PlannedPoolConfig};
 
 /// Blocks freed between two rounds, and blocks of the device in use, that tables have room for.
 const STATS: usize = 1 << 14;

@@ -17,9 +17,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
 use cudarc::driver::CudaStream;
-use larder_core::lifetime::prmalloc::{
-    OpenStep, PlanError, PoolCounts, Progress, Round, TensorPool,
-};
+use larder_core::prmalloc::{OpenStep, PlanError, PoolCounts, Progress, Round, TensorPool};
 use larder_core::{
     AddrRange, Align, AllocError, AllocatorId, Block, ChunkHandle, FreeError, Rejected, Request,
 };
@@ -43,7 +41,7 @@ static MADE: AtomicU32 = AtomicU32::new(1);
 /// more, or enough was seen, one slab is taken for all sizes above 32 KiB and one for those below, and
 /// from then on blocks are popped off stacks: no driver call, no search. What a step needs beyond the
 /// plan comes from the device's allocator; if that goes on, the steps are watched anew. See
-/// [`larder_core::lifetime::prmalloc`] for what a plan promises.
+/// [`larder_core::prmalloc`] for what a plan promises.
 ///
 /// Any thread may call it, but all work on its blocks is of its stream: a freed block is given again at
 /// once, to work queued behind (see [`free`](Self::free)).

@@ -1,7 +1,7 @@
 //! Why a part of the scenario went no further.
 
 use larder_core::AllocError;
-use larder_core::lifetime::prmalloc::PlanError;
+use larder_core::prmalloc::PlanError;
 use larder_cuda::driver::abi::Code;
 use larder_cuda::synced::CopyError;
 use larder_cuda::{AdoptError, DeviceAllocError, DriverError};

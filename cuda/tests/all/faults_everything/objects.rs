@@ -6,7 +6,7 @@ use cudarc::driver::{
     CudaFunction, CudaStream, DevicePtr, DeviceRepr, LaunchConfig, PushKernelArg, result,
 };
 use larder_core::Block;
-use larder_core::lifetime::prmalloc::{PlannedPoolConfig, Window};
+use larder_core::prmalloc::{PlannedPoolConfig, Window};
 use larder_cuda::{
     BufferViewMut, Context, DeviceAllocator, DeviceBuffer, DeviceConfig, Launch, PinnedAllocator,
     TensorPoolConfig,

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use larder_core::lifetime::prmalloc::Window;
+use larder_core::prmalloc::Window;
 use larder_cuda::runtime::{BadVariable, GpuKind, RuntimeConfig};
 
 const MIB: u64 = 1 << 20;

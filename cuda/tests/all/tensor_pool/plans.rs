@@ -1,7 +1,7 @@
 //! PR-4 to PR-8 on a device: what the plan serves, what it does not, and where all of it goes.
 
 use larder_core::Align;
-use larder_core::lifetime::prmalloc::{PlanError, Replan};
+use larder_core::prmalloc::{PlanError, Replan};
 
 use crate::common::{alone_and_clean, together};
 use crate::tensor_pool::rig::{Device, InUse, Log, MIB, Op, STEP, align, soon, until_planned};

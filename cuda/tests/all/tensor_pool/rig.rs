@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use cudarc::driver::result;
-use larder_core::lifetime::prmalloc::{PlannedPoolConfig, Window};
+use larder_core::prmalloc::{PlannedPoolConfig, Window};
 use larder_core::{Align, Block};
 use larder_cuda::{
     Context, CudaStream, DeviceAllocator, DeviceConfig, DeviceTensorPool, TensorPoolConfig,

@@ -1,7 +1,7 @@
 //! Upstream's own GPU tests, retold with their numbers, on a device of 1 GiB. Upstream asserts that no
 //! block is null; here all are aligned and hold what was written, and everything comes back.
 
-use larder_core::lifetime::prmalloc::Window;
+use larder_core::prmalloc::Window;
 use larder_cuda::{DeviceTensorPool, TensorPoolConfig};
 
 use crate::common::{fill, read, together};

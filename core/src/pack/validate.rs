@@ -2,7 +2,7 @@
 
 use core::fmt;
 
-use crate::lifetime::Lifetime;
+use crate::pack::Lifetime;
 
 /// The fault of a packing. Indices are those of the lifetimes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

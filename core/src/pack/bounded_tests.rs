@@ -1,7 +1,7 @@
 //! The work of one call of a packer, counted, with a valid result.
 
 use super::*;
-use crate::lifetime::Lifetime;
+use crate::pack::Lifetime;
 
 const COUNT: usize = 600;
 

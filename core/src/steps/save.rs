@@ -11,8 +11,8 @@
 
 use core::fmt;
 
+use super::Steps;
 use super::shape::{Entry, LAYOUTS, Layout, SUCCESSORS, Shape, ShapeId};
-use super::steps::Steps;
 
 const MAGIC: [u8; 8] = *b"larderpl";
 const VERSION: u32 = 1;

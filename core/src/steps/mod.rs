@@ -1,5 +1,9 @@
 //! Steps: recognises the allocations of a step, and serves them from the plan of its shape.
 //!
+//! A training step, or a request of a server, allocates nearly the same blocks again and again. With the begin and
+//! end of each block known, they can be laid out once ([`pack`](crate::pack)), with blocks that never live together
+//! in the same place.
+//!
 //! One [`Steps`] belongs to one stream of allocations in order: a GPU stream's, a thread's. It has no memory of its
 //! own: blocks come from an allocator [below](PlaceAllocator), at the plan's places if these are free and otherwise
 //! anywhere.
@@ -21,11 +25,22 @@
 //! compared, at the first of a step and at those that differ; ending a step O(allocations of all shapes); laying one
 //! out as in `layout`, and all layouts of a shape together within [`StepConfig::packing_work`].
 
-use super::follow::{Guesses, StepState};
-use super::layout::Places;
-use super::place_allocator::PlaceAllocator;
-use super::shape::{Entry, Inherited, LAYOUTS, Layout, Shape, ShapeId, Shapes};
-use super::step_stats::{StepConfig, StepStats};
+mod follow;
+mod layout;
+mod place_allocator;
+mod save;
+mod shape;
+mod stats;
+
+pub use layout::{Obstacle, Places};
+pub use place_allocator::{InRange, PlaceAllocator};
+pub use save::SavedPlansError;
+pub use shape::{Entry, Shape};
+pub use stats::{StepConfig, StepStats};
+
+use follow::{Guesses, StepState};
+use shape::{Inherited, LAYOUTS, Layout, ShapeId, Shapes};
+
 use crate::block::{Block, ChunkHandle, Grant, Request};
 use crate::error::{AllocError, FreeError, Rejected};
 use crate::units::{AddrRange, Granule};
@@ -74,7 +89,7 @@ const LANDMARKS: usize = 256;
 /// Recognises steps and serves them from plans.
 ///
 /// ```
-/// use larder_core::lifetime::{InRange, StepConfig, Steps};
+/// use larder_core::steps::{InRange, StepConfig, Steps};
 /// use larder_core::{Addr, AddrRange, BestFit, Chunk, RegionConfig, RegionPool, Request};
 /// # let mut lent = larder_model::OwnedTables::new(larder_model::StepSizes {
 /// #     tags: 64, asked: 64, inherited: 8, shapes: 4, entries: 256, obstacles: 16,

@@ -3,7 +3,7 @@
 //! A section is a moment at which as many lifetimes of the part live together as possible: one before each end that
 //! follows a begin. Two lifetimes meet if and only if they share a section, so ticks matter in no other way.
 
-use crate::lifetime::Lifetime;
+use crate::pack::Lifetime;
 
 use super::bucket::aligned;
 use super::item::Item;

@@ -3,7 +3,7 @@
 //! Buckets of up to 64 blocks, each in order of offset, are in a list in that order. A query walks up from the bottom
 //! and skips a bucket in which no block meets the given lifetime; an insertion moves at most one bucket's blocks.
 
-use crate::lifetime::Lifetime;
+use crate::pack::Lifetime;
 use crate::units::Align;
 
 /// Blocks in one bucket: few enough to move, enough to compare several at once.

@@ -1,7 +1,7 @@
 //! One packing in one order: each block at the lowest gap that is free while it lives. It can be stopped after any
 //! block, and the rest then be stacked on top.
 
-use crate::lifetime::Lifetime;
+use crate::pack::Lifetime;
 
 use super::bucket::{Buckets, aligned};
 use super::skyline::Skyline;

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Mutex;
 
-use larder_core::lifetime::prmalloc::{
+use larder_core::prmalloc::{
     PlanCapacity, PlannedPoolConfig, Planner, PlannerConfig, TensorPool, Window,
 };
 use larder_core::{Addr, AddrRange, Align, GrowRequest, SubAllocError, SubAllocator};

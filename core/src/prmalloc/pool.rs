@@ -29,7 +29,7 @@ use crate::units::{Addr, Align, round_up};
 /// A pool for the memory of tensors over a backend.
 ///
 /// ```
-/// use larder_core::lifetime::prmalloc::*;
+/// use larder_core::prmalloc::*;
 /// use larder_core::{Addr, AddrRange, Align, FixedRange};
 ///
 /// let mut config = PlannedPoolConfig::new();

@@ -47,7 +47,7 @@ impl PlannerConfig {
     /// in 64 bits.
     ///
     /// ```
-    /// use larder_core::lifetime::prmalloc::{PlannerConfig, Window};
+    /// use larder_core::prmalloc::{PlannerConfig, Window};
     /// let lookup = |name: &str| match name {
     ///     "START_STATISTIC_STEP" => Some("3"),
     ///     "ENABLE_MEMORY_OPTIMIZATION" => Some("yes"),

@@ -3,16 +3,15 @@
 //! A block that is live at the time is an *obstacle*: it stays where it is, for the whole step or until the tick at
 //! which the shape knows it to go. Blocks known to outlive the step are stacked first, in the lowest gaps, out of the
 //! way of later steps; only if the whole would then be higher than the most live in any step are they packed like the
-//! others. The rest is packed by [`pack`](super::pack).
+//! others. The rest is packed by [`pack`](crate::pack).
 //!
 //! # Cost
 //! O(chunks + allocations log allocations), and the work that [`StepConfig`](super::StepConfig) allows.
 
-use super::block_life::Lifetime;
-use super::pack::{PackTables, Packer};
+use super::Tag;
 use super::place_allocator::PlaceAllocator;
 use super::shape::{Entry, Inherited};
-use super::steps::Tag;
+use crate::pack::{Lifetime, PackTables, Packer};
 use crate::units::Align;
 
 /// Records that a step of the search examines at most, for each lifetime.

@@ -1,6 +1,6 @@
 //! Greedy packings, then the search, as one machine that can be stopped after any step.
 
-use crate::lifetime::Lifetime;
+use crate::pack::Lifetime;
 
 use super::choose::Heuristic;
 use super::error::PackError;
@@ -28,8 +28,8 @@ const MAX_CAUTION: u32 = 6;
 /// Finds offsets for lifetimes.
 ///
 /// ```
-/// use larder_core::lifetime::Lifetime;
-/// use larder_core::lifetime::pack::{
+/// use larder_core::pack::Lifetime;
+/// use larder_core::pack::{
 ///     UndoRecord, Item, PackSizes, PackTables, Packer, Part, Section, Bucket, validate,
 /// };
 ///
@@ -126,12 +126,12 @@ impl<'t> Packer<'t> {
 
     /// Ends the search once it has examined `records` records, a nanosecond or two each, whatever
     /// [`improve`](Self::improve) allows.
-    pub(in crate::lifetime) const fn stop_after(&mut self, records: u64) {
+    pub(crate) const fn stop_after(&mut self, records: u64) {
         self.most_records = records;
     }
 
     /// Returns the work so far, in buckets.
-    pub(in crate::lifetime) const fn work(&self) -> u64 {
+    pub(crate) const fn work(&self) -> u64 {
         self.looked + self.records / RECORDS_PER_BUCKET
     }
 
@@ -143,7 +143,7 @@ impl<'t> Packer<'t> {
     }
 
     /// Makes the first packing, examining at most `most` buckets.
-    pub(in crate::lifetime) fn first_within(&mut self, most: u64) {
+    pub(crate) fn first_within(&mut self, most: u64) {
         let mut left = most;
         let taken = self.common.taken as u64;
         // The buckets that one order examines if all lifetimes meet: half of the buckets, two thirds full, for each.

@@ -1,6 +1,6 @@
 //! The preparation of a packing: lifetimes with space, in order of time; the parts; the lower bound.
 
-use crate::lifetime::Lifetime;
+use crate::pack::Lifetime;
 use crate::units::Align;
 
 use super::bucket::aligned;

@@ -11,7 +11,7 @@
 //! # Files
 //! `error` refusals · `tables` lent tables · `prepare` order, parts, lower bound · `bucket` placed blocks, by offset
 //! · `greedy` one packing in one order · `skyline` the highest top at each moment · `section` time cut into sections
-//! · `item` one lifetime under search · `search` place, raise, undo · `choose` which item to place next · `restart`
+//! · `lifetime` what is packed · `item` one lifetime under search · `search` place, raise, undo · `choose` which item to place next · `restart`
 //! orders and budgets · `packer` all of it as one machine · `validate` the independent check.
 //!
 //! # The search
@@ -44,6 +44,7 @@ mod choose;
 mod error;
 mod greedy;
 mod item;
+mod lifetime;
 mod packer;
 mod prepare;
 mod restart;
@@ -56,6 +57,7 @@ mod validate;
 pub use bucket::Bucket;
 pub use error::PackError;
 pub use item::Item;
+pub use lifetime::Lifetime;
 pub use packer::Packer;
 pub use section::Section;
 pub use tables::{PackSizes, PackTables, Part, UndoRecord};

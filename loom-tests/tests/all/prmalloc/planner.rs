@@ -1,12 +1,12 @@
 //! L2: of all threads that stop, one gets the round.
 
-use larder_core::lifetime::prmalloc::{
+use larder_core::prmalloc::{
     AllocStat, Interval, PlanError, Planner, PlannerStage, RoundEnd,
 };
 use loom::sync::Arc;
 use loom::thread;
 
-use crate::lifetime::world::{SIZE, explore, planner};
+use crate::steps::world::{SIZE, explore, planner};
 
 #[test]
 fn l2_of_two_threads_that_stop_one_gets_the_round() {

@@ -1,11 +1,11 @@
 //! L1, L3 and L4: blocks that two threads take and put back, while plans come and go.
 
 use larder_core::Addr;
-use larder_core::lifetime::prmalloc::Round;
+use larder_core::prmalloc::Round;
 use loom::sync::Arc;
 use loom::thread;
 
-use crate::lifetime::world::{Pool, alloc, explore, free, planned_pool, play, pool};
+use crate::steps::world::{Pool, alloc, explore, free, planned_pool, play, pool};
 
 /// Nothing is in use: the slabs of the plan are all that is held, and all its blocks are free.
 fn check_idle(pool: &Pool, blocks: usize) {

@@ -1,9 +1,9 @@
 //! The shape that a step follows, and the place of its layout.
 
+use super::Steps;
 use super::layout::{LayoutEffort, Unplaced};
 use super::place_allocator::PlaceAllocator;
 use super::shape::{Entry, LAYOUTS, Layout, ShapeId, Successors};
-use super::steps::Steps;
 use crate::units::AddrRange;
 
 /// The state of the present step.
