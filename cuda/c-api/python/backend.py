@@ -1,8 +1,8 @@
 """Builds the wheel: cargo's shared object beside the modules, without other tools (PEP 517, PEP 427).
 
-maturin packs extension modules and cffi's; this library is neither, ctypes opens it.
+maturin packs extension modules and cffi modules; this library is neither: ctypes opens it.
 
-`LARDER_CUDA_LIBRARY` names a shared object that is built already.
+`LARDER_CUDA_LIBRARY` names a prebuilt shared object.
 """
 
 import base64
@@ -25,7 +25,7 @@ def _version():
 
 
 def _library():
-    """The shared object, built for release."""
+    """Returns the path of the shared object, after a release build if needed."""
     named = os.environ.get("LARDER_CUDA_LIBRARY")
     if named:
         return named
@@ -52,7 +52,7 @@ def _metadata():
 
 
 def build_wheel(wheel_directory, config_settings=None, metadata_directory=None):
-    """Writes the wheel; its name."""
+    """Writes the wheel. Returns its name."""
     tag, metadata = _metadata()
     stem = f"larder-{_version()}"
     files = {f"{stem}.dist-info/{name}": content for name, content in metadata.items()}
@@ -75,5 +75,5 @@ def build_wheel(wheel_directory, config_settings=None, metadata_directory=None):
 
 
 def build_sdist(sdist_directory, config_settings=None):
-    """There is none: the library is built from the repository."""
+    """Refuses: the library is built from the repository, not from a source distribution."""
     raise NotImplementedError("build the wheel from a checkout of Larder: pip wheel cuda/c-api/python")

@@ -4,9 +4,9 @@ memory with steps, and PyTorch's own allocator within a limit that Larder keeps 
 
     python3 train_torch.py [--model gpt2|resnet50] [--steps N] [--limit-mib N]
 
-Each in a process of its own, one after another, with the same seed and deterministic kernels. Says a table of losses,
-memory and step times. A process that fails is a line of the table. Without a GPU it trains two steps of a
-small model on the host, and says so.
+Each runs in a process of its own, one after another, with the same seed and deterministic kernels. Prints a table of
+losses, memory and step times. A process that fails is a line of the table. Without a GPU it trains two steps of a small
+model on the host, and reports it.
 """
 
 import argparse
@@ -23,7 +23,7 @@ MODELS = ("gpt2", "resnet50")
 
 
 def gpt2(torch, width=768, layers=12, heads=12, vocabulary=50257):
-    """GPT-2, small by default, and a function that draws a batch. Lengths differ, as programs' do."""
+    """Returns GPT-2, small by default, and a function that draws a batch. Lengths vary, as in real programs."""
     nn = torch.nn
 
     class Block(nn.Module):
@@ -69,7 +69,7 @@ def gpt2(torch, width=768, layers=12, heads=12, vocabulary=50257):
 
 
 def resnet50(torch, stages=(3, 4, 6, 3), classes=1000):
-    """ResNet-50 by default, and a function that draws a batch. Now and then one is smaller."""
+    """Returns a ResNet, ResNet-50 by default, and a function that draws a batch. One in eight is smaller."""
     nn = torch.nn
 
     def convolution(before, after, size, stride=1):
@@ -112,9 +112,9 @@ def resnet50(torch, stages=(3, 4, 6, 3), classes=1000):
 
 
 def train(torch, build, device, steps, around_step, wait):
-    """Losses, and seconds of each step."""
+    """Trains a model. Returns the losses, and the seconds of each step."""
     torch.manual_seed(1)
-    # What has no deterministic kernel warns and differs.
+    # Operations without a deterministic kernel warn and differ.
     torch.use_deterministic_algorithms(True, warn_only=True)
     torch.utils.deterministic.fill_uninitialized_memory = False
     model, draw = build(torch)
@@ -138,7 +138,7 @@ def train(torch, build, device, steps, around_step, wait):
 
 
 def one(model, allocator, steps):
-    """Trains under one allocator, once it is told to, and says its figures as JSON."""
+    """Trains under one allocator after a line on standard input. Prints the figures as JSON."""
     import torch
 
     around_step = contextlib.nullcontext
@@ -148,7 +148,7 @@ def one(model, allocator, steps):
         larder.torch.enable()
         if allocator == "larder-steps":
             around_step = larder.step
-    # All processes of a model start together, for their imports take longest; each waits for its turn.
+    # All processes of a model start together, because imports take longest; each waits for its turn.
     if not sys.stdin.readline():
         return None
     torch.backends.cuda.enable_flash_sdp(False)
@@ -160,16 +160,16 @@ def one(model, allocator, steps):
         "losses": losses,
         "live": torch.cuda.max_memory_allocated(),
         "reserved": torch.cuda.max_memory_reserved(),
-        # A quarter, the half, and three quarters of the steps were as quick.
+        # Quartiles.
         "step_ms": [seconds[len(seconds) * part // 4] for part in (1, 2, 3)],
-        # Taken from the driver and given back: segments and mapped ranges of PyTorch's, handles of Larder's.
+        # Created by the driver and released: PyTorch's segments and mapped ranges, Larder's handles.
         "pieces": stats.get("num_device_alloc", 0) + stats.get("num_device_free", 0),
     }
     return print(json.dumps(figures))
 
 
 def start(model, allocator, steps, limit):
-    """A process that waits for its turn. The limit is that of the last allocator, in bytes."""
+    """Starts a process that waits for its turn. `limit` is for the last allocator, in bytes."""
     environment = dict(os.environ, CUBLAS_WORKSPACE_CONFIG=":4096:8")
     if allocator == "expandable":
         environment["PYTORCH_CUDA_ALLOC_CONF"] = "expandable_segments:True"
@@ -185,11 +185,11 @@ def start(model, allocator, steps, limit):
 
 
 def finish(process, limit):
-    """The figures of a process whose turn it is, or what went wrong."""
+    """Gives a process its turn. Returns its figures, or its error."""
     try:
         said, wrong = process.communicate("\n", timeout=limit)
     except subprocess.TimeoutExpired:
-        # One that hangs in the kernel is left.
+        # A process that hangs in the kernel is left.
         process.kill()
         return {"error": f"took longer than {limit} s"}
     if process.returncode != 0:
@@ -199,7 +199,7 @@ def finish(process, limit):
 
 
 def without_gpu(torch):
-    """As far as it goes."""
+    """Trains a small model on the host, then ends the program with the reason."""
     torch.set_num_threads(1)
 
     def small(torch):
@@ -227,7 +227,7 @@ def check_library():
 
 
 def device_name(torch):
-    """The GPU's name; ends the program if PyTorch finds it and cannot use it."""
+    """Returns the GPU's name. Ends the program if PyTorch finds the GPU and cannot use it."""
     try:
         return torch.cuda.get_device_name()
     except (RuntimeError, AssertionError) as error:

@@ -1,15 +1,15 @@
-"""GPU memory by Larder, for PyTorch, CuPy, RMM and programs of Python.
+"""GPU memory by Larder, for PyTorch, CuPy, RMM and Python programs.
 
     import larder.torch
     larder.torch.enable()          # before the first tensor on a GPU
 
     for batch in batches:
-        with larder.step():        # what repeats gets planned places; a job obeys its control file
+        with larder.step():        # repeated allocations get planned places; a job obeys its control file
             train(batch)
 
     print(larder.memory_summary())
 
-Counters have the names of torch.cuda. See docs/guide/src/pytorch.md.
+Counters have the names of those in torch.cuda. See docs/guide/src/pytorch.md.
 """
 
 from ._library import Error, OutOfMemoryError, error as _error, library as _functions
@@ -57,8 +57,8 @@ __all__ = [
 
 
 def malloc(size, device=0, stream=None):
-    """The address of memory for work that is queued on the stream (its handle, None for the default one) from
-    now on; 0 for no bytes."""
+    """Allocates memory for work that is queued on the stream (its handle, None for the default stream) from now
+    on. Returns its address, 0 for no bytes."""
     address = _functions.larder_cuda_malloc(size, device, stream)
     if address is None and size != 0:
         raise _error()
@@ -66,5 +66,5 @@ def malloc(size, device=0, stream=None):
 
 
 def free(address, device=0, stream=None):
-    """Takes memory back, whose work is queued on the stream."""
+    """Frees memory. Work that uses it must be queued on the stream."""
     _functions.larder_cuda_free(address, 0, device, stream)

@@ -1,10 +1,10 @@
-"""The shared object, by ctypes; errors of it as exceptions."""
+"""The shared object, by ctypes, with its errors as exceptions."""
 
 import ctypes
 import os
 from ctypes import c_char_p, c_double, c_int, c_size_t, c_ssize_t, c_uint64, c_void_p
 
-#: Name, what it gives, what it takes: as include/larder_cuda.h has it.
+#: Name, type of the result, types of the arguments: as in include/larder_cuda.h.
 _FUNCTIONS = {
     "malloc": (c_void_p, [c_ssize_t, c_int, c_void_p]),
     "free": (None, [c_void_p, c_ssize_t, c_int, c_void_p]),
@@ -29,7 +29,7 @@ _FUNCTIONS = {
 
 
 class Error(RuntimeError):
-    """What Larder refused, in its words."""
+    """A refusal, with Larder's text."""
 
 
 class OutOfMemoryError(Error, MemoryError):
@@ -37,7 +37,7 @@ class OutOfMemoryError(Error, MemoryError):
 
 
 def path():
-    """Where the shared object is: as LARDER_CUDA_LIBRARY says, or in this package."""
+    """Returns the path of the shared object: LARDER_CUDA_LIBRARY, otherwise the one in this package."""
     named = os.environ.get("LARDER_CUDA_LIBRARY")
     return named or os.path.join(os.path.dirname(os.path.abspath(__file__)), "liblarder_cuda.so")
 
@@ -54,29 +54,29 @@ library = _load()
 
 
 def address(name):
-    """The address of a function, for whoever calls it from C++."""
+    """Returns the address of a function, for calls from C++."""
     return ctypes.cast(getattr(library, "larder_cuda_" + name), c_void_p).value
 
 
 def error():
-    """The exception for what was refused last in this thread."""
+    """Returns the exception for this thread's last refusal."""
     text = library.larder_cuda_last_error().decode(errors="replace")
     return (OutOfMemoryError if text.startswith("CUDA out of memory") else Error)(text)
 
 
 def check(status):
-    """Raises if a function answered with a refusal."""
+    """Raises if a function returned a refusal."""
     if status != 0:
         raise error()
 
 
 def text(name, device):
-    """A text that a function writes, whole."""
+    """Returns the whole text that a function writes."""
     function, room = getattr(library, "larder_cuda_" + name), 4096
     while True:
         buffer = ctypes.create_string_buffer(room)
         needed = function(device, buffer, room)
         if needed < room:
             return buffer.value.decode()
-        # It may have grown meanwhile.
+        # The text may have grown since the call.
         room = 2 * needed

@@ -4,7 +4,7 @@ import cupy
 
 from ._library import error, library
 
-#: The stream of each block, on which it is freed: CuPy says none.
+#: The stream of each block, on which it is freed: CuPy passes none.
 _streams = {}
 
 
@@ -24,7 +24,7 @@ def _free(address, device):
 
 
 def enable():
-    """From now on CuPy's arrays are in Larder's memory, each in the order of the stream that is current when it
-    is made. Arrays that other streams use are the program's to order, as with CuPy's own pool."""
+    """Makes CuPy allocate new arrays in Larder's memory, each in the order of the stream that is current at its
+    allocation. The program orders other streams that use an array, as with CuPy's own pool."""
     allocator = cupy.cuda.PythonFunctionAllocator(_malloc, _free)
     cupy.cuda.set_allocator(allocator.malloc)

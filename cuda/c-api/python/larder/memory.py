@@ -1,7 +1,7 @@
-"""Counters, limits and steps, in the names of torch.cuda.
+"""Counters, limits and steps, with the names of torch.cuda.
 
-A device is its number, None, or whatever PyTorch takes for one. None is PyTorch's current device where PyTorch
-uses GPUs, else device 0.
+A device is its number, None, or any value that PyTorch accepts. None is PyTorch's current device if PyTorch uses
+GPUs, otherwise device 0.
 """
 
 import contextlib
@@ -14,13 +14,13 @@ _UNITS = [(1 << 40, "TiB"), (1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB")
 
 
 def _torch():
-    """PyTorch, if the program uses it on GPUs."""
+    """Returns PyTorch, if the program uses it on GPUs."""
     torch = sys.modules.get("torch")
     return torch if torch is not None and torch.cuda.is_initialized() else None
 
 
 def device_number(device=None):
-    """A device's number."""
+    """Returns the number of a device."""
     if isinstance(device, int):
         return device
     if device is None:
@@ -42,8 +42,8 @@ _COUNTS = ("allocation", "segment", "active", "inactive_split")
 
 
 def memory_stats_as_nested_dict(device=None):
-    """Counters in the form of torch.cuda.memory_stats_as_nested_dict. There is one pool, the large one. What
-    Larder does not count is 0."""
+    """Returns the counters in the form of torch.cuda.memory_stats_as_nested_dict. There is one pool, the large
+    one. Counters that Larder does not have are 0."""
     now = _counters(device)
     none = {"current": 0, "peak": 0, "allocated": 0, "freed": 0}
     blocks = {
@@ -76,7 +76,7 @@ def memory_stats_as_nested_dict(device=None):
 
 
 def memory_stats(device=None):
-    """Counters by the keys of torch.cuda.memory_stats. What Larder does not count is 0."""
+    """Returns the counters by the keys of torch.cuda.memory_stats. Counters that Larder does not have are 0."""
     flat = {}
 
     def flatten(prefix, value):
@@ -91,27 +91,27 @@ def memory_stats(device=None):
 
 
 def memory_allocated(device=None):
-    """Bytes of blocks in use."""
+    """Returns the bytes of blocks in use."""
     return _counters(device)["live_bytes"]
 
 
 def max_memory_allocated(device=None):
-    """The most of them since the peaks were reset."""
+    """Returns the peak of memory_allocated since the last reset."""
     return _counters(device)["peak_live_bytes"]
 
 
 def memory_reserved(device=None):
-    """Bytes held from the driver."""
+    """Returns the bytes held from the driver."""
     return _counters(device)["reserved_bytes"]
 
 
 def max_memory_reserved(device=None):
-    """The most of them since the peaks were reset."""
+    """Returns the peak of memory_reserved since the last reset."""
     return _counters(device)["peak_reserved_bytes"]
 
 
 def reset_peak_memory_stats(device=None):
-    """Peaks begin anew at what they are now."""
+    """Resets the peaks to the current values."""
     check(library.larder_cuda_reset_peaks(device_number(device)))
 
 
@@ -123,7 +123,7 @@ def _bytes(count):
 
 
 def memory_summary(device=None, abbreviated=False):
-    """The counters as a table for people."""
+    """Returns the counters as a table for people."""
     del abbreviated
     number, now = device_number(device), _counters(device)
     unlimited = now["limit_bytes"] >= 1 << 63
@@ -142,8 +142,8 @@ def memory_summary(device=None, abbreviated=False):
 
 
 def memory_snapshot(device=None):
-    """Segments and blocks in the form of torch.cuda.memory_snapshot: a segment is memory without a gap in its
-    addresses. `torch.cuda._memory_viz` and pytorch.org/memory_viz read a pickle of
+    """Returns segments and blocks in the form of torch.cuda.memory_snapshot: a segment is memory without a gap in
+    its addresses. `torch.cuda._memory_viz` and pytorch.org/memory_viz read a pickle of
     `{"segments": larder.memory_snapshot(), "device_traces": []}`."""
     number = device_number(device)
     segments, end = [], None
@@ -188,36 +188,36 @@ def memory_snapshot(device=None):
 
 
 def empty_cache():
-    """Gives the driver back what is idle, of all devices."""
+    """Releases idle memory of all devices to the driver."""
     library.larder_cuda_empty_cache()
 
 
 def set_limit(limit_bytes, device=None):
-    """How much memory of a device may be held: 0, or a page of 2 MiB and more. What blocks hold above it goes as
-    they are freed."""
+    """Sets the most memory of a device that may be held: 0, or a page of 2 MiB and more. Memory above it is
+    released as blocks are freed."""
     check(library.larder_cuda_set_limit(device_number(device), limit_bytes))
 
 
 def set_per_process_memory_fraction(fraction, device=None):
-    """Which part of a device's memory may be held."""
+    """Sets the part of a device's memory that may be held."""
     if not 0 <= fraction <= 1:
         raise ValueError(f"{fraction} is no share of a device's memory: give a number from 0 to 1")
     library.larder_cuda_set_memory_fraction(fraction, device_number(device))
 
 
 def set_in_place(device=None):
-    """Has pages of a device's memory never move, at the price of more memory held. Before its first use."""
+    """Makes pages of a device's memory never move, so that more memory is held. Call it before its first use."""
     check(library.larder_cuda_set_in_place(device_number(device)))
 
 
 def set_budget(budget_bytes, device=None):
-    """Gives the process so many bytes of a device, and no more: pages move only once most of them are held. Before
-    the device's first use."""
+    """Lets the process hold `budget_bytes` of a device, and no more: pages move only once they are held. Call it
+    before the device's first use."""
     check(library.larder_cuda_set_budget(device_number(device), budget_bytes))
 
 
 def want(wanted_bytes):
-    """How much memory of each device this job would like to hold, for the coordinator."""
+    """Tells the coordinator how much memory of each device this job wants."""
     check(library.larder_cuda_want(wanted_bytes))
 
 
@@ -230,8 +230,8 @@ def _stream_handle(device, stream):
 
 @contextlib.contextmanager
 def step(device=None, stream=None):
-    """A step of a stream, the current one if none is named: a training step, a request. What it allocates again
-    and again gets planned places. A process that is a job is held back, and sleeps, at its end."""
+    """Runs a step of a stream, by default the current one: a training step, a request. Repeated allocations get
+    planned places. A process that is a job pauses and sleeps at the end of a step."""
     number = device_number(device)
     handle = _stream_handle(number, stream)
     check(library.larder_cuda_begin_step(number, handle))

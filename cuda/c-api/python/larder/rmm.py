@@ -1,6 +1,6 @@
 """Larder's memory for RMM, and for cuDF and cuML: `larder.rmm.enable()`.
 
-A program of C++ gives larder_cuda_rmm_allocate and larder_cuda_rmm_deallocate to
+A C++ program passes larder_cuda_rmm_allocate and larder_cuda_rmm_deallocate to
 rmm::mr::callback_memory_resource.
 """
 
@@ -18,7 +18,7 @@ def _handle(stream):
 
 
 def enable(device=None):
-    """From now on RMM's current resource of a device is Larder's."""
+    """Makes Larder RMM's current resource of a device."""
     number = device_number(device)
 
     def allocate(size, stream):

@@ -1,9 +1,7 @@
 """Larder's memory for PyTorch.
 
     import larder.torch
-    larder.torch.enable()
-
-before anything of PyTorch has used a GPU.
+    larder.torch.enable()     # before PyTorch has used a GPU
 """
 
 import contextlib
@@ -17,11 +15,11 @@ _enabled = None
 
 
 def enable(counters=True):
-    """From now on PyTorch's memory on GPUs is Larder's. Once; no way back.
+    """Makes PyTorch allocate GPU memory from Larder. It cannot be undone; further calls do nothing.
 
-    With `counters`, PyTorch's own functions (torch.cuda.memory_stats and all that rest on it, memory_summary,
-    memory_snapshot, reset_peak_memory_stats) answer with Larder's counters. PyTorch has no place for them: the
-    functions of torch._C that raise for any allocator of a user's are replaced.
+    With `counters`, PyTorch's own functions (torch.cuda.memory_stats and those based on it, memory_summary,
+    memory_snapshot, reset_peak_memory_stats) return Larder's counters. PyTorch has no hook for them, so the
+    functions of torch._C that raise for every custom allocator are replaced.
     """
     global _enabled
     if _enabled is not None:
@@ -38,7 +36,7 @@ def enable(counters=True):
     hooks.set_reset_fn(address("empty_cache"))
     hooks.set_memory_fraction_fn(address("set_memory_fraction"))
     torch.cuda.memory.change_current_allocator(allocator)
-    # PyTorch calls it as long as the process lives.
+    # PyTorch calls it until the process ends.
     _enabled = allocator
     if counters:
         torch._C._cuda_memoryStats = memory.memory_stats_as_nested_dict
@@ -48,7 +46,7 @@ def enable(counters=True):
 
 
 def is_enabled():
-    """Whether PyTorch's memory is Larder's."""
+    """Returns whether PyTorch allocates from Larder."""
     return _enabled is not None
 
 
@@ -65,25 +63,24 @@ def _snapshot(mempool_id=None):
 
 
 class CaptureWindow:
-    """Memory of a graph; see `capture_window`."""
+    """The memory of a graph; see `capture_window`."""
 
     def __init__(self, number):
         self._number = number
 
     def close(self):
-        """The capture has ended."""
+        """Closes the window after the capture."""
         check(library.larder_cuda_close_window(self._number))
 
     def end(self):
-        """The graph runs no more: its memory goes back."""
+        """Frees the memory, once the graph no longer runs."""
         check(library.larder_cuda_end_window(self._number))
 
 
 @contextlib.contextmanager
 def capture_window(size, stream):
-    """Memory for what `stream` captures inside: open it around torch.cuda.graph(graph, stream=stream). What the
-    capture allocates comes from these bytes and from nowhere else. Call `end` of what it gives once the graph
-    runs no more.
+    """Sets `size` bytes aside for a capture of `stream`: open it around torch.cuda.graph(graph, stream=stream). The
+    capture allocates from these bytes only. Call `end` of the window once the graph no longer runs.
 
         stream = torch.cuda.Stream()
         with larder.torch.capture_window(1 << 30, stream) as window:
