@@ -1,5 +1,5 @@
-//! GPU memory for programs on [cudarc](https://docs.rs/cudarc), on NVIDIA's driver or on a stand-in that needs no
-//! GPU. On a GPU, an H200, it has run for a quarter of an hour.
+//! GPU memory for programs that use [cudarc](https://docs.rs/cudarc), on NVIDIA's driver or on a stand-in
+//! that needs no GPU. It has run on one GPU, an H200, for a quarter of an hour.
 //!
 //! ```no_run
 //! use larder_cuda::{Context, DeviceAllocator};
@@ -33,32 +33,31 @@
 //! | [`DriverPool`] | a device's, by the driver's own allocator | itself |
 //! | `ExportedBlock`, `ImportedBlock` | a block that several processes use (Unix) | programs, communication libraries |
 //!
-//! Several programs on one GPU, each by its control file: `job::Job`, with the feature `job`.
-//! How much a process, its tenants and their pools may hold, changed while they run: [`Limits`].
+//! Several programs on one GPU, each with its control file: `job::Job`, with the feature `job`. Limits for a
+//! process, its tenants and their pools, changed while they run: [`Limits`].
 //!
 //! The example `train` is a whole program: a network trained with kernels of its own, on typed memory in
 //! planned steps.
 //!
 //! # Which driver
-//! The real one, unless [`driver::load`] or the variable `LARDER_CUDA_DRIVER` (`real`, `stand-in`,
-//! `auto`) says otherwise before the first context. The process has one driver, and cudarc uses the
-//! same.
+//! The real one, unless [`driver::load`] or the variable `LARDER_CUDA_DRIVER` (`real`, `stand-in`, `auto`)
+//! chooses another before the first context is made. The process has one driver, shared with cudarc.
 //!
 //! # Versions of CUDA
-//! cudarc takes exactly one version of CUDA's interface. A program, or a library in it, names one by a
-//! feature of cudarc (`cudarc/cuda-12040`); this crate names none. If nobody does, it is that of `nvcc`, else
-//! the newest that cudarc knows. With two versions named cudarc does not compile ("the name `CUDA_VERSION` is
-//! defined multiple times"). The version says what cudarc may call. It need not be the driver's: what is
-//! called here is looked up at run time.
+//! cudarc is compiled for exactly one version of CUDA's interface. A program, or a library in it, names one
+//! by a feature of cudarc (`cudarc/cuda-12040`); this crate names none. If nobody does, cudarc takes the
+//! version of `nvcc`, or without it the newest version it knows. With two versions named cudarc does not
+//! compile ("the name `CUDA_VERSION` is defined multiple times"). The version determines what cudarc may
+//! call. It need not be the driver's: this crate looks its functions up at run time.
 //!
 //! # Threads and contexts
-//! Everything here may be used from any thread. A call makes its [`Context`] current for as long as
-//! it lasts and puts back what was. A context lives as long as anything in it.
+//! Everything here may be used from any thread. A call makes its [`Context`] current for its duration and
+//! restores the previous one. A context lives as long as anything in it.
 //!
 //! # Errors
-//! A [`DriverError`] names the function and the driver's answer. A sub-allocator's answer to the core
-//! is only yes or no; its `last_error` has the reason. What the driver refuses to take back is never
-//! forgotten: it stays with the caller, or with the context, which tries again.
+//! A [`DriverError`] names the function and the driver's answer. A sub-allocator answers the core only yes or
+//! no; its `last_error` has the reason. A free that the driver refuses is never forgotten: it stays with the
+//! caller, or with the context, which retries it.
 
 #![warn(missing_debug_implementations)]
 
