@@ -8,7 +8,7 @@ use crate::device::{self, Handle};
 use crate::outcome::{Refused, guard, say_once, status};
 use crate::throw;
 
-/// A block's address, or 0 for a size of 0.
+/// Allocates a block and returns its address, or 0 for a size of 0.
 fn alloc(size: isize, ordinal: c_int, stream: Handle) -> Result<u64, Refused> {
     match u64::try_from(size) {
         Ok(0) => Ok(0),
@@ -17,15 +17,15 @@ fn alloc(size: isize, ordinal: c_int, stream: Handle) -> Result<u64, Refused> {
     }
 }
 
-/// A pointer to the device's memory, null for a refusal.
+/// Converts to a pointer to the device's memory, null for a refusal.
 fn pointer(address: Result<u64, Refused>) -> *mut c_void {
-    // Device memory is nothing that the host follows.
+    // Without provenance: the host never dereferences device memory.
     address.map_or(ptr::null_mut(), |address| {
         ptr::without_provenance_mut(address as usize)
     })
 }
 
-/// Frees a block. The signatures have no room for an answer.
+/// Frees a block. The signatures have no space for an error.
 fn free(block: *mut c_void, ordinal: c_int, stream: Handle) {
     static SAID: Once = Once::new();
     let freed = guard(|| match block.addr() as u64 {
@@ -37,12 +37,12 @@ fn free(block: *mut c_void, ordinal: c_int, stream: Handle) {
     }
 }
 
-/// Whether refusals are said on stderr too, the first one.
+/// Returns whether the first refusal is also reported on stderr.
 pub(crate) fn says() -> bool {
     std::env::var_os("LARDER_CUDA_SAY").is_some_and(|said| said == "1")
 }
 
-/// As `torch.cuda.CUDAPluggableAllocator` calls it, and whoever looks at null.
+/// For `torch.cuda.CUDAPluggableAllocator`, and callers that check for null.
 // SAFETY: nobody else exports this name.
 #[unsafe(no_mangle)]
 extern "C" fn larder_cuda_malloc(size: isize, device: c_int, stream: Handle) -> *mut c_void {
@@ -56,7 +56,7 @@ extern "C" fn larder_cuda_malloc(size: isize, device: c_int, stream: Handle) -> 
     pointer(given)
 }
 
-/// As `torch.cuda.CUDAPluggableAllocator` calls it, which does not look at null.
+/// For `torch.cuda.CUDAPluggableAllocator`, which does not check for null.
 // SAFETY: nobody else exports this name.
 #[unsafe(no_mangle)]
 extern "C-unwind" fn larder_cuda_malloc_or_throw(
@@ -71,14 +71,14 @@ extern "C-unwind" fn larder_cuda_malloc_or_throw(
     given
 }
 
-/// As `torch.cuda.CUDAPluggableAllocator` calls it.
+/// For `torch.cuda.CUDAPluggableAllocator`.
 // SAFETY: nobody else exports this name.
 #[unsafe(no_mangle)]
 extern "C" fn larder_cuda_free(block: *mut c_void, _size: isize, device: c_int, stream: Handle) {
     free(block, device, stream);
 }
 
-/// As `set_record_stream_fn` of PyTorch's allocator takes it.
+/// For `set_record_stream_fn` of PyTorch's allocator.
 // SAFETY: nobody else exports this name.
 #[unsafe(no_mangle)]
 extern "C" fn larder_cuda_record_stream(block: *mut c_void, stream: Handle) {
@@ -99,7 +99,7 @@ extern "C" fn larder_cuda_record_stream(block: *mut c_void, stream: Handle) {
     }
 }
 
-/// Lets a stream go that the caller is about to destroy.
+/// Removes a stream that the caller is about to destroy.
 // SAFETY: nobody else exports this name.
 #[unsafe(no_mangle)]
 extern "C" fn larder_cuda_forget_stream(device: c_int, stream: Handle) -> c_int {
@@ -109,7 +109,7 @@ extern "C" fn larder_cuda_forget_stream(device: c_int, stream: Handle) -> c_int 
     })
 }
 
-/// As `cupy.cuda.CFunctionAllocator` calls it; `param` is the stream.
+/// For `cupy.cuda.CFunctionAllocator`; `param` is the stream.
 // SAFETY: nobody else exports this name.
 #[unsafe(no_mangle)]
 extern "C" fn larder_cuda_cupy_malloc(
@@ -124,14 +124,14 @@ extern "C" fn larder_cuda_cupy_malloc(
     )
 }
 
-/// As `cupy.cuda.CFunctionAllocator` calls it.
+/// For `cupy.cuda.CFunctionAllocator`.
 // SAFETY: nobody else exports this name.
 #[unsafe(no_mangle)]
 extern "C" fn larder_cuda_cupy_free(param: *mut c_void, block: *mut c_void, device: c_int) {
     free(block, device, param.addr());
 }
 
-/// As `rmm::mr::callback_memory_resource` calls it; the argument is the device's number.
+/// For `rmm::mr::callback_memory_resource`; the argument is the device's number.
 // SAFETY: nobody else exports this name.
 #[unsafe(no_mangle)]
 extern "C-unwind" fn larder_cuda_rmm_allocate(
@@ -148,7 +148,7 @@ extern "C-unwind" fn larder_cuda_rmm_allocate(
     given
 }
 
-/// As `rmm::mr::callback_memory_resource` calls it.
+/// For `rmm::mr::callback_memory_resource`.
 // SAFETY: nobody else exports this name.
 #[unsafe(no_mangle)]
 extern "C" fn larder_cuda_rmm_deallocate(

@@ -163,7 +163,7 @@ impl DutyCycleReader {
         }
     }
 
-    /// Whether the duty cycle was cancelled or dropped.
+    /// Returns whether the duty cycle was cancelled or dropped.
     pub fn is_cancelled(&self) -> bool {
         // Acquire: pairs with `cancel`.
         self.shared.percent.load(Ordering::Acquire) == CANCELLED

@@ -46,7 +46,7 @@ pub(super) struct Registry<C, R> {
 #[derive(Debug)]
 #[cfg_attr(test, derive(Clone))]
 struct FileRecord<C> {
-    /// The last content that was read.
+    /// The last content read.
     text: Arc<[u8]>,
     /// Counts contents; 0 before the first.
     version: u64,
