@@ -125,7 +125,7 @@ impl JobShared {
         });
         if self.managed.add(gpu, device, memory, host, watch) {
             locked(&self.orders).divide_again(gpu);
-            // A new allocator must not grow past its limit, even if a run is under way.
+            // A new allocator must not grow past its limit, whatever run is under way.
             self.with_statistics(|_| self.obey());
             self.bell.ring();
         }
@@ -199,8 +199,8 @@ impl JobShared {
         }
     }
 
-    /// Returns whether limits may be set now. A suspended job may stop inside a run for long while the
-    /// coordinator waits.
+    /// Whether limits may be set now. A suspended job may stand still inside of a run for long, and
+    /// the coordinator waits.
     fn may_obey(&self) -> bool {
         self.config.apply == Apply::AtOnce
             || self.progress.is_between_runs()

@@ -150,7 +150,7 @@ impl PinnedAllocator {
         let inner = &*self.0;
         inner.poll();
         if inner.pool.over_limit.is_on() {
-            // Polls dropped buffers too.
+            // Dropped buffers are looked at here too.
             self.freed_over_limit(0);
             inner.pool.refresh_limit();
         }
