@@ -57,7 +57,7 @@ struct AccessInner {
 }
 
 impl DeviceAccess {
-    /// Access to all memory that the driver knows, including pinned host memory. Every call waits for the
+    /// Makes an access to all memory that the driver knows, including pinned host memory. Every call waits for the
     /// stream.
     ///
     /// # Safety
@@ -71,7 +71,7 @@ impl DeviceAccess {
         Self::over(context, stream, None, Fills::AreDone)
     }
 
-    /// Access to `reach`, or to all memory, which is allocated and freed in the order of the stream. The
+    /// Makes an access to `reach`, or to all memory, which is allocated and freed in the order of the stream. The
     /// caller keeps the promise of [`new`](Self::new).
     pub(crate) fn in_order(
         context: &Context,

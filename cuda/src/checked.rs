@@ -39,8 +39,8 @@ pub struct CheckedConfig {
 }
 
 impl CheckedConfig {
-    /// Guards that fill the slack, up to 64 MiB of waiting freed blocks, resets to the `f32` NaN; 65536
-    /// blocks, of which 4096 wait.
+    /// Makes a configuration with guards that fill the slack, up to 64 MiB of waiting freed blocks, resets to
+    /// the `f32` NaN, and 65536 blocks, of which 4096 wait.
     pub const fn new() -> Self {
         Self {
             guards: GuardConfig::new(),
@@ -51,8 +51,8 @@ impl CheckedConfig {
         }
     }
 
-    /// TensorFlow's `memory_guard`, with blocks aligned as requested. The default of a
-    /// [runtime](crate::tensorflow::runtime::RuntimeConfig::memory_guard) with guards.
+    /// Makes the configuration of TensorFlow's `memory_guard`, with blocks aligned as requested. It is the default of
+    /// a [runtime](crate::tensorflow::runtime::RuntimeConfig::memory_guard) with guards.
     pub const fn memory_guard() -> Self {
         Self {
             guards: GuardConfig {
@@ -63,7 +63,7 @@ impl CheckedConfig {
         }
     }
 
-    /// TensorFlow's `memory_guard`: its guards and its resets; no block waits.
+    /// Makes the configuration of TensorFlow's `memory_guard`: its guards and its resets; no block waits.
     pub const fn tensorflow() -> Self {
         Self {
             guards: GuardConfig::tensorflow(),

@@ -163,14 +163,14 @@ impl<A> DerefMut for WithTables<A> {
 mod tests {
     use super::*;
 
-    /// How many pages of a table have memory; `None` if it is not mapped.
+    /// Returns the number of pages of a table that have memory; `None` if it is not mapped.
     #[cfg(target_os = "linux")]
     fn resident(table: *const [u64]) -> Option<usize> {
         let start = table.cast::<u8>().addr().next_multiple_of(4096);
         let pages = (size_of::<u64>() * table.len() - 4096) / 4096;
         let mut found = vec![0u8; pages];
         let at = core::ptr::without_provenance_mut(start);
-        // SAFETY: it only answers for pages of the table, into a place for each.
+        // SAFETY: it only reports on pages of the table, into a byte for each.
         let asked = unsafe { libc::mincore(at, pages * 4096, found.as_mut_ptr()) };
         (asked == 0).then(|| found.iter().filter(|page| **page & 1 == 1).count())
     }
@@ -195,7 +195,7 @@ mod tests {
         }
     }
 
-    /// Looks at its table when it is dropped, as the core's algorithms may.
+    /// Reads its table when it is dropped, as the core's algorithms may.
     struct Looks(&'static mut [u64]);
 
     impl Drop for Looks {

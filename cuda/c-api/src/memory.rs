@@ -42,7 +42,7 @@ pub(crate) fn says() -> bool {
     std::env::var_os("LARDER_CUDA_SAY").is_some_and(|said| said == "1")
 }
 
-/// For `torch.cuda.CUDAPluggableAllocator`, and callers that check for null.
+/// Allocates for `torch.cuda.CUDAPluggableAllocator`, and callers that check for null.
 // SAFETY: nobody else exports this name.
 #[unsafe(no_mangle)]
 extern "C" fn larder_cuda_malloc(size: isize, device: c_int, stream: Handle) -> *mut c_void {
@@ -56,7 +56,7 @@ extern "C" fn larder_cuda_malloc(size: isize, device: c_int, stream: Handle) -> 
     pointer(given)
 }
 
-/// For `torch.cuda.CUDAPluggableAllocator`, which does not check for null.
+/// Allocates for `torch.cuda.CUDAPluggableAllocator`, which does not check for null.
 // SAFETY: nobody else exports this name.
 #[unsafe(no_mangle)]
 extern "C-unwind" fn larder_cuda_malloc_or_throw(
@@ -71,14 +71,14 @@ extern "C-unwind" fn larder_cuda_malloc_or_throw(
     given
 }
 
-/// For `torch.cuda.CUDAPluggableAllocator`.
+/// Frees for `torch.cuda.CUDAPluggableAllocator`.
 // SAFETY: nobody else exports this name.
 #[unsafe(no_mangle)]
 extern "C" fn larder_cuda_free(block: *mut c_void, _size: isize, device: c_int, stream: Handle) {
     free(block, device, stream);
 }
 
-/// For `set_record_stream_fn` of PyTorch's allocator.
+/// Records a stream, for `set_record_stream_fn` of PyTorch's allocator.
 // SAFETY: nobody else exports this name.
 #[unsafe(no_mangle)]
 extern "C" fn larder_cuda_record_stream(block: *mut c_void, stream: Handle) {
@@ -109,7 +109,7 @@ extern "C" fn larder_cuda_forget_stream(device: c_int, stream: Handle) -> c_int 
     })
 }
 
-/// For `cupy.cuda.CFunctionAllocator`; `param` is the stream.
+/// Allocates for `cupy.cuda.CFunctionAllocator`; `param` is the stream.
 // SAFETY: nobody else exports this name.
 #[unsafe(no_mangle)]
 extern "C" fn larder_cuda_cupy_malloc(
@@ -124,14 +124,14 @@ extern "C" fn larder_cuda_cupy_malloc(
     )
 }
 
-/// For `cupy.cuda.CFunctionAllocator`.
+/// Frees for `cupy.cuda.CFunctionAllocator`.
 // SAFETY: nobody else exports this name.
 #[unsafe(no_mangle)]
 extern "C" fn larder_cuda_cupy_free(param: *mut c_void, block: *mut c_void, device: c_int) {
     free(block, device, param.addr());
 }
 
-/// For `rmm::mr::callback_memory_resource`; the argument is the device's number.
+/// Allocates for `rmm::mr::callback_memory_resource`; the argument is the device's number.
 // SAFETY: nobody else exports this name.
 #[unsafe(no_mangle)]
 extern "C-unwind" fn larder_cuda_rmm_allocate(
@@ -148,7 +148,7 @@ extern "C-unwind" fn larder_cuda_rmm_allocate(
     given
 }
 
-/// For `rmm::mr::callback_memory_resource`.
+/// Frees for `rmm::mr::callback_memory_resource`.
 // SAFETY: nobody else exports this name.
 #[unsafe(no_mangle)]
 extern "C" fn larder_cuda_rmm_deallocate(

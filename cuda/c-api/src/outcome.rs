@@ -108,7 +108,7 @@ fn note(refused: &Refused) {
 /// Reports a refusal on stderr, the first of a kind.
 pub(crate) fn say_once(once: &'static Once, refused: &Refused) {
     once.call_once(|| {
-        // A failure to write to stderr has nobody to go to.
+        // A failure to write to stderr cannot be reported.
         let _ = writeln!(std::io::stderr(), "larder_cuda: {refused}");
     });
 }

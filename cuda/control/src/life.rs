@@ -138,7 +138,7 @@ impl<'de> Deserialize<'de> for Life {
 mod tests {
     use super::*;
 
-    /// A line with this state, these threads and this start.
+    /// Returns a line with this state, number of threads and start.
     fn stat(state: &str, threads: u64, start: u64) -> String {
         let between = ["1"; 16].join(" ");
         format!("7 (a ) Z (b) {state} {between} {threads} 0 {start} 9 9")

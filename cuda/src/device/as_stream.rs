@@ -58,7 +58,7 @@ impl StreamAllocator for DeviceAllocator {
         Self::clear_stats(self);
     }
 
-    /// O(streams).
+    /// Sums the counts of all streams. O(streams).
     fn live(&self) -> Live {
         let given = |sum: u64, stream: &super::StreamStats| {
             sum.saturating_add(stream.allocations)

@@ -53,8 +53,8 @@ pub struct DeviceConfig {
 }
 
 impl DeviceConfig {
-    /// No limit. Held memory is taken to cost money, so idle pages move before more is created, as long as
-    /// that takes few driver calls.
+    /// Makes a configuration without a limit. Held memory is taken to cost money, so idle pages move before
+    /// more is created, as long as that takes few driver calls.
     pub const fn new() -> Self {
         Self {
             backing: Backing::Billed,
@@ -68,7 +68,7 @@ impl DeviceConfig {
         }
     }
 
-    /// A budget of `bytes`: no page moves before that many bytes are held.
+    /// Makes a configuration with a budget of `bytes`: no page moves before that many bytes are held.
     pub const fn with_budget(bytes: u64) -> Self {
         let mut config = Self::new();
         config.backing = Backing::Budget(bytes);

@@ -58,7 +58,7 @@ fn number_of(said: &str, name: &str) -> Option<u64> {
 mod tests {
     use super::*;
 
-    /// What is available where these are all files.
+    /// Returns the available bytes if these are all files.
     fn available(files: &[(&str, &str)]) -> Option<u64> {
         available_by(|path| {
             let found = files.iter().find(|(name, _)| *name == path);

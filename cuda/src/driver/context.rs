@@ -346,7 +346,7 @@ impl Drop for PreviousContext {
     fn drop(&mut self) {
         if let Some(before) = self.before {
             // SAFETY: the context was current, so it existed; a thread whose context ends under it is in the
-            // same state with or without this call. A refusal has nobody to go to.
+            // same state with or without this call. A refusal cannot be reported.
             let _ = unsafe { self.driver.set_context(before) };
         }
     }
@@ -374,7 +374,7 @@ impl Drop for Entered {
             return;
         }
         // The driver refused twice: the stack of contexts keeps one entry too many, but the previous context
-        // is current again if this call succeeds. A refusal has nobody to go to.
+        // is current again if this call succeeds. A refusal cannot be reported.
         // SAFETY: the context was current, so it existed; a thread whose context ends under it is in the same
         // state with or without this call.
         let _ = unsafe { self.driver.set_context(self.before) };

@@ -1,6 +1,6 @@
 //! [`DeferredFree`]: a free that the driver refused, kept until it is taken.
 //!
-//! A refusal in a `drop`, or in the middle of several frees, has nobody to go to. The free is then deferred:
+//! A refusal in a `drop`, or in the middle of several frees, cannot be reported. The free is then deferred:
 //! it waits in a list of its [context](super::context) and is retried at the next free, when memory is short,
 //! and when the context ends.
 

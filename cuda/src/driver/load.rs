@@ -96,7 +96,7 @@ fn say(driver: &Driver) {
             "larder-cuda: not the real driver, because {reason}\n"
         ));
     }
-    // A failure to write to stderr has nobody to go to.
+    // A failure to write to stderr cannot be reported.
     let _ = std::io::stderr().write_all(said.as_bytes());
 }
 

@@ -86,8 +86,8 @@ pub struct JobConfig {
 }
 
 impl JobConfig {
-    /// The defaults, for a job of that name with those files: limits between runs and up to the allocators'
-    /// initial ones, pauses spread, the control file watched.
+    /// Makes the default configuration of a job with this name and these files: limits are applied between
+    /// runs, up to the allocators' initial ones, pauses are spread, and the control file is watched.
     pub fn new(name: impl Into<String>, files: JobFiles) -> Self {
         Self {
             files,

@@ -145,7 +145,7 @@ mod tests {
             || true,
             || {
                 looks.set(looks.get() + 1);
-                // Another thread frees the last block, behind what this look has seen.
+                // Another thread frees the last block, which this scan has passed.
                 if looks.get() == 1 {
                     assert!(!over_limit.freed(0, || true, || unreachable!("somebody looks")));
                 }
@@ -173,7 +173,7 @@ mod tests {
                 false
             };
             assert!(over_limit.freed(MAX_BYTES, || none_live, look));
-            // The last block is looked at in any case.
+            // The last block causes a scan in any case.
             let max = if none_live { 2 * MAX_LOOKS } else { MAX_LOOKS };
             assert_eq!(looks.get(), max);
         }

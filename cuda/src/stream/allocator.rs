@@ -101,7 +101,7 @@ pub struct BlockInfo {
 }
 
 impl BlockInfo {
-    /// Information on device memory without a number.
+    /// Makes the information on device memory without a number.
     pub(crate) const fn of_device(requested_bytes: u64) -> Self {
         Self {
             requested_bytes,

@@ -211,7 +211,7 @@ impl StreamAllocator for DriverPool {
         &self.context
     }
 
-    /// One driver call. Refuses an alignment above 256, which the driver does not guarantee.
+    /// Makes one driver call. Refuses an alignment above 256, which the driver does not guarantee.
     fn alloc_as(
         &self,
         stream: &Arc<CudaStream>,

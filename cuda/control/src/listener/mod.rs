@@ -48,7 +48,7 @@ pub struct ListenerConfig {
 }
 
 impl Default for ListenerConfig {
-    /// Watches, and polls each second; reads files up to 1 MiB.
+    /// Makes a configuration that watches, and polls each second; it reads files up to 1 MiB.
     fn default() -> Self {
         Self {
             watch_mode: WatchMode::Watch,

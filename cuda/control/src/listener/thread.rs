@@ -186,7 +186,7 @@ mod tests {
     use super::*;
     use crate::listener::{Listener, ListenerConfig};
 
-    /// Behaves like notify's watcher whose thread could not be started.
+    /// Behaves like a watcher of notify whose thread could not be started.
     struct Dead;
 
     impl Watcher for Dead {

@@ -55,7 +55,7 @@ pub struct VirtualConfig {
 }
 
 impl VirtualConfig {
-    /// The device's own pages, no peers, not shareable.
+    /// Makes a configuration with the device's own pages, no peers, not shareable.
     pub const fn new(address_bytes: u64) -> Self {
         Self {
             address_bytes,

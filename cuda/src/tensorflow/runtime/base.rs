@@ -93,7 +93,7 @@ impl Base {
 }
 
 impl BlockAllocator for Base {
-    /// One call of the global allocator.
+    /// Makes one call of the global allocator.
     fn alloc(&self, request: &Request) -> Result<Grant, AllocError> {
         let bytes = request.bytes;
         if bytes == 0 {

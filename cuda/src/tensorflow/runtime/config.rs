@@ -189,7 +189,8 @@ impl RuntimeConfig {
         Ok((config.with_forced(), read.bad))
     }
 
-    /// A control file needs memory that grows and shrinks, and another place for blocks that do not fit.
+    /// Sets growth and vmem if there is a control file: its limits need memory that grows and shrinks, and another
+    /// place for blocks that do not fit.
     fn with_forced(mut self) -> Self {
         if self.config_file.is_some() {
             self.force_growth = Some(true);

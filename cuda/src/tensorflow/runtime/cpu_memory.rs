@@ -317,7 +317,7 @@ mod tests {
         }
     }
 
-    /// The policy of the page at an address, and whether the kernel answers at all.
+    /// Returns the policy of the page at an address, if the kernel reports it.
     #[cfg(target_os = "linux")]
     fn policy_at(address: u64) -> Option<(libc::c_int, [libc::c_ulong; linux::WORDS])> {
         const OF_ADDRESS: libc::c_ulong = 2;

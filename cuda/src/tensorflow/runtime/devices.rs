@@ -35,7 +35,7 @@ pub struct LogicalDevice {
 }
 
 impl LogicalDevice {
-    /// A whole GPU.
+    /// Makes a device of a whole GPU.
     pub const fn whole(ordinal: usize) -> Self {
         Self {
             ordinal,

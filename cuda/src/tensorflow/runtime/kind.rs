@@ -31,7 +31,7 @@ pub struct MemoryKind {
 }
 
 impl MemoryKind {
-    /// Device memory.
+    /// Returns the kind of device memory.
     pub const fn gpu(ordinal: u32) -> Self {
         Self {
             place: Place::Gpu,
@@ -41,7 +41,7 @@ impl MemoryKind {
         }
     }
 
-    /// Pinned host memory.
+    /// Returns the kind of pinned host memory.
     pub const fn pinned() -> Self {
         Self {
             place: Place::Cpu,

@@ -32,12 +32,12 @@ pub struct TensorPoolConfig {
 }
 
 impl TensorPoolConfig {
-    /// A pool that plans again when steps change.
+    /// Makes the configuration of a pool that plans again when steps change.
     pub const fn new() -> Self {
         Self::with_pool(PlannedPoolConfig::new())
     }
 
-    /// Tables of the default sizes for a pool with this configuration.
+    /// Makes a configuration with tables of the default sizes.
     pub const fn with_pool(pool: PlannedPoolConfig) -> Self {
         Self {
             pool,

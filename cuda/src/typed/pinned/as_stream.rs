@@ -32,7 +32,7 @@ impl StreamAllocator for PinnedAllocator {
         self.events().context()
     }
 
-    /// O(1) and no driver call while something fits and no freed block waits for its streams.
+    /// Costs O(1) and no driver call while something fits and no freed block waits for its streams.
     fn alloc_as(&self, _: &Arc<CudaStream>, request: &Request) -> Result<Block, DeviceAllocError> {
         self.take(request)
     }

@@ -26,8 +26,8 @@ pub struct VmemConfig {
 }
 
 impl VmemConfig {
-    /// Up to the device's memory in total, of which the host's side may serve the part that others have
-    /// taken.
+    /// Makes a configuration that allows up to the device's memory in total, of which the host's side may
+    /// serve the part that others have taken.
     pub const fn new(host: HostSide) -> Self {
         Self {
             host,
@@ -37,7 +37,7 @@ impl VmemConfig {
 }
 
 impl Default for VmemConfig {
-    /// The device alone.
+    /// Makes the configuration of the device alone.
     fn default() -> Self {
         Self::new(HostSide::None)
     }
