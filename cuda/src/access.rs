@@ -12,9 +12,9 @@
 //! # Order
 //! The core promises that the effect of a call is visible to everybody when it returns. An access from
 //! [`DeviceAccess::new`] waits for its stream in each call, and keeps the promise. The access of a
-//! [`StreamMemory`] leaves fills queued, which suffices there: its memory is allocated, used and freed in the
-//! order of one stream, and another stream that receives it waits for the work queued at the free, fills
-//! included. Decision 59.
+//! [`StreamMemory`](crate::StreamMemory) leaves fills queued, which suffices there: its memory is allocated,
+//! used and freed in the order of one stream, and another stream that receives it waits for the work queued
+//! at the free, fills included. Decision 59.
 
 use core::fmt;
 use core::mem::ManuallyDrop;

@@ -201,12 +201,12 @@ pub enum DeviceFreeError {
     Driver(DriverError),
 }
 
-/// An error, together with the value that comes back.
+/// An error, together with a value: the one that the call was given, or the result of the run.
 #[derive(Debug, Error)]
 #[error("{error}")]
 #[must_use = "the value inside comes back"]
 pub struct Returned<T, E> {
-    /// The value that comes back.
+    /// The value that the call was given, or the result of the run.
     pub value: T,
     /// The error.
     #[source]

@@ -176,7 +176,7 @@ mod tests {
     }
 
     /// The system's allocator serves large zeroed blocks from its heap once blocks as large were
-    /// freed, and writes zeros over what it finds there.
+    /// freed, and fills them with zeros.
     #[cfg(target_os = "linux")]
     #[test]
     fn a_large_table_has_no_memory_until_it_is_used() {

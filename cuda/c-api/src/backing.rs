@@ -34,14 +34,14 @@ pub(crate) fn from_env() -> Result<Backing, Refused> {
 }
 
 /// Makes pages of a device never move.
-// SAFETY: nobody else exports this name.
+// SAFETY: no other function has this name.
 #[unsafe(no_mangle)]
 extern "C" fn larder_cuda_set_in_place(ordinal: c_int) -> c_int {
     status(|| device::choose(ordinal, Backing::InPlace))
 }
 
 /// Sets a budget for a device's memory.
-// SAFETY: nobody else exports this name.
+// SAFETY: no other function has this name.
 #[unsafe(no_mangle)]
 extern "C" fn larder_cuda_set_budget(ordinal: c_int, bytes: u64) -> c_int {
     status(|| match bytes {

@@ -200,7 +200,7 @@ pub(crate) fn is_patient() -> bool {
     has_joined().is_some_and(|joined| joined.is_patient)
 }
 
-/// Waits a little for a sleeping job to wake. Returns false if nobody would wake it.
+/// Waits a little for a sleeping job to wake. Returns false without a job to wake it.
 pub(crate) fn waits_for_waking() -> bool {
     thread::sleep(LOOK);
     job().is_some()

@@ -43,7 +43,7 @@ pub(crate) fn says() -> bool {
 }
 
 /// Allocates for `torch.cuda.CUDAPluggableAllocator`, and callers that check for null.
-// SAFETY: nobody else exports this name.
+// SAFETY: no other function has this name.
 #[unsafe(no_mangle)]
 extern "C" fn larder_cuda_malloc(size: isize, device: c_int, stream: Handle) -> *mut c_void {
     static SAID: Once = Once::new();
@@ -57,7 +57,7 @@ extern "C" fn larder_cuda_malloc(size: isize, device: c_int, stream: Handle) -> 
 }
 
 /// Allocates for `torch.cuda.CUDAPluggableAllocator`, which does not check for null.
-// SAFETY: nobody else exports this name.
+// SAFETY: no other function has this name.
 #[unsafe(no_mangle)]
 extern "C-unwind" fn larder_cuda_malloc_or_throw(
     size: isize,
@@ -72,14 +72,14 @@ extern "C-unwind" fn larder_cuda_malloc_or_throw(
 }
 
 /// Frees for `torch.cuda.CUDAPluggableAllocator`.
-// SAFETY: nobody else exports this name.
+// SAFETY: no other function has this name.
 #[unsafe(no_mangle)]
 extern "C" fn larder_cuda_free(block: *mut c_void, _size: isize, device: c_int, stream: Handle) {
     free(block, device, stream);
 }
 
 /// Records a stream, for `set_record_stream_fn` of PyTorch's allocator.
-// SAFETY: nobody else exports this name.
+// SAFETY: no other function has this name.
 #[unsafe(no_mangle)]
 extern "C" fn larder_cuda_record_stream(block: *mut c_void, stream: Handle) {
     static SAID: Once = Once::new();
@@ -100,7 +100,7 @@ extern "C" fn larder_cuda_record_stream(block: *mut c_void, stream: Handle) {
 }
 
 /// Removes a stream that the caller is about to destroy.
-// SAFETY: nobody else exports this name.
+// SAFETY: no other function has this name.
 #[unsafe(no_mangle)]
 extern "C" fn larder_cuda_forget_stream(device: c_int, stream: Handle) -> c_int {
     status(|| {
@@ -110,7 +110,7 @@ extern "C" fn larder_cuda_forget_stream(device: c_int, stream: Handle) -> c_int 
 }
 
 /// Allocates for `cupy.cuda.CFunctionAllocator`; `param` is the stream.
-// SAFETY: nobody else exports this name.
+// SAFETY: no other function has this name.
 #[unsafe(no_mangle)]
 extern "C" fn larder_cuda_cupy_malloc(
     param: *mut c_void,
@@ -125,14 +125,14 @@ extern "C" fn larder_cuda_cupy_malloc(
 }
 
 /// Frees for `cupy.cuda.CFunctionAllocator`.
-// SAFETY: nobody else exports this name.
+// SAFETY: no other function has this name.
 #[unsafe(no_mangle)]
 extern "C" fn larder_cuda_cupy_free(param: *mut c_void, block: *mut c_void, device: c_int) {
     free(block, device, param.addr());
 }
 
 /// Allocates for `rmm::mr::callback_memory_resource`; the argument is the device's number.
-// SAFETY: nobody else exports this name.
+// SAFETY: no other function has this name.
 #[unsafe(no_mangle)]
 extern "C-unwind" fn larder_cuda_rmm_allocate(
     size: usize,
@@ -149,7 +149,7 @@ extern "C-unwind" fn larder_cuda_rmm_allocate(
 }
 
 /// Frees for `rmm::mr::callback_memory_resource`.
-// SAFETY: nobody else exports this name.
+// SAFETY: no other function has this name.
 #[unsafe(no_mangle)]
 extern "C" fn larder_cuda_rmm_deallocate(
     block: *mut c_void,

@@ -132,7 +132,7 @@ pub(crate) fn status(body: impl FnOnce() -> Result<(), Refused>) -> c_int {
 }
 
 /// Returns the text of the thread's last refusal.
-// SAFETY: nobody else exports this name.
+// SAFETY: no other function has this name.
 #[unsafe(no_mangle)]
 pub(crate) extern "C" fn larder_cuda_last_error() -> *const c_char {
     LAST.try_with(|last| last.borrow().as_ptr())

@@ -135,7 +135,7 @@ unsafe fn put(text: &str, into: *mut c_char, room: usize) -> usize {
 ///
 /// # Safety
 /// `into` is null or has space for `bytes` bytes.
-// SAFETY: nobody else exports this name.
+// SAFETY: no other function has this name.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn larder_cuda_stats(ordinal: c_int, into: *mut Stats, bytes: usize) -> c_int {
     status(|| {
@@ -155,7 +155,7 @@ unsafe extern "C" fn larder_cuda_stats(ordinal: c_int, into: *mut Stats, bytes: 
 ///
 /// # Safety
 /// `into` is null or has space for `room` bytes.
-// SAFETY: nobody else exports this name.
+// SAFETY: no other function has this name.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn larder_cuda_stats_json(
     ordinal: c_int,
@@ -171,7 +171,7 @@ unsafe extern "C" fn larder_cuda_stats_json(
 ///
 /// # Safety
 /// `into` is null or has space for `room` bytes.
-// SAFETY: nobody else exports this name.
+// SAFETY: no other function has this name.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn larder_cuda_snapshot_json(
     ordinal: c_int,
@@ -184,7 +184,7 @@ unsafe extern "C" fn larder_cuda_snapshot_json(
 }
 
 /// Resets the peaks to the present values.
-// SAFETY: nobody else exports this name.
+// SAFETY: no other function has this name.
 #[unsafe(no_mangle)]
 extern "C" fn larder_cuda_reset_peaks(ordinal: c_int) -> c_int {
     status(|| {
@@ -196,7 +196,7 @@ extern "C" fn larder_cuda_reset_peaks(ordinal: c_int) -> c_int {
 }
 
 /// Releases idle memory of all devices to the driver; for `set_reset_fn` of PyTorch's allocator.
-// SAFETY: nobody else exports this name.
+// SAFETY: no other function has this name.
 #[unsafe(no_mangle)]
 extern "C" fn larder_cuda_empty_cache() {
     let released = guard(|| {
@@ -210,7 +210,7 @@ extern "C" fn larder_cuda_empty_cache() {
 }
 
 /// Sets the limit of a device's memory, beside the one of a job's control file.
-// SAFETY: nobody else exports this name.
+// SAFETY: no other function has this name.
 #[unsafe(no_mangle)]
 extern "C" fn larder_cuda_set_limit(ordinal: c_int, bytes: u64) -> c_int {
     status(|| set_limit(device::device(ordinal)?, bytes))
@@ -228,7 +228,7 @@ fn set_limit(device: &Device, bytes: u64) -> Result<(), Refused> {
 }
 
 /// Sets the limit as a fraction of a device's memory; for `set_memory_fraction_fn` of PyTorch's allocator.
-// SAFETY: nobody else exports this name.
+// SAFETY: no other function has this name.
 #[unsafe(no_mangle)]
 extern "C" fn larder_cuda_set_memory_fraction(fraction: f64, ordinal: c_int) {
     static SAID: Once = Once::new();

@@ -31,7 +31,7 @@ static WINDOWS: LazyLock<Mutex<HashMap<u64, CaptureWindow>>> = LazyLock::new(Mut
 static LAST_WINDOW: AtomicU64 = AtomicU64::new(0);
 
 /// Begins a step of a stream.
-// SAFETY: nobody else exports this name.
+// SAFETY: no other function has this name.
 #[unsafe(no_mangle)]
 extern "C" fn larder_cuda_begin_step(ordinal: c_int, stream: Handle) -> c_int {
     status(|| {
@@ -47,7 +47,7 @@ extern "C" fn larder_cuda_begin_step(ordinal: c_int, stream: Handle) -> c_int {
 }
 
 /// Ends the newest step of a stream. A job pauses and sleeps here.
-// SAFETY: nobody else exports this name.
+// SAFETY: no other function has this name.
 #[unsafe(no_mangle)]
 extern "C" fn larder_cuda_end_step(ordinal: c_int, stream: Handle) -> c_int {
     status(|| {
@@ -75,7 +75,7 @@ extern "C" fn larder_cuda_end_step(ordinal: c_int, stream: Handle) -> c_int {
 }
 
 /// Opens a window for a capture that a stream is about to begin. Returns its number, 0 for a refusal.
-// SAFETY: nobody else exports this name.
+// SAFETY: no other function has this name.
 #[unsafe(no_mangle)]
 extern "C" fn larder_cuda_open_window(ordinal: c_int, stream: Handle, bytes: u64) -> u64 {
     let opened = guard(|| {
@@ -90,7 +90,7 @@ extern "C" fn larder_cuda_open_window(ordinal: c_int, stream: Handle, bytes: u64
 }
 
 /// Closes a window after its capture; it keeps its memory.
-// SAFETY: nobody else exports this name.
+// SAFETY: no other function has this name.
 #[unsafe(no_mangle)]
 extern "C" fn larder_cuda_close_window(number: u64) -> c_int {
     status(|| {
@@ -101,7 +101,7 @@ extern "C" fn larder_cuda_close_window(number: u64) -> c_int {
 }
 
 /// Ends a window, whose graph runs no more, and frees its memory.
-// SAFETY: nobody else exports this name.
+// SAFETY: no other function has this name.
 #[unsafe(no_mangle)]
 extern "C" fn larder_cuda_end_window(number: u64) -> c_int {
     status(|| {

@@ -159,7 +159,7 @@ impl Context {
     }
 
     /// Runs a call that takes a stream, with the stream's own context current: a default stream has no handle
-    /// of its own and is the one of whichever context is current.
+    /// of its own and means that of the current context.
     pub(crate) fn try_on<R>(
         &self,
         stream: &CudaStream,

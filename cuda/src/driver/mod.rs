@@ -1,6 +1,6 @@
 //! The driver: found, loaded and called, with an error for every failure.
 //!
-//! A process has one driver, the real one or the [stand-in](StandIn), shared with cudarc: [`load`] ensures
+//! A process has one driver, the real one or the [stand-in](StandIn), shared with cudarc: [`load()`] ensures
 //! that. [`Driver`] makes single calls and keeps no record of them; owners are types of their own
 //! ([`Event`](crate::Event), [`DeviceMemory`](crate::DeviceMemory), …).
 //!

@@ -21,7 +21,7 @@ const STAND_IN_PATH: &str = "LARDER_CUDA_STAND_IN";
 static CARRIED: OnceLock<PathBuf> = OnceLock::new();
 
 /// Sets the path of the stand-in, for programs that carry one: it is used unless `LARDER_CUDA_STAND_IN` names
-/// another. Call it before [`load`](super::load); the first path counts, and the file may be deleted once it
+/// another. Call it before [`load`](super::load()); the first path counts, and the file may be deleted once it
 /// is loaded.
 pub fn carry_stand_in(path: PathBuf) {
     let _ = CARRIED.set(path);

@@ -116,7 +116,7 @@ impl<T> Working<'_, T> {
 impl<T> Drop for Working<'_, T> {
     fn drop(&mut self) {
         if let Some(value) = self.value.take() {
-            // After a panic the work that others left is for the next thread.
+            // After a panic the next thread does the work that others left.
             let mut state = locked(&self.combiner.state);
             state.value = Some(value);
             state.holder = None;

@@ -250,8 +250,8 @@ impl Job {
 
     /// Ends every pause and suspension, now and later: launches are delayed no more. Limits stay in force.
     ///
-    /// A job that sleeps tries once to wake, whoever has the device then. If that is refused the run returns
-    /// with the allocators asleep: they refuse, until the program calls [`DeviceAllocator::wake`].
+    /// A sleeping job tries once to wake, even if another job has the device. If that is refused the run
+    /// returns with the allocators asleep: they refuse, until the program calls [`DeviceAllocator::wake`].
     pub fn cancel(&self) {
         self.shared.cancel();
     }

@@ -8,7 +8,7 @@
 //! * IMPORT1 the addresses are reserved for this import alone, each mapping in `pieces` is made, and nothing
 //!   else is mapped there.
 //! * IMPORT2 no mapping is undone before all work of the context was seen to be done, except in a failed
-//!   import, whose addresses nobody knows.
+//!   import, whose addresses were given to no caller.
 
 use std::os::fd::AsFd;
 

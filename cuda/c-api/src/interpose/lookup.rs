@@ -64,7 +64,7 @@ unsafe extern "C" fn instead(
     caller: *const c_void,
 ) -> *const c_void {
     real_dlsym();
-    // `RTLD_NEXT` asks for another library's function than ours, whoever calls.
+    // `RTLD_NEXT` always asks for another library's function than ours.
     if name.is_null() || library == libc::RTLD_NEXT || !acts() {
         return ptr::null();
     }

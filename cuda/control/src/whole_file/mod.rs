@@ -71,7 +71,7 @@ pub enum FileAct {
     Store,
     /// Locking its name, so that one process at a time uses the file.
     Lock,
-    /// Finding its place, to listen to it: the path is empty, or the working folder is not known.
+    /// Finding its place, to watch it: the path is empty, or the working folder is unknown.
     Listen,
     /// Starting the thread that listens to it.
     Thread,

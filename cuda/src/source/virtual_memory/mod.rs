@@ -1,8 +1,9 @@
 //! [`VirtualMemory`]: one range of addresses, and physical memory that is mapped to it.
 //!
-//! It is used in one of two ways: as a [`PageDriver`] (`drive`), where a [`Shared`](larder_core::Shared)
-//! decides what is mapped where and may move it; and as a [`SubAllocator`](larder_core::SubAllocator)
-//! (`grow`), one range that grows at its end. Exports to other processes: `export`.
+//! It is used in one of two ways: as a [`PageDriver`](larder_core::pages::PageDriver) (`drive`), where a
+//! [`Shared`](larder_core::Shared) decides what is mapped where and may move it; and as a
+//! [`SubAllocator`](larder_core::SubAllocator) (`grow`), one range that grows at its end. Exports to other
+//! processes: `export`.
 //!
 //! # Invariants
 //! * VIRT1 the addresses are reserved from the driver, and nobody else maps anything there.

@@ -282,7 +282,7 @@ impl Streams {
             let stream = locked(&self.slots[stream_id].queue).stream.clone();
             let is_unheld = stream.is_some_and(|stream| stream.others() == 0);
             if handle.is_some() && is_unheld {
-                // One that captures, or whose event is refused, is retried with the next new stream.
+                // A stream that captures, or whose event is refused, is retried with the next new stream.
                 let _ = self.let_go(stream_id);
             }
         }

@@ -1,6 +1,6 @@
 //! The steps of an allocation when nothing fits that the stream may use at once:
 //!
-//! 1. Unused memory of the tiers [above](UpperTiers) is freed, and the search is repeated.
+//! 1. Unused memory of the tiers [above](super::UpperTiers) is freed, and the search is repeated.
 //! 2. Memory that another stream used last is given, and the stream waits for it on the device.
 //! 3. Memory whose events have passed becomes free for all, and the search is repeated.
 //! 4. The source is called: it grows by regions, or pages move or are created.

@@ -90,8 +90,8 @@ pub(super) trait HostBlocks: Send + Sync {
 /// ([`PinnedAllocator`](crate::PinnedAllocator) has buffers that wait for their streams). Clones share the
 /// allocator; it lives as long as its last clone.
 ///
-/// It tracks sizes, of whichever kind it is. Blocks are values without a destructor: blocks not freed when
-/// the last clone is dropped are leaked.
+/// Every kind tracks sizes. Blocks are values without a destructor: blocks not freed when the last clone is
+/// dropped are leaked.
 ///
 /// The driver chooses where pages of pinned memory lie; the node only distinguishes allocators and visitors.
 #[derive(Clone)]
