@@ -5,7 +5,8 @@
 //! reuses memory would have to write all of it, and keep it.
 //!
 //! # Invariants
-//! * OWN1 a table is memory of its own, lent once, to the value that stands with it in one [`WithTables`].
+//! * OWN1 a table is memory of its own, lent once, to the value that stands with it in one
+//!   [`WithTables`].
 //! * OWN2 the value is dropped before its tables, and nothing that borrows them leaves it.
 
 use core::convert::Infallible;

@@ -344,7 +344,7 @@ impl Arenas {
             },
             ..RegionConfig::new(u64::MAX)
         };
-        // SAFETY: the table goes into the best fit, which is never taken apart.
+        // SAFETY: the table goes into the best fit, which nobody takes apart.
         let made = unsafe {
             WithTables::try_new(|tables| {
                 let bfc = RegionPool::new(config, tables.lend_zeroed(CHUNKS))?;

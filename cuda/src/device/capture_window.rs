@@ -200,7 +200,7 @@ impl DeviceAllocator {
         inner.pool.node().shared().notify();
         let block = given?;
         let (range, bytes) = (block.range(), block.bytes());
-        // SAFETY: the table goes into the best fit, which is never taken apart.
+        // SAFETY: the table goes into the best fit, which nobody takes apart.
         let made = unsafe {
             WithTables::try_new(|tables| {
                 let table = tables.lend_zeroed(CHUNKS);
@@ -210,7 +210,7 @@ impl DeviceAllocator {
             })
         };
         let Ok(bfc) = made else {
-            // The policies are valid and the region is the first, so only its size can be wrong.
+            // No policy that could be refused, and the first region: a size then.
             let _ = inner.free_to_pool(stream_id, block);
             return Err(DriverError::Size { bytes }.into());
         };

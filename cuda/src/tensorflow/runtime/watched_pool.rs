@@ -39,10 +39,10 @@ impl<S: SubAllocator> WatchedPool<S> {
             collect_regions: collects,
             ..RegionConfig::new(limit_bytes)
         };
-        // SAFETY: the table goes into the pool, which is never taken apart.
+        // SAFETY: the table goes into the pool, which nobody takes apart.
         let pool = unsafe {
             WithTables::try_new(|tables| {
-                // Only an invalid configuration or table fails, and both are fixed.
+                // Only a configuration or a table that cannot be, and both are fixed.
                 let bfc = RegionPool::new(config, tables.lend_zeroed(CHUNKS))?;
                 let source = Watched::new(source, watch);
                 Ok::<_, ConfigError>(Shared::with_wait(bfc, source))

@@ -90,7 +90,7 @@ impl PinnedAllocator {
         let node = limits::pool_node(budget, "pinned memory", limit_bytes)
             .map_err(DeviceAllocError::Budgets)?;
         let memory = PinnedMemory::with_config(context, config).charged_to(node.clone());
-        // SAFETY: the table goes into the pool, which is never taken apart.
+        // SAFETY: the table goes into the pool, which nobody takes apart.
         let pool = unsafe {
             WithTables::try_new(|tables| {
                 let table = tables.lend_zeroed(CHUNKS);
@@ -98,7 +98,7 @@ impl PinnedAllocator {
                 Ok::<_, ConfigError>(Shared::with_wait(bfc, memory))
             })
         };
-        // Only an invalid configuration or table fails, and both are fixed.
+        // Only a configuration or a table that cannot be; both are fixed.
         let pool = pool.map_err(|_| DriverError::Size { bytes: limit_bytes })?;
         let inner = Arc::new(PinnedInner {
             events: Events::new(context),

@@ -74,7 +74,7 @@ pub(super) fn make(
         limits::pool_node(budget, "host memory", limit_bytes).map_err(DeviceAllocError::Budgets)?;
     let regions = HostRanges::over(source).charged_to(node.clone());
     let limit_bytes = node.usage().config.hard_bytes;
-    // SAFETY: the table goes into the pool, which is never taken apart.
+    // SAFETY: the table goes into the pool, which nobody takes apart.
     let pool = unsafe {
         WithTables::try_new(|tables| {
             let table = tables.lend_zeroed(CHUNKS);
@@ -82,7 +82,7 @@ pub(super) fn make(
             Ok::<_, ConfigError>(Shared::with_wait(bfc, regions))
         })
     };
-    // Only an invalid configuration or table fails, and both are fixed.
+    // Only a configuration or a table that cannot be; both are fixed.
     let pool = pool.map_err(|_| DriverError::Size { bytes: limit_bytes })?;
     let host = Arc::new(VmemHost::new(BudgetedPool::new(context, pool, node)));
     let pool: Weak<VmemHost> = Arc::downgrade(&host);
