@@ -1,20 +1,20 @@
 //! [`DeviceAccess`]: memory of a device for the core's decorators, through one stream.
 //!
-//! A read is a copy and a wait of the host for the stream. A fill is a few calls whatever its length, and
-//! no memory of the host: a memset where the pattern is one that the driver knows, else its first bytes,
-//! copied within the device to twice as many until all is written.
+//! A read is a copy, and the host waits for the stream. A fill is a few driver calls whatever its length and
+//! takes no host memory: a memset if the driver supports the pattern. Otherwise the first bytes are written
+//! and copied within the device, doubling each time.
 //!
 //! # Invariants
-//! * DEVACC1 the bytes that a call names are memory that its caller holds, as the constructors demand.
-//! * DEVACC2 memory of the host that the device may still read or write is not freed: a buffer whose copy was
-//!   queued and could not be waited for is lost.
+//! * DEVACC1 the bytes named by a call are memory that its caller holds, as the constructors demand.
+//! * DEVACC2 host memory that the device may still read or write is not freed: a buffer whose copy was queued
+//!   and could not be waited for is leaked.
 //!
 //! # Order
-//! The core's promise is that what a call did is there for everybody when it returns. In
-//! [`DeviceAccess::new`] each call waits for its stream, and keeps it. That of a [`StreamMemory`] leaves
-//! fills in the queue, which is as good there: its memory is given, used and taken back in the order of
-//! the same stream, and another stream that gets it waits for what was queued at the free, fills
-//! included. Decision 59.
+//! The core promises that the effect of a call is visible to everybody when it returns. An access from
+//! [`DeviceAccess::new`] waits for its stream in each call, and keeps the promise. The access of a
+//! [`StreamMemory`](crate::StreamMemory) leaves fills queued, which suffices there: its memory is allocated,
+//! used and freed in the order of one stream, and another stream that receives it waits for the work queued
+//! at the free, fills included. Decision 59.
 
 use core::fmt;
 use core::mem::ManuallyDrop;
@@ -27,52 +27,52 @@ use larder_cuda_abi::{Code, StreamHandle};
 use crate::driver::{Driver, locked};
 use crate::{CaptureStatus, Context, DriverError};
 
-/// Most bytes that are copied before the host waits: what a copy needs of the host's memory.
+/// Most bytes copied before the host waits: the size of the host's copy buffer.
 const PIECE_BYTES: usize = 64 << 10;
 
-/// When what a fill wrote is there.
+/// When the bytes written by a fill are visible.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Fills {
     /// When the call returns.
     AreDone,
-    /// For what comes later on the stream.
+    /// To later work of the stream.
     AreQueued,
 }
 
-/// Reads, writes and fills memory of a device on one stream. A clone is the same access.
+/// Reads, writes and fills device memory on one stream. Clones share the access.
 ///
-/// Stream 0 is the stream; another one is refused ([`AccessError::OtherStream`]). While the stream
-/// captures everything is refused, with the driver's code 900: a graph would repeat a fill, and a read
-/// would have nothing to wait for. Each call asks for that: two driver calls beside its own.
+/// The stream is called stream 0; any other is refused ([`AccessError::OtherStream`]). While the stream
+/// captures, every call is refused with the driver's code 900: a graph would repeat a fill, and a read would
+/// have nothing to wait for. The check costs each call two more driver calls.
 #[derive(Clone)]
 pub struct DeviceAccess(Arc<AccessInner>);
 
 struct AccessInner {
     context: Context,
     stream: Arc<CudaStream>,
-    /// What may be touched; anything if there is none.
+    /// Range that may be accessed; all memory if `None`.
     reach: Option<AddrRange>,
     fills: Fills,
     error: Mutex<Option<DriverError>>,
 }
 
 impl DeviceAccess {
-    /// Access to all memory that the driver knows, pinned memory of the host too. Every call waits for the
+    /// Makes an access to all memory that the driver knows, including pinned host memory. Every call waits for the
     /// stream.
     ///
     /// # Safety
     /// While the value or a clone of it is used, from any thread:
-    /// * the bytes that a call names are memory that the driver knows, mapped for the stream's device;
-    /// * nothing but work of the stream reads what a call writes, or writes what it names, at the same time,
-    ///   and no reference to them is alive.
+    /// * the bytes named by a call are memory that the driver knows, mapped for the stream's device;
+    /// * at the same time nothing but work of the stream reads the bytes that a call writes, or writes the
+    ///   bytes it names, and no reference to them is alive.
     ///
-    /// Decorators name bytes of blocks they hold only: new ones, freed ones, guards.
+    /// Decorators name only bytes of blocks they hold: new blocks, freed blocks, guards.
     pub unsafe fn new(context: &Context, stream: &Arc<CudaStream>) -> Self {
         Self::over(context, stream, None, Fills::AreDone)
     }
 
-    /// Access to a range, or to anything, whose memory is given and taken back in the order of the stream. Its
-    /// user keeps the promise of [`new`](Self::new).
+    /// Makes an access to `reach`, or to all memory, which is allocated and freed in the order of the stream. The
+    /// caller keeps the promise of [`new`](Self::new).
     pub(crate) fn in_order(
         context: &Context,
         stream: &Arc<CudaStream>,
@@ -96,12 +96,12 @@ impl DeviceAccess {
         }))
     }
 
-    /// The newest refusal of the driver, of which an [`AccessError`] has only the code.
+    /// Returns the driver's newest refusal; an [`AccessError`] has only its code.
     pub fn last_error(&self) -> Option<DriverError> {
         *locked(&self.0.error)
     }
 
-    /// Runs calls on the stream, if the bytes may be touched and nothing is captured.
+    /// Runs `act` on the stream if the bytes may be accessed and the stream does not capture.
     fn run(
         &self,
         stream_id: StreamId,
@@ -114,7 +114,7 @@ impl DeviceAccess {
             return Err(AccessError::OtherStream);
         }
         let Some(range) = AddrRange::new(addr, bytes) else {
-            // Nothing, anywhere; or more than there are addresses.
+            // No bytes, at any address; or more bytes than the address space has.
             let is_nothing = bytes == 0;
             return is_nothing.then_some(()).ok_or(AccessError::OutOfRange);
         };
@@ -124,7 +124,7 @@ impl DeviceAccess {
             return Err(AccessError::OutOfRange);
         }
         let outcome = inner.context.try_on(&inner.stream, |driver, stream| {
-            // SAFETY: the stream is held by `self` during the call.
+            // SAFETY: `self` holds the stream during the call.
             if unsafe { driver.capture_status(stream) }? != CaptureStatus::None {
                 return Err(captures());
             }
@@ -146,20 +146,20 @@ const fn captures() -> DriverError {
 }
 
 impl MemoryAccess for DeviceAccess {
-    /// O(bytes), a copy and a wait of the host for the stream each 64 KiB.
+    /// O(bytes): one copy and one wait for the stream per 64 KiB.
     fn read(&self, stream_id: StreamId, addr: Addr, into: &mut [u8]) -> Result<(), AccessError> {
         self.run(stream_id, addr, into.len() as u64, |driver, stream| {
             let mut from = addr.get();
             for piece in into.chunks_mut(PIECE_BYTES) {
                 read_piece(driver, stream, from, piece)?;
-                // Inside the range, as `run` saw.
+                // Within the range, as `run` checked.
                 from += piece.len() as u64;
             }
             Ok(())
         })
     }
 
-    /// Writes memory of the device. O(bytes), a copy and a wait of the host for the stream each 64 KiB.
+    /// Writes device memory. O(bytes): one copy and one wait for the stream per 64 KiB.
     fn write(&self, stream_id: StreamId, addr: Addr, from: &[u8]) -> Result<(), AccessError> {
         self.run(stream_id, addr, from.len() as u64, |driver, stream| {
             let mut to = addr.get();
@@ -171,8 +171,8 @@ impl MemoryAccess for DeviceAccess {
         })
     }
 
-    /// At most four memsets where the start is a multiple of what the pattern repeats after, and that is
-    /// 1, 2 or 4 bytes; else at most eight, and a copy each time that the length doubles.
+    /// At most four memsets if the pattern repeats after 1, 2 or 4 bytes and the start is a multiple of that.
+    /// Otherwise at most eight, and a copy for each doubling of the length.
     fn fill(
         &self,
         stream_id: StreamId,
@@ -185,12 +185,12 @@ impl MemoryAccess for DeviceAccess {
             if !wait {
                 return Ok(());
             }
-            // SAFETY: `run` passes a stream that is held.
+            // SAFETY: `run` holds the stream that it passes.
             unsafe { driver.synchronize_stream(stream) }
         })
     }
 
-    /// Nothing to wait for: a point of the stream lies in its order.
+    /// Does nothing: the stream's own order already covers a point of it.
     fn wait(&self, stream_id: StreamId, point: StreamPoint) -> Result<(), AccessError> {
         if stream_id == StreamId::MAIN && point.stream == StreamId::MAIN {
             Ok(())
@@ -200,7 +200,7 @@ impl MemoryAccess for DeviceAccess {
     }
 }
 
-/// Reads so much that a buffer beside it is cheap (DEVACC2).
+/// Reads at most `PIECE_BYTES`, through a buffer (DEVACC2).
 fn read_piece(
     driver: &Driver,
     stream: StreamHandle,
@@ -209,7 +209,8 @@ fn read_piece(
 ) -> Result<(), DriverError> {
     let mut buffer = vec![0; into.len()];
     let to: *mut u8 = buffer.as_mut_ptr();
-    // SAFETY: DEVACC1; the buffer is as long, and is freed only below, or not at all.
+    // SAFETY: DEVACC1: the caller holds the bytes at `from`; the buffer is as long, and is freed only after
+    // the wait below, or never.
     unsafe { driver.copy_to_host(to, from, into.len() as u64, stream) }?;
     let buffer = ManuallyDrop::new(buffer);
     // SAFETY: the caller holds the stream.
@@ -219,7 +220,7 @@ fn read_piece(
     Ok(())
 }
 
-/// Writes so much that a buffer beside it is cheap (DEVACC2).
+/// Writes at most `PIECE_BYTES`, through a buffer (DEVACC2).
 fn write_piece(
     driver: &Driver,
     stream: StreamHandle,
@@ -227,7 +228,8 @@ fn write_piece(
     from: &[u8],
 ) -> Result<(), DriverError> {
     let buffer = from.to_vec();
-    // SAFETY: DEVACC1; the buffer is as long, and is freed only below, or not at all.
+    // SAFETY: DEVACC1: the caller holds the bytes at `to`; the buffer is as long, and is freed only after the
+    // wait below, or never.
     unsafe { driver.copy_to_device(to, buffer.as_ptr(), from.len() as u64, stream) }?;
     let buffer = ManuallyDrop::new(buffer);
     // SAFETY: the caller holds the stream.
@@ -236,7 +238,7 @@ fn write_piece(
     Ok(())
 }
 
-/// After how many bytes a pattern repeats: 1, 2, 4 or 8.
+/// Returns the number of bytes after which a pattern repeats: 1, 2, 4 or 8.
 const fn period(pattern: Pattern) -> u64 {
     let word = pattern.word();
     if word.rotate_left(8) == word {
@@ -250,7 +252,7 @@ const fn period(pattern: Pattern) -> u64 {
     }
 }
 
-/// Queues the calls that write a pattern over a range. Not for a range of no bytes.
+/// Queues the calls that write a pattern over a range, which is not empty.
 fn fill(
     driver: &Driver,
     stream: StreamHandle,
@@ -264,19 +266,19 @@ fn fill(
         return fill_by_doubling(driver, stream, range, pattern);
     }
     let whole = match period {
-        // The lowest bytes of the word are the value.
+        // The value is the lowest bytes of the word.
         // SAFETY: DEVACC1: the caller holds the range.
         1 => unsafe { driver.fill_bytes(to, word as u8, times, stream) },
-        // SAFETY: DEVACC1; the start is a multiple of 2.
+        // SAFETY: DEVACC1: the caller holds the range; the start is a multiple of 2.
         2 => unsafe { driver.fill_pairs(to, word as u16, times, stream) },
-        // SAFETY: DEVACC1; the start is a multiple of 4.
+        // SAFETY: DEVACC1: the caller holds the range; the start is a multiple of 4.
         _ => unsafe { driver.fill_words(to, word as u32, times, stream) },
     };
     whole?;
     fill_singly(driver, stream, range, times * period, bytes, pattern)
 }
 
-/// Writes the bytes from one offset to another with a call for each run of equal ones.
+/// Writes the bytes between two offsets, with a call per run of equal bytes.
 fn fill_singly(
     driver: &Driver,
     stream: StreamHandle,
@@ -290,14 +292,15 @@ fn fill_singly(
         let run = (from..to).take_while(|offset| pattern.at(*offset) == value);
         let run = run.count() as u64;
         let start = range.start().get() + from;
-        // SAFETY: DEVACC1; the run lies inside the range.
+        // SAFETY: DEVACC1: the caller holds the range, and the run lies within it.
         unsafe { driver.fill_bytes(start, value, run, stream) }?;
         from += run;
     }
     Ok(())
 }
 
-/// Writes the first eight bytes, then copies what is written behind itself, in the order of the stream.
+/// Writes the first eight bytes, then repeatedly copies the written bytes behind themselves, in the order of
+/// the stream.
 fn fill_by_doubling(
     driver: &Driver,
     stream: StreamHandle,
@@ -308,9 +311,10 @@ fn fill_by_doubling(
     let mut done = bytes.min(8);
     fill_singly(driver, stream, range, 0, done, pattern)?;
     while done < bytes {
-        // A multiple of 8 is written, so the pattern goes on.
+        // The written length is a multiple of 8, so the pattern continues.
         let more = done.min(bytes - done);
-        // SAFETY: DEVACC1; inside the range, and not longer than what lies before.
+        // SAFETY: DEVACC1: the caller holds the range; the copy lies within it, and is not longer than the
+        // bytes before it.
         unsafe { driver.copy_within(start + done, start, more, stream) }?;
         done += more;
     }

@@ -1,4 +1,4 @@
-//! [`Account`]: counters and a limit for blocks that come one by one from who counts nothing.
+//! [`Account`]: counters and a limit for blocks from an allocator that has none.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -6,7 +6,7 @@ use larder_core::{Cause, OutOfMemory, Stats};
 
 use crate::stream::allocator::Live;
 
-/// Invariant: `live_bytes` is the sum of what was taken and not returned, and is never above the limit.
+/// Invariant: `live_bytes` is the sum of the bytes taken and not returned, and never above the limit.
 #[derive(Debug)]
 pub(crate) struct Account {
     limit_bytes: u64,
@@ -29,9 +29,9 @@ impl Account {
         }
     }
 
-    /// Takes bytes before they are asked for.
+    /// Charges `bytes` before they are allocated.
     pub(crate) fn take(&self, bytes: u64) -> Result<(), OutOfMemory> {
-        // Only the number itself is shared; no memory is published through it.
+        // Relaxed: only the number is shared; no memory is published through it.
         let taken = self
             .live_bytes
             .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |live| {
@@ -47,9 +47,9 @@ impl Account {
         })
     }
 
-    /// What was taken became a block.
+    /// Counts a block of `bytes` that were taken.
     pub(crate) fn gave(&self, bytes: u64) {
-        // What was refused is no peak.
+        // Here and not in `take`, so that refused bytes do not count for the peak.
         let live = self.live_bytes.load(Ordering::Relaxed);
         self.peak_bytes.fetch_max(live, Ordering::Relaxed);
         self.blocks.fetch_add(1, Ordering::Relaxed);
@@ -57,18 +57,18 @@ impl Account {
         self.largest_bytes.fetch_max(bytes, Ordering::Relaxed);
     }
 
-    /// What was taken is there again: it was refused.
+    /// Returns `bytes` that were taken for an allocation that failed.
     pub(crate) fn refused(&self, bytes: u64) {
         self.live_bytes.fetch_sub(bytes, Ordering::Relaxed);
     }
 
-    /// A block went back.
+    /// Counts a freed block of `bytes`.
     pub(crate) fn freed(&self, bytes: u64) {
         self.live_bytes.fetch_sub(bytes, Ordering::Relaxed);
         self.blocks.fetch_sub(1, Ordering::Relaxed);
     }
 
-    /// Blocks in use.
+    /// Returns the blocks in use.
     pub(crate) fn live(&self) -> Live {
         Live {
             blocks: self.blocks.load(Ordering::Relaxed),
@@ -76,7 +76,7 @@ impl Account {
         }
     }
 
-    /// Starts the counters anew; see [`Stats::clear`].
+    /// Restarts the counters; see [`Stats::clear`].
     pub(crate) fn clear(&self) {
         let live = self.live_bytes.load(Ordering::Relaxed);
         self.allocations.store(0, Ordering::Relaxed);
@@ -84,7 +84,8 @@ impl Account {
         self.largest_bytes.store(0, Ordering::Relaxed);
     }
 
-    /// Live and reserved bytes are the same: whoever gave them keeps what else there is.
+    /// Returns the counters. Reserved bytes equal live bytes: the allocator that gave the blocks keeps its
+    /// own reserve.
     pub(crate) fn stats(&self) -> Stats {
         let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         let (live, peak) = (read(&self.live_bytes), read(&self.peak_bytes));

@@ -1,7 +1,7 @@
-//! [`CheckedMemory`]: a device's memory for a program that looks for a bug.
+//! [`CheckedMemory`]: device memory that helps to find a bug.
 //!
-//! The core's decorators over [`StreamMemory`]: guards around each block, freed blocks
-//! that wait, resets outermost. TensorFlow's `memory_guard` is guards and resets.
+//! The core's decorators over [`StreamMemory`]: guards around each block, a quarantine for freed blocks, and
+//! outermost the resets. TensorFlow's `memory_guard` is guards and resets.
 
 use core::fmt;
 use std::sync::Arc;
@@ -23,24 +23,24 @@ use crate::{
     DeviceAccess, DeviceAllocError, DeviceAllocator, DeviceFreeError, DriverError, StreamMemory,
 };
 
-/// What is looked for.
+/// The checks of a [`CheckedMemory`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct CheckedConfig {
     /// How blocks are guarded.
     pub guards: GuardConfig,
-    /// How freed blocks wait; none does if its limit is 0 bytes.
+    /// How freed blocks wait; none waits if its limit is 0 bytes.
     pub quarantine: QuarantineConfig,
-    /// What blocks are reset to when they are given and when they are freed; `None` leaves them.
+    /// Pattern written to blocks when they are allocated and when they are freed; `None` writes nothing.
     pub reset: Option<Pattern>,
-    /// Most blocks, waiting ones included. About 100 bytes of the host's memory each.
+    /// Most blocks, waiting ones included. About 100 bytes of host memory each.
     pub blocks: usize,
-    /// Most freed blocks that wait. About 50 bytes of the host's memory each.
+    /// Most freed blocks that wait. About 50 bytes of host memory each.
     pub waiting_blocks: usize,
 }
 
 impl CheckedConfig {
-    /// Guards that fill the slack, up to 64 MiB of freed blocks that wait, resets to the `f32` that is not
-    /// a number; 65536 blocks, of which 4096 wait.
+    /// Makes a configuration with guards that fill the slack, up to 64 MiB of waiting freed blocks, resets to
+    /// the `f32` NaN, and 65536 blocks, of which 4096 wait.
     pub const fn new() -> Self {
         Self {
             guards: GuardConfig::new(),
@@ -51,8 +51,8 @@ impl CheckedConfig {
         }
     }
 
-    /// TensorFlow's `memory_guard`, with blocks aligned as asked. What a
-    /// [runtime](crate::tensorflow::runtime::RuntimeConfig::memory_guard) guards with where nothing else is said.
+    /// Makes the configuration of TensorFlow's `memory_guard`, with blocks aligned as requested. It is the default of
+    /// a [runtime](crate::tensorflow::runtime::RuntimeConfig::memory_guard) with guards.
     pub const fn memory_guard() -> Self {
         Self {
             guards: GuardConfig {
@@ -63,7 +63,7 @@ impl CheckedConfig {
         }
     }
 
-    /// TensorFlow's `memory_guard`: its guards, its resets, and no block waits.
+    /// Makes the configuration of TensorFlow's `memory_guard`: its guards and its resets; no block waits.
     pub const fn tensorflow() -> Self {
         Self {
             guards: GuardConfig::tensorflow(),
@@ -83,32 +83,31 @@ impl Default for CheckedConfig {
 type Guards = Guarded<StreamMemory, DeviceAccess, Yield>;
 type QuarantinedMemory = Quarantined<Guards, DeviceAccess, Yield>;
 
-/// The decorators, the reset outermost where there is one.
+/// The decorators, with the reset outermost if there is one.
 enum Stack {
     Reset(Poisoned<QuarantinedMemory, DeviceAccess>),
     Plain(QuarantinedMemory),
 }
 
-/// A device's memory for one stream, with guards around each block, freed blocks that wait to be written
-/// to, and resets: finds what writes where it should not, and makes what reads too early or too late
-/// show. Shared by reference.
+/// Device memory for one stream with guards around each block, a quarantine for freed blocks, and resets.
+/// Detects writes outside of a block or after its free, and exposes reads before the first write or after the
+/// free. Shared by reference.
 ///
 /// It is a [`BlockAllocator`] of one stream, like [`StreamMemory`]. Damage that a free finds does not stop
-/// the free; it waits in [`take_finding`](Self::take_finding). Where freed blocks wait, as
-/// [`CheckedConfig::new`] has it, guards too are compared only when the block leaves: [`drain`](Self::drain)
-/// lets all leave. Kernels write in the order of their stream, and guards are read in the same order: a
-/// check sees all that was queued on the stream before, and nothing of other streams that the program has
-/// not ordered before it.
+/// the free; [`take_finding`](Self::take_finding) returns it. If freed blocks wait, as with
+/// [`CheckedConfig::new`], guards too are compared only when the block leaves the quarantine;
+/// [`drain`](Self::drain) empties it. Guards are read in the order of the stream: a check sees all work
+/// queued on the stream before it, and work of other streams only if the program has ordered it before.
 ///
 /// # Cost
-/// Of an allocation and a free together, beside the allocator's: two to four fills each, two reads of
-/// guards (and one of the block where it waited), each read a wait of the host for the stream. `cargo bench
-/// -p larder-benches --bench checked_pairs` counts them. [`check_all`](Self::check_all) is
-/// two reads a block.
+/// An allocation and a free together cost, beside the allocator's calls, two to four fills each and two reads
+/// of guards (and one of the block if it waited), each read a wait of the host for the stream. `cargo bench
+/// -p larder-benches --bench checked_pairs` counts them. [`check_all`](Self::check_all) makes two reads per
+/// block.
 ///
 /// # Drop
-/// What waits is compared and goes back; what is found then nobody can take, so [`drain`](Self::drain)
-/// first. Blocks that are still out stay live in the [`DeviceAllocator`] until that one goes.
+/// Waiting blocks are compared and freed; the findings are lost, so call [`drain`](Self::drain) first. Blocks
+/// still in use stay live in the [`DeviceAllocator`] until it is dropped.
 ///
 /// ```no_run
 /// use larder_core::{BlockAllocator, Request};
@@ -133,11 +132,11 @@ pub struct CheckedMemory {
     access: DeviceAccess,
 }
 
-/// A device's memory for one stream, checked as the configuration says. No driver call.
+/// Makes checked device memory for one stream. No driver call.
 ///
 /// # Errors
-/// [`DeviceAllocError::Stream`], [`DeviceAllocError::Streams`], and [`DeviceAllocError::Config`] if a decorator
-/// refused what it is made from.
+/// [`DeviceAllocError::Stream`], [`DeviceAllocError::Streams`], and [`DeviceAllocError::Config`] if a
+/// decorator refused its configuration.
 pub fn checked(
     memory: &DeviceAllocator,
     stream: &Arc<CudaStream>,
@@ -149,7 +148,7 @@ pub fn checked(
     Ok(CheckedMemory { stack, access })
 }
 
-/// The decorators over a memory.
+/// Builds the decorators over a memory.
 fn stack(
     below: StreamMemory,
     access: &DeviceAccess,
@@ -176,24 +175,24 @@ impl CheckedMemory {
         self.held().inner()
     }
 
-    /// What is checked.
+    /// Returns the memory that is checked.
     pub fn memory(&self) -> &StreamMemory {
         self.guards().inner()
     }
 
-    /// The driver's newest refusal of a fill or a read, of which an error of the core has only the code.
-    /// Those of the memory itself are in [`StreamMemory::last_error`].
+    /// Returns the driver's newest refusal of a fill or a read; an error of the core has only its code. For
+    /// refusals of the memory itself see [`StreamMemory::last_error`].
     pub fn last_error(&self) -> Option<DriverError> {
         self.access.last_error()
     }
 
-    /// A refusal, with what the driver said if that is known: an [`AllocError`] has the numbers only.
+    /// Adds the driver's error to a refusal if it is known: an [`AllocError`] has only the numbers.
     fn refusal(&self, reason: AllocError) -> DeviceAllocError {
         let below = self.memory().last_error();
         if let Some(error) = below.filter(|error| error.in_cores_words() == reason) {
             return error;
         }
-        // The newest refusal of a fill; another thread's would have the same code.
+        // The newest refusal of a fill; one of another thread would have the same code.
         let driver = match reason {
             AllocError::Access(AccessError::Refused { code }) => {
                 let error = self.last_error();
@@ -204,44 +203,44 @@ impl CheckedMemory {
         driver.map_or(DeviceAllocError::reason(reason), DeviceAllocError::Driver)
     }
 
-    /// Compares the guards of a block, behind the work of its stream.
+    /// Compares the guards of a block, after the work queued on its stream.
     ///
     /// # Errors
-    /// [`CheckError`]; the block is as it was.
+    /// [`CheckError`]; the block is unchanged.
     pub fn check(&self, block: &Block) -> Result<(), CheckError> {
         self.guards().check(block)
     }
 
-    /// Compares the guards of all blocks, and all that waits; calls `found` for each block that is not
-    /// well and returns how many those were. Two reads of each block, a read of all bytes of a waiting
-    /// one: milliseconds for a thousand.
+    /// Compares the guards of all blocks, and all waiting blocks. Calls `found` for each damaged block and
+    /// returns their number. Two reads of each block, and a read of all bytes of a waiting one: milliseconds
+    /// for a thousand.
     pub fn check_all(&self, mut found: impl FnMut(CheckError)) -> u64 {
         let guards = self.guards().check_all(&mut found);
         guards.saturating_add(self.held().check_all(found))
     }
 
-    /// The oldest find of a free, or about a freed block, that nobody has taken yet.
+    /// Takes the oldest finding of a free or about a freed block.
     pub fn take_finding(&self) -> Option<CheckError> {
         let find = self.guards().take_finding();
         find.or_else(|| self.held().take_finding())
     }
 
-    /// How much frees found about guards so far.
+    /// Returns the counts of damage that frees found in guards.
     pub fn guard_counts(&self) -> FindingCounts {
         self.guards().finding_counts()
     }
 
-    /// How much was found about freed blocks so far.
+    /// Returns the counts of damage found in freed blocks.
     pub fn freed_counts(&self) -> FindingCounts {
         self.held().finding_counts()
     }
 
-    /// How much waits.
+    /// Returns the numbers of the quarantine.
     pub fn quarantine_stats(&self) -> QuarantineStats {
         self.held().quarantine_stats()
     }
 
-    /// Frees whose block could not be reset, and was freed all the same.
+    /// Returns the number of frees whose block could not be reset; the block was freed all the same.
     pub fn reset_failures(&self) -> u64 {
         match &self.stack {
             Stack::Reset(reset) => reset.failures(),
@@ -249,13 +248,13 @@ impl CheckedMemory {
         }
     }
 
-    /// Lets all waiting blocks go, comparing each.
+    /// Frees all waiting blocks, comparing each.
     pub fn drain(&self) {
         self.held().drain();
     }
 
-    /// Bytes that the device's allocator granted for the block: its own, guards and slack. `None` if it is
-    /// not one of these.
+    /// Returns the bytes that the device's allocator granted for the block: its own, guards and slack. `None`
+    /// if it is not one of these blocks.
     pub fn granted_bytes(&self, block: &Block) -> Option<u64> {
         self.guards().granted_bytes(block)
     }
@@ -291,8 +290,8 @@ impl OneStream for CheckedMemory {
         BlockAllocator::requested_bytes(self, block)
     }
 
-    /// Guards count, and so does what waits while any block is in use; blocks that wait, or were kept for their
-    /// damage, are nobody's.
+    /// Guards count, and so do waiting blocks while any block is in use. Waiting blocks, and blocks kept for
+    /// their damage, do not count as blocks in use.
     fn live(memory: &DeviceAllocator, all: &[Arc<Self>]) -> Live {
         let below = memory.live();
         let nobodys = all.iter().map(|one| {
@@ -340,7 +339,7 @@ impl BlockAllocator for CheckedMemory {
         self.guards().stats()
     }
 
-    /// Starts the counters of the whole [`DeviceAllocator`] anew. Finds and their counts stay.
+    /// Restarts the counters of the whole [`DeviceAllocator`]. Findings and their counts stay.
     fn clear_stats(&self) {
         self.guards().clear_stats();
     }

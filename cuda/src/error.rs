@@ -1,4 +1,4 @@
-//! Why memory was not given, or not taken back: for every [`StreamAllocator`](crate::StreamAllocator).
+//! Errors of allocations and frees, for every [`StreamAllocator`](crate::StreamAllocator).
 
 use core::fmt;
 
@@ -14,41 +14,41 @@ use thiserror::Error;
 use crate::limits::OverBudget;
 use crate::{Context, DriverError};
 
-/// Why an allocator gave no memory, or could not be made, or a kernel was not launched, or values were not
-/// copied to their other side. Every block is as before.
+/// An error of an allocation, of making an allocator, of a kernel launch or of a copy to the other side. No
+/// block changes.
 #[derive(Clone, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum DeviceAllocError {
-    /// There is no such memory: see the numbers. With what the driver said last, if it refused any.
+    /// No memory, with the numbers and the driver's newest refusal if there was one.
     #[error("{reason}{}", LastRefusal(*driver))]
     Memory {
-        /// Why.
+        /// The core's error.
         reason: AllocError,
         /// The driver's newest refusal.
         driver: Option<DriverError>,
     },
-    /// The driver refused a call that the memory needed: before its first use, or a copy.
+    /// The driver refused a call that the memory needed: before its first use, or for a copy.
     #[error("{0}")]
     Driver(DriverError),
-    /// The process heap has no memory for values of the host's.
+    /// The process heap has no memory for values in host memory.
     #[error("the process heap has no {:#}: free some memory", ByteCount(*bytes as u64))]
     Pageable {
-        /// What was asked for.
+        /// Bytes requested.
         bytes: usize,
     },
-    /// The stream is of another context, or the default stream that each thread has of its own.
+    /// The stream is of another context, or the per-thread default stream.
     #[error(
         "the stream is another context's, or the default one that differs by thread: make one in the allocator's \
          context"
     )]
     Stream,
-    /// More streams than an allocator tells apart have memory or work in it.
+    /// More streams than an allocator distinguishes have memory or work in it.
     #[error(
         "{} streams have memory or work here: drop some, or use a second allocator",
         StreamId::COUNT
     )]
     Streams,
-    /// The stream is not let go: something beside the allocators holds it still.
+    /// The stream cannot be forgotten: something beside the allocators still holds it.
     #[error("the stream is in use: drop its buffers, steps, windows and other clones of it first")]
     StreamHeld,
     /// The stream captures, and no window was primed for it.
@@ -56,13 +56,13 @@ pub enum DeviceAllocError {
         "the stream captures: prime a window before the capture begins, or allocate before it and free after it"
     )]
     Capturing,
-    /// The allocator sleeps, and does not wake by itself: its memory may be another's now.
+    /// The allocator sleeps, and does not wake by itself: another may have its memory now.
     #[error("the memory sleeps: wake it first (DeviceAllocator::wake)")]
     Asleep,
     /// The window of the capture has no room.
     #[error("the window of the capture is too small, prime a larger one: {reason}")]
     Window {
-        /// Why, with the window's numbers.
+        /// The core's error, with the window's numbers.
         reason: AllocError,
     },
     /// A budget above the allocator has no room, or is in excess since its limit was lowered.
@@ -71,10 +71,10 @@ pub enum DeviceAllocError {
     /// The allocator could not be made a pool of the budget.
     #[error("{0}")]
     Budgets(BudgetError),
-    /// The allocator could not be made with such a configuration.
+    /// The configuration is invalid.
     #[error("{0}")]
     Config(ConfigError),
-    /// The device has no memory, and the host's behind it serves no more: both sides together have had more
+    /// The device has no memory, and the host behind it may serve no more: both sides together have had more
     /// in use than was planned.
     #[error(
         "the device has no memory ({device}), and {:#} were in use at once where {:#} are planned: plan for more, or \
@@ -83,25 +83,25 @@ pub enum DeviceAllocError {
         ByteCount(*planned_bytes)
     )]
     Planned {
-        /// Why the device gave none.
+        /// The device's error.
         device: Box<Self>,
-        /// Most bytes that were in use on both sides together.
+        /// Most bytes in use on both sides together.
         peak_bytes: u64,
-        /// Most bytes that may have been for the host's side to serve.
+        /// Most bytes planned to be in use.
         planned_bytes: u64,
     },
     /// Neither the device nor the host behind it has memory.
     #[error("neither side has memory; device: {device}; host: {host}")]
     Both {
-        /// Why the device gave none.
+        /// The device's error.
         device: Box<Self>,
-        /// Why the host gave none.
+        /// The host's error.
         host: Box<Self>,
     },
 }
 
 impl DeviceAllocError {
-    /// A refusal about which the driver said nothing.
+    /// Makes a refusal without a driver error.
     pub(crate) const fn reason(reason: AllocError) -> Self {
         Self::Memory {
             reason,
@@ -109,7 +109,7 @@ impl DeviceAllocError {
         }
     }
 
-    /// What the core's trait answers for it: the numbers, or the driver's code.
+    /// Returns the answer of the core's trait: the numbers, or the driver's code.
     pub(crate) fn in_cores_words(&self) -> AllocError {
         let code = match self {
             Self::Memory { reason, .. } | Self::Window { reason } => return *reason,
@@ -127,14 +127,14 @@ impl DeviceAllocError {
             }
             Self::Pageable { .. } => Code::OUT_OF_MEMORY,
             Self::Asleep => Code::NOT_PERMITTED,
-            // Only the making of an allocator says this.
+            // Only constructors of allocators return these.
             Self::Budgets(_) | Self::Config(_) => Code::UNKNOWN,
         };
         AllocError::Access(AccessError::Refused { code: code.0 })
     }
 
-    /// Whether memory was missing: on the device, on the host, in a budget or in a window. To free some, or to ask
-    /// for less, may help.
+    /// Returns whether memory was missing: on the device, on the host, in a budget or in a window. Freeing
+    /// memory, or requesting less, may help.
     pub fn is_out_of_memory(&self) -> bool {
         match self {
             Self::Memory { reason, .. } | Self::Window { reason } => {
@@ -148,7 +148,7 @@ impl DeviceAllocError {
         }
     }
 
-    /// Whether there was no memory, for whatever reason: other memory may serve then.
+    /// Returns whether there was no memory, for whatever reason: other memory may then serve.
     pub(crate) fn is_want_of_memory(&self) -> bool {
         match self {
             Self::Memory { reason, .. } => *reason != AllocError::ZeroSize,
@@ -158,7 +158,7 @@ impl DeviceAllocError {
     }
 }
 
-/// What the driver said besides, if it said something.
+/// Appends the driver's refusal, if there was one.
 struct LastRefusal(Option<DriverError>);
 
 impl fmt::Display for LastRefusal {
@@ -179,42 +179,42 @@ impl From<DriverError> for DeviceAllocError {
     }
 }
 
-/// The text, as a `main` that returns an error prints it by `Debug`.
+/// Prints the text, since a `main` that returns an error prints it with `Debug`.
 impl fmt::Debug for DeviceAllocError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Display::fmt(self, f)
     }
 }
 
-/// Why a block was not taken back.
+/// An error of a free.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
 #[non_exhaustive]
 pub enum DeviceFreeError {
-    /// The block is none of the allocator's.
+    /// The block is not one of the allocator's.
     #[error("{0}")]
     Block(FreeError),
-    /// It is not known when a stream of another context, or one too many, is done with the block, and
-    /// the driver refused to wait for it.
+    /// The driver refused to wait for a stream of another context, or for one too many, so the last use of
+    /// the block is unknown.
     #[error(
         "the stream has no stream_id, and waiting for it was refused: {0}; free the block on the stream that allocated it"
     )]
     Driver(DriverError),
 }
 
-/// An error, and the value that comes back with it.
+/// An error, together with a value: the one that the call was given, or the result of the run.
 #[derive(Debug, Error)]
 #[error("{error}")]
 #[must_use = "the value inside comes back"]
 pub struct Returned<T, E> {
-    /// What comes back.
+    /// The value that the call was given, or the result of the run.
     pub value: T,
-    /// Why.
+    /// The error.
     #[source]
     pub error: E,
 }
 
 impl Context {
-    /// Waits for what is queued on a stream, so that the block that it uses can be freed.
+    /// Waits for the work queued on a stream, so that its block can be freed.
     pub(crate) fn wait_before_free(
         &self,
         stream: &CudaStream,
@@ -228,17 +228,17 @@ impl Context {
 }
 
 impl DeviceFreeError {
-    /// The block is none of the allocator's.
+    /// Refuses a block that is not the allocator's.
     pub(crate) const fn unknown(block: Block) -> Rejected<Self> {
         Rejected::new(block, Self::Block(FreeError::Unknown))
     }
 
-    /// The driver refused.
+    /// Refuses a block with the driver's error.
     pub(crate) const fn driver(block: Block, error: DriverError) -> Rejected<Self> {
         Rejected::new(block, Self::Driver(error))
     }
 
-    /// The core refused.
+    /// Refuses a block with the core's error.
     pub(crate) const fn from_core(rejected: Rejected<FreeError>) -> Rejected<Self> {
         Rejected {
             error: Self::Block(rejected.error),

@@ -2,12 +2,12 @@
 
 use core::cell::Cell;
 
-/// How threads wait for a lock of a few instructions: most often its owner is about to leave, but it
-/// may be off the processor.
+/// Waits for a lock that is held for a few instructions: usually the owner is about to release it, but it may
+/// have been preempted.
 #[derive(Debug)]
 pub(crate) struct Yield;
 
-/// Waits of a thread between two at which it gives the processor away.
+/// A thread yields the processor in one of this many waits.
 const WAITS_A_YIELD: u32 = 32;
 
 impl larder_core::Wait for Yield {

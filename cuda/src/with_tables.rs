@@ -1,9 +1,8 @@
 //! [`WithTables`]: a value together with the tables that it borrows.
 //!
-//! Best fit and steps borrow their tables, so that programs without a heap can lend static ones.
-//! Here the tables are zeroed memory that goes when the value does. Large ones are mappings of
-//! their own, since an allocator that has such memory from earlier would write all of it, and keep
-//! it.
+//! Best fit and steps borrow their tables, so that programs without a heap can lend static ones. Here the
+//! tables are zeroed memory that is freed with the value. Large ones are mappings of their own: a heap that
+//! reuses memory would have to write all of it, and keep it.
 //!
 //! # Invariants
 //! * OWN1 a table is memory of its own, lent once, to the value that stands with it in one
@@ -17,9 +16,9 @@ use std::alloc::{Layout, alloc_zeroed, dealloc};
 
 use larder_core::Zeroed;
 
-/// A value, and what it borrows.
+/// A value, and the tables it borrows.
 pub(crate) struct WithTables<A> {
-    /// In front of the tables, so that it is dropped first (OWN2).
+    /// Declared before the tables, so that it is dropped first (OWN2).
     value: A,
     _tables: Tables,
 }
@@ -35,13 +34,13 @@ struct Table {
     is_mapping: bool,
 }
 
-// SAFETY: it is memory that only its drop touches (OWN2), on whichever thread that may be.
+// SAFETY: only its drop touches the memory (OWN2), on any thread.
 unsafe impl Send for Table {}
-// SAFETY: a shared one does nothing.
+// SAFETY: a shared reference gives no access to the memory.
 unsafe impl Sync for Table {}
 
 impl Table {
-    /// Zeroed memory. `None` if the host has none, or the layout is empty.
+    /// Allocates zeroed memory. Returns `None` if the host has none, or the layout is empty.
     fn zeroed(layout: Layout) -> Option<Self> {
         if layout.size() == 0 {
             return None;
@@ -65,7 +64,7 @@ impl Drop for Table {
     fn drop(&mut self) {
         #[cfg(target_os = "linux")]
         if self.is_mapping {
-            // SAFETY: OWN1: a mapping of so many bytes, which nobody borrows any more (OWN2).
+            // SAFETY: OWN1: a mapping of this length, which nobody borrows any more (OWN2).
             unsafe { libc::munmap(self.start.as_ptr().cast(), self.layout.size()) };
             return;
         }
@@ -76,8 +75,8 @@ impl Drop for Table {
 }
 
 impl Tables {
-    /// Lends a table of values that are zero: memory that is not touched until it is used. Empty if
-    /// the host has none.
+    /// Lends a table of zero values, whose memory is not touched until it is used. The table is empty if the
+    /// host has no memory.
     pub(crate) fn lend_zeroed<T: Zeroed>(&mut self, count: usize) -> &'static mut [T] {
         const {
             assert!(!core::mem::needs_drop::<T>(), "nobody drops the values");
@@ -89,17 +88,17 @@ impl Tables {
         };
         let mut records = NonNull::slice_from_raw_parts(table.start.cast::<T>(), count);
         self.0.push(table);
-        // SAFETY: new memory for so many values, of which zero is one, lent here and nowhere else
-        // (OWN1). OWN2 ends the borrow in time.
+        // SAFETY: new memory for `count` values, for which zero is valid, lent only here (OWN1). The borrow
+        // ends before the memory is freed (OWN2).
         unsafe { records.as_mut() }
     }
 }
 
-/// Tables of less are not worth a mapping.
+/// Smaller tables are not worth a mapping.
 #[cfg(target_os = "linux")]
 const MIN_MAPPED_BYTES: usize = 128 << 10;
 
-/// A mapping of zeros; `None` for a small table, or if the system refuses.
+/// Maps zeros; `None` for a small table, or if the system refuses.
 #[cfg(target_os = "linux")]
 fn mapped(bytes: usize) -> Option<NonNull<u8>> {
     if bytes < MIN_MAPPED_BYTES {
@@ -116,26 +115,23 @@ fn mapped(bytes: usize) -> Option<NonNull<u8>> {
 }
 
 impl<A> WithTables<A> {
-    /// A value that `make` makes of the tables it has lent.
+    /// Makes a value by `make`, from the tables that it lends.
     ///
     /// # Safety
-    /// What borrows the tables goes into the value and nowhere else, and is not taken out of it
-    /// (OWN2).
+    /// Borrows of the tables go into the value and nowhere else, and are not taken out of it (OWN2).
     pub(crate) unsafe fn new(make: impl FnOnce(&mut Tables) -> A) -> Self {
-        // SAFETY: OWN2 holds: what borrows the tables goes into the value, as this function asks
-        // too.
+        // SAFETY: OWN2: the caller promises that borrows of the tables go only into the value.
         let Ok(made) = unsafe { Self::try_new(|tables| Ok::<A, Infallible>(make(tables))) };
         made
     }
 
-    /// A value that `make` makes of the tables it has lent.
+    /// Makes a value by `make`, from the tables that it lends.
     ///
     /// # Errors
-    /// Those of `make`; the tables are gone then.
+    /// The errors of `make`; the tables are freed then.
     ///
     /// # Safety
-    /// What borrows the tables goes into the value and nowhere else, and is not taken out of it
-    /// (OWN2).
+    /// Borrows of the tables go into the value and nowhere else, and are not taken out of it (OWN2).
     pub(crate) unsafe fn try_new<E>(
         make: impl FnOnce(&mut Tables) -> Result<A, E>,
     ) -> Result<Self, E> {
@@ -168,20 +164,20 @@ impl<A> DerefMut for WithTables<A> {
 mod tests {
     use super::*;
 
-    /// How many pages of a table have memory; `None` if it is not mapped.
+    /// Returns the number of pages of a table that have memory; `None` if it is not mapped.
     #[cfg(target_os = "linux")]
     fn resident(table: *const [u64]) -> Option<usize> {
         let start = table.cast::<u8>().addr().next_multiple_of(4096);
         let pages = (size_of::<u64>() * table.len() - 4096) / 4096;
         let mut found = vec![0u8; pages];
         let at = core::ptr::without_provenance_mut(start);
-        // SAFETY: it only answers for pages of the table, into a place for each.
+        // SAFETY: it only reports on pages of the table, into a byte for each.
         let asked = unsafe { libc::mincore(at, pages * 4096, found.as_mut_ptr()) };
         (asked == 0).then(|| found.iter().filter(|page| **page & 1 == 1).count())
     }
 
     /// The system's allocator serves large zeroed blocks from its heap once blocks as large were
-    /// freed, and writes zeros over what it finds there.
+    /// freed, and fills them with zeros.
     #[cfg(target_os = "linux")]
     #[test]
     fn a_large_table_has_no_memory_until_it_is_used() {
@@ -200,7 +196,7 @@ mod tests {
         }
     }
 
-    /// Looks at its table when it is dropped, as the core's algorithms may.
+    /// Reads its table when it is dropped, as the core's algorithms may.
     struct Looks(&'static mut [u64]);
 
     impl Drop for Looks {

@@ -7,7 +7,7 @@ use core::fmt;
 #[repr(transparent)]
 pub struct Code(pub u32);
 
-/// Declares each code but success by its name and its number, and lists them with what they mean.
+/// Declares each code but success by its name and its number, and lists them with their meanings.
 macro_rules! codes {
     ($($name:ident = $number:literal $meaning:literal;)*) => {
         impl Code {
@@ -17,7 +17,7 @@ macro_rules! codes {
             )*
         }
 
-        /// Every known code, ascending, with its name and meaning.
+        /// All known codes, ascending, with names and meanings.
         const KNOWN: &[(Code, &str, &str)] = &[
             (Code::SUCCESS, "CUDA_SUCCESS", "no error"),
             $((Code::$name, concat!("CUDA_ERROR_", stringify!($name)), $meaning)),*
@@ -106,25 +106,25 @@ impl Code {
     /// `CUDA_SUCCESS`: no error.
     pub const SUCCESS: Self = Self(0);
 
-    /// Every code with a name, ascending.
+    /// Returns every code with a name, ascending.
     pub fn all() -> impl Iterator<Item = Self> {
         KNOWN.iter().map(|(code, ..)| *code)
     }
 
-    /// The driver's name for it, like `CUDA_ERROR_OUT_OF_MEMORY`; `None` for a number that this
+    /// Returns the driver's name for the code, like `CUDA_ERROR_OUT_OF_MEMORY`; `None` for a number that this
     /// crate does not know. Searches a short list.
     pub fn name(self) -> Option<&'static str> {
         self.words().map(|(name, _)| name)
     }
 
-    /// What it means, in a few words.
+    /// Returns the code's meaning, in a few words.
     pub fn meaning(self) -> Option<&'static str> {
         self.words().map(|(_, meaning)| meaning)
     }
 
-    /// Whether device work or the device itself failed so that every later call of this process answers the
-    /// same: nothing that is freed, waited for or tried again helps, and the process must start anew. Memory
-    /// that the process holds goes back when it ends.
+    /// Returns whether device work or the device itself failed so that every later call of this process
+    /// answers the same: freeing, waiting and retrying are useless, and the process must be restarted. Its
+    /// memory is freed when it ends.
     pub const fn is_fatal(self) -> bool {
         matches!(
             self,
@@ -146,10 +146,10 @@ impl Code {
         )
     }
 
-    /// `Ok` for success.
+    /// Returns `Ok` for success.
     ///
     /// # Errors
-    /// The code itself, for any other.
+    /// The code itself, for any other code.
     pub const fn check(self) -> Result<(), Self> {
         match self {
             Self::SUCCESS => Ok(()),

@@ -2,7 +2,7 @@
 
 // Flags of streams, events and contexts.
 
-/// A stream that does not synchronise with the legacy default stream.
+/// A stream that does not synchronize with the legacy default stream.
 pub const STREAM_NON_BLOCKING: u32 = 1;
 /// Waiting threads sleep.
 pub const EVENT_BLOCKING_SYNC: u32 = 1;
@@ -69,7 +69,7 @@ pub const POOL_REUSE_FOLLOW_EVENT_DEPENDENCIES: u32 = 1;
 pub const POOL_REUSE_ALLOW_OPPORTUNISTIC: u32 = 2;
 /// Reuse on another stream by a wait of the driver's own.
 pub const POOL_REUSE_ALLOW_INTERNAL_DEPENDENCIES: u32 = 3;
-/// Bytes kept when the pool gives memory back.
+/// Bytes kept when the pool releases memory.
 pub const POOL_RELEASE_THRESHOLD: u32 = 4;
 /// Bytes that the pool holds.
 pub const POOL_RESERVED_CURRENT: u32 = 5;
@@ -82,31 +82,31 @@ pub const POOL_USED_HIGH: u32 = 8;
 
 // Attributes of pointers.
 
-/// The context of the address.
+/// Context of the address.
 pub const POINTER_CONTEXT: u32 = 1;
 /// One of the `MEMORY_TYPE_…` constants.
 pub const POINTER_MEMORY_TYPE: u32 = 2;
-/// The address for the device.
+/// Address for the device.
 pub const POINTER_DEVICE_POINTER: u32 = 3;
-/// The address for the host.
+/// Address for the host.
 pub const POINTER_HOST_POINTER: u32 = 4;
 /// Whether synchronous copies wait for the device.
 pub const POINTER_SYNC_MEMOPS: u32 = 6;
-/// A number that no other allocation of the process has.
+/// Number that no other allocation of the process has.
 pub const POINTER_BUFFER_ID: u32 = 7;
-/// Whether it is managed memory.
+/// Whether the memory is managed.
 pub const POINTER_IS_MANAGED: u32 = 8;
 /// The device.
 pub const POINTER_DEVICE_ORDINAL: u32 = 9;
-/// Start of its allocation, as the device sees it.
+/// Start of the allocation, as the device sees it.
 pub const POINTER_RANGE_START: u32 = 11;
-/// Length of its allocation.
+/// Length of the allocation.
 pub const POINTER_RANGE_BYTES: u32 = 12;
 /// Whether memory is mapped there.
 pub const POINTER_MAPPED: u32 = 13;
-/// The access its context has.
+/// Access of the pointer's context.
 pub const POINTER_ACCESS_FLAGS: u32 = 16;
-/// The pool it came from.
+/// Pool that the memory came from.
 pub const POINTER_POOL: u32 = 17;
 /// Host memory.
 pub const MEMORY_TYPE_HOST: u32 = 1;
@@ -132,27 +132,27 @@ pub const CAPTURE_STATUS_INVALIDATED: u32 = 2;
 
 // Attributes of devices.
 
-/// The most threads of a block.
+/// Most threads of a block.
 pub const DEVICE_MAX_THREADS_PER_BLOCK: u32 = 1;
-/// The most threads of a block in x.
+/// Most threads of a block in x.
 pub const DEVICE_MAX_BLOCK_DIM_X: u32 = 2;
-/// The most threads of a block in y.
+/// Most threads of a block in y.
 pub const DEVICE_MAX_BLOCK_DIM_Y: u32 = 3;
-/// The most threads of a block in z.
+/// Most threads of a block in z.
 pub const DEVICE_MAX_BLOCK_DIM_Z: u32 = 4;
-/// The most blocks of a grid in x.
+/// Most blocks of a grid in x.
 pub const DEVICE_MAX_GRID_DIM_X: u32 = 5;
-/// The most blocks of a grid in y.
+/// Most blocks of a grid in y.
 pub const DEVICE_MAX_GRID_DIM_Y: u32 = 6;
-/// The most blocks of a grid in z.
+/// Most blocks of a grid in z.
 pub const DEVICE_MAX_GRID_DIM_Z: u32 = 7;
-/// Bytes of shared memory of a block, at most.
+/// Most bytes of shared memory of a block.
 pub const DEVICE_MAX_SHARED_MEMORY_PER_BLOCK: u32 = 8;
 /// Bytes of constant memory.
 pub const DEVICE_TOTAL_CONSTANT_MEMORY: u32 = 9;
 /// Threads of a warp.
 pub const DEVICE_WARP_SIZE: u32 = 10;
-/// Registers of a block, at most.
+/// Most registers of a block.
 pub const DEVICE_MAX_REGISTERS_PER_BLOCK: u32 = 12;
 /// Clock in kHz.
 pub const DEVICE_CLOCK_RATE: u32 = 13;
@@ -168,7 +168,7 @@ pub const DEVICE_KERNEL_EXEC_TIMEOUT: u32 = 17;
 pub const DEVICE_INTEGRATED: u32 = 18;
 /// Whether pinned memory can be mapped.
 pub const DEVICE_CAN_MAP_HOST_MEMORY: u32 = 19;
-/// Which processes may use the device.
+/// Restriction of the processes that may use the device.
 pub const DEVICE_COMPUTE_MODE: u32 = 20;
 /// Whether kernels overlap.
 pub const DEVICE_CONCURRENT_KERNELS: u32 = 31;
@@ -184,7 +184,7 @@ pub const DEVICE_MEMORY_CLOCK_RATE: u32 = 36;
 pub const DEVICE_GLOBAL_MEMORY_BUS_WIDTH: u32 = 37;
 /// Bytes of level 2 cache.
 pub const DEVICE_L2_CACHE_SIZE: u32 = 38;
-/// Threads of a multiprocessor, at most.
+/// Most threads of a multiprocessor.
 pub const DEVICE_MAX_THREADS_PER_MULTIPROCESSOR: u32 = 39;
 /// The number of copy engines.
 pub const DEVICE_ASYNC_ENGINE_COUNT: u32 = 40;
@@ -198,33 +198,33 @@ pub const DEVICE_COMPUTE_CAPABILITY_MAJOR: u32 = 75;
 pub const DEVICE_COMPUTE_CAPABILITY_MINOR: u32 = 76;
 /// Whether streams have priorities.
 pub const DEVICE_STREAM_PRIORITIES_SUPPORTED: u32 = 78;
-/// Bytes of shared memory of a multiprocessor, at most.
+/// Most bytes of shared memory of a multiprocessor.
 pub const DEVICE_MAX_SHARED_MEMORY_PER_MULTIPROCESSOR: u32 = 81;
-/// Registers of a multiprocessor, at most.
+/// Most registers of a multiprocessor.
 pub const DEVICE_MAX_REGISTERS_PER_MULTIPROCESSOR: u32 = 82;
-/// Whether managed memory works.
+/// Whether managed memory is supported.
 pub const DEVICE_MANAGED_MEMORY: u32 = 83;
 /// Whether the device reaches pageable memory.
 pub const DEVICE_PAGEABLE_MEMORY_ACCESS: u32 = 88;
-/// Whether host and device may use managed memory at once.
+/// Whether host and device may use managed memory at the same time.
 pub const DEVICE_CONCURRENT_MANAGED_ACCESS: u32 = 89;
 /// Whether kernels can be interrupted.
 pub const DEVICE_COMPUTE_PREEMPTION_SUPPORTED: u32 = 90;
 /// Whether registered memory keeps its address.
 pub const DEVICE_CAN_USE_HOST_POINTER_FOR_REGISTERED_MEM: u32 = 91;
-/// Whether cooperative launches work.
+/// Whether cooperative launches are supported.
 pub const DEVICE_COOPERATIVE_LAUNCH: u32 = 95;
-/// Bytes of shared memory a block may ask for.
+/// Most bytes of shared memory that a block may request.
 pub const DEVICE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN: u32 = 97;
 /// Whether host memory can be registered.
 pub const DEVICE_HOST_REGISTER_SUPPORTED: u32 = 99;
-/// Whether the virtual memory calls work.
+/// Whether the virtual memory calls are supported.
 pub const DEVICE_VIRTUAL_MEMORY_SUPPORTED: u32 = 102;
 /// Whether handles are exported as file descriptors.
 pub const DEVICE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED: u32 = 103;
-/// Whether network cards reach memory of the virtual memory calls that was made for it.
+/// Whether network cards reach memory that the virtual memory calls made for them.
 pub const DEVICE_RDMA_WITH_VIRTUAL_MEMORY_SUPPORTED: u32 = 110;
-/// Whether memory pools work.
+/// Whether memory pools are supported.
 pub const DEVICE_MEMORY_POOLS_SUPPORTED: u32 = 115;
-/// How pools may be exported.
+/// Bits of `MEM_HANDLE_TYPE_…`: how pools may be exported.
 pub const DEVICE_MEMPOOL_SUPPORTED_HANDLE_TYPES: u32 = 119;

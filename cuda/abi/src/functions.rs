@@ -1,6 +1,6 @@
-//! The functions of the driver that this project calls, answers or stands in front of: one row for
-//! each, with its C prototype and the version of CUDA that brought it. `cuda/nvidia.py` compares
-//! the rows with NVIDIA's headers.
+//! The functions of the driver that this project calls, implements or interposes: one row for each, with its
+//! C prototype and the version of CUDA that introduced it. `cuda/nvidia.py` compares the rows with NVIDIA's
+//! headers.
 
 use core::ffi::{c_char, c_void};
 
@@ -10,9 +10,9 @@ use crate::{
     Location, MemoryHandle, ModuleHandle, PoolHandle, PoolProps, SharedMemoryOf, StreamHandle,
 };
 
-/// Calls the macro `$callback` once, with a row for each function: `fn name(parameter: type, …)
-/// since version;`, where 3020 is version 3.2. All functions answer a [`Code`]. The types' names
-/// are to be in scope where it is called.
+/// Calls the macro `$callback` once, with a row for each function: `fn name(parameter: type, …) since
+/// version;`, where 3020 is version 3.2. All functions return a [`Code`]. The types' names must be in scope
+/// at the call.
 #[macro_export]
 macro_rules! for_each_function {
     ($callback:ident) => {
@@ -298,7 +298,7 @@ macro_rules! declare {
             pub type $name = unsafe extern "C" fn($($parameter: $kind),*) -> Code;
         )*
 
-        /// The version of CUDA that brought each function, like 12080 for 12.8.
+        /// The version of CUDA that introduced each function, like 12080 for 12.8.
         #[allow(non_upper_case_globals, reason = "the driver's names")]
         pub mod since {
             $(
@@ -307,14 +307,14 @@ macro_rules! declare {
             )*
         }
 
-        /// Each function's name and the version of CUDA that brought it.
+        /// Each function's name and the version of CUDA that introduced it.
         pub const ALL: &[(&str, u32)] = &[$((stringify!($name), $version)),*];
     };
 }
 
 for_each_function!(declare);
 
-/// The newest function of a name without its `_v…`, of those that a version of CUDA has:
+/// Returns the newest function for a name without `_v…`, among those that a version of CUDA has:
 /// `cuMemAlloc_v2` for `cuMemAlloc`.
 pub fn newest(base: &str, version: u32) -> Option<&'static str> {
     let is_it = |name: &str| match name.strip_prefix(base) {
@@ -322,7 +322,7 @@ pub fn newest(base: &str, version: u32) -> Option<&'static str> {
         None => false,
     };
     if base.rfind("_v").is_some_and(|at| is_version(&base[at..])) {
-        // A name with its version is no base name.
+        // A name with a version is no base name.
         return None;
     }
     let known = ALL
@@ -331,7 +331,7 @@ pub fn newest(base: &str, version: u32) -> Option<&'static str> {
     known.max_by_key(|(_, since)| *since).map(|(name, _)| *name)
 }
 
-/// `_v2`, `_v3`.
+/// Returns whether an ending is a version: `_v2`, `_v3`.
 fn is_version(ending: &str) -> bool {
     let number = ending.strip_prefix("_v");
     number.is_some_and(|number| number.parse::<u32>().is_ok())

@@ -1,16 +1,16 @@
-//! What the stand-in driver exports beside CUDA's own functions: its control interface. What each
-//! function does is said in the stand-in's documentation.
+//! The stand-in driver's exports beside CUDA's own functions: its control interface. The functions are
+//! described in the stand-in's documentation.
 
 use core::ffi::c_void;
 
 use crate::DevicePtr;
 
-/// The version of this interface: what `larder_stand_in_version` answers. A library of another
-/// version has other functions, or other types.
+/// The version of this interface, which `larder_stand_in_version` returns. A library of another version has
+/// other functions, or other types.
 pub const VERSION: u32 = 5;
 
-/// A kernel's body on the host. It runs once for a launch, not once for a thread: it does what the whole
-/// grid does.
+/// A kernel's body on the host. It runs once per launch, not once per thread: it does the work of the whole
+/// grid.
 ///
 /// It must not call the driver.
 pub type KernelBody = unsafe extern "C" fn(call: *const KernelCall);
@@ -29,8 +29,8 @@ pub struct KernelCall {
     pub parameter_count: u32,
     /// One pointer for each parameter, to a copy made at the launch.
     pub parameters: *const *const c_void,
-    /// Gives the host memory of a device address; the last argument is 1 for writing. Null if the kernel may
-    /// not use the address; the launch then fails, which is what a device does.
+    /// Returns the host memory of a device address; the last argument is 1 for writing. Null if the kernel
+    /// may not use the address; the launch then fails, as on a device.
     pub access: unsafe extern "C" fn(
         call: *const Self,
         at: DevicePtr,
@@ -42,8 +42,8 @@ pub struct KernelCall {
 }
 
 /// Calls the macro `$callback` once, with a row for each function of the control interface: `fn
-/// name(parameter: type, …) -> answer;`. `larder_stand_in_version` is none of them: it is the same
-/// in every version of the interface.
+/// name(parameter: type, …) -> answer;`. `larder_stand_in_version` is not among them: it is the same in every
+/// version of the interface.
 #[macro_export]
 macro_rules! for_each_control_function {
     ($callback:ident) => {

@@ -90,13 +90,13 @@ impl GraphNodeHandle {
 #[repr(transparent)]
 pub struct GraphExecHandle(pub usize);
 
-/// A function of the host that a stream calls with its data, `CUhostFn`.
+/// A host function that a stream calls with its data, `CUhostFn`.
 pub type HostFunction = Option<unsafe extern "C" fn(data: *mut c_void)>;
 
-/// Bytes of dynamic shared memory for a block of so many threads, `CUoccupancyB2DSize`.
+/// Returns the bytes of dynamic shared memory for a block of `threads` threads, `CUoccupancyB2DSize`.
 pub type SharedMemoryOf = Option<unsafe extern "C" fn(threads: i32) -> usize>;
 
-/// Where memory is or who uses it, `CUmemLocation`.
+/// Place or user of memory, `CUmemLocation`.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 #[repr(C)]
 pub struct Location {
@@ -114,7 +114,7 @@ pub struct AllocFlags {
     pub compression: u8,
     /// Reachable by network cards.
     pub rdma_capable: u8,
-    /// What it is for.
+    /// Its use.
     pub usage: u16,
     /// Zero.
     pub reserved: [u8; 4],
@@ -128,7 +128,7 @@ pub struct AllocationProp {
     pub kind: u32,
     /// Bits of `MEM_HANDLE_TYPE_…`: how the handle may be exported.
     pub handle_types: u32,
-    /// Where it lies.
+    /// Place of the memory.
     pub location: Location,
     /// Null.
     pub win32_meta_data: *mut c_void,
@@ -136,7 +136,7 @@ pub struct AllocationProp {
     pub flags: AllocFlags,
 }
 
-/// Who may do what with a mapped range, `CUmemAccessDesc`.
+/// Access of a device or the host to a mapped range, `CUmemAccessDesc`.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 #[repr(C)]
 pub struct AccessDesc {
@@ -154,19 +154,19 @@ pub struct PoolProps {
     pub kind: u32,
     /// Bits of `MEM_HANDLE_TYPE_…`: how the pool may be exported.
     pub handle_types: u32,
-    /// Where the pool's memory lies.
+    /// Place of the pool's memory.
     pub location: Location,
     /// Null.
     pub win32_security_attributes: *mut c_void,
-    /// The most bytes that the pool holds, 0 for what the system allows. Reserved before 12.2.
+    /// Most bytes that the pool holds, 0 for the system's limit. Reserved before 12.2.
     pub max_bytes: usize,
-    /// What the pool is for. Reserved before 12.3.
+    /// The pool's use. Reserved before 12.3.
     pub usage: u16,
     /// Zero.
     pub reserved: [u8; 54],
 }
 
-/// How a kernel is launched, `CUlaunchConfig`.
+/// Configuration of a launch, `CUlaunchConfig`.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[repr(C)]
 pub struct LaunchConfig {

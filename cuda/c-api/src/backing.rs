@@ -1,5 +1,5 @@
-//! When pages of a device's memory move: chosen by the environment for all devices, or by the program for one that
-//! is not in use yet.
+//! When pages of a device's memory move: chosen by the environment for all devices, or by the program for one
+//! that is not in use yet.
 
 use std::ffi::c_int;
 
@@ -13,7 +13,7 @@ use crate::outcome::{Refused, status};
 const IN_PLACE: &str = "LARDER_CUDA_IN_PLACE";
 const BUDGET: &str = "LARDER_CUDA_BUDGET";
 
-/// What the environment says, for devices of which the program says nothing.
+/// Reads the environment's choice, for devices without one of the program.
 pub(crate) fn from_env() -> Result<Backing, Refused> {
     let in_place = variable(IN_PLACE, "1 for pages that never move, or 0", |text| {
         text.parse().ok().filter(|number| *number <= 1)
@@ -33,15 +33,15 @@ pub(crate) fn from_env() -> Result<Backing, Refused> {
     }
 }
 
-/// Has pages of a device never move.
-// SAFETY: nobody else exports this name.
+/// Makes pages of a device never move.
+// SAFETY: no other function has this name.
 #[unsafe(no_mangle)]
 extern "C" fn larder_cuda_set_in_place(ordinal: c_int) -> c_int {
     status(|| device::choose(ordinal, Backing::InPlace))
 }
 
-/// Gives a device's memory a budget.
-// SAFETY: nobody else exports this name.
+/// Sets a budget for a device's memory.
+// SAFETY: no other function has this name.
 #[unsafe(no_mangle)]
 extern "C" fn larder_cuda_set_budget(ordinal: c_int, bytes: u64) -> c_int {
     status(|| match bytes {

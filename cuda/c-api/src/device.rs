@@ -1,13 +1,14 @@
-//! [`Device`]: a device by its number, with its allocator, the caller's streams and what is known of its blocks.
+//! [`Device`]: a device by its number, with its allocator, the caller's streams and the streams recorded for
+//! its blocks.
 //!
-//! A device is made at its first use and stays until the process ends, as its memory may be used until then.
+//! A device is made on its first use and stays until the process ends, as its memory may be used until then.
 //!
 //! # Streams
-//! The null stream and the legacy one are one stream. The default stream that each thread has of its own has
-//! one handle for all threads, so no event could be recorded on the right one. An allocation for it counts as
-//! the legacy stream's, whose earlier work is ordered before it by the driver. A free on it waits for the
-//! device on the host, and is refused while a known stream captures. A stream of another context is refused, also one
-//! of a green context, which the driver names as its own; a free on it waits for it on the host.
+//! The null stream and the legacy one are one stream. The per-thread default stream has one handle for all
+//! threads, so no event could be recorded on the right one. An allocation for it counts as the legacy
+//! stream's, whose earlier work is ordered before it by the driver. A free on it waits for the device on the
+//! host, and is refused while a known stream captures. A stream of another context is refused, even one of a
+//! green context, which the driver reports as its own; a free on it waits for it on the host.
 
 use std::collections::{BTreeMap, HashMap};
 use std::ffi::c_int;
@@ -26,10 +27,10 @@ use crate::backing;
 use crate::job;
 use crate::outcome::Refused;
 
-/// More than one machine has.
+/// More devices than one machine has.
 pub(crate) const MAX_DEVICES: usize = 64;
 
-/// A stream as the caller has it: `cudaStream_t`, `CUstream`.
+/// The caller's handle of a stream: `cudaStream_t`, `CUstream`.
 pub(crate) type Handle = usize;
 
 /// A device in use.
@@ -38,16 +39,16 @@ pub(crate) struct Device {
     pub(crate) memory: DeviceAllocator,
     /// The caller's own limit, above the allocator's, which is the job's.
     pub(crate) limits: Limits,
-    /// Few, so they are looked through.
+    /// Known streams. Few, so they are searched linearly.
     streams: RwLock<Vec<(Handle, Arc<CudaStream>)>>,
     /// By the block's address: the streams that use it beside the one it is freed on.
     recorded: Mutex<HashMap<u64, Vec<Handle>>>,
-    /// How many blocks are there, so that most frees take no lock to see that there are none.
+    /// Number of such blocks, so that most frees take no lock to see that there are none.
     recorded_blocks: AtomicUsize,
     pub(crate) counts: Counts,
 }
 
-/// What the caller did, since the device was first used.
+/// Counts of the caller's calls, since the device was first used.
 #[derive(Default)]
 pub(crate) struct Counts {
     pub(crate) allocations: AtomicU64,
@@ -57,22 +58,22 @@ pub(crate) struct Counts {
 
 static DEVICES: [OnceLock<Device>; MAX_DEVICES] = [const { OnceLock::new() }; MAX_DEVICES];
 
-/// What the program chose for devices that are not made yet. Held while one is made.
+/// The program's choices for devices that are not made yet. Locked while one is made.
 static CHOSEN: Mutex<BTreeMap<c_int, Backing>> = Mutex::new(BTreeMap::new());
 
-/// The value behind a lock. Every change under these locks is whole.
+/// Locks `mutex`, ignoring poison: every change under these locks is complete.
 pub(crate) fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Where the device of a number is, once it is made.
+/// Returns the slot of a device.
 fn slot(ordinal: c_int) -> Result<&'static OnceLock<Device>, Refused> {
     let place = usize::try_from(ordinal).ok();
     let slot = place.and_then(|place| DEVICES.get(place));
     slot.ok_or(Refused::Device(ordinal))
 }
 
-/// The device, which is made if this is its first use.
+/// Returns the device, made on its first use.
 pub(crate) fn device(ordinal: c_int) -> Result<&'static Device, Refused> {
     let slot = slot(ordinal)?;
     if let Some(device) = slot.get() {
@@ -103,14 +104,14 @@ pub(crate) fn choose(ordinal: c_int, backing: Backing) -> Result<(), Refused> {
     Ok(())
 }
 
-/// The stream of a handle, if it is known.
+/// Returns the stream of a handle, if it is known.
 fn find(known: &[(Handle, Arc<CudaStream>)], handle: Handle) -> Option<Arc<CudaStream>> {
     let mut known = known.iter();
     let (_, stream) = known.find(|(own, _)| *own == handle)?;
     Some(stream.clone())
 }
 
-/// The devices that were used.
+/// Returns the devices that were used.
 pub(crate) fn used() -> impl Iterator<Item = &'static Device> {
     DEVICES.iter().filter_map(OnceLock::get)
 }
@@ -153,16 +154,17 @@ impl Device {
         self.memory.context()
     }
 
-    /// The stream of a handle (CAPI3).
+    /// Returns the stream of a handle (CAPI3).
     ///
     /// # Errors
-    /// If it is another context's, and if the driver refuses to say.
+    /// If it is another context's, and if the driver refuses the query.
     pub(crate) fn stream(&self, handle: Handle) -> Result<Arc<CudaStream>, Refused> {
         let own = self.own_stream(handle)?;
         own.ok_or(Refused::Stream(self.ordinal))
     }
 
-    /// The stream of a handle; `None` if it is another context's. The driver is asked once, where the handle is new.
+    /// Returns the stream of a handle; `None` if it is another context's. The driver is queried once, for a
+    /// new handle.
     fn own_stream(&self, handle: Handle) -> Result<Option<Arc<CudaStream>>, DriverError> {
         let handle = match StreamHandle(handle) {
             StreamHandle::LEGACY | StreamHandle::PER_THREAD => StreamHandle::NULL.0,
@@ -187,14 +189,13 @@ impl Device {
         if let Some(stream) = find(&known, handle) {
             return Ok(Some(stream));
         }
-        // SAFETY: CAPI3: a program passes streams that exist, and says with `forget_stream` that
-        // one ends.
+        // SAFETY: CAPI3: a program passes streams that exist, and calls `forget_stream` before one ends.
         let stream = unsafe { context.wrap_borrowed_stream(handle as *mut _) };
         known.push((handle, stream.clone()));
         Ok(Some(stream))
     }
 
-    /// Lets a stream go that the caller is about to destroy.
+    /// Removes a stream that the caller is about to destroy.
     pub(crate) fn forget_stream(&self, handle: Handle) -> Result<(), Refused> {
         let mut known = self.streams.write().unwrap_or_else(PoisonError::into_inner);
         let Some(place) = known.iter().position(|(own, _)| *own == handle) else {
@@ -210,7 +211,7 @@ impl Device {
         })
     }
 
-    /// Gives a block for work that is queued on a stream from now on.
+    /// Allocates a block for work queued on a stream from now on.
     pub(crate) fn alloc(&self, bytes: u64, handle: Handle) -> Result<u64, Refused> {
         let stream = self.stream(handle)?;
         job::before_launch();
@@ -240,9 +241,9 @@ impl Device {
         Ok(address)
     }
 
-    /// Takes a block back whose work is queued on the stream, and on those that were recorded for it.
+    /// Frees a block whose work is queued on the stream, and on those that were recorded for it.
     pub(crate) fn free(&self, address: u64, handle: Handle) -> Result<(), Refused> {
-        // Relaxed: whoever recorded a stream for this block is ordered before its free.
+        // Relaxed: a recording of a stream for this block is ordered before its free.
         let others = match self.recorded_blocks.load(Ordering::Relaxed) {
             0 => Vec::new(),
             _ => self.take_recorded(address),
@@ -282,7 +283,7 @@ impl Device {
                 Err(refused) => (refused.value, refused.error),
             },
         };
-        // CAPI2.
+        // CAPI2: the refused block stays kept.
         let _ = self.memory.keep_addr(block);
         for handle in others {
             self.record(address, *handle);
@@ -290,11 +291,11 @@ impl Device {
         Err(error)
     }
 
-    /// The streams whose work events tell of. The host waits for all others: a thread's own default stream, and
-    /// streams of other contexts.
+    /// Returns the streams whose work events can report. The host waits for all others: per-thread default
+    /// streams, and streams of other contexts.
     ///
     /// # Errors
-    /// If the driver refuses; of a thread's own default stream also while a known stream captures.
+    /// If the driver refuses; for a per-thread default stream also while a known stream captures.
     fn streams_still_used(
         &self,
         handles: impl Iterator<Item = Handle> + Clone,
@@ -317,7 +318,7 @@ impl Device {
         Ok(streams)
     }
 
-    /// Says that work of one more stream uses a block; the free waits for it.
+    /// Records one more stream whose work uses a block; the free waits for it.
     pub(crate) fn record(&self, address: u64, handle: Handle) {
         let mut recorded = locked(&self.recorded);
         let handles = recorded.entry(address).or_default();

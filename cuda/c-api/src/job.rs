@@ -1,9 +1,9 @@
-//! The process as a job: joined where the environment names a control file or a status file.
+//! The process as a job: joined if the environment names a control file or a status file.
 //!
-//! A coordinator promises memory to jobs that begin with none, so a process with a control file
-//! begins with a limit of 0, or of `LARDER_CUDA_LIMIT`. Programs of Python cannot wait until they
-//! may have memory, so an allocation waits for them: as long as the limit, and not the device,
-//! refuses, and the job's [`Patience`] lasts.
+//! A coordinator promises memory to jobs that begin with none, so a process with a control file begins with a
+//! limit of 0, or of `LARDER_CUDA_LIMIT`. Python programs cannot wait until they may have memory, so an
+//! allocation waits for them: as long as the limit, and not the device, refuses, and the job's [`Patience`]
+//! lasts.
 
 use std::env;
 use std::ffi::c_int;
@@ -18,43 +18,42 @@ use larder_cuda::{DeviceAllocError, DeviceAllocator};
 use crate::device::Device;
 use crate::outcome::{Refused, not_obeyed, status};
 
-/// How long an allocation waits for a higher limit, unless `LARDER_CUDA_PATIENCE` says otherwise.
+/// Default time that an allocation waits for a higher limit, without `LARDER_CUDA_PATIENCE`.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// What a device gives at least: rounding may take so much more, and a limit below it gives
-/// nothing.
+/// Smallest unit of a device's memory: rounding may take this much more, and a limit below it allows nothing.
 pub(crate) const PAGE_BYTES: u64 = 2 << 20;
 
-/// How often it looks.
+/// Time between two polls.
 const LOOK: Duration = Duration::from_millis(2);
 
-/// What came of joining; none if the environment names no file.
+/// Outcome of joining; `None` inside if the environment names no file.
 static JOINED: OnceLock<Result<Option<Joined>, String>> = OnceLock::new();
 
 /// The process as a job.
 pub(crate) struct Joined {
     /// Taken when the process ends.
     job: RwLock<Option<Arc<Job>>>,
-    /// The process that joined. A child of it is no job.
+    /// The process that joined. Its children are no job.
     process: u32,
     pacer: LaunchPacer,
     patience: Duration,
-    /// The environment says how long to wait.
+    /// Whether the environment sets the patience.
     is_patient: bool,
     listens: bool,
 }
 
-/// The job; none before the process joins, or if it is no job.
+/// Returns the job; `None` before the process joins, or if it is no job.
 pub(crate) fn job() -> Option<Arc<Job>> {
     has_joined()?.job()
 }
 
-/// What was joined, without trying to.
+/// Returns the outcome of joining, without trying to join.
 fn has_joined() -> Option<&'static Joined> {
     JOINED.get()?.as_ref().ok()?.as_ref()
 }
 
-/// Joins if that was not tried yet. Returns what came of it.
+/// Joins if that was not tried yet. Returns the outcome.
 pub(crate) fn joined() -> Result<Option<&'static Joined>, Refused> {
     match JOINED.get_or_init(join) {
         Ok(joined) => Ok(joined.as_ref()),
@@ -75,14 +74,14 @@ fn join() -> Result<Option<Joined>, String> {
     let name = file.map_or("cuda", |file| file.split('.').next().unwrap_or(file));
     let job = Job::new(JobConfig {
         priority,
-        // It begins with a limit that is no ceiling.
+        // The initial limit is no ceiling.
         ceiling: Ceiling::None,
-        // An allocation that waits for a higher limit is inside of a step.
+        // An allocation that waits for a higher limit does so inside a step.
         apply: Apply::AtOnce,
         ..JobConfig::new(name, files.clone())
     });
     let job = job.map_err(|error| not_obeyed(&error))?;
-    // SAFETY: `end` takes nothing, as `atexit` asks, and is code of this library, which is there
+    // SAFETY: `end` takes no arguments, as `atexit` requires, and is code of this library, which stays loaded
     // until the process ends.
     let registered = unsafe { libc::atexit(end) };
     debug_assert_eq!(registered, 0, "there is room for 32 at least");
@@ -96,7 +95,7 @@ fn join() -> Result<Option<Joined>, String> {
     }))
 }
 
-/// What may be held before the control file says something.
+/// Returns the limit before the first order of the control file.
 pub(crate) fn first_limit_bytes() -> Result<u64, Refused> {
     let listens = JobFiles::from_env().control.is_some();
     let otherwise = if listens { 0 } else { u64::MAX };
@@ -109,12 +108,12 @@ pub(crate) fn first_limit_bytes() -> Result<u64, Refused> {
     Ok(said.unwrap_or(otherwise))
 }
 
-/// Whether a limit is none by mistake: most likely it lacks its unit.
+/// Returns whether a limit is valid; a smaller one is likely to lack its unit.
 pub(crate) const fn holds_a_page(limit_bytes: u64) -> bool {
     limit_bytes == 0 || limit_bytes >= PAGE_BYTES
 }
 
-/// The process ends, and the status says so.
+/// Ends the job at the process's end, and reports it in the status.
 extern "C" fn end() {
     let Some(joined) = has_joined().filter(|joined| joined.process == std::process::id()) else {
         return;
@@ -125,7 +124,7 @@ extern "C" fn end() {
         .unwrap_or_else(PoisonError::into_inner)
         .take();
     let Some(mut job) = job else { return };
-    // Threads that are held back go on, and let it go.
+    // Delayed threads go on, and drop their clones.
     job.cancel();
     for _ in 0..100 {
         match Arc::try_unwrap(job) {
@@ -140,7 +139,7 @@ fn number(name: &str) -> Result<Option<u64>, String> {
     variable(name, "a whole number", |text| text.trim().parse().ok())
 }
 
-/// What a variable of the environment says; nothing there, or an empty text, is none.
+/// Reads an environment variable; unset or empty is `None`.
 pub(crate) fn variable(
     name: &str,
     what: &str,
@@ -162,7 +161,7 @@ impl Joined {
             .clone()
     }
 
-    /// The job's limit holds for this allocator from now on.
+    /// Sets the job's limit for this allocator.
     pub(crate) fn manage(&self, memory: &DeviceAllocator) -> Result<(), Refused> {
         match self.job() {
             Some(job) => Ok(job.manage(memory)?),
@@ -171,7 +170,7 @@ impl Joined {
     }
 }
 
-/// Whether launches are held back; joins the job if that was not tried yet and may be.
+/// Returns whether launches are delayed; joins the job if that was not tried yet and `may_join` allows it.
 pub(crate) fn is_paced(may_join: impl FnOnce() -> bool) -> bool {
     let joined = match JOINED.get() {
         Some(joined) => joined,
@@ -181,42 +180,41 @@ pub(crate) fn is_paced(may_join: impl FnOnce() -> bool) -> bool {
     matches!(joined, Ok(Some(joined)) if joined.pacer.holds_back())
 }
 
-/// Launches of so long have been done by the device: makes the pause for them.
+/// Makes the pause for launches that took the device `took`.
 pub(crate) fn end_slice(took: Duration) {
     if let Some(job) = job() {
-        // What cannot be noted changes no pause.
+        // A run that cannot be recorded changes no pause.
         let _ = job.end_run(0, took);
     }
 }
 
-/// A job that is suspended waits here.
+/// Waits here if the job is suspended.
 pub(crate) fn before_launch() {
     if let Some(joined) = has_joined() {
         joined.pacer.launch();
     }
 }
 
-/// Whether the environment says how long allocations wait for the job's limit.
+/// Returns whether the environment sets how long allocations wait for the job's limit.
 pub(crate) fn is_patient() -> bool {
     has_joined().is_some_and(|joined| joined.is_patient)
 }
 
-/// A job that sleeps wakes, and who wants memory meanwhile waits a little. False if nobody would
-/// wake it.
+/// Waits a little for a sleeping job to wake. Returns false without a job to wake it.
 pub(crate) fn waits_for_waking() -> bool {
     thread::sleep(LOOK);
     job().is_some()
 }
 
-/// How long one allocation has waited for the job's limit.
+/// The time that one allocation has waited for the job's limit.
 #[derive(Default)]
 pub(crate) struct Patience {
     began: Option<Instant>,
 }
 
 impl Patience {
-    /// Waits a little, where a higher limit could serve what was refused. False if it is no use to
-    /// ask again.
+    /// Waits a little, if a higher limit could serve the refused request. Returns false if a retry is
+    /// useless.
     pub(crate) fn waits_for(
         &mut self,
         device: &Device,
@@ -224,7 +222,7 @@ impl Patience {
         bytes: u64,
     ) -> bool {
         let own = device.limits.process().usage().config.hard_bytes;
-        // As it was when it refused: it may have risen since.
+        // The limit at the refusal: it may have risen since.
         let (of_job, held) = match error {
             DeviceAllocError::Memory {
                 reason: AllocError::OutOfMemory(out),
@@ -239,8 +237,8 @@ impl Patience {
         of_job < own && wanted > of_job && self.waits()
     }
 
-    /// Waits a little for a higher limit. False if there is no job whose limit could rise, or it
-    /// has waited long enough.
+    /// Waits a little for a higher limit. Returns false if there is no job whose limit could rise, or it has
+    /// waited long enough.
     pub(crate) fn waits(&mut self) -> bool {
         let Some(joined) = has_joined().filter(|joined| joined.listens) else {
             return false;
@@ -249,7 +247,7 @@ impl Patience {
         if began.elapsed() >= joined.patience {
             return false;
         }
-        // The coordinator hears of a job that is short by its status.
+        // The coordinator sees by its status that a job is short of memory.
         if let Some(job) = joined.job() {
             job.poll();
         }
@@ -262,7 +260,7 @@ impl Patience {
     }
 }
 
-/// Says how much memory of each device the job would like to hold.
+/// Sets the memory of each device that the job would like to hold.
 // SAFETY: no other function of the process has this name, which begins with the library's own.
 #[unsafe(no_mangle)]
 extern "C" fn larder_cuda_want(bytes: u64) -> c_int {

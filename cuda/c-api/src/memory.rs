@@ -8,7 +8,7 @@ use crate::device::{self, Handle};
 use crate::outcome::{Refused, guard, say_once, status};
 use crate::throw;
 
-/// A block's address, or 0 for a size of 0.
+/// Allocates a block and returns its address, or 0 for a size of 0.
 fn alloc(size: isize, ordinal: c_int, stream: Handle) -> Result<u64, Refused> {
     match u64::try_from(size) {
         Ok(0) => Ok(0),
@@ -17,15 +17,15 @@ fn alloc(size: isize, ordinal: c_int, stream: Handle) -> Result<u64, Refused> {
     }
 }
 
-/// A pointer to the device's memory, null for a refusal.
+/// Converts to a pointer to the device's memory, null for a refusal.
 fn pointer(address: Result<u64, Refused>) -> *mut c_void {
-    // Device memory is nothing that the host follows.
+    // Without provenance: the host never dereferences device memory.
     address.map_or(ptr::null_mut(), |address| {
         ptr::without_provenance_mut(address as usize)
     })
 }
 
-/// Frees a block. The signatures have no room for an answer.
+/// Frees a block. The signatures have no space for an error.
 fn free(block: *mut c_void, ordinal: c_int, stream: Handle) {
     static SAID: Once = Once::new();
     let freed = guard(|| match block.addr() as u64 {
@@ -37,13 +37,13 @@ fn free(block: *mut c_void, ordinal: c_int, stream: Handle) {
     }
 }
 
-/// Whether refusals are said on stderr too, the first one.
+/// Returns whether the first refusal is also reported on stderr.
 pub(crate) fn says() -> bool {
     std::env::var_os("LARDER_CUDA_SAY").is_some_and(|said| said == "1")
 }
 
-/// As `torch.cuda.CUDAPluggableAllocator` calls it, and whoever looks at null.
-// SAFETY: nobody else exports this name.
+/// Allocates for `torch.cuda.CUDAPluggableAllocator`, and callers that check for null.
+// SAFETY: no other function has this name.
 #[unsafe(no_mangle)]
 extern "C" fn larder_cuda_malloc(size: isize, device: c_int, stream: Handle) -> *mut c_void {
     static SAID: Once = Once::new();
@@ -56,8 +56,8 @@ extern "C" fn larder_cuda_malloc(size: isize, device: c_int, stream: Handle) -> 
     pointer(given)
 }
 
-/// As `torch.cuda.CUDAPluggableAllocator` calls it, which does not look at null.
-// SAFETY: nobody else exports this name.
+/// Allocates for `torch.cuda.CUDAPluggableAllocator`, which does not check for null.
+// SAFETY: no other function has this name.
 #[unsafe(no_mangle)]
 extern "C-unwind" fn larder_cuda_malloc_or_throw(
     size: isize,
@@ -71,15 +71,15 @@ extern "C-unwind" fn larder_cuda_malloc_or_throw(
     given
 }
 
-/// As `torch.cuda.CUDAPluggableAllocator` calls it.
-// SAFETY: nobody else exports this name.
+/// Frees for `torch.cuda.CUDAPluggableAllocator`.
+// SAFETY: no other function has this name.
 #[unsafe(no_mangle)]
 extern "C" fn larder_cuda_free(block: *mut c_void, _size: isize, device: c_int, stream: Handle) {
     free(block, device, stream);
 }
 
-/// As `set_record_stream_fn` of PyTorch's allocator takes it.
-// SAFETY: nobody else exports this name.
+/// Records a stream, for `set_record_stream_fn` of PyTorch's allocator.
+// SAFETY: no other function has this name.
 #[unsafe(no_mangle)]
 extern "C" fn larder_cuda_record_stream(block: *mut c_void, stream: Handle) {
     static SAID: Once = Once::new();
@@ -99,8 +99,8 @@ extern "C" fn larder_cuda_record_stream(block: *mut c_void, stream: Handle) {
     }
 }
 
-/// Lets a stream go that the caller is about to destroy.
-// SAFETY: nobody else exports this name.
+/// Removes a stream that the caller is about to destroy.
+// SAFETY: no other function has this name.
 #[unsafe(no_mangle)]
 extern "C" fn larder_cuda_forget_stream(device: c_int, stream: Handle) -> c_int {
     status(|| {
@@ -109,8 +109,8 @@ extern "C" fn larder_cuda_forget_stream(device: c_int, stream: Handle) -> c_int 
     })
 }
 
-/// As `cupy.cuda.CFunctionAllocator` calls it; `param` is the stream.
-// SAFETY: nobody else exports this name.
+/// Allocates for `cupy.cuda.CFunctionAllocator`; `param` is the stream.
+// SAFETY: no other function has this name.
 #[unsafe(no_mangle)]
 extern "C" fn larder_cuda_cupy_malloc(
     param: *mut c_void,
@@ -124,15 +124,15 @@ extern "C" fn larder_cuda_cupy_malloc(
     )
 }
 
-/// As `cupy.cuda.CFunctionAllocator` calls it.
-// SAFETY: nobody else exports this name.
+/// Frees for `cupy.cuda.CFunctionAllocator`.
+// SAFETY: no other function has this name.
 #[unsafe(no_mangle)]
 extern "C" fn larder_cuda_cupy_free(param: *mut c_void, block: *mut c_void, device: c_int) {
     free(block, device, param.addr());
 }
 
-/// As `rmm::mr::callback_memory_resource` calls it; the argument is the device's number.
-// SAFETY: nobody else exports this name.
+/// Allocates for `rmm::mr::callback_memory_resource`; the argument is the device's number.
+// SAFETY: no other function has this name.
 #[unsafe(no_mangle)]
 extern "C-unwind" fn larder_cuda_rmm_allocate(
     size: usize,
@@ -148,8 +148,8 @@ extern "C-unwind" fn larder_cuda_rmm_allocate(
     given
 }
 
-/// As `rmm::mr::callback_memory_resource` calls it.
-// SAFETY: nobody else exports this name.
+/// Frees for `rmm::mr::callback_memory_resource`.
+// SAFETY: no other function has this name.
 #[unsafe(no_mangle)]
 extern "C" fn larder_cuda_rmm_deallocate(
     block: *mut c_void,

@@ -1,5 +1,5 @@
-//! Why a call was refused, and how the caller hears of it: a text by thread, and one line on stderr where
-//! the signature has no room for an answer.
+//! Refusals, and how the caller learns of them: a text for each thread, and one line on stderr if the
+//! signature has no space for an error.
 
 use std::cell::RefCell;
 use std::ffi::{CString, c_char, c_int};
@@ -13,7 +13,7 @@ use larder_cuda::{DeviceAllocError, DeviceFreeError, DriverError, LoadError, Ove
 
 use crate::job::PAGE_BYTES;
 
-/// Why a call was refused.
+/// A refused call.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Refused {
     /// Begins with the words that programs look for in errors of PyTorch.
@@ -22,7 +22,7 @@ pub(crate) enum Refused {
         device: c_int,
         bytes: u64,
         error: DeviceAllocError,
-        /// The job's control file was waited for.
+        /// Whether the job's control file was waited for.
         waited: bool,
     },
     #[error("device {device} is out of memory within its limit: {over}")]
@@ -78,7 +78,7 @@ impl From<JobError> for Refused {
     }
 }
 
-/// Why a process is no job, though files of one are named.
+/// Returns why a process is no job although the files of one are named.
 pub(crate) fn not_obeyed(error: &JobError) -> String {
     format!("the job's control file is not obeyed: {error}")
 }
@@ -101,20 +101,19 @@ thread_local! {
 fn note(refused: &Refused) {
     let text = refused.to_string().replace('\0', " ");
     let text = CString::new(text).unwrap_or_default();
-    // A thread that ends has nobody to ask.
+    // A thread that is ending cannot ask for the text.
     let _ = LAST.try_with(|last| last.replace(text));
 }
 
-/// Says a refusal on stderr, the first of a kind.
+/// Reports a refusal on stderr, the first of a kind.
 pub(crate) fn say_once(once: &'static Once, refused: &Refused) {
     once.call_once(|| {
-        // Nobody could be told that stderr does not take it.
+        // A failure to write to stderr cannot be reported.
         let _ = writeln!(std::io::stderr(), "larder_cuda: {refused}");
     });
 }
 
-/// Runs the body of a function of C. A refusal becomes the thread's last error, and `None` the answer; a
-/// panic too (CAPI1).
+/// Runs the body of a C function. A refusal becomes the thread's last error, and so does a panic (CAPI1).
 pub(crate) fn guard<R>(body: impl FnOnce() -> Result<R, Refused>) -> Result<R, Refused> {
     let answer = catch_unwind(AssertUnwindSafe(body)).unwrap_or_else(|panic| {
         let words = panic.downcast_ref::<String>().map(String::as_str);
@@ -124,7 +123,7 @@ pub(crate) fn guard<R>(body: impl FnOnce() -> Result<R, Refused>) -> Result<R, R
     answer.inspect_err(note)
 }
 
-/// 0, or -1 for a refusal.
+/// Returns 0, or -1 for a refusal.
 pub(crate) fn status(body: impl FnOnce() -> Result<(), Refused>) -> c_int {
     match guard(body) {
         Ok(()) => 0,
@@ -132,8 +131,8 @@ pub(crate) fn status(body: impl FnOnce() -> Result<(), Refused>) -> c_int {
     }
 }
 
-/// The text of the thread's last refusal.
-// SAFETY: nobody else exports this name.
+/// Returns the text of the thread's last refusal.
+// SAFETY: no other function has this name.
 #[unsafe(no_mangle)]
 pub(crate) extern "C" fn larder_cuda_last_error() -> *const c_char {
     LAST.try_with(|last| last.borrow().as_ptr())

@@ -1,4 +1,4 @@
-//! Counters and what is held, as a value of C and as texts of JSON; limits, and memory that goes back.
+//! Counters and contents, as a C value and as JSON texts; limits, and releases of memory.
 
 use std::ffi::{c_char, c_int};
 use std::fmt::Write as _;
@@ -14,7 +14,7 @@ use crate::device::{self, Device};
 use crate::job;
 use crate::outcome::{Refused, guard, say_once, status};
 
-/// What a device's memory is used for. All of it in bytes, but the counts.
+/// A device's memory in use. All in bytes, except the counts.
 #[repr(C)]
 #[derive(Clone, Copy, Default)]
 pub(crate) struct Stats {
@@ -36,7 +36,7 @@ impl Stats {
         let (stats, counts) = (device.memory.stats(), &device.counts);
         let calls = device.memory.driver_calls();
         let own = device.limits.process().usage().config.hard_bytes;
-        // Relaxed: counts by themselves.
+        // Relaxed: no other memory is published through the counts.
         Self {
             allocations: counts.allocations.load(Ordering::Relaxed),
             frees: counts.frees.load(Ordering::Relaxed),
@@ -71,12 +71,12 @@ impl Stats {
     }
 }
 
-/// A device, if it was used.
+/// Returns a device, if it was used.
 fn used(ordinal: c_int) -> Option<&'static Device> {
     device::used().find(|device| device.ordinal == ordinal)
 }
 
-/// The counters of a device; zeros, and no limit, for one that was not used.
+/// Returns the counters of a device; zeros, and no limit, for one that was not used.
 fn stats(ordinal: c_int) -> Stats {
     let unused = Stats {
         limit_bytes: u64::MAX,
@@ -85,7 +85,7 @@ fn stats(ordinal: c_int) -> Stats {
     used(ordinal).map_or(unused, Stats::of)
 }
 
-/// Every piece of a device's addresses that has memory behind it.
+/// Returns every piece of a device's addresses that has memory behind it, as JSON.
 fn snapshot(ordinal: c_int) -> String {
     let chunks = used(ordinal).map(|device| device.memory.snapshot().chunks);
     let mut text = format!("{{\"stats\": {}, \"chunks\": [", stats(ordinal).json());
@@ -101,7 +101,7 @@ fn snapshot(ordinal: c_int) -> String {
             _ => continue,
         };
         let (address, bytes) = (range.start().get(), range.bytes());
-        // A string takes everything.
+        // A write to a string does not fail.
         let _ = write!(
             text,
             "{separator}{{\"address\": {address}, \"bytes\": {bytes}, \"state\": \"{word}\", \"requested_bytes\": \
@@ -113,16 +113,16 @@ fn snapshot(ordinal: c_int) -> String {
     text
 }
 
-/// Writes what fits of a text, and its end; gives the text's whole length.
+/// Writes as much of a text as fits, and a NUL. Returns the text's whole length.
 ///
 /// # Safety
-/// There is room for so many bytes.
+/// `into` is null or has space for `room` bytes.
 unsafe fn put(text: &str, into: *mut c_char, room: usize) -> usize {
     if let Some(most) = room.checked_sub(1)
         && !into.is_null()
     {
         let count = text.len().min(most);
-        // SAFETY: there is room for `room` bytes, which are at least `count` and the end.
+        // SAFETY: `into` has space for `room` bytes, which hold `count` bytes and the NUL.
         unsafe {
             ptr::copy_nonoverlapping(text.as_ptr().cast(), into, count);
             into.add(count).write(0);
@@ -134,8 +134,8 @@ unsafe fn put(text: &str, into: *mut c_char, room: usize) -> usize {
 /// Writes a device's counters.
 ///
 /// # Safety
-/// There is room for so many bytes.
-// SAFETY: nobody else exports this name.
+/// `into` is null or has space for `bytes` bytes.
+// SAFETY: no other function has this name.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn larder_cuda_stats(ordinal: c_int, into: *mut Stats, bytes: usize) -> c_int {
     status(|| {
@@ -145,7 +145,7 @@ unsafe extern "C" fn larder_cuda_stats(ordinal: c_int, into: *mut Stats, bytes: 
         let stats = stats(ordinal);
         let count = bytes.min(size_of::<Stats>());
         let (from, into) = (ptr::from_ref(&stats).cast::<u8>(), into.cast::<u8>());
-        // SAFETY: there is room for `bytes` bytes, and the counters are no fewer than `count`.
+        // SAFETY: `into` has space for `bytes` bytes, and the counters have at least `count`.
         unsafe { ptr::copy_nonoverlapping(from, into, count) };
         Ok(())
     })
@@ -154,8 +154,8 @@ unsafe extern "C" fn larder_cuda_stats(ordinal: c_int, into: *mut Stats, bytes: 
 /// Writes a device's counters as JSON.
 ///
 /// # Safety
-/// There is room for so many bytes.
-// SAFETY: nobody else exports this name.
+/// `into` is null or has space for `room` bytes.
+// SAFETY: no other function has this name.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn larder_cuda_stats_json(
     ordinal: c_int,
@@ -163,15 +163,15 @@ unsafe extern "C" fn larder_cuda_stats_json(
     room: usize,
 ) -> usize {
     let text = guard(|| Ok(stats(ordinal).json())).unwrap_or_default();
-    // SAFETY: the header asks for room for so many bytes, as `put` does.
+    // SAFETY: the caller makes the promise of `put`, as the header demands.
     unsafe { put(&text, into, room) }
 }
 
-/// Writes all that a device holds as JSON.
+/// Writes all contents of a device as JSON.
 ///
 /// # Safety
-/// There is room for so many bytes.
-// SAFETY: nobody else exports this name.
+/// `into` is null or has space for `room` bytes.
+// SAFETY: no other function has this name.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn larder_cuda_snapshot_json(
     ordinal: c_int,
@@ -179,12 +179,12 @@ unsafe extern "C" fn larder_cuda_snapshot_json(
     room: usize,
 ) -> usize {
     let text = guard(|| Ok(snapshot(ordinal))).unwrap_or_default();
-    // SAFETY: the header asks for room for so many bytes, as `put` does.
+    // SAFETY: the caller makes the promise of `put`, as the header demands.
     unsafe { put(&text, into, room) }
 }
 
-/// Peaks begin anew at what they are now.
-// SAFETY: nobody else exports this name.
+/// Resets the peaks to the present values.
+// SAFETY: no other function has this name.
 #[unsafe(no_mangle)]
 extern "C" fn larder_cuda_reset_peaks(ordinal: c_int) -> c_int {
     status(|| {
@@ -195,8 +195,8 @@ extern "C" fn larder_cuda_reset_peaks(ordinal: c_int) -> c_int {
     })
 }
 
-/// Gives the driver back what is idle, of all devices; as `set_reset_fn` of PyTorch's allocator takes it.
-// SAFETY: nobody else exports this name.
+/// Releases idle memory of all devices to the driver; for `set_reset_fn` of PyTorch's allocator.
+// SAFETY: no other function has this name.
 #[unsafe(no_mangle)]
 extern "C" fn larder_cuda_empty_cache() {
     let released = guard(|| {
@@ -205,12 +205,12 @@ extern "C" fn larder_cuda_empty_cache() {
         }
         Ok(())
     });
-    // A panic was said where it happened.
+    // A panic was reported where it happened.
     drop(released);
 }
 
-/// Sets how much of a device's memory may be held, beside what a job's control file says.
-// SAFETY: nobody else exports this name.
+/// Sets the limit of a device's memory, beside the one of a job's control file.
+// SAFETY: no other function has this name.
 #[unsafe(no_mangle)]
 extern "C" fn larder_cuda_set_limit(ordinal: c_int, bytes: u64) -> c_int {
     status(|| set_limit(device::device(ordinal)?, bytes))
@@ -222,14 +222,13 @@ fn set_limit(device: &Device, bytes: u64) -> Result<(), Refused> {
     }
     match device.limits.process().set(bytes) {
         LimitAnswer::Refused(error) => Err(DeviceAllocError::Budgets(error).into()),
-        // What is held above it goes as blocks come back.
+        // Bytes held above the limit are released as blocks are freed.
         _ => Ok(()),
     }
 }
 
-/// Sets which part of a device's memory may be held; as `set_memory_fraction_fn` of PyTorch's allocator takes
-/// it.
-// SAFETY: nobody else exports this name.
+/// Sets the limit as a fraction of a device's memory; for `set_memory_fraction_fn` of PyTorch's allocator.
+// SAFETY: no other function has this name.
 #[unsafe(no_mangle)]
 extern "C" fn larder_cuda_set_memory_fraction(fraction: f64, ordinal: c_int) {
     static SAID: Once = Once::new();

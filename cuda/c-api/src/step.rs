@@ -27,11 +27,11 @@ static STEPS: LazyLock<Mutex<Steps>> = LazyLock::new(Mutex::default);
 /// Windows by number.
 static WINDOWS: LazyLock<Mutex<HashMap<u64, CaptureWindow>>> = LazyLock::new(Mutex::default);
 
-/// The last number that was given to one.
+/// The number of the newest window.
 static LAST_WINDOW: AtomicU64 = AtomicU64::new(0);
 
 /// Begins a step of a stream.
-// SAFETY: nobody else exports this name.
+// SAFETY: no other function has this name.
 #[unsafe(no_mangle)]
 extern "C" fn larder_cuda_begin_step(ordinal: c_int, stream: Handle) -> c_int {
     status(|| {
@@ -46,8 +46,8 @@ extern "C" fn larder_cuda_begin_step(ordinal: c_int, stream: Handle) -> c_int {
     })
 }
 
-/// Ends the newest step of a stream. A job makes its pauses here, and sleeps here.
-// SAFETY: nobody else exports this name.
+/// Ends the newest step of a stream. A job pauses and sleeps here.
+// SAFETY: no other function has this name.
 #[unsafe(no_mangle)]
 extern "C" fn larder_cuda_end_step(ordinal: c_int, stream: Handle) -> c_int {
     status(|| {
@@ -62,7 +62,7 @@ extern "C" fn larder_cuda_end_step(ordinal: c_int, stream: Handle) -> c_int {
         let Some(job) = job::job().filter(|_| is_outermost) else {
             return Ok(());
         };
-        // Work that is only queued would take no time, and so no pause.
+        // Without a wait, queued work would take no time, and so cause no pause.
         if !job.state().perf.is_full() {
             let stream = device.stream(stream)?;
             device.context().wait_for(&stream)?;
@@ -74,14 +74,14 @@ extern "C" fn larder_cuda_end_step(ordinal: c_int, stream: Handle) -> c_int {
     })
 }
 
-/// Opens a window for what a stream is about to capture; its number, 0 for a refusal.
-// SAFETY: nobody else exports this name.
+/// Opens a window for a capture that a stream is about to begin. Returns its number, 0 for a refusal.
+// SAFETY: no other function has this name.
 #[unsafe(no_mangle)]
 extern "C" fn larder_cuda_open_window(ordinal: c_int, stream: Handle, bytes: u64) -> u64 {
     let opened = guard(|| {
         let device = device(ordinal)?;
         let window = device.memory.prime(&device.stream(stream)?, bytes)?;
-        // Relaxed: only its being another one counts.
+        // Relaxed: the number only has to be unique.
         let number = LAST_WINDOW.fetch_add(1, Ordering::Relaxed) + 1;
         locked(&WINDOWS).insert(number, window);
         Ok(number)
@@ -89,8 +89,8 @@ extern "C" fn larder_cuda_open_window(ordinal: c_int, stream: Handle, bytes: u64
     opened.unwrap_or(0)
 }
 
-/// The capture has ended; the window keeps its memory.
-// SAFETY: nobody else exports this name.
+/// Closes a window after its capture; it keeps its memory.
+// SAFETY: no other function has this name.
 #[unsafe(no_mangle)]
 extern "C" fn larder_cuda_close_window(number: u64) -> c_int {
     status(|| {
@@ -100,8 +100,8 @@ extern "C" fn larder_cuda_close_window(number: u64) -> c_int {
     })
 }
 
-/// The graph runs no more; the window's memory goes back.
-// SAFETY: nobody else exports this name.
+/// Ends a window, whose graph runs no more, and frees its memory.
+// SAFETY: no other function has this name.
 #[unsafe(no_mangle)]
 extern "C" fn larder_cuda_end_window(number: u64) -> c_int {
     status(|| {

@@ -1,7 +1,7 @@
-//! Exceptions of C++, by the functions of its library that throw them: for callers who do not look at null.
+//! C++ exceptions, thrown by functions of the C++ library: for callers that do not check for null.
 //!
-//! The library is not linked: whoever can catch an exception has loaded it. Where it is not loaded nothing is
-//! thrown, and the caller has null.
+//! The library is not linked: a program that can catch an exception has loaded it. If it is not loaded
+//! nothing is thrown, and the caller gets null.
 
 use std::ffi::{CStr, c_char, c_void};
 use std::mem;
@@ -18,16 +18,16 @@ const RUNTIME_ERROR: &CStr = c"_ZSt21__throw_runtime_errorPKc";
 /// `std::__throw_bad_alloc()`.
 const BAD_ALLOC: &CStr = c"_ZSt17__throw_bad_allocv";
 
-/// A function of the library, if that is loaded.
+/// Returns a function of the library, if that is loaded.
 fn function(name: &CStr) -> Option<NonNull<c_void>> {
     let flags = libc::RTLD_LAZY | libc::RTLD_NOLOAD;
-    // SAFETY: the name is a text; nothing is loaded.
+    // SAFETY: the name is a text that ends in a NUL; the flag keeps it from loading anything.
     let library = unsafe { libc::dlopen(LIBRARY.as_ptr(), flags) };
     if library.is_null() {
         return None;
     }
-    // The library stays open: what throws lies in it.
-    // SAFETY: the library is open and the name is a text.
+    // The library stays open: the function lies in it.
+    // SAFETY: the library is open and the name ends in a NUL.
     NonNull::new(unsafe { libc::dlsym(library, name.as_ptr()) })
 }
 
@@ -37,9 +37,8 @@ pub(crate) fn runtime_error() {
         return;
     };
     let text = larder_cuda_last_error();
-    // SAFETY: this is the type that the C++ library gives the function. The text lasts until the
-    // thread's next refusal, and the exception has a copy. Nothing is to be dropped on the way
-    // (CAPI1).
+    // SAFETY: this is the type that the C++ library gives the function. The text lasts until the thread's
+    // next refusal, and the exception copies it. Nothing is left to drop (CAPI1).
     unsafe {
         let throw: unsafe extern "C-unwind" fn(*const c_char) = mem::transmute(function.as_ptr());
         throw(text);
@@ -51,8 +50,8 @@ pub(crate) fn bad_alloc() {
     let Some(function) = function(BAD_ALLOC) else {
         return;
     };
-    // SAFETY: this is the type that the C++ library gives the function, which takes nothing.
-    // Nothing is to be dropped on the way (CAPI1).
+    // SAFETY: this is the type that the C++ library gives the function, which takes no arguments. Nothing is
+    // left to drop (CAPI1).
     unsafe {
         let throw: unsafe extern "C-unwind" fn() = mem::transmute(function.as_ptr());
         throw();

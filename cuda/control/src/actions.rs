@@ -2,7 +2,7 @@
 //!
 //! A group's phases run in increasing order; inside a phase, actions run in the order in which they were
 //! added. All get the same options. A group runs the actions that are registered when it starts: an action
-//! added meanwhile waits for the next run, an action removed meanwhile may still run in this one.
+//! added in between waits for the next run, an action removed in between may still run in this one.
 //!
 //! Locks: the registry's, to read or replace the list; an action's own, for its timing. Neither is held while
 //! an action runs, so an action may add, remove and run others.
@@ -37,24 +37,24 @@ pub enum OnError {
 
 type Call<O> = dyn Fn(&O) -> Result<(), Box<dyn Error + Send + Sync>> + Send + Sync;
 
-/// Identifies an added action, for its removal. A registry never gives one twice.
+/// Identifies an added action, for its removal. A registry never reuses one.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct ActionId(u64);
 
-/// How often an action ran and how long it took.
+/// Number and duration of an action's runs.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct ActionTiming {
-    /// The runs that ended, with or without an error.
+    /// Runs that ended, with or without an error.
     pub runs: u64,
-    /// The runs that ended with an error.
+    /// Runs that ended with an error.
     pub errors: u64,
-    /// The time of all runs.
+    /// Time of all runs.
     pub total: Duration,
-    /// The time of the longest run.
+    /// Time of the longest run.
     pub max: Duration,
 }
 
-/// A copy of what the registry knows of an action.
+/// A copy of the registry's entry for an action.
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub struct ActionInfo {
@@ -94,13 +94,13 @@ pub struct ActionFailed {
     pub error: Box<dyn Error + Send + Sync>,
 }
 
-/// What a group did that ended without failure.
+/// Outcome of a group that ended without failure.
 #[derive(Debug, Default)]
 #[must_use = "it has the warnings"]
 pub struct Ran {
-    /// Actions that ran.
+    /// Number of actions that ran.
     pub actions: usize,
-    /// Errors of those whose policy is [`OnError::Warn`], in order.
+    /// Errors of actions with policy [`OnError::Warn`], in order.
     pub warnings: Vec<ActionFailed>,
 }
 
@@ -121,8 +121,8 @@ struct ActionList<O: ?Sized> {
     next: u64,
 }
 
-/// The actions of a session. `O` is the type of the options that each action gets, such as which graph ran
-/// and for how long.
+/// The actions of a session. `O` is the type of the options that each action gets, such as the graph that ran
+/// and its duration.
 ///
 /// ```
 /// use larder_control::{Group, ManualClock, OnError, RunActions};
@@ -143,7 +143,7 @@ pub struct RunActions<O: ?Sized> {
 }
 
 impl<O: ?Sized> RunActions<O> {
-    /// A registry without actions; `clock` will time them.
+    /// Makes a registry without actions; `clock` times them.
     pub fn new(clock: impl Clock + 'static) -> Self {
         let list = ActionList {
             actions: Arc::new([]),
@@ -187,7 +187,7 @@ impl<O: ?Sized> RunActions<O> {
         })
     }
 
-    /// Removes an action. False if it is not there. O(actions).
+    /// Removes an action. Returns false if it is not there. O(actions).
     pub fn remove(&self, id: ActionId) -> bool {
         // Dropping an action runs the caller's code, so it happens with no lock held.
         let old = self.with(|list| {
@@ -202,7 +202,7 @@ impl<O: ?Sized> RunActions<O> {
         old.iter().any(|action| action.id == id)
     }
 
-    /// The first action of this name in the phase. O(actions).
+    /// Returns the first action of this name in the phase. O(actions).
     pub fn find(&self, group: Group, phase: i32, name: &str) -> Option<ActionInfo> {
         let actions = self.actions();
         let found = actions
@@ -211,7 +211,7 @@ impl<O: ?Sized> RunActions<O> {
         found.map(|action| action.info())
     }
 
-    /// All actions, in the order in which they run.
+    /// Returns all actions, in the order in which they run.
     pub fn infos(&self) -> Vec<ActionInfo> {
         self.actions().iter().map(|action| action.info()).collect()
     }
@@ -220,8 +220,8 @@ impl<O: ?Sized> RunActions<O> {
     ///
     /// # Errors
     ///
-    /// The first error of an action whose policy is [`OnError::Fail`]. The actions after it have not run;
-    /// what those before it did stays done, and their warnings are gone.
+    /// The first error of an action whose policy is [`OnError::Fail`]. The actions after it do not run; the
+    /// effects of those before it stay, and their warnings are lost.
     pub fn run(&self, group: Group, options: &O) -> Result<Ran, ActionFailed> {
         let mut ran = Ran::default();
         for action in self.actions().iter().filter(|action| action.group == group) {

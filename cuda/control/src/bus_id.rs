@@ -1,4 +1,4 @@
-//! Which GPU: its place on the PCI bus.
+//! A GPU's name: its place on the PCI bus.
 
 use core::fmt;
 use core::str::FromStr;
@@ -7,14 +7,14 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 
 use crate::ParseError;
 
-/// What TensorFlow puts before the bus id in its description of a device.
+/// Text before the bus id in TensorFlow's description of a device.
 const IN_DESCRIPTION: &str = "pci bus id: ";
 
-/// A GPU's place on the PCI bus without the domain, the name that AntMan's files use: `00:1e.0`.
+/// A GPU's place on the PCI bus without the domain, as AntMan's files name it: `00:1e.0`.
 ///
-/// It is a number and not a text, so two spellings of one place are equal: letters in upper case, with
-/// the PCI domain or without. The domain is dropped because AntMan drops it. On a machine whose GPUs
-/// differ in their domain alone, the files cannot tell them apart.
+/// It is a number and not a text, so different spellings of one place are equal: letters in upper case, with
+/// the PCI domain or without. The domain is dropped because AntMan drops it. On a machine whose GPUs differ
+/// in their domain alone, the files cannot distinguish them.
 ///
 /// ```
 /// use larder_control::BusId;
@@ -32,8 +32,8 @@ pub struct BusId {
 }
 
 impl BusId {
-    /// From numbers, as a driver's attributes give them; `None` if the device is above 31 or the function
-    /// above 7.
+    /// Makes a bus id of numbers, as in a driver's attributes; `None` if the device is above 31 or the
+    /// function above 7.
     pub const fn new(bus: u8, device: u8, function: u8) -> Option<Self> {
         if device > 31 || function > 7 {
             return None;
@@ -45,8 +45,8 @@ impl BusId {
         })
     }
 
-    /// From TensorFlow's description of a physical device: what stands between `pci bus id: ` and the
-    /// next comma, in any letter case.
+    /// Parses TensorFlow's description of a physical device: the text between `pci bus id: ` and the next
+    /// comma, in any letter case.
     ///
     /// # Errors
     /// [`ParseError::BusId`] if there is no such part, or it is not a bus id.
@@ -60,8 +60,8 @@ impl BusId {
 impl FromStr for BusId {
     type Err = ParseError;
 
-    /// `bus:device.function` in hexadecimal digits, two, two and one, with or without a PCI domain of up
-    /// to eight digits and a colon before it.
+    /// Parses `bus:device.function` in hexadecimal digits, two, two and one, with or without a PCI domain of
+    /// up to eight digits and a colon before it.
     fn from_str(text: &str) -> Result<Self, ParseError> {
         let place = match text.split_once(':') {
             Some((domain, place)) if place.contains(':') => {
@@ -77,7 +77,7 @@ impl FromStr for BusId {
     }
 }
 
-/// So many hexadecimal digits and nothing else.
+/// Parses exactly `count` hexadecimal digits.
 fn hex(digits: &str, count: core::ops::RangeInclusive<usize>) -> Result<u32, ParseError> {
     if !count.contains(&digits.len()) || !digits.bytes().all(|byte| byte.is_ascii_hexdigit()) {
         return Err(ParseError::BusId);

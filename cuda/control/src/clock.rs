@@ -1,4 +1,4 @@
-//! The clocks that are handed in: the system's in programs, a settable one in tests.
+//! Clocks: the system's in programs, a settable one in tests.
 
 use core::fmt;
 use std::sync::{Mutex, PoisonError};
@@ -6,12 +6,12 @@ use std::time::{Duration, Instant};
 
 use crate::signal::Signal;
 
-/// How long a clock that cannot wait for a signal sleeps before it polls again.
+/// Time between two polls of a clock that cannot wait for a signal.
 const LOOK: Duration = Duration::from_millis(1);
 
 /// A source of time that can also wait.
 pub trait Clock: Send + Sync + fmt::Debug {
-    /// The time since some fixed moment; it never goes back.
+    /// Returns the time since some fixed moment; it never goes back.
     fn now(&self) -> Duration;
 
     /// Returns when at least `time` has passed.
@@ -38,7 +38,7 @@ pub trait Clock: Send + Sync + fmt::Debug {
 pub struct SystemClock(Instant);
 
 impl SystemClock {
-    /// A clock that counts from now.
+    /// Makes a clock that counts from now.
     pub fn new() -> Self {
         Self(Instant::now())
     }
@@ -67,8 +67,8 @@ impl Clock for SystemClock {
 
 /// A clock for tests that moves only by [`advance`](Self::advance), a sleep or a wait.
 ///
-/// [`at`](Self::at) runs an event at a moment, so that a test of one thread can change what a wait waits
-/// for. A wait without an end blocks for real once no event is left: another thread must raise the signal.
+/// [`at`](Self::at) runs an event at a moment, so that a single-threaded test can end a wait. A wait without
+/// an end blocks for real once no event is left: another thread must raise the signal.
 #[derive(Default)]
 pub struct ManualClock {
     state: Mutex<ManualState>,
@@ -85,7 +85,7 @@ struct ManualState {
 type Event = Box<dyn FnOnce() + Send>;
 
 impl ManualClock {
-    /// A clock at 0.
+    /// Makes a clock at 0.
     pub fn new() -> Self {
         Self::default()
     }
@@ -97,7 +97,7 @@ impl ManualClock {
         self.with(|state| state.now = state.now.max(to));
     }
 
-    /// The time of all sleeps and waits so far.
+    /// Returns the time of all sleeps and waits so far.
     pub fn slept(&self) -> Duration {
         self.with(|state| state.slept)
     }
@@ -111,7 +111,7 @@ impl ManualClock {
         f(&mut self.state.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Moves to the first event up to `to` and runs it. False if there is none.
+    /// Moves to the first event up to `to` and runs it. Returns false if there is none.
     fn next_event(&self, to: Duration) -> bool {
         let event = self.with(|state| {
             let events = state.events.iter().enumerate();

@@ -1,11 +1,11 @@
-//! [`ParseError`]: a text that is not what it should be.
+//! [`ParseError`]: invalid text.
 
 use thiserror::Error;
 
 use crate::ControlFile;
 
-/// Why a text is no control file, no status, or no name of a GPU. Nothing of it is taken; all former values
-/// stay in force.
+/// A text is not a valid control file, status, life or bus id. Nothing of it is taken; all former values stay
+/// in force.
 #[derive(Clone, PartialEq, Eq, Debug, Error)]
 #[non_exhaustive]
 pub enum ParseError {
@@ -18,15 +18,15 @@ pub enum ParseError {
         ControlFile::MAX_BYTES
     )]
     TooLarge {
-        /// Its size.
+        /// Its size in bytes.
         bytes: usize,
     },
     /// The control file is not JSON, or only a part of it.
     #[error("the control file is not JSON at line {line}, column {column}")]
     Syntax {
-        /// From 1.
+        /// Counted from 1.
         line: usize,
-        /// From 1; 0 if the line is empty.
+        /// Counted from 1; 0 if the line is empty.
         column: usize,
     },
     /// The control file is JSON, but not an object.
@@ -36,10 +36,10 @@ pub enum ParseError {
     /// again later may succeed.
     #[error("not a job's status: {}; read it again later", message.escape_debug())]
     Status {
-        /// What was found, and where.
+        /// The problem, and its place.
         message: String,
     },
-    /// The text names no process ([`Life`](crate::Life)), so it is not known whom a control file is for.
+    /// The text is not a process's life ([`Life`](crate::Life)), so it is unknown whom a control file is for.
     #[error("not the life of a process: a job's status says it; leave it out of a file for any")]
     Life,
     /// The text is not a place on the PCI bus.

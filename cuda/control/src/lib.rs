@@ -1,12 +1,12 @@
-//! Several jobs on one GPU: what a job reads from its control file, what it writes to its status file, and
-//! how it obeys. The crate calls no driver and reads no clock but the one that is handed in.
+//! Several jobs on one GPU: the control file that a job reads, the status file that it writes, and how it
+//! obeys. The crate calls no driver and reads only the clock that it is given.
 //!
 //! ```
 //! use larder_control::{BusId, ControlFile};
 //!
 //! let gpu: BusId = "00:1e.0".parse()?;
 //! let mut orders = ControlFile::default();
-//! orders.limit(gpu, 1 << 30); // so many bytes of this GPU
+//!  orders.limit(gpu, 1 << 30); // 1 GiB of this GPU
 //! orders.perf_control = Some(50); // and half of its time
 //! let read = ControlFile::parse(orders.to_text())?;
 //! assert_eq!(read.file, orders);

@@ -1,10 +1,11 @@
-//! [`Life`]: one run of a program, so that an order to it is not obeyed by the next of its name.
+//! [`Life`]: one run of a program, so that the next run of the same name does not obey its orders.
 //!
-//! A process number alone is not enough, since the system gives it again. With the ticks after the machine's start at
-//! which the process began, and the boot's random number, it names one process for ever, whatever the clock says.
+//! A process number alone is not enough, since the system reuses it. Together with the process's start in
+//! ticks after the machine's start, and the boot's random number, it names one process uniquely, whatever the
+//! clock.
 //!
-//! This works on Linux, among processes that see each other's numbers: one in a container with numbers of its own
-//! looks dead from outside.
+//! This works on Linux, among processes that see each other's numbers: one in a container with numbers of its
+//! own looks dead from outside.
 
 use core::fmt;
 use core::str::FromStr;
@@ -25,8 +26,9 @@ pub struct Life {
 }
 
 impl Life {
-    /// The life of the process that has this number now; `None` if there is none, it has ended and was not waited for
-    /// yet, or the system does not tell. Reads a file of `/proc`, and another the first time.
+    /// Returns the life of the process that has this number now; `None` if there is none, it has ended and
+    /// was not waited for yet, or the system does not report it. Reads a file of `/proc`, and another the
+    /// first time.
     ///
     /// ```
     /// use larder_control::Life;
@@ -37,7 +39,7 @@ impl Life {
     pub fn of(pid: u32) -> Option<Self> {
         static BOOT: OnceLock<Option<u128>> = OnceLock::new();
         let boot = (*BOOT.get_or_init(boot))?;
-        // Its name may end in the middle of a letter.
+        // Bytes: the process's name may end in the middle of a letter.
         let stat = fs::read(format!("/proc/{pid}/stat")).ok()?;
         Some(Self {
             pid,
@@ -46,22 +48,23 @@ impl Life {
         })
     }
 
-    /// The life of this process; `None` where the system does not tell.
+    /// Returns the life of this process; `None` if the system does not report it.
     pub fn this() -> Option<Self> {
         Self::of(std::process::id())
     }
 
-    /// The number of its process.
+    /// Returns the number of its process.
     pub const fn pid(self) -> u32 {
         self.pid
     }
 }
 
-/// Whether a process of this number is one of a user's; `None` if there is none, or the system does not tell.
+/// Returns whether a process of this number is one of a user's; `None` if there is none, or the system does
+/// not report it.
 pub fn is_of_user(pid: u32, user: u32) -> Option<bool> {
     let status = fs::read(format!("/proc/{pid}/status")).ok()?;
     let status = String::from_utf8_lossy(&status);
-    // The real one, the one that counts, the saved one, and that of new files.
+    // The real, the effective, the saved and the file-system user.
     let users = status.lines().find_map(|line| line.strip_prefix("Uid:"))?;
     Some(
         users
@@ -70,13 +73,13 @@ pub fn is_of_user(pid: u32, user: u32) -> Option<bool> {
     )
 }
 
-/// The random number of this boot.
+/// Returns the random number of this boot.
 fn boot() -> Option<u128> {
     let text = fs::read_to_string("/proc/sys/kernel/random/boot_id").ok()?;
     u128::from_str_radix(&text.trim().replace('-', ""), 16).ok()
 }
 
-/// When a process began, by its line of `/proc/<pid>/stat`; `None` if it has ended.
+/// Returns the start of a process, from its line of `/proc/<pid>/stat`; `None` if it has ended.
 fn start_ticks(stat: &str) -> Option<u64> {
     // The name, in brackets, may have any characters.
     let (_, rest) = stat.rsplit_once(')')?;
@@ -102,7 +105,7 @@ impl fmt::Display for Life {
 impl FromStr for Life {
     type Err = ParseError;
 
-    /// Reads what [`Display`](fmt::Display) writes, and nothing else.
+    /// Parses exactly the text that [`Display`](fmt::Display) writes.
     fn from_str(text: &str) -> Result<Self, ParseError> {
         let parse = || {
             let mut parts = text.splitn(3, '-');
@@ -135,7 +138,7 @@ impl<'de> Deserialize<'de> for Life {
 mod tests {
     use super::*;
 
-    /// A line with this state, these threads and this start.
+    /// Returns a line with this state, number of threads and start.
     fn stat(state: &str, threads: u64, start: u64) -> String {
         let between = ["1"; 16].join(" ");
         format!("7 (a ) Z (b) {state} {between} {threads} 0 {start} 9 9")

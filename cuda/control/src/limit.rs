@@ -1,20 +1,20 @@
 //! The limit of a GPU, divided among the allocators that a program has there.
 
-/// How high a control file may raise a GPU's limit.
+/// Bound to which a control file may raise a GPU's limit.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[non_exhaustive]
 pub enum Ceiling {
-    /// To the sum of the limits that its allocators began with; upstream does this.
+    /// The sum of the limits that its allocators began with, as upstream.
     #[default]
     Initial,
-    /// To this number of bytes.
+    /// This number of bytes.
     Bytes(u64),
-    /// Without a ceiling.
+    /// No bound.
     None,
 }
 
 impl Ceiling {
-    /// The ceiling of a GPU whose allocators began with these limits, in bytes.
+    /// Returns the ceiling of a GPU whose allocators began with these limits, in bytes.
     pub fn bytes(self, first_limits: &[u64]) -> u64 {
         match self {
             Self::Initial => first_limits.iter().copied().fold(0, u64::saturating_add),

@@ -1,12 +1,11 @@
-//! How long a job pauses at the end of a run, so that it keeps the device busy for its share of the
-//! time only: AntMan's formula, to the microsecond, and the wait that carries it out.
+//! The pause of a job at the end of a run, so that it keeps the device busy for its share of the time only:
+//! AntMan's formula, to the microsecond, and the wait.
 //!
-//! A run of S microseconds, 1 at least, should take S x 100 / share microseconds. The job sleeps
-//! for what is missing, less 50 for the pause's own cost.
+//! A run of S microseconds, 1 at least, should take S x 100 / share microseconds. The job sleeps for the
+//! difference, less 50 for the pause's own cost.
 //!
-//! [`ResourceManagement::after_run`] says what to do and [`ResourceManagement::finish_run`] does
-//! it. A [`Pacer`](crate::Pacer) spreads its pauses over a step's launches instead: use the one or
-//! the other.
+//! [`ResourceManagement::after_run`] plans the pause and [`ResourceManagement::finish_run`] makes it. A
+//! [`Pacer`](crate::Pacer) spreads its pauses over a step's launches instead: use one of the two.
 
 use core::fmt;
 use std::time::Duration;
@@ -14,10 +13,10 @@ use std::time::Duration;
 use crate::clock::Clock;
 use crate::perf::{DutyCycle, DutyCycleReader, PerfControl};
 
-/// What a pause costs beside its length, in microseconds.
+/// Cost of a pause beside its length, in microseconds.
 const PAUSE_COST_US: u64 = 50;
 
-/// What to do at the end of a run.
+/// The plan for the end of a run.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[must_use = "it is a plan: somebody has to sleep"]
 pub enum SleepPlan {
@@ -63,7 +62,7 @@ pub struct ResourceManagement<C> {
 }
 
 impl<C: Clock> ResourceManagement<C> {
-    /// Starts at the full share.
+    /// Makes a management with the full share.
     pub fn new(clock: C) -> Self {
         let duty_cycle = DutyCycle::new();
         let reader = duty_cycle.reader();
@@ -79,12 +78,12 @@ impl<C: Clock> ResourceManagement<C> {
         self.duty_cycle.set(perf);
     }
 
-    /// The share in force.
+    /// Returns the share in force.
     pub fn perf(&self) -> PerfControl {
         self.reader.perf()
     }
 
-    /// A reader of this share, for a [`Pacer`](crate::Pacer).
+    /// Returns a reader of this share, for a [`Pacer`](crate::Pacer).
     pub fn reader(&self) -> DutyCycleReader {
         self.duty_cycle.reader()
     }
@@ -121,7 +120,7 @@ impl<C: Clock> ResourceManagement<C> {
         let start = self.clock.now();
         let mut seen = self.reader.look();
         loop {
-            // The time slept so far counts: a new end is measured from the start, too.
+            // The time slept so far counts: a new end is also measured from the start.
             let end = match plan(seen.perf, run_time) {
                 SleepPlan::Nothing => break,
                 SleepPlan::Suspend => return self.wait_suspended(until),
@@ -192,7 +191,7 @@ impl fmt::Display for Waited {
     }
 }
 
-/// Whole microseconds; what does not fit is the largest number.
+/// Returns whole microseconds, saturated.
 fn micros(time: Duration) -> u64 {
     u64::try_from(time.as_micros()).unwrap_or(u64::MAX)
 }

@@ -1,8 +1,8 @@
 //! The duty cycle: the share of the time that a job may keep the device busy, changed while the job runs.
 //!
 //! PERF1. The setter stores the share before it counts the change; a waiter reads the count first (SIGNAL1).
-//! PERF2. A [`DutyCycle`] that was cancelled or dropped reads [`PerfControl::FULL`] for ever, so that no job
-//! stays suspended when its controller is gone.
+//! PERF2. A [`DutyCycle`] that was cancelled or dropped reads [`PerfControl::FULL`] from then on, so that no
+//! job stays suspended when its controller is gone.
 
 use core::fmt;
 use std::sync::Arc;
@@ -22,7 +22,7 @@ impl PerfControl {
     /// 0 percent: the job is suspended.
     pub const SUSPENDED: Self = Self(0);
 
-    /// The share of `percent`, from 0 to 100, both included.
+    /// Makes the share of `percent`, from 0 to 100, both included.
     ///
     /// # Errors
     ///
@@ -34,17 +34,17 @@ impl PerfControl {
         Ok(Self(percent as u8))
     }
 
-    /// The share in percent, from 0 to 100.
+    /// Returns the share in percent, from 0 to 100.
     pub const fn percent(self) -> u8 {
         self.0
     }
 
-    /// Whether the share is 100 percent: no pause is inserted.
+    /// Returns whether the share is 100 percent: no pause is inserted.
     pub const fn is_full(self) -> bool {
         self.0 >= 100
     }
 
-    /// Whether the share is 0 percent: nothing runs.
+    /// Returns whether the share is 0 percent: nothing runs.
     pub const fn is_suspended(self) -> bool {
         self.0 == 0
     }
@@ -66,7 +66,7 @@ impl fmt::Display for PerfControl {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("{percent} is no share of the time: take 0 to 100 percent")]
 pub struct PerfOutOfRange {
-    /// The percentage that was asked for.
+    /// The requested percentage.
     pub percent: u64,
 }
 
@@ -87,7 +87,7 @@ pub struct DutyCycle {
 const CANCELLED: u8 = u8::MAX;
 
 impl DutyCycle {
-    /// A duty cycle at the full share.
+    /// Makes a duty cycle at the full share.
     pub fn new() -> Self {
         Self {
             shared: Arc::new(DutyCycleShared {
@@ -100,7 +100,7 @@ impl DutyCycle {
     /// Sets the share and wakes the threads that wait for a change. It wakes none if the share is set already
     /// or the duty cycle was cancelled.
     pub fn set(&self, perf: PerfControl) {
-        // Release: a thread that reads the share sees what happened before it was set. A compare-and-swap, so
+        // Release: a thread that reads the share sees everything before this call. A compare-and-swap, so
         // that a concurrent cancel is not undone (PERF2).
         let stored =
             self.shared
@@ -115,12 +115,12 @@ impl DutyCycle {
 
     /// Ends every suspension and pause, now and later (PERF2).
     pub fn cancel(&self) {
-        // Release: a thread that sees the cancel sees what happened before it.
+        // Release: a thread that sees the cancel sees everything before this call.
         self.shared.percent.store(CANCELLED, Ordering::Release);
         self.shared.signal.raise();
     }
 
-    /// A reader that obeys this duty cycle.
+    /// Returns a reader of this duty cycle.
     pub fn reader(&self) -> DutyCycleReader {
         DutyCycleReader {
             shared: Arc::clone(&self.shared),
@@ -154,7 +154,7 @@ pub(crate) struct Observed {
 }
 
 impl DutyCycleReader {
-    /// The share in force; full if the duty cycle was cancelled. One load.
+    /// Returns the share in force; full if the duty cycle was cancelled. One load.
     pub fn perf(&self) -> PerfControl {
         // Acquire: pairs with `set`.
         match self.shared.percent.load(Ordering::Acquire) {
@@ -163,7 +163,7 @@ impl DutyCycleReader {
         }
     }
 
-    /// Whether the duty cycle was cancelled or dropped.
+    /// Returns whether the duty cycle was cancelled or dropped.
     pub fn is_cancelled(&self) -> bool {
         // Acquire: pairs with `cancel`.
         self.shared.percent.load(Ordering::Acquire) == CANCELLED
@@ -178,7 +178,8 @@ impl DutyCycleReader {
         }
     }
 
-    /// Waits on `clock` until the share changed since `seen`, or it is `until`. True if it changed.
+    /// Waits on `clock` until the share changed since `seen`, or until the time is `until`. Returns true if
+    /// it changed.
     pub(crate) fn wait(&self, clock: &dyn Clock, until: Option<Duration>, seen: Observed) -> bool {
         clock.wait(until, &self.shared.signal, seen.changes)
     }

@@ -27,9 +27,9 @@ impl ControlFile {
 }
 
 impl StatusFile {
-    /// The report of the job's memory on a GPU, for a [`Coordinator`](crate::Coordinator). `None` if the
-    /// status has no limit for the GPU, which is always so with AntMan's jobs. A job that does not say what
-    /// it wants counts as wanting everything.
+    /// Returns the report of the job's memory on a GPU, for a [`Coordinator`](crate::Coordinator). `None` if
+    /// the status has no limit for the GPU, as always with AntMan's jobs. A job that does not report its want
+    /// counts as wanting everything.
     pub fn report(&self, gpu: BusId) -> Option<JobReport> {
         let job = self.larder.as_ref()?;
         let here = job.gpus.get(&gpu)?;
@@ -49,8 +49,8 @@ impl StatusFile {
 }
 
 impl PerfControl {
-    /// The share that a file's `perfControl` means. A number above 100 or below 0 means the full share:
-    /// upstream computes no time to sleep then.
+    /// Returns the share for a file's `perfControl`. A number above 100 or below 0 means the full share:
+    /// upstream then computes no time to sleep.
     pub fn of_file(perf_control: i32) -> Self {
         u64::try_from(perf_control).map_or(Self::FULL, |percent| {
             Self::new(percent).unwrap_or(Self::FULL)

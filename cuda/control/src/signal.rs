@@ -14,7 +14,7 @@ pub struct Signal {
 }
 
 impl Signal {
-    /// A signal without changes.
+    /// Makes a signal without changes.
     pub const fn new() -> Self {
         Self {
             changes: Mutex::new(0),
@@ -22,7 +22,7 @@ impl Signal {
         }
     }
 
-    /// The number of changes so far.
+    /// Returns the number of changes so far.
     pub fn changes(&self) -> u64 {
         *self.changes.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -34,8 +34,8 @@ impl Signal {
         self.condition.notify_all();
     }
 
-    /// Waits in real time until the count differs from `seen`, for `longest` at most; without it, for ever.
-    /// True if the count differs.
+    /// Waits in real time until the count differs from `seen`, for `longest` at most; without it,
+    /// indefinitely. Returns true if the count differs.
     pub(crate) fn wait_really(&self, seen: u64, longest: Option<Duration>) -> bool {
         let changes = self.changes.lock().unwrap_or_else(PoisonError::into_inner);
         let changes = match longest {

@@ -19,10 +19,10 @@ pub struct StatusFile {
         deserialize_with = "from_null"
     )]
     pub gpus: BTreeMap<BusId, GpuStatus>,
-    /// The longest of the fresh averages, in microseconds.
+    /// Longest of the fresh averages, in microseconds.
     #[serde(rename = "miniBatchDuration", default)]
     pub mini_batch_micros: u64,
-    /// The average run of each graph in microseconds, by `graph_` and its number. An empty map is `null`.
+    /// Average run of each graph in microseconds, by `graph_` and its number. An empty map is `null`.
     #[serde(
         rename = "Durations",
         default,
@@ -43,10 +43,10 @@ pub struct GpuStatus {
     /// The memory in seven numbers.
     #[serde(flatten)]
     pub usage: DeviceUsage,
-    /// Why blocks went to the host.
+    /// The reason why blocks went to the host.
     #[serde(rename = "swapReason", default)]
     pub swap_reason: SwapReason,
-    /// The memory in use by the driver's own count; upstream always writes -1.
+    /// Bytes in use by the driver's own count; upstream always writes -1.
     #[serde(rename = "deviceMemUsedNvidia", default = "unknown")]
     pub used_by_driver: i64,
     #[serde(flatten)]
@@ -56,30 +56,30 @@ pub struct GpuStatus {
 /// Memory of a job on one GPU, in bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct DeviceUsage {
-    /// The most that was in blocks on the device.
+    /// Most bytes in blocks on the device.
     #[serde(rename = "deviceMemUsedMax")]
     pub device_peak_bytes: u64,
-    /// The bytes in blocks on the device now.
+    /// Bytes in blocks on the device now.
     #[serde(rename = "deviceMemUsedMin")]
     pub device_live_bytes: u64,
-    /// The bytes held from the device.
+    /// Bytes held from the device.
     #[serde(rename = "deviceMemPoolSize")]
     pub device_reserved_bytes: u64,
-    /// The bytes held from the device in regions with a block in use: a limit can be lowered to this now.
+    /// Bytes held from the device in regions with a block in use: a limit can be lowered to this now.
     #[serde(rename = "deviceMemStable")]
     pub device_stable_bytes: u64,
-    /// The most that was in blocks on the host.
+    /// Most bytes in blocks on the host.
     #[serde(rename = "hostMemUsedMax")]
     pub host_peak_bytes: u64,
-    /// The bytes in blocks on the host now.
+    /// Bytes in blocks on the host now.
     #[serde(rename = "hostMemUsedMin")]
     pub host_live_bytes: u64,
-    /// The host's *limit*, whatever the field's name says.
+    /// The host's *limit*, despite the field's name.
     #[serde(rename = "hostMemPoolSize")]
     pub host_limit_bytes: u64,
 }
 
-/// Why blocks went to the host.
+/// The reason why blocks went to the host.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 #[non_exhaustive]
 pub enum SwapReason {
@@ -87,10 +87,10 @@ pub enum SwapReason {
     #[default]
     #[serde(rename = "")]
     None,
-    /// The device had room, but fragmented.
+    /// The device had enough free memory, but fragmented.
     #[serde(rename = "FRAGMENT")]
     Fragment,
-    /// The device had no room.
+    /// The device had too little free memory.
     #[serde(rename = "OOM")]
     Oom,
 }
@@ -101,60 +101,61 @@ pub enum SwapReason {
 pub struct JobStatus {
     /// The number of the job's process.
     pub pid: u32,
-    /// The process itself, which a later one of its number is not; absent where the system does not tell.
+    /// The process itself, as distinguished from a later one with its number; absent if the system does not
+    /// report it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub life: Option<Life>,
     /// The job's name.
     pub name: String,
-    /// The limit in force over all GPUs.
+    /// Limit in force over all GPUs, in bytes.
     pub limit_bytes: u64,
-    /// The bytes above the limit that are still to be given back.
+    /// Bytes above the limit that are still to be released.
     #[serde(default)]
     pub deferred_bytes: u64,
-    /// The bytes held on all GPUs.
+    /// Bytes held on all GPUs.
     #[serde(default)]
     pub held_bytes: u64,
     /// The limit and the memory of each GPU.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub gpus: BTreeMap<BusId, GpuLimit>,
-    /// The newest `controlVersion` whose limits are in force, and whose share of the time is.
+    /// The newest `controlVersion` whose limits and share of the time are in force.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub control_version: Option<u64>,
-    /// The bytes from which on the job is asked to give memory back.
+    /// Bytes above which the job is asked to release memory.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub soft_limit_bytes: Option<u64>,
     /// The `perfControl` in force.
     pub perf_control: i32,
-    /// When this was written, in milliseconds since 1970.
+    /// Time of the write, in milliseconds since 1970.
     #[serde(default)]
     pub written_at_unix_ms: u64,
-    /// The job has ended by itself. Its memory may outlive it, but not its process.
+    /// Whether the job has ended by itself. Its memory may outlive it, but not its process.
     #[serde(default, skip_serializing_if = "core::ops::Not::not")]
     pub ended: bool,
     /// The job's priority; larger is more important.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub priority: Option<i64>,
-    /// Whether the job sleeps; absent from jobs that do not know how.
+    /// Sleep of the job; absent from jobs that do not know how to sleep.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sleep: Option<SleepStatus>,
     #[serde(flatten)]
     other: Map<String, Value>,
 }
 
-/// How far a job sleeps, in bytes over all GPUs. What it holds of the devices meanwhile is
-/// [`held_bytes`](JobStatus::held_bytes), as ever.
+/// The sleep of a job, in bytes over all GPUs. The device memory that it still holds is
+/// [`held_bytes`](JobStatus::held_bytes), as always.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct SleepStatus {
     /// Awake, asleep, or about to wake.
     pub state: SleepState,
-    /// What is in copies on the host, pinned where the host pins so much.
+    /// Bytes in copies on the host, pinned as far as the host pins memory.
     #[serde(default)]
     pub copied_bytes: u64,
-    /// What of the devices' memory the job needs to wake, at most.
+    /// Most bytes of device memory that the job needs to wake.
     #[serde(default)]
     pub wake_bytes: u64,
-    /// Why the job does not sleep though it was told to, or does not wake yet.
+    /// The reason why the job does not sleep although ordered to, or does not wake yet.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub problem: Option<String>,
     #[serde(flatten)]
@@ -165,13 +166,14 @@ pub struct SleepStatus {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum SleepState {
-    /// The job runs, or may.
+    /// The job runs, or may run.
     #[default]
     Awake,
-    /// The job has given its memory back and takes none before it has said [`Waking`](Self::Waking) and has
-    /// read its control file once more.
+    /// The job has released its memory, and takes none before it has reported [`Waking`](Self::Waking) and
+    /// has read its control file once more.
     Asleep,
-    /// The job sleeps still and was told to be awake: from now on it takes memory as soon as there is enough.
+    /// The job still sleeps and was ordered to be awake: from now on it takes memory as soon as there is
+    /// enough.
     Waking,
 }
 
@@ -181,13 +183,13 @@ pub enum SleepState {
 pub struct GpuLimit {
     /// The limit in force.
     pub limit_bytes: u64,
-    /// The physical memory that the job holds.
+    /// Physical bytes that the job holds.
     #[serde(default)]
     pub held_bytes: u64,
-    /// The bytes above the limit that are still to be given back.
+    /// Bytes above the limit that are still to be released.
     #[serde(default)]
     pub deferred_bytes: u64,
-    /// What the job would like to hold; absent if it does not know.
+    /// Bytes that the job would like to hold; absent if it does not know.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub wanted_bytes: Option<u64>,
     #[serde(flatten)]
@@ -198,8 +200,8 @@ impl StatusFile {
     /// A file with more bytes is not read.
     pub const MAX_BYTES: usize = 1 << 20;
 
-    /// Reads a file's text. These fields may be absent: the file's own, a GPU's swap reason and driver
-    /// figure, and all of [`JobStatus`] but process, name, limit and share. A GPU without one of the seven
+    /// Parses a file's text. These fields may be absent: the file's own, a GPU's swap reason and driver
+    /// number, and all of [`JobStatus`] but process, name, limit and share. A GPU without one of the seven
     /// numbers is an error, since its memory would count as nothing.
     ///
     /// # Errors
@@ -215,7 +217,7 @@ impl StatusFile {
         })
     }
 
-    /// Drops the fields that are not known, which may be as large as the file.
+    /// Drops unknown fields, which may be as large as the file.
     pub fn forget_unknown(&mut self) {
         self.other = Map::new();
         self.gpus
@@ -230,16 +232,16 @@ impl StatusFile {
         }
     }
 
-    /// The file's text, in JSON.
+    /// Returns the file's text, in JSON.
     pub fn to_text(&self) -> String {
-        // The value has text keys and numbers only, so the conversion cannot fail.
+        // The value has only text keys and numbers, so the conversion cannot fail.
         let value = serde_json::to_value(self).unwrap_or_default();
         format!("{value:#}\n")
     }
 }
 
 impl DeviceUsage {
-    /// The sum of both, field by field; a sum that would overflow is the largest number.
+    /// Returns the sum of both, field by field, saturated.
     pub(crate) fn plus(&self, other: &Self) -> Self {
         let sum = u64::saturating_add;
         Self {
@@ -255,7 +257,7 @@ impl DeviceUsage {
 }
 
 impl JobStatus {
-    /// Whether both are equal but for the time when they were written.
+    /// Returns whether both are equal except for the time when they were written.
     pub fn says_the_same(&self, other: &Self) -> bool {
         let mut timed = self.clone();
         timed.written_at_unix_ms = other.written_at_unix_ms;
@@ -264,7 +266,7 @@ impl JobStatus {
 }
 
 impl GpuStatus {
-    /// The status of a GPU, without the driver's own figure.
+    /// Makes the status of a GPU, without the driver's own number.
     pub fn new(usage: DeviceUsage, swap_reason: SwapReason) -> Self {
         Self {
             usage,

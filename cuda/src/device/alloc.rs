@@ -1,4 +1,4 @@
-//! A device's memory as programs meet it first: made, allocated from, given back.
+//! The calls of [`DeviceAllocator`] that most programs need: making one, allocating, freeing.
 
 use std::sync::Arc;
 
@@ -10,7 +10,7 @@ use crate::driver::context::Context;
 use crate::stream::pool::HostWait;
 
 impl DeviceAllocator {
-    /// Makes an allocator of all of the device's memory. Where there is no virtual memory it takes
+    /// Makes an allocator of all of the device's memory. Without virtual memory it takes
     /// [regions](super::DeviceBacking::Regions).
     ///
     /// # Errors
@@ -19,18 +19,18 @@ impl DeviceAllocator {
         Self::with_config(context, DeviceConfig::new())
     }
 
-    /// Makes an allocator as the configuration says.
+    /// Makes an allocator with a configuration.
     ///
     /// # Errors
-    /// If the driver refuses; [`DriverError::Unsupported`](crate::DriverError::Unsupported) if a peer cannot reach
-    /// the memory or it cannot be shareable.
+    /// If the driver refuses; [`DriverError::Unsupported`](crate::DriverError::Unsupported) if a peer cannot
+    /// reach the memory or it cannot be shareable.
     pub fn with_config(context: &Context, config: DeviceConfig) -> Result<Self, DeviceAllocError> {
         Self::make(context, config, None)
     }
 
-    /// Gives memory for work that is queued on `stream` from now on. O(1) while something fits that this stream,
-    /// or none, used last; one wait of the stream if another did. One driver call
-    /// ([`check_captures`](DeviceConfig::check_captures)).
+    /// Allocates for work queued on `stream` from now on. O(1) if free memory fits that was last used by this
+    /// stream or by none; if another stream used it last, this stream waits for that one once. One driver
+    /// call ([`check_captures`](DeviceConfig::check_captures)).
     ///
     /// # Errors
     /// [`DeviceAllocError`].
@@ -39,13 +39,13 @@ impl DeviceAllocator {
         self.0.alloc_for(stream, bytes, HostWait::MayBlock)
     }
 
-    /// Takes a block back. Work that uses it is queued on `stream` already, or is ordered before what
-    /// is queued there now. O(1), no driver call.
+    /// Frees a block. Work that uses it is queued on `stream` already, or is ordered before the work queued
+    /// there now. O(1), no driver call.
     ///
-    /// A stream of another context, or one more than can be told apart, is waited for.
+    /// The host waits for a stream of another context, or for one more than can be distinguished.
     ///
     /// # Errors
-    /// Gives the block back if it is not one of ours, or waiting was refused.
+    /// Returns the block if it is not one of this allocator's, or waiting was refused.
     #[inline]
     pub fn free(
         &self,

@@ -1,23 +1,23 @@
-//! Arenas: small blocks of a stream whose thread meets others in the allocator.
+//! Arenas: small blocks of a stream whose threads contend for the core with others.
 //!
-//! Threads that take turns at the core pay for its lock, and more for what they fetch from each
-//! other's caches. A stream to which that happens often gets a best fit of its own for blocks of up to 64 KiB,
-//! behind a lock of its own, over pieces of 2 MiB that it allocates from the core like any block. In
-//! order on its stream, what is freed there is free at once, without points. Programs whose threads do
-//! not meet have no arena, and the memory of one best fit over everything.
+//! Threads that take turns at the core pay for its lock, and more for cache misses on each other's data. A
+//! stream to which that happens often gets a best fit of its own for blocks of up to 64 KiB, behind a lock of
+//! its own, over pieces of 2 MiB that it allocates from the core like any block. In order on its stream, a
+//! freed block is free at once, without points. Programs without such contention have no arena, and use the
+//! memory of one best fit for everything.
 //!
-//! ARENAS1 A piece is in use to the core; what is free in it is no one else's, and not live.
-//! ARENAS2 An arena gives memory to its own stream only. A block freed on another stream carries that
-//! stream's point inside the arena, and is given again when it has passed: an arena never waits.
-//! ARENAS3 Before memory is created, moved, waited for or given back for a block, pieces that are wholly free go
-//! back to the core, and the search is made again; for a piece of an arena, those of arenas that have far more
-//! than they use. Pieces side by side are one region, of which only the free end goes.
-//! ARENAS4 Before an arena takes one more piece it looks what other streams that freed its blocks have passed.
-//! For a piece nobody waits on the host.
-//! ARENAS5 Once a stream has steps, every other stream has an arena. A plan goes around what is live when the step
-//! begins, so a small input elsewhere in each step would have each laid out anew; a piece with a block in it stays.
-//!
-//! An arena's lock is held for bookkeeping only, and no other lock of ours is wanted meanwhile.
+//! ARENAS1 To the core a piece is in use; free memory in it is available only to its arena, and is not live.
+//! ARENAS2 An arena allocates only for its own stream. A block freed on another stream carries that stream's
+//! point inside the arena, and is reused once the point has passed: an arena never waits.
+//! ARENAS3 Before memory is created, moved, waited for or released for a block, wholly free pieces go back to
+//! the core and the search is repeated; for a piece of an arena, only those of arenas that hold far more than
+//! they use. Adjacent pieces are one region, of which only the free end goes.
+//! ARENAS4 Before an arena takes one more piece, the streams that freed its blocks are polled. The host never
+//! waits for a piece.
+//! ARENAS5 Once a stream has steps, every other stream has an arena. A plan goes around the blocks that are
+//! live when the step begins, so a small input elsewhere in each step would change every plan; a piece with a
+//! block in it stays.
+//! An arena's lock is held for bookkeeping only, and no other lock of ours is taken under it.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, OnceLock, Weak};
@@ -38,30 +38,29 @@ use crate::with_tables::WithTables;
 /// Largest block of an arena.
 pub(super) const MAX_BYTES: u64 = 64 << 10;
 
-/// What an arena grows by.
+/// Bytes by which an arena grows.
 const PIECE_BYTES: u64 = 2 << 20;
 
-/// The end of a piece that is not used, so that pieces side by side are regions apart, each of which goes back
-/// by itself.
+/// Unused end of a piece, so that adjacent pieces are separate regions and are released separately.
 const GAP_BYTES: u64 = Granule::DEFAULT.bytes();
 
-/// Blocks and gaps between them in an arena, at most.
+/// Most blocks, and gaps between them, in an arena.
 const CHUNKS: usize = 1 << 15;
 
-/// What an allocation adds to a stream's score if the one looked at before was another thread's on another
-/// stream, of which every other one takes 1 off; and the score at which the stream gets an arena.
+/// Added to a stream's score by a sampled allocation if the sample before was another thread's on another
+/// stream; any other sample subtracts 1. At `ENOUGH` the stream gets an arena.
 const MET: u32 = 32;
 const ENOUGH: u32 = 256;
 
-/// Small blocks between two that are looked at for whom they meet, a power of two.
+/// One small block in this many is sampled for contention, a power of two.
 const LOOK_EVERY: u32 = 8;
 
-/// A thread and a stream, as a number.
+/// A thread and a stream, packed into a number.
 #[derive(Clone, Copy)]
 struct Caller(usize);
 
 impl Caller {
-    /// The calling thread, by the address of something of its own.
+    /// Identifies the calling thread by the address of one of its thread locals.
     #[inline]
     fn now(stream_id: StreamId) -> Self {
         thread_local! {
@@ -71,26 +70,26 @@ impl Caller {
         Self(thread.unwrap_or(0) << 8 | usize::from(stream_id.number()))
     }
 
-    /// Whether they differ in both.
+    /// Returns whether both thread and stream differ.
     #[inline]
     const fn meets(self, other: Self) -> bool {
         self.0 >> 8 != other.0 >> 8 && self.0 & 0xff != other.0 & 0xff
     }
 }
 
-/// What an arena has of a piece: all but the last granule.
+/// Returns the part of a piece that an arena uses: all but the last granule.
 fn apart(piece: &Block) -> Option<AddrRange> {
     let bytes = piece.bytes().checked_sub(GAP_BYTES)?;
     AddrRange::new(piece.addr(), bytes)
 }
 
-/// Pieces of the core's memory as a source of regions.
+/// Pieces of the core's memory, as a sub-allocator of regions.
 struct Pieces {
     inner: Weak<DeviceInner>,
     stream_id: StreamId,
-    /// By their first address.
+    /// Pieces by their first address.
     blocks: Mutex<BTreeMap<u64, Block>>,
-    /// Bytes of them, changed under their mutex.
+    /// Bytes of all pieces, changed under their mutex.
     bytes: AtomicU64,
 }
 
@@ -115,7 +114,7 @@ impl SubAllocator for Pieces {
                 )
                 .map_err(|_| SubAllocError)?,
         };
-        // Blocks of the program are counted when they are cut from it.
+        // The program's blocks are counted when they are carved from the piece.
         let account = inner.pool.streams().account(self.stream_id);
         inner.pool.count(|| account.withdrawn(block.bytes()));
         let range = apart(&block).ok_or(SubAllocError)?;
@@ -125,7 +124,7 @@ impl SubAllocator for Pieces {
         Ok(range)
     }
 
-    /// Takes one whole piece back.
+    /// Frees one whole piece.
     fn release(&self, range: AddrRange) -> Result<(), SubAllocError> {
         let inner = self.inner.upgrade().ok_or(SubAllocError)?;
         let mut blocks = locked(&self.blocks);
@@ -148,12 +147,12 @@ pub(super) struct Arena {
     best_fit: WithTables<Shared<RegionPool<'static>, Pieces, Yield>>,
     id: AllocatorId,
     account: StreamCounts,
-    /// Another stream freed a block of it: what is free may be pending.
+    /// Set once another stream freed a block here: free memory may be pending.
     met_others: AtomicU8,
 }
 
 impl Arena {
-    /// Gives memory that is free in it, and that no stream uses any more or only the arena's own.
+    /// Allocates from free memory that no stream uses any more, or only the arena's own.
     #[inline]
     fn find(&self, stream_id: StreamId, bytes: u64) -> Option<Block> {
         self.best_fit.with(|bfc| {
@@ -164,7 +163,7 @@ impl Arena {
         })
     }
 
-    /// Takes one more piece and gives memory as [`find`](Self::find) does. `None` if there is no piece.
+    /// Takes one more piece and allocates as [`find`](Self::find) does. Returns `None` if there is no piece.
     #[cold]
     fn grow(&self, stream_id: StreamId, bytes: u64) -> Option<Block> {
         let request = Request::new(bytes).on(stream_id).without_wait();
@@ -174,13 +173,13 @@ impl Arena {
         Some(block)
     }
 
-    /// Whether the block is one of its own.
+    /// Returns whether the block is one of the arena's.
     #[inline]
     pub(super) fn owns(&self, block: &Block) -> bool {
         block.is_of(self.id)
     }
 
-    /// Takes a block back: with the point of another stream, or of its own with none.
+    /// Frees a block: with the point of another stream, or with none for the arena's own stream.
     #[inline]
     pub(super) fn free(
         &self,
@@ -214,15 +213,15 @@ impl Arena {
     }
 }
 
-/// What one stream has.
+/// State of one stream.
 #[derive(Default)]
 #[repr(align(128))]
 struct ArenaSlot {
     /// Small blocks that needed the core.
     turn: AtomicU32,
-    /// How often its threads came behind others lately.
+    /// Score of recent contention with other threads.
     score: AtomicU32,
-    /// Elsewhere: with its heads of lists it has kilobytes, and few streams have one.
+    /// Boxed: its list heads take kilobytes, and few streams have one.
     arena: OnceLock<Box<Arena>>,
 }
 
@@ -230,14 +229,14 @@ struct ArenaSlot {
 pub(super) struct Arenas {
     inner: Weak<DeviceInner>,
     policy: ArenaPolicy,
-    /// The bits of a turn that must be 0 for a look at it; 0 while every stream gets an arena.
+    /// Bits of a turn that must be 0 for a sample; 0 once every stream gets an arena.
     passed_over: AtomicU32,
-    /// Who allocated a small block from the core last.
+    /// Caller of the newest sample.
     last: AtomicUsize,
-    /// Who made the newest arena; 0 while there is none.
+    /// Caller that made the newest arena; 0 if there is none.
     maker: AtomicUsize,
     slots: ByStream<ArenaSlot>,
-    /// How many there are.
+    /// Number of arenas.
     count: AtomicUsize,
 }
 
@@ -257,20 +256,20 @@ impl Arenas {
         }
     }
 
-    /// Gives each stream without steps an arena with its next small block (ARENAS5).
+    /// Makes each stream without steps get an arena with its next small block (ARENAS5).
     pub(super) fn keep_apart_from_steps(&self) {
         if self.policy != ArenaPolicy::Never {
             self.passed_over.store(0, Ordering::Relaxed);
         }
     }
 
-    /// The arena of a stream, if it has one.
+    /// Returns the arena of a stream, if it has one.
     #[inline]
     pub(super) fn of(&self, stream_id: StreamId) -> Option<&Arena> {
         self.slots[stream_id].arena.get().map(Box::as_ref)
     }
 
-    /// All there are, with their streams.
+    /// Returns all arenas, with their streams.
     pub(super) fn all(&self) -> impl Iterator<Item = (StreamId, &Arena)> {
         let none = self.count.load(Ordering::Acquire) == 0;
         let slots = self
@@ -280,20 +279,20 @@ impl Arenas {
         slots.filter_map(|(stream_id, slot)| Some((stream_id, slot.arena.get()?.as_ref())))
     }
 
-    /// The arena that a block is of.
+    /// Returns the arena that a block belongs to.
     pub(super) fn owner(&self, block: &Block) -> Option<(StreamId, &Arena)> {
         self.all().find(|(_, arena)| arena.owns(block))
     }
 
-    /// The arena for a small block of a stream. Where there is none, looks at one block in [`LOOK_EVERY`] for
-    /// whether there should be; gives the arena if that was enough.
+    /// Returns the arena for a small block of a stream. Without one, samples one block in [`LOOK_EVERY`] for
+    /// contention, and makes and returns the arena once there was enough.
     #[inline]
     pub(super) fn of_small(&self, stream_id: StreamId) -> Option<&Arena> {
         let place = &self.slots[stream_id];
         if let Some(arena) = place.arena.get() {
             return Some(arena);
         }
-        // Threads on one stream may lose a count.
+        // Threads of one stream may lose a count, which does no harm.
         let turn = place.turn.load(Ordering::Relaxed).wrapping_add(1);
         place.turn.store(turn, Ordering::Relaxed);
         if turn & self.passed_over.load(Ordering::Relaxed) == 0 {
@@ -317,8 +316,8 @@ impl Arenas {
             score.saturating_sub(1)
         };
         place.score.store(score, Ordering::Relaxed);
-        // Whom a stream met that has an arena now, it meets no more; but the core is slower for both ever
-        // since there were two streams.
+        // A stream stops contending with one that has an arena by now; but the core has been slower for both
+        // ever since there were two streams.
         let maker = Caller(self.maker.load(Ordering::Relaxed));
         let met = maker.0 != 0 && now.meets(maker);
         if score >= ENOUGH || met || self.passed_over.load(Ordering::Relaxed) == 0 {
@@ -337,7 +336,7 @@ impl Arenas {
             blocks: Mutex::default(),
             bytes: AtomicU64::new(0),
         };
-        // A table that is not empty, and policies of our own.
+        // Never refused: the table is not empty, and the policies are our own.
         let config = RegionConfig {
             growth: Growth::Range {
                 unit_bytes: PIECE_BYTES - GAP_BYTES,
@@ -365,19 +364,19 @@ impl Arenas {
         }
     }
 
-    /// Work up to an event is done.
+    /// Marks the work up to an event as done.
     pub(super) fn complete(&self, stream_id: StreamId, number: EventNumber) {
         self.all()
             .for_each(|(_, arena)| arena.best_fit.complete(stream_id, number));
     }
 
-    /// Gives pieces that are wholly free back to the core. Returns whether any went.
+    /// Returns wholly free pieces to the core. Returns whether there were any.
     pub(super) fn trim(&self) -> bool {
         self.all()
             .fold(false, |any, (_, arena)| arena.best_fit.trim() > 0 || any)
     }
 
-    /// Whether any has memory that work of other streams may still use. O(chunks).
+    /// Returns whether any arena has memory that work of other streams may still use. O(chunks).
     pub(super) fn holds_pending(&self) -> bool {
         self.all().any(|(_, arena)| {
             let met = arena.met_others.load(Ordering::Relaxed) != 0;
@@ -385,8 +384,8 @@ impl Arenas {
         })
     }
 
-    /// Gives wholly free pieces back to the core, of arenas that have far more than they use: so arenas that
-    /// grow take no pieces from each other that these will want again at once.
+    /// Returns wholly free pieces to the core from arenas that hold far more than they use: growing arenas
+    /// must not take pieces from each other that are needed again at once. Returns whether there were any.
     pub(super) fn trim_excess(&self) -> bool {
         self.all().fold(false, |any, (_, arena)| {
             let live_bytes = arena.best_fit.stats().live_bytes;
@@ -396,7 +395,7 @@ impl Arenas {
         })
     }
 
-    /// Bytes of pieces that no block has.
+    /// Returns the bytes of pieces that no block occupies.
     pub(super) fn free_bytes(&self) -> u64 {
         let free = |arena: &Arena| {
             let live_bytes = arena.best_fit.stats().live_bytes;
@@ -407,7 +406,7 @@ impl Arenas {
 }
 
 impl DeviceInner {
-    /// Gives memory from a stream's arena. `None` if that takes more than there is without waiting.
+    /// Allocates from a stream's arena. Returns `None` if the memory is not there without waiting.
     #[inline]
     pub(super) fn alloc_in_arena(
         &self,
@@ -429,12 +428,12 @@ impl DeviceInner {
         bytes: u64,
     ) -> Option<Block> {
         if arena.met_others.load(Ordering::Relaxed) != 0 {
-            // No event may be asked in a capture.
+            // No event may be queried in a capture.
             let stream = self.pool.streams().stream(stream_id)?;
             if self.pool.streams().captures(&stream) != Ok(false) {
                 return None;
             }
-            // Else it would take all that is free elsewhere before it looked what has passed.
+            // Poll first: otherwise the arena would take all free memory elsewhere before reusing its own.
             self.pool.streams().close_all();
             self.pool.poll();
             if let Some(block) = arena.find(stream_id, bytes) {

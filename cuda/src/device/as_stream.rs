@@ -15,8 +15,8 @@ impl StreamAllocator for DeviceAllocator {
         self.0.pool.context()
     }
 
-    /// Gives a block that is numbered with all others of the core, or one of a capture's window. Small blocks
-    /// come from where the others come from and not from the stream's arena.
+    /// Allocates a block numbered with all others of the core, or one of a capture's window. Small blocks
+    /// come from the core too, not from the stream's arena.
     fn alloc_as(
         &self,
         stream: &Arc<CudaStream>,
@@ -58,7 +58,7 @@ impl StreamAllocator for DeviceAllocator {
         Self::clear_stats(self);
     }
 
-    /// O(streams).
+    /// Sums the counts of all streams. O(streams).
     fn live(&self) -> Live {
         let given = |sum: u64, stream: &super::StreamStats| {
             sum.saturating_add(stream.allocations)
@@ -72,7 +72,8 @@ impl StreamAllocator for DeviceAllocator {
 }
 
 impl DeviceAllocator {
-    /// This allocator's memory for one stream, as the core's [`BlockAllocator`](larder_core::BlockAllocator).
+    /// Returns this allocator's memory for one stream, as the core's
+    /// [`BlockAllocator`](larder_core::BlockAllocator).
     ///
     /// # Errors
     /// [`DeviceAllocError::Stream`], [`DeviceAllocError::Streams`].
@@ -81,14 +82,14 @@ impl DeviceAllocator {
         Ok(StreamMemory::over(self, stream))
     }
 
-    /// Gives memory for work that is queued on `stream` from now on, but the host waits for nothing: the
-    /// caller has other memory.
+    /// Allocates for work queued on `stream` from now on without blocking the host: the caller has other
+    /// memory to fall back on.
     pub(crate) fn alloc_without_host_wait(
         &self,
         stream: &Arc<CudaStream>,
         request: &Request,
     ) -> Result<Block, DeviceAllocError> {
-        // Arenas align to that, too.
+        // Arenas align to `BLOCK_ALIGN`, too.
         if request.may_wait && request.align <= BLOCK_ALIGN {
             return self
                 .0
@@ -97,7 +98,7 @@ impl DeviceAllocator {
         self.0.alloc_in_core(stream, request, HostWait::HasFallback)
     }
 
-    /// Reads and writes memory of this allocator, in the order of a stream.
+    /// Returns an access to this allocator's memory in the order of a stream.
     pub(crate) fn access_on(&self, stream: &Arc<CudaStream>) -> DeviceAccess {
         let pages = self.0.pool.pages();
         let reach = pages.map(|pages| pages.shared().source().addresses());
@@ -106,7 +107,7 @@ impl DeviceAllocator {
 }
 
 impl DeviceInner {
-    /// Gives memory that is the core's, or of a capture's window.
+    /// Allocates from the core, or from a capture's window.
     fn alloc_in_core(
         &self,
         stream: &Arc<CudaStream>,

@@ -1,12 +1,12 @@
 //! Blocks found by their address, for callers that can keep nothing else: C, and cudarc's slices.
 //!
-//! Blocks enter by themselves, so programs that keep theirs pay nothing.
+//! Blocks enter only by a call, so programs that hold theirs pay nothing.
 //!
-//! BYADDR1 A block that is here is nobody else's: it comes out once, by the address of its first byte.
-//! BYADDR2 One that is lent comes out only to whoever brings what it was lent to. Until then it holds the
-//!    allocator, whose memory is not given back while it is lent.
+//! BYADDR1 A block in the table has no other owner: it is taken out once, by the address of its first byte.
+//! BYADDR2 A lent block is taken out only by the owner of the memory that it was lent to. Until then it holds
+//! the allocator, which keeps its memory while it is lent.
 //!
-//! Nothing is called under the lock.
+//! No function is called under the lock.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -23,15 +23,15 @@ use crate::{AdoptError, DeviceFreeError};
 #[derive(Default)]
 pub(super) struct ByAddress(Mutex<HashMap<u64, KeptBlock>>);
 
-/// A block, and what holds the allocator if it is lent (BYADDR2).
+/// A block; if it is lent, with a handle that keeps the allocator (BYADDR2).
 struct KeptBlock {
     block: Block,
     lent: Option<DeviceAllocator>,
 }
 
 impl DeviceAllocator {
-    /// Keeps a block under its address, which is what the caller needs to have it back: for C, and for
-    /// whatever stores a pointer. O(1), no driver call.
+    /// Stores a block under its address, by which the caller takes it out again: for C, and for code that
+    /// stores only pointers. O(1), no driver call.
     ///
     /// ```no_run
     /// # let context = larder_cuda::Context::new(0)?;
@@ -45,7 +45,7 @@ impl DeviceAllocator {
     /// ```
     ///
     /// # Errors
-    /// Gives the block back if it is not one of this allocator's.
+    /// Returns the block if it is not one of this allocator's.
     pub fn keep_addr(&self, block: Block) -> Result<u64, Rejected<DeviceFreeError>> {
         if self.requested_bytes(&block).is_none() {
             return Err(DeviceFreeError::unknown(block));
@@ -55,8 +55,8 @@ impl DeviceAllocator {
         Ok(address)
     }
 
-    /// The block that starts at an address and is [kept](Self::keep_addr) there; it is the caller's again.
-    /// O(1). `None` for any other address, one inside of a block too.
+    /// Takes out the block [kept](Self::keep_addr) at an address. O(1). Returns `None` for any other address,
+    /// even one inside a kept block.
     pub fn take_addr(&self, address: u64) -> Option<Block> {
         match locked(&self.0.by_address.0).entry(address) {
             Entry::Occupied(kept) if kept.get().lent.is_none() => Some(kept.remove().block),
@@ -64,19 +64,19 @@ impl DeviceAllocator {
         }
     }
 
-    /// Granted bytes of the block that starts at an address and is [kept](Self::keep_addr) there. O(1).
+    /// Returns the granted bytes of the block [kept](Self::keep_addr) at an address. O(1).
     pub fn bytes_at(&self, address: u64) -> Option<u64> {
         let kept = locked(&self.0.by_address.0);
         let kept = kept.get(&address).filter(|kept| kept.lent.is_none())?;
         Some(kept.block.bytes())
     }
 
-    /// Takes a block back that is [kept](Self::keep_addr) under its address; for the stream see
-    /// [`free`](Self::free). O(1), no driver call.
+    /// Frees the block [kept](Self::keep_addr) at an address; for the stream see [`free`](Self::free). O(1),
+    /// no driver call.
     ///
     /// # Errors
-    /// [`FreeError::Unknown`] inside if none is kept there: it was freed already, or never kept. If waiting
-    /// for a stream without a number was refused; the block is kept on then.
+    /// [`FreeError::Unknown`] inside if no block is kept there: it was freed already, or never kept. If
+    /// waiting for a stream without a number was refused; the block stays kept then.
     pub fn free_addr(&self, stream: &Arc<CudaStream>, address: u64) -> Result<(), DeviceFreeError> {
         let block = self.take_addr(address);
         let block = block.ok_or(DeviceFreeError::Block(FreeError::Unknown))?;
@@ -87,15 +87,15 @@ impl DeviceAllocator {
         })
     }
 
-    /// Keeps a block of this allocator for what has its memory and brings it back by
+    /// Lends a block of this allocator to an owner of its memory, which takes it out by
     /// [`take_lent`](Self::take_lent).
     pub(crate) fn lend(&self, block: Block) {
         let lent = Some(self.clone());
         self.enter(block.addr().get(), KeptBlock { block, lent });
     }
 
-    /// The block of at least so many bytes that starts at an address, for whoever owns its memory: lent, or
-    /// kept.
+    /// Takes out the block of at least `bytes` bytes, lent or kept, at an address, for the owner of its
+    /// memory.
     pub(crate) fn take_lent(&self, address: u64, bytes: u64) -> Result<Block, AdoptError> {
         let mut kept = locked(&self.0.by_address.0);
         let Entry::Occupied(found) = kept.entry(address) else {

@@ -1,19 +1,18 @@
 //! [`CaptureWindow`]: memory for work that becomes part of a graph.
 //!
-//! A graph runs again and again after it was captured, on the addresses that it was captured with. So what
-//! is allocated inside a capture must not be given to anybody else as long as the graph may run. A
-//! *window* is one block, set aside before the capture begins, with a best fit of its own over it. While
-//! it is open, all allocations of its stream come from it, without any driver call; what is freed comes
-//! back to it, to be used again inside the same graph. Closed, it keeps its memory until it is dropped and
-//! its last block has come back. It is cut from the core, never from an arena or a plan: a place is inside
-//! one block only.
+//! A graph runs repeatedly after its capture, on the addresses of the capture. So memory allocated inside a
+//! capture must not be given to anybody else as long as the graph may run. A *window* is one block, set aside
+//! before the capture begins, with a best fit of its own over it. While it is open, all allocations of its
+//! stream come from it, without any driver call; freed blocks return to it, and are reused inside the same
+//! graph. Once closed, it keeps its memory until it is dropped and its last block is freed. It is carved from
+//! the core, never from an arena or a plan: an address is inside one block only.
 //!
 //! WINDOW1 A window's blocks carry the number of its own best fit, by which a free finds it.
-//! WINDOW2 A window that is closed gives no more blocks.
-//! WINDOW3 Its memory goes back once, when it is closed, dropped and empty: in the order of its stream, and
-//! behind what other streams had queued when they freed blocks of it.
-//! WINDOW4 What another stream freed is not given again inside: whether the window's own stream has joined
-//! that one is the program's, and a graph has no events that could be asked.
+//! WINDOW2 A closed window allocates no more blocks.
+//! WINDOW3 Its memory is freed once, when it is closed, dropped and empty: in the order of its stream, and
+//! after the work that other streams had queued when they freed blocks of it.
+//! WINDOW4 A block freed by another stream is not reused inside: only the program knows whether the window's
+//! own stream has joined that stream, and a graph has no events to query.
 //!
 //! The lock of the list of windows comes before a window's own; the core's comes after both.
 
@@ -31,25 +30,25 @@ use crate::driver::locked;
 use crate::stream::pool::HostWait;
 use crate::with_tables::WithTables;
 
-/// Blocks and gaps between them in a window, at most.
+/// Most blocks, and gaps between them, in a window.
 const CHUNKS: usize = 1 << 12;
 
-/// What a window holds.
+/// State of a window.
 struct Room {
     bfc: WithTables<RegionPool<'static>>,
-    /// The memory; gone once it was given back.
+    /// The memory; `None` once it was freed.
     block: Option<Block>,
     stream_id: StreamId,
     open: bool,
-    /// Its [`CaptureWindow`] still exists.
+    /// Whether its [`CaptureWindow`] still exists.
     held: bool,
     live: usize,
-    /// What other streams had queued when they freed blocks, one point for each (WINDOW3).
+    /// Work that other streams had queued when they freed blocks, one point for each (WINDOW3).
     others: Vec<StreamPoint>,
 }
 
 impl Room {
-    /// Takes a block back that these points' work uses.
+    /// Frees a block that work up to these points uses.
     fn free(&mut self, block: Block, points: &[StreamPoint]) -> Result<(), Rejected<FreeError>> {
         let stream_id = self.stream_id;
         let others = points.iter().filter(|point| point.stream != stream_id);
@@ -71,7 +70,7 @@ impl Room {
 pub(super) struct Windows(Mutex<Vec<Arc<Mutex<Room>>>>);
 
 impl Windows {
-    /// The first that `look` finds something in.
+    /// Returns the first answer of `look`.
     pub(super) fn find<R>(&self, look: impl Fn(&RegionPool<'static>) -> Option<R>) -> Option<R> {
         let rooms = locked(&self.0);
         rooms.iter().find_map(|room| look(&locked(room).bfc))
@@ -112,7 +111,7 @@ pub struct CaptureWindow {
     memory: DeviceAllocator,
     room: Arc<Mutex<Room>>,
     stream_id: StreamId,
-    /// So that the number stays the stream's.
+    /// Keeps the stream's number in use.
     _stream: Arc<CudaStream>,
     bytes: u64,
 }
@@ -127,23 +126,23 @@ impl core::fmt::Debug for CaptureWindow {
 }
 
 impl CaptureWindow {
-    /// Bytes set aside.
+    /// Returns the bytes set aside.
     pub const fn bytes(&self) -> u64 {
         self.bytes
     }
 
-    /// Most bytes that were live in it at a time: what the next capture of the same work needs at
-    /// least.
+    /// Returns the most bytes that were live in it at a time: the minimum for the next capture of the same
+    /// work.
     pub fn peak_bytes(&self) -> u64 {
         locked(&self.room).bfc.stats().peak_live_bytes
     }
 
-    /// The capture is over: allocations of the stream go the usual way again. Blocks of the window that
-    /// are live stay valid, and come back to it. Dropping closes as well.
+    /// Ends the window: allocations of the stream take the usual way again. Live blocks of the window stay
+    /// valid, and return to it when freed. Dropping closes as well.
     pub fn close(&self) {
         let inner = &*self.memory.0;
-        // The list is held so that no other window of the stream opens before the route says that this
-        // one is closed.
+        // The list is locked so that no other window of the stream opens before the route of this one is
+        // closed.
         let _rooms = locked(&inner.windows.0);
         let was_open = core::mem::replace(&mut locked(&self.room).open, false);
         if was_open {
@@ -164,17 +163,17 @@ impl Drop for CaptureWindow {
 }
 
 impl DeviceAllocator {
-    /// Sets memory aside for work of a stream that a graph captures, and opens it: from now on, until
-    /// the window is [closed](CaptureWindow::close), allocations of the stream come from it and from
-    /// nowhere else. Blocks inside are reused in the order of the stream, without driver calls; what
-    /// another stream freed, or was said to use, is not used again inside.
+    /// Sets memory aside for work of a stream that a graph captures, and opens it: until the window is
+    /// [closed](CaptureWindow::close), allocations of the stream come from it and from nowhere else. Blocks
+    /// inside are reused in the order of the stream, without driver calls; a block that another stream freed
+    /// or used is not reused inside.
     ///
-    /// From now on other threads' allocations leave the stream alone too, so that none spoils a capture that
-    /// begins meanwhile: what the stream freed before is given to no other one until the window is closed. Close
-    /// it when the capture has ended, not earlier.
+    /// Until the window is closed other threads' allocations leave the stream alone too, so that none
+    /// invalidates its capture: memory that the stream freed before is not given to other streams. Close the
+    /// window after the capture has ended, not earlier.
     ///
-    /// When the window is dropped the graph must not run any more, or its runs be ordered before what is
-    /// queued on `stream` then.
+    /// When the window is dropped the graph must not run any more, or its runs must be ordered before the
+    /// work queued on `stream` then.
     ///
     /// # Errors
     /// The errors of [`alloc`](Self::alloc); [`DeviceAllocError::Capturing`] if the stream captures
@@ -248,7 +247,7 @@ impl DeviceAllocator {
 }
 
 impl DeviceInner {
-    /// Gives memory from the open window of a stream; nothing if there is none any more.
+    /// Allocates from the open window of a stream; `None` if there is none any more.
     #[cold]
     pub(super) fn alloc_in_window(
         &self,
@@ -271,8 +270,8 @@ impl DeviceInner {
         })
     }
 
-    /// Takes a block back that is neither the core's nor an arena's: a window's, or nobody's. The points
-    /// are those of all streams that use it.
+    /// Frees a block that is neither the core's nor an arena's: a window's, or an unknown one. `points` are
+    /// those of all streams that use it.
     #[cold]
     pub(super) fn free_in_window(
         &self,
@@ -284,7 +283,7 @@ impl DeviceInner {
         let found = rooms.iter().find(is_its).cloned();
         drop(rooms);
         let Some(found) = found else {
-            // The core says what is wrong with it.
+            // Freeing an unknown block makes the core's error.
             return self
                 .pool
                 .blocks()
@@ -298,7 +297,7 @@ impl DeviceInner {
         Ok(())
     }
 
-    /// Gives a window's memory back if nobody needs it any more (WINDOW3).
+    /// Frees a window's memory if it is needed no more (WINDOW3).
     fn end_window(&self, ended: &Arc<Mutex<Room>>) {
         let mut room = locked(ended);
         if room.held || room.open || room.live > 0 {

@@ -1,9 +1,8 @@
-//! [`DeferredBlocks`]: blocks that several streams used, out of use once each stream has passed its
-//! point.
+//! [`DeferredBlocks`]: blocks that several streams used, free once each stream has passed its point.
 //!
-//! The core's chunks carry one point. A block with more is kept here, as a block in use, until all
-//! streams but the first have passed; then it is freed in the order of the first. No stream waits for
-//! another because of it.
+//! The core's chunks carry one point. A block with more is kept here, as a block in use, until all streams
+//! but the first have passed; then it is freed in the order of the first. No stream waits for another because
+//! of it.
 
 use std::sync::Mutex;
 
@@ -19,18 +18,18 @@ struct DeferredBlock {
     others: Vec<StreamPoint>,
 }
 
-/// All blocks of an allocator whose free is deferred.
+/// The blocks of an allocator whose free is deferred.
 #[derive(Default)]
 pub(crate) struct DeferredBlocks {
     waiting: Mutex<Vec<DeferredBlock>>,
-    /// How many there are, so that nobody locks to see that there are none.
+    /// Number of blocks, so that an empty list is seen without the lock.
     count: AtomicUsize,
-    /// Bytes of them.
+    /// Bytes of all blocks.
     bytes: AtomicU64,
 }
 
 impl DeferredBlocks {
-    /// Keeps a block until `others` have passed; it is freed then at the point `freed_on`.
+    /// Defers the free of a block until `others` have passed; it is then freed at the point `freed_on`.
     pub(crate) fn defer(&self, block: Block, freed_on: StreamPoint, others: Vec<StreamPoint>) {
         let mut waiting = locked(&self.waiting);
         self.bytes.fetch_add(block.bytes(), Ordering::Relaxed);
@@ -42,7 +41,7 @@ impl DeferredBlocks {
         self.count.store(waiting.len(), Ordering::Relaxed);
     }
 
-    /// Bytes that the program has freed and that count as live.
+    /// Returns the bytes that the program has freed and that still count as live.
     pub(crate) fn bytes(&self) -> u64 {
         self.bytes.load(Ordering::Relaxed)
     }
@@ -51,9 +50,8 @@ impl DeferredBlocks {
         self.count.load(Ordering::Relaxed) == 0
     }
 
-    /// Frees each block whose other streams have passed, with the point of its first stream. The lock
-    /// is held: so another thread that is short of memory finds each block here or free, and never on
-    /// the way.
+    /// Frees each block whose other streams have passed, with the point of its first stream. The lock is held
+    /// throughout, so another thread that is short of memory finds each block either here or free.
     pub(crate) fn free_passed(
         &self,
         is_done: impl Fn(StreamPoint) -> bool,

@@ -1,7 +1,8 @@
 //! [`ExportedBlock`]: a block that another process may use.
 //!
-//! EXPORT1 From before its descriptors exist until it is dropped, the memory of an exported block is pinned in
-//! the core and counted in the table of mappings (VIRT4): no page of it moves, and none goes back to the driver.
+//! EXPORT1 From before its descriptors exist until it is dropped, the memory of an exported block is pinned
+//! in the core and counted in the table of mappings (VIRT4): no page of it moves or is released to the
+//! driver.
 
 use std::os::fd::OwnedFd;
 
@@ -12,24 +13,24 @@ use super::{DeviceAllocator, DeviceInner};
 use crate::DriverError;
 use crate::source::imported::SharedLayout;
 
-/// Why a block was not exported. It is as before, and nothing is exported or pinned.
+/// An error of an export. The block is unchanged, and nothing is exported or pinned.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
 #[non_exhaustive]
 pub enum ExportError {
-    /// The allocator was not made for it.
+    /// The allocator's memory is not shareable.
     #[error("the allocator keeps its memory to this process: set DeviceConfig::shareable")]
     NotShareable,
-    /// The block is none of the allocator's.
+    /// The block is not one of the allocator's.
     #[error("the block is not one of this allocator's: ask the one that gave it")]
     Unknown,
-    /// The part is not inside the block, or has no bytes.
+    /// The part is empty, or not within the block.
     #[error("{bytes} bytes from {offset} on are not all inside a block of {block_bytes}, or none")]
     Part {
-        /// Where it would begin.
+        /// Offset of the part.
         offset: u64,
-        /// Its bytes.
+        /// Bytes of the part.
         bytes: u64,
-        /// The block's.
+        /// Bytes of the block.
         block_bytes: u64,
     },
     /// The driver refused, as it does when the process has too many open files.
@@ -40,35 +41,35 @@ pub enum ExportError {
 /// Memory of a block that another process may import, by file descriptors: an
 /// [`ImportedBlock`](crate::ImportedBlock) there.
 ///
-/// While it is there the memory stays where it is: it is not moved, and not given back to the driver, even when
-/// the block is freed. Keep it, and the block, until every importer has dropped its own: the descriptors of a
-/// freed block reach whatever is allocated at its place next, and those of a dropped export whatever becomes of
-/// its pages. The driver keeps the memory as long as any process has it.
+/// While it exists its memory stays where it is: it is not moved, nor released to the driver, even when the
+/// block is freed. Keep it, and the block, until every importer has dropped its own: the descriptors of a
+/// freed block reach the next block at its place, and those of a dropped export whatever its pages are used
+/// for next. The driver keeps the memory as long as any process holds it.
 ///
-/// The driver exports memory as it was created, in pieces of one page or more, so that a small block shares one
-/// with others, which whoever has the descriptor can read and write as well. Blocks of 64 KiB and less may lie in
-/// an arena with those of one stream.
+/// The driver exports memory as it was created, in pieces of one page or more. So a small block shares a
+/// piece with others, which anyone with the descriptor can read and write as well. Blocks of 64 KiB and less
+/// may lie in an arena with others of one stream.
 ///
-/// # What others need of it
-/// None of this has met hardware; on the stand-in two processes share a block, and that a network card may reach
-/// memory is only asked for.
+/// # Requirements of libraries
+/// None of this was tested on hardware; on the stand-in two processes share a block, and access by network
+/// cards is only requested.
 ///
-/// * **CUDA IPC** (`cuIpcGetMemHandle`) takes memory of `cuMemAlloc` only, never mapped memory as this. What
-///   uses it can have [`DeviceMemory`](crate::DeviceMemory), of which a whole region is one allocation, or import
-///   these descriptors.
+/// * **CUDA IPC** (`cuIpcGetMemHandle`) takes memory of `cuMemAlloc` only, never mapped memory like this. Its
+///   users can take [`DeviceMemory`](crate::DeviceMemory), of which a whole region is one allocation, or
+///   import these descriptors.
 /// * **NCCL** takes any device memory in its calls. To register a buffer (`ncclCommRegister`) it wants memory
-///   made as `ncclMemAlloc` makes it: whole pages, with a handle type to share it by, for network cards too, and
-///   accessible to the devices that take part. [`shareable`](crate::DeviceConfig::shareable) and
-///   [`peers`](crate::DeviceConfig::peers) ask for that; NCCL exports by itself, and takes the first piece for the
-///   whole: register a [`FixedBlock`](crate::FixedBlock), which is one. Untested: registration. Not offered: handles
-///   for several machines (fabric), multicast (NVLS).
-/// * **UCX** moves such memory between processes of one machine by `cuda_ipc` from 1.22 on, by descriptors as these.
-///   Read there, not tried: of a buffer in several pieces it exports the first alone. Register parts that are one
-///   piece each (`layout().pieces`). Over a network it wants GPUDirect RDMA; it asks for `SYNC_MEMOPS`, which
-///   drivers refuse for mapped memory, and warns.
-/// * **Network cards** (GPUDirect RDMA by `nvidia-peermem` or dma-buf) reach memory that was created for it: all
-///   of a shareable allocator's, where the device can. A card keeps addresses: register a `FixedBlock`, or keep an
-///   `ExportedBlock` as long.
+///   made as `ncclMemAlloc` makes it: whole pages, with a handle type to share it by, for network cards too,
+///   and accessible to the devices that take part. [`shareable`](crate::DeviceConfig::shareable) and
+///   [`peers`](crate::DeviceConfig::peers) request that; NCCL exports by itself, and takes the first piece
+///   for the whole: register a [`FixedBlock`](crate::FixedBlock), which is one piece. Untested: registration.
+///   Not offered: handles for several machines (fabric), multicast (NVLS).
+/// * **UCX** moves such memory between processes of one machine by `cuda_ipc` from 1.22 on, by descriptors
+///   like these. By its source, untested: of a buffer in several pieces it exports only the first. Register
+///   parts that are one piece each (`layout().pieces`). Over a network it wants GPUDirect RDMA; it asks for
+///   `SYNC_MEMOPS`, which drivers refuse for mapped memory, and warns.
+/// * **Network cards** (GPUDirect RDMA by `nvidia-peermem` or dma-buf) reach memory that was created for it:
+///   all of a shareable allocator's, if the device supports it. A card keeps addresses: register a
+///   `FixedBlock`, or keep an `ExportedBlock` as long.
 ///
 /// ```no_run
 /// use larder_cuda::{Context, DeviceAllocator, DeviceConfig};
@@ -95,17 +96,17 @@ pub struct ExportedBlock {
 }
 
 impl ExportedBlock {
-    /// The addresses in this process.
+    /// Returns the addresses in this process.
     pub const fn range(&self) -> AddrRange {
         self.range
     }
 
-    /// Where the block lies in the memory of the descriptors; the importer wants it.
+    /// Returns where the block lies in the memory of the descriptors; the importer needs it.
     pub const fn layout(&self) -> &SharedLayout {
         &self.layout
     }
 
-    /// What to send, in this order; a message over a socket takes 253 at most.
+    /// Returns the descriptors to send, in this order; a message over a socket takes at most 253.
     pub fn descriptors(&self) -> &[OwnedFd] {
         &self.descriptors
     }
@@ -120,20 +121,20 @@ impl Drop for ExportedBlock {
 }
 
 impl DeviceAllocator {
-    /// Exports a block: other processes may import its memory, which stays where it is until the answer is
-    /// dropped. A block may be exported several times. O(pages), and a driver call and a descriptor for each
-    /// piece of memory under it: pages that were created together are one.
+    /// Exports a block: other processes may import its memory, which stays where it is until the returned
+    /// value is dropped. A block may be exported several times. O(pages), and a driver call and a descriptor
+    /// for each piece of memory under it: pages that were created together are one piece.
     ///
     /// # Errors
-    /// [`ExportError`]; the block is as before.
+    /// [`ExportError`]; the block is unchanged.
     pub fn export(&self, block: &Block) -> Result<ExportedBlock, ExportError> {
         self.export_part(block, 0, block.bytes())
     }
 
-    /// Exports so many bytes of a block from an offset on, with no more memory than they lie in.
+    /// Exports `bytes` bytes of a block from `offset` on, with no more memory than the pieces they lie in.
     ///
     /// # Errors
-    /// [`ExportError`]; the block is as before.
+    /// [`ExportError`]; the block is unchanged.
     pub fn export_part(
         &self,
         block: &Block,
@@ -157,7 +158,7 @@ impl DeviceAllocator {
         if bytes == 0 || !block.range().contains(range) {
             return Err(outside);
         }
-        // First the pins: then the mappings under the block stay until they are counted (EXPORT1).
+        // Pin first, so that the mappings under the block stay until they are counted (EXPORT1).
         pages.shared().with(|paged| paged.pin_range(range));
         match pages.shared().source().export(range) {
             Ok(exported) => Ok(ExportedBlock {

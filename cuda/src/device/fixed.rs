@@ -1,4 +1,4 @@
-//! [`FixedBlock`]: memory that lies in one handle of the driver and stays where it is.
+//! [`FixedBlock`]: memory in one handle of the driver that stays where it is.
 
 use core::fmt;
 
@@ -14,14 +14,15 @@ use crate::{Context, DeviceAllocError, DriverError, Returned};
 /// unmapped until it is freed. From [`DeviceAllocator::alloc_fixed`].
 ///
 /// It is for buffers that are registered by their addresses: NCCL (`ncclCommRegister`) and network cards
-/// (`ibv_reg_mr`) look up the handle at the first address and take it for the whole, and what they noted goes
-/// stale when pages move. A block of [`alloc`](DeviceAllocator::alloc) may lie in several handles, and its pages move
-/// once it is freed. For network cards and other processes set [`shareable`](crate::DeviceConfig::shareable), for
-/// other devices [`peers`](crate::DeviceConfig::peers). None of this has met hardware.
+/// (`ibv_reg_mr`) look up the handle at the first address and take it for the whole, and their records go
+/// stale when pages move. A block of [`alloc`](DeviceAllocator::alloc) may lie in several handles, and its
+/// pages move once it is freed. For network cards and other processes set
+/// [`shareable`](crate::DeviceConfig::shareable), for other devices [`peers`](crate::DeviceConfig::peers).
+/// None of this was tested on hardware.
 ///
-/// Dropping it waits for all work of the context, then gives the memory back; [`free`](Self::free) says if that is
-/// refused. Deregister it first. Nothing is waited for while a stream that the allocator knows captures; a capture
-/// of another stream is spoilt by the wait. Where the wait is not made or is refused, a drop leaves all of the
+/// Dropping it waits for all work of the context, then frees the memory; [`free`](Self::free) reports a
+/// refusal. Deregister it first. The wait is left out while a stream that the allocator knows captures; it
+/// invalidates a capture of any other stream. If the wait is left out or refused, a drop leaves all of the
 /// memory mapped until [`Context::settle`], or the end of the context, waits.
 ///
 /// ```no_run
@@ -34,23 +35,23 @@ use crate::{Context, DeviceAllocError, DriverError, Returned};
 #[must_use = "the memory goes back where this is dropped"]
 pub struct FixedBlock {
     memory: DeviceAllocator,
-    /// Taken when it is dropped. In a box, since errors carry the block.
+    /// Taken when it is dropped. Boxed, since errors carry the block.
     mapping: Option<Box<FixedMapping>>,
     range: AddrRange,
-    /// The work of the context was waited for.
+    /// Whether the work of the context was waited for.
     is_over: bool,
 }
 
 impl DeviceAllocator {
-    /// Makes a block of at least so many bytes that lies in one handle, and neither moves nor sleeps. Work of any
-    /// stream may use it at once. It takes whole pages, and counts against the limit and in
-    /// [`pool_stats`](Self::pool_stats), not in [`stats`](Self::stats). While there is one,
-    /// [`sleep`](Self::sleep) is refused. Four driver calls with their contexts, and two that change
-    /// the thread's capture mode; where memory is short, idle memory goes back to the driver first.
+    /// Makes a block of at least `bytes` bytes that lies in one handle, and neither moves nor sleeps. Work of
+    /// any stream may use it at once. It takes whole pages, and counts against the limit and in
+    /// [`pool_stats`](Self::pool_stats), not in [`stats`](Self::stats). While it exists,
+    /// [`sleep`](Self::sleep) is refused. Four driver calls with their contexts, and two that change the
+    /// thread's capture mode; if memory is short, idle memory is released to the driver first.
     ///
     /// # Errors
     /// [`DeviceAllocError::Asleep`], [`DeviceAllocError::Budget`], and if the driver refuses.
-    /// [`DriverError::Unsupported`] inside where memory comes in [regions](super::DeviceBacking::Regions): there
+    /// [`DriverError::Unsupported`] inside if memory comes in [regions](super::DeviceBacking::Regions): there
     /// no block ever moves.
     pub fn alloc_fixed(&self, bytes: u64) -> Result<FixedBlock, DeviceAllocError> {
         let inner = &*self.0;
@@ -64,12 +65,12 @@ impl DeviceAllocator {
             if error != DriverError::Budget && !error.is_out_of_memory() {
                 return Err(error);
             }
-            // Idle pages may be in the way.
+            // Idle pages may hold the memory.
             inner.pool.collect(HostWait::MayBlock);
             inner.pool.release(u64::MAX);
             source.make_fixed(bytes)
         };
-        // These calls change the thread's capture mode once.
+        // The calls share one change of the thread's capture mode.
         let driver = self.context().driver();
         let made = driver.relaxed_once(|| source.make_fixed(bytes).or_else(make_room));
         let mapping = made.map_err(|error| match source.over_budget() {
@@ -88,7 +89,7 @@ impl DeviceAllocator {
 }
 
 impl super::DeviceInner {
-    /// The pages may hold what fixed blocks leave of the limit.
+    /// Recomputes the limit of the pages: the part of it that fixed blocks leave.
     fn fixed_have_changed(&self) {
         self.pool.refresh_limit();
         self.pool.node().shared().notify();
@@ -96,21 +97,21 @@ impl super::DeviceInner {
 }
 
 impl FixedBlock {
-    /// Its addresses.
+    /// Returns its addresses.
     pub const fn range(&self) -> AddrRange {
         self.range
     }
 
-    /// The allocator that it counts for.
+    /// Returns the allocator that it counts for.
     pub const fn allocator(&self) -> &DeviceAllocator {
         &self.memory
     }
 
-    /// Waits for all work of the context, then gives the memory back.
+    /// Waits for all work of the context, then frees the memory.
     ///
     /// # Errors
-    /// Gives the block back, as before, if waiting was refused: with `CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED`, and
-    /// without a wait, while a stream that the allocator knows captures.
+    /// Returns the block, unchanged, if waiting was refused: with `CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED`,
+    /// and without a wait, while a stream that the allocator knows captures.
     pub fn free(mut self) -> Result<(), Returned<Self, DriverError>> {
         match self.memory.synchronize() {
             Ok(()) => {
@@ -129,7 +130,7 @@ impl FixedBlock {
 impl Drop for FixedBlock {
     fn drop(&mut self) {
         let inner = &*self.memory.0;
-        // Work whose end nobody has seen may use it (FIXED1).
+        // Work that was not seen to end may use it (FIXED1).
         let unwaited = match !self.is_over && self.memory.synchronize().is_err() {
             true => vec![Unwaited::Context],
             false => Vec::new(),

@@ -1,4 +1,4 @@
-//! Blocks that come back.
+//! Frees of blocks.
 
 use std::sync::Arc;
 
@@ -12,12 +12,12 @@ use super::{DeviceAllocError, DeviceAllocator, DeviceFreeError, DeviceInner};
 use crate::stream::pool::WantedBy;
 
 impl DeviceAllocator {
-    /// Takes a block back that several streams use; the first one gets it again soonest. It is given
-    /// again when the others were seen to have passed: nothing waits for that, on the host or on the
-    /// device. Until then it counts as live. O(streams), no driver call.
+    /// Frees a block that several streams use; the first one can reuse it soonest. It is free once the others
+    /// were seen to have passed: nothing waits for that, on the host or on the device. Until then it counts
+    /// as live. O(streams), no driver call.
     ///
     /// # Errors
-    /// Gives the block back if it is not one of ours, or waiting was refused.
+    /// Returns the block if it is not one of this allocator's, or waiting was refused.
     pub fn free_used_on(
         &self,
         streams: &[Arc<CudaStream>],
@@ -69,17 +69,16 @@ impl DeviceAllocator {
     /// Restores a block that was taken apart by [`Block::into_raw`].
     ///
     /// # Errors
-    /// [`FreeError::Unknown`] if there is no such block. One that was freed is found out as long as its
-    /// place was not given again.
+    /// [`FreeError::Unknown`] if there is no such block. A freed block is detected as long as its place was
+    /// not reused.
     pub fn block_from_raw(&self, raw: RawBlock) -> Result<Block, FreeError> {
         self.restore(raw).map(|(block, _)| block)
     }
 
-    /// Restores a block that was taken apart by [`Block::into_raw`], with the bytes that were requested
-    /// for it.
+    /// Restores a block that was taken apart by [`Block::into_raw`], with its requested bytes.
     pub(crate) fn restore(&self, raw: RawBlock) -> Result<(Block, u64), FreeError> {
         let inner = &*self.0;
-        // What lies inside a block of the core's first: such a block is nobody's to take apart.
+        // Blocks inside the core's first: a core block that holds an arena or a window is not the program's.
         let mut arenas = inner.arenas.all();
         let found = arenas.find_map(|(_, arena)| arena.with(|bfc| in_use(bfc, raw)));
         let found = found.or_else(|| inner.windows.find(|bfc| in_use(bfc, raw)));
@@ -89,13 +88,12 @@ impl DeviceAllocator {
         inner.pool.restore(raw)
     }
 
-    /// Makes work that is queued on `stream` from now on wait, on the device, for all that is queued on
-    /// `after` now. At most two events' calls, and none for one stream.
+    /// Makes work queued on `stream` from now on wait, on the device, for all work queued on `after` now. At
+    /// most two events' calls, and none if both are one stream.
     ///
     /// # Errors
-    /// [`DeviceAllocError::Capturing`] if one of them captures: then the program forks and joins by
-    /// events of its own. [`DeviceAllocError::Stream`], [`DeviceAllocError::Streams`], and if the driver
-    /// refuses.
+    /// [`DeviceAllocError::Capturing`] if one of them captures: then the program forks and joins by events of
+    /// its own. [`DeviceAllocError::Stream`], [`DeviceAllocError::Streams`], and if the driver refuses.
     pub fn order_after(
         &self,
         stream: &Arc<CudaStream>,
@@ -113,7 +111,7 @@ impl DeviceAllocator {
 }
 
 impl DeviceInner {
-    /// Takes a block back in the order of a stream, wherever it is from.
+    /// Frees a block in the order of a stream, wherever it is from.
     #[inline]
     pub(super) fn free_on(
         &self,
@@ -137,7 +135,7 @@ impl DeviceInner {
             .map_err(DeviceFreeError::from_core)
     }
 
-    /// Gives a block to the core, in the order of a stream.
+    /// Frees a block of the core, in the order of a stream.
     #[inline]
     pub(super) fn free_to_pool(
         &self,
@@ -148,7 +146,7 @@ impl DeviceInner {
             .free_at(block, self.pool.streams().point(stream_id))
     }
 
-    /// On a stream without a number: what it has queued is waited for.
+    /// Frees a block on a stream without a number, after waiting for its queued work.
     #[cold]
     pub(super) fn free_elsewhere(
         &self,
@@ -158,7 +156,7 @@ impl DeviceInner {
         self.free_unused(self.pool.context().wait_before_free(stream, block)?)
     }
 
-    /// Takes a block back that nothing uses any more.
+    /// Frees a block that nothing uses any more.
     fn free_unused(&self, block: Block) -> Result<(), Rejected<DeviceFreeError>> {
         let bytes = block.bytes();
         if block.is_of(self.id) {
@@ -178,12 +176,12 @@ impl DeviceInner {
         Ok(())
     }
 
-    /// Whether a block is neither the core's nor an arena's.
+    /// Returns whether a block is neither the core's nor an arena's.
     pub(super) fn is_of_a_window(&self, block: &Block) -> bool {
         !block.is_of(self.id) && self.arenas.owner(block).is_none()
     }
 
-    /// Takes a block back that is neither the core's nor of the stream's own arena.
+    /// Frees a block that is neither the core's nor of the stream's own arena.
     #[cold]
     fn free_of_others(
         &self,
@@ -201,7 +199,7 @@ impl DeviceInner {
         }
     }
 
-    /// Takes a block of the core's or an arena's back, in the order of a point.
+    /// Frees a block of the core or of an arena, in the order of a point.
     pub(super) fn free_anywhere(
         &self,
         block: Block,
@@ -216,7 +214,7 @@ impl DeviceInner {
     }
 }
 
-/// The block that was taken apart, if it is one of these and in use.
+/// Restores a block that was taken apart, if it is in use here, with its requested bytes.
 fn in_use(bfc: &RegionPool<'_>, raw: RawBlock) -> Option<(Block, u64)> {
     let block = bfc.block_from_raw(raw).ok()?;
     let bytes = bfc.requested_bytes(&block)?;

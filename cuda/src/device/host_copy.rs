@@ -1,13 +1,13 @@
-//! [`HostCopy`]: what live memory of a device holds, in memory of the host, while the device's sleeps.
+//! [`HostCopy`]: the contents of a device's live memory, in host memory, while the device's sleeps.
 //!
-//! Ranges lie one behind the other in pieces of pinned memory, which are together as long as the ranges. Where the
-//! host pins no more (confidential computing, `ulimit -l`), the other pieces are the process heap's, to which
-//! the driver copies more slowly. The system is asked before whether it has so much memory.
+//! Ranges lie one behind the other in pieces of pinned memory, which together are as long as the ranges. If
+//! the host pins no more (confidential computing, `ulimit -l`), the remaining pieces are the process heap's,
+//! to which the driver copies more slowly. Before that the system is asked whether it has that much memory.
 //!
 //! HOSTCOPY1 the pieces stay as long as a copy from or to them may be under way: each transfer waits for its
-//! copies, also after a refusal; what a driver lets nobody wait for is never freed.
-//! HOSTCOPY2 copies run on the calling thread's own default stream, which always exists. It is refused while
-//! it captures.
+//! copies, also after a refusal; if the driver refuses the waits too, the pieces are leaked.
+//! HOSTCOPY2 copies run on the calling thread's own default stream, which always exists. They are refused
+//! while it captures.
 
 use core::ptr::with_exposed_provenance_mut;
 use std::alloc::{Layout, alloc, dealloc};
@@ -25,19 +25,19 @@ use crate::{CaptureStatus, Context, DriverError};
 /// Length of all pieces but the last.
 const PIECE_BYTES: u64 = 64 << 20;
 
-/// How often a refused wait is tried again, since memory that is written still cannot be freed.
+/// Number of retries of a refused wait, since memory that is still written cannot be freed.
 const WAITS: usize = 4;
 
 const STREAM: StreamHandle = StreamHandle::PER_THREAD;
 
-/// Memory of the host.
+/// A piece of host memory.
 struct Piece {
     address: u64,
     bytes: u64,
     memory: PieceMemory,
 }
 
-/// Where a piece is from.
+/// Source of a piece.
 enum PieceMemory {
     Pinned(Context),
     Pageable(Layout),
@@ -54,7 +54,7 @@ impl Piece {
         })
     }
 
-    /// `None` if the process heap has no such memory.
+    /// Allocates from the process heap. Returns `None` if it has no such memory.
     fn pageable(bytes: u64) -> Option<Self> {
         let layout = Layout::array::<u64>(usize::try_from(bytes).ok()?.div_ceil(8)).ok()?;
         // SAFETY: a piece has at least one byte, so the layout's size is not 0.
@@ -73,14 +73,14 @@ impl Drop for Piece {
             PieceMemory::Pinned(context) => context.give_back(DeferredFree::Host(self.address)),
             PieceMemory::Pageable(layout) => {
                 let first = with_exposed_provenance_mut(self.address as usize);
-                // SAFETY: allocated with this layout, and no copy is under way (HOSTCOPY1).
+                // SAFETY: `first` was allocated with this layout, and no copy is under way (HOSTCOPY1).
                 unsafe { dealloc(first, *layout) };
             }
         }
     }
 }
 
-/// A range of the device, and where its bytes lie in the pieces.
+/// A range of the device, and the offset of its bytes in the pieces.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct KeptRange {
     range: AddrRange,
@@ -95,14 +95,14 @@ struct CopyPart {
     bytes: u64,
 }
 
-/// Where bytes go.
+/// Direction of a copy.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Way {
     ToHost,
     ToDevice,
 }
 
-/// The bytes of ranges of a device.
+/// The contents of ranges of a device.
 pub(super) struct HostCopy {
     context: Context,
     pieces: Vec<Piece>,
@@ -110,11 +110,11 @@ pub(super) struct HostCopy {
 }
 
 impl HostCopy {
-    /// Copies the ranges, which stand in the order of their addresses. O(bytes), one driver call for each
-    /// 64 MiB of memory, and one for each run of neighbours.
+    /// Copies the ranges, which are sorted by address. O(bytes), one driver call for each 64 MiB of memory,
+    /// and one for each run of adjacent ranges.
     ///
     /// # Errors
-    /// [`SleepError::Host`], [`SleepError::Capturing`], [`SleepError::Driver`]. Nothing is left then.
+    /// [`SleepError::Host`], [`SleepError::Capturing`], [`SleepError::Driver`]. No copy is left then.
     pub(super) fn of(context: &Context, ranges: &[AddrRange]) -> Result<Self, SleepError> {
         let mut copy = Self {
             context: context.clone(),
@@ -134,7 +134,7 @@ impl HostCopy {
             Ok(()) => Ok(copy),
             Err(refused) => {
                 if !refused.is_over {
-                    // HOSTCOPY1.
+                    // HOSTCOPY1: a copy may still write to the pieces, so they are leaked.
                     core::mem::take(&mut copy.pieces)
                         .into_iter()
                         .for_each(core::mem::forget);
@@ -144,20 +144,21 @@ impl HostCopy {
         }
     }
 
-    /// Bytes of it that are not pinned.
+    /// Returns the bytes of the copy that are not pinned.
     pub(super) fn pageable_bytes(&self) -> u64 {
         let pageable = |piece: &&Piece| matches!(piece.memory, PieceMemory::Pageable(_));
         let pieces = self.pieces.iter().filter(pageable);
         pieces.map(|piece| piece.bytes).sum()
     }
 
-    /// Copies back what is one of these ranges, which stand in the order of their addresses; gives the bytes.
-    /// O(bytes), one driver call for each run of neighbours.
+    /// Copies the ranges back that are among `live`, which is sorted by address, and returns their bytes.
+    /// O(bytes), one driver call for each run of adjacent ranges.
     ///
     /// # Errors
-    /// If the driver refuses; the copy is whole still.
+    /// If the driver refuses; the copy is still complete.
     pub(super) fn restore(&self, live: &[AddrRange]) -> Result<u64, DriverError> {
-        // Of another length it is a block that a thread which had looked before was given in its place.
+        // A live range of another length is a block that a thread was given in its place by a request under
+        // way.
         let is_live = |kept: &&KeptRange| {
             let found = live.binary_search_by_key(&kept.range.start(), |range| range.start());
             found.is_ok_and(|place| live[place] == kept.range)
@@ -168,7 +169,7 @@ impl HostCopy {
         Ok(kept.iter().map(|kept| kept.range.bytes()).sum())
     }
 
-    /// Copies, and waits until that is over.
+    /// Copies, and waits for the copies.
     fn transfer(&self, parts: &[CopyPart], way: Way) -> Result<(), Refused> {
         let outcome = self.context.with_current(|driver| {
             let queued = self.queue(driver, parts, way);
@@ -186,7 +187,7 @@ impl HostCopy {
     }
 
     fn queue(&self, driver: &Driver, parts: &[CopyPart], way: Way) -> Result<(), DriverError> {
-        // SAFETY: HOSTCOPY2: the stream always exists.
+        // SAFETY: HOSTCOPY2: the per-thread default stream always exists.
         if unsafe { driver.capture_status(STREAM) }? != CaptureStatus::None {
             return Err(DriverError::Call {
                 function: "cuStreamIsCapturing",
@@ -194,19 +195,19 @@ impl HostCopy {
             });
         }
         for part in parts {
-            // As many pieces as all offsets need.
+            // In bounds: `pieces` covers all offsets.
             let piece = &self.pieces[(part.offset / PIECE_BYTES) as usize];
             let host = (piece.address + part.offset % PIECE_BYTES) as usize;
             let host = with_exposed_provenance_mut::<u8>(host);
             match way {
                 Way::ToHost => {
-                    // SAFETY: HOSTCOPY2; the part lies in one piece, which stays (HOSTCOPY1), and in memory
-                    // that the allocator has mapped.
+                    // SAFETY: HOSTCOPY2: the stream exists; the part lies in one piece, which stays
+                    // (HOSTCOPY1), and in memory that the allocator has mapped.
                     unsafe { driver.copy_to_host(host, part.at, part.bytes, STREAM) }?;
                 }
                 Way::ToDevice => {
-                    // SAFETY: HOSTCOPY2; the part lies in one piece, which stays (HOSTCOPY1), and in memory
-                    // that the allocator has mapped.
+                    // SAFETY: HOSTCOPY2: the stream exists; the part lies in one piece, which stays
+                    // (HOSTCOPY1), and in memory that the allocator has mapped.
                     unsafe { driver.copy_to_device(part.at, host, part.bytes, STREAM) }?;
                 }
             }
@@ -215,7 +216,7 @@ impl HostCopy {
     }
 }
 
-/// Memory for so many bytes: pinned as long as the host pins some, then of the process heap.
+/// Allocates pieces for `all_bytes`: pinned as long as the host pins memory, then from the process heap.
 fn pieces(context: &Context, all_bytes: u64) -> Result<Vec<Piece>, SleepError> {
     let mut pieces = Vec::new();
     let (mut held, mut unpinned) = (0, None);
@@ -225,7 +226,7 @@ fn pieces(context: &Context, all_bytes: u64) -> Result<Vec<Piece>, SleepError> {
             bytes: all_bytes,
             driver,
         };
-        // What was refused once is not asked for again.
+        // A refused pin is not tried again.
         let piece = match unpinned {
             Some(driver) => Piece::pageable(bytes).ok_or(none(driver))?,
             None => match Piece::pinned(context, bytes) {
@@ -246,24 +247,24 @@ fn pieces(context: &Context, all_bytes: u64) -> Result<Vec<Piece>, SleepError> {
     Ok(pieces)
 }
 
-/// Whether a refusal to pin says that the host pins no more, or does not pin at all.
+/// Returns whether a refusal means that the host pins no more, or does not pin at all.
 fn pins_no_more(error: DriverError) -> bool {
     let never = [Code::NOT_SUPPORTED, Code::NOT_PERMITTED];
     error.is_out_of_memory() || error.code().is_some_and(|code| never.contains(&code))
 }
 
-/// A transfer that did not succeed, and whether its copies are over.
+/// A failed transfer, and whether its copies are over.
 struct Refused {
     error: DriverError,
     is_over: bool,
 }
 
 fn wait(driver: &Driver) -> Result<(), DriverError> {
-    // SAFETY: HOSTCOPY2: the stream always exists.
+    // SAFETY: HOSTCOPY2: the per-thread default stream always exists.
     unsafe { driver.synchronize_stream(STREAM) }
 }
 
-/// The copies for ranges: one for each run of neighbours, cut where a piece ends.
+/// Returns the copies for ranges: one for each run of adjacent ranges, split at the ends of pieces.
 fn parts(kept: &[KeptRange]) -> Vec<CopyPart> {
     let mut runs: Vec<CopyPart> = Vec::new();
     for KeptRange { range, offset } in kept {

@@ -1,20 +1,21 @@
-//! How much memory the host still has. A system that promises more memory than it has refuses no allocation: it ends
-//! a process that writes to what was promised. So whoever is about to write much asks first.
+//! Available host memory. A system that overcommits refuses no allocation: it kills a process that writes to
+//! memory it does not have. So the available memory is read before large writes.
 
-/// Reads a file of the system by its path; `None` if there is none.
+/// Reads a file of the system. Returns `None` if there is none.
 #[cfg(target_os = "linux")]
 fn read(path: &str) -> Option<String> {
     std::fs::read_to_string(path).ok()
 }
 
-/// Other systems are not asked.
+/// Other systems have no such files.
 #[cfg(not(target_os = "linux"))]
 fn read(_: &str) -> Option<String> {
     None
 }
 
-/// Returns the bytes that the process may still take: what the system has available, or what the limit of a control
-/// group of version 2 leaves, if that is less. `None` where the system does not say. Reads a few small files.
+/// Returns the bytes that the process may still take: the system's available bytes, or the bytes that the
+/// limit of a control group of version 2 leaves, if that is less. `None` if the system does not report them.
+/// Reads a few small files.
 pub(super) fn available_bytes() -> Option<u64> {
     available_by(read)
 }
@@ -24,7 +25,7 @@ fn available_by(read: impl Fn(&str) -> Option<String>) -> Option<u64> {
     let system = system.map(|kib| kib.saturating_mul(1024));
     let groups = read("/proc/self/cgroup").and_then(|said| {
         let group = said.lines().find_map(|line| line.strip_prefix("0::"))?;
-        // A limit binds all groups inside of its own.
+        // The limit of a group applies to all groups inside it.
         let ends = group.match_indices('/').map(|(end, _)| end);
         let groups = ends.chain([group.len()]).map(|end| &group[..end]);
         groups.filter_map(|group| left_in(group, &read)).min()
@@ -32,7 +33,8 @@ fn available_by(read: impl Fn(&str) -> Option<String>) -> Option<u64> {
     system.into_iter().chain(groups).min()
 }
 
-/// Returns what the limit of a control group leaves; `None` if it has no limit. Cached files make room.
+/// Returns the bytes that the limit of a control group leaves; `None` if it has no limit. Cached files count
+/// as free.
 fn left_in(group: &str, read: impl Fn(&str) -> Option<String>) -> Option<u64> {
     let file = |name: &str| read(&format!("/sys/fs/cgroup{group}/{name}"));
     let limit: u64 = file("memory.max")?.trim().parse().ok()?;
@@ -43,7 +45,7 @@ fn left_in(group: &str, read: impl Fn(&str) -> Option<String>) -> Option<u64> {
     Some(limit.saturating_sub(used.saturating_sub(cached)))
 }
 
-/// The number behind a name at the start of a line.
+/// Returns the number that follows a name at the start of a line.
 fn number_of(said: &str, name: &str) -> Option<u64> {
     let mut lines = said.lines().map(str::split_whitespace);
     lines.find_map(|mut words| match words.next() == Some(name) {
@@ -56,7 +58,7 @@ fn number_of(said: &str, name: &str) -> Option<u64> {
 mod tests {
     use super::*;
 
-    /// What is available where these are all files.
+    /// Returns the available bytes if these are all files.
     fn available(files: &[(&str, &str)]) -> Option<u64> {
         available_by(|path| {
             let found = files.iter().find(|(name, _)| *name == path);

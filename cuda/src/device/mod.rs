@@ -1,12 +1,12 @@
 //! [`DeviceAllocator`]: a device's memory in the order of streams.
 //!
-//! A `device_pool` of pages that can move, or of regions that cannot, and above it what only a device's memory
-//! has: `arenas` of small blocks by stream, `steps` planned ahead, the `capture_window`s, and blocks that
-//! several streams used (`deferred_blocks`). Which of them serves a stream says its route (`routes`). All of it can
-//! be given up for a while (`sleep`).
+//! A `device_pool` of pages that can move, or of regions that cannot, and above it the parts that only a
+//! device's memory has: `arenas` of small blocks by stream, `steps` planned ahead, the `capture_window`s, and
+//! blocks that several streams used (`deferred_blocks`). A stream's route (`routes`) selects the one that
+//! serves it. All of the memory can be released for a while (`sleep`).
 //!
 //! # Locks
-//! Those of the pool, and that of blocks which several streams used, which comes before them.
+//! The pool's locks, and before them the lock of the blocks that several streams used.
 
 mod alloc;
 mod arenas;
@@ -65,16 +65,16 @@ use crate::limits::{self, Budget};
 use crate::stream::pool::{HostWait, StreamStats, UpperTiers};
 use crate::{Context, DeviceAllocError, DeviceFreeError};
 
-/// Where small blocks come from.
+/// Source of small blocks.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Small {
-    /// From what the stream has to itself, if it has anything.
+    /// From the stream's arena, if it has one.
     MayBeInArena,
-    /// From where all others come: so they are numbered with them, and aligned as asked.
+    /// From the core, like all other blocks: numbered with them, and aligned as requested.
     IsInCore,
 }
 
-/// A device's memory, shared by threads and streams. A clone is the same allocator.
+/// A device's memory, shared by threads and streams. Clones share the allocator.
 ///
 /// ```no_run
 /// use larder_cuda::{Context, DeviceAllocator};
@@ -88,37 +88,37 @@ enum Small {
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 ///
-/// [`DeviceBuffer`](crate::DeviceBuffer)s are typed blocks that go back where they are dropped:
+/// [`DeviceBuffer`](crate::DeviceBuffer)s are typed blocks that are freed when dropped:
 /// [`upload`](Self::upload), [`zeros`](Self::zeros).
 ///
 /// # Kernels that do not run in the order of their stream
 ///
-/// What a stream freed is given again while its work is still queued, and pages that moved stay mapped where
-/// they were, so that memory may have two addresses. A driver keeps it one memory from one operation of a
-/// stream to the next (CUDA Programming Guide, *Virtual Aliasing Support*). Work that overlaps what is ahead
-/// of it has no such border:
+/// Memory that a stream freed is reused while its work is still queued, and pages that moved stay mapped
+/// where they were, so that memory may have two addresses. A driver keeps both coherent from one operation of
+/// a stream to the next (CUDA Programming Guide, *Virtual Aliasing Support*). Work that overlaps earlier work
+/// has no such border:
 ///
-/// * A kernel of a programmatic dependent launch touches, before its `griddepcontrol.wait`
+/// * A kernel of a programmatic dependent launch accesses, before its `griddepcontrol.wait`
 ///   (`cudaGridDependencySynchronize`), only blocks that were allocated before the launches that it may
 ///   overlap.
-/// * A kernel that keeps running (a persistent kernel) touches only blocks that were allocated before its
+/// * A kernel that keeps running (a persistent kernel) accesses only blocks that were allocated before its
 ///   launch and are freed after its end.
 ///
-/// Where such a kernel must take new blocks, [`Backing::InPlace`](larder_core::pages::Backing) as
-/// [`DeviceConfig::backing`] maps no page twice: then the program's own order of frees and allocations is all
-/// that counts, at the price of more memory held.
+/// If such a kernel must take new blocks, [`Backing::InPlace`](larder_core::pages::Backing) as
+/// [`DeviceConfig::backing`] maps no page twice: then only the program's own order of frees and allocations
+/// counts, at the price of more memory held.
 ///
-/// # What is lost
+/// # Leaks
 ///
-/// Blocks are values without a destructor: one that is not freed is lost until the allocator is
-/// dropped with its last clone. That waits for the streams and gives everything back to the driver.
+/// Blocks are values without a destructor: one that is not freed is leaked until the allocator is dropped
+/// with its last clone. That drop waits for the streams and releases everything to the driver.
 #[derive(Clone)]
 pub struct DeviceAllocator(Arc<DeviceInner>);
 
 struct DeviceInner {
-    /// In front of the others: it waits for the streams when it goes.
+    /// First, since its drop waits for the streams.
     pool: DevicePool,
-    /// What its own blocks carry.
+    /// The number that the core's blocks carry.
     id: AllocatorId,
     check_captures: bool,
     routes: Routes,
@@ -127,7 +127,7 @@ struct DeviceInner {
     steps: StepStreams,
     windows: Windows,
     sleep: SleepState,
-    /// Bytes that a release has still to give back.
+    /// Bytes that a release has still to release.
     releasing: AtomicU64,
     by_address: ByAddress,
 }
@@ -162,23 +162,23 @@ impl DeviceAllocator {
         Ok(Self(inner))
     }
 
-    /// What the memory is taken from: pages that move, or regions where there is no virtual memory.
+    /// Returns the kind of backing: pages that move, or regions if there is no virtual memory.
     pub fn backing(&self) -> DeviceBacking {
         self.0.pool.backing()
     }
 
-    /// Where the memory lives.
+    /// Returns the context of the device.
     pub fn context(&self) -> &Context {
         self.0.pool.context()
     }
 
-    /// This, by its limit.
+    /// Returns this allocator as a pool with a limit.
     #[cfg(feature = "job")]
     pub(crate) fn as_pool(&self) -> Arc<dyn LimitedPool> {
         self.0.clone()
     }
 
-    /// This, for as long as it is there.
+    /// Returns a handle that does not keep the allocator alive.
     #[cfg(feature = "job")]
     pub(crate) fn downgrade(&self) -> WeakDevice {
         WeakDevice(Arc::downgrade(&self.0))
@@ -223,7 +223,7 @@ impl DeviceInner {
         Ok(())
     }
 
-    /// Gives memory to a stream that has steps or a window, or to any stream as a request says.
+    /// Allocates for a stream that has steps or a window, or for any stream as a request demands.
     #[cold]
     fn alloc_routed(
         &self,
@@ -254,7 +254,7 @@ impl DeviceInner {
         given
     }
 
-    /// Gives memory to a stream, from its arena or the core.
+    /// Allocates for a stream, from its arena or the core.
     #[inline]
     fn alloc_plain(
         &self,
@@ -263,7 +263,7 @@ impl DeviceInner {
         bytes: u64,
         host: HostWait,
     ) -> Result<Block, DeviceAllocError> {
-        // What arenas hold is live to the core: while the limit is not met, only that may grant.
+        // To the core the memory of arenas is live: while the limit is exceeded, only the core may grant.
         if bytes <= MAX_BYTES
             && !self.pool.over_limit().is_on()
             && let Some(arena) = self.arenas.of_small(stream_id)
@@ -277,7 +277,7 @@ impl DeviceInner {
         }
     }
 
-    /// Gives memory to a stream for which nothing fits at once.
+    /// Allocates for a stream when no free memory fits at once.
     #[cold]
     fn alloc_short(
         &self,
@@ -292,7 +292,7 @@ impl DeviceInner {
         given
     }
 
-    /// Gives memory to a stream, from the core.
+    /// Allocates for a stream, from the core.
     #[inline]
     fn alloc(
         &self,
@@ -309,7 +309,7 @@ impl DeviceInner {
 }
 
 impl UpperTiers for DeviceInner {
-    /// What arenas do not use (ARENAS3).
+    /// Returns unused pieces of arenas to the core (ARENAS3).
     fn give_back(&self, host: HostWait) -> bool {
         match host {
             HostWait::MayBlock | HostWait::HasFallback => self.arenas.trim(),

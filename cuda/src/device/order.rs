@@ -1,5 +1,5 @@
-//! What buffers need of an allocator: numbers of streams, one stream after another, and the host after
-//! a stream.
+//! The parts of an allocator that buffers need: numbers of streams, and waits of a stream or the host for a
+//! stream.
 
 use std::sync::Arc;
 
@@ -10,18 +10,18 @@ use super::{DeviceAllocError, DeviceAllocator};
 use crate::DriverError;
 use crate::stream::pool::{Streams, WantedBy};
 
-/// Whether later work of a stream comes after that of another.
+/// Whether later work of a stream comes after the work of another.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Ordered {
-    /// It does.
+    /// It comes after that work.
     Yes,
     /// Both streams capture: the program forks and joins by events of its own.
     ByProgram,
 }
 
 impl DeviceAllocator {
-    /// Makes the stream known, as its first allocation would: from then on, buffers that other streams
-    /// wrote are ordered before its work on the device, and not by waits of the host.
+    /// Adds a stream, as its first allocation would: from then on, its work is ordered after the writes of
+    /// other streams to a buffer on the device, and not by waits of the host.
     ///
     /// # Errors
     /// [`DeviceAllocError::Stream`], [`DeviceAllocError::Streams`].
@@ -29,9 +29,9 @@ impl DeviceAllocator {
         self.known_streams().id(stream).map(drop)
     }
 
-    /// Lets go a stream that its owner is about to destroy: one that cudarc wraps, and does not own
-    /// (`wrap_borrowed_stream`). Streams of cudarc's own need no such word: they are let go when only
-    /// allocators hold them. The work that is queued on the stream now still counts.
+    /// Removes a stream that its owner is about to destroy: one that cudarc wraps and does not own
+    /// (`wrap_borrowed_stream`). Streams of cudarc's own need no call: they are removed when only allocators
+    /// hold them. The work queued on the stream now still counts.
     ///
     /// # Errors
     /// [`DeviceAllocError::StreamHeld`] if a buffer, a step, a window or another clone holds the stream;
@@ -40,26 +40,26 @@ impl DeviceAllocator {
         self.0.pool.streams().forget(stream)
     }
 
-    /// Blocks the host until all work of the context is done, also work of streams that the allocator does not know.
-    /// One driver call for each known stream, and the wait.
+    /// Blocks the host until all work of the context is done, also work of streams that the allocator does
+    /// not know. One driver call for each known stream, and the wait.
     ///
     /// # Errors
-    /// If a stream that the allocator knows captures: the wait would spoil the capture, and is not made. If the
-    /// driver refuses, or work failed. The capture of a stream that it does not know is spoilt.
+    /// If a stream that the allocator knows captures: the wait would invalidate the capture, and is not made.
+    /// If the driver refuses, or work failed. The capture of an unknown stream is invalidated.
     pub fn synchronize(&self) -> Result<(), DriverError> {
         self.known_streams().wait_for_context()
     }
 
-    /// The streams that it knows: their numbers, and points of their work.
+    /// Returns the known streams: their numbers, and points of their work.
     pub(crate) fn known_streams(&self) -> &Streams {
         self.0.pool.streams()
     }
 
-    /// Makes later work of the stream, whose number is given, wait for a point: on the device, or on the
-    /// host where a capture or the driver forbids that.
+    /// Makes later work of the stream, whose number is `stream_id`, wait for a point: on the device, or on
+    /// the host if a capture or the driver forbids that.
     ///
     /// # Errors
-    /// If that is refused too.
+    /// If both are refused.
     pub(crate) fn order_stream_id(
         &self,
         stream: &CudaStream,
@@ -76,7 +76,7 @@ impl DeviceAllocator {
         if !self.captures(&before) {
             return self.wait_for(&before).map(|()| Ordered::Yes);
         }
-        // To wait for a stream that captures would only spoil the capture.
+        // A wait for a stream that captures would only invalidate the capture.
         if self.captures(stream) {
             return Ok(Ordered::ByProgram);
         }
@@ -84,7 +84,7 @@ impl DeviceAllocator {
         Err(cuda::DriverError(code))
     }
 
-    /// Waits on the host for all that is queued on the stream now.
+    /// Waits on the host for all work queued on the stream now.
     ///
     /// # Errors
     /// If the driver refuses, as it does while the stream captures.
@@ -92,29 +92,29 @@ impl DeviceAllocator {
         let streams = self.0.pool.streams();
         match streams.stream(stream_id) {
             Some(stream) => self.wait_for(&stream),
-            // It was let go: its last event stands for all of it.
+            // The stream was removed: its last event covers all of its work.
             None => streams.wait_for(stream_id).map(drop).or_else(|_| {
-                // Once more through cudarc, for its words.
+                // Repeats the wait through cudarc, for its error.
                 self.context().cudarc().synchronize()
             }),
         }
     }
 
-    /// Whether work queued on the stream becomes part of a graph.
+    /// Returns whether work queued on the stream becomes part of a graph.
     pub(crate) fn captures(&self, stream: &CudaStream) -> bool {
         self.0.pool.streams().captures(stream) == Ok(true)
     }
 
-    /// Refuses memory for a stream that captures, where captures are checked.
+    /// Refuses memory for a stream that captures, if captures are checked.
     ///
     /// # Errors
-    /// [`DeviceAllocError::Capturing`], and if the driver refuses to say.
+    /// [`DeviceAllocError::Capturing`], and if the driver refuses the query.
     pub(crate) fn refuse_capture(&self, stream: &CudaStream) -> Result<(), DeviceAllocError> {
         self.0.refuse_capture(stream)
     }
 
-    /// Takes a block back that these streams used; the stream `freed_on` gets it again soonest. Never
-    /// refused for a block of ours. O(streams), no driver call.
+    /// Frees a block that these streams used; `freed_on` can reuse it soonest. Never refused for a block of
+    /// this allocator. O(streams), no driver call.
     pub(crate) fn free_on_stream_ids(
         &self,
         freed_on: StreamId,
@@ -147,7 +147,7 @@ impl DeviceAllocator {
         if self.context().wait_for(stream).is_ok() {
             return Ok(());
         }
-        // Once more through cudarc, for its words.
+        // Repeats the wait through cudarc, for its error.
         stream.synchronize()
     }
 }

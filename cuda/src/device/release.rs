@@ -1,4 +1,4 @@
-//! Memory that goes back to the driver because the program says so.
+//! Releases of memory to the driver by request of the program.
 
 use larder_core::sync::Ordering;
 
@@ -6,20 +6,21 @@ use crate::stream::pool::HostWait;
 
 use super::{DeviceAllocator, DeviceInner};
 
-/// What [`DeviceAllocator::release`] did.
+/// Outcome of [`DeviceAllocator::release`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[non_exhaustive]
 pub struct Released {
-    /// Bytes that the driver has again.
+    /// Bytes released to the driver.
     pub now_bytes: u64,
-    /// Bytes that queued work still uses: they go at the end of a step, or with the next release, once
-    /// an event says that it is done. Those of earlier releases that have not gone count too.
+    /// Bytes that queued work still uses: they are released at the end of a step, or with the next release,
+    /// once an event reports that the work is done. Pending bytes of earlier releases count too.
     pub later_bytes: u64,
 }
 
 impl DeviceAllocator {
-    /// Gives so many bytes of idle memory back to the driver, in whole pages, or what there is; [`u64::MAX`]
-    /// for all. Of [regions](super::DeviceBacking::Regions), any number is all that are idle. Nothing is waited for: what queued work still uses goes later. O(chunks) and the calls.
+    /// Releases `bytes` bytes of idle memory to the driver, in whole pages, or all of it if there is less;
+    /// [`u64::MAX`] for all. Of [regions](super::DeviceBacking::Regions), any number releases all idle ones.
+    /// Does not wait: memory that queued work still uses is released later. O(chunks) and the calls.
     pub fn release(&self, bytes: u64) -> Released {
         let inner = &*self.0;
         inner.pool.collect(HostWait::MayBlock);
@@ -31,8 +32,8 @@ impl DeviceAllocator {
         }
     }
 
-    /// Ends a step of the program: what a [release](Self::release) or a lowered limit still owes goes back, as far
-    /// as its work is done. Otherwise no driver call.
+    /// Ends a step of the program: memory that a [release](Self::release) or a lowered limit still has to
+    /// release is released if its work is done. Otherwise no driver call.
     pub fn end_step(&self) {
         self.0.end_step();
         self.0.pool.node().shared().notify();
@@ -50,8 +51,8 @@ impl DeviceInner {
         }
     }
 
-    /// Gives back so many bytes more than earlier releases have still to give back. Returns the bytes that
-    /// went, and those that are deferred now.
+    /// Releases `bytes` bytes and the remainder of earlier releases. Returns the bytes released, and the
+    /// bytes that are deferred now.
     fn release_with_deferred(&self, bytes: u64) -> (u64, u64) {
         let wanted = self
             .releasing

@@ -1,4 +1,4 @@
-//! What an allocator did and holds, as plain values.
+//! Counters and contents of an allocator, as plain values.
 
 use larder_core::pages::PageStats;
 use larder_core::{AddrRange, BestFit, Block, ChunkState, Stats, StreamId};
@@ -10,13 +10,13 @@ use crate::{StreamStats, VirtualCalls};
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub struct DeviceChunk {
-    /// Its addresses.
+    /// The chunk's addresses.
     pub range: AddrRange,
-    /// What it is. What a stream has to itself for small blocks is in use here.
+    /// The chunk's state. Pieces of arenas are in use here.
     pub state: ChunkState,
 }
 
-/// All that an allocator holds at one moment; what arenas and streams counted, a moment later.
+/// The contents of an allocator at one moment; the counters of arenas and streams are read a moment later.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 #[non_exhaustive]
 pub struct DeviceSnapshot {
@@ -26,55 +26,55 @@ pub struct DeviceSnapshot {
     pub pages: PageStats,
     /// Calls of the driver for memory.
     pub calls: VirtualCalls,
-    /// Blocks, and what is free between them, in the order of their addresses.
+    /// Blocks and free chunks, in the order of their addresses.
     pub chunks: Vec<DeviceChunk>,
-    /// The streams that use it.
+    /// The streams that use the allocator.
     pub streams: Vec<StreamStats>,
 }
 
 impl DeviceAllocator {
-    /// Counters now. What streams have to themselves and do not use is not live, but `requested_bytes`
-    /// and the peak of live bytes count it, and `allocations` leaves out blocks from there
-    /// ([`streams`](Self::streams) has them). O(streams).
+    /// Returns the counters. Unused memory of arenas is not live, but `requested_bytes` and the peak of live
+    /// bytes include it, and `allocations` leaves out blocks of arenas ([`streams`](Self::streams) has them).
+    /// O(streams).
     pub fn stats(&self) -> Stats {
         self.0.stats()
     }
 
-    /// The most live bytes since this was last asked for, or since the beginning; now the next interval
-    /// begins. [`stats`](Self::stats) counts on as if nobody had asked.
+    /// Returns the most live bytes since the last call, or since the beginning, and begins the next interval.
+    /// [`stats`](Self::stats) is not affected.
     pub fn take_peak(&self) -> u64 {
         self.0.pool.take_peak()
     }
 
-    /// Starts [these counters](Self::stats) anew; see [`Stats::clear`](larder_core::Stats::clear). Those of streams
-    /// and pages count on.
+    /// Restarts [these counters](Self::stats); see [`Stats::clear`](larder_core::Stats::clear). The counters
+    /// of streams and pages go on.
     pub fn clear_stats(&self) {
         self.0.pool.clear_stats();
     }
 
-    /// Bytes that were requested for a block, of which [`Block::bytes`] are granted; `None` if it is not
+    /// Returns the bytes requested for a block, of which [`Block::bytes`] are granted; `None` if it is not
     /// one of this allocator's.
     pub fn requested_bytes(&self, block: &Block) -> Option<u64> {
         self.0.requested_bytes(block)
     }
 
-    /// Counters of pages; zeros where memory comes in [regions](super::DeviceBacking::Regions).
+    /// Returns the counters of pages; zeros if memory comes in [regions](super::DeviceBacking::Regions).
     pub fn page_stats(&self) -> PageStats {
         let pages = self.0.pool.pages();
         pages.map_or_else(PageStats::default, |pages| pages.shared().page_stats())
     }
 
-    /// Has `watch` called for the memory that is mapped from now on; for an allocator that holds nothing yet.
+    /// Calls `watch` for memory mapped from now on; for an allocator that holds no memory yet.
     pub(crate) fn watch(&self, watch: Box<dyn crate::source::virtual_memory::RegionWatch>) {
         self.0.pool.watch(watch);
     }
 
-    /// Calls of the driver that created, mapped or gave back virtual memory, by kind.
+    /// Returns the counts of driver calls that created, mapped or released virtual memory, by kind.
     pub fn driver_calls(&self) -> VirtualCalls {
         self.0.pool.calls()
     }
 
-    /// What each stream did, in no order.
+    /// Returns each stream's counters, in no order.
     pub fn streams(&self) -> Vec<StreamStats> {
         let inner = &*self.0;
         let stream_ids = inner.pool.streams().ids();
@@ -83,12 +83,12 @@ impl DeviceAllocator {
             .collect()
     }
 
-    /// All that is held now, for people and tools. O(chunks), under the allocator's lock: threads that
+    /// Returns all contents, for people and tools. O(chunks), under the allocator's lock: threads that
     /// allocate wait.
     pub fn snapshot(&self) -> DeviceSnapshot {
         let inner = &*self.0;
-        // Room for it before the lock: nothing is asked of the host while it is held, but for what
-        // came in between.
+        // Reserved before the lock: under it nothing is allocated on the host, except for chunks that came in
+        // between.
         let count = inner.pool.report();
         let count = count.used_chunks as usize + count.free_chunks as usize;
         let mut chunks = Vec::with_capacity(2 * count + 16);
@@ -118,7 +118,7 @@ impl DeviceInner {
         self.without_idle(self.pool.stats())
     }
 
-    /// What arenas do not use is in use to the core only.
+    /// Subtracts unused memory of arenas, which only the core counts as live.
     fn without_idle(&self, mut stats: Stats) -> Stats {
         stats.live_bytes = stats.live_bytes.saturating_sub(self.arenas.free_bytes());
         stats

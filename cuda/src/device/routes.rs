@@ -1,18 +1,18 @@
-//! Which way the allocations of a stream go, in one load.
+//! The route of a stream's allocations, read in one load.
 
 use larder_core::StreamId;
 use larder_core::sync::{AtomicU8, Ordering};
 
-/// The way of a stream's allocations.
+/// The route of a stream's allocations.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum AllocRoute {
     /// Its arena, then the core.
     Plain,
-    /// Its steps may have a place.
+    /// Steps, which may have a place.
     Steps,
-    /// A capture is under way, or expected: only its window.
+    /// Only the window: a capture is under way, or expected.
     Window,
-    /// Nowhere: the allocator sleeps.
+    /// None: the allocator sleeps.
     Asleep,
 }
 
@@ -20,7 +20,7 @@ const STEPS: u8 = 1;
 const WINDOW: u8 = 2;
 const ASLEEP: u8 = 4;
 
-/// The ways of all streams, by number.
+/// The routes of all streams, by number.
 pub(super) struct Routes([AtomicU8; StreamId::COUNT]);
 
 impl Default for Routes {
@@ -35,10 +35,10 @@ impl Routes {
         &self.0[usize::from(stream_id.number())]
     }
 
-    /// The way of a stream.
+    /// Returns the route of a stream.
     #[inline]
     pub(super) fn of(&self, stream_id: StreamId) -> AllocRoute {
-        // Acquire: what the way leads to was made before.
+        // Acquire: the steps or the window of the route were made before.
         match self.way(stream_id).load(Ordering::Acquire) {
             0 => AllocRoute::Plain,
             bits if bits & ASLEEP != 0 => AllocRoute::Asleep,
@@ -47,12 +47,13 @@ impl Routes {
         }
     }
 
-    /// The stream has steps from now on.
+    /// Routes the stream to its steps from now on.
     pub(super) fn set_steps(&self, stream_id: StreamId) {
         self.way(stream_id).fetch_or(STEPS, Ordering::Release);
     }
 
-    /// All streams, those to come too, are given nothing from now on; or what they were given before.
+    /// Sets whether all streams, including later ones, are refused; if not, their previous routes are valid
+    /// again.
     pub(super) fn set_asleep(&self, asleep: bool) {
         for way in &self.0 {
             if asleep {
@@ -63,7 +64,7 @@ impl Routes {
         }
     }
 
-    /// A window of the stream opens, or closes.
+    /// Sets whether a window of the stream is open.
     pub(super) fn set_window(&self, stream_id: StreamId, open: bool) {
         if open {
             self.way(stream_id).fetch_or(WINDOW, Ordering::Release);

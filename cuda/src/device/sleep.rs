@@ -1,32 +1,34 @@
-//! [`DeviceAllocator::sleep`] gives a device's memory up for a while, and [`DeviceAllocator::wake`] brings it
-//! back at the same addresses, so that another job can use the device meanwhile. Captured graphs, arenas,
-//! plans and windows know addresses only, so they stay valid.
+//! [`DeviceAllocator::sleep`] releases a device's memory for a while, and [`DeviceAllocator::wake`] brings it
+//! back at the same addresses, so that another job can use the device in between. Captured graphs, arenas,
+//! plans and windows know only addresses, so they stay valid.
 //!
-//! * Asleep, an allocation is refused (`DeviceAllocError::Asleep`) and does not wake: waking copies all that
-//!   is live, may be refused, and takes memory that somebody was promised; that is to be said, not to happen.
-//!   Frees, windows that close and steps that end are bookkeeping, and are taken at once.
-//! * What is waited for: all work of the context, since streams that the allocator does not know may use its
-//!   blocks. One that captures refuses the sleep; if it is not known, its capture is spoilt, as by any wait
-//!   for a context.
-//! * What is copied: all that is in use to the core, which is live blocks, whole pieces of arenas, whole
-//!   windows, and what several streams used and have not passed. What is idle is released before, and not
-//!   brought back. Blocks marked as remakable are left out; their addresses stay too.
-//! * The host's memory is pinned, in pieces, and as long as what is copied. What the host does not pin is the
-//!   process heap's, if the system has so much memory available.
+//! * While it sleeps, an allocation is refused (`DeviceAllocError::Asleep`) and does not wake the allocator:
+//!   waking copies all live memory, may be refused, and takes memory that was promised to somebody else, so
+//!   it must be explicit. Frees, windows that close and steps that end are bookkeeping, and take effect at
+//!   once.
+//! * Sleep waits for all work of the context, since streams that the allocator does not know may use its
+//!   blocks. A known stream that captures refuses the sleep; the capture of an unknown one is invalidated, as
+//!   by any wait for a context.
+//! * Sleep copies all memory in use to the core: live blocks, whole pieces of arenas, whole windows, and
+//!   blocks that several streams used and have not passed. Idle memory is released before, and not brought
+//!   back. Blocks marked as remakable are left out; their addresses stay too.
+//! * The host memory is pinned, in pieces, and as long as the copied memory. If the host pins less, the rest
+//!   comes from the process heap, if the system has that much memory available.
 //!
-//! SLEEP1 Before any memory is given up all is copied and all copies have been waited for. The copy is
+//! SLEEP1 Before any memory is released all is copied and all copies have been waited for. The copy is
 //! dropped only when all of it is back on the device.
-//! SLEEP2 The allocator is awake, or asleep with a copy. Whatever the driver refuses leaves one of the two: a
-//! sleep that is refused undoes what it did, and is asleep where that is refused as well; a wake that is
-//! refused gives up again what it had brought back. Either can be called again.
-//! SLEEP3 Asleep, every route refuses. Threads that had looked before it may still be given what is held and
-//! free; nobody may use it before it wakes. Their calls for pages are waited for, or refused.
-//! SLEEP4 Asleep, nothing is charged, but for what the driver did not take back. Waking charges again, under
-//! the limits of then.
+//! SLEEP2 The allocator is awake, or asleep with a copy. Any refusal by the driver leaves one of the two: a
+//! refused sleep undoes its work, and is asleep if that is refused as well; a refused wake releases again the
+//! memory it had brought back. Either can be called again.
+//! SLEEP3 While it sleeps, every route refuses. Threads that had read their route before may still be given
+//! held free memory; nobody may use it before the allocator wakes. Their calls for pages are waited for, or
+//! refused.
+//! SLEEP4 While it sleeps, nothing is charged except memory that the driver did not take back. Waking charges
+//! again, under the limits of that time.
 //!
-//! The lock of the copy comes before all others of the allocator, and is held by whoever sleeps or wakes.
-//! Behind those of steps and streams, and before the core's, comes the turn of the calls for pages (`stop`).
-//! Watchers of mapped memory are called under the first, no callback under the second.
+//! The lock of the copy comes before all others of the allocator, and is held by the thread that sleeps or
+//! wakes. After the locks of steps and streams, and before the core's, comes the turn of the calls for pages
+//! (`stop`). Watchers of mapped memory are called under the first, no callback under the second.
 
 use std::collections::BTreeMap;
 use std::sync::Mutex;
@@ -45,46 +47,46 @@ use crate::limits::OverBudget;
 use crate::source::virtual_memory::Stopped;
 use crate::stream::pool::{HostWait, PoolSource};
 
-/// What [`DeviceAllocator::sleep`] did.
+/// Outcome of [`DeviceAllocator::sleep`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[non_exhaustive]
 pub struct Slept {
-    /// Bytes that were copied to the host: what is pinned there now, but for the next.
+    /// Bytes copied to the host: pinned there now, except for `pageable_bytes`.
     pub copied_bytes: u64,
-    /// Bytes of them in memory of the process heap, since the host did not pin so much. Their copies are slower.
+    /// The part of them in memory of the process heap, since the host pinned no more. Its copies are slower.
     pub pageable_bytes: u64,
-    /// Bytes of remakable blocks, which were not.
+    /// Bytes of remakable blocks, which were not copied.
     pub dropped_bytes: u64,
-    /// Bytes that the driver has again, beside idle ones.
+    /// Bytes released to the driver, besides idle ones.
     pub released_bytes: u64,
 }
 
-/// Why an allocator did not fall asleep, or did not wake. Nothing is lost.
+/// An error of falling asleep or waking. No contents are lost.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
 #[non_exhaustive]
 pub enum SleepError {
-    /// A stream captures, which nothing can wait for.
+    /// A stream captures, and cannot be waited for.
     #[error("a stream captures: end the capture first")]
     Capturing,
-    /// The host has no memory for the copy, pinned or not: on Linux, by what `/proc/meminfo` and the limits of control
-    /// groups (version 2) say before anything is copied.
+    /// The host has no memory for the copy, pinned or not: on Linux, by `/proc/meminfo` and the limits of
+    /// control groups (version 2), read before anything is copied.
     #[error(
         "the host has no {:#} for what is live, and pins no more ({driver}): free memory of the host's, or blocks, or \
          mark blocks as remakable",
         ByteCount(*bytes)
     )]
     Host {
-        /// Bytes that were to be copied.
+        /// Bytes to be copied.
         bytes: u64,
-        /// What the driver said.
+        /// The driver's refusal.
         driver: DriverError,
     },
-    /// The device has not enough memory now.
+    /// The device has too little memory now.
     #[error(
         "the device has no memory for what sleeps ({0}): wake it when others have given theirs back"
     )]
     Device(DriverError),
-    /// A budget, or the allocator's own limit, has no room for what sleeps.
+    /// A budget, or the allocator's own limit, has no room for the sleeping memory.
     #[error("{0}")]
     Budget(OverBudget),
     /// Memory in regions cannot keep its addresses without memory behind them.
@@ -107,23 +109,23 @@ impl From<DriverError> for SleepError {
     }
 }
 
-/// What an allocator knows of its sleep.
+/// Sleep state of an allocator.
 #[derive(Default)]
 pub(super) struct SleepState {
-    /// Some while it sleeps (SLEEP2).
+    /// Set while it sleeps (SLEEP2).
     copy: Mutex<Option<HostCopy>>,
     remakable: Mutex<Marks>,
 }
 
-/// Blocks that need not be copied: the numbers of their allocations by address. Those of freed blocks go when
-/// there are more than twice as many as were right.
+/// Blocks that need not be copied: the numbers of their allocations by address. Marks of freed blocks are
+/// dropped once there are more than twice as many marks as valid ones.
 #[derive(Default)]
 struct Marks {
     ids: BTreeMap<u64, u64>,
     most: usize,
 }
 
-/// A block of the core, or what stands for several.
+/// A block of the core, or one that contains several.
 struct UsedBlock {
     range: AddrRange,
     id: u64,
@@ -134,7 +136,7 @@ impl Marks {
         self.ids.get(&used.range.start().get()) == Some(&used.id)
     }
 
-    /// Forgets freed blocks.
+    /// Drops the marks of freed blocks.
     fn keep(&mut self, used: &[UsedBlock]) {
         let kept = used.iter().filter(|used| self.has(used));
         self.ids = kept
@@ -145,21 +147,22 @@ impl Marks {
 }
 
 impl DeviceAllocator {
-    /// Gives all of the device's memory back to the driver, and keeps every address: what is live is copied
-    /// to pinned memory of the host, which no budget counts, or to the process heap's where the host pins no more
-    /// ([`Slept::pageable_bytes`]) and the system says that so much memory is available. Until [`wake`](Self::wake), allocations are
-    /// refused ([`DeviceAllocError::Asleep`](crate::DeviceAllocError::Asleep)), frees are taken, and nothing
-    /// is charged to budgets. Counters go on as if the memory were there. Once asleep: nothing to do, but for
-    /// what the driver had refused to take back.
+    /// Releases all of the device's memory to the driver, and keeps every address. Live memory is copied to
+    /// pinned host memory, which no budget counts, or to the process heap's if the host pins no more
+    /// ([`Slept::pageable_bytes`]) and the system reports that much memory as available. Until
+    /// [`wake`](Self::wake), allocations are refused
+    /// ([`DeviceAllocError::Asleep`](crate::DeviceAllocError::Asleep)), frees are accepted, and nothing is
+    /// charged to budgets. Counters go on as if the memory were there. If it sleeps already, this only
+    /// retries releases that the driver had refused.
     ///
-    /// Waits for all work of the context. From the call until `wake` has come back, no work that uses the
-    /// memory is queued, on no stream: it would fail on the device. Uses of
-    /// [buffers](crate::DeviceBuffer#asleep) are refused. Graphs that were captured before stay
-    /// valid, and are not launched meanwhile. No stream captures: one that the allocator knows refuses this,
-    /// another one's capture is spoilt. Any thread may call this, but no callback of ours.
+    /// Waits for all work of the context. From the call until `wake` has returned, no work that uses the
+    /// memory may be queued, on any stream: it would fail on the device. Uses of
+    /// [buffers](crate::DeviceBuffer#asleep) are refused. Graphs captured before stay valid, and must not be
+    /// launched. No stream may capture: a known one refuses the sleep, the capture of an unknown one is
+    /// invalidated. Any thread may call this, except from a callback of this crate.
     ///
-    /// O(live bytes), and two driver calls for each piece of memory and each mapping. The device keeps 2 MiB for each GiB
-    /// that the host pins (its page tables, seen on an H200).
+    /// O(live bytes), and two driver calls for each piece of memory and each mapping. The device keeps 2 MiB
+    /// for each GiB that the host pins (its page tables, seen on an H200).
     ///
     /// ```no_run
     /// # let context = larder_cuda::Context::new(0)?;
@@ -176,9 +179,8 @@ impl DeviceAllocator {
     /// ```
     ///
     /// # Errors
-    /// [`SleepError`]. The allocator is awake then and nothing has changed, unless the driver refused to take
-    /// a mapping back and to restore another one: then it [is asleep](Self::is_asleep), and this or `wake`
-    /// goes on.
+    /// [`SleepError`]. The allocator is then awake and unchanged, unless the driver refused both to remove a
+    /// mapping and to restore another: then it [is asleep](Self::is_asleep), and this or `wake` continues.
     pub fn sleep(&self) -> Result<Slept, SleepError> {
         let inner = &*self.0;
         let pages = inner.pool.pages().ok_or(SleepError::Regions)?;
@@ -197,15 +199,15 @@ impl DeviceAllocator {
         slept
     }
 
-    /// Brings the memory back at its addresses, with what live blocks held; remakable ones hold whatever. All
-    /// of it is there when this comes back, for work of any stream. Gives the bytes that were copied: 0 if
-    /// the allocator was awake. O(live bytes), and two driver calls and more for each piece of memory.
+    /// Brings the memory back at its addresses, with the contents of live blocks; remakable ones have
+    /// undefined contents. All of it is ready when this returns, for work of any stream. Returns the bytes
+    /// that were copied: 0 if the allocator was awake. O(live bytes), and two driver calls and more for each
+    /// piece of memory.
     ///
-    /// Limits hold as they are now: a limit that is lower than what is live refuses, until blocks were freed
-    /// or it is raised.
+    /// Present limits apply: a limit below the live bytes refuses, until blocks are freed or it is raised.
     ///
     /// # Errors
-    /// [`SleepError`]. The allocator is asleep still, and nothing is lost: call again later.
+    /// [`SleepError`]. The allocator is still asleep, and no contents are lost: call again later.
     pub fn wake(&self) -> Result<u64, SleepError> {
         let inner = &*self.0;
         let mut copy = locked(&inner.sleep.copy);
@@ -222,21 +224,21 @@ impl DeviceAllocator {
         woken
     }
 
-    /// Whether the memory sleeps. Waits for a thread that falls asleep or wakes just now.
+    /// Returns whether the memory sleeps. Waits for a thread that is falling asleep or waking.
     pub fn is_asleep(&self) -> bool {
         locked(&self.0.sleep.copy).is_some()
     }
 
-    /// Whether allocations for the stream are refused because the memory sleeps, falls asleep or wakes. One
-    /// load.
+    /// Returns whether allocations for the stream are refused because the memory sleeps, falls asleep or
+    /// wakes. One load.
     #[inline]
     pub(crate) fn refuses(&self, stream_id: StreamId) -> bool {
         self.0.routes.of(stream_id) == AllocRoute::Asleep
     }
 
-    /// Says that what a block holds can be made again, or no more: while the allocator [sleeps](Self::sleep)
-    /// it is not copied, and holds whatever afterwards. The mark goes with the block. What stands in a
-    /// capture's window or in a stream's arena (blocks of up to 64 KiB) is copied all the same. O(log marks).
+    /// Sets whether a block's contents can be made again: if so, they are not copied while the allocator
+    /// [sleeps](Self::sleep), and are undefined afterwards. The mark ends with the block. Blocks in a
+    /// capture's window or in a stream's arena (up to 64 KiB) are copied all the same. O(log marks).
     ///
     /// # Errors
     /// [`FreeError::Unknown`] if the block is not one of this allocator's.
@@ -264,7 +266,7 @@ impl DeviceAllocator {
 }
 
 impl DeviceInner {
-    /// Copies what is live and gives the memory up; `copy` is set if the allocator is asleep then.
+    /// Copies live memory and releases it all; `copy` is set if the allocator is asleep afterwards.
     fn fall_asleep(&self, pages: &Pages, copy: &mut Option<HostCopy>) -> Result<Slept, SleepError> {
         self.pool.streams().close_all();
         self.pool.streams().wait_for_context()?;
@@ -303,7 +305,7 @@ impl DeviceInner {
                 })
             }
             Err(error) => {
-                // No memory was released: with its mappings it holds what it held.
+                // No memory was released: once mapped again it has its contents.
                 match stopped.bring_back() {
                     Ok(()) => stopped.wake(),
                     Err(_) => *copy = Some(saved),
@@ -313,9 +315,9 @@ impl DeviceInner {
         }
     }
 
-    /// Brings everything back, or nothing (SLEEP2). Gives the bytes that were copied.
+    /// Brings everything back, or nothing (SLEEP2). Returns the bytes that were copied.
     fn wake_up(&self, pages: &Pages, saved: &HostCopy) -> Result<u64, SleepError> {
-        // What was freed meanwhile needs no memory.
+        // Memory freed during the sleep need not come back.
         self.release_idle();
         let source = pages.shared().source();
         source.forget_over_budget();
@@ -335,22 +337,22 @@ impl DeviceInner {
                 Ok(bytes)
             }
             Err(error) => {
-                // What the driver does not take is held still, and charged; the next call goes on.
+                // Memory that the driver does not take is still held, and charged; the next call continues.
                 let _ = stopped.give_up();
                 Err(error)
             }
         }
     }
 
-    /// Gives back what no work uses any more.
+    /// Releases memory that no work uses any more.
     fn release_idle(&self) {
         self.pool.collect(HostWait::MayBlock);
         self.pool.release(u64::MAX);
     }
 
-    /// What is in use to the core, in the order of addresses. O(chunks).
+    /// Returns the blocks in use to the core, in the order of addresses. O(chunks).
     fn used(&self) -> Vec<UsedBlock> {
-        // Room for it before the lock, and for what comes in between.
+        // Reserved before the lock, with space for chunks that come in between.
         let report = self.pool.report();
         let count = report.used_chunks as usize + report.free_chunks as usize;
         let mut chunks = Vec::with_capacity(2 * count + 16);
@@ -367,14 +369,14 @@ impl DeviceInner {
         used
     }
 
-    /// What is charged has changed, or limits while it slept.
+    /// Recomputes the limit: charges have changed, or limits while the allocator slept.
     fn limits_may_have_changed(&self) {
         self.pool.refresh_limit();
         self.pool.node().shared().notify();
     }
 }
 
-/// Asleep: gives up what the driver had refused to take.
+/// Retries, while asleep, the releases that the driver had refused.
 fn give_up_the_rest(pages: &Pages) -> Result<Slept, SleepError> {
     let bytes = pages.shared().source().stop().give_up()?;
     Ok(Slept {

@@ -6,18 +6,18 @@ use larder_core::steps::{Places, StepTables};
 use super::tables::CHUNKS;
 use crate::with_tables::Tables;
 
-/// Allocations of one step at most.
+/// Most allocations of one step.
 const ALLOCATIONS: usize = 1 << 14;
-/// Blocks of the step before that are freed in one step, at most.
+/// Most blocks of the step before that are freed in one step.
 const INHERITED: usize = 1 << 12;
-/// Allocations remembered of all shapes.
+/// Most allocations remembered, of all shapes.
 const ENTRIES: usize = 1 << 19;
 const SHAPES: usize = 256;
-/// What a layout goes around.
+/// Most blocks that a layout goes around.
 const OBSTACLES: usize = 1 << 13;
 const LIFETIMES: usize = ALLOCATIONS + OBSTACLES;
 
-/// The tables of steps. Those that the host has no memory for are empty, which costs plans.
+/// Lends the tables of steps. Tables for which the host has no memory are empty, at the cost of plans.
 pub(super) fn lend(tables: &mut Tables) -> StepTables<'static> {
     let sizes = PackSizes::new(LIFETIMES);
     StepTables {

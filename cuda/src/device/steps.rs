@@ -1,12 +1,12 @@
-//! Steps of streams: what a stream allocates again and again gets planned places.
+//! Steps of streams: allocations that a stream repeats get planned places.
 //!
-//! Each stream that begins a step has a [`Steps`] of its own behind a lock of its own, which sees every
-//! block of the stream from then on. Its blocks lie in the allocator's own range, so that nothing is set
-//! aside: what no plan knows, and other streams, use the same addresses. A place serves if it is free or
-//! used last by the stream itself; never with a wait.
+//! Each stream that begins a step has a [`Steps`] of its own behind a lock of its own, which sees every block
+//! of the stream from then on. Its blocks lie in the allocator's own range, so no memory is set aside: blocks
+//! outside of plans, and other streams, use the same addresses. A place serves if it is free or was used last
+//! by the stream itself; never with a wait.
 //!
-//! The lock of a stream's steps comes before all others, and is held while the driver is called for
-//! its stream: only threads that allocate or free on that stream want it.
+//! The lock of a stream's steps comes before all others, and is held during driver calls for its stream: only
+//! threads that allocate or free on that stream take it.
 
 use std::sync::{Arc, Mutex, OnceLock};
 
@@ -26,16 +26,16 @@ use crate::with_tables::WithTables;
 /// The steps of one stream.
 struct Planned {
     steps: WithTables<Steps<'static>>,
-    /// Steps begun, one inside another.
+    /// Number of steps begun, one inside another.
     depth: usize,
-    /// How many streams had the number before the one whose steps these are.
+    /// Number of streams that had the stream number before the present owner of these steps.
     before: u64,
 }
 
 impl Planned {
     fn new(config: StepConfig) -> Self {
         Self {
-            // SAFETY: the tables go into the steps, which nobody takes apart.
+            // SAFETY: the tables go into the steps, which are never taken apart.
             steps: unsafe {
                 WithTables::new(|tables| Steps::new(config, step_tables::lend(tables)))
             },
@@ -59,7 +59,7 @@ impl StepStreams {
         }
     }
 
-    /// The steps of a stream, if it has begun one.
+    /// Returns the steps of a stream, if it has begun one.
     fn of(&self, stream_id: StreamId) -> Option<&Mutex<Planned>> {
         self.by_stream[stream_id].get()
     }
@@ -69,13 +69,13 @@ impl StepStreams {
     }
 }
 
-/// A step of a stream, from [`DeviceAllocator::step`] to where this is dropped.
+/// A step of a stream, from [`DeviceAllocator::step`] until this is dropped.
 #[must_use = "the step ends where this is dropped"]
 #[derive(Debug)]
 pub struct DeviceStep {
     memory: DeviceAllocator,
     stream_id: StreamId,
-    /// So that the number stays the stream's.
+    /// Keeps the stream's number in use.
     _stream: Arc<CudaStream>,
 }
 
@@ -95,22 +95,22 @@ impl Drop for DeviceStep {
 }
 
 impl DeviceAllocator {
-    /// Begins a step of a stream: a training step, a request; anything that allocates nearly the same
-    /// blocks on the stream again and again. The first time it is learned when each block begins and
-    /// ends; from then on a step that begins alike is served from a plan in which blocks that never live
-    /// together share memory. What differs from the plan is served all the same. Blocks may outlive
-    /// their step, and be freed on any stream.
+    /// Begins a step of a stream: a training step, a request; anything that repeatedly allocates nearly the
+    /// same blocks on the stream. The first time it is learned when each block begins and ends; from then on
+    /// a step that begins alike is served from a plan in which blocks that never live together share memory.
+    /// Requests that differ from the plan are served all the same. Blocks may outlive their step, and be
+    /// freed on any stream.
     ///
-    /// A step begun inside another of the same stream is part of it. The first step of a stream takes
-    /// tables of about a hundred megabytes of addresses, of which what is used gets memory. Afterwards an
-    /// allocation of the stream costs a lock and a walk to its place more; the first of a step that is
-    /// known also a walk over what is live, and laying out if that has changed. Blocks of other streams that
-    /// are longer than 64 KiB are in the way of a plan where they are when it is made; shorter ones lie together in
-    /// pieces of 2 MiB that are their stream's, unless [`ArenaPolicy::Never`](super::ArenaPolicy::Never) forbids it. Where
-    /// blocks [freed for several streams](Self::free_used_on) wait, a step begins with a few driver
-    /// calls that ask whether they are done.
+    /// A step begun inside another of the same stream is part of it. The first step of a stream takes tables
+    /// of about a hundred megabytes of addresses, of which only the used part gets memory. Afterwards an
+    /// allocation of the stream costs an additional lock and a walk to its place; the first of a known step
+    /// also a walk over the live blocks, and a layout if they have changed. Blocks of other streams longer
+    /// than 64 KiB are obstacles to a plan where they are when it is made; shorter ones lie together in their
+    /// stream's pieces of 2 MiB, unless [`ArenaPolicy::Never`](super::ArenaPolicy::Never) forbids it. If
+    /// blocks [freed for several streams](Self::free_used_on) wait, a step begins with a few driver calls
+    /// that query whether their streams are done.
     ///
-    /// Memory in [regions](super::DeviceBacking::Regions) is not planned: a step serves as if there were none.
+    /// Memory in [regions](super::DeviceBacking::Regions) is not planned: a step then has no effect.
     ///
     /// ```no_run
     /// # let context = larder_cuda::Context::new(0)?;
@@ -129,8 +129,8 @@ impl DeviceAllocator {
         self.step_keyed(stream, 0)
     }
 
-    /// Begins a step of a kind that the program can name: it is compared only with others of this number.
-    /// 0 is for steps without a name. See [`step`](Self::step).
+    /// Begins a step of a kind that the program names: it is compared only with others of the same `key`. 0
+    /// is for steps without a name. See [`step`](Self::step).
     ///
     /// # Errors
     /// [`DeviceAllocError::Stream`], [`DeviceAllocError::Streams`].
@@ -150,10 +150,11 @@ impl DeviceAllocator {
             return Ok(step);
         }
         let planned = inner.steps.make(stream_id);
-        // It sees every block of the stream from now on.
+        // The steps see every block of the stream from now on.
         inner.routes.set_steps(stream_id);
         inner.arenas.keep_apart_from_steps();
-        // What the other streams have passed by now is in no plan's way. No event may be asked in a capture.
+        // Deferred blocks whose streams have passed are in no plan's way. No event may be queried in a
+        // capture.
         if !inner.deferred.is_empty() && inner.pool.streams().captures(stream) == Ok(false) {
             inner.pool.streams().close_all();
             inner.pool.poll();
@@ -172,13 +173,13 @@ impl DeviceAllocator {
         Ok(step)
     }
 
-    /// What the stream does begins anew, as when a program trains another model: the step after the
-    /// present one is expected to be what the stream's first one was.
+    /// Starts over, as when a program trains another model: the step after the present one is expected to be
+    /// like the stream's first.
     pub fn start_over(&self, stream: &Arc<CudaStream>) {
         self.with_steps(stream, Steps::start_over);
     }
 
-    /// Counters of a stream's steps; `None` if it never began one.
+    /// Returns the counters of a stream's steps; `None` if it never began one.
     pub fn step_stats(&self, stream: &Arc<CudaStream>) -> Option<StepStats> {
         self.with_steps(stream, |steps| steps.stats())
     }
@@ -196,7 +197,7 @@ impl DeviceAllocator {
 }
 
 impl DeviceInner {
-    /// Gives memory to a stream that has steps.
+    /// Allocates for a stream that has steps.
     #[cold]
     pub(super) fn alloc_in_step(
         &self,
@@ -219,13 +220,13 @@ impl DeviceInner {
         };
         match planned.steps.alloc(&mut below, request) {
             Ok(Some(grant)) => Ok(grant.block),
-            // Only where outliving blocks are kept out of plans: theirs is any other place.
+            // Only if outliving blocks are kept out of plans: they may lie anywhere else.
             Ok(None) => self.alloc(stream, stream_id, request, host),
             Err(reason) => Err(below.failed.unwrap_or_else(|| self.pool.refusal(reason))),
         }
     }
 
-    /// Takes a block back on a stream that has steps.
+    /// Frees a block on a stream that has steps.
     #[cold]
     pub(super) fn free_in_step(
         &self,
@@ -256,12 +257,12 @@ struct DevicePlaces<'a> {
     stream: Option<&'a Arc<CudaStream>>,
     stream_id: StreamId,
     host: HostWait,
-    /// Why no memory was given at last.
+    /// The error of the last allocation that failed.
     failed: Option<DeviceAllocError>,
 }
 
 impl DevicePlaces<'_> {
-    /// Whether pages may be mapped now: not into a capture.
+    /// Returns whether pages may be mapped now: not during a capture.
     fn may_map(&self) -> bool {
         self.stream
             .is_some_and(|stream| self.inner.pool.streams().captures(stream) == Ok(false))
@@ -278,7 +279,7 @@ impl PlaceAllocator for DevicePlaces<'_> {
             Err(error) => {
                 let reason = match error {
                     DeviceAllocError::Memory { reason, .. } => reason,
-                    // Not looked at: the caller has the error itself.
+                    // Ignored: the caller returns the error itself.
                     _ => AllocError::PlaceTaken,
                 };
                 self.failed = Some(error);

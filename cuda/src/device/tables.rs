@@ -5,14 +5,14 @@ use larder_core::pages::{PageConfig, PageTables};
 
 use crate::with_tables::Tables;
 
-/// Blocks and gaps between them, at most.
+/// Most blocks, and gaps between them.
 pub(super) const CHUNKS: usize = 1 << 16;
-/// Pieces of physical memory, at most.
+/// Most handles of physical memory.
 const HANDLES: usize = 1 << 14;
-/// Places where they are mapped, at most.
+/// Most mappings of them.
 const MAPPINGS: usize = 1 << 16;
 
-/// Records of chunks and of pages.
+/// Lends the tables of chunks and of pages.
 pub(super) fn lend(
     tables: &mut Tables,
     config: &PageConfig,

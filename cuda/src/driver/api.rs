@@ -1,11 +1,11 @@
 //! The driver's functions, looked up by name when the driver is loaded.
 //!
-//! Why not the wrappers of a binding: they panic when a function is missing, and an answer newer
-//! than the binding is undefined there. Here a missing function is a value and an answer a number.
+//! A binding's wrappers would not do: they panic when a function is missing, and an answer newer than the
+//! binding is undefined behavior. Here a missing function is a value and an answer a number.
 //!
-//! Invariant DRIVER1: the type of each field is the C prototype of the function it is looked up by,
-//! as the macro `api` takes both from one row of the table in `larder_cuda_abi`; and the library
-//! stays loaded for as long as the fields live. All calls of this module cite it.
+//! Invariant DRIVER1: the type of each field is the C prototype of the function it is looked up by, as the
+//! macro `api` takes both from one row of the table in `larder_cuda_abi`; and the library stays loaded as
+//! long as the fields live. All calls of this module cite it.
 
 use std::path::Path;
 
@@ -22,7 +22,7 @@ pub(super) struct Required<F> {
 }
 
 impl<F> Required<F> {
-    /// `Ok` for success, else an error that names the function.
+    /// Returns `Ok` for success, otherwise an error that names the function.
     pub(super) fn check(&self, code: Code) -> Result<(), DriverError> {
         let function = self.name;
         code.check()
@@ -30,7 +30,7 @@ impl<F> Required<F> {
     }
 }
 
-/// A function that came with some version.
+/// A function that newer drivers have.
 #[derive(Clone, Copy)]
 pub(super) struct Optional<F> {
     name: &'static str,
@@ -39,7 +39,7 @@ pub(super) struct Optional<F> {
 }
 
 impl<F: Copy> Optional<F> {
-    /// The function, if the driver of this version has it.
+    /// Returns the function if a driver of this version has it.
     pub(super) fn of(&self, version: u32) -> Result<Required<F>, DriverError> {
         match self.call {
             Some(call) if version >= self.needs_version => Ok(Required {
@@ -55,7 +55,7 @@ impl<F: Copy> Optional<F> {
     }
 }
 
-/// A library to look functions up in.
+/// A library in which functions are looked up.
 #[derive(Clone, Copy)]
 struct Symbols<'a> {
     library: &'a Library,
@@ -63,10 +63,10 @@ struct Symbols<'a> {
 }
 
 impl Symbols<'_> {
-    /// The function of that name. Only [`Api::resolve`] asks for it, with the prototype of the name
+    /// Looks up a function. Only [`Api::resolve`] calls this, with the prototype that belongs to the name
     /// (DRIVER1).
     fn find<F: Copy>(self, name: &'static str) -> Option<F> {
-        // SAFETY: DRIVER1: `F` is the prototype of the function of this name.
+        // SAFETY: DRIVER1: `F` is the prototype of the function `name`.
         let symbol = unsafe { self.library.get::<F>(name) };
         symbol.ok().map(|symbol| *symbol)
     }
@@ -88,14 +88,14 @@ impl Symbols<'_> {
     }
 }
 
-/// Declares [`Api`]: each function is looked up by its name, with the prototype that the table of
-/// `larder_cuda_abi` has for it (DRIVER1).
+/// Declares [`Api`]: each function is looked up by its name, with its prototype in the table of
+/// `larder_cuda_abi` (DRIVER1).
 macro_rules! api {
     (
         required: $($required:ident)*;
         optional: $($(#[$condition:meta])? $optional:ident)*;
     ) => {
-        /// The functions of the driver that are called here.
+        /// The driver functions that this crate calls.
         #[expect(non_snake_case, reason = "the driver's names")]
         pub(super) struct Api {
             $(pub(super) $required: Required<functions::$required>,)*
@@ -103,7 +103,7 @@ macro_rules! api {
         }
 
         impl Api {
-            /// Looks every function up. About sixty look-ups.
+            /// Looks up every function: about sixty look-ups.
             pub(super) fn resolve(library: &Library, path: &Path) -> Result<Self, LoadError> {
                 let all = Symbols { library, path };
                 Ok(Self {
@@ -138,8 +138,8 @@ api! {
         #[cfg(unix)] cuMemImportFromShareableHandle;
 }
 
-/// The version that brought virtual memory.
+/// The first version with virtual memory.
 pub(crate) const PAGES_SINCE: u32 = since::cuMemMap;
 
-/// The version that brought pools.
+/// The first version with pools.
 pub(crate) const POOLS_SINCE: u32 = since::cuMemPoolCreate;

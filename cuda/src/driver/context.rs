@@ -1,5 +1,4 @@
-//! [`Context`]: a device's context, current where it is needed and alive for as long as anything
-//! lives in it.
+//! [`Context`]: a device's context, current while it is needed and alive as long as anything lives in it.
 
 use core::fmt;
 use std::collections::VecDeque;
@@ -13,22 +12,21 @@ use super::owed::{self, Owed, Unwaited};
 use super::{DeviceInfo, Driver, DriverError, LoadError, load, locked};
 use crate::limits::Charge;
 
-/// How often the last owner of a context tries to give back what the driver refused.
+/// Rounds in which the last owner of a context retries deferred frees.
 const LAST_ROUNDS: usize = 3;
 
-/// How many deferred frees are tried with each thing that is given back: after an error that ends
-/// the context all are refused, and giving back n things must not cost n * n calls.
+/// Most deferred frees retried with each free: after an error that ends the context all are refused, and n
+/// frees must not cost n * n calls.
 const TRIED_ON_THE_WAY: usize = 4;
 
-/// A context of a device, shared with cudarc. A clone is the same context; it ends when the last
-/// one is gone, and everything that lives in it holds one.
+/// A context of a device, shared with cudarc. Clones share it; it ends with the last of them, and everything
+/// that lives in it holds one.
 ///
-/// What the driver refuses to take back is kept here and tried again: by the next thing that is
-/// given back, when memory is short, and at the end. [`deferred_frees`](Self::deferred_frees) counts
-/// it.
+/// A free that the driver refuses is kept here and retried at the next free, when memory is short, and at the
+/// end. [`deferred_frees`](Self::deferred_frees) counts them.
 ///
-/// `cuDevicePrimaryCtxReset` ends all that lives in a primary context. Drop what is here first: an
-/// address that is given back later may be somebody else's by then.
+/// `cuDevicePrimaryCtxReset` ends everything that lives in a primary context. Drop everything of this crate
+/// first: an address that is freed later may belong to somebody else by then.
 #[derive(Clone)]
 pub struct Context(Arc<ContextInner>);
 
@@ -36,34 +34,34 @@ struct ContextInner {
     driver: &'static Driver,
     cuda: Arc<CudaContext>,
     handle: ContextHandle,
-    /// The driver's number of the device.
+    /// The driver's number for the device.
     device: i32,
     ordinal: i32,
-    /// Refused frees, each with the charge that is held until it has gone.
+    /// Refused frees, each with a charge that is held until the driver takes it.
     deferred_frees: Mutex<VecDeque<(DeferredFree, Option<Charge>)>>,
     /// Frees of memory that work may still use (OWED1).
     owed: Mutex<Vec<Owed>>,
-    /// Behind `cuda`, so that it is dropped later.
+    /// Declared after `cuda`, so that it is dropped later.
     at_end: PreviousContext,
 }
 
 impl Context {
-    /// The primary context of a device, which cudarc makes current for this thread. The driver is
-    /// loaded as [`Choice::from_env`](super::Choice::from_env) says if none is, and without a word
-    /// there it is the real one.
+    /// Returns the primary context of a device and makes it current for this thread. Loads the driver if none
+    /// is loaded: the one that [`Choice::from_env`](super::Choice::from_env) chooses, by default the real
+    /// one.
     ///
     /// # Errors
     /// If no driver can be loaded, there is no such device, or the driver refuses.
     pub fn new(ordinal: usize) -> Result<Self, LoadError> {
         let driver = load::loaded_or_from_env()?;
-        // What is no ordinal at all is one of no device.
+        // An ordinal beyond `i32` is no device's.
         driver.device(i32::try_from(ordinal).unwrap_or(-1))?;
         let cuda = CudaContext::new(ordinal).map_err(|error| start_error(error.0 as u32))?;
         Self::over(driver, cuda)
     }
 
-    /// The primary context of a device, which leaves current what was current for this thread: for a library
-    /// inside of a program that has contexts of its own.
+    /// Returns the primary context of a device and leaves the thread's current context as it is: for a
+    /// library in a program with contexts of its own.
     ///
     /// # Errors
     /// If no driver can be loaded, there is no such device, or the driver refuses.
@@ -76,7 +74,7 @@ impl Context {
         Self::new(ordinal)
     }
 
-    /// A context that the program has already.
+    /// Wraps a context that the program has already.
     ///
     /// # Errors
     /// If no driver can be loaded, or it is not the one that cudarc uses.
@@ -102,27 +100,27 @@ impl Context {
         })))
     }
 
-    /// The driver.
+    /// Returns the driver.
     pub fn driver(&self) -> &'static Driver {
         self.0.driver
     }
 
-    /// This context for cudarc's interface.
+    /// Returns cudarc's context.
     pub fn cudarc(&self) -> &Arc<CudaContext> {
         &self.0.cuda
     }
 
-    /// The driver's own number of the device.
+    /// Returns the driver's own number for the device.
     pub fn device(&self) -> i32 {
         self.0.device
     }
 
-    /// The device's place among the devices, which names it in virtual memory and pools.
+    /// Returns the device's ordinal, which names it in virtual memory and pools.
     pub fn ordinal(&self) -> i32 {
         self.0.ordinal
     }
 
-    /// What the device has and can do.
+    /// Returns the properties of the device.
     ///
     /// # Errors
     /// If the driver refuses.
@@ -130,14 +128,14 @@ impl Context {
         self.driver().device_info(self.device())
     }
 
-    /// Runs `act` with this context current for the calling thread, and puts back what was current,
-    /// also after a panic. One driver call if the context is current already, else three.
+    /// Runs `act` with this context current for the calling thread, then restores the previous one, also
+    /// after a panic. One driver call if the context is current already, otherwise three.
     ///
-    /// `act` leaves current what it finds: if that is changed there, as by cudarc's `bind_to_thread`
-    /// of another context, it may stay so.
+    /// `act` should leave the current context as it finds it: a change, as by cudarc's `bind_to_thread` of
+    /// another context, may stay.
     ///
     /// # Errors
-    /// If the context could not be made current; `act` did not run then.
+    /// If the context could not be made current; `act` does not run then.
     pub fn with_current<R>(
         &self,
         act: impl FnOnce(&'static Driver) -> R,
@@ -148,8 +146,8 @@ impl Context {
         Ok(answer)
     }
 
-    /// Runs `act`, which may fail itself, with this context current for the calling thread, and puts
-    /// back what was current.
+    /// Runs a fallible `act` with this context current for the calling thread, then restores the previous
+    /// one.
     ///
     /// # Errors
     /// If the context could not be made current, and the errors of `act`.
@@ -160,8 +158,8 @@ impl Context {
         self.with_current(act)?
     }
 
-    /// Runs a call that is given a stream, with the stream's own context current: a default stream
-    /// has no handle of its own, and is that of whatever context is current.
+    /// Runs a call that takes a stream, with the stream's own context current: a default stream has no handle
+    /// of its own and means that of the current context.
     pub(crate) fn try_on<R>(
         &self,
         stream: &CudaStream,
@@ -170,7 +168,7 @@ impl Context {
         on_stream(self.driver(), stream, act)
     }
 
-    /// Waits until all work of this context is done.
+    /// Waits for all work of this context.
     ///
     /// # Errors
     /// If the driver refuses, or work failed.
@@ -178,35 +176,34 @@ impl Context {
         self.try_current(Driver::synchronize_context)
     }
 
-    /// How many things the driver did not take back yet, or were not given to it since work may use them.
+    /// Returns the number of frees that the driver refused or that wait for work.
     pub fn deferred_frees(&self) -> usize {
         let owed: usize = locked(&self.0.owed).iter().map(Owed::len).sum();
         locked(&self.0.deferred_frees).len() + owed
     }
 
-    /// Tries again to give back all that the driver refused; waits for work that memory of allocators that
-    /// are gone is kept for, but for streams that capture. Returns how many frees are still deferred. Call it while
-    /// no stream captures: memory that waits for the whole context, as of a [`FixedBlock`](crate::FixedBlock), is
-    /// waited for all the same, which spoils captures.
+    /// Retries all deferred frees, waiting for the work that uses memory of dropped allocators, except on
+    /// streams that capture. Returns how many frees are still deferred. Call it while no stream captures:
+    /// memory that waits for the whole context, as a [`FixedBlock`](crate::FixedBlock)'s does, is waited for
+    /// all the same, which invalidates captures.
     pub fn settle(&self) -> usize {
         self.0.pay(true);
         self.0.settle(usize::MAX);
         self.deferred_frees()
     }
 
-    /// Tries again to give back all that the driver refused, and what is out of use by now, for whoever is
-    /// short of memory. Nothing is waited for.
+    /// Retries all deferred frees whose work is over, for a caller that is short of memory. Does not wait.
     pub(crate) fn settle_at_once(&self) {
         self.0.pay(false);
         self.0.settle(usize::MAX);
     }
 
-    /// Gives a thing back, now or later. Frees that were deferred before go first.
+    /// Frees `thing`, now or later. Earlier deferred frees go first.
     pub(crate) fn give_back(&self, thing: DeferredFree) {
         self.give_back_charged(thing, None);
     }
 
-    /// Ends an allocator whose work was not waited for: what `end` gives back on this thread is given back
+    /// Ends an allocator whose work was not waited for: everything that `end` frees on this thread is freed
     /// once that work is over (OWED1).
     pub(crate) fn owe(&self, unwaited: Vec<Unwaited>, end: impl FnOnce()) {
         if unwaited.is_empty() {
@@ -218,7 +215,7 @@ impl Context {
         locked(&self.0.owed).push(Owed { unwaited, frees });
     }
 
-    /// Gives back memory, now or later; `charge` is held until the driver has taken it.
+    /// Frees memory, now or later; `charge` is held until the driver has taken it.
     pub(crate) fn give_back_charged(&self, thing: DeferredFree, charge: Option<Charge>) {
         let Some((thing, charge)) = owed::take((thing, charge)) else {
             return;
@@ -228,8 +225,7 @@ impl Context {
         }
     }
 
-    /// Gives a thing back now, or leaves it with the caller. Frees that were deferred before go
-    /// first.
+    /// Frees `thing` now, or leaves it with the caller. Earlier deferred frees go first.
     pub(crate) fn try_give_back(&self, thing: DeferredFree) -> Result<(), DriverError> {
         if owed::is_collecting() {
             return Err(DriverError::Call {
@@ -242,7 +238,7 @@ impl Context {
         self.try_current(|driver| thing.give_back(driver))
     }
 
-    /// Defers a free that the driver refused: it is tried again later.
+    /// Defers a free that the driver refused.
     pub(crate) fn defer_free_charged(&self, thing: DeferredFree, charge: Option<Charge>) {
         locked(&self.0.deferred_frees).push_back((thing, charge));
     }
@@ -255,12 +251,12 @@ fn start_error(code: u32) -> LoadError {
     })
 }
 
-/// The driver's handle of a context.
+/// Returns the driver's handle of a context.
 fn handle_of(cuda: &CudaContext) -> ContextHandle {
     ContextHandle(cuda.cu_ctx().addr())
 }
 
-/// Runs a call that is given a stream, with the stream's own context current.
+/// Runs a call that takes a stream, with the stream's own context current.
 pub(super) fn on_stream<R>(
     driver: &'static Driver,
     stream: &CudaStream,
@@ -272,13 +268,14 @@ pub(super) fn on_stream<R>(
     answer
 }
 
-/// Makes a context current until the answer is dropped. The caller holds it until then.
+/// Makes a context current until the returned value is dropped. The caller keeps the context alive until
+/// then.
 fn enter(driver: &'static Driver, context: ContextHandle) -> Result<Entered, DriverError> {
     let before = driver.current_context()?;
     let pushed = before != context;
     if pushed {
-        // SAFETY: whoever enters a context keeps it until the answer is dropped: `ContextInner`, or
-        // a reference to one of its streams.
+        // SAFETY: the caller keeps the context alive until `Entered` is dropped: `ContextInner`, or a
+        // reference to one of its streams.
         unsafe { driver.push_context(context) }?;
     }
     Ok(Entered {
@@ -293,7 +290,7 @@ impl ContextInner {
         enter(self.driver, self.handle)
     }
 
-    /// Lets the frees go that wait for work which is over; `may_wait` if the host may wait for it.
+    /// Turns frees whose work is over into deferred ones; waits for the work if `may_wait`.
     fn pay(&self, may_wait: bool) {
         let mut owed = core::mem::take(&mut *locked(&self.owed));
         if owed.is_empty() {
@@ -307,8 +304,8 @@ impl ContextInner {
         locked(&self.deferred_frees).extend(paid.into_iter().flat_map(|owed| owed.frees));
     }
 
-    /// Tries once each of the first `max` deferred frees; refused ones queue up again, so that each
-    /// has its turn.
+    /// Retries the first `max` deferred frees once; refused ones go to the end of the queue, so that each has
+    /// its turn.
     fn settle(&self, max: usize) {
         let things: Vec<(DeferredFree, Option<Charge>)> = {
             let mut deferred_frees = locked(&self.deferred_frees);
@@ -322,7 +319,7 @@ impl ContextInner {
         let refused = |(thing, _): &(DeferredFree, _)| {
             entered.is_err() || thing.give_back(self.driver).is_err()
         };
-        // What has gone is credited here, without the lock.
+        // Taken frees drop their charges here, without the lock.
         let left: Vec<_> = things.into_iter().filter(refused).collect();
         locked(&self.deferred_frees).extend(left);
     }
@@ -339,8 +336,7 @@ impl Drop for ContextInner {
     }
 }
 
-/// cudarc makes a context current to give it up; what was current before is so again when this is
-/// dropped.
+/// Restores the previous context when dropped: cudarc makes a context current to release it.
 struct PreviousContext {
     driver: &'static Driver,
     before: Option<ContextHandle>,
@@ -349,8 +345,8 @@ struct PreviousContext {
 impl Drop for PreviousContext {
     fn drop(&mut self) {
         if let Some(before) = self.before {
-            // SAFETY: it was current, so it existed; a thread whose context ends under it has the
-            // same with or without us. There is nobody to tell.
+            // SAFETY: the context was current, so it existed; a thread whose context ends under it is in the
+            // same state with or without this call. A refusal cannot be reported.
             let _ = unsafe { self.driver.set_context(before) };
         }
     }
@@ -365,7 +361,7 @@ impl fmt::Debug for Context {
     }
 }
 
-/// A context is current; dropping this puts back what was.
+/// Keeps a context current; restores the previous one when dropped.
 struct Entered {
     driver: &'static Driver,
     before: ContextHandle,
@@ -377,16 +373,16 @@ impl Drop for Entered {
         if !self.pushed || self.driver.pop_context().is_ok() || self.driver.pop_context().is_ok() {
             return;
         }
-        // The driver refused twice: the stack of contexts keeps one entry too many, but what was
-        // current is so again, if it takes this. There is nobody to tell.
-        // SAFETY: it was current, so it existed; a thread whose context ends under it has the same
-        // with or without us.
+        // The driver refused twice: the stack of contexts keeps one entry too many, but the previous context
+        // is current again if this call succeeds. A refusal cannot be reported.
+        // SAFETY: the context was current, so it existed; a thread whose context ends under it is in the same
+        // state with or without this call.
         let _ = unsafe { self.driver.set_context(self.before) };
     }
 }
 
 impl Driver {
-    /// The current context of the calling thread, null for none.
+    /// Returns the current context of the calling thread, null if there is none.
     ///
     /// # Errors
     /// If the driver refuses.
@@ -399,7 +395,7 @@ impl Driver {
         Ok(context)
     }
 
-    /// Waits until all work of the current context is done.
+    /// Waits for all work of the current context.
     ///
     /// # Errors
     /// If the driver refuses, or work failed.
@@ -412,18 +408,18 @@ impl Driver {
         entry.check(code)
     }
 
-    /// Makes a context current, on top of what is.
+    /// Pushes a context on the thread's stack of contexts.
     ///
     /// # Safety
     /// The context exists.
     unsafe fn push_context(&self, context: ContextHandle) -> Result<(), DriverError> {
         let entry = self.api.cuCtxPushCurrent_v2;
-        // SAFETY: DRIVER1; the context exists.
+        // SAFETY: DRIVER1; the context exists, as the caller promises.
         let code = unsafe { (entry.call)(context) };
         entry.check(code)
     }
 
-    /// Makes current what was before the last push.
+    /// Pops the current context; the one before the last push is current again.
     fn pop_context(&self) -> Result<(), DriverError> {
         let entry = self.api.cuCtxPopCurrent_v2;
         let mut popped = ContextHandle::NULL;
@@ -432,13 +428,13 @@ impl Driver {
         entry.check(code)
     }
 
-    /// Makes a context current in place of what is.
+    /// Replaces the current context.
     ///
     /// # Safety
     /// The context exists, or the handle is null.
     unsafe fn set_context(&self, context: ContextHandle) -> Result<(), DriverError> {
         let entry = self.api.cuCtxSetCurrent;
-        // SAFETY: DRIVER1; the context exists, or is none.
+        // SAFETY: DRIVER1; the context exists or is null, as the caller promises.
         let code = unsafe { (entry.call)(context) };
         entry.check(code)
     }

@@ -1,8 +1,8 @@
-//! [`DeferredFree`]: what the driver did not take back, kept until it does.
+//! [`DeferredFree`]: a free that the driver refused, kept until it is taken.
 //!
-//! A refusal in a `drop`, or in the middle of giving several things back, has nobody to go to. Its
-//! free is then deferred: it stands in a list of its [context](super::context) and is tried again
-//! at the next call that gives something back, when memory is short, and when the context ends.
+//! A refusal in a `drop`, or in the middle of several frees, cannot be reported. The free is then deferred:
+//! it waits in a list of its [context](super::context) and is retried at the next free, when memory is short,
+//! and when the context ends.
 
 use core::ffi::c_void;
 use core::ptr::without_provenance_mut;
@@ -11,7 +11,7 @@ use larder_cuda_abi::{DevicePtr, EventHandle, MemoryHandle, PoolHandle};
 
 use super::{Driver, DriverError};
 
-/// One thing to give back. Invariant FREES1: nobody else has it, and no work uses it.
+/// One thing to free. Invariant FREES1: nobody else holds it, and no work uses it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum DeferredFree {
     /// Device or managed memory.
@@ -24,14 +24,14 @@ pub enum DeferredFree {
     Pool(PoolHandle),
     /// A mapping.
     Mapping(DevicePtr, u64),
-    /// Physical memory; the frees of its mappings may be deferred too.
+    /// Physical memory; frees of its mappings may be deferred too.
     Memory(MemoryHandle),
-    /// Reserved addresses; what is mapped there stands before them in the list.
+    /// Reserved addresses; their mappings stand before them in the list.
     Reserved(DevicePtr, u64),
 }
 
 impl DeferredFree {
-    /// Gives it back. The context it belongs to is current.
+    /// Frees it. The context it belongs to is current.
     pub(super) fn give_back(self, driver: &Driver) -> Result<(), DriverError> {
         match self {
             Self::Device(address) => {
@@ -39,7 +39,7 @@ impl DeferredFree {
                 unsafe { driver.free_device(address) }
             }
             Self::Host(address) => {
-                // A host address is at most as wide as a pointer.
+                // Lossless: a host address is at most as wide as a pointer.
                 let address = without_provenance_mut::<c_void>(address as usize);
                 // SAFETY: FREES1: nobody else has it, and no work uses it.
                 unsafe { driver.free_host(address) }

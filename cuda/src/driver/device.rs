@@ -1,4 +1,4 @@
-//! Devices: how many, and what each can do. Needs no context.
+//! Devices: their number and properties. Needs no context.
 
 use core::ffi::{CStr, c_char, c_int};
 
@@ -7,33 +7,33 @@ use larder_cuda_abi::constants;
 use super::api::{PAGES_SINCE, POOLS_SINCE};
 use super::{Driver, DriverError};
 
-/// Room for a PCI bus id: 13 bytes as the driver's documentation has it, more for longer domains.
+/// Space for a PCI bus id: 13 bytes by the driver's documentation, more for longer domains.
 const BUS_ID_BYTES: usize = 32;
 
-/// What a device has and can do.
+/// Properties of a device.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub struct DeviceInfo {
-    /// Its memory.
+    /// Bytes of memory.
     pub total_bytes: u64,
-    /// Compute capability: before the point, behind it.
+    /// Compute capability, major and minor.
     pub compute_capability: (i32, i32),
     /// Whether physical memory can be mapped to reserved addresses.
     pub virtual_memory: bool,
-    /// Whether the driver's own pools work.
+    /// Whether the driver's own pools are supported.
     pub pools: bool,
-    /// Whether managed memory works.
+    /// Whether managed memory is supported.
     pub managed: bool,
     /// Whether host and device may use managed memory at the same time.
     pub concurrent_managed: bool,
-    /// Whether host and devices share one space of addresses.
+    /// Whether host and devices share one address space.
     pub unified_addressing: bool,
-    /// Whether it shares the host's memory.
+    /// Whether the device shares the host's memory.
     pub integrated: bool,
 }
 
 impl Driver {
-    /// How many devices there are.
+    /// Returns the number of devices.
     ///
     /// # Errors
     /// If the driver refuses.
@@ -46,7 +46,7 @@ impl Driver {
         Ok(count)
     }
 
-    /// The driver's own number of a device, which most calls take in place of its ordinal.
+    /// Returns the driver's own number for a device, which most calls take instead of its ordinal.
     ///
     /// # Errors
     /// If there is no such device.
@@ -59,7 +59,7 @@ impl Driver {
         Ok(device)
     }
 
-    /// One of the `DEVICE_…` [`constants`] of a device.
+    /// Returns one of the `DEVICE_…` [`constants`] of a device.
     ///
     /// # Errors
     /// If there is no such device, or the driver does not know the attribute.
@@ -72,7 +72,7 @@ impl Driver {
         Ok(value)
     }
 
-    /// A device's place on the PCI bus, as the driver spells it: `0000:01:00.0`.
+    /// Returns a device's PCI bus id, as the driver spells it: `0000:01:00.0`.
     ///
     /// # Errors
     /// If there is no such device.
@@ -87,7 +87,7 @@ impl Driver {
         Ok(text.to_string_lossy().into_owned())
     }
 
-    /// All memory of a device, in bytes.
+    /// Returns a device's bytes of memory.
     ///
     /// # Errors
     /// If there is no such device.
@@ -100,7 +100,7 @@ impl Driver {
         Ok(bytes as u64)
     }
 
-    /// Whether `device` can use memory of `peer`.
+    /// Returns whether `device` can use memory of `peer`.
     ///
     /// # Errors
     /// If there is no such device.
@@ -113,8 +113,8 @@ impl Driver {
         Ok(answer != 0)
     }
 
-    /// What a device has and can do. A driver that is too old for an ability says no to it. About
-    /// ten calls.
+    /// Returns the properties of a device. A driver that is too old for a property reports it as unsupported.
+    /// About ten calls.
     ///
     /// # Errors
     /// If there is no such device.

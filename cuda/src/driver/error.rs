@@ -1,4 +1,4 @@
-//! What can go wrong with the driver: at a call, and when it is looked for.
+//! Errors of driver calls, and of finding the driver.
 
 use core::fmt;
 use std::path::PathBuf;
@@ -11,7 +11,7 @@ use thiserror::Error;
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Error)]
 #[non_exhaustive]
 pub enum DriverError {
-    /// The driver answered something else than success.
+    /// The driver answered with a code other than success.
     #[error("{function} answered {}", Answer(*code))]
     Call {
         /// The function, by its name in the driver's library.
@@ -29,10 +29,10 @@ pub enum DriverError {
         /// The version of the driver.
         version: u32,
     },
-    /// The device cannot do what an object needs.
+    /// The device does not support an object.
     #[error("device {device} does not support {what}; use another kind of memory")]
     Unsupported {
-        /// What.
+        /// The missing support.
         what: &'static str,
         /// The device's ordinal.
         device: i32,
@@ -47,7 +47,7 @@ pub enum DriverError {
         /// The size.
         bytes: u64,
     },
-    /// No free place is that large among the addresses that were reserved.
+    /// No free range among the reserved addresses is large enough.
     #[error(
         "no {:#} of the reserved addresses are free in one piece; give memory back, or reserve more \
          (VirtualConfig::address_bytes)",
@@ -69,32 +69,33 @@ pub enum DriverError {
         /// Bytes that may be held.
         free_bytes: u64,
     },
-    /// Nothing that was given lies at this address, or not all of it.
+    /// No allocated range lies at this address, or only part of one.
     #[error("nothing that was given lies whole at {address:#x}; give back what was given")]
     NotOurs {
         /// The address.
         address: u64,
     },
-    /// The driver was not asked: another process may use the memory there, or a card that it is registered with.
+    /// Refused without a driver call: another process may use the memory, or a card that it is registered
+    /// with.
     #[error(
         "the memory at {address:#x} is exported or fixed; drop its ExportedBlock or FixedBlock first"
     )]
     Exported {
-        /// Where it is mapped.
+        /// Address of the mapping.
         address: u64,
     },
-    /// The driver was not asked: a budget of the program has no room.
+    /// Refused without a driver call: a budget of the program has no room.
     #[error(
         "a budget of the program has no room; free and release memory there, or raise its limit"
     )]
     Budget,
-    /// The driver was not asked: the memory sleeps.
+    /// Refused without a driver call: the memory sleeps.
     #[error("the memory sleeps; wake it first (DeviceAllocator::wake)")]
     Asleep,
 }
 
 impl DriverError {
-    /// The driver's answer, if there was one.
+    /// Returns the driver's code, if it answered.
     pub const fn code(self) -> Option<Code> {
         match self {
             Self::Call { code, .. } => Some(code),
@@ -102,20 +103,20 @@ impl DriverError {
         }
     }
 
-    /// Whether device work or the device itself failed so that every later driver call of this process
-    /// answers the same, as after an illegal address. Nothing is given back any more and no data can be
-    /// trusted: end the process and start anew.
+    /// Returns whether device work or the device itself failed so that every later driver call of this
+    /// process answers the same, as after an illegal address. No memory is freed any more and no data can be
+    /// trusted: end the process and restart it.
     pub fn is_fatal(self) -> bool {
         self.code().is_some_and(Code::is_fatal)
     }
 
-    /// Whether memory was missing, so that giving some back may help.
+    /// Returns whether memory was missing, so that freeing some may help.
     pub fn is_out_of_memory(self) -> bool {
         self.code() == Some(Code::OUT_OF_MEMORY) || matches!(self, Self::Oversubscribed { .. })
     }
 }
 
-/// What the driver said, in words, and what to do about it.
+/// Prints the driver's answer and what to do about it.
 struct Answer(Code);
 
 impl fmt::Display for Answer {
@@ -129,7 +130,7 @@ impl fmt::Display for Answer {
     }
 }
 
-/// A function that the driver lacks, and whether it is old enough to.
+/// Prints a function that the driver lacks, and whether the driver is older than the function.
 struct Age {
     function: &'static str,
     needs: u32,
@@ -157,7 +158,7 @@ impl fmt::Display for Age {
     }
 }
 
-/// A version as people write it: 12080 is 12.8.
+/// Prints a version as people write it: 12080 is 12.8.
 #[derive(Clone, Copy)]
 pub(super) struct DriverVersion(pub(super) u32);
 
@@ -167,7 +168,7 @@ impl fmt::Display for DriverVersion {
     }
 }
 
-/// What to do about it, for answers that people meet.
+/// Returns advice for the answers that users meet.
 const fn advice(code: Code) -> Option<&'static str> {
     Some(match code {
         Code::ECC_UNCORRECTABLE => {
@@ -201,14 +202,14 @@ const fn advice(code: Code) -> Option<&'static str> {
     })
 }
 
-/// No driver could be had, or not the one that was asked for.
+/// No driver could be loaded, or not the one requested.
 #[derive(Clone, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum LoadError {
-    /// `LARDER_CUDA_DRIVER` says something else than its three words.
+    /// `LARDER_CUDA_DRIVER` is none of its three words.
     #[error("LARDER_CUDA_DRIVER is \"{value}\"; it must be stand-in, real or auto")]
     Choice {
-        /// What it says.
+        /// The variable's value.
         value: String,
     },
     /// The stand-in's library was not found.
@@ -217,10 +218,10 @@ pub enum LoadError {
         Looked(looked)
     )]
     NoStandIn {
-        /// Where it was looked for.
+        /// The paths that were tried.
         looked: Vec<PathBuf>,
     },
-    /// The library at the stand-in's path is another one.
+    /// The library at the stand-in's path is not a stand-in.
     #[error("{path} is not a stand-in driver; set LARDER_CUDA_STAND_IN to one")]
     NotStandIn {
         /// The path.
@@ -242,7 +243,7 @@ pub enum LoadError {
     Open {
         /// Its path or name.
         path: PathBuf,
-        /// The system's words.
+        /// The system's message.
         reason: String,
     },
     /// No library of the real driver was found.
@@ -251,10 +252,10 @@ pub enum LoadError {
         Tried(tried)
     )]
     NoReal {
-        /// Each name tried and the system's words.
+        /// Each name that was tried, with the system's message.
         tried: Vec<(String, String)>,
     },
-    /// What was found under the real driver's name is a stand-in.
+    /// The library with the real driver's name is a stand-in.
     #[error(
         "{path} poses as the CUDA driver but is a stand-in; take it off the library path, or set \
          LARDER_CUDA_DRIVER=stand-in"
@@ -281,44 +282,44 @@ pub enum LoadError {
         /// Its path or name.
         path: PathBuf,
     },
-    /// cudarc, or the program itself, is bound to another driver already.
+    /// cudarc, or the program itself, already uses another driver.
     #[error(
         "cudarc uses another driver than {path}; load the driver before the first use of cudarc, and link the program \
          with no other"
     )]
     OtherDriver {
-        /// The driver that was asked for.
+        /// The requested driver.
         path: PathBuf,
     },
-    /// The process has a driver already, of the other kind.
+    /// The process already has a driver, of the other kind.
     #[error(
         "the process uses the driver {loaded} already, and has only one; ask for that, or for auto"
     )]
     Contradiction {
-        /// Where that driver was loaded from.
+        /// The path of that driver.
         loaded: PathBuf,
     },
-    /// Neither the real driver nor the stand-in could be had.
+    /// Neither the real driver nor the stand-in could be loaded.
     #[error("{real}; and {stand_in}")]
     Neither {
-        /// What is wrong with the real one.
+        /// The real driver's error.
         real: Box<Self>,
-        /// What is wrong with the stand-in.
+        /// The stand-in's error.
         stand_in: Box<Self>,
     },
-    /// A call was refused that the start of the driver or of a context needs.
+    /// A call was refused that starts the driver or a context.
     #[error("the driver or a context did not start: {0}")]
     Call(#[from] DriverError),
 }
 
-/// The text, as a `main` that returns an error prints it by `Debug`.
+/// Prints the text, since a `main` that returns an error prints it with `Debug`.
 impl fmt::Debug for LoadError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Display::fmt(self, f)
     }
 }
 
-/// The paths where a library was looked for.
+/// The paths that were tried.
 struct Looked<'a>(&'a [PathBuf]);
 
 impl fmt::Display for Looked<'_> {
@@ -328,7 +329,7 @@ impl fmt::Display for Looked<'_> {
     }
 }
 
-/// The names that were tried, and what the system said of each.
+/// The names that were tried, with the system's message for each.
 struct Tried<'a>(&'a [(String, String)]);
 
 impl fmt::Display for Tried<'_> {

@@ -9,12 +9,12 @@ use super::context::Context;
 use super::deferred_free::DeferredFree;
 use super::{Driver, DriverError};
 
-/// What an event is for.
+/// Configuration of an event.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct EventConfig {
-    /// It keeps the time, which makes it slower.
+    /// Whether the event keeps the time, which makes it slower.
     pub timing: bool,
-    /// Threads that wait for it sleep.
+    /// Whether threads that wait for the event sleep.
     pub blocking: bool,
 }
 
@@ -34,15 +34,15 @@ impl EventConfig {
     }
 }
 
-/// An event of the driver. Dropping it is allowed while work waits for it; a driver that refuses to
-/// take it back is asked again later ([`Context::deferred_frees`]).
+/// An event of the driver. It may be dropped while work waits for it; a refused free is retried later
+/// ([`Context::deferred_frees`]).
 pub struct Event {
     context: Context,
     handle: EventHandle,
 }
 
 impl Event {
-    /// Makes an event that has recorded nothing: it counts as done. One driver call.
+    /// Makes an event that has recorded nothing and counts as done. One driver call.
     ///
     /// # Errors
     /// If the driver refuses.
@@ -54,23 +54,23 @@ impl Event {
         })
     }
 
-    /// The driver's handle; the event keeps it.
+    /// Returns the driver's handle, which the event keeps.
     pub const fn handle(&self) -> EventHandle {
         self.handle
     }
 
-    /// Stands from now on for the work queued on the stream so far.
+    /// Records the work queued on the stream so far.
     ///
     /// # Errors
     /// If the driver refuses, as it does for a stream of another context.
     pub fn record(&self, stream: &CudaStream) -> Result<(), DriverError> {
         self.context.try_on(stream, |driver, stream| {
-            // SAFETY: `self` keeps the event, and the reference to the stream keeps that.
+            // SAFETY: `self` keeps the event and the reference keeps the stream.
             unsafe { driver.record_event(self.handle, stream) }
         })
     }
 
-    /// Whether the recorded work is done.
+    /// Returns whether the recorded work is done.
     ///
     /// # Errors
     /// If the driver refuses, or work failed.
@@ -81,7 +81,7 @@ impl Event {
         })
     }
 
-    /// Waits until the recorded work is done.
+    /// Waits for the recorded work.
     ///
     /// # Errors
     /// If the driver refuses, or work failed.
@@ -92,19 +92,19 @@ impl Event {
         })
     }
 
-    /// Makes work that is queued on the stream from now on wait for the recorded work. The stream may
-    /// be of another context.
+    /// Makes work queued on the stream from now on wait for the recorded work. The stream may be of another
+    /// context.
     ///
     /// # Errors
     /// If the driver refuses.
     pub fn wait_on(&self, stream: &CudaStream) -> Result<(), DriverError> {
         self.context.try_on(stream, |driver, stream| {
-            // SAFETY: `self` keeps the event, and the reference to the stream keeps that.
+            // SAFETY: `self` keeps the event and the reference keeps the stream.
             unsafe { driver.wait_event(stream, self.handle) }
         })
     }
 
-    /// Milliseconds from this event to a later one; both keep the time and are done.
+    /// Returns the milliseconds from this event to a later one; both keep the time and are done.
     ///
     /// # Errors
     /// If the driver refuses, as it does for an event that keeps no time or is not done.
@@ -117,11 +117,11 @@ impl Event {
 }
 
 impl Event {
-    /// The driver's handle, which whoever has it gives back.
+    /// Returns the driver's handle; the caller frees it.
     pub(crate) fn into_handle(self) -> EventHandle {
         let this = core::mem::ManuallyDrop::new(self);
-        // The context is let go as a drop would.
-        // SAFETY: `this` is not used again.
+        // Drops the context.
+        // SAFETY: `this` is not used again, so the context is dropped once.
         drop(unsafe { core::ptr::read(&raw const this.context) });
         this.handle
     }
@@ -153,21 +153,21 @@ impl Driver {
         Ok(event)
     }
 
-    /// Gives an event back; what waits for it is still served.
+    /// Frees an event; waits that were queued before still work.
     ///
     /// # Safety
-    /// It came from [`create_event`](Self::create_event) and was not given back since.
+    /// The event came from [`create_event`](Self::create_event) and was not freed since.
     ///
     /// # Errors
-    /// If the driver refuses; the event is still there then.
+    /// If the driver refuses; the event still exists then.
     pub unsafe fn destroy_event(&self, event: EventHandle) -> Result<(), DriverError> {
         let entry = self.api.cuEventDestroy_v2;
-        // SAFETY: DRIVER1; the event came from the driver, and is destroyed this once.
+        // SAFETY: DRIVER1; the event came from the driver, and is destroyed once.
         let code = unsafe { (entry.call)(event) };
         entry.check(code)
     }
 
-    /// The event stands from now on for the work queued on the stream so far.
+    /// Records the work queued on the stream so far.
     ///
     /// # Safety
     /// Event and stream exist.
@@ -185,7 +185,7 @@ impl Driver {
         entry.check(code)
     }
 
-    /// Whether the work that the event stands for is done.
+    /// Returns whether the recorded work is done.
     ///
     /// # Safety
     /// The event exists.
@@ -204,7 +204,7 @@ impl Driver {
         }
     }
 
-    /// Waits until the work that the event stands for is done.
+    /// Waits for the recorded work.
     ///
     /// # Safety
     /// The event exists.
@@ -220,10 +220,10 @@ impl Driver {
         entry.check(code)
     }
 
-    /// Milliseconds between two events.
+    /// Returns the milliseconds between two events.
     ///
     /// # Safety
-    /// Both exist.
+    /// Both events exist.
     ///
     /// # Errors
     /// If the driver refuses.

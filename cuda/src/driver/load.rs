@@ -1,9 +1,9 @@
-//! Which driver the process uses: chosen once, and the same that cudarc uses.
+//! The process's driver: chosen once, and shared with cudarc.
 //!
-//! cudarc opens "libcuda.so" at its first call. The stand-in's library carries that name inside, so
-//! whoever opens the name after the stand-in was loaded gets it: no path is set and no file hides
-//! the real driver from other programs. After the stand-in is loaded a call through cudarc must be
-//! counted there, or it is not taken.
+//! cudarc opens "libcuda.so" at its first call. The stand-in's library carries that name inside, so opening
+//! the name after the stand-in was loaded yields the stand-in: no path is set and no file hides the real
+//! driver from other programs. A loaded stand-in must count a call made through cudarc; otherwise it is
+//! refused.
 
 use core::ffi::c_int;
 use std::io::Write as _;
@@ -16,24 +16,23 @@ use super::error::LoadError;
 use super::search::{Found, before, linked, mapped_file, real, stand_in, variable};
 use super::{Driver, StandIn, locked};
 
-/// The variable that says which driver.
+/// The variable that chooses the driver.
 const CHOICE: &str = "LARDER_CUDA_DRIVER";
 
-/// Which driver to load.
+/// The driver to load.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Choice {
     /// The stand-in, which needs no GPU.
     StandIn,
-    /// NVIDIA's; a stand-in under its name is refused.
+    /// NVIDIA's driver; a stand-in under its name is refused.
     Real,
-    /// The real one if it works and has a device, else the stand-in.
+    /// The real driver if it works and has a device, otherwise the stand-in.
     #[default]
     Auto,
 }
 
 impl Choice {
-    /// What `LARDER_CUDA_DRIVER` says: `stand-in`, `real` or `auto`; `None` if it is not set,
-    /// or empty.
+    /// Reads `LARDER_CUDA_DRIVER`: `stand-in`, `real` or `auto`. Returns `None` if it is unset or empty.
     ///
     /// # Errors
     /// [`LoadError::Choice`] for any other text.
@@ -55,19 +54,19 @@ impl Choice {
     }
 }
 
-/// The driver of the process, once there is one. The lock is held while it is loaded.
+/// The driver of the process, once it is loaded. The lock is held during loading.
 static LOADED: Mutex<Option<&'static Driver>> = Mutex::new(None);
 
-/// Loads the driver, or gives the one that is loaded. About a hundred look-ups the first time.
+/// Loads the driver, or returns the loaded one. About a hundred look-ups the first time.
 ///
-/// The real driver is opened by name and started; the stand-in by its path: `LARDER_CUDA_STAND_IN`,
-/// or beside the running program, in its `deps` and in the folders above: where cargo puts it for
-/// tests, benchmarks and examples. Tests in documentation run elsewhere and need the variable. Call
-/// it before the first use of cudarc.
+/// The real driver is opened by name and started. The stand-in is opened by its path: `LARDER_CUDA_STAND_IN`,
+/// or beside the running program, in its `deps` and in the folders above, where cargo puts it for tests,
+/// benchmarks and examples. Doctests run elsewhere and need the variable. Call this before the first use of
+/// cudarc.
 ///
 /// # Errors
-/// [`LoadError`] if the driver is not there, does not start or has no device; if cudarc is bound to
-/// another one; or if the process has one of the other kind already.
+/// [`LoadError`] if the driver is missing, does not start or has no device; if cudarc uses another driver; or
+/// if the process has a driver of the other kind already.
 pub fn load(choice: Choice) -> Result<&'static Driver, LoadError> {
     let mut loaded = locked(&LOADED);
     if let Some(driver) = *loaded {
@@ -78,8 +77,8 @@ pub fn load(choice: Choice) -> Result<&'static Driver, LoadError> {
     Ok(driver)
 }
 
-/// Loads the driver that the environment names, or that of [`Choice::Auto`]; says on stderr what
-/// was loaded, once, past a test harness that keeps what tests print. For tests and tools.
+/// Loads the driver that the environment chooses, by default [`Choice::Auto`]. Reports it once on stderr,
+/// even if a test harness captures output. For tests and tools.
 ///
 /// # Errors
 /// The [`LoadError`]s of [`load`] and [`Choice::from_env`].
@@ -97,12 +96,12 @@ fn say(driver: &Driver) {
             "larder-cuda: not the real driver, because {reason}\n"
         ));
     }
-    // Nobody could be told that stderr does not take it.
+    // A failure to write to stderr cannot be reported.
     let _ = std::io::stderr().write_all(said.as_bytes());
 }
 
-/// The driver that is loaded; if there is none, as the environment chooses. A program that says
-/// nothing gets the real driver or an error, never the stand-in.
+/// Returns the loaded driver, or loads the one that the environment chooses. A program without a choice gets
+/// the real driver or an error, never the stand-in.
 pub(crate) fn loaded_or_from_env() -> Result<&'static Driver, LoadError> {
     let loaded = *locked(&LOADED);
     match loaded {
@@ -111,7 +110,7 @@ pub(crate) fn loaded_or_from_env() -> Result<&'static Driver, LoadError> {
     }
 }
 
-/// The loaded driver, if the choice allows it.
+/// Returns the loaded driver if the choice allows it.
 fn agreed(driver: &'static Driver, choice: Choice) -> Result<&'static Driver, LoadError> {
     let is_stand_in = driver.stand_in().is_some();
     match (choice, is_stand_in) {
@@ -145,7 +144,7 @@ fn find(choice: Choice) -> Result<Driver, LoadError> {
     }
 }
 
-/// The real driver, and the one that cudarc will call.
+/// Starts the real driver: the one that cudarc will call.
 fn start_real() -> Result<Driver, LoadError> {
     let driver = start(real()?)?;
     match before(&driver.library)? {
@@ -154,7 +153,7 @@ fn start_real() -> Result<Driver, LoadError> {
     }
 }
 
-/// The program is linked with a driver: that one or none.
+/// Starts the driver that the program is linked with, or refuses: no other can be used.
 fn take_linked(choice: Choice, found: Found) -> Result<Driver, LoadError> {
     let path = mapped_file(&found).unwrap_or_else(|| found.path.clone());
     match (choice, found.is_stand_in()) {
@@ -164,7 +163,7 @@ fn take_linked(choice: Choice, found: Found) -> Result<Driver, LoadError> {
     }
 }
 
-/// Whether a call made through cudarc arrives at this stand-in.
+/// Returns whether a call made through cudarc arrives at this stand-in.
 fn cudarc_calls(control: &StandIn) -> bool {
     let function = Some("cuDriverGetVersion");
     let before = control.calls(function);
@@ -174,7 +173,7 @@ fn cudarc_calls(control: &StandIn) -> bool {
     control.calls(function) > before
 }
 
-/// Starts a driver and asks what it is. If that fails the library is closed.
+/// Starts a driver and reads its version. Closes the library on failure.
 fn start(found: Found) -> Result<Driver, LoadError> {
     let path = mapped_file(&found).unwrap_or_else(|| found.path.clone());
     let control = StandIn::of(&found.library, &path)?;
@@ -202,7 +201,7 @@ fn start(found: Found) -> Result<Driver, LoadError> {
 impl Driver {
     fn init(&self) -> Result<(), LoadError> {
         let entry = self.api.cuInit;
-        // SAFETY: DRIVER1; zero is the only value there is.
+        // SAFETY: DRIVER1; zero is the only value allowed.
         let code = unsafe { (entry.call)(0) };
         if code == Code::NO_DEVICE {
             let path = self.path.clone();
@@ -217,7 +216,7 @@ impl Driver {
         // SAFETY: DRIVER1; the number outlives the call.
         let code = unsafe { (entry.call)(&raw mut version) };
         entry.check(code)?;
-        // A version below zero would be that of no driver: none of its newer functions is used.
+        // No driver has a negative version; 0 makes every newer function unavailable.
         Ok(u32::try_from(version).unwrap_or(0))
     }
 }

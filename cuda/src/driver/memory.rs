@@ -1,4 +1,4 @@
-//! Single calls for plain memory: of the device, of the host, of both.
+//! Single calls for plain memory: device, host and managed.
 
 use core::ffi::c_void;
 
@@ -6,22 +6,22 @@ use larder_cuda_abi::{Code, DevicePtr, constants};
 
 use super::{Driver, DriverError, size};
 
-/// What the memory at an address is.
+/// The kind of memory at an address.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum PointerKind {
-    /// The host's, pinned.
+    /// Pinned host memory.
     Host,
-    /// A device's.
+    /// Device memory.
     Device,
-    /// Managed: of both.
+    /// Managed memory.
     Managed,
-    /// A kind that this crate does not know, by the driver's number.
+    /// A kind unknown to this crate, by the driver's number.
     Other(u32),
 }
 
 impl Driver {
-    /// Free and all bytes of the current context's device.
+    /// Returns the free and the total bytes of the current context's device.
     ///
     /// # Errors
     /// If the driver refuses, as it does without a context.
@@ -34,8 +34,8 @@ impl Driver {
         Ok((free as u64, total as u64))
     }
 
-    /// Memory of the current context's device, at a multiple of 256. The driver may wait for the
-    /// device, and cuts large pieces from pages of 2 MiB.
+    /// Allocates memory of the current context's device, at a multiple of 256. The driver may wait for the
+    /// device, and carves large ranges from pages of 2 MiB.
     ///
     /// # Errors
     /// If the driver refuses; [`DriverError::Size`] for zero bytes.
@@ -51,26 +51,24 @@ impl Driver {
         Ok(address)
     }
 
-    /// Gives device or managed memory back. The driver waits for the device.
+    /// Frees device or managed memory. The driver waits for the device.
     ///
     /// # Safety
-    /// The address came from [`alloc_device`](Self::alloc_device), [`alloc_managed`](Self::alloc_managed)
-    /// or a pool, was not given back since, and nobody uses the memory any more.
+    /// The address came from [`alloc_device`](Self::alloc_device), [`alloc_managed`](Self::alloc_managed) or
+    /// a pool, was not freed since, and nobody uses the memory any more.
     ///
     /// # Errors
-    /// If the driver refuses; the memory is still there then.
+    /// If the driver refuses; the memory still exists then.
     pub unsafe fn free_device(&self, address: DevicePtr) -> Result<(), DriverError> {
         let entry = self.api.cuMemFree_v2;
         let code = self.relaxed(|| {
-            // SAFETY: DRIVER1; the memory came from the driver, is freed this once, and is used by
-            // nobody.
+            // SAFETY: DRIVER1; the memory came from the driver, is freed once, and nobody uses it.
             Ok(unsafe { (entry.call)(address) })
         })?;
         entry.check(code)
     }
 
-    /// Pinned memory of the host; `flags` are bits of `HOST_ALLOC_…`. O(bytes): every page is
-    /// locked.
+    /// Allocates pinned host memory; `flags` are bits of `HOST_ALLOC_…`. O(bytes): every page is locked.
     ///
     /// # Errors
     /// If the driver refuses; [`DriverError::Size`] for zero bytes.
@@ -86,25 +84,24 @@ impl Driver {
         Ok(address)
     }
 
-    /// Gives pinned memory back.
+    /// Frees pinned memory.
     ///
     /// # Safety
-    /// The address came from [`alloc_host`](Self::alloc_host), was not given back since, and nobody
-    /// uses the memory any more.
+    /// The address came from [`alloc_host`](Self::alloc_host), was not freed since, and nobody uses the
+    /// memory any more.
     ///
     /// # Errors
-    /// If the driver refuses; the memory is still there then.
+    /// If the driver refuses; the memory still exists then.
     pub unsafe fn free_host(&self, address: *mut c_void) -> Result<(), DriverError> {
         let entry = self.api.cuMemFreeHost;
         let code = self.relaxed(|| {
-            // SAFETY: DRIVER1; the memory came from the driver, is freed this once, and is used by
-            // nobody.
+            // SAFETY: DRIVER1; the memory came from the driver, is freed once, and nobody uses it.
             Ok(unsafe { (entry.call)(address) })
         })?;
         entry.check(code)
     }
 
-    /// Pins memory of the host that is there already; `flags` are bits of `HOST_REGISTER_…`.
+    /// Pins existing host memory; `flags` are bits of `HOST_REGISTER_…`.
     ///
     /// # Safety
     /// The range is mapped memory of this process, and stays so until
@@ -143,7 +140,7 @@ impl Driver {
         entry.check(code)
     }
 
-    /// The address by which the current context's device reaches pinned memory.
+    /// Returns the address by which the current context's device reaches pinned memory.
     ///
     /// # Safety
     /// The address lies in pinned memory.
@@ -153,14 +150,13 @@ impl Driver {
     pub unsafe fn device_pointer(&self, host: *mut c_void) -> Result<DevicePtr, DriverError> {
         let entry = self.api.cuMemHostGetDevicePointer_v2;
         let mut address = 0;
-        // SAFETY: DRIVER1; the host's address lies in pinned memory; the answer's place outlives
-        // the call.
+        // SAFETY: DRIVER1; the host address lies in pinned memory; the number outlives the call.
         let code = unsafe { (entry.call)(&raw mut address, host, 0) };
         entry.check(code)?;
         Ok(address)
     }
 
-    /// Managed memory, for the host and every device.
+    /// Allocates managed memory, for the host and every device.
     ///
     /// # Errors
     /// If the driver refuses; [`DriverError::Size`] for zero bytes.
@@ -176,10 +172,10 @@ impl Driver {
         Ok(address)
     }
 
-    /// What the memory at an address is; `None` for memory that the driver did not give.
+    /// Returns the kind of memory at an address; `None` for memory that is not the driver's.
     ///
     /// # Errors
-    /// If the driver refuses otherwise.
+    /// If the driver refuses for another reason.
     pub fn pointer_kind(&self, address: DevicePtr) -> Result<Option<PointerKind>, DriverError> {
         let Some(kind) = self.pointer_number(constants::POINTER_MEMORY_TYPE, address)? else {
             return Ok(None);
@@ -194,18 +190,18 @@ impl Driver {
         }))
     }
 
-    /// The ordinal of the device that the memory at an address belongs to; `None` for memory that the
-    /// driver did not give.
+    /// Returns the ordinal of the device that owns the memory at an address; `None` for memory that is not
+    /// the driver's.
     ///
     /// # Errors
-    /// If the driver refuses otherwise.
+    /// If the driver refuses for another reason.
     pub fn pointer_device(&self, address: DevicePtr) -> Result<Option<i32>, DriverError> {
         let ordinal = self.pointer_number(constants::POINTER_DEVICE_ORDINAL, address)?;
         // The driver writes a C int.
         Ok(ordinal.map(u32::cast_signed))
     }
 
-    /// An attribute of up to four bytes.
+    /// Reads an attribute of up to four bytes.
     fn pointer_number(
         &self,
         attribute: u32,
@@ -214,7 +210,7 @@ impl Driver {
         let entry = self.api.cuPointerGetAttribute;
         let mut value = 0u32;
         let place = (&raw mut value).cast::<c_void>();
-        // SAFETY: DRIVER1; the attributes asked for here are an enumeration, an int or a bool.
+        // SAFETY: DRIVER1; each attribute read here is an enumeration, an int or a bool, so it fits.
         let code = unsafe { (entry.call)(place, attribute, address) };
         if code == Code::INVALID_VALUE {
             return Ok(None);

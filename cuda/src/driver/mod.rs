@@ -1,20 +1,19 @@
-//! The driver: found, loaded and called, with an answer for everything that can go wrong.
+//! The driver: found, loaded and called, with an error for every failure.
 //!
-//! A process has one driver, the real one or the [stand-in](StandIn), and cudarc uses the same: [`load`] sees to that.
-//! [`Driver`] makes single calls and keeps no record of them; what owns something is a type of its own
+//! A process has one driver, the real one or the [stand-in](StandIn), shared with cudarc: [`load()`] ensures
+//! that. [`Driver`] makes single calls and keeps no record of them; owners are types of their own
 //! ([`Event`](crate::Event), [`DeviceMemory`](crate::DeviceMemory), …).
 //!
 //! # Files
-//! `api` the functions, by name · `search` where libraries are · `load` which one is taken ·
-//! `error` · `device`, `context`, `stream`, `memory`, `transfers`, `pages`, `pool` the calls ·
-//! `relaxed` calls beside captures · `deferred_free` what the
-//! driver did not take back · `owed` what work may still use · `stand_in` the control of the stand-in ·
-//! `host_launch` what its kernels see.
+//! `api` the functions, by name · `search` the paths of libraries · `load` the choice of one · `error` ·
+//! `device`, `context`, `stream`, `memory`, `transfers`, `pages`, `pool` the calls · `relaxed` calls beside
+//! captures · `deferred_free` frees that the driver refused · `owed` frees that wait for work · `stand_in`
+//! the control of the stand-in · `host_launch` the launches that its kernels see.
 //!
 //! # Calls
 //! Most calls work on the current context of the calling thread:
-//! [`Context::with_current`](crate::Context::with_current) sets it. A method is `unsafe` if a wrong
-//! argument could harm others: handles and addresses are numbers that the driver believes.
+//! [`Context::with_current`](crate::Context::with_current) sets it. A method is `unsafe` if a wrong argument
+//! could harm others: the driver trusts handles and addresses.
 
 mod api;
 mod device;
@@ -35,8 +34,8 @@ pub(crate) mod deferred_free;
 pub(crate) mod event;
 pub(crate) mod owed;
 
-/// The driver's own numbers: codes, handles, constants, and what a kernel's body on the stand-in is
-/// given.
+/// The driver's own numbers: codes, handles, constants, and the launch record of a kernel's body on the
+/// stand-in.
 pub use larder_cuda_abi as abi;
 pub use larder_cuda_abi::Code;
 
@@ -66,32 +65,32 @@ pub struct Driver {
     path: PathBuf,
     stand_in: Option<StandIn>,
     no_real: Option<LoadError>,
-    /// Keeps the functions where they are.
+    /// Keeps the functions loaded.
     library: Library,
 }
 
 impl Driver {
-    /// The newest version of CUDA's interface that the driver has, like 12080 for 12.8; read once.
+    /// Returns the newest version of CUDA's interface that the driver has, like 12080 for 12.8; read once.
     pub const fn version(&self) -> u32 {
         self.version
     }
 
-    /// The file it was loaded from, or the name it was found by.
+    /// Returns the file that the driver was loaded from, or the name it was found by.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// The control of the stand-in, if that is the driver.
+    /// Returns the control of the stand-in, if that is the driver.
     pub const fn stand_in(&self) -> Option<&StandIn> {
         self.stand_in.as_ref()
     }
 
-    /// Why the real driver was not taken, where [`Choice::Auto`] took the stand-in.
+    /// Returns the error of the real driver, if [`Choice::Auto`] took the stand-in.
     pub const fn no_real(&self) -> Option<&LoadError> {
         self.no_real.as_ref()
     }
 
-    /// A function that this driver may be too old for.
+    /// Returns a function, or an error if this driver is too old for it.
     fn optional<F: Copy>(&self, entry: &Optional<F>) -> Result<Required<F>, DriverError> {
         entry.of(self.version)
     }
@@ -118,13 +117,12 @@ impl fmt::Display for Driver {
     }
 }
 
-/// The value behind a lock, also after a thread died with it: every change under these locks is
-/// whole.
+/// Locks `mutex`, ignoring poison: every change under these locks is complete.
 pub(crate) fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// `bytes` as the driver counts, never zero.
+/// Converts `bytes` to the driver's type; zero is an error.
 fn size(bytes: u64) -> Result<usize, DriverError> {
     match usize::try_from(bytes) {
         Ok(size) if size > 0 => Ok(size),

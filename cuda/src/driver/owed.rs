@@ -1,10 +1,10 @@
-//! Frees of memory that work may still use, because nobody could wait for that work: an allocator ended
+//! Frees of memory that work may still use because that work could not be waited for: an allocator ended
 //! while a stream captured, or the driver refused the wait.
 //!
-//! OWED1 such a free stands in its [context](super::context) until each stream that it names has done what was
-//! queued before, or can do no more work at all.
+//! OWED1 such a free waits in its [context](super::context) until each stream that it names has finished the
+//! work queued before, or can run no more work at all.
 //!
-//! While an allocator ends, what it gives back on its thread is collected here and given to nobody.
+//! While an allocator ends, its frees on this thread are collected here instead of made.
 
 use core::cell::RefCell;
 use std::sync::Arc;
@@ -17,32 +17,32 @@ use super::deferred_free::DeferredFree;
 use super::{CaptureStatus, Driver};
 use crate::limits::Charge;
 
-/// A free, and the charge that is held until it is made.
+/// A free, with the charge held until it is made.
 pub(crate) type Free = (DeferredFree, Option<Charge>);
 
 thread_local! {
-    /// What is given back on this thread, while [`collect`] runs.
+    /// Frees of this thread while [`collect`] runs.
     static COLLECTED: RefCell<Option<Vec<Free>>> = const { RefCell::new(None) };
 }
 
 /// Work that was not waited for.
 pub(crate) enum Unwaited {
-    /// All that was queued on a stream.
+    /// All work queued on a stream.
     Stream(Arc<CudaStream>),
-    /// What an event recorded, which is given back with the memory.
+    /// The work recorded by an event, which is freed with the memory.
     Event(EventHandle),
-    /// All that was queued in the context.
+    /// All work queued in the context.
     Context,
 }
 
-/// Frees, and what they wait for.
+/// Frees, and the work they wait for.
 pub(super) struct Owed {
     pub(super) unwaited: Vec<Unwaited>,
     pub(super) frees: Vec<Free>,
 }
 
-/// Runs `end`; what it gives back on this thread is collected instead. A thread that ends, and whose locals
-/// are gone, cannot collect: `end` does not run there, and what it would give back is lost.
+/// Runs `end` and collects its frees on this thread. A thread that is ending and has no locals left cannot
+/// collect: `end` does not run there, and its frees are leaked.
 pub(super) fn collect(end: impl FnOnce()) -> Vec<Free> {
     let Ok(before) = COLLECTED.try_with(|collected| collected.replace(Some(Vec::new()))) else {
         return Vec::new();
@@ -51,13 +51,13 @@ pub(super) fn collect(end: impl FnOnce()) -> Vec<Free> {
     COLLECTED.replace(before).unwrap_or_default()
 }
 
-/// Whether what this thread gives back is collected.
+/// Returns whether this thread collects its frees.
 pub(super) fn is_collecting() -> bool {
     let collecting = COLLECTED.try_with(|collected| collected.borrow().is_some());
     collecting.unwrap_or(false)
 }
 
-/// Takes a free, if this thread collects; else it comes back.
+/// Collects a free, or returns it if this thread does not collect.
 pub(super) fn take(free: Free) -> Option<Free> {
     if !is_collecting() {
         return Some(free);
@@ -71,7 +71,7 @@ impl Owed {
         self.frees.len()
     }
 
-    /// Whether all of the work is over. `may_wait` if the host may wait for it.
+    /// Returns whether all of the work is over, waiting for it if `may_wait`.
     pub(super) fn is_over(&mut self, driver: &'static Driver, may_wait: bool) -> bool {
         self.unwaited.retain(|work| !work.is_over(driver, may_wait));
         self.unwaited.is_empty()
@@ -86,34 +86,34 @@ impl Unwaited {
         }
     }
 
-    /// Work of a context that has failed runs no more; any other refusal says nothing. The context is
-    /// current.
+    /// Returns whether the work is over, with the context current. Work of a context that has failed counts
+    /// as over; after any other refusal the work counts as pending.
     fn is_over(&self, driver: &'static Driver, may_wait: bool) -> bool {
         let answer = match self {
             Self::Stream(stream) => on_stream(driver, stream, |driver, stream| {
-                // SAFETY: the stream is held here.
+                // SAFETY: `self` holds the stream.
                 let status = unsafe { driver.capture_status(stream) }?;
-                // A wait for a stream that captures would only spoil the capture.
+                // A wait for a stream that captures would only invalidate the capture.
                 if status != CaptureStatus::None {
                     return Ok(false);
                 }
                 if may_wait {
-                    // SAFETY: the stream is held here.
+                    // SAFETY: `self` holds the stream.
                     unsafe { driver.synchronize_stream(stream) }?;
                     return Ok(true);
                 }
-                // SAFETY: the stream is held here.
+                // SAFETY: `self` holds the stream.
                 unsafe { driver.query_stream(stream) }
             }),
             Self::Event(event) => {
-                // SAFETY: the event is given back with the memory, behind this.
+                // SAFETY: the event exists: it is freed with the memory, after this.
                 unsafe { driver.query_event(*event) }
             }
             Self::Context if may_wait => driver.synchronize_context().map(|()| true),
             Self::Context => Ok(false),
         };
         let answer = match answer.as_ref().map_err(|error| error.code()) {
-            // Its owner has destroyed the stream; the work goes on.
+            // The stream's owner has destroyed it; its work continues.
             Err(Some(Code::INVALID_HANDLE)) if may_wait => {
                 driver.synchronize_context().map(|()| true)
             }

@@ -1,9 +1,9 @@
-//! Single calls for virtual memory: addresses are reserved, physical memory is created, and one is
-//! mapped to the other. Most need no context.
+//! Single calls for virtual memory: addresses are reserved, physical memory is created, and one is mapped to
+//! the other. Most need no context.
 //!
-//! CUDA does not say whether these calls spoil captures, as `cuMemAlloc` does. So those that change something are
-//! made in the relaxed mode ([`Driver::relaxed`]), which costs each of them two driver calls unless the thread
-//! is in that mode already.
+//! CUDA does not document whether these calls invalidate captures, as `cuMemAlloc` does. The calls that
+//! change something are therefore made in the relaxed mode ([`Driver::relaxed`]), at two more driver calls
+//! each unless the thread is in that mode already.
 
 #[cfg(unix)]
 use core::ptr::without_provenance_mut;
@@ -16,17 +16,17 @@ use larder_cuda_abi::{
 
 use super::{Driver, DriverError, size};
 
-/// What physical memory can do beside serving the process that creates it; it is chosen at its creation.
+/// Uses of physical memory beside serving the process that creates it, chosen at its creation.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[non_exhaustive]
 pub struct MemoryUse {
-    /// It may be [exported](Driver::export_memory) as a file descriptor.
+    /// Whether it may be [exported](Driver::export_memory) as a file descriptor.
     pub shareable: bool,
-    /// Network cards may reach it (GPUDirect RDMA).
+    /// Whether network cards may reach it (GPUDirect RDMA).
     pub rdma: bool,
 }
 
-/// Memory of a device.
+/// Describes memory of a device.
 fn memory_of(device: i32, wanted: MemoryUse) -> AllocationProp {
     AllocationProp {
         kind: constants::MEM_ALLOCATION_TYPE_PINNED,
@@ -52,8 +52,8 @@ pub(super) const fn place_of(device: i32) -> Location {
 }
 
 impl Driver {
-    /// Whether physical memory of a device can be shareable, and whether network cards can reach it. A
-    /// driver that does not know to say says no. Two calls.
+    /// Returns the uses that a device supports: shareable memory, and access by network cards. A driver that
+    /// is too old to answer counts as without support. Two calls.
     ///
     /// # Errors
     /// If there is no such device.
@@ -69,8 +69,8 @@ impl Driver {
         })
     }
 
-    /// What sizes and places of a device's physical memory are multiples of, 2 MiB on most; the
-    /// recommended one may be larger.
+    /// Returns the number of bytes that sizes and places of a device's physical memory are multiples of: 2
+    /// MiB on most devices. The recommended number may be larger.
     ///
     /// # Errors
     /// If the driver refuses or is older than 10.2.
@@ -112,13 +112,13 @@ impl Driver {
         Ok(start)
     }
 
-    /// Gives reserved addresses back.
+    /// Frees reserved addresses.
     ///
     /// # Safety
-    /// They are one whole [`reserve`](Self::reserve), nothing is mapped there and nobody uses them.
+    /// The range is one whole [`reserve`](Self::reserve), nothing is mapped there and nobody uses it.
     ///
     /// # Errors
-    /// If the driver refuses; they are still reserved then.
+    /// If the driver refuses; the addresses stay reserved then.
     pub unsafe fn free_reserved(&self, start: DevicePtr, bytes: u64) -> Result<(), DriverError> {
         let entry = self.optional(&self.api.cuMemAddressFree)?;
         let bytes = size(bytes)?;
@@ -129,11 +129,10 @@ impl Driver {
         entry.check(code)
     }
 
-    /// Creates physical memory of a device, mapped nowhere; whole pages.
+    /// Creates physical memory of a device, in whole pages and unmapped.
     ///
     /// # Errors
-    /// If the driver refuses or is older than 10.2, as it does where the device lacks a wanted
-    /// [use](Self::memory_uses).
+    /// If the driver refuses or is older than 10.2, or the device lacks a wanted [use](Self::memory_uses).
     pub fn create_memory(
         &self,
         device: i32,
@@ -152,25 +151,25 @@ impl Driver {
         Ok(handle)
     }
 
-    /// Gives a handle back; its memory goes with its last mapping.
+    /// Releases a handle; its memory is freed with its last mapping.
     ///
     /// # Safety
-    /// It came from [`create_memory`](Self::create_memory) or [`import_memory`](Self::import_memory) and was
-    /// not given back since.
+    /// The handle came from [`create_memory`](Self::create_memory) or [`import_memory`](Self::import_memory)
+    /// and was not released since.
     ///
     /// # Errors
-    /// If the driver refuses; the handle is still there then.
+    /// If the driver refuses; the handle still exists then.
     pub unsafe fn release_memory(&self, handle: MemoryHandle) -> Result<(), DriverError> {
         let entry = self.optional(&self.api.cuMemRelease)?;
         let code = self.relaxed(|| {
-            // SAFETY: DRIVER1; the handle came from the driver, and is released this once.
+            // SAFETY: DRIVER1; the handle came from the driver, and is released once.
             Ok(unsafe { (entry.call)(handle) })
         })?;
         entry.check(code)
     }
 
-    /// A file descriptor of shareable memory, for other processes. They may have all of the memory as long as
-    /// they like; the descriptor can be closed once they have it.
+    /// Makes a file descriptor of shareable memory for other processes. They may keep all of the memory as
+    /// long as they like; the descriptor can be closed once they have imported it.
     ///
     /// # Safety
     /// The handle exists.
@@ -188,12 +187,12 @@ impl Driver {
             Ok(unsafe { (entry.call)((&raw mut descriptor).cast(), handle, kind, 0) })
         })?;
         entry.check(code)?;
-        // SAFETY: the driver has just made it for us.
+        // SAFETY: the driver has just made the descriptor for this call; nobody else owns it.
         Ok(unsafe { OwnedFd::from_raw_fd(descriptor) })
     }
 
-    /// A handle of the memory behind another process's descriptor, mapped nowhere. The descriptor is not
-    /// needed any more then.
+    /// Makes a handle of the memory behind another process's descriptor, unmapped. The descriptor is not
+    /// needed afterwards.
     ///
     /// # Errors
     /// If the driver refuses, as it does for other files, or is older than 10.2.
@@ -201,7 +200,7 @@ impl Driver {
     pub fn import_memory(&self, descriptor: BorrowedFd<'_>) -> Result<MemoryHandle, DriverError> {
         let entry = self.optional(&self.api.cuMemImportFromShareableHandle)?;
         let kind = constants::MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
-        // C wants the number in a pointer's place; an open descriptor's is not negative.
+        // The interface takes the number as a pointer; an open descriptor is not negative.
         let number = without_provenance_mut(descriptor.as_raw_fd() as usize);
         let mut handle = MemoryHandle::default();
         let code = self.relaxed(|| {
@@ -212,11 +211,11 @@ impl Driver {
         Ok(handle)
     }
 
-    /// Maps all of a handle to reserved addresses. It may be mapped elsewhere already; nobody may
-    /// use it here before [`set_access`](Self::set_access).
+    /// Maps a whole handle to reserved addresses. It may also be mapped elsewhere; nobody may use it here
+    /// before [`set_access`](Self::set_access).
     ///
     /// # Safety
-    /// The addresses are reserved and the caller's; the handle has this size and exists.
+    /// The caller holds the reserved addresses; the handle exists and has this size.
     ///
     /// # Errors
     /// If the driver refuses; nothing is mapped then.
@@ -229,8 +228,7 @@ impl Driver {
         let entry = self.optional(&self.api.cuMemMap)?;
         let bytes = size(bytes)?;
         let code = self.relaxed(|| {
-            // SAFETY: DRIVER1; the range is the caller's own reservation; the handle exists and is
-            // that large.
+            // SAFETY: DRIVER1; the caller holds the reserved range; the handle exists and has this size.
             Ok(unsafe { (entry.call)(start, bytes, 0, handle, 0) })
         })?;
         entry.check(code)
@@ -242,7 +240,7 @@ impl Driver {
     /// Nobody, queued work included, uses the memory at these addresses any more.
     ///
     /// # Errors
-    /// If the driver refuses; all is still mapped then.
+    /// If the driver refuses; everything stays mapped then.
     pub unsafe fn unmap(&self, start: DevicePtr, bytes: u64) -> Result<(), DriverError> {
         let entry = self.optional(&self.api.cuMemUnmap)?;
         let bytes = size(bytes)?;
@@ -270,14 +268,13 @@ impl Driver {
         let bytes = size(bytes)?;
         let access = readers_and_writers(devices);
         let code = self.relaxed(|| {
-            // SAFETY: DRIVER1; the range is the caller's own and mapped; the list outlives the
-            // call.
+            // SAFETY: DRIVER1; the range is the caller's own and mapped; the list outlives the call.
             Ok(unsafe { (entry.call)(start, bytes, access.as_ptr(), access.len()) })
         })?;
         entry.check(code)
     }
 
-    /// The access that a device has to a mapped address, one of the `MEM_ACCESS_…` constants.
+    /// Returns a device's access to a mapped address, one of the `MEM_ACCESS_…` constants.
     ///
     /// # Errors
     /// If nothing is mapped there, or the driver is older than 10.2.
@@ -292,7 +289,7 @@ impl Driver {
     }
 }
 
-/// Reads and writes for each device.
+/// Describes read and write access for each device.
 fn readers_and_writers(devices: &[i32]) -> Vec<AccessDesc> {
     devices
         .iter()

@@ -1,4 +1,4 @@
-//! Single calls for the driver's own pools, and memory in the order of a stream.
+//! Single calls for the driver's own pools and for memory in the order of a stream.
 
 use core::ffi::c_void;
 
@@ -30,21 +30,21 @@ impl Driver {
         Ok(pool)
     }
 
-    /// Gives a pool back; its memory goes when the last block of it is free.
+    /// Destroys a pool; its memory is freed with its last block.
     ///
     /// # Safety
-    /// It came from [`create_pool`](Self::create_pool) and was not given back since.
+    /// The pool came from [`create_pool`](Self::create_pool) and was not destroyed since.
     ///
     /// # Errors
-    /// If the driver refuses; the pool is still there then.
+    /// If the driver refuses; the pool still exists then.
     pub unsafe fn destroy_pool(&self, pool: PoolHandle) -> Result<(), DriverError> {
         let entry = self.optional(&self.api.cuMemPoolDestroy)?;
-        // SAFETY: DRIVER1; the pool came from the driver, and is destroyed this once.
+        // SAFETY: DRIVER1; the pool came from the driver, and is destroyed once.
         let code = unsafe { (entry.call)(pool) };
         entry.check(code)
     }
 
-    /// The pool that [`alloc_async`](Self::alloc_async) takes from on a device.
+    /// Returns the pool from which [`alloc_async`](Self::alloc_async) allocates on a device.
     ///
     /// # Errors
     /// If the driver refuses or is older than 11.2.
@@ -57,7 +57,7 @@ impl Driver {
         Ok(pool)
     }
 
-    /// Gives unused memory of a pool back down to so many bytes held.
+    /// Releases unused memory of a pool until it holds at most `keep_bytes`.
     ///
     /// # Safety
     /// The pool exists.
@@ -66,14 +66,14 @@ impl Driver {
     /// If the driver refuses.
     pub unsafe fn trim_pool(&self, pool: PoolHandle, keep_bytes: u64) -> Result<(), DriverError> {
         let entry = self.optional(&self.api.cuMemPoolTrimTo)?;
-        // More than there are addresses is the same as all.
+        // A number beyond the address space means to keep everything.
         let keep = usize::try_from(keep_bytes).unwrap_or(usize::MAX);
         // SAFETY: DRIVER1; the pool exists.
         let code = unsafe { (entry.call)(pool, keep) };
         entry.check(code)
     }
 
-    /// Sets how many unused bytes a pool keeps when its stream is waited for.
+    /// Sets the unused bytes that a pool keeps when its stream is waited for.
     ///
     /// # Safety
     /// The pool exists.
@@ -93,7 +93,7 @@ impl Driver {
         entry.check(code)
     }
 
-    /// A number of a pool in bytes: one of `POOL_RELEASE_THRESHOLD`, `POOL_RESERVED_…` and
+    /// Returns one of the numbers of a pool in bytes: `POOL_RELEASE_THRESHOLD`, `POOL_RESERVED_…` or
     /// `POOL_USED_…`.
     ///
     /// # Safety
@@ -111,7 +111,7 @@ impl Driver {
         Ok(value)
     }
 
-    /// Memory of the pool of the stream's device, usable by work queued from now on.
+    /// Allocates from the pool of the stream's device, for work queued from now on.
     ///
     /// # Safety
     /// The stream exists.
@@ -132,7 +132,7 @@ impl Driver {
         Ok(address)
     }
 
-    /// Memory of a given pool, usable by work queued from now on.
+    /// Allocates from a given pool, for work queued from now on.
     ///
     /// # Safety
     /// Pool and stream exist.
@@ -154,22 +154,22 @@ impl Driver {
         Ok(address)
     }
 
-    /// Gives memory back once the work queued before is done.
+    /// Frees memory after the work queued before.
     ///
     /// # Safety
-    /// The address came from a pool and was not given back since; the stream exists; nobody uses the
-    /// memory but work that is queued on the stream, or that the stream waits for.
+    /// The address came from a pool and was not freed since; the stream exists; nobody uses the memory but
+    /// work that is queued on the stream, or that the stream waits for.
     ///
     /// # Errors
-    /// If the driver refuses; the memory is still there then.
+    /// If the driver refuses; the memory still exists then.
     pub unsafe fn free_async(
         &self,
         address: DevicePtr,
         stream: StreamHandle,
     ) -> Result<(), DriverError> {
         let entry = self.optional(&self.api.cuMemFreeAsync)?;
-        // SAFETY: DRIVER1; the stream exists; the memory is the pool's, is freed this once, and is
-        // used by nothing that the free does not come behind.
+        // SAFETY: DRIVER1; the stream exists; the memory is the pool's, is freed once, and is used only by
+        // work that the free comes after.
         let code = unsafe { (entry.call)(address, stream) };
         entry.check(code)
     }

@@ -1,9 +1,9 @@
-//! Calls that spoil captures, made so that they spoil none.
+//! Makes calls that would invalidate captures in a mode in which they do not.
 //!
-//! While a stream captures in the global mode, a query of an event spoils the capture, whichever thread
-//! asks, and the owner learns of it at the end of the capture (pytorch#104487, pytorch#148594). So do waits
-//! and plain allocations. A thread in the relaxed mode may make these calls. So it is in that mode for the
-//! length of such a call, or of many.
+//! While a stream captures in the global mode, a query of an event by any thread invalidates the capture, and
+//! the owner learns of it at the end of the capture (pytorch#104487, pytorch#148594). So do waits and plain
+//! allocations. A thread in the relaxed mode may make these calls, so it enters that mode for one such call,
+//! or for several.
 
 use core::cell::Cell;
 
@@ -11,14 +11,14 @@ use larder_cuda_abi::constants::CAPTURE_MODE_RELAXED;
 
 use super::{Driver, DriverError};
 
-/// What this thread does about its mode.
+/// State of this thread's mode.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Mode {
-    /// Nothing: it has whatever mode it has.
+    /// Unchanged by this crate.
     Own,
-    /// The first call that needs the relaxed mode changes it.
+    /// To be changed by the first call that needs the relaxed mode.
     Pending,
-    /// It is relaxed, and was in this mode before.
+    /// Relaxed; `before` is the mode to restore.
     Relaxed { before: u32 },
 }
 
@@ -26,13 +26,13 @@ thread_local! {
     static MODE: Cell<Mode> = const { Cell::new(Mode::Own) };
 }
 
-/// The thread's mode of before comes back when this is dropped.
+/// Restores the thread's previous mode when dropped.
 struct PreviousMode<'a>(&'a Driver);
 
 impl Drop for PreviousMode<'_> {
     fn drop(&mut self) {
         if let Mode::Relaxed { before } = MODE.replace(Mode::Own) {
-            // A driver that refuses twice leaves the thread relaxed, which spoils nothing of anybody.
+            // A driver that refuses twice leaves the thread relaxed, which invalidates no capture.
             let put_back = || self.0.exchange_capture_mode(before);
             let _ = put_back().or_else(|_| put_back());
         }
@@ -40,11 +40,11 @@ impl Drop for PreviousMode<'_> {
 }
 
 impl Driver {
-    /// Runs calls that are not allowed during a capture so that they spoil none, neither of this thread nor
-    /// of another. Two driver calls; none inside of another such call.
+    /// Runs calls that are prohibited during a capture without invalidating captures, of this thread or of
+    /// others. Two driver calls; none inside another such call.
     ///
     /// # Errors
-    /// If the thread's mode cannot be changed; `act` did not run then. The errors of `act`.
+    /// If the thread's mode cannot be changed; `act` does not run then. The errors of `act`.
     pub(crate) fn relaxed<R>(
         &self,
         act: impl FnOnce() -> Result<R, DriverError>,
@@ -58,8 +58,8 @@ impl Driver {
         })
     }
 
-    /// Runs what may make several [such calls](Self::relaxed): the thread's mode changes at the first of them, and
-    /// back at the end. Two driver calls, and none where there are no such calls.
+    /// Runs `act`, which may make several [such calls](Self::relaxed): the thread's mode changes at the first
+    /// of them, and back at the end. Two driver calls, or none if there are no such calls.
     pub(crate) fn relaxed_once<R>(&self, act: impl FnOnce() -> R) -> R {
         if MODE.get() != Mode::Own {
             return act();
@@ -69,7 +69,7 @@ impl Driver {
         act()
     }
 
-    /// Changes the thread's mode of captures; the mode before.
+    /// Sets the thread's capture mode and returns the previous one.
     fn exchange_capture_mode(&self, mode: u32) -> Result<u32, DriverError> {
         let entry = self.api.cuThreadExchangeStreamCaptureMode;
         let mut mode = mode;

@@ -1,6 +1,6 @@
-//! Where drivers' libraries are. Nothing here decides which driver is taken.
+//! Finds drivers' libraries. Which driver is taken is decided elsewhere.
 //!
-//! Opening a library runs its start-up code, so only what has a driver's name is opened.
+//! Opening a library runs its start-up code, so only files with a driver's name are opened.
 
 use core::error::Error as _;
 use std::env::consts::{DLL_PREFIX, DLL_SUFFIX};
@@ -17,26 +17,26 @@ use super::stand_in::is_stand_in;
 /// The variable with the stand-in's path.
 const STAND_IN_PATH: &str = "LARDER_CUDA_STAND_IN";
 
-/// Where the program has put the stand-in that it carries.
+/// Path of the stand-in that the program carries.
 static CARRIED: OnceLock<PathBuf> = OnceLock::new();
 
-/// Says where the stand-in lies, for programs that carry it: it is taken unless `LARDER_CUDA_STAND_IN` names another.
-/// Call it before [`load`](super::load); the first path counts, and the file may go once it is loaded.
+/// Sets the path of the stand-in, for programs that carry one: it is used unless `LARDER_CUDA_STAND_IN` names
+/// another. Call it before [`load`](super::load()); the first path counts, and the file may be deleted once it
+/// is loaded.
 pub fn carry_stand_in(path: PathBuf) {
     let _ = CARRIED.set(path);
 }
 
-/// The name by which cudarc looks for the driver first.
+/// The name that cudarc tries first.
 const FIRST_NAME: &str = if cfg!(windows) {
     "nvcuda.dll"
 } else {
     "libcuda.so"
 };
 
-/// What the real driver is called, in the order in which it is looked for: its own name, then the
-/// first. A library answers to each name it was ever opened by for as long as it stays loaded, and
-/// one that does not work may stay: it must not have been opened by the name that the stand-in
-/// answers to.
+/// The names of the real driver, in the order in which they are tried: its own name, then the first. A
+/// library answers to every name it was opened by while it stays loaded, and one that does not work may stay
+/// loaded: so it must not have been opened by the name that the stand-in answers to.
 const REAL_NAMES: &[&str] = if cfg!(windows) {
     &[FIRST_NAME]
 } else {
@@ -50,13 +50,13 @@ pub(super) struct Found {
 }
 
 impl Found {
-    /// Whether it has the stand-in's mark.
+    /// Returns whether the library has the stand-in's mark.
     pub(super) fn is_stand_in(&self) -> bool {
         is_stand_in(&self.library)
     }
 }
 
-/// The driver that the program is linked with, if it is: cudarc calls that one.
+/// Returns the driver that the program is linked with, if any: cudarc calls it.
 pub(super) fn linked() -> Option<Found> {
     let library = program()?;
     let present = function_in(&library).is_some();
@@ -76,7 +76,7 @@ fn program() -> Option<Library> {
     None
 }
 
-/// The real driver, by its names.
+/// Opens the real driver by its names.
 ///
 /// A stand-in under the first name hides the real driver from cudarc, and is refused here or in
 /// [`before`].
@@ -95,7 +95,7 @@ pub(super) fn real() -> Result<Found, LoadError> {
     Err(posing.unwrap_or(LoadError::NoReal { tried }))
 }
 
-/// What cudarc will call where the real driver is `started`, if that is another library.
+/// Returns the library that cudarc will call after the real driver `started`, if it is another one.
 pub(super) fn before(started: &Library) -> Result<Option<Found>, LoadError> {
     let Ok(first) = open_real(FIRST_NAME) else {
         return Ok(None);
@@ -106,7 +106,7 @@ pub(super) fn before(started: &Library) -> Result<Option<Found>, LoadError> {
 }
 
 fn open_real(name: &str) -> Result<Found, libloading::Error> {
-    // SAFETY: the driver's start-up code is made to be run in any program.
+    // SAFETY: the driver's start-up code may run in any program.
     let library = unsafe { Library::new(name) }?;
     let path = PathBuf::from(name);
     Ok(Found { library, path })
@@ -120,7 +120,7 @@ fn not_posing(found: Found) -> Result<Found, LoadError> {
     Ok(found)
 }
 
-/// The stand-in, by the path in the environment or beside the program.
+/// Opens the stand-in, by the path in the environment or beside the program.
 pub(super) fn stand_in() -> Result<Found, LoadError> {
     let looked = stand_in_paths();
     let Some(path) = looked.iter().find(|path| path.is_file()) else {
@@ -130,8 +130,8 @@ pub(super) fn stand_in() -> Result<Found, LoadError> {
 }
 
 fn open_stand_in(path: &Path) -> Result<Found, LoadError> {
-    // SAFETY: the stand-in does nothing when it is opened. A path that names another library is a
-    // mistake that ends here.
+    // SAFETY: the stand-in does nothing when it is opened. A path that names another library is the user's
+    // mistake, refused below.
     let outcome = unsafe { Library::new(path) };
     let library = outcome.map_err(|error| LoadError::Open {
         path: path.to_owned(),
@@ -146,7 +146,7 @@ fn open_stand_in(path: &Path) -> Result<Found, LoadError> {
     }
 }
 
-/// The system says the name first, and so do we.
+/// Drops the name from the start of the system's message; ours begins with it too.
 fn words_without(name: &str, words: &str) -> String {
     let rest = words
         .strip_prefix(name)
@@ -154,7 +154,7 @@ fn words_without(name: &str, words: &str) -> String {
     rest.unwrap_or(words).to_owned()
 }
 
-/// The system's own words, which stand behind the library's.
+/// Returns the system's message, which is the source of the library's error.
 fn reason(error: &libloading::Error) -> String {
     match error.source() {
         Some(words) => words.to_string(),
@@ -162,12 +162,13 @@ fn reason(error: &libloading::Error) -> String {
     }
 }
 
-/// A variable of the environment; an empty one counts as none.
+/// Reads an environment variable; an empty one counts as unset.
 pub(super) fn variable(name: &str) -> Option<OsString> {
     std::env::var_os(name).filter(|text| !text.is_empty())
 }
 
-/// Absolute paths: the one in the environment alone, or the carried one, or those beside the program.
+/// Returns absolute paths: only the one in the environment, or only the carried one, or those beside the
+/// program.
 fn stand_in_paths() -> Vec<PathBuf> {
     if let Some(path) = variable(STAND_IN_PATH) {
         let path = PathBuf::from(path);
@@ -191,21 +192,21 @@ fn stand_in_paths() -> Vec<PathBuf> {
     paths
 }
 
-/// The file that a library found by name was loaded from, where the system tells.
+/// Returns the file that a library found by name was loaded from, if the system reports it.
 pub(super) fn mapped_file(found: &Found) -> Option<PathBuf> {
     let address = function_in(&found.library)? as u64;
     let maps = std::fs::read_to_string("/proc/self/maps").ok()?;
     maps.lines().find_map(|line| file_over(line, address))
 }
 
-/// Where a function lies that every driver has.
+/// Returns the address of a function that every driver has.
 fn function_in(library: &Library) -> Option<usize> {
-    // SAFETY: it is only looked up.
+    // SAFETY: the function is only looked up, not called.
     let symbol = unsafe { library.get::<functions::cuInit>("cuInit") };
     Some(*symbol.ok()? as usize)
 }
 
-/// The path in one line of the table of mappings, if the address lies there.
+/// Returns the path in one line of the table of mappings, if the address lies there.
 fn file_over(line: &str, address: u64) -> Option<PathBuf> {
     let (range, rest) = line.split_once(' ')?;
     let (start, end) = range.split_once('-')?;

@@ -1,9 +1,8 @@
-//! [`StandIn`]: the control of the stand-in driver, for tests: what it counted, what it should
-//! refuse, what it found.
+//! [`StandIn`]: the control of the stand-in driver, for tests: counts, refusals and findings.
 //!
-//! Invariant DRIVER2: the type of each field is the C prototype of the function of the stand-in's
-//! control interface that it is looked up by, as both come from one row of the table in
-//! `larder_cuda_abi`; and the library stays loaded for as long as the fields live.
+//! Invariant DRIVER2: the type of each field is the C prototype of the function of the stand-in's control
+//! interface that it is looked up by, as both come from one row of the table in `larder_cuda_abi`; and the
+//! library stays loaded as long as the fields live.
 
 use core::ffi::c_char;
 use core::fmt;
@@ -23,21 +22,21 @@ pub(super) const MARK: &str = "larder_stand_in_version";
 
 type Text = unsafe extern "C" fn(*mut u8, u64) -> u64;
 
-/// Which calls are refused, how often, and how.
+/// Calls to refuse.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Rule<'a> {
     /// The function, by its name in the driver's library; `None` for any.
     pub function: Option<&'a str>,
-    /// Calls that are still made first.
+    /// Number of calls that pass first.
     pub skip: u64,
-    /// Calls that are refused then.
+    /// Number of calls that are refused then.
     pub times: u64,
-    /// The answer.
+    /// The answer of refused calls.
     pub code: Code,
 }
 
 impl<'a> Rule<'a> {
-    /// The next call of any function is answered with [`Code::UNKNOWN`].
+    /// Answers the next call of any function with [`Code::UNKNOWN`].
     pub const fn any() -> Self {
         Self {
             function: None,
@@ -47,7 +46,7 @@ impl<'a> Rule<'a> {
         }
     }
 
-    /// The next call of this function is answered with [`Code::UNKNOWN`].
+    /// Answers the next call of this function with [`Code::UNKNOWN`].
     pub const fn of(function: &'a str) -> Self {
         Self {
             function: Some(function),
@@ -55,48 +54,47 @@ impl<'a> Rule<'a> {
         }
     }
 
-    /// So many calls are made first.
+    /// Lets `skip` calls pass first.
     #[must_use]
     pub const fn after(self, skip: u64) -> Self {
         Self { skip, ..self }
     }
 
-    /// So many calls are refused.
+    /// Refuses `times` calls.
     #[must_use]
     pub const fn times(self, times: u64) -> Self {
         Self { times, ..self }
     }
 
-    /// They are answered with this code.
+    /// Answers refused calls with `code`.
     #[must_use]
     pub const fn with(self, code: Code) -> Self {
         Self { code, ..self }
     }
 }
 
-/// How much of one kind exists.
+/// Existing objects of one kind.
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub struct Alive {
     /// The kind: `device`, `pinned`, `event`, …
     pub kind: String,
-    /// How many.
+    /// Number of objects.
     pub count: u64,
-    /// Bytes of all of them.
+    /// Bytes of all objects.
     pub bytes: u64,
 }
 
 /// Declares [`StandIn`]: each function is looked up by its name, with its prototype (DRIVER2).
 macro_rules! control {
     ($(fn $name:ident($($parameter:ident: $kind:ty),*) $(-> $answer:ty)?;)*) => {
-        /// The control of the stand-in driver. It acts on the whole process: tests that use it take
-        /// turns.
+        /// The control of the stand-in driver. It acts on the whole process, so tests that use it take turns.
         pub struct StandIn {
             $($name: unsafe extern "C" fn($($kind),*) $(-> $answer)?,)*
         }
 
         impl Control<'_> {
-            /// Looks every function up.
+            /// Looks up every function.
             fn resolve(&self) -> Result<StandIn, LoadError> {
                 Ok(StandIn {
                     $($name: self.find(stringify!($name))?,)*
@@ -109,7 +107,7 @@ macro_rules! control {
 for_each_control_function!(control);
 
 impl StandIn {
-    /// Looks the control up; `None` if the library is not a stand-in.
+    /// Looks up the control. Returns `None` if the library is not a stand-in.
     pub(super) fn of(library: &Library, path: &Path) -> Result<Option<Self>, LoadError> {
         if !is_stand_in(library) {
             return Ok(None);
@@ -125,14 +123,14 @@ impl StandIn {
         control.resolve().map(Some)
     }
 
-    /// Forgets everything but what the environment says; so many devices of so much memory. Handles and
-    /// addresses from before are nothing any more: only for when the program holds none.
+    /// Resets everything but the settings from the environment, to `devices` devices with `bytes` of memory
+    /// each. Earlier handles and addresses become invalid, so the program must hold none.
     pub fn reset(&self, devices: u32, bytes: u64) {
         // SAFETY: DRIVER2; the stand-in checks every handle it is given later.
         unsafe { (self.larder_stand_in_reset)(devices, bytes) }
     }
 
-    /// Sets the memory of a device.
+    /// Sets the memory size of a device.
     ///
     /// # Errors
     /// If there is no such device, or more is in use.
@@ -142,33 +140,32 @@ impl StandIn {
         checked("larder_stand_in_set_memory", code)
     }
 
-    /// Sets what the driver says its version is, like 12080. What was loaded before has read it
-    /// already.
+    /// Sets the version that the driver reports, like 12080. A driver loaded before has already read it.
     pub fn set_driver_version(&self, version: u32) {
         // SAFETY: DRIVER2; the call takes no pointers.
         unsafe { (self.larder_stand_in_set_driver_version)(version) }
     }
 
-    /// Calls of a function so far, by its name in the library; `None` for all functions.
+    /// Returns the number of calls of a function, by its name in the library; `None` for all functions.
     pub fn calls(&self, function: Option<&str>) -> u64 {
         let name = Name::of(function);
         // SAFETY: DRIVER2; the name outlives the call.
         unsafe { (self.larder_stand_in_calls)(name.pointer()) }
     }
 
-    /// Each function called so far, with its calls.
+    /// Returns each function called so far, with its number of calls.
     pub fn call_table(&self) -> Vec<(String, u64)> {
         let rows = self.lines(self.larder_stand_in_call_table);
         rows.iter().filter_map(|row| named_number(row)).collect()
     }
 
-    /// Counts anew.
+    /// Resets the counts of calls.
     pub fn reset_calls(&self) {
         // SAFETY: DRIVER2; the call takes no pointers.
         unsafe { (self.larder_stand_in_reset_calls)() }
     }
 
-    /// Refuses calls from now on. Several rules may stand at once.
+    /// Refuses calls from now on. Several rules may be active at once.
     ///
     /// # Errors
     /// If there is no such function, or no such code.
@@ -181,7 +178,7 @@ impl StandIn {
         checked("larder_stand_in_fail", code)
     }
 
-    /// Refuses nothing any more.
+    /// Removes all rules.
     pub fn clear_failures(&self) {
         // SAFETY: DRIVER2; the call takes no pointers.
         unsafe { (self.larder_stand_in_clear_failures)() }
@@ -199,13 +196,13 @@ impl StandIn {
         unsafe { (self.larder_stand_in_schedule)(1, seed) }
     }
 
-    /// Bytes of a device in use by this process.
+    /// Returns the bytes of a device in use by this process.
     pub fn used(&self, device: i32) -> u64 {
         // SAFETY: DRIVER2; the call takes no pointers.
         unsafe { (self.larder_stand_in_used)(device) }
     }
 
-    /// All that exists, by kind.
+    /// Returns all existing objects, by kind.
     pub fn alive(&self) -> Vec<Alive> {
         let rows = self.lines(self.larder_stand_in_alive);
         let kind_of = |row: &String| {
@@ -219,21 +216,21 @@ impl StandIn {
         rows.iter().filter_map(kind_of).collect()
     }
 
-    /// Each misuse found so far, in words.
+    /// Returns each misuse found so far, as text.
     pub fn findings(&self) -> Vec<String> {
         self.lines(self.larder_stand_in_findings)
     }
 
-    /// Forgets what was found.
+    /// Clears the findings.
     pub fn clear_findings(&self) {
         // SAFETY: DRIVER2; the call takes no pointers.
         unsafe { (self.larder_stand_in_clear_findings)() }
     }
 
-    /// Gives the kernels of that name a body that runs on the host, once a launch.
+    /// Gives kernels of that name a body that runs on the host, once per launch.
     ///
-    /// A module that names the kernel and its parameters is loaded as usual, from PTX text; what the
-    /// text says it does is not looked at.
+    /// A module that declares the kernel and its parameters is loaded as usual, from PTX text; the
+    /// instructions in the text are ignored.
     ///
     /// ```no_run
     /// use larder_cuda::driver::{HostLaunch, abi::stand_in::KernelCall, load_from_env};
@@ -263,62 +260,62 @@ impl StandIn {
     /// If the stand-in refuses.
     pub unsafe fn register_kernel(&self, name: &str, body: KernelBody) -> Result<(), DriverError> {
         let name = Name::of(Some(name));
-        // SAFETY: DRIVER2; the name outlives the call. The stand-in will call the body for launches
-        // of kernels of this name, for which the caller says that it is sound.
+        // SAFETY: DRIVER2; the name outlives the call. The stand-in will call the body for launches of
+        // kernels of this name; the caller promises that it is sound for them.
         let code = unsafe { (self.larder_stand_in_kernel)(name.pointer(), Some(body)) };
         checked("larder_stand_in_kernel", code)
     }
 
-    /// Whether new device and pinned memory is filled with a pattern.
+    /// Sets whether new device and pinned memory is filled with a pattern.
     pub fn poison(&self, on: bool) {
         // SAFETY: DRIVER2; the call takes no pointers.
         unsafe { (self.larder_stand_in_poison)(u32::from(on)) }
     }
 
-    /// Sets whether unmapping memory and setting access to it wait for queued work that may use it. They do
-    /// not at first, and work whose memory went fails. Says whether they did before; a [reset](Self::reset)
-    /// changes nothing of it.
+    /// Sets whether unmapping memory and setting access to it wait for queued work that may use it. By
+    /// default they do not, and work whose memory was unmapped fails. Returns the previous setting; a
+    /// [reset](Self::reset) keeps it.
     pub fn mapping_waits(&self, on: bool) -> bool {
         // SAFETY: DRIVER2; the call takes no pointers.
         unsafe { (self.larder_stand_in_mapping_waits)(u32::from(on)) != 0 }
     }
 
-    /// Sets whether calls of virtual memory are unsafe while streams capture: refused as `cuMemAlloc` is, and the
-    /// captures spoilt. They are not at first, and after a [reset](Self::reset).
+    /// Sets whether calls of virtual memory are unsafe while streams capture: refused as `cuMemAlloc` is,
+    /// with the captures invalidated. They are safe by default, and after a [reset](Self::reset).
     pub fn mapping_spoils(&self, on: bool) {
         // SAFETY: DRIVER2; the call takes no pointers.
         unsafe { (self.larder_stand_in_mapping_spoils)(u32::from(on)) }
     }
 
-    /// Sets whether the devices have virtual memory, as they have at first, and after a [reset](Self::reset).
-    /// What exists stays.
+    /// Sets whether the devices have virtual memory, as they have by default and after a
+    /// [reset](Self::reset). Existing objects stay.
     pub fn virtual_memory(&self, on: bool) {
         // SAFETY: DRIVER2; the call takes no pointers.
         unsafe { (self.larder_stand_in_virtual_memory)(u32::from(on)) }
     }
 
-    /// Sets how many bytes of addresses may be reserved at a time, by one reservation or by many: at first, and
-    /// after a [reset](Self::reset), any number. What is reserved stays so.
+    /// Sets the bytes of addresses that may be reserved at a time, in all reservations together: unlimited by
+    /// default and after a [reset](Self::reset). Existing reservations stay.
     pub fn set_addresses(&self, bytes: u64) {
         // SAFETY: DRIVER2; the call takes no pointers.
         unsafe { (self.larder_stand_in_set_addresses)(bytes) }
     }
 
-    /// Sets how much of the host's memory may be pinned or registered, in whole pages: at first, and after a
-    /// [reset](Self::reset), as much as the host has. What is pinned already stays so.
+    /// Sets the bytes of host memory that may be pinned or registered, in whole pages: by default and after a
+    /// [reset](Self::reset) all that the host has. Pinned memory stays pinned.
     pub fn set_pinned(&self, bytes: u64) {
         // SAFETY: DRIVER2; the call takes no pointers.
         unsafe { (self.larder_stand_in_set_pinned)(bytes) }
     }
 
-    /// Sets whether hosts and devices may use managed memory at once, as they may at first. Then there may be
-    /// more of it than the device has; without, what is made from now on counts against its device.
+    /// Sets whether host and devices may use managed memory at the same time, as they may by default. If so,
+    /// it may exceed the device's memory; otherwise memory made from now on counts against its device.
     pub fn managed_concurrently(&self, on: bool) {
         // SAFETY: DRIVER2; the call takes no pointers.
         unsafe { (self.larder_stand_in_managed_concurrently)(u32::from(on)) }
     }
 
-    /// Counts the devices' memory in this file, together with other processes.
+    /// Counts the devices' memory in this file, shared with other processes.
     ///
     /// # Errors
     /// If the file cannot be used, or its path is not UTF-8.
@@ -329,8 +326,9 @@ impl StandIn {
         checked("larder_stand_in_share", code)
     }
 
-    /// Kernels of that name take so long from now on, by the device's time. It is the system's no longer: it
-    /// moves by [`advance`](Self::advance), and when a thread waits for work. For the eager schedule.
+    /// Sets the device time that each kernel of that name takes from now on. The devices then stop following
+    /// the system's clock: their time moves by [`advance`](Self::advance), and when a thread waits for work.
+    /// For the eager schedule.
     ///
     /// # Errors
     /// If the name is not UTF-8.
@@ -341,19 +339,19 @@ impl StandIn {
         checked("larder_stand_in_kernel_time", code)
     }
 
-    /// Lets time pass on the devices; their time then.
+    /// Advances the devices' time. Returns the new time.
     pub fn advance(&self, time: Duration) -> Duration {
         // SAFETY: DRIVER2; the call takes no pointers.
         Duration::from_nanos(unsafe { (self.larder_stand_in_advance)(nanos(time)) })
     }
 
-    /// How much of its time a device ran kernels.
+    /// Returns the time during which a device ran kernels.
     pub fn busy(&self, device: i32) -> Duration {
         // SAFETY: DRIVER2; the call takes no pointers.
         Duration::from_nanos(unsafe { (self.larder_stand_in_busy)(device) })
     }
 
-    /// A text, asked for until it has not grown meanwhile.
+    /// Reads a text, again if it has grown since its length was read.
     fn lines(&self, text: Text) -> Vec<String> {
         let mut buffer = Vec::new();
         loop {
@@ -363,7 +361,7 @@ impl StandIn {
             } else {
                 buffer.as_mut_ptr()
             };
-            // SAFETY: DRIVER2; the buffer has that much room and outlives the call.
+            // SAFETY: DRIVER2; the buffer is `room` bytes long and outlives the call.
             let bytes = unsafe { text(place, room) };
             let Ok(length) = usize::try_from(bytes) else {
                 return Vec::new();
@@ -387,13 +385,13 @@ impl fmt::Debug for StandIn {
     }
 }
 
-/// Whether a library is a stand-in. Calls nothing.
+/// Returns whether a library is a stand-in. Calls nothing.
 pub(super) fn is_stand_in(library: &Library) -> bool {
-    // SAFETY: DRIVER2; it is only looked up.
+    // SAFETY: DRIVER2; the function is only looked up, not called.
     unsafe { library.get::<unsafe extern "C" fn() -> u32>(MARK) }.is_ok()
 }
 
-/// Where the control is looked up.
+/// A library in which the control is looked up.
 struct Control<'a> {
     library: &'a Library,
     path: &'a Path,
@@ -402,13 +400,14 @@ struct Control<'a> {
 impl Control<'_> {
     fn version(&self) -> Result<u32, LoadError> {
         let version = self.find::<unsafe extern "C" fn() -> u32>(MARK)?;
-        // SAFETY: DRIVER2; of every version of the interface.
+        // SAFETY: DRIVER2; every version of the interface has this function.
         Ok(unsafe { version() })
     }
 
-    /// Only `version` and `resolve` call it, with the prototype of the name (DRIVER2).
+    /// Looks up a function. Only `version` and `resolve` call this, with the prototype that belongs to the
+    /// name (DRIVER2).
     fn find<F: Copy>(&self, name: &'static str) -> Result<F, LoadError> {
-        // SAFETY: DRIVER2: `F` is the prototype of the function of this name.
+        // SAFETY: DRIVER2: `F` is the prototype of the function `name`.
         let symbol = unsafe { self.library.get::<F>(name) };
         symbol.map(|symbol| *symbol).map_err(|_| LoadError::Symbol {
             path: self.path.to_owned(),
@@ -417,7 +416,7 @@ impl Control<'_> {
     }
 }
 
-/// A name for C, or none. One with a zero inside is that of no function.
+/// A name for C, or none. A name with a NUL inside becomes the empty one, which no function has.
 struct Name(Option<CString>);
 
 impl Name {
@@ -430,7 +429,7 @@ impl Name {
     }
 }
 
-/// Whole nanoseconds; the largest number for more than 584 years.
+/// Returns whole nanoseconds; the maximum for more than 584 years.
 fn nanos(time: Duration) -> u64 {
     u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
 }

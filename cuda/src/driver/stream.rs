@@ -1,6 +1,6 @@
-//! Streams, as far as memory cares: is the work done, wait for it, is it being captured.
+//! Streams, as far as memory needs them: queries, waits and capture status.
 //!
-//! Streams are cudarc's. Calls on the default streams mean the current context's.
+//! Streams are cudarc's. A call on a default stream means the current context's.
 
 use core::ptr::null_mut;
 
@@ -18,9 +18,9 @@ pub enum CaptureStatus {
     None,
     /// It becomes part of a graph.
     Active,
-    /// It was to become part of a graph, but an error spoilt that.
+    /// It was to become part of a graph, but an error invalidated the capture.
     Invalidated,
-    /// A state that this crate does not know, by the driver's number.
+    /// A state unknown to this crate, by the driver's number.
     Other(u32),
 }
 
@@ -36,7 +36,7 @@ impl CaptureStatus {
 }
 
 impl Context {
-    /// Whether the work queued on a stream is done.
+    /// Returns whether the work queued on a stream is done.
     ///
     /// # Errors
     /// If the driver refuses, or work failed.
@@ -47,7 +47,7 @@ impl Context {
         })
     }
 
-    /// Waits until the work queued on a stream is done.
+    /// Waits for the work queued on a stream.
     ///
     /// # Errors
     /// If the driver refuses, or work failed.
@@ -58,8 +58,8 @@ impl Context {
         })
     }
 
-    /// The driver's own number of a stream, which no other stream of the process ever has. Its handle may
-    /// be given again.
+    /// Returns the driver's own number of a stream, unique in the process. The stream's handle, in contrast,
+    /// may be reused.
     ///
     /// # Errors
     /// If the driver refuses, and if it is older than 12.0.
@@ -70,7 +70,7 @@ impl Context {
         })
     }
 
-    /// Whether work queued on a stream becomes part of a graph.
+    /// Returns whether work queued on a stream becomes part of a graph.
     ///
     /// # Errors
     /// If the driver refuses, as it does for the legacy stream while another one captures.
@@ -81,8 +81,8 @@ impl Context {
         })
     }
 
-    /// Whether work queued on a stream with a handle of its own becomes part of a graph. One driver call: the
-    /// handle says which context it is of.
+    /// Returns whether work queued on a stream with a handle of its own becomes part of a graph. One driver
+    /// call: the handle implies the context.
     ///
     /// # Errors
     /// If the driver refuses.
@@ -90,7 +90,7 @@ impl Context {
         let handle = StreamHandle(stream.cu_stream().addr());
         // SAFETY: the reference to the stream keeps it.
         match unsafe { self.driver().capture_status(handle) } {
-            // CUDA documents no such answer; a driver that gives it is asked as for any other stream.
+            // CUDA documents no such answer; after it the stream is queried like any other.
             Err(error) if error.code() == Some(Code::INVALID_CONTEXT) => {
                 self.capture_status(stream)
             }
@@ -98,8 +98,8 @@ impl Context {
         }
     }
 
-    /// Whether work queued on a stream becomes part of a graph, and the number of the capture, which
-    /// no other capture of the process has.
+    /// Returns whether work queued on a stream becomes part of a graph, and the number of the capture, unique
+    /// in the process.
     ///
     /// # Errors
     /// If the driver refuses, as it does for the legacy stream while another one captures, and if it
@@ -113,7 +113,7 @@ impl Context {
 }
 
 impl Driver {
-    /// The driver's own number of a stream.
+    /// Returns the driver's own number of a stream.
     ///
     /// # Safety
     /// The stream exists.
@@ -129,8 +129,8 @@ impl Driver {
         Ok(number)
     }
 
-    /// The context of a stream: the one that was current where it was made. For a default stream it is the
-    /// calling thread's current one.
+    /// Returns the context of a stream: the context that was current when it was made, or for a default
+    /// stream the calling thread's current one.
     ///
     /// # Safety
     /// The stream exists.
@@ -149,7 +149,7 @@ impl Driver {
         Ok(context)
     }
 
-    /// Waits until the work queued on a stream is done.
+    /// Waits for the work queued on a stream.
     ///
     /// # Safety
     /// The stream exists.
@@ -165,7 +165,7 @@ impl Driver {
         entry.check(code)
     }
 
-    /// Whether the work queued on a stream is done.
+    /// Returns whether the work queued on a stream is done.
     ///
     /// # Safety
     /// The stream exists.
@@ -184,7 +184,7 @@ impl Driver {
         }
     }
 
-    /// Makes work queued on the stream from now on wait for what the event recorded last.
+    /// Makes work queued on the stream from now on wait for the event's last recording.
     ///
     /// # Safety
     /// Stream and event exist.
@@ -202,7 +202,7 @@ impl Driver {
         entry.check(code)
     }
 
-    /// Whether work queued on a stream is captured.
+    /// Returns whether work queued on a stream is captured.
     ///
     /// # Safety
     /// The stream exists.
@@ -221,8 +221,8 @@ impl Driver {
         Ok(CaptureStatus::of(status))
     }
 
-    /// Whether work queued on a stream becomes part of a graph, and the number of the capture, which
-    /// no other capture of the process has.
+    /// Returns whether work queued on a stream becomes part of a graph, and the number of the capture, unique
+    /// in the process.
     ///
     /// # Safety
     /// The stream exists.
@@ -237,7 +237,7 @@ impl Driver {
         let entry = self.optional(&self.api.cuStreamGetCaptureInfo_v2)?;
         let (mut status, mut id) = (0, 0);
         let none = (null_mut(), null_mut(), null_mut());
-        // SAFETY: DRIVER1; the stream exists; both numbers outlive the call, the rest is optional.
+        // SAFETY: DRIVER1; the stream exists; both numbers outlive the call, and the rest may be null.
         let code =
             unsafe { (entry.call)(stream, &raw mut status, &raw mut id, none.0, none.1, none.2) };
         entry.check(code)?;

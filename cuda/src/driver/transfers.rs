@@ -1,18 +1,19 @@
-//! Single calls that move bytes in the order of a stream: to and from the host, within a device, fills.
+//! Single calls that move bytes in the order of a stream: copies to and from the host and within a device,
+//! and fills.
 //!
-//! Addresses are a device's, or the host's where the driver knows them (pinned and managed memory).
+//! Addresses are a device's, or the host's if the driver knows them (pinned and managed memory).
 
 use larder_cuda_abi::{DevicePtr, StreamHandle};
 
 use super::{Driver, DriverError, size};
 
 impl Driver {
-    /// Copies to memory of the host, behind what is queued on the stream. It is there once the stream is
-    /// done; into memory that is not pinned, when the call returns.
+    /// Copies to host memory, after the work queued on the stream. The bytes are there once the stream is
+    /// done, or, if the memory is not pinned, when the call returns.
     ///
     /// # Safety
-    /// The stream exists, `from` is so many bytes of memory that the driver knows, `to` as many of the
-    /// host's. Until the stream is done nobody else touches the latter and it stays where it is.
+    /// The stream exists, `from` is `bytes` bytes of memory that the driver knows, `to` as many of host
+    /// memory. Until the stream is done nobody else accesses the host memory, and it stays allocated.
     ///
     /// # Errors
     /// If the driver refuses; [`DriverError::Size`] for zero bytes.
@@ -25,17 +26,17 @@ impl Driver {
     ) -> Result<(), DriverError> {
         let bytes = size(bytes)?;
         let entry = self.api.cuMemcpyDtoHAsync_v2;
-        // SAFETY: DRIVER1; the stream exists; both ranges are that long, and the host's stays,
-        // untouched, until the stream is done.
+        // SAFETY: DRIVER1; the stream exists; both ranges are `bytes` long, and the host's stays, not
+        // accessed, until the stream is done.
         let code = unsafe { (entry.call)(to.cast(), from, bytes, stream) };
         entry.check(code)
     }
 
-    /// Copies from memory of the host, behind what is queued on the stream.
+    /// Copies from host memory, after the work queued on the stream.
     ///
     /// # Safety
-    /// The stream exists, `to` is so many bytes of memory that the driver knows, `from` as many of the
-    /// host's. Until the stream is done nobody else touches the latter and it stays where it is.
+    /// The stream exists, `to` is `bytes` bytes of memory that the driver knows, `from` as many of host
+    /// memory. Until the stream is done nobody else accesses the host memory, and it stays allocated.
     ///
     /// # Errors
     /// If the driver refuses; [`DriverError::Size`] for zero bytes.
@@ -48,16 +49,17 @@ impl Driver {
     ) -> Result<(), DriverError> {
         let bytes = size(bytes)?;
         let entry = self.api.cuMemcpyHtoDAsync_v2;
-        // SAFETY: DRIVER1; the stream exists; both ranges are that long, and the host's stays,
-        // untouched, until the stream is done.
+        // SAFETY: DRIVER1; the stream exists; both ranges are `bytes` long, and the host's stays, not
+        // accessed, until the stream is done.
         let code = unsafe { (entry.call)(to, from.cast(), bytes, stream) };
         entry.check(code)
     }
 
-    /// Copies within a device, behind what is queued on the stream.
+    /// Copies within a device, after the work queued on the stream.
     ///
     /// # Safety
-    /// The stream exists, and both are so many bytes of memory that the driver knows and do not overlap.
+    /// The stream exists, and both ranges are `bytes` bytes of memory that the driver knows and do not
+    /// overlap.
     ///
     /// # Errors
     /// If the driver refuses; [`DriverError::Size`] for zero bytes.
@@ -70,15 +72,15 @@ impl Driver {
     ) -> Result<(), DriverError> {
         let bytes = size(bytes)?;
         let entry = self.api.cuMemcpyDtoDAsync_v2;
-        // SAFETY: DRIVER1; the stream exists; both ranges are that long and do not overlap.
+        // SAFETY: DRIVER1; the stream exists; both ranges are `bytes` long and do not overlap.
         let code = unsafe { (entry.call)(to, from, bytes, stream) };
         entry.check(code)
     }
 
-    /// Writes the byte so many times, behind what is queued on the stream.
+    /// Writes the byte `times` times, after the work queued on the stream.
     ///
     /// # Safety
-    /// The stream exists, and `to` is so many bytes of memory that the driver knows.
+    /// The stream exists, and `to` is `times` bytes of memory that the driver knows.
     ///
     /// # Errors
     /// If the driver refuses; [`DriverError::Size`] for none.
@@ -91,17 +93,16 @@ impl Driver {
     ) -> Result<(), DriverError> {
         let times = size(times)?;
         let entry = self.api.cuMemsetD8Async;
-        // SAFETY: DRIVER1; the stream exists; the range is that long.
+        // SAFETY: DRIVER1; the stream exists; the range is `times` bytes long.
         let code = unsafe { (entry.call)(to, value, times, stream) };
         entry.check(code)
     }
 
-    /// Writes the two bytes of a value so many times, the lower one first, behind what is queued on the
+    /// Writes the two bytes of a value `times` times, the lower one first, after the work queued on the
     /// stream.
     ///
     /// # Safety
-    /// The stream exists, and `to` is a multiple of 2 and twice so many bytes of memory that the driver
-    /// knows.
+    /// The stream exists, and `to` is a multiple of 2 and `2 * times` bytes of memory that the driver knows.
     ///
     /// # Errors
     /// If the driver refuses; [`DriverError::Size`] for none.
@@ -114,17 +115,15 @@ impl Driver {
     ) -> Result<(), DriverError> {
         let times = size(times)?;
         let entry = self.api.cuMemsetD16Async;
-        // SAFETY: DRIVER1; the stream exists; the range is aligned, and twice that long.
+        // SAFETY: DRIVER1; the stream exists; the range is aligned, and `2 * times` bytes long.
         let code = unsafe { (entry.call)(to, value, times, stream) };
         entry.check(code)
     }
 
-    /// Writes the four bytes of a value so many times, the lowest first, behind what is queued on the
-    /// stream.
+    /// Writes the four bytes of a value `times` times, the lowest first, after the work queued on the stream.
     ///
     /// # Safety
-    /// The stream exists, and `to` is a multiple of 4 and four times so many bytes of memory that the
-    /// driver knows.
+    /// The stream exists, and `to` is a multiple of 4 and `4 * times` bytes of memory that the driver knows.
     ///
     /// # Errors
     /// If the driver refuses; [`DriverError::Size`] for none.
@@ -137,7 +136,7 @@ impl Driver {
     ) -> Result<(), DriverError> {
         let times = size(times)?;
         let entry = self.api.cuMemsetD32Async;
-        // SAFETY: DRIVER1; the stream exists; the range is aligned, and four times that long.
+        // SAFETY: DRIVER1; the stream exists; the range is aligned, and `4 * times` bytes long.
         let code = unsafe { (entry.call)(to, value, times, stream) };
         entry.check(code)
     }

@@ -1,11 +1,10 @@
-//! [`Combiner`]: a value that one thread at a time works on, while no lock is held. A thread that
-//! finds the value taken may leave its work to the thread that has it (flat combining).
+//! [`Combiner`]: a value that one thread at a time works on, while no lock is held. A thread that finds the
+//! value taken may leave its work to the thread that has it (flat combining).
 //!
-//! COMB1 The value is in its place, or one thread has it. That thread puts it back, after a panic
-//! too.
-//! COMB2 A thread that finds it taken may leave: the thread that has it works again before it puts
-//! it back, so it sees what happened before the other one left.
-//! COMB3 No thread waits for itself: one that has the value and asks for it again, from a callback,
+//! COMB1 The value is in its place, or one thread has it. That thread returns it, even after a panic.
+//! COMB2 A thread that finds it taken may leave: the thread that has it works once more before it returns it,
+//! so it sees everything that happened before the other left.
+//! COMB3 No thread waits for itself: a thread that has the value and requests it again, from a callback,
 //! leaves.
 
 use std::sync::{Condvar, Mutex, PoisonError};
@@ -23,11 +22,11 @@ pub(super) struct Combiner<T> {
 struct CombinerState<T> {
     value: Option<T>,
     holder: Option<ThreadId>,
-    /// A thread left (COMB2).
+    /// Whether a thread left (COMB2).
     again: bool,
 }
 
-/// The value, taken by this thread. The drop puts it back (COMB1).
+/// The value, taken by this thread. Dropping this returns it (COMB1).
 struct Working<'d, T> {
     combiner: &'d Combiner<T>,
     value: Option<T>,
@@ -45,9 +44,8 @@ impl<T> Combiner<T> {
         }
     }
 
-    /// Runs `work` once no other thread has the value, and then `again` as often as others left
-    /// meanwhile. Inside the work of this thread it returns `None`, and that work runs `again`
-    /// (COMB3).
+    /// Runs `work` once no other thread has the value, and then `again` as often as others left in between.
+    /// Inside the work of this thread it returns `None`, and that work runs `again` (COMB3).
     pub(super) fn work<R>(
         &self,
         work: impl FnOnce(&mut T) -> R,
@@ -56,8 +54,8 @@ impl<T> Combiner<T> {
         self.take(true)?.run(work, again)
     }
 
-    /// Runs `work`, and runs it again as often as others left meanwhile. If another thread has the
-    /// value, leaves.
+    /// Runs `work`, and repeats it as often as others left in between. Leaves if another thread has the
+    /// value.
     pub(super) fn work_or_leave(&self, work: impl Fn(&mut T)) {
         if let Some(working) = self.take(false) {
             working.run(&work, &work);
@@ -100,7 +98,7 @@ impl<T> Working<'_, T> {
         Some(answer)
     }
 
-    /// Puts the value back and returns true. If a thread left meanwhile, keeps it and returns
+    /// Returns the value to its place and returns true. If a thread left in between, keeps it and returns
     /// false.
     fn put_back(&mut self) -> bool {
         let mut state = locked(&self.combiner.state);
@@ -118,7 +116,7 @@ impl<T> Working<'_, T> {
 impl<T> Drop for Working<'_, T> {
     fn drop(&mut self) {
         if let Some(value) = self.value.take() {
-            // After a panic: what others left is for the next thread to see.
+            // After a panic the next thread does the work that others left.
             let mut state = locked(&self.combiner.state);
             state.value = Some(value);
             state.holder = None;

@@ -1,4 +1,4 @@
-//! How a [`Job`](super::Job) is made.
+//! Configuration of a [`Job`](super::Job).
 
 use std::env;
 use std::ffi::OsString;
@@ -6,12 +6,12 @@ use std::path::PathBuf;
 
 use larder_control::{Ceiling, Durability, ListenerConfig, PacerConfig};
 
-/// The name under which AntMan's programs find their control file.
+/// The variable with which AntMan's programs find their control file.
 const CONTROL_VARIABLE: &str = "GPU_CONFIG_FILE";
-/// The name under which they find their status file.
+/// The variable with which they find their status file.
 const STATUS_VARIABLE: &str = "GPU_STATUS_FILE";
 
-/// A job's two files. Without a control file the job obeys nobody, without a status file it reports
+/// A job's two files. Without a control file the job receives no orders, without a status file it reports
 /// nothing.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct JobFiles {
@@ -22,8 +22,8 @@ pub struct JobFiles {
 }
 
 impl JobFiles {
-    /// The files that the environment names, as AntMan's programs find them: `GPU_CONFIG_FILE` and
-    /// `GPU_STATUS_FILE`; not set or empty is none. Read once, here.
+    /// Returns the files that the environment names, as AntMan's programs find them: `GPU_CONFIG_FILE` and
+    /// `GPU_STATUS_FILE`; unset or empty is none. Read once, here.
     pub fn from_env() -> Self {
         let file = |name| env::var_os(name).and_then(named);
         Self {
@@ -40,21 +40,20 @@ fn named(path: OsString) -> Option<PathBuf> {
 /// When a job sets the limits of its control file.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Apply {
-    /// Between runs: at once if none is under way or the job is suspended, else when one ends. A
-    /// step has one limit from its beginning to its end. Upstream sets limits at the end of a run
-    /// only.
+    /// Between runs: at once if none is under way or the job is suspended, otherwise when one ends. A step
+    /// has one limit from its beginning to its end. Upstream sets limits at the end of a run only.
     #[default]
     AtRunEnd,
-    /// When the file is read. This is safe at any moment, since a lowered limit waits for nothing,
-    /// but an allocation of the run that is under way may be refused.
+    /// When the file is read. This is safe at any moment, since a lowered limit does not wait, but an
+    /// allocation of the run under way may be refused.
     AtOnce,
 }
 
-/// Where a job that has a share of the time makes its pauses.
+/// Where a job with a share of the time pauses.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Pauses {
-    /// Before launches that go through the job's [`LaunchPacer`](super::LaunchPacer), evenly, and
-    /// at the end of the run for what was not met.
+    /// Before launches that go through the job's [`LaunchPacer`](super::LaunchPacer), evenly, and at the end
+    /// of the run for the remainder.
     #[default]
     Spread,
     /// At the end of a run, by upstream's formula.
@@ -87,8 +86,8 @@ pub struct JobConfig {
 }
 
 impl JobConfig {
-    /// A job of that name with those files: limits between runs and up to what allocators began
-    /// with, pauses spread, the control file watched.
+    /// Makes the default configuration of a job with this name and these files: limits are applied between
+    /// runs, up to the allocators' initial ones, pauses are spread, and the control file is watched.
     pub fn new(name: impl Into<String>, files: JobFiles) -> Self {
         Self {
             files,

@@ -1,9 +1,7 @@
-//! [`QueuedRuns`]: runs whose work is queued on a stream, each timed by a pair of the device's
-//! events.
+//! [`QueuedRuns`]: runs whose work is queued on a stream, each timed by a pair of device events.
 //!
-//! QUEUED1 The lock is for lists only: a run whose events are asked or waited for is in no list
-//! meanwhile.
-//! QUEUED2 What the driver refuses is never an error: the run then counts by the host's clock.
+//! QUEUED1 The lock is held for lists only: a run whose events are being queried or waited for is in no list.
+//! QUEUED2 A refusal by the driver is never an error: the run is then timed by the host's clock.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};
@@ -15,21 +13,21 @@ use larder_control::{Clock, Pacer, PerfControl};
 use crate::driver::{CaptureStatus, DriverError, locked};
 use crate::{Context, Event, EventConfig};
 
-/// So many runs may be on the device before the oldest is waited for: enough that it does not idle
-/// meanwhile.
+/// Most runs on the device before the oldest is waited for: enough that the device does not idle during the
+/// wait.
 const MOST: usize = 64;
-/// So many at less than full share. What the device says of runs is late by so many.
+/// The same at less than full share. The device's times of runs are late by this many runs.
 const MOST_PACED: usize = 4;
 
 type JobPacer = Pacer<Arc<dyn Clock>>;
 
-/// The runs of a job that are on the device, and those that the device has done.
+/// The runs of a job that are on the device, and those that it has finished.
 #[derive(Default)]
 pub(super) struct QueuedRuns(Mutex<RunLists>);
 
 #[derive(Default)]
 struct RunLists {
-    /// The newest run that is under way.
+    /// The newest run under way.
     current: Option<Timer>,
     /// Runs whose end is recorded, the oldest first.
     on_device: VecDeque<OnDevice>,
@@ -55,7 +53,7 @@ struct Timer {
 struct OnDevice {
     run: EndedRun,
     pair: Arc<Pair>,
-    /// Pauses and suspensions in it.
+    /// Pauses and suspensions during the run.
     idle: Duration,
 }
 
@@ -67,16 +65,16 @@ pub(super) struct EndedRun {
     pub(super) took: Duration,
 }
 
-/// A run that is under way. Dropped without its end, it counts for nothing.
+/// A run under way. Dropped without its end, it does not count.
 pub(super) struct QueuedRun<'q> {
     runs: &'q QueuedRuns,
     timer: Timer,
-    /// The pacer's pauses and suspensions when it began.
+    /// The pacer's pauses and suspensions at its beginning.
     idle: Duration,
 }
 
 impl QueuedRuns {
-    /// Times what is queued on the stream from now on; `None` if that cannot be.
+    /// Times the work queued on the stream from now on; `None` if that is not possible.
     pub(super) fn begin(
         &self,
         stream: &Arc<CudaStream>,
@@ -98,35 +96,34 @@ impl QueuedRuns {
         })
     }
 
-    /// How many runs are on the device, as far as is known.
+    /// Returns the number of runs on the device, as far as is known.
     pub(super) fn count(&self) -> u64 {
         locked(&self.0).on_device.len() as u64
     }
 
-    /// Reports runs that the device has done to the pacer. Waits for those that it has not, if
-    /// asked to.
+    /// Reports the runs that the device has finished to the pacer; if `waits`, waits for the others.
     pub(super) fn collect(&self, waits: bool, pacer: &JobPacer) {
         while self.collect_one(waits, pacer) {}
     }
 
-    /// Waits until the device has done what the runs have queued so far.
+    /// Waits until the device has finished the work that the runs have queued so far.
     pub(super) fn drain(&self, pacer: &JobPacer) {
         self.collect(true, pacer);
         let current = locked(&self.0).current.clone();
         if let Some(timer) = current
             && timer.record(&timer.pair.end).is_some()
         {
-            // If it is refused, the pause is made all the same (QUEUED2).
+            // After a refusal the pause is made all the same (QUEUED2).
             let _ = timer.pair.end.synchronize();
         }
     }
 
-    /// The runs that have ended since this was last asked.
+    /// Returns the runs that have ended since the last call.
     pub(super) fn take_ended(&self) -> Vec<EndedRun> {
         core::mem::take(&mut locked(&self.0).ended)
     }
 
-    /// Reports the oldest run; false if there is none, or the device has not done it.
+    /// Reports the oldest run. Returns false if there is none, or the device has not finished it.
     fn collect_one(&self, waits: bool, pacer: &JobPacer) -> bool {
         let Some(mut oldest) = locked(&self.0).on_device.pop_front() else {
             return false;
@@ -148,7 +145,7 @@ impl QueuedRuns {
         true
     }
 
-    /// Events of the stream's context.
+    /// Returns a pair of events of the stream's context.
     fn pair(&self, stream: &Arc<CudaStream>) -> Option<Arc<Pair>> {
         let fits = |pair: &Arc<Pair>| Arc::ptr_eq(pair.context.cudarc(), stream.context());
         let mut lists = locked(&self.0);
@@ -160,7 +157,7 @@ impl QueuedRuns {
 }
 
 impl QueuedRun<'_> {
-    /// All of the run is queued, and took so long by the host's clock. The run's number.
+    /// Ends the run, whose work is all queued and took `took` by the host's clock. Returns the run's number.
     pub(super) fn end(self, graph: u64, took: Duration, pacer: &JobPacer) -> u64 {
         let is_timed = self.timer.record(&self.timer.pair.end).is_some();
         let idle = idle(pacer).saturating_sub(self.idle);
@@ -195,8 +192,7 @@ impl Drop for QueuedRun<'_> {
 }
 
 impl Timer {
-    /// Records an event where the work is queued; `None` if the stream captures, or the driver
-    /// refuses.
+    /// Records an event after the queued work; `None` if the stream captures, or the driver refuses.
     fn record(&self, event: &Event) -> Option<()> {
         let status = self.pair.context.capture_status(&self.stream).ok()?;
         if status != CaptureStatus::None {
@@ -220,7 +216,7 @@ impl Pair {
         })
     }
 
-    /// How long the work between the events took; `None` if it is not done and not waited for.
+    /// Returns the time of the work between the events; `None` if it is not done and not waited for.
     fn took(&self, waits: bool) -> Result<Option<Duration>, DriverError> {
         if waits {
             self.end.synchronize()?;
@@ -228,13 +224,13 @@ impl Pair {
             return Ok(None);
         }
         let ms = self.start.elapsed_ms(&self.end)?;
-        // What is no time is none.
+        // A negative or invalid time counts as zero.
         let took = Duration::try_from_secs_f64(f64::from(ms) / 1e3);
         Ok(Some(took.unwrap_or_default()))
     }
 }
 
-/// The time that the pacer has held the job back.
+/// Returns the time for which the pacer has held the job back.
 fn idle(pacer: &JobPacer) -> Duration {
     let report = pacer.report();
     report.inserted.saturating_add(report.suspended)

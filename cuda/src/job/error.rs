@@ -1,4 +1,4 @@
-//! What goes wrong with a [`Job`](super::Job).
+//! Errors of a [`Job`](super::Job).
 
 use std::io;
 
@@ -10,7 +10,7 @@ use crate::DriverError;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum JobError {
-    /// Another job has the control file or the status file: one job at a time has a name.
+    /// Another job has the control file or the status file: a file belongs to one job at a time.
     #[error("{0}: end it first, or take another name")]
     Taken(#[source] FileError),
     /// The control file cannot be listened to.
@@ -19,15 +19,15 @@ pub enum JobError {
     /// The job's thread cannot be started.
     #[error("the job's thread cannot be started: {0}; end others, or look by hand")]
     Thread(#[source] io::Error),
-    /// The driver does not say where the device is.
+    /// The driver does not report the device's PCI bus id.
     #[error("{0}")]
     Driver(#[from] DriverError),
-    /// What it says is no place on the PCI bus.
+    /// The driver's answer is not a PCI bus id.
     #[error(
         "the driver calls the device {text:?}, which is no place on the PCI bus: no control file can name it"
     )]
     BusId {
-        /// What it said.
+        /// The driver's answer.
         text: String,
     },
 }

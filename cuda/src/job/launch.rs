@@ -1,4 +1,4 @@
-//! [`LaunchPacer`]: launches that obey a job's share of the time.
+//! [`LaunchPacer`]: launches that keep to a job's share of the time.
 
 use core::fmt;
 use std::sync::Arc;
@@ -10,13 +10,12 @@ use super::JobShared;
 use super::device_time::QueuedRuns;
 use crate::{DeviceAllocError, Launch};
 
-/// Holds launches back as a job's share of the time wants it. A clone is the same pacer.
+/// Delays launches to keep to a job's share of the time. Clones share the pacer.
 ///
-/// Any work counts as a launch: ask before a copy or a graph as before a kernel. At full share a
-/// launch costs one load. Below it, each waits for an equal part of what the run is to pause
-/// ([`Pacer`]), and at share 0 until that ends. Inside [`Job::run_on`](super::Job::run_on) a launch
-/// that waits lets the device finish first. Work that is captured for a graph is not launched: ask
-/// where the graph is.
+/// Any work counts as a launch: call it before a copy or a graph as before a kernel. At full share a launch
+/// costs one load. Below it, each waits for an equal part of the run's pause ([`Pacer`]), and at share 0
+/// until the share is raised. Inside [`Job::run_on`](super::Job::run_on) a launch that waits lets the device
+/// finish first. Work captured for a graph is not launched: call it where the graph is launched.
 #[derive(Clone)]
 pub struct LaunchPacer {
     pacer: Arc<Pacer<Arc<dyn Clock>>>,
@@ -33,8 +32,8 @@ impl LaunchPacer {
         }
     }
 
-    /// To be called before a launch: comes back when it may go on.
-    /// [`Job::cancel`](super::Job::cancel) and the job's end let it go too, now and later.
+    /// Waits before a launch until it may go on. [`Job::cancel`](super::Job::cancel) and the job's end let it
+    /// go on too, now and later.
     #[inline]
     pub fn launch(&self) {
         if self.holds_back() {
@@ -42,7 +41,7 @@ impl LaunchPacer {
         }
     }
 
-    /// Whether the share of the time is less than full. One load.
+    /// Returns whether the share of the time is less than full. One load.
     #[inline]
     pub fn holds_back(&self) -> bool {
         !self.reader.perf().is_full()
@@ -57,7 +56,7 @@ impl LaunchPacer {
         let _ = self.pacer.launch_wait();
     }
 
-    /// Totals of the pauses so far.
+    /// Returns the totals of the pauses so far.
     pub fn report(&self) -> PacerReport {
         self.pacer.report()
     }
@@ -72,7 +71,7 @@ impl fmt::Debug for LaunchPacer {
     }
 }
 
-/// Kernel launches, [`Launch`] and cudarc's own, held back by a [`LaunchPacer`].
+/// Kernel launches, [`Launch`] and cudarc's own, delayed by a [`LaunchPacer`].
 ///
 /// ```no_run
 /// use std::sync::Arc;
@@ -90,16 +89,16 @@ impl fmt::Debug for LaunchPacer {
 /// # }
 /// ```
 pub trait LaunchPaced {
-    /// Why a kernel was not launched.
+    /// Error of a launch.
     type Error;
 
-    /// Launches once the pacer lets it.
+    /// Launches once the pacer allows it.
     ///
     /// # Safety
     /// The kernel must take the arguments as they were given; see [`LaunchArgs::launch`].
     ///
     /// # Errors
-    /// Those of the launch.
+    /// The errors of the launch.
     unsafe fn launch_paced(
         &mut self,
         pacer: &LaunchPacer,
@@ -117,8 +116,8 @@ impl LaunchPaced for Launch<'_> {
         config: LaunchConfig,
     ) -> Result<Option<(CudaEvent, CudaEvent)>, DeviceAllocError> {
         pacer.launch();
-        // SAFETY: the kernel takes the arguments as they were given, which is what `launch` asks
-        // for and `launch_paced` has its caller promise.
+        // SAFETY: the caller promises that the kernel takes the arguments as they were given, as `launch`
+        // requires.
         unsafe { self.launch(config) }
     }
 }
@@ -133,8 +132,8 @@ impl LaunchPaced for LaunchArgs<'_> {
         config: LaunchConfig,
     ) -> Result<Option<(CudaEvent, CudaEvent)>, DriverError> {
         pacer.launch();
-        // SAFETY: the kernel takes the arguments as they were given, which is what `launch` asks
-        // for and `launch_paced` has its caller promise.
+        // SAFETY: the caller promises that the kernel takes the arguments as they were given, as `launch`
+        // requires.
         unsafe { self.launch(config) }
     }
 }

@@ -1,9 +1,9 @@
 //! [`Job`]: this program's part of a GPU that it shares with others, after AntMan.
 //!
-//! A job obeys its control file, which says how much of each GPU's memory it may hold and how much
-//! of the time it may use, and writes a status file. A coordinator, or a person with an editor,
-//! writes the one and reads the other. Formats, arithmetic, the listener and the pacer are
-//! [`larder_control`]'s; this module joins them to allocators and launches.
+//! A job obeys its control file, which has the memory that it may hold on each GPU and its share of the time,
+//! and writes a status file. A coordinator, or a person with an editor, writes the one and reads the other.
+//! Formats, arithmetic, the listener and the pacer are [`larder_control`]'s; this module connects them to
+//! allocators and launches.
 //!
 //! # A shared GPU in ten lines
 //! ```no_run
@@ -23,37 +23,34 @@
 //! }
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
-//! With `GPU_CONFIG_FILE` and `GPU_STATUS_FILE` set, `{"gpuConfigInfo": {"01:00.0":
-//! {"maxDeviceMem": 1073741824}}, "perfControl": 50}` in the one gives the job 1 GiB and half of
-//! the time, and the other says what it holds. Without them all of this costs a few nanoseconds a
-//! launch, and two events a run.
+//! With `GPU_CONFIG_FILE` and `GPU_STATUS_FILE` set, `{"gpuConfigInfo": {"01:00.0": {"maxDeviceMem":
+//! 1073741824}}, "perfControl": 50}` in the one gives the job 1 GiB and half of the time, and the other
+//! reports the memory it holds. Without them all of this costs a few nanoseconds a launch, and two events a
+//! run.
 //!
-//! # What happens when
-//! * **A file is read**: the job obeys its share of the time from that moment on, inside a pause
-//!   too. Its limits wait for the end of the run that is under way, unless the job is suspended or
-//!   [`Apply::AtOnce`] says otherwise. What is wrong with a file changes nothing; [`Job::state`]
-//!   has the last problem.
-//! * **A run ends**: actions run by phases, the user's and the job's own. Phase 1 writes the status
-//!   if that is due, phase 2 sets the limits that wait and pauses, as upstream.
-//! * **A limit is lowered**: [`DeviceAllocator::set_limit`] answers at once. What blocks hold above
-//!   it is *deferred*, and goes back as they are freed. The status says how much that is, and is
-//!   written again when all has gone back.
-//! * **The share is 0**: the next launch through the pacer, and the end of the run, wait until it
-//!   is not.
-//! * **The file says `"asleep": true`**: when the last run under way has ended, and before the next
-//!   one begins, all managed allocators [sleep](DeviceAllocator::sleep), and the runs of all
-//!   threads wait. With `false` they wake, as soon as there is memory; until then the status says
-//!   how much is missed. A job that cannot sleep (memory was exported, a stream captures) stays
-//!   awake, says why in its status, and tries again at the ends of later runs. A job that its share
-//!   of the time holds back sleeps when that lets it go; one without runs does not sleep. Nobody
-//!   waits for another thread's run, which may wait for this one, so threads whose runs overlap
-//!   without a gap never sleep. An allocator that is managed while others sleep is awake.
+//! # Events
+//! * **A file is read**: the job obeys its share of the time from that moment on, even inside a pause. Its
+//!   limits wait for the end of the run under way, unless the job is suspended or configured with
+//!   [`Apply::AtOnce`]. Invalid parts of a file change nothing; [`Job::state`] has the last problem.
+//! * **A run ends**: actions run by phases, the user's and the job's own. Phase 1 writes the status if that
+//!   is due, phase 2 sets the limits that wait and pauses, as upstream.
+//! * **A limit is lowered**: [`DeviceAllocator::set_limit`] returns at once. Bytes of blocks above the limit
+//!   are *deferred*, and go back as the blocks are freed. The status has their number, and is written again
+//!   when all have gone back.
+//! * **The share is 0**: the next launch through the pacer, and the end of the run, wait until it is raised.
+//! * **The file has `"asleep": true`**: when the last run under way has ended, and before the next one
+//!   begins, all managed allocators [sleep](DeviceAllocator::sleep), and the runs of all threads wait. With
+//!   `false` they wake, as soon as there is memory; until then the status has the number of missing bytes. A
+//!   job that cannot sleep (memory was exported, a stream captures) stays awake, reports the reason in its
+//!   status, and retries at the ends of later runs. A job held back by its share of the time sleeps when the
+//!   share lets it go on; one without runs does not sleep. No thread waits for another thread's run, which
+//!   may wait for this one, so threads whose runs overlap without a gap never sleep. An allocator that
+//!   becomes managed while others sleep is awake.
 //!
 //! # Time
-//! Work is queued, and a loop that does not wait for it spends no time of its own. So
-//! [`Job::run_on`] has the device time the run, by two events on its stream, and lets it finish
-//! before a pause. The busy time of [`Job::run`] is the host's, less the pauses, as upstream: right
-//! if each launch is waited for.
+//! Work is queued, and a loop that does not wait for it spends no time of its own. So [`Job::run_on`] makes
+//! the device time the run, by two events on its stream, and lets it finish before a pause. The busy time of
+//! [`Job::run`] is the host's, less the pauses, as upstream: correct if each launch is waited for.
 //!
 //! # Threads and locks
 //! CTRL1 One thread at a time has the job's statistics. That thread sets limits, asks allocators
@@ -64,8 +61,8 @@
 //! CTRL3 Locks are held for lists only: orders, managed allocators, the report. None is taken under
 //! another.
 //!
-//! The job's thread, if it has one, writes the status when something happened outside of runs: an
-//! order was obeyed, or what was deferred has gone back. Frees do not write files.
+//! The job's thread, if it has one, writes the status after events outside of runs: an order was obeyed, or
+//! deferred bytes have gone back. Frees do not write files.
 
 mod combiner;
 mod config;
@@ -105,15 +102,15 @@ use crate::{Context, DeviceAllocator, ForeignMemory, PinnedAllocator, VmemAlloca
 
 /// This program as one of several on a GPU. See the [module](self).
 ///
-/// Dropping it ends its thread and every pause, and writes a last status that says so. Limits stay,
-/// and what is deferred still goes back: both are the allocators' own.
+/// Dropping it ends its thread and every pause, and writes a last status marked as ended. Limits stay, and
+/// deferred bytes still go back: both belong to the allocators.
 pub struct Job {
     shared: Arc<JobShared>,
     /// Ends in `drop`.
     handle: Option<Handle>,
     listener: Option<Listener>,
     thread: Option<JoinHandle<()>>,
-    /// The names of its files are its own; they are free after its last status.
+    /// Locks of the names of its files, released after its last status.
     _locks: Vec<FileLock>,
 }
 
@@ -123,35 +120,34 @@ pub struct Job {
 pub struct JobState {
     /// The share of the time in force.
     pub perf: PerfControl,
-    /// The number of the newest order whose limits are set.
+    /// Number of the newest order whose limits are set.
     pub control_version: Option<u64>,
-    /// Control files that were read and obeyed.
+    /// Number of control files that were read and obeyed.
     pub files: u64,
-    /// Control files that were not JSON, or only a part of it, of which nothing was taken.
+    /// Number of control files that were not complete JSON and were ignored entirely.
     pub refused_files: u64,
-    /// Times that the status could not be written.
+    /// Number of failed writes of the status.
     pub unwritten: u64,
-    /// The newest problem with a file, in words.
+    /// The newest problem with a file, as text.
     pub problem: Option<String>,
 }
 
 impl Job {
-    /// Begins to obey the control file. Orders that stand there are obeyed before the first run,
-    /// unless they are for another run of the job. Both files' names are the job's as long as it
-    /// lives; where they cannot be locked, because their folder may not be written,
-    /// [`state`](Self::state) says so.
+    /// Makes a job, which begins to obey the control file. Orders already in it are obeyed before the first
+    /// run, unless they are for another run of the job. Both files' names belong to the job as long as it
+    /// lives; if they cannot be locked, because their folder is not writable, [`state`](Self::state) reports
+    /// that.
     ///
     /// # Errors
-    /// If another job has one of the files, the path is none, or a thread cannot be started.
+    /// If another job has one of the files, the path is invalid, or a thread cannot be started.
     pub fn new(config: JobConfig) -> Result<Self, JobError> {
         Self::with_clock(config, Arc::new(SystemClock::new()))
     }
 
-    /// Begins to obey the control file, with a given clock: runs are timed and pauses are made by
-    /// it.
+    /// Makes a job with a given clock, which times runs and pauses.
     ///
     /// # Errors
-    /// If another job has one of the files, the path is none, or a thread cannot be started.
+    /// If another job has one of the files, the path is invalid, or a thread cannot be started.
     pub fn with_clock(config: JobConfig, clock: Arc<dyn Clock>) -> Result<Self, JobError> {
         let shared = JobShared::new(config, clock);
         let locks = shared.lock_files()?;
@@ -177,55 +173,54 @@ impl Job {
                 }
             });
             job.handle = Some(handle.map_err(JobError::Listen)?);
-            // What stands there holds from the beginning.
+            // Orders already in the file hold from the beginning.
             listener.poll_now();
             job.listener = Some(listener);
         }
         Ok(job)
     }
 
-    /// Manages an allocator: it has the control file's limit, and the status has its numbers. A
-    /// limit that a file has given its GPU already is set before this returns. Several allocators
-    /// on one GPU share its limit. An allocator that is managed already stays as it is, and none is
-    /// kept alive.
+    /// Manages an allocator: the control file's limit applies to it, and the status has its numbers. A limit
+    /// already in force for its GPU is set before this returns. Several allocators on one GPU share its
+    /// limit. An allocator that is managed already stays as it is, and none is kept alive.
     ///
     /// # Errors
-    /// If the driver does not say where the device is.
+    /// If the driver does not report the device's PCI bus id.
     pub fn manage(&self, memory: &DeviceAllocator) -> Result<(), JobError> {
         self.add(memory, None)
     }
 
-    /// Manages the device's side of an allocator that has the host's side behind it. The limit is
-    /// the device side's alone: what it refuses, the host's side serves.
+    /// Manages the device's side of an allocator with a host's side. The limit is the device side's alone:
+    /// requests that it refuses are served by the host's side.
     ///
     /// # Errors
-    /// If the driver does not say where the device is.
+    /// If the driver does not report the device's PCI bus id.
     pub fn manage_vmem(&self, memory: &VmemAllocator) -> Result<(), JobError> {
         self.add(memory.device(), memory.host_pool())
     }
 
-    /// Counts pinned memory as the host's memory of its GPU. A control file has no limit for it;
-    /// the program sets [`PinnedAllocator::set_limit`].
+    /// Counts pinned memory as host memory of its GPU. A control file has no limit for it; the program sets
+    /// [`PinnedAllocator::set_limit`].
     ///
     /// # Errors
-    /// If the driver does not say where the device is.
+    /// If the driver does not report the device's PCI bus id.
     pub fn manage_pinned(&self, memory: &PinnedAllocator) -> Result<(), JobError> {
         let gpu = bus_id(memory.context())?;
         self.shared.managed.add_pinned(gpu, memory.as_pool());
         Ok(())
     }
 
-    /// Manages memory of a GPU that the program takes from the driver by itself. It never sleeps: a
-    /// job that holds such memory stays awake, and its status says why.
+    /// Manages memory of a GPU that the program takes from the driver directly. It never sleeps: a job that
+    /// holds such memory stays awake, and its status has the reason.
     pub fn manage_foreign(&self, gpu: BusId, memory: &ForeignMemory) {
         let pool: Arc<dyn LimitedPool> = memory.0.clone();
         self.shared.add(gpu, &pool, None, None);
     }
 
-    /// Sets how many bytes the job would like to hold on each GPU. The next status says it to the
-    /// coordinator; a job that has not said it would like all that it can have.
+    /// Sets the bytes that the job would like to hold on each GPU. The next status reports them to the
+    /// coordinator; without a call, a job would like all that it can have.
     pub fn want(&self, bytes: u64) {
-        // Relaxed: a number by itself.
+        // Relaxed: no other memory is published through the number.
         self.shared.wanted_bytes.store(bytes, Ordering::Relaxed);
         self.shared.bell.ring();
     }
@@ -241,23 +236,22 @@ impl Job {
         &self.shared.actions
     }
 
-    /// Polls the control file and writes the status if it has changed, in this thread. Nothing else
-    /// does it outside of runs for a job whose [`WatchMode`] is manual.
+    /// Polls the control file and writes the status if it has changed, in this thread. For a job with a
+    /// manual [`WatchMode`] nothing else does so outside of runs.
     pub fn poll(&self) {
         if let Some(listener) = &self.listener {
             listener.poll_now();
         }
-        // Does nothing in a callback of the thread that has the statistics: that one settles again.
+        // Does nothing in a callback of the thread that has the statistics: it settles again.
         let _ = self
             .shared
             .with_statistics(|statistics| self.shared.settle(statistics));
     }
 
-    /// Ends every pause and suspension, now and later: nothing is held back any more. Limits go on.
+    /// Ends every pause and suspension, now and later: launches are delayed no more. Limits stay in force.
     ///
-    /// A job that sleeps tries once to wake, whoever has the device then. If that is refused the
-    /// run comes back with the allocators asleep: they refuse, until the program calls
-    /// [`DeviceAllocator::wake`].
+    /// A sleeping job tries once to wake, even if another job has the device. If that is refused the run
+    /// returns with the allocators asleep: they refuse, until the program calls [`DeviceAllocator::wake`].
     pub fn cancel(&self) {
         self.shared.cancel();
     }
@@ -294,7 +288,7 @@ impl Drop for Job {
         drop(self.handle.take());
         let shared = &*self.shared;
         shared.record_queued();
-        // Relaxed: whoever reads it is ordered behind this by the combiner.
+        // Relaxed: the combiner orders readers after this.
         shared.ends.store(1, Ordering::Relaxed);
         let _ = shared.with_statistics(|statistics| shared.settle(statistics));
         if let Some(thread) = self.thread.take() {
@@ -303,7 +297,7 @@ impl Drop for Job {
     }
 }
 
-/// Returns the place of a context's device on the PCI bus.
+/// Returns the PCI bus id of a context's device.
 fn bus_id(context: &Context) -> Result<BusId, JobError> {
     let text = context.driver().device_bus_id(context.device())?;
     text.parse().map_err(|_| JobError::BusId { text })

@@ -1,4 +1,4 @@
-//! Runs: what a [`Job`] does before, around and after the work that a program repeats.
+//! Runs: the steps that a program repeats, with a [`Job`]'s actions before and after them.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -16,33 +16,32 @@ use super::{Job, JobShared, Pauses};
 use crate::Returned;
 use crate::driver::locked;
 
-/// A run, as its actions see it: which graph it is, and afterwards how long it took.
+/// A run, as its actions see it: the number of its graph, and afterwards its duration.
 #[derive(Debug)]
 pub struct Run {
-    /// The number by which the status tells graphs apart.
+    /// The number by which the status distinguishes graphs.
     pub graph: u64,
-    /// Zero before the work. Afterwards the time from before the actions before it, until the work
-    /// came back or, if the job has waited for it, until the device had done it.
+    /// Zero before the work. Afterwards the time from before the pre-run actions until the work returned or,
+    /// if the job has waited for it, until the device had finished it.
     pub duration: Duration,
-    /// The runs that the status gets to know of at this one's end: itself, or queued ones that are
-    /// done.
+    /// The runs that are recorded in the status at this one's end: itself, or queued ones that are done.
     ended: Vec<EndedRun>,
-    /// Paced by the launches in it, and not by its end.
+    /// Whether it is paced by the launches in it, and not by its end.
     is_step: bool,
     end: Mutex<RunEnd>,
-    /// None in a loop of the program's own.
+    /// `None` in a loop of the program's own.
     under_way: Mutex<Option<UnderWay>>,
 }
 
-/// What happened at the end of a run.
+/// Outcome of the end of a run.
 #[derive(Debug)]
 #[must_use = "it has the warnings"]
 #[non_exhaustive]
 pub struct RunEnd {
-    /// What became of the status. `None` if it could not be written, which is among the warnings,
-    /// or if all runs that it lacks are still on the device.
+    /// Outcome for the status. `None` if it could not be written, which is among the warnings, or if all runs
+    /// that it lacks are still on the device.
     pub recorded: Option<Recorded>,
-    /// What became of the limits that waited for it, by GPU.
+    /// Outcomes of setting the limits that waited, by GPU.
     pub adjusted: Vec<Result<Adjustment, NoDevice>>,
     /// How the pause ended.
     pub paused: Waited,
@@ -61,7 +60,7 @@ impl Default for RunEnd {
     }
 }
 
-/// Where runs are. A program with a loop of its own reports only their ends.
+/// Runs under way. A program with a loop of its own reports only their ends.
 #[derive(Debug, Default)]
 pub(super) struct Progress {
     inside: AtomicU64,
@@ -70,17 +69,16 @@ pub(super) struct Progress {
 }
 
 impl Progress {
-    /// No run is under way, as far as is known, or one has ended and pauses. Limits that are
-    /// lowered never wait, so a run that begins meanwhile is not disturbed.
+    /// Returns whether no run is under way, as far as is known, or one has ended and pauses. Lowering a limit
+    /// never waits, so a run that begins just now is not disturbed.
     pub(super) fn is_between_runs(&self) -> bool {
-        // Relaxed: a run that begins meanwhile is not disturbed, so nothing depends on the order of
-        // these.
+        // Relaxed: a run that begins just now is not disturbed, so nothing depends on the order of the loads.
         let count = |number: &AtomicU64| number.load(Ordering::Relaxed);
         count(&self.pausing) > 0 || count(&self.inside) + count(&self.own_loops) == 0
     }
 }
 
-/// Counts while it lives, in a panic too.
+/// Counts itself while it lives, also during a panic.
 struct Counted<'n>(&'n AtomicU64);
 
 impl<'n> Counted<'n> {
@@ -98,16 +96,16 @@ impl Drop for Counted<'_> {
 
 impl Job {
     /// Runs a graph: actions before it, `work`, actions after it, among them the job's own
-    /// ([`Job::actions`]). Its time is the host's: queued work that is not waited for wants
-    /// [`run_on`](Self::run_on). Comes back when the pause is over that the share of the time asks
-    /// for; a suspended job waits here.
+    /// ([`Job::actions`]). Its time is the host's: for queued work that is not waited for use
+    /// [`run_on`](Self::run_on). Returns after the pause that the share of the time demands; a suspended job
+    /// waits here.
     ///
-    /// One run at a time is paced: of two at once the one that begins later ends the step of the
-    /// other, and the share holds for both together.
+    /// One run at a time is paced: of two concurrent ones the later beginning ends the step of the other, and
+    /// the share holds for both together.
     ///
     /// # Errors
-    /// The first action that fails a run. One before the work prevents it, and nothing comes back;
-    /// after the work its value does, and actions of later phases have not run.
+    /// The first action that fails a run. One before the work prevents the work, and no value is returned;
+    /// one after it returns the work's value, and actions of later phases do not run.
     pub fn run<R>(
         &self,
         graph: u64,
@@ -116,16 +114,16 @@ impl Job {
         self.run_timed(None, graph, work)
     }
 
-    /// Runs a graph as [`run`](Self::run) does, whose work is queued on the stream and not waited
-    /// for: for loops that run ahead of the device. The device times the run, from where it begins
-    /// on the stream to the end of its work there; work on other streams counts as far as this one
-    /// waits for it. Runs that overlap on the device count each.
+    /// Runs a graph as [`run`](Self::run) does, with work that is queued on the stream and not waited for:
+    /// for loops that run ahead of the device. The device times the run, from its beginning on the stream to
+    /// the end of its work there; work on other streams counts as far as this one waits for it. Runs that
+    /// overlap on the device count each.
     ///
-    /// Below full share the job waits for the device before a pause, so that queued work does not
-    /// hide it; the pauses of short runs are joined. A run that finds 4 on the device waits for the
-    /// oldest, at full share one that finds 64. The status hears of a run once it is done. Two
-    /// events are recorded; where the driver refuses them or the stream captures, the host's clock
-    /// counts. The job keeps the stream's context.
+    /// Below full share the job waits for the device before a pause, so that queued work does not hide it;
+    /// the pauses of short runs are joined. A run that finds 4 runs on the device waits for the oldest, at
+    /// full share one that finds 64. The status includes a run once it is done. Two events are recorded; if
+    /// the driver refuses them or the stream captures, the host's clock times the run. The job keeps the
+    /// stream's context.
     ///
     /// # Errors
     /// The first action that fails a run, as for [`run`](Self::run).
@@ -138,7 +136,7 @@ impl Job {
         self.run_timed(Some(stream), graph, work)
     }
 
-    /// Runs a graph, which the device times where there is a stream.
+    /// Runs a graph, timed by the device if there is a stream.
     fn run_timed<R>(
         &self,
         stream: Option<&Arc<CudaStream>>,
@@ -146,7 +144,7 @@ impl Job {
         work: impl FnOnce() -> R,
     ) -> Result<(R, RunEnd), Returned<Option<R>, ActionFailed>> {
         let shared = &*self.shared;
-        // It may sleep here, so the run begins on the device later.
+        // The job may sleep here, so the run begins on the device later.
         let under_way = shared.sleep.begin(shared);
         let queued = stream.and_then(|stream| {
             let perf = shared.management.perf();
@@ -186,14 +184,13 @@ impl Job {
         }
     }
 
-    /// A run of a program's own loop is over and took so long, the job's pauses inside it included.
-    /// The pause is made here, by upstream's formula; launches in such runs are held back by a
-    /// suspension only.
+    /// Ends a run of a program's own loop, which took `duration`, the job's pauses inside it included. The
+    /// pause is made here, by upstream's formula; launches in such runs are delayed only by a suspension.
     ///
     /// # Errors
     /// The first action that fails a run.
     pub fn end_run(&self, graph: u64, duration: Duration) -> Result<RunEnd, ActionFailed> {
-        // Relaxed: asked as a number.
+        // Relaxed: read only as a number.
         self.shared.progress.own_loops.store(1, Ordering::Relaxed);
         let mut run = Run::new(graph, false);
         run.duration = duration;
@@ -214,7 +211,7 @@ impl Run {
         }
     }
 
-    /// The run is over, by the host's clock.
+    /// Notes the run as ended, timed by the host's clock.
     fn note_ended(&mut self) {
         self.ended.push(EndedRun {
             number: 0,
@@ -233,7 +230,7 @@ impl JobShared {
         Ok(end)
     }
 
-    /// The work of a queued run is on the stream: waits for it if a pause comes.
+    /// Ends a run whose work is all queued. Waits for it if a pause follows.
     fn end_queued(&self, queued: QueuedRun<'_>, run: &mut Run) {
         let number = queued.end(run.graph, run.duration, &self.pacer);
         let waits = if run.is_step {
@@ -248,10 +245,10 @@ impl JobShared {
         }
     }
 
-    /// Records the queued runs that the device has done, without waiting for the others.
+    /// Records the queued runs that the device has finished, without waiting for the others.
     pub(super) fn record_queued(&self) {
         self.queued.collect(false, &self.pacer);
-        // What goes wrong is in the report.
+        // An error is in the report.
         let _ = self.record_ended(&self.queued.take_ended());
     }
 
@@ -287,7 +284,7 @@ impl JobShared {
                 self.managed.shrink();
             }
             if self.bell.take() {
-                // What goes wrong is in the report.
+                // An error is in the report.
                 let _ = self.check(statistics, Check::Early);
             }
             adjusted
@@ -306,7 +303,7 @@ impl JobShared {
         end.paused = paused;
     }
 
-    /// Has the job sleep while the control file says so.
+    /// Sleeps here while the control file demands it.
     fn sleep_after(&self, run: &Run) {
         let ended = locked(&run.under_way).take();
         let counts = ended.is_some();

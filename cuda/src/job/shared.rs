@@ -20,7 +20,7 @@ use crate::DeviceAllocator;
 use crate::driver::locked;
 use crate::limits::{Budget, LimitedPool};
 
-/// What a job shares with its thread, its listener and its actions.
+/// The parts of a job that its thread, its listener and its actions share.
 pub(super) struct JobShared {
     pub(super) config: JobConfig,
     /// The process that orders are for.
@@ -44,19 +44,19 @@ pub(super) struct JobShared {
     pub(super) ends: AtomicU8,
 }
 
-/// Which control files were read, and what went wrong; for people.
+/// Counts of control files read, and the last problem; for people.
 #[derive(Default)]
 pub(super) struct FileReport {
     pub(super) files: u64,
     pub(super) refused_files: u64,
     pub(super) unwritten: u64,
     pub(super) problem: Option<String>,
-    /// The number of the newest order whose limits are set.
+    /// Number of the newest order whose limits are set.
     pub(super) version: Option<u64>,
 }
 
 impl JobShared {
-    /// The program has not said what the job would like to hold.
+    /// Value of `wanted_bytes` before the program sets it.
     pub(super) const UNKNOWN: u64 = u64::MAX;
 
     pub(super) fn new(config: JobConfig, clock: Arc<dyn Clock>) -> Arc<Self> {
@@ -93,7 +93,7 @@ impl JobShared {
                 Err(error) if error.source.kind() == io::ErrorKind::WouldBlock => {
                     return Err(JobError::Taken(error));
                 }
-                // Limits are safe all the same: a coordinator's orders are for one life.
+                // Limits are safe without the lock: a coordinator's orders are for one life.
                 Err(error) => locked(&self.report).problem = Some(error.to_string()),
             }
         }
@@ -161,7 +161,7 @@ impl JobShared {
         }
         self.bell.ring();
         self.settle_or_leave();
-        // Whoever wakes does so under the limits of this file.
+        // Last, so that waking happens under the limits of this file.
         let asleep = parsed.file.asleep;
         if asleep.is_some_and(|asleep| self.sleep.tell(asleep)) {
             self.bell.ring();
@@ -169,33 +169,32 @@ impl JobShared {
         }
     }
 
-    /// Runs `work` with the statistics, once no other thread has them, and settles as often as
-    /// others left meanwhile. If this thread has them already, it returns `None` and settles later.
+    /// Runs `work` with the statistics, once no other thread has them, and settles as often as others left in
+    /// between. If this thread has them already, it returns `None` and settles later.
     pub(super) fn with_statistics<R>(&self, work: impl FnOnce(&mut Statistics) -> R) -> Option<R> {
         self.statistics
             .work(work, |statistics| self.settle(statistics))
     }
 
-    /// Settles. If a thread has the statistics, leaves that to it.
+    /// Settles, or leaves that to the thread that has the statistics.
     pub(super) fn settle_or_leave(&self) {
         self.statistics
             .work_or_leave(|statistics| self.settle(statistics));
     }
 
-    /// Sets the limits that wait, if that may be now, and writes the status if the bell rang.
+    /// Sets the limits that wait, if that is allowed now, and writes the status if the bell rang.
     pub(super) fn settle(&self, statistics: &mut Statistics) {
         if self.may_obey() {
             self.obey();
         }
-        // Relaxed: the thread that set it has left or has the statistics, and the combiner orders
-        // both.
+        // Relaxed: the thread that set it has left or has the statistics, and the combiner orders both.
         let ends = self.ends.load(Ordering::Relaxed) != 0;
         if self.bell.take() || ends {
-            // What goes wrong is in the report.
+            // An error is in the report.
             let _ = self.check(statistics, Check::Early);
         }
         if ends {
-            // What goes back from here on rings no bell.
+            // Bytes that go back from here on ring no bell.
             self.managed.end();
         }
     }

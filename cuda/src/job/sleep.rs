@@ -1,13 +1,12 @@
-//! [`JobSleep`]: a job that sleeps between two runs while its control file says so.
+//! [`JobSleep`]: a job that sleeps between two runs while its control file demands it.
 //!
-//! JOBSLEEP1. Memory is given up and brought back by one thread at a time, while no run is under
-//! way, and with no lock held. Nobody waits for a run of another thread: whoever ends the last one
-//! falls asleep.
-//! JOBSLEEP2. A run begins, and one that has ended comes back, once the job is awake. After a
-//! cancel that is so at once, even where the memory could not be brought back.
-//! JOBSLEEP3. Before memory is taken, the status says `waking`; then the control file is read once
-//! more. A coordinator that takes its word back writes first and then reads, so one of the two sees
-//! the other (COORD5).
+//! JOBSLEEP1. Memory is released and brought back by one thread at a time, while no run is under way, and
+//! with no lock held. No thread waits for a run of another: the thread that ends the last one falls asleep.
+//! JOBSLEEP2. A run begins, and one that has ended returns, once the job is awake. After a cancel that is so
+//! at once, even if the memory could not be brought back.
+//! JOBSLEEP3. Before memory is taken, the status is set to `waking`; then the control file is read once more.
+//! A coordinator that revokes its permission writes first and then reads, so one of the two sees the other
+//! (COORD5).
 
 use core::fmt;
 use std::sync::{Arc, Mutex};
@@ -20,10 +19,10 @@ use super::JobShared;
 use super::managed::Check;
 use crate::driver::locked;
 
-/// So long after a refusal it is tried again.
+/// Time from a refusal to the retry.
 const AGAIN: Duration = Duration::from_millis(100);
 
-/// Whether a job sleeps, and is to.
+/// Sleep state and orders of a job.
 #[derive(Default)]
 pub(super) struct JobSleep {
     state: Mutex<SleepOrders>,
@@ -34,21 +33,21 @@ pub(super) struct JobSleep {
 struct SleepOrders {
     told: bool,
     cancelled: bool,
-    /// It was told to sleep and could not.
+    /// Whether a sleep that was ordered was refused.
     refused: bool,
-    /// A thread gives up memory or brings it back.
+    /// Whether a thread is releasing memory or bringing it back.
     moves: bool,
     phase: SleepState,
-    /// Runs under way.
+    /// Number of runs under way.
     runs: u64,
     copied_bytes: u64,
     wake_bytes: u64,
     problem: Option<String>,
-    /// After a refusal nothing is tried before.
+    /// Time of the retry after a refusal.
     again: Duration,
 }
 
-/// What a thread between two runs does next.
+/// Next action of a thread between two runs.
 enum Next {
     Run,
     Wait(Option<Duration>),
@@ -67,7 +66,7 @@ impl SleepOrders {
             SleepState::Awake if !sleeps || self.runs > 0 => Next::Run,
             SleepState::Awake => Next::Sleep,
             SleepState::Asleep if sleeps => Next::Wait(None),
-            // Some of it may be back.
+            // Some of the memory may be back.
             SleepState::Waking if sleeps => Next::Sleep,
             _ if self.cancelled && self.refused => Next::Run,
             _ if now < self.again => Next::Wait(Some(self.again)),
@@ -81,7 +80,7 @@ impl SleepOrders {
     }
 }
 
-/// One run under way; it counts while this lives.
+/// A run under way, counted while this lives.
 pub(super) struct UnderWay(Arc<JobSleep>);
 
 impl fmt::Debug for UnderWay {
@@ -96,7 +95,7 @@ impl Drop for UnderWay {
     }
 }
 
-/// This thread moves memory, while this lives.
+/// Marks that this thread moves memory, while this lives.
 struct Moves<'r>(&'r JobSleep);
 
 impl Drop for Moves<'_> {
@@ -107,7 +106,7 @@ impl Drop for Moves<'_> {
 }
 
 impl JobSleep {
-    /// What the control file says, newly. True if the status says something else now.
+    /// Takes the control file's order. Returns true if the status has changed by it.
     pub(super) fn tell(&self, asleep: bool) -> bool {
         let mut state = locked(&self.state);
         if state.told == asleep {
@@ -120,7 +119,7 @@ impl JobSleep {
         is_settled
     }
 
-    /// Sleeps no more. What cannot be brought back then is the program's to wake.
+    /// Ends all sleep. Memory that cannot be brought back then is left to the program to wake.
     pub(super) fn cancel(&self) {
         let mut state = locked(&self.state);
         (state.cancelled, state.refused, state.again) = (true, false, Duration::ZERO);
@@ -128,7 +127,7 @@ impl JobSleep {
         self.changed.raise();
     }
 
-    /// What the status says.
+    /// Returns the sleep part of the status.
     pub(super) fn status(&self) -> SleepStatus {
         let state = locked(&self.state);
         let mut status = SleepStatus::default();
@@ -143,7 +142,7 @@ impl JobSleep {
         locked(&self.state).phase == SleepState::Awake
     }
 
-    /// Waits until a run may begin. Whoever waits is who falls asleep and wakes.
+    /// Waits until a run may begin. The waiting thread is the one that falls asleep and wakes.
     pub(super) fn begin(self: &Arc<Self>, job: &JobShared) -> UnderWay {
         loop {
             let seen = self.changed.changes();
@@ -167,7 +166,7 @@ impl JobSleep {
         }
     }
 
-    /// Gives all memory up, or none of it.
+    /// Releases all memory, or none of it.
     fn fall_asleep(&self, job: &JobShared, moves: Moves<'_>) {
         // Time asleep is no work, whatever the last run left behind.
         let _ = job.pacer.end();
@@ -186,12 +185,12 @@ impl JobSleep {
             )),
         };
         let is_back = slept.is_ok() || memories.iter().all(|memory| memory.wake().is_ok());
-        // The device has done all of it.
+        // The device has finished all of them.
         job.record_queued();
         let mut state = locked(&self.state);
         match slept {
             Ok(()) => {
-                // Asleep already, there is nothing to copy any more.
+                // Memory that slept already was not copied again.
                 state.copied_bytes = copied.max(state.copied_bytes);
                 state.wake_bytes = released.max(state.wake_bytes);
                 (state.phase, state.problem) = (SleepState::Asleep, None);
@@ -211,7 +210,7 @@ impl JobSleep {
         drop(moves);
     }
 
-    /// Brings memory back, all of it if nobody refuses.
+    /// Brings memory back, all of it if nothing is refused.
     fn wake(&self, job: &JobShared, moves: Moves<'_>) {
         let mut state = locked(&self.state);
         let is_first = state.phase == SleepState::Asleep;
@@ -219,10 +218,10 @@ impl JobSleep {
         state.phase = SleepState::Waking;
         drop(state);
         if is_first && !is_cancelled {
-            // JOBSLEEP3.
+            // JOBSLEEP3: write `waking`, then read the control file once more.
             let is_said = job.write_status();
             if !is_said || job.is_told_to_sleep() {
-                // Whoever listens will say the newest, if this was not it.
+                // The listener reports the newest order, if this one was outdated.
                 let mut state = locked(&self.state);
                 state.phase = SleepState::Asleep;
                 state.again = job.clock.now() + AGAIN;
@@ -256,13 +255,13 @@ impl JobSleep {
 }
 
 impl JobShared {
-    /// Writes the status if it has changed, now; false if that failed.
+    /// Writes the status now if it has changed. Returns false if that failed.
     fn write_status(&self) -> bool {
         let checked = self.with_statistics(|statistics| self.check(statistics, Check::Early));
         checked.is_some_and(|checked| checked.is_ok())
     }
 
-    /// Whether the control file says so just now, or cannot be read.
+    /// Returns whether the control file orders sleep just now, or cannot be read.
     fn is_told_to_sleep(&self) -> bool {
         let Some(path) = &self.config.files.control else {
             return false;

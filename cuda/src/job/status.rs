@@ -1,4 +1,4 @@
-//! What a job tells of itself, and when.
+//! The status of a job, and when it is written.
 
 use core::fmt;
 use std::io;
@@ -13,7 +13,7 @@ use super::device_time::EndedRun;
 use super::managed::Check;
 use crate::driver::locked;
 
-/// What recording a run did to the status.
+/// Effect of recording a run on the status.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum Recorded {
@@ -38,7 +38,7 @@ impl JobShared {
         }
     }
 
-    /// Writes the status if something in it has changed. What goes wrong is in the report, too.
+    /// Writes the status if something in it has changed. An error is also in the report.
     pub(super) fn check(
         &self,
         statistics: &mut Statistics,
@@ -59,7 +59,7 @@ impl JobShared {
         Ok(Recorded::Written)
     }
 
-    /// The job's own part of the status.
+    /// Returns the job's own part of the status.
     fn status(&self) -> JobStatus {
         let mut job = JobStatus::default();
         job.pid = std::process::id();
@@ -68,7 +68,7 @@ impl JobShared {
         job.priority = self.config.priority;
         job.perf_control = self.management.perf().percent().into();
         job.control_version = locked(&self.report).version;
-        // Relaxed: the thread that set it has left or has the state, and the combiner orders both.
+        // Relaxed: the thread that set it has left or has the statistics, and the combiner orders both.
         job.ended = self.ends.load(Ordering::Relaxed) != 0;
         job.sleep = Some(self.sleep.status());
         let now = SystemTime::now().duration_since(UNIX_EPOCH);
@@ -89,9 +89,9 @@ impl JobShared {
         job
     }
 
-    /// What the program said that it would like to hold.
+    /// Returns the bytes that the program would like to hold, if it has set them.
     fn wanted_bytes(&self) -> Option<u64> {
-        // Relaxed: a number by itself.
+        // Relaxed: no other memory is published through the number.
         let bytes = self.wanted_bytes.load(Ordering::Relaxed);
         (bytes != Self::UNKNOWN).then_some(bytes)
     }
@@ -103,7 +103,7 @@ impl JobShared {
     }
 }
 
-/// Whether no file has the name any more.
+/// Returns whether no file has the name any more.
 fn is_gone(path: &Path) -> bool {
     std::fs::symlink_metadata(path).is_err_and(|error| error.kind() == io::ErrorKind::NotFound)
 }

@@ -1,4 +1,4 @@
-//! The thread of a job: writes the status when something happened outside of runs.
+//! The thread of a job: writes the status after events outside of runs.
 
 use std::io;
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
@@ -8,15 +8,13 @@ use std::time::Duration;
 use super::JobShared;
 use crate::driver::locked;
 
-/// The longest time between two checks, for programs that have no runs.
+/// Longest time between two checks, for programs that have no runs.
 const LONGEST: Duration = Duration::from_secs(10);
-/// The longest time where the program takes memory from the driver by itself, which no callback
-/// tells.
+/// The same if the program takes memory from the driver directly, for which there is no callback.
 const LONGEST_FOREIGN: Duration = Duration::from_millis(250);
 
-/// Notes that the status is to be written, and wakes the job's thread. Any thread that has the
-/// statistics next writes it, so the job's thread is woken once, and not until the status is
-/// written.
+/// Notes that the status is to be written, and wakes the job's thread. The next thread that has the
+/// statistics writes it, so the job's thread is woken once, and not until the status is written.
 #[derive(Default)]
 pub(super) struct Bell {
     state: Mutex<Rung>,
@@ -50,8 +48,8 @@ impl Bell {
         self.condition.notify_all();
     }
 
-    /// Waits until it rings, for `longest` at most. It counts as rung then, so that the numbers
-    /// decide whether the status has changed. Returns false at the job's end.
+    /// Waits until it rings, for `longest` at most. Then it counts as rung, so that the numbers decide
+    /// whether the status has changed. Returns false at the job's end.
     fn wait(&self, longest: Duration) -> bool {
         let state = locked(&self.state);
         let quiet = |state: &mut Rung| !state.wakes && !state.ended;
@@ -63,7 +61,7 @@ impl Bell {
     }
 }
 
-/// Starts the thread, which keeps the parts of the job and not the job.
+/// Starts the thread, which keeps the parts of the job alive and not the job.
 pub(super) fn start(shared: &Arc<JobShared>) -> io::Result<JoinHandle<()>> {
     let shared = Arc::clone(shared);
     Builder::new()
@@ -85,8 +83,7 @@ fn serve(shared: &JobShared) {
 pub(super) fn end(shared: &JobShared, thread: JoinHandle<()>) {
     shared.bell.end();
     if thread.thread().id() != thread::current().id() {
-        // It has no callbacks of others to wait for (CTRL2); a panic in it was reported where it
-        // happened.
+        // It waits for no callbacks of others (CTRL2); a panic in it was reported where it happened.
         let _ = thread.join();
     }
 }

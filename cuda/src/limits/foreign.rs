@@ -1,5 +1,5 @@
-//! [`ForeignMemory`]: memory that a program takes from the driver by itself, past every allocator of this crate,
-//! counted by whoever sees it being taken.
+//! [`ForeignMemory`]: memory that a program takes directly from the driver, past every allocator of this
+//! crate, counted by the code that sees the allocations.
 
 use core::fmt;
 use std::sync::Arc;
@@ -11,11 +11,11 @@ use larder_core::{PoolStats, Stats};
 use super::{Budget, Charge, LimitEvent, LimitWatch, LimitedPool, OverBudget, TreeNode};
 use super::{enter, pool_node, set_own};
 
-/// Device memory that a program takes from the driver by itself. It has a limit, and a
-/// [`Job`](crate::job::Job) that [manages](crate::job::Job::manage_foreign) it obeys and reports it
-/// like an allocator's. A clone is the same memory.
+/// Device memory that a program takes directly from the driver. It has a limit, and a
+/// [`Job`](crate::job::Job) that [manages](crate::job::Job::manage_foreign) it obeys and reports it like an
+/// allocator's. Clones share the memory.
 ///
-/// Nothing of it goes back by itself: a lowered limit refuses what comes next, and the rest goes as the program
+/// Nothing is released by itself: a lowered limit refuses new charges, and the excess goes as the program
 /// frees.
 ///
 /// ```
@@ -31,7 +31,7 @@ use super::{enter, pool_node, set_own};
 #[derive(Clone)]
 pub struct ForeignMemory(pub(crate) Arc<Foreign>);
 
-/// What the clones share.
+/// The state that clones share.
 pub(crate) struct Foreign {
     node: Arc<TreeNode>,
     charges: AtomicU64,
@@ -43,12 +43,12 @@ pub(crate) struct Foreign {
 /// Foreign memory that is charged until this is dropped.
 #[must_use = "dropped, it is charged no more"]
 pub struct ForeignCharge {
-    /// Dropped first: the watchers hear of it behind that.
+    /// Dropped first: the watchers are notified after that.
     charge: Charge,
     foreign: Tells,
 }
 
-/// Calls the watchers when it is dropped.
+/// Notifies the watchers when dropped.
 struct Tells(Arc<Foreign>);
 
 impl Drop for Tells {
@@ -67,7 +67,7 @@ impl Foreign {
 }
 
 impl ForeignMemory {
-    /// Memory with a limit of its own; [`u64::MAX`] for none.
+    /// Makes memory with a limit of its own; [`u64::MAX`] for none.
     ///
     /// # Errors
     /// None today.
@@ -75,7 +75,7 @@ impl ForeignMemory {
         Self::made(None, limit_bytes)
     }
 
-    /// Memory that is charged to a budget, too.
+    /// Makes memory that is also charged to a budget.
     ///
     /// # Errors
     /// [`BudgetError::Full`] if there are 4096 budgets.
@@ -95,7 +95,7 @@ impl ForeignMemory {
         Ok(Self(foreign))
     }
 
-    /// Charges memory, before it is asked of the driver.
+    /// Charges memory, before the driver is asked for it.
     ///
     /// # Errors
     /// [`OverBudget`] if the limit or a budget above has no room.
@@ -110,18 +110,18 @@ impl ForeignMemory {
         })
     }
 
-    /// The limit, and what is charged now.
+    /// Returns the limit, and the bytes charged now.
     pub fn usage(&self) -> BudgetUse {
         self.0.node.usage()
     }
 
-    /// Sets the limit. The answer comes at once; from then on nothing is charged above it.
+    /// Sets the limit. Returns at once; from then on nothing is charged above it.
     pub fn set_limit(&self, bytes: u64) -> LimitAnswer {
         set_own(&*self.0, bytes)
     }
 
-    /// Calls `callback` when what was above a lowered [limit](Self::set_limit) has gone back, under the rules of
-    /// [`Limits::watch`](crate::Limits::watch).
+    /// Calls `callback` when the excess over a lowered [limit](Self::set_limit) has gone back, under the
+    /// rules of [`Limits::watch`](crate::Limits::watch).
     pub fn watch_limit(
         &self,
         callback: impl Fn(&LimitEvent) + Send + Sync + 'static,
@@ -131,12 +131,12 @@ impl ForeignMemory {
 }
 
 impl ForeignCharge {
-    /// How much it is.
+    /// Returns the bytes of the charge.
     pub const fn bytes(&self) -> u64 {
         self.charge.bytes()
     }
 
-    /// Takes another charge of the same memory over: both are one now.
+    /// Merges another charge of the same memory into this one.
     pub fn join(&mut self, other: Self) {
         let Self { charge, foreign } = other;
         if Arc::ptr_eq(&foreign.0, &self.foreign.0) {
@@ -144,8 +144,8 @@ impl ForeignCharge {
         }
     }
 
-    /// Says how much is held, beyond the limit too: a pool of the driver holds more than it was asked for, and
-    /// gives it back by itself.
+    /// Sets the bytes held, even beyond the limit: a pool of the driver holds more than was requested, and
+    /// releases it by itself.
     pub fn set_bytes(&mut self, bytes: u64) {
         let is_less = bytes < self.bytes();
         self.charge.set(bytes);
@@ -156,8 +156,7 @@ impl ForeignCharge {
     }
 }
 
-/// Each charge is below the limit when it is made, so there is no live limit to refresh and nothing
-/// idle.
+/// Each charge is below the limit when it is made, so there is no live limit to refresh and nothing idle.
 impl LimitedPool for Foreign {
     fn node(&self) -> &Arc<TreeNode> {
         &self.node

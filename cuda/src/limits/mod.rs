@@ -1,35 +1,33 @@
-//! [`Limits`]: how much memory a program, its tenants and their pools may hold, changed while it runs.
+//! [`Limits`]: limits on the memory of a program, its tenants and their pools, changed while it runs.
 //!
 //! A tree of budgets: the process, tenants in it, tenants of these, and under each the pools that were made
 //! in it: [`DeviceAllocator::in_budget`](crate::DeviceAllocator::in_budget) and
 //! [`PinnedAllocator::in_budget`](crate::PinnedAllocator::in_budget). Physical memory is charged to the pool
-//! and to all budgets above it before the driver is asked, and credited after the driver took it back, also
-//! where that comes late. Windows, steps and arenas hold memory of their allocator, so they are counted.
-//! What a program has set aside (a window, a tensor pool) was granted when it was set aside; arenas grant
-//! nothing while a limit is not met.
-//! A pool without a budget has a tree of its own, of itself alone, for its limit.
+//! and to all budgets above it before the driver is asked for it, and credited after it was freed, even if
+//! that comes late. Windows, steps and arenas hold memory of their allocator, so they are counted. Memory
+//! that a program has set aside (a window, a tensor pool) was granted at that time; arenas grant nothing
+//! while a limit is exceeded. A pool without a budget has a tree of its own, of itself alone, for its limit.
 //!
-//! # A limit is lowered
-//! 1. The tree has it, under its lock: from here on no budget above its limit is charged.
+//! # Lowering a limit
+//! 1. The tree takes the limit, under its lock: from here on no budget is charged above its limit.
 //! 2. Each pool below refreshes its live limit, the most that it may have live
 //!    ([`LimitTree::live_limit`]). It is read under the pool's own lock, so of two threads that do
 //!    this the later one has the newer limit.
-//! 3. Without a lock, idle memory goes back: first of the pool that has just enough, else of those that
-//!    have most. What queued work still uses stays; nothing is waited for.
-//! 4. The answer: what is held above the limit still.
+//! 3. Without a lock, idle memory is released: first of the pool that has just enough, otherwise of those
+//!    that have most. Memory that queued work still uses stays; nothing is waited for.
+//! 4. The answer has the bytes still held above the limit.
 //!
-//! After the answer nothing is granted above the lower limit. A block whose allocation was under
-//! way may still be given, out of memory that the answer counted. The rest goes back to the driver
-//! as the program frees blocks: while a pool is over its limit, a free looks for idle memory, and
-//! so do an allocation that needs the driver and the end of a step; what is freed in the order of a
-//! stream goes when its events have passed.
+//! After the answer nothing is granted above the lower limit, except that an allocation under way may still
+//! get a block of memory that the answer counted. The rest is released as the program frees blocks: while a
+//! pool is over its limit, a free checks for idle memory, and so do an allocation that needs the driver and
+//! the end of a step; memory freed in the order of a stream is released when its events have passed.
 //!
 //! # Locks
 //! The tree's lock is the innermost: it is taken under a pool's core and takes no other. The locks of the
-//! lists of pools and of watchers are held for a look. Callbacks run without any.
+//! lists of pools and of watchers are held for a look-up. Callbacks run without any.
 //!
-//! (From the limits at run time of AntMan, whose adjustable allocator refused what could not be freed at
-//! once and was asked again at each step.)
+//! (From AntMan's limits at run time. Its adjustable allocator refused a limit that could not be reached at
+//! once, and was asked again at each step.)
 
 mod foreign;
 pub(crate) mod node;
@@ -51,27 +49,27 @@ pub use node::{BudgetName, OverBudget};
 pub(crate) use node::{Charge, TreeNode};
 pub use watch::{LimitEvent, LimitWatch};
 
-/// Budgets of one process, at most, pools among them.
+/// Most budgets of one process, including pools.
 const BUDGETS: usize = 1 << 12;
 
-/// What holds memory under a budget.
+/// A holder of memory under a budget.
 pub(crate) trait LimitedPool: Send + Sync {
-    /// The budget that it charges to.
+    /// Returns the budget that it charges to.
     fn node(&self) -> &Arc<TreeNode>;
 
-    /// Reads the [live limit](TreeNode::live_limit) anew, which has changed.
+    /// Rereads the [live limit](TreeNode::live_limit), which has changed.
     fn refresh_limit(&self);
 
-    /// How far its limit could be lowered now.
+    /// Returns how far its limit could be lowered now.
     fn pool_stats(&self) -> PoolStats;
 
     /// Refreshes the live limit, and gives back what is idle above it. Nothing is waited for.
     fn shrink(&self);
 
-    /// Counters now.
+    /// Returns the counters.
     fn stats(&self) -> Stats;
 
-    /// The most live bytes since this was last asked for, or since the beginning; now the next interval begins.
+    /// Returns the most live bytes since the last call, or since the beginning, and begins the next interval.
     fn take_peak(&self) -> u64;
 }
 
@@ -89,7 +87,7 @@ pub(crate) fn set_own(pool: &(impl LimitedPool + ?Sized), bytes: u64) -> LimitAn
     LimitAnswer::with_excess(held.saturating_sub(bytes))
 }
 
-/// The budgets of a process. A clone shares them.
+/// The budgets of a process. Clones share them.
 ///
 /// ```no_run
 /// use larder_core::limits::LimitAnswer;
@@ -111,7 +109,7 @@ pub(crate) fn set_own(pool: &(impl LimitedPool + ?Sized), bytes: u64) -> LimitAn
 pub struct Limits(Budget);
 
 impl Limits {
-    /// A process that may hold so many bytes; [`u64::MAX`] for no limit.
+    /// Makes the budget of a process that may hold `limit_bytes`; [`u64::MAX`] for no limit.
     ///
     /// # Errors
     /// None today.
@@ -119,21 +117,22 @@ impl Limits {
         over_whole(BUDGETS, "process", limit_bytes).map(|node| Self(Budget(node)))
     }
 
-    /// The budget above all others.
+    /// Returns the budget above all others.
     pub const fn process(&self) -> &Budget {
         &self.0
     }
 
-    /// Calls `callback` with every event of every budget, until the answer is dropped. It is called without
-    /// a lock, by whichever thread allocates, frees or sets a limit next, and may use everything here. It
-    /// should not hold a clone of what it watches: that would never go.
+    /// Calls `callback` with every event of every budget, until the returned value is dropped. It is called
+    /// without a lock, by the thread that next allocates, frees or sets a limit, and may use everything here.
+    /// It should not hold a clone of an allocator or budget that it watches, which would then never be
+    /// dropped.
     pub fn watch(&self, callback: impl Fn(&LimitEvent) + Send + Sync + 'static) -> LimitWatch {
         let shared = &self.0.0.shared;
         shared.watchers.add(shared, None, callback)
     }
 
-    /// Completes what lowered limits still want, as far as memory has become idle, and calls the watchers.
-    /// For a program whose threads neither allocate nor free. Nothing is waited for.
+    /// Completes lowered limits, as far as memory has become idle, and calls the watchers. For a program
+    /// whose threads neither allocate nor free. Does not wait.
     pub fn poll(&self) {
         self.0.settle();
     }
@@ -144,14 +143,14 @@ fn over_whole(budgets: usize, name: &str, limit_bytes: u64) -> Result<Arc<TreeNo
     SharedTree::new(budgets, name, BudgetConfig::new(limit_bytes)).map(TreeNode::root)
 }
 
-/// A budget: the process, or a tenant. A clone shares it; the budget goes with the last clone and the last
-/// pool in it.
+/// A budget: the process, or a tenant. Clones share it; it ends with the last clone and the last pool in it.
 #[derive(Clone, Debug)]
 pub struct Budget(Arc<TreeNode>);
 
 impl Budget {
-    /// A tenant in this budget that may hold so many bytes, more than the budget above has too. Tenants may
-    /// have tenants. The name is for people: the first 23 bytes of it are kept, and two may have the same.
+    /// Makes a tenant in this budget that may hold `limit_bytes`, which may be more than the budget above
+    /// has. Tenants may have tenants. The name is for people: its first 23 bytes are kept, and two tenants
+    /// may have the same.
     ///
     /// # Errors
     /// [`BudgetError::Full`] if there are 4096 budgets, pools among them.
@@ -168,19 +167,19 @@ impl Budget {
         self.0.add(name, config).map(Self)
     }
 
-    /// Its name.
+    /// Returns its name.
     pub fn name(&self) -> BudgetName {
         self.0.name()
     }
 
-    /// Its limits, and what is held under it now.
+    /// Returns its limits, and the bytes held under it now.
     pub fn usage(&self) -> BudgetUse {
         self.0.usage()
     }
 
-    /// Sets the hard limit. The answer comes at once; from then on nothing is granted above the limit, and
-    /// what is held above it goes back as blocks come back. O(pools), for each one O(chunks) and the calls
-    /// for what goes back now.
+    /// Sets the hard limit. Returns at once; from then on nothing is granted above the limit, and the excess
+    /// is released as blocks are freed. O(pools), for each one O(chunks) and the driver calls that release
+    /// memory now.
     pub fn set(&self, hard_bytes: u64) -> LimitAnswer {
         self.set_both(hard_bytes, None)
     }
@@ -190,7 +189,7 @@ impl Budget {
         self.set_both(hard_bytes, Some(soft_bytes))
     }
 
-    /// Calls `callback` with every event of this budget alone, until the answer is dropped, as
+    /// Calls `callback` with every event of this budget alone, until the returned value is dropped, as
     /// [`Limits::watch`] does for all.
     pub fn watch(&self, callback: impl Fn(&LimitEvent) + Send + Sync + 'static) -> LimitWatch {
         let shared = &self.0.shared;
@@ -210,7 +209,7 @@ impl Budget {
         LimitAnswer::with_excess(self.usage().used_bytes.saturating_sub(hard_bytes))
     }
 
-    /// Has all pools below refresh their live limits, then gives back what is idle above them.
+    /// Refreshes the live limits of all pools below, then releases idle memory above them.
     fn settle(&self) {
         let pools = self.pools();
         for pool in &pools {
@@ -218,7 +217,7 @@ impl Budget {
         }
         if self.is_above_limits(&pools) {
             self.shrink(&pools);
-            // What has gone back raises the live limits of all.
+            // Released memory raises the live limits of all.
             for pool in &pools {
                 pool.refresh_limit();
             }
@@ -227,8 +226,8 @@ impl Budget {
         self.0.shared.notify();
     }
 
-    /// Gives back what is idle above the limits, of one pool after the other: of that with just enough
-    /// first, else of that with most.
+    /// Releases idle memory above the limits, of one pool after the other: first of the pool with just
+    /// enough, otherwise of the one with most.
     fn shrink(&self, pools: &[Arc<dyn LimitedPool>]) {
         let idle = |pool: &Arc<dyn LimitedPool>| {
             let stats = pool.pool_stats();
@@ -248,7 +247,7 @@ impl Budget {
         }
     }
 
-    /// Whether this budget or a pool's own is above its limit.
+    /// Returns whether this budget or a pool's own is above its limit.
     fn is_above_limits(&self, pools: &[Arc<dyn LimitedPool>]) -> bool {
         let above = |node: &TreeNode| node.above_in_excess(0).is_some();
         self.usage().excess_bytes > 0
@@ -257,20 +256,20 @@ impl Budget {
                 .any(|pool| pool.node().usage().excess_bytes > 0 || above(pool.node()))
     }
 
-    /// The pools that charge to this budget or to one below it.
+    /// Returns the pools that charge to this budget or to one below it.
     fn pools(&self) -> Vec<Arc<dyn LimitedPool>> {
         let mut list = locked(&self.0.shared.pools);
         list.retain(|pool| pool.strong_count() > 0);
         let all: Vec<_> = list.iter().filter_map(Weak::upgrade).collect();
         drop(list);
-        // A pool whose last owner goes meanwhile is dropped here, without a lock.
+        // A pool whose last owner has gone in between is dropped here, without a lock.
         let mut pools = all;
         pools.retain(|pool| pool.node().is_within(self.0.id));
         pools
     }
 }
 
-/// The budget that a pool charges to: in another one, or by itself.
+/// Makes the budget that a pool charges to: in another one, or by itself.
 pub(crate) fn pool_node(
     budget: Option<&Budget>,
     name: &str,

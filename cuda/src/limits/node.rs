@@ -1,10 +1,10 @@
-//! Trees of budgets: a [`TreeNode`] is one budget, shared by everybody who charges to it; a [`Charge`] is
-//! what one holder of memory has charged.
+//! Trees of budgets: a [`TreeNode`] is one budget, shared by everybody who charges to it; a [`Charge`] is the
+//! bytes charged by one holder of memory.
 //!
-//! CHARGE1 The bytes of a [`Charge`] are charged from before the driver is asked for the memory until after it
-//! took the memory back: whoever holds the memory holds the charge beside it, a deferred free too.
-//! CHARGE2 A node is in the tree as long as anybody has it; each has the one above it.
-//! CHARGE3 The tree's lock is held for bookkeeping only, and no lock is wanted under it.
+//! CHARGE1 The bytes of a [`Charge`] are charged from before the driver is asked for the memory until after
+//! it was freed: the holder of the memory, even a deferred free, holds the charge beside it.
+//! CHARGE2 A node is in the tree as long as anybody holds it; each holds the one above it.
+//! CHARGE3 The tree's lock is held for bookkeeping only, and no lock is taken under it.
 
 use core::fmt;
 use std::sync::{Arc, Mutex, Weak};
@@ -17,7 +17,7 @@ use super::LimitedPool;
 use super::watch::{LimitEvent, Watchers};
 use crate::lock_wait::Yield;
 
-/// A budget's name; of a long one its first 23 bytes.
+/// A budget's name; the first 23 bytes of a longer one.
 #[derive(Clone, Copy, PartialEq, Eq, Default)]
 pub struct BudgetName {
     bytes: [u8; Self::MAX_BYTES],
@@ -36,12 +36,12 @@ impl BudgetName {
         bytes[..len].copy_from_slice(&name.as_bytes()[..len]);
         Self {
             bytes,
-            // At most 23.
+            // Lossless: at most 23.
             len: len as u8,
         }
     }
 
-    /// The name.
+    /// Returns the name.
     pub fn as_str(&self) -> &str {
         let name = self.bytes.get(..usize::from(self.len));
         name.and_then(|name| core::str::from_utf8(name).ok())
@@ -61,7 +61,7 @@ impl fmt::Debug for BudgetName {
     }
 }
 
-/// A budget had no room for memory. Nothing was asked of the driver.
+/// A budget has too little room for memory. The driver was not asked.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[error(
     "the budget `{budget}` of {:#} has no room for {:#} more, {:#} are used: free and release memory there, or raise its \
@@ -72,22 +72,22 @@ impl fmt::Debug for BudgetName {
 )]
 #[non_exhaustive]
 pub struct OverBudget {
-    /// Which budget.
+    /// Name of the budget.
     pub budget: BudgetName,
     /// Its hard limit.
     pub limit_bytes: u64,
     /// Bytes held under it.
     pub used_bytes: u64,
-    /// Bytes that were wanted at once, in whole pages or regions.
+    /// Bytes requested at once, in whole pages or regions.
     pub wanted_bytes: u64,
-    /// It is the pool itself that wanted the memory: its own limit is what the core knows too.
+    /// Whether it is the requesting pool's own limit, which the core knows too.
     pub(crate) own: bool,
 }
 
 /// A tree of budgets and the names in it.
 pub(super) struct BudgetTable {
     pub(super) tree: LimitTree,
-    /// By the index in the tree; none where no budget has that index.
+    /// By the index in the tree; `None` if no budget has that index.
     names: Vec<Option<BudgetName>>,
 }
 
@@ -97,7 +97,7 @@ impl BudgetTable {
         name.flatten().unwrap_or_default()
     }
 
-    /// An index for a name.
+    /// Enters a name and returns its index.
     fn enter(&mut self, name: BudgetName) -> u32 {
         let vacant = self.names.iter().position(Option::is_none);
         let index = vacant.unwrap_or(self.names.len());
@@ -105,12 +105,12 @@ impl BudgetTable {
             Some(place) => *place = Some(name),
             None => self.names.push(Some(name)),
         }
-        // No more than there are budgets.
+        // Lossless: at most the number of budgets.
         index as u32
     }
 }
 
-/// What a tree's budgets share.
+/// The state that a tree's budgets share.
 pub(crate) struct SharedTree {
     pub(super) table: Locked<BudgetTable, Yield>,
     /// Whether an event may wait for the watchers.
@@ -121,7 +121,7 @@ pub(crate) struct SharedTree {
 }
 
 impl SharedTree {
-    /// A tree of so many budgets at most, its root among them.
+    /// Makes a tree of at most `budgets` budgets, including its root.
     pub(super) fn new(budgets: usize, name: &str, root: BudgetConfig) -> Result<Self, BudgetError> {
         let config = BudgetConfig { name: 0, ..root };
         let tree = LimitTree::new(budgets, config)?;
@@ -144,11 +144,11 @@ impl SharedTree {
         })
     }
 
-    /// Calls the watchers with what has happened. No lock of ours is held by the caller, nor while a watcher
-    /// runs. O(1) if nothing has.
+    /// Calls the watchers with the events so far. The caller holds none of our locks, nor are any held while
+    /// a watcher runs. O(1) if there are no events.
     ///
-    /// Not while the thread unwinds: a callback that panics too would end the process. Events that a
-    /// callback's panic cut off, and those that came meanwhile, are left for the next call.
+    /// Does nothing while the thread unwinds: a callback that panics too would end the process. Events cut
+    /// off by a callback's panic, and later ones, are left for the next call.
     pub(crate) fn notify(&self) {
         if self.has_events.load(Ordering::Relaxed) == 0
             || std::thread::panicking()
@@ -178,7 +178,7 @@ impl SharedTree {
     }
 }
 
-/// Dropped where a callback unwinds: events may be left.
+/// Dropped only if a callback unwinds: events may be left.
 struct EventsLeft<'a>(&'a AtomicU8);
 
 impl Drop for EventsLeft<'_> {
@@ -193,7 +193,7 @@ pub(crate) struct TreeNode {
     pub(super) id: BudgetId,
     /// Its index among the names.
     name: u32,
-    /// The one above; of the root none.
+    /// The budget above; `None` for the root.
     above: Option<Arc<Self>>,
 }
 
@@ -208,7 +208,7 @@ impl TreeNode {
         })
     }
 
-    /// A new budget below this one.
+    /// Adds a budget below this one.
     pub(super) fn add(
         self: &Arc<Self>,
         name: &str,
@@ -238,7 +238,7 @@ impl TreeNode {
         }))
     }
 
-    /// Charges bytes, before they are asked of the driver.
+    /// Charges bytes, before the driver is asked for them.
     pub(crate) fn charge(self: &Arc<Self>, bytes: u64) -> Result<Charge, OverBudget> {
         let charged = self.shared.with(|table| {
             table
@@ -249,7 +249,7 @@ impl TreeNode {
                         own: refusal.budget == self.id,
                         ..over(table, refusal)
                     },
-                    // A node is in the tree (CHARGE2).
+                    // Unreachable: a node is in the tree (CHARGE2).
                     _ => OverBudget {
                         budget: BudgetName::default(),
                         limit_bytes: 0,
@@ -265,8 +265,7 @@ impl TreeNode {
         })
     }
 
-    /// The budget above this one, or further up, that keeps the memory under it from being given because
-    /// its limit was lowered.
+    /// Returns the budget above this one, or further up, whose lowered limit forbids giving memory under it.
     pub(crate) fn above_in_excess(&self, wanted_bytes: u64) -> Option<OverBudget> {
         let above = self.above.as_ref()?;
         self.shared.table.with(|table| {
@@ -275,7 +274,7 @@ impl TreeNode {
         })
     }
 
-    /// Whether more is charged to this budget, or to one above it, than that allows.
+    /// Returns whether more is charged to this budget, or to one above it, than its limit.
     pub(crate) fn is_in_excess(&self) -> bool {
         let excess = self
             .shared
@@ -284,15 +283,15 @@ impl TreeNode {
         excess.is_some()
     }
 
-    /// Returns the most live bytes that a pool which charges here may have now.
+    /// Returns the most live bytes that a pool charging here may have now.
     pub(crate) fn live_limit(&self) -> u64 {
         let tree = &self.shared.table;
         let limit = tree.with(|table| table.tree.live_limit(self.id));
         limit.unwrap_or(0)
     }
 
-    /// The budget's refusal, if a budget is why an allocator of this node has no memory. `refused` is the
-    /// refusal of the newest charge.
+    /// Returns the budget's refusal, if a budget is the reason why an allocator of this node has no memory.
+    /// `refused` returns the refusal of the newest charge.
     pub(crate) fn refusal_behind(
         &self,
         reason: &AllocError,
@@ -307,8 +306,8 @@ impl TreeNode {
         }
     }
 
-    /// Sets the limits of this budget alone; no watcher is called. Without a soft limit it keeps
-    /// its own.
+    /// Sets the limits of this budget alone; no watcher is called. Without `soft_bytes` it keeps its soft
+    /// limit.
     pub(super) fn set(&self, hard_bytes: u64, soft_bytes: Option<u64>) -> LimitAnswer {
         self.shared
             .with(|table| table.tree.set(self.id, hard_bytes, soft_bytes))
@@ -316,7 +315,7 @@ impl TreeNode {
 
     pub(crate) fn usage(&self) -> BudgetUse {
         let usage = self.shared.table.with(|table| table.tree.usage(self.id));
-        // A node is in the tree (CHARGE2).
+        // Unreachable: a node is in the tree (CHARGE2).
         usage.unwrap_or(BudgetUse {
             config: BudgetConfig::new(0),
             used_bytes: 0,
@@ -356,7 +355,7 @@ impl Drop for TreeNode {
             return;
         }
         self.shared.table.with(|table| {
-            // Charges and those below have this node, so nothing is charged and none stands below.
+            // Charges and lower budgets hold this node, so there are none now.
             let removed = table.tree.remove(self.id);
             debug_assert_eq!(removed, Ok(()), "a budget that nobody has");
             if let Some(name) = table.names.get_mut(self.name as usize) {
@@ -386,12 +385,12 @@ impl Charge {
         self.bytes
     }
 
-    /// Takes over what was charged to the same budget.
+    /// Merges a charge of the same budget.
     pub(super) fn join(&mut self, mut other: Self) {
         self.bytes += core::mem::take(&mut other.bytes);
     }
 
-    /// Charges what is held, above any limit too. More than can be counted is held by nobody: it changes nothing.
+    /// Charges the bytes held, even above a limit. A number that cannot be counted changes nothing.
     pub(super) fn set(&mut self, bytes: u64) {
         let (id, now) = (self.node.id, self.bytes);
         let changed = self.node.shared.with(|table| match bytes.checked_sub(now) {

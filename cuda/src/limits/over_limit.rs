@@ -2,42 +2,40 @@
 
 use larder_core::sync::{AtomicU8, AtomicU32, AtomicU64, Ordering};
 
-/// Frees that are let pass, at most, before one looks again for memory that can go back.
+/// Most frees between two scans for memory that can be released.
 const MAX_FREES: u32 = 64;
 
-/// Bytes freed after which one looks in any case: what is mapped at least, on most devices.
+/// Bytes freed after which a scan is made in any case: the smallest unit of mapping, on most devices.
 const MAX_BYTES: u64 = 2 << 20;
 
-/// Looks of one call, at most, while blocks are live: whoever frees those looks too.
+/// Most scans of one call while blocks are live: later frees scan too.
 const MAX_LOOKS: u32 = 4;
 
-/// Nobody looks.
+/// No thread scans.
 const IDLE: u8 = 0;
-/// Somebody looks.
+/// A thread scans.
 const LOOKING: u8 = 1;
-/// Somebody looks, and will once more: another free was due meanwhile, which that look may have
-/// missed.
+/// A thread scans, and will scan once more: another free was due in between, which this scan may have missed.
 const AGAIN: u8 = 2;
 
-/// Whether a pool is over its limit: it holds more, or a budget above allows less than its own
-/// limit. Decides when a free looks for memory that can go back. After looks that found nothing,
-/// fewer frees look: 1, 2, 4 … up to every 64th, whenever 2 MiB have come back, and the last block.
-/// One thread looks at a time, and again for whoever came meanwhile: so the last block of all is
-/// looked at, whichever thread frees it.
+/// Whether a pool is over its limit: it holds more, or a budget above allows less than its own limit. Decides
+/// when a free scans for memory that can be released. After scans without success, fewer frees scan: 1, 2, 4
+/// … up to every 64th, whenever 2 MiB were freed, and at the last block. One thread scans at a time, and
+/// again for frees that came in between: so the last block of all is covered, whichever thread frees it.
 #[derive(Default)]
 pub(crate) struct OverLimit {
-    /// Changed under the lock of the pool's core only.
+    /// Changed only under the lock of the pool's core.
     on: AtomicU8,
     frees: AtomicU32,
     bytes: AtomicU64,
-    /// Looks since the last that found something.
+    /// Scans since the last successful one.
     misses: AtomicU32,
     /// [`IDLE`], [`LOOKING`] or [`AGAIN`].
     state: AtomicU8,
 }
 
 impl OverLimit {
-    /// Whether the pool is over its limit: one load, which every free makes.
+    /// Returns whether the pool is over its limit: one load, which every free makes.
     #[inline]
     pub(crate) fn is_on(&self) -> bool {
         self.on.load(Ordering::Relaxed) != 0
@@ -48,14 +46,14 @@ impl OverLimit {
         self.on.store(u8::from(on), Ordering::Relaxed);
     }
 
-    /// A new limit: the next free looks.
+    /// Notes a new limit: the next free scans.
     pub(crate) fn begin(&self) {
         self.misses.store(0, Ordering::Relaxed);
     }
 
-    /// Counts a free of so many bytes. Calls `look` for memory that can go back, if it is time and
-    /// no other thread looks; `look` says whether it found some, and `none_live` whether the last
-    /// block is free. Returns whether `look` was called.
+    /// Counts a free of `bytes`. Calls `look` to scan for memory that can be released, if it is time and no
+    /// other thread scans; `look` returns whether it found some, and `none_live` whether the last block is
+    /// free. Returns whether `look` was called.
     pub(crate) fn freed(
         &self,
         bytes: u64,
@@ -93,10 +91,10 @@ impl OverLimit {
         none_live || frees >= due.min(MAX_FREES) || freed >= MAX_BYTES
     }
 
-    /// Lets this thread look; `None` if another thread looks, which will look once more then.
+    /// Begins a scan; `None` if another thread scans, which will then scan once more.
     fn start(&self) -> Option<Looking<'_>> {
         let next = |state: u8| Some(if state == IDLE { LOOKING } else { AGAIN });
-        // What was freed here is seen by the look that is begun for it, here or there.
+        // The scan made for this free sees its memory, here or in the other thread.
         let before = self
             .state
             .fetch_update(Ordering::AcqRel, Ordering::Relaxed, next);
@@ -107,15 +105,15 @@ impl OverLimit {
     }
 }
 
-/// The one thread that looks.
+/// The one thread that scans.
 struct Looking<'m> {
     over_limit: &'m OverLimit,
-    /// Not over yet.
+    /// Whether the scan is not over yet.
     looks: bool,
 }
 
 impl Looking<'_> {
-    /// Whether somebody came since the look began. If nobody did, nobody looks any more.
+    /// Returns whether another free was due since the scan began. If not, the scan is over.
     fn again(&mut self) -> bool {
         let next = |state: u8| Some(if state == AGAIN { LOOKING } else { IDLE });
         let state = &self.over_limit.state;
@@ -147,7 +145,7 @@ mod tests {
             || true,
             || {
                 looks.set(looks.get() + 1);
-                // Another thread frees the last block, behind what this look has seen.
+                // Another thread frees the last block, which this scan has passed.
                 if looks.get() == 1 {
                     assert!(!over_limit.freed(0, || true, || unreachable!("somebody looks")));
                 }
@@ -175,7 +173,7 @@ mod tests {
                 false
             };
             assert!(over_limit.freed(MAX_BYTES, || none_live, look));
-            // The last block is looked at in any case.
+            // The last block causes a scan in any case.
             let max = if none_live { 2 * MAX_LOOKS } else { MAX_LOOKS };
             assert_eq!(looks.get(), max);
         }

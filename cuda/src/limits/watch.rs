@@ -1,4 +1,4 @@
-//! Callbacks about limits: who is called, and until when.
+//! Callbacks about limits, and their registration.
 
 use core::fmt;
 use std::sync::{Arc, Mutex, Weak};
@@ -8,17 +8,17 @@ use larder_core::limits::{BudgetId, LimitEventKind};
 use super::node::{BudgetName, SharedTree};
 use crate::driver::locked;
 
-/// Something happened to a budget.
+/// An event of a budget.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub struct LimitEvent {
     /// Name of the budget.
     pub budget: BudgetName,
-    /// What happened.
+    /// The kind of event.
     pub kind: LimitEventKind,
-    /// Bytes held under it when the watchers were called.
+    /// Bytes held under the budget when the watchers were called.
     pub used_bytes: u64,
-    /// The soft limit for a soft limit crossed, else the hard one.
+    /// The soft limit if that was crossed, otherwise the hard one.
     pub limit_bytes: u64,
 }
 
@@ -26,7 +26,7 @@ type Callback = Arc<dyn Fn(&LimitEvent) + Send + Sync>;
 
 struct LimitWatcher {
     number: u64,
-    /// Of this budget only.
+    /// The one budget it watches; all if `None`.
     only: Option<BudgetId>,
     callback: Callback,
 }
@@ -37,12 +37,12 @@ struct List {
     watchers: Vec<LimitWatcher>,
 }
 
-/// Who is called when something happens to a budget.
+/// The callbacks for events of budgets.
 #[derive(Default)]
 pub(super) struct Watchers(Mutex<List>);
 
 impl Watchers {
-    /// Calls those that watch a budget, one after the other, without a lock.
+    /// Calls the watchers of a budget, one after the other, without a lock.
     pub(super) fn call(&self, budget: BudgetId, event: &LimitEvent) {
         let callbacks: Vec<Callback> = {
             let list = locked(&self.0);
@@ -80,13 +80,13 @@ impl Watchers {
         let place = list.watchers.iter().position(|one| one.number == number);
         let removed = place.map(|place| list.watchers.swap_remove(place));
         drop(list);
-        // What the callback holds may want our locks when it goes.
+        // Dropped without the lock: the callback's state may take our locks when dropped.
         drop(removed);
     }
 }
 
-/// Keeps a callback registered; dropping this unregisters it. A call that another thread has begun may
-/// outlast that.
+/// Keeps a callback registered; dropping this unregisters it. A call begun by another thread may outlast the
+/// drop.
 #[must_use = "the callback is unregistered where this is dropped"]
 pub struct LimitWatch {
     shared: Weak<SharedTree>,

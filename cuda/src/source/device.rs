@@ -4,8 +4,8 @@ use crate::driver::deferred_free::DeferredFree;
 use crate::source::ranges::{RangeSource, Ranges};
 use crate::{Context, DriverError};
 
-/// Gives regions of device memory, each one `cuMemAlloc`. An allocator over one range that grows is
-/// [`VirtualMemory`](crate::VirtualMemory)'s task. Both calls may wait for the device.
+/// Regions of device memory, each one `cuMemAlloc`. For an allocator over one range that grows see
+/// [`VirtualMemory`](crate::VirtualMemory). Both calls may wait for the device.
 ///
 /// ```no_run
 /// use larder_core::{Shared, RegionPool, RegionConfig, BlockAllocator, Chunk, Request};
@@ -27,7 +27,7 @@ pub type DeviceMemory = Ranges<DeviceSource>;
 pub struct DeviceSource(Context);
 
 impl DeviceMemory {
-    /// Holds nothing yet. No driver call.
+    /// Makes a source that holds nothing yet. No driver call.
     pub fn new(context: &Context) -> Self {
         Self::over(DeviceSource(context.clone()))
     }

@@ -1,14 +1,14 @@
 //! [`ImportedBlock`]: memory of another process.
 //!
 //! Two processes share memory in three parts: the exporter makes it
-//! ([`DeviceAllocator::export`](crate::DeviceAllocator::export)), the descriptors and the [`SharedLayout`] go to
-//! the other process over a Unix socket, and there they are imported. The descriptors carry the memory, the
-//! layout says where the block is in it.
+//! ([`DeviceAllocator::export`](crate::DeviceAllocator::export)), the descriptors and the [`SharedLayout`] go
+//! to the other process over a Unix socket, and there they are imported. The descriptors carry the memory,
+//! and the layout has the block's place in it.
 //!
 //! * IMPORT1 the addresses are reserved for this import alone, each mapping in `pieces` is made, and nothing
 //!   else is mapped there.
-//! * IMPORT2 no mapping is undone before all work of the context was seen to be done, except in an import that
-//!   fails, of which nobody knows an address.
+//! * IMPORT2 no mapping is undone before all work of the context was seen to be done, except in a failed
+//!   import, whose addresses were given to no caller.
 
 use std::os::fd::AsFd;
 
@@ -19,23 +19,23 @@ use crate::driver::deferred_free::DeferredFree;
 use crate::driver::owed::Unwaited;
 use crate::{Context, DriverError, Returned};
 
-/// Where an exported block lies in the memory that the descriptors carry: the memories side by side, and the
+/// Place of an exported block in the memory that the descriptors carry: the memories side by side, and the
 /// block inside.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct SharedLayout {
     /// The bytes of each memory, in the order of the descriptors.
     pub pieces: Vec<u64>,
-    /// Where the block begins, in the first of them.
+    /// Offset of the block in the first memory.
     pub offset: u64,
     /// Bytes of the block.
     pub bytes: u64,
 }
 
-/// Bytes of one number of a layout.
+/// Bytes of one number of an encoded layout.
 const WORD: usize = 8;
 
 impl SharedLayout {
-    /// The layout as bytes, to be sent with the descriptors: 16, and 8 for each memory.
+    /// Encodes the layout, to be sent with the descriptors: 16 bytes, and 8 for each memory.
     pub fn to_bytes(&self) -> Vec<u8> {
         let words = [self.offset, self.bytes]
             .into_iter()
@@ -43,10 +43,10 @@ impl SharedLayout {
         words.flat_map(u64::to_le_bytes).collect()
     }
 
-    /// The layout of [such bytes](Self::to_bytes).
+    /// Decodes a layout from [such bytes](Self::to_bytes).
     ///
     /// # Errors
-    /// [`ImportError::Layout`] if no layout is like that.
+    /// [`ImportError::Layout`] if the bytes are no valid layout.
     pub fn from_bytes(bytes: &[u8]) -> Result<Self, ImportError> {
         let (words, rest) = bytes.as_chunks::<WORD>();
         let words: Vec<u64> = words.iter().map(|word| u64::from_le_bytes(*word)).collect();
@@ -65,7 +65,7 @@ impl SharedLayout {
             .ok_or(ImportError::Layout)
     }
 
-    /// Bytes of all memories, if the block is inside and begins in the first.
+    /// Returns the bytes of all memories, if the block is inside and begins in the first.
     fn total_bytes(&self) -> Option<u64> {
         let total = self
             .pieces
@@ -79,19 +79,19 @@ impl SharedLayout {
     }
 }
 
-/// Why memory was not imported. Nothing is mapped, and the descriptors are as before.
+/// An error of an import. Nothing is mapped, and the descriptors are unchanged.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
 #[non_exhaustive]
 pub enum ImportError {
-    /// The layout is none: the block is not inside the memory, or sizes are zero or too large.
+    /// The layout is invalid: the block is not inside the memory, or sizes are zero or too large.
     #[error("the layout contradicts itself: send it whole, as SharedLayout::to_bytes has it")]
     Layout,
-    /// Not one descriptor for each memory.
+    /// The number of descriptors is not the number of memories.
     #[error("{given} descriptors where the layout has {needed}: send all, in their order")]
     Descriptors {
-        /// So many were given.
+        /// Number of descriptors given.
         given: usize,
-        /// So many are needed.
+        /// Number of descriptors needed.
         needed: usize,
     },
     /// The driver refused.
@@ -101,17 +101,17 @@ pub enum ImportError {
 
 /// A block of another process, mapped in this one: the same memory, at addresses of its own.
 ///
-/// Work of the importer's device reads and writes it. What either process writes, the other sees in work that
-/// begins after the first has ended: the two tell each other so, by the socket or otherwise, since streams and
-/// events of one process order nothing in the other. It takes no memory here and is charged to no budget: the
-/// exporter's counts.
+/// Work of the importer's device reads and writes it. Writes of either process are visible in work of the
+/// other that begins after they have ended: the two have to tell each other, by the socket or otherwise,
+/// since streams and events of one process order nothing in the other. It takes no memory here and is charged
+/// to no budget: the exporter's counts.
 ///
-/// Importing maps the whole pieces that the block lies in. Beside the block they hold other blocks of the
-/// exporter, which this process should leave alone; processes that do not trust each other should not share.
+/// Importing maps the whole pieces that the block lies in. They also hold other blocks of the exporter, which
+/// this process should leave alone; processes that do not trust each other should not share.
 ///
-/// Dropping it waits for all work of the context, then undoes the mappings; [`free`](Self::free) says if that is
-/// refused. A drop that is refused, as while a stream of the context captures, leaves it all mapped until
-/// [`Context::settle`], or the end of the context, waits.
+/// Dropping it waits for all work of the context, then undoes the mappings; [`free`](Self::free) reports a
+/// refusal. A drop whose wait is refused, as while a stream of the context captures, leaves everything mapped
+/// until [`Context::settle`], or the end of the context, waits.
 ///
 /// ```no_run
 /// use std::os::fd::OwnedFd;
@@ -133,24 +133,24 @@ pub struct ImportedBlock {
     range: AddrRange,
 }
 
-/// What is reserved and mapped for an import.
+/// The addresses and mappings of an import.
 #[derive(Debug)]
 struct ImportMapping {
     context: Context,
     addresses: AddrRange,
     /// Start and bytes of each mapping.
     pieces: Vec<(u64, u64)>,
-    /// Whether work may use it, so that a drop leaves it as it is.
+    /// Whether work may use it, so that a drop has to wait first.
     used: bool,
 }
 
 impl ImportedBlock {
-    /// Imports a block on the context's device: the exporter's, or one that can reach that. The descriptors are
-    /// not needed any more then. Three driver calls for each of them, and two.
+    /// Imports a block on the context's device: the exporter's, or one that can reach it. The descriptors are
+    /// not needed afterwards. Three driver calls for each of them, and two.
     ///
     /// # Errors
-    /// [`ImportError`]; nothing is left but what the driver did not take back, which the context
-    /// [tries again](Context::deferred_frees).
+    /// [`ImportError`]; nothing is left except frees that the driver refused, which the context
+    /// [retries](Context::deferred_frees).
     pub fn new(
         context: &Context,
         layout: &SharedLayout,
@@ -186,22 +186,22 @@ impl ImportedBlock {
         Ok(Self { mapped, range })
     }
 
-    /// Where the block is in this process.
+    /// Returns the block's addresses in this process.
     pub const fn range(&self) -> AddrRange {
         self.range
     }
 
-    /// Its bytes.
+    /// Returns the block's bytes.
     pub const fn bytes(&self) -> u64 {
         self.range.bytes()
     }
 
-    /// The context it is mapped for.
+    /// Returns the context it is mapped for.
     pub const fn context(&self) -> &Context {
         &self.mapped.context
     }
 
-    /// So many bytes of it, from an offset on; `None` if they are not all inside, or none.
+    /// Returns `bytes` bytes of it, from `offset` on; `None` if the part is empty or not within the block.
     pub fn part(&self, offset: u64, bytes: u64) -> Option<AddrRange> {
         let start = self.range.start().get().checked_add(offset)?;
         let part = AddrRange::new(Addr::new(start), bytes)?;
@@ -211,7 +211,7 @@ impl ImportedBlock {
     /// Waits for all work of the context, then undoes the mappings.
     ///
     /// # Errors
-    /// Gives the block back if waiting was refused: it is as before.
+    /// Returns the block, unchanged, if waiting was refused.
     pub fn free(mut self) -> Result<(), Returned<Self, DriverError>> {
         match self.mapped.context.synchronize() {
             Ok(()) => {
@@ -224,7 +224,7 @@ impl ImportedBlock {
 }
 
 impl ImportMapping {
-    /// Maps a descriptor's memory behind what is mapped.
+    /// Maps a descriptor's memory after the memory mapped before.
     fn map(&mut self, bytes: u64, descriptor: &impl AsFd) -> Result<(), DriverError> {
         let at = match self.pieces.last() {
             Some((at, bytes)) => at + bytes,
@@ -233,10 +233,11 @@ impl ImportMapping {
         let import = |driver: &crate::driver::Driver| driver.import_memory(descriptor.as_fd());
         let memory = self.context.try_current(import)?;
         let outcome = self.context.try_current(|driver| {
-            // SAFETY: IMPORT1; the memory exists, and the driver refuses it if it has another size.
+            // SAFETY: IMPORT1: the addresses are ours and free; the memory exists, and the driver refuses it
+            // if it has another size.
             unsafe { driver.map(at, bytes, memory) }
         });
-        // ImportMapping, it stays.
+        // The mapping keeps the memory alive.
         self.context.give_back(DeferredFree::Memory(memory));
         outcome?;
         self.pieces.push((at, bytes));
@@ -246,7 +247,7 @@ impl ImportMapping {
 
 impl Drop for ImportMapping {
     fn drop(&mut self) {
-        // Work whose end nobody has seen may use it (IMPORT2).
+        // Work that was not seen to end may use it (IMPORT2).
         let unwaited = match self.used && self.context.synchronize().is_err() {
             true => vec![Unwaited::Context],
             false => Vec::new(),

@@ -1,4 +1,4 @@
-//! [`ManagedMemory`]: regions that host and devices share, pages moving to whoever touches them.
+//! [`ManagedMemory`]: regions that host and devices share; pages move to the accessing side.
 
 use std::sync::Mutex;
 
@@ -7,20 +7,19 @@ use crate::driver::locked;
 use crate::source::ranges::{RangeSource, Ranges};
 use crate::{Context, DriverError};
 
-/// Gives regions of managed memory, each one `cuMemAllocManaged`.
+/// Regions of managed memory, each one `cuMemAllocManaged`.
 ///
-/// **Never more than the device holds.** The driver would give more managed memory than the device
-/// has, and move pages to and fro while work runs; programs have been seen to hang in that. So a
-/// region is refused if it is larger than what the device has free, or if all regions together
-/// would be larger than what it had free when this was made. Memory that others take
-/// later is not counted against regions that are held.
+/// **Never more than the device holds.** The driver would allocate more managed memory than the device has,
+/// and move pages to and fro while work runs; programs have been seen to hang in that. So a region is refused
+/// if it is larger than the device's free memory, or if all regions together would be larger than the memory
+/// that was free when this was made. Memory taken by others later does not count against existing regions.
 ///
-/// On devices without concurrent access ([`DeviceInfo`](crate::driver::DeviceInfo)) the host must
-/// not touch a block while any work runs on the device.
+/// On devices without concurrent access ([`DeviceInfo`](crate::driver::DeviceInfo)) the host must not access
+/// a block while any work runs on the device.
 pub type ManagedMemory = Ranges<ManagedSource>;
 
 impl ManagedMemory {
-    /// Holds nothing yet.
+    /// Makes a source that holds nothing yet.
     ///
     /// # Errors
     /// If the device has no managed memory, or the driver refuses.
@@ -28,7 +27,7 @@ impl ManagedMemory {
         Ok(Self::over(ManagedSource::new(context)?))
     }
 
-    /// Most bytes that it holds.
+    /// Returns the most bytes that it may hold.
     pub fn max_bytes(&self) -> u64 {
         self.source().max_bytes
     }
@@ -39,7 +38,7 @@ impl ManagedMemory {
 pub struct ManagedSource {
     context: Context,
     pub(crate) max_bytes: u64,
-    /// Of all regions, those being made included.
+    /// Bytes of all regions, including those being made.
     taken_bytes: Mutex<u64>,
 }
 

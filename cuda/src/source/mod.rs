@@ -1,5 +1,5 @@
-//! Where memory comes from: whole regions of a device, pinned or managed, and pages of a device that
-//! can move. Each is the core's [`SubAllocator`](larder_core::SubAllocator) or
+//! Sources of memory: whole regions of a device, pinned or managed, and pages of a device that can move. Each
+//! is the core's [`SubAllocator`](larder_core::SubAllocator) or
 //! [`PageDriver`](larder_core::pages::PageDriver); a new kind of memory is one more file. Memory of another
 //! process, in `imported`, is neither.
 

@@ -1,4 +1,4 @@
-//! [`PinnedMemory`]: regions of the host's memory that devices copy from and to at full speed.
+//! [`PinnedMemory`]: regions of host memory that devices copy from and to at full speed.
 
 use larder_cuda_abi::constants::{
     HOST_ALLOC_DEVICEMAP, HOST_ALLOC_PORTABLE, HOST_ALLOC_WRITECOMBINED,
@@ -8,20 +8,20 @@ use crate::driver::deferred_free::DeferredFree;
 use crate::source::ranges::{RangeSource, Ranges};
 use crate::{Context, DriverError};
 
-/// How pinned memory is made.
+/// Configuration of pinned memory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct PinnedConfig {
-    /// Faster for a device to read over some buses, and very slow for the host to read. Off: memory
-    /// for results must not be so.
+    /// Whether it is write-combined: faster for a device to read over some buses, and very slow for the host
+    /// to read, so unsuited for results. Off by default.
     ///
-    /// The address is then the host's alone. Copies take it; a kernel takes what
+    /// The address is then the host's alone. Copies accept it; a kernel needs the answer of
     /// [`PinnedBuffer::device_address`](crate::PinnedBuffer::device_address) or
-    /// [`Driver::device_pointer`](crate::driver::Driver::device_pointer) answers for it, on each device.
+    /// [`Driver::device_pointer`](crate::driver::Driver::device_pointer) for it, on each device.
     pub write_combined: bool,
 }
 
 impl PinnedConfig {
-    /// Pinned for every context, and mapped.
+    /// Returns the flags: pinned for every context, and mapped.
     const fn flags(self) -> u32 {
         let combined = if self.write_combined {
             HOST_ALLOC_WRITECOMBINED
@@ -32,20 +32,20 @@ impl PinnedConfig {
     }
 }
 
-/// Gives regions of pinned host memory, each one `cuMemHostAlloc`.
+/// Regions of pinned host memory, each one `cuMemHostAlloc`.
 ///
-/// An address is good for the host and for every device (with unified addressing, which all 64-bit
-/// systems have), unless it is [write-combined](PinnedConfig::write_combined). Pinning locks every page and costs about a second for 3 GiB, so regions are kept;
-/// pinned memory is taken from all other programs.
+/// An address is valid for the host and for every device (with unified addressing, which all 64-bit systems
+/// have), unless it is [write-combined](PinnedConfig::write_combined). Pinning locks every page and costs
+/// about a second for 3 GiB, so regions are kept; pinned memory is taken from all other programs.
 pub type PinnedMemory = Ranges<PinnedSource>;
 
 impl PinnedMemory {
-    /// Holds nothing yet; not write-combined. No driver call.
+    /// Makes a source of memory that is not write-combined; it holds nothing yet. No driver call.
     pub fn new(context: &Context) -> Self {
         Self::with_config(context, PinnedConfig::default())
     }
 
-    /// Holds nothing yet; its regions will be made as the configuration says. No driver call.
+    /// Makes a source of regions with a configuration; it holds nothing yet. No driver call.
     pub fn with_config(context: &Context, config: PinnedConfig) -> Self {
         Self::over(PinnedSource::new(context, config))
     }
@@ -66,15 +66,15 @@ impl PinnedSource {
         }
     }
 
-    /// The address by which kernels of the context's device reach memory of ours. No driver call unless it is
-    /// write-combined.
+    /// Returns the address by which kernels of the context's device reach memory of this source. No driver
+    /// call unless it is write-combined.
     pub(crate) fn device_address(&self, address: u64) -> Result<u64, DriverError> {
         if !self.config.write_combined {
             return Ok(address);
         }
         let host = core::ptr::with_exposed_provenance_mut(address as usize);
         self.context.try_current(|driver| {
-            // SAFETY: the callers name memory of one of our regions.
+            // SAFETY: the callers pass addresses inside one of our regions.
             unsafe { driver.device_pointer(host) }
         })
     }
@@ -89,7 +89,7 @@ impl RangeSource for PinnedSource {
         let address = self
             .context
             .try_current(|driver| driver.alloc_host(bytes, self.config.flags()))?;
-        // Whoever uses the memory makes a pointer of the number.
+        // Exposed: users of the memory make a pointer of the number.
         Ok(address.expose_provenance() as u64)
     }
 

@@ -1,8 +1,8 @@
-//! [`Ranges`]: a sub-allocator that gets each region by one driver call and gives it back by another.
+//! [`Ranges`]: a sub-allocator that allocates each region by one driver call and frees it by another.
 //!
-//! Two ranges never touch. The driver refuses a copy across the border of two allocations, and an
-//! allocator that joins ranges could place a block there; so where a new allocation touches one that
-//! is held, a larger one is taken in its place and its ends are left out.
+//! Two ranges never touch. The driver refuses a copy across the border of two allocations, and an allocator
+//! that joins ranges could place a block there; so if a new allocation touches a held one, a larger one is
+//! taken in its place and its ends are left out.
 //!
 //! The lock is held for the table only, never during a driver call.
 
@@ -22,18 +22,18 @@ use crate::limits::{Charge, OverBudget, TreeNode};
 use crate::source::virtual_memory::{RegionWatch, RegionWatcher};
 use crate::stream::pool::{Core, PoolSource};
 
-/// What makes and takes single allocations.
+/// Makes and frees single allocations.
 pub trait RangeSource: Send + Sync {
-    /// The context that the allocations live in.
+    /// Returns the context that the allocations live in.
     fn context(&self) -> &Context;
 
     /// Makes an allocation, at a multiple of [`ALIGN_BYTES`].
     fn alloc(&self, bytes: u64) -> Result<u64, DriverError>;
 
-    /// The allocation at an address, as something to give back.
+    /// Returns the free of the allocation at an address.
     fn deferred_free(&self, address: u64) -> DeferredFree;
 
-    /// Counts an allocation off: it was given back, or will be when the driver takes it.
+    /// Subtracts an allocation from the counts: it was freed, or will be when the driver takes it.
     fn gone(&self, _bytes: u64) {}
 }
 
@@ -55,10 +55,10 @@ impl RangeSource for Box<dyn RangeSource> {
     }
 }
 
-/// What every allocation of the driver starts at a multiple of.
+/// Alignment of every allocation of the driver.
 const ALIGN_BYTES: u64 = 256;
 
-/// One allocation, by the start of what was given of it.
+/// One allocation; the table's key is the start of the given part.
 #[derive(Debug)]
 struct Allocation {
     bytes: u64,
@@ -67,7 +67,7 @@ struct Allocation {
     charge: Option<Charge>,
 }
 
-/// One allocation that nothing was given of yet.
+/// One allocation of which no part was given yet.
 struct Raw {
     base: u64,
     bytes: u64,
@@ -77,18 +77,18 @@ struct Raw {
 #[derive(Default)]
 struct RangeTable {
     pieces: BTreeMap<u64, Allocation>,
-    /// Start and end of each piece that the driver is asked to take just now: it may refuse, and then
-    /// the piece is here again. One entry a thread that releases.
+    /// Start and end of each piece that the driver is being asked to free: if it refuses, the piece returns
+    /// to the table. One entry for each thread that releases.
     leaving: Vec<(u64, u64)>,
-    /// Bytes of all allocations, the ends left out included.
+    /// Bytes of all allocations, including ends that are left out.
     held_bytes: u64,
     last_error: Option<DriverError>,
-    /// The newest answer about new memory, if it was a budget's refusal.
+    /// A budget's refusal, if the newest request for memory was refused by one.
     over_budget: Option<OverBudget>,
 }
 
 impl RangeTable {
-    /// Whether something that was given ends where this starts, or starts where it ends.
+    /// Returns whether a given range ends where this one starts, or starts where it ends.
     fn touches(&self, start: u64, bytes: u64) -> bool {
         let below = self.pieces.range(..start).next_back();
         let above = self.pieces.range(start..).next();
@@ -105,7 +105,7 @@ impl RangeTable {
         self.pieces.insert(start, piece);
     }
 
-    /// Takes out the piece of which exactly this was given, until the driver [has answered](Self::left).
+    /// Removes the piece whose given part is `range`, until the driver [has answered](Self::left).
     fn remove(&mut self, range: AddrRange) -> Result<Allocation, DriverError> {
         let start = range.start().get();
         let whole = |piece: &Allocation| piece.bytes == range.bytes();
@@ -119,7 +119,7 @@ impl RangeTable {
         Err(DriverError::NotOurs { address: start })
     }
 
-    /// The driver has answered about a piece that was taken out.
+    /// Ends the removal of a piece: the driver has answered.
     fn left(&mut self, range: AddrRange) {
         let ends = (range.start().get(), range.end().get());
         if let Some(index) = self.leaving.iter().position(|piece| *piece == ends) {
@@ -128,20 +128,20 @@ impl RangeTable {
     }
 }
 
-/// Gives regions of one kind of memory, each one call of the driver.
+/// Regions of one kind of memory, each one call of the driver.
 ///
-/// A region goes back whole or not at all, and no two touch, so that no block lies across two
-/// allocations (the driver refuses copies there). Any thread may call it, with any context current. What the driver
-/// refuses to take back stays with the caller, and in [`drop`] with the [`Context`], which tries again. Dropping
-/// gives everything back: no block may be in use then, by queued work neither.
+/// A region is released whole or not at all, and no two touch, so that no block lies across two allocations
+/// (the driver refuses copies there). Any thread may call it, with any context current. A free that the
+/// driver refuses stays with the caller, or in [`drop`] with the [`Context`], which retries it. Dropping
+/// frees everything: no block may be in use then, by queued work neither.
 ///
 /// Cost: O(log regions) and the driver's calls.
 pub struct Ranges<S: RangeSource> {
     source: S,
-    /// What it holds is charged to it.
+    /// Node that held memory is charged to.
     node: Option<Arc<TreeNode>>,
     table: Mutex<RangeTable>,
-    /// Called for regions that come and go.
+    /// Called for regions that are made and released.
     watcher: RegionWatcher,
 }
 
@@ -155,12 +155,12 @@ impl<S: RangeSource> Ranges<S> {
         }
     }
 
-    /// Has `watch` called for regions from now on. It is set once, before anything is held.
+    /// Sets the watch of regions made from now on. It is set once, before anything is held.
     pub(crate) fn watch(&self, watch: Box<dyn RegionWatch>) {
         self.watcher.set(watch);
     }
 
-    /// These, charged to a budget. Nothing is held yet.
+    /// Charges this source to a budget. It must hold nothing yet.
     pub(crate) fn charged_to(mut self, node: Arc<TreeNode>) -> Self {
         self.node = Some(node);
         self
@@ -170,29 +170,29 @@ impl<S: RangeSource> Ranges<S> {
         &self.source
     }
 
-    /// Where its regions live.
+    /// Returns the context of its regions.
     pub fn context(&self) -> &Context {
         self.source.context()
     }
 
-    /// Bytes held from the driver.
+    /// Returns the bytes held from the driver.
     pub fn held_bytes(&self) -> u64 {
         locked(&self.table).held_bytes
     }
 
-    /// The newest refusal, whose reason a [`SubAllocError`] does not carry.
+    /// Returns the newest refusal, whose reason a [`SubAllocError`] does not carry.
     pub fn last_error(&self) -> Option<DriverError> {
         locked(&self.table).last_error
     }
 
-    /// Bytes held for what was given of one allocation; 0 if nothing was given there.
+    /// Returns the bytes held for the region at `range`; 0 if there is none.
     fn held_for(&self, range: AddrRange) -> u64 {
         let table = locked(&self.table);
         let piece = table.pieces.get(&range.start().get());
         piece.map_or(0, |piece| piece.base_bytes)
     }
 
-    /// An allocation of just the size, if it can be given as it is.
+    /// Makes an allocation of exactly the size, if it can be given as it is.
     fn grow_plain(&self, request: GrowRequest) -> Result<AddrRange, Missed> {
         let bytes = request.bytes;
         let raw = self.alloc(bytes).map_err(Missed::Driver)?;
@@ -215,7 +215,7 @@ impl<S: RangeSource> Ranges<S> {
         Err(Missed::Place)
     }
 
-    /// An allocation that is larger at both ends than what is given of it.
+    /// Makes an allocation that is larger at both ends than the given part.
     fn grow_apart(&self, request: GrowRequest) -> Result<AddrRange, DriverError> {
         let bytes = request.bytes;
         let refused = DriverError::Size { bytes };
@@ -225,7 +225,7 @@ impl<S: RangeSource> Ranges<S> {
         let base_bytes = bytes.checked_add(more).ok_or(refused)?;
         let raw = self.alloc(base_bytes)?;
         let base = raw.base;
-        // Above the base, and its end below the base's: less than two gaps are left out below.
+        // Above the base, with its end below the base's: less than two gaps are left out below.
         let start = round_up(base + 1, align);
         let range = start.and_then(|start| AddrRange::new(Addr::new(start), bytes));
         let Some(range) = range else {
@@ -242,7 +242,7 @@ impl<S: RangeSource> Ranges<S> {
         Ok(range)
     }
 
-    /// Asks the driver, and once more if a deferred free could be made in between.
+    /// Allocates, and retries if a deferred free could be made in between.
     fn alloc(&self, bytes: u64) -> Result<Raw, DriverError> {
         let context = self.source.context();
         let charge = || {
@@ -284,7 +284,8 @@ impl<S: RangeSource> Ranges<S> {
         let mut table = locked(&self.table);
         table.left(range);
         if outcome.is_err() {
-            // It stays with the caller. Nobody got its addresses: the driver has not given them up.
+            // The piece stays with the caller. Nobody got its addresses, since the driver still has them
+            // allocated.
             table.insert(range.start().get(), piece);
             drop(table);
             self.watcher.held(range);
@@ -304,7 +305,7 @@ impl<S: RangeSource> Ranges<S> {
 }
 
 impl<S: RangeSource> SubAllocator for Ranges<S> {
-    /// O(log ranges) and one driver call, three where ranges would touch.
+    /// O(log ranges) and one driver call, three if ranges would touch.
     fn grow(&self, request: GrowRequest) -> Result<AddrRange, SubAllocError> {
         let range = self.remember(self.grow_plain(request).or_else(|error| match error {
             Missed::Driver(error) => Err(error),
@@ -314,7 +315,7 @@ impl<S: RangeSource> SubAllocator for Ranges<S> {
         Ok(range)
     }
 
-    /// Takes one whole region back. O(log ranges) and one driver call.
+    /// Releases one whole region. O(log ranges) and one driver call.
     fn release(&self, range: AddrRange) -> Result<(), SubAllocError> {
         self.remember(self.try_release(range))
     }
@@ -337,16 +338,16 @@ impl<S: RangeSource> PoolSource<RegionPool<'static>> for Ranges<S> {
         locked(&self.table).over_budget = None;
     }
 
-    /// The ends of allocations that are left out.
+    /// Returns the bytes of the ends of allocations that are left out.
     fn left_out_bytes(&self) -> u64 {
         let table = locked(&self.table);
         let given: u64 = table.pieces.values().map(|piece| piece.bytes).sum();
         table.held_bytes.saturating_sub(given)
     }
 
-    /// Allocations of which no block and no queued work uses anything.
+    /// Returns the bytes of allocations that no block and no queued work uses.
     fn idle_bytes(core: &Core<Self, RegionPool<'static>>) -> u64 {
-        // Room before the lock: nothing is asked of the host while it is held.
+        // Reserved before the lock: under it nothing is allocated on the host.
         let mut idle: Vec<AddrRange> = Vec::with_capacity(MAX_REGIONS);
         core.with(|bfc| {
             bfc.for_each_region(|region| {
@@ -391,10 +392,10 @@ impl<S: RangeSource> fmt::Debug for Ranges<S> {
     }
 }
 
-/// Why an allocation of just the size was not given.
+/// Reason why an allocation of exactly the size failed.
 enum Missed {
     Driver(DriverError),
-    /// It touches another, or is not aligned.
+    /// The place touches another, or is not aligned.
     Place,
 }
 

@@ -1,4 +1,4 @@
-//! [`StreamAllocator`]: memory in the order of streams, whichever memory it is.
+//! [`StreamAllocator`]: memory in the order of streams, of any kind.
 
 use core::fmt;
 use std::sync::Arc;
@@ -8,14 +8,14 @@ use larder_core::{Align, Block, Granule, Placement, Rejected, Request, Stats};
 
 use crate::{Context, DeviceAllocError, DeviceFreeError};
 
-/// What blocks start at a multiple of where nothing else is asked for: the driver aligns to no more.
+/// Alignment of blocks by default, and the most that the driver guarantees.
 pub(crate) const BLOCK_ALIGN: Align = Granule::DEFAULT.align();
 
-/// Gives and takes memory in the order of streams. Every allocator of this crate is one, so that a program may
-/// hold an `Arc<dyn StreamAllocator>` and choose when it runs.
+/// Allocates and frees in the order of streams. Every allocator of this crate implements it, so that a
+/// program may hold an `Arc<dyn StreamAllocator>` and choose at run time.
 ///
-/// Implementations are shared by reference and lock inside. A block goes back to the allocator that gave it. It is
-/// a value without a destructor: one that is not freed is lost until its allocator goes.
+/// Implementations are shared by reference and lock inside. A block is freed to the allocator that gave it.
+/// It is a value without a destructor: one that is not freed is leaked until its allocator is dropped.
 ///
 /// ```no_run
 /// use std::sync::Arc;
@@ -32,41 +32,41 @@ pub(crate) const BLOCK_ALIGN: Align = Granule::DEFAULT.align();
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub trait StreamAllocator: fmt::Debug + Send + Sync {
-    /// Where the memory lives.
+    /// Returns the context of the memory.
     fn context(&self) -> &Context;
 
-    /// Gives memory for work that is queued on `stream` from now on, as a request says: so many bytes, aligned as
-    /// asked. The request's own stream and `freed_by` are not looked at.
+    /// Allocates for work queued on `stream` from now on, with the size and alignment of a request. The
+    /// request's own stream and `freed_by` are ignored.
     ///
     /// # Errors
-    /// [`DeviceAllocError`]. Every block is as before.
+    /// [`DeviceAllocError`]. No block changes.
     fn alloc_as(
         &self,
         stream: &Arc<CudaStream>,
         request: &Request,
     ) -> Result<Block, DeviceAllocError>;
 
-    /// Gives memory at a multiple of 256 for work that is queued on `stream` from now on.
+    /// Allocates at a multiple of 256 for work queued on `stream` from now on.
     ///
     /// # Errors
-    /// [`DeviceAllocError`]. Every block is as before.
+    /// [`DeviceAllocError`]. No block changes.
     fn alloc(&self, stream: &Arc<CudaStream>, bytes: u64) -> Result<Block, DeviceAllocError> {
         self.alloc_as(stream, &Request::new(bytes).aligned(BLOCK_ALIGN))
     }
 
-    /// Takes a block back. Work that uses it is queued on `stream` already, or is ordered before what is queued
+    /// Frees a block. Work that uses it is queued on `stream` already, or is ordered before the work queued
     /// there now.
     ///
     /// # Errors
-    /// Gives the block back if it is not one of this allocator's, or if the driver refuses.
+    /// Returns the block if it is not one of this allocator's, or if the driver refuses.
     fn free(&self, stream: &Arc<CudaStream>, block: Block)
     -> Result<(), Rejected<DeviceFreeError>>;
 
-    /// Takes a block back that the host used last: no work that is queued uses it. Where only devices use memory
-    /// that is a free like any other.
+    /// Frees a block that the host used last: no queued work uses it. For memory that only devices use this
+    /// is the same as [`free`](Self::free).
     ///
     /// # Errors
-    /// Gives the block back if it is not one of this allocator's, or if the driver refuses.
+    /// Returns the block if it is not one of this allocator's, or if the driver refuses.
     fn free_unused(
         &self,
         stream: &Arc<CudaStream>,
@@ -75,33 +75,33 @@ pub trait StreamAllocator: fmt::Debug + Send + Sync {
         self.free(stream, block)
     }
 
-    /// What is known about a block; `None` if it is not one of this allocator's.
+    /// Returns information about a block; `None` if it is not one of this allocator's.
     fn info(&self, block: &Block) -> Option<BlockInfo>;
 
-    /// Counters now.
+    /// Returns the counters.
     fn stats(&self) -> Stats;
 
-    /// Starts the counters anew; see [`Stats::clear`]. Nothing where an allocator cannot.
+    /// Restarts the counters; see [`Stats::clear`]. Does nothing if an allocator cannot.
     fn clear_stats(&self) {}
 
-    /// What was given and not freed.
+    /// Returns the blocks allocated and not freed.
     fn live(&self) -> Live;
 }
 
-/// What a [`StreamAllocator`] knows about a block, beside what the block says itself.
+/// Information of a [`StreamAllocator`] about a block, beside the block's own.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub struct BlockInfo {
-    /// Bytes that were asked for, of which [`Block::bytes`] were granted.
+    /// Bytes requested, of which [`Block::bytes`] were granted.
     pub requested_bytes: u64,
-    /// Its number among all allocations, from 1 up; `None` where they are not numbered.
+    /// The block's number among all allocations, from 1 up; `None` if they are not numbered.
     pub allocation_id: Option<u64>,
-    /// Whose memory it is.
+    /// Kind of the memory.
     pub placement: Placement,
 }
 
 impl BlockInfo {
-    /// Memory of a device without a number.
+    /// Makes the information on device memory without a number.
     pub(crate) const fn of_device(requested_bytes: u64) -> Self {
         Self {
             requested_bytes,
@@ -111,12 +111,12 @@ impl BlockInfo {
     }
 }
 
-/// Blocks that were given and not freed.
+/// Blocks allocated and not freed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[non_exhaustive]
 pub struct Live {
-    /// How many.
+    /// Number of blocks.
     pub blocks: u64,
-    /// Their bytes.
+    /// Bytes of the blocks.
     pub bytes: u64,
 }

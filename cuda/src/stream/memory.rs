@@ -12,23 +12,23 @@ use larder_core::{
 use crate::driver::locked;
 use crate::{DeviceAccess, DeviceAllocError, DeviceAllocator, DeviceFreeError, StreamAllocator};
 
-/// An allocator's memory in the order of one stream: what the core's decorators, and code for any
-/// allocator, take. A clone is the same memory with an own [`last_error`](Self::last_error).
+/// An allocator's memory in the order of one stream, as the core's decorators and generic code take it. A
+/// clone is the same memory with a [`last_error`](Self::last_error) of its own.
 ///
-/// Stream 0 is the stream, and there is no other: requests and points of others are refused.
-/// * An allocation gives memory for work queued on the stream from now on; what it must wait for, the
-///   stream waits for, so [`Grant::wait`] is always `None`. A request [without a
-///   wait](Request::without_wait) gets memory that no other stream used last. `freed_by` is not looked at.
-/// * [`free_after`](BlockAllocator::free_after) is a free in the order of the stream: work that is queued may
-///   still use the block. No event of the stream lies behind what is queued on it, so the point is not looked at.
-/// * [`free`](BlockAllocator::free) of device memory is the same act. Of pinned memory it takes back what no
+/// The stream is called stream 0, and there is no other: requests and points of others are refused.
+/// * An allocation is for work queued on the stream from now on; any wait it needs is made by the stream, so
+///   [`Grant::wait`] is always `None`. A request [without a wait](Request::without_wait) gets memory that no
+///   other stream used last. `freed_by` is ignored.
+/// * [`free_after`](BlockAllocator::free_after) is a free in the order of the stream: queued work may still
+///   use the block. No event of the stream comes after its queued work, so the point is ignored.
+/// * [`free`](BlockAllocator::free) of device memory does the same. Of pinned memory it frees a block that no
 ///   stream uses any more, so that the host may write to it at once; after a point the block is live until an
-///   event behind the queued work has passed.
-/// * Small blocks of a [`DeviceAllocator`] come from where the others come from and not from the stream's
-///   arena, so all are numbered in one order, and aligned as asked. A block of a capture's window has no number.
+///   event after the queued work has passed.
+/// * Small blocks of a [`DeviceAllocator`] come from the core and not from the stream's arena, so all are
+///   numbered in one order, and aligned as requested. A block of a capture's window has no number.
 /// * Counters are those of the whole allocator, all its streams together.
 ///
-/// Blocks may go back through the allocator too, and its blocks through this.
+/// Blocks may also be freed through the allocator, and its blocks through this.
 ///
 /// ```no_run
 /// use larder_core::{Align, BlockAllocator, Request};
@@ -50,7 +50,7 @@ pub struct StreamMemory<A = DeviceAllocator> {
 }
 
 impl<A: StreamAllocator + Clone> StreamMemory<A> {
-    /// For a stream that the allocator can serve.
+    /// Makes the memory of a stream that the allocator can serve.
     pub(crate) fn over(memory: &A, stream: &Arc<CudaStream>) -> Self {
         Self {
             memory: memory.clone(),
@@ -61,25 +61,25 @@ impl<A: StreamAllocator + Clone> StreamMemory<A> {
 }
 
 impl<A> StreamMemory<A> {
-    /// The allocator.
+    /// Returns the allocator.
     pub const fn memory(&self) -> &A {
         &self.memory
     }
 
-    /// The stream.
+    /// Returns the stream.
     pub const fn stream(&self) -> &Arc<CudaStream> {
         &self.stream
     }
 
-    /// Why the newest refusal was one, with what the driver said: an [`AllocError`] has the numbers only.
+    /// Returns the newest refusal, with the driver's error: an [`AllocError`] has only the numbers.
     pub fn last_error(&self) -> Option<DeviceAllocError> {
         locked(&self.error).clone()
     }
 }
 
 impl StreamMemory {
-    /// Reads and writes this memory. Fills stay in the stream's queue, where everything that the memory is
-    /// used for comes behind them; a read waits for the stream.
+    /// Returns an access to this memory. Fills stay in the stream's queue, ahead of every later use of the
+    /// memory; a read waits for the stream.
     ///
     /// # Safety
     /// The caller keeps the promise of [`DeviceAccess::new`]; addresses outside the allocator's are refused.
@@ -88,7 +88,7 @@ impl StreamMemory {
     }
 }
 
-/// A refusal in the core's words.
+/// Converts a refusal to the core's.
 fn in_cores_words(rejected: Rejected<DeviceFreeError>) -> Rejected<FreeError> {
     let error = match rejected.error {
         DeviceFreeError::Block(error) => error,
@@ -102,9 +102,9 @@ fn in_cores_words(rejected: Rejected<DeviceFreeError>) -> Rejected<FreeError> {
 }
 
 impl<A: StreamAllocator> BlockAllocator for StreamMemory<A> {
-    /// Fails with [`AllocError::OtherStream`], with [`AllocError::Access`] if the driver refused a call that
-    /// the memory needed before its first use or the stream captures, and as the core. Costs what
-    /// [`StreamAllocator::alloc_as`] does.
+    /// Fails with [`AllocError::OtherStream`]; with [`AllocError::Access`] if the driver refused a call that
+    /// the memory needed before its first use, or the stream captures; and as the core does. The cost is that
+    /// of [`StreamAllocator::alloc_as`].
     fn alloc(&self, request: &Request) -> Result<Grant, AllocError> {
         if request.stream != StreamId::MAIN {
             return Err(AllocError::OtherStream);

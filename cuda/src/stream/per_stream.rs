@@ -1,7 +1,7 @@
-//! [`PerStream`]: allocators that serve one stream each, for all streams that allocate, over one device's memory.
+//! [`PerStream`]: one allocator for each stream that allocates, over one device's memory.
 //!
-//! * EACH1 none goes before all do.
-//! * EACH2 a block goes back to the one that gave it, whose stream comes behind the stream that frees it.
+//! * EACH1 all of them live until the last is dropped.
+//! * EACH2 a block is freed to the allocator that gave it, whose stream waits for the stream that frees it.
 //!
 //! There are at most as many as the device's allocator has streams, 256: it refuses one stream more.
 
@@ -17,7 +17,7 @@ use crate::{Context, DeviceAllocError, DeviceAllocator, DeviceFreeError};
 
 /// Memory of one stream over a device's allocator.
 pub(crate) trait OneStream: fmt::Debug + Send + Sync + Sized {
-    /// How one is made.
+    /// Configuration of one.
     type Config: Copy + Send + Sync;
 
     /// Makes one for a stream.
@@ -27,32 +27,33 @@ pub(crate) trait OneStream: fmt::Debug + Send + Sync + Sized {
         config: Self::Config,
     ) -> Result<Self, DeviceAllocError>;
 
-    /// The stream.
+    /// Returns the stream.
     fn stream(&self) -> &Arc<CudaStream>;
 
-    /// Gives memory for work that is queued on the stream from now on.
+    /// Allocates for work queued on the stream from now on.
     fn alloc_as(&self, request: &Request) -> Result<Block, DeviceAllocError>;
 
-    /// Takes a block back in the order of the stream.
+    /// Frees a block in the order of the stream.
     fn free(&self, block: Block) -> Result<(), Rejected<DeviceFreeError>>;
 
-    /// Bytes that were asked for; `None` if the block is not one of these.
+    /// Returns the bytes requested; `None` if the block is not one of these.
     fn requested_bytes(&self, block: &Block) -> Option<u64>;
 
-    /// What all of them gave and did not get back.
+    /// Returns the blocks that all of them gave and that were not freed.
     fn live(memory: &DeviceAllocator, all: &[Arc<Self>]) -> Live;
 }
 
 /// A [`OneStream`] for each stream that allocated.
 pub(crate) struct PerStream<M: OneStream> {
-    /// Held for a look, and while a stream's tables are made; never during a check, an allocation or a free.
+    /// Locked for a search, and while a stream's tables are made; never during a check, an allocation or a
+    /// free.
     members: Mutex<Vec<Arc<M>>>,
     config: M::Config,
     memory: DeviceAllocator,
 }
 
 impl<M: OneStream> PerStream<M> {
-    /// Nothing is made for a stream yet.
+    /// Makes it without any member.
     pub(crate) const fn new(memory: DeviceAllocator, config: M::Config) -> Self {
         Self {
             members: Mutex::new(Vec::new()),
@@ -61,7 +62,7 @@ impl<M: OneStream> PerStream<M> {
         }
     }
 
-    /// That of a stream, if it allocated.
+    /// Returns the member of a stream, if the stream allocated.
     pub(crate) fn of(&self, stream: &CudaStream) -> Option<Arc<M>> {
         let members = locked(&self.members);
         members
@@ -70,12 +71,12 @@ impl<M: OneStream> PerStream<M> {
             .cloned()
     }
 
-    /// All of them; streams in the order of their first allocation.
+    /// Returns all members, in the order of their streams' first allocations.
     pub(crate) fn all(&self) -> Vec<Arc<M>> {
         locked(&self.members).clone()
     }
 
-    /// Which gave a block.
+    /// Returns the member that gave a block.
     pub(crate) fn owner(&self, block: &Block) -> Option<Arc<M>> {
         let all = self.all();
         all.into_iter()
@@ -104,14 +105,14 @@ impl<M: OneStream> StreamAllocator for PerStream<M> {
         request: &Request,
     ) -> Result<Block, DeviceAllocError> {
         if request.bytes == 0 {
-            // Guards alone would be a block.
+            // Otherwise the guards alone would make a block.
             return Err(DeviceAllocError::reason(AllocError::ZeroSize));
         }
         self.make(stream)?.alloc_as(request)
     }
 
-    /// Takes a block back where it came from (EACH2). On another stream that costs an event and a wait of the device
-    /// more, and a look at the others' tables.
+    /// Frees a block to its member (EACH2). On another stream that costs an additional event, a wait of the
+    /// device, and a search of the other members' tables.
     fn free(
         &self,
         stream: &Arc<CudaStream>,
@@ -137,7 +138,7 @@ impl<M: OneStream> StreamAllocator for PerStream<M> {
         Some(BlockInfo::of_device(requested_bytes))
     }
 
-    /// Counters of the device's allocator.
+    /// Returns the counters of the device's allocator.
     fn stats(&self) -> Stats {
         self.memory.stats()
     }

@@ -1,4 +1,4 @@
-//! [`DriverPool`]: the driver's own allocator, to be compared with ours or used beside it.
+//! [`DriverPool`]: the driver's own allocator, for comparison with ours or use beside it.
 
 use core::fmt;
 use std::collections::HashMap;
@@ -20,46 +20,46 @@ use crate::source::virtual_memory::RegionWatch;
 use crate::stream::allocator::{BLOCK_ALIGN, BlockInfo, Live, StreamAllocator};
 use crate::{Context, DeviceAllocError, DeviceFreeError, DriverError};
 
-/// What all blocks carry for a handle: they are known by their addresses.
+/// The handle of all blocks: they are identified by their addresses.
 const HANDLE: Option<ChunkHandle> = ChunkHandle::new(1);
 
-/// What a pool holds now and held at most, in bytes.
+/// Present and peak numbers of a pool.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub struct DriverPoolStats {
-    /// Held from the device.
+    /// Bytes held from the device.
     pub reserved_bytes: u64,
-    /// Most bytes that were, so far.
+    /// Most bytes held so far.
     pub peak_reserved_bytes: u64,
     /// Bytes in blocks.
     pub used_bytes: u64,
-    /// Most bytes that were, so far.
+    /// Most bytes in blocks so far.
     pub peak_used_bytes: u64,
 }
 
 /// A pool of the driver's own, over one device: memory in the order of a stream, by
 /// `cuMemAllocFromPoolAsync`.
 ///
-/// It keeps what it has got, unless [`trim`](Self::trim)med: the driver's default gives all unused
-/// memory back whenever a stream is waited for, which costs milliseconds.
+/// It keeps its memory, unless [`trim`](Self::trim)med: by the driver's default all unused memory is released
+/// whenever a stream is waited for, which costs milliseconds.
 ///
-/// Any thread may call it. Cost: the driver's calls, and a look into a table of the blocks. Blocks that
-/// are left go back in [`drop`], which waits for the context then, and the pool with them; work of
-/// other contexts must not use them any more. While a stream is captured the driver refuses to wait,
-/// and ends the capture: free all blocks before.
+/// Any thread may call it. Cost: the driver's calls, and a look-up in a table of the blocks. Remaining blocks
+/// are freed in [`drop`], which then waits for the context, and the pool with them; work of other contexts
+/// must not use them any more. While a stream captures the driver refuses the wait, and ends the capture:
+/// free all blocks before.
 pub struct DriverPool {
     context: Context,
-    /// None: each block is an allocation by itself.
+    /// `None`: each block is an allocation by itself.
     pool: Option<PoolHandle>,
-    /// The blocks, by address; and their bytes.
+    /// Bytes of the blocks, by address.
     blocks: Mutex<HashMap<DevicePtr, u64>>,
     account: Account,
-    /// Sees blocks: the driver does not say which regions it holds.
+    /// Sees blocks, since the driver does not report the regions it holds.
     watch: Option<Box<dyn RegionWatch>>,
 }
 
 impl DriverPool {
-    /// An empty pool that keeps all it gets.
+    /// Makes an empty pool that keeps all its memory.
     ///
     /// # Errors
     /// If the driver is older than 11.2, the device has no pools, or the driver refuses.
@@ -67,12 +67,12 @@ impl DriverPool {
         Self::with_threshold(context, u64::MAX)
     }
 
-    /// An empty pool that keeps so many unused bytes when a stream is waited for.
+    /// Makes an empty pool that keeps `bytes` unused bytes when a stream is waited for.
     ///
     /// # Errors
     /// If the driver is older than 11.2, the device has no pools, or the driver refuses.
     pub fn with_threshold(context: &Context, bytes: u64) -> Result<Self, DriverError> {
-        // A driver that is too old says so itself.
+        // A driver that is too old reports that itself, below.
         if context.driver().version() >= POOLS_SINCE && !context.device_info()?.pools {
             return Err(DriverError::Unsupported {
                 what: "memory pools",
@@ -82,14 +82,14 @@ impl DriverPool {
         let pool = context.try_current(|driver| driver.create_pool(context.ordinal()))?;
         let made = Self::over(context, Some(pool));
         context.try_current(|driver| {
-            // SAFETY: the pool is ours; if this fails it goes with `made`.
+            // SAFETY: the pool is ours; on failure it is dropped with `made`.
             unsafe { driver.set_pool_threshold(pool, bytes) }
         })?;
         Ok(made)
     }
 
-    /// No pool: each block is one `cuMemAlloc`, and a free one `cuMemFree`, which waits for the device. For tools
-    /// that check memory.
+    /// Makes an allocator without a pool: each block is one `cuMemAlloc`, and its free one `cuMemFree`, which
+    /// waits for the device. For tools that check memory.
     pub fn unpooled(context: &Context) -> Self {
         Self::over(context, None)
     }
@@ -104,23 +104,23 @@ impl DriverPool {
         }
     }
 
-    /// This pool with a limit of bytes in blocks. Nothing is given yet.
+    /// Sets a limit of bytes in blocks. No block may be in use yet.
     pub fn with_limit(mut self, limit_bytes: u64) -> Self {
         self.account = Account::new(limit_bytes);
         self
     }
 
-    /// This pool with a watch that sees each block come and go. Nothing is given yet.
+    /// Sets a watch that sees each block come and go. No block may be in use yet.
     pub(crate) fn watched(mut self, watch: Box<dyn RegionWatch>) -> Self {
         self.watch = Some(watch);
         self
     }
 
-    /// One call of the driver, and one more if a deferred free could be made in between.
+    /// Allocates by one driver call, and one more if a deferred free could be made in between.
     fn call_alloc(&self, stream: &CudaStream, bytes: u64) -> Result<DevicePtr, DriverError> {
         let call = || match self.pool {
             Some(pool) => self.context.try_on(stream, |driver, stream| {
-                // SAFETY: pool and stream exist: we hold one, the caller the other.
+                // SAFETY: pool and stream exist: `self` holds one, the caller the other.
                 unsafe { driver.alloc_from_pool(bytes, pool, stream) }
             }),
             None => self
@@ -141,12 +141,12 @@ impl DriverPool {
             return self.context.try_give_back(DeferredFree::Device(address));
         }
         self.context.try_on(stream, |driver, stream| {
-            // SAFETY: it was in the table, so it is a block; the stream exists.
+            // SAFETY: the address was in the table, so it is a block's; the caller holds the stream.
             unsafe { driver.free_async(address, stream) }
         })
     }
 
-    /// What the driver's refusal means: memory is short, or something else is wrong.
+    /// Converts the driver's refusal: memory is short, or something else is wrong.
     fn refusal(&self, bytes: u64, error: DriverError) -> DeviceAllocError {
         if !error.is_out_of_memory() {
             return error.into();
@@ -162,7 +162,7 @@ impl DriverPool {
         }
     }
 
-    /// Gives unused memory back to the device down to so many bytes held.
+    /// Releases unused memory to the device until at most `keep_bytes` are held.
     ///
     /// # Errors
     /// If the driver refuses.
@@ -171,12 +171,13 @@ impl DriverPool {
             return Ok(());
         };
         self.context.try_current(|driver| {
-            // SAFETY: `self` holds the pool, which `drop` gives back.
+            // SAFETY: `self` holds the pool, which `drop` frees.
             unsafe { driver.trim_pool(pool, keep_bytes) }
         })
     }
 
-    /// What the driver says that the pool holds. Four driver calls. Without a pool, what is in blocks.
+    /// Returns the driver's numbers of the pool. Four driver calls. Without a pool, the numbers of the
+    /// blocks.
     ///
     /// # Errors
     /// If the driver refuses.
@@ -192,7 +193,7 @@ impl DriverPool {
         };
         let number = |attribute| {
             self.context.try_current(|driver| {
-                // SAFETY: `self` holds the pool, which `drop` gives back.
+                // SAFETY: `self` holds the pool, which `drop` frees.
                 unsafe { driver.pool_bytes(pool, attribute) }
             })
         };
@@ -210,7 +211,7 @@ impl StreamAllocator for DriverPool {
         &self.context
     }
 
-    /// One call of the driver. Refuses an alignment above 256, to which the driver aligns.
+    /// Makes one driver call. Refuses an alignment above 256, which the driver does not guarantee.
     fn alloc_as(
         &self,
         stream: &Arc<CudaStream>,
@@ -241,8 +242,8 @@ impl StreamAllocator for DriverPool {
         Ok(Block::outside(range, handle))
     }
 
-    /// Takes a block back once the work queued on the stream before is done. The caller sees to it that no other
-    /// work uses it, or that the stream waits for that.
+    /// Frees a block after the work queued on the stream before. The caller ensures that no other work uses
+    /// it, or that the stream waits for such work.
     fn free(
         &self,
         stream: &Arc<CudaStream>,
@@ -273,8 +274,8 @@ impl StreamAllocator for DriverPool {
             .then_some(BlockInfo::of_device(bytes))
     }
 
-    /// Counters of blocks: live and reserved bytes are the same. What else the driver keeps is in
-    /// [`driver_stats`](Self::driver_stats).
+    /// Returns the counters of blocks: live and reserved bytes are the same. For memory that the driver keeps
+    /// beyond that see [`driver_stats`](Self::driver_stats).
     fn stats(&self) -> Stats {
         self.account.stats()
     }
@@ -289,7 +290,7 @@ impl StreamAllocator for DriverPool {
 }
 
 impl DriverPool {
-    /// Whether a block is the one of so many bytes that the table has at its address.
+    /// Returns whether a block is the one of `bytes` bytes that the table has at its address.
     fn is_ours(&self, block: &Block, bytes: u64) -> bool {
         block.is_of(AllocatorId::OUTSIDE) && block.bytes() == bytes
     }
@@ -298,9 +299,9 @@ impl DriverPool {
 impl Drop for DriverPool {
     fn drop(&mut self) {
         let blocks = core::mem::take(&mut *locked(&self.blocks));
-        // The driver does not wait when it takes a pool's block back outside of a stream.
+        // The driver does not wait when it frees a pool's block outside of a stream.
         let waits = || blocks.is_empty() || self.context.synchronize().is_ok();
-        // A refusal for no reason may pass.
+        // Retried once, since a refusal may pass.
         let unwaited = match waits() || waits() {
             true => Vec::new(),
             false => vec![Unwaited::Context],

@@ -1,4 +1,4 @@
-//! What each device is charged for memory that the program takes by itself, and whose it is.
+//! Charges of each device for memory that the program takes directly, and the owners of the charges.
 
 use std::collections::{BTreeMap, HashMap};
 use std::ffi::c_int;
@@ -21,19 +21,19 @@ pub(super) struct Gpu {
     pub(super) memory: ForeignMemory,
 }
 
-/// What keeps memory at an address charged.
+/// Owner of the charge for the memory at an address.
 pub(super) enum Block {
-    /// Plain or managed memory, which goes with its context.
+    /// Plain or managed memory, which is freed with its context.
     Plain {
         context: ContextHandle,
         _charge: ForeignCharge,
     },
-    /// Memory of a pool, which is charged until its last block has gone.
+    /// Memory of a pool, which is charged until its last block is freed.
     Pooled { _pool: Arc<Pool> },
 }
 
 impl Block {
-    /// The context that it goes with.
+    /// Returns the context that it is freed with.
     pub(super) const fn context(&self) -> Option<ContextHandle> {
         match self {
             Self::Plain { context, .. } => Some(*context),
@@ -42,21 +42,21 @@ impl Block {
     }
 }
 
-/// Physical memory is charged as long as it has a handle or a mapping.
+/// Physical memory, charged as long as it has a handle or a mapping.
 pub(super) struct Physical {
-    /// How often the program has to release it.
+    /// Number of times that the program has to release it.
     pub(super) held: u32,
     pub(super) charge: Arc<ForeignCharge>,
 }
 
-/// What the program holds.
+/// Memory that the program holds.
 #[derive(Default)]
 pub(super) struct Tables {
     pub(super) blocks: HashMap<DevicePtr, Block>,
     pub(super) physical: HashMap<MemoryHandle, Physical>,
-    /// By address: the length, and what keeps the memory charged.
+    /// By address: the length, and the charge of the memory.
     pub(super) mappings: BTreeMap<DevicePtr, (u64, Arc<ForeignCharge>)>,
-    /// Each is charged for what it holds; those of the host are none.
+    /// Each is charged for the memory it holds; `None` for a host pool.
     pub(super) pools: HashMap<PoolHandle, Option<Arc<Pool>>>,
     /// The devices' primary contexts.
     pub(super) primaries: HashMap<c_int, ContextHandle>,
@@ -66,21 +66,21 @@ static TABLES: LazyLock<Mutex<Tables>> = LazyLock::new(Mutex::default);
 
 static GPUS: [OnceLock<Option<Gpu>>; MAX_DEVICES] = [const { OnceLock::new() }; MAX_DEVICES];
 
-/// Looks at the tables or changes them.
+/// Reads or changes the tables, under their lock.
 pub(super) fn with<R>(act: impl FnOnce(&mut Tables) -> R) -> R {
     act(&mut locked(&TABLES))
 }
 
-/// The pools that are charged.
+/// Returns the pools that are charged.
 pub(super) fn pools() -> Vec<Arc<Pool>> {
     with(|tables| tables.pools.values().flatten().cloned().collect())
 }
 
-/// The device, as it is charged; `None` for one that the driver does not know.
+/// Returns the device, as it is charged; `None` for one that the driver does not know.
 ///
 /// # Errors
-/// The driver's code for want of memory, where something is wrong with the environment: that is said once, and
-/// nothing is given.
+/// The driver's code for missing memory, if the environment is invalid: that is reported once, and no memory
+/// is given.
 pub(super) fn gpu(driver: &Driver, ordinal: c_int) -> Result<Option<&'static Gpu>, Code> {
     static SAID: Once = Once::new();
     let place = usize::try_from(ordinal).ok();
@@ -112,8 +112,8 @@ impl Gpu {
         Ok(Self { ordinal, memory })
     }
 
-    /// Charges memory, after the device's pools gave back what is idle if there is no room else, and after a
-    /// while if the job's limit may rise.
+    /// Charges memory; if there is no room, after trimming the device's pools, and after a while if the job's
+    /// limit may rise.
     fn charge(&self, driver: &Driver, bytes: u64) -> Result<ForeignCharge, Refused> {
         let mut patience = Patience::default();
         let mut is_trimmed = false;
@@ -128,7 +128,7 @@ impl Gpu {
                 continue;
             }
             let usage = self.memory.usage();
-            // Programs that keep memory for later give it back when they are refused.
+            // Programs that cache memory free it when they are refused.
             let waits = usage.used_bytes == 0 || job::is_patient();
             if !waits || !patience.waits() {
                 return Err(Refused::OverLimit {
@@ -148,17 +148,17 @@ impl Gpu {
     }
 }
 
-/// Charges memory of a device before the driver is asked. `None` where nothing is charged.
+/// Charges memory of a device before the driver is asked. `None` if nothing is charged.
 ///
 /// # Errors
-/// The driver's code for want of memory.
+/// The driver's code for missing memory.
 pub(super) fn charge(
     driver: &Driver,
     ordinal: Option<c_int>,
     bytes: u64,
 ) -> Result<Option<ForeignCharge>, Code> {
     static SAID: Once = Once::new();
-    // Without a context the driver refuses, and so it does of a device that does not exist.
+    // Without a context the driver refuses, as it does for a device that does not exist.
     let Some(ordinal) = ordinal.filter(|_| acts()) else {
         return Ok(None);
     };

@@ -10,8 +10,8 @@ use larder_cuda::driver::abi::{ContextHandle, PoolHandle, StreamHandle, constant
 use super::table::Functions;
 use super::{Library, lookup};
 
-/// INTERDRV: each function has the prototype of the name that it was looked up by, from the same
-/// row of the table in `larder_cuda_abi`, and the library stays loaded.
+/// INTERDRV: each function has the prototype of the name that it was looked up by, from the same row of the
+/// table in `larder_cuda_abi`, and the library stays loaded.
 pub(super) struct Driver {
     base: usize,
     pub(super) functions: Functions,
@@ -20,7 +20,7 @@ pub(super) struct Driver {
 static DRIVER: OnceLock<Driver> = OnceLock::new();
 
 impl Driver {
-    /// The driver that the program uses; if none of its calls has said which, that which it is linked with.
+    /// Returns the driver that the program uses; if no call has determined it yet, the one it is linked with.
     pub(super) fn get() -> Option<&'static Self> {
         if let Some(driver) = DRIVER.get() {
             return Some(driver);
@@ -30,8 +30,8 @@ impl Driver {
         Some(DRIVER.get_or_init(|| driver))
     }
 
-    /// Whether a function that the program is about to get is the driver's. The first one says which driver
-    /// it is.
+    /// Returns whether a function that the program is about to get is the driver's. The first one determines
+    /// the driver.
     pub(super) fn has(function: *const c_void) -> bool {
         if let Some(driver) = DRIVER.get() {
             let library = Library::of(function);
@@ -50,7 +50,7 @@ impl Driver {
             return None;
         }
         let flags = libc::RTLD_LAZY | libc::RTLD_NOLOAD;
-        // SAFETY: the loader's own path; nothing is loaded anew.
+        // SAFETY: the path is the loader's own text; the flag keeps it from loading anything.
         let handle = unsafe { libc::dlopen(library.path.as_ptr(), flags) };
         (!handle.is_null()).then(|| Self {
             base: library.base,
@@ -58,7 +58,7 @@ impl Driver {
         })
     }
 
-    /// The number of the current context's device; `None` without a context.
+    /// Returns the number of the current context's device; `None` without a context.
     pub(super) fn device(&self) -> Option<c_int> {
         let mut device = 0;
         // SAFETY: INTERDRV; the number outlives the call.
@@ -66,7 +66,7 @@ impl Driver {
         (code == Code::SUCCESS).then_some(device)
     }
 
-    /// Whether a device exists.
+    /// Returns whether a device exists.
     pub(super) fn has_device(&self, ordinal: c_int) -> bool {
         let mut device = 0;
         self.functions.cuDeviceGet.is_none_or(|get| {
@@ -76,7 +76,7 @@ impl Driver {
         })
     }
 
-    /// The current context; null is none.
+    /// Returns the current context; null if there is none.
     pub(super) fn context(&self) -> ContextHandle {
         let mut context = ContextHandle::NULL;
         if let Some(current) = self.functions.cuCtxGetCurrent {
@@ -86,7 +86,8 @@ impl Driver {
         context
     }
 
-    /// A stream's context: the current one for a default stream, and where the driver does not say.
+    /// Returns a stream's context: the current one for a default stream, and if the driver does not report
+    /// it.
     pub(super) fn context_of(&self, stream: StreamHandle) -> ContextHandle {
         let default = [
             StreamHandle::NULL,
@@ -106,12 +107,12 @@ impl Driver {
         }
     }
 
-    /// The number of a stream's device.
+    /// Returns the number of a stream's device.
     pub(super) fn device_of(&self, stream: StreamHandle) -> Option<c_int> {
         self.within(self.context_of(stream), Self::device)
     }
 
-    /// Acts with a context current that is there, if the driver can make it so.
+    /// Runs `act` with an existing context current, if the driver can make it so.
     fn within<R>(&self, context: ContextHandle, act: impl FnOnce(&Self) -> R) -> R {
         let (Some(push), Some(pop)) = (
             self.functions.cuCtxPushCurrent_v2,
@@ -122,18 +123,18 @@ impl Driver {
         if context == self.context() {
             return act(self);
         }
-        // SAFETY: INTERDRV; a context that is there.
+        // SAFETY: INTERDRV; the context exists.
         let pushed = unsafe { push(context) };
         let answer = act(self);
         if pushed == Code::SUCCESS {
             let mut context = context;
-            // SAFETY: INTERDRV; it was pushed just now.
+            // SAFETY: INTERDRV; the context was pushed just now.
             let _ = unsafe { pop(&raw mut context) };
         }
         answer
     }
 
-    /// Whether what is queued on a stream goes into a graph.
+    /// Returns whether work queued on a stream becomes part of a graph.
     pub(super) fn is_capturing(&self, stream: StreamHandle) -> bool {
         let mut status = constants::CAPTURE_STATUS_NONE;
         if let Some(capturing) = self.functions.cuStreamIsCapturing {
@@ -143,7 +144,7 @@ impl Driver {
         status != constants::CAPTURE_STATUS_NONE
     }
 
-    /// Waits until a stream of a context has done its work, so that no capture of another is spoilt.
+    /// Waits for the work of a stream of a context without invalidating a capture of another.
     pub(super) fn drain(&self, context: ContextHandle, stream: StreamHandle) {
         let (Some(exchange), Some(synchronize)) = (
             self.functions.cuThreadExchangeStreamCaptureMode,
@@ -156,14 +157,14 @@ impl Driver {
         if unsafe { exchange(&raw mut mode) } != Code::SUCCESS {
             return;
         }
-        // An error of the work is the program's to find.
-        // SAFETY: INTERDRV; a stream that is there.
+        // Errors of the work are left to the program.
+        // SAFETY: INTERDRV; the stream exists.
         let _ = self.within(context, |_| unsafe { synchronize(stream) });
-        // SAFETY: INTERDRV; the mode of before.
+        // SAFETY: INTERDRV; the mode is the previous one.
         let _ = unsafe { exchange(&raw mut mode) };
     }
 
-    /// Whether a device's primary context is there.
+    /// Returns whether a device's primary context is active.
     pub(super) fn is_primary_active(&self, device: c_int) -> bool {
         let (mut flags, mut active) = (0, 0);
         let Some(state) = self.functions.cuDevicePrimaryCtxGetState else {
@@ -174,7 +175,7 @@ impl Driver {
         code != Code::SUCCESS || active != 0
     }
 
-    /// The pool that a device's allocations come from.
+    /// Returns the pool that a device's allocations come from.
     pub(super) fn pool_of(&self, device: c_int) -> Option<PoolHandle> {
         let mut pool = PoolHandle::NULL;
         // SAFETY: INTERDRV; the handle outlives the call.
@@ -182,40 +183,40 @@ impl Driver {
         (code == Code::SUCCESS).then_some(pool)
     }
 
-    /// How much a pool holds from the device; `None` if the driver does not say.
+    /// Returns the bytes that a pool holds from the device; `None` if the driver does not report them.
     pub(super) fn held_by(&self, pool: PoolHandle) -> Option<u64> {
         let mut bytes = 0_u64;
         let place = (&raw mut bytes).cast();
-        // SAFETY: INTERDRV; this attribute is a number of 64 bits, which outlives the call.
+        // SAFETY: INTERDRV; this attribute is a 64-bit number, which outlives the call.
         let code = unsafe {
             (self.functions.cuMemPoolGetAttribute?)(pool, constants::POOL_RESERVED_CURRENT, place)
         };
         (code == Code::SUCCESS).then_some(bytes)
     }
 
-    /// Has a pool give back what is idle.
+    /// Releases a pool's idle memory.
     pub(super) fn trim(&self, pool: PoolHandle) {
         if let Some(trim) = self.functions.cuMemPoolTrimTo {
-            // SAFETY: INTERDRV; the program's pool.
+            // SAFETY: INTERDRV; the pool is the program's.
             let _ = unsafe { trim(pool, 0) };
         }
     }
 
-    /// Where a device is, as the driver writes it.
+    /// Returns a device's PCI bus id, as the driver spells it.
     pub(super) fn bus_id_of(&self, device: c_int) -> Option<String> {
         let mut text = [0 as c_char; 32];
         let (place, room) = (text.as_mut_ptr(), text.len() as c_int);
-        // SAFETY: INTERDRV; as much room as it says.
+        // SAFETY: INTERDRV; the buffer has `room` bytes.
         let code = unsafe { (self.functions.cuDeviceGetPCIBusId?)(place, room, device) };
         if code != Code::SUCCESS {
             return None;
         }
-        // SAFETY: the driver ended the text within the room.
+        // SAFETY: the driver ended the text within the buffer.
         let text = unsafe { CStr::from_ptr(text.as_ptr()) };
         Some(text.to_str().ok()?.to_owned())
     }
 
-    /// The function of a name, of those that a version of CUDA has.
+    /// Returns the function of a name, among those that a version of CUDA has.
     pub(super) fn function(
         &self,
         name: *const c_char,
@@ -224,7 +225,7 @@ impl Driver {
     ) -> Option<*const c_void> {
         let (mut found, mut status) = (ptr::null(), 0);
         let (place, said) = (&raw mut found, &raw mut status);
-        // SAFETY: INTERDRV; a text that the program gave the driver (INTER6); the places outlive
+        // SAFETY: INTERDRV; the text is one that the program gave the driver (INTER6); both places outlive
         // the call.
         let code = unsafe {
             match self.functions.cuGetProcAddress_v2 {

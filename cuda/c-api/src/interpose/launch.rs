@@ -1,12 +1,12 @@
-//! Kernels and graphs, held back as the job's share of the time says.
+//! Kernels and graphs, delayed to keep to the job's share of the time.
 //!
-//! A program that does not know of jobs has no steps. Below full share its launches are cut into slices of time:
-//! the first launch behind a slice's length waits until the device has done what the slice queued, then pauses,
-//! by upstream's formula for a run of that length. So the device's time is the host's, from a slice's first launch
-//! to the end of its work. What a stream captures is not launched; the graph is. A stream leaves the slice before
-//! the driver ends it or its context: nothing may be asked of it afterwards.
+//! A program that does not know jobs has no steps. Below full share its launches are cut into slices of time:
+//! the first launch after a slice's length waits until the device has finished the slice's work, then pauses,
+//! by upstream's formula for a run of that length. So the device's time is the host's, from a slice's first
+//! launch to the end of its work. Captured work is not launched; the graph is. A stream leaves the slice
+//! before the driver ends it or its context: it must not be queried afterwards.
 //!
-//! Lock: one, around the slice. It is held over the wait and the pause, as no launch goes on meanwhile.
+//! Lock: one, around the slice. It is held during the wait and the pause, since no launch may go on then.
 
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
@@ -19,13 +19,13 @@ use super::{acts, is_meant};
 use crate::device::locked;
 use crate::job;
 
-/// How long launches go on between two pauses: long beside a kernel, short beside a person.
+/// Time of launches between two pauses: long compared with a kernel, short for a person.
 const SLICE: Duration = Duration::from_millis(20);
 
 /// Launches since the last pause.
 struct Slice {
     began: Option<Instant>,
-    /// With their contexts, as default streams share their handles. Few, so they are looked through.
+    /// With their contexts, as default streams share their handles. Few, so they are searched linearly.
     streams: Vec<SliceStream>,
 }
 
@@ -36,7 +36,7 @@ static CURRENT: Mutex<Slice> = Mutex::new(Slice {
     streams: Vec::new(),
 });
 
-/// Holds a launch back, if the job's share of the time says so. At full share a few loads.
+/// Delays a launch, if the job's share of the time demands it. At full share a few loads.
 fn pace(driver: &Driver, stream: StreamHandle) {
     if !is_meant() || !job::is_paced(acts) || !acts() || driver.is_capturing(stream) {
         return;
@@ -60,7 +60,7 @@ fn pace(driver: &Driver, stream: StreamHandle) {
     }
 }
 
-/// Takes out the streams of a context that is about to end.
+/// Removes the streams of a context that is about to end.
 pub(super) fn taken_of(context: ContextHandle) -> Vec<SliceStream> {
     taken(|(own, _)| *own == context)
 }
@@ -73,7 +73,7 @@ fn taken(ends: impl Fn(&SliceStream) -> bool) -> Vec<SliceStream> {
         .collect()
 }
 
-/// Puts streams back that did not end.
+/// Puts back streams that did not end.
 pub(super) fn put_back(streams: Vec<SliceStream>) {
     locked(&CURRENT).streams.extend(streams);
 }
@@ -84,13 +84,13 @@ pub(super) fn paced(driver: &Driver, stream: StreamHandle, ask: impl FnOnce() ->
     ask()
 }
 
-/// The stream that a configuration names.
+/// Returns the stream that a configuration names.
 pub(super) fn stream_in(config: *const LaunchConfig) -> StreamHandle {
     // SAFETY: INTER6: null or a configuration, which the driver reads next.
     unsafe { config.as_ref() }.map_or(StreamHandle::NULL, |config| config.stream)
 }
 
-/// Ends a stream, which is waited for no more.
+/// Ends a stream and removes it from the slice.
 pub(super) fn end_stream(stream: StreamHandle, ask: impl FnOnce() -> Code) -> Code {
     let ending = acts().then(|| taken(|(_, known)| *known == stream));
     let code = ask();

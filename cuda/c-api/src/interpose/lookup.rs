@@ -1,8 +1,8 @@
-//! Functions by name: `dlsym` and the driver's `cuGetProcAddress`, by which frameworks get theirs, give the
-//! functions of this library where the driver has one of that name.
+//! Functions by name: `dlsym` and the driver's `cuGetProcAddress`, by which frameworks look functions up,
+//! return this library's function if the driver has one of that name.
 //!
-//! INTERSYM whatever is not the driver's goes on to the C library's `dlsym` with the caller's return address, by
-//! which that tells who asks: it is jumped to, and not called.
+//! INTERSYM every other look-up goes on to the C library's `dlsym` with the caller's return address, by which
+//! it identifies the caller: it is jumped to, and not called.
 
 use core::arch::naked_asm;
 use core::ptr::{self, NonNull};
@@ -21,61 +21,60 @@ const FIRST_VERSION: &CStr = c"GLIBC_2.2.5";
 #[cfg(target_arch = "aarch64")]
 const FIRST_VERSION: &CStr = c"GLIBC_2.17";
 
-/// `dlsym` of the C library, once it was asked for.
+/// `dlsym` of the C library, once it was looked up.
 static DLSYM: AtomicPtr<c_void> = AtomicPtr::new(ptr::null_mut());
 
 unsafe extern "C" {
     fn dlvsym(library: *mut c_void, name: *const c_char, version: *const c_char) -> *mut c_void;
 }
 
-/// The C library's `dlsym`. Nothing here may allocate: whoever asks may be an allocator that begins.
+/// Returns the C library's `dlsym`. Must not allocate: the caller may be an allocator that is starting.
 fn real_dlsym() -> *mut c_void {
-    // Relaxed, both: every thread finds the same.
+    // Relaxed, both: every thread finds the same address.
     let known = DLSYM.load(Ordering::Relaxed);
     if !known.is_null() {
         return known;
     }
     let name = c"dlsym".as_ptr();
-    // SAFETY: texts that end in a zero byte.
+    // SAFETY: both texts end in a NUL.
     let found = unsafe { dlvsym(libc::RTLD_NEXT, name, FIRST_VERSION.as_ptr()) };
     DLSYM.store(found, Ordering::Relaxed);
     found
 }
 
-/// A name in a library, by the C library.
+/// Looks up a name in a library, by the C library.
 pub(super) fn symbol(library: *mut c_void, name: &CStr) -> Option<NonNull<c_void>> {
     let real = NonNull::new(real_dlsym())?;
     type Dlsym = unsafe extern "C" fn(*mut c_void, *const c_char) -> *mut c_void;
-    // SAFETY: it is `dlsym`, whose type this is; it is given a library that is open, or a pseudo
-    // handle, and a text that ends in a zero byte.
+    // SAFETY: the address is `dlsym`'s, whose type this is; it gets an open library, or a pseudo handle, and
+    // a text that ends in a NUL.
     NonNull::new(unsafe {
         let real: Dlsym = core::mem::transmute(real.as_ptr());
         real(library, name.as_ptr())
     })
 }
 
-/// What `dlsym` gives instead of the C library's answer, or null.
+/// Returns the function that `dlsym` should return instead of the C library's answer, or null.
 ///
 /// # Safety
-/// What `dlsym` wants of its arguments; `caller` is who called it.
+/// The conditions of `dlsym`; `caller` is its caller's address.
 unsafe extern "C" fn instead(
     library: *mut c_void,
     name: *const c_char,
     caller: *const c_void,
 ) -> *const c_void {
     real_dlsym();
-    // The next one of a name is another's than ours, whoever asks.
+    // `RTLD_NEXT` always asks for another library's function than ours.
     if name.is_null() || library == libc::RTLD_NEXT || !acts() {
         return ptr::null();
     }
-    // SAFETY: whoever calls `dlsym` gives it a text that ends in a zero byte, and null was looked
-    // for.
+    // SAFETY: a caller of `dlsym` passes a text that ends in a NUL, and null was excluded above.
     let name = unsafe { CStr::from_ptr(name) };
     let own = name.to_str().ok().filter(|name| name.starts_with("cu"));
     let Some(own) = own.and_then(by_name) else {
         return ptr::null();
     };
-    // INTER4.
+    // INTER4: this library's own look-ups go to the driver.
     let is_own = |address| {
         let (of, own) = (Library::of(address), Library::own());
         of.zip(own).is_some_and(|(of, own)| of.base == own.base)
@@ -93,7 +92,7 @@ unsafe extern "C" fn instead(
 ///
 /// # Safety
 /// The conditions of `dlsym`.
-// SAFETY: a preloaded library is there to take the C library's place.
+// SAFETY: a preloaded library may take the C library's place.
 #[cfg(target_arch = "x86_64")]
 #[unsafe(no_mangle)]
 #[unsafe(naked)]
@@ -122,7 +121,7 @@ unsafe extern "C" fn dlsym(library: *mut c_void, name: *const c_char) -> *mut c_
 ///
 /// # Safety
 /// The conditions of `dlsym`.
-// SAFETY: a preloaded library is there to take the C library's place.
+// SAFETY: a preloaded library may take the C library's place.
 #[cfg(target_arch = "aarch64")]
 #[unsafe(no_mangle)]
 #[unsafe(naked)]
@@ -149,10 +148,10 @@ unsafe extern "C" fn dlsym(library: *mut c_void, name: *const c_char) -> *mut c_
 /// The newest version of CUDA whose functions are known here.
 const KNOWN_VERSION: c_int = 13_040;
 
-/// Asks for the function of each thread's own default stream.
+/// The flag that requests the function for per-thread default streams.
 const PER_THREAD: u64 = 2;
 
-/// The function here for a name without a version.
+/// Returns the function here for a name without a version.
 fn by_base(base: &str, version: c_int, flags: u64) -> Option<*const c_void> {
     let name = functions::newest(base, u32::try_from(version).ok()?)?;
     let per_thread = || by_name(&format!("{name}_ptsz"));
@@ -160,7 +159,7 @@ fn by_base(base: &str, version: c_int, flags: u64) -> Option<*const c_void> {
     wanted.or_else(|| by_name(name))
 }
 
-/// Has the driver look a name up, by `ask`, and gives the function here in place of what it found.
+/// Looks a name up in the driver, by `ask`, and returns the function here instead of the one found.
 pub(super) fn replace(
     driver: &Driver,
     name: *const c_char,
@@ -181,7 +180,7 @@ pub(super) fn replace(
     let Some(own) = own.and_then(|base| by_base(base, version, flags)) else {
         return code;
     };
-    // A function that was made anew since what is known here is called in another way.
+    // A function changed in a version newer than those known here has another prototype.
     let is_known =
         version <= KNOWN_VERSION || driver.function(name, KNOWN_VERSION, flags) == Some(*place);
     if is_known {

@@ -1,4 +1,4 @@
-//! Plain and managed memory, how much there is, and contexts, with which their memory goes.
+//! Plain and managed memory, its amounts, and contexts, with which their memory is freed.
 
 use std::ffi::c_int;
 
@@ -18,7 +18,7 @@ pub(super) fn alloc(
     ask: impl FnOnce() -> Code,
 ) -> Code {
     let device = driver.device();
-    // A length that is none is the driver's to refuse.
+    // An invalid length is left to the driver to refuse.
     let charge = match charged::charge(driver, device, bytes.map_or(0, |bytes| bytes as u64)) {
         Ok(charge) => charge,
         Err(code) => return code,
@@ -43,15 +43,15 @@ pub(super) fn alloc(
     code
 }
 
-/// About the bytes of memory in rows: how long a row is says the driver.
+/// Returns the approximate bytes of memory in rows: the driver decides the length of a row.
 pub(super) fn pitched(width: usize, height: usize) -> Option<usize> {
-    /// Rows are as long as a multiple of this, on all devices so far.
+    /// Length of rows is a multiple of this, on all devices so far.
     const ROW: usize = 512;
     let row = width.checked_next_multiple_of(ROW);
     row.and_then(|row| row.checked_mul(height))
 }
 
-/// Asks the driver to take memory back, plain or a pool's, and charges it no more.
+/// Asks the driver to free memory, plain or a pool's, and removes its charge.
 pub(super) fn free(driver: &Driver, at: DevicePtr, ask: impl FnOnce() -> Code) -> Code {
     if !acts() {
         return ask();
@@ -68,7 +68,7 @@ pub(super) fn free(driver: &Driver, at: DevicePtr, ask: impl FnOnce() -> Code) -
     code
 }
 
-/// How much memory of the current device is free, and how much there is: of what the limit allows.
+/// Reports the free and the total memory of the current device, within the limit.
 pub(super) fn info(
     driver: &Driver,
     free: *mut usize,
@@ -80,7 +80,7 @@ pub(super) fn info(
     let gpu = match device.map(|device| charged::gpu(driver, device)) {
         Some(Ok(Some(gpu))) => gpu,
         Some(Err(_)) => {
-            // Nothing is given.
+            // No memory is given in this state.
             lower(free, 0);
             return code;
         }
@@ -108,7 +108,7 @@ fn clamped(bytes: u64) -> usize {
     usize::try_from(bytes).unwrap_or(usize::MAX)
 }
 
-/// All memory of a device: of what the limit allows. A job that has none yet is told what the device has.
+/// Reports the total memory of a device, within the limit. A job without a limit yet gets the device's total.
 pub(super) fn total(
     driver: &Driver,
     total: *mut usize,
@@ -128,7 +128,7 @@ pub(super) fn total(
 
 /// Ends a context, with its memory and streams.
 pub(super) fn end_context(context: ContextHandle, ask: impl FnOnce() -> Code) -> Code {
-    // A child of fork may find a lock that nobody gives back (INTER5).
+    // After fork, a child may find a lock that is never released (INTER5).
     let ending = acts().then(|| Ending::new(context));
     let code = ask();
     if let Some(ending) = ending
@@ -139,7 +139,7 @@ pub(super) fn end_context(context: ContextHandle, ask: impl FnOnce() -> Code) ->
     code
 }
 
-/// What goes with a context that is about to end.
+/// The blocks and streams of a context that is about to end.
 struct Ending {
     blocks: Vec<(DevicePtr, Block)>,
     streams: Vec<SliceStream>,
@@ -160,7 +160,7 @@ impl Ending {
     }
 }
 
-/// Gives a device's primary context, which is noted.
+/// Retains a device's primary context, which is noted.
 pub(super) fn retain_primary(
     context: *mut ContextHandle,
     device: c_int,
@@ -175,17 +175,17 @@ pub(super) fn retain_primary(
     code
 }
 
-/// Lets a primary context go, which the last one ends.
+/// Releases a primary context, which ends with the last release.
 pub(super) fn release_primary(driver: &Driver, device: c_int, ask: impl FnOnce() -> Code) -> Code {
     end_primary(device, ask, |_| !driver.is_primary_active(device))
 }
 
-/// Ends what a primary context has.
+/// Resets a primary context, which ends everything in it.
 pub(super) fn reset_primary(device: c_int, ask: impl FnOnce() -> Code) -> Code {
     end_primary(device, ask, |code| code == Code::SUCCESS)
 }
 
-/// A call after which a device's primary context may be gone, and its memory with it.
+/// Makes a call after which a device's primary context may be gone, and its memory with it.
 fn end_primary(
     device: c_int,
     ask: impl FnOnce() -> Code,

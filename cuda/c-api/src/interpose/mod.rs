@@ -1,27 +1,26 @@
-//! In front of the driver: where the library is preloaded, calls that a program makes to the driver come here
-//! first, whether it is linked with the driver or looks its functions up. For programs that cannot be changed,
-//! and whose own allocators stay as they are.
+//! Interposition: if the library is preloaded, calls that a program makes to the driver come here first,
+//! whether it is linked with the driver or looks its functions up. For programs that cannot be changed, and
+//! whose own allocators stay as they are.
 //!
-//! Memory is charged before the driver is asked for it, questions about memory are answered by the limit, and
-//! launches obey the job's share of the time (from AntMan, which does this inside of frameworks).
+//! Memory is charged before the driver is asked for it, queries of memory are answered within the limit, and
+//! launches keep to the job's share of the time (from AntMan, which does this inside of frameworks).
 //!
-//! * INTER1 nothing happens unless the library is preloaded and a limit or a job's files are named: else every
-//!   call goes on to the driver. What is not known here does so always.
-//! * INTER2 memory is charged from before the driver is asked until after it took the memory back. What is freed
-//!   leaves the tables before the driver is asked, as its address may be another's as soon as it answers. A pool stays,
-//!   marked, until the driver has answered, as it may refuse.
-//! * INTER3 no lock is held while the driver is called, but that of a pool, which is asked how much it holds.
-//! * INTER4 calls that this library makes itself are not seen: its allocators charge them.
+//! * INTER1 nothing happens unless the library is preloaded and a limit or a job's files are named: otherwise
+//!   every call goes on to the driver, as unknown functions always do.
+//! * INTER2 memory is charged from before the driver is asked for it until after it was freed. A freed block
+//!   leaves the tables before the driver is called, as its address may be another's as soon as the call
+//!   returns. A pool stays, marked, until the driver has answered, as it may refuse.
+//! * INTER3 no lock is held during a driver call, except that of a pool while its held bytes are queried.
+//! * INTER4 calls that this library makes itself are not intercepted: its allocators charge them.
 //! * INTER5 a child of fork is not the job: its calls go on to the driver.
-//! * INTER6 what is done in place of a call has the arguments of that call, from the table. A
-//!   pointer among them is null, or valid for what the driver documents that the call reads or
-//!   writes by it; it is not null where the driver has answered success and documents that it
-//!   refuses null.
+//! * INTER6 the replacement of a call has the arguments of that call, from the table. A pointer among them is
+//!   null, or valid for the reads and writes that the driver documents for the call; it is not null if the
+//!   driver has answered success and documents that it refuses null.
 //!
 //! # Files
-//! `table` what stands in front of what · `lookup` functions by name · `driver` what the driver is
-//! asked · `charged` what each device is charged · `memory` plain and managed memory, contexts ·
-//! `pools` the driver's pools · `pages` virtual memory · `launch` kernels and graphs
+//! `table` the interposed functions · `lookup` functions by name · `driver` the driver's functions ·
+//! `charged` the charges of each device · `memory` plain and managed memory, contexts · `pools` the driver's
+//! pools · `pages` virtual memory · `launch` kernels and graphs
 
 mod charged;
 mod driver;
@@ -44,10 +43,10 @@ use larder_cuda::driver::Code;
 
 use driver::Driver;
 
-/// What the loader was told to preload.
+/// The loader's list of preloaded libraries.
 const PRELOADED: &str = "LD_PRELOAD";
 
-/// The process whose calls are charged; 0 for none.
+/// The process whose calls are charged; 0 if none is.
 static PROCESS: AtomicU32 = AtomicU32::new(0);
 
 /// Runs when the library is loaded, before the program can change its environment.
@@ -62,7 +61,7 @@ extern "C" fn begin() {
     }
 }
 
-/// INTER1.
+/// Returns whether the library is preloaded and a limit or a job's files are named (INTER1).
 fn is_asked_for() -> bool {
     let Some(own) = Library::own() else {
         return false;
@@ -79,18 +78,18 @@ fn is_asked_for() -> bool {
     names.any(is_own) && wants.into_iter().any(is_set)
 }
 
-/// Whether calls are to be charged and paced, in the process that began (INTER1). One load.
+/// Returns whether calls should be charged and paced, in the process that began (INTER1). One load.
 fn is_meant() -> bool {
     // Relaxed: set before the program began.
     PROCESS.load(Ordering::Relaxed) != 0
 }
 
-/// Whether calls of this process are charged and paced (INTER1, INTER5). Asks the system.
+/// Returns whether calls of this process are charged and paced (INTER1, INTER5). One system call.
 fn acts() -> bool {
     is_meant() && PROCESS.load(Ordering::Relaxed) == process::id()
 }
 
-/// Runs what a call does here, with the driver's own function. A panic becomes an answer (CAPI1).
+/// Runs the replacement of a call with the driver's own function. A panic becomes an error code (CAPI1).
 fn in_front_of<F>(
     of: impl FnOnce(&Driver) -> Option<F>,
     act: impl FnOnce(&'static Driver, F) -> Code,
@@ -110,11 +109,10 @@ struct Library {
 }
 
 impl Library {
-    /// The one that an address lies in. It stays loaded.
+    /// Returns the library that an address lies in. It stays loaded.
     fn of(address: *const c_void) -> Option<Self> {
         let mut place = core::mem::MaybeUninit::<libc::Dl_info>::zeroed();
-        // SAFETY: `dladdr` looks the address up, and writes to the local, of which all zeroes is a
-        // value too.
+        // SAFETY: `dladdr` looks the address up, and writes to the local, for which all zeros are valid too.
         let (found, info) = unsafe {
             let found = libc::dladdr(address, place.as_mut_ptr());
             (found, place.assume_init())
@@ -124,7 +122,7 @@ impl Library {
         }
         let path: *const c_char = info.dli_fname;
         Some(Self {
-            // SAFETY: the loader's own text, which stays as long as the library.
+            // SAFETY: the text is the loader's own, and stays as long as the library.
             path: unsafe { CStr::from_ptr(path) },
             base: info.dli_fbase.addr(),
         })
@@ -134,7 +132,7 @@ impl Library {
         Path::new(std::str::from_utf8(self.path.to_bytes()).ok()?).file_name()
     }
 
-    /// This library.
+    /// Returns this library.
     fn own() -> Option<&'static Self> {
         static OWN: OnceLock<Option<Library>> = OnceLock::new();
         let own = OWN.get_or_init(|| Self::of(begin as extern "C" fn() as *const c_void));

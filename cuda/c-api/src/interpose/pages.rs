@@ -58,7 +58,7 @@ pub(super) fn release(handle: MemoryHandle, ask: impl FnOnce() -> Code) -> Code 
     code
 }
 
-/// The program has to release a handle once more.
+/// Counts one more release that the program has to make of a handle.
 fn hold(handle: MemoryHandle, charge: Arc<ForeignCharge>) {
     charged::with(|tables| {
         let new = || Physical { held: 0, charge };
@@ -66,7 +66,7 @@ fn hold(handle: MemoryHandle, charge: Arc<ForeignCharge>) {
     });
 }
 
-/// Gives the handle of what is mapped at an address, to be released once more.
+/// Returns the handle mapped at an address, which has to be released once more.
 pub(super) fn retain(handle: *mut MemoryHandle, at: DevicePtr, ask: impl FnOnce() -> Code) -> Code {
     let code = ask();
     if code == Code::SUCCESS && acts() {
@@ -89,7 +89,7 @@ pub(super) fn map(
     handle: MemoryHandle,
     ask: impl FnOnce() -> Code,
 ) -> Code {
-    // The handle is the program's, so it stays meanwhile.
+    // The handle is the program's, so it stays during the call.
     let charge = charged::with(|tables| {
         let physical = tables.physical.get(&handle);
         physical.map(|physical| physical.charge.clone())

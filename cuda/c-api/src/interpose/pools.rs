@@ -1,8 +1,10 @@
-//! The driver's own pools, which keep what is freed: each is charged for what it holds, not for its blocks. One
-//! that is destroyed stays charged for that until its last block is freed, as the driver keeps the memory.
+//! The driver's own pools, which cache freed memory: each is charged for the memory it holds, not for its
+//! blocks. A destroyed pool stays charged until its last block is freed, as the driver keeps the memory.
 //!
-//! An allocation is charged for itself until the pool says what it holds behind it, as the pool may grow by so
-//! much, and by its own rounding. A pool gives idle memory back by itself, unseen: it is asked again at the next
+//! An allocation has a charge of its own until the pool's held bytes are read after it, as the pool may grow
+//! by that much, and by its own rounding. A pool releases idle memory by itself, unseen: its held bytes are
+//! read again at the next call, and before a refusal. Memory allocated in a capture is the graph's, and not
+//! charged.
 //! call, and before anything is refused. What a stream captures is taken by the graph, and not charged.
 
 use std::ffi::c_int;
@@ -21,14 +23,15 @@ use crate::device::locked;
 pub(super) struct Pool {
     pub(super) handle: PoolHandle,
     pub(super) device: c_int,
-    /// What it holds. The lock is held while it is asked, so that no older answer comes last (INTER3).
+    /// Charge for the memory it holds. Locked while the driver is queried, so that no older answer comes last
+    /// (INTER3).
     held: Mutex<Held>,
 }
 
 #[derive(Default)]
 struct Held {
     charge: Option<ForeignCharge>,
-    /// The program destroys the pool, or has, so it cannot be asked.
+    /// Whether the program destroys the pool, or has, so that it cannot be queried.
     is_ended: bool,
 }
 
@@ -52,13 +55,13 @@ impl Pool {
         })
     }
 
-    /// Charges what the pool holds now, in place of what was charged for an allocation.
+    /// Charges the memory that the pool holds now, in place of an allocation's charge.
     pub(super) fn refresh(&self, driver: &Driver, gpu: &Gpu, charged: Option<ForeignCharge>) {
         let mut held = locked(&self.held);
         match (&mut held.charge, charged) {
             (Some(held), Some(charged)) => held.join(charged),
             (none, charged @ Some(_)) => *none = charged,
-            // There is room for nothing, but where the limit was lowered: then it is charged later.
+            // A charge of nothing fails only if the limit was lowered: then it is made later.
             (none @ None, None) => *none = gpu.memory.charge(0).ok(),
             (Some(_), None) => {}
         }
@@ -67,21 +70,21 @@ impl Pool {
         }
     }
 
-    /// Has the pool give back what is idle.
+    /// Releases the pool's idle memory.
     pub(super) fn trim(&self, driver: &Driver) {
         if !locked(&self.held).is_ended {
             driver.trim(self.handle);
         }
     }
 
-    /// Charges what the pool holds for the last time.
+    /// Charges the memory that the pool holds for the last time.
     fn end(&self, driver: &Driver) {
         let mut held = locked(&self.held);
         held.set_to(driver.held_by(self.handle));
         held.is_ended = true;
     }
 
-    /// The program could not destroy the pool, which may have grown meanwhile.
+    /// Continues a pool that the program could not destroy, and that may have grown in the meantime.
     fn go_on(&self, driver: &Driver) {
         let mut held = locked(&self.held);
         held.is_ended = false;
@@ -89,7 +92,7 @@ impl Pool {
     }
 }
 
-/// Charges what the known pools hold now.
+/// Charges the memory that the known pools hold now.
 pub(super) fn refresh_all(driver: &Driver) {
     for pool in charged::pools() {
         if let Ok(Some(gpu)) = charged::gpu(driver, pool.device) {
@@ -119,7 +122,7 @@ pub(super) fn alloc(
         tables.pools.entry(pool).or_insert_with(new).clone()
     });
     let Some(pool) = known else {
-        // The host's.
+        // A host pool.
         return ask();
     };
     let charge = match charged::charge(driver, Some(pool.device), bytes as u64) {
@@ -139,7 +142,7 @@ pub(super) fn alloc(
     code
 }
 
-/// Has a pool give back what is idle.
+/// Releases a pool's idle memory.
 pub(super) fn trim(driver: &Driver, ask: impl FnOnce() -> Code) -> Code {
     let code = ask();
     if acts() {
@@ -148,7 +151,7 @@ pub(super) fn trim(driver: &Driver, ask: impl FnOnce() -> Code) -> Code {
     code
 }
 
-/// Makes a pool, whose place is noted.
+/// Makes a pool, and notes whether it is a device's.
 pub(super) fn create(
     pool: *mut PoolHandle,
     props: *const PoolProps,
@@ -165,7 +168,7 @@ pub(super) fn create(
     code
 }
 
-/// Ends a pool. Its blocks keep what it holds charged.
+/// Destroys a pool. Its blocks keep its memory charged.
 pub(super) fn destroy(driver: &Driver, pool: PoolHandle, ask: impl FnOnce() -> Code) -> Code {
     let Some(known) = charged::with(|tables| tables.pools.get(&pool).cloned()) else {
         return ask();

@@ -1,9 +1,9 @@
-//! The functions that stand in front of the driver's, one row each.
+//! The interposed functions, one row each.
 //!
-//! A row has a function's prototype, which must be that of the table in `larder_cuda_abi`, and what
-//! is done in place of the call: `ask` makes the call to the driver. A function that takes a stream
-//! has two names, the second for programs whose default stream is each thread's own: `meant` is the
-//! stream that the function means by its name.
+//! A row has a function's prototype, which must be that of the table in `larder_cuda_abi`, and the
+//! replacement of the call: `ask` makes the call to the driver. A function that takes a stream has two names,
+//! the second for programs with per-thread default streams: `meant` is the stream that the function means by
+//! its name.
 #![allow(non_snake_case, reason = "the driver's names")]
 
 use core::ptr::NonNull;
@@ -17,18 +17,17 @@ use larder_cuda::driver::abi::{
 
 use super::{in_front_of, launch, lookup, memory, pages, pools};
 
-/// Looks a function up by its name, which ends in a zero byte. Only [`Functions::of`] calls it,
-/// with the type of the same name (INTERDRV).
+/// Looks a function up by its name, which ends in a NUL. Only [`Functions::of`] calls it, with the type of
+/// the same name (INTERDRV).
 fn find<F: Copy>(library: *mut c_void, name: &str) -> Option<F> {
     const { assert!(size_of::<F>() == size_of::<*const c_void>()) };
     let name = CStr::from_bytes_with_nul(name.as_bytes()).ok()?;
     let address: NonNull<c_void> = lookup::symbol(library, name)?;
-    // SAFETY: `F` is as large as an address, and by INTERDRV the type of the function that lies
-    // there.
+    // SAFETY: `F` is as large as an address, and by INTERDRV the type of the function at this address.
     Some(unsafe { core::mem::transmute_copy(&address) })
 }
 
-/// The stream that a function means where the default stream is each thread's own.
+/// Returns the stream that a function means if default streams are per-thread.
 fn per_thread(stream: StreamHandle) -> StreamHandle {
     match stream {
         StreamHandle::NULL => StreamHandle::PER_THREAD,
@@ -36,21 +35,21 @@ fn per_thread(stream: StreamHandle) -> StreamHandle {
     }
 }
 
-/// Exports a function that stands in front of the driver's of the same name.
+/// Exports a function that takes the place of the driver's of the same name.
 macro_rules! export {
     (
         $name:ident($($parameter:ident: $kind:ty),*),
         |$driver:pat_param, $ask:ident| $act:expr
     ) => {
-        // SAFETY: INTER1: this library is preloaded to take the place of the driver's function. The
-        // prototype is the same, as `by_name` checks.
+        // SAFETY: INTER1: this library is preloaded to take the place of the driver's function. The prototype
+        // is the same, as `by_name` checks.
         #[unsafe(no_mangle)]
         unsafe extern "C" fn $name($($parameter: $kind),*) -> Code {
             in_front_of(
                 |driver| driver.functions.$name,
                 |$driver, real| {
-                    // SAFETY: INTERDRV: it is the driver's function that the program has called,
-                    // with the arguments that the program gave it.
+                    // SAFETY: INTERDRV: it is the driver's function that the program has called, with the
+                    // arguments that the program gave it.
                     let $ask = || unsafe { real($($parameter),*) };
                     $act
                 },
@@ -82,7 +81,7 @@ macro_rules! in_front {
             }}
         )*
 
-        /// The function here that stands in front of the driver's of that name.
+        /// Returns the function here that takes the place of the driver's of that name.
         pub(super) fn by_name(name: &str) -> Option<*const c_void> {
             $(if name == stringify!($name) {
                 let found: functions::$name = $name;
@@ -99,8 +98,7 @@ macro_rules! in_front {
             None
         }
 
-        /// The driver's functions: those that this library stands in front of, and those that it
-        /// calls.
+        /// The driver's functions: those that this library interposes, and those that it calls.
         pub(super) struct Functions {
             $(pub(super) $name: Option<functions::$name>,)*
             $(
@@ -111,7 +109,7 @@ macro_rules! in_front {
         }
 
         impl Functions {
-            /// The functions of an open library.
+            /// Looks the functions of an open library up.
             pub(super) fn of(library: *mut c_void) -> Self {
                 Self {
                     $($name: find(library, concat!(stringify!($name), "\0")),)*

@@ -5,8 +5,8 @@
 //!   "gpuConfigInfo": { "00:1e.0": { "maxDeviceMem": 1073741824 } },
 //!   "perfControl": 100 }
 //! ```
-//! Four fields are ours, which AntMan's jobs pass over: `controlVersion`, a number; `life`, a text; `asleep`, true or
-//! false; and of a GPU `mayHold`, a number.
+//! Four fields are ours, which AntMan's jobs ignore: `controlVersion`, a number; `life`, a text; `asleep`,
+//! true or false; and of a GPU `mayHold`, a number.
 //!
 //! This file has the values and writes them; `parse` reads them.
 
@@ -55,14 +55,15 @@ pub struct ControlFile {
     /// The number of a coordinator's order, from 1 upwards. A job repeats it in its status once the file's
     /// limits are in force; files of AntMan have none. It is not the format's version.
     pub control_version: Option<u64>,
-    /// Whom the file is for. Another run of the same job does not obey it; a file without one is for any.
+    /// The life that the file is for. Another run of the same job does not obey it; a file without one is for
+    /// any.
     pub life: Option<Life>,
     /// The orders for each GPU.
     pub gpus: BTreeMap<BusId, GpuControl>,
     /// The share of the time that the job may use, in percent: 0 to 100, where 0 suspends it.
     pub perf_control: Option<i32>,
-    /// Whether the job shall sleep: give all of the device's memory back between two runs, and run no more
-    /// until it is told to be awake. AntMan's jobs and those of older versions do not know it and go on.
+    /// Whether the job shall sleep: release all of the device's memory between two runs, and run no more
+    /// until it is ordered to be awake. AntMan's jobs and those of older versions ignore it.
     pub asleep: Option<bool>,
     other: Map<String, Value>,
 }
@@ -72,8 +73,8 @@ pub struct ControlFile {
 pub struct GpuControl {
     /// Bytes of device memory that the job may hold.
     pub max_device_mem: Option<u64>,
-    /// Bytes that the job may hold before it has obeyed, by this order and the earlier ones that it may still be obeying.
-    /// A coordinator's note to the next one; jobs pass over it.
+    /// Bytes that the job may hold before it has obeyed, by this order and the earlier ones that it may still
+    /// be obeying. A note for the next coordinator; jobs ignore it.
     pub may_hold: Option<u64>,
     other: Map<String, Value>,
 }
@@ -90,12 +91,12 @@ impl ControlFile {
         self.gpus.entry(gpu).or_default().max_device_mem = Some(bytes);
     }
 
-    /// Whether a job of this life obeys the file. One that does not know its life obeys any.
+    /// Returns whether a job of this life obeys the file. A job that does not know its life obeys any.
     pub fn is_for(&self, life: Option<Life>) -> bool {
         self.life.is_none() || life.is_none() || self.life == life
     }
 
-    /// Drops the fields that are not known, which may be as large as the file.
+    /// Drops unknown fields, which may be as large as the file.
     pub fn forget_unknown(&mut self) {
         self.other = Map::new();
         self.gpus
@@ -103,7 +104,7 @@ impl ControlFile {
             .for_each(|gpu| gpu.other = Map::new());
     }
 
-    /// Removes all that the file orders, and for whom. Unknown fields stay.
+    /// Removes all orders of the file, and its life. Unknown fields stay.
     pub fn forget_orders(&mut self) {
         (self.control_version, self.life) = (None, None);
         (self.perf_control, self.asleep) = (None, None);
@@ -112,7 +113,7 @@ impl ControlFile {
         }
     }
 
-    /// The file's text, in JSON.
+    /// Returns the file's text, in JSON.
     pub fn to_text(&self) -> String {
         let mut root = Map::new();
         if let Some(name) = &self.name {

@@ -1,5 +1,5 @@
-//! The parser of control files: text in, values and problems out. A syntax error gives no values at all; a
-//! bad value gives a problem with its path, and the good values beside it count.
+//! The parser of control files: text in, values and problems out. A syntax error gives no values at all; an
+//! invalid value gives a problem with its path, and the valid values beside it count.
 
 use core::fmt;
 use std::collections::btree_map::Entry;
@@ -15,15 +15,15 @@ use crate::{BusId, Life, ParseError};
 
 /// 2^53: above it a floating-point number does not name one integer.
 const EXACT: f64 = 9_007_199_254_740_992.0;
-/// The most characters of a key that are shown in a path.
+/// Most characters of a key that are shown in a path.
 const KEY_CHARS: usize = 64;
 
 /// The result of reading a control file.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Parsed {
-    /// The good values.
+    /// The valid values.
     pub file: ControlFile,
-    /// The bad ones, in the order of the file.
+    /// The invalid ones, in the order of the file.
     pub problems: Vec<Problem>,
 }
 
@@ -33,11 +33,11 @@ pub struct Parsed {
 pub struct Problem {
     /// The path of the value: names joined by points, as in `gpuConfigInfo.00:1e.0.maxDeviceMem`.
     pub path: String,
-    /// What is wrong.
+    /// The kind of problem.
     pub what: ProblemKind,
 }
 
-/// What is wrong with a value.
+/// A problem with a value.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum ProblemKind {
@@ -51,7 +51,7 @@ pub enum ProblemKind {
     TooLarge,
     /// Not 0 to 100.
     NotAPercentage,
-    /// Not a text.
+    /// Not text.
     NotText,
     /// Neither true nor false.
     NotABool,
@@ -61,21 +61,21 @@ pub enum ProblemKind {
     NotABusId,
     /// An entry above names the GPU in another spelling; the later entry wins.
     SameGpu,
-    /// A version that is not known here; what is known was read.
+    /// A version unknown here; the known fields were read.
     NewerVersion,
 }
 
 impl ControlFile {
-    /// Reads a file's text.
+    /// Parses a file's text.
     ///
-    /// A limit may also be a text such as `1.5GiB` ([`ByteCount`]). Numbers are exact below 2^64. A
-    /// whole number written with a point (`1.0`) counts as an integer up to 2^53. `null` means absent.
-    /// Names of GPUs are normalised ([`BusId`]); of two spellings of one GPU the later one wins, with a
-    /// problem. If a key stands twice letter for letter, the last one counts, as usual in JSON.
+    /// A limit may also be a text such as `1.5GiB` ([`ByteCount`]). Numbers are exact below 2^64. A whole
+    /// number written with a point (`1.0`) counts as an integer up to 2^53. `null` means absent. Names of
+    /// GPUs are normalized ([`BusId`]); of two spellings of one GPU the later one wins, with a problem. If a
+    /// key occurs twice in the same spelling, the last one counts, as usual in JSON.
     ///
     /// # Errors
-    /// The text is too large, not JSON, incomplete, or not an object; or it does not say whom it is for, but
-    /// something else. No value is taken.
+    /// The text is too large, not JSON, incomplete, or not an object; or its life is invalid. No value is
+    /// taken.
     pub fn parse(text: impl AsRef<[u8]>) -> Result<Parsed, ParseError> {
         let text = text.as_ref();
         if text.len() > Self::MAX_BYTES {
@@ -186,7 +186,7 @@ impl Reader {
         }
     }
 
-    /// The object at `path`, `None` if it is absent. Another value is a problem.
+    /// Returns the object at `path`, `None` if it is absent. Another value is a problem.
     fn object(&mut self, path: &str, value: Option<Value>) -> Option<Map<String, Value>> {
         match value? {
             Value::Null => None,
@@ -207,7 +207,7 @@ impl Reader {
         i32::try_from(perf).ok()
     }
 
-    /// A number, or a text such as `1.5GiB`, which AntMan does not know.
+    /// Reads a number, or a text such as `1.5GiB`, which AntMan does not know.
     fn size(&mut self, path: &str, value: Value) -> Option<u64> {
         match value.as_str().and_then(ByteCount::parse) {
             Some(ByteCount(bytes)) => Some(bytes),
@@ -225,7 +225,7 @@ impl Reader {
     }
 }
 
-/// Whom a file is for. It is obeyed by nobody if that cannot be read.
+/// Reads the life that a file is for. If that is invalid nobody obeys the file.
 fn life(value: Option<Value>) -> Result<Option<Life>, ParseError> {
     match value {
         None | Some(Value::Null) => Ok(None),
@@ -234,7 +234,7 @@ fn life(value: Option<Value>) -> Result<Option<Life>, ParseError> {
     }
 }
 
-/// The integer that a number stands for.
+/// Returns the integer that a number stands for.
 fn whole(number: &Number) -> Result<u64, ProblemKind> {
     if let Some(number) = number.as_u64() {
         return Ok(number);
@@ -252,7 +252,7 @@ fn whole(number: &Number) -> Result<u64, ProblemKind> {
     Ok(number as u64)
 }
 
-/// The beginning of a key, which may be as long as the file.
+/// Returns the beginning of a key, which may be as long as the file.
 fn clip(key: &str) -> &str {
     match key.char_indices().nth(KEY_CHARS) {
         Some((end, _)) => &key[..end],
@@ -275,7 +275,7 @@ impl fmt::Display for Problem {
             ProblemKind::SameGpu => "the same GPU stands above it; this entry counts, remove one",
             ProblemKind::NewerVersion => "newer than this program; what it knows was read",
         };
-        // Keys are somebody's text: no line of a log ends in the middle of one.
+        // Keys are foreign text: escaped, so that none breaks a line of a log.
         write!(f, "{}: {what}", self.path.escape_debug())
     }
 }

@@ -8,46 +8,46 @@ use super::{Command, CoordinateError, JobId, JobPolicy, JobReport};
 use crate::SleepState;
 use crate::perf::PerfControl;
 
-/// The highest version that is taken over from another coordinator; it leaves as many again to send.
+/// The highest version that is adopted from another coordinator; as many again are left to send.
 const MAX_ADOPTED: u64 = u64::MAX / 2;
 
 #[derive(Clone, Debug)]
 pub(super) struct Job {
     pub(super) id: JobId,
     pub(super) policy: JobPolicy,
-    /// The newest version that was sent (COORD3).
+    /// The newest version sent (COORD3).
     sent: u64,
     /// The newest version that the job confirmed.
     confirmed: u64,
-    /// The limit that was sent last.
+    /// The last limit sent.
     sent_limit: u64,
     /// The limit in force at the job's last report.
     pub(super) limit: u64,
-    /// What the job held at its last report, and the limit plus its deferred bytes if that is more.
+    /// Bytes that the job held at its last report, or the limit plus its deferred bytes if that is more.
     held: u64,
-    /// What the job held at its last report.
+    /// Bytes that the job held at its last report.
     held_asleep: u64,
-    /// What the job wants; a lower want counts only after a while.
+    /// Bytes that the job wants; a lower want counts only after a while.
     pub(super) want: u64,
     /// The lower want that has not lasted long enough yet.
     lower_want: Option<LowerWant>,
-    /// The job's answer, if it set another limit than the last one that was sent.
+    /// The job's answer, if it set another limit than the last one sent.
     answer: Option<Answer>,
     pub(super) perf: PerfControl,
     turn: JobTurn,
 }
 
-/// A job's part in turns.
+/// A job's state in turns.
 #[derive(Clone, Copy, Debug)]
 struct JobTurn {
     seat: Seat,
-    /// Since when it sits there; `None` until somebody looks.
+    /// Start of its time in the seat; `None` until the first decision.
     since: Option<Duration>,
-    /// Nothing was reported yet.
+    /// Whether nothing was reported yet.
     is_new: bool,
-    /// What it was told last.
+    /// The last order to sleep or wake.
     told_asleep: Option<bool>,
-    /// It has said so since it was let in.
+    /// Whether it has reported to be awake since it was let in.
     is_awake: bool,
     can_sleep: bool,
     wake_bytes: u64,
@@ -58,11 +58,11 @@ struct JobTurn {
 struct Answer {
     asked: u64,
     got: u64,
-    /// When the job answered: a job that refused may obey some time later.
+    /// Time of the answer: a job that refused may obey some time later.
     at: Duration,
 }
 
-/// The time since which a job wants less, and the most it has wanted since.
+/// Start of the time in which a job wants less, and the most it has wanted since.
 #[derive(Clone, Copy, Debug)]
 struct LowerWant {
     since: Duration,
@@ -70,7 +70,8 @@ struct LowerWant {
 }
 
 impl Job {
-    /// A job that reported nothing, and may hold so much. With turns it has no seat yet, and one from the beginning without.
+    /// Makes a job without reports, which may hold `may_hold`. With turns it has no seat yet; without, it has
+    /// one from the beginning.
     pub(super) const fn new(id: JobId, policy: JobPolicy, may_hold: u64, has_turns: bool) -> Self {
         Self {
             id,
@@ -141,7 +142,7 @@ impl Job {
         }
     }
 
-    /// Takes what a report says of sleep (COORD5).
+    /// Takes the sleep part of a report (COORD5).
     fn sleeps(&mut self, report: &JobReport, now: Duration) {
         let turn = &mut self.turn;
         turn.can_sleep = report.sleep.is_some();
@@ -149,14 +150,14 @@ impl Job {
         let holds = self.limit > 0 || self.held > 0;
         let is_awake = report.sleep == Some(SleepState::Awake);
         let seat = match (turn.seat, report.sleep) {
-            // It cannot sleep, or came with memory.
+            // It cannot sleep, or joined with memory.
             (Seat::Leaving | Seat::Out, None) => Seat::In,
             (Seat::Leaving, _) if turn.is_new && is_awake && holds => Seat::In,
             (Seat::Leaving, Some(SleepState::Asleep)) if turn.told_asleep == Some(true) => {
                 turn.seat = Seat::Out;
                 Seat::Out
             }
-            // Somebody else woke it. One that is about to wake looks at its orders before it does.
+            // Somebody else woke it. A job that is about to wake reads its orders before it does.
             (Seat::Out, Some(SleepState::Awake)) => Seat::Leaving,
             (seat, _) => seat,
         };
@@ -179,7 +180,7 @@ impl Job {
         self.turn.is_awake = false;
     }
 
-    /// What it is to have when it is in.
+    /// Returns the bytes that it should have when it is in.
     pub(super) fn need(&self, total: u64) -> u64 {
         let Want { want, .. } = self.full_want();
         want.max(self.turn.wake_bytes).min(total)
@@ -200,7 +201,7 @@ impl Job {
         }
     }
 
-    /// Tells the job where it sits, if it does not know.
+    /// Sends the job the order of its seat, if that is new.
     pub(super) fn send_asleep(&mut self) -> Option<Command> {
         let asleep = self.turn.seat != Seat::In;
         if self.turn.told_asleep.replace(asleep) == Some(asleep) {
@@ -249,7 +250,7 @@ impl Job {
         self.confirmed == self.sent
     }
 
-    /// The job's charge: the most it can hold from now on (COORD1, COORD5).
+    /// Returns the job's charge: the most it can hold from now on (COORD1, COORD5).
     pub(super) fn charge(&self) -> u64 {
         match self.turn.seat {
             Seat::Out => self.held_asleep,
@@ -266,7 +267,7 @@ impl Job {
         limit.max(self.held)
     }
 
-    /// How far the job's charge will drop when it obeys and gives memory back.
+    /// Returns how far the job's charge will drop when it obeys and releases memory.
     pub(super) fn coming(&self) -> u64 {
         match self.turn.seat {
             Seat::In => {}
@@ -281,13 +282,13 @@ impl Job {
         self.charge() - limit
     }
 
-    /// The limit below which the job refused to go when it was asked last.
+    /// Returns the limit below which the job refused to go when it was last asked.
     pub(super) fn refused(&self) -> Option<u64> {
         let answer = self.answer?;
         (answer.got > answer.asked).then_some(answer.got)
     }
 
-    /// What the job should get, given its answers to former limits.
+    /// Returns the want of the job, given its answers to former limits.
     pub(super) fn want(&self) -> Want {
         match self.turn.seat {
             Seat::In => {

@@ -1,23 +1,24 @@
-//! A small coordinator: how much of a device's memory each job may hold, and how fast it may run. Pure:
-//! reports go in, commands come out; callers handle files, processes and clocks.
+//! A small coordinator: it decides how much of a device's memory each job may hold, and how fast it may run.
+//! Pure: reports go in, commands come out; callers handle files, processes and clocks.
 //!
-//! COORD1. A job's *charge* is the most it can hold from now on, by all that is known: the largest of the limit
-//! it has confirmed, the limit that was sent and is not confirmed, and what it holds above its limit.
-//! COORD2. The sum of the charges never exceeds the total, so neither does what is held, at any time. A limit is
-//! raised out of what no charge covers. Memory that one job is to give up becomes another's only after the
-//! first has confirmed the lower limit and has released the memory.
-//! COORD3. At most one limit of a job is unconfirmed; versions go up, and the job's status says the version that
-//! it obeys. So an old status cannot be taken for an answer. A job that obeys another coordinator's version
-//! at its first report continues from that version.
-//! COORD4. A job's memory counts until the caller reports the job gone ([`Coordinator::gone`]); a silent job is
-//! not gone. A job that starts again is another job.
+//! COORD1. A job's *charge* is the most it can hold from now on, by all that is known: the largest of the
+//! limit it has confirmed, the limit that was sent and is not confirmed, and the bytes it holds above its
+//! limit.
+//! COORD2. The sum of the charges never exceeds the total, so neither does the memory held, at any time. A
+//! limit is raised out of memory that no charge covers. Memory that one job is to release becomes another's
+//! only after the first has confirmed the lower limit and has released the memory.
+//! COORD3. At most one limit of a job is unconfirmed; versions go up, and the job's status has the version
+//! that it obeys. So an old status cannot be taken for an answer. A job that obeys another coordinator's
+//! version at its first report continues from that version.
+//! COORD4. A job's memory counts until the caller reports the job gone ([`Coordinator::gone`]); a silent job
+//! is not gone. A job that starts again is another job.
 //!
-//! COORD5. With turns, a job counts with what it holds alone once a report says that it sleeps which was read after
-//! the order to sleep was written. A job that wakes says so, and looks at its orders once more, before it takes
-//! memory; so whichever of the two wrote first, the other sees it ([`SleepState`]).
+//! COORD5. With turns, only the memory that a job holds counts once a report that was read after the order to
+//! sleep was written shows it asleep. A job that wakes reports so, and reads its orders once more, before it
+//! takes memory; so whichever of the two wrote first, the other sees it ([`SleepState`]).
 //!
-//! COORD2 requires two things of a job: it grants nothing above the limit it was sent last, 0 before the first;
-//! and it reports what it holds *after* it obeyed the version it reports.
+//! COORD2 requires two things of a job: it grants nothing above the limit it was sent last, 0 before the
+//! first; and it reports the memory that it holds *after* it obeyed the version it reports.
 
 mod job;
 mod targets;
@@ -33,11 +34,11 @@ use job::Job;
 use targets::targets;
 use turns::{Seat, moves};
 
-/// Identifies a job. A coordinator never gives one twice.
+/// Identifies a job. A coordinator never reuses one.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct JobId(u64);
 
-/// The policy for a job: what the coordinator promises it, and how it ranks.
+/// The policy for a job: the coordinator's promise to it, and its rank.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct JobPolicy {
     /// The job's name, for people.
@@ -46,7 +47,7 @@ pub struct JobPolicy {
     pub priority: u32,
     /// The job's limit never drops below this once it has reached it.
     pub floor_bytes: u64,
-    /// The job's share of the time while a job of higher priority wants memory; otherwise it is full.
+    /// The job's share of the time while a job of higher priority wants memory; otherwise its share is full.
     pub perf_beside: PerfControl,
 }
 
@@ -57,15 +58,15 @@ pub struct JobReport {
     pub version: u64,
     /// The limit in force: the one that was sent, or the one that the job set instead.
     pub limit_bytes: u64,
-    /// The memory that the job holds.
+    /// Bytes that the job holds.
     pub held_bytes: u64,
-    /// The memory above its limit that the job has not given back yet.
+    /// Bytes above its limit that the job has not released yet.
     pub deferred_bytes: u64,
-    /// The memory that the job would like to hold.
+    /// Bytes that the job would like to hold.
     pub wanted_bytes: u64,
     /// Whether the job sleeps; `None` if it does not know how, or cannot now.
     pub sleep: Option<SleepState>,
-    /// What a job that sleeps needs to wake.
+    /// Bytes that a sleeping job needs to wake.
     pub wake_bytes: u64,
 }
 
@@ -89,7 +90,7 @@ pub enum Command {
         /// The share.
         perf: PerfControl,
     },
-    /// To sleep from the end of its run on, or to be awake. Only with turns.
+    /// The order to sleep from the end of the run on, or to be awake. Only with turns.
     SetAsleep {
         /// The job that the command is for.
         job: JobId,
@@ -99,7 +100,7 @@ pub enum Command {
 }
 
 impl Command {
-    /// The job that the command is for.
+    /// Returns the job that the command is for.
     pub const fn job(&self) -> JobId {
         match *self {
             Self::SetLimit { job, .. }
@@ -109,10 +110,10 @@ impl Command {
     }
 }
 
-/// How a [`Coordinator`] decides.
+/// Configuration of a [`Coordinator`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct CoordinatorConfig {
-    /// The memory that the device has for all jobs.
+    /// Bytes that the device has for all jobs.
     pub total_bytes: u64,
     /// The unit of limits: wants are rounded up to multiples of it, and a limit changes by less only to meet
     /// its target exactly. 0 counts as 1.
@@ -121,13 +122,13 @@ pub struct CoordinatorConfig {
     /// higher want counts at once. A job that set a higher limit than it was sent is asked again after this
     /// time.
     pub calm: Duration,
-    /// Jobs that want more together than there is take turns: each gets all that it wants, and others sleep
-    /// meanwhile. A turn lasts so long at least, as often as the job's priority says (1 to 10), and goes on
-    /// while nobody waits. `None`: all are awake and divide the memory.
+    /// Least length of a turn. Jobs that together want more than there is take turns: each gets all that it
+    /// wants, and the others sleep during that. A turn lasts this long, times the job's priority (1 to 10),
+    /// and continues while nobody waits. `None`: all are awake and divide the memory.
     pub turn: Option<Duration>,
 }
 
-/// Why a policy or a report was not accepted as it is.
+/// An error of a policy or a report.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum CoordinateError {
@@ -137,20 +138,20 @@ pub enum CoordinateError {
     /// The floors would not fit in the total.
     #[error("only {:#} are promised to nobody: take a lower floor", ByteCount(*left_bytes))]
     FloorsExceedTotal {
-        /// The bytes that no floor covers.
+        /// Bytes that no floor covers.
         left_bytes: u64,
     },
     /// The job reports a version that was never sent.
     #[error("the newest limit has version {version}: is this another coordinator's job?")]
     NeverSent {
-        /// The newest version that was sent.
+        /// The newest version sent.
         version: u64,
     },
     /// The job holds, or may hold, more than it was allowed. The report counts. The coordinator lowers limits
     /// to their targets until all fits in the total again, and raises none before.
     #[error("{:#} above what was allowed: the job does not obey its limit, stop it", ByteCount(*bytes))]
     AboveLimit {
-        /// The bytes above what the job was allowed.
+        /// Bytes above the allowed ones.
         bytes: u64,
     },
 }
@@ -182,7 +183,7 @@ pub struct Coordinator {
 }
 
 impl Coordinator {
-    /// A coordinator without jobs.
+    /// Makes a coordinator without jobs.
     pub const fn new(config: CoordinatorConfig) -> Self {
         Self {
             config,
@@ -197,16 +198,17 @@ impl Coordinator {
     ///
     /// # Errors
     ///
-    /// The floors of all jobs would exceed the total. Nothing has changed.
+    /// The floors of all jobs would exceed the total. Nothing changes.
     pub fn join(&mut self, policy: JobPolicy) -> Result<JobId, CoordinateError> {
         self.join_with(policy, 0)
     }
 
-    /// Adds a job that may hold so much by an earlier coordinator's orders: it is charged that until its first report.
+    /// Adds a job that may hold `may_hold_bytes` by an earlier coordinator's orders: it is charged that until
+    /// its first report.
     ///
     /// # Errors
     ///
-    /// The floors of all jobs would exceed the total. Nothing has changed.
+    /// The floors of all jobs would exceed the total. Nothing changes.
     pub fn join_with(
         &mut self,
         policy: JobPolicy,
@@ -241,14 +243,14 @@ impl Coordinator {
     }
 
     /// Takes a job's report at the time `now`, which never goes back. Reports of a job come in the order in
-    /// which it made them; some may be missing, and one of an older version is ignored. With turns, a report that
-    /// says that a job sleeps was read after the newest order to sleep was written; else it says
-    /// [`Waking`](SleepState::Waking). O(jobs).
+    /// which it made them; some may be missing, and one of an older version is ignored. With turns, a report
+    /// may show a job asleep only if it was read after the newest order to sleep was written; otherwise the
+    /// caller reports [`Waking`](SleepState::Waking). O(jobs).
     ///
     /// # Errors
     ///
-    /// The job or the version is unknown: nothing has changed. The job holds more than it was allowed: the
-    /// report counts nevertheless.
+    /// The job or the version is unknown: nothing changes. The job holds more than it was allowed: the report
+    /// counts nevertheless.
     pub fn report(
         &mut self,
         job: JobId,
@@ -261,8 +263,8 @@ impl Coordinator {
             .report(report, now, step)
     }
 
-    /// The commands that meet the jobs' wants as well as is possible now. The caller asks after each report
-    /// and from time to time, and sends every command: each counts as sent. O(jobs squared).
+    /// Returns the commands that meet the jobs' wants as well as possible now. The caller calls this after
+    /// each report and from time to time, and sends every command: each counts as sent. O(jobs squared).
     pub fn decide(&mut self, now: Duration) -> Vec<Command> {
         let calm = self.config.calm;
         self.jobs.iter_mut().for_each(|job| job.settle(now, calm));
@@ -271,34 +273,34 @@ impl Coordinator {
         let wants: Vec<_> = self.jobs.iter().map(Job::want).collect();
         let targets = targets(self.config.total_bytes, &wants);
         let missing = self.raise(&targets, &mut commands);
-        // What exceeds the total, if a job reported a limit that it was not sent.
+        // The excess over the total, if a job reported a limit that it was not sent.
         let over = self.charged_bytes().saturating_sub(self.config.total_bytes);
         self.lower(&targets, missing.saturating_add(over), &mut commands);
         self.pace(&mut commands);
         commands
     }
 
-    /// Sends a job the limit that it counts with, for one that says another. `None` while an order is on its way, or if there
-    /// is no such job.
+    /// Sends a job the limit that the coordinator counts with, if the job reported another. `None` while an
+    /// order is on its way, or if there is no such job.
     pub fn restate(&mut self, job: JobId) -> Option<Command> {
         let job = self.jobs.iter_mut().find(|other| other.id == job)?;
         job.is_confirmed().then(|| job.send_limit(job.limit))
     }
 
-    /// The job's charge: the most it can hold from now on (COORD1). `None` if there is no such job.
+    /// Returns the job's charge: the most it can hold from now on (COORD1). `None` if there is no such job.
     pub fn charge_bytes(&self, job: JobId) -> Option<u64> {
         let job = self.jobs.iter().find(|other| other.id == job)?;
         Some(job.charge())
     }
 
-    /// The sum of all charges: at most the total, if the jobs obey (COORD2).
+    /// Returns the sum of all charges: at most the total, if the jobs obey (COORD2).
     pub fn charged_bytes(&self) -> u64 {
         self.jobs
             .iter()
             .fold(0, |sum, job| sum.saturating_add(job.charge()))
     }
 
-    /// Says who has the device from now on.
+    /// Decides which jobs have the device from now on.
     fn take_turns(&mut self, now: Duration, commands: &mut Vec<Command>) {
         let Some(turn) = self.config.turn else {
             return;
@@ -319,8 +321,8 @@ impl Coordinator {
         }
     }
 
-    /// Raises limits out of what no charge covers: jobs below their floor first, then by priority. Answers
-    /// the bytes that are missing to reach the targets.
+    /// Raises limits out of memory that no charge covers: jobs below their floor first, then by priority.
+    /// Returns the bytes that are missing to reach the targets.
     fn raise(&mut self, targets: &[u64], commands: &mut Vec<Command>) -> u64 {
         let mut order: Vec<_> = (0..self.jobs.len()).collect();
         order.sort_by_key(|&index| {
@@ -350,8 +352,8 @@ impl Coordinator {
         missing
     }
 
-    /// Lowers limits above their targets, lowest priority first, by what is missing or charged above the
-    /// total, less what jobs are already giving back. It lowers no limit if nothing is missing.
+    /// Lowers limits above their targets, lowest priority first, by the bytes that are missing or charged
+    /// above the total, less those that jobs are already releasing. It lowers no limit if nothing is missing.
     fn lower(&mut self, targets: &[u64], mut missing: u64, commands: &mut Vec<Command>) {
         let coming = self
             .jobs
@@ -367,7 +369,7 @@ impl Coordinator {
         });
         for index in order {
             let (job, target) = (&mut self.jobs[index], targets[index]);
-            // What the job refused to give up is not asked for again until the refusal is forgotten.
+            // Memory that the job refused to release is not requested again until the refusal is forgotten.
             let least = job.refused().map_or(target, |refused| refused.max(target));
             let spare = job.limit.saturating_sub(least);
             if missing == 0 || spare == 0 || !job.is_confirmed() || job.seat() != Seat::In {

@@ -1,22 +1,23 @@
-//! How much each job should have, if memory moved at once.
+//! The memory that each job should have, if memory moved at once.
 //!
-//! Each job gets its floor, then what it refused to give up. What is left goes to the highest priority up to
-//! what its jobs want, then to the next; jobs of one priority get equal amounts above their floors, up to
-//! what each wants (max-min fairness).
+//! Each job gets its floor, then the memory it refused to release. The rest goes to the highest priority up
+//! to its jobs' wants, then to the next; jobs of one priority get equal amounts above their floors, up to the
+//! want of each (max-min fairness).
 
-/// The least and the most that a job is to get.
+/// The least and the most that a job should get.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Want {
     pub(super) priority: u32,
-    /// The limit that was promised to the job.
+    /// The limit promised to the job.
     pub(super) floor: u64,
     /// The limit below which the job refused to go; at least `floor`.
     pub(super) min: u64,
-    /// What the job wants; at least `min`.
+    /// Bytes that the job wants; at least `min`.
     pub(super) want: u64,
 }
 
-/// The limits that the jobs should have. If the floors fit in `total`, so do the limits. O(jobs squared).
+/// Returns the limits that the jobs should have. If the floors fit in `total`, so do the limits. O(jobs
+/// squared).
 pub(super) fn targets(total: u64, wants: &[Want]) -> Vec<u64> {
     let mut left = total;
     let mut targets: Vec<_> = wants

@@ -1,40 +1,39 @@
-//! Whose turn it is on a device that is too small for all: jobs that are *in* have it, the others sleep or are
-//! told to.
+//! The turns on a device that is too small for all jobs: jobs that are *in* have it, the others sleep or are
+//! ordered to.
 //!
-//! TURN1. Whoever is let in fits beside all that is charged, and beside what those that are in may still get. So
-//! no two are awake whose needs exceed the total, but for jobs that cannot sleep.
-//! TURN2. Nobody is sent out before its turn is over: the least turn, as often as its priority says.
-//! TURN3. Jobs are let in in the order in which they began to wait. One that has waited for a least turn is not
-//! overtaken any more, so it waits for one turn of each job at most, and for them to fall asleep.
-//! TURN4. A job that was told to sleep and does not, or cannot, is waited for by those alone that do not fit
-//! beside it.
+//! TURN1. A job is let in only if it fits beside all charges, and beside the bytes that jobs that are in may
+//! still get. So no two are awake whose needs exceed the total, except jobs that cannot sleep.
+//! TURN2. No job is sent out before its turn is over: the least turn times its priority.
+//! TURN3. Jobs are let in in the order in which they began to wait. A job that has waited for a least turn is
+//! not overtaken any more, so it waits for one turn of each job at most, and for them to fall asleep.
+//! TURN4. A job that does not or cannot sleep although ordered delays only jobs that do not fit beside it.
 
 use std::time::Duration;
 
 /// The longest turn, in least turns.
 const LONGEST: u32 = 10;
 
-/// How a job stands to the device.
+/// A job's relation to the device.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Seat {
-    /// It has the device, or is told to wake.
+    /// It has the device, or is ordered to wake.
     In,
-    /// It is told to sleep, and its memory counts until it does.
+    /// It is ordered to sleep, and its memory counts until it does.
     Leaving,
     /// It sleeps.
     Out,
 }
 
-/// A job, as far as turns go.
+/// A job's state for turns.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Seated {
     pub(super) seat: Seat,
-    /// Since when it sits there.
+    /// Start of its time in the seat.
     pub(super) since: Duration,
     pub(super) priority: u32,
-    /// What it may hold by all that is known, while it sits there.
+    /// Bytes that it may hold by all that is known, in its present seat.
     pub(super) charge: u64,
-    /// What it is charged once it is in.
+    /// Bytes that it is charged once it is in.
     pub(super) need: u64,
     pub(super) can_sleep: bool,
 }
@@ -45,7 +44,7 @@ impl Seated {
         now.saturating_sub(self.since) >= turn
     }
 
-    /// What nobody else can have.
+    /// Returns the bytes that no other job can have.
     fn reserved(&self) -> u128 {
         match self.seat {
             Seat::In => self.charge.max(self.need).into(),
@@ -54,7 +53,7 @@ impl Seated {
     }
 }
 
-/// Who moves, and where to: in or out. O(jobs squared).
+/// Returns the jobs that move, with their new seats. O(jobs squared).
 pub(super) fn moves(
     total: u64,
     turn: Duration,
@@ -73,7 +72,7 @@ pub(super) fn moves(
     };
     waiting.sort_by_key(|&index| {
         let job = &jobs[index];
-        // Whoever still has what others need is called back last.
+        // A job that still holds memory that others need is called back last.
         let leaves = leaving(job) > 0;
         let rank = core::cmp::Reverse(job.priority);
         (leaves, job.since, rank, index)
@@ -113,14 +112,14 @@ pub(super) fn moves(
         }
     }
     if head.is_none() {
-        // Those that are in want more than they did.
+        // Jobs that are in want more than before.
         let missing = reserved.saturating_sub(total).saturating_sub(coming);
         send_out(missing, turn, now, jobs, &mut moves);
     }
     moves
 }
 
-/// Sends out those whose turns are over, who came first before others, if that is enough.
+/// Sends out jobs whose turns are over, the longest in first, if that is enough.
 fn send_out(
     mut missing: u128,
     turn: Duration,

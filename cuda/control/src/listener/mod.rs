@@ -1,8 +1,8 @@
 //! [`Listener`]: calls handlers with the content of files, each time it changes.
 //!
-//! `registry` is the state under the one lock (LISTEN1 to LISTEN4); `thread` is the thread that polls. The lock is held
-//! for updates of that state only: never while a file is read, a callback runs or is dropped, or the system
-//! is asked to watch a folder.
+//! `registry` is the state under the one lock (LISTEN1 to LISTEN4); `thread` is the thread that polls. The
+//! lock is held for updates of that state only: never while a file is read, a callback runs or is dropped, or
+//! a watch of a folder is requested from the system.
 
 mod registry;
 mod thread;
@@ -23,7 +23,7 @@ use crate::whole_file::{FileAct, FileError, read_orders};
 
 type Callback = Box<dyn FnMut(&[u8]) + Send>;
 
-/// How a listener finds out that a file changed.
+/// How a listener notices that a file changed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum WatchMode {
@@ -35,11 +35,11 @@ pub enum WatchMode {
     Manual,
 }
 
-/// How a listener works.
+/// Configuration of a listener.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub struct ListenerConfig {
-    /// How the listener finds out that a file changed.
+    /// How the listener notices that a file changed.
     pub watch_mode: WatchMode,
     /// The time between two polls of its thread.
     pub interval: Duration,
@@ -48,7 +48,7 @@ pub struct ListenerConfig {
 }
 
 impl Default for ListenerConfig {
-    /// Watches, and polls each second; reads files up to 1 MiB.
+    /// Makes a configuration that watches, and polls each second; it reads files up to 1 MiB.
     fn default() -> Self {
         Self {
             watch_mode: WatchMode::Watch,
@@ -60,15 +60,14 @@ impl Default for ListenerConfig {
 
 /// Calls handlers with the content of their files: first the present content, then each change.
 ///
-/// A file changed if its content did: it is read whole and compared, so a file that was renamed over
-/// another, an older time or the same size do not matter. The removal of a file is no change; its return is
-/// one, whatever it holds. A file that cannot be read, or is not of a user who may command ([`read_orders`]), is tried
-/// again at the next poll. Contents that were there between two polls only are never seen.
+/// A file changed if its content did: it is read whole and compared, so a rename over another file, an older
+/// time or the same size do not matter. The removal of a file is no change; its return is one, whatever it
+/// contains. A file that cannot be read, or whose owner may not command ([`read_orders`]), is retried at the
+/// next poll. Contents that exist only between two polls are never seen.
 ///
-/// Callbacks run one at a time, on the listener's thread or inside [`Self::poll_now`], never under a lock
-/// of the listener's: they may register and drop handles, their own too. A new handler gets the content at
-/// the next poll, which its registration starts. A panic of a callback is
-/// caught and counted; the handler stays.
+/// Callbacks run one at a time, on the listener's thread or inside [`Self::poll_now`], never under a lock of
+/// the listener: they may register and drop handles, even their own. A new handler gets the content at the
+/// next poll, which its registration starts. A panic of a callback is caught and counted; the handler stays.
 ///
 /// The thread starts with the first handler and ends with the last; no call waits for its end.
 ///
@@ -139,7 +138,7 @@ struct ListenerShared {
 struct ListenerState {
     registry: Registry<Callback, ThreadId>,
     stats: ListenerStats,
-    /// Counts up when the last handler goes; a thread of an older generation ends.
+    /// Incremented when the last handler is removed; a thread of an older generation ends.
     generation: u64,
     /// Whether a thread of this generation was started.
     served: bool,
@@ -147,12 +146,12 @@ struct ListenerState {
     woken: bool,
     /// Whether a watched folder was moved or removed.
     moved: bool,
-    /// Why the last file that could not be read could not; `None` once all could.
+    /// The newest error of reading a file; `None` once all could be read.
     problem: Option<String>,
 }
 
 impl Listener {
-    /// A listener without files and without a thread.
+    /// Makes a listener without files and without a thread.
     pub fn new(config: ListenerConfig) -> Self {
         Self {
             shared: Arc::new(ListenerShared {
@@ -190,7 +189,7 @@ impl Listener {
         let mut state = shared.lock();
         let id = state.registry.add(&whole, Box::new(callback));
         state.woken = true;
-        // Whatever happens from here on, the handle ends the registration.
+        // From here on dropping the handle ends the registration, even after an error.
         let handle = Handle {
             shared: Arc::clone(shared),
             path: whole,
@@ -207,7 +206,7 @@ impl Listener {
         if let Err(error) = thread::start(shared.clone(), generation) {
             let mut state = shared.lock();
             state.stats.threads -= 1;
-            // The next registration tries again.
+            // The next registration retries.
             state.served &= state.generation != generation;
             drop(state);
             return Err(failed(FileAct::Thread)(error));
@@ -221,12 +220,13 @@ impl Listener {
         self.shared.poll();
     }
 
-    /// Why a file could not be read at the last poll, in words; `None` if all could, or are not there.
+    /// Returns the error of reading a file at the last poll, as text; `None` if all could be read or do not
+    /// exist.
     pub fn problem(&self) -> Option<String> {
         self.shared.lock().problem.clone()
     }
 
-    /// The counters so far.
+    /// Returns the counters so far.
     pub fn stats(&self) -> ListenerStats {
         let state = self.shared.lock();
         ListenerStats {
@@ -272,7 +272,8 @@ impl ListenerShared {
         self.turned.notify_all();
     }
 
-    /// Reads one file and runs its handlers; why it could not be read. The caller has the turn.
+    /// Reads one file and runs its handlers. Returns an error if the file could not be read. The caller has
+    /// the turn.
     fn look(&self, path: &Path) -> Result<(), FileError> {
         let (seen, read) = match read_orders(path, self.config.max_bytes, None) {
             Ok(Some(text)) => (FileContent::Text(text), Ok(())),
@@ -303,7 +304,7 @@ impl ListenerShared {
     }
 }
 
-/// Drops a value of a callback's and catches a panic of the drop.
+/// Drops a value of a callback and catches a panic of the drop.
 fn drop_quietly<T>(value: T) {
     if let Err(again) = panic::catch_unwind(AssertUnwindSafe(|| drop(value))) {
         // The panic's own value may panic when dropped, so it is leaked.

@@ -1,5 +1,5 @@
-//! Tests every order in which pollers and droppers of handles can take their steps. A step is what the
-//! listener does under its lock, or the callback itself; so this is all of the shared state. The test must
+//! Tests every order in which pollers and droppers of handles can take their steps. A step is one update
+//! under the listener's lock, or the callback itself; so this covers all of the shared state. The test must
 //! also find the defects of two broken twins.
 
 use std::collections::BTreeSet;
@@ -9,13 +9,13 @@ use super::registry::{FileContent, HandlerId, Registry, Turn};
 
 const FILE: &str = "/control";
 
-/// What is changed in the protocol.
+/// The defect of the protocol under test.
 #[derive(Clone, Copy, PartialEq, Debug)]
 enum Twin {
     Faithful,
     /// A drop returns without waiting for its callback.
     DoesNotWait,
-    /// A poller says that a callback ended before it has dropped it.
+    /// A poller reports a callback's end before it has dropped it.
     EndsTooSoon,
 }
 
@@ -24,7 +24,7 @@ type Callback = HandlerId;
 
 #[derive(Clone, Debug)]
 enum Actor {
-    /// Polls; reads this content.
+    /// Polls and reads this content.
     Poller(u8, Polling),
     /// Drops the handle.
     Dropper(HandlerId, Dropping),
@@ -57,7 +57,7 @@ struct World {
     /// Callbacks that were not dropped.
     alive: BTreeSet<Callback>,
     returned: BTreeSet<HandlerId>,
-    /// This handler's callback drops its own handle.
+    /// The handler whose callback drops its own handle.
     drops_itself: Option<HandlerId>,
     twin: Twin,
     delivered: Vec<(HandlerId, u8)>,
@@ -83,7 +83,7 @@ impl World {
         }
     }
 
-    /// One step of an actor; `Ok(false)` if it cannot take one now.
+    /// Takes one step of an actor. Returns `Ok(false)` if it cannot take one now.
     fn step(&mut self, index: usize) -> Result<bool, String> {
         match self.actors[index].clone() {
             Actor::Poller(content, at) => {
@@ -195,7 +195,7 @@ impl World {
     }
 }
 
-/// Walks all orders; the number of them, or the first fault.
+/// Walks all orders. Returns their number, or the first fault.
 fn explore(world: &World, check: &impl Fn(&World) -> Result<(), String>) -> Result<u64, String> {
     let (mut orders, mut stuck) = (0, true);
     for index in 0..world.actors.len() {

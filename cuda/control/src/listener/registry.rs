@@ -1,11 +1,11 @@
-//! The handlers of each file: plain data, each method one step under the listener's lock. That is
-//! all there is to interleave, so a test walks every order of these steps.
+//! The handlers of each file: plain data, each method one step under the listener's lock. No other steps
+//! interleave, so a test walks every order of them.
 //!
 //! LISTEN1: at most one runner has the turn, and only it reads files and runs callbacks.
 //! LISTEN2: a callback is outside of the registry exactly while `running` names its handler.
-//! LISTEN3: `remove` takes the handler out of the registry; from then on `next` does not give it. The remover
-//! waits while `running` still names it, unless the remover is the runner.
-//! LISTEN4: a handler is given each content of its file at most once, in registration order, the newest only.
+//! LISTEN3: `remove` takes the handler out of the registry; from then on `next` does not return it. The
+//! remover waits while `running` still names it, unless the remover is the runner.
+//! LISTEN4: a handler gets each content of its file at most once, in registration order, the newest only.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -14,7 +14,7 @@ use std::sync::Arc;
 /// One registration; numbers grow.
 pub(super) type HandlerId = u64;
 
-/// What reading a file found.
+/// Outcome of reading a file.
 #[derive(Debug)]
 pub(super) enum FileContent {
     Missing,
@@ -33,7 +33,7 @@ pub(super) enum Turn {
     Taken,
 }
 
-/// `C` is a callback, `R` names a runner: a thread.
+/// The handlers of all files. `C` is a callback, `R` names a runner: a thread.
 #[derive(Debug)]
 #[cfg_attr(test, derive(Clone))]
 pub(super) struct Registry<C, R> {
@@ -46,11 +46,11 @@ pub(super) struct Registry<C, R> {
 #[derive(Debug)]
 #[cfg_attr(test, derive(Clone))]
 struct FileRecord<C> {
-    /// The last content that was read.
+    /// The last content read.
     text: Arc<[u8]>,
     /// Counts contents; 0 before the first.
     version: u64,
-    /// Whether the file was there at the last look.
+    /// Whether the file existed at the last read.
     present: bool,
     handlers: Vec<Handler<C>>,
 }
@@ -59,7 +59,7 @@ struct FileRecord<C> {
 #[cfg_attr(test, derive(Clone))]
 struct Handler<C> {
     id: HandlerId,
-    /// The last version that the handler was given.
+    /// The last version that the handler got.
     delivered: u64,
     /// `None` while it runs (LISTEN2).
     callback: Option<C>,
@@ -75,7 +75,7 @@ impl<C, R: Copy + PartialEq> Registry<C, R> {
         }
     }
 
-    /// Adds a handler behind the others of its file.
+    /// Adds a handler after the others of its file.
     pub(super) fn add(&mut self, path: &Path, callback: C) -> HandlerId {
         let id = self.next_id;
         self.next_id += 1;
@@ -96,8 +96,8 @@ impl<C, R: Copy + PartialEq> Registry<C, R> {
         id
     }
 
-    /// Removes a handler, and its file with the last one (LISTEN3). The caller drops the callback outside of the
-    /// lock. A running callback is not returned; its runner drops it.
+    /// Removes a handler, and its file with the last one (LISTEN3). The caller drops the returned callback
+    /// outside of the lock. A running callback is not returned; its runner drops it.
     pub(super) fn remove(&mut self, path: &Path, id: HandlerId) -> Option<C> {
         let file = self.files.get_mut(path)?;
         let index = file.handlers.iter().position(|handler| handler.id == id)?;
@@ -108,7 +108,7 @@ impl<C, R: Copy + PartialEq> Registry<C, R> {
         removed.callback
     }
 
-    /// Whether another runner is inside the handler's callback (LISTEN3).
+    /// Returns whether another runner is inside the handler's callback (LISTEN3).
     pub(super) fn runs_elsewhere(&self, id: HandlerId, me: R) -> bool {
         self.running == Some(id) && self.turn != Some(me)
     }
@@ -128,7 +128,7 @@ impl<C, R: Copy + PartialEq> Registry<C, R> {
         self.turn = None;
     }
 
-    /// Records what was found. True if it is a new content.
+    /// Records the outcome of a read. Returns true if the content is new.
     pub(super) fn record(&mut self, path: &Path, found: FileContent) -> bool {
         let Some(file) = self.files.get_mut(path) else {
             return false;
@@ -147,8 +147,8 @@ impl<C, R: Copy + PartialEq> Registry<C, R> {
         false
     }
 
-    /// The next handler behind `after` that lacks the newest version, with its callback; it counts as running
-    /// from here on (LISTEN2). Handlers from the id `newest` on wait for the next round.
+    /// Returns the next handler after `after` that lacks the newest version, with its callback; it counts as
+    /// running from here on (LISTEN2). Handlers from the id `newest` on wait for the next round.
     pub(super) fn next(
         &mut self,
         path: &Path,
@@ -167,8 +167,8 @@ impl<C, R: Copy + PartialEq> Registry<C, R> {
         Some((handler.id, callback, file.text.clone()))
     }
 
-    /// Takes the callback back. If its handler is gone, it is returned instead and the caller drops it before
-    /// [`Self::ended`], so that a waiting remover finds it dropped.
+    /// Takes the callback back. If its handler was removed, the callback is returned instead, and the caller
+    /// drops it before [`Self::ended`], so that a waiting remover finds it dropped.
     pub(super) fn done(&mut self, path: &Path, id: HandlerId, callback: C) -> Option<C> {
         let handlers = self.files.get_mut(path).map(|file| &mut file.handlers);
         match handlers.and_then(|all| all.iter_mut().find(|handler| handler.id == id)) {
@@ -185,7 +185,7 @@ impl<C, R: Copy + PartialEq> Registry<C, R> {
         self.running = None;
     }
 
-    /// The id of the next handler to be added.
+    /// Returns the id of the next handler to be added.
     pub(super) fn next_id(&self) -> HandlerId {
         self.next_id
     }
@@ -198,7 +198,7 @@ impl<C, R: Copy + PartialEq> Registry<C, R> {
         self.files.contains_key(path)
     }
 
-    /// Whether a file of this folder has handlers. O(files).
+    /// Returns whether a file of this folder has handlers. O(files).
     pub(super) fn has_in(&self, folder: &Path) -> bool {
         self.files.keys().any(|path| path.parent() == Some(folder))
     }

@@ -1,5 +1,5 @@
-//! The thread of a listener. It alone has the watcher and calls it with no lock held: the watcher's own
-//! thread may want the listener's lock at the same moment.
+//! The thread of a listener. Only it has the watcher, and calls it with no lock held: the watcher's own
+//! thread may take the listener's lock at the same moment.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -48,19 +48,19 @@ fn serve(shared: &Arc<ListenerShared>, generation: u64) {
 
 /// The folders that the system watches for the listener.
 ///
-/// POLL1: no call goes to a watcher that is not alive, not even its drop: it panics if its own thread could not
-/// be started, for example for want of threads.
+/// POLL1: no call goes to a watcher that is not alive, not even its drop: it panics if its own thread could
+/// not be started, for example for lack of threads.
 /// POLL2: a folder in `folders` is watched as long as its path leads to the same folder as when it was added.
 struct Watching<W: Watcher> {
-    /// `None` if the system cannot watch or the mode is another one: the thread polls at each interval then.
+    /// `None` if the system cannot watch or the mode is another one: the thread then polls at each interval.
     watcher: Option<W>,
     folders: BTreeMap<PathBuf, Identity>,
 }
 
-/// The identity of a folder: device and inode number, where the system has them.
+/// The identity of a folder: device and inode number, if the system has them.
 type Identity = (u64, u64);
 
-/// `None` if there is no folder at the path.
+/// Returns the identity of a folder; `None` if there is no folder at the path.
 fn identity(folder: &Path) -> Option<Identity> {
     let data = std::fs::metadata(folder)
         .ok()
@@ -87,7 +87,8 @@ impl<W: Watcher> Watching<W> {
         }
     }
 
-    /// The watcher, if it is alive (POLL1). A dead watcher is leaked, since its drop would be a call too.
+    /// Returns the watcher, if it is alive (POLL1). A dead watcher is leaked, since its drop would be a call
+    /// too.
     fn alive(&mut self) -> Option<&mut W> {
         if self
             .watcher
@@ -101,7 +102,7 @@ impl<W: Watcher> Watching<W> {
     }
 
     /// Watches the folders of the files that have handlers, and no others. A folder that the system refused
-    /// is tried again at the next poll.
+    /// is retried at the next poll.
     fn follow(&mut self, shared: &ListenerShared) {
         let before = self.folders.len();
         let (paths, moved) = {
@@ -120,11 +121,11 @@ impl<W: Watcher> Watching<W> {
         };
         let wanted: BTreeSet<&Path> = paths.iter().filter_map(|path| path.parent()).collect();
         folders.retain(|folder, then| {
-            // A folder that is gone is no longer watched, even when one of its name comes back (POLL2).
+            // A deleted folder is no longer watched, even if another takes its name (POLL2).
             let same = !moved && identity(folder) == Some(*then);
             let keep = same && wanted.contains(folder.as_path());
             if !keep {
-                // The folder may be gone already, and its watch with it.
+                // The folder may be deleted already, and its watch with it.
                 let _ = watcher.unwatch(folder);
             }
             keep
@@ -133,7 +134,7 @@ impl<W: Watcher> Watching<W> {
             if folders.contains_key(folder) {
                 continue;
             }
-            // The identity is read first: if another folder takes the path meanwhile, the next poll sees it.
+            // The identity is read first: if another folder then takes the path, the next poll sees it.
             if let Some(identity) = identity(folder)
                 && watcher.watch(folder, RecursiveMode::NonRecursive).is_ok()
             {
@@ -154,7 +155,7 @@ impl<W: Watcher> Watching<W> {
 fn heard(shared: &ListenerShared, event: notify::Result<Event>) {
     let mut state = shared.lock();
     let (ours, moved) = match &event {
-        // The listener's own polls open and read files.
+        // Opens and reads are the listener's own polls.
         Ok(event) => {
             let looked_at = matches!(event.kind, EventKind::Access(kind) if kind != AccessKind::Close(AccessMode::Write));
             let gone = matches!(
@@ -185,7 +186,7 @@ mod tests {
     use super::*;
     use crate::listener::{Listener, ListenerConfig};
 
-    /// Behaves like notify's watcher whose thread could not be started.
+    /// Behaves like a watcher of notify whose thread could not be started.
     struct Dead;
 
     impl Watcher for Dead {

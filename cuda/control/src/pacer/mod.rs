@@ -1,9 +1,9 @@
 //! Pauses between a step's launches, so that a job keeps the device busy for its share of the time.
 //!
 //! Upstream plans one pause a run and lets a thread spend shrinking shares of it. Here each step has a plan,
-//! busy x (100 - perf) / perf plus what is still due, and each launch, of any kind, inserts an equal share of
-//! it. There is no thread and no queue: the launching thread waits. A pause that was not inserted stays due,
-//! so the share of the time is met to the nanosecond over many steps.
+//! busy x (100 - perf) / perf plus the time still due, and each launch, of any kind, inserts an equal share
+//! of it. There is no thread and no queue: the launching thread waits. A pause that was not inserted stays
+//! due, so over many steps the share of the time is exact to the nanosecond.
 //!
 //! [`state`] does the arithmetic; this file has the lock, the clock and the waits. The lock is held for
 //! arithmetic only.
@@ -18,7 +18,7 @@ use crate::manage::Waited;
 use crate::perf::{DutyCycleReader, PerfControl};
 use state::PacerState;
 
-/// How a [`Pacer`] pauses.
+/// Configuration of a [`Pacer`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct PacerConfig {
     /// The most time that is carried from step to step, as pauses due or as pauses ahead. Due time above it
@@ -38,7 +38,7 @@ impl Default for PacerConfig {
     }
 }
 
-/// What a launch has to do before it goes on.
+/// The wait of a launch before it goes on.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[must_use = "a launch that does not pause is not paced"]
 pub enum Pause {
@@ -46,12 +46,12 @@ pub enum Pause {
     None,
     /// The launch waits until the clock reads this time.
     Until(Duration),
-    /// The launch waits until the share is not 0. If a launch or an end answered this, nothing was noted and
-    /// the caller asks again. If [`Pacer::waited`] answered it, the caller calls `waited` again.
+    /// The launch waits until the share is not 0. If a launch or an end returned this, nothing was noted and
+    /// the caller repeats the call. If [`Pacer::waited`] returned it, the caller calls `waited` again.
     Suspended,
 }
 
-/// Totals of a [`Pacer`], all steps.
+/// Totals of a [`Pacer`] over all steps.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[non_exhaustive]
 pub struct PacerReport {
@@ -59,7 +59,7 @@ pub struct PacerReport {
     pub steps: u64,
     /// Launches in steps.
     pub launches: u64,
-    /// Time in steps outside of pauses and suspensions; of queued steps, what was reported.
+    /// Time in steps outside of pauses and suspensions; of queued steps, the time reported.
     pub busy: Duration,
     /// Time in pauses, without suspensions.
     pub inserted: Duration,
@@ -78,7 +78,7 @@ pub struct PacerReport {
 /// the busy time and the launches of a step from the step before. The first step has no prediction, so it
 /// runs through and pauses at its end; so does every step after one without launches. A step with fewer
 /// launches than the last pauses at its end for the missing ones; in a step with more, the later launches do
-/// not pause. Outside of steps only a suspension holds a launch back.
+/// not pause. Outside of steps only a suspension delays a launch.
 ///
 /// ```
 /// use std::sync::Arc;
@@ -109,12 +109,12 @@ pub struct Pacer<C> {
 }
 
 impl<C: Clock> Pacer<C> {
-    /// A pacer that obeys the duty cycle of `reader`, with the default settings.
+    /// Makes a pacer for the duty cycle of `reader`, with the default settings.
     pub fn new(clock: C, reader: DutyCycleReader) -> Self {
         Self::with_config(clock, reader, PacerConfig::default())
     }
 
-    /// A pacer that obeys the duty cycle of `reader`, with these settings.
+    /// Makes a pacer for the duty cycle of `reader`, with these settings.
     pub fn with_config(clock: C, reader: DutyCycleReader, config: PacerConfig) -> Self {
         Self {
             clock,
@@ -129,38 +129,39 @@ impl<C: Clock> Pacer<C> {
         self.with_state(|state| state.begin(now, perf, None));
     }
 
-    /// Begins a step whose work is queued on the device: its busy time is what [`ran`](Self::ran) says, and not
-    /// the time until its end. `unreported` are the queued steps before it that were not reported yet. The
-    /// device must have done all that is queued when a pause begins: ask [`is_pause_next`](Self::is_pause_next)
-    /// before each launch and [`is_pause_at_end`](Self::is_pause_at_end) before the end, and wait for it. At
-    /// such an end, pauses below the shortest are joined with later ones.
+    /// Begins a step whose work is queued on the device: its busy time is the time that [`ran`](Self::ran)
+    /// reports, and not the time until its end. `unreported` are the queued steps before it that were not
+    /// reported yet. The device must have finished all queued work when a pause begins: check
+    /// [`is_pause_next`](Self::is_pause_next) before each launch and
+    /// [`is_pause_at_end`](Self::is_pause_at_end) before the end, and wait for the device. At such an end,
+    /// pauses below the shortest are joined with later ones.
     pub fn begin_queued(&self, unreported: u64) {
         let (now, perf) = (self.clock.now(), self.reader.perf());
         self.with_state(|state| state.begin(now, perf, Some(unreported)));
     }
 
-    /// Reports for how long the device was busy with a queued step, during it or later: once for each, in
-    /// their order. The pauses for it are those of the share that the last launch, begin or end met.
+    /// Reports the device's busy time for a queued step, during it or later: once for each, in their order.
+    /// Its pauses follow the share that the last launch, begin or end used.
     pub fn ran(&self, busy: Duration) {
         self.with_state(|state| state.ran(busy));
     }
 
-    /// Whether the next launch in a queued step waits. O(1).
+    /// Returns whether the next launch in a queued step waits. O(1).
     pub fn is_pause_next(&self) -> bool {
         let (now, perf) = (self.clock.now(), self.reader.perf());
         self.with_state(|state| state.is_pause_next(now, perf))
     }
 
-    /// Whether the end of a queued step is to wait, by what is expected of the steps that are not reported;
-    /// so they are to be. O(1).
+    /// Returns whether the end of a queued step will wait, by the expectation for the unreported steps; if
+    /// so, report them first. O(1).
     pub fn is_pause_at_end(&self) -> bool {
         let (now, perf) = (self.clock.now(), self.reader.perf());
         self.with_state(|state| state.is_pause_at_end(now, perf))
     }
 
-    /// Notes a launch and answers what it waits for. O(1); takes the lock and does not wait. The caller
-    /// carries out the pause and reports it with [`waited`](Self::waited); [`launch_wait`](Self::launch_wait)
-    /// does all of this.
+    /// Notes a launch and returns its pause. O(1); takes the lock and does not wait. The caller makes the
+    /// pause and reports it with [`waited`](Self::waited); [`launch_wait`](Self::launch_wait) does all of
+    /// this.
     pub fn launch(&self) -> Pause {
         let (now, perf) = (self.clock.now(), self.reader.perf());
         self.with_state(|state| state.launch(now, perf))
@@ -172,8 +173,8 @@ impl<C: Clock> Pacer<C> {
         self.drive(PacerState::launch)
     }
 
-    /// Ends the step and answers what the caller waits for before the next one; the caller reports the pause
-    /// with [`waited`](Self::waited).
+    /// Ends the step and returns the pause before the next one; the caller reports the pause with
+    /// [`waited`](Self::waited).
     pub fn end(&self) -> Pause {
         let (now, perf) = (self.clock.now(), self.reader.perf());
         self.with_state(|state| state.end(now, perf))
@@ -184,20 +185,20 @@ impl<C: Clock> Pacer<C> {
         self.drive(PacerState::end)
     }
 
-    /// Reports that a pausing thread is awake; time beyond the plan counts as paused. The answer says whether
-    /// the pause is over and, if not, how long it lasts. A change of the share ends a pause; a change to 0
-    /// turns it into a suspension.
+    /// Reports that a pausing thread is awake; time beyond the plan counts as paused. Returns the rest of the
+    /// pause, if it is not over. A change of the share ends a pause; a change to 0 turns it into a
+    /// suspension.
     pub fn waited(&self, pause: Pause) -> Pause {
         let (now, perf) = (self.clock.now(), self.reader.perf());
         self.with_state(|state| state.waited(pause, now, perf))
     }
 
-    /// Totals so far. O(1).
+    /// Returns the totals so far. O(1).
     pub fn report(&self) -> PacerReport {
         self.with_state(|state| state.report())
     }
 
-    /// Calls `ask` until it answers no suspension, then waits out the pause.
+    /// Repeats `ask` until it returns no suspension, then waits out the pause.
     fn drive(&self, ask: impl Fn(&mut PacerState, Duration, PerfControl) -> Pause) -> Waited {
         let mut seen = self.reader.look();
         let mut pause = self.with_state(|state| ask(state, self.clock.now(), seen.perf));
@@ -206,7 +207,7 @@ impl<C: Clock> Pacer<C> {
             seen = self.reader.look();
             pause = self.with_state(|state| ask(state, self.clock.now(), seen.perf));
         }
-        // A suspension that replaces a pause holds the launch back too.
+        // A suspension that replaces a pause delays the launch too.
         loop {
             let until = match pause {
                 Pause::None => break,

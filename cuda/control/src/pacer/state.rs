@@ -1,12 +1,12 @@
 //! The pacer's arithmetic, in whole nanoseconds, without a lock or a clock.
 //!
-//! PACER1. All time of a step up to `at` is accounted for: as busy, as inserted or as suspended. `at` lies ahead
-//! of the clock during a pause, and never goes back further than to now. Of a queued step, busy is what is
-//! reported of it, then or later.
-//! PACER2. `debt` is the pauses due for busy time, less the time inserted, less what was forgotten: all of it at
-//! full share, and time paused ahead above the bound.
-//! PACER3. Of a plan, k of n launches have inserted k/n, less what the shortest pause put off and more what the
-//! clock overslept; n of n launches have inserted all of it.
+//! PACER1. All time of a step up to `at` is accounted for: as busy, as inserted or as suspended. `at` lies
+//! ahead of the clock during a pause, and never goes back further than to now. Of a queued step, the busy
+//! time is the time reported for it, then or later.
+//! PACER2. `debt` is the pauses due for busy time, less the time inserted, less the time forgotten: all of it
+//! at full share, and time paused ahead above the bound.
+//! PACER3. Of a plan, k of n launches have inserted k/n, less the time put off by the shortest pause and plus
+//! the time overslept; n of n launches have inserted all of it.
 
 use std::time::Duration;
 
@@ -19,19 +19,19 @@ pub(super) struct PacerState {
     /// All time up to here is accounted for (PACER1).
     at: u64,
     in_step: bool,
-    /// The busy time of this step is reported, and not the clock's.
+    /// Whether the busy time of this step is reported, and not the clock's.
     queued: bool,
     /// Earlier queued steps whose busy time was not reported when this one began, and is not since.
     unreported: u64,
     /// The share in force at `at`.
     perf: PerfControl,
-    /// The prediction for this step: what the last step was.
+    /// The prediction for this step: the last step.
     prediction: Step,
-    /// What this step is so far.
+    /// This step so far.
     step: Step,
     /// The time due; the time paused ahead if negative (PACER2).
     debt: i128,
-    /// The time due beyond whole nanoseconds, in parts of which `perf` make one nanosecond.
+    /// The fraction of due time, in units of 1/`perf` nanoseconds.
     parts: u128,
     plan: Plan,
     steps: u64,
@@ -47,7 +47,7 @@ struct Step {
     launches: u64,
 }
 
-/// The time that a number of launches is to insert.
+/// The time that a number of launches should insert.
 #[derive(Clone, Copy, Debug, Default)]
 struct Plan {
     time: u64,
@@ -78,7 +78,7 @@ impl PacerState {
         }
     }
 
-    /// Begins a step; one that is queued says how many before it are not reported yet.
+    /// Begins a step; for a queued one, with the number of unreported steps before it.
     pub(super) fn begin(&mut self, now: Duration, perf: PerfControl, queued: Option<u64>) {
         if self.in_step {
             self.account(nanos(now));
@@ -127,7 +127,7 @@ impl PacerState {
         self.pause(now)
     }
 
-    /// Notes how long the device was busy with a queued step, this one or an earlier one.
+    /// Notes the device's busy time for a queued step, this one or an earlier one.
     pub(super) fn ran(&mut self, busy: Duration) {
         let busy = nanos(busy);
         self.unreported = self.unreported.saturating_sub(1);
@@ -137,7 +137,8 @@ impl PacerState {
         }
     }
 
-    /// Whether the next launch of a queued step waits. A suspension begins with that launch, and not here.
+    /// Returns whether the next launch of a queued step waits. A suspension begins with that launch, and not
+    /// here.
     pub(super) fn is_pause_next(&mut self, now: Duration, perf: PerfControl) -> bool {
         if !self.in_step || !self.queued || perf.is_suspended() {
             return self.in_step && self.queued;
@@ -149,8 +150,8 @@ impl PacerState {
         plan.launch(nanos(self.config.min_pause)) > 0
     }
 
-    /// Whether the end of a queued step waits if what is not reported takes as long as the last one did. A
-    /// step of which nothing can be expected does.
+    /// Returns whether the end of a queued step waits if each unreported step takes as long as the last one
+    /// did. A step without expectation waits.
     pub(super) fn is_pause_at_end(&mut self, now: Duration, perf: PerfControl) -> bool {
         if !self.in_step || !self.queued || perf.is_full() {
             return false;
@@ -168,7 +169,7 @@ impl PacerState {
         last > 0 && last >= nanos(self.config.min_pause)
     }
 
-    /// What the end of the step inserts, with so much due.
+    /// Returns the time that the end of the step inserts if `debt` is due.
     fn last_pause(&self, debt: i128) -> u64 {
         let due = whole(debt);
         let bound = nanos(self.config.carry_bound);
@@ -176,14 +177,14 @@ impl PacerState {
         missing.max(due.saturating_sub(bound))
     }
 
-    /// The pauses for steps that are not reported yet, if each was busy so long. The share is not 0.
+    /// Returns the pauses for the unreported steps if each was busy for `busy`. The share is not 0.
     fn expected(&self, busy: u64) -> i128 {
         let perf = i128::from(self.perf.percent());
         let steps = 1 + i128::from(self.unreported);
         steps.saturating_mul(i128::from(busy) * (100 - perf) / perf)
     }
 
-    /// Notes that a pausing or suspended thread is awake; answers what is left to wait for.
+    /// Notes that a pausing or suspended thread is awake. Returns the rest of the wait.
     pub(super) fn waited(&mut self, pause: Pause, now: Duration, perf: PerfControl) -> Pause {
         let now = nanos(now);
         let until = match pause {
@@ -235,7 +236,7 @@ impl PacerState {
         }
     }
 
-    /// Makes the pauses for so much busy time due. The share is not 0.
+    /// Makes the pauses for `busy` due. The share is not 0.
     fn charge(&mut self, busy: u64) {
         self.busy = self.busy.saturating_add(busy);
         let perf = u128::from(self.perf.percent());
@@ -244,7 +245,7 @@ impl PacerState {
         self.debt += (due / perf) as i128;
     }
 
-    /// Puts another share in force: pauses end, and what they have not inserted is due again.
+    /// Puts another share in force: pauses end, and the time they have not inserted is due again.
     fn turn(&mut self, now: u64, perf: PerfControl) {
         if self.perf.is_suspended() {
             // The first call after the suspension ends it here, so that later time is not suspended (PACER1).
@@ -265,7 +266,7 @@ impl PacerState {
         self.make_plan();
     }
 
-    /// Divides the time that is due, or will be, over the launches still predicted.
+    /// Divides the time that is due, or will be, among the launches still predicted.
     fn make_plan(&mut self) {
         let busy = self.prediction.busy.saturating_sub(self.step.busy);
         let time = if self.perf.is_full() || self.perf.is_suspended() {
@@ -297,7 +298,7 @@ impl PacerState {
         self.debt -= i128::from(time);
     }
 
-    /// The wait until all planned pauses are over, no matter which thread planned them.
+    /// Returns the wait until all planned pauses are over, no matter which thread planned them.
     fn pause(&self, now: u64) -> Pause {
         if self.at > now {
             return Pause::Until(Duration::from_nanos(self.at));
@@ -307,7 +308,7 @@ impl PacerState {
 }
 
 impl Plan {
-    /// Counts one launch and answers the time that it inserts (PACER3).
+    /// Counts one launch and returns the time that it inserts (PACER3).
     fn launch(&mut self, min_pause: u64) -> u64 {
         if self.launched >= self.launches {
             return 0;
@@ -322,8 +323,8 @@ impl Plan {
         share
     }
 
-    /// The time that the missing launches would have inserted, if it is more than the share of one launch.
-    /// `None` if no launch was predicted, so that there is no share.
+    /// Returns the time that the missing launches would have inserted, if it is more than the share of one
+    /// launch. `None` if no launch was predicted, so that there is no share.
     fn missing(&self) -> Option<u64> {
         let share = self.time.checked_div(self.launches)?;
         let missing = self.time.saturating_sub(self.inserted);
@@ -331,12 +332,12 @@ impl Plan {
     }
 }
 
-/// The time in whole nanoseconds; the largest number for more than 584 years.
+/// Returns whole nanoseconds; the maximum for more than 584 years.
 fn nanos(time: Duration) -> u64 {
     u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
 }
 
-/// The time due, 0 if none is; the largest number if it does not fit.
+/// Returns the time due, 0 if none is, saturated.
 fn whole(debt: i128) -> u64 {
     u64::try_from(debt.max(0)).unwrap_or(u64::MAX)
 }

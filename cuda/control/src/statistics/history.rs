@@ -1,16 +1,15 @@
-//! How long the runs of each graph took.
+//! Durations of the runs of each graph.
 //!
 //! HIST1: a history has 1 to [`KEPT`] runs, oldest first.
-//! HIST2: graphs are those that ran within [`FRESH`] and the time to the next check, [`MAX_GRAPHS`]
-//! at most.
+//! HIST2: graphs are those that ran within [`FRESH`] and the time to the next check, at most [`MAX_GRAPHS`].
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
 use crate::StatusFile;
 
-/// The most graphs that are remembered: those that ran last. Without a bound, a program that makes graphs
-/// without end would fill memory, and readers would refuse its status as too large.
+/// Most graphs remembered: those that ran last. Without a bound, a program that keeps making graphs would
+/// fill memory, and readers would refuse its status as too large.
 pub(super) const MAX_GRAPHS: usize = 4096;
 // A graph's line in a status, with two numbers of 64 bits, is shorter than 64 bytes.
 const _: () = assert!(MAX_GRAPHS * 64 <= StatusFile::MAX_BYTES / 2);
@@ -35,12 +34,12 @@ struct History {
     last_run: Duration,
     /// The average at the last check, in microseconds.
     average_micros: Option<u64>,
-    /// The average that was written last, in microseconds.
+    /// The average written last, in microseconds.
     written_micros: Option<u64>,
 }
 
 impl Histories {
-    /// Records a run; true if it is hugely longer or shorter than the oldest one kept. O(log graphs);
+    /// Records a run. Returns true if it is hugely longer or shorter than the oldest one kept. O(log graphs);
     /// O(graphs) for a new graph when there are [`MAX_GRAPHS`].
     pub(super) fn record(&mut self, graph: u64, took: Duration, now: Duration) -> bool {
         if !self.graphs.contains_key(&graph) {
@@ -61,8 +60,8 @@ impl Histories {
         oldest.is_some_and(|oldest| took > times(oldest, HUGE) || oldest > times(took, HUGE))
     }
 
-    /// Computes the averages of fresh graphs; true if one moved by 1 % from what was written, or a graph is
-    /// new.
+    /// Computes the averages of fresh graphs. Returns true if one moved by 1 % from the written one, or a
+    /// graph is new.
     pub(super) fn average(&mut self, now: Duration) -> bool {
         let mut changed = false;
         for history in self
@@ -101,14 +100,14 @@ impl Histories {
         }
     }
 
-    /// Forgets graphs that are not fresh; true if there were any.
+    /// Forgets graphs that are not fresh. Returns true if there were any.
     pub(super) fn forget(&mut self, now: Duration) -> bool {
         let before = self.graphs.len();
         self.graphs.retain(|_, history| history.is_fresh(now));
         before != self.graphs.len()
     }
 
-    /// The averages that were taken: graph, microseconds, whether it is fresh.
+    /// Returns the averages taken: graph, microseconds, whether the graph is fresh.
     pub(super) fn averages(&self, now: Duration) -> impl Iterator<Item = (u64, u64, bool)> + '_ {
         let taken = move |(graph, history): (&u64, &History)| {
             Some((*graph, history.average_micros?, history.is_fresh(now)))
@@ -116,7 +115,7 @@ impl Histories {
         self.graphs.iter().filter_map(taken)
     }
 
-    /// Graphs that are remembered.
+    /// Returns the number of graphs remembered.
     pub(super) fn len(&self) -> usize {
         self.graphs.len()
     }
@@ -137,8 +136,8 @@ fn times(time: Duration, factor: u32) -> Duration {
     time.checked_mul(factor).unwrap_or(Duration::MAX)
 }
 
-/// Whether the average differs from the written one by 1 % of it or more. Equal averages, 0 among them, have
-/// not moved.
+/// Returns whether the average differs from the written one by at least 1 % of it. Equal averages, including
+/// 0, have not moved.
 fn moved(written: u64, average: u64) -> bool {
     let difference = u128::from(written.abs_diff(average));
     difference > 0 && difference * CHANGE >= u128::from(written)

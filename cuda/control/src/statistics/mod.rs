@@ -1,4 +1,4 @@
-//! [`Statistics`]: when a job's status is worth writing, and what it says.
+//! [`Statistics`]: decides when a job's status should be written, and computes it.
 
 mod history;
 
@@ -13,15 +13,14 @@ use crate::status_file::{DeviceUsage, GpuStatus, JobStatus, StatusFile, SwapReas
 /// The time between two checks, unless a run's time changes hugely.
 const CHECK_EVERY: Duration = Duration::from_secs(10);
 
-/// Follows a job's runs and memory, and says when its status is worth writing.
+/// Follows a job's runs and memory, and decides when its status should be written.
 ///
-/// The first run brings a check; then the first run 10 s after the last check does, and any run
-/// that takes more than ten times as long as the oldest of the last nine of its graph, or less than
-/// a tenth of it. A check finds a status to write if the average of a graph moved by 1 % of what
-/// was written last, if a graph came or went (its last run was 100 s ago), if one of the seven
-/// numbers of a GPU or the job's own part changed, or if the file that was written last is gone.
-/// After a failed write the next check finds one. At most 4,096 graphs are remembered, those that
-/// ran last.
+/// The first run causes a check; then the first run 10 s after the last check does, and any run that takes
+/// more than ten times as long as the oldest of the last nine of its graph, or less than a tenth of it. A
+/// check returns a status to write if the average of a graph moved by 1 % from the one written last, if a
+/// graph came or went (its last run was 100 s ago), if one of the seven numbers of a GPU or the job's own
+/// part changed, or if the file written last was deleted. After a failed write the next check returns one. At
+/// most 4,096 graphs are remembered, those that ran last.
 ///
 /// A run costs O(log graphs), a check O(graphs + GPUs).
 ///
@@ -44,13 +43,13 @@ pub struct Statistics {
     usage: BTreeMap<BusId, DeviceUsage>,
     job: Option<JobStatus>,
     last_check: Option<Duration>,
-    /// Whether something changed that was not written.
+    /// Whether a change was not written yet.
     unwritten: bool,
     has_written: bool,
 }
 
 impl Statistics {
-    /// Records that a run of a graph is over. Returns true if a check is due.
+    /// Records a run of a graph. Returns true if a check is due.
     pub fn record(&mut self, graph: u64, took: Duration, now: Duration) -> bool {
         let huge = self.histories.record(graph, took, now);
         let due = self
@@ -59,13 +58,13 @@ impl Statistics {
         due || huge
     }
 
-    /// Checks, and returns the status if it is to be written; [`written`](Self::written) notes that it
-    /// was.
+    /// Checks, and returns the status if it should be written; report the write with
+    /// [`written`](Self::written).
     ///
-    /// Of each device `usage` has the seven numbers, with peaks since the last check. Devices of one
-    /// GPU are added up, peaks too, which may be more than the GPU ever had. `job` is the job's own
-    /// part beside AntMan's format; a new `written_at_unix_ms` alone is no change. `is_gone` says that
-    /// the status that was written last has been deleted.
+    /// `usage` has the seven numbers of each device, with peaks since the last check. Devices of one GPU are
+    /// added up, even peaks, whose sum the GPU may never have reached. `job` is the job's own part beside
+    /// AntMan's format; a new `written_at_unix_ms` alone is no change. `is_gone` tells that the status
+    /// written last has been deleted.
     pub fn check(
         &mut self,
         now: Duration,
@@ -89,7 +88,7 @@ impl Statistics {
         (self.unwritten, self.has_written) = (false, true);
     }
 
-    /// The number of graphs that are remembered.
+    /// Returns the number of graphs remembered.
     pub fn graphs(&self) -> usize {
         self.histories.len()
     }
@@ -105,7 +104,7 @@ impl Statistics {
             *of_gpu = of_gpu.plus(&numbers);
         }
         if refused_before {
-            // An interval whose peak was not written goes on.
+            // An interval whose peak was not written continues.
             for (gpu, now) in &mut usage {
                 if let Some(before) = self.usage.get(gpu) {
                     now.device_peak_bytes = now.device_peak_bytes.max(before.device_peak_bytes);
@@ -145,8 +144,8 @@ impl Statistics {
     }
 }
 
-/// Why blocks went to the host. If both peaks together fit into what the device holds, there was
-/// room, but fragmented.
+/// Returns the reason why blocks went to the host. If both peaks together fit into the memory that the device
+/// holds, there was space, but fragmented.
 fn swap_reason(usage: &DeviceUsage) -> SwapReason {
     if usage.host_peak_bytes == 0 {
         return SwapReason::None;

@@ -1,4 +1,5 @@
-//! [`Folder`] where files are reached by their paths only: links are followed, and nobody's files are told apart.
+//! [`Folder`] on systems where files are reached only by their paths: links are followed, and owners are not
+//! distinguished.
 
 use core::fmt;
 use std::ffi::OsStr;
@@ -6,11 +7,11 @@ use std::fs::{self, File, OpenOptions};
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// There was a file.
+/// An existing file.
 #[derive(Clone, Copy)]
 pub(super) struct Old;
 
-/// Everybody.
+/// All users.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct User;
 
@@ -98,7 +99,7 @@ pub(super) fn may_anybody_write(_file: &File) -> io::Result<bool> {
     Ok(false)
 }
 
-/// There are no locks here that a process loses with its end: whoever asks gets one.
+/// No locks here end with their process, so every request is granted.
 pub(super) fn try_lock(_file: &File, _shared: bool) -> io::Result<bool> {
     Ok(true)
 }

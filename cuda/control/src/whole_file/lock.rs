@@ -13,24 +13,24 @@ use super::unix::{Folder, User, try_lock};
 use super::{FileAct, FileError, folder, name_in_folder};
 use crate::life::is_of_user;
 
-/// How often a lock is taken again whose file was removed meanwhile.
+/// Most attempts to take a lock whose file keeps being removed.
 const TRIES: usize = 100;
 
-/// With whom a lock is shared.
+/// The holders that a lock admits beside it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Sharing {
-    /// Nobody: there is one such lock at a time, and no other.
+    /// No others: there is one such lock at a time, and no shared one.
     Nobody,
-    /// With others that are shared.
+    /// Other shared locks.
     Shared,
 }
 
-/// A lock on a name in a folder, held until it is dropped or its process ends. Whoever locks the same name of the same
-/// folder meanwhile is refused, by whatever path. It is on a file beside the locked one, `.NAME.lock`, which holds the
-/// number of the process and is the owner's alone; it is removed at the end, and left by a process that is killed, which
-/// does no harm.
+/// A lock on a name in a folder, held until it is dropped or its process ends. Other attempts to lock the
+/// same name of the same folder are refused, by whatever path. The lock is on a file beside the locked one,
+/// `.NAME.lock`, which contains the process's number and can be opened only by its owner; it is removed at
+/// the end. A killed process leaves it, which does no harm.
 ///
-/// A child that was forked and did not execute another program holds the lock too.
+/// A forked child that did not execute another program holds the lock too.
 ///
 /// ```
 /// use larder_control::{FileLock, Sharing};
@@ -52,17 +52,17 @@ pub struct FileLock {
     folder: Folder,
     name: OsString,
     sharing: Sharing,
-    /// A forked child has the lock too, and does not remove it.
+    /// Process that took the lock: a forked child has the lock too, and does not remove it.
     process: u32,
 }
 
 impl FileLock {
-    /// Locks a file's name, without waiting. The file itself is neither needed nor touched.
+    /// Locks a file's name, without waiting. The file itself need not exist, and is not touched.
     ///
     /// # Errors
-    /// [`FileAct::Lock`]: another has the lock ([`io::ErrorKind::WouldBlock`], with its number if that is known). Any other
-    /// kind: the system refuses the file of the lock, as it does where the folder may not be written, or somebody else
-    /// made it.
+    /// [`FileAct::Lock`]: another process has the lock ([`io::ErrorKind::WouldBlock`], with its number if
+    /// that is known). Any other kind: the system refuses the file of the lock, as it does if the folder is
+    /// not writable, or somebody else made it.
     pub fn take(path: &Path, sharing: Sharing) -> Result<Self, FileError> {
         let taken = name_in_folder(path).and_then(|name| {
             let mut hidden = OsString::from(".");
@@ -74,7 +74,7 @@ impl FileLock {
     }
 
     fn take_in(folder: Folder, name: &OsStr, sharing: Sharing) -> io::Result<Self> {
-        // Whatever the system says, that is not that another has the lock.
+        // No system error may be mistaken for the lock being taken.
         let refused = |error: io::Error| {
             let kind = match error.kind() {
                 io::ErrorKind::WouldBlock => io::ErrorKind::Other,
@@ -87,7 +87,7 @@ impl FileLock {
             if !try_lock(&file, sharing == Sharing::Shared).map_err(refused)? {
                 return Err(is_taken(&mut file));
             }
-            // Whoever had it before may have removed it since it was opened (WHOLE6).
+            // The previous holder may have removed it since it was opened (WHOLE6).
             if !folder.is_at(name, &file).map_err(refused)? {
                 continue;
             }
@@ -114,7 +114,7 @@ impl FileLock {
         Err(refused(io::Error::other("it is replaced all the time")))
     }
 
-    /// Whether the lock is what others ask for still: its folder and its file were not replaced.
+    /// Returns whether the lock is still the one that others find: its folder and its file were not replaced.
     pub fn holds(&self, path: &Path) -> bool {
         let found = || {
             let there = Folder::open(folder(path))?;
@@ -124,13 +124,13 @@ impl FileLock {
     }
 }
 
-/// Another has the lock.
+/// Makes the error for a lock that another process has.
 fn is_taken(file: &mut File) -> io::Error {
     let mut pid = String::new();
     let read = file
         .rewind()
         .and_then(|()| file.take(20).read_to_string(&mut pid));
-    // One that shares it does not write its own; so the number may be that of an earlier one, or anybody's.
+    // A shared holder does not write its number, so the number may be an earlier one, or anybody's.
     let owner = User::of(file).ok().and_then(User::number);
     let is_owners = |pid: &u32| owner.is_some_and(|owner| is_of_user(*pid, owner) == Some(true));
     let pid = pid.parse().ok().filter(is_owners);
@@ -144,8 +144,8 @@ fn is_taken(file: &mut File) -> io::Error {
 
 impl Drop for FileLock {
     fn drop(&mut self) {
-        // Under the lock, so that nobody's is removed (WHOLE6). A drop cannot report the error, and one that stays does
-        // no harm.
+        // Under the lock, so that no other process's file is removed (WHOLE6). A drop cannot report the
+        // error, and a file left over does no harm.
         let is_own = self.sharing == Sharing::Nobody && self.process == std::process::id();
         if is_own && self.folder.is_at(&self.name, &self.file).unwrap_or(false) {
             let _ = self.folder.remove(&self.name);

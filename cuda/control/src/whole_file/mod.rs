@@ -1,17 +1,19 @@
-//! Files that are read whole and replaced whole, in folders that others may write in.
+//! Files that are read whole and replaced whole, in folders where others may write.
 //!
 //! # Invariants
 //! * WHOLE1 a reader that opens the path sees the old content or the new one, all of it. The new content is
 //!   written to a file of its own in the same folder and then renamed over the old one.
-//! * WHOLE2 after any refusal before the renaming the old file is whole and the new one is removed.
+//! * WHOLE2 after any refusal before the rename the old file is whole and the new one is removed.
 //! * WHOLE3 the new content belongs to the owner of the old one, and is never open to more users.
-//! * WHOLE4 whatever others put at the name meanwhile, no file outside of the folder is read or written, and nobody is
-//!   waited for: the folder is opened once, and a file is reached by its name in it, which is no link. (Not where the
-//!   system has no such calls, `elsewhere`. Against a hard link that comes and goes between two looks only the system helps,
-//!   `fs.protected_hardlinks`, which Linux distributions set: nobody links what he may not write.)
-//! * WHOLE5 orders are read from a file of a user who may command: by the owner of what was opened, not of the name.
-//! * WHOLE6 a lock is held by one process at most, on a file of its own beside the locked one, which only its owner may
-//!   open; when the lock was taken, its name led to that file still.
+//! * WHOLE4 whatever others put at the name, no file outside of the folder is read or written, and no call
+//!   blocks: the folder is opened once, and a file is reached by its name in it, which is no link. (Not on
+//!   systems without such calls, `elsewhere`. Against a hard link that comes and goes between two checks only
+//!   the system's `fs.protected_hardlinks` helps, which Linux distributions set: nobody can link a file that
+//!   he may not write.)
+//! * WHOLE5 orders are read only from a file of a user who may command: by the owner of the opened file, not
+//!   of the name.
+//! * WHOLE6 a lock is held by one process at most, on a file of its own beside the locked one, which only its
+//!   owner may open; when the lock was taken, its name still led to that file.
 
 mod lock;
 
@@ -35,13 +37,13 @@ use unix::{Folder, User, keep, may_anybody_write};
 
 use crate::Life;
 
-/// Temporary names that are tried before giving up; each has 64 random bits.
+/// Most temporary names tried; each has 64 random bits.
 const TRIES: u32 = 16;
 
 /// Numbers the temporary files of this process.
 static WRITTEN: AtomicU64 = AtomicU64::new(0);
 
-/// How durable a write is when it counts as done.
+/// When a write counts as done.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[non_exhaustive]
 pub enum Durability {
@@ -69,7 +71,7 @@ pub enum FileAct {
     Store,
     /// Locking its name, so that one process at a time uses the file.
     Lock,
-    /// Finding its place, to listen to it: the path is empty, or the working folder is not known.
+    /// Finding its place, to watch it: the path is empty, or the working folder is unknown.
     Listen,
     /// Starting the thread that listens to it.
     Thread,
@@ -100,7 +102,7 @@ pub struct FileError {
     pub path: PathBuf,
     /// The operation that failed.
     pub act: FileAct,
-    /// What the system said.
+    /// The system's error.
     pub source: io::Error,
 }
 
@@ -114,36 +116,37 @@ impl FileError {
     }
 }
 
-/// The content of a file, or `None` if there is no file at the path.
+/// Returns the content of a file, or `None` if there is no file at the path.
 ///
 /// # Errors
-/// The system refuses; the file is larger than `max` bytes; or there is no file at the path, but a folder, a pipe, a
-/// symbolic link, or one of several names (hard links) of a file.
+/// The system refuses; the file is larger than `max` bytes; or the path is a folder, a pipe, a symbolic link,
+/// or one of several names (hard links) of a file.
 pub fn read_whole(path: &Path, max: usize) -> Result<Option<Vec<u8>>, FileError> {
     Ok(read_owned(path, max)?.map(|(content, _)| content))
 }
 
-/// The content of a file, and its owner's number where the system has owners.
+/// The content of a file, and its owner's number if the system has owners.
 pub type OwnedContent = (Vec<u8>, Option<u32>);
 
-/// The content of a file and its owner's number, or `None` if there is no file at the path. No number where the system has
-/// no owners.
+/// Returns the content of a file and its owner's number, or `None` if there is no file at the path. There is
+/// no number if the system has no owners.
 ///
 /// # Errors
-/// The system refuses; the file is larger than `max` bytes; or it is no file, but a folder, a pipe, a symbolic link, or one
-/// of several names (hard links) of a file.
+/// The system refuses; the file is larger than `max` bytes; or the path is a folder, a pipe, a symbolic link,
+/// or one of several names (hard links) of a file.
 pub fn read_owned(path: &Path, max: usize) -> Result<Option<OwnedContent>, FileError> {
     let owner = |_: &Folder, file: &File| Ok(User::of(file)?.number());
     found(path, read(path, max, owner))
 }
 
-/// The content of a file that commands a user's process, this one's without a number, or `None` if there is no file at the
-/// path. It belongs to that user, the superuser, or the owner of its folder, who may put any file there: in a folder where
-/// everybody may write, nobody else's orders count (WHOLE5). Not where the system has no owners.
+/// Returns the content of a file that commands a process of `user` (by default this process's), or `None` if
+/// there is no file at the path. The file must belong to that user, the superuser, or the owner of its
+/// folder, who may put any file there: in a folder where everybody may write, nobody else's orders count
+/// (WHOLE5). There is no such check if the system has no owners.
 ///
 /// # Errors
-/// The file is somebody else's, or everybody's to write; the system refuses; the file is larger than `max` bytes; or it is
-/// no file, but a folder, a pipe, a symbolic link, or one of several names (hard links) of a file.
+/// The file is somebody else's, or writable by everybody; the system refuses; the file is larger than `max`
+/// bytes; or the path is a folder, a pipe, a symbolic link, or one of several names (hard links) of a file.
 pub fn read_orders(
     path: &Path,
     max: usize,
@@ -175,7 +178,7 @@ fn found<T>(path: &Path, read: io::Result<T>) -> Result<Option<T>, FileError> {
     }
 }
 
-/// The content of a file, and what is to be known of it before it is read.
+/// Reads a file; `look` checks it before.
 fn read<T>(
     path: &Path,
     max: usize,
@@ -197,14 +200,14 @@ fn read<T>(
     Ok((content, seen))
 }
 
-/// Replaces a file's content in one step (WHOLE1). The file keeps its owner and group, and who may read and write it
-/// (WHOLE3). The temporary file's name begins with a point and ends in `.tmp`; a process that is killed may leave one, for
+/// Replaces a file's content in one step (WHOLE1). The file keeps its owner, group and permissions (WHOLE3).
+/// The temporary file's name begins with a point and ends in `.tmp`; a killed process may leave one, for
 /// [`sweep`].
 ///
 /// # Errors
-/// The system refuses; what is there is no file, but a folder, a pipe, a symbolic link, or one of several names (hard links)
-/// of a file; or it belongs to somebody to whom this process cannot leave the new one. The old content is whole then, and
-/// no temporary file is left (WHOLE2). Only [`FileAct::Store`] comes after the renaming.
+/// The system refuses; the path is a folder, a pipe, a symbolic link, or one of several names (hard links) of
+/// a file; or the file belongs to somebody to whom this process cannot give the new one. The old content is
+/// then whole, and no temporary file is left (WHOLE2). Only [`FileAct::Store`] comes after the rename.
 pub fn replace_whole(path: &Path, content: &[u8], durability: Durability) -> Result<(), FileError> {
     let failed = |act| FileError::at(path, act);
     let name = name_in_folder(path).map_err(failed(FileAct::Replace))?;
@@ -236,8 +239,8 @@ pub fn replace_whole(path: &Path, content: &[u8], durability: Durability) -> Res
     }
 }
 
-/// Removes the temporary files beside a file that processes left which are gone. What cannot be removed, stays; so does all
-/// where the system does not tell which processes there are.
+/// Removes the temporary files beside a file that ended processes left. Files that cannot be removed stay; so
+/// do all if the system does not report its processes.
 pub fn sweep(path: &Path) {
     let (Ok(target), Ok(opened)) = (name_in_folder(path), Folder::open(folder(path))) else {
         return;
@@ -246,13 +249,14 @@ pub fn sweep(path: &Path) {
     for name in names.flatten().map(|entry| entry.file_name()) {
         let is_left = writer(&name, target).is_some_and(|pid| Life::of(pid).is_none());
         if is_left && Life::this().is_some() {
-            // Another may have swept it.
+            // Another process may have swept it.
             let _ = opened.remove(&name);
         }
     }
 }
 
-/// The number of the process that makes a temporary file beside `target`; `None` if this is none.
+/// Returns the number of the process that makes a temporary file beside `target`; `None` if the name is no
+/// such file's.
 fn writer(name: &OsStr, target: &OsStr) -> Option<u32> {
     let rest = name
         .to_str()?
@@ -268,7 +272,7 @@ fn writer(name: &OsStr, target: &OsStr) -> Option<u32> {
     .then_some(pid)
 }
 
-/// The folder that a path lies in.
+/// Returns the folder that a path lies in.
 fn folder(path: &Path) -> &Path {
     match path.parent() {
         Some(parent) if !parent.as_os_str().is_empty() => parent,
@@ -276,10 +280,10 @@ fn folder(path: &Path) -> &Path {
     }
 }
 
-/// The name in its folder that a path ends with.
+/// Returns the name in its folder that a path ends with.
 fn name_in_folder(path: &Path) -> io::Result<&OsStr> {
     let whole = path.as_os_str().as_encoded_bytes();
-    // Behind a separator at the end there is no name.
+    // After a separator at the end there is no name.
     let ends = |name: &&OsStr| whole.ends_with(name.as_encoded_bytes());
     path.file_name()
         .filter(ends)

@@ -17,13 +17,13 @@ use rustix::io::Errno;
 /// Read and write permissions, and no others: no execution, no set-user-ID.
 const MAY: u32 = 0o666;
 
-/// Those of a new file, whatever the process's mask is.
+/// Permissions of a new file, regardless of the process's mask.
 const NEW: u32 = 0o664;
 
-/// How often a file that came, went or was replaced between two looks is opened again.
+/// Most attempts to open a file that keeps being replaced.
 const LOOKS: usize = 100;
 
-/// What the file had that is replaced.
+/// Owner and permissions of the file to be replaced.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) struct Old {
     user: u32,
@@ -31,7 +31,7 @@ pub(super) struct Old {
     mode: u32,
 }
 
-/// Who owns a file, by the system's number.
+/// The owner of a file, by the system's number.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct User(u32);
 
@@ -42,7 +42,7 @@ impl User {
         Ok(Self(file.metadata()?.uid()))
     }
 
-    /// The one that this process is.
+    /// Returns the user of this process.
     pub(super) fn this() -> Self {
         Self(rustix::process::geteuid().as_raw())
     }
@@ -75,7 +75,7 @@ impl Folder {
         Ok(Self(openat(CWD, path, flags, Mode::empty())?))
     }
 
-    /// Opens a file for reading. Waits for nobody, as opening a pipe would; a link is not followed.
+    /// Opens a file for reading. Does not block, as opening a pipe would; a link is not followed.
     pub(super) fn read(&self, name: &OsStr) -> io::Result<File> {
         let flags = OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC | OFlags::NOCTTY;
         for _ in 0..LOOKS {
@@ -83,8 +83,8 @@ impl Folder {
                 Err(Errno::LOOP) => return Err(is_link()),
                 opened => File::from(opened?),
             };
-            // How many names it had when it was opened is not known: one may be gone since. So it is to have one at most, and
-            // then to be what the name leads to still.
+            // The number of names at the open is unknown, since one may have been removed since. So the file
+            // must have one name at most, and then still be the one that the name leads to.
             let names = file.metadata()?.nlink();
             if self.is_at(name, &file)? && names <= 1 {
                 return Ok(file);
@@ -96,7 +96,7 @@ impl Folder {
         ))
     }
 
-    /// Looks at a file that will be replaced; `None` if there is none.
+    /// Returns the owner and permissions of a file that will be replaced; `None` if there is none.
     pub(super) fn look(&self, name: &OsStr) -> io::Result<Option<Old>> {
         Ok(self.stat(name)?.map(|found| Old {
             user: found.st_uid,
@@ -105,7 +105,7 @@ impl Folder {
         }))
     }
 
-    /// What is known of a regular file with one name; `None` if there is none.
+    /// Returns the status of a regular file with one name; `None` if there is none.
     fn stat(&self, name: &OsStr) -> io::Result<Option<Stat>> {
         let found = match statat(&self.0, name, AtFlags::SYMLINK_NOFOLLOW) {
             Err(Errno::NOENT) => return Ok(None),
@@ -113,7 +113,7 @@ impl Folder {
         };
         let words = match FileType::from_raw_mode(found.st_mode) {
             FileType::Symlink => return Err(is_link()),
-            // One that is being replaced has none any more.
+            // A file that is being replaced has no name any more.
             FileType::RegularFile if found.st_nlink <= 1 => return Ok(Some(found)),
             FileType::RegularFile => {
                 "it has several names (hard links), and may be a file of somebody else's"
@@ -143,7 +143,7 @@ impl Folder {
         Ok(User(fstat(&self.0)?.st_uid))
     }
 
-    /// Opens the file that is locked, which only its owner may open, and makes it if there is none.
+    /// Opens the lock's file, which only its owner may open, and makes it if there is none.
     pub(super) fn open_lock(&self, name: &OsStr) -> io::Result<File> {
         let flags = OFlags::RDWR | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
         for _ in 0..LOOKS {
@@ -152,7 +152,8 @@ impl Folder {
                 Err(Errno::LOOP) => return Err(is_link()),
                 opened => return Ok(opened?.into()),
             }
-            // Apart, since nobody may open with the wish to make it what somebody else has in a folder for all.
+            // A second call: in a folder open to all, opening another user's file with the flag to create it
+            // is refused.
             match openat(
                 &self.0,
                 name,
@@ -166,14 +167,14 @@ impl Folder {
         Err(io::Error::other("it comes and goes all the time"))
     }
 
-    /// Whether a name leads to this file, which has no other.
+    /// Returns whether a name leads to this file, which has no other name.
     pub(super) fn is_at(&self, name: &OsStr, file: &File) -> io::Result<bool> {
         let opened = file.metadata()?;
         let is_same = |now: Stat| (now.st_dev, now.st_ino) == (opened.dev(), opened.ino());
         Ok(self.stat(name)?.is_some_and(is_same))
     }
 
-    /// The folder itself, to wait for the disk.
+    /// Opens the folder itself, to wait for the disk.
     pub(super) fn file(&self) -> io::Result<File> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         Ok(openat(&self.0, ".", flags, Mode::empty())?.into())
@@ -184,7 +185,7 @@ pub(super) fn may_anybody_write(file: &File) -> io::Result<bool> {
     Ok(file.metadata()?.mode() & 0o002 != 0)
 }
 
-/// Locks an open file; false if another open file has the lock.
+/// Locks an open file. Returns false if another open file has the lock.
 pub(super) fn try_lock(file: &File, shared: bool) -> io::Result<bool> {
     let how = match shared {
         true => FlockOperation::NonBlockingLockShared,
@@ -200,7 +201,7 @@ pub(super) fn try_lock(file: &File, shared: bool) -> io::Result<bool> {
 pub(super) fn keep(new: &File, old: Old) -> io::Result<()> {
     let made: Metadata = new.metadata()?;
     if (made.uid(), made.gid()) != (old.user, old.group) {
-        // What belongs to the writer is not named, since that is always allowed.
+        // A user that is the writer already is left out, since that is always allowed.
         let user = (made.uid() != old.user).then_some(old.user);
         fchown(new, user, Some(old.group)).map_err(|error| {
             let (user, group) = (old.user, old.group);

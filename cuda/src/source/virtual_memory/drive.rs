@@ -1,10 +1,10 @@
 //! The calls of a paged allocator's page plan, made by the driver.
 //!
-//! A call that answers `Ok` was made and one that answers an error was not, with one exception that harms
-//! nobody: memory that the driver did not take back is tried again by the context. If it is charged to a
-//! budget, which counts it until then, the answer is `Ok`; else the allocator counts it as lost.
+//! A call that returns `Ok` was made and a call that returns an error was not, with one harmless exception:
+//! if the driver refuses to free memory, the context retries it. If the memory is charged to a budget, which
+//! counts it until then, the call returns `Ok`; otherwise the allocator counts it as lost.
 //!
-//! While the memory sleeps nothing is created or mapped. What the driver does not have is unmapped and
+//! While the memory sleeps nothing is created or mapped. Memory that the driver does not have is unmapped and
 //! released in the table only.
 
 use std::sync::PoisonError;
@@ -50,7 +50,7 @@ impl PageDriver for VirtualMemory {
         let outcome = self.carry_out(step);
         match step {
             PageCall::SetAccess { range } if outcome.is_ok() => self.notify_held(range),
-            // It stays, and may be in use.
+            // The mapping stays, and may be in use.
             PageCall::Unmap { range, .. } if outcome.is_err() => self.notify_held(range),
             _ => {}
         }
@@ -61,8 +61,8 @@ impl PageDriver for VirtualMemory {
     }
 }
 
-/// The error for a handle or a mapping that is not in the table: numbers are not addresses, but an error
-/// needs one.
+/// Makes the error for a handle or a mapping that is not in the table; the handle's number stands in for the
+/// address.
 const fn unknown(handle: u32) -> DriverError {
     DriverError::NotOurs {
         address: handle as u64,
@@ -114,7 +114,7 @@ impl VirtualMemory {
         self.map(range, memory, MappingOwner::Handle(handle))
     }
 
-    /// The memory of a handle of that size.
+    /// Returns the memory of a handle of that size.
     pub(super) fn memory_of(&self, handle: u32, bytes: u64) -> Result<MemoryHandle, DriverError> {
         match locked(&self.table).handles.get(&handle) {
             Some(held) if held.bytes == bytes => held.memory.ok_or(DriverError::Asleep),
@@ -151,7 +151,7 @@ impl VirtualMemory {
             let charged = held.charge.is_some();
             self.context.defer_free_charged(thing, held.charge);
             if charged {
-                // The budgets count it until the driver takes it; the allocator above need not.
+                // The budgets count the memory until the driver takes it; the allocator above need not.
                 locked(&self.table).last_error = Some(error);
                 return Ok(());
             }

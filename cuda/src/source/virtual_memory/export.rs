@@ -10,31 +10,31 @@ use super::{Mapped, MappingOwner, VirtualMemory};
 use crate::DriverError;
 use crate::driver::locked;
 
-/// What is exported.
+/// An export.
 #[derive(Debug)]
 pub(crate) struct Exported {
-    /// Where the memory under the range begins.
+    /// Start of the memory under the range.
     pub(crate) start: u64,
     /// The bytes of each piece of memory, in the order of addresses.
     pub(crate) pieces: Vec<u64>,
-    /// Its descriptor.
+    /// The descriptor of each piece.
     pub(crate) descriptors: Vec<OwnedFd>,
 }
 
 impl VirtualMemory {
-    /// Whether its memory was made to be exported.
+    /// Returns whether its memory is shareable.
     pub(crate) const fn is_shareable(&self) -> bool {
         self.memory_use.shareable
     }
 
     /// Exports the memory under a range: all of each piece that the range touches. The mappings stay until
-    /// [`end_export`](Self::end_export) (VIRT4). O(log mappings) and one driver call for each piece. A refusal
-    /// leaves nothing exported.
+    /// [`end_export`](Self::end_export) (VIRT4). O(log mappings) and one driver call for each piece. A
+    /// refusal leaves nothing exported.
     pub(crate) fn export(&self, range: AddrRange) -> Result<Exported, DriverError> {
         let (start, pieces) = self.begin_export(range)?;
         let export = |(_, memory): &(u64, MemoryHandle)| {
             self.context.try_current(|driver| {
-                // SAFETY: VIRT3: its mapping is exported, so it stays (VIRT4).
+                // SAFETY: VIRT3: the memory exists, and its mapping is exported, so it stays (VIRT4).
                 unsafe { driver.export_memory(*memory) }
             })
         };
@@ -53,13 +53,13 @@ impl VirtualMemory {
         }
     }
 
-    /// Counts an export of each mapping under a range. Gives where the first begins, and the bytes and memory
-    /// of each.
+    /// Counts an export of each mapping under a range. Returns the start of the first, and the bytes and
+    /// memory of each.
     fn begin_export(
         &self,
         range: AddrRange,
     ) -> Result<(u64, Vec<(u64, MemoryHandle)>), DriverError> {
-        // Who falls asleep has the turn alone, and looks for exports then.
+        // A thread that falls asleep takes this lock exclusively, and then checks for exports.
         let asleep = self.asleep.read();
         if *asleep.unwrap_or_else(PoisonError::into_inner) {
             return Err(DriverError::Asleep);

@@ -1,8 +1,8 @@
-//! [`FixedMapping`]: one handle at addresses of its own, for whoever registers an address range with the driver or a
-//! network card.
+//! [`FixedMapping`]: one handle at addresses of its own, for callers that register an address range with the
+//! driver or a network card.
 //!
-//! FIXED1 the addresses are reserved for this mapping alone, and hold all of one handle, from when it is made until
-//! no work of the context uses it any more.
+//! FIXED1 the addresses are reserved for this mapping alone, and hold all of one handle, from when it is made
+//! until no work of the context uses it any more.
 
 use std::sync::PoisonError;
 
@@ -15,7 +15,7 @@ use crate::driver::locked;
 use crate::limits::Charge;
 use crate::{Context, DriverError};
 
-/// What is reserved, created and mapped for a fixed block; dropping it gives that back.
+/// The addresses, memory and mapping of a fixed block; freed when dropped.
 #[derive(Debug)]
 pub(crate) struct FixedMapping {
     context: Context,
@@ -25,13 +25,13 @@ pub(crate) struct FixedMapping {
 }
 
 impl VirtualMemory {
-    /// Makes memory of at least so many bytes, in whole pages, one handle at addresses of its own. It is charged
-    /// as the memory of handles is. Four driver calls with their contexts, each in the relaxed mode: whoever is in it
-    /// already changes it once.
+    /// Makes memory of at least `bytes` bytes, in whole pages, one handle at addresses of its own. It is
+    /// charged as the memory of handles is. Four driver calls with their contexts, each in the relaxed mode,
+    /// which a caller may enter once for all of them.
     ///
     /// # Errors
-    /// [`DriverError::Asleep`], [`DriverError::Budget`], [`DriverError::Size`], and if the driver refuses. Nothing
-    /// is left then.
+    /// [`DriverError::Asleep`], [`DriverError::Budget`], [`DriverError::Size`], and if the driver refuses.
+    /// Nothing is left then.
     pub(crate) fn make_fixed(&self, bytes: u64) -> Result<FixedMapping, DriverError> {
         // Sleep takes this lock exclusively and then checks for fixed blocks.
         let asleep = self.asleep.read().unwrap_or_else(PoisonError::into_inner);
@@ -58,12 +58,12 @@ impl VirtualMemory {
         let memory = self.create(bytes)?;
         fixed.memory = Some((memory, charge));
         context.try_current(|driver| {
-            // SAFETY: FIXED1; the handle was made just now, with this size.
+            // SAFETY: FIXED1: the addresses are ours; the handle was made just now, with this size.
             unsafe { driver.map(start, bytes, memory) }
         })?;
         fixed.mapped = true;
         context.try_current(|driver| {
-            // SAFETY: FIXED1; the addresses are ours, and mapped.
+            // SAFETY: FIXED1: the addresses are ours, and mapped.
             unsafe { driver.set_access(start, bytes, &self.devices) }
         })?;
         locked(&self.table).fixed.insert(start, bytes);
@@ -72,7 +72,7 @@ impl VirtualMemory {
         Ok(fixed)
     }
 
-    /// A fixed mapping is about to go.
+    /// Forgets a fixed mapping, which is about to be dropped.
     pub(crate) fn fixed_leaves(&self, range: AddrRange) {
         self.watcher.leaving(range);
         locked(&self.table).fixed.remove(&range.start().get());

@@ -1,9 +1,9 @@
-//! Ranges that grow where they should: right behind what is held, so that a best-fit allocator has
+//! Ranges that grow at the requested place: right behind the held memory, so that a best-fit allocator has
 //! one range instead of many regions.
 //!
-//! A range consists of pieces of one page size each; any run of whole pieces goes back. A piece whose
-//! mapping the driver did not undo keeps its place until it does; that is tried again with every
-//! growth and every release.
+//! A range consists of pieces of one page size each; any run of whole pieces can be released. A piece that
+//! the driver refused to unmap keeps its place until it is unmapped; that is retried with every growth and
+//! every release.
 
 use larder_core::{Addr, AddrRange, Align, GrowRequest, SubAllocError, SubAllocator, round_up};
 
@@ -13,8 +13,8 @@ use crate::driver::deferred_free::DeferredFree;
 use crate::driver::locked;
 
 impl SubAllocator for VirtualMemory {
-    /// Gives whole pages, at the wished place if that is free. Three driver calls a page: where much
-    /// memory is held, larger [pages](super::VirtualConfig::page_bytes) are fewer calls.
+    /// Grows by whole pages, at the requested place if that is free. Three driver calls a page: for much
+    /// memory, larger [pages](super::VirtualConfig::page_bytes) are fewer calls.
     fn grow(&self, request: GrowRequest) -> Result<AddrRange, SubAllocError> {
         let _alone = locked(&self.growing);
         self.take_leaving();
@@ -22,7 +22,7 @@ impl SubAllocator for VirtualMemory {
         self.remember(outcome).map_err(|_| SubAllocError)
     }
 
-    /// Takes any run of whole pages back. Two driver calls a page.
+    /// Releases any run of whole pages. Two driver calls a page.
     fn release(&self, range: AddrRange) -> Result<(), SubAllocError> {
         let _alone = locked(&self.growing);
         self.take_leaving();
@@ -50,7 +50,7 @@ impl VirtualMemory {
         outcome.map(|()| range)
     }
 
-    /// The place that was wished for, if it is free.
+    /// Returns the requested place, if it is free.
     fn wished_place(&self, request: GrowRequest, bytes: u64) -> Option<AddrRange> {
         let at = request.at?;
         let page = Align::new(self.page_bytes)?;
@@ -62,7 +62,7 @@ impl VirtualMemory {
         fits.then_some(range)
     }
 
-    /// The lowest free place. O(mappings).
+    /// Returns the lowest free place. O(mappings).
     fn first_place(&self, bytes: u64, align: Align) -> Option<AddrRange> {
         let table = locked(&self.table);
         let mut from = self.addresses.start().get();
@@ -81,7 +81,7 @@ impl VirtualMemory {
         None
     }
 
-    /// Puts memory behind every page of a free range.
+    /// Maps memory behind every page of a free range.
     fn back(&self, range: AddrRange) -> Result<(), DriverError> {
         let mut at = range.start();
         while at < range.end() {
@@ -99,7 +99,7 @@ impl VirtualMemory {
         self.set_access(range)
     }
 
-    /// Takes back every piece in the range, now or later.
+    /// Frees every piece in the range, now or later.
     fn take_back(&self, range: AddrRange) {
         let (start, end) = (range.start().get(), range.end().get());
         let mut table = locked(&self.table);
@@ -115,8 +115,7 @@ impl VirtualMemory {
         self.take_leaving();
     }
 
-    /// Takes back the pieces that are leaving, as far as the driver does. O(mappings) if there are
-    /// any.
+    /// Frees the leaving pieces that the driver takes. O(mappings) if there are any.
     fn take_leaving(&self) {
         let table = locked(&self.table);
         if table.leaving == 0 {
@@ -146,7 +145,7 @@ impl VirtualMemory {
                 Ok(()) => self.context.give_back(DeferredFree::Memory(memory)),
                 // Nothing has changed yet: all of it stays with the caller.
                 Err(error) if index == 0 => return Err(error),
-                // Some of it is gone, so the rest goes too, later.
+                // Some of it is freed already, so the rest is freed later.
                 Err(_) => {
                     self.take_back(range);
                     return Ok(());
@@ -156,7 +155,7 @@ impl VirtualMemory {
         Ok(())
     }
 
-    /// The pieces that a range consists of, if they are whole: start, bytes, memory.
+    /// Returns the whole pieces that a range consists of: start, bytes, memory.
     fn pieces_of(
         &self,
         range: AddrRange,

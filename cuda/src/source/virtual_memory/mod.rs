@@ -1,19 +1,19 @@
 //! [`VirtualMemory`]: one range of addresses, and physical memory that is mapped to it.
 //!
-//! Two ways to use it, one at a time: as a [`PageDriver`] (`drive`), where a
-//! [`Shared`](larder_core::Shared) says what is mapped where and may move it;
-//! and as a [`SubAllocator`](larder_core::SubAllocator) (`grow`), one range that grows at its end. What other
-//! processes get of it: `export`.
+//! It is used in one of two ways: as a [`PageDriver`](larder_core::pages::PageDriver) (`drive`), where a
+//! [`Shared`](larder_core::Shared) decides what is mapped where and may move it; and as a
+//! [`SubAllocator`](larder_core::SubAllocator) (`grow`), one range that grows at its end. Exports to other
+//! processes: `export`.
 //!
 //! # Invariants
 //! * VIRT1 the addresses are reserved from the driver, and nobody else maps anything there.
-//! * VIRT2 a mapping is in the table from before the driver is asked to make it until after it undid it, so no
-//!   place is used twice; its memory exists at least as long.
-//! * VIRT3 memory in the table exists; what the driver did not take back is among the context's deferred frees.
-//! * VIRT4 a mapping that is exported is not undone, so its memory is not moved away from there and not given
-//!   back. Whoever plans (`PagePool`) is told by pins; what comes here all the same is refused.
+//! * VIRT2 a mapping is in the table from before the driver is asked to make it until after it was undone, so
+//!   no place is used twice; its memory exists at least as long.
+//! * VIRT3 memory in the table exists; frees that the driver refused are among the context's deferred frees.
+//! * VIRT4 an exported mapping is not undone, so its memory is neither moved away nor freed. Pins keep the
+//!   planner (`PagePool`) from trying; a call that tries all the same is refused.
 //!
-//! While the memory of handles sleeps (`sleep`), VIRT2 and VIRT3 hold of what the table says the driver has.
+//! While the memory of handles sleeps (`sleep`), VIRT2 and VIRT3 hold for entries marked as present.
 
 mod drive;
 #[cfg(unix)]
@@ -39,24 +39,24 @@ pub(crate) use fixed::FixedMapping;
 pub(crate) use sleep::Stopped;
 pub(crate) use watch::{RegionWatch, RegionWatcher};
 
-/// How a [`VirtualMemory`] is made.
+/// Configuration of a [`VirtualMemory`].
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct VirtualConfig {
-    /// Addresses to reserve, rounded up to pages. They cost nothing but a line in the driver's
-    /// tables: take two to four times the memory that may be held.
+    /// Addresses to reserve, rounded up to pages. They cost only an entry in the driver's tables: take two to
+    /// four times the memory that may be held.
     pub address_bytes: u64,
-    /// What is mapped at least; a multiple of what the device maps at least, and 0 for just that,
-    /// which is 2 MiB on most devices.
+    /// Smallest unit of mapping, a multiple of the device's; 0 for the device's, which is 2 MiB on most
+    /// devices.
     pub page_bytes: u64,
     /// Further devices, by ordinal, that read and write the memory; each must be able to reach it.
     pub peers: Vec<i32>,
-    /// Whether the memory may be exported to other processes; network cards may reach it then, too, where the
-    /// device can (GPUDirect RDMA). The device must be able to.
+    /// Whether the memory may be exported to other processes; network cards may then reach it too, if the
+    /// device supports it (GPUDirect RDMA). The device must support exports.
     pub shareable: bool,
 }
 
 impl VirtualConfig {
-    /// The device's own pages, no peers, and no other processes.
+    /// Makes a configuration with the device's own pages, no peers, not shareable.
     pub const fn new(address_bytes: u64) -> Self {
         Self {
             address_bytes,
@@ -69,14 +69,13 @@ impl VirtualConfig {
 
 /// Reserved addresses of a device, and the memory behind them.
 ///
-/// One piece of memory may be mapped at several addresses. Work sees through one what other work
-/// wrote through another only if it begins after that work has ended: the same kernel must not use
-/// both.
+/// One piece of memory may be mapped at several addresses. Work sees writes through another address only if
+/// it begins after the writing work has ended: one kernel must not use both.
 ///
-/// Any thread may call it, with any context current. Undoing a mapping needs that no queued work uses those
-/// addresses; the driver may wait for the device. Refusals come back as errors and change nothing, but for
-/// memory that is mapped nowhere and not taken back: that is tried again later ([`Context::deferred_frees`]).
-/// Dropping gives everything back: no block may be in use then, by queued work neither.
+/// Any thread may call it, with any context current. A mapping may be undone only if no queued work uses its
+/// addresses; the driver may wait for the device. A refusal is returned as an error and changes nothing,
+/// except that a refused free of unmapped memory is retried later ([`Context::deferred_frees`]). Dropping
+/// frees everything: no block may be in use then, by queued work neither.
 ///
 /// ```no_run
 /// use larder_core::pages::{Backing, Handle, Mapping, PageConfig, PageEntry, PagePool};
@@ -103,39 +102,39 @@ pub struct VirtualMemory {
     context: Context,
     addresses: AddrRange,
     page_bytes: u64,
-    /// Who reads and writes: the device itself first.
+    /// Devices that read and write the memory, its own first.
     devices: Vec<i32>,
-    /// What its memory is made for.
+    /// Uses that its memory is created for.
     memory_use: MemoryUse,
     table: Mutex<MappingTable>,
-    /// Held by the one thread that places or takes back ranges of `grow`.
+    /// Held by the one thread that grows or releases ranges of `grow`.
     growing: Mutex<()>,
-    /// Whether the memory of handles sleeps. A call of a paged allocator shares it, so that none is under way
-    /// while memory falls asleep or wakes.
+    /// Whether the memory of handles sleeps. Calls of a paged allocator share the lock, so that none is under
+    /// way while memory falls asleep or wakes.
     asleep: RwLock<bool>,
-    /// What the memory of handles is charged to; that of ranges is charged to nobody.
+    /// Node that the memory of handles is charged to; memory of ranges is not charged.
     node: Option<Arc<TreeNode>>,
-    /// Called for what is mapped and unmapped.
+    /// Called for memory that is mapped and unmapped.
     watcher: RegionWatcher,
 }
 
 /// Physical memory.
 #[derive(Debug)]
 struct Physical {
-    /// None while it sleeps.
+    /// `None` while it sleeps.
     memory: Option<MemoryHandle>,
     bytes: u64,
     charge: Option<Charge>,
 }
 
-/// Who a mapping belongs to.
+/// Owner of a mapping.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum MappingOwner {
     /// The handle of that number, of a paged allocator.
     Handle(u32),
-    /// A range that grew: this is its memory, and nothing else has it.
+    /// A range that grew, with its memory, which has no other owner.
     Range(MemoryHandle),
-    /// The memory of a range that was taken back, but whose mapping the driver did not undo yet.
+    /// A range that was released, with its memory, while the driver still refuses to undo the mapping.
     Leaving(MemoryHandle),
 }
 
@@ -143,13 +142,13 @@ enum MappingOwner {
 struct Mapped {
     bytes: u64,
     owner: MappingOwner,
-    /// How often its memory is exported (VIRT4).
+    /// Number of exports of its memory (VIRT4).
     exports: u32,
-    /// Whether the driver has it: not while it sleeps.
+    /// Whether the driver has the mapping: not while it sleeps.
     present: bool,
 }
 
-/// Calls that changed what is mapped, by kind; refused ones do not count.
+/// Counts of calls that changed mappings, by kind; refused calls do not count.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[non_exhaustive]
 pub struct VirtualCalls {
@@ -159,14 +158,14 @@ pub struct VirtualCalls {
     pub map: u64,
     /// Mappings undone.
     pub unmap: u64,
-    /// Pieces of memory given back by a paged allocator; those that were deferred first are not counted.
+    /// Pieces of memory released by a paged allocator; deferred ones are not counted.
     pub release: u64,
     /// Ranges made accessible.
     pub set_access: u64,
 }
 
 impl VirtualCalls {
-    /// All of them.
+    /// Returns the sum of all kinds.
     pub const fn total(&self) -> u64 {
         self.create + self.map + self.unmap + self.release + self.set_access
     }
@@ -174,22 +173,22 @@ impl VirtualCalls {
 
 #[derive(Default)]
 struct MappingTable {
-    /// What a paged allocator created, by its numbers.
+    /// Memory of a paged allocator, by handle number.
     handles: BTreeMap<u32, Physical>,
-    /// By start.
+    /// Mappings by start.
     mappings: BTreeMap<u64, Mapped>,
-    /// How many of them are leaving.
+    /// Number of mappings that are leaving.
     leaving: usize,
     /// Bytes of each fixed mapping, by start: at addresses of its own.
     fixed: BTreeMap<u64, u64>,
     calls: VirtualCalls,
     last_error: Option<DriverError>,
-    /// The newest answer about new memory, if it was a budget's refusal.
+    /// A budget's refusal, if the newest request for memory was refused by one.
     over_budget: Option<OverBudget>,
 }
 
 impl MappingTable {
-    /// Whether anything is mapped in the range.
+    /// Returns whether anything is mapped in the range.
     fn is_used(&self, range: AddrRange) -> bool {
         let below = self.mappings.range(..range.end().get()).next_back();
         below.is_some_and(|(start, mapped)| start + mapped.bytes > range.start().get())
@@ -205,15 +204,15 @@ impl VirtualMemory {
         Self::with_config(context, &VirtualConfig::new(address_bytes))
     }
 
-    /// Reserves addresses on the context's device, as the configuration says.
+    /// Reserves addresses on the context's device with a configuration.
     ///
     /// # Errors
     /// If the driver is older than 10.2, the device cannot map memory, or the driver refuses;
     /// [`DriverError::Size`] if the pages are not multiples of the device's, [`DriverError::Unsupported`] if
-    /// a peer cannot reach it, or it cannot be shareable.
+    /// a peer cannot reach the memory, or it cannot be shareable.
     pub fn with_config(context: &Context, config: &VirtualConfig) -> Result<Self, DriverError> {
         let ordinal = context.ordinal();
-        // A driver that is too old says so itself.
+        // A driver that is too old reports that itself, below.
         let version = context.driver().version();
         if version >= PAGES_SINCE && !context.device_info()?.virtual_memory {
             return Err(DriverError::Unsupported {
@@ -256,12 +255,12 @@ impl VirtualMemory {
         })
     }
 
-    /// The memory of handles is charged to a budget from now on. Nothing is held yet.
+    /// Charges the memory of handles to a budget. None may be held yet.
     pub(crate) fn charge_to(&mut self, node: Arc<TreeNode>) {
         self.node = Some(node);
     }
 
-    /// Charges so many bytes, before the driver is asked for them (CHARGE1).
+    /// Charges `bytes`, before the driver is asked for them (CHARGE1).
     fn charge(&self, bytes: u64) -> Result<Option<Charge>, DriverError> {
         let Some(node) = &self.node else {
             return Ok(None);
@@ -275,22 +274,22 @@ impl VirtualMemory {
         charged.map(Some).map_err(|_| DriverError::Budget)
     }
 
-    /// Where its memory lives.
+    /// Returns the context of the memory.
     pub fn context(&self) -> &Context {
         &self.context
     }
 
-    /// The reserved addresses, whole pages.
+    /// Returns the reserved addresses, whole pages.
     pub const fn addresses(&self) -> AddrRange {
         self.addresses
     }
 
-    /// What is mapped at least; places and sizes are multiples.
+    /// Returns the smallest unit of mapping; places and sizes are multiples of it.
     pub const fn page_bytes(&self) -> u64 {
         self.page_bytes
     }
 
-    /// Bytes of physical memory held. O(handles + mappings).
+    /// Returns the bytes of physical memory held. O(handles + mappings).
     pub fn held_bytes(&self) -> u64 {
         let table = locked(&self.table);
         let held = |held: &&Physical| held.memory.is_some();
@@ -303,23 +302,23 @@ impl VirtualMemory {
         handles + grown.sum::<u64>()
     }
 
-    /// How many mappings there are.
+    /// Returns the number of mappings.
     pub fn mappings(&self) -> usize {
         locked(&self.table).mappings.len()
     }
 
-    /// Driver calls so far, by kind.
+    /// Returns the counts of driver calls, by kind.
     pub fn calls(&self) -> VirtualCalls {
         locked(&self.table).calls
     }
 
-    /// The newest refusal, whose reason a [`SubAllocError`](larder_core::SubAllocError) does not
+    /// Returns the newest refusal, whose reason a [`SubAllocError`](larder_core::SubAllocError) does not
     /// carry.
     pub fn last_error(&self) -> Option<DriverError> {
         locked(&self.table).last_error
     }
 
-    /// Creates memory; tries once more if a deferred free could be made in between.
+    /// Creates memory; retries if a deferred free could be made in between.
     fn create(&self, bytes: u64) -> Result<MemoryHandle, DriverError> {
         let ordinal = self.context.ordinal();
         let create = || {
@@ -355,7 +354,8 @@ impl VirtualMemory {
     /// Makes a mapping that is in the table.
     fn map_entered(&self, start: u64, bytes: u64, memory: MemoryHandle) -> Result<(), DriverError> {
         self.context.try_current(|driver| {
-            // SAFETY: VIRT1; the place is entered and so ours (VIRT2), the memory exists (VIRT3).
+            // SAFETY: VIRT1: the addresses are ours; the place is in the table, so no other mapping uses it
+            // (VIRT2); the memory exists (VIRT3).
             unsafe { driver.map(start, bytes, memory) }
         })?;
         locked(&self.table).calls.map += 1;
@@ -379,7 +379,7 @@ impl VirtualMemory {
         Ok(())
     }
 
-    /// Undoes a mapping that is in the table and not exported, and takes it out.
+    /// Undoes a mapping that is in the table and not exported, and removes it.
     fn unmap(&self, start: u64, bytes: u64) -> Result<(), DriverError> {
         let exported = |mapped: &Mapped| mapped.exports > 0;
         if locked(&self.table)
@@ -403,7 +403,7 @@ impl VirtualMemory {
             return Err(DriverError::NotOurs { address: start });
         }
         self.context.try_current(|driver| {
-            // SAFETY: VIRT1; the driver itself refuses addresses without a mapping.
+            // SAFETY: VIRT1: the addresses are ours; the driver refuses addresses without a mapping.
             unsafe { driver.set_access(start, bytes, &self.devices) }
         })?;
         locked(&self.table).calls.set_access += 1;
@@ -418,7 +418,8 @@ impl VirtualMemory {
     }
 }
 
-/// What memory is made for; network cards reach what other processes do, where the device can.
+/// Returns the uses to create memory for; shareable memory is also made for network cards, if the device
+/// supports that.
 fn memory_use_of(context: &Context, shareable: bool) -> Result<MemoryUse, DriverError> {
     if !shareable {
         return Ok(MemoryUse::default());
@@ -433,7 +434,7 @@ fn memory_use_of(context: &Context, shareable: bool) -> Result<MemoryUse, Driver
     Ok(can)
 }
 
-/// The context's device and its peers, each once.
+/// Returns the context's device and its peers, each once.
 fn devices_of(context: &Context, peers: &[i32]) -> Result<Vec<i32>, DriverError> {
     let driver = context.driver();
     let mut devices = vec![context.ordinal()];

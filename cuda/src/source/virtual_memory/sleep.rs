@@ -1,9 +1,9 @@
-//! Memory of handles that is given up for a while. The table keeps which handle is mapped where, so the
-//! addresses stay taken, and says of each handle and each mapping whether the driver has it.
+//! Sleep of the memory of handles. The table keeps the place of each mapping, so the addresses stay taken,
+//! and records for each handle and each mapping whether the driver has it.
 //!
 //! Giving up undoes all mappings before it releases any memory: if the driver refuses to undo one, every byte
-//! is still where it was. Bringing back creates, maps, and allows access. Both go on where they were refused
-//! before, and each undoes the other. The bytes are the caller's to keep.
+//! is still in place. Bringing back creates, maps, and allows access. Both continue where they were refused
+//! before, and each undoes the other. The caller saves the contents.
 
 use std::sync::{PoisonError, RwLockWriteGuard};
 
@@ -14,14 +14,14 @@ use crate::DriverError;
 use crate::driver::deferred_free::DeferredFree;
 use crate::driver::locked;
 
-/// No call of a paged allocator is under way, and none begins, until this is dropped.
+/// Blocks calls of a paged allocator until dropped; none is under way.
 pub(crate) struct Stopped<'a> {
     memory: &'a VirtualMemory,
     asleep: RwLockWriteGuard<'a, bool>,
 }
 
 impl VirtualMemory {
-    /// Waits for the calls that are under way, and holds off others.
+    /// Waits for calls under way, and blocks others.
     pub(crate) fn stop(&self) -> Stopped<'_> {
         let asleep = self.asleep.write();
         Stopped {
@@ -30,9 +30,9 @@ impl VirtualMemory {
         }
     }
 
-    /// Waits for the calls that are under way, and holds off others. Tells the watcher of all memory of
-    /// handles that it leaves; nothing is mapped in between. Whoever gives up nothing then
-    /// [tells](Self::tell_of_return) the opposite.
+    /// Waits for calls under way, and blocks others. Notifies the watcher that all memory of handles leaves;
+    /// nothing is mapped in between. A caller that then releases nothing [notifies it of the
+    /// opposite](Self::tell_of_return).
     pub(crate) fn stop_and_tell(&self) -> Stopped<'_> {
         *self.stop().asleep = true;
         for (start, bytes, _) in self.mappings_of_handles(true) {
@@ -45,12 +45,12 @@ impl VirtualMemory {
         stopped
     }
 
-    /// Tells the watcher of all memory of handles, which has not gone after all, or has come back.
+    /// Notifies the watcher that the memory of handles is held: it came back, or never left.
     pub(crate) fn tell_of_return(&self) {
         self.notify_held(self.addresses);
     }
 
-    /// Whether the driver has the mapping that begins there.
+    /// Returns whether the driver has the mapping that begins at `start`.
     pub(super) fn is_present(&self, start: u64) -> bool {
         let table = locked(&self.table);
         table
@@ -59,7 +59,7 @@ impl VirtualMemory {
             .is_some_and(|mapped| mapped.present)
     }
 
-    /// Handles' mappings that the driver has, or has not: start, bytes, handle.
+    /// Returns the handles' mappings that are present, or absent: start, bytes, handle.
     fn mappings_of_handles(&self, present: bool) -> Vec<(u64, u64, u32)> {
         let table = locked(&self.table);
         let mappings = table.mappings.iter();
@@ -99,7 +99,7 @@ impl VirtualMemory {
         Ok(())
     }
 
-    /// Allows access to all mappings of handles, with a call for each run of neighbours.
+    /// Allows access to all mappings of handles, with a call for each run of adjacent ones.
     fn access_all(&self) -> Result<(), DriverError> {
         let mut runs: Vec<(u64, u64)> = Vec::new();
         for (start, bytes, _) in self.mappings_of_handles(true) {
@@ -118,8 +118,8 @@ impl VirtualMemory {
 }
 
 impl Stopped<'_> {
-    /// Refuses where another process may use some of the memory, or a card knows it by its handle: no copy can
-    /// stand for that.
+    /// Refuses if another process may use some of the memory, or a card knows it by its handle: a copy cannot
+    /// replace it.
     ///
     /// # Errors
     /// [`DriverError::Exported`].
@@ -134,10 +134,10 @@ impl Stopped<'_> {
         }
     }
 
-    /// Gives all memory of handles back to the driver; gives the bytes. It sleeps from here on, whatever the
-    /// driver refuses. No work uses it. Memory that is mapped nowhere any more and not taken back is
-    /// deferred, as everywhere ([`Context::deferred_frees`](crate::Context::deferred_frees)). Two calls a
-    /// handle, and one for each further mapping of it.
+    /// Releases all memory of handles to the driver and returns its bytes. The memory sleeps from here on,
+    /// whatever the driver refuses. No work may use it. Refused frees of unmapped memory are deferred, as
+    /// everywhere ([`Context::deferred_frees`](crate::Context::deferred_frees)). Two calls a handle, and one
+    /// for each further mapping of it.
     ///
     /// # Errors
     /// If the driver refuses to undo a mapping: no memory was released then.
@@ -169,8 +169,8 @@ impl Stopped<'_> {
         Ok(released)
     }
 
-    /// Makes memory stand behind all addresses again at which it stood; what it holds is undefined if it was
-    /// released. A call a handle, one a mapping, and one for each run of neighbouring mappings.
+    /// Maps memory at all addresses again that had some; its contents are undefined if it was released. A
+    /// call a handle, one a mapping, and one for each run of adjacent mappings.
     ///
     /// # Errors
     /// [`DriverError::Budget`], and if the driver refuses. Some of it is back then.
@@ -185,7 +185,7 @@ impl Stopped<'_> {
         memory.access_all()
     }
 
-    /// The memory can be used, and a paged allocator's calls go on.
+    /// Wakes the memory: it can be used, and calls of a paged allocator continue.
     pub(crate) fn wake(mut self) {
         *self.asleep = false;
     }

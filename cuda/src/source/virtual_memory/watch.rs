@@ -1,5 +1,5 @@
-//! [`RegionWatch`]: called for what a [`VirtualMemory`] maps and unmaps, or a source of regions gets and gives
-//! back.
+//! [`RegionWatch`]: called for memory that a [`VirtualMemory`] maps and unmaps, or that a source of regions
+//! allocates and frees.
 
 use std::sync::OnceLock;
 
@@ -10,20 +10,20 @@ use crate::driver::locked;
 
 /// Called for memory that is mapped and unmapped, without a lock of the virtual memory.
 pub(crate) trait RegionWatch: Send + Sync {
-    /// These addresses can be used from now on.
+    /// Called when these addresses can be used.
     fn held(&self, range: AddrRange);
 
-    /// These addresses are about to be unmapped, in the pieces in which `held` named them; or `held` never
-    /// named them, since they could not be used.
+    /// Called before these addresses are unmapped, in the pieces passed to `held`, or for pieces that never
+    /// were, since they could not be used.
     fn leaving(&self, range: AddrRange);
 }
 
-/// No watcher, or one that was set before anything was mapped.
+/// The watcher, if one was set before anything was mapped.
 #[derive(Default)]
 pub(crate) struct RegionWatcher(OnceLock<Box<dyn RegionWatch>>);
 
 impl RegionWatcher {
-    /// Sets the watch once; a second one is never called.
+    /// Sets the watcher once; a second one is never called.
     pub(crate) fn set(&self, watch: Box<dyn RegionWatch>) {
         let _ = self.0.set(watch);
     }
@@ -42,7 +42,7 @@ impl RegionWatcher {
 }
 
 impl VirtualMemory {
-    /// Calls the watcher for the mappings in a range, which can be used now: for each by itself, as it will
+    /// Calls the watcher for the mappings in a range, which can be used now: for each separately, as it will
     /// be unmapped. O(mappings in the range).
     pub(super) fn notify_held(&self, range: AddrRange) {
         if self.watcher.0.get().is_none() {
@@ -60,8 +60,8 @@ impl VirtualMemory {
         }
     }
 
-    /// Has `watch` called for all that a paged allocator maps from now on. It is set once, before anything is
-    /// mapped; a second one is never called.
+    /// Sets the watch of memory that a paged allocator maps. It is set once, before anything is mapped; a
+    /// second one is never called.
     pub(crate) fn watch(&self, watch: Box<dyn RegionWatch>) {
         self.watcher.set(watch);
     }

@@ -1,17 +1,17 @@
-//! [`ByStream`]: one value for each number that a stream may have.
+//! [`ByStream`]: one value for each possible number of a stream.
 
 use core::ops::Index;
 
 use larder_core::StreamId;
 
-/// One value for each number of a stream. There is one for every number, so a look neither fails nor checks.
+/// One value for each number of a stream. Since every number has one, indexing neither fails nor checks.
 pub(crate) struct ByStream<T>(Box<[T; StreamId::COUNT]>);
 
-// A number is a byte.
+// A number is a byte, which makes every index valid.
 const _: () = assert!(StreamId::COUNT == u8::MAX as usize + 1);
 
 impl<T> ByStream<T> {
-    /// All of them, in the order of the numbers.
+    /// Iterates over all values, in the order of the numbers.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (StreamId, &T)> {
         (0..=u8::MAX).map(StreamId::new).zip(self.0.iter())
     }

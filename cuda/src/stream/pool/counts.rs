@@ -1,11 +1,11 @@
-//! What a stream was given and gave back: [`StreamCounts`], and [`StreamStats`] for people.
+//! Counts of a stream's allocations and frees: [`StreamCounts`], and [`StreamStats`] for people.
 
 use core::fmt;
 
 use larder_core::ByteCount;
 use larder_core::sync::{AtomicU64, Ordering};
 
-/// What one stream did with an allocator, since the stream's first use of it.
+/// One stream's use of an allocator, since its first.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[non_exhaustive]
 pub struct StreamStats {
@@ -19,15 +19,16 @@ pub struct StreamStats {
     pub frees: u64,
     /// Bytes of them.
     pub freed_bytes: u64,
-    /// Bytes that the stream has to itself for small blocks; 0 if it never met others.
+    /// Bytes of the stream's arena for small blocks; 0 if it has none.
     pub arena_bytes: u64,
-    /// Times the stream was made to wait, on the device, for another one.
+    /// Number of times the stream was made to wait, on the device, for another one.
     pub waits: u64,
-    /// Events recorded in it.
+    /// Number of events recorded in it.
     pub events: u64,
 }
 
-/// One line: `stream 0x7f00: 12 allocations of 3 MiB, 11 frees of 2 MiB, an arena of 2 MiB, 3 waits, 4 events`.
+/// Prints one line: `stream 0x7f00: 12 allocations of 3 MiB, 11 frees of 2 MiB, an arena of 2 MiB, 3 waits, 4
+/// events`.
 impl fmt::Display for StreamStats {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
@@ -62,27 +63,27 @@ pub(crate) struct StreamCounts {
 }
 
 impl StreamCounts {
-    /// Counts a block given.
+    /// Counts an allocated block.
     #[inline]
     pub(crate) fn allocated(&self, bytes: u64) {
         add(&self.allocations, 1);
         add(&self.allocated_bytes, bytes);
     }
 
-    /// Counts a block no more that goes to nobody, or to an arena.
+    /// Takes back the count of a block that was not handed out, or went to an arena.
     pub(crate) fn withdrawn(&self, bytes: u64) {
         add(&self.allocations, 1_u64.wrapping_neg());
         add(&self.allocated_bytes, bytes.wrapping_neg());
     }
 
-    /// Counts a block taken back.
+    /// Counts a freed block.
     #[inline]
     pub(crate) fn freed(&self, bytes: u64) {
         add(&self.frees, 1);
         add(&self.freed_bytes, bytes);
     }
 
-    /// Begins anew, for the next stream of the number.
+    /// Restarts the counters, for the next stream of the number.
     pub(crate) fn clear(&self) {
         for counter in [
             &self.allocations,

@@ -1,5 +1,5 @@
-//! [`HeldStream`]: a stream as all allocators of the process hold it, in one place, so that it can be told
-//! whether anybody else holds it too.
+//! [`HeldStream`]: one hold of a stream, shared by all allocators of the process, so that other holders can
+//! be detected.
 
 use core::ops::Deref;
 use std::collections::BTreeMap;
@@ -9,14 +9,14 @@ use cudarc::driver::CudaStream;
 
 use crate::driver::locked;
 
-/// All streams that some allocator holds, by the address of cudarc's value.
+/// The streams that some allocator holds, by the address of cudarc's value.
 static HELD: Mutex<BTreeMap<usize, Weak<HeldStream>>> = Mutex::new(BTreeMap::new());
 
 /// The one hold of all allocators on a stream.
 pub(crate) struct HeldStream(Arc<CudaStream>);
 
 impl HeldStream {
-    /// The hold on a stream; a new one if no allocator has it.
+    /// Returns the hold on a stream, a new one if no allocator has it.
     pub(crate) fn of(stream: &Arc<CudaStream>) -> Arc<Self> {
         let mut held = locked(&HELD);
         let key = Arc::as_ptr(stream).addr();
@@ -33,7 +33,8 @@ impl HeldStream {
         &self.0
     }
 
-    /// Who holds the stream beside the allocators' tables: the program, its buffers, copies under way.
+    /// Returns the number of holders beside the allocators' tables: the program, its buffers, copies under
+    /// way.
     pub(crate) fn others(&self) -> usize {
         Arc::strong_count(&self.0).saturating_sub(1)
     }

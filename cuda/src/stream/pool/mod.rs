@@ -1,14 +1,14 @@
 //! [`StreamPool`]: the core's best fit over a source of memory, in the order of streams.
 //!
-//! Streams have numbers ([`Streams`]). A block is freed in the order of a stream: it is given again at once
-//! on that stream, and to another one after a wait that the device makes, never the host. Nothing on the way
-//! of an allocation that fits, or of a free, calls the driver, but for that wait.
+//! Streams have numbers ([`Streams`]). A block is freed in the order of a stream: it is reused at once on
+//! that stream, and on another one after a wait by the device, never by the host. An allocation that fits,
+//! and a free, make no driver call except for that wait.
 //!
-//! `when_short` has what is tried when nothing fits at once, `shrink` what a lowered limit does.
+//! `when_short` has the steps taken when nothing fits at once, `shrink` the effects of a lowered limit.
 //!
 //! # Locks
-//! That of the core for bookkeeping; those of the streams, also while an event is recorded. No thread holds
-//! both.
+//! The core's lock is held for bookkeeping; the streams' locks also while an event is recorded. No thread
+//! holds both.
 
 mod budgeted_pool;
 mod by_stream;
@@ -35,8 +35,8 @@ pub(crate) use streams::{Streams, WantedBy};
 
 use crate::DeviceAllocError;
 
-/// Whether an allocation may keep the host waiting for work: a block may; a piece of an arena not, nor a
-/// block that can be had elsewhere.
+/// Whether an allocation may block the host until queued work finishes: a block's may; not a piece's of an
+/// arena, nor that of a block for which there is other memory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum HostWait {
     MayBlock,
@@ -44,36 +44,36 @@ pub(crate) enum HostWait {
     HasFallback,
 }
 
-/// The tiers above a pool. What they hold is in use to the pool.
+/// The tiers above a pool. To the pool, their memory is in use.
 pub(crate) trait UpperTiers: Send + Sync {
-    /// Gives back what they do not use, without a wait. Whether there was any.
+    /// Frees unused memory of the tiers, without a wait. Returns whether there was any.
     fn give_back(&self, host: HostWait) -> bool;
 
-    /// The work of a stream up to an event is done.
+    /// Marks the work of a stream up to an event as done.
     fn completed(&self, stream_id: StreamId, number: EventNumber);
 
-    /// All streams were asked what they have done.
+    /// Called after all streams were polled.
     fn polled(&self);
 
-    /// Whether they have, or had a moment ago, memory that only waits for work.
+    /// Returns whether the tiers have, or had a moment ago, memory that only waits for work.
     fn holds_pending(&self) -> bool;
 
-    /// Bytes that no block has.
+    /// Returns the bytes that no block occupies.
     fn idle_bytes(&self) -> u64;
 
-    /// Bytes that the program has freed and that are not free yet.
+    /// Returns the bytes that the program has freed and that are not free yet.
     fn deferred_bytes(&self) -> u64;
 
-    /// Bytes of the device whose memory it is.
+    /// Returns the bytes of the device.
     fn device_bytes(&self) -> u64;
 }
 
 /// Memory in the order of streams.
 pub(crate) struct StreamPool<S: PoolSource<P>, P: BestFit> {
-    /// In front of the streams: their work may use it until it is gone.
+    /// Declared before the streams: their work may use it until it is dropped.
     pub(crate) memory: BudgetedPool<S, P>,
     pub(crate) streams: Streams,
-    /// Set once; never for a pool by itself.
+    /// Set once; never for a pool without tiers.
     upper: OnceLock<Weak<dyn UpperTiers>>,
 }
 
@@ -86,29 +86,29 @@ impl<S: PoolSource<P>, P: BestFit> StreamPool<S, P> {
         }
     }
 
-    /// The core's allocator, which knows nothing of counters by stream.
+    /// Returns the core's allocator, which has no counters by stream.
     #[inline]
     pub(crate) fn shared(&self) -> &Core<S, P> {
         self.memory.shared()
     }
 
-    /// Stands below these tiers from now on.
+    /// Sets the tiers above.
     pub(crate) fn stand_below(&self, tiers: Weak<dyn UpperTiers>) {
         let set = self.upper.set(tiers);
         debug_assert!(set.is_ok(), "a pool has the tiers that it was made for");
     }
 
-    /// The tiers above, if it has any.
+    /// Returns the tiers above, if there are any.
     fn upper(&self) -> Option<Arc<dyn UpperTiers>> {
         self.upper.get()?.upgrade()
     }
 
-    /// Has the tiers above give back what they do not use. Whether there was any.
+    /// Frees unused memory of the tiers above. Returns whether there was any.
     fn give_back_above(&self, host: HostWait) -> bool {
         self.upper().is_some_and(|upper| upper.give_back(host))
     }
 
-    /// The error of an allocation.
+    /// Makes the error of an allocation.
     pub(crate) fn refusal(&self, reason: AllocError) -> DeviceAllocError {
         let upper = self.upper();
         let idle_bytes = upper.as_ref().map_or(0, |upper| upper.idle_bytes());
@@ -116,8 +116,8 @@ impl<S: PoolSource<P>, P: BestFit> StreamPool<S, P> {
         self.memory.refusal(reason, idle_bytes, device_bytes)
     }
 
-    /// Memory that is held, fits, and needs no wait.
-    // A block that comes back through memory is read before it is written out.
+    /// Allocates from held memory that fits and needs no wait.
+    // Not inlined: a block that is returned through memory would be read before it is written out.
     #[inline(always)]
     pub(crate) fn find_at_once(&self, request: &Request) -> Option<Block> {
         self.shared().with(|bfc| {
@@ -129,7 +129,7 @@ impl<S: PoolSource<P>, P: BestFit> StreamPool<S, P> {
         })
     }
 
-    /// Memory that is held and fits, after a wait if need be.
+    /// Allocates from held memory that fits, after a wait if necessary.
     fn find(&self, request: &Request) -> Option<Grant> {
         self.shared().with(|bfc| {
             let grant = bfc.try_alloc_now(request)?;
@@ -140,8 +140,8 @@ impl<S: PoolSource<P>, P: BestFit> StreamPool<S, P> {
         })
     }
 
-    /// A block that was found; its stream waits for whoever used it last. `None` if a capture forbids
-    /// that: the block is free again then.
+    /// Makes the stream of a found block wait for the stream that used it last. Returns `None` if a capture
+    /// forbids that: the block is free again then.
     fn settle(
         &self,
         stream: &Arc<CudaStream>,
@@ -157,7 +157,7 @@ impl<S: PoolSource<P>, P: BestFit> StreamPool<S, P> {
         if ordered == Ok(true) {
             return Ok(Some(grant.block));
         }
-        // The block goes back as it was: still in use by the other stream.
+        // The block goes back unchanged: still in use by the other stream.
         let bytes = grant.block.bytes();
         let _ = self.shared().free_after(grant.block, point);
         self.shared()
@@ -166,7 +166,7 @@ impl<S: PoolSource<P>, P: BestFit> StreamPool<S, P> {
         Ok(None)
     }
 
-    /// Takes a block back in the order of a point.
+    /// Frees a block in the order of a point.
     #[inline]
     pub(crate) fn free_at(
         &self,

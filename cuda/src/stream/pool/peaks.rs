@@ -1,7 +1,7 @@
-//! [`Earlier`]: what an allocator's counters were when they were cleared, so that peaks of intervals can
-//! be taken without anybody's counters going back.
+//! [`Earlier`]: the counters of an allocator before they were cleared, so that the peak of an interval can be
+//! taken without any counter going back.
 //!
-//! All of it is read and written under the lock of the pool whose counters these are.
+//! Everything is read and written under the lock of the pool that the counters belong to.
 
 use larder_core::Stats;
 use larder_core::sync::{AtomicU64, Ordering};
@@ -16,7 +16,7 @@ pub(crate) struct Earlier {
 }
 
 impl Earlier {
-    /// Keeps the counters, which the caller clears next; the peak of live bytes among them.
+    /// Adds the counters, which the caller clears next, and returns their peak of live bytes.
     pub(crate) fn take(&self, stats: &Stats) -> u64 {
         // Relaxed, all: the pool's lock orders them.
         let order = Ordering::Relaxed;
@@ -28,7 +28,7 @@ impl Earlier {
         stats.peak_live_bytes
     }
 
-    /// The counters with all that were kept.
+    /// Returns the counters, combined with the earlier ones.
     pub(crate) fn with(&self, mut stats: Stats) -> Stats {
         let largest = |kept: &AtomicU64, now: u64| kept.load(Ordering::Relaxed).max(now);
         let allocations = self.allocations.load(Ordering::Relaxed);
@@ -39,7 +39,7 @@ impl Earlier {
         stats
     }
 
-    /// Nothing is kept any more.
+    /// Clears the earlier counters.
     pub(crate) fn clear(&self) {
         for kept in [
             &self.allocations,

@@ -1,29 +1,30 @@
-//! The streams of one allocator by number, and which of their work memory still waits for, in events.
+//! The streams of one allocator by number, and the events that tell which of their work memory still waits
+//! for.
 //!
-//! Each stream that allocates has a number in the core. A free carries the number of the stream's
-//! *open* event, which is not recorded yet: memory that comes back to its own stream needs none. The
-//! event is recorded when another stream wants such memory, or when memory is short. All frees since
-//! the last recorded event share it.
+//! Each stream that allocates has a number in the core. A free carries the number of the stream's *open*
+//! event, which is not recorded yet: memory reused by its own stream needs none. The event is recorded when
+//! another stream needs such memory, or when memory is short. All frees since the last recorded event share
+//! it.
 //!
 //! STREAM1 an event is recorded after the next number was opened ([`OpenEvent`]), under the stream's lock. A
-//! free reads the open number without that lock. So the event comes behind all work that was queued
-//! before a free with its number: the driver puts work of one stream in one order.
-//! STREAM2 a stream's events stand in the order of their numbers, and the newest one is `recorded`. Numbers up
-//! to `recorded` without an event in the list are done, up to `done`.
+//! free reads the open number without that lock. So the event comes after all work that was queued before a
+//! free with its number: the driver puts work of one stream in one order.
+//! STREAM2 a stream's events are sorted by their numbers, and the newest one is `recorded`. Numbers up to
+//! `recorded` without an event in the list are done, up to `done`.
 //!
-//! STREAM3 a number is one stream's as long as anybody but the allocators holds that stream. Then everything
-//! queued on it is recorded, and the stream let go; once that work is done, the number is the next
-//! stream's. So what was freed or used under a number before is out of use for whoever has it later.
-//! STREAM4 handles are given again by the driver, values of cudarc that we hold are not: an allocation's
-//! stream is the one of a number if it is the same value, or else by `cuStreamGetId`. Of a stream that captures
-//! that is not asked, for the question would end the capture (seen on an H200 with driver 580): it is taken for
-//! what its handle says. One that was seen first so, and comes by another value later, counts as another.
-//! STREAM5 no event is recorded for memory on a stream that a window is open for. The thread that has it may begin the
-//! capture between the question whether it captures and the event, which would be the graph's then: whoever
-//! asks for such an event spoils the capture.
+//! STREAM3 a number belongs to one stream as long as anybody but the allocators holds that stream. Then
+//! everything queued on it is recorded, and the stream released; once that work is done, the number is the
+//! next stream's. So memory freed or used under a number before is out of use for its later owner.
+//! STREAM4 the driver reuses handles, but a value of cudarc that we hold stays: an allocation's stream has a
+//! number if it is the same value, or otherwise by `cuStreamGetId`. A stream that captures is not queried,
+//! since the query would end the capture (seen on an H200 with driver 580): its handle decides. A stream that
+//! was first seen so, and comes by another value later, counts as another.
+//! STREAM5 no event is recorded for memory on a stream with an open window. Its thread may begin the capture
+//! between the check whether it captures and the event, which would become the graph's: a query of such an
+//! event invalidates the capture.
 //!
-//! A stream's lock is held while an event is recorded. Whoever holds it wants no other lock of ours but
-//! that of the spare events. The lock of those who add or let go streams comes first.
+//! A stream's lock is held while an event is recorded. Under it only the lock of the spare events is taken.
+//! The lock for adding and releasing streams comes first.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -39,27 +40,27 @@ use crate::driver::owed::Unwaited;
 use crate::driver::{Code, locked};
 use crate::{CaptureStatus, Context, DeviceAllocError, DriverError, Event, EventConfig};
 
-/// The first event's number; what has a smaller one counts as done.
+/// Number of the first event; smaller numbers count as done.
 const FIRST: u64 = 1;
 
-/// A place whose stream was let go.
+/// Marks a slot whose stream was released.
 const LEFT: usize = usize::MAX;
 
-/// Who wants an event to be recorded (STREAM5).
+/// The reason to record an event (STREAM5).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum WantedBy {
-    /// The program, which knows what the stream does.
+    /// The program asked for it, and knows what the stream does.
     Program,
-    /// The allocator, for memory, at a moment that no program knows.
+    /// The allocator needs memory, at a moment unknown to the program.
     Memory,
 }
 
-/// Which stream has a number; `0` in both before the first.
+/// Stream of a number; `0` in both fields before the first.
 #[derive(Default)]
 struct Key {
-    /// The address of the value of cudarc that the number's slot holds; 0 without one.
+    /// The address of the value of cudarc that the slot holds; 0 without one.
     value: AtomicUsize,
-    /// The stream's handle and one, or [`LEFT`].
+    /// The stream's handle plus one, or [`LEFT`].
     handle: AtomicUsize,
 }
 
@@ -67,29 +68,29 @@ struct Key {
 struct Queue {
     /// Kept, so that its events can always be recorded.
     stream: Option<Arc<HeldStream>>,
-    /// The driver's own number of the stream, if the driver tells it.
+    /// The driver's own number of the stream, if the driver reports it.
     driver_id: Option<u64>,
-    /// How many streams had this number before.
+    /// Number of streams that had this number before.
     before: u64,
     /// Recorded events whose work may not be done, with their numbers (STREAM2).
     events: VecDeque<(u64, Event)>,
     /// The newest recorded event.
     recorded: u64,
-    /// The newest event that was seen done.
+    /// The newest event that was seen to be done.
     done: u64,
     /// The newest event that was reported to the core as done.
     reported: u64,
-    /// Times the stream was made to wait, and events recorded in it.
+    /// Number of times the stream was made to wait, and of events recorded in it.
     waits: u64,
     records: u64,
     /// For each other stream: the newest of its events that this stream waits for already.
     waited: BTreeMap<u8, u64>,
-    /// A capture may begin at any moment (STREAM5).
+    /// Whether a capture may begin at any moment (STREAM5).
     may_capture: bool,
 }
 
-/// What threads share of a stream; on cache lines of its own, as each is used by other threads. What every
-/// allocation and every free reads stands together.
+/// A stream's state shared by threads, on cache lines of its own, as each slot is used by other threads.
+/// Fields read by every allocation and free come first.
 #[repr(C, align(128))]
 struct StreamSlot {
     key: Key,
@@ -121,13 +122,14 @@ impl Default for StreamSlot {
     }
 }
 
-/// Where a stream's number is looked for first. Handles are addresses: the low bits say little.
+/// Returns the number at which the search for a handle starts. Handles are addresses, so the low bits carry
+/// little information.
 #[inline]
 const fn first_id_of(handle: usize) -> StreamId {
     StreamId::new(((handle >> 4) ^ (handle >> 12)) as u8)
 }
 
-/// Whether a handle names a default stream: these have no end, and their handles no other meaning.
+/// Returns whether a handle names a default stream: these have no end, and their handles no other meaning.
 const fn is_default(handle: usize) -> bool {
     handle == StreamHandle::NULL.0 || handle == StreamHandle::LEGACY.0
 }
@@ -135,13 +137,13 @@ const fn is_default(handle: usize) -> bool {
 /// All streams of one allocator.
 pub(crate) struct Streams {
     context: Context,
-    /// The context's handle, as streams know theirs.
+    /// The context's handle, compared with those of streams.
     own: usize,
-    /// By number. A stream is found by hashing the handle.
+    /// Slots by number. A stream is found by hashing the handle.
     slots: ByStream<StreamSlot>,
-    /// Held while a number is taken or given up.
+    /// Locked while a number is taken or released.
     adding: Mutex<()>,
-    /// Events whose work is done.
+    /// Events whose work is done, for reuse.
     spare: Mutex<Vec<Event>>,
 }
 
@@ -156,11 +158,12 @@ impl Streams {
         }
     }
 
-    /// The number of a stream. O(1) but for the first time, and for values of one stream in turns.
+    /// Returns the number of a stream. O(1) except for the first time, and for alternating values of one
+    /// stream.
     #[inline]
     pub(crate) fn id(&self, stream: &Arc<CudaStream>) -> Result<StreamId, DeviceAllocError> {
         let first = first_id_of(stream.cu_stream().addr());
-        // Acquire: what is the stream's was made ready before the key was set.
+        // Acquire: the stream's state was made ready before the key was set.
         if self.slots[first].key.value.load(Ordering::Acquire) == Arc::as_ptr(stream).addr() {
             return Ok(first);
         }
@@ -175,10 +178,10 @@ impl Streams {
         }
     }
 
-    /// The number of a stream that has one. One driver call if it has it by another value of cudarc.
+    /// Returns the number of a stream if it has one. One driver call if it has it by another value of cudarc.
     ///
-    /// The handle must be one of our context, as all default streams have the same, and not that of the
-    /// calling thread's own default stream.
+    /// The handle must be of our context, as all default streams have the same handles, and not the calling
+    /// thread's own default stream.
     pub(crate) fn known(&self, stream: &CudaStream) -> Result<Option<StreamId>, DeviceAllocError> {
         let handle = stream.cu_stream().addr();
         let is_ours = stream.context().cu_ctx().addr() == self.own;
@@ -196,27 +199,27 @@ impl Streams {
         Ok(None)
     }
 
-    /// Whether the stream is the one that has the number and the same handle (STREAM4).
+    /// Returns whether the stream is the one that has the number and the same handle (STREAM4).
     fn is_same(&self, stream_id: StreamId, stream: &CudaStream) -> Result<bool, DriverError> {
         let known = locked(&self.slots[stream_id].queue).driver_id;
         if self.captures(stream)? {
             return Ok(true);
         }
-        // A driver of before 12.0 does not tell: streams are taken for what their handles say.
+        // A driver before 12.0 has no such number: the handle decides.
         match known {
             Some(known) => Ok(self.context.stream_number(stream)? == known),
-            // Seen first in a capture, and by another value now: it may be another stream.
+            // First seen in a capture, and by another value now: it may be another stream.
             None => Ok(self.context.stream_number(stream).is_err()),
         }
     }
 
-    /// Numbers by their order in a search for a handle.
+    /// Iterates over the numbers in the order of a search for a handle.
     fn numbers(handle: usize) -> impl Iterator<Item = StreamId> {
         let first = first_id_of(handle).number();
         (0..=u8::MAX).map(move |step| StreamId::new(first.wrapping_add(step)))
     }
 
-    /// The number that a stream of this handle has.
+    /// Returns the number that a stream of this handle has.
     fn place_of(&self, handle: usize) -> Option<StreamId> {
         for stream_id in Self::numbers(handle) {
             match self.slots[stream_id].key.handle.load(Ordering::Acquire) {
@@ -228,7 +231,7 @@ impl Streams {
         None
     }
 
-    /// Gives a stream a number, after those were let go that nobody else holds any more.
+    /// Gives a stream a number, after releasing the streams that nobody else holds any more.
     #[cold]
     fn add(&self, stream: &Arc<CudaStream>) -> Result<StreamId, DeviceAllocError> {
         let handle = stream.cu_stream().addr();
@@ -238,7 +241,7 @@ impl Streams {
             return Ok(stream_id);
         }
         if let Some(stream_id) = self.place_of(handle) {
-            // Its owner has destroyed a borrowed stream, and the driver gave the handle again.
+            // The owner of a borrowed stream has destroyed it, and the driver reused the handle.
             self.let_go_destroyed(stream_id)?;
         }
         self.let_go_unheld();
@@ -273,19 +276,19 @@ impl Streams {
         Ok(stream_id)
     }
 
-    /// Lets go the streams that only allocators hold.
+    /// Releases the streams that only allocators hold.
     fn let_go_unheld(&self) {
         for (stream_id, handle) in self.ids() {
             let stream = locked(&self.slots[stream_id].queue).stream.clone();
             let is_unheld = stream.is_some_and(|stream| stream.others() == 0);
             if handle.is_some() && is_unheld {
-                // One that captures, or whose event is refused, is tried again with the next stream.
+                // A stream that captures, or whose event is refused, is retried with the next new stream.
                 let _ = self.let_go(stream_id);
             }
         }
     }
 
-    /// Lets a stream go (STREAM3): all that is queued on it is recorded. For whoever holds `adding`.
+    /// Releases a stream (STREAM3) after recording all work queued on it. The caller holds `adding`.
     fn let_go(&self, stream_id: StreamId) -> Result<(), DeviceAllocError> {
         let shared = &self.slots[stream_id];
         let mut queue = locked(&shared.queue);
@@ -303,10 +306,10 @@ impl Streams {
         }
     }
 
-    /// Lets a stream go that its owner has destroyed. It takes no event: the host waits for the whole context,
-    /// which is refused while a known stream captures. For whoever holds `adding`.
+    /// Releases a stream that its owner has destroyed. It takes no event: the host waits for the whole
+    /// context, which is refused while a known stream captures. The caller holds `adding`.
     fn let_go_destroyed(&self, stream_id: StreamId) -> Result<(), DeviceAllocError> {
-        // Nothing can be queued on it any more, so this covers all that ever was.
+        // Nothing more can be queued on it, so this covers all of its work.
         self.wait_for_context()?;
         let shared = &self.slots[stream_id];
         let mut queue = locked(&shared.queue);
@@ -321,23 +324,24 @@ impl Streams {
     /// Leaves the number to the next stream, once the work of this one is done.
     fn vacate(&self, stream_id: StreamId, mut queue: MutexGuard<'_, Queue>) {
         let key = &self.slots[stream_id].key;
-        // No thread finds the number by the stream any more, and who found it before holds the stream.
+        // No thread finds the number by the stream any more, and a thread that found it before holds the
+        // stream.
         key.value.store(0, Ordering::Release);
         key.handle.store(LEFT, Ordering::Release);
         let stream = queue.stream.take();
         drop(queue);
-        // The last one destroys the stream, outside of our locks but `adding`.
+        // The last holder destroys the stream, under none of our locks except `adding`.
         drop(stream);
     }
 
-    /// Whether the work of a stream that was let go is done.
+    /// Returns whether the work of a released stream is done.
     fn is_over(&self, stream_id: StreamId) -> bool {
         let mut queue = locked(&self.slots[stream_id].queue);
         self.look(&mut queue);
         queue.events.is_empty()
     }
 
-    /// Lets a stream go that its owner is about to destroy; the owner gives the last value of it.
+    /// Releases a stream that its owner is about to destroy; the owner passes its last value of it.
     ///
     /// # Errors
     /// [`DeviceAllocError::StreamHeld`] if somebody else holds it; [`DeviceAllocError::Capturing`]; if the
@@ -358,18 +362,18 @@ impl Streams {
         self.let_go(stream_id)
     }
 
-    /// How many streams had this number before the one that has it now.
+    /// Returns the number of streams that had this number before its present one.
     pub(crate) fn before(&self, stream_id: StreamId) -> u64 {
         locked(&self.slots[stream_id].queue).before
     }
 
-    /// The stream with a number.
+    /// Returns the stream with a number.
     pub(crate) fn stream(&self, stream_id: StreamId) -> Option<Arc<CudaStream>> {
         let queue = locked(&self.slots[stream_id].queue);
         Some(queue.stream.as_ref()?.arc().clone())
     }
 
-    /// The numbers that are taken, with their streams' handles; none for a stream that was let go.
+    /// Iterates over the numbers in use, with their streams' handles; `None` for a released stream.
     pub(crate) fn ids(&self) -> impl Iterator<Item = (StreamId, Option<usize>)> {
         self.slots.iter().filter_map(|(stream_id, slot)| {
             let known = slot.key.handle.load(Ordering::Acquire);
@@ -378,13 +382,13 @@ impl Streams {
         })
     }
 
-    /// What a stream was given of the core and gave back; changed under the core's lock.
+    /// Returns the counts of a stream's allocations and frees in the core, changed under the core's lock.
     #[inline]
     pub(crate) fn account(&self, stream_id: StreamId) -> &StreamCounts {
         &self.slots[stream_id].counts
     }
 
-    /// What a free at this moment must carry.
+    /// Returns the point that a free at this moment must carry.
     #[inline]
     pub(crate) fn point(&self, stream_id: StreamId) -> StreamPoint {
         StreamPoint {
@@ -393,9 +397,9 @@ impl Streams {
         }
     }
 
-    /// Makes later work of a stream, whose number is given, wait for a point. At most four
-    /// driver calls with their contexts, and none if it waits for that already. `false` if a capture
-    /// of either stream forbids it, or one that may begin.
+    /// Makes later work of the stream, whose number is `stream_id`, wait for a point. At most four driver
+    /// calls with their contexts, and none if it waits for that already. Returns `false` if a capture of
+    /// either stream forbids it, or one that may begin.
     pub(crate) fn order(
         &self,
         stream: &CudaStream,
@@ -417,7 +421,7 @@ impl Streams {
         if wanted > queue.recorded && !self.close(before, &mut queue, by)? {
             return Ok(false);
         }
-        // The first at or behind the point; none if that is done.
+        // The first event at or after the point; none if that is done.
         let found = queue.events.iter().find(|(number, _)| *number >= wanted);
         let Some((number, event)) = found else {
             return Ok(true);
@@ -432,20 +436,20 @@ impl Streams {
         Ok(true)
     }
 
-    /// Whether work queued on a stream becomes part of a graph. One driver call and its context.
+    /// Returns whether work queued on a stream becomes part of a graph. One driver call and its context.
     pub(crate) fn captures(&self, stream: &CudaStream) -> Result<bool, DriverError> {
         Ok(self.context.capture_status(stream)? != CaptureStatus::None)
     }
 
-    /// Whether memory that is given to a stream now becomes part of a graph. One driver call, and none for a
-    /// default stream, which never captures.
+    /// Returns whether memory allocated for a stream now becomes part of a graph. One driver call, and none
+    /// for a default stream, which never captures.
     #[inline]
     pub(crate) fn makes_graph(&self, stream: &CudaStream) -> Result<bool, DriverError> {
         let is_default = is_default(stream.cu_stream().addr());
         Ok(!is_default && self.context.status_of_own(stream)? != CaptureStatus::None)
     }
 
-    /// Records the open event of a stream (STREAM1). Not while its stream captures: the event would
+    /// Records the open event of a stream (STREAM1). Returns `false` if its stream captures: the event would
     /// be the graph's.
     fn close(
         &self,
@@ -454,7 +458,7 @@ impl Streams {
         by: WantedBy,
     ) -> Result<bool, DriverError> {
         let Some(stream) = queue.stream.clone() else {
-            // Nothing was queued since the stream was let go: its last event stands for this number too.
+            // Nothing was queued since the stream was released: its last event covers this number too.
             queue.recorded = shared.open.close().number();
             match queue.events.back_mut() {
                 Some((number, _)) => *number = queue.recorded,
@@ -487,22 +491,22 @@ impl Streams {
         Ok(true)
     }
 
-    /// Says that a capture of the stream may begin from now on, or no more (STREAM5).
+    /// Sets whether a capture of the stream may begin at any moment (STREAM5).
     pub(crate) fn set_may_capture(&self, stream_id: StreamId, may_capture: bool) {
         locked(&self.slots[stream_id].queue).may_capture = may_capture;
     }
 
-    /// Records all open events with which something was freed, as far as the driver allows.
+    /// Records all open events that frees carry, as far as the driver allows.
     pub(crate) fn close_all(&self) {
         for (_, shared) in self.slots.iter() {
             if shared.open.has_freed() {
-                // Memory that stays pending is only not reused.
+                // After a refusal the memory stays pending, and is only not reused.
                 let _ = self.close(shared, &mut locked(&shared.queue), WantedBy::Memory);
             }
         }
     }
 
-    /// Takes the events out that are done.
+    /// Takes out the events that are done.
     fn look(&self, queue: &mut Queue) {
         while let Some((number, event)) = queue.events.front() {
             if event.query() != Ok(true) {
@@ -515,7 +519,7 @@ impl Streams {
         }
     }
 
-    /// Calls `done` with each stream that has passed a recorded event since it was asked last. One driver call
+    /// Calls `done` with each stream that has passed a recorded event since the last poll. One driver call
     /// for each event that is done, and one for each stream whose next is not.
     pub(crate) fn poll(&self, mut done: impl FnMut(StreamId, EventNumber)) {
         for (stream_id, _) in self.ids() {
@@ -527,26 +531,27 @@ impl Streams {
             drop(queue);
             if news {
                 done(stream_id, EventNumber::new(passed));
-                // Not before: else another thread that is short would rely on what nobody knows yet.
+                // Only now: otherwise another thread that is short of memory would rely on a report still to
+                // come.
                 let mut queue = locked(&shared.queue);
                 queue.reported = passed.max(queue.reported);
             }
         }
     }
 
-    /// Times a stream was made to wait, and events recorded in it.
+    /// Returns the number of times a stream was made to wait, and of events recorded in it.
     pub(crate) fn counts(&self, stream_id: StreamId) -> (u64, u64) {
         let queue = locked(&self.slots[stream_id].queue);
         (queue.waits, queue.records)
     }
 
-    /// Whether the work of a point was seen done when the stream was looked at last.
+    /// Returns whether the work of a point was done at the last poll of its stream.
     pub(crate) fn is_done(&self, point: StreamPoint) -> bool {
         locked(&self.slots[point.stream].queue).done >= point.event.number()
     }
 
-    /// Waits on the host for all that is queued on any of the streams, for the end. What could not be
-    /// waited for comes back: streams that capture, and those for which the driver refuses it.
+    /// Waits on the host for all work queued on any of the streams, before the end. Returns the work that
+    /// could not be waited for: of streams that capture, and of those for which the driver refuses.
     pub(crate) fn wait_for_all(&mut self) -> Vec<Unwaited> {
         let mut unwaited = Vec::new();
         for (_, shared) in self.slots.iter() {
@@ -557,7 +562,7 @@ impl Streams {
                     let waits = || {
                         self.captures(stream) == Ok(false) && self.context.wait_for(stream).is_ok()
                     };
-                    // A refusal for no reason may pass.
+                    // Retried once, since a refusal may pass.
                     if !waits() && !waits() {
                         unwaited.push(Unwaited::Stream(stream.arc().clone()));
                     }
@@ -571,15 +576,16 @@ impl Streams {
         unwaited
     }
 
-    /// Waits on the host for all work of the context, also of streams that only use what others allocated.
+    /// Waits on the host for all work of the context, also of streams that only use memory allocated by
+    /// others.
     ///
     /// # Errors
-    /// If a known stream captures: the wait would spoil its capture, and is not made. If the driver refuses, or
-    /// work failed.
+    /// If a known stream captures: the wait would invalidate its capture, and is not made. If the driver
+    /// refuses, or work failed.
     pub(crate) fn wait_for_context(&self) -> Result<(), DriverError> {
         for stream in self.ids().filter_map(|(id, _)| self.stream(id)) {
             match self.captures(&stream) {
-                // Its owner has destroyed it.
+                // The stream's owner has destroyed it.
                 Err(error) if error.code() == Some(Code::INVALID_HANDLE) => {}
                 captures if captures? => {
                     return Err(DriverError::Call {
@@ -593,7 +599,7 @@ impl Streams {
         self.context.synchronize()
     }
 
-    /// Waits on the host for the last recorded event of a stream; whether there was any.
+    /// Waits on the host for the last recorded event of a stream. Returns whether there was any.
     pub(crate) fn wait_for(&self, stream_id: StreamId) -> Result<bool, DriverError> {
         let queue = locked(&self.slots[stream_id].queue);
         match queue.events.back() {

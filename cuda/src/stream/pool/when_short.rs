@@ -1,12 +1,12 @@
-//! What is tried when nothing fits that the stream may use at once:
+//! The steps of an allocation when nothing fits that the stream may use at once:
 //!
-//! 1. What the tiers [above](UpperTiers) do not use comes back, and the search is made again.
-//! 2. What another stream used last is given, and the stream waits for it on the device.
-//! 3. What events have passed counts as free for all, and the search is made again.
-//! 4. The source is called: it gives regions, or pages move or are created.
-//! 5. If that fails while freed memory is pending, above too, the host waits for it, if it may
-//!    ([`HostWait`]), and all is tried once more.
-//! 6. An error with the numbers.
+//! 1. Unused memory of the tiers [above](super::UpperTiers) is freed, and the search is repeated.
+//! 2. Memory that another stream used last is given, and the stream waits for it on the device.
+//! 3. Memory whose events have passed becomes free for all, and the search is repeated.
+//! 4. The source is called: it grows by regions, or pages move or are created.
+//! 5. If that fails while freed memory is pending, here or above, the host waits for it, if it may
+//!    ([`HostWait`]), and everything is tried once more.
+//! 6. The result is an error with the numbers.
 
 use std::sync::Arc;
 
@@ -16,16 +16,16 @@ use larder_core::{AllocError, BestFit, Block, BlockAllocator, Grant, Request, St
 use super::{HostWait, PoolSource, StreamPool};
 use crate::DeviceAllocError;
 
-/// A block that several streams used comes back in the order of its first stream, and a piece of an arena
-/// that is free then comes back in the order of the arena's stream: so memory whose work is done is found by
-/// looking twice.
+/// Rounds of collecting. A block that several streams used comes back in the order of its first stream, and a
+/// piece of an arena that becomes free by that comes back in the order of the arena's stream: so finding all
+/// memory whose work is done takes two rounds.
 const ROUNDS: usize = 2;
 
-/// How often an allocation waits for what is pending: what it finds then, another thread may take.
+/// Most waits of an allocation for pending memory: another thread may take the memory that a wait frees.
 const MAX_WAITS: u32 = 8;
 
 impl<S: PoolSource<P>, P: BestFit> StreamPool<S, P> {
-    /// Gives memory where nothing fits at once, in the order that the head of this file says.
+    /// Allocates when nothing fits at once, in the order given at the head of this file.
     #[cold]
     pub(crate) fn alloc_more(
         &self,
@@ -51,12 +51,12 @@ impl<S: PoolSource<P>, P: BestFit> StreamPool<S, P> {
         {
             return Ok(block);
         }
-        // The calls of a growth, and questions before it, change the thread's capture mode once.
+        // The calls of a growth, and the queries before it, change the thread's capture mode once.
         let driver = self.memory.context().driver();
         driver.relaxed_once(|| self.grow(stream, stream_id, request, host))
     }
 
-    /// Gives memory that events say is free, or that the source has.
+    /// Allocates from memory that events show to be free, or from the source.
     fn grow(
         &self,
         stream: &Arc<CudaStream>,
@@ -76,7 +76,7 @@ impl<S: PoolSource<P>, P: BestFit> StreamPool<S, P> {
             .ok_or(DeviceAllocError::Capturing)
     }
 
-    /// Gives memory by all means.
+    /// Allocates by all means.
     fn search(&self, request: &Request, host: HostWait) -> Result<Grant, DeviceAllocError> {
         let mut outcome = self.shared().alloc(request);
         let mut rounds = if host == HostWait::MayBlock {
@@ -114,13 +114,13 @@ impl<S: PoolSource<P>, P: BestFit> StreamPool<S, P> {
                 }
             }
         }
-        // What a thread that waited as well found, or freed.
+        // Memory that another waiting thread found, or freed.
         self.poll();
         self.give_back_above(HostWait::MayBlock);
         Ok(self.shared().alloc(request))
     }
 
-    /// Makes all memory free that no work uses any more. Nothing is waited for.
+    /// Frees all memory that no work uses any more. Does not wait.
     pub(crate) fn collect(&self, host: HostWait) {
         for _ in 0..ROUNDS {
             self.give_back_above(host);
@@ -129,7 +129,7 @@ impl<S: PoolSource<P>, P: BestFit> StreamPool<S, P> {
         }
     }
 
-    /// Tells the core and the tiers above how far the streams are.
+    /// Reports the progress of the streams to the core and the tiers above.
     pub(crate) fn poll(&self) {
         let upper = self.upper();
         self.streams.poll(|stream_id, number| {

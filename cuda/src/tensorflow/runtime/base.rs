@@ -1,11 +1,11 @@
-//! [`Base`]: blocks straight from the program's global allocator, whichever that is.
+//! [`Base`]: blocks directly from the program's global allocator.
 //!
-//! * BASE1 a block in the tables was got from the global allocator with the layout that stands there, and was not
-//!   given back; it is taken out of the tables by one thread, which gives it back.
+//! * BASE1 a block in the tables was allocated by the global allocator with the layout in its entry, and was
+//!   not freed; one thread takes it out of the tables, and frees it.
 //!
-//! The tables are by address, a lock each, so that a foreign block is refused and a block's size is known. A
-//! lock is held for its table only; what the tables need themselves comes from the global allocator too. Where
-//! that is too slow a program uses the global allocator itself.
+//! The tables are by address, each with a lock, so that a foreign block is refused and a block's size is
+//! known. A lock is held for its table only; the tables themselves use the global allocator too. If that is
+//! too slow a program can use the global allocator directly.
 
 use std::alloc::Layout;
 use std::collections::HashMap;
@@ -22,10 +22,10 @@ use super::host::HostBlocks;
 use crate::account::Account;
 use crate::driver::locked;
 
-/// Tables, so that threads seldom meet.
+/// Number of tables, so that threads seldom contend.
 const SHARDS: usize = 16;
 
-/// What a block starts at a multiple of at least: a line of most caches.
+/// Least alignment of a block: a cache line on most machines.
 const ALIGN_BYTES: u64 = 64;
 
 /// A block in use.
@@ -37,7 +37,7 @@ struct HeapBlock {
 }
 
 impl HeapBlock {
-    /// Whether the block is this one, and not another allocator's that names the same place.
+    /// Returns whether the block is this one, and not another allocator's at the same place.
     fn gave(&self, block: &Block) -> bool {
         block.is_of(AllocatorId::OUTSIDE) && block.bytes() == self.bytes
     }
@@ -46,7 +46,7 @@ impl HeapBlock {
 /// Blocks from the global allocator, one call each, without a limit.
 pub(super) struct Base {
     shards: [Mutex<HashMap<u64, HeapBlock>>; SHARDS],
-    /// Ids that were given.
+    /// Number of ids given out.
     ids: AtomicU64,
     account: Account,
 }
@@ -61,7 +61,7 @@ impl Base {
     }
 
     fn shard(&self, address: u64) -> &Mutex<HashMap<u64, HeapBlock>> {
-        // Neighbours of a size class lie in different shards. There are some, so one is found.
+        // Adjacent blocks of a size class lie in different shards. The index is always in bounds.
         let index = (address / ALIGN_BYTES) as usize % SHARDS;
         self.shards.get(index).unwrap_or(&self.shards[0])
     }
@@ -72,7 +72,7 @@ impl Base {
         live.filter(|live| live.gave(block))
     }
 
-    /// Takes a block out of its table.
+    /// Removes a block from its table.
     fn take(&self, block: &Block) -> Option<HeapBlock> {
         let address = block.addr().get();
         let live = match locked(self.shard(address)).entry(address) {
@@ -93,7 +93,7 @@ impl Base {
 }
 
 impl BlockAllocator for Base {
-    /// One call of the global allocator.
+    /// Makes one call of the global allocator.
     fn alloc(&self, request: &Request) -> Result<Grant, AllocError> {
         let bytes = request.bytes;
         if bytes == 0 {
@@ -118,7 +118,7 @@ impl BlockAllocator for Base {
         let handle = ChunkHandle::new(1);
         let (Some(range), Some(handle)) = (AddrRange::new(Addr::new(address), bytes), handle)
         else {
-            // SAFETY: got above with this layout, and given to nobody.
+            // SAFETY: allocated above with this layout, and given to nobody.
             unsafe { std::alloc::dealloc(start, layout) };
             self.account.refused(bytes);
             return Err(too_large);
@@ -131,8 +131,8 @@ impl BlockAllocator for Base {
         })
     }
 
-    /// With a point always refused: the global allocator knows no streams, so the block would be given again while
-    /// work uses it. Wait for the stream, then free it without.
+    /// A free with a point is always refused: the global allocator has no streams, so the block would be
+    /// reused while work uses it. Wait for the stream, then free the block without a point.
     fn free_at(&self, block: Block, point: Option<StreamPoint>) -> Result<(), Rejected<FreeError>> {
         if point.is_some() && self.find(&block).is_some() {
             return Err(Rejected::new(block, FreeError::NoStreams));
@@ -163,7 +163,7 @@ impl BlockAllocator for Base {
     }
 }
 
-/// The global allocator keeps what it likes.
+/// Nothing to trim: the global allocator has a policy of its own.
 impl HostBlocks for Base {
     fn blocks(&self) -> &dyn BlockAllocator {
         self

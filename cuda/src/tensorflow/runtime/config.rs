@@ -1,7 +1,7 @@
 //! [`RuntimeConfig`]: all settings of a [`Runtime`](super::Runtime), as a plain value.
 //!
-//! The environment is read once, into this, and never written: a variable that is set while another thread reads
-//! it is undefined behaviour.
+//! The environment is read once, into this, and never written: setting a variable while another thread reads
+//! it is undefined behavior.
 
 use std::path::PathBuf;
 
@@ -12,21 +12,22 @@ use crate::CheckedConfig;
 /// One mebibyte.
 const MIB: u64 = 1 << 20;
 
-/// Limits of host memory where nothing else is said: 64 GiB.
+/// Default limit of host memory: 64 GiB.
 const HOST_LIMIT_BYTES: u64 = 65_536 * MIB;
 
-/// What a GPU's memory is served by.
+/// The allocator of a GPU's memory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[non_exhaustive]
 pub enum GpuKind {
     /// [`DeviceAllocator`](crate::DeviceAllocator): best fit in the order of streams.
     #[default]
     Default,
-    /// [`DeviceAllocator`](crate::DeviceAllocator) with [checked memory](crate::CheckedMemory) for each stream, as
-    /// [`RuntimeConfig::memory_guard`] says. It has no host memory behind the device's, whatever
-    /// [`RuntimeConfig::vmem`] is, and managed memory is refused: neither could be checked in the order of a stream.
+    /// [`DeviceAllocator`](crate::DeviceAllocator) with [checked memory](crate::CheckedMemory) for each
+    /// stream, configured by [`RuntimeConfig::memory_guard`]. It has no host memory behind the device's,
+    /// whatever [`RuntimeConfig::vmem`] is, and managed memory is refused: neither could be checked in the
+    /// order of a stream.
     MemoryGuard,
-    /// One call of the driver for each block, for tools that check memory.
+    /// One driver call for each block, for tools that check memory.
     CudaMalloc,
     /// [`DriverPool`](crate::DriverPool): the driver's own allocator.
     CudaMallocAsync,
@@ -35,7 +36,7 @@ pub enum GpuKind {
 }
 
 impl GpuKind {
-    /// The kind that `TF_GPU_ALLOCATOR` names; `None` for a name that nobody knows. No text is the default.
+    /// Returns the kind that `TF_GPU_ALLOCATOR` names; `None` for an unknown name. Empty text is the default.
     pub fn of(text: &str) -> Option<Self> {
         Some(match text {
             "" => Self::Default,
@@ -47,7 +48,7 @@ impl GpuKind {
         })
     }
 
-    /// Its name in the environment; empty for the default.
+    /// Returns its name in the environment; empty for the default.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Default => "",
@@ -59,57 +60,58 @@ impl GpuKind {
     }
 }
 
-/// A text in the environment that its name does not take. The default is in force in its place.
+/// An environment variable with an invalid value. Its default is in force instead.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("{name} is {text:?}: set it to {wanted}, or to nothing")]
 #[non_exhaustive]
 pub struct BadVariable {
     /// The variable.
     pub name: &'static str,
-    /// What it says.
+    /// Its value.
     pub text: String,
-    /// What it takes.
+    /// The values it accepts.
     pub wanted: &'static str,
 }
 
-/// All settings of a runtime. Sizes in bytes.
+/// All settings of a runtime. Sizes are in bytes.
 #[derive(Clone, PartialEq, Debug)]
 pub struct RuntimeConfig {
-    /// Each NUMA node has its own allocators; otherwise all is node 0's, and bound to none.
+    /// Whether each NUMA node has its own allocators; otherwise everything is node 0's, and bound to none.
     pub numa: bool,
-    /// The host's allocators are best fit; `None`: if any visitor of host memory is registered.
+    /// Whether the host's allocators are best fit; `None`: if a visitor of host memory is registered.
     pub cpu_bfc: Option<bool>,
-    /// Most that a best fit of host memory holds.
+    /// Most bytes of a best fit of host memory.
     pub cpu_limit_bytes: u64,
-    /// Most pinned memory of a node.
+    /// Most bytes of pinned memory of a node.
     pub pinned_limit_bytes: u64,
-    /// Most pinned memory behind a device's (`vmem`).
+    /// Most bytes of pinned memory behind a device's (`vmem`).
     pub vmem_host_limit_bytes: u64,
-    /// What serves a GPU's memory.
+    /// Allocator of a GPU's memory.
     pub gpu_kind: GpuKind,
-    /// What [`GpuKind::MemoryGuard`] looks for. By TensorFlow's variable that is
-    /// [`CheckedConfig::memory_guard`]; a program may set [`CheckedConfig::new`], which also keeps freed blocks
-    /// back, or [`CheckedConfig::tensorflow`], whose blocks start at multiples of 16 bytes only.
+    /// Checks of [`GpuKind::MemoryGuard`]. TensorFlow's variable selects [`CheckedConfig::memory_guard`]; a
+    /// program may set [`CheckedConfig::new`], which also quarantines freed blocks, or
+    /// [`CheckedConfig::tensorflow`], whose blocks start at multiples of 16 bytes only.
     pub memory_guard: CheckedConfig,
-    /// Overrides what [`GpuOptions`](super::GpuOptions) say about growth.
+    /// Overrides [`GpuOptions`](super::GpuOptions) on growth.
     pub force_growth: Option<bool>,
-    /// Free regions go back when memory is short.
+    /// Whether free regions are released when memory is short.
     pub collect_regions: bool,
-    /// Host memory stands behind each device's: what does not fit there goes to pinned memory.
+    /// Whether host memory stands behind each device's: blocks that do not fit there go to pinned memory.
     pub vmem: bool,
-    /// From which share of the device's memory, in percent, nothing more goes to pinned memory.
+    /// Percentage of the device's memory in use above which no more blocks go to pinned memory.
     pub planned_percent: u64,
     /// How steps are planned.
     pub planner: PlannerConfig,
     /// The control file. If there is one, growth and vmem are on.
     pub config_file: Option<PathBuf>,
-    /// The file that figures are written to.
+    /// The file that numbers are written to.
     pub status_file: Option<PathBuf>,
-    /// Allocators of host memory keep a record of each allocation and free.
+    /// Whether allocators of host memory record each allocation and free.
     pub log_memory: bool,
-    /// Host memory of a CPU device is pinned too, as if each request asked for it.
+    /// Whether host memory of a CPU device is always pinned, as if each request asked for it.
     pub force_gpu_compatible: bool,
-    /// Memory that a GPU's host side asks for is node 0's whatever the GPU's node is, as in TensorFlow 1.15.
+    /// Whether memory that a GPU's host side requests is node 0's whatever the GPU's node is, as in
+    /// TensorFlow 1.15.
     pub pinned_of_node_zero: bool,
 }
 
@@ -138,22 +140,22 @@ impl Default for RuntimeConfig {
 }
 
 impl RuntimeConfig {
-    /// What the environment says now, and what in it could not be read. A variable that is no text reads as the
-    /// text nearest to it.
+    /// Reads the environment. Returns the settings, and the variables that could not be read. A variable that
+    /// is not valid text reads as the nearest text.
     ///
     /// # Errors
-    /// A `TF_GPU_ALLOCATOR` that nobody knows: the program would run on another allocator than was meant.
+    /// If `TF_GPU_ALLOCATOR` is unknown: the program would run on another allocator than intended.
     pub fn from_env() -> Result<(Self, Vec<BadVariable>), BadVariable> {
         Self::from_vars(|name| Some(std::env::var_os(name)?.to_string_lossy().into_owned()))
     }
 
-    /// What the variables say that `lookup` has, and what in them could not be read.
+    /// Reads the variables that `lookup` has. Returns the settings, and the variables that could not be read.
     ///
-    /// Truth values are `0`, `false`, `1` and `true` in any case; numbers are decimal, signed, in 64 bits. The two
-    /// variables that upstream compares letter by letter take `true` and `false` only.
+    /// Booleans are `0`, `false`, `1` and `true` in any case; numbers are decimal, signed, in 64 bits. The
+    /// two variables that upstream compares exactly accept only `true` and `false`.
     ///
     /// # Errors
-    /// A `TF_GPU_ALLOCATOR` that nobody knows.
+    /// If `TF_GPU_ALLOCATOR` is unknown.
     pub fn from_vars(
         lookup: impl Fn(&str) -> Option<String>,
     ) -> Result<(Self, Vec<BadVariable>), BadVariable> {
@@ -187,7 +189,8 @@ impl RuntimeConfig {
         Ok((config.with_forced(), read.bad))
     }
 
-    /// A control file needs memory that comes and goes, and somewhere else for what does not fit.
+    /// Sets growth and vmem if there is a control file: its limits need memory that grows and shrinks, and another
+    /// place for blocks that do not fit.
     fn with_forced(mut self) -> Self {
         if self.config_file.is_some() {
             self.force_growth = Some(true);
@@ -197,14 +200,14 @@ impl RuntimeConfig {
     }
 }
 
-/// What is read, and what was wrong.
+/// A look-up of variables, and the invalid ones.
 struct Read<L> {
     lookup: L,
     bad: Vec<BadVariable>,
 }
 
 impl<L: Fn(&str) -> Option<String>> Read<L> {
-    /// What `parse` makes of a variable; `None` if it is not set, or makes no sense.
+    /// Parses a variable; `None` if it is not set, or invalid.
     fn read<T>(
         &mut self,
         name: &'static str,
@@ -236,7 +239,7 @@ impl<L: Fn(&str) -> Option<String>> Read<L> {
         })
     }
 
-    /// A number of mebibytes, as bytes.
+    /// Reads a number of mebibytes, as bytes.
     fn mebibytes(&mut self, name: &'static str) -> Option<u64> {
         self.read(name, "a number of MiB, 0 or more", |text| {
             let number = u64::try_from(text.parse::<i64>().ok()?).ok()?;
@@ -251,7 +254,7 @@ impl<L: Fn(&str) -> Option<String>> Read<L> {
         read.unwrap_or(default)
     }
 
-    /// Strings are taken as they are; none and an empty one are the same.
+    /// Reads a path as it is; an empty one counts as unset.
     fn path(&self, name: &'static str) -> Option<PathBuf> {
         let text = (self.lookup)(name)?;
         (!text.is_empty()).then(|| PathBuf::from(text))

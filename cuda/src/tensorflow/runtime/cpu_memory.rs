@@ -1,12 +1,13 @@
-//! [`CpuMemory`]: regions of the host's memory, on a NUMA node if one is named.
+//! [`CpuMemory`]: regions of host memory, on a NUMA node if one is named.
 //!
-//! Without a node a region comes from the program's global allocator. With one it is a mapping of its own, and the
-//! kernel is asked to take its pages from that node first (`mbind`). It takes them elsewhere where the node is
-//! full: the strict policy would end the process there instead.
+//! Without a node a region comes from the program's global allocator. With a node it is a mapping of its own,
+//! and the kernel is asked to take its pages from that node first (`mbind`). If the node is full it takes
+//! them elsewhere: the strict policy would end the process instead.
 //!
-//! * CPUMEM1 a piece in the table was got from the allocator or the kernel, is whole, and was not given back; no two
-//!   threads take one out.
-//! * CPUMEM2 what is given of a piece ends before the piece does, so two regions never touch and each goes back whole.
+//! * CPUMEM1 a piece in the table was allocated by the allocator or the kernel, is whole, and was not freed;
+//!   only one thread takes it out.
+//! * CPUMEM2 the region in a piece ends before the piece does, so two regions never touch and each is freed
+//!   whole.
 
 use core::fmt;
 use std::alloc::Layout;
@@ -19,10 +20,10 @@ use larder_core::{Addr, AddrRange, GrowRequest, SubAllocError, SubAllocator};
 use super::topology::Node;
 use crate::driver::locked;
 
-/// Bytes of a piece that are left out at its end.
+/// Bytes left out at the end of a piece.
 const GAP_BYTES: usize = 64;
 
-/// Whether the kernel puts memory where it should be.
+/// Whether regions are bound to their NUMA node.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum Binding {
@@ -30,34 +31,34 @@ pub enum Binding {
     None,
     /// All regions so far are bound to their node.
     Bound,
-    /// So many regions could not be bound, and lie where the kernel puts them: it has no NUMA, no such node, or
+    /// Some regions could not be bound, and lie where the kernel puts them: it has no NUMA, no such node, or
     /// forbids it.
     Refused {
-        /// How many.
+        /// Number of regions.
         regions: u64,
     },
 }
 
-/// Regions of the host's memory.
+/// Regions of host memory.
 ///
-/// Each is whole: it goes back as it was given. Dropping it gives everything back: no block may be in use then.
-/// Any thread may call it. Cost: the global allocator's, or two system calls a region.
+/// Each is freed whole. Dropping this frees everything: no block may be in use then. Any thread may call it.
+/// Cost: the global allocator's, or two system calls a region.
 pub struct CpuMemory {
     node: Option<Node>,
     pieces: Mutex<BTreeMap<u64, CpuPiece>>,
     refused: AtomicU64,
 }
 
-/// One piece, by the address of what was given of it.
+/// One piece; the table's key is the start of its region.
 struct CpuPiece {
-    /// Where it begins.
+    /// Start of the piece.
     base: *mut u8,
-    /// What was given.
+    /// Bytes of the region.
     bytes: u64,
     from: From,
 }
 
-// SAFETY: a piece is memory of nobody's thread; it is reached under the table's lock only.
+// SAFETY: the memory belongs to no thread, and a piece is reached only under the table's lock.
 unsafe impl Send for CpuPiece {}
 
 enum From {
@@ -69,7 +70,7 @@ enum From {
 }
 
 impl CpuMemory {
-    /// Holds nothing yet. Regions will lie on `node`, or anywhere.
+    /// Makes a source that holds nothing yet. Regions will lie on `node`, or anywhere.
     pub fn new(node: Option<Node>) -> Self {
         Self {
             node,
@@ -78,12 +79,12 @@ impl CpuMemory {
         }
     }
 
-    /// Where its regions lie.
+    /// Returns the node of its regions.
     pub const fn node(&self) -> Option<Node> {
         self.node
     }
 
-    /// Whether they do.
+    /// Returns whether its regions are bound to the node.
     pub fn binding(&self) -> Binding {
         match (self.node, self.refused.load(Ordering::Relaxed)) {
             (None, _) => Binding::None,
@@ -92,12 +93,13 @@ impl CpuMemory {
         }
     }
 
-    /// Bytes of all regions.
+    /// Returns the bytes of all regions.
     pub fn held_bytes(&self) -> u64 {
         locked(&self.pieces).values().map(|piece| piece.bytes).sum()
     }
 
-    /// A piece with room for so many bytes at a multiple of `align`, and the first such address in it.
+    /// Allocates a piece with `bytes` bytes at a multiple of `align`, and returns the first such address in
+    /// it.
     fn piece(&self, bytes: u64, align: usize) -> Option<(u64, CpuPiece)> {
         let size = usize::try_from(bytes).ok().filter(|size| *size > 0)?;
         #[cfg(target_os = "linux")]
@@ -119,7 +121,7 @@ impl CpuMemory {
             bytes,
             from: From::Heap(layout),
         };
-        // Whoever uses the memory makes a pointer of the number.
+        // Exposed: users of the memory make a pointer of the number.
         Some((base.expose_provenance() as u64, piece))
     }
 
@@ -140,11 +142,11 @@ impl CpuMemory {
     }
 }
 
-/// Gives a piece back that is in no table any more.
+/// Frees a piece that is in no table any more.
 fn give_back(piece: &CpuPiece) {
     match piece.from {
         From::Heap(layout) => {
-            // SAFETY: CPUMEM1: it came from there with this layout.
+            // SAFETY: CPUMEM1: the piece was allocated with this layout, and is freed once.
             unsafe { std::alloc::dealloc(piece.base, layout) };
         }
         #[cfg(target_os = "linux")]
@@ -164,7 +166,7 @@ impl SubAllocator for CpuMemory {
         Ok(range)
     }
 
-    /// Takes one whole region back.
+    /// Frees one whole region.
     fn release(&self, range: AddrRange) -> Result<(), SubAllocError> {
         let start = range.start().get();
         let mut pieces = locked(&self.pieces);
@@ -204,21 +206,21 @@ mod linux {
 
     use super::super::topology::{Node, Topology};
 
-    /// From this node first, elsewhere where it has nothing: `MPOL_PREFERRED`.
+    /// From this node first, elsewhere if it has no memory: `MPOL_PREFERRED`.
     pub(super) const PREFERRED: libc::c_int = 1;
 
-    /// A bit for each node.
+    /// One bit for each node.
     pub(super) const WORDS: usize = Topology::MAX_NODES as usize / WORD_BITS;
     const WORD_BITS: usize = libc::c_ulong::BITS as usize;
 
-    /// What the kernel takes for the length of the bits: it reads one less.
+    /// The length of the bits that the kernel takes: it reads one less.
     pub(super) const BITS: libc::c_ulong = (WORDS * WORD_BITS + 1) as libc::c_ulong;
 
-    /// Fresh memory, whole pages, untouched.
+    /// Maps new memory, whole pages, untouched.
     pub(super) fn map(length: usize) -> Option<*mut u8> {
         let access = libc::PROT_READ | libc::PROT_WRITE;
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
-        // SAFETY: an anonymous mapping where the kernel likes.
+        // SAFETY: an anonymous mapping at an address of the kernel's choice overlaps nothing.
         let base = unsafe { libc::mmap(null_mut(), length, access, flags, -1, 0) };
         (base != libc::MAP_FAILED).then_some(base.cast())
     }
@@ -229,7 +231,7 @@ mod linux {
         unsafe { libc::munmap(base.cast(), length) };
     }
 
-    /// The bit of a node; `None` if it has none.
+    /// Returns the bit of a node; `None` if it has none.
     pub(super) fn mask(node: Node) -> Option<[libc::c_ulong; WORDS]> {
         let number = node.number() as usize;
         let mut mask = [0; WORDS];
@@ -237,7 +239,7 @@ mod linux {
         Some(mask)
     }
 
-    /// Whether the kernel took the wish that the pages of a mapping come from a node.
+    /// Asks the kernel to take the pages of a mapping from a node. Returns whether it accepts.
     pub(super) fn bind(base: *mut u8, length: usize, node: Node) -> bool {
         let Some(mask) = mask(node) else {
             return false;
@@ -315,7 +317,7 @@ mod tests {
         }
     }
 
-    /// The policy of the page at an address, and whether the kernel answers at all.
+    /// Returns the policy of the page at an address, if the kernel reports it.
     #[cfg(target_os = "linux")]
     fn policy_at(address: u64) -> Option<(libc::c_int, [libc::c_ulong; linux::WORDS])> {
         const OF_ADDRESS: libc::c_ulong = 2;

@@ -1,4 +1,4 @@
-//! Logical devices: which GPU each is a part of, and its allocator.
+//! Logical devices: the GPU of each, and its allocator.
 
 use std::sync::Arc;
 
@@ -28,14 +28,14 @@ const MIB: u64 = 1 << 20;
 /// A device as a program sees it: a GPU, or a part of one.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct LogicalDevice {
-    /// The GPU's place among the driver's.
+    /// The GPU's ordinal.
     pub ordinal: usize,
-    /// Its part of the memory; `None` for what the formula gives.
+    /// Its part of the memory in bytes; `None` for the formula's.
     pub limit_bytes: Option<u64>,
 }
 
 impl LogicalDevice {
-    /// A whole GPU.
+    /// Makes a device of a whole GPU.
     pub const fn whole(ordinal: usize) -> Self {
         Self {
             ordinal,
@@ -43,7 +43,7 @@ impl LogicalDevice {
         }
     }
 
-    /// A GPU as several devices of so many MiB each: TensorFlow's list of virtual devices.
+    /// Splits a GPU into several devices of `mebibytes` MiB each: TensorFlow's list of virtual devices.
     pub fn parts(ordinal: usize, mebibytes: &[u64]) -> Vec<Self> {
         let part = |mebibytes: &u64| Self {
             ordinal,
@@ -53,17 +53,17 @@ impl LogicalDevice {
     }
 }
 
-/// How a GPU's memory is wanted.
+/// Options of a GPU's memory.
 #[derive(Clone, PartialEq, Debug)]
 pub struct GpuOptions {
     /// Empty or `BFC`.
     pub allocator_type: String,
-    /// Memory is taken as it is needed and idle pages move first; otherwise all of the limit is ours anyway, and
-    /// nothing moves until most of it is held.
+    /// Whether memory is taken as needed and idle pages move first; otherwise the whole limit is taken as a
+    /// budget, and nothing moves until most of it is held.
     pub allow_growth: bool,
-    /// The share of the device's memory; 0 for the formula.
+    /// Share of the device's memory; 0 for the formula.
     pub memory_fraction: f64,
-    /// Managed memory, which host and device share.
+    /// Whether to use managed memory, which host and device share.
     pub unified_memory: bool,
 }
 
@@ -84,7 +84,7 @@ impl Default for GpuOptions {
 pub struct GpuGiven {
     /// The allocator.
     pub allocator: GpuAllocator,
-    /// Set if it was made with another limit than was asked for now. The first one stays in force.
+    /// Set if it was made with another limit than was requested now. The first one stays in force.
     pub mismatch: Option<LimitMismatch>,
 }
 
@@ -105,12 +105,12 @@ impl Logical {
 }
 
 impl Runtime {
-    /// The allocator of a logical device, made now if it is the first request. The first request decides options
-    /// and limit; a later one gets the same allocator, and a note if it asks for another limit.
+    /// Returns the allocator of a logical device, made on the first request. The first request decides
+    /// options and limit; a later one returns the same allocator, and a note if it asks for another limit.
     ///
     /// # Errors
-    /// [`RuntimeError::Device`] for a number that is none, [`RuntimeError::AllocatorType`], and if the driver
-    /// refuses. The next request tries again then.
+    /// [`RuntimeError::Device`] for an invalid number, [`RuntimeError::AllocatorType`], and if the driver
+    /// refuses. The next request retries then.
     pub fn gpu_allocator(
         &self,
         id: usize,
@@ -136,11 +136,12 @@ impl Runtime {
         })
     }
 
-    /// The allocator of a logical device, with the limit of [`memory_limit`](Self::memory_limit), which is asked
-    /// for only if the allocator is made now: what is free changes, so a later request has no limit to differ in.
+    /// Returns the allocator of a logical device, with the limit of [`memory_limit`](Self::memory_limit),
+    /// which is computed only if the allocator is made now: free memory changes, so a later request is not
+    /// compared with the limit.
     ///
     /// # Errors
-    /// Those of [`gpu_allocator`](Self::gpu_allocator) and [`memory_limit`](Self::memory_limit).
+    /// The errors of [`gpu_allocator`](Self::gpu_allocator) and [`memory_limit`](Self::memory_limit).
     pub fn gpu(&self, id: usize, options: &GpuOptions) -> Result<GpuGiven, RuntimeError> {
         if let Some(allocator) = self.0.logical(id)?.slot.get() {
             return Ok(GpuGiven {
@@ -154,8 +155,8 @@ impl Runtime {
         Ok(given)
     }
 
-    /// The limit of a logical device: its part if it has one, else the share of all its memory that the options
-    /// name, else [what is free less a reserve](limit_of_available).
+    /// Returns the limit of a logical device: its part if it has one, otherwise the share of all its memory
+    /// in the options, otherwise [the free memory less a reserve](limit_of_available).
     ///
     /// # Errors
     /// [`RuntimeError::Fraction`], [`RuntimeError::Oversubscription`], and if the driver refuses.
@@ -172,7 +173,7 @@ impl Runtime {
         limit_of_fraction(&context.device_info()?, options.memory_fraction)
     }
 
-    /// The node that a logical device hangs on; the first one if that is unknown.
+    /// Returns the node that a logical device is attached to; the first one if that is unknown.
     ///
     /// # Errors
     /// [`RuntimeError::Device`], and if there is no driver.
@@ -181,7 +182,7 @@ impl Runtime {
         self.0.node_of(device.ordinal)
     }
 
-    /// How many logical devices there are. Loads the driver if none were named.
+    /// Returns the number of logical devices. Loads the driver if none were named.
     ///
     /// # Errors
     /// If there is no driver, or it refuses.
@@ -191,7 +192,7 @@ impl Runtime {
 }
 
 impl RuntimeInner {
-    /// The logical devices; the driver's own, each whole, if none were named.
+    /// Returns the logical devices; the driver's own, each whole, if none were named.
     fn devices(&self) -> Result<&[Logical], RuntimeError> {
         if let Some(devices) = self.devices.get() {
             return Ok(devices);
@@ -207,14 +208,14 @@ impl RuntimeInner {
         devices.get(id).ok_or(RuntimeError::Device { id, count })
     }
 
-    /// The GPU allocators that exist, by number.
+    /// Returns the GPU allocators that exist, by number.
     pub(super) fn gpus(&self) -> impl Iterator<Item = &GpuAllocator> {
         let devices = self.devices.get().map(Vec::as_slice).unwrap_or_default();
         devices.iter().filter_map(|logical| logical.slot.get())
     }
 
     fn node_of(&self, ordinal: usize) -> Result<Node, RuntimeError> {
-        // What is no ordinal at all is one of no device.
+        // An ordinal beyond `i32` is no device's.
         let ordinal = i32::try_from(ordinal).unwrap_or(-1);
         let address = PciAddress::of_device(loaded_or_from_env()?, ordinal)?;
         Ok(self.topology.node_of(address))
@@ -308,8 +309,8 @@ impl RuntimeInner {
         Ok(memory)
     }
 
-    /// What is behind a device. A limit above the device's memory is what the host's side makes good, so it may
-    /// hold the rest, and is planned for.
+    /// Returns the configuration of the memory behind a device. A limit above the device's memory is covered
+    /// by the host's side, so it may hold the rest, and is planned for.
     fn vmem_config(&self, context: &Context, bytes: u64) -> Result<VmemConfig, RuntimeError> {
         let total = context.device_info()?.total_bytes;
         let mut percent = self.config.planned_percent;

@@ -1,4 +1,4 @@
-//! Why a runtime has no allocator to give.
+//! Errors of a runtime.
 
 use larder_core::{ByteCount, ConfigError};
 use thiserror::Error;
@@ -6,8 +6,7 @@ use thiserror::Error;
 use super::topology::Node;
 use crate::{DeviceAllocError, DriverError, LoadError};
 
-/// Why a [`Runtime`](super::Runtime) gave no allocator. The slot is as empty as it was: the next request tries
-/// again.
+/// An error of a request to a [`Runtime`](super::Runtime). The slot stays empty: the next request retries.
 #[derive(Clone, PartialEq, Debug, Error)]
 #[non_exhaustive]
 pub enum RuntimeError {
@@ -18,7 +17,7 @@ pub enum RuntimeError {
     Node {
         /// The node.
         node: Node,
-        /// How many there are.
+        /// Number of nodes.
         nodes: usize,
     },
     /// There is no such logical device.
@@ -27,15 +26,15 @@ pub enum RuntimeError {
          logical devices"
     )]
     Device {
-        /// The number that was asked for.
+        /// The requested number.
         id: usize,
-        /// How many there are.
+        /// Number of logical devices.
         count: usize,
     },
-    /// `GpuOptions::allocator_type` names an allocator that nobody knows.
+    /// `GpuOptions::allocator_type` names an unknown allocator.
     #[error("the allocator type is {text:?}: leave it empty, or say BFC")]
     AllocatorType {
-        /// What it says.
+        /// Its value.
         text: String,
     },
     /// Pinned memory needs a device's context, and none has an allocator yet.
@@ -43,13 +42,13 @@ pub enum RuntimeError {
         "pinned memory is made through a device, and no GPU allocator exists yet: ask for one first"
     )]
     NoGpuAllocator,
-    /// A share of a device's memory that is none.
+    /// An invalid share of a device's memory.
     #[error("{fraction} is no share of a device's memory: take a number above 0")]
     Fraction {
         /// The share.
         fraction: f64,
     },
-    /// More than a device's memory, on a device that cannot.
+    /// More than a device's memory, on a device that does not support that.
     #[error("oversubscription: {fraction} of a device's memory needs managed memory and compute capability 6.0, and the device \
          has {}.{}: take 1 at most",
         compute_capability.0,
@@ -60,16 +59,16 @@ pub enum RuntimeError {
         /// The device's compute capability.
         compute_capability: (i32, i32),
     },
-    /// This kind of allocator is not there.
+    /// This kind of allocator is not supported here.
     #[error("{what} is not supported: take another kind of allocator")]
     Unsupported {
-        /// What.
+        /// The unsupported kind.
         what: &'static str,
     },
     /// There is no driver, or it did not start.
     #[error("{0}")]
     Load(#[from] LoadError),
-    /// The allocator was not made: the driver refused, or the limit or a table is none.
+    /// The allocator was not made: the driver refused, or the limit or a table is invalid.
     #[error("{0}")]
     Memory(#[from] DeviceAllocError),
 }
@@ -86,18 +85,18 @@ impl From<DriverError> for RuntimeError {
     }
 }
 
-/// A visitor came too late: an allocator of its kind exists, or is being made, whose regions it would have missed.
-/// Nothing was registered. Register visitors before the first request.
+/// A visitor was registered too late: an allocator of its kind exists, or is being made, whose regions it
+/// would have missed. Nothing was registered. Register visitors before the first request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
 #[error(
     "an allocator of {memory} memory exists already: register visitors before the first one is asked for"
 )]
 pub struct VisitorLate {
-    /// Which memory: `CPU`, `GPU` or `pinned`.
+    /// The memory: `CPU`, `GPU` or `pinned`.
     pub memory: &'static str,
 }
 
-/// An allocator was asked for again with another limit. The first one stays in force.
+/// An allocator was requested again with another limit. The first one stays in force.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
 #[error(
     "{:#} were asked for, and the device's allocator was made with {:#}: its limit is set at the allocator, not by asking \
@@ -106,8 +105,8 @@ pub struct VisitorLate {
     ByteCount(*made_bytes)
 )]
 pub struct LimitMismatch {
-    /// What was asked for now.
+    /// Bytes requested now.
     pub asked_bytes: u64,
-    /// What the allocator was made with.
+    /// Bytes that the allocator was made with.
     pub made_bytes: u64,
 }

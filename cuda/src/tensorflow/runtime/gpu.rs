@@ -1,6 +1,6 @@
-//! [`GpuAllocator`]: the memory of one logical device, by whichever allocator was chosen for it.
+//! [`GpuAllocator`]: the memory of one logical device, by the allocator chosen for it.
 //!
-//! GPU1 an allocator with blocks in use when its last clone goes is left alone, and its context with it.
+//! GPU1 an allocator with blocks in use when its last clone is dropped is leaked, together with its context.
 
 use core::fmt;
 use core::ops::Deref;
@@ -16,15 +16,15 @@ use crate::{
     CheckedMemory, CudaStream, DeviceAllocator, DeviceTensorPool, StreamAllocator, VmemAllocator,
 };
 
-/// The memory of one logical device: a [`StreamAllocator`], whose methods it has, and what else there is by kind.
-/// A clone is the same allocator; it lives as long as its last clone.
+/// The memory of one logical device: a [`StreamAllocator`], which it dereferences to, and access to the typed
+/// allocators of each kind. Clones share the allocator; it lives as long as its last clone.
 ///
-/// Blocks are given and taken in the order of streams, whatever the kind. They are values without a destructor: if
-/// some are out when the last clone goes, their memory is left alone for as long as the process lives.
+/// Blocks are allocated and freed in the order of streams, whatever the kind. They are values without a
+/// destructor: if some are in use when the last clone is dropped, their memory is leaked.
 ///
-/// A free of managed memory waits for the stream, one of `cuda_malloc` for the device. With guards the host waits
-/// for the stream that the block was given for, which is first ordered behind the other one; the block goes back to
-/// its own. Damage does not stop a free: [`take_finding`](Self::take_finding).
+/// A free of managed memory waits for the stream, one of `cuda_malloc` for the device. With guards the host
+/// waits for the stream that the block was allocated on, which is first ordered after the freeing stream; the
+/// block is freed on its own. Damage does not stop a free: [`take_finding`](Self::take_finding).
 #[derive(Clone)]
 pub struct GpuAllocator(Arc<GpuInner>);
 
@@ -33,12 +33,12 @@ struct GpuInner {
     ordinal: i32,
     kind: GpuKind,
     name: String,
-    /// What it was asked for first.
+    /// Limit of the first request.
     made_bytes: u64,
     memory: GpuMemory,
 }
 
-/// An allocator, and what it is by its type.
+/// An allocator, and its typed forms.
 pub(super) struct GpuMemory {
     pub(super) all: Arc<dyn StreamAllocator>,
     pub(super) device: Option<DeviceAllocator>,
@@ -48,12 +48,12 @@ pub(super) struct GpuMemory {
 }
 
 impl GpuMemory {
-    /// Of no type that anybody asks for.
+    /// Wraps an allocator without typed forms.
     pub(super) fn of(all: impl StreamAllocator + 'static) -> Self {
         Self::shared(Arc::new(all))
     }
 
-    /// One that somebody knows by its type too.
+    /// Wraps an allocator whose typed form is set by the caller.
     pub(super) fn shared(all: Arc<dyn StreamAllocator>) -> Self {
         Self {
             all,
@@ -67,7 +67,7 @@ impl GpuMemory {
 
 impl Drop for GpuInner {
     fn drop(&mut self) {
-        // GPU1.
+        // GPU1: leaks the allocator while blocks are in use.
         if self.memory.all.live().blocks > 0 {
             core::mem::forget(self.memory.all.clone());
         }
@@ -107,74 +107,75 @@ impl GpuAllocator {
         }))
     }
 
-    /// The allocator, to be kept by whoever knows no runtime. Its memory goes with it even if blocks are in use,
-    /// once the runtime's is gone.
+    /// Returns the allocator, for code that knows no runtime. Once the runtime is dropped its memory is freed
+    /// with this, even if blocks are in use.
     pub fn memory(&self) -> &Arc<dyn StreamAllocator> {
         &self.0.memory.all
     }
 
-    /// What it is called: `GPU_0_bfc`, `GPUVMem_0_bfc` with the host behind it.
+    /// Returns its name: `GPU_0_bfc`, or `GPUVMem_0_bfc` with the host behind it.
     pub fn name(&self) -> &str {
         &self.0.name
     }
 
-    /// The logical device.
+    /// Returns the number of the logical device.
     pub fn id(&self) -> usize {
         self.0.id
     }
 
-    /// The device's place among the driver's.
+    /// Returns the device's ordinal.
     pub fn ordinal(&self) -> i32 {
         self.0.ordinal
     }
 
-    /// What serves its memory.
+    /// Returns the kind of its memory.
     pub fn kind(&self) -> GpuKind {
         self.0.kind
     }
 
-    /// The limit in force, as its counters report it. That is the device's limit.
+    /// Returns the limit in force, from the counters: the device's limit.
     pub fn limit_bytes(&self) -> u64 {
         self.stats().limit_bytes
     }
 
-    /// What the first request for it asked for.
+    /// Returns the limit of the first request.
     pub fn made_bytes(&self) -> u64 {
         self.0.made_bytes
     }
 
-    /// The allocator in the order of streams, where the kind has one: for typed buffers, steps and windows. A
-    /// block of one may not be a block of the other, and what it gives has no guards.
+    /// Returns the allocator in the order of streams, if the kind has one: for typed buffers, steps and
+    /// windows. A block of one may not be a block of the other, and its blocks have no guards.
     pub fn device_allocator(&self) -> Option<&DeviceAllocator> {
         self.0.memory.device.as_ref()
     }
 
-    /// The allocator with host memory behind the device's, where there is some: for typed buffers that move.
+    /// Returns the allocator with host memory behind the device's, if there is some: for typed buffers that
+    /// move.
     pub fn vmem_allocator(&self) -> Option<&VmemAllocator> {
         self.0.memory.vmem.as_ref()
     }
 
-    /// The tensor pool of a stream, for its steps: where the kind has such and the stream has allocated.
+    /// Returns the tensor pool of a stream, for its steps: if the kind has one and the stream has allocated.
     pub fn tensor_pool(&self, stream: &Arc<CudaStream>) -> Option<Arc<DeviceTensorPool>> {
         self.0.memory.tensor.as_ref()?.of(stream)
     }
 
-    /// The checked memory of a stream: with [`GpuKind::MemoryGuard`], once the stream has allocated.
+    /// Returns the checked memory of a stream: with [`GpuKind::MemoryGuard`], once the stream has allocated.
     pub fn checked_memory(&self, stream: &Arc<CudaStream>) -> Option<Arc<CheckedMemory>> {
         self.0.memory.checked.as_ref()?.of(stream)
     }
 
-    /// The checked memory of all streams, in the order of their first allocation.
+    /// Returns the checked memory of all streams, in the order of their first allocation.
     fn all_checked(&self) -> Vec<Arc<CheckedMemory>> {
         let checked = self.0.memory.checked.as_ref();
         checked.map(|checked| checked.all()).unwrap_or_default()
     }
 
-    /// Compares the guards of a block, behind the work of the stream it was given for.
+    /// Compares the guards of a block, after the work of the stream it was allocated on.
     ///
     /// # Errors
-    /// [`CheckError`], [`CheckError::Unknown`] for a block of another allocator or of a kind without guards. The
-    /// block is as it was.
+    /// [`CheckError`], [`CheckError::Unknown`] for a block of another allocator or of a kind without guards.
+    /// The block is unchanged.
     pub fn check(&self, block: &Block) -> Result<(), CheckError> {
         let all = self.all_checked();
         let owner = all
@@ -183,21 +184,20 @@ impl GpuAllocator {
         owner.ok_or(CheckError::Unknown)?.check(block)
     }
 
-    /// Compares the guards of all blocks, stream by stream, and what waits; calls `found` for each that is not well
-    /// and returns how many those were: 0 for a kind without guards. It runs [`CheckedMemory::check_all`] on every
-    /// stream.
+    /// Compares the guards of all blocks, stream by stream, and all waiting blocks. Calls `found` for each
+    /// damaged block and returns their number: 0 for a kind without guards. It runs
+    /// [`CheckedMemory::check_all`] on every stream.
     pub fn check_all(&self, mut found: impl FnMut(CheckError)) -> u64 {
         let all = self.all_checked();
         all.iter().map(|one| one.check_all(&mut found)).sum()
     }
 
-    /// A find of a free that nobody has taken yet: the oldest of its stream; streams in the order of their first
-    /// allocation.
+    /// Takes the oldest finding of a stream; streams are searched in the order of their first allocation.
     pub fn take_finding(&self) -> Option<CheckError> {
         self.all_checked().iter().find_map(|one| one.take_finding())
     }
 
-    /// How much frees found so far, all streams together.
+    /// Returns the counts of findings, all streams together.
     pub fn finding_counts(&self) -> FindingCounts {
         let mut sum = FindingCounts::default();
         for one in self.all_checked() {
@@ -212,7 +212,7 @@ impl GpuAllocator {
         sum
     }
 
-    /// Whether both are the same allocator.
+    /// Returns whether both are the same allocator.
     pub fn is(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.0, &other.0)
     }

@@ -1,4 +1,4 @@
-//! [`HostAllocator`]: the host's memory of a node, plain or pinned, chosen as TensorFlow's ProcessState does.
+//! [`HostAllocator`]: host memory of a node, plain or pinned, chosen as TensorFlow's ProcessState does.
 //!
 //! | best fit wanted | NUMA, or a visitor | plain memory is | name |
 //! |---|---|---|---|
@@ -6,8 +6,8 @@
 //! | no | yes | pool over [`CpuMemory`] | `cpu_pool` |
 //! | no | no | the program's global allocator | `cpu` |
 //!
-//! Where nothing is said, a best fit is wanted if there is a visitor. Pinned memory is a best fit over
-//! [`PinnedMemory`], `gpu_host_bfc`.
+//! By default a best fit is wanted if there is a visitor. Pinned memory is a best fit over [`PinnedMemory`],
+//! `gpu_host_bfc`.
 
 use core::fmt;
 use std::sync::Arc;
@@ -37,7 +37,7 @@ const BASE_NAME: &str = "cpu";
 /// The name of pinned memory: upstream's.
 const PINNED_NAME: &str = "gpu_host_bfc";
 
-/// What serves plain memory.
+/// The allocator of plain memory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum CpuKind {
     Bfc,
@@ -46,7 +46,7 @@ pub(super) enum CpuKind {
 }
 
 impl CpuKind {
-    /// The table above.
+    /// Chooses by the table above.
     pub(super) const fn of(wants_bfc: Option<bool>, numa: bool, visited: bool) -> Self {
         let wants_bfc = match wants_bfc {
             Some(wanted) => wanted,
@@ -62,38 +62,38 @@ impl CpuKind {
     }
 }
 
-/// Blocks of host memory, and what a runtime asks beside them.
+/// Blocks of host memory, and the further functions that a runtime needs.
 pub(super) trait HostBlocks: Send + Sync {
-    /// The allocator itself.
+    /// Returns the allocator itself.
     fn blocks(&self) -> &dyn BlockAllocator;
 
-    /// Blocks in use.
+    /// Returns the number of blocks in use.
     fn live_blocks(&self) -> u64;
 
-    /// Gives idle memory back; the bytes.
+    /// Frees idle memory and returns its bytes.
     fn trim(&self) -> u64 {
         0
     }
 
-    /// Whether its memory lies on its node.
+    /// Returns whether its memory lies on its node.
     fn binding(&self) -> Binding {
         Binding::None
     }
 
-    /// Where its regions come from, if they are pinned.
+    /// Returns the source of its regions, if they are pinned.
     fn pinned(&self) -> Option<&PinnedMemory> {
         None
     }
 }
 
-/// An allocator of host memory, for the host's own use: streams are not served here
-/// ([`PinnedAllocator`](crate::PinnedAllocator) has buffers that wait for their streams). A clone is the same one;
-/// it lives as long as its last clone.
+/// An allocator of host memory, for the host's own use: it has no streams
+/// ([`PinnedAllocator`](crate::PinnedAllocator) has buffers that wait for their streams). Clones share the
+/// allocator; it lives as long as its last clone.
 ///
-/// It tracks sizes whichever it is. Blocks are values without a destructor: those that are not freed when the last
-/// clone goes stay as they are for as long as the process lives.
+/// Every kind tracks sizes. Blocks are values without a destructor: blocks not freed when the last clone is
+/// dropped are leaked.
 ///
-/// Of pinned memory the driver chooses where the pages lie; the node tells allocators and visitors apart.
+/// The driver chooses where pages of pinned memory lie; the node only distinguishes allocators and visitors.
 #[derive(Clone)]
 pub struct HostAllocator(Arc<HostInner>);
 
@@ -101,12 +101,12 @@ struct HostInner {
     name: &'static str,
     node: Option<Node>,
     memory: Arc<dyn HostBlocks>,
-    /// With records of each call: the same memory behind them.
+    /// The same memory with records of each call.
     log: Option<Logged<HostAllocator>>,
 }
 
 impl HostAllocator {
-    /// Plain memory. `node` is where it shall lie.
+    /// Makes an allocator of plain memory. `node` is the node that it should lie on.
     pub(super) fn cpu(
         kind: CpuKind,
         node: Option<Node>,
@@ -126,7 +126,8 @@ impl HostAllocator {
         Self::of(name, node, memory, logs)
     }
 
-    /// Pinned memory through a context. Wholly free regions go back before an allocation fails if `collects` says so.
+    /// Makes an allocator of memory pinned through a context. If `collects`, wholly free regions are released
+    /// before an allocation fails.
     pub(super) fn pinned(
         context: &Context,
         node: Node,
@@ -157,60 +158,60 @@ impl HostAllocator {
         Ok(make(memory, log.transpose()?))
     }
 
-    /// What was counted call by call, where memory is logged.
+    /// Returns the counts of calls, if memory is logged.
     pub fn log_stats(&self) -> Option<TrackStats> {
         Some(self.0.log.as_ref()?.track_stats())
     }
 
-    /// Hands the records of calls over, oldest first, where memory is logged: the newest 4096 since the last time.
-    /// A record's tick is in nanoseconds since the allocator was made.
+    /// Passes the records of calls to `f`, oldest first, if memory is logged: the newest 4096 since the last
+    /// call. A record's tick is in nanoseconds since the allocator was made.
     pub fn drain_log(&self, f: impl FnMut(TrackRecord)) {
         if let Some(log) = &self.0.log {
             log.drain_records(f);
         }
     }
 
-    /// What it is called.
+    /// Returns its name.
     pub fn name(&self) -> &'static str {
         self.0.name
     }
 
-    /// The NUMA node of its memory; `None` if it is bound to none.
+    /// Returns the NUMA node of its memory; `None` if it is bound to none.
     pub fn node(&self) -> Option<Node> {
         self.0.node
     }
 
-    /// Whether its memory lies on that node.
+    /// Returns whether its memory lies on that node.
     pub fn binding(&self) -> Binding {
         self.0.memory.binding()
     }
 
-    /// Whether its memory is pinned: a GPU copies from and to it at full speed.
+    /// Returns whether its memory is pinned: a GPU copies from and to it at full speed.
     pub fn is_pinned(&self) -> bool {
         self.context().is_some()
     }
 
-    /// The context through which memory is pinned; `None` for plain memory.
+    /// Returns the context through which memory is pinned; `None` for plain memory.
     pub fn context(&self) -> Option<&Context> {
         self.0.memory.pinned().map(PinnedMemory::context)
     }
 
-    /// The driver's newest refusal to pin memory.
+    /// Returns the driver's newest refusal to pin memory.
     pub fn last_error(&self) -> Option<DriverError> {
         self.0.memory.pinned()?.last_error()
     }
 
-    /// Gives idle memory back; the bytes. The global allocator keeps what it likes.
+    /// Frees idle memory and returns its bytes: 0 for the global allocator, which has a policy of its own.
     pub fn trim(&self) -> u64 {
         self.0.memory.trim()
     }
 
-    /// Blocks in use.
+    /// Returns the number of blocks in use.
     pub fn live_blocks(&self) -> u64 {
         self.0.memory.live_blocks()
     }
 
-    /// Whether both are the same allocator.
+    /// Returns whether both are the same allocator.
     pub fn is(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.0, &other.0)
     }
@@ -222,7 +223,7 @@ impl HostAllocator {
         }
     }
 
-    /// What is out when the runtime goes.
+    /// Returns the blocks in use when the runtime ends.
     pub(super) fn left(&self) -> Left {
         let node = self.node().filter(|_| self.is_pinned());
         let of_node = node.map(|node| format!(" of {node}")).unwrap_or_default();
@@ -240,7 +241,7 @@ impl BlockAllocator for HostAllocator {
         self.blocks().alloc(request)
     }
 
-    /// A best fit keeps the block on the point's stream; the others know no streams and refuse a point.
+    /// A best fit keeps the block on the point's stream; the others have no streams and refuse a point.
     fn free_at(&self, block: Block, point: Option<StreamPoint>) -> Result<(), Rejected<FreeError>> {
         self.blocks().free_at(block, point)
     }

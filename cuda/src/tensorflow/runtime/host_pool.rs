@@ -1,4 +1,4 @@
-//! [`HostPool`]: the core's pool of buffers over the host's memory, with tables of its own.
+//! [`HostPool`]: the core's pool of buffers over host memory, with tables of its own.
 
 use core::mem::ManuallyDrop;
 
@@ -10,24 +10,23 @@ use super::host::HostBlocks;
 use super::watch::{Watch, Watched};
 use crate::lock_wait::Yield;
 
-/// Idle buffers to begin with; upstream's, which grows by itself as ours does.
+/// Initial number of idle buffers: upstream's, which grows by itself as ours does.
 const IDLE: u32 = 100;
 
-/// Most idle bytes: beyond that memory goes back rather than wait.
+/// Most idle bytes: memory beyond that is freed at once.
 const IDLE_BYTES: u64 = 1 << 30;
 
-/// Buffers, out or idle, at most.
+/// Most buffers, in use or idle.
 const BUFFERS: usize = 1 << 16;
 
-/// A pool. Dropped with blocks in use it leaves their memory and its records alone for as long as
-/// the process lives.
+/// A pool. Dropped with blocks in use it leaks their memory and its records.
 pub(super) struct HostPool {
     /// Dropped in `drop`.
     pool: ManuallyDrop<PoolAllocator<Watched<CpuMemory>, Yield>>,
 }
 
 impl HostPool {
-    /// Holds nothing yet.
+    /// Makes a pool that holds nothing yet.
     pub(super) fn new(source: CpuMemory, watch: Watch) -> Result<Self, ConfigError> {
         let config = PoolConfig {
             name: "cpu_pool",

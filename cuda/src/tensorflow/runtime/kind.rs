@@ -1,4 +1,4 @@
-//! [`MemoryKind`]: what the memory at an address is, known by the regions that allocators hold.
+//! [`MemoryKind`]: the kind of memory at an address, known by the regions that allocators hold.
 
 use core::fmt;
 use std::collections::BTreeMap;
@@ -6,32 +6,32 @@ use std::sync::{PoisonError, RwLock};
 
 use larder_core::AddrRange;
 
-/// Where memory is.
+/// Side of the memory.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub enum Place {
-    /// The host's.
+    /// The host.
     #[default]
     Cpu,
-    /// A device's.
+    /// A device.
     Gpu,
 }
 
-/// What the memory at an address is. The default stands for all that nobody knows: the host's, registered with
+/// The kind of memory at an address. The default stands for unknown memory: the host's, registered with
 /// nothing.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub struct MemoryKind {
-    /// Where it is.
+    /// Its side.
     pub place: Place,
     /// The device, by the driver's ordinal; 0 for the host.
     pub index: u32,
-    /// A GPU may copy from and to it at full speed.
+    /// Whether a GPU may copy from and to it at full speed.
     pub gpu_registered: bool,
-    /// A network card may.
+    /// Whether a network card may.
     pub nic_registered: bool,
 }
 
 impl MemoryKind {
-    /// A device's memory.
+    /// Returns the kind of device memory.
     pub const fn gpu(ordinal: u32) -> Self {
         Self {
             place: Place::Gpu,
@@ -41,7 +41,7 @@ impl MemoryKind {
         }
     }
 
-    /// Pinned memory of the host.
+    /// Returns the kind of pinned host memory.
     pub const fn pinned() -> Self {
         Self {
             place: Place::Cpu,
@@ -64,7 +64,7 @@ impl fmt::Display for MemoryKind {
     }
 }
 
-/// The regions of all allocators, and what they are. No two overlap: each is held by one sub-allocator.
+/// The regions of all allocators, and their kinds. No two overlap: each is held by one sub-allocator.
 ///
 /// The lock is held for a look-up or one change.
 #[derive(Debug, Default)]
@@ -77,7 +77,7 @@ struct Region {
 }
 
 impl RegionMap {
-    /// A region is held from now on; whether it was not before. O(log regions).
+    /// Adds a region. Returns whether it is new. O(log regions).
     pub(crate) fn insert(&self, range: AddrRange, kind: MemoryKind) -> bool {
         let end = range.end().get();
         let mut map = self.0.write().unwrap_or_else(PoisonError::into_inner);
@@ -85,27 +85,27 @@ impl RegionMap {
         before.is_none_or(|before| before.end != end)
     }
 
-    /// Whether exactly this is held. O(log regions).
+    /// Returns whether exactly this region is held. O(log regions).
     pub(crate) fn has(&self, range: AddrRange) -> bool {
         let map = self.0.read().unwrap_or_else(PoisonError::into_inner);
         let region = map.get(&range.start().get());
         region.is_some_and(|region| region.end == range.end().get())
     }
 
-    /// A region is held no more. O(log regions).
+    /// Removes a region. O(log regions).
     pub(crate) fn remove(&self, range: AddrRange) {
         let mut map = self.0.write().unwrap_or_else(PoisonError::into_inner);
         map.remove(&range.start().get());
     }
 
-    /// What lies at an address. O(log regions).
+    /// Returns the kind of memory at an address. O(log regions).
     pub(crate) fn find(&self, address: u64) -> Option<MemoryKind> {
         let map = self.0.read().unwrap_or_else(PoisonError::into_inner);
         let (_, region) = map.range(..=address).next_back()?;
         (address < region.end).then_some(region.kind)
     }
 
-    /// How many regions there are.
+    /// Returns the number of regions.
     pub(crate) fn len(&self) -> usize {
         self.0.read().unwrap_or_else(PoisonError::into_inner).len()
     }

@@ -1,22 +1,23 @@
-//! How much of a device a program takes where it does not say: TensorFlow's formula.
+//! TensorFlow's formula for the part of a device that a program takes by default.
 
 use super::error::RuntimeError;
 use crate::driver::DeviceInfo;
 
 const MIB: u64 = 1 << 20;
 
-/// Below this, a device counts as small.
+/// A device with less counts as small.
 const SMALL_BYTES: u64 = 2 << 30;
 
 /// Left on a small device for the system and for libraries.
 const SMALL_RESERVE_BYTES: u64 = 225 * MIB;
 
-/// Left on every other device, at least; and one part in twenty.
+/// Least reserve on every other device; one part in twenty if that is more.
 const RESERVE_BYTES: u64 = 300 * MIB;
 const RESERVE_DIVISOR: u64 = 20;
 
-/// The limit of a device of which so many bytes are free: all but a reserve of 225 MiB below 2 GiB, else the larger
-/// of 300 MiB and 5 %. Where the reserve is not smaller than what is free, nothing is left out.
+/// Returns the limit of a device with `available_bytes` free: all but a reserve of 225 MiB below 2 GiB,
+/// otherwise of the larger of 300 MiB and 5 %. If the reserve is not smaller than the free memory, there is
+/// none.
 pub const fn limit_of_available(available_bytes: u64) -> u64 {
     let share = available_bytes / RESERVE_DIVISOR;
     let reserve = if available_bytes < SMALL_BYTES {
@@ -33,12 +34,12 @@ pub const fn limit_of_available(available_bytes: u64) -> u64 {
     }
 }
 
-/// The limit that a share of a device's memory is, rounded down. Above 1 the device must have managed memory, that
-/// is compute capability 6.0.
+/// Returns the limit for a share of a device's memory, rounded down. Above 1 the device must have managed
+/// memory and compute capability 6.0.
 ///
 /// # Errors
-/// [`RuntimeError::Fraction`] for what is no share, [`RuntimeError::Oversubscription`] above 1 on a device that
-/// cannot.
+/// [`RuntimeError::Fraction`] for an invalid share, [`RuntimeError::Oversubscription`] above 1 on a device
+/// that does not support it.
 pub fn limit_of_fraction(device: &DeviceInfo, fraction: f64) -> Result<u64, RuntimeError> {
     /// The first compute capability whose managed memory may be larger than the device.
     const MANAGED_SINCE: (i32, i32) = (6, 0);

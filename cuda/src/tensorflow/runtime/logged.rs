@@ -7,7 +7,7 @@ use larder_core::{BlockAllocator, ConfigError};
 
 use crate::lock_wait::Yield;
 
-/// Records that are kept: the newest.
+/// Number of records kept: the newest.
 const RECORDS: usize = 1 << 12;
 
 /// Nanoseconds since the allocator was made.
@@ -25,6 +25,6 @@ pub(super) type Logged<A> = Tracked<A, Clock, Yield>;
 /// Records each call of an allocator.
 pub(super) fn logged<A: BlockAllocator>(inner: A) -> Result<Logged<A>, ConfigError> {
     let clock = Clock(Instant::now());
-    // Sizes are tracked below.
+    // Sizes are tracked by the allocator below.
     Tracked::with_ticks(inner, clock, RECORDS, None)
 }

@@ -1,18 +1,18 @@
-//! [`Runtime`]: the allocators that a program shares, each made at its first request.
+//! [`Runtime`]: the allocators that a program shares, each made on its first request.
 //!
 //! One host allocator for each NUMA node, one GPU allocator for each logical device, one pinned allocator for each
 //! node: TensorFlow's ProcessState and GPUProcessState, as a value.
 //!
-//! * RUN1 a slot is built once, by whoever asks first; once it is built a request takes no lock.
+//! * RUN1 a slot is built once, by the first request; once it is built a request takes no lock.
 //! * RUN2 no lock is held while an allocator is made, nor while a visitor runs.
-//! * RUN3 a request that fails leaves the slot empty and everything as it was.
-//! * RUN4 no memory is given back under a block that is out: see [`Runtime::shutdown`].
+//! * RUN3 a request that fails leaves the slot empty and everything unchanged.
+//! * RUN4 no memory of a block in use is freed: see [`Runtime::shutdown`].
 //!
 //! # Files
-//! `config` settings · `topology` nodes · `slot` what is built once · `host`, `gpu` the allocators · `devices` how a
-//! GPU's is made · `base`, `host_pool`, `watched_pool` what is behind them · `cpu_memory` regions of a node · `watch`,
-//! `visitors`, `kind` who sees regions · `logged` records of calls · `route` which serves a device · `limit` the
-//! formula · `shutdown`
+//! `config` settings · `topology` nodes · `slot` a value built once · `host`, `gpu` the allocators ·
+//! `devices` the making of a GPU's · `base`, `host_pool`, `watched_pool` the memory behind them ·
+//! `cpu_memory` regions of a node · `watch`, `visitors`, `kind` the observers of regions · `logged` records
+//! of calls · `route` the choice for a device · `limit` the formula · `shutdown`
 
 mod base;
 mod config;
@@ -58,7 +58,7 @@ use slot::Slot;
 use visitors::VisitorTable;
 use watch::{Visitors, Watch};
 
-/// The allocators of a program, or of a part of one. A clone is the same runtime; tests make their own.
+/// The allocators of a program, or of a part of one. Clones share the runtime; tests make their own.
 ///
 /// ```
 /// use larder_core::{BlockAllocator, Request};
@@ -81,7 +81,7 @@ struct RuntimeInner {
     topology: Topology,
     /// Named by the program; otherwise one for each device of the driver, once they are known.
     devices: OnceLock<Vec<Logical>>,
-    /// By the nodes of the topology, as `pinned`.
+    /// By the nodes of the topology, like `pinned`.
     cpu: Vec<Slot<HostAllocator>>,
     pinned: Vec<Slot<HostAllocator>>,
     enabled: AtomicBool,
@@ -90,12 +90,13 @@ struct RuntimeInner {
 }
 
 impl Runtime {
-    /// This machine, with its devices as they are. Nothing is made yet; no driver call.
+    /// Makes a runtime for this machine and its devices. No allocator is made yet; no driver call.
     pub fn new(config: RuntimeConfig) -> Self {
         Self::with(config, Topology::of_machine(), Vec::new())
     }
 
-    /// A runtime on a machine that may be made up, with these logical devices; none named are the driver's.
+    /// Makes a runtime for a machine, real or invented, with these logical devices; an empty list means the
+    /// driver's.
     pub fn with(config: RuntimeConfig, topology: Topology, devices: Vec<LogicalDevice>) -> Self {
         let count = topology.nodes().len();
         let named = OnceLock::new();
@@ -114,12 +115,12 @@ impl Runtime {
         }))
     }
 
-    /// The runtime of the process, made as the environment says at the first call. It stays until the process
-    /// ends.
+    /// Returns the runtime of the process, made from the environment on the first call. It lives until the
+    /// process ends.
     ///
     /// # Errors
-    /// A `TF_GPU_ALLOCATOR` that nobody knows, at every call. What else could not be read is in `bad` of the call
-    /// that made it; the defaults are in force there.
+    /// If `TF_GPU_ALLOCATOR` is unknown, on every call. Other variables that could not be read are in `bad`
+    /// of the call that made the runtime; their defaults are in force.
     pub fn global(bad: &mut Vec<BadVariable>) -> Result<&'static Self, BadVariable> {
         static GLOBAL: Slot<Runtime> = Slot::new();
         GLOBAL.get_or_build(|| {
@@ -129,21 +130,22 @@ impl Runtime {
         })
     }
 
-    /// The settings.
+    /// Returns the settings.
     pub fn config(&self) -> &RuntimeConfig {
         &self.0.config
     }
 
-    /// The machine.
+    /// Returns the machine.
     pub fn topology(&self) -> &Topology {
         &self.0.topology
     }
 
-    /// The allocator of host memory of a node, `None` for any. Without NUMA all nodes are the first one, and its
-    /// memory is bound to none. O(log nodes) and no lock once it is made.
+    /// Returns the allocator of host memory of a node, `None` for any. Without NUMA all nodes are the first
+    /// one, and its memory is bound to none. O(log nodes) and no lock once it is made.
     ///
-    /// Its [name](HostAllocator::name) says which of three it is: a best fit where one is wanted, or nothing is said and
-    /// there is a visitor; else a pool with NUMA or a visitor; else the program's global allocator.
+    /// Its [name](HostAllocator::name) tells which of three it is: a best fit if one is wanted, or by default
+    /// if there is a visitor; otherwise a pool with NUMA or a visitor; otherwise the program's global
+    /// allocator.
     ///
     /// # Errors
     /// [`RuntimeError::Node`] if NUMA is on and the machine has no such node.
@@ -166,19 +168,20 @@ impl Runtime {
         Ok(made.clone())
     }
 
-    /// GPUs will be used: from now on pinned memory means pinned memory. Asking for a GPU allocator says it too.
+    /// Announces that GPUs will be used: from now on pinned memory is really pinned. Requesting a GPU
+    /// allocator does so too.
     pub fn enable_gpus(&self) {
-        // Whoever sees it set asks the slots, which have an order of their own.
+        // Relaxed: a reader then reads the slots, which have an order of their own.
         self.0.enabled.store(true, Ordering::Relaxed);
     }
 
-    /// Whether GPUs will be used.
+    /// Returns whether GPUs will be used.
     pub fn gpus_enabled(&self) -> bool {
         self.0.enabled.load(Ordering::Relaxed)
     }
 
-    /// The allocator of pinned memory of a node, `None` for the first one; whether NUMA is on or not. Before GPUs
-    /// are used, that node's allocator of plain memory.
+    /// Returns the allocator of pinned memory of a node, `None` for the first one; with NUMA or without.
+    /// Before GPUs are used, returns that node's allocator of plain memory.
     ///
     /// The memory is pinned through the context of the first GPU that has an allocator.
     ///
@@ -210,45 +213,44 @@ impl Runtime {
         Ok(made.clone())
     }
 
-    /// What the memory at an address is, by the regions that this runtime's allocators hold: any address inside one
-    /// is known. Everything else, null and what has gone back too, is plain host memory. Blocks from the global
-    /// allocator are that anyway. O(log regions).
+    /// Returns the kind of memory at an address, by the regions that this runtime's allocators hold: any
+    /// address inside one is known. All other addresses, including null and freed memory, are plain host
+    /// memory, which blocks from the global allocator are anyway. O(log regions).
     pub fn memory_kind(&self, address: u64) -> MemoryKind {
         self.0.regions.find(address).unwrap_or_default()
     }
 
-    /// How many regions are held.
+    /// Returns the number of regions held.
     pub fn regions(&self) -> usize {
         self.0.regions.len()
     }
 
-    /// Calls `visitor` for each region that is got, the first visitor first.
+    /// Calls `visitor` for each new region, the first visitor first.
     ///
     /// # Errors
-    /// [`VisitorLate`] if an allocator of such memory exists, of whichever node; nothing is registered then.
+    /// [`VisitorLate`] if an allocator of such memory exists, on any node; nothing is registered then.
     pub fn add_alloc_visitor(&self, of: Visited, visitor: Visitor) -> Result<(), VisitorLate> {
         let list = |visitors: &mut Visitors| visitors.alloc.push(visitor);
         self.0.visitors.add(of, list)
     }
 
-    /// Calls `visitor` for each region before it goes, the last visitor first.
+    /// Calls `visitor` for each region before it is freed, the last visitor first.
     ///
     /// # Errors
-    /// [`VisitorLate`] if an allocator of such memory exists, of whichever node; nothing is registered then.
+    /// [`VisitorLate`] if an allocator of such memory exists, on any node; nothing is registered then.
     pub fn add_free_visitor(&self, of: Visited, visitor: Visitor) -> Result<(), VisitorLate> {
         let list = |visitors: &mut Visitors| visitors.free.push(visitor);
         self.0.visitors.add(of, list)
     }
 
-    /// Ends the runtime and says what was out. Pinned memory goes first, then the GPUs', then the host's, each
-    /// allocator with its regions; contexts go with their last user.
+    /// Ends the runtime and reports the blocks in use. Pinned memory is freed first, then the GPUs', then the
+    /// host's, each allocator with its regions; contexts end with their last user.
     ///
-    /// Memory of blocks that nobody freed is left alone for as long as the process lives. An allocator that others
-    /// hold a clone of lives on until they drop it. Dropping the last clone of a runtime does the same, and says
-    /// nothing.
+    /// Memory of blocks that nobody freed is leaked. An allocator that has other clones lives on until they
+    /// are dropped. Dropping the last clone of a runtime does the same, without a report.
     ///
     /// # Errors
-    /// Gives the runtime back if it is not the last clone.
+    /// Returns the runtime if it is not the last clone.
     pub fn shutdown(self) -> Result<Shutdown, Self> {
         let inner = Arc::try_unwrap(self.0).map_err(Self)?;
         let mut left = Vec::new();
@@ -273,7 +275,7 @@ impl Runtime {
 }
 
 impl RuntimeInner {
-    /// The slot of a node.
+    /// Returns the slot of a node.
     fn slot_of<'s, T>(
         &self,
         slots: &'s [Slot<T>],

@@ -1,4 +1,4 @@
-//! Which allocator serves a device, by what its memory must be good for.
+//! The allocator that serves a device, by the required properties of the memory.
 //!
 //! | device | wanted | allocator |
 //! |---|---|---|
@@ -16,7 +16,7 @@ use super::host::HostAllocator;
 use super::topology::Node;
 use super::{GpuOptions, Runtime};
 
-/// Whose memory is wanted.
+/// The device that memory is wanted for.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Device {
     /// A logical GPU.
@@ -29,14 +29,14 @@ pub enum Device {
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub enum Route {
-    /// A device's memory.
+    /// Device memory.
     Gpu(GpuAllocator),
-    /// The host's.
+    /// Host memory.
     Host(HostAllocator),
 }
 
 impl Route {
-    /// What the allocator is called.
+    /// Returns the allocator's name.
     pub fn name(&self) -> &str {
         match self {
             Self::Gpu(gpu) => gpu.name(),
@@ -46,11 +46,11 @@ impl Route {
 }
 
 impl Runtime {
-    /// The allocator for memory of a device. Builds it if it is the first request; a GPU's own memory as `options`
-    /// say, with the limit of [`memory_limit`](Self::memory_limit).
+    /// Returns the allocator for memory of a device. Builds it on the first request; a GPU's own memory with
+    /// `options`, and with the limit of [`memory_limit`](Self::memory_limit).
     ///
     /// # Errors
-    /// Those of [`gpu_allocator`](Self::gpu_allocator), [`pinned_allocator`](Self::pinned_allocator) and
+    /// The errors of [`gpu_allocator`](Self::gpu_allocator), [`pinned_allocator`](Self::pinned_allocator) and
     /// [`cpu_allocator`](Self::cpu_allocator).
     pub fn route(
         &self,

@@ -1,8 +1,8 @@
-//! What is still out when a runtime goes.
+//! The blocks still in use when a runtime ends.
 
 use core::fmt;
 
-/// One allocator that something was left in.
+/// An allocator with blocks in use or other clones.
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub struct Left {
@@ -12,7 +12,7 @@ pub struct Left {
     pub blocks: u64,
     /// Their bytes.
     pub bytes: u64,
-    /// Others hold a clone of the allocator: it lives on, and its blocks can still be freed.
+    /// Whether others hold a clone of the allocator: it lives on, and its blocks can still be freed.
     pub shared: bool,
 }
 
@@ -22,23 +22,23 @@ impl Left {
     }
 }
 
-/// What was out when a runtime was shut down. Memory of blocks that nobody freed was left alone: it stays what it
-/// was until the process ends.
+/// Report of a runtime that was shut down. Memory of blocks that nobody freed was leaked: it keeps its
+/// contents until the process ends.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 #[must_use = "memory may have been left"]
 #[non_exhaustive]
 pub struct Shutdown {
-    /// The allocators with blocks that are out, or that others hold.
+    /// The allocators with blocks in use, or with other clones.
     pub left: Vec<Left>,
 }
 
 impl Shutdown {
-    /// Whether nothing was out and everything went back.
+    /// Returns whether no block was in use and all memory was freed.
     pub fn is_clean(&self) -> bool {
         self.left.is_empty()
     }
 
-    /// Blocks that were out.
+    /// Returns the number of blocks in use.
     pub fn blocks(&self) -> u64 {
         self.left.iter().map(|left| left.blocks).sum()
     }

@@ -1,4 +1,4 @@
-//! [`Slot`]: a value that is built by whoever asks first.
+//! [`Slot`]: a value that is built on the first request.
 
 use std::sync::OnceLock;
 use std::time::Duration;
@@ -6,7 +6,7 @@ use std::time::Duration;
 use larder_core::Wait;
 use larder_core::sync::BuildTurn;
 
-/// A place for one value. Once it is built a look takes no lock; nobody holds one while it is built
+/// A place for one value. Once it is built a read takes no lock; no lock is held while it is built
 /// ([`BuildTurn`]).
 #[derive(Debug)]
 pub(super) struct Slot<T> {
@@ -14,10 +14,10 @@ pub(super) struct Slot<T> {
     turn: BuildTurn,
 }
 
-/// How threads wait for another one that builds: a driver may take a second for it.
+/// How threads wait for another one that builds: the driver may take a second for it.
 struct Doze;
 
-/// Short beside a driver's call, long beside a look.
+/// Short compared with a driver call, long compared with a read.
 const NAP: Duration = Duration::from_micros(50);
 
 impl Wait for Doze {
@@ -34,20 +34,20 @@ impl<T> Slot<T> {
         }
     }
 
-    /// The value, if it is built.
+    /// Returns the value, if it is built.
     pub(super) fn get(&self) -> Option<&T> {
         self.value.get()
     }
 
-    /// The value, built now if nobody has. Of several that ask at once one builds and the others wait; if it
-    /// fails, the next one tries.
+    /// Returns the value, and builds it first if necessary. Of several concurrent requests one builds and the
+    /// others wait; if it fails, the next one retries.
     pub(super) fn get_or_build<E>(&self, build: impl FnOnce() -> Result<T, E>) -> Result<&T, E> {
         loop {
             if let Some(value) = self.value.get() {
                 return Ok(value);
             }
             match self.turn.begin::<Doze>() {
-                // It was written before the turn was done, so the next look finds it.
+                // The value was written before the turn was done, so the next read finds it.
                 None => {}
                 Some(turn) => {
                     let built = build()?;
@@ -59,7 +59,7 @@ impl<T> Slot<T> {
         }
     }
 
-    /// The value, taken out.
+    /// Takes the value out.
     pub(super) fn into_inner(self) -> Option<T> {
         self.value.into_inner()
     }

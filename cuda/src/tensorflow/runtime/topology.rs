@@ -1,4 +1,4 @@
-//! [`Topology`]: the NUMA nodes of the machine, and the node that each GPU hangs on.
+//! [`Topology`]: the NUMA nodes of the machine, and the node that each GPU is attached to.
 
 use core::fmt;
 use std::collections::BTreeMap;
@@ -16,12 +16,12 @@ impl Node {
     /// Node 0, which every machine has.
     pub const ZERO: Self = Self(0);
 
-    /// The node with this number.
+    /// Returns the node with this number.
     pub const fn new(number: u32) -> Self {
         Self(number)
     }
 
-    /// Its number.
+    /// Returns its number.
     pub const fn number(self) -> u32 {
         self.0
     }
@@ -33,7 +33,7 @@ impl fmt::Display for Node {
     }
 }
 
-/// Where a device sits on the PCI bus.
+/// Place of a device on the PCI bus.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct PciAddress {
     /// The domain, 0 on most machines.
@@ -45,7 +45,7 @@ pub struct PciAddress {
 }
 
 impl PciAddress {
-    /// Where a GPU sits. Three driver calls, no context.
+    /// Returns a GPU's PCI address. Three driver calls, no context.
     ///
     /// # Errors
     /// If the driver refuses, or there is no such device.
@@ -53,7 +53,7 @@ impl PciAddress {
         let device = driver.device(ordinal)?;
         let number = |attribute| {
             let value = driver.device_attribute(device, attribute)?;
-            // A negative number is no place; what is unknown is looked up as 0.
+            // A negative number is invalid; it is looked up as 0.
             Ok::<_, crate::DriverError>(u32::try_from(value).unwrap_or(0))
         };
         Ok(Self {
@@ -75,7 +75,7 @@ impl fmt::Display for PciAddress {
     }
 }
 
-/// Where nodes of PCI devices are looked up.
+/// Source of the nodes of PCI devices.
 #[derive(Clone, PartialEq, Eq, Debug)]
 enum Pci {
     Sys(PathBuf),
@@ -85,21 +85,21 @@ enum Pci {
 /// The NUMA nodes of a machine.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Topology {
-    /// In rising order, each once, one at least.
+    /// Sorted, without duplicates, never empty.
     nodes: Vec<Node>,
     pci: Pci,
 }
 
 impl Topology {
-    /// Most nodes that are known: as many as Linux has. Others are left out.
+    /// Most nodes supported: as many as Linux has. Others are left out.
     pub const MAX_NODES: u32 = 1024;
 
-    /// This machine's, from `/sys`. Where the system says nothing there is node 0 alone.
+    /// Returns the topology of this machine, from `/sys`; node 0 alone if the system does not report it.
     pub fn of_machine() -> Self {
         Self::from_sys(Path::new("/sys"))
     }
 
-    /// What a file tree like `/sys` says. Reads one file.
+    /// Reads the topology from a file tree like `/sys`. Reads one file.
     pub fn from_sys(root: &Path) -> Self {
         let online = root.join("devices/system/node/online");
         let text = std::fs::read_to_string(online).unwrap_or_default();
@@ -107,7 +107,7 @@ impl Topology {
         Self::with(numbers, Pci::Sys(root.to_owned()))
     }
 
-    /// A made-up machine: its nodes, and the nodes of devices.
+    /// Makes the topology of an invented machine: its nodes, and the nodes of devices.
     pub fn made(
         nodes: impl IntoIterator<Item = u32>,
         devices: impl IntoIterator<Item = (PciAddress, Node)>,
@@ -129,17 +129,17 @@ impl Topology {
         Self { nodes, pci }
     }
 
-    /// The nodes, in rising order; one at least.
+    /// Returns the nodes, sorted; never empty.
     pub fn nodes(&self) -> &[Node] {
         &self.nodes
     }
 
-    /// The place of a node among them; `None` if the machine has no such node. O(log nodes).
+    /// Returns the index of a node among them; `None` if the machine has no such node. O(log nodes).
     pub fn place_of(&self, node: Node) -> Option<usize> {
         self.nodes.binary_search(&node).ok()
     }
 
-    /// The node that a PCI device hangs on; the first one if that is unknown, or not one of
+    /// Returns the node that a PCI device is attached to; the first one if that is unknown, or not one of
     /// [`nodes`](Self::nodes).
     pub fn node_of(&self, address: PciAddress) -> Node {
         let found = match &self.pci {
@@ -150,7 +150,7 @@ impl Topology {
         known.unwrap_or_else(|| self.first())
     }
 
-    /// The first node, which stands for all that is unknown.
+    /// Returns the first node, which stands for unknown ones.
     pub fn first(&self) -> Node {
         self.nodes.first().copied().unwrap_or(Node::ZERO)
     }
@@ -159,17 +159,17 @@ impl Topology {
 fn node_in_sys(root: &Path, address: PciAddress) -> Option<Node> {
     let file = format!("bus/pci/devices/{address}/numa_node");
     let text = std::fs::read_to_string(root.join(file)).ok()?;
-    // -1 where the system does not know.
+    // -1, which does not parse, if the system does not know.
     text.trim().parse().ok().map(Node)
 }
 
-/// The numbers of a list as the kernel writes it: `0-1,3`. `None` if it is none.
+/// Parses a list of numbers as the kernel writes it: `0-1,3`. Returns `None` if it is invalid.
 fn listed(text: &str) -> Option<Vec<u32>> {
     let mut numbers = Vec::new();
     for part in text.trim().split(',').filter(|part| !part.is_empty()) {
         let (first, last) = part.split_once('-').unwrap_or((part, part));
         let (first, last) = (first.parse::<u32>().ok()?, last.parse::<u32>().ok()?);
-        // More than there can be would be a list without end.
+        // Bounded, so that an absurd range does not make an endless list.
         numbers.extend(first..=last.min(Topology::MAX_NODES));
     }
     Some(numbers)

@@ -1,4 +1,4 @@
-//! The visitors that were registered, until an allocator of their memory is made.
+//! The registered visitors, until an allocator of their memory is made.
 
 use std::collections::BTreeMap;
 use std::sync::Mutex;
@@ -8,13 +8,13 @@ use super::topology::Node;
 use super::watch::Visitors;
 use crate::driver::locked;
 
-/// Whose regions a visitor sees.
+/// The memory whose regions a visitor sees.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum Visited {
     /// Plain host memory of all nodes.
     Cpu,
-    /// GPUs of a node: pieces of physical memory where the allocator maps such, and they may move; blocks where the
-    /// driver keeps its regions to itself.
+    /// GPUs of a node: pieces of physical memory, which may move, if the allocator maps memory; blocks if the
+    /// driver hides its regions.
     Gpu(Node),
     /// Pinned memory of a node.
     Pinned(Node),
@@ -33,7 +33,7 @@ impl Visited {
 #[derive(Default)]
 struct VisitorLists {
     visitors: BTreeMap<Visited, Visitors>,
-    /// How many allocators of each memory took the lists, or are about to.
+    /// Number of allocators of each memory that took the lists, or are about to.
     takers: BTreeMap<&'static str, usize>,
 }
 
@@ -43,7 +43,7 @@ struct VisitorLists {
 #[derive(Default)]
 pub(super) struct VisitorTable(Mutex<VisitorLists>);
 
-/// An allocator that takes visitors. Dropped without [`made`](Self::made), it was never there.
+/// An allocator that takes visitors. Dropping this without [`made`](Self::made) undoes the taking.
 pub(super) struct Taker<'b> {
     table: &'b VisitorTable,
     word: &'static str,
@@ -66,7 +66,7 @@ impl VisitorTable {
         Ok(())
     }
 
-    /// The visitors for an allocator that is made now.
+    /// Returns the visitors for an allocator that is being made.
     pub(super) fn take(&self, visited: Visited) -> Taker<'_> {
         let word = visited.word();
         let mut lists = locked(&self.0);
@@ -81,7 +81,7 @@ impl VisitorTable {
 }
 
 impl Taker<'_> {
-    /// The allocator exists.
+    /// Confirms that the allocator exists.
     pub(super) fn made(self) {
         core::mem::forget(self);
     }

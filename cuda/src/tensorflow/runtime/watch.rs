@@ -1,7 +1,8 @@
-//! Regions as they come and go: calls of the program's visitors, and entries in the map of what memory is where.
+//! Regions as they come and go: calls of the program's visitors, and entries in the map of memory kinds.
 //!
-//! * WATCH1 a region is reported as held once, after it was got, and as leaving once, before it goes; a refused
-//!   request is not reported. One that the driver did not take back after all is reported as held again.
+//! * WATCH1 a region is reported as held once, after it was allocated, and as leaving once, before it is
+//!   freed; a refused request is not reported. A region whose free the driver refused is reported as held
+//!   again.
 //! * WATCH2 alloc visitors run in the order they were registered, free visitors in reverse.
 //! * WATCH3 no visitor runs under a lock of the core or of this module.
 
@@ -20,11 +21,12 @@ use crate::source::virtual_memory::RegionWatch;
 pub struct RegionVisit {
     /// Its addresses.
     pub range: AddrRange,
-    /// The NUMA node of host memory, the driver's ordinal of a device's.
+    /// The NUMA node of host memory, the ordinal of a device's.
     pub index: u32,
 }
 
-/// Called for each region, to register it with a network card, say. It must not use the allocator that it visits.
+/// Called for each region, for example to register it with a network card. It must not use the allocator that
+/// it visits.
 pub type Visitor = Arc<dyn Fn(RegionVisit) + Send + Sync>;
 
 /// Visitors of one kind of memory.
@@ -44,7 +46,7 @@ impl Visitors {
 pub(crate) struct Watch {
     visitors: Visitors,
     index: u32,
-    /// Where regions are entered, and as what.
+    /// Map in which regions are entered with `kind`.
     map: Arc<RegionMap>,
     kind: MemoryKind,
 }
@@ -101,7 +103,7 @@ impl fmt::Debug for Watch {
 pub(super) struct Watched<S> {
     source: S,
     watch: Watch,
-    /// What was given: start and bytes. Held for a look or a change.
+    /// Start and bytes of each region. Locked for a look-up or a change.
     regions: Mutex<BTreeMap<u64, u64>>,
 }
 
@@ -127,7 +129,7 @@ impl<S: SubAllocator> SubAllocator for Watched<S> {
         Ok(range)
     }
 
-    /// Takes one whole region back.
+    /// Releases one whole region.
     fn release(&self, range: AddrRange) -> Result<(), SubAllocError> {
         let start = range.start().get();
         let mut regions = locked(&self.regions);
@@ -149,7 +151,7 @@ impl<S: SubAllocator> SubAllocator for Watched<S> {
 }
 
 impl<S> Drop for Watched<S> {
-    /// Everything goes with the sub-allocator, which is dropped after this.
+    /// Reports all regions as leaving: the sub-allocator, which frees them, is dropped after this.
     fn drop(&mut self) {
         let regions = core::mem::take(&mut *locked(&self.regions));
         for (start, bytes) in regions {

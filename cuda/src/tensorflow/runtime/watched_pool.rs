@@ -17,19 +17,18 @@ use crate::stream::allocator::{BlockInfo, Live, StreamAllocator};
 use crate::with_tables::WithTables;
 use crate::{Context, CudaStream, DeviceAllocError, DeviceFreeError, ManagedMemory, PinnedMemory};
 
-/// Blocks and gaps between them, at most: 4 MiB of records, touched as they are used.
+/// Most blocks, and gaps between them: 4 MiB of records, touched as they are used.
 const CHUNKS: usize = 1 << 17;
 
-/// A best fit that owns its tables. Dropped with blocks in use it leaves their regions and its tables alone for as
-/// long as the process lives.
+/// A best fit that owns its tables. Dropped with blocks in use it leaks their regions and its tables.
 pub(super) struct WatchedPool<S: SubAllocator> {
     /// Dropped in `drop`.
     pool: ManuallyDrop<WithTables<Shared<RegionPool<'static>, Watched<S>, Yield>>>,
 }
 
 impl<S: SubAllocator> WatchedPool<S> {
-    /// Holds nothing yet, and will never hold more than `limit_bytes`. Wholly free regions go back before an
-    /// allocation fails if `collects` says so.
+    /// Makes a pool that holds nothing yet, and never more than `limit_bytes`. If `collects`, wholly free
+    /// regions are released before an allocation fails.
     pub(super) fn new(
         source: S,
         watch: Watch,
@@ -58,7 +57,7 @@ impl<S: SubAllocator> WatchedPool<S> {
         self.pool.source().source()
     }
 
-    /// Blocks in use.
+    /// Returns the number of blocks in use.
     fn live_blocks(&self) -> u64 {
         self.pool.with(|bfc| u64::from(bfc.report().used_chunks))
     }
@@ -116,7 +115,7 @@ impl StreamAllocator for WatchedPool<ManagedMemory> {
         self.source().context()
     }
 
-    /// A block that nobody uses.
+    /// Allocates a block that nobody uses.
     fn alloc_as(&self, _: &Arc<CudaStream>, request: &Request) -> Result<Block, DeviceAllocError> {
         match self.pool.alloc(request) {
             Ok(grant) => Ok(grant.block),

@@ -1,24 +1,23 @@
-//! How a pool is made: what it does, and how much its tables hold.
+//! Configuration of a pool: its planning, and the sizes of its tables.
 
 use larder_core::prmalloc::{PlanCapacity, PlannedPoolConfig};
 
-/// Blocks freed between two rounds, and blocks of the device in use, that tables have room for.
+/// Default most blocks freed between two rounds, and most blocks of the device in use.
 const STATS: usize = 1 << 14;
-/// Size classes.
+/// Default most size classes.
 const BINS: usize = 1 << 11;
-/// Blocks of a plan.
+/// Default most blocks of a plan.
 const BLOCKS: usize = 1 << 13;
 
-/// How a [`DeviceTensorPool`](super::DeviceTensorPool) is made.
+/// Configuration of a [`DeviceTensorPool`](super::DeviceTensorPool).
 ///
-/// The tables are host memory, reserved when the pool is made and given back with it; a full one is
-/// an error and nothing else. As they are, they take 12 MiB of addresses, and memory for what is
-/// recorded and planned.
+/// The tables are host memory, reserved when the pool is made and freed with it; a full one only causes an
+/// error. With the defaults they take 12 MiB of addresses, and memory for the recorded and planned entries.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct TensorPoolConfig {
     /// How steps are recorded, and when they are planned again.
     pub pool: PlannedPoolConfig,
-    /// Sizes up to 32 KiB are planned too; otherwise the device's allocator serves them.
+    /// Whether sizes up to 32 KiB are planned too; otherwise the device's allocator serves them.
     pub plans_small: bool,
     /// Most blocks freed between two rounds.
     pub stats: usize,
@@ -33,12 +32,12 @@ pub struct TensorPoolConfig {
 }
 
 impl TensorPoolConfig {
-    /// A pool that plans again when steps change.
+    /// Makes the configuration of a pool that plans again when steps change.
     pub const fn new() -> Self {
         Self::with_pool(PlannedPoolConfig::new())
     }
 
-    /// Tables of the usual sizes for a pool that does this.
+    /// Makes a configuration with tables of the default sizes.
     pub const fn with_pool(pool: PlannedPoolConfig) -> Self {
         Self {
             pool,

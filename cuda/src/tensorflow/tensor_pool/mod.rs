@@ -1,13 +1,13 @@
-//! [`DeviceTensorPool`]: a device's memory planned from a program's steps, after DeepRec's PRMalloc.
+//! [`DeviceTensorPool`]: device memory planned from a program's steps, after DeepRec's PRMalloc.
 //!
-//! The core's [`TensorPool`] over a [`DeviceAllocator`], so that slabs, and blocks that the plan has no
-//! place for, come from the same memory as everything else and in the order of the pool's stream.
+//! The core's [`TensorPool`] over a [`DeviceAllocator`], so that slabs, and blocks without a place in the
+//! plan, come from the same memory as everything else and in the order of the pool's stream.
 //!
 //! # One stream
-//! TENSOR1 A block of the plan that is freed may be given again by the next call, without a wait: whoever
-//! gets it queues its work on the same stream, behind the work that used it before. So a pool belongs
-//! to one stream. Work on another stream that uses a block is ordered by the caller: it waits for the
-//! pool's stream before, and the pool's stream waits for it before the block is freed.
+//! TENSOR1 A freed block of the plan may be reused by the next call, without a wait: its new user queues work
+//! on the same stream, after the work that used it before. So a pool belongs to one stream. Work on another
+//! stream that uses a block is ordered by the caller: it waits for the pool's stream before, and the pool's
+//! stream waits for it before the block is freed.
 
 mod config;
 mod on_stream;
@@ -32,22 +32,22 @@ use crate::stream::allocator::{BLOCK_ALIGN, Live};
 use crate::stream::per_stream::OneStream;
 use crate::{DeviceAllocError, DeviceAllocator, DeviceFreeError};
 
-/// Pools made so far; which one a block is of.
+/// Number of the next pool, carried by its blocks.
 static MADE: AtomicU32 = AtomicU32::new(1);
 
 /// Memory of one stream, planned from a program's steps.
 ///
-/// The first steps are watched while the device's allocator serves them. When nothing new comes any
-/// more, or enough was seen, one slab is taken for all sizes above 32 KiB and one for those below, and
-/// from then on blocks are popped off stacks: no driver call, no search. What a step needs beyond the
-/// plan comes from the device's allocator; if that goes on, the steps are watched anew. See
-/// [`larder_core::prmalloc`] for what a plan promises.
+/// The first steps are recorded while the device's allocator serves them. When they bring nothing new any
+/// more, or enough was recorded, one slab is taken for all sizes above 32 KiB and one for those below, and
+/// from then on blocks are popped off stacks: no driver call, no search. Requests beyond the plan are served
+/// by the device's allocator; if that continues, the steps are recorded anew. For the guarantees of a plan
+/// see [`larder_core::prmalloc`].
 ///
-/// Any thread may call it, but all work on its blocks is of its stream: a freed block is given again at
-/// once, to work queued behind (see [`free`](Self::free)).
+/// Any thread may call it, but all work on its blocks belongs to its stream: a freed block is reused at once,
+/// by work queued afterwards (see [`free`](Self::free)).
 ///
-/// Blocks are values without a destructor. Dropping the pool gives everything back to the device's
-/// allocator in the order of the stream, blocks in use too.
+/// Blocks are values without a destructor. Dropping the pool frees everything to the device's allocator in
+/// the order of the stream, including blocks in use.
 ///
 /// ```no_run
 /// use larder_cuda::{Context, DeviceAllocator, DeviceTensorPool, TensorPoolConfig};
@@ -67,7 +67,7 @@ static MADE: AtomicU32 = AtomicU32::new(1);
 /// ```
 pub struct DeviceTensorPool {
     pool: TensorPool<StreamSource, Yield>,
-    /// What its blocks carry for a handle.
+    /// The handle that its blocks carry.
     number: ChunkHandle,
     live_blocks: AtomicU64,
     live_bytes: AtomicU64,
@@ -75,12 +75,11 @@ pub struct DeviceTensorPool {
 }
 
 impl DeviceTensorPool {
-    /// A pool at step 0 that has no plan yet. Takes its tables from the host, nothing from the device.
+    /// Makes a pool at step 0 without a plan. Takes its tables from the host, nothing from the device.
     ///
     /// # Errors
-    /// [`DeviceAllocError::Stream`] if the stream is of another context than the memory, or the default
-    /// stream that each thread has of its own. [`DeviceAllocError::Config`] if the process heap has no
-    /// memory for so many records.
+    /// [`DeviceAllocError::Stream`] if the stream is of another context than the memory, or the per-thread
+    /// default stream. [`DeviceAllocError::Config`] if the process heap has no memory for the tables.
     pub fn new(
         memory: &DeviceAllocator,
         stream: &Arc<CudaStream>,
@@ -92,12 +91,12 @@ impl DeviceTensorPool {
         }
         let number = ChunkHandle::new(MADE.fetch_add(1, Ordering::Relaxed));
         let backend = StreamSource::new(memory.clone(), stream.clone());
-        // As many slots again as blocks, so that they are found quickly.
+        // Twice as many slots as blocks, for fast look-ups.
         let live = config.live.saturating_mul(2);
         let pool = TensorPool::new(config.pool, config.room(), live, backend);
         Ok(Self {
             pool: pool.map_err(DeviceAllocError::Config)?,
-            // 0 comes once in 2^32 pools.
+            // The number is 0 once in 2^32 pools.
             number: number.ok_or(DeviceAllocError::Stream)?,
             live_blocks: AtomicU64::new(0),
             live_bytes: AtomicU64::new(0),
@@ -105,24 +104,24 @@ impl DeviceTensorPool {
         })
     }
 
-    /// Gives memory at a multiple of 256 for work that is queued on the stream from now on. From the
-    /// plan O(log bins), and no driver call but that of
-    /// [`check_captures`](crate::DeviceConfig::check_captures); otherwise as [`DeviceAllocator::alloc`].
+    /// Allocates at a multiple of 256 for work queued on the stream from now on. From the plan O(log bins),
+    /// and no driver call except that of [`check_captures`](crate::DeviceConfig::check_captures); otherwise
+    /// as [`DeviceAllocator::alloc`].
     ///
     /// # Errors
     /// [`DeviceAllocError::Capturing`] if the stream captures: plans have no windows.
-    /// [`DeviceAllocError::Memory`] where the request or the pool's tables forbid it, and as
-    /// [`DeviceAllocator::alloc`].
+    /// [`DeviceAllocError::Memory`] if the request is invalid or the pool's tables are full, and the errors
+    /// of [`DeviceAllocator::alloc`].
     pub fn alloc(&self, bytes: u64) -> Result<Block, DeviceAllocError> {
         self.alloc_aligned(bytes, BLOCK_ALIGN)
     }
 
-    /// Gives memory at a multiple of `align` for work that is queued on the stream from now on. Less
-    /// than 256 packs small blocks of a plan more closely; more costs as many bytes again of a block
-    /// that is not the plan's.
+    /// Allocates at a multiple of `align` for work queued on the stream from now on. An alignment below 256
+    /// packs small blocks of a plan more closely; one above costs a block outside of the plan that many bytes
+    /// more.
     ///
     /// # Errors
-    /// Those of [`alloc`](Self::alloc).
+    /// The errors of [`alloc`](Self::alloc).
     pub fn alloc_aligned(&self, bytes: u64, align: Align) -> Result<Block, DeviceAllocError> {
         self.memory().refuse_capture(self.stream())?;
         let addr = self.pool.alloc(bytes, align).map_err(|error| {
@@ -142,12 +141,12 @@ impl DeviceTensorPool {
         Ok(Block::outside(range, self.number))
     }
 
-    /// Takes a block back, wherever it came from and whatever has been planned since. All work that uses
-    /// it is queued on the pool's stream already, or that stream waits for it: the block may be given
-    /// again at once (TENSOR1). O(log bins) for one of the plan, otherwise as [`DeviceAllocator::free`].
+    /// Frees a block, wherever it came from and whatever has been planned since. All work that uses it is
+    /// queued on the pool's stream already, or that stream waits for it: the block may be reused at once
+    /// (TENSOR1). O(log bins) for a block of the plan, otherwise as [`DeviceAllocator::free`].
     ///
     /// # Errors
-    /// Gives the block back if it is not one of this pool's.
+    /// Returns the block if it is not one of this pool's.
     pub fn free(&self, block: Block) -> Result<(), Rejected<DeviceFreeError>> {
         if !self.owns(&block) {
             return Err(DeviceFreeError::unknown(block));
@@ -165,14 +164,14 @@ impl DeviceTensorPool {
         Ok(())
     }
 
-    /// Whether the block says that this pool gave it.
+    /// Returns whether the block carries this pool's number.
     fn owns(&self, block: &Block) -> bool {
         block.is_of(AllocatorId::OUTSIDE) && block.handle() == self.number
     }
 
-    /// Begins a step, which ends when the answer is dropped. A planning round may run then: O(n log n)
-    /// in blocks freed since the last one, and the slabs if it was the last. Why it gave no plan is then
-    /// in [`plan_error`](Self::plan_error), and the pool serves on.
+    /// Begins a step, which ends when the returned value is dropped. A planning round may run then: O(n log
+    /// n) in blocks freed since the last one, and the slabs if it was the last. If it gave no plan,
+    /// [`plan_error`](Self::plan_error) has the reason, and the pool continues to serve.
     pub fn step(&self) -> TensorStep<'_> {
         TensorStep {
             pool: self,
@@ -189,43 +188,43 @@ impl DeviceTensorPool {
         outcome
     }
 
-    /// Whether a plan serves.
+    /// Returns whether a plan serves.
     pub fn is_planned(&self) -> bool {
         self.pool.serving().is_some()
     }
 
-    /// Why the last round gave no plan; `None` if it gave one, or is still to come.
+    /// Returns why the last round gave no plan; `None` if it gave one, or is still to come.
     pub fn plan_error(&self) -> Option<PlanError> {
         *locked(&self.plan_error)
     }
 
-    /// What it served and holds. O(1).
+    /// Returns the counters of the pool. O(1).
     pub fn counts(&self) -> PoolCounts {
         self.pool.counts()
     }
 
-    /// How far the planner is.
+    /// Returns the progress of the planner.
     pub fn progress(&self) -> Progress {
         self.pool.planner().progress()
     }
 
-    /// Begins to watch steps for another plan now, if the planner is done and no older plan has blocks
-    /// in use. Says whether it did. What serves goes on until then.
+    /// Begins to record steps for another plan now, if the planner is done and no older plan has blocks in
+    /// use. Returns whether it did. The present plan serves until then.
     pub fn replan(&self) -> bool {
         self.pool.replan()
     }
 
-    /// Puts the planner back to step 0 with nothing recorded. What serves goes on.
+    /// Resets the planner to step 0 with nothing recorded. The present plan continues to serve.
     pub fn reset(&self) {
         self.pool.planner().reset();
     }
 
-    /// The stream it serves.
+    /// Returns the stream it serves.
     pub fn stream(&self) -> &Arc<CudaStream> {
         self.pool.backend().stream()
     }
 
-    /// The allocator it takes memory from.
+    /// Returns the allocator it takes memory from.
     pub fn memory(&self) -> &DeviceAllocator {
         self.pool.backend().memory()
     }
@@ -258,7 +257,7 @@ impl OneStream for DeviceTensorPool {
         self.owns(block).then_some(block.bytes())
     }
 
-    /// Slabs of a plan are no blocks.
+    /// Slabs of a plan are not counted as blocks.
     fn live(_: &DeviceAllocator, pools: &[Arc<Self>]) -> Live {
         let sum = |count: fn(&Self) -> &AtomicU64| {
             let counts = pools.iter().map(|pool| count(pool).load(Ordering::Relaxed));
@@ -290,10 +289,10 @@ pub struct TensorStep<'p> {
 }
 
 impl TensorStep<'_> {
-    /// Ends the step and says whether a plan that was due could be made.
+    /// Ends the step, and reports whether a plan that was due could be made.
     ///
     /// # Errors
-    /// Why it could not. The pool serves on from the plan it had, or without.
+    /// The reason why it could not. The pool continues with its previous plan, or without one.
     pub fn end(mut self) -> Result<(), PlanError> {
         self.stop()
     }
@@ -306,7 +305,7 @@ impl TensorStep<'_> {
 
 impl Drop for TensorStep<'_> {
     fn drop(&mut self) {
-        // What went wrong stands in `plan_error`.
+        // An error is kept in `plan_error`.
         let _ = self.stop();
     }
 }

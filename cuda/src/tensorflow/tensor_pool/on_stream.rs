@@ -12,22 +12,22 @@ use crate::driver::locked;
 use crate::stream::allocator::BLOCK_ALIGN;
 use crate::{DeviceAllocError, DeviceAllocator, DeviceFreeError};
 
-/// Ranges of a device's allocator, got and given back in the order of one stream. Dropping it gives
-/// back all.
+/// Ranges of a device's allocator, allocated and freed in the order of one stream. Dropping it frees all of
+/// them.
 pub(super) struct StreamSource {
     memory: DeviceAllocator,
     stream: Arc<CudaStream>,
-    /// Held for a look or a change of the table, never while the allocator is asked.
+    /// Locked for a look-up or a change of the table, never during a call of the allocator.
     given: Mutex<GivenBlocks>,
 }
 
 #[derive(Default)]
 struct GivenBlocks {
-    /// Each block by the start of the range that was given of it.
+    /// Each block by the start of its range in use.
     blocks: HashMap<Addr, Block>,
-    /// Why the newest refusal was one, if the allocator had to do with it.
+    /// The allocator's error, if the newest refusal was its.
     refusal: Option<DeviceAllocError>,
-    /// Why the newest block that was not taken back was not.
+    /// The error of the newest refused free.
     free_refusal: Option<DeviceFreeError>,
 }
 
@@ -66,7 +66,7 @@ impl StreamSource {
     }
 }
 
-/// The part of a block that serves a request.
+/// Returns the part of a block that serves a request.
 fn serving(block: &Block, request: GrowRequest) -> Option<AddrRange> {
     let start = round_up(block.addr().get(), request.align)?;
     let range = AddrRange::new(Addr::new(start), request.bytes)?;
@@ -75,14 +75,14 @@ fn serving(block: &Block, request: GrowRequest) -> Option<AddrRange> {
 
 impl SubAllocator for StreamSource {
     fn grow(&self, request: GrowRequest) -> Result<AddrRange, SubAllocError> {
-        // An alignment above that of every block is found inside a longer block.
+        // For an alignment above that of every block, the range lies inside a longer block.
         let padding = request.align.bytes().saturating_sub(BLOCK_ALIGN.bytes());
         let bytes = request.bytes.checked_add(padding);
         let bytes = bytes.ok_or_else(|| self.refuse(None))?;
         let block = self.memory.alloc(&self.stream, bytes);
         let block = block.map_err(|error| self.refuse(Some(error)))?;
         let Some(range) = serving(&block, request) else {
-            // The allocator's granule is not what is said above; it takes its own blocks back.
+            // Only if the allocator's alignment were not `BLOCK_ALIGN`; the free of its own block succeeds.
             let _ = self.free(block);
             return Err(self.refuse(None));
         };
@@ -105,7 +105,7 @@ impl Drop for StreamSource {
     fn drop(&mut self) {
         let blocks = core::mem::take(&mut locked(&self.given).blocks);
         for block in blocks.into_values() {
-            // Refused only if it were not the allocator's.
+            // Refused only for a block of another allocator.
             let _ = self.free(block);
         }
     }

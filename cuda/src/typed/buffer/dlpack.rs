@@ -1,14 +1,14 @@
-//! DLPack: tensors given to other libraries of the process, and taken from them, without a copy.
+//! DLPack: tensors exchanged with other libraries of the process, without a copy.
 //!
-//! The structs are those of DLPack's C interface, version 1 and the one without a version before it. DLPack
-//! carries no stream: two libraries agree on one beside it, as Python's `__dlpack__(stream)` does.
+//! The structs are those of DLPack's C interface, version 1 and the unversioned one before it. DLPack carries
+//! no stream: two libraries agree on one separately, as Python's `__dlpack__(stream)` does.
 //!
-//! PACK1 What is exported is one box with the tensor at a fixed place, its shape and its buffer. Only the
-//!    deleter frees it.
-//! PACK2 The stream of an export is ordered behind all that used the buffer, and noted as one that writes it.
-//!    So the deleter, which waits for nothing, frees the memory behind what is queued there.
+//! PACK1 An export is one box with the tensor at a fixed place, its shape and its buffer. Only the deleter
+//! frees it.
+//! PACK2 The stream of an export is ordered after all uses of the buffer, and noted as a writer. So the
+//! deleter, which does not wait, frees the memory after the work queued there.
 //! PACK3 The producer of an import knows nothing of our streams: they are waited for before its deleter is
-//!    called. Where that is refused it is not called.
+//! called. If the wait is refused the deleter is not called.
 
 use core::ffi::c_void;
 use core::fmt;
@@ -20,7 +20,7 @@ use cudarc::driver::{CudaStream, DeviceRepr};
 use super::{BufferView, BufferViewMut, DeviceBuffer, Uses};
 use crate::{DeviceAllocError, DeviceAllocator, Returned};
 
-/// The version that exports say, and the newest that imports know.
+/// The version of exports, and the newest that imports accept.
 const VERSION: Version = Version { major: 1, minor: 0 };
 
 /// `kDLCUDA` and `kDLCUDAManaged`: addresses that a device's kernels use.
@@ -34,9 +34,9 @@ const READ_ONLY: u64 = 1;
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(C)]
 pub struct Version {
-    /// Another one has another layout.
+    /// Another major version has another layout.
     pub major: u32,
-    /// A newer one has more constants.
+    /// A newer minor version has more constants.
     pub minor: u32,
 }
 
@@ -67,7 +67,7 @@ impl DataType {
     pub const F32: Self = Self::new(2, 32);
     /// `f64`.
     pub const F64: Self = Self::new(2, 64);
-    /// 16 bits, as IEEE 754 has them.
+    /// 16 bits, by IEEE 754.
     pub const F16: Self = Self::new(2, 16);
     /// 16 bits with the range of `f32`.
     pub const BF16: Self = Self::new(4, 16);
@@ -85,7 +85,7 @@ impl DataType {
         Self { code, bits, lanes }
     }
 
-    /// Bytes of a value; `None` if it is not whole bytes.
+    /// Returns the bytes of a value; `None` if it is not whole bytes.
     fn bytes(self) -> Option<usize> {
         let bits = usize::from(self.bits) * usize::from(self.lanes);
         bits.is_multiple_of(8).then_some(bits / 8)
@@ -98,15 +98,16 @@ impl DataType {
 pub struct Tensor {
     /// The memory's address on the device.
     pub data: *mut c_void,
-    /// Whose.
+    /// Device of the memory.
     pub device: Device,
-    /// Dimensions.
+    /// Number of dimensions.
     pub ndim: i32,
-    /// Of the values.
+    /// Type of the values.
     pub dtype: DataType,
     /// Values in each dimension.
     pub shape: *mut i64,
-    /// Values from one place to the next in each dimension; null if the last is densest and none is left out.
+    /// Distance in values between neighbours in each dimension; null if the values are contiguous with the
+    /// last dimension densest.
     pub strides: *mut i64,
     /// Bytes from `data` to the first value.
     pub byte_offset: u64,
@@ -116,61 +117,61 @@ pub struct Tensor {
 #[derive(Debug)]
 #[repr(C)]
 pub struct ManagedTensorVersioned {
-    /// What whoever takes it looks at first.
+    /// Checked by the consumer first.
     pub version: Version,
-    /// The producer's.
+    /// For the producer's use.
     pub manager_ctx: *mut c_void,
-    /// To be called once by whoever has taken the tensor, when nothing uses it any more.
+    /// Called once by the consumer, when nothing uses the tensor any more.
     pub deleter: Option<unsafe extern "C" fn(*mut Self)>,
-    /// Bit 0: not to be written.
+    /// Bit 0: read-only.
     pub flags: u64,
     /// The tensor.
     pub dl_tensor: Tensor,
 }
 
-/// `DLManagedTensor`, of before versions.
+/// `DLManagedTensor`, the unversioned layout.
 #[derive(Debug)]
 #[repr(C)]
 pub struct ManagedTensor {
     /// The tensor.
     pub dl_tensor: Tensor,
-    /// The producer's.
+    /// For the producer's use.
     pub manager_ctx: *mut c_void,
-    /// To be called once by whoever has taken the tensor, when nothing uses it any more.
+    /// Called once by the consumer, when nothing uses the tensor any more.
     pub deleter: Option<unsafe extern "C" fn(*mut Self)>,
 }
 
-/// Why a tensor was not given or taken.
+/// An error of an export or import.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum PackError {
-    /// Shape and strides have different lengths, a negative number, or name places outside of the buffer.
+    /// Shape and strides have different lengths or a negative number, or refer to places outside the buffer.
     #[error("the shape and strides name values that the buffer does not have")]
     Shape,
-    /// The type's bytes are not those of the buffer's values, or the address is not aligned for them.
+    /// The type's size is not that of the buffer's values, or the address is not aligned for them.
     #[error("{} bits by {} are not the type of the values", dtype.bits, dtype.lanes)]
     Type {
-        /// What the tensor has.
+        /// The tensor's type.
         dtype: DataType,
     },
-    /// The tensor has another layout than is known.
+    /// The tensor has an unknown layout.
     #[error("the tensor is of DLPack {}.{}, which is not known: ask its producer for version 1", .0.major, .0.minor)]
     Version(Version),
     /// The tensor is another device's, or the host's.
     #[error("the tensor is on device {} of kind {}: copy it", .0.device_id, .0.device_type)]
     Device(Device),
-    /// The streams could not be put in order.
+    /// The streams could not be ordered.
     #[error("{0}")]
     Order(DeviceAllocError),
 }
 
-/// What ends a tensor of one of the two layouts.
+/// The deleter of one of the two layouts.
 type Deleter<M> = unsafe extern "C" fn(*mut M);
 
 /// A tensor of one of the two layouts.
 trait Managed: Sized {
     fn new(dl_tensor: Tensor, deleter: Deleter<Self>) -> Self;
-    /// The tensor, and whether it may be written.
+    /// Returns the tensor, and whether it may be written.
     fn open(&self) -> Result<(&Tensor, bool), PackError>;
     fn deleter(&self) -> Option<Deleter<Self>>;
 }
@@ -216,7 +217,7 @@ impl Managed for ManagedTensor {
     }
 }
 
-/// PACK1: the tensor is its first field, so the address of one is that of the other.
+/// PACK1: the tensor is the first field, so both have one address.
 #[repr(C)]
 struct ExportedTensor<M, T> {
     managed: M,
@@ -228,10 +229,10 @@ struct ExportedTensor<M, T> {
 /// The deleter of an export.
 ///
 /// # Safety
-/// The tensor is one of these exports, and nothing uses it any more.
+/// The tensor is an export of this type, and nothing uses it any more.
 unsafe extern "C" fn delete<M, T>(managed: *mut M) {
     if !managed.is_null() {
-        // SAFETY: PACK1, and the caller gives it once.
+        // SAFETY: PACK1: the tensor is the start of its box; the caller passes it once.
         drop(unsafe { Box::from_raw(managed.cast::<ExportedTensor<M, T>>()) });
     }
 }
@@ -239,16 +240,16 @@ unsafe extern "C" fn delete<M, T>(managed: *mut M) {
 /// The type, shape and strides of a tensor, in values.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Layout<'a> {
-    /// Of the values.
+    /// Type of the values.
     pub dtype: DataType,
     /// Values in each dimension.
     pub shape: &'a [i64],
-    /// Values from one place to the next in each dimension, none of them negative.
+    /// Distance in values between neighbours in each dimension, never negative.
     pub strides: &'a [i64],
 }
 
 impl Layout<'_> {
-    /// How many values there are from the first place to the last; `None` if a number is negative or too
+    /// Returns the number of values from the first place to the last; `None` if a number is negative or too
     /// large.
     fn span(self) -> Option<usize> {
         let mut last = 0_usize;
@@ -279,14 +280,14 @@ impl Layout<'_> {
 }
 
 impl<T: DeviceRepr + Send + 'static> DeviceBuffer<T> {
-    /// Gives the buffer to another library, for work that is queued on `stream` from now on. The memory is
-    /// freed in the order of that stream when the deleter is called, by any thread; other streams that the
-    /// library uses are joined with it before.
+    /// Exports the buffer to another library, for work queued on `stream` from now on. The memory is freed in
+    /// the order of that stream when the deleter is called, by any thread; other streams that the library
+    /// uses must be joined with it before.
     ///
-    /// Costs what a copy on the stream would, and no call for the buffer's own.
+    /// Costs the same as ordering a copy on the stream; no driver call on the buffer's own stream.
     ///
     /// # Errors
-    /// Gives the buffer back if the layout is not one of its values, or the stream could not be ordered.
+    /// Returns the buffer if the layout does not fit its values, or the stream could not be ordered.
     #[expect(clippy::result_large_err, reason = "the buffer itself comes back")]
     pub fn into_dlpack(
         self,
@@ -296,11 +297,11 @@ impl<T: DeviceRepr + Send + 'static> DeviceBuffer<T> {
         self.export(stream, layout)
     }
 
-    /// Gives the buffer to another library that knows DLPack of before versions only; see
+    /// Exports the buffer to another library that knows only unversioned DLPack; see
     /// [`into_dlpack`](Self::into_dlpack).
     ///
     /// # Errors
-    /// Those of [`into_dlpack`](Self::into_dlpack).
+    /// The errors of [`into_dlpack`](Self::into_dlpack).
     #[expect(clippy::result_large_err, reason = "the buffer itself comes back")]
     pub fn into_dlpack_unversioned(
         self,
@@ -316,7 +317,7 @@ impl<T: DeviceRepr + Send + 'static> DeviceBuffer<T> {
         stream: &Arc<CudaStream>,
         layout: Layout<'_>,
     ) -> Result<NonNull<M>, Returned<Self, PackError>> {
-        // PACK2.
+        // PACK2: orders the stream and notes a write.
         let order = || match self.block {
             Some(_) => self.shared.order(stream, false, Uses::write),
             None => Ok(()),
@@ -348,10 +349,10 @@ impl<T: DeviceRepr + Send + 'static> DeviceBuffer<T> {
     }
 }
 
-/// Values of another library's tensor, from its first place to its last, as a buffer that gives them back
-/// when it is dropped: the host waits until its streams are done with them (PACK3).
+/// Values of another library's tensor, from its first place to its last, as a buffer that returns them to
+/// their producer when dropped: the host waits until its streams are done with them (PACK3).
 pub struct ImportedBuffer<T> {
-    /// Of no block.
+    /// A buffer without a block.
     buffer: DeviceBuffer<T>,
     dtype: DataType,
     shape: Vec<i64>,
@@ -363,49 +364,48 @@ pub struct ImportedBuffer<T> {
 }
 
 impl<T: DeviceRepr> ImportedBuffer<T> {
-    /// Takes a tensor for work on `stream`, which the streams of `memory` are put in order with.
-    /// O(dimensions).
+    /// Imports a tensor for work on `stream`, with which streams of `memory` are ordered. O(dimensions).
     ///
     /// # Safety
-    /// The tensor is whole, no other consumer takes it, its values are values of `T`, and they are there for
-    /// work that is queued on `stream` from now on. If it may be written, nothing else uses them until this
-    /// is dropped.
+    /// The tensor is valid, no other consumer takes it, its values are values of `T`, and they are ready for
+    /// work queued on `stream` from now on. If it may be written, nothing else uses them until this is
+    /// dropped.
     ///
     /// # Errors
-    /// [`PackError`]; the tensor is the caller's as before, who calls its deleter.
+    /// [`PackError`]; the tensor stays the caller's, who calls its deleter.
     pub unsafe fn from_dlpack(
         memory: &DeviceAllocator,
         stream: &Arc<CudaStream>,
         tensor: NonNull<ManagedTensorVersioned>,
     ) -> Result<Self, PackError> {
-        // SAFETY: the caller promises the same.
+        // SAFETY: the caller makes the same promise.
         unsafe { Self::import(memory, stream, tensor) }
     }
 
-    /// Takes a tensor of DLPack of before versions; see [`from_dlpack`](Self::from_dlpack).
+    /// Imports a tensor of unversioned DLPack; see [`from_dlpack`](Self::from_dlpack).
     ///
     /// # Safety
-    /// That of [`from_dlpack`](Self::from_dlpack).
+    /// The promise of [`from_dlpack`](Self::from_dlpack).
     ///
     /// # Errors
-    /// Those of [`from_dlpack`](Self::from_dlpack).
+    /// The errors of [`from_dlpack`](Self::from_dlpack).
     pub unsafe fn from_dlpack_unversioned(
         memory: &DeviceAllocator,
         stream: &Arc<CudaStream>,
         tensor: NonNull<ManagedTensor>,
     ) -> Result<Self, PackError> {
-        // SAFETY: the caller promises the same.
+        // SAFETY: the caller makes the same promise.
         unsafe { Self::import(memory, stream, tensor) }
     }
 
     /// # Safety
-    /// That of [`from_dlpack`](Self::from_dlpack).
+    /// The promise of [`from_dlpack`](Self::from_dlpack).
     unsafe fn import<M: Managed>(
         memory: &DeviceAllocator,
         stream: &Arc<CudaStream>,
         managed: NonNull<M>,
     ) -> Result<Self, PackError> {
-        // SAFETY: the caller's tensor is whole. One of another version begins with the version, too.
+        // SAFETY: the caller's tensor is valid. Every version of the layout begins with the version.
         let (tensor, is_writable) = unsafe { managed.as_ref() }.open()?;
         let device = tensor.device;
         let is_ours = [CUDA, CUDA_MANAGED].contains(&device.device_type)
@@ -414,9 +414,9 @@ impl<T: DeviceRepr> ImportedBuffer<T> {
             return Err(PackError::Device(device));
         }
         let ndim = usize::try_from(tensor.ndim).map_err(|_| PackError::Shape)?;
-        // SAFETY: a tensor has as many numbers as dimensions.
+        // SAFETY: a valid tensor has `ndim` numbers here.
         let shape = unsafe { numbers(tensor.shape, ndim) }.ok_or(PackError::Shape)?;
-        // SAFETY: a tensor has as many numbers as dimensions.
+        // SAFETY: a valid tensor has `ndim` numbers here, or null.
         let strides = unsafe { numbers(tensor.strides, ndim) };
         let strides = strides.or_else(|| dense(&shape)).ok_or(PackError::Shape)?;
         let dtype = tensor.dtype;
@@ -446,17 +446,17 @@ impl<T: DeviceRepr> ImportedBuffer<T> {
 }
 
 impl<T> ImportedBuffer<T> {
-    /// The values, to be read.
+    /// Returns a view for reading.
     pub fn as_view(&self) -> BufferView<'_, T> {
         self.buffer.as_view()
     }
 
-    /// The values, to be written as well; `None` if the producer forbids that.
+    /// Returns a view for writing; `None` if the producer forbids that.
     pub fn as_view_mut(&mut self) -> Option<BufferViewMut<'_, T>> {
         self.is_writable.then(|| self.buffer.as_view_mut())
     }
 
-    /// Where in them the tensor's values are.
+    /// Returns the layout of the tensor's values in the view.
     pub fn layout(&self) -> Layout<'_> {
         Layout {
             dtype: self.dtype,
@@ -475,9 +475,10 @@ impl<T> Drop for ImportedBuffer<T> {
                 .context()
                 .wait_for(self.buffer.stream())
                 .is_ok();
-        // PACK3: memory that is not given back is only lost.
+        // PACK3: memory that is not returned is only leaked.
         if waited {
-            // SAFETY: it was imported as one of this layout, and is given back once.
+            // SAFETY: the tensor was imported with this layout, its streams were waited for, and it is
+            // returned once.
             unsafe { (self.release)(self.tensor) };
         }
     }
@@ -497,28 +498,28 @@ impl<T> fmt::Debug for ImportedBuffer<T> {
 /// The tensor is of this layout, and nothing uses it any more.
 unsafe fn release<M: Managed>(tensor: NonNull<c_void>) {
     let tensor = tensor.cast::<M>();
-    // SAFETY: the caller's tensor is whole until its deleter was called.
+    // SAFETY: the caller's tensor is valid until its deleter is called.
     let deleter = unsafe { tensor.as_ref() }.deleter();
     if let Some(deleter) = deleter {
-        // SAFETY: the caller gives it back once.
+        // SAFETY: the caller passes the tensor once, and nothing uses it any more.
         unsafe { deleter(tensor.as_ptr()) };
     }
 }
 
-/// So many numbers; `None` if there is no place of them though there should be some.
+/// Reads `count` numbers; `None` if the pointer is null although `count` is not 0.
 ///
 /// # Safety
-/// A place that is not null has so many.
+/// A pointer that is not null has `count` numbers.
 unsafe fn numbers(place: *const i64, count: usize) -> Option<Vec<i64>> {
     match (place.is_null(), count) {
         (_, 0) => Some(Vec::new()),
         (true, _) => None,
-        // SAFETY: the caller promises so many.
+        // SAFETY: the caller promises `count` numbers.
         (false, _) => Some(unsafe { core::slice::from_raw_parts(place, count) }.to_vec()),
     }
 }
 
-/// Strides of a tensor without gaps whose last dimension is densest.
+/// Returns the strides of a contiguous tensor whose last dimension is densest.
 fn dense(shape: &[i64]) -> Option<Vec<i64>> {
     let mut strides = vec![1; shape.len()];
     let mut next = 1_i64;

@@ -1,11 +1,12 @@
 //! [`Launch`]: kernels that take buffers.
 //!
-//! cudarc's `LaunchArgs` keeps its stream to itself: an argument of another crate's type cannot tell where
-//! the kernel will run, so none of ours is one. A `Launch` holds the stream beside it.
+//! cudarc's `LaunchArgs` keeps its stream private: an argument of another crate's type cannot know where the
+//! kernel will run, so our types are no arguments there. A `Launch` holds the stream beside it.
 //!
 //! LAUNCH1 When a buffer becomes an argument, the stream of the launch is ordered for it as for a copy.
-//!    Nothing else that matters to the kernel is queued until the launch: so long is the buffer borrowed.
-//! LAUNCH2 Where one argument could not be ordered nothing is launched, now or by a later call.
+//! Nothing else that matters to the kernel is queued until the launch, since the buffer is borrowed until
+//! then.
+//! LAUNCH2 After an argument that could not be ordered nothing is launched, now or by a later call.
 
 use core::fmt;
 use std::sync::Arc;
@@ -18,8 +19,8 @@ use super::view::Part;
 use super::{BufferView, BufferViewMut, DeviceBuffer, Uses, in_our_words};
 use crate::DeviceAllocError;
 
-/// A kernel and its arguments, to be launched on a stream: cudarc's `launch_builder`, which takes buffers
-/// and their parts as well. Each is put in order on the stream, wherever it was used before.
+/// A kernel and its arguments, to be launched on a stream: cudarc's `launch_builder`, which also takes
+/// buffers and their parts. Each is ordered on the stream, wherever it was used before.
 ///
 /// ```no_run
 /// use cudarc::driver::{CudaFunction, LaunchConfig, PushKernelArg};
@@ -43,8 +44,8 @@ use crate::DeviceAllocError;
 /// # }
 /// ```
 ///
-/// Whatever cudarc's builder takes is an argument here, too. A buffer is none of cudarc's, since it could
-/// not be put in order there:
+/// All arguments of cudarc's builder are accepted here, too. A buffer is not an argument of cudarc's, since
+/// it could not be ordered there:
 ///
 /// ```compile_fail,E0277
 /// # use cudarc::driver::{CudaFunction, PushKernelArg};
@@ -53,21 +54,21 @@ use crate::DeviceAllocError;
 /// # }
 /// ```
 ///
-/// # Costs
-/// For each buffer what a copy on the stream would cost: no driver call on the one stream that uses it. The
-/// stream becomes [known](crate::DeviceAllocator::add_stream) to the buffer's allocator.
+/// # Cost
+/// For each buffer the cost of ordering a copy on the stream: no driver call if only that stream uses it. The
+/// stream is [added](crate::DeviceAllocator::add_stream) to the buffer's allocator.
 pub struct Launch<'a> {
     args: LaunchArgs<'a>,
     stream: &'a Arc<CudaStream>,
-    /// LAUNCH2.
+    /// First refusal (LAUNCH2).
     refused: Option<DeviceAllocError>,
 }
 
-/// What cudarc answers: the events around a launch, where it was told to record them.
+/// cudarc's answer: the events around a launch, if it records them.
 type Launched = Result<Option<(CudaEvent, CudaEvent)>, cuda::DriverError>;
 
 impl<'a> Launch<'a> {
-    /// A launch of `function` on `stream`, without arguments as yet.
+    /// Makes a launch of `function` on `stream`, without arguments yet.
     pub fn on(stream: &'a Arc<CudaStream>, function: &'a CudaFunction) -> Self {
         Self {
             args: stream.launch_builder(function),
@@ -76,7 +77,7 @@ impl<'a> Launch<'a> {
         }
     }
 
-    /// Has each launch record two events, before the kernel and behind it, which it gives back.
+    /// Makes each launch record and return two events, before the kernel and after it.
     pub fn record_kernel_launch(&mut self, flags: sys::CUevent_flags) -> &mut Self {
         self.args.record_kernel_launch(flags);
         self
@@ -85,17 +86,18 @@ impl<'a> Launch<'a> {
     /// Queues the kernel.
     ///
     /// # Safety
-    /// The kernel takes the arguments as they were given, writes only what was given as `&mut`, and touches
-    /// no memory beside; see [`LaunchArgs::launch`].
+    /// The kernel takes the arguments as they were given, writes only arguments given as `&mut`, and accesses
+    /// no other memory; see [`LaunchArgs::launch`].
     ///
     /// # Errors
-    /// The first argument's that could not be ordered: [`DeviceAllocError::Stream`],
-    /// [`DeviceAllocError::Streams`], or what the driver refused. Else the driver's, if it does not launch.
+    /// The error of the first argument that could not be ordered: [`DeviceAllocError::Stream`],
+    /// [`DeviceAllocError::Streams`], or the driver's refusal. Otherwise the driver's error, if it does not
+    /// launch.
     pub unsafe fn launch(
         &mut self,
         config: LaunchConfig,
     ) -> Result<Option<(CudaEvent, CudaEvent)>, DeviceAllocError> {
-        // SAFETY: the caller promises what cudarc asks for.
+        // SAFETY: the caller keeps cudarc's promise.
         let act = |args: &mut LaunchArgs<'a>| unsafe { args.launch(config) };
         self.launch_by("cuLaunchKernel", act)
     }
@@ -103,15 +105,15 @@ impl<'a> Launch<'a> {
     /// Queues a kernel whose blocks wait for each other.
     ///
     /// # Safety
-    /// What [`launch`](Self::launch) asks for.
+    /// The promise of [`launch`](Self::launch).
     ///
     /// # Errors
-    /// Those of [`launch`](Self::launch).
+    /// The errors of [`launch`](Self::launch).
     pub unsafe fn launch_cooperative(
         &mut self,
         config: LaunchConfig,
     ) -> Result<Option<(CudaEvent, CudaEvent)>, DeviceAllocError> {
-        // SAFETY: the caller promises what cudarc asks for.
+        // SAFETY: the caller keeps cudarc's promise.
         let act = |args: &mut LaunchArgs<'a>| unsafe { args.launch_cooperative(config) };
         self.launch_by("cuLaunchCooperativeKernel", act)
     }
@@ -127,7 +129,7 @@ impl<'a> Launch<'a> {
         }
     }
 
-    /// One more argument: a part whose address stays at `address`, for work that is noted like that.
+    /// Adds a part as an argument, whose address stays at `address`; `note` orders and notes its use.
     fn part<T>(
         &mut self,
         address: &'a sys::CUdeviceptr,
@@ -143,8 +145,8 @@ impl<'a> Launch<'a> {
     }
 }
 
-/// What cudarc takes.
-// SAFETY: cudarc's own builder gets the argument.
+/// Arguments of cudarc.
+// SAFETY: the argument goes to cudarc's own builder.
 unsafe impl<'a, A> PushKernelArg<A> for Launch<'a>
 where
     LaunchArgs<'a>: PushKernelArg<A>,
@@ -156,40 +158,40 @@ where
     }
 }
 
-/// The kernel reads the buffer.
-// SAFETY: the argument is the address, which stays where it is while it is borrowed.
+/// A buffer that the kernel reads.
+// SAFETY: the argument is the address, which stays in place while it is borrowed.
 unsafe impl<'a, 'b: 'a, T> PushKernelArg<&'b DeviceBuffer<T>> for Launch<'a> {
     fn arg(&mut self, arg: &'b DeviceBuffer<T>) -> &mut Self {
         self.part::<T>(&arg.address, arg.as_view().part, Uses::read)
     }
 }
 
-/// The kernel writes the buffer.
-// SAFETY: the argument is the address, which stays where it is while it is borrowed.
+/// A buffer that the kernel writes.
+// SAFETY: the argument is the address, which stays in place while it is borrowed.
 unsafe impl<'a, 'b: 'a, T> PushKernelArg<&'b mut DeviceBuffer<T>> for Launch<'a> {
     fn arg(&mut self, arg: &'b mut DeviceBuffer<T>) -> &mut Self {
         self.part::<T>(&arg.address, arg.as_view().part, Uses::write)
     }
 }
 
-/// The kernel reads a part of a buffer.
-// SAFETY: the argument is the address, which stays where it is while it is borrowed.
+/// A part of a buffer that the kernel reads.
+// SAFETY: the argument is the address, which stays in place while it is borrowed.
 unsafe impl<'a, 'b: 'a, 'c: 'b, T> PushKernelArg<&'b BufferView<'c, T>> for Launch<'a> {
     fn arg(&mut self, arg: &'b BufferView<'c, T>) -> &mut Self {
         self.part::<T>(&arg.part.address, arg.part, Uses::read)
     }
 }
 
-/// The kernel reads a part of a buffer that it could write.
-// SAFETY: the argument is the address, which stays where it is while it is borrowed.
+/// A writable part of a buffer that the kernel only reads.
+// SAFETY: the argument is the address, which stays in place while it is borrowed.
 unsafe impl<'a, 'b: 'a, 'c: 'b, T> PushKernelArg<&'b BufferViewMut<'c, T>> for Launch<'a> {
     fn arg(&mut self, arg: &'b BufferViewMut<'c, T>) -> &mut Self {
         self.part::<T>(&arg.part.address, arg.part, Uses::read)
     }
 }
 
-/// The kernel writes a part of a buffer.
-// SAFETY: the argument is the address, which stays where it is while it is borrowed.
+/// A part of a buffer that the kernel writes.
+// SAFETY: the argument is the address, which stays in place while it is borrowed.
 unsafe impl<'a, 'b: 'a, 'c: 'b, T> PushKernelArg<&'b mut BufferViewMut<'c, T>> for Launch<'a> {
     fn arg(&mut self, arg: &'b mut BufferViewMut<'c, T>) -> &mut Self {
         self.part::<T>(&arg.part.address, arg.part, Uses::write)

@@ -1,4 +1,4 @@
-//! How buffers are made.
+//! Constructors of buffers.
 
 use std::sync::Arc;
 
@@ -10,15 +10,14 @@ use super::{DeviceBuffer, check_align};
 use crate::{DeviceAllocError, DeviceAllocator, DriverError};
 
 impl DeviceAllocator {
-    /// A buffer for work that is queued on `stream` from now on; it holds whatever was there. Costs what
-    /// [`alloc`](Self::alloc) does.
+    /// Makes a buffer for work queued on `stream` from now on; its contents are undefined. Costs as much as
+    /// [`alloc`](Self::alloc).
     ///
     /// # Safety
     /// It is written before it is read as values of `T`.
     ///
     /// # Errors
-    /// The errors of [`alloc`](Self::alloc); [`AllocError::TooLarge`] inside if the size does not fit a
-    /// number.
+    /// The errors of [`alloc`](Self::alloc); [`AllocError::TooLarge`] inside if the size overflows.
     pub unsafe fn buffer<T: DeviceRepr>(
         &self,
         stream: &Arc<CudaStream>,
@@ -39,7 +38,7 @@ impl DeviceAllocator {
         ))
     }
 
-    /// A buffer of zeros, which are written in the order of `stream`.
+    /// Makes a buffer of zeros, which are written in the order of `stream`.
     ///
     /// # Errors
     /// The errors of [`alloc`](Self::alloc), and if the driver refuses to write.
@@ -56,8 +55,8 @@ impl DeviceAllocator {
         Ok(buffer)
     }
 
-    /// A buffer with a copy of these values, made in the order of `stream`. From memory that is not pinned
-    /// the driver copies before this returns.
+    /// Makes a buffer with a copy of these values, made in the order of `stream`. From memory that is not
+    /// pinned the driver copies before this returns.
     ///
     /// # Errors
     /// The errors of [`alloc`](Self::alloc), and if the driver refuses to copy.
@@ -75,7 +74,7 @@ impl DeviceAllocator {
         Ok(buffer)
     }
 
-    /// Lets cudarc call a function of the driver, with the context current and put back.
+    /// Runs a call of cudarc with the context current, then restores the previous one.
     pub(crate) fn call(
         &self,
         function: &'static str,
@@ -86,7 +85,7 @@ impl DeviceAllocator {
     }
 }
 
-/// cudarc's error, with the function that cudarc called.
+/// Converts cudarc's error, naming the function that cudarc called.
 pub(crate) fn in_our_words(function: &'static str, error: cuda::DriverError) -> DriverError {
     DriverError::Call {
         function,
@@ -94,10 +93,10 @@ pub(crate) fn in_our_words(function: &'static str, error: cuda::DriverError) -> 
     }
 }
 
-/// Bytes of so many values.
+/// Returns the bytes of `len` values.
 pub(crate) fn bytes_of<T>(len: usize) -> Result<u64, DeviceAllocError> {
     let bytes = len.checked_mul(size_of::<T>());
-    // No memory of the host's address space or a device's has more than a signed number says.
+    // No address space, of the host or a device, has more bytes than `isize::MAX`.
     let bytes = bytes.filter(|bytes| isize::try_from(*bytes).is_ok());
     let bytes = bytes.ok_or(DeviceAllocError::reason(AllocError::TooLarge {
         requested_bytes: u64::MAX,

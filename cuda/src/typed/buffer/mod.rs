@@ -1,7 +1,7 @@
 //! [`DeviceBuffer`]: typed memory of a device for programs on cudarc.
 //!
 //! A buffer is a block of a [`DeviceAllocator`] that is freed when it is dropped, with cudarc's traits:
-//! whatever takes a `DevicePtr` or a `DevicePtrMut` takes a buffer or a part of one ([`BufferView`],
+//! functions that take a `DevicePtr` or a `DevicePtrMut` take a buffer or a part of one ([`BufferView`],
 //! [`BufferViewMut`]). Kernels take them by a [`Launch`].
 
 pub mod dlpack;
@@ -33,8 +33,8 @@ pub use view::{BufferView, BufferViewMut};
 use crate::driver::locked;
 use crate::{DeviceAllocError, DeviceAllocator};
 
-/// `len` values of type `T` in a device's memory. Dropping it frees the memory in the order of the
-/// streams that used it; the host waits for nothing.
+/// `len` values of type `T` in device memory. Dropping it frees the memory in the order of the streams that
+/// used it; the host does not wait.
 ///
 /// ```no_run
 /// use larder_cuda::{Context, DeviceAllocator};
@@ -51,9 +51,9 @@ use crate::{DeviceAllocError, DeviceAllocator};
 /// ```
 ///
 /// # Streams
-/// Uses on several streams are put in order, as those of cudarc's own slices are: a read comes after the last write, a
-/// write after everything, and freed memory is given again after every use. A buffer that stays on one stream calls the
-/// driver for none of it.
+/// Uses on several streams are ordered, like those of cudarc's own slices: a read comes after the last write,
+/// a write after everything, and freed memory is reused after every use. A buffer that stays on one stream
+/// needs no driver call for any of it.
 ///
 /// | the stream | what orders its work |
 /// |---|---|
@@ -62,32 +62,32 @@ use crate::{DeviceAllocError, DeviceAllocator};
 /// | captures, where others ran | the host waits, while it is captured |
 /// | captures, where others of the capture wrote | the program's own forks and joins |
 ///
-/// When a graph runs is not seen: the program orders its launches, and keeps its buffers. What could not
-/// be ordered at all, since a stream that captures cannot be waited for, is an error of the next call of
-/// cudarc (`CudaContext::check_err`), as cudarc does it.
+/// Launches of a graph are not seen: the program orders them, and keeps the buffers. A use that could not be
+/// ordered at all, since a stream that captures cannot be waited for, is an error of the next call of cudarc
+/// (`CudaContext::check_err`), as cudarc does it.
 ///
-/// cudarc's copies between contexts say that the source is read on its own stream, and read it on the
-/// other: wait for that stream before the source is written or dropped.
+/// cudarc's copies between contexts report a read of the source on its own stream, and read it on the other:
+/// wait for that stream before the source is written or dropped.
 ///
 /// # Asleep
 /// While the allocator [sleeps](DeviceAllocator::sleep), a [`Launch`] with a buffer is refused
-/// ([`DeviceAllocError::Asleep`]), and so are copies by functions of this crate. cudarc's functions get 0 for its
-/// address: the driver refuses their copies then, and nothing is queued. Whoever hands addresses to kernels himself asks before
-/// ([`DeviceAllocator::is_asleep`]).
+/// ([`DeviceAllocError::Asleep`]), and so are copies by functions of this crate. cudarc's functions get 0 for
+/// its address: the driver then refuses their copies, and nothing is queued. Code that passes addresses to
+/// kernels itself must check before ([`DeviceAllocator::is_asleep`]).
 ///
 /// # No bytes
-/// One of no bytes (no values, or values without a size) has no memory, and its address is 0.
+/// A buffer of no bytes (no values, or values without a size) has no memory, and its address is 0.
 pub struct DeviceBuffer<T> {
-    /// Where a kernel's argument points.
+    /// Address that kernels receive.
     address: sys::CUdeviceptr,
     len: usize,
-    /// Taken when it is freed; none for no bytes.
+    /// Taken when it is freed; `None` for no bytes.
     block: Option<Block>,
     shared: BufferShared,
     values: PhantomData<T>,
 }
 
-/// What a buffer's views share with it.
+/// State that a buffer shares with its views.
 struct BufferShared {
     memory: DeviceAllocator,
     stream: Arc<CudaStream>,
@@ -96,7 +96,8 @@ struct BufferShared {
 }
 
 impl<T> DeviceBuffer<T> {
-    /// Over memory of so many values at an address, for work that is queued on a stream with this number.
+    /// Makes a buffer over memory of `len` values at an address, for work queued on a stream with number
+    /// `origin`.
     fn of_block(
         memory: &DeviceAllocator,
         stream: &Arc<CudaStream>,
@@ -119,57 +120,57 @@ impl<T> DeviceBuffer<T> {
         }
     }
 
-    /// How many values.
+    /// Returns the number of values.
     pub const fn len(&self) -> usize {
         self.len
     }
 
-    /// Whether there are none.
+    /// Returns whether there are no values.
     pub const fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// Bytes of all values.
+    /// Returns the bytes of all values.
     pub const fn num_bytes(&self) -> usize {
-        // It was checked when the buffer was made.
+        // Cannot wrap: checked when the buffer was made.
         self.len.wrapping_mul(size_of::<T>())
     }
 
-    /// The stream it was allocated on, to which its memory goes back.
+    /// Returns the stream it was allocated on, to which its memory is freed.
     pub const fn stream(&self) -> &Arc<CudaStream> {
         &self.shared.stream
     }
 
-    /// Where its memory is from.
+    /// Returns the allocator of its memory.
     pub const fn allocator(&self) -> &DeviceAllocator {
         &self.shared.memory
     }
 
-    /// All of it, to be read.
+    /// Returns a view of all values, for reading.
     pub fn as_view(&self) -> BufferView<'_, T> {
         BufferView::of(self)
     }
 
-    /// All of it, to be written as well.
+    /// Returns a view of all values, for writing.
     pub fn as_view_mut(&mut self) -> BufferViewMut<'_, T> {
         BufferViewMut::of(self)
     }
 }
 
 impl BufferShared {
-    /// Orders work that is queued on the stream next, and reads memory of the buffer. What cudarc holds
-    /// until the work is queued.
+    /// Orders work that is queued on the stream next and reads memory of the buffer. cudarc holds the
+    /// returned value until the work is queued.
     fn read<'a>(&self, stream: &'a CudaStream, beside: bool) -> SyncOnDrop<'a> {
         self.note(stream, beside, Uses::read)
     }
 
-    /// Orders work that is queued on the stream next, and writes memory of the buffer. What cudarc holds until the work
-    /// is queued.
+    /// Orders work that is queued on the stream next and writes memory of the buffer. cudarc holds the
+    /// returned value until the work is queued.
     fn write<'a>(&self, stream: &'a CudaStream, beside: bool) -> SyncOnDrop<'a> {
         self.note(stream, beside, Uses::write)
     }
 
-    /// Orders work of a stream that is given whole, so that it can be made known.
+    /// Orders work of a stream passed as an `Arc`, so that the stream can be added.
     fn order(
         &self,
         stream: &Arc<CudaStream>,
@@ -188,7 +189,7 @@ impl BufferShared {
         noted.map_err(|error| in_our_words("cuStreamSynchronize", error).into())
     }
 
-    /// Refuses what needs the memory while it sleeps. One load.
+    /// Refuses uses of the memory while it sleeps. One load.
     fn refuse_asleep(&self) -> Result<(), DeviceAllocError> {
         match self.is_asleep() {
             true => Err(DeviceAllocError::Asleep),
@@ -196,7 +197,7 @@ impl BufferShared {
         }
     }
 
-    /// Whether the memory sleeps. One load.
+    /// Returns whether the memory sleeps. One load.
     #[inline]
     fn is_asleep(&self) -> bool {
         self.memory.refuses(self.origin)
@@ -218,8 +219,8 @@ impl BufferShared {
         };
         let noted = note(&mut locked(&self.uses), by);
         stream.context().record_err(noted);
-        // Nobody could wait for a stream without a number, so its use is over at once; what it captures is
-        // no use.
+        // A stream without a number could not be waited for later, so its use ends at once; work that it
+        // captures is no use.
         if stream_id.is_some() || memory.captures(stream) {
             SyncOnDrop::Record(None)
         } else {
@@ -251,10 +252,10 @@ impl<T> fmt::Debug for DeviceBuffer<T> {
     }
 }
 
-/// Blocks begin at multiples of this.
+/// Alignment of blocks.
 const ALIGN: usize = 256;
 
-/// Fails to compile for values that blocks are not aligned enough for.
+/// Fails to compile for values with a larger alignment than blocks have.
 pub(crate) const fn check_align<T: DeviceRepr>() {
     const {
         assert!(align_of::<T>() <= ALIGN, "aligned to more than 256 bytes");

@@ -1,4 +1,4 @@
-//! Buffers and parts cut into several, and read as values of another type.
+//! Buffers and parts split into several, and viewed as values of another type.
 
 use cudarc::driver::DeviceRepr;
 
@@ -6,11 +6,11 @@ use super::view::{Part, inside};
 use super::{BufferView, BufferViewMut, DeviceBuffer, check_align};
 
 impl<'a> Part<'a> {
-    /// All bytes of the part, of values of so many bytes, as values of another type. `None` if they are
-    /// not whole values of it, or not aligned for them.
+    /// Returns all bytes of the part as values of another type. `None` if they are not whole values of it, or
+    /// not aligned for them.
     fn transmuted<S: DeviceRepr>(self, value_bytes: usize) -> Option<Self> {
         check_align::<S>();
-        // No more than the bytes of the buffer, which fit.
+        // Cannot overflow: at most the bytes of the buffer.
         let bytes = self.len * value_bytes;
         let len = bytes.checked_div(size_of::<S>())?;
         let is_whole = bytes == len * size_of::<S>();
@@ -18,7 +18,7 @@ impl<'a> Part<'a> {
         (is_whole && is_aligned).then_some(Self { len, ..self })
     }
 
-    /// Parts of so many values each, one behind the other, of values of so many bytes; the rest is left out.
+    /// Splits into consecutive parts of `chunk_len` values each; a shorter rest is left out.
     fn chunks(self, chunk_len: usize, value_bytes: usize) -> impl Iterator<Item = Self> {
         let count = inside(self.len.checked_div(chunk_len));
         (0..count).filter_map(move |index| {
@@ -29,7 +29,7 @@ impl<'a> Part<'a> {
 }
 
 impl<'a, T> BufferView<'a, T> {
-    /// Two parts, the second from `middle` on.
+    /// Splits into two parts, the second from `middle` on.
     ///
     /// # Panics
     /// If there are fewer values, as for a slice.
@@ -38,12 +38,12 @@ impl<'a, T> BufferView<'a, T> {
         inside(self.try_split_at(middle))
     }
 
-    /// Two parts; `None` if there are fewer values than `middle`.
+    /// Splits into two parts; `None` if there are fewer values than `middle`.
     pub fn try_split_at(&self, middle: usize) -> Option<(Self, Self)> {
         Some((self.try_slice(..middle)?, self.try_slice(middle..)?))
     }
 
-    /// Parts of `chunk_len` values each; a rest that is shorter is left out.
+    /// Splits into parts of `chunk_len` values each; a shorter rest is left out.
     ///
     /// # Panics
     /// If `chunk_len` is 0, as for a slice.
@@ -53,8 +53,8 @@ impl<'a, T> BufferView<'a, T> {
         parts.map(BufferView::over)
     }
 
-    /// The bytes of the part as values of another type. `None` if they are not whole values of it, or not aligned
-    /// for them.
+    /// Returns the bytes of the part as values of another type. `None` if they are not whole values of it, or
+    /// not aligned for them.
     ///
     /// # Safety
     /// The bytes are values of `S`.
@@ -65,8 +65,8 @@ impl<'a, T> BufferView<'a, T> {
 }
 
 impl<'a, T> BufferViewMut<'a, T> {
-    /// Parts of `chunk_len` values each, which different threads and streams may use; a rest that is shorter
-    /// is left out.
+    /// Splits into parts of `chunk_len` values each, which different threads and streams may use; a shorter
+    /// rest is left out.
     ///
     /// # Panics
     /// If `chunk_len` is 0, as for a slice.
@@ -80,11 +80,11 @@ impl<'a, T> BufferViewMut<'a, T> {
         parts.map(BufferViewMut::over)
     }
 
-    /// The bytes of the part as values of another type, to be written as well. `None` if they are not whole
+    /// Returns the bytes of the part as values of another type, for writing. `None` if they are not whole
     /// values of it, or not aligned for them.
     ///
     /// # Safety
-    /// The bytes are values of `S`, and values of `T` once the result is gone.
+    /// The bytes are values of `S`, and values of `T` once the result is dropped.
     pub unsafe fn transmute_mut<S: DeviceRepr>(self) -> Option<BufferViewMut<'a, S>> {
         let part = self.part.transmuted::<S>(size_of::<T>());
         part.map(BufferViewMut::over)
@@ -92,7 +92,7 @@ impl<'a, T> BufferViewMut<'a, T> {
 }
 
 impl<T> DeviceBuffer<T> {
-    /// Two parts to be read, the second from `middle` on.
+    /// Splits into two parts for reading, the second from `middle` on.
     ///
     /// # Panics
     /// If there are fewer values, as for a slice.
@@ -101,7 +101,7 @@ impl<T> DeviceBuffer<T> {
         self.as_view().split_at(middle)
     }
 
-    /// Parts of `chunk_len` values each, to be read; a rest that is shorter is left out.
+    /// Splits into parts of `chunk_len` values each, for reading; a shorter rest is left out.
     ///
     /// # Panics
     /// If `chunk_len` is 0, as for a slice.
@@ -110,8 +110,8 @@ impl<T> DeviceBuffer<T> {
         self.as_view().chunks_exact(chunk_len)
     }
 
-    /// Parts of `chunk_len` values each, which different threads and streams may use; a rest that is shorter
-    /// is left out.
+    /// Splits into parts of `chunk_len` values each, which different threads and streams may use; a shorter
+    /// rest is left out.
     ///
     /// # Panics
     /// If `chunk_len` is 0, as for a slice.

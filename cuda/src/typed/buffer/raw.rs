@@ -1,4 +1,4 @@
-//! Buffers taken apart, for programs that keep them where a value cannot be kept.
+//! Buffers taken apart, for programs that cannot store a value.
 
 use std::sync::Arc;
 
@@ -12,28 +12,28 @@ use crate::{DeviceAllocError, DeviceAllocator, Returned};
 /// A [`DeviceBuffer`] taken apart by [`DeviceBuffer::leak`]: plain numbers. The memory stays allocated.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
 pub struct RawDeviceBuffer {
-    /// The memory; none for a buffer of no bytes.
+    /// The memory; `None` for a buffer of no bytes.
     pub block: Option<RawBlock>,
-    /// How many values.
+    /// Number of values.
     pub len: usize,
 }
 
 impl RawDeviceBuffer {
-    /// The address of the first value; 0 for a buffer of no bytes.
+    /// Returns the address of the first value; 0 for a buffer of no bytes.
     pub fn address(&self) -> sys::CUdeviceptr {
         self.block.map_or(0, |block| block.addr.get())
     }
 }
 
-/// Why memory from elsewhere was not made a buffer, or a side of a
-/// [`SyncedMemory`](crate::typed::synced::SyncedMemory). The memory is as before.
+/// An error of making foreign memory a buffer, or a side of a
+/// [`SyncedMemory`](crate::typed::synced::SyncedMemory). The memory is unchanged.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum AdoptError {
-    /// No block like that is in use: it is of another allocator, or was freed.
+    /// No such block is in use: it is another allocator's, or was freed.
     #[error("{0}")]
     Block(FreeError),
-    /// The block does not hold so many values.
+    /// The block is too small for the values.
     #[error(
         "values of {bytes} bytes where {block_bytes} were allocated: give the parts as they came"
     )]
@@ -43,28 +43,28 @@ pub enum AdoptError {
         /// Bytes of the block.
         block_bytes: u64,
     },
-    /// It is of another number of values.
+    /// The number of values is another one.
     #[error("{len} values where {needed} are needed")]
     Len {
-        /// Of so many.
+        /// Number of values given.
         len: usize,
-        /// So many are needed.
+        /// Number of values needed.
         needed: usize,
     },
-    /// It is of another device or context.
+    /// The memory is another device's or context's.
     #[error("the memory is another context's: copy it")]
     Device,
-    /// The stream cannot be used, or the size does not fit a number.
+    /// The stream cannot be used, or the size overflows.
     #[error("{0}")]
     Alloc(DeviceAllocError),
 }
 
 impl<T> DeviceBuffer<T> {
-    /// Takes the buffer apart. Its stream waits for all others that use it, so the parts are good for work
-    /// that is queued there from now on. Nothing frees the memory but a buffer made of the parts.
+    /// Takes the buffer apart. Its stream waits for all others that use it, so work queued there from now on
+    /// may use the parts. Only a buffer made of the parts frees the memory.
     ///
     /// # Errors
-    /// Gives the buffer back if its stream could not be ordered behind the others.
+    /// Returns the buffer if its stream could not be ordered after the others.
     #[expect(clippy::result_large_err, reason = "the buffer itself comes back")]
     pub fn leak(mut self) -> Result<RawDeviceBuffer, Returned<Self, DeviceAllocError>> {
         if self.block.is_some()
@@ -78,12 +78,12 @@ impl<T> DeviceBuffer<T> {
         })
     }
 
-    /// Makes a buffer of parts; it is freed when it is dropped. `stream` is its stream from now on.
+    /// Makes a buffer of parts, which is freed when dropped. `stream` is its stream from now on.
     ///
     /// # Safety
-    /// The parts came from [`leak`](Self::leak) for values as these, of a buffer of `memory`, and no other
-    /// buffer was made of them since. Work that uses the memory is queued on `stream`, or ordered before
-    /// what is queued there now.
+    /// The parts came from [`leak`](Self::leak) for values like these, of a buffer of `memory`, and no other
+    /// buffer was made of them since. Work that uses the memory is queued on `stream`, or ordered before the
+    /// work queued there now.
     ///
     /// # Errors
     /// If no such block is in use, or it is too small.
@@ -103,7 +103,7 @@ impl<T> DeviceBuffer<T> {
                     .known_streams()
                     .id(stream)
                     .map_err(AdoptError::Alloc)?;
-                // A block that is not made a buffer stays as it was: it has no destructor.
+                // On an error the block stays as it was: it has no destructor.
                 let (block, block_bytes) = memory.restore(block).map_err(AdoptError::Block)?;
                 if bytes > block_bytes {
                     return Err(AdoptError::Room { bytes, block_bytes });
@@ -126,11 +126,11 @@ impl<T> DeviceBuffer<T> {
         ))
     }
 
-    /// A buffer over memory that is no block, and that it does not free.
+    /// Makes a buffer over memory that is no block and that the buffer does not free.
     ///
     /// # Safety
-    /// The values are there, in memory that work of the stream's context may use, for as long as the buffer and
-    /// the work queued with it. Whatever uses them now is ordered before what is queued on `stream` later.
+    /// The values exist, in memory that work of the stream's context may use, as long as the buffer and the
+    /// work queued with it. Present uses are ordered before work queued on `stream` later.
     ///
     /// # Errors
     /// The errors of [`DeviceAllocator::add_stream`].
@@ -144,11 +144,11 @@ impl<T> DeviceBuffer<T> {
         unsafe { Self::of_parts(memory, stream, address, len, None) }
     }
 
-    /// A buffer over memory that it frees if a block is given with it, and does not otherwise.
+    /// Makes a buffer over memory, which it frees if a block is passed.
     ///
     /// # Safety
-    /// The caller keeps the promise of [`over`](Self::over); the block is one of `memory`'s, and has the
-    /// values.
+    /// The caller keeps the promise of [`over`](Self::over); the block, if any, is one of `memory`'s and
+    /// contains the values.
     ///
     /// # Errors
     /// The errors of [`DeviceAllocator::add_stream`]; none if the stream has allocated from `memory`.
@@ -163,8 +163,8 @@ impl<T> DeviceBuffer<T> {
         Ok(Self::of_block(memory, stream, origin, address, len, block))
     }
 
-    /// Makes its stream wait for all others that use it: the memory is free for work that is queued there
-    /// from now on.
+    /// Makes its stream wait for all others that use it: the memory is free for work queued there from now
+    /// on.
     ///
     /// # Errors
     /// If the driver refuses.

@@ -1,12 +1,12 @@
 //! [`BufferSlice`]: a buffer as cudarc's own `CudaSlice`, and back.
 //!
-//! SLICE1 The memory of a slice is a block that is lent (BYADDR2): nothing else frees it, and the allocator
-//!    stays. So a slice that cudarc drops frees nothing: the driver refuses, since memory that is mapped is
-//!    none of its allocations.
-//! SLICE2 The slice's stream waits for all that used the buffer, and the slice's own event of the last write
-//!    is recorded behind that: for whoever uses it on another stream, as cudarc does it.
-//! SLICE3 `&mut CudaSlice` lets a program exchange two slices. What comes back is found by the address of the
-//!    slice that is brought, not by that of the one that was given.
+//! SLICE1 The memory of a slice is a lent block (BYADDR2): nothing else frees it, and the allocator stays. So
+//! a slice that cudarc drops frees nothing: the driver refuses, since mapped memory is not one of its
+//! allocations.
+//! SLICE2 The slice's stream waits for all uses of the buffer, and the slice's own event of the last write is
+//! recorded after that: for uses on other streams, as cudarc does it.
+//! SLICE3 `&mut CudaSlice` lets a program exchange two slices. A returned block is found by the address of
+//! the slice that is passed in, not of the one that was handed out.
 
 use core::fmt;
 use core::mem::ManuallyDrop;
@@ -19,7 +19,7 @@ use super::{DeviceBuffer, bytes_of, check_align, in_our_words};
 use crate::{AdoptError, DeviceAllocError, DeviceAllocator, Returned};
 
 /// A buffer as cudarc's own slice, which it dereferences to: for functions that take `&CudaSlice`. Dropping
-/// it frees the memory in the order of the streams that cudarc knows of; the host waits for nothing.
+/// it frees the memory in the order of the streams that cudarc knows of; the host does not wait.
 ///
 /// ```no_run
 /// # let context = larder_cuda::Context::new(0)?;
@@ -35,14 +35,14 @@ use crate::{AdoptError, DeviceAllocError, DeviceAllocator, Returned};
 /// ```
 ///
 /// # Streams
-/// From here on cudarc orders the uses, by the two events of a slice, and not at all where its event tracking
-/// is turned off. Of several streams that read at once it waits for one before the memory is freed: join
-/// the others first.
+/// From here on cudarc orders the uses, by the two events of a slice, and not at all if its event tracking is
+/// turned off. Of several streams that read at the same time it waits for one before the memory is freed:
+/// join the others first.
 ///
 /// # Owned slices
 /// [`into_cudarc`](Self::into_cudarc) gives the slice away, for libraries that store one;
-/// [`DeviceBuffer::from_cudarc`] takes it back. If cudarc drops it instead, the driver refuses to free what
-/// is not its own, cudarc's next call is that error, and the memory stays allocated together with its
+/// [`DeviceBuffer::from_cudarc`] takes it back. If cudarc drops it instead, the driver refuses to free memory
+/// that is not its own, cudarc's next call returns that error, and the memory is leaked together with its
 /// allocator.
 pub struct BufferSlice<T> {
     /// Taken in `drop`.
@@ -51,15 +51,15 @@ pub struct BufferSlice<T> {
 }
 
 impl<T> DeviceBuffer<T> {
-    /// The buffer as cudarc's slice. Its stream waits for all others that use it. At most four driver calls
-    /// beside those waits: two events are made and one recorded, where cudarc tracks events.
+    /// Converts the buffer to cudarc's slice. Its stream waits for all others that use it. At most four
+    /// driver calls beside those waits: two events are made and one recorded, if cudarc tracks events.
     ///
     /// # Errors
-    /// Gives the buffer back if its stream could not be ordered behind the others, or with an error that
-    /// cudarc has kept for its next call.
+    /// Returns the buffer if its stream could not be ordered after the others, or with an error that cudarc
+    /// has kept for its next call.
     ///
     /// # Panics
-    /// If cudarc, which makes the two events, is refused one.
+    /// If the driver refuses one of the two events that cudarc makes.
     #[expect(clippy::result_large_err, reason = "the buffer itself comes back")]
     pub fn into_slice(mut self) -> Result<BufferSlice<T>, Returned<Self, DeviceAllocError>> {
         if self.block.is_some()
@@ -68,12 +68,13 @@ impl<T> DeviceBuffer<T> {
             return Err(Returned { value: self, error });
         }
         let (stream, memory) = (self.shared.stream.clone(), self.shared.memory.clone());
-        // What cudarc could tell nobody yet would be its panic below.
+        // An error that cudarc has kept would be its panic below.
         if let Err(error) = stream.context().bind_to_thread() {
             let error = in_our_words("cuCtxSetCurrent", error).into();
             return Err(Returned { value: self, error });
         }
-        // SAFETY: SLICE1, for no bytes there is no memory; the values are the buffer's.
+        // SAFETY: SLICE1: the memory is lent below and stays; for no bytes there is none; the values are the
+        // buffer's.
         let slice = unsafe { stream.upgrade_device_ptr(self.address, self.len) };
         let mut slice = BufferSlice {
             slice: ManuallyDrop::new(slice),
@@ -81,20 +82,20 @@ impl<T> DeviceBuffer<T> {
         };
         if let Some(block) = self.block.take() {
             memory.lend(block);
-            // SLICE2: the event is recorded where this ends.
+            // SLICE2: dropping the guard records the event.
             drop(slice.device_ptr_mut(&stream));
         }
         Ok(slice)
     }
 
-    /// A buffer of a slice of cudarc's that has memory of `memory`: from
+    /// Makes a buffer of a slice of cudarc's with memory of `memory`: from
     /// [`into_cudarc`](BufferSlice::into_cudarc), or made over a block that is
-    /// [kept](DeviceAllocator::keep_addr) under its address. Its stream waits for what cudarc has noted of
-    /// the slice; see [`BufferSlice`] for what that leaves out.
+    /// [kept](DeviceAllocator::keep_addr) under its address. Its stream waits for the uses that cudarc has
+    /// noted of the slice; for those it leaves out see [`BufferSlice`].
     ///
     /// # Errors
-    /// Gives the slice back, which cudarc would free, if its memory is not of `memory`, if the block is too
-    /// small for the values, or if the allocator cannot know its stream.
+    /// Returns the slice, which cudarc would free, if its memory is not of `memory`, if the block is too
+    /// small for the values, or if its stream cannot be added to the allocator.
     #[expect(clippy::result_large_err, reason = "the slice itself comes back")]
     pub fn from_cudarc(
         memory: &DeviceAllocator,
@@ -126,14 +127,14 @@ impl<T> DeviceBuffer<T> {
     }
 }
 
-/// What a slice has: its block, which is no longer lent, and the number of its stream.
+/// Returns the parts of a slice: its block, which is no longer lent, and the number of its stream.
 fn parts<T>(
     memory: &DeviceAllocator,
     slice: &mut CudaSlice<T>,
 ) -> Result<(Option<Block>, StreamId), AdoptError> {
     let bytes = bytes_of::<T>(slice.len()).map_err(AdoptError::Alloc)?;
-    // cudarc tells the address only for a use. One that writes waits for all that is noted, and notes nothing
-    // in its place but itself; one that reads would be noted in the place of another stream's.
+    // cudarc reveals the address only for a use. A write waits for all noted uses, and notes only itself in
+    // their place; a read would replace the note of another stream.
     let stream = slice.stream().clone();
     let address = slice.device_ptr_mut(&stream).0;
     if bytes == 0 && address == 0 {
@@ -146,28 +147,28 @@ fn parts<T>(
 }
 
 impl<T> BufferSlice<T> {
-    /// The buffer again. Its stream waits for what cudarc has noted of the slice.
+    /// Converts the slice back to a buffer. Its stream waits for the uses that cudarc has noted of the slice.
     ///
     /// # Errors
-    /// Gives the slice back if the program exchanged it for one whose memory is not of the same allocator.
+    /// Returns the slice if the program exchanged it for one whose memory is not of the same allocator.
     #[expect(clippy::result_large_err, reason = "the slice itself comes back")]
     pub fn into_buffer(self) -> Result<DeviceBuffer<T>, Returned<CudaSlice<T>, AdoptError>> {
         let memory = self.memory.clone();
         DeviceBuffer::of_slice(&memory, self.into_cudarc())
     }
 
-    /// The slice alone, for what stores one. Give it back by [`DeviceBuffer::from_cudarc`]; one that cudarc
-    /// drops keeps its memory allocated, and is an error of cudarc's next call.
+    /// Returns the slice alone, for code that stores one. Take it back by [`DeviceBuffer::from_cudarc`]; if
+    /// cudarc drops it, its memory is leaked, and cudarc's next call returns an error.
     pub fn into_cudarc(self) -> CudaSlice<T> {
         let mut this = ManuallyDrop::new(self);
-        // SAFETY: it is not dropped, so nobody takes the slice a second time.
+        // SAFETY: `this` is not dropped, so the slice is taken once.
         let slice = unsafe { ManuallyDrop::take(&mut this.slice) };
-        // SAFETY: it is not dropped, so nobody drops this a second time.
+        // SAFETY: `this` is not dropped, so the field is dropped once.
         unsafe { core::ptr::drop_in_place(&raw mut this.memory) };
         slice
     }
 
-    /// Where its memory is from.
+    /// Returns the allocator of its memory.
     pub const fn allocator(&self) -> &DeviceAllocator {
         &self.memory
     }
@@ -175,9 +176,9 @@ impl<T> BufferSlice<T> {
 
 impl<T> Drop for BufferSlice<T> {
     fn drop(&mut self) {
-        // SAFETY: the only place but `into_cudarc`, which forgets the rest, that takes it.
+        // SAFETY: taken here once; `into_cudarc`, which takes it too, does not drop the value.
         let slice = unsafe { ManuallyDrop::take(&mut self.slice) };
-        // One that is not of this memory is cudarc's to free (SLICE3).
+        // A slice of other memory is cudarc's to free (SLICE3).
         drop(DeviceBuffer::of_slice(&self.memory, slice));
     }
 }

@@ -1,10 +1,10 @@
-//! [`StreamSet`]: some of the streams.
+//! [`StreamSet`]: a set of streams.
 
 use larder_core::StreamId;
 
 const WORDS: usize = StreamId::COUNT / 64;
 
-/// Some streams, a bit for each.
+/// A set of streams, a bit for each.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(super) struct StreamSet([u64; WORDS]);
 
@@ -34,7 +34,7 @@ impl StreamSet {
         self.0.iter().zip(&other.0).any(|(a, b)| a & b != 0)
     }
 
-    /// The streams of both sets.
+    /// Returns the union of both sets.
     pub(super) fn with(&self, other: &Self) -> Self {
         let mut both = *self;
         for (word, more) in both.0.iter_mut().zip(&other.0) {
@@ -43,7 +43,7 @@ impl StreamSet {
         both
     }
 
-    /// The streams of this set but one.
+    /// Returns this set without one stream.
     pub(super) fn without(&self, stream_id: StreamId) -> Self {
         let mut rest = *self;
         let number = usize::from(stream_id.number());

@@ -1,4 +1,4 @@
-//! cudarc's traits: what makes its functions take buffers and their parts.
+//! cudarc's traits, by which its functions take buffers and their parts.
 
 use std::sync::Arc;
 
@@ -8,7 +8,7 @@ use super::view::Part;
 use super::{BufferView, BufferViewMut, DeviceBuffer};
 
 impl Part<'_> {
-    /// The address for a read that is queued next. O(1) and no driver call on the stream that wrote
+    /// Returns the address for a read that is queued next. O(1) and no driver call on the stream that wrote
     /// last, or that has read since.
     fn read_on<'s, T>(&self, stream: &'s CudaStream) -> (sys::CUdeviceptr, SyncOnDrop<'s>) {
         match self.address_now::<T>() {
@@ -17,7 +17,7 @@ impl Part<'_> {
         }
     }
 
-    /// The address for a write that is queued next. No driver call if the stream alone used the
+    /// Returns the address for a write that is queued next. No driver call if only this stream used the
     /// buffer since it wrote last.
     fn write_on<'s, T>(&self, stream: &'s CudaStream) -> (sys::CUdeviceptr, SyncOnDrop<'s>) {
         match self.address_now::<T>() {
@@ -26,8 +26,8 @@ impl Part<'_> {
         }
     }
 
-    /// The address of what is to be used; what stands in its place, if nothing is: there are no bytes, or
-    /// they sleep.
+    /// Returns the address to use; or, as an error, the number to pass in its place, if there are no bytes,
+    /// or they sleep.
     fn address_now<T>(&self) -> Result<sys::CUdeviceptr, sys::CUdeviceptr> {
         if !self.has_bytes::<T>() {
             Err(self.address)
@@ -38,7 +38,7 @@ impl Part<'_> {
         }
     }
 
-    /// Whether there is anything to be used.
+    /// Returns whether there are any bytes to use.
     pub(super) const fn has_bytes<T>(&self) -> bool {
         self.len != 0 && size_of::<T>() != 0
     }

@@ -1,20 +1,19 @@
-//! [`Uses`]: which streams use a buffer, and what a further one must wait for.
+//! [`Uses`]: the streams that use a buffer, and the waits of a further one.
 //!
 //! A use is noted before its work is queued, since that is when cudarc asks for the address; nothing is
-//! recorded then. Whoever comes later orders itself behind all that is queued on the stream by that
-//! time, once. The borrow checker sees to it that the work is queued by then: reads borrow the buffer,
-//! and a write borrows it alone.
+//! recorded then. A later use orders itself after all work queued on the stream by that time, once. The
+//! borrow checker ensures that the noted work is queued by then: reads borrow the buffer, and a write borrows
+//! it exclusively.
 //!
 //! USE1 a read comes after all writes: its stream waits for every other stream in `writers`.
-//! USE2 a write comes after all writes and all reads. After one of the whole buffer the earlier uses are
-//!    forgotten: whoever waits for it waits for them.
+//! USE2 a write comes after all writes and all reads. After a write of the whole buffer the earlier uses are
+//! dropped: a wait for the write covers them.
 //! USE3 `seen` are streams that waited for all writes so far; any write empties it.
-//! USE4 `written` stands for all writes of its stream. It was taken while no work could be unqueued.
-//! USE5 a view that others can stand *beside* (parts that were split may be used by threads at once, and
-//!    their work be queued in any order) forgets nothing, and takes no point for later: of its
-//!    neighbours' work some may not be queued yet.
-//! USE6 what could not be ordered (during captures, or refused) counts as unordered for whoever comes
-//!    later.
+//! USE4 `written` is a point after all writes of its stream. It was taken when all noted work was queued.
+//! USE5 a use of a view that others can stand *beside* (parts that were split may be used by threads at once,
+//! and their work queued in any order) drops no earlier use and keeps no point: some of its neighbours' work
+//! may not be queued yet.
+//! USE6 a use that could not be ordered (during captures, or refused) counts as unordered for later ones.
 
 use cudarc::driver::{self as cuda, CudaStream};
 use larder_core::{StreamId, StreamPoint};
@@ -28,25 +27,25 @@ use crate::device::Ordered;
 pub(super) struct Use<'a> {
     pub(super) memory: &'a DeviceAllocator,
     pub(super) stream: &'a CudaStream,
-    /// The stream's; none if the allocator does not know it.
+    /// The stream's number; `None` if the allocator does not know it.
     pub(super) stream_id: Option<StreamId>,
-    /// Others may use their part at once (USE5).
+    /// Whether others may use their parts at the same time (USE5).
     pub(super) beside: bool,
 }
 
-/// Who uses a buffer.
+/// The streams that use a buffer.
 #[derive(Debug)]
 pub(super) struct Uses {
     writers: StreamSet,
     readers: StreamSet,
-    /// USE3.
+    /// Streams that waited for all writes (USE3).
     seen: StreamSet,
-    /// USE4.
+    /// A point after all writes of its stream (USE4).
     written: Option<StreamPoint>,
 }
 
 impl Uses {
-    /// Of a block that was given just now: it is there for work that is queued on its stream.
+    /// Makes the uses of a new block: it is ready for work queued on its stream.
     pub(super) fn new(origin: StreamId) -> Self {
         Self {
             writers: StreamSet::one(origin),
@@ -56,16 +55,15 @@ impl Uses {
         }
     }
 
-    /// Streams whose work may still use the buffer, all but the one it was allocated on.
+    /// Returns the streams whose work may still use the buffer, except the one it was allocated on.
     pub(super) fn others(&self, origin: StreamId) -> StreamSet {
         self.writers.with(&self.readers).without(origin)
     }
 
-    /// Notes a read of work that is queued next. Nothing is called if the stream wrote last, or reads
-    /// again.
+    /// Notes a read of work that is queued next. No driver call if the stream wrote last, or reads again.
     ///
     /// # Errors
-    /// If the read could not be ordered behind the writes; it is noted nevertheless.
+    /// If the read could not be ordered after the writes; it is noted nevertheless.
     pub(super) fn read(&mut self, by: Use<'_>) -> Result<(), cuda::DriverError> {
         let Some(stream_id) = by.stream_id else {
             return wait(by.memory, &self.writers);
@@ -81,18 +79,18 @@ impl Uses {
         Ok(())
     }
 
-    /// Notes a write of work that is queued next. Nothing is called if only this stream used the buffer
-    /// since it wrote last.
+    /// Notes a write of work that is queued next. No driver call if only this stream used the buffer since it
+    /// wrote last.
     ///
     /// # Errors
-    /// If the write could not be ordered behind all other uses; it is noted nevertheless.
+    /// If the write could not be ordered after all other uses; it is noted nevertheless.
     pub(super) fn write(&mut self, by: Use<'_>) -> Result<(), cuda::DriverError> {
         let outcome = match by.stream_id {
             Some(stream_id) => self.after_all(by, stream_id),
             None => wait(by.memory, &self.writers.with(&self.readers)).map(|()| true),
         };
         if outcome == Ok(true) && !by.beside {
-            // USE2.
+            // USE2: the write covers the earlier uses.
             self.writers = StreamSet::EMPTY;
             self.readers = StreamSet::EMPTY;
         }
@@ -104,7 +102,7 @@ impl Uses {
         outcome.map(drop)
     }
 
-    /// USE1; whether all is ordered.
+    /// Orders after all writes (USE1). Returns whether all are ordered.
     fn after_writers(
         &mut self,
         by: Use<'_>,
@@ -121,14 +119,14 @@ impl Uses {
         }))
     }
 
-    /// USE2; whether all is ordered.
+    /// Orders after all writes and reads (USE2). Returns whether all are ordered.
     fn after_all(&mut self, by: Use<'_>, stream_id: StreamId) -> Result<bool, cuda::DriverError> {
         let readers = self.readers.without(stream_id);
         let after_readers = all(readers.iter().map(|reader| {
             let point = by.memory.known_streams().point(reader);
             by.memory.order_stream_id(by.stream, stream_id, point)
         }));
-        // A reader that waited for the writers stands for them.
+        // A wait for a reader that waited for the writers covers them.
         let through_readers = self.seen.has(stream_id) || self.seen.meets(&readers);
         let after_writers = if through_readers {
             Ok(true)
@@ -139,7 +137,7 @@ impl Uses {
     }
 }
 
-/// The host waits for all of these.
+/// Waits on the host for all of these streams.
 fn wait(memory: &DeviceAllocator, stream_ids: &StreamSet) -> Result<(), cuda::DriverError> {
     let waits = stream_ids
         .iter()
@@ -147,7 +145,7 @@ fn wait(memory: &DeviceAllocator, stream_ids: &StreamSet) -> Result<(), cuda::Dr
     all(waits.map(|waited| waited.map(|()| Ordered::Yes))).map(drop)
 }
 
-/// Does all of them, whatever one of them answers; the first error, or whether all are ordered.
+/// Runs all of `acts`, even after an error. Returns the first error, or whether all are ordered.
 fn all(
     acts: impl Iterator<Item = Result<Ordered, cuda::DriverError>>,
 ) -> Result<bool, cuda::DriverError> {

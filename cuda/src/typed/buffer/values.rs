@@ -1,4 +1,4 @@
-//! Values of a buffer: copied, brought to the host, and not there yet.
+//! Values of a buffer: copied, read by the host, and uninitialized.
 
 use core::mem::{ManuallyDrop, MaybeUninit};
 use std::sync::Arc;
@@ -9,8 +9,8 @@ use super::{BufferView, DeviceBuffer, check_align, in_our_words};
 use crate::{DeviceAllocError, DeviceAllocator};
 
 impl DeviceAllocator {
-    /// Room for values that are not there yet, for work that is queued on `stream` from now on. Costs what
-    /// [`alloc`](Self::alloc) does.
+    /// Makes a buffer of uninitialized values, for work queued on `stream` from now on. Costs as much as
+    /// [`alloc`](Self::alloc).
     ///
     /// ```no_run
     /// # use cudarc::driver::{CudaFunction, LaunchConfig, PushKernelArg};
@@ -28,21 +28,21 @@ impl DeviceAllocator {
     ///
     /// # Errors
     /// The errors of [`alloc`](Self::alloc); [`TooLarge`](larder_core::AllocError::TooLarge) inside if the
-    /// size does not fit a number.
+    /// size overflows.
     pub fn uninit<T: DeviceRepr>(
         &self,
         stream: &Arc<CudaStream>,
         len: usize,
     ) -> Result<DeviceBuffer<MaybeUninit<T>>, DeviceAllocError> {
         check_align::<T>();
-        // SAFETY: it stays room for values until the caller promises that they are written.
+        // SAFETY: the values stay `MaybeUninit` until the caller promises that they are written.
         let buffer = unsafe { self.buffer::<T>(stream, len) }?;
         Ok(buffer.cast())
     }
 }
 
 impl<T> DeviceBuffer<MaybeUninit<T>> {
-    /// The values, now that they are there. No driver call.
+    /// Asserts that the values are initialized. No driver call.
     ///
     /// # Safety
     /// Work that writes every value is queued, by the buffer or its parts.
@@ -52,7 +52,7 @@ impl<T> DeviceBuffer<MaybeUninit<T>> {
 }
 
 impl<T> DeviceBuffer<T> {
-    /// The buffer with or without the promise that its values are there.
+    /// Changes whether the type claims that the values are initialized.
     fn cast<S>(self) -> DeviceBuffer<S> {
         const { assert!(size_of::<S>() == size_of::<T>() && align_of::<S>() == align_of::<T>()) };
         let mut this = ManuallyDrop::new(self);
@@ -60,7 +60,7 @@ impl<T> DeviceBuffer<T> {
             address: this.address,
             len: this.len,
             block: this.block.take(),
-            // SAFETY: the buffer is not dropped, so this has one owner.
+            // SAFETY: `this` is not dropped, so the state has one owner.
             shared: unsafe { core::ptr::read(&raw const this.shared) },
             values: core::marker::PhantomData,
         }
@@ -68,7 +68,7 @@ impl<T> DeviceBuffer<T> {
 }
 
 impl<T: DeviceRepr> DeviceBuffer<T> {
-    /// A copy in memory of its own, from the same allocator, made in the order of the buffer's stream.
+    /// Copies the buffer to memory of its own, from the same allocator, in the order of the buffer's stream.
     ///
     /// # Errors
     /// The errors of [`DeviceAllocator::alloc`], and if the driver refuses to copy.
@@ -76,8 +76,8 @@ impl<T: DeviceRepr> DeviceBuffer<T> {
         self.as_view().try_clone()
     }
 
-    /// The values, read in the order of the buffer's stream; the host waits for them. By `Vec::try_from` as
-    /// well. [`CudaStream::clone_dtoh`] reads on another stream.
+    /// Copies the values to the host in the order of the buffer's stream; the host waits for them.
+    /// `Vec::try_from` does the same. [`CudaStream::clone_dtoh`] reads on another stream.
     ///
     /// # Errors
     /// [`DeviceAllocError::Asleep`]; if the driver refuses to copy, and an error that cudarc has kept for its next
@@ -88,8 +88,7 @@ impl<T: DeviceRepr> DeviceBuffer<T> {
 }
 
 impl<T: DeviceRepr> BufferView<'_, T> {
-    /// A copy of the part in memory of its own, from the same allocator, made in the order of the buffer's
-    /// stream.
+    /// Copies the part to memory of its own, from the same allocator, in the order of the buffer's stream.
     ///
     /// # Errors
     /// The errors of [`DeviceAllocator::alloc`], and if the driver refuses to copy.
@@ -105,7 +104,8 @@ impl<T: DeviceRepr> BufferView<'_, T> {
         Ok(copy)
     }
 
-    /// The values of the part, read in the order of the buffer's stream; the host waits for them.
+    /// Copies the values of the part to the host in the order of the buffer's stream; the host waits for
+    /// them.
     ///
     /// # Errors
     /// [`DeviceAllocError::Asleep`]; if the driver refuses to copy, and an error that cudarc has kept for its next
@@ -118,7 +118,7 @@ impl<T: DeviceRepr> BufferView<'_, T> {
         let stream = self.stream();
         let read = || {
             let values = stream.clone_dtoh(self)?;
-            // What was refused behind the copy, such as the wait for it.
+            // Errors after the copy, such as a refused wait for it.
             stream.context().check_err()?;
             Ok(values)
         };

@@ -1,6 +1,6 @@
-//! Parts of buffers: [`BufferView`] to be read, [`BufferViewMut`] to be written as well.
+//! Parts of buffers: [`BufferView`] for reading, [`BufferViewMut`] for writing.
 //!
-//! Streams are put in order for the buffer as a whole: a write to one part orders readers of another.
+//! Streams are ordered for the buffer as a whole: a write to one part orders readers of another.
 
 use core::fmt;
 use core::marker::PhantomData;
@@ -13,31 +13,31 @@ use cudarc::driver::{CudaStream, sys};
 use super::{BufferShared, DeviceBuffer};
 use crate::{DeviceAllocError, DeviceAllocator};
 
-/// A part of a [`DeviceBuffer`], to be read.
+/// A part of a [`DeviceBuffer`], for reading.
 pub struct BufferView<'a, T> {
     pub(super) part: Part<'a>,
     values: PhantomData<&'a [T]>,
 }
 
-/// A part of a [`DeviceBuffer`] that nobody else uses.
+/// A part of a [`DeviceBuffer`] that nobody else uses, for writing.
 pub struct BufferViewMut<'a, T> {
     pub(super) part: Part<'a>,
     values: PhantomData<&'a mut [T]>,
 }
 
-/// Where a part is.
+/// Place of a part.
 #[derive(Clone, Copy)]
 pub(super) struct Part<'a> {
     pub(super) shared: &'a BufferShared,
-    /// Where a kernel's argument points.
+    /// Address that kernels receive.
     pub(super) address: sys::CUdeviceptr,
     pub(super) len: usize,
-    /// Others may use their parts at once: invariant USE5 of `uses`.
+    /// Whether others may use their parts at the same time: invariant USE5 of `uses`.
     pub(super) beside: bool,
 }
 
 impl Part<'_> {
-    /// A part of the part, of values of so many bytes.
+    /// Returns a range of the part, whose values have `value_bytes` bytes.
     pub(super) fn cut(self, range: &impl RangeBounds<usize>, value_bytes: usize) -> Option<Self> {
         let start = match range.start_bound() {
             Bound::Included(start) => *start,
@@ -53,7 +53,7 @@ impl Part<'_> {
         if end > self.len {
             return None;
         }
-        // No more than the bytes of the buffer, which fit.
+        // Cannot overflow: at most the bytes of the buffer.
         let offset = (start * value_bytes) as u64;
         Some(Self {
             address: self.address + offset,
@@ -80,32 +80,32 @@ impl<'a, T> BufferView<'a, T> {
         }
     }
 
-    /// Refuses what needs the memory while it sleeps.
+    /// Refuses uses of the memory while it sleeps.
     pub(crate) fn refuse_asleep(&self) -> Result<(), DeviceAllocError> {
         self.part.shared.refuse_asleep()
     }
 
-    /// How many values.
+    /// Returns the number of values.
     pub const fn len(&self) -> usize {
         self.part.len
     }
 
-    /// Whether there are none.
+    /// Returns whether there are no values.
     pub const fn is_empty(&self) -> bool {
         self.part.len == 0
     }
 
-    /// The buffer's stream.
+    /// Returns the buffer's stream.
     pub const fn stream(&self) -> &Arc<CudaStream> {
         &self.part.shared.stream
     }
 
-    /// Where the buffer's memory is from.
+    /// Returns the allocator of the buffer's memory.
     pub const fn allocator(&self) -> &DeviceAllocator {
         &self.part.shared.memory
     }
 
-    /// The values of a range.
+    /// Returns a view of a range.
     ///
     /// # Panics
     /// If the range is not inside, as for a slice.
@@ -114,7 +114,7 @@ impl<'a, T> BufferView<'a, T> {
         inside(self.try_slice(range))
     }
 
-    /// The values of a range; `None` if it is not inside.
+    /// Returns a view of a range; `None` if it is not inside.
     pub fn try_slice(&self, range: impl RangeBounds<usize>) -> Option<Self> {
         self.part.cut(&range, size_of::<T>()).map(Self::over)
     }
@@ -145,37 +145,37 @@ impl<'a, T> BufferViewMut<'a, T> {
         }
     }
 
-    /// How many values.
+    /// Returns the number of values.
     pub const fn len(&self) -> usize {
         self.part.len
     }
 
-    /// Whether there are none.
+    /// Returns whether there are no values.
     pub const fn is_empty(&self) -> bool {
         self.part.len == 0
     }
 
-    /// The buffer's stream.
+    /// Returns the buffer's stream.
     pub const fn stream(&self) -> &Arc<CudaStream> {
         &self.part.shared.stream
     }
 
-    /// Where the buffer's memory is from.
+    /// Returns the allocator of the buffer's memory.
     pub const fn allocator(&self) -> &DeviceAllocator {
         &self.part.shared.memory
     }
 
-    /// This part, as memory that may hold no values.
+    /// Returns this part as uninitialized values.
     pub(crate) const fn into_uninit(self) -> BufferViewMut<'a, MaybeUninit<T>> {
         BufferViewMut::over(self.part)
     }
 
-    /// This part, to be read.
+    /// Returns this part for reading.
     pub const fn as_view(&self) -> BufferView<'_, T> {
         BufferView::over(self.part)
     }
 
-    /// The values of a range, for as long as this one is borrowed.
+    /// Returns a view of a range, as long as this one is borrowed.
     ///
     /// # Panics
     /// If the range is not inside, as for a slice.
@@ -184,7 +184,7 @@ impl<'a, T> BufferViewMut<'a, T> {
         inside(self.try_slice_mut(range))
     }
 
-    /// The values of a range; `None` if it is not inside.
+    /// Returns a view of a range; `None` if it is not inside.
     pub fn try_slice_mut(
         &mut self,
         range: impl RangeBounds<usize>,
@@ -193,8 +193,8 @@ impl<'a, T> BufferViewMut<'a, T> {
         part.map(BufferViewMut::over)
     }
 
-    /// Two parts, the second from `middle` on. They may be used by different threads, on different
-    /// streams.
+    /// Splits into two parts, the second from `middle` on. They may be used by different threads, on
+    /// different streams.
     ///
     /// # Panics
     /// If there are fewer values, as for a slice.
@@ -203,7 +203,7 @@ impl<'a, T> BufferViewMut<'a, T> {
         inside(self.try_split_at_mut(middle))
     }
 
-    /// Two parts; `None` if there are fewer values than `middle`.
+    /// Splits into two parts; `None` if there are fewer values than `middle`.
     pub fn try_split_at_mut(self, middle: usize) -> Option<(Self, Self)> {
         let part = Part {
             beside: true,
@@ -216,7 +216,7 @@ impl<'a, T> BufferViewMut<'a, T> {
 }
 
 impl<T> DeviceBuffer<T> {
-    /// The values of a range.
+    /// Returns a view of a range.
     ///
     /// # Panics
     /// If the range is not inside, as for a slice.
@@ -225,12 +225,12 @@ impl<T> DeviceBuffer<T> {
         inside(self.try_slice(range))
     }
 
-    /// The values of a range; `None` if it is not inside.
+    /// Returns a view of a range; `None` if it is not inside.
     pub fn try_slice(&self, range: impl RangeBounds<usize>) -> Option<BufferView<'_, T>> {
         self.as_view().try_slice(range)
     }
 
-    /// The values of a range, to be written as well.
+    /// Returns a view of a range, for writing.
     ///
     /// # Panics
     /// If the range is not inside, as for a slice.
@@ -239,7 +239,7 @@ impl<T> DeviceBuffer<T> {
         inside(self.try_slice_mut(range))
     }
 
-    /// The values of a range, to be written as well; `None` if the range is not inside.
+    /// Returns a view of a range, for writing; `None` if the range is not inside.
     pub fn try_slice_mut(
         &mut self,
         range: impl RangeBounds<usize>,
@@ -248,7 +248,7 @@ impl<T> DeviceBuffer<T> {
         part.map(BufferViewMut::over)
     }
 
-    /// Two parts, the second from `middle` on; see [`BufferViewMut::split_at_mut`].
+    /// Splits into two parts, the second from `middle` on; see [`BufferViewMut::split_at_mut`].
     ///
     /// # Panics
     /// If there are fewer values, as for a slice.

@@ -11,11 +11,10 @@ use crate::stream::allocator::{BlockInfo, Live, StreamAllocator};
 use crate::{Context, DeviceAllocError, DeviceFreeError, StreamMemory};
 
 impl PinnedAllocator {
-    /// This pool's memory beside a stream, as the core's [`BlockAllocator`].
+    /// Returns this pool's memory for uses by a stream, as the core's [`BlockAllocator`].
     ///
     /// # Errors
-    /// [`DeviceAllocError::Stream`] for a stream of another context, or the default one that differs by
-    /// thread.
+    /// [`DeviceAllocError::Stream`] for a stream of another context, or the per-thread default stream.
     pub fn on(
         &self,
         stream: &Arc<CudaStream>,
@@ -27,20 +26,20 @@ impl PinnedAllocator {
     }
 }
 
-/// A block that is given is used by nobody, so the host may write to it at once.
+/// Nobody uses a new block, so the host may write to it at once.
 impl StreamAllocator for PinnedAllocator {
     fn context(&self) -> &Context {
         self.events().context()
     }
 
-    /// O(1) and no driver call while something fits and nothing freed waits for its streams.
+    /// Costs O(1) and no driver call while something fits and no freed block waits for its streams.
     fn alloc_as(&self, _: &Arc<CudaStream>, request: &Request) -> Result<Block, DeviceAllocError> {
         self.take(request)
     }
 
-    /// The block is given again, to anybody, once an event behind the queued work has passed. Until then it
-    /// counts as live. One or two driver calls with their contexts. A stream of another context, or the default
-    /// one that differs by thread, is waited for.
+    /// The block can be reused, by anybody, once an event after the queued work has passed. Until then it
+    /// counts as live. One or two driver calls with their contexts. The host waits for a stream of another
+    /// context, or the per-thread default stream.
     fn free(
         &self,
         stream: &Arc<CudaStream>,

@@ -1,7 +1,7 @@
-//! [`PinnedBuffer`]: typed host memory that devices copy from and to while the host does other things.
+//! [`PinnedBuffer`]: typed host memory that devices copy from and to while the host does other work.
 //!
-//! Which streams use one, `uses` knows; where dropped ones wait, `pool`;
-//! blocks without a type, `as_stream`.
+//! `uses` tracks the streams that use a buffer; `pool` has the pool, in which dropped buffers wait;
+//! `as_stream` blocks without a type.
 
 mod as_stream;
 mod limit;
@@ -25,38 +25,38 @@ use crate::driver::locked;
 use crate::typed::buffer::{bytes_of, check_align, in_our_words};
 use crate::{DeviceAllocError, DriverError};
 
-/// `len` values of type `T` in pinned memory of the host; see [`PinnedAllocator`] for an example.
+/// `len` values of type `T` in pinned host memory; see [`PinnedAllocator`] for an example.
 ///
-/// The host sees the values when no stream writes them, and changes them when no stream uses them:
+/// The host may read the values while no stream writes them, and write them while no stream uses them:
 /// [`as_slice`](PinnedBuffer::as_slice) and [`as_mut_slice`](PinnedBuffer::as_mut_slice) wait for exactly
-/// that. A dropped buffer goes back to its pool without a wait of the host and is given again when its
-/// streams have passed.
+/// that. A dropped buffer is freed to its pool without a wait of the host and reused once its streams have
+/// passed.
 ///
-/// cudarc's copies take the buffer itself (`HostSlice`). They leave no event behind it, so the host waits
-/// later for all that the stream has queued by then; [`copy_to`](PinnedBuffer::copy_to) and
-/// [`copy_from`](PinnedBuffer::copy_from) are waited for alone. Never give cudarc the *slice*: it takes it
-/// for memory that is not pinned, whose copies are over when they return.
+/// cudarc's copies take the buffer itself (`HostSlice`). They record no event, so the host later waits for
+/// all work queued on the stream by then; after [`copy_to`](PinnedBuffer::copy_to) and
+/// [`copy_from`](PinnedBuffer::copy_from) it waits for the copy alone. Never pass cudarc the *slice*: cudarc
+/// takes it for memory that is not pinned, whose copies are done when they return.
 ///
-/// What a capture copies runs when its graph does: the program keeps the buffer, and waits.
+/// Captured copies run when the graph does: the program keeps the buffer, and waits.
 ///
-/// One of no bytes has no memory and touches no driver.
+/// A buffer of no bytes has no memory and makes no driver call.
 pub struct PinnedBuffer<T> {
-    /// Of values that are there (PINNED1: `len` of them, initialised, and ours until `block` is freed).
+    /// First of `len` values (PINNED1: initialized, and ours until `block` is freed).
     first: NonNull<T>,
     len: usize,
     pool: PinnedAllocator,
-    /// Taken when it is freed; none for no bytes.
+    /// Taken when it is freed; `None` for no bytes.
     block: Option<Block>,
     uses: Mutex<PinnedUses>,
 }
 
-// SAFETY: it owns its values, and the rest is locked.
+// SAFETY: the buffer owns its values, and all other state is locked.
 unsafe impl<T: Send> Send for PinnedBuffer<T> {}
-// SAFETY: behind a shared reference values are only read, and the rest is locked.
+// SAFETY: behind a shared reference values are only read, and all other state is locked.
 unsafe impl<T: Sync> Sync for PinnedBuffer<T> {}
 
 impl PinnedAllocator {
-    /// A buffer that holds whatever was there. No driver call while something fits.
+    /// Makes a buffer with undefined contents. No driver call while something fits.
     ///
     /// # Safety
     /// It is written, by a device or through [`as_mut_ptr`](PinnedBuffer::as_mut_ptr), before it is read as
@@ -74,7 +74,7 @@ impl PinnedAllocator {
             bytes => Some(self.take(&Request::new(bytes))?),
         };
         let first = block.as_ref().and_then(|block| {
-            // A host address is at most as wide as a pointer; `PinnedMemory` exposed it.
+            // Lossless: a host address is at most as wide as a pointer; `PinnedMemory` exposed it.
             let address = block.addr().get() as usize;
             NonNull::new(core::ptr::with_exposed_provenance_mut(address))
         });
@@ -87,7 +87,7 @@ impl PinnedAllocator {
         })
     }
 
-    /// A buffer of zeros. O(bytes).
+    /// Makes a buffer of zeros. O(bytes).
     ///
     /// # Errors
     /// [`DeviceAllocError::Memory`].
@@ -97,12 +97,12 @@ impl PinnedAllocator {
     ) -> Result<PinnedBuffer<T>, DeviceAllocError> {
         // SAFETY: the lines below write all of it.
         let buffer = unsafe { self.buffer::<T>(len) }?;
-        // SAFETY: the memory has room for `len` values, and nobody uses it yet.
+        // SAFETY: the memory has space for `len` values, and nobody uses it yet.
         unsafe { buffer.first.write_bytes(0, len) };
         Ok(buffer)
     }
 
-    /// A buffer with a copy of these values. O(bytes).
+    /// Makes a buffer with a copy of these values. O(bytes).
     ///
     /// # Errors
     /// [`DeviceAllocError::Memory`].
@@ -113,49 +113,52 @@ impl PinnedAllocator {
         // SAFETY: the lines below write all of it.
         let buffer = unsafe { self.buffer::<T>(values.len()) }?;
         let from = NonNull::from(values).cast();
-        // SAFETY: both have so many values, and the new memory is nobody else's.
+        // SAFETY: both have `values.len()` values, and nobody else has the new memory.
         unsafe { buffer.first.copy_from_nonoverlapping(from, values.len()) };
         Ok(buffer)
     }
 }
 
 impl<T> PinnedBuffer<T> {
-    /// How many values.
+    /// Returns the number of values.
     pub const fn len(&self) -> usize {
         self.len
     }
 
-    /// Whether there are none.
+    /// Returns whether there are no values.
     pub const fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// Where its memory is from.
+    /// Returns the allocator of its memory.
     pub const fn allocator(&self) -> &PinnedAllocator {
         &self.pool
     }
 
-    /// The values, once no stream writes them. No driver call if none does.
+    /// Returns the values, once no stream writes them. No driver call if none does.
     ///
     /// # Errors
     /// If the driver refuses to wait, or the work failed.
     pub fn as_slice(&self) -> Result<&[T], DriverError> {
         locked(&self.uses).wait(self.pool.events(), false)?;
-        // SAFETY: PINNED1; no device writes now, and one that begins needs the buffer mutably.
+        // SAFETY: PINNED1: the values are initialized; no device writes them now, and a new write borrows the
+        // buffer mutably.
         Ok(unsafe { core::slice::from_raw_parts(self.first.as_ptr(), self.len) })
     }
 
-    /// The values, once no stream uses them. No driver call if none does.
+    /// Returns the values for writing, once no stream uses them. No driver call if none does.
     ///
     /// # Errors
     /// If the driver refuses to wait, or the work failed.
     pub fn as_mut_slice(&mut self) -> Result<&mut [T], DriverError> {
         locked(&self.uses).wait(self.pool.events(), true)?;
-        // SAFETY: PINNED1; no device uses it now, and one that begins needs the buffer.
+        // SAFETY: PINNED1: the values are initialized; no device uses them now, and a new use borrows the
+        // buffer.
         Ok(unsafe { core::slice::from_raw_parts_mut(self.first.as_ptr(), self.len) })
     }
 
-    /// The address of the first value, once no stream uses them; for a buffer that holds no values yet.
+    /// Returns the address of the first value, once no stream uses them; for a buffer of uninitialized
+    /// values.
     ///
     /// # Errors
     /// If the driver refuses to wait, or the work failed.
@@ -164,11 +167,12 @@ impl<T> PinnedBuffer<T> {
         Ok(self.first.as_ptr())
     }
 
-    /// The address by which kernels on the pool's device reach the first value; 0 for no bytes. It is the
-    /// host's, but for [write-combined](crate::PinnedConfig::write_combined) memory, where the driver is asked.
+    /// Returns the address by which kernels on the pool's device reach the first value; 0 for no bytes. It is
+    /// the host's, except for [write-combined](crate::PinnedConfig::write_combined) memory, for which the
+    /// driver is asked.
     ///
-    /// What kernels do with it the buffer does not see: the program orders that work behind its other uses, and
-    /// waits for it before it uses the values or drops the buffer.
+    /// The buffer does not see kernels that use the address: the program orders that work after the buffer's
+    /// other uses, and waits for it before it uses the values or drops the buffer.
     ///
     /// # Errors
     /// If the driver refuses.
@@ -187,11 +191,11 @@ impl<T> PinnedBuffer<T> {
         locked(&self.uses).wait(self.pool.events(), true)
     }
 
-    /// Copies to a device in the order of the stream and does not wait for it. One event, besides.
+    /// Copies to a device in the order of the stream without waiting. Also records one event.
     ///
     /// # Errors
-    /// [`DriverError::Size`] if there are not as many values there; [`DriverError::Asleep`] if the device's memory
-    /// sleeps; if the driver refuses.
+    /// [`DriverError::Size`] if `to` has another number of values; [`DriverError::Asleep`] if the device's
+    /// memory sleeps; if the driver refuses.
     pub fn copy_to<D: DevicePtrMut<T>>(
         &self,
         stream: &Arc<CudaStream>,
@@ -204,22 +208,22 @@ impl<T> PinnedBuffer<T> {
         if self.block.is_none() {
             return Ok(());
         }
-        // SAFETY: PINNED1; the stream comes behind whoever writes, once it is ordered.
+        // SAFETY: PINNED1: the values are initialized; once ordered, the stream comes after all writes.
         let values = unsafe { core::slice::from_raw_parts(self.first.as_ptr(), self.len) };
         self.copy(stream, false, || {
             let (to, _guard) = to.device_ptr_mut(stream);
             refuse_asleep(to)?;
-            // SAFETY: there is room for as many; both stay while the copy goes on.
+            // SAFETY: `to` has space for as many values; both stay during the copy.
             let queued = unsafe { result::memcpy_htod_async(to, values, stream.cu_stream()) };
             queued.map_err(|error| in_our_words("cuMemcpyHtoDAsync_v2", error))
         })
     }
 
-    /// Copies from a device in the order of the stream and does not wait for it. One event, besides.
+    /// Copies from a device in the order of the stream without waiting. Also records one event.
     ///
     /// # Errors
-    /// [`DriverError::Size`] if there are not as many values there; [`DriverError::Asleep`] if the device's memory
-    /// sleeps; if the driver refuses.
+    /// [`DriverError::Size`] if `from` has another number of values; [`DriverError::Asleep`] if the device's
+    /// memory sleeps; if the driver refuses.
     pub fn copy_from<S: DevicePtr<T>>(
         &mut self,
         stream: &Arc<CudaStream>,
@@ -236,9 +240,10 @@ impl<T> PinnedBuffer<T> {
         self.copy(stream, true, || {
             let (from, _guard) = from.device_ptr(stream);
             refuse_asleep(from)?;
-            // SAFETY: PINNED1; the buffer is ours alone, and the stream comes behind all others.
+            // SAFETY: PINNED1: the values are ours, and borrowed mutably; the stream comes after all other
+            // uses.
             let values = unsafe { core::slice::from_raw_parts_mut(first, self.len) };
-            // SAFETY: there are as many; both stay while the copy goes on.
+            // SAFETY: `from` has as many values; both stay during the copy.
             let queued = unsafe { result::memcpy_dtoh_async(values, from, stream.cu_stream()) };
             queued.map_err(|error| in_our_words("cuMemcpyDtoHAsync_v2", error))
         })
@@ -252,7 +257,7 @@ impl<T> PinnedBuffer<T> {
         Err(DriverError::Size { bytes })
     }
 
-    /// Makes a copy behind the other uses, notes it, and notes its end.
+    /// Makes a copy ordered after the other uses, notes it, and records its end.
     fn copy(
         &self,
         stream: &Arc<CudaStream>,
@@ -275,7 +280,8 @@ impl<T> PinnedBuffer<T> {
         answer
     }
 
-    /// Orders and notes work of cudarc that is queued on the stream next. What cudarc holds until then.
+    /// Orders and notes work of cudarc that is queued on the stream next. cudarc holds the returned value
+    /// until then.
     fn guard<'a>(&self, stream: &'a CudaStream, write: bool) -> SyncOnDrop<'a> {
         if self.block.is_none() {
             return SyncOnDrop::Record(None);
@@ -284,7 +290,7 @@ impl<T> PinnedBuffer<T> {
         let by = self.pool.user(stream);
         let mut uses = locked(&self.uses);
         if uses.order(events, stream, write, by.captures()).is_err() {
-            // Once more through cudarc, for its words.
+            // Repeats the wait through cudarc, for its error.
             let context = stream.context();
             context.record_err(context.synchronize());
         }
@@ -309,7 +315,8 @@ impl<T> HostSlice<T> for PinnedBuffer<T> {
         stream: &'a CudaStream,
     ) -> (&'a [T], SyncOnDrop<'a>) {
         let guard = self.guard(stream, false);
-        // SAFETY: PINNED1; the caller gives it to the stream only, which is ordered behind whoever writes.
+        // SAFETY: PINNED1: the values are initialized; the caller passes them only to the stream, which is
+        // ordered after all writes.
         let values = unsafe { core::slice::from_raw_parts(self.first.as_ptr(), self.len) };
         (values, guard)
     }
@@ -319,7 +326,8 @@ impl<T> HostSlice<T> for PinnedBuffer<T> {
         stream: &'a CudaStream,
     ) -> (&'a mut [T], SyncOnDrop<'a>) {
         let guard = self.guard(stream, true);
-        // SAFETY: PINNED1; the caller gives it to the stream only, which is ordered behind all others.
+        // SAFETY: PINNED1: the values are ours, borrowed mutably; the caller passes them only to the stream,
+        // which is ordered after all other uses.
         let values = unsafe { core::slice::from_raw_parts_mut(self.first.as_ptr(), self.len) };
         (values, guard)
     }
@@ -343,7 +351,7 @@ impl<T> fmt::Debug for PinnedBuffer<T> {
     }
 }
 
-/// Refuses an address of memory that sleeps, in whose place a buffer says 0.
+/// Refuses the address 0, which a buffer reports while its memory sleeps.
 const fn refuse_asleep(address: u64) -> Result<(), DriverError> {
     match address {
         0 => Err(DriverError::Asleep),

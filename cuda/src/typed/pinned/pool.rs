@@ -1,8 +1,9 @@
-//! [`PinnedAllocator`]: pinned memory of the host, in blocks.
+//! [`PinnedAllocator`]: pinned host memory, in blocks.
 //!
 //! The core's best fit over regions of [`PinnedMemory`]. A block that streams still use when it is dropped
-//! waits for them here and is looked at by the next allocations; the host waits only when there is no other
-//! memory. Streams would not serve: memory that a stream's next work may use is not memory that the host may.
+//! waits for them here and is polled by the next allocations; the host waits only if there is no other
+//! memory. Freeing in the order of a stream would not do: memory that a stream's next work may use is not yet
+//! memory that the host may use.
 
 use core::fmt;
 use std::sync::{Arc, Mutex, Weak};
@@ -26,13 +27,13 @@ use crate::{
     PinnedMemory,
 };
 
-/// Blocks and gaps between them, at most.
+/// Most blocks, and gaps between them.
 const CHUNKS: usize = 1 << 14;
 
-/// A pool of pinned host memory, shared by threads. A clone is the same pool.
+/// A pool of pinned host memory, shared by threads. Clones share the pool.
 ///
-/// It keeps what it got: pinning costs about a second for 3 GiB. [`release`](Self::release) gives idle
-/// regions back. Dropping the last clone waits for the streams that use dropped buffers.
+/// It keeps its memory: pinning costs about a second for 3 GiB. [`release`](Self::release) frees idle
+/// regions. Dropping the last clone waits for the streams that use dropped buffers.
 ///
 /// ```no_run
 /// use larder_cuda::{Context, DeviceAllocator, PinnedAllocator};
@@ -53,14 +54,14 @@ pub struct PinnedAllocator(pub(super) Arc<PinnedInner>);
 pub(super) struct PinnedInner {
     pub(super) pool: BudgetedPool<PinnedMemory, RegionPool<'static>>,
     events: Events,
-    /// Streams that may use buffers without an end of their use being waited for at once.
+    /// Streams whose uses of buffers need not be waited for at once.
     streams: Mutex<Vec<Weak<CudaStream>>>,
-    /// Blocks that streams use still.
+    /// Freed blocks that streams still use.
     waiting: Mutex<Vec<(Block, PinnedUses)>>,
 }
 
 impl PinnedAllocator {
-    /// Holds nothing yet, and will hold as much as it needs. No driver call.
+    /// Makes a pool that holds nothing yet, without a limit. No driver call.
     ///
     /// # Errors
     /// None today.
@@ -68,7 +69,7 @@ impl PinnedAllocator {
         Self::with_limit(context, PinnedConfig::default(), u64::MAX)
     }
 
-    /// Makes a pool of memory made as the configuration says, never more than so many bytes. No driver call.
+    /// Makes a pool with a configuration that never holds more than `limit_bytes`. No driver call.
     ///
     /// # Errors
     /// None today.
@@ -112,9 +113,9 @@ impl PinnedAllocator {
         Ok(Self(inner))
     }
 
-    /// Makes the stream known: from then on cudarc's copies of buffers on it are waited for when the host
-    /// needs the memory, and not at once. The buffers' own copies do this.
-    /// One of another context stays unknown: our events are none of its.
+    /// Adds the stream: from then on the host waits for cudarc's copies of buffers on it only when it needs
+    /// the memory, not at once. The buffers' own copies do this. A stream of another context stays unknown,
+    /// since our events do not work there.
     pub fn add_stream(&self, stream: &Arc<CudaStream>) {
         if stream.context().cu_ctx() != self.context().cudarc().cu_ctx() {
             return;
@@ -127,7 +128,7 @@ impl PinnedAllocator {
         }
     }
 
-    /// Who uses a buffer on the stream.
+    /// Returns the kind of user that the stream is.
     pub(super) fn user(&self, stream: &CudaStream) -> User {
         let status = self.context().capture_status(stream);
         if status.is_ok_and(|status| status != CaptureStatus::None) {
@@ -142,9 +143,9 @@ impl PinnedAllocator {
         known.map_or(User::Unknown, User::Known)
     }
 
-    /// Gives a block that nobody uses. O(1) and no driver call while something fits and no dropped buffer
-    /// waits for its streams; else a few calls for each that is out of use, and for each stream at work.
-    /// No block of the pool carries a point, so all fit all requests.
+    /// Allocates a block that nobody uses. O(1) and no driver call while something fits and no dropped buffer
+    /// waits for its streams; otherwise a few calls for each that is out of use, and for each busy stream. No
+    /// block of the pool carries a point, so all fit all requests.
     pub(super) fn take(&self, request: &Request) -> Result<Block, DeviceAllocError> {
         let inner = &*self.0;
         inner.poll();
@@ -168,7 +169,7 @@ impl PinnedAllocator {
         }
     }
 
-    /// Takes a block back once its uses are over. The host does not wait.
+    /// Frees a block once its uses are over. The host does not wait.
     pub(super) fn take_back(&self, block: Block, mut uses: PinnedUses) {
         let bytes = block.bytes();
         if uses.is_empty() {
@@ -182,7 +183,7 @@ impl PinnedAllocator {
         }
     }
 
-    /// What kernels take for an address of a block.
+    /// Returns the address by which kernels reach a block.
     pub(super) fn device_address(&self, address: u64) -> Result<u64, DriverError> {
         self.0
             .pool
@@ -196,7 +197,7 @@ impl PinnedAllocator {
         self.0.pool.shared()
     }
 
-    /// Whether events can stand for what is queued on the stream.
+    /// Returns whether events can be recorded for work queued on the stream.
     pub(super) fn can_follow(&self, stream: &CudaStream) -> bool {
         let is_ours = stream.context().cu_ctx() == self.context().cudarc().cu_ctx();
         is_ours && stream.cu_stream().addr() != StreamHandle::PER_THREAD.0
@@ -206,35 +207,35 @@ impl PinnedAllocator {
         &self.0.events
     }
 
-    /// Where the memory lives.
+    /// Returns the context of the memory.
     pub fn context(&self) -> &Context {
         self.0.events.context()
     }
 
-    /// Counters now; blocks that wait for streams count as live.
+    /// Returns the counters; blocks that wait for streams count as live.
     pub fn stats(&self) -> Stats {
         self.0.pool.stats()
     }
 
-    /// The most live bytes since this was last asked for, or since the beginning; now the next interval
-    /// begins. [`stats`](Self::stats) counts on as if nobody had asked.
+    /// Returns the most live bytes since the last call, or since the beginning, and begins the next interval.
+    /// [`stats`](Self::stats) is not affected.
     pub fn take_peak(&self) -> u64 {
         self.0.pool.take_peak()
     }
 
-    /// This, by its limit, for as long as it is there.
+    /// Returns this allocator as a pool with a limit, without keeping it alive.
     #[cfg(feature = "job")]
     pub(crate) fn as_pool(&self) -> Weak<dyn LimitedPool> {
         let pool: Weak<PinnedInner> = Arc::downgrade(&self.0);
         pool
     }
 
-    /// Starts the counters anew; see [`Stats::clear`](larder_core::Stats::clear).
+    /// Restarts the counters; see [`Stats::clear`](larder_core::Stats::clear).
     pub fn clear_stats(&self) {
         self.0.pool.clear_stats();
     }
 
-    /// Gives idle regions back to the driver; the bytes.
+    /// Releases idle regions to the driver and returns their bytes.
     pub fn release(&self) -> u64 {
         self.0.poll();
         let released = self.0.pool.shared().trim();
@@ -249,21 +250,21 @@ impl PinnedInner {
         debug_assert!(freed.is_ok(), "a block of this pool");
     }
 
-    /// Whether the program has freed all blocks, though streams may use some still.
+    /// Returns whether the program has freed all blocks, though streams may still use some.
     pub(super) fn none_live(&self) -> bool {
         let waiting = locked(&self.waiting);
         let freed: u64 = waiting.iter().map(|(block, _)| block.bytes()).sum();
         self.pool.stats().live_bytes <= freed
     }
 
-    /// Frees what is out of use. A few driver calls for each block that is, and for each stream at work.
+    /// Frees the blocks that are out of use. A few driver calls for each of them, and for each busy stream.
     pub(super) fn poll(&self) {
         let mut waiting = locked(&self.waiting);
         if waiting.is_empty() {
             return;
         }
         let mut busy = Vec::new();
-        // Without the driver's leave nothing is asked; it is tried again with the next block.
+        // If the driver refuses the mode nothing is polled; that is retried with the next block.
         let _ = self.events.context().driver().relaxed(|| {
             let over = waiting.extract_if(.., |(_, uses)| uses.are_over(&self.events, &mut busy));
             for (block, _) in over {
@@ -273,7 +274,7 @@ impl PinnedInner {
         });
     }
 
-    /// The host waits for everybody; whether there was anybody.
+    /// Waits on the host for the uses of all waiting blocks. Returns whether there were any.
     fn wait_for_one(&self) -> bool {
         let mut waiting = locked(&self.waiting);
         let mut waited = false;
@@ -303,13 +304,13 @@ impl fmt::Debug for PinnedAllocator {
     }
 }
 
-/// Who uses a buffer.
+/// The kind of user of a buffer.
 pub(super) enum User {
     /// A stream that can be waited for later.
     Known(Arc<CudaStream>),
-    /// One that is waited for at once.
+    /// A stream that is waited for at once.
     Unknown,
-    /// A graph: its runs are the program's.
+    /// A graph: the program waits for its runs.
     Capture,
 }
 
@@ -319,7 +320,7 @@ impl User {
     }
 }
 
-/// Events, kept to be recorded again.
+/// Events, kept for reuse.
 pub(super) struct Events {
     context: Context,
     spare: Mutex<Vec<Event>>,

@@ -1,16 +1,16 @@
-//! [`PinnedUses`]: which streams use a buffer of the host's memory, by events.
+//! [`PinnedUses`]: the streams that use a buffer of host memory, tracked by events.
 //!
-//! The host may write memory again as soon as a copy is done, long before the stream has come to its end.
-//! So each use is a point in its stream's order, an event. It is recorded right behind a copy that is made
-//! here; behind one that cudarc makes it can be recorded only when somebody asks, and covers what was
-//! queued on the stream by then.
+//! The host may write memory again as soon as a copy is done, long before the stream has finished. So each
+//! use is a point in its stream's order, an event. For a copy made here it is recorded right after the copy;
+//! for one that cudarc makes it can be recorded only on the first query, and covers the work queued on the
+//! stream by then.
 //!
-//! PINUSE1 a use without an event stands for all that its stream has queued; the stream is held.
-//! PINUSE2 a write by a device comes after all other uses, and only then are those forgotten; a read comes
-//!    after the write. The host waits for whom it must, and those are forgotten.
-//! PINUSE3 threads may queue reads at once, on one stream too. Each copy made here records its end behind
-//!    itself, so the last record covers all. Copies of cudarc are noted apart: their event is recorded only
-//!    when all of them are queued.
+//! PINUSE1 a use without an event covers all work queued on its stream; the stream is held.
+//! PINUSE2 a write by a device comes after all other uses, and only then are those dropped; a read comes
+//! after the write. Uses that the host has waited for are dropped.
+//! PINUSE3 threads may queue reads at the same time, even on one stream. Each copy made here records its end
+//! after itself, so the last record covers all. Copies of cudarc are noted separately: their event is
+//! recorded only when all of them are queued.
 
 use std::sync::Arc;
 
@@ -25,9 +25,9 @@ use crate::{CaptureStatus, DriverError, Event};
 struct UsedOn {
     stream: Arc<CudaStream>,
     event: Option<Event>,
-    /// The device writes.
+    /// Whether the device writes.
     write: bool,
-    /// PINUSE3.
+    /// Whether its end is recorded by the copy itself (PINUSE3).
     ends: bool,
 }
 
@@ -40,11 +40,11 @@ impl PinnedUses {
         self.0.is_empty()
     }
 
-    /// Orders work that is queued on the stream next. No driver call if only this stream used the buffer,
-    /// or it is a further read.
+    /// Orders work that is queued on the stream next. No driver call if only this stream used the buffer, or
+    /// if it reads again.
     ///
     /// # Errors
-    /// If that is refused, and waiting on the host is as well; the uses are as before.
+    /// If both the order and a wait on the host are refused; the uses are unchanged.
     pub(super) fn order(
         &mut self,
         events: &Events,
@@ -65,14 +65,14 @@ impl PinnedUses {
                 event.synchronize()?;
             }
         }
-        // A capture queues nothing that stands for the stream's earlier work.
+        // A capture queues nothing that covers the stream's earlier work.
         if write && !is_captured {
             self.forget(events, |_| true);
         }
         Ok(())
     }
 
-    /// Notes work that was ordered; `ends` if its end will be recorded.
+    /// Notes ordered work; `ends` if its end will be recorded.
     pub(super) fn note(
         &mut self,
         events: &Events,
@@ -95,7 +95,7 @@ impl PinnedUses {
         }
     }
 
-    /// The copy that was noted is queued (PINUSE3). If its end cannot be recorded now it is later.
+    /// Records the end of a noted copy, now queued (PINUSE3). If that is refused it is recorded later.
     pub(super) fn end(&mut self, events: &Events, stream: &CudaStream) {
         let mut noted = self.0.iter_mut();
         if let Some(used) = noted.find(|used| *used.stream == *stream && used.ends) {
@@ -104,11 +104,11 @@ impl PinnedUses {
         }
     }
 
-    /// The host waits for all uses, or for those that write.
+    /// Waits on the host for all uses, or for those that write.
     ///
     /// # Errors
-    /// If the driver refuses, as it does while a stream captures whose use has no event; the uses are as
-    /// before.
+    /// If the driver refuses, as it does while a stream captures whose use has no event; the uses are
+    /// unchanged.
     pub(super) fn wait(&mut self, events: &Events, for_reads: bool) -> Result<(), DriverError> {
         for used in &mut self.0 {
             if for_reads || used.write {
@@ -119,8 +119,8 @@ impl PinnedUses {
         Ok(())
     }
 
-    /// Whether all uses are over. A stream in `busy` is not asked: it was found at work a moment ago. One
-    /// that is found so now joins it.
+    /// Returns whether all uses are over. A stream in `busy` is not queried: it was found busy a moment ago.
+    /// A stream found busy now is added.
     pub(super) fn are_over(&mut self, events: &Events, busy: &mut Vec<Arc<CudaStream>>) -> bool {
         let are_over = self.0.iter_mut().all(|used| {
             if busy.iter().any(|stream| Arc::ptr_eq(stream, &used.stream)) {
@@ -138,15 +138,15 @@ impl PinnedUses {
         are_over
     }
 
-    /// Events for the uses that have none, as far as that is possible now.
+    /// Records events for the uses that have none, as far as that is possible now.
     pub(super) fn end_all(&mut self, events: &Events) {
         for used in &mut self.0 {
-            // Asked for again later.
+            // Retried later.
             let _ = used.point(events);
         }
     }
 
-    /// What could not be waited for.
+    /// Converts to the work that could not be waited for.
     pub(super) fn into_unwaited(self) -> impl Iterator<Item = Unwaited> {
         self.0.into_iter().map(|used| match used.event {
             Some(event) => Unwaited::Event(event.into_handle()),
@@ -162,7 +162,7 @@ impl PinnedUses {
 }
 
 impl UsedOn {
-    /// Its event, recorded now if there is none (PINUSE1).
+    /// Returns its event, recorded now if there is none (PINUSE1).
     fn point(&mut self, events: &Events) -> Result<&Event, DriverError> {
         match &mut self.event {
             Some(event) => Ok(event),
@@ -184,13 +184,13 @@ impl UsedOn {
     }
 }
 
-/// Whether work queued on the stream becomes part of a graph.
+/// Returns whether work queued on the stream becomes part of a graph.
 fn captures(events: &Events, stream: &CudaStream) -> bool {
     let status = events.context().capture_status(stream);
     status.is_ok_and(|status| status != CaptureStatus::None)
 }
 
-/// Whether two are one stream for any thread.
+/// Returns whether two are one stream for any thread.
 fn is_same(one: &CudaStream, other: &CudaStream) -> bool {
     one == other && other.cu_stream().addr() != StreamHandle::PER_THREAD.0
 }

@@ -1,4 +1,4 @@
-//! Memory from elsewhere as one of the sides.
+//! Foreign memory as one of the sides.
 
 use core::ptr::NonNull;
 
@@ -9,10 +9,10 @@ use super::sides::{DeviceValues, HostValues};
 use super::{Head, SyncedMemory};
 use crate::{AdoptError, BufferViewMut, DeviceBuffer, PinnedBuffer, Returned};
 
-/// Adopting: other memory stands for a side and holds the newest values from then on. The other side keeps
-/// its memory. The answer is where the newest values were: those are lost.
+/// Adopting: other memory replaces a side and holds the newest values from then on. The other side keeps its
+/// memory. Each function returns the side that held the newest values: those are lost.
 impl<'a, T: DeviceRepr + ValidAsZeroBits + Copy> SyncedMemory<'a, T> {
-    /// Takes a box, or a `Vec`, for the host's side, and frees it.
+    /// Adopts a box, or a `Vec`, as the host's side, and owns it.
     ///
     /// # Errors
     /// [`AdoptError::Len`].
@@ -27,7 +27,7 @@ impl<'a, T: DeviceRepr + ValidAsZeroBits + Copy> SyncedMemory<'a, T> {
         }
     }
 
-    /// Takes a pinned buffer for the host's side, and frees it.
+    /// Adopts a pinned buffer as the host's side, and owns it.
     ///
     /// # Errors
     /// [`AdoptError::Len`].
@@ -45,7 +45,7 @@ impl<'a, T: DeviceRepr + ValidAsZeroBits + Copy> SyncedMemory<'a, T> {
         }
     }
 
-    /// Borrows the host's side: what the device writes lands there when the host reads.
+    /// Borrows the host's side: values written by the device land there when the host reads.
     ///
     /// # Errors
     /// [`AdoptError::Len`].
@@ -54,11 +54,11 @@ impl<'a, T: DeviceRepr + ValidAsZeroBits + Copy> SyncedMemory<'a, T> {
         Ok(self.pair.set_host(HostValues::Borrowed(values)))
     }
 
-    /// Uses memory that Rust does not know of as the host's side.
+    /// Uses memory outside Rust's control as the host's side.
     ///
     /// # Safety
-    /// `values` are there, aligned, and nobody else uses them until this object is dropped or another
-    /// host's side is adopted.
+    /// `values` are initialized and aligned, and nobody else uses them until this object is dropped or
+    /// another host's side is adopted.
     ///
     /// # Errors
     /// [`AdoptError::Len`].
@@ -67,7 +67,7 @@ impl<'a, T: DeviceRepr + ValidAsZeroBits + Copy> SyncedMemory<'a, T> {
         Ok(self.pair.set_host(HostValues::Raw(values)))
     }
 
-    /// Takes a buffer for the device's side, and frees it.
+    /// Adopts a buffer as the device's side, and owns it.
     ///
     /// # Errors
     /// [`AdoptError::Len`], [`AdoptError::Device`].
@@ -85,8 +85,8 @@ impl<'a, T: DeviceRepr + ValidAsZeroBits + Copy> SyncedMemory<'a, T> {
         }
     }
 
-    /// Borrows a buffer, or a part of one, for the device's side: what the host writes lands there when the
-    /// device reads.
+    /// Borrows a buffer, or a part of one, as the device's side: values written by the host land there when
+    /// the device reads.
     ///
     /// # Errors
     /// [`AdoptError::Len`], [`AdoptError::Device`].
@@ -101,8 +101,8 @@ impl<'a, T: DeviceRepr + ValidAsZeroBits + Copy> SyncedMemory<'a, T> {
     /// Uses memory that is no buffer as the device's side.
     ///
     /// # Safety
-    /// `len` values are there, in memory of the same context, and no other work uses them until this object is
-    /// dropped or another device's side is adopted, and its streams have passed. What was queued before is
+    /// `len` values exist, in memory of the same context, and no other work uses them until this object is
+    /// dropped or another device's side is adopted, and its streams have passed. Work queued before is
     /// ordered before the object's stream.
     ///
     /// # Errors
@@ -114,7 +114,7 @@ impl<'a, T: DeviceRepr + ValidAsZeroBits + Copy> SyncedMemory<'a, T> {
     ) -> Result<Head, AdoptError> {
         self.check_len(len)?;
         let Pools { memory, stream, .. } = self.pair.backend();
-        // SAFETY: the caller promises values, memory and order as `over` wants them.
+        // SAFETY: the caller makes the promise of `over` on values, memory and order.
         let buffer = unsafe { DeviceBuffer::over(memory, stream, address, len) };
         let buffer = buffer.map_err(AdoptError::Alloc)?;
         Ok(self.pair.set_device(DeviceValues::Raw(buffer)))

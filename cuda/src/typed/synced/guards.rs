@@ -1,4 +1,4 @@
-//! What [`SyncedMemory`](super::SyncedMemory) lends: copies under way, and memory to be written whole.
+//! Guards of [`SyncedMemory`](super::SyncedMemory): copies under way, and memory to be overwritten.
 
 use core::fmt;
 use core::mem::MaybeUninit;
@@ -14,8 +14,8 @@ use super::sides::DeviceValues;
 use crate::typed::buffer::in_our_words;
 use crate::{BufferViewMut, DeviceAllocError, DeviceBuffer, DriverError};
 
-/// A copy under way. Dropping it waits; the next access returns what goes wrong then. If it is forgotten, the
-/// next access waits.
+/// A copy under way. Dropping it waits; the next access returns an error of that wait. If it is forgotten,
+/// the next access waits.
 #[must_use = "dropping it waits for the copy"]
 pub struct InFlight<'m, 'a, T: DeviceRepr + ValidAsZeroBits + Copy> {
     pair: &'m mut SyncedPair<Pools<'a, T>>,
@@ -26,10 +26,10 @@ impl<'m, 'a, T: DeviceRepr + ValidAsZeroBits + Copy> InFlight<'m, 'a, T> {
         Self { pair }
     }
 
-    /// Waits until the copy is done.
+    /// Waits for the copy.
     ///
     /// # Errors
-    /// If the driver refuses, or the copy failed; it counts as under way still.
+    /// If the driver refuses, or the copy failed; it still counts as under way.
     pub fn wait(self) -> Result<(), DeviceAllocError> {
         self.pair.settle()
     }
@@ -37,13 +37,13 @@ impl<'m, 'a, T: DeviceRepr + ValidAsZeroBits + Copy> InFlight<'m, 'a, T> {
 
 impl<T: DeviceRepr + ValidAsZeroBits + Copy> Drop for InFlight<'_, '_, T> {
     fn drop(&mut self) {
-        // The next access waits again, and has somebody to tell.
+        // The next access waits again, and can return the error.
         let _ = self.pair.settle();
     }
 }
 
-/// The host's memory, to be written whole. If it goes without [`written`](Self::written), values that only the
-/// host had are gone, and others are where they were.
+/// The host's memory, to be overwritten. If this is dropped without [`written`](Self::written), values that
+/// only the host had are lost, and others stay where they were.
 pub struct CpuOverwrite<'m, 'a, T: DeviceRepr + ValidAsZeroBits + Copy> {
     pair: &'m mut SyncedPair<Pools<'a, T>>,
     /// The host's side, which no stream uses; the pair is borrowed.
@@ -55,7 +55,7 @@ impl<'m, 'a, T: DeviceRepr + ValidAsZeroBits + Copy> CpuOverwrite<'m, 'a, T> {
         Self { pair, place }
     }
 
-    /// The host is newest.
+    /// Marks the host as newest.
     ///
     /// # Safety
     /// Every value was written.
@@ -63,10 +63,10 @@ impl<'m, 'a, T: DeviceRepr + ValidAsZeroBits + Copy> CpuOverwrite<'m, 'a, T> {
         self.pair.host_written();
     }
 
-    /// Writes all values; the host is newest.
+    /// Writes all values and marks the host as newest.
     ///
     /// # Errors
-    /// [`DriverError::Size`] inside if there are not as many.
+    /// [`DriverError::Size`] inside if the number of values differs.
     pub fn copy_from_slice(mut self, values: &[T]) -> Result<(), DeviceAllocError> {
         if values.len() != self.len() {
             let bytes = size_of_val(values) as u64;
@@ -75,7 +75,7 @@ impl<'m, 'a, T: DeviceRepr + ValidAsZeroBits + Copy> CpuOverwrite<'m, 'a, T> {
         for (place, value) in self.iter_mut().zip(values) {
             place.write(*value);
         }
-        // SAFETY: the lines above wrote as many values as there are.
+        // SAFETY: the loop wrote all values, since the lengths are equal.
         unsafe { self.written() };
         Ok(())
     }
@@ -86,7 +86,7 @@ impl<T: DeviceRepr + ValidAsZeroBits + Copy> Deref for CpuOverwrite<'_, '_, T> {
 
     fn deref(&self) -> &[MaybeUninit<T>] {
         let first = self.place.cast().as_ptr();
-        // SAFETY: the side is borrowed with the pair; what it holds is left open.
+        // SAFETY: the side is borrowed with the pair; `MaybeUninit` allows any contents.
         unsafe { core::slice::from_raw_parts(first, self.place.len()) }
     }
 }
@@ -94,13 +94,13 @@ impl<T: DeviceRepr + ValidAsZeroBits + Copy> Deref for CpuOverwrite<'_, '_, T> {
 impl<T: DeviceRepr + ValidAsZeroBits + Copy> DerefMut for CpuOverwrite<'_, '_, T> {
     fn deref_mut(&mut self) -> &mut [MaybeUninit<T>] {
         let first = self.place.cast().as_ptr();
-        // SAFETY: the side is borrowed mutably with the pair; what it holds is left open.
+        // SAFETY: the side is borrowed mutably with the pair; `MaybeUninit` allows any contents.
         unsafe { core::slice::from_raw_parts_mut(first, self.place.len()) }
     }
 }
 
-/// The device's memory, to be written whole. If it goes without [`written`](Self::written), values that only
-/// the device had are gone, and others are where they were.
+/// The device's memory, to be overwritten. If this is dropped without [`written`](Self::written), values that
+/// only the device had are lost, and others stay where they were.
 pub struct GpuOverwrite<'m, 'a, T: DeviceRepr + ValidAsZeroBits + Copy> {
     pair: &'m mut SyncedPair<Pools<'a, T>>,
     nothing: &'m mut DeviceBuffer<T>,
@@ -114,12 +114,12 @@ impl<'m, 'a, T: DeviceRepr + ValidAsZeroBits + Copy> GpuOverwrite<'m, 'a, T> {
         Self { pair, nothing }
     }
 
-    /// The memory, for a kernel's argument.
+    /// Returns the memory, for a kernel's argument.
     pub fn view(&mut self) -> BufferViewMut<'_, MaybeUninit<T>> {
         self.values().into_uninit()
     }
 
-    /// The device is newest.
+    /// Marks the device as newest.
     ///
     /// # Safety
     /// Work that writes every value is queued through [`view`](Self::view).
@@ -127,10 +127,10 @@ impl<'m, 'a, T: DeviceRepr + ValidAsZeroBits + Copy> GpuOverwrite<'m, 'a, T> {
         self.pair.device_written();
     }
 
-    /// Copies all values in the order of the stream; the device is newest.
+    /// Copies all values in the order of the stream and marks the device as newest.
     ///
     /// # Errors
-    /// [`DriverError::Size`] inside if there are not as many; if the driver refuses.
+    /// [`DriverError::Size`] inside if the number of values differs; if the driver refuses.
     pub fn copy_from<S: HostSlice<T> + ?Sized>(
         mut self,
         stream: &Arc<CudaStream>,
@@ -148,7 +148,7 @@ impl<'m, 'a, T: DeviceRepr + ValidAsZeroBits + Copy> GpuOverwrite<'m, 'a, T> {
             let answer = memory.context().try_on(stream, copy)?;
             answer.map_err(|error| in_our_words("cuMemcpyHtoDAsync_v2", error))?;
         }
-        // SAFETY: the copy writes as many as there are.
+        // SAFETY: the copy writes all values, since the lengths are equal.
         unsafe { self.written() };
         Ok(())
     }

@@ -1,19 +1,19 @@
-//! [`SyncedMemory`]: values that the host and a device use in turn, copied when the other side wants them.
+//! [`SyncedMemory`]: values that the host and a device use in turn, copied when the other side needs them.
 //!
-//! The idea is Caffe's `SyncedMemory`. The states and what each access does stand in [`SyncedPair`]. What
-//! differs, since it went wrong there:
+//! The idea is Caffe's `SyncedMemory`. For the states and the effect of each access see [`SyncedPair`].
+//! Differences, each for a defect there:
 //!
 //! | there | here |
 //! |---|---|
-//! | a pointer outlives the state it was given in, and writes through it are lost | what is returned borrows the memory |
+//! | a pointer outlives the state it was returned in, and writes through it are lost | returned values borrow the memory |
 //! | reads of a shared object race with each other | every access is `&mut` |
-//! | an asynchronous copy counts as done at once | its guard borrows until it is done; a forgotten one is waited for by the next access |
-//! | a mutable access copies what will be overwritten | `cpu_overwrite`, `gpu_overwrite` |
-//! | no bytes: allocated again at each access, or the end | no allocator is asked |
-//! | adopting discards newer values without a word | the answer says where the newest were |
-//! | errors end the program | errors are values, and all is as before |
-//! | memory is of whatever device is current | of the allocator's device, whatever is current |
-//! | the process's mode says whether the host's memory is pinned | [`HostMemory`] says it for each object |
+//! | an asynchronous copy counts as done at once | its guard borrows until it is done; the next access waits for a forgotten one |
+//! | a mutable access copies values that will be overwritten | `cpu_overwrite`, `gpu_overwrite` |
+//! | no bytes: allocated again at each access, or the program ends | no allocator is called |
+//! | adopting silently discards newer values | the return value is the side that had the newest |
+//! | errors end the program | errors are values, and nothing changes |
+//! | memory is of whichever device is current | of the allocator's device, whichever is current |
+//! | the process's mode decides whether host memory is pinned | [`HostMemory`] decides it for each object |
 
 mod adopt;
 mod guards;
@@ -36,10 +36,10 @@ use sides::{DeviceValues, HostValues};
 
 use crate::{BufferView, BufferViewMut, Context, DeviceAllocError, DeviceAllocator, DeviceBuffer};
 
-/// `len` values of type `T` on the host, on a device, or on both. Memory is allocated when a side is first
-/// wanted; values that nobody wrote are zeros.
+/// `len` values of type `T` on the host, on a device, or on both. Memory is allocated on the first use of a
+/// side; values that nobody wrote are zeros.
 ///
-/// Accesses are named as Caffe names them; what each does stands in [`SyncedPair`].
+/// Accesses are named as in Caffe; for their effects see [`SyncedPair`].
 ///
 /// ```no_run
 /// use larder_cuda::synced::HostMemory;
@@ -57,7 +57,7 @@ use crate::{BufferView, BufferViewMut, Context, DeviceAllocError, DeviceAllocato
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 ///
-/// What was lent cannot be written behind the object's back:
+/// Values cannot be written through an outdated borrow:
 /// ```compile_fail
 /// # use larder_cuda::SyncedMemory;
 /// fn lost(values: &mut SyncedMemory<'_, f32>) {
@@ -67,19 +67,19 @@ use crate::{BufferView, BufferViewMut, Context, DeviceAllocError, DeviceAllocato
 /// }
 /// ```
 ///
-/// A view of the device is for work that is queued while the borrow lasts; other streams than the object's
-/// are put in order as for [`DeviceBuffer`].
+/// A view of the device is for work that is queued while the borrow lasts; streams other than the object's
+/// are ordered as for [`DeviceBuffer`].
 pub struct SyncedMemory<'a, T: DeviceRepr + ValidAsZeroBits + Copy> {
     pair: SyncedPair<Pools<'a, T>>,
-    /// The view of no bytes.
+    /// Source of views of no bytes.
     nothing: DeviceBuffer<T>,
 }
 
 impl<'a, T: DeviceRepr + ValidAsZeroBits + Copy> SyncedMemory<'a, T> {
-    /// Nothing is allocated yet. Copies are made on `stream`.
+    /// Makes an object without memory yet. Copies are made on `stream`.
     ///
     /// # Errors
-    /// If the size does not fit a number.
+    /// If the size overflows.
     pub fn new(
         memory: &DeviceAllocator,
         stream: &Arc<CudaStream>,
@@ -88,7 +88,7 @@ impl<'a, T: DeviceRepr + ValidAsZeroBits + Copy> SyncedMemory<'a, T> {
     ) -> Result<Self, DeviceAllocError> {
         let bytes = crate::typed::buffer::bytes_of::<T>(len)?;
         let of_nothing = if bytes == 0 { len } else { 0 };
-        // SAFETY: there is nothing to be written.
+        // SAFETY: there are no bytes to be written.
         let nothing = unsafe { memory.buffer(stream, of_nothing) }?;
         let pools = Pools {
             memory: memory.clone(),
@@ -103,48 +103,48 @@ impl<'a, T: DeviceRepr + ValidAsZeroBits + Copy> SyncedMemory<'a, T> {
         })
     }
 
-    /// How many values.
+    /// Returns the number of values.
     pub const fn len(&self) -> usize {
         self.pair.backend().len
     }
 
-    /// Whether there are none.
+    /// Returns whether there are no values.
     pub const fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Bytes of all values.
+    /// Returns the bytes of all values.
     pub const fn num_bytes(&self) -> usize {
-        // It was checked when it was made.
+        // Cannot wrap: checked in `new`.
         self.len().wrapping_mul(size_of::<T>())
     }
 
-    /// Which side is newest.
+    /// Returns the side that is newest.
     pub const fn head(&self) -> Head {
         self.pair.head()
     }
 
-    /// Whether dropping it frees memory of the host.
+    /// Returns whether dropping it frees host memory.
     pub fn owns_host(&self) -> bool {
         self.pair.host_buffer().is_some_and(HostValues::is_owned)
     }
 
-    /// Whether dropping it frees memory of the device.
+    /// Returns whether dropping it frees device memory.
     pub fn owns_device(&self) -> bool {
         self.pair
             .device_buffer()
             .is_some_and(DeviceValues::is_owned)
     }
 
-    /// The device's context, which is made current where it must be, and put back.
+    /// Returns the device's context. Calls make it current where necessary, and restore the previous one.
     pub fn context(&self) -> &Context {
         self.pair.backend().memory.context()
     }
 
-    /// The values, to be read by the host.
+    /// Returns the values, for the host to read.
     ///
     /// # Errors
-    /// [`DeviceAllocError`]; everything is as before.
+    /// [`DeviceAllocError`]; nothing changes.
     pub fn cpu(&mut self) -> Result<&[T], DeviceAllocError> {
         let len = self.len();
         match self.pair.host()? {
@@ -153,10 +153,10 @@ impl<'a, T: DeviceRepr + ValidAsZeroBits + Copy> SyncedMemory<'a, T> {
         }
     }
 
-    /// The values, to be changed by the host.
+    /// Returns the values, for the host to change.
     ///
     /// # Errors
-    /// [`DeviceAllocError`]; everything is as before.
+    /// [`DeviceAllocError`]; nothing changes.
     pub fn cpu_mut(&mut self) -> Result<&mut [T], DeviceAllocError> {
         let len = self.len();
         // Waits for readers before the head moves, so that an error leaves it.
@@ -169,10 +169,10 @@ impl<'a, T: DeviceRepr + ValidAsZeroBits + Copy> SyncedMemory<'a, T> {
         }
     }
 
-    /// The values, to be read by the device.
+    /// Returns the values, for the device to read.
     ///
     /// # Errors
-    /// [`DeviceAllocError`]; everything is as before.
+    /// [`DeviceAllocError`]; nothing changes.
     pub fn gpu(&mut self) -> Result<BufferView<'_, T>, DeviceAllocError> {
         Ok(match self.pair.device()? {
             Some(device) => device.view(),
@@ -180,10 +180,10 @@ impl<'a, T: DeviceRepr + ValidAsZeroBits + Copy> SyncedMemory<'a, T> {
         })
     }
 
-    /// The values, to be changed by the device.
+    /// Returns the values, for the device to change.
     ///
     /// # Errors
-    /// [`DeviceAllocError`]; everything is as before.
+    /// [`DeviceAllocError`]; nothing changes.
     pub fn gpu_mut(&mut self) -> Result<BufferViewMut<'_, T>, DeviceAllocError> {
         Ok(match self.pair.device_mut()? {
             Some(device) => device.view_mut(),
@@ -191,8 +191,8 @@ impl<'a, T: DeviceRepr + ValidAsZeroBits + Copy> SyncedMemory<'a, T> {
         })
     }
 
-    /// Copies to the device in the order of `stream` while the host does other things, if its memory is
-    /// pinned; from other memory the copy is done on return. The guard waits when it is dropped.
+    /// Copies to the device in the order of `stream`, without blocking the host if its memory is pinned;
+    /// otherwise the copy is done on return. The guard waits when it is dropped.
     ///
     /// # Errors
     /// [`CopyError::Head`] unless the host alone is newest, and a [`DeviceAllocError`] inside.
@@ -204,8 +204,8 @@ impl<'a, T: DeviceRepr + ValidAsZeroBits + Copy> SyncedMemory<'a, T> {
         Ok(InFlight::new(&mut self.pair))
     }
 
-    /// Copies to the host in the order of `stream` while the host does other things, if its memory is pinned; to other
-    /// memory the copy is done on return. The guard waits when it is dropped.
+    /// Copies to the host in the order of `stream`, without blocking the host if its memory is pinned;
+    /// otherwise the copy is done on return. The guard waits when it is dropped.
     ///
     /// # Errors
     /// [`CopyError::Head`] unless the device alone is newest, and a [`DeviceAllocError`] inside.
@@ -217,10 +217,10 @@ impl<'a, T: DeviceRepr + ValidAsZeroBits + Copy> SyncedMemory<'a, T> {
         Ok(InFlight::new(&mut self.pair))
     }
 
-    /// The host's memory, to be written whole: nothing is copied or zeroed.
+    /// Returns the host's memory to be overwritten: nothing is copied or zeroed.
     ///
     /// # Errors
-    /// [`DeviceAllocError`]; everything is as before.
+    /// [`DeviceAllocError`]; nothing changes.
     pub fn cpu_overwrite(&mut self) -> Result<CpuOverwrite<'_, 'a, T>, DeviceAllocError> {
         let len = self.len();
         // First, so that an error leaves the head.
@@ -234,20 +234,20 @@ impl<'a, T: DeviceRepr + ValidAsZeroBits + Copy> SyncedMemory<'a, T> {
         Ok(CpuOverwrite::new(&mut self.pair, place))
     }
 
-    /// The device's memory, to be written whole: nothing is copied or zeroed.
+    /// Returns the device's memory to be overwritten: nothing is copied or zeroed.
     ///
     /// # Errors
-    /// [`DeviceAllocError`]; everything is as before.
+    /// [`DeviceAllocError`]; nothing changes.
     pub fn gpu_overwrite(&mut self) -> Result<GpuOverwrite<'_, 'a, T>, DeviceAllocError> {
         self.pair.device_overwrite()?;
         Ok(GpuOverwrite::new(&mut self.pair, &mut self.nothing))
     }
 }
 
-/// So many values of no bytes.
+/// Returns `len` values of no bytes.
 fn nothing<'a, T>(len: usize) -> &'a mut [T] {
     let len = if size_of::<T>() == 0 { len } else { 0 };
-    // SAFETY: values without bytes are at any aligned address, and none are everywhere.
+    // SAFETY: a slice of no bytes is valid at any aligned address.
     unsafe { core::slice::from_raw_parts_mut(NonNull::dangling().as_ptr(), len) }
 }
 

@@ -1,7 +1,8 @@
-//! [`SyncedPair`]: which of two sides holds the newest values, and what must happen before one is used.
+//! [`SyncedPair`]: two sides, the state that tells which holds the newest values, and the transitions before
+//! a use.
 //!
-//! The state machine of [`SyncedMemory`](crate::SyncedMemory) over anything that allocates, fills and
-//! copies ([`Backend`]). `alloc` means: if that side has no buffer yet.
+//! The state machine of [`SyncedMemory`](crate::SyncedMemory) over anything that allocates, fills and copies
+//! ([`Backend`]). `alloc` means: if that side has no buffer yet.
 //!
 //! | | `Uninitialized` | `Host` | `Device` | `Synced` |
 //! |---|---|---|---|---|
@@ -17,12 +18,12 @@
 //! | `device_overwrite` | alloc | alloc | alloc: `Uninitialized` | alloc: `Host` |
 //!
 //! PAIR1 the side that `head` names has a buffer, unless there are no bytes.
-//! PAIR2 after an error head and buffers are as before, but that a side which is not the newest may hold part
-//!    of what was to be copied there.
-//! PAIR3 `flight` is set from the start of a `push` or `pull` until its copy was waited for; whoever comes
-//!    first waits.
+//! PAIR2 after an error head and buffers are unchanged, except that a side which is not the newest may hold
+//! part of the copy.
+//! PAIR3 `flight` is set from the start of a `push` or `pull` until its copy was waited for; the first later
+//! access waits.
 
-/// Which side holds the newest values.
+/// The side that holds the newest values.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
 pub enum Head {
     /// None: nothing was written yet.
@@ -31,61 +32,61 @@ pub enum Head {
     Host,
     /// The device.
     Device,
-    /// Both hold the same.
+    /// Both, with the same values.
     Synced,
 }
 
-/// What a [`SyncedPair`] runs on. Buffers free themselves when they are dropped, after what uses them.
+/// Memory and copies of a [`SyncedPair`]. Buffers free themselves when dropped, after their uses.
 pub trait Backend {
-    /// A buffer of the host.
+    /// A host buffer.
     type Host;
-    /// A buffer of a device.
+    /// A device buffer.
     type Device;
-    /// Where copies that nobody waits for are queued.
+    /// Queue for copies that are not waited for at once.
     type Stream: ?Sized;
-    /// What can go wrong.
+    /// Error type.
     type Error;
 
-    /// A buffer of the host; it may hold anything.
+    /// Allocates a host buffer with any contents.
     ///
     /// # Errors
-    /// If there is none.
+    /// If there is no memory.
     fn alloc_host(&self) -> Result<Self::Host, Self::Error>;
 
-    /// A buffer of the device; it may hold anything.
+    /// Allocates a device buffer with any contents.
     ///
     /// # Errors
-    /// If there is none.
+    /// If there is no memory.
     fn alloc_device(&self) -> Result<Self::Device, Self::Error>;
 
-    /// Zeros, which the host sees on return.
+    /// Writes zeros, visible to the host on return.
     ///
     /// # Errors
     /// If they could not be written.
     fn zero_host(&self, host: &mut Self::Host) -> Result<(), Self::Error>;
 
-    /// Zeros, which later work of the device sees.
+    /// Writes zeros, visible to later work of the device.
     ///
     /// # Errors
     /// If they could not be written.
     fn zero_device(&self, device: &mut Self::Device) -> Result<(), Self::Error>;
 
-    /// Copies; later work of the device sees it, and the host may write again.
+    /// Copies to the device, visible to its later work; the host may write again on return.
     ///
     /// # Errors
-    /// If that is refused.
+    /// If the copy is refused.
     fn copy_to_device(&self, from: &Self::Host, to: &mut Self::Device) -> Result<(), Self::Error>;
 
-    /// Copies; the host sees it on return.
+    /// Copies to the host, visible to it on return.
     ///
     /// # Errors
-    /// If that is refused.
+    /// If the copy is refused.
     fn copy_to_host(&self, from: &Self::Device, to: &mut Self::Host) -> Result<(), Self::Error>;
 
-    /// Queues a copy and does not wait for it.
+    /// Queues a copy to the device and does not wait for it.
     ///
     /// # Errors
-    /// If that is refused.
+    /// If the copy is refused.
     fn push(
         &self,
         stream: &Self::Stream,
@@ -93,10 +94,10 @@ pub trait Backend {
         to: &mut Self::Device,
     ) -> Result<(), Self::Error>;
 
-    /// Queues a copy from the device and does not wait for it.
+    /// Queues a copy to the host and does not wait for it.
     ///
     /// # Errors
-    /// If that is refused.
+    /// If the copy is refused.
     fn pull(
         &self,
         stream: &Self::Stream,
@@ -104,14 +105,14 @@ pub trait Backend {
         to: &mut Self::Host,
     ) -> Result<(), Self::Error>;
 
-    /// Waits for copies from and to this buffer that were queued.
+    /// Waits for queued copies from and to this buffer.
     ///
     /// # Errors
-    /// If that is refused, or the copy failed.
+    /// If the wait is refused, or the copy failed.
     fn wait(&self, host: &Self::Host) -> Result<(), Self::Error>;
 }
 
-/// Why a copy was not queued.
+/// An error of queueing a copy.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum CopyError<E> {
@@ -123,23 +124,23 @@ pub enum CopyError<E> {
     Backend(E),
 }
 
-/// A buffer of the host and one of a device that stand for the same values.
+/// A host buffer and a device buffer for the same values.
 ///
-/// What is returned borrows the pair, so nothing is written behind its back. For a pair of no bytes it is
-/// `None`, and the backend is never called.
+/// Returned buffers borrow the pair, so no write is missed. For a pair of no bytes they are `None`, and the
+/// backend is never called.
 #[derive(Debug)]
 pub struct SyncedPair<B: Backend> {
     backend: B,
     is_empty: bool,
     head: Head,
-    /// PAIR3.
+    /// Whether a copy is under way (PAIR3).
     flight: bool,
     host: Option<B::Host>,
     pub(super) device: Option<B::Device>,
 }
 
 impl<B: Backend> SyncedPair<B> {
-    /// Nothing is allocated yet. `is_empty` if there are no bytes.
+    /// Makes a pair without buffers; `is_empty` if there are no bytes.
     pub const fn new(backend: B, is_empty: bool) -> Self {
         Self {
             backend,
@@ -151,27 +152,27 @@ impl<B: Backend> SyncedPair<B> {
         }
     }
 
-    /// Which side is newest. A copy under way counts as done.
+    /// Returns the side that is newest. A copy under way counts as done.
     pub const fn head(&self) -> Head {
         if self.flight { Head::Synced } else { self.head }
     }
 
-    /// What it runs on.
+    /// Returns the backend.
     pub const fn backend(&self) -> &B {
         &self.backend
     }
 
-    /// The host's buffer as it is, if there is one.
+    /// Returns the host's buffer as it is, if there is one.
     pub const fn host_buffer(&self) -> Option<&B::Host> {
         self.host.as_ref()
     }
 
-    /// The device's buffer as it is, if there is one.
+    /// Returns the device's buffer as it is, if there is one.
     pub const fn device_buffer(&self) -> Option<&B::Device> {
         self.device.as_ref()
     }
 
-    /// The values, for the host to read.
+    /// Returns the values, for the host to read.
     ///
     /// # Errors
     /// The backend's; invariant PAIR2.
@@ -194,7 +195,7 @@ impl<B: Backend> SyncedPair<B> {
         Ok(self.host.as_mut())
     }
 
-    /// The values, for the host to change.
+    /// Returns the values, for the host to change.
     ///
     /// # Errors
     /// The backend's; invariant PAIR2.
@@ -204,7 +205,7 @@ impl<B: Backend> SyncedPair<B> {
         Ok(self.host.as_mut())
     }
 
-    /// The values, for the device to read.
+    /// Returns the values, for the device to read.
     ///
     /// # Errors
     /// The backend's; invariant PAIR2.
@@ -227,7 +228,7 @@ impl<B: Backend> SyncedPair<B> {
         Ok(self.device.as_mut())
     }
 
-    /// The values, for the device to change.
+    /// Returns the values, for the device to change.
     ///
     /// # Errors
     /// The backend's; invariant PAIR2.
@@ -237,8 +238,8 @@ impl<B: Backend> SyncedPair<B> {
         Ok(self.device.as_mut())
     }
 
-    /// The host's buffer, all of which is to be written; what it holds is nothing until
-    /// [`host_written`](Self::host_written). Values that only the host had are gone.
+    /// Returns the host's buffer to be overwritten; its contents are invalid until
+    /// [`host_written`](Self::host_written). Values that only the host had are lost.
     ///
     /// # Errors
     /// The backend's; invariant PAIR2.
@@ -252,13 +253,13 @@ impl<B: Backend> SyncedPair<B> {
         Ok(self.host.as_mut())
     }
 
-    /// The host's buffer was written: it is the newest.
+    /// Marks the host's buffer, now written, as the newest.
     pub const fn host_written(&mut self) {
         self.head = Head::Host;
     }
 
-    /// The device's buffer, all of which is to be written; what it holds is nothing until
-    /// [`device_written`](Self::device_written). Values that only the device had are gone.
+    /// Returns the device's buffer to be overwritten; its contents are invalid until
+    /// [`device_written`](Self::device_written). Values that only the device had are lost.
     ///
     /// # Errors
     /// The backend's; invariant PAIR2.
@@ -272,13 +273,13 @@ impl<B: Backend> SyncedPair<B> {
         Ok(self.device.as_mut())
     }
 
-    /// The device's buffer was written: it is the newest.
+    /// Marks the device's buffer, now written, as the newest.
     pub const fn device_written(&mut self) {
         self.head = Head::Device;
     }
 
-    /// Takes another buffer for the host's, with the newest values. The device keeps its own. The former
-    /// buffer is dropped; where the newest values were is returned.
+    /// Replaces the host's buffer by one with the newest values. The device keeps its own. Drops the former
+    /// buffer and returns the side that held the newest values.
     pub fn set_host(&mut self, host: B::Host) -> Head {
         let before = self.head();
         self.host = Some(host);
@@ -288,8 +289,8 @@ impl<B: Backend> SyncedPair<B> {
         before
     }
 
-    /// Takes another buffer for the device's, with the newest values. The host keeps its own. The former
-    /// buffer is dropped; where the newest values were is returned.
+    /// Replaces the device's buffer by one with the newest values. The host keeps its own. Drops the former
+    /// buffer and returns the side that held the newest values.
     pub fn set_device(&mut self, device: B::Device) -> Head {
         let before = self.head();
         self.device = Some(device);
@@ -298,7 +299,7 @@ impl<B: Backend> SyncedPair<B> {
         before
     }
 
-    /// Queues a copy to the device. It is waited for by [`settle`](Self::settle) or by the next use.
+    /// Queues a copy to the device. [`settle`](Self::settle) or the next use waits for it.
     ///
     /// # Errors
     /// [`CopyError::Head`] unless the host alone is newest; and the backend's (PAIR2).
@@ -313,7 +314,7 @@ impl<B: Backend> SyncedPair<B> {
         Ok(())
     }
 
-    /// Queues a copy to the host. It is waited for by [`settle`](Self::settle) or by the next use.
+    /// Queues a copy to the host. [`settle`](Self::settle) or the next use waits for it.
     ///
     /// # Errors
     /// [`CopyError::Head`] unless the device alone is newest; and the backend's (PAIR2).
@@ -328,10 +329,10 @@ impl<B: Backend> SyncedPair<B> {
         Ok(())
     }
 
-    /// Waits for a copy that is under way.
+    /// Waits for a copy under way.
     ///
     /// # Errors
-    /// The backend's; the copy counts as under way still.
+    /// The backend's; the copy still counts as under way.
     pub fn settle(&mut self) -> Result<(), B::Error> {
         if !self.flight {
             return Ok(());
@@ -352,8 +353,8 @@ impl<B: Backend> SyncedPair<B> {
         }
     }
 
-    /// Has the host's buffer filled, a new one if there is none. A new one that could not be filled is
-    /// dropped (PAIR2).
+    /// Fills the host's buffer, a new one if there is none. A new one that could not be filled is dropped
+    /// (PAIR2).
     fn fill_host(
         &mut self,
         fill: impl FnOnce(&B, &mut B::Host, Option<&B::Device>) -> Result<(), B::Error>,

@@ -1,4 +1,4 @@
-//! [`Pools`]: what [`SyncedMemory`](super::SyncedMemory) runs on.
+//! [`Pools`]: the backend of [`SyncedMemory`](super::SyncedMemory).
 
 use core::alloc::Layout;
 use core::marker::PhantomData;
@@ -12,19 +12,19 @@ use super::sides::{DeviceValues, HostValues};
 use crate::typed::buffer::in_our_words;
 use crate::{DeviceAllocError, DeviceAllocator, PinnedAllocator};
 
-/// Which memory the host's side is allocated from.
+/// The memory that the host's side is allocated from.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub enum HostMemory {
-    /// The process heap's. Copies wait for the stream.
+    /// The process heap. Copies wait for the stream.
     Pageable,
-    /// Pinned, or an error.
+    /// Pinned memory, or an error.
     Pinned(PinnedAllocator),
-    /// Pinned while there is some, then pageable.
+    /// Pinned memory while there is some, then pageable memory.
     PinnedOrPageable(PinnedAllocator),
 }
 
-/// Allocators, and the stream that copies are made on.
+/// The allocators, and the stream of copies.
 pub(super) struct Pools<'a, T> {
     pub(super) memory: DeviceAllocator,
     pub(super) stream: Arc<CudaStream>,
@@ -34,8 +34,8 @@ pub(super) struct Pools<'a, T> {
 }
 
 impl<T: DeviceRepr + ValidAsZeroBits + Copy> Pools<'_, T> {
-    /// Lets cudarc make a copy of memory that is not pinned, and waits: on some systems even such a copy
-    /// goes on when the call returns.
+    /// Lets cudarc make a copy of memory that is not pinned, and waits: on some systems even such a copy is
+    /// not done when the call returns.
     fn copy_and_wait(
         &self,
         stream: &CudaStream,
@@ -62,7 +62,7 @@ impl<'a, T: DeviceRepr + ValidAsZeroBits + Copy> Backend for Pools<'a, T> {
             HostMemory::Pinned(pool) => (pool, false),
             HostMemory::PinnedOrPageable(pool) => (pool, true),
         };
-        // SAFETY: by PAIR1 it is read as values only when it was written.
+        // SAFETY: PAIR1: it is read as values only after it was written.
         match unsafe { pool.buffer(self.len) } {
             Ok(buffer) => Ok(HostValues::Pinned(buffer)),
             Err(_) if or_pageable => pageable(self.len),
@@ -71,14 +71,14 @@ impl<'a, T: DeviceRepr + ValidAsZeroBits + Copy> Backend for Pools<'a, T> {
     }
 
     fn alloc_device(&self) -> Result<DeviceValues<'a, T>, DeviceAllocError> {
-        // SAFETY: by PAIR1 it is read as values only when it was written.
+        // SAFETY: PAIR1: it is read as values only after it was written.
         let buffer = unsafe { self.memory.buffer(&self.stream, self.len) }?;
         Ok(DeviceValues::Owned(buffer))
     }
 
     fn zero_host(&self, host: &mut HostValues<'a, T>) -> Result<(), DeviceAllocError> {
         let place = host.place()?;
-        // SAFETY: the side has room for so many values, and nobody else uses it.
+        // SAFETY: the side has space for `place.len()` values, and nobody else uses it.
         unsafe { place.cast::<T>().write_bytes(0, place.len()) };
         Ok(())
     }
@@ -118,7 +118,7 @@ impl<'a, T: DeviceRepr + ValidAsZeroBits + Copy> Backend for Pools<'a, T> {
     ) -> Result<(), DeviceAllocError> {
         let mut to = to.view_mut();
         to.as_view().refuse_asleep()?;
-        // One that cannot be known is waited for at once.
+        // A stream that cannot be added is waited for at once.
         let _ = to.allocator().add_stream(stream);
         match from {
             HostValues::Pinned(buffer) => Ok(buffer.copy_to(stream, &mut to)?),
@@ -139,7 +139,7 @@ impl<'a, T: DeviceRepr + ValidAsZeroBits + Copy> Backend for Pools<'a, T> {
     ) -> Result<(), DeviceAllocError> {
         let from = from.view();
         from.refuse_asleep()?;
-        // One that cannot be known is waited for at once.
+        // A stream that cannot be added is waited for at once.
         let _ = from.allocator().add_stream(stream);
         match to {
             HostValues::Pinned(buffer) => Ok(buffer.copy_from(stream, &from)?),
@@ -161,7 +161,7 @@ impl<'a, T: DeviceRepr + ValidAsZeroBits + Copy> Backend for Pools<'a, T> {
     }
 }
 
-/// Zeros of the process heap: it may hold no values yet, but a slice must.
+/// Allocates zeros from the process heap: a slice must hold valid values, even before the first write.
 fn pageable<'a, T: ValidAsZeroBits>(len: usize) -> Result<HostValues<'a, T>, DeviceAllocError> {
     let none = |_| DeviceAllocError::Pageable { bytes: usize::MAX };
     let layout = Layout::array::<T>(len).map_err(none)?;
@@ -175,6 +175,6 @@ fn pageable<'a, T: ValidAsZeroBits>(len: usize) -> Result<HostValues<'a, T>, Dev
         return Err(DeviceAllocError::Pageable { bytes });
     }
     let values = slice_from_raw_parts_mut(first.cast::<T>(), len);
-    // SAFETY: allocated as a box of so many values would be; zeros are values.
+    // SAFETY: allocated with the layout of a box of `len` values; zeros are valid values.
     Ok(HostValues::Pageable(unsafe { Box::from_raw(values) }))
 }

@@ -1,24 +1,24 @@
-//! The two sides: memory of the host and of the device, ours or adopted.
+//! The two sides: memory of the host and of the device, own or adopted.
 
 use core::ptr::NonNull;
 
 use crate::{BufferView, BufferViewMut, DeviceBuffer, DriverError, PinnedBuffer};
 
-/// The host's side of so many values.
+/// The host's side.
 pub(super) enum HostValues<'a, T> {
-    /// Ours, or given to us.
+    /// Owned.
     Pageable(Box<[T]>),
-    /// Ours, or given to us. It may hold no values yet.
+    /// Owned. It may hold no values yet.
     Pinned(PinnedBuffer<T>),
-    /// Somebody's.
+    /// Borrowed from its owner.
     Borrowed(&'a mut [T]),
-    /// Somebody's. PAIR4: as `adopt_host_raw` was promised.
+    /// Somebody else's. PAIR4: the promise of `adopt_host_raw` holds.
     Raw(NonNull<[T]>),
 }
 
-// SAFETY: a raw slice is as the mutable borrow that its owner promised.
+// SAFETY: a raw slice is like a mutable borrow, by its owner's promise.
 unsafe impl<T: Send> Send for HostValues<'_, T> {}
-// SAFETY: a shared reference gives shared references to the values only.
+// SAFETY: a shared reference gives only shared references to the values.
 unsafe impl<T: Sync> Sync for HostValues<'_, T> {}
 
 impl<T> HostValues<'_, T> {
@@ -26,33 +26,34 @@ impl<T> HostValues<'_, T> {
         matches!(self, Self::Pageable(_) | Self::Pinned(_))
     }
 
-    /// The values, once no stream writes them. They are there (PAIR1), or the memory is not pinned.
+    /// Returns the values, once no stream writes them. They are initialized (PAIR1), or the memory is not
+    /// pinned.
     pub(super) fn values(&self) -> Result<&[T], DriverError> {
         Ok(match self {
             Self::Pageable(values) => values,
             Self::Pinned(buffer) => buffer.as_slice()?,
             Self::Borrowed(values) => values,
             Self::Raw(values) => {
-                // SAFETY: PAIR4, and `self` is borrowed.
+                // SAFETY: PAIR4: the values are valid and ours; `self` is borrowed.
                 unsafe { values.as_ref() }
             }
         })
     }
 
-    /// The values, once no stream uses them.
+    /// Returns the values for writing, once no stream uses them.
     pub(super) fn values_mut(&mut self) -> Result<&mut [T], DriverError> {
         Ok(match self {
             Self::Pageable(values) => values,
             Self::Pinned(buffer) => buffer.as_mut_slice()?,
             Self::Borrowed(values) => values,
             Self::Raw(values) => {
-                // SAFETY: PAIR4, and `self` is borrowed mutably.
+                // SAFETY: PAIR4: the values are valid and ours; `self` is borrowed mutably.
                 unsafe { values.as_mut() }
             }
         })
     }
 
-    /// Where the values are, or will be, once no stream uses the memory.
+    /// Returns the place of the values, initialized or not, once no stream uses the memory.
     pub(super) fn place(&mut self) -> Result<NonNull<[T]>, DriverError> {
         match self {
             Self::Pinned(buffer) => {
@@ -67,11 +68,11 @@ impl<T> HostValues<'_, T> {
 
 /// The device's side.
 pub(super) enum DeviceValues<'a, T> {
-    /// Ours, or given to us.
+    /// Owned.
     Owned(DeviceBuffer<T>),
-    /// Somebody's, who promised it: a buffer that frees nothing.
+    /// Somebody else's, by promise: a buffer that frees nothing.
     Raw(DeviceBuffer<T>),
-    /// Somebody's.
+    /// Borrowed from its owner.
     Borrowed(BufferViewMut<'a, T>),
 }
 

@@ -13,10 +13,10 @@ use super::VmemAllocator;
 use crate::typed::buffer::{bytes_of, check_align};
 use crate::{BufferViewMut, DeviceAllocError, DeviceBuffer, StreamAllocator};
 
-/// `len` values of type `T` in a device's memory, or in the host's where that was full. Dropping it frees
-/// the memory in the order of the streams that used it; the host waits for nothing.
+/// `len` values of type `T` in device memory, or in host memory if the device was full. Dropping it frees the
+/// memory in the order of the streams that used it; the host does not wait.
 ///
-/// Kernels and cudarc's functions take it through its views, on either side:
+/// Kernels and cudarc's functions take its views, on either side:
 ///
 /// ```no_run
 /// # use larder_cuda::{Context, DeviceAllocator, HostSide, VmemAllocator, VmemConfig};
@@ -33,27 +33,27 @@ use crate::{BufferViewMut, DeviceAllocError, DeviceBuffer, StreamAllocator};
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 ///
-/// Uses on several streams are put in order, as those of a [`DeviceBuffer`] are. When a captured graph
-/// runs is not seen: a buffer that a graph uses stays where it is as long as the program moves it not.
+/// Uses on several streams are ordered, as those of a [`DeviceBuffer`] are. Runs of a captured graph are not
+/// seen: a buffer that a graph uses stays in place as long as the program does not move it.
 pub struct VmemBuffer<T> {
     /// Of a block of its own on the device's side; over `host` otherwise. Taken in `drop`.
     buffer: ManuallyDrop<DeviceBuffer<T>>,
     /// The block on the host's side.
     host: Option<Block>,
-    /// Granted bytes, which are in the joint count (VMGPU2).
+    /// Granted bytes, which are part of the joint count (VMGPU2).
     granted_bytes: u64,
     memory: VmemAllocator,
 }
 
 impl VmemAllocator {
-    /// A buffer for work that is queued on `stream` from now on; it holds whatever was there. Costs what
-    /// [`alloc`](StreamAllocator::alloc) does.
+    /// Makes a buffer for work queued on `stream` from now on; its contents are undefined. Costs as much as
+    /// [`alloc`](StreamAllocator::alloc).
     ///
     /// # Safety
     /// It is written before it is read as values of `T`.
     ///
     /// # Errors
-    /// The errors of [`alloc`](StreamAllocator::alloc); `TooLarge` inside if the size does not fit a number.
+    /// The errors of [`alloc`](StreamAllocator::alloc); `TooLarge` inside if the size overflows.
     pub unsafe fn buffer<T: DeviceRepr>(
         &self,
         stream: &Arc<CudaStream>,
@@ -63,7 +63,7 @@ impl VmemAllocator {
         let device = &self.0.device;
         let bytes = bytes_of::<T>(len)?;
         if bytes == 0 {
-            // SAFETY: there is nothing to be read.
+            // SAFETY: there are no bytes to be read.
             let buffer = unsafe { device.buffer(stream, len) }?;
             return Ok(VmemBuffer::of(self, buffer, None, 0));
         }
@@ -73,13 +73,13 @@ impl VmemAllocator {
             Placement::Device => (Some(block), None),
             Placement::Host => (None, Some(block)),
         };
-        // SAFETY: the block has room for the values at their alignment, and goes with the buffer, or
-        // behind it (`drop`). The stream has a number: it allocated.
+        // SAFETY: the block has space for the values at their alignment, and is freed with the buffer, or
+        // after it (`drop`). The stream has a number: it allocated.
         let buffer = unsafe { DeviceBuffer::of_parts(device, stream, address, len, block) }?;
         Ok(VmemBuffer::of(self, buffer, host, granted_bytes))
     }
 
-    /// A buffer of zeros, which are written in the order of `stream`.
+    /// Makes a buffer of zeros, which are written in the order of `stream`.
     ///
     /// # Errors
     /// The errors of [`alloc`](StreamAllocator::alloc), and if the driver refuses to write.
@@ -99,7 +99,7 @@ impl VmemAllocator {
         Ok(buffer)
     }
 
-    /// A buffer with a copy of these values, made in the order of `stream`.
+    /// Makes a buffer with a copy of these values, made in the order of `stream`.
     ///
     /// # Errors
     /// The errors of [`alloc`](StreamAllocator::alloc), and if the driver refuses to copy.
@@ -119,11 +119,12 @@ impl VmemAllocator {
         Ok(buffer)
     }
 
-    /// Moves what lies on the host's side to the device, as far as that has memory: each buffer is copied
-    /// on its own stream, behind all uses so far, and its memory on the host's side is free behind the
-    /// copy. The host waits for nothing. Best at the end of a step, once blocks of the step are free.
+    /// Moves buffers on the host's side to the device, as far as that has memory: each is copied on its own
+    /// stream, after all uses so far, and its host memory is free after the copy. The host does not wait.
+    /// Best at the end of a step, once blocks of the step are free.
     ///
-    /// What does not fit stays where it is, with its values; so does what the driver refuses to copy.
+    /// A buffer that does not fit stays where it is, with its values; so does one that the driver refuses to
+    /// copy.
     pub fn migrate<'b>(&self, buffers: impl IntoIterator<Item = &'b mut dyn Movable>) -> Migrated {
         let mut migrated = Migrated::default();
         for buffer in buffers {
@@ -145,33 +146,33 @@ impl VmemAllocator {
     }
 }
 
-/// What [`VmemAllocator::migrate`] did.
+/// Outcome of [`VmemAllocator::migrate`].
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 #[must_use = "what was left is still on the host's side"]
 #[non_exhaustive]
 pub struct Migrated {
-    /// Bytes of values that are on the device now.
+    /// Bytes of values moved to the device.
     pub moved_bytes: u64,
-    /// Bytes of values that are on the host's side still.
+    /// Bytes of values still on the host's side.
     pub left_bytes: u64,
-    /// Why a buffer was left, where that was not for want of memory: the first reason.
+    /// The first refusal for a reason other than missing memory.
     pub refusal: Option<DeviceAllocError>,
 }
 
 /// A buffer of any type that can move, for [`VmemAllocator::migrate`].
 pub trait Movable: private::Sealed {
-    /// Where it is.
+    /// Returns its side.
     fn placement(&self) -> Placement;
 
-    /// Bytes of its values.
+    /// Returns the bytes of its values.
     fn bytes(&self) -> u64;
 
-    /// Moves it to the device, in the order of its stream, if it is on the host's side; the bytes that
-    /// are copied. The host waits for nothing. Addresses that were taken of it before are good no more
-    /// for work that is queued from now on.
+    /// Moves it to the device, in the order of its stream, if it is on the host's side, and returns the bytes
+    /// copied. The host does not wait. Addresses taken from it before are invalid for work queued from now
+    /// on.
     ///
     /// # Errors
-    /// If the device has no memory, the stream captures, or the driver refuses. The buffer is as it was.
+    /// If the device has no memory, the stream captures, or the driver refuses. The buffer is unchanged.
     fn move_to_device(&mut self) -> Result<u64, DeviceAllocError>;
 }
 
@@ -195,18 +196,18 @@ impl<T> VmemBuffer<T> {
         }
     }
 
-    /// Where its memory is from.
+    /// Returns the allocator of its memory.
     pub const fn allocator(&self) -> &VmemAllocator {
         &self.memory
     }
 
-    /// All of it, to be written as well.
+    /// Returns a view of all values, for writing.
     pub fn as_view_mut(&mut self) -> BufferViewMut<'_, T> {
         self.buffer.as_view_mut()
     }
 }
 
-/// Its length, its stream and its views are those of a [`DeviceBuffer`], on either side.
+/// Length, stream and views are those of a [`DeviceBuffer`], on either side.
 impl<T> Deref for VmemBuffer<T> {
     type Target = DeviceBuffer<T>;
 
@@ -240,7 +241,7 @@ impl<T: DeviceRepr> Movable for VmemBuffer<T> {
         let block = device.alloc_without_host_wait(&stream, &Request::new(bytes))?;
         let granted_bytes = block.bytes();
         let address = block.addr().get();
-        // SAFETY: the block has room for the values at their alignment, and goes with the buffer; the
+        // SAFETY: the block has space for the values at their alignment, and is freed with the buffer; the
         // copy below writes all of it.
         let moved = unsafe { DeviceBuffer::of_parts(device, &stream, address, len, Some(block)) };
         let mut moved = moved?;
@@ -257,7 +258,7 @@ impl<T: DeviceRepr> Movable for VmemBuffer<T> {
 }
 
 impl VmemAllocator {
-    /// Frees a buffer's block of the host's side, behind all that used it.
+    /// Frees a buffer's block of the host's side, after all its uses.
     fn free_host<T>(&self, buffer: &DeviceBuffer<T>, block: Option<Block>, granted_bytes: u64) {
         let inner = &*self.0;
         inner.joint.take_off(granted_bytes);
@@ -265,8 +266,8 @@ impl VmemAllocator {
             return;
         };
         if buffer.order_own_stream().is_err() && inner.device.context().synchronize().is_err() {
-            // The driver refuses to say when the memory is out of use: it stays in use, until the
-            // allocator is dropped.
+            // It is unknown when the memory is out of use: the block is leaked until the allocator is
+            // dropped.
             return;
         }
         let freed = host.free(buffer.stream(), block);
@@ -284,7 +285,7 @@ impl<T> Drop for VmemBuffer<T> {
         } else {
             self.memory.0.joint.take_off(self.granted_bytes);
         }
-        // One of a block of its own frees that.
+        // A buffer with a block of its own frees it.
         drop(buffer);
     }
 }

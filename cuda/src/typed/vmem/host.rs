@@ -1,19 +1,20 @@
-//! [`VmemHost`]: memory of the host that devices use, in the order of streams.
+//! [`VmemHost`]: host memory that devices use, in the order of streams.
 //!
-//! The core's best fit over pinned or managed regions, with streams by number, as the device's allocator
-//! has them: only devices use these blocks, so what a stream freed may be given to the same stream at
-//! once, and to another one after a wait that the device makes.
+//! The core's best fit over pinned or managed regions, with streams by number, as in the device's allocator:
+//! only devices use these blocks, so memory that a stream freed can be reused by that stream at once, and by
+//! another one after a wait by the device.
 //!
-//! VMHOST1 the address of a block is good for the device: pinned memory has one address on both sides where
-//! addresses are unified and it is not write-combined, managed memory has one always.
+//! VMHOST1 the address of a block is valid on the device: pinned memory has one address on both sides if
+//! addresses are unified and it is not write-combined, managed memory always has one.
 //!
 //! # When nothing fits that the stream may use at once
-//! What another stream used last is given, and the stream waits for it; what events have passed counts
-//! as free for all; regions are got from the driver; and if that fails while freed memory is pending, the
-//! host waits for it.
+//! Memory that another stream used last is given, and the stream waits for it; memory whose events have
+//! passed becomes free for all; regions are allocated from the driver; and if that fails while freed memory
+//! is pending, the host waits for it.
 //!
 //! # Locks
-//! The core's for bookkeeping; the streams', also while an event is recorded. No thread holds both.
+//! The core's lock is held for bookkeeping; the streams' locks also while an event is recorded. No thread
+//! holds both.
 
 use core::fmt;
 use std::sync::{Arc, Weak};
@@ -34,7 +35,7 @@ use crate::stream::pool::{BudgetedPool, HostWait, StreamPool};
 use crate::with_tables::WithTables;
 use crate::{Context, DeviceAllocError, DeviceFreeError, DriverError, PinnedConfig};
 
-/// Blocks and gaps between them, at most.
+/// Most blocks, and gaps between them.
 const CHUNKS: usize = 1 << 14;
 
 /// Pinned or managed regions.
@@ -43,7 +44,7 @@ type HostRanges = Ranges<Box<dyn RangeSource>>;
 /// The host's side.
 pub(super) type VmemHost = StreamPool<HostRanges, RegionPool<'static>>;
 
-/// Holds nothing yet; `None` for no host side.
+/// Makes a host side that holds nothing yet; `None` for [`HostSide::None`].
 pub(super) fn make(
     context: &Context,
     side: HostSide,
@@ -52,7 +53,7 @@ pub(super) fn make(
     let (source, limit_bytes): (Box<dyn RangeSource>, u64) = match side {
         HostSide::None => return Ok(None),
         HostSide::Pinned(limit_bytes) => {
-            // VMHOST1.
+            // VMHOST1: addresses must be unified.
             if !context.device_info()?.unified_addressing {
                 return Err(DriverError::Unsupported {
                     what: "unified addressing",
@@ -92,7 +93,7 @@ pub(super) fn make(
 }
 
 impl VmemHost {
-    /// Gives idle regions back to the driver; the bytes.
+    /// Releases idle regions to the driver and returns their bytes.
     pub(super) fn release(&self) -> u64 {
         self.collect(HostWait::MayBlock);
         let released = self.shared().trim();
@@ -122,7 +123,7 @@ impl StreamAllocator for VmemHost {
         given
     }
 
-    /// O(1), no driver call; a stream of another context is waited for.
+    /// O(1), no driver call; the host waits for a stream of another context.
     fn free(
         &self,
         stream: &Arc<CudaStream>,

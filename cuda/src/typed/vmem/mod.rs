@@ -1,15 +1,15 @@
-//! [`VmemAllocator`]: a device's memory first, the host's behind it, after AntMan's `GPUVMemAllocator`.
+//! [`VmemAllocator`]: device memory first, host memory behind it, after AntMan's `GPUVMemAllocator`.
 //!
-//! Of the device only what it has without a wait of the host is taken: there is other memory. Each block
-//! goes back to its side, which it names by its number, in the order of a stream there too. Nothing moves by
-//! itself; a program that wants its values back on the device says which may move, at a moment of its
-//! choice ([`migrate`](VmemAllocator::migrate)).
+//! The device serves only requests that it can serve without a wait of the host, since there is other memory.
+//! A block is freed to its own side, which its number identifies, in the order of a stream. Nothing moves by
+//! itself; a program that wants its values back on the device names the buffers, at a moment of its choice
+//! ([`migrate`](VmemAllocator::migrate)).
 //!
-//! VMGPU1 a block goes back to the side that gave it.
-//! VMGPU2 the joint count has the granted bytes of every block that was given here and not freed here.
-//! VMGPU3 a buffer's block is reached through the buffer only, so what moves is used by nobody else.
+//! VMGPU1 a block is freed to the side that gave it.
+//! VMGPU2 the joint count is the granted bytes of every block that was allocated here and not freed here.
+//! VMGPU3 a buffer's block is reached only through the buffer, so nobody else uses a block that moves.
 //!
-//! There is no lock here; the sides have theirs, and none is held over a call of the other.
+//! There is no lock here; the sides have theirs, and none is held during a call of the other.
 
 mod buffer;
 mod config;
@@ -33,10 +33,10 @@ use crate::limits::{Budget, LimitedPool};
 use crate::stream::allocator::{BlockInfo, Live, StreamAllocator};
 use crate::{Context, DeviceAllocError, DeviceAllocator, DeviceFreeError};
 
-/// A device's memory, and the host's where that is full. A clone is the same allocator.
+/// Device memory, and host memory if the device is full. Clones share the allocator.
 ///
-/// Dropping the last clone waits for the streams that used the host's side and gives that back to the
-/// driver; the device's allocator goes on as long as it has clones of its own.
+/// Dropping the last clone waits for the streams that used the host's side and releases its memory to the
+/// driver; the device's allocator lives as long as it has clones of its own.
 ///
 /// ```no_run
 /// use larder_core::Placement;
@@ -65,11 +65,11 @@ struct VmemInner {
 }
 
 impl VmemAllocator {
-    /// Makes an allocator over a device's, which may be used by itself too: what is allocated there
-    /// directly does not count here.
+    /// Makes an allocator over a device's, which may also be used directly: its direct allocations do not
+    /// count here.
     ///
     /// # Errors
-    /// If the driver refuses, or the device cannot use such memory of the host.
+    /// If the driver refuses, or the device cannot use such host memory.
     pub fn new(device: &DeviceAllocator, config: VmemConfig) -> Result<Self, DeviceAllocError> {
         Self::make(device, config, None)
     }
@@ -90,7 +90,7 @@ impl VmemAllocator {
         })))
     }
 
-    /// The side that gave a block.
+    /// Returns the side that gave a block.
     pub fn placement(&self, block: &Block) -> Placement {
         match self.0.host_of(block) {
             Some(_) => Placement::Host,
@@ -98,8 +98,8 @@ impl VmemAllocator {
         }
     }
 
-    /// Counters of both sides and the joint ones. The device's have all that its allocator serves, the
-    /// joint ones only what was given here.
+    /// Returns the counters of both sides and the joint ones. The device's include everything that its
+    /// allocator serves, the joint ones only blocks allocated here.
     pub fn vmem_stats(&self) -> VmemStats {
         let inner = &*self.0;
         let host = inner.host.as_ref();
@@ -113,22 +113,22 @@ impl VmemAllocator {
         }
     }
 
-    /// Most bytes that both sides together may have had for the host's side to serve.
+    /// Returns the most bytes that both sides together may have had in use for the host's side to serve.
     pub fn planned_bytes(&self) -> u64 {
         self.0.planned_bytes
     }
 
-    /// Gives idle regions of the host's side back to the driver; the bytes. Nothing is waited for.
+    /// Releases idle regions of the host's side to the driver and returns their bytes. Does not wait.
     pub fn release_host(&self) -> u64 {
         self.0.host.as_ref().map_or(0, |host| host.release())
     }
 
-    /// The device's side.
+    /// Returns the device's side.
     pub fn device(&self) -> &DeviceAllocator {
         &self.0.device
     }
 
-    /// The host's side, by its limit, for as long as it is there.
+    /// Returns the host's side as a pool with a limit, without keeping it alive.
     #[cfg(feature = "job")]
     pub(crate) fn host_pool(&self) -> Option<Weak<dyn LimitedPool>> {
         let pool: Weak<VmemHost> = Arc::downgrade(self.0.host.as_ref()?);
@@ -141,9 +141,9 @@ impl StreamAllocator for VmemAllocator {
         self.0.device.context()
     }
 
-    /// Gives memory of the device, if it has some for which the host need not wait, and of the host otherwise.
-    /// Costs what [`DeviceAllocator::alloc`] does; on the host's side the first regions are pinned, about a
-    /// second for 3 GiB.
+    /// Allocates from the device if that needs no wait of the host, otherwise from the host's side. Costs as
+    /// much as [`DeviceAllocator::alloc`]; on the host's side the first regions are pinned, about a second
+    /// for 3 GiB.
     fn alloc_as(
         &self,
         stream: &Arc<CudaStream>,
@@ -157,14 +157,14 @@ impl StreamAllocator for VmemAllocator {
         given.inspect(|block| inner.joint.add(block.bytes()))
     }
 
-    /// Takes a block back on its side. O(1), no driver call.
+    /// Frees a block to its side. O(1), no driver call.
     fn free(
         &self,
         stream: &Arc<CudaStream>,
         block: Block,
     ) -> Result<(), Rejected<DeviceFreeError>> {
         let inner = &*self.0;
-        // Counted off first: another thread may have the memory as soon as it is back (VMGPU2).
+        // Subtracted first: another thread may have the memory as soon as it is free (VMGPU2).
         let bytes = block.bytes();
         let ours = self.info(&block).is_some();
         if ours {
@@ -188,7 +188,7 @@ impl StreamAllocator for VmemAllocator {
         }
     }
 
-    /// The device's counters and limit, with the joint peak.
+    /// Returns the device's counters and limit, with the joint peak.
     fn stats(&self) -> Stats {
         let device = self.0.device.stats();
         Stats {
@@ -197,8 +197,8 @@ impl StreamAllocator for VmemAllocator {
         }
     }
 
-    /// Starts the joint peak and the host side's counters anew, so that the host's side serves again
-    /// where the plan was passed. The device's counters are its allocator's own.
+    /// Restarts the joint peak and the host side's counters, so that the host's side serves again after the
+    /// plan was exceeded. The device's counters are left to its allocator.
     fn clear_stats(&self) {
         let inner = &*self.0;
         if let Some(host) = &inner.host {
@@ -207,7 +207,7 @@ impl StreamAllocator for VmemAllocator {
         inner.joint.clear_peak();
     }
 
-    /// What both sides gave, also by themselves.
+    /// Returns the blocks of both sides, including direct allocations.
     fn live(&self) -> Live {
         let device = self.0.device.live();
         let host = self.0.host.as_ref().map(|host| host.live());
@@ -220,14 +220,14 @@ impl StreamAllocator for VmemAllocator {
 }
 
 impl VmemInner {
-    /// The side that gave a block, if that is the host's.
+    /// Returns the host's side if it gave the block.
     fn host_of(&self, block: &Block) -> Option<&VmemHost> {
         self.host
             .as_deref()
             .filter(|host| host.shared().owns(block))
     }
 
-    /// Gives memory of the host, if it may serve what the device refused.
+    /// Allocates from the host's side, if it may serve after the device's refusal.
     fn alloc_behind(
         &self,
         device: DeviceAllocError,
