@@ -90,6 +90,7 @@ impl LimitedPool for DeviceInner {
     }
 
     fn shrink(&self) {
+        self.pool.over_limit().begin();
         self.pool.shrink();
     }
 

@@ -65,7 +65,7 @@ pub(crate) trait LimitedPool: Send + Sync {
     /// How far its limit could be lowered now.
     fn pool_stats(&self) -> PoolStats;
 
-    /// Refreshes the live limit, and gives back what is idle above it. Nothing is waited for.
+    /// Refreshes the live limit, then gives back what is idle above it. Nothing is waited for.
     fn shrink(&self);
 
     /// Counters now.
@@ -82,7 +82,6 @@ pub(crate) fn set_own(pool: &(impl LimitedPool + ?Sized), bytes: u64) -> LimitAn
     if let LimitAnswer::Refused(_) = answer {
         return answer;
     }
-    pool.refresh_limit();
     pool.shrink();
     let held = node.usage().used_bytes;
     node.shared().notify();

@@ -173,12 +173,21 @@ impl<S: PoolSource<P>, P: BestFit> BudgetedPool<S, P> {
         })
     }
 
-    /// Refreshes the live limit, and gives back what is idle above it once `collect` has made free
-    /// what no work uses any more. Nothing is waited for.
+    /// Refreshes the live limit, from which on nothing is granted above it. Then gives back what is
+    /// idle above it, once `collect` has made free what no work uses any more. Nothing is waited for.
     pub(crate) fn shrink(&self, collect: impl FnOnce()) {
-        if self.refresh_limit() > 0 {
+        let is_above = self.refresh_limit() > 0;
+        if is_above {
             collect();
             self.core.release_excess();
+        }
+        // What the driver did not take is charged still, though the core holds it no more.
+        let is_owed = self.context.deferred_frees() > 0 && self.node.is_in_excess();
+        if is_owed {
+            self.context.settle_at_once();
+        }
+        if is_above || is_owed {
+            // What has gone back lifts it.
             self.refresh_limit();
         }
     }

@@ -47,11 +47,6 @@ impl<S: PoolSource<P>, P: BestFit> StreamPool<S, P> {
     /// Refreshes the live limit, and gives back what is idle above it. Nothing is waited for.
     pub(crate) fn shrink(&self) {
         self.memory.shrink(|| self.collect(HostWait::MayBlock));
-        // What the driver did not take is charged still.
-        if self.memory.context().deferred_frees() > 0 && self.memory.node.is_in_excess() {
-            self.memory.context().settle_at_once();
-            self.memory.refresh_limit();
-        }
     }
 
     /// What is held, and what of it would stay if the limit were 0. Memory that events say is out of use is

@@ -61,8 +61,7 @@ impl PinnedAllocator {
         let inner = &*self.0;
         let none_live = || inner.none_live();
         let looked = inner.pool.look(bytes, none_live, || {
-            inner.poll();
-            LimitedPool::shrink(inner);
+            inner.pool.shrink(|| inner.poll());
         });
         if looked {
             inner.pool.node.shared().notify();
@@ -86,6 +85,7 @@ impl LimitedPool for PinnedInner {
     }
 
     fn shrink(&self) {
+        self.pool.over_limit.begin();
         self.pool.shrink(|| self.poll());
     }
 

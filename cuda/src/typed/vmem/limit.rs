@@ -77,6 +77,7 @@ impl LimitedPool for VmemHost {
     }
 
     fn shrink(&self) {
+        self.memory.over_limit.begin();
         self.shrink();
     }
 
