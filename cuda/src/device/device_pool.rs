@@ -14,8 +14,8 @@ use larder_core::{
 };
 
 use super::{DeviceChunk, DeviceConfig, DeviceInner, tables};
-use crate::limits::TreeNode;
 use crate::limits::over_limit::OverLimit;
+use crate::limits::{LimitedPool, TreeNode};
 use crate::source::virtual_memory::RegionWatch;
 use crate::stream::pool::{BudgetedPool, HostWait, StreamPool, Streams};
 use crate::with_tables::WithTables;
@@ -323,8 +323,8 @@ impl DevicePool {
 
     pub(super) fn pool_stats(&self) -> PoolStats {
         match self {
-            Self::Pages(pool) => pool.pool_stats(),
-            Self::Regions(pool) => pool.pool_stats(),
+            Self::Pages(pool) => LimitedPool::pool_stats(pool),
+            Self::Regions(pool) => LimitedPool::pool_stats(pool),
         }
     }
 

@@ -9,7 +9,6 @@ use larder_core::limits::LimitAnswer;
 use super::JobShared;
 use super::managed::ManagedPools;
 use crate::driver::locked;
-use crate::limits::set_own;
 
 pub(super) type Adjusted = Result<Adjustment, NoDevice>;
 
@@ -118,7 +117,7 @@ impl ManagedPools {
         let parts = divide_limit(limit_bytes.min(ceiling_bytes), &first_limits);
         let parts = devices.iter().zip(parts).map(|(device, bytes)| LimitPart {
             limit_bytes: bytes,
-            answer: set_own(&**device, bytes),
+            answer: device.set_limit(bytes),
         });
         Ok(Adjustment {
             gpu,

@@ -11,7 +11,7 @@ use larder_core::sync::{AtomicU64, Ordering};
 use crate::DeviceAllocator;
 use crate::device::WeakDevice;
 use crate::driver::locked;
-use crate::limits::{LimitWatch, LimitedPool, set_own};
+use crate::limits::{LimitWatch, LimitedPool};
 
 type WeakPool = Weak<dyn LimitedPool>;
 
@@ -94,7 +94,7 @@ impl ManagedPools {
         host: Option<WeakPool>,
         watch: LimitWatch,
     ) -> bool {
-        let first_limit = device.node().usage().config.hard_bytes;
+        let first_limit = device.limit_bytes();
         let device = Arc::downgrade(device);
         let mut lists = locked(&self.0);
         let same = |pool: &&mut JobPool| pool.device.ptr_eq(&device);
@@ -171,7 +171,7 @@ impl ManagedPools {
     /// Returns the limit of each allocator, and the bytes it holds.
     pub(super) fn limits(&self) -> Vec<(BusId, u64, u64)> {
         self.each(|pool, device| {
-            let limit_bytes = device.node().usage().config.hard_bytes;
+            let limit_bytes = device.limit_bytes();
             Some((pool.gpu, limit_bytes, device.pool_stats().pool_bytes))
         })
     }
@@ -186,7 +186,7 @@ impl ManagedPools {
         self.each(|_, device| {
             let usage = device.node().usage();
             let is_over = usage.excess_bytes > 0;
-            is_over.then(|| set_own(&*device, usage.config.hard_bytes))
+            is_over.then(|| device.set_limit(usage.config.hard_bytes))
         });
     }
 

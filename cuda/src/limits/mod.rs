@@ -73,19 +73,32 @@ pub(crate) trait LimitedPool: Send + Sync {
 
     /// The most live bytes since this was last asked for, or since the beginning; now the next interval begins.
     fn take_peak(&self) -> u64;
-}
 
-/// Sets a pool's own limit, and gives back at once what is idle above it.
-pub(crate) fn set_own(pool: &(impl LimitedPool + ?Sized), bytes: u64) -> LimitAnswer {
-    let node = pool.node();
-    let answer = node.set(bytes, None);
-    if let LimitAnswer::Refused(_) = answer {
-        return answer;
+    /// Sets its own limit, and gives back at once what is idle above it.
+    fn set_limit(&self, bytes: u64) -> LimitAnswer {
+        let node = self.node();
+        let answer = node.set(bytes, None);
+        if let LimitAnswer::Refused(_) = answer {
+            return answer;
+        }
+        self.shrink();
+        let held = node.usage().used_bytes;
+        node.shared().notify();
+        LimitAnswer::with_excess(held.saturating_sub(bytes))
     }
-    pool.shrink();
-    let held = node.usage().used_bytes;
-    node.shared().notify();
-    LimitAnswer::with_excess(held.saturating_sub(bytes))
+
+    /// Its own limit; budgets above may allow less.
+    fn limit_bytes(&self) -> u64 {
+        self.node().usage().config.hard_bytes
+    }
+
+    /// Calls `callback` with every event of its own budget, as [`Budget::watch`] does.
+    fn watch_limit(&self, callback: impl Fn(&LimitEvent) + Send + Sync + 'static) -> LimitWatch
+    where
+        Self: Sized,
+    {
+        Budget::of(self.node()).watch(callback)
+    }
 }
 
 /// The budgets of a process. A clone shares them.

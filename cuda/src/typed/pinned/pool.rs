@@ -150,8 +150,9 @@ impl PinnedAllocator {
         inner.poll();
         if inner.pool.over_limit.is_on() {
             // Dropped buffers are looked at here too.
-            self.freed_over_limit(0);
-            inner.pool.refresh_limit();
+            inner
+                .pool
+                .allocates_over_limit(|| inner.none_live(), || inner.shrink());
         }
         inner.pool.shared().source().forget_over_budget();
         let found = match inner.pool.shared().alloc(request) {
@@ -178,7 +179,7 @@ impl PinnedAllocator {
             locked(&self.0.waiting).push((block, uses));
         }
         if self.0.pool.over_limit.is_on() {
-            self.freed_over_limit(bytes);
+            self.0.freed_over_limit(bytes);
         }
     }
 
