@@ -4,14 +4,12 @@
 //! free, an allocation that needs the driver and the end of a step refresh the live limit and give
 //! back what they can.
 
-use std::sync::Arc;
-
 use larder_core::limits::LimitAnswer;
-use larder_core::{PoolStats, Stats, StreamId};
+use larder_core::{PoolStats, StreamId};
 
 use super::{DeviceAllocError, DeviceAllocator, DeviceConfig, DeviceInner};
 use crate::Context;
-use crate::limits::{Budget, LimitEvent, LimitWatch, LimitedPool, TreeNode};
+use crate::limits::{Budget, LimitEvent, LimitWatch, LimitedPool};
 
 impl DeviceAllocator {
     /// Makes an allocator that is a pool of a budget: what it holds is charged there and to all budgets above. Its own
@@ -72,33 +70,5 @@ impl DeviceInner {
             let stream = self.pool.streams().stream(stream_id);
             self.pool.freed_over_limit(stream.as_deref(), bytes);
         }
-    }
-}
-
-impl LimitedPool for DeviceInner {
-    fn node(&self) -> &Arc<TreeNode> {
-        self.pool.node()
-    }
-
-    fn refresh_limit(&self) {
-        self.pool.over_limit().begin();
-        self.pool.refresh_limit();
-    }
-
-    fn pool_stats(&self) -> PoolStats {
-        self.pool.pool_stats()
-    }
-
-    fn shrink(&self) {
-        self.pool.over_limit().begin();
-        self.pool.shrink();
-    }
-
-    fn stats(&self) -> Stats {
-        Self::stats(self)
-    }
-
-    fn take_peak(&self) -> u64 {
-        self.pool.take_peak()
     }
 }
