@@ -104,14 +104,7 @@ impl DevicePool {
     ) -> Result<Self, DriverError> {
         let regions = DeviceMemory::new(context).charged_to(node.clone());
         let bytes = config.limit_bytes;
-        // SAFETY: the table goes into the allocator, which nobody takes apart.
-        let pool = unsafe {
-            WithTables::try_new(|tables| {
-                let table = tables.lend_zeroed(tables::CHUNKS);
-                let bfc = RegionPool::new(RegionConfig::new(bytes), table)?;
-                Ok::<_, ConfigError>(Shared::with_wait(bfc, regions))
-            })
-        };
+        let pool = WithTables::regions(RegionConfig::new(bytes), tables::CHUNKS, regions);
         // Only a configuration or a table that cannot be; both are fixed.
         let pool = pool.map_err(|_| DriverError::Size { bytes })?;
         let pool = BudgetedPool::new(context, pool, node.clone());
