@@ -7,14 +7,17 @@
 //! # Invariants
 //! * OWN1 a table is memory of its own, lent once, to the value that stands with it in one
 //!   [`WithTables`].
-//! * OWN2 the value is dropped before its tables, and nothing that borrows them leaves it.
+//! * OWN2 the value is dropped before its tables, and nothing that borrows them leaves it. So whoever
+//!   has it by `&mut`, under the lock of a [`Shared`] too, puts no other value in its place.
 
 use core::convert::Infallible;
 use core::ops::{Deref, DerefMut};
 use core::ptr::NonNull;
 use std::alloc::{Layout, alloc_zeroed, dealloc};
 
-use larder_core::Zeroed;
+use larder_core::{ConfigError, RegionConfig, RegionPool, Shared, Source, Zeroed};
+
+use crate::lock_wait::Yield;
 
 /// A value, and the tables it borrows.
 pub(crate) struct WithTables<A> {
@@ -140,6 +143,35 @@ impl<A> WithTables<A> {
         Ok(Self {
             value,
             _tables: tables,
+        })
+    }
+}
+
+impl WithTables<RegionPool<'static>> {
+    /// Best fit over a table of so many chunks.
+    ///
+    /// # Errors
+    /// If the configuration or the table cannot be.
+    pub(crate) fn region_pool(config: RegionConfig, chunks: usize) -> Result<Self, ConfigError> {
+        // SAFETY: OWN2: the table goes into the pool, which has no way to give it out.
+        unsafe { Self::try_new(|tables| RegionPool::new(config, tables.lend_zeroed(chunks))) }
+    }
+}
+
+impl<S: Source<RegionPool<'static>>> WithTables<Shared<RegionPool<'static>, S, Yield>> {
+    /// Best fit over a table of so many chunks and the regions of `source`, shared by threads.
+    ///
+    /// # Errors
+    /// If the configuration or the table cannot be.
+    pub(crate) fn regions(
+        config: RegionConfig,
+        chunks: usize,
+        source: S,
+    ) -> Result<Self, ConfigError> {
+        let WithTables { value, _tables } = WithTables::region_pool(config, chunks)?;
+        Ok(Self {
+            value: Shared::with_wait(value, source),
+            _tables,
         })
     }
 }

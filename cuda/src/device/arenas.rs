@@ -24,8 +24,8 @@ use std::sync::{Mutex, OnceLock, Weak};
 
 use larder_core::sync::{AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use larder_core::{
-    AddrRange, AllocatorId, BestFit, Block, BlockAllocator, ConfigError, EventNumber, FreeError,
-    Granule, GrowRequest, Growth, RegionConfig, RegionPool, Rejected, Request, Shared, StreamId,
+    AddrRange, AllocatorId, BestFit, Block, BlockAllocator, EventNumber, FreeError, Granule,
+    GrowRequest, Growth, RegionConfig, RegionPool, Rejected, Request, Shared, StreamId,
     StreamPoint, SubAllocError, SubAllocator,
 };
 
@@ -344,14 +344,7 @@ impl Arenas {
             },
             ..RegionConfig::new(u64::MAX)
         };
-        // SAFETY: the table goes into the best fit, which nobody takes apart.
-        let made = unsafe {
-            WithTables::try_new(|tables| {
-                let bfc = RegionPool::new(config, tables.lend_zeroed(CHUNKS))?;
-                Ok::<_, ConfigError>(Shared::with_wait(bfc, pieces))
-            })
-        };
-        if let Ok(best_fit) = made {
+        if let Ok(best_fit) = WithTables::regions(config, CHUNKS, pieces) {
             let arena = Box::new(Arena {
                 id: best_fit.with(|bfc| bfc.id()),
                 best_fit,

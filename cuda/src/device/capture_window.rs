@@ -200,16 +200,12 @@ impl DeviceAllocator {
         inner.pool.node().shared().notify();
         let block = given?;
         let (range, bytes) = (block.range(), block.bytes());
-        // SAFETY: the table goes into the best fit, which nobody takes apart.
-        let made = unsafe {
-            WithTables::try_new(|tables| {
-                let table = tables.lend_zeroed(CHUNKS);
-                let mut bfc = RegionPool::new(RegionConfig::fixed(), table).map_err(drop)?;
-                bfc.add_region(range).map_err(drop)?;
-                Ok::<_, ()>(bfc)
-            })
-        };
-        let Ok(bfc) = made else {
+        let made = WithTables::region_pool(RegionConfig::fixed(), CHUNKS);
+        let made = made.ok().and_then(|mut bfc| {
+            bfc.add_region(range).ok()?;
+            Some(bfc)
+        });
+        let Some(bfc) = made else {
             // No policy that could be refused, and the first region: a size then.
             let _ = inner.free_to_pool(stream_id, block);
             return Err(DriverError::Size { bytes }.into());

@@ -14,8 +14,8 @@ use larder_core::{
 };
 
 use super::{DeviceChunk, DeviceConfig, DeviceInner, tables};
-use crate::limits::TreeNode;
 use crate::limits::over_limit::OverLimit;
+use crate::limits::{LimitedPool, TreeNode};
 use crate::source::virtual_memory::RegionWatch;
 use crate::stream::pool::{BudgetedPool, HostWait, StreamPool, Streams};
 use crate::with_tables::WithTables;
@@ -104,26 +104,11 @@ impl DevicePool {
     ) -> Result<Self, DriverError> {
         let regions = DeviceMemory::new(context).charged_to(node.clone());
         let bytes = config.limit_bytes;
-        // SAFETY: the table goes into the allocator, which nobody takes apart.
-        let pool = unsafe {
-            WithTables::try_new(|tables| {
-                let table = tables.lend_zeroed(tables::CHUNKS);
-                let bfc = RegionPool::new(RegionConfig::new(bytes), table)?;
-                Ok::<_, ConfigError>(Shared::with_wait(bfc, regions))
-            })
-        };
+        let pool = WithTables::regions(RegionConfig::new(bytes), tables::CHUNKS, regions);
         // Only a configuration or a table that cannot be; both are fixed.
         let pool = pool.map_err(|_| DriverError::Size { bytes })?;
         let pool = BudgetedPool::new(context, pool, node.clone());
         Ok(Self::Regions(StreamPool::new(pool)))
-    }
-
-    /// Stands below these tiers from now on.
-    pub(super) fn stand_below(&self, tiers: Weak<DeviceInner>) {
-        match self {
-            Self::Pages(pool) => pool.stand_below(tiers),
-            Self::Regions(pool) => pool.stand_below(tiers),
-        }
     }
 
     pub(super) const fn backing(&self) -> DeviceBacking {
@@ -141,119 +126,20 @@ impl DevicePool {
         }
     }
 
-    #[inline]
-    pub(super) const fn streams(&self) -> &Streams {
-        match self {
-            Self::Pages(pool) => &pool.streams,
-            Self::Regions(pool) => &pool.streams,
-        }
+    /// Calls of the driver for virtual memory.
+    pub(super) fn calls(&self) -> VirtualCalls {
+        let pages = self.pages();
+        pages.map_or_else(VirtualCalls::default, |pages| {
+            pages.shared().source().calls()
+        })
     }
 
-    /// What the memory is charged to.
-    pub(super) fn node(&self) -> &Arc<TreeNode> {
+    /// Gives so many idle bytes back to the driver, and of regions all that are idle. Returns the bytes.
+    pub(super) fn release(&self, bytes: u64) -> u64 {
         match self {
-            Self::Pages(pool) => &pool.memory.node,
-            Self::Regions(pool) => &pool.memory.node,
-        }
-    }
-
-    #[inline]
-    pub(super) fn over_limit(&self) -> &OverLimit {
-        match self {
-            Self::Pages(pool) => &pool.memory.over_limit,
-            Self::Regions(pool) => &pool.memory.over_limit,
-        }
-    }
-
-    pub(super) fn context(&self) -> &Context {
-        match self {
-            Self::Pages(pool) => pool.memory.context(),
-            Self::Regions(pool) => pool.memory.context(),
-        }
-    }
-
-    /// The number that its blocks carry.
-    pub(super) fn id(&self) -> AllocatorId {
-        match self {
-            Self::Pages(pool) => pool.shared().with(|bfc| bfc.id()),
-            Self::Regions(pool) => pool.shared().with(|bfc| bfc.id()),
-        }
-    }
-
-    /// The core's questions about blocks, and frees in no order of a stream.
-    pub(super) fn blocks(&self) -> &dyn BlockAllocator {
-        match self {
-            Self::Pages(pool) => pool.shared(),
-            Self::Regions(pool) => pool.shared(),
-        }
-    }
-
-    /// See [`StreamPool::find_at_once`].
-    #[inline(always)]
-    pub(super) fn find_at_once(&self, request: &Request) -> Option<Block> {
-        match self {
-            Self::Pages(pool) => pool.find_at_once(request),
-            Self::Regions(pool) => pool.find_at_once(request),
-        }
-    }
-
-    /// See [`StreamPool::alloc_more`].
-    #[cold]
-    pub(super) fn alloc_more(
-        &self,
-        stream: &Arc<CudaStream>,
-        stream_id: StreamId,
-        request: &Request,
-        host: HostWait,
-    ) -> Result<Block, DeviceAllocError> {
-        match self {
-            Self::Pages(pool) => pool.alloc_more(stream, stream_id, request, host),
-            Self::Regions(pool) => pool.alloc_more(stream, stream_id, request, host),
-        }
-    }
-
-    /// Takes a block back in the order of a point.
-    #[inline]
-    pub(super) fn free_at(
-        &self,
-        block: Block,
-        point: StreamPoint,
-    ) -> Result<(), Rejected<FreeError>> {
-        match self {
-            Self::Pages(pool) => pool.free_at(block, point),
-            Self::Regions(pool) => pool.free_at(block, point),
-        }
-    }
-
-    /// A block that was taken apart, and the bytes that were requested for it.
-    pub(super) fn restore(&self, raw: RawBlock) -> Result<(Block, u64), FreeError> {
-        let restored = match self {
-            Self::Pages(pool) => pool.shared().with(|bfc| {
-                let block = bfc.block_from_raw(raw)?;
-                Ok((bfc.requested_bytes(&block), block))
-            }),
-            Self::Regions(pool) => pool.shared().with(|bfc| {
-                let block = bfc.block_from_raw(raw)?;
-                Ok((bfc.requested_bytes(&block), block))
-            }),
-        };
-        let (bytes, block) = restored?;
-        Ok((block, bytes.ok_or(FreeError::Unknown)?))
-    }
-
-    /// Changes a stream's counters under the lock that guards them.
-    pub(super) fn count(&self, change: impl FnOnce()) {
-        match self {
-            Self::Pages(pool) => pool.shared().with(|_| change()),
-            Self::Regions(pool) => pool.shared().with(|_| change()),
-        }
-    }
-
-    /// See [`RegionPool::report`].
-    pub(super) fn report(&self) -> Report {
-        match self {
-            Self::Pages(pool) => pool.shared().with(|bfc| bfc.report()),
-            Self::Regions(pool) => pool.shared().with(|bfc| bfc.report()),
+            Self::Pages(pool) => pool.shared().release(bytes),
+            Self::Regions(_) if bytes == 0 => 0,
+            Self::Regions(pool) => pool.shared().trim(),
         }
     }
 
@@ -276,105 +162,134 @@ impl DevicePool {
             }),
         }
     }
+}
 
-    pub(super) fn stats(&self) -> Stats {
-        match self {
-            Self::Pages(pool) => pool.memory.stats(),
-            Self::Regions(pool) => pool.memory.stats(),
-        }
-    }
+/// Makes methods that call the pool, whichever it is.
+macro_rules! forward {
+    ($(
+        $(#[$meta:meta])*
+        fn $name:ident(&self $(, $arg:ident: $type:ty)*) $(-> $answer:ty)? => |$pool:ident| $call:expr;
+    )*) => {
+        impl DevicePool {$(
+            $(#[$meta])*
+            pub(super) fn $name(&self $(, $arg: $type)*) $(-> $answer)? {
+                match self {
+                    Self::Pages($pool) => $call,
+                    Self::Regions($pool) => $call,
+                }
+            }
+        )*}
+    };
+}
 
-    pub(super) fn clear_stats(&self) {
-        match self {
-            Self::Pages(pool) => pool.memory.clear_stats(),
-            Self::Regions(pool) => pool.memory.clear_stats(),
-        }
-    }
+forward! {
+    #[inline]
+    fn streams(&self) -> &Streams => |pool| &pool.streams;
 
-    pub(super) fn take_peak(&self) -> u64 {
-        match self {
-            Self::Pages(pool) => pool.memory.take_peak(),
-            Self::Regions(pool) => pool.memory.take_peak(),
-        }
-    }
+    #[inline]
+    fn over_limit(&self) -> &OverLimit => |pool| &pool.memory.over_limit;
 
-    /// Calls of the driver for virtual memory.
-    pub(super) fn calls(&self) -> VirtualCalls {
-        let pages = self.pages();
-        pages.map_or_else(VirtualCalls::default, |pages| {
-            pages.shared().source().calls()
-        })
-    }
+    /// See [`StreamPool::find_at_once`].
+    #[inline(always)]
+    fn find_at_once(&self, request: &Request) -> Option<Block> => |pool| pool.find_at_once(request);
+
+    /// Takes a block back in the order of a point.
+    #[inline]
+    fn free_at(&self, block: Block, point: StreamPoint) -> Result<(), Rejected<FreeError>>
+        => |pool| pool.free_at(block, point);
+
+    /// See [`StreamPool::alloc_more`].
+    #[cold]
+    fn alloc_more(
+        &self, stream: &Arc<CudaStream>, stream_id: StreamId, request: &Request, host: HostWait
+    ) -> Result<Block, DeviceAllocError> => |pool| pool.alloc_more(stream, stream_id, request, host);
+
+    /// The error of an allocation.
+    fn refusal(&self, reason: AllocError) -> DeviceAllocError => |pool| pool.refusal(reason);
+
+    /// See [`StreamPool::poll`].
+    fn poll(&self) => |pool| pool.poll();
+
+    /// See [`StreamPool::collect`].
+    fn collect(&self, host: HostWait) => |pool| pool.collect(host);
+
+    /// Stands below these tiers from now on.
+    fn stand_below(&self, tiers: Weak<DeviceInner>) => |pool| pool.stand_below(tiers);
 
     /// Has `watch` called for memory that comes and goes from now on.
-    pub(super) fn watch(&self, watch: Box<dyn RegionWatch>) {
-        match self {
-            Self::Pages(pool) => pool.shared().source().watch(watch),
-            Self::Regions(pool) => pool.shared().source().watch(watch),
-        }
-    }
+    fn watch(&self, watch: Box<dyn RegionWatch>) => |pool| pool.shared().source().watch(watch);
 
-    pub(super) fn refresh_limit(&self) {
-        match self {
-            Self::Pages(pool) => pool.memory.refresh_limit(),
-            Self::Regions(pool) => pool.memory.refresh_limit(),
-        };
-    }
+    fn context(&self) -> &Context => |pool| pool.memory.context();
 
-    pub(super) fn pool_stats(&self) -> PoolStats {
-        match self {
-            Self::Pages(pool) => pool.pool_stats(),
-            Self::Regions(pool) => pool.pool_stats(),
-        }
-    }
+    /// The number that its blocks carry.
+    fn id(&self) -> AllocatorId => |pool| pool.shared().with(|bfc| bfc.id());
 
-    pub(super) fn shrink(&self) {
-        match self {
-            Self::Pages(pool) => pool.shrink(),
-            Self::Regions(pool) => pool.shrink(),
-        }
-    }
+    /// The core's questions about blocks, and frees in no order of a stream.
+    fn blocks(&self) -> &dyn BlockAllocator => |pool| pool.shared();
+
+    /// A block that was taken apart, and the bytes that were requested for it.
+    fn restore(&self, raw: RawBlock) -> Result<(Block, u64), FreeError> => |pool| {
+        pool.shared().with(|bfc| {
+            let block = bfc.block_from_raw(raw)?;
+            let bytes = bfc.requested_bytes(&block).ok_or(FreeError::Unknown)?;
+            Ok((block, bytes))
+        })
+    };
+
+    /// Changes a stream's counters under the lock that guards them.
+    fn count(&self, change: impl FnOnce()) => |pool| pool.shared().with(|_| change());
+
+    /// See [`RegionPool::report`].
+    fn report(&self) -> Report => |pool| pool.shared().with(|bfc| bfc.report());
+
+    fn stats(&self) -> Stats => |pool| pool.memory.stats();
+
+    fn clear_stats(&self) => |pool| pool.memory.clear_stats();
+
+    fn take_peak(&self) -> u64 => |pool| pool.memory.take_peak();
+
+    /// What the memory is charged to.
+    fn node(&self) -> &Arc<TreeNode> => |pool| &pool.memory.node;
+
+    /// Reads the live limit anew. Returns what is held above it.
+    fn refresh_limit(&self) -> u64 => |pool| pool.memory.refresh_limit();
+
+    /// See [`StreamPool::shrink`].
+    fn shrink(&self) => |pool| pool.shrink();
 
     /// See [`StreamPool::freed_over_limit`].
     #[cold]
-    pub(super) fn freed_over_limit(&self, stream: Option<&CudaStream>, bytes: u64) {
-        match self {
-            Self::Pages(pool) => pool.freed_over_limit(stream, bytes),
-            Self::Regions(pool) => pool.freed_over_limit(stream, bytes),
-        }
+    fn freed_over_limit(&self, stream: Option<&CudaStream>, bytes: u64)
+        => |pool| pool.freed_over_limit(stream, bytes);
+
+    /// The pool by its limit, for orders.
+    fn limited(&self) -> &dyn LimitedPool => |pool| pool;
+}
+
+/// The limit is the pool's; what arenas do not use is no live memory of the allocator's.
+impl LimitedPool for DeviceInner {
+    fn node(&self) -> &Arc<TreeNode> {
+        self.pool.node()
     }
 
-    /// The error of an allocation.
-    pub(super) fn refusal(&self, reason: AllocError) -> DeviceAllocError {
-        match self {
-            Self::Pages(pool) => pool.refusal(reason),
-            Self::Regions(pool) => pool.refusal(reason),
-        }
+    fn refresh_limit(&self) {
+        self.pool.limited().refresh_limit();
     }
 
-    /// See [`StreamPool::poll`].
-    pub(super) fn poll(&self) {
-        match self {
-            Self::Pages(pool) => pool.poll(),
-            Self::Regions(pool) => pool.poll(),
-        }
+    fn pool_stats(&self) -> PoolStats {
+        self.pool.limited().pool_stats()
     }
 
-    /// See [`StreamPool::collect`].
-    pub(super) fn collect(&self, host: HostWait) {
-        match self {
-            Self::Pages(pool) => pool.collect(host),
-            Self::Regions(pool) => pool.collect(host),
-        }
+    fn shrink(&self) {
+        self.pool.limited().shrink();
     }
 
-    /// Gives so many idle bytes back to the driver, and of regions all that are idle. Returns the bytes.
-    pub(super) fn release(&self, bytes: u64) -> u64 {
-        match self {
-            Self::Pages(pool) => pool.shared().release(bytes),
-            Self::Regions(_) if bytes == 0 => 0,
-            Self::Regions(pool) => pool.shared().trim(),
-        }
+    fn stats(&self) -> Stats {
+        Self::stats(self)
+    }
+
+    fn take_peak(&self) -> u64 {
+        self.pool.take_peak()
     }
 }
 

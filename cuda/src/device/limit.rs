@@ -4,14 +4,12 @@
 //! free, an allocation that needs the driver and the end of a step refresh the live limit and give
 //! back what they can.
 
-use std::sync::Arc;
-
 use larder_core::limits::LimitAnswer;
-use larder_core::{PoolStats, Stats, StreamId};
+use larder_core::{PoolStats, StreamId};
 
 use super::{DeviceAllocError, DeviceAllocator, DeviceConfig, DeviceInner};
 use crate::Context;
-use crate::limits::{Budget, LimitEvent, LimitWatch, LimitedPool, TreeNode, set_own};
+use crate::limits::{Budget, LimitEvent, LimitWatch, LimitedPool};
 
 impl DeviceAllocator {
     /// Makes an allocator that is a pool of a budget: what it holds is charged there and to all budgets above. Its own
@@ -34,18 +32,18 @@ impl DeviceAllocator {
     /// A raised limit ends what a lowered one wanted. Under [`Backing::Budget`](larder_core::pages::Backing)
     /// no more is held than that says, whatever the limit. O(chunks) and the calls.
     pub fn set_limit(&self, bytes: u64) -> LimitAnswer {
-        set_own(&*self.0, bytes)
+        self.0.set_limit(bytes)
     }
 
     /// The limit of what is held; budgets above may allow less.
     pub fn limit_bytes(&self) -> u64 {
-        self.0.pool.node().usage().config.hard_bytes
+        self.0.limit_bytes()
     }
 
     /// What is held, and what of it would stay if the limit were set to 0 now: what blocks use, and queued
     /// work. Memory that events say is out of use is noticed on the way. O(chunks).
     pub fn pool_stats(&self) -> PoolStats {
-        self.0.pool.pool_stats()
+        self.0.pool_stats()
     }
 
     /// Calls `callback` when what was above a lowered [limit](Self::set_limit) has gone back, under the rules of
@@ -54,7 +52,7 @@ impl DeviceAllocator {
         &self,
         callback: impl Fn(&LimitEvent) + Send + Sync + 'static,
     ) -> LimitWatch {
-        Budget::of(self.0.pool.node()).watch(callback)
+        self.0.watch_limit(callback)
     }
 }
 
@@ -72,32 +70,5 @@ impl DeviceInner {
             let stream = self.pool.streams().stream(stream_id);
             self.pool.freed_over_limit(stream.as_deref(), bytes);
         }
-    }
-}
-
-impl LimitedPool for DeviceInner {
-    fn node(&self) -> &Arc<TreeNode> {
-        self.pool.node()
-    }
-
-    fn refresh_limit(&self) {
-        self.pool.over_limit().begin();
-        self.pool.refresh_limit();
-    }
-
-    fn pool_stats(&self) -> PoolStats {
-        self.pool.pool_stats()
-    }
-
-    fn shrink(&self) {
-        self.pool.shrink();
-    }
-
-    fn stats(&self) -> Stats {
-        Self::stats(self)
-    }
-
-    fn take_peak(&self) -> u64 {
-        self.pool.take_peak()
     }
 }

@@ -1,17 +1,20 @@
-//! [`ManagedPools`]: the allocators of a job, and the numbers that they report.
+//! [`ManagedPools`]: the allocators of a job, the limits ordered for them, and the numbers that they
+//! report.
 //!
 //! A job keeps no allocator alive: it has weak references, and forgets those whose allocator is
 //! gone.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, Weak};
 
-use larder_control::{BusId, DeviceUsage};
+use larder_control::{BusId, Ceiling, ControlFile, DeviceUsage, divide_limit};
 use larder_core::sync::{AtomicU64, Ordering};
 
+use super::limits::{Adjusted, Adjustment, LimitPart, NoDevice};
 use crate::DeviceAllocator;
 use crate::device::WeakDevice;
 use crate::driver::locked;
-use crate::limits::{LimitWatch, LimitedPool, set_own};
+use crate::limits::{LimitWatch, LimitedPool};
 
 type WeakPool = Weak<dyn LimitedPool>;
 
@@ -81,11 +84,18 @@ pub(super) struct ManagedPools(Mutex<PoolLists>);
 struct PoolLists {
     pools: Vec<JobPool>,
     pinned: Vec<(BusId, JobHost)>,
+    /// What the control files so far have said. A GPU that a later file does not name keeps its
+    /// limit: a file that lost a line lifts none.
+    limits: BTreeMap<BusId, u64>,
+    /// GPUs whose allocators do not have their limit yet.
+    waiting: BTreeSet<BusId>,
+    /// The newest file's number.
+    version: Option<u64>,
 }
 
 impl ManagedPools {
-    /// Adds an allocator. Returns false if it is managed already; a host's side that is new is
-    /// added to it.
+    /// Adds an allocator, and divides its GPU's limit anew. Returns false if it is managed already; a
+    /// host's side that is new is added to it.
     pub(super) fn add(
         &self,
         gpu: BusId,
@@ -94,7 +104,7 @@ impl ManagedPools {
         host: Option<WeakPool>,
         watch: LimitWatch,
     ) -> bool {
-        let first_limit = device.node().usage().config.hard_bytes;
+        let first_limit = device.limit_bytes();
         let device = Arc::downgrade(device);
         let mut lists = locked(&self.0);
         let same = |pool: &&mut JobPool| pool.device.ptr_eq(&device);
@@ -117,6 +127,9 @@ impl ManagedPools {
             device_peak: Arc::default(),
             host: host.map(JobHost::new),
         });
+        if lists.limits.contains_key(&gpu) {
+            lists.waiting.insert(gpu);
+        }
         true
     }
 
@@ -171,14 +184,56 @@ impl ManagedPools {
     /// Returns the limit of each allocator, and the bytes it holds.
     pub(super) fn limits(&self) -> Vec<(BusId, u64, u64)> {
         self.each(|pool, device| {
-            let limit_bytes = device.node().usage().config.hard_bytes;
+            let limit_bytes = device.limit_bytes();
             Some((pool.gpu, limit_bytes, device.pool_stats().pool_bytes))
         })
     }
 
-    /// Returns the allocators on a GPU, each with its first limit.
-    pub(super) fn on_gpu(&self, gpu: BusId) -> Vec<(u64, Arc<dyn LimitedPool>)> {
-        self.each(|pool, device| (pool.gpu == gpu).then_some((pool.first_limit, device)))
+    /// Takes the limits of a file; those that it changes wait.
+    pub(super) fn take(&self, file: &ControlFile) {
+        let mut lists = locked(&self.0);
+        for (gpu, control) in &file.gpus {
+            if let Some(bytes) = control.max_device_mem
+                && lists.limits.insert(*gpu, bytes) != Some(bytes)
+            {
+                lists.waiting.insert(*gpu);
+            }
+        }
+        lists.version = file.control_version;
+    }
+
+    /// Sets the limits that wait. Returns what became of them, and the newest file's number.
+    pub(super) fn obey(&self, ceiling: Ceiling) -> (Vec<Adjusted>, Option<u64>) {
+        let mut lists = locked(&self.0);
+        let waiting = core::mem::take(&mut lists.waiting);
+        let limits = waiting.into_iter().map(|gpu| (gpu, lists.limits[&gpu]));
+        let limits: Vec<_> = limits.collect();
+        let version = lists.version;
+        drop(lists);
+        let set = |(gpu, bytes)| self.set_limit(gpu, bytes, ceiling);
+        (limits.into_iter().map(set).collect(), version)
+    }
+
+    /// Divides a GPU's limit among the allocators on it.
+    fn set_limit(&self, gpu: BusId, limit_bytes: u64, ceiling: Ceiling) -> Adjusted {
+        let on_gpu =
+            self.each(|pool, device| (pool.gpu == gpu).then_some((pool.first_limit, device)));
+        let (first_limits, devices): (Vec<_>, Vec<_>) = on_gpu.into_iter().unzip();
+        if devices.is_empty() {
+            return Err(NoDevice { gpu });
+        }
+        let ceiling_bytes = ceiling.bytes(&first_limits);
+        let parts = divide_limit(limit_bytes.min(ceiling_bytes), &first_limits);
+        let parts = devices.iter().zip(parts).map(|(device, bytes)| LimitPart {
+            limit_bytes: bytes,
+            answer: device.set_limit(bytes),
+        });
+        Ok(Adjustment {
+            gpu,
+            limit_bytes,
+            ceiling_bytes: (limit_bytes > ceiling_bytes).then_some(ceiling_bytes),
+            parts: parts.collect(),
+        })
     }
 
     /// Has each allocator that holds more than its limit give back what is idle.
@@ -186,7 +241,7 @@ impl ManagedPools {
         self.each(|_, device| {
             let usage = device.node().usage();
             let is_over = usage.excess_bytes > 0;
-            is_over.then(|| set_own(&*device, usage.config.hard_bytes))
+            is_over.then(|| device.set_limit(usage.config.hard_bytes))
         });
     }
 

@@ -58,8 +58,8 @@
 //! CTRL2 The listener's callback and the job's own thread never wait for the statistics; they
 //! leave, and the thread that has them looks again (COMB2). So a job may be dropped anywhere, in a
 //! callback of its own allocators too.
-//! CTRL3 Locks are held for lists only: orders, managed allocators, the report. None is taken under
-//! another.
+//! CTRL3 Locks are held for lists only: managed allocators with the limits ordered for them, the
+//! report. None is taken under another.
 //!
 //! The job's thread, if it has one, writes the status after events outside of runs: an order was obeyed, or
 //! deferred bytes have gone back. Frees do not write files.

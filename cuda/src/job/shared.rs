@@ -12,7 +12,7 @@ use larder_core::sync::{AtomicU8, AtomicU64, Ordering};
 
 use super::combiner::Combiner;
 use super::device_time::QueuedRuns;
-use super::limits::Orders;
+use super::limits::Adjusted;
 use super::managed::{Check, ManagedPools};
 use super::sleep::JobSleep;
 use super::{Apply, JobConfig, JobError, Run, runs, thread};
@@ -33,7 +33,6 @@ pub(super) struct JobShared {
     /// The bytes that the job would like to hold on each GPU, or [`UNKNOWN`](Self::UNKNOWN).
     pub(super) wanted_bytes: AtomicU64,
     pub(super) sleep: Arc<JobSleep>,
-    pub(super) orders: Mutex<Orders>,
     /// The thread that has them sets limits and writes the status (CTRL1).
     statistics: Combiner<Statistics>,
     pub(super) report: Mutex<FileReport>,
@@ -66,7 +65,6 @@ impl JobShared {
         Arc::new(Self {
             actions: RunActions::new(Arc::clone(&clock)),
             pacer: Arc::new(pacer),
-            orders: Mutex::default(),
             statistics: Combiner::new(Statistics::default()),
             report: Mutex::default(),
             progress: runs::Progress::default(),
@@ -124,7 +122,6 @@ impl JobShared {
             }
         });
         if self.managed.add(gpu, device, memory, host, watch) {
-            locked(&self.orders).divide_again(gpu);
             // A new allocator must not grow past its limit, whatever run is under way.
             self.with_statistics(|_| self.obey());
             self.bell.ring();
@@ -155,7 +152,7 @@ impl JobShared {
                 report.problem = Some(problem.to_string());
             }
         }
-        locked(&self.orders).take(&parsed.file);
+        self.managed.take(&parsed.file);
         if let Some(perf) = parsed.file.perf_control {
             self.management.set_perf(PerfControl::of_file(perf));
         }
@@ -197,6 +194,17 @@ impl JobShared {
             // Bytes that go back from here on ring no bell.
             self.managed.end();
         }
+    }
+
+    /// Sets the limits that wait, and returns what became of them. The caller has the statistics
+    /// (CTRL1).
+    pub(super) fn obey(&self) -> Vec<Adjusted> {
+        let (adjusted, version) = self.managed.obey(self.config.ceiling);
+        let before = core::mem::replace(&mut locked(&self.report).version, version);
+        if !adjusted.is_empty() || before != version {
+            self.bell.ring();
+        }
+        adjusted
     }
 
     /// Whether limits may be set now. A suspended job may stand still inside of a run for long, and

@@ -9,7 +9,7 @@ use larder_core::sync::{AtomicU64, Ordering};
 use larder_core::{PoolStats, Stats};
 
 use super::{Budget, Charge, LimitEvent, LimitWatch, LimitedPool, OverBudget, TreeNode};
-use super::{enter, pool_node, set_own};
+use super::{enter, pool_node};
 
 /// Device memory that a program takes directly from the driver. It has a limit, and a
 /// [`Job`](crate::job::Job) that [manages](crate::job::Job::manage_foreign) it obeys and reports it like an
@@ -117,7 +117,7 @@ impl ForeignMemory {
 
     /// Sets the limit. Returns at once; from then on nothing is charged above it.
     pub fn set_limit(&self, bytes: u64) -> LimitAnswer {
-        set_own(&*self.0, bytes)
+        self.0.set_limit(bytes)
     }
 
     /// Calls `callback` when the excess over a lowered [limit](Self::set_limit) has gone back, under the
@@ -126,7 +126,7 @@ impl ForeignMemory {
         &self,
         callback: impl Fn(&LimitEvent) + Send + Sync + 'static,
     ) -> LimitWatch {
-        Budget::of(&self.0.node).watch(callback)
+        self.0.watch_limit(callback)
     }
 }
 

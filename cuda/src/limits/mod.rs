@@ -63,7 +63,7 @@ pub(crate) trait LimitedPool: Send + Sync {
     /// Returns how far its limit could be lowered now.
     fn pool_stats(&self) -> PoolStats;
 
-    /// Refreshes the live limit, and gives back what is idle above it. Nothing is waited for.
+    /// Refreshes the live limit, then gives back what is idle above it. Nothing is waited for.
     fn shrink(&self);
 
     /// Returns the counters.
@@ -71,20 +71,32 @@ pub(crate) trait LimitedPool: Send + Sync {
 
     /// Returns the most live bytes since the last call, or since the beginning, and begins the next interval.
     fn take_peak(&self) -> u64;
-}
 
-/// Sets a pool's own limit, and gives back at once what is idle above it.
-pub(crate) fn set_own(pool: &(impl LimitedPool + ?Sized), bytes: u64) -> LimitAnswer {
-    let node = pool.node();
-    let answer = node.set(bytes, None);
-    if let LimitAnswer::Refused(_) = answer {
-        return answer;
+    /// Sets its own limit, and gives back at once what is idle above it.
+    fn set_limit(&self, bytes: u64) -> LimitAnswer {
+        let node = self.node();
+        let answer = node.set(bytes, None);
+        if let LimitAnswer::Refused(_) = answer {
+            return answer;
+        }
+        self.shrink();
+        let held = node.usage().used_bytes;
+        node.shared().notify();
+        LimitAnswer::with_excess(held.saturating_sub(bytes))
     }
-    pool.refresh_limit();
-    pool.shrink();
-    let held = node.usage().used_bytes;
-    node.shared().notify();
-    LimitAnswer::with_excess(held.saturating_sub(bytes))
+
+    /// Its own limit; budgets above may allow less.
+    fn limit_bytes(&self) -> u64 {
+        self.node().usage().config.hard_bytes
+    }
+
+    /// Calls `callback` with every event of its own budget, as [`Budget::watch`] does.
+    fn watch_limit(&self, callback: impl Fn(&LimitEvent) + Send + Sync + 'static) -> LimitWatch
+    where
+        Self: Sized,
+    {
+        Budget::of(self.node()).watch(callback)
+    }
 }
 
 /// The budgets of a process. Clones share them.

@@ -3,7 +3,7 @@
 use core::mem::ManuallyDrop;
 use std::sync::Arc;
 
-use larder_core::{AllocError, BestFit, Cause, PoolStats, Shared, Source, Stats};
+use larder_core::{AllocError, BestFit, Cause, Shared, Source, Stats};
 
 use super::peaks::Earlier;
 use crate::driver::owed::Unwaited;
@@ -101,35 +101,6 @@ impl<S: PoolSource<P>, P: BestFit> BudgetedPool<S, P> {
         })
     }
 
-    /// Reads the live limit anew. Returns what is held above it.
-    pub(crate) fn refresh_limit(&self) -> u64 {
-        let left_out = || self.core.source().left_out_bytes();
-        apply_newest(left_out, |left_out| {
-            self.core.with(|bfc| {
-                // Read under the core's lock: of two threads here the later has the newer bound.
-                let bound = self.node.live_limit();
-                let limit = match bound {
-                    u64::MAX => bound,
-                    bound => bound.saturating_sub(left_out),
-                };
-                let excess = bfc.set_limit(limit);
-                let usage = self.node.usage();
-                let lowered = bound < usage.config.hard_bytes || usage.excess_bytes > 0;
-                self.over_limit.set(excess > 0 || lowered);
-                excess
-            })
-        })
-    }
-
-    /// What is held, and what of it would stay if the limit were 0.
-    pub(crate) fn pool_stats(&self) -> PoolStats {
-        let pool_bytes = self.node.usage().used_bytes;
-        PoolStats {
-            pool_bytes,
-            stable_bytes: pool_bytes.saturating_sub(S::idle_bytes(&self.core)),
-        }
-    }
-
     /// The error of an allocation, where so many live bytes are idle and a device may have so many at most.
     pub(crate) fn refusal(
         &self,
@@ -162,26 +133,6 @@ impl<S: PoolSource<P>, P: BestFit> BudgetedPool<S, P> {
             driver: source.last_error(),
         }
     }
-
-    /// Called when so many bytes were freed, or some are wanted, while the pool is over its limit:
-    /// shrinks, if it is time to look. Whether it was.
-    pub(crate) fn look(&self, bytes: u64, none_live: impl Fn() -> bool, shrink: impl Fn()) -> bool {
-        self.over_limit.freed(bytes, none_live, || {
-            let before = self.node.usage().used_bytes;
-            shrink();
-            self.node.usage().used_bytes < before
-        })
-    }
-
-    /// Refreshes the live limit, and gives back what is idle above it once `collect` has made free
-    /// what no work uses any more. Nothing is waited for.
-    pub(crate) fn shrink(&self, collect: impl FnOnce()) {
-        if self.refresh_limit() > 0 {
-            collect();
-            self.core.release_excess();
-            self.refresh_limit();
-        }
-    }
 }
 
 impl<S: PoolSource<P>, P: BestFit> Drop for BudgetedPool<S, P> {
@@ -192,45 +143,5 @@ impl<S: PoolSource<P>, P: BestFit> Drop for BudgetedPool<S, P> {
         let end = || unsafe { ManuallyDrop::drop(core) };
         self.context.owe(unwaited, end);
         self.node.shared().notify();
-    }
-}
-
-/// Applies a number that other threads change, and then apply too. It is read before the lock under which it is
-/// applied; where it has changed since, it is applied again, so that no older number stays.
-fn apply_newest<R>(read: impl Fn() -> u64, mut apply: impl FnMut(u64) -> R) -> R {
-    let mut number = read();
-    loop {
-        let answer = apply(number);
-        let now = read();
-        if now == number {
-            return answer;
-        }
-        number = now;
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use core::cell::Cell;
-
-    use super::apply_newest;
-
-    #[test]
-    fn a_number_that_another_thread_changes_and_applies_in_between_is_what_stays() {
-        let (number, applied, others) = (Cell::new(0), Cell::new(None), Cell::new(0));
-        let answer = apply_newest(
-            || number.get(),
-            |read| {
-                // The other thread is faster, twice.
-                if others.get() < 2 {
-                    others.set(others.get() + 1);
-                    number.set(number.get() + 6);
-                    applied.set(Some(number.get()));
-                }
-                applied.set(Some(read));
-                read
-            },
-        );
-        assert_eq!((answer, applied.get()), (12, Some(12)));
     }
 }

@@ -1,12 +1,98 @@
-//! A [`StreamPool`] over its limit, or under a budget that is: a free, an allocation that needs the
-//! driver and the end of a step refresh the live limit, and give back what they can.
+//! The limit of a [`BudgetedPool`] while the program runs, and of a [`StreamPool`], which has one.
+//!
+//! Over its limit, or under a budget that is, a pool refreshes its live limit and gives back what it
+//! can, at a free, at an allocation that needs the driver and at the end of a step.
 
 use std::sync::Arc;
 
 use cudarc::driver::CudaStream;
-use larder_core::{BestFit, PoolStats};
+use larder_core::{BestFit, PoolStats, Stats};
 
-use super::{HostWait, PoolSource, StreamPool, UpperTiers};
+use super::{BudgetedPool, HostWait, PoolSource, StreamPool, UpperTiers};
+use crate::limits::{LimitedPool, TreeNode};
+
+impl<S: PoolSource<P>, P: BestFit> BudgetedPool<S, P> {
+    /// Reads the live limit anew. Returns what is held above it.
+    pub(crate) fn refresh_limit(&self) -> u64 {
+        let left_out = || self.shared().source().left_out_bytes();
+        apply_newest(left_out, |left_out| {
+            self.shared().with(|bfc| {
+                // Read under the core's lock: of two threads here the later has the newer bound.
+                let bound = self.node.live_limit();
+                let limit = match bound {
+                    u64::MAX => bound,
+                    bound => bound.saturating_sub(left_out),
+                };
+                let excess = bfc.set_limit(limit);
+                let usage = self.node.usage();
+                let lowered = bound < usage.config.hard_bytes || usage.excess_bytes > 0;
+                self.over_limit.set(excess > 0 || lowered);
+                excess
+            })
+        })
+    }
+
+    /// What is held, and what of it would stay if the limit were 0.
+    pub(crate) fn pool_stats(&self) -> PoolStats {
+        let pool_bytes = self.node.usage().used_bytes;
+        PoolStats {
+            pool_bytes,
+            stable_bytes: pool_bytes.saturating_sub(S::idle_bytes(self.shared())),
+        }
+    }
+
+    /// Refreshes the live limit, from which on nothing is granted above it. Then gives back what is
+    /// idle above it, once `collect` has made free what no work uses any more. Nothing is waited for.
+    pub(crate) fn shrink(&self, collect: impl FnOnce()) {
+        let is_above = self.refresh_limit() > 0;
+        if is_above {
+            collect();
+            self.shared().release_excess();
+        }
+        // What the driver did not take is charged still, though the core holds it no more.
+        let is_owed = self.context().deferred_frees() > 0 && self.node.is_in_excess();
+        if is_owed {
+            self.context().settle_at_once();
+        }
+        if is_above || is_owed {
+            // What has gone back lifts it.
+            self.refresh_limit();
+        }
+    }
+
+    /// Called when a block was freed while the pool is over its limit: has `shrink` called, if it is
+    /// time to look for what is idle now. `none_live` says whether the program has freed all blocks.
+    #[cold]
+    pub(crate) fn freed_over_limit(
+        &self,
+        bytes: u64,
+        none_live: impl Fn() -> bool,
+        shrink: impl Fn(),
+    ) {
+        if self.look(bytes, none_live, shrink) {
+            self.node.shared().notify();
+        }
+    }
+
+    /// Called when an allocation needs the driver while the pool is over its limit: has `shrink`
+    /// called first, if it is time to look; and what has gone back since, here or in other pools,
+    /// lifts the bound.
+    #[cold]
+    pub(crate) fn allocates_over_limit(&self, none_live: impl Fn() -> bool, shrink: impl Fn()) {
+        if !self.look(0, none_live, shrink) {
+            self.refresh_limit();
+        }
+    }
+
+    /// Has `shrink` called, if it is time to look. Returns whether it was.
+    fn look(&self, bytes: u64, none_live: impl Fn() -> bool, shrink: impl Fn()) -> bool {
+        self.over_limit.freed(bytes, none_live, || {
+            let before = self.node.usage().used_bytes;
+            shrink();
+            self.node.usage().used_bytes < before
+        })
+    }
+}
 
 impl<S: PoolSource<P>, P: BestFit> StreamPool<S, P> {
     /// Called when a block was freed while the pool is over its limit: what is idle now goes back.
@@ -15,28 +101,17 @@ impl<S: PoolSource<P>, P: BestFit> StreamPool<S, P> {
     pub(crate) fn freed_over_limit(&self, stream: Option<&CudaStream>, bytes: u64) {
         // In a capture no event may be asked.
         let captures = || stream.is_some_and(|stream| self.streams.captures(stream) != Ok(false));
-        let none_live = || self.none_live();
-        let looked = self.memory.look(bytes, none_live, || {
+        let shrink = || {
             if !captures() {
                 self.shrink();
             }
-        });
-        if looked {
-            self.memory.node.shared().notify();
-        }
+        };
+        self.memory
+            .freed_over_limit(bytes, || self.none_live(), shrink);
     }
 
-    /// Called when an allocation needs the driver while the pool is over its limit: what is idle
-    /// goes back first, if it is time to look; and what has gone back since, here or in other
-    /// pools, lifts the bound.
-    pub(super) fn allocates_over_limit(&self) {
-        let none_live = || self.none_live();
-        if !self.memory.look(0, none_live, || self.shrink()) {
-            self.memory.refresh_limit();
-        }
-    }
-
-    fn none_live(&self) -> bool {
+    /// Whether the program has freed all blocks, though the tiers above may hold some still.
+    pub(super) fn none_live(&self) -> bool {
         let live_bytes = self.memory.stats().live_bytes;
         let upper = self.upper();
         let held =
@@ -44,20 +119,77 @@ impl<S: PoolSource<P>, P: BestFit> StreamPool<S, P> {
         live_bytes <= upper.map_or(0, held)
     }
 
-    /// Refreshes the live limit, and gives back what is idle above it. Nothing is waited for.
+    /// See [`BudgetedPool::shrink`].
     pub(crate) fn shrink(&self) {
         self.memory.shrink(|| self.collect(HostWait::MayBlock));
-        // What the driver did not take is charged still.
-        if self.memory.context().deferred_frees() > 0 && self.memory.node.is_in_excess() {
-            self.memory.context().settle_at_once();
-            self.memory.refresh_limit();
-        }
+    }
+}
+
+impl<S: PoolSource<P>, P: BestFit + Send> LimitedPool for StreamPool<S, P> {
+    fn node(&self) -> &Arc<TreeNode> {
+        &self.memory.node
     }
 
-    /// What is held, and what of it would stay if the limit were 0. Memory that events say is out of use is
-    /// noticed on the way.
-    pub(crate) fn pool_stats(&self) -> PoolStats {
+    fn refresh_limit(&self) {
+        self.memory.over_limit.begin();
+        self.memory.refresh_limit();
+    }
+
+    fn pool_stats(&self) -> PoolStats {
         self.collect(HostWait::MayBlock);
         self.memory.pool_stats()
+    }
+
+    fn shrink(&self) {
+        self.memory.over_limit.begin();
+        Self::shrink(self);
+    }
+
+    fn stats(&self) -> Stats {
+        self.memory.stats()
+    }
+
+    fn take_peak(&self) -> u64 {
+        self.memory.take_peak()
+    }
+}
+
+/// Applies a number that other threads change, and then apply too. It is read before the lock under which it is
+/// applied; where it has changed since, it is applied again, so that no older number stays.
+fn apply_newest<R>(read: impl Fn() -> u64, mut apply: impl FnMut(u64) -> R) -> R {
+    let mut number = read();
+    loop {
+        let answer = apply(number);
+        let now = read();
+        if now == number {
+            return answer;
+        }
+        number = now;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use core::cell::Cell;
+
+    use super::apply_newest;
+
+    #[test]
+    fn a_number_that_another_thread_changes_and_applies_in_between_is_what_stays() {
+        let (number, applied, others) = (Cell::new(0), Cell::new(None), Cell::new(0));
+        let answer = apply_newest(
+            || number.get(),
+            |read| {
+                // The other thread is faster, twice.
+                if others.get() < 2 {
+                    others.set(others.get() + 1);
+                    number.set(number.get() + 6);
+                    applied.set(Some(number.get()));
+                }
+                applied.set(Some(read));
+                read
+            },
+        );
+        assert_eq!((answer, applied.get()), (12, Some(12)));
     }
 }

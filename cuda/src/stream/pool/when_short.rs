@@ -38,7 +38,8 @@ impl<S: PoolSource<P>, P: BestFit> StreamPool<S, P> {
             return Err(DeviceAllocError::Capturing);
         }
         if self.memory.over_limit.is_on() {
-            self.allocates_over_limit();
+            self.memory
+                .allocates_over_limit(|| self.none_live(), || self.shrink());
         }
         self.shared().source().forget_over_budget();
         if self.give_back_above(host)

@@ -39,15 +39,9 @@ impl<S: SubAllocator> WatchedPool<S> {
             collect_regions: collects,
             ..RegionConfig::new(limit_bytes)
         };
-        // SAFETY: the table goes into the pool, which nobody takes apart.
-        let pool = unsafe {
-            WithTables::try_new(|tables| {
-                // Only a configuration or a table that cannot be, and both are fixed.
-                let bfc = RegionPool::new(config, tables.lend_zeroed(CHUNKS))?;
-                let source = Watched::new(source, watch);
-                Ok::<_, ConfigError>(Shared::with_wait(bfc, source))
-            })?
-        };
+        let source = Watched::new(source, watch);
+        // Only a configuration or a table that cannot be, and both are fixed.
+        let pool = WithTables::regions(config, CHUNKS, source)?;
         Ok(Self {
             pool: ManuallyDrop::new(pool),
         })

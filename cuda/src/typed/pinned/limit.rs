@@ -9,7 +9,7 @@ use larder_core::{PoolStats, Stats};
 
 use super::PinnedAllocator;
 use super::pool::PinnedInner;
-use crate::limits::{Budget, LimitEvent, LimitWatch, LimitedPool, TreeNode, set_own};
+use crate::limits::{Budget, LimitEvent, LimitWatch, LimitedPool, TreeNode};
 use crate::{Context, DeviceAllocError, PinnedConfig};
 
 impl PinnedAllocator {
@@ -31,18 +31,18 @@ impl PinnedAllocator {
     /// the answer comes at once, idle regions above it go back now, the others as buffers are dropped and the
     /// streams that use them pass. O(regions) and the calls.
     pub fn set_limit(&self, bytes: u64) -> LimitAnswer {
-        set_own(&*self.0, bytes)
+        self.0.set_limit(bytes)
     }
 
     /// The limit of what is held; budgets above may allow less.
     pub fn limit_bytes(&self) -> u64 {
-        self.0.pool.node.usage().config.hard_bytes
+        self.0.limit_bytes()
     }
 
     /// What is held, and what of it would stay if the limit were set to 0 now. O(regions + buffers
     /// that wait for their streams).
     pub fn pool_stats(&self) -> PoolStats {
-        LimitedPool::pool_stats(&*self.0)
+        self.0.pool_stats()
     }
 
     /// Calls `callback` when what was above a lowered [limit](Self::set_limit) has gone back, under the rules
@@ -51,22 +51,21 @@ impl PinnedAllocator {
         &self,
         callback: impl Fn(&LimitEvent) + Send + Sync + 'static,
     ) -> LimitWatch {
-        Budget::of(&self.0.pool.node).watch(callback)
+        self.0.watch_limit(callback)
     }
+}
 
+impl PinnedInner {
     /// Called when a buffer was dropped while the pool is over its limit: what is idle now goes
     /// back.
-    #[cold]
     pub(super) fn freed_over_limit(&self, bytes: u64) {
-        let inner = &*self.0;
-        let none_live = || inner.none_live();
-        let looked = inner.pool.look(bytes, none_live, || {
-            inner.poll();
-            LimitedPool::shrink(inner);
-        });
-        if looked {
-            inner.pool.node.shared().notify();
-        }
+        self.pool
+            .freed_over_limit(bytes, || self.none_live(), || self.shrink());
+    }
+
+    /// See [`BudgetedPool::shrink`](crate::stream::pool::BudgetedPool::shrink).
+    pub(super) fn shrink(&self) {
+        self.pool.shrink(|| self.poll());
     }
 }
 
@@ -86,7 +85,8 @@ impl LimitedPool for PinnedInner {
     }
 
     fn shrink(&self) {
-        self.pool.shrink(|| self.poll());
+        self.pool.over_limit.begin();
+        Self::shrink(self);
     }
 
     fn stats(&self) -> Stats {

@@ -9,10 +9,7 @@ use core::fmt;
 use std::sync::{Arc, Mutex, Weak};
 
 use cudarc::driver::CudaStream;
-use larder_core::{
-    AllocError, Block, BlockAllocator, ConfigError, RegionConfig, RegionPool, Request, Shared,
-    Stats,
-};
+use larder_core::{AllocError, Block, BlockAllocator, RegionConfig, RegionPool, Request, Stats};
 use larder_cuda_abi::StreamHandle;
 
 use super::uses::PinnedUses;
@@ -90,14 +87,7 @@ impl PinnedAllocator {
         let node = limits::pool_node(budget, "pinned memory", limit_bytes)
             .map_err(DeviceAllocError::Budgets)?;
         let memory = PinnedMemory::with_config(context, config).charged_to(node.clone());
-        // SAFETY: the table goes into the pool, which nobody takes apart.
-        let pool = unsafe {
-            WithTables::try_new(|tables| {
-                let table = tables.lend_zeroed(CHUNKS);
-                let bfc = RegionPool::new(RegionConfig::new(limit_bytes), table)?;
-                Ok::<_, ConfigError>(Shared::with_wait(bfc, memory))
-            })
-        };
+        let pool = WithTables::regions(RegionConfig::new(limit_bytes), CHUNKS, memory);
         // Only a configuration or a table that cannot be; both are fixed.
         let pool = pool.map_err(|_| DriverError::Size { bytes: limit_bytes })?;
         let inner = Arc::new(PinnedInner {
@@ -151,8 +141,9 @@ impl PinnedAllocator {
         inner.poll();
         if inner.pool.over_limit.is_on() {
             // Dropped buffers are looked at here too.
-            self.freed_over_limit(0);
-            inner.pool.refresh_limit();
+            inner
+                .pool
+                .allocates_over_limit(|| inner.none_live(), || inner.shrink());
         }
         inner.pool.shared().source().forget_over_budget();
         let found = match inner.pool.shared().alloc(request) {
@@ -179,7 +170,7 @@ impl PinnedAllocator {
             locked(&self.0.waiting).push((block, uses));
         }
         if self.0.pool.over_limit.is_on() {
-            self.freed_over_limit(bytes);
+            self.0.freed_over_limit(bytes);
         }
     }
 

@@ -21,8 +21,7 @@ use std::sync::{Arc, Weak};
 
 use cudarc::driver::CudaStream;
 use larder_core::{
-    BestFit, Block, BlockAllocator, ConfigError, Placement, RegionConfig, RegionPool, Rejected,
-    Request, Shared, Stats,
+    BestFit, Block, BlockAllocator, Placement, RegionConfig, RegionPool, Rejected, Request, Stats,
 };
 
 use super::HostSide;
@@ -74,14 +73,7 @@ pub(super) fn make(
         limits::pool_node(budget, "host memory", limit_bytes).map_err(DeviceAllocError::Budgets)?;
     let regions = HostRanges::over(source).charged_to(node.clone());
     let limit_bytes = node.usage().config.hard_bytes;
-    // SAFETY: the table goes into the pool, which nobody takes apart.
-    let pool = unsafe {
-        WithTables::try_new(|tables| {
-            let table = tables.lend_zeroed(CHUNKS);
-            let bfc = RegionPool::new(RegionConfig::new(limit_bytes), table)?;
-            Ok::<_, ConfigError>(Shared::with_wait(bfc, regions))
-        })
-    };
+    let pool = WithTables::regions(RegionConfig::new(limit_bytes), CHUNKS, regions);
     // Only a configuration or a table that cannot be; both are fixed.
     let pool = pool.map_err(|_| DriverError::Size { bytes: limit_bytes })?;
     let host = Arc::new(VmemHost::new(BudgetedPool::new(context, pool, node)));

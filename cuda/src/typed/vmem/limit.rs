@@ -3,14 +3,11 @@
 //!
 //! Memory of the host goes back by whole regions, each one call of the driver.
 
-use std::sync::Arc;
-
+use larder_core::PoolStats;
 use larder_core::limits::{BudgetError, LimitAnswer};
-use larder_core::{PoolStats, Stats};
 
-use super::host::VmemHost;
 use super::{VmemAllocator, VmemConfig};
-use crate::limits::{Budget, LimitEvent, LimitWatch, LimitedPool, TreeNode, set_own};
+use crate::limits::{Budget, LimitEvent, LimitWatch, LimitedPool};
 use crate::{DeviceAllocError, DeviceAllocator};
 
 impl VmemAllocator {
@@ -35,13 +32,13 @@ impl VmemAllocator {
         let Some(host) = &self.0.host else {
             return LimitAnswer::Refused(BudgetError::Unknown);
         };
-        set_own(&**host, bytes)
+        host.set_limit(bytes)
     }
 
     /// The limit of what the host's side holds, 0 if there is none; budgets above may allow less.
     pub fn host_limit_bytes(&self) -> u64 {
         let host = self.0.host.as_ref();
-        host.map_or(0, |host| host.memory.node.usage().config.hard_bytes)
+        host.map_or(0, |host| host.limit_bytes())
     }
 
     /// What the host's side holds, and what of it would stay if its limit were set to 0 now. Memory that
@@ -58,33 +55,6 @@ impl VmemAllocator {
         callback: impl Fn(&LimitEvent) + Send + Sync + 'static,
     ) -> Option<LimitWatch> {
         let host = self.0.host.as_ref()?;
-        Some(Budget::of(&host.memory.node).watch(callback))
-    }
-}
-
-impl LimitedPool for VmemHost {
-    fn node(&self) -> &Arc<TreeNode> {
-        &self.memory.node
-    }
-
-    fn refresh_limit(&self) {
-        self.memory.over_limit.begin();
-        self.memory.refresh_limit();
-    }
-
-    fn pool_stats(&self) -> PoolStats {
-        self.pool_stats()
-    }
-
-    fn shrink(&self) {
-        self.shrink();
-    }
-
-    fn stats(&self) -> Stats {
-        self.memory.stats()
-    }
-
-    fn take_peak(&self) -> u64 {
-        self.memory.take_peak()
+        Some(host.watch_limit(callback))
     }
 }

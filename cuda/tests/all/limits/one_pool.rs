@@ -1,5 +1,8 @@
 //! The limit of one pool, without budgets above it.
 
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
 use larder_core::limits::LimitAnswer;
 use larder_core::{AllocError, Cause};
 use larder_cuda::{Context, DeviceAllocError, DeviceAllocator, PinnedAllocator};
@@ -51,6 +54,48 @@ fn am_3_a_limit_is_lowered_and_raised_in_every_way() {
         fill(&queue, &block, 7);
         check(&queue, &block, 7);
         memory.free(&queue, block).unwrap();
+    });
+}
+
+#[test]
+fn a_limit_that_falls_while_another_thread_allocates_holds_from_its_answer_on() {
+    const ROUNDS: u64 = 200;
+    alone_and_clean(|_| {
+        let context = Context::new(0).unwrap();
+        let memory = DeviceAllocator::with_config(&context, plain()).unwrap();
+        let kept = memory.alloc(&stream(&context), 6 * MIB).unwrap();
+        // Odd from the answer to a lowered limit until just before it is raised.
+        let turn = AtomicU64::new(0);
+        let mut judged = 0;
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                for _ in 0..ROUNDS {
+                    let answer = memory.set_limit(4 * MIB);
+                    assert!(matches!(answer, LimitAnswer::Deferred { .. }), "{answer:?}");
+                    turn.fetch_add(1, Ordering::SeqCst);
+                    std::thread::sleep(Duration::from_micros(50));
+                    turn.fetch_add(1, Ordering::SeqCst);
+                    assert_eq!(memory.set_limit(40 * MIB), LimitAnswer::Applied);
+                    std::thread::sleep(Duration::from_micros(50));
+                }
+            });
+            let queue = stream(&context);
+            loop {
+                let before = turn.load(Ordering::SeqCst);
+                let block = memory.alloc(&queue, MIB);
+                let was_low = before % 2 == 1 && turn.load(Ordering::SeqCst) == before;
+                assert!(!was_low || block.is_err(), "granted above the limit");
+                judged += u64::from(was_low);
+                if let Ok(block) = block {
+                    memory.free(&queue, block).unwrap();
+                }
+                if before == 2 * ROUNDS {
+                    break;
+                }
+            }
+        });
+        assert!(judged > 0, "a check that never looked");
+        memory.free(&stream(&context), kept).unwrap();
     });
 }
 
