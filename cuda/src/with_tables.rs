@@ -5,10 +5,9 @@
 //! reuses memory would have to write all of it, and keep it.
 //!
 //! # Invariants
-//! * OWN1 a table is memory of its own, lent once, to the value that stands with it in one
-//!   [`WithTables`].
-//! * OWN2 the value is dropped before its tables, and nothing that borrows them leaves it. So whoever
-//!   has it by `&mut`, under the lock of a [`Shared`] too, puts no other value in its place.
+//! * OWN1 a table is memory of its own, lent once, to the value beside it in one [`WithTables`].
+//! * OWN2 the value is dropped before its tables, and nothing that borrows them leaves it. So code that holds
+//!   it by `&mut`, also under the lock of a [`Shared`], puts no other value in its place.
 
 use core::convert::Infallible;
 use core::ops::{Deref, DerefMut};
@@ -148,21 +147,21 @@ impl<A> WithTables<A> {
 }
 
 impl WithTables<RegionPool<'static>> {
-    /// Best fit over a table of so many chunks.
+    /// Makes a best fit over a table of `chunks` chunks.
     ///
     /// # Errors
-    /// If the configuration or the table cannot be.
+    /// If the configuration or the table is invalid.
     pub(crate) fn region_pool(config: RegionConfig, chunks: usize) -> Result<Self, ConfigError> {
-        // SAFETY: OWN2: the table goes into the pool, which has no way to give it out.
+        // SAFETY: OWN2: the table goes into the pool, which cannot return it.
         unsafe { Self::try_new(|tables| RegionPool::new(config, tables.lend_zeroed(chunks))) }
     }
 }
 
 impl<S: Source<RegionPool<'static>>> WithTables<Shared<RegionPool<'static>, S, Yield>> {
-    /// Best fit over a table of so many chunks and the regions of `source`, shared by threads.
+    /// Makes a best fit over a table of `chunks` chunks and the regions of `source`, shared by threads.
     ///
     /// # Errors
-    /// If the configuration or the table cannot be.
+    /// If the configuration or the table is invalid.
     pub(crate) fn regions(
         config: RegionConfig,
         chunks: usize,

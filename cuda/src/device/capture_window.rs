@@ -206,7 +206,7 @@ impl DeviceAllocator {
             Some(bfc)
         });
         let Some(bfc) = made else {
-            // No policy that could be refused, and the first region: a size then.
+            // The policies are valid and the region is the first, so only its size can be wrong.
             let _ = inner.free_to_pool(stream_id, block);
             return Err(DriverError::Size { bytes }.into());
         };

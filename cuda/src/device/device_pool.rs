@@ -1,7 +1,7 @@
-//! [`DevicePool`]: where the blocks of a [`DeviceAllocator`](super::DeviceAllocator) come from. Pages that can move,
-//! or regions on a device or a system without virtual memory.
+//! [`DevicePool`]: the source of the blocks of a [`DeviceAllocator`](super::DeviceAllocator): pages that can
+//! move, or regions on a device or a system without virtual memory.
 //!
-//! What only pages can do asks for [`pages`](DevicePool::pages).
+//! Operations of pages alone go through [`pages`](DevicePool::pages).
 
 use std::sync::{Arc, Weak};
 
@@ -27,17 +27,17 @@ use crate::{
 /// Addresses for each byte of the device. Moving pages leaves holes, which cost addresses only.
 const ADDRESSES_A_BYTE: u64 = 8;
 
-/// Most addresses: the core counts 2^32 granules of 256 bytes, less one; this is a little under that.
+/// Most addresses: the core counts 2^32 granules of 256 bytes, less one; this is a little less.
 const MAX_ADDRESSES: u64 = (1 << 40) - (1 << 30);
 
-/// What a [`DeviceAllocator`](super::DeviceAllocator) takes its memory from.
+/// The kind of memory of a [`DeviceAllocator`](super::DeviceAllocator).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum DeviceBacking {
     /// Virtual memory: pages that move to where they are needed.
     Pages,
-    /// Whole allocations of the driver (`cuMemAlloc`), which stay where they are: the device or the system has
-    /// no virtual memory. More memory is held. Nothing sleeps, is exported or shared with peers, and steps are
+    /// Whole allocations of the driver (`cuMemAlloc`), which stay in place: the device or the system has no
+    /// virtual memory. More memory is held. Nothing sleeps, is exported or shared with peers, and steps are
     /// not planned.
     Regions,
 }
@@ -56,7 +56,7 @@ pub(super) enum DevicePool {
 }
 
 impl DevicePool {
-    /// Holds nothing yet.
+    /// Makes a pool that holds nothing yet.
     pub(super) fn new(
         context: &Context,
         config: &DeviceConfig,
@@ -83,7 +83,7 @@ impl DevicePool {
         paged.page_bytes = memory.page_bytes();
         paged.limit_bytes = config.limit_bytes;
         let bytes = memory.page_bytes();
-        // SAFETY: the tables go into the allocator, which nobody takes apart.
+        // SAFETY: the tables go into the allocator, which is never taken apart.
         let pool = unsafe {
             WithTables::try_new(|tables| {
                 let (chunks, tables) = tables::lend(tables, &paged);
@@ -91,7 +91,7 @@ impl DevicePool {
                 Ok::<_, ConfigError>(Shared::with_wait(paged, memory))
             })
         };
-        // Only a page that is no multiple of the granule, which no driver has.
+        // Only a page that is no multiple of the granule fails, which no driver has.
         let pool = pool.map_err(|_| DriverError::Size { bytes })?;
         let pool = BudgetedPool::new(context, pool, node.clone());
         Ok(Self::Pages(StreamPool::new(pool)))
@@ -105,7 +105,7 @@ impl DevicePool {
         let regions = DeviceMemory::new(context).charged_to(node.clone());
         let bytes = config.limit_bytes;
         let pool = WithTables::regions(RegionConfig::new(bytes), tables::CHUNKS, regions);
-        // Only a configuration or a table that cannot be; both are fixed.
+        // Only an invalid configuration or table fails, and both are fixed.
         let pool = pool.map_err(|_| DriverError::Size { bytes })?;
         let pool = BudgetedPool::new(context, pool, node.clone());
         Ok(Self::Regions(StreamPool::new(pool)))
@@ -118,7 +118,7 @@ impl DevicePool {
         }
     }
 
-    /// The pages; none where memory comes in regions.
+    /// Returns the pages; `None` if memory comes in regions.
     pub(super) const fn pages(&self) -> Option<&Pages> {
         match self {
             Self::Pages(pages) => Some(pages),
@@ -126,7 +126,7 @@ impl DevicePool {
         }
     }
 
-    /// Calls of the driver for virtual memory.
+    /// Returns the counts of driver calls for virtual memory.
     pub(super) fn calls(&self) -> VirtualCalls {
         let pages = self.pages();
         pages.map_or_else(VirtualCalls::default, |pages| {
@@ -134,7 +134,8 @@ impl DevicePool {
         })
     }
 
-    /// Gives so many idle bytes back to the driver, and of regions all that are idle. Returns the bytes.
+    /// Releases `bytes` idle bytes to the driver, or of regions all that are idle. Returns the bytes
+    /// released.
     pub(super) fn release(&self, bytes: u64) -> u64 {
         match self {
             Self::Pages(pool) => pool.shared().release(bytes),
@@ -143,7 +144,7 @@ impl DevicePool {
         }
     }
 
-    /// Appends all chunks, and gives the counters of that moment.
+    /// Appends all chunks, and returns the counters of that moment.
     pub(super) fn list(&self, chunks: &mut Vec<DeviceChunk>) -> (Stats, PageStats) {
         let mut list = |info: ChunkInfo| {
             chunks.push(DeviceChunk {
@@ -164,7 +165,7 @@ impl DevicePool {
     }
 }
 
-/// Makes methods that call the pool, whichever it is.
+/// Makes methods that call the pool, of either kind.
 macro_rules! forward {
     ($(
         $(#[$meta:meta])*
@@ -193,7 +194,7 @@ forward! {
     #[inline(always)]
     fn find_at_once(&self, request: &Request) -> Option<Block> => |pool| pool.find_at_once(request);
 
-    /// Takes a block back in the order of a point.
+    /// Frees a block in the order of a point.
     #[inline]
     fn free_at(&self, block: Block, point: StreamPoint) -> Result<(), Rejected<FreeError>>
         => |pool| pool.free_at(block, point);
@@ -204,7 +205,7 @@ forward! {
         &self, stream: &Arc<CudaStream>, stream_id: StreamId, request: &Request, host: HostWait
     ) -> Result<Block, DeviceAllocError> => |pool| pool.alloc_more(stream, stream_id, request, host);
 
-    /// The error of an allocation.
+    /// Makes the error of an allocation.
     fn refusal(&self, reason: AllocError) -> DeviceAllocError => |pool| pool.refusal(reason);
 
     /// See [`StreamPool::poll`].
@@ -213,21 +214,21 @@ forward! {
     /// See [`StreamPool::collect`].
     fn collect(&self, host: HostWait) => |pool| pool.collect(host);
 
-    /// Stands below these tiers from now on.
+    /// Sets the tiers above.
     fn stand_below(&self, tiers: Weak<DeviceInner>) => |pool| pool.stand_below(tiers);
 
-    /// Has `watch` called for memory that comes and goes from now on.
+    /// Sets the watch of memory that comes and goes.
     fn watch(&self, watch: Box<dyn RegionWatch>) => |pool| pool.shared().source().watch(watch);
 
     fn context(&self) -> &Context => |pool| pool.memory.context();
 
-    /// The number that its blocks carry.
+    /// Returns the number that its blocks carry.
     fn id(&self) -> AllocatorId => |pool| pool.shared().with(|bfc| bfc.id());
 
-    /// The core's questions about blocks, and frees in no order of a stream.
+    /// Returns the core, for queries about blocks, and for frees in no order of a stream.
     fn blocks(&self) -> &dyn BlockAllocator => |pool| pool.shared();
 
-    /// A block that was taken apart, and the bytes that were requested for it.
+    /// Restores a block that was taken apart, with its requested bytes.
     fn restore(&self, raw: RawBlock) -> Result<(Block, u64), FreeError> => |pool| {
         pool.shared().with(|bfc| {
             let block = bfc.block_from_raw(raw)?;
@@ -248,10 +249,10 @@ forward! {
 
     fn take_peak(&self) -> u64 => |pool| pool.memory.take_peak();
 
-    /// What the memory is charged to.
+    /// Returns the node that the memory is charged to.
     fn node(&self) -> &Arc<TreeNode> => |pool| &pool.memory.node;
 
-    /// Reads the live limit anew. Returns what is held above it.
+    /// Rereads the live limit. Returns the bytes held above it.
     fn refresh_limit(&self) -> u64 => |pool| pool.memory.refresh_limit();
 
     /// See [`StreamPool::shrink`].
@@ -262,11 +263,11 @@ forward! {
     fn freed_over_limit(&self, stream: Option<&CudaStream>, bytes: u64)
         => |pool| pool.freed_over_limit(stream, bytes);
 
-    /// The pool by its limit, for orders.
+    /// Returns the pool as one with a limit, for orders.
     fn limited(&self) -> &dyn LimitedPool => |pool| pool;
 }
 
-/// The limit is the pool's; what arenas do not use is no live memory of the allocator's.
+/// The limit is the pool's; unused memory of arenas is not live memory of the allocator.
 impl LimitedPool for DeviceInner {
     fn node(&self) -> &Arc<TreeNode> {
         self.pool.node()
@@ -293,9 +294,9 @@ impl LimitedPool for DeviceInner {
     }
 }
 
-/// Reserves the addresses in which a device's memory moves: as many as the configuration says, or else eight for
-/// each byte of the device; half of them, and half again, while the system does not give so many, down to
-/// five for every four bytes. `None` if the device has no virtual memory, or the system has not even these.
+/// Reserves the addresses in which a device's memory moves: as many as configured, by default eight for each
+/// byte of the device, halved while the system refuses, down to five for every four bytes. `None` if the
+/// device has no virtual memory, or the system refuses even these.
 fn reserve(context: &Context, config: &DeviceConfig) -> Result<Option<VirtualMemory>, DriverError> {
     let device = context.device_info()?;
     let (mut bytes, least) = match config.address_bytes {

@@ -1,11 +1,11 @@
-//! What becomes of the limits that control files give a job.
+//! Outcomes of the limits that control files order.
 
 use larder_control::BusId;
 use larder_core::limits::LimitAnswer;
 
 pub(super) type Adjusted = Result<Adjustment, NoDevice>;
 
-/// What became of a GPU's limit.
+/// Outcome of a GPU's limit.
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub struct Adjustment {
@@ -13,10 +13,9 @@ pub struct Adjustment {
     pub gpu: BusId,
     /// The limit that the control file gives, in bytes.
     pub limit_bytes: u64,
-    /// The ceiling, where it is lower than that and is the limit instead.
+    /// The ceiling, if it is lower than that and is the limit instead.
     pub ceiling_bytes: Option<u64>,
-    /// What each allocator on the GPU has of it, in the order in which the job manages them; never
-    /// empty.
+    /// The part of each allocator on the GPU, in the order in which the job manages them; never empty.
     pub parts: Vec<LimitPart>,
 }
 
@@ -31,7 +30,7 @@ pub struct LimitPart {
 }
 
 impl Adjustment {
-    /// Whether every allocator holds no more than its limit.
+    /// Returns whether every allocator holds no more than its limit.
     pub fn is_met(&self) -> bool {
         let is_met = |part: &LimitPart| part.answer == LimitAnswer::Applied;
         self.parts.iter().all(is_met)

@@ -1,8 +1,6 @@
-//! [`ManagedPools`]: the allocators of a job, the limits ordered for them, and the numbers that they
-//! report.
+//! [`ManagedPools`]: the allocators of a job, the limits ordered for them, and the numbers that they report.
 //!
-//! A job keeps no allocator alive: it has weak references, and forgets those whose allocator is
-//! gone.
+//! A job keeps no allocator alive: it has weak references, and forgets those whose allocator was dropped.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, Weak};
@@ -25,28 +23,28 @@ struct JobPool {
     device: WeakPool,
     /// The allocator's limit when it was added.
     first_limit: u64,
-    /// `None` for memory that the program takes from the driver by itself.
+    /// `None` for memory that the program takes directly from the driver.
     memory: Option<WeakDevice>,
-    /// Rings the bell when what was deferred has gone back.
+    /// Rings the bell when deferred bytes have been released.
     _watch: Arc<LimitWatch>,
     device_peak: Arc<Interval>,
     host: Option<JobHost>,
 }
 
-/// Memory of the host, counted for a GPU: the side behind a device, or pinned memory.
+/// Host memory, counted for a GPU: the side behind a device, or pinned memory.
 #[derive(Clone)]
 struct JobHost {
     pool: WeakPool,
     peak: Arc<Interval>,
 }
 
-/// Why the status is checked.
+/// The reason to check the status.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Check {
     /// A check is due: it ends an interval of peaks.
     Due,
-    /// Something has changed before a check is due. The interval goes on. It may be short so far,
-    /// so the peak is the last interval's if that is higher.
+    /// Something has changed before a check is due. The interval continues. It may be short so far, so the
+    /// peak is the last interval's if that is higher.
     Early,
 }
 
@@ -84,8 +82,8 @@ pub(super) struct ManagedPools(Mutex<PoolLists>);
 struct PoolLists {
     pools: Vec<JobPool>,
     pinned: Vec<(BusId, JobHost)>,
-    /// What the control files so far have said. A GPU that a later file does not name keeps its
-    /// limit: a file that lost a line lifts none.
+    /// The limits ordered by control files so far. A GPU that a later file does not name keeps its limit: a
+    /// file that lost a line lifts none.
     limits: BTreeMap<BusId, u64>,
     /// GPUs whose allocators do not have their limit yet.
     waiting: BTreeSet<BusId>,
@@ -94,8 +92,8 @@ struct PoolLists {
 }
 
 impl ManagedPools {
-    /// Adds an allocator, and divides its GPU's limit anew. Returns false if it is managed already; a
-    /// host's side that is new is added to it.
+    /// Adds an allocator, and divides its GPU's limit anew. Returns false if it is managed already; a new
+    /// host's side is added to it.
     pub(super) fn add(
         &self,
         gpu: BusId,
@@ -109,7 +107,7 @@ impl ManagedPools {
         let mut lists = locked(&self.0);
         let same = |pool: &&mut JobPool| pool.device.ptr_eq(&device);
         if let Some(pool) = lists.pools.iter_mut().find(same) {
-            // The peaks of a host's side that is known go on.
+            // The peaks of a known host's side continue.
             if let Some(host) = host {
                 let known = pool.host.take().filter(|known| known.pool.ptr_eq(&host));
                 pool.host = Some(known.unwrap_or_else(|| JobHost::new(host)));
@@ -166,13 +164,13 @@ impl ManagedPools {
         self.each(|pool, _| pool.memory.as_ref()?.upgrade())
     }
 
-    /// Returns true if the program may take memory from the driver by itself.
+    /// Returns whether the program may take memory directly from the driver.
     pub(super) fn has_foreign(&self) -> bool {
         let lists = locked(&self.0);
         lists.pools.iter().any(|pool| pool.memory.is_none())
     }
 
-    /// Returns how many bytes the program has taken from the driver by itself.
+    /// Returns the bytes that the program has taken directly from the driver.
     pub(super) fn foreign_bytes(&self) -> u64 {
         let held = |pool: &JobPool, device: Arc<dyn LimitedPool>| {
             let is_foreign = pool.memory.is_none();
@@ -202,7 +200,7 @@ impl ManagedPools {
         lists.version = file.control_version;
     }
 
-    /// Sets the limits that wait. Returns what became of them, and the newest file's number.
+    /// Sets the limits that wait. Returns their outcomes, and the newest file's number.
     pub(super) fn obey(&self, ceiling: Ceiling) -> (Vec<Adjusted>, Option<u64>) {
         let mut lists = locked(&self.0);
         let waiting = core::mem::take(&mut lists.waiting);
@@ -236,7 +234,7 @@ impl ManagedPools {
         })
     }
 
-    /// Has each allocator that holds more than its limit give back what is idle.
+    /// Releases idle memory of each allocator that holds more than its limit.
     pub(super) fn shrink(&self) {
         self.each(|_, device| {
             let usage = device.node().usage();
@@ -245,14 +243,14 @@ impl ManagedPools {
         });
     }
 
-    /// Calls `f` with each allocator, without the lock, and forgets those that are gone.
+    /// Calls `f` with each allocator, without the lock, and forgets dropped ones.
     fn each<T>(&self, f: impl Fn(&JobPool, Arc<dyn LimitedPool>) -> Option<T>) -> Vec<T> {
         let mut lists = locked(&self.0);
         let is_gone = |pool: &mut JobPool| pool.device.strong_count() == 0;
         let gone: Vec<_> = lists.pools.extract_if(.., is_gone).collect();
         let pools = lists.pools.clone();
         drop(lists);
-        // Their watches take a lock when they go.
+        // Dropping their watches takes a lock.
         drop(gone);
         let pools = pools.iter();
         pools
@@ -284,7 +282,7 @@ impl JobHost {
         Self { pool, peak }
     }
 
-    /// Enters the host's numbers. Returns `None` if the pool is gone.
+    /// Adds the host's numbers. Returns `None` if the pool was dropped.
     fn add_to(&self, usage: &mut DeviceUsage, check: Check) -> Option<()> {
         let pool = self.pool.upgrade()?;
         let stats = pool.stats();

@@ -53,13 +53,13 @@
 //! [`Job::run`] is the host's, less the pauses, as upstream: correct if each launch is waited for.
 //!
 //! # Threads and locks
-//! CTRL1 One thread at a time has the job's statistics. That thread sets limits, asks allocators
-//! and writes the status, and holds no lock meanwhile.
-//! CTRL2 The listener's callback and the job's own thread never wait for the statistics; they
-//! leave, and the thread that has them looks again (COMB2). So a job may be dropped anywhere, in a
-//! callback of its own allocators too.
-//! CTRL3 Locks are held for lists only: managed allocators with the limits ordered for them, the
-//! report. None is taken under another.
+//! CTRL1 One thread at a time has the job's statistics. That thread sets limits, reads allocators and writes
+//! the status, and holds no lock during that.
+//! CTRL2 The listener's callback and the job's own thread never wait for the statistics; they leave, and the
+//! thread that has them checks again (COMB2). So a job may be dropped anywhere, even in a callback of its own
+//! allocators.
+//! CTRL3 Locks are held for lists only: managed allocators with the limits ordered for them, the report. None
+//! is taken under another.
 //!
 //! The job's thread, if it has one, writes the status after events outside of runs: an order was obeyed, or
 //! deferred bytes have gone back. Frees do not write files.

@@ -122,7 +122,7 @@ impl JobShared {
             }
         });
         if self.managed.add(gpu, device, memory, host, watch) {
-            // A new allocator must not grow past its limit, whatever run is under way.
+            // A new allocator must not grow past its limit, even if a run is under way.
             self.with_statistics(|_| self.obey());
             self.bell.ring();
         }
@@ -196,8 +196,7 @@ impl JobShared {
         }
     }
 
-    /// Sets the limits that wait, and returns what became of them. The caller has the statistics
-    /// (CTRL1).
+    /// Sets the limits that wait, and returns their outcomes. The caller has the statistics (CTRL1).
     pub(super) fn obey(&self) -> Vec<Adjusted> {
         let (adjusted, version) = self.managed.obey(self.config.ceiling);
         let before = core::mem::replace(&mut locked(&self.report).version, version);
@@ -207,8 +206,8 @@ impl JobShared {
         adjusted
     }
 
-    /// Whether limits may be set now. A suspended job may stand still inside of a run for long, and
-    /// the coordinator waits.
+    /// Returns whether limits may be set now. A suspended job may stop inside a run for long while the
+    /// coordinator waits.
     fn may_obey(&self) -> bool {
         self.config.apply == Apply::AtOnce
             || self.progress.is_between_runs()

@@ -63,7 +63,7 @@ pub(crate) trait LimitedPool: Send + Sync {
     /// Returns how far its limit could be lowered now.
     fn pool_stats(&self) -> PoolStats;
 
-    /// Refreshes the live limit, then gives back what is idle above it. Nothing is waited for.
+    /// Refreshes the live limit, then releases idle memory above it. Does not wait.
     fn shrink(&self);
 
     /// Returns the counters.
@@ -72,7 +72,7 @@ pub(crate) trait LimitedPool: Send + Sync {
     /// Returns the most live bytes since the last call, or since the beginning, and begins the next interval.
     fn take_peak(&self) -> u64;
 
-    /// Sets its own limit, and gives back at once what is idle above it.
+    /// Sets its own limit, and at once releases idle memory above it.
     fn set_limit(&self, bytes: u64) -> LimitAnswer {
         let node = self.node();
         let answer = node.set(bytes, None);
@@ -85,7 +85,7 @@ pub(crate) trait LimitedPool: Send + Sync {
         LimitAnswer::with_excess(held.saturating_sub(bytes))
     }
 
-    /// Its own limit; budgets above may allow less.
+    /// Returns its own limit; budgets above may allow less.
     fn limit_bytes(&self) -> u64 {
         self.node().usage().config.hard_bytes
     }

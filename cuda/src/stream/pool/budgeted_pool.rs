@@ -16,34 +16,33 @@ use crate::{Context, DeviceAllocError, DriverError};
 /// The core's best fit, shared by threads.
 pub(crate) type Core<S, P> = Shared<P, S, Yield>;
 
-/// Where a pool's memory comes from: what is said about calls that were refused and about bytes that the
-/// core does not know of.
+/// The source of a pool's memory: the refusals of its calls, and the bytes that the core does not count.
 pub(crate) trait PoolSource<P: BestFit>: Source<P> + Send + Sync + Sized {
-    /// The newest refusal of the driver.
+    /// Returns the newest refusal of the driver.
     fn last_error(&self) -> Option<DriverError>;
 
-    /// The newest answer about new memory, if it was a budget's refusal.
+    /// Returns a budget's refusal, if the newest request for memory was refused by one.
     fn over_budget(&self) -> Option<OverBudget>;
 
     fn forget_over_budget(&self);
 
-    /// Bytes that are held and charged and not the core's.
+    /// Returns the bytes that are held and charged outside of the core.
     fn left_out_bytes(&self) -> u64;
 
-    /// Bytes that would go back if all that is idle did.
+    /// Returns the bytes that would be released if all idle memory were.
     fn idle_bytes(core: &Core<Self, P>) -> u64;
 }
 
 /// The core's best fit, with a limit that can move, budgets above it, and counters by intervals.
 pub(crate) struct BudgetedPool<S: PoolSource<P>, P: BestFit> {
-    /// What is held is charged to it.
+    /// Node that held memory is charged to.
     pub(crate) node: Arc<TreeNode>,
     pub(crate) over_limit: OverLimit,
     earlier: Earlier,
-    /// What was not waited for, for the end.
+    /// Work that could not be waited for, for the end.
     unwaited: Vec<Unwaited>,
     context: Context,
-    /// Dropped in `drop`, before others hear of it.
+    /// Dropped in `drop`, before others are notified.
     core: ManuallyDrop<WithTables<Core<S, P>>>,
 }
 
@@ -63,28 +62,28 @@ impl<S: PoolSource<P>, P: BestFit> BudgetedPool<S, P> {
         }
     }
 
-    /// Where the memory lives.
+    /// Returns the context of the memory.
     pub(crate) const fn context(&self) -> &Context {
         &self.context
     }
 
-    /// The core's allocator, which knows nothing of limits above it or of counters by intervals.
+    /// Returns the core's allocator, which has no limits above it and no counters by intervals.
     #[inline]
     pub(crate) fn shared(&self) -> &Core<S, P> {
         &self.core
     }
 
-    /// This ends, and the memory goes back behind work that could not be waited for.
+    /// Sets the work that could not be waited for; after the end of this the memory is freed behind it.
     pub(crate) fn ends_behind(&mut self, unwaited: Vec<Unwaited>) {
         self.unwaited = unwaited;
     }
 
-    /// Counters now.
+    /// Returns the counters.
     pub(crate) fn stats(&self) -> Stats {
         self.core.with(|bfc| self.earlier.with(bfc.stats()))
     }
 
-    /// Starts the counters anew.
+    /// Restarts the counters.
     pub(crate) fn clear_stats(&self) {
         self.core.with(|bfc| {
             self.earlier.clear();
@@ -92,7 +91,7 @@ impl<S: PoolSource<P>, P: BestFit> BudgetedPool<S, P> {
         });
     }
 
-    /// The most live bytes since this was last asked for.
+    /// Returns the most live bytes since the last call.
     pub(crate) fn take_peak(&self) -> u64 {
         self.core.with(|bfc| {
             let peak = self.earlier.take(&bfc.stats());
@@ -101,7 +100,8 @@ impl<S: PoolSource<P>, P: BestFit> BudgetedPool<S, P> {
         })
     }
 
-    /// The error of an allocation, where so many live bytes are idle and a device may have so many at most.
+    /// Makes the error of an allocation, with `idle_bytes` of the live bytes idle, on a device of
+    /// `device_bytes`.
     pub(crate) fn refusal(
         &self,
         reason: AllocError,

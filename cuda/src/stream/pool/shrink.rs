@@ -1,7 +1,7 @@
 //! The limit of a [`BudgetedPool`] while the program runs, and of a [`StreamPool`], which has one.
 //!
-//! Over its limit, or under a budget that is, a pool refreshes its live limit and gives back what it
-//! can, at a free, at an allocation that needs the driver and at the end of a step.
+//! Over its limit, or under a budget that is, a pool refreshes its live limit and releases as much as
+//! possible: at a free, at an allocation that needs the driver and at the end of a step.
 
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ use super::{BudgetedPool, HostWait, PoolSource, StreamPool, UpperTiers};
 use crate::limits::{LimitedPool, TreeNode};
 
 impl<S: PoolSource<P>, P: BestFit> BudgetedPool<S, P> {
-    /// Reads the live limit anew. Returns what is held above it.
+    /// Rereads the live limit. Returns the bytes held above it.
     pub(crate) fn refresh_limit(&self) -> u64 {
         let left_out = || self.shared().source().left_out_bytes();
         apply_newest(left_out, |left_out| {
@@ -32,7 +32,7 @@ impl<S: PoolSource<P>, P: BestFit> BudgetedPool<S, P> {
         })
     }
 
-    /// What is held, and what of it would stay if the limit were 0.
+    /// Returns the bytes held, and those of them that would stay if the limit were 0.
     pub(crate) fn pool_stats(&self) -> PoolStats {
         let pool_bytes = self.node.usage().used_bytes;
         PoolStats {
@@ -41,27 +41,27 @@ impl<S: PoolSource<P>, P: BestFit> BudgetedPool<S, P> {
         }
     }
 
-    /// Refreshes the live limit, from which on nothing is granted above it. Then gives back what is
-    /// idle above it, once `collect` has made free what no work uses any more. Nothing is waited for.
+    /// Refreshes the live limit, above which nothing is granted from then on. Then releases idle memory above
+    /// it, after `collect` has freed all memory that no work uses any more. Does not wait.
     pub(crate) fn shrink(&self, collect: impl FnOnce()) {
         let is_above = self.refresh_limit() > 0;
         if is_above {
             collect();
             self.shared().release_excess();
         }
-        // What the driver did not take is charged still, though the core holds it no more.
+        // Memory that the driver did not take is still charged, though the core holds it no more.
         let is_owed = self.context().deferred_frees() > 0 && self.node.is_in_excess();
         if is_owed {
             self.context().settle_at_once();
         }
         if is_above || is_owed {
-            // What has gone back lifts it.
+            // Released memory raises the limit.
             self.refresh_limit();
         }
     }
 
-    /// Called when a block was freed while the pool is over its limit: has `shrink` called, if it is
-    /// time to look for what is idle now. `none_live` says whether the program has freed all blocks.
+    /// Called after a free while the pool is over its limit: calls `shrink`, if it is time to scan for idle
+    /// memory. `none_live` returns whether the program has freed all blocks.
     #[cold]
     pub(crate) fn freed_over_limit(
         &self,
@@ -74,9 +74,8 @@ impl<S: PoolSource<P>, P: BestFit> BudgetedPool<S, P> {
         }
     }
 
-    /// Called when an allocation needs the driver while the pool is over its limit: has `shrink`
-    /// called first, if it is time to look; and what has gone back since, here or in other pools,
-    /// lifts the bound.
+    /// Called when an allocation needs the driver while the pool is over its limit: first calls `shrink`, if
+    /// it is time to scan; memory released since, here or in other pools, raises the bound.
     #[cold]
     pub(crate) fn allocates_over_limit(&self, none_live: impl Fn() -> bool, shrink: impl Fn()) {
         if !self.look(0, none_live, shrink) {
@@ -84,7 +83,7 @@ impl<S: PoolSource<P>, P: BestFit> BudgetedPool<S, P> {
         }
     }
 
-    /// Has `shrink` called, if it is time to look. Returns whether it was.
+    /// Calls `shrink`, if it is time to scan. Returns whether it did.
     fn look(&self, bytes: u64, none_live: impl Fn() -> bool, shrink: impl Fn()) -> bool {
         self.over_limit.freed(bytes, none_live, || {
             let before = self.node.usage().used_bytes;
@@ -95,11 +94,10 @@ impl<S: PoolSource<P>, P: BestFit> BudgetedPool<S, P> {
 }
 
 impl<S: PoolSource<P>, P: BestFit> StreamPool<S, P> {
-    /// Called when a block was freed while the pool is over its limit: what is idle now goes back.
-    /// Nothing is waited for.
+    /// Called after a free while the pool is over its limit: releases idle memory. Does not wait.
     #[cold]
     pub(crate) fn freed_over_limit(&self, stream: Option<&CudaStream>, bytes: u64) {
-        // In a capture no event may be asked.
+        // In a capture no event may be queried.
         let captures = || stream.is_some_and(|stream| self.streams.captures(stream) != Ok(false));
         let shrink = || {
             if !captures() {
@@ -110,7 +108,7 @@ impl<S: PoolSource<P>, P: BestFit> StreamPool<S, P> {
             .freed_over_limit(bytes, || self.none_live(), shrink);
     }
 
-    /// Whether the program has freed all blocks, though the tiers above may hold some still.
+    /// Returns whether the program has freed all blocks, though the tiers above may still hold some.
     pub(super) fn none_live(&self) -> bool {
         let live_bytes = self.memory.stats().live_bytes;
         let upper = self.upper();
@@ -154,8 +152,8 @@ impl<S: PoolSource<P>, P: BestFit + Send> LimitedPool for StreamPool<S, P> {
     }
 }
 
-/// Applies a number that other threads change, and then apply too. It is read before the lock under which it is
-/// applied; where it has changed since, it is applied again, so that no older number stays.
+/// Applies a number that other threads change, and then apply too. It is read before the lock under which it
+/// is applied; if it has changed since, it is applied again, so that no older number stays.
 fn apply_newest<R>(read: impl Fn() -> u64, mut apply: impl FnMut(u64) -> R) -> R {
     let mut number = read();
     loop {

@@ -40,7 +40,7 @@ impl<S: SubAllocator> WatchedPool<S> {
             ..RegionConfig::new(limit_bytes)
         };
         let source = Watched::new(source, watch);
-        // Only a configuration or a table that cannot be, and both are fixed.
+        // Only an invalid configuration or table fails, and both are fixed.
         let pool = WithTables::regions(config, CHUNKS, source)?;
         Ok(Self {
             pool: ManuallyDrop::new(pool),

@@ -1,6 +1,6 @@
-//! The limit of a [`PinnedAllocator`] at run time, by itself and under budgets; see [`crate::limits`].
+//! The limit of a [`PinnedAllocator`] at run time, alone and under budgets; see [`crate::limits`].
 //!
-//! Pinned memory goes back by whole regions, each one call of the driver.
+//! Pinned memory is released by whole regions, each one driver call.
 
 use std::sync::Arc;
 
@@ -13,7 +13,7 @@ use crate::limits::{Budget, LimitEvent, LimitWatch, LimitedPool, TreeNode};
 use crate::{Context, DeviceAllocError, PinnedConfig};
 
 impl PinnedAllocator {
-    /// Makes an allocator that is a pool of a budget: what it holds is charged there and to all budgets
+    /// Makes an allocator that is a pool of a budget: the memory it holds is charged there and to all budgets
     /// above.
     ///
     /// # Errors
@@ -27,25 +27,25 @@ impl PinnedAllocator {
         Self::make(context, config, limit_bytes, Some(budget))
     }
 
-    /// Sets the limit of what is held, as [`DeviceAllocator::set_limit`](crate::DeviceAllocator::set_limit):
-    /// the answer comes at once, idle regions above it go back now, the others as buffers are dropped and the
+    /// Sets the limit of held memory, as [`DeviceAllocator::set_limit`](crate::DeviceAllocator::set_limit):
+    /// returns at once, and releases idle regions above it now, the others as buffers are dropped and the
     /// streams that use them pass. O(regions) and the calls.
     pub fn set_limit(&self, bytes: u64) -> LimitAnswer {
         self.0.set_limit(bytes)
     }
 
-    /// The limit of what is held; budgets above may allow less.
+    /// Returns the limit of held memory; budgets above may allow less.
     pub fn limit_bytes(&self) -> u64 {
         self.0.limit_bytes()
     }
 
-    /// What is held, and what of it would stay if the limit were set to 0 now. O(regions + buffers
-    /// that wait for their streams).
+    /// Returns the bytes held, and those of them that would stay if the limit were set to 0 now. O(regions +
+    /// buffers that wait for their streams).
     pub fn pool_stats(&self) -> PoolStats {
         self.0.pool_stats()
     }
 
-    /// Calls `callback` when what was above a lowered [limit](Self::set_limit) has gone back, under the rules
+    /// Calls `callback` when the excess over a lowered [limit](Self::set_limit) was released, under the rules
     /// of [`Limits::watch`](crate::Limits::watch).
     pub fn watch_limit(
         &self,
@@ -56,8 +56,7 @@ impl PinnedAllocator {
 }
 
 impl PinnedInner {
-    /// Called when a buffer was dropped while the pool is over its limit: what is idle now goes
-    /// back.
+    /// Called after a buffer was dropped while the pool is over its limit: releases idle memory.
     pub(super) fn freed_over_limit(&self, bytes: u64) {
         self.pool
             .freed_over_limit(bytes, || self.none_live(), || self.shrink());

@@ -88,7 +88,7 @@ impl PinnedAllocator {
             .map_err(DeviceAllocError::Budgets)?;
         let memory = PinnedMemory::with_config(context, config).charged_to(node.clone());
         let pool = WithTables::regions(RegionConfig::new(limit_bytes), CHUNKS, memory);
-        // Only a configuration or a table that cannot be; both are fixed.
+        // Only an invalid configuration or table fails, and both are fixed.
         let pool = pool.map_err(|_| DriverError::Size { bytes: limit_bytes })?;
         let inner = Arc::new(PinnedInner {
             events: Events::new(context),
@@ -140,7 +140,7 @@ impl PinnedAllocator {
         let inner = &*self.0;
         inner.poll();
         if inner.pool.over_limit.is_on() {
-            // Dropped buffers are looked at here too.
+            // Polls dropped buffers too.
             inner
                 .pool
                 .allocates_over_limit(|| inner.none_live(), || inner.shrink());

@@ -74,7 +74,7 @@ pub(super) fn make(
     let regions = HostRanges::over(source).charged_to(node.clone());
     let limit_bytes = node.usage().config.hard_bytes;
     let pool = WithTables::regions(RegionConfig::new(limit_bytes), CHUNKS, regions);
-    // Only a configuration or a table that cannot be; both are fixed.
+    // Only an invalid configuration or table fails, and both are fixed.
     let pool = pool.map_err(|_| DriverError::Size { bytes: limit_bytes })?;
     let host = Arc::new(VmemHost::new(BudgetedPool::new(context, pool, node)));
     let pool: Weak<VmemHost> = Arc::downgrade(&host);
