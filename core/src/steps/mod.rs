@@ -49,8 +49,8 @@ use crate::units::{AddrRange, Granule};
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Tag {
     /// Number of the step, 0 for a block of none.
-    pub(super) step: u32,
-    pub(super) position: u32,
+    step: u32,
+    position: u32,
 }
 
 impl Tag {
@@ -116,33 +116,33 @@ const LANDMARKS: usize = 256;
 /// ```
 #[derive(Debug)]
 pub struct Steps<'t> {
-    pub(super) config: StepConfig,
-    pub(super) tags: &'t mut [Tag],
-    pub(super) asked: &'t mut [Entry],
-    pub(super) inherited: &'t mut [Entry],
-    pub(super) shapes: Shapes<'t>,
-    pub(super) places: Places<'t>,
-    pub(super) state: StepState,
-    pub(super) key: u64,
+    config: StepConfig,
+    tags: &'t mut [Tag],
+    asked: &'t mut [Entry],
+    inherited: &'t mut [Entry],
+    shapes: Shapes<'t>,
+    places: Places<'t>,
+    state: StepState,
+    key: u64,
     /// Number of the present step.
-    pub(super) step: u32,
+    step: u32,
     /// Allocations of the present step recorded, and inherited frees.
-    pub(super) count: u32,
-    pub(super) inherited_count: u32,
+    count: u32,
+    inherited_count: u32,
     /// Whether the step had more allocations than can be recorded.
-    pub(super) overrun: bool,
-    pub(super) last: Option<ShapeId>,
+    overrun: bool,
+    last: Option<ShapeId>,
     /// The shape of the first step of all.
-    pub(super) first: Option<ShapeId>,
+    first: Option<ShapeId>,
     /// Most granules live in the step.
-    pub(super) peak: u32,
+    peak: u32,
     /// Whether the next step is expected to be like the first one.
-    pub(super) starts_over: bool,
-    pub(super) guesses: Guesses,
+    starts_over: bool,
+    guesses: Guesses,
     /// Whether the last step was a known one, served from its layout.
-    pub(super) served: bool,
-    pub(super) landmarks: [u32; LANDMARKS],
-    pub(super) stats: StepStats,
+    served: bool,
+    landmarks: [u32; LANDMARKS],
+    stats: StepStats,
 }
 
 impl<'t> Steps<'t> {
@@ -202,27 +202,27 @@ impl<'t> Steps<'t> {
         }
     }
 
-    pub(super) const fn shapes(&self) -> &Shapes<'t> {
+    const fn shapes(&self) -> &Shapes<'t> {
         &self.shapes
     }
 
-    pub(super) const fn shapes_mut(&mut self) -> &mut Shapes<'t> {
+    const fn shapes_mut(&mut self) -> &mut Shapes<'t> {
         &mut self.shapes
     }
 
     /// Returns the shape of the first step of all.
-    pub(super) const fn first(&self) -> Option<ShapeId> {
+    const fn first(&self) -> Option<ShapeId> {
         self.first
     }
 
     /// Returns whether nothing was learned yet, and no step is under way.
-    pub(super) fn is_new(&self) -> bool {
+    fn is_new(&self) -> bool {
         self.shapes.used() == 0 && !self.is_inside()
     }
 
     /// Continues after `shapes` shapes were loaded: the first of them is the first step's, and the count of steps
     /// continues behind them, and behind those whose blocks may still live.
-    pub(super) fn loaded(&mut self, shapes: u32) {
+    fn loaded(&mut self, shapes: u32) {
         self.first = self.shapes.ids().next().filter(|_| shapes > 0);
         self.step = self.step.max(shapes);
     }
