@@ -6,7 +6,7 @@
 //! ```
 //!
 //! This is how a library that keeps a `CudaSlice` in each tensor, and launches by cudarc's builder, moves to
-//! Larder: only `Device::tensor` and `Device::upload` allocate, and their `BufferSlice` is a `CudaSlice` to
+//! Larder: only `TensorDevice::tensor` and `TensorDevice::upload` allocate, and their `BufferSlice` is a `CudaSlice` to
 //! all else. Weights stay; an activation goes back where it is dropped, and the next one has its memory.
 //!
 //! It ends with an error if a layer computes something else than the host does, or if requests behind the
@@ -33,13 +33,13 @@ const ROWS: usize = 16;
 const REQUESTS: usize = 20;
 
 /// A matrix on the device, row by row.
-struct Tensor {
+struct Matrix {
     values: BufferSlice<f32>,
     cols: usize,
 }
 
 /// Where tensors are, and what computes with them.
-struct Device {
+struct TensorDevice {
     memory: DeviceAllocator,
     /// Where weights and requests are copied, beside the kernels.
     copies: Arc<CudaStream>,
@@ -48,7 +48,7 @@ struct Device {
     bias_tanh: CudaFunction,
 }
 
-impl Device {
+impl TensorDevice {
     fn new(driver: &Driver) -> Result<Self, Failure> {
         if let Some(stand_in) = driver.stand_in() {
             host::register(stand_in)?;
@@ -65,21 +65,21 @@ impl Device {
         })
     }
 
-    fn upload(&self, values: &[f32], cols: usize) -> Result<Tensor, Failure> {
+    fn upload(&self, values: &[f32], cols: usize) -> Result<Matrix, Failure> {
         let values = self.memory.upload(&self.copies, values)?.into_slice()?;
-        Ok(Tensor { values, cols })
+        Ok(Matrix { values, cols })
     }
 
     /// Room for a result of the kernels.
-    fn tensor(&self, rows: usize, cols: usize) -> Result<Tensor, Failure> {
+    fn tensor(&self, rows: usize, cols: usize) -> Result<Matrix, Failure> {
         // SAFETY: the one caller's kernel writes all of it.
         let values = unsafe { self.memory.buffer(&self.kernels, rows * cols) }?;
         let values = values.into_slice()?;
-        Ok(Tensor { values, cols })
+        Ok(Matrix { values, cols })
     }
 
     /// The product of matrices, of slices as they are anybody's.
-    fn matmul(&self, left: &Tensor, right: &Tensor) -> Result<Tensor, Failure> {
+    fn matmul(&self, left: &Matrix, right: &Matrix) -> Result<Matrix, Failure> {
         let (depth, cols) = (left.cols, right.cols);
         let rows = left.values.len() / depth;
         if right.values.len() != depth * cols {
@@ -128,13 +128,13 @@ fn values(seed: usize, count: usize) -> Vec<f32> {
 
 /// A layer's weights, on the device and on the host.
 struct Linear {
-    weight: Tensor,
-    bias: Tensor,
+    weight: Matrix,
+    bias: Matrix,
     host: (Vec<f32>, Vec<f32>),
 }
 
 impl Linear {
-    fn new(device: &Device, seed: usize, width: usize, cols: usize) -> Result<Self, Failure> {
+    fn new(device: &TensorDevice, seed: usize, width: usize, cols: usize) -> Result<Self, Failure> {
         let host = (values(seed, width * cols), values(seed + 50, cols));
         Ok(Self {
             weight: device.upload(&host.0, cols)?,
@@ -143,7 +143,7 @@ impl Linear {
         })
     }
 
-    fn forward(&self, device: &Device, input: &Tensor) -> Result<Tensor, Failure> {
+    fn forward(&self, device: &TensorDevice, input: &Matrix) -> Result<Matrix, Failure> {
         let mut out = device.matmul(input, &self.weight)?;
         device.bias_tanh(&mut out.values, &self.bias.values)?;
         Ok(out)
@@ -180,7 +180,7 @@ fn main() -> ExitCode {
 
 /// All requests through all layers.
 fn run(driver: &Driver) -> Result<String, Failure> {
-    let device = Device::new(driver)?;
+    let device = TensorDevice::new(driver)?;
     let mut layers = Vec::new();
     for (index, widths) in WIDTHS.windows(2).enumerate() {
         layers.push(Linear::new(&device, index, widths[0], widths[1])?);

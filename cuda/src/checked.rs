@@ -84,7 +84,7 @@ type Guards = Guarded<StreamMemory, DeviceAccess, Yield>;
 type QuarantinedMemory = Quarantined<Guards, DeviceAccess, Yield>;
 
 /// The decorators, with the reset outermost if there is one.
-enum Stack {
+enum DecoratorStack {
     Reset(Poisoned<QuarantinedMemory, DeviceAccess>),
     Plain(QuarantinedMemory),
 }
@@ -128,7 +128,7 @@ enum Stack {
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub struct CheckedMemory {
-    stack: Stack,
+    stack: DecoratorStack,
     access: DeviceAccess,
 }
 
@@ -153,21 +153,21 @@ fn stack(
     below: StreamMemory,
     access: &DeviceAccess,
     config: &CheckedConfig,
-) -> Result<Stack, ConfigError> {
+) -> Result<DecoratorStack, ConfigError> {
     let guards = Guards::with_wait(below, access.clone(), config.guards, config.blocks)?;
     let waiting = config.waiting_blocks;
     let held = QuarantinedMemory::with_wait(guards, access.clone(), config.quarantine, waiting)?;
     Ok(match config.reset {
-        None => Stack::Plain(held),
-        Some(pattern) => Stack::Reset(Poisoned::new(held, access.clone(), pattern)?),
+        None => DecoratorStack::Plain(held),
+        Some(pattern) => DecoratorStack::Reset(Poisoned::new(held, access.clone(), pattern)?),
     })
 }
 
 impl CheckedMemory {
     fn held(&self) -> &QuarantinedMemory {
         match &self.stack {
-            Stack::Reset(reset) => reset.inner(),
-            Stack::Plain(held) => held,
+            DecoratorStack::Reset(reset) => reset.inner(),
+            DecoratorStack::Plain(held) => held,
         }
     }
 
@@ -243,8 +243,8 @@ impl CheckedMemory {
     /// Returns the number of frees whose block could not be reset; the block was freed all the same.
     pub fn reset_failures(&self) -> u64 {
         match &self.stack {
-            Stack::Reset(reset) => reset.failures(),
-            Stack::Plain(_) => 0,
+            DecoratorStack::Reset(reset) => reset.failures(),
+            DecoratorStack::Plain(_) => 0,
         }
     }
 
@@ -315,15 +315,15 @@ impl Drop for CheckedMemory {
 impl BlockAllocator for CheckedMemory {
     fn alloc(&self, request: &Request) -> Result<Grant, AllocError> {
         match &self.stack {
-            Stack::Reset(reset) => reset.alloc(request),
-            Stack::Plain(held) => held.alloc(request),
+            DecoratorStack::Reset(reset) => reset.alloc(request),
+            DecoratorStack::Plain(held) => held.alloc(request),
         }
     }
 
     fn free_at(&self, block: Block, point: Option<StreamPoint>) -> Result<(), Rejected<FreeError>> {
         match &self.stack {
-            Stack::Reset(reset) => reset.free_at(block, point),
-            Stack::Plain(held) => held.free_at(block, point),
+            DecoratorStack::Reset(reset) => reset.free_at(block, point),
+            DecoratorStack::Plain(held) => held.free_at(block, point),
         }
     }
 

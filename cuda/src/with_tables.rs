@@ -22,26 +22,26 @@ use crate::lock_wait::Yield;
 pub(crate) struct WithTables<A> {
     /// Declared before the tables, so that it is dropped first (OWN2).
     value: A,
-    _tables: Tables,
+    _tables: LentTables,
 }
 
 /// Tables that are lent.
 #[derive(Default)]
-pub(crate) struct Tables(Vec<Table>);
+pub(crate) struct LentTables(Vec<TableMemory>);
 
 /// Memory of a table.
-struct Table {
+struct TableMemory {
     start: NonNull<u8>,
     layout: Layout,
     is_mapping: bool,
 }
 
 // SAFETY: only its drop touches the memory (OWN2), on any thread.
-unsafe impl Send for Table {}
+unsafe impl Send for TableMemory {}
 // SAFETY: a shared reference gives no access to the memory.
-unsafe impl Sync for Table {}
+unsafe impl Sync for TableMemory {}
 
-impl Table {
+impl TableMemory {
     /// Allocates zeroed memory. Returns `None` if the host has none, or the layout is empty.
     fn zeroed(layout: Layout) -> Option<Self> {
         if layout.size() == 0 {
@@ -62,7 +62,7 @@ impl Table {
     }
 }
 
-impl Drop for Table {
+impl Drop for TableMemory {
     fn drop(&mut self) {
         #[cfg(target_os = "linux")]
         if self.is_mapping {
@@ -76,7 +76,7 @@ impl Drop for Table {
     }
 }
 
-impl Tables {
+impl LentTables {
     /// Lends a table of zero values, whose memory is not touched until it is used. The table is empty if the
     /// host has no memory.
     pub(crate) fn lend_zeroed<T: Zeroed>(&mut self, count: usize) -> &'static mut [T] {
@@ -85,7 +85,7 @@ impl Tables {
             assert!(align_of::<T>() <= 4096, "a mapping begins at a page");
         }
         let layout = Layout::array::<T>(count).ok();
-        let Some(table) = layout.and_then(Table::zeroed) else {
+        let Some(table) = layout.and_then(TableMemory::zeroed) else {
             return Default::default();
         };
         let mut records = NonNull::slice_from_raw_parts(table.start.cast::<T>(), count);
@@ -121,7 +121,7 @@ impl<A> WithTables<A> {
     ///
     /// # Safety
     /// Borrows of the tables go into the value and nowhere else, and are not taken out of it (OWN2).
-    pub(crate) unsafe fn new(make: impl FnOnce(&mut Tables) -> A) -> Self {
+    pub(crate) unsafe fn new(make: impl FnOnce(&mut LentTables) -> A) -> Self {
         // SAFETY: OWN2: the caller promises that borrows of the tables go only into the value.
         let Ok(made) = unsafe { Self::try_new(|tables| Ok::<A, Infallible>(make(tables))) };
         made
@@ -135,9 +135,9 @@ impl<A> WithTables<A> {
     /// # Safety
     /// Borrows of the tables go into the value and nowhere else, and are not taken out of it (OWN2).
     pub(crate) unsafe fn try_new<E>(
-        make: impl FnOnce(&mut Tables) -> Result<A, E>,
+        make: impl FnOnce(&mut LentTables) -> Result<A, E>,
     ) -> Result<Self, E> {
-        let mut tables = Tables::default();
+        let mut tables = LentTables::default();
         let value = make(&mut tables)?;
         Ok(Self {
             value,
@@ -217,7 +217,7 @@ mod tests {
             // So that the heap has a hole of that size: one block above it stays.
             let (large, above) = (vec![1u64; COUNT + 1000], vec![1u8; 1000]);
             drop(core::hint::black_box(large));
-            let mut tables = Tables::default();
+            let mut tables = LentTables::default();
             let table = tables.lend_zeroed::<u64>(COUNT);
             assert_eq!(resident(table), Some(0));
             table[COUNT / 2] = 7;
@@ -238,7 +238,7 @@ mod tests {
 
     #[test]
     fn a_zeroed_table_is_as_long_as_asked_for_however_its_records_are_aligned() {
-        let mut tables = Tables::default();
+        let mut tables = LentTables::default();
         for count in [0, 1, 2, 3, 1000, 100_000] {
             assert_eq!(tables.lend_zeroed::<(u32, u32)>(count).len(), count);
             let chunks = tables.lend_zeroed::<larder_core::Chunk>(count);
@@ -252,7 +252,7 @@ mod tests {
     #[test]
     fn tables_live_as_long_as_the_value_and_no_longer() {
         for count in [3, 1 << 20] {
-            let looks = |tables: &mut Tables| Looks(tables.lend_zeroed(count));
+            let looks = |tables: &mut LentTables| Looks(tables.lend_zeroed(count));
             // SAFETY: the table goes into the value, and stays there.
             let mut with_tables = unsafe { WithTables::new(looks) };
             with_tables.0.fill(7);

@@ -8,13 +8,13 @@ use larder_core::pages::Backing;
 
 use crate::device;
 use crate::job::{PAGE_BYTES, variable};
-use crate::outcome::{Refused, status};
+use crate::outcome::{Refusal, status};
 
 const IN_PLACE: &str = "LARDER_CUDA_IN_PLACE";
 const BUDGET: &str = "LARDER_CUDA_BUDGET";
 
 /// Reads the environment's choice, for devices without one of the program.
-pub(crate) fn from_env() -> Result<Backing, Refused> {
+pub(crate) fn from_env() -> Result<Backing, Refusal> {
     let in_place = variable(IN_PLACE, "1 for pages that never move, or 0", |text| {
         text.parse().ok().filter(|number| *number <= 1)
     });
@@ -25,8 +25,8 @@ pub(crate) fn from_env() -> Result<Backing, Refused> {
     });
     let both = || format!("{IN_PLACE} and {BUDGET} are both set: set one of them");
     match (in_place, budget) {
-        (Err(words), _) | (_, Err(words)) => Err(Refused::Start(words)),
-        (Ok(Some(1)), Ok(Some(_))) => Err(Refused::Start(both())),
+        (Err(words), _) | (_, Err(words)) => Err(Refusal::Start(words)),
+        (Ok(Some(1)), Ok(Some(_))) => Err(Refusal::Start(both())),
         (Ok(Some(1)), Ok(None)) => Ok(Backing::InPlace),
         (Ok(_), Ok(Some(bytes))) => Ok(Backing::Budget(bytes)),
         (Ok(_), Ok(None)) => Ok(Backing::Billed),
@@ -45,7 +45,7 @@ extern "C" fn larder_cuda_set_in_place(ordinal: c_int) -> c_int {
 #[unsafe(no_mangle)]
 extern "C" fn larder_cuda_set_budget(ordinal: c_int, bytes: u64) -> c_int {
     status(|| match bytes {
-        0..PAGE_BYTES => Err(Refused::Budget(bytes)),
+        0..PAGE_BYTES => Err(Refusal::Budget(bytes)),
         _ => device::choose(ordinal, Backing::Budget(bytes)),
     })
 }

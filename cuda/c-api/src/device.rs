@@ -1,4 +1,4 @@
-//! [`Device`]: a device by its number, with its allocator, the caller's streams and the streams recorded for
+//! [`DeviceState`]: a device by its number, with its allocator, the caller's streams and the streams recorded for
 //! its blocks.
 //!
 //! A device is made on its first use and stays until the process ends, as its memory may be used until then.
@@ -25,7 +25,7 @@ use larder_cuda::{
 
 use crate::backing;
 use crate::job;
-use crate::outcome::Refused;
+use crate::outcome::Refusal;
 
 /// More devices than one machine has.
 pub(crate) const MAX_DEVICES: usize = 64;
@@ -34,7 +34,7 @@ pub(crate) const MAX_DEVICES: usize = 64;
 pub(crate) type Handle = usize;
 
 /// A device in use.
-pub(crate) struct Device {
+pub(crate) struct DeviceState {
     pub(crate) ordinal: c_int,
     pub(crate) memory: DeviceAllocator,
     /// The caller's own limit, above the allocator's, which is the job's.
@@ -45,18 +45,18 @@ pub(crate) struct Device {
     recorded: Mutex<HashMap<u64, Vec<Handle>>>,
     /// Number of such blocks, so that most frees take no lock to see that there are none.
     recorded_blocks: AtomicUsize,
-    pub(crate) counts: Counts,
+    pub(crate) counts: CallerCounts,
 }
 
 /// Counts of the caller's calls, since the device was first used.
 #[derive(Default)]
-pub(crate) struct Counts {
+pub(crate) struct CallerCounts {
     pub(crate) allocations: AtomicU64,
     pub(crate) frees: AtomicU64,
     pub(crate) out_of_memory: AtomicU64,
 }
 
-static DEVICES: [OnceLock<Device>; MAX_DEVICES] = [const { OnceLock::new() }; MAX_DEVICES];
+static DEVICES: [OnceLock<DeviceState>; MAX_DEVICES] = [const { OnceLock::new() }; MAX_DEVICES];
 
 /// The program's choices for devices that are not made yet. Locked while one is made.
 static CHOSEN: Mutex<BTreeMap<c_int, Backing>> = Mutex::new(BTreeMap::new());
@@ -67,14 +67,14 @@ pub(crate) fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 /// Returns the slot of a device.
-fn slot(ordinal: c_int) -> Result<&'static OnceLock<Device>, Refused> {
+fn slot(ordinal: c_int) -> Result<&'static OnceLock<DeviceState>, Refusal> {
     let place = usize::try_from(ordinal).ok();
     let slot = place.and_then(|place| DEVICES.get(place));
-    slot.ok_or(Refused::Device(ordinal))
+    slot.ok_or(Refusal::Device(ordinal))
 }
 
 /// Returns the device, made on its first use.
-pub(crate) fn device(ordinal: c_int) -> Result<&'static Device, Refused> {
+pub(crate) fn device(ordinal: c_int) -> Result<&'static DeviceState, Refusal> {
     let slot = slot(ordinal)?;
     if let Some(device) = slot.get() {
         return Ok(device);
@@ -87,18 +87,18 @@ pub(crate) fn device(ordinal: c_int) -> Result<&'static Device, Refused> {
                 Some(backing) => *backing,
                 None => backing::from_env()?,
             };
-            let made = Device::new(ordinal, backing)?;
+            let made = DeviceState::new(ordinal, backing)?;
             Ok(slot.get_or_init(|| made))
         }
     }
 }
 
 /// Chooses when pages of a device move, for its first use.
-pub(crate) fn choose(ordinal: c_int, backing: Backing) -> Result<(), Refused> {
+pub(crate) fn choose(ordinal: c_int, backing: Backing) -> Result<(), Refusal> {
     let slot = slot(ordinal)?;
     let mut chosen = locked(&CHOSEN);
     if slot.get().is_some() {
-        return Err(Refused::InUse(ordinal));
+        return Err(Refusal::InUse(ordinal));
     }
     chosen.insert(ordinal, backing);
     Ok(())
@@ -112,13 +112,13 @@ fn find(known: &[(Handle, Arc<CudaStream>)], handle: Handle) -> Option<Arc<CudaS
 }
 
 /// Returns the devices that were used.
-pub(crate) fn used() -> impl Iterator<Item = &'static Device> {
+pub(crate) fn used() -> impl Iterator<Item = &'static DeviceState> {
     DEVICES.iter().filter_map(OnceLock::get)
 }
 
-impl Device {
-    fn new(ordinal: c_int, backing: Backing) -> Result<Self, Refused> {
-        let place = usize::try_from(ordinal).map_err(|_| Refused::Device(ordinal))?;
+impl DeviceState {
+    fn new(ordinal: c_int, backing: Backing) -> Result<Self, Refusal> {
+        let place = usize::try_from(ordinal).map_err(|_| Refusal::Device(ordinal))?;
         let context = Context::primary(place)?;
         let job = job::joined()?;
         let limit_bytes = match job {
@@ -146,7 +146,7 @@ impl Device {
             streams: RwLock::default(),
             recorded: Mutex::default(),
             recorded_blocks: AtomicUsize::new(0),
-            counts: Counts::default(),
+            counts: CallerCounts::default(),
         })
     }
 
@@ -158,9 +158,9 @@ impl Device {
     ///
     /// # Errors
     /// If it is another context's, and if the driver refuses the query.
-    pub(crate) fn stream(&self, handle: Handle) -> Result<Arc<CudaStream>, Refused> {
+    pub(crate) fn stream(&self, handle: Handle) -> Result<Arc<CudaStream>, Refusal> {
         let own = self.own_stream(handle)?;
-        own.ok_or(Refused::Stream(self.ordinal))
+        own.ok_or(Refusal::Stream(self.ordinal))
     }
 
     /// Returns the stream of a handle; `None` if it is another context's. The driver is queried once, for a
@@ -196,7 +196,7 @@ impl Device {
     }
 
     /// Removes a stream that the caller is about to destroy.
-    pub(crate) fn forget_stream(&self, handle: Handle) -> Result<(), Refused> {
+    pub(crate) fn forget_stream(&self, handle: Handle) -> Result<(), Refusal> {
         let mut known = self.streams.write().unwrap_or_else(PoisonError::into_inner);
         let Some(place) = known.iter().position(|(own, _)| *own == handle) else {
             return Ok(());
@@ -212,7 +212,7 @@ impl Device {
     }
 
     /// Allocates a block for work queued on a stream from now on.
-    pub(crate) fn alloc(&self, bytes: u64, handle: Handle) -> Result<u64, Refused> {
+    pub(crate) fn alloc(&self, bytes: u64, handle: Handle) -> Result<u64, Refusal> {
         let stream = self.stream(handle)?;
         job::before_launch();
         let mut patience = job::Patience::default();
@@ -227,7 +227,7 @@ impl Device {
             };
             if !patience.waits_for(self, &error, bytes) {
                 self.counts.out_of_memory.fetch_add(1, Ordering::Relaxed);
-                return Err(Refused::OutOfMemory {
+                return Err(Refusal::OutOfMemory {
                     device: self.ordinal,
                     bytes,
                     error,
@@ -242,7 +242,7 @@ impl Device {
     }
 
     /// Frees a block whose work is queued on the stream, and on those that were recorded for it.
-    pub(crate) fn free(&self, address: u64, handle: Handle) -> Result<(), Refused> {
+    pub(crate) fn free(&self, address: u64, handle: Handle) -> Result<(), Refusal> {
         // Relaxed: a recording of a stream for this block is ordered before its free.
         let others = match self.recorded_blocks.load(Ordering::Relaxed) {
             0 => Vec::new(),
@@ -258,7 +258,7 @@ impl Device {
             Ok(None) => self.free_used_on(address, handle, &others),
             Err(error) => Err(DeviceFreeError::Driver(error)),
         };
-        freed.map_err(|error| Refused::Free {
+        freed.map_err(|error| Refusal::Free {
             device: self.ordinal,
             address,
             error,
@@ -337,10 +337,10 @@ impl Device {
         handles
     }
 
-    fn keep(&self, block: larder_core::Block) -> Result<(), Refused> {
+    fn keep(&self, block: larder_core::Block) -> Result<(), Refusal> {
         let address = block.addr().get();
         let kept = self.memory.keep_addr(block);
-        kept.map(drop).map_err(|refused| Refused::Free {
+        kept.map(drop).map_err(|refused| Refusal::Free {
             device: self.ordinal,
             address,
             error: refused.error,

@@ -15,8 +15,8 @@ use larder_core::{AllocError, ByteCount};
 use larder_cuda::job::{Apply, Job, JobConfig, JobFiles, LaunchPacer, larder_control::Ceiling};
 use larder_cuda::{DeviceAllocError, DeviceAllocator};
 
-use crate::device::Device;
-use crate::outcome::{Refused, not_obeyed, status};
+use crate::device::DeviceState;
+use crate::outcome::{Refusal, not_obeyed, status};
 
 /// Default time that an allocation waits for a higher limit, without `LARDER_CUDA_PATIENCE`.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -54,10 +54,10 @@ fn has_joined() -> Option<&'static Joined> {
 }
 
 /// Joins if that was not tried yet. Returns the outcome.
-pub(crate) fn joined() -> Result<Option<&'static Joined>, Refused> {
+pub(crate) fn joined() -> Result<Option<&'static Joined>, Refusal> {
     match JOINED.get_or_init(join) {
         Ok(joined) => Ok(joined.as_ref()),
-        Err(words) => Err(Refused::Start(words.clone())),
+        Err(words) => Err(Refusal::Start(words.clone())),
     }
 }
 
@@ -96,7 +96,7 @@ fn join() -> Result<Option<Joined>, String> {
 }
 
 /// Returns the limit before the first order of the control file.
-pub(crate) fn first_limit_bytes() -> Result<u64, Refused> {
+pub(crate) fn first_limit_bytes() -> Result<u64, Refusal> {
     let listens = JobFiles::from_env().control.is_some();
     let otherwise = if listens { 0 } else { u64::MAX };
     let wanted = "a size such as 1.5GiB, of 2 MiB at least, or to 0 for nothing";
@@ -104,7 +104,7 @@ pub(crate) fn first_limit_bytes() -> Result<u64, Refused> {
         let bytes = ByteCount::parse(text)?.0;
         holds_a_page(bytes).then_some(bytes)
     });
-    let said = said.map_err(Refused::Start)?;
+    let said = said.map_err(Refusal::Start)?;
     Ok(said.unwrap_or(otherwise))
 }
 
@@ -162,7 +162,7 @@ impl Joined {
     }
 
     /// Sets the job's limit for this allocator.
-    pub(crate) fn manage(&self, memory: &DeviceAllocator) -> Result<(), Refused> {
+    pub(crate) fn manage(&self, memory: &DeviceAllocator) -> Result<(), Refusal> {
         match self.job() {
             Some(job) => Ok(job.manage(memory)?),
             None => Ok(()),
@@ -217,7 +217,7 @@ impl Patience {
     /// useless.
     pub(crate) fn waits_for(
         &mut self,
-        device: &Device,
+        device: &DeviceState,
         error: &DeviceAllocError,
         bytes: u64,
     ) -> bool {

@@ -5,20 +5,20 @@ use std::ptr;
 use std::sync::Once;
 
 use crate::device::{self, Handle};
-use crate::outcome::{Refused, guard, say_once, status};
+use crate::outcome::{Refusal, guard, say_once, status};
 use crate::throw;
 
 /// Allocates a block and returns its address, or 0 for a size of 0.
-fn alloc(size: isize, ordinal: c_int, stream: Handle) -> Result<u64, Refused> {
+fn alloc(size: isize, ordinal: c_int, stream: Handle) -> Result<u64, Refusal> {
     match u64::try_from(size) {
         Ok(0) => Ok(0),
         Ok(bytes) => device::device(ordinal)?.alloc(bytes, stream),
-        Err(_) => Err(Refused::Size(size as i64)),
+        Err(_) => Err(Refusal::Size(size as i64)),
     }
 }
 
 /// Converts to a pointer to the device's memory, null for a refusal.
-fn pointer(address: Result<u64, Refused>) -> *mut c_void {
+fn pointer(address: Result<u64, Refusal>) -> *mut c_void {
     // Without provenance: the host never dereferences device memory.
     address.map_or(ptr::null_mut(), |address| {
         ptr::without_provenance_mut(address as usize)
@@ -90,7 +90,7 @@ extern "C" fn larder_cuda_record_stream(block: *mut c_void, stream: Handle) {
         }
         let owner = device::used().find(|device| device.memory.bytes_at(address).is_some());
         owner
-            .ok_or(Refused::Unknown(address))?
+            .ok_or(Refusal::Unknown(address))?
             .record(address, stream);
         Ok(())
     });

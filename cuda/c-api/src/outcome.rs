@@ -15,7 +15,7 @@ use crate::job::PAGE_BYTES;
 
 /// A refused call.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum Refused {
+pub(crate) enum Refusal {
     /// Begins with the words that programs look for in errors of PyTorch.
     #[error("CUDA out of memory. Larder gave none of {:#} on device {device}: {error}{}", ByteCount(*bytes), job_words(*.waited))]
     OutOfMemory {
@@ -72,7 +72,7 @@ pub(crate) enum Refused {
     Panic(String),
 }
 
-impl From<JobError> for Refused {
+impl From<JobError> for Refusal {
     fn from(error: JobError) -> Self {
         Self::Start(not_obeyed(&error))
     }
@@ -98,7 +98,7 @@ thread_local! {
 }
 
 /// Keeps the text of a refusal for the thread.
-fn note(refused: &Refused) {
+fn note(refused: &Refusal) {
     let text = refused.to_string().replace('\0', " ");
     let text = CString::new(text).unwrap_or_default();
     // A thread that is ending cannot ask for the text.
@@ -106,7 +106,7 @@ fn note(refused: &Refused) {
 }
 
 /// Reports a refusal on stderr, the first of a kind.
-pub(crate) fn say_once(once: &'static Once, refused: &Refused) {
+pub(crate) fn say_once(once: &'static Once, refused: &Refusal) {
     once.call_once(|| {
         // A failure to write to stderr cannot be reported.
         let _ = writeln!(std::io::stderr(), "larder_cuda: {refused}");
@@ -114,17 +114,17 @@ pub(crate) fn say_once(once: &'static Once, refused: &Refused) {
 }
 
 /// Runs the body of a C function. A refusal becomes the thread's last error, and so does a panic (CAPI1).
-pub(crate) fn guard<R>(body: impl FnOnce() -> Result<R, Refused>) -> Result<R, Refused> {
+pub(crate) fn guard<R>(body: impl FnOnce() -> Result<R, Refusal>) -> Result<R, Refusal> {
     let answer = catch_unwind(AssertUnwindSafe(body)).unwrap_or_else(|panic| {
         let words = panic.downcast_ref::<String>().map(String::as_str);
         let words = words.or_else(|| panic.downcast_ref::<&str>().copied());
-        Err(Refused::Panic(words.unwrap_or("without words").to_owned()))
+        Err(Refusal::Panic(words.unwrap_or("without words").to_owned()))
     });
     answer.inspect_err(note)
 }
 
 /// Returns 0, or -1 for a refusal.
-pub(crate) fn status(body: impl FnOnce() -> Result<(), Refused>) -> c_int {
+pub(crate) fn status(body: impl FnOnce() -> Result<(), Refusal>) -> c_int {
     match guard(body) {
         Ok(()) => 0,
         Err(_) => -1,

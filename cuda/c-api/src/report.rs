@@ -10,14 +10,14 @@ use larder_core::limits::LimitAnswer;
 use larder_core::sync::Ordering;
 use larder_cuda::{DeviceAllocError, DeviceChunk};
 
-use crate::device::{self, Device};
+use crate::device::{self, DeviceState};
 use crate::job;
-use crate::outcome::{Refused, guard, say_once, status};
+use crate::outcome::{Refusal, guard, say_once, status};
 
 /// A device's memory in use. All in bytes, except the counts.
 #[repr(C)]
 #[derive(Clone, Copy, Default)]
-pub(crate) struct Stats {
+pub(crate) struct DeviceStats {
     allocations: u64,
     frees: u64,
     out_of_memory: u64,
@@ -31,8 +31,8 @@ pub(crate) struct Stats {
     driver_frees: u64,
 }
 
-impl Stats {
-    fn of(device: &Device) -> Self {
+impl DeviceStats {
+    fn of(device: &DeviceState) -> Self {
         let (stats, counts) = (device.memory.stats(), &device.counts);
         let calls = device.memory.driver_calls();
         let own = device.limits.process().usage().config.hard_bytes;
@@ -72,17 +72,17 @@ impl Stats {
 }
 
 /// Returns a device, if it was used.
-fn used(ordinal: c_int) -> Option<&'static Device> {
+fn used(ordinal: c_int) -> Option<&'static DeviceState> {
     device::used().find(|device| device.ordinal == ordinal)
 }
 
 /// Returns the counters of a device; zeros, and no limit, for one that was not used.
-fn stats(ordinal: c_int) -> Stats {
-    let unused = Stats {
+fn stats(ordinal: c_int) -> DeviceStats {
+    let unused = DeviceStats {
         limit_bytes: u64::MAX,
-        ..Stats::default()
+        ..DeviceStats::default()
     };
-    used(ordinal).map_or(unused, Stats::of)
+    used(ordinal).map_or(unused, DeviceStats::of)
 }
 
 /// Returns every piece of a device's addresses that has memory behind it, as JSON.
@@ -137,13 +137,17 @@ unsafe fn put(text: &str, into: *mut c_char, room: usize) -> usize {
 /// `into` is null or has space for `bytes` bytes.
 // SAFETY: no other function has this name.
 #[unsafe(no_mangle)]
-unsafe extern "C" fn larder_cuda_stats(ordinal: c_int, into: *mut Stats, bytes: usize) -> c_int {
+unsafe extern "C" fn larder_cuda_stats(
+    ordinal: c_int,
+    into: *mut DeviceStats,
+    bytes: usize,
+) -> c_int {
     status(|| {
         if into.is_null() {
-            return Err(Refused::Null("the counters"));
+            return Err(Refusal::Null("the counters"));
         }
         let stats = stats(ordinal);
-        let count = bytes.min(size_of::<Stats>());
+        let count = bytes.min(size_of::<DeviceStats>());
         let (from, into) = (ptr::from_ref(&stats).cast::<u8>(), into.cast::<u8>());
         // SAFETY: `into` has space for `bytes` bytes, and the counters have at least `count`.
         unsafe { ptr::copy_nonoverlapping(from, into, count) };
@@ -216,9 +220,9 @@ extern "C" fn larder_cuda_set_limit(ordinal: c_int, bytes: u64) -> c_int {
     status(|| set_limit(device::device(ordinal)?, bytes))
 }
 
-fn set_limit(device: &Device, bytes: u64) -> Result<(), Refused> {
+fn set_limit(device: &DeviceState, bytes: u64) -> Result<(), Refusal> {
     if !job::holds_a_page(bytes) {
-        return Err(Refused::Limit(bytes));
+        return Err(Refusal::Limit(bytes));
     }
     match device.limits.process().set(bytes) {
         LimitAnswer::Refused(error) => Err(DeviceAllocError::Budgets(error).into()),
@@ -234,7 +238,7 @@ extern "C" fn larder_cuda_set_memory_fraction(fraction: f64, ordinal: c_int) {
     static SAID: Once = Once::new();
     let set = guard(|| {
         if !(0.0..=1.0).contains(&fraction) {
-            return Err(Refused::Fraction(fraction));
+            return Err(Refusal::Fraction(fraction));
         }
         let device = device::device(ordinal)?;
         let total = device.context().device_info()?.total_bytes;

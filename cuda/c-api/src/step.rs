@@ -10,7 +10,7 @@ use larder_cuda::{CaptureWindow, DeviceStep};
 
 use crate::device::{Handle, device, locked};
 use crate::job;
-use crate::outcome::{Refused, guard, status};
+use crate::outcome::{Refusal, guard, status};
 
 /// A step under way.
 struct Begun {
@@ -54,8 +54,8 @@ extern "C" fn larder_cuda_end_step(ordinal: c_int, stream: Handle) -> c_int {
         let device = device(ordinal)?;
         let mut steps = locked(&STEPS);
         let of_stream = steps.get_mut(&(ordinal, stream));
-        let of_stream = of_stream.ok_or(Refused::NoStep)?;
-        let Begun { step, at } = of_stream.pop().ok_or(Refused::NoStep)?;
+        let of_stream = of_stream.ok_or(Refusal::NoStep)?;
+        let Begun { step, at } = of_stream.pop().ok_or(Refusal::NoStep)?;
         let is_outermost = of_stream.is_empty();
         drop(steps);
         drop(step);
@@ -70,7 +70,7 @@ extern "C" fn larder_cuda_end_step(ordinal: c_int, stream: Handle) -> c_int {
         let ended = job.end_run(0, at.elapsed());
         ended
             .map(drop)
-            .map_err(|error| Refused::Run(error.to_string()))
+            .map_err(|error| Refusal::Run(error.to_string()))
     })
 }
 
@@ -96,7 +96,7 @@ extern "C" fn larder_cuda_close_window(number: u64) -> c_int {
     status(|| {
         let windows = locked(&WINDOWS);
         let window = windows.get(&number);
-        window.ok_or(Refused::NoWindow).map(CaptureWindow::close)
+        window.ok_or(Refusal::NoWindow).map(CaptureWindow::close)
     })
 }
 
@@ -106,6 +106,6 @@ extern "C" fn larder_cuda_close_window(number: u64) -> c_int {
 extern "C" fn larder_cuda_end_window(number: u64) -> c_int {
     status(|| {
         let ended = locked(&WINDOWS).remove(&number);
-        ended.ok_or(Refused::NoWindow).map(drop)
+        ended.ok_or(Refusal::NoWindow).map(drop)
     })
 }

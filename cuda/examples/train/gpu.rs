@@ -1,4 +1,4 @@
-//! [`Gpu`]: the streams, the memory and the kernels. Each function queues work on the compute stream and
+//! [`TrainDevice`]: the streams, the memory and the kernels. Each function queues work on the compute stream and
 //! returns; what it gives is a new buffer, whose memory goes back, in the order of the streams, where the
 //! program drops it.
 //!
@@ -19,7 +19,7 @@ use larder_cuda::{
 use crate::{Failure, host};
 
 /// A device as the example uses it.
-pub(crate) struct Gpu {
+pub(crate) struct TrainDevice {
     pub(crate) memory: DeviceAllocator,
     pub(crate) pinned: PinnedAllocator,
     /// Where the kernels run.
@@ -74,7 +74,7 @@ impl<'a> Matrix<'a> {
     }
 }
 
-impl Gpu {
+impl TrainDevice {
     /// The first device of the driver.
     pub(crate) fn new(driver: &Driver) -> Result<Self, Failure> {
         if let Some(stand_in) = driver.stand_in() {

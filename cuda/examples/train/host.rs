@@ -1,6 +1,6 @@
 //! The kernels of `kernels.ptx` as functions of the host, for the stand-in driver.
 //!
-//! No kernel here is launched with a result that overlaps what it reads: `Gpu` takes results as `&mut`.
+//! No kernel here is launched with a result that overlaps what it reads: `TrainDevice` takes results as `&mut`.
 
 use larder_cuda::driver::abi::stand_in::{KernelBody, KernelCall};
 use larder_cuda::driver::{DriverError, HostLaunch, StandIn};

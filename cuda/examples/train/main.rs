@@ -27,9 +27,9 @@ mod train;
 
 use std::process::ExitCode;
 
-use gpu::Gpu;
+use gpu::TrainDevice;
 use larder_cuda::driver::load_from_env;
-use train::{Settings, train};
+use train::{TrainSettings, train};
 
 /// Any error: of the driver, of an allocation, or of sizes that do not fit.
 type Failure = Box<dyn std::error::Error>;
@@ -45,8 +45,8 @@ fn main() -> ExitCode {
 }
 
 fn run() -> Result<(), Failure> {
-    let gpu = Gpu::new(load_from_env()?)?;
-    let report = train(&gpu, &Settings::new(), || {})?;
+    let gpu = TrainDevice::new(load_from_env()?)?;
+    let report = train(&gpu, &TrainSettings::new(), || {})?;
     println!("{report}");
     report.wrong().map_or(Ok(()), |wrong| Err(wrong.into()))
 }

@@ -1,4 +1,4 @@
-//! [`Model`]: two layers, `logit = tanh(point * w1 + b1) * w2 + b2`, and [`Batch`], what they are trained on.
+//! [`Network`]: two layers, `logit = tanh(point * w1 + b1) * w2 + b2`, and [`Batch`], what they are trained on.
 //!
 //! Weights and batches are values that the host and the device use in turn. What lives within a step only
 //! (activations, gradients) are buffers, allocated anew each time: the step is planned from the last ones.
@@ -8,7 +8,7 @@ use larder_cuda::{BufferView, BufferViewMut, DeviceBuffer, SyncedMemory};
 
 use crate::Failure;
 use crate::data::{self, Random};
-use crate::gpu::{Gpu, Matrix};
+use crate::gpu::{Matrix, TrainDevice};
 
 /// Coordinates of a point.
 const INPUTS: usize = 2;
@@ -22,7 +22,7 @@ pub(crate) struct Batch {
 }
 
 impl Batch {
-    pub(crate) fn new(gpu: &Gpu, samples: usize) -> Result<Self, Failure> {
+    pub(crate) fn new(gpu: &TrainDevice, samples: usize) -> Result<Self, Failure> {
         let host = HostMemory::Pinned(gpu.pinned.clone());
         let len = (INPUTS + 1) * samples;
         Ok(Self {
@@ -41,7 +41,7 @@ impl Batch {
     /// that read the batch before.
     pub(crate) fn push_beside(
         &mut self,
-        gpu: &Gpu,
+        gpu: &TrainDevice,
         act: impl FnOnce() -> Result<(), Failure>,
     ) -> Result<(), Failure> {
         let flight = self.memory.push_async(&gpu.copy)?;
@@ -70,7 +70,7 @@ struct Samples<'a> {
 }
 
 /// What is trained.
-pub(crate) struct Model {
+pub(crate) struct Network {
     pub(crate) w1: SyncedMemory<'static, f32>,
     pub(crate) b1: SyncedMemory<'static, f32>,
     pub(crate) w2: SyncedMemory<'static, f32>,
@@ -86,9 +86,13 @@ pub(crate) struct Gradients {
     pub(crate) b2: DeviceBuffer<f32>,
 }
 
-impl Model {
+impl Network {
     /// Weights from a seed, on the device: they outlive every step.
-    pub(crate) fn new(gpu: &Gpu, hidden: usize, random: &mut Random) -> Result<Self, Failure> {
+    pub(crate) fn new(
+        gpu: &TrainDevice,
+        hidden: usize,
+        random: &mut Random,
+    ) -> Result<Self, Failure> {
         let mut weights = |len: usize, scale: f32| -> Result<_, Failure> {
             let mut weights =
                 SyncedMemory::new(&gpu.memory, &gpu.compute, HostMemory::Pageable, len)?;
@@ -108,7 +112,7 @@ impl Model {
     /// One step of the stream: the loss of the batch, and weights that make it less.
     pub(crate) fn step(
         &mut self,
-        gpu: &Gpu,
+        gpu: &TrainDevice,
         batch: &mut Batch,
         rate: f32,
         loss: BufferViewMut<'_, f32>,
@@ -124,7 +128,7 @@ impl Model {
     /// The derivatives, and the mean loss into a place for one value.
     pub(crate) fn gradients(
         &mut self,
-        gpu: &Gpu,
+        gpu: &TrainDevice,
         batch: &mut Batch,
         loss: BufferViewMut<'_, f32>,
     ) -> Result<Gradients, Failure> {
@@ -153,7 +157,7 @@ impl Model {
     /// What tanh gave, and logits that lack the last bias.
     fn forward(
         &mut self,
-        gpu: &Gpu,
+        gpu: &TrainDevice,
         points: Matrix<'_>,
     ) -> Result<(DeviceBuffer<f32>, DeviceBuffer<f32>), Failure> {
         let mut hidden = gpu.matmul(points, Matrix::new(self.w1.gpu()?, self.hidden)?)?;
@@ -164,7 +168,11 @@ impl Model {
     }
 
     /// The logit of each sample of a batch, without the last bias. The host waits for them.
-    pub(crate) fn logits(&mut self, gpu: &Gpu, batch: &mut Batch) -> Result<Vec<f32>, Failure> {
+    pub(crate) fn logits(
+        &mut self,
+        gpu: &TrainDevice,
+        batch: &mut Batch,
+    ) -> Result<Vec<f32>, Failure> {
         let (_, logits) = self.forward(gpu, batch.on_device()?.points)?;
         Ok(gpu.compute.clone_dtoh(&logits)?)
     }

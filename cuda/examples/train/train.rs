@@ -8,8 +8,8 @@ use larder_core::steps::StepStats;
 
 use crate::Failure;
 use crate::data::Random;
-use crate::gpu::Gpu;
-use crate::model::{Batch, HostModel, Model};
+use crate::gpu::TrainDevice;
+use crate::model::{Batch, HostModel, Network};
 
 /// Steps at the end, in which nothing may be asked of the driver.
 pub(crate) const LAST: usize = 100;
@@ -19,7 +19,7 @@ const WINDOW: usize = 20;
 
 /// What is trained, and for how long.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Settings {
+pub(crate) struct TrainSettings {
     pub(crate) seed: u64,
     pub(crate) hidden: usize,
     /// Samples of a step, and of the test.
@@ -28,7 +28,7 @@ pub(crate) struct Settings {
     pub(crate) rate: f32,
 }
 
-impl Settings {
+impl TrainSettings {
     pub(crate) const fn new() -> Self {
         Self {
             seed: 1,
@@ -42,7 +42,7 @@ impl Settings {
 
 /// What came of it.
 #[derive(Clone, PartialEq, Debug)]
-pub(crate) struct Report {
+pub(crate) struct TrainReport {
     /// The mean loss of each step.
     pub(crate) losses: Vec<f32>,
     /// Samples of the test put in the right arm, before and after, of 1.
@@ -64,7 +64,7 @@ pub(crate) struct Asked {
 }
 
 impl Asked {
-    fn so_far(gpu: &Gpu) -> Self {
+    fn so_far(gpu: &TrainDevice) -> Self {
         let calls = gpu.memory.driver_calls();
         Self {
             calls: calls.create + calls.map + calls.unmap + calls.release + calls.set_access,
@@ -82,12 +82,12 @@ impl Asked {
 
 /// Trains a model; `at_last` is called before the last steps.
 pub(crate) fn train(
-    gpu: &Gpu,
-    settings: &Settings,
+    gpu: &TrainDevice,
+    settings: &TrainSettings,
     at_last: impl FnOnce(),
-) -> Result<Report, Failure> {
+) -> Result<TrainReport, Failure> {
     let mut random = Random::new(settings.seed);
-    let mut model = Model::new(gpu, settings.hidden, &mut random)?;
+    let mut model = Network::new(gpu, settings.hidden, &mut random)?;
     let mut test = Batch::new(gpu, settings.batch)?;
     test.draw(&mut random)?;
     let mut losses = gpu.memory.zeros::<f32>(&gpu.compute, settings.steps)?;
@@ -112,7 +112,7 @@ pub(crate) fn train(
     let asked = Asked::so_far(gpu);
     let before_last = before_last.unwrap_or(asked);
 
-    Ok(Report {
+    Ok(TrainReport {
         losses: gpu.compute.clone_dtoh(&losses)?,
         accuracy: [accuracy_before, accuracy(gpu, &mut model, &mut test)?],
         picture: picture(&model.on_host()?),
@@ -123,7 +123,7 @@ pub(crate) fn train(
 }
 
 /// How many samples of a batch the device puts in the right arm, of 1.
-fn accuracy(gpu: &Gpu, model: &mut Model, batch: &mut Batch) -> Result<f64, Failure> {
+fn accuracy(gpu: &TrainDevice, model: &mut Network, batch: &mut Batch) -> Result<f64, Failure> {
     let logits = model.logits(gpu, batch)?;
     let bias = model.b2.cpu()?.first().copied().unwrap_or(0.0);
     let (_, labels) = batch.on_host()?;
@@ -147,7 +147,7 @@ fn picture(model: &HostModel<'_>) -> String {
     picture
 }
 
-impl Report {
+impl TrainReport {
     /// The mean loss of the first steps, and of the last.
     pub(crate) fn loss(&self) -> [f32; 2] {
         let mean = |losses: &[f32]| losses.iter().sum::<f32>() / losses.len() as f32;
@@ -172,7 +172,7 @@ impl Report {
     }
 }
 
-impl fmt::Display for Report {
+impl fmt::Display for TrainReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let ([first, last], [before, after]) = (self.loss(), self.accuracy);
         let (steps, stats, [early, late]) = (&self.steps, &self.stats, &self.asked);

@@ -57,9 +57,9 @@ const LOOK_EVERY: u32 = 8;
 
 /// A thread and a stream, packed into a number.
 #[derive(Clone, Copy)]
-struct Caller(usize);
+struct CallerId(usize);
 
-impl Caller {
+impl CallerId {
     /// Identifies the calling thread by the address of one of its thread locals.
     #[inline]
     fn now(stream_id: StreamId) -> Self {
@@ -143,7 +143,7 @@ impl SubAllocator for Pieces {
 }
 
 /// The arena of one stream.
-pub(super) struct Arena {
+pub(super) struct StreamArena {
     best_fit: WithTables<Shared<RegionPool<'static>, Pieces, Yield>>,
     id: AllocatorId,
     account: StreamCounts,
@@ -151,7 +151,7 @@ pub(super) struct Arena {
     met_others: AtomicU8,
 }
 
-impl Arena {
+impl StreamArena {
     /// Allocates from free memory that no stream uses any more, or only the arena's own.
     #[inline]
     fn find(&self, stream_id: StreamId, bytes: u64) -> Option<Block> {
@@ -222,7 +222,7 @@ struct ArenaSlot {
     /// Score of recent contention with other threads.
     score: AtomicU32,
     /// Boxed: its list heads take kilobytes, and few streams have one.
-    arena: OnceLock<Box<Arena>>,
+    arena: OnceLock<Box<StreamArena>>,
 }
 
 /// The arenas of all streams.
@@ -265,12 +265,12 @@ impl Arenas {
 
     /// Returns the arena of a stream, if it has one.
     #[inline]
-    pub(super) fn of(&self, stream_id: StreamId) -> Option<&Arena> {
+    pub(super) fn of(&self, stream_id: StreamId) -> Option<&StreamArena> {
         self.slots[stream_id].arena.get().map(Box::as_ref)
     }
 
     /// Returns all arenas, with their streams.
-    pub(super) fn all(&self) -> impl Iterator<Item = (StreamId, &Arena)> {
+    pub(super) fn all(&self) -> impl Iterator<Item = (StreamId, &StreamArena)> {
         let none = self.count.load(Ordering::Acquire) == 0;
         let slots = self
             .slots
@@ -280,14 +280,14 @@ impl Arenas {
     }
 
     /// Returns the arena that a block belongs to.
-    pub(super) fn owner(&self, block: &Block) -> Option<(StreamId, &Arena)> {
+    pub(super) fn owner(&self, block: &Block) -> Option<(StreamId, &StreamArena)> {
         self.all().find(|(_, arena)| arena.owns(block))
     }
 
     /// Returns the arena for a small block of a stream. Without one, samples one block in [`LOOK_EVERY`] for
     /// contention, and makes and returns the arena once there was enough.
     #[inline]
-    pub(super) fn of_small(&self, stream_id: StreamId) -> Option<&Arena> {
+    pub(super) fn of_small(&self, stream_id: StreamId) -> Option<&StreamArena> {
         let place = &self.slots[stream_id];
         if let Some(arena) = place.arena.get() {
             return Some(arena);
@@ -303,12 +303,12 @@ impl Arenas {
     }
 
     #[inline(never)]
-    fn look<'a>(&'a self, place: &'a ArenaSlot, stream_id: StreamId) -> Option<&'a Arena> {
+    fn look<'a>(&'a self, place: &'a ArenaSlot, stream_id: StreamId) -> Option<&'a StreamArena> {
         if self.policy == ArenaPolicy::Never {
             return None;
         }
-        let now = Caller::now(stream_id);
-        let before = Caller(self.last.swap(now.0, Ordering::Relaxed));
+        let now = CallerId::now(stream_id);
+        let before = CallerId(self.last.swap(now.0, Ordering::Relaxed));
         let score = place.score.load(Ordering::Relaxed);
         let score = if now.meets(before) {
             score.saturating_add(MET)
@@ -318,7 +318,7 @@ impl Arenas {
         place.score.store(score, Ordering::Relaxed);
         // A stream stops contending with one that has an arena by now; but the core has been slower for both
         // ever since there were two streams.
-        let maker = Caller(self.maker.load(Ordering::Relaxed));
+        let maker = CallerId(self.maker.load(Ordering::Relaxed));
         let met = maker.0 != 0 && now.meets(maker);
         if score >= ENOUGH || met || self.passed_over.load(Ordering::Relaxed) == 0 {
             self.maker.store(now.0, Ordering::Relaxed);
@@ -345,7 +345,7 @@ impl Arenas {
             ..RegionConfig::new(u64::MAX)
         };
         if let Ok(best_fit) = WithTables::regions(config, CHUNKS, pieces) {
-            let arena = Box::new(Arena {
+            let arena = Box::new(StreamArena {
                 id: best_fit.with(|bfc| bfc.id()),
                 best_fit,
                 account: StreamCounts::default(),
@@ -390,7 +390,7 @@ impl Arenas {
 
     /// Returns the bytes of pieces that no block occupies.
     pub(super) fn free_bytes(&self) -> u64 {
-        let free = |arena: &Arena| {
+        let free = |arena: &StreamArena| {
             let live_bytes = arena.best_fit.stats().live_bytes;
             arena.held_bytes().saturating_sub(live_bytes)
         };
@@ -403,7 +403,7 @@ impl DeviceInner {
     #[inline]
     pub(super) fn alloc_in_arena(
         &self,
-        arena: &Arena,
+        arena: &StreamArena,
         stream_id: StreamId,
         bytes: u64,
     ) -> Option<Block> {
@@ -416,7 +416,7 @@ impl DeviceInner {
     #[cold]
     fn alloc_in_larger_arena(
         &self,
-        arena: &Arena,
+        arena: &StreamArena,
         stream_id: StreamId,
         bytes: u64,
     ) -> Option<Block> {

@@ -17,7 +17,7 @@ use super::{DeviceChunk, DeviceConfig, DeviceInner, tables};
 use crate::limits::over_limit::OverLimit;
 use crate::limits::{LimitedPool, TreeNode};
 use crate::source::virtual_memory::RegionWatch;
-use crate::stream::pool::{BudgetedPool, HostWait, StreamPool, Streams};
+use crate::stream::pool::{BudgetedPool, HostWait, StreamPool, StreamTable};
 use crate::with_tables::WithTables;
 use crate::{
     Context, DeviceAllocError, DeviceMemory, DriverError, VirtualCalls, VirtualConfig,
@@ -185,7 +185,7 @@ macro_rules! forward {
 
 forward! {
     #[inline]
-    fn streams(&self) -> &Streams => |pool| &pool.streams;
+    fn streams(&self) -> &StreamTable => |pool| &pool.streams;
 
     #[inline]
     fn over_limit(&self) -> &OverLimit => |pool| &pool.memory.over_limit;

@@ -97,7 +97,7 @@ struct CopyPart {
 
 /// Direction of a copy.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Way {
+enum CopyDirection {
     ToHost,
     ToDevice,
 }
@@ -130,7 +130,7 @@ impl HostCopy {
             all_bytes += range.bytes();
         }
         copy.pieces = pieces(context, all_bytes)?;
-        match copy.transfer(&parts(&copy.kept), Way::ToHost) {
+        match copy.transfer(&parts(&copy.kept), CopyDirection::ToHost) {
             Ok(()) => Ok(copy),
             Err(refused) => {
                 if !refused.is_over {
@@ -164,29 +164,34 @@ impl HostCopy {
             found.is_ok_and(|place| live[place] == kept.range)
         };
         let kept: Vec<_> = self.kept.iter().filter(is_live).copied().collect();
-        self.transfer(&parts(&kept), Way::ToDevice)
+        self.transfer(&parts(&kept), CopyDirection::ToDevice)
             .map_err(|refused| refused.error)?;
         Ok(kept.iter().map(|kept| kept.range.bytes()).sum())
     }
 
     /// Copies, and waits for the copies.
-    fn transfer(&self, parts: &[CopyPart], way: Way) -> Result<(), Refused> {
+    fn transfer(&self, parts: &[CopyPart], way: CopyDirection) -> Result<(), FailedCopy> {
         let outcome = self.context.with_current(|driver| {
             let queued = self.queue(driver, parts, way);
             let waited = wait(driver);
             let is_over = waited.is_ok() || (0..WAITS).any(|_| wait(driver).is_ok());
             queued
                 .and(waited)
-                .map_err(|error| Refused { error, is_over })
+                .map_err(|error| FailedCopy { error, is_over })
         });
-        let nothing_ran = |error| Refused {
+        let nothing_ran = |error| FailedCopy {
             error,
             is_over: true,
         };
         outcome.map_err(nothing_ran)?
     }
 
-    fn queue(&self, driver: &Driver, parts: &[CopyPart], way: Way) -> Result<(), DriverError> {
+    fn queue(
+        &self,
+        driver: &Driver,
+        parts: &[CopyPart],
+        way: CopyDirection,
+    ) -> Result<(), DriverError> {
         // SAFETY: HOSTCOPY2: the per-thread default stream always exists.
         if unsafe { driver.capture_status(STREAM) }? != CaptureStatus::None {
             return Err(DriverError::Call {
@@ -200,12 +205,12 @@ impl HostCopy {
             let host = (piece.address + part.offset % PIECE_BYTES) as usize;
             let host = with_exposed_provenance_mut::<u8>(host);
             match way {
-                Way::ToHost => {
+                CopyDirection::ToHost => {
                     // SAFETY: HOSTCOPY2: the stream exists; the part lies in one piece, which stays
                     // (HOSTCOPY1), and in memory that the allocator has mapped.
                     unsafe { driver.copy_to_host(host, part.at, part.bytes, STREAM) }?;
                 }
-                Way::ToDevice => {
+                CopyDirection::ToDevice => {
                     // SAFETY: HOSTCOPY2: the stream exists; the part lies in one piece, which stays
                     // (HOSTCOPY1), and in memory that the allocator has mapped.
                     unsafe { driver.copy_to_device(part.at, host, part.bytes, STREAM) }?;
@@ -254,7 +259,7 @@ fn pins_no_more(error: DriverError) -> bool {
 }
 
 /// A failed transfer, and whether its copies are over.
-struct Refused {
+struct FailedCopy {
     error: DriverError,
     is_over: bool,
 }

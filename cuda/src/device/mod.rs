@@ -54,7 +54,7 @@ pub(crate) use order::Ordered;
 pub use release::Released;
 pub use report::{DeviceChunk, DeviceSnapshot};
 use routes::{AllocRoute, Routes};
-use sleep::SleepState;
+use sleep::AllocatorSleep;
 pub use sleep::{SleepError, Slept};
 pub use steps::DeviceStep;
 use steps::StepStreams;
@@ -126,7 +126,7 @@ struct DeviceInner {
     deferred: DeferredBlocks,
     steps: StepStreams,
     windows: Windows,
-    sleep: SleepState,
+    sleep: AllocatorSleep,
     /// Bytes that a release has still to release.
     releasing: AtomicU64,
     by_address: ByAddress,
@@ -149,7 +149,7 @@ impl DeviceAllocator {
             deferred: DeferredBlocks::default(),
             steps: StepStreams::new(config.steps),
             windows: Windows::default(),
-            sleep: SleepState::default(),
+            sleep: AllocatorSleep::default(),
             releasing: AtomicU64::new(0),
             by_address: ByAddress::default(),
             pool,

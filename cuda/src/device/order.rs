@@ -8,7 +8,7 @@ use larder_core::{Block, StreamId, StreamPoint};
 
 use super::{DeviceAllocError, DeviceAllocator};
 use crate::DriverError;
-use crate::stream::pool::{Streams, WantedBy};
+use crate::stream::pool::{StreamTable, WantedBy};
 
 /// Whether later work of a stream comes after the work of another.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -51,7 +51,7 @@ impl DeviceAllocator {
     }
 
     /// Returns the known streams: their numbers, and points of their work.
-    pub(crate) fn known_streams(&self) -> &Streams {
+    pub(crate) fn known_streams(&self) -> &StreamTable {
         self.0.pool.streams()
     }
 

@@ -111,16 +111,16 @@ impl From<DriverError> for SleepError {
 
 /// Sleep state of an allocator.
 #[derive(Default)]
-pub(super) struct SleepState {
+pub(super) struct AllocatorSleep {
     /// Set while it sleeps (SLEEP2).
     copy: Mutex<Option<HostCopy>>,
-    remakable: Mutex<Marks>,
+    remakable: Mutex<UncopiedBlocks>,
 }
 
 /// Blocks that need not be copied: the numbers of their allocations by address. Marks of freed blocks are
 /// dropped once there are more than twice as many marks as valid ones.
 #[derive(Default)]
-struct Marks {
+struct UncopiedBlocks {
     ids: BTreeMap<u64, u64>,
     most: usize,
 }
@@ -131,7 +131,7 @@ struct UsedBlock {
     id: u64,
 }
 
-impl Marks {
+impl UncopiedBlocks {
     fn has(&self, used: &UsedBlock) -> bool {
         self.ids.get(&used.range.start().get()) == Some(&used.id)
     }

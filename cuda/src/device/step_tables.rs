@@ -4,7 +4,7 @@ use larder_core::pack::{PackSizes, PackTables};
 use larder_core::steps::{Places, StepTables};
 
 use super::tables::CHUNKS;
-use crate::with_tables::Tables;
+use crate::with_tables::LentTables;
 
 /// Most allocations of one step.
 const ALLOCATIONS: usize = 1 << 14;
@@ -18,7 +18,7 @@ const OBSTACLES: usize = 1 << 13;
 const LIFETIMES: usize = ALLOCATIONS + OBSTACLES;
 
 /// Lends the tables of steps. Tables for which the host has no memory are empty, at the cost of plans.
-pub(super) fn lend(tables: &mut Tables) -> StepTables<'static> {
+pub(super) fn lend(tables: &mut LentTables) -> StepTables<'static> {
     let sizes = PackSizes::new(LIFETIMES);
     StepTables {
         tags: tables.lend_zeroed(CHUNKS),

@@ -3,7 +3,7 @@
 use larder_core::Chunk;
 use larder_core::pages::{PageConfig, PageTables};
 
-use crate::with_tables::Tables;
+use crate::with_tables::LentTables;
 
 /// Most blocks, and gaps between them.
 pub(super) const CHUNKS: usize = 1 << 16;
@@ -14,7 +14,7 @@ const MAPPINGS: usize = 1 << 16;
 
 /// Lends the tables of chunks and of pages.
 pub(super) fn lend(
-    tables: &mut Tables,
+    tables: &mut LentTables,
     config: &PageConfig,
 ) -> (&'static mut [Chunk], PageTables<'static>) {
     let pages = config.addresses.bytes() / config.page_bytes.max(1);

@@ -270,15 +270,15 @@ pub(super) fn on_stream<R>(
 
 /// Makes a context current until the returned value is dropped. The caller keeps the context alive until
 /// then.
-fn enter(driver: &'static Driver, context: ContextHandle) -> Result<Entered, DriverError> {
+fn enter(driver: &'static Driver, context: ContextHandle) -> Result<CurrentGuard, DriverError> {
     let before = driver.current_context()?;
     let pushed = before != context;
     if pushed {
-        // SAFETY: the caller keeps the context alive until `Entered` is dropped: `ContextInner`, or a
+        // SAFETY: the caller keeps the context alive until `CurrentGuard` is dropped: `ContextInner`, or a
         // reference to one of its streams.
         unsafe { driver.push_context(context) }?;
     }
-    Ok(Entered {
+    Ok(CurrentGuard {
         driver,
         before,
         pushed,
@@ -286,7 +286,7 @@ fn enter(driver: &'static Driver, context: ContextHandle) -> Result<Entered, Dri
 }
 
 impl ContextInner {
-    fn enter(&self) -> Result<Entered, DriverError> {
+    fn enter(&self) -> Result<CurrentGuard, DriverError> {
         enter(self.driver, self.handle)
     }
 
@@ -362,13 +362,13 @@ impl fmt::Debug for Context {
 }
 
 /// Keeps a context current; restores the previous one when dropped.
-struct Entered {
+struct CurrentGuard {
     driver: &'static Driver,
     before: ContextHandle,
     pushed: bool,
 }
 
-impl Drop for Entered {
+impl Drop for CurrentGuard {
     fn drop(&mut self) {
         if !self.pushed || self.driver.pop_context().is_ok() || self.driver.pop_context().is_ok() {
             return;

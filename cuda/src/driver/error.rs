@@ -12,7 +12,7 @@ use thiserror::Error;
 #[non_exhaustive]
 pub enum DriverError {
     /// The driver answered with a code other than success.
-    #[error("{function} answered {}", Answer(*code))]
+    #[error("{function} answered {}", Advice(*code))]
     Call {
         /// The function, by its name in the driver's library.
         function: &'static str,
@@ -117,9 +117,9 @@ impl DriverError {
 }
 
 /// Prints the driver's answer and what to do about it.
-struct Answer(Code);
+struct Advice(Code);
 
-impl fmt::Display for Answer {
+impl fmt::Display for Advice {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let code = self.0;
         match (code.name(), code.meaning()) {

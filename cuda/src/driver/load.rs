@@ -13,7 +13,7 @@ use larder_cuda_abi::Code;
 
 use super::api::Api;
 use super::error::LoadError;
-use super::search::{Found, before, linked, mapped_file, real, stand_in, variable};
+use super::search::{OpenLibrary, before, linked, mapped_file, real, stand_in, variable};
 use super::{Driver, StandIn, locked};
 
 /// The variable that chooses the driver.
@@ -154,7 +154,7 @@ fn start_real() -> Result<Driver, LoadError> {
 }
 
 /// Starts the driver that the program is linked with, or refuses: no other can be used.
-fn take_linked(choice: Choice, found: Found) -> Result<Driver, LoadError> {
+fn take_linked(choice: Choice, found: OpenLibrary) -> Result<Driver, LoadError> {
     let path = mapped_file(&found).unwrap_or_else(|| found.path.clone());
     match (choice, found.is_stand_in()) {
         (Choice::Real, true) => Err(LoadError::Posing { path }),
@@ -174,7 +174,7 @@ fn cudarc_calls(control: &StandIn) -> bool {
 }
 
 /// Starts a driver and reads its version. Closes the library on failure.
-fn start(found: Found) -> Result<Driver, LoadError> {
+fn start(found: OpenLibrary) -> Result<Driver, LoadError> {
     let path = mapped_file(&found).unwrap_or_else(|| found.path.clone());
     let control = StandIn::of(&found.library, &path)?;
     let mut driver = Driver {

@@ -13,7 +13,7 @@ use super::{Driver, DriverError};
 
 /// State of this thread's mode.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Mode {
+enum CaptureMode {
     /// Unchanged by this crate.
     Own,
     /// To be changed by the first call that needs the relaxed mode.
@@ -23,7 +23,7 @@ enum Mode {
 }
 
 thread_local! {
-    static MODE: Cell<Mode> = const { Cell::new(Mode::Own) };
+    static MODE: Cell<CaptureMode> = const { Cell::new(CaptureMode::Own) };
 }
 
 /// Restores the thread's previous mode when dropped.
@@ -31,7 +31,7 @@ struct PreviousMode<'a>(&'a Driver);
 
 impl Drop for PreviousMode<'_> {
     fn drop(&mut self) {
-        if let Mode::Relaxed { before } = MODE.replace(Mode::Own) {
+        if let CaptureMode::Relaxed { before } = MODE.replace(CaptureMode::Own) {
             // A driver that refuses twice leaves the thread relaxed, which invalidates no capture.
             let put_back = || self.0.exchange_capture_mode(before);
             let _ = put_back().or_else(|_| put_back());
@@ -50,9 +50,9 @@ impl Driver {
         act: impl FnOnce() -> Result<R, DriverError>,
     ) -> Result<R, DriverError> {
         self.relaxed_once(|| {
-            if MODE.get() == Mode::Pending {
+            if MODE.get() == CaptureMode::Pending {
                 let before = self.exchange_capture_mode(CAPTURE_MODE_RELAXED)?;
-                MODE.set(Mode::Relaxed { before });
+                MODE.set(CaptureMode::Relaxed { before });
             }
             act()
         })
@@ -61,10 +61,10 @@ impl Driver {
     /// Runs `act`, which may make several [such calls](Self::relaxed): the thread's mode changes at the first
     /// of them, and back at the end. Two driver calls, or none if there are no such calls.
     pub(crate) fn relaxed_once<R>(&self, act: impl FnOnce() -> R) -> R {
-        if MODE.get() != Mode::Own {
+        if MODE.get() != CaptureMode::Own {
             return act();
         }
-        MODE.set(Mode::Pending);
+        MODE.set(CaptureMode::Pending);
         let _put_back = PreviousMode(self);
         act()
     }

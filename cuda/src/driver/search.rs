@@ -44,12 +44,12 @@ const REAL_NAMES: &[&str] = if cfg!(windows) {
 };
 
 /// An open library.
-pub(super) struct Found {
+pub(super) struct OpenLibrary {
     pub(super) library: Library,
     pub(super) path: PathBuf,
 }
 
-impl Found {
+impl OpenLibrary {
     /// Returns whether the library has the stand-in's mark.
     pub(super) fn is_stand_in(&self) -> bool {
         is_stand_in(&self.library)
@@ -57,10 +57,10 @@ impl Found {
 }
 
 /// Returns the driver that the program is linked with, if any: cudarc calls it.
-pub(super) fn linked() -> Option<Found> {
+pub(super) fn linked() -> Option<OpenLibrary> {
     let library = program()?;
     let present = function_in(&library).is_some();
-    present.then(|| Found {
+    present.then(|| OpenLibrary {
         library,
         path: PathBuf::from("the library linked with the program"),
     })
@@ -80,7 +80,7 @@ fn program() -> Option<Library> {
 ///
 /// A stand-in under the first name hides the real driver from cudarc, and is refused here or in
 /// [`before`].
-pub(super) fn real() -> Result<Found, LoadError> {
+pub(super) fn real() -> Result<OpenLibrary, LoadError> {
     let mut tried = Vec::new();
     let mut posing = None;
     for name in REAL_NAMES {
@@ -96,7 +96,7 @@ pub(super) fn real() -> Result<Found, LoadError> {
 }
 
 /// Returns the library that cudarc will call after the real driver `started`, if it is another one.
-pub(super) fn before(started: &Library) -> Result<Option<Found>, LoadError> {
+pub(super) fn before(started: &Library) -> Result<Option<OpenLibrary>, LoadError> {
     let Ok(first) = open_real(FIRST_NAME) else {
         return Ok(None);
     };
@@ -105,14 +105,14 @@ pub(super) fn before(started: &Library) -> Result<Option<Found>, LoadError> {
     Ok((!is_same).then_some(first))
 }
 
-fn open_real(name: &str) -> Result<Found, libloading::Error> {
+fn open_real(name: &str) -> Result<OpenLibrary, libloading::Error> {
     // SAFETY: the driver's start-up code may run in any program.
     let library = unsafe { Library::new(name) }?;
     let path = PathBuf::from(name);
-    Ok(Found { library, path })
+    Ok(OpenLibrary { library, path })
 }
 
-fn not_posing(found: Found) -> Result<Found, LoadError> {
+fn not_posing(found: OpenLibrary) -> Result<OpenLibrary, LoadError> {
     if found.is_stand_in() {
         let path = mapped_file(&found).unwrap_or(found.path);
         return Err(LoadError::Posing { path });
@@ -121,7 +121,7 @@ fn not_posing(found: Found) -> Result<Found, LoadError> {
 }
 
 /// Opens the stand-in, by the path in the environment or beside the program.
-pub(super) fn stand_in() -> Result<Found, LoadError> {
+pub(super) fn stand_in() -> Result<OpenLibrary, LoadError> {
     let looked = stand_in_paths();
     let Some(path) = looked.iter().find(|path| path.is_file()) else {
         return Err(LoadError::NoStandIn { looked });
@@ -129,7 +129,7 @@ pub(super) fn stand_in() -> Result<Found, LoadError> {
     open_stand_in(path)
 }
 
-fn open_stand_in(path: &Path) -> Result<Found, LoadError> {
+fn open_stand_in(path: &Path) -> Result<OpenLibrary, LoadError> {
     // SAFETY: the stand-in does nothing when it is opened. A path that names another library is the user's
     // mistake, refused below.
     let outcome = unsafe { Library::new(path) };
@@ -138,7 +138,7 @@ fn open_stand_in(path: &Path) -> Result<Found, LoadError> {
         reason: reason(&error),
     })?;
     let path = path.to_owned();
-    let found = Found { library, path };
+    let found = OpenLibrary { library, path };
     if found.is_stand_in() {
         Ok(found)
     } else {
@@ -193,7 +193,7 @@ fn stand_in_paths() -> Vec<PathBuf> {
 }
 
 /// Returns the file that a library found by name was loaded from, if the system reports it.
-pub(super) fn mapped_file(found: &Found) -> Option<PathBuf> {
+pub(super) fn mapped_file(found: &OpenLibrary) -> Option<PathBuf> {
     let address = function_in(&found.library)? as u64;
     let maps = std::fs::read_to_string("/proc/self/maps").ok()?;
     maps.lines().find_map(|line| file_over(line, address))

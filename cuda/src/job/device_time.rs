@@ -30,7 +30,7 @@ struct RunLists {
     /// The newest run under way.
     current: Option<Timer>,
     /// Runs whose end is recorded, the oldest first.
-    on_device: VecDeque<OnDevice>,
+    on_device: VecDeque<RunOnDevice>,
     ended: Vec<EndedRun>,
     /// Events of runs that have ended.
     spare: Vec<Arc<Pair>>,
@@ -50,7 +50,7 @@ struct Timer {
     pair: Arc<Pair>,
 }
 
-struct OnDevice {
+struct RunOnDevice {
     run: EndedRun,
     pair: Arc<Pair>,
     /// Pauses and suspensions during the run.
@@ -171,7 +171,7 @@ impl QueuedRun<'_> {
         };
         if is_timed {
             let pair = Arc::clone(&self.timer.pair);
-            lists.on_device.push_back(OnDevice { run, pair, idle });
+            lists.on_device.push_back(RunOnDevice { run, pair, idle });
         } else {
             lists.ended.push(run);
             drop(lists);

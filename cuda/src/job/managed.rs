@@ -27,7 +27,7 @@ struct JobPool {
     memory: Option<WeakDevice>,
     /// Rings the bell when deferred bytes have been released.
     _watch: Arc<LimitWatch>,
-    device_peak: Arc<Interval>,
+    device_peak: Arc<PeakInterval>,
     host: Option<JobHost>,
 }
 
@@ -35,12 +35,12 @@ struct JobPool {
 #[derive(Clone)]
 struct JobHost {
     pool: WeakPool,
-    peak: Arc<Interval>,
+    peak: Arc<PeakInterval>,
 }
 
 /// The reason to check the status.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Check {
+pub(super) enum StatusCheck {
     /// A check is due: it ends an interval of peaks.
     Due,
     /// Something has changed before a check is due. The interval continues. It may be short so far, so the
@@ -50,23 +50,23 @@ pub(super) enum Check {
 
 /// The peak between two due checks. Only the thread that has the statistics changes it.
 #[derive(Default)]
-struct Interval {
+struct PeakInterval {
     last: AtomicU64,
     since: AtomicU64,
 }
 
-impl Interval {
+impl PeakInterval {
     /// Returns the peak to report, given the peak since the last call.
-    fn peak(&self, taken: u64, check: Check) -> u64 {
+    fn peak(&self, taken: u64, check: StatusCheck) -> u64 {
         // Relaxed, all: one thread at a time (CTRL1).
         let since = self.since.load(Ordering::Relaxed).max(taken);
         match check {
-            Check::Due => {
+            StatusCheck::Due => {
                 self.since.store(0, Ordering::Relaxed);
                 self.last.store(since, Ordering::Relaxed);
                 since
             }
-            Check::Early => {
+            StatusCheck::Early => {
                 self.since.store(since, Ordering::Relaxed);
                 since.max(self.last.load(Ordering::Relaxed))
             }
@@ -147,7 +147,7 @@ impl ManagedPools {
     }
 
     /// Returns the seven numbers of each allocator.
-    pub(super) fn usage(&self, check: Check) -> Vec<(BusId, DeviceUsage)> {
+    pub(super) fn usage(&self, check: StatusCheck) -> Vec<(BusId, DeviceUsage)> {
         let mut usage = self.each(|pool, device| Some((pool.gpu, pool.usage(&*device, check))));
         let pinned = locked(&self.0).pinned.clone();
         let pinned = pinned.iter().filter_map(|(gpu, pinned)| {
@@ -260,7 +260,7 @@ impl ManagedPools {
 }
 
 impl JobPool {
-    fn usage(&self, device: &dyn LimitedPool, check: Check) -> DeviceUsage {
+    fn usage(&self, device: &dyn LimitedPool, check: StatusCheck) -> DeviceUsage {
         let (stats, held) = (device.stats(), device.pool_stats());
         let mut usage = DeviceUsage {
             device_peak_bytes: self.device_peak.peak(device.take_peak(), check),
@@ -283,7 +283,7 @@ impl JobHost {
     }
 
     /// Adds the host's numbers. Returns `None` if the pool was dropped.
-    fn add_to(&self, usage: &mut DeviceUsage, check: Check) -> Option<()> {
+    fn add_to(&self, usage: &mut DeviceUsage, check: StatusCheck) -> Option<()> {
         let pool = self.pool.upgrade()?;
         let stats = pool.stats();
         usage.host_peak_bytes = self.peak.peak(pool.take_peak(), check);

@@ -9,7 +9,7 @@ use larder_core::sync::{AtomicU64, Ordering};
 
 use super::device_time::{EndedRun, QueuedRun};
 use super::limits::{Adjustment, NoDevice};
-use super::managed::Check;
+use super::managed::StatusCheck;
 use super::sleep::UnderWay;
 use super::status::Recorded;
 use super::{Job, JobShared, Pauses};
@@ -62,13 +62,13 @@ impl Default for RunEnd {
 
 /// Runs under way. A program with a loop of its own reports only their ends.
 #[derive(Debug, Default)]
-pub(super) struct Progress {
+pub(super) struct RunProgress {
     inside: AtomicU64,
     pausing: AtomicU64,
     own_loops: AtomicU64,
 }
 
-impl Progress {
+impl RunProgress {
     /// Returns whether no run is under way, as far as is known, or one has ended and pauses. Lowering a limit
     /// never waits, so a run that begins just now is not disturbed.
     pub(super) fn is_between_runs(&self) -> bool {
@@ -285,7 +285,7 @@ impl JobShared {
             }
             if self.bell.take() {
                 // An error is in the report.
-                let _ = self.check(statistics, Check::Early);
+                let _ = self.check(statistics, StatusCheck::Early);
             }
             adjusted
         });

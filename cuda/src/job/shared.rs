@@ -13,7 +13,7 @@ use larder_core::sync::{AtomicU8, AtomicU64, Ordering};
 use super::combiner::Combiner;
 use super::device_time::QueuedRuns;
 use super::limits::Adjusted;
-use super::managed::{Check, ManagedPools};
+use super::managed::{ManagedPools, StatusCheck};
 use super::sleep::JobSleep;
 use super::{Apply, JobConfig, JobError, Run, runs, thread};
 use crate::DeviceAllocator;
@@ -36,7 +36,7 @@ pub(super) struct JobShared {
     /// The thread that has them sets limits and writes the status (CTRL1).
     statistics: Combiner<Statistics>,
     pub(super) report: Mutex<FileReport>,
-    pub(super) progress: runs::Progress,
+    pub(super) progress: runs::RunProgress,
     pub(super) queued: Arc<QueuedRuns>,
     pub(super) bell: thread::Bell,
     /// 1 once the job ends.
@@ -67,7 +67,7 @@ impl JobShared {
             pacer: Arc::new(pacer),
             statistics: Combiner::new(Statistics::default()),
             report: Mutex::default(),
-            progress: runs::Progress::default(),
+            progress: runs::RunProgress::default(),
             queued: Arc::default(),
             bell: thread::Bell::default(),
             ends: AtomicU8::new(0),
@@ -188,7 +188,7 @@ impl JobShared {
         let ends = self.ends.load(Ordering::Relaxed) != 0;
         if self.bell.take() || ends {
             // An error is in the report.
-            let _ = self.check(statistics, Check::Early);
+            let _ = self.check(statistics, StatusCheck::Early);
         }
         if ends {
             // Bytes that go back from here on ring no bell.

@@ -16,7 +16,7 @@ use larder_control::{ControlFile, Signal, SleepState, SleepStatus, read_orders};
 use larder_core::ByteCount;
 
 use super::JobShared;
-use super::managed::Check;
+use super::managed::StatusCheck;
 use crate::driver::locked;
 
 /// Time from a refusal to the retry.
@@ -48,7 +48,7 @@ struct SleepOrders {
 }
 
 /// Next action of a thread between two runs.
-enum Next {
+enum BetweenRuns {
     Run,
     Wait(Option<Duration>),
     Sleep,
@@ -56,21 +56,21 @@ enum Next {
 }
 
 impl SleepOrders {
-    fn next(&mut self, now: Duration) -> Next {
+    fn next(&mut self, now: Duration) -> BetweenRuns {
         if !self.cancelled && now >= self.again {
             self.refused = false;
         }
         let sleeps = self.told && !self.cancelled && !self.refused;
         match self.phase {
-            _ if self.moves => Next::Wait(None),
-            SleepState::Awake if !sleeps || self.runs > 0 => Next::Run,
-            SleepState::Awake => Next::Sleep,
-            SleepState::Asleep if sleeps => Next::Wait(None),
+            _ if self.moves => BetweenRuns::Wait(None),
+            SleepState::Awake if !sleeps || self.runs > 0 => BetweenRuns::Run,
+            SleepState::Awake => BetweenRuns::Sleep,
+            SleepState::Asleep if sleeps => BetweenRuns::Wait(None),
             // Some of the memory may be back.
-            SleepState::Waking if sleeps => Next::Sleep,
-            _ if self.cancelled && self.refused => Next::Run,
-            _ if now < self.again => Next::Wait(Some(self.again)),
-            _ => Next::Wake,
+            SleepState::Waking if sleeps => BetweenRuns::Sleep,
+            _ if self.cancelled && self.refused => BetweenRuns::Run,
+            _ if now < self.again => BetweenRuns::Wait(Some(self.again)),
+            _ => BetweenRuns::Wake,
         }
     }
 
@@ -96,9 +96,9 @@ impl Drop for UnderWay {
 }
 
 /// Marks that this thread moves memory, while this lives.
-struct Moves<'r>(&'r JobSleep);
+struct MoveGuard<'r>(&'r JobSleep);
 
-impl Drop for Moves<'_> {
+impl Drop for MoveGuard<'_> {
     fn drop(&mut self) {
         locked(&self.0.state).moves = false;
         self.0.changed.raise();
@@ -150,24 +150,24 @@ impl JobSleep {
             let mut state = locked(&self.state);
             let next = state.next(now);
             match next {
-                Next::Run => state.runs += 1,
-                Next::Wait(_) => {}
-                Next::Sleep | Next::Wake => state.moves = true,
+                BetweenRuns::Run => state.runs += 1,
+                BetweenRuns::Wait(_) => {}
+                BetweenRuns::Sleep | BetweenRuns::Wake => state.moves = true,
             }
             drop(state);
             match next {
-                Next::Run => return UnderWay(Arc::clone(self)),
-                Next::Wait(until) => {
+                BetweenRuns::Run => return UnderWay(Arc::clone(self)),
+                BetweenRuns::Wait(until) => {
                     job.clock.wait(until, &self.changed, seen);
                 }
-                Next::Sleep => self.fall_asleep(job, Moves(self)),
-                Next::Wake => self.wake(job, Moves(self)),
+                BetweenRuns::Sleep => self.fall_asleep(job, MoveGuard(self)),
+                BetweenRuns::Wake => self.wake(job, MoveGuard(self)),
             }
         }
     }
 
     /// Releases all memory, or none of it.
-    fn fall_asleep(&self, job: &JobShared, moves: Moves<'_>) {
+    fn fall_asleep(&self, job: &JobShared, moves: MoveGuard<'_>) {
         // Time asleep is no work, whatever the last run left behind.
         let _ = job.pacer.end();
         let memories = job.managed.memories();
@@ -211,7 +211,7 @@ impl JobSleep {
     }
 
     /// Brings memory back, all of it if nothing is refused.
-    fn wake(&self, job: &JobShared, moves: Moves<'_>) {
+    fn wake(&self, job: &JobShared, moves: MoveGuard<'_>) {
         let mut state = locked(&self.state);
         let is_first = state.phase == SleepState::Asleep;
         let is_cancelled = state.cancelled;
@@ -257,7 +257,7 @@ impl JobSleep {
 impl JobShared {
     /// Writes the status now if it has changed. Returns false if that failed.
     fn write_status(&self) -> bool {
-        let checked = self.with_statistics(|statistics| self.check(statistics, Check::Early));
+        let checked = self.with_statistics(|statistics| self.check(statistics, StatusCheck::Early));
         checked.is_some_and(|checked| checked.is_ok())
     }
 

@@ -10,7 +10,7 @@ use larder_core::sync::Ordering;
 
 use super::JobShared;
 use super::device_time::EndedRun;
-use super::managed::Check;
+use super::managed::StatusCheck;
 use crate::driver::locked;
 
 /// Effect of recording a run on the status.
@@ -33,7 +33,7 @@ impl JobShared {
         run: &EndedRun,
     ) -> Result<Recorded, FileError> {
         match statistics.record(run.graph, run.took, self.clock.now()) {
-            true => self.check(statistics, Check::Due),
+            true => self.check(statistics, StatusCheck::Due),
             false => Ok(Recorded::Noted),
         }
     }
@@ -42,7 +42,7 @@ impl JobShared {
     pub(super) fn check(
         &self,
         statistics: &mut Statistics,
-        check: Check,
+        check: StatusCheck,
     ) -> Result<Recorded, FileError> {
         let (usage, job) = (self.managed.usage(check), self.status());
         let path = self.config.files.status.as_deref();

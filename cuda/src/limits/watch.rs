@@ -32,14 +32,14 @@ struct LimitWatcher {
 }
 
 #[derive(Default)]
-struct List {
+struct WatchList {
     newest: u64,
     watchers: Vec<LimitWatcher>,
 }
 
 /// The callbacks for events of budgets.
 #[derive(Default)]
-pub(super) struct Watchers(Mutex<List>);
+pub(super) struct Watchers(Mutex<WatchList>);
 
 impl Watchers {
     /// Calls the watchers of a budget, one after the other, without a lock.

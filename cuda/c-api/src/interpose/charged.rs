@@ -9,30 +9,30 @@ use larder_cuda::driver::abi::{ContextHandle, DevicePtr, MemoryHandle, PoolHandl
 use larder_cuda::{DeviceAllocError, ForeignCharge, ForeignMemory};
 
 use super::acts;
-use super::driver::Driver;
-use super::pools::Pool;
+use super::driver::NextDriver;
+use super::pools::ChargedPool;
 use crate::device::{MAX_DEVICES, locked};
 use crate::job::{self, Patience};
-use crate::outcome::{Refused, say_once};
+use crate::outcome::{Refusal, say_once};
 
 /// A device whose memory is charged.
-pub(super) struct Gpu {
+pub(super) struct ChargedDevice {
     pub(super) ordinal: c_int,
     pub(super) memory: ForeignMemory,
 }
 
 /// Owner of the charge for the memory at an address.
-pub(super) enum Block {
+pub(super) enum ChargedBlock {
     /// Plain or managed memory, which is freed with its context.
     Plain {
         context: ContextHandle,
         _charge: ForeignCharge,
     },
     /// Memory of a pool, which is charged until its last block is freed.
-    Pooled { _pool: Arc<Pool> },
+    Pooled { _pool: Arc<ChargedPool> },
 }
 
-impl Block {
+impl ChargedBlock {
     /// Returns the context that it is freed with.
     pub(super) const fn context(&self) -> Option<ContextHandle> {
         match self {
@@ -43,7 +43,7 @@ impl Block {
 }
 
 /// Physical memory, charged as long as it has a handle or a mapping.
-pub(super) struct Physical {
+pub(super) struct ChargedMemory {
     /// Number of times that the program has to release it.
     pub(super) held: u32,
     pub(super) charge: Arc<ForeignCharge>,
@@ -51,28 +51,29 @@ pub(super) struct Physical {
 
 /// Memory that the program holds.
 #[derive(Default)]
-pub(super) struct Tables {
-    pub(super) blocks: HashMap<DevicePtr, Block>,
-    pub(super) physical: HashMap<MemoryHandle, Physical>,
+pub(super) struct ChargeTables {
+    pub(super) blocks: HashMap<DevicePtr, ChargedBlock>,
+    pub(super) physical: HashMap<MemoryHandle, ChargedMemory>,
     /// By address: the length, and the charge of the memory.
     pub(super) mappings: BTreeMap<DevicePtr, (u64, Arc<ForeignCharge>)>,
     /// Each is charged for the memory it holds; `None` for a host pool.
-    pub(super) pools: HashMap<PoolHandle, Option<Arc<Pool>>>,
+    pub(super) pools: HashMap<PoolHandle, Option<Arc<ChargedPool>>>,
     /// The devices' primary contexts.
     pub(super) primaries: HashMap<c_int, ContextHandle>,
 }
 
-static TABLES: LazyLock<Mutex<Tables>> = LazyLock::new(Mutex::default);
+static TABLES: LazyLock<Mutex<ChargeTables>> = LazyLock::new(Mutex::default);
 
-static GPUS: [OnceLock<Option<Gpu>>; MAX_DEVICES] = [const { OnceLock::new() }; MAX_DEVICES];
+static GPUS: [OnceLock<Option<ChargedDevice>>; MAX_DEVICES] =
+    [const { OnceLock::new() }; MAX_DEVICES];
 
 /// Reads or changes the tables, under their lock.
-pub(super) fn with<R>(act: impl FnOnce(&mut Tables) -> R) -> R {
+pub(super) fn with<R>(act: impl FnOnce(&mut ChargeTables) -> R) -> R {
     act(&mut locked(&TABLES))
 }
 
 /// Returns the pools that are charged.
-pub(super) fn pools() -> Vec<Arc<Pool>> {
+pub(super) fn pools() -> Vec<Arc<ChargedPool>> {
     with(|tables| tables.pools.values().flatten().cloned().collect())
 }
 
@@ -81,7 +82,10 @@ pub(super) fn pools() -> Vec<Arc<Pool>> {
 /// # Errors
 /// The driver's code for missing memory, if the environment is invalid: that is reported once, and no memory
 /// is given.
-pub(super) fn gpu(driver: &Driver, ordinal: c_int) -> Result<Option<&'static Gpu>, Code> {
+pub(super) fn gpu(
+    driver: &NextDriver,
+    ordinal: c_int,
+) -> Result<Option<&'static ChargedDevice>, Code> {
     static SAID: Once = Once::new();
     let place = usize::try_from(ordinal).ok();
     let Some(slot) = place.and_then(|place| GPUS.get(place)) else {
@@ -91,14 +95,14 @@ pub(super) fn gpu(driver: &Driver, ordinal: c_int) -> Result<Option<&'static Gpu
         return Ok(None);
     }
     let made = slot.get_or_init(|| {
-        let made = Gpu::new(driver, ordinal);
+        let made = ChargedDevice::new(driver, ordinal);
         made.inspect_err(|refused| say_once(&SAID, refused)).ok()
     });
     made.as_ref().map(Some).ok_or(Code::OUT_OF_MEMORY)
 }
 
-impl Gpu {
-    fn new(driver: &Driver, ordinal: c_int) -> Result<Self, Refused> {
+impl ChargedDevice {
+    fn new(driver: &NextDriver, ordinal: c_int) -> Result<Self, Refusal> {
         job::joined()?;
         let limit_bytes = job::first_limit_bytes()?;
         let memory = ForeignMemory::new(limit_bytes).map_err(DeviceAllocError::Budgets)?;
@@ -106,7 +110,7 @@ impl Gpu {
             let place = driver.bus_id_of(ordinal).unwrap_or_default();
             let gpu = place
                 .parse()
-                .map_err(|_| Refused::Start(format!("{place:?} is no place on a bus")))?;
+                .map_err(|_| Refusal::Start(format!("{place:?} is no place on a bus")))?;
             job.manage_foreign(gpu, &memory);
         }
         Ok(Self { ordinal, memory })
@@ -114,7 +118,7 @@ impl Gpu {
 
     /// Charges memory; if there is no room, after trimming the device's pools, and after a while if the job's
     /// limit may rise.
-    fn charge(&self, driver: &Driver, bytes: u64) -> Result<ForeignCharge, Refused> {
+    fn charge(&self, driver: &NextDriver, bytes: u64) -> Result<ForeignCharge, Refusal> {
         let mut patience = Patience::default();
         let mut is_trimmed = false;
         loop {
@@ -131,7 +135,7 @@ impl Gpu {
             // Programs that cache memory free it when they are refused.
             let waits = usage.used_bytes == 0 || job::is_patient();
             if !waits || !patience.waits() {
-                return Err(Refused::OverLimit {
+                return Err(Refusal::OverLimit {
                     device: self.ordinal,
                     over,
                 });
@@ -139,8 +143,8 @@ impl Gpu {
         }
     }
 
-    fn trim_pools(&self, driver: &Driver) {
-        let is_here = |pool: &Arc<Pool>| pool.device == self.ordinal;
+    fn trim_pools(&self, driver: &NextDriver) {
+        let is_here = |pool: &Arc<ChargedPool>| pool.device == self.ordinal;
         for pool in pools().into_iter().filter(is_here) {
             pool.trim(driver);
             pool.refresh(driver, self, None);
@@ -153,7 +157,7 @@ impl Gpu {
 /// # Errors
 /// The driver's code for missing memory.
 pub(super) fn charge(
-    driver: &Driver,
+    driver: &NextDriver,
     ordinal: Option<c_int>,
     bytes: u64,
 ) -> Result<Option<ForeignCharge>, Code> {

@@ -1,4 +1,4 @@
-//! [`Driver`]: the driver's own functions, from the library that the program's first call was meant for.
+//! [`NextDriver`]: the driver's own functions, from the library that the program's first call was meant for.
 
 use core::ptr;
 use std::ffi::{CStr, c_char, c_int, c_void};
@@ -12,14 +12,14 @@ use super::{Library, lookup};
 
 /// INTERDRV: each function has the prototype of the name that it was looked up by, from the same row of the
 /// table in `larder_cuda_abi`, and the library stays loaded.
-pub(super) struct Driver {
+pub(super) struct NextDriver {
     base: usize,
     pub(super) functions: Functions,
 }
 
-static DRIVER: OnceLock<Driver> = OnceLock::new();
+static DRIVER: OnceLock<NextDriver> = OnceLock::new();
 
-impl Driver {
+impl NextDriver {
     /// Returns the driver that the program uses; if no call has determined it yet, the one it is linked with.
     pub(super) fn get() -> Option<&'static Self> {
         if let Some(driver) = DRIVER.get() {

@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use larder_cuda::driver::Code;
 use larder_cuda::driver::abi::{ContextHandle, LaunchConfig, StreamHandle};
 
-use super::driver::Driver;
+use super::driver::NextDriver;
 use super::{acts, is_meant};
 use crate::device::locked;
 use crate::job;
@@ -37,7 +37,7 @@ static CURRENT: Mutex<Slice> = Mutex::new(Slice {
 });
 
 /// Delays a launch, if the job's share of the time demands it. At full share a few loads.
-fn pace(driver: &Driver, stream: StreamHandle) {
+fn pace(driver: &NextDriver, stream: StreamHandle) {
     if !is_meant() || !job::is_paced(acts) || !acts() || driver.is_capturing(stream) {
         return;
     }
@@ -79,7 +79,7 @@ pub(super) fn put_back(streams: Vec<SliceStream>) {
 }
 
 /// Launches, once the job may.
-pub(super) fn paced(driver: &Driver, stream: StreamHandle, ask: impl FnOnce() -> Code) -> Code {
+pub(super) fn paced(driver: &NextDriver, stream: StreamHandle, ask: impl FnOnce() -> Code) -> Code {
     pace(driver, stream);
     ask()
 }

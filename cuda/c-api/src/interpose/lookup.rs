@@ -11,7 +11,7 @@ use larder_cuda::driver::abi::functions;
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::sync::atomic::{AtomicPtr, Ordering};
 
-use super::driver::Driver;
+use super::driver::NextDriver;
 use super::table::by_name;
 use super::{Library, acts};
 
@@ -83,7 +83,7 @@ unsafe extern "C" fn instead(
         return ptr::null();
     }
     match symbol(library, name) {
-        Some(found) if Driver::has(found.as_ptr()) => own,
+        Some(found) if NextDriver::has(found.as_ptr()) => own,
         _ => ptr::null(),
     }
 }
@@ -161,7 +161,7 @@ fn by_base(base: &str, version: c_int, flags: u64) -> Option<*const c_void> {
 
 /// Looks a name up in the driver, by `ask`, and returns the function here instead of the one found.
 pub(super) fn replace(
-    driver: &Driver,
+    driver: &NextDriver,
     name: *const c_char,
     place: *mut *const c_void,
     (version, flags): (c_int, u64),

@@ -5,14 +5,14 @@ use std::ffi::c_int;
 use larder_cuda::driver::Code;
 use larder_cuda::driver::abi::{ContextHandle, DevicePtr};
 
-use super::charged::{self, Block};
-use super::driver::Driver;
+use super::charged::{self, ChargedBlock};
+use super::driver::NextDriver;
 use super::launch::{self, SliceStream};
 use super::{acts, pools};
 
 /// Charges memory of the current device, asks the driver for it, and keeps the charge by the address.
 pub(super) fn alloc(
-    driver: &Driver,
+    driver: &NextDriver,
     at: *mut DevicePtr,
     bytes: Option<usize>,
     ask: impl FnOnce() -> Code,
@@ -33,7 +33,7 @@ pub(super) fn alloc(
         charged::with(|tables| {
             tables.blocks.insert(
                 address,
-                Block::Plain {
+                ChargedBlock::Plain {
                     context,
                     _charge: charge,
                 },
@@ -52,7 +52,7 @@ pub(super) fn pitched(width: usize, height: usize) -> Option<usize> {
 }
 
 /// Asks the driver to free memory, plain or a pool's, and removes its charge.
-pub(super) fn free(driver: &Driver, at: DevicePtr, ask: impl FnOnce() -> Code) -> Code {
+pub(super) fn free(driver: &NextDriver, at: DevicePtr, ask: impl FnOnce() -> Code) -> Code {
     if !acts() {
         return ask();
     }
@@ -62,15 +62,15 @@ pub(super) fn free(driver: &Driver, at: DevicePtr, ask: impl FnOnce() -> Code) -
         Some(block) if code != Code::SUCCESS => {
             charged::with(|tables| tables.blocks.insert(at, block));
         }
-        Some(Block::Plain { .. }) => {}
-        Some(Block::Pooled { .. }) | None => pools::refresh_all(driver),
+        Some(ChargedBlock::Plain { .. }) => {}
+        Some(ChargedBlock::Pooled { .. }) | None => pools::refresh_all(driver),
     }
     code
 }
 
 /// Reports the free and the total memory of the current device, within the limit.
 pub(super) fn info(
-    driver: &Driver,
+    driver: &NextDriver,
     free: *mut usize,
     total: *mut usize,
     ask: impl FnOnce() -> Code,
@@ -110,7 +110,7 @@ fn clamped(bytes: u64) -> usize {
 
 /// Reports the total memory of a device, within the limit. A job without a limit yet gets the device's total.
 pub(super) fn total(
-    driver: &Driver,
+    driver: &NextDriver,
     total: *mut usize,
     device: c_int,
     ask: impl FnOnce() -> Code,
@@ -141,13 +141,13 @@ pub(super) fn end_context(context: ContextHandle, ask: impl FnOnce() -> Code) ->
 
 /// The blocks and streams of a context that is about to end.
 struct Ending {
-    blocks: Vec<(DevicePtr, Block)>,
+    blocks: Vec<(DevicePtr, ChargedBlock)>,
     streams: Vec<SliceStream>,
 }
 
 impl Ending {
     fn new(context: ContextHandle) -> Self {
-        let of_context = |_: &DevicePtr, block: &mut Block| block.context() == Some(context);
+        let of_context = |_: &DevicePtr, block: &mut ChargedBlock| block.context() == Some(context);
         Self {
             blocks: charged::with(|tables| tables.blocks.extract_if(of_context).collect()),
             streams: launch::taken_of(context),
@@ -176,7 +176,11 @@ pub(super) fn retain_primary(
 }
 
 /// Releases a primary context, which ends with the last release.
-pub(super) fn release_primary(driver: &Driver, device: c_int, ask: impl FnOnce() -> Code) -> Code {
+pub(super) fn release_primary(
+    driver: &NextDriver,
+    device: c_int,
+    ask: impl FnOnce() -> Code,
+) -> Code {
     end_primary(device, ask, |_| !driver.is_primary_active(device))
 }
 

@@ -41,7 +41,7 @@ use std::sync::OnceLock;
 use larder_core::sync::{AtomicU32, Ordering};
 use larder_cuda::driver::Code;
 
-use driver::Driver;
+use driver::NextDriver;
 
 /// The loader's list of preloaded libraries.
 const PRELOADED: &str = "LD_PRELOAD";
@@ -91,11 +91,11 @@ fn acts() -> bool {
 
 /// Runs the replacement of a call with the driver's own function. A panic becomes an error code (CAPI1).
 fn in_front_of<F>(
-    of: impl FnOnce(&Driver) -> Option<F>,
-    act: impl FnOnce(&'static Driver, F) -> Code,
+    of: impl FnOnce(&NextDriver) -> Option<F>,
+    act: impl FnOnce(&'static NextDriver, F) -> Code,
 ) -> Code {
     let run = || {
-        let driver = Driver::get()?;
+        let driver = NextDriver::get()?;
         Some(act(driver, of(driver)?))
     };
     let ran = catch_unwind(AssertUnwindSafe(run));

@@ -7,12 +7,12 @@ use larder_cuda::driver::Code;
 use larder_cuda::driver::abi::{AllocationProp, DevicePtr, MemoryHandle, constants};
 
 use super::acts;
-use super::charged::{self, Physical};
-use super::driver::Driver;
+use super::charged::{self, ChargedMemory};
+use super::driver::NextDriver;
 
 /// Charges physical memory, and asks the driver for it.
 pub(super) fn create(
-    driver: &Driver,
+    driver: &NextDriver,
     handle: *mut MemoryHandle,
     bytes: usize,
     props: *const AllocationProp,
@@ -33,7 +33,11 @@ pub(super) fn create(
         // SAFETY: INTER6: the driver has written the handle.
         let handle = unsafe { *handle };
         let charge = Arc::new(charge);
-        charged::with(|tables| tables.physical.insert(handle, Physical { held: 1, charge }));
+        charged::with(|tables| {
+            tables
+                .physical
+                .insert(handle, ChargedMemory { held: 1, charge })
+        });
     }
     code
 }
@@ -61,7 +65,7 @@ pub(super) fn release(handle: MemoryHandle, ask: impl FnOnce() -> Code) -> Code 
 /// Counts one more release that the program has to make of a handle.
 fn hold(handle: MemoryHandle, charge: Arc<ForeignCharge>) {
     charged::with(|tables| {
-        let new = || Physical { held: 0, charge };
+        let new = || ChargedMemory { held: 0, charge };
         tables.physical.entry(handle).or_insert_with(new).held += 1;
     });
 }

@@ -15,27 +15,27 @@ use larder_cuda::driver::Code;
 use larder_cuda::driver::abi::{DevicePtr, PoolHandle, PoolProps, StreamHandle, constants};
 
 use super::acts;
-use super::charged::{self, Block, Gpu};
-use super::driver::Driver;
+use super::charged::{self, ChargedBlock, ChargedDevice};
+use super::driver::NextDriver;
 use crate::device::locked;
 
 /// A pool of a device.
-pub(super) struct Pool {
+pub(super) struct ChargedPool {
     pub(super) handle: PoolHandle,
     pub(super) device: c_int,
     /// Charge for the memory it holds. Locked while the driver is queried, so that no older answer comes last
     /// (INTER3).
-    held: Mutex<Held>,
+    held: Mutex<PoolBlock>,
 }
 
 #[derive(Default)]
-struct Held {
+struct PoolBlock {
     charge: Option<ForeignCharge>,
     /// Whether the program destroys the pool, or has, so that it cannot be queried.
     is_ended: bool,
 }
 
-impl Held {
+impl PoolBlock {
     fn set_to(&mut self, bytes: Option<u64>) {
         if let Some(charge) = &mut self.charge
             && let Some(bytes) = bytes
@@ -45,7 +45,7 @@ impl Held {
     }
 }
 
-impl Pool {
+impl ChargedPool {
     fn new(handle: PoolHandle, device: c_int) -> Arc<Self> {
         let held = Mutex::default();
         Arc::new(Self {
@@ -56,7 +56,12 @@ impl Pool {
     }
 
     /// Charges the memory that the pool holds now, in place of an allocation's charge.
-    pub(super) fn refresh(&self, driver: &Driver, gpu: &Gpu, charged: Option<ForeignCharge>) {
+    pub(super) fn refresh(
+        &self,
+        driver: &NextDriver,
+        gpu: &ChargedDevice,
+        charged: Option<ForeignCharge>,
+    ) {
         let mut held = locked(&self.held);
         match (&mut held.charge, charged) {
             (Some(held), Some(charged)) => held.join(charged),
@@ -71,21 +76,21 @@ impl Pool {
     }
 
     /// Releases the pool's idle memory.
-    pub(super) fn trim(&self, driver: &Driver) {
+    pub(super) fn trim(&self, driver: &NextDriver) {
         if !locked(&self.held).is_ended {
             driver.trim(self.handle);
         }
     }
 
     /// Charges the memory that the pool holds for the last time.
-    fn end(&self, driver: &Driver) {
+    fn end(&self, driver: &NextDriver) {
         let mut held = locked(&self.held);
         held.set_to(driver.held_by(self.handle));
         held.is_ended = true;
     }
 
     /// Continues a pool that the program could not destroy, and that may have grown in the meantime.
-    fn go_on(&self, driver: &Driver) {
+    fn go_on(&self, driver: &NextDriver) {
         let mut held = locked(&self.held);
         held.is_ended = false;
         held.set_to(driver.held_by(self.handle));
@@ -93,7 +98,7 @@ impl Pool {
 }
 
 /// Charges the memory that the known pools hold now.
-pub(super) fn refresh_all(driver: &Driver) {
+pub(super) fn refresh_all(driver: &NextDriver) {
     for pool in charged::pools() {
         if let Ok(Some(gpu)) = charged::gpu(driver, pool.device) {
             pool.refresh(driver, gpu, None);
@@ -103,7 +108,7 @@ pub(super) fn refresh_all(driver: &Driver) {
 
 /// Charges an allocation, asks the driver for it, and charges the pool.
 pub(super) fn alloc(
-    driver: &Driver,
+    driver: &NextDriver,
     at: *mut DevicePtr,
     (pool, stream): (Option<PoolHandle>, StreamHandle),
     bytes: usize,
@@ -118,7 +123,7 @@ pub(super) fn alloc(
         return ask();
     };
     let known = charged::with(|tables| {
-        let new = || Some(Pool::new(pool, device));
+        let new = || Some(ChargedPool::new(pool, device));
         tables.pools.entry(pool).or_insert_with(new).clone()
     });
     let Some(pool) = known else {
@@ -136,14 +141,14 @@ pub(super) fn alloc(
     if code == Code::SUCCESS {
         // SAFETY: INTER6: the driver has written the address.
         let address = unsafe { *at };
-        let block = Block::Pooled { _pool: pool };
+        let block = ChargedBlock::Pooled { _pool: pool };
         charged::with(|tables| tables.blocks.insert(address, block));
     }
     code
 }
 
 /// Releases a pool's idle memory.
-pub(super) fn trim(driver: &Driver, ask: impl FnOnce() -> Code) -> Code {
+pub(super) fn trim(driver: &NextDriver, ask: impl FnOnce() -> Code) -> Code {
     let code = ask();
     if acts() {
         refresh_all(driver);
@@ -162,14 +167,14 @@ pub(super) fn create(
         // SAFETY: INTER6: the driver has written the handle, and read the properties.
         let (handle, place) = unsafe { (*pool, (*props).location) };
         let is_here = place.kind == constants::MEM_LOCATION_DEVICE;
-        let made = is_here.then(|| Pool::new(handle, place.id));
+        let made = is_here.then(|| ChargedPool::new(handle, place.id));
         charged::with(|tables| tables.pools.insert(handle, made));
     }
     code
 }
 
 /// Destroys a pool. Its blocks keep its memory charged.
-pub(super) fn destroy(driver: &Driver, pool: PoolHandle, ask: impl FnOnce() -> Code) -> Code {
+pub(super) fn destroy(driver: &NextDriver, pool: PoolHandle, ask: impl FnOnce() -> Code) -> Code {
     let Some(known) = charged::with(|tables| tables.pools.get(&pool).cloned()) else {
         return ask();
     };
@@ -178,7 +183,7 @@ pub(super) fn destroy(driver: &Driver, pool: PoolHandle, ask: impl FnOnce() -> C
     if code == Code::SUCCESS {
         charged::with(|tables| {
             // By now the handle may be another pool's.
-            let is_known = |now: &Option<Arc<Pool>>| {
+            let is_known = |now: &Option<Arc<ChargedPool>>| {
                 now.as_ref().map(Arc::as_ptr) == known.as_ref().map(Arc::as_ptr)
             };
             if tables.pools.get(&pool).is_some_and(is_known) {

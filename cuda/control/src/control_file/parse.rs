@@ -91,7 +91,7 @@ impl ControlFile {
         let Value::Object(mut root) = serde_json::from_slice(text).map_err(syntax)? else {
             return Err(ParseError::NotAnObject);
         };
-        let mut reader = Reader::default();
+        let mut reader = ControlReader::default();
         let mut file = Self {
             name: reader.name(root.shift_remove(NAME)),
             version: reader.version(root.shift_remove(VERSION)),
@@ -111,11 +111,11 @@ impl ControlFile {
 }
 
 #[derive(Default)]
-struct Reader {
+struct ControlReader {
     problems: Vec<Problem>,
 }
 
-impl Reader {
+impl ControlReader {
     fn problem(&mut self, path: impl Into<String>, what: ProblemKind) {
         let path = path.into();
         self.problems.push(Problem { path, what });

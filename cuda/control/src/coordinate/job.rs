@@ -12,7 +12,7 @@ use crate::perf::PerfControl;
 const MAX_ADOPTED: u64 = u64::MAX / 2;
 
 #[derive(Clone, Debug)]
-pub(super) struct Job {
+pub(super) struct CoordinatedJob {
     pub(super) id: JobId,
     pub(super) policy: JobPolicy,
     /// The newest version sent (COORD3).
@@ -32,7 +32,7 @@ pub(super) struct Job {
     /// The lower want that has not lasted long enough yet.
     lower_want: Option<LowerWant>,
     /// The job's answer, if it set another limit than the last one sent.
-    answer: Option<Answer>,
+    answer: Option<OwnLimit>,
     pub(super) perf: PerfControl,
     turn: JobTurn,
 }
@@ -55,7 +55,7 @@ struct JobTurn {
 
 /// A limit that a job changed instead of obeying it.
 #[derive(Clone, Copy, Debug)]
-struct Answer {
+struct OwnLimit {
     asked: u64,
     got: u64,
     /// Time of the answer: a job that refused may obey some time later.
@@ -69,7 +69,7 @@ struct LowerWant {
     max: u64,
 }
 
-impl Job {
+impl CoordinatedJob {
     /// Makes a job without reports, which may hold `may_hold`. With turns it has no seat yet; without, it has
     /// one from the beginning.
     pub(super) const fn new(id: JobId, policy: JobPolicy, may_hold: u64, has_turns: bool) -> Self {
@@ -122,7 +122,7 @@ impl Job {
             .held_bytes
             .max(report.limit_bytes.saturating_add(report.deferred_bytes));
         if report.version > self.confirmed && report.limit_bytes != self.sent_limit {
-            self.answer = Some(Answer {
+            self.answer = Some(OwnLimit {
                 asked: self.sent_limit,
                 got: report.limit_bytes,
                 at: now,

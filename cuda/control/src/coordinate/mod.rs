@@ -30,7 +30,7 @@ use larder_core::ByteCount;
 
 use crate::SleepState;
 use crate::perf::PerfControl;
-use job::Job;
+use job::CoordinatedJob;
 use targets::targets;
 use turns::{Seat, moves};
 
@@ -178,7 +178,7 @@ pub enum CoordinateError {
 #[derive(Clone, Debug)]
 pub struct Coordinator {
     config: CoordinatorConfig,
-    jobs: Vec<Job>,
+    jobs: Vec<CoordinatedJob>,
     next: u64,
 }
 
@@ -221,7 +221,7 @@ impl Coordinator {
         }
         let id = JobId(self.next);
         self.next += 1;
-        self.jobs.push(Job::new(
+        self.jobs.push(CoordinatedJob::new(
             id,
             policy,
             may_hold_bytes,
@@ -270,7 +270,7 @@ impl Coordinator {
         self.jobs.iter_mut().for_each(|job| job.settle(now, calm));
         let mut commands = Vec::new();
         self.take_turns(now, &mut commands);
-        let wants: Vec<_> = self.jobs.iter().map(Job::want).collect();
+        let wants: Vec<_> = self.jobs.iter().map(CoordinatedJob::want).collect();
         let targets = targets(self.config.total_bytes, &wants);
         let missing = self.raise(&targets, &mut commands);
         // The excess over the total, if a job reported a limit that it was not sent.

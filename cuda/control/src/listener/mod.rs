@@ -17,7 +17,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::ThreadId;
 use std::time::Duration;
 
-use registry::{FileContent, HandlerId, Registry, Turn};
+use registry::{FileContent, HandlerId, PollTurn, Registry};
 
 use crate::whole_file::{FileAct, FileError, read_orders};
 
@@ -253,9 +253,9 @@ impl ListenerShared {
         let mut state = self.lock();
         loop {
             match state.registry.take_turn(me) {
-                Turn::Mine => break,
-                Turn::Inside => return,
-                Turn::Taken => state = self.wait(state),
+                PollTurn::Mine => break,
+                PollTurn::Inside => return,
+                PollTurn::Taken => state = self.wait(state),
             }
         }
         state.stats.polls += 1;

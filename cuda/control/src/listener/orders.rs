@@ -5,7 +5,7 @@
 use std::collections::BTreeSet;
 use std::path::Path;
 
-use super::registry::{FileContent, HandlerId, Registry, Turn};
+use super::registry::{FileContent, HandlerId, PollTurn, Registry};
 
 const FILE: &str = "/control";
 
@@ -51,7 +51,7 @@ enum Dropping {
 }
 
 #[derive(Clone)]
-struct World {
+struct ListenerWorld {
     registry: Registry<Callback, usize>,
     actors: Vec<Actor>,
     /// Callbacks that were not dropped.
@@ -63,7 +63,7 @@ struct World {
     delivered: Vec<(HandlerId, u8)>,
 }
 
-impl World {
+impl ListenerWorld {
     fn new(handlers: usize, actors: Vec<Actor>, twin: Twin) -> Self {
         let mut registry = Registry::new();
         let mut alive = BTreeSet::new();
@@ -129,9 +129,9 @@ impl World {
         let file = Path::new(FILE);
         Ok(Some(match at {
             Polling::Turn => match self.registry.take_turn(me) {
-                Turn::Mine => Polling::Look,
-                Turn::Taken => return Ok(None),
-                Turn::Inside => return Err("inside its own turn".into()),
+                PollTurn::Mine => Polling::Look,
+                PollTurn::Taken => return Ok(None),
+                PollTurn::Inside => return Err("inside its own turn".into()),
             },
             Polling::Look => {
                 self.registry.record(file, FileContent::Text(vec![content]));
@@ -196,7 +196,10 @@ impl World {
 }
 
 /// Walks all orders. Returns their number, or the first fault.
-fn explore(world: &World, check: &impl Fn(&World) -> Result<(), String>) -> Result<u64, String> {
+fn explore(
+    world: &ListenerWorld,
+    check: &impl Fn(&ListenerWorld) -> Result<(), String>,
+) -> Result<u64, String> {
     let (mut orders, mut stuck) = (0, true);
     for index in 0..world.actors.len() {
         let mut next = world.clone();
@@ -223,7 +226,7 @@ fn dropper(id: HandlerId) -> Actor {
     Actor::Dropper(id, Dropping::Remove)
 }
 
-fn fine(_: &World) -> Result<(), String> {
+fn fine(_: &ListenerWorld) -> Result<(), String> {
     Ok(())
 }
 
@@ -235,7 +238,7 @@ fn l8_no_order_runs_a_callback_after_its_drop_returned() {
         vec![poller(1), poller(2), dropper(2)],
         vec![poller(1), poller(2), dropper(1), dropper(2)],
     ] {
-        let world = World::new(2, actors, Twin::Faithful);
+        let world = ListenerWorld::new(2, actors, Twin::Faithful);
         let orders = explore(&world, &fine).unwrap();
         println!("{} actors: {orders} orders", world.actors.len());
         assert!(orders > 10);
@@ -244,9 +247,9 @@ fn l8_no_order_runs_a_callback_after_its_drop_returned() {
 
 #[test]
 fn l8_a_callback_that_drops_its_own_handle_waits_for_nobody() {
-    let mut world = World::new(2, vec![poller(1), poller(2), dropper(2)], Twin::Faithful);
+    let mut world = ListenerWorld::new(2, vec![poller(1), poller(2), dropper(2)], Twin::Faithful);
     world.drops_itself = Some(1);
-    let once = |world: &World| {
+    let once = |world: &ListenerWorld| {
         let times = world.delivered.iter().filter(|(id, _)| *id == 1).count();
         match times {
             1 if !world.alive.contains(&1) => Ok(()),
@@ -258,8 +261,8 @@ fn l8_a_callback_that_drops_its_own_handle_waits_for_nobody() {
 
 #[test]
 fn l8_each_handler_gets_the_last_content_in_every_order() {
-    let world = World::new(2, vec![poller(1), poller(2)], Twin::Faithful);
-    let all = |world: &World| {
+    let world = ListenerWorld::new(2, vec![poller(1), poller(2)], Twin::Faithful);
+    let all = |world: &ListenerWorld| {
         for id in [1, 2] {
             let delivered: Vec<u8> = world
                 .delivered
@@ -279,7 +282,7 @@ fn l8_each_handler_gets_the_last_content_in_every_order() {
 #[test]
 fn l8_the_broken_twins_are_found_out() {
     for twin in [Twin::DoesNotWait, Twin::EndsTooSoon] {
-        let world = World::new(1, vec![poller(1), dropper(1)], twin);
+        let world = ListenerWorld::new(1, vec![poller(1), dropper(1)], twin);
         let fault = explore(&world, &fine).expect_err("the twin passed");
         println!("{twin:?}: {fault}");
     }

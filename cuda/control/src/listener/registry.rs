@@ -25,7 +25,7 @@ pub(super) enum FileContent {
 
 /// Whether a runner may poll.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Turn {
+pub(super) enum PollTurn {
     Mine,
     /// The runner calls from inside a callback of its own poll.
     Inside,
@@ -113,14 +113,14 @@ impl<C, R: Copy + PartialEq> Registry<C, R> {
         self.running == Some(id) && self.turn != Some(me)
     }
 
-    pub(super) fn take_turn(&mut self, me: R) -> Turn {
+    pub(super) fn take_turn(&mut self, me: R) -> PollTurn {
         match self.turn {
             None => {
                 self.turn = Some(me);
-                Turn::Mine
+                PollTurn::Mine
             }
-            Some(runner) if runner == me => Turn::Inside,
-            Some(_) => Turn::Taken,
+            Some(runner) if runner == me => PollTurn::Inside,
+            Some(_) => PollTurn::Taken,
         }
     }
 

@@ -26,14 +26,14 @@ pub(super) struct PacerState {
     /// The share in force at `at`.
     perf: PerfControl,
     /// The prediction for this step: the last step.
-    prediction: Step,
+    prediction: PacerStep,
     /// This step so far.
-    step: Step,
+    step: PacerStep,
     /// The time due; the time paused ahead if negative (PACER2).
     debt: i128,
     /// The fraction of due time, in units of 1/`perf` nanoseconds.
     parts: u128,
-    plan: Plan,
+    plan: PausePlan,
     steps: u64,
     launches: u64,
     busy: u64,
@@ -42,14 +42,14 @@ pub(super) struct PacerState {
 }
 
 #[derive(Clone, Copy, Debug, Default)]
-struct Step {
+struct PacerStep {
     busy: u64,
     launches: u64,
 }
 
 /// The time that a number of launches should insert.
 #[derive(Clone, Copy, Debug, Default)]
-struct Plan {
+struct PausePlan {
     time: u64,
     launches: u64,
     launched: u64,
@@ -65,11 +65,11 @@ impl PacerState {
             queued: false,
             unreported: 0,
             perf: PerfControl::FULL,
-            prediction: Step::default(),
-            step: Step::default(),
+            prediction: PacerStep::default(),
+            step: PacerStep::default(),
             debt: 0,
             parts: 0,
-            plan: Plan::default(),
+            plan: PausePlan::default(),
             steps: 0,
             launches: 0,
             busy: 0,
@@ -89,7 +89,7 @@ impl PacerState {
         self.in_step = true;
         self.queued = queued.is_some();
         self.unreported = queued.unwrap_or(0);
-        self.step = Step::default();
+        self.step = PacerStep::default();
         self.turn(now, perf);
         self.make_plan();
     }
@@ -274,10 +274,10 @@ impl PacerState {
         } else {
             self.debt.saturating_add(self.expected(busy))
         };
-        self.plan = Plan {
+        self.plan = PausePlan {
             time: whole(time),
             launches: self.prediction.launches.saturating_sub(self.step.launches),
-            ..Plan::default()
+            ..PausePlan::default()
         };
     }
 
@@ -307,7 +307,7 @@ impl PacerState {
     }
 }
 
-impl Plan {
+impl PausePlan {
     /// Counts one launch and returns the time that it inserts (PACER3).
     fn launch(&mut self, min_pause: u64) -> u64 {
         if self.launched >= self.launches {

@@ -25,11 +25,11 @@ const CHANGE: u128 = 100;
 /// The histories of all remembered graphs.
 #[derive(Debug, Default)]
 pub(super) struct Histories {
-    graphs: BTreeMap<u64, History>,
+    graphs: BTreeMap<u64, SampleHistory>,
 }
 
 #[derive(Debug)]
-struct History {
+struct SampleHistory {
     runs: VecDeque<Duration>,
     last_run: Duration,
     /// The average at the last check, in microseconds.
@@ -45,7 +45,7 @@ impl Histories {
         if !self.graphs.contains_key(&graph) {
             self.make_room();
         }
-        let history = self.graphs.entry(graph).or_insert_with(|| History {
+        let history = self.graphs.entry(graph).or_insert_with(|| SampleHistory {
             runs: VecDeque::with_capacity(KEPT + 1),
             last_run: now,
             average_micros: None,
@@ -109,7 +109,7 @@ impl Histories {
 
     /// Returns the averages taken: graph, microseconds, whether the graph is fresh.
     pub(super) fn averages(&self, now: Duration) -> impl Iterator<Item = (u64, u64, bool)> + '_ {
-        let taken = move |(graph, history): (&u64, &History)| {
+        let taken = move |(graph, history): (&u64, &SampleHistory)| {
             Some((*graph, history.average_micros?, history.is_fresh(now)))
         };
         self.graphs.iter().filter_map(taken)
@@ -121,7 +121,7 @@ impl Histories {
     }
 }
 
-impl History {
+impl SampleHistory {
     fn is_fresh(&self, now: Duration) -> bool {
         now.saturating_sub(self.last_run) < FRESH
     }

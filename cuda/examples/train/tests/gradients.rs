@@ -3,7 +3,7 @@
 use super::common::together;
 use super::gpu;
 use crate::data::Random;
-use crate::model::{Batch, HostModel, Model};
+use crate::model::{Batch, HostModel, Network};
 
 /// How far weights are moved.
 const STEP: f32 = 1e-3;
@@ -44,7 +44,7 @@ fn gradients_are_those_of_the_loss() {
     let gpu = gpu();
     for seed in 0..3 {
         let mut random = Random::new(seed);
-        let mut model = Model::new(&gpu, 9, &mut random).unwrap();
+        let mut model = Network::new(&gpu, 9, &mut random).unwrap();
         let mut batch = Batch::new(&gpu, 37).unwrap();
         batch.draw(&mut random).unwrap();
         let mut loss = gpu.memory.zeros::<f32>(&gpu.compute, 1).unwrap();

@@ -8,15 +8,15 @@ mod ptx;
 mod refusals;
 mod runs;
 
-use crate::gpu::Gpu;
-use crate::train::Settings;
+use crate::gpu::TrainDevice;
+use crate::train::TrainSettings;
 
-fn gpu() -> Gpu {
-    Gpu::new(common::driver()).unwrap()
+fn gpu() -> TrainDevice {
+    TrainDevice::new(common::driver()).unwrap()
 }
 
 /// A network that trains in no time.
-const SMALL: Settings = Settings {
+const SMALL: TrainSettings = TrainSettings {
     seed: 7,
     hidden: 8,
     batch: 32,

@@ -8,7 +8,7 @@ use larder_cuda::DeviceBuffer;
 use super::common::together;
 use super::gpu;
 use crate::data::Random;
-use crate::gpu::{Gpu, Matrix};
+use crate::gpu::{Matrix, TrainDevice};
 
 const TEXT: &str = include_str!("../kernels.ptx");
 
@@ -193,7 +193,7 @@ fn memory(args: &[Arg], index: usize) -> &[f32] {
 }
 
 #[track_caller]
-fn assert_near(text: &[f32], buffer: &DeviceBuffer<f32>, gpu: &Gpu) {
+fn assert_near(text: &[f32], buffer: &DeviceBuffer<f32>, gpu: &TrainDevice) {
     let driver = gpu.compute.clone_dtoh(buffer).unwrap();
     assert_eq!(text.len(), driver.len());
     for (index, (text, driver)) in text.iter().zip(driver).enumerate() {
@@ -206,7 +206,7 @@ fn assert_near(text: &[f32], buffer: &DeviceBuffer<f32>, gpu: &Gpu) {
 struct Pair(Vec<f32>, DeviceBuffer<f32>);
 
 impl Pair {
-    fn draw(gpu: &Gpu, random: &mut Random, len: usize) -> Self {
+    fn draw(gpu: &TrainDevice, random: &mut Random, len: usize) -> Self {
         let values: Vec<_> = (0..len).map(|_| 4.0 * random.signed()).collect();
         let buffer = gpu.memory.upload(&gpu.compute, &values).unwrap();
         Self(values, buffer)

@@ -6,10 +6,10 @@ use larder_cuda::driver::abi::Code;
 
 use super::common::{alone, assert_clean};
 use super::gpu;
-use crate::train::{Settings, train};
+use crate::train::{TrainSettings, train};
 
 /// As few calls as show everything: a first step, a planned one, and both batches used again.
-const SETTINGS: Settings = Settings {
+const SETTINGS: TrainSettings = TrainSettings {
     seed: 5,
     hidden: 3,
     batch: 4,

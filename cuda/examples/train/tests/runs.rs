@@ -3,8 +3,8 @@
 use super::common::{alone, assert_clean, together};
 use super::{SMALL, gpu};
 use crate::data::Random;
-use crate::model::{Batch, Model};
-use crate::train::{Asked, LAST, Report, Settings, train};
+use crate::model::{Batch, Network};
+use crate::train::{Asked, LAST, TrainReport, TrainSettings, train};
 
 /// Seeds of deferred orders.
 const SEEDS: u64 = 12;
@@ -12,9 +12,9 @@ const SEEDS: u64 = 12;
 #[test]
 fn the_spirals_are_learned() {
     let _turn = together();
-    let settings = Settings {
+    let settings = TrainSettings {
         steps: 600,
-        ..Settings::new()
+        ..TrainSettings::new()
     };
     let report = train(&gpu(), &settings, || {}).unwrap();
     assert_eq!(report.wrong(), None, "{report}");
@@ -107,7 +107,7 @@ fn host_and_device_agree_about_a_trained_model() {
     let _turn = together();
     let gpu = gpu();
     let mut random = Random::new(3);
-    let mut model = Model::new(&gpu, 16, &mut random).unwrap();
+    let mut model = Network::new(&gpu, 16, &mut random).unwrap();
     let mut batch = Batch::new(&gpu, 50).unwrap();
     batch.draw(&mut random).unwrap();
     let mut loss = gpu.memory.zeros::<f32>(&gpu.compute, 1).unwrap();
@@ -133,7 +133,7 @@ fn a_report_says_what_is_wrong() {
         calls,
         pinned_bytes,
     };
-    let good = Report {
+    let good = TrainReport {
         losses: (0..100).map(|step| 1.0 / (step + 1) as f32).collect(),
         accuracy: [0.5, 1.0],
         picture: String::new(),
@@ -145,13 +145,13 @@ fn a_report_says_what_is_wrong() {
     let mut rising = good.clone();
     rising.losses.reverse();
     assert!(rising.wrong().unwrap().contains("fall"));
-    let lost = Report {
+    let lost = TrainReport {
         losses: vec![f32::NAN; 100],
         ..good.clone()
     };
     assert!(lost.wrong().unwrap().contains("fall"));
     for late in [asked(1, 0), asked(0, 1)] {
-        let greedy = Report {
+        let greedy = TrainReport {
             asked: [asked(3, 5), late],
             ..good.clone()
         };

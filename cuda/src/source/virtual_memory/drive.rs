@@ -13,7 +13,7 @@ use larder_core::pages::{PageCall, PageDriver, PagePool};
 use larder_core::{AddrRange, SubAllocError};
 use larder_cuda_abi::MemoryHandle;
 
-use super::{MappingOwner, Physical, VirtualMemory};
+use super::{MappingOwner, PhysicalMemory, VirtualMemory};
 use crate::DriverError;
 use crate::driver::deferred_free::DeferredFree;
 use crate::driver::locked;
@@ -93,7 +93,7 @@ impl VirtualMemory {
         }
         let charge = self.charge(bytes)?;
         let memory = self.create(bytes)?;
-        let held = Physical {
+        let held = PhysicalMemory {
             memory: Some(memory),
             bytes,
             charge,

@@ -120,7 +120,7 @@ pub struct VirtualMemory {
 
 /// Physical memory.
 #[derive(Debug)]
-struct Physical {
+struct PhysicalMemory {
     /// `None` while it sleeps.
     memory: Option<MemoryHandle>,
     bytes: u64,
@@ -174,7 +174,7 @@ impl VirtualCalls {
 #[derive(Default)]
 struct MappingTable {
     /// Memory of a paged allocator, by handle number.
-    handles: BTreeMap<u32, Physical>,
+    handles: BTreeMap<u32, PhysicalMemory>,
     /// Mappings by start.
     mappings: BTreeMap<u64, Mapped>,
     /// Number of mappings that are leaving.
@@ -292,7 +292,7 @@ impl VirtualMemory {
     /// Returns the bytes of physical memory held. O(handles + mappings).
     pub fn held_bytes(&self) -> u64 {
         let table = locked(&self.table);
-        let held = |held: &&Physical| held.memory.is_some();
+        let held = |held: &&PhysicalMemory| held.memory.is_some();
         let handles = table.handles.values().filter(held);
         let handles: u64 = handles.map(|held| held.bytes).sum();
         let grown = table.mappings.values().map(|mapped| match mapped.owner {

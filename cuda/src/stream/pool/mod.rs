@@ -1,6 +1,6 @@
 //! [`StreamPool`]: the core's best fit over a source of memory, in the order of streams.
 //!
-//! Streams have numbers ([`Streams`]). A block is freed in the order of a stream: it is reused at once on
+//! Streams have numbers ([`StreamTable`]). A block is freed in the order of a stream: it is reused at once on
 //! that stream, and on another one after a wait by the device, never by the host. An allocation that fits,
 //! and a free, make no driver call except for that wait.
 //!
@@ -31,7 +31,7 @@ pub(crate) use budgeted_pool::{BudgetedPool, Core, PoolSource};
 pub(crate) use by_stream::ByStream;
 pub(crate) use counts::StreamCounts;
 pub use counts::StreamStats;
-pub(crate) use streams::{Streams, WantedBy};
+pub(crate) use streams::{StreamTable, WantedBy};
 
 use crate::DeviceAllocError;
 
@@ -72,7 +72,7 @@ pub(crate) trait UpperTiers: Send + Sync {
 pub(crate) struct StreamPool<S: PoolSource<P>, P: BestFit> {
     /// Declared before the streams: their work may use it until it is dropped.
     pub(crate) memory: BudgetedPool<S, P>,
-    pub(crate) streams: Streams,
+    pub(crate) streams: StreamTable,
     /// Set once; never for a pool without tiers.
     upper: OnceLock<Weak<dyn UpperTiers>>,
 }
@@ -80,7 +80,7 @@ pub(crate) struct StreamPool<S: PoolSource<P>, P: BestFit> {
 impl<S: PoolSource<P>, P: BestFit> StreamPool<S, P> {
     pub(crate) fn new(memory: BudgetedPool<S, P>) -> Self {
         Self {
-            streams: Streams::new(memory.context()),
+            streams: StreamTable::new(memory.context()),
             memory,
             upper: OnceLock::new(),
         }

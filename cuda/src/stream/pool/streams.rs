@@ -65,7 +65,7 @@ struct Key {
 }
 
 /// One stream.
-struct Queue {
+struct StreamState {
     /// Kept, so that its events can always be recorded.
     stream: Option<Arc<HeldStream>>,
     /// The driver's own number of the stream, if the driver reports it.
@@ -96,7 +96,7 @@ struct StreamSlot {
     key: Key,
     open: OpenEvent,
     counts: StreamCounts,
-    queue: Mutex<Queue>,
+    queue: Mutex<StreamState>,
 }
 
 impl Default for StreamSlot {
@@ -105,7 +105,7 @@ impl Default for StreamSlot {
             key: Key::default(),
             open: OpenEvent::new(EventNumber::new(FIRST)),
             counts: StreamCounts::default(),
-            queue: Mutex::new(Queue {
+            queue: Mutex::new(StreamState {
                 stream: None,
                 driver_id: None,
                 before: 0,
@@ -135,7 +135,7 @@ const fn is_default(handle: usize) -> bool {
 }
 
 /// All streams of one allocator.
-pub(crate) struct Streams {
+pub(crate) struct StreamTable {
     context: Context,
     /// The context's handle, compared with those of streams.
     own: usize,
@@ -147,7 +147,7 @@ pub(crate) struct Streams {
     spare: Mutex<Vec<Event>>,
 }
 
-impl Streams {
+impl StreamTable {
     pub(crate) fn new(context: &Context) -> Self {
         Self {
             context: context.clone(),
@@ -322,7 +322,7 @@ impl Streams {
     }
 
     /// Leaves the number to the next stream, once the work of this one is done.
-    fn vacate(&self, stream_id: StreamId, mut queue: MutexGuard<'_, Queue>) {
+    fn vacate(&self, stream_id: StreamId, mut queue: MutexGuard<'_, StreamState>) {
         let key = &self.slots[stream_id].key;
         // No thread finds the number by the stream any more, and a thread that found it before holds the
         // stream.
@@ -454,7 +454,7 @@ impl Streams {
     fn close(
         &self,
         shared: &StreamSlot,
-        queue: &mut Queue,
+        queue: &mut StreamState,
         by: WantedBy,
     ) -> Result<bool, DriverError> {
         let Some(stream) = queue.stream.clone() else {
@@ -507,7 +507,7 @@ impl Streams {
     }
 
     /// Takes out the events that are done.
-    fn look(&self, queue: &mut Queue) {
+    fn look(&self, queue: &mut StreamState) {
         while let Some((number, event)) = queue.events.front() {
             if event.query() != Ok(true) {
                 return;

@@ -9,10 +9,10 @@ use super::error::{LimitMismatch, RuntimeError};
 use super::gpu::{GpuAllocator, GpuMemory};
 use super::kind::MemoryKind;
 use super::limit::{limit_of_available, limit_of_fraction};
-use super::slot::Slot;
+use super::slot::OnceSlot;
 use super::topology::{Node, PciAddress};
 use super::visitors::Visited;
-use super::watch::Watch;
+use super::watch::RegionReporter;
 use super::watched_pool::WatchedPool;
 use super::{Runtime, RuntimeInner};
 use crate::driver::loaded_or_from_env;
@@ -91,14 +91,14 @@ pub struct GpuGiven {
 /// A logical device and its allocator.
 pub(super) struct Logical {
     device: LogicalDevice,
-    pub(super) slot: Slot<GpuAllocator>,
+    pub(super) slot: OnceSlot<GpuAllocator>,
 }
 
 impl Logical {
     pub(super) fn list(devices: impl IntoIterator<Item = LogicalDevice>) -> Vec<Self> {
         let logical = |device| Self {
             device,
-            slot: Slot::new(),
+            slot: OnceSlot::new(),
         };
         devices.into_iter().map(logical).collect()
     }
@@ -253,7 +253,7 @@ impl RuntimeInner {
         kind: GpuKind,
         options: &GpuOptions,
         bytes: u64,
-        watch: Watch,
+        watch: RegionReporter,
     ) -> Result<GpuMemory, RuntimeError> {
         if options.unified_memory {
             let source = ManagedMemory::new(context)?;

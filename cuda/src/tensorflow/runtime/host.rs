@@ -24,7 +24,7 @@ use super::host_pool::HostPool;
 use super::logged::{Logged, logged};
 use super::shutdown::Left;
 use super::topology::Node;
-use super::watch::Watch;
+use super::watch::RegionReporter;
 use super::watched_pool::WatchedPool;
 use crate::{Context, DriverError, PinnedMemory};
 
@@ -111,7 +111,7 @@ impl HostAllocator {
         kind: CpuKind,
         node: Option<Node>,
         limit_bytes: u64,
-        watch: Watch,
+        watch: RegionReporter,
         logs: bool,
     ) -> Result<Self, RuntimeError> {
         let source = CpuMemory::new(node);
@@ -132,7 +132,7 @@ impl HostAllocator {
         context: &Context,
         node: Node,
         limit_bytes: u64,
-        watch: Watch,
+        watch: RegionReporter,
         collects: bool,
     ) -> Result<Self, RuntimeError> {
         let source = PinnedMemory::new(context);

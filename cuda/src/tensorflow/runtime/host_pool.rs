@@ -7,7 +7,7 @@ use larder_core::{BlockAllocator, ConfigError};
 
 use super::cpu_memory::{Binding, CpuMemory};
 use super::host::HostBlocks;
-use super::watch::{Watch, Watched};
+use super::watch::{RegionReporter, WatchedSource};
 use crate::lock_wait::Yield;
 
 /// Initial number of idle buffers: upstream's, which grows by itself as ours does.
@@ -22,18 +22,18 @@ const BUFFERS: usize = 1 << 16;
 /// A pool. Dropped with blocks in use it leaks their memory and its records.
 pub(super) struct HostPool {
     /// Dropped in `drop`.
-    pool: ManuallyDrop<PoolAllocator<Watched<CpuMemory>, Yield>>,
+    pool: ManuallyDrop<PoolAllocator<WatchedSource<CpuMemory>, Yield>>,
 }
 
 impl HostPool {
     /// Makes a pool that holds nothing yet.
-    pub(super) fn new(source: CpuMemory, watch: Watch) -> Result<Self, ConfigError> {
+    pub(super) fn new(source: CpuMemory, watch: RegionReporter) -> Result<Self, ConfigError> {
         let config = PoolConfig {
             name: "cpu_pool",
             ..PoolConfig::new(IDLE, IDLE_BYTES)
         };
         let pool = Pool::new(config, BUFFERS)?;
-        let pool = PoolAllocator::with_wait(pool, Watched::new(source, watch));
+        let pool = PoolAllocator::with_wait(pool, WatchedSource::new(source, watch));
         Ok(Self {
             pool: ManuallyDrop::new(pool),
         })

@@ -68,10 +68,10 @@ impl fmt::Display for MemoryKind {
 ///
 /// The lock is held for a look-up or one change.
 #[derive(Debug, Default)]
-pub(crate) struct RegionMap(RwLock<BTreeMap<u64, Region>>);
+pub(crate) struct RegionMap(RwLock<BTreeMap<u64, KindRegion>>);
 
 #[derive(Clone, Copy, Debug)]
-struct Region {
+struct KindRegion {
     end: u64,
     kind: MemoryKind,
 }
@@ -81,7 +81,7 @@ impl RegionMap {
     pub(crate) fn insert(&self, range: AddrRange, kind: MemoryKind) -> bool {
         let end = range.end().get();
         let mut map = self.0.write().unwrap_or_else(PoisonError::into_inner);
-        let before = map.insert(range.start().get(), Region { end, kind });
+        let before = map.insert(range.start().get(), KindRegion { end, kind });
         before.is_none_or(|before| before.end != end)
     }
 

@@ -11,20 +11,20 @@ use crate::lock_wait::Yield;
 const RECORDS: usize = 1 << 12;
 
 /// Nanoseconds since the allocator was made.
-pub(super) struct Clock(Instant);
+pub(super) struct SinceStart(Instant);
 
-impl Ticks for Clock {
+impl Ticks for SinceStart {
     fn now(&self) -> u64 {
         u64::try_from(self.0.elapsed().as_nanos()).unwrap_or(u64::MAX)
     }
 }
 
 /// An allocator and its records.
-pub(super) type Logged<A> = Tracked<A, Clock, Yield>;
+pub(super) type Logged<A> = Tracked<A, SinceStart, Yield>;
 
 /// Records each call of an allocator.
 pub(super) fn logged<A: BlockAllocator>(inner: A) -> Result<Logged<A>, ConfigError> {
-    let clock = Clock(Instant::now());
+    let clock = SinceStart(Instant::now());
     // Sizes are tracked by the allocator below.
     Tracked::with_ticks(inner, clock, RECORDS, None)
 }

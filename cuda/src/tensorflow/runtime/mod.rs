@@ -54,9 +54,9 @@ pub use watch::{RegionVisit, Visitor};
 use devices::Logical;
 use host::CpuKind;
 use kind::RegionMap;
-use slot::Slot;
+use slot::OnceSlot;
 use visitors::VisitorTable;
-use watch::{Visitors, Watch};
+use watch::{RegionReporter, Visitors};
 
 /// The allocators of a program, or of a part of one. Clones share the runtime; tests make their own.
 ///
@@ -82,8 +82,8 @@ struct RuntimeInner {
     /// Named by the program; otherwise one for each device of the driver, once they are known.
     devices: OnceLock<Vec<Logical>>,
     /// By the nodes of the topology, like `pinned`.
-    cpu: Vec<Slot<HostAllocator>>,
-    pinned: Vec<Slot<HostAllocator>>,
+    cpu: Vec<OnceSlot<HostAllocator>>,
+    pinned: Vec<OnceSlot<HostAllocator>>,
     enabled: AtomicBool,
     visitors: VisitorTable,
     regions: Arc<RegionMap>,
@@ -107,8 +107,8 @@ impl Runtime {
             config,
             topology,
             devices: named,
-            cpu: (0..count).map(|_| Slot::new()).collect(),
-            pinned: (0..count).map(|_| Slot::new()).collect(),
+            cpu: (0..count).map(|_| OnceSlot::new()).collect(),
+            pinned: (0..count).map(|_| OnceSlot::new()).collect(),
             enabled: AtomicBool::new(false),
             visitors: VisitorTable::default(),
             regions: Arc::default(),
@@ -122,7 +122,7 @@ impl Runtime {
     /// If `TF_GPU_ALLOCATOR` is unknown, on every call. Other variables that could not be read are in `bad`
     /// of the call that made the runtime; their defaults are in force.
     pub fn global(bad: &mut Vec<BadVariable>) -> Result<&'static Self, BadVariable> {
-        static GLOBAL: Slot<Runtime> = Slot::new();
+        static GLOBAL: OnceSlot<Runtime> = OnceSlot::new();
         GLOBAL.get_or_build(|| {
             let (config, problems) = RuntimeConfig::from_env()?;
             bad.extend(problems);
@@ -259,7 +259,7 @@ impl Runtime {
                 left.push(what);
             }
         };
-        for pinned in inner.pinned.into_iter().filter_map(Slot::into_inner) {
+        for pinned in inner.pinned.into_iter().filter_map(OnceSlot::into_inner) {
             note(pinned.left());
         }
         let devices = inner.devices.into_inner().unwrap_or_default();
@@ -267,7 +267,7 @@ impl Runtime {
         for gpu in gpus {
             note(gpu.left());
         }
-        for cpu in inner.cpu.into_iter().filter_map(Slot::into_inner) {
+        for cpu in inner.cpu.into_iter().filter_map(OnceSlot::into_inner) {
             note(cpu.left());
         }
         Ok(Shutdown { left })
@@ -278,9 +278,9 @@ impl RuntimeInner {
     /// Returns the slot of a node.
     fn slot_of<'s, T>(
         &self,
-        slots: &'s [Slot<T>],
+        slots: &'s [OnceSlot<T>],
         node: Node,
-    ) -> Result<&'s Slot<T>, RuntimeError> {
+    ) -> Result<&'s OnceSlot<T>, RuntimeError> {
         let slot = self
             .topology
             .place_of(node)
@@ -289,16 +289,16 @@ impl RuntimeInner {
         slot.ok_or(RuntimeError::Node { node, nodes })
     }
 
-    fn watch(&self, visitors: Visitors, index: u32, kind: MemoryKind) -> Watch {
-        Watch::new(visitors, index, &self.regions, kind)
+    fn watch(&self, visitors: Visitors, index: u32, kind: MemoryKind) -> RegionReporter {
+        RegionReporter::new(visitors, index, &self.regions, kind)
     }
 }
 
 impl fmt::Debug for Runtime {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let inner = &*self.0;
-        let cpu: Vec<_> = inner.cpu.iter().filter_map(Slot::get).collect();
-        let pinned: Vec<_> = inner.pinned.iter().filter_map(Slot::get).collect();
+        let cpu: Vec<_> = inner.cpu.iter().filter_map(OnceSlot::get).collect();
+        let pinned: Vec<_> = inner.pinned.iter().filter_map(OnceSlot::get).collect();
         f.debug_struct("Runtime")
             .field("nodes", &inner.topology.nodes())
             .field("cpu", &cpu)

@@ -1,4 +1,4 @@
-//! [`Slot`]: a value that is built on the first request.
+//! [`OnceSlot`]: a value that is built on the first request.
 
 use std::sync::OnceLock;
 use std::time::Duration;
@@ -9,7 +9,7 @@ use larder_core::sync::BuildTurn;
 /// A place for one value. Once it is built a read takes no lock; no lock is held while it is built
 /// ([`BuildTurn`]).
 #[derive(Debug)]
-pub(super) struct Slot<T> {
+pub(super) struct OnceSlot<T> {
     value: OnceLock<T>,
     turn: BuildTurn,
 }
@@ -26,7 +26,7 @@ impl Wait for Doze {
     }
 }
 
-impl<T> Slot<T> {
+impl<T> OnceSlot<T> {
     pub(super) const fn new() -> Self {
         Self {
             value: OnceLock::new(),
@@ -73,7 +73,7 @@ mod tests {
 
     #[test]
     fn of_many_threads_one_builds_and_all_see_its_value() {
-        let (slot, built) = (Slot::<u32>::new(), AtomicU32::new(0));
+        let (slot, built) = (OnceSlot::<u32>::new(), AtomicU32::new(0));
         let together = Barrier::new(8);
         std::thread::scope(|scope| {
             for _ in 0..8 {
@@ -92,7 +92,7 @@ mod tests {
 
     #[test]
     fn a_build_that_failed_or_panicked_leaves_the_slot_to_the_next() {
-        let slot = Slot::<u32>::new();
+        let slot = OnceSlot::<u32>::new();
         assert_eq!(slot.get_or_build(|| Err("no")), Err("no"));
         let panicked = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
             slot.get_or_build(|| -> Result<u32, ()> { panic!("in the build") })

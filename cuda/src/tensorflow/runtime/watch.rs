@@ -43,7 +43,7 @@ impl Visitors {
 }
 
 /// Reports the regions of one sub-allocator.
-pub(crate) struct Watch {
+pub(crate) struct RegionReporter {
     visitors: Visitors,
     index: u32,
     /// Map in which regions are entered with `kind`.
@@ -51,7 +51,7 @@ pub(crate) struct Watch {
     kind: MemoryKind,
 }
 
-impl Watch {
+impl RegionReporter {
     pub(super) fn new(
         visitors: Visitors,
         index: u32,
@@ -67,7 +67,7 @@ impl Watch {
     }
 }
 
-impl RegionWatch for Watch {
+impl RegionWatch for RegionReporter {
     fn held(&self, range: AddrRange) {
         let index = self.index;
         if self.map.insert(range, self.kind) {
@@ -88,7 +88,7 @@ impl RegionWatch for Watch {
     }
 }
 
-impl fmt::Debug for Watch {
+impl fmt::Debug for RegionReporter {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Watch")
             .field("index", &self.index)
@@ -100,15 +100,15 @@ impl fmt::Debug for Watch {
 }
 
 /// A sub-allocator of whole regions that reports each.
-pub(super) struct Watched<S> {
+pub(super) struct WatchedSource<S> {
     source: S,
-    watch: Watch,
+    watch: RegionReporter,
     /// Start and bytes of each region. Locked for a look-up or a change.
     regions: Mutex<BTreeMap<u64, u64>>,
 }
 
-impl<S: SubAllocator> Watched<S> {
-    pub(super) fn new(source: S, watch: Watch) -> Self {
+impl<S: SubAllocator> WatchedSource<S> {
+    pub(super) fn new(source: S, watch: RegionReporter) -> Self {
         Self {
             source,
             watch,
@@ -121,7 +121,7 @@ impl<S: SubAllocator> Watched<S> {
     }
 }
 
-impl<S: SubAllocator> SubAllocator for Watched<S> {
+impl<S: SubAllocator> SubAllocator for WatchedSource<S> {
     fn grow(&self, request: GrowRequest) -> Result<AddrRange, SubAllocError> {
         let range = self.source.grow(request)?;
         locked(&self.regions).insert(range.start().get(), range.bytes());
@@ -150,7 +150,7 @@ impl<S: SubAllocator> SubAllocator for Watched<S> {
     }
 }
 
-impl<S> Drop for Watched<S> {
+impl<S> Drop for WatchedSource<S> {
     /// Reports all regions as leaving: the sub-allocator, which frees them, is dropped after this.
     fn drop(&mut self) {
         let regions = core::mem::take(&mut *locked(&self.regions));

@@ -11,7 +11,7 @@ use larder_core::{
 
 use super::cpu_memory::{Binding, CpuMemory};
 use super::host::HostBlocks;
-use super::watch::{Watch, Watched};
+use super::watch::{RegionReporter, WatchedSource};
 use crate::lock_wait::Yield;
 use crate::stream::allocator::{BlockInfo, Live, StreamAllocator};
 use crate::with_tables::WithTables;
@@ -23,7 +23,7 @@ const CHUNKS: usize = 1 << 17;
 /// A best fit that owns its tables. Dropped with blocks in use it leaks their regions and its tables.
 pub(super) struct WatchedPool<S: SubAllocator> {
     /// Dropped in `drop`.
-    pool: ManuallyDrop<WithTables<Shared<RegionPool<'static>, Watched<S>, Yield>>>,
+    pool: ManuallyDrop<WithTables<Shared<RegionPool<'static>, WatchedSource<S>, Yield>>>,
 }
 
 impl<S: SubAllocator> WatchedPool<S> {
@@ -31,7 +31,7 @@ impl<S: SubAllocator> WatchedPool<S> {
     /// regions are released before an allocation fails.
     pub(super) fn new(
         source: S,
-        watch: Watch,
+        watch: RegionReporter,
         limit_bytes: u64,
         collects: bool,
     ) -> Result<Self, ConfigError> {
@@ -39,7 +39,7 @@ impl<S: SubAllocator> WatchedPool<S> {
             collect_regions: collects,
             ..RegionConfig::new(limit_bytes)
         };
-        let source = Watched::new(source, watch);
+        let source = WatchedSource::new(source, watch);
         // Only an invalid configuration or table fails, and both are fixed.
         let pool = WithTables::regions(config, CHUNKS, source)?;
         Ok(Self {

@@ -15,7 +15,7 @@ use cudarc::driver::{
     self as cuda, CudaEvent, CudaFunction, CudaStream, LaunchArgs, LaunchConfig, PushKernelArg, sys,
 };
 
-use super::view::Part;
+use super::view::ViewPart;
 use super::{BufferView, BufferViewMut, DeviceBuffer, Uses, in_our_words};
 use crate::DeviceAllocError;
 
@@ -133,7 +133,7 @@ impl<'a> Launch<'a> {
     fn part<T>(
         &mut self,
         address: &'a sys::CUdeviceptr,
-        part: Part<'_>,
+        part: ViewPart<'_>,
         note: impl FnOnce(&mut Uses, super::Use<'_>) -> Result<(), cuda::DriverError>,
     ) -> &mut Self {
         if part.has_bytes::<T>() {

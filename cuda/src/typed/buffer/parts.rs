@@ -2,10 +2,10 @@
 
 use cudarc::driver::DeviceRepr;
 
-use super::view::{Part, inside};
+use super::view::{ViewPart, inside};
 use super::{BufferView, BufferViewMut, DeviceBuffer, check_align};
 
-impl<'a> Part<'a> {
+impl<'a> ViewPart<'a> {
     /// Returns all bytes of the part as values of another type. `None` if they are not whole values of it, or
     /// not aligned for them.
     fn transmuted<S: DeviceRepr>(self, value_bytes: usize) -> Option<Self> {
@@ -72,7 +72,7 @@ impl<'a, T> BufferViewMut<'a, T> {
     /// If `chunk_len` is 0, as for a slice.
     #[track_caller]
     pub fn chunks_exact_mut(self, chunk_len: usize) -> impl Iterator<Item = Self> + use<'a, T> {
-        let part = Part {
+        let part = ViewPart {
             beside: true,
             ..self.part
         };

@@ -4,10 +4,10 @@ use std::sync::Arc;
 
 use cudarc::driver::{CudaStream, DevicePtr, DevicePtrMut, DeviceSlice, SyncOnDrop, sys};
 
-use super::view::Part;
+use super::view::ViewPart;
 use super::{BufferView, BufferViewMut, DeviceBuffer};
 
-impl Part<'_> {
+impl ViewPart<'_> {
     /// Returns the address for a read that is queued next. O(1) and no driver call on the stream that wrote
     /// last, or that has read since.
     fn read_on<'s, T>(&self, stream: &'s CudaStream) -> (sys::CUdeviceptr, SyncOnDrop<'s>) {

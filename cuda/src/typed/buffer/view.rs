@@ -15,19 +15,19 @@ use crate::{DeviceAllocError, DeviceAllocator};
 
 /// A part of a [`DeviceBuffer`], for reading.
 pub struct BufferView<'a, T> {
-    pub(super) part: Part<'a>,
+    pub(super) part: ViewPart<'a>,
     values: PhantomData<&'a [T]>,
 }
 
 /// A part of a [`DeviceBuffer`] that nobody else uses, for writing.
 pub struct BufferViewMut<'a, T> {
-    pub(super) part: Part<'a>,
+    pub(super) part: ViewPart<'a>,
     values: PhantomData<&'a mut [T]>,
 }
 
 /// Place of a part.
 #[derive(Clone, Copy)]
-pub(super) struct Part<'a> {
+pub(super) struct ViewPart<'a> {
     pub(super) shared: &'a BufferShared,
     /// Address that kernels receive.
     pub(super) address: sys::CUdeviceptr,
@@ -36,7 +36,7 @@ pub(super) struct Part<'a> {
     pub(super) beside: bool,
 }
 
-impl Part<'_> {
+impl ViewPart<'_> {
     /// Returns a range of the part, whose values have `value_bytes` bytes.
     pub(super) fn cut(self, range: &impl RangeBounds<usize>, value_bytes: usize) -> Option<Self> {
         let start = match range.start_bound() {
@@ -65,7 +65,7 @@ impl Part<'_> {
 
 impl<'a, T> BufferView<'a, T> {
     pub(super) const fn of(buffer: &'a DeviceBuffer<T>) -> Self {
-        Self::over(Part {
+        Self::over(ViewPart {
             shared: &buffer.shared,
             address: buffer.address,
             len: buffer.len,
@@ -73,7 +73,7 @@ impl<'a, T> BufferView<'a, T> {
         })
     }
 
-    pub(super) const fn over(part: Part<'a>) -> Self {
+    pub(super) const fn over(part: ViewPart<'a>) -> Self {
         Self {
             part,
             values: PhantomData,
@@ -130,7 +130,7 @@ impl<T> Copy for BufferView<'_, T> {}
 
 impl<'a, T> BufferViewMut<'a, T> {
     pub(super) const fn of(buffer: &'a mut DeviceBuffer<T>) -> Self {
-        Self::over(Part {
+        Self::over(ViewPart {
             shared: &buffer.shared,
             address: buffer.address,
             len: buffer.len,
@@ -138,7 +138,7 @@ impl<'a, T> BufferViewMut<'a, T> {
         })
     }
 
-    pub(super) const fn over(part: Part<'a>) -> Self {
+    pub(super) const fn over(part: ViewPart<'a>) -> Self {
         Self {
             part,
             values: PhantomData,
@@ -205,7 +205,7 @@ impl<'a, T> BufferViewMut<'a, T> {
 
     /// Splits into two parts; `None` if there are fewer values than `middle`.
     pub fn try_split_at_mut(self, middle: usize) -> Option<(Self, Self)> {
-        let part = Part {
+        let part = ViewPart {
             beside: true,
             ..self.part
         };
@@ -278,7 +278,7 @@ impl<T> fmt::Debug for BufferViewMut<'_, T> {
     }
 }
 
-impl Part<'_> {
+impl ViewPart<'_> {
     fn debug(&self, f: &mut fmt::Formatter<'_>, name: &str) -> fmt::Result {
         f.debug_struct(name)
             .field("address", &format_args!("{:#x}", self.address))

@@ -17,8 +17,8 @@ use cudarc::driver::{
 };
 use larder_core::{Block, Request};
 
+use pool::BufferUser;
 pub use pool::PinnedAllocator;
-use pool::User;
 use uses::PinnedUses;
 
 use crate::driver::locked;
@@ -268,14 +268,14 @@ impl<T> PinnedBuffer<T> {
         self.pool.add_stream(stream);
         let by = self.pool.user(stream);
         locked(&self.uses).order(events, stream, write, by.captures())?;
-        if let User::Known(stream) = &by {
+        if let BufferUser::Known(stream) = &by {
             locked(&self.uses).note(events, stream, write, true);
         }
         let answer = self.pool.context().try_on(stream, |_, _| Ok(act()))?;
         match &by {
-            User::Known(stream) => locked(&self.uses).end(events, stream),
-            User::Unknown => self.pool.context().wait_for(stream)?,
-            User::Capture => {}
+            BufferUser::Known(stream) => locked(&self.uses).end(events, stream),
+            BufferUser::Unknown => self.pool.context().wait_for(stream)?,
+            BufferUser::Capture => {}
         }
         answer
     }
@@ -295,12 +295,12 @@ impl<T> PinnedBuffer<T> {
             context.record_err(context.synchronize());
         }
         match by {
-            User::Known(stream) => {
+            BufferUser::Known(stream) => {
                 uses.note(events, &stream, write, false);
                 SyncOnDrop::Record(None)
             }
-            User::Unknown => SyncOnDrop::Sync(Some(stream)),
-            User::Capture => SyncOnDrop::Record(None),
+            BufferUser::Unknown => SyncOnDrop::Sync(Some(stream)),
+            BufferUser::Capture => SyncOnDrop::Record(None),
         }
     }
 }

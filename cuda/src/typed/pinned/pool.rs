@@ -119,18 +119,18 @@ impl PinnedAllocator {
     }
 
     /// Returns the kind of user that the stream is.
-    pub(super) fn user(&self, stream: &CudaStream) -> User {
+    pub(super) fn user(&self, stream: &CudaStream) -> BufferUser {
         let status = self.context().capture_status(stream);
         if status.is_ok_and(|status| status != CaptureStatus::None) {
-            return User::Capture;
+            return BufferUser::Capture;
         }
         if stream.cu_stream().addr() == StreamHandle::PER_THREAD.0 {
-            return User::Unknown;
+            return BufferUser::Unknown;
         }
         let streams = locked(&self.0.streams);
         let mut known = streams.iter().filter_map(Weak::upgrade);
         let known = known.find(|known| **known == *stream);
-        known.map_or(User::Unknown, User::Known)
+        known.map_or(BufferUser::Unknown, BufferUser::Known)
     }
 
     /// Allocates a block that nobody uses. O(1) and no driver call while something fits and no dropped buffer
@@ -296,7 +296,7 @@ impl fmt::Debug for PinnedAllocator {
 }
 
 /// The kind of user of a buffer.
-pub(super) enum User {
+pub(super) enum BufferUser {
     /// A stream that can be waited for later.
     Known(Arc<CudaStream>),
     /// A stream that is waited for at once.
@@ -305,7 +305,7 @@ pub(super) enum User {
     Capture,
 }
 
-impl User {
+impl BufferUser {
     pub(super) const fn captures(&self) -> bool {
         matches!(self, Self::Capture)
     }
