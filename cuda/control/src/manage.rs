@@ -118,7 +118,7 @@ impl<C: Clock> ResourceManagement<C> {
 
     fn finish(&self, run_time: Duration, until: Option<Duration>) -> Waited {
         let start = self.clock.now();
-        let mut seen = self.reader.look();
+        let mut seen = self.reader.read();
         loop {
             // The time slept so far counts: a new end is also measured from the start.
             let end = match plan(seen.perf, run_time) {
@@ -137,7 +137,7 @@ impl<C: Clock> ResourceManagement<C> {
             if self.reader.is_cancelled() {
                 break;
             }
-            seen = self.reader.look();
+            seen = self.reader.read();
         }
         self.ended()
     }
@@ -145,7 +145,7 @@ impl<C: Clock> ResourceManagement<C> {
     /// Waits until the share is not 0.
     fn wait_suspended(&self, until: Option<Duration>) -> Waited {
         loop {
-            let seen = self.reader.look();
+            let seen = self.reader.read();
             if !seen.perf.is_suspended() {
                 break;
             }

@@ -170,7 +170,7 @@ impl DutyCycleReader {
     }
 
     /// Reads the count of changes, then the share (SIGNAL1), so that [`wait`](Self::wait) misses no change.
-    pub(crate) fn look(&self) -> Observed {
+    pub(crate) fn read(&self) -> Observed {
         let changes = self.shared.signal.changes();
         Observed {
             perf: self.perf(),

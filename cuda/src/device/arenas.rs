@@ -296,14 +296,18 @@ impl Arenas {
         let turn = place.turn.load(Ordering::Relaxed).wrapping_add(1);
         place.turn.store(turn, Ordering::Relaxed);
         if turn & self.passed_over.load(Ordering::Relaxed) == 0 {
-            self.look(place, stream_id)
+            self.arena_in(place, stream_id)
         } else {
             None
         }
     }
 
     #[inline(never)]
-    fn look<'a>(&'a self, place: &'a ArenaSlot, stream_id: StreamId) -> Option<&'a StreamArena> {
+    fn arena_in<'a>(
+        &'a self,
+        place: &'a ArenaSlot,
+        stream_id: StreamId,
+    ) -> Option<&'a StreamArena> {
         if self.policy == ArenaPolicy::Never {
             return None;
         }

@@ -211,8 +211,8 @@ forward! {
     /// See [`StreamPool::poll`].
     fn poll(&self) => |pool| pool.poll();
 
-    /// See [`StreamPool::collect`].
-    fn collect(&self, host: HostWait) => |pool| pool.collect(host);
+    /// See [`StreamPool::poll_events`].
+    fn poll_events(&self, host: HostWait) => |pool| pool.poll_events(host);
 
     /// Sets the tiers above.
     fn stand_below(&self, tiers: Weak<DeviceInner>) => |pool| pool.stand_below(tiers);

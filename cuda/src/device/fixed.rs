@@ -66,7 +66,7 @@ impl DeviceAllocator {
                 return Err(error);
             }
             // Idle pages may hold the memory.
-            inner.pool.collect(HostWait::MayBlock);
+            inner.pool.poll_events(HostWait::MayBlock);
             inner.pool.release(u64::MAX);
             source.make_fixed(bytes)
         };

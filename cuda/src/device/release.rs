@@ -23,7 +23,7 @@ impl DeviceAllocator {
     /// Does not wait: memory that queued work still uses is released later. O(chunks) and the calls.
     pub fn release(&self, bytes: u64) -> Released {
         let inner = &*self.0;
-        inner.pool.collect(HostWait::MayBlock);
+        inner.pool.poll_events(HostWait::MayBlock);
         let (now_bytes, later_bytes) = inner.release_with_deferred(bytes);
         inner.pool.node().shared().notify();
         Released {

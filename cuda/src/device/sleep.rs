@@ -346,7 +346,7 @@ impl DeviceInner {
 
     /// Releases memory that no work uses any more.
     fn release_idle(&self) {
-        self.pool.collect(HostWait::MayBlock);
+        self.pool.poll_events(HostWait::MayBlock);
         self.pool.release(u64::MAX);
     }
 

@@ -23,7 +23,7 @@ mod load;
 mod memory;
 mod pages;
 mod pool;
-mod relaxed;
+mod relaxed_capture;
 mod search;
 mod stand_in;
 mod stream;

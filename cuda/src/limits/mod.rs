@@ -146,7 +146,7 @@ impl Limits {
     /// Completes lowered limits, as far as memory has become idle, and calls the watchers. For a program
     /// whose threads neither allocate nor free. Does not wait.
     pub fn poll(&self) {
-        self.0.settle();
+        self.0.apply_limits();
     }
 }
 
@@ -217,12 +217,12 @@ impl Budget {
         if let LimitAnswer::Refused(_) = answer {
             return answer;
         }
-        self.settle();
+        self.apply_limits();
         LimitAnswer::with_excess(self.usage().used_bytes.saturating_sub(hard_bytes))
     }
 
     /// Refreshes the live limits of all pools below, then releases idle memory above them.
-    fn settle(&self) {
+    fn apply_limits(&self) {
         let pools = self.pools();
         for pool in &pools {
             pool.refresh_limit();

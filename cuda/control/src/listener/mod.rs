@@ -263,7 +263,7 @@ impl ListenerShared {
         drop(state);
         let mut problem = None;
         for path in paths {
-            problem = self.look(&path).err().or(problem);
+            problem = self.read_file(&path).err().or(problem);
         }
         let mut state = self.lock();
         state.problem = problem.map(|error| error.to_string());
@@ -274,7 +274,7 @@ impl ListenerShared {
 
     /// Reads one file and runs its handlers. Returns an error if the file could not be read. The caller has
     /// the turn.
-    fn look(&self, path: &Path) -> Result<(), FileError> {
+    fn read_file(&self, path: &Path) -> Result<(), FileError> {
         let (seen, read) = match read_orders(path, self.config.max_bytes, None) {
             Ok(Some(text)) => (FileContent::Text(text), Ok(())),
             Ok(None) => (FileContent::Missing, Ok(())),

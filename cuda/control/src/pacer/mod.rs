@@ -200,11 +200,11 @@ impl<C: Clock> Pacer<C> {
 
     /// Repeats `ask` until it returns no suspension, then waits out the pause.
     fn drive(&self, ask: impl Fn(&mut PacerState, Duration, PerfControl) -> Pause) -> Waited {
-        let mut seen = self.reader.look();
+        let mut seen = self.reader.read();
         let mut pause = self.with_state(|state| ask(state, self.clock.now(), seen.perf));
         while pause == Pause::Suspended {
             self.reader.wait(&self.clock, None, seen);
-            seen = self.reader.look();
+            seen = self.reader.read();
             pause = self.with_state(|state| ask(state, self.clock.now(), seen.perf));
         }
         // A suspension that replaces a pause delays the launch too.
@@ -215,7 +215,7 @@ impl<C: Clock> Pacer<C> {
                 Pause::Suspended => None,
             };
             self.reader.wait(&self.clock, until, seen);
-            seen = self.reader.look();
+            seen = self.reader.read();
             pause = self.waited(pause);
         }
         if self.reader.is_cancelled() {

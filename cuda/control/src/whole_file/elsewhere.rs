@@ -54,7 +54,7 @@ impl Folder {
         File::open(path)
     }
 
-    pub(super) fn look(&self, name: &OsStr) -> io::Result<Option<Old>> {
+    pub(super) fn find(&self, name: &OsStr) -> io::Result<Option<Old>> {
         match fs::metadata(self.0.join(name)) {
             Ok(found) => check(found.is_file()).map(|()| Some(Old)),
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),

@@ -212,7 +212,7 @@ pub fn replace_whole(path: &Path, content: &[u8], durability: Durability) -> Res
     let failed = |act| FileError::at(path, act);
     let name = name_in_folder(path).map_err(failed(FileAct::Replace))?;
     let folder = Folder::open(folder(path)).map_err(failed(FileAct::Create))?;
-    let old = folder.look(name).map_err(failed(FileAct::Replace))?;
+    let old = folder.find(name).map_err(failed(FileAct::Replace))?;
     // A missing permission is reported before anything changes.
     let stored = match durability {
         Durability::Seen => None,

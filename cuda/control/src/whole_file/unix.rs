@@ -97,7 +97,7 @@ impl Folder {
     }
 
     /// Returns the owner and permissions of a file that will be replaced; `None` if there is none.
-    pub(super) fn look(&self, name: &OsStr) -> io::Result<Option<Old>> {
+    pub(super) fn find(&self, name: &OsStr) -> io::Result<Option<Old>> {
         Ok(self.stat(name)?.map(|found| Old {
             user: found.st_uid,
             group: found.st_gid,

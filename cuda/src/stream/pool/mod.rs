@@ -142,7 +142,7 @@ impl<S: PoolSource<P>, P: BestFit> StreamPool<S, P> {
 
     /// Makes the stream of a found block wait for the stream that used it last. Returns `None` if a capture
     /// forbids that: the block is free again then.
-    fn settle(
+    fn wait_for_last_user(
         &self,
         stream: &Arc<CudaStream>,
         stream_id: StreamId,

@@ -69,7 +69,7 @@ impl<S: PoolSource<P>, P: BestFit> BudgetedPool<S, P> {
         none_live: impl Fn() -> bool,
         shrink: impl Fn(),
     ) {
-        if self.look(bytes, none_live, shrink) {
+        if self.shrink_if_due(bytes, none_live, shrink) {
             self.node.shared().notify();
         }
     }
@@ -78,13 +78,13 @@ impl<S: PoolSource<P>, P: BestFit> BudgetedPool<S, P> {
     /// it is time to scan; memory released since, here or in other pools, raises the bound.
     #[cold]
     pub(crate) fn allocates_over_limit(&self, none_live: impl Fn() -> bool, shrink: impl Fn()) {
-        if !self.look(0, none_live, shrink) {
+        if !self.shrink_if_due(0, none_live, shrink) {
             self.refresh_limit();
         }
     }
 
     /// Calls `shrink`, if it is time to scan. Returns whether it did.
-    fn look(&self, bytes: u64, none_live: impl Fn() -> bool, shrink: impl Fn()) -> bool {
+    fn shrink_if_due(&self, bytes: u64, none_live: impl Fn() -> bool, shrink: impl Fn()) -> bool {
         self.over_limit.freed(bytes, none_live, || {
             let before = self.node.usage().used_bytes;
             shrink();
@@ -119,7 +119,7 @@ impl<S: PoolSource<P>, P: BestFit> StreamPool<S, P> {
 
     /// See [`BudgetedPool::shrink`].
     pub(crate) fn shrink(&self) {
-        self.memory.shrink(|| self.collect(HostWait::MayBlock));
+        self.memory.shrink(|| self.poll_events(HostWait::MayBlock));
     }
 }
 
@@ -134,7 +134,7 @@ impl<S: PoolSource<P>, P: BestFit + Send> LimitedPool for StreamPool<S, P> {
     }
 
     fn pool_stats(&self) -> PoolStats {
-        self.collect(HostWait::MayBlock);
+        self.poll_events(HostWait::MayBlock);
         self.memory.pool_stats()
     }
 

@@ -337,7 +337,7 @@ impl StreamTable {
     /// Returns whether the work of a released stream is done.
     fn is_over(&self, stream_id: StreamId) -> bool {
         let mut queue = locked(&self.slots[stream_id].queue);
-        self.look(&mut queue);
+        self.drain_events(&mut queue);
         queue.events.is_empty()
     }
 
@@ -472,7 +472,7 @@ impl StreamTable {
         }
         let mut spare = locked(&self.spare).pop();
         if spare.is_none() {
-            self.look(queue);
+            self.drain_events(queue);
             spare = locked(&self.spare).pop();
         }
         let event = match spare {
@@ -507,7 +507,7 @@ impl StreamTable {
     }
 
     /// Takes out the events that are done.
-    fn look(&self, queue: &mut StreamState) {
+    fn drain_events(&self, queue: &mut StreamState) {
         while let Some((number, event)) = queue.events.front() {
             if event.query() != Ok(true) {
                 return;
@@ -525,7 +525,7 @@ impl StreamTable {
         for (stream_id, _) in self.ids() {
             let shared = &self.slots[stream_id];
             let mut queue = locked(&shared.queue);
-            self.look(&mut queue);
+            self.drain_events(&mut queue);
             let passed = queue.done;
             let news = passed > queue.reported;
             drop(queue);

@@ -48,7 +48,7 @@ impl<S: PoolSource<P>, P: BestFit> StreamPool<S, P> {
             return Ok(block);
         }
         if let Some(grant) = self.find(request)
-            && let Some(block) = self.settle(stream, stream_id, grant)?
+            && let Some(block) = self.wait_for_last_user(stream, stream_id, grant)?
         {
             return Ok(block);
         }
@@ -65,15 +65,15 @@ impl<S: PoolSource<P>, P: BestFit> StreamPool<S, P> {
         request: &Request,
         host: HostWait,
     ) -> Result<Block, DeviceAllocError> {
-        self.collect(host);
+        self.poll_events(host);
         let found = self.search(request, host)?;
-        if let Some(block) = self.settle(stream, stream_id, found)? {
+        if let Some(block) = self.wait_for_last_user(stream, stream_id, found)? {
             return Ok(block);
         }
         // Another stream captures, so it cannot be waited for.
         let request = request.without_wait();
         let grant = self.search(&request, host)?;
-        self.settle(stream, stream_id, grant)?
+        self.wait_for_last_user(stream, stream_id, grant)?
             .ok_or(DeviceAllocError::Capturing)
     }
 
@@ -122,7 +122,7 @@ impl<S: PoolSource<P>, P: BestFit> StreamPool<S, P> {
     }
 
     /// Frees all memory that no work uses any more. Does not wait.
-    pub(crate) fn collect(&self, host: HostWait) {
+    pub(crate) fn poll_events(&self, host: HostWait) {
         for _ in 0..ROUNDS {
             self.give_back_above(host);
             self.streams.close_all();

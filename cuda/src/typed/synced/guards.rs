@@ -8,9 +8,9 @@ use std::sync::Arc;
 
 use cudarc::driver::{CudaStream, DeviceRepr, DeviceSlice, HostSlice, ValidAsZeroBits};
 
-use super::pair::SyncedPair;
 use super::pools::Pools;
 use super::sides::DeviceValues;
+use super::state_machine::SyncedPair;
 use crate::typed::buffer::in_our_words;
 use crate::{BufferViewMut, DeviceAllocError, DeviceBuffer, DriverError};
 

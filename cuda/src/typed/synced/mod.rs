@@ -17,9 +17,9 @@
 
 mod adopt;
 mod guards;
-mod pair;
 mod pools;
 mod sides;
+mod state_machine;
 
 use core::fmt;
 use core::marker::PhantomData;
@@ -29,10 +29,10 @@ use std::sync::Arc;
 use cudarc::driver::{CudaStream, DeviceRepr, ValidAsZeroBits};
 
 pub use guards::{CpuOverwrite, GpuOverwrite, InFlight};
-pub use pair::{Backend, CopyError, Head, SyncedPair};
 pub use pools::HostMemory;
 use pools::Pools;
 use sides::{DeviceValues, HostValues};
+pub use state_machine::{Backend, CopyError, Head, SyncedPair};
 
 use crate::{BufferView, BufferViewMut, Context, DeviceAllocError, DeviceAllocator, DeviceBuffer};
 

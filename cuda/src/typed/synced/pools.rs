@@ -7,8 +7,8 @@ use std::sync::Arc;
 
 use cudarc::driver::{self as cuda, CudaStream, DeviceRepr, ValidAsZeroBits};
 
-use super::pair::Backend;
 use super::sides::{DeviceValues, HostValues};
+use super::state_machine::Backend;
 use crate::typed::buffer::in_our_words;
 use crate::{DeviceAllocError, DeviceAllocator, PinnedAllocator};
 

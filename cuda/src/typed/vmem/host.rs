@@ -87,7 +87,7 @@ pub(super) fn make(
 impl VmemHost {
     /// Releases idle regions to the driver and returns their bytes.
     pub(super) fn release(&self) -> u64 {
-        self.collect(HostWait::MayBlock);
+        self.poll_events(HostWait::MayBlock);
         let released = self.shared().trim();
         self.memory.node.shared().notify();
         released
