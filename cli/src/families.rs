@@ -1,7 +1,9 @@
-//! Programs made up at random, a family each: all differ in sizes, lives, the bytes that are live and streams.
+//! Random programs, one for each family. Families differ in block sizes, lifetimes, live bytes and
+//! streams.
 //!
-//! A program fills up to what its family has live, stays around there and ends as its lives say. Its name tells its
-//! family and its seed, so that it is the same wherever that name is replayed.
+//! A program fills up to its family's live bytes, stays around them and ends as its lifetimes
+//! determine. Its name gives its family and seed, so that the same name always means the same
+//! program.
 
 use std::collections::{HashMap, VecDeque};
 use std::fmt::{self, Display};
@@ -12,33 +14,35 @@ use larder_trace::{Trace, TraceError};
 use crate::random::Random;
 use crate::replay::{Writer, Written};
 
-/// So many families of the 480 combinations.
+/// Number of families, of 480 combinations.
 const FAMILIES: u64 = 48;
 
-/// Operations of a program if nothing is said, and a few more until it ends.
+/// Default operations of a program, which ends a few operations later.
 pub(crate) const OPERATIONS: u32 = 5000;
 
-/// How large blocks are, in parts of what is live.
+/// Sizes of blocks, in parts of the peak live bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Sizes {
     Constant,
     Few,
     LogNormal,
     Uniform,
-    /// As a cache that is concatenated: a block comes that is a little larger, then the old one goes.
+    /// Like a cache that is concatenated: a slightly larger block is allocated, then the old one is
+    /// freed.
     Growing,
 }
 
-/// Which block is the next to go.
+/// The choice of the block to free next, and the blocks freed at the end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Life {
-    /// The newest; in the end all.
+    /// The newest; at the end all.
     Stack,
-    /// Any; in the end none.
+    /// Any; at the end none.
     Random,
-    /// All, in any order, once no more fits: a step.
+    /// All, in any order, once no more fit: a step.
     Step,
-    /// One of the young, of which a sixteenth is kept until half of what is live is such; in the end none.
+    /// A random young block. One block in sixteen is kept until kept blocks are half of the peak,
+    /// and then the oldest is freed; at the end none.
     Tail,
 }
 
@@ -65,14 +69,15 @@ const PEAKS: [(u64, &str); 6] = [
 ];
 const STREAMS: [u32; 4] = [1, 2, 4, 8];
 
-/// What the programs of a family have in common; one value each of the lists above.
+/// The properties of a program: one value of each of the lists above, and a seed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Family {
     choice: [usize; 4],
     seed: u64,
 }
 
-/// All families. The next one is always that whose pairs of values were chosen least so far, of several the first.
+/// Returns all families. The next is always the combination whose pairs of values were chosen least
+/// so far, the first of several.
 pub(crate) fn all() -> Vec<Family> {
     let combinations = (0..480).map(|n| [n % 5, n / 5 % 4, n / 20 % 6, n / 120]);
     let combinations: Vec<[usize; 4]> = combinations.collect();
@@ -92,7 +97,7 @@ pub(crate) fn all() -> Vec<Family> {
     families
 }
 
-/// Two lists, and a value of each.
+/// A value of each of two lists, as list and index.
 type Pair = [(usize, usize); 2];
 
 fn pairs(choice: &[usize; 4]) -> impl Iterator<Item = Pair> {
@@ -115,7 +120,7 @@ impl Display for Family {
 }
 
 impl Family {
-    /// Its program of so many operations.
+    /// Generates the family's program of `operations` operations. Returns the trace and its tape.
     pub(crate) fn tape(&self, operations: u32) -> Result<(Trace, io::Result<Written>), TraceError> {
         let program = Program::new(*self).play(operations);
         let name = format!("{self}.trace");
@@ -152,7 +157,7 @@ struct Program {
     kept: VecDeque<Block>,
     live_bytes: u64,
     kept_bytes: u64,
-    /// The trace, and of each block its stream.
+    /// The trace, and the stream of each block.
     text: String,
     streams: Vec<u8>,
     operations: u32,
@@ -179,7 +184,8 @@ impl Program {
         }
     }
 
-    /// Once the peak is reached, what may be live walks at random below it; a stack is unwound deeply.
+    /// Generates the program. Once it has reached the peak, its live bytes walk at random below it;
+    /// a stack is unwound deeply.
     fn play(mut self, operations: u32) -> Self {
         let lowest = match self.life {
             Life::Stack => 0.3,
@@ -204,7 +210,7 @@ impl Program {
                 continue;
             }
             full = true;
-            // What would have grown is the one that goes.
+            // The block that would have grown is freed.
             match old.or_else(|| self.take()) {
                 Some(block) if self.life == Life::Step => {
                     self.young.push(block);
@@ -222,12 +228,12 @@ impl Program {
         self
     }
 
-    /// The block that grows, if one does.
+    /// Takes the block that grows next, if one does.
     fn old(&mut self) -> Option<Block> {
         (self.sizes == Sizes::Growing && self.random.below(6) > 0).then(|| self.take())?
     }
 
-    /// Of the block that comes next, in place of an old one if there is one.
+    /// Returns the size of the next block, in place of the `old` one, if any.
     fn bytes(&mut self, old: Option<Block>) -> u64 {
         let peak = self.peak_bytes;
         let mut between =
@@ -247,7 +253,7 @@ impl Program {
         }
     }
 
-    /// The block that is the next to go.
+    /// Takes the block to free next.
     fn take(&mut self) -> Option<Block> {
         if self.kept_bytes > self.peak_bytes / 2 {
             let oldest = self.kept.pop_front()?;
@@ -308,7 +314,7 @@ mod tests {
 
     use super::*;
 
-    /// A family with this in its name.
+    /// Returns a family with this in its name.
     fn family(part: &str) -> Family {
         let mut families = all().into_iter();
         families
@@ -350,7 +356,7 @@ mod tests {
             );
             let live = written.unwrap().peak_live_bytes as f64;
             let peak = PEAKS[family.choice[2]].0 as f64;
-            // What grows is twice there for a moment.
+            // A growing block exists twice for a moment.
             assert!(
                 (0.85..1.05).contains(&(live / peak)),
                 "{family}: {}",

@@ -1,5 +1,5 @@
-//! Files that commands read: plain, or packed with gzip, xz or zstd, which their first bytes tell; `-` is standard
-//! input.
+//! Files that commands read: plain, or packed with gzip, xz or zstd, as their first bytes tell; `-`
+//! is standard input.
 
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, Read};
@@ -11,11 +11,11 @@ use lzma_rust2::XzReader;
 
 use crate::replay::{Writer, Written};
 
-/// First bytes of what gzip and xz write.
+/// First bytes of files of gzip and xz.
 const GZIP: &[u8] = &[0x1F, 0x8B];
 const XZ: &[u8] = &[0xFD, b'7', b'z', b'X', b'Z', 0];
 
-/// The name of a file in messages and results.
+/// Returns the name of a file in messages and results.
 pub(crate) fn name(path: &Path) -> &Path {
     if is_standard_input(path) {
         Path::new("stdin")
@@ -24,12 +24,12 @@ pub(crate) fn name(path: &Path) -> &Path {
     }
 }
 
-/// Whether a path stands for standard input.
+/// Returns whether a path stands for standard input.
 pub(crate) fn is_standard_input(path: &Path) -> bool {
     path == Path::new("-")
 }
 
-/// A file without what gzip and xz did to it.
+/// Opens a file, and unpacks gzip and xz.
 pub(crate) fn open(path: &Path) -> io::Result<Box<dyn Read>> {
     let file: Box<dyn Read> = if is_standard_input(path) {
         Box::new(io::stdin().lock())
@@ -47,12 +47,14 @@ pub(crate) fn open(path: &Path) -> io::Result<Box<dyn Read>> {
     Ok(Box::new(file))
 }
 
-/// All traces of a file, at least one. Of one that is cut short it gives what there is, and what is missing.
+/// Reads all traces of a file, at least one. Of one that is cut short it returns the part there is,
+/// and the defect.
 pub(crate) fn traces(path: &Path) -> Result<(Vec<Trace>, Option<TraceError>), TraceError> {
     read_to_last_line(name(path), open_trace(path)?)
 }
 
-/// Reads traces, with their events on tape. A tape may fail where its trace is whole.
+/// Reads all traces of a file, with their events on tape. A tape may fail although its trace is
+/// whole.
 pub(crate) fn tapes(path: &Path) -> Result<(Tapes, Option<TraceError>), TraceError> {
     let mut writers: Vec<Writer> = Vec::new();
     let (traces, cut) = for_each_event(name(path), open_trace(path)?, &mut |trace, event| {
@@ -65,7 +67,7 @@ pub(crate) fn tapes(path: &Path) -> Result<(Tapes, Option<TraceError>), TraceErr
     Ok((traces.into_iter().zip(written).collect(), cut))
 }
 
-/// Traces without their events, and those.
+/// Traces without their events, and the tapes of the events.
 type Tapes = Vec<(Trace, io::Result<Written>)>;
 
 fn open_trace(path: &Path) -> Result<Box<dyn Read>, TraceError> {

@@ -1,17 +1,18 @@
-//! Ctrl-C: the first one ends the measurement and leaves what was measured, the second ends the program.
+//! Ctrl-C: the first ends the measurement and keeps the results so far, the second ends the
+//! program.
 
 use std::process;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// How a shell says that a program was interrupted.
+/// The exit code of shells for an interrupted program.
 pub(crate) const EXIT_CODE: u8 = 130;
 
-// Nothing but the flag is passed on, so that no order is needed.
+// The flag publishes no other data, so no ordering is needed.
 static ASKED: AtomicBool = AtomicBool::new(false);
 
-/// Listens from now on.
+/// Listens for Ctrl-C from now on.
 pub(crate) fn listen() {
-    // Where nobody can listen Ctrl-C ends the program, as ever.
+    // Without a handler, Ctrl-C ends the program as usual.
     let _ = ctrlc::set_handler(|| {
         if ASKED.swap(true, Ordering::Relaxed) {
             process::exit(EXIT_CODE.into());
@@ -19,7 +20,7 @@ pub(crate) fn listen() {
     });
 }
 
-/// Whether somebody wants the measurement to end.
+/// Returns whether the user asked the measurement to end.
 pub(crate) fn asked() -> bool {
     ASKED.load(Ordering::Relaxed)
 }

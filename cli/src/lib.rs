@@ -5,14 +5,15 @@
 //! nothing here touches the memory that the numbers name. Process heaps are
 //! measured in programs of their own.
 //!
-//! * `commands` is the command line; `report` writes what was measured.
+//! * `commands` is the command line; `report` writes the measurements.
 //! * `replay` drives one contender through one trace and measures it.
-//! * `ours`, `paged`, `planned` and `prmalloc` put `larder-core` into the same replay, `device` what runs on a
-//!   driver, `peers` models of other allocators, independent of `larder-core`.
-//! * `families` makes programs up, and `streams` is the order of those on several streams.
+//! * `ours`, `paged`, `planned` and `prmalloc` put `larder-core` into the same replay, `device` the
+//!   contenders on a driver, `peers` models of other allocators, independent of `larder-core`.
+//! * `families` generates random programs, and `streams` is the order of programs on several
+//!   streams.
 //! * `snapshot` writes a replay for PyTorch's viewer.
 //! * [`plan`] packs lifetimes from CSV files and from the steps of traces.
-//! * `versus` builds and runs those programs, one for each global allocator.
+//! * `versus` builds and runs programs, one for each global allocator.
 #![deny(unsafe_code)]
 
 mod commands;

@@ -1,4 +1,4 @@
-//! The program `larder`; everything it does lives in the library.
+//! The program `larder`; all its code is in the library.
 #![forbid(unsafe_code)]
 
 use std::process::ExitCode;

@@ -1,6 +1,6 @@
 //! Means, medians, sizes and lists of names.
 
-/// The median: the middle number, or the mean of the two in the middle.
+/// Returns the median: the middle number, or the mean of the two in the middle.
 #[must_use]
 pub fn median(mut numbers: Vec<f64>) -> Option<f64> {
     numbers.sort_by(f64::total_cmp);
@@ -12,19 +12,19 @@ pub fn median(mut numbers: Vec<f64>) -> Option<f64> {
     Some(f64::midpoint(numbers[middle - 1], upper))
 }
 
-/// The geometric mean; `None` of no numbers.
+/// Returns the geometric mean, or `None` without numbers.
 pub(crate) fn geometric_mean(numbers: impl Iterator<Item = f64>) -> Option<f64> {
     let logarithms: Vec<f64> = numbers.map(f64::ln).collect();
     let sum: f64 = logarithms.iter().sum();
     (!logarithms.is_empty()).then(|| (sum / logarithms.len() as f64).exp())
 }
 
-/// Bytes as MiB, for printing.
+/// Returns bytes as MiB, for printing.
 pub(crate) fn mebibytes(bytes: u64) -> f64 {
     bytes as f64 / f64::from(1 << 20)
 }
 
-/// Each name once, where it comes first.
+/// Returns each name once, in the order of first occurrence.
 pub(crate) fn in_order<N: PartialEq>(names: impl Iterator<Item = N>) -> Vec<N> {
     let mut seen = Vec::new();
     for name in names {

@@ -23,7 +23,8 @@ const BASE: u64 = 1 << 32;
 /// Bytes of a device without a limit.
 const UNLIMITED_BYTES: u64 = 1 << 62;
 
-/// Larder without pages that move: one range that grows by what is missing, in units of 2 MiB.
+/// Builds Larder without pages that move: one range that grows by the missing bytes, in units of 2
+/// MiB.
 pub(crate) fn no_moves(device_bytes: Option<u64>) -> Box<dyn Contender> {
     let config = RegionConfig::new(device_bytes.unwrap_or(u64::MAX));
     Box::new(Core::new(config))
@@ -31,14 +32,14 @@ pub(crate) fn no_moves(device_bytes: Option<u64>) -> Box<dyn Contender> {
 
 /// A BFC of the core under any policies, as a contender.
 pub(crate) struct Core {
-    /// Always there, except while it is dropped.
+    /// `None` only while the value is dropped.
     pool: Option<Shared<RegionPool<'static>, CountedRange>>,
     streams: Streams,
 }
 
 impl Core {
-    /// A fresh allocator with these policies on a device without a limit of its own. The policies must not
-    /// contradict each other.
+    /// Builds a fresh allocator with these policies on a device without a limit of its own. The
+    /// policies must not contradict each other.
     #[expect(clippy::expect_used, reason = "constants of this program")]
     pub(crate) fn new(config: RegionConfig) -> Self {
         let pool = RegionPool::new(config, TABLES.take(table)).expect("the policies agree");
@@ -138,13 +139,13 @@ impl Contender for Core {
     }
 }
 
-/// The addresses of a chunk, unless it has no memory.
+/// Returns the addresses of a chunk, unless it has no memory.
 pub(crate) fn backed(range: AddrRange, state: ChunkState) -> Option<Span> {
     let unmapped = matches!(state, ChunkState::Unmapped);
     (!unmapped).then(|| range.start().get()..range.end().get())
 }
 
-/// A range of device addresses that counts how often it was asked.
+/// A range of device addresses that counts how often it grew and shrank.
 struct CountedRange {
     range: FixedRange,
     grown: Cell<u64>,

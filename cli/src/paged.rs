@@ -2,7 +2,7 @@
 //! a device that maps pages.
 //!
 //! The device counts every driver call. When [judged](Contender::judge) it also learns which blocks
-//! are live, and says when a live byte has no memory behind it or shares it with another.
+//! are live, and reports a live byte that has no memory behind it or shares it with another.
 
 use std::time::Duration;
 
@@ -17,7 +17,7 @@ use crate::replay::{Contender, DriverCalls, Slot, Spare, StepFigures};
 use crate::snapshot::Span;
 use crate::streams::Streams;
 
-/// What the device maps at least.
+/// Bytes of a page, the smallest unit that the device maps.
 const PAGE_BYTES: u64 = 2 << 20;
 
 /// First address; not 0, so that a forgotten base would show.
@@ -35,18 +35,18 @@ const HANDLES: usize = 1 << 15;
 const MAPPINGS: usize = 1 << 17;
 const CHUNKS: usize = 1 << 17;
 
-/// Pages move before more memory is asked for.
+/// Builds Larder's default: pages move before more memory is requested.
 pub(crate) fn larder(device_bytes: Option<u64>) -> Box<dyn Contender> {
     Box::new(Paged::new(Backing::Billed, device_bytes))
 }
 
-/// The device's memory is ours anyway: pages move once all of it is held.
+/// Builds Larder with all of the device's memory as its budget: pages move once all of it is held.
 pub(crate) fn larder_budget(device_bytes: Option<u64>) -> Box<dyn Contender> {
     let backing = Backing::Budget(device_bytes.unwrap_or(u64::MAX));
     Box::new(Paged::new(backing, device_bytes))
 }
 
-/// Steps are planned; pages move as in [`larder`].
+/// Builds Larder with planned steps; pages move as in [`larder`].
 pub(crate) fn planned(device_bytes: Option<u64>) -> Box<dyn Contender> {
     let mut planned = Paged::new(Backing::Billed, device_bytes);
     planned.steps = Some(planned::steps());
@@ -55,16 +55,16 @@ pub(crate) fn planned(device_bytes: Option<u64>) -> Box<dyn Contender> {
 
 /// A paged allocator of the core, as a contender.
 struct Paged {
-    /// Always there, except while it is dropped.
+    /// `None` only while the value is dropped.
     pool: Option<Shared<PagePool<'static>, PageDevice>>,
-    /// The steps, if they are planned.
+    /// The planned steps, if steps are planned.
     steps: Option<Steps<'static>>,
     streams: Streams,
     judged: bool,
 }
 
 impl Paged {
-    /// A fresh allocator on a device of so many bytes, or without limit.
+    /// Builds a fresh allocator on a device of `device_bytes`, or without limit.
     #[expect(clippy::expect_used, reason = "policies are constants of this program")]
     fn new(backing: Backing, device_bytes: Option<u64>) -> Self {
         let capacity_bytes = device_bytes.unwrap_or(u64::MAX);
@@ -98,7 +98,7 @@ impl Paged {
         }
     }
 
-    /// `None` if it is no live block.
+    /// Frees a block. Returns `None` if it is not live.
     fn try_free(&mut self, slot: Slot) -> Option<()> {
         self.next_operation();
         let point = self.streams.freed(slot);
@@ -242,7 +242,7 @@ impl Contender for Paged {
     }
 }
 
-/// What is lent to one allocator.
+/// The tables lent to one allocator.
 type Tables = (&'static mut [Chunk], PageTables<'static>);
 
 static TABLES: Spare<Tables> = Spare::new();
@@ -262,7 +262,7 @@ mod tests {
 
     use super::*;
 
-    /// The first block is one page, and so is the memory behind it.
+    /// Allocates the first block: one page, with one page of memory behind it.
     fn first_block(judged: bool) -> (Paged, Slot, PageCall) {
         let mut paged = Paged::new(Backing::Billed, None);
         if judged {

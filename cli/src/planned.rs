@@ -11,7 +11,7 @@ use crate::ours;
 use crate::replay::{Contender, Slot, Spare, StepFigures};
 use crate::snapshot::Span;
 
-/// More than any trace needs.
+/// Sizes of the tables, more than any trace needs.
 const SIZES: StepSizes = StepSizes {
     tags: 1 << 17,
     asked: 1 << 14,
@@ -23,30 +23,30 @@ const SIZES: StepSizes = StepSizes {
 
 static TABLES: Spare<StepTables<'static>> = Spare::new();
 
-/// Steps that know no shape yet.
+/// Creates steps that know no shape yet.
 pub(crate) fn steps() -> Steps<'static> {
     let tables = TABLES.take(|| SIZES.leak());
     tables.tags.fill(Tag::NONE);
     Steps::new(StepConfig::new(), tables)
 }
 
-/// Takes the tables of steps back.
+/// Keeps the tables of `steps` for the next contender.
 pub(crate) fn give(steps: Option<Steps<'static>>) {
     if let Some(steps) = steps {
         TABLES.give(steps.into_tables());
     }
 }
 
-/// All contenders that plan count in these.
+/// The granule of all contenders that plan.
 const GRANULE_BYTES: u64 = Granule::DEFAULT.bytes();
 
-/// Has steps learn the plans that another run saved.
+/// Loads the plans that another run saved.
 pub(crate) fn load(steps: &mut Steps<'_>, program: u64, plans: &[u8]) -> Result<(), String> {
     let loaded = steps.load(GRANULE_BYTES, program, plans);
     loaded.map_err(|error| error.to_string())
 }
 
-/// What steps learned, for another run.
+/// Saves the learned plans, for another run.
 pub(crate) fn save(steps: &Steps<'_>, program: u64) -> Vec<u8> {
     let mut plans = Vec::new();
     steps.save(GRANULE_BYTES, program, |bytes| {
@@ -57,12 +57,12 @@ pub(crate) fn save(steps: &Steps<'_>, program: u64) -> Vec<u8> {
 
 /// First address of the plain range; not 0, so that a forgotten base would show.
 const BASE: u64 = 1 << 32;
-/// Its length: what granules of 256 bytes counted in 32 bits allow, less a little.
+/// Length of the plain range: a little less than granules of 256 bytes counted in 32 bits allow.
 const RANGE_BYTES: u64 = 768 << 30;
-/// What the plain range grows by, as `larder-no-moves`.
+/// Growth unit of the plain range, as in `larder-no-moves`.
 const GROWTH_BYTES: u64 = 2 << 20;
 
-/// Steps are planned over one range that grows, as in `larder-no-moves`.
+/// Builds planned steps over one range that grows, as in `larder-no-moves`.
 #[expect(clippy::expect_used, reason = "policies are constants of this program")]
 pub(crate) fn no_moves(device_bytes: Option<u64>) -> Box<dyn Contender> {
     let given = device_bytes.unwrap_or(RANGE_BYTES).min(RANGE_BYTES) / GROWTH_BYTES * GROWTH_BYTES;
@@ -81,9 +81,10 @@ pub(crate) fn no_moves(device_bytes: Option<u64>) -> Box<dyn Contender> {
     })
 }
 
-/// What is held is the range up to the highest address used in this pass over the trace.
+/// Steps over a plain range. The memory held is the range up to the highest address used in this
+/// pass over the trace.
 struct PlannedPlain {
-    /// Always there, except while it is dropped.
+    /// `None` only while the value is dropped.
     parts: Option<(Steps<'static>, RegionPool<'static>)>,
     addresses: AddrRange,
     held_bytes: u64,
@@ -91,7 +92,7 @@ struct PlannedPlain {
 }
 
 impl PlannedPlain {
-    /// The steps, and what is below them.
+    /// Returns the steps, and the range below them.
     fn parts(&mut self) -> Option<(&mut Steps<'static>, InRange<'_, 'static>)> {
         let (steps, bfc) = self.parts.as_mut()?;
         let below = InRange {
@@ -102,7 +103,7 @@ impl PlannedPlain {
         Some((steps, below))
     }
 
-    /// `None` if it is no live block.
+    /// Frees a block. Returns `None` if it is not live.
     fn try_free(&mut self, slot: Slot) -> Option<()> {
         let (steps, mut below) = self.parts()?;
         let block = below.pool.block_from_raw(slot.raw()?).ok()?;

@@ -1,9 +1,9 @@
 //! Contenders that plan from recorded steps: the tensor pool, and upstream's as the model has it,
-//! over a driver that gives exactly what it is asked for.
+//! over a driver that returns exactly the bytes requested.
 //!
 //! One stream, logical ticks. The recorded traces have few steps, so the window is scaled down: the
-//! first step is skipped, the next two are recorded, and the plan serves from then on. What the
-//! plan has no block for, and everything before it, is an allocation of the driver.
+//! first step is skipped, the next two are recorded, and the plan serves from then on. Allocations
+//! before the plan, or without a block in it, are the driver's.
 
 use std::cell::RefCell;
 
@@ -17,7 +17,7 @@ use larder_model::prmalloc::Form;
 use crate::peers::Device;
 use crate::replay::{Contender, Slot};
 
-/// The first step counted, and rounds after which the plan is made.
+/// The first step counted, and the rounds after which the plan is made.
 const WINDOW: Window = Window {
     start: 1,
     stable: 0,
@@ -36,7 +36,7 @@ const BASE: u64 = 1 << 40;
 /// Blocks freed in a step and blocks in use, far more than any trace has.
 const STATS: usize = 1 << 17;
 
-/// What a plan needs at most.
+/// The largest plan.
 const ROOM: PlanCapacity = PlanCapacity {
     stats: STATS,
     bins: 1 << 13,
@@ -45,7 +45,7 @@ const ROOM: PlanCapacity = PlanCapacity {
     small: true,
 };
 
-/// The core's, which plans again when steps change.
+/// Builds the core's pool, which plans again when steps change.
 #[expect(clippy::expect_used, reason = "a replay ends without its tables")]
 pub(crate) fn prmalloc(device_bytes: Option<u64>) -> Box<dyn Contender> {
     let mut config = PlannedPoolConfig::new();
@@ -56,14 +56,14 @@ pub(crate) fn prmalloc(device_bytes: Option<u64>) -> Box<dyn Contender> {
     Box::new(Planned { pool, step })
 }
 
-/// Upstream's GPU form, which plans once.
+/// Builds upstream's GPU form, which plans once.
 pub(crate) fn prmalloc_upstream(device_bytes: Option<u64>) -> Box<dyn Contender> {
     let form = Form {
         window: UPSTREAM_WINDOW,
         ..Form::GPU
     };
     let mut pool = upstream::TensorPool::new(form, true, Driver::new(device_bytes));
-    // Nothing is recorded, so there is no plan yet.
+    // No step is recorded, so there is no plan yet.
     pool.start().ok();
     Box::new(Upstream(pool))
 }
@@ -76,7 +76,7 @@ impl Driver {
         Self(RefCell::new(Device::new(device_bytes)))
     }
 
-    /// Whether the bytes that a pool counts are those of the device.
+    /// Describes the difference if the pool's count of bytes is not the device's.
     fn broken_rule(&self, counted: u64) -> Option<String> {
         let held = self.0.borrow().used_bytes;
         (counted != held)
@@ -86,7 +86,7 @@ impl Driver {
 
 impl SubAllocator for Driver {
     fn grow(&self, request: GrowRequest) -> Result<AddrRange, SubAllocError> {
-        // Whole units from a whole unit on, and no trace wants more than a unit's alignment.
+        // Whole units from a whole unit on, and no trace needs more than a unit's alignment.
         let start = self.0.borrow_mut().allocate(request.bytes);
         let start = start.and_then(|start| start.checked_add(BASE));
         let range = start.and_then(|start| AddrRange::new(Addr::new(start), request.bytes));
@@ -130,7 +130,7 @@ impl Contender for Planned {
 
     fn end_step(&mut self) {
         if let Some(step) = self.step.take() {
-            // Without room for a plan the pool goes on as before.
+            // Without room for a plan the pool continues as before.
             let _ = self.pool.end_step(step);
             self.step = Some(self.pool.start());
         }
@@ -168,7 +168,7 @@ impl Contender for Upstream {
     }
 
     fn end_step(&mut self) {
-        // Without room for a plan the pool goes on as before.
+        // Without room for a plan the pool continues as before.
         self.0.stop().ok();
         self.0.start().ok();
     }

@@ -5,33 +5,33 @@
 pub struct Random(larder_model::Random);
 
 impl Random {
-    /// Any seed will do.
+    /// Creates a generator; any seed will do.
     #[must_use]
     pub const fn new(seed: u64) -> Self {
         Self(larder_model::Random::new(seed))
     }
 
-    /// Uniform below `bound`.
+    /// Returns a uniform number below `bound`.
     pub fn below(&mut self, bound: u32) -> u32 {
         (((self.0.next_u64() >> 32) * u64::from(bound)) >> 32) as u32
     }
 
-    /// Uniform from `min` to `max`.
+    /// Returns a uniform number from `min` to `max`, both included.
     pub fn within(&mut self, min: u32, max: u32) -> u32 {
         min + self.below(max - min + 1)
     }
 
-    /// A place in something of so many elements, fewer than 2^32.
+    /// Returns an index below `length`, which is below 2^32.
     pub fn index(&mut self, length: usize) -> usize {
         self.below(length as u32) as usize
     }
 
-    /// Uniform from 0 to 1, 1 excluded.
+    /// Returns a uniform number from 0 to 1, 1 excluded.
     pub fn unit(&mut self) -> f64 {
         (self.0.next_u64() >> 11) as f64 / (1_u64 << 53) as f64
     }
 
-    /// Log-normal with this median, `sigma` in natural logarithms.
+    /// Returns a log-normal number with this median, `sigma` in natural logarithms.
     pub fn log_normal(&mut self, median: f64, sigma: f64) -> f64 {
         // A sum of twelve uniform numbers is normal enough, with variance 1.
         let sum: f64 = (0..12).map(|_| self.unit()).sum();

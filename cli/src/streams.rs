@@ -1,7 +1,7 @@
-//! The order of a program on several streams: each free is an event of its block's stream, and the stream has
-//! completed it [`DELAY`] operations later, or when an allocation would fail otherwise.
+//! The order of a program on several streams: each free is an event of its block's stream, which
+//! completes [`DELAY`] operations later, or when an allocation would fail otherwise.
 //!
-//! Until a second stream comes, frees are no events.
+//! Until a second stream is used, frees are no events.
 
 use std::collections::VecDeque;
 
@@ -9,10 +9,10 @@ use larder_core::{EventNumber, Request, StreamId, StreamPoint};
 
 use crate::replay::Slot;
 
-/// After so many operations of the program an event is completed.
+/// Operations of the program after which an event is completed.
 const DELAY: u64 = 64;
 
-/// What a contender keeps of the streams.
+/// A contender's record of the streams.
 pub(crate) struct Streams {
     /// The stream of each block by its handle.
     of: Vec<u8>,
@@ -22,7 +22,7 @@ pub(crate) struct Streams {
 }
 
 impl Streams {
-    /// For blocks whose handles are below a number.
+    /// Creates the record for blocks whose handles are below `handles`.
     pub(crate) fn new(handles: usize) -> Self {
         Self {
             of: vec![0; handles],
@@ -32,15 +32,15 @@ impl Streams {
         }
     }
 
-    /// What is asked of the core. No stream waits for another one, as in PyTorch.
+    /// Returns the request to the core. No stream waits for another one, as in PyTorch.
     pub(crate) const fn request(stream: u8, bytes: u64) -> Request {
         Request::new(bytes).on(StreamId::new(stream)).without_wait()
     }
 
-    /// The next operation begins; gives what is completed by then.
+    /// Begins the next operation. Returns the event that has completed by then, if any.
     pub(crate) fn next_operation(&mut self) -> Option<StreamPoint> {
         self.operations += 1;
-        // An operation adds one at most.
+        // An operation adds at most one event.
         let oldest = self.queued.front()?;
         if oldest.event.number() + DELAY > self.operations {
             return None;
@@ -48,12 +48,13 @@ impl Streams {
         self.queued.pop_front()
     }
 
-    /// The host waits for all streams, as PyTorch does before it gives up; gives what is completed by then.
+    /// Waits for all streams, as PyTorch does before it reports out of memory. Returns the
+    /// completed events.
     pub(crate) fn wait(&mut self) -> Vec<StreamPoint> {
         self.queued.drain(..).collect()
     }
 
-    /// A block came.
+    /// Records the stream of a new block.
     pub(crate) fn came(&mut self, slot: Slot, stream: u8) {
         self.several |= stream > 0;
         if self.several {
@@ -61,7 +62,7 @@ impl Streams {
         }
     }
 
-    /// A block is freed in this operation; gives what it must wait for elsewhere.
+    /// Records a free in this operation. Returns the event that other streams must wait for.
     pub(crate) fn freed(&mut self, slot: Slot) -> Option<StreamPoint> {
         if !self.several {
             return None;

@@ -1,13 +1,14 @@
 //! Whether the process that wrote a status still exists.
 //!
-//! By its [`Life`], which no later process has; a status without one tells by its process number. This works on Linux,
-//! for processes in the same PID namespace: a job in a container with numbers of its own wrongly looks dead. So no
-//! program removes a job for this reason alone.
+//! Decided by its [`Life`], which no later process has, or, for a status without one, by its
+//! process number. This works on Linux, for processes in the same PID namespace: a job in a
+//! container with its own numbers wrongly looks dead. So no program removes a job for this reason
+//! alone.
 
 use larder_control::Life;
 use serde::Serialize;
 
-/// What is known of a job's process.
+/// Whether a job's process exists.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Alive {
@@ -17,7 +18,8 @@ pub(crate) enum Alive {
     Unknown,
 }
 
-/// Whether the process that has this life exists, or, where that is not known, one of this number.
+/// Returns whether the process with this life exists, or, if the life is not known, one with this
+/// number.
 pub(crate) fn alive(pid: Option<u32>, life: Option<Life>) -> Alive {
     if Life::this().is_none() {
         return Alive::Unknown;

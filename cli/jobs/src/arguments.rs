@@ -1,4 +1,4 @@
-//! Numbers as people write them on the command line, and how they are shown.
+//! Parses and formats numbers of the command line.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use larder_cuda::driver::Choice;
 
 pub(crate) use crate::units::parse_bytes;
 
-/// Bytes that a job may hold: a byte count, or 0.
+/// Parses the bytes that a job may hold: a byte count, or 0.
 pub(crate) fn parse_limit(text: &str) -> Result<u64, String> {
     match text.trim() {
         "0" => Ok(0),
@@ -17,7 +17,7 @@ pub(crate) fn parse_limit(text: &str) -> Result<u64, String> {
     }
 }
 
-/// Seconds, at least a hundredth.
+/// Parses seconds, at least a hundredth.
 pub(crate) fn parse_interval(text: &str) -> Result<Duration, String> {
     let seconds: f64 = text.parse().map_err(|_| "not a number".to_owned())?;
     let interval = Duration::try_from_secs_f64(seconds).map_err(|error| error.to_string())?;
@@ -27,7 +27,7 @@ pub(crate) fn parse_interval(text: &str) -> Result<Duration, String> {
     Ok(interval)
 }
 
-/// A share of the time in percent.
+/// Parses a share of the time in percent.
 pub(crate) fn parse_perf(text: &str) -> Result<PerfControl, String> {
     let percent: u64 = text
         .parse()
@@ -35,7 +35,7 @@ pub(crate) fn parse_perf(text: &str) -> Result<PerfControl, String> {
     PerfControl::new(percent).map_err(|error| error.to_string())
 }
 
-/// A driver by its name.
+/// Parses the name of a driver.
 pub(crate) fn driver() -> impl TypedValueParser<Value = Choice> {
     let names = PossibleValuesParser::new(["stand-in", "real", "auto"]);
     names.map(|name| match name.as_str() {
@@ -45,7 +45,7 @@ pub(crate) fn driver() -> impl TypedValueParser<Value = Choice> {
     })
 }
 
-/// Bytes as text; a limit that nobody reaches is none.
+/// Formats bytes; a limit out of reach is `none`.
 pub(crate) fn show_bytes(bytes: u64) -> String {
     if bytes >= u64::MAX / 2 {
         return "none".to_owned();
@@ -53,7 +53,7 @@ pub(crate) fn show_bytes(bytes: u64) -> String {
     ByteCount(bytes).to_string()
 }
 
-/// A time as text, in the unit that suits it.
+/// Formats a time, in a suitable unit.
 pub(crate) fn show_micros(micros: u64) -> String {
     match micros {
         0..1_000 => format!("{micros} us"),

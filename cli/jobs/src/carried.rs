@@ -1,4 +1,5 @@
-//! The stand-in driver, inside the program, so that a copy of the program alone has all its commands.
+//! The stand-in driver, embedded in the program, so that a copy of the program alone has all its
+//! commands.
 
 use std::io::Write;
 
@@ -6,21 +7,21 @@ use larder_cuda::driver::{self, Choice, Driver, LoadError};
 use rust_embed::Embed;
 use tempfile::NamedTempFile;
 
-/// The stand-in's shared object, which cargo has linked before it compiles this package; several if it was linked with
-/// several settings, none where nothing is linked, as in `cargo check`. Its name has a hash unless it is built in
-/// this repository.
+/// The stand-in's shared object, which cargo links before it compiles this package; several if it
+/// was linked with several settings, none where nothing is linked, as in `cargo check`. Its name
+/// has a hash unless it is built in this repository.
 #[derive(Embed)]
 #[folder = "$LARDER_LINKED"]
 #[include = "*larder_cuda_stand_in*.{so,dylib,dll}"]
 struct Linked;
 
-/// Loads a driver; as stand-in the carried one, unless `LARDER_CUDA_STAND_IN` names another.
+/// Loads a driver; as stand-in the embedded one, unless `LARDER_CUDA_STAND_IN` names another.
 ///
-/// It is written into a temporary file that is gone once it is loaded. Where that cannot be, the one beside the
-/// program is looked for.
+/// The stand-in is written to a temporary file, which is removed once it is loaded. If that fails,
+/// the stand-in next to the program is used.
 ///
 /// # Errors
-/// Those of [`driver::load`].
+/// The errors of [`driver::load`].
 pub fn load(choice: Choice) -> Result<&'static Driver, LoadError> {
     let written = (choice != Choice::Real).then(write).flatten();
     if let Some(file) = &written {

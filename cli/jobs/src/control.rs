@@ -33,13 +33,13 @@ enum Change {
     Pause(JobSelector),
     /// Gives a job all of the time: a share of 100
     Resume(JobSelector),
-    /// Has a job sleep: at the end of its run it copies what it has on its GPUs to the host, gives all of their
-    /// memory back, and stands still
+    /// Puts a job to sleep: at the end of its run it copies its GPU memory to the host, releases all of it, and
+    /// stops
     Sleep(JobSelector),
-    /// Has a job wake, as soon as its GPUs have the memory that it needs
+    /// Wakes a job, as soon as its GPUs have the memory that it needs
     Wake(JobSelector),
-    /// Says that a job whose process was killed is gone: removes its files, so that its memory counts no
-    /// more. Refused while the process is there
+    /// Removes the files of a job whose process was killed, so that its memory no longer counts. Refused while
+    /// the process exists
     Forget(JobSelector),
 }
 
@@ -54,9 +54,9 @@ struct JobSelector {
 }
 
 impl JobSelector {
-    /// A name in the folder, or a path by its ending.
+    /// Finds the job: a name in the folder, or a path by its ending.
     fn find(&self) -> Result<JobFiles, Failure> {
-        // No job's name is other than UTF-8, but that of its folder may be.
+        // A job's name is always UTF-8, but its folder's may not be.
         let name = self.job.to_string_lossy();
         if let Some(folder) = &self.folder {
             return Ok(find_named(folder, &name)?);
@@ -85,7 +85,8 @@ pub(crate) fn run(args: &ControlArgs) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Removes the files of a job whose process is gone. Its names are locked meanwhile, so none starts under them.
+/// Removes the files of a job whose process is gone. The job's names are locked meanwhile, so that
+/// no process starts under them.
 fn forget(job: &JobFiles) -> Result<(), Failure> {
     let mut locks = Vec::new();
     for path in [&job.status, &job.control] {
@@ -93,12 +94,12 @@ fn forget(job: &JobFiles) -> Result<(), Failure> {
             Err(error) if error.source.kind() == io::ErrorKind::WouldBlock => {
                 return Err(Failure::Arguments(format!("{error}; end it first")));
             }
-            // One that was left by another user is free.
+            // A lock left by another user is free.
             lock => locks.push(lock),
         }
     }
     let view = JobView::look(job, SystemTime::now());
-    // The status may be gone already, and the job still there.
+    // The status may be gone while the job still runs.
     let said = read_status(&job.status).ok().flatten();
     let ordered = order::read(job, said.and_then(|(_, user)| user)).ok();
     let ordered = ordered.and_then(|(file, _)| file.life);
@@ -109,7 +110,7 @@ fn forget(job: &JobFiles) -> Result<(), Failure> {
             .map(Life::pid),
     ];
     if let Some(pid) = pids.into_iter().flatten().next() {
-        let error = format!("{} is there, process {pid}: end it first", job.name);
+        let error = format!("{} still runs as process {pid}: end it first", job.name);
         return Err(Failure::Arguments(error));
     }
     for path in [&job.status, &job.control] {

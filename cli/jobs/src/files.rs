@@ -1,15 +1,16 @@
 //! The two files of a job, and how a folder's files pair up.
 //!
-//! A job's name is what stands before the ending, and both files lie in one folder:
+//! A job's name is the part before the ending, and both files lie in one folder:
 //!
 //! | | status | control |
 //! |---|---|---|
 //! | ours | `<name>.status.json` | `<name>.control.json` |
 //! | AntMan | `<name>_pai2sche.json` | `<name>_sche2pai.json` |
 //!
-//! Either file alone makes a job: it may not have written a status yet, or have no control file. Names that
-//! begin with a point are left out, temporary files among them. So is a control file alone under AntMan's name, if the folder
-//! has a pair of ours of that name: one job would be two. Two statuses are two jobs.
+//! Either file alone makes a job: it may not have written a status yet, or have no control file.
+//! Names that begin with a dot are ignored, temporary files among them. So is a control file alone
+//! under AntMan's name, if the folder has a pair of ours of that name: one job would be two. Two
+//! statuses are two jobs.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -24,7 +25,7 @@ const ENDINGS: [(&str, &str); 2] = [
     ("_pai2sche.json", "_sche2pai.json"),
 ];
 
-/// Where a job's status and control files are.
+/// Paths of a job's status and control files.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize)]
 pub(crate) struct JobFiles {
     pub(crate) name: String,
@@ -36,17 +37,17 @@ pub(crate) struct JobFiles {
     pub(crate) control: PathBuf,
 }
 
-/// Why the files of a job were not found.
+/// The reason why the files of a job were not found.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum FilesError {
     #[error(
-        "cannot look at {}: {source}; name the folder with the jobs' files",
+        "cannot read {}: {source}; name the folder with the jobs' files",
         path.display()
     )]
     Refused { path: PathBuf, source: io::Error },
     /// The name has none of the endings.
     #[error(
-        "{} is no file of a job: its name has to end in .status.json, .control.json, _pai2sche.json or _sche2pai.json",
+        "{} is not a file of a job: its name must end in .status.json, .control.json, _pai2sche.json or _sche2pai.json",
         .0.display()
     )]
     NotNamed(PathBuf),
@@ -59,13 +60,14 @@ pub(crate) enum FilesError {
     },
 }
 
-/// The default folder of the files, which AntMan's cluster side uses: `antman` under the temporary directory.
+/// Returns the default folder of the files, which AntMan's cluster side uses: `antman` under the
+/// temporary directory.
 pub(crate) fn default_folder() -> PathBuf {
     std::env::temp_dir().join("antman")
 }
 
 impl JobFiles {
-    /// The files of the job `name` in a folder, with Larder's endings.
+    /// Returns the files of the job `name` in a folder, with Larder's endings.
     pub(crate) fn ours(folder: &Path, name: &str) -> Self {
         Self {
             name: name.to_owned(),
@@ -74,7 +76,7 @@ impl JobFiles {
         }
     }
 
-    /// The pair that a file belongs to, by its name; none if it is no file of a job.
+    /// Returns the pair that a file belongs to, by its name; `None` if it is not a file of a job.
     pub(crate) fn of(path: &Path) -> Option<Self> {
         let file = path.file_name()?.to_str()?;
         if file.starts_with('.') {
@@ -96,16 +98,16 @@ impl JobFiles {
     }
 }
 
-/// What becomes of a control file alone under AntMan's name, beside a pair of ours.
+/// How to treat a control file alone under AntMan's name, beside a pair of ours.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Twins {
-    /// It is left out: the job is one.
+    /// Ignored: the job is one.
     Hidden,
-    /// It is there: whoever counts memory believes no name.
+    /// A job: a program that counts memory trusts no name.
     All,
 }
 
-/// All jobs in folders and of files, by name. O(files in the folders).
+/// Returns all jobs in folders and of files, by name. O(files in the folders).
 pub(crate) fn find(places: &[PathBuf], twins: Twins) -> Result<Vec<JobFiles>, FilesError> {
     let mut jobs = BTreeSet::new();
     for place in places {
@@ -129,7 +131,7 @@ pub(crate) fn find(places: &[PathBuf], twins: Twins) -> Result<Vec<JobFiles>, Fi
     Ok(jobs.into_iter().collect())
 }
 
-/// The jobs in a folder.
+/// Returns the jobs in a folder.
 fn find_in(folder: &Path, twins: Twins) -> io::Result<impl Iterator<Item = JobFiles>> {
     let mut pairs = BTreeMap::new();
     for entry in fs::read_dir(folder)? {
@@ -139,7 +141,7 @@ fn find_in(folder: &Path, twins: Twins) -> io::Result<impl Iterator<Item = JobFi
             *pairs.entry(job).or_insert(false) |= is_status;
         }
     }
-    // By name, ours before AntMan's, so that ours is never the one that is left out.
+    // By name, ours before AntMan's, so that ours is never the one ignored.
     let mut pairs: Vec<(JobFiles, bool)> = pairs.into_iter().collect();
     if twins == Twins::Hidden {
         pairs.dedup_by(|(job, has_status), (before, _)| !*has_status && job.name == before.name);
@@ -147,7 +149,7 @@ fn find_in(folder: &Path, twins: Twins) -> io::Result<impl Iterator<Item = JobFi
     Ok(pairs.into_iter().map(|(job, _)| job))
 }
 
-/// The job of that name in a folder.
+/// Returns the job of this name in a folder.
 pub(crate) fn find_named(folder: &Path, name: &str) -> Result<JobFiles, FilesError> {
     let jobs = find(&[folder.to_owned()], Twins::Hidden)?;
     if let Some(job) = jobs.iter().find(|job| job.name == name) {
@@ -165,7 +167,7 @@ pub(crate) fn find_named(folder: &Path, name: &str) -> Result<JobFiles, FilesErr
     })
 }
 
-/// A path as text; what is no UTF-8 in it is replaced.
+/// Writes a path as text; bytes that are not UTF-8 are replaced.
 fn as_text<S: Serializer>(path: &Path, serializer: S) -> Result<S::Ok, S::Error> {
     serializer.serialize_str(&path.to_string_lossy())
 }

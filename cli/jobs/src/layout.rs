@@ -1,17 +1,18 @@
-//! Text that fits a terminal: columns in as many blocks as they need, and prose wrapped at words. No number and
-//! no word is broken.
+//! Text that fits a terminal: columns in as many blocks as they need, and prose wrapped at words.
+//! Numbers and words are never broken.
 
 use std::io;
 
 use terminal_size::{Width, terminal_size_of};
 
-/// What a text may be wide without a limit.
+/// The width of a text without a limit.
 pub const ANY_WIDTH: usize = usize::MAX;
 
-/// Between two columns.
+/// Blanks between two columns.
 const GAP: usize = 2;
 
-/// The width of the terminal, or what `COLUMNS` says. Where nobody looks there is no limit.
+/// Returns the width of the terminal, or the value of `COLUMNS`. Without a terminal there is no
+/// limit.
 pub fn width() -> usize {
     let said = std::env::var("COLUMNS").ok();
     let said = said.and_then(|text| text.parse().ok()).filter(|n| *n > 0);
@@ -21,11 +22,11 @@ pub fn width() -> usize {
 
 /// One column: its heading and its cells.
 pub struct Column {
-    /// What stands above the cells.
+    /// The text above the cells.
     pub heading: String,
-    /// Numbers stand to the right.
+    /// Whether the cells are aligned right, as numbers are.
     pub right: bool,
-    /// One for each row.
+    /// The cells, one for each row.
     pub cells: Vec<String>,
 }
 
@@ -45,8 +46,9 @@ impl Column {
     }
 }
 
-/// Columns as text. Those that do not fit stand in further blocks, each behind the first column. With `groups`,
-/// a name for each row, a line with the name stands above the rows of each.
+/// Lays out columns as text. Those that do not fit follow in further blocks, each behind the first
+/// column. With `groups`, a name for each row, a line with the name precedes the rows of each
+/// group.
 pub fn lay_out(columns: &[Column], groups: Option<&[String]>, width: usize) -> String {
     let Some((key, rest)) = columns.split_first() else {
         return String::new();
@@ -103,7 +105,7 @@ fn block(
     }
 }
 
-/// Wraps lines that are too long at words, behind the blanks that they begin with.
+/// Wraps lines that are too long at words, indented like the line.
 pub fn wrapped(text: &str, width: usize) -> String {
     let mut wrapped = String::new();
     for line in text.split_inclusive('\n') {
@@ -162,7 +164,7 @@ mod tests {
         let blocks: Vec<&str> = narrow.split("\n\n").collect();
         assert_eq!(blocks.len(), 2, "{narrow}");
         assert!(blocks[1].contains("second  123456789"), "{narrow}");
-        // A column wider than all there is stays whole.
+        // A column wider than the terminal stays whole.
         assert!(lay_out(&columns(), None, 5).contains("second  123456789\n"));
     }
 

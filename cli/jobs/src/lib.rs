@@ -4,17 +4,18 @@
 //! * `top` shows the jobs; `control` changes one; `coordinate` divides
 //!   a device's memory among them.
 //!
-//! All but `job` only read and write files, so they work on a machine without a driver, and beside jobs of
-//! other programs that speak AntMan's protocol. `files` finds the two files of each job, `view` reads
-//! them, `order` changes the control file, `alive` asks whether the process exists.
+//! All but `job` only read and write files, so they work on a machine without a driver, and beside
+//! jobs of other programs that speak AntMan's protocol. `files` finds the two files of each job,
+//! `view` reads them, `order` changes the control file, `alive` checks whether the process exists.
 //!
-//! The program's other commands take from here the stand-in driver inside the program ([`carried`]), tables for
-//! terminals ([`layout`]) and byte counts ([`units`]).
+//! The program's other commands use the embedded stand-in driver ([`carried`]), tables for
+//! terminals ([`layout`]) and byte counts ([`units`]) from here.
 //!
-//! Exit codes: 0 all went well; 1 what was asked for did not work, or output could not be written; 2 wrong
-//! arguments. A reader who closes the pipe has seen enough, which is 0; but a coordination that ends by it is 1.
+//! Exit codes: 0 success; 1 the requested work failed, or output could not be written; 2 wrong
+//! arguments. A reader who closes the pipe is no failure, 0; but a coordination that ends by it is
+//! 1.
 #![deny(unsafe_code)]
-// They would print a stranger's text as it is (VISIBLE1).
+// They would print untrusted text unescaped (VISIBLE1).
 #![cfg_attr(not(test), deny(clippy::print_stdout, clippy::print_stderr))]
 
 mod alive;
@@ -45,7 +46,7 @@ use larder_cuda::job::JobError;
 use order::OrderError;
 use visible::{json, visible};
 
-/// What can be done with jobs.
+/// The commands for jobs.
 #[allow(missing_docs, reason = "help is taken from the arguments of each")]
 #[derive(Debug, Subcommand)]
 pub enum Command {
@@ -55,14 +56,14 @@ pub enum Command {
     Top(top::TopArgs),
 }
 
-/// Why the program does not end with 0.
+/// The reason for an exit code other than 0.
 #[derive(Debug)]
 enum Failure {
-    /// Wrong arguments that only show when used.
+    /// Wrong arguments that are found only in use.
     Arguments(String),
-    /// What was asked for was tried and did not work.
+    /// The requested work was tried and failed.
     Failed(String),
-    /// Standard output refused.
+    /// Writing to standard output failed.
     Output(io::Error),
 }
 
@@ -106,7 +107,7 @@ impl From<Box<dyn Error>> for Failure {
     }
 }
 
-/// Runs one command; its result is the exit code.
+/// Runs one command. Returns the exit code.
 #[must_use]
 pub fn run(command: Command) -> ExitCode {
     let result = match command {
@@ -117,7 +118,7 @@ pub fn run(command: Command) -> ExitCode {
     };
     let (code, message) = match result {
         Ok(()) => return ExitCode::SUCCESS,
-        // The reader of our output has seen enough; that is no failure.
+        // The reader closed the output, which is no failure.
         Err(Failure::Output(error)) if error.kind() == io::ErrorKind::BrokenPipe => {
             return ExitCode::SUCCESS;
         }
@@ -129,7 +130,7 @@ pub fn run(command: Command) -> ExitCode {
     ExitCode::from(code)
 }
 
-/// Writes one line to stderr that says what is wrong.
+/// Writes an error to stderr, in one line.
 fn complain(message: &dyn Display) {
     note(&format_args!("error: {message}"));
 }

@@ -1,11 +1,11 @@
-//! [`Order`]: a person's change of a job's control file.
+//! [`Order`]: a user's change of a job's control file.
 //!
 //! ORDER1. A control file that cannot be read is not written, since its values would be lost.
-//! ORDER2. An order keeps all fields and GPUs that it does not name, but for what was said to a run of the job that is over:
-//! nobody obeys that any more.
+//! ORDER2. An order keeps all fields and GPUs that it does not name, except orders to a run of the
+//! job that is over, which no process obeys any more.
 //!
-//! Another program may write the file between the read and the write; the last write counts. Two writers
-//! would undo each other's limits, so a job should have one coordinator or one person.
+//! Another program may write the file between the read and the write; the last write counts. Two
+//! writers would undo each other's limits, so a job should have one coordinator or one user.
 
 use larder_control::{
     BusId, ControlFile, Durability, FileError, ParseError, PerfControl, StatusFile, read_orders,
@@ -34,14 +34,14 @@ pub(crate) struct Order {
     pub(crate) asleep: Option<bool>,
 }
 
-/// Why an order was not written; the control file is unchanged.
+/// The reason why an order was not written; the control file is unchanged.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum OrderError {
     #[error("nothing to change: give a limit or a share of the time")]
     Empty,
     #[error("the job has not said which GPU it uses: name it, such as 00:1e.0")]
     NoGpu,
-    #[error("the job has several GPUs, name one of them: {0}")]
+    #[error("the job has several GPUs; name one of them: {0}")]
     SeveralGpus(String),
     #[error(
         "the control file is for process {0}, which is there, and the status is that of process {1}: end one of them, or \
@@ -49,14 +49,14 @@ pub(crate) enum OrderError {
     )]
     TwoProcesses(u32, u32),
     /// The control file exists and cannot be parsed (ORDER1).
-    #[error("{0}; nothing was written, mend the file or remove it")]
+    #[error("{0}; nothing was written; repair the file or remove it")]
     Unreadable(#[from] ParseError),
     #[error(transparent)]
     File(#[from] FileError),
 }
 
 impl Order {
-    /// An order that changes the share of the time only.
+    /// Creates an order that changes only the share of the time.
     pub(crate) fn share(perf: PerfControl) -> Self {
         Self {
             perf: Some(perf),
@@ -64,7 +64,7 @@ impl Order {
         }
     }
 
-    /// An order to sleep, or to be awake, only.
+    /// Creates an order only to sleep, or to be awake.
     pub(crate) fn asleep(asleep: bool) -> Self {
         Self {
             asleep: Some(asleep),
@@ -72,8 +72,8 @@ impl Order {
         }
     }
 
-    /// Writes the order into the job's control file. Answers the invalid values of the old file, which are
-    /// removed.
+    /// Writes the order into the job's control file. Returns the invalid values of the old file,
+    /// which are removed.
     pub(crate) fn give(&self, job: &JobFiles) -> Result<Vec<String>, OrderError> {
         if self.limit_bytes.is_none() && self.perf.is_none() && self.asleep.is_none() {
             return Err(OrderError::Empty);
@@ -101,12 +101,12 @@ impl Order {
         }
         file.asleep = self.asleep.or(file.asleep);
         write(job, &file)?;
-        // Whoever made the file may be nobody whom the job obeys.
+        // Fails if the file belongs to a user whom the job does not obey.
         read(job, user)?;
         Ok(dropped)
     }
 
-    /// The GPU that the order's limit is for.
+    /// Returns the GPU that the order's limit is for.
     fn whose(&self, status: Option<&StatusFile>, file: &ControlFile) -> Result<BusId, OrderError> {
         if let Some(gpu) = self.gpu {
             return Ok(gpu);
@@ -127,8 +127,8 @@ impl Order {
     }
 }
 
-/// A job's control file, an empty one if there is none, and the problems in it. A process of this user obeys it; of this
-/// process's, if none is named.
+/// Reads a job's control file, or an empty one if there is none. Returns it with the problems in
+/// it. The file must be one that a process of `user` obeys; by default, of this process's user.
 pub(crate) fn read(
     job: &JobFiles,
     user: Option<u32>,

@@ -1,7 +1,7 @@
 //! The content of a job's two files as one value to show.
 //!
-//! A bad file does not hide the other one: an incomplete file, or one that is no status or control file,
-//! becomes a problem in words.
+//! A bad file does not hide the other one: an incomplete file, or one that is not a status or
+//! control file, becomes a described problem.
 
 use std::fs;
 use std::path::Path;
@@ -38,18 +38,18 @@ pub(crate) struct JobView {
     pub(crate) perf: Option<i32>,
     /// The share of the time in the control file.
     pub(crate) target_perf: Option<i32>,
-    /// Whether the job sleeps; `None` if it does not know how.
+    /// The state of the job's sleep; `None` if it cannot sleep.
     pub(crate) sleep: Option<SleepState>,
-    /// Whether it shall, by the control file.
+    /// Whether it is ordered to sleep, by the control file.
     pub(crate) target_asleep: Option<bool>,
-    /// What is in its copies on the host, and what it needs to wake.
+    /// Bytes of its copies on the host, and bytes that it needs to wake.
     pub(crate) copied_bytes: u64,
     pub(crate) wake_bytes: u64,
     /// The longest of the job's average runs.
     pub(crate) mini_batch_micros: Option<u64>,
     /// Time since the status was written.
     pub(crate) age_ms: Option<u64>,
-    /// What is wrong with the files, in words.
+    /// Descriptions of the files' problems.
     pub(crate) problems: Vec<String>,
 }
 
@@ -57,21 +57,21 @@ pub(crate) struct JobView {
 #[derive(Clone, PartialEq, Debug, Serialize)]
 pub(crate) struct GpuView {
     pub(crate) gpu: BusId,
-    /// In blocks on the device, now and at most.
+    /// Bytes in blocks on the device, now and at most.
     pub(crate) device_live_bytes: u64,
     pub(crate) device_peak_bytes: u64,
-    /// Held from the device, and of that in regions with a block in use.
+    /// Bytes held from the device, and the part in regions with a block in use.
     pub(crate) device_held_bytes: u64,
     pub(crate) device_stable_bytes: u64,
-    /// In blocks on the host, now and at most.
+    /// Bytes in blocks on the host, now and at most.
     pub(crate) host_live_bytes: u64,
     pub(crate) host_peak_bytes: u64,
     pub(crate) host_limit_bytes: u64,
-    /// Why blocks went to the host.
+    /// The reason why blocks went to the host.
     pub(crate) swap_reason: &'static str,
     /// The limit in force; AntMan's jobs do not report it.
     pub(crate) limit_bytes: Option<u64>,
-    /// Held above the limit, and still to be given back.
+    /// Bytes held above the limit, still to be given back.
     pub(crate) deferred_bytes: Option<u64>,
     /// The limit in the control file.
     pub(crate) target_limit_bytes: Option<u64>,
@@ -88,7 +88,7 @@ impl JobView {
         let (status, user) = said.map_or((None, None), |(status, user)| (Some(status), user));
         let (control, dropped) = order::read(files, user).unwrap_or_else(|error| {
             let problem = match error {
-                // Nobody wanted to write it.
+                // The text for a writer does not apply here.
                 OrderError::Unreadable(error) => error.to_string(),
                 error => error.to_string(),
             };
@@ -140,8 +140,8 @@ impl JobView {
         }
     }
 
-    /// The share of the time to show: the one in force if the job reports it, else the one in its control
-    /// file, else 100.
+    /// Returns the share of the time to show: the one in force if the job reports it, otherwise the
+    /// one in its control file, otherwise 100.
     pub(crate) fn shown_perf(&self) -> i32 {
         self.perf.or(self.target_perf).unwrap_or(100)
     }
@@ -171,21 +171,22 @@ impl GpuView {
     }
 }
 
-/// The problem of a job whose process ended without a last status, or only seems to have ended.
+/// Describes the problem of a job whose process ended without a last status, or only seems to have
+/// ended.
 pub(crate) fn not_there(pid: u32, name: &str) -> String {
     format!(
-        "process {pid} is not there, and its memory counts still: if it was killed, `larder control forget {name}`"
+        "process {pid} does not exist, but its memory still counts: if it was killed, `larder control forget {name}`"
     )
 }
 
-/// The most GPUs that a file may name: no machine has more, and each takes memory here.
+/// The most GPUs that a file may name: no machine has more, and each costs memory here.
 const MOST_GPUS: usize = 64;
 
-/// A status, and the number of the user whose it is, where the system has users.
+/// A status, and the number of its owner, where the system has users.
 pub(crate) type Said = (StatusFile, Option<u32>);
 
-/// A job's status; `None` if there is no file. What is wrong with one comes in words: so it is with one that is another
-/// user's than its process, whom a neighbour could make say anything.
+/// Reads a job's status; `None` if there is no file. An error describes the defect, such as a
+/// status that is owned by another user than its process's, who could make it say anything.
 pub(crate) fn read_status(path: &Path) -> Result<Option<Said>, String> {
     let read = read_owned(path, StatusFile::MAX_BYTES).map_err(|error| error.to_string())?;
     let Some((text, user)) = read else {
@@ -200,7 +201,7 @@ pub(crate) fn read_status(path: &Path) -> Result<Option<Said>, String> {
     Ok(Some((status, user)))
 }
 
-/// Refuses a status that is not its process's word.
+/// Refuses a status that does not come from its process.
 fn believe(own: &JobStatus, user: Option<u32>) -> Result<(), String> {
     let pid = own.life.map_or(own.pid, Life::pid);
     if pid != own.pid {
@@ -209,7 +210,7 @@ fn believe(own: &JobStatus, user: Option<u32>) -> Result<(), String> {
             own.pid
         ));
     }
-    // Of another process with that number here nothing follows.
+    // A process with that number here tells nothing of another.
     let is_here = own.life.is_none_or(|life| Life::of(pid) == Some(life));
     match user.filter(|user| *user != 0) {
         Some(user) if is_here && is_of_user(pid, user) == Some(false) => Err(format!(
@@ -234,7 +235,7 @@ fn changed_unix_ms(path: &Path) -> Option<u64> {
     Some(unix_ms(changed))
 }
 
-/// Milliseconds since 1970; 0 for an earlier time.
+/// Returns milliseconds since 1970; 0 for an earlier time.
 pub(crate) fn unix_ms(time: SystemTime) -> u64 {
     let since = time.duration_since(UNIX_EPOCH).unwrap_or(Duration::ZERO);
     u64::try_from(since.as_millis()).unwrap_or(u64::MAX)

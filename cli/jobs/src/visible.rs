@@ -1,14 +1,15 @@
-//! Text of strangers on its way out: names of files, and what stands in them, may hold what a terminal obeys or what
-//! nobody sees.
+//! Untrusted text on its way out: names of files, and their contents, may hold characters that a
+//! terminal obeys or that are invisible.
 //!
-//! VISIBLE1. Such characters leave this crate escaped, in everything that it prints and draws: each line and each cell
-//! goes through [`visible`], each value of JSON through [`json`]. Line ends and layout are added behind that. Clippy
-//! refuses `println!` and `eprintln!` in this crate, which would go around it. The text for Prometheus is the exception:
-//! its labels are values, and its format escapes what it has to.
+//! VISIBLE1. Such characters leave this crate escaped, in everything that it prints and draws: each
+//! line and each cell goes through [`visible`], each value of JSON through [`json`]. Line ends and
+//! layout are added behind that. Clippy refuses `println!` and `eprintln!` in this crate, which
+//! would go around it. The text for Prometheus is the exception: its labels are values, and its
+//! format escapes them as needed.
 
 use serde::Serialize;
 
-/// The text with each hidden character escaped, such as `\u{1b}`.
+/// Returns the text with each hidden character escaped, such as `\u{1b}`.
 pub(crate) fn visible(text: &str) -> String {
     let mut shown = String::with_capacity(text.len());
     for letter in text.chars() {
@@ -21,14 +22,15 @@ pub(crate) fn visible(text: &str) -> String {
     shown
 }
 
-/// A value as one line of JSON, in which hidden characters are escaped too: it reads back as the same text.
+/// Formats a value as one line of JSON, in which hidden characters are escaped too: it reads back
+/// as the same text.
 ///
 /// # Errors
-/// Those of [`serde_json::to_string`].
+/// The errors of [`serde_json::to_string`].
 pub(crate) fn json(value: &impl Serialize) -> serde_json::Result<String> {
     let text = serde_json::to_string(value)?;
     let mut shown = String::with_capacity(text.len());
-    // Outside of strings JSON in one line has none of them.
+    // Outside of strings JSON in one line has no hidden characters.
     for letter in text.chars() {
         if is_hidden(letter) {
             for unit in letter.encode_utf16(&mut [0; 2]) {
@@ -41,9 +43,10 @@ pub(crate) fn json(value: &impl Serialize) -> serde_json::Result<String> {
     Ok(shown)
 }
 
-/// Whether a terminal obeys the character, or shows nothing for it: controls, ends of lines and paragraphs, and what
-/// Unicode calls ignorable by default, which has all that turns the direction of text or has no width by itself.
-/// Marks that stand on a letter are not among them.
+/// Returns whether a terminal obeys the character, or shows nothing for it: controls, ends of lines
+/// and paragraphs, and the characters that Unicode calls ignorable by default, which include all
+/// that change the direction of text or have no width by themselves. Marks that combine with a
+/// letter are not among them.
 fn is_hidden(letter: char) -> bool {
     letter.is_control()
         || matches!(
@@ -72,7 +75,7 @@ fn is_hidden(letter: char) -> bool {
 mod tests {
     use super::*;
 
-    /// The first and the last character of each kind that has to be escaped.
+    /// The first and the last character of each kind that must be escaped.
     const HIDDEN: [char; 26] = [
         '\0',
         '\t',
@@ -109,7 +112,7 @@ mod tests {
             let shown = visible(&format!("<{letter}>"));
             assert_eq!(shown, format!("<\\u{{{:x}}}>", u32::from(letter)));
         }
-        // Neighbours of the above, a decomposed letter, and what is wide.
+        // Neighbours of the above, a decomposed letter, and wide characters.
         let plain = " ~\u{a0}\u{ac}\u{ae}ü\u{75}\u{308}→─日本\u{2027}\u{202f}\u{2070}😀\\u{1b}";
         assert_eq!(visible(plain), plain);
     }

@@ -1,8 +1,8 @@
 //! The command line of the program `larder`.
 //!
-//! Exit codes: 0 all went well; 1 a contender broke its contract or failed, or output
-//! could not be written; 2 wrong arguments or a damaged trace; 3 a trace did not fit its device;
-//! 130 somebody pressed Ctrl-C, and what was measured until then is printed.
+//! Exit codes: 0 success; 1 a contender broke its contract or failed, or output could not be
+//! written; 2 wrong arguments or a damaged trace; 3 a trace did not fit its device; 130 interrupted
+//! by Ctrl-C, after the measurements so far are printed.
 
 mod plan;
 mod replay;
@@ -36,22 +36,22 @@ enum Command {
     Man(shell::ManArgs),
 }
 
-/// Why the program ends with something else than 0.
+/// The reason for an exit code other than 0.
 #[derive(Debug, thiserror::Error)]
 enum Failure {
     /// Wrong input, already reported on stderr.
     #[error("already reported")]
     Reported,
-    /// Wrong arguments that only show when used.
+    /// Wrong arguments that are found only in use.
     #[error("{0}")]
     Arguments(String),
-    /// What was asked for was tried and did not work.
+    /// The requested work was tried and failed.
     #[error("{0}")]
     Failed(String),
-    /// The device is too small for so many replays.
+    /// The device is too small for some of the replays.
     #[error("{replays} of {of} replays did not fit their device")]
     TooSmall { replays: usize, of: usize },
-    /// Somebody pressed Ctrl-C.
+    /// The user pressed Ctrl-C.
     #[error("interrupted; what was measured until then is above")]
     Interrupted,
     #[error(transparent)]
@@ -61,12 +61,12 @@ enum Failure {
 }
 
 impl Failure {
-    /// The reader of our output has seen enough; that is no failure.
+    /// Returns whether the reader of the output closed it, which is no failure.
     fn is_closed_pipe(&self) -> bool {
         matches!(self, Self::Output(error) if error.kind() == io::ErrorKind::BrokenPipe)
     }
 
-    /// Whether the failure was reported already.
+    /// Returns whether the failure was reported already.
     fn is_reported(&self) -> bool {
         matches!(self, Self::Reported) || self.is_closed_pipe()
     }
@@ -82,7 +82,7 @@ impl Failure {
     }
 }
 
-/// Runs the program on the process's arguments; its result is the exit code.
+/// Runs the program on the process's arguments. Returns its exit code.
 #[must_use]
 pub fn run() -> ExitCode {
     let Cli { command } = Cli::parse();
@@ -105,12 +105,12 @@ pub fn run() -> ExitCode {
     }
 }
 
-/// Says that a file is cut short, and that the rest of it is used.
+/// Warns that a file is cut short, and that the part before is used.
 fn warn_of_cut(cut: &larder_trace::TraceError) {
-    warn(&format_args!("{cut}; what stands before is used"));
+    warn(&format_args!("{cut}; the part before is used"));
 }
 
-/// Writes one line to stderr about what goes on nevertheless. A closed stderr is ignored.
+/// Writes a warning to stderr, for work that continues. A closed stderr is ignored.
 fn warn(message: &dyn std::fmt::Display) {
     let _ = writeln!(io::stderr(), "warning: {message}");
 }

@@ -1,4 +1,4 @@
-//! `larder plan`: packs lifetimes from files and says how low they came.
+//! `larder plan`: packs lifetimes from files and reports the heights.
 
 use std::fs;
 use std::path::PathBuf;
@@ -44,7 +44,7 @@ pub(super) struct PlanArgs {
     html: Option<PathBuf>,
 }
 
-/// The columns that are printed unless others are asked for.
+/// The columns printed by default.
 const USUAL: [&str; 5] = ["buffers", "height", "height/live", "s", "proven"];
 
 fn parse_seconds(text: &str) -> Result<Duration, String> {
@@ -52,7 +52,7 @@ fn parse_seconds(text: &str) -> Result<Duration, String> {
     Duration::try_from_secs_f64(seconds).map_err(|error| error.to_string())
 }
 
-/// Damaged files and impossible problems are reported and left out.
+/// Packs the problems of all files. Damaged files and impossible problems are reported and skipped.
 pub(super) fn run(args: &PlanArgs) -> Result<(), Failure> {
     if let Some(page) = &args.html {
         try_page("--html", page, &args.files)?;
@@ -114,7 +114,7 @@ pub(super) fn run(args: &PlanArgs) -> Result<(), Failure> {
     }
 }
 
-/// `None` if there is no packing, which is reported.
+/// Packs one problem. Returns `None` if there is no packing, which is reported.
 fn plan_one(problem: &Problem, args: &PlanArgs) -> Result<Option<PlanRow>, Failure> {
     let effort = Effort {
         time: args.seconds,
@@ -135,13 +135,13 @@ fn plan_one(problem: &Problem, args: &PlanArgs) -> Result<Option<PlanRow>, Failu
     }
 }
 
-/// A packing over its ticks, whose height is held throughout.
+/// Draws a packing over its ticks. Its height is reserved throughout.
 fn picture((problem, row): &(Problem, PlanRow)) -> Picture<'_> {
     let mut blocks = Blocks::default();
     let mut address = Vec::new();
     let lifetimes = (0..).zip(&problem.lifetimes).zip(&row.offsets);
     for ((id, lifetime), offset) in lifetimes {
-        // What is empty has no place.
+        // An empty block has no address.
         if lifetime.begin < lifetime.end && lifetime.bytes > 0 {
             blocks.id.push(id);
             blocks.bytes.push(lifetime.bytes);
@@ -173,15 +173,15 @@ fn picture((problem, row): &(Problem, PlanRow)) -> Picture<'_> {
     }
 }
 
-/// Above the table of a page.
+/// The text above the table of a page.
 const ABOUT: &str = "<p><em>Height</em> is the memory that the packing needs. <em>first height</em> is that of the best quick packing, found after <em>first s</em> seconds; the rest of the time is a search for less. <em>Proven</em> says that none can be lower.</p>\n";
 
-/// A size to the byte.
+/// Formats a size to the byte.
 fn plain(bytes: u64) -> String {
     bytes.to_string()
 }
 
-/// A size as people write it.
+/// Formats a size with a unit.
 fn short(bytes: u64) -> String {
     ByteCount(bytes).to_string()
 }

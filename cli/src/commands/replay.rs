@@ -32,11 +32,11 @@ pub(super) struct ReplayArgs {
     /// Traces, memory snapshots of PyTorch and logs of RMM; `-` is standard input
     ///
     /// Traces in format v1, what torch.cuda.memory's _dump_snapshot writes, and the CSV of RMM's logging adaptor, each
-    /// plain, gzip, xz or zstd; what a file is shows by its content.
+    /// plain, gzip, xz or zstd; the format is detected by content.
     #[arg(required_unless_present = "families", value_name = "FILE")]
     files: Vec<PathBuf>,
 
-    /// Also replay programs made up at random, those with FILTER in their name
+    /// Also replay random programs, those with FILTER in their name
     ///
     /// Each has its name from its sizes, lives, live bytes, streams and seed, such as uniform-tail-3GiB-8s-7.
     #[arg(
@@ -80,8 +80,8 @@ pub(super) struct ReplayArgs {
 
     /// Also replay on a driver
     ///
-    /// By the allocators `device` and `device-budget`, and by what programs use today, `cudarc` and `cuda-async`; the
-    /// driver's calls are listed by name.
+    /// With the allocators `device` and `device-budget`, and those that programs use today, `cudarc` and `cuda-async`;
+    /// the driver's calls are listed by name.
     #[arg(long, value_name = "WHICH", value_parser = drivers())]
     driver: Option<Choice>,
 
@@ -99,7 +99,7 @@ pub(super) struct ReplayArgs {
 
     /// Also write a memory snapshot for PyTorch's viewer
     ///
-    /// All that happened, and what is held at the end, for docs.pytorch.org/memory_viz; one trace and one allocator
+    /// The history of the replay and the memory held at its end, for docs.pytorch.org/memory_viz; one trace and one allocator
     /// only.
     #[arg(long, value_name = "FILE")]
     snapshot: Option<PathBuf>,
@@ -118,7 +118,8 @@ pub(super) struct ReplayArgs {
     html: Option<PathBuf>,
 }
 
-/// The stand-in needs no GPU; auto is NVIDIA's driver if there is a device, else the stand-in.
+/// Parses the choice of a driver. The stand-in needs no GPU; auto is NVIDIA's driver if there is a
+/// device, otherwise the stand-in.
 fn drivers() -> impl TypedValueParser<Value = Choice> {
     let names = PossibleValuesParser::new(["stand-in", "real", "auto"]);
     names.map(|name| match name.as_str() {
@@ -137,7 +138,7 @@ fn known_names() -> PossibleValuesParser {
     PossibleValuesParser::new(known)
 }
 
-/// Damaged traces are reported and left out; the others are still replayed.
+/// Replays all traces. Damaged traces are reported and skipped.
 pub(super) fn run(args: &ReplayArgs) -> Result<(), Failure> {
     each_once(&args.files)?;
     for (option, output) in [("--html", &args.html), ("--snapshot", &args.snapshot)] {
@@ -211,7 +212,7 @@ pub(super) fn run(args: &ReplayArgs) -> Result<(), Failure> {
     }
 }
 
-/// Replays one trace, until somebody presses Ctrl-C.
+/// Replays one trace with all chosen contenders, until the user presses Ctrl-C.
 fn replay_all(
     (trace, written): (Trace, io::Result<Written>),
     chosen: &[&ContenderSpec],
@@ -250,7 +251,7 @@ fn replay_all(
     Ok(())
 }
 
-/// The families that were asked for; an error if none has such a name.
+/// Returns the families that match `--families`; an error if none does.
 fn wanted_families(args: &ReplayArgs) -> Result<Vec<Family>, Failure> {
     let Some(filter) = &args.families else {
         return Ok(Vec::new());
@@ -259,14 +260,15 @@ fn wanted_families(args: &ReplayArgs) -> Result<Vec<Family>, Failure> {
     families.retain(|family| family.to_string().contains(filter.as_str()));
     if families.is_empty() {
         return Err(Failure::Arguments(format!(
-            "no family has `{filter}` in its name: they are named as uniform-tail-3GiB-8s-7; files go in front of \
+            "no family has `{filter}` in its name: a name is such as uniform-tail-3GiB-8s-7; files go in front of \
              --families"
         )));
     }
     Ok(families)
 }
 
-/// An error if `--snapshot` is not of one trace and one allocator that says where it holds memory.
+/// Returns an error if `--snapshot` is not of one trace and one allocator that reports where it
+/// holds memory.
 fn check_snapshot(args: &ReplayArgs, chosen: &[&ContenderSpec]) -> Result<(), Failure> {
     if args.snapshot.is_none() {
         return Ok(());
@@ -291,13 +293,13 @@ fn check_snapshot(args: &ReplayArgs, chosen: &[&ContenderSpec]) -> Result<(), Fa
     Ok(())
 }
 
-/// An error if a file has several traces, and what was asked for is of one.
+/// Returns an error if a file has several traces and an option needs a single one.
 fn check_only(args: &ReplayArgs, file: &Path, traces: usize) -> Result<(), Failure> {
     let of_one = args.snapshot.is_some() || args.plan.is_some() || args.save_plans.is_some();
     if of_one && traces > 1 {
         let file = file.display();
         return Err(Failure::Arguments(format!(
-            "{file} has {traces} traces, one for each device, and --snapshot, --plan and --save-plans are of one: record one device"
+            "{file} has {traces} traces, one for each device, and --snapshot, --plan and --save-plans need a single one: record one device"
         )));
     }
     Ok(())
@@ -316,7 +318,7 @@ fn write_snapshot(
     written.map_err(|error| cannot_write(path, &error))
 }
 
-/// The plans of `--plan`, found to be whole.
+/// Reads and validates the plans of `--plan`.
 fn read_plans(
     args: &ReplayArgs,
     chosen: &[&ContenderSpec],
@@ -361,8 +363,8 @@ pub(super) fn cannot_write(path: &Path, error: &dyn Display) -> Failure {
     Failure::Failed(format!("{path}: cannot write: {error}"))
 }
 
-/// The named contenders, or all, or those that are shown by default; in the order of the registry. What needs
-/// an option to be given is there only with it.
+/// Returns the named contenders, all, or those shown by default, in the order of the registry. A
+/// contender that needs an option is included only with that option.
 fn chosen(args: &ReplayArgs) -> Result<Vec<&'static ContenderSpec>, Failure> {
     let names = &args.allocators;
     let named = |spec: &&ContenderSpec| names.iter().any(|name| name == spec.name);
@@ -393,8 +395,8 @@ fn chosen(args: &ReplayArgs) -> Result<Vec<&'static ContenderSpec>, Failure> {
     Ok(chosen)
 }
 
-/// An error if a trace is given twice, since it would count twice in the means. A path that is no file is
-/// reported when it is opened.
+/// Returns an error if a trace is given twice, since it would count twice in the means. A path that
+/// is not a file is reported when it is opened.
 fn each_once(files: &[PathBuf]) -> Result<(), Failure> {
     let mut seen = HashSet::new();
     let mut paths = files.iter().filter_map(|file| {
@@ -413,13 +415,14 @@ fn each_once(files: &[PathBuf]) -> Result<(), Failure> {
     }
 }
 
-/// An error if a page, or what else an option names, would cost a trace or cannot be written.
+/// Returns an error if the output `page` of an option would overwrite a trace or cannot be written.
 pub(super) fn try_page(option: &str, page: &Path, files: &[PathBuf]) -> Result<(), Failure> {
     spare_what_is_read(option, page, files)?;
     try_write(page).map_err(|error| cannot_write(page, &error))
 }
 
-/// A slip such as `--html bert.trace` must not cost a trace.
+/// Refuses an output that is one of the files to read: a slip such as `--html bert.trace` must not
+/// cost a trace.
 fn spare_what_is_read(option: &str, page: &Path, files: &[PathBuf]) -> Result<(), Failure> {
     let Ok(existing) = page.canonicalize() else {
         return Ok(());

@@ -1,4 +1,5 @@
-//! `larder completions` and `larder man`: what a shell and `man` know of the program.
+//! `larder completions` and `larder man`: the program's arguments for a shell, and its pages for
+//! `man`.
 
 use clap::{Args, Command};
 use clap_complete::Shell;
@@ -27,15 +28,13 @@ pub(super) fn completions(args: &CompletionsArgs, program: &mut Command) -> Resu
 }
 
 pub(super) fn man(args: &ManArgs, mut program: Command) -> Result<(), Failure> {
-    // Names of commands with the program's in front.
+    // Puts the program's name in front of the commands' names.
     program.build();
     let page = match &args.command {
         None => Some(&program),
         Some(name) => program.find_subcommand(name),
     };
-    let wrong = || {
-        Failure::Arguments("there is no such command; `larder --help` has their names".to_owned())
-    };
+    let wrong = || Failure::Arguments("no such command; `larder --help` lists them".to_owned());
     let page = page.ok_or_else(wrong)?.clone();
     let mut text = Vec::new();
     clap_mangen::Man::new(page).render(&mut text)?;

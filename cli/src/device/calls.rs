@@ -1,8 +1,8 @@
 //! [`Calls`]: a stand-in driver's calls by name, since a contender was made.
 //!
-//! The driver counts for the whole process. What others called before is left out by a look at the
-//! table when the contender is made; what looking at the memory held costs in calls is measured once,
-//! and taken off for each look, so that what remains is the contender's own work.
+//! The driver counts for the whole process. The table is read when the contender is made, to
+//! exclude the calls of others. Reading the memory held costs calls too: that cost is measured once
+//! and subtracted for each reading, so that the contender's own calls remain.
 
 use std::cell::Cell;
 
@@ -10,23 +10,23 @@ use larder_cuda::driver::StandIn;
 
 use crate::replay::{CallsByName, beyond};
 
-/// Calls of the stand-in so far.
+/// Returns the stand-in's calls so far.
 fn table(stand_in: &StandIn) -> CallsByName {
     stand_in.call_table().into_iter().collect()
 }
 
-/// Where a contender's calls are counted from.
+/// The base from which a contender's calls are counted.
 pub(super) struct Calls {
     stand_in: &'static StandIn,
     start: CallsByName,
-    /// What one look costs.
+    /// Calls that one reading of the memory held costs.
     a_look: CallsByName,
     looks: Cell<u64>,
 }
 
 impl Calls {
-    /// Starts counting now. `look` reads the memory held; it runs here once, to learn how many calls each
-    /// [`looked`](Self::looked) has to take off.
+    /// Starts counting now. `look` reads the memory held; it runs here once, to learn how many
+    /// calls each [`looked`](Self::looked) must subtract.
     pub(super) fn new(stand_in: &'static StandIn, look: impl Fn()) -> Self {
         let before = table(stand_in);
         look();
@@ -39,12 +39,12 @@ impl Calls {
         }
     }
 
-    /// A look was taken.
+    /// Counts a reading of the memory held.
     pub(super) fn looked(&self) {
         self.looks.set(self.looks.get() + 1);
     }
 
-    /// The contender's own calls.
+    /// Returns the contender's own calls.
     pub(super) fn by_name(&self) -> CallsByName {
         let all = beyond(&table(self.stand_in), &self.start, 1);
         beyond(&all, &self.a_look, self.looks.get())

@@ -1,9 +1,9 @@
-//! Contenders on a driver, NVIDIA's or the stand-in, on one stream: `larder-cuda`'s allocator of device
-//! memory, and beside it what programs use today (`today`).
+//! Contenders on a driver, NVIDIA's or the stand-in, on one stream: `larder-cuda`'s allocator of
+//! device memory, and for comparison the allocators that programs use today (`today`).
 //!
 //! The time of each operation is the program's on NVIDIA's driver; on the stand-in it includes the
-//! stand-in's own work for each call, and says nothing of a GPU. Calls are known by name on the stand-in
-//! (`calls`), and on NVIDIA's as far as the allocator counts its own.
+//! stand-in's own work for each call, and says nothing of a GPU. Calls are known by name on the
+//! stand-in (`calls`), and on NVIDIA's driver as far as the allocator counts its own.
 
 mod calls;
 #[allow(
@@ -27,10 +27,10 @@ use crate::ours::backed;
 use crate::replay::{CallsByName, Contender, ContenderSpec, DriverCalls, Slot, StepFigures};
 use crate::snapshot::Span;
 
-/// Memory of the stand-in's device where no size is asked for: more than any trace needs.
+/// Memory of the stand-in's device without a given size: more than any trace needs.
 const PLENTY: u64 = 1 << 40;
 
-/// Addresses, as many as granules of 256 bytes counted in 32 bits allow, with room to spare.
+/// Addresses: as many as granules of 256 bytes counted in 32 bits allow, with room to spare.
 const ADDRESS_BYTES: u64 = 768 << 30;
 
 /// The contenders that need a driver.
@@ -79,7 +79,7 @@ fn device_budget(device_bytes: Option<u64>) -> Box<dyn Contender> {
     Box::new(OnDevice::new(device_bytes, config))
 }
 
-/// Steps of the stream are planned, as in `planned`.
+/// Builds the contender whose stream steps are planned, as in `planned`.
 fn device_planned(device_bytes: Option<u64>) -> Box<dyn Contender> {
     let mut planned = OnDevice::new(device_bytes, limited(device_bytes));
     planned.plans = true;
@@ -93,31 +93,31 @@ fn limited(device_bytes: Option<u64>) -> DeviceConfig {
     }
 }
 
-/// The stand-in's control, if that is the driver.
+/// Returns the stand-in's control, if the driver is the stand-in.
 fn stand_in() -> Option<&'static StandIn> {
     DRIVER.get().and_then(|driver| driver.stand_in())
 }
 
-/// Which driver it is, in a word.
+/// Returns the name of the driver in use, `real` or `stand-in`.
 fn which() -> Option<&'static str> {
     let driver = DRIVER.get()?;
     Some(driver.stand_in().map_or("real", |_| "stand-in"))
 }
 
-/// Gives the stand-in's device its memory.
+/// Sets the memory of the stand-in's device.
 fn prepare(device_bytes: Option<u64>) {
     if let Some(stand_in) = stand_in() {
-        // Only that number of the device is wrong if it is refused, and the replay shows it.
+        // A refusal only leaves the device's old size, which the replay shows.
         let _ = stand_in.set_memory(0, device_bytes.unwrap_or(PLENTY));
     }
 }
 
 struct OnDevice {
-    /// None if the driver refused to make one: then nothing is ever given.
+    /// `None` if the driver refused to make an allocator: then every allocation fails.
     memory: Option<(DeviceAllocator, Arc<CudaStream>)>,
     calls: Option<Calls>,
     blocks: Slab<Block>,
-    /// Steps are planned; the one under way.
+    /// Whether steps are planned; the step under way.
     plans: bool,
     step: Option<DeviceStep>,
 }
@@ -127,14 +127,14 @@ impl OnDevice {
         prepare(device_bytes);
         let config = DeviceConfig {
             address_bytes: ADDRESS_BYTES,
-            // As in a release build, whatever this one is.
+            // As in a release build, whatever this build is.
             check_captures: false,
             ..config
         };
         let memory = make(config).inspect_err(|error| eprintln!("no device memory: {error}"));
         Self {
             memory: memory.ok(),
-            // Its own counters are read without a call.
+            // The allocator's own counters are read without a call.
             calls: stand_in().map(|stand_in| Calls::new(stand_in, || ())),
             blocks: Slab::new(),
             plans: false,
@@ -232,7 +232,7 @@ impl Contender for OnDevice {
             return;
         };
         if self.plans {
-            // The one before ends first: a step begun inside another is part of it.
+            // The previous step ends first: a step begun inside another is part of it.
             self.step = None;
             self.step = memory.step(stream).ok();
         } else {

@@ -1,9 +1,10 @@
-//! What programs use today, on the same driver: cudarc's own allocations, and a pool of the driver.
+//! The allocators that programs use today, on the same driver: cudarc's own allocations, and a pool
+//! of the driver.
 //!
-//! `cudarc` is `CudaStream::alloc` without zeroing and the drop of what it gives, on the default
-//! stream with event tracking as a context has it when it is made: two events come and go with each
-//! block. Its memory is the device's default pool, which gives unused memory back whenever the program
-//! waits for a stream. `cuda-async` is `cuMemAllocFromPoolAsync` from a pool that keeps all it gets.
+//! `cudarc` is `CudaStream::alloc` without zeroing and the drop of its slice, on the default stream
+//! with event tracking as in a new context: two events are created and destroyed with each block.
+//! Its memory is the device's default pool, which releases unused memory whenever the program waits
+//! for a stream. `cuda-async` is `cuMemAllocFromPoolAsync` from a pool that never releases memory.
 
 use std::cell::Cell;
 use std::sync::Arc;
@@ -17,22 +18,22 @@ use super::calls::Calls;
 use super::{prepare, stand_in, which};
 use crate::replay::{CallsByName, Contender, Slot};
 
-/// Where blocks come from.
+/// A source of blocks.
 trait Source {
     type Block;
 
     fn alloc(&self, bytes: u64) -> Option<(u64, Self::Block)>;
 
-    /// Whether the driver took it.
+    /// Frees a block. Returns whether the driver accepted it.
     fn free(&self, block: Self::Block) -> bool;
 
-    /// Bytes held from the device. Calls the driver.
+    /// Returns the bytes held from the device. Calls the driver.
     fn held_bytes(&self) -> Option<u64>;
 }
 
 /// A contender over a source.
 struct Today<S: Source> {
-    /// None if the driver refused to make one: then nothing is ever given.
+    /// `None` if the driver refused to make one: then every allocation fails.
     source: Option<S>,
     calls: Option<Calls>,
     blocks: Slab<(S::Block, u64)>,
@@ -40,7 +41,7 @@ struct Today<S: Source> {
     limit_bytes: u64,
     allocations: u64,
     frees: u64,
-    /// What was held when it was asked last.
+    /// Bytes held at the last reading.
     held_bytes: Cell<u64>,
 }
 
@@ -103,7 +104,7 @@ impl<S: Source> Contender for Today<S> {
             calls.looked();
         }
         self.held_bytes.set(held.unwrap_or(self.held_bytes.get()));
-        // A device that others use too may say less.
+        // The reading may be too low on a device that others use too.
         self.held_bytes.get().max(self.live_bytes)
     }
 
@@ -138,13 +139,14 @@ impl<S: Source> Drop for Today<S> {
 /// cudarc's own allocations.
 struct OfStream {
     stream: Arc<CudaStream>,
-    /// Bytes in use on the device before the first.
+    /// Bytes in use on the device before the first allocation.
     used_before: u64,
 }
 
 impl OfStream {
     fn new() -> Result<Self, cudarc::driver::DriverError> {
-        // One of its own: another one's streams would put it into the mode for many.
+        // A context of its own: further streams in a shared one would switch it to the mode for
+        // many.
         let context = CudaContext::new(0)?;
         let stream = context.default_stream();
         let mut made = Self {
@@ -166,7 +168,7 @@ impl Source for OfStream {
 
     fn alloc(&self, bytes: u64) -> Option<(u64, CudaSlice<u8>)> {
         let bytes = usize::try_from(bytes).ok()?;
-        // SAFETY: nobody reads or writes the block; the replay needs its address only.
+        // SAFETY: the block is never read or written; the replay needs only its address.
         let block = unsafe { self.stream.alloc::<u8>(bytes) }.ok()?;
         let address = cudarc::driver::DevicePtr::device_ptr(&block, &self.stream).0;
         Some((address, block))
@@ -214,13 +216,14 @@ impl Source for OfPool {
     }
 }
 
-/// cudarc's own allocations, on a device of so many bytes. On NVIDIA's driver that limits what lives.
+/// Builds cudarc's own allocations on a device of `device_bytes`. On NVIDIA's driver that limits
+/// the live bytes.
 pub(super) fn cudarc(device_bytes: Option<u64>) -> Box<dyn Contender> {
     Box::new(Today::new("cudarc", device_bytes, OfStream::new))
 }
 
-/// A pool of the driver that keeps all it gets, on a device of so many bytes. On NVIDIA's driver that limits
-/// what lives.
+/// Builds a driver pool that never releases memory, on a device of `device_bytes`. On NVIDIA's
+/// driver that limits the live bytes.
 pub(super) fn cuda_async(device_bytes: Option<u64>) -> Box<dyn Contender> {
     Box::new(Today::new("cuda-async", device_bytes, OfPool::new))
 }

@@ -12,16 +12,16 @@ pub(super) const UNLIMITED_BYTES: u64 = 1 << 62;
 #[derive(Debug, Clone)]
 pub(crate) struct Device {
     capacity_bytes: u64,
-    /// Bytes handed out and not taken back.
+    /// Bytes allocated and not released.
     pub(crate) used_bytes: u64,
     next_address: u64,
-    /// Ranges handed out, and taken back, so far.
+    /// Ranges allocated, and released, so far.
     pub(crate) allocations: u64,
     pub(crate) frees: u64,
 }
 
 impl Device {
-    /// A device of so many bytes, or one that never fills.
+    /// Creates a device of `capacity_bytes`, or one that never fills.
     pub(crate) fn new(capacity_bytes: Option<u64>) -> Self {
         Self {
             capacity_bytes: capacity_bytes.unwrap_or(UNLIMITED_BYTES),
@@ -32,8 +32,8 @@ impl Device {
         }
     }
 
-    /// Address of a fresh range right above all earlier ones, or `None` if the
-    /// device is full.
+    /// Returns the address of a fresh range right above all earlier ones, or `None` if the device
+    /// is full.
     pub(crate) fn allocate(&mut self, bytes: u64) -> Option<u64> {
         let used = self.used_bytes.checked_add(bytes)?;
         if used > self.capacity_bytes {
@@ -46,7 +46,7 @@ impl Device {
         Some(address)
     }
 
-    /// Takes back one range of so many bytes.
+    /// Releases one range of `bytes`.
     pub(crate) fn release(&mut self, bytes: u64) {
         debug_assert!(
             bytes <= self.used_bytes,

@@ -1,6 +1,6 @@
 //! Models of other allocators, written from descriptions of how they work.
 //!
-//! Nothing here uses `larder-core`, so that a bug there cannot hide here too.
+//! They do not use `larder-core`, so that a bug there cannot hide here too.
 
 mod device;
 mod ordered_set;
@@ -16,13 +16,13 @@ pub(crate) use pytorch::{PytorchConfig, configure, configured, pytorch, pytorch_
 /// XLA's first region when it grows on demand.
 const XLA_FIRST_REGION_BYTES: u64 = 2 << 20;
 
-/// XLA and TensorFlow split a chunk of less than twice the request only if at
-/// least this much would be wasted.
+/// XLA and TensorFlow split a chunk of less than twice the request only if at least this much would
+/// be wasted.
 pub(crate) const XLA_SPLIT: SplitRule = SplitRule::Generous {
     waste_limit_bytes: 128 << 20,
 };
 
-/// BFC with XLA's constants, growing region by region.
+/// Builds BFC with XLA's constants, growing region by region.
 pub(crate) fn xla(device_bytes: Option<u64>) -> Box<dyn Contender> {
     let regions = RegionPolicy::Doubling {
         first_bytes: XLA_FIRST_REGION_BYTES,
@@ -30,17 +30,17 @@ pub(crate) fn xla(device_bytes: Option<u64>) -> Box<dyn Contender> {
     ordered_set(XLA_SPLIT, regions, device_bytes)
 }
 
-/// BFC with XLA's split rule in one region as large as the device.
+/// Builds BFC with XLA's split rule in one region as large as the device.
 pub(crate) fn xla_one_region(device_bytes: Option<u64>) -> Box<dyn Contender> {
     ordered_set(XLA_SPLIT, RegionPolicy::One, device_bytes)
 }
 
-/// Plain best fit in one region that always splits.
+/// Builds plain best fit in one region that always splits.
 pub(crate) fn always_split(device_bytes: Option<u64>) -> Box<dyn Contender> {
     ordered_set(SplitRule::Always, RegionPolicy::One, device_bytes)
 }
 
-/// Powers of two, cached by exact size.
+/// Builds powers of two, cached by exact size.
 pub(crate) fn power_of_two(device_bytes: Option<u64>) -> Box<dyn Contender> {
     Box::new(PowerOfTwo::new(Device::new(device_bytes)))
 }

@@ -24,10 +24,10 @@ use crate::snapshot::Span;
 /// Every size is rounded up to this.
 const GRANULE_BYTES: u64 = 256;
 
-/// When a chunk larger than the request is split.
+/// The condition for splitting a chunk larger than the request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum SplitRule {
-    /// Whenever anything is left.
+    /// Always, if any rest remains.
     Always,
     /// TensorFlow's: if the chunk is at least twice the request, or the rest is
     /// at least the given waste.
@@ -49,16 +49,16 @@ impl SplitRule {
     }
 }
 
-/// Where chunks come from.
+/// The origin of chunks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum RegionPolicy {
-    /// One region as large as the limit; *reserved* is the highest address used
-    /// so far, as if the rest of the region cost nothing.
+    /// One region as large as the limit; *reserved* is the highest address used so far, as if the
+    /// rest of the region cost nothing.
     One,
     /// Regions as needed, each at least twice the one before; *reserved* is
     /// their sum.
     Doubling {
-        /// Size of the first one.
+        /// Size of the first region.
         first_bytes: u64,
     },
 }
@@ -90,7 +90,7 @@ pub(crate) struct OrderedSet {
 }
 
 impl OrderedSet {
-    /// An allocator without regions yet, on `device`, of which it allows itself so many bytes.
+    /// Creates an allocator without regions on `device`, limited to `limit_bytes`.
     pub(crate) fn new(
         split: SplitRule,
         regions: RegionPolicy,
@@ -116,7 +116,7 @@ impl OrderedSet {
         }
     }
 
-    /// Smallest free chunk that fits, lowest address first, cut to measure.
+    /// Takes the smallest free chunk that fits, lowest address first, split if the rule says so.
     fn take_fitting(&mut self, request: u64) -> Option<Slot> {
         let key = *self.free.range((request, 0, 0)..).next()?;
         let (bytes, address, record) = key;
@@ -133,8 +133,8 @@ impl OrderedSet {
         })
     }
 
-    /// Cuts the free chunk `record` to `request` bytes; the rest becomes free.
-    /// Leaves the chunk's own entry in the set to the caller.
+    /// Cuts the free chunk `record` to `request` bytes; the rest becomes free. The caller removes
+    /// the chunk's own entry from the set.
     fn split(&mut self, record: u32, request: u64) -> Option<()> {
         let whole = self.chunks[record as usize];
         let rest = self.new_record(Chunk {
@@ -154,7 +154,7 @@ impl OrderedSet {
         Some(())
     }
 
-    /// Asks the device for a region that holds `request`.
+    /// Requests a region from the device that holds `request`.
     fn extend(&mut self, request: u64) -> bool {
         let available = round_down(self.limit_bytes.saturating_sub(self.device.used_bytes));
         if request > available {
@@ -186,8 +186,8 @@ impl OrderedSet {
         true
     }
 
-    /// A region of `wanted` bytes; once in the allocator's life, a refusal makes
-    /// it ask for less and less down to `request`.
+    /// Requests a region of `wanted` bytes. The first time the device refuses, retries with less
+    /// and less, down to `request`.
     fn region_from_device(&mut self, wanted: u64, request: u64) -> Option<(u64, u64)> {
         if let Some(address) = self.device.allocate(wanted) {
             return Some((address, wanted));
@@ -208,7 +208,7 @@ impl OrderedSet {
         }
     }
 
-    /// Gives every wholly free region back, if that makes room for `request`.
+    /// Releases every wholly free region, if that makes room for `request`.
     fn collect_free_regions(&mut self, request: u64) -> bool {
         let whole: Vec<(u64, u64, u32)> = self
             .free
@@ -247,7 +247,7 @@ impl OrderedSet {
         Some(record)
     }
 
-    /// Whether the neighbour exists and is free; if so, it leaves the set.
+    /// Removes the neighbour from the set and returns it, if it exists and is free.
     fn claim_free(&mut self, neighbour: Option<u32>) -> Option<u32> {
         let record = neighbour?;
         let chunk = self.chunks[record as usize];
@@ -257,7 +257,7 @@ impl OrderedSet {
         })
     }
 
-    /// Makes `low` swallow `high`, the chunk right above it.
+    /// Merges `high`, the chunk right above it, into `low`.
     fn merge(&mut self, low: u32, high: u32) {
         let swallowed = self.chunks[high as usize];
         let chunk = &mut self.chunks[low as usize];
@@ -333,8 +333,8 @@ impl Contender for OrderedSet {
     }
 }
 
-/// Nine tenths, rounded up to the granule, but always at least one granule less:
-/// rounding alone would stand still below ten granules.
+/// Returns nine tenths, rounded up to the granule, but always at least one granule less: rounding
+/// alone would stop shrinking below ten granules.
 fn backed_off(bytes: u64) -> u64 {
     let tenths = (bytes - bytes / 10).next_multiple_of(GRANULE_BYTES);
     tenths.min(bytes.saturating_sub(GRANULE_BYTES))

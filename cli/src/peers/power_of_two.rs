@@ -1,8 +1,8 @@
-//! Powers of two: every size is rounded up to the next one, freed blocks are
-//! cached by exact size, and nothing is ever split or merged.
+//! Powers of two: every size is rounded up to the next one, freed blocks are cached by exact size,
+//! and blocks are never split or merged.
 //!
-//! Every miss is one device allocation. When the device refuses, the whole
-//! cache goes back to it and the request is tried once more.
+//! Every miss is one device allocation. When the device refuses, the whole cache is released to it
+//! and the request is retried once.
 
 use super::Device;
 use crate::replay::{Contender, Slot};
@@ -22,7 +22,7 @@ pub(crate) struct PowerOfTwo {
 }
 
 impl PowerOfTwo {
-    /// An empty cache on `device`.
+    /// Creates an empty cache on `device`.
     pub(crate) fn new(device: Device) -> Self {
         Self {
             device,
@@ -42,7 +42,7 @@ impl PowerOfTwo {
 impl Contender for PowerOfTwo {
     fn alloc(&mut self, bytes: u64) -> Option<Slot> {
         let block_bytes = bytes.max(MIN_BLOCK_BYTES).checked_next_power_of_two()?;
-        // The block's class travels in the handle, so that a free needs no table.
+        // The handle is the block's class, so that a free needs no table.
         let handle = block_bytes.trailing_zeros();
         if let Some(address) = self.cached[handle as usize].pop() {
             return Some(Slot { address, handle });

@@ -1,8 +1,8 @@
 //! Problems in CSV: a header line `id,lower,upper,size`, then one lifetime a line.
 //!
-//! The columns may stand in any order. `alignment` (a power of two; 0 and nothing mean none) and
-//! `offset` (where it must lie) may be there; `hint` is passed over. Ticks and bytes are plain
-//! numbers; `upper` is the first tick after the lifetime.
+//! The columns may be in any order. `alignment` (a power of two; 0 and empty mean none) and
+//! `offset` (a fixed offset) are optional; `hint` is ignored. Ticks and bytes are plain numbers;
+//! `upper` is the first tick after the lifetime.
 
 use std::io::Read;
 
@@ -10,7 +10,7 @@ use csv::{ReaderBuilder, StringRecord};
 use larder_core::Align;
 use larder_core::pack::Lifetime;
 
-/// What is wrong with a file.
+/// The defect of a file.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum CsvDefect {
     /// No access, no CSV, or lines of different lengths.
@@ -36,7 +36,7 @@ pub(crate) enum CsvDefect {
     Backwards { lower: u32, upper: u32 },
 }
 
-/// The lifetimes in a source.
+/// Reads the lifetimes in a source.
 pub(crate) fn read(source: impl Read) -> Result<Vec<Lifetime>, (Option<u64>, CsvDefect)> {
     let mut reader = ReaderBuilder::new()
         .trim(csv::Trim::All)
@@ -57,7 +57,7 @@ pub(crate) fn read(source: impl Read) -> Result<Vec<Lifetime>, (Option<u64>, Csv
     Ok(lifetimes)
 }
 
-/// Where each column stands.
+/// Index of each column.
 struct Columns {
     lower: usize,
     upper: usize,
@@ -66,7 +66,7 @@ struct Columns {
     offset: Option<usize>,
 }
 
-/// In the order in which they are looked for.
+/// The columns, in the order in which they are searched.
 const NAMES: [&str; 7] = [
     "id",
     "lower",
@@ -120,7 +120,7 @@ impl Columns {
         Ok(lifetime)
     }
 
-    /// A column that may be missing, or empty on this line.
+    /// Returns a column that is present, and not empty on this line.
     fn filled(&self, record: &StringRecord, column: Option<usize>) -> Option<usize> {
         column.filter(|&at| record.get(at).is_some_and(|text| !text.is_empty()))
     }

@@ -26,14 +26,15 @@ pub use solve::{Effort, PlanRow, solve};
 /// Lifetimes to be packed together.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Problem {
-    /// Name of the file, with the step for one of several.
+    /// Name of the file, and the step if it has several.
     pub name: String,
-    /// What is to be packed.
+    /// The lifetimes to be packed.
     pub lifetimes: Vec<Lifetime>,
 }
 
-/// All problems of a file: one of a CSV file (known by its name, if it is no log of RMM), or those of its traces, with
-/// what is missing of one that is cut short. An error is the first defect found, with file and line.
+/// Loads all problems of a file: one of a CSV file (known by its name, if it is no log of RMM), or
+/// those of its traces, with the defect of one that is cut short. An error is the first defect
+/// found, with file and line.
 pub(crate) fn load(path: &Path) -> Result<(Vec<Problem>, Option<TraceError>), String> {
     let ending = path.extension();
     if !ending.is_some_and(|ending| ending.eq_ignore_ascii_case("csv")) || is_rmm_log(path) {
@@ -50,7 +51,8 @@ pub(crate) fn load(path: &Path) -> Result<(Vec<Problem>, Option<TraceError>), St
     Ok((vec![Problem { name, lifetimes }], None))
 }
 
-/// By its first bytes. What cannot be read is none, and is reported when it is read again.
+/// Recognizes a log of RMM by its first bytes. A file that cannot be read is none, and the error is
+/// reported at the next reading.
 fn is_rmm_log(path: &Path) -> bool {
     let Ok(file) = File::open(path) else {
         return false;

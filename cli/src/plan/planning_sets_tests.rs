@@ -1,12 +1,12 @@
-//! The published planning sets, if the folder named by `LARDER_PLANNING_DIR` has them: each must
-//! come down to the height in its name.
+//! The published planning sets, if the folder named by `LARDER_PLANNING_DIR` has them: each must be
+//! packed down to the height in its name.
 
 use std::path::PathBuf;
 use std::time::Duration;
 
 use crate::plan::{self, Effort};
 
-/// Many times what any known set needs.
+/// Many times the steps that any known set needs.
 const STEPS: u64 = 20_000_000;
 const HEIGHT_BYTES: u64 = 1_048_576;
 

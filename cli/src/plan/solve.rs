@@ -1,4 +1,4 @@
-//! Packs one problem, for as long as it is given.
+//! Packs one problem within its time.
 
 use std::time::{Duration, Instant};
 
@@ -9,21 +9,21 @@ use serde::Serialize;
 use super::Problem;
 use crate::interrupt;
 
-/// Steps between two looks at the clock, times lifetimes: a step takes time in their number.
+/// Steps between two checks of the time, times lifetimes: a step takes time in their number.
 const WORK_PER_LOOK: u64 = 200_000;
 
-/// How hard to try.
+/// Limits of the search.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Effort {
-    /// No longer than this, about.
+    /// The most time, approximately.
     pub time: Duration,
-    /// No more steps of the search than this.
+    /// The most steps of the search.
     pub steps: u64,
-    /// Good enough, in bytes; 0 for the lowest there is.
+    /// A height that is good enough, in bytes; 0 for the lowest possible.
     pub stop_at: u64,
 }
 
-/// What became of a problem: a line of JSON, a line of the table. Sizes are in bytes.
+/// The result of a problem: a line of JSON, a line of the table. Sizes are in bytes.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct PlanRow {
     /// The problem's name.
@@ -36,7 +36,7 @@ pub struct PlanRow {
     pub lower_bound: u64,
     /// The best height.
     pub height: u64,
-    /// The best height over `max_live`; `None` if nothing lives.
+    /// The best height over `max_live`; `None` if no bytes live.
     pub height_over_live: Option<f64>,
     /// The height of the best greedy packing.
     pub first_height: u64,
@@ -48,7 +48,7 @@ pub struct PlanRow {
     pub proven: bool,
     /// Whether the independent check found the best packing good and as high as it claims.
     pub valid: bool,
-    /// Where each lifetime lies.
+    /// The offset of each lifetime.
     #[serde(skip)]
     pub offsets: Vec<u64>,
 }
@@ -56,7 +56,7 @@ pub struct PlanRow {
 /// Packs `problem` and checks the result.
 ///
 /// # Errors
-/// What the packer refuses.
+/// The packer's refusal of the problem.
 pub fn solve(problem: &Problem, effort: &Effort) -> Result<PlanRow, PackError> {
     let lifetimes = &problem.lifetimes;
     let mut tables = OwnedPackTables::new(lifetimes.len());

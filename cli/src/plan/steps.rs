@@ -1,7 +1,8 @@
 //! The steps of a trace as problems; a trace without steps is one.
 //!
 //! A problem holds the blocks allocated within one step; those freed later, or never, end with it.
-//! Blocks that live when the step begins are not in it, and what stands between two steps is none. Ticks count the events of the step.
+//! Blocks that live when the step begins are not in it, and events between two steps are in
+//! no problem. Ticks count the events of the step.
 
 use std::collections::HashMap;
 
@@ -10,7 +11,7 @@ use larder_core::pack::Lifetime;
 use super::Problem;
 use larder_trace::{Event, Trace};
 
-/// One problem for each step that allocates anything, or one for a trace that marks no step.
+/// Returns one problem for each step that allocates, or one for a trace that marks no step.
 pub(crate) fn problems(trace: &Trace) -> Vec<Problem> {
     let mut problems = Vec::new();
     let marks = |event: &Event| matches!(event, Event::Step { .. });
@@ -46,7 +47,7 @@ struct Step {
     number: u32,
     tick: u32,
     lifetimes: Vec<Lifetime>,
-    /// Where each live block of the step stands among the lifetimes.
+    /// Index of each live block of the step among the lifetimes.
     live: HashMap<u32, usize>,
 }
 

@@ -1,7 +1,7 @@
 //! The peers on the carried traces give the ratios published with the traces.
 //!
-//! Those figures come from other models of the same rules, so that agreement
-//! says something about both.
+//! The published ratios come from other models of the same rules, so that agreement says something
+//! about both.
 
 use std::path::Path;
 
@@ -33,7 +33,7 @@ const FIGURES: [(&str, [f64; 6]); 8] = [
     ("unet_train", [1.577, 1.020, 1.012, 1.096, 1.014, 1.385]),
 ];
 
-/// Their geometric means.
+/// The geometric means of the columns.
 const MEANS: [f64; 6] = [1.437, 1.052, 1.020, 1.166, 1.026, 1.709];
 
 /// The figures have three decimals.
@@ -74,8 +74,8 @@ fn peers_give_the_published_ratios_and_means() {
     }
 }
 
-/// The smallest device over peak live, in steps of 0.1 %, in the order of [`FIGURES`]. Published are the geometric
-/// means, 1.080 and 1.018.
+/// The smallest device over peak live, in steps of 0.1 %, in the order of [`FIGURES`]. The
+/// published geometric means are 1.080 and 1.018.
 const SMALLEST: [(&str, [f64; 8], f64); 2] = [
     (
         "pytorch",
@@ -89,7 +89,7 @@ const SMALLEST: [(&str, [f64; 8], f64); 2] = [
     ),
 ];
 
-/// Only the step below is tried, since `--smallest-device` takes minutes to try all.
+/// Tries only the step below, since `--smallest-device` takes minutes to try all.
 #[test]
 fn pytorch_completes_on_the_published_smallest_devices() {
     let traces = FIGURES.map(|(name, _)| load(name));

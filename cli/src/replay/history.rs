@@ -1,7 +1,8 @@
-//! What a page draws of one replay: where each block lay and when, what was held, and what the driver was asked.
+//! The history of one replay that a page draws: the address and lifetime of each block, the memory
+//! held, and the driver calls.
 //!
-//! A tick is an event of the replay, counted from 1 over all passes. It is written down in the sampled run, and
-//! only if a page is asked for.
+//! A tick is an event of the replay, counted from 1 over all passes. The history is recorded in the
+//! sampled run, and only for a page.
 
 use std::collections::HashMap;
 
@@ -11,7 +12,7 @@ use super::tape::Act;
 use super::{Contender, Slot};
 use crate::snapshot::{Span, joined, without};
 
-/// A figure from a tick on, until the next change.
+/// A value from a tick on, until the next change.
 pub(crate) type Change<T> = (u64, T);
 
 /// A block that was served.
@@ -25,39 +26,41 @@ pub(crate) struct Served {
     pub(crate) to: Option<u64>,
 }
 
-/// Held memory that came and went as one.
+/// Held memory that was mapped and unmapped as one.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Held {
     pub(crate) span: Span,
     pub(crate) from: u64,
     pub(crate) to: Option<u64>,
-    /// Bytes that moved to new addresses at the tick at which it came, here and elsewhere.
+    /// Bytes that moved to new addresses at the tick `from`, here and elsewhere.
     pub(crate) moved_bytes: u64,
 }
 
 /// A replay by ticks.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(crate) struct History {
-    /// The last tick: events that were served.
+    /// The last tick: the number of events served.
     pub(crate) ticks: u64,
-    /// In the order in which they came.
+    /// Blocks in the order of allocation.
     pub(crate) blocks: Vec<Served>,
     /// Numbers of the steps that began.
     pub(crate) steps: Vec<Change<u32>>,
     pub(crate) reserved: Vec<Change<u64>>,
-    /// What the plan in use needs; `None` while there is none, and for contenders that do not plan.
+    /// The bytes that the plan in use needs; `None` while there is none, and for contenders that do
+    /// not plan.
     pub(crate) planned: Vec<Change<Option<u64>>>,
-    /// Calls of the driver so far; where no pages are mapped, regions taken and given back.
+    /// Driver calls so far; where no pages are mapped, regions allocated and released.
     pub(crate) calls: Vec<Change<u64>>,
     /// Streams of the blocks, if any is known.
     pub(crate) streams: Option<Vec<Option<u64>>>,
-    /// Nothing for contenders that do not say where they hold memory. What came together stands together.
+    /// Empty for contenders that do not report where they hold memory. Pieces mapped together are
+    /// adjacent.
     pub(crate) held: Vec<Held>,
-    /// Where each live block stands among the blocks, by place.
+    /// Index of each live block among the blocks, by place.
     live: HashMap<usize, usize>,
-    /// What is held now, by address and joined.
+    /// Memory held now, by address and joined.
     now: Vec<Span>,
-    /// The pieces of it among `held`.
+    /// The open pieces, as indexes into `held`.
     open: Vec<usize>,
     reserved_bytes: u64,
     max_reserved_bytes: u64,
@@ -65,7 +68,7 @@ pub(crate) struct History {
 }
 
 impl History {
-    /// Notes an event that was served.
+    /// Records an event that was served.
     pub(super) fn note(&mut self, act: Act, slots: &[Slot], contender: &dyn Contender) {
         self.ticks += 1;
         let tick = self.ticks;
@@ -94,7 +97,7 @@ impl History {
         change(&mut self.planned, tick, contender.planned_bytes());
     }
 
-    /// The whole, with what else the trace says of its blocks.
+    /// Finishes the history, with the streams of the blocks from the trace.
     pub(super) fn of(mut self, trace: &Trace) -> Self {
         let streams = self.blocks.iter().map(|block| trace.stream(block.id));
         let streams: Vec<_> = streams.collect();
@@ -126,7 +129,7 @@ impl History {
         let created = made > self.creates_and_releases.0;
         let released = given > self.creates_and_releases.1;
         self.creates_and_releases = (made, given);
-        // What was made and what moved cannot be told apart where memory was given back at the same tick.
+        // With releases at the same tick, created and moved bytes cannot be told apart.
         let made_bytes = match (created, released) {
             (false, _) => Some(0),
             (true, false) => Some(after.saturating_sub(before)),
@@ -137,7 +140,7 @@ impl History {
         }
     }
 
-    /// Holds these spans from now on. Without a number of bytes that were made, nothing moved.
+    /// Sets the memory held from now on. Without `made_bytes`, no bytes count as moved.
     fn hold(&mut self, held: Vec<Span>, made_bytes: Option<u64>) {
         let gone = without(&self.now, &held);
         let come = without(&held, &self.now);
@@ -162,7 +165,7 @@ impl History {
         self.held.push(piece);
     }
 
-    /// Ends what is held in a span; the rest of a piece stays.
+    /// Ends the memory held in a span; the rest of a piece stays.
     fn end(&mut self, gone: &Span) {
         for index in std::mem::take(&mut self.open) {
             let piece = self.held[index].clone();
@@ -185,7 +188,7 @@ impl History {
     }
 }
 
-/// Notes a figure if it is another than before.
+/// Appends a value if it differs from the last.
 fn change<T: PartialEq>(changes: &mut Vec<Change<T>>, tick: u64, value: T) {
     if changes.last().is_none_or(|(_, last)| *last != value) {
         changes.push((tick, value));
@@ -199,7 +202,8 @@ mod tests {
 
     const PAGE: u64 = 2 << 20;
 
-    /// Eight blocks of a page; every other one goes, and a block of four pages comes.
+    /// Returns the history of eight blocks of a page; every other one is freed, then a block of
+    /// four pages allocated.
     fn history(allocator: &str, device_bytes: Option<u64>) -> History {
         let mut text: String = (0..8).map(|id| format!("a {id} {PAGE}\n")).collect();
         text.extend((0..4).map(|id| format!("f {}\n", 2 * id)));

@@ -1,6 +1,6 @@
-//! The live blocks of a replay by address: the judge of overlaps.
+//! The live blocks of a replay by address: the check for overlaps.
 //!
-//! Independent of every contender; it only believes addresses and sizes.
+//! Independent of every contender; it relies only on addresses and sizes.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -10,7 +10,7 @@ use super::ReplayFault;
 /// A live block and the addresses it covers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct LiveBlock {
-    /// Its id in the trace.
+    /// The block's id in the trace.
     pub(crate) id: u32,
     /// First address.
     pub(crate) start: u64,
@@ -33,7 +33,7 @@ pub(crate) struct LiveMap {
 }
 
 impl LiveMap {
-    /// Notes a block. O(log n) in live blocks.
+    /// Adds a block. O(log n) in live blocks.
     pub(crate) fn insert(&mut self, id: u32, address: u64, bytes: u64) -> Result<(), ReplayFault> {
         let end =
             address
@@ -44,8 +44,8 @@ impl LiveMap {
             start: address,
             end,
         };
-        // Live blocks are disjoint and not empty, so that the last one starting
-        // below `end` is the only candidate that reaches furthest up.
+        // Live blocks are disjoint and not empty, so the last one that starts below `end` reaches
+        // furthest up.
         if let Some((_, &old)) = self.blocks.range(..end).next_back()
             && old.end > address
         {
@@ -56,7 +56,7 @@ impl LiveMap {
         Ok(())
     }
 
-    /// Forgets the block that starts at `address`, if one does.
+    /// Removes the block that starts at `address`, if any.
     pub(crate) fn remove(&mut self, address: u64) {
         if let Some(block) = self.blocks.remove(&address) {
             self.bytes -= block.end - block.start;

@@ -1,27 +1,25 @@
 //! Drives one contender through one trace and measures it.
 //!
 //! Three kinds of runs, each with a fresh contender:
-//! * *timed*: nothing but the contender's `alloc` and `free` between two looks
-//!   at the clock; the tables of the loop are allocated before. What a simulated
-//!   driver needs for its calls is taken off;
-//! * *timed one by one*: as timed, with two looks at the clock for each event. Of
-//!   each the least time of several runs counts, since another process disturbs
-//!   the same event in all of them hardly ever;
-//! * *sampled*: after every event live and reserved bytes are noted, and every
-//!   block is checked against all live ones. What it finds wrong is a
-//!   [`Violation`], never a figure in a table.
+//! * *timed*: only the contender's `alloc` and `free` between two readings of the clock; the tables
+//!   of the loop are allocated before. The time of a simulated driver's calls is subtracted;
+//! * *timed one by one*: as timed, with two readings of the clock for each event. For each event
+//!   the least time of several runs counts, since another process hardly ever disturbs the same
+//!   event in all of them;
+//! * *sampled*: after every event live and reserved bytes are recorded, and every block is checked
+//!   against all live ones. A defect found is a [`Violation`], never a figure in a table.
 //!
-//! A run has one or more *passes*: the trace, and then its last step (or all of
-//! it) again and again, as a program that loops.
+//! A run has one or more *passes*: the trace, and then its last step (or all of it) again and
+//! again, as in a program that loops.
 //!
 //! Memory grows with the blocks that are live at once, and not with the trace:
-//! * a trace is read once, event by event, onto a [`tape`]: what is wrong with its
-//!   file shows before anything is played, and standard input is read once;
+//! * a trace is read once, event by event, onto a [`tape`]: defects of its file are found before
+//!   any event is played, and standard input is read once;
 //! * each run of each contender reads the tape from its start, a batch at a time;
 //! * the runs keep tables of places, as many as blocks are live at once.
 //!
-//! What a contender itself keeps is its own: those that plan keep a step. What is
-//! written down for a page or a snapshot grows with the events that it shows.
+//! Contenders may keep more: those that plan keep a step. The record for a page or a snapshot grows
+//! with the events that it shows.
 //!
 //! No lock: a replay runs on one thread.
 
@@ -79,20 +77,20 @@ use larder_jobs::units::parse_bytes;
 use larder_trace::Trace;
 use tape::{Act, Played};
 
-/// Timed runs per replay; the fastest counts, because whatever disturbs a
-/// run (another process, a page fault) only ever makes it slower.
+/// Timed runs per replay. The fastest counts, because a disturbance (another process, a page fault)
+/// only ever makes a run slower.
 const TIMED_RUNS: u32 = 3;
 
-/// All runs of a replay: the sampled one, those that are timed, and as many in which each event is.
+/// All runs of a replay: the sampled one, the timed ones, and as many timed one by one.
 const RUNS: f64 = 1.0 + 2.0 * TIMED_RUNS as f64;
 
-/// So many events are timed one by one: of a longer replay the first, since a time of each is kept.
+/// Number of events timed one by one: the first of a longer replay, since each time is kept.
 const TIMED_EVENTS: usize = 1 << 20;
 
-/// Events between two looks at who watches.
+/// Events between two reports of progress and checks for Ctrl-C.
 const EVENTS_PER_LOOK: u64 = 1 << 12;
 
-/// How a trace is replayed.
+/// Settings of a replay.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Args)]
 pub(crate) struct Options {
     /// Size of the simulated device, such as 8GiB; without it, no limit
@@ -118,18 +116,18 @@ pub(crate) struct Options {
     #[arg(long)]
     pub(crate) smallest_device: bool,
 
-    /// Plans that another run saved, for contenders that plan; they were found to be whole.
+    /// Plans that another run saved, for contenders that plan; already validated.
     #[arg(skip)]
     pub(crate) plans: Option<&'static [u8]>,
 
-    /// Whether each replay is written down for a page.
+    /// Whether each replay is recorded for a page.
     #[arg(skip)]
     pub(crate) history: bool,
 }
 
 #[cfg(test)]
 impl Options {
-    /// One pass on a device of so many bytes, or without limit.
+    /// One pass on a device of `device_bytes`, or without limit.
     pub(crate) const fn new(device_bytes: Option<u64>) -> Self {
         Self {
             device_bytes,
@@ -142,7 +140,7 @@ impl Options {
     }
 }
 
-/// What one contender did on one trace; the most part of a line of JSON.
+/// The result of one contender on one trace; the larger part of a line of JSON.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub(crate) struct Outcome {
     /// Blocks served: all of the trace's, if it completed.
@@ -159,27 +157,27 @@ pub(crate) struct Outcome {
     /// Calls of the driver, for contenders whose device maps pages.
     #[serde(rename = "driver_calls_by_kind")]
     pub(crate) driver_calls: Option<DriverCalls>,
-    /// Calls in each pass, if they are known. The last one is the pass in which a replay that did
+    /// Calls in each pass, if they are known. The last pass is the one in which a replay that did
     /// not complete stopped.
     pub(crate) calls_by_pass: Option<Vec<u64>>,
-    /// Which driver it ran on, `real` or `stand-in`, for contenders on one.
+    /// The driver it ran on, `real` or `stand-in`, for contenders on one.
     pub(crate) driver: Option<&'static str>,
     /// Calls of that driver, as far as they are known: all, and those of each pass.
     pub(crate) calls_by_name: Option<CallsByName>,
     pub(crate) calls_by_name_by_pass: Option<Vec<CallsByName>>,
-    /// Most bytes held in each pass, as seen after each event, from when nothing is left of the
-    /// pass before if that was the whole trace.
+    /// Most bytes held in each pass, sampled after each event; from the moment the blocks of the
+    /// previous pass are freed, if that was the whole trace.
     pub(crate) reserved_by_pass: Vec<u64>,
     /// How the blocks of steps were served, for contenders that plan.
     pub(crate) steps: Option<StepFigures>,
-    /// What a contender that plans learned, for another run.
+    /// The plans that the contender learned, for another run.
     #[serde(skip)]
     pub(crate) plans: Option<Vec<u8>>,
     /// Wall time of one `alloc` or `free`, averaged over the fastest timed
     /// run; `None` if there was no operation.
     pub(crate) ns_per_operation: Option<f64>,
-    /// The longest `alloc`, `free` or end of a step, of each the least of the runs in which they are timed one
-    /// by one.
+    /// The longest `alloc`, `free` or end of a step, each the least of the runs in which events are
+    /// timed one by one.
     pub(crate) worst_ns: Option<u32>,
     /// Whether every block was served. If not, the replay stopped at the first
     /// refusal, and the other figures are those up to there.
@@ -187,9 +185,9 @@ pub(crate) struct Outcome {
     /// The refused event, counted from 1 without header lines, and its pass, if there are several.
     pub(crate) stopped_at_event: Option<u64>,
     pub(crate) stopped_in_pass: Option<u32>,
-    /// What was refused.
+    /// The refused block.
     pub(crate) refused: Option<Refused>,
-    /// What the trace's file does not say, or what was made of it; see [`Trace::notes`].
+    /// Facts missing from the trace's file, and how they were replaced; see [`Trace::notes`].
     pub(crate) notes: Vec<String>,
     /// Most requested bytes live at once in the whole trace, played to its end or not.
     #[serde(skip)]
@@ -201,7 +199,7 @@ pub(crate) struct Outcome {
     pub(crate) history: Option<History>,
 }
 
-/// A block that was refused, and what there was then.
+/// A block that was refused, and the bytes live and reserved at that time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub(crate) struct Refused {
     pub(crate) bytes: u64,
@@ -224,33 +222,33 @@ impl Refused {
 }
 
 impl Outcome {
-    /// Peak reserved over peak live; `None` if nothing was ever live.
+    /// Returns peak reserved over peak live; `None` if no bytes were ever live.
     pub(crate) fn reserved_over_live(&self) -> Option<f64> {
         let live = self.peak_live_bytes;
         (live > 0).then(|| self.peak_reserved_bytes as f64 / live as f64)
     }
 }
 
-/// The number of a program in saved plans: a hash of its trace's name.
+/// Returns the number of a program in saved plans: a hash of its trace's name.
 pub(crate) fn program_number(name: &str) -> u64 {
     name.bytes().fold(0xCBF2_9CE4_8422_2325, |hash, byte| {
         (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01B3)
     })
 }
 
-/// Why a replay has no outcome.
+/// The reason why a replay has no outcome.
 #[derive(Debug, Error)]
 pub(crate) enum ReplayError {
     #[error(transparent)]
     Violation(#[from] Violation),
     #[error("{}", no_tape(.0))]
     NoTape(#[from] io::Error),
-    /// Somebody pressed Ctrl-C.
+    /// The user pressed Ctrl-C.
     #[error("interrupted")]
     Interrupted,
 }
 
-/// Why events could not be written to a tape or read from it, in words.
+/// Describes why events could not be written to a tape or read from it.
 pub(crate) fn no_tape(error: &io::Error) -> String {
     let folder = std::env::temp_dir();
     format!(
@@ -271,7 +269,7 @@ pub(crate) struct Violation {
     pub(crate) fault: ReplayFault,
 }
 
-/// Says so if it is not the first.
+/// Names the pass, unless it is the first.
 fn in_pass(pass: u32) -> String {
     if pass > 1 {
         format!(", pass {pass}")
@@ -300,7 +298,7 @@ pub(crate) enum ReplayFault {
     BrokenRule(String),
 }
 
-/// Replays `trace` with nobody watching.
+/// Replays `trace` without reporting progress.
 #[cfg(test)]
 pub(crate) fn replay(
     spec: &ContenderSpec,
@@ -314,9 +312,9 @@ pub(crate) fn replay(
     })
 }
 
-/// Replays a script with fresh contenders built by `spec`, and tells which part of it is done, from 0 to 1. A
-/// [`Violation`] says that the contender handed out overlapping blocks, counts less reserved than live or broke a
-/// rule of its device.
+/// Replays a script with fresh contenders built by `spec`, and reports the part done to `watch`,
+/// from 0 to 1. A [`Violation`] means that the contender returned overlapping blocks, counted fewer
+/// bytes reserved than live or broke a rule of its device.
 pub(crate) fn replay_watched(
     spec: &ContenderSpec,
     script: &mut ReplayScript,
@@ -344,7 +342,7 @@ pub(crate) fn replay_watched(
     Ok(outcome)
 }
 
-/// A contender and what it has to do.
+/// A contender and its script.
 struct Replay<'r> {
     spec: &'r ContenderSpec,
     script: &'r mut ReplayScript,
@@ -361,8 +359,9 @@ struct Timed {
 }
 
 impl<'r> Replay<'r> {
-    /// Without plans from outside, those of a run without limit that is not shown: what needs them is to be seen with them, and a
-    /// program plays its steps thousands of times.
+    /// Prepares a replay. A contender that plans starts with the saved plans, or with those of a
+    /// hidden run without limit: the figures should show it with plans, and a program plays its
+    /// steps thousands of times.
     fn new(
         spec: &'r ContenderSpec,
         script: &'r mut ReplayScript,
@@ -389,7 +388,7 @@ impl<'r> Replay<'r> {
         Ok(replay)
     }
 
-    /// What a contender has learned, if its plans can be saved.
+    /// Returns the plans that a contender learned, if they can be saved.
     fn saved(&self, contender: &mut dyn Contender) -> Option<Vec<u8>> {
         let program = program_number(self.script.trace().name());
         let steps = contender.planner()?;
@@ -398,7 +397,7 @@ impl<'r> Replay<'r> {
 }
 
 impl Replay<'_> {
-    /// A fresh contender that knows the plans, if there are any and it plans.
+    /// Builds a fresh contender, with the plans loaded if there are any and it plans.
     fn build(&self, device_bytes: Option<u64>) -> Box<dyn Contender> {
         let mut contender = (self.spec.build)(device_bytes);
         if let (Some(plans), Some(steps)) = (&self.plans, contender.planner()) {
@@ -419,7 +418,7 @@ impl Replay<'_> {
         Ok(timed)
     }
 
-    /// The longest time of an event; see [`Outcome::worst_ns`].
+    /// Returns the longest time of an event; see [`Outcome::worst_ns`].
     fn worst_ns(
         &mut self,
         device_bytes: Option<u64>,
@@ -455,7 +454,7 @@ impl Replay<'_> {
         Ok(least.into_iter().max())
     }
 
-    /// Gives the batches of all passes, until the player has enough.
+    /// Passes the batches of all passes to `play`, until it returns false.
     fn each_batch(&mut self, mut play: impl FnMut(&[Played]) -> bool) -> io::Result<()> {
         for pass in self.script.passes() {
             let mut batches = self.script.tape(pass).batches()?;
@@ -541,7 +540,7 @@ impl Replay<'_> {
         })
     }
 
-    /// Plays one pass. Gives the event that was refused, if one was.
+    /// Plays one pass. Returns the event that was refused, if any.
     fn sampled_pass(
         &mut self,
         pass: u32,
@@ -596,7 +595,8 @@ impl Timed {
         }
     }
 
-    /// Plays events until one is refused. Nothing in here but the contender's own work and one table write a block.
+    /// Plays events until one is refused. Does only the contender's own work and one table write a
+    /// block.
     fn play(&mut self, contender: &mut dyn Contender, events: &[Played], slots: &mut [Slot]) {
         let start = Instant::now();
         for event in events {
@@ -630,7 +630,7 @@ impl Timed {
     }
 }
 
-/// What the sampled run notes.
+/// The samples of a sampled run.
 #[derive(Default)]
 struct Samples {
     live: LiveMap,
@@ -645,7 +645,7 @@ struct Samples {
 }
 
 impl Samples {
-    /// Plays an event. Whether it was served.
+    /// Plays an event. Returns whether it was served.
     fn play(
         &mut self,
         contender: &mut dyn Contender,

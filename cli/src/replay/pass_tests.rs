@@ -27,7 +27,7 @@ fn spec(name: &str) -> &'static ContenderSpec {
     CONTENDERS.iter().find(|spec| spec.name == name).unwrap()
 }
 
-/// The events of a pass as a trace has them, with their numbers.
+/// Returns the events of a pass as a trace has them, with their numbers.
 fn played(text: &str, repeat: Repeat, pass: u32) -> String {
     let mut script = ReplayScript::of(&trace(text), NonZeroU32::new(3).unwrap(), repeat);
     let mut live = vec![None; script.places()];
@@ -70,7 +70,7 @@ fn only_the_last_step_comes_again() {
 
 #[test]
 fn what_stands_between_steps_and_behind_the_last_does_not_come_again() {
-    // Block 1 is freed in the step, 2 behind it and 3 never; 4 is from behind it.
+    // Block 1 is freed in the step, 2 behind it and 3 never; 4 is allocated behind it.
     let text =
         "a 0 1\ns 0\na 1 1\na 2 1\na 3 1\nf 1\ns 1\n# between steps\na 4 1\nf 2\nf 0\nf 4\ns 2\n";
     let again = "3:a1 4:a2 5:f3 5:a3 6:f1 7:s 9:f2";
@@ -78,7 +78,7 @@ fn what_stands_between_steps_and_behind_the_last_does_not_come_again() {
     assert_eq!(played(text, Repeat::LastStep, 3), again);
     let text = "s 0\na 0 1\nf 0\ns 1\n# between steps\na 1 1\nf 1\ns 2\na 2 1\nf 2\ns 3\n";
     assert_eq!(played(text, Repeat::LastStep, 2), "8:a2 9:f2 10:s");
-    // All of it is one step if nothing else is.
+    // The whole trace is one step if it has no other.
     let text = "s 0\n# between steps\na 0 1\nf 0\ns 1\n";
     assert_eq!(played(text, Repeat::LastStep, 2), "1:s 2:a0 3:f0 4:s");
 }
@@ -99,7 +99,7 @@ fn the_whole_trace_begins_again_with_nothing_live() {
 
 #[test]
 fn peaks_are_over_all_passes_and_every_pass_is_served() {
-    // Live at most in the trace: 100 + 50; in the second pass: 50 + 20.
+    // Most live bytes in the trace: 100 + 50; in the second pass: 50 + 20.
     let outcome = replay(
         spec("larder-no-moves"),
         &trace(LOOP),
@@ -108,7 +108,7 @@ fn peaks_are_over_all_passes_and_every_pass_is_served() {
     .unwrap();
     assert_eq!(outcome.peak_live_bytes, 150);
     assert_eq!(outcome.allocations, 3 + 3 * 2);
-    // The second pass can also be the one that needs most: block 2 is left over.
+    // The second pass can also need the most: block 2 is left over.
     let late = trace("s 0\na 0 1000\nf 0\na 1 600\ns 1\n");
     let outcome = replay(
         spec("larder-no-moves"),
@@ -156,7 +156,7 @@ fn a_step_that_leaves_nothing_live_keeps_its_memory() {
     for (repeat, again) in [(Repeat::LastStep, false), (Repeat::Trace, true)] {
         let outcome = replay(spec("larder-planned"), &step, &passes(2, repeat, None)).unwrap();
         let calls = outcome.calls_by_pass.unwrap();
-        // Only a program that starts over gives back and asks again.
+        // Only a program that starts over releases and requests memory again.
         assert_eq!((calls[0] > 0, calls[1] > 0), (true, again), "{calls:?}");
         assert_eq!(outcome.driver_frees > 0, again, "{calls:?}");
     }
@@ -292,9 +292,9 @@ fn the_smallest_device_is_the_least_that_completes() {
         smallest_device: true,
         ..Options::new(None)
     };
-    // Two pages, of which the second block needs one that the first has left.
+    // Two pages; the second block needs one that the first has left.
     let step = trace("s 0\na 0 4194304\nf 0\na 1 2097152\ns 1\n");
-    // Where pages are mapped all calls count, else what was taken and given back.
+    // Where pages are mapped all calls count, otherwise allocations and releases.
     let calls = [
         ("larder-no-moves", 1),
         ("larder", 5),
@@ -320,7 +320,7 @@ fn what_a_simulated_driver_needs_is_in_no_time() {
     let blocks = trace("s 0\na 0 10\na 1 10\ns 1\n");
     let outcome = replay(&FICKLE, &blocks, &Options::new(None)).unwrap();
     assert_eq!(outcome.ns_per_operation, Some(0.0));
-    // The step's end calls nothing.
+    // The step's end makes no call.
     assert!(outcome.worst_ns.unwrap() < 1_000_000_000);
 }
 

@@ -1,11 +1,11 @@
-//! One more run of a replay, in which everything is written down for PyTorch's viewer.
+//! One more run of a replay, recorded in full for PyTorch's viewer.
 
 use super::tape::{Act, Played};
 use super::{Contender, ContenderSpec, DriverCalls, Options, Replay, ReplayScript, Slot, no_tape};
 use crate::snapshot::{Snapshot, TracePosition};
 
-/// Replays a script once more and gives all that happened, up to a refusal. An error says what `allocator` does
-/// not tell of its memory, or tells wrong.
+/// Replays a script once more. Returns the record of all events, up to a refusal. An error says
+/// what `allocator` does not report of its memory, or reports wrongly.
 pub(crate) fn record(
     spec: &ContenderSpec,
     script: &mut ReplayScript,
@@ -17,7 +17,7 @@ pub(crate) fn record(
     replay.recorded_run(options.device_bytes)
 }
 
-/// What changes whenever held memory does.
+/// The figures that change whenever held memory does.
 type Mark = (u64, u64, u64, Option<DriverCalls>);
 
 fn mark(contender: &dyn Contender) -> Mark {
@@ -59,7 +59,7 @@ impl Replay<'_> {
                 }
             }
         }
-        // Pieces come and go without the device, too.
+        // Pieces change without the device, too.
         recorded.hold(place)?;
         if !recorded.snapshot.holds_all_blocks() {
             return Err(recorded.wrong("does not hold the memory of all its blocks"));
@@ -68,7 +68,7 @@ impl Replay<'_> {
     }
 }
 
-/// A run, and what is written down of it.
+/// A run and its record.
 struct Recorded {
     allocator: &'static str,
     contender: Box<dyn Contender>,
@@ -79,7 +79,7 @@ struct Recorded {
 }
 
 impl Recorded {
-    /// Plays an event. Whether it was served.
+    /// Plays an event. Returns whether it was served.
     fn play(&mut self, act: Act, event: TracePosition) -> Result<bool, String> {
         let mut refused = None;
         match act {
@@ -121,15 +121,12 @@ impl Recorded {
         let held = held.ok_or_else(|| self.wrong("does not say where it holds memory"))?;
         self.snapshot.hold(held, event);
         if self.snapshot.held_bytes() != self.contender.reserved_bytes() {
-            return Err(self.wrong("counts other bytes as reserved than it says it holds"));
+            return Err(self.wrong("counts other bytes as reserved than it reports as held"));
         }
         Ok(())
     }
 
     fn wrong(&self, what: &str) -> String {
-        format!(
-            "{} {what}, so that there is no snapshot of it",
-            self.allocator
-        )
+        format!("{} {what}, so there is no snapshot of it", self.allocator)
     }
 }

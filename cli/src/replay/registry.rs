@@ -10,10 +10,10 @@ pub(crate) const PYTORCH_SET: ContenderSpec = ContenderSpec {
     build: peers::configured,
 };
 
-/// What is replayed unless something else is asked for: what people have, and what they could have.
+/// The contenders replayed by default: the common ones, and Larder's.
 pub(crate) const SHOWN: [&str; 4] = ["pytorch", "pytorch-expandable", "larder", "larder-planned"];
 
-/// Every contender that needs nothing else to be given, in the order of the table.
+/// Every contender that needs no option of its own, in the order of the table.
 pub(crate) const CONTENDERS: &[ContenderSpec] = &[
     ContenderSpec {
         name: "pytorch",

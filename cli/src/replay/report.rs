@@ -1,5 +1,5 @@
-//! What `larder replay` measured: a row for each replay, in the order they ran, as lines of JSON, as text and
-//! as a page of HTML.
+//! The report of `larder replay`: a row for each replay, in the order they ran, as lines of JSON,
+//! as text and as a page of HTML.
 
 use std::io;
 
@@ -13,7 +13,7 @@ use crate::report::page::{escape, list, page};
 use crate::report::picture::{Blocks, Drawn, Picture, Words, pictures};
 use crate::report::{Alignment, Cell, Left, Right, Shown, Table, count, decimals};
 
-/// Beside which the others may be worse.
+/// The allocator that the others are compared with.
 const BESIDE: &str = "pytorch-expandable";
 
 /// One replay: a line of JSON, a line of the table.
@@ -22,7 +22,7 @@ pub(crate) struct ReplayRow {
     pub(crate) trace: String,
     pub(crate) allocator: &'static str,
     pub(crate) device_bytes: Option<u64>,
-    /// How often the trace, or its last step, was to be played.
+    /// The number of passes requested.
     pub(crate) passes: u32,
     pub(crate) reserved_over_live: Option<f64>,
     /// All driver calls, for allocators whose device maps pages.
@@ -40,19 +40,19 @@ pub(crate) struct ReplayRow {
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct ReplayMean {
     pub(crate) allocator: &'static str,
-    /// Over the completed traces; `None` if there is none.
+    /// Mean over the completed traces; `None` if there is none.
     pub(crate) reserved_over_live: Option<f64>,
     /// The sum over the completed traces, if they are known.
     pub(crate) driver_calls: Option<u64>,
-    /// Over the traces that have a smallest device.
+    /// Mean over the traces that have a smallest device.
     pub(crate) smallest_over_live: Option<f64>,
-    /// Traces that have one; `None` if it was not searched.
+    /// Number of traces that have one; `None` if it was not searched.
     pub(crate) smallest: Option<usize>,
     pub(crate) completed: usize,
     pub(crate) traces: usize,
 }
 
-/// Everything a `replay` measured.
+/// The measurements of a `replay`.
 #[derive(Debug, Clone)]
 pub(crate) struct Report {
     options: Options,
@@ -94,13 +94,13 @@ impl Report {
         &self.rows[self.rows.len() - 1]
     }
 
-    /// How many replays did not complete.
+    /// Returns how many replays did not complete.
     pub(crate) fn refused(&self) -> usize {
         let refused = self.rows.iter().filter(|row| !row.outcome.completed);
         refused.count()
     }
 
-    /// The means by allocator; empty for fewer than two traces.
+    /// Returns the means by allocator; empty for fewer than two traces.
     pub(crate) fn means(&self) -> Vec<ReplayMean> {
         let allocators = in_order(self.rows.iter().map(|row| row.allocator));
         let means = allocators.into_iter().map(|allocator| self.mean(allocator));
@@ -125,8 +125,8 @@ impl Report {
         }
     }
 
-    /// A line for each allocator but [`BESIDE`] on how many traces it is worse; nothing where that did not run, and
-    /// for fewer than two traces.
+    /// Returns a line for each allocator but [`BESIDE`], with the number of traces on which it is
+    /// worse; empty if [`BESIDE`] did not run, and for fewer than two traces.
     fn worse(&self) -> Vec<String> {
         let rows = |name: &'static str| self.rows.iter().filter(move |row| row.allocator == name);
         let means = self.means();
@@ -154,7 +154,7 @@ impl Report {
         lines.collect()
     }
 
-    /// A line for each replay.
+    /// Returns a table with a line for each replay.
     fn table(&self) -> Table {
         let columns = self.columns();
         let mut table = Table::default();
@@ -167,7 +167,7 @@ impl Report {
         table
     }
 
-    /// What was not asked for has no column.
+    /// Returns the columns. Measurements that were not requested have none.
     fn columns(&self) -> Vec<Column> {
         let mut columns: Vec<Column> = vec![
             ("trace", Left, |row| row.trace.clone().into()),
@@ -212,8 +212,9 @@ impl Report {
         columns
     }
 
-    /// What stands below the table, each with a heading: for more than one trace the geometric means, the
-    /// calls of a driver by name, and once for each trace what its file does not say.
+    /// Returns the lists below the table, each with a heading: for more than one trace the
+    /// geometric means, the calls of a driver by name, and once for each trace the facts missing
+    /// from its file.
     fn lists(&self) -> Vec<(&'static str, Vec<String>)> {
         let means = self.means();
         let width = means.iter().map(|mean| mean.allocator.len()).max();
@@ -250,7 +251,7 @@ impl Report {
         lists
     }
 
-    /// The table and what is below it. An error says that a column is not known.
+    /// Returns the table and the lists below it. An error names an unknown column.
     pub(crate) fn text(&self, shown: &Shown) -> Result<String, String> {
         let mut table = self.table();
         shown.choose(&mut table, 2, &self.usual_columns())?;
@@ -267,8 +268,8 @@ impl Report {
         Ok(text)
     }
 
-    /// The columns that are printed unless others are asked for: what decides, whether all completed, and what
-    /// an option measured.
+    /// Returns the columns printed by default: the decisive ones, `completed` unless all did, and
+    /// those of options.
     fn usual_columns(&self) -> Vec<&'static str> {
         let mut usual = vec!["live MiB", "reserved MiB", "reserved/live"];
         if self.rows.iter().all(|row| row.outcome.completed) {
@@ -280,7 +281,7 @@ impl Report {
         usual
     }
 
-    /// A page with pictures of each trace.
+    /// Returns a page with pictures of each trace.
     pub(crate) fn page(&self) -> io::Result<String> {
         let device = match self.options.device_bytes {
             Some(bytes) => format!("a device of {:#}", ByteCount(bytes)),
@@ -304,7 +305,7 @@ impl Report {
     }
 }
 
-/// One trace through those of its contenders that were written down; `None` if there is none.
+/// Returns the picture of one trace through its contenders with a history; `None` if there is none.
 fn picture(rows: &[ReplayRow]) -> Option<Picture<'_>> {
     let histories = rows.iter().filter_map(|row| {
         let history = row.outcome.history.as_ref()?;
@@ -356,7 +357,7 @@ fn drawn<'r>(row: &'r ReplayRow, history: &'r History) -> Drawn<'r> {
     }
 }
 
-/// A heading, and the cell of a row.
+/// A heading, its alignment, and the cell of a row.
 type Column = (&'static str, Alignment, fn(&ReplayRow) -> Cell);
 
 fn mib(bytes: u64) -> Cell {
@@ -373,20 +374,20 @@ fn completed(row: &ReplayRow) -> Cell {
 }
 
 impl ReplayRow {
-    /// Whether it holds more than another by more than a page of 2 MiB a stream.
+    /// Returns whether it holds more than another by more than a page of 2 MiB a stream.
     fn reserves_more(&self, other: &Self) -> bool {
         let slack = u64::from(self.outcome.streams) << 21;
         self.outcome.peak_reserved_bytes > other.outcome.peak_reserved_bytes + slack
     }
 
-    /// Driver calls; where no pages are mapped what was taken and given back.
+    /// Returns the driver calls; where no pages are mapped, regions allocated and released.
     fn calls_or_regions(&self) -> u64 {
         let outcome = &self.outcome;
         let regions = outcome.driver_allocations + outcome.driver_frees;
         self.driver_calls.unwrap_or(regions)
     }
 
-    /// Which block did not fit, and why.
+    /// Describes the block that did not fit, and why.
     fn refusal(&self) -> Option<String> {
         let (refused, event) = (self.outcome.refused?, self.outcome.stopped_at_event?);
         let why = match self.device_bytes {
@@ -409,7 +410,7 @@ impl ReplayRow {
         ))
     }
 
-    /// Calls of a driver by name, if they are known.
+    /// Lists the calls of a driver by name, if they are known.
     fn calls(&self) -> Option<String> {
         let all = listed(self.outcome.calls_by_name.as_ref()?);
         let mut line = format!("{} {}: {all}", self.trace, self.allocator);
@@ -433,7 +434,7 @@ fn listed(calls: &CallsByName) -> String {
 }
 
 impl ReplayMean {
-    /// The line on a mean, without the allocator's name.
+    /// Returns the line of a mean, without the allocator's name.
     fn text(&self) -> String {
         let Self {
             completed, traces, ..

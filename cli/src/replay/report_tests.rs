@@ -1,4 +1,4 @@
-//! The three faces of a report, on figures made up here.
+//! The three forms of a report, on figures made up here.
 
 use std::num::NonZeroU32;
 
@@ -91,8 +91,8 @@ fn a_json_line_has_the_promised_keys() {
     }
 }
 
-/// Three passes of an allocator whose calls are known, the smallest device searched; the second
-/// trace has none, the third stops in its second pass.
+/// Returns a report of three passes of an allocator whose calls are known, with the smallest device
+/// searched; the second trace has none, the third stops in its second pass.
 fn paged_report() -> Report {
     let mut report = Report::new(Options {
         passes: NonZeroU32::new(3).unwrap(),

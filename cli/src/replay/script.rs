@@ -1,9 +1,10 @@
-//! What is played: a trace once, and then a part of it again and again.
+//! The events to play: a trace once, and then a part of it again and again.
 //!
-//! Which blocks are live at the end of a trace is known once it was read, so that repetitions are worked out once: from
-//! the second pass on, each pass begins with the same blocks live and plays the same events. In them a block that is
-//! live at the end has its place of the first pass, and every other one its place above all of those: two blocks that
-//! meet in a repetition may have had one place after the other.
+//! The blocks live at the end of a trace are known once it was read, so that a repetition is
+//! computed once: from the second pass on, each pass begins with the same blocks live and plays the
+//! same events. In it a block that is live at the end keeps its place of the first pass, and every
+//! other one has its place above all of those: two blocks that are live together in a repetition
+//! may have had one place after the other.
 
 use std::io;
 use std::num::NonZeroU32;
@@ -17,7 +18,7 @@ use larder_trace::Trace;
 use super::tape::Writer;
 use super::tape::{Act, Played, Tape, Written};
 
-/// What the passes after the first one play.
+/// The part that the passes after the first play.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Repeat {
     /// The last step, as a loop does: what stands between two step marks; the whole trace if it has
@@ -29,14 +30,14 @@ pub(crate) enum Repeat {
 
 /// A trace and its repetitions.
 pub(crate) struct ReplayScript {
-    /// All that is known of it but its events.
+    /// The trace without its events.
     trace: Trace,
     first: Tape,
-    /// The events of each further pass; none if there is none. A free that stands for none of the trace has the number of
-    /// the event before which it was put.
+    /// The events of each further pass; empty if there is none. A free that is not in the trace has
+    /// the number of the event before which it was inserted.
     again: Tape,
     passes: NonZeroU32,
-    /// Events at the start of each further pass that only end the one before.
+    /// Events at the start of each further pass that only end the previous one.
     leftovers: u64,
     places: usize,
     peak_live_bytes: u64,
@@ -44,7 +45,7 @@ pub(crate) struct ReplayScript {
 }
 
 impl ReplayScript {
-    /// A trace, and on tape what it does.
+    /// Creates a script from a trace and its events on tape.
     pub(crate) fn new(
         trace: Trace,
         written: Written,
@@ -84,7 +85,7 @@ impl ReplayScript {
         })
     }
 
-    /// A trace that has its events.
+    /// Creates a script from a trace that has its events.
     #[cfg(test)]
     pub(super) fn of(trace: &Trace, passes: NonZeroU32, repeat: Repeat) -> Self {
         let mut writer = Writer::new();
@@ -98,12 +99,12 @@ impl ReplayScript {
         &self.trace
     }
 
-    /// Passes are counted from 1.
+    /// Returns the numbers of the passes, from 1.
     pub(super) fn passes(&self) -> impl Iterator<Item = u32> + use<> {
         1..=self.passes.get()
     }
 
-    /// The events of a pass.
+    /// Returns the events of a pass.
     pub(super) fn tape(&mut self, pass: u32) -> &mut Tape {
         if pass == 1 {
             &mut self.first
@@ -112,32 +113,32 @@ impl ReplayScript {
         }
     }
 
-    /// All places are below this.
+    /// Returns a bound: all places are below this.
     pub(super) const fn places(&self) -> usize {
         self.places
     }
 
-    /// Most bytes that are live at once in the trace.
+    /// Returns the most bytes that are live at once in the trace.
     pub(super) const fn peak_live_bytes(&self) -> u64 {
         self.peak_live_bytes
     }
 
-    /// Streams of its allocations, those of lower numbers included.
+    /// Returns the number of streams of its allocations, streams of lower numbers included.
     pub(super) const fn streams(&self) -> u32 {
         self.streams
     }
 
-    /// How many events at the start of a pass only end the one before.
+    /// Returns how many events at the start of a pass only end the previous one.
     pub(super) fn leftovers(&self, pass: u32) -> u64 {
         if pass == 1 { 0 } else { self.leftovers }
     }
 
-    /// Events of the trace.
+    /// Returns the number of events of the trace.
     pub(crate) const fn trace_events(&self) -> u64 {
         self.first.events()
     }
 
-    /// Events of all passes.
+    /// Returns the number of events of all passes.
     pub(super) fn events(&self) -> u64 {
         let repetitions = u64::from(self.passes.get()) - 1;
         self.first.events() + repetitions.saturating_mul(self.again.events())
@@ -148,11 +149,11 @@ impl ReplayScript {
 struct Again {
     tape: Tape,
     places: usize,
-    /// By place, the block that is live there at the end.
+    /// By place, the block that is live there at the end of the trace.
     kept: Vec<Option<u32>>,
     /// By place, whether that block is live.
     live: Vec<bool>,
-    /// By place in the first pass, whether the block there is another one, and came in this pass.
+    /// By place in the first pass, whether another block there was allocated in this pass.
     came: Vec<bool>,
 }
 
@@ -180,9 +181,10 @@ impl Again {
         Ok(())
     }
 
-    /// A part of the trace. A block that is still live is freed right before it comes again, as a loop
-    /// that overwrites its variables does; one that is not live is not freed once more. What the
-    /// trace frees behind the part is freed there, so that the next pass begins with the same blocks.
+    /// Repeats a part of the trace. A block that is still live is freed right before it is
+    /// allocated again, as in a loop that overwrites its variables; one that is not live is not
+    /// freed again. Frees that the trace makes behind the part are made there, so that the next
+    /// pass begins with the same blocks.
     fn repeat(&mut self, first: &mut Tape, part: Range<u64>) -> io::Result<()> {
         let mut batches = first.batches()?;
         loop {
@@ -237,11 +239,11 @@ impl Again {
     }
 }
 
-/// From the first event of the last step to the mark that ends it, included. The last mark of a trace
-/// starts nothing.
+/// Returns the events of the last step, the mark that ends it included. The last mark of a trace
+/// starts no step.
 fn last_step(trace: &Trace, first: &mut Tape) -> io::Result<Range<u64>> {
     let mut last = 1..first.events() + 1;
-    // Where the step that is under way began, if one is.
+    // First event of the step under way, if any.
     let mut began = None;
     let mut batches = first.batches()?;
     loop {

@@ -6,13 +6,13 @@ use crate::interrupt;
 /// Parts of the peak live bytes in which sizes are tried: steps of 0.01 %.
 const PARTS: u128 = 10_000;
 
-/// Up to so many parts more than what is live, 6 %, every step is tried.
+/// Up to this many parts above the peak live bytes, 6 %, every step is tried.
 const FINE_PARTS: u128 = 600;
 
-/// Above, every tenth, so that the search ends soon for those who need much.
+/// Above, every tenth step, so that the search ends soon for contenders that need much.
 const COARSE_STEP: usize = 10;
 
-/// The largest device tried has so many parts more than what is live: 30 %.
+/// The largest device tried, in parts above the peak live bytes: 30 %.
 const MAX_PARTS: u128 = 3_000;
 
 /// The smallest device found.
@@ -22,16 +22,17 @@ pub(crate) struct SmallestDevice {
     pub(crate) bytes: u64,
     /// Its size over the peak live bytes.
     pub(crate) over_live: f64,
-    /// Driver calls made on it: where pages are mapped all of them, else what was taken and given back.
+    /// Driver calls made on it: where pages are mapped all of them, otherwise allocations and
+    /// releases.
     pub(crate) calls: u64,
 }
 
 impl Replay<'_> {
-    /// The smallest device from 1 to 1.3 times `live_bytes` on which the script completes, in steps of 0.01 % up
-    /// to 1.06 and of 0.1 % above; `None` if the largest is too small already.
+    /// Returns the smallest device from 1 to 1.3 times `live_bytes` on which the script completes,
+    /// in steps of 0.01 % up to 1.06 and of 0.1 % above; `None` if the largest is too small.
     ///
-    /// A smaller device may do where a larger one does not, so that every size from the bottom up is
-    /// tried. Only the run on the one found is judged.
+    /// A smaller device may suffice where a larger one does not, so that every size from the bottom
+    /// up is tried. Only the run on the smallest one found is judged.
     pub(super) fn smallest_device(
         &mut self,
         live_bytes: u64,

@@ -1,6 +1,6 @@
-//! Tables that no contender uses at the moment.
+//! Spare tables of contenders.
 //!
-//! They are leaked and reused: a contender owns what it is built of, so its tables must live as long as the
+//! They are leaked and reused: a contender owns its parts, so its tables must live as long as the
 //! program, and a search for the smallest device builds hundreds of contenders.
 
 use std::sync::{Mutex, MutexGuard};

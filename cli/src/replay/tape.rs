@@ -1,14 +1,14 @@
-//! Events on tape: written down once, in few bytes each, and played from there again and again.
+//! Events on tape: written once, in few bytes each, and played from there again and again.
 //!
-//! * A tape is in memory while it is short, and beyond that in a temporary file. The file is open and has no name, so
-//!   that the system removes it when the process ends, in whichever way.
-//! * A block is known by its *place*, a number below the most blocks that are live at once. So whoever plays a tape
-//!   keeps a table of places, which does not grow with the trace.
+//! * A tape is in memory while it is short, and beyond that in a temporary file. The file is open
+//!   and has no name, so that the system removes it when the process ends for any reason.
+//! * A block is known by its *place*, a number below the most blocks that are live at once. So the
+//!   reader of a tape keeps a table of places, which does not grow with the trace.
 //! * A reader holds one batch of events.
 //!
-//! An event is a byte that says what it is and how long its numbers are, and one or two numbers: its block's place (of a
-//! step its number), then of an allocation its bytes. Where numbers of events or ids of blocks are left out, a *leap* stands
-//! before it.
+//! An event is a byte with its kind and the lengths of its numbers, and one or two numbers: its
+//! block's place (a step's number), and an allocation's bytes. Where numbers of events or ids of
+//! blocks are skipped, a *leap* precedes it.
 
 use std::io::{self, Read, Seek, Write};
 
@@ -18,18 +18,20 @@ use tempfile::SpooledTempFile;
 /// Bytes of a tape that are kept in memory.
 const IN_MEMORY: usize = 4 << 20;
 
-/// Events that are read at once: few enough to stay in the nearest caches until they are played.
+/// Events read at once: few enough to stay in the nearest caches until they are played.
 const BATCH: usize = 1 << 10;
 
-/// What an event is: the two lowest bits of its first byte. Three bits each have the lengths of its numbers, less one.
+/// The kind of an event: the two lowest bits of its first byte. The other bits are the lengths of
+/// its numbers less one, three bits each.
 const ALLOC: u8 = 0;
 const FREE: u8 = 1;
 const STEP: u8 = 2;
-/// The number of no step.
+/// The number by which a step event means [`Act::StartOver`].
 const START_OVER: u64 = 1 << 32;
-/// The number of an allocation's stream stands in its place's bits from this one on, and costs nothing where it is 0.
+/// An allocation's stream, in the bits of its place from this one on: it costs nothing where it is
+/// 0.
 const STREAM_BIT: u32 = 56;
-/// By how much the number of the next event is above the last one's, and the id of its block above the next one.
+/// The next event's number minus the last one's, and the id of its block minus the next id.
 const LEAP: u8 = 3;
 
 /// The longest number.
@@ -43,7 +45,7 @@ pub(super) struct Played {
     pub(super) act: Act,
 }
 
-/// What happens in an event.
+/// The action of an event.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Act {
     Alloc {
@@ -63,16 +65,16 @@ pub(super) enum Act {
     StartOver,
 }
 
-/// Events, to be read from the first on as often as is wanted.
+/// Events that can be read repeatedly from the first.
 pub(crate) struct Tape {
     file: SpooledTempFile,
-    /// What is to be written as the next batch.
+    /// The next batch to write.
     batch: Vec<u8>,
     last: Last,
     events: u64,
 }
 
-/// The numbers of the last event and of the next block, from which the next event's are told.
+/// Numbers of the last event and of the next block, to which those of the next event are relative.
 #[derive(Default)]
 struct Last {
     number: u64,
@@ -89,7 +91,7 @@ impl Tape {
         }
     }
 
-    /// Appends an event. Neither numbers nor ids go down.
+    /// Appends an event. Neither numbers nor ids decrease.
     pub(super) fn write(&mut self, event: Played) -> io::Result<()> {
         let Played { number, act } = event;
         let id = match act {
@@ -124,12 +126,12 @@ impl Tape {
         Ok(())
     }
 
-    /// Events so far.
+    /// Returns the number of events so far.
     pub(crate) const fn events(&self) -> u64 {
         self.events
     }
 
-    /// All events from the first on, in batches.
+    /// Reads all events from the first on, in batches.
     pub(super) fn batches(&mut self) -> io::Result<Batches<'_>> {
         if !self.batch.is_empty() {
             self.write_batch()?;
@@ -144,7 +146,7 @@ impl Tape {
         })
     }
 
-    /// A batch stands behind its length.
+    /// Writes a batch, behind its length.
     fn write_batch(&mut self) -> io::Result<()> {
         self.file
             .write_all(&(self.batch.len() as u64).to_le_bytes())?;
@@ -154,7 +156,7 @@ impl Tape {
     }
 }
 
-/// A tape that is read.
+/// A tape being read.
 pub(super) struct Batches<'t> {
     file: &'t mut SpooledTempFile,
     left: u64,
@@ -164,14 +166,14 @@ pub(super) struct Batches<'t> {
 }
 
 impl Batches<'_> {
-    /// The next events; none behind the last.
+    /// Returns the next events; empty after the last.
     pub(super) fn next(&mut self) -> io::Result<&[Played]> {
         self.batch.clear();
         if self.left > 0 {
             let mut length = [0; 8];
             self.file.read_exact(&mut length)?;
             let length = u64::from_le_bytes(length) as usize;
-            // A number is read with what follows, and cut.
+            // A number is read together with the bytes behind it, and cut.
             self.bytes.resize(length + NUMBER_BYTES, 0);
             self.file.read_exact(&mut self.bytes[..length])?;
             let mut bytes = self.bytes.as_slice();
@@ -232,7 +234,7 @@ const fn second_length(head: u8) -> usize {
 }
 
 fn push(batch: &mut Vec<u8>, kind: u8, first: u64, second: Option<u64>) {
-    // In bytes, less one.
+    // Lengths in bytes, less one.
     let length = |number: u64| (number | 1).ilog2() as usize / 8;
     let lengths = [length(first), length(second.unwrap_or(0))];
     batch.push(kind | (lengths[0] << 2 | lengths[1] << 5) as u8);
@@ -242,14 +244,14 @@ fn push(batch: &mut Vec<u8>, kind: u8, first: u64, second: Option<u64>) {
     }
 }
 
-/// A number of so many bytes, from 1 to 8. As many as 8 must follow.
+/// Reads a number of `length` bytes, from 1 to 8. At least 8 bytes must follow.
 fn pull(bytes: &mut &[u8], length: usize) -> Option<u64> {
     let number = u64::from_le_bytes(*bytes.first_chunk()?);
     *bytes = bytes.get(length..)?;
     Some(number & u64::MAX >> (u64::BITS as usize - 8 * length))
 }
 
-/// A trace on its way to a tape.
+/// Writes a trace to a tape.
 pub(crate) struct Writer {
     tape: Tape,
     /// Place and bytes of each live block by id.
@@ -257,9 +259,9 @@ pub(crate) struct Writer {
     live_bytes: u64,
     peak_live_bytes: u64,
     streams: u32,
-    /// Places that no block has at the moment.
+    /// Places that no live block has.
     vacant: Vec<usize>,
-    /// The first write that failed; nothing is written behind it.
+    /// The first write that failed; later events are dropped.
     failed: Option<io::Error>,
 }
 
@@ -276,7 +278,7 @@ impl Writer {
         }
     }
 
-    /// Writes the next event of a well-formed trace, of an allocation with its stream.
+    /// Writes the next event of a well-formed trace, an allocation with its stream.
     pub(crate) fn write(&mut self, event: Event, stream: u8) {
         if self.failed.is_some() {
             return;
@@ -342,7 +344,7 @@ pub(crate) struct Written {
 mod tests {
     use super::*;
 
-    /// What is read of events that were written.
+    /// Reads all events of a tape.
     fn read(tape: &mut Tape) -> Vec<Played> {
         let mut read = Vec::new();
         let mut batches = tape.batches().unwrap();

@@ -5,7 +5,7 @@ use std::path::Path;
 use super::{CONTENDERS, Contender, ContenderSpec, Options, Outcome, ReplayFault, Slot, Violation};
 use larder_trace::{Trace, read};
 
-/// Places blocks one behind the other; `cheat` chooses how it misbehaves.
+/// Places blocks one after the other; `cheat` chooses the misbehaviour.
 struct Bump {
     cheat: Cheat,
     next: u64,

@@ -11,13 +11,13 @@ use larder_model::Random;
 use larder_model::tensorflow::Bfc;
 use larder_trace::{Event, Trace};
 
-/// First address that the device gives; the peers' give 0.
+/// First address of the device; the peers' is 0.
 const BASE: u64 = 1 << 32;
 
 /// XLA's first region.
 const FIRST_REGION_BYTES: u64 = 2 << 20;
 
-/// Addresses that ascend, and the calls.
+/// A device with ascending addresses that counts calls.
 struct Device {
     next: Cell<u64>,
     grown: Cell<u64>,
@@ -38,7 +38,7 @@ impl SubAllocator for Device {
     }
 }
 
-/// Both, fed alike.
+/// Both allocators, fed alike.
 struct Pair {
     upstream: Bfc,
     device: Device,
@@ -128,7 +128,7 @@ fn s8_random_sequences_give_the_answers_and_calls_of_the_ordered_set_bfc() {
                 let which = random.index(live.len());
                 pair.free(live.swap_remove(which));
             }
-            // Now and then all at once, so that whole regions are free.
+            // Now and then all blocks are freed, so that whole regions are free.
             if random.below(100) == 0 {
                 live.drain(..).for_each(|block| pair.free(block));
             }

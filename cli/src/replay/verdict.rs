@@ -1,11 +1,11 @@
-//! The sentence at the end of a report: what Larder holds beside PyTorch.
+//! The sentence at the end of a report: the memory that Larder holds, compared with PyTorch.
 
 use larder_core::ByteCount;
 
 use super::report::{ReplayRow, Report};
 use crate::numbers::geometric_mean;
 
-/// Ours in the sentence: the first of them that was replayed.
+/// Larder's contender in the sentence: the first of these that was replayed.
 const OURS: [&str; 5] = [
     "larder",
     "larder-planned",
@@ -14,7 +14,7 @@ const OURS: [&str; 5] = [
     "larder-planned-no-moves",
 ];
 
-/// PyTorch's in the sentence, first that as somebody set it, and their names there.
+/// PyTorch's contender in the sentence, with the user's settings first, and its name there.
 const THEIRS: [(&str, &str); 3] = [
     ("pytorch-set", "PyTorch as set"),
     ("pytorch", "PyTorch"),
@@ -31,7 +31,7 @@ struct Both<'r> {
 }
 
 impl Report {
-    /// The sentence; `None` unless both were replayed.
+    /// Returns the sentence; `None` unless both were replayed.
     pub(super) fn verdict(&self) -> Option<String> {
         let ran = |name: &str| self.rows.iter().any(|row| row.allocator == name);
         let (allocator, name) = THEIRS.into_iter().find(|(allocator, _)| ran(allocator))?;
@@ -46,7 +46,7 @@ impl Report {
         Some(text + &self.beside_expandable(&compared, ours))
     }
 
-    /// Ours and one of theirs on each trace.
+    /// Pairs the rows of `theirs` and `ours` on each trace.
     fn both(&self, theirs: &str, ours: &str) -> Vec<Both<'_>> {
         // Each trace has one row of each.
         let of = |allocator: &str| {
@@ -58,8 +58,8 @@ impl Report {
         both.map(|(theirs, ours)| Both { theirs, ours }).collect()
     }
 
-    /// What ours holds beside PyTorch with expandable segments: many have them on. Empty if not both complete a trace,
-    /// or if what was compared already holds as much.
+    /// Compares ours with PyTorch with expandable segments, which many use. Empty if the two
+    /// complete no trace together, or if the contender already compared holds as much.
     fn beside_expandable(&self, compared: &[Both<'_>], ours: &str) -> String {
         let both = self.both(EXPANDABLE, ours);
         let held = |both: &[Both<'_>]| -> Vec<(bool, u64)> {
@@ -85,7 +85,7 @@ impl Both<'_> {
         self.theirs.outcome.completed && self.ours.outcome.completed
     }
 
-    /// The most bytes that the program has live, and those of the device, if they are fewer.
+    /// Returns the most live bytes of the program and the device's, if the device's are fewer.
     fn too_small(&self) -> Option<(u64, u64)> {
         let device = self.ours.device_bytes?;
         let live = self.ours.outcome.trace_live_bytes;
@@ -93,7 +93,7 @@ impl Both<'_> {
     }
 }
 
-/// What both hold on one trace.
+/// Returns the memory that both hold on one trace.
 fn held(both: &Both<'_>, name: &str) -> String {
     let theirs = both.theirs.outcome.peak_reserved_bytes;
     let ours = both.ours.outcome.peak_reserved_bytes;
@@ -106,7 +106,7 @@ fn held(both: &Both<'_>, name: &str) -> String {
     )
 }
 
-/// Who completes a trace that at least one does not.
+/// Says which of the two completes a trace that at least one does not.
 fn refused(both: &Both<'_>, name: &str) -> String {
     let larder = format!("Larder ({})", both.ours.allocator);
     let (theirs, ours) = (&both.theirs.outcome, &both.ours.outcome);
@@ -124,8 +124,8 @@ fn refused(both: &Both<'_>, name: &str) -> String {
     }
 }
 
-/// How many traces each completes, unless it is all, and what both hold over those that both complete, by
-/// geometric means.
+/// Says how many traces each completes, unless it is all, and what both hold over those that both
+/// complete, by geometric means.
 fn over_all(both: &[Both<'_>], name: &str) -> String {
     let all = both.len();
     let theirs = both.iter().filter(|both| both.theirs.outcome.completed);
@@ -142,7 +142,8 @@ fn over_all(both: &[Both<'_>], name: &str) -> String {
     text.trim_end().to_owned()
 }
 
-/// What both hold over the traces that both complete, by geometric means; `None` if there is none.
+/// Says what both hold over the traces that both complete, by geometric means; `None` if there is
+/// none.
 fn means(both: &[Both<'_>], name: &str) -> Option<String> {
     let completed: Vec<&Both<'_>> = both.iter().filter(|both| both.completed()).collect();
     let (theirs, ours) = mean_ratios(&completed)?;
@@ -157,7 +158,8 @@ fn means(both: &[Both<'_>], name: &str) -> Option<String> {
     ))
 }
 
-/// What theirs and ours hold over what is live, by geometric means; `None` without a trace.
+/// Returns what theirs and ours hold over the live bytes, by geometric means; `None` without a
+/// trace.
 fn mean_ratios(both: &[&Both<'_>]) -> Option<(f64, f64)> {
     let ratios = |row: fn(&Both<'_>) -> Option<f64>| {
         geometric_mean(both.iter().filter_map(|both| row(both)))
@@ -167,10 +169,10 @@ fn mean_ratios(both: &[&Both<'_>]) -> Option<(f64, f64)> {
     Some((theirs, ours))
 }
 
-/// Where there is no difference.
+/// The text for no difference.
 const AS_MUCH: &str = "as much";
 
-/// By how much ours is less than theirs, or more.
+/// Says by how much ours is less than theirs, or more.
 fn less(theirs: f64, ours: f64) -> String {
     let percent = (1.0 - ours / theirs) * 100.0;
     let word = if percent < 0.0 { "more" } else { "less" };

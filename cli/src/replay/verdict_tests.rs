@@ -7,7 +7,7 @@ use crate::report::Shown;
 
 const MIB: u64 = 1 << 20;
 
-/// A report of rows: trace, allocator, live and reserved MiB, whether it completed.
+/// Returns the verdict on rows: trace, allocator, live and reserved MiB, whether it completed.
 fn verdict(rows: &[(&str, &'static str, u64, u64, bool)]) -> Option<String> {
     let mut report = Report::new(Options::new(None));
     for &(trace, allocator, live, reserved, completed) in rows {

@@ -1,11 +1,12 @@
-//! Bars in the tables of a page: a figure of several runs, told from its neighbours by colour and by stripes.
+//! Bars in the tables of a page: a figure of several runs, distinguished by colour and stripes.
 
-/// Told apart also by readers who do not see red and green.
+/// Colours that readers who do not see red and green can distinguish.
 const COLOURS: [&str; 8] = [
     "#0b6e4f", "#56b4e9", "#d55e00", "#cc79a7", "#e69f00", "#0072b2", "#8c6d31", "#8a8f98",
 ];
 
-/// Kinds of stripes, which the page's style calls `s0` to `s4`. No divisor of the colours, so that 40 looks differ.
+/// Kinds of stripes, which the page's style calls `s0` to `s4`. No divisor of the number of
+/// colours, so that 40 looks differ.
 const STRIPES: usize = 5;
 
 /// A figure, in parts of the longest bar's length.
@@ -13,12 +14,12 @@ pub(crate) struct Bar {
     /// Chooses colour and stripes.
     pub(crate) look: usize,
     pub(crate) middle: f64,
-    /// The lowest and the highest, where there was more than one run.
+    /// The lowest and the highest figure, for more than one run.
     pub(crate) range: Option<(f64, f64)>,
 }
 
 impl Bar {
-    /// A bar that is too long ends in teeth, and a range behind them is left out.
+    /// Renders the bar. One that is too long ends in teeth, and a range beyond it is omitted.
     pub(super) fn html(&self) -> String {
         let percent = |part: f64| 100.0 * part.min(1.0);
         let cut = if self.middle > 1.0 { " cut" } else { "" };
@@ -39,7 +40,7 @@ impl Bar {
     }
 }
 
-/// A box that looks as a bar does.
+/// Returns a box that looks like a bar.
 pub(crate) fn swatch(look: usize) -> String {
     let (stripes, colour) = (stripes(look), colour(look));
     format!("<i class=\"{stripes}\" style=\"background-color:{colour}\"></i>")

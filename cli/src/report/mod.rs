@@ -19,7 +19,7 @@ use terminal_size::{Width, terminal_size_of};
 pub(crate) use Alignment::{Left, Right};
 pub(crate) use larder_jobs::layout::{self, ANY_WIDTH};
 
-/// Words stand to the left, numbers to the right.
+/// Words are aligned left, numbers right.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Alignment {
     Left,
@@ -33,7 +33,7 @@ pub struct Table {
     rows: Vec<Vec<Cell>>,
 }
 
-/// Which columns of a table are printed.
+/// The columns of a table to print.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct Shown {
     /// Print all columns, however wide the table becomes
@@ -53,7 +53,7 @@ pub(crate) struct Shown {
 }
 
 impl Shown {
-    /// All columns.
+    /// Shows all columns.
     #[cfg(test)]
     pub(crate) const fn all() -> Self {
         Self {
@@ -62,7 +62,7 @@ impl Shown {
         }
     }
 
-    /// How wide the table may be.
+    /// Returns the largest width of the table.
     pub(crate) fn width(&self) -> usize {
         if self.wide {
             ANY_WIDTH
@@ -71,8 +71,8 @@ impl Shown {
         }
     }
 
-    /// Leaves of a table its first `keys` columns and what was asked for, else what is `usual`. An error names the
-    /// columns there are.
+    /// Reduces a table to its first `keys` columns and the requested ones, by default the `usual`
+    /// ones. An error names the existing columns.
     pub(crate) fn choose(
         &self,
         table: &mut Table,
@@ -111,12 +111,12 @@ impl Shown {
     }
 }
 
-/// Whether a column is asked for: by its heading, or by the first word of it.
+/// Returns whether a name requests a column: its heading, or the first word of it.
 fn names(name: &str, heading: &str) -> bool {
     name == heading || heading.split(' ').next() == Some(name)
 }
 
-/// A text, which stands out or does not: in Markdown bold, in HTML red. Or a bar, in HTML alone.
+/// A text that may stand out, bold in Markdown and red in HTML; or a bar, in HTML only.
 pub struct Cell {
     text: String,
     stands_out: bool,
@@ -152,7 +152,7 @@ impl From<Bar> for Cell {
 }
 
 impl Table {
-    /// A table of numbers with these headings, except for the first column.
+    /// Creates a table of numbers with these headings, the first column of words.
     pub fn new(headings: impl IntoIterator<Item = impl Into<String>>) -> Self {
         let mut table = Self::default();
         for heading in headings {
@@ -162,7 +162,7 @@ impl Table {
         table
     }
 
-    /// A table of words with these headings.
+    /// Creates a table of words with these headings.
     pub(crate) fn words(headings: impl IntoIterator<Item = impl Into<String>>) -> Self {
         let mut table = Self::default();
         for heading in headings {
@@ -175,12 +175,13 @@ impl Table {
         self.columns.push((heading.into(), alignment));
     }
 
-    /// Adds a row; cells that are not given are empty.
+    /// Adds a row; missing cells are empty.
     pub fn row(&mut self, cells: impl IntoIterator<Item = impl Into<Cell>>) {
         self.rows.push(cells.into_iter().map(Into::into).collect());
     }
 
-    /// As it stands in a terminal, with a title above and an empty line below; nothing without rows.
+    /// Renders the table for a terminal, with a title above and an empty line below; empty without
+    /// rows.
     pub(crate) fn titled(&self, title: &str, width: usize) -> String {
         if self.rows.is_empty() {
             return String::new();
@@ -188,18 +189,18 @@ impl Table {
         format!("{title}\n{}\n", self.text(width))
     }
 
-    /// As it stands in a terminal.
+    /// Renders the table for a terminal.
     pub(crate) fn text(&self, width: usize) -> String {
         layout::lay_out(&self.cells(0), None, width)
     }
 
-    /// The table, with its first column as a line above the rows that share it.
+    /// Renders the table, with its first column as a line above the rows that share it.
     pub(crate) fn grouped(&self, width: usize) -> String {
         let groups = self.cells(0).swap_remove(0).cells;
         layout::lay_out(&self.cells(1), Some(&groups), width)
     }
 
-    /// Columns from one on, with their cells.
+    /// Returns the columns from index `from` on, with their cells.
     fn cells(&self, from: usize) -> Vec<layout::Column> {
         let columns = self.columns.iter().enumerate().skip(from);
         let cells = |at| {
@@ -216,7 +217,7 @@ impl Table {
         columns.map(column).collect()
     }
 
-    /// As a table in Markdown.
+    /// Renders the table in Markdown.
     #[must_use]
     pub fn markdown(&self) -> String {
         let headings = self.columns.iter().map(|(heading, _)| heading.clone());
@@ -238,7 +239,8 @@ impl Table {
         lines.collect()
     }
 
-    /// Rows are in groups by their first cell. A column without a figure in any row is left out.
+    /// Renders the table in HTML, with rows in groups by their first cell. A column without a
+    /// figure in any row is omitted.
     pub(crate) fn html(&self) -> String {
         let class = |class: &str| match class.trim() {
             "" => String::new(),
@@ -280,27 +282,27 @@ impl Table {
     }
 }
 
-/// A number as a cell, `-` for none.
+/// Formats a number as a cell, `-` for none.
 pub(crate) fn decimals(number: Option<f64>, decimals: usize) -> String {
     number.map_or_else(none, |number| format!("{number:.decimals$}"))
 }
 
-/// A count as a cell, `-` for none.
+/// Formats a count as a cell, `-` for none.
 pub(crate) fn count(number: Option<u64>) -> String {
     number.map_or_else(none, |number| number.to_string())
 }
 
-/// The cell of what is not there.
+/// Returns the cell of a missing value.
 pub(crate) fn none() -> String {
     "-".to_owned()
 }
 
-/// A value as a line of JSON.
+/// Formats a value as a line of JSON.
 pub(crate) fn json_line(value: &impl Serialize) -> io::Result<String> {
     Ok(serde_json::to_string(value)? + "\n")
 }
 
-/// Prints text for a terminal so wide.
+/// Prints text for a terminal of `width` columns.
 pub(crate) fn print_wrapped(text: &str, width: usize) -> io::Result<()> {
     print(&layout::wrapped(text, width))
 }
@@ -312,10 +314,10 @@ pub(crate) fn print(text: &str) -> io::Result<()> {
     out.flush()
 }
 
-/// Between two drawings of a progress bar.
+/// Time between two drawings of a progress bar.
 const TICK: Duration = Duration::from_millis(100);
 
-/// On stderr, and only if someone watches.
+/// Creates a progress bar on stderr, hidden unless stderr is a terminal.
 pub(crate) fn progress_bar() -> ProgressBar {
     if !io::stderr().is_terminal() {
         return ProgressBar::hidden();
@@ -333,13 +335,13 @@ pub(crate) fn progress_bar() -> ProgressBar {
     bar
 }
 
-/// How much is done and how long the rest takes, as far as that is known.
+/// Writes the work done and the remaining time, as far as they are known.
 fn so_far(state: &ProgressState, line: &mut dyn fmt::Write) {
     let Some(all) = state.len().filter(|&all| all > 0) else {
         return;
     };
     let (done, all) = (HumanCount(state.pos()), HumanCount(all));
-    // There is no place to say that a line of progress cannot be written.
+    // A failed write of a progress line cannot be reported.
     let _ = write!(line, "{done}/{all} {:#}", HumanDuration(state.elapsed()));
     let _ = match state.pos() {
         0 => line.write_str(" "),

@@ -1,4 +1,4 @@
-//! One self-contained page of HTML: nothing is fetched.
+//! One self-contained page of HTML, without external resources.
 
 use std::fs::{self, File};
 use std::io;
@@ -39,12 +39,12 @@ h3 { font-size: 1rem; margin: 1rem 0 .2rem; }
 <body>
 ";
 
-/// A page with this body, under a heading.
+/// Returns a page with this body, under a heading.
 pub(crate) fn page(heading: &str, body: &str) -> String {
     format!("{HEAD}<h1>{heading}</h1>\n{body}</body>\n</html>\n")
 }
 
-/// Lines as a list with a heading.
+/// Returns lines as a list with a heading.
 pub(crate) fn list(heading: &str, lines: &[String]) -> String {
     let items = lines
         .iter()
@@ -53,10 +53,10 @@ pub(crate) fn list(heading: &str, lines: &[String]) -> String {
     format!("<h2>{heading}</h2>\n<ul>\n{items}</ul>\n")
 }
 
-/// Finds out whether a page can be written to `path`, before the work for it begins.
+/// Checks that a page can be written to `path`, before the work for it begins.
 ///
-/// An earlier page stays as it is, and nothing new is left behind. Only files are tried: opening
-/// and closing a pipe would already tell its reader that all is over.
+/// An existing page stays as it is, and no new file is left behind. Only files are tried: opening
+/// and closing a pipe would already signal the end to its reader.
 pub(crate) fn try_write(path: &Path) -> io::Result<()> {
     match fs::symlink_metadata(path) {
         Err(_) => {
@@ -70,7 +70,7 @@ pub(crate) fn try_write(path: &Path) -> io::Result<()> {
     }
 }
 
-/// Names come from file names and may hold anything.
+/// Escapes text for HTML: names come from file names and may hold any characters.
 pub(crate) fn escape(text: &str) -> String {
     let mut escaped = String::with_capacity(text.len());
     for letter in text.chars() {

@@ -1,6 +1,6 @@
-//! What a page's script draws: one trace through several contenders, or one packed problem.
+//! Data of a page's pictures: one trace through several contenders, or one packed problem.
 //!
-//! It stands in the page as JSON, whose keys `page.js` reads. Changes are pairs of a tick and a figure.
+//! The page holds it as JSON, whose keys `page.js` reads. Changes are pairs of a tick and a figure.
 
 use std::io;
 
@@ -9,20 +9,20 @@ use serde::Serialize;
 use super::page::escape;
 use crate::replay::Change;
 
-/// Ticks, blocks, and what each allocator did with them.
+/// Ticks, blocks, and each allocator's treatment of them.
 #[derive(Serialize)]
 pub(crate) struct Picture<'p> {
     #[serde(skip)]
     pub(crate) name: &'p str,
     pub(crate) words: Words,
-    /// One behind the last.
+    /// One past the last tick.
     pub(crate) ticks: u64,
     pub(crate) steps: &'p [Change<u32>],
     pub(crate) blocks: Blocks,
     pub(crate) allocators: Vec<Drawn<'p>>,
 }
 
-/// What things are called.
+/// The page's names for things.
 #[derive(Serialize)]
 pub(crate) struct Words {
     pub(crate) tick: &'static str,
@@ -30,15 +30,15 @@ pub(crate) struct Words {
     pub(crate) planned: &'static str,
 }
 
-/// Blocks in the order in which they came, a list of each property.
+/// Blocks in the order of allocation, a list of each property.
 #[derive(Serialize, Default)]
 pub(crate) struct Blocks {
     pub(crate) id: Vec<u32>,
     pub(crate) bytes: Vec<u64>,
     pub(crate) from: Vec<u64>,
-    /// `ticks` for what is never freed.
+    /// `ticks` for a block that is never freed.
     pub(crate) to: Vec<u64>,
-    /// Where the trace says it.
+    /// Streams, where the trace gives them.
     pub(crate) stream: Option<Vec<Option<u64>>>,
 }
 
@@ -46,7 +46,7 @@ pub(crate) struct Blocks {
 #[derive(Serialize)]
 pub(crate) struct Drawn<'p> {
     pub(crate) name: &'p str,
-    /// Of the blocks, as many as it served.
+    /// Addresses of the blocks served.
     pub(crate) address: Vec<u64>,
     pub(crate) reserved: Vec<Change<u64>>,
     pub(crate) planned: Vec<Change<Option<u64>>>,
@@ -57,11 +57,11 @@ pub(crate) struct Drawn<'p> {
     pub(crate) refused: Option<u64>,
 }
 
-/// The pictures of a page, and the script that draws them.
+/// Returns the pictures of a page, and the script that draws them.
 pub(crate) fn pictures(pictures: &[Picture<'_>]) -> io::Result<String> {
     let mut html = "<section id=\"pictures\"><noscript>The pictures are drawn by a script.</noscript></section>\n".to_owned();
     for picture in pictures {
-        // No text in it can end the element.
+        // Escaped, so that no text in it can end the element.
         let data = serde_json::to_string(picture)?.replace('<', "\\u003c");
         let name = escape(picture.name);
         html.push_str(&format!(

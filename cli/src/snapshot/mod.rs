@@ -1,8 +1,9 @@
-//! A replay as a memory snapshot of PyTorch, for its viewer: what was held at the end, and how it came.
+//! A replay as a memory snapshot of PyTorch, for its viewer: the memory held at the end, and its
+//! history.
 //!
-//! The fields are those of `torch.cuda.memory._snapshot()`. Held memory is one *segment* for each run of
-//! addresses without a gap, which grows and shrinks, as PyTorch's expandable segments do. For the stack of
-//! an allocation stands its event in the trace.
+//! The fields are those of `torch.cuda.memory._snapshot()`. Held memory is one *segment* for each
+//! run of addresses without a gap, which grows and shrinks like PyTorch's expandable segments. In
+//! place of an allocation's stack stands its event in the trace.
 
 mod pickle;
 #[cfg(test)]
@@ -14,11 +15,11 @@ use std::ops::Range;
 
 use pickle::PickleWriter;
 
-/// The stream of everything. Not 0: where all is on stream 0, the viewer drops the stream of entries but
-/// not of segments, and then fails where a segment gave a part of itself back.
+/// The stream of all entries. Not 0: if all are on stream 0, the viewer drops the stream of entries
+/// but not of segments, and then fails at a partial unmap of a segment.
 const STREAM: u64 = 1;
 
-/// Addresses.
+/// A range of addresses.
 pub(crate) type Span = Range<u64>;
 
 /// A replay, recorded for the viewer.
@@ -27,7 +28,7 @@ pub(crate) struct Snapshot {
     entries: Vec<Entry>,
     /// Live blocks by address.
     live: BTreeMap<u64, LiveBlock>,
-    /// Pieces of held memory in the order of addresses; a block is one.
+    /// Pieces of held memory in the order of addresses; a block is one piece.
     pieces: Vec<Span>,
     /// Held memory without the borders between its pieces.
     held: Vec<Span>,
@@ -46,7 +47,7 @@ pub(crate) struct TracePosition {
     pub(crate) pass: u32,
 }
 
-/// What happened.
+/// The action of an entry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Action {
     Alloc,
@@ -74,14 +75,14 @@ impl Action {
 #[derive(Debug, Clone, Copy)]
 struct Entry {
     action: Action,
-    /// Of a refusal the bytes that the device has left.
+    /// For a refusal, the bytes that the device has left.
     address: u64,
     bytes: u64,
     place: TracePosition,
 }
 
 impl Snapshot {
-    /// A block was given.
+    /// Records an allocation.
     pub(crate) fn alloc(&mut self, address: u64, requested_bytes: u64, place: TracePosition) {
         let block = LiveBlock {
             requested_bytes,
@@ -91,7 +92,8 @@ impl Snapshot {
         self.push(Action::Alloc, address, requested_bytes, place);
     }
 
-    /// The block at an address was freed; nothing waits in a replay on one stream.
+    /// Records a free of the block at an address, completed at once: a replay on one stream does
+    /// not wait.
     pub(crate) fn free(&mut self, address: u64, place: TracePosition) {
         if let Some(block) = self.live.remove(&address) {
             for action in [Action::FreeRequested, Action::FreeCompleted] {
@@ -100,12 +102,12 @@ impl Snapshot {
         }
     }
 
-    /// A block was refused.
+    /// Records a refusal.
     pub(crate) fn refuse(&mut self, bytes: u64, left_bytes: u64, place: TracePosition) {
         self.push(Action::Oom, left_bytes, bytes, place);
     }
 
-    /// What is held now, in pieces by address. Notes what came and went since the last time.
+    /// Sets the memory held now, in pieces by address, and records the changes.
     pub(crate) fn hold(&mut self, pieces: Vec<Span>, place: TracePosition) {
         let held = joined(&pieces);
         for (action, changed) in [
@@ -120,12 +122,12 @@ impl Snapshot {
         self.pieces = pieces;
     }
 
-    /// Bytes held.
+    /// Returns the bytes held.
     pub(crate) fn held_bytes(&self) -> u64 {
         self.held.iter().map(|span| span.end - span.start).sum()
     }
 
-    /// Whether every live block lies in held memory.
+    /// Returns whether every live block lies in held memory.
     pub(crate) fn holds_all_blocks(&self) -> bool {
         self.live.iter().all(|(&address, block)| {
             let above = self.held.partition_point(|span| span.end <= address);
@@ -145,7 +147,7 @@ impl Snapshot {
         });
     }
 
-    /// Writes the pickle.
+    /// Writes the snapshot as a pickle.
     pub(crate) fn write(&self, trace: &str, allocator: &str, out: impl Write) -> io::Result<()> {
         let mut out = PickleWriter::begin(out)?;
         out.dict(|out| {
@@ -196,7 +198,7 @@ impl Snapshot {
         })
     }
 
-    /// What a segment is made of, without a gap.
+    /// Returns the blocks that make up a segment, without a gap.
     fn blocks(&self, segment: &Span) -> Vec<Block> {
         let mut blocks = Vec::new();
         let mut at = segment.start;
@@ -204,7 +206,7 @@ impl Snapshot {
         while let Some((&address, &block)) = live.next() {
             let next = live.peek().map_or(segment.end, |(next, _)| **next);
             blocks.extend(Block::free(at, address));
-            // What was granted is known where the block is a piece of its own.
+            // The granted size is known where the block is a piece of its own.
             let piece = self
                 .pieces
                 .binary_search_by_key(&address, |piece| piece.start);
@@ -280,7 +282,7 @@ impl Entry {
     }
 }
 
-/// One frame, that of an event of the trace, or none.
+/// Writes the frame of an event of the trace, or an empty list.
 fn write_frames<W: Write>(
     out: &mut PickleWriter<W>,
     trace: &str,
@@ -299,7 +301,7 @@ fn write_frames<W: Write>(
     })
 }
 
-/// Ranges that touch become one; they stand in order and do not overlap.
+/// Joins ranges that touch; they are in order and do not overlap.
 pub(crate) fn joined(pieces: &[Span]) -> Vec<Span> {
     let mut joined: Vec<Span> = Vec::new();
     for piece in pieces {
@@ -311,7 +313,7 @@ pub(crate) fn joined(pieces: &[Span]) -> Vec<Span> {
     joined
 }
 
-/// What of some ranges is not in others; both stand in order.
+/// Returns the parts of `spans` that are not in `others`; both are in order.
 pub(crate) fn without(spans: &[Span], others: &[Span]) -> Vec<Span> {
     let mut rest = Vec::new();
     let mut others = others.iter().peekable();

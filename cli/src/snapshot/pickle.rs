@@ -1,18 +1,18 @@
 //! Writes plain data as a pickle: numbers, texts, lists and dictionaries.
 //!
-//! Protocol 2, with no instruction that PyTorch's viewer does not know; it reads a part of what Python
-//! reads. A text that was written before is a reference.
+//! Protocol 2, with only the instructions that PyTorch's viewer knows, a subset of Python's. A
+//! repeated text is a reference.
 
 use std::collections::HashMap;
 use std::io::{self, Write};
 
-/// Items that one instruction appends, as Python does it: the viewer passes them as arguments.
+/// Items that one instruction appends, as in Python: the viewer passes them as arguments.
 const BATCH: usize = 1000;
 
-/// Texts that are referred to: those whose number has one byte.
+/// Texts that can be referenced: those whose number fits one byte.
 const MAX_TEXTS: usize = 256;
 
-/// A pickle under way.
+/// A pickle being written.
 pub(super) struct PickleWriter<W> {
     out: W,
     texts: HashMap<String, u8>,
@@ -25,7 +25,7 @@ impl<W: Write> PickleWriter<W> {
         Ok(Self { out, texts })
     }
 
-    /// Ends the pickle behind its one value.
+    /// Ends the pickle after its one value.
     pub(super) fn end(mut self) -> io::Result<()> {
         self.out.write_all(b".")?;
         self.out.flush()
@@ -39,7 +39,7 @@ impl<W: Write> PickleWriter<W> {
             self.out.write_all(b"J")?;
             return self.out.write_all(&int.to_le_bytes());
         }
-        // Signed: one byte of zeros in front of a high bit.
+        // Signed: one more byte of zeros if the high bit is set.
         let len = (72 - number.leading_zeros() as usize) / 8;
         let bytes = u128::from(number).to_le_bytes();
         self.out.write_all(&[0x8a, len as u8])?;
@@ -67,7 +67,7 @@ impl<W: Write> PickleWriter<W> {
         Ok(())
     }
 
-    /// A list, each item by one call.
+    /// Writes a list, each item by one call of `item`.
     pub(super) fn list<T>(
         &mut self,
         items: impl ExactSizeIterator<Item = T>,
@@ -91,14 +91,14 @@ impl<W: Write> PickleWriter<W> {
         self.out.write_all(b"]")
     }
 
-    /// A pair of numbers, as a tuple.
+    /// Writes a pair of numbers, as a tuple.
     pub(super) fn pair(&mut self, first: u64, second: u64) -> io::Result<()> {
         self.number(first)?;
         self.number(second)?;
         self.out.write_all(&[0x86])
     }
 
-    /// A dictionary, whose entries `fields` writes: a text and a value, any number of times.
+    /// Writes a dictionary, whose entries `fields` writes: a text and a value, any number of times.
     pub(super) fn dict(
         &mut self,
         fields: impl FnOnce(&mut Self) -> io::Result<()>,
@@ -108,13 +108,13 @@ impl<W: Write> PickleWriter<W> {
         self.out.write_all(b"u")
     }
 
-    /// An entry of a dictionary that is a number.
+    /// Writes an entry of a dictionary whose value is a number.
     pub(super) fn number_at(&mut self, key: &str, number: u64) -> io::Result<()> {
         self.text(key)?;
         self.number(number)
     }
 
-    /// An entry of a dictionary that is a text.
+    /// Writes an entry of a dictionary whose value is a text.
     pub(super) fn text_at(&mut self, key: &str, text: &str) -> io::Result<()> {
         self.text(key)?;
         self.text(text)

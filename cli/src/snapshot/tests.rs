@@ -1,4 +1,4 @@
-//! What is written, read by other code.
+//! The written pickle, read by other code.
 #![allow(
     clippy::single_range_in_vec_init,
     reason = "one range of held memory is a list like any other"
@@ -17,7 +17,8 @@ fn event(event: u64) -> TracePosition {
     TracePosition { event, pass: 1 }
 }
 
-/// Four blocks in two segments: one freed, one rounded up, one that no piece is of, one refused.
+/// Returns a snapshot of four blocks in two segments: one freed, one rounded up, one without a
+/// piece, one refused.
 fn snapshot() -> Snapshot {
     let mut snapshot = Snapshot::default();
     snapshot.hold([1000..1400].into(), event(1));
@@ -27,7 +28,7 @@ fn snapshot() -> Snapshot {
     snapshot.hold([1000..1400, 5000..5100].into(), event(4));
     snapshot.alloc(5010, 20, event(4));
     snapshot.refuse(4096, 77, event(5));
-    // What was granted to the second block, and what is free around it.
+    // The granted bytes of the second block, and the free pieces around it.
     snapshot.hold(
         [1000..1200, 1200..1300, 1300..1350, 5000..5100].into(),
         event(5),
@@ -215,7 +216,7 @@ fn numbers_texts_and_lists_of_all_sizes_come_back() {
     }
 }
 
-/// Above the middle of 64 bits a number is written with a byte of zeros in front, as Python does.
+/// Numbers above the middle of 64 bits have one more byte of zeros, as in Python.
 #[test]
 fn a_large_number_is_not_negative() {
     let mut bytes = Vec::new();

@@ -1,4 +1,4 @@
-//! What can be wrong with a trace file, and the words for it.
+//! The defects of trace files, and their error texts.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -7,10 +7,10 @@ use thiserror::Error;
 
 use crate::MAX_BYTES;
 
-/// A trace file that was refused: where, and what is wrong.
+/// A trace file that was refused: the line and the defect.
 ///
-/// Prints as `FILE:LINE: what is wrong; what to do`, or without the line when
-/// the file could not be opened at all.
+/// Prints as `FILE:LINE: what is wrong; what to do`, or without the line if the file could not be
+/// opened at all.
 #[derive(Debug, Error)]
 #[error("{}:{} {defect}", file.display(), line.map(|line| format!("{line}:")).unwrap_or_default())]
 pub struct TraceError {
@@ -20,7 +20,7 @@ pub struct TraceError {
 }
 
 impl TraceError {
-    /// A defect of the file as a whole.
+    /// Creates an error for a defect of the file as a whole.
     #[must_use]
     pub fn of_file(file: &Path, defect: Defect) -> Self {
         Self {
@@ -30,7 +30,7 @@ impl TraceError {
         }
     }
 
-    /// A defect at a line, counted from 1.
+    /// Creates an error for a defect at a line, counted from 1.
     #[must_use]
     pub fn at_line(file: &Path, line: u64, defect: Defect) -> Self {
         Self {
@@ -40,25 +40,25 @@ impl TraceError {
         }
     }
 
-    /// The file that was refused.
+    /// Returns the file that was refused.
     #[must_use]
     pub fn file(&self) -> &Path {
         &self.file
     }
 
-    /// The line, counted from 1; `None` if the file could not be opened.
+    /// Returns the line, counted from 1; `None` if the file could not be opened.
     #[must_use]
     pub fn line(&self) -> Option<u64> {
         self.line
     }
 
-    /// What is wrong.
+    /// Returns the defect.
     #[must_use]
     pub fn defect(&self) -> &Defect {
         &self.defect
     }
 
-    /// What is wrong, without the place.
+    /// Returns the defect, without the file and line.
     #[must_use]
     pub fn into_defect(self) -> Defect {
         self.defect
@@ -66,7 +66,7 @@ impl TraceError {
 }
 
 impl Defect {
-    /// Whether it only says that the end of the file is missing.
+    /// Returns whether only the end of the file is missing.
     #[must_use]
     pub fn is_cut(&self) -> bool {
         match self {
@@ -79,7 +79,7 @@ impl Defect {
     }
 }
 
-/// One way for a trace file to be wrong.
+/// A defect of a trace file.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum Defect {
@@ -89,12 +89,12 @@ pub enum Defect {
     /// The operating system refused to open or read the file.
     #[error("cannot be read ({0}); check that it is a file, whole, and that you may read it")]
     Unreadable(io::Error),
-    /// No bytes at all.
+    /// The file has no bytes.
     #[error(
         "the file is empty; copy it again, or record again and let the program end by itself or flush the recorder"
     )]
     EmptyFile,
-    /// Header lines and nothing else.
+    /// The file has header lines only.
     #[error("the file has header lines but no event; record or copy the trace again")]
     NoEvents,
     /// The zstd stream stops in the middle.
@@ -106,7 +106,7 @@ pub enum Defect {
     /// The zstd stream is damaged.
     #[error("the zstd stream is damaged ({0}); copy the file again")]
     ZstdDamaged(io::Error),
-    /// Bytes that are no UTF-8.
+    /// Bytes that are not UTF-8.
     #[error(
         "not UTF-8 text; a trace is plain text, packed with zstd, gzip or xz or not, or a snapshot of PyTorch"
     )]
@@ -114,9 +114,9 @@ pub enum Defect {
     /// A file of another kind.
     #[error("it is {what}; {advice}")]
     OtherKind {
-        /// What it is.
+        /// The kind of the file.
         what: &'static str,
-        /// What to do.
+        /// Advice on getting a trace.
         advice: &'static str,
     },
     /// A line above the length limit.
@@ -135,13 +135,13 @@ pub enum Defect {
     /// A blank where no field begins or ends.
     #[error("the line {place}; write one blank between two fields and none elsewhere")]
     StrayBlank {
-        /// Where it stands: `begins with a blank` and the like.
+        /// The place of the blank: `begins with a blank` and the like.
         place: &'static str,
     },
     /// A header that names another format version.
     #[error("the header says `{found}`; this program reads alloc-trace v1")]
     UnknownVersion {
-        /// What the header says.
+        /// The version in the header.
         found: String,
     },
     /// A line that starts with something unknown.
@@ -155,7 +155,7 @@ pub enum Defect {
     /// Too few fields.
     #[error("the {field} is missing; write `{form}`")]
     MissingField {
-        /// What should have followed.
+        /// The missing field.
         field: &'static str,
         /// The shape of such a line.
         form: &'static str,
@@ -168,20 +168,20 @@ pub enum Defect {
         /// The shape of such a line.
         form: &'static str,
     },
-    /// A field that is no number.
+    /// A field that is not a number.
     #[error("the {field} `{found}` is not a number; write decimal digits only")]
     NotANumber {
-        /// Which field.
+        /// The field's name.
         field: &'static str,
-        /// What stands there.
+        /// The field's text.
         found: String,
     },
     /// A number above its limit.
     #[error("the {field} {found} is too big; the largest is {max}")]
     NumberTooBig {
-        /// Which field.
+        /// The field's name.
         field: &'static str,
-        /// What stands there.
+        /// The field's text.
         found: String,
         /// The limit.
         max: u64,
@@ -199,9 +199,9 @@ pub enum Defect {
         "block {found} is allocated but the next id is {expected}; ids count up from 0 and are never reused, so a line is missing or out of order"
     )]
     IdOutOfOrder {
-        /// The id that stands there.
+        /// The id in the line.
         found: u32,
-        /// The id that should.
+        /// The expected id.
         expected: u32,
     },
     /// A free of a block never allocated.
@@ -209,9 +209,9 @@ pub enum Defect {
         "block {id} is freed but was never allocated ({allocated} blocks so far); a line is missing or out of order"
     )]
     UnknownId {
-        /// The id that stands there.
+        /// The id in the line.
         id: u32,
-        /// Ids handed out so far.
+        /// Ids allocated so far.
         allocated: u32,
     },
     /// A second free of the same block.
@@ -225,12 +225,12 @@ pub enum Defect {
         "step {found} starts but the next step is {expected}; steps count up from 0, so a line is missing or out of order"
     )]
     StepOutOfOrder {
-        /// The number that stands there.
+        /// The number in the line.
         found: u32,
-        /// The number that should.
+        /// The expected number.
         expected: u32,
     },
-    /// More live bytes than this program can add up.
+    /// More live bytes than [`MAX_BYTES`].
     #[error("more than {MAX_BYTES} bytes are live at once; check the sizes up to here")]
     TooMuchLive,
     /// Events after the last step line, in a file that has steps.
@@ -241,9 +241,9 @@ pub enum Defect {
     /// A pickle that stops before its last instruction.
     #[error("the pickle is cut short; write or copy it again")]
     PickleCut,
-    /// A pickle that has code looked up or called.
+    /// A pickle that looks up or calls code.
     #[error(
-        "the pickle has Python code looked up or called at byte {at}, which is not done: a memory snapshot is plain data, so check where the file is from"
+        "the pickle looks up or calls Python code at byte {at}, which is refused: a memory snapshot is plain data, so check where the file is from"
     )]
     PickleCalls {
         /// The byte of the instruction, from 0.
@@ -254,23 +254,23 @@ pub enum Defect {
     PickleDamaged {
         /// The byte of the instruction, from 0.
         at: usize,
-        /// What is wrong there.
+        /// The defect there.
         what: &'static str,
     },
-    /// A pickle of more bytes or values than are read.
+    /// A pickle with more bytes or values than the limits.
     #[error(
         "the pickle is larger than any snapshot that is read; record fewer entries (`max_entries`)"
     )]
     PickleTooLarge,
-    /// A pickle of something else.
+    /// A pickle of something other than a snapshot.
     #[error(
         "the pickle is no memory snapshot of PyTorch: it {what}; write it with torch.cuda.memory._dump_snapshot"
     )]
     NoSnapshot {
-        /// What it lacks.
+        /// The missing part.
         what: &'static str,
     },
-    /// An entry of a history without a field, or with another kind of value there.
+    /// An entry of a history in which a field is missing or has another kind of value.
     #[error(
         "`device_traces[{device}][{entry}]` has no `{field}` that can be read; write the snapshot again"
     )]
@@ -288,22 +288,24 @@ pub enum Defect {
         /// How to record one.
         advice: &'static str,
     },
-    /// A snapshot of several devices where one trace is wanted.
-    #[error("it has the traces of {count} devices, and one is wanted here; record one device")]
+    /// A snapshot of several devices where a single trace is needed.
+    #[error(
+        "it has the traces of {count} devices, and a single one is needed here; record one device"
+    )]
     SeveralTraces {
-        /// How many.
+        /// Number of devices with a trace.
         count: usize,
     },
-    /// A first line that begins like an RMM log's and goes on otherwise.
+    /// A first line that begins like an RMM log's and continues differently.
     #[error("the columns are `{found}`; an RMM log has {columns}", columns = crate::rmm::HEADER)]
     UnknownColumns {
         /// The line.
         found: String,
     },
-    /// A row of another number of fields.
+    /// A row with another number of fields.
     #[error("the row has {found} fields and not the 6 of {columns}; delete or complete it", columns = crate::rmm::HEADER)]
     RowFields {
-        /// How many there are.
+        /// Number of fields.
         found: usize,
     },
     /// A row with an unknown action.
@@ -311,15 +313,15 @@ pub enum Defect {
         "unknown action `{found}`; a row of an RMM log is an `allocate`, an `allocate failure` or a `free`"
     )]
     UnknownAction {
-        /// What stands there.
+        /// The action's text.
         found: String,
     },
-    /// Another number of events than the header promises.
+    /// A number of events other than the header promises.
     #[error(
         "the header promises {promised} {what} but the file has {found}, so it is cut short or edited; copy it again, or correct the header"
     )]
     HeaderMismatch {
-        /// What is counted: `allocs` or `frees`.
+        /// The events counted: `allocs` or `frees`.
         what: &'static str,
         /// The header's number.
         promised: u64,

@@ -3,11 +3,11 @@
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
 
-/// What is known of blocks by their ids, such as those that are live while [`for_each_event`](crate::for_each_event)
-/// reads. Quicker than a map for keys of strangers.
+/// A map by ids of blocks, such as those that are live while
+/// [`for_each_event`](crate::for_each_event) reads. Faster than a map with keys from an attacker.
 pub type IdMap<V> = HashMap<u32, V, BuildHasherDefault<IdHasher>>;
 
-/// One multiplication, which spreads numbers that count up, in whatever steps.
+/// Hashes by one multiplication, which spreads numbers that count up in steps of any size.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct IdHasher(u64);
 
@@ -34,7 +34,7 @@ mod tests {
 
     use super::*;
 
-    /// Maps look at the low bits for the place and at the seven highest for the rest.
+    /// Maps use the low bits for the place and the seven highest for the rest.
     #[test]
     fn ids_in_steps_of_any_power_of_two_are_spread() {
         for step in (0..22).map(|power| 1_u32 << power) {

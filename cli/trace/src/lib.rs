@@ -1,5 +1,6 @@
-//! Recorded allocation traces: the format that `larder::Recorder` writes, read back, and beside it
-//! PyTorch's memory snapshots and the logs of RMM's logging adaptor. The first bytes say which it is.
+//! Recorded allocation traces: the format that `larder::Recorder` writes, read back, as well as
+//! PyTorch's memory snapshots and the logs of RMM's logging adaptor. The first bytes tell the
+//! format.
 //!
 //! ```
 //! use larder_trace::{Event, read};
@@ -13,13 +14,13 @@
 //! * ids count up from 0 and are never reused, so an id is an index;
 //! * every free names a block that is live at that moment;
 //! * steps count up from 0, and if there is any step, the last event is one;
-//! * what stands between two steps is behind a step's line as well, and known by its number;
+//! * events between two steps also follow a step's line, and are known by its number;
 //! * no block has zero bytes, and live bytes never exceed
 //!   [`MAX_BYTES`].
 //!
-//! What others recorded is made to fit: [`Trace::notes`] says how.
+//! Recordings of other programs are made to fit: [`Trace::notes`] says how.
 //!
-//! No lock: a trace is read once and then only looked at.
+//! No lock: a trace is read once and does not change.
 
 #[allow(dead_code, unreachable_pub, reason = "the file is the core's")]
 mod byte_count;
@@ -52,7 +53,7 @@ pub use rmm::HEADER as RMM_HEADER;
 /// up to a power of two, stay far inside `u64`.
 pub const MAX_BYTES: u64 = 1 << 60;
 
-/// One thing that happened in the recorded program.
+/// An event in the recorded program.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Event {
     /// A block was allocated.
@@ -64,11 +65,11 @@ pub enum Event {
     },
     /// A live block was freed.
     Free {
-        /// The id it was allocated under.
+        /// The block's id.
         id: u32,
     },
-    /// A step starts here, or what is [between](Trace::is_between_steps) two; the last one closes
-    /// the last step.
+    /// A step starts here, or a part [between](Trace::is_between_steps) two steps; the last one
+    /// closes the last step.
     Step {
         /// The step's number, counting up from 0.
         number: u32,
@@ -82,9 +83,9 @@ pub struct Trace {
     header: Vec<(String, String)>,
     events: Vec<Event>,
     allocations: u32,
-    /// Numbers of the steps that are none.
+    /// Numbers of the steps that are parts between steps.
     between: Vec<u32>,
-    /// By id; empty where no block has one.
+    /// Stream of each block by id; empty if no block has one.
     streams: Vec<Option<u64>>,
     notes: Vec<String>,
 }
@@ -108,52 +109,53 @@ impl Trace {
         parse::load_all(path)
     }
 
-    /// The name that a trace of this file has.
+    /// Returns the name that a trace of this file has.
     #[must_use]
     pub fn name_of(path: &Path) -> String {
         parse::name_of(path)
     }
 
-    /// The file's name without its `.trace`, `.trace.zst` or other ending; of several devices in one file
-    /// with the device's number, as in `train.dev1`.
+    /// Returns the file's name without its `.trace`, `.trace.zst` or other ending; for one of
+    /// several devices in a file with the device's number, as in `train.dev1`.
     #[must_use]
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// The `# key: value` lines in front of the first event, in file order.
+    /// Returns the `# key: value` lines in front of the first event, in file order.
     #[must_use]
     pub fn header(&self) -> &[(String, String)] {
         &self.header
     }
 
-    /// Everything that happened, in program order; nothing where [`for_each_event`] gave it away.
+    /// Returns the events in program order; empty if [`for_each_event`] passed them on.
     #[must_use]
     pub fn events(&self) -> &[Event] {
         &self.events
     }
 
-    /// Whether what starts at the mark of this number is no step of the program but stands between
-    /// two, or behind the last: the remark `# between steps` follows the mark.
+    /// Returns whether the part that starts at the mark of this number is not a step of the program
+    /// but lies between two, or behind the last: the remark `# between steps` follows the mark.
     #[must_use]
     pub fn is_between_steps(&self, number: u32) -> bool {
         self.between.binary_search(&number).is_ok()
     }
 
-    /// The stream on which a block was allocated, where PyTorch or RMM recorded it.
+    /// Returns the stream on which a block was allocated, where PyTorch or RMM recorded it.
     #[must_use]
     pub fn stream(&self, id: u32) -> Option<u64> {
         self.streams.get(id as usize).copied().flatten()
     }
 
-    /// What a replay of this trace cannot show because its file does not say it, and what was left out or
-    /// assumed, a sentence each; empty for whole traces of this project's recorders.
+    /// Returns the facts that a replay of this trace cannot show because its file lacks them, and
+    /// those omitted or assumed, a sentence each; empty for whole traces of this project's
+    /// recorders.
     #[must_use]
     pub fn notes(&self) -> &[String] {
         &self.notes
     }
 
-    /// How many blocks were allocated; every id is below it.
+    /// Returns how many blocks were allocated; every id is below it.
     #[must_use]
     pub fn allocations(&self) -> u32 {
         self.allocations

@@ -1,12 +1,12 @@
 //! The lines of a text file, one at a time, numbered.
 //!
-//! Knows about bytes and lines, not about events.
+//! Handles bytes and lines, not events.
 
 use super::Defect;
 use super::source::Source;
 
-/// No line of a trace comes near this; a bound keeps a file that is not a trace
-/// at all from being read into memory as one line.
+/// Far above any line of a trace. The bound keeps a file that is not a trace from being read into
+/// memory as one line.
 const MAX_LINE_BYTES: usize = 64 * 1024;
 
 /// Numbered lines.
@@ -25,13 +25,13 @@ impl<'source> Lines<'source> {
         }
     }
 
-    /// Number of the line last asked for, counted from 1; never 0, so that it can
-    /// stand in an error about a file without any line.
+    /// Returns the number of the line last read, from 1; never 0, so that an error about a file
+    /// without any line can name it.
     pub(super) fn number(&self) -> u64 {
         self.number.max(1)
     }
 
-    /// The next line without its newline, be it that of another system, or `None` at a clean end.
+    /// Returns the next line without its newline, `\n` or `\r\n`, or `None` at a clean end.
     pub(super) fn next(&mut self) -> Result<Option<&str>, Defect> {
         let Some(line) = self.next_bytes()? else {
             return Ok(None);
@@ -45,7 +45,8 @@ impl<'source> Lines<'source> {
             .map_err(|_| Defect::NotUtf8)
     }
 
-    /// The next line with the newline it ends in, if it ends in one. What is not UTF-8 is replaced.
+    /// Returns the next line with its newline, if it has one. Bytes that are not UTF-8 are
+    /// replaced.
     pub(super) fn next_lenient(&mut self) -> Result<Option<String>, Defect> {
         let Some(line) = self.next_bytes()? else {
             return Ok(None);
@@ -56,7 +57,7 @@ impl<'source> Lines<'source> {
         Ok(Some(String::from_utf8_lossy(line).into_owned()))
     }
 
-    /// The next line as it stands, one byte longer than the limit if it is too long.
+    /// Returns the next line unchanged, cut to one byte more than the limit.
     fn next_bytes(&mut self) -> Result<Option<&[u8]>, Defect> {
         self.buffer.clear();
         self.number += 1;
@@ -70,7 +71,7 @@ impl<'source> Lines<'source> {
     }
 }
 
-/// What is wrong with a line that stopped without a newline.
+/// Returns the defect of a line that ends without a newline.
 fn unended_line(line: &[u8]) -> Defect {
     if line.len() > MAX_LINE_BYTES {
         return Defect::LineTooLong {
@@ -78,7 +79,7 @@ fn unended_line(line: &[u8]) -> Defect {
         };
     }
     match std::str::from_utf8(line) {
-        // A character cut in two at the very end is a cut file, not a wrong encoding.
+        // A character cut in two at the very end means a cut file, not a wrong encoding.
         Err(error) if error.error_len().is_some() => Defect::NotUtf8,
         _ => Defect::NoNewline,
     }

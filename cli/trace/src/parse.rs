@@ -1,4 +1,4 @@
-//! Turns the lines of a v1 trace into events, checking every rule on the way; hands other formats on.
+//! Turns the lines of a v1 trace into events and checks every rule; passes other formats on.
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -15,7 +15,7 @@ const ALLOC_FORM: &str = "a <id> <bytes>";
 const FREE_FORM: &str = "f <id>";
 const STEP_FORM: &str = "s <number>";
 
-/// Says that no step starts at the line before it.
+/// The remark that no step starts at the line before it.
 const BETWEEN: &str = "between steps";
 
 pub(super) fn load_all(path: &Path) -> Result<Vec<Trace>, TraceError> {
@@ -29,7 +29,7 @@ pub(super) fn load_all(path: &Path) -> Result<Vec<Trace>, TraceError> {
     read_all(path, file)
 }
 
-/// Reads a trace from `source`; `path` gives its name and stands in errors.
+/// Reads a trace from `source`; `path` gives its name and is named in errors.
 ///
 /// # Errors
 /// The first defect found, with its line, and a snapshot of several devices. Never panics.
@@ -37,7 +37,7 @@ pub fn read(path: &Path, source: impl Read) -> Result<Trace, TraceError> {
     only(path, read_all(path, source)?)
 }
 
-/// The one trace of a file.
+/// Returns the only trace of a file.
 pub(super) fn only(path: &Path, mut traces: Vec<Trace>) -> Result<Trace, TraceError> {
     match (traces.pop(), traces.len()) {
         (Some(trace), 0) => Ok(trace),
@@ -55,11 +55,12 @@ pub(super) fn read_all(path: &Path, source: impl Read) -> Result<Vec<Trace>, Tra
     }
 }
 
-/// Reads all traces of `source`, at least one; `path` gives their name and stands in errors. Of a trace that is cut
-/// short it gives what stands up to the last whole line, closed with a step if it has steps, and what is missing.
+/// Reads all traces of `source`, at least one; `path` gives their name and is named in errors. Of a
+/// trace that is cut short it returns the part up to the last whole line, closed with a step if it
+/// has steps, and the defect.
 ///
 /// # Errors
-/// The first defect found, with its line, unless it is that the end is missing. Never panics.
+/// The first defect found, with its line, unless only the end is missing. Never panics.
 pub fn read_to_last_line(
     path: &Path,
     source: impl Read,
@@ -77,10 +78,11 @@ pub fn read_to_last_line(
     Ok((traces, cut))
 }
 
-/// Reads as [`read_to_last_line`] does, and gives each event with the number of its trace to `take`, in order; the
-/// traces have none. Of format v1 what is kept meanwhile grows with the live blocks and with the places between
-/// steps, not with the file; recordings of others are kept whole, since what was live before comes first. If there
-/// is an error, what was given counts for nothing.
+/// Reads like [`read_to_last_line`], and passes each event with the number of its trace to `take`,
+/// in order; the traces returned have no events. For format v1, memory grows with the live blocks
+/// and with the parts between steps, not with the file; recordings of other programs are kept
+/// whole, since blocks that were live before come first. If there is an error, the events passed
+/// are void.
 ///
 /// # Errors
 /// Those of [`read_to_last_line`].
@@ -112,13 +114,13 @@ pub fn for_each_event(
     if cut.is_some() {
         let number = lines.number();
         trace.notes.push(format!(
-            "the file is cut short at line {number}: what stands before is played"
+            "the file is cut short at line {number}: the part before is played"
         ));
     }
     Ok((vec![trace], cut))
 }
 
-/// The trace, and what says that its end is missing.
+/// Reads a v1 trace. Returns it with the defect of its end, if that is missing.
 fn read_v1(
     lines: &mut Lines<'_>,
     name: String,
@@ -139,27 +141,28 @@ fn read_v1(
     }
 }
 
-/// What has been read so far.
+/// The state of the parser.
 #[derive(Default)]
 struct Parser {
     any_line: bool,
     header: Vec<(String, String)>,
     last: Option<Event>,
-    /// The next id, which is below `u32::MAX` or counts the blocks of a full trace: [`id_field`] lets no other in.
+    /// The next id, which is below `u32::MAX` or counts the blocks of a full trace: [`id_field`]
+    /// refuses any other.
     allocations: u32,
     /// Size of each live block by id.
     live: IdMap<NonZeroU64>,
     live_bytes: u64,
     frees: u64,
     steps: u32,
-    /// Numbers of the steps that are none, in order.
+    /// Numbers of the steps that are parts between steps, in order.
     between: Vec<u32>,
-    /// The recorder's last line was read.
+    /// Whether the recorder's last line was read.
     ended: bool,
 }
 
 impl Parser {
-    /// The event of a line, if it has one.
+    /// Parses a line. Returns its event, if it has one.
     fn line(&mut self, line: &str) -> Result<Option<Event>, Defect> {
         self.any_line = true;
         if let Some(comment) = line.strip_prefix('#') {
@@ -188,8 +191,8 @@ impl Parser {
         Ok(self.last)
     }
 
-    /// Between the events a `#` line is a remark and nothing more, but for one behind a step's line, and the
-    /// recorder's last one.
+    /// Parses a `#` line. Between the events it is a mere remark, except the one behind a step's
+    /// line and the recorder's last one.
     fn comment(&mut self, comment: &str) -> Result<(), Defect> {
         if let Some(last) = self.last {
             if let (Event::Step { number }, BETWEEN) = (last, comment.trim()) {
@@ -274,7 +277,8 @@ impl Parser {
         Ok(Event::Step { number: found })
     }
 
-    /// Checks that hold for the file as a whole, whose end may be missing. A step that is cut is closed.
+    /// Makes the checks of the file as a whole, whose end may be missing. A step that is cut is
+    /// closed.
     fn finish(
         self,
         name: String,
@@ -324,8 +328,8 @@ impl Parser {
         Ok((trace, cut))
     }
 
-    /// The recorder writes `# allocs: 12  frees: 7 ...`; where that line exists,
-    /// a file cut right behind an `s` line is still found out.
+    /// Compares a count with the header: the recorder writes `# allocs: 12  frees: 7 ...`. With
+    /// that line even a file cut right behind an `s` line is detected.
     fn check_promise(&self, what: &'static str, found: u64) -> Result<(), Defect> {
         let line = self.header.iter().find(|(key, _)| key == "allocs");
         let promised =
@@ -404,7 +408,7 @@ fn no_more<'line>(
     }
 }
 
-/// What is wrong with a line that has just given an empty field; `rest` is what follows it.
+/// Returns the defect of a line that has just given an empty field; `rest` is the rest of the line.
 fn stray_blank<'line>(rest: &mut impl Iterator<Item = &'line str>) -> Defect {
     let place = match rest.next() {
         Some(_) => "has two blanks in a row",
@@ -413,14 +417,14 @@ fn stray_blank<'line>(rest: &mut impl Iterator<Item = &'line str>) -> Defect {
     Defect::StrayBlank { place }
 }
 
-/// The number behind `what:` in a header line, if there is one.
+/// Returns the number behind `what:` in a header line, if there is one.
 fn promised_count(line: &str, what: &str) -> Option<u64> {
     let mut words = line.split_whitespace();
     words.find(|word| word.strip_suffix(':') == Some(what))?;
     words.next()?.parse().ok()
 }
 
-/// A piece of the file as it may be printed: short, and without control characters.
+/// Makes a piece of the file printable: short, and without control characters.
 pub(super) fn shown(text: &str) -> String {
     const MAX_CHARACTERS: usize = 40;
     let mut shown: String = text
@@ -434,7 +438,7 @@ pub(super) fn shown(text: &str) -> String {
     shown
 }
 
-/// `runs/bert.trace.zst` is called `bert`.
+/// Returns the name of a trace: `runs/bert.trace.zst` is called `bert`.
 pub(super) fn name_of(path: &Path) -> String {
     let name = path
         .file_name()

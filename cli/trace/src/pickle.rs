@@ -1,10 +1,10 @@
-//! Plain data out of a pickle: numbers, texts, lists and dictionaries.
+//! Reads plain data from a pickle: numbers, texts, lists and dictionaries.
 //!
-//! A pickle is a program for a stack machine. This one knows the instructions that make plain data;
-//! those that look up or call Python code are refused. A value that is used in several places, as
-//! the frames of a stack are, is there once, and values name each other by number: nothing here
-//! recurses, however deep the data is, and what is held grows with the file and not with what the
-//! data would be if it were written out.
+//! A pickle is a program for a stack machine. This machine knows the instructions that make plain
+//! data, and refuses those that look up or call Python code. A value that is used in several
+//! places, such as the frames of a stack, exists once, and values refer to each other by number: no
+//! function recurses, however deep the data is, and memory grows with the file, not with the data
+//! written out.
 
 mod lines;
 
@@ -15,32 +15,33 @@ use super::Defect;
 /// The longest pickle that is read.
 pub(super) const MAX_BYTES: u64 = 2 << 30;
 
-/// Values at most: ten million entries of a snapshot have fewer.
+/// The most values: ten million entries of a snapshot have fewer.
 const MAX_VALUES: usize = 1 << 26;
 
-/// A value; copied freely, and looked into through its [`Pickle`].
+/// A value. Cheap to copy; its contents are read through its [`Pickle`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Value {
-    /// A whole number from 0 up.
+    /// A whole number, 0 or more.
     Number(u64),
-    /// A text: where its bytes begin and how many they are.
+    /// A text: start and number of its bytes.
     Text(u32, u32),
     /// A list or a tuple, by number.
     List(u32),
     /// A dictionary, by number.
     Dict(u32),
     True,
-    /// Whatever no snapshot needs: none, false, fractions, negative numbers, sets, bytes.
+    /// A value that no snapshot needs: none, false, fractions, negative numbers, sets, bytes.
     Other,
 }
 
-/// A pickle that was read whole.
+/// A pickle, completely read.
 pub(super) struct Pickle<'bytes> {
     bytes: &'bytes [u8],
     values: Vec<Value>,
-    /// The numbers of the values of each list and dictionary; of a dictionary keys and values in turn.
+    /// Numbers of the values of each list and dictionary; of a dictionary alternating keys and
+    /// values.
     contents: Vec<Vec<u32>>,
-    /// What the pickle is.
+    /// The value of the pickle.
     pub(super) root: Value,
 }
 
@@ -74,7 +75,7 @@ impl<'bytes> Pickle<'bytes> {
         })
     }
 
-    /// The values of a list; `None` for what is none.
+    /// Returns the values of a list; `None` if the value is not a list.
     pub(super) fn list(&self, value: Value) -> Option<impl ExactSizeIterator<Item = Value>> {
         let Value::List(list) = value else {
             return None;
@@ -83,7 +84,7 @@ impl<'bytes> Pickle<'bytes> {
         Some(ids.map(|id| self.values[*id as usize]))
     }
 
-    /// What a dictionary has under a key; `None` for what is no dictionary.
+    /// Returns the value of a key in a dictionary; `None` if the value is not a dictionary.
     pub(super) fn get(&self, value: Value, key: &str) -> Option<Value> {
         let Value::Dict(dict) = value else {
             return None;
@@ -95,7 +96,7 @@ impl<'bytes> Pickle<'bytes> {
         pair.map(|pair| self.values[pair[1] as usize])
     }
 
-    /// The number that a dictionary has under a key.
+    /// Returns the number of a key in a dictionary.
     pub(super) fn number(&self, value: Value, key: &str) -> Option<u64> {
         match self.get(value, key) {
             Some(Value::Number(number)) => Some(number),
@@ -103,7 +104,7 @@ impl<'bytes> Pickle<'bytes> {
         }
     }
 
-    /// The bytes of a text.
+    /// Returns the bytes of a text.
     pub(super) fn text(&self, value: Value) -> Option<&'bytes [u8]> {
         let Value::Text(start, len) = value else {
             return None;
@@ -112,28 +113,28 @@ impl<'bytes> Pickle<'bytes> {
     }
 }
 
-/// The stack machine. The stack, the memo and all contents have numbers of values.
+/// The stack machine. The stack, the memo and all contents hold numbers of values.
 struct Machine<'bytes> {
     bytes: &'bytes [u8],
     at: usize,
-    /// Where the present instruction begins.
+    /// Start of the present instruction.
     begun: usize,
     values: Vec<Value>,
     contents: Vec<Vec<u32>>,
     stack: Vec<u32>,
-    /// Heights of the stack that instructions come back to.
+    /// Stack heights to which later instructions return.
     marks: Vec<usize>,
     memo: Vec<Option<u32>>,
 }
 
 impl Machine<'_> {
-    /// Carries out one instruction; gives the number of the result after the last.
+    /// Executes one instruction. Returns the number of the result after the last one.
     fn step(&mut self) -> Result<Option<u32>, Defect> {
         self.begun = self.at;
         let opcode = self.byte()?;
         match opcode {
             b'.' => return self.pop().map(Some),
-            // The protocol, and frames, which only group what follows.
+            // The protocol, and frames, which only group the instructions behind them.
             0x80 => {
                 let protocol = self.byte()?;
                 if !(2..=5).contains(&protocol) {
@@ -198,7 +199,7 @@ impl Machine<'_> {
         Ok(None)
     }
 
-    /// Carries out an instruction that makes a value which others are not put into.
+    /// Executes an instruction that makes a value without contents.
     fn scalar(&mut self, opcode: u8) -> Result<(), Defect> {
         match opcode {
             b'K' => self.small_number(1),
@@ -222,7 +223,7 @@ impl Machine<'_> {
                 self.push_text(line)
             }
             b'S' => self.quoted_line(),
-            // Texts, those of Python 2 among them.
+            // Texts, including those of Python 2.
             0x8c | b'U' => self.text(1),
             b'X' | b'T' => self.text(4),
             0x8d => self.text(8),
@@ -230,7 +231,7 @@ impl Machine<'_> {
             b'C' => self.skip_prefixed(1),
             b'B' => self.skip_prefixed(4),
             0x8e | 0x96 => self.skip_prefixed(8),
-            // Sets: no snapshot needs one.
+            // Sets, which no snapshot needs.
             0x8f => self.push(Value::Other),
             0x90 => self.pop_mark().map(drop),
             0x91 => {
@@ -260,7 +261,7 @@ impl Machine<'_> {
         taken.first().copied().ok_or(Defect::PickleCut)
     }
 
-    /// A number of so many bytes, the lowest first; 8 at most.
+    /// Reads a number of `width` bytes, lowest first; at most 8.
     fn unsigned(&mut self, width: usize) -> Result<u64, Defect> {
         let taken = self.take(width)?;
         let digits = taken.iter().rev();
@@ -277,7 +278,7 @@ impl Machine<'_> {
         self.push(Value::Number(number))
     }
 
-    /// A signed number of so many bytes, the lowest first.
+    /// Reads a signed number of `width` bytes, lowest first.
     fn long_number(&mut self, width: usize) -> Result<(), Defect> {
         let taken = self.take(width)?;
         let negative = taken.last().is_some_and(|byte| *byte >= 0x80);
@@ -341,7 +342,7 @@ impl Machine<'_> {
         self.push(Value::Dict(number))
     }
 
-    /// The height below which the present mark's instructions may not reach.
+    /// Returns the height below which the present mark's instructions may not reach.
     fn floor(&self) -> usize {
         self.marks.last().copied().unwrap_or(0)
     }
@@ -363,7 +364,7 @@ impl Machine<'_> {
         }
     }
 
-    /// What stands above the last mark.
+    /// Pops the values above the last mark.
     fn pop_mark(&mut self) -> Result<Vec<u32>, Defect> {
         match self.marks.pop() {
             Some(height) => Ok(self.stack.split_off(height)),
@@ -371,7 +372,7 @@ impl Machine<'_> {
         }
     }
 
-    /// Appends to the list on top of the stack, or pairs to the dictionary there.
+    /// Appends to the list on top of the stack, or adds pairs to the dictionary there.
     fn extend(&mut self, items: Vec<u32>, pairs: bool) -> Result<(), Defect> {
         let contents = match self.top().map(|id| self.values[id as usize]) {
             Some(Value::List(number)) if !pairs => number,
@@ -387,7 +388,7 @@ impl Machine<'_> {
         above.last().copied()
     }
 
-    /// The number of a note, as the instruction has it.
+    /// Reads the number of a memo entry, as the instruction encodes it.
     fn place(&mut self, opcode: u8) -> Result<usize, Defect> {
         match opcode {
             b'h' | b'q' => self.length(1),
@@ -396,7 +397,8 @@ impl Machine<'_> {
         }
     }
 
-    /// Python numbers what it notes from 0 up, so a place far ahead is a damaged file.
+    /// Stores the top of the stack in the memo. Python numbers its entries from 0 up, so a place
+    /// far ahead means a damaged file.
     fn memoize(&mut self, place: usize) -> Result<(), Defect> {
         let Some(top) = self.top() else {
             return Err(self.damaged("the stack is empty"));

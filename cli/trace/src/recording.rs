@@ -1,7 +1,9 @@
-//! What others recorded by address, turned into a trace: blocks by id, those first that were live before.
+//! Turns recordings of other programs, by address, into a trace: blocks by id, those that were live
+//! before first.
 //!
-//! A recording may begin in the middle of a program, so that a free may have no allocation. Its block was
-//! live before, and its size is known by the free: it is allocated first. Nothing else is made up.
+//! A recording may begin in the middle of a program, so that a free may have no allocation. Its
+//! block was live before, and its size is known from the free: it is allocated first. No other
+//! event is made up.
 
 use std::collections::HashMap;
 
@@ -9,35 +11,35 @@ use super::parse::MAX_ID;
 use super::{Defect, Event, Trace};
 use crate::MAX_BYTES;
 
-/// A recording under way.
+/// A recording being read.
 #[derive(Default)]
 pub(super) struct Recording {
     /// Sizes in the order in which blocks became known.
     sizes: Vec<u64>,
-    /// Their streams, as far as they are known.
+    /// Streams of the blocks, as far as they are known.
     streams: Vec<Option<u64>>,
-    /// What happened, by those numbers.
+    /// Events, by those numbers.
     events: Vec<Happened>,
-    /// Each address that was seen: the block that is live there, if one is.
+    /// Each address seen, with the block that is live there, if any.
     places: HashMap<u64, Option<u32>>,
     /// Address and number of the blocks that were live before.
     before: Vec<(u64, u32)>,
     pub(super) counts: Counts,
 }
 
-/// What a recording leaves open, or has that a trace cannot have.
+/// Counts of gaps in a recording, and of events that a trace cannot have.
 #[derive(Default)]
 pub(super) struct Counts {
     /// Blocks that were live before, and their bytes.
     pub(super) before: u64,
     pub(super) before_bytes: u64,
-    /// Blocks whose free is missing: another block came at their address.
+    /// Blocks whose free is missing: another block was allocated at their address.
     pub(super) no_free: u64,
-    /// Frees left out: the allocation is missing, and was not before the recording.
+    /// Frees omitted: the allocation is missing, and was not before the recording.
     pub(super) no_alloc: u64,
-    /// Frees that name another size than the allocation.
+    /// Frees with another size than the allocation.
     pub(super) other_size: u64,
-    /// Allocations of nothing, and their frees, which are left out.
+    /// Allocations of zero bytes, omitted with their frees.
     pub(super) empty: u64,
 }
 
@@ -48,7 +50,7 @@ enum Happened {
 }
 
 impl Recording {
-    /// A block of so many bytes at an address, on a stream if it is known.
+    /// Records an allocation of `bytes` at an address, on a stream if it is known.
     pub(super) fn alloc(
         &mut self,
         address: u64,
@@ -68,7 +70,7 @@ impl Recording {
         Ok(())
     }
 
-    /// The block at an address ends.
+    /// Records the free of the block at an address.
     pub(super) fn free(&mut self, address: u64, bytes: u64) -> Result<(), Defect> {
         let place = self.places.get(&address).copied();
         let block = match place {
@@ -78,7 +80,7 @@ impl Recording {
                 }
                 block
             }
-            // The free of an allocation of nothing.
+            // The free of an allocation of zero bytes.
             _ if bytes == 0 => return Ok(()),
             Some(None) => {
                 self.counts.no_alloc += 1;
@@ -91,7 +93,8 @@ impl Recording {
         Ok(())
     }
 
-    /// A block that is live at the end. If the recording does not have it, it was live before and all along.
+    /// Records a block that is live at the end. If it is not in the recording, it was live all
+    /// along.
     pub(super) fn live_at_end(&mut self, address: u64, bytes: u64) -> Result<(), Defect> {
         if bytes > 0 && !matches!(self.places.get(&address), Some(Some(_))) {
             let block = self.live_before(address, bytes)?;
@@ -100,12 +103,12 @@ impl Recording {
         Ok(())
     }
 
-    /// Blocks that are live now.
+    /// Returns the number of live blocks.
     pub(super) fn live(&self) -> usize {
         self.places.values().flatten().count()
     }
 
-    /// The most bytes that were live at once.
+    /// Returns the most bytes that were live at once.
     pub(super) fn most_live_bytes(&self) -> u64 {
         let mut live = self.counts.before_bytes;
         let mut most = live;
@@ -119,24 +122,25 @@ impl Recording {
         most
     }
 
-    /// Whether all sizes are multiples of a number.
+    /// Returns whether all sizes are multiples of `bytes`.
     pub(super) fn all_multiples_of(&self, bytes: u64) -> bool {
         self.sizes.iter().all(|size| size.is_multiple_of(bytes))
     }
 
-    /// Whether no block was seen.
+    /// Returns whether no block was seen.
     pub(super) fn is_empty(&self) -> bool {
         self.sizes.is_empty()
     }
 
-    /// The trace, with what should be known of it; its events go to `take`.
+    /// Returns the trace, with its notes; its events go to `take`.
     pub(super) fn finish(
         mut self,
         name: String,
         notes: Vec<String>,
         take: &mut dyn FnMut(Event),
     ) -> Result<Trace, Defect> {
-        // Those live before stand in the order of their addresses; when they came is not known.
+        // Blocks live before are in the order of their addresses; their order of allocation is
+        // unknown.
         self.before.sort_unstable();
         let first = self.before.iter().map(|(_, block)| Happened::Alloc(*block));
         let mut ids = vec![0; self.sizes.len()];
@@ -184,7 +188,7 @@ impl Recording {
         Ok(block)
     }
 
-    /// The number of a new block.
+    /// Adds a block. Returns its number.
     fn block(&mut self, bytes: u64, stream: Option<u64>) -> Result<u32, Defect> {
         let too_big = |field, found: u64, max| Defect::NumberTooBig {
             field,
@@ -205,7 +209,7 @@ impl Recording {
 }
 
 impl Counts {
-    /// What any recording's reader should know of these, a sentence each.
+    /// Adds notes on these counts, a sentence each.
     pub(super) fn notes(&self, notes: &mut Vec<String>) {
         let mut note = |count: u64, what: &str, text: &str| {
             if count > 0 {
@@ -231,7 +235,7 @@ impl Counts {
     }
 }
 
-/// So many of what there may be several of.
+/// Formats a count with its noun, in the plural unless it is 1.
 pub(super) fn counted(count: u64, what: &str) -> String {
     let plural = if count == 1 { "" } else { "s" };
     format!("{count} {what}{plural}")

@@ -1,7 +1,8 @@
 //! Logs of RMM's `logging_resource_adaptor`: CSV, one row for each allocation, free and refusal.
 //!
-//! Lines may end as on Windows, fields may be quoted, and empty lines are skipped: logs pass through many hands. A program that
-//! ends without a flush leaves its last row cut; that row alone may be damaged.
+//! Lines may end as on Windows, fields may be quoted, and empty lines are skipped: logs pass
+//! through many programs. A program that ends without a flush leaves its last row cut; only that
+//! row may be damaged.
 
 use std::collections::{HashMap, HashSet};
 
@@ -10,10 +11,10 @@ use super::parse::shown;
 use super::recording::{Recording, counted};
 use super::{Defect, Event, Trace};
 
-/// The first line of a log of RMM's logging adaptor, by which it is known.
+/// The first line of a log of RMM's logging adaptor, by which it is recognized.
 pub const HEADER: &str = "Thread,Time,Action,Pointer,Size,Stream";
 
-/// A log under way.
+/// A log being read.
 #[derive(Default)]
 struct Log {
     recording: Recording,
@@ -155,14 +156,14 @@ impl Log {
     }
 }
 
-/// A field without the quotes that spreadsheets put around it.
+/// Removes the quotes that spreadsheets put around a field.
 fn unquoted(field: &str) -> &str {
     let inner = field.strip_prefix('"');
     let inner = inner.and_then(|field| field.strip_suffix('"'));
     inner.unwrap_or(field)
 }
 
-/// An address as C prints it.
+/// Parses an address as C prints it.
 fn pointer_of(text: &str) -> Result<u64, Defect> {
     match text.strip_prefix("0x") {
         Some(digits) => number("pointer", digits, 16),

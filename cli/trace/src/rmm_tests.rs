@@ -1,4 +1,4 @@
-//! Logs of RMM, as they are written and as they arrive.
+//! Logs of RMM, as written and as they arrive.
 
 use std::path::Path;
 
@@ -82,7 +82,7 @@ fn a_byte_order_mark_and_quotes_make_no_difference() {
 fn a_last_row_that_is_cut_is_left_out_and_noted() {
     let whole = log(ROWS);
     let start = whole.trim_end().rfind('\n').unwrap() + 1;
-    // Up to its last comma the row lacks its stream; behind it only that may be cut.
+    // Up to its last comma the row lacks its stream; behind it only the stream may be cut.
     let comma = whole.rfind(',').unwrap();
     for end in start + 1..=comma {
         let trace = parsed(&whole[..end]).unwrap();

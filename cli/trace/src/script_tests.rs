@@ -5,7 +5,7 @@ use std::process::Command;
 
 use crate::{Trace, read};
 
-/// The version of PyTorch that a trace was recorded with.
+/// Returns the version of PyTorch that a trace was recorded with.
 fn version(trace: &Trace) -> &str {
     let mut header = trace.header().iter();
     let (_, recorded) = header.find(|(key, _)| key == "recorded").unwrap();
@@ -30,7 +30,7 @@ fn the_script_records_again_what_the_trace_of_its_model_has() {
     assert!(output.status.success(), "{said}");
     let again = read(Path::new("again.trace"), output.stdout.as_slice()).unwrap();
     let carried = Trace::load(&root.join("benches/traces/gpt2s_train.trace.zst")).unwrap();
-    // Other versions allocate otherwise.
+    // Other versions allocate differently.
     if version(&again) == version(&carried) {
         assert!(again.events() == carried.events(), "another trace");
     }

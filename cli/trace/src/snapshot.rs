@@ -1,8 +1,9 @@
-//! PyTorch's memory snapshots, as `torch.cuda.memory._dump_snapshot` pickles them: a trace for each device.
+//! PyTorch's memory snapshots, as `torch.cuda.memory._dump_snapshot` pickles them: a trace for each
+//! device.
 //!
-//! A snapshot has the *history* of each device (`device_traces`), as far back as it was kept, and its
-//! segments with their blocks as they are at the end. Of the two, the history is played. A block of the
-//! list that the history does not have was live before the history began.
+//! A snapshot has the *history* of each device (`device_traces`), as far back as it was kept, and
+//! the segments with their blocks at the end. The history is played. A block of the segments that
+//! is missing from the history was live before the history began.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
@@ -14,23 +15,23 @@ use super::{Defect, Event, Trace};
 /// PyTorch rounds sizes up to this.
 const ROUNDING_BYTES: u64 = 512;
 
-/// What the settings are called, which PyTorch read from either variable: by CUDA's snapshots, and by those of other
-/// devices.
+/// The keys of the settings, which PyTorch reads from either variable: in CUDA's snapshots, and in
+/// those of other devices.
 const SETTINGS: [&str; 2] = ["PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF"];
 
-/// What is known of one device.
+/// The state of one device.
 #[derive(Default)]
 struct Device {
     recording: Recording,
     entries: u64,
     streams: HashSet<u64>,
-    /// Blocks whose free was asked for and is not complete: at which entry, by address.
+    /// Blocks with an incomplete free: the entry that requested it, by address.
     held_back: HashMap<u64, u64>,
-    /// Blocks whose free was not complete at once, since other streams used them.
+    /// Blocks whose free did not complete at once, since other streams used them.
     waited: usize,
     refused: u64,
     refused_bytes: u64,
-    /// Bytes of segments at the end, and changes of that sum from the last entry back to the first.
+    /// Bytes of segments at the end, and changes of that sum from the first entry to the last.
     segment_bytes: u64,
     changes: Vec<i128>,
     /// Pools of captured graphs, which share no memory.
@@ -39,15 +40,15 @@ struct Device {
     listed: usize,
 }
 
-/// The traces in a pickled snapshot, one for each device that has any block; several have the number of the
-/// device in their names. Events go to `take`, with the number of their trace.
+/// Reads the traces of a pickled snapshot, one for each device that has any block; several have the
+/// number of the device in their names. Events go to `take`, with the number of their trace.
 pub(super) fn read(
     bytes: &[u8],
     name: &str,
     take: &mut dyn FnMut(usize, Event),
 ) -> Result<Vec<Trace>, Defect> {
     let pickle = Pickle::read(bytes)?;
-    // An older form is the list of segments and nothing else.
+    // An older form is only the list of segments.
     let (segments, histories) = match pickle.root {
         Value::List(_) => (Some(pickle.root), None),
         root => (
@@ -101,7 +102,8 @@ pub(super) fn read(
     traces.collect()
 }
 
-/// What stands in a snapshot beside its devices and is not replayed, a sentence each.
+/// Returns notes on the parts of a snapshot besides its devices, which are not replayed, a sentence
+/// each.
 fn notes_on_the_rest(pickle: &Pickle<'_>) -> Vec<String> {
     let empty = |value| pickle.list(value).is_some_and(|list| list.len() == 0);
     let holds = |key| {
@@ -126,13 +128,13 @@ fn notes_on_the_rest(pickle: &Pickle<'_>) -> Vec<String> {
     notes
 }
 
-/// The settings that PyTorch ran with, as its variable has them; `None` for its defaults.
+/// Returns the settings that PyTorch ran with, as its variable has them; `None` for its defaults.
 fn settings(pickle: &Pickle<'_>) -> Option<String> {
     let settings = pickle.get(pickle.root, "allocator_settings")?;
     let mut texts = SETTINGS
         .iter()
         .filter_map(|name| pickle.text(pickle.get(settings, name)?));
-    // As an argument of a command it may not be anything.
+    // The text becomes an argument of a command, so only plain characters are allowed.
     let plain = |text: &&[u8]| !text.is_empty() && text.iter().all(u8::is_ascii_graphic);
     if let Some(text) = texts.find(plain) {
         return Some(String::from_utf8_lossy(text).into_owned());
@@ -142,7 +144,7 @@ fn settings(pickle: &Pickle<'_>) -> Option<String> {
     expandable.then(|| "expandable_segments:True".to_owned())
 }
 
-/// Why an entry was refused.
+/// The reason why an entry was refused.
 enum EntryFault {
     Lacks(&'static str),
     Other(Defect),
@@ -168,7 +170,7 @@ impl EntryFault {
 }
 
 impl Device {
-    /// One entry of the history.
+    /// Records one entry of the history.
     fn entry(&mut self, pickle: &Pickle<'_>, entry: Value) -> Result<(), EntryFault> {
         let number = |field| pickle.number(entry, field).ok_or(EntryFault::Lacks(field));
         let action = pickle
@@ -198,13 +200,13 @@ impl Device {
             }
             b"segment_alloc" | b"segment_map" => self.changes.push(i128::from(number("size")?)),
             b"segment_free" | b"segment_unmap" => self.changes.push(-i128::from(number("size")?)),
-            // Marks of the program, and whatever later versions add.
+            // Marks of the program, and actions that later versions add.
             _ => {}
         }
         Ok(())
     }
 
-    /// A segment and its blocks, as they are at the end.
+    /// Records a segment and its blocks, as they are at the end.
     fn segment(&mut self, pickle: &Pickle<'_>, segment: Value) -> Result<(), Defect> {
         let lacks = |what| Defect::NoSnapshot { what };
         let address = pickle.number(segment, "address");
@@ -257,7 +259,7 @@ impl Device {
         self.recording.finish(name, notes, take)
     }
 
-    /// What a reader of the replay should know, a sentence each.
+    /// Returns notes for a reader of the replay, a sentence each.
     fn notes(&self) -> Vec<String> {
         let mut notes = self.notes_on_history();
         let counts = &self.recording.counts;
@@ -300,7 +302,7 @@ impl Device {
             ));
         }
         let held = u64::try_from(self.most_held_bytes()).unwrap_or(u64::MAX);
-        // Segments that are missing from the list say nothing of what was held.
+        // Segments missing from the list would make the sum of held bytes wrong.
         if self.segment_bytes > 0 && held >= self.recording.most_live_bytes() {
             notes.push(format!(
                 "PyTorch held {} at most, as far back as the history goes",
@@ -334,7 +336,7 @@ impl Device {
         notes
     }
 
-    /// The most bytes that segments had, worked out from the end back.
+    /// Returns the most bytes that segments had, computed from the end backwards.
     fn most_held_bytes(&self) -> i128 {
         let mut held = i128::from(self.segment_bytes);
         let mut most = held;

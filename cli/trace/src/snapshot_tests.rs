@@ -67,7 +67,7 @@ fn what_python_pickles_is_read_in_each_protocol() {
             alloc(2, 1000),
             alloc(3, 3000),
             alloc(4, 512),
-            // Asked for before block 4 came, and complete after it.
+            // Requested before block 4 was allocated, and completed after it.
             free(2),
         ];
         assert_eq!(first.events(), events, "protocol {protocol}");
@@ -180,7 +180,7 @@ fn a_block_that_the_list_does_not_have_is_noted() {
         &trace,
         "1 block never freed in the history and missing from the snapshot's segments"
     ));
-    // Segments that lack it do not say what was held either.
+    // Segments without the block do not tell the bytes held either.
     let mut value = history(&[entry("alloc", 512, 4096)]);
     assert!(!noted(&one(&value), "PyTorch held"));
     value["segments"] = json!([{"address": 8192, "total_size": 4095, "blocks": []}]);
@@ -201,7 +201,7 @@ fn settings_that_are_not_the_defaults_are_noted() {
     let text =
         json!({"PYTORCH_CUDA_ALLOC_CONF": "max_split_size_mb:64", "expandable_segments": false});
     assert!(noted(&with(text), "made with max_split_size_mb:64;"));
-    // The name that other devices' snapshots have, and since PyTorch 2.9 the variable of all.
+    // The key in other devices' snapshots, and since PyTorch 2.9 the variable for all.
     let text = json!({"PYTORCH_ALLOC_CONF": "max_split_size_mb:32"});
     assert!(noted(&with(text), "made with max_split_size_mb:32;"));
     let both = json!({"PYTORCH_CUDA_ALLOC_CONF": "max_split_size_mb:64", "PYTORCH_ALLOC_CONF": ""});
@@ -241,7 +241,7 @@ fn what_stands_beside_the_devices_is_noted_where_there_is_any() {
 #[test]
 fn an_address_above_the_middle_of_64_bits_is_an_address() {
     let top = 0xFF00_0000_0000_0000_u64;
-    // What Python writes for it: nine bytes, of which the highest is 0.
+    // As Python writes it: nine bytes, of which the highest is 0.
     let mut bytes = b"\x80\x02}(X\x08\0\0\0segments]X\x0d\0\0\0device_traces]]}(X\x06\0\0\0actionX\x05\0\0\0allocX\x04\0\0\0sizeK\x07X\x04\0\0\0addr\x8a\x09".to_vec();
     bytes.extend(top.to_le_bytes());
     bytes.extend(b"\0uaau.");
@@ -398,7 +398,7 @@ fn depth_and_sharing_cost_what_the_file_has() {
         read_all(&deep),
         Err(Defect::NothingAllocated { .. } | Defect::NoSnapshot { .. })
     ));
-    // Fifty lists that each have the one before ten times: 10^50 values if they were written out.
+    // Fifty lists that each hold the previous one ten times: 10^50 values if written out.
     let mut wide = b"\x80\x04]\x94".to_vec();
     for place in 0..50 {
         wide.extend([b']', b'(']);
@@ -407,7 +407,7 @@ fn depth_and_sharing_cost_what_the_file_has() {
     }
     wide.push(b'.');
     assert!(read_all(&wide).is_err());
-    // A list that has itself.
+    // A list that contains itself.
     let own = b"\x80\x04]\x94h\0a.";
     assert!(read_all(own).is_err());
 }

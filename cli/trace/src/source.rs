@@ -1,4 +1,4 @@
-//! The bytes of a trace file, plain or compressed with zstd, and which format they are in.
+//! The bytes of a trace file, plain or compressed with zstd, and their format.
 //!
 //! Both are told by the first bytes, never by the name.
 
@@ -10,21 +10,22 @@ use super::rmm::HEADER;
 /// First bytes of a zstd frame.
 const ZSTD_MAGIC: &[u8] = &[0x28, 0xB5, 0x2F, 0xFD];
 
-/// First bytes of pickles: of protocol 2 and later, of protocol 0, and of a list and a dictionary in protocol 1.
-/// No line of a trace begins so.
+/// First bytes of pickles: of protocol 2 and later, of protocol 0, and of a list and a dictionary
+/// in protocol 1. No line of a trace begins with them.
 const PICKLE_STARTS: &[u8] = b"\x80(]}";
 
-/// What some programs write in front of text.
+/// The mark that some programs write in front of text.
 const BYTE_ORDER_MARK: &[u8] = "\u{feff}".as_bytes();
 
-/// As much of the beginning as tells what a file is: a log's header, with quotes around each column.
+/// Bytes of the beginning that tell the kind of a file: a log's header, with quotes around each
+/// column.
 const HEAD_BYTES: usize = BYTE_ORDER_MARK.len() + HEADER.len() + 12;
 
-/// How to come by a file that is read.
+/// Advice on getting a file that can be read.
 const RECORD: &str =
     "record a trace in format v1, or write a snapshot with torch.cuda.memory._dump_snapshot";
 
-/// Kinds of files that are given by mistake: how they begin, what they are and what to do.
+/// Kinds of files that are given by mistake: their first bytes, their name and advice.
 const OTHER_KINDS: [(&[u8], &str, &str); 4] = [
     (
         b"PK\x03\x04",
@@ -40,7 +41,7 @@ const OTHER_KINDS: [(&[u8], &str, &str); 4] = [
     (b"[", "JSON", RECORD),
 ];
 
-/// What wrote a file.
+/// The writer of a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Format {
     /// A recorder: lines of format v1.
@@ -58,7 +59,7 @@ pub(super) struct Source<'source> {
 }
 
 impl<'source> Source<'source> {
-    /// Looks at the first bytes and decides whether to decompress, and how to read.
+    /// Reads the first bytes to decide whether to decompress, and on the format.
     pub(super) fn open(source: impl Read + 'source) -> Result<(Self, Format), Defect> {
         let (magic, whole) = peek(source, ZSTD_MAGIC.len()).map_err(Defect::Unreadable)?;
         let compressed = magic == ZSTD_MAGIC;
@@ -85,7 +86,7 @@ impl<'source> Source<'source> {
             .map_err(|error| defect(self.compressed, error))
     }
 
-    /// All that is left, but no more than the limit.
+    /// Reads the rest, but no more than the limit.
     pub(super) fn read_all(self, limit: u64) -> Result<Vec<u8>, Defect> {
         let mut all = Vec::new();
         let read = self.bytes.take(limit).read_to_end(&mut all);
@@ -94,7 +95,7 @@ impl<'source> Source<'source> {
     }
 }
 
-/// The format of a file that begins so.
+/// Returns the format of a file with these first bytes.
 fn format_of(head: &[u8]) -> Result<Format, Defect> {
     let begun = head.trim_ascii_start();
     let mut others = OTHER_KINDS.iter();
@@ -109,7 +110,7 @@ fn format_of(head: &[u8]) -> Result<Format, Defect> {
     })
 }
 
-/// The first bytes, fewer if there are no more, and a source that has them still.
+/// Returns the first bytes, fewer if there are no more, and a source that still has them.
 fn peek<R: Read>(mut source: R, count: usize) -> io::Result<(Vec<u8>, impl Read)> {
     let mut head = Vec::with_capacity(count);
     source.by_ref().take(count as u64).read_to_end(&mut head)?;

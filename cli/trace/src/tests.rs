@@ -13,7 +13,7 @@ fn parsed(bytes: &[u8]) -> Result<Trace, TraceError> {
     read(Path::new("dir/small.trace"), bytes)
 }
 
-/// The whole message for a trace that is refused at `line`.
+/// Returns the whole message for a trace that is refused at `line`.
 fn message(bytes: &[u8], line: u64) -> String {
     let error = parsed(bytes).unwrap_err();
     assert_eq!(error.line(), Some(line), "{error}");
@@ -34,7 +34,7 @@ fn compressed(text: &str) -> Vec<u8> {
     zstd::encode_all(text.as_bytes(), 3).unwrap()
 }
 
-/// A valid trace of so many blocks, never freed.
+/// Returns a valid trace of `blocks` blocks, never freed.
 fn long_trace(blocks: u32) -> String {
     let mut text = String::new();
     for id in 0..blocks {
@@ -403,7 +403,7 @@ fn line_ends_of_windows_and_empty_lines_make_no_difference() {
     assert!(matches!(defect("\n\r\n", 2), Defect::NoEvents));
 }
 
-/// What is read of a text, and the line at which it is said to be cut.
+/// Reads a text. Returns the trace, and the line at which it is cut.
 fn up_to_the_cut(bytes: &[u8]) -> (Trace, Option<u64>) {
     let read = read_to_last_line(Path::new("t.trace"), bytes).unwrap();
     let (mut traces, cut) = read;

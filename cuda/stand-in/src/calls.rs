@@ -1,4 +1,4 @@
-//! Counts calls, and refuses the calls that a test wants refused.
+//! Counts calls, and refuses those that a test wants to fail.
 
 use std::collections::BTreeMap;
 
@@ -11,7 +11,7 @@ struct Rule {
     name: Option<String>,
     /// Calls that still pass.
     skip: u64,
-    /// Calls that are refused after those.
+    /// Calls that are refused after `skip` calls.
     times: u64,
     code: Code,
 }
@@ -24,7 +24,7 @@ pub(crate) struct Calls {
 }
 
 impl Calls {
-    /// Counts a call of `name`; an error if a rule refuses it.
+    /// Counts a call of `name`. Returns an error if a rule refuses the call.
     pub(crate) fn note(&mut self, name: &'static str) -> Result<(), Code> {
         *self.counts.entry(name).or_default() += 1;
         let mut refused = None;

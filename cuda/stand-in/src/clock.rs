@@ -1,8 +1,8 @@
 //! Vector clocks: which operation is ordered before which.
 //!
-//! Each stream counts its operations. An operation's clock says, for every stream, up to which
-//! number that stream's operations are ordered before it: by the stream itself, by events, by the
-//! legacy default stream, or because the host waited for them before it submitted this one.
+//! Each stream counts its operations. An operation's clock gives, for every stream, the number up
+//! to which that stream's operations are ordered before it: by the stream itself, by events, by the
+//! legacy default stream, or because the host waited for them before it submitted the operation.
 
 /// Numbers of operations by stream.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
@@ -19,7 +19,7 @@ pub(crate) struct Moment {
 }
 
 impl Clock {
-    /// Everything that `other` knows to be before it is before this too.
+    /// Adds everything that `other` orders before itself.
     pub(crate) fn join(&mut self, other: &Self) {
         if self.ticks.is_empty() {
             self.ticks.clone_from(&other.ticks);
@@ -31,7 +31,7 @@ impl Clock {
         }
     }
 
-    /// The clock of a stream's newest operation is joined, unless that operation is known: then all
+    /// Joins the clock of a stream's newest operation, unless that operation is known: then all
     /// before it is known too.
     pub(crate) fn join_stream(&mut self, stream: usize, other: &Self) {
         if other.of(stream) > self.of(stream) {
@@ -39,19 +39,19 @@ impl Clock {
         }
     }
 
-    /// Keeps only what both clocks include.
+    /// Keeps only the operations that both clocks include.
     pub(crate) fn meet(&mut self, other: &Self) {
         for (stream, tick) in &mut self.ticks {
             *tick = (*tick).min(other.of(*stream));
         }
     }
 
-    /// Forgets streams.
+    /// Removes the streams of which `which` is false.
     pub(crate) fn keep(&mut self, which: impl Fn(usize) -> bool) {
         self.ticks.retain(|(stream, _)| which(*stream));
     }
 
-    /// How many streams it names.
+    /// Returns the number of streams in the clock.
     #[cfg(test)]
     pub(crate) fn streams(&self) -> usize {
         self.ticks.len()
@@ -64,7 +64,7 @@ impl Clock {
         found.map_or(0, |index| self.ticks[index].1)
     }
 
-    /// The number of a stream, which is 0 if it was not named.
+    /// Returns the number of a stream, added as 0 if it is missing.
     fn entry(&mut self, stream: usize) -> &mut u64 {
         let found = self
             .ticks
@@ -76,7 +76,7 @@ impl Clock {
         &mut self.ticks[index].1
     }
 
-    /// A new operation of `stream`.
+    /// Counts a new operation of `stream`.
     pub(crate) fn tick(&mut self, stream: usize) -> Moment {
         let tick = self.entry(stream);
         *tick += 1;
@@ -86,7 +86,7 @@ impl Clock {
         }
     }
 
-    /// Whether the operation is ordered before this clock's.
+    /// Returns whether the operation is ordered before this clock's.
     pub(crate) fn knows(&self, moment: Moment) -> bool {
         self.of(moment.stream) >= moment.tick
     }

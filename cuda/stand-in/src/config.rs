@@ -1,4 +1,4 @@
-//! What the environment says, read once when the driver is first used.
+//! Settings from the environment, read once when the driver is first used.
 
 use std::env;
 
@@ -18,7 +18,8 @@ pub(crate) struct Config {
     pub(crate) shared: Option<String>,
     /// `LARDER_STAND_IN_VERSION`, what `cuDriverGetVersion` answers.
     pub(crate) version: u32,
-    /// `LARDER_STAND_IN_PINNED_BYTES`: most memory of the host that is pinned; else as much as the host has.
+    /// `LARDER_STAND_IN_PINNED_BYTES`: the most memory of the host that may be pinned; all of it by
+    /// default.
     pub(crate) pinned_bytes: u64,
     /// `LARDER_STAND_IN_MAPPING_WAITS`: not 0 if unmapping and setting access wait for queued work.
     pub(crate) mapping_waits: bool,
@@ -26,17 +27,20 @@ pub(crate) struct Config {
     pub(crate) capture_rules: CaptureRules,
     /// `LARDER_STAND_IN_VIRTUAL_MEMORY`: 0 if the devices have no virtual memory.
     pub(crate) virtual_memory: bool,
-    /// `LARDER_STAND_IN_STALE_ALIASES`: not 0 if a further mapping of a handle shows memory of its own, as a cache
-    /// would that knows memory by its address.
+    /// `LARDER_STAND_IN_STALE_ALIASES`: not 0 if a further mapping of a handle shows memory of its
+    /// own, like a cache that is indexed by virtual address.
     pub(crate) stale_aliases: bool,
-    /// `LARDER_STAND_IN_LATE_MEMORY`: not 0 if memory that is given back is free only once more is asked for.
+    /// `LARDER_STAND_IN_LATE_MEMORY`: not 0 if freed memory becomes available only at the next
+    /// request.
     pub(crate) late_memory: bool,
-    /// `LARDER_STAND_IN_ADDRESS_BYTES`: most addresses that are reserved at a time; else no limit.
+    /// `LARDER_STAND_IN_ADDRESS_BYTES`: the most addresses that may be reserved at a time; no limit
+    /// by default.
     pub(crate) address_bytes: u64,
 }
 
 impl Config {
-    /// A value that is no number is said so on standard error, and the default taken.
+    /// Reads the environment. A value that does not parse is reported on standard error, and the
+    /// default used.
     pub(crate) fn from_env() -> Self {
         Self {
             devices: number("LARDER_STAND_IN_DEVICES").unwrap_or(2) as usize,
@@ -57,9 +61,9 @@ impl Config {
     }
 }
 
-/// Memory of this machine; without a limit where the system does not tell.
+/// Returns the memory of this machine, or `u64::MAX` where the system does not report it.
 fn host_bytes() -> u64 {
-    // SAFETY: `sysconf` takes any number, and only answers.
+    // SAFETY: `sysconf` takes any number and only returns a value.
     let of = |name| u64::try_from(unsafe { libc::sysconf(name) });
     match (of(libc::_SC_PHYS_PAGES), of(libc::_SC_PAGESIZE)) {
         (Ok(pages), Ok(page)) => pages.saturating_mul(page),
@@ -91,7 +95,7 @@ fn variable<T>(name: &str, what: &str, parse: fn(&str) -> Option<T>) -> Option<T
     let text = env::var(name).ok()?;
     let value = parse(&text);
     if value.is_none() {
-        eprintln!("stand-in driver: {name} is {text:?}, which is no {what}: ignored");
+        eprintln!("stand-in driver: {name} is {text:?}, not a {what}: ignored");
     }
     value
 }

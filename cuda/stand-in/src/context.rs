@@ -13,7 +13,7 @@ use crate::thread;
 #[derive(Debug)]
 pub(crate) struct Device {
     pub(crate) ordinal: usize,
-    /// Handle of its primary context, once there was one: it stays the same for good.
+    /// Handle of its primary context, once there was one. It never changes.
     pub(crate) primary: Option<usize>,
     /// Holders of the primary context.
     pub(crate) retained: u32,
@@ -24,15 +24,15 @@ pub(crate) struct Device {
 pub(crate) struct Context {
     pub(crate) device: usize,
     pub(crate) primary: bool,
-    /// The error that every call answers since work of the context failed.
+    /// The error that every call returns since work of the context failed.
     pub(crate) failed: Option<Code>,
     /// Its legacy default stream.
     pub(crate) legacy: usize,
-    /// The default stream of each thread that asked for one.
+    /// The default stream of each thread that used one.
     pub(crate) per_thread: BTreeMap<usize, usize>,
-    /// The clock of everything ordered before the end of its destroyed streams.
+    /// Clock of everything ordered before the end of the context's destroyed streams.
     pub(crate) ended: Clock,
-    /// The clock of everything ordered before the end of its destroyed blocking streams.
+    /// Clock of everything ordered before the end of the context's destroyed blocking streams.
     pub(crate) ended_blocking: Clock,
     pub(crate) limits: BTreeMap<u32, usize>,
     pub(crate) cache_config: u32,
@@ -49,7 +49,7 @@ impl Device {
 }
 
 impl Driver {
-    /// The device with this number.
+    /// Returns the device with this number.
     pub(crate) fn device(&self, ordinal: i32) -> Result<&Device, Code> {
         usize::try_from(ordinal)
             .ok()
@@ -64,7 +64,7 @@ impl Driver {
             .ok_or(Code::INVALID_DEVICE)
     }
 
-    /// Makes a context of a device, with `handle` if it had one before.
+    /// Makes a context of a device, with `handle` if there is one.
     pub(crate) fn new_context(&mut self, device: usize, handle: Option<usize>) -> usize {
         let handle = handle.unwrap_or_else(|| self.handles.next());
         let legacy = self.handles.next();
@@ -84,7 +84,7 @@ impl Driver {
         handle
     }
 
-    /// Makes the primary context of a device, with `handle` if it had one before.
+    /// Makes the primary context of a device, with the `handle` of its earlier one, if any.
     pub(crate) fn new_primary(
         &mut self,
         device: usize,
@@ -95,7 +95,7 @@ impl Driver {
         Ok(handle)
     }
 
-    /// The current context of the calling thread, failed or not.
+    /// Returns the current context of the calling thread, failed or not.
     pub(crate) fn current_even_failed(&self) -> Result<usize, Code> {
         let context = thread::current().ok_or(Code::INVALID_CONTEXT)?;
         match self.contexts.get(context) {
@@ -104,28 +104,28 @@ impl Driver {
         }
     }
 
-    /// The current context of the calling thread.
+    /// Returns the current context of the calling thread.
     ///
     /// # Errors
-    /// If there is none, or work of it has failed: then with that failure.
+    /// If there is none, or its work has failed: then with that failure.
     pub(crate) fn current(&self) -> Result<usize, Code> {
         let context = self.current_even_failed()?;
         self.alive(context)?;
         Ok(context)
     }
 
-    /// The current context of the calling thread, and its device.
+    /// Returns the current context of the calling thread, and its device.
     pub(crate) fn current_device(&self) -> Result<(usize, usize), Code> {
         let context = self.current()?;
         Ok((context, self.contexts.get(context)?.device))
     }
 
-    /// An error if work of the context has failed.
+    /// Returns an error if work of the context has failed.
     pub(crate) fn alive(&self, context: usize) -> Result<(), Code> {
         self.contexts.get(context)?.failed.map_or(Ok(()), Err)
     }
 
-    /// Marks the context as failed: it can do no more.
+    /// Marks the context as failed: no more of its work runs.
     pub(crate) fn fail_context(&mut self, context: usize, code: Code) {
         if let Ok(context) = self.contexts.get_mut(context) {
             context.failed.get_or_insert(code);
@@ -134,7 +134,7 @@ impl Driver {
 }
 
 impl Session {
-    /// Ends a context with all that lives in it, after its queued work.
+    /// Destroys a context and everything in it, after its queued work.
     pub(crate) fn destroy_context(&mut self, handle: usize) -> Result<(), Code> {
         self.contexts.get(handle)?;
         // Failed work goes with its context. Other threads may submit more while this one waits.
@@ -146,7 +146,7 @@ impl Session {
             }
         }
         if self.contexts.get(handle).is_err() {
-            // Another thread has ended it meanwhile.
+            // Another thread has destroyed it.
             return Ok(());
         }
         self.remove_modules_of(handle)?;

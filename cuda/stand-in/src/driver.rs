@@ -23,19 +23,19 @@ use crate::space::Space;
 use crate::sweep::Sweeps;
 use crate::table::{Handles, Names, Table};
 
-/// Everything the driver knows.
+/// The state of the driver.
 pub(crate) struct Driver {
     /// `cuInit` was called.
     pub(crate) initialised: bool,
     pub(crate) version: u32,
-    /// Whether `cuMemUnmap` and `cuMemSetAccess` wait for work that may use the mappings. The documents
-    /// leave it open, so a program must be right both ways.
+    /// Whether `cuMemUnmap` and `cuMemSetAccess` wait for work that may use the mappings. The
+    /// documentation leaves it open, so a program must be correct either way.
     pub(crate) mapping_waits: bool,
     pub(crate) capture_rules: CaptureRules,
     /// Whether the devices have virtual memory.
     pub(crate) virtual_memory: bool,
-    /// Whether hosts and devices may use managed memory at once. Without that it is all on the device, and
-    /// never more than the device has.
+    /// Whether host and devices may use managed memory at once. Otherwise managed memory is all on
+    /// the device, and never more than the device has.
     pub(crate) managed_concurrently: bool,
     pub(crate) calls: Calls,
     pub(crate) findings: Findings,
@@ -48,7 +48,7 @@ pub(crate) struct Driver {
     pub(crate) event_names: Names,
     pub(crate) modules: Table<Module>,
     pub(crate) functions: Table<Function>,
-    /// Bodies of kernels by name.
+    /// Kernel bodies by name.
     pub(crate) bodies: BTreeMap<String, KernelBody>,
     pub(crate) pools: Pools,
     pub(crate) captures: Captures,
@@ -56,35 +56,36 @@ pub(crate) struct Driver {
     pub(crate) execs: Table<Exec>,
     pub(crate) queue: Queue,
     pub(crate) space: Space,
-    /// What the host has waited for.
+    /// Clock of the operations that the host has waited for.
     pub(crate) host: Clock,
     pub(crate) sweeps: Sweeps,
-    /// What it was made with.
+    /// The settings the driver was made with.
     config: Config,
 }
 
-/// Made at its first use.
+/// Created at its first use.
 static DRIVER: LazyLock<Mutex<Driver>> = LazyLock::new(|| {
     PROCESS.store(std::process::id(), Ordering::Relaxed);
     Mutex::new(Driver::new(&Config::from_env()))
 });
 static CHANGED: Condvar = Condvar::new();
 
-/// How many threads wait for [`CHANGED`]; changed under the lock.
+/// Number of threads that wait for [`CHANGED`]; changed under the lock.
 static WAITING: AtomicU32 = AtomicU32::new(0);
 
-/// The process that made the driver; 0 if none has.
+/// The process that created the driver; 0 if none has.
 static PROCESS: AtomicU32 = AtomicU32::new(0);
 
-/// Whether this process is a child, made by `fork` alone, of the one that made the driver. CUDA does
-/// not work in such a child, and the lock may be held for good by a thread that the child lacks.
+/// Returns whether this process is a child, made by `fork` alone, of the process that created the
+/// driver. CUDA does not work in such a child, and a thread that the child lacks may hold the lock
+/// for good.
 pub(crate) fn is_of_another_process() -> bool {
     let process = PROCESS.load(Ordering::Relaxed);
     process != 0 && process != std::process::id()
 }
 
 impl Driver {
-    /// A driver that has done nothing yet.
+    /// Creates a driver in its initial state.
     pub(crate) fn new(config: &Config) -> Self {
         Self {
             initialised: false,
@@ -117,8 +118,9 @@ impl Driver {
         }
     }
 
-    /// Forgets everything, but the addresses and handles that were ever given out, the bodies of kernels,
-    /// and what the environment says of anything but the devices.
+    /// Resets everything except the addresses and handles ever given out, the kernel bodies, the
+    /// version and whether mapping waits. Devices have the given number and size, other settings
+    /// return to the environment's.
     pub(crate) fn reset(&mut self, devices: usize, bytes: u64) {
         let config = Config {
             devices,
@@ -163,8 +165,8 @@ impl Session {
         }
     }
 
-    /// Wakes the threads in [`Self::wait`]. With nobody there it makes no system call, as most calls of the driver
-    /// find it.
+    /// Wakes the threads in [`Self::wait`]. Makes no system call if there are none, the common
+    /// case.
     pub(crate) fn changed(&self) {
         // Relaxed: this thread has the lock.
         if WAITING.load(Ordering::Relaxed) > 0 {

@@ -18,15 +18,15 @@ const BEFORE_INIT: [&str; 6] = [
     "cuGetProcAddress_v2",
 ];
 
-/// Makes one call of the driver's function `name`: counts it, refuses it if a rule says so, lets
-/// queued work run by chance if the schedule is deferred, then runs `body`. A panic of the stand-in
-/// becomes an answer and a finding, so that none unwinds into C.
+/// Makes one call of the driver's function `name`: counts it, refuses it if a rule says so, runs
+/// queued work by chance if the schedule is deferred, then runs `body`. A panic of the stand-in
+/// becomes an error code and a finding, so that none unwinds into C.
 pub(crate) fn call(
     name: &'static str,
     body: impl FnOnce(&mut Session) -> Result<(), Code>,
 ) -> Code {
     if thread::is_closed() {
-        // From a kernel's body or a host function: the driver may be locked by this very thread.
+        // From a kernel's body or a host function: this very thread may hold the driver's lock.
         return Code::NOT_PERMITTED;
     }
     if driver::is_of_another_process() {
@@ -56,7 +56,7 @@ pub(crate) fn call(
     outcome.err().unwrap_or(Code::SUCCESS)
 }
 
-/// Makes a call with one answer. Without a place for the answer the call does nothing.
+/// Makes a call with one result. Without a place for the result the call does nothing.
 pub(crate) fn answer<T>(
     name: &'static str,
     place: Out<T>,

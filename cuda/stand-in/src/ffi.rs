@@ -1,18 +1,18 @@
 //! Arguments of the exported functions. A pointer from C becomes one of these types, whose methods
 //! check for null; only they read and write through it.
 //!
-//! FFI1 a caller of an exported function passes, where it expects memory, null or memory that is
-//! valid for it during the call, as the documentation of that function says.
+//! FFI1 where an exported function expects memory, its caller passes null or memory that is valid
+//! for it during the call, as the documentation of that function says.
 //!
 //! FFI2 a function that is passed to an exported one may be called as the documentation says: a
 //! host function with its data, once for each run, from any thread; a kernel's body with a call
-//! that lives until it returns.
+//! that lives until the body returns.
 
 use core::ffi::{CStr, c_char, c_void};
 
 use larder_cuda_abi::Code;
 
-/// A place that the caller gives for a result.
+/// The caller's place for a result.
 #[derive(Clone, Copy)]
 #[repr(transparent)]
 pub(crate) struct Out<T>(*mut T);
@@ -44,12 +44,13 @@ impl<T> Out<T> {
         }
     }
 
-    /// The place of the element `index` of an array.
+    /// Returns the place of the element `index` of an array.
     pub(crate) fn at(&self, index: usize) -> Self {
         Self(self.0.wrapping_add(index))
     }
 
-    /// The place for bytes, or for a value whose type another argument of the call names.
+    /// Returns the place as one for bytes, or for a value whose type another argument of the call
+    /// names.
     pub(crate) fn cast<U>(&self) -> Out<U> {
         Out(self.0.cast())
     }
@@ -63,19 +64,19 @@ impl<T: Copy> Out<T> {
 }
 
 impl In<c_void> {
-    /// The number that the pointer is, where that is an address of the device.
+    /// Returns the pointer as a number, where it is an address of the device.
     pub(crate) fn addr(&self) -> u64 {
         self.0.addr() as u64
     }
 
-    /// Casts the pointer to one to a `T`; another argument of the call names that type.
+    /// Casts the pointer to one to a `T`, the type that another argument of the call names.
     pub(crate) fn cast<T>(&self) -> In<T> {
         In(self.0.cast())
     }
 }
 
 impl Out<u8> {
-    /// Writes bytes one behind the other, or nothing if the caller passed null.
+    /// Writes bytes one after the other, or nothing if the caller passed null.
     pub(crate) fn give_all(&self, bytes: impl Iterator<Item = u8>) {
         for (index, byte) in bytes.enumerate() {
             self.at(index).give_if_asked(byte);
@@ -83,7 +84,7 @@ impl Out<u8> {
     }
 }
 
-/// A value or an array that the caller gives.
+/// A value or an array from the caller.
 #[repr(transparent)]
 pub(crate) struct In<T>(*const T);
 
@@ -112,18 +113,18 @@ impl<T: Copy> In<T> {
 }
 
 impl In<*const c_void> {
-    /// So many bytes that the element `index` points at.
+    /// Reads `count` bytes that the element `index` points at.
     pub(crate) fn bytes_behind(&self, index: usize, count: usize) -> Result<Vec<u8>, Code> {
         In(self.at(index)?.cast()).slice(count)
     }
 }
 
-/// A string that the caller gives.
+/// A string from the caller.
 #[repr(transparent)]
 pub(crate) struct Text(*const c_char);
 
 impl Text {
-    /// Its bytes, without the end mark.
+    /// Returns the string's bytes, without the end mark.
     pub(crate) fn bytes(&self) -> Result<&[u8], Code> {
         if self.0.is_null() {
             return Err(Code::INVALID_VALUE);
@@ -155,5 +156,5 @@ impl<C> Takes<*mut C> for *const C {}
 impl<C> Takes<*mut C> for usize {}
 impl<C> Takes<*const C> for usize {}
 impl Takes<*const c_char> for Text {}
-/// The image of a module, which is a text or refused.
+/// The image of a module: a text, or refused.
 impl Takes<*const c_void> for Text {}

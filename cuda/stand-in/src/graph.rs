@@ -1,9 +1,9 @@
 //! Graphs and their launches.
 //!
-//! An instantiated graph has hidden streams of its own, one for each chain of nodes. A launch queues
-//! every node anew, in its chain, behind the nodes it depends on; a first operation in the launching
-//! stream comes before all of them and a last one behind them, so that the launch has its place in
-//! the stream as any work. Launches of one graph follow each other.
+//! An instantiated graph has hidden streams of its own, one for each chain of nodes. A launch
+//! queues every node anew, in its chain, behind the nodes it depends on; a first operation in the
+//! launching stream comes before all of them and a last one behind them, so that the launch takes
+//! its turn in the stream like other work. Launches of one graph follow each other.
 
 use std::collections::BTreeSet;
 
@@ -43,7 +43,7 @@ pub(crate) struct Exec {
 }
 
 impl Graph {
-    /// A graph that a capture fills.
+    /// Creates a graph for a capture to fill.
     pub(crate) fn captured() -> Self {
         Self {
             nodes: Vec::new(),
@@ -51,7 +51,7 @@ impl Graph {
         }
     }
 
-    /// Adds a node; its index.
+    /// Adds a node. Returns its index.
     pub(crate) fn add(
         &mut self,
         handle: usize,
@@ -69,7 +69,7 @@ impl Graph {
     }
 }
 
-/// Indexes of the nodes that no other comes behind.
+/// Returns the indexes of the nodes that no other node comes behind.
 pub(crate) fn ends(nodes: &[Node]) -> Vec<usize> {
     let inner: BTreeSet<usize> = nodes.iter().flat_map(|node| node.after.clone()).collect();
     (0..nodes.len())
@@ -77,8 +77,8 @@ pub(crate) fn ends(nodes: &[Node]) -> Vec<usize> {
         .collect()
 }
 
-/// The number of each node's chain: a node continues the chain of the first of those it comes
-/// behind, unless another has, or it belongs to another context.
+/// Returns the number of each node's chain. A node continues the chain of the first node it depends
+/// on that is of its context and not yet continued; otherwise it begins a chain.
 fn chains(nodes: &[Node]) -> Vec<usize> {
     let mut of: Vec<usize> = Vec::with_capacity(nodes.len());
     let mut continued = BTreeSet::new();

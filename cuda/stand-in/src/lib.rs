@@ -5,40 +5,40 @@
 //! no device: kernels run as registered functions of the host, and times say nothing about a GPU.
 //!
 //! # How it works
-//! * **One lock** (`driver`) over everything. An exported function (`exports`) is a call of
+//! * **One lock** (`driver`) guards everything. An exported function (`exports`) is a call of
 //!   `entry::call`: count it, refuse it if a test asked for that, then do it.
 //! * **Work is queued** (`queue`): a copy, fill, kernel, host function, event record. Each has the
 //!   operations it must wait for: the one before it in its stream, the events its stream waited
 //!   for, and what the legacy default stream adds. In the *eager* schedule it runs as soon as those
-//!   are done, in the call that queued it. In the *deferred* schedule it stays queued until
-//!   something forces it, and then runs in an order drawn from a seed: every order that the
-//!   dependencies allow can happen, so a missing wait gives wrong results under some seed.
+//!   are done, in the call that queued it. In the *deferred* schedule it stays queued until a call
+//!   forces it, and then runs in an order drawn from a seed: every order that the dependencies
+//!   allow can happen, so a missing wait gives wrong results under some seed.
 //! * **Addresses** (`space`): device memory lies in a window of addresses that the host cannot
 //!   touch; behind it, a fixed distance away, is the host memory that holds the bytes. Physical
 //!   memory of the virtual memory calls lies in memory files, so one handle mapped at two addresses
-//!   is truly one memory. Host memory that the driver knows keeps its own address.
-//!   Several processes may count their devices' memory together, in a file. Unmapping takes memory away
-//!   also from under queued work, which fails then (`larder_stand_in_mapping_waits`).
-//! * **Handles** of streams and events are given again, the newest vacant one first (`table`).
-//! * **Kernels** (`module`): a module is PTX text, of which the kernels' names and parameters are
+//!   is truly one memory. Host memory that the driver knows keeps its own address. Several
+//!   processes may count their devices' memory together, in a file. Unmapping takes memory away
+//!   even from under queued work, which then fails (`larder_stand_in_mapping_waits`).
+//! * **Handles** of streams and events are reused, the newest vacant one first (`table`).
+//! * **Kernels** (`module`): a module is PTX text, from which the kernels' names and parameters are
 //!   read; a launch runs a registered function of the host, which asks for the memory it uses.
 //! * **Memory in the order of streams** (`pool`) is alive between the queued allocation and the
 //!   queued free, not between the calls.
 //! * **Graphs** (`capture`, `graph`): captured work is kept instead of queued, and queued anew at
 //!   each launch.
-//! * **What is checked**: every access of queued work is looked up when it runs. Memory that is not
-//!   there fails the context as on a device (`CUDA_ERROR_ILLEGAL_ADDRESS`). Two accesses that no
-//!   event, stream or wait of the host orders are a race, found by vector clocks (`clock`) in any
-//!   schedule. Both are written down as findings.
+//! * **Checks**: every access of queued work is looked up when it runs. Missing memory fails the
+//!   context as on a device (`CUDA_ERROR_ILLEGAL_ADDRESS`). Two accesses that no event, stream or
+//!   wait of the host orders are a race, found by vector clocks (`clock`) in any schedule. Both are
+//!   recorded as findings.
 //!
-//! A child made by `fork` alone cannot use the driver of its parent, as CUDA has it: every call there
-//! answers `CUDA_ERROR_NOT_INITIALIZED`, and the control interface answers nothing. One whose parent
-//! never used the driver has its own.
+//! A child made by `fork` alone cannot use the driver of its parent, as in CUDA: every call there
+//! returns `CUDA_ERROR_NOT_INITIALIZED`, and the control interface does nothing. A child whose
+//! parent never used the driver has its own.
 //!
 //! # Control
-//! Functions named `larder_stand_in_…` (`exports::control`) say how much memory there is, count
-//! calls, make a call fail, choose the schedule, list what exists and what was found. Their types
-//! are in `larder_cuda_abi::stand_in`.
+//! Functions named `larder_stand_in_…` (`exports::control`) set the amount of memory, count calls,
+//! make a call fail, choose the schedule, and list existing objects and findings. Their types are
+//! in `larder_cuda_abi::stand_in`.
 
 #[allow(unreachable_pub, reason = "the file is the core's")]
 mod byte_count;

@@ -1,6 +1,6 @@
 //! Modules, their kernels, and launches. A kernel's body is a function of the host that a test
-//! registered under the kernel's name; a registration outlives `larder_stand_in_reset`, for it is
-//! code of the test program and nothing of the driver's.
+//! registered under the kernel's name. A registration outlives `larder_stand_in_reset`, because it
+//! is code of the test program, not the driver's.
 
 use std::collections::BTreeMap;
 use std::ffi::c_void;
@@ -33,7 +33,7 @@ pub(crate) struct Function {
     pub(crate) context: usize,
     pub(crate) name: String,
     pub(crate) parameters: Vec<Parameter>,
-    /// The attributes that were set.
+    /// The attributes that the program set.
     pub(crate) attributes: BTreeMap<u32, i32>,
 }
 
@@ -68,7 +68,7 @@ pub(crate) struct Launch {
 }
 
 impl Function {
-    /// Bytes that all parameters take.
+    /// Returns the bytes of all parameters together.
     pub(crate) fn parameter_bytes(&self) -> usize {
         self.parameters
             .last()
@@ -77,7 +77,7 @@ impl Function {
 }
 
 impl Arguments {
-    /// Places the bytes of each parameter.
+    /// Copies the bytes of each parameter to its offset.
     pub(crate) fn new(parameters: &[Parameter], values: &[Vec<u8>]) -> Self {
         let bytes = parameters.last().map_or(0, |last| last.offset + last.bytes);
         let mut lines = vec![Line([0; MAX_ALIGN]); bytes.div_ceil(MAX_ALIGN)];
@@ -101,7 +101,7 @@ impl Arguments {
     }
 }
 
-/// What [`KernelCall::driver`] points at while a body runs.
+/// The target of [`KernelCall::driver`] while a body runs.
 struct Running {
     driver: *mut Driver,
     user: User,
@@ -116,8 +116,8 @@ unsafe extern "C" fn access(
     write: u32,
 ) -> *mut c_void {
     // SAFETY: a body passes the call that it was given, which lives until the body returns.
-    // `do_kernel` has put its own `Running` there, holds the driver that this leads to, and uses
-    // neither while the body runs.
+    // `do_kernel` has put its own `Running` there, which points to the driver; it uses neither
+    // while the body runs.
     let (running, driver) = unsafe {
         let running = &mut *(*call).driver.cast::<Running>();
         let driver = &mut *running.driver;
@@ -208,7 +208,7 @@ impl Driver {
         Ok(())
     }
 
-    /// Whether queued work uses a module.
+    /// Returns whether queued work uses a module.
     fn uses_module(&self, module: &Module) -> bool {
         self.queue.ops.values().any(|op| match &op.work {
             Work::Kernel(launch) => module.functions.values().any(|at| *at == launch.function),
@@ -245,7 +245,7 @@ impl Driver {
         let closed = thread::is_closed();
         thread::set_closed(true);
         // SAFETY: FFI2: it was registered as the body of kernels of this name; the call, its
-        // parameters and what it leads to live until it returns.
+        // parameters and what they point to live until it returns.
         unsafe { (launch.body)(&raw const call) };
         thread::set_closed(closed);
         running.refused.map_or(Ok(()), Err)
@@ -253,7 +253,7 @@ impl Driver {
 }
 
 impl Session {
-    /// `cuModuleUnload`: work that uses it is waited for, which hardware does not promise.
+    /// `cuModuleUnload`: waits for work that uses the module, which hardware does not promise.
     pub(crate) fn unload_module(&mut self, handle: usize) -> Result<(), Code> {
         let module = self.modules.get(handle)?;
         let context = module.context;

@@ -1,11 +1,11 @@
-//! Reads what the stand-in needs of a PTX text: the kernels with their parameters, and the
-//! variables of the module. The instructions are skipped.
+//! Reads the parts of a PTX text that the stand-in needs: the kernels with their parameters, and
+//! the variables of the module. Skips the instructions.
 
 use std::collections::BTreeSet;
 
 use larder_cuda_abi::Code;
 
-/// A module's text, read.
+/// The declarations of a module.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub(crate) struct Ptx {
     pub(crate) entries: Vec<Entry>,
@@ -13,7 +13,7 @@ pub(crate) struct Ptx {
 }
 
 impl Ptx {
-    /// Whether every name is declared once.
+    /// Returns whether every name is declared once.
     fn names_differ(&self) -> bool {
         let entries = self.entries.iter().map(|entry| &entry.name);
         let variables = self.variables.iter().map(|variable| &variable.name);
@@ -29,7 +29,7 @@ pub(crate) struct Entry {
     pub(crate) parameters: Vec<Parameter>,
 }
 
-/// A parameter of a kernel, and where it lies among all of them.
+/// A parameter of a kernel, and its offset among all of them.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Parameter {
     pub(crate) offset: usize,
@@ -45,14 +45,14 @@ pub(crate) struct Variable {
     pub(crate) initial: Vec<u8>,
 }
 
-/// Parameters end before this many bytes, as the interface has it since 12.1.
+/// Parameters end before this many bytes, as in the interface since 12.1.
 const MAX_PARAMETERS: usize = 32_764;
 
 /// Reads a text.
 ///
 /// # Errors
-/// Without a `.version` at its start it is no PTX: an invalid image. What is not closed or not
-/// understood in a declaration is invalid PTX.
+/// An invalid image if the text does not begin with `.version`; invalid PTX if it ends inside a
+/// block, or has a malformed declaration or the same name twice.
 pub(crate) fn read(text: &str) -> Result<Ptx, Code> {
     let tokens = tokens(text);
     let mut reader = Reader {
@@ -88,7 +88,7 @@ pub(crate) fn read(text: &str) -> Result<Ptx, Code> {
     Ok(ptx)
 }
 
-/// Words and single marks, without comments and strings.
+/// Splits a text into words and single marks, without comments and strings.
 fn tokens(text: &str) -> Vec<&str> {
     let mut tokens = Vec::new();
     let mut rest = text.trim_start();
@@ -114,19 +114,19 @@ fn tokens(text: &str) -> Vec<&str> {
     tokens
 }
 
-/// Goes along the words.
+/// A position in the words.
 struct Reader<'a> {
     tokens: &'a [&'a str],
     next: usize,
 }
 
-/// `.param` or a variable, without the word that opens it.
+/// A declaration of a `.param` or a variable, without the word that opens it.
 struct Declared {
     name: String,
     align: usize,
     /// Bytes of an element.
     element: usize,
-    /// Elements; none if the initial value says how many.
+    /// Number of elements; `None` if the initial value determines it.
     count: Option<usize>,
 }
 
@@ -192,7 +192,7 @@ impl<'a> Reader<'a> {
             while let Some(word) = self.peek().filter(|word| *word != ";") {
                 self.next += 1;
                 if !matches!(word, "{" | "}" | ",") {
-                    // What is no number is an address of something: left 0.
+                    // A word that is no number is an address of something: left 0.
                     let value = integer(word).unwrap_or(0).to_le_bytes();
                     initial.extend(value.iter().cycle().take(declared.element));
                     values += 1;
@@ -212,14 +212,15 @@ impl<'a> Reader<'a> {
         })
     }
 
-    /// Alignment, type, name and dimensions.
+    /// Reads alignment, type, name and dimensions.
     fn declared(&mut self) -> Result<Declared, Code> {
         let (mut align, mut element) = (None, None);
         let mut stream_ids = 1;
         let name = loop {
             let word = self.take().ok_or(Code::INVALID_PTX)?;
             match word {
-                // What a pointer points to follows it: its own alignment is not meant.
+                // The words after `.ptr` describe its target, whose alignment is not the
+                // parameter's.
                 ".ptr" => {
                     while self.peek().is_some_and(|word| word.starts_with('.')) {
                         if self.take() == Some(".align") {
@@ -264,7 +265,7 @@ impl<'a> Reader<'a> {
     }
 }
 
-/// Bytes of a type; none for a word that is no type.
+/// Returns the bytes of a type, or `None` for a word that is no type.
 fn type_bytes(word: &str) -> Option<usize> {
     match word {
         ".texref" | ".samplerref" | ".surfref" => return Some(8),
@@ -285,7 +286,7 @@ fn type_bytes(word: &str) -> Option<usize> {
     }
 }
 
-/// A number as PTX writes it, its bits if it is a fraction.
+/// Reads a number as PTX writes it; of a fraction, its bits.
 fn integer(word: &str) -> Option<u64> {
     let (word, negative) = match word.strip_prefix('-') {
         Some(word) => (word, true),

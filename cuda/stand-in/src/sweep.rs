@@ -1,9 +1,9 @@
 //! Removes destroyed streams from the clocks, which would grow without end otherwise.
 //!
-//! A clock needs a stream's number as long as an access may be compared with it: while the stream lives, and
-//! while the history of some memory or a freed block of a pool names it. The sweep first drops uses of memory
-//! that everything queued and everything to come is ordered behind: uses that the host's clock and every
-//! queued operation's clock include.
+//! A clock needs a stream's number as long as an access may be compared with it: while the stream
+//! exists, and while the history of some memory or a freed block of a pool names it. The sweep
+//! first drops uses of memory that the host's clock and every queued operation's clock include:
+//! everything queued and everything to come is ordered behind them.
 
 use std::collections::BTreeSet;
 
@@ -23,8 +23,8 @@ pub(crate) struct Sweeps {
 }
 
 impl Driver {
-    /// Notes that a stream was removed. Now and then it sweeps all clocks, so rarely that a removal costs no
-    /// more than a few clocks on average.
+    /// Counts a removed stream, and now and then sweeps all clocks: so rarely that a removal costs
+    /// no more than a few clocks on average.
     pub(crate) fn forget_streams(&mut self) {
         self.sweeps.removed += 1;
         if self.sweeps.removed < MIN_REMOVED.max(self.sweeps.kept) {

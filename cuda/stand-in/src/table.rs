@@ -1,16 +1,16 @@
-//! Objects by number. A number is one that nothing else has and no object gets again, so a destroyed
-//! object's number is known for what it is. It is the object's handle too, but for streams and events:
-//! their handles are given again, as the driver's are ([`Names`]).
+//! Objects by number. Numbers are unique across kinds and never reused, so a destroyed object's
+//! number is recognized as such. The number is also the object's handle, except for streams and
+//! events, whose handles are reused, as the driver's are ([`Names`]).
 
 use std::collections::BTreeMap;
 
 use larder_cuda_abi::Code;
 
-/// What a handle's number is made of: it lies above the numbers with a meaning of their own and is
-/// no address.
+/// Distance between numbers. The first lies above the handles with a special meaning, and none is
+/// an address.
 const STEP: usize = 16;
 
-/// Makes handles; one for all kinds of objects.
+/// Makes the handles of all kinds of objects.
 #[derive(Debug, Default)]
 pub(crate) struct Handles {
     last: usize,
@@ -23,8 +23,8 @@ impl Handles {
     }
 }
 
-/// Handles of one kind that are given again: the newest object gets the handle that became free last. So
-/// a program that keeps the handle of a destroyed object finds another one behind it.
+/// Handles of one kind that are reused: the newest object gets the handle that became free last. So
+/// a program that keeps the handle of a destroyed object finds another object behind it.
 #[derive(Debug)]
 pub(crate) struct Names {
     numbers: BTreeMap<usize, usize>,
@@ -41,7 +41,7 @@ impl Names {
         }
     }
 
-    /// Gives the object of this number a handle.
+    /// Gives the object of this number a handle. Returns the handle.
     pub(crate) fn name(&mut self, number: usize) -> usize {
         let handle = self.vacant.pop().unwrap_or(number);
         self.numbers.insert(handle, number);
@@ -49,13 +49,13 @@ impl Names {
         handle
     }
 
-    /// The object that a handle names now.
+    /// Returns the object that a handle names now.
     pub(crate) fn number(&self, handle: usize) -> Result<usize, Code> {
         let number = self.numbers.get(&handle).copied();
         number.ok_or(Code::INVALID_HANDLE)
     }
 
-    /// Takes the handle from an object that has one; the next object gets it.
+    /// Frees the handle of an object, if it has one, for the next object.
     pub(crate) fn forget(&mut self, number: usize) {
         if let Some(handle) = self.handles.remove(&number) {
             self.numbers.remove(&handle);
@@ -68,7 +68,7 @@ impl Names {
 #[derive(Debug)]
 pub(crate) struct Table<T> {
     objects: BTreeMap<usize, T>,
-    /// What CUDA answers to a handle of this kind that names nothing.
+    /// CUDA's error for a handle of this kind that names nothing.
     refusal: Code,
 }
 
@@ -100,7 +100,7 @@ impl<T> Table<T> {
         self.objects.values_mut().for_each(act);
     }
 
-    /// The handles of the objects of which `which` is true.
+    /// Returns the handles of the objects of which `which` is true.
     pub(crate) fn all(&self, which: impl Fn(&T) -> bool) -> Vec<usize> {
         let chosen = self.iter().filter(|(_, object)| which(object));
         chosen.map(|(handle, _)| handle).collect()

@@ -14,13 +14,13 @@ thread_local! {
     static CAPTURE_MODE: Cell<u32> = const { Cell::new(CAPTURE_MODE_GLOBAL) };
 }
 
-/// The thread's number; no other ever has it.
+/// Returns the thread's number, never reused.
 pub(crate) fn number() -> usize {
     // A thread whose locals are gone is ending and needs no number of its own.
     NUMBER.try_with(|number| *number).unwrap_or(0)
 }
 
-/// The context on top of the stack.
+/// Returns the context on top of the stack.
 pub(crate) fn current() -> Option<usize> {
     with_contexts(|contexts| contexts.last().copied()).flatten()
 }
@@ -41,7 +41,8 @@ pub(crate) fn pop() -> Option<usize> {
     with_contexts(Vec::pop).flatten()
 }
 
-/// Whether this thread must not call the driver, since it is inside a call or runs a host function.
+/// Returns whether this thread must not call the driver, since it is inside a call or runs a host
+/// function.
 pub(crate) fn is_closed() -> bool {
     CLOSED.try_with(Cell::get).unwrap_or(false)
 }
@@ -51,14 +52,14 @@ pub(crate) fn set_closed(closed: bool) {
     let _ = CLOSED.try_with(|cell| cell.set(closed));
 }
 
-/// The capture mode of this thread; see `cuThreadExchangeStreamCaptureMode`.
+/// Returns the capture mode of this thread; see `cuThreadExchangeStreamCaptureMode`.
 pub(crate) fn capture_mode() -> u32 {
     CAPTURE_MODE
         .try_with(Cell::get)
         .unwrap_or(CAPTURE_MODE_GLOBAL)
 }
 
-/// Sets the capture mode of this thread and answers the former one.
+/// Sets the capture mode of this thread and returns the previous one.
 pub(crate) fn exchange_capture_mode(mode: u32) -> u32 {
     CAPTURE_MODE
         .try_with(|cell| cell.replace(mode))

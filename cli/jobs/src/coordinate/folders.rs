@@ -1,7 +1,7 @@
 //! [`FolderLocks`]: one coordinator at a time for a GPU and a folder of jobs.
 //!
-//! A coordinator of one GPU locks `coordinator.GPU` for itself and `coordinator` together with those of other GPUs; one
-//! that takes every GPU locks `coordinator` for itself.
+//! A coordinator of one GPU locks `coordinator.GPU` for itself and shares the lock of `coordinator`
+//! with coordinators of other GPUs; a coordinator of every GPU locks `coordinator` for itself.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -17,7 +17,7 @@ pub(crate) enum FolderError {
     Taken { folder: PathBuf, source: FileError },
     #[error(transparent)]
     File(FileError),
-    #[error("cannot look at {}: {source}; name the folder with the jobs' files", folder.display())]
+    #[error("cannot read {}: {source}; name the folder with the jobs' files", folder.display())]
     Missing { folder: PathBuf, source: io::Error },
 }
 
@@ -26,8 +26,8 @@ pub(crate) enum FolderError {
 pub(crate) struct FolderLocks(BTreeMap<PathBuf, Vec<FileLock>>);
 
 impl FolderLocks {
-    /// Locks the folders of these places that are not locked yet, or were replaced since. True if there was such a one:
-    /// another coordinator may have been there meanwhile.
+    /// Locks the folders of these places that are not locked yet, or were replaced since. Returns
+    /// true if there were any: another coordinator may have run in between.
     pub(crate) fn hold(
         &mut self,
         places: &[PathBuf],
@@ -66,7 +66,7 @@ impl FolderLocks {
     }
 }
 
-/// The folder that a place is, or that a job's file is in, by its one true path.
+/// Returns the canonical path of a place that is a folder, or of the folder of a job's file.
 fn folder_of(place: &Path) -> Result<PathBuf, FolderError> {
     let is_folder = fs::metadata(place).is_ok_and(|found| found.is_dir());
     let folder = match place.parent() {
@@ -125,10 +125,10 @@ mod tests {
         for gpu in [None, Some(one)] {
             assert!(hold(&places, gpu).is_err());
         }
-        // The same places again, and another path to them.
+        // The same places again, by another path.
         let again = all.hold(&[places[0].clone(), by_file[0].clone()], None);
         assert!(!again.unwrap());
-        // A lock that somebody removed is taken again, and by one only.
+        // A lock that was removed is taken again, by one coordinator only.
         fs::remove_file(folder.path().join(".coordinator.lock")).unwrap();
         let other = hold(&places, None).unwrap();
         assert!(all.hold(&places, None).is_err());

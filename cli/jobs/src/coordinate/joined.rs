@@ -1,7 +1,7 @@
-//! [`JoinedJob`]: what a coordination knows of a job, its numbers beside those of the files, and how much of what its
-//! status says is believed.
+//! [`JoinedJob`]: the coordinator's record of a job: its numbers relative to those of the files,
+//! and how much of its status is believed.
 //!
-//! ROUND1, ROUND2 and ROUND4 to ROUND6 are those of `rounds`.
+//! The invariants ROUND1, ROUND2 and ROUND4 to ROUND6 are in `rounds`.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -25,31 +25,34 @@ pub(super) struct JoinedJob {
     pub(super) priority: u32,
     /// Orders up to this number came from earlier coordinators (ROUND1).
     pub(super) base: u64,
-    /// What earlier coordinators' orders let it hold that were not confirmed when the job joined (ROUND2).
+    /// Bytes that unconfirmed orders of earlier coordinators let it hold when it joined (ROUND2).
     pub(super) unseen_bytes: u64,
-    /// What it was given and may hold still (ROUND5).
+    /// Bytes that it was given and may still hold (ROUND5).
     pub(super) given_bytes: u64,
-    /// Its status says a limit above what is believed, so it is to be told one, as long as it may be going to obey.
+    /// Whether its status claims a limit above the believed one, so that it is to be sent one, as
+    /// long as it may still obey.
     pub(super) is_unlimited: bool,
-    /// When its status first said more than that.
+    /// The time at which its status first claimed more than `given_bytes`.
     pub(super) claims_since: Option<Duration>,
-    /// No status of it was read yet, or what was sent was not written: its files say more.
+    /// Whether no status of it was read yet, or an order was not written: its files have newer
+    /// facts.
     pub(super) joins_again: bool,
-    /// Its files have one number for the orders of all its GPUs, so one coordinator is to write them.
+    /// Whether its files have one number for the orders of all its GPUs, so that a single
+    /// coordinator may write them.
     pub(super) has_several_gpus: bool,
-    /// Says that it is this one.
+    /// The lock that makes this coordinator the one that writes the files.
     pub(super) only: Option<Arc<FileLock>>,
-    /// The last limit that this coordinator sent, which belongs in the control file (ROUND4), and what the job may hold
-    /// until it obeys.
+    /// The last limit that this coordinator sent, which belongs in the control file (ROUND4), and
+    /// the bytes that the job may hold until it obeys.
     pub(super) limit: Option<(Command, u64)>,
     pub(super) perf: Option<Command>,
-    /// The last word on its sleep, which belongs in the control file too.
+    /// The last order on its sleep, which belongs in the control file too.
     pub(super) asleep: Option<Command>,
-    /// What was sent last is not in the control file.
+    /// Whether the last order is not in the control file.
     pub(super) is_unwritten: bool,
-    /// What killed coordinators left of its control file was removed.
+    /// Whether the leftovers of killed coordinators beside its control file were removed.
     pub(super) has_swept: bool,
-    /// Whose status it is, where the system has users.
+    /// The user that owns its status, where the system has users.
     pub(super) user: Option<u32>,
     pub(super) state: JobFigures,
 }
@@ -61,26 +64,26 @@ pub(crate) struct JobFigures {
     /// The limit in force.
     pub(super) limit_bytes: u64,
     pub(super) held_bytes: u64,
-    /// What is above the limit and still to be given back.
+    /// Bytes above the limit, still to be given back.
     pub(super) deferred_bytes: u64,
-    /// `None` if the job gives no number.
+    /// `None` if the job reports no number.
     pub(super) wanted_bytes: Option<u64>,
     /// The most that the job can hold from now on.
     pub(super) charge_bytes: u64,
 }
 
-/// What the device has, and how long a job's own limit counts.
+/// The device's memory, and the time for which a job's own limit counts.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Belief {
     pub(super) total_bytes: u64,
-    /// What no other job is charged.
+    /// The bytes that no other job is charged.
     pub(super) room_bytes: u64,
     pub(super) calm: Duration,
     pub(super) now: Duration,
 }
 
 impl JoinedJob {
-    /// A report in this coordinator's numbers (ROUND1, ROUND2).
+    /// Converts a report to this coordinator's numbers (ROUND1, ROUND2).
     pub(super) fn translate(&self, raw: JobReport) -> JobReport {
         let limit_bytes = if raw.version < self.base {
             raw.limit_bytes.max(self.unseen_bytes)
@@ -93,7 +96,7 @@ impl JoinedJob {
             limit_bytes,
             deferred_bytes: raw.deferred_bytes.saturating_sub(lifted),
             sleep: match raw.sleep {
-                // It may have read an older order.
+                // The job may have read an older order.
                 Some(SleepState::Asleep) if self.is_unwritten => Some(SleepState::Waking),
                 sleep => sleep,
             },
@@ -101,7 +104,7 @@ impl JoinedJob {
         }
     }
 
-    /// As much of a report as is believed, and in words what is not (ROUND5).
+    /// Returns the believed part of a report, and a description of what is not believed (ROUND5).
     pub(super) fn believe(
         &mut self,
         report: JobReport,
@@ -127,7 +130,7 @@ impl JoinedJob {
             true => self.given_bytes.max(room_bytes),
             false => self.given_bytes,
         };
-        // A limit of its own counts until it had the time to obey.
+        // A limit of the job's own counts until it had the time to obey.
         let has_time = now.saturating_sub(since) < calm;
         let limit_most = if has_time { most } else { self.given_bytes };
         let limit_bytes = report.limit_bytes.min(limit_most);
@@ -145,12 +148,12 @@ impl JoinedJob {
             [report.held_bytes, self.given_bytes, room_bytes, held_bytes].map(ByteCount);
         let words = if !can_be {
             format!(
-                "it says that it holds {holds}, of {} that there are: not believed",
+                "it claims to hold {holds} of a total of {}: not believed",
                 ByteCount(total_bytes)
             )
         } else if report.held_bytes > most {
             format!(
-                "it says that it holds {holds}; it was given {given}, and the others leave {room}: counted with {counted}"
+                "it claims to hold {holds}; it was given {given}, and the others leave {room}: counted with {counted}"
             )
         } else if !has_time && report.limit_bytes > limit_bytes {
             format!(
@@ -162,7 +165,7 @@ impl JoinedJob {
         (believed, Some(words))
     }
 
-    /// The limit that this coordinator sent last; `None` if it sent none.
+    /// Returns the limit that this coordinator sent last; `None` if it sent none.
     pub(super) const fn sent_bytes(&self) -> Option<u64> {
         match self.limit {
             Some((Command::SetLimit { limit_bytes, .. }, _)) => Some(limit_bytes),
@@ -170,8 +173,8 @@ impl JoinedJob {
         }
     }
 
-    /// The control file with what this coordinator sent last (ROUND4), for this life of the job (ROUND6); `None` if
-    /// nothing was sent.
+    /// Returns the control file with the last orders of this coordinator (ROUND4), for this life of
+    /// the job (ROUND6); `None` if there are none.
     pub(super) fn order(&self, before: &ControlFile) -> Option<ControlFile> {
         if self.limit.is_none() && self.perf.is_none() && self.asleep.is_none() {
             return None;
@@ -194,19 +197,20 @@ impl JoinedJob {
         Some(file)
     }
 
-    /// Notes that what was sent is in the control file. A share is written once: a person may pause a job until the
-    /// share changes again.
+    /// Records that the last orders are in the control file. A share is written once, so that a
+    /// user may pause a job until the share changes again.
     pub(super) const fn written(&mut self) {
         self.perf = None;
         self.is_unwritten = false;
     }
 
-    /// Whether this coordinator writes its file.
+    /// Returns whether this coordinator writes the job's file.
     pub(super) const fn is_ours(&self) -> bool {
         !self.has_several_gpus || self.only.is_some()
     }
 
-    /// Makes this coordinator the one that writes a file with the orders of several GPUs, if there is no other yet.
+    /// Makes this coordinator the one that writes a file with the orders of several GPUs, if there
+    /// is no other yet.
     pub(super) fn claim(&mut self, job: &JobFiles) -> Result<(), String> {
         let name = format!("{}.coordinator", job.name);
         let lock = FileLock::take(&job.control.with_file_name(name), Sharing::Nobody);
@@ -218,13 +222,13 @@ impl JoinedJob {
         Ok(())
     }
 
-    /// Nothing that was sent and not written counts: the file may say something else since.
+    /// Forgets orders that were not written: the file may have changed since.
     pub(super) fn forget_sent(&mut self) {
         (self.limit, self.perf, self.asleep) = (None, None, None);
         self.joins_again = true;
     }
 
-    /// Writes what was sent last into the control file if it has something else.
+    /// Writes the last orders into the control file, if it differs.
     pub(super) fn write(&mut self, job: &JobFiles) -> Result<(), String> {
         if self.limit.is_some() || self.perf.is_some() || self.asleep.is_some() {
             self.is_unwritten = true;

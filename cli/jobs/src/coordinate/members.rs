@@ -1,6 +1,6 @@
-//! Which jobs a [`Coordination`] counts: who joins, with what, and who is gone.
+//! The jobs that a [`Coordination`] counts: joining, and removal of jobs that are gone.
 //!
-//! ROUND1 to ROUND3 and ROUND6 are those of `rounds`.
+//! The invariants ROUND1 to ROUND3 and ROUND6 are in `rounds`.
 
 use std::collections::BTreeMap;
 
@@ -16,8 +16,8 @@ use crate::alive::Alive;
 use crate::files::JobFiles;
 
 impl Coordination {
-    /// Lets a job join or go by its files, of which the status may be missing, incomplete, or another process's. The
-    /// status, if it is to be believed.
+    /// Lets a job join or go by its files, whose status may be missing, incomplete, or another
+    /// process's. Returns the status if it can be believed.
     pub(super) fn look<'r>(
         &mut self,
         job: &JobFiles,
@@ -28,7 +28,7 @@ impl Coordination {
         let ordered = reading.control.clone().unwrap_or_default();
         let is_anothers = reading.life().is_none_or(|life| ordered.life != Some(life));
         if is_anothers && !self.known.contains_key(job) && alive(None, ordered.life) == Alive::Yes {
-            // Its status is missing, or that of another process (ROUND2).
+            // Its status is missing, or another process's (ROUND2).
             let joined = self.join_by_orders(job, reading, &ordered, said);
             if !matches!(reading.status, Ok(Some(_))) {
                 joined?;
@@ -49,14 +49,14 @@ impl Coordination {
             let is_same = (known.pid, known.life) == (own.pid, own.life);
             if !is_same && alive(Some(known.pid), known.life) == Alive::Yes {
                 return Err(format!(
-                    "process {} writes the status of process {}, which is there: give them names of their own",
+                    "process {} writes the status of process {}, which exists: give them different names",
                     own.pid, known.pid
                 ));
             }
             if !is_same {
                 self.gone(job, Some("another process has its files"), said);
             } else if known.joins_again {
-                // With what its files say of it.
+                // It joins again, with the numbers in its files.
                 only = known.only.clone();
                 self.gone(job, None, said);
                 is_again = true;
@@ -79,7 +79,7 @@ impl Coordination {
             }
             self.join(job, own, reading, &ordered, said)?;
             if is_again {
-                // It was said before.
+                // It was reported before.
                 said.pop();
             }
             if let Some(known) = self.known.get_mut(job) {
@@ -89,7 +89,7 @@ impl Coordination {
         Ok(Some(status))
     }
 
-    /// The GPU that a job's memory is counted on; the job names at least one GPU.
+    /// Returns the GPU that a job's memory is counted on; the job names at least one GPU.
     fn gpu_of(&self, mut gpus: impl Iterator<Item = BusId>) -> Result<BusId, String> {
         match self.settings.gpu {
             Some(gpu) if gpus.any(|other| other == gpu) => Ok(gpu),
@@ -104,7 +104,7 @@ impl Coordination {
         }
     }
 
-    /// Counts a living job with what an earlier coordinator's orders let it hold.
+    /// Counts a living job with the bytes that an earlier coordinator's orders let it hold.
     fn join_by_orders(
         &mut self,
         job: &JobFiles,
@@ -138,7 +138,7 @@ impl Coordination {
     ) -> Result<(), String> {
         let gpu = self.gpu_of(own.gpus.keys().copied())?;
         let priority = u32::try_from(own.priority.unwrap_or(0).max(0)).unwrap_or(u32::MAX);
-        // Orders for another life are nothing to this one (ROUND6).
+        // Orders for another life do not concern this one (ROUND6).
         let ordered = Some(ordered).filter(|ordered| ordered.is_for(own.life));
         let given = ordered.and_then(|ordered| ordered.gpus.get(&gpu));
         let last = given.map_or(0, |given| given.max_device_mem.unwrap_or(0));
@@ -194,7 +194,7 @@ impl Coordination {
         Ok(())
     }
 
-    /// Lets a job join its GPU's coordinator with what it may hold already.
+    /// Lets a job join its GPU's coordinator with the bytes that it may hold already.
     fn admit(
         &mut self,
         job: &JobFiles,
@@ -248,7 +248,7 @@ impl Coordination {
         }
     }
 
-    /// Removes a job if it is known; said if there is a reason.
+    /// Removes a job if it is known. With a reason, reports it.
     fn gone(
         &mut self,
         job: &JobFiles,

@@ -34,7 +34,7 @@ pub(crate) use rounds::{Coordination, CoordinationEvent};
 /// begin with a limit of 0 (`larder job` does). A folder and a GPU have one coordinator at a time. It may be ended at any moment, by ctrl-c: the jobs keep
 /// their limits.
 #[derive(Debug, Args)]
-// One line would be broken in a narrow terminal.
+// A single line would be broken in a narrow terminal.
 #[command(override_usage = "larder coordinate [OPTIONS]\n       --total <N> [FOLDER]...")]
 pub struct CoordinateArgs {
     /// Folders with files of jobs
@@ -48,16 +48,16 @@ pub struct CoordinateArgs {
     #[arg(long)]
     once: bool,
 
-    /// How often to look, in seconds
+    /// Time between two readings of the files, in seconds
     #[arg(long, value_name = "S", default_value = "1", value_parser = parse_interval)]
     interval: Duration,
 
-    /// Print one JSON object for each thing that happened, with all figures that changed
+    /// Print one JSON object for each event, with all figures that changed
     #[arg(long)]
     json: bool,
 }
 
-/// The memory to divide, and how.
+/// The memory to divide, and the policy.
 #[derive(Clone, Debug, Args)]
 pub(crate) struct CoordinationSettings {
     /// What all jobs together may hold on a GPU
@@ -84,10 +84,10 @@ pub(crate) struct CoordinationSettings {
     #[arg(long, value_name = "P", default_value = "100", value_parser = parse_perf)]
     pub(crate) perf_beside: PerfControl,
 
-    /// Jobs that want more together than there is take turns: each gets all that it wants while others sleep,
-    /// copied to the host. A turn lasts for so many seconds at least, as often as the job's priority says (1 to
-    /// 10), and is to be long beside the time that the copies take. Who sleeps when this program ends sleeps on,
-    /// until another one, or `control wake`, says otherwise
+    /// Jobs that want more together than the total take turns: each gets all that it wants while others sleep,
+    /// copied to the host. A turn lasts at least this many seconds, times the job's priority (1 to 10), and should
+    /// be long compared with the time of the copies. A job that sleeps when this program ends keeps sleeping until
+    /// another coordinator, or `control wake`, wakes it
     #[arg(long = "turns", value_name = "S", num_args = 0..=1, require_equals = true, default_missing_value = "30", value_parser = parse_interval)]
     pub(crate) turn: Option<Duration>,
 }
@@ -100,9 +100,9 @@ struct TimedEvent<'a> {
     said: &'a CoordinationEvent,
 }
 
-/// Unlike those who only show something, a coordinator that stops is missed.
+/// Unlike a program that only shows figures, a coordinator that stops is missed.
 const UNREAD: &str =
-    "nobody reads what is printed, so the coordination has ended; the jobs keep their limits";
+    "the output is no longer read, so the coordination has ended; the jobs keep their limits";
 
 pub(crate) fn run(args: CoordinateArgs) -> Result<(), Failure> {
     let gpu = args.settings.gpu;
@@ -119,7 +119,7 @@ pub(crate) fn run(args: CoordinateArgs) -> Result<(), Failure> {
         let held = locks.hold(&args.places, gpu).map_err(Failure::from);
         let round = held.and_then(|is_new| {
             if is_new {
-                // What it knew may be another's since.
+                // Another coordinator may have changed the files since.
                 coordination = Coordination::new(args.settings.clone());
             }
             Ok(coordination.round(&args.places, start.elapsed())?)
@@ -131,10 +131,10 @@ pub(crate) fn run(args: CoordinateArgs) -> Result<(), Failure> {
                 }
                 printed => printed?,
             },
-            // The folder may come back later; at the beginning its absence is a mistake.
+            // The folder may return later; its absence at the start is a mistake.
             Err(error) if first => return Err(error),
             Err(Failure::Arguments(error) | Failure::Failed(error)) => {
-                // Once, however long it lasts.
+                // Reported once, however long it lasts.
                 if complained.replace(error.clone()) != Some(error.clone()) {
                     complain(&error);
                 }
@@ -165,7 +165,7 @@ fn print(said: &[CoordinationEvent], json: bool) -> io::Result<()> {
     out.flush()
 }
 
-/// The line of text for an event; `None` for an event that only has figures.
+/// Returns the line of text for an event; `None` for an event that only has figures.
 fn in_words(said: &CoordinationEvent) -> Option<String> {
     Some(match said {
         CoordinationEvent::Joined {

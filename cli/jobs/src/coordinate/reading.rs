@@ -1,4 +1,4 @@
-//! [`Reading`]: what a round keeps of a job's two files.
+//! [`Reading`]: the parts of a job's two files that a round keeps.
 
 use larder_control::{ControlFile, Life, StatusFile};
 
@@ -7,19 +7,20 @@ use crate::files::JobFiles;
 use crate::order;
 use crate::view::{are_few, read_status};
 
-/// A job's two files, as they were read; what is wrong with one comes in words.
+/// A job's two files, as they were read, or descriptions of their defects.
 #[derive(Clone, Debug)]
 pub(super) struct Reading {
     pub(super) status: Result<Option<StatusFile>, String>,
     pub(super) control: Result<ControlFile, String>,
-    /// The control file is the job's user's, who may write into it what he was given.
+    /// Whether the control file belongs to the job's user, who could write any memory into it.
     pub(super) is_own_word: bool,
-    /// Whose the status is, where the system has users.
+    /// The user that owns the status, where the system has users.
     pub(super) user: Option<u32>,
 }
 
 impl Reading {
-    /// Reads both, and keeps what is needed: all of a folder's are held at once.
+    /// Reads both files, and keeps only the parts needed: those of all jobs in a folder are held at
+    /// once.
     pub(super) fn of(job: &JobFiles) -> Self {
         let said = read_status(&job.status);
         let user = said.as_ref().ok().and_then(|said| said.as_ref()?.1);
@@ -50,14 +51,14 @@ impl Reading {
         }
     }
 
-    /// Whether the job says that it uses several.
+    /// Returns whether the job reports several GPUs.
     pub(super) fn has_several_gpus(&self) -> bool {
         let status = self.status.as_ref().ok().and_then(Option::as_ref);
         let own = status.and_then(|status| status.larder.as_ref());
         own.is_some_and(|own| own.gpus.len() > 1)
     }
 
-    /// Whose status it is, if it says so.
+    /// Returns the life of the process that wrote the status, if the status has it.
     pub(super) fn life(&self) -> Option<Life> {
         self.status.as_ref().ok()?.as_ref()?.larder.as_ref()?.life
     }

@@ -1,21 +1,27 @@
-//! [`Coordination`]: larder-control's coordinator over the files of jobs; `members` says which it counts.
+//! [`Coordination`]: larder-control's coordinator over the files of jobs; `members` chooses the
+//! jobs that it counts.
 //!
 //! A round reads the files, lets the coordinator decide, and writes the control files that changed.
 //! Between two rounds it holds no resource but its locks, so it may be ended at any moment: the jobs keep their last
 //! limits, and another coordinator continues from the files.
 //!
-//! ROUND1. Numbers of orders continue from a job's files: an order of this coordinator has a higher number than
-//! anything in the files when the job joined, so an answer to an earlier coordinator is not mistaken.
-//! ROUND2. A job that has not confirmed the order in its control file counts with all that it may hold by that order and
-//! by earlier ones, which the file says; so it does if its status is gone.
-//! ROUND3. A job's memory counts until the job is gone: its status said that it ended and its process is gone,
-//! its status file was removed and its process is gone, or another process has taken its files over. A dead process alone
-//! is not enough, because a process may only look dead from here.
-//! ROUND4. The limits in a control file are those that this coordinator sent last; it reverts changes by hand.
-//! ROUND5. What a coordinator gave counts always, by a control file that is not the job's user's own. What a status says
-//! beyond that counts as far as the total has room for it beside all other jobs, and a limit that nobody gave for the
-//! calm alone; so no status takes from another job.
-//! ROUND6. An order is for one life of a job. A job that starts again obeys none of them, and has nothing before a new one.
+//! ROUND1. Numbers of orders continue from a job's files: an order of this coordinator has a higher
+//! number than any in the files when the job joined, so an answer to an earlier coordinator is not
+//! mistaken for one to this.
+//! ROUND2. A job that has not confirmed the order in its control file counts with all that it may
+//! hold by that order and by earlier ones, as the file says; so does a job whose status is gone.
+//! ROUND3. A job's memory counts until the job is gone: its status said that it ended and its
+//! process is gone, its status file was removed and its process is gone, or another process has
+//! taken its files over. A dead process alone is not enough, because a process may only look dead
+//! from here.
+//! ROUND4. The limits in a control file are those that this coordinator sent last; it reverts
+//! changes by hand.
+//! ROUND5. Memory that a coordinator gave always counts, by a control file that is not owned by the
+//! job's user. More memory that a status claims counts as far as the total has room for it beside
+//! all other jobs, and a limit that no coordinator gave only for the calm; so no status takes from
+//! another job.
+//! ROUND6. An order is for one life of a job. A job that starts again obeys none of the old orders,
+//! and has no memory before a new one.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -31,7 +37,7 @@ use crate::alive::{Alive, alive};
 use crate::files::{FilesError, JobFiles, Twins, find};
 use crate::view::not_there;
 
-/// Something that happened in a round; a line of JSON. `job` is the job's name.
+/// An event of a round; a line of JSON. `job` is the job's name.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
 #[serde(rename_all = "snake_case", tag = "what")]
 pub(crate) enum CoordinationEvent {
@@ -52,18 +58,18 @@ pub(crate) enum CoordinationEvent {
     },
     /// A job gets a new share of the time.
     Perf { job: String, percent: u8 },
-    /// It is a job's turn, or another's.
+    /// A job begins its turn, or ends it.
     Turn { job: String, asleep: bool },
     /// The figures of a job changed.
     State(JobFigures),
-    /// Something is wrong; the coordination goes on.
+    /// A defect; the coordination continues.
     Problem { job: String, problem: String },
 }
 
 /// The most jobs that the reason of a limit names.
 const NAMED: usize = 3;
 
-/// Whether a process exists, by its number or its life.
+/// Tells whether a process exists, by its number or its life.
 pub(super) type IsAlive<'a> = &'a dyn Fn(Option<u32>, Option<Life>) -> Alive;
 
 /// Larder-control's coordinator over the files of jobs.
@@ -87,8 +93,8 @@ impl Coordination {
         }
     }
 
-    /// Runs a round: reads all files, decides, and writes. `now` never goes back. If the places cannot be
-    /// read, nothing changes; a job's own files are never an error.
+    /// Runs a round: reads all files, decides, and writes. `now` never goes back. If the places
+    /// cannot be read, nothing changes; a job's own files are never an error.
     pub(crate) fn round(
         &mut self,
         places: &[PathBuf],
@@ -130,7 +136,7 @@ impl Coordination {
         Ok(said)
     }
 
-    /// Takes what was read and decides; what is wrong with whom.
+    /// Processes the readings and decides. Returns the problems by job.
     pub(super) fn decide(
         &mut self,
         readings: &BTreeMap<JobFiles, Reading>,
@@ -140,7 +146,7 @@ impl Coordination {
     ) -> BTreeMap<JobFiles, String> {
         let mut wrong = BTreeMap::new();
         self.remove_gone(readings, alive, said);
-        // What was given to all counts before what any of them, or its user, says (ROUND5).
+        // Memory given to all jobs counts before the claims of any job, or of its user (ROUND5).
         let mut present = Vec::new();
         for is_own_word in [false, true] {
             for (job, reading) in readings {
@@ -197,7 +203,7 @@ impl Coordination {
             return Ok(());
         };
         let Some(raw) = status.report(known.gpu) else {
-            return Err(format!("it says nothing of the GPU {} any more", known.gpu));
+            return Err(format!("it no longer reports the GPU {}", known.gpu));
         };
         let Some(coordinator) = self.coordinators.get_mut(&known.gpu) else {
             return Ok(());
@@ -293,8 +299,8 @@ impl Coordination {
         }
     }
 
-    /// The names of the other jobs on a GPU that want more than they have, of the same priority or a higher one; a few of
-    /// them.
+    /// Returns the names of the other jobs on a GPU that want more than they have, of the same or a
+    /// higher priority; at most [`NAMED`] of them.
     fn lacking(&self, gpu: BusId, of: JobId) -> Option<String> {
         let all = self.known.values().filter(|known| known.gpu == gpu);
         let priority = all
@@ -321,7 +327,7 @@ impl Coordination {
 
 #[cfg(test)]
 impl Coordination {
-    /// The sum of what all jobs can hold, in bytes.
+    /// Returns the sum of what all jobs can hold, in bytes.
     pub(crate) fn charged_bytes(&self) -> u64 {
         self.coordinators
             .values()

@@ -14,20 +14,20 @@ use larder_cuda::{CudaStream, Movable, VmemAllocator, VmemBuffer};
 
 use super::play::Figures;
 
-/// The bytes that are written at each end.
+/// Bytes that are written at each end.
 const END: usize = 16;
 
 /// The start value of FNV-1a with 64 bits.
 const DIGEST_START: u64 = 0xcbf2_9ce4_8422_2325;
 const DIGEST_FACTOR: u64 = 0x0100_0000_01b3;
 
-/// A job's memory, what is live in it, and what became of it.
+/// A job's memory, its live blocks, and its figures.
 pub(super) struct Blocks<'j> {
     memory: &'j VmemAllocator,
     stream: &'j Arc<CudaStream>,
     pacer: LaunchPacer,
     live: HashMap<u32, Held>,
-    /// The pass, so that each writes other bytes.
+    /// The number of the pass, so that each pass writes other bytes.
     pass: u64,
     digest: u64,
     /// The limit at the end of the last run.
@@ -35,7 +35,7 @@ pub(super) struct Blocks<'j> {
     pub(super) figures: Figures,
 }
 
-/// A block, and what was written to its ends.
+/// A block, and the key of the bytes written to its ends.
 struct Held {
     buffer: VmemBuffer<u8>,
     key: u64,
@@ -63,8 +63,8 @@ impl<'j> Blocks<'j> {
         self.pass = pass;
     }
 
-    /// Waits until the limit allows this many bytes, polling a hundred times a second; true if the job is to
-    /// end.
+    /// Waits until the limit allows this many bytes, polling a hundred times a second. Returns true
+    /// if the job is to end.
     pub(super) fn wait_for(&self, bytes: u64, job: &Job, ended: &Receiver<()>) -> bool {
         while self.memory.device().limit_bytes() < bytes {
             if ended.recv_timeout(Duration::from_millis(10)).is_ok() {
@@ -80,7 +80,7 @@ impl<'j> Blocks<'j> {
         let size = ByteCount(bytes);
         let too_large = |_| format!("a block of {size:#} is too large; scale the trace down");
         let len = usize::try_from(bytes).map_err(too_large)?;
-        // SAFETY: of its bytes only those at its ends are read, and they are written below.
+        // SAFETY: only the bytes at the buffer's ends are read, and they are written below.
         let buffer = unsafe { self.memory.buffer::<u8>(self.stream, len) };
         let mut buffer = buffer.map_err(|error| format!("{size:#} were refused: {error}"))?;
         self.figures.allocations += 1;
@@ -130,7 +130,7 @@ impl<'j> Blocks<'j> {
         ids.into_iter().try_for_each(|id| self.free(id))
     }
 
-    /// Moves what the host has to the device, as far as there is room, and notes what is held now.
+    /// Moves blocks from the host to the device, as far as there is room, and updates the figures.
     pub(super) fn end_run(&mut self) {
         let mut on_host: Vec<_> = self
             .live
@@ -162,14 +162,14 @@ impl<'j> Blocks<'j> {
     }
 }
 
-/// Where the ends are; one that would overlap the other is left out.
+/// Returns the ranges of the ends; one that would overlap the other is omitted.
 fn ends(len: usize) -> impl Iterator<Item = (usize, usize)> {
     let first = (len > 0).then_some((0, len.min(END)));
     let last = (len >= 2 * END).then(|| (len - END, len));
     first.into_iter().chain(last)
 }
 
-/// The byte that belongs at a place of a block.
+/// Returns the bytes that belong at an offset of a block.
 fn content(key: u64, start: usize) -> [u8; END] {
     let (a, b) = (
         mix(key ^ start as u64),

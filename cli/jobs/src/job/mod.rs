@@ -65,15 +65,15 @@ pub struct JobArgs {
     )]
     passes: NonZeroU32,
 
-    /// Play all traces in turn for so long, and to the end of a pass
+    /// Play all traces in turn for this many seconds, and to the end of a pass
     #[arg(long, value_name = "S", value_parser = parse_interval)]
     seconds: Option<Duration>,
 
-    /// The limit it begins with; 0 where it has a control file, none elsewhere
+    /// The initial limit; by default 0 with a control file, and none without
     #[arg(long, value_name = "N", value_parser = parse_limit)]
     limit: Option<u64>,
 
-    /// What serves where the limit ends
+    /// The memory used above the limit
     #[arg(long, value_name = "WHAT", default_value = "pinned")]
     host: Host,
 
@@ -81,7 +81,7 @@ pub struct JobArgs {
     #[arg(long, value_name = "K", default_value = "1", value_parser = clap::value_parser!(u64).range(1..))]
     scale: u64,
 
-    /// Which driver; without it as `LARDER_CUDA_DRIVER` says, and auto where that says nothing
+    /// The driver; by default the value of `LARDER_CUDA_DRIVER`, or auto if that is unset
     #[arg(long, value_name = "WHICH", value_parser = driver())]
     driver: Option<Choice>,
 }
@@ -139,7 +139,7 @@ impl JobArgs {
         })
     }
 
-    /// The control file and the status file.
+    /// Returns the control file and the status file.
     fn files(&self, name: &str) -> Result<(Option<PathBuf>, Option<PathBuf>), Failure> {
         let Some(folder) = &self.folder else {
             return Ok((self.control.clone(), self.status.clone()));

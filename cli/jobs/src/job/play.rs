@@ -1,7 +1,8 @@
-//! Plays traces as a job under control: memory of the device and of the host behind it, each step a run, and
-//! every block checked.
+//! Plays traces as a job under control: memory of the device and of the host behind it, each step a
+//! run, and every block checked.
 //!
-//! The device's allocator begins with the given limit, 0 if a coordinator will set one. So jobs never hold
+//! The device's allocator begins with the given limit, 0 if a coordinator will set one. So jobs
+//! never hold more than was promised to them, from the first byte on.
 //! more than was promised to them, from their first byte on.
 
 use std::error::Error;
@@ -23,7 +24,7 @@ use super::script::JobScript;
 use super::{Host, JobArgs, status};
 use crate::complain;
 
-/// What a job did: the line of JSON at its end.
+/// A job's figures: the line of JSON at its end.
 #[derive(Debug, Default, Serialize)]
 pub(super) struct Figures {
     pub(super) name: String,
@@ -31,15 +32,15 @@ pub(super) struct Figures {
     pub(super) passes: u64,
     /// Steps of all passes.
     pub(super) runs: u64,
-    /// Blocks allocated, and where they were then.
+    /// Blocks allocated, and how many of them were on the device and on the host then.
     pub(super) allocations: u64,
     pub(super) on_device: u64,
     pub(super) on_host: u64,
     /// Bytes that moved from the host to the device between steps.
     pub(super) moved_bytes: u64,
-    /// Bytes at the ends of blocks that were not as they had been written.
+    /// Bytes at the ends of blocks that were not as written.
     pub(super) wrong_bytes: u64,
-    /// Ends of runs at which the limit differed from that at the end before.
+    /// Ends of runs at which the limit differed from that at the previous end.
     pub(super) limit_changes: u64,
     /// Ends of runs at which the job held more than the limit.
     pub(super) deferred_runs: u64,
@@ -51,8 +52,8 @@ pub(super) struct Figures {
     pub(super) seconds: f64,
 }
 
-/// Plays traces as a job. An error says that memory was refused on every side, or that the driver refused
-/// something; the status says then that the job ended.
+/// Plays traces as a job. Returns an error if memory was refused on every side, or the driver
+/// refused a call; the status then says that the job ended.
 pub(super) fn play(
     args: &JobArgs,
     config: JobConfig,
@@ -77,13 +78,15 @@ pub(super) fn play(
     let signalled = Arc::downgrade(&job);
     let handler = ctrlc::set_handler(move || {
         let _ = end.send(());
-        // Its pauses end at once.
+        // Ends its pauses at once.
         if let Some(job) = signalled.upgrade() {
             job.cancel();
         }
     });
     if let Err(error) = handler {
-        complain(&format_args!("signals end it at once: {error}"));
+        complain(&format_args!(
+            "cannot handle signals, which end the job at once: {error}"
+        ));
     }
     let blocks = Blocks::new(&memory, &stream, job.pacer());
     let figures = status::watched(&job, || play_all(args, scripts, &job, blocks, &ended));
@@ -95,8 +98,8 @@ pub(super) fn play(
     })
 }
 
-/// Ends a job in this thread. The handler of signals holds it for a moment: if it dropped it last, the process
-/// might end before the job's last status is written.
+/// Ends a job in this thread. The signal handler holds the job for a moment: if it dropped the job
+/// last, the process might end before the job's last status is written.
 fn end_here(mut job: Arc<Job>) {
     while let Err(held) = Arc::try_unwrap(job) {
         job = held;
@@ -157,7 +160,7 @@ fn play_segment(segment: &[Event], blocks: &mut Blocks<'_>) -> Result<(), Box<dy
     Ok(())
 }
 
-/// The memory of a job, and its stream.
+/// Creates the memory of a job, and its stream.
 fn memory(
     limit_bytes: u64,
     host: Host,
@@ -168,12 +171,12 @@ fn memory(
     let answer = device.set_limit(limit_bytes);
     debug_assert_eq!(answer, larder_core::limits::LimitAnswer::Applied);
     let host = match host {
-        // All of it at once may be on the host, with gaps.
+        // All memory at once may be on the host, with gaps.
         Host::Pinned => HostSide::Pinned(peak_bytes.saturating_mul(2).saturating_add(64 << 20)),
         Host::None => HostSide::None,
     };
     let config = VmemConfig {
-        // The device is shared: what it has in all says nothing of this job.
+        // The device is shared: its total says nothing of this job.
         planned_percent: u32::MAX,
         ..VmemConfig::new(host)
     };

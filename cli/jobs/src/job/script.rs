@@ -1,8 +1,8 @@
-//! The script of a job: a trace cut into its steps, and the memory that it will want.
+//! The script of a job: a trace cut into its steps, and its peak memory.
 
 use larder_trace::{Event, Trace};
 
-/// The granule of an allocator: sizes are rounded up to it before they are added up.
+/// The granule of an allocator, to which sizes are rounded up before they are added up.
 const GRANULE_BYTES: u64 = 256;
 
 /// A trace as a job plays it.
@@ -15,7 +15,7 @@ pub(super) struct JobScript {
 }
 
 impl JobScript {
-    /// A trace with all sizes divided by `scale`, rounded up.
+    /// Creates the script of a trace with all sizes divided by `scale`, rounded up.
     pub(super) fn new(trace: &Trace, scale: u64) -> Self {
         let mut segments = vec![Vec::new()];
         let mut sizes = Vec::new();
@@ -35,7 +35,7 @@ impl JobScript {
                     push(&mut segments, Event::Alloc { id, bytes });
                 }
                 Event::Free { id } => {
-                    // A trace frees only what it allocated.
+                    // A trace frees only blocks that it allocated.
                     live -= sizes.get(id as usize).copied().unwrap_or(0);
                     push(&mut segments, *event);
                 }
@@ -48,8 +48,8 @@ impl JobScript {
         }
     }
 
-    /// What a job asks a coordinator for: the peak, and an eighth of it and a unit more for what lies
-    /// between blocks.
+    /// Returns the bytes that a job requests from a coordinator: the peak, an eighth of it and a
+    /// unit more for gaps between blocks.
     pub(super) fn wanted_bytes(&self) -> u64 {
         self.peak_bytes + self.peak_bytes / 8 + (4 << 20)
     }

@@ -1,7 +1,8 @@
-//! Says while a job is at work what is wrong with its files: that its status cannot be written, so who looks at it sees an
-//! old one, or none; that its control file is not obeyed; that its names are not its own.
+//! Reports problems with a job's files while it works: its status cannot be written, so that
+//! readers see an old one, or none; its control file is not obeyed; its names are not its own.
 //!
-//! A thread looks, since the job may stand still in a run, or wait for a limit that nobody who misses its status sets.
+//! A thread checks, since the job may be suspended in a run, or wait for a limit that a coordinator
+//! without its status will not set.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -13,16 +14,18 @@ use larder_cuda::job::{Job, JobState};
 
 use crate::note;
 
-/// How often it looks.
+/// Time between two checks.
 const INTERVAL: Duration = Duration::from_millis(100);
 
-/// Problems that are said. Each is about one file, so there are few, unless somebody makes up new ones.
+/// The most problems reported. Each is about one file, so there are few, unless an attacker makes
+/// up new ones.
 const MOST: usize = 16;
 
-/// Works, and says on stderr what is wrong with the job's files meanwhile, each problem once. The work goes on.
+/// Runs `work`, and reports problems with the job's files meanwhile on stderr, each once. The work
+/// continues.
 ///
 /// # Errors
-/// If the thread that looks cannot be started; nothing was done then.
+/// If the checking thread cannot be started; then `work` is not run.
 pub(super) fn watched<R>(job: &Job, work: impl FnOnce() -> R) -> io::Result<R> {
     let (end, ended) = mpsc::channel::<()>();
     thread::scope(|scope| {
@@ -31,7 +34,7 @@ pub(super) fn watched<R>(job: &Job, work: impl FnOnce() -> R) -> io::Result<R> {
             while ended.recv_timeout(INTERVAL) == Err(RecvTimeoutError::Timeout) {
                 said.say(&job.state());
             }
-            // What changed last is written now, if it is not yet.
+            // Writes the last change now, if that is still to be done.
             job.poll();
             said.say(&job.state());
         };
@@ -42,18 +45,18 @@ pub(super) fn watched<R>(job: &Job, work: impl FnOnce() -> R) -> io::Result<R> {
     })
 }
 
-/// What was said.
+/// The problems reported.
 #[derive(Default)]
 struct Said(BTreeSet<String>);
 
 impl Said {
     fn say(&mut self, state: &JobState) {
         if let Some(problem) = self.new_problem(state.problem.as_deref()) {
-            note(&format_args!("{problem}; the job goes on"));
+            note(&format_args!("{problem}; the job continues"));
         }
     }
 
-    /// The problem, if it was not said before.
+    /// Returns the problem, if it is new.
     fn new_problem<'p>(&mut self, problem: Option<&'p str>) -> Option<&'p str> {
         let problem = problem.filter(|problem| !self.0.contains(*problem))?;
         let is_new = self.0.len() < MOST && self.0.insert(problem.to_owned());

@@ -14,7 +14,7 @@ pub(super) fn settings(total_bytes: u64) -> CoordinationSettings {
     }
 }
 
-/// Rounds until nothing is said any more, each job obeying after each.
+/// Runs rounds until no more events happen, each job obeying after each.
 pub(super) fn settle(
     coordination: &mut Coordination,
     folder: &Path,
@@ -86,7 +86,8 @@ fn another_coordinator_takes_over_and_no_old_answer_counts() {
     }
     settle(&mut first, folder.path(), &mut jobs, &mut time);
     let before = jobs[1].1.version.unwrap();
-    // The last order of the first one has not been obeyed: `a` counts with the larger limit.
+    // The last order of the first coordinator has not been obeyed: `a` counts with the larger
+    // limit.
     jobs[0].1.limit = 5 * MIB;
     jobs[0].1.version = Some(0);
     jobs[0].1.write(&jobs[0].0);
@@ -121,7 +122,7 @@ fn a_dead_jobs_memory_counts_until_it_is_reported_gone() {
         .unwrap();
     assert_eq!(coordination.charged_bytes(), 60 * MIB);
     if fs::metadata("/proc/self/stat").is_ok() {
-        // Once, and with the way out.
+        // Once, and with the remedy.
         assert!(
             matches!(&said[..], [CoordinationEvent::Problem { problem, .. }] if problem.contains("control forget dead")),
             "{said:?}"
@@ -186,7 +187,7 @@ fn rubbish_is_said_once_and_disturbs_nobody() {
         .iter()
         .filter(|said| matches!(said, CoordinationEvent::Problem { .. }));
     assert_eq!(problems.count(), 2, "{said:?}");
-    // A good job that writes rubbish keeps what it has.
+    // A good job that writes garbage keeps its memory.
     fs::write(&jobs[0].0.status, "rubbish").unwrap();
     coordination
         .round(&place, Duration::from_secs(500))
@@ -234,6 +235,6 @@ fn a_limit_that_was_changed_by_hand_is_changed_back() {
         .unwrap();
     let view = JobView::look(&jobs[0].0, SystemTime::now());
     assert_eq!(view.gpus[0].target_limit_bytes, Some(40 * MIB));
-    // A pause by hand is nobody else's business.
+    // A pause by hand is left alone.
     assert_eq!(view.target_perf, Some(0));
 }

@@ -46,7 +46,7 @@ fn a_control_file_alone_is_no_second_job_beside_another_pair_of_its_name() {
     for (statuses, found) in [
         (&[][..], &[ours][..]),
         (&[ours], &[ours]),
-        // Whoever puts it there hides no job of ours.
+        // A file put there by another program hides no job of ours.
         (&[theirs], &[ours, theirs]),
         (&[ours, theirs], &[ours, theirs]),
     ] {
@@ -62,7 +62,7 @@ fn a_control_file_alone_is_no_second_job_beside_another_pair_of_its_name() {
         let expected: Vec<_> = found.iter().map(|name| place.join(name)).collect();
         assert_eq!(status, expected, "{statuses:?}");
         assert_eq!(find_named(&place, "x").unwrap().status, expected[0]);
-        // A file that is named is meant.
+        // A file named explicitly counts.
         let named = find(&both.map(|name| place.join(name)), Twins::Hidden).unwrap();
         assert_eq!(names(&named), ["x", "x"]);
     }

@@ -1,4 +1,4 @@
-//! Files of jobs that this test writes itself: what is found, shown, sent, divided.
+//! Files of jobs that this test writes itself: found, shown, sent, divided.
 
 mod coordinate;
 mod files;
@@ -85,7 +85,7 @@ impl Status {
         fs::write(&job.status, text).unwrap();
     }
 
-    /// The job once it was started again, as another process.
+    /// Returns the job started again, as another process.
     fn again(&self, process: &Child) -> Self {
         Self {
             pid: process.id(),
@@ -97,7 +97,7 @@ impl Status {
         }
     }
 
-    /// Does what the control file says.
+    /// Obeys the control file.
     fn obey(&mut self, job: &JobFiles) {
         if let Ok(text) = fs::read(&job.control) {
             let file = ControlFile::parse(text).unwrap().file;
@@ -113,10 +113,10 @@ impl Status {
     }
 }
 
-/// A process that lives until it is killed, of a user or of this one's.
+/// Starts a process that lives until it is killed, of a user or of this one's.
 fn process(user: Option<u32>) -> io::Result<Child> {
     let mut sleep = Command::new("sleep");
-    // Nobody waits for the end of what it has open, if the test fails.
+    // Its open files must not delay the end of a failed test.
     sleep
         .arg("1000")
         .stdout(Stdio::null())

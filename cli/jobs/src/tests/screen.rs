@@ -1,4 +1,4 @@
-//! What `top` shows, and its keys.
+//! The screen of `top`, and its keys.
 
 use super::*;
 
@@ -83,7 +83,7 @@ fn a_narrow_table_breaks_no_number_and_a_wrong_column_lists_the_right_ones() {
     );
 }
 
-/// What stands in the terminal, line by line.
+/// Returns the lines of the terminal.
 fn drawn(screen: &Screen, width: u16) -> Vec<String> {
     let mut terminal = Terminal::new(TestBackend::new(width, 12)).unwrap();
     terminal.draw(|frame| screen.draw(frame)).unwrap();
@@ -270,7 +270,7 @@ fn names_and_problems_that_a_terminal_obeys_are_shown_escaped_and_counted_so() {
     assert_eq!(lines.len(), 4, "{text}");
     assert!(lines[2].starts_with(shown), "{text}");
     assert!(lines[3].starts_with(&format!("{shown}: ")), "{text}");
-    // Columns stand below their headings: both lines end with the last one.
+    // Columns are below their headings: both lines end with the last one.
     assert_eq!(lines[0].chars().count(), lines[2].chars().count());
     let drawn = drawn(&screen_of(folder.path()), 250);
     assert!(drawn[1].starts_with(&format!("{shown} ")), "{drawn:?}");

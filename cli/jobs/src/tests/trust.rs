@@ -1,4 +1,5 @@
-//! Jobs that start again, neighbours that lie, files that go: the total holds, and nobody takes from another.
+//! Jobs that start again, neighbours that lie, files that disappear: the total holds, and no job
+//! takes from another.
 #![cfg(target_os = "linux")]
 
 use larder_model::Random;
@@ -7,7 +8,7 @@ use super::coordinate::{settings, settle};
 use super::*;
 use crate::alive::alive;
 
-/// A job of this process.
+/// Returns a job of this process.
 fn own(priority: i64, wanted: u64) -> Status {
     Status {
         life: Life::this(),
@@ -28,7 +29,7 @@ fn control(job: &JobFiles) -> ControlFile {
     ControlFile::parse(text).unwrap().file
 }
 
-/// What was said of a job's problem, if anything.
+/// Returns the reported problem of a job, if any.
 fn problem(said: &[CoordinationEvent], of: &str) -> Option<String> {
     said.iter().find_map(|said| match said {
         CoordinationEvent::Problem { job, problem } if job == of => Some(problem.clone()),
@@ -54,7 +55,7 @@ fn a_job_that_starts_again_has_nothing_before_an_order_of_its_own() {
     kill(first);
     let second = process(None).unwrap();
     jobs[0].1 = jobs[0].1.again(&second);
-    // Its control file is that of its former life.
+    // Its control file is for its former life.
     let (files, again) = &mut jobs[0];
     again.obey(files);
     assert_eq!((again.limit, again.version), (0, None));
@@ -74,7 +75,7 @@ fn a_coordinator_that_begins_counts_a_living_job_whose_status_is_gone() {
     let mut first = Coordination::new(settings(100 * MIB));
     jobs[0].1.write(&jobs[0].0);
     settle(&mut first, folder.path(), &mut jobs, &mut time);
-    // It is to have less now, and has not obeyed.
+    // It is ordered to have less now, and has not obeyed.
     let files = jobs[0].0.clone();
     let mut lowered = control(&files);
     lowered.limit(gpu(), 20 * MIB);
@@ -113,7 +114,7 @@ fn a_status_that_says_what_cannot_be_takes_from_nobody() {
         let mut jobs = vec![(job(&folder, "b"), own(1, 90 * MIB))];
         jobs[0].1.write(&jobs[0].0);
         let mut said = Vec::new();
-        // The liar says the same for ever, and its limit is its own.
+        // The liar keeps its claim, and its limit is its own.
         for _ in 0..5 {
             said.extend(settle(
                 &mut coordination,
@@ -213,7 +214,7 @@ fn what_a_person_says_to_the_next_run_of_a_job_is_obeyed_by_it() {
     said.life = Life::of(first.id());
     said.control_version = Some(7);
     fs::write(&files.control, said.to_text()).unwrap();
-    // To the run that is there, beside its limit.
+    // To the existing run, beside its limit.
     Order::share(PerfControl::SUSPENDED).give(&files).unwrap();
     let kept = control(&files);
     assert_eq!((kept.life, kept.control_version), (said.life, Some(7)));
@@ -236,7 +237,7 @@ fn what_a_person_says_to_the_next_run_of_a_job_is_obeyed_by_it() {
 fn a_status_that_a_neighbour_wrote_for_a_process_of_another_user_is_not_believed() {
     let folder = folder();
     let files = job(&folder, "a");
-    // Nor one that is nobody's word: another's life beside the writer's own process.
+    // Nor a status with another's life beside the writer's own process.
     let other = process(None).unwrap();
     let borrowed = Status {
         pid: other.id(),
@@ -269,7 +270,7 @@ fn a_users_own_control_file_is_written_and_counts_as_far_as_there_is_room() {
     const USER: u32 = 12345;
     let folder = folder();
     let files = job(&folder, "a");
-    // A process of his.
+    // A process of that user.
     let Ok(process) = process(Some(USER)) else {
         println!("skipped: only the superuser becomes somebody else");
         return;
@@ -284,7 +285,7 @@ fn a_users_own_control_file_is_written_and_counts_as_far_as_there_is_room() {
     for file in [&files.status, &files.control] {
         std::os::unix::fs::chown(file, Some(USER), Some(USER)).unwrap();
     }
-    // Another was given most by a coordinator before.
+    // An earlier coordinator gave most memory to another job.
     let other = job(&folder, "b");
     let mut given = Status {
         limit: 70 * MIB,
@@ -370,7 +371,7 @@ fn a_job_of_two_gpus_counts_on_each_and_has_the_orders_of_one_coordinator() {
     };
     let (mut first, mut second) = (of(other), of(gpu()));
     for _ in 0..2 {
-        // It takes the file, and then looks anew.
+        // It takes the file, and then reads anew.
         first.round(&places(&folder), Duration::ZERO).unwrap();
     }
     let said = second.round(&places(&folder), Duration::ZERO).unwrap();
@@ -416,7 +417,7 @@ fn of_two_living_processes_of_a_name_nobody_is_told_in_place_of_the_other() {
     );
 }
 
-/// Any number of any size, those around the total among them.
+/// Returns a number of any size, often near the total.
 fn any(random: &mut Random) -> u64 {
     match random.below(4) {
         0 => random.below(120) * MIB,
@@ -480,7 +481,7 @@ fn who_may_not_command_a_job_is_told_so() {
     own(0, MIB).again(&process).write(&files);
     fs::write(&files.control, "{}").unwrap();
     std::os::unix::fs::chown(&files.status, Some(USER), None).unwrap();
-    // Of a third user; the superuser, who is this process, leaves it to him.
+    // Owned by a third user; the superuser, who is this process, leaves it to him.
     std::os::unix::fs::chown(&files.control, Some(USER + 1), None).unwrap();
     let refused = Order::share(PerfControl::SUSPENDED)
         .give(&files)

@@ -1,9 +1,9 @@
-//! [`Connections`]: a bounded number of connections, of which the oldest is closed for whoever comes next.
+//! [`Connections`]: a bounded number of connections. A new one closes the oldest if all are in use.
 //!
-//! CONN1. At most so many are held at once, each by one [`Held`], which is dropped by the thread that serves it. A
-//! closed one counts until then, so there are never more threads than that.
-//! CONN2. A connection is closed from outside by shutting it down: the thread that waits for it wakes with an error or
-//! an end, and drops its `Held`.
+//! CONN1. At most `most` are held at once, each by one [`Held`], which is dropped by the thread
+//! that serves it. A closed one counts until then, so there are never more threads than that.
+//! CONN2. A connection is closed from outside by shutting it down: the thread that waits for it
+//! wakes with an error or an end, and drops its `Held`.
 
 use std::collections::VecDeque;
 use std::net::{Shutdown, TcpStream};
@@ -11,19 +11,19 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
 pub(super) struct Connections {
     most: usize,
-    /// In the order in which they came.
+    /// Connections in the order of arrival.
     held: Mutex<VecDeque<Arc<TcpStream>>>,
     left: Condvar,
 }
 
-/// A connection that is held, and no longer once this is dropped.
+/// A connection, held until this is dropped.
 pub(super) struct Held {
     connections: Arc<Connections>,
     pub(super) stream: Arc<TcpStream>,
 }
 
 impl Connections {
-    /// None yet, and at most so many, at least 1.
+    /// Creates an empty set for at most `most` connections, at least 1.
     pub(super) fn new(most: usize) -> Arc<Self> {
         Arc::new(Self {
             most: most.max(1),
@@ -32,7 +32,8 @@ impl Connections {
         })
     }
 
-    /// Holds one more. If all places are taken, closes the oldest, and waits until one is free.
+    /// Holds one more connection. If all places are taken, closes the oldest, and waits until one
+    /// is free.
     pub(super) fn hold(self: &Arc<Self>, stream: Arc<TcpStream>) -> Held {
         let mut held = self.lock();
         while held.len() >= self.most {
@@ -45,7 +46,7 @@ impl Connections {
         }
     }
 
-    /// Closes the oldest and waits until one has left. False if none is held.
+    /// Closes the oldest connection and waits until one has left. Returns false if none is held.
     pub(super) fn close_oldest(&self) -> bool {
         let held = self.lock();
         let is_any = !held.is_empty();

@@ -1,4 +1,4 @@
-//! How the table looks in a terminal.
+//! Draws the table in a terminal.
 
 use ratatui::Frame;
 use ratatui::layout::{Constraint, Layout, Rect};
@@ -12,7 +12,7 @@ use crate::alive::Alive;
 use crate::layout::wrapped;
 use crate::visible::visible;
 
-/// Columns that go where the terminal is narrow, these first. The job's name stays.
+/// Columns omitted in a narrow terminal, these first. The job's name stays.
 const SPARED: [&str; 16] = [
     "stable", "prio", "peak", "batch", "swap", "pid", "deferred", "age", "host", "gpu", "used",
     "alive", "perf", "target", "held", "limit",
@@ -22,7 +22,7 @@ const KEYS: &str = "↑↓ job  +/- limit  l type one  q end\n\
                     0-9 share of time  p pause  r resume\n";
 
 impl Screen {
-    /// Draws all of it.
+    /// Draws the whole screen.
     pub(crate) fn draw(&self, frame: &mut Frame<'_>) {
         let width = usize::from(frame.area().width);
         let said = match &self.typed {
@@ -49,7 +49,8 @@ impl Screen {
         frame.render_widget(Paragraph::new(keys).style(style), last);
     }
 
-    /// What is wrong with whose files, the selected job's first: there may not be room for all.
+    /// Returns the problems of the jobs' files, the selected job's first: there may not be room for
+    /// all.
     fn problems(&self) -> String {
         let selected = self.lines.get(self.selected).map(|line| line.job);
         let others = (0..self.jobs.len()).filter(|job| Some(*job) != selected);
@@ -85,7 +86,7 @@ impl Screen {
         frame.render_stateful_widget(table, area, &mut state);
     }
 
-    /// The columns that fit whole.
+    /// Returns the columns that fit whole.
     fn columns(&self, width: u16) -> Vec<usize> {
         let mut columns: Vec<usize> = (0..HEADINGS.len()).collect();
         for spared in SPARED {
@@ -101,7 +102,7 @@ impl Screen {
         columns
     }
 
-    /// What the widest cell of a column needs.
+    /// Returns the width of a column's widest cell.
     fn width(&self, column: usize) -> u16 {
         let cells = self.lines.iter().map(|line| line.cells[column].as_str());
         let widest = cells
@@ -112,7 +113,7 @@ impl Screen {
     }
 }
 
-/// Names stand to the left, numbers to the right.
+/// Returns a cell: names are aligned left, numbers right.
 fn cell(column: usize, text: &str) -> Cell<'_> {
     let text = Text::from(text);
     if column == 0 {

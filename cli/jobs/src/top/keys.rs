@@ -59,7 +59,8 @@ impl Screen {
         Act::Nothing
     }
 
-    /// Changes the limit by one step, from the one in the control file or else the one in force.
+    /// Changes the limit by one step, from the one in the control file, otherwise from the one in
+    /// force.
     fn step(&mut self, change: fn(u64, u64) -> u64) -> Act {
         let target = self.chosen().and_then(|(_, gpu)| {
             let gpu = gpu?;
@@ -86,7 +87,7 @@ impl Screen {
         })
     }
 
-    /// The selected job, and its GPU on that line.
+    /// Returns the selected job, and its GPU on that line.
     fn chosen(&self) -> Option<(&JobView, Option<&GpuView>)> {
         let line = self.lines.get(self.selected)?;
         let job = self.jobs.get(line.job)?;

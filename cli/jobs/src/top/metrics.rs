@@ -9,7 +9,8 @@ use larder_control::SleepState;
 use crate::alive::Alive;
 use crate::view::{GpuView, JobView};
 
-/// A gauge: its name behind `larder_job_`, what it says, and its number; none where the job does not report it.
+/// A gauge: its name behind `larder_job_`, its help, and its number; `None` where the job does not
+/// report it.
 type Gauge<Of> = (&'static str, &'static str, fn(&Of) -> Option<f64>);
 
 /// The gauges of a job on a GPU, named as the columns of `top`.
@@ -66,13 +67,13 @@ const OF_JOB: [Gauge<JobView>; 6] = [
     ),
 ];
 
-/// No limit is no number.
+/// Returns a limit; a limit out of reach is `None`.
 fn limit(bytes: Option<u64>) -> Option<f64> {
     let bytes = bytes.filter(|bytes| *bytes < u64::MAX / 2)?;
     Some(bytes as f64)
 }
 
-/// The numbers of jobs that live, or may.
+/// Formats the numbers of jobs that live, or may.
 pub(crate) fn open_metrics(jobs: &[JobView]) -> String {
     let lives = |job: &&JobView| !job.ended && job.alive != Alive::No;
     let jobs: Vec<&JobView> = jobs.iter().filter(lives).collect();
@@ -97,7 +98,7 @@ pub(crate) fn open_metrics(jobs: &[JobView]) -> String {
     text
 }
 
-/// The labels that tell a job from all others: two in different folders may have one name.
+/// Returns the labels that identify a job: two in different folders may have one name.
 fn labels(job: &JobView) -> String {
     let folder = job.files.status.parent().unwrap_or(&job.files.status);
     let folder = escaped(&folder.to_string_lossy());
@@ -109,7 +110,7 @@ fn labels(job: &JobView) -> String {
 }
 
 fn family(text: &mut String, name: &str, help: &str, samples: impl Iterator<Item = (String, f64)>) {
-    // Writing to a text cannot fail.
+    // Writing to a string cannot fail.
     let _ = writeln!(
         text,
         "# TYPE larder_job_{name} gauge\n# HELP larder_job_{name} {help}"
@@ -119,7 +120,7 @@ fn family(text: &mut String, name: &str, help: &str, samples: impl Iterator<Item
     }
 }
 
-/// Names come from file names and may hold anything.
+/// Escapes a label: names come from file names and may hold any characters.
 fn escaped(text: &str) -> String {
     text.replace('\\', "\\\\")
         .replace('"', "\\\"")

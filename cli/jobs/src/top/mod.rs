@@ -58,11 +58,11 @@ pub struct TopArgs {
     #[arg(long, value_name = "ADDRESS", value_parser = serve::parse_address, conflicts_with_all = ["once", "wide", "columns", "json"])]
     serve: Option<SocketAddr>,
 
-    /// How often to look, in seconds
+    /// Time between two readings of the files, in seconds
     #[arg(long, value_name = "S", default_value = "1", value_parser = parse_interval)]
     interval: Duration,
 
-    /// By how much the keys + and - change a limit
+    /// Bytes by which the keys + and - change a limit
     #[arg(long, value_name = "N", default_value = "256MiB", value_parser = parse_bytes)]
     step: u64,
 }

@@ -17,20 +17,20 @@ use crate::order::Order;
 use crate::view::JobView;
 use crate::visible::visible;
 
-/// The content of the table, and the limit that is being typed.
+/// The content of the table, and the limit being typed.
 #[derive(Debug)]
 pub(crate) struct Screen {
     pub(super) jobs: Vec<JobView>,
     pub(super) lines: Vec<TableLine>,
     pub(super) selected: usize,
-    /// The limit that is being typed, if any.
+    /// The limit being typed, if any.
     pub(super) typed: Option<String>,
     /// The bytes by which the keys + and - change a limit.
     pub(super) step_bytes: u64,
     pub(super) message: String,
 }
 
-/// The action that a key asks for.
+/// The action of a key.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum Act {
     /// Redraw and read the files again.
@@ -53,7 +53,7 @@ impl Screen {
         }
     }
 
-    /// Takes the jobs that were found; the selected line stays with its job and GPU if they are still there.
+    /// Shows the jobs found; the selected line stays with its job and GPU if they still exist.
     pub(crate) fn show(&mut self, jobs: Vec<JobView>) {
         let before = self.lines.get(self.selected).map(|line| self.whose(line));
         (self.lines, self.jobs) = (lines(&jobs), jobs);
@@ -119,7 +119,7 @@ fn live(
     }
 }
 
-/// Writes an order into a job's control file and answers a message about it.
+/// Writes an order into a job's control file. Returns a message about it.
 pub(crate) fn send(job: &JobFiles, order: &Order) -> String {
     match order.give(job) {
         Ok(dropped) if dropped.is_empty() => format!("{}: sent", job.name),

@@ -1,16 +1,20 @@
-//! `larder top --serve`: answers `GET /metrics` with the jobs as OpenMetrics text, and nothing else.
+//! `larder top --serve`: answers `GET /metrics` with the jobs as OpenMetrics text, and no other
+//! request.
 //!
-//! A thread for each connection, of which there is a bounded number. A client that is done in milliseconds, as each good
-//! one is, waits for no slow one, however many there are: where all places are taken the oldest is closed for it. One
-//! thread that polls would do the same, but the standard library has no such call. What a flood of clients can take:
+//! A thread for each connection, whose number is bounded. A client that finishes in milliseconds,
+//! as every good one does, does not wait for slow ones, however many there are: if all places are
+//! taken, the oldest connection is closed. One thread that polls would do the same, but the
+//! standard library has no such call. The most that a flood of clients can take:
 //!
-//! * [`CONNECTIONS`] threads and files, and besides the few files that one look at the jobs opens, since looks take
-//!   turns. That is half of the 1024 files that a process usually may open.
-//! * One look at a time: all who asked before it began have its answer, so nobody waits for more than two. Of those who
-//!   wait for one there are [`WAITING`] at most, since closing their connections does not wake them; others are told to
-//!   come later.
-//! * [`WRITTEN`] answers and one in the making; of clients that do not read theirs the oldest is closed, too.
-//! * [`PATIENCE`] for all of a connection but that wait. The small libraries for HTTP have no such limit.
+//! * [`CONNECTIONS`] threads and files, and the few files that one reading of the jobs opens, since
+//!   readings take turns. That is half of the 1024 files that a process usually may open.
+//! * One reading at a time: all clients that asked before it began get its answer, so none waits
+//!   for more than two. At most [`WAITING`] clients wait for a reading, since closing their
+//!   connections does not wake them; others are told to come later.
+//! * [`WRITTEN`] answers and one in the making; of the clients that do not read theirs the oldest
+//!   is closed, too.
+//! * [`PATIENCE`] for all of a connection except that wait. The small HTTP libraries have no such
+//!   limit.
 
 use std::fmt::Display;
 use std::io::{self, BufRead, BufReader, Read, Write};
@@ -29,23 +33,24 @@ use crate::visible::visible;
 /// Connections that are held at once.
 const CONNECTIONS: usize = 512;
 
-/// Clients that wait for a look at the jobs at once.
+/// Clients that wait for a reading of the jobs at once.
 const WAITING: usize = 128;
 
 /// Answers that are held at once until their clients have read them.
 const WRITTEN: usize = 16;
 
-/// How long a client may take: as long as Prometheus does.
+/// Time that a client may take: as long as Prometheus does.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// The longest request that is read.
 const REQUEST_BYTES: u64 = 8 << 10;
 
-/// The stack of a thread. The deepest is the reading of a file of JSON, 128 values in each other at most, in a build
-/// without optimisation. Memory is what is used of it: some kilobytes.
+/// The stack of a thread. The deepest use is reading a JSON file, at most 128 values deep, in a
+/// build without optimisation. Only the part used costs memory: some kilobytes.
 const STACK_BYTES: usize = 1 << 20;
 
-/// Reads where to listen: a port alone, with or without a colon, is one of this machine's own address.
+/// Parses the address to listen on: a port alone, with or without a colon, is on this machine's own
+/// address.
 pub(super) fn parse_address(text: &str) -> Result<SocketAddr, String> {
     match text.strip_prefix(':').unwrap_or(text).parse::<u16>() {
         Ok(port) => Ok((Ipv4Addr::LOCALHOST, port).into()),
@@ -55,9 +60,9 @@ pub(super) fn parse_address(text: &str) -> Result<SocketAddr, String> {
     }
 }
 
-/// Answers until somebody ends the program. Says where it listens.
+/// Answers until the user ends the program. Prints its address.
 pub(super) fn run(places: &[PathBuf], address: SocketAddr) -> Result<(), Failure> {
-    // The folders may come back later; at the beginning their absence is a mistake.
+    // The folders may return later; their absence at the start is a mistake.
     look(places)?;
     let failed = |act: &str, error: &dyn Display| Failure::Failed(format!("cannot {act}: {error}"));
     let bound = TcpListener::bind(address).and_then(|bound| Ok((bound.local_addr()?, bound)));
@@ -79,26 +84,26 @@ pub(super) fn run(places: &[PathBuf], address: SocketAddr) -> Result<(), Failure
     Ok(())
 }
 
-/// What the threads share.
+/// The state shared by the threads.
 struct Server {
     places: Vec<PathBuf>,
     patience: Duration,
     connections: Arc<Connections>,
-    /// Those whose answers are being written.
+    /// Connections whose answers are being written.
     written: Arc<Connections>,
-    /// Held while an answer is made.
+    /// Locked while an answer is made.
     latest: Mutex<Latest>,
-    /// How many hold it or wait for it.
+    /// Number of threads that hold `latest` or wait for it.
     waiting: Mutex<usize>,
 }
 
-/// The answer that was made last.
+/// The last answer made.
 #[derive(Default)]
 struct Latest {
-    /// When the look at the jobs began that it is of.
+    /// The time at which its reading of the jobs began.
     began: Option<Instant>,
     answer: Arc<str>,
-    /// How many were made.
+    /// Number of answers made.
     #[cfg(test)]
     made: u64,
 }
@@ -115,25 +120,26 @@ impl Server {
         }
     }
 
-    /// Accepts connections for ever.
+    /// Accepts connections forever.
     fn serve(self: &Arc<Self>, listener: &TcpListener) {
         loop {
             match listener.accept() {
                 Ok((stream, _)) => self.begin(&Arc::new(stream)),
-                // Too many open files, perhaps: the oldest connection is one.
+                // Too many open files, perhaps: closing the oldest connection frees one.
                 Err(_) if self.connections.close_oldest() => {}
                 Err(_) => thread::sleep(PATIENCE / 10),
             }
         }
     }
 
-    /// Answers in a thread of its own. Where the system has no thread left, the oldest connection gives its own.
+    /// Answers in a thread of its own. If the system has no thread left, closes the oldest
+    /// connection to free one.
     fn begin(self: &Arc<Self>, stream: &Arc<TcpStream>) {
         let begun = || {
             let held = self.connections.hold(Arc::clone(stream));
             let server = Arc::clone(self);
             let thread = thread::Builder::new().stack_size(STACK_BYTES);
-            // What goes wrong with a client is its own business.
+            // A client's errors concern only the client.
             thread.spawn(move || drop(server.answer(&held.stream)))
         };
         while begun().is_err() && self.connections.close_oldest() {}
@@ -164,7 +170,7 @@ impl Server {
         }
     }
 
-    /// Counts one more that waits for a look, unless there are too many.
+    /// Counts one more waiting client, unless there are too many. Returns whether it did.
     fn may_wait(&self) -> bool {
         let mut waiting = locked(&self.waiting);
         let may = *waiting < WAITING;
@@ -172,7 +178,7 @@ impl Server {
         may
     }
 
-    /// Makes an answer, unless one was begun since it is asked for, and writes it.
+    /// Makes an answer, unless one was begun since the request, and writes it.
     fn write(&self, client: &mut Client<'_>, make: impl FnOnce() -> String) -> io::Result<()> {
         let asked = Instant::now();
         let mut latest = locked(&self.latest);
@@ -191,7 +197,7 @@ impl Server {
         client.write_all(answer.as_bytes())
     }
 
-    /// The whole answer, by a look at the jobs.
+    /// Returns the whole answer, from a reading of the jobs.
     fn metrics(&self) -> String {
         match look(&self.places) {
             Ok(jobs) => {
@@ -217,8 +223,8 @@ fn response(status: &str, kind: &str, body: &str) -> String {
     )
 }
 
-/// The first line of a request. All of it is read: what is unread when a connection ends may cost the client the answer.
-/// One that breaks off, or is too long, is refused.
+/// Returns the first line of a request. Reads the whole request: unread bytes at the end of a
+/// connection may cost the client the answer. Refuses a request that breaks off, or is too long.
 fn read_request(client: &mut Client<'_>) -> io::Result<String> {
     let mut lines = BufReader::new(client.take(REQUEST_BYTES)).lines();
     let mut line = || match lines.next() {
@@ -230,7 +236,7 @@ fn read_request(client: &mut Client<'_>) -> io::Result<String> {
     Ok(request)
 }
 
-/// A connection that refuses once its time is over.
+/// A connection that refuses after its time.
 struct Client<'c> {
     stream: &'c Arc<TcpStream>,
     until: Instant,
@@ -274,7 +280,7 @@ mod tests {
     /// Longer than any wait, however busy the machine is.
     const NEVER: Duration = Duration::from_secs(900);
 
-    /// What slow clients send: nothing, a part, and a part that ends with a line.
+    /// Bytes that slow clients send: none, a part, and a part that ends with a line.
     const PARTS: [&str; 3] = ["", "GET /met", "GET /metrics HTTP/1.1\r\nA: b\r\n"];
 
     fn server(folder: &TempDir) -> Server {
@@ -341,7 +347,7 @@ mod tests {
         let mut held = slow(address, 200);
         assert!(is_answer(&get(address)));
         assert!(held.iter().all(is_open));
-        // A slow one is answered, too, once it has asked.
+        // A slow client is answered, too, once it has asked.
         let mut last = held.swap_remove(1);
         last.write_all(b"rics HTTP/1.1\r\n\r\n").unwrap();
         assert!(is_answer(&answer_of(last)));
@@ -359,7 +365,7 @@ mod tests {
         let held = slow(address, 10);
         assert!(is_answer(&get(address)));
         let open = || held.iter().filter(|stream| is_open(stream)).count();
-        // What was closed has been: this waits for the system to carry it here.
+        // The connections are closed already: this waits until the system delivers that here.
         wait(|| open() <= 3);
         assert!(is_answer(&get(address)));
         assert_eq!(open(), 3);
@@ -392,7 +398,7 @@ mod tests {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
         let address = listener.local_addr().unwrap();
         let mut clients = Vec::new();
-        // More than the system keeps for a connection.
+        // More than the system buffers for a connection.
         let mut write = || {
             clients.push(TcpStream::connect(address).unwrap());
             let (stream, server) = (Arc::new(listener.accept().unwrap().0), Arc::clone(&few));
@@ -423,14 +429,14 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let server = Arc::new(server(&folder));
         let address = start(&server);
-        // Nobody's look may begin.
+        // No reading may begin.
         let latest = server.latest.lock().unwrap();
         let asked: Vec<_> = (0..60)
             .map(|_| come(address, "GET /metrics HTTP/1.1\r\n\r\n"))
             .collect();
         wait(|| server.connections.count() == 60);
-        // They have been read once they are waited for no more: this gives them the time to ask, and if it is too short,
-        // there are more looks.
+        // The requests are read once no client waits to be read: this gives them the time to ask,
+        // and if it is too short, there are more readings.
         thread::sleep(Duration::from_millis(200));
         drop(latest);
         assert!(

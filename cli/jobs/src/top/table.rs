@@ -1,4 +1,4 @@
-//! The table of jobs: its columns, and how it looks as text.
+//! The table of jobs: its columns, and its text.
 
 use larder_control::SleepState;
 
@@ -24,7 +24,7 @@ pub(crate) struct TableLine {
     pub(super) cells: [String; HEADINGS.len()],
 }
 
-/// Lines for jobs, in their order.
+/// Returns the lines of jobs, in their order.
 pub(crate) fn lines(jobs: &[JobView]) -> Vec<TableLine> {
     let mut lines = Vec::new();
     for (job, view) in jobs.iter().enumerate() {
@@ -41,7 +41,7 @@ pub(crate) fn lines(jobs: &[JobView]) -> Vec<TableLine> {
 fn line(job: usize, view: &JobView, gpu: Option<usize>) -> TableLine {
     let of_gpu = gpu.and_then(|gpu| view.gpus.get(gpu));
     let memory = |get: fn(&GpuView) -> u64| of_gpu.map_or_else(none, |gpu| show_bytes(get(gpu)));
-    // What a job that has ended held last is the others' now.
+    // Memory last held by a job that has ended is now the others'.
     let now = |get: fn(&GpuView) -> u64| match view.ended {
         true => none(),
         false => memory(get),
@@ -98,11 +98,11 @@ fn none() -> String {
     "-".to_owned()
 }
 
-/// The columns that `--once` prints unless others are asked for.
+/// The columns that `--once` prints by default.
 const USUAL: [&str; 7] = ["alive", "gpu", "used", "held", "limit", "target", "perf"];
 
-/// The first column and those that are named, or all with `all`, as text so wide; below it what is wrong with whose
-/// files. An error names the columns there are.
+/// Formats the first column and the `named` ones, or all with `all`, as text of `width`; below it
+/// the problems of the files. An error names the existing columns.
 pub(crate) fn table(
     jobs: &[JobView],
     named: &[String],
@@ -135,7 +135,7 @@ pub(crate) fn table(
     Ok(wrapped(&text, width))
 }
 
-/// What is wrong with whose files, a line each.
+/// Lists the problems of the jobs' files, a line each.
 pub(super) fn problems<'a>(jobs: impl IntoIterator<Item = &'a JobView>) -> String {
     let mut text = String::new();
     for job in jobs {

@@ -14,7 +14,7 @@ fn allocator(split: SplitRule, regions: RegionPolicy, limit: u64) -> OrderedSet 
 }
 
 impl OrderedSet {
-    /// Walks everything; every record is in a chain or spare.
+    /// Walks all chunks; every record is in a chain or spare.
     fn check_invariants(&self) {
         let mut chained = 0;
         let mut free = 0;
@@ -192,7 +192,7 @@ fn requests_at_the_end_of_the_numbers_are_refused() {
     }
 }
 
-/// Best fit by looking at everything: (address, bytes, free) in address order.
+/// Best fit by searching all chunks: (address, bytes, free) in address order.
 struct Naive {
     split: SplitRule,
     regions: Vec<Vec<(u64, u64, bool)>>,
@@ -290,7 +290,7 @@ impl Naive {
     }
 }
 
-/// Sizes from a narrow set, so that ties happen, or from a wide one.
+/// Returns a size from a narrow set, so that ties happen, or from a wide one.
 fn random_bytes(random: &mut Random) -> u64 {
     match random.below(3) {
         0 => 256 * (1 + random.below(4)),

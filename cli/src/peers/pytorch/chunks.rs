@@ -1,4 +1,5 @@
-//! The chunks of all segments, chained by address, and those of them that are free or unmapped, in order.
+//! The chunks of all segments, chained by address, and ordered sets of the free and of the unmapped
+//! ones.
 //!
 //! Invariants:
 //! * each segment is covered by a chain of chunks from its base to its end;
@@ -14,7 +15,7 @@ pub(super) enum Pool {
     Large,
 }
 
-/// Where a chunk is at home: only requests of its pool and its stream may take it.
+/// A chunk's pool and stream: only requests of the same pool and stream may take it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Lane {
     pub(super) pool: Pool,
@@ -27,7 +28,7 @@ pub(super) enum State {
     Free,
     /// Addresses without memory.
     Unmapped,
-    /// No chunk: its record waits to be used again.
+    /// No chunk: a spare record.
     Gone,
 }
 
@@ -40,12 +41,12 @@ pub(super) struct Chunk {
     pub(super) prev: Option<u32>,
     pub(super) next: Option<u32>,
     pub(super) state: State,
-    /// How many large requests had come when it was freed.
+    /// Number of large requests before it was freed.
     pub(super) freed_at: u64,
 }
 
 impl Chunk {
-    /// A segment of one chunk.
+    /// Creates a segment of one chunk.
     pub(super) const fn segment(lane: Lane, address: u64, bytes: u64, state: State) -> Self {
         Self {
             lane,
@@ -62,7 +63,7 @@ impl Chunk {
         self.address + self.bytes
     }
 
-    /// Whether it is all of its segment.
+    /// Returns whether the chunk is all of its segment.
     pub(super) const fn is_whole(&self) -> bool {
         self.prev.is_none() && self.next.is_none()
     }
@@ -76,7 +77,7 @@ pub(super) struct Chunks {
     free: BTreeSet<FreeKey>,
     /// Lane, address and record of every unmapped chunk.
     unmapped: BTreeSet<(Lane, u64, u32)>,
-    /// Large requests so far: the clock that tells how long a chunk has been free.
+    /// Large requests so far: the clock that measures how long a chunk has been free.
     pub(super) large_requests: u64,
 }
 
@@ -85,25 +86,25 @@ impl Chunks {
         self.records[record as usize]
     }
 
-    /// Free chunks of at least so many bytes, smallest and then lowest first.
+    /// Returns the free chunks of at least `bytes`, smallest and then lowest first.
     pub(super) fn free_from(&self, lane: Lane, bytes: u64) -> impl Iterator<Item = u32> {
         let from = self.free.range((lane, bytes, 0, 0)..);
         let own = from.take_while(move |key| key.0 == lane);
         own.map(|&(.., record)| record)
     }
 
-    /// Free chunks of less than so many bytes, largest first.
+    /// Returns the free chunks of less than `bytes`, largest first.
     pub(super) fn free_below(&self, lane: Lane, bytes: u64) -> impl Iterator<Item = u32> {
         let below = self.free.range((lane, 0, 0, 0)..(lane, bytes, 0, 0));
         below.rev().map(|&(.., record)| record)
     }
 
-    /// All free chunks.
+    /// Returns all free chunks.
     pub(super) fn free(&self) -> impl Iterator<Item = u32> {
         self.free.iter().map(|&(.., record)| record)
     }
 
-    /// Unmapped chunks, lowest first.
+    /// Returns the unmapped chunks, lowest first.
     pub(super) fn unmapped(&self, lane: Lane) -> impl Iterator<Item = u32> {
         let own = self
             .unmapped
@@ -112,13 +113,13 @@ impl Chunks {
         own.map(|&(.., record)| record)
     }
 
-    /// All chunks that have memory.
+    /// Returns all chunks that have memory.
     pub(super) fn mapped(&self) -> impl Iterator<Item = &Chunk> {
         let chunks = self.records.iter();
         chunks.filter(|chunk| matches!(chunk.state, State::Used | State::Free))
     }
 
-    /// Adds a chunk; `None` if there are no numbers left for records.
+    /// Adds a chunk. Returns `None` if there are no numbers left for records.
     pub(super) fn add(&mut self, chunk: Chunk) -> Option<u32> {
         let record = match self.spare.pop() {
             Some(record) => {
@@ -135,20 +136,20 @@ impl Chunks {
         Some(record)
     }
 
-    /// Forgets a chunk that is the whole of a segment.
+    /// Removes a chunk that is the whole of a segment.
     pub(super) fn remove(&mut self, record: u32) {
         self.leave(record);
         self.forget(record);
     }
 
-    /// A free chunk is used from now on.
+    /// Marks a free chunk as used.
     pub(super) fn take(&mut self, record: u32) {
         self.leave(record);
         self.records[record as usize].state = State::Used;
     }
 
-    /// A chunk is free or unmapped from now on, and joined to neighbours that are so, too. Gives the joined
-    /// chunk.
+    /// Marks a chunk as free or unmapped and joins it with neighbours in the same state. Returns
+    /// the joined chunk.
     pub(super) fn give(&mut self, record: u32, state: State) -> u32 {
         self.leave(record);
         self.records[record as usize].state = state;
@@ -164,7 +165,7 @@ impl Chunks {
         joined
     }
 
-    /// Cuts a chunk to so many bytes, more than 0 and less than it has. Gives the rest.
+    /// Cuts a chunk to `bytes`, more than 0 and less than it has. Returns the rest.
     pub(super) fn split(&mut self, record: u32, bytes: u64) -> Option<u32> {
         let whole = self.get(record);
         let rest = self.add(Chunk {
@@ -183,14 +184,14 @@ impl Chunks {
         Some(rest)
     }
 
-    /// The neighbour, if it is in this state; then it leaves its set.
+    /// Removes the neighbour from its set and returns it, if it is in this state.
     fn leave_if(&mut self, neighbour: Option<u32>, state: State) -> Option<u32> {
         let record = neighbour.filter(|&record| self.get(record).state == state)?;
         self.leave(record);
         Some(record)
     }
 
-    /// Makes `low` swallow `high`, the chunk right above it; neither is in a set.
+    /// Merges `high`, the chunk right above it, into `low`; neither is in a set.
     fn join(&mut self, low: u32, high: u32) {
         let swallowed = self.get(high);
         let chunk = &mut self.records[low as usize];
@@ -236,7 +237,8 @@ const fn free_key(chunk: &Chunk, record: u32) -> FreeKey {
 
 #[cfg(test)]
 impl Chunks {
-    /// Chains are whole, no neighbours can be joined, and the sets hold what they should.
+    /// Checks that chains are whole, no neighbours can be joined, and the sets hold exactly their
+    /// chunks.
     pub(super) fn check_invariants(&self) {
         let mut in_sets = 0;
         for (record, chunk) in (0..).zip(&self.records) {

@@ -1,20 +1,22 @@
-//! The settings of PyTorch's caching allocator, in the words of `PYTORCH_CUDA_ALLOC_CONF`, and how it rounds.
+//! The settings of PyTorch's caching allocator, in the words of `PYTORCH_CUDA_ALLOC_CONF`, and its
+//! rounding.
 //!
 //! Options that change neither how much is held nor when are read and have no effect here.
 
 /// Every size is a multiple of this, unless divisions of powers of two are set.
 const GRANULE_BYTES: u64 = 512;
 
-/// Most that an unsplit chunk may be larger than a request of the split limit or more, unless set.
+/// Default for how much larger an unsplit chunk may be than a request of the split limit or more.
 const SLACK_BYTES: u64 = 20 << 20;
 
-/// Powers of two that have their own divisions: from 1 MiB to 32 GiB, the last one with all above.
+/// Powers of two that have their own divisions: from 1 MiB to 32 GiB, the last for all above as
+/// well.
 const POWERS: usize = 16;
 
-/// The binary logarithm of the first of them.
+/// The binary logarithm of the first such power.
 const FIRST_POWER: u32 = 20;
 
-/// Options that are about pinned memory, locks, captures or errors.
+/// Options of pinned memory, locks, captures or errors.
 const WITHOUT_EFFECT: [&str; 8] = [
     "graph_capture_record_stream_reuse",
     "pinned_max_register_threads",
@@ -29,19 +31,19 @@ const WITHOUT_EFFECT: [&str; 8] = [
 /// The variables that PyTorch reads, the older one first.
 const VARIABLES: [&str; 2] = ["PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF"];
 
-/// How the allocator behaves.
+/// The behaviour of the allocator.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct PytorchConfig {
-    /// Memory is mapped page by page into one long segment for each pool and stream.
+    /// Whether memory is mapped page by page into one long segment for each pool and stream.
     pub(crate) expandable_segments: bool,
     /// Chunks from this size on are not split; `u64::MAX` splits all.
     pub(crate) max_split_bytes: u64,
-    /// How much larger than the request such a chunk may not be.
+    /// A chunk that is not split must exceed the request by less than this.
     pub(crate) max_slack_bytes: u64,
-    /// The part of the device beyond which idle segments go back; 0 is never.
+    /// The part of the device beyond which idle segments are released; 0 is never.
     pub(crate) collect_above: f64,
-    /// Into how many parts the way from a power of two to the next is divided for rounding; below 2 sizes are
-    /// rounded to 512 bytes.
+    /// Number of parts into which the range between two powers of two is divided for rounding;
+    /// below 2, sizes are rounded to 512 bytes.
     divisions: [u64; POWERS],
 }
 
@@ -59,7 +61,7 @@ impl PytorchConfig {
         ..Self::DEFAULT
     };
 
-    /// What a request of so many bytes takes; `None` beyond 64 bits.
+    /// Returns the rounded size of a request of `bytes`; `None` beyond 64 bits.
     pub(super) fn rounded(&self, bytes: u64) -> Option<u64> {
         let power = bytes.max(1).ilog2();
         let index = power.saturating_sub(FIRST_POWER) as usize;
@@ -70,8 +72,8 @@ impl PytorchConfig {
         bytes.max(1).checked_next_multiple_of(GRANULE_BYTES)
     }
 
-    /// Reads `option:value,option:value`, with the name of the variable in front or without. An error says what is wrong
-    /// with the text.
+    /// Reads `option:value,option:value`, with or without the name of the variable in front. An
+    /// error names the defect of the text.
     pub(crate) fn parse(text: &str) -> Result<Self, String> {
         let mut config = Self::DEFAULT;
         let text = match text.split_once('=') {
@@ -125,7 +127,7 @@ impl PytorchConfig {
     }
 }
 
-/// The text cut at its commas, those inside brackets excepted.
+/// Splits the text at its commas, except those inside brackets.
 fn parts(text: &str) -> impl Iterator<Item = &str> {
     let mut depth = 0;
     let cut = move |letter| {
@@ -139,13 +141,14 @@ fn parts(text: &str) -> impl Iterator<Item = &str> {
     text.split(cut).filter(|part| !part.trim().is_empty())
 }
 
-/// Whole MiB as bytes.
+/// Reads whole MiB as bytes.
 fn mebibytes(text: &str) -> Option<u64> {
     text.parse::<u64>().ok()?.checked_mul(1 << 20)
 }
 
-/// One number for all sizes, or a list of them: a power of two of MiB with the divisions from there to the next
-/// power, and `>` for all above the last. What is below the first has its divisions, what is left out has none.
+/// Reads one number for all sizes, or a list: powers of two of MiB with the divisions from there to
+/// the next power, and `>` for all above the last. Sizes below the first entry have its divisions,
+/// powers without an entry have none.
 fn divisions(text: &str) -> Option<[u64; POWERS]> {
     let number = |text: &str| text.trim().parse().ok();
     let valid = |divisions: u64| divisions == 0 || divisions.is_power_of_two();
@@ -202,7 +205,7 @@ mod tests {
         ] {
             assert_eq!(rounded(four, bytes), expected, "{bytes} bytes");
         }
-        // Up to 512 bytes for each division nothing changes.
+        // Up to 512 bytes for each division, sizes are rounded to 512 bytes.
         assert_eq!(
             rounded("roundup_power2_divisions:8", 4096 - 511),
             3584 + 512
@@ -220,14 +223,14 @@ mod tests {
         assert_eq!(rounded(list, mib(1100)), mib(1280));
         assert_eq!(rounded(list, mib(2049)), mib(2304));
         assert_eq!(rounded(list, mib(1 << 17) + 1), mib((1 << 17) + (1 << 14)));
-        // What is below the first has its divisions, and what is beyond all has those of the last.
+        // Sizes below the first entry have its divisions, sizes beyond all those of the last.
         assert_eq!(
             rounded("roundup_power2_divisions:[4:2]", mib(1) + 1),
             mib(1) + (512 << 10)
         );
         let ends = "roundup_power2_divisions:[16384:2,>:4]";
         assert_eq!(rounded(ends, mib(33 << 10)), mib(40 << 10));
-        // What is left out between two of a list has none.
+        // Powers without an entry between two entries have none.
         let gap = "roundup_power2_divisions:[1:4,4:4]";
         assert_eq!(rounded(gap, mib(2) + 1), mib(2) + 512);
         assert_eq!(rounded(gap, mib(1) + 1), mib(1) + (256 << 10));

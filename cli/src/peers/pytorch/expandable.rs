@@ -1,16 +1,16 @@
-//! Segments that can grow: addresses for more than the device has, into which pages are mapped where memory is
-//! needed.
+//! Segments that can grow: addresses for more than the device has, into which pages are mapped
+//! where memory is needed.
 //!
-//! A page is mapped with the chunks around it whole: unmapped chunks begin and end at pages.
+//! Pages are mapped and unmapped whole: unmapped chunks begin and end at pages.
 
 use super::chunks::{Chunk, Pool, State};
 use super::{Pytorch, Request};
 
-/// What is mapped at least, for small and for large requests.
+/// Bytes of a page for small and for large requests.
 const SMALL_PAGE_BYTES: u64 = 2 << 20;
 const LARGE_PAGE_BYTES: u64 = 20 << 20;
 
-/// A segment of a device without a limit is one for 16 TiB, more than any device has.
+/// The segment of a device without a limit is sized for 16 TiB, more than any device has.
 const MOST_DEVICE_BYTES: u64 = 1 << 44;
 
 const fn page_bytes(pool: Pool) -> u64 {
@@ -21,7 +21,7 @@ const fn page_bytes(pool: Pool) -> u64 {
 }
 
 impl Pytorch {
-    /// Bytes of a chunk with the unmapped ones right behind it.
+    /// Returns the bytes of a chunk with the unmapped chunk right behind it.
     pub(super) fn reach(&self, record: u32) -> u64 {
         let chunk = self.chunks.get(record);
         let next = chunk.next.map(|next| self.chunks.get(next));
@@ -29,8 +29,9 @@ impl Pytorch {
         chunk.bytes + unmapped.map_or(0, |next| next.bytes)
     }
 
-    /// A free chunk for the request, with pages mapped at the lowest addresses that have room; a free chunk right
-    /// below them is part of it. `None` if the device has no room for the pages; those mapped before stay.
+    /// Returns a free chunk for the request, with pages mapped at the lowest addresses that have
+    /// room; a free chunk right below them is part of it. Returns `None` if the device has no room
+    /// for the pages; pages mapped before stay.
     pub(super) fn map_for(&mut self, request: Request) -> Option<u32> {
         let mut record = self.room_for(request)?;
         let chunk = self.chunks.get(record);
@@ -48,8 +49,8 @@ impl Pytorch {
         }
     }
 
-    /// The first of neighbours, free and unmapped, that have room for the request together; in a new segment if
-    /// there are none.
+    /// Returns the first of adjacent free and unmapped chunks that have room for the request
+    /// together; in a new segment if there are none.
     fn room_for(&mut self, request: Request) -> Option<u32> {
         let found = self.chunks.unmapped(request.lane).find_map(|record| {
             let prev = self.chunks.get(record).prev;
@@ -62,7 +63,7 @@ impl Pytorch {
         }
         let device_bytes = self.device_bytes.unwrap_or(MOST_DEVICE_BYTES);
         let device_bytes = device_bytes.min(MOST_DEVICE_BYTES);
-        // Whole pages of either pool, so that all segments begin at one.
+        // Whole pages of either pool, so that all segments begin at a page.
         let bytes = (device_bytes + device_bytes / 8).next_multiple_of(LARGE_PAGE_BYTES);
         if request.bytes > bytes {
             return None;
@@ -89,8 +90,8 @@ impl Pytorch {
         room >= bytes
     }
 
-    /// Maps pages for the first `bytes` of an unmapped chunk, all of them or none. Gives the free chunk in which
-    /// they are.
+    /// Maps pages for the first `bytes` of an unmapped chunk, all of them or none. Returns the free
+    /// chunk that holds them.
     fn map(&mut self, record: u32, bytes: u64) -> Option<u32> {
         let chunk = self.chunks.get(record);
         let page_bytes = page_bytes(chunk.lane.pool);
@@ -109,7 +110,7 @@ impl Pytorch {
         Some(self.chunks.give(record, State::Free))
     }
 
-    /// Unmaps the pages that lie in a free chunk as a whole, and gives them back to the device.
+    /// Unmaps the pages that lie wholly in a free chunk, and releases them to the device.
     pub(super) fn unmap(&mut self, record: u32) {
         let chunk = self.chunks.get(record);
         let page_bytes = page_bytes(chunk.lane.pool);

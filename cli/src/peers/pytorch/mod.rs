@@ -1,11 +1,12 @@
 //! PyTorch's caching allocator for CUDA, written from its published behaviour.
 //!
-//! Freed chunks stay in a cache. A request takes the smallest that fits of its pool and its stream, and what is
-//! too much is split off; if there is none, a segment is taken from the device, or pages are mapped into one
-//! that can grow. If the device is full, cached memory goes back to it and the request is tried again.
+//! Freed chunks stay in a cache. A request takes the smallest chunk of its pool and stream that
+//! fits, and splits off the rest; if there is none, a segment is allocated on the device, or pages
+//! are mapped into one that can grow. If the device is full, cached memory is released and the
+//! request retried.
 //!
-//! Frees are in the order of the stream, so that a block is free at once. Not here: captures of graphs, private
-//! pools, and blocks that several streams use.
+//! Frees are in the order of the stream, so that a block is free at once. Not modelled: captures of
+//! graphs, private pools, and blocks that several streams use.
 
 mod chunks;
 mod config;
@@ -25,33 +26,33 @@ pub(crate) use config::PytorchConfig;
 /// The largest request of the small pool.
 const SMALL_MAX_BYTES: u64 = 1 << 20;
 
-/// The least that is split off a chunk of the small pool, or of a segment that can grow.
+/// The smallest rest that is split off a chunk of the small pool, or of a segment that can grow.
 const SMALL_REST_BYTES: u64 = 512;
 
-/// A chunk of the large pool is split if more than this is left.
+/// A chunk of the large pool is split if the rest is larger than this.
 const LARGE_REST_BYTES: u64 = 1 << 20;
 
 /// The configuration of [`configured`].
 static CONFIGURED: OnceLock<PytorchConfig> = OnceLock::new();
 
-/// PyTorch's allocator with its defaults.
+/// Builds PyTorch's allocator with its defaults.
 pub(crate) fn pytorch(device_bytes: Option<u64>) -> Box<dyn Contender> {
     Box::new(Pytorch::new(PytorchConfig::DEFAULT, device_bytes))
 }
 
-/// PyTorch's allocator with segments that can grow.
+/// Builds PyTorch's allocator with segments that can grow.
 pub(crate) fn pytorch_expandable(device_bytes: Option<u64>) -> Box<dyn Contender> {
     Box::new(Pytorch::new(PytorchConfig::EXPANDABLE, device_bytes))
 }
 
-/// PyTorch's allocator as [`configure`] was told, or with its defaults.
+/// Builds PyTorch's allocator as set by [`configure`], or with its defaults.
 pub(crate) fn configured(device_bytes: Option<u64>) -> Box<dyn Contender> {
     let config = CONFIGURED.get().copied();
     let config = config.unwrap_or(PytorchConfig::DEFAULT);
     Box::new(Pytorch::new(config, device_bytes))
 }
 
-/// Says how [`configured`] behaves; the first call of a process counts.
+/// Sets the configuration of [`configured`]; the first call of a process counts.
 pub(crate) fn configure(config: PytorchConfig) {
     CONFIGURED.get_or_init(|| config);
 }
@@ -70,14 +71,14 @@ pub(crate) struct Pytorch {
     device_bytes: Option<u64>,
     device: Device,
     chunks: Chunks,
-    /// Where the next segment that can grow begins.
+    /// Address of the next segment that can grow.
     next_address: u64,
     /// Maps, unmaps and accesses; the device counts the other calls.
     calls: DriverCalls,
 }
 
 impl Pytorch {
-    /// An empty cache on a device of so many bytes, or without limit.
+    /// Creates an empty cache on a device of `device_bytes`, or without limit.
     pub(crate) fn new(config: PytorchConfig, device_bytes: Option<u64>) -> Self {
         Self {
             config,
@@ -89,7 +90,7 @@ impl Pytorch {
         }
     }
 
-    /// The free chunk that fits best.
+    /// Takes the free chunk that fits best.
     fn cached(&mut self, request: Request) -> Option<u32> {
         if request.lane.pool == Pool::Large {
             self.chunks.large_requests += 1;
@@ -97,7 +98,8 @@ impl Pytorch {
         let mut fitting = self.chunks.free_from(request.lane, request.bytes);
         let mut best = fitting.next()?;
         if self.config.expandable_segments {
-            // A chunk counts with the addresses behind it into which it could grow: the tail is used last.
+            // A chunk counts with the addresses behind it into which it could grow: the tail is
+            // used last.
             for next in fitting {
                 if self.reach(next) >= self.reach(best) {
                     break;
@@ -115,8 +117,9 @@ impl Pytorch {
         allowed.then_some(best)
     }
 
-    /// A free chunk with memory from the device, after cached memory has gone back if need be: idle segments
-    /// beyond the threshold, then some that are too large to be split, then all.
+    /// Returns a free chunk with memory from the device, after releasing cached memory if
+    /// necessary: idle segments beyond the threshold, then some that are too large to be split,
+    /// then all.
     fn uncached(&mut self, request: Request) -> Option<u32> {
         self.collect_garbage();
         if let Some(record) = self.fresh(request) {
@@ -131,7 +134,7 @@ impl Pytorch {
         self.fresh(request)
     }
 
-    /// A free chunk with memory from the device.
+    /// Returns a free chunk with memory from the device.
     fn fresh(&mut self, request: Request) -> Option<u32> {
         if self.config.expandable_segments {
             self.map_for(request)
@@ -140,7 +143,8 @@ impl Pytorch {
         }
     }
 
-    /// Gives all cached memory back that can go: whole segments, or whole pages of those that can grow.
+    /// Releases all cached memory that can be released: whole segments, or whole pages of those that can
+    /// grow.
     fn release_cached(&mut self) {
         let free: Vec<u32> = self.chunks.free().collect();
         for record in free {
@@ -152,7 +156,7 @@ impl Pytorch {
         }
     }
 
-    /// Whether a chunk of so many bytes is split for the request.
+    /// Returns whether a chunk of `chunk_bytes` is split for the request.
     fn splits(&self, chunk_bytes: u64, request: Request) -> bool {
         let rest = chunk_bytes - request.bytes;
         if request.lane.pool == Pool::Small || self.config.expandable_segments {

@@ -1,12 +1,12 @@
-//! Segments of one piece: taken whole from the device, and given back only whole.
+//! Segments of one piece: allocated and released only as a whole.
 
 use super::chunks::{Chunk, Pool, State};
 use super::{Pytorch, Request};
 
-/// A segment for small requests.
+/// Bytes of a segment for small requests.
 const SMALL_SEGMENT_BYTES: u64 = 2 << 20;
 
-/// A segment for large requests below [`OWN_SEGMENT_BYTES`].
+/// Bytes of a segment for large requests below [`OWN_SEGMENT_BYTES`].
 const LARGE_SEGMENT_BYTES: u64 = 20 << 20;
 
 /// Requests from this size on have a segment of their own.
@@ -15,7 +15,7 @@ const OWN_SEGMENT_BYTES: u64 = 10 << 20;
 /// The unit of such segments.
 const SEGMENT_UNIT_BYTES: u64 = 2 << 20;
 
-/// What is taken from the device for a request.
+/// Returns the bytes to allocate on the device for a request.
 fn segment_bytes(request: Request) -> Option<u64> {
     match request.lane.pool {
         Pool::Small => Some(SMALL_SEGMENT_BYTES),
@@ -25,7 +25,7 @@ fn segment_bytes(request: Request) -> Option<u64> {
 }
 
 impl Pytorch {
-    /// A segment for the request, free; `None` if the device has no room for it.
+    /// Adds a segment for the request, free; `None` if the device has no room for it.
     pub(super) fn new_segment(&mut self, request: Request) -> Option<u32> {
         let bytes = segment_bytes(request)?;
         let address = self.device.allocate(bytes)?;
@@ -33,15 +33,16 @@ impl Pytorch {
         self.chunks.add(segment)
     }
 
-    /// Gives a free chunk that is a whole segment back to the device.
+    /// Releases a free chunk that is a whole segment to the device.
     pub(super) fn release_segment(&mut self, record: u32) {
         self.device.release(self.chunks.get(record).bytes);
         self.chunks.remove(record);
     }
 
-    /// If more than the threshold is held, gives segments of the large pool back that have been free for longer
-    /// than the average of them, until it is met or none is left. A round that has begun is ended. A segment that can grow is never one
-    /// free chunk, since it has more addresses than the device has memory.
+    /// While more than the threshold is held, releases the idle segments of the large pool that
+    /// have been free for at least the average time of all of them. A round that has begun is
+    /// completed. A segment that can grow is never one free chunk, since it has more addresses than
+    /// the device has memory.
     pub(super) fn collect_garbage(&mut self) {
         let Some(device_bytes) = self.device_bytes else {
             return;
@@ -69,8 +70,9 @@ impl Pytorch {
         }
     }
 
-    /// Makes room for the request by segments that are too large to be split: the smallest that is as large
-    /// as the request, or else the largest ones until they are so together. Whether that much was given back.
+    /// Makes room for the request by releasing segments that are too large to be split: the
+    /// smallest that is as large as the request, otherwise the largest ones until they are
+    /// together. Returns whether that much was released.
     pub(super) fn release_oversize(&mut self, request: Request) -> bool {
         let limit = self.config.max_split_bytes;
         if limit == u64::MAX || self.config.expandable_segments {

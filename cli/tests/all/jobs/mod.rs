@@ -376,7 +376,7 @@ fn a_job_whose_status_cannot_be_written_says_so_once_and_goes_on() {
     });
     assert_eq!(said(), "");
     std::fs::rename(&jobs, machine.jobs().with_file_name("moved")).unwrap();
-    let line = "a.status.json: No such file or directory (os error 2); the job goes on\n";
+    let line = "a.status.json: No such file or directory (os error 2); the job continues\n";
     wait("words about its status", || said().ends_with(line));
     assert!(job.is_running());
     job.terminate();

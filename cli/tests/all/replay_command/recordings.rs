@@ -145,7 +145,7 @@ fn a_pickle_that_is_no_snapshot_or_calls_code_is_refused() {
         "hostile.pickle",
         b"\x80\x02cos\nsystem\nX\x02\0\0\0id\x85R.",
     );
-    refused(&[&hostile], "code looked up or called at byte 2");
+    refused(&[&hostile], "calls Python code at byte 2");
     let other = file(&folder, "other.pickle", b"\x80\x02}X\x01\0\0\0aK\x01s.");
     refused(&[&other], "no memory snapshot of PyTorch");
 }

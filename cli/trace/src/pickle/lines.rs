@@ -1,5 +1,5 @@
-//! The instructions of protocol 0 and 1 that have a line of text behind them. Python writes them where a later
-//! protocol has bytes.
+//! The instructions of protocol 0 and 1 that are followed by a line of text. Python writes them
+//! where a later protocol has bytes.
 
 use std::ops::Range;
 
@@ -7,8 +7,8 @@ use super::{Machine, Value};
 use crate::Defect;
 
 impl Machine<'_> {
-    /// What stands up to the end of the line, which is read over. Escapes stay as they are: no text that a snapshot
-    /// is read for has any.
+    /// Reads up to the end of the line. Escapes stay as they are: the texts needed from a snapshot
+    /// have none.
     pub(super) fn line(&mut self) -> Result<Range<usize>, Defect> {
         let start = self.at;
         let rest = self.bytes.get(start..).unwrap_or_default();
@@ -18,7 +18,7 @@ impl Machine<'_> {
         Ok(start..end)
     }
 
-    /// A number in decimal digits; `01` and `00` are true and false.
+    /// Reads a number in decimal digits; `01` and `00` are true and false.
     pub(super) fn number_line(&mut self) -> Result<(), Defect> {
         let line = self.line()?;
         let text = &self.bytes[line];
@@ -36,7 +36,7 @@ impl Machine<'_> {
         self.push(value)
     }
 
-    /// A text of Python 2.
+    /// Reads a text of Python 2.
     pub(super) fn quoted_line(&mut self) -> Result<(), Defect> {
         let line = self.line()?;
         let text = &self.bytes[line.clone()];
@@ -47,7 +47,7 @@ impl Machine<'_> {
         self.push_text(line.start + 1..line.end - 1)
     }
 
-    /// The number of a note, in decimal digits.
+    /// Reads the number of a memo entry, in decimal digits.
     pub(super) fn place_line(&mut self) -> Result<usize, Defect> {
         let line = self.line()?;
         let place = decimal(&self.bytes[line]).and_then(|place| usize::try_from(place).ok());
@@ -55,7 +55,7 @@ impl Machine<'_> {
     }
 }
 
-/// The number that decimal digits write; `None` for what is none, or too large.
+/// Parses decimal digits; `None` if there are other characters, or the number is too large.
 fn decimal(digits: &[u8]) -> Option<u64> {
     let digits = digits.iter().all(u8::is_ascii_digit).then_some(digits)?;
     str::from_utf8(digits).ok()?.parse().ok()

@@ -1,11 +1,13 @@
-//! Capture: what is submitted to a capturing stream becomes a node of a graph and does not run.
+//! Capture: work that is submitted to a capturing stream becomes a node of a graph and does not
+//! run.
 //!
-//! A stream joins a capture by waiting for an event that was recorded in it, and all of them leave
-//! it when it ends. A call that is not allowed during a capture invalidates it: it goes on as *invalid*
-//! until it is ended, and then gives no graph.
+//! A stream joins a capture by waiting for an event that was recorded in it, and all streams leave
+//! the capture when it ends. A call that is not allowed during a capture invalidates it: the
+//! capture stays active as *invalid* until it is ended, and then gives no graph.
 //!
-//! `refuse` has these calls. Memory of pools is not captured (`CUDA_ERROR_NOT_SUPPORTED`), nor are
-//! external events. Destroying the stream that a capture began in ends the capture, with a finding.
+//! `refuse` checks for these calls. Memory of pools is not captured (`CUDA_ERROR_NOT_SUPPORTED`),
+//! nor are external events. Destroying the stream that a capture began in ends the capture, with a
+//! finding.
 
 mod refuse;
 
@@ -25,7 +27,7 @@ pub(crate) use refuse::CaptureRules;
 /// The number of every captured operation; it counts as done.
 const CAPTURED: OpId = 0;
 
-/// Number of a capture; no other ever has it.
+/// Number of a capture, never reused.
 pub(crate) type CaptureId = u64;
 
 /// All captures that have not ended.
@@ -45,9 +47,9 @@ pub(crate) struct Capture {
     /// The stream that the capture began in.
     origin: usize,
     invalid: bool,
-    /// Its streams, and the nodes that the next node of each depends on.
+    /// The capture's streams, and the nodes that the next node of each depends on.
     streams: BTreeMap<usize, Vec<usize>>,
-    /// Handles of the nodes that a stream's next node depends on, for a program that asked.
+    /// Handles of the nodes that a stream's next node depends on, as last reported to the program.
     pub(crate) reported: Vec<usize>,
 }
 
@@ -73,7 +75,7 @@ impl Capture {
         CAPTURE_STATUS_ACTIVE
     }
 
-    /// The stream comes behind these nodes too.
+    /// Puts the stream behind these nodes, too.
     fn join(&mut self, stream: usize, after: &[usize]) {
         let known = self.streams.entry(stream).or_default();
         known.extend(after);
@@ -83,7 +85,7 @@ impl Capture {
 }
 
 impl Captures {
-    /// The capture that a stream is part of.
+    /// Returns the capture that a stream is part of.
     fn of(&self, stream: usize) -> Option<CaptureId> {
         let mut active = self.active.iter();
         let found = active.find(|(_, capture)| capture.streams.contains_key(&stream));
@@ -104,19 +106,19 @@ impl Captures {
 }
 
 impl Driver {
-    /// Whether a stream captures.
+    /// Returns whether a stream captures.
     pub(crate) fn is_capturing(&self, stream: usize) -> bool {
         self.captures.of(stream).is_some()
     }
 
-    /// The capture of a stream, with its number.
+    /// Returns the capture of a stream, with its number.
     fn capture(&mut self, stream: usize) -> Option<(CaptureId, &mut Capture)> {
         let id = self.captures.of(stream)?;
         Some((id, self.captures.active.get_mut(&id)?))
     }
 
-    /// The capture of a stream, with its number, for a program that asks: `reported` has the handles of
-    /// the nodes that the stream's next node depends on.
+    /// Returns the capture of a stream, with its number, for a program that queries it: `reported`
+    /// has the handles of the nodes that the stream's next node depends on.
     pub(crate) fn report_capture(&mut self, stream: usize) -> Result<(CaptureId, &Capture), Code> {
         let id = self.captures.of(stream).ok_or(Code::UNKNOWN)?;
         let capture = self.captures.get_mut(id)?;
@@ -128,7 +130,7 @@ impl Driver {
         Ok((id, capture))
     }
 
-    /// The code of a stream's capture state.
+    /// Returns the code of a stream's capture state.
     pub(crate) fn capture_status(&mut self, stream: usize) -> Result<u32, Code> {
         if let Some((_, capture)) = self.capture(stream) {
             return Ok(capture.status());
@@ -139,7 +141,7 @@ impl Driver {
         Err(Code::STREAM_CAPTURE_IMPLICIT)
     }
 
-    /// Makes a stream capture.
+    /// Begins a capture in a stream.
     pub(crate) fn begin_capture(&mut self, stream: usize, mode: u32) -> Result<(), Code> {
         if mode > CAPTURE_MODE_RELAXED {
             return Err(Code::INVALID_VALUE);
@@ -166,7 +168,7 @@ impl Driver {
         Ok(())
     }
 
-    /// Ends the capture that began in a stream; its graph.
+    /// Ends the capture that began in a stream. Returns its graph.
     pub(crate) fn end_capture(&mut self, stream: usize) -> Result<usize, Code> {
         let Some((id, capture)) = self.capture(stream) else {
             return Err(Code::ILLEGAL_STATE);
@@ -188,7 +190,8 @@ impl Driver {
         Ok(capture.graph)
     }
 
-    /// Everything captured comes before the end of the stream it began in.
+    /// Checks that every captured node comes before the end of the stream that the capture began
+    /// in.
     fn check_joined(&self, capture: &Capture) -> Result<(), Code> {
         let graph = self.graphs.get(capture.graph)?;
         let ends = capture.streams.get(&capture.origin);
@@ -207,7 +210,7 @@ impl Driver {
         Ok(())
     }
 
-    /// Captures work, if its stream captures; otherwise it is to be queued.
+    /// Captures the work if its stream captures. Otherwise returns the work, to be queued.
     pub(crate) fn divert(&mut self, stream: usize, work: Work) -> Result<Result<OpId, Work>, Code> {
         let Some(id) = self.captures.of(stream) else {
             self.spoil_implicit(stream)?;
@@ -255,7 +258,7 @@ impl Driver {
         Ok(())
     }
 
-    /// What a record in this stream stands for, if it captures.
+    /// Returns the nodes that a record in this stream stands for, if the stream captures.
     pub(crate) fn captured_record(
         &mut self,
         stream: usize,
@@ -268,8 +271,8 @@ impl Driver {
         Ok(Some(CapturedRecord { capture: id, after }))
     }
 
-    /// Handles a wait for an event if the stream or the event is part of a capture; true if one is.
-    /// `recorded` says whether the event was recorded at all.
+    /// Handles a wait for an event if the stream or the event is part of a capture. Returns whether
+    /// one is. `recorded` is whether the event was recorded at all.
     pub(crate) fn capture_wait(
         &mut self,
         stream: usize,
@@ -311,7 +314,7 @@ impl Driver {
         }
     }
 
-    /// Ends the capture that began in a stream, when the stream is destroyed.
+    /// Ends the capture that began in a stream, because the stream is destroyed.
     pub(crate) fn end_captures_from(&mut self, stream: usize) {
         let Some(id) = self.captures.of(stream) else {
             return;

@@ -7,19 +7,19 @@ use super::{Capture, CaptureId};
 use crate::driver::Driver;
 use crate::thread;
 
-/// Which calls are unsafe while a stream captures.
+/// The calls that are unsafe while a stream captures.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) enum CaptureRules {
-    /// Those that documents name.
+    /// The calls that the documentation names.
     #[default]
     Documented,
-    /// Those of virtual memory as well.
+    /// The calls of virtual memory as well.
     MappingSpoils,
-    /// All that documents do not allow.
+    /// All calls that the documentation does not allow.
     Strict,
-    /// As `Strict`, and in the relaxed mode, too.
+    /// As `Strict`, in the relaxed mode too.
     Merciless,
-    /// None.
+    /// No call.
     Lenient,
 }
 
@@ -36,8 +36,8 @@ const MAPPING: [&str; 9] = [
     "cuMemImportFromShareableHandle",
 ];
 
-/// Other calls that documents neither allow nor forbid. Work that is queued on a stream which does not capture
-/// is allowed, but for the mode of the capture nobody says so.
+/// Other calls that the documentation neither allows nor forbids. It allows queueing work on a
+/// stream that does not capture, but does not say in which capture modes.
 const SILENT: [&str; 12] = [
     "cuMemGetInfo_v2",
     "cuMemHostGetDevicePointer_v2",
@@ -54,8 +54,9 @@ const SILENT: [&str; 12] = [
 ];
 
 impl Driver {
-    /// Refuses a query of or a wait for an event: of a captured one always, of any other while streams
-    /// capture in the modes that concern this thread. The captures are invalid then.
+    /// Refuses a query of an event, or a wait for it. A captured event is always refused, any other
+    /// only while streams capture in the modes that concern this thread. A refusal invalidates the
+    /// captures.
     pub(crate) fn check_event(&mut self, event: usize) -> Result<(), Code> {
         let Some(captured) = self.events.get(event)?.captured.clone() else {
             return self.unsafe_call();
@@ -74,7 +75,7 @@ impl Driver {
         self.spoil_implicit(stream)
     }
 
-    /// Refuses a question about a capturing stream, and invalidates the capture.
+    /// Refuses a query about a capturing stream, and invalidates the capture.
     pub(crate) fn check_question(&mut self, stream: usize) -> Result<(), Code> {
         let is_allowed = self.capture_rules == CaptureRules::Lenient;
         match self.capture(stream) {
@@ -83,7 +84,8 @@ impl Driver {
         }
     }
 
-    /// Refuses a wait for a whole context while a stream of it captures, and invalidates the captures.
+    /// Refuses a wait for a whole context while one of its streams captures, and invalidates the
+    /// captures.
     pub(crate) fn check_context(&mut self, context: usize) -> Result<(), Code> {
         if self.capture_rules == CaptureRules::Lenient {
             return Ok(());
@@ -119,7 +121,8 @@ impl Driver {
         self.spoil(&ids, Code::STREAM_CAPTURE_UNSUPPORTED)
     }
 
-    /// Refuses a call as an unsafe one that documents say nothing of, if the [rules](CaptureRules) count it so.
+    /// Refuses a call that the documentation does not mention, if the [rules](CaptureRules) count
+    /// it as unsafe.
     pub(crate) fn check_rules(&mut self, name: &str) -> Result<(), Code> {
         let is_unsafe = match self.capture_rules {
             CaptureRules::Documented | CaptureRules::Lenient => false,
@@ -135,7 +138,7 @@ impl Driver {
         }
     }
 
-    /// Captures of blocking streams, if the stream is the legacy one of their context.
+    /// Returns the captures of blocking streams, if the stream is the legacy one of their context.
     pub(super) fn implicit_captures(&self, stream: usize) -> Result<Vec<CaptureId>, Code> {
         let known = self.streams.get(stream)?;
         if !known.is_legacy || self.captures.active.is_empty() {
@@ -146,7 +149,8 @@ impl Driver {
         Ok(ids.collect())
     }
 
-    /// Refuses a use of the legacy default stream, which would wait for blocking streams that capture.
+    /// Refuses a use of the legacy default stream, which would wait for blocking streams that
+    /// capture.
     pub(crate) fn spoil_implicit(&mut self, stream: usize) -> Result<(), Code> {
         let ids = self.implicit_captures(stream)?;
         self.spoil(&ids, Code::STREAM_CAPTURE_IMPLICIT)

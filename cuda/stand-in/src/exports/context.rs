@@ -138,7 +138,7 @@ pub(super) extern "C" fn cuCtxPopCurrent_v2(context: Out<ContextHandle>) -> Code
     })
 }
 
-/// The flags say how the host waits, which is always the same here.
+/// Only checks the flags: they say how the host waits, which is always the same here.
 #[unsafe(no_mangle)]
 pub(super) extern "C" fn cuCtxSetFlags(flags: u32) -> Code {
     call("cuCtxSetFlags", |driver| {

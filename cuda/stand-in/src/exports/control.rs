@@ -1,6 +1,6 @@
-//! The control interface, with which a test configures the stand-in and reads its records. A function that
-//! gives a text writes it to `buf` as far as `len` bytes reach, without an end mark, and answers its whole
-//! length.
+//! The control interface, with which a test configures the stand-in and reads its records. A
+//! function that gives a text writes at most `len` bytes of it to `buf`, without an end mark, and
+//! returns the whole length.
 
 use std::collections::BTreeMap;
 
@@ -15,25 +15,26 @@ use crate::queue::Schedule;
 use crate::random::Random;
 use crate::space::Kind;
 
-/// The version of this interface. A library with this symbol is a stand-in.
+/// Returns the version of this interface. A library with this symbol is a stand-in.
 #[unsafe(no_mangle)]
 extern "C" fn larder_stand_in_version() -> u32 {
     larder_cuda_abi::stand_in::VERSION
 }
 
-/// Resets the driver to `devices` devices of `bytes` bytes. The schedule, the file that counts memory, the
-/// most that is pinned or reserved, and what there is of virtual memory are again what the environment says.
+/// Resets the driver to `devices` devices of `bytes` bytes. The schedule, the file that counts
+/// memory, the limits of pinned memory and of addresses, and whether there is virtual memory return
+/// to the environment's settings.
 #[unsafe(no_mangle)]
 pub(super) extern "C" fn larder_stand_in_reset(devices: u32, bytes: u64) {
     control(|driver| {
         driver.reset(devices as usize, bytes);
-        // Threads that waited for work that is gone wake and see that it is.
+        // Wakes the threads that waited for work that is gone.
         driver.changed();
     });
 }
 
-/// Counts the devices' memory in this file from now on, together with the other processes that use it. The
-/// file is created if it is missing.
+/// Counts the devices' memory in this file from now on, together with the other processes that use
+/// the file. Creates the file if it is missing.
 #[unsafe(no_mangle)]
 pub(super) extern "C" fn larder_stand_in_share(path: Text) -> Code {
     try_control(|driver| driver.space.usage.share(&path.get()?))
@@ -49,19 +50,20 @@ pub(super) extern "C" fn larder_stand_in_set_memory(device: i32, bytes: u64) -> 
     })
 }
 
-/// Sets what `cuDriverGetVersion` answers.
+/// Sets the version that `cuDriverGetVersion` reports.
 #[unsafe(no_mangle)]
 pub(super) extern "C" fn larder_stand_in_set_driver_version(version: u32) {
     control(|driver| driver.version = version);
 }
 
-/// The number of calls of a function so far, refused ones included; null means all functions.
+/// Returns the number of calls of a function so far, refused ones included; of all functions for
+/// null.
 #[unsafe(no_mangle)]
 pub(super) extern "C" fn larder_stand_in_calls(name: Text) -> u64 {
     control(|driver| driver.calls.count(name.get().ok().as_deref()))
 }
 
-/// The number of calls of each function so far, as lines of name and count.
+/// Lists the number of calls of each function so far, as lines of name and count.
 #[unsafe(no_mangle)]
 pub(super) extern "C" fn larder_stand_in_call_table(buf: Out<u8>, len: u64) -> u64 {
     text(&buf, len, &control(|driver| driver.calls.text()))
@@ -73,8 +75,8 @@ pub(super) extern "C" fn larder_stand_in_reset_calls() {
     control(|driver| driver.calls.clear_counts());
 }
 
-/// After `skip` more calls of `name` (of any function for null), the next `times` calls do nothing and answer
-/// `code`. Several rules may be active at once; each counts by itself.
+/// Makes the next `times` calls of `name` (of any function for null), after `skip` more, do nothing
+/// and return `code`. Several rules may be active at once; each counts by itself.
 #[unsafe(no_mangle)]
 pub(super) extern "C" fn larder_stand_in_fail(
     name: Text,
@@ -91,8 +93,8 @@ pub(super) extern "C" fn larder_stand_in_clear_failures() {
     control(|driver| driver.calls.clear_rules());
 }
 
-/// Sets the schedule. 0: queued work runs as soon as its dependencies allow. 1: it runs when something forces
-/// it, in an order drawn from `seed`.
+/// Sets the schedule. 0: queued work runs as soon as its dependencies allow. 1: it runs when a call
+/// forces it, in an order drawn from `seed`.
 #[unsafe(no_mangle)]
 pub(super) extern "C" fn larder_stand_in_schedule(deferred: u32, seed: u64) {
     control(|driver| {
@@ -106,45 +108,47 @@ pub(super) extern "C" fn larder_stand_in_schedule(deferred: u32, seed: u64) {
     });
 }
 
-/// Bytes of a device that this process uses.
+/// Returns the bytes of a device that this process uses.
 #[unsafe(no_mangle)]
 pub(super) extern "C" fn larder_stand_in_used(device: i32) -> u64 {
     control(|driver| usize::try_from(device).map_or(0, |device| driver.space.usage.used(device)))
 }
 
-/// The objects that exist, as lines of kind, count and bytes.
+/// Lists the objects that exist, as lines of kind, count and bytes.
 #[unsafe(no_mangle)]
 pub(super) extern "C" fn larder_stand_in_alive(buf: Out<u8>, len: u64) -> u64 {
     text(&buf, len, &control(|driver| alive_text(driver)))
 }
 
-/// The findings, a line each.
+/// Lists the findings, one a line.
 #[unsafe(no_mangle)]
 pub(super) extern "C" fn larder_stand_in_findings(buf: Out<u8>, len: u64) -> u64 {
     text(&buf, len, &control(|driver| driver.findings.text()))
 }
 
-/// Forgets the findings.
+/// Clears the findings.
 #[unsafe(no_mangle)]
 pub(super) extern "C" fn larder_stand_in_clear_findings() {
     control(|driver| driver.findings.clear());
 }
 
-/// Fills new memory with 0xA5 from now on.
+/// Sets whether new memory is filled with 0xA5.
 #[unsafe(no_mangle)]
 pub(super) extern "C" fn larder_stand_in_poison(on: u32) {
     control(|driver| driver.space.poison = on != 0);
 }
 
-/// Sets whether `cuMemUnmap` and `cuMemSetAccess` wait for queued work that may use the mappings. They do
-/// not at first, since the documents promise it for most uses only. Says whether they did before.
+/// Sets whether `cuMemUnmap` and `cuMemSetAccess` wait for queued work that may use the mappings.
+/// Off at first, since the documentation promises it for most uses only. Returns the previous
+/// setting.
 #[unsafe(no_mangle)]
 pub(super) extern "C" fn larder_stand_in_mapping_waits(on: u32) -> u32 {
     control(|driver| u32::from(std::mem::replace(&mut driver.mapping_waits, on != 0)))
 }
 
-/// Sets whether the calls that make, map and give back virtual memory are unsafe while streams capture: refused in
-/// the modes in which `cuMemAlloc` is, and the captures spoilt. They are not at first: the documents do not say.
+/// Sets whether the calls that create, map and free virtual memory are unsafe while streams
+/// capture: refused in the modes in which `cuMemAlloc` is, and the captures invalidated. Off at
+/// first: the documentation does not say.
 #[unsafe(no_mangle)]
 pub(super) extern "C" fn larder_stand_in_mapping_spoils(on: u32) {
     control(|driver| {
@@ -155,35 +159,38 @@ pub(super) extern "C" fn larder_stand_in_mapping_spoils(on: u32) {
     });
 }
 
-/// Sets whether the devices have virtual memory, as they have at first. Without it they say so in their
-/// attributes, and reserve and create nothing (`CUDA_ERROR_NOT_SUPPORTED`). What exists stays.
+/// Sets whether the devices have virtual memory, as they do at first. Without it their attributes
+/// report none, and reserving and creating are refused (`CUDA_ERROR_NOT_SUPPORTED`). Existing
+/// memory stays.
 #[unsafe(no_mangle)]
 pub(super) extern "C" fn larder_stand_in_virtual_memory(on: u32) {
     control(|driver| driver.virtual_memory = on != 0);
 }
 
-/// Sets how many bytes of addresses may be reserved at a time, by one reservation or by many. What is reserved
-/// stays so.
+/// Sets how many bytes of addresses may be reserved at a time, in all reservations together.
+/// Existing reservations stay.
 #[unsafe(no_mangle)]
 pub(super) extern "C" fn larder_stand_in_set_addresses(bytes: u64) {
     control(|driver| driver.space.vmm.address_limit = bytes);
 }
 
-/// Sets how much of the host's memory may be pinned. What is pinned stays so.
+/// Sets how much of the host's memory may be pinned. Pinned memory stays pinned.
 #[unsafe(no_mangle)]
 pub(super) extern "C" fn larder_stand_in_set_pinned(bytes: u64) {
     control(|driver| driver.space.pinned.limit = bytes);
 }
 
-/// Sets whether hosts and devices may use managed memory at once, as they may at first: then there may be more of
-/// it than the device has. Without it, all that is made from now on counts against its device.
+/// Sets whether host and devices may use managed memory at once, as they may at first: there may
+/// then be more of it than the device has. Otherwise all managed memory made from now on counts
+/// against its device.
 #[unsafe(no_mangle)]
 pub(super) extern "C" fn larder_stand_in_managed_concurrently(on: u32) {
     control(|driver| driver.managed_concurrently = on != 0);
 }
 
-/// Gives the kernels of a name a body, in place of an earlier one; null removes it. The body must not unwind:
-/// a panic that leaves it ends the process. Bodies outlive `larder_stand_in_reset`.
+/// Sets the body of the kernels of a name, in place of an earlier one; null removes it. The body
+/// must not unwind: a panic that leaves it ends the process. Bodies outlive
+/// `larder_stand_in_reset`.
 #[unsafe(no_mangle)]
 pub(super) extern "C" fn larder_stand_in_kernel(name: Text, body: Option<KernelBody>) -> Code {
     try_control(|driver| {
@@ -195,9 +202,9 @@ pub(super) extern "C" fn larder_stand_in_kernel(name: Text, body: Option<KernelB
     })
 }
 
-/// Kernels of this name take `ns` nanoseconds of the device's time from now on, which no longer is the
-/// system's: it moves by `larder_stand_in_advance`, and when a thread waits for work. For the eager schedule:
-/// in the deferred one a kernel begins when it is drawn.
+/// Sets how many nanoseconds of the devices' time a kernel of this name takes. That time is no
+/// longer the system's: it moves by `larder_stand_in_advance`, and when a thread waits for work.
+/// For the eager schedule: in the deferred one a kernel begins when it is drawn.
 #[unsafe(no_mangle)]
 pub(super) extern "C" fn larder_stand_in_kernel_time(name: Text, ns: u64) -> Code {
     try_control(|driver| {
@@ -206,7 +213,7 @@ pub(super) extern "C" fn larder_stand_in_kernel_time(name: Text, ns: u64) -> Cod
     })
 }
 
-/// Lets so many nanoseconds pass on the devices, and answers their time.
+/// Lets `ns` nanoseconds pass on the devices. Returns their time.
 #[unsafe(no_mangle)]
 pub(super) extern "C" fn larder_stand_in_advance(ns: u64) -> u64 {
     control(|driver| {
@@ -216,7 +223,7 @@ pub(super) extern "C" fn larder_stand_in_advance(ns: u64) -> u64 {
     })
 }
 
-/// Nanoseconds of the devices' time in which at least one kernel ran on a device.
+/// Returns the nanoseconds of the devices' time in which at least one kernel ran on a device.
 #[unsafe(no_mangle)]
 pub(super) extern "C" fn larder_stand_in_busy(device: i32) -> u64 {
     control(|driver| usize::try_from(device).map_or(0, |device| driver.queue.time.busy(device)))
@@ -230,7 +237,7 @@ fn text(buf: &Out<u8>, len: u64, text: &str) -> u64 {
     text.len() as u64
 }
 
-/// What exists: lines of kind, count, bytes.
+/// Lists the objects that exist, as lines of kind, count, bytes.
 fn alive_text(driver: &Driver) -> String {
     let mut counts: BTreeMap<&str, (u64, u64)> = BTreeMap::new();
     let mut count = |kind, bytes| {

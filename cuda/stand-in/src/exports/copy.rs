@@ -6,18 +6,18 @@ use crate::driver::Session;
 use crate::entry::call;
 use crate::queue::{CopyEnd, Work};
 
-/// An end of a copy, as a function's name says what it is.
+/// An end of a copy, by the memory that the function's name states.
 #[derive(Clone, Copy)]
 enum End {
     Device(DevicePtr),
-    /// Device memory that the driver reaches by the device it belongs to.
+    /// Device memory, accessed by the device that owns it.
     Peer(DevicePtr),
     Host(usize),
-    /// Whatever the address says: all memory shares one address space.
+    /// Any memory, told by its address: all memory shares one address space.
     Any(DevicePtr),
 }
 
-/// Whether a call waits for what it queued.
+/// Whether a call waits for the work it queued.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Wait {
     /// The call returns at once, unless it writes pageable memory.
@@ -27,7 +27,8 @@ enum Wait {
 }
 
 impl End {
-    /// Whether it is memory of a device. What the driver does not know is pageable host memory.
+    /// Returns the end, and whether it is device memory. Memory that the driver does not know is
+    /// pageable host memory.
     fn resolve(self, driver: &Session, bytes: u64) -> Result<(CopyEnd, bool), Code> {
         let at = match self {
             Self::Device(at) | Self::Peer(at) => {
@@ -37,7 +38,7 @@ impl End {
             Self::Any(at) => at,
             Self::Host(at) => at as u64,
         };
-        // Nothing that a program may touch lies at the window's addresses but what was given out.
+        // In the window, a program may touch only memory that was given out.
         if driver.space.window.meets(at, bytes) {
             driver.space.check_range(at, bytes)?;
         }
@@ -71,8 +72,8 @@ fn copy_in(name: &'static str, to: End, from: End, bytes: usize, stream: StreamH
     })
 }
 
-/// Queues a copy. What comes from pageable memory is staged now: the program may change it when
-/// the call returns. What goes to pageable memory is there when the call returns.
+/// Queues a copy. Bytes from pageable memory are staged now, since the program may change them when
+/// the call returns. Bytes to pageable memory are written when the call returns.
 fn copy(
     driver: &mut Session,
     to: End,
@@ -92,7 +93,7 @@ fn copy(
     if bytes == 0 {
         return Ok(());
     }
-    // A graph looks at pageable memory when it runs.
+    // A graph accesses pageable memory when it runs.
     let capturing = driver.is_capturing(stream);
     let fills_pageable = matches!(to, CopyEnd::Host(_));
     let reads_pageable = matches!(from, CopyEnd::Host(_));
@@ -102,7 +103,7 @@ fn copy(
     {
         let mut staged = vec![0; bytes];
         let source: *const u8 = std::ptr::with_exposed_provenance(at);
-        // SAFETY: FFI1: the source is so many bytes of host memory, and the copy has room for them.
+        // SAFETY: FFI1: the source is `bytes` bytes of host memory, and `staged` has room for them.
         unsafe { std::ptr::copy_nonoverlapping(source, staged.as_mut_ptr(), bytes) };
         from = CopyEnd::Staged(staged);
     }
@@ -212,7 +213,7 @@ pub(super) extern "C" fn cuMemcpyPeerAsync(
     })
 }
 
-/// Queues a fill. A synchronous one waits only where the host can see the memory.
+/// Queues a fill. A synchronous fill waits only where the host can see the memory.
 fn set(
     driver: &mut Session,
     to: DevicePtr,

@@ -98,9 +98,9 @@ pub(super) extern "C" fn cuDeviceGetAttribute(
     })
 }
 
-/// A device as of compute capability 9.0. What it says about speed means nothing.
+/// Returns an attribute of a device of compute capability 9.0. Attributes of speed mean nothing.
 fn attribute_of(attribute: u32, ordinal: usize) -> Result<i32, Code> {
-    /// Attributes that exist in the driver's interface are numbered from 1 to this.
+    /// The last attribute in the driver's interface; they are numbered from 1.
     const LAST: u32 = 150;
     Ok(match attribute {
         c::DEVICE_MAX_THREADS_PER_BLOCK | c::DEVICE_MAX_BLOCK_DIM_X | c::DEVICE_MAX_BLOCK_DIM_Y => {
@@ -226,7 +226,7 @@ pub(super) extern "C" fn cuDevicePrimaryCtxGetState(
         flags.check()?;
         active.check()?;
         let known = driver.device(device)?;
-        // Nothing sets flags of a primary context.
+        // A primary context's flags cannot be set.
         flags.give(0)?;
         active.give(i32::from(known.retained > 0))
     })

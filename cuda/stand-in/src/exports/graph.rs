@@ -5,7 +5,7 @@ use larder_cuda_abi::{Code, GraphExecHandle, GraphHandle, GraphNodeHandle, Strea
 use crate::entry::{answer, call};
 use crate::ffi::Out;
 
-/// Flags of an instantiation: all that exist, and that the graph is launched from a device.
+/// Flags of an instantiation: all that exist, and the flag for launches from a device.
 const INSTANTIATE_FLAGS: u64 = 15;
 const INSTANTIATE_FOR_DEVICE: u64 = 4;
 
@@ -19,7 +19,7 @@ pub(super) extern "C" fn cuGraphDestroy(graph: GraphHandle) -> Code {
     })
 }
 
-/// Places beyond the last node are filled with null.
+/// Fills places beyond the last node with null.
 #[unsafe(no_mangle)]
 pub(super) extern "C" fn cuGraphGetNodes(
     graph: GraphHandle,
@@ -66,7 +66,7 @@ pub(super) extern "C" fn cuGraphLaunch(exec: GraphExecHandle, stream: StreamHand
     })
 }
 
-/// There is nothing to upload.
+/// Only checks its arguments: nothing needs an upload.
 #[unsafe(no_mangle)]
 pub(super) extern "C" fn cuGraphUpload(exec: GraphExecHandle, stream: StreamHandle) -> Code {
     call("cuGraphUpload", |driver| {

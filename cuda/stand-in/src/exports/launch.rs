@@ -20,7 +20,7 @@ const MAX_BLOCK: [u32; 3] = [1024, 1024, 64];
 /// The most blocks of a grid in each direction.
 const MAX_GRID: [u32; 3] = [i32::MAX as u32, 65_535, 65_535];
 
-/// Bytes of shared memory that a block may have by default; `MAX_SHARED` is the most it may be allowed.
+/// Bytes of shared memory that a block may have by default; `MAX_SHARED` is the largest allowance.
 pub(crate) const DEFAULT_SHARED: u32 = 48 << 10;
 pub(crate) const MAX_SHARED: u32 = 227 << 10;
 
@@ -55,7 +55,7 @@ fn read_parameters(
     Ok(Arguments::new(parameters, &values))
 }
 
-/// The buffer of parameters, which holds at least `needed` bytes.
+/// Returns the buffer of parameters, which holds at least `needed` bytes.
 fn read_extra(extra: &In<*const c_void>, needed: usize) -> Result<Vec<u8>, Code> {
     let (mut buffer, mut bytes) = (None, None);
     let mut index = 0;
@@ -79,7 +79,7 @@ fn read_extra(extra: &In<*const c_void>, needed: usize) -> Result<Vec<u8>, Code>
     }
 }
 
-/// Whether a device can run a kernel with this grid, block and shared memory.
+/// Returns whether a device can run a kernel with this grid, block and shared memory.
 fn check_shape(function: &Function, shape: &Shape) -> bool {
     let within = |shape: [u32; 3], max: [u32; 3]| {
         let mut pairs = shape.iter().zip(max);
@@ -154,7 +154,7 @@ pub(super) extern "C" fn cuLaunchKernel(
     })
 }
 
-/// Launches without attributes only: none of them changes what a kernel does here.
+/// Refuses launches with attributes: none of them would change what a kernel does here.
 #[unsafe(no_mangle)]
 pub(super) extern "C" fn cuLaunchKernelEx(
     config: In<LaunchConfig>,

@@ -1,4 +1,4 @@
-//! Functions by their names, as the CUDA runtime looks them up.
+//! Looks functions up by name, as the CUDA runtime does.
 
 use core::ffi::c_void;
 use std::ffi::CString;
@@ -10,15 +10,15 @@ use crate::driver::Session;
 use crate::entry::call;
 use crate::ffi::{Out, Text};
 
-/// What became of a search, `CUdriverProcAddressQueryResult`.
+/// Outcomes of a search, `CUdriverProcAddressQueryResult`.
 const FOUND: u32 = 0;
 const NOT_FOUND: u32 = 1;
 const VERSION_NOT_SUFFICIENT: u32 = 2;
 
-/// The flags that there are: the legacy default stream, and one for each thread.
+/// The flags that exist: the legacy default stream, and the per-thread one.
 const FLAGS: u64 = 0b11;
 
-/// Gives the newest function of a name that a version of CUDA has, or null.
+/// Returns the newest function of a name that a version of CUDA has, or null.
 fn find(
     driver: &Session,
     symbol: &Text,
@@ -39,24 +39,24 @@ fn find(
     Ok((address, status))
 }
 
-/// Where an exported function of this library is.
+/// Returns the address of an exported function of this library.
 fn address_of(name: &str) -> *const c_void {
     let Ok(name) = CString::new(name) else {
         return core::ptr::null();
     };
-    // SAFETY: the handle is that of a library that stays; the name ends in a zero byte.
+    // SAFETY: the library of the handle is never unloaded; the name ends in a zero byte.
     unsafe { libc::dlsym(own_handle() as *mut c_void, name.as_ptr()) }
 }
 
-/// This library, as the loader knows it.
+/// Returns the loader's handle of this library.
 fn own_handle() -> usize {
     static HANDLE: OnceLock<usize> = OnceLock::new();
     *HANDLE.get_or_init(|| {
         let mut place = core::mem::MaybeUninit::<libc::Dl_info>::zeroed();
         let own: *const c_void = (own_handle as fn() -> usize as *const ()).cast();
         let flags = libc::RTLD_LAZY | libc::RTLD_NOLOAD;
-        // SAFETY: `dladdr` looks the address up, and writes to the local, of which all zeroes is a
-        // value too. The path is null or a text of the loader's; nothing is loaded anew.
+        // SAFETY: `dladdr` looks the address up and writes to the local, whose type is valid as all
+        // zeroes. The path is null or a string of the loader's; nothing new is loaded.
         let handle = unsafe {
             libc::dladdr(own, place.as_mut_ptr());
             libc::dlopen(place.assume_init().dli_fname, flags)

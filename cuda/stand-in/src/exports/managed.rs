@@ -1,5 +1,4 @@
-//! Managed memory. There are no pages that move: what the program advises and prefetches is checked,
-//! and changes nothing.
+//! Managed memory. Pages do not move: advice and prefetches are checked, and have no effect.
 
 use larder_cuda_abi::constants as c;
 use larder_cuda_abi::{Code, DevicePtr, Location, StreamHandle};
@@ -26,7 +25,8 @@ pub(super) extern "C" fn cuMemAllocManaged(at: Out<DevicePtr>, bytes: usize, fla
         if bytes == 0 || !matches!(flags, c::MEM_ATTACH_GLOBAL | c::MEM_ATTACH_HOST) {
             return Err(Code::INVALID_VALUE);
         }
-        // Where hosts and devices may use it at once pages move, and there may be more than the device has.
+        // If host and devices may use it at once, pages move, and there may be more than the device
+        // has.
         let counted = match driver.managed_concurrently {
             true => 0,
             false => bytes as u64,
@@ -36,7 +36,7 @@ pub(super) extern "C" fn cuMemAllocManaged(at: Out<DevicePtr>, bytes: usize, fla
     })
 }
 
-/// Refuses what is neither a device nor the host.
+/// Refuses a location that is neither a device nor the host.
 fn check_place(driver: &Driver, location: Location) -> Result<(), Code> {
     match location.kind {
         c::MEM_LOCATION_DEVICE => driver.device(location.id).map(drop),
@@ -81,7 +81,7 @@ pub(super) extern "C" fn cuMemAdvise_v2(
             return Err(Code::INVALID_VALUE);
         }
         match advice {
-            // These concern no place and ignore the one that is named.
+            // These concern no location and ignore the one that is given.
             SET_READ_MOSTLY | UNSET_READ_MOSTLY | UNSET_PREFERRED_LOCATION => {}
             SET_PREFERRED_LOCATION | SET_ACCESSED_BY | UNSET_ACCESSED_BY => {
                 check_place(driver, location)?;
@@ -109,7 +109,7 @@ pub(super) extern "C" fn cuStreamAttachMemAsync(
             flags,
             c::MEM_ATTACH_GLOBAL | c::MEM_ATTACH_HOST | c::MEM_ATTACH_SINGLE
         );
-        // No default stream can have memory for itself.
+        // A default stream cannot have memory for itself.
         if !known || (flags == c::MEM_ATTACH_SINGLE && default) {
             return Err(Code::INVALID_VALUE);
         }

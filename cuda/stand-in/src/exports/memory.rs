@@ -33,7 +33,7 @@ pub(super) extern "C" fn cuMemAlloc_v2(at: Out<DevicePtr>, bytes: usize) -> Code
     })
 }
 
-/// Rows of a pitch that suits any texture.
+/// Allocates rows with a pitch that suits any texture.
 #[unsafe(no_mangle)]
 pub(super) extern "C" fn cuMemAllocPitch_v2(
     at: Out<DevicePtr>,

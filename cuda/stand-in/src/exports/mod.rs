@@ -2,7 +2,8 @@
 //! and calls the other modules for the work.
 //!
 //! They are safe functions by their types: only C can make an [`Out`](crate::ffi::Out), an
-//! [`In`](crate::ffi::In) or a [`Text`](crate::ffi::Text), and FFI1 and FFI2 say what C must guarantee.
+//! [`In`](crate::ffi::In) or a [`Text`](crate::ffi::Text), and FFI1 and FFI2 say what C must
+//! guarantee.
 #![allow(non_snake_case, reason = "the driver's names")]
 
 mod capture;
@@ -31,7 +32,7 @@ use larder_cuda_abi::{Code, Location};
 
 use crate::driver::Driver;
 
-/// The device that a location means. Places on the host exist but are not supported.
+/// Returns the device of a location. Locations on the host exist but are not supported.
 fn device_of(driver: &Driver, location: Location) -> Result<usize, Code> {
     match location.kind {
         c::MEM_LOCATION_DEVICE => Ok(driver.device(location.id)?.ordinal),

@@ -1,4 +1,4 @@
-//! Modules and what is set on their kernels.
+//! Modules and the attributes of their kernels.
 
 use std::fs;
 
@@ -10,7 +10,7 @@ use crate::entry::{answer, call};
 use crate::ffi::{Out, Text};
 use crate::ptx;
 
-/// How device code begins that is no PTX: an ELF file, a fat binary, and what wraps one.
+/// First bytes of device code other than PTX: an ELF file, a fat binary, and its wrapper.
 const BINARIES: [[u8; 4]; 3] = [
     [0x7f, b'E', b'L', b'F'],
     [0x50, 0xed, 0x55, 0xba],
@@ -40,7 +40,7 @@ fn load(driver: &mut Session, image: &[u8]) -> Result<ModuleHandle, Code> {
 pub(super) extern "C" fn cuModuleLoad(module: Out<ModuleHandle>, path: Text) -> Code {
     answer("cuModuleLoad", module, |driver| {
         let image = fs::read(path.get()?).map_err(|_| Code::FILE_NOT_FOUND)?;
-        // A text in a file may end in the mark that ends it in memory.
+        // The text in a file may end in a zero byte, as in memory.
         let end = image.iter().position(|byte| *byte == 0);
         let text = image.get(..end.unwrap_or(image.len())).unwrap_or(&image);
         load(driver, text)
@@ -99,7 +99,7 @@ pub(super) extern "C" fn cuModuleGetGlobal_v2(
     })
 }
 
-/// What the kernel is said to need is made up: there is no compiled code.
+/// Reports made-up needs of a kernel: there is no compiled code.
 #[unsafe(no_mangle)]
 pub(super) extern "C" fn cuFuncGetAttribute(
     value: Out<i32>,

@@ -1,5 +1,5 @@
-//! How many blocks fit a multiprocessor. The kernel's needs are made up, the rules are those of
-//! compute capability 9.0; nothing here says anything about speed.
+//! Occupancy: the blocks that fit a multiprocessor. The kernel's needs are made up, the rules are
+//! those of compute capability 9.0; no result says anything about speed.
 
 use larder_cuda_abi::{Code, FunctionHandle, LaunchConfig, SharedMemoryOf};
 
@@ -7,10 +7,11 @@ use super::launch::{MAX_SHARED, MAX_THREADS};
 use crate::entry::{answer, call};
 use crate::ffi::{In, Out};
 
-/// Registers that every kernel is said to use.
+/// Registers that every kernel is reported to use.
 pub(crate) const REGISTERS: u32 = 32;
 
-/// Of a multiprocessor: threads, blocks, bytes of shared memory, and what each block loses of them.
+/// Limits of a multiprocessor: threads, blocks, bytes of shared memory, and the bytes that each
+/// block costs besides its own.
 const THREADS: u32 = 2048;
 const BLOCKS: u32 = 32;
 const SHARED: usize = 228 << 10;
@@ -19,10 +20,10 @@ const SHARED_LOST: usize = 1 << 10;
 const WARP: u32 = 32;
 const MULTIPROCESSORS: u32 = 8;
 
-/// Blocks of a cluster at most.
+/// The most blocks of a cluster.
 const CLUSTER: i32 = 8;
 
-/// Blocks that a multiprocessor holds at a time.
+/// Returns the blocks that a multiprocessor holds at a time.
 fn resident(threads: u32, shared: usize) -> u32 {
     if threads == 0 || threads > MAX_THREADS || shared > MAX_SHARED as usize {
         return 0;
@@ -35,7 +36,7 @@ fn resident(threads: u32, shared: usize) -> u32 {
     by_threads.min(by_shared).min(BLOCKS)
 }
 
-/// Blocks that the device holds at a time.
+/// Returns the blocks that the device holds at a time.
 pub(super) fn max_resident_blocks(threads: u32, shared: usize) -> u32 {
     MULTIPROCESSORS * resident(threads, shared)
 }
@@ -81,10 +82,11 @@ pub(super) extern "C" fn cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(
     active(name, blocks, function, threads, shared, flags)
 }
 
-/// What a search for a block size may choose.
+/// The constraints of a search for a block size.
 struct Search {
     shared: usize,
-    /// The program's function for it, which is called before the driver is locked.
+    /// The program's function for the shared memory of a block size, called before the driver is
+    /// locked.
     shared_of: SharedMemoryOf,
     limit: i32,
     flags: u32,
@@ -107,7 +109,7 @@ fn potential(
         Ok(limit) => limit.min(MAX_THREADS),
     };
     let sizes = (1..=max.div_ceil(WARP)).map(|warps| (warps * WARP).min(max));
-    // The largest of those that keep the most threads busy.
+    // The largest of the sizes that keep the most threads busy.
     let best = sizes
         .map(|size| (resident(size, shared(size)), size))
         .max_by_key(|(count, size)| (count * size, *size));

@@ -10,7 +10,7 @@ use crate::entry::call;
 use crate::ffi::Out;
 use crate::space::Kind;
 
-// Attributes that nothing else here names, `CUpointer_attribute`.
+// Attributes that only this module names, `CUpointer_attribute`.
 const LEGACY_IPC: u32 = 10;
 const HANDLE_TYPES: u32 = 14;
 const RDMA: u32 = 15;
@@ -18,7 +18,7 @@ const MAPPING_BYTES: u32 = 18;
 const MAPPING_START: u32 = 19;
 const MEMORY_ID: u32 = 20;
 
-/// Words and halves of words, as C takes them.
+/// Returns the bytes of a 32-bit value, as C takes them.
 fn half(value: u32) -> Vec<u8> {
     value.to_ne_bytes().to_vec()
 }
@@ -31,14 +31,14 @@ fn boolean(value: bool) -> Vec<u8> {
     half(u32::from(value))
 }
 
-/// An attribute of an address.
+/// Returns an attribute of an address.
 ///
 /// # Errors
-/// If nothing is known about the address, or it has no such attribute.
+/// If the address is not known, or has no such attribute.
 fn attribute_of(driver: &Driver, attribute: u32, at: DevicePtr) -> Result<Vec<u8>, Code> {
     let reservation = driver.space.vmm.reservation_at(at);
     let Some((start, block)) = driver.space.owned_at(at) else {
-        // Of reserved addresses with nothing mapped, only this much is known.
+        // For reserved addresses without a mapping, only these are known.
         let (start, bytes) = reservation.ok_or(Code::INVALID_VALUE)?;
         return match attribute {
             c::POINTER_RANGE_START => Ok(word(start)),
@@ -81,7 +81,7 @@ fn attribute_of(driver: &Driver, attribute: u32, at: DevicePtr) -> Result<Vec<u8
         MAPPING_BYTES => word(block.bytes),
         MAPPING_START => word(start),
         MEMORY_ID => word(block.memory),
-        // Nothing sends memory to other processes or to network cards, or makes copies wait.
+        // Memory is not sent to other processes or network cards, and does not make copies wait.
         HANDLE_TYPES => word(0),
         LEGACY_IPC | RDMA | c::POINTER_SYNC_MEMOPS => boolean(false),
         _ => return Err(Code::INVALID_VALUE),

@@ -39,7 +39,7 @@ pub(super) extern "C" fn cuDeviceSetMemPool(device: i32, pool: PoolHandle) -> Co
     })
 }
 
-/// Pools lie on a device and are not exported.
+/// Creates a pool on a device. Pools cannot be exported.
 #[unsafe(no_mangle)]
 pub(super) extern "C" fn cuMemPoolCreate(pool: Out<PoolHandle>, props: In<PoolProps>) -> Code {
     answer("cuMemPoolCreate", pool, |driver| {
@@ -72,7 +72,7 @@ pub(super) extern "C" fn cuMemPoolTrimTo(pool: PoolHandle, keep: usize) -> Code 
     })
 }
 
-/// The number behind a pointer to 32 or 64 bits.
+/// Reads the number behind a pointer to 32 or 64 bits.
 fn number(value: &In<c_void>, wide: bool) -> Result<u64, Code> {
     if wide {
         return value.cast::<u64>().get();
@@ -138,7 +138,7 @@ pub(super) extern "C" fn cuMemPoolGetAttribute(
     })
 }
 
-/// A pool's own device always has access.
+/// Sets the access of other devices. A pool's own device always has access.
 #[unsafe(no_mangle)]
 pub(super) extern "C" fn cuMemPoolSetAccess(
     pool: PoolHandle,
@@ -197,7 +197,8 @@ fn alloc(
     driver.alloc_pooled(pool, bytes as u64, stream)
 }
 
-/// Refuses memory of a pool in a stream that does not capture as an unsafe call: seen on an H200 with driver 580.
+/// Refuses memory of a pool as an unsafe call in a stream that does not capture: seen on an H200
+/// with driver 580.
 fn check_other(driver: &mut Session, stream: usize) -> Result<(), Code> {
     if driver.is_capturing(stream) {
         return Ok(());

@@ -1,5 +1,5 @@
-//! Compares the exported functions with the tables of `larder_cuda_abi`: each is there, with its
-//! prototype.
+//! Compares the exported functions with the tables of `larder_cuda_abi`: each function must exist,
+//! with its prototype.
 #![allow(
     non_camel_case_types,
     reason = "the parameters' names stand for their types"

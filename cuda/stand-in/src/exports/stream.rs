@@ -28,7 +28,7 @@ pub(super) extern "C" fn cuStreamCreate(stream: Out<StreamHandle>, flags: u32) -
     answer("cuStreamCreate", stream, |driver| create(driver, flags))
 }
 
-/// A priority says what runs first where work competes, which nothing does here.
+/// Ignores the priority, which orders work that competes: work does not compete here.
 #[unsafe(no_mangle)]
 pub(super) extern "C" fn cuStreamCreateWithPriority(
     stream: Out<StreamHandle>,
@@ -55,8 +55,9 @@ pub(super) extern "C" fn cuStreamDestroy_v2(stream: StreamHandle) -> Code {
     call("cuStreamDestroy_v2", |driver| destroy(driver, stream))
 }
 
-/// The stream's number, which no other stream of the process ever has; its handle is given again. Of a stream
-/// that captures it is refused, and the capture is invalid then: seen on an H200 with driver 580.
+/// Returns the stream's number, which no other stream of the process ever has; its handle is
+/// reused. Refused for a capturing stream, whose capture becomes invalid: seen on an H200 with
+/// driver 580.
 #[unsafe(no_mangle)]
 pub(super) extern "C" fn cuStreamGetId(stream: StreamHandle, id: Out<u64>) -> Code {
     answer("cuStreamGetId", id, |driver| {
@@ -83,7 +84,7 @@ pub(super) extern "C" fn cuStreamSynchronize(stream: StreamHandle) -> Code {
         let mut streams = vec![stream];
         let known = driver.streams.get(stream)?;
         if known.is_legacy {
-            // It stands for everything that it would wait for.
+            // It stands for all streams that it would wait for.
             let context = known.context;
             streams.extend(driver.blocking_streams(context));
         }

@@ -1,8 +1,8 @@
-//! Virtual memory: addresses, physical memory, and which lies at which.
+//! Virtual memory: addresses, physical memory, and mappings.
 //!
-//! No context is needed. Physical memory is always a device's; memory of the host is not supported. It is
-//! exported as a file descriptor and in no other way. That network cards may reach it is said and means
-//! nothing here.
+//! No context is needed. Physical memory is always a device's; memory of the host is not supported.
+//! It is exported as a file descriptor only. The devices report that network cards may reach it,
+//! which has no effect here.
 
 use core::ffi::c_void;
 
@@ -23,7 +23,7 @@ fn check_supported(driver: &Driver) -> Result<(), Code> {
     }
 }
 
-/// What physical memory properties ask for.
+/// Reads the properties of physical memory.
 fn wanted(driver: &Driver, prop: &In<AllocationProp>) -> Result<Wanted, Code> {
     check_supported(driver)?;
     let prop = prop.get()?;
@@ -42,7 +42,7 @@ fn wanted(driver: &Driver, prop: &In<AllocationProp>) -> Result<Wanted, Code> {
     Ok(Wanted { device, shareable })
 }
 
-/// Refuses other ways to export than as a file descriptor.
+/// Refuses exports other than as a file descriptor.
 fn check_handle_type(handle_type: u32) -> Result<(), Code> {
     match handle_type {
         c::MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR => Ok(()),

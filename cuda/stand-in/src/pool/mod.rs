@@ -4,15 +4,15 @@
 //! and the queued free *run*. A use outside of that is an illegal address; a use that nothing orders
 //! behind the allocation or before the free is a race, for both count as writes of the whole block.
 //!
-//! A pool keeps whole freed blocks and gives one again to a request of at least half its size: it
+//! A pool keeps whole freed blocks and reuses one for a request of at least half its size: it
 //! neither splits nor joins them, and its granularity is 512 bytes where a driver has megabytes.
 //! Requests are counted as used from the call to the call of the free. Unused memory above the
-//! release threshold goes back when the host waits for a stream, an event or a context.
+//! release threshold is released when the host waits for a stream, an event or a context.
 //!
-//! `run` is what the operations do.
+//! `run` is the work of the queued operations.
 //!
-//! MEMPOOL1 a block of a pool is in `Space::blocks` from its making until the pool gives it back, whether
-//! a program has it or not; so much counts as reserved.
+//! MEMPOOL1 a block of a pool is in `Space::blocks`, and counts as reserved, from its creation
+//! until the pool releases it, whether or not the program has it.
 
 mod run;
 
@@ -33,9 +33,9 @@ const GRANULE: u64 = 512;
 #[derive(Debug)]
 pub(crate) struct Pools {
     pub(crate) table: Table<Pool>,
-    /// By device: its default pool, made when first asked for.
+    /// By device: its default pool, created when first needed.
     default: BTreeMap<usize, usize>,
-    /// By device: the one that `cuMemAllocAsync` takes from, if it was set.
+    /// By device: the pool that `cuMemAllocAsync` takes from, if it was set.
     pub(crate) current: BTreeMap<usize, usize>,
 }
 
@@ -46,7 +46,7 @@ pub(crate) struct Level {
     pub(crate) high: u64,
 }
 
-/// Which freed memory another stream may get.
+/// The freed memory that another stream may get.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Reuse {
     /// Memory whose free is ordered before the request by events.
@@ -154,7 +154,7 @@ impl Pool {
         }
     }
 
-    /// The smallest of the freed blocks that `may` be given to a request of `need` bytes.
+    /// Returns the smallest freed block for a request of `need` bytes of which `may` is true.
     fn best(&self, need: u64, may: impl Fn(&Freed) -> bool) -> Option<(u64, u64)> {
         let fitting = self.free.range((need, 0)..);
         fitting
@@ -169,7 +169,7 @@ impl Pool {
 }
 
 impl Driver {
-    /// A pool that the program may use.
+    /// Returns a pool that the program may use.
     pub(crate) fn pool(&mut self, handle: usize) -> Result<&mut Pool, Code> {
         match self.pools.table.get_mut(handle) {
             Ok(pool) if !pool.destroyed => Ok(pool),
@@ -177,7 +177,7 @@ impl Driver {
         }
     }
 
-    /// The pool that a device has from the start.
+    /// Returns the default pool of a device.
     pub(crate) fn default_pool(&mut self, device: usize) -> usize {
         if let Some(pool) = self.pools.default.get(&device) {
             return *pool;
@@ -190,7 +190,7 @@ impl Driver {
         handle
     }
 
-    /// The pool that a device's requests go to.
+    /// Returns the pool that a device's requests go to.
     pub(crate) fn current_pool(&mut self, device: usize) -> usize {
         match self.pools.current.get(&device) {
             Some(pool) => *pool,
@@ -198,7 +198,7 @@ impl Driver {
         }
     }
 
-    /// Destroys a pool; blocks that a program has stay.
+    /// Destroys a pool. Blocks that the program has stay.
     pub(crate) fn destroy_pool(&mut self, handle: usize) -> Result<(), Code> {
         let pool = self.pool(handle)?;
         if pool.is_default {
@@ -210,7 +210,7 @@ impl Driver {
         Ok(())
     }
 
-    /// Gives memory in the order of a stream.
+    /// Allocates memory in the order of a stream.
     pub(crate) fn alloc_pooled(
         &mut self,
         handle: usize,
@@ -243,8 +243,8 @@ impl Driver {
         Ok(at)
     }
 
-    /// A block for a request: freed memory that is ordered before it, else new memory, else freed
-    /// memory for which it must wait.
+    /// Returns a block for a request: freed memory that is ordered before it, otherwise new memory,
+    /// otherwise freed memory for whose free it must wait.
     fn find_pooled(
         &mut self,
         handle: usize,
@@ -281,7 +281,7 @@ impl Driver {
         }
     }
 
-    /// A new block.
+    /// Creates a new block.
     fn grow_pool(&mut self, handle: usize, room: u64) -> Result<u64, Code> {
         let pool = self.pool(handle)?;
         let device = pool.device;
@@ -301,7 +301,7 @@ impl Driver {
         Ok(at)
     }
 
-    /// Gives unused blocks back until no more than `keep` bytes are reserved.
+    /// Releases unused blocks until no more than `keep` bytes are reserved.
     pub(crate) fn release_pooled(&mut self, handle: usize, keep: u64) {
         let Ok(pool) = self.pools.table.get(handle) else {
             return;
@@ -330,7 +330,7 @@ impl Driver {
         }
     }
 
-    /// The host waited for something: pools give back what they hold above their thresholds.
+    /// Releases memory of all pools above their thresholds, since the host waited.
     pub(crate) fn settle_pools(&mut self) {
         let pools: Vec<(usize, u64)> = self
             .pools
@@ -350,7 +350,7 @@ impl Driver {
         }
     }
 
-    /// The block of a pool that starts there and that a program has.
+    /// Returns the pool's block that starts at `at`, if the program has it.
     fn owned_pooled(&self, at: u64) -> Result<(&Block, &Pooled), Code> {
         let block = self.space.blocks.get(&at).ok_or(Code::INVALID_VALUE)?;
         match &block.kind {
@@ -359,13 +359,13 @@ impl Driver {
         }
     }
 
-    /// Whether a block of a pool starts there.
+    /// Returns whether a block of a pool starts at `at`.
     pub(crate) fn is_pooled(&self, at: u64) -> bool {
         let block = self.space.blocks.get(&at);
         block.is_some_and(|block| matches!(block.kind, Kind::Pooled(_)))
     }
 
-    /// `cuMemFreeAsync`. Memory of `cuMemAlloc` may be freed so too.
+    /// `cuMemFreeAsync`. It may also free memory of `cuMemAlloc`.
     pub(crate) fn free_async(&mut self, at: u64, stream: usize) -> Result<(), Code> {
         let is_plain = |block: &Block| block.kind == Kind::Device;
         if self.space.blocks.get(&at).is_some_and(is_plain) {
@@ -407,23 +407,24 @@ impl Driver {
         Ok(())
     }
 
-    /// Nothing queued makes or frees it any more. The allocation may come behind the free, if the
-    /// program forgot to order them.
+    /// Returns whether no queued operation makes or frees the block any more. The allocation may
+    /// come behind the free, if the program forgot to order them.
     fn is_over(&self, freed: &Freed) -> bool {
         self.queue.done(freed.op) && self.queue.done(freed.made)
     }
 }
 
 impl Session {
-    /// `cuMemFree` of a pool's block: waits for nothing, the program must have.
+    /// `cuMemFree` of a pool's block: waits only for the allocation. The program must have waited
+    /// for the block's uses.
     pub(crate) fn free_pooled_now(&mut self, at: u64) -> Result<(), Code> {
         let (_, pooled) = self.owned_pooled(at)?;
         let made = pooled.made;
         self.run_until(|driver| driver.queue.done(made));
-        // Another thread may have freed it meanwhile.
+        // Another thread may have freed it during the wait.
         self.owned_pooled(at)?;
         let mut clock = self.host.clone();
-        // The host is no stream; its moments are those of stream 0, which no handle is.
+        // The host is no stream; its moments are those of stream 0, which is no stream's handle.
         let moment = clock.tick(0);
         self.host.join(&clock);
         self.note_all(&clock, moment, "a free by the host", at);

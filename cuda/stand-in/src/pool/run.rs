@@ -15,7 +15,7 @@ impl Driver {
         let poison = self.space.poison;
         let Some(block) = self.space.blocks.get_mut(&at) else {
             // A free that nothing orders behind it ran before, which is a finding, and the pool has
-            // given the block back since.
+            // released the block since.
             return Ok(());
         };
         let old = std::mem::replace(&mut block.memory, memory);
@@ -25,7 +25,7 @@ impl Driver {
         self.space.shadows.remove(&old);
         if poison {
             let host = self.space.window.host(at);
-            // SAFETY: memory of the block, which has room for so many bytes.
+            // SAFETY: memory of the block, which has room for `bytes` bytes.
             unsafe { host.write_bytes(POISON, bytes as usize) };
         }
         self.note_all(&user.clock, user.moment, &user.what, at);

@@ -15,7 +15,7 @@ use crate::driver::Driver;
 pub(crate) struct Event {
     pub(crate) context: usize,
     pub(crate) flags: u32,
-    /// How often it was recorded.
+    /// Number of records so far.
     pub(crate) records: u64,
     /// The newest record.
     pub(crate) record: Option<Record>,
@@ -23,7 +23,7 @@ pub(crate) struct Event {
     pub(crate) captured: Option<CapturedRecord>,
 }
 
-/// What one record of an event captured.
+/// The state of a stream when an event was recorded.
 #[derive(Clone, Debug)]
 pub(crate) struct Record {
     pub(crate) op: OpId,
@@ -49,7 +49,7 @@ impl Event {
 }
 
 impl Driver {
-    /// Records an event: it then stands for everything in the stream so far.
+    /// Records an event: it then stands for all work in the stream so far.
     pub(crate) fn record(&mut self, event: usize, stream: usize) -> Result<(), Code> {
         let context = self.streams.get(stream)?.context;
         let known = self.events.get(event)?;
@@ -74,7 +74,7 @@ impl Driver {
         Ok(())
     }
 
-    /// Makes later work of the stream wait for the newest record of the event, as it is now.
+    /// Makes later work of the stream wait for the event's present record.
     pub(crate) fn wait_event(&mut self, stream: usize, event: usize) -> Result<(), Code> {
         let known = self.events.get(event)?;
         let (captured, record) = (known.captured.clone(), known.record.clone());
@@ -88,7 +88,7 @@ impl Driver {
             .map(drop)
     }
 
-    /// Whether the newest record is done; if so, the host knows it.
+    /// Returns an error if the newest record is not done. Otherwise joins its clock to the host's.
     pub(crate) fn query_event(&mut self, event: usize) -> Result<(), Code> {
         self.check_event(event)?;
         let event = self.events.get(event)?;
@@ -103,7 +103,7 @@ impl Driver {
         Ok(())
     }
 
-    /// Milliseconds between two records.
+    /// Returns the milliseconds between two records.
     pub(crate) fn elapsed(&self, start: usize, end: usize) -> Result<f32, Code> {
         let (start, end) = (self.events.get(start)?, self.events.get(end)?);
         if start.captured.is_some() || end.captured.is_some() {

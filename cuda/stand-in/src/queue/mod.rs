@@ -1,16 +1,16 @@
-//! Queued work: operations, what each waits for, and in what order they run.
+//! Queued work: operations, their dependencies, and the order in which they run.
 //!
 //! `stream` and `event` are the objects · `submit` puts an operation into a stream · `run` chooses
-//! what runs next and waits · `work` does it ·
-//! `time` is the device's, if kernels take time.
+//! the next operation and waits · `work` does an operation's work · `time` is the device's time, if
+//! kernels take time.
 //!
 //! QUEUE1 an operation that is not in `Queue::ops` is done, or was never queued.
 //!
 //! QUEUE2 a stream's queue holds its operations in the order they were submitted; only the first may
 //! run.
 //!
-//! QUEUE3 an operation waits only for operations with smaller numbers, so some first one can always
-//! run.
+//! QUEUE3 an operation waits only for operations with smaller numbers, so that some operation can
+//! always run.
 
 mod event;
 mod run;
@@ -46,7 +46,7 @@ pub(crate) enum CopyEnd {
     Staged(Vec<u8>),
 }
 
-/// A host function, as C gives it.
+/// A host function, as C passes it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct HostCall {
     pub(crate) function: unsafe extern "C" fn(*mut c_void),
@@ -54,7 +54,7 @@ pub(crate) struct HostCall {
     pub(crate) data: usize,
 }
 
-/// What an operation does.
+/// The work of an operation.
 #[derive(Clone, Debug)]
 pub(crate) enum Work {
     /// No work: a wait or a barrier.
@@ -82,7 +82,7 @@ pub(crate) enum Work {
         at: u64,
         made: OpId,
     },
-    /// Ends memory of `cuMemAlloc`.
+    /// Frees memory of `cuMemAlloc`.
     PlainFree {
         at: u64,
     },
@@ -98,25 +98,26 @@ pub(crate) enum Work {
 pub(crate) struct Op {
     pub(crate) stream: usize,
     pub(crate) context: usize,
-    /// How many operations it still waits for besides the one before it in its stream.
+    /// Number of operations it still waits for besides the one before it in its stream.
     waits: usize,
     /// Operations that wait for this one.
     followers: Vec<OpId>,
-    /// What is ordered before it, itself included.
+    /// Clock of the operations ordered before it, itself included.
     pub(crate) clock: Clock,
     pub(crate) moment: Moment,
-    /// How long it takes, and from when it may run when it is over, in the device's time.
+    /// Duration of the work, and the earliest time it may run (its end), in nanoseconds of the
+    /// device's time.
     takes: u64,
     ends: u64,
     pub(crate) work: Work,
 }
 
-/// When queued work runs.
+/// The time at which queued work runs.
 #[derive(Clone, Debug)]
 pub(crate) enum Schedule {
     /// Work runs as soon as its dependencies are done.
     Eager,
-    /// Work runs when something forces it, and now and then by chance; the order is drawn.
+    /// Work runs when a call forces it, and now and then by chance; the order is drawn.
     Deferred(Random),
 }
 
@@ -125,15 +126,15 @@ pub(crate) enum Schedule {
 pub(crate) struct Queue {
     pub(crate) ops: BTreeMap<OpId, Op>,
     last: OpId,
-    /// Operations that may run, with their streams, in order (QUEUE2: at most one a stream). One that
-    /// runs is not here.
+    /// Operations that may run, with their streams, in order (QUEUE2: at most one a stream). A
+    /// running operation is not in it.
     ready: Vec<(usize, OpId)>,
     pub(crate) schedule: Schedule,
     pub(crate) time: Time,
 }
 
 impl Queue {
-    /// The deferred schedule if there is a seed.
+    /// Creates a queue with the deferred schedule if there is a seed, otherwise the eager one.
     pub(crate) fn new(seed: Option<u64>) -> Self {
         Self {
             ops: BTreeMap::new(),
@@ -146,13 +147,13 @@ impl Queue {
         }
     }
 
-    /// Gives no operation a number that one of the other queue had: host functions may still run, and threads
+    /// Continues after the operation numbers of `other`: host functions may still run, and threads
     /// wait for operations by their numbers.
     pub(crate) const fn continue_from(&mut self, other: &Self) {
         self.last = other.last;
     }
 
-    /// The first operation of a stream may run if it waits for nothing else.
+    /// Lets the first operation of a stream run, if it waits for nothing else.
     fn make_ready(&mut self, stream: usize, op: OpId) {
         if let Some(entry) = self.ops.get_mut(&op)
             && entry.waits == 0
@@ -163,14 +164,14 @@ impl Queue {
         }
     }
 
-    /// Notes that an operation runs or is over.
+    /// Removes an operation that runs, or is done, from the ready list.
     fn take_ready(&mut self, stream: usize, op: OpId) {
         if let Ok(index) = self.ready.binary_search(&(stream, op)) {
             self.ready.remove(index);
         }
     }
 
-    /// Whether an operation is done (QUEUE1).
+    /// Returns whether an operation is done (QUEUE1).
     pub(crate) fn done(&self, op: OpId) -> bool {
         !self.ops.contains_key(&op)
     }

@@ -9,11 +9,11 @@ use larder_cuda_abi::Code;
 use super::{HostCall, OpId, Schedule, Stream, Work};
 use crate::driver::{Driver, Session};
 
-/// How long the deferred schedule waits for a host function before it lets other streams go on, so
-/// that the same seed gives the same order as long as host functions return soon.
+/// Time that the deferred schedule waits for a host function before it lets other streams run. As
+/// long as host functions return sooner, the same seed gives the same order.
 const HOST_FUNCTION: Duration = Duration::from_millis(50);
 
-/// How long a thread sleeps at most before it looks again.
+/// The longest sleep of a thread before it checks again.
 const NAP: Duration = Duration::from_millis(100);
 
 impl Driver {
@@ -43,7 +43,7 @@ impl Driver {
         }
     }
 
-    /// Runs everything up to an operation, none of it a host function.
+    /// Runs operations up to `op`, none of them a host function.
     #[cfg(test)]
     pub(crate) fn run_for_test(&mut self, op: OpId) {
         while !self.queue.done(op) {
@@ -53,13 +53,13 @@ impl Driver {
         }
     }
 
-    /// Runs one operation. A host function is not run but returned, for the caller to call.
+    /// Runs one operation. A host function is returned, for the caller to call, instead of run.
     fn run(&mut self, op: OpId) -> Option<HostCall> {
         let entry = self.queue.ops.get_mut(&op)?;
         let (context, stream) = (entry.context, entry.stream);
         let work = std::mem::replace(&mut entry.work, Work::Nothing);
         if self.alive(context).is_err() {
-            // Nothing of a failed context runs any more.
+            // Work of a failed context does not run any more.
             self.finish(op);
             return None;
         }
@@ -76,7 +76,7 @@ impl Driver {
 }
 
 impl Session {
-    /// Runs one operation of those that may run; false if there is none.
+    /// Runs one ready operation. Returns false if there is none.
     fn step(&mut self) -> bool {
         let Some(op) = self.queue.choose() else {
             return false;
@@ -91,8 +91,8 @@ impl Session {
     fn call_host(&mut self, op: OpId, call: HostCall) {
         let spawned = thread::Builder::new().spawn(move || {
             crate::thread::set_closed(true);
-            // SAFETY: FFI2: it was queued with this data, is called once for that, and may be
-            // called on any thread.
+            // SAFETY: FFI2: the function was queued with this data, is called once for that, and
+            // may be called on any thread.
             unsafe { (call.function)(call.data as *mut std::ffi::c_void) };
             crate::thread::set_closed(false);
             let mut session = Self::begin();
@@ -120,13 +120,13 @@ impl Session {
         }
     }
 
-    /// Runs everything that may run, in the eager schedule.
+    /// Runs all ready operations, in the eager schedule.
     pub(crate) fn progress(&mut self) {
         while matches!(self.queue.schedule, Schedule::Eager) && self.step() {}
     }
 
-    /// In the deferred schedule, runs some queued work by chance: at every fourth call on average, one
-    /// operation or more.
+    /// In the deferred schedule, runs some queued work by chance: one operation or more at every
+    /// fourth call on average.
     pub(crate) fn chance(&mut self) {
         loop {
             let Schedule::Deferred(random) = &mut self.queue.schedule else {
@@ -138,8 +138,8 @@ impl Session {
         }
     }
 
-    /// Runs one operation in the deferred schedule, when the program queries the state of work, so that a
-    /// program that polls makes progress.
+    /// In the deferred schedule, runs one operation, because the program queries the state of work:
+    /// a program that polls makes progress.
     pub(crate) fn asked(&mut self) {
         if matches!(self.queue.schedule, Schedule::Deferred(_)) {
             self.step();
@@ -155,7 +155,8 @@ impl Session {
         }
     }
 
-    /// Waits for the operations that are the newest of these streams now; then the host knows them.
+    /// Waits for the newest operations of these streams, which are then ordered before the host's
+    /// work.
     pub(crate) fn sync_streams(&mut self, streams: &[usize]) -> Result<(), Code> {
         let known: Vec<&Stream> = streams
             .iter()
@@ -164,7 +165,8 @@ impl Session {
         let mut newest: Vec<OpId> = known.iter().map(|stream| stream.newest).collect();
         newest.retain(|op| !self.queue.done(*op));
         let contexts: BTreeSet<usize> = known.iter().map(|stream| stream.context).collect();
-        // The newest operations now: work that other threads submit meanwhile is not waited for.
+        // The newest operations now: the host does not wait for work that other threads submit
+        // later.
         let mut clock = self.host.clone();
         for stream in streams {
             let Ok(known) = self.streams.get(*stream) else {
@@ -189,7 +191,7 @@ impl Session {
         Ok(())
     }
 
-    /// Waits for everything queued in a context.
+    /// Waits for all work queued in a context.
     pub(crate) fn sync_context(&mut self, context: usize) -> Result<(), Code> {
         let streams = self.streams_of(context);
         let ended = self.contexts.get(context)?.ended.clone();
@@ -199,7 +201,7 @@ impl Session {
         self.alive(context)
     }
 
-    /// Waits for everything queued on a device.
+    /// Waits for all work queued on a device.
     pub(crate) fn sync_device(&mut self, device: usize) {
         for context in self.contexts.all(|context| context.device == device) {
             // A failure is the context's to report.
@@ -210,7 +212,7 @@ impl Session {
     /// Waits for one operation.
     pub(crate) fn sync_op(&mut self, op: OpId, stream: usize) -> Result<(), Code> {
         let stream = self.streams.get(stream)?;
-        // The newest operation now: other threads may submit more meanwhile.
+        // The newest operation now: other threads may submit more during the wait.
         let (clock, context) = (stream.clock.clone(), stream.context);
         self.run_until(|driver| driver.queue.done(op));
         self.host.join(&clock);

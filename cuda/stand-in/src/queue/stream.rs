@@ -15,7 +15,7 @@ use crate::thread;
 pub(crate) struct Stream {
     pub(crate) context: usize,
     flags: u32,
-    /// The legacy default stream of its context.
+    /// Whether it is the legacy default stream of its context.
     pub(crate) is_legacy: bool,
     /// Whether the driver created the stream for itself, not the program.
     pub(crate) is_hidden: bool,
@@ -50,7 +50,7 @@ impl Stream {
         }
     }
 
-    /// The default stream of one thread.
+    /// Creates the default stream of one thread.
     fn per_thread(context: usize) -> Self {
         Self {
             is_hidden: true,
@@ -58,15 +58,15 @@ impl Stream {
         }
     }
 
-    /// Whether it and the legacy default stream wait for each other.
+    /// Returns whether this stream and the legacy default stream wait for each other.
     pub(crate) fn is_blocking(&self) -> bool {
         !self.is_legacy && self.flags & STREAM_NON_BLOCKING == 0
     }
 }
 
 impl Driver {
-    /// The stream a handle means, for the calling thread: null and the named ones are streams of
-    /// the current context.
+    /// Returns the stream of a handle, for the calling thread: null and the special handles name
+    /// streams of the current context.
     pub(crate) fn stream(&mut self, handle: StreamHandle) -> Result<usize, Code> {
         match handle {
             StreamHandle::NULL | StreamHandle::LEGACY => {
@@ -97,7 +97,7 @@ impl Driver {
         Ok(stream)
     }
 
-    /// Ends a stream for the program; its work goes on.
+    /// Destroys a stream for the program. Its queued work still runs.
     pub(crate) fn destroy_stream(&mut self, number: usize) -> Result<(), Code> {
         self.streams.get_mut(number)?.destroyed = true;
         self.stream_names.forget(number);
@@ -117,7 +117,7 @@ impl Driver {
         }
     }
 
-    /// Removes a stream; its context remembers what was ordered before its end.
+    /// Removes a stream. Its context keeps the clock of its end.
     pub(crate) fn remove_stream(&mut self, number: usize) {
         let Ok(stream) = self.streams.remove(number) else {
             return;
@@ -132,12 +132,12 @@ impl Driver {
         self.forget_streams();
     }
 
-    /// The streams of a context, with the hidden ones.
+    /// Returns the streams of a context, hidden ones included.
     pub(crate) fn streams_of(&self, context: usize) -> Vec<usize> {
         self.streams.all(|stream| stream.context == context)
     }
 
-    /// The streams of a context that wait for the legacy default stream, and it for them.
+    /// Returns the streams of a context that wait for the legacy default stream, and it for them.
     pub(crate) fn blocking_streams(&self, context: usize) -> Vec<usize> {
         self.streams
             .all(|stream| stream.context == context && stream.is_blocking())

@@ -62,8 +62,8 @@ impl Driver {
         Ok(op)
     }
 
-    /// Makes later work of a stream wait for the operation `behind` and everything in its clock. A refusal
-    /// leaves the stream's clock unchanged.
+    /// Makes later work of a stream wait for the operation `behind` and for all that is ordered
+    /// before it. An error leaves the stream's clock unchanged.
     pub(crate) fn submit_behind(
         &mut self,
         stream: usize,
@@ -82,7 +82,7 @@ impl Driver {
         submitted
     }
 
-    /// What is ordered before an operation that would be submitted now.
+    /// Returns the clock of an operation that would be submitted now, without itself.
     pub(crate) fn clock_of_next(&self, stream: usize) -> Result<Clock, Code> {
         let to = self.streams.get(stream)?;
         let mut clock = to.clock.clone();
@@ -96,8 +96,8 @@ impl Driver {
         Ok(clock)
     }
 
-    /// The streams whose work so far comes first because of the legacy default stream's rules: it
-    /// waits for all blocking streams of its context, and they wait for it.
+    /// Returns the streams whose work so far comes first by the rules of the legacy default stream:
+    /// it waits for all blocking streams of its context, and they wait for it.
     fn implied(&self, stream: usize, context: usize) -> Result<Vec<usize>, Code> {
         let to = self.streams.get(stream)?;
         if to.is_legacy {

@@ -1,9 +1,10 @@
 //! The time that kernels take, for tests of programs that run ahead of the device.
 //!
-//! At first a kernel takes no time but that of its body, and events keep the system's time. Once a test has
-//! said how long kernels take, or moved the time, it is the *device's time*: a number that stands still while
-//! the program runs, and moves when a test moves it or a thread waits for work. A kernel begins when all
-//! before it is over and it may begin (in the eager schedule: at once), and runs when its time has passed.
+//! At first a kernel takes only the time of its body, and events use the system's time. Once a test
+//! has set how long kernels take, or moved the time, events use the *device's time*: a number that
+//! stands still while the program runs, and moves when a test moves it or a thread waits for work.
+//! A kernel begins when all before it is over and it may begin (in the eager schedule: at once),
+//! and its body runs when its time has passed.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -15,11 +16,11 @@ use crate::driver::{Driver, Session};
 #[derive(Debug)]
 pub(crate) struct Time {
     start: Instant,
-    /// `None` for the system's.
+    /// `None` for the system's time.
     now: Option<u64>,
-    /// How long the kernels of a name take.
+    /// Duration of the kernels of each name.
     kernels: BTreeMap<String, u64>,
-    /// How long at least one kernel ran, by device.
+    /// Time in which at least one kernel ran, by device.
     busy: BTreeMap<usize, u64>,
 }
 
@@ -33,18 +34,18 @@ impl Time {
         }
     }
 
-    /// What an event notes.
+    /// Returns the time that an event records.
     pub(super) fn reading(&self) -> Duration {
         self.now
             .map_or_else(|| self.start.elapsed(), Duration::from_nanos)
     }
 
-    /// When work that begins now is over.
+    /// Returns the end of work that begins now.
     pub(super) fn end_of(&self, takes: u64) -> u64 {
         self.now.unwrap_or(0).saturating_add(takes)
     }
 
-    /// How long this work takes.
+    /// Returns the duration of this work.
     pub(super) fn taken_by(&self, work: &Work) -> u64 {
         match work {
             Work::Kernel(launch) => self.kernels.get(&launch.name).copied().unwrap_or(0),
@@ -52,26 +53,26 @@ impl Time {
         }
     }
 
-    /// Kernels of that name take so long from now on.
+    /// Sets the duration of kernels of this name.
     pub(crate) fn set_kernel(&mut self, name: String, ns: u64) {
         self.now.get_or_insert(0);
         self.kernels.insert(name, ns);
     }
 
-    /// How long a device ran kernels.
+    /// Returns the time in which a device ran kernels.
     pub(crate) fn busy(&self, device: usize) -> u64 {
         self.busy.get(&device).copied().unwrap_or(0)
     }
 }
 
 impl Queue {
-    /// Whether an operation that may run has had its time.
+    /// Returns whether the time of a ready operation has passed.
     fn is_over(&self, op: OpId) -> bool {
         let now = self.time.now.unwrap_or(0);
         self.ops.get(&op).is_none_or(|entry| entry.ends <= now)
     }
 
-    /// The operation to run next.
+    /// Returns the operation to run next.
     pub(super) fn choose(&mut self) -> Option<OpId> {
         let over: Vec<OpId> = match self.time.now {
             None => self.ready.iter().map(|(_, op)| *op).collect(),
@@ -90,7 +91,7 @@ impl Queue {
 }
 
 impl Driver {
-    /// The next time at which a kernel that runs is over.
+    /// Returns the next time at which a running kernel ends.
     fn next_end(&self) -> Option<u64> {
         let now = self.queue.time.now?;
         let ready = self.queue.ready.iter();
@@ -98,7 +99,7 @@ impl Driver {
         ends.filter(|end| *end > now).min()
     }
 
-    /// Moves the time, during which no kernel begins or is over.
+    /// Moves the time. No kernel begins or ends in between.
     fn pass_to(&mut self, to: u64) {
         let now = self.queue.time.now.replace(to).unwrap_or(0);
         let running = |op: &OpId| {
@@ -115,7 +116,7 @@ impl Driver {
         }
     }
 
-    /// Moves the time to the next end of a kernel; false if none runs.
+    /// Moves the time to the next end of a kernel. Returns false if none runs.
     pub(super) fn pass_to_next_end(&mut self) -> bool {
         let next = self.next_end();
         if let Some(next) = next {
@@ -126,7 +127,7 @@ impl Driver {
 }
 
 impl Session {
-    /// Lets time pass on the device; the time then.
+    /// Lets time pass on the device. Returns the new time.
     pub(crate) fn advance(&mut self, ns: u64) -> u64 {
         let to = self.queue.time.end_of(ns);
         self.progress();

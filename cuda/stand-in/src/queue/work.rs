@@ -10,7 +10,7 @@ impl Driver {
     /// Does the work of an operation.
     ///
     /// # Errors
-    /// If it touches memory that is not there: its context has failed then.
+    /// If it touches missing memory: its context has then failed.
     pub(crate) fn do_work(&mut self, op: OpId, work: Work) -> Result<(), Code> {
         match work {
             Work::Nothing | Work::Host(_) => Ok(()),
@@ -77,9 +77,9 @@ impl Driver {
             CopyEnd::Host(at) => *at as *mut u8,
             CopyEnd::Staged(_) => return Err(Code::UNKNOWN),
         };
-        // SAFETY: both ends are that long: `touch` has checked memory that is known; by FFI1 memory
-        // of the host is there, as the call that queued this copy waits for it, or the graph's
-        // owner keeps it; what was staged is this copy's own. The ends may overlap.
+        // SAFETY: both ends are `bytes` long: `touch` has checked memory that is known; by FFI1
+        // memory of the host is there, as the call that queued this copy waits for it, or the
+        // graph's owner keeps it; staged bytes are this copy's own. The ends may overlap.
         unsafe { std::ptr::copy(source, target, bytes as usize) };
         Ok(())
     }
@@ -91,8 +91,8 @@ impl Driver {
         }
         let user = self.user(op, "a fill")?;
         let target = self.touch(&user, to, bytes, Access::Write)?;
-        // SAFETY: `touch` has checked that the target is that long. Nobody else uses it while the
-        // driver is locked, but for races of the program, which are its own.
+        // SAFETY: `touch` has checked that the target is that long. The driver is locked, so only a
+        // race of the program could use it now.
         let target = unsafe { std::slice::from_raw_parts_mut(target, bytes as usize) };
         if let [byte] = pattern {
             target.fill(*byte);

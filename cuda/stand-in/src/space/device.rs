@@ -7,8 +7,8 @@ use super::{Block, Kind, POISON, Space};
 use crate::driver::{Driver, Session};
 
 impl Space {
-    /// Gives memory of a device. It counts for its size rounded up to 512 bytes, which is also its
-    /// alignment.
+    /// Allocates memory of a device. It counts for its size rounded up to 512 bytes, which is also
+    /// its alignment.
     pub(crate) fn alloc_plain(
         &mut self,
         device: usize,
@@ -41,7 +41,7 @@ impl Space {
         Ok(at)
     }
 
-    /// Takes such memory back.
+    /// Frees such memory.
     pub(crate) fn free_plain(&mut self, at: u64) -> Result<(), Code> {
         let block = self.blocks.remove(&at).ok_or(Code::INVALID_VALUE)?;
         let rounded = block.bytes.next_multiple_of(PLAIN_ALIGN);
@@ -55,7 +55,7 @@ impl Space {
 }
 
 impl Driver {
-    /// Takes back what a context's end takes along.
+    /// Frees the memory that ends with a context.
     pub(crate) fn free_memory_of(&mut self, context: usize) {
         let blocks: Vec<(u64, Kind)> = self
             .space
@@ -70,8 +70,8 @@ impl Driver {
                 Kind::Pinned | Kind::Combined | Kind::Registered | Kind::Managed => {
                     self.space.free_host(start)
                 }
-                // Modules go by themselves, and a device's addresses with the memory; pools and physical
-                // memory outlive contexts.
+                // Modules free theirs, and devices' addresses end with the memory; pools and
+                // physical memory outlive contexts.
                 Kind::Mapped { .. }
                 | Kind::Module
                 | Kind::CombinedAlias { .. }
@@ -93,7 +93,7 @@ impl Session {
         };
         let device = known(&self.space)?;
         self.sync_device(device);
-        // Another thread may have freed it meanwhile.
+        // Another thread may have freed it during the wait.
         known(&self.space)?;
         self.space.free_plain(at)
     }

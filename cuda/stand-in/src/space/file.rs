@@ -1,9 +1,10 @@
-//! Memory files hold the bytes of physical memory, so that one handle mapped at two addresses is truly one
-//! memory. They are sparse: a handle costs what is written of it.
+//! Memory files hold the bytes of physical memory, so that one handle mapped at two addresses is
+//! truly one memory. They are sparse: a handle costs the pages written.
 //!
-//! Memory that stays in the process is a part of one large file, and a program may have as many such handles
-//! as it likes. Memory that may be exported has a [file of its own](OwnFile): its descriptor is what is
-//! exported, its number is what another import knows it by, and its name says whose memory it is.
+//! Memory that stays in the process is a part of one large file, so that a program may have any
+//! number of such handles. Memory that may be exported has a [file of its own](OwnFile): its
+//! descriptor is exported, its inode number tells another import that it is the same memory, and
+//! its name names the device.
 
 use std::ffi::CString;
 use std::fs::{self, File};
@@ -16,14 +17,14 @@ use super::POISON;
 use super::holes::Holes;
 use super::physical::GRANULARITY;
 
-/// Length of the file; nothing of it exists before it is used.
+/// Length of the file. Pages exist only once used.
 const FILE_BYTES: u64 = 64 << 40;
 
 /// The beginning of the name of a memory's own file; the device's ordinal follows.
 const OWN_NAME: &str = "larder-stand-in-device-";
 
-/// Parts that were given back keep their bytes up to so many: to fill them anew costs less than to have the
-/// system take and give every page.
+/// Freed parts keep their bytes up to this total: filling them anew costs less than having the
+/// system free and map every page.
 const KEPT_BYTES: u64 = 64 << 20;
 
 /// The common file and its free parts.
@@ -31,9 +32,9 @@ const KEPT_BYTES: u64 = 64 << 20;
 pub(crate) struct MemoryFile {
     /// Created with the first part.
     file: Option<File>,
-    /// Free and without bytes.
+    /// Free parts without bytes.
     free: Holes,
-    /// Free, with the bytes of whoever had them: offset and length.
+    /// Free parts with bytes of earlier memory: offset and length.
     kept: Vec<(u64, u64)>,
 }
 
@@ -48,7 +49,7 @@ impl Default for MemoryFile {
 }
 
 impl MemoryFile {
-    /// Takes a part, poisoned or all zero; its offset.
+    /// Takes a part, poisoned or all zero. Returns its offset.
     pub(crate) fn take(&mut self, bytes: u64, poisoned: bool) -> Option<u64> {
         if self.file.is_none() {
             self.file = Some(new_file("larder-stand-in", FILE_BYTES)?);
@@ -67,7 +68,7 @@ impl MemoryFile {
         Some(offset)
     }
 
-    /// Takes a part back.
+    /// Frees a part.
     pub(crate) fn give(&mut self, offset: u64, bytes: u64) {
         let kept: u64 = self.kept.iter().map(|part| part.1).sum();
         if kept + bytes <= KEPT_BYTES {
@@ -78,7 +79,7 @@ impl MemoryFile {
         }
     }
 
-    /// The descriptor, once there is a part.
+    /// Returns the descriptor, once there is a part.
     pub(crate) fn descriptor(&self) -> Option<i32> {
         Some(self.file.as_ref()?.as_raw_fd())
     }
@@ -92,12 +93,12 @@ pub(crate) struct OwnFile {
     pub(crate) bytes: u64,
     /// The system's number of the file.
     pub(crate) inode: u64,
-    /// Whether its memory counts in this process: in that which created it.
+    /// Whether the memory counts in this process: true in the process that created it.
     pub(crate) counted: bool,
 }
 
 impl OwnFile {
-    /// A new file, all zero.
+    /// Creates a file, all zero.
     pub(crate) fn new(device: usize, bytes: u64) -> Option<Self> {
         let file = new_file(&format!("{OWN_NAME}{device}"), bytes)?;
         let inode = file.metadata().ok()?.ino();
@@ -110,15 +111,16 @@ impl OwnFile {
         })
     }
 
-    /// The file behind a descriptor that a program gives; it keeps the descriptor.
+    /// Opens the file behind a program's descriptor. The program keeps the descriptor.
     ///
     /// # Errors
-    /// If it is not open, or no memory's own file.
+    /// If the descriptor is not open, or is not of a memory's own file.
     pub(crate) fn of(descriptor: i32) -> Result<Self, Code> {
         let refused = Code::INVALID_VALUE;
         let name = fs::read_link(format!("/proc/self/fd/{descriptor}")).map_err(|_| refused)?;
         let device = device_in(&name.to_string_lossy()).ok_or(refused)?;
-        // SAFETY: it was open a moment ago, and the program keeps it open during the call.
+        // SAFETY: the descriptor was open a moment ago, and the program keeps it open during the
+        // call.
         let borrowed = unsafe { BorrowedFd::borrow_raw(descriptor) };
         let file = File::from(borrowed.try_clone_to_owned().map_err(|_| refused)?);
         let data = file.metadata().map_err(|_| refused)?;
@@ -138,34 +140,34 @@ impl OwnFile {
         self.file.as_raw_fd()
     }
 
-    /// A further descriptor of the file, which the caller owns.
+    /// Returns a further descriptor of the file, which the caller owns.
     pub(crate) fn export(&self) -> Result<i32, Code> {
         let copy = self.file.try_clone().map_err(|_| Code::OPERATING_SYSTEM)?;
         Ok(copy.into_raw_fd())
     }
 
-    /// Fills a new file.
+    /// Fills a new file with [`POISON`].
     pub(crate) fn poison(&self) {
         poison(&self.file, 0, self.bytes);
     }
 }
 
-/// The device in the name of a memory's own file; `None` if it is another file's.
+/// Returns the device in the name of a memory's own file; `None` for another file.
 fn device_in(name: &str) -> Option<usize> {
     let rest = name.strip_prefix("/memfd:")?.strip_prefix(OWN_NAME)?;
     rest.split(' ').next()?.parse().ok()
 }
 
-/// Fills new memory, through its file: nothing is mapped yet.
+/// Fills new memory through its file: it is not mapped yet.
 fn poison(file: &File, offset: u64, bytes: u64) {
     let piece = vec![POISON; GRANULARITY as usize];
     for at in (0..bytes).step_by(piece.len()) {
-        // A failed fill leaves zeros, which is valid memory.
+        // A failed fill leaves zeros, which are valid memory.
         let _ = file.write_all_at(&piece, offset + at);
     }
 }
 
-/// Takes the bytes of a part away: it is zero then.
+/// Drops the bytes of a part, which then reads as zero.
 fn empty(file: &File, offset: u64, bytes: u64) {
     let mode = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
     // SAFETY: the descriptor is open, and no memory uses this part of the file.
@@ -179,7 +181,7 @@ fn new_file(name: &str, bytes: u64) -> Option<File> {
     if descriptor < 0 {
         return None;
     }
-    // SAFETY: a descriptor that was just made for us.
+    // SAFETY: the descriptor was just created, and nothing else owns it.
     let file = File::from(unsafe { OwnedFd::from_raw_fd(descriptor) });
     file.set_len(bytes).ok()?;
     Some(file)

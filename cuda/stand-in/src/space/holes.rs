@@ -2,11 +2,11 @@
 
 use std::collections::BTreeMap;
 
-/// The free ranges. The search begins behind the range given last (next fit), so that freed addresses stay
-/// unused as long as possible and a late access is noticed.
+/// The free ranges. The search begins behind the last range taken (next fit), so that freed
+/// addresses stay unused as long as possible and a late access is noticed.
 #[derive(Debug)]
 pub(crate) struct Holes {
-    /// End of each free piece by its start.
+    /// End of each free range by its start.
     free: BTreeMap<u64, u64>,
     cursor: u64,
 }
@@ -62,7 +62,7 @@ impl Holes {
         true
     }
 
-    /// Gives a range back.
+    /// Frees a range.
     pub(crate) fn give(&mut self, at: u64, bytes: u64) {
         let (mut start, mut end) = (at, at + bytes);
         if let Some((before, before_end)) = self.free.range(..at).next_back().map(|(s, e)| (*s, *e))

@@ -1,6 +1,6 @@
 //! Host memory that the driver knows: pinned, registered and managed. Its address is the same for
-//! the host and for every device, and the bytes lie there, not behind the window. Write-combined memory has
-//! further addresses, one for each device, in the window; there is nothing behind these.
+//! the host and for every device, and the bytes lie there, not behind the window. Write-combined
+//! memory has further addresses in the window, one for each device, without memory behind them.
 //!
 //! SPACE6 pinned and managed memory is a mapping of its own, of whole pages, that belongs to its block.
 //! Registered memory stays the program's.
@@ -13,13 +13,13 @@ use super::window::{PAGE, PLAIN_ALIGN, map_anywhere, unmap};
 use super::{Block, Kind, POISON, Space};
 use crate::driver::Session;
 
-/// Bytes of the mapping behind pinned or managed memory (SPACE6).
+/// Returns the bytes of the mapping behind pinned or managed memory (SPACE6).
 fn mapped_bytes(bytes: u64) -> Option<u64> {
     bytes.checked_next_multiple_of(PAGE)
 }
 
 impl Space {
-    /// Makes pinned or managed memory, that counts for so many bytes of the device's.
+    /// Allocates pinned or managed memory, which counts for `counted` bytes of the device's.
     pub(crate) fn alloc_host(
         &mut self,
         device: usize,
@@ -48,10 +48,11 @@ impl Space {
         Ok(at)
     }
 
-    /// Gives write-combined memory an address for each device; other memory has its own for all.
+    /// Gives write-combined memory an address for each device; other memory has one address for
+    /// all.
     ///
     /// # Errors
-    /// If there are no addresses; the memory is gone then.
+    /// If there are no addresses; the memory is then freed.
     pub(crate) fn add_aliases(&mut self, of: u64, devices: usize) -> Result<(), Code> {
         let Some(block) = self.blocks.get(&of).cloned() else {
             return Ok(());
@@ -75,14 +76,14 @@ impl Space {
         Ok(())
     }
 
-    /// Addresses of devices for write-combined memory.
+    /// Returns the devices' addresses of write-combined memory.
     pub(super) fn aliases_of(&self, host: u64) -> impl Iterator<Item = (u64, &Block)> {
         let is_alias = move |block: &Block| block.kind == Kind::CombinedAlias { of: host };
         let all = self.blocks.iter().filter(move |(_, block)| is_alias(block));
         all.map(|(at, block)| (*at, block))
     }
 
-    /// Makes a range of the program's memory known.
+    /// Registers a range of the program's memory.
     pub(crate) fn register(
         &mut self,
         at: u64,
@@ -126,7 +127,7 @@ impl Space {
         self.blocks.insert(at, block);
     }
 
-    /// Takes pinned, registered or managed memory back.
+    /// Frees pinned or managed memory, or unregisters registered memory.
     pub(crate) fn free_host(&mut self, at: u64) -> Result<(), Code> {
         let block = self.blocks.remove(&at).ok_or(Code::INVALID_VALUE)?;
         self.shadows.remove(&block.memory);
@@ -144,14 +145,14 @@ impl Space {
         Ok(())
     }
 
-    /// Gives the memory of all blocks on the host back to the system.
+    /// Releases the memory of all blocks on the host.
     pub(crate) fn close_host(&mut self) {
         for (at, block) in &self.blocks {
             unmap_host(*at, block);
         }
     }
 
-    /// Refuses a range that no managed block holds, and answers that block's start.
+    /// Returns the start of the managed block that holds a range, or refuses.
     pub(crate) fn managed(&self, at: u64, bytes: u64) -> Result<u64, Code> {
         match self.block_at(at) {
             Some((start, block)) if block.kind == Kind::Managed && self.covers(at, bytes) => {
@@ -162,7 +163,7 @@ impl Space {
     }
 }
 
-/// The bytes of the host's memory that a block pins: whole pages.
+/// Returns the bytes of the host's memory that a block pins: whole pages.
 fn pinned_bytes(kind: &Kind, at: u64, bytes: u64) -> u64 {
     match kind {
         Kind::Pinned | Kind::Combined | Kind::Registered => {
@@ -174,7 +175,7 @@ fn pinned_bytes(kind: &Kind, at: u64, bytes: u64) -> u64 {
     }
 }
 
-/// Takes a block's own mapping away, if it has one (SPACE6).
+/// Unmaps a block's own mapping, if it has one (SPACE6).
 fn unmap_host(at: u64, block: &Block) {
     let has_mapping = [Kind::Pinned, Kind::Combined, Kind::Managed].contains(&block.kind);
     if !has_mapping {
@@ -185,23 +186,23 @@ fn unmap_host(at: u64, block: &Block) {
     unsafe { unmap(at, bytes) };
 }
 
-/// Whether the program has memory in all of a range.
+/// Returns whether the program has memory in all of a range.
 fn is_mapped(at: u64, end: u64) -> bool {
     let start = at / PAGE * PAGE;
-    // The system rounds lengths up, and takes one that this carries over the top for none.
+    // The system rounds lengths up; one that overflows would count as zero.
     if end > u64::MAX - PAGE {
         return false;
     }
     let page: *mut libc::c_void = ptr::with_exposed_provenance_mut(start as usize);
-    // SAFETY: it moves nothing and touches nothing: it answers whether all pages exist.
+    // SAFETY: it moves and touches no memory: it only returns whether all pages exist.
     unsafe { libc::msync(page, (end - start) as usize, libc::MS_ASYNC) == 0 }
 }
 
 impl Session {
-    /// Takes the block at `at` back after all queued work, if it is of these kinds.
+    /// Frees the block at `at` after all queued work, if it is of one of `kinds`.
     ///
     /// # Errors
-    /// With `refusal` if it is not.
+    /// `refusal` if it is not.
     pub(crate) fn free_host_block(
         &mut self,
         at: u64,
@@ -216,7 +217,7 @@ impl Session {
         for device in 0..self.devices.len() {
             self.sync_device(device);
         }
-        // Another thread may have freed it meanwhile.
+        // Another thread may have freed it during the wait.
         known(&self.space)?;
         self.space.free_host(at)
     }

@@ -1,9 +1,9 @@
-//! Addresses: what lies where, and the host memory behind it.
+//! Addresses: the memory that lies at each, and the host memory behind it.
 //!
-//! `window` the addresses of device memory and the host memory behind them · `holes` which addresses
-//! are free · `usage` how much of each device's memory is in use · `touch` looks up accesses of
-//! queued work · `shadow` who used which bytes last, to find races · `device` plain device memory ·
-//! `host` pinned, registered and managed memory · `file`, `physical` and `vmm` the virtual memory calls ·
+//! `window` the addresses of device memory and the host memory behind them · `holes` free addresses
+//! · `usage` how much of each device's memory is in use · `touch` looks up accesses of queued work
+//! · `shadow` the last users of each byte, to find races · `device` plain device memory · `host`
+//! pinned, registered and managed memory · `file`, `physical` and `vmm` the virtual memory calls ·
 //! `shared` counts memory together with other processes.
 //!
 //! SPACE1 no two blocks overlap.
@@ -37,10 +37,10 @@ use usage::{MemoryUsage, PinnedUsage};
 use vmm::Vmm;
 use window::Window;
 
-/// Identity of some physical memory. Addresses come and go; races are about the memory.
+/// Identity of some physical memory. Addresses change; races are about the memory.
 pub(crate) type MemoryId = u64;
 
-/// What a block is.
+/// The kind of a block.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum Kind {
     /// Memory from `cuMemAlloc`.
@@ -71,11 +71,12 @@ pub(crate) enum Kind {
 pub(crate) struct Block {
     pub(crate) bytes: u64,
     pub(crate) kind: Kind,
-    /// The device whose memory it is, or which it was made for.
+    /// The device whose memory it is, or for which it was made.
     pub(crate) device: usize,
     /// The context that made the block and with which it ends; `None` for memory without a context.
     pub(crate) context: Option<usize>,
-    /// Bytes of the device's memory that it counts for; those of a mapping are its handle's (SPACE2).
+    /// Bytes it counts for of the device's memory; those of a mapping count for its handle
+    /// (SPACE2).
     counted: u64,
     /// The memory behind it.
     pub(crate) memory: MemoryId,
@@ -84,7 +85,7 @@ pub(crate) struct Block {
 }
 
 impl Block {
-    /// The bytes of the address space that the block occupies.
+    /// Returns the bytes of the address space that the block occupies.
     fn extent(&self) -> u64 {
         match &self.kind {
             Kind::Pooled(pooled) => pooled.room,
@@ -92,12 +93,12 @@ impl Block {
         }
     }
 
-    /// Whether the program has freed the block and a pool keeps it.
+    /// Returns whether the program has freed the block and a pool keeps it.
     pub(crate) fn is_freed(&self) -> bool {
         matches!(&self.kind, Kind::Pooled(pooled) if pooled.freed)
     }
 
-    /// Bytes that work may use now.
+    /// Returns the bytes that work may use now.
     fn live_bytes(&self) -> u64 {
         match &self.kind {
             Kind::Pooled(pooled) => pooled.live.unwrap_or(0),
@@ -116,14 +117,15 @@ pub(crate) struct Space {
     pub(crate) pinned: PinnedUsage,
     pub(crate) shadows: HashMap<MemoryId, Shadow>,
     pub(crate) vmm: Vmm,
-    /// Plain memory with a queued free, by address. The free may have been dropped with its context.
+    /// Plain memory with a queued free, by address. The free may have been dropped with its
+    /// context.
     pub(crate) dying: HashMap<u64, OpId>,
-    /// New memory is filled with [`POISON`].
+    /// Whether new memory is filled with [`POISON`].
     pub(crate) poison: bool,
     last_id: u64,
 }
 
-/// What new memory is filled with, if that was asked for.
+/// The byte that fills new memory, on request.
 pub(crate) const POISON: u8 = 0xa5;
 
 impl Space {
@@ -141,30 +143,30 @@ impl Space {
         }
     }
 
-    /// Gives no number again that the other one gave.
+    /// Continues after the numbers of `other`, so that none is used twice.
     pub(crate) fn continue_from(&mut self, other: &Self) {
         self.last_id = other.last_id;
     }
 
-    /// A new number for memory or an allocation.
+    /// Returns a new number for memory or an allocation.
     pub(crate) fn next_id(&mut self) -> u64 {
         self.last_id += 1;
         self.last_id
     }
 
-    /// The block that an address lies in, with its start.
+    /// Returns the block that holds an address, with its start.
     pub(crate) fn block_at(&self, at: u64) -> Option<(u64, &Block)> {
         let (start, block) = self.blocks.range(..=at).next_back()?;
         (at - start < block.extent()).then_some((*start, block))
     }
 
-    /// The block that an address lies in, as the program sees it: a block counts as freed from the call of
-    /// the free, even if the free is still queued.
+    /// Returns the block that holds an address, as the program sees it: a block counts as freed
+    /// from the call of the free, even if the free is still queued.
     pub(crate) fn owned_at(&self, at: u64) -> Option<(u64, &Block)> {
         self.block_at(at).filter(|(_, block)| !block.is_freed())
     }
 
-    /// Whether one allocation holds every byte of a range, or mappings side by side do.
+    /// Returns whether one allocation, or adjacent mappings, hold every byte of a range.
     pub(crate) fn covers(&self, at: u64, bytes: u64) -> bool {
         let Some(end) = at.checked_add(bytes) else {
             return false;
@@ -185,7 +187,7 @@ impl Space {
         true
     }
 
-    /// The memory behind an address.
+    /// Returns the host memory behind an address.
     pub(crate) fn host(&self, at: u64) -> *mut u8 {
         match self.block_at(at) {
             Some((start, block)) => match block.kind {
@@ -196,7 +198,7 @@ impl Space {
         }
     }
 
-    /// The address that a device has for known memory of the host.
+    /// Returns a device's address for known memory of the host.
     pub(crate) fn device_address(&self, at: u64, device: usize) -> Option<u64> {
         let (start, block) = self.block_at(at)?;
         if block.kind != Kind::Combined {
@@ -208,12 +210,12 @@ impl Space {
         alias.map(|(alias, _)| alias + (at - start))
     }
 
-    /// Whether an address is memory of a device, which the host does not see.
+    /// Returns whether an address is memory of a device, which the host cannot access.
     pub(crate) fn is_device(&self, at: u64) -> bool {
         self.window.contains(at)
     }
 
-    /// Refuses a range that one allocation does not hold, unless it consists of mappings.
+    /// Refuses a range that neither one allocation nor adjacent mappings hold.
     pub(crate) fn check_range(&self, at: u64, bytes: u64) -> Result<(), Code> {
         if bytes == 0 || self.covers(at, bytes) {
             return Ok(());
@@ -221,7 +223,7 @@ impl Space {
         Err(Code::INVALID_VALUE)
     }
 
-    /// Gives everything back to the system.
+    /// Releases everything to the system.
     pub(crate) fn close(&mut self) {
         self.usage.close();
         self.close_host();

@@ -1,9 +1,10 @@
-//! Physical memory of the virtual memory calls, by the handle that names it. Its bytes are in
-//! [memory files](super::file).
+//! Physical memory of the virtual memory calls, by handle. Its bytes are in [memory
+//! files](super::file).
 //!
-//! SPACE4 a handle is known until it is released and no mapping made with it is left; its memory as long as
-//! one of its handles. So long the memory counts against its device, in the process that created it: where
-//! it is imported, and as a descriptor, it does not count, even after that process has released it.
+//! SPACE4 a handle is known until it is released and has no mapping left; its memory as long as one
+//! of its handles. During that time the memory counts against its device, in the process that
+//! created it: imported memory and descriptors do not count, even after that process has released
+//! the memory.
 
 use std::sync::Arc;
 
@@ -22,7 +23,7 @@ pub(crate) struct Physical {
     pub(crate) bytes: u64,
     pub(crate) memory: MemoryId,
     store: Store,
-    /// How often the program has to release the handle.
+    /// Number of times the program has to release the handle.
     held: u32,
     pub(crate) mappings: u64,
 }
@@ -32,11 +33,11 @@ pub(crate) struct Physical {
 enum Store {
     /// In the common file, from this offset on.
     Part(u64),
-    /// In a file of their own, with all handles of the memory in this process.
+    /// In a file of its own, shared by all handles of the memory in this process.
     Own(Arc<OwnFile>),
 }
 
-/// What physical memory a program asks for.
+/// A program's request for physical memory.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Wanted {
     pub(crate) device: usize,
@@ -45,7 +46,7 @@ pub(crate) struct Wanted {
 }
 
 impl Space {
-    /// Makes physical memory of a device, and `handle` its handle.
+    /// Creates physical memory of a device, with handle `handle`.
     pub(crate) fn create(&mut self, handle: u64, wanted: Wanted, bytes: u64) -> Result<(), Code> {
         let device = wanted.device;
         if bytes == 0 || !bytes.is_multiple_of(GRANULARITY) {
@@ -92,7 +93,7 @@ impl Space {
         self.vmm.handles.insert(handle, physical);
     }
 
-    /// A descriptor of a handle's memory, which the caller owns.
+    /// Returns a descriptor of a handle's memory, which the caller owns.
     pub(crate) fn export(&mut self, handle: u64) -> Result<i32, Code> {
         match &self.physical(handle)?.store {
             Store::Own(own) => own.export(),
@@ -100,8 +101,8 @@ impl Space {
         }
     }
 
-    /// Makes `handle` a handle of the memory behind a descriptor, which the caller keeps. Memory that this
-    /// process has already stays one memory.
+    /// Makes `handle` a handle of the memory behind a descriptor, which the caller keeps. Memory
+    /// that this process already has stays one memory.
     pub(crate) fn import(
         &mut self,
         handle: u64,
@@ -126,7 +127,7 @@ impl Space {
         Ok(())
     }
 
-    /// Descriptor and offset of the bytes of a handle's memory.
+    /// Returns descriptor and offset of the bytes of a handle's memory.
     pub(crate) fn place_of(&self, handle: u64) -> Option<(i32, u64)> {
         match &self.vmm.handles.get(&handle)?.store {
             Store::Part(offset) => Some((self.vmm.file.descriptor()?, *offset)),
@@ -134,7 +135,7 @@ impl Space {
         }
     }
 
-    /// The memory of a handle that the program holds.
+    /// Returns the memory of a handle that the program holds.
     pub(crate) fn physical(&mut self, handle: u64) -> Result<&mut Physical, Code> {
         match self.vmm.handles.get_mut(&handle) {
             Some(physical) if physical.held > 0 => Ok(physical),
@@ -142,14 +143,14 @@ impl Space {
         }
     }
 
-    /// Bytes of the memory of each handle that the program holds.
+    /// Returns the bytes of the memory of each handle that the program holds.
     pub(crate) fn handle_sizes(&self) -> impl Iterator<Item = u64> {
         let held = |physical: &&Physical| physical.held > 0;
         let held = self.vmm.handles.values().filter(held);
         held.map(|physical| physical.bytes)
     }
 
-    /// The handle of the memory that is mapped at an address, to be released once more.
+    /// Returns the handle of the memory that is mapped at an address, to be released once more.
     pub(crate) fn retain(&mut self, at: u64) -> Result<u64, Code> {
         let handle = match self.block_at(at).map(|(_, block)| &block.kind) {
             Some(Kind::Mapped { handle, .. }) => *handle,
@@ -160,7 +161,7 @@ impl Space {
         Ok(handle)
     }
 
-    /// Releases a handle once. Memory that is mapped stays.
+    /// Releases a handle once. Mapped memory stays.
     pub(crate) fn release(&mut self, handle: u64) -> Result<(), Code> {
         self.physical(handle)?.held -= 1;
         self.forget_handle(handle);
@@ -175,7 +176,7 @@ impl Space {
         self.forget_handle(handle);
     }
 
-    /// Gives the memory back if nothing holds it any more (SPACE4).
+    /// Frees the memory if no handle or mapping is left (SPACE4).
     fn forget_handle(&mut self, handle: u64) {
         let over = |physical: &Physical| physical.held == 0 && physical.mappings == 0;
         if !self.vmm.handles.get(&handle).is_some_and(over) {

@@ -28,7 +28,7 @@ pub(crate) struct Shadow {
 }
 
 impl Shadow {
-    /// Records an access and answers the access that it races with, if any.
+    /// Records an access. Returns the access that it races with, if any.
     pub(crate) fn note(
         &mut self,
         from: u64,
@@ -47,7 +47,7 @@ impl Shadow {
             what: what.to_owned(),
         };
         if access == Access::Write {
-            // One history for all of it, which keeps the table short.
+            // One cell for all of it, which keeps the table short.
             let old: Vec<u64> = self
                 .cells
                 .range(from..to)
@@ -73,7 +73,7 @@ impl Shadow {
         race
     }
 
-    /// Drops accesses that all later operations are ordered behind.
+    /// Drops accesses that are ordered before all later operations.
     pub(crate) fn forget(&mut self, known: &Clock) {
         self.cells.retain(|_, cell| {
             cell.write.take_if(|write| known.knows(write.moment));
@@ -94,8 +94,8 @@ impl Shadow {
         self.cells.is_empty()
     }
 
-    /// An earlier use of the bytes that the clock does not know, and that this one is not
-    /// compatible with.
+    /// Returns an earlier use of the bytes that the clock does not know and that conflicts with
+    /// this access.
     fn race(&self, from: u64, to: u64, access: Access, clock: &Clock) -> Option<String> {
         self.cells.range(from..to).find_map(|(_, cell)| {
             let writes = access == Access::Write;
@@ -106,7 +106,7 @@ impl Shadow {
         })
     }
 
-    /// Makes a cell begin at `at` if one reaches across it.
+    /// Makes a cell begin at `at`, if one spans it.
     fn split(&mut self, at: u64) {
         let Some((_, cell)) = self.cells.range_mut(..at).next_back() else {
             return;
@@ -118,7 +118,7 @@ impl Shadow {
         }
     }
 
-    /// Makes cells where there are none yet.
+    /// Adds cells where there are none yet.
     fn fill(&mut self, from: u64, to: u64) {
         let mut next = from;
         let mut gaps = Vec::new();

@@ -1,17 +1,18 @@
 //! Memory counted together with other processes, in a file.
 //!
 //! The file holds how much memory each device has and, for every process that joined, how much of
-//! each it uses. A slot belongs to a process by its number and the time it started, so that a number
-//! that is given out again is not mistaken. The next process that reads the file frees the slots of
-//! processes that have ended.
+//! each it uses. A slot belongs to a process by its number and start time, so that a reused number
+//! is not mistaken for it. The next process that reads the file frees the slots of processes that
+//! have ended.
 //!
-//! All processes must see each other's numbers; across borders of process number spaces the living
-//! look gone. A child made by `fork` alone is another process and counts by itself.
+//! All processes must see each other's numbers: across process namespaces, living processes look
+//! dead. A child made by `fork` alone is another process and counts by itself.
 //!
-//! The file is read and written, not mapped: a file that another program truncates or overwrites gives
-//! an error here and no fault.
+//! The file is read and written, not mapped: a file that another program truncates or overwrites
+//! gives an error and no fault.
 //!
-//! SPACE7 the file is read and changed only under its lock, which the system drops with the process.
+//! SPACE7 the file is read and changed only under its lock, which the system releases when the
+//! process ends.
 
 use std::fs::{self, File, OpenOptions};
 use std::io;
@@ -37,7 +38,7 @@ const SLOT_WORDS: usize = 2 + DEVICES;
 
 const WORDS: usize = HEADER_WORDS + SLOTS * SLOT_WORDS;
 
-/// This process's part in such a file.
+/// This process's slot in such a file.
 #[derive(Debug)]
 pub(crate) struct Shared {
     file: File,
@@ -49,7 +50,7 @@ struct UsageTable {
     words: Vec<u64>,
 }
 
-/// The file, locked until this goes (SPACE7).
+/// The file, locked until this is dropped (SPACE7).
 struct Locked<'a> {
     file: &'a File,
 }
@@ -77,10 +78,11 @@ impl Drop for Locked<'_> {
 }
 
 impl UsageTable {
-    /// Reads the table; an empty file becomes a new one. The file gets its length first, so that a process
-    /// that is killed while it writes leaves zeros and no damage.
+    /// Reads the table; an empty file becomes a new one. The file gets its length first, so that a
+    /// process killed while it writes leaves zeros and no damage.
     fn read(file: &File) -> io::Result<Self> {
-        let foreign = || io::Error::other("it is no file of the stand-in driver, or damaged");
+        let foreign =
+            || io::Error::other("it is not a file of the stand-in driver, or it is damaged");
         let whole = (WORDS * 8) as u64;
         let bytes = file.metadata()?.len();
         if bytes == 0 {
@@ -124,7 +126,7 @@ impl UsageTable {
         self.word(1 + device)
     }
 
-    /// What one process uses.
+    /// Returns the bytes of a device that one process uses.
     fn used(&self, slot: usize, device: usize) -> u64 {
         self.word(place(slot) + 2 + device)
     }
@@ -153,15 +155,15 @@ impl UsageTable {
     }
 }
 
-/// Where a slot begins.
+/// Returns the index of a slot's first word.
 fn place(slot: usize) -> usize {
     HEADER_WORDS + slot * SLOT_WORDS
 }
 
-/// When a process started; none if it is gone, or over and only not yet waited for.
+/// Returns when a process started; `None` if it has ended, even if not yet waited for.
 fn start_of(process: u64) -> Option<u64> {
     let text = fs::read_to_string(format!("/proc/{process}/stat")).ok()?;
-    // The name may hold anything, so what counts comes behind its last bracket.
+    // The name may hold any characters, so the fields begin after its last bracket.
     let (_, rest) = text.rsplit_once(')')?;
     let fields: Vec<&str> = rest.split_whitespace().collect();
     if matches!(fields.first(), Some(&"Z" | &"X")) {
@@ -171,8 +173,8 @@ fn start_of(process: u64) -> Option<u64> {
 }
 
 impl Shared {
-    /// Joins a file, which is made if it is missing. What it does not know of the devices' memory it
-    /// learns from `totals`; `used` is what this process uses already.
+    /// Joins a file, created if it is missing. `totals` sets the memory of devices that the file
+    /// does not know; `used` is what this process uses already.
     pub(crate) fn join(path: &str, totals: &[u64], used: &[u64]) -> io::Result<Self> {
         let file = OpenOptions::new()
             .read(true)
@@ -181,16 +183,16 @@ impl Shared {
             .truncate(false)
             .open(path)?;
         if !file.metadata()?.is_file() {
-            return Err(io::Error::other("it is no plain file"));
+            return Err(io::Error::other("it is not a regular file"));
         }
         let process = u64::from(std::process::id());
-        let start = start_of(process).ok_or_else(|| io::Error::other("there is no /proc"))?;
+        let start = start_of(process).ok_or_else(|| io::Error::other("/proc is missing"))?;
         let lock = Locked::new(&file)?;
         let mut table = UsageTable::read(&file)?;
         table.reclaim_dead_slots();
         let slot = (0..SLOTS)
             .find(|slot| table.word(place(*slot)) == 0)
-            .ok_or_else(|| io::Error::other("as many processes as it has room for use it"))?;
+            .ok_or_else(|| io::Error::other("all its slots for processes are in use"))?;
         for (device, total) in totals.iter().enumerate().take(DEVICES) {
             if table.total(device) == 0 {
                 table.set(1 + device, *total);
@@ -206,7 +208,7 @@ impl Shared {
         Ok(Self { file, slot })
     }
 
-    /// The memory of a device, and how much of it no process uses.
+    /// Returns the memory of a device, and how much of it no process uses.
     pub(crate) fn look(&self, device: usize) -> io::Result<(u64, u64)> {
         let _lock = Locked::new(&self.file)?;
         let mut table = UsageTable::read(&self.file)?;
@@ -214,7 +216,7 @@ impl Shared {
         Ok((table.total(device), table.free(device)))
     }
 
-    /// Says how much memory a device has, for all processes.
+    /// Sets how much memory a device has, for all processes.
     pub(crate) fn set_total(&self, device: usize, bytes: u64) -> io::Result<()> {
         self.change(|table| {
             table.set(1 + device, bytes);
@@ -223,7 +225,7 @@ impl Shared {
         .map(drop)
     }
 
-    /// Counts memory as used by this process, if there is so much.
+    /// Counts `bytes` as used by this process, if that much is free.
     pub(crate) fn take(&self, device: usize, bytes: u64) -> io::Result<Result<(), Code>> {
         let at = place(self.slot) + 2 + device;
         self.change(|table| {
@@ -248,7 +250,7 @@ impl Shared {
         .map(drop)
     }
 
-    /// Gives this process's slot back.
+    /// Frees this process's slot.
     pub(crate) fn leave(&self) {
         // A failed write does not matter: the slot becomes free when the process ends.
         let _ = self.change(|table| {
@@ -265,7 +267,7 @@ impl Shared {
         let mut table = UsageTable::read(&self.file)?;
         let mine = u64::from(std::process::id());
         if table.word(place(self.slot)) != mine {
-            return Err(io::Error::other("this process's part in it is gone"));
+            return Err(io::Error::other("this process's slot in it is gone"));
         }
         let outcome = act(&mut table);
         table.write(&self.file)?;

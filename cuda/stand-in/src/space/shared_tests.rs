@@ -69,7 +69,7 @@ fn a_foreign_or_damaged_file_is_refused_and_left_alone() {
     assert_eq!(fs::read(&path.0).unwrap(), b"something else");
     fs::write(&path.0, vec![7; WORDS * 8]).unwrap();
     assert!(path.join(&[100]).is_err());
-    // Whoever made this one was killed before the first word was written.
+    // The process that created this file was killed before it wrote the first word.
     fs::write(&path.0, vec![0; WORDS * 8]).unwrap();
     path.join(&[100]).unwrap();
     fs::remove_file(&path.0).unwrap();

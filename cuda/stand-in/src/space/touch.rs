@@ -1,5 +1,5 @@
-//! Checks accesses of queued work: whether there is memory, whether the device may use it, and whether
-//! anything orders this access and earlier ones.
+//! Checks accesses of queued work: whether the memory exists, whether the device may use it, and
+//! whether this access is ordered against earlier ones.
 
 use larder_cuda_abi::Code;
 use larder_cuda_abi::constants::{MEM_ACCESS_NONE, MEM_ACCESS_READ, MEM_ACCESS_READ_WRITE};
@@ -23,16 +23,15 @@ pub(crate) struct User {
     pub(crate) moment: Moment,
     /// Its description in words, for findings.
     pub(crate) what: String,
-    /// A copy: the driver brings the bytes itself between devices.
+    /// Whether the access is a copy, whose bytes the driver itself moves between devices.
     pub(crate) copies: bool,
 }
 
 impl Driver {
-    /// The host memory behind a range that queued work uses.
+    /// Returns the host memory behind a range that queued work uses.
     ///
     /// # Errors
-    /// If some of it is not there or not allowed: an illegal address, also written down as a
-    /// finding.
+    /// If some of it is missing or not allowed: an illegal address, also recorded as a finding.
     pub(crate) fn touch(
         &mut self,
         user: &User,
@@ -86,12 +85,12 @@ impl Driver {
         Ok(self.space.host(at))
     }
 
-    /// What a device may do with a block, one of the `MEM_ACCESS_…` constants.
+    /// Returns a device's access to a block, one of the `MEM_ACCESS_…` constants.
     pub(crate) fn rights(&self, block: &Block, device: usize) -> u32 {
         let given = match &block.kind {
             Kind::Mapped { access, .. } => access.get(&device).copied(),
             Kind::Pinned | Kind::Registered | Kind::Managed => Some(MEM_ACCESS_READ_WRITE),
-            // Copies take it all the same.
+            // Copies may use it all the same.
             Kind::Combined => None,
             _ if block.device == device => Some(MEM_ACCESS_READ_WRITE),
             Kind::Pooled(pooled) => {
@@ -103,7 +102,7 @@ impl Driver {
         given.unwrap_or(MEM_ACCESS_NONE)
     }
 
-    /// Whether the device may access a block in this way.
+    /// Returns an error if the device may not access the block in this way.
     fn allowed(&self, user: &User, block: &Block, access: Access) -> Result<(), &'static str> {
         let mapped = matches!(block.kind, Kind::Mapped { .. });
         match (self.rights(block, user.device), access) {

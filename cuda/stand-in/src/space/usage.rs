@@ -1,5 +1,5 @@
-//! How much of each device's memory is in use, by this process alone or together with others, and how much of
-//! the host's is pinned.
+//! How much of each device's memory is in use, by this process alone or together with others, and
+//! how much of the host's is pinned.
 
 use std::cell::RefCell;
 use std::io;
@@ -13,9 +13,9 @@ use crate::config::Config;
 #[derive(Debug)]
 pub(crate) struct MemoryUsage {
     devices: Vec<DeviceUsage>,
-    /// Whether memory that is given back is free only once more is asked for.
+    /// Whether freed memory becomes available only at the next request.
     is_late: bool,
-    /// The file, while memory is counted together with other processes. After an error it is not used again.
+    /// The file, while memory is counted together with other processes. Dropped at the first error.
     shared: RefCell<Option<Shared>>,
 }
 
@@ -50,7 +50,7 @@ impl PinnedUsage {
 struct DeviceUsage {
     bytes: u64,
     used: u64,
-    /// Of `used`, what was given back late.
+    /// The part of `used` that was freed late.
     given: u64,
 }
 
@@ -73,11 +73,12 @@ impl MemoryUsage {
         usage
     }
 
-    /// Counts together with other processes from now on, in this file. If the file has the size of a device's
-    /// memory already, that size counts.
+    /// Counts together with other processes from now on, in this file. A size that the file already
+    /// has for a device's memory is used.
     ///
     /// # Errors
-    /// The file cannot be used, which is also reported on standard error. Nothing has changed then.
+    /// If the file cannot be used, which is also reported on standard error. Nothing has changed
+    /// then.
     pub(crate) fn share(&mut self, path: &str) -> Result<(), Code> {
         let totals: Vec<u64> = self.devices.iter().map(|account| account.bytes).collect();
         let used: Vec<u64> = self.devices.iter().map(|account| account.used).collect();
@@ -111,7 +112,7 @@ impl MemoryUsage {
         }
     }
 
-    /// Memory of a device, used or not.
+    /// Returns the memory of a device, used or not.
     pub(crate) fn total(&self, device: usize) -> u64 {
         match self.ask(device, |shared| shared.look(device)) {
             Some((total, _)) => total,
@@ -127,12 +128,12 @@ impl MemoryUsage {
         self.ask(device, |shared| shared.set_total(device, bytes));
     }
 
-    /// The bytes of a device that this process uses.
+    /// Returns the bytes of a device that this process uses.
     pub(crate) fn used(&self, device: usize) -> u64 {
         self.devices.get(device).map_or(0, |account| account.used)
     }
 
-    /// The bytes of a device that no process uses.
+    /// Returns the bytes of a device that no process uses.
     pub(crate) fn free(&self, device: usize) -> u64 {
         match self.ask(device, |shared| shared.look(device)) {
             Some((_, free)) => free,
@@ -162,7 +163,7 @@ impl MemoryUsage {
         Ok(())
     }
 
-    /// Counts memory as free again, at once or late.
+    /// Counts memory as free again, now or at the next request.
     pub(crate) fn give(&mut self, device: usize, bytes: u64) {
         match self.devices.get_mut(device).filter(|_| self.is_late) {
             Some(account) => account.given += bytes,

@@ -1,7 +1,7 @@
 //! Reservations and mappings of the virtual memory calls.
 //!
 //! A mapping is a [`Block`] inside a reservation. Its identity is that of the physical memory, so
-//! the same memory at two addresses is one for the search for races.
+//! the search for races sees one memory at two addresses as one.
 //!
 //! SPACE5 a block of kind `Mapped` lies inside one reservation.
 
@@ -16,10 +16,10 @@ use super::{Block, Kind, Space};
 use crate::config::Config;
 use crate::driver::Session;
 
-/// What the virtual memory calls know.
+/// The state of the virtual memory calls.
 #[derive(Debug)]
 pub(crate) struct Vmm {
-    /// Most bytes of all reservations.
+    /// The most bytes of all reservations together.
     pub(crate) address_limit: u64,
     /// Length of each reservation by its start.
     pub(crate) reservations: BTreeMap<u64, u64>,
@@ -27,7 +27,7 @@ pub(crate) struct Vmm {
     pub(crate) file: MemoryFile,
     /// Whether a further mapping of a handle shows memory of its own.
     pub(crate) stale_aliases: bool,
-    /// Where that memory is in the file, by the mapping's address.
+    /// Offset of that memory in the file, by the mapping's address.
     aliases: BTreeMap<u64, u64>,
 }
 
@@ -43,14 +43,14 @@ impl Vmm {
         }
     }
 
-    /// The reservation that an address lies in: its start and length.
+    /// Returns the reservation that holds an address: its start and length.
     pub(crate) fn reservation_at(&self, at: u64) -> Option<(u64, u64)> {
         let (start, bytes) = self.reservations.range(..=at).next_back()?;
         (at - start < *bytes).then_some((*start, *bytes))
     }
 }
 
-/// Where a range ends. Refused unless it is a number of whole pieces.
+/// Returns the end of a range. Refuses one that is not of whole granules.
 fn end_of(at: u64, bytes: u64) -> Result<u64, Code> {
     if bytes == 0 || !bytes.is_multiple_of(GRANULARITY) || !at.is_multiple_of(GRANULARITY) {
         return Err(Code::INVALID_VALUE);
@@ -59,7 +59,7 @@ fn end_of(at: u64, bytes: u64) -> Result<u64, Code> {
 }
 
 impl Space {
-    /// Takes addresses: at `wish` if that is not 0 and free, else elsewhere.
+    /// Reserves addresses: at `wish` if that is not 0 and free, otherwise elsewhere.
     pub(crate) fn reserve(&mut self, bytes: u64, align: u64, wish: u64) -> Result<u64, Code> {
         let whole = bytes > 0 && bytes.is_multiple_of(GRANULARITY);
         if !whole || (align != 0 && !align.is_power_of_two()) {
@@ -81,7 +81,7 @@ impl Space {
         Ok(at)
     }
 
-    /// Gives the addresses of a whole reservation back, in which nothing is mapped.
+    /// Frees the addresses of a whole reservation without mappings.
     pub(crate) fn unreserve(&mut self, at: u64, bytes: u64) -> Result<(), Code> {
         if self.vmm.reservations.get(&at) != Some(&bytes) {
             return Err(Code::INVALID_VALUE);
@@ -132,14 +132,14 @@ impl Space {
         Ok(())
     }
 
-    /// Memory of its own for a mapping.
+    /// Takes memory of its own for a mapping.
     fn alias(&mut self, at: u64, bytes: u64) -> Option<(i32, u64)> {
         let offset = self.vmm.file.take(bytes, false)?;
         self.vmm.aliases.insert(at, offset);
         Some((self.vmm.file.descriptor()?, offset))
     }
 
-    /// The mappings that a range is made of.
+    /// Returns the mappings that make up a range.
     ///
     /// # Errors
     /// If some of it is not mapped, or it holds only a part of a mapping.
@@ -161,7 +161,7 @@ impl Space {
         Ok(starts)
     }
 
-    /// Says what devices may do with whole mappings.
+    /// Sets the access of devices to whole mappings.
     fn give_access(&mut self, at: u64, bytes: u64, rights: &[(usize, u32)]) -> Result<(), Code> {
         for start in self.mappings(at, bytes)? {
             if let Some(block) = self.blocks.get_mut(&start)
@@ -173,7 +173,7 @@ impl Space {
         Ok(())
     }
 
-    /// What a device may do with the mapping at an address.
+    /// Returns a device's access to the mapping at an address.
     pub(crate) fn access_at(&self, at: u64, device: usize) -> Result<u32, Code> {
         match self.block_at(at).map(|(_, block)| &block.kind) {
             Some(Kind::Mapped { access, .. }) => {
@@ -183,7 +183,7 @@ impl Space {
         }
     }
 
-    /// Devices that may use these mappings now, and those whose memory it is.
+    /// Returns the devices that may use these mappings, and those whose memory it is.
     fn devices_of(&self, starts: &[u64]) -> BTreeSet<usize> {
         let mut devices = BTreeSet::new();
         for block in starts.iter().filter_map(|start| self.blocks.get(start)) {
@@ -210,8 +210,8 @@ impl Space {
 }
 
 impl Session {
-    /// `cuMemSetAccess`: waits for nothing, or if [mapping waits](Driver::mapping_waits) for a device whose
-    /// memory it is.
+    /// `cuMemSetAccess`: does not wait, or if [mapping waits](Driver::mapping_waits) waits for the
+    /// devices that may use the mappings or own the memory.
     pub(crate) fn set_access(
         &mut self,
         at: u64,
@@ -223,20 +223,20 @@ impl Session {
         self.space.give_access(at, bytes, rights)
     }
 
-    /// `cuMemUnmap`: takes the mappings away, also from under queued work, which then fails when it
-    /// touches them. If [mapping waits](Driver::mapping_waits), it waits before for that work.
+    /// `cuMemUnmap`: removes the mappings, even from under queued work, which then fails when it
+    /// touches them. If [mapping waits](Driver::mapping_waits), it first waits for that work.
     pub(crate) fn unmap(&mut self, at: u64, bytes: u64) -> Result<(), Code> {
         let starts = self.space.mappings(at, bytes)?;
         self.wait_for_users(&starts);
-        // Another thread may have taken some away meanwhile.
+        // Another thread may have unmapped some during the wait.
         for start in self.space.mappings(at, bytes)? {
             self.space.unmap_one(start);
         }
         Ok(())
     }
 
-    /// `cuMemRelease`: as documents have it, waits for nothing; if [mapping waits](Driver::mapping_waits), for the
-    /// device whose memory it is.
+    /// `cuMemRelease`: does not wait, as documented; if [mapping waits](Driver::mapping_waits),
+    /// waits for the device that owns the memory.
     pub(crate) fn release(&mut self, handle: u64) -> Result<(), Code> {
         let device = self.space.physical(handle)?.device;
         if self.mapping_waits {

@@ -1,25 +1,25 @@
 //! The addresses of device memory, and the host memory behind them.
 //!
 //! One range of addresses is reserved in two halves of the same length. Device addresses lie in the
-//! lower half, which stays without memory for good: the host faults when it follows one, as with a
-//! real device. The byte behind device address `a` is at `a` plus that length.
+//! lower half, which never has memory: the host faults when it follows one, as with a real device.
+//! The byte behind device address `a` is at `a` plus that length.
 //!
-//! Each half has two areas: *plain*, whose upper half is readable and writable from the start (memory
-//! appears at first touch and goes when it is freed), and *mapped*, where the virtual memory calls
-//! put memory files.
+//! Each half has two areas: *plain*, whose upper half is readable and writable from the start
+//! (pages appear at first touch and are discarded when the memory is freed), and *mapped*, where
+//! the virtual memory calls map memory files.
 //!
-//! SPACE3 a device address that was given out lies in an area, and so does everything up to its length;
-//! the memory behind it belongs to the window for the life of the process.
+//! SPACE3 a device address that was given out lies in an area, and so does everything up to its
+//! length; the memory behind it belongs to the window for the life of the process.
 
 use std::ptr;
 
 use super::holes::Holes;
 
-/// Addresses of each half to start with; less where the system refuses that much.
+/// The most addresses of each half, and the fewest where the system refuses that many.
 const MAX_HALF: u64 = 32 << 40;
 const MIN_HALF: u64 = 4 << 30;
 
-/// Where plain memory begins and ends.
+/// Alignment of the starts and ends of plain memory.
 pub(crate) const PLAIN_ALIGN: u64 = 512;
 
 /// Bytes of a host page. Larger page sizes divide the stand-in's granules as well.
@@ -38,18 +38,18 @@ pub(crate) struct Window {
 }
 
 impl Window {
-    /// Reserves the addresses. If the system refuses even the least amount, the window is empty and every
+    /// Reserves the addresses. If the system refuses even the fewest, the window is empty and every
     /// allocation is out of memory.
     pub(crate) fn new() -> Self {
         let mut half = MAX_HALF;
         while half >= MIN_HALF {
             // SAFETY: the system chooses free addresses, so the mapping replaces no other.
             if let Some(start) = unsafe { map(0, 2 * half, libc::PROT_NONE, None) } {
-                // SAFETY: part of a range that was just reserved for us.
+                // SAFETY: part of the range that was just reserved.
                 if unsafe { map(start + half, half / 2, READ_WRITE, None) }.is_some() {
                     return Self::over(start, half);
                 }
-                // SAFETY: the range that was just reserved for us.
+                // SAFETY: the range that was just reserved, and nothing uses it.
                 unsafe { unmap(start, 2 * half) };
             }
             half /= 2;
@@ -67,18 +67,19 @@ impl Window {
         }
     }
 
-    /// Whether an address is one of device memory.
+    /// Returns whether an address is one of device memory.
     pub(crate) fn contains(&self, at: u64) -> bool {
         at >= self.start && at - self.start < self.distance
     }
 
-    /// Whether some of a range lies in one of the halves.
+    /// Returns whether some of a range lies in one of the halves.
     pub(crate) fn meets(&self, at: u64, bytes: u64) -> bool {
         let end = at.saturating_add(bytes);
         at < self.start + 2 * self.distance && end > self.start
     }
 
-    /// Where the byte behind an address is: device memory's is elsewhere, host memory's is there.
+    /// Returns the host address of the byte behind an address: for device memory in the upper half,
+    /// for host memory the same address.
     pub(crate) fn host(&self, at: u64) -> *mut u8 {
         ptr::with_exposed_provenance_mut(self.behind(at) as usize)
     }
@@ -90,7 +91,7 @@ impl Window {
         at
     }
 
-    /// Forgets the bytes of whole pages of plain memory that has been freed.
+    /// Discards the bytes of whole pages of freed plain memory.
     pub(crate) fn discard(&self, at: u64, bytes: u64) {
         let start = at.next_multiple_of(PAGE);
         let end = (at + bytes) / PAGE * PAGE;
@@ -101,43 +102,44 @@ impl Window {
         }
     }
 
-    /// Maps a memory file, from an offset on, behind a range of the mapped area; false if this failed.
+    /// Maps a memory file, from an offset on, behind a range of the mapped area. Returns whether
+    /// that succeeded.
     pub(crate) fn map_file(&self, at: u64, bytes: u64, place: (i32, u64)) -> bool {
-        // SAFETY: by SPACE3 memory of the window, in the part that nothing but such files occupies.
+        // SAFETY: by SPACE3 memory of the window, in the part that only such files occupy.
         unsafe { map(self.behind(at), bytes, READ_WRITE, Some(place)) }.is_some()
     }
 
-    /// Unmaps what lies behind a range of the mapped area.
+    /// Unmaps the file behind a range of the mapped area.
     pub(crate) fn unmap_file(&self, at: u64, bytes: u64) {
         // SAFETY: by SPACE3 memory of the window, in its mapped area, whose mapping ends: nothing
         // uses it.
         unsafe { map(self.behind(at), bytes, libc::PROT_NONE, None) };
     }
 
-    /// Gives the addresses back.
+    /// Releases the addresses to the system.
     pub(crate) fn close(&mut self) {
         if self.distance > 0 {
-            // SAFETY: by SPACE3 a range of our own, and the driver that used it ends.
+            // SAFETY: by SPACE3 the window's own range, and the driver that used it ends.
             unsafe { unmap(self.start, 2 * self.distance) };
         }
         *self = Self::over(0, 0);
     }
 }
 
-/// Readable and writable, of a mapping.
+/// Protection of a readable and writable mapping.
 const READ_WRITE: i32 = libc::PROT_READ | libc::PROT_WRITE;
 
-/// Maps private memory where the system likes.
+/// Maps private memory at an address that the system chooses.
 pub(super) fn map_anywhere(bytes: u64) -> Option<u64> {
     // SAFETY: the system chooses free addresses, so the mapping replaces no other.
     unsafe { map(0, bytes, READ_WRITE, None) }
 }
 
-/// Maps memory at `at` in place of what is there, or anywhere for 0: a file from an offset on, or
-/// private memory. Its address; `None` if the system refuses.
+/// Maps a file from an offset on, or private memory, at `at` in place of what is there, or anywhere
+/// for 0. Returns its address; `None` if the system refuses.
 ///
 /// # Safety
-/// What lies at `at` is the stand-in's own, and nothing uses it.
+/// The range at `at`, if not 0, is the stand-in's own, and nothing uses it.
 unsafe fn map(at: u64, bytes: u64, protection: i32, place: Option<(i32, u64)>) -> Option<u64> {
     let (kind, (file, offset)) = match place {
         Some(place) => (libc::MAP_SHARED, place),
@@ -146,7 +148,8 @@ unsafe fn map(at: u64, bytes: u64, protection: i32, place: Option<(i32, u64)>) -
     let fixed = if at == 0 { 0 } else { libc::MAP_FIXED };
     let flags = kind | fixed | libc::MAP_NORESERVE;
     let host = ptr::with_exposed_provenance_mut(at as usize);
-    // SAFETY: at 0 the system chooses free addresses; else nothing uses what the mapping replaces.
+    // SAFETY: at 0 the system chooses free addresses; otherwise nothing uses what the mapping
+    // replaces.
     let mapped =
         unsafe { libc::mmap(host, bytes as usize, protection, flags, file, offset as i64) };
     (mapped != libc::MAP_FAILED).then(|| mapped.expose_provenance() as u64)
@@ -155,9 +158,9 @@ unsafe fn map(at: u64, bytes: u64, protection: i32, place: Option<(i32, u64)>) -
 /// Unmaps memory.
 ///
 /// # Safety
-/// It is a range of the stand-in's own mappings, which nothing uses any more.
+/// The range is part of the stand-in's own mappings, which nothing uses any more.
 pub(super) unsafe fn unmap(at: u64, bytes: u64) {
     let host: *mut libc::c_void = ptr::with_exposed_provenance_mut(at as usize);
-    // SAFETY: the range is the stand-in's own, and nothing uses it.
+    // SAFETY: the caller promises that the range is the stand-in's own and unused.
     unsafe { libc::munmap(host, bytes as usize) };
 }

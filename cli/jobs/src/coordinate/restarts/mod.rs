@@ -1,13 +1,14 @@
-//! Coordinators, jobs and people who do all that they may in every order, down to single reads and writes: jobs are killed
-//! and start again, coordinators end in the middle of a round and others go on from the files, statuses are removed. What
-//! decides and what it writes is the real [`Coordination`](super::rounds::Coordination).
+//! Coordinators, jobs and users take all their possible actions in every order, down to single
+//! reads and writes: jobs are killed and start again, coordinators end in the middle of a round and
+//! others continue from the files, statuses are removed. The decisions and files are those of the
+//! real [`Coordination`](super::rounds::Coordination).
 //!
-//! RESTART1. What the processes that are there hold, may take by the limits in force, or have read that they may, is never
-//! more than the total together.
-//! RESTART2. From every world, once nothing goes wrong any more and all do what they do, all of the total is given out that
-//! somebody wants, and nobody is left without a share.
+//! RESTART1. The bytes that existing processes hold, may take by the limits in force, or have read
+//! that they may take, are never more than the total together.
+//! RESTART2. From every world, once no more faults happen and all act, the whole total is given out
+//! as far as jobs want it, and no job is left without a share.
 //!
-//! Each broken twin must break RESTART1; most are what the coordination did once.
+//! Each broken twin must break RESTART1; most are former defects of the coordination.
 
 mod model;
 mod moves;
@@ -20,26 +21,26 @@ use model::{Model, Scenario, Twin, fingerprint};
 use moves::{Move, moves};
 use world::{Chances, Plan, Round, Step, World};
 
-/// What was walked.
+/// Counts of the worlds explored.
 #[derive(Debug)]
 struct Walked {
     worlds: usize,
     known: usize,
 }
 
-/// A world that is not as it must be, and the way there in the fewest moves.
+/// A world that breaks an invariant, and the path to it in the fewest moves.
 #[derive(Debug)]
 struct Fault {
     words: String,
     steps: Vec<Step>,
 }
 
-/// Walks all worlds of a scenario, nearest first.
+/// Explores all worlds of a scenario, nearest first.
 fn explore(scenario: &Scenario, twin: Twin) -> Result<Walked, Fault> {
     let mut model = Model::new(scenario.clone(), twin);
     let moves = moves(&model);
     let mut ends = HashSet::new();
-    // How each world was reached: from which one, and by what.
+    // The previous world of each world, and the move from it.
     let mut ways: Vec<(u32, u16)> = vec![(0, 0)];
     let mut seen: HashMap<u128, Vec<Chances>> = HashMap::new();
     let mut nearest = vec![(0, model.beginning())];
@@ -59,7 +60,7 @@ fn explore(scenario: &Scenario, twin: Twin) -> Result<Walked, Fault> {
                 check(&next, &model)
                     .and_then(|()| match scenario.locks && twin == Twin::Faithful {
                         true => ends_well(&next, &mut model, &mut ends),
-                        // Of two processes of one name only one gets anything.
+                        // Of two processes of one name only one gets memory.
                         false => Ok(()),
                     })
                     .map_err(|words| Fault {
@@ -77,7 +78,7 @@ fn explore(scenario: &Scenario, twin: Twin) -> Result<Walked, Fault> {
     })
 }
 
-/// Notes a world; false if it was reached before, with as many chances.
+/// Records a world. Returns false if it was reached before, with at least as many chances.
 fn is_new(seen: &mut HashMap<u128, Vec<Chances>>, world: &World) -> bool {
     let bare = World {
         chances: Chances::default(),
@@ -91,7 +92,7 @@ fn is_new(seen: &mut HashMap<u128, Vec<Chances>>, world: &World) -> bool {
     true
 }
 
-/// The steps to the world that was reached last.
+/// Returns the steps to the world that was reached last.
 fn way(ways: &[(u32, u16)], moves: &[Move], model: &mut Model) -> Vec<Step> {
     let (mut reached, mut steps) = (ways.len() - 1, Vec::new());
     while reached != 0 {
@@ -112,7 +113,7 @@ fn way(ways: &[(u32, u16)], moves: &[Move], model: &mut Model) -> Vec<Step> {
     steps
 }
 
-/// Whether the world keeps RESTART1.
+/// Checks that the world keeps RESTART1.
 fn check(world: &World, model: &Model) -> Result<(), String> {
     let sum: u8 = world
         .processes
@@ -125,7 +126,7 @@ fn check(world: &World, model: &Model) -> Result<(), String> {
     Ok(())
 }
 
-/// Whether the world keeps RESTART2; `known` are those of which it is known.
+/// Checks that the world keeps RESTART2; `known` are the worlds that do.
 fn ends_well(world: &World, model: &mut Model, known: &mut HashSet<u128>) -> Result<(), String> {
     let mut world = *world;
     world.chances = Chances::default();
@@ -158,7 +159,7 @@ fn ends_well(world: &World, model: &mut Model, known: &mut HashSet<u128>) -> Res
     Err(format!("not all is given out: {world:?}"))
 }
 
-/// All processes do once what they can, then the coordinator finishes its round.
+/// Lets all processes take each step once, then the coordinator finish its round.
 fn fairly(world: &mut World, model: &mut Model) {
     let (jobs, plans) = (model.jobs(), model.scenario.plans.len());
     let mut go = |step| {
@@ -190,7 +191,7 @@ fn fairly(world: &mut World, model: &mut Model) {
     }
 }
 
-/// Jobs of one priority that want so much of so much.
+/// Returns a scenario of jobs of one priority that want `wants` of `total`.
 fn jobs(total: u8, wants: &[u8], [kills, crashes, removals]: [u8; 3]) -> Scenario {
     let plans = wants.iter().enumerate();
     Scenario {
@@ -215,7 +216,7 @@ fn jobs(total: u8, wants: &[u8], [kills, crashes, removals]: [u8; 3]) -> Scenari
     }
 }
 
-/// The scenario with each small step by itself, and memory that may be taken late.
+/// Returns the scenario with each small step by itself, and memory that may be taken late.
 fn apart(scenario: Scenario) -> Scenario {
     Scenario {
         is_merged: false,
@@ -271,7 +272,7 @@ fn memory_moves_to_the_more_important_and_to_who_wants_more_now() {
     walk(&moving);
 }
 
-/// Two processes of one name, and one of another.
+/// Returns a scenario of two processes of one name, and one of another.
 fn namesakes(locks: bool, chances: [u8; 3]) -> Scenario {
     let mut scenario = jobs(2, &[1, 1, 1], chances);
     for (plan, name) in scenario.plans.iter_mut().zip([0, 0, 1]) {
@@ -285,7 +286,7 @@ fn namesakes(locks: bool, chances: [u8; 3]) -> Scenario {
 fn another_process_takes_over_a_name_after_the_first_or_beside_it() {
     walk(&namesakes(true, [1, 0, 1]));
     walk(&namesakes(true, [1, 1, 0]));
-    // Where nothing can be locked.
+    // On systems without locks.
     walk(&namesakes(false, [0, 1, 0]));
     walk(&namesakes(false, [1, 0, 0]));
 }

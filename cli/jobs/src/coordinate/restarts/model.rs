@@ -1,5 +1,5 @@
-//! [`Model`]: a scenario, and the real coordination between what a world's files say and what they say then. What was
-//! asked once is remembered.
+//! [`Model`]: a scenario, and the real coordination as a function from the files of a world to its
+//! next files. Results are cached.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::hash::{Hash, Hasher};
@@ -16,44 +16,45 @@ use super::world::{Chances, Files, MOST, Orders, Plan, Process, Round, Status, S
 use crate::alive::Alive;
 use crate::files::JobFiles;
 
-/// What is changed in the protocol.
+/// A change of the protocol.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Twin {
     Faithful,
-    /// A job obeys what was ordered to an earlier run of it.
+    /// A job obeys orders to an earlier run of it.
     ObeysFormerOrders,
-    /// Two processes of a job are there, and both obey its control file.
+    /// Two processes of a job exist, and both obey its control file.
     ObeysTogether,
-    /// A job without a status is passed over by a coordinator that does not know it yet, whatever was ordered to it.
+    /// A job without a status is ignored by a coordinator that does not know it yet, whatever it
+    /// was ordered.
     PassesOverMissing,
     /// A coordinator takes the last limit for all that a job may hold.
     KnowsLastLimitOnly,
-    /// Processes that are there may look gone.
+    /// Existing processes may look gone.
     LooksGone,
 }
 
-/// What there is at the beginning, and what can go wrong.
+/// The initial state, and the faults that can happen.
 #[derive(Clone, Debug)]
 pub(super) struct Scenario {
     pub(super) total: u8,
     pub(super) plans: Vec<Plan>,
     pub(super) chances: Chances,
-    /// A process locks its job's names.
+    /// Whether a process locks its job's names.
     pub(super) locks: bool,
-    /// Steps that nobody sees are not taken by themselves.
+    /// Whether steps that no other party sees are merged with others.
     pub(super) is_merged: bool,
-    /// A process obeys some time after it has read.
+    /// Whether a process obeys some time after it has read.
     pub(super) obeys_late: bool,
-    /// A process takes memory some time after it was allowed to.
+    /// Whether a process takes memory some time after it was allowed to.
     pub(super) takes_late: bool,
 }
 
-/// What the coordinator knew, had read, and who was there when it decided.
+/// The coordinator's state, the files read, and the processes that existed when it decided.
 type Question = (u32, [Option<Files>; MOST], [(u8, bool); MOST]);
-/// What the coordinator knew, and a job with its control file.
+/// The coordinator's state, and a job with its control file.
 type Change = (u32, usize, Option<Orders>);
 
-/// A scenario with all that its coordinators may know.
+/// A scenario with all states that its coordinators may have.
 pub(super) struct Model {
     pub(super) scenario: Scenario,
     pub(super) twin: Twin,
@@ -100,7 +101,7 @@ impl Model {
         model
     }
 
-    /// The world before anything was started.
+    /// Returns the world before any process was started.
     pub(super) fn beginning(&self) -> World {
         World {
             processes: [Process::default(); MOST],
@@ -113,7 +114,7 @@ impl Model {
         }
     }
 
-    /// All steps that may be possible.
+    /// Returns all steps that may be possible.
     pub(super) fn steps(&self) -> Vec<Step> {
         let mut steps = vec![Step::Decide, Step::Write, Step::Crash];
         let of_process = [
@@ -138,17 +139,17 @@ impl Model {
         steps
     }
 
-    /// The number of names.
+    /// Returns the number of names.
     pub(super) fn jobs(&self) -> usize {
         self.names.len()
     }
 
-    /// How many different things the coordinators knew.
+    /// Returns the number of different states of the coordinators.
     pub(super) fn known(&self) -> usize {
         self.known.len()
     }
 
-    /// What the coordinator knows once it has decided; `None` if it has not read all files.
+    /// Returns the coordinator's state after its decision; `None` if it has not read all files.
     pub(super) fn decided(&mut self, world: &World) -> Option<u32> {
         let there = world
             .processes
@@ -180,7 +181,7 @@ impl Model {
         Some(known)
     }
 
-    /// What the coordinator knows and a job's control file has once it is written.
+    /// Returns the coordinator's state and a job's control file after the write.
     pub(super) fn written(&mut self, world: &World, job: usize) -> (u32, Option<Orders>) {
         let before = world.files[job].control;
         let change = (world.known, job, before);
@@ -201,7 +202,7 @@ impl Model {
         after
     }
 
-    /// The number of what a coordinator knows, but for what it only says of it.
+    /// Returns the number of a coordinator's state, without figures that are only reported.
     fn keep(&mut self, mut coordination: Coordination) -> u32 {
         for known in coordination.known.values_mut() {
             known.state = JobFigures::default();
@@ -286,7 +287,8 @@ impl Model {
     }
 }
 
-/// A process's life, by its number and how often it started: its process number is the same each time.
+/// Returns a process's life, by its number and how often it started: its process number is the same
+/// each time.
 fn life((number, start): (u8, u8)) -> Life {
     let boot = 1;
     format!("{}-{start}-{boot:032x}", 100 + u32::from(number))
@@ -301,7 +303,7 @@ fn numbers(of: Life) -> (u8, u8) {
     (number, start.parse().unwrap())
 }
 
-/// The text with the jobs' numbers counted from 0, without the next one: of those only the order matters.
+/// Renumbers the jobs in a text from 0, without the next number: only their order matters.
 fn renumbered(text: &str) -> String {
     let (mut parts, mut ids) = (Vec::new(), BTreeSet::new());
     for part in text.split("JobId(") {
@@ -320,7 +322,7 @@ fn renumbered(text: &str) -> String {
     all
 }
 
-/// 128 bits that differ where values differ.
+/// Returns 128 bits that differ where values differ.
 pub(super) fn fingerprint(value: &impl Hash) -> u128 {
     let mut hasher = Fnv(0x6c62_272e_07bb_0142_62b8_2175_6295_c58d);
     value.hash(&mut hasher);

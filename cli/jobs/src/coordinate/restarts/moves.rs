@@ -1,11 +1,12 @@
 //! [`Move`]: steps that are taken as one.
 //!
-//! Three jobs have too many worlds for single steps. So steps that no other one sees are put together with the next that
-//! somebody sees: memory is taken when a limit is obeyed, and given back when the status is written; a process starts when
-//! it writes its first status. A file's read by a coordinator comes just before the decision, or just before somebody else
-//! changes the file; its writes follow the decision at once, up to where it ends; and an order is read when it is obeyed, or
-//! just before it is replaced. Each of these moves a step past steps of others that neither see it nor are seen by it; the
-//! processes' own steps keep their order, and with it their sums.
+//! Three jobs have too many worlds for single steps. So steps that no other party sees are merged
+//! with the next visible one: memory is taken when a limit is obeyed, and given back when the
+//! status is written; a process starts when it writes its first status. A coordinator reads a file
+//! just before the decision, or just before another party changes the file; its writes follow the
+//! decision at once, up to the point where it ends; and an order is read when it is obeyed, or just
+//! before it is replaced. Each of these moves a step past steps of others that neither see it nor
+//! are seen by it; the processes' own steps keep their order, and with it their sums.
 
 use super::model::{Model, Twin};
 use super::world::{Step, World};
@@ -13,13 +14,13 @@ use super::world::{Step, World};
 /// Steps that are taken as one.
 pub(super) struct Move {
     pub(super) steps: Vec<Step>,
-    /// So many are those of the move before.
+    /// The number of steps shared with the previous move.
     shared: usize,
 }
 
 impl Move {
-    /// The world after the move; `None` if it is not possible, or another move leads to the same. `passed` are the worlds
-    /// after each step of the move before.
+    /// Returns the world after the move; `None` if it is not possible, or another move leads to the
+    /// same world. `passed` are the worlds after each step of the previous move.
     pub(super) fn after(
         &self,
         world: &World,
@@ -48,7 +49,7 @@ impl Move {
     }
 }
 
-/// All moves: each step by itself, or some together.
+/// Returns all moves: each step by itself, or some together.
 pub(super) fn moves(model: &Model) -> Vec<Move> {
     let alone = || model.steps().into_iter().map(|step| vec![step]).collect();
     let all: Vec<Vec<Step>> = match model.scenario.is_merged {
@@ -65,7 +66,7 @@ pub(super) fn moves(model: &Model) -> Vec<Move> {
     moves
 }
 
-/// The steps, of which those that nobody sees are put together with one that somebody sees.
+/// Merges the steps that no other party sees with visible ones.
 fn merged(model: &Model) -> Vec<Vec<Step>> {
     let mut moves = Vec::new();
     let (jobs, scenario) = (model.jobs(), &model.scenario);

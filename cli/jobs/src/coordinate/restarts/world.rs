@@ -1,31 +1,31 @@
-//! [`World`]: processes of jobs, the jobs' files, and a coordinator in the middle of a round; and [`Step`], what happens
-//! next. A number of a world is one byte of a device that has two or three.
+//! [`World`]: processes of jobs, the jobs' files, and a coordinator in the middle of a round; and
+//! [`Step`], the next event. A number of a world is one byte of a device that has two or three.
 
 use super::model::Model;
 
 /// The most jobs, and processes, of a world.
 pub(super) const MOST: usize = 3;
 
-/// Something that happens at once.
+/// An indivisible event.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Step {
     /// The coordinator reads a job's two files.
     Look(usize),
-    /// The coordinator decides by what it read.
+    /// The coordinator decides by the files it read.
     Decide,
     /// The coordinator writes the next control file that changes.
     Write,
-    /// The coordinator ends, and what it knows is lost. Another one may begin.
+    /// The coordinator ends, and its state is lost. Another one may begin.
     Crash,
     /// A process reads its control file.
     Read(usize),
-    /// A process puts what it read in force.
+    /// A process puts the order it read in force.
     Obey(usize),
-    /// A process takes what it wants, up to its limit.
+    /// A process takes the memory it wants, up to its limit.
     Take(usize),
-    /// A process gives back what is above its limit, or what it does not want.
+    /// A process gives back memory above its limit, or that it does not want.
     Give(usize),
-    /// A process writes its status, also if that was removed.
+    /// A process writes its status, even if that was removed.
     Say(usize),
     /// A process wants another amount from now on.
     Change(usize),
@@ -33,26 +33,27 @@ pub(super) enum Step {
     Kill(usize),
     /// A process begins: its job's first, or another one beside its job's old files.
     Start(usize),
-    /// Somebody removes a job's status.
+    /// A user removes a job's status.
     Remove(usize),
-    /// Somebody removes both files of a job that is not there.
+    /// A user removes both files of a job without a process.
     Forget(usize),
-    /// From now on no process can be seen by the coordinator.
+    /// From now on the coordinator can see no process.
     Hide,
 }
 
-/// A process that is to run a job, of a scenario.
+/// A process of a scenario that is to run a job.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(super) struct Plan {
-    /// The number of its job's name. Two processes of one name are not there at once, if they lock it.
+    /// The number of its job's name. Two processes of one name do not exist at once, if they lock
+    /// it.
     pub(super) name: usize,
     pub(super) priority: u8,
     pub(super) wants: u8,
-    /// What it may want one day instead.
+    /// The amount to which its wish may change.
     pub(super) changes_to: u8,
 }
 
-/// What may still go wrong.
+/// The faults that may still happen.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub(super) struct Chances {
     pub(super) kills: u8,
@@ -61,18 +62,18 @@ pub(super) struct Chances {
     pub(super) changes: u8,
 }
 
-/// A process. One that is not there has nothing.
+/// A process. One that does not exist has no memory.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub(super) struct Process {
-    /// Which of its lives it has, or had; none before the first.
+    /// The number of its present or last life; 0 before the first.
     pub(super) start: u8,
     pub(super) is_there: bool,
     pub(super) limit: u8,
     pub(super) held: u8,
     pub(super) wants: u8,
-    /// The order that it obeys.
+    /// The number of the order that it obeys.
     pub(super) version: u8,
-    /// The limit and the version that it read and did not obey yet.
+    /// The limit and the version that it read and does not obey yet.
     pub(super) inbox: Option<(u8, u8)>,
 }
 
@@ -94,7 +95,7 @@ pub(super) struct Status {
     pub(super) version: u8,
 }
 
-/// A control file, and the number and the life of the process that it is for.
+/// A control file, and the number and the life of the process it is for.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(super) struct Orders {
     pub(super) of: (u8, u8),
@@ -103,29 +104,29 @@ pub(super) struct Orders {
     pub(super) version: u8,
 }
 
-/// Where a round is: before its decision, or before the write of a job's order.
+/// The stage of a round: before its decision, or before the write of a job's order.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(super) enum Round {
     Looks,
     Writes(usize),
 }
 
-/// All that there is. Without a coordinator it is as with one that has done nothing yet.
+/// The whole state. Without a coordinator it is the same as with one that has done nothing yet.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(super) struct World {
     pub(super) processes: [Process; MOST],
     pub(super) files: [Files; MOST],
-    /// What the coordinator read in this round.
+    /// The files that the coordinator read in this round.
     pub(super) read: [Option<Files>; MOST],
     pub(super) round: Round,
-    /// What the coordinator knows, by its number in the model.
+    /// The coordinator's state, by its number in the model.
     pub(super) known: u32,
     pub(super) chances: Chances,
     pub(super) is_hidden: bool,
 }
 
 impl Chances {
-    /// Whether all that is left of another's is left.
+    /// Returns whether at least the chances of `other` are left.
     pub(super) fn has(&self, other: &Self) -> bool {
         self.kills >= other.kills
             && self.crashes >= other.crashes
@@ -135,7 +136,7 @@ impl Chances {
 }
 
 impl Process {
-    /// The most that it holds before its coordinator hears of it again.
+    /// Returns the most that it holds before its coordinator hears of it again.
     pub(super) fn may_hold(&self) -> u8 {
         let read = self.inbox.map_or(0, |(limit, _)| limit);
         self.held.max(self.limit).max(read)
@@ -168,7 +169,7 @@ impl Process {
 }
 
 impl World {
-    /// The world after a step; `None` if the step is not possible, or changes nothing.
+    /// Returns the world after a step; `None` if the step is not possible, or changes nothing.
     pub(super) fn after(&self, step: Step, model: &mut Model) -> Option<Self> {
         let mut next = *self;
         match step {
@@ -221,7 +222,7 @@ impl World {
         all.any(|(process, plan)| plan.name == job && process.is_there)
     }
 
-    /// A step of a process that is there.
+    /// Takes a step of an existing process.
     fn go_on(&mut self, step: Step, of: usize, model: &Model) -> Option<()> {
         let process = &mut self.processes[of];
         process.is_there.then_some(())?;
@@ -233,7 +234,7 @@ impl World {
                 let is_obeyed = orders.of == (of as u8, process.start);
                 (is_obeyed || model.twin.obeys_any()).then_some(())?;
                 let read = (orders.limit, orders.version);
-                // To read an order again changes nothing.
+                // Reading an order again changes nothing.
                 let last = process.inbox.unwrap_or((process.limit, process.version));
                 (read != last).then_some(())?;
                 process.inbox = Some(read);
@@ -253,7 +254,7 @@ impl World {
         Some(())
     }
 
-    /// A step of the coordinator.
+    /// Takes a step of the coordinator.
     fn coordinate(&mut self, step: Step, model: &mut Model) -> Option<()> {
         match (step, self.round) {
             (Step::Look(job), Round::Looks) if self.read[job].is_none() => {
@@ -268,7 +269,7 @@ impl World {
                 (self.known, self.files[job].control) = model.written(self, job);
                 self.round = self.next_write(job + 1, model);
             }
-            // One that knows nothing is as good as the next.
+            // A coordinator without state is as good as the next.
             (Step::Crash, round) if self.known != 0 || round != Round::Looks => {
                 self.chances.crashes = self.chances.crashes.checked_sub(1)?;
                 (self.known, self.round) = (0, Round::Looks);
@@ -279,7 +280,7 @@ impl World {
         Some(())
     }
 
-    /// The next job whose control file changes. Writes that change nothing are no steps.
+    /// Returns the next job whose control file changes. Writes that change nothing are no steps.
     fn next_write(&self, from: usize, model: &mut Model) -> Round {
         let mut rest = from..model.jobs();
         let changes = |job: &usize| model.written(self, *job).1 != self.files[*job].control;

@@ -48,7 +48,7 @@ fn a_full_device_gets_the_whole_pages_of_free_chunks_back() {
     assert_eq!((calls.map, calls.unmap), (5, 0), "nothing was free");
     allocator.free(a);
     allocator.free(b);
-    // Pages 0, 1 and 3 lie in free chunks as a whole; what is left of page 2 is used again.
+    // Pages 0, 1 and 3 lie wholly in free chunks; the rest of page 2 is used again.
     let [low] = blocks(&mut allocator, [50 * MIB]);
     assert_eq!(low.address, a.address, "that much was free and mapped");
     allocator.free(low);
@@ -79,7 +79,7 @@ fn pages_are_mapped_at_the_lowest_addresses_that_have_room() {
     allocator.free(low);
     allocator.release_cached();
     assert_eq!(allocator.reserved_bytes(), 40 * MIB);
-    // Unmapped are 60 MiB below the wall and what is above the blocks.
+    // The 60 MiB below the wall and the addresses above the blocks are unmapped.
     let [first] = blocks(&mut allocator, [25 * MIB]);
     assert_eq!(first.address, low.address);
     // The 15 MiB that are left mapped are part of the next block.
@@ -95,7 +95,7 @@ fn pages_that_do_not_all_fit_are_given_back_at_once() {
     assert_eq!(allocator.alloc(80 * MIB), None);
     assert_eq!(allocator.reserved_bytes(), 0);
     let calls = allocator.driver_calls().unwrap();
-    // Tried twice, since all that was cached went back in between.
+    // Tried twice, since the whole cache was released in between.
     assert_eq!((calls.create, calls.release, calls.map), (6, 6, 0));
     assert_eq!(allocator.alloc(60 * MIB).unwrap().address, 0);
 }

@@ -24,7 +24,7 @@ fn expandable(device_bytes: Option<u64>) -> Pytorch {
     with("expandable_segments:True", device_bytes)
 }
 
-/// One block of each size, lowest address first where they share a segment.
+/// Allocates one block of each size, lowest address first where they share a segment.
 fn blocks<const N: usize>(allocator: &mut Pytorch, sizes: [u64; N]) -> [Slot; N] {
     sizes.map(|bytes| allocator.alloc(bytes).unwrap())
 }
@@ -46,7 +46,7 @@ fn nothing_overlaps_and_all_that_is_live_is_held() {
     }
 }
 
-/// Requests of all sizes on three streams of a device that is full now and then.
+/// Runs requests of all sizes on three streams of a device that is full now and then.
 fn random_run(seed: u64, settings: &str) {
     let mut random = Random::new(seed);
     let device_bytes = MIB * (40 + random.below(400));

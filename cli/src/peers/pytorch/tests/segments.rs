@@ -1,4 +1,4 @@
-//! Sizes, pools, streams, splits, and memory that goes back in whole segments.
+//! Sizes, pools, streams, splits, and memory that is released in whole segments.
 
 use super::*;
 
@@ -146,7 +146,7 @@ fn a_full_device_gets_all_whole_segments_back_before_a_refusal() {
         (allocator.reserved_bytes(), allocator.driver_frees()),
         (62 * MIB, 2)
     );
-    // What is partly used stays.
+    // A partly used segment stays.
     assert_eq!(allocator.alloc(50 * MIB), None);
     assert_eq!(
         (allocator.reserved_bytes(), allocator.driver_frees()),
@@ -161,7 +161,7 @@ fn a_full_device_gets_all_whole_segments_back_before_a_refusal() {
 #[test]
 fn with_a_split_limit_only_what_makes_room_goes_back() {
     let settings = "max_split_size_mb:32";
-    // The smallest that is enough.
+    // The smallest that is large enough.
     let mut allocator = with(settings, Some(300 * MIB));
     let [a, b, c] = blocks(&mut allocator, [60 * MIB, 100 * MIB, 140 * MIB]);
     for slot in [a, b, c] {
@@ -179,7 +179,7 @@ fn with_a_split_limit_only_what_makes_room_goes_back() {
         (230 * MIB, 1)
     );
 
-    // Else the largest ones, until they are enough.
+    // Otherwise the largest ones, until they are enough.
     let mut allocator = with(settings, Some(300 * MIB));
     let [a, b, c, small] = blocks(&mut allocator, [60 * MIB, 80 * MIB, 100 * MIB, KIB]);
     for slot in [a, b, c, small] {
@@ -191,7 +191,7 @@ fn with_a_split_limit_only_what_makes_room_goes_back() {
         (212 * MIB, 2)
     );
 
-    // Where that does not do, all goes back.
+    // If they are not enough, all cached memory is released.
     let mut allocator = with(settings, Some(300 * MIB));
     let [a, b, small] = blocks(&mut allocator, [60 * MIB, 80 * MIB, KIB]);
     for slot in [a, b, small] {
@@ -222,7 +222,7 @@ fn above_the_threshold_segments_idle_for_longer_than_the_average_go_back() {
         allocator.alloc(40 * MIB).unwrap();
         (allocator.reserved_bytes() / MIB, allocator.driver_frees())
     };
-    // 84 MiB are held, and 40 are asked for.
+    // 84 MiB are held, and 40 are requested.
     assert_eq!(held_after("", Some(1000 * MIB)), (124, 0));
     let half = "garbage_collection_threshold:0.5";
     assert_eq!(
