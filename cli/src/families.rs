@@ -12,7 +12,7 @@ use std::io;
 use larder_trace::{Trace, TraceError};
 
 use crate::random::Random;
-use crate::replay::{Writer, Written};
+use crate::replay::{RecordedTape, TapeWriter};
 
 /// Number of families, of 480 combinations.
 const FAMILIES: u64 = 48;
@@ -22,7 +22,7 @@ pub(crate) const OPERATIONS: u32 = 5000;
 
 /// Sizes of blocks, in parts of the peak live bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Sizes {
+enum SizeMix {
     Constant,
     Few,
     LogNormal,
@@ -34,7 +34,7 @@ enum Sizes {
 
 /// The choice of the block to free next, and the blocks freed at the end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Life {
+enum FreeOrder {
     /// The newest; at the end all.
     Stack,
     /// Any; at the end none.
@@ -46,18 +46,18 @@ enum Life {
     Tail,
 }
 
-const SIZES: [(Sizes, &str); 5] = [
-    (Sizes::Constant, "constant"),
-    (Sizes::Few, "few"),
-    (Sizes::LogNormal, "lognormal"),
-    (Sizes::Uniform, "uniform"),
-    (Sizes::Growing, "growing"),
+const SIZES: [(SizeMix, &str); 5] = [
+    (SizeMix::Constant, "constant"),
+    (SizeMix::Few, "few"),
+    (SizeMix::LogNormal, "lognormal"),
+    (SizeMix::Uniform, "uniform"),
+    (SizeMix::Growing, "growing"),
 ];
-const LIVES: [(Life, &str); 4] = [
-    (Life::Stack, "stack"),
-    (Life::Random, "random"),
-    (Life::Step, "step"),
-    (Life::Tail, "tail"),
+const LIVES: [(FreeOrder, &str); 4] = [
+    (FreeOrder::Stack, "stack"),
+    (FreeOrder::Random, "random"),
+    (FreeOrder::Step, "step"),
+    (FreeOrder::Tail, "tail"),
 ];
 const PEAKS: [(u64, &str); 6] = [
     (320 << 20, "320MiB"),
@@ -121,11 +121,14 @@ impl Display for Family {
 
 impl Family {
     /// Generates the family's program of `operations` operations. Returns the trace and its tape.
-    pub(crate) fn tape(&self, operations: u32) -> Result<(Trace, io::Result<Written>), TraceError> {
+    pub(crate) fn tape(
+        &self,
+        operations: u32,
+    ) -> Result<(Trace, io::Result<RecordedTape>), TraceError> {
         let program = Program::new(*self).play(operations);
         let name = format!("{self}.trace");
         let trace = larder_trace::read(name.as_ref(), program.text.as_bytes())?;
-        let mut writer = Writer::new();
+        let mut writer = TapeWriter::new();
         let mut streams = program.streams.into_iter();
         for event in trace.events() {
             let stream = match event {
@@ -140,7 +143,7 @@ impl Family {
 
 /// A live block.
 #[derive(Clone, Copy)]
-struct Block {
+struct LiveBlock {
     id: usize,
     bytes: u64,
     stream: u8,
@@ -148,13 +151,13 @@ struct Block {
 
 /// A program under way.
 struct Program {
-    sizes: Sizes,
-    life: Life,
+    sizes: SizeMix,
+    life: FreeOrder,
     peak_bytes: u64,
     stream_count: u32,
     random: Random,
-    young: Vec<Block>,
-    kept: VecDeque<Block>,
+    young: Vec<LiveBlock>,
+    kept: VecDeque<LiveBlock>,
     live_bytes: u64,
     kept_bytes: u64,
     /// The trace, and the stream of each block.
@@ -188,12 +191,12 @@ impl Program {
     /// a stack is unwound deeply.
     fn play(mut self, operations: u32) -> Self {
         let lowest = match self.life {
-            Life::Stack => 0.3,
-            Life::Random | Life::Tail => 0.8,
-            Life::Step => 1.0,
+            FreeOrder::Stack => 0.3,
+            FreeOrder::Random | FreeOrder::Tail => 0.8,
+            FreeOrder::Step => 1.0,
         };
         let (mut level, mut full) = (1.0_f64, false);
-        if self.life == Life::Step {
+        if self.life == FreeOrder::Step {
             self.mark();
         }
         while self.operations < operations {
@@ -212,7 +215,7 @@ impl Program {
             full = true;
             // The block that would have grown is freed.
             match old.or_else(|| self.take()) {
-                Some(block) if self.life == Life::Step => {
+                Some(block) if self.life == FreeOrder::Step => {
                     self.young.push(block);
                     self.end_step();
                 }
@@ -221,32 +224,32 @@ impl Program {
             }
         }
         match self.life {
-            Life::Stack => self.free_young(),
-            Life::Step => self.end_step(),
-            Life::Random | Life::Tail => {}
+            FreeOrder::Stack => self.free_young(),
+            FreeOrder::Step => self.end_step(),
+            FreeOrder::Random | FreeOrder::Tail => {}
         }
         self
     }
 
     /// Takes the block that grows next, if one does.
-    fn old(&mut self) -> Option<Block> {
-        (self.sizes == Sizes::Growing && self.random.below(6) > 0).then(|| self.take())?
+    fn old(&mut self) -> Option<LiveBlock> {
+        (self.sizes == SizeMix::Growing && self.random.below(6) > 0).then(|| self.take())?
     }
 
     /// Returns the size of the next block, in place of the `old` one, if any.
-    fn bytes(&mut self, old: Option<Block>) -> u64 {
+    fn bytes(&mut self, old: Option<LiveBlock>) -> u64 {
         let peak = self.peak_bytes;
         let mut between =
             |least: u64, most: u64| least + (self.random.unit() * (most - least) as f64) as u64;
         match self.sizes {
-            Sizes::Constant => peak / 400,
-            Sizes::Few => peak / [8192, 2048, 700, 300, 100][self.random.index(5)],
-            Sizes::LogNormal => {
+            SizeMix::Constant => peak / 400,
+            SizeMix::Few => peak / [8192, 2048, 700, 300, 100][self.random.index(5)],
+            SizeMix::LogNormal => {
                 let bytes = self.random.log_normal(peak as f64 / 1000.0, 1.2);
                 (bytes as u64).clamp(512, peak / 16)
             }
-            Sizes::Uniform => between(peak / 1000, peak / 16),
-            Sizes::Growing => {
+            SizeMix::Uniform => between(peak / 1000, peak / 16),
+            SizeMix::Growing => {
                 let old = old.map_or(0, |old| old.bytes);
                 old + between(peak / 4096, peak / 820)
             }
@@ -254,7 +257,7 @@ impl Program {
     }
 
     /// Takes the block to free next.
-    fn take(&mut self) -> Option<Block> {
+    fn take(&mut self) -> Option<LiveBlock> {
         if self.kept_bytes > self.peak_bytes / 2 {
             let oldest = self.kept.pop_front()?;
             self.kept_bytes -= oldest.bytes;
@@ -262,7 +265,7 @@ impl Program {
         }
         match self.young.len() {
             0 => None,
-            _ if self.life == Life::Stack => self.young.pop(),
+            _ if self.life == FreeOrder::Stack => self.young.pop(),
             young => Some(self.young.swap_remove(self.random.index(young))),
         }
     }
@@ -274,8 +277,8 @@ impl Program {
         self.streams.push(stream);
         self.operations += 1;
         self.live_bytes += bytes;
-        let block = Block { id, bytes, stream };
-        if self.life == Life::Tail && self.random.below(16) == 0 {
+        let block = LiveBlock { id, bytes, stream };
+        if self.life == FreeOrder::Tail && self.random.below(16) == 0 {
             self.kept_bytes += bytes;
             self.kept.push_back(block);
         } else {
@@ -283,7 +286,7 @@ impl Program {
         }
     }
 
-    fn free(&mut self, block: Block) {
+    fn free(&mut self, block: LiveBlock) {
         self.text.push_str(&format!("f {}\n", block.id));
         self.operations += 1;
         self.live_bytes -= block.bytes;
@@ -378,10 +381,10 @@ mod tests {
         for family in all() {
             let trace = trace(&family, OPERATIONS);
             let life = LIVES[family.choice[1]].0;
-            let freed = matches!(life, Life::Stack | Life::Step);
+            let freed = matches!(life, FreeOrder::Stack | FreeOrder::Step);
             assert_eq!(live_at_the_end(&trace) == 0, freed, "{family}");
             let mark = matches!(trace.events().last(), Some(Event::Step { .. }));
-            assert_eq!(mark, life == Life::Step, "{family}");
+            assert_eq!(mark, life == FreeOrder::Step, "{family}");
         }
     }
 

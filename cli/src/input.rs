@@ -9,7 +9,7 @@ use flate2::bufread::MultiGzDecoder;
 use larder_trace::{Defect, Trace, TraceError, for_each_event, read_to_last_line};
 use lzma_rust2::XzReader;
 
-use crate::replay::{Writer, Written};
+use crate::replay::{RecordedTape, TapeWriter};
 
 /// First bytes of files of gzip and xz.
 const GZIP: &[u8] = &[0x1F, 0x8B];
@@ -56,19 +56,19 @@ pub(crate) fn traces(path: &Path) -> Result<(Vec<Trace>, Option<TraceError>), Tr
 /// Reads all traces of a file, with their events on tape. A tape may fail although its trace is
 /// whole.
 pub(crate) fn tapes(path: &Path) -> Result<(Tapes, Option<TraceError>), TraceError> {
-    let mut writers: Vec<Writer> = Vec::new();
+    let mut writers: Vec<TapeWriter> = Vec::new();
     let (traces, cut) = for_each_event(name(path), open_trace(path)?, &mut |trace, event| {
         if writers.len() <= trace {
-            writers.resize_with(trace + 1, Writer::new);
+            writers.resize_with(trace + 1, TapeWriter::new);
         }
         writers[trace].write(event, 0);
     })?;
-    let written = writers.into_iter().map(Writer::finish);
+    let written = writers.into_iter().map(TapeWriter::finish);
     Ok((traces.into_iter().zip(written).collect(), cut))
 }
 
 /// Traces without their events, and the tapes of the events.
-type Tapes = Vec<(Trace, io::Result<Written>)>;
+type Tapes = Vec<(Trace, io::Result<RecordedTape>)>;
 
 fn open_trace(path: &Path) -> Result<Box<dyn Read>, TraceError> {
     open(path).map_err(|error| {

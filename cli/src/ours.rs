@@ -10,9 +10,9 @@ use larder_core::{
     GrowRequest, RegionConfig, RegionPool, Shared, SubAllocError, SubAllocator,
 };
 
-use crate::replay::{Contender, Slot, Spare};
+use crate::replay::{Contender, ContenderBlock, Spare};
 use crate::snapshot::Span;
-use crate::streams::Streams;
+use crate::streams::StreamOrder;
 
 /// Records lent to each allocator: 4 MiB of table, far more than any trace has chunks at once.
 const RECORDS: usize = 1 << 17;
@@ -27,17 +27,17 @@ const UNLIMITED_BYTES: u64 = 1 << 62;
 /// MiB.
 pub(crate) fn no_moves(device_bytes: Option<u64>) -> Box<dyn Contender> {
     let config = RegionConfig::new(device_bytes.unwrap_or(u64::MAX));
-    Box::new(Core::new(config))
+    Box::new(CoreContender::new(config))
 }
 
 /// A BFC of the core under any policies, as a contender.
-pub(crate) struct Core {
+pub(crate) struct CoreContender {
     /// `None` only while the value is dropped.
     pool: Option<Shared<RegionPool<'static>, CountedRange>>,
-    streams: Streams,
+    streams: StreamOrder,
 }
 
-impl Core {
+impl CoreContender {
     /// Builds a fresh allocator with these policies on a device without a limit of its own. The
     /// policies must not contradict each other.
     #[expect(clippy::expect_used, reason = "constants of this program")]
@@ -51,12 +51,12 @@ impl Core {
         };
         Self {
             pool: Some(Shared::new(pool, device)),
-            streams: Streams::new(RECORDS),
+            streams: StreamOrder::new(RECORDS),
         }
     }
 }
 
-impl Core {
+impl CoreContender {
     fn next_operation(&mut self) {
         if let (Some(done), Some(pool)) = (self.streams.next_operation(), &mut self.pool) {
             pool.get_mut().complete(done.stream, done.event);
@@ -64,7 +64,7 @@ impl Core {
     }
 }
 
-impl Drop for Core {
+impl Drop for CoreContender {
     fn drop(&mut self) {
         if let Some(pool) = self.pool.take() {
             TABLES.give(pool.into_parts().0.into_table());
@@ -72,15 +72,15 @@ impl Drop for Core {
     }
 }
 
-impl Contender for Core {
-    fn alloc(&mut self, bytes: u64) -> Option<Slot> {
+impl Contender for CoreContender {
+    fn alloc(&mut self, bytes: u64) -> Option<ContenderBlock> {
         self.alloc_on(0, bytes)
     }
 
-    fn alloc_on(&mut self, stream: u8, bytes: u64) -> Option<Slot> {
+    fn alloc_on(&mut self, stream: u8, bytes: u64) -> Option<ContenderBlock> {
         self.next_operation();
         let pool = self.pool.as_mut()?;
-        let request = Streams::request(stream, bytes);
+        let request = StreamOrder::request(stream, bytes);
         let mut given = pool.get_mut().try_alloc_now(&request);
         if given.is_none() {
             given = pool.alloc(&request).ok();
@@ -92,12 +92,12 @@ impl Contender for Core {
             given = pool.alloc(&request).ok();
         }
         let grant = given?;
-        let slot = Slot::of(grant.block);
+        let slot = ContenderBlock::of(grant.block);
         self.streams.came(slot, stream);
         Some(slot)
     }
 
-    fn free(&mut self, slot: Slot) {
+    fn free(&mut self, slot: ContenderBlock) {
         self.next_operation();
         let point = self.streams.freed(slot);
         let freed = self

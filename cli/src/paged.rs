@@ -13,9 +13,9 @@ use larder_model::PageDevice;
 
 use crate::ours::backed;
 use crate::planned;
-use crate::replay::{Contender, DriverCalls, Slot, Spare, StepFigures};
+use crate::replay::{Contender, ContenderBlock, DriverCalls, Spare, StepFigures};
 use crate::snapshot::Span;
-use crate::streams::Streams;
+use crate::streams::StreamOrder;
 
 /// Bytes of a page, the smallest unit that the device maps.
 const PAGE_BYTES: u64 = 2 << 20;
@@ -59,7 +59,7 @@ struct Paged {
     pool: Option<Shared<PagePool<'static>, PageDevice>>,
     /// The planned steps, if steps are planned.
     steps: Option<Steps<'static>>,
-    streams: Streams,
+    streams: StreamOrder,
     judged: bool,
 }
 
@@ -80,7 +80,7 @@ impl Paged {
         Self {
             pool: Some(Shared::new(pool, device)),
             steps: None,
-            streams: Streams::new(CHUNKS),
+            streams: StreamOrder::new(CHUNKS),
             judged: false,
         }
     }
@@ -99,7 +99,7 @@ impl Paged {
     }
 
     /// Frees a block. Returns `None` if it is not live.
-    fn try_free(&mut self, slot: Slot) -> Option<()> {
+    fn try_free(&mut self, slot: ContenderBlock) -> Option<()> {
         self.next_operation();
         let point = self.streams.freed(slot);
         let shared = self.pool.as_mut()?;
@@ -129,16 +129,16 @@ impl Drop for Paged {
 }
 
 impl Contender for Paged {
-    fn alloc(&mut self, bytes: u64) -> Option<Slot> {
+    fn alloc(&mut self, bytes: u64) -> Option<ContenderBlock> {
         self.alloc_on(0, bytes)
     }
 
-    fn alloc_on(&mut self, stream: u8, bytes: u64) -> Option<Slot> {
+    fn alloc_on(&mut self, stream: u8, bytes: u64) -> Option<ContenderBlock> {
         // Steps are of one stream.
         let stream = self.steps.as_ref().map_or(stream, |_| 0);
         self.next_operation();
         let pool = self.pool.as_mut()?;
-        let request = Streams::request(stream, bytes);
+        let request = StreamOrder::request(stream, bytes);
         let grant = match &mut self.steps {
             Some(steps) => steps.alloc(&mut &*pool, &request).ok()??,
             None => match pool.get_mut().try_alloc_now(&request) {
@@ -160,12 +160,12 @@ impl Contender for Paged {
         if self.judged {
             pool.source().begin_use(grant.block.range(), request.stream);
         }
-        let slot = Slot::of(grant.block);
+        let slot = ContenderBlock::of(grant.block);
         self.streams.came(slot, stream);
         Some(slot)
     }
 
-    fn free(&mut self, slot: Slot) {
+    fn free(&mut self, slot: ContenderBlock) {
         let freed = self.try_free(slot);
         assert!(freed.is_some(), "the replay frees only live blocks");
     }
@@ -263,7 +263,7 @@ mod tests {
     use super::*;
 
     /// Allocates the first block: one page, with one page of memory behind it.
-    fn first_block(judged: bool) -> (Paged, Slot, PageCall) {
+    fn first_block(judged: bool) -> (Paged, ContenderBlock, PageCall) {
         let mut paged = Paged::new(Backing::Billed, None);
         if judged {
             paged.judge();

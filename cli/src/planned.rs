@@ -8,7 +8,7 @@ use larder_core::{Addr, AddrRange, BestFit, Granule, RegionConfig, RegionPool, R
 use larder_model::StepSizes;
 
 use crate::ours;
-use crate::replay::{Contender, Slot, Spare, StepFigures};
+use crate::replay::{Contender, ContenderBlock, Spare, StepFigures};
 use crate::snapshot::Span;
 
 /// Sizes of the tables, more than any trace needs.
@@ -104,7 +104,7 @@ impl PlannedPlain {
     }
 
     /// Frees a block. Returns `None` if it is not live.
-    fn try_free(&mut self, slot: Slot) -> Option<()> {
+    fn try_free(&mut self, slot: ContenderBlock) -> Option<()> {
         let (steps, mut below) = self.parts()?;
         let block = below.pool.block_from_raw(slot.raw()?).ok()?;
         steps.free(&mut below, block).ok()
@@ -121,7 +121,7 @@ impl Drop for PlannedPlain {
 }
 
 impl Contender for PlannedPlain {
-    fn alloc(&mut self, bytes: u64) -> Option<Slot> {
+    fn alloc(&mut self, bytes: u64) -> Option<ContenderBlock> {
         let (steps, mut below) = self.parts()?;
         let block = steps.alloc(&mut below, &Request::new(bytes)).ok()??.block;
         let used = block.range().end().get() - BASE;
@@ -129,10 +129,10 @@ impl Contender for PlannedPlain {
             self.held_bytes = used.next_multiple_of(GROWTH_BYTES);
             self.growths += 1;
         }
-        Some(Slot::of(block))
+        Some(ContenderBlock::of(block))
     }
 
-    fn free(&mut self, slot: Slot) {
+    fn free(&mut self, slot: ContenderBlock) {
         let freed = self.try_free(slot);
         assert!(freed.is_some(), "the replay frees only live blocks");
     }

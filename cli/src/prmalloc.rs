@@ -14,8 +14,8 @@ use larder_core::{Addr, AddrRange, Align, GrowRequest, SubAllocError, SubAllocat
 use larder_model::prmalloc as upstream;
 use larder_model::prmalloc::Form;
 
-use crate::peers::Device;
-use crate::replay::{Contender, Slot};
+use crate::peers::SimulatedDevice;
+use crate::replay::{Contender, ContenderBlock};
 
 /// The first step counted, and the rounds after which the plan is made.
 const WINDOW: Window = Window {
@@ -50,10 +50,10 @@ const ROOM: PlanCapacity = PlanCapacity {
 pub(crate) fn prmalloc(device_bytes: Option<u64>) -> Box<dyn Contender> {
     let mut config = PlannedPoolConfig::new();
     config.planner = PlannerConfig::new().with_window(WINDOW);
-    let pool = TensorPool::new(config, ROOM, STATS, Driver::new(device_bytes));
+    let pool = TensorPool::new(config, ROOM, STATS, CountingDriver::new(device_bytes));
     let pool = pool.expect("a replay has memory for its tables");
     let step = Some(pool.start());
-    Box::new(Planned { pool, step })
+    Box::new(PlannedContender { pool, step })
 }
 
 /// Builds upstream's GPU form, which plans once.
@@ -62,18 +62,18 @@ pub(crate) fn prmalloc_upstream(device_bytes: Option<u64>) -> Box<dyn Contender>
         window: UPSTREAM_WINDOW,
         ..Form::GPU
     };
-    let mut pool = upstream::TensorPool::new(form, true, Driver::new(device_bytes));
+    let mut pool = upstream::TensorPool::new(form, true, CountingDriver::new(device_bytes));
     // No step is recorded, so there is no plan yet.
     pool.start().ok();
     Box::new(Upstream(pool))
 }
 
 /// A driver that counts.
-struct Driver(RefCell<Device>);
+struct CountingDriver(RefCell<SimulatedDevice>);
 
-impl Driver {
+impl CountingDriver {
     fn new(device_bytes: Option<u64>) -> Self {
-        Self(RefCell::new(Device::new(device_bytes)))
+        Self(RefCell::new(SimulatedDevice::new(device_bytes)))
     }
 
     /// Describes the difference if the pool's count of bytes is not the device's.
@@ -84,7 +84,7 @@ impl Driver {
     }
 }
 
-impl SubAllocator for Driver {
+impl SubAllocator for CountingDriver {
     fn grow(&self, request: GrowRequest) -> Result<AddrRange, SubAllocError> {
         // Whole units from a whole unit on, and no trace needs more than a unit's alignment.
         let start = self.0.borrow_mut().allocate(request.bytes);
@@ -100,18 +100,18 @@ impl SubAllocator for Driver {
 }
 
 /// A pool of the core, as a contender.
-struct Planned {
-    pool: TensorPool<Driver>,
+struct PlannedContender {
+    pool: TensorPool<CountingDriver>,
     step: Option<OpenStep>,
 }
 
-impl Contender for Planned {
-    fn alloc(&mut self, bytes: u64) -> Option<Slot> {
+impl Contender for PlannedContender {
+    fn alloc(&mut self, bytes: u64) -> Option<ContenderBlock> {
         let address = self.pool.alloc(bytes, ALIGN).ok()?.get();
-        Some(Slot { address, handle: 0 })
+        Some(ContenderBlock { address, handle: 0 })
     }
 
-    fn free(&mut self, slot: Slot) {
+    fn free(&mut self, slot: ContenderBlock) {
         let freed = self.pool.free(Addr::new(slot.address)).is_ok();
         assert!(freed, "the replay frees only live blocks");
     }
@@ -142,15 +142,15 @@ impl Contender for Planned {
 }
 
 /// Upstream's pool, as a contender.
-struct Upstream(upstream::TensorPool<Driver>);
+struct Upstream(upstream::TensorPool<CountingDriver>);
 
 impl Contender for Upstream {
-    fn alloc(&mut self, bytes: u64) -> Option<Slot> {
+    fn alloc(&mut self, bytes: u64) -> Option<ContenderBlock> {
         let address = self.0.alloc(bytes, ALIGN).ok()?.get();
-        Some(Slot { address, handle: 0 })
+        Some(ContenderBlock { address, handle: 0 })
     }
 
-    fn free(&mut self, slot: Slot) {
+    fn free(&mut self, slot: ContenderBlock) {
         let freed = self.0.free(Addr::new(slot.address)).is_ok();
         assert!(freed, "the replay frees only live blocks");
     }

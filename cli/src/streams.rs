@@ -7,13 +7,13 @@ use std::collections::VecDeque;
 
 use larder_core::{EventNumber, Request, StreamId, StreamPoint};
 
-use crate::replay::Slot;
+use crate::replay::ContenderBlock;
 
 /// Operations of the program after which an event is completed.
 const DELAY: u64 = 64;
 
 /// A contender's record of the streams.
-pub(crate) struct Streams {
+pub(crate) struct StreamOrder {
     /// The stream of each block by its handle.
     of: Vec<u8>,
     several: bool,
@@ -21,7 +21,7 @@ pub(crate) struct Streams {
     queued: VecDeque<StreamPoint>,
 }
 
-impl Streams {
+impl StreamOrder {
     /// Creates the record for blocks whose handles are below `handles`.
     pub(crate) fn new(handles: usize) -> Self {
         Self {
@@ -55,7 +55,7 @@ impl Streams {
     }
 
     /// Records the stream of a new block.
-    pub(crate) fn came(&mut self, slot: Slot, stream: u8) {
+    pub(crate) fn came(&mut self, slot: ContenderBlock, stream: u8) {
         self.several |= stream > 0;
         if self.several {
             self.of[slot.handle as usize] = stream;
@@ -63,7 +63,7 @@ impl Streams {
     }
 
     /// Records a free in this operation. Returns the event that other streams must wait for.
-    pub(crate) fn freed(&mut self, slot: Slot) -> Option<StreamPoint> {
+    pub(crate) fn freed(&mut self, slot: ContenderBlock) -> Option<StreamPoint> {
         if !self.several {
             return None;
         }
@@ -81,12 +81,12 @@ mod tests {
     use larder_core::RegionConfig;
 
     use super::*;
-    use crate::ours::Core;
+    use crate::ours::CoreContender;
     use crate::replay::Contender;
 
     #[test]
     fn memory_is_free_at_once_on_its_stream_and_later_on_another() {
-        let mut core = Core::new(RegionConfig::new(u64::MAX));
+        let mut core = CoreContender::new(RegionConfig::new(u64::MAX));
         let first = core.alloc_on(1, 2 << 20).unwrap();
         core.free(first);
         assert_eq!(core.alloc_on(1, 2 << 20), Some(first));
@@ -102,8 +102,8 @@ mod tests {
 
     #[test]
     fn one_stream_frees_without_events() {
-        let mut streams = Streams::new(8);
-        let slot = Slot::default();
+        let mut streams = StreamOrder::new(8);
+        let slot = ContenderBlock::default();
         streams.came(slot, 0);
         assert_eq!(streams.freed(slot), None);
         streams.came(slot, 3);

@@ -11,7 +11,7 @@ use serde::Serialize;
 /// Whether a job's process exists.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
 #[serde(rename_all = "lowercase")]
-pub(crate) enum Alive {
+pub(crate) enum Liveness {
     Yes,
     No,
     /// The status has no process number, or the system does not tell.
@@ -20,16 +20,20 @@ pub(crate) enum Alive {
 
 /// Returns whether the process with this life exists, or, if the life is not known, one with this
 /// number.
-pub(crate) fn alive(pid: Option<u32>, life: Option<Life>) -> Alive {
+pub(crate) fn alive(pid: Option<u32>, life: Option<Life>) -> Liveness {
     if Life::this().is_none() {
-        return Alive::Unknown;
+        return Liveness::Unknown;
     }
     let is_there = match (life, pid) {
         (Some(life), _) => Life::of(life.pid()) == Some(life),
         (None, Some(pid)) => Life::of(pid).is_some(),
-        (None, None) => return Alive::Unknown,
+        (None, None) => return Liveness::Unknown,
     };
-    if is_there { Alive::Yes } else { Alive::No }
+    if is_there {
+        Liveness::Yes
+    } else {
+        Liveness::No
+    }
 }
 
 #[cfg(test)]
@@ -39,12 +43,12 @@ mod tests {
     #[test]
     fn this_process_lives_and_one_that_had_its_number_before_does_not() {
         let pid = Some(std::process::id());
-        assert_eq!(alive(None, None), Alive::Unknown);
+        assert_eq!(alive(None, None), Liveness::Unknown);
         let Some(life) = Life::this() else {
             return;
         };
-        assert_eq!(alive(pid, Some(life)), Alive::Yes);
-        assert_eq!(alive(pid, None), Alive::Yes);
+        assert_eq!(alive(pid, Some(life)), Liveness::Yes);
+        assert_eq!(alive(pid, None), Liveness::Yes);
         let (pid, rest) = life
             .to_string()
             .split_once('-')
@@ -54,7 +58,7 @@ mod tests {
         let earlier = format!("{pid}-{}-{boot}", ticks.parse::<u64>().unwrap() - 1);
         let other_boot = format!("{pid}-{ticks}-{:032x}", 7);
         for gone in [earlier, other_boot] {
-            assert_eq!(alive(None, Some(gone.parse().unwrap())), Alive::No);
+            assert_eq!(alive(None, Some(gone.parse().unwrap())), Liveness::No);
         }
     }
 }

@@ -7,9 +7,9 @@ use std::{fs, io};
 use clap::{Args, Subcommand};
 use larder_control::{FileLock, Life, PerfControl, Sharing};
 
-use crate::alive::{Alive, alive};
-use crate::files::{JobFiles, default_folder, find_named};
-use crate::order::{self, Order};
+use crate::alive::{Liveness, alive};
+use crate::files::{JobPaths, default_folder, find_named};
+use crate::order::{self, ControlChange};
 use crate::view::{JobView, read_status};
 use crate::{Failure, complain};
 
@@ -17,17 +17,17 @@ use crate::{Failure, complain};
 #[derive(Debug, Args)]
 pub struct ControlArgs {
     #[command(subcommand)]
-    change: Change,
+    change: ControlAction,
 }
 
 #[derive(Debug, Subcommand)]
-enum Change {
+enum ControlAction {
     /// Sets a limit, a share of the time, or both
     Set {
         #[command(flatten)]
         job: JobSelector,
         #[command(flatten)]
-        order: Order,
+        order: ControlChange,
     },
     /// Suspends a job: a share of 0
     Pause(JobSelector),
@@ -55,13 +55,13 @@ struct JobSelector {
 
 impl JobSelector {
     /// Finds the job: a name in the folder, or a path by its ending.
-    fn find(&self) -> Result<JobFiles, Failure> {
+    fn find(&self) -> Result<JobPaths, Failure> {
         // A job's name is always UTF-8, but its folder's may not be.
         let name = self.job.to_string_lossy();
         if let Some(folder) = &self.folder {
             return Ok(find_named(folder, &name)?);
         }
-        match JobFiles::of(&self.job) {
+        match JobPaths::of(&self.job) {
             Some(job) if job.status.exists() || job.control.exists() => Ok(job),
             Some(_) => Err(Failure::Arguments(format!("there is no {name}"))),
             None => Ok(find_named(&default_folder(), &name)?),
@@ -72,12 +72,12 @@ impl JobSelector {
 /// Runs the command. Wrong arguments change nothing and end with 2.
 pub(crate) fn run(args: &ControlArgs) -> Result<(), Failure> {
     let (job, order) = match &args.change {
-        Change::Set { job, order } => (job, *order),
-        Change::Pause(job) => (job, Order::share(PerfControl::SUSPENDED)),
-        Change::Resume(job) => (job, Order::share(PerfControl::FULL)),
-        Change::Sleep(job) => (job, Order::asleep(true)),
-        Change::Wake(job) => (job, Order::asleep(false)),
-        Change::Forget(job) => return forget(&job.find()?),
+        ControlAction::Set { job, order } => (job, *order),
+        ControlAction::Pause(job) => (job, ControlChange::share(PerfControl::SUSPENDED)),
+        ControlAction::Resume(job) => (job, ControlChange::share(PerfControl::FULL)),
+        ControlAction::Sleep(job) => (job, ControlChange::asleep(true)),
+        ControlAction::Wake(job) => (job, ControlChange::asleep(false)),
+        ControlAction::Forget(job) => return forget(&job.find()?),
     };
     for value in order.give(&job.find()?)? {
         complain(&format_args!("removed {value}"));
@@ -87,7 +87,7 @@ pub(crate) fn run(args: &ControlArgs) -> Result<(), Failure> {
 
 /// Removes the files of a job whose process is gone. The job's names are locked meanwhile, so that
 /// no process starts under them.
-fn forget(job: &JobFiles) -> Result<(), Failure> {
+fn forget(job: &JobPaths) -> Result<(), Failure> {
     let mut locks = Vec::new();
     for path in [&job.status, &job.control] {
         match FileLock::take(path, Sharing::Nobody) {
@@ -104,9 +104,9 @@ fn forget(job: &JobFiles) -> Result<(), Failure> {
     let ordered = order::read(job, said.and_then(|(_, user)| user)).ok();
     let ordered = ordered.and_then(|(file, _)| file.life);
     let pids = [
-        (view.alive == Alive::Yes).then_some(view.pid.unwrap_or(0)),
+        (view.alive == Liveness::Yes).then_some(view.pid.unwrap_or(0)),
         ordered
-            .filter(|life| alive(None, Some(*life)) == Alive::Yes)
+            .filter(|life| alive(None, Some(*life)) == Liveness::Yes)
             .map(Life::pid),
     ];
     if let Some(pid) = pids.into_iter().flatten().next() {

@@ -27,7 +27,7 @@ const ENDINGS: [(&str, &str); 2] = [
 
 /// Paths of a job's status and control files.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize)]
-pub(crate) struct JobFiles {
+pub(crate) struct JobPaths {
     pub(crate) name: String,
     /// The file that the job writes.
     #[serde(serialize_with = "as_text")]
@@ -66,7 +66,7 @@ pub(crate) fn default_folder() -> PathBuf {
     std::env::temp_dir().join("antman")
 }
 
-impl JobFiles {
+impl JobPaths {
     /// Returns the files of the job `name` in a folder, with Larder's endings.
     pub(crate) fn ours(folder: &Path, name: &str) -> Self {
         Self {
@@ -108,7 +108,7 @@ pub(crate) enum Twins {
 }
 
 /// Returns all jobs in folders and of files, by name. O(files in the folders).
-pub(crate) fn find(places: &[PathBuf], twins: Twins) -> Result<Vec<JobFiles>, FilesError> {
+pub(crate) fn find(places: &[PathBuf], twins: Twins) -> Result<Vec<JobPaths>, FilesError> {
     let mut jobs = BTreeSet::new();
     for place in places {
         let refused = |source| FilesError::Refused {
@@ -116,7 +116,7 @@ pub(crate) fn find(places: &[PathBuf], twins: Twins) -> Result<Vec<JobFiles>, Fi
             source,
         };
         let is_folder = fs::metadata(place).map(|found| found.is_dir());
-        match (is_folder, JobFiles::of(place)) {
+        match (is_folder, JobPaths::of(place)) {
             (Ok(true), _) => {
                 jobs.extend(find_in(place, twins).map_err(refused)?);
             }
@@ -132,17 +132,17 @@ pub(crate) fn find(places: &[PathBuf], twins: Twins) -> Result<Vec<JobFiles>, Fi
 }
 
 /// Returns the jobs in a folder.
-fn find_in(folder: &Path, twins: Twins) -> io::Result<impl Iterator<Item = JobFiles>> {
+fn find_in(folder: &Path, twins: Twins) -> io::Result<impl Iterator<Item = JobPaths>> {
     let mut pairs = BTreeMap::new();
     for entry in fs::read_dir(folder)? {
         let path = entry?.path();
-        if let Some(job) = JobFiles::of(&path) {
+        if let Some(job) = JobPaths::of(&path) {
             let is_status = path == job.status;
             *pairs.entry(job).or_insert(false) |= is_status;
         }
     }
     // By name, ours before AntMan's, so that ours is never the one ignored.
-    let mut pairs: Vec<(JobFiles, bool)> = pairs.into_iter().collect();
+    let mut pairs: Vec<(JobPaths, bool)> = pairs.into_iter().collect();
     if twins == Twins::Hidden {
         pairs.dedup_by(|(job, has_status), (before, _)| !*has_status && job.name == before.name);
     }
@@ -150,7 +150,7 @@ fn find_in(folder: &Path, twins: Twins) -> io::Result<impl Iterator<Item = JobFi
 }
 
 /// Returns the job of this name in a folder.
-pub(crate) fn find_named(folder: &Path, name: &str) -> Result<JobFiles, FilesError> {
+pub(crate) fn find_named(folder: &Path, name: &str) -> Result<JobPaths, FilesError> {
     let jobs = find(&[folder.to_owned()], Twins::Hidden)?;
     if let Some(job) = jobs.iter().find(|job| job.name == name) {
         return Ok(job.clone());

@@ -49,7 +49,7 @@ use visible::{json, visible};
 /// The commands for jobs.
 #[allow(missing_docs, reason = "help is taken from the arguments of each")]
 #[derive(Debug, Subcommand)]
-pub enum Command {
+pub enum JobsCommand {
     Control(control::ControlArgs),
     Coordinate(coordinate::CoordinateArgs),
     Job(job::JobArgs),
@@ -109,12 +109,12 @@ impl From<Box<dyn Error>> for Failure {
 
 /// Runs one command. Returns the exit code.
 #[must_use]
-pub fn run(command: Command) -> ExitCode {
+pub fn run(command: JobsCommand) -> ExitCode {
     let result = match command {
-        Command::Control(args) => control::run(&args),
-        Command::Coordinate(args) => coordinate::run(args),
-        Command::Job(args) => job::run(&args),
-        Command::Top(args) => top::run(&args),
+        JobsCommand::Control(args) => control::run(&args),
+        JobsCommand::Coordinate(args) => coordinate::run(args),
+        JobsCommand::Job(args) => job::run(&args),
+        JobsCommand::Top(args) => top::run(&args),
     };
     let (code, message) = match result {
         Ok(()) => return ExitCode::SUCCESS,

@@ -1,4 +1,4 @@
-//! [`Order`]: a user's change of a job's control file.
+//! [`ControlChange`]: a user's change of a job's control file.
 //!
 //! ORDER1. A control file that cannot be read is not written, since its values would be lost.
 //! ORDER2. An order keeps all fields and GPUs that it does not name, except orders to a run of the
@@ -12,14 +12,14 @@ use larder_control::{
     replace_whole,
 };
 
-use crate::alive::{Alive, alive};
+use crate::alive::{Liveness, alive};
 use crate::arguments::{parse_limit, parse_perf};
-use crate::files::JobFiles;
+use crate::files::JobPaths;
 use crate::view::read_status;
 
 /// A change of a job's control file. A field that is `None` stays as it is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, clap::Args)]
-pub(crate) struct Order {
+pub(crate) struct ControlChange {
     /// Bytes of device memory that the job may hold, such as 512MiB; 0 takes all
     #[arg(long = "limit", value_name = "N", value_parser = parse_limit, allow_hyphen_values = true)]
     pub(crate) limit_bytes: Option<u64>,
@@ -55,7 +55,7 @@ pub(crate) enum OrderError {
     File(#[from] FileError),
 }
 
-impl Order {
+impl ControlChange {
     /// Creates an order that changes only the share of the time.
     pub(crate) fn share(perf: PerfControl) -> Self {
         Self {
@@ -74,7 +74,7 @@ impl Order {
 
     /// Writes the order into the job's control file. Returns the invalid values of the old file,
     /// which are removed.
-    pub(crate) fn give(&self, job: &JobFiles) -> Result<Vec<String>, OrderError> {
+    pub(crate) fn give(&self, job: &JobPaths) -> Result<Vec<String>, OrderError> {
         if self.limit_bytes.is_none() && self.perf.is_none() && self.asleep.is_none() {
             return Err(OrderError::Empty);
         }
@@ -85,7 +85,7 @@ impl Order {
         let now = own.and_then(|own| own.life);
         if let Some(ordered) = file.life {
             match (alive(None, file.life), now) {
-                (Alive::No, _) => file.forget_orders(),
+                (Liveness::No, _) => file.forget_orders(),
                 (_, Some(now)) if ordered != now => {
                     return Err(OrderError::TwoProcesses(ordered.pid(), now.pid()));
                 }
@@ -130,7 +130,7 @@ impl Order {
 /// Reads a job's control file, or an empty one if there is none. Returns it with the problems in
 /// it. The file must be one that a process of `user` obeys; by default, of this process's user.
 pub(crate) fn read(
-    job: &JobFiles,
+    job: &JobPaths,
     user: Option<u32>,
 ) -> Result<(ControlFile, Vec<String>), OrderError> {
     let Some(text) = read_orders(&job.control, ControlFile::MAX_BYTES, user)? else {
@@ -142,6 +142,6 @@ pub(crate) fn read(
 }
 
 /// Replaces a job's control file; if the system refuses, the old file stays.
-pub(crate) fn write(job: &JobFiles, file: &ControlFile) -> Result<(), FileError> {
+pub(crate) fn write(job: &JobPaths, file: &ControlFile) -> Result<(), FileError> {
     replace_whole(&job.control, file.to_text().as_bytes(), Durability::Seen)
 }

@@ -13,8 +13,8 @@ use larder_control::{
 };
 use serde::Serialize;
 
-use crate::alive::{Alive, alive};
-use crate::files::JobFiles;
+use crate::alive::{Liveness, alive};
+use crate::files::JobPaths;
 use crate::order::{self, OrderError};
 
 /// A job as its two files describe it; a line of JSON. Bytes are of one GPU, shares in percent.
@@ -22,11 +22,11 @@ use crate::order::{self, OrderError};
 pub(crate) struct JobView {
     /// The job's files, and the name they give it.
     #[serde(flatten)]
-    pub(crate) files: JobFiles,
+    pub(crate) files: JobPaths,
     /// The name in the job's status.
     pub(crate) says_name: Option<String>,
     pub(crate) pid: Option<u32>,
-    pub(crate) alive: Alive,
+    pub(crate) alive: Liveness,
     /// Higher is more important.
     pub(crate) priority: Option<i64>,
     pub(crate) gpus: Vec<GpuView>,
@@ -79,7 +79,7 @@ pub(crate) struct GpuView {
 
 impl JobView {
     /// Reads both files and looks up the process.
-    pub(crate) fn look(files: &JobFiles, now: SystemTime) -> Self {
+    pub(crate) fn look(files: &JobPaths, now: SystemTime) -> Self {
         let mut problems = Vec::new();
         let said = read_status(&files.status).unwrap_or_else(|problem| {
             problems.push(problem);
@@ -101,7 +101,7 @@ impl JobView {
         let pid = own.map(|own| own.pid).filter(|pid| *pid > 0);
         let life = own.and_then(|own| own.life);
         let (alive, ended) = (alive(pid, life), own.is_some_and(|own| own.ended));
-        if let (Alive::No, false, Some(pid)) = (alive, ended, pid) {
+        if let (Liveness::No, false, Some(pid)) = (alive, ended, pid) {
             problems.push(not_there(pid, &files.name));
         }
         let sleep = own.and_then(|own| own.sleep.as_ref());

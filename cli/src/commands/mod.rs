@@ -31,7 +31,7 @@ enum Command {
     Replay(Box<replay::ReplayArgs>),
     Versus(versus::VersusArgs),
     #[command(flatten)]
-    Jobs(larder_jobs::Command),
+    Jobs(larder_jobs::JobsCommand),
     Completions(shell::CompletionsArgs),
     Man(shell::ManArgs),
 }

@@ -13,7 +13,7 @@ use super::{Failure, complain, warn_of_cut};
 use crate::interrupt;
 use crate::plan::{self, Effort, PlanRow, Problem};
 use crate::report::page::page;
-use crate::report::picture::{Blocks, Drawn, Picture, Words, pictures};
+use crate::report::picture::{Drawn, DrawnBlocks, Picture, Words, pictures};
 use crate::report::{Shown, Table, decimals, json_line, print, print_wrapped};
 
 /// Finds offsets for blocks whose lifetimes are known, as low as it can.
@@ -137,7 +137,7 @@ fn plan_one(problem: &Problem, args: &PlanArgs) -> Result<Option<PlanRow>, Failu
 
 /// Draws a packing over its ticks. Its height is reserved throughout.
 fn picture((problem, row): &(Problem, PlanRow)) -> Picture<'_> {
-    let mut blocks = Blocks::default();
+    let mut blocks = DrawnBlocks::default();
     let mut address = Vec::new();
     let lifetimes = (0..).zip(&problem.lifetimes).zip(&row.offsets);
     for ((id, lifetime), offset) in lifetimes {

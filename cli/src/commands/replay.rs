@@ -16,10 +16,10 @@ use crate::device;
 use crate::families::{self, Family};
 use crate::peers::{self, PytorchConfig};
 use crate::planned;
-use crate::replay::report::Report;
+use crate::replay::report::ReplayReport;
 use crate::replay::{
-    CONTENDERS, ContenderSpec, Options, PYTORCH_SET, ReplayError, ReplayScript, SHOWN, Written,
-    program_number, record, replay_watched,
+    CONTENDERS, ContenderSpec, Options, PYTORCH_SET, RecordedTape, ReplayError, ReplayScript,
+    SHOWN, program_number, record, replay_watched,
 };
 use crate::report::page::try_write;
 use crate::report::{Shown, json_line, print, print_wrapped, progress_bar};
@@ -169,7 +169,7 @@ pub(super) fn run(args: &ReplayArgs) -> Result<(), Failure> {
     };
     interrupt::listen();
     let progress = progress_bar();
-    let mut report = Report::new(options);
+    let mut report = ReplayReport::new(options);
     let mut damaged = false;
     for file in args.files.iter().take_while(|_| !interrupt::asked()) {
         match input::tapes(file) {
@@ -214,12 +214,12 @@ pub(super) fn run(args: &ReplayArgs) -> Result<(), Failure> {
 
 /// Replays one trace with all chosen contenders, until the user presses Ctrl-C.
 fn replay_all(
-    (trace, written): (Trace, io::Result<Written>),
+    (trace, written): (Trace, io::Result<RecordedTape>),
     chosen: &[&ContenderSpec],
     args: &ReplayArgs,
     options: &Options,
     progress: &ProgressBar,
-    report: &mut Report,
+    report: &mut ReplayReport,
 ) -> Result<(), Failure> {
     let written = written.map_err(ReplayError::NoTape)?;
     progress.inc_length(written.tape.events() * chosen.len() as u64);

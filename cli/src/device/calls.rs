@@ -1,4 +1,4 @@
-//! [`Calls`]: a stand-in driver's calls by name, since a contender was made.
+//! [`CallBaseline`]: a stand-in driver's calls by name, since a contender was made.
 //!
 //! The driver counts for the whole process. The table is read when the contender is made, to
 //! exclude the calls of others. Reading the memory held costs calls too: that cost is measured once
@@ -16,7 +16,7 @@ fn table(stand_in: &StandIn) -> CallsByName {
 }
 
 /// The base from which a contender's calls are counted.
-pub(super) struct Calls {
+pub(super) struct CallBaseline {
     stand_in: &'static StandIn,
     start: CallsByName,
     /// Calls that one reading of the memory held costs.
@@ -24,7 +24,7 @@ pub(super) struct Calls {
     looks: Cell<u64>,
 }
 
-impl Calls {
+impl CallBaseline {
     /// Starts counting now. `look` reads the memory held; it runs here once, to learn how many
     /// calls each [`looked`](Self::looked) must subtract.
     pub(super) fn new(stand_in: &'static StandIn, look: impl Fn()) -> Self {

@@ -21,10 +21,12 @@ use larder_cuda::{Context, CudaStream, DeviceAllocator, DeviceConfig, DeviceStep
 use larder_jobs::carried;
 use slab::Slab;
 
-use calls::Calls;
+use calls::CallBaseline;
 
 use crate::ours::backed;
-use crate::replay::{CallsByName, Contender, ContenderSpec, DriverCalls, Slot, StepFigures};
+use crate::replay::{
+    CallsByName, Contender, ContenderBlock, ContenderSpec, DriverCalls, StepFigures,
+};
 use crate::snapshot::Span;
 
 /// Memory of the stand-in's device without a given size: more than any trace needs.
@@ -71,17 +73,17 @@ pub(crate) fn use_driver(choice: Choice) -> Result<&'static Driver, LoadError> {
 }
 
 fn device(device_bytes: Option<u64>) -> Box<dyn Contender> {
-    Box::new(OnDevice::new(device_bytes, limited(device_bytes)))
+    Box::new(DeviceContender::new(device_bytes, limited(device_bytes)))
 }
 
 fn device_budget(device_bytes: Option<u64>) -> Box<dyn Contender> {
     let config = DeviceConfig::with_budget(device_bytes.unwrap_or(u64::MAX));
-    Box::new(OnDevice::new(device_bytes, config))
+    Box::new(DeviceContender::new(device_bytes, config))
 }
 
 /// Builds the contender whose stream steps are planned, as in `planned`.
 fn device_planned(device_bytes: Option<u64>) -> Box<dyn Contender> {
-    let mut planned = OnDevice::new(device_bytes, limited(device_bytes));
+    let mut planned = DeviceContender::new(device_bytes, limited(device_bytes));
     planned.plans = true;
     Box::new(planned)
 }
@@ -112,17 +114,17 @@ fn prepare(device_bytes: Option<u64>) {
     }
 }
 
-struct OnDevice {
+struct DeviceContender {
     /// `None` if the driver refused to make an allocator: then every allocation fails.
     memory: Option<(DeviceAllocator, Arc<CudaStream>)>,
-    calls: Option<Calls>,
+    calls: Option<CallBaseline>,
     blocks: Slab<Block>,
     /// Whether steps are planned; the step under way.
     plans: bool,
     step: Option<DeviceStep>,
 }
 
-impl OnDevice {
+impl DeviceContender {
     fn new(device_bytes: Option<u64>, config: DeviceConfig) -> Self {
         prepare(device_bytes);
         let config = DeviceConfig {
@@ -135,7 +137,7 @@ impl OnDevice {
         Self {
             memory: memory.ok(),
             // The allocator's own counters are read without a call.
-            calls: stand_in().map(|stand_in| Calls::new(stand_in, || ())),
+            calls: stand_in().map(|stand_in| CallBaseline::new(stand_in, || ())),
             blocks: Slab::new(),
             plans: false,
             step: None,
@@ -150,16 +152,16 @@ fn make(config: DeviceConfig) -> Result<(DeviceAllocator, Arc<CudaStream>), Box<
     Ok((memory, stream))
 }
 
-impl Contender for OnDevice {
-    fn alloc(&mut self, bytes: u64) -> Option<Slot> {
+impl Contender for DeviceContender {
+    fn alloc(&mut self, bytes: u64) -> Option<ContenderBlock> {
         let (memory, stream) = self.memory.as_ref()?;
         let block = memory.alloc(stream, bytes).ok()?;
         let address = block.addr().get();
         let handle = u32::try_from(self.blocks.insert(block)).ok()?;
-        Some(Slot { address, handle })
+        Some(ContenderBlock { address, handle })
     }
 
-    fn free(&mut self, slot: Slot) {
+    fn free(&mut self, slot: ContenderBlock) {
         let freed = self
             .blocks
             .try_remove(slot.handle as usize)
@@ -248,7 +250,7 @@ impl Contender for OnDevice {
     }
 }
 
-impl Drop for OnDevice {
+impl Drop for DeviceContender {
     fn drop(&mut self) {
         self.step = None;
         if let Some((memory, stream)) = &self.memory {

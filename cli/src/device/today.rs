@@ -14,9 +14,9 @@ use larder_core::Block;
 use larder_cuda::{Context, DriverPool, StreamAllocator};
 use slab::Slab;
 
-use super::calls::Calls;
+use super::calls::CallBaseline;
 use super::{prepare, stand_in, which};
-use crate::replay::{CallsByName, Contender, Slot};
+use crate::replay::{CallsByName, Contender, ContenderBlock};
 
 /// A source of blocks.
 trait Source {
@@ -35,7 +35,7 @@ trait Source {
 struct Today<S: Source> {
     /// `None` if the driver refused to make one: then every allocation fails.
     source: Option<S>,
-    calls: Option<Calls>,
+    calls: Option<CallBaseline>,
     blocks: Slab<(S::Block, u64)>,
     live_bytes: u64,
     limit_bytes: u64,
@@ -55,7 +55,7 @@ impl<S: Source> Today<S> {
         let made = make().inspect_err(|error| eprintln!("{name}: {error}"));
         let source = made.ok();
         let calls = stand_in().map(|stand_in| {
-            Calls::new(stand_in, || {
+            CallBaseline::new(stand_in, || {
                 source.as_ref().and_then(S::held_bytes);
             })
         });
@@ -73,7 +73,7 @@ impl<S: Source> Today<S> {
 }
 
 impl<S: Source> Contender for Today<S> {
-    fn alloc(&mut self, bytes: u64) -> Option<Slot> {
+    fn alloc(&mut self, bytes: u64) -> Option<ContenderBlock> {
         let live_bytes = self.live_bytes.checked_add(bytes)?;
         if live_bytes > self.limit_bytes {
             return None;
@@ -82,10 +82,10 @@ impl<S: Source> Contender for Today<S> {
         let handle = u32::try_from(self.blocks.insert((block, bytes))).ok()?;
         self.live_bytes = live_bytes;
         self.allocations += 1;
-        Some(Slot { address, handle })
+        Some(ContenderBlock { address, handle })
     }
 
-    fn free(&mut self, slot: Slot) {
+    fn free(&mut self, slot: ContenderBlock) {
         let freed = self
             .blocks
             .try_remove(slot.handle as usize)

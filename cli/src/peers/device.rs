@@ -10,7 +10,7 @@ pub(super) const UNLIMITED_BYTES: u64 = 1 << 62;
 
 /// A simulated device.
 #[derive(Debug, Clone)]
-pub(crate) struct Device {
+pub(crate) struct SimulatedDevice {
     capacity_bytes: u64,
     /// Bytes allocated and not released.
     pub(crate) used_bytes: u64,
@@ -20,7 +20,7 @@ pub(crate) struct Device {
     pub(crate) frees: u64,
 }
 
-impl Device {
+impl SimulatedDevice {
     /// Creates a device of `capacity_bytes`, or one that never fills.
     pub(crate) fn new(capacity_bytes: Option<u64>) -> Self {
         Self {
@@ -63,7 +63,7 @@ mod tests {
 
     #[test]
     fn a_full_device_refuses_and_a_returned_range_makes_room() {
-        let mut device = Device::new(Some(100));
+        let mut device = SimulatedDevice::new(Some(100));
         assert_eq!(device.allocate(60), Some(0));
         assert_eq!(device.allocate(41), None);
         assert_eq!(device.allocate(40), Some(60));
@@ -77,7 +77,7 @@ mod tests {
 
     #[test]
     fn a_device_without_limit_never_wraps() {
-        let mut device = Device::new(None);
+        let mut device = SimulatedDevice::new(None);
         assert_eq!(device.allocate(u64::MAX), None);
         assert_eq!(device.allocate(UNLIMITED_BYTES), Some(0));
         assert_eq!(device.allocate(1), None);

@@ -8,7 +8,7 @@ mod power_of_two;
 mod pytorch;
 
 use crate::replay::Contender;
-pub(crate) use device::Device;
+pub(crate) use device::SimulatedDevice;
 pub(crate) use ordered_set::{OrderedSet, RegionPolicy, SplitRule};
 pub(crate) use power_of_two::PowerOfTwo;
 pub(crate) use pytorch::{PytorchConfig, configure, configured, pytorch, pytorch_expandable};
@@ -42,7 +42,7 @@ pub(crate) fn always_split(device_bytes: Option<u64>) -> Box<dyn Contender> {
 
 /// Builds powers of two, cached by exact size.
 pub(crate) fn power_of_two(device_bytes: Option<u64>) -> Box<dyn Contender> {
-    Box::new(PowerOfTwo::new(Device::new(device_bytes)))
+    Box::new(PowerOfTwo::new(SimulatedDevice::new(device_bytes)))
 }
 
 fn ordered_set(
@@ -50,6 +50,6 @@ fn ordered_set(
     regions: RegionPolicy,
     device_bytes: Option<u64>,
 ) -> Box<dyn Contender> {
-    let device = Device::new(device_bytes);
+    let device = SimulatedDevice::new(device_bytes);
     Box::new(OrderedSet::new(split, regions, device_bytes, device))
 }

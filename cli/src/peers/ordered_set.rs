@@ -16,9 +16,9 @@ mod tests;
 
 use std::collections::BTreeSet;
 
-use super::Device;
+use super::SimulatedDevice;
 use super::device::UNLIMITED_BYTES;
-use crate::replay::{Contender, Slot};
+use crate::replay::{Contender, ContenderBlock};
 use crate::snapshot::Span;
 
 /// Every size is rounded up to this.
@@ -78,7 +78,7 @@ struct Chunk {
 pub(crate) struct OrderedSet {
     split: SplitRule,
     regions: RegionPolicy,
-    device: Device,
+    device: SimulatedDevice,
     limit_bytes: u64,
     next_region_bytes: u64,
     backed_off: bool,
@@ -95,7 +95,7 @@ impl OrderedSet {
         split: SplitRule,
         regions: RegionPolicy,
         limit_bytes: Option<u64>,
-        device: Device,
+        device: SimulatedDevice,
     ) -> Self {
         let limit_bytes = round_down(limit_bytes.unwrap_or(UNLIMITED_BYTES));
         let next_region_bytes = match regions {
@@ -117,7 +117,7 @@ impl OrderedSet {
     }
 
     /// Takes the smallest free chunk that fits, lowest address first, split if the rule says so.
-    fn take_fitting(&mut self, request: u64) -> Option<Slot> {
+    fn take_fitting(&mut self, request: u64) -> Option<ContenderBlock> {
         let key = *self.free.range((request, 0, 0)..).next()?;
         let (bytes, address, record) = key;
         if self.split.splits(bytes, request) {
@@ -127,7 +127,7 @@ impl OrderedSet {
         let chunk = &mut self.chunks[record as usize];
         chunk.free = false;
         self.highest_used = self.highest_used.max(address + chunk.bytes);
-        Some(Slot {
+        Some(ContenderBlock {
             address,
             handle: record,
         })
@@ -271,7 +271,7 @@ impl OrderedSet {
 }
 
 impl Contender for OrderedSet {
-    fn alloc(&mut self, bytes: u64) -> Option<Slot> {
+    fn alloc(&mut self, bytes: u64) -> Option<ContenderBlock> {
         let request = bytes.max(1).checked_next_multiple_of(GRANULE_BYTES)?;
         if let Some(slot) = self.take_fitting(request) {
             return Some(slot);
@@ -285,7 +285,7 @@ impl Contender for OrderedSet {
         None
     }
 
-    fn free(&mut self, slot: Slot) {
+    fn free(&mut self, slot: ContenderBlock) {
         let mut record = slot.handle;
         let chunk = self.chunks[record as usize];
         debug_assert!(!chunk.free, "the replay frees only live blocks");

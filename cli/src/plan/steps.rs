@@ -16,14 +16,14 @@ pub(crate) fn problems(trace: &Trace) -> Vec<Problem> {
     let mut problems = Vec::new();
     let marks = |event: &Event| matches!(event, Event::Step { .. });
     let marked = trace.events().iter().any(marks);
-    let mut step = (!marked).then(Step::default);
+    let mut step = (!marked).then(OpenStep::default);
     for event in trace.events() {
         match (*event, &mut step) {
             (Event::Step { number }, step) => {
                 let over = step.take();
-                *step = (!trace.is_between_steps(number)).then(|| Step {
+                *step = (!trace.is_between_steps(number)).then(|| OpenStep {
                     number,
-                    ..Step::default()
+                    ..OpenStep::default()
                 });
                 problems.extend(over.and_then(|over| {
                     let name = format!("{} step {}", trace.name(), over.number);
@@ -43,7 +43,7 @@ pub(crate) fn problems(trace: &Trace) -> Vec<Problem> {
 
 /// A step under way.
 #[derive(Default)]
-struct Step {
+struct OpenStep {
     number: u32,
     tick: u32,
     lifetimes: Vec<Lifetime>,
@@ -51,7 +51,7 @@ struct Step {
     live: HashMap<u32, usize>,
 }
 
-impl Step {
+impl OpenStep {
     fn alloc(&mut self, id: u32, bytes: u64) {
         self.live.insert(id, self.lifetimes.len());
         self.lifetimes

@@ -15,14 +15,14 @@ use crate::snapshot::Span;
 /// A block of a contender: its address, and the handle by which the contender finds its own record
 /// of it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(crate) struct Slot {
+pub(crate) struct ContenderBlock {
     /// First address of the block.
     pub(crate) address: u64,
     /// The contender's own name for the block.
     pub(crate) handle: u32,
 }
 
-impl Slot {
+impl ContenderBlock {
     /// Converts a block of the core.
     pub(crate) fn of(block: Block) -> Self {
         let RawBlock { addr, handle } = block.into_raw();
@@ -109,17 +109,17 @@ impl From<StepStats> for StepFigures {
 pub(crate) trait Contender {
     /// Allocates a block of at least `bytes` (never 0), or returns `None` if it does not fit. Live
     /// blocks never overlap.
-    fn alloc(&mut self, bytes: u64) -> Option<Slot>;
+    fn alloc(&mut self, bytes: u64) -> Option<ContenderBlock>;
 
     /// Allocates a block of at least `bytes` for work on a stream, on which it is freed as well, or
     /// returns `None` if it does not fit. Contenders without streams treat all as one.
-    fn alloc_on(&mut self, _stream: u8, bytes: u64) -> Option<Slot> {
+    fn alloc_on(&mut self, _stream: u8, bytes: u64) -> Option<ContenderBlock> {
         self.alloc(bytes)
     }
 
     /// Frees a live block that [`alloc`](Self::alloc) returned. The replay never frees a block
     /// twice.
-    fn free(&mut self, slot: Slot);
+    fn free(&mut self, slot: ContenderBlock);
 
     /// Returns the bytes held from the device now, live or not.
     fn reserved_bytes(&self) -> u64;

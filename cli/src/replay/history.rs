@@ -8,8 +8,8 @@ use std::collections::HashMap;
 
 use larder_trace::Trace;
 
-use super::tape::Act;
-use super::{Contender, Slot};
+use super::tape::TapeAction;
+use super::{Contender, ContenderBlock};
 use crate::snapshot::{Span, joined, without};
 
 /// A value from a tick on, until the next change.
@@ -28,7 +28,7 @@ pub(crate) struct Served {
 
 /// Held memory that was mapped and unmapped as one.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Held {
+pub(crate) struct HeldSpan {
     pub(crate) span: Span,
     pub(crate) from: u64,
     pub(crate) to: Option<u64>,
@@ -38,7 +38,7 @@ pub(crate) struct Held {
 
 /// A replay by ticks.
 #[derive(Debug, Clone, Default, PartialEq)]
-pub(crate) struct History {
+pub(crate) struct ReplayHistory {
     /// The last tick: the number of events served.
     pub(crate) ticks: u64,
     /// Blocks in the order of allocation.
@@ -55,7 +55,7 @@ pub(crate) struct History {
     pub(crate) streams: Option<Vec<Option<u64>>>,
     /// Empty for contenders that do not report where they hold memory. Pieces mapped together are
     /// adjacent.
-    pub(crate) held: Vec<Held>,
+    pub(crate) held: Vec<HeldSpan>,
     /// Index of each live block among the blocks, by place.
     live: HashMap<usize, usize>,
     /// Memory held now, by address and joined.
@@ -67,13 +67,18 @@ pub(crate) struct History {
     creates_and_releases: (u64, u64),
 }
 
-impl History {
+impl ReplayHistory {
     /// Records an event that was served.
-    pub(super) fn note(&mut self, act: Act, slots: &[Slot], contender: &dyn Contender) {
+    pub(super) fn note(
+        &mut self,
+        act: TapeAction,
+        slots: &[ContenderBlock],
+        contender: &dyn Contender,
+    ) {
         self.ticks += 1;
         let tick = self.ticks;
         match act {
-            Act::Alloc {
+            TapeAction::Alloc {
                 id, place, bytes, ..
             } => {
                 self.live.insert(place, self.blocks.len());
@@ -85,13 +90,13 @@ impl History {
                     to: None,
                 });
             }
-            Act::Free { place } => {
+            TapeAction::Free { place } => {
                 if let Some(index) = self.live.remove(&place) {
                     self.blocks[index].to = Some(tick);
                 }
             }
-            Act::Step { number } => self.steps.push((tick, number)),
-            Act::StartOver => {}
+            TapeAction::Step { number } => self.steps.push((tick, number)),
+            TapeAction::StartOver => {}
         }
         self.note_held(contender);
         change(&mut self.planned, tick, contender.planned_bytes());
@@ -150,7 +155,7 @@ impl History {
         let come_bytes: u64 = come.iter().map(|span| span.end - span.start).sum();
         let moved_bytes = made_bytes.map_or(0, |made| come_bytes.saturating_sub(made));
         for span in come {
-            self.begin(Held {
+            self.begin(HeldSpan {
                 span,
                 from: self.ticks,
                 to: None,
@@ -160,7 +165,7 @@ impl History {
         self.now = held;
     }
 
-    fn begin(&mut self, piece: Held) {
+    fn begin(&mut self, piece: HeldSpan) {
         self.open.push(self.held.len());
         self.held.push(piece);
     }
@@ -176,7 +181,7 @@ impl History {
             }
             for rest in [piece.span.start..span.start, span.end..piece.span.end] {
                 if !rest.is_empty() {
-                    self.begin(Held {
+                    self.begin(HeldSpan {
                         span: rest,
                         ..piece.clone()
                     });
@@ -204,7 +209,7 @@ mod tests {
 
     /// Returns the history of eight blocks of a page; every other one is freed, then a block of
     /// four pages allocated.
-    fn history(allocator: &str, device_bytes: Option<u64>) -> History {
+    fn history(allocator: &str, device_bytes: Option<u64>) -> ReplayHistory {
         let mut text: String = (0..8).map(|id| format!("a {id} {PAGE}\n")).collect();
         text.extend((0..4).map(|id| format!("f {}\n", 2 * id)));
         text.push_str(&format!("a 8 {}\n", 4 * PAGE));
@@ -237,7 +242,7 @@ mod tests {
             .sum();
         assert_eq!((bytes, moved[0].moved_bytes), (4 * PAGE, 4 * PAGE));
         for tick in 1..=13 {
-            let open = |held: &&Held| held.from <= tick && held.to.is_none_or(|to| tick < to);
+            let open = |held: &&HeldSpan| held.from <= tick && held.to.is_none_or(|to| tick < to);
             let spans = history.held.iter().filter(open).map(|held| &held.span);
             let sum: u64 = spans.map(|span| span.end - span.start).sum();
             assert_eq!(sum, tick.min(8) * PAGE, "tick {tick}");

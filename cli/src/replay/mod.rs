@@ -57,25 +57,25 @@ use clap::Args;
 use serde::Serialize;
 use thiserror::Error;
 
-pub(crate) use contender::Slot;
+pub(crate) use contender::ContenderBlock;
 pub(crate) use contender::{
     CallsByName, Contender, ContenderSpec, DriverCalls, StepFigures, beyond,
 };
-pub(crate) use history::{Change, History};
+pub(crate) use history::{Change, ReplayHistory};
 use live_map::{LiveBlock, LiveMap};
 pub(crate) use recorded::record;
 pub(crate) use registry::{CONTENDERS, PYTORCH_SET, SHOWN};
 pub(crate) use script::{Repeat, ReplayScript};
 pub(crate) use smallest::SmallestDevice;
 pub(crate) use spare::Spare;
-pub(crate) use tape::{Writer, Written};
+pub(crate) use tape::{RecordedTape, TapeWriter};
 
 use crate::interrupt;
 use crate::planned;
 use larder_jobs::units::parse_bytes;
 #[cfg(test)]
 use larder_trace::Trace;
-use tape::{Act, Played};
+use tape::{Played, TapeAction};
 
 /// Timed runs per replay. The fastest counts, because a disturbance (another process, a page fault)
 /// only ever makes a run slower.
@@ -196,7 +196,7 @@ pub(crate) struct Outcome {
     #[serde(skip)]
     pub(crate) smallest_device: Option<SmallestDevice>,
     #[serde(skip)]
-    pub(crate) history: Option<History>,
+    pub(crate) history: Option<ReplayHistory>,
 }
 
 /// A block that was refused, and the bytes live and reserved at that time.
@@ -208,10 +208,10 @@ pub(crate) struct Refused {
 }
 
 impl Refused {
-    fn new(act: Act, live_bytes: u64, reserved_bytes: u64) -> Self {
+    fn new(act: TapeAction, live_bytes: u64, reserved_bytes: u64) -> Self {
         let bytes = match act {
-            Act::Alloc { bytes, .. } => bytes,
-            Act::Free { .. } | Act::Step { .. } | Act::StartOver => 0,
+            TapeAction::Alloc { bytes, .. } => bytes,
+            TapeAction::Free { .. } | TapeAction::Step { .. } | TapeAction::StartOver => 0,
         };
         Self {
             bytes,
@@ -321,9 +321,9 @@ pub(crate) fn replay_watched(
     options: &Options,
     watch: &dyn Fn(f64),
 ) -> Result<Outcome, ReplayError> {
-    let mut slots = vec![Slot::default(); script.places()];
+    let mut slots = vec![ContenderBlock::default(); script.places()];
     let mut replay = Replay::new(spec, script, options, watch, &mut slots)?;
-    let history = options.history.then(History::default);
+    let history = options.history.then(ReplayHistory::default);
     let mut outcome = replay.sampled_run(options.device_bytes, &mut slots, history)?;
     let mut fastest: Option<Timed> = None;
     for run in 0..TIMED_RUNS {
@@ -367,7 +367,7 @@ impl<'r> Replay<'r> {
         script: &'r mut ReplayScript,
         options: &Options,
         watch: &'r dyn Fn(f64),
-        slots: &mut [Slot],
+        slots: &mut [ContenderBlock],
     ) -> io::Result<Self> {
         let plans = options.plans.map(<[u8]>::to_vec);
         let mut replay = Self {
@@ -407,7 +407,11 @@ impl Replay<'_> {
         contender
     }
 
-    fn timed_run(&mut self, device_bytes: Option<u64>, slots: &mut [Slot]) -> io::Result<Timed> {
+    fn timed_run(
+        &mut self,
+        device_bytes: Option<u64>,
+        slots: &mut [ContenderBlock],
+    ) -> io::Result<Timed> {
         let mut contender = self.build(device_bytes);
         let mut timed = Timed::new();
         self.each_batch(|batch| {
@@ -422,7 +426,7 @@ impl Replay<'_> {
     fn worst_ns(
         &mut self,
         device_bytes: Option<u64>,
-        slots: &mut [Slot],
+        slots: &mut [ContenderBlock],
     ) -> io::Result<Option<u32>> {
         let mut least: Vec<u32> = Vec::new();
         for run in 0..TIMED_RUNS {
@@ -439,7 +443,7 @@ impl Replay<'_> {
                     }
                     let own = timed.time.saturating_sub(contender.driver_time() - before);
                     let own = match event.act {
-                        Act::StartOver => 0,
+                        TapeAction::StartOver => 0,
                         _ => u32::try_from(own.as_nanos()).unwrap_or(u32::MAX),
                     };
                     match least.get_mut(place) {
@@ -474,8 +478,8 @@ impl Replay<'_> {
     fn sampled_run(
         &mut self,
         device_bytes: Option<u64>,
-        slots: &mut [Slot],
-        history: Option<History>,
+        slots: &mut [ContenderBlock],
+        history: Option<ReplayHistory>,
     ) -> Result<Outcome, ReplayError> {
         let mut contender = self.build(device_bytes);
         contender.judge();
@@ -546,7 +550,7 @@ impl Replay<'_> {
         pass: u32,
         samples: &mut Samples,
         contender: &mut dyn Contender,
-        slots: &mut [Slot],
+        slots: &mut [ContenderBlock],
     ) -> Result<Option<Played>, ReplayError> {
         let (all, leftovers) = (self.script.events() as f64, self.script.leftovers(pass));
         let trace = self.script.trace().name().to_owned();
@@ -597,11 +601,16 @@ impl Timed {
 
     /// Plays events until one is refused. Does only the contender's own work and one table write a
     /// block.
-    fn play(&mut self, contender: &mut dyn Contender, events: &[Played], slots: &mut [Slot]) {
+    fn play(
+        &mut self,
+        contender: &mut dyn Contender,
+        events: &[Played],
+        slots: &mut [ContenderBlock],
+    ) {
         let start = Instant::now();
         for event in events {
             match event.act {
-                Act::Alloc {
+                TapeAction::Alloc {
                     place,
                     bytes,
                     stream,
@@ -613,12 +622,12 @@ impl Timed {
                         break;
                     }
                 },
-                Act::Free { place } => contender.free(slots[place]),
-                Act::Step { .. } => {
+                TapeAction::Free { place } => contender.free(slots[place]),
+                TapeAction::Step { .. } => {
                     contender.end_step();
                     continue;
                 }
-                Act::StartOver => {
+                TapeAction::StartOver => {
                     contender.start_over();
                     continue;
                 }
@@ -641,7 +650,7 @@ struct Samples {
     peak_reserved_bytes: u64,
     /// Most bytes held in the present pass.
     pass_reserved_bytes: u64,
-    history: Option<History>,
+    history: Option<ReplayHistory>,
 }
 
 impl Samples {
@@ -649,12 +658,12 @@ impl Samples {
     fn play(
         &mut self,
         contender: &mut dyn Contender,
-        act: Act,
-        slots: &mut [Slot],
+        act: TapeAction,
+        slots: &mut [ContenderBlock],
     ) -> Result<bool, ReplayFault> {
         let mut served = true;
         match act {
-            Act::Alloc {
+            TapeAction::Alloc {
                 id,
                 place,
                 bytes,
@@ -667,12 +676,12 @@ impl Samples {
                 }
                 None => served = false,
             },
-            Act::Free { place } => {
+            TapeAction::Free { place } => {
                 contender.free(slots[place]);
                 self.live.remove(slots[place].address);
             }
-            Act::Step { .. } => contender.end_step(),
-            Act::StartOver => contender.start_over(),
+            TapeAction::Step { .. } => contender.end_step(),
+            TapeAction::StartOver => contender.start_over(),
         }
         if let Some(rule) = contender.broken_rule() {
             return Err(ReplayFault::BrokenRule(rule));

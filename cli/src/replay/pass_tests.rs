@@ -5,9 +5,10 @@ use std::path::Path;
 use std::time::Duration;
 
 use super::script::ReplayScript;
-use super::tape::{Act, Played};
+use super::tape::{Played, TapeAction};
 use super::{
-    CONTENDERS, Contender, ContenderSpec, DriverCalls, Options, Repeat, ReplayFault, Slot, replay,
+    CONTENDERS, Contender, ContenderBlock, ContenderSpec, DriverCalls, Options, Repeat,
+    ReplayFault, replay,
 };
 use larder_trace::{Trace, read};
 
@@ -37,13 +38,13 @@ fn played(text: &str, repeat: Repeat, pass: u32) -> String {
         let mut batches = script.tape(number).batches().unwrap();
         for Played { number, act } in batches.next().unwrap() {
             words.push(match *act {
-                Act::Alloc { id, place, .. } => {
+                TapeAction::Alloc { id, place, .. } => {
                     assert_eq!(live[place].replace(id), None, "{text}");
                     format!("{number}:a{id}")
                 }
-                Act::Free { place } => format!("{number}:f{}", live[place].take().unwrap()),
-                Act::Step { .. } => format!("{number}:s"),
-                Act::StartOver => format!("{number}:o"),
+                TapeAction::Free { place } => format!("{number}:f{}", live[place].take().unwrap()),
+                TapeAction::Step { .. } => format!("{number}:s"),
+                TapeAction::StartOver => format!("{number}:o"),
             });
         }
     }
@@ -183,15 +184,15 @@ struct Fickle {
 }
 
 impl Contender for Fickle {
-    fn alloc(&mut self, bytes: u64) -> Option<Slot> {
+    fn alloc(&mut self, bytes: u64) -> Option<ContenderBlock> {
         self.live += bytes;
-        (self.fits && self.steps > 0).then_some(Slot {
+        (self.fits && self.steps > 0).then_some(ContenderBlock {
             address: self.live,
             handle: 0,
         })
     }
 
-    fn free(&mut self, _slot: Slot) {}
+    fn free(&mut self, _slot: ContenderBlock) {}
 
     fn reserved_bytes(&self) -> u64 {
         self.live

@@ -1,7 +1,9 @@
 //! One more run of a replay, recorded in full for PyTorch's viewer.
 
-use super::tape::{Act, Played};
-use super::{Contender, ContenderSpec, DriverCalls, Options, Replay, ReplayScript, Slot, no_tape};
+use super::tape::{Played, TapeAction};
+use super::{
+    Contender, ContenderBlock, ContenderSpec, DriverCalls, Options, Replay, ReplayScript, no_tape,
+};
 use crate::snapshot::{Snapshot, TracePosition};
 
 /// Replays a script once more. Returns the record of all events, up to a refusal. An error says
@@ -11,7 +13,7 @@ pub(crate) fn record(
     script: &mut ReplayScript,
     options: &Options,
 ) -> Result<Snapshot, String> {
-    let mut slots = vec![Slot::default(); script.places()];
+    let mut slots = vec![ContenderBlock::default(); script.places()];
     let replay = Replay::new(spec, script, options, &|_| {}, &mut slots);
     let mut replay = replay.map_err(|error| no_tape(&error))?;
     replay.recorded_run(options.device_bytes)
@@ -31,10 +33,10 @@ fn mark(contender: &dyn Contender) -> Mark {
 
 impl Replay<'_> {
     fn recorded_run(&mut self, device_bytes: Option<u64>) -> Result<Snapshot, String> {
-        let mut recorded = Recorded {
+        let mut recorded = RecordedRun {
             allocator: self.spec.name,
             contender: self.build(device_bytes),
-            slots: vec![Slot::default(); self.script.places()],
+            slots: vec![ContenderBlock::default(); self.script.places()],
             snapshot: Snapshot::default(),
             seen: None,
             device_bytes,
@@ -69,21 +71,21 @@ impl Replay<'_> {
 }
 
 /// A run and its record.
-struct Recorded {
+struct RecordedRun {
     allocator: &'static str,
     contender: Box<dyn Contender>,
-    slots: Vec<Slot>,
+    slots: Vec<ContenderBlock>,
     snapshot: Snapshot,
     seen: Option<Mark>,
     device_bytes: Option<u64>,
 }
 
-impl Recorded {
+impl RecordedRun {
     /// Plays an event. Returns whether it was served.
-    fn play(&mut self, act: Act, event: TracePosition) -> Result<bool, String> {
+    fn play(&mut self, act: TapeAction, event: TracePosition) -> Result<bool, String> {
         let mut refused = None;
         match act {
-            Act::Alloc {
+            TapeAction::Alloc {
                 place,
                 bytes,
                 stream,
@@ -92,12 +94,12 @@ impl Recorded {
                 Some(slot) => self.slots[place] = slot,
                 None => refused = Some(bytes),
             },
-            Act::Free { place } => {
+            TapeAction::Free { place } => {
                 self.contender.free(self.slots[place]);
                 self.snapshot.free(self.slots[place].address, event);
             }
-            Act::Step { .. } => self.contender.end_step(),
-            Act::StartOver => self.contender.start_over(),
+            TapeAction::Step { .. } => self.contender.end_step(),
+            TapeAction::StartOver => self.contender.start_over(),
         }
         let now = mark(self.contender.as_ref());
         if self.seen != Some(now) {
@@ -110,7 +112,7 @@ impl Recorded {
             self.snapshot.refuse(bytes, left, event);
             return Ok(false);
         }
-        if let Act::Alloc { place, bytes, .. } = act {
+        if let TapeAction::Alloc { place, bytes, .. } = act {
             self.snapshot.alloc(self.slots[place].address, bytes, event);
         }
         Ok(true)

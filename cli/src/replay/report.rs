@@ -7,11 +7,11 @@ use larder_core::ByteCount;
 use serde::Serialize;
 
 use super::history::Served;
-use super::{CallsByName, History, Options, Outcome};
+use super::{CallsByName, Options, Outcome, ReplayHistory};
 use crate::numbers::{geometric_mean, in_order, mebibytes};
 use crate::report::page::{escape, list, page};
-use crate::report::picture::{Blocks, Drawn, Picture, Words, pictures};
-use crate::report::{Alignment, Cell, Left, Right, Shown, Table, count, decimals};
+use crate::report::picture::{Drawn, DrawnBlocks, Picture, Words, pictures};
+use crate::report::{Alignment, Left, Right, Shown, Table, TableCell, count, decimals};
 
 /// The allocator that the others are compared with.
 const BESIDE: &str = "pytorch-expandable";
@@ -54,12 +54,12 @@ pub(crate) struct ReplayMean {
 
 /// The measurements of a `replay`.
 #[derive(Debug, Clone)]
-pub(crate) struct Report {
+pub(crate) struct ReplayReport {
     options: Options,
     pub(crate) rows: Vec<ReplayRow>,
 }
 
-impl Report {
+impl ReplayReport {
     pub(crate) fn new(options: Options) -> Self {
         let rows = Vec::new();
         Self { options, rows }
@@ -328,10 +328,10 @@ fn picture(rows: &[ReplayRow]) -> Option<Picture<'_>> {
     })
 }
 
-fn blocks(history: &History) -> Blocks {
+fn blocks(history: &ReplayHistory) -> DrawnBlocks {
     let each = |figure: fn(&Served) -> u64| history.blocks.iter().map(figure).collect();
     let ends = history.blocks.iter().map(|block| block.to);
-    Blocks {
+    DrawnBlocks {
         id: history.blocks.iter().map(|block| block.id).collect(),
         bytes: each(|block| block.bytes),
         from: each(|block| block.from),
@@ -340,7 +340,7 @@ fn blocks(history: &History) -> Blocks {
     }
 }
 
-fn drawn<'r>(row: &'r ReplayRow, history: &'r History) -> Drawn<'r> {
+fn drawn<'r>(row: &'r ReplayRow, history: &'r ReplayHistory) -> Drawn<'r> {
     let held = history.held.iter().map(|held| {
         let bytes = held.span.end - held.span.start;
         let to = held.to.unwrap_or(history.ticks + 1);
@@ -358,18 +358,20 @@ fn drawn<'r>(row: &'r ReplayRow, history: &'r History) -> Drawn<'r> {
 }
 
 /// A heading, its alignment, and the cell of a row.
-type Column = (&'static str, Alignment, fn(&ReplayRow) -> Cell);
+type Column = (&'static str, Alignment, fn(&ReplayRow) -> TableCell);
 
-fn mib(bytes: u64) -> Cell {
+fn mib(bytes: u64) -> TableCell {
     format!("{:.1}", mebibytes(bytes)).into()
 }
 
-fn completed(row: &ReplayRow) -> Cell {
+fn completed(row: &ReplayRow) -> TableCell {
     match (row.outcome.stopped_at_event, row.outcome.stopped_in_pass) {
         _ if row.outcome.completed => "yes".into(),
-        (Some(event), Some(pass)) => Cell::outstanding(format!("no, event {event} of pass {pass}")),
-        (Some(event), None) => Cell::outstanding(format!("no, event {event}")),
-        (None, _) => Cell::outstanding("no"),
+        (Some(event), Some(pass)) => {
+            TableCell::outstanding(format!("no, event {event} of pass {pass}"))
+        }
+        (Some(event), None) => TableCell::outstanding(format!("no, event {event}")),
+        (None, _) => TableCell::outstanding("no"),
     }
 }
 

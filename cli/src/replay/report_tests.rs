@@ -2,8 +2,8 @@
 
 use std::num::NonZeroU32;
 
-use super::report::Report;
-use super::{DriverCalls, History, Options, Outcome, SmallestDevice};
+use super::report::ReplayReport;
+use super::{DriverCalls, Options, Outcome, ReplayHistory, SmallestDevice};
 use crate::report::Shown;
 
 pub(super) fn outcome(live: u64, reserved: u64, completed: bool) -> Outcome {
@@ -31,12 +31,12 @@ pub(super) fn outcome(live: u64, reserved: u64, completed: bool) -> Outcome {
         refused: None,
         notes: Vec::new(),
         smallest_device: None,
-        history: Some(History::default()),
+        history: Some(ReplayHistory::default()),
     }
 }
 
-fn report() -> Report {
-    let mut report = Report::new(Options::new(Some(1 << 30)));
+fn report() -> ReplayReport {
+    let mut report = ReplayReport::new(Options::new(Some(1 << 30)));
     report.add("one", "first", outcome(1 << 20, 2 << 20, true));
     report.add("one", "second", outcome(1 << 20, 3 << 20, true));
     report.add("<two> & co", "first", outcome(1 << 20, 8 << 20, true));
@@ -56,7 +56,7 @@ fn the_mean_is_geometric_and_counts_completed_traces_only() {
 
 #[test]
 fn one_trace_has_no_mean() {
-    let mut report = Report::new(Options::new(None));
+    let mut report = ReplayReport::new(Options::new(None));
     report.add("one", "first", outcome(1, 2, true));
     assert!(report.means().is_empty());
     assert!(!report.text(&Shown::all()).unwrap().contains("mean"));
@@ -93,8 +93,8 @@ fn a_json_line_has_the_promised_keys() {
 
 /// Returns a report of three passes of an allocator whose calls are known, with the smallest device
 /// searched; the second trace has none, the third stops in its second pass.
-fn paged_report() -> Report {
-    let mut report = Report::new(Options {
+fn paged_report() -> ReplayReport {
+    let mut report = ReplayReport::new(Options {
         passes: NonZeroU32::new(3).unwrap(),
         smallest_device: true,
         ..Options::new(None)
@@ -191,7 +191,7 @@ fn the_page_escapes_names_and_fetches_nothing() {
 
 #[test]
 fn no_name_ends_the_data_of_a_page() {
-    let mut report = Report::new(Options::new(None));
+    let mut report = ReplayReport::new(Options::new(None));
     report.add("one", "</script><b>", outcome(1, 2, true));
     let page = report.page().unwrap();
     assert!(!page.contains("</script><b>"), "{page}");
@@ -200,7 +200,7 @@ fn no_name_ends_the_data_of_a_page() {
 
 #[test]
 fn each_allocator_says_on_how_many_traces_it_is_worse_than_expandable_segments() {
-    let mut report = Report::new(Options::new(None));
+    let mut report = ReplayReport::new(Options::new(None));
     for (trace, over, streams, calls, ns) in [
         ("one", (2 << 20) + 1, 1, 4, 12.34),
         ("two", 4 << 20, 2, 5, 12.35),

@@ -15,8 +15,8 @@ use clap::ValueEnum;
 use larder_trace::Trace;
 
 #[cfg(test)]
-use super::tape::Writer;
-use super::tape::{Act, Played, Tape, Written};
+use super::tape::TapeWriter;
+use super::tape::{Played, RecordedTape, Tape, TapeAction};
 
 /// The part that the passes after the first play.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -48,11 +48,11 @@ impl ReplayScript {
     /// Creates a script from a trace and its events on tape.
     pub(crate) fn new(
         trace: Trace,
-        written: Written,
+        written: RecordedTape,
         passes: NonZeroU32,
         repeat: Repeat,
     ) -> io::Result<Self> {
-        let Written {
+        let RecordedTape {
             tape: mut first,
             places,
             peak_live_bytes,
@@ -66,7 +66,7 @@ impl ReplayScript {
                 Repeat::LastStep => last_step(&trace, &mut first)?,
                 Repeat::Trace => {
                     again.free_all(&kept)?;
-                    again.write(1, Act::StartOver)?;
+                    again.write(1, TapeAction::StartOver)?;
                     1..first.events() + 1
                 }
             };
@@ -88,7 +88,7 @@ impl ReplayScript {
     /// Creates a script from a trace that has its events.
     #[cfg(test)]
     pub(super) fn of(trace: &Trace, passes: NonZeroU32, repeat: Repeat) -> Self {
-        let mut writer = Writer::new();
+        let mut writer = TapeWriter::new();
         let events = trace.events().iter();
         events.for_each(|event| writer.write(*event, 0));
         let written = writer.finish().unwrap();
@@ -176,7 +176,7 @@ impl Again {
     fn free_all(&mut self, kept: &[(u32, usize)]) -> io::Result<()> {
         for &(_, place) in kept {
             self.live[place] = false;
-            self.write(1, Act::Free { place })?;
+            self.write(1, TapeAction::Free { place })?;
         }
         Ok(())
     }
@@ -200,14 +200,18 @@ impl Again {
 
     fn repeat_one(&mut self, event: &Played, inside: bool) -> io::Result<()> {
         match event.act {
-            Act::Alloc { .. } | Act::Step { .. } | Act::StartOver if !inside => Ok(()),
-            Act::Alloc { id, place, .. } if self.kept[place] == Some(id) => {
+            TapeAction::Alloc { .. } | TapeAction::Step { .. } | TapeAction::StartOver
+                if !inside =>
+            {
+                Ok(())
+            }
+            TapeAction::Alloc { id, place, .. } if self.kept[place] == Some(id) => {
                 if std::mem::replace(&mut self.live[place], true) {
-                    self.write(event.number, Act::Free { place })?;
+                    self.write(event.number, TapeAction::Free { place })?;
                 }
                 self.write(event.number, event.act)
             }
-            Act::Alloc {
+            TapeAction::Alloc {
                 id,
                 place,
                 bytes,
@@ -215,7 +219,7 @@ impl Again {
             } => {
                 self.came[place] = true;
                 let place = self.places + place;
-                let again = Act::Alloc {
+                let again = TapeAction::Alloc {
                     id,
                     place,
                     bytes,
@@ -223,18 +227,18 @@ impl Again {
                 };
                 self.write(event.number, again)
             }
-            Act::Free { place } => {
+            TapeAction::Free { place } => {
                 if std::mem::take(&mut self.came[place]) {
                     let place = self.places + place;
-                    self.write(event.number, Act::Free { place })?;
+                    self.write(event.number, TapeAction::Free { place })?;
                 }
                 Ok(())
             }
-            Act::Step { .. } | Act::StartOver => self.write(event.number, event.act),
+            TapeAction::Step { .. } | TapeAction::StartOver => self.write(event.number, event.act),
         }
     }
 
-    fn write(&mut self, number: u64, act: Act) -> io::Result<()> {
+    fn write(&mut self, number: u64, act: TapeAction) -> io::Result<()> {
         self.tape.write(Played { number, act })
     }
 }
@@ -249,7 +253,7 @@ fn last_step(trace: &Trace, first: &mut Tape) -> io::Result<Range<u64>> {
     loop {
         let batch = batches.next()?;
         for event in batch {
-            if let Act::Step { number } = event.act {
+            if let TapeAction::Step { number } = event.act {
                 let next = event.number + 1;
                 last = began.map_or(last, |began| began..next);
                 began = (!trace.is_between_steps(number)).then_some(next);

@@ -1,6 +1,6 @@
 //! The smallest device on which a contender completes.
 
-use super::{Replay, ReplayError, Slot};
+use super::{ContenderBlock, Replay, ReplayError};
 use crate::interrupt;
 
 /// Parts of the peak live bytes in which sizes are tried: steps of 0.01 %.
@@ -36,7 +36,7 @@ impl Replay<'_> {
     pub(super) fn smallest_device(
         &mut self,
         live_bytes: u64,
-        slots: &mut [Slot],
+        slots: &mut [ContenderBlock],
     ) -> Result<Option<SmallestDevice>, ReplayError> {
         if live_bytes == 0 {
             return Ok(None);

@@ -26,7 +26,7 @@ const BATCH: usize = 1 << 10;
 const ALLOC: u8 = 0;
 const FREE: u8 = 1;
 const STEP: u8 = 2;
-/// The number by which a step event means [`Act::StartOver`].
+/// The number by which a step event means [`TapeAction::StartOver`].
 const START_OVER: u64 = 1 << 32;
 /// An allocation's stream, in the bits of its place from this one on: it costs nothing where it is
 /// 0.
@@ -42,12 +42,12 @@ const NUMBER_BYTES: usize = 8;
 pub(super) struct Played {
     /// Its number in the trace, counted from 1.
     pub(super) number: u64,
-    pub(super) act: Act,
+    pub(super) act: TapeAction,
 }
 
 /// The action of an event.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Act {
+pub(super) enum TapeAction {
     Alloc {
         id: u32,
         place: usize,
@@ -95,7 +95,7 @@ impl Tape {
     pub(super) fn write(&mut self, event: Played) -> io::Result<()> {
         let Played { number, act } = event;
         let id = match act {
-            Act::Alloc { id, .. } => u64::from(id),
+            TapeAction::Alloc { id, .. } => u64::from(id),
             _ => self.last.next_id,
         };
         let (numbers, ids) = (number - self.last.number, id - self.last.next_id);
@@ -104,7 +104,7 @@ impl Tape {
         }
         let batch = &mut self.batch;
         match act {
-            Act::Alloc {
+            TapeAction::Alloc {
                 place,
                 bytes,
                 stream,
@@ -113,12 +113,12 @@ impl Tape {
                 let place = place as u64 | u64::from(stream) << STREAM_BIT;
                 push(batch, ALLOC, place, Some(bytes));
             }
-            Act::Free { place } => push(batch, FREE, place as u64, None),
-            Act::Step { number } => push(batch, STEP, number.into(), None),
-            Act::StartOver => push(batch, STEP, START_OVER, None),
+            TapeAction::Free { place } => push(batch, FREE, place as u64, None),
+            TapeAction::Step { number } => push(batch, STEP, number.into(), None),
+            TapeAction::StartOver => push(batch, STEP, START_OVER, None),
         }
         self.last.number = number;
-        self.last.next_id = id + u64::from(matches!(act, Act::Alloc { .. }));
+        self.last.next_id = id + u64::from(matches!(act, TapeAction::Alloc { .. }));
         self.events += 1;
         if self.events.is_multiple_of(BATCH as u64) {
             self.write_batch()?;
@@ -203,19 +203,19 @@ impl Last {
             ALLOC => {
                 let id = self.next_id as u32;
                 self.next_id += 1;
-                Act::Alloc {
+                TapeAction::Alloc {
                     id,
                     place: (first & ((1 << STREAM_BIT) - 1)) as usize,
                     bytes: pull(bytes, second_length(head))?,
                     stream: (first >> STREAM_BIT) as u8,
                 }
             }
-            FREE => Act::Free {
+            FREE => TapeAction::Free {
                 place: first as usize,
             },
             _ => match u32::try_from(first) {
-                Ok(number) => Act::Step { number },
-                Err(_) => Act::StartOver,
+                Ok(number) => TapeAction::Step { number },
+                Err(_) => TapeAction::StartOver,
             },
         };
         Some(Played {
@@ -252,7 +252,7 @@ fn pull(bytes: &mut &[u8], length: usize) -> Option<u64> {
 }
 
 /// Writes a trace to a tape.
-pub(crate) struct Writer {
+pub(crate) struct TapeWriter {
     tape: Tape,
     /// Place and bytes of each live block by id.
     live: IdMap<(usize, u64)>,
@@ -265,7 +265,7 @@ pub(crate) struct Writer {
     failed: Option<io::Error>,
 }
 
-impl Writer {
+impl TapeWriter {
     pub(crate) fn new() -> Self {
         Self {
             tape: Tape::new(),
@@ -291,7 +291,7 @@ impl Writer {
                 self.streams = self.streams.max(u32::from(stream) + 1);
                 self.live_bytes += bytes;
                 self.peak_live_bytes = self.peak_live_bytes.max(self.live_bytes);
-                Act::Alloc {
+                TapeAction::Alloc {
                     id,
                     place,
                     bytes,
@@ -302,22 +302,22 @@ impl Writer {
                 let (place, bytes) = self.live.remove(&id).unwrap_or_default();
                 self.live_bytes -= bytes;
                 self.vacant.push(place);
-                Act::Free { place }
+                TapeAction::Free { place }
             }
-            Event::Step { number } => Act::Step { number },
+            Event::Step { number } => TapeAction::Step { number },
         };
         let number = self.tape.events + 1;
         self.failed = self.tape.write(Played { number, act }).err();
     }
 
-    pub(crate) fn finish(self) -> io::Result<Written> {
+    pub(crate) fn finish(self) -> io::Result<RecordedTape> {
         let places = self.live.len() + self.vacant.len();
         let kept = self.live.into_iter().map(|(id, (place, _))| (id, place));
         let mut kept: Vec<(u32, usize)> = kept.collect();
         kept.sort_unstable();
         match self.failed {
             Some(error) => Err(error),
-            None => Ok(Written {
+            None => Ok(RecordedTape {
                 tape: self.tape,
                 places,
                 peak_live_bytes: self.peak_live_bytes,
@@ -329,7 +329,7 @@ impl Writer {
 }
 
 /// A trace on tape.
-pub(crate) struct Written {
+pub(crate) struct RecordedTape {
     pub(crate) tape: Tape,
     /// Most blocks that are live at once.
     pub(super) places: usize,
@@ -365,21 +365,21 @@ mod tests {
             let id = 3 * round;
             let last = written.last().map_or(0, |last: &Played| last.number);
             let acts = [
-                Act::Alloc {
+                TapeAction::Alloc {
                     id,
                     place: id as usize % 9000,
                     bytes: 1 << (round % 61),
                     stream: 0,
                 },
-                Act::Step { number: round },
-                Act::StartOver,
-                Act::Alloc {
+                TapeAction::Step { number: round },
+                TapeAction::StartOver,
+                TapeAction::Alloc {
                     id: id + 1,
                     place: 0,
                     bytes: u64::from(round) + 1,
                     stream: (round % 256) as u8,
                 },
-                Act::Free {
+                TapeAction::Free {
                     place: (1 << 33) + 7,
                 },
             ];
@@ -402,7 +402,7 @@ mod tests {
 
     #[test]
     fn places_are_as_many_as_blocks_live_at_once() {
-        let mut writer = Writer::new();
+        let mut writer = TapeWriter::new();
         for id in 0..1000 {
             writer.write(Event::Alloc { id, bytes: 1 }, 0);
             if id >= 3 {
@@ -416,9 +416,9 @@ mod tests {
         let mut live = [None; 4];
         for event in read(&mut written.tape) {
             match event.act {
-                Act::Alloc { id, place, .. } => assert_eq!(live[place].replace(id), None),
-                Act::Free { place } => assert!(live[place].take().is_some()),
-                Act::Step { .. } | Act::StartOver => {}
+                TapeAction::Alloc { id, place, .. } => assert_eq!(live[place].replace(id), None),
+                TapeAction::Free { place } => assert!(live[place].take().is_some()),
+                TapeAction::Step { .. } | TapeAction::StartOver => {}
             }
         }
     }

@@ -2,7 +2,9 @@
 
 use std::path::Path;
 
-use super::{CONTENDERS, Contender, ContenderSpec, Options, Outcome, ReplayFault, Slot, Violation};
+use super::{
+    CONTENDERS, Contender, ContenderBlock, ContenderSpec, Options, Outcome, ReplayFault, Violation,
+};
 use larder_trace::{Trace, read};
 
 /// Places blocks one after the other; `cheat` chooses the misbehaviour.
@@ -20,7 +22,7 @@ enum Cheat {
 }
 
 impl Contender for Bump {
-    fn alloc(&mut self, bytes: u64) -> Option<Slot> {
+    fn alloc(&mut self, bytes: u64) -> Option<ContenderBlock> {
         let address = self.next;
         let end = address
             .checked_add(bytes)
@@ -30,10 +32,10 @@ impl Contender for Bump {
         } else {
             end
         };
-        Some(Slot { address, handle: 0 })
+        Some(ContenderBlock { address, handle: 0 })
     }
 
-    fn free(&mut self, _slot: Slot) {}
+    fn free(&mut self, _slot: ContenderBlock) {}
 
     fn reserved_bytes(&self) -> u64 {
         match self.cheat {

@@ -5,7 +5,7 @@ use std::cell::Cell;
 use std::path::Path;
 
 use crate::peers;
-use crate::replay::{Contender, Slot};
+use crate::replay::{Contender, ContenderBlock};
 use larder_core::{Addr, AddrRange, GrowRequest, SubAllocError, SubAllocator};
 use larder_model::Random;
 use larder_model::tensorflow::Bfc;
@@ -49,7 +49,7 @@ struct Pair {
 #[derive(Clone, Copy, Default)]
 struct Block {
     start: u64,
-    slot: Slot,
+    slot: ContenderBlock,
 }
 
 impl Pair {

@@ -2,7 +2,7 @@
 
 use larder_core::ByteCount;
 
-use super::report::{ReplayRow, Report};
+use super::report::{ReplayReport, ReplayRow};
 use crate::numbers::geometric_mean;
 
 /// Larder's contender in the sentence: the first of these that was replayed.
@@ -30,7 +30,7 @@ struct Both<'r> {
     ours: &'r ReplayRow,
 }
 
-impl Report {
+impl ReplayReport {
     /// Returns the sentence; `None` unless both were replayed.
     pub(super) fn verdict(&self) -> Option<String> {
         let ran = |name: &str| self.rows.iter().any(|row| row.allocator == name);

@@ -1,7 +1,7 @@
 //! The sentence at the end of a report, on figures made up here.
 
 use super::Options;
-use super::report::Report;
+use super::report::ReplayReport;
 use super::report_tests::outcome;
 use crate::report::Shown;
 
@@ -9,7 +9,7 @@ const MIB: u64 = 1 << 20;
 
 /// Returns the verdict on rows: trace, allocator, live and reserved MiB, whether it completed.
 fn verdict(rows: &[(&str, &'static str, u64, u64, bool)]) -> Option<String> {
-    let mut report = Report::new(Options::new(None));
+    let mut report = ReplayReport::new(Options::new(None));
     for &(trace, allocator, live, reserved, completed) in rows {
         report.add(
             trace,
@@ -105,7 +105,7 @@ fn what_ran_is_compared() {
 #[test]
 fn a_device_below_what_is_live_fits_no_allocator() {
     let sentence = |device| {
-        let mut report = Report::new(Options::new(Some(device * MIB)));
+        let mut report = ReplayReport::new(Options::new(Some(device * MIB)));
         for allocator in ["pytorch", "larder"] {
             report.add("one", allocator, outcome(1884 * MIB, 1500 * MIB, false));
         }

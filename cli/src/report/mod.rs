@@ -30,7 +30,7 @@ pub(crate) enum Alignment {
 #[derive(Default)]
 pub struct Table {
     columns: Vec<(String, Alignment)>,
-    rows: Vec<Vec<Cell>>,
+    rows: Vec<Vec<TableCell>>,
 }
 
 /// The columns of a table to print.
@@ -117,13 +117,13 @@ fn names(name: &str, heading: &str) -> bool {
 }
 
 /// A text that may stand out, bold in Markdown and red in HTML; or a bar, in HTML only.
-pub struct Cell {
+pub struct TableCell {
     text: String,
     stands_out: bool,
     bar: Option<Bar>,
 }
 
-impl Cell {
+impl TableCell {
     pub(crate) fn outstanding(text: impl Into<String>) -> Self {
         Self {
             stands_out: true,
@@ -132,7 +132,7 @@ impl Cell {
     }
 }
 
-impl<T: Into<String>> From<T> for Cell {
+impl<T: Into<String>> From<T> for TableCell {
     fn from(text: T) -> Self {
         Self {
             text: text.into(),
@@ -142,7 +142,7 @@ impl<T: Into<String>> From<T> for Cell {
     }
 }
 
-impl From<Bar> for Cell {
+impl From<Bar> for TableCell {
     fn from(bar: Bar) -> Self {
         Self {
             bar: Some(bar),
@@ -176,7 +176,7 @@ impl Table {
     }
 
     /// Adds a row; missing cells are empty.
-    pub fn row(&mut self, cells: impl IntoIterator<Item = impl Into<Cell>>) {
+    pub fn row(&mut self, cells: impl IntoIterator<Item = impl Into<TableCell>>) {
         self.rows.push(cells.into_iter().map(Into::into).collect());
     }
 
@@ -204,9 +204,12 @@ impl Table {
     fn cells(&self, from: usize) -> Vec<layout::Column> {
         let columns = self.columns.iter().enumerate().skip(from);
         let cells = |at| {
-            let cells = self.rows.iter().map(move |row: &Vec<Cell>| row.get(at));
+            let cells = self
+                .rows
+                .iter()
+                .map(move |row: &Vec<TableCell>| row.get(at));
             cells
-                .map(|cell| cell.map_or_else(String::new, |cell: &Cell| cell.text.clone()))
+                .map(|cell| cell.map_or_else(String::new, |cell: &TableCell| cell.text.clone()))
                 .collect()
         };
         let column = |(at, (heading, alignment)): (usize, &(String, Alignment))| layout::Column {
@@ -379,7 +382,7 @@ mod tests {
     fn a_table_has_the_same_cells_in_every_form() {
         let mut table = Table::new(["a", "b"]);
         table.column("c", Left);
-        table.row(["x".into(), "1.5".into(), Cell::outstanding("<no>")]);
+        table.row(["x".into(), "1.5".into(), TableCell::outstanding("<no>")]);
         table.row(["y", "22"]);
         let words = |line: &str| line.split_whitespace().collect::<Vec<_>>().join(" ");
         let text = table.text(ANY_WIDTH);

@@ -18,7 +18,7 @@ pub(crate) struct Picture<'p> {
     /// One past the last tick.
     pub(crate) ticks: u64,
     pub(crate) steps: &'p [Change<u32>],
-    pub(crate) blocks: Blocks,
+    pub(crate) blocks: DrawnBlocks,
     pub(crate) allocators: Vec<Drawn<'p>>,
 }
 
@@ -32,7 +32,7 @@ pub(crate) struct Words {
 
 /// Blocks in the order of allocation, a list of each property.
 #[derive(Serialize, Default)]
-pub(crate) struct Blocks {
+pub(crate) struct DrawnBlocks {
     pub(crate) id: Vec<u32>,
     pub(crate) bytes: Vec<u64>,
     pub(crate) from: Vec<u64>,

@@ -24,7 +24,7 @@ const CLOCKS: [&str; 2] = ["wall", "processor"];
 
 /// One allocator on one workload: a line of JSON, cells of the table. The figures are missing where it failed.
 #[derive(Debug, Clone, PartialEq, Serialize)]
-pub(crate) struct Calls {
+pub(crate) struct LongestCalls {
     /// Tells it from other lines.
     pub(crate) measure: &'static str,
     pub(crate) workload: &'static str,
@@ -34,8 +34,8 @@ pub(crate) struct Calls {
 }
 
 /// The longest calls of the workload's runs, of each allocator that the system let run it.
-pub(crate) fn longest(workload: &Workload, all: &[Runs]) -> Vec<Calls> {
-    let of = |runs: &Runs| Calls {
+pub(crate) fn longest(workload: &Workload, all: &[Runs]) -> Vec<LongestCalls> {
+    let of = |runs: &Runs| LongestCalls {
         measure: "calls",
         workload: workload.name,
         allocator: runs.allocator,
@@ -57,7 +57,7 @@ fn shorter(one: [Micros; 3], other: [Micros; 3]) -> [Micros; 3] {
 }
 
 /// All longest calls as text: lines of a workload are its kinds of calls, by each clock.
-pub(crate) fn calls_table(all: &[Calls], width: usize) -> String {
+pub(crate) fn calls_table(all: &[LongestCalls], width: usize) -> String {
     if all.is_empty() {
         return String::new();
     }

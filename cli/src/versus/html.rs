@@ -9,7 +9,7 @@ use super::table::{means_table, time_mark};
 use crate::numbers::{in_order, mebibytes};
 use crate::report::bar::{Bar, swatch};
 use crate::report::page::{escape, list, page};
-use crate::report::{ANY_WIDTH, Cell, Left, Right, Table};
+use crate::report::{ANY_WIDTH, Left, Right, Table, TableCell};
 
 /// The longest bar is at most so many times the shortest of its workload: one that needs ten times the time would
 /// leave nothing to see of the others.
@@ -27,7 +27,7 @@ struct Figure {
 }
 
 /// One allocator on one workload; a figure for each measure of the table, if there is one.
-struct Line {
+struct HtmlLine {
     workload: &'static str,
     allocator: &'static str,
     failed: bool,
@@ -48,7 +48,7 @@ pub(crate) fn html(results: &Results, about: &[String]) -> String {
     for profile in in_order(results.rows.iter().map(|row| row.profile)) {
         let rows = results.rows.iter();
         let rows = rows.filter(|row| row.profile == profile && !row.is_of_frames());
-        let lines: Vec<Line> = rows.map(timed).collect();
+        let lines: Vec<HtmlLine> = rows.map(timed).collect();
         body.push_str(&section(
             &format!("Time of an operation and peak of resident memory, profile {profile}"),
             &["ns", "MiB"],
@@ -63,7 +63,7 @@ pub(crate) fn html(results: &Results, about: &[String]) -> String {
     }
     for profile in in_order(results.counts.iter().map(|count| count.profile)) {
         let counts = results.counts.iter();
-        let lines: Vec<Line> = counts
+        let lines: Vec<HtmlLine> = counts
             .filter(|count| count.profile == profile)
             .map(counted)
             .collect();
@@ -112,7 +112,7 @@ fn short(figure: f64) -> String {
     format!("{figure:.decimals$}")
 }
 
-fn timed(row: &VersusRow) -> Line {
+fn timed(row: &VersusRow) -> HtmlLine {
     let time = row.ns_per_operation.map(|middle| Figure {
         middle,
         range: row.seconds.and_then(|seconds| {
@@ -127,7 +127,7 @@ fn timed(row: &VersusRow) -> Line {
         range: mib(row.peak_rss_min_bytes).zip(mib(row.peak_rss_max_bytes)),
         mark: "",
     });
-    Line {
+    HtmlLine {
         workload: row.workload,
         allocator: row.allocator,
         failed: row.failed.is_some(),
@@ -135,13 +135,13 @@ fn timed(row: &VersusRow) -> Line {
     }
 }
 
-fn counted(count: &Count) -> Line {
+fn counted(count: &Count) -> HtmlLine {
     let figure = count.instructions_per_operation.map(|middle| Figure {
         middle,
         range: None,
         mark: "",
     });
-    Line {
+    HtmlLine {
         workload: count.workload,
         allocator: count.allocator,
         failed: count.failed.is_some(),
@@ -150,7 +150,7 @@ fn counted(count: &Count) -> Line {
 }
 
 /// A table of bars: of each measure the bar, the figure in its unit, its range, and how much it is over the least.
-fn section(heading: &str, units: &[&str], lines: &[Line]) -> String {
+fn section(heading: &str, units: &[&str], lines: &[HtmlLine]) -> String {
     if lines.is_empty() {
         return String::new();
     }
@@ -162,14 +162,16 @@ fn section(heading: &str, units: &[&str], lines: &[Line]) -> String {
         }
     }
     for line in lines {
-        let mut cells: Vec<Cell> = vec![line.workload.into(), line.allocator.into()];
+        let mut cells: Vec<TableCell> = vec![line.workload.into(), line.allocator.into()];
         for (at, figure) in line.figures.iter().enumerate() {
             let same = lines.iter().filter(|other| other.workload == line.workload);
             let figures: Vec<&Figure> = same.filter_map(|line| line.figures[at].as_ref()).collect();
             match figure {
                 Some(figure) => cells.extend(figure.cells(&figures, look(line.allocator))),
-                None if line.failed => cells.extend(["failed", "", "", ""].map(Cell::outstanding)),
-                None => cells.extend(["-", "", "", ""].map(Cell::from)),
+                None if line.failed => {
+                    cells.extend(["failed", "", "", ""].map(TableCell::outstanding))
+                }
+                None => cells.extend(["-", "", "", ""].map(TableCell::from)),
             }
         }
         table.row(cells);
@@ -184,7 +186,7 @@ impl Figure {
     }
 
     /// Beside all of its workload, itself among them.
-    fn cells(&self, all: &[&Self], look: usize) -> [Cell; 4] {
+    fn cells(&self, all: &[&Self], look: usize) -> [TableCell; 4] {
         let least = all
             .iter()
             .map(|other| other.middle)

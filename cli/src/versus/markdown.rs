@@ -11,7 +11,7 @@ use super::peers::{BEHIND, Contest, ContestLine, Measure, Score, contest};
 use super::summary::VersusRow;
 use super::workers::Profile;
 use super::workloads::WORKLOADS;
-use crate::report::{Cell, Left, Right, Table, decimals, none};
+use crate::report::{Left, Right, Table, TableCell, decimals, none};
 
 /// The rows that `--results` or `--json` wrote; lines of other measures are passed over. An error names the file
 /// and the line.
@@ -79,14 +79,14 @@ pub(super) fn summary_table(rows: &[VersusRow]) -> Table {
         }
         let peer = lines[0].map_or_else(none, |line| line.peer.to_owned());
         let best = lines[0].map_or_else(none, |line| Measure::Time.show(line.best));
-        let mut cells: Vec<Cell> = vec![workload.name.into(), peer.into(), best.into()];
+        let mut cells: Vec<TableCell> = vec![workload.name.into(), peer.into(), best.into()];
         for (group, line) in groups.iter().zip(lines) {
             cells.extend(CONFIGURATIONS.map(|name| ratio_of(group, line, name)));
         }
         table.row(cells);
     }
     for (name, cell) in [("geometric mean", mean_of as ScoreCell), ("aim", aim_of)] {
-        let mut cells = vec![Cell::outstanding(name), "".into(), "".into()];
+        let mut cells = vec![TableCell::outstanding(name), "".into(), "".into()];
         for group in &groups {
             cells.extend(CONFIGURATIONS.map(|name| cell(group, name)));
         }
@@ -96,7 +96,7 @@ pub(super) fn summary_table(rows: &[VersusRow]) -> Table {
 }
 
 /// What a contest says of a configuration.
-type ScoreCell = fn(&Contest, &str) -> Cell;
+type ScoreCell = fn(&Contest, &str) -> TableCell;
 
 fn line_of<'a>(contest: &'a Contest, workload: &str) -> Option<&'a ContestLine> {
     contest.lines.iter().find(|line| line.workload == workload)
@@ -108,27 +108,27 @@ fn score_of<'a>(contest: &'a Contest, name: &str) -> Option<&'a Score> {
 }
 
 /// Standing out where it is behind.
-fn ratio_of(contest: &Contest, line: Option<&ContestLine>, name: &str) -> Cell {
+fn ratio_of(contest: &Contest, line: Option<&ContestLine>, name: &str) -> TableCell {
     let mut scores = contest.scores.iter();
     let column = scores.position(|score| score.allocator == name);
     let ratio = line.zip(column).and_then(|(line, at)| line.ratios[at]);
     shown(ratio)
 }
 
-fn mean_of(contest: &Contest, name: &str) -> Cell {
+fn mean_of(contest: &Contest, name: &str) -> TableCell {
     shown(score_of(contest, name).and_then(|score| score.mean))
 }
 
-fn shown(ratio: Option<f64>) -> Cell {
+fn shown(ratio: Option<f64>) -> TableCell {
     let text = decimals(ratio, 2);
     match ratio {
-        Some(ratio) if ratio > BEHIND => Cell::outstanding(text),
+        Some(ratio) if ratio > BEHIND => TableCell::outstanding(text),
         _ => text.into(),
     }
 }
 
 /// What was not measured has no aim.
-fn aim_of(contest: &Contest, name: &str) -> Cell {
+fn aim_of(contest: &Contest, name: &str) -> TableCell {
     let aim = contest.measure.aim(name).zip(score_of(contest, name));
     let aim = aim.map(|(aim, score)| format!("{:.2} ({})", aim.mean, score.against(&aim)));
     aim.unwrap_or_else(none).into()

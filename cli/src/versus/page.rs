@@ -4,7 +4,7 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use super::calls::{Calls, calls_table};
+use super::calls::{LongestCalls, calls_table};
 use super::instructions::{Count, counts_table};
 use super::markdown::summary;
 use super::rounds::Settings;
@@ -17,7 +17,7 @@ use crate::report::{ANY_WIDTH, json_line};
 pub(crate) struct Results {
     pub(crate) rows: Vec<VersusRow>,
     pub(crate) counts: Vec<Count>,
-    pub(crate) calls: Vec<Calls>,
+    pub(crate) calls: Vec<LongestCalls>,
 }
 
 impl Results {
@@ -64,7 +64,7 @@ impl Results {
 
 /// What a page says besides the tables: where the figures come from.
 #[derive(Debug, Clone)]
-pub(crate) struct Origin {
+pub(crate) struct ResultOrigin {
     /// Repeats the measurement.
     pub(crate) command: String,
     pub(crate) commit: String,
@@ -76,7 +76,7 @@ pub(crate) struct Origin {
     pub(crate) skipped: Vec<String>,
 }
 
-impl Origin {
+impl ResultOrigin {
     /// A line for each thing to know.
     pub(crate) fn lines(&self, settings: &Settings) -> Vec<String> {
         let Self {
@@ -102,7 +102,7 @@ impl Origin {
 }
 
 /// The page as Markdown.
-pub(crate) fn page(results: &Results, settings: &Settings, origin: &Origin) -> String {
+pub(crate) fn page(results: &Results, settings: &Settings, origin: &ResultOrigin) -> String {
     let mut text = "# Larder beside other global allocators\n\n".to_owned();
     for line in origin.lines(settings) {
         text.push_str(&format!("* {line}\n"));
@@ -123,7 +123,7 @@ pub(crate) fn write(
     folder: &Path,
     results: &Results,
     settings: &Settings,
-    origin: &Origin,
+    origin: &ResultOrigin,
 ) -> io::Result<[PathBuf; 2]> {
     fs::create_dir_all(folder)?;
     let [markdown, lines] = free_names(folder, &origin.date);

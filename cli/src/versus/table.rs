@@ -18,10 +18,10 @@ struct Face {
     title: &'static str,
     cell: fn(&VersusRow) -> Option<String>,
     /// The last column, of the row whose ratio is smallest.
-    best: Option<Best>,
+    best: Option<BestPeer>,
 }
 
-struct Best {
+struct BestPeer {
     heading: &'static str,
     ratio: fn(&VersusRow) -> Option<f64>,
     figure: fn(&VersusRow) -> Option<String>,
@@ -31,7 +31,7 @@ const FACES: [Face; 5] = [
     Face {
         title: "time over the shortest (~ rounds differ by more than a tenth)",
         cell: |row| Some(format!("{}{:.2}", time_mark(row), row.ratio_to_best?)),
-        best: Some(Best {
+        best: Some(BestPeer {
             heading: "best ns/op",
             ratio: |row| row.ratio_to_best,
             figure: |row| Some(format!("{:.1}", row.ns_per_operation?)),
@@ -40,7 +40,7 @@ const FACES: [Face; 5] = [
     Face {
         title: "peak of resident memory over the smallest",
         cell: |row| Some(format!("{:.2}", row.peak_rss_ratio_to_best?)),
-        best: Some(Best {
+        best: Some(BestPeer {
             heading: "best MiB",
             ratio: |row| row.peak_rss_ratio_to_best,
             figure: |row| Some(format!("{:.1}", mebibytes(row.peak_rss_bytes?))),
@@ -49,7 +49,7 @@ const FACES: [Face; 5] = [
     Face {
         title: "resident memory once all is freed, over the smallest",
         cell: |row| Some(format!("{:.2}", row.end_rss_ratio_to_best?)),
-        best: Some(Best {
+        best: Some(BestPeer {
             heading: "best MiB",
             ratio: |row| row.end_rss_ratio_to_best,
             figure: |row| Some(format!("{:.1}", mebibytes(row.end_rss_bytes?))),
@@ -149,7 +149,7 @@ fn cell(face: &Face, row: &VersusRow) -> String {
     }
 }
 
-fn best_cell(best: &Best, line: &[&VersusRow]) -> String {
+fn best_cell(best: &BestPeer, line: &[&VersusRow]) -> String {
     let with_ratio = line
         .iter()
         .filter_map(|row| Some(((best.ratio)(row)?, row)));

@@ -13,7 +13,7 @@ use crate::MAX_BYTES;
 
 /// A recording being read.
 #[derive(Default)]
-pub(super) struct Recording {
+pub(super) struct OpenRecording {
     /// Sizes in the order in which blocks became known.
     sizes: Vec<u64>,
     /// Streams of the blocks, as far as they are known.
@@ -24,12 +24,12 @@ pub(super) struct Recording {
     places: HashMap<u64, Option<u32>>,
     /// Address and number of the blocks that were live before.
     before: Vec<(u64, u32)>,
-    pub(super) counts: Counts,
+    pub(super) counts: RecordingCounts,
 }
 
 /// Counts of gaps in a recording, and of events that a trace cannot have.
 #[derive(Default)]
-pub(super) struct Counts {
+pub(super) struct RecordingCounts {
     /// Blocks that were live before, and their bytes.
     pub(super) before: u64,
     pub(super) before_bytes: u64,
@@ -49,7 +49,7 @@ enum Happened {
     Free(u32),
 }
 
-impl Recording {
+impl OpenRecording {
     /// Records an allocation of `bytes` at an address, on a stream if it is known.
     pub(super) fn alloc(
         &mut self,
@@ -208,7 +208,7 @@ impl Recording {
     }
 }
 
-impl Counts {
+impl RecordingCounts {
     /// Adds notes on these counts, a sentence each.
     pub(super) fn notes(&self, notes: &mut Vec<String>) {
         let mut note = |count: u64, what: &str, text: &str| {

@@ -8,7 +8,7 @@ use std::collections::{HashMap, HashSet};
 
 use super::lines::Lines;
 use super::parse::shown;
-use super::recording::{Recording, counted};
+use super::recording::{OpenRecording, counted};
 use super::{Defect, Event, Trace};
 
 /// The first line of a log of RMM's logging adaptor, by which it is recognized.
@@ -17,7 +17,7 @@ pub const HEADER: &str = "Thread,Time,Action,Pointer,Size,Stream";
 /// A log being read.
 #[derive(Default)]
 struct Log {
-    recording: Recording,
+    recording: OpenRecording,
     refused: u64,
     refused_bytes: u64,
     threads: HashSet<String>,

@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 
 use super::byte_count::ByteCount;
 use super::pickle::{Pickle, Value};
-use super::recording::{Recording, counted};
+use super::recording::{OpenRecording, counted};
 use super::{Defect, Event, Trace};
 
 /// PyTorch rounds sizes up to this.
@@ -21,8 +21,8 @@ const SETTINGS: [&str; 2] = ["PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF"];
 
 /// The state of one device.
 #[derive(Default)]
-struct Device {
-    recording: Recording,
+struct DeviceRecord {
+    recording: OpenRecording,
     entries: u64,
     streams: HashSet<u64>,
     /// Blocks with an incomplete free: the entry that requested it, by address.
@@ -60,7 +60,7 @@ pub(super) fn read(
     let segments = segments.ok_or(Defect::NoSnapshot {
         what: "has no list `segments`",
     })?;
-    let mut devices: BTreeMap<u64, Device> = BTreeMap::new();
+    let mut devices: BTreeMap<u64, DeviceRecord> = BTreeMap::new();
     let histories = histories.and_then(|value| pickle.list(value));
     for (number, history) in (0..).zip(histories.into_iter().flatten()) {
         let entries = pickle.list(history).ok_or(Defect::NoSnapshot {
@@ -169,7 +169,7 @@ impl EntryFault {
     }
 }
 
-impl Device {
+impl DeviceRecord {
     /// Records one entry of the history.
     fn entry(&mut self, pickle: &Pickle<'_>, entry: Value) -> Result<(), EntryFault> {
         let number = |field| pickle.number(entry, field).ok_or(EntryFault::Lacks(field));

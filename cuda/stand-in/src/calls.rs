@@ -6,7 +6,7 @@ use larder_cuda_abi::{Code, functions};
 
 /// A rule by which calls are refused.
 #[derive(Clone, Debug)]
-struct Rule {
+struct RefusalRule {
     /// The function's name; `None` for any function.
     name: Option<String>,
     /// Calls that still pass.
@@ -20,7 +20,7 @@ struct Rule {
 #[derive(Debug, Default)]
 pub(crate) struct Calls {
     counts: BTreeMap<&'static str, u64>,
-    rules: Vec<Rule>,
+    rules: Vec<RefusalRule>,
 }
 
 impl Calls {
@@ -55,7 +55,7 @@ impl Calls {
         if !known || code.name().is_none() {
             return Err(Code::INVALID_VALUE);
         }
-        self.rules.push(Rule {
+        self.rules.push(RefusalRule {
             name,
             skip,
             times,

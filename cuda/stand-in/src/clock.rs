@@ -6,7 +6,7 @@
 
 /// Numbers of operations by stream.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub(crate) struct Clock {
+pub(crate) struct VectorClock {
     /// Stream and number, in the order of streams.
     ticks: Vec<(usize, u64)>,
 }
@@ -18,7 +18,7 @@ pub(crate) struct Moment {
     pub(crate) tick: u64,
 }
 
-impl Clock {
+impl VectorClock {
     /// Adds everything that `other` orders before itself.
     pub(crate) fn join(&mut self, other: &Self) {
         if self.ticks.is_empty() {
@@ -98,7 +98,7 @@ mod tests {
 
     #[test]
     fn an_operation_knows_its_own_stream_and_what_it_joined() {
-        let (mut a, mut b) = (Clock::default(), Clock::default());
+        let (mut a, mut b) = (VectorClock::default(), VectorClock::default());
         let first = a.tick(1);
         let second = b.tick(2);
         assert!(a.knows(first) && !a.knows(second));
@@ -110,7 +110,7 @@ mod tests {
 
     #[test]
     fn a_join_takes_the_larger_number_of_each_stream() {
-        let clock = |ticks: &[(usize, u64)]| Clock {
+        let clock = |ticks: &[(usize, u64)]| VectorClock {
             ticks: ticks.to_vec(),
         };
         let mut all = clock(&[(1, 5), (3, 1), (7, 2)]);

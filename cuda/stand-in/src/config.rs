@@ -7,7 +7,7 @@ use crate::capture::CaptureRules;
 
 /// Settings at the start; the control interface changes them later.
 #[derive(Clone, Debug)]
-pub(crate) struct Config {
+pub(crate) struct StandInConfig {
     /// `LARDER_STAND_IN_DEVICES`.
     pub(crate) devices: usize,
     /// `LARDER_STAND_IN_BYTES`, of each device.
@@ -38,7 +38,7 @@ pub(crate) struct Config {
     pub(crate) address_bytes: u64,
 }
 
-impl Config {
+impl StandInConfig {
     /// Reads the environment. A value that does not parse is reported on standard error, and the
     /// default used.
     pub(crate) fn from_env() -> Self {

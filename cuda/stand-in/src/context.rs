@@ -4,14 +4,14 @@ use std::collections::BTreeMap;
 
 use larder_cuda_abi::Code;
 
-use crate::clock::Clock;
-use crate::driver::{Driver, Session};
-use crate::queue::Stream;
+use crate::clock::VectorClock;
+use crate::driver::{Session, SimDriver};
+use crate::queue::SimStream;
 use crate::thread;
 
 /// One device.
 #[derive(Debug)]
-pub(crate) struct Device {
+pub(crate) struct SimDevice {
     pub(crate) ordinal: usize,
     /// Handle of its primary context, once there was one. It never changes.
     pub(crate) primary: Option<usize>,
@@ -21,7 +21,7 @@ pub(crate) struct Device {
 
 /// One context.
 #[derive(Debug)]
-pub(crate) struct Context {
+pub(crate) struct SimContext {
     pub(crate) device: usize,
     pub(crate) primary: bool,
     /// The error that every call returns since work of the context failed.
@@ -31,14 +31,14 @@ pub(crate) struct Context {
     /// The default stream of each thread that used one.
     pub(crate) per_thread: BTreeMap<usize, usize>,
     /// Clock of everything ordered before the end of the context's destroyed streams.
-    pub(crate) ended: Clock,
+    pub(crate) ended: VectorClock,
     /// Clock of everything ordered before the end of the context's destroyed blocking streams.
-    pub(crate) ended_blocking: Clock,
+    pub(crate) ended_blocking: VectorClock,
     pub(crate) limits: BTreeMap<u32, usize>,
     pub(crate) cache_config: u32,
 }
 
-impl Device {
+impl SimDevice {
     pub(crate) fn new(ordinal: usize) -> Self {
         Self {
             ordinal,
@@ -48,16 +48,16 @@ impl Device {
     }
 }
 
-impl Driver {
+impl SimDriver {
     /// Returns the device with this number.
-    pub(crate) fn device(&self, ordinal: i32) -> Result<&Device, Code> {
+    pub(crate) fn device(&self, ordinal: i32) -> Result<&SimDevice, Code> {
         usize::try_from(ordinal)
             .ok()
             .and_then(|ordinal| self.devices.get(ordinal))
             .ok_or(Code::INVALID_DEVICE)
     }
 
-    pub(crate) fn device_mut(&mut self, ordinal: i32) -> Result<&mut Device, Code> {
+    pub(crate) fn device_mut(&mut self, ordinal: i32) -> Result<&mut SimDevice, Code> {
         usize::try_from(ordinal)
             .ok()
             .and_then(|ordinal| self.devices.get_mut(ordinal))
@@ -68,15 +68,15 @@ impl Driver {
     pub(crate) fn new_context(&mut self, device: usize, handle: Option<usize>) -> usize {
         let handle = handle.unwrap_or_else(|| self.handles.next());
         let legacy = self.handles.next();
-        self.streams.insert(legacy, Stream::legacy(handle));
-        let context = Context {
+        self.streams.insert(legacy, SimStream::legacy(handle));
+        let context = SimContext {
             device,
             primary: false,
             failed: None,
             legacy,
             per_thread: BTreeMap::new(),
-            ended: Clock::default(),
-            ended_blocking: Clock::default(),
+            ended: VectorClock::default(),
+            ended_blocking: VectorClock::default(),
             limits: BTreeMap::new(),
             cache_config: 0,
         };

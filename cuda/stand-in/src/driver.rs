@@ -11,20 +11,20 @@ use larder_cuda_abi::stand_in::KernelBody;
 
 use crate::calls::Calls;
 use crate::capture::{CaptureRules, Captures};
-use crate::clock::Clock;
-use crate::config::Config;
-use crate::context::{Context, Device};
+use crate::clock::VectorClock;
+use crate::config::StandInConfig;
+use crate::context::{SimContext, SimDevice};
 use crate::findings::Findings;
+use crate::forget_streams::Sweeps;
 use crate::graph::{Exec, Graph};
 use crate::module::{Function, Module};
-use crate::pool::Pools;
-use crate::queue::{Event, Queue, Stream};
+use crate::pool::PoolSet;
+use crate::queue::{SimEvent, SimStream, WorkQueue};
 use crate::space::Space;
-use crate::sweep::Sweeps;
-use crate::table::{Handles, Names, Table};
+use crate::table::{Handles, Names, ObjectTable};
 
 /// The state of the driver.
-pub(crate) struct Driver {
+pub(crate) struct SimDriver {
     /// `cuInit` was called.
     pub(crate) initialised: bool,
     pub(crate) version: u32,
@@ -40,33 +40,33 @@ pub(crate) struct Driver {
     pub(crate) calls: Calls,
     pub(crate) findings: Findings,
     pub(crate) handles: Handles,
-    pub(crate) devices: Vec<Device>,
-    pub(crate) contexts: Table<Context>,
-    pub(crate) streams: Table<Stream>,
+    pub(crate) devices: Vec<SimDevice>,
+    pub(crate) contexts: ObjectTable<SimContext>,
+    pub(crate) streams: ObjectTable<SimStream>,
     pub(crate) stream_names: Names,
-    pub(crate) events: Table<Event>,
+    pub(crate) events: ObjectTable<SimEvent>,
     pub(crate) event_names: Names,
-    pub(crate) modules: Table<Module>,
-    pub(crate) functions: Table<Function>,
+    pub(crate) modules: ObjectTable<Module>,
+    pub(crate) functions: ObjectTable<Function>,
     /// Kernel bodies by name.
     pub(crate) bodies: BTreeMap<String, KernelBody>,
-    pub(crate) pools: Pools,
+    pub(crate) pools: PoolSet,
     pub(crate) captures: Captures,
-    pub(crate) graphs: Table<Graph>,
-    pub(crate) execs: Table<Exec>,
-    pub(crate) queue: Queue,
+    pub(crate) graphs: ObjectTable<Graph>,
+    pub(crate) execs: ObjectTable<Exec>,
+    pub(crate) queue: WorkQueue,
     pub(crate) space: Space,
     /// Clock of the operations that the host has waited for.
-    pub(crate) host: Clock,
+    pub(crate) host: VectorClock,
     pub(crate) sweeps: Sweeps,
     /// The settings the driver was made with.
-    config: Config,
+    config: StandInConfig,
 }
 
 /// Created at its first use.
-static DRIVER: LazyLock<Mutex<Driver>> = LazyLock::new(|| {
+static DRIVER: LazyLock<Mutex<SimDriver>> = LazyLock::new(|| {
     PROCESS.store(std::process::id(), Ordering::Relaxed);
-    Mutex::new(Driver::new(&Config::from_env()))
+    Mutex::new(SimDriver::new(&StandInConfig::from_env()))
 });
 static CHANGED: Condvar = Condvar::new();
 
@@ -84,9 +84,9 @@ pub(crate) fn is_of_another_process() -> bool {
     process != 0 && process != std::process::id()
 }
 
-impl Driver {
+impl SimDriver {
     /// Creates a driver in its initial state.
-    pub(crate) fn new(config: &Config) -> Self {
+    pub(crate) fn new(config: &StandInConfig) -> Self {
         Self {
             initialised: false,
             version: config.version,
@@ -96,22 +96,22 @@ impl Driver {
             managed_concurrently: true,
             calls: Calls::default(),
             findings: Findings::default(),
-            devices: (0..config.devices).map(Device::new).collect(),
-            contexts: Table::new(Code::INVALID_CONTEXT),
-            streams: Table::new(Code::INVALID_HANDLE),
+            devices: (0..config.devices).map(SimDevice::new).collect(),
+            contexts: ObjectTable::new(Code::INVALID_CONTEXT),
+            streams: ObjectTable::new(Code::INVALID_HANDLE),
             stream_names: Names::new(),
-            events: Table::new(Code::INVALID_HANDLE),
+            events: ObjectTable::new(Code::INVALID_HANDLE),
             event_names: Names::new(),
-            modules: Table::new(Code::INVALID_HANDLE),
-            functions: Table::new(Code::INVALID_HANDLE),
+            modules: ObjectTable::new(Code::INVALID_HANDLE),
+            functions: ObjectTable::new(Code::INVALID_HANDLE),
             bodies: BTreeMap::new(),
-            pools: Pools::default(),
+            pools: PoolSet::default(),
             captures: Captures::default(),
-            graphs: Table::new(Code::INVALID_VALUE),
-            execs: Table::new(Code::INVALID_VALUE),
-            queue: Queue::new(config.seed),
+            graphs: ObjectTable::new(Code::INVALID_VALUE),
+            execs: ObjectTable::new(Code::INVALID_VALUE),
+            queue: WorkQueue::new(config.seed),
             space: Space::new(config),
-            host: Clock::default(),
+            host: VectorClock::default(),
             sweeps: Sweeps::default(),
             handles: Handles::default(),
             config: config.clone(),
@@ -122,7 +122,7 @@ impl Driver {
     /// version and whether mapping waits. Devices have the given number and size, other settings
     /// return to the environment's.
     pub(crate) fn reset(&mut self, devices: usize, bytes: u64) {
-        let config = Config {
+        let config = StandInConfig {
             devices,
             bytes,
             version: self.version,
@@ -143,7 +143,7 @@ impl Driver {
 /// The driver, locked.
 pub(crate) struct Session {
     /// The lock's guard; `None` only inside [`Self::wait`].
-    guard: Option<MutexGuard<'static, Driver>>,
+    guard: Option<MutexGuard<'static, SimDriver>>,
 }
 
 impl Session {
@@ -176,16 +176,16 @@ impl Session {
 }
 
 impl Deref for Session {
-    type Target = Driver;
+    type Target = SimDriver;
 
-    fn deref(&self) -> &Driver {
+    fn deref(&self) -> &SimDriver {
         let driver = self.guard.as_deref();
         driver.unwrap_or_else(|| unreachable!("a session holds the lock"))
     }
 }
 
 impl DerefMut for Session {
-    fn deref_mut(&mut self) -> &mut Driver {
+    fn deref_mut(&mut self) -> &mut SimDriver {
         let driver = self.guard.as_deref_mut();
         driver.unwrap_or_else(|| unreachable!("a session holds the lock"))
     }
@@ -193,15 +193,15 @@ impl DerefMut for Session {
 
 #[cfg(test)]
 mod tests {
-    use super::Driver;
+    use super::SimDriver;
     use crate::capture::CaptureRules;
-    use crate::config::Config;
+    use crate::config::StandInConfig;
     use crate::queue::Schedule;
 
     #[test]
     fn a_reset_keeps_what_the_environment_said() {
         let file = std::env::temp_dir().join(format!("larder-reset-{}", std::process::id()));
-        let config = Config {
+        let config = StandInConfig {
             devices: 1,
             bytes: 4 << 20,
             seed: Some(7),
@@ -215,7 +215,7 @@ mod tests {
             late_memory: true,
             address_bytes: 5 << 20,
         };
-        let (mut driver, mut other) = (Driver::new(&config), Driver::new(&config));
+        let (mut driver, mut other) = (SimDriver::new(&config), SimDriver::new(&config));
         assert_eq!(other.space.usage.take(0, 1 << 20), Ok(()));
         for _ in 0..2 {
             assert!(matches!(driver.queue.schedule, Schedule::Deferred(_)));

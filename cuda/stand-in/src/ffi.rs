@@ -121,9 +121,9 @@ impl In<*const c_void> {
 
 /// A string from the caller.
 #[repr(transparent)]
-pub(crate) struct Text(*const c_char);
+pub(crate) struct CallerText(*const c_char);
 
-impl Text {
+impl CallerText {
     /// Returns the string's bytes, without the end mark.
     pub(crate) fn bytes(&self) -> Result<&[u8], Code> {
         if self.0.is_null() {
@@ -155,6 +155,6 @@ impl<C> Takes<*mut C> for *const C {}
 /// An address that the function looks up.
 impl<C> Takes<*mut C> for usize {}
 impl<C> Takes<*const C> for usize {}
-impl Takes<*const c_char> for Text {}
+impl Takes<*const c_char> for CallerText {}
 /// The image of a module: a text, or refused.
-impl Takes<*const c_void> for Text {}
+impl Takes<*const c_void> for CallerText {}

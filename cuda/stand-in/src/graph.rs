@@ -10,13 +10,13 @@ use std::collections::BTreeSet;
 use larder_cuda_abi::Code;
 use larder_cuda_abi::constants::STREAM_NON_BLOCKING;
 
-use crate::clock::Clock;
-use crate::driver::Driver;
-use crate::queue::{OpId, Stream, Work};
+use crate::clock::VectorClock;
+use crate::driver::SimDriver;
+use crate::queue::{OpId, SimStream, Work};
 
 /// One node.
 #[derive(Clone, Debug)]
-pub(crate) struct Node {
+pub(crate) struct GraphNode {
     pub(crate) handle: usize,
     pub(crate) context: usize,
     pub(crate) work: Work,
@@ -27,7 +27,7 @@ pub(crate) struct Node {
 /// A graph.
 #[derive(Debug)]
 pub(crate) struct Graph {
-    pub(crate) nodes: Vec<Node>,
+    pub(crate) nodes: Vec<GraphNode>,
     /// Whether a capture still adds nodes.
     pub(crate) capturing: bool,
 }
@@ -35,11 +35,11 @@ pub(crate) struct Graph {
 /// A graph ready to be launched.
 #[derive(Debug)]
 pub(crate) struct Exec {
-    pub(crate) nodes: Vec<Node>,
+    pub(crate) nodes: Vec<GraphNode>,
     /// The stream of each node.
     stream_ids: Vec<usize>,
     /// End of the newest launch.
-    pub(crate) last: Option<(OpId, Clock)>,
+    pub(crate) last: Option<(OpId, VectorClock)>,
 }
 
 impl Graph {
@@ -59,7 +59,7 @@ impl Graph {
         work: Work,
         after: Vec<usize>,
     ) -> usize {
-        self.nodes.push(Node {
+        self.nodes.push(GraphNode {
             handle,
             context,
             work,
@@ -70,7 +70,7 @@ impl Graph {
 }
 
 /// Returns the indexes of the nodes that no other node comes behind.
-pub(crate) fn ends(nodes: &[Node]) -> Vec<usize> {
+pub(crate) fn ends(nodes: &[GraphNode]) -> Vec<usize> {
     let inner: BTreeSet<usize> = nodes.iter().flat_map(|node| node.after.clone()).collect();
     (0..nodes.len())
         .filter(|index| !inner.contains(index))
@@ -79,7 +79,7 @@ pub(crate) fn ends(nodes: &[Node]) -> Vec<usize> {
 
 /// Returns the number of each node's chain. A node continues the chain of the first node it depends
 /// on that is of its context and not yet continued; otherwise it begins a chain.
-fn chains(nodes: &[Node]) -> Vec<usize> {
+fn chains(nodes: &[GraphNode]) -> Vec<usize> {
     let mut of: Vec<usize> = Vec::with_capacity(nodes.len());
     let mut continued = BTreeSet::new();
     let mut count = 0;
@@ -106,7 +106,7 @@ fn chains(nodes: &[Node]) -> Vec<usize> {
     of
 }
 
-impl Driver {
+impl SimDriver {
     /// Makes a graph ready to be launched.
     pub(crate) fn instantiate(&mut self, graph: usize) -> Result<usize, Code> {
         let graph = self.graphs.get(graph)?;
@@ -119,7 +119,7 @@ impl Driver {
         for (node, chain) in nodes.iter().zip(&chains) {
             if *chain == streams.len() {
                 let handle = self.handles.next();
-                let mut stream = Stream::new(node.context, STREAM_NON_BLOCKING);
+                let mut stream = SimStream::new(node.context, STREAM_NON_BLOCKING);
                 stream.is_hidden = true;
                 self.streams.insert(handle, stream);
                 streams.push(handle);
@@ -166,7 +166,7 @@ impl Driver {
         let first = self.submit_behind(stream, before)?;
         let start = self.streams.get(stream)?.clock.clone();
         // Operation and clock of each node.
-        let mut done: Vec<(OpId, Clock)> = Vec::with_capacity(nodes.len());
+        let mut done: Vec<(OpId, VectorClock)> = Vec::with_capacity(nodes.len());
         for (node, stream_id) in nodes.into_iter().zip(stream_ids) {
             let behind = node.after.iter().filter_map(|index| done.get(*index));
             let mut after = vec![first];
@@ -195,8 +195,8 @@ impl Driver {
 mod tests {
     use super::*;
 
-    fn nodes(after: &[&[usize]]) -> Vec<Node> {
-        let node = |after: &&[usize]| Node {
+    fn nodes(after: &[&[usize]]) -> Vec<GraphNode> {
+        let node = |after: &&[usize]| GraphNode {
             handle: 0,
             context: 1,
             work: Work::Nothing,

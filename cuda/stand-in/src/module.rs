@@ -8,10 +8,10 @@ use std::ffi::c_void;
 use larder_cuda_abi::stand_in::{KernelBody, KernelCall};
 use larder_cuda_abi::{Code, DevicePtr};
 
-use crate::driver::{Driver, Session};
+use crate::driver::{Session, SimDriver};
 use crate::ptx::{Parameter, Ptx};
 use crate::queue::{OpId, Work};
-use crate::space::{Access, Kind, User};
+use crate::space::{Access, Accessor, BlockKind};
 use crate::thread;
 
 /// The largest alignment of a parameter.
@@ -40,18 +40,18 @@ pub(crate) struct Function {
 /// Aligned room for parameters, with the layout of a device's parameter memory.
 #[derive(Clone, Copy, Debug)]
 #[repr(C, align(128))]
-struct Line([u8; MAX_ALIGN]);
+struct ParameterBlock([u8; MAX_ALIGN]);
 
 /// Copies of a launch's parameters.
 #[derive(Clone, Debug)]
-pub(crate) struct Arguments {
-    lines: Vec<Line>,
+pub(crate) struct LaunchArguments {
+    lines: Vec<ParameterBlock>,
     offsets: Vec<usize>,
 }
 
 /// The shape of a launch.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Shape {
+pub(crate) struct LaunchShape {
     pub(crate) grid: [u32; 3],
     pub(crate) block: [u32; 3],
     pub(crate) shared_bytes: u32,
@@ -59,12 +59,12 @@ pub(crate) struct Shape {
 
 /// One launch of a kernel.
 #[derive(Clone, Debug)]
-pub(crate) struct Launch {
+pub(crate) struct SimLaunch {
     pub(crate) function: usize,
     pub(crate) name: String,
     pub(crate) body: KernelBody,
-    pub(crate) shape: Shape,
-    pub(crate) arguments: Arguments,
+    pub(crate) shape: LaunchShape,
+    pub(crate) arguments: LaunchArguments,
 }
 
 impl Function {
@@ -76,11 +76,11 @@ impl Function {
     }
 }
 
-impl Arguments {
+impl LaunchArguments {
     /// Copies the bytes of each parameter to its offset.
     pub(crate) fn new(parameters: &[Parameter], values: &[Vec<u8>]) -> Self {
         let bytes = parameters.last().map_or(0, |last| last.offset + last.bytes);
-        let mut lines = vec![Line([0; MAX_ALIGN]); bytes.div_ceil(MAX_ALIGN)];
+        let mut lines = vec![ParameterBlock([0; MAX_ALIGN]); bytes.div_ceil(MAX_ALIGN)];
         for (parameter, value) in parameters.iter().zip(values) {
             for (index, byte) in value.iter().take(parameter.bytes).enumerate() {
                 let at = parameter.offset + index;
@@ -103,8 +103,8 @@ impl Arguments {
 
 /// The target of [`KernelCall::driver`] while a body runs.
 struct Running {
-    driver: *mut Driver,
-    user: User,
+    driver: *mut SimDriver,
+    user: Accessor,
     refused: Option<Code>,
 }
 
@@ -137,7 +137,7 @@ unsafe extern "C" fn access(
     }
 }
 
-impl Driver {
+impl SimDriver {
     /// Loads a module into the current context.
     pub(crate) fn load_module(&mut self, ptx: Ptx) -> Result<usize, Code> {
         let context = self.current()?;
@@ -148,7 +148,7 @@ impl Driver {
             let bytes = variable.bytes.max(1) as u64;
             let given = self
                 .space
-                .alloc_plain(device, Some(context), bytes, Kind::Module);
+                .alloc_plain(device, Some(context), bytes, BlockKind::Module);
             let at = match given {
                 Ok(at) => at,
                 Err(code) => {
@@ -217,7 +217,7 @@ impl Driver {
     }
 
     /// Runs a kernel's body.
-    pub(crate) fn do_kernel(&mut self, op: OpId, launch: &Launch) -> Result<(), Code> {
+    pub(crate) fn do_kernel(&mut self, op: OpId, launch: &SimLaunch) -> Result<(), Code> {
         let name = &launch.name;
         if self.functions.get(launch.function).is_err() {
             self.findings

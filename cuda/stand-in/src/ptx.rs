@@ -8,8 +8,8 @@ use larder_cuda_abi::Code;
 /// The declarations of a module.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub(crate) struct Ptx {
-    pub(crate) entries: Vec<Entry>,
-    pub(crate) variables: Vec<Variable>,
+    pub(crate) entries: Vec<PtxKernel>,
+    pub(crate) variables: Vec<PtxVariable>,
 }
 
 impl Ptx {
@@ -24,7 +24,7 @@ impl Ptx {
 
 /// A kernel.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(crate) struct Entry {
+pub(crate) struct PtxKernel {
     pub(crate) name: String,
     pub(crate) parameters: Vec<Parameter>,
 }
@@ -38,7 +38,7 @@ pub(crate) struct Parameter {
 
 /// A variable in global or constant memory.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(crate) struct Variable {
+pub(crate) struct PtxVariable {
     pub(crate) name: String,
     pub(crate) bytes: usize,
     /// Its first bytes; the rest are 0.
@@ -55,7 +55,7 @@ const MAX_PARAMETERS: usize = 32_764;
 /// block, or has a malformed declaration or the same name twice.
 pub(crate) fn read(text: &str) -> Result<Ptx, Code> {
     let tokens = tokens(text);
-    let mut reader = Reader {
+    let mut reader = PtxReader {
         tokens: &tokens,
         next: 0,
     };
@@ -115,7 +115,7 @@ fn tokens(text: &str) -> Vec<&str> {
 }
 
 /// A position in the words.
-struct Reader<'a> {
+struct PtxReader<'a> {
     tokens: &'a [&'a str],
     next: usize,
 }
@@ -130,7 +130,7 @@ struct Declared {
     count: Option<usize>,
 }
 
-impl<'a> Reader<'a> {
+impl<'a> PtxReader<'a> {
     fn peek(&self) -> Option<&'a str> {
         self.tokens.get(self.next).copied()
     }
@@ -154,7 +154,7 @@ impl<'a> Reader<'a> {
         usize::try_from(number).map_err(|_| Code::INVALID_PTX)
     }
 
-    fn entry(&mut self) -> Result<Entry, Code> {
+    fn entry(&mut self) -> Result<PtxKernel, Code> {
         let name = self.take().ok_or(Code::INVALID_PTX)?.to_owned();
         let mut parameters = Vec::new();
         let mut end = 0_usize;
@@ -181,10 +181,10 @@ impl<'a> Reader<'a> {
                 }
             }
         }
-        Ok(Entry { name, parameters })
+        Ok(PtxKernel { name, parameters })
     }
 
-    fn variable(&mut self) -> Result<Variable, Code> {
+    fn variable(&mut self) -> Result<PtxVariable, Code> {
         let declared = self.declared()?;
         let mut initial = Vec::new();
         let mut values = 0;
@@ -205,7 +205,7 @@ impl<'a> Reader<'a> {
             .checked_mul(count)
             .filter(|bytes| initial.len() <= *bytes)
             .ok_or(Code::INVALID_PTX)?;
-        Ok(Variable {
+        Ok(PtxVariable {
             name: declared.name,
             bytes,
             initial,

@@ -66,13 +66,13 @@ impl Names {
 
 /// The objects of one kind.
 #[derive(Debug)]
-pub(crate) struct Table<T> {
+pub(crate) struct ObjectTable<T> {
     objects: BTreeMap<usize, T>,
     /// CUDA's error for a handle of this kind that names nothing.
     refusal: Code,
 }
 
-impl<T> Table<T> {
+impl<T> ObjectTable<T> {
     pub(crate) fn new(refusal: Code) -> Self {
         Self {
             objects: BTreeMap::new(),

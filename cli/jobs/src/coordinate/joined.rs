@@ -12,7 +12,7 @@ use larder_control::{
 use larder_core::ByteCount;
 use serde::Serialize;
 
-use crate::files::JobFiles;
+use crate::files::JobPaths;
 use crate::order;
 
 /// A job that joined.
@@ -211,7 +211,7 @@ impl JoinedJob {
 
     /// Makes this coordinator the one that writes a file with the orders of several GPUs, if there
     /// is no other yet.
-    pub(super) fn claim(&mut self, job: &JobFiles) -> Result<(), String> {
+    pub(super) fn claim(&mut self, job: &JobPaths) -> Result<(), String> {
         let name = format!("{}.coordinator", job.name);
         let lock = FileLock::take(&job.control.with_file_name(name), Sharing::Nobody);
         let lock = lock.map_err(|error| {
@@ -229,7 +229,7 @@ impl JoinedJob {
     }
 
     /// Writes the last orders into the control file, if it differs.
-    pub(super) fn write(&mut self, job: &JobFiles) -> Result<(), String> {
+    pub(super) fn write(&mut self, job: &JobPaths) -> Result<(), String> {
         if self.limit.is_some() || self.perf.is_some() || self.asleep.is_some() {
             self.is_unwritten = true;
         }

@@ -12,22 +12,25 @@ use larder_control::{
 use super::joined::{JobFigures, JoinedJob, words};
 use super::reading::Reading;
 use super::rounds::{Coordination, CoordinationEvent, IsAlive};
-use crate::alive::Alive;
-use crate::files::JobFiles;
+use crate::alive::Liveness;
+use crate::files::JobPaths;
 
 impl Coordination {
     /// Lets a job join or go by its files, whose status may be missing, incomplete, or another
     /// process's. Returns the status if it can be believed.
     pub(super) fn look<'r>(
         &mut self,
-        job: &JobFiles,
+        job: &JobPaths,
         reading: &'r Reading,
         alive: IsAlive<'_>,
         said: &mut Vec<CoordinationEvent>,
     ) -> Result<Option<&'r StatusFile>, String> {
         let ordered = reading.control.clone().unwrap_or_default();
         let is_anothers = reading.life().is_none_or(|life| ordered.life != Some(life));
-        if is_anothers && !self.known.contains_key(job) && alive(None, ordered.life) == Alive::Yes {
+        if is_anothers
+            && !self.known.contains_key(job)
+            && alive(None, ordered.life) == Liveness::Yes
+        {
             // Its status is missing, or another process's (ROUND2).
             let joined = self.join_by_orders(job, reading, &ordered, said);
             if !matches!(reading.status, Ok(Some(_))) {
@@ -47,7 +50,7 @@ impl Coordination {
         let (mut is_again, mut only) = (false, None);
         if let Some(known) = self.known.get(job) {
             let is_same = (known.pid, known.life) == (own.pid, own.life);
-            if !is_same && alive(Some(known.pid), known.life) == Alive::Yes {
+            if !is_same && alive(Some(known.pid), known.life) == Liveness::Yes {
                 return Err(format!(
                     "process {} writes the status of process {}, which exists: give them different names",
                     own.pid, known.pid
@@ -62,7 +65,7 @@ impl Coordination {
                 is_again = true;
             }
         }
-        if own.ended && is_there != Alive::Yes {
+        if own.ended && is_there != Liveness::Yes {
             self.gone(job, Some("it ended"), said);
             return Ok(None);
         }
@@ -71,7 +74,7 @@ impl Coordination {
                 // The job has no memory yet.
                 return Ok(None);
             }
-            if is_there == Alive::No {
+            if is_there == Liveness::No {
                 return Err(format!(
                     "its process is gone, so it is not counted: `larder control forget {}` removes its files",
                     job.name
@@ -107,7 +110,7 @@ impl Coordination {
     /// Counts a living job with the bytes that an earlier coordinator's orders let it hold.
     fn join_by_orders(
         &mut self,
-        job: &JobFiles,
+        job: &JobPaths,
         reading: &Reading,
         ordered: &ControlFile,
         said: &mut Vec<CoordinationEvent>,
@@ -130,7 +133,7 @@ impl Coordination {
 
     fn join(
         &mut self,
-        job: &JobFiles,
+        job: &JobPaths,
         own: &JobStatus,
         reading: &Reading,
         ordered: &ControlFile,
@@ -197,7 +200,7 @@ impl Coordination {
     /// Lets a job join its GPU's coordinator with the bytes that it may hold already.
     fn admit(
         &mut self,
-        job: &JobFiles,
+        job: &JobPaths,
         gpu: BusId,
         priority: u32,
         may_hold: u64,
@@ -229,7 +232,7 @@ impl Coordination {
     /// Removes jobs whose status files were removed and whose processes are gone (ROUND3).
     pub(super) fn remove_gone(
         &mut self,
-        readings: &BTreeMap<JobFiles, Reading>,
+        readings: &BTreeMap<JobPaths, Reading>,
         alive: IsAlive<'_>,
         said: &mut Vec<CoordinationEvent>,
     ) {
@@ -239,7 +242,7 @@ impl Coordination {
             .iter()
             .filter(|(job, known)| {
                 readings.get(*job).is_none_or(is_missing)
-                    && alive(Some(known.pid), known.life) != Alive::Yes
+                    && alive(Some(known.pid), known.life) != Liveness::Yes
             })
             .map(|(job, _)| job.clone())
             .collect();
@@ -251,7 +254,7 @@ impl Coordination {
     /// Removes a job if it is known. With a reason, reports it.
     fn gone(
         &mut self,
-        job: &JobFiles,
+        job: &JobPaths,
         why: Option<&'static str>,
         said: &mut Vec<CoordinationEvent>,
     ) {

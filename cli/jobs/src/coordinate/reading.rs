@@ -3,7 +3,7 @@
 use larder_control::{ControlFile, Life, StatusFile};
 
 use super::joined::words;
-use crate::files::JobFiles;
+use crate::files::JobPaths;
 use crate::order;
 use crate::view::{are_few, read_status};
 
@@ -21,7 +21,7 @@ pub(super) struct Reading {
 impl Reading {
     /// Reads both files, and keeps only the parts needed: those of all jobs in a folder are held at
     /// once.
-    pub(super) fn of(job: &JobFiles) -> Self {
+    pub(super) fn of(job: &JobPaths) -> Self {
         let said = read_status(&job.status);
         let user = said.as_ref().ok().and_then(|said| said.as_ref()?.1);
         let status = said.map(|said| {

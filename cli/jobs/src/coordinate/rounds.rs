@@ -33,8 +33,8 @@ use serde::Serialize;
 use super::CoordinationSettings;
 use super::joined::{Belief, JobFigures, JoinedJob, words};
 use super::reading::Reading;
-use crate::alive::{Alive, alive};
-use crate::files::{FilesError, JobFiles, Twins, find};
+use crate::alive::{Liveness, alive};
+use crate::files::{FilesError, JobPaths, Twins, find};
 use crate::view::not_there;
 
 /// An event of a round; a line of JSON. `job` is the job's name.
@@ -70,7 +70,7 @@ pub(crate) enum CoordinationEvent {
 const NAMED: usize = 3;
 
 /// Tells whether a process exists, by its number or its life.
-pub(super) type IsAlive<'a> = &'a dyn Fn(Option<u32>, Option<Life>) -> Alive;
+pub(super) type IsAlive<'a> = &'a dyn Fn(Option<u32>, Option<Life>) -> Liveness;
 
 /// Larder-control's coordinator over the files of jobs.
 #[derive(Clone, Debug)]
@@ -78,9 +78,9 @@ pub(crate) struct Coordination {
     pub(super) settings: CoordinationSettings,
     /// One for each GPU: the total is that of one device.
     pub(super) coordinators: BTreeMap<BusId, Coordinator>,
-    pub(super) known: BTreeMap<JobFiles, JoinedJob>,
+    pub(super) known: BTreeMap<JobPaths, JoinedJob>,
     /// The present problem of each job, so that each is reported once.
-    problems: BTreeMap<JobFiles, String>,
+    problems: BTreeMap<JobPaths, String>,
 }
 
 impl Coordination {
@@ -139,11 +139,11 @@ impl Coordination {
     /// Processes the readings and decides. Returns the problems by job.
     pub(super) fn decide(
         &mut self,
-        readings: &BTreeMap<JobFiles, Reading>,
+        readings: &BTreeMap<JobPaths, Reading>,
         alive: IsAlive<'_>,
         now: Duration,
         said: &mut Vec<CoordinationEvent>,
-    ) -> BTreeMap<JobFiles, String> {
+    ) -> BTreeMap<JobPaths, String> {
         let mut wrong = BTreeMap::new();
         self.remove_gone(readings, alive, said);
         // Memory given to all jobs counts before the claims of any job, or of its user (ROUND5).
@@ -193,7 +193,7 @@ impl Coordination {
 
     fn report(
         &mut self,
-        job: &JobFiles,
+        job: &JobPaths,
         status: &StatusFile,
         alive: IsAlive<'_>,
         now: Duration,
@@ -241,8 +241,8 @@ impl Coordination {
             result => result.map_err(words)?,
         }
         match alive(Some(known.pid), known.life) {
-            Alive::No => Err(not_there(known.pid, &job.name)),
-            Alive::Yes | Alive::Unknown => Ok(()),
+            Liveness::No => Err(not_there(known.pid, &job.name)),
+            Liveness::Yes | Liveness::Unknown => Ok(()),
         }
     }
 

@@ -22,11 +22,11 @@ const DIGEST_START: u64 = 0xcbf2_9ce4_8422_2325;
 const DIGEST_FACTOR: u64 = 0x0100_0000_01b3;
 
 /// A job's memory, its live blocks, and its figures.
-pub(super) struct Blocks<'j> {
+pub(super) struct JobBlocks<'j> {
     memory: &'j VmemAllocator,
     stream: &'j Arc<CudaStream>,
     pacer: LaunchPacer,
-    live: HashMap<u32, Held>,
+    live: HashMap<u32, StampedBlock>,
     /// The number of the pass, so that each pass writes other bytes.
     pass: u64,
     digest: u64,
@@ -36,12 +36,12 @@ pub(super) struct Blocks<'j> {
 }
 
 /// A block, and the key of the bytes written to its ends.
-struct Held {
+struct StampedBlock {
     buffer: VmemBuffer<u8>,
     key: u64,
 }
 
-impl<'j> Blocks<'j> {
+impl<'j> JobBlocks<'j> {
     pub(super) fn new(
         memory: &'j VmemAllocator,
         stream: &'j Arc<CudaStream>,
@@ -97,7 +97,7 @@ impl<'j> Blocks<'j> {
             self.stream
                 .memcpy_htod(&content[..end - start], &mut part)?;
         }
-        self.live.insert(id, Held { buffer, key });
+        self.live.insert(id, StampedBlock { buffer, key });
         Ok(())
     }
 

@@ -21,7 +21,7 @@ use larder_trace::Trace;
 
 use crate::arguments::{driver, parse_interval, parse_limit};
 use crate::carried::load;
-use crate::files::JobFiles;
+use crate::files::JobPaths;
 use crate::{Failure, note, print_json};
 use script::JobScript;
 
@@ -154,7 +154,7 @@ impl JobArgs {
             );
             return Err(Failure::Arguments(error));
         }
-        let files = JobFiles::ours(folder, name);
+        let files = JobPaths::ours(folder, name);
         Ok((Some(files.control), Some(files.status)))
     }
 }

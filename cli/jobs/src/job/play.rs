@@ -19,7 +19,7 @@ use larder_cuda::{
 use larder_trace::Event;
 use serde::Serialize;
 
-use super::blocks::Blocks;
+use super::blocks::JobBlocks;
 use super::script::JobScript;
 use super::{Host, JobArgs, status};
 use crate::complain;
@@ -88,7 +88,7 @@ pub(super) fn play(
             "cannot handle signals, which end the job at once: {error}"
         ));
     }
-    let blocks = Blocks::new(&memory, &stream, job.pacer());
+    let blocks = JobBlocks::new(&memory, &stream, job.pacer());
     let figures = status::watched(&job, || play_all(args, scripts, &job, blocks, &ended));
     end_here(job);
     Ok(Figures {
@@ -111,7 +111,7 @@ fn play_all(
     args: &JobArgs,
     scripts: &[JobScript],
     job: &Job,
-    mut blocks: Blocks<'_>,
+    mut blocks: JobBlocks<'_>,
     ended: &Receiver<()>,
 ) -> Result<Figures, Box<dyn Error>> {
     let start = Instant::now();
@@ -149,7 +149,7 @@ fn play_all(
     Ok(blocks.into_figures())
 }
 
-fn play_segment(segment: &[Event], blocks: &mut Blocks<'_>) -> Result<(), Box<dyn Error>> {
+fn play_segment(segment: &[Event], blocks: &mut JobBlocks<'_>) -> Result<(), Box<dyn Error>> {
     for event in segment {
         match *event {
             Event::Alloc { id, bytes } => blocks.alloc(id, bytes)?,

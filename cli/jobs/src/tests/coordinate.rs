@@ -18,7 +18,7 @@ pub(super) fn settings(total_bytes: u64) -> CoordinationSettings {
 pub(super) fn settle(
     coordination: &mut Coordination,
     folder: &Path,
-    jobs: &mut [(JobFiles, Status)],
+    jobs: &mut [(JobPaths, Status)],
     time: &mut u64,
 ) -> Vec<CoordinationEvent> {
     let mut all = Vec::new();
@@ -45,7 +45,7 @@ fn memory_moves_to_the_higher_priority_and_back_when_that_one_wants_less() {
     let mut time = 0;
     let mut coordination = Coordination::new(settings(100 * MIB));
     let mut jobs = vec![(
-        JobFiles::ours(folder.path(), "low"),
+        JobPaths::ours(folder.path(), "low"),
         Status::new(1, 90 * MIB),
     )];
     jobs[0].1.write(&jobs[0].0);
@@ -54,7 +54,7 @@ fn memory_moves_to_the_higher_priority_and_back_when_that_one_wants_less() {
     assert!(
         matches!(&said[0], CoordinationEvent::Joined { job, priority: 1, limit_bytes: 0 } if job == "low")
     );
-    let high = JobFiles::ours(folder.path(), "high");
+    let high = JobPaths::ours(folder.path(), "high");
     jobs.push((high, Status::new(5, 70 * MIB)));
     jobs[1].1.write(&jobs[1].0);
     let said = settle(&mut coordination, folder.path(), &mut jobs, &mut time);
@@ -76,7 +76,7 @@ fn another_coordinator_takes_over_and_no_old_answer_counts() {
     let mut time = 0;
     let mut jobs: Vec<_> = [("a", 1), ("b", 2)]
         .map(|(name, priority)| {
-            let job = JobFiles::ours(folder.path(), name);
+            let job = JobPaths::ours(folder.path(), name);
             (job, Status::new(priority, 80 * MIB))
         })
         .into();
@@ -110,7 +110,7 @@ fn a_dead_jobs_memory_counts_until_it_is_reported_gone() {
     let mut time = 0;
     let mut dead = Status::new(1, 60 * MIB);
     dead.pid = child.id();
-    let mut jobs = vec![(JobFiles::ours(folder.path(), "dead"), dead)];
+    let mut jobs = vec![(JobPaths::ours(folder.path(), "dead"), dead)];
     jobs[0].1.write(&jobs[0].0);
     let mut coordination = Coordination::new(settings(100 * MIB));
     settle(&mut coordination, folder.path(), &mut jobs, &mut time);
@@ -148,7 +148,7 @@ fn a_job_that_said_its_end_is_gone_once_its_process_is() {
     let mut time = 0;
     let mut status = Status::new(1, 60 * MIB);
     status.pid = child.id();
-    let mut jobs = vec![(JobFiles::ours(folder.path(), "a"), status)];
+    let mut jobs = vec![(JobPaths::ours(folder.path(), "a"), status)];
     jobs[0].1.write(&jobs[0].0);
     let mut coordination = Coordination::new(settings(100 * MIB));
     settle(&mut coordination, folder.path(), &mut jobs, &mut time);
@@ -176,7 +176,7 @@ fn rubbish_is_said_once_and_disturbs_nobody() {
     fs::write(folder.path().join("x.status.json"), "[1, 2").unwrap();
     fs::write(folder.path().join("antman_pai2sche.json"), "{}").unwrap();
     let mut jobs = vec![(
-        JobFiles::ours(folder.path(), "good"),
+        JobPaths::ours(folder.path(), "good"),
         Status::new(1, 40 * MIB),
     )];
     jobs[0].1.write(&jobs[0].0);
@@ -198,7 +198,7 @@ fn rubbish_is_said_once_and_disturbs_nobody() {
 #[test]
 fn a_job_without_memory_yet_is_waited_for_without_a_word() {
     let folder = folder();
-    let job = JobFiles::ours(folder.path(), "a");
+    let job = JobPaths::ours(folder.path(), "a");
     let early = json!({"larder": {"pid": std::process::id(), "name": "a", "limitBytes": 0,
         "perfControl": 100}});
     fs::write(&job.status, early.to_string()).unwrap();
@@ -220,14 +220,14 @@ fn a_job_without_memory_yet_is_waited_for_without_a_word() {
 fn a_limit_that_was_changed_by_hand_is_changed_back() {
     let folder = folder();
     let mut time = 0;
-    let mut jobs = vec![(JobFiles::ours(folder.path(), "a"), Status::new(1, 40 * MIB))];
+    let mut jobs = vec![(JobPaths::ours(folder.path(), "a"), Status::new(1, 40 * MIB))];
     jobs[0].1.write(&jobs[0].0);
     let mut coordination = Coordination::new(settings(100 * MIB));
     settle(&mut coordination, folder.path(), &mut jobs, &mut time);
-    let order = Order {
+    let order = ControlChange {
         limit_bytes: Some(90 * MIB),
         perf: Some(PerfControl::SUSPENDED),
-        ..Order::default()
+        ..ControlChange::default()
     };
     order.give(&jobs[0].0).unwrap();
     coordination

@@ -71,11 +71,11 @@ fn a_control_file_alone_is_no_second_job_beside_another_pair_of_its_name() {
 #[test]
 fn an_order_changes_what_it_says_and_keeps_the_rest() {
     let folder = folder();
-    let job = JobFiles::ours(folder.path(), "a");
+    let job = JobPaths::ours(folder.path(), "a");
     let text =
         json!({"mine": {"x": 1.5}, "gpuConfigInfo": {"02:00.0": {"maxDeviceMem": 7, "y": [1]}}});
     fs::write(&job.control, text.to_string()).unwrap();
-    let order = Order {
+    let order = ControlChange {
         limit_bytes: Some(2 << 30),
         gpu: Some(gpu()),
         perf: PerfControl::new(50).ok(),
@@ -93,10 +93,10 @@ fn an_order_changes_what_it_says_and_keeps_the_rest() {
 #[test]
 fn the_gpu_of_a_limit_is_the_one_that_the_job_names() {
     let folder = folder();
-    let job = JobFiles::ours(folder.path(), "a");
-    let order = Order {
+    let job = JobPaths::ours(folder.path(), "a");
+    let order = ControlChange {
         limit_bytes: Some(0),
-        ..Order::default()
+        ..ControlChange::default()
     };
     assert!(matches!(order.give(&job), Err(OrderError::NoGpu)));
     assert!(!job.control.exists());
@@ -119,16 +119,16 @@ fn the_gpu_of_a_limit_is_the_one_that_the_job_names() {
 #[test]
 fn a_control_file_that_says_nothing_readable_is_not_written() {
     let folder = folder();
-    let job = JobFiles::ours(folder.path(), "a");
+    let job = JobPaths::ours(folder.path(), "a");
     fs::write(&job.control, "{\"gpuCon").unwrap();
-    let pause = Order {
+    let pause = ControlChange {
         perf: Some(PerfControl::SUSPENDED),
-        ..Order::default()
+        ..ControlChange::default()
     };
     assert!(matches!(pause.give(&job), Err(OrderError::Unreadable(_))));
     assert_eq!(fs::read_to_string(&job.control).unwrap(), "{\"gpuCon");
     assert!(matches!(
-        Order::default().give(&job),
+        ControlChange::default().give(&job),
         Err(OrderError::Empty)
     ));
     fs::write(&job.control, "{\"perfControl\": 300}").unwrap();

@@ -18,12 +18,12 @@ use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 use serde_json::json;
 use tempfile::TempDir;
 
-use crate::alive::Alive;
+use crate::alive::Liveness;
 use crate::arguments::{parse_limit, show_bytes, show_micros};
 use crate::coordinate::{Coordination, CoordinationEvent, CoordinationSettings};
-use crate::files::{FilesError, JobFiles, Twins, find, find_named};
-use crate::order::{Order, OrderError};
-use crate::top::screen::{Act, Screen, look, send};
+use crate::files::{FilesError, JobPaths, Twins, find, find_named};
+use crate::order::{ControlChange, OrderError};
+use crate::top::screen::{KeyAction, Screen, look, send};
 use crate::top::table::{HEADINGS, table};
 use crate::view::{JobView, unix_ms};
 use crate::visible::json;
@@ -64,7 +64,7 @@ impl Status {
         }
     }
 
-    fn write(&self, job: &JobFiles) {
+    fn write(&self, job: &JobPaths) {
         let text = json!({
             "gpuUsageInfo": { self.gpu: {
                 "deviceMemUsedMax": self.held, "deviceMemUsedMin": self.held,
@@ -98,7 +98,7 @@ impl Status {
     }
 
     /// Obeys the control file.
-    fn obey(&mut self, job: &JobFiles) {
+    fn obey(&mut self, job: &JobPaths) {
         if let Ok(text) = fs::read(&job.control) {
             let file = ControlFile::parse(text).unwrap().file;
             if file.is_for(self.life) {
@@ -136,7 +136,7 @@ fn gpu() -> BusId {
     GPU.parse().unwrap()
 }
 
-fn names(jobs: &[JobFiles]) -> Vec<&str> {
+fn names(jobs: &[JobPaths]) -> Vec<&str> {
     jobs.iter().map(|job| job.name.as_str()).collect()
 }
 
@@ -152,7 +152,7 @@ fn sizes_and_times_are_shown_in_the_unit_that_suits() {
     assert_eq!(show_micros(600_000_000), "10 min");
     assert!(matches!(
         Screen::new(1).key(KeyEvent::new(KeyCode::Char('c'), KeyModifiers::CONTROL)),
-        Act::Quit
+        KeyAction::Quit
     ));
 }
 
@@ -179,12 +179,15 @@ fn the_example_for_kubernetes_runs_commands_there_are() {
     let commands: Vec<_> = commands.collect();
     assert!(matches!(
         commands[..],
-        [crate::Command::Top(_), crate::Command::Coordinate(_)]
+        [
+            crate::JobsCommand::Top(_),
+            crate::JobsCommand::Coordinate(_)
+        ]
     ));
 }
 
 #[derive(clap::Parser)]
 struct OneCommand {
     #[command(subcommand)]
-    command: crate::Command,
+    command: crate::JobsCommand,
 }

@@ -6,12 +6,12 @@ use super::*;
 fn the_table_shows_the_living_the_dead_and_what_is_wrong_with_files() {
     let folder = folder();
     let place = [folder.path().to_owned()];
-    let job = JobFiles::ours(folder.path(), "alive");
+    let job = JobPaths::ours(folder.path(), "alive");
     let mut status = Status::new(3, 0);
     (status.limit, status.held) = (8 * MIB, 12 * MIB);
     status.write(&job);
     let mut child = Command::new("true").spawn().unwrap();
-    let dead = JobFiles::ours(folder.path(), "dead");
+    let dead = JobPaths::ours(folder.path(), "dead");
     let mut status = Status::new(0, 0);
     status.pid = child.id();
     status.write(&dead);
@@ -20,7 +20,7 @@ fn the_table_shows_the_living_the_dead_and_what_is_wrong_with_files() {
     let jobs = look(&place).unwrap();
     let alive: Vec<_> = jobs.iter().map(|job| job.alive).collect();
     if fs::metadata("/proc/self/stat").is_ok() {
-        assert_eq!(alive, [Alive::Yes, Alive::No, Alive::Unknown]);
+        assert_eq!(alive, [Liveness::Yes, Liveness::No, Liveness::Unknown]);
         assert_eq!(jobs[0].problems, [""; 0]);
         assert!(jobs[1].problems[0].contains("control forget dead"));
     }
@@ -41,7 +41,7 @@ fn a_job_that_has_ended_holds_nothing() {
     let folder = folder();
     let mut status = Status::new(0, 0);
     (status.ended, status.held) = (true, 12 * MIB);
-    status.write(&JobFiles::ours(folder.path(), "day"));
+    status.write(&JobPaths::ours(folder.path(), "day"));
     let jobs = look(&[folder.path().to_owned()]).unwrap();
     let held: Vec<String> = ["used".into(), "held".into()].into();
     let text = table(&jobs, &held, false, usize::MAX).unwrap();
@@ -51,7 +51,7 @@ fn a_job_that_has_ended_holds_nothing() {
 #[test]
 fn a_narrow_table_breaks_no_number_and_a_wrong_column_lists_the_right_ones() {
     let folder = folder();
-    let job = JobFiles::ours(folder.path(), "alive");
+    let job = JobPaths::ours(folder.path(), "alive");
     Status::new(3, 0).write(&job);
     let jobs = look(&[folder.path().to_owned()]).unwrap();
     let named = [];
@@ -98,7 +98,7 @@ fn screen_of(folder: &Path) -> Screen {
     screen
 }
 
-fn press(screen: &mut Screen, code: KeyCode) -> Act {
+fn press(screen: &mut Screen, code: KeyCode) -> KeyAction {
     screen.key(KeyEvent::new(code, KeyModifiers::NONE))
 }
 
@@ -106,7 +106,7 @@ fn press(screen: &mut Screen, code: KeyCode) -> Act {
 fn a_terminal_shows_the_columns_that_fit_and_the_keys() {
     let folder = folder();
     assert!(drawn(&screen_of(folder.path()), 60)[0].starts_with("no jobs yet"));
-    let job = JobFiles::ours(folder.path(), "train");
+    let job = JobPaths::ours(folder.path(), "train");
     let mut status = Status::new(7, 0);
     status.limit = 512 * MIB;
     status.write(&job);
@@ -135,7 +135,7 @@ fn a_narrow_terminal_breaks_no_number_and_no_name() {
     for name in ["train", "night-7d9c5b6f4-xk2lp"] {
         let mut status = Status::new(7, 0);
         (status.limit, status.held) = (1234 * MIB, 23_456 * MIB);
-        status.write(&JobFiles::ours(folder.path(), name));
+        status.write(&JobPaths::ours(folder.path(), name));
     }
     let screen = screen_of(folder.path());
     let words = |width| -> Vec<Vec<String>> {
@@ -179,14 +179,14 @@ fn keys_write_the_selected_jobs_control_file() {
     for name in ["a", "b"] {
         let mut status = Status::new(0, 0);
         status.limit = 128 * MIB;
-        status.write(&JobFiles::ours(folder.path(), name));
+        status.write(&JobPaths::ours(folder.path(), name));
     }
     let mut screen = screen_of(folder.path());
-    assert_eq!(press(&mut screen, KeyCode::Down), Act::Nothing);
+    assert_eq!(press(&mut screen, KeyCode::Down), KeyAction::Nothing);
     // There is no third one.
     press(&mut screen, KeyCode::Down);
     let sent = |screen: &mut Screen, code| {
-        let Act::Tell(job, order) = press(screen, code) else {
+        let KeyAction::Tell(job, order) = press(screen, code) else {
             panic!("{code:?} tells");
         };
         assert_eq!(send(&job, &order), "b: sent");
@@ -207,7 +207,10 @@ fn keys_write_the_selected_jobs_control_file() {
     );
     press(&mut screen, KeyCode::Char('l'));
     for letter in "1GiBx".chars() {
-        assert_eq!(press(&mut screen, KeyCode::Char(letter)), Act::Nothing);
+        assert_eq!(
+            press(&mut screen, KeyCode::Char(letter)),
+            KeyAction::Nothing
+        );
     }
     assert!(drawn(&screen, 80).concat().contains("limit: 1GiBx"));
     press(&mut screen, KeyCode::Char('\u{200b}'));
@@ -215,18 +218,18 @@ fn keys_write_the_selected_jobs_control_file() {
     press(&mut screen, KeyCode::Backspace);
     press(&mut screen, KeyCode::Backspace);
     assert_eq!(sent(&mut screen, KeyCode::Enter), (Some(1024), Some(100)));
-    assert!(!JobFiles::ours(folder.path(), "a").control.exists());
-    assert_eq!(press(&mut screen, KeyCode::Char('q')), Act::Quit);
+    assert!(!JobPaths::ours(folder.path(), "a").control.exists());
+    assert_eq!(press(&mut screen, KeyCode::Char('q')), KeyAction::Quit);
 }
 
 #[test]
 fn a_limit_that_is_typed_wrong_is_said_and_not_written() {
     let folder = folder();
-    let job = JobFiles::ours(folder.path(), "a");
+    let job = JobPaths::ours(folder.path(), "a");
     Status::new(0, 0).write(&job);
     let mut screen = screen_of(folder.path());
     for code in [KeyCode::Char('l'), KeyCode::Char('q'), KeyCode::Enter] {
-        assert_eq!(press(&mut screen, code), Act::Nothing);
+        assert_eq!(press(&mut screen, code), KeyAction::Nothing);
     }
     assert!(
         drawn(&screen, 80)
@@ -240,13 +243,13 @@ fn a_limit_that_is_typed_wrong_is_said_and_not_written() {
 fn the_selection_stays_with_its_job_when_others_come_and_go() {
     let folder = folder();
     for name in ["b", "c"] {
-        Status::new(0, 0).write(&JobFiles::ours(folder.path(), name));
+        Status::new(0, 0).write(&JobPaths::ours(folder.path(), name));
     }
     let mut screen = screen_of(folder.path());
     press(&mut screen, KeyCode::Down);
-    Status::new(0, 0).write(&JobFiles::ours(folder.path(), "a"));
+    Status::new(0, 0).write(&JobPaths::ours(folder.path(), "a"));
     screen.show(look(&[folder.path().to_owned()]).unwrap());
-    let Act::Tell(job, _) = press(&mut screen, KeyCode::Char('p')) else {
+    let KeyAction::Tell(job, _) = press(&mut screen, KeyCode::Char('p')) else {
         panic!("it tells");
     };
     assert_eq!(job.name, "c");
@@ -259,7 +262,7 @@ fn names_and_problems_that_a_terminal_obeys_are_shown_escaped_and_counted_so() {
         "a\u{1b}[2J\n\u{9b}\u{202e}b",
         "a\\u{1b}[2J\\u{a}\\u{9b}\\u{202e}b",
     );
-    let job = JobFiles::ours(folder.path(), name);
+    let job = JobPaths::ours(folder.path(), name);
     let mut status = Status::new(7, 0);
     status.limit = 512 * MIB;
     status.write(&job);

@@ -16,15 +16,15 @@ fn own(priority: i64, wanted: u64) -> Status {
     }
 }
 
-fn job(folder: &TempDir, name: &str) -> JobFiles {
-    JobFiles::ours(folder.path(), name)
+fn job(folder: &TempDir, name: &str) -> JobPaths {
+    JobPaths::ours(folder.path(), name)
 }
 
 fn places(folder: &TempDir) -> [PathBuf; 1] {
     [folder.path().to_owned()]
 }
 
-fn control(job: &JobFiles) -> ControlFile {
+fn control(job: &JobPaths) -> ControlFile {
     let text = fs::read(&job.control).unwrap();
     ControlFile::parse(text).unwrap().file
 }
@@ -198,7 +198,7 @@ fn a_clock_that_is_moved_ends_nobody() {
         fs::write(&files.status, status.to_string()).unwrap();
         assert_eq!(
             JobView::look(&files, SystemTime::now()).alive,
-            Alive::Yes,
+            Liveness::Yes,
             "{wrote}"
         );
     }
@@ -215,12 +215,16 @@ fn what_a_person_says_to_the_next_run_of_a_job_is_obeyed_by_it() {
     said.control_version = Some(7);
     fs::write(&files.control, said.to_text()).unwrap();
     // To the existing run, beside its limit.
-    Order::share(PerfControl::SUSPENDED).give(&files).unwrap();
+    ControlChange::share(PerfControl::SUSPENDED)
+        .give(&files)
+        .unwrap();
     let kept = control(&files);
     assert_eq!((kept.life, kept.control_version), (said.life, Some(7)));
     kill(first);
-    assert_eq!(alive(None, said.life), Alive::No);
-    Order::share(PerfControl::FULL).give(&files).unwrap();
+    assert_eq!(alive(None, said.life), Liveness::No);
+    ControlChange::share(PerfControl::FULL)
+        .give(&files)
+        .unwrap();
     let next = control(&files);
     assert_eq!(
         (next.life, next.control_version, next.perf_control),
@@ -403,13 +407,15 @@ fn of_two_living_processes_of_a_name_nobody_is_told_in_place_of_the_other() {
     (ordered.life, ordered.perf_control) = (Life::of(earlier.id()), Some(50));
     fs::write(&files.control, ordered.to_text()).unwrap();
     own(1, MIB).write(&files);
-    let refused = Order::share(PerfControl::SUSPENDED)
+    let refused = ControlChange::share(PerfControl::SUSPENDED)
         .give(&files)
         .unwrap_err();
     assert!(matches!(refused, OrderError::TwoProcesses(..)), "{refused}");
     assert_eq!(control(&files), ordered);
     kill(earlier);
-    Order::share(PerfControl::SUSPENDED).give(&files).unwrap();
+    ControlChange::share(PerfControl::SUSPENDED)
+        .give(&files)
+        .unwrap();
     let said = control(&files);
     assert!(
         said.is_for(Life::this()) && said.perf_control == Some(0),
@@ -483,7 +489,7 @@ fn who_may_not_command_a_job_is_told_so() {
     std::os::unix::fs::chown(&files.status, Some(USER), None).unwrap();
     // Owned by a third user; the superuser, who is this process, leaves it to him.
     std::os::unix::fs::chown(&files.control, Some(USER + 1), None).unwrap();
-    let refused = Order::share(PerfControl::SUSPENDED)
+    let refused = ControlChange::share(PerfControl::SUSPENDED)
         .give(&files)
         .unwrap_err();
     assert!(

@@ -1,9 +1,9 @@
 //! [`Connections`]: a bounded number of connections. A new one closes the oldest if all are in use.
 //!
-//! CONN1. At most `most` are held at once, each by one [`Held`], which is dropped by the thread
+//! CONN1. At most `most` are held at once, each by one [`OpenConnection`], which is dropped by the thread
 //! that serves it. A closed one counts until then, so there are never more threads than that.
 //! CONN2. A connection is closed from outside by shutting it down: the thread that waits for it
-//! wakes with an error or an end, and drops its `Held`.
+//! wakes with an error or an end, and drops its `OpenConnection`.
 
 use std::collections::VecDeque;
 use std::net::{Shutdown, TcpStream};
@@ -17,7 +17,7 @@ pub(super) struct Connections {
 }
 
 /// A connection, held until this is dropped.
-pub(super) struct Held {
+pub(super) struct OpenConnection {
     connections: Arc<Connections>,
     pub(super) stream: Arc<TcpStream>,
 }
@@ -34,13 +34,13 @@ impl Connections {
 
     /// Holds one more connection. If all places are taken, closes the oldest, and waits until one
     /// is free.
-    pub(super) fn hold(self: &Arc<Self>, stream: Arc<TcpStream>) -> Held {
+    pub(super) fn hold(self: &Arc<Self>, stream: Arc<TcpStream>) -> OpenConnection {
         let mut held = self.lock();
         while held.len() >= self.most {
             held = self.close_one(held);
         }
         held.push_back(Arc::clone(&stream));
-        Held {
+        OpenConnection {
             connections: Arc::clone(self),
             stream,
         }
@@ -77,7 +77,7 @@ impl Connections {
 
 type Queue<'h> = MutexGuard<'h, VecDeque<Arc<TcpStream>>>;
 
-impl Drop for Held {
+impl Drop for OpenConnection {
     fn drop(&mut self) {
         let mut held = self.connections.lock();
         held.retain(|other| !Arc::ptr_eq(other, &self.stream));

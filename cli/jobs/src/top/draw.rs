@@ -8,7 +8,7 @@ use ratatui::widgets::{Cell, Paragraph, Row, Table, TableState};
 
 use super::screen::Screen;
 use super::table::{HEADINGS, problems};
-use crate::alive::Alive;
+use crate::alive::Liveness;
 use crate::layout::wrapped;
 use crate::visible::visible;
 
@@ -72,7 +72,7 @@ impl Screen {
                 .iter()
                 .map(|&column| cell(column, line.cells[column].as_str()));
             let style = match self.jobs[line.job].alive {
-                Alive::No => Style::new().add_modifier(Modifier::DIM),
+                Liveness::No => Style::new().add_modifier(Modifier::DIM),
                 _ => Style::new(),
             };
             Row::new(cells).style(style)

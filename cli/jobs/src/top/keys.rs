@@ -3,22 +3,22 @@
 use larder_control::PerfControl;
 use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 
-use super::screen::{Act, Screen};
+use super::screen::{KeyAction, Screen};
 use crate::arguments::{parse_bytes, show_bytes};
-use crate::order::Order;
+use crate::order::ControlChange;
 use crate::view::{GpuView, JobView};
 
 impl Screen {
     /// Handles a key.
-    pub(crate) fn key(&mut self, key: KeyEvent) -> Act {
+    pub(crate) fn key(&mut self, key: KeyEvent) -> KeyAction {
         if key.modifiers.contains(KeyModifiers::CONTROL) && key.code == KeyCode::Char('c') {
-            return Act::Quit;
+            return KeyAction::Quit;
         }
         if self.typed.is_some() {
             return self.typing(key.code);
         }
         match key.code {
-            KeyCode::Char('q') | KeyCode::Esc => return Act::Quit,
+            KeyCode::Char('q') | KeyCode::Esc => return KeyAction::Quit,
             KeyCode::Up | KeyCode::Char('k') => self.selected = self.selected.saturating_sub(1),
             KeyCode::Down | KeyCode::Char('j') => {
                 let last = self.lines.len().saturating_sub(1);
@@ -34,12 +34,12 @@ impl Screen {
             }
             _ => {}
         }
-        Act::Nothing
+        KeyAction::Nothing
     }
 
-    fn typing(&mut self, code: KeyCode) -> Act {
+    fn typing(&mut self, code: KeyCode) -> KeyAction {
         let Some(typed) = &mut self.typed else {
-            return Act::Nothing;
+            return KeyAction::Nothing;
         };
         match code {
             KeyCode::Char(letter) => typed.push(letter),
@@ -56,12 +56,12 @@ impl Screen {
             }
             _ => {}
         }
-        Act::Nothing
+        KeyAction::Nothing
     }
 
     /// Changes the limit by one step, from the one in the control file, otherwise from the one in
     /// force.
-    fn step(&mut self, change: fn(u64, u64) -> u64) -> Act {
+    fn step(&mut self, change: fn(u64, u64) -> u64) -> KeyAction {
         let target = self.chosen().and_then(|(_, gpu)| {
             let gpu = gpu?;
             // Without a limit in force there is no number to step from.
@@ -72,18 +72,18 @@ impl Screen {
             Some(target) => self.limit(change(target, self.step_bytes)),
             None => {
                 self.say("the job has no limit to change: type one with l");
-                Act::Nothing
+                KeyAction::Nothing
             }
         }
     }
 
-    fn limit(&mut self, limit_bytes: u64) -> Act {
+    fn limit(&mut self, limit_bytes: u64) -> KeyAction {
         let gpu = self.chosen().and_then(|(_, gpu)| Some(gpu?.gpu));
         self.say(format!("limit {}", show_bytes(limit_bytes)));
-        self.send(Order {
+        self.send(ControlChange {
             limit_bytes: Some(limit_bytes),
             gpu,
-            ..Order::default()
+            ..ControlChange::default()
         })
     }
 
@@ -94,19 +94,19 @@ impl Screen {
         Some((job, line.gpu.and_then(|gpu| job.gpus.get(gpu))))
     }
 
-    fn perf(&mut self, percent: u64) -> Act {
-        self.send(Order {
+    fn perf(&mut self, percent: u64) -> KeyAction {
+        self.send(ControlChange {
             perf: PerfControl::new(percent).ok(),
-            ..Order::default()
+            ..ControlChange::default()
         })
     }
 
-    fn send(&mut self, order: Order) -> Act {
+    fn send(&mut self, order: ControlChange) -> KeyAction {
         match self.chosen() {
-            Some((job, _)) => Act::Tell(job.files.clone(), order),
+            Some((job, _)) => KeyAction::Tell(job.files.clone(), order),
             None => {
                 self.say("there is no job to send to");
-                Act::Nothing
+                KeyAction::Nothing
             }
         }
     }

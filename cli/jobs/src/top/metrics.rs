@@ -6,7 +6,7 @@ use std::fmt::Write;
 
 use larder_control::SleepState;
 
-use crate::alive::Alive;
+use crate::alive::Liveness;
 use crate::view::{GpuView, JobView};
 
 /// A gauge: its name behind `larder_job_`, its help, and its number; `None` where the job does not
@@ -75,7 +75,7 @@ fn limit(bytes: Option<u64>) -> Option<f64> {
 
 /// Formats the numbers of jobs that live, or may.
 pub(crate) fn open_metrics(jobs: &[JobView]) -> String {
-    let lives = |job: &&JobView| !job.ended && job.alive != Alive::No;
+    let lives = |job: &&JobView| !job.ended && job.alive != Liveness::No;
     let jobs: Vec<&JobView> = jobs.iter().filter(lives).collect();
     let mut text = String::new();
     for (name, help, number) in OF_GPU {

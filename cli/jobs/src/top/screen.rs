@@ -12,8 +12,8 @@ use ratatui::crossterm::event::{self, Event, KeyEventKind};
 
 use super::table::{TableLine, lines};
 use crate::Failure;
-use crate::files::{FilesError, JobFiles, Twins, find};
-use crate::order::Order;
+use crate::files::{FilesError, JobPaths, Twins, find};
+use crate::order::ControlChange;
 use crate::view::JobView;
 use crate::visible::visible;
 
@@ -32,13 +32,13 @@ pub(crate) struct Screen {
 
 /// The action of a key.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(crate) enum Act {
+pub(crate) enum KeyAction {
     /// Redraw and read the files again.
     Nothing,
     /// End the program.
     Quit,
     /// Write an order into a job's control file.
-    Tell(JobFiles, Order),
+    Tell(JobPaths, ControlChange),
 }
 
 impl Screen {
@@ -68,7 +68,7 @@ impl Screen {
         self.message = visible(&message.into());
     }
 
-    fn whose(&self, line: &TableLine) -> (JobFiles, Option<larder_control::BusId>) {
+    fn whose(&self, line: &TableLine) -> (JobPaths, Option<larder_control::BusId>) {
         let job = &self.jobs[line.job];
         let gpu = line.gpu.map(|gpu| job.gpus[gpu].gpu);
         (job.files.clone(), gpu)
@@ -100,9 +100,9 @@ fn live(
             && key.kind != KeyEventKind::Release
         {
             match screen.key(key) {
-                Act::Quit => return Ok(()),
-                Act::Nothing => {}
-                Act::Tell(job, order) => {
+                KeyAction::Quit => return Ok(()),
+                KeyAction::Nothing => {}
+                KeyAction::Tell(job, order) => {
                     let said = send(&job, &order);
                     screen.say(said);
                     next = Instant::now();
@@ -120,7 +120,7 @@ fn live(
 }
 
 /// Writes an order into a job's control file. Returns a message about it.
-pub(crate) fn send(job: &JobFiles, order: &Order) -> String {
+pub(crate) fn send(job: &JobPaths, order: &ControlChange) -> String {
     match order.give(job) {
         Ok(dropped) if dropped.is_empty() => format!("{}: sent", job.name),
         Ok(dropped) => format!("{}: sent, and removed {}", job.name, dropped.join("; ")),

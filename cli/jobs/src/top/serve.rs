@@ -73,7 +73,7 @@ pub(super) fn run(places: &[PathBuf], address: SocketAddr) -> Result<(), Failure
         let _ = end.send(());
     })
     .map_err(|error| failed("take signals", &error))?;
-    let server = Arc::new(Server::new(places.to_owned()));
+    let server = Arc::new(ServeState::new(places.to_owned()));
     let accepting = thread::Builder::new().spawn(move || server.serve(&listener));
     accepting.map_err(|error| failed("start a thread", &error))?;
     let mut out = io::stdout().lock();
@@ -85,7 +85,7 @@ pub(super) fn run(places: &[PathBuf], address: SocketAddr) -> Result<(), Failure
 }
 
 /// The state shared by the threads.
-struct Server {
+struct ServeState {
     places: Vec<PathBuf>,
     patience: Duration,
     connections: Arc<Connections>,
@@ -108,7 +108,7 @@ struct Latest {
     made: u64,
 }
 
-impl Server {
+impl ServeState {
     fn new(places: Vec<PathBuf>) -> Self {
         Self {
             places,
@@ -146,7 +146,7 @@ impl Server {
     }
 
     fn answer(&self, stream: &Arc<TcpStream>) -> io::Result<()> {
-        let mut client = Client {
+        let mut client = TimedConnection {
             stream,
             until: Instant::now() + self.patience,
         };
@@ -179,7 +179,11 @@ impl Server {
     }
 
     /// Makes an answer, unless one was begun since the request, and writes it.
-    fn write(&self, client: &mut Client<'_>, make: impl FnOnce() -> String) -> io::Result<()> {
+    fn write(
+        &self,
+        client: &mut TimedConnection<'_>,
+        make: impl FnOnce() -> String,
+    ) -> io::Result<()> {
         let asked = Instant::now();
         let mut latest = locked(&self.latest);
         if latest.began.is_none_or(|began| began < asked) {
@@ -225,7 +229,7 @@ fn response(status: &str, kind: &str, body: &str) -> String {
 
 /// Returns the first line of a request. Reads the whole request: unread bytes at the end of a
 /// connection may cost the client the answer. Refuses a request that breaks off, or is too long.
-fn read_request(client: &mut Client<'_>) -> io::Result<String> {
+fn read_request(client: &mut TimedConnection<'_>) -> io::Result<String> {
     let mut lines = BufReader::new(client.take(REQUEST_BYTES)).lines();
     let mut line = || match lines.next() {
         Some(line) => line,
@@ -237,12 +241,12 @@ fn read_request(client: &mut Client<'_>) -> io::Result<String> {
 }
 
 /// A connection that refuses after its time.
-struct Client<'c> {
+struct TimedConnection<'c> {
     stream: &'c Arc<TcpStream>,
     until: Instant,
 }
 
-impl Client<'_> {
+impl TimedConnection<'_> {
     fn left(&self) -> io::Result<Option<Duration>> {
         match self.until.saturating_duration_since(Instant::now()) {
             Duration::ZERO => Err(io::ErrorKind::TimedOut.into()),
@@ -251,14 +255,14 @@ impl Client<'_> {
     }
 }
 
-impl Read for Client<'_> {
+impl Read for TimedConnection<'_> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         self.stream.set_read_timeout(self.left()?)?;
         (&**self.stream).read(buffer)
     }
 }
 
-impl Write for Client<'_> {
+impl Write for TimedConnection<'_> {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         self.stream.set_write_timeout(self.left()?)?;
         (&**self.stream).write(bytes)
@@ -283,15 +287,15 @@ mod tests {
     /// Bytes that slow clients send: none, a part, and a part that ends with a line.
     const PARTS: [&str; 3] = ["", "GET /met", "GET /metrics HTTP/1.1\r\nA: b\r\n"];
 
-    fn server(folder: &TempDir) -> Server {
-        Server {
+    fn server(folder: &TempDir) -> ServeState {
+        ServeState {
             patience: NEVER,
-            ..Server::new(vec![folder.path().to_owned()])
+            ..ServeState::new(vec![folder.path().to_owned()])
         }
     }
 
     /// Serves until this process ends.
-    fn start(server: &Arc<Server>) -> SocketAddr {
+    fn start(server: &Arc<ServeState>) -> SocketAddr {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
         let address = listener.local_addr().unwrap();
         let server = Arc::clone(server);
@@ -357,7 +361,7 @@ mod tests {
     #[test]
     fn of_more_clients_than_are_held_as_many_are_closed_as_are_too_many() {
         let folder = tempfile::tempdir().unwrap();
-        let few = Server {
+        let few = ServeState {
             connections: Connections::new(4),
             ..server(&folder)
         };
@@ -374,7 +378,7 @@ mod tests {
     #[test]
     fn whoever_takes_too_long_is_let_go() {
         let folder = tempfile::tempdir().unwrap();
-        let hasty = Arc::new(Server {
+        let hasty = Arc::new(ServeState {
             patience: Duration::from_millis(20),
             ..server(&folder)
         });
@@ -391,7 +395,7 @@ mod tests {
     #[test]
     fn of_clients_that_do_not_read_their_answers_the_oldest_loses_its_own() {
         let folder = tempfile::tempdir().unwrap();
-        let few = Arc::new(Server {
+        let few = Arc::new(ServeState {
             written: Connections::new(2),
             ..server(&folder)
         });
@@ -405,7 +409,9 @@ mod tests {
             thread::spawn(move || {
                 let until = Instant::now() + NEVER;
                 let stream = &stream;
-                server.write(&mut Client { stream, until }, || "x".repeat(64 << 20))
+                server.write(&mut TimedConnection { stream, until }, || {
+                    "x".repeat(64 << 20)
+                })
             })
         };
         let first = write();

@@ -2,7 +2,7 @@
 
 use larder_control::SleepState;
 
-use crate::alive::Alive;
+use crate::alive::Liveness;
 use crate::arguments::{show_bytes, show_micros};
 use crate::layout::{Column, lay_out, wrapped};
 use crate::view::{GpuView, JobView};
@@ -62,13 +62,13 @@ fn line(job: usize, view: &JobView, gpu: Option<usize>) -> TableLine {
             view.pid.map_or_else(none, |pid| pid.to_string()),
             match (view.alive, view.ended) {
                 (_, true) => "ended",
-                (Alive::Yes, _) => match view.sleep {
+                (Liveness::Yes, _) => match view.sleep {
                     Some(SleepState::Asleep) => "asleep",
                     Some(SleepState::Waking) => "waking",
                     _ => "yes",
                 },
-                (Alive::No, _) => "dead",
-                (Alive::Unknown, _) => "?",
+                (Liveness::No, _) => "dead",
+                (Liveness::Unknown, _) => "?",
             }
             .to_owned(),
             view.priority.map_or_else(none, |prio| prio.to_string()),

@@ -16,10 +16,10 @@ use super::replay::{cannot_write, try_page};
 use super::{Failure, complain};
 use crate::interrupt;
 use crate::report::{ANY_WIDTH, json_line, layout, print, print_wrapped, progress_bar};
-use crate::versus::calls::{self, Calls};
+use crate::versus::calls::{self, LongestCalls};
 use crate::versus::html::html;
 use crate::versus::instructions::{self, Count};
-use crate::versus::page::{self, Origin, Results};
+use crate::versus::page::{self, ResultOrigin, Results};
 use crate::versus::rounds::{Runs, takes_part};
 use crate::versus::{
     ALLOCATORS, Allocator, Kind, Package, Profile, Settings, VersusRow, WORKLOADS, Worker,
@@ -259,7 +259,7 @@ impl Measuring<'_> {
         Ok(())
     }
 
-    fn calls(&self) -> io::Result<Vec<Calls>> {
+    fn calls(&self) -> io::Result<Vec<LongestCalls>> {
         let mut all = Vec::new();
         self.rounds(|workload, measured| {
             for calls in calls::longest(workload, measured) {
@@ -332,10 +332,10 @@ impl Measuring<'_> {
 }
 
 /// Where results come from.
-fn origin(results: &Results, skipped: &[String]) -> Origin {
+fn origin(results: &Results, skipped: &[String]) -> ResultOrigin {
     let checkout = Path::new(env!("CARGO_MANIFEST_DIR"));
     let arguments: Vec<String> = std::env::args().skip(1).collect();
-    Origin {
+    ResultOrigin {
         command: format!(
             "cargo run --release -p larder-cli -- {}",
             arguments.join(" ")
@@ -352,7 +352,7 @@ fn keep(
     folder: &Path,
     results: &Results,
     settings: &Settings,
-    origin: &Origin,
+    origin: &ResultOrigin,
 ) -> Result<(), Failure> {
     let written = page::write(folder, results, settings, origin).map_err(|error| {
         let folder = folder.display();

@@ -10,7 +10,7 @@ const GENEROUS: SplitRule = SplitRule::Generous {
 };
 
 fn allocator(split: SplitRule, regions: RegionPolicy, limit: u64) -> OrderedSet {
-    OrderedSet::new(split, regions, Some(limit), Device::new(None))
+    OrderedSet::new(split, regions, Some(limit), SimulatedDevice::new(None))
 }
 
 impl OrderedSet {
@@ -146,12 +146,22 @@ fn wholly_free_regions_go_back_before_a_refusal() {
 #[test]
 fn a_refusing_device_is_asked_for_less_once_in_a_life() {
     let regions = RegionPolicy::Doubling { first_bytes: MIB };
-    let mut bfc = OrderedSet::new(SplitRule::Always, regions, None, Device::new(Some(3 * MIB)));
+    let mut bfc = OrderedSet::new(
+        SplitRule::Always,
+        regions,
+        None,
+        SimulatedDevice::new(Some(3 * MIB)),
+    );
     bfc.alloc(MIB).unwrap();
     bfc.alloc(MIB).unwrap();
     assert_eq!(bfc.reserved_bytes(), 3 * MIB);
 
-    let mut bfc = OrderedSet::new(SplitRule::Always, regions, None, Device::new(Some(MIB - 1)));
+    let mut bfc = OrderedSet::new(
+        SplitRule::Always,
+        regions,
+        None,
+        SimulatedDevice::new(Some(MIB - 1)),
+    );
     bfc.alloc(1).unwrap();
     assert_eq!(bfc.reserved_bytes(), backed_off(MIB));
     assert_eq!(bfc.alloc(backed_off(MIB)), None);
@@ -162,7 +172,12 @@ fn a_refusing_device_is_asked_for_less_once_in_a_life() {
 fn backing_off_ends_when_the_device_always_refuses() {
     for first_bytes in [256, 512, 2048, 2304, 2560, MIB] {
         let regions = RegionPolicy::Doubling { first_bytes };
-        let mut bfc = OrderedSet::new(SplitRule::Always, regions, None, Device::new(Some(1)));
+        let mut bfc = OrderedSet::new(
+            SplitRule::Always,
+            regions,
+            None,
+            SimulatedDevice::new(Some(1)),
+        );
         assert_eq!(bfc.alloc(256), None);
         assert_eq!(bfc.alloc(256), None);
         bfc.check_invariants();
@@ -184,7 +199,7 @@ fn requests_at_the_end_of_the_numbers_are_refused() {
         RegionPolicy::One,
         RegionPolicy::Doubling { first_bytes: MIB },
     ] {
-        let mut bfc = OrderedSet::new(GENEROUS, regions, None, Device::new(None));
+        let mut bfc = OrderedSet::new(GENEROUS, regions, None, SimulatedDevice::new(None));
         for bytes in [u64::MAX, u64::MAX - 255, (1 << 62) + 1, 1 << 63] {
             assert_eq!(bfc.alloc(bytes), None, "{bytes}");
         }
@@ -335,7 +350,7 @@ fn random_operations_give_the_addresses_of_a_naive_best_fit() {
 
 fn compare(bfc: &mut OrderedSet, naive: &mut Naive, seed: u64) {
     let mut random = Random::new(seed);
-    let mut live: Vec<Slot> = Vec::new();
+    let mut live: Vec<ContenderBlock> = Vec::new();
     let mut refusals = 0;
     for step in 0..1500 {
         // Phases that fill up and phases that drain.

@@ -10,7 +10,7 @@ use std::collections::BTreeSet;
 
 /// Requests up to 1 MiB are small, and never share a segment with large ones.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Pool {
+pub(super) enum PoolKind {
     Small,
     Large,
 }
@@ -18,12 +18,12 @@ pub(super) enum Pool {
 /// A chunk's pool and stream: only requests of the same pool and stream may take it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Lane {
-    pub(super) pool: Pool,
+    pub(super) pool: PoolKind,
     pub(super) stream: u32,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum State {
+pub(super) enum BlockState {
     Used,
     Free,
     /// Addresses without memory.
@@ -34,20 +34,20 @@ pub(super) enum State {
 
 /// A piece of a segment.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Chunk {
+pub(super) struct TorchBlock {
     pub(super) lane: Lane,
     pub(super) address: u64,
     pub(super) bytes: u64,
     pub(super) prev: Option<u32>,
     pub(super) next: Option<u32>,
-    pub(super) state: State,
+    pub(super) state: BlockState,
     /// Number of large requests before it was freed.
     pub(super) freed_at: u64,
 }
 
-impl Chunk {
+impl TorchBlock {
     /// Creates a segment of one chunk.
-    pub(super) const fn segment(lane: Lane, address: u64, bytes: u64, state: State) -> Self {
+    pub(super) const fn segment(lane: Lane, address: u64, bytes: u64, state: BlockState) -> Self {
         Self {
             lane,
             address,
@@ -71,8 +71,8 @@ impl Chunk {
 
 /// The chunks, by record.
 #[derive(Debug, Default)]
-pub(super) struct Chunks {
-    records: Vec<Chunk>,
+pub(super) struct TorchBlocks {
+    records: Vec<TorchBlock>,
     spare: Vec<u32>,
     free: BTreeSet<FreeKey>,
     /// Lane, address and record of every unmapped chunk.
@@ -81,8 +81,8 @@ pub(super) struct Chunks {
     pub(super) large_requests: u64,
 }
 
-impl Chunks {
-    pub(super) fn get(&self, record: u32) -> Chunk {
+impl TorchBlocks {
+    pub(super) fn get(&self, record: u32) -> TorchBlock {
         self.records[record as usize]
     }
 
@@ -114,13 +114,13 @@ impl Chunks {
     }
 
     /// Returns all chunks that have memory.
-    pub(super) fn mapped(&self) -> impl Iterator<Item = &Chunk> {
+    pub(super) fn mapped(&self) -> impl Iterator<Item = &TorchBlock> {
         let chunks = self.records.iter();
-        chunks.filter(|chunk| matches!(chunk.state, State::Used | State::Free))
+        chunks.filter(|chunk| matches!(chunk.state, BlockState::Used | BlockState::Free))
     }
 
     /// Adds a chunk. Returns `None` if there are no numbers left for records.
-    pub(super) fn add(&mut self, chunk: Chunk) -> Option<u32> {
+    pub(super) fn add(&mut self, chunk: TorchBlock) -> Option<u32> {
         let record = match self.spare.pop() {
             Some(record) => {
                 self.records[record as usize] = chunk;
@@ -145,12 +145,12 @@ impl Chunks {
     /// Marks a free chunk as used.
     pub(super) fn take(&mut self, record: u32) {
         self.leave(record);
-        self.records[record as usize].state = State::Used;
+        self.records[record as usize].state = BlockState::Used;
     }
 
     /// Marks a chunk as free or unmapped and joins it with neighbours in the same state. Returns
     /// the joined chunk.
-    pub(super) fn give(&mut self, record: u32, state: State) -> u32 {
+    pub(super) fn give(&mut self, record: u32, state: BlockState) -> u32 {
         self.leave(record);
         self.records[record as usize].state = state;
         if let Some(next) = self.leave_if(self.get(record).next, state) {
@@ -168,7 +168,7 @@ impl Chunks {
     /// Cuts a chunk to `bytes`, more than 0 and less than it has. Returns the rest.
     pub(super) fn split(&mut self, record: u32, bytes: u64) -> Option<u32> {
         let whole = self.get(record);
-        let rest = self.add(Chunk {
+        let rest = self.add(TorchBlock {
             address: whole.address + bytes,
             bytes: whole.bytes - bytes,
             prev: Some(record),
@@ -185,7 +185,7 @@ impl Chunks {
     }
 
     /// Removes the neighbour from its set and returns it, if it is in this state.
-    fn leave_if(&mut self, neighbour: Option<u32>, state: State) -> Option<u32> {
+    fn leave_if(&mut self, neighbour: Option<u32>, state: BlockState) -> Option<u32> {
         let record = neighbour.filter(|&record| self.get(record).state == state)?;
         self.leave(record);
         Some(record)
@@ -204,7 +204,7 @@ impl Chunks {
     }
 
     fn forget(&mut self, record: u32) {
-        self.records[record as usize].state = State::Gone;
+        self.records[record as usize].state = BlockState::Gone;
         self.spare.push(record);
     }
 
@@ -212,18 +212,18 @@ impl Chunks {
         self.records[record as usize].freed_at = self.large_requests;
         let chunk = self.get(record);
         match chunk.state {
-            State::Used | State::Gone => false,
-            State::Free => self.free.insert(free_key(&chunk, record)),
-            State::Unmapped => self.unmapped.insert((chunk.lane, chunk.address, record)),
+            BlockState::Used | BlockState::Gone => false,
+            BlockState::Free => self.free.insert(free_key(&chunk, record)),
+            BlockState::Unmapped => self.unmapped.insert((chunk.lane, chunk.address, record)),
         };
     }
 
     fn leave(&mut self, record: u32) {
         let chunk = self.get(record);
         match chunk.state {
-            State::Used | State::Gone => false,
-            State::Free => self.free.remove(&free_key(&chunk, record)),
-            State::Unmapped => self.unmapped.remove(&(chunk.lane, chunk.address, record)),
+            BlockState::Used | BlockState::Gone => false,
+            BlockState::Free => self.free.remove(&free_key(&chunk, record)),
+            BlockState::Unmapped => self.unmapped.remove(&(chunk.lane, chunk.address, record)),
         };
     }
 }
@@ -231,12 +231,12 @@ impl Chunks {
 /// Lane, size, address and record.
 type FreeKey = (Lane, u64, u64, u32);
 
-const fn free_key(chunk: &Chunk, record: u32) -> FreeKey {
+const fn free_key(chunk: &TorchBlock, record: u32) -> FreeKey {
     (chunk.lane, chunk.bytes, chunk.address, record)
 }
 
 #[cfg(test)]
-impl Chunks {
+impl TorchBlocks {
     /// Checks that chains are whole, no neighbours can be joined, and the sets hold exactly their
     /// chunks.
     pub(super) fn check_invariants(&self) {
@@ -245,10 +245,14 @@ impl Chunks {
             let in_free = self.free.contains(&free_key(chunk, record));
             let unmapped_key = (chunk.lane, chunk.address, record);
             let in_unmapped = self.unmapped.contains(&unmapped_key);
-            assert_eq!(in_free, chunk.state == State::Free, "{chunk:?}");
-            assert_eq!(in_unmapped, chunk.state == State::Unmapped, "{chunk:?}");
+            assert_eq!(in_free, chunk.state == BlockState::Free, "{chunk:?}");
+            assert_eq!(
+                in_unmapped,
+                chunk.state == BlockState::Unmapped,
+                "{chunk:?}"
+            );
             in_sets += usize::from(in_free) + usize::from(in_unmapped);
-            if chunk.state == State::Gone {
+            if chunk.state == BlockState::Gone {
                 continue;
             }
             assert!(chunk.bytes > 0, "{chunk:?}");
@@ -256,7 +260,7 @@ impl Chunks {
                 let next = self.get(next);
                 assert_eq!((next.address, next.prev), (chunk.end(), Some(record)));
                 assert_eq!(next.lane, chunk.lane);
-                assert!(next.state == State::Used || next.state != chunk.state);
+                assert!(next.state == BlockState::Used || next.state != chunk.state);
             }
         }
         assert_eq!(in_sets, self.free.len() + self.unmapped.len());

@@ -3,7 +3,7 @@
 //!
 //! Pages are mapped and unmapped whole: unmapped chunks begin and end at pages.
 
-use super::chunks::{Chunk, Pool, State};
+use super::chunks::{BlockState, PoolKind, TorchBlock};
 use super::{Pytorch, Request};
 
 /// Bytes of a page for small and for large requests.
@@ -13,10 +13,10 @@ const LARGE_PAGE_BYTES: u64 = 20 << 20;
 /// The segment of a device without a limit is sized for 16 TiB, more than any device has.
 const MOST_DEVICE_BYTES: u64 = 1 << 44;
 
-const fn page_bytes(pool: Pool) -> u64 {
+const fn page_bytes(pool: PoolKind) -> u64 {
     match pool {
-        Pool::Small => SMALL_PAGE_BYTES,
-        Pool::Large => LARGE_PAGE_BYTES,
+        PoolKind::Small => SMALL_PAGE_BYTES,
+        PoolKind::Large => LARGE_PAGE_BYTES,
     }
 }
 
@@ -25,7 +25,7 @@ impl Pytorch {
     pub(super) fn reach(&self, record: u32) -> u64 {
         let chunk = self.chunks.get(record);
         let next = chunk.next.map(|next| self.chunks.get(next));
-        let unmapped = next.filter(|next| next.state == State::Unmapped);
+        let unmapped = next.filter(|next| next.state == BlockState::Unmapped);
         chunk.bytes + unmapped.map_or(0, |next| next.bytes)
     }
 
@@ -35,7 +35,7 @@ impl Pytorch {
     pub(super) fn map_for(&mut self, request: Request) -> Option<u32> {
         let mut record = self.room_for(request)?;
         let chunk = self.chunks.get(record);
-        if chunk.state == State::Unmapped {
+        if chunk.state == BlockState::Unmapped {
             record = self.map(record, request.bytes.min(chunk.bytes))?;
         }
         loop {
@@ -54,7 +54,7 @@ impl Pytorch {
     fn room_for(&mut self, request: Request) -> Option<u32> {
         let found = self.chunks.unmapped(request.lane).find_map(|record| {
             let prev = self.chunks.get(record).prev;
-            let prev = prev.filter(|&prev| self.chunks.get(prev).state == State::Free);
+            let prev = prev.filter(|&prev| self.chunks.get(prev).state == BlockState::Free);
             let first = prev.unwrap_or(record);
             self.has_room(first, request.bytes).then_some(first)
         });
@@ -70,7 +70,7 @@ impl Pytorch {
         }
         let address = self.next_address;
         self.next_address = address.checked_add(bytes)?;
-        let segment = Chunk::segment(request.lane, address, bytes, State::Unmapped);
+        let segment = TorchBlock::segment(request.lane, address, bytes, BlockState::Unmapped);
         self.chunks.add(segment)
     }
 
@@ -81,7 +81,7 @@ impl Pytorch {
             && room < bytes
         {
             let chunk = self.chunks.get(record);
-            if chunk.state == State::Used {
+            if chunk.state == BlockState::Used {
                 break;
             }
             room += chunk.bytes;
@@ -107,7 +107,7 @@ impl Pytorch {
         if pages * page_bytes < chunk.bytes {
             self.chunks.split(record, pages * page_bytes)?;
         }
-        Some(self.chunks.give(record, State::Free))
+        Some(self.chunks.give(record, BlockState::Free))
     }
 
     /// Unmaps the pages that lie wholly in a free chunk, and releases them to the device.
@@ -131,6 +131,6 @@ impl Pytorch {
             self.device.release(page_bytes);
             self.calls.unmap += 1;
         }
-        self.chunks.give(middle, State::Unmapped);
+        self.chunks.give(middle, BlockState::Unmapped);
     }
 }

@@ -17,10 +17,10 @@ mod tests;
 
 use std::sync::OnceLock;
 
-use super::Device;
-use crate::replay::{Contender, DriverCalls, Slot};
+use super::SimulatedDevice;
+use crate::replay::{Contender, ContenderBlock, DriverCalls};
 use crate::snapshot::Span;
-use chunks::{Chunks, Lane, Pool, State};
+use chunks::{BlockState, Lane, PoolKind, TorchBlocks};
 pub(crate) use config::PytorchConfig;
 
 /// The largest request of the small pool.
@@ -69,8 +69,8 @@ struct Request {
 pub(crate) struct Pytorch {
     config: PytorchConfig,
     device_bytes: Option<u64>,
-    device: Device,
-    chunks: Chunks,
+    device: SimulatedDevice,
+    chunks: TorchBlocks,
     /// Address of the next segment that can grow.
     next_address: u64,
     /// Maps, unmaps and accesses; the device counts the other calls.
@@ -83,8 +83,8 @@ impl Pytorch {
         Self {
             config,
             device_bytes,
-            device: Device::new(device_bytes),
-            chunks: Chunks::default(),
+            device: SimulatedDevice::new(device_bytes),
+            chunks: TorchBlocks::default(),
             next_address: 0,
             calls: DriverCalls::default(),
         }
@@ -92,7 +92,7 @@ impl Pytorch {
 
     /// Takes the free chunk that fits best.
     fn cached(&mut self, request: Request) -> Option<u32> {
-        if request.lane.pool == Pool::Large {
+        if request.lane.pool == PoolKind::Large {
             self.chunks.large_requests += 1;
         }
         let mut fitting = self.chunks.free_from(request.lane, request.bytes);
@@ -159,7 +159,7 @@ impl Pytorch {
     /// Returns whether a chunk of `chunk_bytes` is split for the request.
     fn splits(&self, chunk_bytes: u64, request: Request) -> bool {
         let rest = chunk_bytes - request.bytes;
-        if request.lane.pool == Pool::Small || self.config.expandable_segments {
+        if request.lane.pool == PoolKind::Small || self.config.expandable_segments {
             rest >= SMALL_REST_BYTES
         } else {
             request.bytes < self.config.max_split_bytes && rest > LARGE_REST_BYTES
@@ -168,14 +168,18 @@ impl Pytorch {
 }
 
 impl Contender for Pytorch {
-    fn alloc(&mut self, bytes: u64) -> Option<Slot> {
+    fn alloc(&mut self, bytes: u64) -> Option<ContenderBlock> {
         self.alloc_on(0, bytes)
     }
 
-    fn alloc_on(&mut self, stream: u8, bytes: u64) -> Option<Slot> {
+    fn alloc_on(&mut self, stream: u8, bytes: u64) -> Option<ContenderBlock> {
         let bytes = self.config.rounded(bytes)?;
         let small = bytes <= SMALL_MAX_BYTES;
-        let pool = if small { Pool::Small } else { Pool::Large };
+        let pool = if small {
+            PoolKind::Small
+        } else {
+            PoolKind::Large
+        };
         let stream = stream.into();
         let lane = Lane { pool, stream };
         let request = Request { lane, bytes };
@@ -187,14 +191,14 @@ impl Contender for Pytorch {
             self.chunks.split(record, bytes)?;
         }
         self.chunks.take(record);
-        Some(Slot {
+        Some(ContenderBlock {
             address: self.chunks.get(record).address,
             handle: record,
         })
     }
 
-    fn free(&mut self, slot: Slot) {
-        self.chunks.give(slot.handle, State::Free);
+    fn free(&mut self, slot: ContenderBlock) {
+        self.chunks.give(slot.handle, BlockState::Free);
     }
 
     fn reserved_bytes(&self) -> u64 {

@@ -1,6 +1,6 @@
 //! Segments of one piece: allocated and released only as a whole.
 
-use super::chunks::{Chunk, Pool, State};
+use super::chunks::{BlockState, PoolKind, TorchBlock};
 use super::{Pytorch, Request};
 
 /// Bytes of a segment for small requests.
@@ -18,9 +18,9 @@ const SEGMENT_UNIT_BYTES: u64 = 2 << 20;
 /// Returns the bytes to allocate on the device for a request.
 fn segment_bytes(request: Request) -> Option<u64> {
     match request.lane.pool {
-        Pool::Small => Some(SMALL_SEGMENT_BYTES),
-        Pool::Large if request.bytes < OWN_SEGMENT_BYTES => Some(LARGE_SEGMENT_BYTES),
-        Pool::Large => request.bytes.checked_next_multiple_of(SEGMENT_UNIT_BYTES),
+        PoolKind::Small => Some(SMALL_SEGMENT_BYTES),
+        PoolKind::Large if request.bytes < OWN_SEGMENT_BYTES => Some(LARGE_SEGMENT_BYTES),
+        PoolKind::Large => request.bytes.checked_next_multiple_of(SEGMENT_UNIT_BYTES),
     }
 }
 
@@ -29,7 +29,7 @@ impl Pytorch {
     pub(super) fn new_segment(&mut self, request: Request) -> Option<u32> {
         let bytes = segment_bytes(request)?;
         let address = self.device.allocate(bytes)?;
-        let segment = Chunk::segment(request.lane, address, bytes, State::Free);
+        let segment = TorchBlock::segment(request.lane, address, bytes, BlockState::Free);
         self.chunks.add(segment)
     }
 
@@ -55,7 +55,7 @@ impl Pytorch {
         let age = |record: u32| chunks.large_requests - chunks.get(record).freed_at;
         let whole = chunks.free().filter(|&record| {
             let chunk = chunks.get(record);
-            chunk.lane.pool == Pool::Large && chunk.is_whole()
+            chunk.lane.pool == PoolKind::Large && chunk.is_whole()
         });
         let mut idle: Vec<(u32, u64)> = whole.map(|record| (record, age(record))).collect();
         while self.device.used_bytes > threshold && !idle.is_empty() {

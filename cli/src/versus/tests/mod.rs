@@ -8,7 +8,7 @@ use std::fs;
 use std::time::Duration;
 
 use super::frames::Frames;
-use super::page::{Origin, Results, page, write};
+use super::page::{ResultOrigin, Results, page, write};
 use super::process::parse;
 use super::process::{RunFault, Sample};
 use super::rounds::Runs;
@@ -302,7 +302,7 @@ fn one_workload_has_no_means() {
 
 #[test]
 fn a_page_says_where_it_comes_from_and_overwrites_nothing() {
-    let origin = Origin {
+    let origin = ResultOrigin {
         command: "larder versus".to_owned(),
         commit: "abc1234 with local changes".to_owned(),
         date: "2026-01-02".to_owned(),

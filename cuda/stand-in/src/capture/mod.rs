@@ -18,7 +18,7 @@ use larder_cuda_abi::constants::{
     CAPTURE_MODE_RELAXED, CAPTURE_STATUS_ACTIVE, CAPTURE_STATUS_INVALIDATED, CAPTURE_STATUS_NONE,
 };
 
-use crate::driver::Driver;
+use crate::driver::SimDriver;
 use crate::graph::Graph;
 use crate::queue::{OpId, Work};
 use crate::thread;
@@ -105,7 +105,7 @@ impl Captures {
     }
 }
 
-impl Driver {
+impl SimDriver {
     /// Returns whether a stream captures.
     pub(crate) fn is_capturing(&self, stream: usize) -> bool {
         self.captures.of(stream).is_some()

@@ -4,7 +4,7 @@ use larder_cuda_abi::Code;
 use larder_cuda_abi::constants::{CAPTURE_MODE_GLOBAL, CAPTURE_MODE_RELAXED};
 
 use super::{Capture, CaptureId};
-use crate::driver::Driver;
+use crate::driver::SimDriver;
 use crate::thread;
 
 /// The calls that are unsafe while a stream captures.
@@ -53,7 +53,7 @@ const SILENT: [&str; 12] = [
     "cuMemsetD8Async",
 ];
 
-impl Driver {
+impl SimDriver {
     /// Refuses a query of an event, or a wait for it. A captured event is always refused, any other
     /// only while streams capture in the modes that concern this thread. A refusal invalidates the
     /// captures.

@@ -8,12 +8,12 @@ use larder_cuda_abi::Code;
 use larder_cuda_abi::stand_in::KernelBody;
 
 use crate::capture::CaptureRules;
-use crate::driver::Driver;
+use crate::driver::SimDriver;
 use crate::entry::{control, try_control};
-use crate::ffi::{Out, Text};
+use crate::ffi::{CallerText, Out};
 use crate::queue::Schedule;
 use crate::random::Random;
-use crate::space::Kind;
+use crate::space::BlockKind;
 
 /// Returns the version of this interface. A library with this symbol is a stand-in.
 #[unsafe(no_mangle)]
@@ -36,7 +36,7 @@ pub(super) extern "C" fn larder_stand_in_reset(devices: u32, bytes: u64) {
 /// Counts the devices' memory in this file from now on, together with the other processes that use
 /// the file. Creates the file if it is missing.
 #[unsafe(no_mangle)]
-pub(super) extern "C" fn larder_stand_in_share(path: Text) -> Code {
+pub(super) extern "C" fn larder_stand_in_share(path: CallerText) -> Code {
     try_control(|driver| driver.space.usage.share(&path.get()?))
 }
 
@@ -59,7 +59,7 @@ pub(super) extern "C" fn larder_stand_in_set_driver_version(version: u32) {
 /// Returns the number of calls of a function so far, refused ones included; of all functions for
 /// null.
 #[unsafe(no_mangle)]
-pub(super) extern "C" fn larder_stand_in_calls(name: Text) -> u64 {
+pub(super) extern "C" fn larder_stand_in_calls(name: CallerText) -> u64 {
     control(|driver| driver.calls.count(name.get().ok().as_deref()))
 }
 
@@ -79,7 +79,7 @@ pub(super) extern "C" fn larder_stand_in_reset_calls() {
 /// and return `code`. Several rules may be active at once; each counts by itself.
 #[unsafe(no_mangle)]
 pub(super) extern "C" fn larder_stand_in_fail(
-    name: Text,
+    name: CallerText,
     skip: u64,
     times: u64,
     code: Code,
@@ -192,7 +192,10 @@ pub(super) extern "C" fn larder_stand_in_managed_concurrently(on: u32) {
 /// must not unwind: a panic that leaves it ends the process. Bodies outlive
 /// `larder_stand_in_reset`.
 #[unsafe(no_mangle)]
-pub(super) extern "C" fn larder_stand_in_kernel(name: Text, body: Option<KernelBody>) -> Code {
+pub(super) extern "C" fn larder_stand_in_kernel(
+    name: CallerText,
+    body: Option<KernelBody>,
+) -> Code {
     try_control(|driver| {
         match body {
             Some(body) => driver.bodies.insert(name.get()?, body),
@@ -206,7 +209,7 @@ pub(super) extern "C" fn larder_stand_in_kernel(name: Text, body: Option<KernelB
 /// longer the system's: it moves by `larder_stand_in_advance`, and when a thread waits for work.
 /// For the eager schedule: in the deferred one a kernel begins when it is drawn.
 #[unsafe(no_mangle)]
-pub(super) extern "C" fn larder_stand_in_kernel_time(name: Text, ns: u64) -> Code {
+pub(super) extern "C" fn larder_stand_in_kernel_time(name: CallerText, ns: u64) -> Code {
     try_control(|driver| {
         driver.queue.time.set_kernel(name.get()?, ns);
         Ok(())
@@ -238,7 +241,7 @@ fn text(buf: &Out<u8>, len: u64, text: &str) -> u64 {
 }
 
 /// Lists the objects that exist, as lines of kind, count, bytes.
-fn alive_text(driver: &Driver) -> String {
+fn alive_text(driver: &SimDriver) -> String {
     let mut counts: BTreeMap<&str, (u64, u64)> = BTreeMap::new();
     let mut count = |kind, bytes| {
         let (count, sum) = counts.entry(kind).or_default();
@@ -247,14 +250,14 @@ fn alive_text(driver: &Driver) -> String {
     };
     for block in driver.space.blocks.values() {
         match &block.kind {
-            Kind::Device => count("device", block.bytes),
-            Kind::Mapped { .. } => count("mapping", block.bytes),
-            Kind::Pinned | Kind::Combined => count("pinned", block.bytes),
-            Kind::Registered => count("registered", block.bytes),
-            Kind::Managed => count("managed", block.bytes),
+            BlockKind::Device => count("device", block.bytes),
+            BlockKind::Mapped { .. } => count("mapping", block.bytes),
+            BlockKind::Pinned | BlockKind::Combined => count("pinned", block.bytes),
+            BlockKind::Registered => count("registered", block.bytes),
+            BlockKind::Managed => count("managed", block.bytes),
             // They belong to their module, or to memory of the host.
-            Kind::Module | Kind::CombinedAlias { .. } => {}
-            Kind::Pooled(pooled) => {
+            BlockKind::Module | BlockKind::CombinedAlias { .. } => {}
+            BlockKind::Pooled(pooled) => {
                 if !pooled.freed {
                     count("pooled", block.bytes);
                 }

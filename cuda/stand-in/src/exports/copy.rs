@@ -8,7 +8,7 @@ use crate::queue::{CopyEnd, Work};
 
 /// An end of a copy, by the memory that the function's name states.
 #[derive(Clone, Copy)]
-enum End {
+enum NamedEnd {
     Device(DevicePtr),
     /// Device memory, accessed by the device that owns it.
     Peer(DevicePtr),
@@ -26,7 +26,7 @@ enum Wait {
     Yes,
 }
 
-impl End {
+impl NamedEnd {
     /// Returns the end, and whether it is device memory. Memory that the driver does not know is
     /// pageable host memory.
     fn resolve(self, driver: &Session, bytes: u64) -> Result<(CopyEnd, bool), Code> {
@@ -59,14 +59,20 @@ impl End {
 }
 
 /// Copies in the legacy default stream, and waits.
-fn copy_now(name: &'static str, to: End, from: End, bytes: usize) -> Code {
+fn copy_now(name: &'static str, to: NamedEnd, from: NamedEnd, bytes: usize) -> Code {
     call(name, |driver| {
         copy(driver, to, from, bytes, StreamHandle::NULL, Wait::Yes)
     })
 }
 
 /// Copies in a stream.
-fn copy_in(name: &'static str, to: End, from: End, bytes: usize, stream: StreamHandle) -> Code {
+fn copy_in(
+    name: &'static str,
+    to: NamedEnd,
+    from: NamedEnd,
+    bytes: usize,
+    stream: StreamHandle,
+) -> Code {
     call(name, |driver| {
         copy(driver, to, from, bytes, stream, Wait::No)
     })
@@ -76,8 +82,8 @@ fn copy_in(name: &'static str, to: End, from: End, bytes: usize, stream: StreamH
 /// the call returns. Bytes to pageable memory are written when the call returns.
 fn copy(
     driver: &mut Session,
-    to: End,
-    from: End,
+    to: NamedEnd,
+    from: NamedEnd,
     bytes: usize,
     stream: StreamHandle,
     wait: Wait,
@@ -125,7 +131,12 @@ fn copy(
 
 #[unsafe(no_mangle)]
 pub(super) extern "C" fn cuMemcpyHtoD_v2(to: DevicePtr, from: usize, bytes: usize) -> Code {
-    copy_now("cuMemcpyHtoD_v2", End::Device(to), End::Host(from), bytes)
+    copy_now(
+        "cuMemcpyHtoD_v2",
+        NamedEnd::Device(to),
+        NamedEnd::Host(from),
+        bytes,
+    )
 }
 
 #[unsafe(no_mangle)]
@@ -137,8 +148,8 @@ pub(super) extern "C" fn cuMemcpyHtoDAsync_v2(
 ) -> Code {
     copy_in(
         "cuMemcpyHtoDAsync_v2",
-        End::Device(to),
-        End::Host(from),
+        NamedEnd::Device(to),
+        NamedEnd::Host(from),
         bytes,
         stream,
     )
@@ -146,7 +157,12 @@ pub(super) extern "C" fn cuMemcpyHtoDAsync_v2(
 
 #[unsafe(no_mangle)]
 pub(super) extern "C" fn cuMemcpyDtoH_v2(to: usize, from: DevicePtr, bytes: usize) -> Code {
-    copy_now("cuMemcpyDtoH_v2", End::Host(to), End::Device(from), bytes)
+    copy_now(
+        "cuMemcpyDtoH_v2",
+        NamedEnd::Host(to),
+        NamedEnd::Device(from),
+        bytes,
+    )
 }
 
 #[unsafe(no_mangle)]
@@ -158,8 +174,8 @@ pub(super) extern "C" fn cuMemcpyDtoHAsync_v2(
 ) -> Code {
     copy_in(
         "cuMemcpyDtoHAsync_v2",
-        End::Host(to),
-        End::Device(from),
+        NamedEnd::Host(to),
+        NamedEnd::Device(from),
         bytes,
         stream,
     )
@@ -167,7 +183,12 @@ pub(super) extern "C" fn cuMemcpyDtoHAsync_v2(
 
 #[unsafe(no_mangle)]
 pub(super) extern "C" fn cuMemcpyDtoD_v2(to: DevicePtr, from: DevicePtr, bytes: usize) -> Code {
-    copy_now("cuMemcpyDtoD_v2", End::Device(to), End::Device(from), bytes)
+    copy_now(
+        "cuMemcpyDtoD_v2",
+        NamedEnd::Device(to),
+        NamedEnd::Device(from),
+        bytes,
+    )
 }
 
 #[unsafe(no_mangle)]
@@ -179,8 +200,8 @@ pub(super) extern "C" fn cuMemcpyDtoDAsync_v2(
 ) -> Code {
     copy_in(
         "cuMemcpyDtoDAsync_v2",
-        End::Device(to),
-        End::Device(from),
+        NamedEnd::Device(to),
+        NamedEnd::Device(from),
         bytes,
         stream,
     )
@@ -193,7 +214,13 @@ pub(super) extern "C" fn cuMemcpyAsync(
     bytes: usize,
     stream: StreamHandle,
 ) -> Code {
-    copy_in("cuMemcpyAsync", End::Any(to), End::Any(from), bytes, stream)
+    copy_in(
+        "cuMemcpyAsync",
+        NamedEnd::Any(to),
+        NamedEnd::Any(from),
+        bytes,
+        stream,
+    )
 }
 
 #[unsafe(no_mangle)]
@@ -208,7 +235,7 @@ pub(super) extern "C" fn cuMemcpyPeerAsync(
     call("cuMemcpyPeerAsync", |driver| {
         driver.contexts.get(to_context.0)?;
         driver.contexts.get(from_context.0)?;
-        let (to, from) = (End::Peer(to), End::Peer(from));
+        let (to, from) = (NamedEnd::Peer(to), NamedEnd::Peer(from));
         copy(driver, to, from, bytes, stream, Wait::No)
     })
 }

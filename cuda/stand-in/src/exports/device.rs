@@ -5,7 +5,7 @@ use core::ffi::c_char;
 use larder_cuda_abi::constants as c;
 use larder_cuda_abi::{Code, ContextHandle, DeviceUuid};
 
-use crate::driver::{Driver, Session};
+use crate::driver::{Session, SimDriver};
 use crate::entry::{answer, call};
 use crate::ffi::Out;
 
@@ -49,7 +49,7 @@ pub(super) extern "C" fn cuDeviceGetUuid_v2(uuid: Out<DeviceUuid>, device: i32) 
     answer("cuDeviceGetUuid_v2", uuid, |driver| uuid_of(driver, device))
 }
 
-fn uuid_of(driver: &Driver, device: i32) -> Result<DeviceUuid, Code> {
+fn uuid_of(driver: &SimDriver, device: i32) -> Result<DeviceUuid, Code> {
     let ordinal = driver.device(device)?.ordinal;
     let mut bytes = *b"larder stand-in\0";
     if let Some(last) = bytes.last_mut() {

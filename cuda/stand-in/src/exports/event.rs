@@ -5,7 +5,7 @@ use larder_cuda_abi::{Code, EventHandle, StreamHandle};
 
 use crate::entry::{answer, call};
 use crate::ffi::Out;
-use crate::queue::Event;
+use crate::queue::SimEvent;
 
 #[unsafe(no_mangle)]
 pub(super) extern "C" fn cuEventCreate(event: Out<EventHandle>, flags: u32) -> Code {
@@ -17,7 +17,7 @@ pub(super) extern "C" fn cuEventCreate(event: Out<EventHandle>, flags: u32) -> C
             return Err(Code::INVALID_VALUE);
         }
         let number = driver.handles.next();
-        driver.events.insert(number, Event::new(context, flags));
+        driver.events.insert(number, SimEvent::new(context, flags));
         Ok(EventHandle(driver.event_names.name(number)))
     })
 }

@@ -9,7 +9,7 @@ use larder_cuda_abi::{Code, DevicePtr};
 
 use crate::entry::{answer, call};
 use crate::ffi::Out;
-use crate::space::Kind;
+use crate::space::BlockKind;
 
 #[unsafe(no_mangle)]
 pub(super) extern "C" fn cuMemHostAlloc(at: Out<usize>, bytes: usize, flags: u32) -> Code {
@@ -21,8 +21,8 @@ pub(super) extern "C" fn cuMemHostAlloc(at: Out<usize>, bytes: usize, flags: u32
             return Err(Code::INVALID_VALUE);
         }
         let kind = match flags & c::HOST_ALLOC_WRITECOMBINED {
-            0 => Kind::Pinned,
-            _ => Kind::Combined,
+            0 => BlockKind::Pinned,
+            _ => BlockKind::Combined,
         };
         let devices = driver.devices.len();
         let space = &mut driver.space;
@@ -39,7 +39,7 @@ pub(super) extern "C" fn cuMemFreeHost(at: usize) -> Code {
         driver.unsafe_call()?;
         driver.free_host_block(
             at as u64,
-            &[Kind::Pinned, Kind::Combined],
+            &[BlockKind::Pinned, BlockKind::Combined],
             Code::INVALID_VALUE,
         )
     })
@@ -57,7 +57,7 @@ pub(super) extern "C" fn cuMemHostGetDevicePointer_v2(
         let block = driver.space.block_at(at).map(|(_, block)| &block.kind);
         let is_known = matches!(
             block,
-            Some(Kind::Pinned | Kind::Combined | Kind::Registered)
+            Some(BlockKind::Pinned | BlockKind::Combined | BlockKind::Registered)
         );
         if !is_known || flags != 0 {
             return Err(Code::INVALID_VALUE);
@@ -100,7 +100,7 @@ pub(super) extern "C" fn cuMemHostUnregister(at: usize) -> Code {
         }
         driver.free_host_block(
             at as u64,
-            &[Kind::Registered],
+            &[BlockKind::Registered],
             Code::HOST_MEMORY_NOT_REGISTERED,
         )
     })

@@ -9,7 +9,7 @@ use super::occupancy;
 use crate::driver::Session;
 use crate::entry::call;
 use crate::ffi::In;
-use crate::module::{Arguments, Function, Launch, Shape};
+use crate::module::{Function, LaunchArguments, LaunchShape, SimLaunch};
 use crate::queue::Work;
 
 /// The most threads of a block.
@@ -35,7 +35,7 @@ fn read_parameters(
     function: &Function,
     each: &In<*const c_void>,
     extra: Option<&In<*const c_void>>,
-) -> Result<Arguments, Code> {
+) -> Result<LaunchArguments, Code> {
     let parameters = &function.parameters;
     let values = match extra.filter(|extra| !extra.is_null()) {
         Some(_) if !each.is_null() => return Err(Code::INVALID_VALUE),
@@ -52,7 +52,7 @@ fn read_parameters(
             .map(|(index, parameter)| each.bytes_behind(index, parameter.bytes))
             .collect::<Result<Vec<_>, Code>>()?,
     };
-    Ok(Arguments::new(parameters, &values))
+    Ok(LaunchArguments::new(parameters, &values))
 }
 
 /// Returns the buffer of parameters, which holds at least `needed` bytes.
@@ -80,7 +80,7 @@ fn read_extra(extra: &In<*const c_void>, needed: usize) -> Result<Vec<u8>, Code>
 }
 
 /// Returns whether a device can run a kernel with this grid, block and shared memory.
-fn check_shape(function: &Function, shape: &Shape) -> bool {
+fn check_shape(function: &Function, shape: &LaunchShape) -> bool {
     let within = |shape: [u32; 3], max: [u32; 3]| {
         let mut pairs = shape.iter().zip(max);
         pairs.all(|(side, max)| (1..=max).contains(side))
@@ -98,8 +98,8 @@ fn launch(
     driver: &mut Session,
     handle: FunctionHandle,
     stream: StreamHandle,
-    shape: Shape,
-    arguments: impl FnOnce(&Function) -> Result<Arguments, Code>,
+    shape: LaunchShape,
+    arguments: impl FnOnce(&Function) -> Result<LaunchArguments, Code>,
 ) -> Result<(), Code> {
     let stream = driver.stream(stream)?;
     let function = driver.functions.get(handle.0)?;
@@ -117,7 +117,7 @@ fn launch(
         ));
         return Err(Code::NOT_SUPPORTED);
     };
-    let launch = Launch {
+    let launch = SimLaunch {
         function: handle.0,
         name,
         body,
@@ -143,7 +143,7 @@ pub(super) extern "C" fn cuLaunchKernel(
     extra: In<*const c_void>,
 ) -> Code {
     call("cuLaunchKernel", |driver| {
-        let shape = Shape {
+        let shape = LaunchShape {
             grid: [grid_x, grid_y, grid_z],
             block: [block_x, block_y, block_z],
             shared_bytes,
@@ -167,7 +167,7 @@ pub(super) extern "C" fn cuLaunchKernelEx(
         if config.attribute_count != 0 {
             return Err(Code::NOT_SUPPORTED);
         }
-        let shape = Shape {
+        let shape = LaunchShape {
             grid: config.grid,
             block: config.block,
             shared_bytes: config.shared_bytes,
@@ -192,7 +192,7 @@ pub(super) extern "C" fn cuLaunchCooperativeKernel(
     parameters: In<*const c_void>,
 ) -> Code {
     call("cuLaunchCooperativeKernel", |driver| {
-        let shape = Shape {
+        let shape = LaunchShape {
             grid: [grid_x, grid_y, grid_z],
             block: [block_x, block_y, block_z],
             shared_bytes,

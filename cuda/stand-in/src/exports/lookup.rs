@@ -8,7 +8,7 @@ use larder_cuda_abi::{Code, functions};
 
 use crate::driver::Session;
 use crate::entry::call;
-use crate::ffi::{Out, Text};
+use crate::ffi::{CallerText, Out};
 
 /// Outcomes of a search, `CUdriverProcAddressQueryResult`.
 const FOUND: u32 = 0;
@@ -21,7 +21,7 @@ const FLAGS: u64 = 0b11;
 /// Returns the newest function of a name that a version of CUDA has, or null.
 fn find(
     driver: &Session,
-    symbol: &Text,
+    symbol: &CallerText,
     version: i32,
     flags: u64,
 ) -> Result<(*const c_void, u32), Code> {
@@ -67,7 +67,7 @@ fn own_handle() -> usize {
 
 #[unsafe(no_mangle)]
 pub(super) extern "C" fn cuGetProcAddress(
-    symbol: Text,
+    symbol: CallerText,
     function: Out<*const c_void>,
     version: i32,
     flags: u64,
@@ -85,7 +85,7 @@ pub(super) extern "C" fn cuGetProcAddress(
 
 #[unsafe(no_mangle)]
 pub(super) extern "C" fn cuGetProcAddress_v2(
-    symbol: Text,
+    symbol: CallerText,
     function: Out<*const c_void>,
     version: i32,
     flags: u64,

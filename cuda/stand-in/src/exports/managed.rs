@@ -3,11 +3,11 @@
 use larder_cuda_abi::constants as c;
 use larder_cuda_abi::{Code, DevicePtr, Location, StreamHandle};
 
-use crate::driver::Driver;
+use crate::driver::SimDriver;
 use crate::entry::{answer, call};
 use crate::ffi::Out;
 use crate::queue::Work;
-use crate::space::Kind;
+use crate::space::BlockKind;
 
 // Advice, `CUmem_advise`.
 const SET_READ_MOSTLY: u32 = 1;
@@ -32,12 +32,12 @@ pub(super) extern "C" fn cuMemAllocManaged(at: Out<DevicePtr>, bytes: usize, fla
             false => bytes as u64,
         };
         let space = &mut driver.space;
-        space.alloc_host(device, context, bytes as u64, (Kind::Managed, counted))
+        space.alloc_host(device, context, bytes as u64, (BlockKind::Managed, counted))
     })
 }
 
 /// Refuses a location that is neither a device nor the host.
-fn check_place(driver: &Driver, location: Location) -> Result<(), Code> {
+fn check_place(driver: &SimDriver, location: Location) -> Result<(), Code> {
     match location.kind {
         c::MEM_LOCATION_DEVICE => driver.device(location.id).map(drop),
         c::MEM_LOCATION_HOST => Ok(()),

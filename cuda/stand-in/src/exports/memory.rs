@@ -4,7 +4,7 @@ use larder_cuda_abi::{Code, DevicePtr};
 
 use crate::entry::{answer, call};
 use crate::ffi::Out;
-use crate::space::Kind;
+use crate::space::BlockKind;
 
 /// The length of a row is a multiple of this.
 const PITCH: usize = 512;
@@ -29,7 +29,7 @@ pub(super) extern "C" fn cuMemAlloc_v2(at: Out<DevicePtr>, bytes: usize) -> Code
             return Err(Code::INVALID_VALUE);
         }
         let space = &mut driver.space;
-        space.alloc_plain(device, Some(context), bytes as u64, Kind::Device)
+        space.alloc_plain(device, Some(context), bytes as u64, BlockKind::Device)
     })
 }
 
@@ -55,7 +55,7 @@ pub(super) extern "C" fn cuMemAllocPitch_v2(
             return Err(Code::INVALID_VALUE);
         }
         let space = &mut driver.space;
-        let given = space.alloc_plain(device, Some(context), bytes as u64, Kind::Device)?;
+        let given = space.alloc_plain(device, Some(context), bytes as u64, BlockKind::Device)?;
         pitch.give(row)?;
         Ok(given)
     })

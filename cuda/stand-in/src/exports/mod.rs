@@ -2,7 +2,7 @@
 //! and calls the other modules for the work.
 //!
 //! They are safe functions by their types: only C can make an [`Out`](crate::ffi::Out), an
-//! [`In`](crate::ffi::In) or a [`Text`](crate::ffi::Text), and FFI1 and FFI2 say what C must
+//! [`In`](crate::ffi::In) or a [`CallerText`](crate::ffi::CallerText), and FFI1 and FFI2 say what C must
 //! guarantee.
 #![allow(non_snake_case, reason = "the driver's names")]
 
@@ -30,10 +30,10 @@ mod vmm;
 use larder_cuda_abi::constants as c;
 use larder_cuda_abi::{Code, Location};
 
-use crate::driver::Driver;
+use crate::driver::SimDriver;
 
 /// Returns the device of a location. Locations on the host exist but are not supported.
-fn device_of(driver: &Driver, location: Location) -> Result<usize, Code> {
+fn device_of(driver: &SimDriver, location: Location) -> Result<usize, Code> {
     match location.kind {
         c::MEM_LOCATION_DEVICE => Ok(driver.device(location.id)?.ordinal),
         c::MEM_LOCATION_HOST | c::MEM_LOCATION_HOST_NUMA => Err(Code::NOT_SUPPORTED),

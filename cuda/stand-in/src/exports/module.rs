@@ -7,7 +7,7 @@ use larder_cuda_abi::{Code, DevicePtr, FunctionHandle, ModuleHandle};
 use super::launch::{DEFAULT_SHARED, MAX_SHARED, MAX_THREADS};
 use crate::driver::Session;
 use crate::entry::{answer, call};
-use crate::ffi::{Out, Text};
+use crate::ffi::{CallerText, Out};
 use crate::ptx;
 
 /// First bytes of device code other than PTX: an ELF file, a fat binary, and its wrapper.
@@ -37,7 +37,7 @@ fn load(driver: &mut Session, image: &[u8]) -> Result<ModuleHandle, Code> {
 }
 
 #[unsafe(no_mangle)]
-pub(super) extern "C" fn cuModuleLoad(module: Out<ModuleHandle>, path: Text) -> Code {
+pub(super) extern "C" fn cuModuleLoad(module: Out<ModuleHandle>, path: CallerText) -> Code {
     answer("cuModuleLoad", module, |driver| {
         let image = fs::read(path.get()?).map_err(|_| Code::FILE_NOT_FOUND)?;
         // The text in a file may end in a zero byte, as in memory.
@@ -48,7 +48,7 @@ pub(super) extern "C" fn cuModuleLoad(module: Out<ModuleHandle>, path: Text) -> 
 }
 
 #[unsafe(no_mangle)]
-pub(super) extern "C" fn cuModuleLoadData(module: Out<ModuleHandle>, image: Text) -> Code {
+pub(super) extern "C" fn cuModuleLoadData(module: Out<ModuleHandle>, image: CallerText) -> Code {
     answer("cuModuleLoadData", module, |driver| {
         load(driver, image.bytes()?)
     })
@@ -67,7 +67,7 @@ pub(super) extern "C" fn cuModuleUnload(module: ModuleHandle) -> Code {
 pub(super) extern "C" fn cuModuleGetFunction(
     function: Out<FunctionHandle>,
     module: ModuleHandle,
-    name: Text,
+    name: CallerText,
 ) -> Code {
     answer("cuModuleGetFunction", function, |driver| {
         let name = name.get()?;
@@ -83,7 +83,7 @@ pub(super) extern "C" fn cuModuleGetGlobal_v2(
     at: Out<DevicePtr>,
     bytes: Out<usize>,
     module: ModuleHandle,
-    name: Text,
+    name: CallerText,
 ) -> Code {
     call("cuModuleGetGlobal_v2", |driver| {
         if at.is_null() && bytes.is_null() {

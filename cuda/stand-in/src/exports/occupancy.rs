@@ -83,7 +83,7 @@ pub(super) extern "C" fn cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(
 }
 
 /// The constraints of a search for a block size.
-struct Search {
+struct OccupancySearch {
     shared: usize,
     /// The program's function for the shared memory of a block size, called before the driver is
     /// locked.
@@ -97,7 +97,7 @@ fn potential(
     blocks: &Out<i32>,
     threads: &Out<i32>,
     function: FunctionHandle,
-    search: &Search,
+    search: &OccupancySearch,
 ) -> Code {
     let shared = |threads: u32| match search.shared_of {
         // SAFETY: FFI2: it takes any number of threads, and only calculates.
@@ -135,7 +135,7 @@ pub(super) extern "C" fn cuOccupancyMaxPotentialBlockSize(
     shared: usize,
     limit: i32,
 ) -> Code {
-    let search = Search {
+    let search = OccupancySearch {
         shared,
         shared_of,
         limit,
@@ -155,7 +155,7 @@ pub(super) extern "C" fn cuOccupancyMaxPotentialBlockSizeWithFlags(
     limit: i32,
     flags: u32,
 ) -> Code {
-    let search = Search {
+    let search = OccupancySearch {
         shared,
         shared_of,
         limit,

@@ -5,10 +5,10 @@ use core::ffi::c_void;
 use larder_cuda_abi::constants as c;
 use larder_cuda_abi::{Code, DevicePtr};
 
-use crate::driver::Driver;
+use crate::driver::SimDriver;
 use crate::entry::call;
 use crate::ffi::Out;
-use crate::space::Kind;
+use crate::space::BlockKind;
 
 // Attributes that only this module names, `CUpointer_attribute`.
 const LEGACY_IPC: u32 = 10;
@@ -35,7 +35,7 @@ fn boolean(value: bool) -> Vec<u8> {
 ///
 /// # Errors
 /// If the address is not known, or has no such attribute.
-fn attribute_of(driver: &Driver, attribute: u32, at: DevicePtr) -> Result<Vec<u8>, Code> {
+fn attribute_of(driver: &SimDriver, attribute: u32, at: DevicePtr) -> Result<Vec<u8>, Code> {
     let reservation = driver.space.vmm.reservation_at(at);
     let Some((start, block)) = driver.space.owned_at(at) else {
         // For reserved addresses without a mapping, only these are known.
@@ -49,12 +49,15 @@ fn attribute_of(driver: &Driver, attribute: u32, at: DevicePtr) -> Result<Vec<u8
     };
     let range = reservation.unwrap_or((start, block.bytes));
     let alias = match block.kind {
-        Kind::CombinedAlias { of } => Some(of + (at - start)),
+        BlockKind::CombinedAlias { of } => Some(of + (at - start)),
         _ => None,
     };
-    let known = matches!(block.kind, Kind::Pinned | Kind::Combined | Kind::Registered);
+    let known = matches!(
+        block.kind,
+        BlockKind::Pinned | BlockKind::Combined | BlockKind::Registered
+    );
     let on_host = known || alias.is_some();
-    let managed = block.kind == Kind::Managed;
+    let managed = block.kind == BlockKind::Managed;
     Ok(match attribute {
         c::POINTER_CONTEXT => word(block.context.unwrap_or(0) as u64),
         c::POINTER_MEMORY_TYPE if on_host => half(c::MEMORY_TYPE_HOST),
@@ -75,7 +78,7 @@ fn attribute_of(driver: &Driver, attribute: u32, at: DevicePtr) -> Result<Vec<u8
         c::POINTER_MAPPED => boolean(true),
         c::POINTER_ACCESS_FLAGS => half(driver.rights(block, driver.current_device()?.1)),
         c::POINTER_POOL => word(match &block.kind {
-            Kind::Pooled(pooled) => pooled.pool as u64,
+            BlockKind::Pooled(pooled) => pooled.pool as u64,
             _ => 0,
         }),
         MAPPING_BYTES => word(block.bytes),

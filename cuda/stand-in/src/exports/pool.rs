@@ -9,7 +9,7 @@ use super::device_of;
 use crate::driver::Session;
 use crate::entry::{answer, call};
 use crate::ffi::{In, Out};
-use crate::pool::Pool;
+use crate::pool::SimPool;
 
 #[unsafe(no_mangle)]
 pub(super) extern "C" fn cuDeviceGetDefaultMemPool(pool: Out<PoolHandle>, device: i32) -> Code {
@@ -52,7 +52,7 @@ pub(super) extern "C" fn cuMemPoolCreate(pool: Out<PoolHandle>, props: In<PoolPr
             return Err(Code::NOT_SUPPORTED);
         }
         let handle = driver.handles.next();
-        let made = Pool::new(device, props.max_bytes as u64);
+        let made = SimPool::new(device, props.max_bytes as u64);
         driver.pools.table.insert(handle, made);
         Ok(PoolHandle(handle))
     })

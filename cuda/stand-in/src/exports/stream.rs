@@ -5,21 +5,23 @@ use core::ffi::c_void;
 use larder_cuda_abi::constants::STREAM_NON_BLOCKING;
 use larder_cuda_abi::{Code, ContextHandle, EventHandle, HostFunction, StreamHandle};
 
-use crate::driver::Driver;
+use crate::driver::SimDriver;
 use crate::entry::{answer, call};
 use crate::ffi::Out;
-use crate::queue::{HostCall, Stream, Work};
+use crate::queue::{HostCall, SimStream, Work};
 
 /// The most urgent priority; 0 is the least.
 pub(crate) const GREATEST_PRIORITY: i32 = -5;
 
-fn create(driver: &mut Driver, flags: u32) -> Result<StreamHandle, Code> {
+fn create(driver: &mut SimDriver, flags: u32) -> Result<StreamHandle, Code> {
     let context = driver.current()?;
     if flags & !STREAM_NON_BLOCKING != 0 {
         return Err(Code::INVALID_VALUE);
     }
     let number = driver.handles.next();
-    driver.streams.insert(number, Stream::new(context, flags));
+    driver
+        .streams
+        .insert(number, SimStream::new(context, flags));
     Ok(StreamHandle(driver.stream_names.name(number)))
 }
 
@@ -40,7 +42,7 @@ pub(super) extern "C" fn cuStreamCreateWithPriority(
     })
 }
 
-fn destroy(driver: &mut Driver, stream: StreamHandle) -> Result<(), Code> {
+fn destroy(driver: &mut SimDriver, stream: StreamHandle) -> Result<(), Code> {
     let stream = driver.stream_names.number(stream.0)?;
     driver.destroy_stream(stream)
 }

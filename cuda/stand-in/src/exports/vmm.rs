@@ -10,13 +10,13 @@ use larder_cuda_abi::constants as c;
 use larder_cuda_abi::{AccessDesc, AllocationProp, Code, DevicePtr, Location, MemoryHandle};
 
 use super::device_of;
-use crate::driver::Driver;
+use crate::driver::SimDriver;
 use crate::entry::{answer, call};
 use crate::ffi::{In, Out};
-use crate::space::{GRANULARITY, Wanted};
+use crate::space::{GRANULARITY, PhysicalRequest};
 
 /// Refuses a call for virtual memory where the devices have none.
-fn check_supported(driver: &Driver) -> Result<(), Code> {
+fn check_supported(driver: &SimDriver) -> Result<(), Code> {
     match driver.virtual_memory {
         true => Ok(()),
         false => Err(Code::NOT_SUPPORTED),
@@ -24,7 +24,7 @@ fn check_supported(driver: &Driver) -> Result<(), Code> {
 }
 
 /// Reads the properties of physical memory.
-fn wanted(driver: &Driver, prop: &In<AllocationProp>) -> Result<Wanted, Code> {
+fn wanted(driver: &SimDriver, prop: &In<AllocationProp>) -> Result<PhysicalRequest, Code> {
     check_supported(driver)?;
     let prop = prop.get()?;
     if prop.kind != c::MEM_ALLOCATION_TYPE_PINNED {
@@ -39,7 +39,7 @@ fn wanted(driver: &Driver, prop: &In<AllocationProp>) -> Result<Wanted, Code> {
         c::MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR => true,
         _ => return Err(Code::NOT_SUPPORTED),
     };
-    Ok(Wanted { device, shareable })
+    Ok(PhysicalRequest { device, shareable })
 }
 
 /// Refuses exports other than as a file descriptor.

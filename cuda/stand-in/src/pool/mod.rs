@@ -21,18 +21,18 @@ use std::collections::{BTreeMap, BTreeSet};
 use larder_cuda_abi::Code;
 
 use crate::clock::Moment;
-use crate::driver::{Driver, Session};
+use crate::driver::{Session, SimDriver};
 use crate::queue::{OpId, Work};
-use crate::space::{Block, Kind};
-use crate::table::Table;
+use crate::space::{BlockKind, MemoryBlock};
+use crate::table::ObjectTable;
 
 /// Sizes are counted in multiples of this.
 const GRANULE: u64 = 512;
 
 /// All pools.
 #[derive(Debug)]
-pub(crate) struct Pools {
-    pub(crate) table: Table<Pool>,
+pub(crate) struct PoolSet {
+    pub(crate) table: ObjectTable<SimPool>,
     /// By device: its default pool, created when first needed.
     default: BTreeMap<usize, usize>,
     /// By device: the pool that `cuMemAllocAsync` takes from, if it was set.
@@ -59,7 +59,7 @@ pub(crate) struct Reuse {
 
 /// One pool.
 #[derive(Debug)]
-pub(crate) struct Pool {
+pub(crate) struct SimPool {
     pub(crate) device: usize,
     pub(crate) is_default: bool,
     /// Whether the program destroyed the pool; it is removed with its last block.
@@ -73,14 +73,14 @@ pub(crate) struct Pool {
     /// The access of other devices.
     pub(crate) access: BTreeMap<usize, u32>,
     /// Freed blocks, by room and then the longest unused first.
-    free: BTreeMap<(u64, u64), Freed>,
+    free: BTreeMap<(u64, u64), FreedBlock>,
     /// The number of frees so far.
     frees: u64,
 }
 
 /// A freed block that the pool keeps.
 #[derive(Clone, Copy, Debug)]
-struct Freed {
+struct FreedBlock {
     at: u64,
     room: u64,
     /// The operations that made it alive and that free it; they may not have run yet.
@@ -103,17 +103,17 @@ pub(crate) struct Pooled {
     made: OpId,
 }
 
-impl Default for Pools {
+impl Default for PoolSet {
     fn default() -> Self {
         Self {
-            table: Table::new(Code::INVALID_VALUE),
+            table: ObjectTable::new(Code::INVALID_VALUE),
             default: BTreeMap::new(),
             current: BTreeMap::new(),
         }
     }
 }
 
-impl Pools {
+impl PoolSet {
     /// Adds the streams that freed blocks name.
     pub(crate) fn name_streams(&self, named: &mut BTreeSet<usize>) {
         for (_, pool) in self.table.iter() {
@@ -133,7 +133,7 @@ impl Level {
     }
 }
 
-impl Pool {
+impl SimPool {
     pub(crate) fn new(device: usize, max_bytes: u64) -> Self {
         Self {
             device,
@@ -155,7 +155,7 @@ impl Pool {
     }
 
     /// Returns the smallest freed block for a request of `need` bytes of which `may` is true.
-    fn best(&self, need: u64, may: impl Fn(&Freed) -> bool) -> Option<(u64, u64)> {
+    fn best(&self, need: u64, may: impl Fn(&FreedBlock) -> bool) -> Option<(u64, u64)> {
         let fitting = self.free.range((need, 0)..);
         fitting
             .take_while(|(_, freed)| freed.room / 2 <= need)
@@ -163,14 +163,14 @@ impl Pool {
             .map(|(key, _)| *key)
     }
 
-    fn take_free(&mut self, key: (u64, u64)) -> Result<Freed, Code> {
+    fn take_free(&mut self, key: (u64, u64)) -> Result<FreedBlock, Code> {
         self.free.remove(&key).ok_or(Code::UNKNOWN)
     }
 }
 
-impl Driver {
+impl SimDriver {
     /// Returns a pool that the program may use.
-    pub(crate) fn pool(&mut self, handle: usize) -> Result<&mut Pool, Code> {
+    pub(crate) fn pool(&mut self, handle: usize) -> Result<&mut SimPool, Code> {
         match self.pools.table.get_mut(handle) {
             Ok(pool) if !pool.destroyed => Ok(pool),
             _ => Err(Code::INVALID_VALUE),
@@ -183,7 +183,7 @@ impl Driver {
             return *pool;
         }
         let handle = self.handles.next();
-        let mut pool = Pool::new(device, 0);
+        let mut pool = SimPool::new(device, 0);
         pool.is_default = true;
         self.pools.table.insert(handle, pool);
         self.pools.default.insert(device, handle);
@@ -235,7 +235,7 @@ impl Driver {
         let block = self.space.blocks.get_mut(&at).ok_or(Code::UNKNOWN)?;
         block.bytes = bytes;
         block.id = id;
-        if let Kind::Pooled(pooled) = &mut block.kind {
+        if let BlockKind::Pooled(pooled) = &mut block.kind {
             pooled.freed = false;
             pooled.made = op;
         }
@@ -254,7 +254,7 @@ impl Driver {
         let clock = self.clock_of_next(stream)?;
         let pool = self.pools.table.get(handle)?;
         let reuse = pool.reuse;
-        let at_once = |freed: &Freed| {
+        let at_once = |freed: &FreedBlock| {
             freed.moment.stream == stream
                 || (reuse.follow_events && clock.knows(freed.moment))
                 || (reuse.opportunistic && self.is_over(freed))
@@ -289,7 +289,7 @@ impl Driver {
         if pool.max_bytes > 0 && after.is_none_or(|after| after > pool.max_bytes) {
             return Err(Code::OUT_OF_MEMORY);
         }
-        let kind = Kind::Pooled(Pooled {
+        let kind = BlockKind::Pooled(Pooled {
             pool: handle,
             room,
             live: None,
@@ -343,7 +343,7 @@ impl Driver {
             .collect();
         for (handle, keep) in pools {
             self.release_pooled(handle, keep);
-            let over = |pool: &Pool| pool.destroyed && pool.reserved.now == 0;
+            let over = |pool: &SimPool| pool.destroyed && pool.reserved.now == 0;
             if self.pools.table.get(handle).is_ok_and(over) {
                 let _ = self.pools.table.remove(handle);
             }
@@ -351,10 +351,10 @@ impl Driver {
     }
 
     /// Returns the pool's block that starts at `at`, if the program has it.
-    fn owned_pooled(&self, at: u64) -> Result<(&Block, &Pooled), Code> {
+    fn owned_pooled(&self, at: u64) -> Result<(&MemoryBlock, &Pooled), Code> {
         let block = self.space.blocks.get(&at).ok_or(Code::INVALID_VALUE)?;
         match &block.kind {
-            Kind::Pooled(pooled) if !pooled.freed => Ok((block, pooled)),
+            BlockKind::Pooled(pooled) if !pooled.freed => Ok((block, pooled)),
             _ => Err(Code::INVALID_VALUE),
         }
     }
@@ -362,12 +362,12 @@ impl Driver {
     /// Returns whether a block of a pool starts at `at`.
     pub(crate) fn is_pooled(&self, at: u64) -> bool {
         let block = self.space.blocks.get(&at);
-        block.is_some_and(|block| matches!(block.kind, Kind::Pooled(_)))
+        block.is_some_and(|block| matches!(block.kind, BlockKind::Pooled(_)))
     }
 
     /// `cuMemFreeAsync`. It may also free memory of `cuMemAlloc`.
     pub(crate) fn free_async(&mut self, at: u64, stream: usize) -> Result<(), Code> {
-        let is_plain = |block: &Block| block.kind == Kind::Device;
+        let is_plain = |block: &MemoryBlock| block.kind == BlockKind::Device;
         if self.space.blocks.get(&at).is_some_and(is_plain) {
             let queued = self.space.dying.get(&at);
             if queued.is_some_and(|op| !self.queue.done(*op)) {
@@ -388,7 +388,7 @@ impl Driver {
     fn give_pooled(&mut self, at: u64, op: OpId, moment: Moment) -> Result<(), Code> {
         let block = self.space.blocks.get_mut(&at).ok_or(Code::UNKNOWN)?;
         let used = block.bytes.next_multiple_of(GRANULE);
-        let Kind::Pooled(pooled) = &mut block.kind else {
+        let BlockKind::Pooled(pooled) = &mut block.kind else {
             return Err(Code::UNKNOWN);
         };
         pooled.freed = true;
@@ -396,7 +396,7 @@ impl Driver {
         let pool = self.pools.table.get_mut(handle)?;
         pool.used.sub(used);
         pool.frees += 1;
-        let freed = Freed {
+        let freed = FreedBlock {
             at,
             room,
             made,
@@ -409,7 +409,7 @@ impl Driver {
 
     /// Returns whether no queued operation makes or frees the block any more. The allocation may
     /// come behind the free, if the program forgot to order them.
-    fn is_over(&self, freed: &Freed) -> bool {
+    fn is_over(&self, freed: &FreedBlock) -> bool {
         self.queue.done(freed.op) && self.queue.done(freed.made)
     }
 }

@@ -2,12 +2,12 @@
 
 use larder_cuda_abi::Code;
 
-use crate::clock::{Clock, Moment};
-use crate::driver::Driver;
+use crate::clock::{Moment, VectorClock};
+use crate::driver::SimDriver;
 use crate::queue::OpId;
-use crate::space::{Access, Kind, POISON};
+use crate::space::{Access, BlockKind, POISON};
 
-impl Driver {
+impl SimDriver {
     /// Runs an allocation.
     pub(crate) fn do_pool_alloc(&mut self, op: OpId, at: u64, bytes: u64) -> Result<(), Code> {
         let user = self.user(op, "an allocation")?;
@@ -19,7 +19,7 @@ impl Driver {
             return Ok(());
         };
         let old = std::mem::replace(&mut block.memory, memory);
-        if let Kind::Pooled(pooled) = &mut block.kind {
+        if let BlockKind::Pooled(pooled) = &mut block.kind {
             pooled.live = Some(bytes);
         }
         self.space.shadows.remove(&old);
@@ -57,19 +57,19 @@ impl Driver {
     /// Ends the life of a block.
     pub(super) fn end_pooled(&mut self, at: u64) {
         if let Some(block) = self.space.blocks.get_mut(&at)
-            && let Kind::Pooled(pooled) = &mut block.kind
+            && let BlockKind::Pooled(pooled) = &mut block.kind
         {
             pooled.live = None;
         }
     }
 
     /// Records an allocation or a free as a write of the whole block.
-    pub(super) fn note_all(&mut self, clock: &Clock, moment: Moment, what: &str, at: u64) {
+    pub(super) fn note_all(&mut self, clock: &VectorClock, moment: Moment, what: &str, at: u64) {
         let Some(block) = self.space.blocks.get(&at) else {
             return;
         };
         let room = match &block.kind {
-            Kind::Pooled(pooled) => pooled.room,
+            BlockKind::Pooled(pooled) => pooled.room,
             _ => block.bytes,
         };
         let shadow = self.space.shadows.entry(block.memory).or_default();

@@ -7,12 +7,12 @@ use larder_cuda_abi::constants::EVENT_DISABLE_TIMING;
 
 use super::{OpId, Work};
 use crate::capture::CapturedRecord;
-use crate::clock::Clock;
-use crate::driver::Driver;
+use crate::clock::VectorClock;
+use crate::driver::SimDriver;
 
 /// One event.
 #[derive(Debug)]
-pub(crate) struct Event {
+pub(crate) struct SimEvent {
     pub(crate) context: usize,
     pub(crate) flags: u32,
     /// Number of records so far.
@@ -27,12 +27,12 @@ pub(crate) struct Event {
 #[derive(Clone, Debug)]
 pub(crate) struct Record {
     pub(crate) op: OpId,
-    pub(crate) clock: Clock,
+    pub(crate) clock: VectorClock,
     /// The time at which the record ran.
     pub(crate) time: Option<Duration>,
 }
 
-impl Event {
+impl SimEvent {
     pub(crate) fn new(context: usize, flags: u32) -> Self {
         Self {
             context,
@@ -48,7 +48,7 @@ impl Event {
     }
 }
 
-impl Driver {
+impl SimDriver {
     /// Records an event: it then stands for all work in the stream so far.
     pub(crate) fn record(&mut self, event: usize, stream: usize) -> Result<(), Code> {
         let context = self.streams.get(stream)?.context;

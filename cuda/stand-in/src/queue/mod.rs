@@ -4,7 +4,7 @@
 //! the next operation and waits · `work` does an operation's work · `time` is the device's time, if
 //! kernels take time.
 //!
-//! QUEUE1 an operation that is not in `Queue::ops` is done, or was never queued.
+//! QUEUE1 an operation that is not in `WorkQueue::ops` is done, or was never queued.
 //!
 //! QUEUE2 a stream's queue holds its operations in the order they were submitted; only the first may
 //! run.
@@ -22,11 +22,11 @@ mod work;
 use std::collections::BTreeMap;
 use std::ffi::c_void;
 
-pub(crate) use event::Event;
-pub(crate) use stream::Stream;
+pub(crate) use event::SimEvent;
+pub(crate) use stream::SimStream;
 
-use crate::clock::{Clock, Moment};
-use crate::module::Launch;
+use crate::clock::{Moment, VectorClock};
+use crate::module::SimLaunch;
 use crate::random::Random;
 use time::Time;
 
@@ -71,7 +71,7 @@ pub(crate) enum Work {
         count: u64,
     },
     Host(HostCall),
-    Kernel(Box<Launch>),
+    Kernel(Box<SimLaunch>),
     /// Makes a pool's block alive.
     PoolAlloc {
         at: u64,
@@ -95,7 +95,7 @@ pub(crate) enum Work {
 
 /// One queued operation.
 #[derive(Debug)]
-pub(crate) struct Op {
+pub(crate) struct QueuedOp {
     pub(crate) stream: usize,
     pub(crate) context: usize,
     /// Number of operations it still waits for besides the one before it in its stream.
@@ -103,7 +103,7 @@ pub(crate) struct Op {
     /// Operations that wait for this one.
     followers: Vec<OpId>,
     /// Clock of the operations ordered before it, itself included.
-    pub(crate) clock: Clock,
+    pub(crate) clock: VectorClock,
     pub(crate) moment: Moment,
     /// Duration of the work, and the earliest time it may run (its end), in nanoseconds of the
     /// device's time.
@@ -123,8 +123,8 @@ pub(crate) enum Schedule {
 
 /// All operations that are not done.
 #[derive(Debug)]
-pub(crate) struct Queue {
-    pub(crate) ops: BTreeMap<OpId, Op>,
+pub(crate) struct WorkQueue {
+    pub(crate) ops: BTreeMap<OpId, QueuedOp>,
     last: OpId,
     /// Operations that may run, with their streams, in order (QUEUE2: at most one a stream). A
     /// running operation is not in it.
@@ -133,7 +133,7 @@ pub(crate) struct Queue {
     pub(crate) time: Time,
 }
 
-impl Queue {
+impl WorkQueue {
     /// Creates a queue with the deferred schedule if there is a seed, otherwise the eager one.
     pub(crate) fn new(seed: Option<u64>) -> Self {
         Self {

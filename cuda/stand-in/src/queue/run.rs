@@ -6,8 +6,8 @@ use std::time::{Duration, Instant};
 
 use larder_cuda_abi::Code;
 
-use super::{HostCall, OpId, Schedule, Stream, Work};
-use crate::driver::{Driver, Session};
+use super::{HostCall, OpId, Schedule, SimStream, Work};
+use crate::driver::{Session, SimDriver};
 
 /// Time that the deferred schedule waits for a host function before it lets other streams run. As
 /// long as host functions return sooner, the same seed gives the same order.
@@ -16,7 +16,7 @@ const HOST_FUNCTION: Duration = Duration::from_millis(50);
 /// The longest sleep of a thread before it checks again.
 const NAP: Duration = Duration::from_millis(100);
 
-impl Driver {
+impl SimDriver {
     /// Removes a finished operation from the queue.
     fn finish(&mut self, op: OpId) {
         let Some(entry) = self.queue.ops.remove(&op) else {
@@ -147,7 +147,7 @@ impl Session {
     }
 
     /// Runs work, lets time pass or waits for host functions, until `done`.
-    pub(crate) fn run_until(&mut self, mut done: impl FnMut(&Driver) -> bool) {
+    pub(crate) fn run_until(&mut self, mut done: impl FnMut(&SimDriver) -> bool) {
         while !done(self) {
             if !self.step() && !self.pass_to_next_end() {
                 self.wait(NAP);
@@ -158,7 +158,7 @@ impl Session {
     /// Waits for the newest operations of these streams, which are then ordered before the host's
     /// work.
     pub(crate) fn sync_streams(&mut self, streams: &[usize]) -> Result<(), Code> {
-        let known: Vec<&Stream> = streams
+        let known: Vec<&SimStream> = streams
             .iter()
             .filter_map(|stream| self.streams.get(*stream).ok())
             .collect();

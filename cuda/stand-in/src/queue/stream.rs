@@ -6,13 +6,13 @@ use larder_cuda_abi::constants::STREAM_NON_BLOCKING;
 use larder_cuda_abi::{Code, StreamHandle};
 
 use super::OpId;
-use crate::clock::Clock;
-use crate::driver::Driver;
+use crate::clock::VectorClock;
+use crate::driver::SimDriver;
 use crate::thread;
 
 /// One stream.
 #[derive(Debug)]
-pub(crate) struct Stream {
+pub(crate) struct SimStream {
     pub(crate) context: usize,
     flags: u32,
     /// Whether it is the legacy default stream of its context.
@@ -23,12 +23,12 @@ pub(crate) struct Stream {
     pub(crate) queue: VecDeque<OpId>,
     /// The newest operation ever submitted; it may be done.
     pub(crate) newest: OpId,
-    pub(crate) clock: Clock,
+    pub(crate) clock: VectorClock,
     /// Whether the program destroyed the stream; it is removed when its operations are done.
     pub(crate) destroyed: bool,
 }
 
-impl Stream {
+impl SimStream {
     pub(crate) fn new(context: usize, flags: u32) -> Self {
         Self {
             context,
@@ -37,7 +37,7 @@ impl Stream {
             is_hidden: false,
             queue: VecDeque::new(),
             newest: 0,
-            clock: Clock::default(),
+            clock: VectorClock::default(),
             destroyed: false,
         }
     }
@@ -64,7 +64,7 @@ impl Stream {
     }
 }
 
-impl Driver {
+impl SimDriver {
     /// Returns the stream of a handle, for the calling thread: null and the special handles name
     /// streams of the current context.
     pub(crate) fn stream(&mut self, handle: StreamHandle) -> Result<usize, Code> {
@@ -91,7 +91,7 @@ impl Driver {
             return Ok(*stream);
         }
         let stream = self.handles.next();
-        self.streams.insert(stream, Stream::per_thread(context));
+        self.streams.insert(stream, SimStream::per_thread(context));
         let context = self.contexts.get_mut(context)?;
         context.per_thread.insert(thread, stream);
         Ok(stream)

@@ -2,11 +2,11 @@
 
 use larder_cuda_abi::Code;
 
-use super::{Op, OpId, Work};
-use crate::clock::Clock;
-use crate::driver::Driver;
+use super::{OpId, QueuedOp, Work};
+use crate::clock::VectorClock;
+use crate::driver::SimDriver;
 
-impl Driver {
+impl SimDriver {
     /// Queues work at the end of a stream. It runs after the call, at the earliest.
     pub(crate) fn submit(&mut self, stream: usize, work: Work) -> Result<OpId, Code> {
         self.submit_after(stream, work, Vec::new())
@@ -39,7 +39,7 @@ impl Driver {
         to.newest = op;
         to.queue.push_back(op);
         let is_first = to.queue.len() == 1;
-        let entry = Op {
+        let entry = QueuedOp {
             stream,
             context,
             waits: after.len(),
@@ -67,7 +67,7 @@ impl Driver {
     pub(crate) fn submit_behind(
         &mut self,
         stream: usize,
-        behind: Option<(OpId, Clock)>,
+        behind: Option<(OpId, VectorClock)>,
     ) -> Result<OpId, Code> {
         let (after, clock) = behind.unzip();
         let known = self.streams.get_mut(stream)?;
@@ -83,7 +83,7 @@ impl Driver {
     }
 
     /// Returns the clock of an operation that would be submitted now, without itself.
-    pub(crate) fn clock_of_next(&self, stream: usize) -> Result<Clock, Code> {
+    pub(crate) fn clock_of_next(&self, stream: usize) -> Result<VectorClock, Code> {
         let to = self.streams.get(stream)?;
         let mut clock = to.clock.clone();
         clock.join(&self.host);

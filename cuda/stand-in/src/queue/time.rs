@@ -9,8 +9,8 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-use super::{OpId, Queue, Schedule, Work};
-use crate::driver::{Driver, Session};
+use super::{OpId, Schedule, Work, WorkQueue};
+use crate::driver::{Session, SimDriver};
 
 /// The device's time, in nanoseconds.
 #[derive(Debug)]
@@ -65,7 +65,7 @@ impl Time {
     }
 }
 
-impl Queue {
+impl WorkQueue {
     /// Returns whether the time of a ready operation has passed.
     fn is_over(&self, op: OpId) -> bool {
         let now = self.time.now.unwrap_or(0);
@@ -90,7 +90,7 @@ impl Queue {
     }
 }
 
-impl Driver {
+impl SimDriver {
     /// Returns the next time at which a running kernel ends.
     fn next_end(&self) -> Option<u64> {
         let now = self.queue.time.now?;

@@ -3,10 +3,10 @@
 use larder_cuda_abi::Code;
 
 use super::{CopyEnd, OpId, Work};
-use crate::driver::Driver;
-use crate::space::{Access, User};
+use crate::driver::SimDriver;
+use crate::space::{Access, Accessor};
 
-impl Driver {
+impl SimDriver {
     /// Does the work of an operation.
     ///
     /// # Errors
@@ -34,9 +34,9 @@ impl Driver {
     }
 
     /// Describes an operation as a user of memory, for the checks.
-    pub(crate) fn user(&self, op: OpId, what: &str) -> Result<User, Code> {
+    pub(crate) fn user(&self, op: OpId, what: &str) -> Result<Accessor, Code> {
         let entry = self.queue.ops.get(&op).ok_or(Code::UNKNOWN)?;
-        Ok(User {
+        Ok(Accessor {
             device: self.contexts.get(entry.context)?.device,
             clock: entry.clock.clone(),
             moment: entry.moment,
@@ -46,9 +46,9 @@ impl Driver {
     }
 
     /// Describes an operation as done by the device that owns the memory at an address.
-    fn owner(&self, user: &User, at: u64) -> User {
+    fn owner(&self, user: &Accessor, at: u64) -> Accessor {
         let block = self.space.block_at(at);
-        User {
+        Accessor {
             device: block.map_or(user.device, |(_, block)| block.device),
             ..user.clone()
         }

@@ -3,8 +3,8 @@
 use larder_cuda_abi::Code;
 
 use super::window::PLAIN_ALIGN;
-use super::{Block, Kind, POISON, Space};
-use crate::driver::{Driver, Session};
+use super::{BlockKind, MemoryBlock, POISON, Space};
+use crate::driver::{Session, SimDriver};
 
 impl Space {
     /// Allocates memory of a device. It counts for its size rounded up to 512 bytes, which is also
@@ -14,7 +14,7 @@ impl Space {
         device: usize,
         context: Option<usize>,
         bytes: u64,
-        kind: Kind,
+        kind: BlockKind,
     ) -> Result<u64, Code> {
         let rounded = bytes
             .checked_next_multiple_of(PLAIN_ALIGN)
@@ -24,7 +24,7 @@ impl Space {
             self.usage.give(device, rounded);
             return Err(Code::OUT_OF_MEMORY);
         };
-        let block = Block {
+        let block = MemoryBlock {
             bytes,
             kind,
             device,
@@ -54,10 +54,10 @@ impl Space {
     }
 }
 
-impl Driver {
+impl SimDriver {
     /// Frees the memory that ends with a context.
     pub(crate) fn free_memory_of(&mut self, context: usize) {
-        let blocks: Vec<(u64, Kind)> = self
+        let blocks: Vec<(u64, BlockKind)> = self
             .space
             .blocks
             .iter()
@@ -66,16 +66,17 @@ impl Driver {
             .collect();
         for (start, kind) in blocks {
             let _ = match kind {
-                Kind::Device => self.space.free_plain(start),
-                Kind::Pinned | Kind::Combined | Kind::Registered | Kind::Managed => {
-                    self.space.free_host(start)
-                }
+                BlockKind::Device => self.space.free_plain(start),
+                BlockKind::Pinned
+                | BlockKind::Combined
+                | BlockKind::Registered
+                | BlockKind::Managed => self.space.free_host(start),
                 // Modules free theirs, and devices' addresses end with the memory; pools and
                 // physical memory outlive contexts.
-                Kind::Mapped { .. }
-                | Kind::Module
-                | Kind::CombinedAlias { .. }
-                | Kind::Pooled(_) => Ok(()),
+                BlockKind::Mapped { .. }
+                | BlockKind::Module
+                | BlockKind::CombinedAlias { .. }
+                | BlockKind::Pooled(_) => Ok(()),
             };
         }
     }
@@ -84,11 +85,11 @@ impl Driver {
 impl Session {
     /// `cuMemFree`: waits for the device first, and for all devices if the memory is managed.
     pub(crate) fn free_device(&mut self, at: u64) -> Result<(), Code> {
-        if matches!(self.space.blocks.get(&at), Some(block) if block.kind == Kind::Managed) {
-            return self.free_host_block(at, &[Kind::Managed], Code::INVALID_VALUE);
+        if matches!(self.space.blocks.get(&at), Some(block) if block.kind == BlockKind::Managed) {
+            return self.free_host_block(at, &[BlockKind::Managed], Code::INVALID_VALUE);
         }
         let known = |space: &Space| match space.blocks.get(&at) {
-            Some(block) if block.kind == Kind::Device => Ok(block.device),
+            Some(block) if block.kind == BlockKind::Device => Ok(block.device),
             _ => Err(Code::INVALID_VALUE),
         };
         let device = known(&self.space)?;

@@ -14,7 +14,7 @@ use std::os::unix::fs::{FileExt, MetadataExt};
 use larder_cuda_abi::Code;
 
 use super::POISON;
-use super::holes::Holes;
+use super::holes::FreeRanges;
 use super::physical::GRANULARITY;
 
 /// Length of the file. Pages exist only once used.
@@ -33,7 +33,7 @@ pub(crate) struct MemoryFile {
     /// Created with the first part.
     file: Option<File>,
     /// Free parts without bytes.
-    free: Holes,
+    free: FreeRanges,
     /// Free parts with bytes of earlier memory: offset and length.
     kept: Vec<(u64, u64)>,
 }
@@ -42,7 +42,7 @@ impl Default for MemoryFile {
     fn default() -> Self {
         Self {
             file: None,
-            free: Holes::new(0, FILE_BYTES),
+            free: FreeRanges::new(0, FILE_BYTES),
             kept: Vec::new(),
         }
     }

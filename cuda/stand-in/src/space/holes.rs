@@ -5,13 +5,13 @@ use std::collections::BTreeMap;
 /// The free ranges. The search begins behind the last range taken (next fit), so that freed
 /// addresses stay unused as long as possible and a late access is noticed.
 #[derive(Debug)]
-pub(crate) struct Holes {
+pub(crate) struct FreeRanges {
     /// End of each free range by its start.
     free: BTreeMap<u64, u64>,
     cursor: u64,
 }
 
-impl Holes {
+impl FreeRanges {
     pub(crate) fn new(start: u64, end: u64) -> Self {
         Self {
             free: BTreeMap::from([(start, end)]),
@@ -80,11 +80,11 @@ impl Holes {
 
 #[cfg(test)]
 mod tests {
-    use super::Holes;
+    use super::FreeRanges;
 
     #[test]
     fn freed_addresses_come_last() {
-        let mut holes = Holes::new(0, 1000);
+        let mut holes = FreeRanges::new(0, 1000);
         let first = holes.take(100, 1).unwrap();
         let second = holes.take(100, 1).unwrap();
         holes.give(first, 100);
@@ -97,7 +97,7 @@ mod tests {
 
     #[test]
     fn the_addresses_freed_last_are_not_the_next_ones() {
-        let mut holes = Holes::new(0, 300);
+        let mut holes = FreeRanges::new(0, 300);
         for at in [0, 100, 200, 0, 100] {
             assert_eq!(holes.take(100, 1), Some(at));
             holes.give(at, 100);
@@ -106,7 +106,7 @@ mod tests {
 
     #[test]
     fn neighbours_join_again() {
-        let mut holes = Holes::new(0, 300);
+        let mut holes = FreeRanges::new(0, 300);
         for at in [0, 100, 200] {
             assert!(holes.take_at(at, 100));
         }
@@ -118,7 +118,7 @@ mod tests {
 
     #[test]
     fn a_taken_place_is_not_given() {
-        let mut holes = Holes::new(0, 300);
+        let mut holes = FreeRanges::new(0, 300);
         assert!(holes.take_at(100, 100));
         assert!(!holes.take_at(150, 100));
         assert!(!holes.take_at(250, 100));

@@ -10,7 +10,7 @@ use std::ptr;
 use larder_cuda_abi::Code;
 
 use super::window::{PAGE, PLAIN_ALIGN, map_anywhere, unmap};
-use super::{Block, Kind, POISON, Space};
+use super::{BlockKind, MemoryBlock, POISON, Space};
 use crate::driver::Session;
 
 /// Returns the bytes of the mapping behind pinned or managed memory (SPACE6).
@@ -25,7 +25,7 @@ impl Space {
         device: usize,
         context: usize,
         bytes: u64,
-        (kind, counted): (Kind, u64),
+        (kind, counted): (BlockKind, u64),
     ) -> Result<u64, Code> {
         let length = mapped_bytes(bytes).ok_or(Code::OUT_OF_MEMORY)?;
         let counted = counted
@@ -57,7 +57,7 @@ impl Space {
         let Some(block) = self.blocks.get(&of).cloned() else {
             return Ok(());
         };
-        if block.kind != Kind::Combined {
+        if block.kind != BlockKind::Combined {
             return Ok(());
         }
         let rounded = block.bytes.next_multiple_of(PLAIN_ALIGN);
@@ -66,8 +66,8 @@ impl Space {
                 self.free_host(of)?;
                 return Err(Code::OUT_OF_MEMORY);
             };
-            let alias = Block {
-                kind: Kind::CombinedAlias { of },
+            let alias = MemoryBlock {
+                kind: BlockKind::CombinedAlias { of },
                 device,
                 ..block.clone()
             };
@@ -77,8 +77,9 @@ impl Space {
     }
 
     /// Returns the devices' addresses of write-combined memory.
-    pub(super) fn aliases_of(&self, host: u64) -> impl Iterator<Item = (u64, &Block)> {
-        let is_alias = move |block: &Block| block.kind == Kind::CombinedAlias { of: host };
+    pub(super) fn aliases_of(&self, host: u64) -> impl Iterator<Item = (u64, &MemoryBlock)> {
+        let is_alias =
+            move |block: &MemoryBlock| block.kind == BlockKind::CombinedAlias { of: host };
         let all = self.blocks.iter().filter(move |(_, block)| is_alias(block));
         all.map(|(at, block)| (*at, block))
     }
@@ -102,8 +103,8 @@ impl Space {
             return Err(Code::INVALID_VALUE);
         }
         self.pinned
-            .take(pinned_bytes(&Kind::Registered, at, bytes))?;
-        self.add_host(at, device, context, bytes, (Kind::Registered, 0));
+            .take(pinned_bytes(&BlockKind::Registered, at, bytes))?;
+        self.add_host(at, device, context, bytes, (BlockKind::Registered, 0));
         Ok(())
     }
 
@@ -113,9 +114,9 @@ impl Space {
         device: usize,
         context: usize,
         bytes: u64,
-        (kind, counted): (Kind, u64),
+        (kind, counted): (BlockKind, u64),
     ) {
-        let block = Block {
+        let block = MemoryBlock {
             bytes,
             kind,
             device,
@@ -131,7 +132,7 @@ impl Space {
     pub(crate) fn free_host(&mut self, at: u64) -> Result<(), Code> {
         let block = self.blocks.remove(&at).ok_or(Code::INVALID_VALUE)?;
         self.shadows.remove(&block.memory);
-        if block.kind == Kind::Combined {
+        if block.kind == BlockKind::Combined {
             let aliases: Vec<u64> = self.aliases_of(at).map(|(alias, _)| alias).collect();
             for alias in aliases {
                 self.blocks.remove(&alias);
@@ -155,7 +156,7 @@ impl Space {
     /// Returns the start of the managed block that holds a range, or refuses.
     pub(crate) fn managed(&self, at: u64, bytes: u64) -> Result<u64, Code> {
         match self.block_at(at) {
-            Some((start, block)) if block.kind == Kind::Managed && self.covers(at, bytes) => {
+            Some((start, block)) if block.kind == BlockKind::Managed && self.covers(at, bytes) => {
                 Ok(start)
             }
             _ => Err(Code::INVALID_VALUE),
@@ -164,9 +165,9 @@ impl Space {
 }
 
 /// Returns the bytes of the host's memory that a block pins: whole pages.
-fn pinned_bytes(kind: &Kind, at: u64, bytes: u64) -> u64 {
+fn pinned_bytes(kind: &BlockKind, at: u64, bytes: u64) -> u64 {
     match kind {
-        Kind::Pinned | Kind::Combined | Kind::Registered => {
+        BlockKind::Pinned | BlockKind::Combined | BlockKind::Registered => {
             let end = at.saturating_add(bytes);
             let end = end.checked_next_multiple_of(PAGE).unwrap_or(u64::MAX);
             end - at / PAGE * PAGE
@@ -176,8 +177,9 @@ fn pinned_bytes(kind: &Kind, at: u64, bytes: u64) -> u64 {
 }
 
 /// Unmaps a block's own mapping, if it has one (SPACE6).
-fn unmap_host(at: u64, block: &Block) {
-    let has_mapping = [Kind::Pinned, Kind::Combined, Kind::Managed].contains(&block.kind);
+fn unmap_host(at: u64, block: &MemoryBlock) {
+    let has_mapping =
+        [BlockKind::Pinned, BlockKind::Combined, BlockKind::Managed].contains(&block.kind);
     if !has_mapping {
         return;
     }
@@ -206,7 +208,7 @@ impl Session {
     pub(crate) fn free_host_block(
         &mut self,
         at: u64,
-        kinds: &[Kind],
+        kinds: &[BlockKind],
         refusal: Code,
     ) -> Result<(), Code> {
         let known = |space: &Space| match space.blocks.get(&at) {

@@ -26,23 +26,23 @@ use std::collections::{BTreeMap, HashMap};
 
 use larder_cuda_abi::Code;
 
-pub(crate) use physical::{GRANULARITY, Wanted};
-pub(crate) use touch::{Access, User};
+pub(crate) use physical::{GRANULARITY, PhysicalRequest};
+pub(crate) use touch::{Access, Accessor};
 
-use crate::config::Config;
+use crate::config::StandInConfig;
 use crate::pool::Pooled;
 use crate::queue::OpId;
 use shadow::Shadow;
 use usage::{MemoryUsage, PinnedUsage};
 use vmm::Vmm;
-use window::Window;
+use window::HandoutRanges;
 
 /// Identity of some physical memory. Addresses change; races are about the memory.
 pub(crate) type MemoryId = u64;
 
 /// The kind of a block.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(crate) enum Kind {
+pub(crate) enum BlockKind {
     /// Memory from `cuMemAlloc`.
     Device,
     /// A mapping from `cuMemMap`, with its handle and the access of each device.
@@ -68,9 +68,9 @@ pub(crate) enum Kind {
 
 /// A piece of the address space with memory behind it.
 #[derive(Clone, Debug)]
-pub(crate) struct Block {
+pub(crate) struct MemoryBlock {
     pub(crate) bytes: u64,
-    pub(crate) kind: Kind,
+    pub(crate) kind: BlockKind,
     /// The device whose memory it is, or for which it was made.
     pub(crate) device: usize,
     /// The context that made the block and with which it ends; `None` for memory without a context.
@@ -84,24 +84,24 @@ pub(crate) struct Block {
     pub(crate) id: u64,
 }
 
-impl Block {
+impl MemoryBlock {
     /// Returns the bytes of the address space that the block occupies.
     fn extent(&self) -> u64 {
         match &self.kind {
-            Kind::Pooled(pooled) => pooled.room,
+            BlockKind::Pooled(pooled) => pooled.room,
             _ => self.bytes,
         }
     }
 
     /// Returns whether the program has freed the block and a pool keeps it.
     pub(crate) fn is_freed(&self) -> bool {
-        matches!(&self.kind, Kind::Pooled(pooled) if pooled.freed)
+        matches!(&self.kind, BlockKind::Pooled(pooled) if pooled.freed)
     }
 
     /// Returns the bytes that work may use now.
     fn live_bytes(&self) -> u64 {
         match &self.kind {
-            Kind::Pooled(pooled) => pooled.live.unwrap_or(0),
+            BlockKind::Pooled(pooled) => pooled.live.unwrap_or(0),
             _ => self.bytes,
         }
     }
@@ -110,9 +110,9 @@ impl Block {
 /// All addresses that the driver knows.
 #[derive(Debug)]
 pub(crate) struct Space {
-    pub(crate) window: Window,
+    pub(crate) window: HandoutRanges,
     /// All blocks, by start (SPACE1).
-    pub(crate) blocks: BTreeMap<u64, Block>,
+    pub(crate) blocks: BTreeMap<u64, MemoryBlock>,
     pub(crate) usage: MemoryUsage,
     pub(crate) pinned: PinnedUsage,
     pub(crate) shadows: HashMap<MemoryId, Shadow>,
@@ -129,9 +129,9 @@ pub(crate) struct Space {
 pub(crate) const POISON: u8 = 0xa5;
 
 impl Space {
-    pub(crate) fn new(config: &Config) -> Self {
+    pub(crate) fn new(config: &StandInConfig) -> Self {
         Self {
-            window: Window::new(),
+            window: HandoutRanges::new(),
             blocks: BTreeMap::new(),
             usage: MemoryUsage::new(config),
             pinned: PinnedUsage::new(config.pinned_bytes),
@@ -155,14 +155,14 @@ impl Space {
     }
 
     /// Returns the block that holds an address, with its start.
-    pub(crate) fn block_at(&self, at: u64) -> Option<(u64, &Block)> {
+    pub(crate) fn block_at(&self, at: u64) -> Option<(u64, &MemoryBlock)> {
         let (start, block) = self.blocks.range(..=at).next_back()?;
         (at - start < block.extent()).then_some((*start, block))
     }
 
     /// Returns the block that holds an address, as the program sees it: a block counts as freed
     /// from the call of the free, even if the free is still queued.
-    pub(crate) fn owned_at(&self, at: u64) -> Option<(u64, &Block)> {
+    pub(crate) fn owned_at(&self, at: u64) -> Option<(u64, &MemoryBlock)> {
         self.block_at(at).filter(|(_, block)| !block.is_freed())
     }
 
@@ -180,7 +180,7 @@ impl Space {
                 return false;
             }
             next = start + block.bytes;
-            if next < end && !matches!(block.kind, Kind::Mapped { .. }) {
+            if next < end && !matches!(block.kind, BlockKind::Mapped { .. }) {
                 return false;
             }
         }
@@ -191,7 +191,7 @@ impl Space {
     pub(crate) fn host(&self, at: u64) -> *mut u8 {
         match self.block_at(at) {
             Some((start, block)) => match block.kind {
-                Kind::CombinedAlias { of } => self.window.host(of + (at - start)),
+                BlockKind::CombinedAlias { of } => self.window.host(of + (at - start)),
                 _ => self.window.host(at),
             },
             None => self.window.host(at),
@@ -201,7 +201,7 @@ impl Space {
     /// Returns a device's address for known memory of the host.
     pub(crate) fn device_address(&self, at: u64, device: usize) -> Option<u64> {
         let (start, block) = self.block_at(at)?;
-        if block.kind != Kind::Combined {
+        if block.kind != BlockKind::Combined {
             return Some(at);
         }
         let alias = self

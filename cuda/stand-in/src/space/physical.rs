@@ -11,7 +11,7 @@ use std::sync::Arc;
 use larder_cuda_abi::Code;
 
 use super::file::OwnFile;
-use super::{Kind, MemoryId, Space};
+use super::{BlockKind, MemoryId, Space};
 
 /// Sizes of physical memory, of reservations and of mappings are multiples of this.
 pub(crate) const GRANULARITY: u64 = 2 << 20;
@@ -39,7 +39,7 @@ enum Store {
 
 /// A program's request for physical memory.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Wanted {
+pub(crate) struct PhysicalRequest {
     pub(crate) device: usize,
     /// Whether it may be exported.
     pub(crate) shareable: bool,
@@ -47,7 +47,12 @@ pub(crate) struct Wanted {
 
 impl Space {
     /// Creates physical memory of a device, with handle `handle`.
-    pub(crate) fn create(&mut self, handle: u64, wanted: Wanted, bytes: u64) -> Result<(), Code> {
+    pub(crate) fn create(
+        &mut self,
+        handle: u64,
+        wanted: PhysicalRequest,
+        bytes: u64,
+    ) -> Result<(), Code> {
         let device = wanted.device;
         if bytes == 0 || !bytes.is_multiple_of(GRANULARITY) {
             return Err(Code::INVALID_VALUE);
@@ -62,7 +67,7 @@ impl Space {
         Ok(())
     }
 
-    fn new_store(&mut self, wanted: Wanted, bytes: u64) -> Option<Store> {
+    fn new_store(&mut self, wanted: PhysicalRequest, bytes: u64) -> Option<Store> {
         if wanted.shareable {
             let own = OwnFile::new(wanted.device, bytes)?;
             if self.poison {
@@ -153,7 +158,7 @@ impl Space {
     /// Returns the handle of the memory that is mapped at an address, to be released once more.
     pub(crate) fn retain(&mut self, at: u64) -> Result<u64, Code> {
         let handle = match self.block_at(at).map(|(_, block)| &block.kind) {
-            Some(Kind::Mapped { handle, .. }) => *handle,
+            Some(BlockKind::Mapped { handle, .. }) => *handle,
             _ => return Err(Code::INVALID_VALUE),
         };
         let physical = self.vmm.handles.get_mut(&handle);

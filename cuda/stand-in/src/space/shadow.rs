@@ -3,20 +3,20 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::Access;
-use crate::clock::{Clock, Moment};
+use crate::clock::{Moment, VectorClock};
 
 /// Bytes with the same history.
 #[derive(Clone, Debug, Default)]
-struct Cell {
+struct ShadowCell {
     end: u64,
-    write: Option<Use>,
+    write: Option<ShadowUse>,
     /// Reads since the last write, at most one for each stream.
-    reads: Vec<Use>,
+    reads: Vec<ShadowUse>,
 }
 
 /// One access.
 #[derive(Clone, Debug)]
-struct Use {
+struct ShadowUse {
     moment: Moment,
     what: String,
 }
@@ -24,7 +24,7 @@ struct Use {
 /// The history of one memory, by offset.
 #[derive(Debug, Default)]
 pub(crate) struct Shadow {
-    cells: BTreeMap<u64, Cell>,
+    cells: BTreeMap<u64, ShadowCell>,
 }
 
 impl Shadow {
@@ -34,7 +34,7 @@ impl Shadow {
         from: u64,
         bytes: u64,
         access: Access,
-        clock: &Clock,
+        clock: &VectorClock,
         moment: Moment,
         what: &str,
     ) -> Option<String> {
@@ -42,7 +42,7 @@ impl Shadow {
         self.split(from);
         self.split(to);
         let race = self.race(from, to, access, clock);
-        let this = Use {
+        let this = ShadowUse {
             moment,
             what: what.to_owned(),
         };
@@ -56,7 +56,7 @@ impl Shadow {
             for start in old {
                 self.cells.remove(&start);
             }
-            let cell = Cell {
+            let cell = ShadowCell {
                 end: to,
                 write: Some(this),
                 reads: Vec::new(),
@@ -74,7 +74,7 @@ impl Shadow {
     }
 
     /// Drops accesses that are ordered before all later operations.
-    pub(crate) fn forget(&mut self, known: &Clock) {
+    pub(crate) fn forget(&mut self, known: &VectorClock) {
         self.cells.retain(|_, cell| {
             cell.write.take_if(|write| known.knows(write.moment));
             cell.reads.retain(|read| !known.knows(read.moment));
@@ -96,10 +96,10 @@ impl Shadow {
 
     /// Returns an earlier use of the bytes that the clock does not know and that conflicts with
     /// this access.
-    fn race(&self, from: u64, to: u64, access: Access, clock: &Clock) -> Option<String> {
+    fn race(&self, from: u64, to: u64, access: Access, clock: &VectorClock) -> Option<String> {
         self.cells.range(from..to).find_map(|(_, cell)| {
             let writes = access == Access::Write;
-            let reads: &[Use] = if writes { &cell.reads } else { &[] };
+            let reads: &[ShadowUse] = if writes { &cell.reads } else { &[] };
             let mut uses = cell.write.iter().chain(reads);
             let other = uses.find(|other| !clock.knows(other.moment))?;
             Some(other.what.clone())
@@ -132,9 +132,9 @@ impl Shadow {
             gaps.push((next, to));
         }
         for (start, end) in gaps {
-            let cell = Cell {
+            let cell = ShadowCell {
                 end,
-                ..Cell::default()
+                ..ShadowCell::default()
             };
             self.cells.insert(start, cell);
         }
@@ -145,7 +145,13 @@ impl Shadow {
 mod tests {
     use super::*;
 
-    fn note(shadow: &mut Shadow, from: u64, to: u64, access: Access, clock: &mut Clock) -> bool {
+    fn note(
+        shadow: &mut Shadow,
+        from: u64,
+        to: u64,
+        access: Access,
+        clock: &mut VectorClock,
+    ) -> bool {
         let moment = clock.tick(7);
         shadow
             .note(from, to - from, access, clock, moment, "it")
@@ -155,7 +161,7 @@ mod tests {
     #[test]
     fn only_unordered_writes_race() {
         let mut shadow = Shadow::default();
-        let (mut a, mut b) = (Clock::default(), Clock::default());
+        let (mut a, mut b) = (VectorClock::default(), VectorClock::default());
         let first = a.tick(1);
         assert!(shadow.note(0, 100, Access::Write, &a, first, "a").is_none());
         let read = b.tick(2);
@@ -174,7 +180,7 @@ mod tests {
     #[test]
     fn two_readers_do_not_race() {
         let mut shadow = Shadow::default();
-        let (mut a, mut b) = (Clock::default(), Clock::default());
+        let (mut a, mut b) = (VectorClock::default(), VectorClock::default());
         assert!(!note(&mut shadow, 0, 10, Access::Read, &mut a));
         assert!(!note(&mut shadow, 0, 10, Access::Read, &mut b));
     }

@@ -40,7 +40,7 @@ const WORDS: usize = HEADER_WORDS + SLOTS * SLOT_WORDS;
 
 /// This process's slot in such a file.
 #[derive(Debug)]
-pub(crate) struct Shared {
+pub(crate) struct SharedFile {
     file: File,
     slot: usize,
 }
@@ -51,11 +51,11 @@ struct UsageTable {
 }
 
 /// The file, locked until this is dropped (SPACE7).
-struct Locked<'a> {
+struct LockedFile<'a> {
     file: &'a File,
 }
 
-impl<'a> Locked<'a> {
+impl<'a> LockedFile<'a> {
     fn new(file: &'a File) -> io::Result<Self> {
         loop {
             // SAFETY: the descriptor is open as long as `file` is borrowed.
@@ -70,7 +70,7 @@ impl<'a> Locked<'a> {
     }
 }
 
-impl Drop for Locked<'_> {
+impl Drop for LockedFile<'_> {
     fn drop(&mut self) {
         // SAFETY: the descriptor is open as long as `self.file` is borrowed.
         unsafe { libc::flock(self.file.as_raw_fd(), libc::LOCK_UN) };
@@ -172,7 +172,7 @@ fn start_of(process: u64) -> Option<u64> {
     fields.get(19)?.parse().ok()
 }
 
-impl Shared {
+impl SharedFile {
     /// Joins a file, created if it is missing. `totals` sets the memory of devices that the file
     /// does not know; `used` is what this process uses already.
     pub(crate) fn join(path: &str, totals: &[u64], used: &[u64]) -> io::Result<Self> {
@@ -187,7 +187,7 @@ impl Shared {
         }
         let process = u64::from(std::process::id());
         let start = start_of(process).ok_or_else(|| io::Error::other("/proc is missing"))?;
-        let lock = Locked::new(&file)?;
+        let lock = LockedFile::new(&file)?;
         let mut table = UsageTable::read(&file)?;
         table.reclaim_dead_slots();
         let slot = (0..SLOTS)
@@ -210,7 +210,7 @@ impl Shared {
 
     /// Returns the memory of a device, and how much of it no process uses.
     pub(crate) fn look(&self, device: usize) -> io::Result<(u64, u64)> {
-        let _lock = Locked::new(&self.file)?;
+        let _lock = LockedFile::new(&self.file)?;
         let mut table = UsageTable::read(&self.file)?;
         table.reclaim_dead_slots();
         Ok((table.total(device), table.free(device)))
@@ -263,7 +263,7 @@ impl Shared {
         &self,
         act: impl FnOnce(&mut UsageTable) -> Result<(), Code>,
     ) -> io::Result<Result<(), Code>> {
-        let _lock = Locked::new(&self.file)?;
+        let _lock = LockedFile::new(&self.file)?;
         let mut table = UsageTable::read(&self.file)?;
         let mine = u64::from(std::process::id());
         if table.word(place(self.slot)) != mine {

@@ -16,8 +16,8 @@ impl Path {
         Self(path)
     }
 
-    fn join(&self, totals: &[u64]) -> io::Result<Shared> {
-        Shared::join(self.0.to_str().unwrap(), totals, &[])
+    fn join(&self, totals: &[u64]) -> io::Result<SharedFile> {
+        SharedFile::join(self.0.to_str().unwrap(), totals, &[])
     }
 }
 

@@ -4,9 +4,9 @@
 use larder_cuda_abi::Code;
 use larder_cuda_abi::constants::{MEM_ACCESS_NONE, MEM_ACCESS_READ, MEM_ACCESS_READ_WRITE};
 
-use super::{Block, Kind};
-use crate::clock::{Clock, Moment};
-use crate::driver::Driver;
+use super::{BlockKind, MemoryBlock};
+use crate::clock::{Moment, VectorClock};
+use crate::driver::SimDriver;
 
 /// The kind of an access.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -17,9 +17,9 @@ pub(crate) enum Access {
 
 /// The operation that accesses memory.
 #[derive(Clone, Debug)]
-pub(crate) struct User {
+pub(crate) struct Accessor {
     pub(crate) device: usize,
-    pub(crate) clock: Clock,
+    pub(crate) clock: VectorClock,
     pub(crate) moment: Moment,
     /// Its description in words, for findings.
     pub(crate) what: String,
@@ -27,14 +27,14 @@ pub(crate) struct User {
     pub(crate) copies: bool,
 }
 
-impl Driver {
+impl SimDriver {
     /// Returns the host memory behind a range that queued work uses.
     ///
     /// # Errors
     /// If some of it is missing or not allowed: an illegal address, also recorded as a finding.
     pub(crate) fn touch(
         &mut self,
-        user: &User,
+        user: &Accessor,
         at: u64,
         bytes: u64,
         access: Access,
@@ -77,7 +77,7 @@ impl Driver {
                     "race: {what} {act} memory at {next:#x}, and nothing orders it and {other}"
                 ));
             }
-            if to < end && !matches!(block.kind, Kind::Mapped { .. }) {
+            if to < end && !matches!(block.kind, BlockKind::Mapped { .. }) {
                 return Err(self.illegal(user, at, bytes, to, "beyond the end of its allocation"));
             }
             next = to;
@@ -86,25 +86,32 @@ impl Driver {
     }
 
     /// Returns a device's access to a block, one of the `MEM_ACCESS_…` constants.
-    pub(crate) fn rights(&self, block: &Block, device: usize) -> u32 {
+    pub(crate) fn rights(&self, block: &MemoryBlock, device: usize) -> u32 {
         let given = match &block.kind {
-            Kind::Mapped { access, .. } => access.get(&device).copied(),
-            Kind::Pinned | Kind::Registered | Kind::Managed => Some(MEM_ACCESS_READ_WRITE),
+            BlockKind::Mapped { access, .. } => access.get(&device).copied(),
+            BlockKind::Pinned | BlockKind::Registered | BlockKind::Managed => {
+                Some(MEM_ACCESS_READ_WRITE)
+            }
             // Copies may use it all the same.
-            Kind::Combined => None,
+            BlockKind::Combined => None,
             _ if block.device == device => Some(MEM_ACCESS_READ_WRITE),
-            Kind::Pooled(pooled) => {
+            BlockKind::Pooled(pooled) => {
                 let pool = self.pools.table.get(pooled.pool).ok();
                 pool.and_then(|pool| pool.access.get(&device).copied())
             }
-            Kind::Device | Kind::Module | Kind::CombinedAlias { .. } => None,
+            BlockKind::Device | BlockKind::Module | BlockKind::CombinedAlias { .. } => None,
         };
         given.unwrap_or(MEM_ACCESS_NONE)
     }
 
     /// Returns an error if the device may not access the block in this way.
-    fn allowed(&self, user: &User, block: &Block, access: Access) -> Result<(), &'static str> {
-        let mapped = matches!(block.kind, Kind::Mapped { .. });
+    fn allowed(
+        &self,
+        user: &Accessor,
+        block: &MemoryBlock,
+        access: Access,
+    ) -> Result<(), &'static str> {
+        let mapped = matches!(block.kind, BlockKind::Mapped { .. });
         match (self.rights(block, user.device), access) {
             _ if user.copies && !mapped => Ok(()),
             (MEM_ACCESS_READ_WRITE, _) | (MEM_ACCESS_READ, Access::Read) => Ok(()),
@@ -113,7 +120,7 @@ impl Driver {
         }
     }
 
-    fn illegal(&mut self, user: &User, at: u64, bytes: u64, bad: u64, why: &str) -> Code {
+    fn illegal(&mut self, user: &Accessor, at: u64, bytes: u64, bad: u64, why: &str) -> Code {
         let what = &user.what;
         self.findings.add(format!(
             "illegal address: {what} uses {bytes} bytes at {at:#x}, at {bad:#x} {why}"

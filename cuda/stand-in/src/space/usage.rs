@@ -6,17 +6,17 @@ use std::io;
 
 use larder_cuda_abi::Code;
 
-use super::shared::{DEVICES, Shared};
-use crate::config::Config;
+use super::shared::{DEVICES, SharedFile};
+use crate::config::StandInConfig;
 
 /// The memory in use on all devices.
 #[derive(Debug)]
 pub(crate) struct MemoryUsage {
-    devices: Vec<DeviceUsage>,
+    devices: Vec<UsageCount>,
     /// Whether freed memory becomes available only at the next request.
     is_late: bool,
     /// The file, while memory is counted together with other processes. Dropped at the first error.
-    shared: RefCell<Option<Shared>>,
+    shared: RefCell<Option<SharedFile>>,
 }
 
 /// The host's memory that is pinned, in bytes of whole pages.
@@ -47,7 +47,7 @@ impl PinnedUsage {
 }
 
 #[derive(Clone, Debug)]
-struct DeviceUsage {
+struct UsageCount {
     bytes: u64,
     used: u64,
     /// The part of `used` that was freed late.
@@ -55,8 +55,8 @@ struct DeviceUsage {
 }
 
 impl MemoryUsage {
-    pub(crate) fn new(config: &Config) -> Self {
-        let account = DeviceUsage {
+    pub(crate) fn new(config: &StandInConfig) -> Self {
+        let account = UsageCount {
             bytes: config.bytes,
             used: 0,
             given: 0,
@@ -82,7 +82,7 @@ impl MemoryUsage {
     pub(crate) fn share(&mut self, path: &str) -> Result<(), Code> {
         let totals: Vec<u64> = self.devices.iter().map(|account| account.bytes).collect();
         let used: Vec<u64> = self.devices.iter().map(|account| account.used).collect();
-        match Shared::join(path, &totals, &used) {
+        match SharedFile::join(path, &totals, &used) {
             Ok(shared) => {
                 if let Some(old) = self.shared.replace(Some(shared)) {
                     old.leave();
@@ -97,7 +97,7 @@ impl MemoryUsage {
     }
 
     /// Calls `act` with the file, if this device is counted in one.
-    fn ask<R>(&self, device: usize, act: impl FnOnce(&Shared) -> io::Result<R>) -> Option<R> {
+    fn ask<R>(&self, device: usize, act: impl FnOnce(&SharedFile) -> io::Result<R>) -> Option<R> {
         if device >= DEVICES {
             return None;
         }

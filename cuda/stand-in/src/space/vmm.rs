@@ -1,6 +1,6 @@
 //! Reservations and mappings of the virtual memory calls.
 //!
-//! A mapping is a [`Block`] inside a reservation. Its identity is that of the physical memory, so
+//! A mapping is a [`MemoryBlock`] inside a reservation. Its identity is that of the physical memory, so
 //! the search for races sees one memory at two addresses as one.
 //!
 //! SPACE5 a block of kind `Mapped` lies inside one reservation.
@@ -12,8 +12,8 @@ use larder_cuda_abi::constants::MEM_ACCESS_NONE;
 
 use super::file::MemoryFile;
 use super::physical::{GRANULARITY, Physical};
-use super::{Block, Kind, Space};
-use crate::config::Config;
+use super::{BlockKind, MemoryBlock, Space};
+use crate::config::StandInConfig;
 use crate::driver::Session;
 
 /// The state of the virtual memory calls.
@@ -32,7 +32,7 @@ pub(crate) struct Vmm {
 }
 
 impl Vmm {
-    pub(crate) fn new(config: &Config) -> Self {
+    pub(crate) fn new(config: &StandInConfig) -> Self {
         Self {
             address_limit: config.address_bytes,
             stale_aliases: config.stale_aliases,
@@ -115,9 +115,9 @@ impl Space {
         if !self.window.map_file(at, bytes, place) {
             return Err(Code::OUT_OF_MEMORY);
         }
-        let block = Block {
+        let block = MemoryBlock {
             bytes,
-            kind: Kind::Mapped {
+            kind: BlockKind::Mapped {
                 handle,
                 access: BTreeMap::new(),
             },
@@ -149,7 +149,7 @@ impl Space {
         let mut next = at;
         while next < end {
             let block = self.blocks.get(&next).ok_or(Code::INVALID_VALUE)?;
-            if !matches!(block.kind, Kind::Mapped { .. }) {
+            if !matches!(block.kind, BlockKind::Mapped { .. }) {
                 return Err(Code::INVALID_VALUE);
             }
             starts.push(next);
@@ -165,7 +165,7 @@ impl Space {
     fn give_access(&mut self, at: u64, bytes: u64, rights: &[(usize, u32)]) -> Result<(), Code> {
         for start in self.mappings(at, bytes)? {
             if let Some(block) = self.blocks.get_mut(&start)
-                && let Kind::Mapped { access, .. } = &mut block.kind
+                && let BlockKind::Mapped { access, .. } = &mut block.kind
             {
                 access.extend(rights.iter().copied());
             }
@@ -176,7 +176,7 @@ impl Space {
     /// Returns a device's access to the mapping at an address.
     pub(crate) fn access_at(&self, at: u64, device: usize) -> Result<u32, Code> {
         match self.block_at(at).map(|(_, block)| &block.kind) {
-            Some(Kind::Mapped { access, .. }) => {
+            Some(BlockKind::Mapped { access, .. }) => {
                 Ok(access.get(&device).copied().unwrap_or(MEM_ACCESS_NONE))
             }
             _ => Err(Code::INVALID_VALUE),
@@ -188,7 +188,7 @@ impl Space {
         let mut devices = BTreeSet::new();
         for block in starts.iter().filter_map(|start| self.blocks.get(start)) {
             devices.insert(block.device);
-            if let Kind::Mapped { access, .. } = &block.kind {
+            if let BlockKind::Mapped { access, .. } = &block.kind {
                 devices.extend(access.keys());
             }
         }
@@ -203,14 +203,14 @@ impl Space {
         if let Some(offset) = self.vmm.aliases.remove(&start) {
             self.vmm.file.give(offset, block.bytes);
         }
-        if let Kind::Mapped { handle, .. } = block.kind {
+        if let BlockKind::Mapped { handle, .. } = block.kind {
             self.remove_mapping(handle);
         }
     }
 }
 
 impl Session {
-    /// `cuMemSetAccess`: does not wait, or if [mapping waits](Driver::mapping_waits) waits for the
+    /// `cuMemSetAccess`: does not wait, or if [mapping waits](SimDriver::mapping_waits) waits for the
     /// devices that may use the mappings or own the memory.
     pub(crate) fn set_access(
         &mut self,
@@ -224,7 +224,7 @@ impl Session {
     }
 
     /// `cuMemUnmap`: removes the mappings, even from under queued work, which then fails when it
-    /// touches them. If [mapping waits](Driver::mapping_waits), it first waits for that work.
+    /// touches them. If [mapping waits](SimDriver::mapping_waits), it first waits for that work.
     pub(crate) fn unmap(&mut self, at: u64, bytes: u64) -> Result<(), Code> {
         let starts = self.space.mappings(at, bytes)?;
         self.wait_for_users(&starts);
@@ -235,7 +235,7 @@ impl Session {
         Ok(())
     }
 
-    /// `cuMemRelease`: does not wait, as documented; if [mapping waits](Driver::mapping_waits),
+    /// `cuMemRelease`: does not wait, as documented; if [mapping waits](SimDriver::mapping_waits),
     /// waits for the device that owns the memory.
     pub(crate) fn release(&mut self, handle: u64) -> Result<(), Code> {
         let device = self.space.physical(handle)?.device;

@@ -13,7 +13,7 @@
 
 use std::ptr;
 
-use super::holes::Holes;
+use super::holes::FreeRanges;
 
 /// The most addresses of each half, and the fewest where the system refuses that many.
 const MAX_HALF: u64 = 32 << 40;
@@ -27,17 +27,17 @@ pub(crate) const PAGE: u64 = 4096;
 
 /// The two halves.
 #[derive(Debug)]
-pub(crate) struct Window {
+pub(crate) struct HandoutRanges {
     start: u64,
     /// Length of a half, and distance from a device address to its byte.
     distance: u64,
     /// Free addresses for plain memory.
-    pub(crate) plain: Holes,
+    pub(crate) plain: FreeRanges,
     /// Free addresses for reservations.
-    pub(crate) mapped: Holes,
+    pub(crate) mapped: FreeRanges,
 }
 
-impl Window {
+impl HandoutRanges {
     /// Reserves the addresses. If the system refuses even the fewest, the window is empty and every
     /// allocation is out of memory.
     pub(crate) fn new() -> Self {
@@ -62,8 +62,8 @@ impl Window {
         Self {
             start,
             distance: half,
-            plain: Holes::new(start, middle),
-            mapped: Holes::new(middle, start + half),
+            plain: FreeRanges::new(start, middle),
+            mapped: FreeRanges::new(middle, start + half),
         }
     }
 

@@ -17,9 +17,9 @@ mod world;
 use std::collections::{HashMap, HashSet};
 use std::time::Instant;
 
-use model::{Model, Scenario, Twin, fingerprint};
+use model::{Defect, Scenario, ScenarioModel, fingerprint};
 use moves::{Move, moves};
-use world::{Chances, Plan, Round, Step, World};
+use world::{Chances, PlannedProcess, RoundPhase, Transition, World};
 
 /// Counts of the worlds explored.
 #[derive(Debug)]
@@ -30,14 +30,14 @@ struct Walked {
 
 /// A world that breaks an invariant, and the path to it in the fewest moves.
 #[derive(Debug)]
-struct Fault {
+struct Violation {
     words: String,
-    steps: Vec<Step>,
+    steps: Vec<Transition>,
 }
 
 /// Explores all worlds of a scenario, nearest first.
-fn explore(scenario: &Scenario, twin: Twin) -> Result<Walked, Fault> {
-    let mut model = Model::new(scenario.clone(), twin);
+fn explore(scenario: &Scenario, twin: Defect) -> Result<Walked, Violation> {
+    let mut model = ScenarioModel::new(scenario.clone(), twin);
     let moves = moves(&model);
     let mut ends = HashSet::new();
     // The previous world of each world, and the move from it.
@@ -58,12 +58,12 @@ fn explore(scenario: &Scenario, twin: Twin) -> Result<Walked, Fault> {
                 let reached = ways.len() as u32;
                 ways.push((number, index as u16));
                 check(&next, &model)
-                    .and_then(|()| match scenario.locks && twin == Twin::Faithful {
+                    .and_then(|()| match scenario.locks && twin == Defect::Faithful {
                         true => ends_well(&next, &mut model, &mut ends),
                         // Of two processes of one name only one gets memory.
                         false => Ok(()),
                     })
-                    .map_err(|words| Fault {
+                    .map_err(|words| Violation {
                         words,
                         steps: way(&ways, &moves, &mut model),
                     })?;
@@ -93,7 +93,7 @@ fn is_new(seen: &mut HashMap<u128, Vec<Chances>>, world: &World) -> bool {
 }
 
 /// Returns the steps to the world that was reached last.
-fn way(ways: &[(u32, u16)], moves: &[Move], model: &mut Model) -> Vec<Step> {
+fn way(ways: &[(u32, u16)], moves: &[Move], model: &mut ScenarioModel) -> Vec<Transition> {
     let (mut reached, mut steps) = (ways.len() - 1, Vec::new());
     while reached != 0 {
         let (from, index) = ways[reached];
@@ -101,7 +101,7 @@ fn way(ways: &[(u32, u16)], moves: &[Move], model: &mut Model) -> Vec<Step> {
         reached = from as usize;
     }
     let mut world = model.beginning();
-    let happens = |step: &Step| match world.after(*step, model) {
+    let happens = |step: &Transition| match world.after(*step, model) {
         Some(next) => {
             world = next;
             true
@@ -114,7 +114,7 @@ fn way(ways: &[(u32, u16)], moves: &[Move], model: &mut Model) -> Vec<Step> {
 }
 
 /// Checks that the world keeps RESTART1.
-fn check(world: &World, model: &Model) -> Result<(), String> {
+fn check(world: &World, model: &ScenarioModel) -> Result<(), String> {
     let sum: u8 = world
         .processes
         .iter()
@@ -127,7 +127,11 @@ fn check(world: &World, model: &Model) -> Result<(), String> {
 }
 
 /// Checks that the world keeps RESTART2; `known` are the worlds that do.
-fn ends_well(world: &World, model: &mut Model, known: &mut HashSet<u128>) -> Result<(), String> {
+fn ends_well(
+    world: &World,
+    model: &mut ScenarioModel,
+    known: &mut HashSet<u128>,
+) -> Result<(), String> {
     let mut world = *world;
     world.chances = Chances::default();
     let mut passed = Vec::new();
@@ -160,7 +164,7 @@ fn ends_well(world: &World, model: &mut Model, known: &mut HashSet<u128>) -> Res
 }
 
 /// Lets all processes take each step once, then the coordinator finish its round.
-fn fairly(world: &mut World, model: &mut Model) {
+fn fairly(world: &mut World, model: &mut ScenarioModel) {
     let (jobs, plans) = (model.jobs(), model.scenario.plans.len());
     let mut go = |step| {
         if let Some(next) = world.after(step, model) {
@@ -170,22 +174,22 @@ fn fairly(world: &mut World, model: &mut Model) {
     };
     for number in 0..plans {
         for step in [
-            Step::Start,
-            Step::Read,
-            Step::Obey,
-            Step::Give,
-            Step::Take,
-            Step::Say,
+            Transition::Start,
+            Transition::Read,
+            Transition::Obey,
+            Transition::Give,
+            Transition::Take,
+            Transition::Say,
         ] {
             go(step(number));
         }
     }
     loop {
         for job in 0..jobs {
-            go(Step::Look(job));
+            go(Transition::Look(job));
         }
-        go(Step::Decide);
-        if go(Step::Write) == Round::Looks {
+        go(Transition::Decide);
+        if go(Transition::Write) == RoundPhase::Looks {
             return;
         }
     }
@@ -197,10 +201,10 @@ fn jobs(total: u8, wants: &[u8], [kills, crashes, removals]: [u8; 3]) -> Scenari
     Scenario {
         total,
         plans: plans
-            .map(|(name, wants)| Plan {
+            .map(|(name, wants)| PlannedProcess {
                 name,
                 wants: *wants,
-                ..Plan::default()
+                ..PlannedProcess::default()
             })
             .collect(),
         chances: Chances {
@@ -227,13 +231,13 @@ fn apart(scenario: Scenario) -> Scenario {
 
 fn walk(scenario: &Scenario) {
     let start = Instant::now();
-    match explore(scenario, Twin::Faithful) {
+    match explore(scenario, Defect::Faithful) {
         Ok(Walked { worlds, known }) => {
             let took = start.elapsed();
             println!("{worlds} worlds, {known} of what is known, {took:.1?}: {scenario:?}");
             assert!(worlds > 100);
         }
-        Err(Fault { words, steps }) => panic!("{words}\nafter {steps:?}\nin {scenario:?}"),
+        Err(Violation { words, steps }) => panic!("{words}\nafter {steps:?}\nin {scenario:?}"),
     }
 }
 
@@ -311,15 +315,15 @@ fn the_broken_twins_are_found_out() {
     let two = jobs(2, &[2, 2], [1, 1, 1]);
     let together = namesakes(false, [0, 0, 0]);
     for (twin, scenario) in [
-        (Twin::ObeysFormerOrders, &two),
-        (Twin::ObeysTogether, &together),
-        (Twin::PassesOverMissing, &two),
-        (Twin::KnowsLastLimitOnly, &two),
-        (Twin::LooksGone, &two),
+        (Defect::ObeysFormerOrders, &two),
+        (Defect::ObeysTogether, &together),
+        (Defect::PassesOverMissing, &two),
+        (Defect::KnowsLastLimitOnly, &two),
+        (Defect::LooksGone, &two),
     ] {
         match explore(scenario, twin) {
             Ok(walked) => panic!("{twin:?} passed: {walked:?}"),
-            Err(Fault { words, steps }) => {
+            Err(Violation { words, steps }) => {
                 println!("{twin:?} after {}: {steps:?}: {words}", steps.len());
             }
         }

@@ -1,4 +1,4 @@
-//! [`Model`]: a scenario, and the real coordination as a function from the files of a world to its
+//! [`ScenarioModel`]: a scenario, and the real coordination as a function from the files of a world to its
 //! next files. Results are cached.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -12,13 +12,16 @@ use super::super::CoordinationSettings;
 use super::super::joined::JobFigures;
 use super::super::reading::Reading;
 use super::super::rounds::Coordination;
-use super::world::{Chances, Files, MOST, Orders, Plan, Process, Round, Status, Step, World};
-use crate::alive::Alive;
-use crate::files::JobFiles;
+use super::world::{
+    Chances, Files, JobProcess, MOST, OrderFile, PlannedProcess, RoundPhase, Status, Transition,
+    World,
+};
+use crate::alive::Liveness;
+use crate::files::JobPaths;
 
 /// A change of the protocol.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Twin {
+pub(super) enum Defect {
     Faithful,
     /// A job obeys orders to an earlier run of it.
     ObeysFormerOrders,
@@ -37,7 +40,7 @@ pub(super) enum Twin {
 #[derive(Clone, Debug)]
 pub(super) struct Scenario {
     pub(super) total: u8,
-    pub(super) plans: Vec<Plan>,
+    pub(super) plans: Vec<PlannedProcess>,
     pub(super) chances: Chances,
     /// Whether a process locks its job's names.
     pub(super) locks: bool,
@@ -52,28 +55,28 @@ pub(super) struct Scenario {
 /// The coordinator's state, the files read, and the processes that existed when it decided.
 type Question = (u32, [Option<Files>; MOST], [(u8, bool); MOST]);
 /// The coordinator's state, and a job with its control file.
-type Change = (u32, usize, Option<Orders>);
+type Change = (u32, usize, Option<OrderFile>);
 
 /// A scenario with all states that its coordinators may have.
-pub(super) struct Model {
+pub(super) struct ScenarioModel {
     pub(super) scenario: Scenario,
-    pub(super) twin: Twin,
-    names: Vec<JobFiles>,
+    pub(super) twin: Defect,
+    names: Vec<JobPaths>,
     gpu: BusId,
     known: Vec<Coordination>,
     numbers: HashMap<u128, u32>,
     decided: HashMap<Question, u32>,
-    written: HashMap<Change, (u32, Option<Orders>)>,
+    written: HashMap<Change, (u32, Option<OrderFile>)>,
 }
 
-impl Twin {
+impl Defect {
     pub(super) fn obeys_any(self) -> bool {
         matches!(self, Self::ObeysFormerOrders | Self::ObeysTogether)
     }
 }
 
-impl Model {
-    pub(super) fn new(scenario: Scenario, twin: Twin) -> Self {
+impl ScenarioModel {
+    pub(super) fn new(scenario: Scenario, twin: Defect) -> Self {
         let settings = CoordinationSettings {
             total_bytes: scenario.total.into(),
             gpu: None,
@@ -89,7 +92,7 @@ impl Model {
             scenario,
             twin,
             names: names
-                .map(|name| JobFiles::ours(Path::new("/"), &name.to_string()))
+                .map(|name| JobPaths::ours(Path::new("/"), &name.to_string()))
                 .collect(),
             gpu: "00:1e.0".parse().unwrap(),
             known: Vec::new(),
@@ -104,10 +107,10 @@ impl Model {
     /// Returns the world before any process was started.
     pub(super) fn beginning(&self) -> World {
         World {
-            processes: [Process::default(); MOST],
+            processes: [JobProcess::default(); MOST],
             files: [Files::default(); MOST],
             read: [None; MOST],
-            round: Round::Looks,
+            round: RoundPhase::Looks,
             known: 0,
             chances: self.scenario.chances,
             is_hidden: false,
@@ -115,26 +118,30 @@ impl Model {
     }
 
     /// Returns all steps that may be possible.
-    pub(super) fn steps(&self) -> Vec<Step> {
-        let mut steps = vec![Step::Decide, Step::Write, Step::Crash];
+    pub(super) fn steps(&self) -> Vec<Transition> {
+        let mut steps = vec![Transition::Decide, Transition::Write, Transition::Crash];
         let of_process = [
-            Step::Read,
-            Step::Obey,
-            Step::Take,
-            Step::Give,
-            Step::Say,
-            Step::Change,
-            Step::Kill,
-            Step::Start,
+            Transition::Read,
+            Transition::Obey,
+            Transition::Take,
+            Transition::Give,
+            Transition::Say,
+            Transition::Change,
+            Transition::Kill,
+            Transition::Start,
         ];
         for number in 0..self.scenario.plans.len() {
             steps.extend(of_process.iter().map(|step| step(number)));
         }
         for job in 0..self.jobs() {
-            steps.extend([Step::Look(job), Step::Remove(job), Step::Forget(job)]);
+            steps.extend([
+                Transition::Look(job),
+                Transition::Remove(job),
+                Transition::Forget(job),
+            ]);
         }
-        if self.twin == Twin::LooksGone {
-            steps.push(Step::Hide);
+        if self.twin == Defect::LooksGone {
+            steps.push(Transition::Hide);
         }
         steps
     }
@@ -165,12 +172,12 @@ impl Model {
             .map(|(name, files)| Some((name.clone(), self.reading((*files)?))))
             .collect();
         let alive = |_: Option<u32>, life: Option<Life>| match life {
-            None => Alive::Unknown,
+            None => Liveness::Unknown,
             Some(life) => {
                 let (number, start) = numbers(life);
                 match there[usize::from(number)] == (start, true) {
-                    true => Alive::Yes,
-                    false => Alive::No,
+                    true => Liveness::Yes,
+                    false => Liveness::No,
                 }
             }
         };
@@ -182,7 +189,7 @@ impl Model {
     }
 
     /// Returns the coordinator's state and a job's control file after the write.
-    pub(super) fn written(&mut self, world: &World, job: usize) -> (u32, Option<Orders>) {
+    pub(super) fn written(&mut self, world: &World, job: usize) -> (u32, Option<OrderFile>) {
         let before = world.files[job].control;
         let change = (world.known, job, before);
         if let Some(after) = self.written.get(&change) {
@@ -222,11 +229,11 @@ impl Model {
 
     fn reading(&self, files: Files) -> Reading {
         let mut orders = files.control;
-        if self.twin == Twin::PassesOverMissing && files.status.is_none() {
+        if self.twin == Defect::PassesOverMissing && files.status.is_none() {
             orders = None;
         }
-        if self.twin == Twin::KnowsLastLimitOnly {
-            orders = orders.map(|orders| Orders {
+        if self.twin == Defect::KnowsLastLimitOnly {
+            orders = orders.map(|orders| OrderFile {
                 may_hold: None,
                 ..orders
             });
@@ -260,7 +267,7 @@ impl Model {
         file
     }
 
-    fn control(&self, orders: Orders) -> ControlFile {
+    fn control(&self, orders: OrderFile) -> ControlFile {
         let mut file = ControlFile::default();
         file.life = Some(life(orders.of));
         file.control_version = Some(orders.version.into());
@@ -269,10 +276,10 @@ impl Model {
         file
     }
 
-    fn orders(&self, file: &ControlFile) -> Orders {
+    fn orders(&self, file: &ControlFile) -> OrderFile {
         let here = &file.gpus[&self.gpu];
         let small = |number: Option<u64>| number.map(|number| u8::try_from(number).unwrap());
-        let orders = Orders {
+        let orders = OrderFile {
             of: numbers(file.life.unwrap()),
             limit: small(here.max_device_mem).unwrap(),
             may_hold: small(here.may_hold),

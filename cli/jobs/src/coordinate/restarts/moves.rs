@@ -8,12 +8,12 @@
 //! before it is replaced. Each of these moves a step past steps of others that neither see it nor
 //! are seen by it; the processes' own steps keep their order, and with it their sums.
 
-use super::model::{Model, Twin};
-use super::world::{Step, World};
+use super::model::{Defect, ScenarioModel};
+use super::world::{Transition, World};
 
 /// Steps that are taken as one.
 pub(super) struct Move {
-    pub(super) steps: Vec<Step>,
+    pub(super) steps: Vec<Transition>,
     /// The number of steps shared with the previous move.
     shared: usize,
 }
@@ -25,21 +25,23 @@ impl Move {
         &self,
         world: &World,
         passed: &mut Vec<Option<World>>,
-        model: &mut Model,
+        model: &mut ScenarioModel,
     ) -> Option<World> {
         passed.truncate(self.shared);
-        let is_round = self.steps.len() > 1 && self.steps.contains(&Step::Decide);
+        let is_round = self.steps.len() > 1 && self.steps.contains(&Transition::Decide);
         for step in &self.steps[self.shared..] {
             let last = passed.last().copied().unwrap_or(Some(*world));
             passed.push(last.and_then(|last| match last.after(*step, model) {
-                None if is_round && matches!(step, Step::Look(_) | Step::Write) => Some(last),
+                None if is_round && matches!(step, Transition::Look(_) | Transition::Write) => {
+                    Some(last)
+                }
                 next => next,
             }));
         }
         let next = (*passed.last()?)?;
         // In a round only an order that is replaced is read before.
-        let is_replaced = |step: &Step| match *step {
-            Step::Read(of) => {
+        let is_replaced = |step: &Transition| match *step {
+            Transition::Read(of) => {
                 let job = model.scenario.plans[of].name;
                 next.files[job].control != world.files[job].control
             }
@@ -50,15 +52,17 @@ impl Move {
 }
 
 /// Returns all moves: each step by itself, or some together.
-pub(super) fn moves(model: &Model) -> Vec<Move> {
+pub(super) fn moves(model: &ScenarioModel) -> Vec<Move> {
     let alone = || model.steps().into_iter().map(|step| vec![step]).collect();
-    let all: Vec<Vec<Step>> = match model.scenario.is_merged {
+    let all: Vec<Vec<Transition>> = match model.scenario.is_merged {
         true => merged(model),
         false => alone(),
     };
     let mut moves: Vec<Move> = Vec::new();
     for steps in all {
-        let before = moves.last().map_or(&[] as &[Step], |before| &before.steps);
+        let before = moves
+            .last()
+            .map_or(&[] as &[Transition], |before| &before.steps);
         let pairs = steps.iter().zip(before);
         let shared = pairs.take_while(|(step, before)| step == before).count();
         moves.push(Move { steps, shared });
@@ -67,54 +71,64 @@ pub(super) fn moves(model: &Model) -> Vec<Move> {
 }
 
 /// Merges the steps that no other party sees with visible ones.
-fn merged(model: &Model) -> Vec<Vec<Step>> {
+fn merged(model: &ScenarioModel) -> Vec<Vec<Transition>> {
     let mut moves = Vec::new();
     let (jobs, scenario) = (model.jobs(), &model.scenario);
     for (of, plan) in scenario.plans.iter().enumerate() {
-        moves.extend([vec![Step::Kill(of)], vec![Step::Change(of)]]);
-        let read: &[Step] = match scenario.obeys_late {
-            true => &[Step::Read(of), Step::Obey(of)],
-            false => &[Step::Read(of)],
+        moves.extend([vec![Transition::Kill(of)], vec![Transition::Change(of)]]);
+        let read: &[Transition] = match scenario.obeys_late {
+            true => &[Transition::Read(of), Transition::Obey(of)],
+            false => &[Transition::Read(of)],
         };
         moves.push(read.to_vec());
         if scenario.obeys_late {
-            moves.push(vec![Step::Obey(of)]);
+            moves.push(vec![Transition::Obey(of)]);
         }
         if scenario.takes_late {
-            moves.push(vec![Step::Take(of)]);
+            moves.push(vec![Transition::Take(of)]);
         }
         if model.twin.obeys_any() {
-            moves.push([&[Step::Start(of)], read].concat());
+            moves.push([&[Transition::Start(of)], read].concat());
         }
-        for seen in [&[] as &[Step], &[Step::Look(plan.name)]] {
-            let say = [Step::Say(of)];
+        for seen in [&[] as &[Transition], &[Transition::Look(plan.name)]] {
+            let say = [Transition::Say(of)];
             moves.push([seen, &say].concat());
-            moves.push([seen, &[Step::Give(of)], &say].concat());
-            moves.push([seen, &[Step::Start(of)], &say].concat());
+            moves.push([seen, &[Transition::Give(of)], &say].concat());
+            moves.push([seen, &[Transition::Start(of)], &say].concat());
         }
     }
     for job in 0..jobs {
-        for step in [Step::Remove(job), Step::Forget(job)] {
-            moves.extend([vec![step], vec![Step::Look(job), step]]);
+        for step in [Transition::Remove(job), Transition::Forget(job)] {
+            moves.extend([vec![step], vec![Transition::Look(job), step]]);
         }
     }
-    if model.twin == Twin::LooksGone {
-        moves.push(vec![Step::Hide]);
+    if model.twin == Defect::LooksGone {
+        moves.push(vec![Transition::Hide]);
     }
     let mut reads = vec![vec![]];
     if scenario.obeys_late {
         for of in 0..scenario.plans.len() {
             for before in reads.clone() {
-                reads.push([vec![Step::Read(of)], before].concat());
+                reads.push([vec![Transition::Read(of)], before].concat());
             }
         }
     }
-    let decides: Vec<_> = (0..jobs).map(Step::Look).chain([Step::Decide]).collect();
+    let decides: Vec<_> = (0..jobs)
+        .map(Transition::Look)
+        .chain([Transition::Decide])
+        .collect();
     for read in reads {
         let round = [read, decides.clone()].concat();
-        moves.push([round.clone(), vec![Step::Write; jobs]].concat());
+        moves.push([round.clone(), vec![Transition::Write; jobs]].concat());
         for written in (0..=jobs).rev() {
-            moves.push([round.clone(), vec![Step::Write; written], vec![Step::Crash]].concat());
+            moves.push(
+                [
+                    round.clone(),
+                    vec![Transition::Write; written],
+                    vec![Transition::Crash],
+                ]
+                .concat(),
+            );
         }
     }
     moves

@@ -1,14 +1,14 @@
 //! [`World`]: processes of jobs, the jobs' files, and a coordinator in the middle of a round; and
-//! [`Step`], the next event. A number of a world is one byte of a device that has two or three.
+//! [`Transition`], the next event. A number of a world is one byte of a device that has two or three.
 
-use super::model::Model;
+use super::model::ScenarioModel;
 
 /// The most jobs, and processes, of a world.
 pub(super) const MOST: usize = 3;
 
 /// An indivisible event.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Step {
+pub(super) enum Transition {
     /// The coordinator reads a job's two files.
     Look(usize),
     /// The coordinator decides by the files it read.
@@ -43,7 +43,7 @@ pub(super) enum Step {
 
 /// A process of a scenario that is to run a job.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub(super) struct Plan {
+pub(super) struct PlannedProcess {
     /// The number of its job's name. Two processes of one name do not exist at once, if they lock
     /// it.
     pub(super) name: usize,
@@ -64,7 +64,7 @@ pub(super) struct Chances {
 
 /// A process. One that does not exist has no memory.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
-pub(super) struct Process {
+pub(super) struct JobProcess {
     /// The number of its present or last life; 0 before the first.
     pub(super) start: u8,
     pub(super) is_there: bool,
@@ -81,7 +81,7 @@ pub(super) struct Process {
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub(super) struct Files {
     pub(super) status: Option<Status>,
-    pub(super) control: Option<Orders>,
+    pub(super) control: Option<OrderFile>,
 }
 
 /// A status file, and the number and the life of the process that wrote it.
@@ -97,7 +97,7 @@ pub(super) struct Status {
 
 /// A control file, and the number and the life of the process it is for.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub(super) struct Orders {
+pub(super) struct OrderFile {
     pub(super) of: (u8, u8),
     pub(super) limit: u8,
     pub(super) may_hold: Option<u8>,
@@ -106,7 +106,7 @@ pub(super) struct Orders {
 
 /// The stage of a round: before its decision, or before the write of a job's order.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub(super) enum Round {
+pub(super) enum RoundPhase {
     Looks,
     Writes(usize),
 }
@@ -114,11 +114,11 @@ pub(super) enum Round {
 /// The whole state. Without a coordinator it is the same as with one that has done nothing yet.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(super) struct World {
-    pub(super) processes: [Process; MOST],
+    pub(super) processes: [JobProcess; MOST],
     pub(super) files: [Files; MOST],
     /// The files that the coordinator read in this round.
     pub(super) read: [Option<Files>; MOST],
-    pub(super) round: Round,
+    pub(super) round: RoundPhase,
     /// The coordinator's state, by its number in the model.
     pub(super) known: u32,
     pub(super) chances: Chances,
@@ -135,7 +135,7 @@ impl Chances {
     }
 }
 
-impl Process {
+impl JobProcess {
     /// Returns the most that it holds before its coordinator hears of it again.
     pub(super) fn may_hold(&self) -> u8 {
         let read = self.inbox.map_or(0, |(limit, _)| limit);
@@ -170,66 +170,66 @@ impl Process {
 
 impl World {
     /// Returns the world after a step; `None` if the step is not possible, or changes nothing.
-    pub(super) fn after(&self, step: Step, model: &mut Model) -> Option<Self> {
+    pub(super) fn after(&self, step: Transition, model: &mut ScenarioModel) -> Option<Self> {
         let mut next = *self;
         match step {
-            Step::Look(_) | Step::Decide | Step::Write | Step::Crash => {
+            Transition::Look(_) | Transition::Decide | Transition::Write | Transition::Crash => {
                 next.coordinate(step, model)?;
             }
-            Step::Read(of)
-            | Step::Obey(of)
-            | Step::Take(of)
-            | Step::Give(of)
-            | Step::Say(of)
-            | Step::Change(of) => next.go_on(step, of, model)?,
-            Step::Kill(of) => {
+            Transition::Read(of)
+            | Transition::Obey(of)
+            | Transition::Take(of)
+            | Transition::Give(of)
+            | Transition::Say(of)
+            | Transition::Change(of) => next.go_on(step, of, model)?,
+            Transition::Kill(of) => {
                 next.chances.kills = self.chances.kills.checked_sub(1)?;
                 let process = &mut next.processes[of];
                 process.is_there.then_some(())?;
                 let start = process.start;
-                *process = Process {
+                *process = JobProcess {
                     start,
-                    ..Process::default()
+                    ..JobProcess::default()
                 };
             }
-            Step::Start(of) => {
+            Transition::Start(of) => {
                 let plan = model.scenario.plans[of];
                 let is_taken = model.scenario.locks && self.is_there(plan.name, model);
                 (!self.processes[of].is_there && !is_taken).then_some(())?;
-                next.processes[of] = Process {
+                next.processes[of] = JobProcess {
                     start: self.processes[of].start + 1,
                     is_there: true,
                     wants: plan.wants,
-                    ..Process::default()
+                    ..JobProcess::default()
                 };
             }
-            Step::Remove(job) => {
+            Transition::Remove(job) => {
                 next.chances.removals = self.chances.removals.checked_sub(1)?;
                 next.files[job].status.take()?;
             }
-            Step::Forget(job) => {
+            Transition::Forget(job) => {
                 next.chances.removals = self.chances.removals.checked_sub(1)?;
                 (self.is_hidden || !self.is_there(job, model)).then_some(())?;
                 next.files[job] = Files::default();
             }
-            Step::Hide => next.is_hidden = true,
+            Transition::Hide => next.is_hidden = true,
         }
         (next != *self).then_some(next)
     }
 
-    fn is_there(&self, job: usize, model: &Model) -> bool {
+    fn is_there(&self, job: usize, model: &ScenarioModel) -> bool {
         let mut all = self.processes.iter().zip(&model.scenario.plans);
         all.any(|(process, plan)| plan.name == job && process.is_there)
     }
 
     /// Takes a step of an existing process.
-    fn go_on(&mut self, step: Step, of: usize, model: &Model) -> Option<()> {
+    fn go_on(&mut self, step: Transition, of: usize, model: &ScenarioModel) -> Option<()> {
         let process = &mut self.processes[of];
         process.is_there.then_some(())?;
         let plan = model.scenario.plans[of];
         let files = &mut self.files[plan.name];
         match step {
-            Step::Read(_) => {
+            Transition::Read(_) => {
                 let orders = files.control?;
                 let is_obeyed = orders.of == (of as u8, process.start);
                 (is_obeyed || model.twin.obeys_any()).then_some(())?;
@@ -242,10 +242,12 @@ impl World {
                     process.obey(!model.scenario.takes_late);
                 }
             }
-            Step::Obey(_) => process.obey(!model.scenario.takes_late),
-            Step::Take(_) => process.take(),
-            Step::Give(_) => process.held = process.held.min(process.limit).min(process.wants),
-            Step::Say(_) => files.status = Some(process.status(of)),
+            Transition::Obey(_) => process.obey(!model.scenario.takes_late),
+            Transition::Take(_) => process.take(),
+            Transition::Give(_) => {
+                process.held = process.held.min(process.limit).min(process.wants)
+            }
+            Transition::Say(_) => files.status = Some(process.status(of)),
             _ => {
                 self.chances.changes = self.chances.changes.checked_sub(1)?;
                 process.wants = plan.changes_to;
@@ -255,24 +257,24 @@ impl World {
     }
 
     /// Takes a step of the coordinator.
-    fn coordinate(&mut self, step: Step, model: &mut Model) -> Option<()> {
+    fn coordinate(&mut self, step: Transition, model: &mut ScenarioModel) -> Option<()> {
         match (step, self.round) {
-            (Step::Look(job), Round::Looks) if self.read[job].is_none() => {
+            (Transition::Look(job), RoundPhase::Looks) if self.read[job].is_none() => {
                 self.read[job] = Some(self.files[job]);
             }
-            (Step::Decide, Round::Looks) => {
+            (Transition::Decide, RoundPhase::Looks) => {
                 self.known = model.decided(self)?;
                 self.read = [None; MOST];
                 self.round = self.next_write(0, model);
             }
-            (Step::Write, Round::Writes(job)) => {
+            (Transition::Write, RoundPhase::Writes(job)) => {
                 (self.known, self.files[job].control) = model.written(self, job);
                 self.round = self.next_write(job + 1, model);
             }
             // A coordinator without state is as good as the next.
-            (Step::Crash, round) if self.known != 0 || round != Round::Looks => {
+            (Transition::Crash, round) if self.known != 0 || round != RoundPhase::Looks => {
                 self.chances.crashes = self.chances.crashes.checked_sub(1)?;
-                (self.known, self.round) = (0, Round::Looks);
+                (self.known, self.round) = (0, RoundPhase::Looks);
                 self.read = [None; MOST];
             }
             _ => return None,
@@ -281,12 +283,12 @@ impl World {
     }
 
     /// Returns the next job whose control file changes. Writes that change nothing are no steps.
-    fn next_write(&self, from: usize, model: &mut Model) -> Round {
+    fn next_write(&self, from: usize, model: &mut ScenarioModel) -> RoundPhase {
         let mut rest = from..model.jobs();
         let changes = |job: &usize| model.written(self, *job).1 != self.files[*job].control;
         match rest.find(changes) {
-            Some(job) => Round::Writes(job),
-            None => Round::Looks,
+            Some(job) => RoundPhase::Writes(job),
+            None => RoundPhase::Looks,
         }
     }
 }

@@ -5,9 +5,9 @@ mod segments;
 
 use larder_model::Random;
 
-use super::chunks::State;
+use super::chunks::BlockState;
 use super::{Pytorch, PytorchConfig};
-use crate::replay::{Contender, Slot};
+use crate::replay::{Contender, ContenderBlock};
 
 const KIB: u64 = 1 << 10;
 const MIB: u64 = 1 << 20;
@@ -25,7 +25,7 @@ fn expandable(device_bytes: Option<u64>) -> Pytorch {
 }
 
 /// Allocates one block of each size, lowest address first where they share a segment.
-fn blocks<const N: usize>(allocator: &mut Pytorch, sizes: [u64; N]) -> [Slot; N] {
+fn blocks<const N: usize>(allocator: &mut Pytorch, sizes: [u64; N]) -> [ContenderBlock; N] {
     sizes.map(|bytes| allocator.alloc(bytes).unwrap())
 }
 
@@ -51,7 +51,7 @@ fn random_run(seed: u64, settings: &str) {
     let mut random = Random::new(seed);
     let device_bytes = MIB * (40 + random.below(400));
     let mut allocator = with(settings, Some(device_bytes));
-    let mut live: Vec<(Slot, u64)> = Vec::new();
+    let mut live: Vec<(ContenderBlock, u64)> = Vec::new();
     for _ in 0..400 {
         if random.below(9) < 5 {
             let log2 = 1 + random.below(27);
@@ -77,7 +77,7 @@ fn random_run(seed: u64, settings: &str) {
     );
 }
 
-fn judge(allocator: &Pytorch, live: &[(Slot, u64)], device_bytes: u64) {
+fn judge(allocator: &Pytorch, live: &[(ContenderBlock, u64)], device_bytes: u64) {
     allocator.chunks.check_invariants();
     let mut places: Vec<(u64, u64)> = live
         .iter()
@@ -92,7 +92,10 @@ fn judge(allocator: &Pytorch, live: &[(Slot, u64)], device_bytes: u64) {
     assert!(bytes <= device_bytes);
     for &(slot, bytes) in live {
         let chunk = allocator.chunks.get(slot.handle);
-        assert_eq!((chunk.state, chunk.address), (State::Used, slot.address));
+        assert_eq!(
+            (chunk.state, chunk.address),
+            (BlockState::Used, slot.address)
+        );
         assert!(chunk.bytes >= bytes);
     }
 }

@@ -7,8 +7,8 @@
 
 use std::collections::BTreeSet;
 
-use crate::clock::Clock;
-use crate::driver::Driver;
+use crate::clock::VectorClock;
+use crate::driver::SimDriver;
 
 /// The least number of removed streams that makes a sweep worth its cost.
 const MIN_REMOVED: usize = 64;
@@ -22,7 +22,7 @@ pub(crate) struct Sweeps {
     kept: usize,
 }
 
-impl Driver {
+impl SimDriver {
     /// Counts a removed stream, and now and then sweeps all clocks: so rarely that a removal costs
     /// no more than a few clocks on average.
     pub(crate) fn forget_streams(&mut self) {
@@ -48,7 +48,7 @@ impl Driver {
         self.each_clock(|clock| clock.keep(|stream| named.contains(&stream)));
     }
 
-    fn each_clock(&mut self, mut act: impl FnMut(&mut Clock)) {
+    fn each_clock(&mut self, mut act: impl FnMut(&mut VectorClock)) {
         act(&mut self.host);
         self.queue
             .ops
@@ -74,13 +74,13 @@ impl Driver {
 
 #[cfg(test)]
 mod tests {
-    use crate::config::Config;
-    use crate::driver::Driver;
-    use crate::queue::{Stream, Work};
+    use crate::config::StandInConfig;
+    use crate::driver::SimDriver;
+    use crate::queue::{SimStream, Work};
 
     #[test]
     fn clocks_do_not_grow_with_streams_that_are_gone() {
-        let mut driver = Driver::new(&Config {
+        let mut driver = SimDriver::new(&StandInConfig {
             devices: 1,
             bytes: 1 << 20,
             seed: None,
@@ -98,7 +98,7 @@ mod tests {
         let first = driver.contexts.get(context).unwrap().legacy;
         for _ in 0..2000 {
             let handle = driver.handles.next();
-            driver.streams.insert(handle, Stream::new(context, 0));
+            driver.streams.insert(handle, SimStream::new(context, 0));
             // The default stream waits for each.
             let op = driver.submit(handle, Work::Nothing).unwrap();
             driver.submit(first, Work::Nothing).unwrap();
