@@ -143,7 +143,7 @@ impl Family {
 
 /// A live block.
 #[derive(Clone, Copy)]
-struct LiveBlock {
+struct FamilyBlock {
     id: usize,
     bytes: u64,
     stream: u8,
@@ -156,8 +156,8 @@ struct Program {
     peak_bytes: u64,
     stream_count: u32,
     random: Random,
-    young: Vec<LiveBlock>,
-    kept: VecDeque<LiveBlock>,
+    young: Vec<FamilyBlock>,
+    kept: VecDeque<FamilyBlock>,
     live_bytes: u64,
     kept_bytes: u64,
     /// The trace, and the stream of each block.
@@ -232,12 +232,12 @@ impl Program {
     }
 
     /// Takes the block that grows next, if one does.
-    fn old(&mut self) -> Option<LiveBlock> {
+    fn old(&mut self) -> Option<FamilyBlock> {
         (self.sizes == SizeMix::Growing && self.random.below(6) > 0).then(|| self.take())?
     }
 
     /// Returns the size of the next block, in place of the `old` one, if any.
-    fn bytes(&mut self, old: Option<LiveBlock>) -> u64 {
+    fn bytes(&mut self, old: Option<FamilyBlock>) -> u64 {
         let peak = self.peak_bytes;
         let mut between =
             |least: u64, most: u64| least + (self.random.unit() * (most - least) as f64) as u64;
@@ -257,7 +257,7 @@ impl Program {
     }
 
     /// Takes the block to free next.
-    fn take(&mut self) -> Option<LiveBlock> {
+    fn take(&mut self) -> Option<FamilyBlock> {
         if self.kept_bytes > self.peak_bytes / 2 {
             let oldest = self.kept.pop_front()?;
             self.kept_bytes -= oldest.bytes;
@@ -277,7 +277,7 @@ impl Program {
         self.streams.push(stream);
         self.operations += 1;
         self.live_bytes += bytes;
-        let block = LiveBlock { id, bytes, stream };
+        let block = FamilyBlock { id, bytes, stream };
         if self.life == FreeOrder::Tail && self.random.below(16) == 0 {
             self.kept_bytes += bytes;
             self.kept.push_back(block);
@@ -286,7 +286,7 @@ impl Program {
         }
     }
 
-    fn free(&mut self, block: LiveBlock) {
+    fn free(&mut self, block: FamilyBlock) {
         self.text.push_str(&format!("f {}\n", block.id));
         self.operations += 1;
         self.live_bytes -= block.bytes;

@@ -33,7 +33,7 @@ const ROWS: usize = 16;
 const REQUESTS: usize = 20;
 
 /// A matrix on the device, row by row.
-struct Matrix {
+struct DeviceMatrix {
     values: BufferSlice<f32>,
     cols: usize,
 }
@@ -65,21 +65,21 @@ impl TensorDevice {
         })
     }
 
-    fn upload(&self, values: &[f32], cols: usize) -> Result<Matrix, Failure> {
+    fn upload(&self, values: &[f32], cols: usize) -> Result<DeviceMatrix, Failure> {
         let values = self.memory.upload(&self.copies, values)?.into_slice()?;
-        Ok(Matrix { values, cols })
+        Ok(DeviceMatrix { values, cols })
     }
 
     /// Room for a result of the kernels.
-    fn tensor(&self, rows: usize, cols: usize) -> Result<Matrix, Failure> {
+    fn tensor(&self, rows: usize, cols: usize) -> Result<DeviceMatrix, Failure> {
         // SAFETY: the one caller's kernel writes all of it.
         let values = unsafe { self.memory.buffer(&self.kernels, rows * cols) }?;
         let values = values.into_slice()?;
-        Ok(Matrix { values, cols })
+        Ok(DeviceMatrix { values, cols })
     }
 
     /// The product of matrices, of slices as they are anybody's.
-    fn matmul(&self, left: &Matrix, right: &Matrix) -> Result<Matrix, Failure> {
+    fn matmul(&self, left: &DeviceMatrix, right: &DeviceMatrix) -> Result<DeviceMatrix, Failure> {
         let (depth, cols) = (left.cols, right.cols);
         let rows = left.values.len() / depth;
         if right.values.len() != depth * cols {
@@ -128,8 +128,8 @@ fn values(seed: usize, count: usize) -> Vec<f32> {
 
 /// A layer's weights, on the device and on the host.
 struct Linear {
-    weight: Matrix,
-    bias: Matrix,
+    weight: DeviceMatrix,
+    bias: DeviceMatrix,
     host: (Vec<f32>, Vec<f32>),
 }
 
@@ -143,7 +143,11 @@ impl Linear {
         })
     }
 
-    fn forward(&self, device: &TensorDevice, input: &Matrix) -> Result<Matrix, Failure> {
+    fn forward(
+        &self,
+        device: &TensorDevice,
+        input: &DeviceMatrix,
+    ) -> Result<DeviceMatrix, Failure> {
         let mut out = device.matmul(input, &self.weight)?;
         device.bias_tanh(&mut out.values, &self.bias.values)?;
         Ok(out)

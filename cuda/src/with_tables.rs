@@ -27,21 +27,21 @@ pub(crate) struct WithTables<A> {
 
 /// Tables that are lent.
 #[derive(Default)]
-pub(crate) struct LentTables(Vec<TableMemory>);
+pub(crate) struct LentTables(Vec<OwnedTable>);
 
 /// Memory of a table.
-struct TableMemory {
+struct OwnedTable {
     start: NonNull<u8>,
     layout: Layout,
     is_mapping: bool,
 }
 
 // SAFETY: only its drop touches the memory (OWN2), on any thread.
-unsafe impl Send for TableMemory {}
+unsafe impl Send for OwnedTable {}
 // SAFETY: a shared reference gives no access to the memory.
-unsafe impl Sync for TableMemory {}
+unsafe impl Sync for OwnedTable {}
 
-impl TableMemory {
+impl OwnedTable {
     /// Allocates zeroed memory. Returns `None` if the host has none, or the layout is empty.
     fn zeroed(layout: Layout) -> Option<Self> {
         if layout.size() == 0 {
@@ -62,7 +62,7 @@ impl TableMemory {
     }
 }
 
-impl Drop for TableMemory {
+impl Drop for OwnedTable {
     fn drop(&mut self) {
         #[cfg(target_os = "linux")]
         if self.is_mapping {
@@ -85,7 +85,7 @@ impl LentTables {
             assert!(align_of::<T>() <= 4096, "a mapping begins at a page");
         }
         let layout = Layout::array::<T>(count).ok();
-        let Some(table) = layout.and_then(TableMemory::zeroed) else {
+        let Some(table) = layout.and_then(OwnedTable::zeroed) else {
             return Default::default();
         };
         let mut records = NonNull::slice_from_raw_parts(table.start.cast::<T>(), count);

@@ -16,14 +16,14 @@ pub(crate) fn problems(trace: &Trace) -> Vec<Problem> {
     let mut problems = Vec::new();
     let marks = |event: &Event| matches!(event, Event::Step { .. });
     let marked = trace.events().iter().any(marks);
-    let mut step = (!marked).then(OpenStep::default);
+    let mut step = (!marked).then(StepUnderWay::default);
     for event in trace.events() {
         match (*event, &mut step) {
             (Event::Step { number }, step) => {
                 let over = step.take();
-                *step = (!trace.is_between_steps(number)).then(|| OpenStep {
+                *step = (!trace.is_between_steps(number)).then(|| StepUnderWay {
                     number,
-                    ..OpenStep::default()
+                    ..StepUnderWay::default()
                 });
                 problems.extend(over.and_then(|over| {
                     let name = format!("{} step {}", trace.name(), over.number);
@@ -43,7 +43,7 @@ pub(crate) fn problems(trace: &Trace) -> Vec<Problem> {
 
 /// A step under way.
 #[derive(Default)]
-struct OpenStep {
+struct StepUnderWay {
     number: u32,
     tick: u32,
     lifetimes: Vec<Lifetime>,
@@ -51,7 +51,7 @@ struct OpenStep {
     live: HashMap<u32, usize>,
 }
 
-impl OpenStep {
+impl StepUnderWay {
     fn alloc(&mut self, id: u32, bytes: u64) {
         self.live.insert(id, self.lifetimes.len());
         self.lifetimes

@@ -1,7 +1,7 @@
 //! The states of one allocation: the block, or the next plan of calls for it.
 
 use super::PagePool;
-use super::plan::{PagePlan, PlanError, Purpose, Spot};
+use super::plan::{NoPlan, PagePlan, Purpose, Spot};
 use crate::best_fit::Progress;
 use crate::block::{ChunkHandle, Request};
 use crate::engine::{Chunk, LOOKS_BEFORE_GROWTH, Need};
@@ -91,7 +91,7 @@ impl PagePool<'_> {
             } else {
                 Cause::SubAllocator
             };
-            return self.failed(need, &request, PlanError::Memory(cause));
+            return self.failed(need, &request, NoPlan::Memory(cause));
         }
         let squeeze = attempt.refusals > 0;
         if squeeze {
@@ -103,15 +103,15 @@ impl PagePool<'_> {
         };
         match progress {
             Ok(progress) => progress,
-            Err(PlanError::Busy) if attempt.place.is_some() => {
+            Err(NoPlan::Busy) if attempt.place.is_some() => {
                 Progress::Failed(AllocError::PlaceTaken)
             }
             // Cached mappings use the records: unmapping some of them is enough for this attempt.
-            Err(PlanError::Pages) if !attempt.forgot => {
+            Err(NoPlan::Pages) if !attempt.forgot => {
                 attempt.forgot = true;
                 match self.plan_forgetting() {
                     Some(plan) => Progress::Plan(plan),
-                    None => self.failed(need, &request, PlanError::Pages),
+                    None => self.failed(need, &request, NoPlan::Pages),
                 }
             }
             Err(bar) => self.failed(need, &request, bar),
@@ -124,7 +124,7 @@ impl PagePool<'_> {
         need: Need,
         request: &Request,
         squeeze: bool,
-    ) -> Result<Progress<PagePlan>, PlanError> {
+    ) -> Result<Progress<PagePlan>, NoPlan> {
         let pages = need.size.div_ceil(self.page);
         let short = squeeze || pages > self.room_pages();
         if short && self.chunks.streams.with_point() > 0 && self.chunks.streams.moved() {
@@ -150,14 +150,14 @@ impl PagePool<'_> {
             return progress;
         }
         match self.serve(place) {
-            Err(PlanError::Busy) => self.advance_elsewhere(place),
-            Err(PlanError::Memory(cause)) => {
+            Err(NoPlan::Busy) => self.advance_elsewhere(place),
+            Err(NoPlan::Memory(cause)) => {
                 let (pages, page) = (&self.pages, self.page);
                 let has_memory = |chunk: &Chunk| {
                     !chunk.is_hollow() || pages.is_backed_between(chunk.start, chunk.end(), page)
                 };
                 let found = self.chunks.join_for(need, request, u32::MAX, has_memory);
-                let found = found.ok_or(PlanError::Memory(cause))?;
+                let found = found.ok_or(NoPlan::Memory(cause))?;
                 self.serve(Spot {
                     found,
                     ahead: 0,
@@ -169,7 +169,7 @@ impl PagePool<'_> {
     }
 
     /// Serves a place that has memory.
-    fn advance_backed(&mut self, place: Spot<'_>) -> Option<Result<Progress<PagePlan>, PlanError>> {
+    fn advance_backed(&mut self, place: Spot<'_>) -> Option<Result<Progress<PagePlan>, NoPlan>> {
         let found = self.search_backed(place.need, place.request)?;
         Some(self.serve(Spot {
             found,
@@ -179,13 +179,13 @@ impl PagePool<'_> {
     }
 
     /// Serves a place that has memory, or the end of the range, as if the free chunk there were in use.
-    fn advance_elsewhere(&mut self, place: Spot<'_>) -> Result<Progress<PagePlan>, PlanError> {
+    fn advance_elsewhere(&mut self, place: Spot<'_>) -> Result<Progress<PagePlan>, NoPlan> {
         if let Some(progress) = self.advance_backed(place) {
             return progress;
         }
         let (found, ahead) = self
             .grow_range(place.need, place.request, true)
-            .map_err(|_| PlanError::Busy)?;
+            .map_err(|_| NoPlan::Busy)?;
         self.serve(Spot {
             found,
             ahead,
@@ -200,20 +200,20 @@ impl PagePool<'_> {
         request: &Request,
         at: WantedPlace,
         squeeze: bool,
-    ) -> Result<Progress<PagePlan>, PlanError> {
+    ) -> Result<Progress<PagePlan>, NoPlan> {
         let range = AddrRange::of_chunk(at.start, request.bytes);
         if !self.config.addresses.contains(range) {
-            return Err(PlanError::Busy);
+            return Err(NoPlan::Busy);
         }
         let (_, end) = self.granules_of(range);
-        self.grow_range_to(end).ok_or(PlanError::Table)?;
+        self.grow_range_to(end).ok_or(NoPlan::Table)?;
         let stream = at.on_stream.then_some(request.stream);
         if stream.is_none() {
             self.chunks.sweep();
         }
         let found = self.chunks.find_place(range, need.size, at.near, stream);
         self.serve(Spot {
-            found: found.ok_or(PlanError::Busy)?,
+            found: found.ok_or(NoPlan::Busy)?,
             need,
             request,
             user: at.on_stream.then_some(request),
@@ -223,7 +223,7 @@ impl PagePool<'_> {
     }
 
     /// Returns the block, or the plan for it.
-    fn serve(&mut self, place: Spot<'_>) -> Result<Progress<PagePlan>, PlanError> {
+    fn serve(&mut self, place: Spot<'_>) -> Result<Progress<PagePlan>, NoPlan> {
         let chunk = self.chunks.table.at(place.found.link);
         let start = chunk.start + place.found.padding;
         if !chunk.is_hollow() || self.is_backed_between(start, start + place.need.size) {
@@ -234,25 +234,25 @@ impl PagePool<'_> {
                 .at_mut(place.found.link)
                 .set_hollow(hollow);
             let taken = self.chunks.take(place.found, place.need, place.request);
-            return taken.map(Progress::Ready).map_err(|_| PlanError::Table);
+            return taken.map(Progress::Ready).map_err(|_| NoPlan::Table);
         }
         let mut plan = self.build(place, (0, 0), Purpose::Block(*place.request))?;
         if self.next_call(&mut plan).is_some() {
             return Ok(Progress::Plan(plan));
         }
-        let cause = PlanError::Memory(Cause::Limit);
+        let cause = NoPlan::Memory(Cause::Limit);
         self.finish(plan).map(Progress::Ready).ok_or(cause)
     }
 
-    fn failed(&mut self, need: Need, request: &Request, bar: PlanError) -> Progress<PagePlan> {
+    fn failed(&mut self, need: Need, request: &Request, bar: NoPlan) -> Progress<PagePlan> {
         Progress::Failed(match bar {
-            PlanError::Table => self.chunks.table_full(),
-            PlanError::Pages => AllocError::PagesFull {
+            NoPlan::Table => self.chunks.table_full(),
+            NoPlan::Pages => AllocError::PagesFull {
                 handles: self.pages.handles.capacity(),
                 mappings: self.pages.mappings.capacity(),
             },
-            PlanError::Busy => self.out_of_memory(need, request, Cause::Pending),
-            PlanError::Memory(cause) => self.out_of_memory(need, request, cause),
+            NoPlan::Busy => self.out_of_memory(need, request, Cause::Pending),
+            NoPlan::Memory(cause) => self.out_of_memory(need, request, cause),
         })
     }
 }

@@ -2,7 +2,7 @@
 //! takes to put some there.
 
 use super::idle::IdleSearch;
-use super::plan::{PagePlan, PlanError};
+use super::plan::{NoPlan, PagePlan};
 use super::{Link, PagePool, State};
 use crate::block::Request;
 use crate::engine::Chunk;
@@ -20,7 +20,7 @@ impl PagePool<'_> {
         need: Need,
         request: &Request,
         fresh: bool,
-    ) -> Result<(Candidate, u32), PlanError> {
+    ) -> Result<(Candidate, u32), NoPlan> {
         let (end, last) = (self.end(), self.last_chunk());
         let with_tail =
             !fresh && self.chunks.table.at(last).is_free() && self.is_usable(last, Some(request));
@@ -29,7 +29,7 @@ impl PagePool<'_> {
         } else {
             end
         };
-        let no_room = PlanError::Memory(Cause::Addresses);
+        let no_room = NoPlan::Memory(Cause::Addresses);
         let start = from + self.padding_at(from, need);
         let pages = start.checked_add(need.size).ok_or(no_room)?;
         let pages = pages.div_ceil(self.page);
@@ -39,7 +39,7 @@ impl PagePool<'_> {
         let missing = pages - end.max(start / self.page * self.page) / self.page;
         let ahead = self.pages_ahead(missing).min(self.max_pages - pages);
         self.add_at_end((pages + ahead) * self.page - end)
-            .ok_or(PlanError::Table)?;
+            .ok_or(NoPlan::Table)?;
         let link = self.last_chunk();
         let chunk = self.chunks.table.at(link);
         if chunk.start > start {

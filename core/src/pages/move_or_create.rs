@@ -5,7 +5,7 @@ use core::ops::Range;
 
 use super::idle::{IdleHandles, IdleSearch};
 use super::page_calls::MappingList;
-use super::plan::{PagePlan, PlanError};
+use super::plan::{NoPlan, PagePlan};
 use super::table::{HandleLink, HandleState, MAPPINGS_A_HANDLE, MappingLink, MappingState};
 use super::{Backing, Link, PagePool};
 use crate::engine::LOOKS;
@@ -21,7 +21,7 @@ impl PagePool<'_> {
         plan: &mut PagePlan,
         wanted: IdleSearch<'_>,
         squeeze: bool,
-    ) -> Result<(), PlanError> {
+    ) -> Result<(), NoPlan> {
         // The memory beside the block can carry one stream's point only.
         let user = wanted.user.filter(|_| plan.wait.is_none());
         let wanted = IdleSearch { user, ..wanted };
@@ -45,7 +45,7 @@ impl PagePool<'_> {
         let mut misses = LOOKS;
         while let Some((start, end)) = self.next_gap(page, behind) {
             let moved = self.move_into(plan, &mut idle, start..end, &mut misses)?;
-            self.create_into(plan, moved, end).ok_or(PlanError::Pages)?;
+            self.create_into(plan, moved, end).ok_or(NoPlan::Pages)?;
             page = end;
         }
         self.release_for(plan, wanted, squeeze)
@@ -59,7 +59,7 @@ impl PagePool<'_> {
         wanted: IdleSearch<'_>,
         first: u32,
         behind: u32,
-    ) -> Result<u32, PlanError> {
+    ) -> Result<u32, NoPlan> {
         let (mut page, mut gap, mut searched) = (first, 0, false);
         while page < behind {
             let mapping = self.pages.at(page);
@@ -89,7 +89,7 @@ impl PagePool<'_> {
                 self.unmap_by(plan, mapping);
                 gap += end - page;
             } else {
-                return Err(PlanError::Busy);
+                return Err(NoPlan::Busy);
             }
             page = end;
         }
@@ -138,7 +138,7 @@ impl PagePool<'_> {
         idle: &mut IdleHandles,
         pages: Range<u32>,
         misses: &mut u32,
-    ) -> Result<u32, PlanError> {
+    ) -> Result<u32, NoPlan> {
         let Range {
             start: mut page,
             end,
@@ -157,7 +157,7 @@ impl PagePool<'_> {
                 continue;
             }
             let mapping = self.pages.add_mapping(handle, page);
-            self.push(&mut plan.maps, mapping.ok_or(PlanError::Pages)?);
+            self.push(&mut plan.maps, mapping.ok_or(NoPlan::Pages)?);
             self.take_idle(handle, HandleState::Chosen);
             page += record.pages;
             if previous.is_some() {
@@ -217,7 +217,7 @@ impl PagePool<'_> {
         plan: &mut PagePlan,
         wanted: IdleSearch<'_>,
         squeeze: bool,
-    ) -> Result<(), PlanError> {
+    ) -> Result<(), NoPlan> {
         let (taken, max) = (
             self.chunks.taken_bytes(),
             self.max_bytes_within(plan.max_bytes()),
@@ -236,7 +236,7 @@ impl PagePool<'_> {
             },
         );
         if plan.creating > 0 && taken + plan.creating - plan.releasing > max {
-            return Err(PlanError::Memory(Cause::Limit));
+            return Err(NoPlan::Memory(Cause::Limit));
         }
         plan.departed = plan.creating.saturating_sub(plan.releasing);
         self.chunks.depart(plan.departed);

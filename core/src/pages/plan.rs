@@ -121,7 +121,7 @@ pub(super) enum Purpose {
 
 /// Why no plan can be made.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum PlanError {
+pub(super) enum NoPlan {
     /// The chunk table has no record for it.
     Table,
     /// The tables of pages have no record for it.
@@ -247,11 +247,11 @@ impl PagePool<'_> {
         place: Spot<'_>,
         outside: (u32, u32),
         purpose: Purpose,
-    ) -> Result<PagePlan, PlanError> {
+    ) -> Result<PagePlan, NoPlan> {
         let mut plan = PagePlan::new(self.chunks.table.owner());
         plan.purpose = purpose;
         self.take_target(&mut plan, &place.found, place.need, place.ahead)
-            .ok_or(PlanError::Table)?;
+            .ok_or(NoPlan::Table)?;
         self.plans += 1;
         let wanted = IdleSearch {
             outside,

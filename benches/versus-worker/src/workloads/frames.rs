@@ -42,7 +42,7 @@ const PRIORITY_OF_WATCH: i32 = 11;
 
 /// Where the threads run.
 #[derive(Debug, Clone, Copy, PartialEq)]
-enum Place {
+enum CpuPlace {
     /// Both on one core.
     OneCore,
     /// Both on one core; the thread with the frames runs before ordinary ones.
@@ -52,15 +52,15 @@ enum Place {
 }
 
 pub fn one_cpu(scale: Scale) -> Outcome {
-    frames(Place::OneCore, scale)
+    frames(CpuPlace::OneCore, scale)
 }
 
 pub fn loaded(scale: Scale) -> Outcome {
-    frames(Place::Loaded, scale)
+    frames(CpuPlace::Loaded, scale)
 }
 
 pub fn fifo(scale: Scale) -> Outcome {
-    frames(Place::First, scale)
+    frames(CpuPlace::First, scale)
 }
 
 /// Whether threads may be kept on one core.
@@ -88,11 +88,11 @@ fn in_a_thread(attempt: fn() -> io::Result<()>) -> io::Result<()> {
     }
 }
 
-fn frames(place: Place, scale: Scale) -> Outcome {
+fn frames(place: CpuPlace, scale: Scale) -> Outcome {
     let planned = scale.of(FRAMES);
-    let shared = Shared::new(place);
+    let shared = FrameShared::new(place);
     thread::scope(|scope| {
-        if place == Place::Loaded {
+        if place == CpuPlace::Loaded {
             for _ in 0..cores() {
                 scope.spawn(|| shared.compute());
             }
@@ -112,8 +112,8 @@ fn cores() -> usize {
 }
 
 /// What the threads know of each other.
-struct Shared {
-    place: Place,
+struct FrameShared {
+    place: CpuPlace,
     /// For the two that share one.
     core: Option<usize>,
     /// The thread with the frames.
@@ -123,11 +123,11 @@ struct Shared {
     over: AtomicBool,
 }
 
-impl Shared {
-    fn new(place: Place) -> Self {
+impl FrameShared {
+    fn new(place: CpuPlace) -> Self {
         Self {
             place,
-            core: (place != Place::Loaded).then(|| expect(pin::this_core())),
+            core: (place != CpuPlace::Loaded).then(|| expect(pin::this_core())),
             player: OnceLock::new(),
             ready: Barrier::new(3),
             over: AtomicBool::new(false),
@@ -185,7 +185,7 @@ impl Shared {
         let mut player = Player::new();
         let mut times = Times::new(planned);
         let _ = self.player.set(Thread::this());
-        if self.place == Place::First {
+        if self.place == CpuPlace::First {
             expect(Thread::this().run_first(PRIORITY));
         }
         self.ready.wait();
@@ -203,7 +203,7 @@ impl Shared {
     /// A thread that runs before all others could wait for one of them without end. When the
     /// schedule is over it goes on as an ordinary one.
     fn watch(&self, planned: usize) {
-        if self.place == Place::First {
+        if self.place == CpuPlace::First {
             expect(Thread::this().run_first(PRIORITY_OF_WATCH));
         }
         self.ready.wait();
@@ -214,7 +214,7 @@ impl Shared {
     /// The neighbour stops, and nobody runs first any more.
     fn end(&self) {
         self.over.store(true, Ordering::Relaxed);
-        if self.place == Place::First
+        if self.place == CpuPlace::First
             && let Some(player) = self.player.get()
         {
             // It may have ended by itself.
@@ -284,7 +284,7 @@ mod tests {
         if may_run_first().is_err() {
             return; // nothing to end here
         }
-        let shared = Shared::new(Place::First);
+        let shared = FrameShared::new(CpuPlace::First);
         let done = AtomicBool::new(false);
         thread::scope(|scope| {
             scope.spawn(|| shared.watch(20));

@@ -26,8 +26,8 @@ pub fn idle(seconds: u64, scale: Scale) -> Outcome {
     let mut tally = Tally::default();
     let count = scale.of(GROUPS).next_multiple_of(KEPT);
     let clock = Clock::start();
-    let mut groups: Vec<Option<Group>> = (0..count)
-        .map(|_| Some(Group::new(&mut random, &mut tally)))
+    let mut groups: Vec<Option<BlockGroup>> = (0..count)
+        .map(|_| Some(BlockGroup::new(&mut random, &mut tally)))
         .collect();
     let blocks: usize = groups
         .iter()
@@ -42,7 +42,7 @@ pub fn idle(seconds: u64, scale: Scale) -> Outcome {
         }
     }
     thread::sleep(Duration::from_secs(seconds));
-    let live = Live::look(groups.iter().flatten().map(Group::bytes).sum());
+    let live = Live::look(groups.iter().flatten().map(BlockGroup::bytes).sum());
     for group in groups.into_iter().flatten() {
         group.finish(&mut tally);
     }
@@ -52,12 +52,12 @@ pub fn idle(seconds: u64, scale: Scale) -> Outcome {
 }
 
 /// Blocks that are made together and freed together.
-struct Group {
+struct BlockGroup {
     blocks: Vec<Block>,
     bytes: u64,
 }
 
-impl Group {
+impl BlockGroup {
     fn new(random: &mut Random, tally: &mut Tally) -> Self {
         let mut group = Self {
             blocks: Vec::new(),

@@ -20,7 +20,7 @@ const MEDIAN_LIFE: f64 = 4000.0;
 const LIFE_DEVIATION: f64 = 3.5;
 
 /// What happens, drawn before the clock starts.
-struct Script {
+struct MixedScript {
     /// A size in bytes: allocate into the slot freed last, or else into a new one.
     /// With [`FREE`]: free that slot.
     events: Vec<u32>,
@@ -35,7 +35,7 @@ const FREE: u32 = 1 << 31;
 
 pub fn mixed(scale: Scale) -> Outcome {
     let blocks = scale.of(BLOCKS);
-    let script = Script::draw(blocks);
+    let script = MixedScript::draw(blocks);
     let mut slots: Vec<Option<Block>> = Vec::with_capacity(script.slots);
     let mut empty: Vec<u32> = Vec::with_capacity(script.slots);
     let mut tally = Tally::default();
@@ -67,7 +67,7 @@ pub fn mixed(scale: Scale) -> Outcome {
     clock.stop(blocks as u64, tally.answer()).with_live(live)
 }
 
-impl Script {
+impl MixedScript {
     fn draw(blocks: usize) -> Self {
         let mut random = Random::new(120);
         let mut sizes = Vec::with_capacity(blocks);
@@ -123,7 +123,7 @@ mod tests {
 
     #[test]
     fn every_block_is_freed_once_and_after_it_was_allocated() {
-        let script = Script::draw(5000);
+        let script = MixedScript::draw(5000);
         let mut live: Vec<Option<u64>> = Vec::new();
         let mut empty = Vec::new();
         let mut max = 0;

@@ -45,7 +45,7 @@ pub fn filled(scale: Scale) -> Outcome {
 /// Counts blocks, not steps.
 pub fn untouched(scale: Scale) -> Outcome {
     let outcome = steps(ONE, Contents::Nothing, scale);
-    let blocks = Script::train(4).slots as u64;
+    let blocks = StepScript::train(4).slots as u64;
     Outcome {
         operations: outcome.operations * blocks,
         ..outcome
@@ -63,9 +63,9 @@ enum Contents {
 
 /// The lengths take turns; a turn has one step of each.
 fn steps(lengths: &[usize], contents: Contents, scale: Scale) -> Outcome {
-    let scripts: Vec<Script> = lengths
+    let scripts: Vec<StepScript> = lengths
         .iter()
-        .map(|length| Script::train(*length))
+        .map(|length| StepScript::train(*length))
         .collect();
     let mut play = Play::new(&scripts);
     for _ in 0..WARM_UP {
@@ -89,20 +89,20 @@ fn steps(lengths: &[usize], contents: Contents, scale: Scale) -> Outcome {
 }
 
 #[derive(Debug)]
-enum Event {
+enum StepEvent {
     Alloc { slot: usize, bytes: usize },
     Free { slot: usize },
 }
 
 /// A step: what is allocated and freed, in order.
 #[derive(Debug, Default)]
-struct Script {
-    events: Vec<Event>,
+struct StepScript {
+    events: Vec<StepEvent>,
     /// One for each block.
     slots: usize,
 }
 
-impl Script {
+impl StepScript {
     /// With activations and working memory of so many quarters.
     fn train(quarters: usize) -> Self {
         let mut random = Random::new(24);
@@ -145,12 +145,12 @@ impl Script {
     fn alloc(&mut self, bytes: usize) -> usize {
         let slot = self.slots;
         self.slots += 1;
-        self.events.push(Event::Alloc { slot, bytes });
+        self.events.push(StepEvent::Alloc { slot, bytes });
         slot
     }
 
     fn free(&mut self, slot: usize) {
-        self.events.push(Event::Free { slot });
+        self.events.push(StepEvent::Free { slot });
     }
 
     /// The most bytes that are live at once, and the event that makes them.
@@ -160,11 +160,11 @@ impl Script {
         let mut peak = (0, 0);
         for (index, event) in self.events.iter().enumerate() {
             match *event {
-                Event::Alloc { slot, bytes } => {
+                StepEvent::Alloc { slot, bytes } => {
                     sizes[slot] = bytes as u64;
                     live += bytes as u64;
                 }
-                Event::Free { slot } => live -= sizes[slot],
+                StepEvent::Free { slot } => live -= sizes[slot],
             }
             if live > peak.0 {
                 peak = (live, index);
@@ -176,13 +176,13 @@ impl Script {
 
 /// Buffers that are live, and what was written and read.
 struct Play {
-    slots: Vec<Option<Buffer>>,
+    slots: Vec<Option<SummedBuffer>>,
     random: Random,
     tally: Tally,
 }
 
 impl Play {
-    fn new(scripts: &[Script]) -> Self {
+    fn new(scripts: &[StepScript]) -> Self {
         let slots = scripts.iter().map(|script| script.slots).max();
         Self {
             slots: (0..slots.unwrap_or(0)).map(|_| None).collect(),
@@ -192,16 +192,16 @@ impl Play {
     }
 
     /// `after` hears the number of each event.
-    fn step(&mut self, script: &Script, contents: Contents, mut after: impl FnMut(usize)) {
+    fn step(&mut self, script: &StepScript, contents: Contents, mut after: impl FnMut(usize)) {
         let _step = allocator::step();
         for (index, event) in script.events.iter().enumerate() {
             match *event {
-                Event::Alloc { slot, bytes } => {
-                    let mut buffer = Buffer::new(bytes, self.random.next());
+                StepEvent::Alloc { slot, bytes } => {
+                    let mut buffer = SummedBuffer::new(bytes, self.random.next());
                     self.tally.wrote(buffer.write(contents));
                     self.slots[slot] = Some(buffer);
                 }
-                Event::Free { slot } => {
+                StepEvent::Free { slot } => {
                     if let Some(buffer) = self.slots[slot].take() {
                         self.tally.read(buffer.finish(contents));
                     }
@@ -212,7 +212,7 @@ impl Play {
     }
 
     /// One more step, with a look at the memory where most is live.
-    fn look(&mut self, script: &Script, contents: Contents) -> Live {
+    fn look(&mut self, script: &StepScript, contents: Contents) -> Live {
         let (bytes, peak) = script.peak();
         let mut live = None;
         self.step(script, contents, |index| {
@@ -225,12 +225,12 @@ impl Play {
 }
 
 /// Large memory with sums of what is written into it.
-struct Buffer {
+struct SummedBuffer {
     words: Vec<u64>,
     stamp: u64,
 }
 
-impl Buffer {
+impl SummedBuffer {
     fn new(bytes: usize, stamp: u64) -> Self {
         let mut words = Vec::with_capacity(bytes / WORD_BYTES);
         // The optimiser must not see that nobody else looks at the buffer.
@@ -298,7 +298,7 @@ mod tests {
     #[test]
     fn a_step_frees_all_it_allocates_and_its_peak_is_in_the_middle() {
         for quarters in [4, 3, 2] {
-            let script = Script::train(quarters);
+            let script = StepScript::train(quarters);
             assert_eq!(script.slots, LAYERS * 6);
             assert_eq!(script.events.len(), 2 * script.slots);
             let (bytes, at) = script.peak();
@@ -310,10 +310,10 @@ mod tests {
     #[test]
     fn what_is_read_is_what_was_written_until_somebody_else_writes() {
         for contents in [Contents::Nothing, Contents::Pages, Contents::Words] {
-            let mut buffer = Buffer::new(100_000, 77);
+            let mut buffer = SummedBuffer::new(100_000, 77);
             assert_eq!(buffer.write(contents), buffer.finish(contents));
         }
-        let mut buffer = Buffer::new(100_000, 77);
+        let mut buffer = SummedBuffer::new(100_000, 77);
         let written = buffer.write(Contents::Words);
         buffer.words[9] = 0;
         assert_ne!(buffer.finish(Contents::Words), written);

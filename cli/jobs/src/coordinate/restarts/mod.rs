@@ -17,7 +17,7 @@ mod world;
 use std::collections::{HashMap, HashSet};
 use std::time::Instant;
 
-use model::{Defect, Scenario, ScenarioModel, fingerprint};
+use model::{ProtocolChange, Scenario, ScenarioModel, fingerprint};
 use moves::{Move, moves};
 use world::{Chances, PlannedProcess, RoundPhase, Transition, World};
 
@@ -30,13 +30,13 @@ struct Walked {
 
 /// A world that breaks an invariant, and the path to it in the fewest moves.
 #[derive(Debug)]
-struct Violation {
+struct BrokenWorld {
     words: String,
     steps: Vec<Transition>,
 }
 
 /// Explores all worlds of a scenario, nearest first.
-fn explore(scenario: &Scenario, twin: Defect) -> Result<Walked, Violation> {
+fn explore(scenario: &Scenario, twin: ProtocolChange) -> Result<Walked, BrokenWorld> {
     let mut model = ScenarioModel::new(scenario.clone(), twin);
     let moves = moves(&model);
     let mut ends = HashSet::new();
@@ -58,12 +58,14 @@ fn explore(scenario: &Scenario, twin: Defect) -> Result<Walked, Violation> {
                 let reached = ways.len() as u32;
                 ways.push((number, index as u16));
                 check(&next, &model)
-                    .and_then(|()| match scenario.locks && twin == Defect::Faithful {
-                        true => ends_well(&next, &mut model, &mut ends),
-                        // Of two processes of one name only one gets memory.
-                        false => Ok(()),
-                    })
-                    .map_err(|words| Violation {
+                    .and_then(
+                        |()| match scenario.locks && twin == ProtocolChange::Faithful {
+                            true => ends_well(&next, &mut model, &mut ends),
+                            // Of two processes of one name only one gets memory.
+                            false => Ok(()),
+                        },
+                    )
+                    .map_err(|words| BrokenWorld {
                         words,
                         steps: way(&ways, &moves, &mut model),
                     })?;
@@ -231,13 +233,13 @@ fn apart(scenario: Scenario) -> Scenario {
 
 fn walk(scenario: &Scenario) {
     let start = Instant::now();
-    match explore(scenario, Defect::Faithful) {
+    match explore(scenario, ProtocolChange::Faithful) {
         Ok(Walked { worlds, known }) => {
             let took = start.elapsed();
             println!("{worlds} worlds, {known} of what is known, {took:.1?}: {scenario:?}");
             assert!(worlds > 100);
         }
-        Err(Violation { words, steps }) => panic!("{words}\nafter {steps:?}\nin {scenario:?}"),
+        Err(BrokenWorld { words, steps }) => panic!("{words}\nafter {steps:?}\nin {scenario:?}"),
     }
 }
 
@@ -315,15 +317,15 @@ fn the_broken_twins_are_found_out() {
     let two = jobs(2, &[2, 2], [1, 1, 1]);
     let together = namesakes(false, [0, 0, 0]);
     for (twin, scenario) in [
-        (Defect::ObeysFormerOrders, &two),
-        (Defect::ObeysTogether, &together),
-        (Defect::PassesOverMissing, &two),
-        (Defect::KnowsLastLimitOnly, &two),
-        (Defect::LooksGone, &two),
+        (ProtocolChange::ObeysFormerOrders, &two),
+        (ProtocolChange::ObeysTogether, &together),
+        (ProtocolChange::PassesOverMissing, &two),
+        (ProtocolChange::KnowsLastLimitOnly, &two),
+        (ProtocolChange::LooksGone, &two),
     ] {
         match explore(scenario, twin) {
             Ok(walked) => panic!("{twin:?} passed: {walked:?}"),
-            Err(Violation { words, steps }) => {
+            Err(BrokenWorld { words, steps }) => {
                 println!("{twin:?} after {}: {steps:?}: {words}", steps.len());
             }
         }

@@ -21,7 +21,7 @@ use crate::files::JobPaths;
 
 /// A change of the protocol.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Defect {
+pub(super) enum ProtocolChange {
     Faithful,
     /// A job obeys orders to an earlier run of it.
     ObeysFormerOrders,
@@ -60,7 +60,7 @@ type Change = (u32, usize, Option<OrderFile>);
 /// A scenario with all states that its coordinators may have.
 pub(super) struct ScenarioModel {
     pub(super) scenario: Scenario,
-    pub(super) twin: Defect,
+    pub(super) twin: ProtocolChange,
     names: Vec<JobPaths>,
     gpu: BusId,
     known: Vec<Coordination>,
@@ -69,14 +69,14 @@ pub(super) struct ScenarioModel {
     written: HashMap<Change, (u32, Option<OrderFile>)>,
 }
 
-impl Defect {
+impl ProtocolChange {
     pub(super) fn obeys_any(self) -> bool {
         matches!(self, Self::ObeysFormerOrders | Self::ObeysTogether)
     }
 }
 
 impl ScenarioModel {
-    pub(super) fn new(scenario: Scenario, twin: Defect) -> Self {
+    pub(super) fn new(scenario: Scenario, twin: ProtocolChange) -> Self {
         let settings = CoordinationSettings {
             total_bytes: scenario.total.into(),
             gpu: None,
@@ -140,7 +140,7 @@ impl ScenarioModel {
                 Transition::Forget(job),
             ]);
         }
-        if self.twin == Defect::LooksGone {
+        if self.twin == ProtocolChange::LooksGone {
             steps.push(Transition::Hide);
         }
         steps
@@ -229,10 +229,10 @@ impl ScenarioModel {
 
     fn reading(&self, files: Files) -> Reading {
         let mut orders = files.control;
-        if self.twin == Defect::PassesOverMissing && files.status.is_none() {
+        if self.twin == ProtocolChange::PassesOverMissing && files.status.is_none() {
             orders = None;
         }
-        if self.twin == Defect::KnowsLastLimitOnly {
+        if self.twin == ProtocolChange::KnowsLastLimitOnly {
             orders = orders.map(|orders| OrderFile {
                 may_hold: None,
                 ..orders

@@ -8,7 +8,7 @@
 //! before it is replaced. Each of these moves a step past steps of others that neither see it nor
 //! are seen by it; the processes' own steps keep their order, and with it their sums.
 
-use super::model::{Defect, ScenarioModel};
+use super::model::{ProtocolChange, ScenarioModel};
 use super::world::{Transition, World};
 
 /// Steps that are taken as one.
@@ -102,7 +102,7 @@ fn merged(model: &ScenarioModel) -> Vec<Vec<Transition>> {
             moves.extend([vec![step], vec![Transition::Look(job), step]]);
         }
     }
-    if model.twin == Defect::LooksGone {
+    if model.twin == ProtocolChange::LooksGone {
         moves.push(vec![Transition::Hide]);
     }
     let mut reads = vec![vec![]];
