@@ -97,7 +97,7 @@ pub(crate) struct Options {
     #[arg(long, value_name = "N", value_parser = parse_bytes, allow_negative_numbers = true)]
     pub(crate) device_bytes: Option<u64>,
 
-    /// Play the last step again until there are so many passes
+    /// Number of passes; those after the first play the part that --repeat names
     #[arg(
         long,
         value_name = "N",
@@ -106,13 +106,13 @@ pub(crate) struct Options {
     )]
     pub(crate) passes: NonZeroU32,
 
-    /// What the passes after the first one play
+    /// The part that passes after the first play
     #[arg(long, value_name = "WHAT", default_value = "last-step")]
     pub(crate) repeat: Repeat,
 
     /// Also search the smallest device for each allocator
     ///
-    /// From 1 to 1.3 times what is live.
+    /// From 1 to 1.3 times the peak live bytes.
     #[arg(long)]
     pub(crate) smallest_device: bool,
 
