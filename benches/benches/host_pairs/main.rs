@@ -297,6 +297,28 @@ impl Args {
         let usual = [2, 4, 8, 16].into_iter().filter(|n| *n <= cores);
         self.threads.clone().unwrap_or_else(|| usual.collect())
     }
+
+    /// The contenders in the order of the table.
+    fn contenders(&self) -> Vec<Contender> {
+        let mut contenders = vec![
+            Contender::Bare,
+            Contender::Locked,
+            device(1, false),
+            device(1, true),
+        ];
+        contenders.extend(self.threads().into_iter().flat_map(|threads| {
+            let always = Contender::Device {
+                threads,
+                arenas: ArenaPolicy::Always,
+                check_captures: false,
+            };
+            [device(threads, false), always]
+        }));
+        if let Some(only) = self.only {
+            contenders = contenders.into_iter().skip(only).take(1).collect();
+        }
+        contenders
+    }
 }
 
 /// The allocator with the arenas that it comes with.
@@ -325,23 +347,7 @@ fn print_tables(mut args: Args) -> Result<(), Box<dyn Error>> {
     println!("{}\n", load_from_env()?);
     let context = Context::new(0)?;
     let threads = args.threads();
-    let mut contenders = vec![
-        Contender::Bare,
-        Contender::Locked,
-        device(1, false),
-        device(1, true),
-    ];
-    contenders.extend(threads.iter().flat_map(|threads| {
-        let always = Contender::Device {
-            threads: *threads,
-            arenas: ArenaPolicy::Always,
-            check_captures: false,
-        };
-        [device(*threads, false), always]
-    }));
-    if let Some(only) = args.only {
-        contenders = contenders.into_iter().skip(only).take(1).collect();
-    }
+    let mut contenders = args.contenders();
     // Where one thread of the allocator stands.
     let one = contenders
         .iter()

@@ -169,7 +169,7 @@ fn section(heading: &str, units: &[&str], lines: &[HtmlLine]) -> String {
             match figure {
                 Some(figure) => cells.extend(figure.cells(&figures, look(line.allocator))),
                 None if line.failed => {
-                    cells.extend(["failed", "", "", ""].map(TableCell::outstanding))
+                    cells.extend(["failed", "", "", ""].map(TableCell::outstanding));
                 }
                 None => cells.extend(["-", "", "", ""].map(TableCell::from)),
             }

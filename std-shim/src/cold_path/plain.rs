@@ -106,7 +106,7 @@ fn alloc_large(layout: Layout) -> Option<NonNull<u8>> {
         // The caches of small blocks may have room for it, before the heap grows.
         // SAFETY: the verbs do not use the thread's part here, and no signal handler calls them.
         ClaimOutcome::Full => unsafe {
-            with_local(|local| local.flush_some(layout.size(), &PROCESS))
+            with_local(|local| local.flush_some(layout.size(), &PROCESS));
         },
         ClaimOutcome::Busy => {}
     }

@@ -245,7 +245,7 @@ impl World {
             Transition::Obey(_) => process.obey(!model.scenario.takes_late),
             Transition::Take(_) => process.take(),
             Transition::Give(_) => {
-                process.held = process.held.min(process.limit).min(process.wants)
+                process.held = process.held.min(process.limit).min(process.wants);
             }
             Transition::Say(_) => files.status = Some(process.status(of)),
             _ => {
