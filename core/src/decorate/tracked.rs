@@ -89,7 +89,7 @@ impl<A: BlockAllocator> Tracked<A> {
     /// No clock, threads spin for the lock.
     ///
     /// # Errors
-    /// As [`new`](Self::new).
+    /// The errors of [`new`](Self::new).
     pub fn local(inner: A, records: usize, blocks: usize) -> Result<Self, ConfigError> {
         Self::with_ticks(inner, NoTicks, records, Some(blocks))
     }
@@ -100,7 +100,7 @@ impl<A: BlockAllocator, T: Ticks, W: Wait> Tracked<A, T, W> {
     /// does not. `W` is how threads wait for the lock.
     ///
     /// # Errors
-    /// As [`new`](Tracked::new).
+    /// The errors of [`new`](Tracked::new).
     pub fn with_ticks(
         inner: A,
         ticks: T,

@@ -188,7 +188,7 @@ impl<S: SubAllocator, W: Wait> TensorPool<S, W> {
     /// to the caller.
     ///
     /// # Errors
-    /// As [`run`](Self::run).
+    /// The errors of [`run`](Self::run).
     pub fn end_step(&self, step: OpenStep) -> Result<(), PlanError> {
         match self.stop(step) {
             Some(round) => self.run(round).map(|_| ()),

@@ -16,7 +16,7 @@ use crate::{Context, Event, EventConfig};
 /// Most runs on the device before the oldest is waited for: enough that the device does not idle during the
 /// wait.
 const MOST: usize = 64;
-/// The same at less than full share. The device's times of runs are late by this many runs.
+/// Most runs on the device at less than full share. The device's times of runs are late by this many runs.
 const MOST_PACED: usize = 4;
 
 type JobPacer = Pacer<Arc<dyn Clock>>;

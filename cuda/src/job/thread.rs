@@ -10,7 +10,8 @@ use crate::driver::locked;
 
 /// Longest time between two checks, for programs that have no runs.
 const LONGEST: Duration = Duration::from_secs(10);
-/// The same if the program takes memory from the driver directly, for which there is no callback.
+/// Longest time between two checks if the program takes memory from the driver directly, for which there is no
+/// callback.
 const LONGEST_FOREIGN: Duration = Duration::from_millis(250);
 
 /// Notes that the status is to be written, and wakes the job's thread. The next thread that has the

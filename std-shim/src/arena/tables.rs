@@ -25,7 +25,7 @@ const GRANULE_BYTES: usize = 16 << 10;
 /// Least share of the committed memory that a growth commits, so that a growing heap makes few
 /// system calls. Memory committed and not touched costs only address space.
 const GROWTH_DIVISOR: NonZeroU32 = NonZeroU32::new(16).unwrap();
-/// The same share where growth purges idle memory (see `purge`): it should purge before much was
+/// Least share where growth purges idle memory (see `purge`): it should purge before much was
 /// touched.
 const FINE_GROWTH_DIVISOR: NonZeroU32 = NonZeroU32::new(64).unwrap();
 

@@ -26,7 +26,7 @@ const COUNTED_ARENA_BYTES: usize = if usize::BITS >= 64 { 1 << 30 } else { 64 <<
 /// Bytes of address space left to the program where addresses are scarce: the stack of a thread and
 /// a little.
 const SPARED_BYTES: usize = 9 << 20;
-/// The same amount again where the heap is hardened, for the tables of its blocks.
+/// Further bytes left where the heap is hardened, for the tables of its blocks.
 const SPARED_FOR_TABLES_BYTES: usize = 8 << 20;
 
 /// The part of the first arena that a free by address reads; nearly all blocks lie in it. Written

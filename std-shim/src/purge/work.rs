@@ -9,7 +9,7 @@ use crate::process::{MemoryCheck, Process};
 /// A call that gets a block does one step more for this many bytes of it: less than it costs to
 /// touch them.
 const STEP_BYTES: usize = 4 << 20;
-/// The same near a memory limit, for calls that allocate a span of small blocks.
+/// Bytes of a step near a memory limit, for calls that allocate a span of small blocks.
 const LIMIT_STEP_BYTES: usize = 64 << 10;
 
 /// The work under way. The holder of its lock may take those of heaps and arenas.

@@ -101,7 +101,7 @@ struct HostInner {
     name: &'static str,
     node: Option<Node>,
     memory: Arc<dyn HostBlocks>,
-    /// The same memory with records of each call.
+    /// `memory` with records of each call.
     log: Option<Logged<HostAllocator>>,
 }
 
