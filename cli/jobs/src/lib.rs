@@ -8,7 +8,7 @@
 //! jobs of other programs that speak AntMan's protocol. `files` finds the two files of each job,
 //! `view` reads them, `order` changes the control file, `alive` checks whether the process exists.
 //!
-//! The program's other commands use the embedded stand-in driver ([`carried`]), tables for
+//! The program's other commands use the embedded stand-in driver ([`embedded_stand_in`]), tables for
 //! terminals ([`layout`]) and byte counts ([`units`]) from here.
 //!
 //! Exit codes: 0 success; 1 the requested work failed, or output could not be written; 2 wrong
@@ -20,9 +20,9 @@
 
 mod alive;
 mod arguments;
-pub mod carried;
 mod control;
 mod coordinate;
+pub mod embedded_stand_in;
 mod files;
 mod job;
 pub mod layout;

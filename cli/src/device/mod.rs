@@ -10,7 +10,7 @@ mod calls;
     unsafe_code,
     reason = "cudarc's allocation without zeroing is unsafe to call"
 )]
-mod today;
+mod driver_allocators;
 
 use std::error::Error;
 use std::sync::{Arc, OnceLock};
@@ -18,7 +18,7 @@ use std::sync::{Arc, OnceLock};
 use larder_core::Block;
 use larder_cuda::driver::{Choice, Driver, LoadError, StandIn};
 use larder_cuda::{Context, CudaStream, DeviceAllocator, DeviceConfig, DeviceStep};
-use larder_jobs::carried;
+use larder_jobs::embedded_stand_in;
 use slab::Slab;
 
 use calls::CallBaseline;
@@ -55,12 +55,12 @@ pub(crate) const CONTENDERS: &[ContenderSpec] = &[
     ContenderSpec {
         name: "cudarc",
         about: "cudarc's own blocks, not zeroed, with its events; the device's default pool below",
-        build: today::cudarc,
+        build: driver_allocators::cudarc,
     },
     ContenderSpec {
         name: "cuda-async",
         about: "the driver's stream-ordered pool, which keeps all it gets",
-        build: today::cuda_async,
+        build: driver_allocators::cuda_async,
     },
 ];
 
@@ -68,7 +68,7 @@ static DRIVER: OnceLock<&'static Driver> = OnceLock::new();
 
 /// Loads the driver that the contenders run on.
 pub(crate) fn use_driver(choice: Choice) -> Result<&'static Driver, LoadError> {
-    let driver = carried::load(choice)?;
+    let driver = embedded_stand_in::load(choice)?;
     Ok(DRIVER.get_or_init(|| driver))
 }
 

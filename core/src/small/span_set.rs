@@ -23,10 +23,10 @@
 //!   emptied, so their links are whole (REMOTE1).
 
 mod aging;
+mod check;
 mod class_spans;
 mod give_back;
 mod growth;
-mod sound;
 mod walk;
 
 #[cfg(all(test, not(larder_loom)))]

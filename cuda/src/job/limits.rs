@@ -1,7 +1,18 @@
-//! Outcomes of the limits that control files order.
+//! [`ManagedPools`]: the allocators of a job, the limits ordered for them, and the numbers that they report.
+//!
+//! A job keeps no allocator alive: it has weak references, and forgets those whose allocator was dropped.
 
-use larder_control::BusId;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, Mutex, Weak};
+
+use larder_control::{BusId, Ceiling, ControlFile, DeviceUsage, divide_limit};
 use larder_core::limits::LimitAnswer;
+use larder_core::sync::{AtomicU64, Ordering};
+
+use crate::DeviceAllocator;
+use crate::device::WeakDevice;
+use crate::driver::locked;
+use crate::limits::{LimitWatch, LimitedPool};
 
 pub(super) type Adjusted = Result<Adjustment, NoDevice>;
 
@@ -44,4 +55,283 @@ impl Adjustment {
 pub struct NoDevice {
     /// The GPU that the file names.
     pub gpu: BusId,
+}
+
+type WeakPool = Weak<dyn LimitedPool>;
+
+/// A device's allocator, and the host's side behind it if it has one.
+#[derive(Clone)]
+struct JobPool {
+    gpu: BusId,
+    device: WeakPool,
+    /// The allocator's limit when it was added.
+    first_limit: u64,
+    /// `None` for memory that the program takes directly from the driver.
+    memory: Option<WeakDevice>,
+    /// Rings the bell when deferred bytes have been released.
+    _watch: Arc<LimitWatch>,
+    device_peak: Arc<PeakInterval>,
+    host: Option<JobHost>,
+}
+
+/// Host memory, counted for a GPU: the side behind a device, or pinned memory.
+#[derive(Clone)]
+struct JobHost {
+    pool: WeakPool,
+    peak: Arc<PeakInterval>,
+}
+
+/// The reason to check the status.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum StatusCheck {
+    /// A check is due: it ends an interval of peaks.
+    Due,
+    /// Something has changed before a check is due. The interval continues. It may be short so far, so the
+    /// peak is the last interval's if that is higher.
+    Early,
+}
+
+/// The peak between two due checks. Only the thread that has the statistics changes it.
+#[derive(Default)]
+struct PeakInterval {
+    last: AtomicU64,
+    since: AtomicU64,
+}
+
+impl PeakInterval {
+    /// Returns the peak to report, given the peak since the last call.
+    fn peak(&self, taken: u64, check: StatusCheck) -> u64 {
+        // Relaxed, all: one thread at a time (CTRL1).
+        let since = self.since.load(Ordering::Relaxed).max(taken);
+        match check {
+            StatusCheck::Due => {
+                self.since.store(0, Ordering::Relaxed);
+                self.last.store(since, Ordering::Relaxed);
+                since
+            }
+            StatusCheck::Early => {
+                self.since.store(since, Ordering::Relaxed);
+                since.max(self.last.load(Ordering::Relaxed))
+            }
+        }
+    }
+}
+
+/// The allocators that a job manages.
+#[derive(Default)]
+pub(super) struct ManagedPools(Mutex<PoolLists>);
+
+#[derive(Default)]
+struct PoolLists {
+    pools: Vec<JobPool>,
+    pinned: Vec<(BusId, JobHost)>,
+    /// The limits ordered by control files so far. A GPU that a later file does not name keeps its limit: a
+    /// file that lost a line lifts none.
+    limits: BTreeMap<BusId, u64>,
+    /// GPUs whose allocators do not have their limit yet.
+    waiting: BTreeSet<BusId>,
+    /// The newest file's number.
+    version: Option<u64>,
+}
+
+impl ManagedPools {
+    /// Adds an allocator, and divides its GPU's limit anew. Returns false if it is managed already; a new
+    /// host's side is added to it.
+    pub(super) fn add(
+        &self,
+        gpu: BusId,
+        device: &Arc<dyn LimitedPool>,
+        memory: Option<&DeviceAllocator>,
+        host: Option<WeakPool>,
+        watch: LimitWatch,
+    ) -> bool {
+        let first_limit = device.limit_bytes();
+        let device = Arc::downgrade(device);
+        let mut lists = locked(&self.0);
+        let same = |pool: &&mut JobPool| pool.device.ptr_eq(&device);
+        if let Some(pool) = lists.pools.iter_mut().find(same) {
+            // The peaks of a known host's side continue.
+            if let Some(host) = host {
+                let known = pool.host.take().filter(|known| known.pool.ptr_eq(&host));
+                pool.host = Some(known.unwrap_or_else(|| JobHost::new(host)));
+            }
+            drop(lists);
+            drop(watch);
+            return false;
+        }
+        lists.pools.push(JobPool {
+            gpu,
+            device,
+            first_limit,
+            memory: memory.map(DeviceAllocator::downgrade),
+            _watch: Arc::new(watch),
+            device_peak: Arc::default(),
+            host: host.map(JobHost::new),
+        });
+        if lists.limits.contains_key(&gpu) {
+            lists.waiting.insert(gpu);
+        }
+        true
+    }
+
+    /// Adds pinned memory, unless it is there already.
+    pub(super) fn add_pinned(&self, gpu: BusId, pool: WeakPool) {
+        let mut lists = locked(&self.0);
+        let mut known = lists.pinned.iter();
+        if !known.any(|(_, known)| known.pool.ptr_eq(&pool)) {
+            lists.pinned.push((gpu, JobHost::new(pool)));
+        }
+    }
+
+    /// Forgets all allocators, and drops their watches.
+    pub(super) fn end(&self) {
+        let pools = core::mem::take(&mut locked(&self.0).pools);
+        drop(pools);
+    }
+
+    /// Returns the seven numbers of each allocator.
+    pub(super) fn usage(&self, check: StatusCheck) -> Vec<(BusId, DeviceUsage)> {
+        let mut usage = self.each(|pool, device| Some((pool.gpu, pool.usage(&*device, check))));
+        let pinned = locked(&self.0).pinned.clone();
+        let pinned = pinned.iter().filter_map(|(gpu, pinned)| {
+            let mut usage = DeviceUsage::default();
+            pinned.add_to(&mut usage, check)?;
+            Some((*gpu, usage))
+        });
+        usage.extend(pinned);
+        usage
+    }
+
+    /// Returns the devices' allocators.
+    pub(super) fn memories(&self) -> Vec<DeviceAllocator> {
+        self.each(|pool, _| pool.memory.as_ref()?.upgrade())
+    }
+
+    /// Returns whether the program may take memory directly from the driver.
+    pub(super) fn has_foreign(&self) -> bool {
+        let lists = locked(&self.0);
+        lists.pools.iter().any(|pool| pool.memory.is_none())
+    }
+
+    /// Returns the bytes that the program has taken directly from the driver.
+    pub(super) fn foreign_bytes(&self) -> u64 {
+        let held = |pool: &JobPool, device: Arc<dyn LimitedPool>| {
+            let is_foreign = pool.memory.is_none();
+            is_foreign.then(|| device.pool_stats().pool_bytes)
+        };
+        self.each(held).into_iter().sum()
+    }
+
+    /// Returns the limit of each allocator, and the bytes it holds.
+    pub(super) fn limits(&self) -> Vec<(BusId, u64, u64)> {
+        self.each(|pool, device| {
+            let limit_bytes = device.limit_bytes();
+            Some((pool.gpu, limit_bytes, device.pool_stats().pool_bytes))
+        })
+    }
+
+    /// Takes the limits of a file; those that it changes wait.
+    pub(super) fn take(&self, file: &ControlFile) {
+        let mut lists = locked(&self.0);
+        for (gpu, control) in &file.gpus {
+            if let Some(bytes) = control.max_device_mem
+                && lists.limits.insert(*gpu, bytes) != Some(bytes)
+            {
+                lists.waiting.insert(*gpu);
+            }
+        }
+        lists.version = file.control_version;
+    }
+
+    /// Sets the limits that wait. Returns their outcomes, and the newest file's number.
+    pub(super) fn obey(&self, ceiling: Ceiling) -> (Vec<Adjusted>, Option<u64>) {
+        let mut lists = locked(&self.0);
+        let waiting = core::mem::take(&mut lists.waiting);
+        let limits = waiting.into_iter().map(|gpu| (gpu, lists.limits[&gpu]));
+        let limits: Vec<_> = limits.collect();
+        let version = lists.version;
+        drop(lists);
+        let set = |(gpu, bytes)| self.set_limit(gpu, bytes, ceiling);
+        (limits.into_iter().map(set).collect(), version)
+    }
+
+    /// Divides a GPU's limit among the allocators on it.
+    fn set_limit(&self, gpu: BusId, limit_bytes: u64, ceiling: Ceiling) -> Adjusted {
+        let on_gpu =
+            self.each(|pool, device| (pool.gpu == gpu).then_some((pool.first_limit, device)));
+        let (first_limits, devices): (Vec<_>, Vec<_>) = on_gpu.into_iter().unzip();
+        if devices.is_empty() {
+            return Err(NoDevice { gpu });
+        }
+        let ceiling_bytes = ceiling.bytes(&first_limits);
+        let parts = divide_limit(limit_bytes.min(ceiling_bytes), &first_limits);
+        let parts = devices.iter().zip(parts).map(|(device, bytes)| LimitPart {
+            limit_bytes: bytes,
+            answer: device.set_limit(bytes),
+        });
+        Ok(Adjustment {
+            gpu,
+            limit_bytes,
+            ceiling_bytes: (limit_bytes > ceiling_bytes).then_some(ceiling_bytes),
+            parts: parts.collect(),
+        })
+    }
+
+    /// Releases idle memory of each allocator that holds more than its limit.
+    pub(super) fn shrink(&self) {
+        self.each(|_, device| {
+            let usage = device.node().usage();
+            let is_over = usage.excess_bytes > 0;
+            is_over.then(|| device.set_limit(usage.config.hard_bytes))
+        });
+    }
+
+    /// Calls `f` with each allocator, without the lock, and forgets dropped ones.
+    fn each<T>(&self, f: impl Fn(&JobPool, Arc<dyn LimitedPool>) -> Option<T>) -> Vec<T> {
+        let mut lists = locked(&self.0);
+        let is_gone = |pool: &mut JobPool| pool.device.strong_count() == 0;
+        let gone: Vec<_> = lists.pools.extract_if(.., is_gone).collect();
+        let pools = lists.pools.clone();
+        drop(lists);
+        // Dropping their watches takes a lock.
+        drop(gone);
+        let pools = pools.iter();
+        pools
+            .filter_map(|pool| f(pool, pool.device.upgrade()?))
+            .collect()
+    }
+}
+
+impl JobPool {
+    fn usage(&self, device: &dyn LimitedPool, check: StatusCheck) -> DeviceUsage {
+        let (stats, held) = (device.stats(), device.pool_stats());
+        let mut usage = DeviceUsage {
+            device_peak_bytes: self.device_peak.peak(device.take_peak(), check),
+            device_live_bytes: stats.live_bytes,
+            device_reserved_bytes: held.pool_bytes,
+            device_stable_bytes: held.stable_bytes,
+            ..DeviceUsage::default()
+        };
+        if let Some(host) = &self.host {
+            host.add_to(&mut usage, check);
+        }
+        usage
+    }
+}
+
+impl JobHost {
+    fn new(pool: WeakPool) -> Self {
+        let peak = Arc::default();
+        Self { pool, peak }
+    }
+
+    /// Adds the host's numbers. Returns `None` if the pool was dropped.
+    fn add_to(&self, usage: &mut DeviceUsage, check: StatusCheck) -> Option<()> {
+        let pool = self.pool.upgrade()?;
+        let stats = pool.stats();
+        usage.host_peak_bytes = self.peak.peak(pool.take_peak(), check);
+        usage.host_live_bytes = stats.live_bytes;
+        usage.host_limit_bytes = stats.limit_bytes;
+        Some(())
+    }
 }

@@ -70,7 +70,6 @@ mod device_time;
 mod error;
 mod launch;
 mod limits;
-mod managed;
 mod runs;
 mod shared;
 mod sleep;

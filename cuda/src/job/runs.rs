@@ -8,8 +8,7 @@ use larder_control::{ActionFailed, FileError, Group, OnError, Statistics, Waited
 use larder_core::sync::{AtomicU64, Ordering};
 
 use super::device_time::{EndedRun, QueuedRun};
-use super::limits::{Adjustment, NoDevice};
-use super::managed::StatusCheck;
+use super::limits::{Adjustment, NoDevice, StatusCheck};
 use super::sleep::UnderWay;
 use super::status::Recorded;
 use super::{Job, JobShared, Pauses};

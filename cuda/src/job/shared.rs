@@ -12,8 +12,7 @@ use larder_core::sync::{AtomicU8, AtomicU64, Ordering};
 
 use super::combiner::Combiner;
 use super::device_time::QueuedRuns;
-use super::limits::Adjusted;
-use super::managed::{ManagedPools, StatusCheck};
+use super::limits::{Adjusted, ManagedPools, StatusCheck};
 use super::sleep::JobSleep;
 use super::{Apply, JobConfig, JobError, Run, runs, thread};
 use crate::DeviceAllocator;

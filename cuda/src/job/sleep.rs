@@ -16,7 +16,7 @@ use larder_control::{ControlFile, Signal, SleepState, SleepStatus, read_orders};
 use larder_core::ByteCount;
 
 use super::JobShared;
-use super::managed::StatusCheck;
+use super::limits::StatusCheck;
 use crate::driver::locked;
 
 /// Time from a refusal to the retry.

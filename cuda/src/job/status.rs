@@ -10,7 +10,7 @@ use larder_core::sync::Ordering;
 
 use super::JobShared;
 use super::device_time::EndedRun;
-use super::managed::StatusCheck;
+use super::limits::StatusCheck;
 use crate::driver::locked;
 
 /// Effect of recording a run on the status.

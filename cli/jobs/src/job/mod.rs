@@ -20,7 +20,7 @@ use larder_cuda::job::{self as config, Apply, JobConfig};
 use larder_trace::Trace;
 
 use crate::arguments::{driver, parse_interval, parse_limit};
-use crate::carried::load;
+use crate::embedded_stand_in::load;
 use crate::files::JobPaths;
 use crate::{Failure, note, print_json};
 use script::JobScript;

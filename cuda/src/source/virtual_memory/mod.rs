@@ -16,11 +16,11 @@
 //! While the memory of handles sleeps (`sleep`), VIRT2 and VIRT3 hold for entries marked as present.
 
 mod drive;
+mod evict;
 #[cfg(unix)]
 mod export;
 mod fixed;
 mod grow;
-mod sleep;
 mod watch;
 
 use core::fmt;
@@ -35,8 +35,8 @@ use crate::driver::{MemoryUse, PAGES_SINCE, locked};
 use crate::limits::{Charge, OverBudget, TreeNode};
 use crate::{Context, DriverError};
 
+pub(crate) use evict::Stopped;
 pub(crate) use fixed::FixedMapping;
-pub(crate) use sleep::Stopped;
 pub(crate) use watch::{RegionWatch, RegionWatcher};
 
 /// Configuration of a [`VirtualMemory`].

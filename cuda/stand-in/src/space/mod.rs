@@ -10,14 +10,14 @@
 //!
 //! SPACE2 a block's memory is counted against its device from its creation to its end, once.
 
+mod access_check;
+mod access_history;
 mod device;
 mod file;
 mod holes;
 mod host;
 mod physical;
-mod shadow;
 mod shared;
-mod touch;
 mod usage;
 mod vmm;
 mod window;
@@ -26,13 +26,13 @@ use std::collections::{BTreeMap, HashMap};
 
 use larder_cuda_abi::Code;
 
+pub(crate) use access_check::{Access, Accessor};
 pub(crate) use physical::{GRANULARITY, PhysicalRequest};
-pub(crate) use touch::{Access, Accessor};
 
 use crate::config::StandInConfig;
 use crate::pool::Pooled;
 use crate::queue::OpId;
-use shadow::Shadow;
+use access_history::Shadow;
 use usage::{MemoryUsage, PinnedUsage};
 use vmm::Vmm;
 use window::HandoutRanges;
