@@ -69,12 +69,12 @@ pub(crate) fn no_moves(device_bytes: Option<u64>) -> Box<dyn Contender> {
     let addresses = AddrRange::new(Addr::new(BASE), given.max(GROWTH_BYTES));
     let addresses = addresses.expect("ends below 2^64");
     let table = ours::TABLES.take(ours::table);
-    let mut bfc = RegionPool::new(RegionConfig::fixed(), table).expect("the policies agree");
+    let mut pool = RegionPool::new(RegionConfig::fixed(), table).expect("the policies agree");
     if given > 0 {
-        bfc.add_region(addresses).expect("it is the first region");
+        pool.add_region(addresses).expect("it is the first region");
     }
     Box::new(PlannedPlain {
-        parts: Some((steps(), bfc)),
+        parts: Some((steps(), pool)),
         addresses,
         held_bytes: 0,
         growths: 0,
@@ -94,9 +94,9 @@ struct PlannedPlain {
 impl PlannedPlain {
     /// Returns the steps, and the range below them.
     fn parts(&mut self) -> Option<(&mut Steps<'static>, InRange<'_, 'static>)> {
-        let (steps, bfc) = self.parts.as_mut()?;
+        let (steps, pool) = self.parts.as_mut()?;
         let below = InRange {
-            pool: bfc,
+            pool,
             addresses: self.addresses,
             held_bytes: self.held_bytes,
         };
@@ -113,9 +113,9 @@ impl PlannedPlain {
 
 impl Drop for PlannedPlain {
     fn drop(&mut self) {
-        if let Some((steps, bfc)) = self.parts.take() {
+        if let Some((steps, pool)) = self.parts.take() {
             give(Some(steps));
-            ours::TABLES.give(bfc.into_table());
+            ours::TABLES.give(pool.into_table());
         }
     }
 }
@@ -163,10 +163,10 @@ impl Contender for PlannedPlain {
     }
 
     fn held(&self) -> Option<Vec<Span>> {
-        let (_, bfc) = self.parts.as_ref()?;
+        let (_, pool) = self.parts.as_ref()?;
         let end = BASE + self.held_bytes;
         let mut held = Vec::new();
-        bfc.for_each_chunk(|chunk| {
+        pool.for_each_chunk(|chunk| {
             let span = chunk.range.start().get()..chunk.range.end().get().min(end);
             held.extend((!span.is_empty()).then_some(span));
         });

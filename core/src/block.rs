@@ -224,7 +224,7 @@ impl Request {
     }
 }
 
-/// A new size for a block that stays where it is. A number of bytes converts to it: `bfc.resize(block, 1000)`.
+/// A new size for a block that stays where it is. A number of bytes converts to it: `pool.resize(block, 1000)`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Resize {
     /// The new size in bytes, more than 0.

@@ -189,7 +189,7 @@ impl CheckedMemory {
     /// Adds the driver's error to a refusal if it is known: an [`AllocError`] has only the numbers.
     fn refusal(&self, reason: AllocError) -> DeviceAllocError {
         let below = self.memory().last_error();
-        if let Some(error) = below.filter(|error| error.in_cores_words() == reason) {
+        if let Some(error) = below.filter(|error| error.to_core_error() == reason) {
             return error;
         }
         // The newest refusal of a fill; one of another thread would have the same code.

@@ -110,11 +110,11 @@ impl DeviceAllocError {
     }
 
     /// Returns the answer of the core's trait: the numbers, or the driver's code.
-    pub(crate) fn in_cores_words(&self) -> AllocError {
+    pub(crate) fn to_core_error(&self) -> AllocError {
         let code = match self {
             Self::Memory { reason, .. } | Self::Window { reason } => return *reason,
             Self::Planned { device, .. } | Self::Both { device, .. } => {
-                return device.in_cores_words();
+                return device.to_core_error();
             }
             Self::Stream | Self::Streams | Self::StreamHeld => return AllocError::OtherStream,
             Self::Driver(error) => error.code().unwrap_or(Code::UNKNOWN),

@@ -64,7 +64,7 @@ pub(crate) unsafe fn free_plain(block: *mut u8) {
     match find(block) {
         Some((Origin::Span(class), _)) => {
             // SAFETY: the thread's own cache, or one that stays empty (LOCAL1).
-            let newest = unsafe { CacheBin::newest(ThreadCache::place(tls::cache(), class)) };
+            let newest = unsafe { CacheBin::newest(ThreadCache::bin_of(tls::cache(), class)) };
             check::check_not_free(newest == block);
             // SAFETY: it lies in a span of this class, and the caller gives it up.
             unsafe { plain::free_small(class, block) };

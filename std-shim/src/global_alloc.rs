@@ -179,7 +179,7 @@ impl Larder {
         {
             let cache = tls::cache();
             // SAFETY: the thread's own cache, or one that stays empty (LOCAL1).
-            let is_new = unsafe { CacheBin::newest(ThreadCache::place(cache, class)) } != block;
+            let is_new = unsafe { CacheBin::newest(ThreadCache::bin_of(cache, class)) } != block;
             // SAFETY: the thread's own cache, or one without room (LOCAL1); the block is the caller's.
             if is_new && unsafe { ThreadCache::push(cache, class, block) } {
                 return;
@@ -283,11 +283,11 @@ fn common_bin(layout: Layout, cache: fn() -> *mut ThreadCache) -> Option<*mut Ca
     if !SizeClass::is_common(layout.size(), layout.align()) {
         // Boxed words: for sizes that the compiler knows.
         return match layout.size() == 8 && layout.align() == 8 {
-            true => Some(ThreadCache::place(cache(), SizeClass::EIGHT)),
+            true => Some(ThreadCache::bin_of(cache(), SizeClass::EIGHT)),
             false => None,
         };
     }
-    Some(ThreadCache::place_of_common(cache(), layout.size()))
+    Some(ThreadCache::bin_of_common(cache(), layout.size()))
 }
 
 /// Pops a block of a bin; null if there is no bin, or no block in it.
@@ -306,7 +306,7 @@ const MAX_BYTES: usize = isize::MAX as usize - 15;
 /// Returns the calling thread's bin for a size that C requests.
 #[inline(always)]
 fn c_bin(bytes: usize) -> Option<*mut CacheBin> {
-    SizeClass::is_common(bytes, 1).then(|| ThreadCache::place_of_common(tls::cache(), bytes))
+    SizeClass::is_common(bytes, 1).then(|| ThreadCache::bin_of_common(tls::cache(), bytes))
 }
 
 // SAFETY: blocks of a class are at least as large and aligned as the layout and in one place at a

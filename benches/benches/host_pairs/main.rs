@@ -204,9 +204,9 @@ impl Contender {
         match self {
             Self::Bare => {
                 let table = vec![Chunk::VACANT; CHUNKS].leak();
-                let mut bfc = RegionPool::new(RegionConfig::fixed(), table).ok()?;
-                bfc.add_region(addresses()?).ok()?;
-                let mut side = Bare(bfc);
+                let mut pool = RegionPool::new(RegionConfig::fixed(), table).ok()?;
+                pool.add_region(addresses()?).ok()?;
+                let mut side = Bare(pool);
                 let (begun, ended) = run(&mut side, scripts.first()?, &Barrier::new(1))?;
                 give(side.0.into_table());
                 Some(ended - begun)

@@ -17,7 +17,7 @@ const REGION_START: u64 = 0x10000;
 
 /// `larder-core`'s BFC over one region; blocks are freed by handle.
 pub struct LarderRegion<'t> {
-    bfc: RegionPool<'t>,
+    inner: RegionPool<'t>,
     pool: Range<u64>,
 }
 
@@ -30,14 +30,15 @@ impl<'t> LarderRegion<'t> {
     pub fn try_new(script: &PairScript, table: &'t mut Vec<Chunk>) -> Result<Self, String> {
         table.clear();
         table.resize(script.records(), Chunk::VACANT);
-        let mut bfc =
+        let mut inner =
             RegionPool::new(RegionConfig::fixed(), table).map_err(|error| error.to_string())?;
         let pool_bytes = script.pool_bytes();
         let range = AddrRange::new(Addr::new(REGION_START), pool_bytes).ok_or("no such range")?;
-        bfc.add_region(range)
+        inner
+            .add_region(range)
             .map_err(|refused| format!("{refused:?}"))?;
         Ok(Self {
-            bfc,
+            inner,
             pool: REGION_START..REGION_START + pool_bytes,
         })
     }
@@ -48,13 +49,13 @@ impl PairContender for LarderRegion<'_> {
 
     #[inline]
     fn alloc(&mut self, bytes: u32) -> Option<Block> {
-        let grant = self.bfc.alloc(&Request::new(u64::from(bytes))).ok()?;
+        let grant = self.inner.alloc(&Request::new(u64::from(bytes))).ok()?;
         Some(grant.block)
     }
 
     #[inline]
     fn free(&mut self, block: Block) -> Option<()> {
-        self.bfc.free(block).ok()
+        self.inner.free(block).ok()
     }
 
     fn address(&self, block: &Block) -> u64 {
@@ -66,11 +67,11 @@ impl PairContender for LarderRegion<'_> {
     }
 
     fn check_empty(&mut self) -> Result<(), String> {
-        self.bfc
+        self.inner
             .check_invariants()
             .map_err(|violation| format!("{violation:?}"))?;
-        let report = self.bfc.report();
-        let live_bytes = self.bfc.stats().live_bytes;
+        let report = self.inner.report();
+        let live_bytes = self.inner.stats().live_bytes;
         let whole = report.largest_free_bytes == self.pool.end - self.pool.start;
         if live_bytes == 0 && report.used_chunks == 0 && report.free_chunks == 1 && whole {
             return Ok(());

@@ -441,37 +441,37 @@ mod tests {
 
     /// Creates free chunks of one granule; every second one is used by stream 0 or 2, in turn.
     fn alternating(table: &mut [Chunk]) -> RegionPool<'_> {
-        let mut bfc = RegionPool::new(RegionConfig::fixed(), table).unwrap();
+        let mut pool = RegionPool::new(RegionConfig::fixed(), table).unwrap();
         let bytes = (CHUNKS as u64 + 1) * GRANULE;
-        bfc.add_region(AddrRange::new(Addr::new(0), bytes).unwrap())
+        pool.add_region(AddrRange::new(Addr::new(0), bytes).unwrap())
             .unwrap();
-        let blocks = [(); CHUNKS + 1].map(|()| bfc.alloc(&on(1, 1)).unwrap().block);
+        let blocks = [(); CHUNKS + 1].map(|()| pool.alloc(&on(1, 1)).unwrap().block);
         for (number, block) in blocks.into_iter().enumerate().take(CHUNKS) {
             let event = EventNumber::new(number as u64 % 2 * 5);
             let stream = StreamId::new(number as u8 & 2);
-            bfc.free_after(block, StreamPoint { stream, event })
+            pool.free_after(block, StreamPoint { stream, event })
                 .unwrap();
         }
-        bfc
+        pool
     }
 
     #[test]
     fn joining_looks_at_each_chunk_a_bounded_number_of_times() {
         let mut table = [Chunk::VACANT; CHUNKS + 3];
-        let mut bfc = alternating(&mut table);
+        let mut pool = alternating(&mut table);
         assert!(
-            bfc.alloc(&on(4, 2)).is_err(),
+            pool.alloc(&on(4, 2)).is_err(),
             "two streams would use a part"
         );
-        let found = bfc.alloc(&on(3, 2)).unwrap();
+        let found = pool.alloc(&on(3, 2)).unwrap();
         assert_eq!((found.block.addr().get(), found.wait.is_some()), (0, true));
-        bfc.free(found.block).unwrap();
-        bfc.complete(StreamId::new(2), EventNumber::new(5));
-        bfc.chunks().streams.looks.set(0);
-        assert!(bfc.alloc(&on(CHUNKS + 1, 0)).is_err());
-        let looks = bfc.chunks().streams.looks.get();
+        pool.free(found.block).unwrap();
+        pool.complete(StreamId::new(2), EventNumber::new(5));
+        pool.chunks().streams.looks.set(0);
+        assert!(pool.alloc(&on(CHUNKS + 1, 0)).is_err());
+        let looks = pool.chunks().streams.looks.get();
         assert!(looks < 10 * CHUNKS, "{looks} looks");
-        assert!(bfc.alloc(&on(CHUNKS, 0)).is_ok(), "all of it");
-        bfc.check_invariants().unwrap();
+        assert!(pool.alloc(&on(CHUNKS, 0)).is_ok(), "all of it");
+        pool.check_invariants().unwrap();
     }
 }

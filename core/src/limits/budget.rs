@@ -30,11 +30,11 @@ impl BudgetConfig {
     }
 }
 
-/// One budget of a tree. After the budget is removed its id names nothing, for 2^32 budgets in the same place.
+/// One budget of a tree. After the budget is removed its id names nothing, for 2^32 budgets at the same index.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct BudgetId {
-    pub(super) place: u32,
-    pub(super) turn: u32,
+    pub(super) index: u32,
+    pub(super) generation: u32,
 }
 
 /// The present counters of a budget.

@@ -10,14 +10,14 @@ impl LimitTree {
     pub fn check_invariants(&self) -> Result<(), &'static str> {
         let count = self.nodes.len();
         let mut listed = 0;
-        for (place, node) in (0_u32..).zip(self.nodes.iter()) {
+        for (index, node) in (0_u32..).zip(self.nodes.iter()) {
             if !node.live {
                 continue;
             }
             let (mut children, mut child, mut below) = (0, node.child, 0_u64);
             let (mut floors, mut before) = (0_u64, u32::MAX);
             while let Some(record) = self.nodes.get(child as usize) {
-                let is_next = record.parent == place && record.prev == before;
+                let is_next = record.parent == index && record.prev == before;
                 if !record.live || !is_next || children > count {
                     return Err("TREE5: a list of children holds something else");
                 }
@@ -43,7 +43,7 @@ impl LimitTree {
             if node.config.check().is_err() || !is_kept {
                 return Err("TREE4: the limits contradict each other");
             }
-            let (mut up, mut steps) = (place, 0);
+            let (mut up, mut steps) = (index, 0);
             while let Some(record) = self.nodes.get(up as usize) {
                 up = record.parent;
                 steps += 1;
@@ -53,13 +53,13 @@ impl LimitTree {
             }
         }
         let live = self.nodes.iter().filter(|node| node.live).count();
-        let (mut vacant, mut place) = (0, self.vacant);
-        while let Some(record) = self.nodes.get(place as usize) {
+        let (mut vacant, mut index) = (0, self.vacant);
+        while let Some(record) = self.nodes.get(index as usize) {
             if record.live || vacant > count {
                 return Err("TREE5: the list of vacant records holds something else");
             }
             vacant += 1;
-            place = record.next;
+            index = record.next;
         }
         if listed + 1 != live || live + vacant != count {
             return Err("TREE5: a record is in no list, or in two");

@@ -37,7 +37,7 @@ pub(super) struct BudgetNode {
     pub(super) own: u64,
     /// Sum of the children's floors (TREE4).
     pub(super) promised: u64,
-    pub(super) turn: u32,
+    pub(super) generation: u32,
     pub(super) parent: u32,
     pub(super) child: u32,
     /// The next sibling, or the next vacant record; and the previous sibling.
@@ -58,7 +58,7 @@ impl BudgetNode {
         used: 0,
         own: 0,
         promised: 0,
-        turn: 0,
+        generation: 0,
         parent: NONE,
         child: NONE,
         next: NONE,
@@ -149,7 +149,10 @@ impl LimitTree {
 
     /// Returns the budget above all others.
     pub const fn root(&self) -> BudgetId {
-        BudgetId { place: 0, turn: 0 }
+        BudgetId {
+            index: 0,
+            generation: 0,
+        }
     }
 
     /// Adds a budget below another. Returns its id.
@@ -167,15 +170,15 @@ impl LimitTree {
             let floor_bytes = promised.unwrap_or(u64::MAX);
             return Err(BudgetError::BelowFloor { floor_bytes });
         };
-        let place = self.take_record(config, above)?;
+        let index = self.take_record(config, above)?;
         let parent = self.node_mut(above);
         parent.promised = promised;
-        let next = core::mem::replace(&mut parent.child, place);
-        self.node_mut(place).next = next;
+        let next = core::mem::replace(&mut parent.child, index);
+        self.node_mut(index).next = next;
         if next != NONE {
-            self.node_mut(next).prev = place;
+            self.node_mut(next).prev = index;
         }
-        Ok(self.id_of(place))
+        Ok(self.id_of(index))
     }
 
     /// Removes a budget without charges and without budgets below it.
@@ -183,8 +186,8 @@ impl LimitTree {
     /// # Errors
     /// [`BudgetError::InUse`], also for the root; [`BudgetError::Unknown`] if there is no such budget.
     pub fn remove(&mut self, id: BudgetId) -> Result<(), BudgetError> {
-        let place = self.find(id).ok_or(BudgetError::Unknown)?;
-        let node = *self.node(place);
+        let index = self.find(id).ok_or(BudgetError::Unknown)?;
+        let node = *self.node(index);
         if node.parent == NONE || node.child != NONE || node.used > 0 {
             return Err(BudgetError::InUse);
         }
@@ -197,12 +200,12 @@ impl LimitTree {
         if node.next != NONE {
             self.node_mut(node.next).prev = node.prev;
         }
-        *self.node_mut(place) = BudgetNode {
-            turn: node.turn.wrapping_add(1),
+        *self.node_mut(index) = BudgetNode {
+            generation: node.generation.wrapping_add(1),
             next: self.vacant,
             ..BudgetNode::VACANT
         };
-        self.vacant = place;
+        self.vacant = index;
         Ok(())
     }
 
@@ -228,12 +231,12 @@ impl LimitTree {
     /// budget.
     pub fn hold(&mut self, id: BudgetId, bytes: u64) -> Result<(), BudgetError> {
         let first = self.find(id).ok_or(BudgetError::Unknown)?;
-        let mut place = first;
-        while place != NONE {
-            if self.node(place).used.checked_add(bytes).is_none() {
-                return Err(BudgetError::NoRoom(self.refused_by(place, bytes)));
+        let mut index = first;
+        while index != NONE {
+            if self.node(index).used.checked_add(bytes).is_none() {
+                return Err(BudgetError::NoRoom(self.refused_by(index, bytes)));
             }
-            place = self.node(place).parent;
+            index = self.node(index).parent;
         }
         self.add_used(first, bytes);
         Ok(())
@@ -242,9 +245,9 @@ impl LimitTree {
     /// Adds bytes to the budget at `first` and all above it, whose sums do not overflow.
     fn add_used(&mut self, first: u32, bytes: u64) {
         self.node_mut(first).own += bytes;
-        let mut place = first;
-        while place != NONE {
-            let node = self.node_mut(place);
+        let mut index = first;
+        while index != NONE {
+            let node = self.node_mut(index);
             node.used += bytes;
             node.note();
             if node.excess() > 0 {
@@ -253,7 +256,7 @@ impl LimitTree {
             }
             let (tell, parent) = (node.tell_soft, node.parent);
             self.told |= tell;
-            place = parent;
+            index = parent;
         }
     }
 
@@ -272,9 +275,9 @@ impl LimitTree {
         let first = self.find(id).ok_or(BudgetError::Unknown)?;
         let own = self.node(first).own.checked_sub(bytes);
         self.node_mut(first).own = own.ok_or(BudgetError::NotCharged)?;
-        let mut place = first;
-        while place != NONE {
-            let node = self.node_mut(place);
+        let mut index = first;
+        while index != NONE {
+            let node = self.node_mut(index);
             node.used = node.used.saturating_sub(bytes);
             node.note();
             if node.in_excess && node.excess() == 0 {
@@ -282,7 +285,7 @@ impl LimitTree {
                 node.tell_done = true;
                 self.told = true;
             }
-            place = self.node(place).parent;
+            index = self.node(index).parent;
         }
         Ok(())
     }
@@ -302,18 +305,18 @@ impl LimitTree {
         hard_bytes: u64,
         soft_bytes: Option<u64>,
     ) -> Result<u64, BudgetError> {
-        let place = self.find(id).ok_or(BudgetError::Unknown)?;
-        let mut config = self.node(place).config;
+        let index = self.find(id).ok_or(BudgetError::Unknown)?;
+        let mut config = self.node(index).config;
         config.hard_bytes = hard_bytes;
         config.soft_bytes = soft_bytes.unwrap_or(config.soft_bytes);
         config.check()?;
-        let promised = self.node(place).promised;
+        let promised = self.node(index).promised;
         if hard_bytes < promised {
             return Err(BudgetError::BelowFloor {
                 floor_bytes: promised,
             });
         }
-        let node = self.node_mut(place);
+        let node = self.node_mut(index);
         node.config = config;
         node.in_excess = node.excess() > 0;
         node.tell_done = false;
@@ -348,12 +351,12 @@ impl LimitTree {
     /// own bound stays; the bounds of the others rise. A bound that is not read again is therefore too low at worst:
     /// only a lowered limit lowers one, and the caller who lowers it informs the pools.
     pub fn live_limit(&self, id: BudgetId) -> Option<u64> {
-        let mut place = self.find(id)?;
-        let (held, hard) = (self.node(place).used, self.node(place).config.hard_bytes);
+        let mut index = self.find(id)?;
+        let (held, hard) = (self.node(index).used, self.node(index).config.hard_bytes);
         let mut excess = 0;
-        while place != NONE {
-            excess = self.node(place).excess().max(excess);
-            place = self.node(place).parent;
+        while index != NONE {
+            excess = self.node(index).excess().max(excess);
+            index = self.node(index).parent;
         }
         Some(match excess {
             0 => hard,
@@ -363,22 +366,22 @@ impl LimitTree {
 
     /// Returns the lowest in excess of the budget and those above it, as a refusal of `wanted_bytes`. O(depth).
     pub fn in_excess(&self, id: BudgetId, wanted_bytes: u64) -> Option<BudgetRefusal> {
-        let mut place = self.find(id)?;
-        while place != NONE && self.node(place).excess() == 0 {
-            place = self.node(place).parent;
+        let mut index = self.find(id)?;
+        while index != NONE && self.node(index).excess() == 0 {
+            index = self.node(index).parent;
         }
-        (place != NONE).then(|| self.refused_by(place, wanted_bytes))
+        (index != NONE).then(|| self.refused_by(index, wanted_bytes))
     }
 
     /// Returns whether `id` is `above` or below it. O(depth).
     pub fn is_within(&self, id: BudgetId, above: BudgetId) -> bool {
-        let (Some(mut place), Some(above)) = (self.find(id), self.find(above)) else {
+        let (Some(mut index), Some(above)) = (self.find(id), self.find(above)) else {
             return false;
         };
-        while place != NONE && place != above {
-            place = self.node(place).parent;
+        while index != NONE && index != above {
+            index = self.node(index).parent;
         }
-        place == above
+        index == above
     }
 
     /// Returns whether there may be an event that was not taken yet. O(1).
@@ -391,16 +394,16 @@ impl LimitTree {
         if !self.told {
             return None;
         }
-        let place = self
+        let index = self
             .nodes
             .iter()
             .position(|node| node.tell_soft || node.tell_done);
-        let Some(place) = place.and_then(|place| u32::try_from(place).ok()) else {
+        let Some(index) = index.and_then(|index| u32::try_from(index).ok()) else {
             self.told = false;
             return None;
         };
-        let budget = self.id_of(place);
-        let node = self.node_mut(place);
+        let budget = self.id_of(index);
+        let node = self.node_mut(index);
         let (kind, limit_bytes) = if node.tell_soft {
             node.tell_soft = false;
             (LimitEventKind::SoftCrossed, node.config.soft_bytes)
@@ -417,23 +420,23 @@ impl LimitTree {
         })
     }
 
-    fn refusal_at(&self, place: u32, bytes: u64) -> Option<BudgetRefusal> {
-        let mut place = place;
-        while place != NONE {
-            let node = self.node(place);
+    fn refusal_at(&self, index: u32, bytes: u64) -> Option<BudgetRefusal> {
+        let mut index = index;
+        while index != NONE {
+            let node = self.node(index);
             let after = node.used.checked_add(bytes);
             if after.is_none_or(|after| after > node.config.hard_bytes) {
-                return Some(self.refused_by(place, bytes));
+                return Some(self.refused_by(index, bytes));
             }
-            place = node.parent;
+            index = node.parent;
         }
         None
     }
 
-    fn refused_by(&self, place: u32, wanted_bytes: u64) -> BudgetRefusal {
-        let node = self.node(place);
+    fn refused_by(&self, index: u32, wanted_bytes: u64) -> BudgetRefusal {
+        let node = self.node(index);
         BudgetRefusal {
-            budget: self.id_of(place),
+            budget: self.id_of(index),
             name: node.config.name,
             limit_bytes: node.config.hard_bytes,
             used_bytes: node.used,
@@ -448,8 +451,8 @@ impl LimitTree {
             live: true,
             ..BudgetNode::VACANT
         };
-        let place = self.vacant;
-        if place == NONE {
+        let index = self.vacant;
+        if index == NONE {
             // Places are counted in 32 bits.
             let records = self.nodes.len() as u32;
             let has_room = self.nodes.push(node);
@@ -457,32 +460,32 @@ impl LimitTree {
                 .then_some(records)
                 .ok_or(BudgetError::Full { records });
         }
-        let vacant = self.node_mut(place);
-        let (next, turn) = (vacant.next, vacant.turn);
-        *vacant = BudgetNode { turn, ..node };
+        let vacant = self.node_mut(index);
+        let (next, generation) = (vacant.next, vacant.generation);
+        *vacant = BudgetNode { generation, ..node };
         self.vacant = next;
-        Ok(place)
+        Ok(index)
     }
 
     pub(super) fn find(&self, id: BudgetId) -> Option<u32> {
-        let node = self.nodes.get(id.place as usize)?;
-        (node.live && node.turn == id.turn).then_some(id.place)
+        let node = self.nodes.get(id.index as usize)?;
+        (node.live && node.generation == id.generation).then_some(id.index)
     }
 
-    fn id_of(&self, place: u32) -> BudgetId {
-        let turn = self.node(place).turn;
-        BudgetId { place, turn }
+    fn id_of(&self, index: u32) -> BudgetId {
+        let generation = self.node(index).generation;
+        BudgetId { index, generation }
     }
 
-    /// Returns the record at a place that came from `find` or a link (TREE5), so it is inside the table.
-    pub(super) fn node(&self, place: u32) -> &BudgetNode {
+    /// Returns the record at an index that came from `find` or a link (TREE5), so it is inside the table.
+    pub(super) fn node(&self, index: u32) -> &BudgetNode {
         #[cfg(test)]
         self.looks.update(|looks| looks + 1);
-        &self.nodes[place as usize]
+        &self.nodes[index as usize]
     }
 
-    fn node_mut(&mut self, place: u32) -> &mut BudgetNode {
-        &mut self.nodes[place as usize]
+    fn node_mut(&mut self, index: u32) -> &mut BudgetNode {
+        &mut self.nodes[index as usize]
     }
 }
 

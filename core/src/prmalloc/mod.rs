@@ -61,7 +61,7 @@ pub use {
     counts::PoolCounts,
     error::PlanError,
     life::AllocStat,
-    planner::{OpenStep, Planner, PlannerStage, Progress, Round, RoundEnd},
+    planner::{OpenStep, Planner, PlannerProgress, PlannerStage, Round, RoundEnd},
     plans::{Best, Plans},
     policy::{BinPlan, ClassPolicy},
     pool::TensorPool,

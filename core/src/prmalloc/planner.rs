@@ -82,7 +82,7 @@ pub enum RoundEnd<T = ()> {
 /// The progress of a planner.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
-pub struct Progress {
+pub struct PlannerProgress {
     /// Steps begun.
     pub steps: u64,
     /// Rounds run.
@@ -235,8 +235,8 @@ impl<W: Wait> Planner<W> {
     }
 
     /// Returns the planner's progress.
-    pub fn progress(&self) -> Progress {
-        self.state.with(|state| Progress {
+    pub fn progress(&self) -> PlannerProgress {
+        self.state.with(|state| PlannerProgress {
             steps: self.steps(),
             rounds: state.rounds,
             stable_rounds: state.stable_rounds,

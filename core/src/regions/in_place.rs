@@ -124,7 +124,7 @@ mod tests {
         for bytes in [100, 5000, 0x2000, 0x9000] {
             let [first, second] = [placed, &other].map(|allocator| {
                 let grant = allocator.alloc(&Request::new(bytes));
-                assert!(allocator.with(|bfc| bfc.check_invariants()).is_ok());
+                assert!(allocator.with(|pool| pool.check_invariants()).is_ok());
                 grant.ok().map(|grant| grant.block.addr())
             });
             assert_eq!(first, second);

@@ -63,11 +63,11 @@ pub unsafe trait Pages {
     }
 
     /// Notes that `bytes` bytes of spans were returned to the system: their pages were discarded, and their blocks
-    /// cannot be allocated until [`filled`](Self::filled).
-    fn dug(&mut self, _bytes: usize) {}
+    /// cannot be allocated until [`note_reused`](Self::filled).
+    fn note_discarded(&mut self, _bytes: usize) {}
 
     /// Notes that the blocks in `bytes` of these bytes can be allocated again, or that their span is released.
-    fn filled(&mut self, _bytes: usize) {}
+    fn note_reused(&mut self, _bytes: usize) {}
 
     /// Returns the span that contains `block`.
     fn span_of(&self, block: *mut u8) -> Option<NonNull<Span>>;

@@ -97,7 +97,7 @@ impl RegionLengths {
 
 /// The memory below a heap that has one region.
 pub(super) struct RegionPages {
-    bfc: RegionPool<'static>,
+    pool: RegionPool<'static>,
     /// Every block, by its address.
     index: PageIndex<'static>,
     /// The region, for pointers into it.
@@ -187,15 +187,15 @@ impl RegionPages {
             granule_bytes: granule.bytes(),
             ..RegionConfig::fixed()
         };
-        let mut bfc = RegionPool::new(config, chunks).map_err(|_| RegionError::NoRoom)?;
+        let mut pool = RegionPool::new(config, chunks).map_err(|_| RegionError::NoRoom)?;
         let pad = cursor.at.align_offset(lengths.granule);
         let base = cursor.at.wrapping_add(pad);
         let left = cursor.left.saturating_sub(pad) & !(lengths.granule - 1);
         let range = AddrRange::new(Addr::new(base.addr() as u64), left as u64)
             .ok_or(RegionError::NoRoom)?;
-        bfc.add_region(range).map_err(|_| RegionError::NoRoom)?;
+        pool.add_region(range).map_err(|_| RegionError::NoRoom)?;
         Ok(Self {
-            bfc,
+            pool,
             index: PageIndex::new(first, granule, entries),
             region: start,
             bytes,
@@ -224,7 +224,7 @@ impl RegionPages {
 
     /// Returns the present numbers. O(chunks).
     pub(super) fn numbers(&self) -> RegionNumbers {
-        let report = self.bfc.report();
+        let report = self.pool.report();
         RegionNumbers {
             bytes: self.bytes as u64,
             table_bytes: self.table_bytes as u64,
@@ -237,7 +237,7 @@ impl RegionPages {
 
     /// Returns whether the BFC's invariants hold.
     pub(super) fn is_sound(&self) -> bool {
-        self.bfc.check_invariants().is_ok()
+        self.pool.check_invariants().is_ok()
     }
 
     /// Resizes a single block in place. Returns whether that was possible.
@@ -246,7 +246,7 @@ impl RegionPages {
             return false;
         };
         // Either way the block keeps its address and handle.
-        self.bfc.resize(block, bytes as u64).is_ok()
+        self.pool.resize(block, bytes as u64).is_ok()
     }
 
     /// Allocates a single block with free memory behind it, for a block that will probably grow again.
@@ -264,7 +264,7 @@ impl RegionPages {
     /// Returns the single block that starts here.
     fn block_at(&self, block: *mut u8) -> Option<Block> {
         let found = self.index.find(Addr::new(block.addr() as u64))?;
-        self.bfc.block_from_raw(found).ok()
+        self.pool.block_from_raw(found).ok()
     }
 
     /// Returns the region's first byte.
@@ -275,7 +275,7 @@ impl RegionPages {
     /// Frees a single block. Returns `false` if there is none at this address.
     pub(super) fn free_single(&mut self, block: *mut u8) -> bool {
         let block = self.block_at(block);
-        block.is_some_and(|block| self.bfc.free(block).is_ok())
+        block.is_some_and(|block| self.pool.free(block).is_ok())
     }
 
     fn pointer(&self, addr: Addr) -> *mut u8 {
@@ -349,7 +349,7 @@ unsafe impl Pages for RegionPages {
 
     fn alloc_block(&mut self, bytes: usize, align: usize) -> Option<NonNull<u8>> {
         let request = Request::new(bytes.max(1) as u64).aligned(Align::new(align as u64)?);
-        let block = self.bfc.alloc(&request).ok()?.block;
+        let block = self.pool.alloc(&request).ok()?.block;
         self.index.enter(&block);
         NonNull::new(self.pointer(block.into_raw().addr))
     }

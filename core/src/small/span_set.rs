@@ -117,8 +117,8 @@ pub struct SpanSet {
     made_bytes: usize,
     /// The value of `made_bytes` at which a turn is considered next.
     asked_bytes: usize,
-    /// Lists still to flush in the turn under way; see [`has_turn`](Self::has_turn).
-    turn: usize,
+    /// Lists still to flush in the turn under way; see [`flush_is_due`](Self::flush_is_due).
+    lists_to_flush: usize,
     /// Spans visited by walks.
     #[cfg(test)]
     looks: usize,
@@ -144,7 +144,7 @@ impl SpanSet {
             walk: SetWalk::None,
             made_bytes: 0,
             asked_bytes: 0,
-            turn: 0,
+            lists_to_flush: 0,
             #[cfg(test)]
             looks: 0,
         }
@@ -202,7 +202,7 @@ impl SpanSet {
         if let Some(list) = self.take_transfer(class) {
             return Some(first_of(bin, max, list, max, self.links()));
         }
-        if self.has_turn_ahead(pages.under_pressure(), || pages.free_bytes()) {
+        if self.early_flush_is_due(pages.under_pressure(), || pages.free_bytes()) {
             let bytes = max * class.block_bytes();
             // SAFETY: the caller promises queue, cache and pages of this set, the same at every call.
             unsafe { self.flush_some(owner, cache, bytes, pages) };
@@ -306,7 +306,7 @@ impl SpanSet {
         // SAFETY: the span is listed, so it is this set's, and the shape is its own.
         let (list, count) = unsafe { own.take_free(shape, max) };
         if own.hole_bytes() < holes {
-            pages.filled(holes - own.hole_bytes());
+            pages.note_reused(holes - own.hole_bytes());
         }
         let fresh = if list.is_null() {
             // SAFETY: its own shape. A listed span without free blocks has blocks to carve (SET2).
@@ -476,7 +476,7 @@ impl SpanSet {
         self.aging = true;
         for class in SizeClass::long() {
             // SAFETY: the caller promises the bins of the long classes.
-            let list = unsafe { (*ThreadCache::place(cache, class)).take() };
+            let list = unsafe { (*ThreadCache::bin_of(cache, class)).take() };
             // SAFETY: the list was the bin's, so its blocks are free and this set's (SLOT1).
             unsafe { self.give_back(owner, list, pages) };
         }

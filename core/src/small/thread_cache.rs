@@ -178,10 +178,10 @@ impl ThreadCache {
 
     /// Creates a shared, always empty cache for threads without a heap.
     #[cfg(not(larder_loom))]
-    pub const fn nobodys() -> Self {
+    pub const fn always_empty() -> Self {
         Self {
             bins: [CacheBin::EMPTY; CLASSES],
-            long: BiasedLock::nobodys(),
+            long: BiasedLock::always_revoked(),
         }
     }
 
@@ -196,16 +196,16 @@ impl ThreadCache {
     /// Returns the place of a class's bin, for callers that may not make a reference: an always empty cache may be
     /// shared.
     #[inline(always)]
-    pub const fn place(cache: *mut Self, class: SizeClass) -> *mut CacheBin {
+    pub const fn bin_of(cache: *mut Self, class: SizeClass) -> *mut CacheBin {
         debug_assert!(class.index() < CLASSES);
         cache.cast::<CacheBin>().wrapping_add(class.index())
     }
 
     /// Returns the place of the bin for a common layout of this size; see [`SizeClass::is_common`].
     #[inline(always)]
-    pub const fn place_of_common(cache: *mut Self, size: usize) -> *mut CacheBin {
+    pub const fn bin_of_common(cache: *mut Self, size: usize) -> *mut CacheBin {
         if size_of::<CacheBin>() != SPACING {
-            return Self::place(cache, SizeClass::of_common(size));
+            return Self::bin_of(cache, SizeClass::of_common(size));
         }
         // A bin is as long as the distance of the sizes, so no shift is needed.
         let offset = (size + SPACING - 1) & !(SPACING - 1);
@@ -253,7 +253,7 @@ impl ThreadCache {
         class: SizeClass,
         f: impl FnOnce(*mut CacheBin) -> R,
     ) -> Option<R> {
-        let bin = Self::place(cache, class);
+        let bin = Self::bin_of(cache, class);
         if !class.is_of_long() {
             return Some(f(bin));
         }
@@ -289,7 +289,7 @@ impl ThreadCache {
     pub(super) unsafe fn first_long(cache: *mut Self) -> usize {
         SizeClass::long().fold(0, |seen, class| {
             // SAFETY: the cache is valid; the head is one word, which the owner writes at once.
-            let first = unsafe { (*Self::place(cache, class)).head.get() }.addr();
+            let first = unsafe { (*Self::bin_of(cache, class)).head.get() }.addr();
             seen.rotate_left(7) ^ first
         })
     }
@@ -376,8 +376,8 @@ mod tests {
         for size in (0..2000).filter(|size| SizeClass::is_common(*size, 16)) {
             let class = SizeClass::of_common(size);
             assert_eq!(
-                ThreadCache::place_of_common(cache, size),
-                ThreadCache::place(cache, class),
+                ThreadCache::bin_of_common(cache, size),
+                ThreadCache::bin_of(cache, class),
                 "{size}"
             );
         }

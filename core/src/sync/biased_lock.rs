@@ -45,7 +45,7 @@ impl BiasedLock {
 
     /// Creates a lock that is always revoked and never written.
     #[cfg(not(larder_loom))]
-    pub const fn nobodys() -> Self {
+    pub const fn always_revoked() -> Self {
         Self {
             owner: AtomicU8::new(FREE),
             revoked: AtomicU8::new(TAKEN),

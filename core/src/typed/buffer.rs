@@ -24,7 +24,7 @@ use crate::units::{Addr, AddrRange, Granule, round_down, round_up};
 /// same reason its number is used once in the life of the process: a block left from a former allocator over the same
 /// table or buffer is foreign here.
 pub struct HostBuffer<'t, 'm, W: Wait = Spin> {
-    bfc: Locked<RegionPool<'t>, W>,
+    pool: Locked<RegionPool<'t>, W>,
     id: AllocatorId,
     /// Start of the buffer, with access to all of it.
     start: NonNull<u8>,
@@ -47,18 +47,18 @@ impl<'t, 'm, W: Wait> HostBuffer<'t, 'm, W> {
         config: RegionConfig,
         table: &'t mut [Chunk],
     ) -> Result<Self, ConfigError> {
-        let mut bfc = RegionPool::new(config, table)?;
+        let mut pool = RegionPool::new(config, table)?;
         let number = number_given_once(AllocatorId::GIVEN_ONCE).ok_or(ConfigError::Numbers)?;
-        bfc.set_id(AllocatorId::once(number));
-        let granule = bfc.granule();
+        pool.set_id(AllocatorId::once(number));
+        let granule = pool.granule();
         let start = NonNull::from(&mut *buffer).cast::<u8>();
         let range = whole_granules(start, buffer.len(), granule);
         let range = range.ok_or(ConfigError::Buffer)?;
-        let added = bfc.add_region(range);
+        let added = pool.add_region(range);
         added.map_err(|rejected| ConfigError::Region(rejected.error))?;
         Ok(Self {
-            id: bfc.id(),
-            bfc: Locked::new(bfc),
+            id: pool.id(),
+            pool: Locked::new(pool),
             start,
             buffer: PhantomData,
         })
@@ -66,7 +66,7 @@ impl<'t, 'm, W: Wait> HostBuffer<'t, 'm, W> {
 
     /// Reports that the events of `stream` up to `event` are completed; see [`RegionPool::complete`].
     pub fn complete(&self, stream: StreamId, event: EventNumber) {
-        self.bfc.with(|bfc| bfc.complete(stream, event));
+        self.pool.with(|pool| pool.complete(stream, event));
     }
 }
 
@@ -82,22 +82,22 @@ fn whole_granules(start: NonNull<u8>, bytes: usize, granule: Granule) -> Option<
 
 impl<W: Wait> BlockAllocator for HostBuffer<'_, '_, W> {
     fn alloc(&self, request: &Request) -> Result<Grant, AllocError> {
-        self.bfc.with(|bfc| bfc.alloc(request))
+        self.pool.with(|pool| pool.alloc(request))
     }
 
     fn free_at(&self, block: Block, point: Option<StreamPoint>) -> Result<(), Rejected<FreeError>> {
-        self.bfc.with(|bfc| match point {
-            None => bfc.free(block),
-            Some(point) => bfc.free_after(block, point),
+        self.pool.with(|pool| match point {
+            None => pool.free(block),
+            Some(point) => pool.free_after(block, point),
         })
     }
 
     fn requested_bytes(&self, block: &Block) -> Option<u64> {
-        self.bfc.with(|bfc| bfc.requested_bytes(block))
+        self.pool.with(|pool| pool.requested_bytes(block))
     }
 
     fn allocation_id(&self, block: &Block) -> Option<u64> {
-        self.bfc.with(|bfc| bfc.allocation_id(block))
+        self.pool.with(|pool| pool.allocation_id(block))
     }
 
     fn owns(&self, block: &Block) -> bool {
@@ -105,11 +105,11 @@ impl<W: Wait> BlockAllocator for HostBuffer<'_, '_, W> {
     }
 
     fn stats(&self) -> Stats {
-        self.bfc.with(|bfc| bfc.stats())
+        self.pool.with(|pool| pool.stats())
     }
 
     fn clear_stats(&self) {
-        self.bfc.with(RegionPool::clear_stats);
+        self.pool.with(RegionPool::clear_stats);
     }
 }
 

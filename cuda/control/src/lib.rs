@@ -40,7 +40,7 @@ pub use control_file::{ControlFile, GpuControl, Parsed, Problem, ProblemKind};
 pub use error::ParseError;
 pub use life::{Life, is_of_user};
 pub use limit::{Ceiling, divide_limit};
-pub use listener::{Handle, Listener, ListenerConfig, ListenerStats, WatchMode};
+pub use listener::{Listener, ListenerConfig, ListenerStats, Registration, WatchMode};
 pub use statistics::Statistics;
 pub use status_file::{
     DeviceUsage, GpuLimit, GpuStatus, JobStatus, SleepState, SleepStatus, StatusFile, SwapReason,

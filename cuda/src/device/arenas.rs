@@ -155,9 +155,9 @@ impl StreamArena {
     /// Allocates from free memory that no stream uses any more, or only the arena's own.
     #[inline]
     fn find(&self, stream_id: StreamId, bytes: u64) -> Option<Block> {
-        self.best_fit.with(|bfc| {
+        self.best_fit.with(|pool| {
             let request = Request::new(bytes).on(stream_id).without_wait();
-            let block = bfc.try_alloc_now(&request)?.block;
+            let block = pool.try_alloc_now(&request)?.block;
             self.account.allocated(block.bytes());
             Some(block)
         })
@@ -186,14 +186,14 @@ impl StreamArena {
         block: Block,
         point: Option<StreamPoint>,
     ) -> Result<(), Rejected<FreeError>> {
-        self.best_fit.with(|bfc| {
+        self.best_fit.with(|pool| {
             let bytes = block.bytes();
             match point {
                 Some(point) => {
-                    bfc.free_after(block, point)?;
+                    pool.free_after(block, point)?;
                     self.met_others.store(1, Ordering::Relaxed);
                 }
-                None => bfc.free(block)?,
+                None => pool.free(block)?,
             }
             self.account.freed(bytes);
             Ok(())
@@ -218,7 +218,7 @@ impl StreamArena {
 #[repr(align(128))]
 struct ArenaSlot {
     /// Small blocks that needed the core.
-    turn: AtomicU32,
+    sampled_blocks: AtomicU32,
     /// Score of recent contention with other threads.
     score: AtomicU32,
     /// Boxed: its list heads take kilobytes, and few streams have one.
@@ -293,9 +293,11 @@ impl Arenas {
             return Some(arena);
         }
         // Threads of one stream may lose a count, which does no harm.
-        let turn = place.turn.load(Ordering::Relaxed).wrapping_add(1);
-        place.turn.store(turn, Ordering::Relaxed);
-        if turn & self.passed_over.load(Ordering::Relaxed) == 0 {
+        let sampled_blocks = place.sampled_blocks.load(Ordering::Relaxed).wrapping_add(1);
+        place
+            .sampled_blocks
+            .store(sampled_blocks, Ordering::Relaxed);
+        if sampled_blocks & self.passed_over.load(Ordering::Relaxed) == 0 {
             self.arena_in(place, stream_id)
         } else {
             None
@@ -350,7 +352,7 @@ impl Arenas {
         };
         if let Ok(best_fit) = WithTables::regions(config, CHUNKS, pieces) {
             let arena = Box::new(StreamArena {
-                id: best_fit.with(|bfc| bfc.id()),
+                id: best_fit.with(|pool| pool.id()),
                 best_fit,
                 account: StreamCounts::default(),
                 met_others: AtomicU8::new(0),
@@ -377,7 +379,7 @@ impl Arenas {
     pub(super) fn holds_pending(&self) -> bool {
         self.all().any(|(_, arena)| {
             let met = arena.met_others.load(Ordering::Relaxed) != 0;
-            met && arena.with(|bfc| bfc.report().pending_bytes > 0)
+            met && arena.with(|pool| pool.report().pending_bytes > 0)
         })
     }
 

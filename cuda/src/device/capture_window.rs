@@ -35,7 +35,7 @@ const CHUNKS: usize = 1 << 12;
 
 /// State of a window.
 struct Room {
-    bfc: WithTables<RegionPool<'static>>,
+    pool: WithTables<RegionPool<'static>>,
     /// The memory; `None` once it was freed.
     block: Option<Block>,
     stream_id: StreamId,
@@ -53,8 +53,8 @@ impl Room {
         let stream_id = self.stream_id;
         let others = points.iter().filter(|point| point.stream != stream_id);
         match others.clone().next() {
-            Some(point) => self.bfc.free_after(block, *point)?,
-            None => self.bfc.free(block)?,
+            Some(point) => self.pool.free_after(block, *point)?,
+            None => self.pool.free(block)?,
         }
         self.live = self.live.saturating_sub(1);
         others.for_each(|point| {
@@ -73,7 +73,7 @@ impl Windows {
     /// Returns the first answer of `look`.
     pub(super) fn find<R>(&self, look: impl Fn(&RegionPool<'static>) -> Option<R>) -> Option<R> {
         let rooms = locked(&self.0);
-        rooms.iter().find_map(|room| look(&locked(room).bfc))
+        rooms.iter().find_map(|room| look(&locked(room).pool))
     }
 
     fn open_on(&self, stream_id: StreamId) -> Option<Arc<Mutex<Room>>> {
@@ -134,7 +134,7 @@ impl CaptureWindow {
     /// Returns the most bytes that were live in it at a time: the minimum for the next capture of the same
     /// work.
     pub fn peak_bytes(&self) -> u64 {
-        locked(&self.room).bfc.stats().peak_live_bytes
+        locked(&self.room).pool.stats().peak_live_bytes
     }
 
     /// Ends the window: allocations of the stream take the usual way again. Live blocks of the window stay
@@ -201,17 +201,17 @@ impl DeviceAllocator {
         let block = given?;
         let (range, bytes) = (block.range(), block.bytes());
         let made = WithTables::region_pool(RegionConfig::fixed(), CHUNKS);
-        let made = made.ok().and_then(|mut bfc| {
-            bfc.add_region(range).ok()?;
-            Some(bfc)
+        let made = made.ok().and_then(|mut pool| {
+            pool.add_region(range).ok()?;
+            Some(pool)
         });
-        let Some(bfc) = made else {
+        let Some(pool) = made else {
             // The policies are valid and the region is the first, so only its size can be wrong.
             let _ = inner.free_to_pool(stream_id, block);
             return Err(DriverError::Size { bytes }.into());
         };
         let room = Arc::new(Mutex::new(Room {
-            bfc,
+            pool,
             block: Some(block),
             stream_id,
             open: true,
@@ -255,7 +255,7 @@ impl DeviceInner {
         if !room.open {
             return None;
         }
-        let given = room.bfc.alloc(&request.without_wait());
+        let given = room.pool.alloc(&request.without_wait());
         Some(match given {
             Ok(grant) => {
                 room.live += 1;
@@ -275,7 +275,7 @@ impl DeviceInner {
         block: Block,
     ) -> Result<(), Rejected<DeviceFreeError>> {
         let rooms = locked(&self.windows.0);
-        let is_its = |room: &&Arc<Mutex<Room>>| block.is_of(locked(room).bfc.id());
+        let is_its = |room: &&Arc<Mutex<Room>>| block.is_of(locked(room).pool.id());
         let found = rooms.iter().find(is_its).cloned();
         drop(rooms);
         let Some(found) = found else {

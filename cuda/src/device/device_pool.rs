@@ -153,13 +153,13 @@ impl DevicePool {
             });
         };
         match self {
-            Self::Pages(pool) => pool.shared().with(|bfc| {
-                bfc.for_each_chunk(&mut list);
-                (bfc.stats(), bfc.page_stats())
+            Self::Pages(pool) => pool.shared().with(|locked| {
+                locked.for_each_chunk(&mut list);
+                (locked.stats(), locked.page_stats())
             }),
-            Self::Regions(pool) => pool.shared().with(|bfc| {
-                bfc.for_each_chunk(&mut list);
-                (bfc.stats(), PageStats::default())
+            Self::Regions(pool) => pool.shared().with(|locked| {
+                locked.for_each_chunk(&mut list);
+                (locked.stats(), PageStats::default())
             }),
         }
     }
@@ -215,7 +215,7 @@ forward! {
     fn poll_events(&self, host: HostWait) => |pool| pool.poll_events(host);
 
     /// Sets the tiers above.
-    fn stand_below(&self, tiers: Weak<DeviceInner>) => |pool| pool.stand_below(tiers);
+    fn set_upper_tiers(&self, tiers: Weak<DeviceInner>) => |pool| pool.set_upper_tiers(tiers);
 
     /// Sets the watch of memory that comes and goes.
     fn watch(&self, watch: Box<dyn RegionWatch>) => |pool| pool.shared().source().watch(watch);
@@ -223,16 +223,16 @@ forward! {
     fn context(&self) -> &Context => |pool| pool.memory.context();
 
     /// Returns the number that its blocks carry.
-    fn id(&self) -> AllocatorId => |pool| pool.shared().with(|bfc| bfc.id());
+    fn id(&self) -> AllocatorId => |pool| pool.shared().with(|locked| locked.id());
 
     /// Returns the core, for queries about blocks, and for frees in no order of a stream.
     fn blocks(&self) -> &dyn BlockAllocator => |pool| pool.shared();
 
     /// Restores a block that was taken apart, with its requested bytes.
     fn restore(&self, raw: RawBlock) -> Result<(Block, u64), FreeError> => |pool| {
-        pool.shared().with(|bfc| {
-            let block = bfc.block_from_raw(raw)?;
-            let bytes = bfc.requested_bytes(&block).ok_or(FreeError::Unknown)?;
+        pool.shared().with(|locked| {
+            let block = locked.block_from_raw(raw)?;
+            let bytes = locked.requested_bytes(&block).ok_or(FreeError::Unknown)?;
             Ok((block, bytes))
         })
     };
@@ -241,7 +241,7 @@ forward! {
     fn count(&self, change: impl FnOnce()) => |pool| pool.shared().with(|_| change());
 
     /// See [`RegionPool::report`].
-    fn report(&self) -> Report => |pool| pool.shared().with(|bfc| bfc.report());
+    fn report(&self) -> Report => |pool| pool.shared().with(|locked| locked.report());
 
     fn stats(&self) -> Stats => |pool| pool.memory.stats();
 

@@ -80,8 +80,8 @@ impl DeviceAllocator {
         let inner = &*self.0;
         // Blocks inside the core's first: a core block that holds an arena or a window is not the program's.
         let mut arenas = inner.arenas.all();
-        let found = arenas.find_map(|(_, arena)| arena.with(|bfc| in_use(bfc, raw)));
-        let found = found.or_else(|| inner.windows.find(|bfc| in_use(bfc, raw)));
+        let found = arenas.find_map(|(_, arena)| arena.with(|pool| in_use(pool, raw)));
+        let found = found.or_else(|| inner.windows.find(|pool| in_use(pool, raw)));
         if let Some(found) = found {
             return Ok(found);
         }
@@ -215,8 +215,8 @@ impl DeviceInner {
 }
 
 /// Restores a block that was taken apart, if it is in use here, with its requested bytes.
-fn in_use(bfc: &RegionPool<'_>, raw: RawBlock) -> Option<(Block, u64)> {
-    let block = bfc.block_from_raw(raw).ok()?;
-    let bytes = bfc.requested_bytes(&block)?;
+fn in_use(pool: &RegionPool<'_>, raw: RawBlock) -> Option<(Block, u64)> {
+    let block = pool.block_from_raw(raw).ok()?;
+    let bytes = pool.requested_bytes(&block)?;
     Some((block, bytes))
 }

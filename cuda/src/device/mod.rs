@@ -156,7 +156,7 @@ impl DeviceAllocator {
         });
         let pool: Weak<DeviceInner> = Arc::downgrade(&inner);
         limits::enter(pool, inner.pool.node());
-        inner.pool.stand_below(Arc::downgrade(&inner));
+        inner.pool.set_upper_tiers(Arc::downgrade(&inner));
         // A budget above may be in excess.
         inner.pool.refresh_limit();
         Ok(Self(inner))

@@ -109,8 +109,8 @@ impl DeviceInner {
             return self.pool.blocks().requested_bytes(block);
         }
         match self.arenas.owner(block) {
-            Some((_, arena)) => arena.with(|bfc| bfc.requested_bytes(block)),
-            None => self.windows.find(|bfc| bfc.requested_bytes(block)),
+            Some((_, arena)) => arena.with(|pool| pool.requested_bytes(block)),
+            None => self.windows.find(|pool| pool.requested_bytes(block)),
         }
     }
 

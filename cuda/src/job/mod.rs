@@ -89,7 +89,7 @@ pub use runs::{Run, RunEnd};
 pub use status::Recorded;
 
 use larder_control::{
-    BusId, Clock, FileLock, Handle, Listener, PerfControl, RunActions, SystemClock, WatchMode,
+    BusId, Clock, FileLock, Listener, PerfControl, Registration, RunActions, SystemClock, WatchMode,
 };
 use larder_core::sync::Ordering;
 
@@ -106,7 +106,7 @@ use crate::{Context, DeviceAllocator, ForeignMemory, PinnedAllocator, VmemAlloca
 pub struct Job {
     shared: Arc<JobShared>,
     /// Ends in `drop`.
-    handle: Option<Handle>,
+    handle: Option<Registration>,
     listener: Option<Listener>,
     thread: Option<JoinHandle<()>>,
     /// Locks of the names of its files, released after its last status.

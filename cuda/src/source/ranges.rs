@@ -20,7 +20,7 @@ use crate::driver::deferred_free::DeferredFree;
 use crate::driver::{DriverError, locked};
 use crate::limits::{Charge, OverBudget, TreeNode};
 use crate::source::virtual_memory::{RegionWatch, RegionWatcher};
-use crate::stream::pool::{Core, PoolSource};
+use crate::stream::pool::{PoolSource, SharedPool};
 
 /// Makes and frees single allocations.
 pub trait RangeSource: Send + Sync {
@@ -346,16 +346,16 @@ impl<S: RangeSource> PoolSource<RegionPool<'static>> for Ranges<S> {
     }
 
     /// Returns the bytes of allocations that no block and no queued work uses.
-    fn idle_bytes(core: &Core<Self, RegionPool<'static>>) -> u64 {
+    fn idle_bytes(core: &SharedPool<Self, RegionPool<'static>>) -> u64 {
         // Reserved before the lock: under it nothing is allocated on the host.
         let mut idle: Vec<AddrRange> = Vec::with_capacity(MAX_REGIONS);
-        core.with(|bfc| {
-            bfc.for_each_region(|region| {
+        core.with(|pool| {
+            pool.for_each_region(|region| {
                 if region.live_bytes == 0 && idle.len() < idle.capacity() {
                     idle.push(region.range);
                 }
             });
-            bfc.for_each_chunk(|chunk| {
+            pool.for_each_chunk(|chunk| {
                 if let ChunkState::Free { pending: true } = chunk.state {
                     idle.retain(|range| !range.contains(chunk.range));
                 }

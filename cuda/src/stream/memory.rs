@@ -89,7 +89,7 @@ impl StreamMemory {
 }
 
 /// Converts a refusal to the core's.
-fn in_cores_words(rejected: Rejected<DeviceFreeError>) -> Rejected<FreeError> {
+fn to_core_error(rejected: Rejected<DeviceFreeError>) -> Rejected<FreeError> {
     let error = match rejected.error {
         DeviceFreeError::Block(error) => error,
         // Only for a stream that the allocator does not know.
@@ -111,7 +111,7 @@ impl<A: StreamAllocator> BlockAllocator for StreamMemory<A> {
         }
         let given = self.memory.alloc_as(&self.stream, request);
         let block = given.map_err(|error| {
-            let reason = error.in_cores_words();
+            let reason = error.to_core_error();
             *locked(&self.error) = Some(error);
             reason
         })?;
@@ -126,7 +126,7 @@ impl<A: StreamAllocator> BlockAllocator for StreamMemory<A> {
                 return Err(Rejected::new(block, FreeError::OtherStream));
             }
         };
-        freed.map_err(in_cores_words)
+        freed.map_err(to_core_error)
     }
 
     fn requested_bytes(&self, block: &Block) -> Option<u64> {

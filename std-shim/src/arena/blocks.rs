@@ -7,7 +7,7 @@ use larder_core::{
     RegionAttempt, RegionPlan, Rejected, Request, ResizeError,
 };
 
-use super::{Arena, ArenaBfc, ClaimOutcome};
+use super::{Arena, ArenaPool, ClaimOutcome};
 use crate::os::Os;
 
 impl<O: Os> Arena<O> {
@@ -16,7 +16,7 @@ impl<O: Os> Arena<O> {
         let Some((_, request)) = self.requests(bytes, align) else {
             return ClaimOutcome::Full;
         };
-        match self.with_bfc_soon(|bfc| held_memory(bfc, &request)) {
+        match self.with_bfc_soon(|pool| held_memory(pool, &request)) {
             None => ClaimOutcome::Busy,
             Some(None) => ClaimOutcome::Full,
             Some(Some(grant)) => match self.given(grant.block) {
@@ -36,12 +36,12 @@ impl<O: Os> Arena<O> {
     /// Allocates a block of `bytes` bytes. Grows the arena if necessary.
     pub(crate) fn alloc(&self, bytes: usize, align: usize) -> Option<NonNull<u8>> {
         let (exact, request) = self.requests(bytes, align)?;
-        let grant = match self.with_bfc(|bfc| held_memory(bfc, &request)) {
+        let grant = match self.with_pool(|pool| held_memory(pool, &request)) {
             Some(grant) => grant,
             None => self.growing.with(|()| {
                 self.count_vacant();
-                let grown = self.bfc.alloc(&request);
-                grown.or_else(|_| self.bfc.alloc(&exact)).ok()
+                let grown = self.pool.alloc(&request);
+                grown.or_else(|_| self.pool.alloc(&exact)).ok()
             })?,
         };
         self.given(grant.block)
@@ -71,7 +71,7 @@ impl<O: Os> Arena<O> {
         if !self.lengths.forget(block.addr()) {
             return false;
         }
-        match self.with_bfc_soon(|bfc| free_at(bfc, self.index, block)) {
+        match self.with_bfc_soon(|pool| free_at(pool, self.index, block)) {
             Some(freed) => freed,
             None => {
                 // Its first words hold a link until the BFC frees it.
@@ -106,9 +106,9 @@ impl<O: Os> Arena<O> {
         }
         // Either way the block keeps its address.
         let to = new_bytes as u64;
-        let resized = self.with_bfc(|bfc| {
-            let held = block_at(bfc, self.index, block)?;
-            Some(bfc.resize(held, to))
+        let resized = self.with_pool(|pool| {
+            let held = block_at(pool, self.index, block)?;
+            Some(pool.resize(held, to))
         });
         let resized = match resized {
             Some(Err(Rejected {
@@ -118,7 +118,7 @@ impl<O: Os> Arena<O> {
                 if self.is_last(&block) {
                     self.count_vacant();
                 }
-                self.bfc.resize(block, to)
+                self.pool.resize(block, to)
             }),
             Some(resized) => resized,
             None => return false,
@@ -132,9 +132,9 @@ impl<O: Os> Arena<O> {
     /// Returns whether nothing used lies behind a block, so that it grows where memory is
     /// committed.
     fn is_last(&self, held: &Block) -> bool {
-        self.with_bfc(|bfc| {
+        self.with_pool(|pool| {
             let mut is_last = true;
-            bfc.chunks_from(held.range().end(), Some(held.handle()), |chunk| {
+            pool.chunks_from(held.range().end(), Some(held.handle()), |chunk| {
                 is_last &= matches!(chunk.state, ChunkState::Free { .. });
                 is_last
             });
@@ -144,23 +144,23 @@ impl<O: Os> Arena<O> {
 }
 
 /// Returns the block that starts at an address.
-fn block_at(bfc: &ArenaBfc, index: PageIndex<'_>, addr: *mut u8) -> Option<Block> {
+fn block_at(pool: &ArenaPool, index: PageIndex<'_>, addr: *mut u8) -> Option<Block> {
     let found = index.find(Addr::new(addr.addr() as u64))?;
-    bfc.block_from_raw(found).ok()
+    pool.block_from_raw(found).ok()
 }
 
 /// Frees the block that starts at an address. Returns `false` if none does.
-pub(super) fn free_at(bfc: &mut ArenaBfc, index: PageIndex<'_>, addr: *mut u8) -> bool {
-    let block = block_at(bfc, index, addr);
-    block.is_some_and(|block| bfc.free(block).is_ok())
+pub(super) fn free_at(pool: &mut ArenaPool, index: PageIndex<'_>, addr: *mut u8) -> bool {
+    let block = block_at(pool, index, addr);
+    block.is_some_and(|block| pool.free(block).is_ok())
 }
 
 /// Allocates a block from committed memory.
-fn held_memory(bfc: &mut ArenaBfc, request: &Request) -> Option<Grant> {
-    match bfc.advance(&mut RegionAttempt::new(*request)) {
+fn held_memory(pool: &mut ArenaPool, request: &Request) -> Option<Grant> {
+    match pool.advance(&mut RegionAttempt::new(*request)) {
         Progress::Ready(grant) => return Some(grant),
-        Progress::Plan(RegionPlan::Grow(ticket)) => bfc.abort(ticket),
-        Progress::Plan(RegionPlan::Release(ticket)) => bfc.release_refused(ticket),
+        Progress::Plan(RegionPlan::Grow(ticket)) => pool.abort(ticket),
+        Progress::Plan(RegionPlan::Release(ticket)) => pool.release_refused(ticket),
         Progress::Failed(_) => {}
     }
     None

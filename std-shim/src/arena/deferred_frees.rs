@@ -14,7 +14,7 @@ use core::ptr::{self, NonNull};
 use larder_core::PageIndex;
 use larder_core::sync::{AtomicPtr, Ordering, fence};
 
-use super::ArenaBfc;
+use super::ArenaPool;
 use super::blocks::free_at;
 use crate::safety::check;
 
@@ -75,16 +75,16 @@ impl Deferred {
         fence(Ordering::SeqCst);
     }
 
-    /// Frees some of the blocks. The caller holds the lock of `bfc`.
+    /// Frees some of the blocks. The caller holds the lock of `pool`.
     #[inline]
-    pub(super) fn free_some(&self, bfc: &mut ArenaBfc, index: PageIndex<'_>) {
+    pub(super) fn free_some(&self, pool: &mut ArenaPool, index: PageIndex<'_>) {
         if !self.is_empty() {
-            self.free_taken(bfc, index);
+            self.free_taken(pool, index);
         }
     }
 
     #[cold]
-    fn free_taken(&self, bfc: &mut ArenaBfc, index: PageIndex<'_>) {
+    fn free_taken(&self, pool: &mut ArenaPool, index: PageIndex<'_>) {
         // Relaxed: the lock orders it.
         let mut at = self.taken.load(Ordering::Relaxed);
         if at.is_null() {
@@ -98,7 +98,7 @@ impl Deferred {
             // SAFETY: DEFER1: the block is in use for the BFC and taken by us; its link is read
             // before it is freed.
             at = unsafe { link.read() }.next;
-            if !free_at(bfc, index, link.as_ptr().cast()) {
+            if !free_at(pool, index, link.as_ptr().cast()) {
                 check::fail(b"larder: freed an address where no block of this heap starts\n");
             }
         }

@@ -17,7 +17,7 @@ use larder_core::{Addr, AddrRange, BestFit, Block, BlockAllocator, ChunkHandle, 
 
 use super::marks::Marks;
 use super::residency::SHORT;
-use super::{Arena, ArenaBfc, GROWTH_BYTES};
+use super::{Arena, ArenaPool, GROWTH_BYTES};
 use crate::os::Os;
 use crate::os::background::sleep_ns;
 use crate::purge::LOOK_COST;
@@ -124,14 +124,14 @@ impl<O: Os> Arena<O> {
         };
         let given = self.discard(which);
         self.free_deferred();
-        self.growing.with(|()| self.bfc.trim());
+        self.growing.with(|()| self.pool.trim());
         given
     }
 
     /// Frees the deferred blocks.
     fn free_deferred(&self) {
         while !self.deferred.is_empty() {
-            self.with_bfc(|_| ());
+            self.with_pool(|_| ());
         }
     }
 
@@ -164,7 +164,7 @@ impl<O: Os> Arena<O> {
             }
             Aging::Discarding(..) => {
                 if decommits && !self.ends_young() {
-                    self.growing.with(|()| self.bfc.trim());
+                    self.growing.with(|()| self.pool.trim());
                 }
                 *aging = Aging::Clearing(0, false);
             }
@@ -263,7 +263,7 @@ impl<O: Os> Arena<O> {
         if self.residency.is_due() {
             self.growing.with(|()| {
                 let end = self.start.addr() + self.held_bytes();
-                self.bfc.source().review(Addr::new(end as u64));
+                self.pool.source().review(Addr::new(end as u64));
             });
         }
         self.residency.take_spans_again()
@@ -296,8 +296,8 @@ impl<O: Os> Arena<O> {
     /// Returns the bytes in these, and whether there are more chunks.
     pub(crate) fn idle_some(&self, walk: &mut ArenaWalk) -> (u64, bool) {
         let mut bytes = 0;
-        self.with_bfc(|bfc| {
-            self.look(bfc, walk, IdleKind::Dirty, &mut 0, |range, _| {
+        self.with_pool(|pool| {
+            self.look(pool, walk, IdleKind::Dirty, &mut 0, |range, _| {
                 bytes += range.bytes();
                 true
             });
@@ -315,7 +315,7 @@ impl<O: Os> Arena<O> {
     }
 
     fn held_bytes(&self) -> usize {
-        self.bfc.stats().reserved_bytes as usize
+        self.pool.stats().reserved_bytes as usize
     }
 
     /// Discards idle memory. Returns the bytes that were resident.
@@ -348,7 +348,7 @@ impl<O: Os> Arena<O> {
                     self.marks.clear(start.addr(), bytes);
                     given.bytes += resident;
                 }
-                self.bfc.free(block).ok();
+                self.pool.free(block).ok();
             }
             given
         })
@@ -362,18 +362,18 @@ impl<O: Os> Arena<O> {
         which: IdleKind,
         pieces: &mut [Option<Block>],
     ) -> usize {
-        self.with_bfc(|bfc| {
+        self.with_pool(|pool| {
             let (mut bytes, mut splits, mut looks) = (0, 0, 0);
             for place in pieces {
                 let mut found = None;
-                self.look(bfc, walk, which, &mut looks, |range, near| {
+                self.look(pool, walk, which, &mut looks, |range, near| {
                     found = Some((range, near));
                     false
                 });
                 let Some((range, near)) = found else {
                     break;
                 };
-                *place = bfc.alloc_at(range, Some(near), None).ok();
+                *place = pool.alloc_at(range, Some(near), None).ok();
                 if place.is_some() {
                     splits +=
                         self.count_splits(range.start().get() as usize, range.bytes() as usize);
@@ -391,7 +391,7 @@ impl<O: Os> Arena<O> {
     /// until it returns `false`.
     fn look(
         &self,
-        bfc: &ArenaBfc,
+        pool: &ArenaPool,
         walk: &mut ArenaWalk,
         which: IdleKind,
         looks: &mut usize,
@@ -403,7 +403,7 @@ impl<O: Os> Arena<O> {
         };
         let (from, near) = (walk.from, walk.near);
         walk.ended = true;
-        bfc.chunks_from(from, near, |chunk| {
+        pool.chunks_from(from, near, |chunk| {
             walk.near = Some(chunk.handle);
             let end = chunk.range.end();
             if let ChunkState::Free { .. } = chunk.state {

@@ -68,7 +68,7 @@ pub(crate) const GROWTH_BYTES: usize = 2 << 20;
 /// Bytes examined under a lock at a time when residency is counted.
 pub(crate) const PIECE_BYTES: usize = 64 << 20;
 
-type ArenaBfc = RegionPool<'static>;
+type ArenaPool = RegionPool<'static>;
 type Allocator<O> = Shared<RegionPool<'static>, Committed<O>, Sleep>;
 
 /// Result of an allocation that neither grows nor sleeps.
@@ -88,7 +88,7 @@ pub(crate) struct Arena<O: Os> {
     start: *mut u8,
     bytes: usize,
     granule: Granule,
-    bfc: &'static Allocator<O>,
+    pool: &'static Allocator<O>,
     /// Every block, by its address.
     index: PageIndex<'static>,
     /// Blocks that were freed while the BFC's lock was taken (DEFER1).
@@ -136,23 +136,23 @@ impl<O: Os> Arena<O> {
 
     /// Returns the bytes of the range that are not committed.
     pub(crate) fn room(&self) -> u64 {
-        self.bytes as u64 - self.bfc.stats().reserved_bytes
+        self.bytes as u64 - self.pool.stats().reserved_bytes
     }
 
     /// Runs `f` with the BFC, after some of the deferred frees.
-    fn with_bfc<R>(&self, f: impl FnOnce(&mut ArenaBfc) -> R) -> R {
-        self.bfc.with(|bfc| {
-            self.deferred.free_some(bfc, self.index);
-            f(bfc)
+    fn with_pool<R>(&self, f: impl FnOnce(&mut ArenaPool) -> R) -> R {
+        self.pool.with(|pool| {
+            self.deferred.free_some(pool, self.index);
+            f(pool)
         })
     }
 
     /// Runs `f` with the BFC, after some of the deferred frees. Returns `None` if that would have
     /// to sleep.
-    fn with_bfc_soon<R>(&self, f: impl FnOnce(&mut ArenaBfc) -> R) -> Option<R> {
-        self.bfc.lock().try_with(|bfc| {
-            self.deferred.free_some(bfc, self.index);
-            f(bfc)
+    fn with_bfc_soon<R>(&self, f: impl FnOnce(&mut ArenaPool) -> R) -> Option<R> {
+        self.pool.lock().try_with(|pool| {
+            self.deferred.free_some(pool, self.index);
+            f(pool)
         })
     }
 
@@ -182,7 +182,7 @@ impl<O: Os> Arena<O> {
         unsafe {
             self.discarding.lock_across_fork();
             self.growing.lock_across_fork();
-            self.bfc.lock().lock_across_fork();
+            self.pool.lock().lock_across_fork();
         }
     }
 
@@ -193,7 +193,7 @@ impl<O: Os> Arena<O> {
     pub(crate) unsafe fn unlock_across_fork(&self) {
         // SAFETY: the locks are this thread's.
         unsafe {
-            self.bfc.lock().unlock_across_fork();
+            self.pool.lock().unlock_across_fork();
             self.growing.unlock_across_fork();
             self.discarding.unlock_across_fork();
         }
@@ -223,13 +223,13 @@ impl<O: Os> Arena<O> {
 
     /// Returns the bytes in blocks and spans, and the bytes committed.
     pub(crate) fn numbers(&self) -> (u64, u64) {
-        self.with_bfc(|bfc| (bfc.stats().live_bytes, bfc.stats().reserved_bytes))
+        self.with_pool(|pool| (pool.stats().live_bytes, pool.stats().reserved_bytes))
     }
 
     /// Returns the committed bytes in no block or span; `None` if that would have to sleep.
     pub(crate) fn free_bytes_soon(&self) -> Option<u64> {
-        let free = |bfc: &mut ArenaBfc| {
-            let stats = bfc.stats();
+        let free = |pool: &mut ArenaPool| {
+            let stats = pool.stats();
             stats.reserved_bytes.saturating_sub(stats.live_bytes)
         };
         self.with_bfc_soon(free)
@@ -239,13 +239,13 @@ impl<O: Os> Arena<O> {
     #[cfg(test)]
     pub(crate) fn table_bytes(&self) -> usize {
         let front = tables::front_bytes::<O>(self.os.page_bytes());
-        front + self.bfc.source().table_bytes()
+        front + self.pool.source().table_bytes()
     }
 
     /// Runs `f` while the BFC's lock is held.
     #[cfg(test)]
     pub(crate) fn while_locked(&self, f: impl FnOnce()) {
-        self.bfc.with(|_| f());
+        self.pool.with(|_| f());
     }
 
     /// Returns whether frees are deferred.
@@ -257,7 +257,7 @@ impl<O: Os> Arena<O> {
     /// Returns whether the BFC's invariants hold.
     #[cfg(test)]
     pub(crate) fn is_sound(&self) -> bool {
-        self.bfc.with(|bfc| bfc.check_invariants()).is_ok()
+        self.pool.with(|pool| pool.check_invariants()).is_ok()
     }
 }
 

@@ -171,7 +171,7 @@ impl<O: Os> Arena<O> {
         }
         // Pages keep the advice of the place they come from.
         let end = self.start.addr() as u64 + self.numbers().1;
-        self.bfc.source().advise(Addr::new(end));
+        self.pool.source().advise(Addr::new(end));
         Ok(bytes)
     }
 

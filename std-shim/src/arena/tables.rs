@@ -201,11 +201,11 @@ impl<O: Os> Arena<O> {
             seams,
             memory,
         );
-        let bfc = tables.wrapping_add(bfc_at::<O>()).cast::<Allocator<O>>();
+        let pool = tables.wrapping_add(bfc_at::<O>()).cast::<Allocator<O>>();
         // SAFETY: on the arena's pages, which read as zero and are used for nothing else.
-        unsafe { Allocator::place(bfc, config, chunks, source) }.ok()?;
+        unsafe { Allocator::place(pool, config, chunks, source) }.ok()?;
         // SAFETY: made just now, and never released.
-        let bfc = unsafe { &*bfc };
+        let pool = unsafe { &*pool };
         let arena = tables.cast::<Self>();
         // SAFETY: the front of the tables is reserved for it.
         unsafe {
@@ -215,7 +215,7 @@ impl<O: Os> Arena<O> {
                 start,
                 bytes,
                 granule,
-                bfc,
+                pool,
                 index: PageIndex::new(range.start(), granule, index),
                 deferred: Deferred::new(),
                 growing: Locked::new(()),

@@ -72,12 +72,12 @@ impl MemoryLimit {
     }
 
     /// Counts bytes of a span that become holes.
-    pub(super) fn dug(&self, bytes: usize) {
+    pub(super) fn note_discarded(&self, bytes: usize) {
         self.holes.fetch_add(bytes as u64, Ordering::Relaxed);
     }
 
     /// Counts bytes of holes that are used again.
-    pub(super) fn filled(&self, bytes: usize) {
+    pub(super) fn note_reused(&self, bytes: usize) {
         self.holes.fetch_sub(bytes as u64, Ordering::Relaxed);
         self.take(bytes);
     }

@@ -82,12 +82,12 @@ unsafe impl<O: Os, const IDLE: bool> Pages for PagesOf<O, IDLE> {
         self.0.os.page_bytes()
     }
 
-    fn dug(&mut self, bytes: usize) {
-        self.0.memory_limit.dug(bytes);
+    fn note_discarded(&mut self, bytes: usize) {
+        self.0.memory_limit.note_discarded(bytes);
     }
 
-    fn filled(&mut self, bytes: usize) {
-        self.0.memory_limit.filled(bytes);
+    fn note_reused(&mut self, bytes: usize) {
+        self.0.memory_limit.note_reused(bytes);
     }
 
     unsafe fn discard(&mut self, start: *mut u8, bytes: usize) -> Option<usize> {

@@ -37,7 +37,7 @@ const COMMIT_BYTES: usize = 32 << 20;
 
 /// The state behind the lock.
 struct Inner {
-    bfc: RegionPool<'static>,
+    pool: RegionPool<'static>,
     /// Every block, by its address.
     index: PageIndex<'static>,
     steps: Steps<'static>,
@@ -49,7 +49,7 @@ impl Inner {
     /// Returns the block that starts there.
     fn block_at(&self, block: *mut u8) -> Option<Block> {
         let found = self.index.find(Addr::new(block.addr() as u64))?;
-        self.bfc.block_from_raw(found).ok()
+        self.pool.block_from_raw(found).ok()
     }
 }
 
@@ -115,7 +115,7 @@ impl<O: Os> StepHeap<O> {
     ) -> Option<&'static Self> {
         let granules = bytes / granule.bytes() as usize;
         let mut measure = Carve::measure(size_of::<Self>());
-        measure.bfc(granules);
+        measure.pool(granules);
         measure.steps();
         let table_bytes = measure.bytes().checked_next_multiple_of(os.page_bytes())?;
         let tables = os.reserve(table_bytes, os.page_bytes())?.as_ptr();
@@ -127,16 +127,16 @@ impl<O: Os> StepHeap<O> {
         }
         // SAFETY: committed just now, for the cuts that were measured.
         let mut carve = unsafe { Carve::new(tables, size_of::<Self>()) };
-        let (chunks, index) = carve.bfc(granules);
+        let (chunks, index) = carve.pool(granules);
         let step_tables = carve.steps();
         let first = Addr::new(start.addr() as u64);
         let config_of_bfc = RegionConfig {
             granule_bytes: granule.bytes(),
             ..RegionConfig::fixed()
         };
-        let mut bfc = RegionPool::new(config_of_bfc, chunks).ok()?;
+        let mut pool = RegionPool::new(config_of_bfc, chunks).ok()?;
         let addresses = AddrRange::new(first, bytes as u64)?;
-        bfc.add_region(addresses).ok()?;
+        pool.add_region(addresses).ok()?;
         let least_bytes = config.threshold_bytes;
         let steps = Steps::new(config, step_tables);
         let heap = tables.cast::<Self>();
@@ -149,7 +149,7 @@ impl<O: Os> StepHeap<O> {
             granule,
             least_bytes,
             inner: Locked::new(Inner {
-                bfc,
+                pool,
                 index: PageIndex::new(first, granule, index),
                 steps,
                 committed: 0,
@@ -209,7 +209,7 @@ impl<O: Os> StepHeap<O> {
             return;
         }
         let mut used = 0;
-        inner.bfc.for_each_chunk(|chunk| {
+        inner.pool.for_each_chunk(|chunk| {
             if matches!(chunk.state, ChunkState::Used { .. }) {
                 used = chunk.range.end().get() as usize - self.start.addr();
             }
@@ -231,7 +231,7 @@ impl<O: Os> StepHeap<O> {
             let mut given = 0;
             // End of the last touched memory that stays.
             let mut kept = 0;
-            inner.bfc.for_each_chunk(|chunk| {
+            inner.pool.for_each_chunk(|chunk| {
                 let start = chunk.range.start().get() as usize - self.start.addr();
                 let end = (chunk.range.end().get() as usize - self.start.addr()).min(touched);
                 if matches!(chunk.state, ChunkState::Used { .. }) {
@@ -258,7 +258,7 @@ impl<O: Os> StepHeap<O> {
         f: impl FnOnce(&mut Steps<'static>, &mut InRange<'_, 'static>) -> R,
     ) -> R {
         let mut below = InRange {
-            pool: &mut inner.bfc,
+            pool: &mut inner.pool,
             addresses: self.addresses,
             held_bytes: inner.touched as u64,
         };
@@ -338,7 +338,7 @@ impl<O: Os> StepHeap<O> {
     /// Returns the counters, and the live, committed and reserved bytes.
     pub(crate) fn numbers(&self) -> (StepStats, u64, u64, u64) {
         self.inner.with(|inner| {
-            let live = inner.bfc.stats().live_bytes;
+            let live = inner.pool.stats().live_bytes;
             (
                 inner.steps.stats(),
                 live,

@@ -72,7 +72,7 @@ impl Carve {
     }
 
     /// Cuts the records and the index of a best fit over `granules` granules.
-    pub(crate) fn bfc(&mut self, granules: usize) -> (&'static mut [Chunk], &'static [AtomicU32]) {
+    pub(crate) fn pool(&mut self, granules: usize) -> (&'static mut [Chunk], &'static [AtomicU32]) {
         (self.zeroed(CHUNKS), self.zeroed(granules))
     }
 

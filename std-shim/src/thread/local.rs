@@ -47,7 +47,7 @@ pub(crate) struct NoCache(UnsafeCell<ThreadCache>);
 unsafe impl Sync for NoCache {}
 
 /// The cache of threads without a heap.
-pub(crate) static NO_CACHE: NoCache = NoCache(UnsafeCell::new(ThreadCache::nobodys()));
+pub(crate) static NO_CACHE: NoCache = NoCache(UnsafeCell::new(ThreadCache::always_empty()));
 
 /// The heap state of one thread. The fast paths read the first two fields and nothing else.
 #[repr(C)]
@@ -235,7 +235,7 @@ impl Local {
     /// bytes, if it is their turn.
     pub(crate) fn flush_some<O: Os>(&mut self, bytes: usize, process: &'static Process<O>) {
         self.with_own(|owner, set, cache| {
-            if set.has_turn() {
+            if set.flush_is_due() {
                 // SAFETY: the set's own remote-free queue, and the cache that goes with it.
                 unsafe { set.flush_some(owner, cache, bytes, &mut process.pages()) };
             }

@@ -12,7 +12,7 @@ use super::super::span::{Span, SpanMemory};
 use super::super::thread_cache::{CacheBin, ThreadCache};
 use super::SpanSet;
 use super::give_back::RECEIVED;
-use super::growth::TURN_BYTES;
+use super::growth::FLUSH_EVERY_BYTES;
 use super::walk::SetWalk;
 
 const BLOCK_BYTES: usize = 256;
@@ -299,8 +299,8 @@ fn what_is_at_hand_is_given_up_a_bounded_number_of_blocks_at_a_time() {
     assert!(at_hand(&set) >= COUNT / 2 - bin);
     // For a call that gets much, and for one that gets little.
     for (bytes, most) in [(usize::MAX, 4096 + bin), (1 << 10, 256 + bin)] {
-        set.made_bytes = TURN_BYTES;
-        assert!(set.has_turn());
+        set.made_bytes = FLUSH_EVERY_BYTES;
+        assert!(set.flush_is_due());
         let before = at_hand(&set);
         // SAFETY: the set's own queue, cache and pages.
         unsafe { set.flush_some(&queue, &mut cache, bytes, &mut pages) };
@@ -314,7 +314,7 @@ fn what_is_at_hand_is_given_up_a_bounded_number_of_blocks_at_a_time() {
     unsafe { set.make_room(&queue, class, bin, &mut pages) };
     assert_eq!(at_hand(&set), before);
     let mut calls = 0;
-    while set.has_turn() {
+    while set.flush_is_due() {
         // SAFETY: the set's own queue, cache and pages.
         unsafe { set.flush_some(&queue, &mut cache, 1 << 10, &mut pages) };
         calls += 1;

@@ -160,7 +160,7 @@ impl SpanSet {
         // SPAN3).
         let (shape, holes) = unsafe { (*Span::shape(span), Span::own(span).hole_bytes()) };
         if holes > 0 {
-            pages.filled(holes);
+            pages.note_reused(holes);
         }
         let state = self.class(shape.class());
         state.spans -= 1;

@@ -8,8 +8,8 @@ use super::super::thread_cache::ThreadCache;
 use super::SpanSet;
 use super::class_spans::ClassSpans;
 
-/// Bytes of new spans between two turns; see [`SpanSet::has_turn`].
-pub(super) const TURN_BYTES: usize = 16 << 20;
+/// Bytes of new spans between two turns; see [`SpanSet::flush_is_due`].
+pub(super) const FLUSH_EVERY_BYTES: usize = 16 << 20;
 
 /// Bytes of spans made before a turn is considered again.
 const ASKED_AFTER: usize = 1 << 20;
@@ -60,7 +60,7 @@ impl SpanSet {
             return Some(memory);
         }
         // A turn under way has had its part of this refill.
-        if self.turn == 0 && self.has_turn() {
+        if self.lists_to_flush == 0 && self.flush_is_due() {
             let bytes = pages.span_bytes(class);
             // SAFETY: the conditions of `refill`: the queue and the pages are this set's, the cache is the caller's.
             unsafe { self.flush_some(owner, cache, bytes, pages) };
@@ -74,29 +74,29 @@ impl SpanSet {
     /// Returns whether cached lists are to be flushed, given that the heap would grow. A turn comes once for each 16
     /// MiB of spans made, and then flushes as many lists as there were, some with each refill: so a program that
     /// needs its cached blocks again does not lose them each time.
-    pub fn has_turn(&mut self) -> bool {
-        if self.turn == 0 && self.made_bytes >= TURN_BYTES {
+    pub fn flush_is_due(&mut self) -> bool {
+        if self.lists_to_flush == 0 && self.made_bytes >= FLUSH_EVERY_BYTES {
             (self.made_bytes, self.asked_bytes) = (0, 0);
-            self.turn = 1 + self.lists();
+            self.lists_to_flush = 1 + self.lists();
         }
-        self.turn > 0
+        self.lists_to_flush > 0
     }
 
     /// Returns whether cached lists are to be flushed before the heap would grow: during a turn, once `free`, the
     /// free part of held memory, is below a quarter of the cached bytes, and at once under pressure.
-    pub(super) fn has_turn_ahead(
+    pub(super) fn early_flush_is_due(
         &mut self,
         under_pressure: bool,
         free: impl FnOnce() -> u64,
     ) -> bool {
-        if self.turn == 0 && under_pressure {
+        if self.lists_to_flush == 0 && under_pressure {
             let lists = self.lists();
             if lists == 0 {
                 return false;
             }
-            self.turn = 1 + lists;
-        } else if self.turn == 0 {
-            if self.made_bytes < TURN_BYTES.max(self.asked_bytes) {
+            self.lists_to_flush = 1 + lists;
+        } else if self.lists_to_flush == 0 {
+            if self.made_bytes < FLUSH_EVERY_BYTES.max(self.asked_bytes) {
                 return false;
             }
             if free() > self.list_bytes() / GIVEN_UP_FOR_EACH as u64 {
@@ -104,7 +104,7 @@ impl SpanSet {
                 return false;
             }
         }
-        self.has_turn()
+        self.flush_is_due()
     }
 
     /// Returns the bytes in the transfer caches. O(classes).
@@ -146,9 +146,9 @@ impl SpanSet {
         // SAFETY: the caller promises the queue and the pages of this set.
         let all = unsafe { self.flush_while(owner, pay, pages) };
         let given = before - self.lists();
-        self.turn = self.turn.saturating_sub(given.max(1));
-        if all || self.turn == 0 {
-            self.turn = 0;
+        self.lists_to_flush = self.lists_to_flush.saturating_sub(given.max(1));
+        if all || self.lists_to_flush == 0 {
+            self.lists_to_flush = 0;
             // SAFETY: the caller promises the cache of this set.
             unsafe { self.flush(owner, cache, pages) };
             for class in SizeClass::all() {

@@ -1,7 +1,7 @@
 //! The numbers of cached blocks in a set.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
-use super::growth::TURN_BYTES;
+use super::growth::FLUSH_EVERY_BYTES;
 use super::*;
 
 #[test]
@@ -45,29 +45,35 @@ fn what_is_at_hand_has_its_turn_once_in_16_mib_of_new_spans() {
     let class = SizeClass::of(1024, 8).unwrap();
     let mut set = SpanSet::default();
     set.class(class).transfer_lists = 3;
-    set.made_bytes = TURN_BYTES - 1;
-    assert!(!set.has_turn() && !set.has_turn_ahead(false, || 0));
-    set.made_bytes = TURN_BYTES;
+    set.made_bytes = FLUSH_EVERY_BYTES - 1;
+    assert!(!set.flush_is_due() && !set.early_flush_is_due(false, || 0));
+    set.made_bytes = FLUSH_EVERY_BYTES;
     // A quarter of the cached bytes.
-    assert!(!set.has_turn_ahead(false, || 24 << 10 | 1));
-    assert!(!set.has_turn_ahead(false, || 0), "asked again after 1 MiB");
+    assert!(!set.early_flush_is_due(false, || 24 << 10 | 1));
+    assert!(
+        !set.early_flush_is_due(false, || 0),
+        "asked again after 1 MiB"
+    );
     set.made_bytes += 1 << 20;
-    assert!(set.has_turn_ahead(false, || 24 << 10));
-    assert_eq!((set.turn, set.made_bytes, set.asked_bytes), (4, 0, 0));
-    set.turn = 0;
+    assert!(set.early_flush_is_due(false, || 24 << 10));
+    assert_eq!(
+        (set.lists_to_flush, set.made_bytes, set.asked_bytes),
+        (4, 0, 0)
+    );
+    set.lists_to_flush = 0;
     // However much is free: the allocation that would grow found none there.
-    set.made_bytes = TURN_BYTES;
-    assert!(!set.has_turn_ahead(false, || u64::MAX) && set.has_turn());
+    set.made_bytes = FLUSH_EVERY_BYTES;
+    assert!(!set.early_flush_is_due(false, || u64::MAX) && set.flush_is_due());
 }
 
 #[test]
 fn what_is_at_hand_is_given_up_at_once_under_pressure() {
     let class = SizeClass::of(1024, 8).unwrap();
     let mut set = SpanSet::default();
-    assert!(!set.has_turn_ahead(true, || 0), "there is nothing");
+    assert!(!set.early_flush_is_due(true, || 0), "there is nothing");
     set.class(class).transfer_lists = 3;
-    assert!(set.has_turn_ahead(true, || u64::MAX));
-    assert_eq!(set.turn, 4);
+    assert!(set.early_flush_is_due(true, || u64::MAX));
+    assert_eq!(set.lists_to_flush, 4);
 }
 
 #[test]

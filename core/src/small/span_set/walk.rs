@@ -178,9 +178,9 @@ impl SpanSet {
         };
         // SAFETY: the shape is the span's own, and the length of pages is that of `pages`.
         unsafe { own.scan(shape, page_bytes, least, again, discard) };
-        let dug = own.hole_bytes() - holes;
-        if dug > 0 {
-            pages.dug(dug);
+        let note_discarded = own.hole_bytes() - holes;
+        if note_discarded > 0 {
+            pages.note_discarded(note_discarded);
         }
         cost
     }

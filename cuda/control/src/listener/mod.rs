@@ -98,7 +98,7 @@ pub struct Listener {
 /// callback that runs in another thread, and must not happen where that callback waits for this thread. A
 /// drop inside the handler's own callback does not wait: the running call is the last.
 #[must_use = "a handle that is dropped ends the registration"]
-pub struct Handle {
+pub struct Registration {
     shared: Arc<ListenerShared>,
     path: PathBuf,
     id: HandlerId,
@@ -181,7 +181,7 @@ impl Listener {
         &self,
         path: impl AsRef<Path>,
         callback: impl FnMut(&[u8]) + Send + 'static,
-    ) -> Result<Handle, FileError> {
+    ) -> Result<Registration, FileError> {
         let path = path.as_ref();
         let failed = |act| FileError::at(path, act);
         let whole = std::path::absolute(path).map_err(failed(FileAct::Listen))?;
@@ -190,7 +190,7 @@ impl Listener {
         let id = state.registry.add(&whole, Box::new(callback));
         state.woken = true;
         // From here on dropping the handle ends the registration, even after an error.
-        let handle = Handle {
+        let handle = Registration {
             shared: Arc::clone(shared),
             path: whole,
             id,
@@ -312,7 +312,7 @@ fn drop_quietly<T>(value: T) {
     }
 }
 
-impl Drop for Handle {
+impl Drop for Registration {
     fn drop(&mut self) {
         let me = std::thread::current().id();
         let mut state = self.shared.lock();
@@ -339,7 +339,7 @@ impl fmt::Debug for Listener {
     }
 }
 
-impl fmt::Debug for Handle {
+impl fmt::Debug for Registration {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Handle")
             .field("path", &self.path)

@@ -90,14 +90,14 @@ impl PacerState {
         self.queued = queued.is_some();
         self.unreported = queued.unwrap_or(0);
         self.step = PacerStep::default();
-        self.turn(now, perf);
+        self.set_share(now, perf);
         self.make_plan();
     }
 
     pub(super) fn launch(&mut self, now: Duration, perf: PerfControl) -> Pause {
         let now = nanos(now);
         self.account(now);
-        self.turn(now, perf);
+        self.set_share(now, perf);
         if perf.is_suspended() {
             return Pause::Suspended;
         }
@@ -113,7 +113,7 @@ impl PacerState {
     pub(super) fn end(&mut self, now: Duration, perf: PerfControl) -> Pause {
         let now = nanos(now);
         self.account(now);
-        self.turn(now, perf);
+        self.set_share(now, perf);
         if perf.is_suspended() {
             return Pause::Suspended;
         }
@@ -145,7 +145,7 @@ impl PacerState {
         }
         let now = nanos(now);
         self.account(now);
-        self.turn(now, perf);
+        self.set_share(now, perf);
         let mut plan = self.plan;
         plan.launch(nanos(self.config.min_pause)) > 0
     }
@@ -161,7 +161,7 @@ impl PacerState {
         }
         let now = nanos(now);
         self.account(now);
-        self.turn(now, perf);
+        self.set_share(now, perf);
         let last = self.last_pause(
             self.debt
                 .saturating_add(self.expected(self.prediction.busy)),
@@ -197,7 +197,7 @@ impl PacerState {
             self.insert(now - until);
             self.plan.inserted = self.plan.inserted.saturating_add(now - until);
         }
-        self.turn(now, perf);
+        self.set_share(now, perf);
         let until = until.min(self.at);
         if perf.is_suspended() {
             return Pause::Suspended;
@@ -246,7 +246,7 @@ impl PacerState {
     }
 
     /// Puts another share in force: pauses end, and the time they have not inserted is due again.
-    fn turn(&mut self, now: u64, perf: PerfControl) {
+    fn set_share(&mut self, now: u64, perf: PerfControl) {
         if self.perf.is_suspended() {
             // The first call after the suspension ends it here, so that later time is not suspended (PACER1).
             self.account(now);

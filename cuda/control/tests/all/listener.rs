@@ -10,7 +10,8 @@ use std::time::SystemTime;
 
 use common::Folder;
 use larder_control::{
-    Durability, FileAct, FileError, Handle, Listener, ListenerConfig, WatchMode, replace_whole,
+    Durability, FileAct, FileError, Listener, ListenerConfig, Registration, WatchMode,
+    replace_whole,
 };
 use larder_model::antman::Handlers;
 
@@ -143,7 +144,7 @@ fn am_8_handlers_run_in_the_order_of_their_registration() {
     let path = folder.file("control");
     let listener = by_hand();
     let order = Arc::new(Mutex::new(Vec::new()));
-    let handles: Vec<Handle> = (0..5)
+    let handles: Vec<Registration> = (0..5)
         .map(|number| {
             let order = order.clone();
             listener
@@ -247,7 +248,7 @@ fn am_8_a_callback_may_drop_its_own_handle_and_others_and_register_new_ones() {
     let folder = Folder::new("inside");
     let path = folder.file("control");
     let listener = by_hand();
-    let handles: Arc<Mutex<Vec<Option<Handle>>>> = Arc::default();
+    let handles: Arc<Mutex<Vec<Option<Registration>>>> = Arc::default();
     let (own, other, new) = (
         Received::default(),
         Received::default(),

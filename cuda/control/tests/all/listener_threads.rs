@@ -9,7 +9,9 @@ use std::sync::{Arc, Mutex, mpsc};
 use std::time::Duration;
 
 use common::Folder;
-use larder_control::{Durability, Handle, Listener, ListenerConfig, WatchMode, replace_whole};
+use larder_control::{
+    Durability, Listener, ListenerConfig, Registration, WatchMode, replace_whole,
+};
 use larder_model::Random;
 
 /// Long enough for a machine that does much else; nothing waits so long that works.
@@ -152,7 +154,7 @@ fn a_second_registration_is_served_at_once_by_the_same_thread() {
     put(&path, "a");
     let listener = listener(WatchMode::Poll, NEVER);
     let (sender, receiver) = mpsc::channel();
-    let handles: Vec<Handle> = (0..3)
+    let handles: Vec<Registration> = (0..3)
         .map(|_| {
             let sender = sender.clone();
             let handle = listener
@@ -172,7 +174,7 @@ fn the_last_handle_may_be_dropped_on_the_thread_itself() {
     let path = folder.file("control");
     let listener = listener(WatchMode::Poll, Duration::from_millis(1));
     for round in 0..50 {
-        let place: Arc<Mutex<Option<Handle>>> = Arc::default();
+        let place: Arc<Mutex<Option<Registration>>> = Arc::default();
         let (inside, (sender, receiver)) = (place.clone(), mpsc::channel());
         let mut slot = place.lock().unwrap();
         let handle = listener

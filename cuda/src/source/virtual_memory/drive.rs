@@ -18,7 +18,7 @@ use crate::DriverError;
 use crate::driver::deferred_free::DeferredFree;
 use crate::driver::locked;
 use crate::limits::OverBudget;
-use crate::stream::pool::{Core, PoolSource};
+use crate::stream::pool::{PoolSource, SharedPool};
 
 impl PoolSource<PagePool<'static>> for VirtualMemory {
     fn last_error(&self) -> Option<DriverError> {
@@ -38,7 +38,7 @@ impl PoolSource<PagePool<'static>> for VirtualMemory {
         locked(&self.table).fixed.values().sum()
     }
 
-    fn idle_bytes(core: &Core<Self, PagePool<'static>>) -> u64 {
+    fn idle_bytes(core: &SharedPool<Self, PagePool<'static>>) -> u64 {
         let core = core.pool_stats();
         core.pool_bytes.saturating_sub(core.stable_bytes)
     }

@@ -14,7 +14,7 @@ use crate::with_tables::WithTables;
 use crate::{Context, DeviceAllocError, DriverError};
 
 /// The core's best fit, shared by threads.
-pub(crate) type Core<S, P> = Shared<P, S, Yield>;
+pub(crate) type SharedPool<S, P> = Shared<P, S, Yield>;
 
 /// The source of a pool's memory: the refusals of its calls, and the bytes that the core does not count.
 pub(crate) trait PoolSource<P: BestFit>: Source<P> + Send + Sync + Sized {
@@ -30,7 +30,7 @@ pub(crate) trait PoolSource<P: BestFit>: Source<P> + Send + Sync + Sized {
     fn left_out_bytes(&self) -> u64;
 
     /// Returns the bytes that would be released if all idle memory were.
-    fn idle_bytes(core: &Core<Self, P>) -> u64;
+    fn idle_bytes(core: &SharedPool<Self, P>) -> u64;
 }
 
 /// The core's best fit, with a limit that can move, budgets above it, and counters by intervals.
@@ -43,13 +43,13 @@ pub(crate) struct BudgetedPool<S: PoolSource<P>, P: BestFit> {
     unwaited: Vec<Unwaited>,
     context: Context,
     /// Dropped in `drop`, before others are notified.
-    core: ManuallyDrop<WithTables<Core<S, P>>>,
+    core: ManuallyDrop<WithTables<SharedPool<S, P>>>,
 }
 
 impl<S: PoolSource<P>, P: BestFit> BudgetedPool<S, P> {
     pub(crate) fn new(
         context: &Context,
-        core: WithTables<Core<S, P>>,
+        core: WithTables<SharedPool<S, P>>,
         node: Arc<TreeNode>,
     ) -> Self {
         Self {
@@ -69,7 +69,7 @@ impl<S: PoolSource<P>, P: BestFit> BudgetedPool<S, P> {
 
     /// Returns the core's allocator, which has no limits above it and no counters by intervals.
     #[inline]
-    pub(crate) fn shared(&self) -> &Core<S, P> {
+    pub(crate) fn shared(&self) -> &SharedPool<S, P> {
         &self.core
     }
 
@@ -80,22 +80,22 @@ impl<S: PoolSource<P>, P: BestFit> BudgetedPool<S, P> {
 
     /// Returns the counters.
     pub(crate) fn stats(&self) -> Stats {
-        self.core.with(|bfc| self.earlier.with(bfc.stats()))
+        self.core.with(|locked| self.earlier.with(locked.stats()))
     }
 
     /// Restarts the counters.
     pub(crate) fn clear_stats(&self) {
-        self.core.with(|bfc| {
+        self.core.with(|locked| {
             self.earlier.clear();
-            bfc.clear_stats();
+            locked.clear_stats();
         });
     }
 
     /// Returns the most live bytes since the last call.
     pub(crate) fn take_peak(&self) -> u64 {
-        self.core.with(|bfc| {
-            let peak = self.earlier.take(&bfc.stats());
-            bfc.clear_stats();
+        self.core.with(|locked| {
+            let peak = self.earlier.take(&locked.stats());
+            locked.clear_stats();
             peak
         })
     }

@@ -27,7 +27,7 @@ use larder_core::{
     StreamId, StreamPoint,
 };
 
-pub(crate) use budgeted_pool::{BudgetedPool, Core, PoolSource};
+pub(crate) use budgeted_pool::{BudgetedPool, PoolSource, SharedPool};
 pub(crate) use by_stream::ByStream;
 pub(crate) use counts::StreamCounts;
 pub use counts::StreamStats;
@@ -88,12 +88,12 @@ impl<S: PoolSource<P>, P: BestFit> StreamPool<S, P> {
 
     /// Returns the core's allocator, which has no counters by stream.
     #[inline]
-    pub(crate) fn shared(&self) -> &Core<S, P> {
+    pub(crate) fn shared(&self) -> &SharedPool<S, P> {
         self.memory.shared()
     }
 
     /// Sets the tiers above.
-    pub(crate) fn stand_below(&self, tiers: Weak<dyn UpperTiers>) {
+    pub(crate) fn set_upper_tiers(&self, tiers: Weak<dyn UpperTiers>) {
         let set = self.upper.set(tiers);
         debug_assert!(set.is_ok(), "a pool has the tiers that it was made for");
     }
@@ -120,8 +120,8 @@ impl<S: PoolSource<P>, P: BestFit> StreamPool<S, P> {
     // Not inlined: a block that is returned through memory would be read before it is written out.
     #[inline(always)]
     pub(crate) fn find_at_once(&self, request: &Request) -> Option<Block> {
-        self.shared().with(|bfc| {
-            let block = bfc.try_alloc_now(&request.without_wait())?.block;
+        self.shared().with(|locked| {
+            let block = locked.try_alloc_now(&request.without_wait())?.block;
             self.streams
                 .account(request.stream)
                 .allocated(block.bytes());
@@ -131,8 +131,8 @@ impl<S: PoolSource<P>, P: BestFit> StreamPool<S, P> {
 
     /// Allocates from held memory that fits, after a wait if necessary.
     fn find(&self, request: &Request) -> Option<Grant> {
-        self.shared().with(|bfc| {
-            let grant = bfc.try_alloc_now(request)?;
+        self.shared().with(|locked| {
+            let grant = locked.try_alloc_now(request)?;
             self.streams
                 .account(request.stream)
                 .allocated(grant.block.bytes());
@@ -173,9 +173,9 @@ impl<S: PoolSource<P>, P: BestFit> StreamPool<S, P> {
         block: Block,
         point: StreamPoint,
     ) -> Result<(), Rejected<FreeError>> {
-        self.shared().with(|bfc| {
+        self.shared().with(|locked| {
             let bytes = block.bytes();
-            bfc.free_after(block, point)?;
+            locked.free_after(block, point)?;
             self.streams.account(point.stream).freed(bytes);
             Ok(())
         })

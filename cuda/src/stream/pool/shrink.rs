@@ -16,14 +16,14 @@ impl<S: PoolSource<P>, P: BestFit> BudgetedPool<S, P> {
     pub(crate) fn refresh_limit(&self) -> u64 {
         let left_out = || self.shared().source().left_out_bytes();
         apply_newest(left_out, |left_out| {
-            self.shared().with(|bfc| {
+            self.shared().with(|locked| {
                 // Read under the core's lock: of two threads here the later has the newer bound.
                 let bound = self.node.live_limit();
                 let limit = match bound {
                     u64::MAX => bound,
                     bound => bound.saturating_sub(left_out),
                 };
-                let excess = bfc.set_limit(limit);
+                let excess = locked.set_limit(limit);
                 let usage = self.node.usage();
                 let lowered = bound < usage.config.hard_bytes || usage.excess_bytes > 0;
                 self.over_limit.set(excess > 0 || lowered);

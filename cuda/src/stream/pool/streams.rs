@@ -244,7 +244,7 @@ impl StreamTable {
             // The owner of a borrowed stream has destroyed it, and the driver reused the handle.
             self.let_go_destroyed(stream_id)?;
         }
-        self.let_go_unheld();
+        self.release_unheld();
         let is_free = |stream_id: &StreamId| match self.slots[*stream_id]
             .key
             .handle
@@ -277,19 +277,19 @@ impl StreamTable {
     }
 
     /// Releases the streams that only allocators hold.
-    fn let_go_unheld(&self) {
+    fn release_unheld(&self) {
         for (stream_id, handle) in self.ids() {
             let stream = locked(&self.slots[stream_id].queue).stream.clone();
             let is_unheld = stream.is_some_and(|stream| stream.others() == 0);
             if handle.is_some() && is_unheld {
                 // A stream that captures, or whose event is refused, is retried with the next new stream.
-                let _ = self.let_go(stream_id);
+                let _ = self.release_slot(stream_id);
             }
         }
     }
 
     /// Releases a stream (STREAM3) after recording all work queued on it. The caller holds `adding`.
-    fn let_go(&self, stream_id: StreamId) -> Result<(), DeviceAllocError> {
+    fn release_slot(&self, stream_id: StreamId) -> Result<(), DeviceAllocError> {
         let shared = &self.slots[stream_id];
         let mut queue = locked(&shared.queue);
         match self.close(shared, &mut queue, WantedBy::Program) {
@@ -359,7 +359,7 @@ impl StreamTable {
         if !is_last {
             return Err(DeviceAllocError::StreamHeld);
         }
-        self.let_go(stream_id)
+        self.release_slot(stream_id)
     }
 
     /// Returns the number of streams that had this number before its present one.

@@ -17,7 +17,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
 use cudarc::driver::CudaStream;
-use larder_core::prmalloc::{OpenStep, PlanError, PoolCounts, Progress, Round, TensorPool};
+use larder_core::prmalloc::{OpenStep, PlanError, PlannerProgress, PoolCounts, Round, TensorPool};
 use larder_core::{
     AddrRange, Align, AllocError, AllocatorId, Block, ChunkHandle, FreeError, Rejected, Request,
 };
@@ -204,7 +204,7 @@ impl DeviceTensorPool {
     }
 
     /// Returns the progress of the planner.
-    pub fn progress(&self) -> Progress {
+    pub fn progress(&self) -> PlannerProgress {
         self.pool.planner().progress()
     }
 

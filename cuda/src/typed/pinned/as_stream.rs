@@ -84,9 +84,9 @@ impl StreamAllocator for PinnedAllocator {
 
     /// Blocks that wait for streams count as live.
     fn live(&self) -> Live {
-        self.0.pool.shared().with(|bfc| Live {
-            blocks: u64::from(bfc.report().used_chunks),
-            bytes: bfc.stats().live_bytes,
+        self.0.pool.shared().with(|pool| Live {
+            blocks: u64::from(pool.report().used_chunks),
+            bytes: pool.stats().live_bytes,
         })
     }
 }

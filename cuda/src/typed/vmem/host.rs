@@ -140,10 +140,10 @@ impl StreamAllocator for VmemHost {
     }
 
     fn info(&self, block: &Block) -> Option<BlockInfo> {
-        self.shared().with(|bfc| {
+        self.shared().with(|pool| {
             Some(BlockInfo {
-                requested_bytes: bfc.requested_bytes(block)?,
-                allocation_id: bfc.allocation_id(block),
+                requested_bytes: pool.requested_bytes(block)?,
+                allocation_id: pool.allocation_id(block),
                 placement: Placement::Host,
             })
         })
@@ -158,9 +158,9 @@ impl StreamAllocator for VmemHost {
     }
 
     fn live(&self) -> Live {
-        self.shared().with(|bfc| Live {
-            blocks: u64::from(bfc.report().used_chunks),
-            bytes: bfc.stats().live_bytes,
+        self.shared().with(|pool| Live {
+            blocks: u64::from(pool.report().used_chunks),
+            bytes: pool.stats().live_bytes,
         })
     }
 }
