@@ -341,7 +341,7 @@ impl fmt::Debug for Listener {
 
 impl fmt::Debug for Registration {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Handle")
+        f.debug_struct("Registration")
             .field("path", &self.path)
             .finish_non_exhaustive()
     }

@@ -90,7 +90,7 @@ impl RegionWatch for RegionReporter {
 
 impl fmt::Debug for RegionReporter {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Watch")
+        f.debug_struct("RegionReporter")
             .field("index", &self.index)
             .field("kind", &self.kind)
             .field("alloc_visitors", &self.visitors.alloc.len())
