@@ -1,0 +1,162 @@
+//! What a replay measured, and why it has no outcome.
+
+use std::io;
+
+use serde::Serialize;
+use thiserror::Error;
+
+use super::contender::{CallsByName, DriverCalls, StepFigures};
+use super::live_map::LiveBlock;
+use super::tape::TapeAction;
+use super::{ReplayHistory, SmallestDevice};
+
+/// The result of one contender on one trace; the larger part of a line of JSON.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub(crate) struct Outcome {
+    /// Blocks served: all of the trace's, if it completed.
+    pub(crate) allocations: u64,
+    /// Streams of the program.
+    pub(crate) streams: u32,
+    /// Most requested bytes live at once, unrounded.
+    pub(crate) peak_live_bytes: u64,
+    /// Most bytes the contender held from its device at once.
+    pub(crate) peak_reserved_bytes: u64,
+    /// Regions or blocks taken from the device, and given back to it.
+    pub(crate) driver_allocations: u64,
+    pub(crate) driver_frees: u64,
+    /// Calls of the driver, for contenders whose device maps pages.
+    #[serde(rename = "driver_calls_by_kind")]
+    pub(crate) driver_calls: Option<DriverCalls>,
+    /// Calls in each pass, if they are known. The last pass is the one in which a replay that did
+    /// not complete stopped.
+    pub(crate) calls_by_pass: Option<Vec<u64>>,
+    /// The driver it ran on, `real` or `stand-in`, for contenders on one.
+    pub(crate) driver: Option<&'static str>,
+    /// Calls of that driver, as far as they are known: all, and those of each pass.
+    pub(crate) calls_by_name: Option<CallsByName>,
+    pub(crate) calls_by_name_by_pass: Option<Vec<CallsByName>>,
+    /// Most bytes held in each pass, sampled after each event; from the moment the blocks of the
+    /// previous pass are freed, if that was the whole trace.
+    pub(crate) reserved_by_pass: Vec<u64>,
+    /// How the blocks of steps were served, for contenders that plan.
+    pub(crate) steps: Option<StepFigures>,
+    /// The plans that the contender learned, for another run.
+    #[serde(skip)]
+    pub(crate) plans: Option<Vec<u8>>,
+    /// Wall time of one `alloc` or `free`, averaged over the fastest timed
+    /// run; `None` if there was no operation.
+    pub(crate) ns_per_operation: Option<f64>,
+    /// The longest `alloc`, `free` or end of a step, each the least of the runs in which events are
+    /// timed one by one.
+    pub(crate) worst_ns: Option<u32>,
+    /// Whether every block was served. If not, the replay stopped at the first
+    /// refusal, and the other figures are those up to there.
+    pub(crate) completed: bool,
+    /// The refused event, counted from 1 without header lines, and its pass, if there are several.
+    pub(crate) stopped_at_event: Option<u64>,
+    pub(crate) stopped_in_pass: Option<u32>,
+    /// The refused block.
+    pub(crate) refused: Option<Refused>,
+    /// Facts missing from the trace's file, and how they were replaced; see [`Trace::notes`].
+    pub(crate) notes: Vec<String>,
+    /// Most requested bytes live at once in the whole trace, played to its end or not.
+    #[serde(skip)]
+    pub(crate) trace_live_bytes: u64,
+    /// The smallest device that is large enough, if it was searched and found.
+    #[serde(skip)]
+    pub(crate) smallest_device: Option<SmallestDevice>,
+    #[serde(skip)]
+    pub(crate) history: Option<ReplayHistory>,
+}
+
+/// A block that was refused, and the bytes live and reserved at that time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+pub(crate) struct Refused {
+    pub(crate) bytes: u64,
+    pub(crate) live_bytes: u64,
+    pub(crate) reserved_bytes: u64,
+}
+
+impl Refused {
+    pub(super) fn new(act: TapeAction, live_bytes: u64, reserved_bytes: u64) -> Self {
+        let bytes = match act {
+            TapeAction::Alloc { bytes, .. } => bytes,
+            TapeAction::Free { .. } | TapeAction::Step { .. } | TapeAction::StartOver => 0,
+        };
+        Self {
+            bytes,
+            live_bytes,
+            reserved_bytes,
+        }
+    }
+}
+
+impl Outcome {
+    /// Returns peak reserved over peak live; `None` if no bytes were ever live.
+    pub(crate) fn reserved_over_live(&self) -> Option<f64> {
+        let live = self.peak_live_bytes;
+        (live > 0).then(|| self.peak_reserved_bytes as f64 / live as f64)
+    }
+}
+
+/// The reason why a replay has no outcome.
+#[derive(Debug, Error)]
+pub(crate) enum ReplayError {
+    #[error(transparent)]
+    Violation(#[from] Violation),
+    #[error("{}", no_tape(.0))]
+    NoTape(#[from] io::Error),
+    /// The user pressed Ctrl-C.
+    #[error("interrupted")]
+    Interrupted,
+}
+
+/// Describes why events could not be written to a tape or read from it.
+pub(crate) fn no_tape(error: &io::Error) -> String {
+    let folder = std::env::temp_dir();
+    format!(
+        "cannot keep a trace's events in a file in {}: {error}; name a folder with room in TMPDIR",
+        folder.display()
+    )
+}
+
+/// A contender broke its contract: a bug in it, not in the trace. Events and passes are counted from 1, events
+/// without header lines.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+#[error("{allocator} broke its contract at event {event} of {trace}{}: {fault}", in_pass(*pass))]
+pub(crate) struct Violation {
+    pub(crate) allocator: &'static str,
+    pub(crate) trace: String,
+    pub(crate) event: u64,
+    pub(crate) pass: u32,
+    pub(crate) fault: ReplayFault,
+}
+
+/// Names the pass, unless it is the first.
+fn in_pass(pass: u32) -> String {
+    if pass > 1 {
+        format!(", pass {pass}")
+    } else {
+        String::new()
+    }
+}
+
+/// The way in which a contender broke its contract.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+pub(crate) enum ReplayFault {
+    /// A block shares bytes with a live one.
+    #[error("{new} overlaps the live {old}")]
+    Overlap { new: LiveBlock, old: LiveBlock },
+    #[error(
+        "block {id} at address {address} with {bytes} bytes passes the end of the address space"
+    )]
+    PastTheEnd { id: u32, address: u64, bytes: u64 },
+    #[error("{reserved_bytes} bytes are said to be reserved while {live_bytes} are live")]
+    ReservedBelowLive {
+        reserved_bytes: u64,
+        live_bytes: u64,
+    },
+    /// The device was used against its rules, or a live byte has no memory of its own behind it.
+    #[error("against the rules of its device: {0}")]
+    BrokenRule(String),
+}
