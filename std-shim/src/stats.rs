@@ -104,7 +104,7 @@ impl Stats {
             (
                 "live_bytes",
                 self.live_bytes,
-                "held by the program, or cached by other threads",
+                "in use, or cached by other threads",
             ),
             (
                 "large_bytes",
