@@ -13,7 +13,7 @@ use crate::{Context, DriverError};
 ///
 /// let context = Context::new(0)?;
 /// let mut table = [Chunk::VACANT; 1024];
-/// let bfc = RegionPool::new(RegionConfig::default(), &mut table)?;
+/// let pool = RegionPool::new(RegionConfig::default(), &mut table)?;
 /// let pool = Shared::new(pool, DeviceMemory::new(&context));
 /// let block = pool.alloc(&Request::new(1 << 20))?.block;
 /// println!("1 MiB at {}", block.addr());

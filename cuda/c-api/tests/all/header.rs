@@ -84,7 +84,7 @@ fn of_rust(name: &str) -> String {
         "*mut c_void" => "void*",
         "*mut c_char" => "char*",
         "*const c_char" => "constchar*",
-        "*mut Stats" => "structlarder_cuda_counters*",
+        "*mut DeviceStats" => "structlarder_cuda_counters*",
         other => panic!("{other} is not known to this test"),
     };
     words.to_owned()

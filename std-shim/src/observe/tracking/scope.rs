@@ -95,7 +95,7 @@ impl Scope {
     ///
     /// let request = Scope::around(async { vec![0_u8; 1000] });
     /// let scope = request.handle();
-    /// A runtime does this with a task, on any of its threads:
+    /// // A runtime does this with a task, on any of its threads:
     /// let answer = pin!(request).poll(&mut Context::from_waker(Waker::noop()));
     /// assert!(matches!(&answer, Poll::Ready(body) if body.len() == 1000));
     /// assert_eq!(scope.report().total.live_bytes, 1000);
