@@ -6,7 +6,7 @@ use loom::thread;
 use crate::small::owner::Owner;
 use crate::small::world::{SLOT_BYTES, World, model_with_secondaries};
 
-/// Two blocks at a time, which are nobody else's.
+/// Allocates and frees two blocks, which no other thread may have.
 fn use_two(owner: &mut Owner) {
     let [first, second] = owner.alloc_all();
     assert!(first != second, "a block was given twice");
