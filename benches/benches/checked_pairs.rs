@@ -1,4 +1,4 @@
-//! Host time and driver calls of an alloc and a free of checked memory, beside the same unchecked.
+//! Host time and driver calls of an alloc and a free of checked memory, compared with unchecked memory.
 //!
 //! `cargo bench -p larder-benches --bench checked_pairs [-- --pairs 2000 --bytes 4096]` prints a markdown
 //! table. The stream is idle, so a wait of the host is only its call; calls are counted on the stand-in.
@@ -14,10 +14,10 @@ use larder_core::{BlockAllocator, Request};
 use larder_cuda::driver::load_from_env;
 use larder_cuda::{CheckedConfig, Context, DeviceAllocator, DeviceConfig, checked};
 
-/// Pairs before the clock starts: what waits is full then, and memory is there.
+/// Pairs before the clock starts: the quarantine is then full, and the memory is held.
 const SETTLING_PAIRS: usize = 100;
 
-/// Compares checked memory with the same unchecked.
+/// Compares checked memory with unchecked memory.
 #[derive(Debug, Parser)]
 struct Args {
     /// Pairs of each memory in each round
@@ -29,12 +29,12 @@ struct Args {
     /// Rounds; in each, every memory runs once
     #[arg(long, default_value_t = 9)]
     rounds: usize,
-    /// Given by `cargo bench`
+    /// Set by `cargo bench`
     #[arg(long, hide = true)]
     bench: bool,
 }
 
-/// Runs so many pairs; returns the nanoseconds of one.
+/// Runs `pairs` pairs. Returns the nanoseconds of one.
 fn time(allocator: &dyn BlockAllocator, pairs: usize, bytes: u64) -> Result<f64, Box<dyn Error>> {
     let start = Instant::now();
     for _ in 0..pairs {

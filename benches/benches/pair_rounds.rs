@@ -1,10 +1,9 @@
 //! Host time of one pair, a free and an alloc, in alternated rounds.
 //!
 //! `cargo bench -p larder-benches --bench pair_rounds [-- --live 100,1000 --rounds 15]`
-//! prints a markdown table. One thread, no lock; what is asked and how it is
-//! checked: `larder_benches::pair`.
+//! prints a markdown table. One thread, no lock. `larder_benches::pair` has the requests and the checks.
 //!
-//! Without `--bench`, as `cargo test --benches` runs it, it tries a few pairs only.
+//! Without `--bench`, as under `cargo test --benches`, it runs a few pairs only.
 
 #![deny(unsafe_code)]
 
@@ -19,18 +18,18 @@ use larder_benches::pair::{
 use larder_benches::rounds::Rounds;
 use larder_cli::Table;
 
-/// Any number will do.
+/// The seed of all scripts, chosen freely.
 const SEED: u64 = 1;
 
-/// Untimed pairs before the first timed one, per live block: of the blocks placed by filling, in
-/// the order of addresses, one in fifty is left then.
+/// Untimed pairs before the first timed one, for each live block. They leave one in fifty of the blocks that filling
+/// placed in the order of addresses.
 const SETTLING_PAIRS_PER_LIVE: u64 = 4;
 
-/// One in so many pairs of a round runs before the clock starts, to bring a contender's tables
-/// back into the caches that the one before it filled.
+/// Divisor of a round's pairs that gives the pairs run before the clock starts: they bring a contender's tables back
+/// into the caches that the previous contender filled.
 const WARMING_SHARE: u64 = 8;
 
-/// The place of `offset-allocator` among the contenders: what all others are compared with.
+/// The index of `offset-allocator` among the contenders, to which all others are compared.
 const BASELINE: usize = 1;
 
 /// Compares the host time of one pair, a free and an alloc, among allocators.
@@ -49,7 +48,7 @@ struct Args {
     /// Timed pairs of each contender in each round
     #[arg(long, default_value_t = 200_000)]
     pairs: u64,
-    /// Given by `cargo bench`; without it a few pairs are tried and that is all
+    /// Set by `cargo bench`; without it only a few pairs run
     #[arg(long, hide = true)]
     bench: bool,
 }
@@ -130,7 +129,7 @@ fn rows(script: &PairScript, rounds: usize, pairs: u64) -> Result<Vec<[String; 6
     Ok(rows)
 }
 
-/// A contender with the script's live blocks.
+/// A contender with the live blocks of a script.
 fn filled<'a, C: PairContender + 'a>(
     name: &'static str,
     contender: Result<C, String>,

@@ -1,4 +1,4 @@
-//! The first packing of 60,000 lifetimes: how long it takes, and how much memory.
+//! Time and memory of the first packing of 60,000 lifetimes.
 //!
 //! `cargo bench -p larder-benches --bench plan_large`
 
@@ -10,7 +10,7 @@ use larder_model::Random;
 
 const LIFETIMES: u32 = 60_000;
 
-/// Lifetimes of a training step: what each layer keeps lives until the backward pass, the rest briefly.
+/// Returns the lifetimes of a training step: one of each layer lives until the backward pass, the others briefly.
 fn step(random: &mut Random) -> Vec<Lifetime> {
     let layers = LIFETIMES / 4;
     let mut lifetimes = Vec::new();
@@ -26,7 +26,7 @@ fn step(random: &mut Random) -> Vec<Lifetime> {
     lifetimes
 }
 
-/// No order at all: lives of up to a fiftieth of the time.
+/// Returns lifetimes without order, of up to a fiftieth of the time.
 fn mix(random: &mut Random) -> Vec<Lifetime> {
     let one = |_| {
         let begin = random.below(u64::from(LIFETIMES)) as u32;
@@ -36,7 +36,7 @@ fn mix(random: &mut Random) -> Vec<Lifetime> {
     (0..LIFETIMES).map(one).collect()
 }
 
-/// Most memory the process ever had, in KiB, where the system tells.
+/// Returns the process's peak memory in KiB, if the system reports it.
 fn peak_kib() -> Option<u64> {
     let status = std::fs::read_to_string("/proc/self/status").ok()?;
     let line = status.lines().find(|line| line.starts_with("VmHWM:"))?;

@@ -1,11 +1,11 @@
-//! Host time of one pair, an alloc and a free, of the LRU pool, in alternated rounds: upstream's six sizes in
-//! turn, with limits of 1, 100 and ones that grow. Upstream's rows are of its model, whose few kept
-//! buffers stand in a vector, and take no lock.
+//! Host time of one pair, an alloc and a free, of the LRU pool, in alternated rounds: upstream's six sizes in turn,
+//! with limits of 1, 100, and ones that grow. Upstream's rows are of its model, which keeps its few buffers in a
+//! vector and takes no lock.
 //!
-//! `cargo bench -p larder-benches --bench pool` prints a markdown table. One thread; ours takes its lock. The
+//! `cargo bench -p larder-benches --bench pool` prints a markdown table. One thread; our pool takes its lock. The
 //! sub-allocator adds and subtracts numbers, so a miss shows the pool's own cost and none of a driver's.
 //!
-//! Without `--bench`, as `cargo test --benches` runs it, it tries a few pairs only.
+//! Without `--bench`, as under `cargo test --benches`, it runs a few pairs only.
 
 #![deny(unsafe_code)]
 
@@ -25,7 +25,7 @@ use larder_model::tensorflow::pool as upstream;
 /// The sizes of upstream's own benchmark of allocators.
 const SIZES: [u64; 6] = [256, 4096, 16_384, 524_288, 512, 1_048_576];
 
-/// Gives ascending addresses and counts what is out.
+/// Returns ascending addresses and counts the bytes in use.
 #[derive(Default)]
 struct Numbers {
     next: Cell<u64>,
@@ -36,7 +36,7 @@ impl SubAllocator for Numbers {
     fn grow(&self, request: GrowRequest) -> Result<AddrRange, SubAllocError> {
         let start = self.next.get().next_multiple_of(request.align.bytes());
         let range = AddrRange::new(Addr::new(start), request.bytes).ok_or(SubAllocError)?;
-        // Long runs come round: what was given there went back long ago.
+        // Long runs wrap around: ranges given there before were released long ago.
         self.next.set(range.end().get() & ((1 << 50) - 1));
         self.out_bytes.set(self.out_bytes.get() + range.bytes());
         Ok(range)
@@ -74,7 +74,7 @@ impl PoolContender {
         }
     }
 
-    /// Runs each size in turn `times` times; returns the nanoseconds of a pair.
+    /// Runs each size in turn `times` times. Returns the nanoseconds of a pair.
     fn time(&mut self, times: usize) -> Result<f64, Box<dyn Error>> {
         let start = Instant::now();
         for bytes in (0..times).flat_map(|_| SIZES) {
@@ -92,7 +92,7 @@ impl PoolContender {
         Ok(start.elapsed().as_nanos() as f64 / (times * SIZES.len()) as f64)
     }
 
-    /// The counters and the limit in buffers; gives every kept buffer back, and checks that none is lost.
+    /// Releases every kept buffer and checks that none is lost. Returns the counters, and the limit in buffers.
     fn finish(&mut self) -> Result<(PoolCounters, u32), String> {
         let (counters, limit_buffers, out_bytes) = match self {
             Self::Upstream(_, pool) => {

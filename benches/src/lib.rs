@@ -1,4 +1,4 @@
-//! What the bench targets share: contenders that take turns, and the pairs of `pair_rounds`.
+//! The parts shared by the bench targets: contenders that take turns, and the pairs of `pair_rounds`.
 #![deny(unsafe_code)]
 
 pub mod pair;

@@ -5,14 +5,14 @@
 
 use larder_cli::numbers::median;
 
-/// The time of each contender in each round, in whatever unit the contenders give.
+/// The time of each contender in each round, in the unit that the contenders use.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Rounds {
     /// By contender, then by round.
     times: Vec<Vec<f64>>,
 }
 
-/// One contender's times over another's.
+/// One contender's times divided by another's.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Ratios {
     /// The median of the rounds.
@@ -36,7 +36,7 @@ impl Rounds {
         let mut times = vec![Vec::new(); contenders.len()];
         for round in 0..rounds.max(1) {
             for turn in 0..contenders.len() {
-                // There and back, so that no contender always runs after the same neighbour.
+                // Reversed every other round, so that no contender always runs after the same neighbour.
                 let place = match round % 2 {
                     0 => turn,
                     _ => contenders.len() - 1 - turn,
@@ -47,7 +47,7 @@ impl Rounds {
         Ok(Self { times })
     }
 
-    /// The median time of a contender.
+    /// Returns a contender's median time.
     ///
     /// # Panics
     /// If there is no such contender.
@@ -56,7 +56,7 @@ impl Rounds {
         median(self.times[contender].clone()).unwrap_or(f64::NAN)
     }
 
-    /// The ratios of a contender's time to that of `base` in the same round.
+    /// Returns the ratios of a contender's time to that of `base` in the same round.
     ///
     /// # Panics
     /// If there are no such contenders.
@@ -78,7 +78,7 @@ mod tests {
 
     #[test]
     fn ratios_are_taken_round_by_round() {
-        // The machine slows down tenfold; the ratio must not see it.
+        // The machine slows down tenfold; the ratio must stay the same.
         let mut contenders = [(vec![10.0, 20.0, 100.0], 0), (vec![5.0, 20.0, 50.0], 0)];
         let time = |(times, calls): &mut (Vec<f64>, usize)| {
             *calls += 1;

@@ -1,4 +1,4 @@
-//! Which driver is taken: every start happens in a process of its own, which is this test program
+//! The choice of the driver: every start happens in a process of its own, which is this test program
 //! again, running only [`child`].
 #![allow(clippy::expect_used, clippy::unwrap_used, reason = "tests")]
 
@@ -11,7 +11,7 @@ use larder_cuda::driver::{Choice, load, load_from_env};
 /// Set in a child: what it is to do.
 const ACT: &str = "LARDER_TEST_ACT";
 
-/// What a child says first in the line that counts.
+/// The first word of the line that a child reports in.
 const ANSWER: &str = "the answer: ";
 
 /// Does nothing, unless it runs in a child.
@@ -146,12 +146,12 @@ fn stand_in_path() -> PathBuf {
     folder.parent().unwrap().join("liblarder_cuda_stand_in.so")
 }
 
-/// Whether this machine has a real driver that works.
+/// Returns whether this machine has a real driver that works.
 fn has_real() -> bool {
     real().starts_with("real")
 }
 
-/// What the machine's own driver answers, or the lack of one.
+/// Returns the answer of the machine's own driver, or its absence.
 fn real() -> String {
     Start::new("load").choice("real").answers()
 }
@@ -298,7 +298,7 @@ fn a_driver_that_cudarc_has_already_is_noticed() {
     );
 }
 
-/// What every driver has.
+/// Functions of every driver.
 const FUNCTIONS: &[&str] = &[
     "cuDeviceGet",
     "cuDeviceGetAttribute",

@@ -1,4 +1,4 @@
-//! Chooses loom's atomics and locks, as nobody's flags can in the package that users have.
+//! Selects loom's atomics and locks, which no flag can in the published package.
 
 fn main() {
     println!("cargo::rustc-cfg=larder_loom");

@@ -1,10 +1,9 @@
-//! The slow, obvious best fit with coalescing: what [`RegionPool`](larder_core::RegionPool) must answer.
+//! The slow, obvious best fit with coalescing, which predicts the answers of [`RegionPool`](larder_core::RegionPool).
 //!
-//! Regions are vectors of pieces. A free piece has a *rank*: the moment it entered its class's
-//! list, so that "newest first" is "highest rank first". Nothing is cached and nothing is linked;
-//! every question is a walk. What the policies mean is told in the documentation of
-//! `larder-core`'s engine (search FIT1 to FIT3, what joins, growth, release), and this follows it word by
-//! word.
+//! Regions are vectors of pieces. A free piece has a *rank*: the moment it entered its class's list, so that "newest
+//! first" is "highest rank first". Nothing is cached and nothing is linked; every question is a scan. The
+//! documentation of `larder-core`'s engine defines the policies (search FIT1 to FIT3, joining, growth, release), and
+//! this follows it word by word.
 
 mod grow;
 mod release;
@@ -17,14 +16,14 @@ use larder_core::{
 
 use crate::Source;
 
-/// What a piece is.
+/// The state of a piece.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum State {
     Used { requested: u64, id: u64 },
     Free { point: Option<(u8, u64)>, rank: u64 },
 }
 
-/// A run of a region, wholly used or wholly free. Bytes.
+/// A run of a region, wholly used or wholly free, in bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Piece {
     pub(crate) start: u64,
@@ -56,7 +55,7 @@ impl Piece {
 pub(crate) struct Region {
     pub(crate) base: u64,
     pub(crate) pieces: Vec<Piece>,
-    /// The sub-allocator did not take it back in the present pass.
+    /// Whether the sub-allocator refused to take it back in the present pass.
     pub(crate) refused: bool,
 }
 
@@ -66,10 +65,10 @@ impl Region {
     }
 }
 
-/// A piece by its place: region and index. Valid until anything changes.
+/// A piece, by region and index. Valid until anything changes.
 pub(crate) type Place = (usize, usize);
 
-/// The model.
+/// The model of a `RegionPool`.
 #[derive(Clone, Debug)]
 pub struct ModelBfc {
     config: RegionConfig,
@@ -80,11 +79,11 @@ pub struct ModelBfc {
     /// Base of the region added or enlarged last.
     newest: Option<u64>,
     completed: [u64; 256],
-    /// How far all completed points together moved since the last sweep.
+    /// The events by which all completed points moved since the last sweep.
     advanced: u64,
-    /// Fresh memory was left apart from an end in use, since the last sweep.
+    /// Whether fresh memory was left apart from an end in use since the last sweep.
     apart: bool,
-    /// The first stream named, and whether another ever was.
+    /// The first stream named, and whether there was another.
     first_stream: Option<u8>,
     many_streams: bool,
     ranks: u64,
@@ -95,25 +94,25 @@ pub struct ModelBfc {
     source: Source,
 }
 
-/// An error of the model: the real one's, with every number.
+/// An error of the model, with every number of the real one.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum ModelError {
-    /// Zero bytes.
+    /// The request has zero bytes.
     ZeroSize,
-    /// Too large, with the size.
+    /// The request is too large; its size.
     TooLarge(u64),
-    /// No record left, with the capacity.
+    /// No record is left; the capacity.
     TableFull(usize),
     /// The place is not free.
     PlaceTaken,
-    /// No memory.
+    /// There is no memory.
     OutOfMemory {
-        /// Why.
+        /// The cause.
         cause: Cause,
         /// Requested, rounded, limit, reserved, live, free, largest free, pending.
         numbers: [u64; 8],
     },
-    /// One that the model does not know.
+    /// An error that the model does not know.
     Unknown(String),
 }
 
@@ -142,14 +141,14 @@ impl From<AllocError> for ModelError {
     }
 }
 
-/// How many pieces of a class are looked at.
+/// The number of pieces examined in a class.
 const SCAN: usize = 4;
 
 /// A grant of the model: address, size, and the stream and event to wait for.
 pub(crate) type ModelGrant = (u64, u64, Option<(u8, u64)>);
 
 impl ModelBfc {
-    /// A model of an allocator with these policies and a table of `records` records.
+    /// Creates a model of an allocator with these policies and a table of `records` records.
     pub fn new(config: RegionConfig, records: usize, source: Source) -> Self {
         Self {
             limit: config.limit_bytes,
@@ -171,17 +170,17 @@ impl ModelBfc {
         }
     }
 
-    /// The model's sub-allocator, which must be told the same as the real one's.
+    /// Returns the model's sub-allocator, which must get the same instructions as the real one's.
     pub fn source(&self) -> &Source {
         &self.source
     }
 
-    /// Address of the first region, if there is one.
+    /// Returns the address of the first region, if there is one.
     pub fn first_base(&self) -> Option<u64> {
         self.regions.first().map(|region| region.base)
     }
 
-    /// What the counters must say.
+    /// Returns the expected counters.
     pub fn stats(&self) -> Stats {
         Stats {
             allocations: self.last_id,
@@ -198,7 +197,7 @@ impl ModelBfc {
         }
     }
 
-    /// Used pieces: address, size, requested size, id.
+    /// Returns the used pieces: address, size, requested size, id.
     pub fn blocks(&self) -> impl Iterator<Item = (u64, u64, u64, u64)> + '_ {
         self.pieces().filter_map(|piece| match piece.state {
             State::Used { requested, id } => Some((piece.start, piece.bytes, requested, id)),
@@ -235,7 +234,7 @@ impl ModelBfc {
         self.ranks
     }
 
-    /// The free piece at the end of the newest region, which is used last.
+    /// Returns the free piece at the end of the newest region, which is used last.
     fn wilderness(&self) -> Option<Place> {
         let region = self.region_at(self.newest?)?;
         let last = self.regions[region].pieces.len() - 1;
@@ -246,7 +245,7 @@ impl ModelBfc {
         self.regions.iter().position(|region| region.base == base)
     }
 
-    /// The point, if its event is not completed.
+    /// Returns the point, if its event is not completed.
     fn pending(&self, point: Option<(u8, u64)>) -> Option<(u8, u64)> {
         point.filter(|(stream, event)| *event > self.completed[usize::from(*stream)])
     }
@@ -260,7 +259,7 @@ impl ModelBfc {
         self.many_streams |= first != stream;
     }
 
-    /// Whether a block would pass a limit that was lowered below what is held.
+    /// Returns whether a block would exceed a limit that was lowered below the bytes held.
     fn exceeds_limit(&self, need: u64) -> bool {
         self.reserved() > self.limit && self.live() + need > self.limit
     }
@@ -269,7 +268,7 @@ impl ModelBfc {
         self.pieces().any(|piece| piece.point().is_some())
     }
 
-    /// Tells that the events of `stream` up to this one are completed.
+    /// Marks the events of `stream` up to this one as completed.
     pub fn complete(&mut self, stream: u8, event: u64) {
         let completed = &mut self.completed[usize::from(stream)];
         let before = *completed;
@@ -281,7 +280,7 @@ impl ModelBfc {
         }
     }
 
-    /// The completed point of a stream.
+    /// Returns the completed point of a stream.
     pub fn completed(&self, stream: u8) -> u64 {
         self.completed[usize::from(stream)]
     }
@@ -289,7 +288,7 @@ impl ModelBfc {
     /// Allocates.
     ///
     /// # Errors
-    /// Exactly those of the real allocator.
+    /// Exactly the errors of the real allocator.
     pub fn alloc(&mut self, request: &Request) -> Result<ModelGrant, ModelError> {
         let need = self.round(request)?;
         self.meet(request.stream.number());
@@ -318,7 +317,7 @@ impl ModelBfc {
         ModelError::TableFull(self.capacity)
     }
 
-    /// Makes the middle of a free piece used; gives its address.
+    /// Uses the middle of a free piece. Returns its address.
     fn carve(&mut self, place: Place, padding: u64, bytes: u64, requested: u64) -> u64 {
         let old = self.at(place);
         let was_wilderness = self.wilderness() == Some(place);
@@ -363,7 +362,7 @@ impl ModelBfc {
     /// Allocates at a place.
     ///
     /// # Errors
-    /// Exactly those of the real allocator.
+    /// Exactly the errors of the real allocator.
     pub fn alloc_at(&mut self, range: AddrRange) -> Result<u64, ModelError> {
         let request = Request::new(range.bytes());
         let need = self.round(&request)?;
@@ -424,16 +423,16 @@ impl ModelBfc {
         self.join_with_neighbours(place, wilderness);
     }
 
-    /// Start of the wilderness before an operation, to tell later whether a piece was in a list.
+    /// Returns the start of the wilderness before an operation, which shows later whether a piece was in a list.
     fn wilderness_start(&self) -> Option<u64> {
         self.wilderness().map(|place| self.at(place).start)
     }
 
-    /// Joins a just freed piece with all it may join behind it, then in front of it. `wilderness` was
-    /// the start of the wilderness.
+    /// Joins a freed piece with the free pieces that it may join behind it, then in front of it. `wilderness` was the
+    /// start of the wilderness.
     pub(crate) fn join_with_neighbours(&mut self, (region, piece): Place, wilderness: Option<u64>) {
         let mut piece = piece;
-        // Where points decide what joins, what is joined is the newest of its list.
+        // If points decide what joins, the result is the newest of its list.
         let with_point = self.points_decide();
         while let Some(point) = self.joined_point((region, piece), (region, piece + 1)) {
             let upper = self.at((region, piece + 1));
@@ -448,8 +447,8 @@ impl ModelBfc {
         }
     }
 
-    /// Replaces a piece and the one behind it by one. If `may_keep`, it keeps the list place of
-    /// `survivor` if that was in a list and the class is the same.
+    /// Joins a piece and the one behind it. If `may_keep`, the result keeps the list place of `survivor` if that was
+    /// in a list and the class is the same.
     fn merge(
         &mut self,
         (region, piece): Place,
@@ -472,7 +471,7 @@ impl ModelBfc {
         piece.state = State::Free { point, rank };
     }
 
-    /// The point of the result if the two are free and may be one.
+    /// Returns the point of the result if the two are free and may be one.
     #[expect(clippy::option_option, reason = "may join, and with which point")]
     fn joined_point(&self, a: Place, b: Place) -> Option<Option<(u8, u64)>> {
         let pieces = &self.regions[a.0].pieces;
@@ -489,7 +488,7 @@ impl ModelBfc {
         }
     }
 
-    /// Clears completed points and joins, in address order; what grows enters its list anew.
+    /// Clears completed points and joins, in address order; pieces that grow enter their list anew.
     fn sweep(&mut self) {
         self.clear_points();
         self.advanced = 0;
@@ -524,7 +523,7 @@ impl ModelBfc {
         piece.state = State::Free { point, rank };
     }
 
-    /// Sets the limit and releases what is above it; gives the limit then in force.
+    /// Sets the limit and releases the memory above it. Returns the limit then in force.
     pub fn adjust(&mut self, limit: u64) -> u64 {
         self.limit = limit;
         self.forget_refusals();
@@ -534,7 +533,7 @@ impl ModelBfc {
         self.limit
     }
 
-    /// Releases everything free; gives the bytes.
+    /// Releases all free memory. Returns the bytes.
     pub fn trim(&mut self) -> u64 {
         let before = self.reserved();
         self.forget_refusals();

@@ -1,7 +1,7 @@
-//! One suite for every [`BlockAllocator`]: what the trait promises, tried through the trait alone.
+//! One suite for every [`BlockAllocator`], which tests the trait's promises through the trait alone.
 //!
-//! It runs over the algorithms, over each decorator and stacks of them, and over a device's
-//! allocators, on real memory. It gives back all it takes, so an allocator can run it again.
+//! It runs over the algorithms, each decorator, stacks of decorators, and a device's allocators on real memory. It
+//! frees everything, so it can run again on the same allocator.
 
 use larder_core::{
     Addr, AddrRange, Align, AllocError, BestFit, Block, BlockAllocator, Chunk, EventNumber,
@@ -11,32 +11,32 @@ use larder_core::{
 
 use crate::Random;
 
-/// What the suite may expect of the allocator under test beside the trait's promises.
+/// The suite's expectations of an allocator beside the trait's promises.
 #[derive(Clone, Copy, Debug)]
 pub struct Expect {
-    /// Bytes that the suite may have live at a time, 256 KiB at least. That much must be there, with
-    /// room for rounding and for what decorators add.
+    /// Bytes that the suite may have live at a time, at least 256 KiB. The allocator must have as much, with room for
+    /// rounding and for decorators.
     pub capacity_bytes: u64,
-    /// Blocks that the suite may have live at a time, 8 at least.
+    /// Blocks that the suite may have live at a time, at least 8.
     pub blocks: usize,
-    /// The largest alignment to ask for, in bytes.
+    /// The largest alignment to request, in bytes.
     pub max_align: u64,
-    /// Whether a block of no bytes is given, and not an error.
+    /// Whether a request of zero bytes gets a block, and not an error.
     pub zero_size: bool,
-    /// Whether live bytes fall with a free, and not later.
+    /// Whether a free lowers the live bytes at once.
     pub frees_at_once: bool,
-    /// Whether blocks are freed after points. If not such a free is refused with [`FreeError::NoStreams`].
+    /// Whether blocks may be freed after points. Otherwise such a free is refused with [`FreeError::NoStreams`].
     pub streams: bool,
-    /// Whether a point more than [`EventNumber::WINDOW`] ahead is refused by the free.
+    /// Whether a free refuses a point more than [`EventNumber::WINDOW`] ahead.
     pub refuses_far_events: bool,
-    /// The stream the suite uses.
+    /// The stream of the suite's blocks.
     pub stream: StreamId,
-    /// The last event of that stream that may be named; those below it are the suite's.
+    /// The last event of that stream that may be named; the suite may use all below it.
     pub event: EventNumber,
 }
 
 impl Expect {
-    /// A megabyte, 24 blocks, alignments up to 64 KiB, no leave given; the main stream, event 1.
+    /// Returns the strictest expectations: a megabyte, 24 blocks, alignments up to 64 KiB; the main stream, event 1.
     pub const fn strict() -> Self {
         Self {
             capacity_bytes: 1 << 20,
@@ -52,10 +52,10 @@ impl Expect {
     }
 }
 
-/// Tries all promises of the trait, in turn. Memory is read and written through `access`.
+/// Tests all promises of the trait, in turn. Accesses memory through `access`.
 ///
 /// # Panics
-/// With the promise that is broken.
+/// If a promise is broken; the message names it.
 pub fn run(allocator: &impl BlockAllocator, access: &impl MemoryAccess, expect: Expect) {
     let suite = Suite {
         allocator,
@@ -109,7 +109,7 @@ impl<A: BlockAllocator, M: MemoryAccess> Suite<'_, A, M> {
         freed.unwrap_or_else(|rejected| panic!("{rejected}"));
     }
 
-    /// Bytes to ask for at once, so that several of them fit.
+    /// Bytes of a request of which several fit.
     fn max_bytes(&self) -> u64 {
         self.expect.capacity_bytes / 16
     }
@@ -148,7 +148,7 @@ impl<A: BlockAllocator, M: MemoryAccess> Suite<'_, A, M> {
     fn alignment_is_kept(&self) {
         for log in 0..=self.expect.max_align.ilog2() {
             let align = Align::new(1 << log).expect("a power of two");
-            // The first block moves the next place off the alignment.
+            // The first block moves the next address off the alignment.
             let before = self.alloc(&self.request(1));
             for bytes in [1, 300] {
                 let block = self.alloc(&self.request(bytes).aligned(align));
@@ -192,7 +192,7 @@ impl<A: BlockAllocator, M: MemoryAccess> Suite<'_, A, M> {
         }
     }
 
-    /// A block of another allocator at the same address with the same size and handle.
+    /// Returns a block of another allocator with the same address, size and handle.
     fn foreign_blocks_come_back(&self) {
         let first = self.alloc(&self.request(300));
         let mut table = [Chunk::VACANT; 8];
@@ -231,7 +231,7 @@ impl<A: BlockAllocator, M: MemoryAccess> Suite<'_, A, M> {
         self.free(first);
     }
 
-    /// An allocator without streams would give the block again while work uses it.
+    /// An allocator without streams would hand out the block again while work uses it.
     fn points_are_refused(&self) {
         let stream = self.expect.stream;
         let event = self.expect.event;
@@ -259,7 +259,7 @@ impl<A: BlockAllocator, M: MemoryAccess> Suite<'_, A, M> {
                 .allocator
                 .free_after(block, StreamPoint { stream, event });
             freed.unwrap_or_else(|rejected| panic!("{rejected}"));
-            // The same stream is in order and needs no wait.
+            // Work of one stream is ordered, so it needs no wait.
             let block = self.alloc(&self.request(bytes).without_wait());
             self.free(block);
         }
@@ -311,8 +311,8 @@ impl<A: BlockAllocator, M: MemoryAccess> Suite<'_, A, M> {
         }
     }
 
-    /// Random blocks, each filled to its last granted byte with a value of its own: none touches
-    /// another, and what a decorator writes stays outside.
+    /// Tests random blocks, each filled to its last granted byte with a value of its own: none overlaps another, or
+    /// the data of a decorator.
     fn contents_stay(&self, seed: u64) {
         let mut random = Random::new(seed);
         let mut blocks: Vec<(Block, u64, Pattern)> = Vec::new();

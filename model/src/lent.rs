@@ -1,23 +1,23 @@
-//! Tables for steps, as long as somebody wants them.
+//! Tables for steps, owned by the caller or leaked.
 
 use larder_core::pack::Lifetime;
 use larder_core::pack::{Bucket, Item, PackSizes, PackTables, Part, Section, UndoRecord};
 use larder_core::steps::{Entry, Obstacle, Places, Shape, StepTables, Tag};
 
-/// Lengths of the tables that steps are lent.
+/// Lengths of the tables for steps.
 #[derive(Clone, Copy, Debug)]
 pub struct StepSizes {
     /// Chunk records of the allocator below.
     pub tags: usize,
     /// Allocations of a step.
     pub asked: usize,
-    /// Blocks that the step before left.
+    /// Blocks left by the step before.
     pub inherited: usize,
     /// Shapes.
     pub shapes: usize,
     /// Allocations of all shapes.
     pub entries: usize,
-    /// What is in the way of a layout.
+    /// Obstacles of a layout.
     pub obstacles: usize,
 }
 
@@ -37,13 +37,13 @@ pub struct OwnedPackTables {
 }
 
 impl OwnedPackTables {
-    /// Tables as long as so many lifetimes need.
+    /// Creates tables for `lifetimes` lifetimes.
     #[must_use]
     pub fn new(lifetimes: usize) -> Self {
         Self::of(PackSizes::new(lifetimes))
     }
 
-    /// Tables of these lengths.
+    /// Creates tables of these lengths.
     #[must_use]
     pub fn of(sizes: PackSizes) -> Self {
         let count = sizes.lifetimes;
@@ -61,7 +61,7 @@ impl OwnedPackTables {
         }
     }
 
-    /// Lends them.
+    /// Lends the tables.
     pub fn lend(&mut self) -> PackTables<'_> {
         let [offsets, trial, live] = &mut self.numbers;
         let [order, by_key, unplaced] = &mut self.indices;
@@ -99,7 +99,7 @@ pub struct OwnedTables {
 }
 
 impl OwnedTables {
-    /// Of these lengths.
+    /// Creates tables of these lengths.
     #[must_use]
     pub fn new(sizes: StepSizes) -> Self {
         let lifetimes = sizes.asked + sizes.obstacles;
@@ -116,7 +116,7 @@ impl OwnedTables {
         }
     }
 
-    /// Lends them.
+    /// Lends the tables.
     pub fn lend(&mut self) -> StepTables<'_> {
         StepTables {
             tags: &mut self.tags,
@@ -135,7 +135,7 @@ impl OwnedTables {
 }
 
 impl StepSizes {
-    /// Tables of these lengths, for as long as the program runs.
+    /// Leaks tables of these lengths.
     #[must_use]
     pub fn leak(self) -> StepTables<'static> {
         Box::leak(Box::new(OwnedTables::new(self))).lend()

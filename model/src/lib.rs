@@ -1,9 +1,8 @@
 //! Slow, obvious versions of Larder's algorithms, for tests and fuzzing.
 //!
-//! A model predicts the exact answer of each operation (address, size, wait, error with all its
-//! numbers) from the definition of the policies, with plain vectors and full walks; [`run_bfc`]
-//! drives it beside the real thing and compares. Operations are one type for both the seeded tests
-//! and the fuzzer ([`Op`]).
+//! A model predicts the exact answer of each operation (address, size, wait, error with all its numbers) from the
+//! definition of the policies, with plain vectors and full scans; [`run_bfc`] drives it beside the real allocator and
+//! compares. Seeded tests and the fuzzer share one type of operations ([`Op`]).
 #![forbid(unsafe_code)]
 #![allow(
     clippy::expect_used,

@@ -2,8 +2,7 @@
 
 use crate::Random;
 
-/// One operation. Numbers are small and are mapped to what exists at that moment, so that any
-/// sequence makes sense.
+/// One operation. Its small numbers are mapped to existing blocks and valid values, so that any sequence makes sense.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Op {
     /// Allocate `granules` granules less `less` bytes.
@@ -16,50 +15,50 @@ pub enum Op {
         align: u8,
         /// Stream, taken modulo 3.
         stream: u8,
-        /// Bit 0: may wait. Bits 1..: with 1, `freed_by` this far around the completed point.
+        /// Bit 0: may wait. Bits 1 and up: with 1, `freed_by` at this distance from the completed point.
         flags: u8,
     },
     /// Free a live block.
     Free {
-        /// Which, modulo the number of live blocks.
+        /// The block, modulo the number of live blocks.
         which: u16,
     },
     /// Free a live block that a stream still uses.
     FreeAfter {
-        /// Which, modulo the number of live blocks.
+        /// The block, modulo the number of live blocks.
         which: u16,
         /// Stream, modulo 3.
         stream: u8,
-        /// How far the event is ahead of the completed point.
+        /// The distance of the event ahead of the completed point.
         ahead: u8,
     },
     /// A stream has completed events.
     Complete {
         /// Stream, modulo 3.
         stream: u8,
-        /// How many events; above 200 a jump far beyond the window of points.
+        /// The number of events; above 200 a jump far beyond the window of points.
         by: u8,
     },
     /// Allocate at a place.
     AllocAt {
         /// Granules from the base of the first region.
         offset: u16,
-        /// Size in granules, at least one is taken.
+        /// Size in granules, at least one.
         granules: u8,
     },
     /// Change a live block's size in place.
     Resize {
-        /// Which, modulo the number of live blocks.
+        /// The block, modulo the number of live blocks.
         which: u8,
-        /// New size in granules, or how many more than now.
+        /// The new size in granules, or the increase.
         granules: u16,
         /// Bytes below the full granules.
         less: u8,
-        /// Bits 0 to 1: stream, modulo 3. Bit 2: over the sub-allocator. Bit 3: `granules` is how many
-        /// more than now. From 240 up: about the most that 64 bits can say.
+        /// Bits 0 to 1: stream, modulo 3. Bit 2: also through the sub-allocator. Bit 3: `granules` is an increase.
+        /// From 240 up: about the largest 64-bit size.
         how: u8,
-        /// How far the event of an end that is cut off is ahead of the completed point; 0 for none, 191 for
-        /// one beyond the window.
+        /// The distance of the event of a cut-off end ahead of the completed point; 0 for none, 191 for one beyond
+        /// the window.
         ahead: u8,
     },
     /// Set the limit and release what is above it.
@@ -69,14 +68,14 @@ pub enum Op {
     },
     /// Release everything that is free.
     Trim,
-    /// The sub-allocator refuses so many calls from now on (modulo 4).
+    /// The sub-allocator refuses calls from now on.
     RefuseGrow {
-        /// How many.
+        /// The number of calls, modulo 4.
         calls: u8,
     },
-    /// The sub-allocator takes nothing back for so many calls (modulo 4).
+    /// The sub-allocator refuses releases from now on.
     RefuseRelease {
-        /// How many.
+        /// The number of calls, modulo 4.
         calls: u8,
     },
     /// The sub-allocator skips addresses, so that its next range is not adjacent.
@@ -87,7 +86,7 @@ impl Op {
     /// Bytes that [`decode`](Self::decode) takes for one operation.
     pub const ENCODED_BYTES: usize = 7;
 
-    /// The operation that these bytes say; every sequence of bytes says some.
+    /// Decodes an operation; every sequence of bytes is one.
     pub fn decode(bytes: [u8; Self::ENCODED_BYTES]) -> Self {
         let [kind, a, b, c, d, e, f] = bytes;
         let wide = u16::from_le_bytes([a, b]);
@@ -126,7 +125,7 @@ impl Op {
         }
     }
 
-    /// A random operation.
+    /// Returns a random operation.
     pub fn random(random: &mut Random) -> Self {
         let bytes = random.next_u64().to_le_bytes();
         Self::decode(std::array::from_fn(|i| bytes[i]))

@@ -1,8 +1,7 @@
-//! A device that maps pages, as its driver documents it and as strictly: the judge of every plan.
+//! A device that maps pages, as its driver documents it and as strictly: the check of every plan.
 //!
-//! It counts the calls, holds no more memory than it has, refuses what it is told to refuse, and
-//! keeps a byte-accurate picture of what lies behind each address. What is against the rules is a
-//! [`violation`](PageDevice::violation), the first of which is kept:
+//! It counts the calls, holds no more memory than it has, refuses calls on request, and records exactly which bytes
+//! are behind each address. The first broken rule is kept as a [`violation`](PageDevice::violation):
 //!
 //! * a call the driver would not allow: mapping over a mapping, releasing a mapped handle, setting
 //!   access where nothing is mapped;
@@ -18,7 +17,7 @@ use std::time::{Duration, Instant};
 use larder_core::pages::{PageCall, PageDriver};
 use larder_core::{AddrRange, StreamId, StreamPoint, SubAllocError};
 
-/// Driver calls made, by kind.
+/// The driver calls made, by kind.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct PageCalls {
     /// Handles created.
@@ -34,23 +33,23 @@ pub struct PageCalls {
 }
 
 impl PageCalls {
-    /// All of them.
+    /// Returns the number of all calls.
     #[must_use]
     pub const fn total(&self) -> u64 {
         self.create + self.map + self.unmap + self.release + self.set_access
     }
 }
 
-/// One page of addresses that something is mapped to.
+/// A page of addresses with a mapping.
 #[derive(Clone, Copy, Debug)]
 struct Page {
     handle: u32,
-    /// Which page of the handle.
+    /// The page within the handle.
     index: u64,
     access: bool,
-    /// Live blocks that touch it.
+    /// Number of live blocks that overlap it.
     live: u32,
-    /// Pins of them.
+    /// Number of pins of these blocks.
     pins: u32,
 }
 
@@ -74,7 +73,7 @@ struct Queued {
 #[derive(Debug)]
 struct Handle {
     bytes: u64,
-    /// Pages of addresses that it is behind.
+    /// Number of address pages that map it.
     mapped: u64,
 }
 
@@ -82,7 +81,7 @@ struct Handle {
 struct State {
     handles: HashMap<u32, Handle>,
     pages: HashMap<u64, Page>,
-    /// Memory of live blocks by handle and page, and through which page of addresses.
+    /// Address page by handle and page, for the memory of live blocks.
     used: HashMap<(u32, u64), u64>,
     queued: Vec<Queued>,
     held_bytes: u64,
@@ -91,7 +90,7 @@ struct State {
     refuse_in: Option<u64>,
     /// Whether anything was ever pinned.
     pins: bool,
-    /// Time in calls, if it is taken.
+    /// The time in calls, if it is measured.
     time: Option<Duration>,
     violation: Option<String>,
 }
@@ -105,7 +104,7 @@ pub struct PageDevice {
 }
 
 impl PageDevice {
-    /// A device of so many bytes, mapped in pages.
+    /// Creates a device of `capacity_bytes`, mapped in pages.
     #[must_use]
     pub fn new(page_bytes: u64, capacity_bytes: u64) -> Self {
         Self {
@@ -119,57 +118,57 @@ impl PageDevice {
         self.state.lock().unwrap_or_else(|lock| lock.into_inner())
     }
 
-    /// Calls made so far; refused ones do not count.
+    /// Returns the calls made so far, without refused ones.
     #[must_use]
     pub fn calls(&self) -> PageCalls {
         self.state().calls
     }
 
-    /// Bytes of the handles that exist.
+    /// Returns the bytes of all handles.
     #[must_use]
     pub fn held_bytes(&self) -> u64 {
         self.state().held_bytes
     }
 
-    /// The most that was ever held.
+    /// Returns the peak of the bytes held.
     #[must_use]
     pub fn peak_bytes(&self) -> u64 {
         self.state().peak_bytes
     }
 
-    /// The first rule that was broken.
+    /// Returns the first rule that was broken.
     #[must_use]
     pub fn violation(&self) -> Option<String> {
         self.state().violation.clone()
     }
 
-    /// Takes the time of each call from now on.
+    /// Measures the time of each call from now on.
     pub fn time_calls(&self) {
         self.state().time = Some(Duration::ZERO);
     }
 
-    /// Time in calls; nothing unless it is [taken](Self::time_calls).
+    /// Returns the time in calls; zero unless it is [measured](Self::time_calls).
     #[must_use]
     pub fn time_in_calls(&self) -> Duration {
         self.state().time.unwrap_or_default()
     }
 
-    /// Refuses the call after so many more; `None` for no call.
+    /// Refuses one call after `calls` more; `None` refuses none.
     pub fn refuse_in(&self, calls: Option<u64>) {
         self.state().refuse_in = calls;
     }
 
-    /// A block is live from now on, used on a stream.
+    /// Begins the life of a block, used on a stream.
     pub fn begin_use(&self, range: AddrRange, stream: StreamId) {
         self.state().begin_use(self.page_bytes, range, stream);
     }
 
-    /// A live block ends; with a point its work is still queued.
+    /// Ends the life of a block; its work is still queued up to the point, if any.
     pub fn end_use(&self, range: AddrRange, point: Option<StreamPoint>) {
         self.state().end_use(self.page_bytes, range, point);
     }
 
-    /// What is behind the range must stay there, and be used nowhere else.
+    /// Pins the memory behind a range, which must stay there and be mapped nowhere else.
     pub fn pin(&self, range: AddrRange) {
         self.change_pins(range, |pins| pins + 1);
     }
@@ -189,7 +188,7 @@ impl PageDevice {
         }
     }
 
-    /// Tells that work of the stream is done up to this event.
+    /// Marks the stream's work up to this event as done.
     pub fn complete(&self, point: StreamPoint) {
         let gone =
             |work: &Queued| work.point.stream == point.stream && work.point.event <= point.event;
@@ -288,7 +287,7 @@ impl State {
         }
     }
 
-    /// Whether all of it was the handle's, in order, and nothing uses it.
+    /// Unmaps a range. Returns whether all of it was the handle's, in order, and unused.
     fn unmap(&mut self, page_bytes: u64, handle: u32, range: AddrRange) -> bool {
         let entry = self.handles.get(&handle);
         let mut kept = entry.is_some_and(|entry| entry.bytes == range.bytes());
@@ -369,7 +368,7 @@ impl State {
         }
     }
 
-    /// The memory behind a range, page by page, and its addresses.
+    /// Returns the memory behind a range, page by page, with its addresses.
     fn memory_of(&self, page_bytes: u64, range: AddrRange) -> Vec<(Bytes, u64)> {
         let mut result = Vec::new();
         for page in pages(page_bytes, range) {
@@ -397,7 +396,7 @@ mod tests {
 
     use super::*;
 
-    /// A device with a page that is mapped.
+    /// Creates a device with one mapped page.
     fn mapped() -> (PageDevice, AddrRange) {
         let device = PageDevice::new(4096, 1 << 20);
         let range = AddrRange::new(Addr::new(1 << 20), 4096).unwrap();

@@ -1,7 +1,7 @@
-//! Drives a paged allocator over a [`PageDevice`], which judges every plan byte by byte.
+//! Drives a paged allocator over a [`PageDevice`], which checks every plan byte by byte.
 //!
-//! Several plans are under way at once, calls are refused, limits change between two calls of a
-//! plan. Bytes say what happens, so that seeded tests and the fuzzer share it.
+//! Several plans are under way at once, calls are refused, and limits change between two calls of a plan. Bytes
+//! choose the operations, so that seeded tests and the fuzzer share them.
 
 use larder_core::pages::{
     Backing, Handle, Mapping, PageAttempt, PageConfig, PageDriver, PageEntry, PagePlan, PagePool,
@@ -19,12 +19,12 @@ pub type PagedHead = [u8; 12];
 /// Bytes of one operation.
 pub type PagedOp = [u8; 5];
 
-/// What was wrong, and where.
+/// A broken rule, and its operation.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct PagedFault {
     /// Number of the operation, from 0.
     pub op: usize,
-    /// What differs from the rules.
+    /// The broken rule.
     pub what: String,
 }
 
@@ -36,7 +36,7 @@ impl std::fmt::Display for PagedFault {
 
 const GRANULE: u64 = 256;
 const STREAMS: usize = 3;
-/// Most plans under way at once.
+/// The most plans under way at once.
 const PLANS: usize = 3;
 
 /// A live block.
@@ -46,7 +46,7 @@ struct Live {
     pins: u32,
 }
 
-/// A plan under way, for an allocation or for giving memory back.
+/// A plan under way, for an allocation or a release.
 struct Open {
     plan: PagePlan,
     attempt: Option<PageAttempt>,
@@ -60,15 +60,14 @@ struct Run<'t, 'd> {
     /// Pinned addresses whose blocks were freed.
     pinned: Vec<AddrRange>,
     open: Vec<Open>,
-    /// Of each stream the newest event, and how many are completed.
+    /// The newest event of each stream, and the number of completed ones.
     streams: [(u64, u64); STREAMS],
     streams_used: usize,
-    /// The limit when it was last lowered below what is held, if it was.
+    /// The limit, if it was last lowered below the bytes held.
     excused: u64,
 }
 
-/// The policies that the bytes mean: configuration, bytes of the device, and records of chunks,
-/// handles and mappings.
+/// Decodes the policies: configuration, bytes of the device, and records of chunks, handles and mappings.
 #[must_use]
 fn decode(head: PagedHead) -> (PageConfig, u64, [usize; 3]) {
     let page = GRANULE << (head[0] % 5);
@@ -87,15 +86,15 @@ fn decode(head: PagedHead) -> (PageConfig, u64, [usize; 3]) {
         config.limit_bytes = capacity * u64::from(head[5]) / 128;
     }
     config.floor_bytes = page * u64::from(head[6] % 4);
-    // Every invariant is walked after every operation: small tables make many operations.
+    // Every invariant is checked after every operation: small tables allow many operations.
     let chunks = 2 + usize::from(head[7]);
     let handles = 2 + usize::from(head[8] % 48);
     let mappings = 2 + usize::from(head[9] % 192);
     (config, capacity, [chunks, handles, mappings])
 }
 
-/// Runs the operations and checks every invariant and every rule after each; at the end everything
-/// is freed and given back.
+/// Runs the operations and checks every invariant and every rule after each; frees and releases everything at the
+/// end.
 ///
 /// # Errors
 /// The first rule broken.
@@ -185,7 +184,7 @@ impl Run<'_, '_> {
         self.advance(attempt)
     }
 
-    /// Goes on with an allocation until it is done or has a plan.
+    /// Continues an allocation until it is done or has a plan.
     fn advance(&mut self, mut attempt: PageAttempt) -> Result<(), String> {
         match self.paged.get_mut().advance(&mut attempt) {
             Progress::Ready(grant) => self.granted(grant.block, attempt.request()),
@@ -232,14 +231,14 @@ impl Run<'_, '_> {
         }
     }
 
-    /// Somewhere in the range, on a granule or not.
+    /// Allocates at an address in the range, on a granule or not.
     fn allocate_at(&mut self, size: u16, place: u8, near: u8) -> Result<(), String> {
         let request = self.request(size, 0, 1);
         let unit = self.config.page_bytes / 8 + u64::from(place.is_multiple_of(16));
         let start = self.config.addresses.start().get() + u64::from(place) * unit;
         let range = AddrRange::new(Addr::new(start), request.bytes).expect("far from the end");
         let chunk = ChunkHandle::new(u32::from(near));
-        // For anybody, or for one stream.
+        // For any stream, or for one.
         let stream =
             (!place.is_multiple_of(2)).then(|| StreamId::new(near % self.streams_used as u8));
         self.advance(PageAttempt::at(range, chunk, stream))
@@ -287,9 +286,9 @@ impl Run<'_, '_> {
         freed.map_err(|rejected| rejected.error.to_string())
     }
 
-    /// Grows a block into what is free behind it, or cuts its end off, which its stream may use still.
+    /// Grows a block into the free memory behind it, or cuts its end off, which its stream may still use.
     fn resize(&mut self, which: usize, size: u16) -> Result<(), String> {
-        // Pins are of whole blocks.
+        // Pins cover whole blocks.
         let which = which % self.live.len().max(1);
         if self.live.get(which).is_none_or(|live| live.pins > 0) {
             return Ok(());
@@ -329,7 +328,7 @@ impl Run<'_, '_> {
         }
     }
 
-    /// One call of a plan under way, or all that are left.
+    /// Makes one call of a plan under way, or all that are left.
     fn call(&mut self, which: usize, how: u8) -> Result<(), String> {
         if self.open.is_empty() {
             return Ok(());
@@ -451,7 +450,7 @@ impl Run<'_, '_> {
         Ok(())
     }
 
-    /// Ends every plan, frees everything, and gives back what can go.
+    /// Ends every plan, frees everything, and releases all memory that can be.
     fn end(&mut self) -> Result<(), String> {
         self.device.refuse_in(None);
         while !self.open.is_empty() {

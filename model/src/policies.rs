@@ -6,7 +6,7 @@ use larder_core::{Growth, RegionConfig};
 
 use crate::Random;
 
-/// What a run is made with.
+/// The configuration of a run.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Policies {
     /// The policies.
@@ -26,8 +26,7 @@ impl Policies {
     /// Bytes that [`decode`](Self::decode) takes.
     pub const ENCODED_BYTES: usize = 5;
 
-    /// The policies that these bytes say: the default's or any mixture; small units, so that ties
-    /// and exhaustion happen.
+    /// Decodes policies: the default's or any mixture, with small units, so that ties and exhaustion are frequent.
     pub fn decode(bytes: [u8; Self::ENCODED_BYTES]) -> Self {
         let [kind, unit, size, limit, start] = bytes;
         let ahead = NonZeroU32::new(1 + u32::from(unit / 32));
@@ -40,7 +39,7 @@ impl Policies {
                     ahead_divisor: ahead.filter(|_| kind & 1 == 1),
                 },
                 collect_regions: kind & 2 == 0,
-                // Now and then a limit that is no multiple of anything.
+                // Sometimes the limit is a multiple of nothing.
                 limit_bytes: if limit % 3 == 0 {
                     bytes / 2 + 128
                 } else {
@@ -53,7 +52,7 @@ impl Policies {
         }
     }
 
-    /// Random policies.
+    /// Returns random policies.
     pub fn random(random: &mut Random) -> Self {
         let bytes = random.next_u64().to_le_bytes();
         Self::decode(std::array::from_fn(|i| bytes[i]))

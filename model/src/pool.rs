@@ -1,4 +1,4 @@
-//! The LRU pool, slow and obvious: one vector of what is kept, oldest first, walked for everything.
+//! The LRU pool, slow and obvious: one vector of idle buffers, oldest first, scanned for every question.
 //!
 //! It has a [`Source`] of its own with the history of the real one's, so it predicts addresses too.
 
@@ -11,9 +11,9 @@ use crate::Source;
 pub(crate) struct Held {
     pub(crate) range: AddrRange,
     pub(crate) bytes: u64,
-    /// The step in which it was kept.
+    /// The step in which it became idle.
     pub(crate) step: u32,
-    /// Kept because it was not taken back.
+    /// Whether the sub-allocator refused to take it back.
     pub(crate) stuck: bool,
 }
 
@@ -23,14 +23,14 @@ pub(crate) struct Out {
     pub(crate) requested_bytes: u64,
 }
 
-/// An answer without what only the real thing knows: the block's address, or words of the error.
+/// An answer without the parts that only the real pool knows: the block's address, or the error's words.
 pub(crate) type Answer = Result<u64, String>;
 
 pub(crate) struct ModelPool {
     pub(crate) config: PoolConfig,
     pub(crate) records: usize,
     pub(crate) limit: u32,
-    /// All that is kept, in the order in which it was.
+    /// All idle buffers, in the order in which they became idle.
     pub(crate) kept: Vec<Held>,
     pub(crate) out: Vec<Out>,
     pub(crate) counters: PoolCounters,
@@ -63,7 +63,7 @@ impl ModelPool {
             let from = 1u64 << k;
             (0..steps).map(move |i| from * steps + i * from)
         });
-        // In units of a step's fraction, so that small doublings have whole sizes only.
+        // In fractions of a step, so that small doublings have only whole sizes.
         let whole = classes.filter(|size| size.is_multiple_of(steps));
         let mut fits = whole.map(|size| size / steps);
         let rounded = fits.find(|size| *size >= total).unwrap_or(0);
@@ -215,7 +215,7 @@ impl ModelPool {
         self.trim();
     }
 
-    /// Whether the limits were taken.
+    /// Sets the limits. Returns whether they were valid.
     pub(crate) fn set_limits(&mut self, buffers: u32, bytes: u64) -> bool {
         if buffers == 0 && self.config.max_buffers > 0 {
             return false;

@@ -9,13 +9,13 @@ use larder_core::{Align, AllocError, Block, BlockAllocator, Request};
 use crate::Source;
 use crate::pool::ModelPool;
 
-/// What chooses the policies.
+/// Bytes that choose the policies.
 pub type PoolHead = [u8; 8];
 
-/// One operation: its kind, and three numbers that are mapped to what makes sense.
+/// One operation: its kind, and three numbers, reduced to valid values.
 pub type PoolOp = [u8; 4];
 
-/// Where the pool and the model differ, and at which operation.
+/// The difference between the pool and the model, and its operation.
 #[derive(Debug)]
 pub struct PoolMismatch(String);
 
@@ -25,15 +25,15 @@ impl fmt::Display for PoolMismatch {
     }
 }
 
-/// A pool and its model, operation by operation.
+/// A pool and its model, with the same operations.
 struct Pair {
     real: PoolAllocator<Source>,
     model: ModelPool,
-    /// In the order of the model's `out`.
+    /// The live blocks, in the order of the model's `out`.
     blocks: Vec<Block>,
 }
 
-/// Runs operations on a pool and on its model.
+/// Runs operations on a pool and on its model, and compares them after each.
 ///
 /// # Errors
 /// The first difference, or a broken invariant.
@@ -110,7 +110,7 @@ impl Pair {
         }
     }
 
-    /// The bytes that the real one says went back are those that the model holds less.
+    /// Runs an operation on both; the real pool must report the bytes by which the model's reservation fell.
     fn both(
         &mut self,
         real: impl FnOnce(&PoolAllocator<Source>) -> u64,

@@ -1,16 +1,16 @@
-//! A small seeded generator, so that a failing run is named by one number.
+//! A small seeded generator, so that one number identifies a failing run.
 
 /// SplitMix64 (Steele, Lea, Flood 2014): every seed gives a good sequence.
 #[derive(Clone, Debug)]
 pub struct Random(u64);
 
 impl Random {
-    /// The sequence of this seed.
+    /// Creates the sequence of this seed.
     pub const fn new(seed: u64) -> Self {
         Self(seed)
     }
 
-    /// The next number.
+    /// Returns the next number.
     pub fn next_u64(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut z = self.0;
@@ -19,17 +19,17 @@ impl Random {
         z ^ (z >> 31)
     }
 
-    /// A number below `end`, which is not 0.
+    /// Returns a number below `end`, which is not 0.
     pub fn below(&mut self, end: u64) -> u64 {
         self.next_u64() % end
     }
 
-    /// An index into a list of `count` entries, which is not empty.
+    /// Returns an index into a list of `count` entries, which is not empty.
     pub fn index(&mut self, count: usize) -> usize {
         self.below(count as u64) as usize
     }
 
-    /// One of a list that is not empty.
+    /// Returns an element of a list that is not empty.
     pub fn pick<'a, T>(&mut self, of: &'a [T]) -> &'a T {
         &of[self.index(of.len())]
     }

@@ -1,4 +1,4 @@
-//! Drives the real allocator beside the model and compares everything they say.
+//! Drives the real allocator beside the model and compares all their answers.
 
 use larder_core::{
     Addr, AddrRange, Align, BestFit, Block, BlockAllocator, Chunk, ChunkState, EventNumber, Grant,
@@ -8,14 +8,14 @@ use larder_core::{
 use crate::bfc::ModelError;
 use crate::{ModelBfc, Op, Source};
 
-/// The first answer that was not as the model predicts.
+/// The first answer that the model did not predict.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Mismatch {
     /// Number of the operation, from 0.
     pub step: usize,
     /// The operation.
     pub op: Op,
-    /// What differs.
+    /// The difference.
     pub what: String,
 }
 
@@ -28,21 +28,21 @@ impl std::fmt::Display for Mismatch {
 /// Streams that operations use.
 const STREAMS: u8 = 3;
 
-/// Both allocators, and the blocks that are out.
+/// Both allocators, and the live blocks.
 struct Pair<'t> {
     real: Shared<RegionPool<'t>, Source>,
     model: ModelBfc,
     live: Vec<Block>,
 }
 
-/// Runs the operations on the real allocator and the model side by side, checks all invariants
-/// after each, and at the end frees everything.
+/// Runs the operations on the real allocator and the model, checks all invariants after each, and frees everything at
+/// the end.
 ///
 /// # Errors
 /// The first difference.
 ///
 /// # Panics
-/// If the configuration contradicts itself.
+/// If the configuration is invalid.
 pub fn run_bfc(
     config: RegionConfig,
     records: usize,
@@ -75,7 +75,7 @@ pub fn run_bfc(
     Ok(())
 }
 
-/// `Ok` if the two are equal.
+/// Compares two values.
 fn same<T: PartialEq + std::fmt::Debug>(what: &str, real: &T, model: &T) -> Result<(), String> {
     if real == model {
         return Ok(());
@@ -83,7 +83,7 @@ fn same<T: PartialEq + std::fmt::Debug>(what: &str, real: &T, model: &T) -> Resu
     Err(format!("{what}: real {real:?}, model {model:?}"))
 }
 
-/// What a block is when it is taken apart.
+/// Returns the parts of a block.
 fn raw(block: &Block) -> RawBlock {
     RawBlock {
         addr: block.addr(),
@@ -217,7 +217,7 @@ impl Pair<'_> {
         }
         let block = self.live.swap_remove(usize::from(which) % self.live.len());
         let to = self.new_size(op, block.bytes());
-        // A second value for the block, as it is before.
+        // A second value for the block, with its size before the resize.
         let before = self.real.get_mut().block_from_raw(raw(&block));
         let before = before.map_err(|error| format!("block_from_raw: {error}"))?;
         let addr = block.addr().get();
@@ -242,7 +242,7 @@ impl Pair<'_> {
         same("resize", &answer, &model)?;
         let place = |block: &Block| (block.addr(), block.handle());
         same("place", &place(&block), &place(&before))?;
-        // The former value is as good as the new one exactly if the size is the same.
+        // The former value is as valid as the new one exactly if the size is the same.
         let ours = self.real.requested_bytes(&before).is_some();
         same("former value", &ours, &(before == block))?;
         self.live.push(block);

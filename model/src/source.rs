@@ -1,11 +1,11 @@
-//! A sub-allocator that can be told to misbehave.
+//! A sub-allocator that misbehaves on request.
 
 use std::cell::Cell;
 
 use larder_core::{Addr, AddrRange, GrowRequest, SubAllocError, SubAllocator, round_up};
 
-/// Gives ascending ranges, each right behind the last unless told to leave a gap; what comes back
-/// from the end is given again. Equal histories give equal answers, so two of them stay in step.
+/// Returns ascending ranges, each right behind the last unless told to leave a gap, and reuses what is released at
+/// the end. Equal histories give equal answers, so two sources stay in step.
 #[derive(Clone, Debug)]
 pub struct Source {
     next: Cell<u64>,
@@ -17,7 +17,7 @@ pub struct Source {
 }
 
 impl Source {
-    /// A source over `bytes` bytes from `start`.
+    /// Creates a source over `bytes` bytes from `start`.
     pub fn new(start: u64, bytes: u64) -> Self {
         Self {
             next: Cell::new(start),
@@ -29,27 +29,27 @@ impl Source {
         }
     }
 
-    /// Refuses the next so many grows.
+    /// Refuses the next `calls` calls of `grow`.
     pub fn refuse_grow(&self, calls: u32) {
         self.refuse_grow.set(calls);
     }
 
-    /// Refuses the next so many releases.
+    /// Refuses the next `calls` calls of `release`.
     pub fn refuse_release(&self, calls: u32) {
         self.refuse_release.set(calls);
     }
 
-    /// Skips so many bytes of addresses.
+    /// Skips `bytes` bytes of addresses.
     pub fn skip(&self, bytes: u64) {
         self.next.set(self.next.get() + bytes);
     }
 
-    /// Ranges given so far.
+    /// Returns the number of ranges given so far.
     pub fn grows(&self) -> u64 {
         self.grows.get()
     }
 
-    /// Ranges taken back so far.
+    /// Returns the number of ranges released so far.
     pub fn releases(&self) -> u64 {
         self.releases.get()
     }

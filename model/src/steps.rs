@@ -1,4 +1,4 @@
-//! Random programs of steps over a range whose pages move, judged by the device.
+//! Random programs of steps over a range whose pages move, checked by the device.
 
 use std::collections::BTreeMap;
 
@@ -20,11 +20,11 @@ const PAGE: u64 = 64 << 10;
 const PAGES: u64 = 512;
 const BASE: u64 = 1 << 32;
 
-/// Plays a program of steps. `scripts` of earlier steps are repeated when an operation says so, so
-/// that shapes come again, exactly or nearly.
+/// Runs a program of steps. An operation may repeat the `scripts` of earlier steps, so that shapes come again,
+/// exactly or nearly.
 ///
 /// # Errors
-/// What went against the rules.
+/// The first rule broken.
 ///
 /// # Panics
 /// If a configuration decoded from bytes were refused.
@@ -85,7 +85,7 @@ struct Run<'t> {
     steps: Steps<'t>,
     paged: Shared<PagePool<'t>, PageDevice>,
     live: BTreeMap<u64, Block>,
-    /// What this step did, and what the last ones did.
+    /// The operations of this step, and those of the last ones.
     script: Vec<StepsOp>,
     old: Vec<Vec<StepsOp>>,
 }
@@ -116,7 +116,7 @@ impl Run<'_> {
         self.steps.begin(key);
     }
 
-    /// An allocation or a free.
+    /// Allocates or frees.
     fn play(&mut self, [kind, value]: StepsOp) -> Result<(), String> {
         self.script.push([kind, value]);
         let mut below = &self.paged;
@@ -151,7 +151,7 @@ impl Run<'_> {
         Ok(())
     }
 
-    /// What is saved can be loaded again, and nothing that was changed.
+    /// Checks that saved plans can be loaded again, and changed ones cannot.
     fn save_and_load(&mut self, value: u8) -> Result<(), String> {
         let granule = Granule::DEFAULT.bytes();
         let mut plans = Vec::new();

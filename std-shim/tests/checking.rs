@@ -1,5 +1,5 @@
-//! The checking heap as global allocator: its report has stacks, and goes to whom the program says. What programs in C do
-//! is in `malloc`.
+//! The checking heap as global allocator: its report has stacks, and reaches the function that the program sets.
+//! Programs in C are tested in `malloc`.
 #![allow(clippy::unwrap_used, reason = "tests")]
 #![cfg(all(target_os = "linux", not(miri)))]
 
@@ -68,7 +68,7 @@ fn tells_a_hook() {
     assert!(kept.iter().all(|&byte| byte == 1));
 }
 
-/// Says what a process is for.
+/// The variable that selects a process's task.
 const TASK: &str = "HEAP_TEST_TASK";
 
 #[test]

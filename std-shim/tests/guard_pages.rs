@@ -1,4 +1,5 @@
-//! Guard pages in a Rust program: one for each block that its thread has not at hand. What C programs do is in `malloc`.
+//! Guard pages in a Rust program: one for each block that is not from its thread's cache. Programs in C are tested in
+//! `malloc`.
 #![allow(clippy::unwrap_used, reason = "tests")]
 #![cfg(all(target_os = "linux", not(miri)))]
 
@@ -82,7 +83,7 @@ impl Verbs {
     }
 }
 
-/// What a child does; in the parent it does nothing.
+/// Runs in a child; in the parent it does nothing.
 #[test]
 fn child() {
     let Ok(task) = env::var(TASK) else {

@@ -1,4 +1,4 @@
-//! Guard pages where the heap is the global allocator: the environment says for how many blocks.
+//! Guard pages with the heap as global allocator: the environment sets the share of blocks.
 #![allow(clippy::unwrap_used, reason = "tests")]
 #![cfg(all(target_os = "linux", not(miri)))]
 
@@ -13,11 +13,11 @@ use larder::Larder;
 static HEAP: Larder = Larder::new().with_environment();
 
 const TASK: &str = "HEAP_TEST_TASK";
-/// In a page of its own a block is as long as it was asked for.
+/// With a page of its own a block is exactly as long as requested.
 const BYTES: usize = 100;
 const ROUNDS: usize = 100_000;
 
-/// How many blocks of a loop have a page that frees what it allocates.
+/// Returns the number of blocks with a guard page, in a loop that frees each block.
 fn blocks_in_pages() -> usize {
     let has_page = |_: &usize| {
         let block = black_box(vec![1_u8; BYTES]);

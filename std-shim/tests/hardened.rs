@@ -1,5 +1,5 @@
-//! The hardened heap as global allocator: correct programs run as ever, and a free or resize that does not fit the
-//! block ends the process. What programs in C and C++ do is in `malloc`.
+//! The hardened heap as global allocator: correct programs run as usual, and a free or resize that does not fit the
+//! block ends the process. Programs in C and C++ are tested in `malloc`.
 #![allow(clippy::unwrap_used, reason = "tests")]
 #![cfg(all(unix, not(miri)))]
 
@@ -154,7 +154,7 @@ fn layout(size: usize, align: usize) -> Layout {
 
 const OTHER_LAYOUT: &str = "larder: freed a block with another layout than it was allocated with";
 
-/// What a process does wrong, and what is said of it.
+/// The misuse of a process, and the report of it.
 const MISUSES: [(&str, fn(), &str); 8] = [
     ("shorter", || free_as(layout(99, 8)), OTHER_LAYOUT),
     ("longer", || free_as(layout(101, 8)), OTHER_LAYOUT),
@@ -193,7 +193,7 @@ fn resize_as(layout: Layout, size: usize) {
     unsafe { HEAP.realloc(block(), layout, size) };
 }
 
-/// Says which misuse a process is for.
+/// The variable that selects a process's misuse.
 const MISUSE: &str = "HEAP_TEST_MISUSE";
 
 #[test]
@@ -230,7 +230,7 @@ fn does_one_thing_wrong() {
     misuse();
 }
 
-/// What the heap has told, without addresses.
+/// The heap's reports, without addresses.
 static TOLD: Mutex<Vec<String>> = Mutex::new(Vec::new());
 
 /// Asserts that `misuse` is told so, and nothing else.

@@ -1,5 +1,5 @@
-//! Layouts at the edges: nothing, one class or the next, coarse alignments, too much; and zeroed
-//! memory from places that were dirty.
+//! Layouts at their limits: zero bytes, the border of two classes, coarse alignments, too much; and zeroed memory
+//! from used places.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 #[path = "common/mod.rs"]

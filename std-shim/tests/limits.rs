@@ -1,6 +1,6 @@
-//! Programs that the system gives little: a child process with a limit allocates until the answer
-//! is null, frees, allocates again and starts a thread. Limits that go while the program runs, and groups of
-//! processes that may have so much in memory, which the kernel ends if they touch more.
+//! Programs with little memory: a child process with a limit allocates until the answer is null, frees, allocates
+//! again and starts a thread. Also limits that are lifted while the program runs, and groups of processes with a
+//! memory limit, which the kernel ends if they touch more.
 #![cfg(all(target_os = "linux", target_env = "gnu"))]
 #![allow(clippy::unwrap_used, reason = "tests")]
 
@@ -102,7 +102,7 @@ fn task() -> Option<(usize, usize)> {
     Some((limit.parse().ok()?, size.parse().ok()?))
 }
 
-/// This program as a child that runs one of the tests.
+/// Returns this program as a child that runs one of the tests.
 fn itself(test: &str) -> Command {
     let mut command = Command::new(env::current_exe().unwrap());
     command.args(["--exact", test, "--nocapture"]);
@@ -124,7 +124,7 @@ fn set_limit(resource: libc::__rlimit_resource_t, bytes: u64) -> io::Result<()> 
     }
 }
 
-/// What a child does; in the parent it does nothing.
+/// Runs in a child; in the parent it does nothing.
 #[test]
 fn child() {
     let Some((limit, size)) = task() else {
@@ -204,7 +204,7 @@ fn a_program_with_little_memory_for_data_lives() {
     run_under("child", libc::RLIMIT_DATA, 48 << 20, &SIZES);
 }
 
-/// What a child does that may have most of its limit; in the parent it does nothing.
+/// Runs in a child that may use most of its limit; in the parent it does nothing.
 #[test]
 fn child_that_fills_its_limit() {
     let Some((limit, size)) = task() else {
@@ -228,7 +228,7 @@ fn a_program_has_most_of_what_a_limit_on_data_or_addresses_leaves() {
     }
 }
 
-/// What a child does that lifts its limit when the answer has been null; in the parent it does nothing.
+/// Runs in a child that lifts its limit after a null answer; in the parent it does nothing.
 #[test]
 fn child_whose_limit_goes() {
     let Some((limit, size)) = task() else {
@@ -263,7 +263,7 @@ fn what_was_refused_is_served_once_the_limit_goes() {
     );
 }
 
-/// A group of processes that may have so many bytes in memory, inside this process's own.
+/// A group of processes with a memory limit, inside this process's own.
 struct Group {
     folder: PathBuf,
     limit: &'static str,
@@ -308,7 +308,7 @@ fn wait_for_a_line() {
     io::stdin().lock().read_line(&mut String::new()).unwrap();
 }
 
-/// What a child does in a group with a limit; in the parent it does nothing.
+/// Runs in a child in a group with a limit; in the parent it does nothing.
 #[test]
 fn child_in_a_group() {
     let Some((limit, greed)) = task() else {

@@ -1,6 +1,6 @@
-//! What a Rust program does wrong by a global allocator's verbs, at random moments among blocks that come, go and are
-//! written as they should be: the hook is told of each with its words and the block's address, and of nothing else. What
-//! programs in C do is in `malloc`.
+//! Random misuse of a global allocator's verbs by a Rust program, among correct allocations, frees and writes: the
+//! hook gets each misuse with its text and the block's address, and nothing else. Programs in C are tested in
+//! `malloc`.
 #![allow(clippy::unwrap_used, reason = "tests")]
 #![cfg(all(target_os = "linux", not(miri)))]
 
@@ -59,7 +59,7 @@ fn resize(block: *mut u8, layout: Layout, bytes: usize) -> *mut u8 {
     unsafe { HEAP.realloc(block, layout, bytes) }
 }
 
-/// Changes a byte that is nobody's.
+/// Changes a byte outside of all blocks.
 fn change(byte: *mut u8) {
     // SAFETY: memory of the heap's, which looks at it.
     let byte = unsafe { &mut *byte };
@@ -129,7 +129,7 @@ impl Program {
         assert!(found.iter().all(|&byte| byte == held.fill));
     }
 
-    /// What a correct program does.
+    /// Makes the calls of a correct program.
     fn go_on(&mut self, times: usize) {
         for _ in 0..times {
             let place = self.random.next(COUNT);

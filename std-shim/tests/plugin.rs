@@ -1,5 +1,5 @@
-//! A library loaded at run time that has this heap as its allocator, in a program that has it, too:
-//! two heaps, whose thread parts lie beside each other.
+//! A library loaded at run time that has this heap as its allocator, in a program that has it, too: two heaps, with a
+//! thread state each.
 #![cfg(target_os = "linux")]
 #![allow(clippy::unwrap_used, reason = "tests")]
 
@@ -14,7 +14,7 @@ use larder::Larder;
 #[global_allocator]
 static HEAP: Larder = Larder::new();
 
-/// What the library exports.
+/// The functions that the library exports.
 struct Plugin {
     sum: extern "C" fn(u64) -> u64,
     make: extern "C" fn(usize) -> *mut c_void,
@@ -69,7 +69,7 @@ unsafe fn symbol<F: Copy>(library: *mut c_void, name: &CStr) -> F {
     unsafe { std::mem::transmute_copy(&found) }
 }
 
-/// Why loading failed.
+/// Returns the reason why loading failed.
 fn reason() -> String {
     // SAFETY: null, or a text that stays until the next call.
     let words = unsafe { libc::dlerror() };

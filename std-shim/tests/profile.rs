@@ -1,4 +1,4 @@
-//! A program whose live samples are kept with their stacks.
+//! A program whose live samples are recorded with their stacks.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 use std::backtrace::Backtrace;

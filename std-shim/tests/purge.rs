@@ -1,5 +1,5 @@
-//! Memory goes back by itself: each case in a process of its own that waits, and does nothing else,
-//! until it has gone. No case asserts how long that takes.
+//! Idle memory is released without further calls: each case is a process of its own that only waits until the memory
+//! is gone. No case asserts how long that takes.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 #[cfg(target_os = "linux")]

@@ -1,4 +1,4 @@
-//! A heap that may not have a thread: memory goes back on slow paths of the program's own.
+//! A heap that may not start a thread: memory is released on the slow paths of the program's calls.
 #![cfg(target_os = "linux")]
 #![allow(clippy::unwrap_used, reason = "tests")]
 

@@ -1,4 +1,4 @@
-//! The heap that is tuned for little memory: what it keeps for a moment goes back with no further call.
+//! The heap configured for little memory: its briefly kept memory is released without further calls.
 #![cfg(target_os = "linux")]
 #![allow(clippy::unwrap_used, reason = "tests")]
 

@@ -1,4 +1,4 @@
-//! What calls of a recorder leave in the trace, to the line.
+//! The trace of calls of a recorder, line by line.
 //!
 //! This program's own allocator is not recorded: each child calls a recorder itself, so every
 //! event is known. The reader of traces is the one of `larder replay`.

@@ -1,4 +1,4 @@
-//! A recording and its file: paths, other processes, descriptors, and what runs out.
+//! A recording and its file: paths, other processes, descriptors, and full resources.
 //!
 //! Each child calls a recorder itself, as in `recorder_calls`, so every event is known.
 #![allow(clippy::unwrap_used)] // helpers of tests

@@ -1,7 +1,7 @@
-//! What steps of the heap leave in the trace: `larder::step`, heard by a recorder.
+//! The trace of the heap's steps: `larder::step`, recorded.
 //!
-//! Each child calls a recorder itself, as in `recorder_calls`, so every event is known. The heap
-//! below is the system's: steps are marked whoever serves them.
+//! Each child calls a recorder itself, as in `recorder_calls`, so every event is known. The heap below is the
+//! system's: steps are recorded for any heap.
 #![allow(clippy::unwrap_used)] // helpers of tests
 
 #[path = "recorder_support/blocks.rs"]

@@ -1,4 +1,4 @@
-//! A recording and the process around it: threads, forks, exits and signals.
+//! A recording and its process: threads, forks, exits and signals.
 //!
 //! Each child calls a recorder itself, as in `recorder_calls`, so every event is known.
 #![allow(clippy::unwrap_used)] // helpers of tests

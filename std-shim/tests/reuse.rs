@@ -1,4 +1,5 @@
-//! Memory that blocks of one size leave serves those of the next, with no tick: what is committed does not depend on time.
+//! Memory freed by blocks of one size serves those of the next without a tick: the committed bytes do not depend on
+//! time.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 mod common;

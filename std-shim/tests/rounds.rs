@@ -1,9 +1,9 @@
-//! Threads and forks, round after round, of a program whose global allocator this is: nothing is left behind and nothing
-//! hangs, with a thread of the heap's own and without.
+//! Rounds of threads and forks in a program with this global allocator: nothing is left behind and nothing hangs,
+//! with a thread of the heap's own and without.
 //!
-//! Each case runs in a process of its own. 300 rounds; 10,000 with `LARDER_ROUNDS=all`. Nothing is timed: the number of
-//! heaps is bounded by the threads, and what stays in memory when all that is idle has gone back by what stayed after half
-//! of the rounds.
+//! Each case runs in a process of its own. 300 rounds; 10,000 with `LARDER_ROUNDS=all`. Nothing is timed: the number
+//! of heaps is bounded by the threads, and the memory left after all idle memory was released by that after half of
+//! the rounds.
 #![cfg(target_os = "linux")]
 #![allow(clippy::unwrap_used, reason = "tests")]
 
@@ -27,7 +27,7 @@ const CASE: &str = "HEAP_TEST_ROUNDS";
 /// The system ends a child that hangs.
 const LIMIT_SECONDS: libc::c_uint = 1200;
 
-/// What the system and the heap keep now and then, such as the stack of a thread: some 200 bytes a round in the long form.
+/// Memory that the system and the heap keep, such as a thread's stack: some 200 bytes a round in the long form.
 const SLACK_BYTES: u64 = MIB as u64;
 
 const THREADS: usize = 4;
@@ -89,12 +89,12 @@ fn work() {
     });
 }
 
-/// Whether the handlers below do what they do.
+/// Whether the handlers below are active.
 static IS_ON: AtomicBool = AtomicBool::new(false);
 
 static LOCK: Mutex<()> = Mutex::new(());
 
-/// Who holds the lock while the process forks.
+/// The holder of the lock while the process forks.
 static HOLDER: Mutex<Option<JoinHandle<()>>> = Mutex::new(None);
 
 /// Waits for a lock whose holder allocates before it lets go.
@@ -151,7 +151,7 @@ fn fork() {
 
 const CASES: [(&str, fn()); 3] = [("free", only_free), ("work", work), ("fork", fork)];
 
-/// What a child does; in the parent it does nothing.
+/// Runs in a child; in the parent it does nothing.
 #[test]
 fn child() {
     let Ok(name) = env::var(CASE) else {

@@ -1,5 +1,5 @@
-//! A program whose global allocator counts scopes: threads, thread-local destructors, forks, and
-//! what the heap itself must not allocate.
+//! A program whose global allocator counts scopes: threads, thread-local destructors, forks, and the absence of
+//! allocations by the heap itself.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 use std::cell::RefCell;

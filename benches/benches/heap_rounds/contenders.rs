@@ -1,7 +1,7 @@
-//! The heaps that are compared, each behind the lock its own documentation gives it for programs
-//! without an operating system, over one region.
+//! The compared heaps, over one region, each behind the lock that its documentation recommends to programs without an
+//! operating system.
 //!
-//! * `talc`: `TalcLock` with `spin`'s mutex, the region claimed by hand.
+//! * `talc`: `TalcLock` with `spin`'s mutex; the region is claimed explicitly.
 //! * `rlsf`: its documentation has no lock for such programs, so `Tlsf` stands behind `spin`'s
 //!   mutex, with as many lists as its own global allocator has.
 //! * `buddy_system_allocator`, `linked_list_allocator`: their `LockedHeap`.
@@ -19,14 +19,14 @@ use super::fault::Fault;
 use super::region::TouchedRegion;
 use super::runner::{Runner, Subject};
 
-/// One of the contenders.
+/// A heap to compare.
 #[derive(Clone, Copy)]
 pub(crate) struct HeapKind {
     /// The name in tables.
     pub(crate) name: &'static str,
-    /// Whether it gives memory at all.
+    /// Whether it is a heap, and not the loop alone.
     pub(crate) is_heap: bool,
-    /// It is not measured over larger regions: its time grows with the number of free blocks.
+    /// The largest region to measure it over: its time grows with the number of free blocks.
     max_bytes: usize,
     build: fn(TouchedRegion) -> Result<Box<dyn Runner>, Fault>,
 }
@@ -46,7 +46,7 @@ const fn kind(
     }
 }
 
-/// All of them, in the order of tables; the first is the loop around the requests.
+/// All contenders, in the order of tables; the first is the loop around the requests.
 pub(crate) const KINDS: [HeapKind; 6] = [
     HeapKind {
         is_heap: false,
@@ -91,13 +91,13 @@ pub(crate) const KINDS: [HeapKind; 6] = [
 ];
 
 impl HeapKind {
-    /// The contenders that are measured over a region.
+    /// Returns the contenders that are measured over a region of `region_bytes`.
     pub(crate) fn over(region_bytes: usize) -> impl Iterator<Item = Self> {
         let all = KINDS.into_iter();
         all.filter(move |kind| region_bytes <= kind.max_bytes)
     }
 
-    /// Builds it over a region of its own.
+    /// Builds the heap over a region of its own.
     pub(crate) fn build(self, region_bytes: usize) -> Result<Box<dyn Runner>, Fault> {
         (self.build)(TouchedRegion::try_new(region_bytes).ok_or(Fault::Setup)?)
     }
@@ -120,7 +120,7 @@ impl LockedTlsf {
     }
 }
 
-// SAFETY: `Tlsf` gives blocks as `GlobalAlloc` wants them, here behind a lock.
+// SAFETY: `Tlsf`'s blocks satisfy `GlobalAlloc`, and the lock admits one thread at a time.
 unsafe impl GlobalAlloc for LockedTlsf {
     #[inline]
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
@@ -149,7 +149,7 @@ unsafe impl GlobalAlloc for LockedTlsf {
     }
 }
 
-/// Every block is the next few bytes of the region, whoever has them already.
+/// Every block is the next few bytes of the region, even if they belong to another block.
 struct NoHeap {
     start: *mut u8,
     mask: usize,

@@ -1,8 +1,8 @@
-//! What a contender can do wrong.
+//! The faults of a contender.
 
 use thiserror::Error;
 
-/// A contender did not do what it was asked; its times count for nothing.
+/// A contender failed a request or a check; its times do not count.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 pub(crate) enum Fault {
     #[error("cannot be built")]
@@ -11,7 +11,7 @@ pub(crate) enum Fault {
     OutOfMemory { bytes: u32 },
     #[error("the block of {bytes} bytes at {address:#x} is not where it may be")]
     Misplaced { address: usize, bytes: u32 },
-    /// Two blocks overlap, or a block moved and left its contents behind.
+    /// Two blocks overlap, or a moved block lost its contents.
     #[error("the contents of a block of {bytes} bytes changed")]
     Overwritten { bytes: u32 },
 }

@@ -1,10 +1,10 @@
-//! Heaps without an operating system in alternated rounds, and how much of a region they can use.
+//! Heaps without an operating system in alternated rounds, and the share of a region that they can use.
 //!
 //! `cargo bench -p larder-benches --bench heap_rounds [-- --regions-mib 1,64 --rounds 15]` prints two
-//! markdown tables. One thread, each heap behind its lock; what is asked: `script.rs`. Each
-//! contender first runs each script once with all contents checked, and is warm from it.
+//! markdown tables. One thread, each heap behind its lock; `script.rs` has the requests. Each contender first runs
+//! each script once with all contents checked, which also warms it up.
 //!
-//! Without `--bench`, as `cargo test --benches` runs it, it tries a few requests only.
+//! Without `--bench`, as under `cargo test --benches`, it runs a few requests only.
 
 mod contenders;
 mod fault;
@@ -35,16 +35,16 @@ struct Args {
     /// Rounds; in each, every contender runs once
     #[arg(long, default_value_t = 15)]
     rounds: usize,
-    /// Requests of a script, about
+    /// Approximate number of requests of a script
     #[arg(long, default_value_t = 100_000)]
     requests: usize,
     /// Only scripts whose name contains this
     #[arg(long, default_value = "")]
     only: String,
-    /// Runs to exhaustion, each with another seed; the mean is shown
+    /// Runs until a request is refused, each with another seed; the mean is shown
     #[arg(long, default_value_t = 5)]
     fills: u64,
-    /// Given by `cargo bench`; without it little is tried and that is all
+    /// Set by `cargo bench`; without it only a few requests run
     #[arg(long, hide = true)]
     bench: bool,
 }
@@ -101,7 +101,7 @@ fn times(args: &Args) -> Result<String, Box<dyn Error>> {
     ))
 }
 
-/// Runs all contenders and returns the rows of the table. A contender without room for the script says so in its row.
+/// Runs all contenders and returns the rows of the table. The row of a contender without room for the script says so.
 fn rows(
     script: &HeapScript,
     region_bytes: usize,
@@ -116,7 +116,7 @@ fn rows(
         }
     }
     let times = Rounds::run(&mut entries, rounds, |(_, runner)| {
-        // Once unmeasured: the contender before has filled the caches.
+        // Once unmeasured: the previous contender has filled the caches.
         runner.run(script)?;
         let time = runner.run(script)?;
         Ok::<_, Fault>(time.as_secs_f64() * 1e9 / script.ops.len() as f64)
@@ -161,7 +161,7 @@ fn shares(args: &Args) -> Result<String, Box<dyn Error>> {
     ))
 }
 
-/// Mean and least share live at the end, and least share of the largest block afterwards.
+/// Returns the mean and the least share live at the end, and the least share of the largest block afterwards.
 fn shares_of(kind: HeapKind, mix: Mix, region_bytes: usize, fills: u64) -> Result<[f64; 3], Fault> {
     let region = region_bytes as f64;
     let (mut sum, mut min, mut largest) = (0.0, 1.0_f64, 1.0_f64);

@@ -1,4 +1,4 @@
-//! Which sizes a program asks for.
+//! The sizes that programs request.
 
 use larder_cli::random::Random;
 
@@ -15,12 +15,12 @@ pub(crate) enum Mix {
     PowersOfTwo,
     /// 4 to 64 KiB: buffers.
     Buffers,
-    /// What a map from strings to numbers allocates: nodes of two sizes, and strings.
+    /// The allocations of a map from strings to numbers: nodes of two sizes, and strings.
     Tree,
 }
 
 impl Mix {
-    /// All of them, in the order of tables.
+    /// All distributions, in the order of tables.
     pub(crate) const ALL: [Self; 6] = [
         Self::Small,
         Self::Medium,
@@ -42,7 +42,7 @@ impl Mix {
         }
     }
 
-    /// The next size, in bytes.
+    /// Draws the next size, in bytes.
     pub(crate) fn draw(self, random: &mut Random) -> u32 {
         match self {
             Self::Small => random.within(8, 128),

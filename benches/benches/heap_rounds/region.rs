@@ -1,12 +1,12 @@
-//! The memory a contender manages: a plain region, as a kernel would give it.
+//! The memory that a contender manages: a plain region, as a kernel would provide it.
 
 use std::alloc::{self, Layout};
 use std::ops::Range;
 
 /// A region whose pages have all been touched, at a multiple of its length.
 ///
-/// So aligned, because buddies are as large as their alignment and would lose half of any other
-/// region; nobody else gains by it.
+/// The alignment is for the buddies: their blocks are as large as their alignment, and they would lose half of any
+/// other region. No other contender gains by it.
 #[derive(Debug)]
 pub(crate) struct TouchedRegion {
     start: *mut u8,
@@ -14,7 +14,7 @@ pub(crate) struct TouchedRegion {
 }
 
 impl TouchedRegion {
-    /// A region of so many bytes, a power of two; `None` without memory.
+    /// Allocates a region of `bytes` bytes, a power of two. Returns `None` without memory.
     pub(crate) fn try_new(bytes: usize) -> Option<Self> {
         let layout = Layout::from_size_align(bytes, bytes).ok()?;
         if bytes == 0 {
@@ -25,22 +25,22 @@ impl TouchedRegion {
         if start.is_null() {
             return None;
         }
-        // SAFETY: the memory is ours and that long.
+        // SAFETY: the allocation above succeeded, and has `bytes` bytes.
         unsafe { start.write_bytes(0xa5, bytes) };
         Some(Self { start, layout })
     }
 
-    /// Its first byte.
+    /// Returns its first byte.
     pub(crate) const fn start(&self) -> *mut u8 {
         self.start
     }
 
-    /// Its length.
+    /// Returns its length.
     pub(crate) const fn bytes(&self) -> usize {
         self.layout.size()
     }
 
-    /// Its addresses.
+    /// Returns its addresses.
     pub(crate) fn addresses(&self) -> Range<usize> {
         self.start.addr()..self.start.addr() + self.bytes()
     }

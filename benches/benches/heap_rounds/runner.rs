@@ -1,4 +1,4 @@
-//! One contender led through a script.
+//! Runs a script on one contender.
 
 use std::alloc::{GlobalAlloc, Layout};
 use std::ops::Range;
@@ -14,19 +14,19 @@ use super::script::{HeapOp, HeapScript};
 /// Alignment of all blocks.
 const ALIGN: usize = 8;
 
-/// A contender over its region, whatever its type.
+/// A contender over its region, without its type.
 pub(crate) trait Runner {
-    /// Runs a script and says how long it took.
+    /// Runs a script. Returns its time.
     fn run(&mut self, script: &HeapScript) -> Result<Duration, Fault>;
 
-    /// Runs a script and looks at every byte of every block.
+    /// Runs a script and checks every byte of every block.
     fn check(&mut self, script: &HeapScript) -> Result<(), Fault>;
 
-    /// Allocates twice for every random free until a request is refused; how many bytes were live
-    /// then. Gives everything back.
+    /// Allocates twice for every random free until a request is refused, then frees everything. Returns the bytes
+    /// that were live at the refusal.
     fn fill_up(&mut self, mix: Mix, seed: u64) -> u64;
 
-    /// The largest block there is now, in bytes, found by bisection.
+    /// Returns the bytes of the largest block that can be allocated now, found by bisection.
     fn largest_block(&mut self) -> usize;
 }
 
@@ -61,12 +61,12 @@ const fn layout(bytes: u32) -> Layout {
     unsafe { Layout::from_size_align_unchecked(bytes as usize, ALIGN) }
 }
 
-/// Who looks at blocks when they are born and die.
+/// Examines blocks when they are allocated and freed.
 trait Witness {
-    /// A block has come for this slot.
+    /// Called when the slot gets a block.
     fn born(&mut self, held: ScriptBlock, slot: u32) -> Result<(), Fault>;
 
-    /// The first `bytes` bytes of the slot's block are still its own.
+    /// Checks the first `bytes` bytes of the slot's block.
     fn lives(&mut self, held: ScriptBlock, slot: u32, bytes: u32) -> Result<(), Fault>;
 }
 
@@ -87,7 +87,7 @@ impl Witness for Touch {
     }
 }
 
-/// Fills each block with a byte of its slot, and finds it again.
+/// Fills each block with a byte of its slot, and checks that it is still there.
 struct FillCheck {
     region: Range<usize>,
 }
@@ -105,13 +105,13 @@ impl Witness for FillCheck {
         if !inside || !address.is_multiple_of(ALIGN) {
             return Err(Fault::Misplaced { address, bytes });
         }
-        // SAFETY: the block is ours and that long.
+        // SAFETY: the block is ours and has this length.
         unsafe { held.block.write_bytes(Self::fill(slot), bytes as usize) };
         Ok(())
     }
 
     fn lives(&mut self, held: ScriptBlock, slot: u32, bytes: u32) -> Result<(), Fault> {
-        // SAFETY: the block is ours, at least that long, and was filled.
+        // SAFETY: the block is ours, is at least this long, and was filled.
         let contents = unsafe { std::slice::from_raw_parts(held.block, bytes as usize) };
         if contents.iter().all(|&byte| byte == Self::fill(slot)) {
             return Ok(());
@@ -121,14 +121,14 @@ impl Witness for FillCheck {
 }
 
 impl<A: GlobalAlloc + 'static> Subject<A> {
-    /// Behind a pointer, so that heaps of all types are one.
+    /// Boxed, so that heaps of all types have one type.
     pub(crate) fn boxed(heap: A, region: TouchedRegion) -> Box<dyn Runner> {
         Box::new(Self { heap, region })
     }
 
     #[inline]
     fn alloc(&self, bytes: u32) -> Result<ScriptBlock, Fault> {
-        // SAFETY: no script asks for an empty block.
+        // SAFETY: no script requests an empty block.
         let block = unsafe { self.heap.alloc(layout(bytes)) };
         if block.is_null() {
             return Err(Fault::OutOfMemory { bytes });

@@ -1,19 +1,19 @@
-//! What every contender is asked, drawn once from a seed.
+//! The requests to every contender, drawn once from a seed.
 //!
-//! A script begins and ends with nothing allocated, so that it can be run again and again.
+//! A script begins and ends with nothing allocated, so that it can be repeated.
 
 use larder_cli::random::Random;
 
 use super::mix::Mix;
 
-/// One request. A slot is where the program keeps a block.
+/// One request. A slot holds one block of the program.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum HeapOp {
-    /// A block for an empty slot.
+    /// Allocates a block into an empty slot.
     Alloc { slot: u32, bytes: u32 },
-    /// Gives the slot's block back.
+    /// Frees the slot's block.
     Free { slot: u32 },
-    /// Another size for the slot's block.
+    /// Resizes the slot's block.
     Resize { slot: u32, bytes: u32 },
 }
 
@@ -23,21 +23,21 @@ pub(crate) struct HeapScript {
     /// The name in tables.
     pub(crate) name: &'static str,
     pub(crate) ops: Vec<HeapOp>,
-    /// How many slots there are.
+    /// The number of slots.
     pub(crate) slots: usize,
 }
 
-/// Any number will do.
+/// The seed of all scripts, chosen freely.
 const SEED: u64 = 7;
 
-/// A churn or a tree has so much live at most: three eighths of the region, which leaves room for
-/// those that round sizes up to powers of two.
+/// The most live bytes of a churn or a tree, three eighths of the region: this leaves room for heaps that round sizes
+/// up to powers of two.
 const fn live_bytes(region_bytes: usize) -> u64 {
     (region_bytes as u64) * 3 / 8
 }
 
 impl HeapScript {
-    /// All scripts for a region, of about `length` requests each.
+    /// Returns all scripts for a region, of about `length` requests each.
     pub(crate) fn all(region_bytes: usize, length: usize) -> Vec<Self> {
         vec![
             Self::pairs("pairs of 64 B", 64, length),
@@ -61,7 +61,7 @@ impl HeapScript {
         writer.end(name)
     }
 
-    /// So many blocks of 8 to 1024 bytes, then all of them freed in any order.
+    /// A batch of blocks of 8 to 1024 bytes, then all of them freed in random order.
     fn batches(name: &'static str, blocks: usize, length: usize) -> Self {
         let mut writer = ScriptWriter::new();
         for _ in 0..length.div_ceil(2 * blocks) {
@@ -74,14 +74,14 @@ impl HeapScript {
         writer.end(name)
     }
 
-    /// Filled with mixed sizes, then a steady churn in which each block lives for any time.
+    /// A fill with mixed sizes, then a steady churn in which each block lives for a random time.
     fn churn(name: &'static str, region_bytes: usize, length: usize) -> Self {
         let mut writer = ScriptWriter::new();
         let max = live_bytes(region_bytes);
         while writer.live_bytes < max {
             writer.alloc_from(Mix::LogNormal);
         }
-        // The filling and the emptying at the end should not be most of it.
+        // The fill and the final frees should not be most of the script.
         let length = length.max(8 * writer.ops.len());
         while writer.ops.len() < length {
             writer.free_any();
@@ -92,7 +92,7 @@ impl HeapScript {
         writer.end(name)
     }
 
-    /// Eight vectors that grow by doubling, now this one, now that.
+    /// Eight vectors that grow by doubling, in random turns.
     fn vectors(name: &'static str, region_bytes: usize, length: usize) -> Self {
         const VECTORS: usize = 8;
         let max = (region_bytes / 64).min(1 << 20) as u32;
@@ -116,7 +116,7 @@ impl HeapScript {
         writer.end(name)
     }
 
-    /// A map filled entry by entry, dropped in the order of its keys, and the like once more.
+    /// A map filled entry by entry and dropped in the order of its keys, then another of the same kind.
     fn tree(name: &'static str, region_bytes: usize, length: usize) -> Self {
         let max = live_bytes(region_bytes);
         let mut writer = ScriptWriter::new();
@@ -124,7 +124,7 @@ impl HeapScript {
             while writer.live_bytes < max && writer.ops.len() < length {
                 writer.alloc_from(Mix::Tree);
             }
-            // Keys come in any order, so what lies side by side in the map does not in memory.
+            // Keys come in random order, so neighbours in the map are not neighbours in memory.
             let mut live = std::mem::take(&mut writer.live);
             for last in (1..live.len()).rev() {
                 live.swap(last, writer.random.index(last + 1));
@@ -139,7 +139,7 @@ impl HeapScript {
     }
 }
 
-/// Writes down requests, and what is live after them.
+/// Records requests, and the blocks live after them.
 struct ScriptWriter {
     random: Random,
     ops: Vec<HeapOp>,
@@ -183,7 +183,7 @@ impl ScriptWriter {
         self.empty.push(slot);
     }
 
-    /// Frees any block; `false` if there is none.
+    /// Frees a random block. Returns `false` if there is none.
     fn free_any(&mut self) -> bool {
         if self.live.is_empty() {
             return false;
@@ -211,7 +211,7 @@ impl ScriptWriter {
         }
     }
 
-    /// Frees what is left and hands the script over.
+    /// Frees the remaining blocks and returns the script.
     fn end(mut self, name: &'static str) -> HeapScript {
         while self.free_any() {}
         HeapScript {

@@ -1,8 +1,9 @@
-//! How long a thread's calls take beside another thread for which pages move all the time.
+//! The time of a thread's calls beside another thread for which pages move all the time.
 //!
-//! That one frees and allocates blocks of 1 to 64 MiB up to a limit, less an eighth. The other makes pairs of small
-//! blocks on a stream of its own, and each of its calls is timed, with whatever else the machine does with the thread.
-//! Over the driver its own driver calls are in its times; without one driver calls cost nothing.
+//! The other thread frees and allocates blocks of 1 to 64 MiB, up to seven eighths of the limit. The measured thread
+//! makes pairs of small blocks on a stream of its own. Each of its calls is timed, with any interruption of the
+//! thread by the machine. Over the driver the times include the thread's own driver calls; without one driver calls
+//! cost nothing.
 
 use std::error::Error;
 use std::sync::Barrier;
@@ -20,7 +21,8 @@ const MIB: u64 = 1 << 20;
 const LIMIT_BYTES: u64 = 2048 * MIB;
 const MOST_BYTES: u64 = LIMIT_BYTES / 8 * 7;
 
-/// Frees and allocates large blocks until the other thread is done. Gives how many it allocated since that began.
+/// Frees and allocates large blocks until the other thread is done. Returns the number allocated since that thread
+/// began.
 fn move_pages(side: &mut impl Side, start: &Barrier, done: &AtomicBool) -> u64 {
     let mut random = Random::new(7);
     let mut blocks: Vec<(Block, u64)> = Vec::new();
@@ -47,7 +49,7 @@ fn move_pages(side: &mut impl Side, start: &Barrier, done: &AtomicBool) -> u64 {
     count
 }
 
-/// Makes pairs of small blocks; gives the nanoseconds of each call, the least first.
+/// Makes pairs of small blocks. Returns the nanoseconds of each call, sorted.
 fn time_calls(side: &mut impl Side, script: &DeviceScript, start: &Barrier) -> Vec<u64> {
     let blocks = script.first.iter().map(|bytes| side.alloc(*bytes));
     let mut blocks: Vec<Option<Block>> = blocks.collect();
@@ -70,7 +72,7 @@ fn time_calls(side: &mut impl Side, script: &DeviceScript, start: &Barrier) -> V
     times
 }
 
-/// Adds a row with nothing beside the thread, and one with the other.
+/// Adds two rows: the thread alone, and beside the thread that moves pages.
 fn add_rows<S: Side + Send>(
     table: &mut Table,
     name: &str,

@@ -2,10 +2,11 @@
 //! threads on streams of their own.
 //!
 //! `cargo bench -p larder-benches --bench host_pairs [-- --live 1000 --rounds 15 --threads 2]` prints a
-//! markdown table. Each thread keeps so many blocks, frees one at random and allocates another of a
-//! random size, 256 bytes to 64 KiB, as many of each power of two. All contenders take turns in each round.
-//! Only where captures are looked for does a pair call the driver, once (`DeviceConfig::check_captures`): else the
-//! driver hardly matters. A few seconds. A second table has how long a thread's calls take beside one that moves pages.
+//! markdown table. Each thread keeps `live` blocks, frees one at random and allocates another of a random size, 256
+//! bytes to 64 KiB, with each power of two equally likely. All contenders take turns in each round. A pair calls the
+//! driver only where captures are checked, once (`DeviceConfig::check_captures`); otherwise the driver hardly
+//! matters. A run takes a few seconds. A second table has the time of a thread's calls beside a thread that moves
+//! pages.
 
 mod beside;
 
@@ -30,20 +31,20 @@ use larder_cuda::driver::load_from_env;
 use larder_cuda::{ArenaPolicy, Context, CudaStream, DeviceAllocator, DeviceConfig};
 
 const CHUNKS: usize = 1 << 16;
-/// Addresses of each contender: more than is ever live.
+/// Addresses of each contender, more than are ever live.
 const RANGE_BYTES: u64 = 3 << 30;
 const PAGE_BYTES: u64 = 2 << 20;
 
-/// 256 bytes to 64 KiB, as many of each power of two.
+/// Draws a size from 256 bytes to 64 KiB, each power of two equally likely.
 fn size(random: &mut Random) -> u64 {
     let base = 256 << random.below(8);
     u64::from(base + random.below(base))
 }
 
-/// What is asked of a contender, drawn before the clock starts.
+/// The requests of one thread, drawn before the clock starts.
 struct DeviceScript {
     first: Vec<u64>,
-    /// Which block is freed, and the size of the next one.
+    /// The index of the block to free, and the size of the next one.
     pairs: Vec<(usize, u64)>,
 }
 
@@ -59,13 +60,13 @@ impl DeviceScript {
     }
 }
 
-/// One thread's side of an allocator.
+/// One thread's access to an allocator.
 trait Side {
     fn alloc(&mut self, bytes: u64) -> Option<Block>;
     fn free(&mut self, block: Block);
 }
 
-/// Runs a script; gives the time of its pairs, or nothing if memory was short.
+/// Runs a script. Returns when its pairs began and ended, or `None` if memory was short.
 fn run(side: &mut impl Side, script: &DeviceScript, start: &Barrier) -> Option<(Instant, Instant)> {
     let first = script.first.iter().map(|bytes| side.alloc(*bytes));
     let first: Option<Vec<Block>> = first.collect();
@@ -105,7 +106,7 @@ impl Side for Bare {
     }
 }
 
-/// Says yes to every call.
+/// A driver that grants every call.
 struct Yes;
 
 impl PageDriver for Yes {
@@ -114,7 +115,7 @@ impl PageDriver for Yes {
     }
 }
 
-/// Over pages, on a stream.
+/// A page pool behind its lock, used on one stream.
 struct LockedPages<'p>(&'p Shared<PagePool<'static>, Yes>, StreamId);
 
 impl LockedPages<'_> {
@@ -199,7 +200,7 @@ impl Contender {
         }
     }
 
-    /// The time of all pairs, from the first thread's start to the last one's end.
+    /// Returns the time from the first thread's start to the last one's end, or `None` if memory was short.
     fn time(self, context: &Context, scripts: &[DeviceScript]) -> Option<Duration> {
         match self {
             Self::Bare => {
@@ -275,13 +276,13 @@ struct Args {
     /// Pairs of each thread in each round
     #[arg(long, default_value_t = 200_000, value_parser = at_least_one)]
     pairs: usize,
-    /// Threads of the contenders with several; by default 2, 4, 8 and 16, as far as there are cores
+    /// Threads of the contenders with several; by default those of 2, 4, 8 and 16 that have a core each
     #[arg(long, value_delimiter = ',', value_parser = at_least_one)]
     threads: Option<Vec<usize>>,
-    /// Only the contender of this place in the table, from 0, for counting its instructions
+    /// Only the contender at this index in the table, from 0, to count its instructions
     #[arg(long)]
     only: Option<usize>,
-    /// Given by `cargo bench`; without it a few pairs are tried and that is all
+    /// Set by `cargo bench`; without it only a few pairs run
     #[arg(long, hide = true)]
     bench: bool,
 }
@@ -298,7 +299,7 @@ impl Args {
         self.threads.clone().unwrap_or_else(|| usual.collect())
     }
 
-    /// The contenders in the order of the table.
+    /// Returns the contenders in the order of the table.
     fn contenders(&self) -> Vec<Contender> {
         let mut contenders = vec![
             Contender::Bare,
@@ -321,7 +322,7 @@ impl Args {
     }
 }
 
-/// The allocator with the arenas that it comes with.
+/// Returns the contender with the default arenas.
 fn device(threads: usize, check_captures: bool) -> Contender {
     Contender::Device {
         threads,
@@ -348,7 +349,7 @@ fn print_tables(mut args: Args) -> Result<(), Box<dyn Error>> {
     let context = Context::new(0)?;
     let threads = args.threads();
     let mut contenders = args.contenders();
-    // Where one thread of the allocator stands.
+    // The row of the allocator with one thread, to which more threads are compared.
     let one = contenders
         .iter()
         .position(|contender| *contender == device(1, false))

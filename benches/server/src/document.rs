@@ -1,4 +1,4 @@
-//! [`Document`]: what is stored, made from nothing but its key.
+//! [`Document`]: the stored value, made from its key alone.
 
 use std::collections::BTreeMap;
 
@@ -6,9 +6,9 @@ use serde::{Deserialize, Serialize};
 
 use crate::Random;
 
-/// Half of all documents have less text than this.
+/// The median size of a document's text.
 const MEDIAN_BYTES: f64 = 1500.0;
-/// Deviation of the sizes' logarithms: one in a thousand documents is 75 times the median.
+/// The standard deviation of the sizes' logarithms: one in a thousand documents is 75 times the median.
 const SIGMA: f64 = 1.4;
 const MAX_BYTES: f64 = (512 << 10) as f64;
 
@@ -17,7 +17,7 @@ const LETTERS: &[u8; 16] = b"etaoinshrdlucmw ";
 /// Text in lines, tags and named numbers: many blocks of many sizes.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Document {
-    /// Says the key.
+    /// Contains the key.
     pub title: String,
     tags: Vec<String>,
     fields: BTreeMap<String, u64>,
@@ -25,7 +25,7 @@ pub struct Document {
 }
 
 impl Document {
-    /// The document of a key, always the same.
+    /// Returns the document of a key, always the same.
     pub fn of(key: u64) -> Self {
         let mut random = Random::new(key ^ 0x1a2d_e200);
         let size = (MEDIAN_BYTES * (SIGMA * random.normal()).exp()).min(MAX_BYTES) as usize;
@@ -48,12 +48,12 @@ impl Document {
         }
     }
 
-    /// About how many bytes its text has.
+    /// Returns the approximate bytes of its text.
     pub fn text_bytes(&self) -> usize {
         self.strings().map(str::len).sum()
     }
 
-    /// A number that another text would have only by chance (FNV-1a).
+    /// Returns a digest of its text, which another text has only by chance (FNV-1a).
     pub fn digest(&self) -> u64 {
         let mut digest = 0xcbf2_9ce4_8422_2325_u64;
         let mut add = |byte: u8| {

@@ -4,25 +4,25 @@ use std::time::{Duration, Instant};
 
 use super::{Bump, Cursor, Failure, GRANULE_BYTES, PairContender, PairFault, PairScript};
 
-/// A contender being measured, whatever its type.
+/// A contender that is measured, without its type.
 pub trait Runner {
-    /// The contender's name.
+    /// Returns the contender's name.
     fn name(&self) -> &'static str;
 
-    /// How many blocks are live between two calls.
+    /// Returns the number of live blocks between two calls.
     fn live(&self) -> usize;
 
-    /// Runs so many pairs and returns their time.
+    /// Runs `pairs` pairs. Returns their time.
     ///
     /// # Errors
     /// If the contender fails one of them.
     fn run(&mut self, pairs: u64) -> Result<Duration, Failure>;
 
-    /// Checks that the live blocks do not overlap, frees them all, and checks that the contender
-    /// is whole again.
+    /// Checks that the live blocks do not overlap, frees them all, and checks that the contender has one free chunk
+    /// again.
     ///
     /// # Errors
-    /// What the contender did wrong.
+    /// The contender's fault.
     fn finish(self: Box<Self>) -> Result<(), Failure>;
 }
 
@@ -90,8 +90,7 @@ impl<'s, C: PairContender> Churn<'s, C> {
         Ok(())
     }
 
-    /// The sizes of the live blocks, place by place: those of a contender that does nothing else
-    /// than remember them, led through the same pairs.
+    /// Returns the sizes of the live blocks by index, from a [`Bump`] that runs the same pairs.
     fn live_bytes(&self) -> Result<Vec<u32>, PairFault> {
         let mut mirror = Churn {
             name: self.name,

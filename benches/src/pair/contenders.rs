@@ -1,4 +1,4 @@
-//! Ours, and the loop by itself.
+//! Our pools, and the loop alone.
 
 use std::ops::Range;
 
@@ -12,7 +12,7 @@ use larder_core::{
 
 use super::{PairContender, PairScript};
 
-/// Where our region starts; any granule will do.
+/// The start of our region, an arbitrary granule.
 const REGION_START: u64 = 0x10000;
 
 /// `larder-core`'s BFC over one region; blocks are freed by handle.
@@ -22,11 +22,10 @@ pub struct LarderRegion<'t> {
 }
 
 impl<'t> LarderRegion<'t> {
-    /// A BFC for the script's pool, over `table`, whose length becomes the script's number of
-    /// records.
+    /// Creates a BFC for the script's pool, over `table`, whose length becomes the script's number of records.
     ///
     /// # Errors
-    /// What `larder-core` says against it, for people.
+    /// The error of `larder-core`, as text.
     pub fn try_new(script: &PairScript, table: &'t mut Vec<Chunk>) -> Result<Self, String> {
         table.clear();
         table.resize(script.records(), Chunk::VACANT);
@@ -92,18 +91,17 @@ impl PageDriver for Willing {
     }
 }
 
-/// `larder-core`'s BFC over pages that may move, and need not: the whole pool is mapped before the
-/// first pair.
+/// `larder-core`'s BFC over pages that may move, but need not: the whole pool is mapped before the first pair.
 pub struct LarderPages<'t> {
     paged: Shared<PagePool<'t>, Willing>,
     pool: Range<u64>,
 }
 
 impl<'t> LarderPages<'t> {
-    /// A mapped pool for the script, over `table`. Its page tables live as long as the program.
+    /// Creates a mapped pool for the script, over `table`. Its page tables live as long as the program.
     ///
     /// # Errors
-    /// What `larder-core` says against it, for people.
+    /// The error of `larder-core`, as text.
     pub fn try_new(script: &PairScript, table: &'t mut Vec<Chunk>) -> Result<Self, String> {
         table.clear();
         table.resize(script.records(), Chunk::VACANT);
@@ -166,9 +164,9 @@ impl PairContender for LarderPages<'_> {
     }
 }
 
-/// No allocator at all: what the loop and the table of live blocks cost by themselves.
+/// No allocator: the cost of the loop and of the table of live blocks.
 ///
-/// Addresses only ascend and are never used again.
+/// Addresses only ascend, and are never reused.
 #[derive(Debug, Default)]
 pub struct Bump {
     next_address: u64,

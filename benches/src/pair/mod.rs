@@ -4,11 +4,10 @@
 //! contender with live blocks and then, in each pair, frees a random live block
 //! and allocates one of the next size. One thread, no lock.
 //!
-//! Every contender is checked on the very run that was measured: its live blocks
-//! must not overlap, and once all are freed it must be whole again.
+//! Every contender is checked on the measured run itself: its live blocks must not overlap, and after all frees it
+//! must have one free chunk again.
 //!
-//! Not a measure of fragmentation (that is `replay`), and nothing
-//! here touches the memory that the numbers name.
+//! This does not measure fragmentation (`replay` does), and touches no memory at the addresses.
 
 mod churn;
 mod contenders;
@@ -28,42 +27,41 @@ pub use script::{Cursor, GRANULE_BYTES, LIVE_RANGE, MAX_BYTES, MIN_BYTES, PairSc
 
 /// An allocator whose pairs are measured.
 pub trait PairContender {
-    /// What the caller keeps of a live block, as the allocator's interface hands it out.
+    /// The handle of a live block, in the allocator's own type.
     type Block;
 
-    /// A block of at least `bytes`, or `None` if it does not fit.
+    /// Allocates a block of at least `bytes`. Returns `None` if none fits.
     fn alloc(&mut self, bytes: u32) -> Option<Self::Block>;
 
-    /// Takes a live block back; `None` if the allocator refuses it.
+    /// Frees a live block. Returns `None` if the allocator refuses it.
     fn free(&mut self, block: Self::Block) -> Option<()>;
 
-    /// First address of a live block.
+    /// Returns the first address of a live block.
     fn address(&self, block: &Self::Block) -> u64;
 
-    /// The addresses it may hand out.
+    /// Returns the addresses that it may hand out.
     fn pool(&self) -> Range<u64>;
 
-    /// Says what is wrong if, after every block was freed, the allocator is not back to one free
-    /// chunk and zero live bytes.
+    /// Checks that, after every block was freed, the allocator has one free chunk and zero live bytes.
     ///
     /// # Errors
-    /// What it found instead, for people.
+    /// The state found instead, as text.
     fn check_empty(&mut self) -> Result<(), String>;
 }
 
-/// A contender did not do what every contender must; its times count for nothing.
+/// A contender failed a check; its times do not count.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[error("{contender} at {live} live blocks: {fault}")]
 pub struct Failure {
     /// The contender.
     pub contender: &'static str,
-    /// How many blocks were to be live.
+    /// The number of live blocks wanted.
     pub live: usize,
-    /// The fault of the contender.
+    /// The fault.
     pub fault: PairFault,
 }
 
-/// What a contender did wrong.
+/// A contender's fault.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum PairFault {
@@ -73,10 +71,10 @@ pub enum PairFault {
     /// A block did not fit into a pool of twice the live bytes to expect at worst.
     #[error("no room for {bytes} bytes in a pool of twice the live bytes")]
     OutOfMemory {
-        /// What was asked for.
+        /// The requested bytes.
         bytes: u32,
     },
-    /// It did not take one of its live blocks back.
+    /// It refused one of its live blocks.
     #[error("refused to free a live block")]
     FreeRefused,
     /// A live block reaches beyond its pool, or over the next live block.
@@ -84,9 +82,9 @@ pub enum PairFault {
     Overlap {
         /// First address of the block.
         address: u64,
-        /// What was asked for.
+        /// The requested bytes.
         bytes: u32,
-        /// Where the next live block starts, or the pool ends.
+        /// The start of the next live block, or the end of the pool.
         end: u64,
     },
     /// A live block starts before its pool.
@@ -95,7 +93,7 @@ pub enum PairFault {
         /// First address of the block.
         address: u64,
     },
-    /// It is not whole again after all blocks were freed.
+    /// Memory is missing or split after all blocks were freed.
     #[error("not whole again after every block was freed: {0}")]
     NotEmpty(String),
 }

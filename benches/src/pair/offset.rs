@@ -1,7 +1,6 @@
 //! The crate `offset-allocator`: bins by a small floating-point number, O(1).
 //!
-//! It counts in `u32`, here in granules: a request is its bytes divided by 256,
-//! rounded up.
+//! It counts in `u32`, here in granules: a request's bytes divided by 256, rounded up.
 
 use std::ops::Range;
 
@@ -16,7 +15,7 @@ pub struct OffsetAllocator {
 }
 
 impl OffsetAllocator {
-    /// An allocator with as many nodes as the script has records.
+    /// Creates an allocator with as many nodes as the script has records.
     ///
     /// # Errors
     /// If the pool has more granules than the crate can count.

@@ -1,34 +1,32 @@
-//! What every contender is asked: sizes and victims, drawn once from a seed.
+//! The requests to every contender: sizes and victims, drawn once from a seed.
 //!
-//! They are drawn ahead so that the generator is not measured. Two rings whose
-//! lengths have no common divisor: the same size meets another victim on each
-//! turn, and the whole repeats only after the product of the lengths.
+//! They are drawn ahead so that the generator is not measured, into two rings whose lengths have no common divisor: a
+//! size meets another victim on each turn, and the sequence repeats only after the product of the lengths.
 
 use std::ops::RangeInclusive;
 
 use larder_cli::random::Random;
 
-/// Smallest size.
+/// The smallest size.
 pub const MIN_BYTES: u32 = 256;
-/// Sizes stay below this.
+/// The bound of all sizes.
 pub const MAX_BYTES: u32 = 64 << 10;
-/// What all contenders round sizes up to.
+/// The unit to which all contenders round sizes up.
 pub const GRANULE_BYTES: u32 = 256;
 
-/// How many blocks may be live. Below, one run of large sizes could fill a pool of twice the
-/// expected bytes; above, the pool would have more than 2^32 granules, and some contenders count
-/// them in `u32`.
+/// The valid numbers of live blocks. Below, a run of large sizes could fill a pool of twice the expected bytes;
+/// above, the pool would have more than 2^32 granules, and some contenders count them in `u32`.
 pub const LIVE_RANGE: RangeInclusive<usize> = 100..=MAX_LIVE;
 
 const MAX_LIVE: usize = 1 << 24;
 
-// On average a block has less than a fifth of the largest size, the deviation of so many included.
+// The mean size, including the deviation over that many blocks, is less than a fifth of the largest.
 const _: () = {
     let granules_per_block = (MAX_BYTES / GRANULE_BYTES) as u64;
     assert!(2 * (MAX_LIVE as u64) * granules_per_block / 5 < u32::MAX as u64);
 };
 
-/// Shortest ring: enough distinct sizes even for few live blocks.
+/// The least length of a ring: enough distinct sizes even for few live blocks.
 const MIN_RING: usize = 1 << 16;
 
 /// Sizes and victims, the same for every contender.
@@ -39,7 +37,7 @@ pub struct PairScript {
     victims: Vec<u32>,
 }
 
-/// How far one contender has read a script.
+/// A contender's position in a script.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Cursor {
     size: usize,
@@ -47,9 +45,9 @@ pub struct Cursor {
 }
 
 impl PairScript {
-    /// The script for so many live blocks; the same for the same seed.
+    /// Draws a script for `live` blocks; the same for the same seed.
     ///
-    /// `None` if `live` is out of [`LIVE_RANGE`].
+    /// Returns `None` if `live` is outside [`LIVE_RANGE`].
     #[must_use]
     pub fn try_new(live: usize, seed: u64) -> Option<Self> {
         if !LIVE_RANGE.contains(&live) {
@@ -65,15 +63,15 @@ impl PairScript {
         })
     }
 
-    /// How many blocks are live between two pairs.
+    /// Returns the number of live blocks between two pairs.
     #[must_use]
     pub fn live(&self) -> usize {
         self.live
     }
 
-    /// Twice the live bytes to expect at worst, in whole granules: their mean and five standard
-    /// deviations. The latter add two thirds at 100 live blocks, where a pool of twice the mean
-    /// runs out now and then, and less than a hundredth from 100 000 on.
+    /// Returns the bytes of the pool: twice the live bytes to expect at worst, in whole granules. These are the mean
+    /// and five standard deviations, which add two thirds at 100 live blocks, where a pool of twice the mean runs out
+    /// now and then, and less than a hundredth from 100 000 on.
     #[must_use]
     pub fn pool_bytes(&self) -> u64 {
         let live = self.live as f64;
@@ -81,14 +79,14 @@ impl PairScript {
         (bytes as u64).next_multiple_of(u64::from(GRANULE_BYTES))
     }
 
-    /// Records that hold every chunk of a pool: each live block, the free chunk behind each, and
-    /// some to spare. The same for every contender that takes a number of records.
+    /// Returns the records for every chunk of a pool: each live block, the free chunk behind each, and a reserve. The
+    /// same for every contender that takes a number of records.
     #[must_use]
     pub fn records(&self) -> usize {
         2 * self.live + 1024
     }
 
-    /// The size of the next block.
+    /// Returns the size of the next block.
     #[inline]
     pub fn next_bytes(&self, cursor: &mut Cursor) -> u32 {
         let bytes = self.sizes[cursor.size];
@@ -99,7 +97,7 @@ impl PairScript {
         bytes
     }
 
-    /// The place of the next block to free among the live ones.
+    /// Returns the index of the next block to free among the live ones.
     #[inline]
     pub fn next_victim(&self, cursor: &mut Cursor) -> usize {
         let victim = self.victims[cursor.victim];
@@ -117,7 +115,7 @@ fn mean_bytes() -> f64 {
     (high - low) / (high / low).ln()
 }
 
-/// Standard deviation of the same: 15 764 bytes.
+/// Standard deviation of the same distribution: 15 764 bytes.
 fn deviation_bytes() -> f64 {
     let (low, high) = (f64::from(MIN_BYTES), f64::from(MAX_BYTES));
     let mean_square = (high * high - low * low) / (2.0 * (high / low).ln());

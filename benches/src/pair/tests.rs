@@ -1,4 +1,4 @@
-//! The check must find what it is there for: each contender here is broken on purpose.
+//! The checks must find each defect: every contender here is broken on purpose.
 
 use std::ops::Range;
 
@@ -26,13 +26,13 @@ fn churn(contender: impl PairContender) -> Result<(), PairFault> {
 #[derive(Default)]
 struct Broken {
     inner: Bump,
-    /// Shifts every address down by so much.
+    /// Shifts every address down by this much.
     shift: u64,
-    /// Ends the pool here.
+    /// The end of the pool.
     end: Option<u64>,
-    /// Divides every address, so that blocks move into each other.
+    /// Divides every address, so that blocks overlap.
     squeeze: bool,
-    /// Refuses this free, counted from 0.
+    /// The free to refuse, counted from 0.
     refuse_at: Option<u64>,
     frees: u64,
     leaks: bool,

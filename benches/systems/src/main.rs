@@ -1,4 +1,4 @@
-//! One case on the allocator that this program was built with; prints one line. See `run.sh`.
+//! Runs one case on the allocator that this program was built with; prints one line. See `run.sh`.
 
 use std::fs;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -32,7 +32,7 @@ fn main() {
     }
 }
 
-/// A number of a file of this process in `/proc`, in MiB.
+/// Reads a number from a file of this process in `/proc`, in MiB.
 fn number(file: &str, name: &str) -> u64 {
     let text = fs::read_to_string(format!("/proc/self/{file}")).unwrap_or_default();
     let line = text.lines().find_map(|line| line.strip_prefix(name));
@@ -44,7 +44,7 @@ fn resident() -> u64 {
     number("status", "VmRSS:")
 }
 
-/// A small generator of numbers.
+/// A small pseudo-random generator.
 struct Random(u64);
 
 impl Random {
@@ -63,7 +63,7 @@ impl Random {
     }
 }
 
-/// Four rounds of a zeroed block of 4 GiB of which one page in each MiB is touched.
+/// Four rounds of a zeroed block of 4 GiB, with one page in each MiB touched.
 fn sparse() {
     let start = Instant::now();
     let mut max = 0;
@@ -106,8 +106,8 @@ fn sizes(shuffled: bool) {
     println!("peak {} MiB", number("status", "VmHWM:"));
 }
 
-/// 300 MiB of small blocks, of which one in 256 stays; looked at after 2, 12 and 32 s, and after as many seconds
-/// more as `PEAK_SECONDS` says.
+/// 300 MiB of small blocks, of which one in 256 stays. The memory is read after 2, 12 and 32 s, and after
+/// `PEAK_SECONDS` more.
 fn peak() {
     let longer = std::env::var("PEAK_SECONDS")
         .ok()
@@ -133,7 +133,7 @@ fn peak() {
     );
 }
 
-/// Time until the child of a process with many threads has allocated a block.
+/// The time until the child of a process with many threads has allocated a block.
 fn fork() {
     for count in [1000, 4000] {
         for _ in 0..count {
@@ -184,8 +184,8 @@ fn fork_once() -> Duration {
     }
 }
 
-/// The longest allocation of a thread with small blocks while another one trims; mimalloc has no call for that,
-/// so the other one sleeps there.
+/// The longest allocation of a thread with small blocks while another thread trims, or sleeps on mimalloc, which has
+/// no such call.
 fn trim() {
     static STOP: AtomicBool = AtomicBool::new(false);
     let other = thread::spawn(|| {

@@ -1,6 +1,6 @@
-//! The global allocator of this build, chosen by exactly one feature; with `calls` beside it, each call is timed.
+//! The global allocator of this build, chosen by exactly one feature; with the feature `calls`, each call is timed.
 
-/// Its name in tables: the feature's.
+/// Its name in tables: that of the feature.
 pub const NAME: &str = chosen::NAME;
 
 #[cfg(not(feature = "calls"))]
@@ -11,15 +11,15 @@ static GLOBAL: chosen::Heap = chosen::heap();
 #[global_allocator]
 static GLOBAL: crate::calls::Timed<chosen::Heap> = crate::calls::Timed(chosen::heap());
 
-/// Tells the allocator that a step begins; it ends where the answer is dropped.
+/// Begins a step, for the allocator that plans steps. The step ends when the returned value is dropped.
 #[cfg(feature = "larder-steps")]
 pub use larder::step;
 
-/// What ends a step that the allocator does not hear of.
+/// The end of a step, for an allocator that does not plan steps.
 #[cfg(not(feature = "larder-steps"))]
 pub struct Step;
 
-/// Only one allocator knows of steps.
+/// Does nothing: this allocator does not plan steps.
 #[cfg(not(feature = "larder-steps"))]
 pub const fn step() -> Step {
     Step
@@ -47,7 +47,7 @@ compile_error!("build the worker with an allocator, such as `--features system`"
 
 #[cfg(feature = "system")]
 mod chosen {
-    // What a program gets that names no allocator.
+    // The default of a program that names no allocator.
     pub const NAME: &str = "system";
     pub type Heap = std::alloc::System;
     pub const fn heap() -> Heap {
@@ -152,7 +152,7 @@ mod chosen {
     use talc::source::GlobalAllocSource;
 
     pub const NAME: &str = "talc";
-    /// Large enough that the source below is asked rarely; the pages are committed when touched.
+    /// Large enough that the source below is called rarely; pages are committed when touched.
     const HEAP_BYTES: usize = 64 << 20;
     pub type Heap = talc::TalcLock<spin::Mutex<()>, GlobalAllocSource<System>>;
     pub const fn heap() -> Heap {

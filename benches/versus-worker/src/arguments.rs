@@ -4,7 +4,7 @@ use crate::scale::Scale;
 
 pub const USAGE: &str = "usage: larder-versus-worker WORKLOAD [--scale N] [--check] [--pin]\n       larder-versus-worker --list";
 
-/// What the worker was asked for.
+/// The command of the worker.
 #[derive(Debug, PartialEq)]
 pub enum Arguments {
     /// Names and descriptions of the workloads.
@@ -13,7 +13,7 @@ pub enum Arguments {
     Run {
         name: String,
         scale: Scale,
-        /// Whether the process is to stay on one core.
+        /// Whether the process stays on one core.
         pin: bool,
     },
 }

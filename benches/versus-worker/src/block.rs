@@ -1,20 +1,19 @@
 //! One block of the global allocator, with a stamp in its first bytes.
 //!
-//! The stamp is read back when the block is freed: blocks that overlap, or are
-//! handed out twice, show as a wrong answer.
+//! The stamp is read back when the block is freed: blocks that overlap, or are handed out twice, give a wrong answer.
 
 use std::alloc::{Layout, alloc, dealloc, handle_alloc_error};
 use std::hint::black_box;
 use std::ptr::NonNull;
 
-/// Owns its memory.
+/// A block that owns its memory.
 #[derive(Debug)]
 pub struct Block {
     stamp: NonNull<u64>,
     bytes: usize,
 }
 
-// SAFETY: a block is owned memory like a box; whoever has it may use and free it.
+// SAFETY: a block owns its memory, as a box does; any thread may use and free it.
 unsafe impl Send for Block {}
 
 /// The stamp fits into every block.
@@ -24,18 +23,18 @@ const MIN_BYTES: usize = size_of::<u64>();
 const PAGE_BYTES: usize = 4096;
 
 impl Block {
-    /// A block of `bytes`, at least 8.
+    /// Allocates a block of `bytes`, at least 8.
     #[inline]
     pub fn new(bytes: usize, stamp: u64) -> Self {
         assert!(bytes >= MIN_BYTES, "no room for the stamp");
         let layout = layout(bytes);
         // SAFETY: the layout has at least `MIN_BYTES` bytes, so it is not empty.
         let start = unsafe { alloc(layout) };
-        // The optimiser must not see that nobody else looks at the block.
+        // Hides the block's use from the optimiser.
         let Some(place) = NonNull::new(black_box(start).cast::<u64>()) else {
             handle_alloc_error(layout);
         };
-        // SAFETY: the block is ours, aligned for the stamp and no smaller.
+        // SAFETY: the block is ours, aligned for the stamp, and at least as large.
         unsafe { place.write(stamp) };
         Self {
             stamp: place,
@@ -54,7 +53,7 @@ impl Block {
         }
     }
 
-    /// Frees the block and gives its stamp.
+    /// Frees the block. Returns its stamp.
     #[inline]
     pub fn finish(self) -> u64 {
         // SAFETY: `new` wrote the stamp to the block, which lives until the drop of `self`.
@@ -72,7 +71,7 @@ impl Drop for Block {
 
 #[inline]
 fn layout(bytes: usize) -> Layout {
-    // SAFETY: 8 is a power of two, and the sizes of the workloads are far below the limit.
+    // SAFETY: 8 is a power of two, and the workloads' sizes are far below the limit.
     unsafe { Layout::from_size_align_unchecked(bytes, align_of::<u64>()) }
 }
 

@@ -1,8 +1,8 @@
-//! The longest single call of the allocator: a layer around it that times each call.
+//! The longest single call of the allocator, from a wrapper that times each call.
 //!
-//! Built with the feature `calls` only, since the clocks take longer than most calls. A call is timed
-//! by the clock on the wall and by the processor time of its thread: a thread that loses its
-//! processor inside a call is not the allocator's doing, one that waits for a lock is.
+//! Only in builds with the feature `calls`, since the clocks take longer than most calls. A call is timed in wall
+//! time and in its thread's processor time: a thread that loses its processor inside a call is not the allocator's
+//! fault, one that waits for a lock is.
 
 use std::alloc::{GlobalAlloc, Layout};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 /// An allocator whose calls are timed.
 pub struct Timed<A>(pub A);
 
-/// Longest calls of one kind so far, in nanoseconds. By each clock it may be another call.
+/// The longest calls of one kind so far, in nanoseconds; the two may be different calls.
 pub struct Longest {
     wall: AtomicU64,
     processor: AtomicU64,
@@ -29,20 +29,20 @@ impl Longest {
         }
     }
 
-    /// The longest one on the wall, and in the processor time of its thread, in microseconds.
+    /// Returns the longest wall time and the longest processor time, in microseconds.
     pub fn micros(&self) -> [f64; 2] {
-        // Relaxed: a figure beside nothing else.
+        // Relaxed: the number guards no other data.
         [&self.wall, &self.processor].map(|nanos| nanos.load(Ordering::Relaxed) as f64 / 1e3)
     }
 
-    /// Makes the call, and times it.
+    /// Makes the call and times it.
     fn time<R>(&self, call: impl FnOnce() -> R) -> R {
         let processor = now(libc::CLOCK_THREAD_CPUTIME_ID);
         let wall = now(libc::CLOCK_MONOTONIC);
         let result = call();
         let spent = now(libc::CLOCK_MONOTONIC).saturating_sub(wall);
         self.wall.fetch_max(spent, Ordering::Relaxed);
-        // No call takes more of a processor than of the wall, and asking for it is a system call.
+        // A call takes no more processor time than wall time, and reading the processor time is a system call.
         if spent > self.processor.load(Ordering::Relaxed) {
             let spent = now(libc::CLOCK_THREAD_CPUTIME_ID).saturating_sub(processor);
             self.processor.fetch_max(spent, Ordering::Relaxed);
@@ -51,21 +51,21 @@ impl Longest {
     }
 }
 
-/// Nanoseconds by a clock, which allocates nothing.
+/// Returns the nanoseconds of a clock, without an allocation.
 fn now(clock: libc::clockid_t) -> u64 {
     let mut time = libc::timespec {
         tv_sec: 0,
         tv_nsec: 0,
     };
-    // SAFETY: `time` is a local value that the call may fill.
+    // SAFETY: the call writes to `time`, a local value.
     unsafe { libc::clock_gettime(clock, &raw mut time) };
     time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
 }
 
-// SAFETY: every call is the allocator's own.
+// SAFETY: every call is forwarded to the allocator inside.
 unsafe impl<A: GlobalAlloc> GlobalAlloc for Timed<A> {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        // SAFETY: the layout is what `alloc` asks for, of this allocator and so of the one inside.
+        // SAFETY: the caller's layout is valid for this allocator, and so for the one inside.
         ALLOC.time(|| unsafe { self.0.alloc(layout) })
     }
 

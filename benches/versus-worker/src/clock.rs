@@ -1,36 +1,36 @@
-//! What a run gives back, and the clock that fills it in.
+//! The result of a run, and the clock that measures it.
 
 use std::time::{Duration, Instant};
 
 use crate::memory;
 
-/// What one run of a workload measured.
+/// The measurements of one run of a workload.
 #[derive(Debug, Clone, Copy)]
 pub struct Outcome {
     pub seconds: f64,
-    /// Pairs, pushes, nodes, documents: what the workload counts.
+    /// The workload's count of pairs, pushes, nodes or documents.
     pub operations: u64,
     /// The workload's checksum, equal for every allocator that works.
     pub answer: u64,
     /// Minor page faults of all operations, where the workload counts them.
     pub faults: Option<u64>,
-    /// Where the workload knows what is live.
+    /// A reading of the memory, if the workload knows its live bytes.
     pub live: Option<Live>,
-    /// Where single frames are timed.
+    /// The times of single frames, if they are measured.
     pub frames: Option<Frames>,
 }
 
-/// One look at the memory while blocks are live.
+/// A reading of the memory while blocks are live.
 #[derive(Debug, Clone, Copy)]
 pub struct Live {
-    /// Bytes asked for.
+    /// Live bytes, as requested.
     pub bytes: u64,
-    /// What the process held then.
+    /// Resident bytes at that time.
     pub rss_bytes: Option<u64>,
 }
 
 impl Live {
-    /// With `bytes` live now.
+    /// Reads the memory while `bytes` are live.
     pub fn look(bytes: u64) -> Self {
         Self {
             bytes,
@@ -39,7 +39,7 @@ impl Live {
     }
 }
 
-/// Runs from the first to the last operation of a workload.
+/// A clock from the first to the last operation of a workload.
 pub struct Clock(Instant);
 
 impl Clock {
@@ -59,15 +59,14 @@ impl Clock {
     }
 }
 
-/// A clock for pieces that are alike: the time is that of all of them, if each took as long as the
-/// one in the middle.
+/// A clock for equal pieces: the time is the median piece's, times their number.
 pub struct Laps {
     seconds: Vec<f64>,
     faults: Option<u64>,
 }
 
 impl Laps {
-    /// For so many pieces. Nothing is allocated between them.
+    /// Creates a clock for `count` pieces, without an allocation between them.
     pub fn new(count: usize) -> Self {
         Self {
             seconds: Vec::with_capacity(count),
@@ -113,12 +112,12 @@ impl Outcome {
     }
 }
 
-/// Times of the frames of a schedule; see `schedule`.
+/// The times of a schedule's frames; see `schedule`.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Frames {
-    /// All of them.
+    /// All frames.
     pub planned: usize,
-    /// Those that ran.
+    /// The frames that ran.
     pub done: usize,
     pub p50_us: f64,
     pub p99_us: f64,
@@ -126,7 +125,7 @@ pub struct Frames {
 }
 
 impl Frames {
-    /// Of a time for each, when so many ran.
+    /// Creates the figures from a time for each frame, of which `done` ran.
     pub fn new(done: usize, mut times: Vec<Duration>) -> Self {
         times.sort_unstable();
         Self {
@@ -139,7 +138,7 @@ impl Frames {
     }
 }
 
-/// The smallest time that so many of a hundred do not exceed, in microseconds; 0 of nothing.
+/// Returns the smallest time that `percent` of the times do not exceed, in microseconds; 0 if there are none.
 fn percentile(sorted: &[Duration], percent: usize) -> f64 {
     let rank = (sorted.len() * percent).div_ceil(100);
     let time = sorted.get(rank.saturating_sub(1));

@@ -1,9 +1,8 @@
-//! One process of `larder versus`: runs one workload on the allocator it was
-//! built with and prints one line of JSON.
+//! One process of `larder versus`: runs one workload on the allocator of its build, and prints one line of JSON.
 //!
-//! `worker WORKLOAD [--scale N] [--check] [--pin]`, or `worker --list`. In the place of a workload,
-//! `ready` prints nothing and readies the machine's memory for the next run.
-//! Exit codes: 0 it ran; 101 or a signal when it failed; 2 wrong arguments.
+//! `worker WORKLOAD [--scale N] [--check] [--pin]`, or `worker --list`. In place of a workload, `ready` prints
+//! nothing and readies the machine's memory for the next run. Exit codes: 0 for success; 101 or a signal for a
+//! failure; 2 for wrong arguments.
 
 mod allocator;
 mod arguments;
@@ -60,7 +59,7 @@ fn run(name: &str, scale: scale::Scale, pin: bool) -> ExitCode {
         eprintln!("warning: not pinned to one core: {error}");
     }
     let outcome = workload(scale);
-    // Read before anything is allocated for printing.
+    // Read before printing allocates anything.
     let end = memory::read();
     let calls = calls();
     let line = json!({
@@ -87,13 +86,13 @@ fn run(name: &str, scale: scale::Scale, pin: bool) -> ExitCode {
     ExitCode::SUCCESS
 }
 
-/// The longest call of each kind, as pairs of the wall's microseconds and the processor's.
+/// The longest call of each kind, as pairs of wall and processor time in microseconds.
 #[cfg(feature = "calls")]
 fn calls() -> Option<[[f64; 2]; 3]> {
     Some([&calls::ALLOC, &calls::REALLOC, &calls::FREE].map(calls::Longest::micros))
 }
 
-/// Calls are timed in builds with a feature of that name.
+/// `None`: only builds with the feature `calls` time them.
 #[cfg(not(feature = "calls"))]
 const fn calls() -> Option<[[f64; 2]; 3]> {
     None

@@ -1,6 +1,6 @@
-//! How much memory the process holds, as Linux counts it; elsewhere unknown.
+//! The process's memory, as Linux counts it; unknown elsewhere.
 //!
-//! Reading allocates nothing, so that looking does not change what is seen.
+//! Reading allocates nothing, so it does not change the result.
 
 use std::fs::File;
 use std::io::Read;
@@ -9,7 +9,7 @@ use std::io::Read;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Memory {
     pub rss_bytes: u64,
-    /// The most there ever was.
+    /// The peak.
     pub peak_rss_bytes: u64,
 }
 
@@ -23,12 +23,12 @@ pub fn read() -> Option<Memory> {
     parse(std::str::from_utf8(&buffer[..length]).ok()?)
 }
 
-/// Minor page faults of the process so far: pages that the system had to find memory for.
+/// Returns the process's minor page faults so far: pages for which the system had to find memory.
 #[cfg(unix)]
 pub fn faults() -> Option<u64> {
     // SAFETY: all bits zero is a value of these numbers.
     let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
-    // SAFETY: `usage` is a local value that the call may fill.
+    // SAFETY: the call writes to `usage`, a local value.
     let failed = unsafe { libc::getrusage(libc::RUSAGE_SELF, &raw mut usage) };
     if failed != 0 {
         return None;
@@ -36,7 +36,7 @@ pub fn faults() -> Option<u64> {
     u64::try_from(usage.ru_minflt).ok()
 }
 
-/// Only Unix systems are asked.
+/// Unknown: only Unix systems count faults.
 #[cfg(not(unix))]
 pub fn faults() -> Option<u64> {
     None
@@ -49,7 +49,7 @@ fn parse(status: &str) -> Option<Memory> {
         kibibytes.checked_mul(1024)
     };
     let rss_bytes = field("VmRSS:")?;
-    // The kernel takes note of peaks late.
+    // The kernel updates peaks late.
     let peak_rss_bytes = field("VmHWM:")?.max(rss_bytes);
     Some(Memory {
         rss_bytes,
@@ -73,7 +73,7 @@ mod tests {
         assert_eq!(parse("Name:\tx\n"), None);
     }
 
-    /// In a process of its own: other tests free memory while they run beside this one.
+    /// Runs in a process of its own: other tests free memory beside this one.
     #[test]
     #[cfg(target_os = "linux")]
     fn memory_that_is_touched_is_counted() {

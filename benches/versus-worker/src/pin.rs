@@ -1,19 +1,19 @@
-//! Keeps threads on one core: for steadier times of one thread, or to have two share it.
+//! Keeps threads on one core, for steadier times of one thread, or so that two share it.
 
 use std::io;
 
-/// The calling thread stays where it is. Threads that it starts later inherit it.
+/// Keeps the calling thread, and threads that it starts later, on its present core.
 ///
 /// # Errors
-/// The operating system does not allow it.
+/// If the operating system does not allow it.
 pub fn to_one_core() -> io::Result<()> {
     to(this_core()?)
 }
 
-/// The core that the calling thread is on.
+/// Returns the calling thread's core.
 ///
 /// # Errors
-/// The operating system does not tell.
+/// If the operating system does not report it.
 #[cfg(target_os = "linux")]
 pub fn this_core() -> io::Result<usize> {
     // SAFETY: the call takes no arguments and has no conditions.
@@ -21,10 +21,10 @@ pub fn this_core() -> io::Result<usize> {
     usize::try_from(core).map_err(|_| io::Error::last_os_error())
 }
 
-/// The calling thread goes to this core and stays there.
+/// Moves the calling thread to this core, and keeps it there.
 ///
 /// # Errors
-/// The operating system does not allow it.
+/// If the operating system does not allow it.
 #[cfg(target_os = "linux")]
 pub fn to(core: usize) -> io::Result<()> {
     // SAFETY: all bits zero is the empty set.
@@ -40,13 +40,13 @@ pub fn to(core: usize) -> io::Result<()> {
     }
 }
 
-/// Only Linux is asked.
+/// Fails: implemented for Linux only.
 #[cfg(not(target_os = "linux"))]
 pub fn this_core() -> io::Result<usize> {
     Err(io::ErrorKind::Unsupported.into())
 }
 
-/// Only Linux is asked.
+/// Fails: implemented for Linux only.
 #[cfg(not(target_os = "linux"))]
 pub fn to(_core: usize) -> io::Result<()> {
     Err(io::ErrorKind::Unsupported.into())

@@ -1,34 +1,34 @@
 //! Threads that run before all ordinary ones: `SCHED_FIFO` of Linux.
 //!
-//! Such a thread keeps its core until it sleeps; ordinary threads on that core wait, and so does
-//! whoever waits for one of them. Threads that it starts inherit it.
+//! Such a thread keeps its core until it sleeps; ordinary threads on that core wait, and so do threads that wait for
+//! them. New threads inherit the priority.
 
 use std::io;
 
-/// One thread, as the operating system names it.
+/// A thread, by its number in the operating system.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Thread(i32);
 
 #[cfg(target_os = "linux")]
 impl Thread {
-    /// The calling one.
+    /// Returns the calling thread.
     pub fn this() -> Self {
         // SAFETY: the call has no arguments and always succeeds.
         Self(unsafe { libc::gettid() })
     }
 
-    /// From now on it runs before ordinary threads, and before those of a lower priority.
+    /// Lets it run before ordinary threads, and before those of a lower priority.
     ///
     /// # Errors
-    /// The operating system does not allow it.
+    /// If the operating system does not allow it.
     pub fn run_first(self, priority: i32) -> io::Result<()> {
         self.set(libc::SCHED_FIFO, priority)
     }
 
-    /// From now on it is an ordinary thread.
+    /// Makes it an ordinary thread.
     ///
     /// # Errors
-    /// There is no such thread any more.
+    /// If the thread has ended.
     pub fn run_in_turn(self) -> io::Result<()> {
         self.set(libc::SCHED_OTHER, 0)
     }
@@ -47,7 +47,7 @@ impl Thread {
     }
 }
 
-/// Only Linux is asked.
+/// Fails: priorities are implemented for Linux only.
 #[cfg(not(target_os = "linux"))]
 impl Thread {
     pub fn this() -> Self {

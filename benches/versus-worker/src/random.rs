@@ -4,7 +4,7 @@
 #[derive(Debug, Clone)]
 pub struct Random(u64);
 
-/// Odd, with its bits well spread, so that the counter visits every state.
+/// An odd number with well-spread bits, so that the counter visits every state.
 const STEP: u64 = 0xa076_1d64_78bd_642f;
 const SCRAMBLE: u64 = 0xe703_7ed1_a0b4_28db;
 
@@ -20,30 +20,30 @@ impl Random {
         (product >> 64) as u64 ^ product as u64
     }
 
-    /// A number below `bound`, every one nearly as likely.
+    /// Returns a number below `bound`, nearly uniform.
     #[inline]
     pub fn below(&mut self, bound: usize) -> usize {
         let product = u128::from(self.next()) * bound as u128;
         (product >> 64) as usize
     }
 
-    /// A number of `min..=max`.
+    /// Returns a number of `min..=max`.
     #[inline]
     pub fn within(&mut self, min: usize, max: usize) -> usize {
         min + self.below(max - min + 1)
     }
 
-    /// In `0.0..1.0`.
+    /// Returns a number of `0.0..1.0`.
     pub fn fraction(&mut self) -> f64 {
         (self.next() >> 11) as f64 / (1_u64 << 53) as f64
     }
 
-    /// Normally distributed around 0 with deviation 1, nearly: a sum of twelve fractions.
+    /// Returns a normally distributed number, mean 0, deviation 1, nearly: a sum of twelve fractions.
     pub fn normal(&mut self) -> f64 {
         (0..12).map(|_| self.fraction()).sum::<f64>() - 6.0
     }
 
-    /// Of `min..=max`, every doubling as likely as the next.
+    /// Returns a number of `min..=max`, each doubling equally likely.
     pub fn log_within(&mut self, min: f64, max: f64) -> usize {
         (min * (max / min).powf(self.fraction())) as usize
     }

@@ -1,17 +1,18 @@
-//! Touches memory and gives it back, so that the run that follows finds the machine as any other does.
+//! Touches memory and frees it, so that the next run finds the machine in the same state as any other run.
 //!
-//! A hypervisor may take what a virtual machine has free (Linux calls it free page reporting: whole huge pages, after
-//! seconds). Whoever gets such a page next waits for the hypervisor, a hundred times as long as it takes to clear a
-//! huge page. So a time would say what ran before, and how long ago, and not what the allocator does.
+//! A hypervisor may reclaim a virtual machine's free memory (Linux calls this free page reporting: whole huge pages,
+//! after seconds). The next user of such a page waits for the hypervisor, a hundred times as long as it takes to
+//! clear a huge page. A time would then depend on the runs before, and how long ago they ended, and not on the
+//! allocator.
 
-/// What the worker runs in place of a workload.
+/// The argument that selects this in place of a workload.
 pub const NAME: &str = "ready";
 
-/// More than any workload holds whose time counts.
+/// More than any timed workload holds.
 const BYTES: usize = 512 << 20;
 const PAGE: usize = 4096;
 
-/// Touches the memory, in huge pages where the system has them. What cannot be had is left.
+/// Touches the memory, in huge pages if the system has them. Does nothing if the system has no memory.
 #[cfg(target_os = "linux")]
 pub fn ready_memory() {
     let protection = libc::PROT_READ | libc::PROT_WRITE;
@@ -25,14 +26,14 @@ pub fn ready_memory() {
     unsafe { libc::madvise(start, BYTES, libc::MADV_HUGEPAGE) };
     for at in (0..BYTES).step_by(PAGE) {
         let page = start.cast::<u8>().wrapping_add(at);
-        // SAFETY: inside the mapping, which nobody else knows.
+        // SAFETY: inside the mapping, which nothing else uses.
         unsafe { page.write_volatile(1) };
     }
-    // SAFETY: our own mapping, which nobody uses from here on.
+    // SAFETY: our own mapping, which nothing uses any more.
     unsafe { libc::munmap(start, BYTES) };
 }
 
-/// Only Linux is known to do so.
+/// Does nothing: only Linux is known to report free pages.
 #[cfg(not(target_os = "linux"))]
 pub fn ready_memory() {}
 
@@ -43,7 +44,7 @@ mod tests {
     fn all_of_the_memory_is_touched() {
         let before = crate::memory::faults().unwrap();
         super::ready_memory();
-        // As few as there can be: one for each huge page.
+        // The least number of faults: one for each huge page.
         let least = super::BYTES / (2 << 20);
         assert!(crate::memory::faults().unwrap() - before >= least as u64);
     }

@@ -1,4 +1,4 @@
-//! How much of its full work a workload does.
+//! The share of its full work that a workload does.
 
 /// A factor on the counts of a workload.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -8,7 +8,7 @@ pub struct Scale(f64);
 const MAX_SCALE: f64 = 1e6;
 
 impl Scale {
-    /// A fraction of a second for each workload.
+    /// The scale at which each workload takes a fraction of a second.
     pub const FULL: Self = Self(1.0);
     /// The smallest scale that still takes every path, for tests.
     pub const CHECK: Self = Self(0.01);
@@ -22,13 +22,13 @@ impl Scale {
         }
     }
 
-    /// So many times as much.
+    /// Returns the scale multiplied by `factor`.
     #[cfg(test)]
     pub fn times(self, factor: u32) -> Self {
         Self(self.0 * f64::from(factor))
     }
 
-    /// This share of `full`, at least 1.
+    /// Returns this share of `full`, at least 1.
     pub fn of(self, full: u32) -> usize {
         let share = f64::from(full) * self.0;
         (share as usize).max(1)

@@ -1,23 +1,22 @@
-//! Frames on a fixed schedule, and the time each of them takes.
+//! Frames on a fixed schedule, and the time of each.
 //!
-//! A frame's time is that from its first allocation to its last free. One that came due while the
-//! frame before still ran counts from when it was due; if the next was due too by then, it is
-//! missed, and its time is what it waited. So a stall counts for every frame that it spoils. What
-//! the system takes to wake the thread counts for none.
+//! A frame's time is that from its first allocation to its last free. A frame that came due while the previous one
+//! still ran counts from when it was due; if the next was due too by then, it is missed, and its time is its wait. So
+//! a stall counts for every frame that it spoils. The system's time to wake the thread counts for none.
 
 use std::time::{Duration, Instant};
 
 use crate::clock::Frames;
 
-/// From one frame to the next.
+/// The time from one frame to the next.
 pub const PERIOD: Duration = Duration::from_millis(3);
 
-/// When the frame of this number is due; the first has number 1.
+/// Returns when a frame is due; the first has number 1.
 pub fn due(number: usize) -> Duration {
     PERIOD * u32::try_from(number).unwrap_or(u32::MAX)
 }
 
-/// The time since the schedule began.
+/// A clock that starts with the schedule.
 pub trait Time {
     fn now(&self) -> Duration;
     fn sleep(&self, length: Duration);
@@ -33,7 +32,7 @@ impl Time for Instant {
     }
 }
 
-/// What was measured of the frames of a schedule.
+/// The times of a schedule's frames.
 pub struct Times {
     planned: usize,
     done: usize,
@@ -49,7 +48,7 @@ impl Times {
         }
     }
 
-    /// Plays the schedule. Nothing is allocated but by the frames.
+    /// Runs the schedule. Only the frames allocate.
     pub fn measure(&mut self, time: &impl Time, mut frame: impl FnMut()) {
         let mut began = Duration::ZERO;
         for number in 1..=self.planned {
@@ -71,7 +70,7 @@ impl Times {
         }
     }
 
-    /// Frames that did not run.
+    /// Returns the number of frames that did not run.
     pub fn missed(&self) -> usize {
         self.planned - self.done
     }
@@ -86,10 +85,10 @@ mod tests {
     use super::*;
     use std::cell::{Cell, RefCell};
 
-    /// Microseconds that go by only in sleep and in frames.
+    /// A clock on which only sleeps and frames take time, in microseconds.
     struct Fake {
         now: Cell<u64>,
-        /// How much later than asked for a sleep ends, one by one; then at once.
+        /// The delay of the end of each sleep, in order; none for further sleeps.
         late: RefCell<Vec<u64>>,
     }
 
@@ -108,7 +107,7 @@ mod tests {
         }
     }
 
-    /// The times of frames that take so long each.
+    /// Returns the number of frames that ran, and the times of all, if they take `frames`.
     fn times(frames: &[u64], planned: usize, late: &[u64]) -> (usize, Vec<u64>) {
         let fake = Fake {
             now: Cell::new(0),

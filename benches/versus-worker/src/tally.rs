@@ -1,4 +1,4 @@
-//! Answers: what was written and what was read back.
+//! Sums of the stamps written and read.
 
 /// Sums of the stamps, in any order.
 #[derive(Debug, Default)]
@@ -24,7 +24,7 @@ impl Tally {
         self.read = self.read.wrapping_add(other.read);
     }
 
-    /// The sum, once every block was freed.
+    /// Returns the sum, once every block was freed.
     ///
     /// # Panics
     /// A block did not hold what was written to it: the allocator is broken.
@@ -37,7 +37,7 @@ impl Tally {
     }
 }
 
-/// A number for a text; different texts give different numbers, nearly always.
+/// Returns a number that differs for different texts, nearly always.
 pub fn digest(text: &str) -> u64 {
     text.bytes().fold(text.len() as u64, |digest, byte| {
         (digest.rotate_left(5) ^ u64::from(byte)).wrapping_mul(0x9fb2_1c65_1e98_df25)

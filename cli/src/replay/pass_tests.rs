@@ -1,4 +1,4 @@
-//! Passes, driver calls and the smallest device, on traces and contenders made up here.
+//! Passes, driver calls and the smallest device, on invented traces and contenders.
 
 use std::num::NonZeroU32;
 use std::path::Path;
@@ -217,7 +217,7 @@ impl Contender for Fickle {
         })
     }
 
-    /// An hour for each byte.
+    /// A time of an hour for each byte.
     fn driver_time(&self) -> Duration {
         Duration::from_secs(3600 * self.live)
     }

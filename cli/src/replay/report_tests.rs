@@ -1,4 +1,4 @@
-//! The three forms of a report, on figures made up here.
+//! The three forms of a report, on invented figures.
 
 use std::num::NonZeroU32;
 

@@ -1,4 +1,4 @@
-//! The replay loop against contenders that behave, refuse and cheat.
+//! The replay loop against contenders that behave, refuse or return wrong blocks.
 
 use std::path::Path;
 
@@ -7,7 +7,7 @@ use super::{
 };
 use larder_trace::{Trace, read};
 
-/// Places blocks one after the other; `cheat` chooses the misbehaviour.
+/// Places blocks one after the other; `cheat` selects the misbehaviour.
 struct Bump {
     cheat: Cheat,
     next: u64,

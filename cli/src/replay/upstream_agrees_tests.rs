@@ -38,14 +38,14 @@ impl SubAllocator for Device {
     }
 }
 
-/// Both allocators, fed alike.
+/// Both allocators, with the same calls.
 struct Pair {
     upstream: Bfc,
     device: Device,
     peer: Box<dyn Contender>,
 }
 
-/// A block of both.
+/// A block of both allocators.
 #[derive(Clone, Copy, Default)]
 struct Block {
     start: u64,
@@ -128,7 +128,7 @@ fn s8_random_sequences_give_the_answers_and_calls_of_the_ordered_set_bfc() {
                 let which = random.index(live.len());
                 pair.free(live.swap_remove(which));
             }
-            // Now and then all blocks are freed, so that whole regions are free.
+            // From time to time all blocks are freed, so that whole regions are free.
             if random.below(100) == 0 {
                 live.drain(..).for_each(|block| pair.free(block));
             }

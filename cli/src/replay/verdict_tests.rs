@@ -1,4 +1,4 @@
-//! The sentence at the end of a report, on figures made up here.
+//! The sentence at the end of a report, on invented figures.
 
 use super::Options;
 use super::report::ReplayReport;

@@ -5,14 +5,14 @@
 pub(crate) struct Allocator {
     /// Its name, which is the worker's feature.
     pub(crate) name: &'static str,
-    /// The crate it comes from, if it has a version of its own.
+    /// Its crate, if it has a version of its own.
     pub(crate) package: Option<&'static str>,
-    /// Whether one lock guards all of it. Such an allocator is not made for many
-    /// threads and runs the workloads of one thread only.
+    /// Whether one lock guards the whole allocator. It is then not made for many threads, and runs only workloads of
+    /// one thread.
     pub(crate) one_lock: bool,
-    /// Whether it takes part in the workloads with steps only; another entry is the same without steps.
+    /// Whether it runs only workloads with steps; another entry is the same allocator without steps.
     pub(crate) steps_only: bool,
-    /// Whether it is this repository's. All others are its peers.
+    /// Whether it is this repository's. All others are peers.
     pub(crate) ours: bool,
     pub(crate) about: &'static str,
 }
@@ -28,7 +28,7 @@ const fn allocator(name: &'static str, package: &'static str, about: &'static st
     }
 }
 
-/// One configuration of this repository's.
+/// A configuration of this repository's allocator.
 const fn ours(name: &'static str, about: &'static str) -> Allocator {
     Allocator {
         package: None,
@@ -44,7 +44,7 @@ const fn locked(name: &'static str, about: &'static str) -> Allocator {
     }
 }
 
-/// The allocator whose answers count when others disagree: the system's.
+/// The allocator whose answers are right when others disagree: the system's.
 pub(crate) const SYSTEM: &str = "system";
 
 /// Larder in its default configuration.
@@ -99,7 +99,7 @@ pub(crate) const ALLOCATORS: &[Allocator] = &[
     locked("dlmalloc", "dlmalloc behind a lock, remade in Rust"),
 ];
 
-/// The allocator of this name.
+/// Returns the allocator of this name.
 pub(crate) fn find(name: &str) -> Option<&'static Allocator> {
     ALLOCATORS.iter().find(|allocator| allocator.name == name)
 }

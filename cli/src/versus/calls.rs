@@ -1,8 +1,7 @@
-//! The longest single call of an allocator on each workload: what a program waits for at worst.
+//! The longest single call of an allocator on each workload: a program's longest wait.
 //!
-//! The workers are built with a feature that times each call from the process's first to its last.
-//! Calls that take long take so in every run, and what else the machine does comes and goes: so of
-//! the longest calls of the rounds the shortest counts.
+//! The workers are built with a feature that times every call of the process. A slow call is slow in every run, while
+//! interruptions by the machine come and go; so the shortest of the rounds' longest calls counts.
 
 use serde::Serialize;
 
@@ -12,20 +11,20 @@ use super::workloads::Workload;
 use crate::numbers::in_order;
 use crate::report::{Table, none};
 
-/// The longest calls of one kind in microseconds: on the wall, and in the processor time of their thread.
+/// The longest calls of one kind in microseconds: wall time, and processor time of their thread.
 pub(crate) type Micros = [f64; 2];
 
-/// The share of the work where each call is timed: the clocks take up to a hundred times as long as a call.
+/// The scale at which each call is timed: the clocks take up to a hundred times as long as a call.
 pub(super) const SHARE_OF_CALLS: f64 = 0.2;
 
 /// The kinds of calls, in the order in which a worker prints them.
 const KINDS: [&str; 3] = ["malloc", "realloc", "free"];
 const CLOCKS: [&str; 2] = ["wall", "processor"];
 
-/// One allocator on one workload: a line of JSON, cells of the table. The figures are missing where it failed.
+/// One allocator on one workload: a line of JSON, cells of the table. It has no figures if the allocator failed.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub(crate) struct LongestCalls {
-    /// Tells it from other lines.
+    /// Distinguishes the row from other lines.
     pub(crate) measure: &'static str,
     pub(crate) workload: &'static str,
     pub(crate) allocator: &'static str,
@@ -33,7 +32,7 @@ pub(crate) struct LongestCalls {
     pub(crate) failed: Option<String>,
 }
 
-/// The longest calls of the workload's runs, of each allocator that the system let run it.
+/// Returns the longest calls of a workload's runs, for each allocator that the system allowed to run it.
 pub(crate) fn longest(workload: &Workload, all: &[Runs]) -> Vec<LongestCalls> {
     let of = |runs: &Runs| LongestCalls {
         measure: "calls",
@@ -56,7 +55,7 @@ fn shorter(one: [Micros; 3], other: [Micros; 3]) -> [Micros; 3] {
     [0, 1, 2].map(|kind| [0, 1].map(|clock| least(kind, clock)))
 }
 
-/// All longest calls as text: lines of a workload are its kinds of calls, by each clock.
+/// Formats all longest calls; a workload has a line for each kind of call and clock.
 pub(crate) fn calls_table(all: &[LongestCalls], width: usize) -> String {
     if all.is_empty() {
         return String::new();

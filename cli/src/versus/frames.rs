@@ -1,7 +1,7 @@
-//! Latency: how long the frames of a workload take that has a schedule.
+//! Latency: the times of the frames of workloads with a schedule.
 //!
-//! Such a workload lasts as long as its schedule, so its time and operations enter no ratio and no
-//! mean; its frames have a table of their own.
+//! Such a workload lasts as long as its schedule, so its time and operations enter no ratio and no mean; its frames
+//! have a table of their own.
 
 use serde::{Deserialize, Serialize};
 
@@ -11,16 +11,16 @@ use super::summary::VersusRow;
 use crate::numbers::{in_order, median};
 use crate::report::{Table, none};
 
-/// The frames of a run, or of the rounds of a worker. A frame's time is that from its first
-/// allocation to its last free, or from when it was due if the frame before still ran then.
+/// The frames of a run, or of a worker's rounds. A frame's time is that from its first allocation to its last free,
+/// or from when it was due if the previous frame still ran then.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Frames {
     /// Frames of the schedule.
     pub(crate) planned: u64,
-    /// Those that ran: a frame is missed if the one before still runs when the next is due. Median
-    /// over the rounds.
+    /// The frames that ran: a frame is missed if the previous one still runs when the next is due. Median over the
+    /// rounds.
     pub(crate) done: u64,
-    /// Half of the frames take no longer, and 99 of 100; medians over the rounds.
+    /// The times that half of the frames, and 99 of 100, do not exceed; medians over the rounds.
     pub(crate) p50_us: f64,
     pub(crate) p99_us: f64,
     /// The slowest frame of all rounds.
@@ -28,7 +28,7 @@ pub(crate) struct Frames {
 }
 
 impl Frames {
-    /// Of all rounds; `None` if they have no frames.
+    /// Combines the frames of all rounds; `None` if they have no frames.
     pub(super) fn of(samples: &[Sample]) -> Option<Self> {
         let all = || samples.iter().filter_map(|sample| sample.frames);
         let middle = |figure: fn(&Self) -> f64| {
@@ -45,7 +45,7 @@ impl Frames {
     }
 }
 
-/// A line of the table: its name, and the figure it shows in microseconds.
+/// A line of the table: its name, and its figure in microseconds.
 type Figure = (&'static str, fn(&Frames) -> f64);
 
 const FIGURES: [Figure; 3] = [
@@ -54,8 +54,8 @@ const FIGURES: [Figure; 3] = [
     ("max", |frames| frames.max_us),
 ];
 
-/// Rows of workloads with frames, of one profile, as text: three lines of times for each, and one of
-/// how many of its frames came to run. Empty of nothing.
+/// Formats the rows of workloads with frames of one profile: three lines of times for each, and one with the number
+/// of its frames that ran. Empty without such rows.
 pub(super) fn frames_table(profile: &str, rows: &[&VersusRow], width: usize) -> String {
     let allocators = in_order(rows.iter().map(|row| row.allocator));
     let mut table = Table::new([&["workload", "frame"], &allocators[..]].concat());

@@ -11,22 +11,22 @@ use crate::report::bar::{Bar, swatch};
 use crate::report::page::{escape, list, page};
 use crate::report::{ANY_WIDTH, Left, Right, Table, TableCell};
 
-/// The longest bar is at most so many times the shortest of its workload: one that needs ten times the time would
-/// leave nothing to see of the others.
+/// The most that a bar may exceed the shortest of its workload: one of ten times the length would hide the
+/// differences of the others.
 const LONGEST: f64 = 4.0;
 
-/// How lines of the text begin that say why there is no figure.
+/// The beginnings of lines in the text that give a reason for a missing figure.
 const NOTES: [&str; 3] = ["failed: ", "skipped: ", "not counted: "];
 
-/// A median of rounds, with the lowest and the highest; a count has no such.
+/// A median of rounds, with the lowest and the highest; a count has none.
 struct Figure {
     middle: f64,
     range: Option<(f64, f64)>,
-    /// In front of it as text.
+    /// Text in front of the figure.
     mark: &'static str,
 }
 
-/// One allocator on one workload; a figure for each measure of the table, if there is one.
+/// One allocator on one workload, with its figure for each measure of the table, if any.
 struct HtmlLine {
     workload: &'static str,
     allocator: &'static str,
@@ -34,7 +34,7 @@ struct HtmlLine {
     figures: Vec<Option<Figure>>,
 }
 
-/// The page, under some lines about what it shows.
+/// Returns the page, with `about` at its head.
 pub(crate) fn html(results: &Results, about: &[String]) -> String {
     let mut body = list("What was measured", about);
     body.push_str(&legend(results));
@@ -88,7 +88,7 @@ pub(crate) fn html(results: &Results, about: &[String]) -> String {
     page("Larder beside other global allocators", &body)
 }
 
-/// Which bar is whose, and what it says.
+/// Returns the key of the bars and their explanation.
 fn legend(results: &Results) -> String {
     let key = in_order(results.names())
         .into_iter()
@@ -99,14 +99,14 @@ fn legend(results: &Results) -> String {
     )
 }
 
-/// One look in every page; Larder's is the first.
+/// Returns the index of an allocator's bar style, the same in every page; Larder's is the first.
 fn look(allocator: &str) -> usize {
     let larder = ALLOCATORS.iter().skip_while(|known| known.name != LARDER);
     let mut all = larder.chain(ALLOCATORS);
     all.position(|known| known.name == allocator).unwrap_or(0)
 }
 
-/// With a decimal where it says something.
+/// Formats a figure, with a decimal below 1000.
 fn short(figure: f64) -> String {
     let decimals = usize::from(figure < 1000.0);
     format!("{figure:.decimals$}")
@@ -149,7 +149,8 @@ fn counted(count: &Count) -> HtmlLine {
     }
 }
 
-/// A table of bars: of each measure the bar, the figure in its unit, its range, and how much it is over the least.
+/// Formats a table of bars: for each measure the bar, the figure in its unit, its range, and its excess over the
+/// least.
 fn section(heading: &str, units: &[&str], lines: &[HtmlLine]) -> String {
     if lines.is_empty() {
         return String::new();
@@ -180,12 +181,12 @@ fn section(heading: &str, units: &[&str], lines: &[HtmlLine]) -> String {
 }
 
 impl Figure {
-    /// The highest that is seen of it.
+    /// Returns the right end of the figure's bar or range.
     fn high(&self) -> f64 {
         self.range.map_or(self.middle, |(_, high)| high)
     }
 
-    /// Beside all of its workload, itself among them.
+    /// Returns the cells of the figure; `all` are the figures of its workload, itself included.
     fn cells(&self, all: &[&Self], look: usize) -> [TableCell; 4] {
         let least = all
             .iter()

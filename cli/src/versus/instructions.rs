@@ -1,9 +1,8 @@
 //! Instructions of one operation, counted by Valgrind's tool Callgrind.
 //!
-//! A worker runs at two small scales, and the difference of the counts over the difference of the
-//! operations leaves out what it takes to start, and inputs of a fixed size. The figure is the
-//! same in every run, so one is enough, and other programs may run beside it. It includes the
-//! loop of the workload; it knows nothing of caches, of branches or of the system's own work.
+//! A worker runs at two small scales; the difference of the counts over the difference of the operations leaves out
+//! the start, and inputs of a fixed size. The figure is the same in every run, so one run is enough, and other
+//! programs may run beside it. It includes the loop of the workload, but no effect of caches, branches or the system.
 
 use std::process::Command;
 
@@ -17,7 +16,7 @@ use super::workloads::Workload;
 use crate::numbers::in_order;
 use crate::report::{Table, none};
 
-/// Counted unless others are named: the ways to take and give one block.
+/// The default workloads: the ways to allocate and free one block.
 pub(crate) const USUAL: [&str; 6] = [
     "pairs-1",
     "pairs-64",
@@ -27,13 +26,13 @@ pub(crate) const USUAL: [&str; 6] = [
     "bare-boxes",
 ];
 
-/// Shares of the full work. The smaller one has every first touch behind it.
+/// The two scales. The smaller one already includes every first touch.
 const SCALES: [f64; 2] = [0.02, 0.06];
 
-/// One allocator on one workload: a line of JSON, a cell of the table. The figure is missing where it failed.
+/// One allocator on one workload: a line of JSON, a cell of the table. It has no figure if the allocator failed.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub(crate) struct Count {
-    /// Tells it from other lines.
+    /// Distinguishes the row from other lines.
     pub(crate) measure: &'static str,
     pub(crate) workload: &'static str,
     pub(crate) allocator: &'static str,
@@ -48,7 +47,7 @@ impl Count {
     }
 }
 
-/// Looks for Valgrind, without which there is nothing to count with.
+/// Checks that Valgrind is installed.
 pub(crate) fn find_valgrind() -> Result<(), String> {
     let found = Command::new(VALGRIND).arg("--version").output();
     found.map(drop).map_err(|error| {
@@ -74,7 +73,7 @@ pub(crate) fn count(worker: &Worker, workload: &Workload, settings: &Settings) -
     }
 }
 
-/// A sample, and the instructions of the whole process.
+/// Returns a sample, and the instructions of the whole process.
 type Counted = (Sample, u64);
 
 fn run(
@@ -96,7 +95,7 @@ fn run(
     Ok((sample, instructions))
 }
 
-/// The count in what Callgrind says at the end.
+/// Parses the count in Callgrind's last lines.
 pub(super) fn collected(said: &str) -> Option<u64> {
     let mut lines = said.lines().filter(|line| line.starts_with("=="));
     let (_, count) = lines.find_map(|line| line.split_once("Collected :"))?;
@@ -116,7 +115,7 @@ fn per_operation(less: &Counted, more: &Counted) -> Result<f64, RunFault> {
     }
 }
 
-/// All counts as text, a table for each profile.
+/// Formats all counts, a table for each profile.
 pub(crate) fn counts_table(counts: &[Count], width: usize) -> String {
     let mut text = String::new();
     for profile in in_order(counts.iter().map(|count| count.profile)) {
@@ -134,7 +133,7 @@ pub(crate) fn counts_table(counts: &[Count], width: usize) -> String {
     text
 }
 
-/// A line for each allocator, a column for each workload: there are more of the former.
+/// A line for each allocator and a column for each workload: there are more allocators.
 fn profile_table(counts: &[&Count]) -> Table {
     let workloads = in_order(counts.iter().map(|count| count.workload));
     let mut table = Table::new([&["allocator"], &workloads[..]].concat());

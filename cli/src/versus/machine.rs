@@ -1,11 +1,11 @@
-//! Where and when something was measured, as far as the system tells.
+//! The place and time of a measurement, as far as the system reports them.
 
 use std::fs;
 use std::path::Path;
 use std::process::Command;
 use std::thread;
 
-/// The kind of machine: processor, cores, kernel, compiler.
+/// Returns the kind of machine: processor, cores, kernel, compiler.
 pub(crate) fn machine() -> String {
     let read = |path: &str| fs::read_to_string(path).unwrap_or_default();
     let cores = thread::available_parallelism().map_or(0, usize::from);
@@ -23,7 +23,7 @@ pub(crate) fn machine() -> String {
     parts.join(", ")
 }
 
-/// The commit of a checkout, and whether files were changed since.
+/// Returns the commit of a checkout, and whether files have changed since.
 pub(crate) fn commit(checkout: &Path) -> String {
     let git = |arguments: &[&str]| said(Command::new("git").current_dir(checkout).args(arguments));
     let Some(commit) = git(&["rev-parse", "--short", "HEAD"]) else {
@@ -35,7 +35,7 @@ pub(crate) fn commit(checkout: &Path) -> String {
     }
 }
 
-/// Today in UTC, as 2026-11-21.
+/// Returns today's date in UTC, as 2026-11-21.
 pub(crate) fn today() -> String {
     let date = said(Command::new("date").args(["-u", "+%F"]));
     date.unwrap_or_else(|| "undated".to_owned())
@@ -47,7 +47,7 @@ fn processor(cpuinfo: &str) -> String {
     name.unwrap_or(std::env::consts::ARCH).to_owned()
 }
 
-/// What follows differs from one update to the next.
+/// Returns the first two numbers of a release; the others change with each update.
 fn major_and_minor(release: &str) -> String {
     let numbers: Vec<&str> = release.trim().split('.').take(2).collect();
     numbers.join(".")
@@ -57,7 +57,7 @@ fn in_brackets(text: &str) -> Option<&str> {
     Some(text.split_once('[')?.1.split_once(']')?.0)
 }
 
-/// What a program prints, if it is there and succeeds.
+/// Returns the output of a program, if it exists and succeeds.
 fn said(command: &mut Command) -> Option<String> {
     let output = command.output().ok()?;
     let text = String::from_utf8(output.stdout).ok()?;

@@ -1,5 +1,4 @@
-//! The summary of a measurement as one table in Markdown, and reading back the
-//! rows it is made of.
+//! The summary of a measurement as one table in Markdown, and the parser for its rows.
 
 use std::fs;
 use std::path::Path;
@@ -13,8 +12,8 @@ use super::workers::Profile;
 use super::workloads::WORKLOADS;
 use crate::report::{Left, Right, Table, TableCell, decimals, none};
 
-/// The rows that `--results` or `--json` wrote; lines of other measures are passed over. An error names the file
-/// and the line.
+/// Reads the rows that `--results` or `--json` wrote, and skips lines of other measures. An error names the file and
+/// the line.
 pub(crate) fn read(path: &Path) -> Result<Vec<VersusRow>, String> {
     let file = path.display();
     let text = fs::read_to_string(path).map_err(|error| format!("{file}: {error}"))?;
@@ -34,8 +33,8 @@ pub(crate) fn read(path: &Path) -> Result<Vec<VersusRow>, String> {
     Ok(rows)
 }
 
-/// Rows of several measurements as one. Ratios are taken within one measurement, so a workload and
-/// profile that was measured again counts as the later one has it, for all allocators.
+/// Merges the rows of several measurements. Ratios are within one measurement, so for a workload and profile measured
+/// again the later rows replace the earlier ones of all allocators.
 pub(crate) fn join(mut earlier: Vec<VersusRow>, later: Vec<VersusRow>) -> Vec<VersusRow> {
     let key = |row: &VersusRow| (row.workload, row.profile);
     earlier.retain(|row| later.iter().all(|again| key(again) != key(row)));
@@ -43,24 +42,24 @@ pub(crate) fn join(mut earlier: Vec<VersusRow>, later: Vec<VersusRow>) -> Vec<Ve
     earlier
 }
 
-/// A group of columns: its heading, the profile, what is compared.
+/// A group of columns: its heading, profile and measure.
 const GROUPS: [(&str, Profile, Measure); 3] = [
     ("time", Profile::Fat, Measure::Time),
     ("plain build", Profile::Plain, Measure::Time),
     ("peak", Profile::Fat, Measure::Peak),
 ];
 
-/// Our configurations in headings, in their order.
+/// The headings of our configurations, in their order.
 const NAMES: [&str; CONFIGURATIONS.len()] = ["default", "speed", "memory"];
 
-/// A line for each workload: the best peer with fat LTO and its time, then each of our
-/// configurations over the best peer: time with fat LTO, time of a plain release build, peak of
-/// resident memory. Below them geometric means and what they aim at.
+/// The head of the table. Each workload has a line: the best peer with fat LTO and its time, then the ratio of each
+/// of our configurations to the best peer: time with fat LTO, time of a plain release build, peak of resident memory.
+/// Below are geometric means and their aims.
 pub(crate) fn summary(rows: &[VersusRow]) -> String {
     summary_table(rows).markdown()
 }
 
-/// The [`summary`] as a table.
+/// Formats the [`summary`] as a table.
 pub(super) fn summary_table(rows: &[VersusRow]) -> Table {
     let groups = GROUPS.map(|(_, profile, measure)| contest(rows, profile.name(), measure));
     let mut table = Table::default();
@@ -95,7 +94,7 @@ pub(super) fn summary_table(rows: &[VersusRow]) -> Table {
     table
 }
 
-/// What a contest says of a configuration.
+/// Formats a cell about a configuration's score.
 type ScoreCell = fn(&Contest, &str) -> TableCell;
 
 fn line_of<'a>(contest: &'a Contest, workload: &str) -> Option<&'a ContestLine> {
@@ -107,7 +106,7 @@ fn score_of<'a>(contest: &'a Contest, name: &str) -> Option<&'a Score> {
     scores.find(|score| score.allocator == name)
 }
 
-/// Standing out where it is behind.
+/// Returns the cell of a ratio, which stands out if it is behind.
 fn ratio_of(contest: &Contest, line: Option<&ContestLine>, name: &str) -> TableCell {
     let mut scores = contest.scores.iter();
     let column = scores.position(|score| score.allocator == name);
@@ -127,7 +126,7 @@ fn shown(ratio: Option<f64>) -> TableCell {
     }
 }
 
-/// What was not measured has no aim.
+/// A configuration that was not measured has no aim.
 fn aim_of(contest: &Contest, name: &str) -> TableCell {
     let aim = contest.measure.aim(name).zip(score_of(contest, name));
     let aim = aim.map(|(aim, score)| format!("{:.2} ({})", aim.mean, score.against(&aim)));

@@ -1,13 +1,11 @@
-//! Larder beside other global allocators, in programs of their own.
+//! Larder compared with other global allocators, in programs of their own.
 //!
-//! Each allocator is built into a worker ([`workers`]): the same program but for
-//! one feature. A run of a workload is one process ([`process`]); runs of
-//! different allocators alternate ([`rounds`]), and what they measured is put
-//! side by side ([`summary`], [`table`], [`frames`], [`page`], [`html`]); ours is held against the best of all others
-//! ([`peers`], [`markdown`]). Two figures are taken apart: the longest of all [`calls`], and [`instructions`] of an
-//! operation.
+//! Each allocator is built into a worker ([`workers`]): the same program but for one feature. A run of a workload is
+//! one process ([`process`]); runs of different allocators alternate ([`rounds`]), and their measurements are
+//! compared ([`summary`], [`table`], [`frames`], [`page`], [`html`]), ours with the best of all others ([`peers`],
+//! [`markdown`]). Two figures are measured separately: the longest [`calls`], and [`instructions`] of an operation.
 //!
-//! A worker prints its own figures, so nothing here is part of what is measured.
+//! A worker prints its own figures, so nothing here is measured.
 
 pub(crate) mod allocators;
 pub(crate) mod calls;

@@ -1,4 +1,4 @@
-//! Results: as text, as a page for people to keep, as lines of JSON.
+//! Results as text, as a page to keep, and as lines of JSON.
 
 use std::fs;
 use std::io;
@@ -21,7 +21,7 @@ pub(crate) struct Results {
 }
 
 impl Results {
-    /// All tables, so wide at most if columns allow it.
+    /// Formats all tables, each at most this wide if its columns allow it.
     pub(crate) fn text(&self, width: usize) -> String {
         let tables = [
             table(&self.rows, width),
@@ -31,8 +31,8 @@ impl Results {
         tables.concat()
     }
 
-    /// Figures that were asked for, and those among them that are not there. A peer that does not
-    /// run under Valgrind has not failed.
+    /// Returns the numbers of failed and of requested figures. A peer that does not run under Valgrind has not
+    /// failed.
     pub(crate) fn failed(&self) -> (usize, usize) {
         let rows = self.rows.iter().filter(|row| row.failed.is_some());
         let calls = self.calls.iter().filter(|calls| calls.failed.is_some());
@@ -45,7 +45,7 @@ impl Results {
         )
     }
 
-    /// Names of the allocators, as often as they have figures.
+    /// Returns the names of the allocators, once for each figure.
     pub(crate) fn names(&self) -> impl Iterator<Item = &'static str> {
         let rows = self.rows.iter().map(|row| row.allocator);
         let counts = self.counts.iter().map(|count| count.allocator);
@@ -53,7 +53,7 @@ impl Results {
             .chain(self.calls.iter().map(|calls| calls.allocator))
     }
 
-    /// The figures as JSON, one object a line.
+    /// Formats the figures as JSON, one object a line.
     fn json(&self) -> io::Result<String> {
         let rows = self.rows.iter().map(json_line);
         let counts = self.counts.iter().map(json_line);
@@ -62,22 +62,22 @@ impl Results {
     }
 }
 
-/// What a page says besides the tables: where the figures come from.
+/// The text of a page besides the tables: the origin of the figures.
 #[derive(Debug, Clone)]
 pub(crate) struct ResultOrigin {
-    /// Repeats the measurement.
+    /// The command that repeats the measurement.
     pub(crate) command: String,
     pub(crate) commit: String,
     pub(crate) date: String,
     pub(crate) machine: String,
-    /// Crates of the peers with their versions.
+    /// The peers' crates and their versions.
     pub(crate) versions: String,
-    /// Allocators that could not take part, and why.
+    /// The allocators without a worker, with the reason.
     pub(crate) skipped: Vec<String>,
 }
 
 impl ResultOrigin {
-    /// A line for each thing to know.
+    /// Returns the lines of this text.
     pub(crate) fn lines(&self, settings: &Settings) -> Vec<String> {
         let Self {
             command,
@@ -101,7 +101,7 @@ impl ResultOrigin {
     }
 }
 
-/// The page as Markdown.
+/// Formats the page as Markdown.
 pub(crate) fn page(results: &Results, settings: &Settings, origin: &ResultOrigin) -> String {
     let mut text = "# Larder beside other global allocators\n\n".to_owned();
     for line in origin.lines(settings) {
@@ -117,7 +117,7 @@ pub(crate) fn page(results: &Results, settings: &Settings, origin: &ResultOrigin
 
 pub(super) const SUMMARY: &str = "Ours over the best peer of each workload (every other allocator is a peer), below 1 ahead, **bold** more than 5 % behind: time with fat LTO, time of a plain release build, peak of resident memory.";
 
-/// Writes `DATE-versus.md` and `.jsonl` into a folder, and gives their paths. Earlier results of the same day stay: the
+/// Writes `DATE-versus.md` and `.jsonl` into a folder. Returns their paths. Earlier results of the same day stay: the
 /// new ones get a number.
 pub(crate) fn write(
     folder: &Path,

@@ -1,8 +1,8 @@
 //! Ours against the peers: each of our configurations over the best of all other
 //! allocators, workload by workload.
 //!
-//! A peer is what is not ours, the system's allocator included: our configurations are never
-//! measured against each other. Workloads with steps do not enter, since no peer knows of them.
+//! Peers are all allocators but ours, the system's included: our configurations are never compared with each other.
+//! Workloads with steps are left out, since no peer has steps.
 
 use super::allocators::{self, CONFIGURATIONS, LARDER};
 use super::summary::VersusRow;
@@ -11,12 +11,12 @@ use crate::numbers::mebibytes;
 use crate::numbers::{geometric_mean, in_order};
 use crate::report::{Table, decimals};
 
-/// What is compared.
+/// The compared figure.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Measure {
     /// Nanoseconds of one operation.
     Time,
-    /// Bytes resident at the most.
+    /// Peak resident bytes.
     Peak,
 }
 
@@ -25,9 +25,9 @@ pub(crate) enum Measure {
 pub(crate) struct Contest {
     pub(crate) profile: &'static str,
     pub(crate) measure: Measure,
-    /// The workloads that a peer has a figure for, in the order of the rows.
+    /// The workloads for which a peer has a figure, in the order of the rows.
     pub(crate) lines: Vec<ContestLine>,
-    /// Our configurations that were measured.
+    /// Our measured configurations.
     pub(crate) scores: Vec<Score>,
 }
 
@@ -38,7 +38,7 @@ pub(crate) struct ContestLine {
     /// The best peer, and its figure in the unit of the measure.
     pub(crate) peer: &'static str,
     pub(crate) best: f64,
-    /// The figures of our configurations over `best`, in the order of the scores; `None` for a failure.
+    /// The ratios of our configurations' figures to `best`, in the order of the scores; `None` for a failure.
     pub(crate) ratios: Vec<Option<f64>>,
 }
 
@@ -48,13 +48,13 @@ pub(crate) struct Score {
     pub(crate) allocator: &'static str,
     /// Geometric mean of the configuration's ratios.
     pub(crate) mean: Option<f64>,
-    /// Workloads that count.
+    /// The number of workloads in the mean.
     pub(crate) workloads: usize,
     /// The workloads with a ratio above [`BEHIND`], worst first.
     pub(crate) behind: Vec<(&'static str, f64)>,
 }
 
-/// Ratios above this count as behind; a ratio closer to 1 changes sides from run to run.
+/// The ratio above which a workload counts as behind; closer to 1 a ratio changes sides from run to run.
 pub(crate) const BEHIND: f64 = 1.05;
 
 /// The aim of a configuration over all workloads.
@@ -78,7 +78,7 @@ impl Measure {
         figure.filter(|figure| *figure > 0.0)
     }
 
-    /// A figure of this measure as text.
+    /// Formats a figure of this measure.
     pub(crate) fn show(self, figure: f64) -> String {
         match self {
             Self::Time => format!("{figure:.1}"),
@@ -86,7 +86,7 @@ impl Measure {
         }
     }
 
-    /// The aim of a configuration in this measure, if there is one.
+    /// Returns the aim of a configuration in this measure, if there is one.
     pub(crate) fn aim(self, allocator: &str) -> Option<Aim> {
         let aim = |mean, max_ratio| Some(Aim { mean, max_ratio });
         match (self, allocator) {
@@ -133,7 +133,7 @@ fn is_peer(allocator: &str) -> bool {
     allocators::find(allocator).is_some_and(|allocator| !allocator.ours)
 }
 
-/// The comparison on one workload; `None` if no peer has a figure.
+/// Returns the comparison on one workload; `None` if no peer has a figure.
 fn line(
     workload: &'static str,
     rows: &[&VersusRow],
@@ -174,7 +174,7 @@ fn score(allocator: &'static str, column: usize, lines: &[ContestLine]) -> Score
     }
 }
 
-/// The contest as text; empty if there are no peers or no configurations of ours to compare.
+/// Formats the contest; empty without peers or configurations of ours.
 pub(crate) fn contest_table(contest: &Contest, width: usize) -> String {
     if contest.lines.is_empty() || contest.scores.is_empty() {
         return String::new();
@@ -201,7 +201,7 @@ pub(crate) fn contest_table(contest: &Contest, width: usize) -> String {
     text
 }
 
-/// A line about one configuration.
+/// Formats a line about one configuration.
 fn verdict(contest: &Contest, score: &Score) -> String {
     let Score {
         allocator,
@@ -230,7 +230,7 @@ fn verdict(contest: &Contest, score: &Score) -> String {
 }
 
 impl Score {
-    /// Whether the aim is met, in words. The aim is about all workloads, so a part of them decides nothing.
+    /// Returns whether the aim is met, in words. The aim concerns all workloads, so a part of them decides nothing.
     pub(crate) fn against(&self, aim: &Aim) -> &'static str {
         let all = WORKLOADS
             .iter()

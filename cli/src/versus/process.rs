@@ -1,4 +1,4 @@
-//! One run of a worker: a process of its own, and the line it prints.
+//! One run of a worker: a process of its own, and its line of output.
 
 use std::io::{self, Read};
 use std::process::{Child, Command, Stdio};
@@ -15,17 +15,17 @@ use super::rounds::Settings;
 use super::workers::{Profile, Worker};
 use super::workloads::{Kind, SERVER_SECONDS, Workload};
 
-/// How often a running worker is looked at: rarely, since it may share the core.
+/// The interval at which a running worker is polled: long, since the worker may share the core.
 const GLANCE: Duration = Duration::from_millis(5);
 
-/// What the worker runs in place of a workload: without it, the time of a run in a virtual machine depends on what ran
-/// before.
+/// The worker's command that readies the machine's memory: without it, the time of a run in a virtual machine depends
+/// on earlier runs.
 const READY_MEMORY: &str = "ready";
 
-/// The most characters of a failed process's stderr that are kept.
+/// The most characters kept of a failed process's stderr.
 const MAX_SAID: usize = 300;
 
-/// What a worker measured in one run; `None` where the workload or the operating system does not tell.
+/// The measurements of one run; `None` if the workload or the operating system does not report them.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 pub(crate) struct Sample {
     /// From the first to the last operation.
@@ -36,34 +36,34 @@ pub(crate) struct Sample {
     /// Minor page faults of the operations.
     pub(crate) faults: Option<u64>,
     pub(crate) peak_rss_bytes: Option<u64>,
-    /// Once everything was freed.
+    /// Resident bytes once everything was freed.
     pub(crate) end_rss_bytes: Option<u64>,
-    /// Bytes live where the workload looks, and what the process held then.
+    /// Live bytes when the workload reads its memory, and resident bytes at that time.
     pub(crate) live_bytes: Option<u64>,
     pub(crate) live_rss_bytes: Option<u64>,
     /// Times of single frames.
     pub(crate) frames: Option<Frames>,
-    /// The longest calls: of malloc, realloc and free.
+    /// The longest calls of malloc, realloc and free.
     pub(crate) calls: Option<[Micros; 3]>,
 }
 
-/// Why a run gave no figures that count.
+/// The reason why the figures of a run are missing or do not count.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub(crate) enum RunFault {
     /// The process could not be started or watched.
     #[error("cannot be run: {0}")]
     NotRun(String),
-    /// The process crashed, or noticed something wrong, which it said in one line.
+    /// The process crashed, or reported an error in one line.
     #[error("{status}{}{said}", if said.is_empty() { "" } else { ": " })]
     Ended { status: String, said: String },
     #[error("did not end within {seconds} s")]
     TimedOut { seconds: u64 },
     #[error("printed no measurement of this run: {0}")]
     NoSample(String),
-    /// The operating system does not let the workload run. Nothing has failed.
+    /// The operating system does not allow the workload. Nothing has failed.
     #[error("{0}")]
     Skipped(String),
-    /// The process's answer differs from that of the others.
+    /// The process's answer differs from the others'.
     #[error("answer {answer} where {expected} is right")]
     WrongAnswer { answer: u64, expected: u64 },
 }
@@ -74,13 +74,13 @@ impl From<io::Error> for RunFault {
     }
 }
 
-/// Runs a workload once, on a machine whose memory is at hand.
+/// Readies the machine's memory, and runs a workload once.
 pub(crate) fn run(
     worker: &Worker,
     workload: &Workload,
     settings: &Settings,
 ) -> Result<Sample, RunFault> {
-    // Where there is too little memory for it, the run may do all the same.
+    // With too little memory for this, the run may still succeed.
     let _ = printed(
         Command::new(&worker.program).arg(READY_MEMORY),
         settings.limit,
@@ -96,7 +96,7 @@ pub(crate) fn run(
     if workload.threads == 1 {
         command.arg("--pin");
     }
-    // A server runs for as long as it is told, and the limit is for what it does besides.
+    // `server` has a fixed duration; the limit is for the rest of its work.
     let told = match workload.kind {
         Kind::Memory => settings.scale * f64::from(SERVER_SECONDS),
         _ => 0.0,
@@ -106,7 +106,7 @@ pub(crate) fn run(
     parse(&printed.out, worker.allocator.name, workload.name)
 }
 
-/// What a process printed that ended well.
+/// The output of a process that succeeded.
 #[derive(Debug)]
 pub(super) struct Printed {
     /// On its stdout.
@@ -127,7 +127,7 @@ pub(super) fn printed(command: &mut Command, limit: Duration) -> Result<Printed,
         let seconds = limit.as_secs();
         return Err(RunFault::TimedOut { seconds });
     };
-    // What it printed fits into its pipes: it would be stuck, and stopped, otherwise.
+    // The output fits into the pipes; otherwise the process would block, and be stopped.
     let (mut out, mut said) = (Vec::new(), Vec::new());
     if let Some(mut pipe) = child.stdout.take() {
         pipe.read_to_end(&mut out)?;
@@ -145,14 +145,14 @@ pub(super) fn printed(command: &mut Command, limit: Duration) -> Result<Printed,
     Ok(Printed { out, said })
 }
 
-/// The beginning of what a process said, without what Valgrind says around it.
+/// Returns the beginning of a process's message, without Valgrind's lines.
 fn in_one_line(said: &str) -> String {
     let own = said.lines().filter(|line| !line.starts_with("=="));
     let lines: Vec<&str> = own.map(str::trim).collect();
     lines.join(" ").trim().chars().take(MAX_SAID).collect()
 }
 
-/// `None` if it had to be stopped.
+/// Waits for a process. Returns `None` if it had to be stopped.
 fn wait(child: &mut Child, limit: Duration) -> io::Result<Option<std::process::ExitStatus>> {
     let started = Instant::now();
     loop {
@@ -168,7 +168,7 @@ fn wait(child: &mut Child, limit: Duration) -> io::Result<Option<std::process::E
     }
 }
 
-/// The sample in what a worker printed, if it is about this run.
+/// Parses the sample in a worker's output. Returns `None` if it is of another run.
 pub(crate) fn parse(printed: &str, allocator: &str, workload: &str) -> Result<Sample, RunFault> {
     let no_sample = |error: serde_json::Error| RunFault::NoSample(error.to_string());
     let line: Value = serde_json::from_str(printed.trim()).map_err(no_sample)?;
@@ -180,7 +180,7 @@ pub(crate) fn parse(printed: &str, allocator: &str, workload: &str) -> Result<Sa
         return Err(RunFault::Skipped(why.to_owned()));
     }
     let sample: Sample = serde_json::from_value(line).map_err(no_sample)?;
-    // Ratios need figures above zero.
+    // Ratios require figures above zero.
     if !(sample.seconds.is_finite() && sample.seconds > 0.0 && sample.operations > 0) {
         let (seconds, operations) = (sample.seconds, sample.operations);
         return Err(RunFault::NoSample(format!(

@@ -1,5 +1,4 @@
-//! Rounds: every worker once in each, in turns, so that what slows the machine
-//! down for a while slows all of them.
+//! Rounds: every worker runs once in each, in turns, so that a slow phase of the machine slows all of them.
 
 use std::time::Duration;
 
@@ -10,7 +9,7 @@ use super::process::{self, RunFault, Sample};
 use super::workers::{Profile, Worker};
 use super::workloads::Workload;
 
-/// How workloads are run.
+/// The settings of runs.
 #[derive(Debug, Clone, Copy, PartialEq, Args)]
 pub(crate) struct Settings {
     /// Runs of each program; the median counts
@@ -26,7 +25,7 @@ pub(crate) struct Settings {
     pub(crate) limit: Duration,
 }
 
-/// Above this, counts of the workers are not exact.
+/// Counts of the workers are inexact above this scale.
 const MAX_SCALE: f64 = 1e6;
 
 fn parse_scale(text: &str) -> Result<f64, String> {
@@ -50,11 +49,11 @@ pub(crate) struct Runs {
     pub(crate) profile: Profile,
     /// One sample a round, up to the first fault.
     pub(crate) samples: Vec<Sample>,
-    /// The fault of a run; no figures count then.
+    /// The fault of a run, if any; no figures count then.
     pub(crate) fault: Option<RunFault>,
 }
 
-/// Whether the allocator takes part in the workload.
+/// Returns whether the allocator runs the workload.
 pub(crate) fn takes_part(allocator: &Allocator, workload: &Workload) -> bool {
     let Allocator {
         one_lock,
@@ -64,8 +63,8 @@ pub(crate) fn takes_part(allocator: &Allocator, workload: &Workload) -> bool {
     (workload.threads == 1 || !one_lock) && (workload.steps || !steps_only)
 }
 
-/// Runs a workload on all workers that take part; `about_to_run` hears of each run. A worker that
-/// fails is left out of the rounds that follow.
+/// Runs a workload on all workers that can run it, and calls `about_to_run` before each run. A worker that fails is
+/// left out of the later rounds.
 pub(crate) fn measure(
     workload: &Workload,
     workers: &[Worker],
@@ -100,7 +99,7 @@ pub(crate) fn measure(
     all
 }
 
-/// The order of a round, reversed every other time, so that no worker always runs after the same one.
+/// Returns the order of a round, reversed every other time, so that no worker always runs after the same one.
 pub(super) fn order(round: u32, length: usize) -> Vec<usize> {
     if round.is_multiple_of(2) {
         (0..length).collect()
@@ -122,7 +121,7 @@ pub(super) fn compare_answers(all: &mut [Runs]) {
     }
 }
 
-/// The right answer: the system allocator's, or else the most frequent one, or else the first.
+/// Returns the right answer: the system allocator's, otherwise the most frequent one, otherwise the first.
 fn right_answer(all: &[Runs]) -> Option<u64> {
     let answers = |runs: &Runs| -> Vec<u64> {
         let samples = runs.samples.iter();

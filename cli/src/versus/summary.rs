@@ -1,4 +1,4 @@
-//! Samples put side by side: medians, ratios to the best, geometric means.
+//! Samples compared: medians, ratios to the best, geometric means.
 
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize};
@@ -11,11 +11,11 @@ use super::workers::Profile;
 use super::workloads::{self, Kind, Workload};
 use crate::numbers::{geometric_mean, in_order, median};
 
-/// A name of one of the lists; reading one back finds it there.
+/// A name of one of the lists, which reading it back finds there.
 pub(crate) type Name = &'static str;
 
-/// One allocator on one workload: a line of JSON, a cell of each table. Figures are medians over the rounds;
-/// `None` where it failed, or where the operating system or the workload does not tell.
+/// One allocator on one workload: a line of JSON, a cell of each table. Figures are medians over the rounds; `None`
+/// if it failed, or if the operating system or the workload does not report them.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(crate) struct VersusRow {
     #[serde(deserialize_with = "workload_name")]
@@ -26,12 +26,12 @@ pub(crate) struct VersusRow {
     pub(crate) profile: Name,
     /// Threads that use the allocator at once.
     pub(crate) threads: u32,
-    /// Runs that count.
+    /// The runs that count.
     pub(crate) rounds: usize,
     pub(crate) seconds: Option<f64>,
     pub(crate) seconds_min: Option<f64>,
     pub(crate) seconds_max: Option<f64>,
-    /// Slowest less fastest, over the median.
+    /// The slowest less the fastest time, over the median.
     pub(crate) spread: Option<f64>,
     /// Operations of one run.
     pub(crate) operations: Option<u64>,
@@ -41,33 +41,33 @@ pub(crate) struct VersusRow {
     pub(crate) peak_rss_bytes: Option<u64>,
     pub(crate) peak_rss_min_bytes: Option<u64>,
     pub(crate) peak_rss_max_bytes: Option<u64>,
-    /// Once everything was freed.
+    /// Resident bytes once everything was freed.
     pub(crate) end_rss_bytes: Option<u64>,
-    /// Bytes live where the workload looks at its memory; its list entry says when.
+    /// Live bytes when the workload reads its memory; its list entry says when.
     pub(crate) live_bytes: Option<u64>,
-    /// What the process held then, over the live bytes.
+    /// Resident bytes at that time over the live bytes.
     pub(crate) rss_over_live: Option<f64>,
     /// Times of single frames.
     pub(crate) frames: Option<Frames>,
-    /// Over the best of the workload and profile: time, peak and end.
+    /// Ratios to the best of the workload and profile: time, peak and end.
     pub(crate) ratio_to_best: Option<f64>,
     pub(crate) peak_rss_ratio_to_best: Option<f64>,
     pub(crate) end_rss_ratio_to_best: Option<f64>,
     /// The workload's checksum, equal for every allocator that works.
     pub(crate) answer: Option<u64>,
-    /// Why there are no figures; not in the JSON of a row that has them.
+    /// The reason for missing figures; absent from the JSON of a row with figures.
     pub(crate) failed: Option<String>,
-    /// Why the system did not let it run; not in the JSON of another row.
+    /// The reason why the system did not allow the run; absent from the JSON of another row.
     pub(crate) skipped: Option<String>,
 }
 
 impl VersusRow {
-    /// Whether the row's workload times single frames; its time and memory are not compared.
+    /// Returns whether the row's workload times single frames; its time and memory are not compared.
     pub(crate) fn is_of_frames(&self) -> bool {
         self.is_of(Kind::Frames)
     }
 
-    /// Whether the row enters the means.
+    /// Returns whether the row enters the means.
     pub(super) fn is_of_means(&self) -> bool {
         !self.is_of(Kind::Frames) && !self.is_of(Kind::Memory)
     }
@@ -77,7 +77,7 @@ impl VersusRow {
     }
 }
 
-/// Reads a name that must be known.
+/// Parses a name, which must be known.
 fn name<'a, D: Deserializer<'a>>(
     input: D,
     what: &str,
@@ -113,12 +113,12 @@ pub(crate) struct VersusMean {
     pub(crate) time: Option<f64>,
     pub(crate) peak_rss: Option<f64>,
     pub(crate) end_rss: Option<f64>,
-    /// Workloads that count, of those that the allocator ran.
+    /// The number of workloads in the mean.
     pub(crate) workloads: usize,
     pub(crate) of: usize,
 }
 
-/// The rows of one workload, in the order of the runs.
+/// Returns the rows of one workload, in the order of the runs.
 pub(crate) fn rows(workload: &Workload, all: &[Runs]) -> Vec<VersusRow> {
     let mut rows: Vec<VersusRow> = all.iter().map(|runs| row(workload, runs)).collect();
     if workload.kind == Kind::Frames {
@@ -135,12 +135,12 @@ pub(crate) fn rows(workload: &Workload, all: &[Runs]) -> Vec<VersusRow> {
 }
 
 fn row(workload: &Workload, runs: &Runs) -> VersusRow {
-    // Figures of a worker that failed once count for nothing.
+    // The figures of a worker that failed once do not count.
     let samples: &[Sample] = match runs.fault {
         Some(_) => &[],
         None => &runs.samples,
     };
-    // A time that was told beforehand is no figure.
+    // A time that was fixed beforehand is no figure.
     let timed = match workload.kind {
         Kind::Memory => &[],
         _ => samples,
@@ -198,7 +198,7 @@ fn rss_over_live(sample: &Sample) -> Option<f64> {
     (live > 0).then(|| rss as f64 / live as f64)
 }
 
-/// Adds the ratios to the best among rows that may be compared.
+/// Sets the ratios to the best among comparable rows.
 fn add_ratios(mut rows: Vec<&mut VersusRow>) {
     let best = |figure: fn(&VersusRow) -> Option<f64>| {
         let figures = rows.iter().filter_map(|row| figure(row));
@@ -225,8 +225,8 @@ fn ratio(figure: Option<f64>, to: Option<f64>) -> Option<f64> {
     (to > 0.0).then(|| figure / to)
 }
 
-/// The means of one profile: first over the workloads of one thread, then over the others; each
-/// in the order in which the allocators appear. Workloads of frames and of memory do not enter.
+/// Returns the means of one profile: first over the workloads of one thread, then over the others; each in the order
+/// of the allocators' first rows. Workloads of frames and of memory do not enter.
 pub(crate) fn means(rows: &[VersusRow], profile: &str) -> Vec<VersusMean> {
     let mut means = Vec::new();
     for one_thread in [true, false] {

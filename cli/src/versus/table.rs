@@ -1,5 +1,5 @@
-//! Rows as text: for each profile a table of times and tables of memory, then
-//! the geometric means and ours over the best peers, then frames; last what failed.
+//! Rows as text: for each profile a table of times and tables of memory, then the geometric means and ours over the
+//! best peers, then frames; last the failures.
 
 use std::iter;
 
@@ -10,14 +10,14 @@ use crate::numbers::in_order;
 use crate::numbers::mebibytes;
 use crate::report::{Table, decimals, none};
 
-/// Rounds that differ by more than this share of their median are marked.
+/// The share of their median above which a difference between rounds is marked.
 const STEADY: f64 = 0.10;
 
-/// One table: what its cells show, and what the best of a line is called.
+/// One table: the contents of its cells, and the name of a line's best.
 struct Face {
     title: &'static str,
     cell: fn(&VersusRow) -> Option<String>,
-    /// The last column, of the row whose ratio is smallest.
+    /// The text of the last column, from the row with the smallest ratio.
     best: Option<BestPeer>,
 }
 
@@ -67,7 +67,7 @@ const FACES: [Face; 5] = [
     },
 ];
 
-/// What stands before a time: `~` if rounds differ by more than a tenth.
+/// Returns the mark in front of a time: `~` if rounds differ by more than a tenth.
 pub(super) fn time_mark(row: &VersusRow) -> &'static str {
     match row.spread {
         Some(spread) if spread > STEADY => "~",
@@ -75,7 +75,7 @@ pub(super) fn time_mark(row: &VersusRow) -> &'static str {
     }
 }
 
-/// All rows as text.
+/// Formats all rows.
 pub(crate) fn table(rows: &[VersusRow], width: usize) -> String {
     let mut text = String::new();
     for profile in in_order(rows.iter().map(|row| row.profile)) {
@@ -106,7 +106,7 @@ pub(crate) fn table(rows: &[VersusRow], width: usize) -> String {
     text
 }
 
-/// The workloads that the system does not let run, a line for each.
+/// Formats a line for each workload that the system does not allow.
 fn skipped(rows: &[VersusRow]) -> String {
     let lines = rows.iter().filter_map(|row| {
         let (why, workload, profile) = (row.skipped.as_ref()?, row.workload, row.profile);
@@ -117,7 +117,7 @@ fn skipped(rows: &[VersusRow]) -> String {
     lines.concat()
 }
 
-/// A line for each workload that has figures, a column for each allocator.
+/// Formats a line for each workload with figures, and a column for each allocator.
 fn face_table(face: &Face, profile: &str, rows: &[&VersusRow], width: usize) -> String {
     let allocators = in_order(rows.iter().map(|row| row.allocator));
     let best = face.best.as_ref().map(|best| best.heading);
@@ -127,7 +127,7 @@ fn face_table(face: &Face, profile: &str, rows: &[&VersusRow], width: usize) -> 
         let of_workload = rows.iter().filter(|row| row.workload == workload);
         let line: Vec<&VersusRow> = of_workload.copied().collect();
         let has_figures = line.iter().any(|row| (face.cell)(row).is_some());
-        // Where all have failed that must show; but few workloads know their live bytes.
+        // A line where all have failed must stay, but few workloads know their live bytes.
         if !has_figures && (face.best.is_none() || line.iter().all(|row| row.failed.is_none())) {
             continue;
         }
@@ -158,7 +158,7 @@ fn best_cell(best: &BestPeer, line: &[&VersusRow]) -> String {
     figure.unwrap_or_else(none)
 }
 
-/// A line for each allocator. `None` unless several workloads enter the means.
+/// Formats a line for each allocator. `None` unless several workloads enter the means.
 pub(super) fn means_table(rows: &[VersusRow], profile: &'static str) -> Option<Table> {
     let entered = rows
         .iter()
@@ -194,7 +194,7 @@ fn mean_cells(mean: &VersusMean) -> [String; 4] {
     let of = if mean.workloads == mean.of {
         mean.of.to_string()
     } else {
-        // Means over different workloads do not compare.
+        // Means over different workloads are not comparable.
         format!("only {} of {}", mean.workloads, mean.of)
     };
     [

@@ -1,7 +1,6 @@
 //! Building the workers: one program for each allocator and profile.
 //!
-//! All of them share a target folder of their own, so that what they have in
-//! common is compiled once.
+//! All workers share a target folder of their own, so that common crates are compiled once.
 
 use std::env;
 use std::fmt;
@@ -13,19 +12,19 @@ use serde_json::Value;
 
 use super::allocators::Allocator;
 
-/// How a worker is compiled.
+/// The build settings of a worker.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Profile {
-    /// Everything cargo offers: fat LTO, one codegen unit, no unwinding.
+    /// Cargo's strongest settings: fat LTO, one codegen unit, no unwinding.
     Fat,
-    /// Cargo's release profile as it is.
+    /// Cargo's release profile, unchanged.
     Plain,
-    /// A plain build in which each call of the allocator is timed.
+    /// A plain build that times each call of the allocator.
     Calls,
 }
 
 impl Profile {
-    /// Its name in tables.
+    /// Returns its name in tables.
     pub(crate) const fn name(self) -> &'static str {
         match self {
             Self::Fat => "fat",
@@ -34,7 +33,7 @@ impl Profile {
         }
     }
 
-    /// The profile of the worker package.
+    /// Returns the profile of the worker package.
     const fn of_cargo(self) -> &'static str {
         match self {
             Self::Fat => "fat",
@@ -44,7 +43,7 @@ impl Profile {
 }
 
 impl Profile {
-    /// Arguments for the feature that it takes beside the allocator's.
+    /// Returns the arguments for a feature beside the allocator's, if it has one.
     const fn features(self) -> &'static [&'static str] {
         match self {
             Self::Fat | Self::Plain => &[],
@@ -67,7 +66,7 @@ pub(crate) struct Worker {
     pub(crate) program: PathBuf,
 }
 
-/// The worker package, and where its programs are put.
+/// The worker package, and the folder of its programs.
 #[derive(Debug, Clone)]
 pub(crate) struct Package {
     folder: PathBuf,
@@ -75,7 +74,7 @@ pub(crate) struct Package {
 }
 
 impl Package {
-    /// The package in the checkout where this program was compiled.
+    /// Returns the package in the checkout where this program was compiled.
     pub(crate) fn beside_this() -> Result<Self, String> {
         let package = Path::new(env!("CARGO_MANIFEST_DIR"));
         let target = match env::var_os("CARGO_TARGET_DIR") {
@@ -86,7 +85,7 @@ impl Package {
         Self::at(workers, target.join("versus"))
     }
 
-    /// The package in this folder.
+    /// Returns the package in this folder.
     pub(crate) fn at(folder: PathBuf, target: PathBuf) -> Result<Self, String> {
         if !folder.join("Cargo.toml").is_file() {
             let folder = folder.display();
@@ -94,20 +93,20 @@ impl Package {
                 "no worker package in {folder}; install `larder` from a checkout: `cargo install --locked --path cli`"
             ));
         }
-        // Cargo is run in another folder than this process.
+        // Cargo runs in another folder than this process.
         let absolute = std::path::absolute(&target);
         let target = absolute.map_err(|error| format!("{}: {error}", target.display()))?;
         Ok(Self { folder, target })
     }
 
-    /// Builds a worker; fast if nothing has changed since the last time.
+    /// Builds a worker; fast if nothing has changed since the last build.
     pub(crate) fn build(
         &self,
         allocator: &'static Allocator,
         profile: Profile,
     ) -> Result<Worker, String> {
         let cargo = env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
-        // In the package's folder cargo finds its settings in .cargo/config.toml.
+        // Cargo finds its settings, .cargo/config.toml, in the package's folder.
         let output = Command::new(cargo)
             .current_dir(&self.folder)
             .args(["build", "--quiet", "--no-default-features"])
@@ -127,7 +126,7 @@ impl Package {
         }
     }
 
-    /// The next worker is built under the same name, so this one is copied away.
+    /// The next worker is built under the same name, so this one is copied.
     fn keep(
         &self,
         built: &Path,
@@ -136,7 +135,7 @@ impl Package {
     ) -> Result<Worker, String> {
         let folder = self.target.join("workers");
         let program = folder.join(file_name(allocator, profile));
-        // Moved into its place when complete: a copy in place fails while the old one runs.
+        // Renamed into place when complete: a copy into place fails while the old worker runs.
         let copy = program.with_extension("new");
         fs::create_dir_all(&folder)
             .and_then(|()| fs::copy(built, &copy))
@@ -145,14 +144,14 @@ impl Package {
         built_earlier(&folder, allocator, profile)
     }
 
-    /// The version of a crate that the workers are built with.
+    /// Returns the version of a crate that the workers are built with.
     pub(crate) fn version(&self, package: &str) -> Option<String> {
         let lock = fs::read_to_string(self.folder.join("Cargo.lock")).ok()?;
         version_in(&lock, package)
     }
 }
 
-/// A worker built earlier.
+/// Returns a worker that was built earlier.
 pub(crate) fn built_earlier(
     folder: &Path,
     allocator: &'static Allocator,
@@ -173,7 +172,7 @@ fn file_name(allocator: &Allocator, profile: Profile) -> String {
     format!("{}-{profile}{}", allocator.name, env::consts::EXE_SUFFIX)
 }
 
-/// The program among cargo's messages.
+/// Returns the program named in cargo's messages.
 fn executable(messages: &str) -> Option<PathBuf> {
     let values = messages
         .lines()

@@ -6,40 +6,40 @@
 /// One line of the list.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Workload {
-    /// Its name: short, and never given to something else.
+    /// Its name: short, and never reused for another workload.
     pub(crate) name: &'static str,
-    /// How many threads use the allocator at once. With one, the process stays on one core.
+    /// The number of threads that use the allocator at once. With one, the process stays on one core.
     pub(crate) threads: u32,
-    /// Whether it tells the allocator where its steps begin and end.
+    /// Whether it marks the begin and end of its steps for the allocator.
     pub(crate) steps: bool,
     pub(crate) kind: Kind,
-    /// What it does.
+    /// A description.
     pub(crate) about: &'static str,
 }
 
-/// What a workload is for.
+/// The purpose of a workload.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Kind {
     /// The time and memory of its operations.
     Timed,
-    /// The times of single frames. It lasts as long as its schedule, so its own time says nothing.
+    /// The times of single frames. It lasts as long as its schedule, so its own time means nothing.
     Frames,
-    /// Counting instructions: it is hardly more than the loop around a pair, so its time says little. It runs
-    /// only when it is named.
+    /// A count of instructions. It is little more than the loop around a pair, so its time means little. It runs only
+    /// when named.
     Bare,
-    /// The times of its single calls (`--calls`). Its own time says little. Without `--calls` it runs only when
-    /// it is named.
+    /// The times of its single calls (`--calls`). Its own time means little. Without `--calls` it runs only when
+    /// named.
     Cliff,
-    /// Resident over live bytes. It lasts as long as it is told, so its time says nothing and is left out of its
-    /// row. It runs only when it is named.
+    /// Resident over live bytes. Its duration is fixed, so its time means nothing and is left out of its row. It runs
+    /// only when named.
     Memory,
 }
 
-/// Seconds that `server` runs at scale 1.
+/// Seconds of `server` at scale 1.
 pub(crate) const SERVER_SECONDS: u32 = 60;
 
 impl Workload {
-    /// Whether the aims are about it: its time is a measure, and it has no steps, of which no peer knows.
+    /// Returns whether the aims concern it: its time is a measure, and it has no steps, which no peer supports.
     pub(crate) const fn is_aimed(&self) -> bool {
         !self.steps && matches!(self.kind, Kind::Timed)
     }
@@ -69,7 +69,7 @@ const fn bare(name: &'static str, about: &'static str) -> Workload {
     }
 }
 
-/// Two threads use the allocator: one for frames, one all the time.
+/// A workload of two threads: one with frames, and one that allocates all the time.
 const fn frames(name: &'static str, about: &'static str) -> Workload {
     Workload {
         kind: Kind::Frames,
@@ -225,7 +225,7 @@ pub(crate) const WORKLOADS: &[Workload] = &[
     ),
 ];
 
-/// The workload of this name.
+/// Returns the workload of this name.
 pub(crate) fn find(name: &str) -> Option<&'static Workload> {
     WORKLOADS.iter().find(|workload| workload.name == name)
 }

@@ -1,9 +1,9 @@
-//! The README stays short, and links between pages of the repository lead somewhere.
+//! The README stays short, and links between pages of the repository have a target.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// What is read in five minutes.
+/// Words that are read in five minutes.
 const README_WORDS: usize = 1500;
 
 fn root() -> PathBuf {
@@ -69,7 +69,7 @@ fn anchors(text: &str) -> Vec<String> {
         .collect()
 }
 
-/// Why a link of a page leads nowhere.
+/// Returns the reason why a link of a page has no target.
 fn broken(page: &Path, link: &str) -> Option<String> {
     if link.contains("://") {
         return None;

@@ -1,4 +1,4 @@
-//! What `larder replay` and `larder plan` read, and what is left when somebody ends them.
+//! The input of `larder replay` and `larder plan`, and the files left when they are interrupted.
 
 use std::fs;
 use std::io::{ErrorKind, Write};
@@ -131,7 +131,7 @@ fn a_trace_that_is_cut_short_is_replayed_with_a_warning_and_the_result_says_so()
     assert_eq!(larder(&[&path]).status.code(), Some(2));
 }
 
-/// So many events, of which three blocks at most are live.
+/// Returns a trace of `blocks` blocks, of which at most three are live.
 fn long_trace(blocks: u32) -> String {
     let mut text = String::from("# alloc-trace v1\n");
     for id in 0..blocks {

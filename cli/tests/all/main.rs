@@ -1,4 +1,4 @@
-//! Tests of the program `larder` and what it is made of, in one program, so that it is linked once.
+//! Tests of the program `larder` and its parts, linked as one program.
 #![allow(clippy::expect_used, clippy::unwrap_used, reason = "tests")]
 
 mod guide;

@@ -1,6 +1,6 @@
-//! Pages of `larder replay`, `larder plan` and `larder versus`, opened in a browser without a window.
+//! Pages of `larder replay`, `larder plan` and `larder versus`, opened in a headless browser.
 //!
-//! Where there is no Chromium (`LARDER_BROWSER`, or one of its names on the path), these tests say so and do nothing.
+//! Without Chromium (`LARDER_BROWSER`, or one of its names on the path), these tests say so and do nothing.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -42,7 +42,7 @@ fn browser() -> Option<String> {
     found
 }
 
-/// What a page is once its script has run, in a window 1200 pixels wide.
+/// Returns a page as it is once its script has run, in a window 1200 pixels wide.
 fn opened(browser: &str, folder: &TempDir, page: &Path, look: &str) -> String {
     let mut html = fs::read_to_string(page).unwrap();
     html.push_str(look);
@@ -203,7 +203,7 @@ fn slower_each_round(folder: &TempDir, allocator: &str, hundredths: u32) {
     stand_in(folder, allocator, &script);
 }
 
-/// What the cells of a row have.
+/// Returns the contents of a row's cells.
 fn cells(row: &Value) -> [String; 10] {
     let figure = |name: &str| row[name].as_f64().unwrap();
     let mib = |name: &str| figure(name) / f64::from(1 << 20);

@@ -1,4 +1,4 @@
-//! The program as something to install: one file with all its commands, completions and a page for `man`.
+//! The installable program: one file with all its commands, completions and a page for `man`.
 
 use std::fs;
 use std::process::{Command, Output};

@@ -1,5 +1,5 @@
-//! `larder versus` as a user meets it, with stand-ins for the workers: shell
-//! scripts that print what a worker would, or fail as one might.
+//! `larder versus` as a user meets it, with stand-ins for the workers: shell scripts that print a worker's output, or
+//! fail in various ways.
 #![cfg(unix)]
 #![allow(clippy::unwrap_used)] // helpers of tests
 

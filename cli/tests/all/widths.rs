@@ -6,7 +6,7 @@ use std::process::Command;
 
 use crate::replay_command::{carried, stderr, stdout};
 
-/// What the program prints in a terminal so wide; without a width nobody looks.
+/// Returns the program's output in a terminal of this width, or to none.
 fn printed(width: Option<usize>, arguments: &[&str]) -> String {
     let mut command = Command::new(env!("CARGO_BIN_EXE_larder"));
     command.args(arguments).env_remove("COLUMNS");

@@ -321,8 +321,8 @@ impl<A: BlockAllocator, M: MemoryAccess, W: Wait> Quarantined<A, M, W> {
         }
     }
 
-    /// Lets a block wait on that the allocator below refused, past the limit if needed; it is tried again when it is
-    /// the oldest. Without a place it stays live, as a kept block does.
+    /// Requeues a block whose free was refused, past the limit if necessary. The free is retried when the block is the
+    /// oldest. If no place is vacant, the block stays live, as a kept block does.
     fn hold(&self, refused: RefusedBlock) {
         self.state.with(|state| {
             if let Err(waiting) = state.push(refused.waiting, u64::MAX) {

@@ -31,8 +31,8 @@ use crate::stream::{StreamId, StreamPoint};
 /// (docs/DECISIONS.md, 1).
 const SCAN: u32 = 4;
 
-/// Chunks and handles that one search examines in vain: some 20 ns each, which keeps it below the cost of a driver
-/// call.
+/// The most chunks and handles that one search examines without success. At about 20 ns each, it stays cheaper than a
+/// driver call.
 pub(crate) const LOOKS: u32 = 1024;
 
 /// Chunks that one search examines where growth is possible instead: three such searches stay below 100 µs.

@@ -364,7 +364,7 @@ impl LimitTree {
         })
     }
 
-    /// Returns the lowest in excess of the budget and those above it, as a refusal of `wanted_bytes`. O(depth).
+    /// Returns a refusal of `wanted_bytes` by the first budget in excess, from `id` upwards. O(depth).
     pub fn in_excess(&self, id: BudgetId, wanted_bytes: u64) -> Option<BudgetRefusal> {
         let mut index = self.find(id)?;
         while index != NONE && self.node(index).excess() == 0 {

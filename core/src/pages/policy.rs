@@ -4,31 +4,33 @@
 
 use super::{Backing, PagePool};
 
-/// Growth creates only what is missing while fewer calls were made for each unit held than this, in tenths: in a
-/// young pool, which has freed less than it holds, so that a program's first blocks come cheaply,
+/// Calls for each unit held, in tenths, below which a young pool, which has freed less than it holds, creates only the
+/// missing pages: a program's first blocks then come cheaply.
 const YOUNG_CALLS: u64 = 14;
-/// and in any other: the calls of expandable segments, a create and a map, and access for most units alone.
+/// Calls for each unit held, in tenths, below which an older pool creates only the missing pages. Expandable segments
+/// make as many: a create, a map, and for most units one that grants access.
 const EXACT_CALLS: u64 = 28;
-/// Idle handles move, although more could be created, while fewer calls were made than this: four fifths of what
-/// expandable segments need at least.
+/// Calls for each unit held, in tenths, below which idle handles move although more could be created: four fifths of
+/// the two calls that expandable segments need at least.
 const MOVING_CALLS: u64 = 16;
-/// To save calls, the held bytes grow to a multiple of this many tenths of a unit,
+/// Tenths of a unit to a multiple of which the held bytes grow once calls are to be saved.
 const AHEAD: u64 = 13;
-/// but not before this many tenths of a unit are held: of a small pool every page counts.
+/// Tenths of a unit held before growth creates pages ahead: in a small pool every page counts.
 const LEAST: u64 = 8;
-/// A handle is at most this many tenths of a unit,
+/// The most tenths of a unit in one handle, unless the pool is large ([`HANDLE_DIVISOR`]).
 const HANDLE: u64 = 16;
-/// or the held bytes divided by this, so that a large pool does not need more calls than a small one;
+/// Divisor of the held bytes that gives the largest handle of a large pool, which so needs no more calls than a small
+/// one.
 const HANDLE_DIVISOR: u64 = 256;
-/// but once the limit divided by this is held
+/// Divisor of the limit that gives the held bytes from which [`LIMIT_DIVISOR`] and [`ROOM_DIVISOR`] bound a handle.
 const LIMIT_NEAR_DIVISOR: u64 = 4;
-/// no more than the limit divided by this, since a block keeps the handles at its ends,
+/// Divisor of the limit that gives the largest handle near the limit: a block keeps whole the handles at its ends.
 const LIMIT_DIVISOR: u64 = 2048;
-/// and than the rest of the limit divided by this, so that the last ones fit closely.
+/// Divisor of the rest of the limit that gives the largest handle near the limit: the last handles then fit closely.
 const ROOM_DIVISOR: u64 = 16;
-/// A handle for a layout is at most the bytes then held divided by this.
+/// Divisor of the bytes held afterwards that gives the largest handle for a layout.
 const LAYOUT_DIVISOR: u64 = 16;
-/// No plan creates more handles than this for one run of pages: those of large blocks are larger.
+/// The most handles that a plan creates for one run of pages. A larger run gets larger handles.
 const HANDLES_A_RUN: u32 = 256;
 
 impl PagePool<'_> {

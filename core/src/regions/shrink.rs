@@ -33,7 +33,7 @@ impl ReleaseTicket {
 }
 
 impl RegionPool<'_> {
-    /// Lets regions that the sub-allocator refused be offered again. A new limit does this too.
+    /// Allows a release that the sub-allocator refused to be retried. A new limit does this too.
     pub fn forget_refusals(&mut self) {
         self.chunks.regions.forget_refusals();
     }

@@ -20,7 +20,7 @@
 //! * SPAN5 a span is released only with `used = 0`; no thread can reach its record then (REMOTE2).
 //! * SPAN6 in a hole no block is used or listed, so its memory, which may be gone, is neither read nor written.
 //! * SPAN7 `rest` is 0 once a block of the span was taken or came back, and only ticks raise it; the set defines its
-//!   values (`set/walk.rs`).
+//!   values (`span_set/walk.rs`).
 
 mod scanning;
 

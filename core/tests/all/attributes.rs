@@ -1,4 +1,4 @@
-//! What memory must be good for, and how one allocation is meant.
+//! Requirements on memory, and attributes of one allocation.
 
 use larder_core::{AllocatorAttributes, EventNumber, Request, ScopesDiffer};
 use larder_model::tensorflow::AllocAttributes;

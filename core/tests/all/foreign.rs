@@ -1,4 +1,4 @@
-//! What belongs to another allocator, or to a former owner of the same table: refused, and nothing
+//! Blocks, tickets and regions of another allocator, or of a former owner of the same table, are refused, and nothing
 //! changes.
 
 use larder_core::pages::{

@@ -1,4 +1,4 @@
-//! The core's tests in one program, so that it is linked once. One module: `cargo test -p larder-core --test all paged::`.
+//! The core's tests, linked as one program. To run one module: `cargo test -p larder-core --test all paged::`.
 #![allow(clippy::expect_used, clippy::unwrap_used, reason = "tests")]
 
 mod adjust;

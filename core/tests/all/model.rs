@@ -1,4 +1,4 @@
-//! Random operations beside the slow, obvious model, which predicts every answer exactly.
+//! Random operations compared with the slow, obvious model, which predicts every answer exactly.
 
 use larder_core::{Growth, RegionConfig};
 use larder_model::{Op, Policies, Random, Source, run_bfc};

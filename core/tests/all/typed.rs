@@ -1,4 +1,4 @@
-//! Typed slices over a buffer: sizes, alignment, values that panic, memory that comes back.
+//! Typed slices over a buffer: sizes, alignment, values that panic, memory returned.
 
 use std::cell::{Cell, RefCell};
 use std::mem::MaybeUninit;

@@ -240,7 +240,7 @@ forward! {
     /// Changes a stream's counters under the lock that guards them.
     fn count(&self, change: impl FnOnce()) => |pool| pool.shared().with(|_| change());
 
-    /// See [`RegionPool::report`].
+    /// See [`BestFit::report`].
     fn report(&self) -> Report => |pool| pool.shared().with(|locked| locked.report());
 
     fn stats(&self) -> Stats => |pool| pool.memory.stats();

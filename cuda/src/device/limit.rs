@@ -58,14 +58,14 @@ impl DeviceAllocator {
 }
 
 impl DeviceInner {
-    /// Called after the free of a block that no stream uses, or none that is known.
+    /// Releases excess memory after a free that names no stream.
     pub(super) fn came_back(&self, bytes: u64) {
         if self.pool.over_limit().is_on() {
             self.pool.freed_over_limit(None, bytes);
         }
     }
 
-    /// Called after the free of a block in the order of a stream.
+    /// Releases excess memory after a free in the order of a stream.
     pub(super) fn came_back_on(&self, stream_id: StreamId, bytes: u64) {
         if self.pool.over_limit().is_on() {
             let stream = self.pool.streams().stream(stream_id);

@@ -1,9 +1,21 @@
 //! [`DeviceAllocator`]: a device's memory in the order of streams.
 //!
-//! A `device_pool` of pages that can move, or of regions that cannot, and above it the parts that only a
-//! device's memory has: `arenas` of small blocks by stream, `steps` planned ahead, the `capture_window`s, and
-//! blocks that several streams used (`deferred_blocks`). A stream's route (`routes`) selects the one that
-//! serves it. All of the memory can be released for a while (`sleep`).
+//! ```text
+//! tiers of this folder, of which a stream's route (`routes`) selects one:
+//!   arenas                capture_window          steps                  (none)
+//!   small blocks of       one block set aside     places planned ahead   any other block
+//!   a stream, in pieces   for a graph             for repeated work
+//! ─────────────────────────────────────────────────────────────────────────────────────────
+//! StreamPool              streams, events and waits
+//! BudgetedPool            the limit, and the budgets that memory is charged to
+//! Shared                  the core behind its lock, and the loop that calls the source
+//!   PagePool              pages that can move     or RegionPool          (`device_pool`)
+//!   VirtualMemory         the source              or DeviceMemory
+//! ─────────────────────────────────────────────────────────────────────────────────────────
+//! the driver
+//! ```
+//! A free that names several streams waits in `deferred_blocks`. All of the memory can be released for a while
+//! (`sleep`).
 //!
 //! # Locks
 //! The pool's locks, and before them the lock of the blocks that several streams used.

@@ -1,5 +1,5 @@
-//! Frees of memory that work may still use because that work could not be waited for: an allocator ended
-//! while a stream captured, or the driver refused the wait.
+//! Frees deferred because waiting for a stream's work was impossible: an allocator ended while a stream
+//! captured, or the driver refused the wait.
 //!
 //! OWED1 such a free waits in its [context](super::context) until each stream that it names has finished the
 //! work queued before, or can run no more work at all.

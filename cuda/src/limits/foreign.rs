@@ -70,7 +70,7 @@ impl ForeignMemory {
     /// Makes memory with a limit of its own; [`u64::MAX`] for none.
     ///
     /// # Errors
-    /// None today.
+    /// [`BudgetError::Heap`] if the host has no memory for the budget's record.
     pub fn new(limit_bytes: u64) -> Result<Self, BudgetError> {
         Self::made(None, limit_bytes)
     }

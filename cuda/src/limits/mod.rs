@@ -124,7 +124,7 @@ impl Limits {
     /// Makes the budget of a process that may hold `limit_bytes`; [`u64::MAX`] for no limit.
     ///
     /// # Errors
-    /// None today.
+    /// [`BudgetError::Heap`] if the host has no memory for the records of 4096 budgets.
     pub fn new(limit_bytes: u64) -> Result<Self, BudgetError> {
         over_whole(BUDGETS, "process", limit_bytes).map(|node| Self(Budget(node)))
     }

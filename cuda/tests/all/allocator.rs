@@ -1,5 +1,5 @@
-//! Memory in the order of streams: whatever order the device chooses, every block keeps its bytes,
-//! and no two uses of the same memory meet.
+//! Memory in the order of streams: in any order that the device chooses, every block keeps its bytes, and
+//! no two uses of the same memory overlap in time.
 
 use crate::common;
 
@@ -22,7 +22,7 @@ fn fill(stream: &CudaStream, block: &Block, value: u8) {
     common::fill(stream, block.addr().get(), block.bytes(), value);
 }
 
-/// What a block holds, as its stream sees it, when the stream gets there.
+/// Returns the contents of a block, read in the order of its stream.
 fn read(stream: &CudaStream, block: &Block) -> Vec<u8> {
     common::read(stream, block.addr().get(), block.bytes())
 }

@@ -1,5 +1,5 @@
-//! Arenas of streams: the memory that they hold serves whoever is short of it, what several streams
-//! used is given again when they are through, and the numbers say what was asked for.
+//! Arenas of streams: any stream that is short of memory gets the memory that they hold, blocks that
+//! several streams used are reused once all have passed, and the counters report the requested bytes.
 
 use crate::common;
 
@@ -14,10 +14,10 @@ use larder_cuda::{ArenaPolicy, DeviceAllocError, DeviceAllocator, DeviceConfig};
 /// Seeds of deferred schedules.
 const SEEDS: u64 = 20;
 
-/// What an arena takes at a time.
+/// The bytes that an arena takes at a time.
 const PIECE: u64 = 2 * MIB;
 
-/// A block that goes to an arena.
+/// The size of a block that an arena serves.
 const SMALL: u64 = 40_000;
 
 fn with_arenas(config: DeviceConfig) -> DeviceConfig {

@@ -1,4 +1,4 @@
-//! Single driver calls that no sub-allocator makes, or that tell about what they made.
+//! Driver calls that no sub-allocator makes, or that query their results.
 
 use crate::common;
 

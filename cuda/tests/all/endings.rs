@@ -1,5 +1,5 @@
-//! Ends that nobody wishes: work that failed for good, a context that is reset under its objects, a
-//! panic while the driver refuses everything. Nothing panics again, loops or grows without bound.
+//! Abnormal ends: work that failed for good, a context that is reset under its objects, a panic while the
+//! driver refuses everything. Nothing panics again, loops or grows without bound.
 
 use crate::common;
 
@@ -18,7 +18,7 @@ use larder_cuda::{
 };
 use larder_cuda_abi::Code;
 
-/// How many of each object.
+/// The number of each kind of object.
 const MANY: u64 = 50;
 
 /// One of everything, each holding something.

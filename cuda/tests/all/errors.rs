@@ -1,4 +1,4 @@
-//! What errors say and what they leave behind: nothing is lost that the driver refused to take.
+//! The texts and effects of errors: nothing is lost that the driver refused to take.
 
 use crate::common;
 

@@ -1,5 +1,5 @@
-//! Every driver call of a program over all kinds of memory is refused once: nothing panics, each
-//! refusal has a reason, the same program then runs on the same objects, and nothing is left.
+//! Every driver call of a program over all kinds of memory is refused once: nothing panics, each refusal
+//! has a reason, the same program then succeeds on the same objects, and nothing is left.
 
 use crate::common;
 

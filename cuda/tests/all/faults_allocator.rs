@@ -1,6 +1,7 @@
-//! Every driver call that a device allocator makes in a scenario over three streams is refused once:
-//! plainly, with arenas, and in steps with windows: nothing panics, each answer is memory or a reason, every block keeps its bytes, the same scenario
-//! then runs through on the same allocator, and nothing is left when that goes with blocks in use.
+//! Every driver call that a device allocator makes in a scenario over three streams is refused once,
+//! plainly, with arenas, and in steps with windows: nothing panics, each answer is memory or a reason,
+//! every block keeps its bytes, the same scenario then succeeds on the same allocator, and nothing is left
+//! when it is dropped with blocks in use.
 
 use crate::common;
 use crate::common::refusal::Refusal;
@@ -14,10 +15,10 @@ use larder_core::{AllocError, Block};
 use larder_cuda::driver::StandIn;
 use larder_cuda::{ArenaPolicy, Context, DeviceAllocError, DeviceAllocator, DeviceConfig};
 
-/// What the allocator may hold.
+/// The allocator's limit.
 const BUDGET: u64 = 12 * MIB;
 
-/// What of each mebibyte is written and read.
+/// The bytes of each mebibyte that are written and read.
 const WRITTEN: u64 = 64;
 
 struct Live {
@@ -39,13 +40,13 @@ struct Scenario<'a> {
     refusal: &'a Refusal,
     memory: DeviceAllocator,
     streams: Vec<Arc<CudaStream>>,
-    /// By name; `None` where memory was refused.
+    /// The blocks by name; `None` where memory was refused.
     live: Vec<(&'static str, Live)>,
     values: u8,
     way: Way,
 }
 
-/// How the scenario is run.
+/// The form of the scenario.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Way {
     Plain,
@@ -252,7 +253,7 @@ fn schedule(control: &StandIn, seed: Option<u64>) {
     }
 }
 
-/// Refuses one call; `false` if there were not so many.
+/// Refuses one call. Returns `false` if there were not that many.
 fn refuse(refusal: &Refusal, seed: Option<u64>, way: Way) -> bool {
     let context = Context::new(0).unwrap();
     let streams = common::streams(&context, 3);

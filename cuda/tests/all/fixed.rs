@@ -1,4 +1,4 @@
-//! Blocks in one handle that stay where they are, for what is registered by its addresses.
+//! Blocks in one handle that stay in place, for memory that is registered by its addresses.
 
 use cudarc::driver::sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_GLOBAL;
 use larder_cuda::driver::abi::Code;

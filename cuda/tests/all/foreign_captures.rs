@@ -1,5 +1,5 @@
-//! While a stream captures in the global mode, whatever this crate does for others leaves that capture whole:
-//! queries of events, waits and plain allocations are made so that they spoil nothing (pytorch#104487).
+//! While a stream captures in the global mode, this crate's work for other streams leaves that capture
+//! intact: queries of events, waits and plain allocations do not invalidate it (pytorch#104487).
 
 use crate::common;
 use std::sync::Arc;

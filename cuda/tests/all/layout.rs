@@ -1,4 +1,5 @@
-//! The interface as we write it down, beside cudarc's bindings: every layout, number and name.
+//! Our declarations of the driver's interface compared with cudarc's bindings: every layout, number and
+//! name.
 
 use std::mem::{offset_of, size_of};
 

@@ -1,4 +1,5 @@
-//! Tests of larder-cuda in one program, so that it is linked once. One module: `cargo test -p larder-cuda --test all vmem::`.
+//! Tests of larder-cuda, linked as one program. To run one module: `cargo test -p larder-cuda --test all
+//! vmem::`.
 #![allow(clippy::expect_used, clippy::unwrap_used, reason = "tests")]
 
 mod addresses;

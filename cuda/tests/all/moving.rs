@@ -1,5 +1,5 @@
-//! Pages move while several streams work: under any order that events allow every block keeps its
-//! bytes, and no two accesses meet. Only the stand-in can choose the order.
+//! Pages move while several streams work: in any order that events allow, every block keeps its bytes, and
+//! no two accesses conflict. Only the stand-in can choose the order.
 
 use crate::common;
 
@@ -27,14 +27,14 @@ const STREAMS: usize = 3;
 /// Things that a program does.
 const ACTS: usize = 80;
 
-/// What of each page is written and read.
+/// The bytes of each page that are written and read.
 const WRITTEN: u64 = 64;
 
 /// An allocator of a program.
 trait AnyPool: BlockAllocator {
     fn complete(&self, stream_id: StreamId, number: EventNumber);
 
-    /// Gives idle memory back.
+    /// Releases idle memory.
     fn relieve(&self, bytes: u64);
 }
 
@@ -201,7 +201,7 @@ impl Program<'_> {
         }
     }
 
-    /// Tells the allocator which events have passed.
+    /// Reports the completed events to the allocator.
     fn complete(&mut self) {
         for queue in &mut self.queues {
             while let Some((number, event)) = queue.events.front() {

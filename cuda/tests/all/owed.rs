@@ -1,5 +1,5 @@
-//! Allocators that end while their work cannot be waited for: their memory stays until that work is over, and
-//! goes then.
+//! Allocators that end while their work cannot be waited for: their memory is kept until that work is over,
+//! and released then.
 
 use crate::common;
 use std::cell::RefCell;
@@ -16,7 +16,7 @@ use larder_cuda::{
 /// Seeds of deferred schedules.
 const SEEDS: u64 = 10;
 
-/// What has memory of its own kind, with work of a stream in it; dropping it ends it.
+/// Makes an owner of memory, with work of a stream in it, which ends when it is dropped.
 type Make = fn(&Context, &Arc<CudaStream>) -> Box<dyn Send>;
 
 fn device(context: &Context, stream: &Arc<CudaStream>) -> Box<dyn Send> {
@@ -137,7 +137,7 @@ fn an_allocator_whose_waits_are_refused_keeps_its_memory_until_one_is_not() {
     });
 }
 
-/// The locals of a thread go in an order that nobody chooses, and an allocator may be one of them.
+/// A thread's locals are dropped in an arbitrary order, and an allocator may be one of them.
 #[test]
 fn an_allocator_may_be_a_local_of_a_thread_that_ends() {
     thread_local! {

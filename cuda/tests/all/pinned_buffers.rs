@@ -1,5 +1,5 @@
-//! Pinned buffers: devices copy from and to them beside the host, which waits for what it must and for
-//! nothing else.
+//! Pinned buffers: devices copy from and to them while the host works, which waits only for the copies that
+//! it needs.
 
 use crate::common;
 
@@ -120,7 +120,7 @@ fn the_host_reads_while_a_device_reads() {
     });
 }
 
-/// What a dropped buffer held reaches the device, though the host allocates and writes at once.
+/// The contents of a dropped buffer reach the device, though the host allocates and writes at once.
 #[test]
 fn dropped_memory_is_given_again_when_its_streams_have_passed() {
     alone_and_clean(|control| {
@@ -325,7 +325,7 @@ fn captures_are_left_alone() {
     });
 }
 
-/// Keeps a stream at work until somebody else comes to the gate.
+/// Keeps a stream at work until another thread opens the gate.
 unsafe extern "C" fn pass(gate: *mut std::ffi::c_void) {
     // SAFETY: the caller passed a gate that outlives this.
     unsafe { &*gate.cast::<std::sync::Barrier>() }.wait();

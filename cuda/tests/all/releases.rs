@@ -1,4 +1,4 @@
-//! What goes back to the driver, at once and later, and steps beside all the rest.
+//! Memory released to the driver, at once and later, and steps beside everything else.
 
 use crate::common;
 

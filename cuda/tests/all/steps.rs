@@ -1,5 +1,5 @@
-//! Steps of streams: known ones are served at planned places without any driver call, and whatever the
-//! device's order, no two uses of the same memory meet.
+//! Steps of streams: known ones are served at planned places without any driver call, and in any order of
+//! the device no two uses of the same memory conflict.
 
 use crate::common;
 

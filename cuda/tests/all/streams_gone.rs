@@ -1,5 +1,5 @@
-//! Streams that come and go: what a stream leaves is given to the next one when its work is done, not before,
-//! and a handle that the driver gives again is no stream of before.
+//! Streams that are made and destroyed: a stream's memory serves the next one once its work is done, not
+//! before, and a reused handle of the driver is a new stream.
 
 use crate::common;
 use std::sync::Arc;

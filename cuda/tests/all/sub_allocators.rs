@@ -1,5 +1,4 @@
-//! Allocators over every kind of memory. Right on the stand-in and on a GPU; a real one needs
-//! less than 1 GiB free.
+//! Allocators over every kind of memory, on the stand-in or on a GPU, which needs less than 1 GiB free.
 
 use crate::common;
 
@@ -231,7 +230,7 @@ fn a_region_starts_where_its_alignment_says() {
     }
 }
 
-/// Tables for so many pages of addresses.
+/// Tables for pages of addresses.
 struct Tables {
     chunks: Vec<Chunk>,
     entries: Vec<PageEntry>,

@@ -1,4 +1,4 @@
-//! Threads and their current contexts: whoever calls finds the same context current afterwards.
+//! Threads and their current contexts: every call leaves the caller's current context as it was.
 
 use crate::common;
 

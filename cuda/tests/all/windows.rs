@@ -1,5 +1,5 @@
-//! Windows of captures: what a graph was captured with is the graph's as long as the window lives, and
-//! what several streams used of it is given again behind all of them.
+//! Windows of captures: the memory captured into a graph belongs to the graph as long as the window lives,
+//! and memory of it that several streams used is reused behind all of them.
 
 use crate::common;
 use std::sync::{Arc, Barrier};
@@ -124,7 +124,7 @@ fn capture(setup: &Setup, stream: usize, out: &Block, value: u32) -> Graph {
     Graph::end_capture(queue).unwrap()
 }
 
-/// What `out` holds then.
+/// Checks the contents of `out` afterwards.
 #[track_caller]
 fn assert_captured(setup: &Setup, stream: usize, out: &Block, value: u32) {
     let bytes = common::read(&setup.streams[stream], out.addr().get(), BYTES);

@@ -1,5 +1,5 @@
-//! Tests in a process of their own: those that need a driver nobody has started, and those that
-//! break their context for good.
+//! Tests in a process of their own: those that need a driver that was not started, and those that break
+//! their context for good.
 
 use std::process::Command;
 

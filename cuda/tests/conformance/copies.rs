@@ -1,4 +1,4 @@
-//! Copies and fills: what is read when, and what the caller waits for.
+//! Copies and fills: when memory is read, and what the caller waits for.
 
 use larder_cuda_abi::{Code, StreamHandle};
 

@@ -1,4 +1,4 @@
-//! The legacy default stream, which waits for blocking streams and they for it; the per-thread
+//! The legacy default stream, which waits for blocking streams, as they do for it; the per-thread
 //! default streams.
 
 use std::thread;

@@ -1,4 +1,4 @@
-//! Devices and what they are.
+//! Devices and their attributes.
 
 use larder_cuda_abi::{Code, constants};
 

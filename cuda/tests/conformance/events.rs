@@ -1,4 +1,4 @@
-//! Events: what they stand for, who waits for them, what time they tell.
+//! Events: the work they represent, waits for them, and their times.
 
 use std::{
     sync::{

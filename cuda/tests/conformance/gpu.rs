@@ -1,4 +1,4 @@
-//! The one driver of this process and its turn: tests run one after another, each with the primary
+//! The one driver of this process, used in turns: tests run one after another, each with the primary
 //! context of device 0 current, and each leaves nothing behind.
 //!
 //! The environment chooses it: `LARDER_CUDA_DRIVER=real` takes NVIDIA's driver, `stand-in` ours.

@@ -1,4 +1,4 @@
-//! Keeping a stream busy until the test says otherwise, without timing.
+//! Keeps a stream busy until the test releases it, without timing.
 
 use std::{
     sync::{Arc, Condvar, Mutex},

@@ -1,4 +1,4 @@
-//! Starting the driver, and its words for errors.
+//! Starting the driver, and its texts for errors.
 
 use larder_cuda_abi::Code;
 

@@ -1,5 +1,6 @@
-//! What NVIDIA documents of the CUDA driver, one rule a test, checked through the binding that
-//! programs use: the stand-in must pass as NVIDIA's driver does. The README beside this lists them.
+//! NVIDIA's documentation of the CUDA driver, one rule a test, checked through the binding that
+//! programs use: the stand-in must pass as NVIDIA's driver does. The README beside this lists the
+//! rules.
 #![allow(clippy::expect_used, clippy::unwrap_used, reason = "tests")]
 
 mod api;

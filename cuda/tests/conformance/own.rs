@@ -1,4 +1,4 @@
-//! Owners of what the driver gives, so that a test ends with nothing left.
+//! Owners of the driver's objects, so that a test ends with nothing left.
 
 use larder_cuda_abi::{DevicePtr, EventHandle, FunctionHandle, ModuleHandle, StreamHandle};
 

@@ -1,4 +1,4 @@
-//! What cuPointerGetAttribute tells of an address.
+//! The answers of cuPointerGetAttribute about an address.
 
 use larder_cuda_abi::{Code, DevicePtr, constants};
 

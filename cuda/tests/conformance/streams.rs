@@ -1,4 +1,4 @@
-//! The order of work in streams, and what streams are.
+//! The order of work in streams, and streams' attributes.
 
 use std::{
     sync::{

@@ -1,4 +1,4 @@
-//! The README's table names every test, and says truly which of them a real driver runs.
+//! The README's table names every test, and states correctly which of them a real driver runs.
 
 use std::{collections::BTreeMap, fs, path::Path};
 

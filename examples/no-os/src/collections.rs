@@ -1,4 +1,4 @@
-//! A little of everything that `alloc` has, filled, changed, checked and dropped.
+//! The collections of `alloc`, filled, changed, checked and dropped.
 
 use alloc::boxed::Box;
 use alloc::collections::{BTreeMap, VecDeque};
@@ -7,7 +7,7 @@ use alloc::rc::Rc;
 use alloc::string::String;
 use alloc::vec::Vec;
 
-/// How many things go into each collection.
+/// The number of entries in each collection.
 const MANY: u32 = 500;
 
 /// Runs everything; `full` is called while all collections are alive.
@@ -42,11 +42,11 @@ pub fn run(full: impl FnOnce()) {
     assert!(aligned.0.iter().all(|&byte| byte == 7));
 }
 
-/// Something that may not lie anywhere.
+/// A value with a large alignment.
 #[repr(align(512))]
 struct Aligned([u8; 64]);
 
-/// A tree from which every third entry has been taken again.
+/// Returns a tree from which every third entry was removed.
 fn names() -> BTreeMap<u32, String> {
     let mut names: BTreeMap<u32, String> = (0..MANY)
         .map(|number| (number, format!("number {number}")))
@@ -56,7 +56,7 @@ fn names() -> BTreeMap<u32, String> {
     names
 }
 
-/// One string that has grown word by word.
+/// Returns a string that grew word by word.
 fn words(names: &BTreeMap<u32, String>) -> String {
     let mut text = String::new();
     for name in names.values() {
@@ -66,7 +66,7 @@ fn words(names: &BTreeMap<u32, String>) -> String {
     text
 }
 
-/// A queue whose front has long been somewhere else.
+/// Returns a queue whose front has moved.
 fn queue() -> VecDeque<u32> {
     let mut queue: VecDeque<u32> = (0..MANY).collect();
     for number in MANY..2 * MANY {
@@ -76,7 +76,7 @@ fn queue() -> VecDeque<u32> {
     queue
 }
 
-/// Shared numbers, each of which has two owners.
+/// Returns shared numbers, each with two owners.
 fn share(numbers: &[u64]) -> Vec<Rc<u64>> {
     let some = numbers.iter().filter(|&number| number % 9 == 0);
     let first: Vec<Rc<u64>> = some.copied().map(Rc::new).collect();

@@ -1,4 +1,4 @@
-//! Everything the program needs from outside: a way to print, and a way to stop.
+//! The program's needs from outside: a way to print, and a way to stop.
 
 use core::fmt::{self, Write};
 use core::panic::PanicInfo;
@@ -19,7 +19,7 @@ impl Write for File {
     fn write_str(&mut self, text: &str) -> fmt::Result {
         let mut left = text.as_bytes();
         while !left.is_empty() {
-            // SAFETY: the bytes are valid for reads for as long as the call lasts.
+            // SAFETY: the bytes are valid for reads during the call.
             let written = unsafe { write(self.0, left.as_ptr(), left.len()) };
             match usize::try_from(written) {
                 Ok(count) if count > 0 => left = &left[count.min(left.len())..],
@@ -32,7 +32,7 @@ impl Write for File {
 
 /// Prints a line.
 pub fn line(words: fmt::Arguments) {
-    // A closed output leaves nobody to tell.
+    // If the output is closed, nobody can be told.
     let _ = writeln!(File(STDOUT), "{words}");
 }
 

@@ -1,14 +1,14 @@
-//! What happens when the region is full: an error, and life goes on.
+//! A full region: allocation fails with an error, and the program continues.
 
 use alloc::collections::TryReserveError;
 use alloc::vec::Vec;
 
 use crate::{HEAP, REGION_BYTES, show};
 
-/// Sizes of blocks the region is filled with, one size after the other.
+/// The sizes of the blocks that fill the region, one size after the other.
 const SIZES: [usize; 5] = [100, 400, 1000, 3000, 40_000];
 
-/// Fills the region with blocks of each size, and takes them apart again.
+/// Fills the region with blocks of each size, and frees them again.
 pub fn run() {
     for size in SIZES {
         let before = HEAP.stats().live_bytes;
@@ -32,7 +32,7 @@ pub fn run() {
             "blocks of {size} overlap"
         );
         drop(blocks);
-        // What was full of blocks of one size serves any other.
+        // Memory that was full of blocks of one size serves any other.
         assert!(
             block(REGION_BYTES / 2).is_ok(),
             "{size}: no large block afterwards"
@@ -45,9 +45,9 @@ pub fn run() {
     }
 }
 
-/// Allocates blocks of a size until there are no more, each with a mark of its own.
+/// Allocates blocks of one size until the region is full, each with a mark of its own.
 fn fill(size: usize) -> Vec<Vec<u8>> {
-    // The list lies in the same region, so there are not more blocks than this.
+    // The list is in the same region, which bounds the number of blocks.
     let most = REGION_BYTES / (size + size_of::<Vec<u8>>());
     let mut blocks = Vec::with_capacity(most);
     while let Ok(mut one) = block(size) {
@@ -57,7 +57,7 @@ fn fill(size: usize) -> Vec<Vec<u8>> {
     blocks
 }
 
-/// Room for `bytes` bytes, or the error that `alloc` makes of a null pointer.
+/// Returns room for `bytes` bytes, or an error in place of the null pointer of `alloc`.
 fn block(bytes: usize) -> Result<Vec<u8>, TryReserveError> {
     let mut block = Vec::new();
     block.try_reserve_exact(bytes)?;

@@ -1,8 +1,8 @@
-//! Two names the linker asks for and nobody calls.
+//! Two names that the linker requires and nothing calls.
 //!
-//! The `alloc` crate of a hosted target comes compiled for programs whose panics unwind. This one's
-//! abort, so that code is never reached, but its names must lead somewhere. Targets without an
-//! operating system come with an `alloc` that aborts, and need none of this.
+//! The `alloc` crate of a hosted target is compiled for programs whose panics unwind. This program's panics abort, so
+//! that code is never reached, but its names must resolve. Targets without an operating system have an `alloc` that
+//! aborts, and need none of this.
 
 use crate::console::abort;
 
@@ -12,7 +12,7 @@ extern "C" fn rust_eh_personality() -> ! {
     abort()
 }
 
-// SAFETY: nothing that would unwind is linked.
+// SAFETY: nothing that would unwind is linked in.
 #[unsafe(no_mangle)]
 extern "C" fn _Unwind_Resume() -> ! {
     abort()

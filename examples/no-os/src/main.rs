@@ -1,9 +1,9 @@
 //! A program without `std`: the collections of `alloc` on a static region.
 //!
-//! One line makes the heap, the `static` below. The C library is there to start the program and to
-//! print, as a kernel's boot code and serial port would; it gives no memory.
+//! One line makes the heap, the `static` below. The C library only starts the program and prints, as a kernel's boot
+//! code and serial port would; it provides no memory.
 //!
-//! A wrong answer is a panic, which prints where and ends the program with another code than 0.
+//! A wrong answer is a panic, which prints its place and ends the program with a non-zero exit code.
 
 #![no_std]
 #![no_main]
@@ -17,13 +17,13 @@ mod landing;
 
 use larder_core::{HeapStats, StaticHeap};
 
-/// What the program has instead of an operating system's memory.
+/// The memory of the program, in place of an operating system's.
 const REGION_BYTES: usize = 256 << 10;
 
 #[global_allocator]
 static HEAP: StaticHeap<REGION_BYTES> = StaticHeap::new();
 
-/// Where the C library's start-up code goes; its answer is the exit code.
+/// The entry point, called by the C library's start-up code. Returns the exit code.
 // SAFETY: no other function of the program is named `main`.
 #[unsafe(no_mangle)]
 extern "C" fn main() -> i32 {

@@ -1,4 +1,4 @@
-//! The bins that a thread lends: who has them is alone, and the owner has them back.
+//! Models `BiasedLock`: owner and revoker never hold the bins together, and the owner can restore them.
 
 use larder_core::sync::BiasedLock;
 use loom::cell::UnsafeCell;
@@ -8,7 +8,7 @@ use loom::thread;
 
 use crate::explore::explore;
 
-/// The lock, as the model wants it and as the broken twins have it.
+/// The interface of the lock and its broken twins.
 trait Biased: Send + Sync + 'static {
     fn new() -> Self;
     fn enter(&self) -> bool;
@@ -17,7 +17,7 @@ trait Biased: Send + Sync + 'static {
     fn restore(&self);
 }
 
-/// What `membarrier` does in the thread that calls it; in the others the model has a fence where it may fall.
+/// The effect of `membarrier` in the calling thread; for the other threads `enter` has a fence in the model.
 fn barrier() -> bool {
     fence(Ordering::SeqCst);
     true
@@ -45,14 +45,14 @@ impl Biased for BiasedLock {
     }
 }
 
-/// What one thread at a time may have, and the lock that others take first.
+/// The bins, which one thread at a time may use, and the lock that revokers take first.
 struct Bins<B> {
     biased: B,
     lock: Mutex<()>,
     bins: UnsafeCell<u32>,
 }
 
-// SAFETY: loom reports who has the bins beside another.
+// SAFETY: loom reports two threads that use the bins at once.
 unsafe impl<B: Sync> Sync for Bins<B> {}
 
 impl<B: Biased> Bins<B> {
@@ -65,11 +65,11 @@ impl<B: Biased> Bins<B> {
     }
 
     fn use_bins(&self) {
-        // SAFETY: loom checks that nobody else has them.
+        // SAFETY: loom checks that no other thread uses the bins.
         self.bins.with_mut(|bins| unsafe { *bins += 1 });
     }
 
-    /// What the owner does for one block.
+    /// Uses the bins as the owner does for one block.
     fn own(&self) {
         if self.biased.enter() {
             self.use_bins();
@@ -81,7 +81,7 @@ impl<B: Biased> Bins<B> {
         self.use_bins();
     }
 
-    /// What a tick does; whether the bins were had.
+    /// Revokes and uses the bins, as a tick does. Returns whether the revocation succeeded.
     fn take(&self) -> bool {
         let _lock = self.lock.lock().unwrap();
         let revoked = self.biased.revoke();
@@ -100,7 +100,7 @@ fn an_owner_and_a_taker<B: Biased>() {
         (0..2).for_each(|_| bins.own());
         let taken = taker.join().unwrap();
         bins.own();
-        // SAFETY: the others have ended.
+        // SAFETY: the other threads have ended.
         bins.bins
             .with(|bins| assert_eq!(unsafe { *bins }, 3 + taken));
     });
@@ -116,7 +116,7 @@ fn an_owner_and_two_takers<B: Biased>() {
         bins.own();
         let taken: u32 = takers.into_iter().map(|taker| taker.join().unwrap()).sum();
         bins.own();
-        // SAFETY: the others have ended.
+        // SAFETY: the other threads have ended.
         bins.bins
             .with(|bins| assert_eq!(unsafe { *bins }, 2 + taken));
     });
@@ -132,7 +132,7 @@ fn two_takers_and_the_owner_have_the_bins_in_turn() {
     an_owner_and_two_takers::<BiasedLock>();
 }
 
-/// A twin, by what it leaves out.
+/// A twin, by the parts that it keeps.
 struct Twin<const BARRIER: bool, const LOOKS_AGAIN: bool, const KEEPS: bool> {
     owner: AtomicU8,
     revoked: AtomicU8,

@@ -1,5 +1,5 @@
-//! The turns of a slot: one thread builds what all see, a builder that gives up is followed by another, and
-//! nobody sees half a value.
+//! Models `BuildTurn`: one thread builds the value, another follows if the build fails, and no thread reads a
+//! half-built value.
 
 use larder_core::Wait;
 use larder_core::sync::BuildTurn;
@@ -18,11 +18,11 @@ impl Wait for Yield {
     }
 }
 
-/// Who may build, as the model wants it and as the broken twins have it.
+/// The interface of the turns and their broken twins.
 trait Turns: Send + Sync + 'static {
     fn new() -> Self;
-    /// Runs `build` if it is this thread's turn; `build` says whether there is a value. Gives whether there is
-    /// one afterwards.
+    /// Runs `build`, which returns whether it made the value, if it is this thread's turn. Returns whether there is a
+    /// value afterwards.
     fn build(&self, build: impl FnOnce() -> bool) -> bool;
 }
 
@@ -45,7 +45,7 @@ impl Turns for BuildTurn {
     }
 }
 
-/// Looks first and marks later: two threads may both see an empty slot.
+/// Reads first and marks later: two threads may both find the slot empty.
 struct LooksFirst(AtomicU8);
 
 impl Turns for LooksFirst {
@@ -65,7 +65,7 @@ impl Turns for LooksFirst {
     }
 }
 
-/// Says that the value is there before it is.
+/// Marks the value as built before it is.
 struct SaysTooEarly(AtomicU8);
 
 impl Turns for SaysTooEarly {
@@ -81,7 +81,7 @@ impl Turns for SaysTooEarly {
     }
 }
 
-/// Publishes without an order.
+/// Publishes the value without an ordering.
 struct Relaxed(AtomicU8);
 
 impl Turns for Relaxed {
@@ -107,16 +107,16 @@ impl Turns for Relaxed {
     }
 }
 
-/// A slot: the value lies beside the turn.
+/// A slot, with the value beside the turn.
 struct Slot<T> {
     turns: T,
     value: UnsafeCell<u32>,
     built: AtomicUsize,
 }
 
-// SAFETY: whoever reaches the value has the right to by the turns; loom checks it.
+// SAFETY: the turns decide which thread may use the value; loom checks it.
 unsafe impl<T: Sync> Sync for Slot<T> {}
-// SAFETY: the turns give one thread at a time the value; loom checks it.
+// SAFETY: the turns give the value to one thread at a time; loom checks it.
 unsafe impl<T: Send> Send for Slot<T> {}
 
 impl<T: Turns> Slot<T> {
@@ -128,19 +128,19 @@ impl<T: Turns> Slot<T> {
         })
     }
 
-    /// What a request does: the first `refusals` builds find a driver that refuses.
+    /// Builds or reads the value; the first `refusals` builds fail.
     fn request(&self, refusals: usize) -> bool {
         let there = self.turns.build(|| {
             let earlier = self.built.fetch_add(1, Ordering::Relaxed);
             if earlier < refusals {
                 return false;
             }
-            // SAFETY: loom says if somebody else is here.
+            // SAFETY: loom reports another thread that uses the value.
             self.value.with_mut(|value| unsafe { *value += 7 });
             true
         });
         if there {
-            // SAFETY: loom says if somebody writes.
+            // SAFETY: loom reports a thread that writes the value.
             let value = self.value.with(|value| unsafe { *value });
             assert_eq!(value, 7, "built once, and seen whole");
         }
@@ -160,7 +160,7 @@ fn two_requests<T: Turns>(refusals: usize) {
         let builds = slot.built.load(Ordering::Relaxed);
         match refusals {
             0 => assert!(mine && theirs && builds == 1),
-            // One of them was refused, and the other built it.
+            // One build was refused, and the other thread's succeeded.
             1 => assert!(mine != theirs && builds == 2),
             _ => assert!(!mine && !theirs && builds == 2),
         }

@@ -1,4 +1,4 @@
-//! RANGE1: a piece of a fixed range is handed out once.
+//! Models `FixedRange` (RANGE1): no byte is handed out twice, and only the end comes back.
 
 use larder_core::{Addr, AddrRange, Align, FixedRange, GrowRequest, SubAllocator};
 use loom::sync::Arc;
@@ -54,13 +54,13 @@ fn what_comes_back_is_given_again_and_nothing_else_is() {
         let thread = thread::spawn(move || other.grow(ask(0x400)).unwrap());
         let returned = source.release(first);
         let theirs = thread.join().unwrap();
-        // Behind their piece the first one was not the end any more and stayed out.
+        // If the other piece lies behind the first, the first is not the end any more and stays out.
         assert_eq!(returned.is_err(), first.end() == theirs.start());
         assert!(returned.is_ok() || !first.overlaps(theirs));
     });
 }
 
-/// The broken twin: looks, then writes.
+/// The broken twin: a load and a store in place of the compare-and-swap.
 struct LookThenWrite {
     used: AtomicU64,
 }

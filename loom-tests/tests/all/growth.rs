@@ -1,5 +1,5 @@
-//! BFC7: what is asked of the sub-allocator counts against the limit while no lock is held; and L6
-//! of CONFORMANCE 9.1: a limit lowered while others grow and free.
+//! Models the growth of `RegionPool` without its lock held: requested bytes count against the limit (BFC7), also
+//! while the limit is lowered (L6 of CONFORMANCE 9.1), and no released range is handed out.
 
 use larder_core::sync::Spin;
 use larder_core::{
@@ -13,12 +13,12 @@ use loom::thread;
 
 const UNIT: u64 = 0x1000;
 
-/// A sub-allocator that knows what is out and never lets it pass `max`.
+/// A sub-allocator that counts the bytes held and asserts that they never exceed `max`.
 struct Watched {
     range: FixedRange,
     held: AtomicU64,
     max: u64,
-    /// Whether a unit stays free between any two answers, so that none joins the one before.
+    /// Whether a free unit separates any two ranges, so that none joins the one before.
     apart: bool,
     released: Mutex<Vec<AddrRange>>,
 }
@@ -58,18 +58,18 @@ impl SubAllocator for Watched {
 
 type Allocator = Shared<RegionPool<'static>, Watched, Spin>;
 
-/// One range growing at its end.
+/// Growth of one range at its end.
 const RANGE: Growth = Growth::Range {
     unit_bytes: UNIT,
     ahead_divisor: None,
 };
 
-/// Grows by whole regions, so that they can be released one by one.
+/// Creates an allocator that grows by whole regions, so that they can be released one by one.
 fn allocator(limit_bytes: u64, max: u64) -> Arc<Allocator> {
     allocator_over(Watched::new(max, true), limit_bytes)
 }
 
-/// Grows one range at its end.
+/// Creates an allocator that grows one range at its end.
 fn one_range(limit_bytes: u64) -> Arc<Allocator> {
     allocator_over(Watched::new(limit_bytes, false), limit_bytes)
 }
@@ -133,7 +133,7 @@ fn a_block_freed_meanwhile_serves_or_the_growth_does() {
 fn l6_after_a_lowered_limit_nothing_is_held_above_it_and_no_released_region_is_given() {
     loom::model(|| {
         let allocator = allocator(8 * UNIT, 3 * UNIT);
-        // Regions of one and two units, the second one free.
+        // Regions of one and two units; the second is free.
         let first = alloc(&allocator, UNIT).unwrap();
         let second = alloc(&allocator, 2 * UNIT).unwrap();
         allocator.free(second).unwrap();
@@ -144,7 +144,7 @@ fn l6_after_a_lowered_limit_nothing_is_held_above_it_and_no_released_region_is_g
         check(&allocator);
         let stats = allocator.stats();
         assert_eq!(stats.limit_bytes, UNIT);
-        // Either the region went, or their block keeps it: then the excess was answered.
+        // The region was released, or their block keeps it and the answer counted the excess.
         assert_eq!(stats.reserved_bytes > UNIT, theirs.is_some());
         if let Some(block) = theirs {
             let range = block.range();
@@ -203,7 +203,7 @@ fn the_end_of_a_range_cut_off_while_another_thread_grows_it_is_never_given() {
     });
 }
 
-/// Over a source that gives at once what it has taken back.
+/// Creates an allocator over a source that hands out released memory again at once.
 fn allocator_over_range() -> Arc<Shared<RegionPool<'static>, FixedRange, Spin>> {
     let range = AddrRange::new(Addr::new(UNIT), 8 * UNIT).unwrap();
     let bfc = RegionPool::new(config(8 * UNIT), vec![Chunk::VACANT; 16].leak()).unwrap();
@@ -225,7 +225,7 @@ fn what_one_thread_has_released_and_not_reported_another_one_may_get() {
         let held = allocator.stats().reserved_bytes;
         assert_eq!(held, allocator.source().used_bytes());
         allocator.free(theirs).unwrap();
-        // The range takes back its end only, so one behind the other may need two passes.
+        // The range takes back only its end, so two pieces in it may need two passes.
         allocator.trim();
         allocator.trim();
         assert_eq!(allocator.stats().reserved_bytes, 0);
@@ -233,7 +233,7 @@ fn what_one_thread_has_released_and_not_reported_another_one_may_get() {
     });
 }
 
-/// Its broken twin: the growth holds its range without asking whether that proves a release.
+/// The broken twin: growth adds its range without checking whether that proves a release.
 #[test]
 #[should_panic(expected = "Overlap")]
 fn broken_twin_a_growth_that_proves_no_release_is_found() {
@@ -258,7 +258,7 @@ fn broken_twin_a_growth_that_proves_no_release_is_found() {
     });
 }
 
-/// The broken twin of the tickets: the bytes asked for are not counted while asking.
+/// The broken twin of the tickets: the bytes requested do not count during the request.
 #[test]
 #[should_panic(expected = "more is held than the limit allows")]
 fn broken_twin_a_ticket_that_does_not_count_is_found() {
@@ -282,7 +282,7 @@ fn broken_twin_a_ticket_that_does_not_count_is_found() {
     });
 }
 
-/// The broken twin of releasing: the region is in reach again before it is gone.
+/// The broken twin of releasing: the region can be allocated from before it is released.
 #[test]
 #[should_panic(expected = "a released region was given")]
 fn broken_twin_a_region_released_while_in_reach_is_found() {

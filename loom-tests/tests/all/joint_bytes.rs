@@ -1,12 +1,12 @@
-//! Bytes in use on two sides as one number: the peak is the largest value that the number had, whoever
-//! counts at the same time, and clearing it loses no step of others.
+//! Models `JointBytes`, the bytes in use on two sides as one number: the peak is the largest value that the number
+//! had, and clearing the peak loses no step of another thread.
 
 use larder_core::vmem::JointBytes;
 use loom::sync::Arc;
 use loom::sync::atomic::{AtomicU64, Ordering};
 use loom::thread;
 
-/// The count, as it is and as the broken twins have it.
+/// The interface of the count and its broken twins.
 trait Joint: Send + Sync + 'static {
     fn new() -> Self;
     fn add(&self, bytes: u64);
@@ -37,7 +37,7 @@ impl Joint for JointBytes {
     }
 }
 
-/// Two threads allocate, one of them frees again.
+/// Models two threads that allocate, one of which also frees.
 fn two_sides<J: Joint>() {
     loom::model(|| {
         let joint = Arc::new(J::new());
@@ -56,7 +56,7 @@ fn two_sides<J: Joint>() {
     });
 }
 
-/// One thread allocates while another clears the peak.
+/// Models an allocation while another thread clears the peak.
 fn cleared_meanwhile<J: Joint>() {
     loom::model(|| {
         let joint = Arc::new(J::new());
@@ -69,7 +69,7 @@ fn cleared_meanwhile<J: Joint>() {
     });
 }
 
-/// One thread frees while another clears the peak: it begins at what is in use before or after that.
+/// Models a free while another thread clears the peak, which restarts at the bytes in use before or after the free.
 fn freed_meanwhile<J: Joint>() {
     loom::model(|| {
         let joint = Arc::new(J::new());
@@ -94,7 +94,7 @@ fn clearing_the_peak_loses_no_step_of_another_thread() {
     freed_meanwhile::<JointBytes>();
 }
 
-/// Raises the peak by a look and a store.
+/// Raises the peak with a load and a store.
 struct LooksFirst(AtomicU64, AtomicU64);
 
 impl Joint for LooksFirst {
@@ -121,7 +121,7 @@ impl Joint for LooksFirst {
     }
 }
 
-/// Counts the sides apart and adds what both have at one moment.
+/// Adds to the count, then raises the peak to a value read separately.
 struct AddsBoth(LooksFirst);
 
 impl Joint for AddsBoth {
@@ -130,7 +130,7 @@ impl Joint for AddsBoth {
     }
     fn add(&self, bytes: u64) {
         self.0.0.fetch_add(bytes, Ordering::Relaxed);
-        // Another thread's free may come between.
+        // Another thread's free may come in between.
         self.0.1.fetch_max(self.live(), Ordering::Relaxed);
     }
     fn take_off(&self, bytes: u64) {

@@ -1,8 +1,9 @@
-//! L6 for a tree of budgets: limits lowered and raised while pools of one tenant charge, allocate and free.
+//! Models a tree of budgets (L6), while limits change and the pools of a tenant charge, allocate and free: nothing
+//! exists above a limit, and nothing is granted above a lowered one after its answer.
 //!
-//! The protocol is the front ends': a pool's memory is charged before it is created and credited after it is
-//! gone; whoever lowers a limit sets it in the tree first and then has each pool take over its bound, which
-//! is read under that pool's own lock. Each twin breaks one of these.
+//! The protocol is the front ends': memory is charged before it is created and credited after it is released; a lower
+//! limit is set in the tree, and then each pool refreshes its live limit, which is read under that pool's own lock.
+//! Each twin breaks one of these rules.
 
 use larder_core::limits::{BudgetConfig, BudgetId, LimitAnswer, LimitTree};
 use larder_core::pages::{
@@ -18,25 +19,25 @@ use loom::thread;
 
 const PAGE: u64 = 0x1000;
 
-/// Where a twin departs from the protocol.
+/// The rule that a twin breaks.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Way {
     Right,
-    /// Memory is charged when it exists already.
+    /// Memory is charged after it was created.
     ChargeAfterCreate,
-    /// It is credited before it is gone.
+    /// Memory is credited before it is released.
     CreditBeforeRelease,
-    /// A pool's bound is read before the pool's lock is taken.
+    /// A pool's live limit is read before the pool's lock is taken.
     BoundReadBeforeTheLock,
-    /// A lowered limit is set in the tree, and no pool is told.
+    /// A lowered limit is set in the tree, but no pool refreshes its own.
     NobodyIsTold,
 }
 
-/// What all pools share: the tree, and the memory that really exists.
+/// The state that all pools share: the tree, and the bytes that exist.
 struct World {
     tree: Locked<LimitTree, Spin>,
     held: AtomicU64,
-    /// No more may exist, whichever limit is in force.
+    /// The most bytes that may exist under any limit of the run.
     max: u64,
     way: Way,
 }
@@ -147,7 +148,7 @@ fn world(limit: u64, max: u64, way: Way) -> Arc<World> {
     })
 }
 
-/// Lowers or raises the limit of all pools; the bytes above it.
+/// Sets the limit of all pools. Returns the bytes held above it.
 fn set(world: &World, pools: &[&Pool], limit: u64) -> u64 {
     let root = world.tree.with(|tree| tree.root());
     let answer = world.tree.with(|tree| tree.set(root, limit, None));
@@ -175,7 +176,7 @@ fn check(world: &World, pools: &[&Pool]) {
     assert_eq!(used, world.held.load(Ordering::SeqCst), "charged is held");
 }
 
-/// A thread whose stack holds a few copies of an allocator.
+/// Spawns a thread whose stack has room for a few copies of an allocator.
 fn spawn<T: Send + 'static>(f: impl FnOnce() -> T + Send + 'static) -> thread::JoinHandle<T> {
     let builder = thread::Builder::new().stack_size(1 << 17);
     builder.spawn(f).unwrap()
@@ -187,7 +188,7 @@ fn model(f: impl Fn() + Send + Sync + Clone + 'static) {
     builder.check(move || spawn(f.clone()).join().unwrap());
 }
 
-/// Two pools want the last of a tenant.
+/// Models two pools that request the last memory of a tenant.
 fn two_pools_create(way: Way) {
     model(move || {
         let world = world(2 * PAGE, 2 * PAGE, way);
@@ -212,7 +213,7 @@ fn broken_charge_after_the_memory_exists() {
     two_pools_create(Way::ChargeAfterCreate);
 }
 
-/// One pool gives back what another one waits for.
+/// Models a pool that releases memory while another requests it.
 fn one_releases_what_another_wants(way: Way) {
     model(move || {
         let world = world(PAGE, PAGE, way);
@@ -240,7 +241,7 @@ fn broken_credit_before_the_memory_is_gone() {
     one_releases_what_another_wants(Way::CreditBeforeRelease);
 }
 
-/// A limit is lowered while another thread frees, and allocates what was held.
+/// Models a limit that is lowered while another thread frees and allocates.
 fn lowered_beside_alloc_and_free(way: Way) {
     model(move || {
         let world = world(4 * PAGE, 2 * PAGE, way);
@@ -257,7 +258,7 @@ fn lowered_beside_alloc_and_free(way: Way) {
         let above = set(&world, &[&pools[0], &pools[1]], PAGE + PAGE / 2);
         assert_eq!(above, PAGE / 2);
         thread.join().unwrap();
-        // Both pages are in use. Pool 1 holds one page, of which half is free, and half a page is owed.
+        // Both pages are in use. Pool 1 holds one page, of which half is free, and the excess is half a page.
         assert!(
             pools[1].alloc(PAGE / 2).is_none(),
             "granted above the limit"
@@ -289,7 +290,8 @@ fn broken_lowering_that_tells_no_pool() {
     lowered_beside_alloc_and_free(Way::NobodyIsTold);
 }
 
-/// One thread lowers while another takes over a bound, as an allocation does whose limit is in motion.
+/// Models a thread that lowers the limit while another refreshes its pool's, as an allocation does while the limit
+/// changes.
 fn two_take_over(way: Way) {
     model(move || {
         let world = world(2 * PAGE, 2 * PAGE, way);
@@ -317,8 +319,8 @@ fn broken_bound_that_is_read_before_the_lock() {
     two_take_over(Way::BoundReadBeforeTheLock);
 }
 
-/// A limit lowered while a plan creates: what exists never passes the old limit, and after the answer
-/// nothing is created.
+/// Models a limit that is lowered while a plan creates memory: never more exists than the old limit allows, and after
+/// the answer nothing is created.
 #[test]
 fn l6_a_limit_lowered_while_memory_is_created_is_kept() {
     model(|| {

@@ -1,4 +1,4 @@
-//! The word of a lock whose waiters sleep: one holder at a time (LOCK1), and no sleeper is forgotten (LOCK2).
+//! Models `LockWord`, a lock whose waiters sleep: one holder at a time (LOCK1), and every sleeper is woken (LOCK2).
 
 use larder_core::Wait;
 use larder_core::sync::{AtomicU32, LockWord, Ordering, Taken};
@@ -9,11 +9,11 @@ use loom::thread;
 use crate::explore::explore;
 
 loom::lazy_static! {
-    /// Where threads sleep, as the kernel has it: it looks at the word and lies down as one act.
+    /// The kernel's queue of sleepers: a thread checks the word and sleeps in one step.
     static ref BED: (Mutex<()>, Condvar) = (Mutex::new(()), Condvar::new());
 }
 
-/// Sleeps as a futex does.
+/// A wait that sleeps like a futex.
 struct Sleeps;
 
 fn lie_down(look: impl FnOnce() -> bool) {
@@ -44,7 +44,7 @@ impl Wait for Sleeps {
     }
 }
 
-/// A lock, as the model wants it and as the broken twins have it.
+/// The interface of the lock and its broken twins.
 trait Lock: Send + Sync + 'static {
     fn new() -> Self;
     fn lock(&self);
@@ -65,13 +65,13 @@ impl Lock for LockWord {
     }
 }
 
-/// Which line of a copy of the protocol is wrong.
+/// The break in a copy of the protocol; `SOUND` has none.
 const SOUND: u8 = 0;
-/// A thread that slept takes the lock as one that nobody awaits.
+/// A thread that slept takes the lock without the mark for other sleepers.
 const FORGETS_OTHERS: u8 = 1;
-/// A thread lies down without another look at the word.
+/// A thread sleeps without checking the word again.
 const LIES_DOWN_BLIND: u8 = 2;
-/// The holder says that the lock is free before it looks whether somebody sleeps.
+/// The holder frees the lock before it checks for sleepers.
 const LOOKS_TOO_LATE: u8 = 3;
 /// The lock is taken in two steps.
 const TAKES_IN_TWO: u8 = 4;
@@ -133,8 +133,8 @@ impl<const BREAK: u8> Lock for Copy<BREAK> {
     }
 }
 
-/// Threads add to one number, each once. A waiter that nobody wakes is a deadlock, which the checker
-/// reports; so is an access that the lock does not order.
+/// Models threads that add to one number, each once. Loom reports a waiter that is never woken as a deadlock, and an
+/// access that the lock does not order.
 fn add<L: Lock>(threads: usize) {
     explore(move || {
         // Leaked: a deadlock ends the model while threads hold it.
@@ -143,7 +143,7 @@ fn add<L: Lock>(threads: usize) {
         let add = |shared: &(L, UnsafeCell<usize>)| {
             shared.0.lock();
             shared.1.with_mut(|number| {
-                // SAFETY: the checker looks whether somebody else is here.
+                // SAFETY: loom reports another thread in here.
                 unsafe { *number += 1 };
             });
             shared.0.unlock();
@@ -155,7 +155,7 @@ fn add<L: Lock>(threads: usize) {
         for other in others {
             other.join().unwrap();
         }
-        // SAFETY: the others have ended.
+        // SAFETY: the other threads have ended.
         shared
             .1
             .with(|number| assert_eq!(unsafe { *number }, threads));

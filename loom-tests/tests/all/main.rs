@@ -1,4 +1,5 @@
-//! All loom models in one program, so that it is linked once. One module: in `loom-tests/`, `cargo test --release --test all paged::`.
+//! All loom models, linked as one program. To run one module, in `loom-tests/`: `cargo test --release --test all
+//! paged::`.
 #![allow(clippy::expect_used, clippy::unwrap_used, reason = "tests")]
 
 mod biased_lock;

@@ -1,5 +1,5 @@
-//! The open event of a stream: the number that a free carries is never done while the freed block's work
-//! is queued behind that event, and nothing that was freed stays without an event to come.
+//! Models `OpenEvent`: a free's event never completes before the freed block's work, and no freed block stays without
+//! an event to come.
 
 use larder_core::EventNumber;
 use larder_core::sync::OpenEvent;
@@ -9,16 +9,16 @@ use loom::thread;
 
 use crate::explore::explore;
 
-/// What stands in a stream, in the order in which it is done.
+/// The contents of a stream, in the order of their completion.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Item {
-    /// Of the thread with this number.
+    /// Work of the thread with this number.
     Work(usize),
     /// A recorded event.
     Mark(u64),
 }
 
-/// The numbers of a stream's events, as the model wants it and as the broken twins have it.
+/// The interface of a stream's event numbers and their broken twins.
 trait Events: Send + Sync + 'static {
     fn new() -> Self;
     fn for_free(&self) -> u64;
@@ -47,9 +47,9 @@ impl Events for OpenEvent {
 
 struct Stream<E> {
     events: E,
-    /// The driver takes one thing at a time.
+    /// The driver accepts one item at a time.
     queue: Mutex<Vec<Item>>,
-    /// Closing threads take turns.
+    /// Held by the thread that closes.
     turn: Mutex<()>,
 }
 
@@ -62,27 +62,28 @@ impl<E: Events> Stream<E> {
         })
     }
 
-    /// Queues work, and frees what it uses: with this event.
+    /// Queues work and frees its memory. Returns the event of the free.
     fn free(&self, thread: usize) -> u64 {
         self.queue.lock().unwrap().push(Item::Work(thread));
         self.events.for_free()
     }
 
-    /// Closes the event for another stream, which wants memory of this one.
+    /// Closes the event for another stream that needs memory of this one.
     fn close(&self) {
         let _turn = self.turn.lock().unwrap();
         self.events
             .close(|event| self.queue.lock().unwrap().push(Item::Mark(event)));
     }
 
-    /// Closes the event for a thread that is short of memory.
+    /// Closes the event for a thread that is short of memory, if anything was freed.
     fn close_if_freed(&self) {
         if self.events.has_freed() {
             self.close();
         }
     }
 
-    /// A block that was freed with `event` is counted done with the first mark of that or a later one.
+    /// Checks that a block freed with `event` counts as done only after its work: at the first mark of that event or
+    /// a later one.
     fn check(&self, thread: usize, event: u64) {
         let queue = self.queue.lock().unwrap();
         let work = queue.iter().position(|item| *item == Item::Work(thread));
@@ -141,7 +142,7 @@ fn what_two_threads_freed_is_done_after_the_work_of_each() {
     two_free_and_one_closes::<OpenEvent>();
 }
 
-/// A thread frees again and again while another closes: every block is closed sooner or later.
+/// Models repeated frees beside another thread that closes: every block's event is closed in the end.
 #[test]
 fn what_is_freed_between_two_closings_is_closed_by_a_third() {
     explore(|| {
@@ -163,7 +164,7 @@ fn what_is_freed_between_two_closings_is_closed_by_a_third() {
     });
 }
 
-/// The driver refuses a mark: what was freed before is still there to be closed.
+/// Models a mark that the driver refuses: the blocks freed before can still be closed.
 #[test]
 fn a_refused_mark_leaves_something_to_close() {
     explore(|| {
@@ -184,19 +185,19 @@ fn a_refused_mark_leaves_something_to_close() {
     });
 }
 
-/// The broken twins: their number, and what each does wrong.
+/// The broken twins, by number.
 struct Broken<const WRONG: u8> {
     open: AtomicU64,
     freed: AtomicU8,
 }
 
-/// The mark is queued, then the next event is opened.
+/// The mark is queued before the next event is opened.
 const MARK_FIRST: u8 = 0;
-/// The next event is opened, then the flag is taken down.
+/// The flag is cleared after the next event was opened.
 const FLAG_LAST: u8 = 1;
-/// The flag is looked at before the event.
+/// A free reads the flag before the event.
 const FLAG_FIRST: u8 = 2;
-/// Whoever reads the event may see an older flag.
+/// A thread that reads the event may read an older flag.
 const RELAXED: u8 = 3;
 
 impl<const WRONG: u8> Events for Broken<WRONG> {

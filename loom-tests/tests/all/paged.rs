@@ -1,5 +1,5 @@
-//! Plans of a paged allocator under way while others free, allocate and lower the limit. The lock is
-//! let go before each driver call, so everything may happen between two calls of a plan.
+//! Models `PagePool`, whose lock is released before each driver call of a plan, beside threads that free, allocate
+//! and lower the limit: no page is used twice, and no plan exceeds the limit.
 
 use larder_core::pages::{
     Backing, Handle, Mapping, PageCall, PageConfig, PageDriver, PageEntry, PagePool, PageTables,
@@ -14,7 +14,7 @@ use loom::thread;
 
 const PAGE: u64 = 0x1000;
 
-/// A driver that knows how much exists and never lets it pass `max`.
+/// A driver that counts the bytes held and asserts that they never exceed `max`.
 struct Watched {
     held: AtomicU64,
     max: u64,
@@ -53,7 +53,7 @@ fn allocator(limit_bytes: u64, max: u64) -> Arc<Allocator> {
     Arc::new(Shared::new(paged, Watched { held, max }))
 }
 
-/// A thread whose stack holds a few copies of an allocator.
+/// Spawns a thread whose stack has room for a few copies of an allocator.
 fn spawn<T: Send + 'static>(f: impl FnOnce() -> T + Send + 'static) -> thread::JoinHandle<T> {
     let builder = thread::Builder::new().stack_size(1 << 17);
     builder.spawn(f).unwrap()
@@ -99,7 +99,7 @@ fn a_freed_hole_moves_or_is_used_and_never_both() {
         let kept = alloc(&allocator, PAGE).unwrap();
         allocator.free(hole).unwrap();
         let other = Arc::clone(&allocator);
-        // Either this takes the hole, or its page is moved to where two are needed.
+        // The other thread takes the hole, or this one moves its page to where two are needed.
         let thread = spawn(move || alloc(&other, PAGE));
         let mine = alloc(&allocator, 2 * PAGE);
         let theirs = thread.join().unwrap();
@@ -123,7 +123,7 @@ fn a_limit_lowered_while_a_plan_creates_is_kept() {
         let excess_bytes = allocator.adjust(PAGE);
         let theirs = thread.join().unwrap();
         check(&allocator);
-        // Their block was there before the limit, and then the answer counted it, or it is not.
+        // If their block exists, it was created before the answer, which then counted it.
         assert!(theirs.is_none() || excess_bytes > 0);
         for block in [theirs, Some(first)].into_iter().flatten() {
             allocator.free(block).unwrap();
@@ -148,13 +148,12 @@ fn giving_back_meets_an_allocation_that_wants_the_same_pages() {
     });
 }
 
-/// The broken twin: between two calls the plan's memory counts for nothing, so that two plans
-/// together pass the limit.
+/// The broken twin: between two calls a plan's memory does not count, so that two plans together exceed the limit.
 #[test]
 #[should_panic(expected = "more is held than the limit allows")]
 fn broken_room_that_ignores_what_is_under_way() {
     model(|| {
-        // What the allocator would do if its own limit did not know of plans under way.
+        // An allocator whose limit leaves out the plans under way behaves as one with a higher limit.
         let allocator = allocator(4 * PAGE, 3 * PAGE);
         let other = Arc::clone(&allocator);
         let thread = spawn(move || {

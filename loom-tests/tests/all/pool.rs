@@ -1,5 +1,5 @@
-//! A pool shared by two threads, with eviction outside the lock: no buffer is given to two, given while
-//! the sub-allocator has it back, or given back twice.
+//! Models `PoolAllocator`, shared by threads and evicting outside its lock: no buffer is given twice, given during
+//! its release, or released twice.
 
 use larder_core::pool::{Pool, PoolAllocator, PoolConfig};
 use larder_core::{
@@ -12,15 +12,15 @@ use crate::explore::explore;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum State {
-    /// The source has it.
+    /// Held by the source.
     Home,
-    /// The pool has it.
+    /// Held by the pool.
     Held,
-    /// A thread works in it.
+    /// Used by a thread.
     InUse,
 }
 
-/// Four places for buffers, each judged at every change of hands.
+/// A source of four buffers, which checks each change of state.
 #[derive(Clone)]
 struct Source(Arc<Mutex<[State; 4]>>);
 
@@ -36,7 +36,7 @@ impl Source {
         Self(Arc::new(Mutex::new([State::Home; 4])))
     }
 
-    /// A thread begins or ends to use a buffer.
+    /// Checks and changes the state of a buffer that a thread begins or ends to use.
     fn turn(&self, addr: Addr, from: State, to: State) {
         let mut states = self.0.lock().unwrap();
         let state = &mut states[place(addr)];
@@ -66,14 +66,14 @@ impl SubAllocator for Source {
     }
 }
 
-/// A pool of one size, as the model wants it and as the broken twins have it.
+/// The interface of a pool of one size and its broken twins.
 trait Shared: Send + Sync + 'static {
     type Held: Send;
     fn new(source: Source) -> Self;
     fn alloc(&self) -> Option<Self::Held>;
     fn addr(held: &Self::Held) -> Addr;
     fn free(&self, held: Self::Held);
-    /// Ends a step, which gives back what is idle.
+    /// Ends a step, which releases idle buffers.
     fn trim(&self);
 }
 
@@ -103,7 +103,7 @@ impl Shared for PoolAllocator<Source> {
     }
 }
 
-/// Allocates, works in the buffer, frees it.
+/// Allocates a buffer, uses it and frees it.
 fn one_turn<P: Shared>(pool: &P, source: &Source) {
     if let Some(held) = pool.alloc() {
         source.turn(P::addr(&held), State::Held, State::InUse);
@@ -113,7 +113,7 @@ fn one_turn<P: Shared>(pool: &P, source: &Source) {
     }
 }
 
-/// Two threads take turns while two buffers come back, of which the pool keeps one.
+/// Models an allocation beside the frees of two buffers, of which the pool keeps one.
 fn turns_and_evictions<P: Shared>() {
     explore(|| {
         let source = Source::new();
@@ -129,7 +129,7 @@ fn turns_and_evictions<P: Shared>() {
     });
 }
 
-/// One thread gives everything back while the other takes turns.
+/// Models trims beside another thread's allocations.
 fn turns_and_trims<P: Shared>() {
     explore(|| {
         let source = Source::new();
@@ -159,7 +159,7 @@ fn l5_a_trimmed_buffer_is_nobodys() {
     turns_and_trims::<Ours>();
 }
 
-/// Three threads: two evict at the same time.
+/// Models three threads, two of which evict at once.
 #[test]
 fn l5_two_threads_evict_at_once() {
     let mut builder = loom::model::Builder::new();
@@ -181,15 +181,15 @@ fn l5_two_threads_evict_at_once() {
     });
 }
 
-/// The broken twins: their number, and what each does wrong.
+/// The broken twins, by number.
 struct Broken<const WRONG: u8> {
     idle: Mutex<Vec<Addr>>,
     source: Source,
 }
 
-/// What is evicted is chosen under the lock, and taken off the list only after it went back.
+/// An evicted buffer is chosen under the lock, but leaves the list only after its release.
 const LISTED: u8 = 0;
-/// A trim reads the list under the lock and empties it under the lock, which it let go between.
+/// A trim reads the list under the lock and empties it under the lock, which it released in between.
 const FORGETS: u8 = 1;
 
 impl<const WRONG: u8> Broken<WRONG> {

@@ -1,5 +1,5 @@
-//! A block resized in place through the shared allocator while other threads take and release
-//! memory behind it.
+//! Models `resize` through the shared allocator, while other threads take, grow and release memory behind the block:
+//! the block keeps its start, no byte is given twice, and the limit holds.
 
 use larder_core::sync::Spin;
 use larder_core::{
@@ -12,7 +12,7 @@ use loom::thread;
 
 const UNIT: u64 = 0x1000;
 
-/// A sub-allocator that knows what is out and never lets it pass `max`.
+/// A sub-allocator that counts the bytes held and asserts that they never exceed `max`.
 struct Counted {
     range: FixedRange,
     held: AtomicU64,
@@ -35,7 +35,7 @@ impl SubAllocator for Counted {
 
 type Allocator = Shared<RegionPool<'static>, Counted, Spin>;
 
-/// One range growing by units, up to `limit_bytes`.
+/// Creates an allocator over one range that grows by units, up to `limit_bytes`.
 fn allocator(limit_bytes: u64) -> Arc<Allocator> {
     let config = RegionConfig {
         growth: Growth::Range {
@@ -58,7 +58,7 @@ fn alloc(allocator: &Allocator, bytes: u64) -> Option<Block> {
     grant.ok().map(|grant| grant.block)
 }
 
-/// Whether the block grew, and the block, which starts where it did.
+/// Resizes a block. Returns whether it grew, and the block, which keeps its start.
 fn grow(allocator: &Allocator, block: Block, bytes: u64) -> (bool, Block) {
     let addr = block.addr();
     let (grew, block) = match allocator.resize(block, bytes) {
@@ -74,7 +74,7 @@ fn grow(allocator: &Allocator, block: Block, bytes: u64) -> (bool, Block) {
     (grew, block)
 }
 
-/// Frees everything; nothing stays held.
+/// Frees everything, and checks that nothing stays held.
 fn check_end(allocator: &Allocator, blocks: impl IntoIterator<Item = Block>) {
     check(allocator);
     for block in blocks {
@@ -156,7 +156,7 @@ fn the_end_cut_off_a_block_is_released_or_taken_and_never_both() {
     });
 }
 
-/// The broken twin: what is asked for behind the block is not counted while asking.
+/// The broken twin: the bytes requested behind the block do not count during the request.
 #[test]
 #[should_panic(expected = "more is held than the limit allows")]
 fn broken_twin_a_resize_without_a_ticket_is_found() {
@@ -186,7 +186,7 @@ fn broken_twin_a_resize_without_a_ticket_is_found() {
     });
 }
 
-/// The broken twin: what lies behind is looked at under one lock and taken under another.
+/// The broken twin: the memory behind the block is examined under one lock and taken under another.
 #[test]
 #[should_panic(expected = "another thread took what was free")]
 fn broken_twin_a_resize_that_does_not_look_again_is_found() {
@@ -209,7 +209,7 @@ fn broken_twin_a_resize_that_does_not_look_again_is_found() {
     });
 }
 
-/// The broken twin: the block is given up and asked for again at its address.
+/// The broken twin: the block is freed and allocated again at its address.
 #[test]
 #[should_panic(expected = "another thread took the block")]
 fn broken_twin_a_block_let_go_while_it_is_resized_is_found() {

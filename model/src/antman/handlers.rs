@@ -1,9 +1,8 @@
 //! The handlers of one file.
 
-/// The handlers of a file, and what each is told.
+/// The handlers of a file, and the changes that each has seen.
 ///
-/// Only the first handler is told what the file holds when it registers; one that joins others
-/// waits for the next change.
+/// Only the first handler is given the file's content when it registers; later ones wait for the next change.
 #[derive(Debug, Default)]
 pub struct Handlers {
     content: Option<String>,
@@ -14,7 +13,7 @@ pub struct Handlers {
 }
 
 impl Handlers {
-    /// A file without handlers.
+    /// Creates a file without handlers.
     pub fn new() -> Self {
         Self::default()
     }
@@ -34,8 +33,7 @@ impl Handlers {
         self.handlers.retain(|(number, _)| *number != handler);
     }
 
-    /// Looks at the file. Returns the handlers that are told its content, in the order of their
-    /// registration.
+    /// Checks the file. Returns the handlers that are given its content, in the order of their registration.
     pub fn look(&mut self, content: &str) -> Vec<u64> {
         if self.content.as_deref() != Some(content) {
             self.content = Some(content.to_owned());

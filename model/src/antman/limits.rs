@@ -2,14 +2,13 @@
 
 use std::collections::BTreeMap;
 
-/// The limits that the control files so far have given. A GPU that a later file does not name keeps
-/// its limit.
+/// The limits from the control files so far. A GPU that a later file does not name keeps its limit.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Orders(BTreeMap<String, u64>);
 
 impl Orders {
-    /// Takes the limits of a file. Returns all that are adjusted then: each that is known, changed
-    /// or not, if the file names a GPU.
+    /// Accepts the limits of a file. Returns all limits to adjust: each known one, changed or not, if the file names
+    /// a GPU.
     pub fn read(&mut self, limits: &BTreeMap<String, u64>) -> Vec<(String, u64)> {
         self.0.extend(limits.clone());
         match limits.is_empty() {
@@ -19,22 +18,21 @@ impl Orders {
     }
 }
 
-/// A device whose limit can be set.
+/// A device with an adjustable limit.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct LimitedDevice {
     /// The name of its GPU.
     pub gpu: String,
-    /// The limit it began with, which no later one exceeds.
+    /// Its first limit, which no later one exceeds.
     pub first_bytes: u64,
     /// Its limit now.
     pub limit_bytes: u64,
-    /// Bytes that cannot be given back now.
+    /// Bytes that cannot be released now.
     pub held_bytes: u64,
 }
 
-/// Sets the limit of the first device of the GPU; others keep theirs. What the device holds above
-/// it raises the limit to that, and nothing remembers the lower one. Returns false if no device has
-/// the name.
+/// Sets the limit of the GPU's first device; others keep theirs. If the device holds more, the limit is raised to
+/// that, and the lower one is forgotten. Returns false if no device has the name.
 pub fn adjust(devices: &mut [LimitedDevice], gpu: &str, bytes: u64) -> bool {
     let Some(device) = devices.iter_mut().find(|device| device.gpu == gpu) else {
         return false;

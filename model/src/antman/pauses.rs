@@ -1,29 +1,28 @@
-//! The pauses of a job that has a share of the time, in microseconds.
+//! The pauses of a job with a share of the time, in microseconds.
 
-/// What a pause costs beside its length.
+/// The cost of a pause beside its length.
 const PAUSE_COST: u64 = 50;
 
-/// What a job does at the end of a run.
+/// A job's action at the end of a run.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Plan {
-    /// Runs on.
+    /// Continues.
     Nothing,
-    /// Sleeps, to the end of the sleep whatever the share becomes meanwhile.
+    /// Sleeps, to the end of the sleep even if the share changes meanwhile.
     Sleep(u64),
-    /// Looks each 100 microseconds whether the share is 0 still.
+    /// Checks each 100 microseconds whether the share is still 0.
     Suspend,
 }
 
 /// The formula for the pause at the end of a run.
 ///
-/// Of a run, the pauses that an [`OpManager`] inserted into it are not busy time. The slot that was
-/// planned stays over a suspension, and at full share, where it goes on being inserted; only a run
-/// that adjusted a limit drops it there.
+/// The pauses that an [`OpManager`] inserted into a run are not busy time. The planned slot stays over a suspension,
+/// and at full share, where it continues to be inserted; only a run that adjusted a limit drops it there.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Pauses {
-    /// T: the slot that was planned last.
+    /// T: the last planned slot.
     slot: u64,
-    /// R: what is left of it to insert.
+    /// R: the rest of it to insert.
     pub left: u64,
     /// Whether a limit was adjusted in this run.
     pub has_adjusted: bool,
@@ -55,8 +54,7 @@ impl Pauses {
     }
 }
 
-/// One step of the operation manager, which inserts a share of what is *left* of the slot behind
-/// each queued operation.
+/// One step of the operation manager, which inserts a share of the *rest* of the slot behind each queued operation.
 ///
 /// The shares shrink as they are spent, so n operations insert 1 - (1 - 1/n)^n of a slot: 75 % for
 /// 2, 65 % for 10, 63.4 % for 100.
@@ -68,8 +66,8 @@ pub struct OpManager {
 }
 
 impl OpManager {
-    /// Starts a step with so much left of its slot. `known_ops` is the largest number of operations
-    /// of a step so far, 0 while none is known. `None` if the step has nothing to insert.
+    /// Starts a step with the rest of its slot. `known_ops` is the largest number of operations of a step so far, 0
+    /// while none is known. Returns `None` if the step has nothing to insert.
     pub fn start(left: u64, known_ops: u64) -> Option<Self> {
         (left > 0).then_some(Self {
             left,
@@ -78,8 +76,8 @@ impl OpManager {
         })
     }
 
-    /// The pause behind the next operation: 0 while no count is known, and once fewer microseconds
-    /// are left than there are known operations; the rest then stays.
+    /// Returns the pause behind the next operation: 0 while no count is known, and once fewer microseconds are left
+    /// than there are known operations; the rest then stays.
     pub fn op(&mut self) -> u64 {
         self.ops += 1;
         let pause = self.left.checked_div(self.known_ops).unwrap_or(0);
@@ -87,12 +85,12 @@ impl OpManager {
         pause
     }
 
-    /// What is left of the slot.
+    /// Returns the rest of the slot.
     pub const fn left(&self) -> u64 {
         self.left
     }
 
-    /// The `known_ops` to start the next step with.
+    /// Returns the `known_ops` for the next step.
     pub fn known_ops(&self) -> u64 {
         self.ops.max(self.known_ops)
     }

@@ -1,8 +1,8 @@
-//! What a job's status says of its runs and its memory.
+//! The parts of a job's status about its runs and its memory.
 
 use std::collections::{BTreeMap, VecDeque};
 
-/// The runs kept of a graph.
+/// The number of runs kept of a graph.
 const KEPT: usize = 9;
 
 #[derive(Clone, Debug, Default)]
@@ -11,7 +11,7 @@ struct Graph {
     checked: Option<u64>,
 }
 
-/// The average times of graphs, in microseconds. A graph stays for ever.
+/// The average times of graphs, in microseconds. A graph is never removed.
 #[derive(Clone, Debug, Default)]
 pub struct Averages(BTreeMap<u64, Graph>);
 
@@ -47,10 +47,10 @@ impl Averages {
     }
 }
 
-/// Why blocks went to the host.
+/// The reason for blocks on the host.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Reason {
-    /// None did.
+    /// There were none.
     None,
     /// The device's memory was short.
     Oom,
@@ -58,13 +58,13 @@ pub enum Reason {
     Fragment,
 }
 
-/// What a status has of each GPU, given its devices: the last one's numbers alone.
+/// Returns the numbers in a status for each GPU, given its devices: the last device's alone.
 pub fn by_gpu<T: Clone>(devices: &[(&str, T)]) -> BTreeMap<String, T> {
     let named = |(gpu, numbers): &(&str, T)| ((*gpu).to_owned(), numbers.clone());
     devices.iter().map(named).collect()
 }
 
-/// The reason that a status gives, the wrong way round. Peaks are since the start.
+/// Returns the reason in a status, the wrong way round. Peaks are since the start.
 pub fn swap_reason(device_peak: u64, host_peak: u64, device_reserved: u64) -> Reason {
     if host_peak == 0 {
         return Reason::None;

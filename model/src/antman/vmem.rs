@@ -1,13 +1,13 @@
-//! AntMan's `GPUVMemAllocator` over any two allocators: a device's memory first, the host's behind it.
+//! AntMan's `GPUVMemAllocator` over any two allocators: a device's memory first, then the host's.
 //!
-//! A refusal of the device is final at once, and nothing moves. There is no set of blocks: a block tells
-//! by itself whose it is ([`BlockAllocator::owns`]).
+//! A refusal of the device is final at once, and nothing moves. There is no set of blocks: the block itself shows its
+//! side ([`BlockAllocator::owns`]).
 //!
-//! VMEM1 a block goes back to the side that gave it.
-//! VMEM2 the joint count has the granted bytes of every block that was given here and not freed here. A
-//!    block is counted after it was given and counted off before it goes back, so the count is never
-//!    more than what is in use on both sides. Only where a side does not know its blocks is one counted
-//!    off afterwards, and the count may be more by frees under way.
+//! VMEM1 a block is freed on the side that allocated it.
+//! VMEM2 the joint count has the granted bytes of every block that was allocated here and not freed here. A block is
+//! counted after its allocation and discounted before its free, so the count never exceeds the bytes in use on both
+//! sides. Only on a side that does not know its blocks is one discounted after the free; the count may then be higher
+//! by frees under way.
 
 #![expect(
     clippy::result_large_err,
@@ -22,21 +22,20 @@ use larder_core::{
     StreamPoint, VmemStats,
 };
 
-/// A block, and where it is.
+/// A block, and its side.
 #[derive(PartialEq, Eq, Debug)]
 #[must_use = "a dropped block stays allocated"]
 pub struct Placed {
-    /// The block, and what must be waited for before it is used.
+    /// The block, and the point to wait for before its use.
     pub grant: Grant,
-    /// The side that gave it.
+    /// The side that allocated it.
     pub placement: Placement,
 }
 
-/// Memory of `D` first and of `H` behind it.
+/// Memory of `D`, and after that of `H`.
 ///
-/// A refusal of the device is final at once: no side is ever waited for here. A
-/// [`Request`] goes to both sides as it is, so memory that another stream still uses may be given of the
-/// device, with its wait, before the host is asked.
+/// A refusal of the device is final at once: neither side is ever waited for here. A [`Request`] goes to both sides
+/// unchanged, so the device may grant memory that another stream still uses, with its wait, before the host is tried.
 ///
 /// ```
 /// use larder_core::{
@@ -69,7 +68,7 @@ pub struct Vmem<D, H = D> {
 }
 
 impl<D: BlockAllocator> Vmem<D> {
-    /// The device alone: the host serves nothing (`TF_GPU_VMEM` off).
+    /// Creates an allocator over the device alone: the host serves nothing (`TF_GPU_VMEM` off).
     pub fn device_only(device: D) -> Self {
         Self {
             device,
@@ -81,7 +80,7 @@ impl<D: BlockAllocator> Vmem<D> {
 }
 
 impl<D: BlockAllocator, H: BlockAllocator> Vmem<D, H> {
-    /// Both sides; the host serves whatever the device refuses.
+    /// Creates an allocator over both sides; the host serves whatever the device refuses.
     pub fn new(device: D, host: H) -> Self {
         Self {
             device,
@@ -91,45 +90,44 @@ impl<D: BlockAllocator, H: BlockAllocator> Vmem<D, H> {
         }
     }
 
-    /// Makes the host serve no more once more than `bytes` were in use on both sides together (until the
-    /// counters are [cleared](BlockAllocator::clear_stats)).
+    /// Stops the host's service once more than `bytes` were in use on both sides together (until the counters are
+    /// [cleared](BlockAllocator::clear_stats)).
     pub fn planned(mut self, bytes: u64) -> Self {
         self.planned_bytes = Some(bytes);
         self
     }
 
-    /// The device's side. What is allocated or freed there directly is not in the joint count: free a
-    /// block where it was allocated.
+    /// Returns the device's side. Direct allocations and frees there are not in the joint count: free a block where
+    /// it was allocated.
     pub const fn device(&self) -> &D {
         &self.device
     }
 
-    /// The host's side, if there is one. What is allocated or freed there directly is not in the joint
-    /// count.
+    /// Returns the host's side, if there is one. Direct allocations and frees there are not in the joint count.
     pub const fn host(&self) -> Option<&H> {
         self.host.as_ref()
     }
 
-    /// Most bytes that both sides together may have had for the host to serve.
+    /// Returns the most bytes that both sides together may have had in use for the host to serve.
     pub const fn planned_bytes(&self) -> Option<u64> {
         self.planned_bytes
     }
 
-    /// Gives memory of the device, or of the host if the device refuses and the plan allows it. Costs
-    /// what the sides cost, and two atomic operations.
+    /// Allocates memory of the device, or of the host if the device refuses and the plan allows it. Costs as much as
+    /// the sides, and two atomic operations.
     ///
     /// # Errors
-    /// [`VmemError`], with the reasons of the sides that were asked. Every block is as before.
+    /// [`VmemError`], with the reasons of the sides that were tried. Every block is as before.
     pub fn alloc_placed(&self, request: &Request) -> Result<Placed, VmemError> {
         self.give(request, self.planned_bytes)
     }
 
-    /// Gives memory of the device, or of the host if the device refuses, whatever was planned (AntMan's
-    /// form without attributes of the allocation).
+    /// Allocates memory of the device, or of the host if the device refuses, whatever was planned (AntMan's form
+    /// without attributes of the allocation).
     ///
     /// # Errors
-    /// [`VmemError`], with the reasons of the sides that were asked, never [`VmemError::Planned`]. Every
-    /// block is as before.
+    /// [`VmemError`], with the reasons of the sides that were tried, never [`VmemError::Planned`]. Every block is as
+    /// before.
     pub fn alloc_unplanned(&self, request: &Request) -> Result<Placed, VmemError> {
         self.give(request, None)
     }
@@ -162,7 +160,8 @@ impl<D: BlockAllocator, H: BlockAllocator> Vmem<D, H> {
         Placed { grant, placement }
     }
 
-    /// Where a block is; `None` if neither side gave it, or does not know its blocks. As cheap as [`BlockAllocator::owns`].
+    /// Returns a block's side; `None` if neither side allocated it, or knows its blocks. As cheap as
+    /// [`BlockAllocator::owns`].
     pub fn placement(&self, block: &Block) -> Option<Placement> {
         if self.device.owns(block) {
             return Some(Placement::Device);
@@ -171,13 +170,13 @@ impl<D: BlockAllocator, H: BlockAllocator> Vmem<D, H> {
         host.owns(block).then_some(Placement::Host)
     }
 
-    /// The host's side, if the block is one of its.
+    /// Returns the host's side, if the block is its.
     fn host_of(&self, block: &Block) -> Option<&H> {
         let host = self.host.as_ref()?;
         (self.placement(block) == Some(Placement::Host)).then_some(host)
     }
 
-    /// Counts a block off while it goes back (VMEM2); on again if it does not.
+    /// Discounts a block during its free (VMEM2); counts it again if the free fails.
     fn counted_off(
         &self,
         block: Block,
@@ -188,7 +187,7 @@ impl<D: BlockAllocator, H: BlockAllocator> Vmem<D, H> {
         give_back(block).inspect_err(|_| self.joint.put_back(bytes))
     }
 
-    /// Counters of both sides and the joint ones.
+    /// Returns the counters of both sides and the joint ones.
     pub fn vmem_stats(&self) -> VmemStats {
         VmemStats {
             device: self.device.stats(),
@@ -198,15 +197,15 @@ impl<D: BlockAllocator, H: BlockAllocator> Vmem<D, H> {
         }
     }
 
-    /// Takes it apart. Blocks go back to the sides from then on.
+    /// Returns both sides, on which blocks are freed from then on.
     pub fn into_parts(self) -> (D, Option<H>) {
         (self.device, self.host)
     }
 }
 
 impl<D: BlockAllocator, H: BlockAllocator> BlockAllocator for Vmem<D, H> {
-    /// Gives memory by [`alloc_placed`](Vmem::alloc_placed); an error is the device's, since this form has
-    /// room for one.
+    /// Allocates with [`alloc_placed`](Vmem::alloc_placed); an error is the device's, since this form has room for
+    /// one.
     fn alloc(&self, request: &Request) -> Result<Grant, AllocError> {
         let placed = self.alloc_placed(request);
         placed
@@ -214,8 +213,8 @@ impl<D: BlockAllocator, H: BlockAllocator> BlockAllocator for Vmem<D, H> {
             .map_err(|error| error.device())
     }
 
-    /// Gives a block to the side that gave it (VMEM1). A side that does not know its blocks is asked by the
-    /// free itself: then the block is counted off afterwards.
+    /// Frees a block on the side that allocated it (VMEM1). A side that does not know its blocks finds out by the
+    /// free itself: then the block is discounted afterwards.
     fn free_at(&self, block: Block, point: Option<StreamPoint>) -> Result<(), Rejected<FreeError>> {
         let bytes = block.bytes();
         match (self.placement(&block), &self.host) {
@@ -243,7 +242,7 @@ impl<D: BlockAllocator, H: BlockAllocator> BlockAllocator for Vmem<D, H> {
         }
     }
 
-    /// Unique on each side only.
+    /// Unique only on each side.
     fn allocation_id(&self, block: &Block) -> Option<u64> {
         match self.host_of(block) {
             Some(host) => host.allocation_id(block),
@@ -255,12 +254,12 @@ impl<D: BlockAllocator, H: BlockAllocator> BlockAllocator for Vmem<D, H> {
         self.placement(block).is_some()
     }
 
-    /// Both sides as one: [`VmemStats::joint`].
+    /// Returns both sides as one: [`VmemStats::joint`].
     fn stats(&self) -> Stats {
         self.vmem_stats().joint()
     }
 
-    /// If both sides do.
+    /// Returns whether both sides do.
     fn tracks_sizes(&self) -> bool {
         let host = self.host.as_ref().is_none_or(BlockAllocator::tracks_sizes);
         self.device.tracks_sizes() && host
@@ -276,33 +275,33 @@ impl<D: BlockAllocator, H: BlockAllocator> BlockAllocator for Vmem<D, H> {
     }
 }
 
-/// Why a [`Vmem`] gave no memory, with the reason of each side that was asked.
+/// The reason why a [`Vmem`] gave no memory, from each side that was tried.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum VmemError {
-    /// The device refused, and there is no host side, or nothing that it could do better.
+    /// The device refused, and there is no host side, or the host side could not do better.
     Device(AllocError),
-    /// The device refused, and the host was not asked: both sides together have had more in use than
-    /// was planned for the device.
+    /// The device refused, and the host was not tried: more was in use on both sides together than was planned for
+    /// the device.
     Planned {
-        /// Why the device refused.
+        /// The device's reason.
         device: AllocError,
-        /// Most bytes that were in use on both sides together.
+        /// The most bytes that were in use on both sides together.
         peak_bytes: u64,
-        /// Most bytes that may have been for the host side to serve.
+        /// The most bytes that may have been in use for the host side to serve.
         planned_bytes: u64,
     },
     /// Both sides refused.
     Both {
-        /// Why the device refused.
+        /// The device's reason.
         device: AllocError,
-        /// Why the host refused.
+        /// The host's reason.
         host: AllocError,
     },
 }
 
 impl VmemError {
-    /// Why the device refused: what a caller is told who knows of one side only.
+    /// Returns the device's reason, for a caller that knows only one side.
     pub const fn device(&self) -> AllocError {
         match self {
             Self::Device(device) | Self::Planned { device, .. } | Self::Both { device, .. } => {

@@ -5,14 +5,14 @@ use larder_core::{AddrRange, Cause, GrowRequest, Growth, MAX_REGIONS, Request, S
 use super::search::Found;
 use super::{ModelBfc, ModelError, ModelGrant, Piece, Place, Region, SCAN, State};
 
-/// How much to ask for.
+/// The size of a growth.
 #[derive(Clone, Copy)]
 pub(super) struct Plan {
     pub(super) bytes: u64,
     least: u64,
 }
 
-/// Why nothing was grown.
+/// The reason why nothing was grown.
 enum Grown {
     TooLarge,
     No(Cause),
@@ -20,7 +20,7 @@ enum Grown {
 }
 
 impl ModelBfc {
-    /// The way of an allocation that found nothing at once.
+    /// Allocates when nothing was found at once.
     pub(crate) fn alloc_growing(
         &mut self,
         need: u64,
@@ -47,8 +47,8 @@ impl ModelBfc {
         Err(self.out_of_memory(need, request, cause))
     }
 
-    /// Searches in every way and grows until something serves or growing is refused. Only the
-    /// first growth counts on the free end.
+    /// Searches in every way, and grows until a piece serves or growth is refused. Only the first growth counts on
+    /// the free end.
     fn search_and_grow(
         &mut self,
         need: u64,
@@ -109,13 +109,13 @@ impl ModelBfc {
         Ok(())
     }
 
-    /// Whole granules under the limit if so many bytes were given back.
+    /// Returns the whole granules under the limit if `bytes` were released.
     pub(super) fn room(&self, given_back: u64) -> u64 {
         let left = self.limit.saturating_sub(self.reserved() - given_back);
         left / self.config.granule_bytes * self.config.granule_bytes
     }
 
-    /// The least growth that serves, `end` being there already.
+    /// Returns the least growth that serves together with `end`.
     fn least(&self, need: u64, request: &Request, end: Option<Piece>) -> u64 {
         let granule = self.config.granule_bytes;
         let aligning = request.align.bytes().max(granule) - granule;
@@ -151,7 +151,7 @@ impl ModelBfc {
         Plan { bytes, least }
     }
 
-    /// The free end of the newest region, if the request could use it with what comes behind.
+    /// Returns the free end of the newest region, if the request could use it with the memory behind it.
     fn usable_end(&self, request: &Request) -> Option<Piece> {
         let region = self.region_at(self.newest?)?;
         let end = *self.regions[region].pieces.last()?;
@@ -166,7 +166,7 @@ impl ModelBfc {
         usable.then_some(end)
     }
 
-    /// Asks the sub-allocator, and for the least that helps when it refuses.
+    /// Requests memory from the sub-allocator, and after a refusal the least that helps.
     pub(super) fn ask(&self, plan: Plan) -> Option<AddrRange> {
         let granule = self.config.granule_bytes;
         let align = larder_core::Align::new(granule).expect("a valid configuration");
@@ -206,7 +206,8 @@ impl ModelBfc {
         self.peak_reserved = self.peak_reserved.max(self.reserved());
     }
 
-    /// The former wilderness enters its list; memory that was not asked for together with the end stays
+    /// The former wilderness enters its list; memory that was not requested together with the end stays apart from an
+    /// end that a stream still uses.
     /// apart from one that a stream still uses.
     fn enlarge(&mut self, region: usize, piece: Piece, with_end: bool) {
         self.set_newest(self.regions[region].base);
@@ -244,8 +245,8 @@ impl ModelBfc {
         self.newest = Some(base);
     }
 
-    /// Joins the first pieces side by side that together serve, if one stream at most uses any of
-    /// them and the request may use that.
+    /// Joins the first adjacent pieces that together serve, if at most one stream uses any of them and the request
+    /// may use that.
     fn join_for(&mut self, need: u64, request: &Request) -> bool {
         if self.exceeds_limit(need) {
             return false;
@@ -271,7 +272,7 @@ impl ModelBfc {
         true
     }
 
-    /// How many pieces from this one on serve together, if any number does.
+    /// Returns the number of pieces from this one on that serve together, if any number does.
     fn pieces_to_serve(
         &self,
         (region, first): Place,
@@ -315,7 +316,7 @@ impl ModelBfc {
         }
     }
 
-    /// Regions that are one free piece which nothing uses.
+    /// Returns the regions that are one free piece which nothing uses.
     pub(super) fn free_regions(&self) -> Vec<usize> {
         let whole = |region: &Region| {
             !region.refused
@@ -346,7 +347,7 @@ impl ModelBfc {
         free > 0 && self.least(need, request, end) <= self.room(free)
     }
 
-    /// Whether pieces side by side, of which a stream uses one, would serve if no stream did.
+    /// Returns whether adjacent pieces that one stream uses would serve if no stream used them.
     fn would_serve_settled(&self, need: u64, request: &Request) -> bool {
         let runs = self
             .regions

@@ -1,18 +1,18 @@
-//! Releasing: which memory goes back.
+//! Releasing: the choice of memory to release.
 
 use larder_core::{AddrRange, Growth};
 
 use super::ModelBfc;
 
 impl ModelBfc {
-    /// All regions are offered again.
+    /// Offers all refused regions again.
     pub(crate) fn forget_refusals(&mut self) {
         for region in &mut self.regions {
             region.refused = false;
         }
     }
 
-    /// Gives a whole free region back, or finds that the sub-allocator does not take it.
+    /// Releases a whole free region, or marks it as refused by the sub-allocator.
     pub(super) fn give_back(&mut self, region: usize) {
         let whole = self.regions[region].pieces[0];
         let start = larder_core::Addr::new(whole.start);
@@ -31,10 +31,10 @@ impl ModelBfc {
         self.regions.remove(region);
     }
 
-    /// Offers one range towards `wanted` bytes; whether there was one to offer.
+    /// Offers one range towards `wanted` bytes. Returns whether there was one to offer.
     pub(crate) fn release_one(&mut self, wanted: u64) -> bool {
         self.sweep();
-        // One growing range is cut at its end instead, after all others.
+        // The range that grows is cut at its end instead, after all others.
         let cuttable = match self.config.growth {
             Growth::Range { .. } => self.newest.and_then(|base| self.region_at(base)),
             Growth::Fixed => None,

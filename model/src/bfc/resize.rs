@@ -5,10 +5,10 @@ use larder_core::{EventNumber, Growth, MAX_REGIONS, Resize, ResizeError};
 use super::{ModelBfc, Piece, Place, State};
 
 impl ModelBfc {
-    /// Resizes the block at `addr` from what is held; gives the granted size.
+    /// Resizes the block at `addr` within the memory held. Returns the granted size.
     ///
     /// # Errors
-    /// Exactly those of the real allocator.
+    /// Exactly the errors of the real allocator.
     ///
     /// # Panics
     /// If there is no such block.
@@ -32,10 +32,10 @@ impl ModelBfc {
         Ok(self.at(place).bytes)
     }
 
-    /// Gives a block another size, growing the region behind it if only that is missing.
+    /// Resizes a block, and grows the region behind it if only that is missing.
     ///
     /// # Errors
-    /// Exactly those of the real allocator.
+    /// Exactly the errors of the real allocator.
     ///
     /// # Panics
     /// If there is no such block.
@@ -58,7 +58,7 @@ impl ModelBfc {
         self.completed(stream).saturating_add(EventNumber::WINDOW)
     }
 
-    /// The new size in whole granules, in bytes.
+    /// Returns the new size in whole granules, in bytes.
     fn round_resize(&self, to: &Resize) -> Result<u64, ResizeError> {
         if to.bytes == 0 {
             return Err(ResizeError::ZeroSize);
@@ -70,7 +70,7 @@ impl ModelBfc {
         bytes.ok_or(ResizeError::TooLarge)
     }
 
-    /// The free pieces right behind a block that its stream may use.
+    /// Returns the free pieces right behind a block that its stream may use.
     fn usable_behind(&self, (region, piece): Place, stream: u8) -> &[Piece] {
         let behind = &self.regions[region].pieces[piece + 1..];
         let usable = |piece: &&Piece| {
@@ -141,7 +141,7 @@ impl ModelBfc {
         Ok(())
     }
 
-    /// Asks the sub-allocator once for what the block misses behind the end of its region.
+    /// Requests from the sub-allocator, once, the memory missing behind the end of the block's region.
     fn grow_behind(&mut self, addr: u64, to: &Resize) -> Result<(), ResizeError> {
         let place = self.block_at(addr);
         let need = self.round_resize(to)?;

@@ -4,7 +4,7 @@ use larder_core::Request;
 
 use super::{ModelBfc, ModelError, Place};
 
-/// A piece that serves.
+/// A piece that serves the request.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Found {
     pub(crate) place: Place,
@@ -13,8 +13,7 @@ pub(crate) struct Found {
 }
 
 impl ModelBfc {
-    /// Number of the size class: sizes below 64 granules have their own, above each doubling is
-    /// cut in 32.
+    /// Returns the size class: sizes below 64 granules have their own, above that each doubling is split in 32.
     pub(crate) fn class(&self, bytes: u64) -> u64 {
         let granules = bytes / self.config.granule_bytes;
         if granules < 64 {
@@ -25,7 +24,7 @@ impl ModelBfc {
         log2 * 1000 + (granules - (1 << log2)) / step
     }
 
-    /// The request in whole granules, in bytes.
+    /// Returns the request in whole granules, in bytes.
     pub(crate) fn round(&self, request: &Request) -> Result<u64, ModelError> {
         if request.bytes == 0 {
             return Err(ModelError::ZeroSize);

@@ -1,8 +1,8 @@
-//! DeepRec's PRMalloc as it is, but for its defects: planner and pool, for one thread.
+//! DeepRec's PRMalloc as it is, without its defects: planner and pool, for one thread.
 //!
-//! For conformance tests and as a row to compare with. Vectors and maps stand where the core has lent
-//! tables. Size classes are the core's, which are upstream's; sizes are without upstream's header.
-//! `docs/CONFORMANCE.md` lists upstream's defects and says which of them this has.
+//! For conformance tests, and as a row to compare with. It uses vectors and maps where the core uses fixed tables.
+//! Size classes are the core's, which are upstream's; sizes are without upstream's header. `docs/CONFORMANCE.md`
+//! lists upstream's defects and says which of them this has.
 
 mod plan;
 mod planner;

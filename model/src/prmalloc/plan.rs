@@ -1,4 +1,4 @@
-//! The plan: lives into the blocks of size bins, for three ways to class sizes.
+//! The plan: fits lives into the blocks of size bins, with three ways to class sizes.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -6,22 +6,22 @@ use std::collections::BTreeMap;
 use larder_core::prmalloc::{AllocStat, Best, Classes, Interval};
 use larder_core::{Align, round_up};
 
-/// How lives are put into blocks.
+/// The way in which lives are fitted into blocks.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Fit {
-    /// By beginning, the longer life first among equals; otherwise as they come, which is in the order
-    /// of the frees.
+    /// Whether lives are fitted by beginning, the longer life first among equals; otherwise in the order of the
+    /// frees.
     pub sorted: bool,
-    /// A life may begin where another ends. No form of upstream does this.
+    /// Whether a life may begin where another ends. No form of upstream does this.
     pub touching_share: bool,
-    /// Blocks forget the lives and the virtual blocks of the rounds before.
+    /// Whether blocks forget the lives and the virtual blocks of earlier rounds.
     pub anew: bool,
-    /// Memory is counted in chunks rounded up to the bin's alignment; otherwise in chunks.
+    /// Whether memory is counted in chunks rounded up to the bin's alignment; otherwise in chunks.
     pub aligned_chunks: bool,
 }
 
 impl Fit {
-    /// The CPU form's.
+    /// The CPU form's way.
     pub const CPU: Self = Self {
         sorted: false,
         touching_share: false,
@@ -29,7 +29,7 @@ impl Fit {
         aligned_chunks: false,
     };
 
-    /// The GPU form's.
+    /// The GPU form's way.
     pub const GPU: Self = Self {
         sorted: true,
         touching_share: false,
@@ -37,7 +37,7 @@ impl Fit {
         aligned_chunks: true,
     };
 
-    /// Whether `a` is over when `b` begins. A life without a tick counts as one tick long.
+    /// Returns whether `a` is over when `b` begins. A life without a tick counts as one tick long.
     fn apart(self, a: &AllocStat, b: &AllocStat) -> bool {
         a.end < b.begin || self.touching_share && a.end == b.begin && a.begin < a.end
     }
@@ -48,22 +48,22 @@ impl Fit {
 pub struct Bin {
     /// The largest alignment of its lives.
     pub align: Align,
-    /// Its blocks, oldest first, by their place in [`Plan::blocks`].
+    /// Its blocks, oldest first, as indexes into [`Plan::blocks`].
     pub blocks: Vec<usize>,
-    /// Blocks of larger bins that it may use, oldest first: one for each life that was put into one.
+    /// Blocks of larger bins that it may use, oldest first: one for each life fitted into one.
     pub virtuals: Vec<usize>,
 }
 
-/// A block, and whose lives it serves.
+/// A block, with the lives that it serves.
 #[derive(Debug)]
 pub struct Block {
     /// Its bin's class.
     pub class: u64,
-    /// By beginning; no two overlap.
+    /// The lives by beginning; no two overlap.
     pub lives: Vec<AllocStat>,
 }
 
-/// The plan of one way to class sizes.
+/// The plan for one way to class sizes.
 #[derive(Debug)]
 pub struct Plan {
     classes: Classes,
@@ -75,7 +75,7 @@ pub struct Plan {
 }
 
 impl Plan {
-    /// Nothing planned.
+    /// Creates an empty plan.
     pub fn new(classes: Classes, fit: Fit) -> Self {
         Self {
             classes,
@@ -85,8 +85,8 @@ impl Plan {
         }
     }
 
-    /// Puts the lives of a round into blocks, from the largest bin down. Gives whether that was stable:
-    /// no bin needed another block.
+    /// Fits the lives of a round into blocks, from the largest bin down. Returns whether the round was stable: no bin
+    /// needed another block.
     fn round(&mut self, stats: &[AllocStat]) -> bool {
         if self.fit.anew {
             self.blocks.iter_mut().for_each(|block| block.lives.clear());
@@ -114,8 +114,8 @@ impl Plan {
         self.blocks.len() == before
     }
 
-    /// Into the first block that is free all through the life: the bin's own, then those of larger bins
-    /// upward, then a new one of its own.
+    /// Fits a life into the first block that is free for all of it: one of the bin's own, then of larger bins upward,
+    /// otherwise a new one of its own.
     fn place(&mut self, class: u64, stat: AllocStat) {
         let last = if self.classes.shares() {
             u64::MAX
@@ -152,7 +152,7 @@ impl Plan {
         self.bins.get_mut(&class).expect("opened before")
     }
 
-    /// Whether a bin's blocks can be aligned so and stay as large as they are.
+    /// Returns whether a bin's blocks can have this alignment without growing.
     fn suits(&self, class: u64, bin: &Bin, align: Align) -> bool {
         align <= bin.align || self.chunk_bytes(class).is_multiple_of(align.bytes())
     }
@@ -169,17 +169,17 @@ impl Plan {
         self.classes.chunk_bytes(class).unwrap_or(u64::MAX)
     }
 
-    /// From one block to the next in a slab: the chunk, rounded up to the bin's alignment.
+    /// Returns the distance of blocks in a slab: the chunk, rounded up to the bin's alignment.
     pub fn stride_bytes(&self, class: u64) -> u64 {
         round_up(self.chunk_bytes(class), self.bins[&class].align).unwrap_or(u64::MAX)
     }
 
-    /// What the plan needs, as the form counts it.
+    /// Returns the bytes that the plan needs, as the form counts them.
     pub fn memory_bytes(&self) -> u64 {
         self.bytes(self.fit.aligned_chunks)
     }
 
-    /// What a slab for it takes.
+    /// Returns the bytes of a slab for it.
     pub fn slab_bytes(&self) -> u64 {
         self.bytes(true)
     }
@@ -196,16 +196,16 @@ impl Plan {
     }
 }
 
-/// The plans of all three ways, and of sizes up to 32 KiB where the form has it.
+/// The plans of all three ways, and the plan of sizes up to 32 KiB if the form has it.
 #[derive(Debug)]
 pub struct Plans {
     above: [Plan; 3],
-    /// Sizes up to 32 KiB.
+    /// The plan of sizes up to 32 KiB.
     pub small: Option<Plan>,
 }
 
 impl Plans {
-    /// Nothing planned.
+    /// Creates empty plans.
     pub fn new(fit: Fit, with_small: bool) -> Self {
         Self {
             above: Interval::ALL.map(|interval| Plan::new(Classes::Above(interval), fit)),
@@ -213,7 +213,7 @@ impl Plans {
         }
     }
 
-    /// Puts the lives of a round into blocks, in each way. Gives whether no bin needed another block.
+    /// Fits the lives of a round into blocks, in each way. Returns whether no bin needed another block.
     pub fn round(&mut self, stats: &[AllocStat]) -> bool {
         let mut is_stable = true;
         for plan in self.above.iter_mut().chain(&mut self.small) {
@@ -222,12 +222,12 @@ impl Plans {
         is_stable
     }
 
-    /// The plan of an interval.
+    /// Returns the plan of an interval.
     pub fn of(&self, interval: Interval) -> &Plan {
         &self.above[interval as usize]
     }
 
-    /// The cheapest plan; the smallest interval wins a tie.
+    /// Returns the cheapest plan; the smallest interval wins a tie.
     pub fn best(&self) -> Best {
         let bytes = |interval| self.of(interval).memory_bytes();
         let interval = Interval::ALL.into_iter().min_by_key(|way| bytes(*way));

@@ -1,10 +1,10 @@
-//! The planner: counts steps, records lives while it should, and says when a round is due.
+//! The planner: counts steps, records lives, and decides when a round is due.
 
 use larder_core::prmalloc::{AllocStat, PlannerStage};
 
 use super::{Fit, Plans};
 
-/// From which step to which lives are recorded, and when the planning is over.
+/// The steps in which lives are recorded, and the end of the planning.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Window {
     /// The older CPU form: recording from step `start` to step `stop`, then one fit.
@@ -14,14 +14,14 @@ pub enum Window {
         /// The step at whose start it ends.
         stop: i64,
     },
-    /// The CPU form: a round at the end of each step, until `stable` rounds and one more in a row
-    /// brought nothing new, or `max` rounds and one more are over.
+    /// The CPU form: a round at the end of each step, until more than `stable` rounds in a row brought nothing new,
+    /// or more than `max` rounds are over.
     Stable {
         /// The step, counted from 0, at whose start recording begins.
         start: i64,
-        /// Stable rounds that do not suffice yet.
+        /// Stable rounds that do not yet suffice.
         stable: i64,
-        /// Rounds that do not suffice yet.
+        /// Rounds that do not yet suffice.
         max: i64,
     },
     /// The GPU form: a round at the start of each step up to step `stop`.
@@ -39,13 +39,13 @@ impl Window {
         start: 1000,
         stop: 1100,
     };
-    /// The CPU form's.
+    /// The CPU form's defaults.
     pub const STABLE: Self = Self::Stable {
         start: 100,
         stable: 10,
         max: 100,
     };
-    /// The GPU form's.
+    /// The GPU form's defaults.
     pub const EACH_START: Self = Self::EachStart {
         start: 10,
         stop: 110,
@@ -67,7 +67,7 @@ pub struct Planner {
 }
 
 impl Planner {
-    /// A planner at step 0; with `with_small` sizes up to 32 KiB are planned too.
+    /// Creates a planner at step 0; `with_small` includes sizes up to 32 KiB.
     pub fn new(window: Window, fit: Fit, with_small: bool) -> Self {
         Self {
             window,
@@ -82,7 +82,7 @@ impl Planner {
         }
     }
 
-    /// A step begins. Whether a round is due before its first allocation.
+    /// Begins a step. Returns whether a round is due before its first allocation.
     pub fn start(&mut self) -> bool {
         let step = self.steps;
         self.steps += 1;
@@ -98,7 +98,7 @@ impl Planner {
         is_due
     }
 
-    /// A step ends, or another session's: whether a round is due now.
+    /// Ends a step, also one of another session. Returns whether a round is due now.
     pub fn stop(&mut self) -> bool {
         matches!(self.window, Window::Stable { .. }) && self.begin_round()
     }
@@ -111,7 +111,7 @@ impl Planner {
         is_on
     }
 
-    /// Runs the round that is due. Whether the plan is made.
+    /// Runs the round that is due. Returns whether the plan is complete.
     pub fn run(&mut self) -> bool {
         assert_eq!(self.state, PlannerStage::Rounding, "no round is due");
         let stats = core::mem::take(&mut self.pending);
@@ -124,7 +124,7 @@ impl Planner {
         let is_made = match self.window {
             Window::Once { .. } => true,
             Window::Stable { stable, max, .. } => self.stable_rounds > stable || self.rounds > max,
-            // The step has been counted already.
+            // The step was already counted.
             Window::EachStart { stop, .. } => self.steps > stop,
         };
         self.state = if is_made {
@@ -142,32 +142,32 @@ impl Planner {
         }
     }
 
-    /// Makes the planner new.
+    /// Resets the planner.
     pub fn reset(&mut self) {
         *self = Self::new(self.window, self.fit, self.with_small);
     }
 
-    /// The plans so far.
+    /// Returns the plans so far.
     pub fn plans(&self) -> &Plans {
         &self.plans
     }
 
-    /// Lives recorded since the last round.
+    /// Returns the lives recorded since the last round.
     pub fn pending(&self) -> &[AllocStat] {
         &self.pending
     }
 
-    /// What it is doing.
+    /// Returns its stage.
     pub fn state(&self) -> PlannerStage {
         self.state
     }
 
-    /// Steps begun so far.
+    /// Returns the number of steps begun so far.
     pub fn steps(&self) -> u64 {
         self.steps.unsigned_abs()
     }
 
-    /// Rounds run.
+    /// Returns the number of rounds run.
     pub fn rounds(&self) -> i64 {
         self.rounds
     }

@@ -1,4 +1,4 @@
-//! The pool: serves from the plan, and from the backend what the plan has no block for.
+//! The pool: serves from the plan, and otherwise from the backend.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -11,27 +11,27 @@ use larder_core::{
 use super::served::Served;
 use super::{Fit, Planner, Window};
 
-/// What one of upstream's forms does.
+/// The behaviour of one of upstream's forms.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Form {
-    /// When lives are recorded.
+    /// The steps in which lives are recorded.
     pub window: Window,
-    /// How they are fitted.
+    /// The way in which they are fitted.
     pub fit: Fit,
-    /// One slab for all bins above 32 KiB and one for all below; otherwise one for each bin.
+    /// Whether all bins above 32 KiB share one slab, and all below another; otherwise each has its own.
     pub one_slab: bool,
-    /// Virtual blocks take turns, from the oldest on in each step, and stay in their list; otherwise the
-    /// newest that is not lent is tried, and no other.
+    /// Whether virtual blocks take turns, from the oldest on in each step, and stay in their list; otherwise only the
+    /// newest that is not lent is tried.
     pub turns: bool,
-    /// What the backend's ranges are multiples of.
+    /// The unit of the backend's ranges.
     pub unit: Align,
-    /// A block that the backend gave goes back to it when the next step begins: the GPU form's
-    /// asynchronous free, which upstream has as a second call beside the one that frees at once.
+    /// Whether a block of the backend is released only when the next step begins: the GPU form's asynchronous free,
+    /// which upstream has as a second call beside the immediate one.
     pub late_frees: bool,
 }
 
 impl Form {
-    /// The CPU form. With [`Window::ONCE`] the older one.
+    /// The CPU form; with [`Window::ONCE`] the older one.
     pub const CPU: Self = Self {
         window: Window::STABLE,
         fit: Fit::CPU,
@@ -41,7 +41,7 @@ impl Form {
         late_frees: false,
     };
 
-    /// The GPU form, where nobody frees asynchronously.
+    /// The GPU form without asynchronous frees.
     pub const GPU: Self = Self {
         window: Window::EACH_START,
         fit: Fit::GPU,
@@ -67,16 +67,16 @@ pub struct TensorPool<S> {
     backend: S,
     tick: u64,
     serving: Option<Served>,
-    /// Plans of before whose blocks are in use still.
+    /// Former plans whose blocks are still in use.
     draining: Vec<Served>,
     direct: BTreeMap<u64, Direct>,
-    /// Freed, and not given back yet.
+    /// Ranges that are freed but not yet released.
     late: VecDeque<AddrRange>,
     counts: PoolCounts,
 }
 
 impl<S: SubAllocator> TensorPool<S> {
-    /// A pool without a plan; with `with_small` sizes up to 32 KiB are planned too, as in the GPU form.
+    /// Creates a pool without a plan; `with_small` includes sizes up to 32 KiB in plans, as in the GPU form.
     pub fn new(form: Form, with_small: bool, backend: S) -> Self {
         Self {
             form,
@@ -92,10 +92,10 @@ impl<S: SubAllocator> TensorPool<S> {
         }
     }
 
-    /// A step begins, and a round before it if one is due.
+    /// Begins a step, after a round if one is due.
     ///
     /// # Errors
-    /// No memory for the plan. The pool goes on as before.
+    /// If there is no memory for the plan. The pool continues as before.
     pub fn start(&mut self) -> Result<(), PlanError> {
         for _ in 0..self.late.len() {
             let Some(range) = self.late.pop_front() else {
@@ -111,10 +111,10 @@ impl<S: SubAllocator> TensorPool<S> {
         self.run(is_due)
     }
 
-    /// A step ends, with a round if one is due.
+    /// Ends a step, with a round if one is due.
     ///
     /// # Errors
-    /// No memory for the plan. The pool goes on as before.
+    /// If there is no memory for the plan. The pool continues as before.
     pub fn stop(&mut self) -> Result<(), PlanError> {
         let is_due = self.planner.stop();
         self.run(is_due)
@@ -127,7 +127,7 @@ impl<S: SubAllocator> TensorPool<S> {
         Ok(())
     }
 
-    /// Serves from the plan. The one before goes first if none of its blocks is in use.
+    /// Serves from the plan. The previous plan is released first if none of its blocks is in use.
     fn install(&mut self) -> Result<(), PlanError> {
         let mut former = self.serving.take();
         if let Some(unused) = former.take_if(|former| former.is_unused()) {
@@ -152,10 +152,10 @@ impl<S: SubAllocator> TensorPool<S> {
         self.counts.slab_bytes -= plan.slab_bytes();
     }
 
-    /// Gives a block of at least `bytes` bytes at a multiple of `align`.
+    /// Allocates a block of at least `bytes` bytes at a multiple of `align`.
     ///
     /// # Errors
-    /// The plan has no block and the backend no room, or there is no such size.
+    /// If the plan has no block and the backend no room, or there is no such size.
     pub fn alloc(&mut self, bytes: u64, align: Align) -> Result<Addr, AllocError> {
         if bytes == 0 {
             return Err(AllocError::ZeroSize);
@@ -193,10 +193,10 @@ impl<S: SubAllocator> TensorPool<S> {
         Ok(range.start())
     }
 
-    /// Takes a block back, wherever it came from.
+    /// Frees a block of the plan or of the backend.
     ///
     /// # Errors
-    /// No block in use begins there, or the backend refuses it. Nothing has changed then.
+    /// If no block in use begins there, or the backend refuses it. Nothing has changed then.
     pub fn free(&mut self, addr: Addr) -> Result<(), FreeError> {
         if let Some(stat) = self.serving.as_mut().and_then(|plan| plan.free(addr)) {
             self.record(stat);
@@ -239,27 +239,27 @@ impl<S: SubAllocator> TensorPool<S> {
         self.tick
     }
 
-    /// Whether a plan serves.
+    /// Returns whether a plan serves.
     pub fn is_planned(&self) -> bool {
         self.serving.is_some()
     }
 
-    /// What it served and holds.
+    /// Returns the counts of what it served and holds.
     pub fn counts(&self) -> PoolCounts {
         self.counts
     }
 
-    /// Its planner.
+    /// Returns its planner.
     pub fn planner(&self) -> &Planner {
         &self.planner
     }
 
-    /// Makes the planner new. What serves goes on.
+    /// Resets the planner. The plan in use continues to serve.
     pub fn reset(&mut self) {
         self.planner.reset();
     }
 
-    /// What is below.
+    /// Returns the backend.
     pub fn backend(&self) -> &S {
         &self.backend
     }

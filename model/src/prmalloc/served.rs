@@ -1,4 +1,4 @@
-//! A plan that serves: bins over slabs, with stacks of free blocks.
+//! A plan in use: bins over slabs, with stacks of free blocks.
 
 use std::collections::BTreeMap;
 
@@ -7,7 +7,7 @@ use larder_core::{Addr, AddrRange, Align, GrowRequest, SubAllocator, round_up};
 
 use super::{Form, Plan, Plans};
 
-/// Which bin: whether its sizes are above 32 KiB, and its class there.
+/// A bin: whether its sizes are above 32 KiB, and its class among them.
 type Key = (bool, u64);
 
 struct Bin {
@@ -15,11 +15,11 @@ struct Bin {
     stride_bytes: u64,
     blocks: u64,
     base: u64,
-    /// Free blocks by number, the next last.
+    /// The numbers of the free blocks, the next one last.
     free: Vec<u64>,
-    /// The bins of the blocks that it may use, oldest first.
+    /// The bins whose blocks it may use, oldest first.
     virtuals: Vec<Key>,
-    /// In which step virtual blocks took turns last, and how many turns there were.
+    /// The last step in which virtual blocks took turns, and the number of turns in it.
     turn_step: u64,
     turns: usize,
 }
@@ -29,7 +29,7 @@ struct Used {
     bin: Key,
     number: u64,
     stat: AllocStat,
-    /// The bin that borrowed it and will have its virtual block back.
+    /// The bin that borrowed it and gets its virtual block back.
     borrower: Option<Key>,
 }
 
@@ -41,8 +41,8 @@ pub(super) struct Served {
 }
 
 impl Served {
-    /// The cheapest of the plans, and the small one's, over slabs of the backend. What it needs if the
-    /// backend has not enough.
+    /// Takes slabs of the backend for the cheapest of the plans, and for the small sizes' plan. Returns the bytes
+    /// needed if the backend has too few.
     pub(super) fn new(plans: &Plans, form: Form, backend: &impl SubAllocator) -> Result<Self, u64> {
         let interval = plans.best().interval;
         let mut served = Self {
@@ -98,7 +98,7 @@ impl Served {
         }
     }
 
-    /// One slab for these bins, one behind the other. `None` if there is no memory for it.
+    /// Takes one slab for these bins, one behind the other. Returns `None` if there is no memory for it.
     fn lay_out(&mut self, keys: &[Key], unit: Align, backend: &impl SubAllocator) -> Option<()> {
         let (mut bytes, mut align) = (0, unit);
         for key in keys {
@@ -128,7 +128,7 @@ impl Served {
         Some(())
     }
 
-    /// A block for a life that has all but its end. Otherwise whether there is a bin for its size.
+    /// Allocates a block for a life without its end. Otherwise returns whether there is a bin for its size.
     pub(super) fn take(&mut self, stat: AllocStat, step: u64, turns: bool) -> Result<Addr, bool> {
         let key = self
             .key_of(stat.bytes)
@@ -157,7 +157,7 @@ impl Served {
         (align <= bin.align).then(|| bin.free.pop())?
     }
 
-    /// Of a larger bin, through the newest virtual block.
+    /// Allocates from a larger bin, through the newest virtual block.
     fn borrow_newest(&mut self, key: Key, align: Align) -> Option<(Key, u64, Option<Key>)> {
         let target = *self.bins[&key].virtuals.last()?;
         let number = self.pop(target, align)?;
@@ -165,7 +165,7 @@ impl Served {
         Some((target, number, Some(key)))
     }
 
-    /// Of the larger bin whose turn it is, if that has one.
+    /// Allocates from the larger bin whose turn it is, if that has a block.
     fn borrow_in_turn(
         &mut self,
         key: Key,
@@ -190,7 +190,7 @@ impl Served {
         Some((true, self.interval.class_of(bytes)?))
     }
 
-    /// Takes the block in use at the address back. Its life so far; `None` if there is none.
+    /// Frees the block in use at the address. Returns its life so far; `None` if there is none.
     pub(super) fn free(&mut self, addr: Addr) -> Option<AllocStat> {
         let used = self.used.remove(&addr.get())?;
         self.bins.get_mut(&used.bin)?.free.push(used.number);
@@ -210,7 +210,7 @@ impl Served {
 
     pub(super) fn give_back(&self, backend: &impl SubAllocator) {
         for slab in &self.slabs {
-            // What the backend does not take is its own.
+            // A slab that the backend refuses to release is its own loss.
             backend.release(*slab).ok();
         }
     }

@@ -1,15 +1,14 @@
 //! TensorFlow 1.15's best fit with coalescing, with the adjuster that AntMan added: slow, exact, obvious.
 //!
-//! It gives the addresses, counters and sub-allocator calls of the original (`bfc_allocator`), and so
-//! says what [`larder_core::RegionPool`] keeps of it and what it changes. Written from docs/CONFORMANCE.md, s8
-//! and s7_2. It knows one counter of frees and no streams, takes no alignment (256 bytes always), and
-//! has nothing to tell of a failure.
+//! It has the addresses, counters and sub-allocator calls of the original (`bfc_allocator`), and so shows what
+//! [`larder_core::RegionPool`] keeps of it and what it changes. Written from docs/CONFORMANCE.md, s8 and s7_2. It has
+//! one counter of frees and no streams, no alignment (256 bytes always), and no reason for a failure.
 //!
-//! Three defects of the original are left out: the back-off from a refusal ends even below ten granules,
-//! where nine tenths round up to the whole; a limit of 0 that rises later does not double 0 for ever; and
-//! the step after a shrink that leaves more than the new limit is 1 MiB, where a subtraction wrapped.
-//! What the original leaves to the order of a queue is decided: chunks are merged by force in the order
-//! in which they were freed, and a merged chunk once more at the turn of its youngest part.
+//! Three defects of the original are left out: the back-off from a refusal ends even below ten granules, where nine
+//! tenths round up to the whole; a limit of 0 that rises later does not double 0 without end; and the step after a
+//! shrink that leaves more than the new limit is 1 MiB, where a subtraction wrapped. Where the original depends on
+//! the order of a queue, the order is fixed: chunks are merged by force in the order of their frees, and a merged
+//! chunk once more at the turn of its youngest part.
 
 mod chunks;
 
@@ -18,16 +17,16 @@ use larder_core::{Addr, AddrRange, Align, GrowRequest, PoolStats, Stats, SubAllo
 use chunks::Chunks;
 pub use chunks::{Chunk, Used};
 
-/// Sizes and addresses are multiples of this.
+/// The unit of sizes and addresses.
 const GRANULE_BYTES: u64 = 256;
 
-/// A chunk that is so much larger than the request is cut.
+/// The excess over the request from which a chunk is split.
 const WASTE_BYTES: u64 = 128 << 20;
 
-/// The first region with growth allowed, and the most that growth restarts from after a shrink.
+/// The size of the first region if growth is allowed, and the most that growth restarts from after a shrink.
 const FIRST_REGION_BYTES: u64 = 1 << 20;
 
-/// The allocator.
+/// The model of upstream's allocator.
 #[derive(Clone, Debug)]
 pub struct Bfc {
     collect_regions: bool,
@@ -40,7 +39,7 @@ pub struct Bfc {
 }
 
 impl Bfc {
-    /// An allocator that grows from regions of 1 MiB up to the limit, and collects no regions.
+    /// Creates an allocator that grows from regions of 1 MiB up to the limit, and does not collect regions.
     pub fn new(limit_bytes: u64) -> Self {
         let bfc = Self {
             collect_regions: false,
@@ -57,7 +56,7 @@ impl Bfc {
         bfc.with_first_region(FIRST_REGION_BYTES)
     }
 
-    /// The allocator with a first region of so many bytes; the limit or more takes all at once.
+    /// Sets the size of the first region; the limit or more takes all memory at once.
     #[must_use]
     pub fn with_first_region(self, bytes: u64) -> Self {
         Self {
@@ -66,7 +65,7 @@ impl Bfc {
         }
     }
 
-    /// The allocator giving free regions back to make room before it fails.
+    /// Lets the allocator release free regions to make room before it fails.
     #[must_use]
     pub fn collecting(self) -> Self {
         Self {
@@ -75,17 +74,17 @@ impl Bfc {
         }
     }
 
-    /// The counters.
+    /// Returns the counters.
     pub fn stats(&self) -> Stats {
         self.stats
     }
 
-    /// Sets the number of allocations and the largest to 0, and the peak to what is in use.
+    /// Sets the number of allocations and the largest to 0, and the peak to the bytes in use.
     pub fn clear_stats(&mut self) {
         self.stats.clear();
     }
 
-    /// The regions in address order.
+    /// Returns the regions in address order.
     pub fn regions(&self) -> impl Iterator<Item = AddrRange> + '_ {
         self.chunks
             .regions
@@ -93,24 +92,24 @@ impl Bfc {
             .map(|(start, bytes)| range(*start, *bytes))
     }
 
-    /// The chunks in address order.
+    /// Returns the chunks in address order.
     pub fn chunks(&self) -> impl Iterator<Item = (Addr, Chunk)> + '_ {
         let chunks = self.chunks.by_start.iter();
         chunks.map(|(start, chunk)| (Addr::new(*start), *chunk))
     }
 
-    /// What is known of the block at an address, if one starts there.
+    /// Returns the block that starts at an address, if there is one.
     pub fn block(&self, addr: Addr) -> Option<(AddrRange, Used)> {
         let chunk = self.chunks.by_start.get(&addr.get())?;
         Some((range(addr.get(), chunk.bytes), chunk.used?))
     }
 
-    /// A block of at least so many bytes: the whole chunk. `None` for null.
+    /// Allocates a block of at least `bytes` bytes: a whole chunk. Returns `None` where upstream gives null.
     pub fn alloc(&mut self, source: &impl SubAllocator, bytes: u64) -> Option<AddrRange> {
         self.alloc_freed_by(source, bytes, 0)
     }
 
-    /// A block in memory that was freed no later than this count; 0 is no demand.
+    /// Allocates a block in memory that was freed no later than this count; 0 allows any.
     pub fn alloc_freed_by(
         &mut self,
         source: &impl SubAllocator,
@@ -143,7 +142,7 @@ impl Bfc {
         self.free_at(addr, 0);
     }
 
-    /// Frees the block at an address under the next count of the shared counter.
+    /// Frees the block at an address with the next value of the shared counter.
     ///
     /// # Panics
     /// If there is none.
@@ -164,13 +163,13 @@ impl Bfc {
         }
     }
 
-    /// What was freed at a lower count may be joined from now on.
+    /// Allows memory freed at a lower count to be joined from now on.
     pub fn set_safe_frontier(&mut self, count: u64) {
         self.safe_frontier = self.safe_frontier.max(count);
     }
 
-    /// Sets the limit; a lower one releases free regions in address order. Gives the limit in force,
-    /// which is what is held if that is more.
+    /// Sets the limit; a lower one releases free regions in address order. Returns the limit in force, which is the
+    /// bytes held if these are more.
     pub fn adjust(&mut self, source: &impl SubAllocator, limit_bytes: u64) -> u64 {
         if limit_bytes >= self.stats.reserved_bytes {
             self.stats.limit_bytes = limit_bytes;
@@ -190,7 +189,7 @@ impl Bfc {
         self.stats.limit_bytes
     }
 
-    /// What is held, and the bytes of the regions with a block in use.
+    /// Returns the bytes held, and those of the regions with a block in use.
     pub fn pool_stats(&self) -> PoolStats {
         let free = self.chunks.free_regions();
         let stable = self
@@ -204,7 +203,7 @@ impl Bfc {
         }
     }
 
-    /// Releases every wholly free region; gives the bytes.
+    /// Releases every wholly free region. Returns the bytes.
     pub fn release_free_regions(&mut self, source: &impl SubAllocator) -> u64 {
         let before = self.stats.reserved_bytes;
         for start in self.chunks.free_regions() {
@@ -213,7 +212,7 @@ impl Bfc {
         before - self.stats.reserved_bytes
     }
 
-    /// Holds a region from now on.
+    /// Adds a region.
     pub fn add_region(&mut self, region: AddrRange) {
         let (start, bytes) = (region.start().get(), region.bytes());
         self.chunks.regions.insert(start, bytes);
@@ -228,7 +227,7 @@ impl Bfc {
         self.chunks.put(start, chunk);
     }
 
-    /// Cuts the free chunk if enough would be left, and uses the front.
+    /// Splits the free chunk if enough would be left, and uses its front.
     fn take(&mut self, start: u64, rounded: u64, requested_bytes: u64) -> AddrRange {
         let whole = self.chunks.remove(start);
         let rest = whole.bytes - rounded;
@@ -261,7 +260,7 @@ impl Bfc {
         range(start, bytes)
     }
 
-    /// Asks for a region that holds the request; once in a life, after a refusal, for less and less.
+    /// Adds a region that holds the request; after a refusal it tries less and less, once in the allocator's life.
     fn extend(&mut self, source: &impl SubAllocator, rounded: u64) -> bool {
         let room = self
             .stats
@@ -299,7 +298,7 @@ impl Bfc {
         true
     }
 
-    /// Releases all free regions if that is allowed and the request fits below the limit then.
+    /// Releases all free regions if that is allowed and the request then fits below the limit.
     fn collect(&mut self, source: &impl SubAllocator, rounded: u64) -> bool {
         let free = self.chunks.free_regions();
         let sum: u64 = free.iter().map(|start| self.chunks.regions[start]).sum();
@@ -312,7 +311,7 @@ impl Bfc {
         true
     }
 
-    /// The original's sub-allocator cannot refuse, so what it answers is not asked.
+    /// The original's sub-allocator cannot refuse, so its answer is ignored.
     fn release(&mut self, source: &impl SubAllocator, start: u64) {
         let bytes = self.chunks.remove(start).bytes;
         self.chunks.regions.remove(&start);

@@ -1,5 +1,5 @@
-//! TensorFlow 1.15's own allocators as they are, but for their defects: what conformance cases with
-//! upstream's numbers run on, and rows to compare with.
+//! TensorFlow 1.15's allocators as they are, without their defects: the subject of conformance cases with upstream's
+//! numbers, and rows to compare with.
 
 mod attributes;
 pub mod bfc;

@@ -1,16 +1,16 @@
 //! TensorFlow 1.15's `PoolAllocator`, in one vector.
 //!
-//! It behaves as the original, its defects excepted: a size that overflows and a sub-allocator that
-//! refuses give no block, and nothing is written into the memory. What keeps the buffer of a block is
-//! the block's value, where upstream writes a prefix in front of it.
+//! It behaves as the original, except for two defects: a size that overflows and a sub-allocator that refuses give no
+//! block, and no memory is written. The block's value holds its buffer, where upstream writes a prefix in front of
+//! the block.
 
 use larder_core::pool::PoolCounters;
 use larder_core::{Addr, AddrRange, Align, GrowRequest, SubAllocator, round_down};
 
-/// How sizes are rounded before buffers are compared; `None` for what 64 bits do not count.
+/// Rounds sizes before buffers are compared; `None` if the result exceeds 64 bits.
 pub type Rounder = fn(u64) -> Option<u64>;
 
-/// Upstream's rounder that does nothing.
+/// Upstream's rounder that changes nothing.
 pub const NO_ROUNDING: Rounder = Some;
 
 /// Upstream's rounder to powers of two. 0 stays 0.
@@ -22,14 +22,14 @@ pub const POWER_OF_TWO: Rounder = |bytes| match bytes {
 /// The prefix before a block, and the alignment of buffers.
 const PREFIX: Align = Align::new(16).unwrap();
 
-/// Bytes of the buffer that serves a block: the prefix, and the alignment on top if it is larger.
+/// Returns the bytes of the buffer for a block: with the prefix, and with the alignment if it is larger.
 pub fn buffer_bytes(bytes: u64, align: Align, rounder: Rounder) -> Option<u64> {
     let extra = if align > PREFIX { align.bytes() } else { 0 };
     let prefixed = bytes.checked_add(PREFIX.bytes())?;
     rounder(prefixed.checked_add(extra)?)
 }
 
-/// The first address of a block in its buffer: strictly above the prefix if it is aligned further.
+/// Returns the first address of a block in its buffer: strictly above the prefix if its alignment is larger.
 fn block_start(buffer: AddrRange, align: Align) -> Addr {
     let behind = buffer.start().get() + PREFIX.bytes();
     Addr::new(if align > PREFIX {
@@ -39,15 +39,15 @@ fn block_start(buffer: AddrRange, align: Align) -> Addr {
     })
 }
 
-/// A buffer that a caller has, or that is kept.
+/// A buffer, in use or idle.
 #[derive(PartialEq, Eq, Debug)]
 struct Buffer {
-    /// The size by which it is found again.
+    /// The size for which it is reused.
     bytes: u64,
     range: AddrRange,
 }
 
-/// A block of a pool. Goes back with [`PoolAllocator::free`].
+/// A block of a pool. Freed with [`PoolAllocator::free`].
 #[derive(PartialEq, Eq, Debug)]
 #[must_use = "a dropped block's buffer is lost"]
 pub struct PoolBlock {
@@ -57,7 +57,7 @@ pub struct PoolBlock {
 }
 
 impl PoolBlock {
-    /// Bytes from its start to the end of what was asked for its buffer.
+    /// Returns the bytes from its start to the end of the size requested for its buffer.
     pub fn bytes(&self) -> u64 {
         self.buffer.bytes - (self.addr.get() - self.buffer.range.start().get())
     }
@@ -70,14 +70,14 @@ pub struct PoolAllocator<S> {
     auto_resize: bool,
     rounder: Rounder,
     source: S,
-    /// Oldest first.
+    /// The idle buffers, oldest first.
     kept: Vec<Buffer>,
     counters: PoolCounters,
 }
 
 impl<S: SubAllocator> PoolAllocator<S> {
-    /// A pool that keeps so many idle buffers; 0 passes everything through. With `auto_resize` the
-    /// limit grows. `None` for a limit of 0 that should, where upstream ends the process.
+    /// Creates a pool that keeps `limit_buffers` idle buffers; 0 passes everything through. With `auto_resize` the
+    /// limit grows. Returns `None` for a limit of 0 that should grow, where upstream ends the process.
     pub fn new(
         name: &'static str,
         limit_buffers: u32,
@@ -96,8 +96,8 @@ impl<S: SubAllocator> PoolAllocator<S> {
         })
     }
 
-    /// A block of the oldest kept buffer of exactly its size, else of a new one. `None` for zero bytes,
-    /// and where upstream's sub-allocator gives null.
+    /// Allocates a block in the oldest idle buffer of exactly its size, otherwise in a new one. Returns `None` for
+    /// zero bytes, and where upstream's sub-allocator gives null.
     pub fn alloc(&mut self, bytes: u64, align: Align) -> Option<PoolBlock> {
         if bytes == 0 {
             return None;
@@ -124,7 +124,7 @@ impl<S: SubAllocator> PoolAllocator<S> {
         })
     }
 
-    /// Takes a block back and keeps its buffer. The oldest buffer goes if there are too many.
+    /// Frees a block and keeps its buffer. Evicts the oldest buffer if there are too many.
     pub fn free(&mut self, block: PoolBlock) {
         if self.limit_buffers == 0 {
             return self.release(&block.buffer);
@@ -139,8 +139,8 @@ impl<S: SubAllocator> PoolAllocator<S> {
         }
     }
 
-    /// After each 1000 evictions the limit grows if more than 0.002 of what was put was evicted **and**
-    /// more than 0.002 of what was asked was missed. The counters begin anew then.
+    /// Raises the limit after each 1000 evictions if more than 0.002 of the buffers kept were evicted **and** more
+    /// than 0.002 of the requests missed. Restarts the counters then.
     fn resize(&mut self) {
         let counters = self.counters;
         if !self.auto_resize || !counters.evicted.is_multiple_of(1000) {
@@ -160,7 +160,7 @@ impl<S: SubAllocator> PoolAllocator<S> {
         }
     }
 
-    /// Gives back what is kept, and begins the counters anew. The limit stays.
+    /// Releases the idle buffers and restarts the counters. The limit stays.
     pub fn clear(&mut self) {
         for buffer in core::mem::take(&mut self.kept) {
             self.release(&buffer);
@@ -169,31 +169,31 @@ impl<S: SubAllocator> PoolAllocator<S> {
     }
 
     fn release(&self, buffer: &Buffer) {
-        // Upstream's sub-allocators cannot refuse; what one of ours does not take is its own.
+        // Upstream's sub-allocators cannot refuse; what one of ours refuses is its own loss.
         self.source.release(buffer.range).ok();
     }
 
-    /// What it is called.
+    /// Returns its name.
     pub fn name(&self) -> &'static str {
         self.name
     }
 
-    /// The four counters.
+    /// Returns the four counters.
     pub fn counters(&self) -> PoolCounters {
         self.counters
     }
 
-    /// The limit of idle buffers, as far as it grew.
+    /// Returns the limit of idle buffers, including its growth.
     pub fn limit_buffers(&self) -> u32 {
         self.limit_buffers
     }
 
-    /// Idle buffers.
+    /// Returns the number of idle buffers.
     pub fn idle_buffers(&self) -> usize {
         self.kept.len()
     }
 
-    /// The sub-allocator.
+    /// Returns the sub-allocator.
     pub fn source(&self) -> &S {
         &self.source
     }

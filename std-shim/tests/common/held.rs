@@ -1,4 +1,4 @@
-//! [`Held`]: a block that knows its layout and what it is filled with.
+//! [`Held`]: a block that knows its layout and its fill.
 
 use std::alloc::{GlobalAlloc, Layout};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -9,7 +9,7 @@ use super::{Random, is_filled};
 
 static HEAP: Larder = Larder::new();
 
-/// A block filled with one byte, all of which is checked whenever it changes or goes.
+/// A block filled with one byte, which is checked whenever the block is resized or freed.
 pub struct Held {
     start: *mut u8,
     layout: Layout,
@@ -48,7 +48,7 @@ impl Held {
         Self::new(layout, random.next(251) as u8 + 1, random.next(4) == 0)
     }
 
-    /// Where it lies.
+    /// Returns its address.
     pub fn start(&self) -> *mut u8 {
         self.start
     }
@@ -58,7 +58,7 @@ impl Held {
         unsafe { std::slice::from_raw_parts(self.start, self.layout.size()) }
     }
 
-    /// Whether all of it still is what it was filled with.
+    /// Returns whether all of it still has its fill.
     pub fn is_whole(&self) -> bool {
         is_filled(self.bytes(), self.fill)
     }

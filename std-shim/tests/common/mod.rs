@@ -1,5 +1,5 @@
-//! What the tests of the process heap share: random numbers, blocks that know what they hold, and
-//! what the system says about memory.
+//! The parts shared by the tests of the process heap: random numbers, blocks that know their contents, and the
+//! system's reports about memory.
 #![allow(
     dead_code,
     unreachable_pub,
@@ -14,12 +14,12 @@ pub use held::{Held, churn};
 pub const KIB: usize = 1 << 10;
 pub const MIB: usize = 1 << 20;
 
-/// Whether everything is tried as often as can be: with `LARDER_ROUNDS=all` (`./check.sh long`).
+/// Returns whether tests run in their long form: with `LARDER_ROUNDS=all` (`./check.sh long`).
 pub fn is_long() -> bool {
     std::env::var_os("LARDER_ROUNDS").is_some_and(|word| word == "all")
 }
 
-/// How often a test does what it does: as often as `all` in the long form, and an eighth as often in the ordinary run.
+/// Returns how often a test repeats: `all` times in the long form, and an eighth of that in the ordinary run.
 pub fn rounds(all: usize) -> usize {
     if is_long() { all } else { all.div_ceil(8) }
 }
@@ -52,7 +52,7 @@ impl Random {
     }
 }
 
-/// Whether all bytes are `fill`: the first is, and each is as the one before.
+/// Returns whether all bytes are `fill`: the first is, and each equals the previous one.
 pub fn is_filled(bytes: &[u8], fill: u8) -> bool {
     let Some((&first, rest)) = bytes.split_first() else {
         return true;

@@ -1,4 +1,5 @@
-//! What the heap calls may allocate, wait and be somebody else's, and a free may come from inside the C library.
+//! Functions that the heap calls may allocate, wait, or be another library's, and a free may come from inside the C
+//! library.
 
 use std::env;
 
@@ -51,7 +52,7 @@ fn threads_that_come_to_the_heap_at_their_very_end_leave_no_heap_behind() {
     assert_eq!(end.text(), "all ended\n", "{end:?}");
 }
 
-/// How many rounds leave as little behind as half of them.
+/// Returns the number of rounds, which must leave as little behind as half of them.
 fn many() -> String {
     if is_long() { 10_000 } else { 300 }.to_string()
 }
@@ -116,7 +117,7 @@ const REFUSED: [&[&str]; 14] = [
     &["only"],
 ];
 
-/// Calls that nobody makes for a heap without a thread of its own in which no block moves.
+/// System calls that a heap without a thread of its own, in which no block moves, does not make.
 const NEVER_MADE: [&[&str]; 7] = [
     &["clone", "clone3"],
     &["getrandom"],

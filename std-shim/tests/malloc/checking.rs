@@ -1,5 +1,5 @@
-//! What the checking heap says beyond the hardened one: stacks, threads, lengths, leaks; and what a program may choose to
-//! happen then.
+//! The additions of the checking heap to the hardened one: stacks, threads, lengths, leaks; and the reactions that a
+//! program may choose.
 
 use std::os::unix::process::ExitStatusExt;
 use std::path::Path;

@@ -1,4 +1,4 @@
-//! What the functions of C and the operators of C++ promise.
+//! The promises of the functions of C and the operators of C++.
 
 use std::os::unix::process::ExitStatusExt;
 use std::process::Command;
@@ -112,7 +112,7 @@ fn programs_that_hold_the_whole_c_library_run() {
     same("thread_ends.cpp", &["5"], &[Alone], 1);
 }
 
-/// Whether the C library is there to be linked whole.
+/// Returns whether the C library can be linked statically.
 fn has_static_libraries() -> bool {
     let answer = Command::new("cc").arg("-print-file-name=libc.a").output();
     // A file that is not there is named as it was asked for.

@@ -1,4 +1,4 @@
-//! The variables by which whoever starts a program tunes its heap.
+//! The environment variables that tune a program's heap.
 
 use std::fs::{self, Permissions};
 use std::os::unix::fs::{PermissionsExt, chown};

@@ -1,5 +1,5 @@
-//! Blocks with guard pages: programs without misuse say what they always say, whoever touches such a page ends by a fault,
-//! which is explained where that is wished, and other misuse of these blocks is found.
+//! Blocks with guard pages: programs without misuse print the same, an access to such a page ends the process by a
+//! fault, which is explained on request, and other misuse of these blocks is found.
 
 use std::os::unix::process::ExitStatusExt;
 use std::path::Path;

@@ -1,5 +1,5 @@
-//! The hardened heap and the checking one: each misuse ends the program with a line that says what and where, and programs
-//! without one say what they say on the C library's heap.
+//! The hardened heap and the checking one: each misuse ends the program with a line that names it and its place, and
+//! programs without misuse print the same as on the C library's heap.
 
 use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
@@ -67,7 +67,7 @@ const MORE_MISUSES: [(&str, &str, bool); 5] = [
     ("freed-zero", AFTER, true),
 ];
 
-/// What a mode finds.
+/// Returns the misuse that a mode finds.
 fn misuses(mode: &str) -> impl Iterator<Item = (&'static str, &'static str, bool)> {
     let is_checking = mode == "checking";
     let more = MORE_MISUSES.into_iter().filter(move |_| is_checking);

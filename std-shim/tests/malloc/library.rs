@@ -5,13 +5,13 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::OnceLock;
 
-/// Where the two libraries lie. Built once; fast if nothing has changed since the last time.
+/// Builds both libraries once, fast if nothing has changed. Returns their folder.
 pub(crate) fn folder() -> &'static Path {
     static FOLDER: OnceLock<PathBuf> = OnceLock::new();
     FOLDER.get_or_init(|| build("release"))
 }
 
-/// Where the two libraries lie, built for debugging.
+/// Returns the folder of both libraries, built for debugging.
 pub(crate) fn folder_for_debugging() -> PathBuf {
     build("dev")
 }
@@ -32,7 +32,7 @@ fn build(profile: &str) -> PathBuf {
     target.join(if profile == "dev" { "debug" } else { profile })
 }
 
-/// What is preloaded.
+/// Returns the preloaded library.
 pub(crate) fn shared() -> PathBuf {
     folder().join("liblarder.so")
 }

@@ -1,4 +1,4 @@
-//! Compiles programs, runs them on a heap, and compares how they end and what they say.
+//! Compiles programs, runs them on a heap, and compares their exits and output.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -14,12 +14,12 @@ use std::time::{Duration, Instant};
 use crate::common::is_long;
 use crate::library;
 
-/// How often a program does what it does.
+/// Returns the number of a program's rounds.
 pub(crate) fn times() -> usize {
     if is_long() { 10_000 } else { 20 }
 }
 
-/// What `contract.c` is called with.
+/// The arguments of `contract.c`.
 pub(crate) fn contract_arguments() -> &'static [&'static str] {
     if is_long() { &["all"] } else { &[] }
 }
@@ -46,7 +46,7 @@ pub(crate) enum Heap {
 
 use Heap::{Alone, Inside, Linked, Preloaded, System};
 
-/// How a process ended, and what it said.
+/// The end and output of a process.
 #[derive(PartialEq, Eq, Debug)]
 pub(crate) struct End {
     pub(crate) status: ExitStatus,
@@ -201,7 +201,7 @@ pub(crate) fn run(command: &mut Command) -> End {
 }
 
 /// Runs a program in C or C++ on the system's heap and then, as often as is said, on Larder's in these ways.
-/// It must end well and say the same.
+/// Checks that it succeeds with the same output.
 pub(crate) fn same(name: &str, arguments: &[&str], ways: &[Heap], processes: usize) {
     let expected = run(command(compile(name, System), System).args(arguments));
     let said = expected.text();

@@ -1,5 +1,5 @@
-//! Installed programs say on Larder's heap, also where it is hardened or checking, what they say on the system's. One that
-//! is not there is left out, and the test says so and names its package.
+//! Installed programs print the same on Larder's heap, also hardened or checking, as on the system's. A missing
+//! program is left out, and the test names its package.
 
 use std::env;
 use std::fs;
@@ -11,7 +11,7 @@ use crate::library;
 use crate::program::Heap::{Preloaded, System};
 use crate::program::{End, Heap, command, compile, new_folder, run, source};
 
-/// Whether a program is there.
+/// Returns whether a program is installed.
 fn is_installed(program: &str) -> bool {
     // Those of OpenSSH have no such option, and the server is in a folder of its own.
     let is_there = if program.starts_with("ssh") {
@@ -48,7 +48,7 @@ fn package_of(program: &str) -> &str {
     }
 }
 
-/// How a program ends on a heap, in a new folder.
+/// Runs a program on a heap, in a new folder. Returns its end.
 fn end(program: &str, arguments: &[&str], heap: Heap) -> End {
     end_in("balanced", program, arguments, heap)
 }

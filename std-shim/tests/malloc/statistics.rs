@@ -1,11 +1,11 @@
-//! What is said of the heap when a process ends.
+//! The report about the heap at the end of a process.
 
 use crate::program::Heap::{Inside, Linked, Preloaded};
 use crate::program::{End, Heap, command, compile, run};
 
 const MIB: u64 = 1 << 20;
 
-/// What the program has in its hands: 100 blocks of 1000 bytes, and 10 MiB.
+/// The program's live blocks: 100 of 1000 bytes, and one of 10 MiB.
 const LIVE: u64 = 100_000 + 10 * MIB;
 
 fn with_stats(heap: Heap, mode: &str, stats: &str) -> End {

@@ -1,4 +1,4 @@
-//! What dumps of a process contain, as the system says of its mappings.
+//! The contents of core dumps, by the system's list of mappings.
 
 use crate::runner::Case;
 

@@ -1,4 +1,4 @@
-//! How processes end, and what panics leave behind.
+//! The ends of processes, and the heap after panics.
 
 use std::panic;
 use std::process;

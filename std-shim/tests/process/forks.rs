@@ -1,8 +1,8 @@
 //! Forks of a process whose other threads are anywhere inside the heap.
 //!
-//! A child has the forking thread only. It must be able to use the heap at once, to free what the
-//! others had allocated, and to start threads of its own, which take over the heaps that the others
-//! left. A child that hangs is ended by its own alarm, and its parent sees that.
+//! A child has only the forking thread. It must be able to use the heap at once, to free blocks of the other threads,
+//! and to start threads of its own, which adopt the heaps of the others. A child that hangs is ended by its own
+//! alarm, which its parent detects.
 
 use std::panic;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicUsize, Ordering};
@@ -58,7 +58,7 @@ fn size_at(place: usize) -> usize {
     }
 }
 
-/// Takes what lies at a place, checks and frees it.
+/// Takes the block of a place, checks and frees it.
 fn clear(place: usize) {
     let old = BLOCKS[place].swap(std::ptr::null_mut(), Ordering::AcqRel);
     if !old.is_null() {
@@ -135,7 +135,7 @@ pub(crate) fn in_a_child(act: impl FnOnce()) {
     }
 }
 
-/// What every child does.
+/// Runs in every child.
 fn live_in_a_child() {
     exercise();
     let heaps = HEAP.stats().heaps;

@@ -23,7 +23,7 @@ pub(crate) fn make(size: usize) -> *mut u8 {
     block
 }
 
-/// Whether a block is as [`make`] left it.
+/// Returns whether a block is as [`make`] left it.
 pub(crate) fn is_whole(block: *mut u8, size: usize) -> bool {
     // SAFETY: the callers hold a block of that size.
     let bytes = unsafe { std::slice::from_raw_parts(block, size) };

@@ -1,5 +1,5 @@
-//! How processes start, fork, end, and what they hold: each case in a process of its own, from its
-//! real main thread, so that it is alone with the heap and may end as it likes.
+//! Processes from start to end, with forks and memory: each case runs in a process of its own, from its real main
+//! thread, so that no other case uses its heap, and it may end in any way.
 #![no_main]
 #![allow(clippy::unwrap_used, reason = "tests")]
 

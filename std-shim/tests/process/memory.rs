@@ -1,4 +1,4 @@
-//! Physical memory: what is touched, and what goes back to the system.
+//! Physical memory: the pages touched, and those released to the system.
 
 use crate::runner::Case;
 
@@ -58,7 +58,7 @@ mod linux {
         ),
     ];
 
-    /// How much more memory than `before` is there now.
+    /// Returns how much more memory than `before` there is now.
     fn more_than(before: u64) -> u64 {
         resident_bytes().saturating_sub(before)
     }
@@ -156,7 +156,7 @@ mod linux {
         assert!(all.iter().flatten().chain(&more).all(Held::is_whole));
     }
 
-    /// Whether the kernel moves pages and leaves the place they come from mapped (Linux 5.7).
+    /// Returns whether the kernel moves pages and leaves their former place mapped (Linux 5.7).
     fn kernel_moves_pages() -> bool {
         const BYTES: usize = 256 * KIB;
         let usable = libc::PROT_READ | libc::PROT_WRITE;

@@ -6,7 +6,7 @@ use crate::HEAP;
 use crate::known::{free, layout, make};
 use crate::runner::{Case, Ends};
 
-/// What is found in every build.
+/// The misuse that every build finds.
 const NO_BLOCK: Ends = Ends::Aborts(if cfg!(debug_assertions) {
     "larder: freed an address where no block starts\n"
 } else {
@@ -18,7 +18,7 @@ const NOT_OURS: Ends = Ends::Aborts(if cfg!(debug_assertions) {
     "larder: freed an address where no block of this heap starts\n"
 });
 
-/// What a free by the address alone finds in every build.
+/// The misuse that a free by the address alone finds in every build.
 pub(crate) const BY_ADDRESS: &[Case] = &[
     Case::new(
         "an address inside a small block is found without a layout",

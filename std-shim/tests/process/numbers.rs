@@ -1,4 +1,4 @@
-//! What `stats` says, exactly, in a process with one thread.
+//! The exact numbers of `stats`, in a process with one thread.
 
 use std::alloc::{GlobalAlloc, Layout};
 
@@ -36,7 +36,7 @@ pub(crate) const CASES: &[Case] = &[
     ),
 ];
 
-/// What a block of `size` bytes with an alignment of at most 8 counts as.
+/// Returns the counted bytes of a block of `size` bytes with an alignment of at most 8.
 fn granted(stats: &Stats, size: usize) -> u64 {
     let class = stats
         .classes

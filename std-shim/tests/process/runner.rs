@@ -1,7 +1,7 @@
-//! Runs each case in a child process and judges how that ended.
+//! Runs each case in a child process and checks its exit.
 //!
-//! Understands a part of a case's name, `--exact`, `--skip`, `--list` and `--ignored` as other tests
-//! do, and takes no notice of other options.
+//! Accepts a part of a case's name, `--exact`, `--skip`, `--list` and `--ignored` as other tests do, and ignores
+//! other options.
 
 use std::os::unix::process::ExitStatusExt;
 use std::process::{Command, Output, Stdio};
@@ -12,7 +12,7 @@ use std::{env, thread};
 /// The argument that makes the process a case.
 const CASE: &str = "--case";
 
-/// A process that hangs is ended by the system after so many seconds: many times what a case takes on a busy machine.
+/// Seconds after which the system ends a process that hangs: many times those of a case on a busy machine.
 const LIMIT_SECONDS: libc::c_uint = 1200;
 
 /// Something to run in a process of its own.
@@ -26,7 +26,7 @@ pub(crate) struct Case {
     pub(crate) times: usize,
 }
 
-/// How the process of a case must end.
+/// The expected end of a case's process.
 #[derive(Clone, Copy)]
 pub(crate) enum Ends {
     /// Well, silently.
@@ -55,7 +55,7 @@ impl Case {
         Self { times, ..self }
     }
 
-    /// What is wrong with how the process ended.
+    /// Returns the fault in the process's end.
     fn complaint(&self, output: &Output) -> Option<String> {
         let said = String::from_utf8_lossy(&output.stderr);
         let (signal, expected) = match self.ends {
@@ -99,7 +99,7 @@ pub(crate) fn limit_time(seconds: libc::c_uint) {
     unsafe { libc::alarm(seconds) };
 }
 
-/// Is a case if the arguments say so, else runs those that are asked for; whether all went well.
+/// Runs as a case if the arguments say so, otherwise runs the selected cases. Returns whether all passed.
 pub(crate) fn main(cases: &[Case]) -> bool {
     let arguments: Vec<String> = env::args().skip(1).collect();
     if let [first, name] = &arguments[..]

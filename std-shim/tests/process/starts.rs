@@ -1,4 +1,4 @@
-//! What happens before `main`.
+//! Allocations before `main`.
 
 use std::ffi::c_int;
 use std::sync::OnceLock;

@@ -1,4 +1,4 @@
-//! Steps in processes that fork, are short of addresses, have odd settings, or break a contract.
+//! Steps in processes that fork, are short of addresses, have unusual settings, or break a contract.
 
 use std::alloc::{GlobalAlloc, Layout};
 use std::cell::Cell;

@@ -1,5 +1,5 @@
-//! The heap among what else a process has: real-time threads, lengths from outside, `errno`, other libraries'
-//! fork handlers, large thread-local values.
+//! The heap beside other parts of a process: real-time threads, foreign lengths, `errno`, other libraries' fork
+//! handlers, large thread-local values.
 
 use crate::runner::Case;
 

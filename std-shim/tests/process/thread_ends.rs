@@ -1,5 +1,4 @@
-//! What happens when threads end: destructors of every kind that still use the heap, and heaps that
-//! the next threads take over.
+//! The ends of threads: destructors of every kind that still use the heap, and heaps that the next threads adopt.
 
 use std::cell::RefCell;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -136,7 +135,7 @@ fn many_at_once() {
     );
 }
 
-/// Allocates and frees when it goes, and frees what it was given.
+/// A value that allocates when it is dropped, and frees the blocks it was given.
 struct Goes {
     given: RefCell<Vec<(usize, usize)>>,
 }

@@ -1,10 +1,9 @@
 //! Real programs give the same results on this heap as on the system's.
 //!
-//! The whole test binary allocates from one heap: which one is said by an environment variable that
-//! the very first allocation reads, long before `main`, and nothing changes it later. So the test
-//! itself runs on this heap as it is without any choice, and starts the same binary again for each of
-//! its other configurations and for the system's heap; all do the same work on the same input, with
-//! several threads, and all their output is compared.
+//! The whole test binary allocates from one heap, chosen by an environment variable that the first allocation reads,
+//! long before `main`. So the test itself runs on this heap's default, and starts the same binary again for each of
+//! its other configurations and for the system's heap; all do the same work on the same input, with several threads,
+//! and all their output is compared.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 #[path = "../common/mod.rs"]
@@ -27,7 +26,7 @@ static GLOBAL: Switched = Switched::new();
 /// Names the program that the second process runs.
 const PROGRAM: &str = "HEAP_TEST_PROGRAM";
 
-/// Starts the line that tells how often the system's heap was asked.
+/// The start of the line with the number of requests to the system's heap.
 const ASKED: &str = "the system was asked ";
 
 /// Sources of this workspace's allocator, one after the other, each ending in a zero byte: every eighth file, or
@@ -56,7 +55,7 @@ fn sources() -> String {
     chosen.concat()
 }
 
-/// Output of this test's second process, and how often it asked the system's heap.
+/// Runs this test's second process. Returns its output, and its number of requests to the system's heap.
 fn on_heap(heap: &str, program: &str, input: &str) -> (String, u64) {
     let mut child = Command::new(std::env::current_exe().unwrap())
         .args([

@@ -37,7 +37,7 @@ impl Switched {
         }
     }
 
-    /// How often the system's heap was asked for a block.
+    /// Returns the number of requests to the system's heap so far.
     pub(crate) fn system_calls(&self) -> u64 {
         self.system_calls.load(Ordering::Relaxed)
     }

@@ -1,4 +1,4 @@
-//! Calls of an allocator as a test likes to write them, and inner allocators that do as told.
+//! Short forms of an allocator's calls, and inner allocators that behave as configured.
 #![allow(clippy::unwrap_used)] // helpers of tests
 #![allow(dead_code, reason = "each test program uses a part of it")]
 
@@ -92,7 +92,7 @@ pub(crate) struct Bump {
     used: AtomicUsize,
 }
 
-/// How much a [`Bump`] has.
+/// The memory of a [`Bump`].
 const BUMP_BYTES: usize = 8 << 20;
 
 impl Bump {

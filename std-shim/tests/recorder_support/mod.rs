@@ -1,7 +1,7 @@
 //! Children of a test: its own program again, which plays one part and exits.
 //!
-//! A recording lasts as long as its process, so each needs one of its own. A test asks
-//! [`Scene::is_child`] first; in the parent's process it starts itself anew with [`Scene::run`].
+//! A recording lasts as long as its process, so each needs a process of its own. A test calls [`Scene::is_child`]
+//! first; in the parent it starts itself again with [`Scene::run`].
 #![allow(clippy::unwrap_used)] // helpers of tests
 #![allow(dead_code, reason = "each test program uses a part of it")]
 
@@ -15,7 +15,7 @@ use larder_trace::{Event, Trace, TraceError};
 
 const CHILD: &str = "RECORDER_TEST_CHILD";
 
-/// Whether this process was started to play the part of `test`.
+/// Returns whether this process was started to play the part of `test`.
 pub(crate) fn is_child(test: &str) -> bool {
     std::env::var(CHILD).is_ok_and(|name| name == test)
 }
@@ -118,7 +118,7 @@ impl Child {
     }
 }
 
-/// What a trace adds up to, counted in the tests' own way.
+/// The totals of a trace, counted independently.
 #[derive(Debug, PartialEq, Eq, Default)]
 pub(crate) struct Sums {
     pub(crate) allocs: u64,
@@ -157,7 +157,7 @@ impl Sums {
         self.live_bytes -= bytes;
     }
 
-    /// Tells them to the parent.
+    /// Reports them to the parent.
     pub(crate) fn say(&self) {
         println!(
             "\nallocs={}\nfrees={}\nbytes={}",
@@ -169,7 +169,7 @@ impl Sums {
         );
     }
 
-    /// What a child said.
+    /// Parses a child's report.
     pub(crate) fn said_by(child: &Child) -> Self {
         Self {
             allocs: child.said("allocs"),

@@ -1,4 +1,4 @@
-//! Blocks that always flow one way, or whole collections that change hands.
+//! Blocks that always flow in one direction, or whole collections that change threads.
 
 use std::alloc::Layout;
 use std::collections::{BTreeMap, HashMap};

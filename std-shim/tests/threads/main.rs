@@ -1,4 +1,4 @@
-//! Blocks travel between threads, with every byte checked, on the heap as global allocator.
+//! Blocks that are passed between threads, with every byte checked, on the heap as global allocator.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 #[path = "../common/mod.rs"]

@@ -1,7 +1,6 @@
 //! The global allocator of a program that names this crate: `extern crate suite_heap as _;`.
 //!
-//! A crate of its own, so that one line in a test file is all that changes, also in files without
-//! `std`, and so that all heaps run the same text.
+//! A crate of its own, so that a test file changes by one line, even without `std`, and all heaps run the same text.
 
 #[cfg(feature = "larder")]
 #[global_allocator]

@@ -1,4 +1,4 @@
-//! Large blocks that replace each other, as they come or zeroed.
+//! Large blocks that replace each other, uninitialised or zeroed.
 
 use crate::block::Block;
 use crate::clock::{Clock, Outcome};
@@ -35,7 +35,7 @@ fn large(replacements: usize, touch: impl Fn(&mut Block)) -> Outcome {
     let mut slots: [Option<Block>; SLOTS] = [const { None }; SLOTS];
     for _ in 0..replacements {
         let slot = random.below(SLOTS);
-        // The old block goes first, so that its memory can be used again.
+        // The old block is freed first, so that its memory can be reused.
         if let Some(block) = slots[slot].take() {
             tally.read(block.finish());
         }

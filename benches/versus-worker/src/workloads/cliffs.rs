@@ -1,6 +1,6 @@
-//! Programs whose single calls may take long, since much has to be gone through.
+//! Programs with single calls that may take long, since they scan much.
 //!
-//! Their time says little: they leave almost all that they had, and go on with little.
+//! Their total time matters little: they free almost everything, and continue with little.
 
 use std::thread;
 use std::time::Duration;
@@ -12,12 +12,12 @@ use crate::random::Random;
 use crate::scale::Scale;
 use crate::tally::Tally;
 
-/// Blocks of which eight fill 64 KiB, and one of eight survives.
+/// The size of blocks of which eight fill 64 KiB, and one of eight survives.
 const SURVIVOR_BYTES: usize = 8192;
 const GROUPS: u32 = 5_000;
 const GROUP: usize = 8;
 
-/// How long the program goes on with little: heaps that give memory back do so meanwhile.
+/// The time for which the program continues with little; heaps that release memory do so then.
 const TURNS: usize = 500;
 const PAUSE: Duration = Duration::from_micros(500);
 const SMALL: usize = 100;
@@ -27,7 +27,7 @@ const LARGE_BYTES: usize = 200_000;
 const STEP_BLOCKS: u32 = 16_000;
 const STEPS: usize = 5;
 
-/// Most blocks are freed, few in each place stay; then the freed ones are allocated again.
+/// Frees most blocks and leaves a few in each place, then allocates the freed ones again.
 pub fn survivors(scale: Scale) -> Outcome {
     let count = scale.of(GROUPS) * GROUP;
     let mut random = Random::new(71);
@@ -70,7 +70,7 @@ fn finish(slot: &mut Option<Block>, tally: &mut Tally) {
     }
 }
 
-/// One step again and again: so many blocks, of which each lives for a random part of it.
+/// One repeated step of many blocks, each live for a random part of it.
 pub fn long_steps(scale: Scale) -> Outcome {
     let count = scale.of(STEP_BLOCKS);
     let mut random = Random::new(72);

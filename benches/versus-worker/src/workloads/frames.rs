@@ -1,10 +1,9 @@
-//! How long a frame takes while another thread allocates all the time.
+//! The time of a frame while another thread allocates all the time.
 //!
-//! One thread wakes every few milliseconds for a frame: some large blocks, allocated and freed.
-//! Another thread, the neighbour, replaces large blocks without a pause, so that it is often
-//! inside the allocator when it loses its core or when a frame begins. The schedule is fixed, and
-//! the run lasts as long as the schedule. Frames that are missed run after its end without a clock,
-//! so that every run gives the same answer.
+//! One thread wakes every few milliseconds for a frame: some large blocks, allocated and freed. Another thread, the
+//! neighbour, replaces large blocks without a pause, so that it is often inside the allocator when it loses its core
+//! or when a frame begins. The schedule is fixed, and the run lasts as long as the schedule. Missed frames run after
+//! its end, untimed, so that every run gives the same answer.
 
 use std::collections::VecDeque;
 use std::hint::black_box;
@@ -30,24 +29,24 @@ const FRAMES: u32 = 800;
 const BLOCKS: usize = 20;
 const BLOCK_BYTES: usize = 150_000;
 
-/// What the neighbour holds, and the sizes it takes in turn.
+/// The number of the neighbour's blocks, and of their sizes, taken in turn.
 const HELD: usize = 16;
 const SIZES: usize = 1024;
 const MIN_BYTES: f64 = 163_840.0;
 const MAX_BYTES: f64 = 1_048_576.0;
 
-/// Of the thread with the frames, and of who ends its run.
+/// The priorities of the thread with the frames, and of the watch that ends its run.
 const PRIORITY: i32 = 10;
 const PRIORITY_OF_WATCH: i32 = 11;
 
-/// Where the threads run.
+/// The cores of the threads.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum CpuPlace {
-    /// Both on one core.
+    /// Both threads on one core.
     OneCore,
-    /// Both on one core; the thread with the frames runs before ordinary ones.
+    /// Both threads on one core; the one with the frames runs before ordinary threads.
     First,
-    /// Anywhere, with as many threads that only compute as there are cores.
+    /// Any core, beside as many computing threads as there are cores.
     Loaded,
 }
 
@@ -63,24 +62,24 @@ pub fn fifo(scale: Scale) -> Outcome {
     frames(CpuPlace::First, scale)
 }
 
-/// Whether threads may be kept on one core.
+/// Checks that threads may be kept on one core.
 ///
 /// # Errors
-/// What the operating system says.
+/// The error of the operating system.
 pub fn may_share_a_core() -> io::Result<()> {
     in_a_thread(pin::to_one_core)
 }
 
-/// Whether threads may also run before ordinary ones.
+/// Checks that threads may also run before ordinary ones.
 ///
 /// # Errors
-/// What the operating system says.
+/// The error of the operating system.
 pub fn may_run_first() -> io::Result<()> {
     may_share_a_core()?;
     in_a_thread(|| Thread::this().run_first(PRIORITY_OF_WATCH))
 }
 
-/// What is tried stays with that thread.
+/// Runs `attempt` in a thread of its own, which keeps its effects.
 fn in_a_thread(attempt: fn() -> io::Result<()>) -> io::Result<()> {
     match thread::spawn(attempt).join() {
         Ok(result) => result,
@@ -111,14 +110,14 @@ fn cores() -> usize {
     thread::available_parallelism().map_or(1, usize::from)
 }
 
-/// What the threads know of each other.
+/// The state that the threads share.
 struct FrameShared {
     place: CpuPlace,
-    /// For the two that share one.
+    /// The core of the two threads that share one.
     core: Option<usize>,
     /// The thread with the frames.
     player: OnceLock<Thread>,
-    /// Frames begin when the neighbour holds its blocks and the watch is there.
+    /// Frames begin once the neighbour holds its blocks and the watch runs.
     ready: Barrier,
     over: AtomicBool,
 }
@@ -135,7 +134,7 @@ impl FrameShared {
     }
 
     fn is_over(&self) -> bool {
-        // Relaxed: nothing else is learned by it.
+        // Relaxed: the flag guards no other data.
         self.over.load(Ordering::Relaxed)
     }
 
@@ -152,8 +151,7 @@ impl FrameShared {
         }
     }
 
-    /// Replaces the oldest of its blocks until the end, and hardly does anything else: sizes are
-    /// drawn before.
+    /// Replaces the oldest of its blocks until the end, and does little else: sizes are drawn before.
     fn be_the_neighbour(&self) {
         self.go_to_the_core();
         let mut random = Random::new(1);
@@ -176,7 +174,7 @@ impl FrameShared {
         for block in held {
             tally.read(block.finish());
         }
-        // How often it came by is no part of the answer.
+        // The number of its rounds is no part of the answer.
         let _ = tally.answer();
     }
 
@@ -200,8 +198,8 @@ impl FrameShared {
             .with_frames(times.figures())
     }
 
-    /// A thread that runs before all others could wait for one of them without end. When the
-    /// schedule is over it goes on as an ordinary one.
+    /// A thread that runs before all others could wait for one of them without end. When the schedule is over, the
+    /// watch makes it an ordinary one.
     fn watch(&self, planned: usize) {
         if self.place == CpuPlace::First {
             expect(Thread::this().run_first(PRIORITY_OF_WATCH));
@@ -211,19 +209,19 @@ impl FrameShared {
         self.end();
     }
 
-    /// The neighbour stops, and nobody runs first any more.
+    /// Stops the neighbour, and makes the thread with the frames an ordinary one.
     fn end(&self) {
         self.over.store(true, Ordering::Relaxed);
         if self.place == CpuPlace::First
             && let Some(player) = self.player.get()
         {
-            // It may have ended by itself.
+            // The thread may have ended already.
             let _ = player.run_in_turn();
         }
     }
 }
 
-/// Whether it may be done was asked before the run.
+/// Returns the value: the permission was checked before the run.
 fn expect<T>(result: io::Result<T>) -> T {
     match result {
         Ok(value) => value,
@@ -231,7 +229,7 @@ fn expect<T>(result: io::Result<T>) -> T {
     }
 }
 
-/// Runs frames. Nothing but their blocks is allocated.
+/// Runs frames. Allocates nothing but their blocks.
 struct Player {
     random: Random,
     tally: Tally,
@@ -278,7 +276,7 @@ mod tests {
         assert_eq!(outcome.answer, player.tally.answer());
     }
 
-    /// One that runs first and waits without end for an ordinary thread on its core.
+    /// A thread that runs first and waits without end for an ordinary thread on its core.
     #[test]
     fn the_watch_ends_a_wait_that_has_no_end() {
         if may_run_first().is_err() {

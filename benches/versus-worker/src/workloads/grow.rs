@@ -1,4 +1,4 @@
-//! Vectors grown by push: reallocation.
+//! Vectors grown by `push`: reallocation.
 
 use std::hint::black_box;
 
@@ -11,7 +11,7 @@ use crate::tally::Tally;
 const NUMBERS: u32 = 8 << 20;
 const TIMES: u64 = 3;
 
-/// Vectors that grow side by side, and how often one of them does.
+/// The number of vectors that grow side by side, of bursts, and of pushes to one vector in a burst.
 const VECTORS: u32 = 4096;
 const BURSTS: u32 = 600_000;
 const BURST: u32 = 16;
@@ -38,7 +38,7 @@ pub fn vec(scale: Scale) -> Outcome {
     clock.stop(TIMES * numbers, tally.answer()).with_live(live)
 }
 
-/// Many vectors side by side, none of which knows how long it will get.
+/// Many vectors side by side, of unknown final length.
 pub fn vecs(scale: Scale) -> Outcome {
     let bursts = scale.of(BURSTS);
     let mut random = Random::new(4096);

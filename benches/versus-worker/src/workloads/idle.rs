@@ -1,7 +1,7 @@
-//! What a process holds after a peak, while nobody calls its allocator.
+//! A process's memory after a peak, while no thread calls the allocator.
 //!
-//! About 1 GiB of blocks is made in groups, and one sixteenth of them is kept. The memory is looked at so many seconds
-//! after the last free.
+//! About 1 GiB of blocks is made in groups, and one sixteenth of them is kept. The memory is read `seconds` after the
+//! last free.
 
 use std::thread;
 use std::time::Duration;
@@ -12,11 +12,11 @@ use crate::random::Random;
 use crate::scale::Scale;
 use crate::tally::Tally;
 
-/// Groups of a full run, and which of them stay: the last of so many.
+/// Groups of a full run; of every `KEPT` groups the last one stays.
 const GROUPS: u32 = 224;
 const KEPT: usize = 16;
 
-/// Bytes of a group that are in small blocks, and as many in large ones.
+/// Bytes of a group in small blocks, and again in large ones.
 const HALF_BYTES: usize = 2 << 20;
 const SMALL: [f64; 2] = [16.0, 2048.0];
 const LARGE: [f64; 2] = [65_536.0, 1_048_576.0];
@@ -51,7 +51,7 @@ pub fn idle(seconds: u64, scale: Scale) -> Outcome {
         .with_live(Some(live))
 }
 
-/// Blocks that are made together and freed together.
+/// Blocks that are allocated together and freed together.
 struct BlockGroup {
     blocks: Vec<Block>,
     bytes: u64,
@@ -77,7 +77,7 @@ impl BlockGroup {
         group
     }
 
-    /// With the list of its blocks.
+    /// Returns the bytes of its blocks and of their list.
     fn bytes(&self) -> u64 {
         self.bytes + (self.blocks.capacity() * size_of::<Block>()) as u64
     }

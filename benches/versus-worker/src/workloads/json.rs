@@ -27,7 +27,7 @@ pub fn json(scale: Scale) -> Outcome {
     outcome
 }
 
-/// A document in the printer's form: keys in order, no blanks.
+/// Returns a document in the printer's form: keys in order, no blanks.
 fn document(records: usize) -> String {
     let mut random = Random::new(5);
     let mut text = String::from("[");

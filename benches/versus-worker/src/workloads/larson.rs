@@ -1,5 +1,5 @@
-//! A server in small: threads replace blocks in slots, and a thread that ends
-//! hands its slots to a successor, which frees what others have allocated.
+//! A small server: threads replace blocks in slots, and a thread that ends hands its slots to a successor, which
+//! frees blocks of other threads.
 
 use std::sync::mpsc;
 use std::thread::{self, JoinHandle};
@@ -11,9 +11,9 @@ use crate::scale::Scale;
 use crate::tally::Tally;
 
 const SLOTS: u32 = 5000;
-/// Replacements by one thread in its life.
+/// Replacements by one thread.
 const LIFE: u32 = 20_000;
-/// Threads that follow each other in one lane. With more lanes each has less to do.
+/// Threads that follow each other in one lane. With more lanes each thread does less.
 const THREADS: usize = 200;
 
 /// Slots on their way from one thread to the next.
@@ -23,7 +23,7 @@ struct Estate {
     tally: Tally,
 }
 
-/// So many lanes at once.
+/// The number of lanes.
 pub fn larson(lanes: usize, scale: Scale) -> Outcome {
     let (slots, life) = (scale.of(SLOTS), scale.of(LIFE));
     let successions = THREADS / lanes;
@@ -88,7 +88,7 @@ fn draw(random: &mut Random, tally: &mut Tally) -> Block {
 }
 
 /// # Panics
-/// The thread did; with `panic = "abort"` the process is gone by then.
+/// If the thread panicked; with `panic = "abort"` the process has ended by then.
 fn join(thread: JoinHandle<()>) {
     assert!(thread.join().is_ok(), "a thread failed");
 }

@@ -8,13 +8,13 @@ use crate::random::Random;
 use crate::scale::Scale;
 use crate::tally::Tally;
 
-/// Keys to choose from, and steps that insert or remove one.
+/// The number of keys, and of steps that insert or remove one.
 const NAMES: u32 = 60_000;
 const NAME_STEPS: u32 = 900_000;
 const NUMBERS: u32 = 400_000;
 const NUMBER_STEPS: u32 = 900_000;
 
-/// Without the random seed of the default, so that every run is the same.
+/// A map without the default's random seed, so that every run is the same.
 type Names = HashMap<String, Vec<u8>, BuildHasherDefault<DefaultHasher>>;
 
 /// Strings to vectors.

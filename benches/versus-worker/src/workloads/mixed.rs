@@ -19,18 +19,17 @@ const MAX_BYTES: f64 = 1024.0 * 1024.0;
 const MEDIAN_LIFE: f64 = 4000.0;
 const LIFE_DEVIATION: f64 = 3.5;
 
-/// What happens, drawn before the clock starts.
+/// The events of a run, drawn before the clock starts.
 struct MixedScript {
-    /// A size in bytes: allocate into the slot freed last, or else into a new one.
-    /// With [`FREE`]: free that slot.
+    /// A size in bytes: allocate into the slot freed last, otherwise into a new one. With [`FREE`]: free that slot.
     events: Vec<u32>,
-    /// Most blocks live at once.
+    /// The most blocks live at once.
     slots: usize,
-    /// The event after which most bytes are live, and how many.
+    /// The event after which the most bytes are live, and their number.
     peak: (usize, u64),
 }
 
-/// Set in an event that frees. Sizes are below.
+/// The mark of an event that frees. Sizes are below it.
 const FREE: u32 = 1 << 31;
 
 pub fn mixed(scale: Scale) -> Outcome {
@@ -71,7 +70,7 @@ impl MixedScript {
     fn draw(blocks: usize) -> Self {
         let mut random = Random::new(120);
         let mut sizes = Vec::with_capacity(blocks);
-        // Which blocks end before which allocation.
+        // The blocks that end before each allocation.
         let mut ends = Vec::with_capacity(blocks);
         for block in 0..blocks {
             let bytes = MEDIAN_BYTES * (BYTES_DEVIATION * random.normal()).exp();

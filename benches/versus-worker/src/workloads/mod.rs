@@ -1,4 +1,4 @@
-//! What the workloads of the list do.
+//! The workloads, and the list of their names.
 //!
 //! Each builds its inputs before its clock starts, frees everything before the
 //! clock stops, and draws its random numbers from fixed seeds.
@@ -25,10 +25,10 @@ mod trees;
 use crate::clock::Outcome;
 use crate::scale::Scale;
 
-/// One run at a scale.
+/// The function of a workload.
 pub type Run = fn(Scale) -> Outcome;
 
-/// Names of the list, with what they run.
+/// The names of the list, with their functions.
 const RUNS: &[(&str, Run)] = &[
     ("pairs-1", |scale| pairs::pairs(1, scale)),
     ("pairs-64", |scale| pairs::pairs(64, scale)),
@@ -76,13 +76,13 @@ const RUNS: &[(&str, Run)] = &[
     ("server", server::server),
 ];
 
-/// What the workload of this name runs.
+/// Returns the function of the workload of this name.
 pub fn find(name: &str) -> Option<Run> {
     let (_, run) = RUNS.iter().find(|(known, _)| *known == name)?;
     Some(*run)
 }
 
-/// Why the system does not let the workload of this name run, if it does not.
+/// Returns why the system does not allow the workload of this name to run, if so.
 pub fn refused(name: &str) -> Option<String> {
     let (what, asked) = match name {
         "frames-one-cpu" => ("threads on one core", frames::may_share_a_core()),
@@ -98,8 +98,8 @@ mod tests {
     use super::*;
     use crate::list;
 
-    /// Those that the system lets run. Left out are the longer waits of `idle-0`, and `server`, which is different
-    /// each time.
+    /// Returns the workloads that the system allows. Left out are `idle-0`'s longer waits, and `server`, which varies
+    /// with each run.
     fn allowed() -> impl Iterator<Item = (&'static str, Run)> {
         let all = RUNS.iter().copied();
         let all = all.filter(|(name, _)| !["idle-1", "idle-5", "server"].contains(name));

@@ -25,7 +25,7 @@ pub fn pairs(batch: usize, scale: Scale) -> Outcome {
     for _ in 0..rounds {
         for _ in 0..batch {
             let draw = random.next();
-            // The upper half draws the size, all of it is the stamp.
+            // The upper half gives the size, the whole number is the stamp.
             let bytes = 8 + (((draw >> 32) * 1017) >> 32) as usize;
             slots.push(Block::new(bytes, tally.wrote(draw)));
         }
@@ -54,12 +54,12 @@ pub fn boxes(scale: Scale) -> Outcome {
     clock.stop((rounds * BOX_BATCH) as u64, tally.answer())
 }
 
-/// Blocks in the loops that are hardly more than the pair.
+/// Blocks in the loops that do little more than the pair.
 const BARE_BATCH: usize = 64;
 const MIN_BYTES: usize = 8;
 const MAX_BYTES: usize = 1024;
 
-/// Sizes that were drawn before. One word of each block is written and read.
+/// Sizes drawn before the loop. One word of each block is written and read.
 pub fn bare_sizes(scale: Scale) -> Outcome {
     let mut random = Random::new(1);
     let sizes: [usize; BARE_BATCH] = array::from_fn(|_| random.within(MIN_BYTES, MAX_BYTES));
@@ -83,7 +83,7 @@ fn bare(scale: Scale, layout: impl Fn(usize) -> Layout) -> Outcome {
     let clock = Clock::start();
     for round in 0..rounds {
         for (index, place) in blocks.iter_mut().enumerate() {
-            // SAFETY: both callers give layouts of at least 8 bytes, so none is empty.
+            // SAFETY: both callers' layouts have at least 8 bytes, so none is empty.
             let block = unsafe { alloc(layout(index)) }.cast::<usize>();
             if block.is_null() {
                 handle_alloc_error(layout(index));
@@ -93,14 +93,14 @@ fn bare(scale: Scale, layout: impl Fn(usize) -> Layout) -> Outcome {
             *place = block;
         }
         for (index, &block) in black_box(&blocks).iter().enumerate() {
-            // SAFETY: the loop before wrote a word to each block, which is still live.
+            // SAFETY: the loop above wrote a word to each block, which is still live.
             sum += unsafe { block.read() };
             // SAFETY: allocated above with this layout.
             unsafe { dealloc(block.cast(), layout(index)) };
         }
         expected += round * BARE_BATCH;
     }
-    // Not `assert_eq`: it would have the sum in memory, and the loop store it.
+    // Not `assert_eq`, which would take the sum's address, so that the loop stores it.
     assert!(sum == expected, "a block does not hold what was written");
     clock.stop((rounds * BARE_BATCH) as u64, sum as u64)
 }

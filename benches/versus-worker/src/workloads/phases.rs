@@ -34,7 +34,7 @@ pub fn phases(scale: Scale) -> Outcome {
     });
     let mut slots = Some(Vec::with_capacity(blocks));
     for _ in 0..PHASES {
-        // The other thread ends before this one only if it fails, which its join tells.
+        // The other thread ends before this one only if it fails, which its join reports.
         let Some(mut batch) = slots.take() else { break };
         for _ in 0..blocks {
             let bytes = random.within(16, 512);

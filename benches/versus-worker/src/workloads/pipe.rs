@@ -15,7 +15,7 @@ const BATCH: usize = 256;
 /// Batches that may wait in one pipe.
 const WAITING: usize = 16;
 
-/// So many pairs of threads.
+/// The number of pairs of threads.
 pub fn pipe(pairs: usize, scale: Scale) -> Outcome {
     let batches = scale.of(BLOCKS).div_ceil(BATCH * pairs);
     let clock = Clock::start();

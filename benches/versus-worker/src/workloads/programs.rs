@@ -1,4 +1,4 @@
-//! What well-known crates do with memory: Markdown, TOML, regular expressions.
+//! The memory use of well-known crates: Markdown, TOML, regular expressions.
 
 use std::fmt::Write;
 
@@ -71,7 +71,7 @@ pub fn toml(scale: Scale) -> Outcome {
     }
 }
 
-/// A document like a lock file.
+/// Returns a document like a lock file.
 fn packages() -> String {
     let mut random = Random::new(300);
     let mut text = String::from("# Written by a program.\nversion = 0\n");
@@ -95,7 +95,7 @@ fn packages() -> String {
 
 pub fn regex(scale: Scale) -> Outcome {
     let compilations = scale.of(COMPILATIONS);
-    // A page is enough to make the engines take their working memory.
+    // A page is enough for the engines to allocate their working memory.
     let page = GUIDE.get(..2000).unwrap_or(GUIDE);
     let mut found = 0;
     let clock = Clock::start();

@@ -1,11 +1,13 @@
-//! A server over minutes: what a process holds beside what is live, while threads come and go and phases change.
+//! A server over minutes: the process's memory compared with its live bytes, while threads come and go and phases
+//! change.
 //!
-//! Sessions, a thread each, answer requests: each makes blocks for itself and frees them, and puts entries into a store
-//! that all sessions share. An entry leaves the store by age, one in eight by chance, freed by whoever needs its room.
-//! Sizes are log-normal; each phase has its own median and its own room in the store. A minute has each phase once.
+//! Sessions, a thread each, answer requests: each allocates blocks of its own and frees them, and puts entries into a
+//! store that all sessions share. Entries leave the store by age, one in eight by chance, and the session that needs
+//! their room frees them. Sizes are log-normal; each phase has its own median and its own room in the store. A minute
+//! has each phase once.
 //!
-//! The run lasts as long as it is told, so how much it does is different each time, and its answer is nothing but that
-//! every block held what was written to it.
+//! The run has a fixed length, so its amount of work varies. Its answer only confirms that every block held what was
+//! written to it.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -20,19 +22,19 @@ use crate::random::Random;
 use crate::scale::Scale;
 use crate::tally::Tally;
 
-/// Looks at the memory, and those of them at a store that fills.
+/// The number of readings of the memory, and of those before the store is full.
 const LOOKS: u32 = 240;
 const FILLING: usize = 23;
 
 const SESSIONS: usize = 64;
-/// Requests of a session: half of all have fewer.
+/// The median requests of a session.
 const MEDIAN_REQUESTS: f64 = 60.0;
 const PAUSE_US: (usize, usize) = (5_000, 35_000);
 
 /// Blocks of a request, and bytes of the entries that it puts into the store.
 const BLOCKS: usize = 64;
 const ENTRIES_BYTES: usize = 24 << 10;
-/// One request in so many has a buffer of this size, too.
+/// One request in this many has a buffer of this size, too.
 const BUFFER_EVERY: usize = 16;
 const BUFFER: (f64, f64) = (65_536.0, 2_097_152.0);
 
@@ -42,7 +44,7 @@ const MAX_BYTES: f64 = 1024.0 * 1024.0;
 const SHARDS: usize = 64;
 const STORE_BYTES: usize = 256 << 20;
 
-/// How long a phase lasts, and what each has: the median size, and the store's room in eighths.
+/// The length of a phase; the median size of each, and the store's room in eighths.
 const PHASE: Duration = Duration::from_secs(10);
 const PHASES: [(f64, usize); 6] = [
     (200.0, 8),
@@ -61,7 +63,7 @@ struct Shard {
     tally: Tally,
 }
 
-/// What all sessions share.
+/// The state that all sessions share.
 struct Server {
     start: Instant,
     store: Vec<Mutex<Shard>>,
@@ -70,7 +72,7 @@ struct Server {
 }
 
 /// # Panics
-/// A block did not hold what was written to it.
+/// If a block did not hold what was written to it.
 pub fn server(scale: Scale) -> Outcome {
     let run = Duration::from_millis(scale.of(1000 * SERVER_SECONDS) as u64);
     let clock = Clock::start();
@@ -119,8 +121,8 @@ pub fn server(scale: Scale) -> Outcome {
         .with_live(Some(mean(&looks[FILLING..])))
 }
 
-/// Looks as one, with the mean of their live bytes, and with so much resident that its ratio is the mean of their
-/// ratios. The ratio of the means would be that of the phases with the most in the store.
+/// Returns the readings as one, with their mean live bytes, and with resident bytes whose ratio to these is the mean
+/// of the ratios. The ratio of the means would mostly be that of the phases with the fullest store.
 fn mean(looks: &[Live]) -> Live {
     let count = looks.len() as f64;
     let bytes = looks.iter().map(|look| look.bytes as f64).sum::<f64>() / count;
@@ -142,7 +144,7 @@ impl Server {
         Live::look(self.live_bytes.load(Ordering::Relaxed) + tables)
     }
 
-    /// A session, from its first request to its last.
+    /// Runs a session, from its first request to its last.
     fn session(&self, seed: u64, run: Duration) {
         let mut random = Random::new(seed);
         let requests = (MEDIAN_REQUESTS * random.normal().exp()).ceil() as usize;
@@ -181,7 +183,7 @@ impl Server {
         for block in own {
             tally.read(block.finish());
         }
-        // What the entries hold is read by whoever frees them.
+        // The session that frees an entry reads its stamp.
         self.shard(random).tally.join(&tally);
         self.requests.fetch_add(1, Ordering::Relaxed);
     }
@@ -191,8 +193,8 @@ impl Server {
         shard.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Puts an entry into the store, in whose shards there is room for so many bytes. What leaves for it is freed
-    /// without the lock; of much that is to leave, some.
+    /// Puts an entry into a shard, which has `room_bytes` of room. The entries that leave for it, at most `LEAVING`,
+    /// are freed without the lock.
     fn put(&self, entry: Block, bytes: usize, room_bytes: usize, random: &mut Random) {
         const LEAVING: usize = 64;
         let mut leaving: [Option<Block>; LEAVING] = [const { None }; LEAVING];
@@ -226,7 +228,7 @@ impl Server {
     }
 }
 
-/// A block whose every page is written.
+/// Returns a block whose every page is written.
 fn block(bytes: usize, random: &mut Random, tally: &mut Tally) -> Block {
     let mut block = Block::new(bytes, tally.wrote(random.next()));
     block.touch_pages();

@@ -1,9 +1,9 @@
-//! A step of large buffers again and again: a small network learns on the processor.
+//! A repeated step with large buffers: a small network learns on the processor.
 //!
-//! The way there: each layer takes working memory and an activation, which stays until the way
-//! back. The way back: the gradient of the activation, working memory, and the gradient of the
-//! weights, which stays until the update; the activation and the gradient of the layer behind go.
-//! The update: working memory for each gradient of weights, which goes with it.
+//! The forward pass: each layer takes working memory and an activation, which stays until the backward pass. The
+//! backward pass: the gradient of the activation, working memory, and the gradient of the weights, which stays until
+//! the update; the activation and the gradient of the layer behind are freed. The update: working memory for each
+//! gradient of weights, which is freed with it.
 
 use std::hint::black_box;
 
@@ -18,11 +18,11 @@ const LAYERS: usize = 24;
 const MIN_BYTES: f64 = 65536.0;
 const MAX_BYTES: f64 = 8_388_608.0;
 
-/// Turns of a full run that count, and turns before them.
+/// The timed turns of a full run, and the turns before them.
 const TURNS: u32 = 30;
 const WARM_UP: usize = 4;
 
-/// Batches of one length, or of three: in quarters of the longest.
+/// Batches of one length, or of three, in quarters of the longest.
 const ONE: &[usize] = &[4];
 const THREE: &[usize] = &[4, 3, 2];
 
@@ -52,7 +52,7 @@ pub fn untouched(scale: Scale) -> Outcome {
     }
 }
 
-/// What is written into a buffer, and read back before it is freed.
+/// The values written into a buffer, and read back before it is freed.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Contents {
     Nothing,
@@ -70,7 +70,7 @@ fn steps(lengths: &[usize], contents: Contents, scale: Scale) -> Outcome {
     let mut play = Play::new(&scripts);
     for _ in 0..WARM_UP {
         for script in &scripts {
-            // Pages that nobody writes would be no memory yet.
+            // Pages that are never written would take no memory.
             play.step(script, contents.or_pages(), |_| ());
         }
     }
@@ -94,7 +94,7 @@ enum StepEvent {
     Free { slot: usize },
 }
 
-/// A step: what is allocated and freed, in order.
+/// A step: its allocations and frees, in order.
 #[derive(Debug, Default)]
 struct StepScript {
     events: Vec<StepEvent>,
@@ -103,7 +103,7 @@ struct StepScript {
 }
 
 impl StepScript {
-    /// With activations and working memory of so many quarters.
+    /// Makes the step with activations and working memory of `quarters` quarters.
     fn train(quarters: usize) -> Self {
         let mut random = Random::new(24);
         let mut sizes = |quarters: usize| -> Vec<usize> {
@@ -153,7 +153,7 @@ impl StepScript {
         self.events.push(StepEvent::Free { slot });
     }
 
-    /// The most bytes that are live at once, and the event that makes them.
+    /// Returns the most bytes that are live at once, and the event that reaches them.
     fn peak(&self) -> (u64, usize) {
         let mut sizes = vec![0; self.slots];
         let mut live = 0;
@@ -174,7 +174,7 @@ impl StepScript {
     }
 }
 
-/// Buffers that are live, and what was written and read.
+/// The live buffers, and the sums written and read.
 struct Play {
     slots: Vec<Option<SummedBuffer>>,
     random: Random,
@@ -191,7 +191,7 @@ impl Play {
         }
     }
 
-    /// `after` hears the number of each event.
+    /// Calls `after` with the number of each event.
     fn step(&mut self, script: &StepScript, contents: Contents, mut after: impl FnMut(usize)) {
         let _step = allocator::step();
         for (index, event) in script.events.iter().enumerate() {
@@ -211,7 +211,7 @@ impl Play {
         }
     }
 
-    /// One more step, with a look at the memory where most is live.
+    /// Runs one more step, and reads the memory where most is live.
     fn look(&mut self, script: &StepScript, contents: Contents) -> Live {
         let (bytes, peak) = script.peak();
         let mut live = None;
@@ -224,7 +224,7 @@ impl Play {
     }
 }
 
-/// Large memory with sums of what is written into it.
+/// A large buffer with the sums of the values written into it.
 struct SummedBuffer {
     words: Vec<u64>,
     stamp: u64,
@@ -233,12 +233,12 @@ struct SummedBuffer {
 impl SummedBuffer {
     fn new(bytes: usize, stamp: u64) -> Self {
         let mut words = Vec::with_capacity(bytes / WORD_BYTES);
-        // The optimiser must not see that nobody else looks at the buffer.
+        // Hides the buffer's use from the optimiser.
         black_box(words.as_mut_ptr());
         Self { words, stamp }
     }
 
-    /// Gives the sum of the words written.
+    /// Writes the values. Returns their sum.
     fn write(&mut self, contents: Contents) -> u64 {
         let stamp = self.stamp;
         let count = match contents {
@@ -263,7 +263,7 @@ impl SummedBuffer {
         stamp.wrapping_mul(count).wrapping_add(positions)
     }
 
-    /// Frees the buffer and gives the sum of what it held.
+    /// Frees the buffer. Returns the sum of its contents.
     fn finish(mut self, contents: Contents) -> u64 {
         let sum = |sum: u64, word: u64| sum.wrapping_add(word);
         match contents {
@@ -272,7 +272,7 @@ impl SummedBuffer {
                 let pages = self.words.spare_capacity_mut().iter();
                 pages
                     .step_by(WORDS_OF_PAGE)
-                    // SAFETY: these are the words that `write` wrote.
+                    // SAFETY: `write` wrote these words.
                     .map(|word| unsafe { word.assume_init_read() })
                     .fold(0, sum)
             }

@@ -1,4 +1,4 @@
-//! Threads that live shortly: what it costs to begin and to end one.
+//! Short-lived threads: the cost of starting and ending one.
 
 use std::thread::{self, JoinHandle};
 
@@ -18,7 +18,7 @@ const WAVE: usize = 64;
 const BLOCKS: usize = 400;
 const MAX_BYTES: usize = 2048;
 
-/// What a thread leaves behind.
+/// The blocks that a thread leaves to others.
 type Remains = (Vec<Block>, Tally);
 
 pub fn in_turn(scale: Scale) -> Outcome {
@@ -64,7 +64,7 @@ fn begin(seed: usize) -> JoinHandle<Remains> {
     })
 }
 
-/// Frees what the thread has left.
+/// Frees the blocks that the thread left.
 fn bury(thread: JoinHandle<Remains>, tally: &mut Tally) {
     match thread.join() {
         Ok((blocks, part)) => {

@@ -20,7 +20,7 @@ const SOURCES: [&str; 6] = [
 /// Sources parsed by every thread of a full run.
 const FILES: u32 = 120;
 
-/// Every thread for itself.
+/// Every thread parses on its own.
 pub fn syn(threads: usize, scale: Scale) -> Outcome {
     let files = scale.of(FILES);
     let clock = Clock::start();
@@ -46,7 +46,7 @@ pub fn syn(threads: usize, scale: Scale) -> Outcome {
     outcome
 }
 
-/// A digest of the syntax trees of all files; a few of them live together.
+/// Returns a digest of all files' syntax trees; a few trees live together.
 fn translate(files: usize) -> u64 {
     let mut trees = Vec::new();
     let mut answer = 0_u64;

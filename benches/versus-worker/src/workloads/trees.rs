@@ -1,4 +1,4 @@
-//! Binary trees of boxes: built, walked and dropped beside one that stays.
+//! Binary trees of boxes: built, walked and dropped beside one tree that stays.
 
 use std::thread;
 
@@ -36,7 +36,7 @@ impl Tree {
     }
 }
 
-/// Every thread with trees of its own.
+/// Every thread builds trees of its own.
 pub fn trees(threads: u64, scale: Scale) -> Outcome {
     let trees = scale.of(TREES) as u64;
     let mut tally = Tally::default();
@@ -73,7 +73,7 @@ fn grow(seed: u64, trees: u64) -> Tally {
     tally
 }
 
-/// A level of width w below root r has the numbers r*w to r*w + w-1.
+/// Returns the sum of a tree's numbers: a level of width w below root r has r*w to r*w + w-1.
 fn sum_of_numbers(root: u64) -> u64 {
     (0..LEVELS).fold(0_u64, |sum, level| {
         let width = 1_u64 << level;

@@ -98,7 +98,7 @@ impl VersusArgs {
         self.all || self.instructions
     }
 
-    /// How the programs are compiled.
+    /// Returns the requested builds.
     const fn profiles(&self) -> &'static [Profile] {
         if self.calls {
             &[Profile::Calls]
@@ -107,7 +107,8 @@ impl VersusArgs {
         }
     }
 
-    /// The workloads to run: the named ones, or all that are timed, and with `--calls` those that are there for it.
+    /// Returns the workloads to run: the named ones, otherwise the timed ones, with `--calls` also those meant for
+    /// it.
     fn chosen_workloads(&self) -> Vec<&'static Workload> {
         if !self.workloads.is_empty() {
             return workloads_named(&self.workloads);
@@ -120,7 +121,7 @@ impl VersusArgs {
         WORKLOADS.iter().filter(usual).collect()
     }
 
-    /// The workloads whose instructions are counted; none of frames or memory, which last as long as they are told.
+    /// Returns the workloads whose instructions are counted; none of frames or memory, which have a fixed duration.
     fn counted_workloads(&self) -> Vec<&'static Workload> {
         if self.workloads.is_empty() {
             return workloads_named(&instructions::USUAL.map(str::to_owned));
@@ -227,7 +228,7 @@ fn write_page(path: &Path, results: &Results, about: &[String]) -> Result<(), Fa
     fs::write(path, html(results, about)).map_err(|error| cannot_write(path, &error))
 }
 
-/// The workers, and who hears of what they measure.
+/// A measurement under way: the workers and the progress bar.
 struct Measuring<'m> {
     args: &'m VersusArgs,
     workers: &'m [Worker],
@@ -235,7 +236,7 @@ struct Measuring<'m> {
 }
 
 impl Measuring<'_> {
-    /// Runs each workload on all workers, in rounds; `told` has the runs of one.
+    /// Runs each workload on all workers, in rounds. Calls `told` with the runs of each workload.
     fn rounds(
         &self,
         mut told: impl FnMut(&'static Workload, &[Runs]) -> io::Result<()>,
@@ -250,7 +251,7 @@ impl Measuring<'_> {
         for workload in workloads {
             let about_to_run = |worker: &Worker| self.step(workload.name, worker);
             let measured = measure(workload, self.workers, settings, about_to_run);
-            // What ran when somebody pressed Ctrl-C was interrupted too.
+            // The runs during a Ctrl-C were interrupted too.
             if interrupt::asked() {
                 break;
             }
@@ -308,20 +309,20 @@ impl Measuring<'_> {
         Ok(counts)
     }
 
-    /// Begins to count runs.
+    /// Starts to count runs.
     fn start(&self, runs: usize) {
         self.progress.reset();
         self.progress.set_length(runs as u64);
     }
 
-    /// The next run.
+    /// Counts the next run.
     fn step(&self, what: &str, worker: &Worker) {
         let message = format!("{what} on {}", worker.allocator.name);
         self.progress.set_message(message);
         self.progress.inc(1);
     }
 
-    /// Prints a row as a line of JSON, if that is asked for.
+    /// Prints a row as a line of JSON, if requested.
     fn tell(&self, row: &impl Serialize) -> io::Result<()> {
         if !self.args.json {
             return Ok(());
@@ -331,7 +332,7 @@ impl Measuring<'_> {
     }
 }
 
-/// Where results come from.
+/// The origin of the results.
 fn origin(results: &Results, skipped: &[String]) -> ResultOrigin {
     let checkout = Path::new(env!("CARGO_MANIFEST_DIR"));
     let arguments: Vec<String> = std::env::args().skip(1).collect();
@@ -364,7 +365,7 @@ fn keep(
     Ok(())
 }
 
-/// The versions of the peers that were measured.
+/// Returns the versions of the measured peers.
 fn versions(results: &Results) -> String {
     let Ok(package) = Package::beside_this() else {
         return "unknown".to_owned();
@@ -383,7 +384,7 @@ fn versions(results: &Results) -> String {
     named.collect::<Vec<_>>().join(", ")
 }
 
-/// The workloads of these names, in the order of the list.
+/// Returns the workloads of these names, in the order of the list.
 fn workloads_named(names: &[String]) -> Vec<&'static Workload> {
     let named = |known: &&Workload| names.iter().any(|name| name == known.name);
     WORKLOADS.iter().filter(named).collect()

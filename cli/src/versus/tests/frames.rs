@@ -1,4 +1,4 @@
-//! Workloads of single frames: their figures, their table, and that nothing else hears of them.
+//! Workloads of single frames: their figures, their table, and their absence from everything else.
 
 use super::*;
 use crate::versus::markdown::{read, summary};
@@ -24,7 +24,7 @@ fn skipped(allocator: &'static str) -> Runs {
     }
 }
 
-/// Of three rounds, and of a system that does not let the second workload run.
+/// Rows of three rounds, on a system that does not allow the second workload.
 fn rows_of_frames() -> Vec<VersusRow> {
     let mut broken = runs("talc", &[framed(1.0, 1.0, 800)]);
     broken.fault = Some(RunFault::TimedOut { seconds: 9 });
@@ -91,7 +91,7 @@ fn what_is_skipped_has_not_failed_and_has_no_figures() {
         rows: rows_of_frames(),
         ..Results::default()
     };
-    // The one that did not end.
+    // The round that did not end.
     assert_eq!(results.failed(), (1, 5));
 }
 

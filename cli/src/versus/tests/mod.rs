@@ -1,4 +1,4 @@
-//! Order, medians, answers, tables and pages, on samples made up here.
+//! Order, medians, answers, tables and pages, on invented samples.
 
 mod frames;
 mod memory;
@@ -59,7 +59,7 @@ fn workload(name: &str) -> &'static Workload {
     workloads::find(name).unwrap()
 }
 
-/// Two workloads of one thread and one of two; `talc` fails the second and leaves the third out.
+/// Samples of two workloads of one thread and one of two; `talc` fails the second and does not run the third.
 fn all_rows() -> Vec<VersusRow> {
     let steady = [sample(0.20, 2), sample(0.21, 2), sample(0.20, 2)];
     let shaky = [sample(0.40, 8), sample(0.30, 8), sample(0.90, 8)];

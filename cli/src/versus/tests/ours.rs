@@ -13,7 +13,7 @@ fn named(workload_name: &str, all: &[(&'static str, f64, u64)]) -> Vec<VersusRow
     rows(workload(workload_name), &all)
 }
 
-/// Ours are the best of all on `boxes`; on `map` one is behind and one has failed.
+/// Rows in which ours are the best on `boxes`; on `map` one is behind and one has failed.
 fn rows_of_ours() -> Vec<VersusRow> {
     let mut all = named(
         "boxes",
@@ -37,7 +37,7 @@ fn rows_of_ours() -> Vec<VersusRow> {
             runs("talc", &[sample(0.4, 4)]),
         ],
     ));
-    // No peer knows of steps, so nobody is measured by these.
+    // No peer has steps, so no allocator is compared on these.
     all.extend(named(
         "steps-one",
         &[("system", 0.1, 1), ("larder", 9.0, 99)],

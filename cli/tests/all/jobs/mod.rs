@@ -1,8 +1,7 @@
 //! `larder job`, `coordinate`, `top` and `control` together: real processes that
 //! share the memory of one device of the stand-in driver.
 //!
-//! Waits are for conditions, with a deadline that only a hang reaches; nothing depends on how fast
-//! anything is.
+//! Waits are for conditions, with a deadline that only a hang reaches; nothing depends on speed.
 mod processes;
 mod restarts;
 mod serve;
@@ -21,7 +20,7 @@ use serde_json::Value;
 
 const MIB: u64 = 1 << 20;
 
-/// What both jobs together may hold. Either alone wants most of it.
+/// The total of both jobs. Either alone wants most of it.
 const TOTAL: u64 = 64 * MIB;
 
 /// A trace of some blocks that stay and `blocks` that come and go in each of `steps` steps.
@@ -146,7 +145,7 @@ fn check_the_story(coordinator: &Process) {
     assert!(charges.is_empty());
 }
 
-/// What the jobs read is what they read alone, with a device of their own.
+/// Checks that the jobs' results are those on a device of their own.
 fn compare_with_each_alone(outcomes: &(Value, Value), traces: &[&str; 2]) {
     let alone = |traces: &[&str], passes: &str| {
         let other = Machine::new(1 << 30);

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use serde_json::Value;
 use tempfile::TempDir;
 
-/// No wait is meant to take this long; a busy machine may take a good part of it.
+/// The deadline of every wait; a busy machine may take a good part of it.
 pub(super) const DEADLINE: Duration = Duration::from_secs(900);
 
 /// A folder for jobs, and a device that they share.
@@ -17,7 +17,7 @@ pub(super) struct Machine {
     device_bytes: u64,
 }
 
-/// A process of the program, ended with its value. What it says goes to a file.
+/// A process of the program, ended when dropped. Its output goes to a file.
 pub(super) struct Process {
     child: Child,
     said: PathBuf,
@@ -33,7 +33,7 @@ impl Machine {
         }
     }
 
-    /// Where the jobs' files are.
+    /// The folder of the jobs' files.
     pub(super) fn jobs(&self) -> PathBuf {
         self.folder.path().join("jobs")
     }
@@ -92,7 +92,7 @@ impl Machine {
         self.start(name, &[&["job"], arguments, &files].concat())
     }
 
-    /// What `larder top` says of a job.
+    /// Returns the status of a job in `larder top`.
     pub(super) fn top(&self, name: &str) -> Value {
         let output = self.run(&["top", "--once", "--json", &text(&self.jobs())]);
         assert!(output.status.success(), "{output:?}");
@@ -108,12 +108,12 @@ impl Process {
         self.child.try_wait().unwrap().is_none()
     }
 
-    /// What it said so far, whole lines.
+    /// Returns its output so far, in whole lines.
     pub(super) fn said(&self) -> Vec<Value> {
         lines(self.text().as_bytes())
     }
 
-    /// What it printed, as text.
+    /// Returns its output as text.
     pub(super) fn text(&self) -> String {
         let mut text = fs::read_to_string(&self.said).unwrap();
         text.truncate(text.rfind('\n').map_or(0, |last| last + 1));
@@ -158,7 +158,7 @@ impl Drop for Process {
     }
 }
 
-/// Looks until it is so.
+/// Polls until the condition holds.
 pub(super) fn wait(what: &str, mut is_so: impl FnMut() -> bool) {
     let start = Instant::now();
     while !is_so() {

@@ -1,5 +1,5 @@
-//! Jobs and coordinators that are killed and start again under load, with files that vanish: the device is looked at all the
-//! time, and never has more than the total in use.
+//! Jobs and coordinators that are killed and restarted under load, with files that vanish: the device is polled all
+//! the time, and never has more than the total in use.
 
 use std::fs;
 use std::process::Stdio;
@@ -9,13 +9,13 @@ use larder_model::Random;
 use super::processes::{Machine, Process, text, wait};
 use super::{MIB, Meter, TOTAL, coordinate, limit, trace};
 
-/// How often the device is looked at.
+/// Returns the number of readings of the device.
 fn samples() -> u64 {
     let is_long = std::env::var_os("LARDER_ROUNDS").is_some_and(|word| word == "all");
     if is_long { 1_000_000 } else { 40_000 }
 }
 
-/// What both jobs do: most of the total each, for longer than the test.
+/// Starts a job that wants most of the total, for longer than the test.
 fn start(machine: &Machine, name: &str) -> Process {
     let wide = machine.file("wide.trace", &trace(24, 2 * MIB, 12));
     machine.job(name, &[&wide, "--passes", "1000000"])

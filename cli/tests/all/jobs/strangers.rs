@@ -1,4 +1,4 @@
-//! Folders in which strangers write: what a terminal and a reader of JSON get of their names.
+//! Folders in which strangers write: the output of their names to a terminal and as JSON.
 
 #[cfg(target_os = "linux")]
 use std::ffi::OsStr;
@@ -8,11 +8,11 @@ use std::os::unix::ffi::OsStrExt;
 
 use super::*;
 
-/// A job's name with what a terminal would obey, and what nobody would see.
+/// A job's name with characters that a terminal would obey, and invisible ones.
 const NAME: &str =
     "a\u{1b}[2J\r\n\t\u{7f}\u{85}\u{9b}\u{61c}\u{200b}\u{200f}\u{2028}\u{202e}\u{2066}\u{feff}b";
 
-/// Whether a text has any of these.
+/// Returns whether a text has any of these.
 fn is_raw(text: &str) -> bool {
     let hidden = |letter: &char| NAME.contains(*letter) && !letter.is_ascii_graphic();
     text.lines().any(|line| line.chars().any(|l| hidden(&l)))

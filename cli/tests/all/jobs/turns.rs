@@ -1,4 +1,4 @@
-//! Jobs that a device is too small for: they sleep and wake by turns.
+//! Jobs that together exceed a device: they sleep and wake in turns.
 
 use std::fmt::Write as _;
 
@@ -7,10 +7,10 @@ use serde_json::Value;
 use super::processes::{Machine, Process, text, wait};
 use super::{MIB, Meter};
 
-/// What the device has for both.
+/// The total of the device.
 const TOTAL: u64 = 36 * MIB;
 
-/// What each wants, with what lies between blocks: 1.6 times the total together.
+/// The need of each, with the memory between blocks: 1.6 times the total together.
 const BLOCKS: u64 = 22;
 
 /// Blocks of a mebibyte, of which most stay from step to step, so that a job that sleeps has something to keep.
@@ -42,7 +42,7 @@ fn coordinate(machine: &Machine) -> Process {
     machine.start("coordinator", &arguments)
 }
 
-/// How often a job was told to sleep, and to wake.
+/// Returns how often a job was ordered to sleep, and to wake.
 fn turns(coordinator: &Process, job: &str) -> (usize, usize) {
     let said = coordinator.said();
     let told = |asleep: bool| {

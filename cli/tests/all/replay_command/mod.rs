@@ -1,5 +1,4 @@
-//! `larder replay` as a user meets it: the built binary, its exit code, what it
-//! prints where.
+//! `larder replay` as a user meets it: the built binary, its exit codes, and its output.
 #![allow(clippy::unwrap_used)] // helpers of tests
 
 mod on_a_driver;
@@ -31,7 +30,7 @@ const NAMES: [&str; 13] = [
     "power-of-two",
 ];
 
-/// What is replayed unless something else is asked for.
+/// The allocators that are replayed by default.
 const SHOWN: [&str; 4] = ["pytorch", "pytorch-expandable", "larder", "larder-planned"];
 
 pub(crate) fn larder(arguments: &[&str]) -> Output {

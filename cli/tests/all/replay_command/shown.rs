@@ -1,4 +1,4 @@
-//! Which allocators are replayed, PyTorch's among them, and the sentence at the end.
+//! The replayed allocators, PyTorch's among them, and the sentence at the end.
 
 use super::*;
 

@@ -1,5 +1,5 @@
-//! A range that is on its way back is given again before its return is reported: as when one
-//! thread has released it, another one's growth gets its addresses, and that one reports first.
+//! A released range is handed out again before its release is reported: one thread has released it, another's growth
+//! gets its addresses and reports first.
 
 use std::cell::{Cell, OnceCell};
 

@@ -1,5 +1,5 @@
-//! What becomes of a new limit, goal by goal, under both ways of shrinking: upstream's, which clamps the
-//! limit to what is held, and ours, which waits for blocks to come back.
+//! The effect of a new limit, goal by goal, under both ways of shrinking: upstream's, which clamps the limit to the
+//! bytes held, and ours, which waits for blocks to be freed.
 
 use crate::common::{Alike, GIB, KIB, MIB, Pool, Source, Upstream, ranged};
 use larder_core::BestFit;
@@ -112,7 +112,7 @@ fn am_3_10_000_changes_of_the_limit_need_no_more_records_than_one() {
     assert_eq!(upstream.source.out_bytes(), MIB);
 }
 
-/// One block comes and goes beside one of 1 MiB, and the limit goes down and up.
+/// Allocates and frees a block beside one of 1 MiB, and lowers and raises the limit.
 fn change_the_limit(pool: &mut dyn Alike, round: u64) {
     let block = pool.alloc(MIB + 256 * (round % 7));
     pool.free(block);

@@ -1,5 +1,4 @@
-//! Ours where it differs from upstream: a lower limit holds at once, and what is above it goes back as
-//! blocks come home.
+//! Our difference from upstream: a lower limit holds at once, and the excess is released as blocks are freed.
 
 use crate::common::{Call, GIB, MIB, Pool, range};
 use larder_core::BestFit;

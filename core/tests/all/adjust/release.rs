@@ -1,4 +1,4 @@
-//! Giving regions back: their records serve again, and a refusal loses nothing.
+//! Releasing regions: their records are reused, and a refusal loses nothing.
 
 use crate::common::{self, GIB, KIB, MIB, Pool, Source, ranged};
 use larder_core::{

@@ -1,4 +1,4 @@
-//! A [`Vmem`] over two of our BFCs, or two of TensorFlow's, whose invariants are walked after every call.
+//! A [`Vmem`] over two of our BFCs, or two of TensorFlow's, whose invariants are checked after every call.
 
 #![expect(clippy::result_large_err, reason = "tests")]
 
@@ -16,7 +16,7 @@ use larder_model::tensorflow::Bfc as Tensorflow;
 /// One of ours.
 pub(crate) type OurSide = Shared<RegionPool<'static>, Source>;
 
-/// What the cases ask of a side beyond what [`Vmem`] does.
+/// The calls of a side beyond those of [`Vmem`].
 pub(crate) trait Side: BlockAllocator {
     type Picture: PartialEq + Debug;
     fn check(&self);
@@ -115,7 +115,7 @@ impl UpstreamSides {
         self.vmem.device().0.borrow().region_mib()
     }
 
-    /// The device's calls since the last time this was asked.
+    /// Returns the device's calls since the last call of this.
     pub(crate) fn device_log(&self) -> Vec<Call> {
         self.vmem.device().0.borrow().source.take_log()
     }

@@ -1,5 +1,5 @@
-//! AntMan's cases of device memory first, host memory after it, and what ours adds: where a block is, one
-//! count of both sides, a plan that says when the host stops.
+//! AntMan's cases of device memory first and host memory after it, and our additions: a block's side, one count of
+//! both sides, and a plan that stops the host's service.
 
 #![expect(clippy::result_large_err, reason = "tests")]
 

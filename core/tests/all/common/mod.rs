@@ -1,6 +1,6 @@
-//! What the conformance tests share: a sub-allocator that logs its calls and refuses on demand
-//! ([`Source`]), and two allocators over it whose invariants are walked after every call: ours
-//! ([`Pool`]) and TensorFlow's ([`Upstream`]).
+//! The parts shared by the conformance tests: a sub-allocator that logs its calls and refuses on demand ([`Source`]),
+//! and two allocators over it whose invariants are checked after every call: ours ([`Pool`]) and TensorFlow's
+//! ([`Upstream`]).
 #![allow(
     dead_code,
     unreachable_pub,
@@ -52,7 +52,8 @@ pub fn assert_disjoint<'b>(blocks: impl IntoIterator<Item = &'b Block>) {
     }
 }
 
-/// How many of so many seeds a test takes: all with `LARDER_ROUNDS=all` (`./check.sh long`), else an eighth.
+/// Returns how many of `seeds` seeds a test runs: all with `LARDER_ROUNDS=all` (`./check.sh long`), otherwise an
+/// eighth.
 pub(crate) fn rounds(all: u64) -> u64 {
     let is_long = std::env::var_os("LARDER_ROUNDS").is_some_and(|word| word == "all");
     if is_long { all } else { all.div_ceil(8) }

@@ -1,4 +1,4 @@
-//! An allocator over a [`Source`] whose invariants are walked after every call.
+//! An allocator over a [`Source`] whose invariants are checked after every call.
 
 use super::{MIB, RECORDS, Source, point, range};
 use larder_core::{
@@ -20,7 +20,7 @@ pub struct Picture {
     pub dump: String,
 }
 
-/// What became of a new limit.
+/// The outcome of a new limit.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct LimitChange {
     /// The limit in force.
@@ -65,7 +65,7 @@ impl Pool {
     }
 }
 
-/// Ours growing by units of so many bytes.
+/// Returns our configuration with growth by units of `unit_bytes`.
 pub fn ranged(unit_bytes: u64, limit_bytes: u64) -> RegionConfig {
     let ahead_divisor = None;
     RegionConfig {
@@ -163,7 +163,7 @@ impl Pool {
         result
     }
 
-    /// From the memory held only.
+    /// Resizes a block within the memory held.
     #[track_caller]
     pub fn resize(
         &mut self,

@@ -9,9 +9,9 @@ use super::KIB;
 /// A call that reached the sub-allocator.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Call {
-    /// Bytes asked for and given.
+    /// Bytes requested and given.
     Grow(u64),
-    /// Bytes asked for and refused.
+    /// Bytes requested and refused.
     GrowRefused(u64),
     /// Bytes taken back.
     Release(u64),
@@ -26,7 +26,7 @@ type Answer = Box<dyn FnMut(GrowRequest) -> Result<AddrRange, SubAllocError>>;
 pub struct Source {
     next: Cell<u64>,
     pub gap_bytes: Cell<u64>,
-    /// Gives the wished address when it is free.
+    /// Gives the requested address if it is free.
     pub contiguous: Cell<bool>,
     /// Most bytes out at a time.
     pub capacity_bytes: Cell<u64>,
@@ -36,7 +36,7 @@ pub struct Source {
     pub refuse_releases: Cell<u32>,
     /// Answers instead of the rules above, without any check.
     answer: RefCell<Option<Answer>>,
-    /// What is out: disjoint, not adjacent, `(start, end)`, ascending.
+    /// The ranges in use: disjoint, not adjacent, `(start, end)`, ascending.
     out: RefCell<Vec<(u64, u64)>>,
     log: RefCell<Vec<Call>>,
 }
@@ -60,14 +60,14 @@ impl Source {
         }
     }
 
-    /// A source that gives what lies behind what it gave.
+    /// Creates a source that gives each range behind the last one.
     pub fn contiguous() -> Self {
         let source = Self::new();
         source.contiguous.set(true);
         source
     }
 
-    /// From now on answers by `f`; `None` from the start of the program on means by rule.
+    /// Answers by `f` from now on; `None` from the start of the program on means by rule.
     pub fn answer_by(
         &self,
         f: impl FnMut(GrowRequest) -> Result<AddrRange, SubAllocError> + 'static,
@@ -79,7 +79,7 @@ impl Source {
         *self.answer.borrow_mut() = None;
     }
 
-    /// The calls since the last time this was asked.
+    /// Returns the calls since the last call of this.
     pub fn take_log(&self) -> Vec<Call> {
         self.log.take()
     }
@@ -96,7 +96,7 @@ impl Source {
         self.out.borrow().iter().any(|o| o.0 < end && start < o.1)
     }
 
-    /// Lends a range that nobody asked for, so that it can come back.
+    /// Lends a range that was not requested, so that it can be released.
     pub fn hand_out(&self, range: AddrRange) {
         self.give(range);
     }

@@ -1,5 +1,5 @@
-//! TensorFlow 1.15's BFC over a [`Source`], with the methods of the [`Pool`] over ours, and what both
-//! can be asked alike ([`Alike`]).
+//! TensorFlow 1.15's BFC over a [`Source`], with the methods of the [`Pool`] over ours, and the trait of both
+//! ([`Alike`]).
 
 use std::cell::RefCell;
 
@@ -12,7 +12,7 @@ use larder_model::tensorflow::bfc::Chunk;
 
 use super::{LimitChange, MIB, Picture, Pool, Source, Tuple, range, tuple_of};
 
-/// What can be seen of upstream's: counters, regions, chunks.
+/// The observable state of upstream's: counters, regions, chunks.
 #[derive(Clone, PartialEq, Debug)]
 pub struct UpstreamPicture {
     pub stats: Stats,
@@ -38,7 +38,7 @@ impl Upstream {
         Self { bfc, source }
     }
 
-    /// With growth allowed: regions double from 1 MiB.
+    /// Creates one with growth: regions double from 1 MiB.
     pub fn new(limit_bytes: u64) -> Self {
         Self::over(Bfc::new(limit_bytes), Source::new())
     }
@@ -166,7 +166,7 @@ impl BlockAllocator for UpstreamSide {
     }
 }
 
-/// What the cases that hold for upstream's and ours ask of both.
+/// The calls of cases that hold for both upstream's and ours.
 pub trait Alike {
     fn source(&self) -> &Source;
     fn try_alloc(&mut self, bytes: u64) -> Option<Block>;

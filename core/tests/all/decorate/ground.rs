@@ -1,4 +1,4 @@
-//! What the tests stand on: a best fit over a buffer, allocators and accesses that misbehave.
+//! The ground of the tests: a best fit over a buffer, and allocators and accesses that misbehave.
 
 use std::cell::{Cell, RefCell};
 

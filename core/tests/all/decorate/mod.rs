@@ -1,4 +1,4 @@
-//! Decorators: what they count, find and keep back, alone and in stacks.
+//! Decorators: their counts, findings and delays, alone and in stacks.
 
 mod conformance;
 mod ground;

@@ -1,4 +1,4 @@
-//! Quarantine: what waits, how long, and what is found in it.
+//! Quarantine: which blocks wait, how long, and what is found in them.
 
 use super::ground::{
     BASE, REFUSED, Touch, Watched, alloc, best_fit, buffer, flip, read_byte, write,

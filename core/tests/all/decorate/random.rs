@@ -1,5 +1,4 @@
-//! Random operations on a whole stack, and damage done on purpose, beside a plain list of what must be
-//! found when.
+//! Random operations on a whole stack, with deliberate damage, compared with a plain list of the expected findings.
 
 use std::collections::VecDeque;
 

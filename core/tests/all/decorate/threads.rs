@@ -1,4 +1,4 @@
-//! Threads at once on one stack, and checks while others free.
+//! Threads that use one stack at once, and checks while others free.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 

@@ -1,4 +1,4 @@
-//! Tracking: its ring, its table, its clock, and what it does where it cannot go on.
+//! Tracking: its ring, its table, its clock, and its behaviour when these are full or refused.
 
 use std::cell::{Cell, RefCell};
 

@@ -1,4 +1,4 @@
-//! `FreeError`: blocks that are unknown, foreign or freed too far ahead come back.
+//! `FreeError`: a block that is unknown, foreign or freed too far ahead is handed back.
 
 use super::{BASE, FIXED, GRANULE, fixed};
 use crate::common::{Pool, point};

@@ -1,4 +1,4 @@
-//! Look-ups by address: what an index finds, and that it follows changes.
+//! Look-ups by address: the blocks that an index finds, also after changes.
 
 use super::{BASE, FIXED, GRANULE, ranged};
 use crate::common::{GIB, KIB, MIB, Pool, Random, Source, range};

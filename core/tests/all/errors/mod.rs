@@ -1,6 +1,5 @@
-//! Every error value of the core: when it comes, its numbers, that nothing has changed then, and
-//! what it tells the reader to do. Also look-ups by address, wanted places, alignments, and
-//! sub-allocators that break their promises.
+//! Every error value of the core: when it is returned, its numbers, that nothing has changed then, and the advice in
+//! its text. Also look-ups by address, requested places, alignments, and sub-allocators that break their promises.
 
 use crate::common;
 

@@ -1,4 +1,4 @@
-//! Wanted places and alignments: where a block may lie, and what is given instead.
+//! Requested places and alignments: valid addresses, and the addresses given instead.
 
 use super::{BASE, FIXED, GRANULE, fixed, out_of_memory, ranged};
 use crate::common::{GIB, KIB, MIB, Pool, Source, assert_disjoint, range};

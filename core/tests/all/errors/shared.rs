@@ -1,4 +1,4 @@
-//! Errors and answers through `Shared`, the allocator behind a lock, are those of the `RegionPool`.
+//! Errors and answers of `Shared`, the allocator behind a lock, are those of the `RegionPool`.
 
 use super::ranged;
 use crate::common::{GIB, KIB, MIB, Source, point, table};

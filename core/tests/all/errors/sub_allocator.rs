@@ -1,4 +1,4 @@
-//! Sub-allocators as they come: not adjacent, too long, too short, breaking their promises.
+//! Sub-allocators whose ranges are not adjacent, too long, too short, or break a promise.
 
 use std::cell::Cell;
 use std::num::NonZeroU32;

@@ -1,4 +1,4 @@
-//! In words: every error says what is wrong and what to do, and is a small value.
+//! The texts of errors: each says what is wrong and what to do, and is a small value.
 
 use super::{BASE, GRANULE, fixed, numbers, out_of_memory};
 use crate::common::{GIB, Pool, point, range};

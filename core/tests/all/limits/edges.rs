@@ -1,4 +1,4 @@
-//! Each rule of the tree at its edge.
+//! Each rule of the tree at its boundary.
 
 use larder_core::limits::{BudgetConfig, BudgetError, LimitAnswer, LimitEventKind, LimitTree};
 

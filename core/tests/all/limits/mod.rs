@@ -1,4 +1,5 @@
-//! Budgets inside budgets: charges along a path, limits answered at once, and what pools may hold meanwhile.
+//! Budgets inside budgets: charges along a path, limits that hold at once, and the live bytes allowed to pools
+//! meanwhile.
 
 mod edges;
 mod random;

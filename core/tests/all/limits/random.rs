@@ -1,4 +1,4 @@
-//! Random trees beside an obvious one, and the rule that nothing is granted above a lowered limit.
+//! Random trees compared with an obvious one, and the rule that nothing is granted above a lowered limit.
 
 use std::collections::BTreeMap;
 

@@ -1,4 +1,4 @@
-//! What pools may have live while a budget above them is in excess.
+//! The live bytes allowed to pools while a budget above them is in excess.
 
 use larder_core::limits::{BudgetConfig, LimitAnswer, LimitTree};
 

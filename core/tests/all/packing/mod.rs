@@ -10,7 +10,7 @@ use larder_core::Align;
 use larder_core::pack::Lifetime;
 use larder_model::Random;
 
-/// What a random problem may contain.
+/// The bounds of a random problem.
 #[derive(Clone, Copy)]
 struct Kind {
     lifetimes: u64,

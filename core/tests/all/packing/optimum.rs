@@ -1,4 +1,4 @@
-//! Tiny problems, each solved twice: the other way is to try every order.
+//! Tiny problems, each solved twice: by the packer, and by trying every order.
 
 use larder_core::pack::Lifetime;
 use larder_core::pack::{PackError, validate};

@@ -1,4 +1,4 @@
-//! What a packer refuses.
+//! Problems that a packer refuses.
 
 use larder_core::Align;
 use larder_core::pack::Lifetime;

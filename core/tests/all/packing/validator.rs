@@ -1,4 +1,4 @@
-//! The validator finds what is wrong with a packing.
+//! The validator finds every fault of a packing.
 
 use larder_core::Align;
 use larder_core::pack::Lifetime;

@@ -1,4 +1,4 @@
-//! Blocks at places that a layout chose, and memory put behind such places ahead of time.
+//! Blocks at places chosen by a layout, and memory mapped at such places ahead of time.
 
 use super::bench::{BASE, Bench, PAGE, config, pages, point};
 use larder_core::pages::{Backing, PageAttempt};

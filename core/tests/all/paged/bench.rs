@@ -1,4 +1,4 @@
-//! What the directed tests share: an allocator over a device that judges every call, both walked
+//! The rig of the directed tests: an allocator over a device that checks every call, both with invariants checked
 //! after each operation.
 
 use larder_core::pages::{
@@ -18,7 +18,7 @@ pub(crate) const BASE: u64 = 1000 * PAGE;
 /// More than any test holds.
 pub(crate) const PLENTY: u64 = 1 << 20;
 
-/// Pages of 4 KiB over so many pages of addresses.
+/// Returns a configuration with pages of 4 KiB over `pages` pages of addresses.
 pub(crate) fn config(pages: u64, backing: Backing) -> PageConfig {
     let addresses = AddrRange::new(Addr::new(BASE), pages * PAGE).unwrap();
     PageConfig {
@@ -116,7 +116,7 @@ impl Bench {
         self.try_alloc(request).unwrap()
     }
 
-    /// Blocks of so many pages each, in this order.
+    /// Allocates blocks of these pages each, in this order.
     #[track_caller]
     pub(crate) fn blocks<const N: usize>(&mut self, sizes: [u64; N]) -> [Block; N] {
         sizes.map(|size| self.alloc(&pages(size)))
@@ -150,7 +150,7 @@ impl Bench {
         })
     }
 
-    /// Why the request cannot be served.
+    /// Returns the reason why the request cannot be served.
     #[track_caller]
     pub(crate) fn cause(&mut self, request: &Request) -> Cause {
         match self.try_alloc(request) {
@@ -178,7 +178,7 @@ impl Bench {
         self.paged.get_mut().complete(point.stream, point.event);
     }
 
-    /// Gives so many pages back; gives the pages.
+    /// Releases pages. Returns their number.
     #[track_caller]
     pub(crate) fn release(&mut self, count: u64) -> u64 {
         let bytes = self.paged.release(count * PAGE);

@@ -1,4 +1,4 @@
-//! How much is created at once, and in how many pieces: the figures.
+//! The bytes created at once, and the number of pieces.
 
 use super::bench::{BASE, Bench, PAGE, config, pages};
 use larder_core::pages::{Backing, PageCall};

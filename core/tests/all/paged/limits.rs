@@ -1,4 +1,4 @@
-//! The limit: never passed for a moment, and obeyed by what is under way.
+//! The limit: never exceeded, even briefly, and obeyed by plans under way.
 
 use super::bench::{Bench, PAGE, config, page_of, pages};
 use super::scenes::{SCENES, releasing};

@@ -1,10 +1,10 @@
-//! The bound of what one search looks at, however many chunks are free.
+//! The bound on the chunks that one search examines, however many are free.
 
 use super::bench::{Bench, PAGE, config, pages};
 use larder_core::pages::Backing;
 use larder_core::{BestFit, BlockAllocator, Request};
 
-/// What one search looks at in vain.
+/// The chunks that one search examines without success.
 const LOOKS: u64 = 1024;
 /// And one for what may move although more can be created.
 const FEW_LOOKS: u64 = 64;
@@ -35,7 +35,7 @@ fn holes(count: u64, full: bool) -> Bench {
     bench
 }
 
-/// Looks of the searches for one request; to ask for their number is a search, too.
+/// Returns the chunks examined for one request; asking for their number is a search, too.
 fn looks_of(bench: &mut Bench, request: &Request) -> u64 {
     let before = bench.paged.page_stats().looks;
     let _block = bench.paged.alloc(request);

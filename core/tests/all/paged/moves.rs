@@ -1,4 +1,4 @@
-//! When memory moves, what it costs, and that it comes back for nothing.
+//! Moves of memory: when they happen, the calls that they cost, and the free way back.
 
 use super::bench::{BASE, Bench, PAGE, PLENTY, config, page_of, pages};
 use super::scenes::{ONE, SIX, THREE, TWO, swing};

@@ -1,4 +1,4 @@
-//! Stream order: memory that queued work uses, and the places it used it through.
+//! Stream order: memory that queued work uses, and the addresses of that use.
 
 use super::bench::{BASE, Bench, GRANULE, PAGE, config, page_of, pages, point};
 use larder_core::pages::Backing;

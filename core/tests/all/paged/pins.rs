@@ -1,4 +1,4 @@
-//! Pinned memory stays where it is, whatever becomes of its block.
+//! Pinned memory stays in place, whatever happens to its block.
 
 use super::bench::{BASE, Bench, PAGE, config, page_of, pages};
 use super::scenes::{THREE, swing};

@@ -1,4 +1,4 @@
-//! Where blocks go: alignment, the end of the addresses, and tables that are too small.
+//! The places of blocks: alignment, the end of the addresses, and tables that are too small.
 
 use super::bench::{BASE, Bench, PAGE, config, page_of, pages, tables};
 use super::scenes::clearing;

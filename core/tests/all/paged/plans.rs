@@ -1,4 +1,4 @@
-//! Plans: whose they are, several under way at once, and threads.
+//! Plans: their owners, several under way at once, and threads.
 
 use super::bench::{Bench, PAGE, config, pages};
 use larder_core::pages::{Backing, PagePool, PageStats};

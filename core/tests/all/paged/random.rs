@@ -1,4 +1,4 @@
-//! Random operations over a device that keeps a byte-accurate picture of its pages.
+//! Random operations over a device that records exactly which bytes are behind each page.
 
 use larder_model::{PagedHead, PagedOp, Random, run_paged};
 

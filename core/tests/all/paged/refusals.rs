@@ -1,4 +1,4 @@
-//! A device that refuses a call: the plan is undone, and what cannot be undone is lost, no more.
+//! A device that refuses a call: the plan is undone, and only what cannot be undone is lost.
 
 use super::bench::{Bench, PAGE, config, pages};
 use super::scenes::{SCENES, Scene, clearing, creating, moving, releasing, waking};

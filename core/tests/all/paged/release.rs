@@ -1,4 +1,4 @@
-//! Giving idle memory back: how much, which, and what stays.
+//! Releasing idle memory: how much, which, and what stays.
 
 use super::bench::{Bench, PAGE, config, pages, point};
 use larder_core::pages::{Backing, PageCall};

@@ -1,4 +1,4 @@
-//! Scenes that several tests begin with, and what each of their plans must do.
+//! Scenes with which several tests begin, and the effects that each of their plans must have.
 
 use super::bench::{Bench, PAGE, config, pages};
 use larder_core::pages::Backing;
@@ -20,7 +20,7 @@ pub(crate) const TWO: u64 = 52;
 pub(crate) const ONE: u64 = 55;
 pub(crate) const SIX: u64 = 59;
 
-/// The memory lies in the second layout, idle.
+/// Returns a bench whose memory is in the second layout, idle.
 pub(crate) fn swing() -> Swing {
     let mut bench = Bench::new(config(256, Backing::Billed));
     let [ballast, three, a, two, b, one, c, spare, last] =

@@ -1,4 +1,4 @@
-//! When the limit grows: upstream's rule, where it never does, and ours.
+//! Growth of the limit: upstream's rule, the cases in which it never grows, and our rule.
 
 use larder_core::pool::PoolConfig;
 

@@ -1,5 +1,5 @@
-//! The LRU pool: upstream's behaviour by its ids (docs/CONFORMANCE.md), our own promises, and random
-//! operations beside the model.
+//! The LRU pool: upstream's behaviour by its ids (docs/CONFORMANCE.md), our own promises, and random operations
+//! compared with the model.
 #![allow(
     clippy::expect_used,
     clippy::unwrap_used,

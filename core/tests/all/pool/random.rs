@@ -1,5 +1,5 @@
-//! Random operations beside the slow, obvious model, which predicts every address and counter, and on
-//! upstream's pool beside its rule in whole numbers.
+//! Random operations compared with the slow, obvious model, which predicts every address and counter, and upstream's
+//! pool compared with its rule in whole numbers.
 
 use larder_model::{Random, run_pool};
 

@@ -1,5 +1,5 @@
-//! What is refused, and what it leaves behind: full tables, sub-allocators that refuse or lie, foreign
-//! blocks and tickets, sizes that overflow.
+//! Refusals and their effects: full tables, sub-allocators that refuse or break promises, foreign blocks and tickets,
+//! sizes that overflow.
 
 use std::cell::Cell;
 

@@ -1,5 +1,4 @@
-//! Pools whose sub-allocator is seen: upstream's and ours behind one trait, so that a test can state
-//! what holds for both.
+//! Pools with an observable sub-allocator: upstream's and ours behind one trait, for tests that hold for both.
 
 use std::cell::Cell;
 use std::collections::VecDeque;

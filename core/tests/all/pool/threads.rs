@@ -1,4 +1,4 @@
-//! Threads that share a pool: nobody's buffer is another's, and nothing is lost.
+//! Threads that share a pool: no buffer is given to two, and none is lost.
 
 use std::sync::Mutex;
 

@@ -1,4 +1,4 @@
-//! Room for plans, and plans as lists of numbers.
+//! Capacities of plans, and plans as lists of numbers.
 
 use larder_core::Align;
 use larder_core::prmalloc::{AllocStat, Interval, PlanCapacity, Plans};

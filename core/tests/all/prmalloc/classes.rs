@@ -1,4 +1,4 @@
-//! PR-3 and PR-10: which bin a size has.
+//! PR-3 and PR-10: the bin of a size.
 
 use larder_core::prmalloc::{Interval, SmallClass};
 

@@ -1,5 +1,5 @@
-//! What only upstream's GPU form does: virtual blocks take turns, and a block that is not the plan's may
-//! go back when the next step begins.
+//! Upstream's GPU form alone: virtual blocks take turns, and a block of the backend may be released when the next
+//! step begins.
 
 use std::sync::atomic::Ordering;
 

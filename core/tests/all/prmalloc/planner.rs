@@ -1,5 +1,4 @@
-//! PR-2: after how many runs the planning is over; and what the planner does with steps, rounds and
-//! settings.
+//! PR-2: the number of runs after which planning ends; and the planner's handling of steps, rounds and settings.
 
 use std::cell::Cell;
 

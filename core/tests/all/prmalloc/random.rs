@@ -1,5 +1,5 @@
-//! Ten thousand random traces: every plan is valid, ours never needs more than upstream's best, and never
-//! less than what is alive at once.
+//! Ten thousand random traces: every plan is valid, and ours needs neither more than upstream's best nor less than
+//! the live bytes.
 
 use larder_core::pack::Lifetime;
 use larder_core::pack::{Packer, validate};

@@ -1,4 +1,4 @@
-//! PR-7: plans that no longer serve are replaced, and their slabs go home.
+//! PR-7: outdated plans are replaced, and their slabs released.
 
 use std::sync::atomic::Ordering;
 

@@ -1,5 +1,4 @@
-//! Pools, ours and upstream's, over a backend that counts its calls, refuses on demand and checks what
-//! comes back.
+//! Pools, ours and upstream's, over a backend that counts its calls, refuses on demand and checks releases.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Mutex;

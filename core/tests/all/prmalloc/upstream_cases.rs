@@ -1,5 +1,5 @@
-//! Upstream's own test cases, retold with their numbers. Upstream asserts that no block is null;
-//! here all are aligned, none overlap, and everything comes back.
+//! Upstream's own test cases, retold with their numbers. Upstream asserts that no block is null; here all blocks are
+//! aligned, none overlap, and everything is released.
 
 use std::sync::atomic::Ordering;
 

@@ -1,4 +1,4 @@
-//! PR-1: the vectors V1 to V9, with the blocks of each bin; and what ours makes of them.
+//! PR-1: the vectors V1 to V9, with the blocks of each bin, and our results for them.
 
 use larder_core::prmalloc::Interval;
 use larder_model::prmalloc::{Fit, Plans};

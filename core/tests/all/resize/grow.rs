@@ -1,4 +1,4 @@
-//! Larger, within what is held: into free neighbours and the wilderness, as far as they go.
+//! Growing within the memory held: into free neighbours and the wilderness, as far as they reach.
 
 use super::{BASE, GRANULE, blocks, free_granules, ranged, refused, resized};
 use crate::common::{GIB, KIB, Pool, Source};

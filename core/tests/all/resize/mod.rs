@@ -1,5 +1,5 @@
-//! Changing a block's size in place, address for address: what is cut off and what it joins, what a
-//! block grows into, what is asked of the sub-allocator, and that a refusal changes nothing.
+//! Resizing a block in place, address for address: the part cut off and its joins, the memory taken, the requests to
+//! the sub-allocator, and that a refusal changes nothing.
 
 use crate::common;
 
@@ -16,7 +16,7 @@ const BASE: u64 = 0x10_0000;
 const GRANULE: u64 = 256;
 const UNIT: u64 = 64 * KIB;
 
-/// Blocks of so many granules each, side by side from the start of a region of `granules`.
+/// Allocates blocks of these granules each, side by side from the start of a region of `granules`.
 fn blocks<const N: usize>(
     config: RegionConfig,
     granules: u64,

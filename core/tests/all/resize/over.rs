@@ -1,4 +1,4 @@
-//! Larger over a sub-allocator: what is missing behind the last block of the growing range.
+//! Growing over a sub-allocator: the memory missing behind the last block of the growing range.
 
 use core::num::NonZeroU32;
 
@@ -13,7 +13,7 @@ fn pool(limit_bytes: u64) -> Pool {
     Pool::over(ranged(limit_bytes), Source::contiguous(), 64)
 }
 
-/// The refusal with what was asked of the sub-allocator for it.
+/// Returns a refusal, with the requests made to the sub-allocator.
 #[track_caller]
 fn calls_of(pool: &mut Pool, block: Block, bytes: u64) -> (Block, ResizeError, Vec<Call>) {
     pool.source().take_log();

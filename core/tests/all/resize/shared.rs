@@ -1,4 +1,4 @@
-//! Through the lock: what others do while the sub-allocator is asked, and threads that all grow.
+//! Through the lock: the calls of other threads during a request to the sub-allocator, and threads that all grow.
 
 use std::cell::{Cell, RefCell};
 

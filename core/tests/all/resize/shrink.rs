@@ -1,4 +1,4 @@
-//! Smaller: the end is cut off, freed and joined.
+//! Shrinking: the end is cut off, freed and joined.
 
 use super::{BASE, GRANULE, blocks, free_granules, refused, resized};
 use crate::common::{Pool, Source};

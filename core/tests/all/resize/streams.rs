@@ -1,4 +1,4 @@
-//! Memory that streams still use, behind a block and in the end that is cut off.
+//! Memory that streams still use, behind a block and in a cut-off end.
 
 use super::{BASE, GRANULE, blocks, refused};
 use crate::common::{Pool, Source, point};

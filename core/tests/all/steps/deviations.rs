@@ -1,4 +1,4 @@
-//! Steps that are not quite the known ones, and tables that are too short.
+//! Steps that differ from the known ones, and tables that are too short.
 
 use crate::steps::world::{KIB, PLENTY, World};
 use larder_core::steps::StepConfig;

@@ -1,4 +1,4 @@
-//! Steps without a key: what came before is expected, everything else a guess that is only watched.
+//! Steps without a key: a known successor is expected, any other shape is a guess that is only watched.
 
 use crate::steps::world::{CONFIG, PLENTY, World};
 use larder_model::StepSizes;

@@ -1,4 +1,4 @@
-//! Steps: recognised by what they allocate, served from plans.
+//! Steps: recognised by their allocations, served from plans.
 
 mod deviations;
 mod files;

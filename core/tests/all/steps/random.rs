@@ -1,4 +1,4 @@
-//! Random programs of steps: blocks never overlap, what repeats exactly is never missed.
+//! Random programs of steps: blocks never overlap, and an exact repetition is never missed.
 
 use larder_model::Random;
 

@@ -1,4 +1,4 @@
-//! Steps that repeat: what is planned, and what memory that takes.
+//! Steps that repeat: their plans and memory.
 
 use larder_core::Granule;
 use larder_core::steps::StepConfig;

@@ -1,4 +1,4 @@
-//! A program with steps, over one range of addresses or over pages, that watches every block.
+//! A program with steps, over one range of addresses or over pages, with every block checked.
 
 use std::collections::BTreeMap;
 

@@ -1,4 +1,4 @@
-//! What joining and splitting chunks do to their points.
+//! The points of chunks after joins and splits.
 
 use super::{BASE, GRANULE, free_granules, full, on, take};
 use crate::common::{MIB, Pool, Source, point};

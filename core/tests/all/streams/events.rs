@@ -1,4 +1,4 @@
-//! Events: what completing one settles, and how far ahead of the completed point one may lie.
+//! Events: the effects of completing one, and the distance that one may have from the completed point.
 
 use super::{BASE, GRANULE, free_granules, full, on, take};
 use crate::common::point;

@@ -1,5 +1,5 @@
-//! Stream order in the default configuration: who may have memory that queued work still uses,
-//! what must be waited for, and how points merge, split, complete and are never lost.
+//! Stream order in the default configuration: which streams may get memory that queued work still uses, which waits
+//! that takes, and how points merge, split, complete and are never lost.
 
 use crate::common;
 
@@ -24,7 +24,7 @@ fn on(bytes: u64, number: u8) -> Request {
     Request::new(bytes).on(stream(number))
 }
 
-/// A region of so many granules, all of it in blocks of one.
+/// Creates a region of `granules` granules, all in blocks of one.
 fn full(granules: u64) -> (Pool, Vec<Option<Block>>) {
     let mut pool = Pool::with_regions(RegionConfig::fixed(), &[(BASE, granules * GRANULE)]);
     let blocks: Vec<_> = (0..granules).map(|_| Some(pool.alloc(GRANULE))).collect();

@@ -1,4 +1,4 @@
-//! Blocks at places that a stream's own queued work may use still.
+//! Blocks at places that a stream's own queued work may still use.
 
 use super::{BASE, GRANULE, full, on, stream};
 use crate::common::{point, range};

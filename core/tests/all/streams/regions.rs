@@ -1,4 +1,4 @@
-//! Growing, trimming and releasing beside what queued work still uses.
+//! Growing, trimming and releasing beside memory that queued work still uses.
 
 use super::{BASE, GRANULE, cause, full, on, take};
 use crate::common::{KIB, MIB, Pool, Source, point};

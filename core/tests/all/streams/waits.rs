@@ -1,4 +1,4 @@
-//! Who gets memory that queued work still uses, and what must be waited for.
+//! Which stream gets memory that queued work still uses, and its wait.
 
 use super::{BASE, GRANULE, cause, full, on, take};
 use crate::common::{Pool, point};

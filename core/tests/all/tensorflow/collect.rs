@@ -1,4 +1,4 @@
-//! CONFORMANCE 8.6: which free regions are given back to make room, and when.
+//! CONFORMANCE 8.6: which free regions are released to make room, and when.
 
 use crate::common::{Alike, Call, GIB, MIB, Pool, Upstream};
 

@@ -1,4 +1,4 @@
-//! CONFORMANCE 8.4: how much is asked for when nothing free serves, and the back-off from refusals.
+//! CONFORMANCE 8.4: the bytes requested when nothing free serves, and the back-off from refusals.
 
 use crate::common::{Alike, Call, GIB, KIB, MIB, Upstream};
 

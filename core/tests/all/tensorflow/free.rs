@@ -1,4 +1,4 @@
-//! CONFORMANCE 8.5: what a freed chunk is joined with, and that regions are kept.
+//! CONFORMANCE 8.5: the joins of a freed chunk, and that regions are kept.
 
 use crate::common::{Alike, Call, GIB, MIB, Source, Upstream, both, both_with_regions};
 use larder_model::tensorflow::Bfc;

@@ -1,5 +1,5 @@
-//! Random sequences, with counts and without: each answer is the one that 8.3 names, and no count is
-//! passed. `cli/src/replay/upstream_agrees_tests.rs` compares with another BFC, address by address.
+//! Random sequences, with counts and without: each answer is the one that 8.3 names, and no count is exceeded.
+//! `cli/src/replay/upstream_agrees_tests.rs` compares with another BFC, address by address.
 
 use std::collections::BTreeMap;
 

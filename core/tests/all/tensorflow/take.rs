@@ -1,4 +1,4 @@
-//! CONFORMANCE 8.1 and 8.3: which chunk serves a request, when it is split, and what is counted.
+//! CONFORMANCE 8.1 and 8.3: the chunk that serves a request, its split, and the counters.
 
 use crate::common::{Alike, GIB, KIB, MIB, Pool, Random, Upstream, both};
 use larder_core::{Align, BestFit, Block, Granule, Request};

@@ -1,4 +1,4 @@
-//! CONFORMANCE 8.7: chunks freed with a count of the stream, the demand for one, and the forced merge.
+//! CONFORMANCE 8.7: chunks freed with a count of the stream, requests for a count, and the forced merge.
 
 use crate::common::{Alike, Call, MIB, Upstream, range};
 use larder_core::Block;

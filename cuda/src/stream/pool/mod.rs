@@ -1,8 +1,19 @@
 //! [`StreamPool`]: the core's best fit over a source of memory, in the order of streams.
 //!
-//! Streams have numbers ([`StreamTable`]). A block is freed in the order of a stream: it is reused at once on
-//! that stream, and on another one after a wait by the device, never by the host. An allocation that fits,
-//! and a free, make no driver call except for that wait.
+//! Streams and their events have numbers ([`StreamTable`]). A freed block carries a point, the number of its
+//! stream and that of the stream's next event:
+//!
+//! ```text
+//! free(block) on stream 3, whose next event is 8: the block carries point (3, 8)
+//!    │
+//!    ├─ stream 3 allocates ──── reused at once: the stream's queue keeps the order
+//!    │
+//!    ├─ stream 5 allocates ──── reused after a wait: event 8 is recorded on stream 3,
+//!    │                          and stream 5 waits for it on the device, never the host
+//!    │
+//!    └─ event 8 completes ───── free for all streams, without a point
+//! ```
+//! An allocation that fits, and a free, make no driver call except for that wait.
 //!
 //! `when_short` has the steps taken when nothing fits at once, `shrink` the effects of a lowered limit.
 //!

@@ -26,7 +26,7 @@ pub struct MemoryKind {
     pub index: u32,
     /// Whether a GPU may copy from and to it at full speed.
     pub gpu_registered: bool,
-    /// Whether a network card may.
+    /// Whether a network card can access it directly.
     pub nic_registered: bool,
 }
 

@@ -61,7 +61,7 @@ impl PinnedAllocator {
     /// Makes a pool that holds nothing yet, without a limit. No driver call.
     ///
     /// # Errors
-    /// None today.
+    /// [`DeviceAllocError::Budgets`] if the host has no memory for the budget's record.
     pub fn new(context: &Context) -> Result<Self, DeviceAllocError> {
         Self::with_limit(context, PinnedConfig::default(), u64::MAX)
     }
@@ -69,7 +69,7 @@ impl PinnedAllocator {
     /// Makes a pool with a configuration that never holds more than `limit_bytes`. No driver call.
     ///
     /// # Errors
-    /// None today.
+    /// Those of [`new`](Self::new).
     pub fn with_limit(
         context: &Context,
         config: PinnedConfig,

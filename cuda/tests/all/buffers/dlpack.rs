@@ -20,7 +20,7 @@ const MATRIX: Layout<'_> = Layout {
     strides: &[15, 1],
 };
 
-/// What C sees, byte for byte.
+/// The structs as C sees them, byte for byte.
 #[test]
 fn the_structs_are_those_of_c() {
     assert_eq!((size_of::<Tensor>(), align_of::<Tensor>()), (48, 8));

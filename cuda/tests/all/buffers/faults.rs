@@ -1,5 +1,5 @@
-//! A driver that refuses: nothing is lost, nothing is given again too early, and the program hears of
-//! what could not be ordered.
+//! A driver that refuses: nothing is lost or reused too early, and the program gets the errors of work that
+//! could not be ordered.
 
 use larder_cuda::driver::Rule;
 use larder_cuda_abi::Code;
@@ -67,7 +67,7 @@ fn a_refused_call_is_heard_of_or_made_good() {
     assert!(skip > 0, "no call was refused");
 }
 
-/// Where an event cannot be recorded the host waits instead.
+/// If an event cannot be recorded, the host waits instead.
 #[test]
 fn the_host_waits_where_no_event_can_be_had() {
     alone_and_clean(|control| {

@@ -1,5 +1,5 @@
-//! Typed buffers: cudarc's functions take them, uses of several streams come in the order of the
-//! program, and a buffer that stays on one stream costs no call.
+//! Typed buffers: cudarc's functions accept them, uses on several streams are in the order of the program,
+//! and a buffer that stays on one stream costs no call.
 
 mod capture;
 mod cudarc_takes;

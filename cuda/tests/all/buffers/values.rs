@@ -1,4 +1,4 @@
-//! Buffers cut into several and read as other types; values that are copied, brought home, or not there yet.
+//! Buffers split in several and read as other types; values that are copied, read back, or not written yet.
 
 use cudarc::driver::{LaunchConfig, PushKernelArg};
 use larder_cuda::driver::Rule;

@@ -1,4 +1,4 @@
-//! Graphs of what was captured.
+//! Graphs of captures.
 
 use cudarc::driver::{CudaStream, DriverError, sys};
 

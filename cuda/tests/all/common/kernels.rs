@@ -32,7 +32,7 @@ unsafe extern "C" fn add(call: *const KernelCall) {
     }
 }
 
-/// Gives the stand-in the kernel's body.
+/// Registers the kernel's body with the stand-in.
 pub(crate) fn register_add(control: &StandIn) {
     // SAFETY: the only kernel of that name in the program.
     unsafe { control.register_kernel(NAME, add) }.unwrap();

@@ -1,4 +1,4 @@
-//! What the tests over a driver share.
+//! The parts shared by tests over a driver.
 #![allow(dead_code, reason = "no test program uses all of it")]
 
 pub(crate) mod graph;
@@ -103,7 +103,7 @@ pub(crate) fn ran_in_child() -> bool {
     true
 }
 
-/// What the driver answers when a sweep refuses a call.
+/// The driver's answer when a sweep refuses a call.
 pub(crate) const CODES: [Code; 3] = [Code::OUT_OF_MEMORY, Code::UNKNOWN, Code::INVALID_VALUE];
 
 /// Whether a sweep of refusals makes this one: each place is refused once, with the codes in turn, and
@@ -112,18 +112,18 @@ pub(crate) fn is_swept(nth_code: usize, place: usize) -> bool {
     place % CODES.len() == nth_code || all_faults()
 }
 
-/// What a variable of the environment says; another number where it is not set.
+/// Returns the number in an environment variable; `otherwise` if it is not set.
 pub(crate) fn number(variable: &str, otherwise: u64) -> u64 {
     let said = std::env::var(variable).ok();
     said.map_or(otherwise, |said| said.parse().expect("a number"))
 }
 
-/// Whether sweeps make every refusal (`./check.sh long`).
+/// Returns whether sweeps make every refusal (`./check.sh long`).
 pub(crate) fn all_faults() -> bool {
     std::env::var("LARDER_FAULTS").is_ok_and(|word| word == "all")
 }
 
-/// How many of so many a test tries: an eighth, and all of them where sweeps make every refusal.
+/// Returns how many of `all` cases a test runs: an eighth, or all where sweeps make every refusal.
 pub(crate) fn rounds(all: u64) -> u64 {
     if all_faults() { all } else { all.div_ceil(8) }
 }
@@ -143,7 +143,7 @@ pub(crate) fn assert_clean(control: &StandIn) {
     assert_eq!(control.findings(), Vec::<String>::new());
 }
 
-/// Runs `act` eagerly and under so many seeds; nothing may be found.
+/// Runs `act` eagerly and under this many seeds; the stand-in must report nothing.
 #[track_caller]
 pub(crate) fn under_all_schedules(control: &StandIn, seeds: u64, act: impl Fn()) {
     for seed in 0..=seeds {
@@ -163,7 +163,7 @@ pub(crate) fn streams(context: &Context, count: usize) -> Vec<Arc<CudaStream>> {
     (0..count).map(new).collect()
 }
 
-/// What a sub-allocator is asked for.
+/// Returns a request to a sub-allocator.
 pub(crate) fn request(bytes: u64) -> GrowRequest {
     GrowRequest {
         bytes,
@@ -172,7 +172,7 @@ pub(crate) fn request(bytes: u64) -> GrowRequest {
     }
 }
 
-/// Regions of so many bytes, never more than `limit_bytes`.
+/// Returns regions of `bytes` bytes, never more than `limit_bytes`.
 pub(crate) fn regions_of(bytes: u64, limit_bytes: u64) -> RegionConfig {
     RegionConfig {
         growth: Growth::Range {
@@ -200,7 +200,7 @@ pub(crate) fn read(stream: &CudaStream, at: u64, bytes: u64) -> Vec<u8> {
     host
 }
 
-/// That memory of a device is filled with a byte.
+/// Checks that memory of a device is filled with a byte.
 #[track_caller]
 pub(crate) fn assert_filled(stream: &CudaStream, at: u64, bytes: u64, value: u8) {
     let host = read(stream, at, bytes);

@@ -14,7 +14,7 @@ pub(crate) struct Refusal {
 }
 
 impl Refusal {
-    /// Lets so many calls be made first.
+    /// Refuses a call with `code`, after `skip` others.
     pub(crate) fn new(control: &'static StandIn, code: Code, skip: u64) -> Self {
         let left = Cell::new(Some(skip));
         Self {
@@ -52,7 +52,7 @@ impl Refusal {
         (answer, !before && self.happened())
     }
 
-    /// Whether a call was refused.
+    /// Returns whether a call was refused.
     pub(crate) fn happened(&self) -> bool {
         self.left.get().is_none()
     }

@@ -38,7 +38,7 @@ impl Setup {
         self.memory.free(&self.streams[stream], block).unwrap();
     }
 
-    /// Frees with work queued that nobody waits for.
+    /// Frees with queued work that is not waited for.
     pub(crate) fn free_pending(&self, stream: usize, block: Block) {
         for value in 0..40 {
             let queue = &self.streams[stream];

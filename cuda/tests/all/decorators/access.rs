@@ -1,4 +1,4 @@
-//! Reads, writes and fills of a device's memory, beside the obvious.
+//! Reads, writes and fills of a device's memory, compared with a plain copy.
 
 use larder_core::{
     AccessError, Addr, AddrRange, BlockAllocator, EventNumber, MemoryAccess, Pattern, StreamId,

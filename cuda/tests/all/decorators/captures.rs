@@ -1,4 +1,4 @@
-//! Decorators while the stream captures: refused, typed, and the capture goes on.
+//! Decorators while the stream captures: refused with a typed error, and the capture continues.
 
 use cudarc::driver::sys;
 use larder_core::decorate::CheckError;

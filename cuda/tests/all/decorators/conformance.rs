@@ -18,7 +18,7 @@ const IN_ORDER: Expect = Expect {
     ..Expect::strict()
 };
 
-/// What to expect in a stream's order where freed blocks wait.
+/// The expectations in a stream's order where freed blocks wait.
 const KEEPS_BACK: Expect = Expect {
     frees_at_once: false,
     ..IN_ORDER

@@ -1,5 +1,6 @@
-//! Every driver call that checked memory makes is refused once: nothing panics, each answer is a block or
-//! a reason, a check that could not be made is reported, the same then runs through, and nothing is left.
+//! Every driver call that checked memory makes is refused once: nothing panics, each answer is a block or a
+//! reason, a check that could not be made is reported, the same scenario then succeeds, and nothing is
+//! left.
 
 use larder_core::decorate::{CheckError, QuarantineConfig};
 use larder_core::{AllocError, Block, BlockAllocator, EventNumber, Request, StreamId, StreamPoint};
@@ -10,7 +11,7 @@ use super::Setup;
 use crate::common::refusal::Refusal;
 use crate::common::{alone, assert_clean, fill};
 
-/// What calls are refused with.
+/// The codes of refusals.
 const CODES: [Code; 3] = [Code::OUT_OF_MEMORY, Code::UNKNOWN, Code::INVALID_VALUE];
 
 fn is_reason(error: AllocError) -> bool {

@@ -1,5 +1,5 @@
-//! Kernels that write where they should not are found, in the order of their stream, and what waits in
-//! the stream's queue comes before whoever gets the memory next.
+//! Kernels that write out of bounds are found, in the order of their stream, and work in the stream's queue
+//! precedes the next user of the memory.
 
 use std::sync::Arc;
 

@@ -1,6 +1,6 @@
 //! The core's decorators on a device's memory and on pinned memory: the suite of every allocator,
-//! upstream's cases, every byte of the guards, kernels that write where they should not, captures, and
-//! every driver call refused once.
+//! upstream's cases, every byte of the guards, kernels that write out of bounds, captures, and every driver
+//! call refused once.
 
 mod access;
 mod captures;

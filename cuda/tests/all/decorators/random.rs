@@ -1,4 +1,4 @@
-//! Random use of checked memory on a stream whose work waits, beside a plain list that says which byte
+//! Random use of checked memory on a stream whose work waits, compared with a plain list of the byte that
 //! each free must find.
 
 use larder_core::decorate::{CheckError, Which};
@@ -27,7 +27,7 @@ impl Live {
         offset < 0
     }
 
-    /// What a check must say: the lowest change, as the front guard is read first.
+    /// Returns the expected finding: the lowest change, as the front guard is read first.
     fn expected(&self) -> Option<(Which, i64, u8)> {
         let (offset, value) = self.changes.iter().min_by_key(|(offset, _)| *offset)?;
         let which = if Self::is_front(*offset) {

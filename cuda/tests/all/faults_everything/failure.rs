@@ -1,4 +1,4 @@
-//! Why a part of the scenario went no further.
+//! The reason why a part of the scenario stopped.
 
 use larder_core::AllocError;
 use larder_core::prmalloc::PlanError;
@@ -19,7 +19,7 @@ pub(crate) enum Failure {
     Cudarc(cudarc::driver::DriverError),
 }
 
-/// Whether a refusal is named, with this code.
+/// Returns whether a refusal with this code is named.
 fn names(error: Option<DriverError>, code: Code) -> bool {
     error.and_then(DriverError::code) == Some(code)
 }
@@ -41,7 +41,7 @@ impl Failure {
         matches!(self, Self::Alloc(DeviceAllocError::Memory { .. }))
     }
 
-    /// Whether it says that the driver refused something with this code.
+    /// Returns whether the error names a refusal of the driver with this code.
     pub(crate) fn is_refusal(&self, code: Code) -> bool {
         match self {
             Self::Alloc(error)

@@ -1,4 +1,4 @@
-//! A capture that a program ends whatever happens.
+//! A capture that a program ends in every case.
 
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ pub(crate) struct Capture<'s> {
     is_open: bool,
 }
 
-/// Times that the end of a capture is asked for.
+/// The most tries to end a capture.
 const TRIES: usize = 3;
 
 impl<'s> Capture<'s> {
@@ -24,7 +24,7 @@ impl<'s> Capture<'s> {
         })
     }
 
-    /// What was captured.
+    /// Ends the capture. Returns the graph.
     pub(crate) fn end(mut self) -> Result<CudaGraph, Failure> {
         let graph = self.stream.end_capture(sys::CUgraphInstantiate_flags(0))?;
         self.is_open = false;

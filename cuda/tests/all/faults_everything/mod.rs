@@ -1,6 +1,6 @@
-//! Every driver call of a scenario over everything is refused once: nothing panics, each error names
-//! the refusal, what succeeded has the right bytes, the same scenario then runs through on the same
-//! objects, and when they go nothing is left.
+//! Every driver call of a scenario over everything is refused once: nothing panics, each error names the
+//! refusal, successful parts have the right bytes, the same scenario then succeeds on the same objects, and
+//! when these are dropped nothing is left.
 //!
 //! `LARDER_FAULTS=all` refuses every call with each code; without it the second and third code take
 //! every fifth call.

@@ -1,4 +1,4 @@
-//! What the scenario runs on, and calls that a program makes by itself.
+//! The objects of the scenario, and calls that a program makes by itself.
 
 use std::sync::Arc;
 
@@ -16,7 +16,7 @@ use crate::common::MIB;
 use crate::common::kernels::load_add;
 use crate::faults_everything::failure::Failure;
 
-/// What the allocator may hold: nine pages.
+/// The allocator's limit: nine pages.
 const BUDGET: u64 = 18 * MIB;
 
 /// Values of a buffer.
@@ -57,7 +57,7 @@ impl Objects {
         })
     }
 
-    /// What went wrong where cudarc had nobody to tell.
+    /// Returns errors that cudarc could not report to a caller.
     pub(crate) fn check(&self) -> Result<(), Failure> {
         Ok(self.context.cudarc().check_err()?)
     }
@@ -99,7 +99,7 @@ impl Objects {
     }
 }
 
-/// For so many values.
+/// Returns the launch configuration for `LEN` values.
 pub(crate) fn config() -> LaunchConfig {
     LaunchConfig::for_num_elems(LEN as u32)
 }
@@ -154,7 +154,7 @@ impl Held<'_> {
         Ok(())
     }
 
-    /// That they hold this.
+    /// Checks the contents of both.
     pub(crate) fn expect(&self, stream: &CudaStream, value: u8) -> Result<(), Failure> {
         for at in self.places() {
             expect(stream, at, value)?;
@@ -190,7 +190,7 @@ pub(crate) fn fill(stream: &CudaStream, at: u64, value: u8) -> Result<(), Failur
     Ok(())
 }
 
-/// That memory holds this, once the stream's work is done.
+/// Checks the contents of memory, once the stream's work is done.
 pub(crate) fn expect(stream: &CudaStream, at: u64, value: u8) -> Result<(), Failure> {
     stream.context().bind_to_thread()?;
     let mut host = [0; WRITTEN as usize];

@@ -1,4 +1,4 @@
-//! Ends of jobs, wherever they come, and drivers that refuse.
+//! Ends of jobs at any moment, and drivers that refuse.
 
 use std::sync::mpsc;
 use std::sync::{Arc, Mutex};

@@ -1,4 +1,4 @@
-//! Control files as they come.
+//! Control files, valid and not.
 
 use std::process::Command;
 

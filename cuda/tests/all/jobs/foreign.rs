@@ -1,4 +1,4 @@
-//! Memory that a job takes from the driver by itself.
+//! Memory that a job takes from the driver directly.
 
 use larder_cuda::ForeignMemory;
 use larder_cuda::job::larder_control::{ControlFile, SleepState};

@@ -1,4 +1,4 @@
-//! Limits that a control file says.
+//! Limits in a control file.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;

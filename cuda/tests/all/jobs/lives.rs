@@ -1,4 +1,4 @@
-//! One job of a name, and orders for one life of it.
+//! One job for each name, and commands for one of its lives.
 
 use larder_cuda::job::larder_control::{ControlFile, Life, SleepState};
 use larder_cuda::job::{Job, JobError};

@@ -1,4 +1,4 @@
-//! Jobs on the stand-in: control files obeyed by real allocators and launches, and statuses of them.
+//! Jobs on the stand-in: real allocators and launches obey control files, and statuses report them.
 #![cfg(feature = "job")]
 
 use crate::common;

@@ -1,4 +1,4 @@
-//! What a job tells of itself.
+//! The status that a job reports.
 
 use std::time::Duration;
 

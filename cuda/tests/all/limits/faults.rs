@@ -1,4 +1,4 @@
-//! Every driver call of a lowered limit refused once, and memory that the driver does not take back.
+//! Every driver call of a lowered limit refused once, and memory that the driver refuses to take back.
 
 use larder_core::limits::LimitAnswer;
 use larder_cuda::driver::Rule;

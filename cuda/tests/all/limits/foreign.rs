@@ -1,4 +1,4 @@
-//! Memory that a program takes from the driver by itself, in the same budgets as allocators.
+//! Memory that a program takes from the driver directly, in the same budgets as allocators.
 
 use std::sync::{Arc, Mutex};
 

@@ -1,5 +1,5 @@
-//! Memory that is given up by other ways than a plain free completes a shrink too, and each event is
-//! reported by the call that brought it about.
+//! Memory that becomes free other than by a plain free completes a shrink too, and each event is reported
+//! by the call that caused it.
 
 use std::sync::{Arc, Mutex};
 

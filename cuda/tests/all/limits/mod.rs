@@ -1,5 +1,5 @@
 //! Limits at run time over the stand-in: budgets of a process, its tenants and their pools, lowered and
-//! raised while blocks come and go.
+//! raised while blocks are allocated and freed.
 
 use crate::common;
 
@@ -32,7 +32,7 @@ fn plain() -> DeviceConfig {
     }
 }
 
-/// What of a block is written and read.
+/// The bytes of a block that are written and read.
 const WRITTEN: u64 = 64;
 
 /// Both ends of a block.

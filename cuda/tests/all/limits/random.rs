@@ -1,4 +1,4 @@
-//! Ten thousand random limits beside allocations and frees on other threads and streams.
+//! Ten thousand random limits, while other threads and streams allocate and free.
 //!
 //! `LARDER_LIMIT_ROUNDS` multiplies the rounds, `LARDER_LIMIT_SEED` is the first seed.
 
@@ -26,10 +26,10 @@ const ROUNDS: u64 = 10;
 /// Blocks of one worker, at most.
 const MAX_BLOCKS: usize = 10;
 
-/// Of no allocation.
+/// The stamp of no allocation.
 const IDLE: u64 = u64::MAX;
 
-/// What all threads of a round see.
+/// The state that all threads of a round share.
 struct Watch<'a> {
     control: &'a StandIn,
     tenant: &'a Budget,
@@ -116,7 +116,7 @@ impl Watch<'_> {
     }
 }
 
-/// What a worker has to itself.
+/// The state of one worker.
 struct Ours {
     queue: std::sync::Arc<cudarc::driver::CudaStream>,
 }

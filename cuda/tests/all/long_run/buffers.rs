@@ -13,7 +13,7 @@ const LEN: usize = 3000;
 /// Buffers of each kind at most.
 const BUFFERS: usize = 3;
 
-/// What a player holds of it, with what each is filled with.
+/// A player's typed memory, with the fill of each.
 #[derive(Default)]
 pub(super) struct Buffers {
     device: Vec<(DeviceBuffer<u64>, u64)>,

@@ -1,4 +1,4 @@
-//! What must hold between rounds, asleep, and when all was given back.
+//! Checks between rounds, during a sleep, and when everything was released.
 
 use larder_cuda::{DeviceAllocError, SleepError};
 
@@ -14,7 +14,7 @@ pub(super) struct Sizes {
     events: u64,
     chunks: usize,
     reservations: u64,
-    /// Of the whole process, in bytes.
+    /// Bytes of the whole process.
     resident: u64,
 }
 
@@ -62,7 +62,7 @@ impl Run {
         found.map_or((0, 0), |alive| (alive.count, alive.bytes))
     }
 
-    /// What holds whenever no thread is at work.
+    /// Checks whatever holds while no thread works.
     pub(super) fn check(&self) -> Outcome {
         let mut wrong = take_wrong();
         wrong.extend(self.control.findings());
@@ -152,7 +152,7 @@ impl Run {
         let _ = self.world.pinned.set_limit(u64::MAX);
     }
 
-    /// Gives all back; what is there then.
+    /// Releases everything. Returns the objects that exist then.
     pub(super) fn quiet(&mut self) -> Outcome<Sizes> {
         while !self.world.parcels.lock().unwrap().is_empty() {
             self.players[0].receive()?;

@@ -1,4 +1,4 @@
-//! Captures: a player's own, over windows of the allocator, and those of somebody who knows nothing of it.
+//! Captures: a player's own, over windows of the allocator, and foreign ones.
 
 use std::sync::Arc;
 
@@ -20,14 +20,14 @@ fn end_capture(stream: &CudaStream) -> Outcome<Graph> {
     graph.map_err(|error| format!("a capture was spoilt: {error}").into())
 }
 
-/// A capture that goes on.
+/// A capture under way.
 pub(super) struct Capture {
     pub(super) stream: usize,
     window: CaptureWindow,
     blocks: Vec<(Block, u64)>,
 }
 
-/// What was captured, and its memory.
+/// A captured graph, and its memory.
 pub(super) struct Captured {
     pub(super) stream: usize,
     graph: Graph,
@@ -36,7 +36,7 @@ pub(super) struct Captured {
     blocks: Vec<Block>,
 }
 
-/// A capture of somebody who knows nothing of the allocator.
+/// A foreign capture, which does not use the allocator.
 pub(super) struct Foreign {
     stream: Arc<CudaStream>,
     scratch: u64,
@@ -51,7 +51,7 @@ fn mode(random: &mut Random) -> sys::CUstreamCaptureMode {
 }
 
 impl Player {
-    /// Begins a capture, or goes on with the one that is open.
+    /// Begins a capture, or continues the open one.
     pub(super) fn capture(&mut self) -> Outcome {
         match self.capture.take() {
             None => self.begin_capture(),
@@ -158,7 +158,7 @@ impl Player {
         Ok(self.captured[index].graph.launch(&queue)?)
     }
 
-    /// Gives up a graph; its launches are ordered before what comes later on its stream.
+    /// Drops a graph; its launches are ordered before later work on its stream.
     pub(super) fn drop_captured(&mut self, index: usize) -> Outcome {
         if index >= self.captured.len() || self.is_capturing(self.captured[index].stream) {
             return Ok(());

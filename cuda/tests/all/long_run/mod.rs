@@ -1,13 +1,14 @@
-//! A long run: players on streams that come and go share one allocator for as many operations as are asked
-//! for, and nothing is lost, mixed up or left to grow.
+//! A long run: players on streams that are made and destroyed share one allocator for the requested number
+//! of operations, and nothing is lost, mixed up or grows.
 //!
-//! A player (`player`) allocates and frees on its streams, has kernels write and check every block (`stamps`),
-//! captures (`graphs`), and uses typed memory of both sides (`buffers`); limits change meanwhile. Players take
-//! turns by the operation, or play in a thread each. Between rounds the world is looked at, and now and then it
-//! sleeps, or all is given back and the stand-in's own counts must be those of nothing (`checks`).
+//! A player (`player`) allocates and frees on its streams, has kernels write and check every block
+//! (`stamps`), captures (`graphs`), and uses typed memory of both sides (`buffers`); limits change
+//! meanwhile. Players take turns by the operation, or run in a thread each. Between rounds the world is
+//! checked, and sometimes it sleeps, or everything is released and the stand-in must count nothing
+//! (`checks`).
 //!
-//! `LARDER_OPERATIONS` says how many, `LARDER_OPERATION_SEED` from which seed. Where players take turns a seed
-//! says everything; threads meet as they like.
+//! `LARDER_OPERATIONS` is the number of operations, `LARDER_OPERATION_SEED` the first seed. If players take
+//! turns a seed determines everything; threads interleave freely.
 
 mod buffers;
 mod checks;
@@ -85,7 +86,7 @@ struct Run {
     random: Random,
     world: Arc<World>,
     players: Vec<Player>,
-    /// What the device holds beside the allocator's memory.
+    /// Bytes of the device beside the allocator's memory.
     base_bytes: u64,
 }
 

@@ -1,5 +1,5 @@
-//! [`Player`]: one thread's streams, blocks and buffers, and what it does with them. It orders its own uses of
-//! a block by events, as a program must; whatever else is needed is the allocator's part.
+//! [`Player`]: one thread's streams, blocks and buffers, and its operations. It orders its own uses of a
+//! block by events, as a program must; the rest is up to the allocator.
 
 use std::sync::{Arc, Mutex};
 
@@ -35,7 +35,7 @@ pub(super) fn is_short(error: &DeviceAllocError) -> bool {
     matches!(error, Memory { .. } | Budget(_))
 }
 
-/// What all players share.
+/// The state that all players share.
 pub(super) struct World {
     pub(super) context: Context,
     pub(super) memory: DeviceAllocator,
@@ -59,7 +59,7 @@ pub(super) struct Parcel {
 /// A block that a player holds.
 pub(super) struct Held {
     pub(super) block: Block,
-    /// What it is stamped with.
+    /// Its stamp.
     pub(super) value: Option<u64>,
     pub(super) remakable: bool,
     wrote: Clock,
@@ -241,7 +241,7 @@ impl Player {
             .map_or(Ok(()), |index| self.check_on(index, stream))
     }
 
-    /// Looks at all blocks.
+    /// Checks all blocks.
     pub(super) fn check_all(&mut self) -> Outcome {
         (0..self.held.len()).try_for_each(|index| {
             let stream = self.stream();
@@ -381,7 +381,7 @@ impl Player {
         self.buffers.leave(&self.order.streams[other])
     }
 
-    /// A stream goes, and a new one comes in its place.
+    /// Replaces a stream by a new one.
     fn replace_stream(&mut self) -> Outcome {
         let stream = self.stream();
         self.end_step_of(stream);
@@ -467,7 +467,7 @@ impl Player {
         Ok(())
     }
 
-    /// Gives back all that it holds but its streams.
+    /// Releases everything but its streams.
     pub(super) fn let_go(&mut self) -> Outcome {
         self.end_captures()?;
         self.check_all()?;

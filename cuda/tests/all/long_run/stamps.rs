@@ -1,5 +1,5 @@
-//! Two kernels on whole blocks: one stamps a value into them, the other looks whether it is there. Both touch
-//! every byte as far as the stand-in's search for races goes, and really only a word in a while.
+//! Two kernels on whole blocks: one stamps a value into them, the other checks it. For the stand-in's race
+//! detection both access every byte; in fact they access a word at intervals.
 
 use std::ffi::{CStr, c_void};
 use std::sync::{Mutex, PoisonError};
@@ -37,10 +37,10 @@ const PTX: &CStr = c"
 }
 ";
 
-/// What `check_block` found wrong.
+/// Faults that `check_block` found.
 static WRONG: Mutex<Vec<String>> = Mutex::new(Vec::new());
 
-/// Takes what checks found wrong since this was asked last.
+/// Takes the faults found since the last call.
 pub(super) fn take_wrong() -> Vec<String> {
     std::mem::take(&mut *WRONG.lock().unwrap_or_else(PoisonError::into_inner))
 }
@@ -124,7 +124,7 @@ fn launch(
     unsafe { result::launch_kernel(function, one, one, 0, stream, &mut parameters) }
 }
 
-/// Where a block has stamps.
+/// Returns the addresses of a block's stamps.
 fn places(bytes: u64) -> impl Iterator<Item = u64> {
     (0..bytes / EVERY)
         .map(|index| index * EVERY)

@@ -1,4 +1,4 @@
-//! [`Buffer`]: what a block must hold, in memory that was used before.
+//! [`Buffer`]: the expected contents of a block in reused memory.
 
 use core::ops::{Deref, DerefMut};
 use std::sync::Mutex;

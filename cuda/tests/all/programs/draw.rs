@@ -6,7 +6,7 @@ use larder_model::Random;
 use crate::common::MIB;
 use crate::programs::program::{Act, FreeOn, Part, Program, SLOTS, STREAMS, While};
 
-/// Bytes that are asked for: few sizes, so that memory is used again.
+/// Requested sizes: only a few, so that memory is reused.
 const SMALL: [u64; 5] = [1, 700, 4096, 96 << 10, MIB];
 
 /// Sizes of a page and more.
@@ -86,7 +86,7 @@ struct Draw {
     refusals: bool,
     /// Come before anything else is drawn.
     next: Vec<Act>,
-    /// How many of four blocks are small.
+    /// The number of small blocks in four.
     small: usize,
     /// Slots with a block, if none was refused.
     held: [bool; SLOTS],

@@ -1,5 +1,5 @@
-//! An allocator that is dropped has waited for the work that uses its memory: the driver may be slow
-//! to take memory back, and work must not be there any more when it does.
+//! A dropped allocator has waited for the work that uses its memory: the driver may be slow to take memory
+//! back, and the work must be over when it does.
 
 use larder_cuda::driver::Rule;
 use larder_cuda::{Context, DeviceAllocator};
@@ -7,10 +7,10 @@ use larder_cuda::{Context, DeviceAllocator};
 use crate::common::{self, MIB, alone, assert_clean};
 use crate::programs::run::streams;
 
-/// Operations that are queued when the allocator goes.
+/// Operations queued when the allocator is dropped.
 const QUEUED: u64 = 100;
 
-/// What became of the block whose memory is still used.
+/// The fate of the block whose memory is still used.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Fate {
     Freed,

@@ -1,5 +1,5 @@
 //! Four kernels on words of 32 bits: as PTX for a device, as host functions for the stand-in, and as
-//! the program's reference does them.
+//! functions of the program's reference.
 
 use std::ffi::{CStr, CString, c_void};
 

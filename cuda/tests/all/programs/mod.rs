@@ -1,12 +1,12 @@
-//! Random programs over a device allocator: whatever order the device chooses, each gives what the
-//! same operations give one after another on the host, and no two uses of the same memory meet.
+//! Random programs over a device allocator: in any order that the device chooses, each has the result of
+//! the same operations one after another on the host, and no two uses of the same memory conflict.
 //!
-//! A program is a list of acts (`program`), drawn from a seed (`draw`). Whoever runs it (`run`, `uses`)
-//! orders its own uses of a block by events (`order`), does each act on the device and on a copy of the
-//! block on the host, and compares what comes back. Any part of the list is a program too, so one that
-//! fails is shortened until every act of it is needed (`shrink`).
+//! A program is a list of acts (`program`), drawn from a seed (`draw`). The runner (`run`, `uses`) orders
+//! its own uses of a block by events (`order`), does each act on the device and on a copy of the block on
+//! the host, and compares the results. Any part of the list is a program too, so one that fails is
+//! shortened until every act of it is needed (`shrink`).
 //!
-//! `LARDER_PROGRAMS` says how many, `LARDER_PROGRAM_SEED` which is the first. On the stand-in each
+//! `LARDER_PROGRAMS` is the number of programs, `LARDER_PROGRAM_SEED` the first seed. On the stand-in each
 //! runs eagerly and in several deferred orders; a GPU has its own order, and results are compared.
 
 use crate::common;
@@ -65,7 +65,7 @@ impl Schedule {
     }
 }
 
-/// What is wrong with a program in one order; `None` if nothing is.
+/// Returns the fault of a program in one order; `None` if there is none.
 fn wrong(control: Option<&'static StandIn>, program: &Program, at: Schedule) -> Option<String> {
     if let Some(control) = control {
         // Whatever an earlier one left, and the stand-in remembers every stream there was.
@@ -87,7 +87,7 @@ fn wrong(control: Option<&'static StandIn>, program: &Program, at: Schedule) -> 
     (!wrong.is_empty()).then(|| wrong.join("\n"))
 }
 
-/// What a program that is over should not have left behind.
+/// Returns findings about a finished program, and the objects that it left behind.
 fn left(control: &StandIn) -> Vec<String> {
     let mut wrong = control.findings();
     wrong.truncate(3);

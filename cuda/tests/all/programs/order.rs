@@ -1,5 +1,5 @@
-//! What a program orders itself: which of its operations are done before which others, kept in
-//! clocks, and the events that make it so.
+//! The order that a program makes itself: which of its operations happen before which others, kept in
+//! clocks, and the events that enforce it.
 
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ use crate::programs::program::STREAMS;
 /// Events of a program; the oldest is recorded anew.
 const EVENTS: usize = 6;
 
-/// For each stream, how many of its operations.
+/// For each stream, a number of its operations.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) struct Clock([u32; STREAMS]);
 
@@ -47,9 +47,9 @@ pub(crate) struct Order {
     pub(crate) streams: Vec<Arc<CudaStream>>,
     /// Operations so far.
     counts: Clock,
-    /// What each stream waits for before its next operation.
+    /// The operations that each stream waits for before its next one.
     known: [Clock; STREAMS],
-    /// What the host has waited for.
+    /// The operations that the host has waited for.
     host: Clock,
     /// The newest last.
     events: Vec<Recorded>,
@@ -73,7 +73,7 @@ impl Order {
         Clock::at(stream, self.counts.0[stream])
     }
 
-    /// What is done once all that a stream has queued is.
+    /// Returns the operations done once all queued on a stream are.
     fn clock(&self, stream: usize) -> Clock {
         let mut clock = self.known[stream];
         clock.join(&self.host);

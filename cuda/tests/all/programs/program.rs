@@ -43,7 +43,7 @@ pub(crate) enum FreeOn {
     Stream(usize),
 }
 
-/// When a call of a sleep is refused.
+/// The part of a sleep in which a call is refused.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum While {
     FallingAsleep,

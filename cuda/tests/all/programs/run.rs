@@ -19,7 +19,7 @@ pub(crate) type Outcome<T = ()> = Result<T, Box<dyn Error>>;
 /// A block that the program holds.
 pub(crate) struct Held {
     pub(crate) block: Block,
-    /// What it holds, if all of it was written.
+    /// Its contents, if all of it was written.
     pub(crate) bytes: Buffer,
     pub(crate) ready: bool,
     /// The operation that wrote it last; then all that use it since.
@@ -211,7 +211,7 @@ impl Runner {
         self.check_live()
     }
 
-    /// The allocator counts what the program holds, if nobody else uses it.
+    /// Checks that the allocator counts the program's blocks, if no other program uses it.
     pub(crate) fn check_live(&self) -> Outcome {
         let held = self.slots.iter().flatten();
         let bytes: u64 = held.map(|held| held.block.bytes()).sum();
@@ -289,7 +289,7 @@ impl Runner {
         }))
     }
 
-    /// Goes on with another thread's block; frees it if there is no room.
+    /// Continues with another thread's block; frees it if there is no room.
     pub(crate) fn receive(&mut self, parcel: Parcel, stream: usize) -> Outcome {
         let queue = &self.order.streams[stream];
         parcel.event.wait_on(queue)?;

@@ -1,4 +1,4 @@
-//! Makes a program that fails shorter, for a reader.
+//! Shortens a program that fails, for a reader.
 
 use crate::programs::program::Program;
 

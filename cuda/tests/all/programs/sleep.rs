@@ -1,5 +1,5 @@
-//! Programs whose allocator sleeps between their acts give what they give without: their bytes are compared
-//! as ever, and all of each block after each sleep.
+//! Programs whose allocator sleeps between their acts have the same results as without: their bytes are
+//! compared as usual, and each block in full after each sleep.
 
 use larder_cuda::driver::Rule;
 use larder_cuda::{DeviceAllocError, SleepError};

@@ -1,5 +1,5 @@
-//! Programs in several threads over one allocator, each on streams of its own. Now and then one parts
-//! with a block: it records an event behind its work, and another thread's stream goes on from there.
+//! Programs in several threads over one allocator, each on streams of its own. Sometimes one hands a block
+//! over: it records an event behind its work, and another thread's stream continues from there.
 
 use std::sync::Mutex;
 use std::thread;
@@ -16,7 +16,7 @@ use crate::programs::{Schedule, apart_with_kernels, left};
 /// Programs of the ordinary run.
 const PROGRAMS: u64 = 30;
 
-/// What waits for a thread.
+/// Blocks handed to a thread and not yet taken.
 type Mailbox = Mutex<Vec<Parcel>>;
 
 /// One thread: a program, on as many streams as it has.

@@ -1,4 +1,4 @@
-//! The host's side of copies: where they come from, where they go, and what they must bring.
+//! The host's side of copies: their sources, their destinations, and the expected bytes.
 
 use std::sync::OnceLock;
 
@@ -73,7 +73,7 @@ impl Transfers {
         unsafe { std::slice::from_raw_parts(self.start.wrapping_add(from), bytes) }
     }
 
-    /// Whether so much more can be read before a [`check`](Self::check).
+    /// Returns whether this many more bytes can be read before a [`check`](Self::check).
     pub(crate) fn has_room(&self, bytes: usize) -> bool {
         self.used + bytes <= RESULTS
     }
@@ -115,7 +115,7 @@ impl Transfers {
     }
 }
 
-/// What was read is what must be there.
+/// Checks that the bytes read are the expected ones.
 pub(crate) fn compare(found: &[u8], expected: &[u8], what: &str) -> Result<(), String> {
     if found == expected {
         return Ok(());

@@ -1,4 +1,4 @@
-//! What a program does with blocks, on the device and on the host.
+//! A program's uses of blocks, on the device and on the host.
 
 use cudarc::driver::result;
 
@@ -127,7 +127,7 @@ impl Runner {
         Ok(())
     }
 
-    /// Whether a block is there and holds something.
+    /// Returns whether a block exists and was written.
     pub(crate) fn has(&self, slot: usize) -> bool {
         self.slots[slot].as_ref().is_some_and(|held| held.ready)
     }

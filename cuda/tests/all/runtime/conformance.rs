@@ -1,4 +1,4 @@
-//! The suite of `larder-model` over every allocator of host memory that a runtime gives.
+//! The suite of `larder-model` over every allocator of host memory in a runtime.
 
 use std::sync::Arc;
 

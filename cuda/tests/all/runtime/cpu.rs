@@ -1,4 +1,4 @@
-//! The host's allocators: which one, for which node, and how often it is made.
+//! The host's allocators: the kind, the node, and how often each is made.
 
 use std::sync::Barrier;
 

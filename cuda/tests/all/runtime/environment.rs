@@ -1,4 +1,4 @@
-//! Settings from variables: each name, what it takes, and what it answers otherwise.
+//! Settings from variables: each name, its valid values, and the answer to others.
 
 use std::path::PathBuf;
 

@@ -1,5 +1,5 @@
-//! Every driver call that a runtime makes is refused once: an answer is an allocator or a reason, the slot stays
-//! empty, the next request finds the driver well, and nothing is left.
+//! Every driver call that a runtime makes is refused once: the answer is an allocator or a reason, the slot
+//! stays empty, the next request succeeds, and nothing is left.
 
 use larder_core::{AllocatorAttributes, BlockAllocator, Request};
 use std::sync::Arc;

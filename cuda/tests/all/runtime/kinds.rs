@@ -1,4 +1,4 @@
-//! What the memory at an address is.
+//! The kind of the memory at an address.
 
 use larder_core::BlockAllocator;
 use larder_cuda::runtime::{GpuKind, GpuOptions, MemoryKind, Node, Place, RuntimeConfig};

@@ -1,5 +1,5 @@
-//! The runtime: one allocator for each node and each device, made once. What is about the host's memory alone
-//! needs no driver.
+//! The runtime: one allocator for each node and each device, made once. The tests of host memory alone need
+//! no driver.
 
 mod conformance;
 mod cpu;

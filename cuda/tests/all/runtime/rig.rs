@@ -1,4 +1,4 @@
-//! What the tests of the runtime share.
+//! The parts shared by the tests of the runtime.
 
 use std::sync::{Arc, Mutex};
 
@@ -51,7 +51,7 @@ pub(crate) fn write(block: &Block, value: u8) {
     unsafe { start.write_bytes(value, block.bytes() as usize) };
 }
 
-/// Whether a block of the host holds a value everywhere.
+/// Returns whether a block of the host has a value in every byte.
 pub(crate) fn holds(block: &Block, value: u8) -> bool {
     let start = core::ptr::with_exposed_provenance::<u8>(block.addr().get() as usize);
     // SAFETY: the test holds the block and wrote it.

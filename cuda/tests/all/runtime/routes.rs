@@ -1,4 +1,4 @@
-//! Which allocator serves which device.
+//! The allocator that serves each device.
 
 use larder_core::AllocatorAttributes;
 use larder_cuda::runtime::{

@@ -1,4 +1,4 @@
-//! Upstream has no test of its process state; these are the cases of its devices' tests that go through it.
+//! Upstream has no test of its process state; these are those cases of its devices' tests that use it.
 
 use larder_core::{Block, Placement};
 use larder_cuda::runtime::{

@@ -1,4 +1,4 @@
-//! Visitors: when they are called, in which order, and until when they may be registered.
+//! Visitors: when they are called, in which order, and how long they may be registered.
 
 use std::sync::Arc;
 
@@ -129,7 +129,7 @@ fn regions_that_go_with_their_allocator_are_reported_too() {
     }
 }
 
-/// What is held by the visits: each region once.
+/// Returns the regions that the visits leave held, each once.
 fn held(diary: &Diary) -> Vec<RegionVisit> {
     let mut held: Vec<RegionVisit> = Vec::new();
     for (name, visit) in diary.visits() {

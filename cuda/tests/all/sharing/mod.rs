@@ -1,4 +1,5 @@
-//! Memory that several processes use: what one exports the other imports, and what is exported stays where it is.
+//! Memory that several processes use: one exports it, the other imports it, and exported memory stays in
+//! place.
 
 mod faults;
 mod processes;
@@ -36,7 +37,7 @@ fn import(context: &Context, exported: &ExportedBlock) -> ImportedBlock {
     ImportedBlock::new(context, exported.layout(), exported.descriptors()).unwrap()
 }
 
-/// Whether device 0 has access to an address, so that something is mapped there.
+/// Returns whether device 0 has access to an address, so that something is mapped there.
 fn is_mapped(context: &Context, at: u64) -> bool {
     context.driver().access(at, 0) == Ok(u64::from(constants::MEM_ACCESS_READ_WRITE))
 }

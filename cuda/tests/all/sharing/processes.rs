@@ -80,7 +80,7 @@ fn receive(socket: &UnixStream) -> (Vec<u8>, Vec<OwnedFd>) {
     (bytes, (0..count).map(owned).collect())
 }
 
-/// What the second process is to do.
+/// The variable with the second process's task.
 const ROLE: &str = "LARDER_TEST_SHARING";
 
 /// A second process, killed at the end, and the file in which both count memory.

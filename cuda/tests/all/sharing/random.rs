@@ -1,4 +1,4 @@
-//! Exported memory amid what comes and goes.
+//! Exported memory among blocks that are allocated and freed.
 
 use std::sync::Arc;
 
@@ -36,7 +36,7 @@ impl Filled {
     }
 }
 
-/// What is exported and imported, and its block until that is freed.
+/// An export, its import, and its block until that is freed.
 struct Shared {
     block: Option<Filled>,
     exported: ExportedBlock,

@@ -1,5 +1,5 @@
-//! Budgets and other jobs: who sleeps is charged nothing, and what it gave up others may have; it wakes under
-//! the limits of then.
+//! Budgets and other jobs: a sleeping allocator is charged nothing, and others may have its memory; it
+//! wakes under the limits in force then.
 
 use larder_cuda::{Context, DeviceAllocator, DeviceConfig, Limits, SleepError};
 

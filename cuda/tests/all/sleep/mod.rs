@@ -1,4 +1,4 @@
-//! An allocator that sleeps holds nothing of the device, and wakes with every byte at its address.
+//! A sleeping allocator holds no device memory, and wakes with every byte at its address.
 //! Random programs with sleeps: `programs::sleep`.
 
 use crate::common;
@@ -22,7 +22,7 @@ const SEEDS: u64 = 4;
 /// Blocks of all kinds: of an arena, of the core, of a page and of several.
 const SIZES: [u64; 6] = [300, 5000, 64 << 10, MIB, 3 * MIB, 2 * MIB + 512];
 
-/// What of each mebibyte is written and read.
+/// The bytes of each mebibyte that are written and read.
 const WRITTEN: u64 = 256;
 
 struct Live {

@@ -1,4 +1,4 @@
-//! Every call of the driver, refused while the allocator falls asleep and while it wakes.
+//! Every driver call, refused while the allocator falls asleep and while it wakes.
 
 use larder_cuda::SleepError;
 use larder_cuda::driver::Rule;

@@ -1,4 +1,4 @@
-//! What sleeping and waking do to blocks, steps, windows and graphs.
+//! The effects of sleeping and waking on blocks, steps, windows and graphs.
 
 use cudarc::driver::sys;
 use larder_core::{FreeError, Request};

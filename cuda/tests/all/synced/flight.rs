@@ -1,4 +1,4 @@
-//! Copies that nobody waits for at once.
+//! Copies that are not waited for at once.
 
 use std::mem::forget;
 

@@ -42,10 +42,10 @@ fn copies(control: &larder_cuda::driver::StandIn) -> (u64, u64, u64) {
     )
 }
 
-/// What an access does: the head after it; copies to the device, to the host, and fills.
+/// The effects of an access: the head after it; copies to the device, to the host, and fills.
 type Access = (Head, (u64, u64, u64));
 
-/// For each state, what `cpu`, `cpu_mut`, `gpu` and `gpu_mut` do.
+/// The effects of `cpu`, `cpu_mut`, `gpu` and `gpu_mut` in each state.
 const TABLE: [(Head, [Access; 4]); 4] = [
     (
         Head::Uninitialized,

@@ -1,4 +1,4 @@
-//! A backend of bytes that writes down what it is asked, and refuses on demand.
+//! A backend of bytes that logs its calls and refuses on demand.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -8,7 +8,7 @@ use larder_cuda::synced::{Backend, SyncedPair};
 /// Bytes of a buffer.
 pub(crate) const BYTES: usize = 16;
 
-/// What was called, and what will be refused.
+/// The calls made, and the refusals to come.
 #[derive(Default)]
 pub(crate) struct Log {
     calls: RefCell<Vec<&'static str>>,
@@ -19,7 +19,7 @@ pub(crate) struct Log {
 }
 
 impl Log {
-    /// What was called since the last question.
+    /// Returns the calls since the last call of this.
     pub(crate) fn take(&self) -> Vec<&'static str> {
         self.calls.take()
     }

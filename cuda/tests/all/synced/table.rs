@@ -33,7 +33,7 @@ const METHODS: [Method; 8] = [
     Method::Pull,
 ];
 
-/// What the values are in each state: `VALUE` where something was written.
+/// The values in each state: `VALUE` where something was written.
 const VALUE: u8 = 7;
 const ADOPTED: u8 = 9;
 
@@ -152,7 +152,7 @@ fn calls_of(pair: &SyncedPair<Mock>, calls: &'static [&'static str]) -> Vec<&'st
     calls.collect()
 }
 
-/// What a side that holds the newest values must hold.
+/// Checks the contents of a side with the newest values.
 fn assert_values(pair: &mut SyncedPair<Mock>, value: u8, what: &str) {
     let head = pair.head();
     if matches!(head, Head::Host | Head::Synced) {

@@ -1,4 +1,4 @@
-//! What is refused, and what is as before then.
+//! Refusals, after which everything is as before.
 
 use larder_core::{AllocError, FreeError};
 use larder_cuda::{Context, DeviceAllocError, DeviceFreeError, DeviceTensorPool, TensorPoolConfig};

@@ -1,6 +1,6 @@
-//! The order of the stream: whatever order the device chooses, every block keeps its bytes and no two
-//! uses of the same memory meet, when blocks of the plan are given again at once, when slabs come and
-//! go, and when others use the memory afterwards.
+//! The order of the stream: in any order that the device chooses, every block keeps its bytes and no two
+//! uses of the same memory conflict, when blocks of the plan are reused at once, when slabs are taken and
+//! released, and when others use the memory afterwards.
 
 use larder_cuda::{Event, EventConfig};
 use larder_model::Random;

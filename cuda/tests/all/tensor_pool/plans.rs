@@ -1,4 +1,4 @@
-//! PR-4 to PR-8 on a device: what the plan serves, what it does not, and where all of it goes.
+//! PR-4 to PR-8 on a device: which requests the plan serves, and where all memory is released.
 
 use larder_core::Align;
 use larder_core::prmalloc::{PlanError, Replan};

@@ -1,4 +1,4 @@
-//! A pool over a device, whose blocks are filled on its stream and looked at before they are freed.
+//! A pool over a device, whose blocks are filled on its stream and checked before they are freed.
 
 use std::sync::Arc;
 
@@ -77,7 +77,7 @@ pub(crate) enum Op {
 /// Bytes looked at, at either end of a block.
 const EDGE_BYTES: u64 = 64;
 
-/// Looks that fit into one log.
+/// Block ends that fit into one log.
 const LOOKS: u64 = 1 << 14;
 
 /// What the blocks held when they were freed, copied on the stream and read at the end, so that nothing
@@ -158,7 +158,7 @@ impl InUse {
         addr.get()
     }
 
-    /// Looks at a block's ends and frees it.
+    /// Reads a block's ends and frees it.
     #[track_caller]
     pub(crate) fn free(&mut self, pool: &DeviceTensorPool, log: &mut Log<'_>, name: usize) {
         let (block, value) = self.blocks[name].take().unwrap();

@@ -1,5 +1,5 @@
 //! Upstream's own GPU tests, retold with their numbers, on a device of 1 GiB. Upstream asserts that no
-//! block is null; here all are aligned and hold what was written, and everything comes back.
+//! block is null; here all blocks are aligned and keep their contents, and everything is released.
 
 use larder_core::prmalloc::Window;
 use larder_cuda::{DeviceTensorPool, TensorPoolConfig};
@@ -41,13 +41,13 @@ fn loop_of_sizes(pool: &DeviceTensorPool) {
     }
 }
 
-/// The end of a step, when the pool looks what it can give back, and the beginning of the next.
+/// Ends a step, when the pool releases memory that it can, and begins the next.
 fn settle(pool: &DeviceTensorPool) {
     drop(pool.step());
     drop(pool.step());
 }
 
-/// What a step allocates, and frees at its end: each size at each alignment, twice.
+/// Returns a step's operations: it allocates, and frees at its end, each size at each alignment, twice.
 fn ops(sizes: &[u64], aligns: &[u64]) -> Vec<Op> {
     let each = || {
         aligns

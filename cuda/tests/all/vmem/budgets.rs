@@ -1,4 +1,4 @@
-//! A small budget around the device's side: then too the host serves.
+//! A small budget around the device's side: the host serves then, too.
 
 use larder_core::Placement;
 use larder_core::limits::LimitAnswer;

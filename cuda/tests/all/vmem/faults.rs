@@ -1,6 +1,6 @@
 //! Every driver call of a scenario over both sides is refused once: nothing panics, each answer is memory
-//! or a reason, every buffer keeps its values, the same scenario then runs through on the same
-//! allocators, and nothing is left.
+//! or a reason, every buffer keeps its values, the same scenario then succeeds on the same allocators, and
+//! nothing is left.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -18,10 +18,10 @@ use crate::common::{DEVICE_BYTES, MIB, alone, assert_clean, assert_filled, fill,
 
 const CODES: [Code; 2] = [Code::OUT_OF_MEMORY, Code::INVALID_VALUE];
 
-/// What the device's side may hold.
+/// The limit of the device's side.
 const BUDGET: u64 = 4 * MIB;
 
-/// What of a block is written and looked at.
+/// The bytes of a block that are written and read.
 const WRITTEN: u64 = 64;
 
 struct Scenario<'a> {
@@ -107,7 +107,7 @@ impl Scenario<'_> {
     }
 }
 
-/// Refuses one call; `false` if there were not so many.
+/// Refuses one call. Returns `false` if there were not that many.
 fn refuse(refusal: &Refusal, host: HostSide, seed: Option<u64>) -> bool {
     let context = Context::new(0).unwrap();
     let streams: Vec<_> = streams(&context, 2);

@@ -1,4 +1,4 @@
-//! The limit of the host's side while blocks come and go, by itself and in a budget.
+//! The limit of the host's side while blocks are allocated and freed, alone and in a budget.
 
 use std::sync::{Arc, Mutex};
 
@@ -10,7 +10,7 @@ use larder_cuda::{DeviceAllocError, HostSide, Limits, StreamAllocator, VmemAlloc
 use super::{DEVICE, Setup};
 use crate::common::{DEVICE_BYTES, MIB, alone, alone_and_clean, assert_clean, assert_filled, fill};
 
-/// What exists of the host's side.
+/// Returns the bytes of the host's side that exist.
 fn held(control: &StandIn, host: HostSide) -> u64 {
     let kind = match host {
         HostSide::Managed => "managed",

@@ -1,5 +1,5 @@
-//! A device's memory and the host's behind it: where blocks are, what they hold, what becomes of them in
-//! whatever order the device works.
+//! A device's memory and the host's behind it: the side of each block, and its contents in any order of the
+//! device.
 #![allow(clippy::result_large_err, reason = "tests")]
 
 mod budgets;
@@ -19,7 +19,7 @@ use larder_cuda::{
 
 use common::MIB;
 
-/// What the device's side may hold.
+/// The limit of the device's side.
 const DEVICE: u64 = 8 * MIB;
 
 /// A context, a small device, memory of the host behind it, and streams.

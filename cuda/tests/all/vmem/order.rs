@@ -1,4 +1,4 @@
-//! The order of streams: whatever order the device chooses, every block keeps its bytes on both sides.
+//! The order of streams: in any order that the device chooses, every block keeps its bytes on both sides.
 
 use larder_core::{Block, Placement};
 use larder_cuda::{HostSide, StreamAllocator};
@@ -9,7 +9,7 @@ use crate::common::{MIB, alone_and_clean, assert_filled, fill};
 
 const SEEDS: u64 = 32;
 
-/// What of a block is written and looked at, at both its ends.
+/// The bytes of a block that are written and read, at both its ends.
 const WRITTEN: u64 = 64;
 
 #[test]

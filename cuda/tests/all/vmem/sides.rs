@@ -1,4 +1,4 @@
-//! Which side serves, and why none does.
+//! The side that serves, and the reason if none does.
 
 use larder_core::{AllocError, Cause, Placement};
 use larder_cuda::{

@@ -1,11 +1,11 @@
-//! The driver's functions as the tests call them: a handle is a word of its own type, an out
-//! argument is the answer, a code is a number with a name.
+//! The driver's functions as the tests call them: a handle has a type of its own, an out argument is
+//! the answer, a code is a number with a name.
 //!
-//! They are safe to call because of what the driver promises for any argument of theirs: device
-//! addresses and handles that it did not give are refused. Invariant C1: host memory given to an
-//! asynchronous call by address stays until the stream has been synchronised; the owners in
-//! `own.rs` and the tests see to that. Invariant C2: a handle given here came from the driver and
-//! was not destroyed, where NVIDIA's documentation calls anything else undefined.
+//! They are safe to call because the driver accepts any argument: it refuses device addresses and
+//! handles that it did not give. Invariant C1: host memory given to an asynchronous call by address
+//! stays until the stream has been synchronised, as the owners in `own.rs` and the tests ensure.
+//! Invariant C2: a handle given here came from the driver and was not destroyed, where NVIDIA's
+//! documentation calls anything else undefined.
 
 use std::{ffi::c_void, mem::MaybeUninit};
 

@@ -1,4 +1,4 @@
-//! What the driver knows of an address.
+//! The driver's attributes of an address.
 
 use larder_cuda_abi::{DevicePtr, constants};
 

@@ -1,4 +1,4 @@
-//! Where one capture ends and other work begins.
+//! The ends of captures, and the work after them.
 
 use larder_cuda_abi::{Code, GraphHandle, StreamHandle, constants};
 

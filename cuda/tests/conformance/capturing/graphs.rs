@@ -1,4 +1,4 @@
-//! What a capture gives, and what its graph does.
+//! The result of a capture, and the effects of its graph.
 
 use larder_cuda_abi::{Code, constants};
 

@@ -1,4 +1,4 @@
-//! What a capture does not allow, and what that leaves of it.
+//! The calls that a capture does not allow, and their effects on it.
 
 use std::{sync::mpsc, thread};
 

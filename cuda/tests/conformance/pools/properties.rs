@@ -1,4 +1,4 @@
-//! Which pool is current, what a pool counts and keeps.
+//! The current pool, and what a pool counts and keeps.
 
 use larder_cuda_abi::{Code, PoolHandle, constants};
 

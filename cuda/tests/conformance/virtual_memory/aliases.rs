@@ -1,7 +1,9 @@
-//! One physical memory at two addresses: what work writes by one, the next work reads by the other.
+//! One physical memory at two addresses: work through one address writes what the next work reads
+//! through the other.
 //!
-//! Pages that move stay mapped where they were, so Larder rests on this from operation to operation. A launch that
-//! reads before the kernel ahead has ended may be wrong with one address too, so it decides nothing and is not tried.
+//! Pages that move stay mapped at their old addresses, so Larder relies on this from operation to
+//! operation. A launch that reads before the kernel ahead has ended may be wrong with one address too,
+//! so it decides nothing and is not tried.
 
 use larder_cuda_abi::{DevicePtr, StreamHandle, constants};
 

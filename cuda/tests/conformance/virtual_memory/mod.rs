@@ -1,4 +1,4 @@
-//! Reserved addresses, physical memory, mappings, and who may use them.
+//! Reserved addresses, physical memory, mappings, and access to them.
 
 mod access;
 mod aliases;

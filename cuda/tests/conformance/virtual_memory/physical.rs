@@ -1,4 +1,4 @@
-//! cuMemCreate, cuMemRelease and what a handle knows.
+//! cuMemCreate, cuMemRelease and a handle's attributes.
 
 use larder_cuda_abi::{AllocationProp, Code, constants};
 

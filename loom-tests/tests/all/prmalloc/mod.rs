@@ -1,5 +1,5 @@
-//! L1 to L4 of the planner and its pool: stacks of bins, one round a stop, a plan published to
-//! threads that allocate, and a plan that another replaces.
+//! Models the planner and its pool (L1 to L4): stacks of bins, one round a stop, a plan published to allocating
+//! threads, and a plan that replaces another.
 
 mod planner;
 mod pool;

@@ -1,4 +1,4 @@
-//! L2: of all threads that stop, one gets the round.
+//! Models `Planner` (L2): of all threads that stop a step, exactly one gets the round.
 
 use larder_core::prmalloc::{
     AllocStat, Interval, PlanError, Planner, PlannerStage, RoundEnd,

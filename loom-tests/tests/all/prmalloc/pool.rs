@@ -1,4 +1,5 @@
-//! L1, L3 and L4: blocks that two threads take and put back, while plans come and go.
+//! Models a planned pool (L1, L3, L4) whose blocks two threads allocate and free while plans are installed and
+//! replaced: no block is lost or given twice.
 
 use larder_core::Addr;
 use larder_core::prmalloc::Round;
@@ -7,7 +8,7 @@ use loom::thread;
 
 use crate::steps::world::{Pool, alloc, explore, free, planned_pool, play, pool};
 
-/// Nothing is in use: the slabs of the plan are all that is held, and all its blocks are free.
+/// Checks an idle pool: it holds only the slabs of its plan, whose blocks are all free.
 fn check_idle(pool: &Pool, blocks: usize) {
     let before = pool.counts();
     assert_eq!(before.direct_bytes, 0);
@@ -65,7 +66,7 @@ fn l1_of_two_threads_that_free_a_block_one_is_refused() {
     });
 }
 
-/// A pool whose round is due.
+/// Returns the round of a pool in which one is due.
 fn due(pool: &Pool, blocks: usize) -> Round {
     let step = pool.start();
     play(pool, blocks);
@@ -128,7 +129,7 @@ fn l4_a_look_at_a_plan_that_goes_does_not_keep_or_release_it() {
         let round = due(&pool, 1);
         let other = Arc::clone(&pool);
         let thread = thread::spawn(move || other.run(round).unwrap());
-        // No block begins there, but a slab may be around it.
+        // No block begins there, but a slab may contain the address.
         assert!(pool.free(Addr::new(old.get() + 64)).is_err());
         thread.join().unwrap();
         check_idle(&pool, 1);

@@ -1,4 +1,4 @@
-//! Broken twins of the four protocols: each with the one line wrong that the checker must notice.
+//! Broken twins of the four protocols, each with one wrong line that loom must find.
 
 use loom::sync::atomic::{AtomicU64, Ordering};
 use loom::sync::{Arc, Mutex};
@@ -8,7 +8,7 @@ use crate::steps::world::explore;
 
 const LINKS: [u64; 3] = [0, 0, 1];
 
-/// L1 without the lock: looks at the top, then writes what lay below it.
+/// L1 without the lock: reads the top, then stores the block below it.
 struct Stack(AtomicU64);
 
 impl Stack {
@@ -33,7 +33,7 @@ fn broken_twin_l1_a_stack_without_its_lock_is_found() {
 const ON: u64 = 1;
 const ROUNDING: u64 = 2;
 
-/// L2 without the lock: looks whether lives are recorded, then says that a round is due.
+/// L2 without the lock: reads whether lives are recorded, then marks a round as due.
 fn stop(switch: &AtomicU64) -> bool {
     let on = switch.load(Ordering::SeqCst) == ON;
     if on {
@@ -54,7 +54,7 @@ fn broken_twin_l2_a_round_begun_without_the_lock_is_found() {
     });
 }
 
-/// L3: whether a plan serves, and where its slab lies. Set by two locks of the mutex, or by one.
+/// L3: whether a plan serves, and the address of its slab, set in two critical sections or in one.
 fn install(sections: u64) {
     explore(move || {
         let plan = Arc::new(Mutex::new((false, 0)));
@@ -84,7 +84,7 @@ fn broken_twin_l3_a_plan_that_serves_before_its_slab_is_there_is_found() {
 
 const SLAB: u64 = 0x1000;
 
-/// L3 with upstream's question at a free: is there a plan? And not: is the block of the plan?
+/// L3 with upstream's check at a free: whether there is a plan, and not whether the block is the plan's.
 #[test]
 #[should_panic(expected = "in a bin")]
 fn broken_twin_l3_a_free_that_asks_for_the_state_instead_of_the_address_is_found() {
@@ -102,8 +102,7 @@ fn broken_twin_l3_a_free_that_asks_for_the_state_instead_of_the_address_is_found
     });
 }
 
-/// L4: blocks in use of a plan that drains. Who frees one counts and decides by one lock, or by
-/// two.
+/// L4: the blocks in use of a plan that drains. A free counts and decides in one critical section, or in two.
 fn drain(sections: u64) {
     explore(move || {
         let (used, released) = (Arc::new(Mutex::new(2)), Arc::new(AtomicU64::new(0)));

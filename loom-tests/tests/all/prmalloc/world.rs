@@ -1,4 +1,4 @@
-//! Little room, and a backend that knows what is out.
+//! Small tables, and a backend that records the ranges in use.
 
 use std::collections::BTreeMap;
 use std::sync::Mutex;
@@ -8,16 +8,16 @@ use larder_core::prmalloc::{
 };
 use larder_core::{Addr, AddrRange, Align, GrowRequest, SubAllocError, SubAllocator};
 
-/// A size with a bin.
+/// A size that gets a bin.
 pub(crate) const SIZE: u64 = 40_000;
 
 const RECORDS: usize = 4;
 
-/// Runs `model` through every interleaving with at most three preemptions.
+/// Explores every interleaving of `model` with at most three preemptions.
 pub(crate) fn explore(model: impl Fn() + Sync + Send + 'static) {
     let mut builder = loom::model::Builder::new();
     builder.preemption_bound = Some(3);
-    // Planning alone has more accesses than the default allows in all.
+    // Planning alone makes more accesses than loom's default allows.
     builder.max_branches = 20_000;
     builder.check(model);
 }
@@ -30,7 +30,7 @@ const ROOM: PlanCapacity = PlanCapacity {
     small: false,
 };
 
-/// Recording from step 0 on, for so many rounds and one more.
+/// Creates a planner that records from step 0, for `max` rounds and one more.
 pub(crate) fn planner(max: i64) -> Planner {
     Planner::new(config(max), ROOM).unwrap()
 }
@@ -45,7 +45,7 @@ fn config(max: i64) -> PlannerConfig {
 
 pub(crate) type Pool = TensorPool<Device>;
 
-/// A pool that plans at the end of its first step.
+/// Creates a pool that plans at the end of its first step.
 pub(crate) fn pool() -> Pool {
     let config = PlannedPoolConfig {
         planner: config(0),
@@ -55,7 +55,7 @@ pub(crate) fn pool() -> Pool {
     TensorPool::new(config, ROOM, 5, Device::default()).unwrap()
 }
 
-/// A pool that serves from a plan of `blocks` blocks of [`SIZE`].
+/// Creates a pool that serves from a plan of `blocks` blocks of [`SIZE`].
 pub(crate) fn planned_pool(blocks: usize) -> Pool {
     let pool = pool();
     let step = pool.start();
@@ -65,26 +65,26 @@ pub(crate) fn planned_pool(blocks: usize) -> Pool {
     pool
 }
 
-/// Allocates so many blocks and frees them.
+/// Allocates `blocks` blocks and frees them.
 pub(crate) fn play(pool: &Pool, blocks: usize) {
     let blocks: Vec<Addr> = (0..blocks).map(|_| alloc(pool)).collect();
     blocks.into_iter().for_each(|block| free(pool, block));
 }
 
-/// A block, whose memory is held now.
+/// Allocates a block, and checks that its memory is held.
 pub(crate) fn alloc(pool: &Pool) -> Addr {
     let block = pool.alloc(SIZE, Align::ONE).unwrap();
     pool.backend().must_hold(block);
     block
 }
 
-/// Frees a block, whose memory was held until now.
+/// Frees a block, and checks that its memory was held until then.
 pub(crate) fn free(pool: &Pool, block: Addr) {
     pool.backend().must_hold(block);
     pool.free(block).unwrap();
 }
 
-/// Gives ascending ranges and knows which are out. Its lock is no part of the models.
+/// A backend that returns ascending ranges and records those in use. Its lock is not part of the models.
 #[derive(Default)]
 pub(crate) struct Device(Mutex<(u64, BTreeMap<u64, u64>)>);
 

@@ -1,4 +1,5 @@
-//! HEAP1, HEAP2, HEAP3: heaps that are parked, adopted, made and trimmed at the same time.
+//! Models heaps that are parked, adopted, made and trimmed at once (HEAP1, HEAP2, HEAP3): a heap has one owner at a
+//! time, who finds its whole cache.
 
 use std::ptr;
 
@@ -10,7 +11,7 @@ use loom::thread;
 use crate::small::owner::Owner;
 use crate::small::world::{SLOT_BYTES, World, model};
 
-/// A thread that had two blocks and leaves them in its cache.
+/// Parks a heap with two blocks in its cache.
 fn park_with_two_blocks(mut owner: Owner) {
     let [first, second] = owner.alloc_all();
     owner.free(first);
@@ -18,7 +19,7 @@ fn park_with_two_blocks(mut owner: Owner) {
     owner.park();
 }
 
-/// A thread's life: it uses what it finds and leaves as much. Whether it got a heap.
+/// Adopts a heap, uses two blocks and parks it. Returns whether there was a heap to adopt.
 fn live(world: &'static World) -> bool {
     let Some(mut owner) = world.adopt() else {
         return false;
@@ -112,7 +113,7 @@ fn a_block_freed_to_a_heap_without_a_thread_waits_for_the_next_owner() {
     });
 }
 
-/// The broken twin of parking: the last owner still uses the cache of a heap that can be had.
+/// The broken twin of parking: the former owner uses the cache of a parked heap.
 #[test]
 #[should_panic(expected = "Causality violation")]
 fn broken_twin_bins_used_after_parking_are_found() {
@@ -120,14 +121,14 @@ fn broken_twin_bins_used_after_parking_are_found() {
         let mut owner = world.owner(0);
         let block = owner.alloc();
         let next = thread::spawn(move || live(world));
-        // SAFETY: none, and that is the point: the heap is used afterwards.
+        // SAFETY: none, which is the point: the heap is used afterwards.
         unsafe { world.pool.park(owner.heap) };
         owner.free(block);
         next.join().unwrap();
     });
 }
 
-/// The broken twin of trimming: cache is taken for idle without asking under the lock.
+/// The broken twin of trimming: a cache is flushed without asking, under the lock, whether it has an owner.
 #[test]
 #[should_panic(expected = "Causality violation")]
 fn broken_twin_a_heap_trimmed_without_asking_for_its_owner_is_found() {
@@ -137,12 +138,12 @@ fn broken_twin_a_heap_trimmed_without_asking_for_its_owner_is_found() {
             let heap = world.heap(0);
             world.touch(heap);
             let flush = |owner, set: &mut SpanSet| {
-                // SAFETY: what a thread would say that is wrong: nobody owns it.
+                // SAFETY: none, which is the point: another thread may own the heap.
                 let cache = unsafe { &mut *heap.cache() };
-                // SAFETY: nobody frees meanwhile, it would say.
+                // SAFETY: the heap's own remote-free queue; its cache may be in use, as above.
                 unsafe { set.flush(owner, cache, &mut &*world) };
             };
-            // SAFETY: the set stays where it is.
+            // SAFETY: the heap's set stays in place.
             unsafe { heap.with(flush) };
         });
         live(world);
@@ -150,19 +151,19 @@ fn broken_twin_a_heap_trimmed_without_asking_for_its_owner_is_found() {
     });
 }
 
-/// The pool's two lists, once more: links by number, as in `HeapPool` under one lock.
+/// A copy of the pool's two lists in numbers; in `HeapPool` they are under one lock, too.
 struct Lists {
     heads: Mutex<[Option<usize>; 2]>,
     parked: [UnsafeCell<Option<usize>>; 2],
     older: [UnsafeCell<Option<usize>>; 2],
-    /// What only an owner touches.
+    /// The cells that only an owner touches.
     owned: [UnsafeCell<()>; 2],
 }
 
 const PARKED: usize = 0;
 const ALL: usize = 1;
 
-// SAFETY: the checker watches every cell.
+// SAFETY: loom checks every cell.
 unsafe impl Sync for Lists {}
 
 impl Lists {
@@ -176,7 +177,7 @@ impl Lists {
         })
     }
 
-    /// Looks for a heap and takes it, under the lock each, but not in one go unless `whole`.
+    /// Finds a parked heap and takes it; in one critical section only if `whole`.
     fn adopt(&self, whole: bool) -> Option<usize> {
         let mut heads = self.heads.lock().unwrap();
         let heap = heads[PARKED]?;
@@ -191,14 +192,14 @@ impl Lists {
         Some(heap)
     }
 
-    /// Enters a heap; its link is written before it is in the list unless `late`.
+    /// Enters a heap. Its link is written before the heap is in the list, unless `late`.
     fn enter(&self, heap: usize, late: bool) {
         let mut heads = self.heads.lock().unwrap();
         let older = heads[ALL].replace(heap);
         if late {
             drop(heads);
         }
-        // SAFETY: the checker watches.
+        // SAFETY: loom checks the access.
         self.older[heap].with_mut(|link| unsafe { *link = older });
     }
 
@@ -214,7 +215,7 @@ impl Lists {
         let mut count = 0;
         while let Some(heap) = at {
             count += 1;
-            // SAFETY: the checker watches.
+            // SAFETY: loom checks the access.
             at = self.older[heap].with(|link| unsafe { *link });
         }
         count
@@ -255,14 +256,14 @@ fn the_copy_of_the_pool_is_sound_while_nothing_is_broken() {
     one_enters_while_another_counts(false);
 }
 
-/// The broken twin of adopting: the lock is let go between looking and taking.
+/// The broken twin of adopting: the lock is released between finding a heap and taking it.
 #[test]
 #[should_panic(expected = "Causality violation")]
 fn broken_twin_a_heap_taken_after_a_look_is_found() {
     two_threads_adopt(false);
 }
 
-/// The broken twin of entering: the heap can be seen before its link.
+/// The broken twin of entering: the heap is visible before its link.
 #[test]
 #[should_panic(expected = "Causality violation")]
 fn broken_twin_a_link_written_after_entering_is_found() {

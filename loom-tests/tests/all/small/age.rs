@@ -1,12 +1,12 @@
-//! HEAP3, HEAP4, SET5: a heap is aged by another thread while its owner works, while it is parked and while it
-//! is adopted.
+//! Models aging (HEAP3, HEAP4, SET5): while a heap's owner works, or the heap is parked or adopted, another thread's
+//! tick loses no block, gives none twice, and leaves an owner's cache alone.
 
 use larder_core::small::{RemoteQueue, SpanSet};
 use loom::thread;
 
 use crate::small::world::{BIN_BYTES, SLOT_BYTES, World, model};
 
-/// What the purger does with a heap at a tick.
+/// Runs the purger's tick over all heaps.
 fn tick(world: &'static World) {
     world.pool.for_each(|heap| {
         world.flush_idle(heap);
@@ -16,7 +16,7 @@ fn tick(world: &'static World) {
         };
         // SAFETY: the set stays where it is.
         unsafe { heap.with(receive) };
-        // In steps, between which others have the lock.
+        // In steps, between which other threads get the lock.
         let steps = |step: fn(*const RemoteQueue, &mut SpanSet, &'static World) -> bool| loop {
             let step = |owner, set: &mut SpanSet| {
                 let done = step(owner, set, world);
@@ -90,12 +90,12 @@ fn two_ticks_take_home_all_that_nobody_needs() {
         assert_eq!(world.live_spans(), 1, "it is young");
         tick(world);
         assert_eq!(world.live_spans(), 0, "two ticks are enough");
-        // SAFETY: only looked at.
+        // SAFETY: the set is only read.
         assert!(!unsafe { world.heap(0).with(|_, set| set.has_idle()) });
     });
 }
 
-/// The broken twin: a tick that does not ask whether the cache is an owner's.
+/// The broken twin: a tick that takes a heap's cache without asking whether it has an owner.
 #[test]
 #[should_panic(expected = "Causality violation")]
 fn broken_twin_a_tick_that_takes_an_owners_bins_is_found() {
@@ -108,7 +108,7 @@ fn broken_twin_a_tick_that_takes_an_owners_bins_is_found() {
             let heap = world.heap(0);
             let flush = |owner, set: &mut SpanSet| {
                 world.touch(heap);
-                // SAFETY: none, and that is the point: somebody may own them.
+                // SAFETY: none, which is the point: another thread may own the heap.
                 let cache = unsafe { &mut *heap.cache() };
                 // SAFETY: the heap's own remote-free queue, the same pages always.
                 unsafe { set.flush(owner, cache, &mut &*world) };
@@ -124,7 +124,7 @@ fn broken_twin_a_tick_that_takes_an_owners_bins_is_found() {
     });
 }
 
-/// The broken twin: a tick beside the lock.
+/// The broken twin: a set used without its lock beside a tick.
 #[test]
 #[should_panic(expected = "Causality violation")]
 fn broken_twin_a_tick_without_the_lock_is_found() {
@@ -135,7 +135,7 @@ fn broken_twin_a_tick_without_the_lock_is_found() {
         let ticking = thread::spawn(move || tick(world));
         // SAFETY: none: the set is kept beyond its lock.
         let set = unsafe { owner.heap.with(|_, set| std::ptr::from_mut(set)) };
-        // SAFETY: none, and that is the point: the set is touched without its lock.
+        // SAFETY: none, which is the point: the set is used without its lock.
         owner.make_room_in(owner.heap.remote_queue(), unsafe { &mut *set });
         owner.free(second);
         ticking.join().unwrap();

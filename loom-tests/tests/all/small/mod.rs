@@ -1,5 +1,5 @@
-//! Small blocks: remote frees (REMOTE), release of spans (SPAN5), transfer caches (SET), heaps that
-//! come and go (HEAP), what goes home by ticks (PURGE).
+//! Small blocks: remote frees (REMOTE), release of spans (SPAN5), transfer caches (SET), parked and adopted heaps
+//! (HEAP), aging by ticks (PURGE).
 #![allow(
     clippy::expect_used,
     clippy::unwrap_used,

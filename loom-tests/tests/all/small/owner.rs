@@ -1,10 +1,10 @@
-//! A thread that owns a heap, doing what the process heap does for a program's thread.
+//! A thread that owns a heap, with the calls that the process heap makes for a program's thread.
 
 use larder_core::small::{CacheBin, RemoteQueue, SpanSet, ThreadCache, ThreadHeap};
 
 use crate::small::world::{Block, World};
 
-/// A thread with a heap and its cache.
+/// The owner of a heap and its cache.
 pub(crate) struct Owner {
     world: &'static World,
     pub(crate) heap: &'static ThreadHeap,
@@ -17,22 +17,22 @@ impl Owner {
         owner
     }
 
-    /// Touches what one owner at a time may.
+    /// Touches the heap's cell, which only one owner at a time may.
     fn touch(&self) {
         self.world.touch(self.heap);
     }
 
-    /// What a thread does as its last: it gives its heap up, with what lies in its cache.
+    /// Parks the heap with its cache, as a thread does at its end.
     pub(crate) fn park(self) {
         self.touch();
-        // SAFETY: our heap, which we use no more.
+        // SAFETY: our heap, which is not used afterwards.
         unsafe { self.world.pool.park(self.heap) };
     }
 
-    /// The heap's cache, which are ours; the checker sees it if they are not.
+    /// Returns the heap's cache. Loom reports a thread that is not its owner.
     fn cache(&self) -> &'static mut ThreadCache {
         self.touch();
-        // SAFETY: HEAP4: of the heap that we own, and not kept beyond a statement.
+        // SAFETY: the cache of our own heap (HEAP4), used within one statement.
         unsafe { &mut *self.heap.cache() }
     }
 
@@ -40,13 +40,13 @@ impl Owner {
         self.cache().of(self.world.class)
     }
 
-    /// Allocates as a program does, and writes the block.
+    /// Allocates and writes a block, as a program does.
     pub(crate) fn alloc(&mut self) -> Block {
-        // SAFETY: what lies in the bin is ours.
+        // SAFETY: the blocks in the bin are ours.
         let block = unsafe { CacheBin::pop(self.bin()) };
         if block.is_null() {
             let heap = self.heap;
-            // SAFETY: we own it.
+            // SAFETY: we own the heap.
             return unsafe {
                 heap.with_primary(|remote_queue, set| self.refill_from(remote_queue, set))
             };
@@ -60,59 +60,59 @@ impl Owner {
         std::array::from_fn(|_| self.alloc())
     }
 
-    /// Finds a block for the empty bin; `set` is the one that serves the heap, under its lock.
+    /// Refills the empty bin and returns a block; `set` serves the heap and is locked.
     pub(crate) fn refill_from(
         &mut self,
         remote_queue: *const RemoteQueue,
         set: &mut SpanSet,
     ) -> Block {
         let mut world = self.world;
-        // SAFETY: the set's own remote-free queue, our cache, the same pages always.
+        // SAFETY: the set's own remote-free queue, our cache, with the same pages in every call.
         let fresh = unsafe { set.refill(remote_queue, world.class, self.cache(), &mut world) };
         let block = Block(fresh.expect("memory does not end").block.as_ptr());
         block.write();
         block
     }
 
-    /// Frees as a program does: into the bin, which may be emptied first.
+    /// Frees as a program does: into the bin, which is emptied first if it is full.
     pub(crate) fn free(&mut self, block: Block) {
         block.write();
-        // SAFETY: the block is given up.
+        // SAFETY: the caller gives up the block.
         if unsafe { CacheBin::push(self.bin(), block.0) } {
             return;
         }
         let heap = self.heap;
-        // SAFETY: we own it.
+        // SAFETY: we own the heap.
         unsafe { heap.with_primary(|remote_queue, set| self.make_room_in(remote_queue, set)) };
-        // SAFETY: the block is given up.
+        // SAFETY: the caller gives up the block.
         assert!(unsafe { CacheBin::push(self.bin(), block.0) });
     }
 
-    /// Makes room in the full bin; `set` is the one that serves the heap, under its lock.
+    /// Makes room in the full bin; `set` serves the heap and is locked.
     pub(crate) fn make_room_in(&mut self, remote_queue: *const RemoteQueue, set: &mut SpanSet) {
         let mut world = self.world;
-        // SAFETY: the set's own remote-free queue, our bin, the same pages always.
+        // SAFETY: the set's own remote-free queue, our bin, with the same pages in every call.
         unsafe { set.make_room(remote_queue, world.class, self.bin(), &mut world) };
     }
 
-    /// Empties the cache into the spans.
+    /// Flushes the cache into the spans.
     pub(crate) fn flush(&mut self) {
         let (mut world, heap) = (self.world, self.heap);
         let flush = |owner, set: &mut SpanSet| {
-            // SAFETY: the set's own remote-free queue, our cache, the same pages always.
+            // SAFETY: the set's own remote-free queue, our cache, with the same pages in every call.
             unsafe { set.flush(owner, self.cache(), &mut world) };
         };
-        // SAFETY: we own it.
+        // SAFETY: we own the heap.
         unsafe { heap.with_primary(flush) };
     }
 
-    /// Moves what others freed into the spans.
+    /// Receives the blocks that other threads freed.
     pub(crate) fn receive(&self) {
         let receive = |owner, set: &mut SpanSet| {
-            // SAFETY: the heap's own remote-free queue, the same pages always.
+            // SAFETY: the heap's own remote-free queue, with the same pages in every call.
             unsafe { set.receive(owner, &mut &*self.world) };
         };
-        // SAFETY: the set stays where it is.
+        // SAFETY: the heap's set stays in place.
         unsafe { self.heap.with(receive) };
     }
 }

@@ -1,10 +1,11 @@
-//! SPAN5: a span is released when its last block is home, and nobody comes to its record after that.
+//! Models the release of a span (SPAN5): it is released once its last block is home, and no thread reaches its record
+//! afterwards.
 
 use loom::thread;
 
 use crate::small::world::{SLOT_BYTES, World, model};
 
-/// The owner looks for idle spans once, in a thread of its own, started last.
+/// Trims once in a thread of its own, started last.
 fn trim_beside(world: &'static World) -> thread::JoinHandle<()> {
     thread::spawn(move || world.trim())
 }

@@ -1,12 +1,13 @@
-//! REMOTE1, REMOTE2: blocks that others free come back once, and only their owner takes them.
+//! Models remote frees (REMOTE1, REMOTE2): every block freed by another thread comes back once, and only the span's
+//! owner receives it.
 
 use loom::thread;
 
 use crate::small::owner::Owner;
 use crate::small::world::{SLOT_BYTES, model};
 
-/// The owner receives in a thread of its own, started last, so that the checker meets its first
-/// look into the remote-free queue after what it may see there.
+/// Receives in a thread of its own. It is started last, so that loom explores its first read of the remote-free queue
+/// after the frees that it may see.
 fn receive_beside(owner: Owner) -> thread::JoinHandle<Owner> {
     thread::spawn(move || {
         owner.receive();
@@ -101,7 +102,7 @@ fn an_owner_without_blocks_gets_one_that_another_thread_frees_or_a_new_span() {
         other.join().unwrap();
         let (mut owner, block) = found.join().unwrap();
         assert!(block != kept);
-        // The span's block came back before or comes back now.
+        // The span's block came back earlier, or comes back now.
         let next = owner.alloc();
         assert!(next != kept && next != block, "a block was given twice");
         for block in [block, next, kept] {

@@ -1,33 +1,34 @@
-//! PURGE1, PURGE2, PURGE4, PURGE5: who makes the ticks, in numbers, with one line to break at a time: a copy of what
-//! `purge/purger.rs` of the process heap and its fork handlers do.
+//! Models the purger's rest (PURGE1, PURGE2, PURGE4, PURGE5) in numbers: freed memory never stays without a thread
+//! that ticks, and a forked child inherits no half-done step. A copy of the process heap's `purge/purger.rs` and fork
+//! handlers, in which each break is found.
 
 use larder_core::sync::{AtomicU32, Ordering, fence};
 use loom::sync::{Arc, Mutex};
 use loom::thread;
 
-/// The purge thread waits, or has ended. Where a free wakes it, it goes on in the thread that freed.
+/// The purge thread waits or has ended. A free in this state ticks by itself.
 const RESTING: u32 = 0;
 const TICKING: u32 = 1;
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Break {
     Nothing,
-    /// The purger looks for idle memory and then writes that it rests.
+    /// The purger reads whether memory is idle, then stores `RESTING`.
     LookThenRest,
-    /// A free reads the state before it is done.
+    /// A free reads the state before it frees.
     ReadThenFree,
-    /// The purger lets the lock go while it holds what it discards.
+    /// The purger releases the lock in the middle of a step, while it holds memory to discard.
     HalfStep,
-    /// The child of a fork believes that a thread ticks.
+    /// A forked child keeps its parent's state, as if a thread ticked.
     StateKept,
-    /// The purger counts the threads and then writes that it waits.
+    /// The purger counts the threads, then stores `RESTING`.
     CountThenRest,
 }
 
-/// What lies behind the lock that frees, ticks and forks take.
+/// The memory under the lock that frees, ticks and forks take.
 struct Memory {
     idle: u32,
-    /// Taken by the purger, to be discarded.
+    /// Taken by the purger, to discard.
     held: u32,
 }
 
@@ -46,7 +47,7 @@ impl Heap {
         })
     }
 
-    /// Frees enough; whether a thread is to be started.
+    /// Frees memory. Returns whether the caller must tick.
     fn free(&self) -> bool {
         let early = self.state.load(Ordering::Relaxed);
         self.memory.lock().unwrap().idle += 1;
@@ -77,7 +78,7 @@ impl Heap {
         self.memory.lock().unwrap().idle > 0
     }
 
-    /// Whether the ticking ends.
+    /// Goes to rest. Returns `false` if the ticks must continue.
     fn rest(&self) -> bool {
         if self.broken == Break::LookThenRest {
             let idle = self.has_idle();
@@ -90,7 +91,7 @@ impl Heap {
         !(self.has_idle() && self.change(RESTING, TICKING))
     }
 
-    /// The thread: ticks until nothing is idle.
+    /// Runs the purger: ticks until nothing is idle.
     fn run(&self) {
         loop {
             self.tick();
@@ -101,7 +102,7 @@ impl Heap {
     }
 }
 
-/// A free while the purger goes to rest.
+/// Models a free while the purger goes to rest: one of the two sees the freed memory.
 fn free_beside_rest(broken: Break) {
     loom::model(move || {
         let heap = Heap::new(broken, TICKING, 0);
@@ -116,13 +117,13 @@ fn free_beside_rest(broken: Break) {
     });
 }
 
-/// A fork while the purger ticks; then the child frees.
+/// Models a fork during a tick, after which the child frees: it ticks by itself, and inherits no held memory.
 fn fork_beside_tick(broken: Break) {
     loom::model(move || {
         let heap = Heap::new(broken, TICKING, 1);
         let other = Arc::clone(&heap);
         let ticking = thread::spawn(move || other.run());
-        // The handler has the lock; the child is what it copies.
+        // The handler holds the lock; the child is a copy of the memory at this moment.
         let memory = heap.memory.lock().unwrap();
         let held = memory.held;
         let child = Heap::new(broken, heap.state.load(Ordering::Relaxed), memory.idle);
@@ -139,7 +140,7 @@ fn fork_beside_tick(broken: Break) {
     });
 }
 
-/// The last thread with a heap ends while the purger goes to wait.
+/// Models the end of the last thread with a heap while the purger goes to wait: the purger sees it, or is woken.
 fn end_beside_rest(broken: Break) {
     loom::model(move || {
         let heap = Heap::new(broken, TICKING, 0);

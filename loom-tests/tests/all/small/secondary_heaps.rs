@@ -1,11 +1,12 @@
-//! HEAP4, HEAP5: secondary heaps that use the set of a primary heap, together with its owner and with each other.
+//! Models secondary heaps (HEAP4, HEAP5), which share the set of a primary heap with its owner and with each other:
+//! no block is given twice or lost.
 
 use loom::thread;
 
 use crate::small::owner::Owner;
 use crate::small::world::{SLOT_BYTES, World, model_with_secondaries};
 
-/// Two blocks at a time, which are nobody else's.
+/// Allocates and frees two blocks, which no other thread may have.
 fn use_two(owner: &mut Owner) {
     let [first, second] = owner.alloc_all();
     assert!(first != second, "a block was given twice");
@@ -72,7 +73,7 @@ fn a_secondary_that_changes_primaries_takes_the_blocks_in_its_bins_along() {
         let mut secondary = world.new_secondary(2);
         use_two(&mut secondary);
         secondary.park();
-        // The newer primary heap has fewer threads at once.
+        // The newer primary heap has fewer threads at the moment.
         let _second = world.owner(1);
         let other = thread::spawn(move || live_as_secondary(world));
         first.receive();
@@ -80,7 +81,7 @@ fn a_secondary_that_changes_primaries_takes_the_blocks_in_its_bins_along() {
     });
 }
 
-/// The broken twin of HEAP5: somebody parks a secondary heap who does not own it, and so reads its primary heap.
+/// The broken twin of HEAP5: a thread parks a secondary heap that it does not own, and so reads its primary heap.
 #[test]
 #[should_panic(expected = "Causality violation")]
 fn broken_twin_a_heap_parked_by_another_than_its_owner_is_found() {
@@ -88,7 +89,7 @@ fn broken_twin_a_heap_parked_by_another_than_its_owner_is_found() {
         let _primary = world.owner(0);
         world.new_secondary(1).park();
         let other = thread::spawn(move || live_as_secondary(world));
-        // SAFETY: none, and that is the point: another thread owns it.
+        // SAFETY: none, which is the point: another thread owns the heap.
         unsafe { world.pool.park(world.heap(1)) };
         other.join().unwrap();
     });

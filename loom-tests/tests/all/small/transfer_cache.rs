@@ -1,4 +1,5 @@
-//! HEAP3, SET1: a transfer cache is touched under its heap's lock, by its owner and by whoever trims.
+//! Models a transfer cache (HEAP3, SET1): its owner and trimming threads use it only under its heap's lock, and no
+//! block is lost or doubled.
 
 use std::ptr;
 
@@ -7,7 +8,7 @@ use loom::thread;
 use crate::small::owner::Owner;
 use crate::small::world::{BIN_BYTES, World, model};
 
-/// One owner with two blocks of which each fills a bin.
+/// Returns an owner with two cached blocks, each of which fills a bin.
 fn two_blocks(world: &'static World) -> Owner {
     let mut owner = world.owner(0);
     let [first, second] = owner.alloc_all();
@@ -65,7 +66,7 @@ fn broken_twin_a_transfer_cache_filled_without_the_lock_is_found() {
         let trimmer = thread::spawn(move || world.trim());
         // SAFETY: none: the set is kept beyond its lock.
         let set = unsafe { owner.heap.with(|_, set| ptr::from_mut(set)) };
-        // SAFETY: none, and that is the point: the set is touched without its lock.
+        // SAFETY: none, which is the point: the set is used without its lock.
         owner.make_room_in(owner.heap.remote_queue(), unsafe { &mut *set });
         owner.free(second);
         trimmer.join().unwrap();
@@ -83,9 +84,9 @@ fn broken_twin_a_transfer_cache_emptied_without_the_lock_is_found() {
         // SAFETY: none: the set is kept beyond its lock.
         let set = unsafe { owner.heap.with(|_, set| ptr::from_mut(set)) };
         let trimmer = thread::spawn(move || world.trim());
-        // Nothing in between would let the trimmer run.
+        // Without this, the trimmer would have no chance to run in between.
         thread::yield_now();
-        // SAFETY: none, and that is the point: the set is touched without its lock.
+        // SAFETY: none, which is the point: the set is used without its lock.
         let second = owner.refill_from(owner.heap.remote_queue(), unsafe { &mut *set });
         owner.free(first);
         owner.free(second);

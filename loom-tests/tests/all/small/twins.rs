@@ -1,7 +1,7 @@
-//! The two stacks of remote frees once more, with one line to break at a time.
+//! Models the two stacks of remote frees in numbers, with one line to break at a time: each break must be found.
 //!
-//! A copy in numbers of what `remote.rs` and `span.rs` of the core do with pointers. That the
-//! unbroken copy passes says that a twin fails for what was broken in it.
+//! A copy of the core's `remote.rs` and `span.rs` without pointers. It passes unbroken, so each twin fails for its
+//! break.
 
 use larder_core::sync::{AtomicU32, Ordering};
 use loom::cell::UnsafeCell;
@@ -17,40 +17,40 @@ enum Break {
     RelaxedAnnounce,
     /// Emptying a list does not hand its owner's link on.
     TakeKeepsLink,
-    /// The owner looks at the lists without having been told.
+    /// The owner scans the lists without an announcement.
     PastQueue,
     /// The owner takes spans out of the remote-free queue one by one.
     OneByOne,
     /// Every push announces.
     AnnounceAlways,
-    /// What one call leaves of the spans taken is forgotten by the next one.
+    /// Each call forgets the spans that the previous one took and left.
     RestForgotten,
-    /// All lists are emptied where the queue is taken, and not as each span's turn comes.
+    /// All lists are emptied when the queue is taken, and not each in its span's turn.
     EmptiedAhead,
 }
 
 const SPANS: usize = 2;
 const BLOCKS: usize = 2;
 
-/// Numbers from 1; 0 is none. A word is the first block and how many they are.
+/// Blocks are numbered from 1, with 0 for none. A word holds the first block and the number of blocks.
 struct Span {
     remote: AtomicU32,
     queue_link: UnsafeCell<u32>,
     links: [UnsafeCell<u32>; BLOCKS],
 }
 
-/// A link that nobody may write any more.
+/// The link of a released span.
 const RELEASED: u32 = u32::MAX;
 
 struct Protocol {
     broken: Break,
-    /// Blocks that are out.
+    /// The blocks to free.
     out: Home,
     remote_queue: AtomicU32,
     spans: [Span; SPANS],
 }
 
-// SAFETY: the checker watches every cell.
+// SAFETY: loom checks every cell.
 unsafe impl Sync for Protocol {}
 
 impl Protocol {
@@ -76,13 +76,13 @@ impl Protocol {
         }
     }
 
-    /// Frees a block from afar.
+    /// Frees a block, as another thread does.
     fn give(&self, span: usize, block: usize) {
         let Span { remote, links, .. } = &self.spans[span];
         let order = self.order(Break::RelaxedPush, Ordering::AcqRel);
         let mut word = remote.load(Ordering::Relaxed);
         loop {
-            // SAFETY: the block is ours until the exchange succeeds; the checker watches.
+            // SAFETY: the block is ours until the exchange succeeds; loom checks the access.
             links[block].with_mut(|link| unsafe { *link = word >> 8 });
             let new = (block as u32 + 1) << 8 | ((word & 0xff) + 1);
             match remote.compare_exchange_weak(word, new, order, Ordering::Relaxed) {
@@ -99,7 +99,7 @@ impl Protocol {
         let order = self.order(Break::RelaxedAnnounce, Ordering::Release);
         let mut head = self.remote_queue.load(Ordering::Relaxed);
         loop {
-            // SAFETY: the checker watches.
+            // SAFETY: loom checks the access.
             let old = self.spans[span]
                 .queue_link
                 .with_mut(|link| unsafe { link.replace(head) });
@@ -112,7 +112,7 @@ impl Protocol {
         }
     }
 
-    /// The owner takes what is announced; a span whose blocks are all home is released.
+    /// Receives all announced spans; a span with all blocks home is released.
     fn receive(&self, home: &mut Home) {
         if self.broken == Break::PastQueue {
             (0..SPANS).for_each(|span| self.empty(span, home));
@@ -138,8 +138,7 @@ impl Protocol {
         }
     }
 
-    /// The owner takes what is announced, and receives one span of it; `rest` is what it leaves for the
-    /// next call (SET8).
+    /// Takes the queue if `rest` is empty, and receives one span; `rest` keeps the others for the next call (SET8).
     fn receive_one(&self, home: &mut Home, rest: &mut u32) {
         if *rest == 0 {
             *rest = self.remote_queue.swap(0, Ordering::Acquire);
@@ -162,7 +161,7 @@ impl Protocol {
     }
 
     fn link(&self, span: usize) -> u32 {
-        // SAFETY: the checker watches.
+        // SAFETY: loom checks the access.
         self.spans[span].queue_link.with(|link| unsafe { *link })
     }
 
@@ -181,21 +180,21 @@ impl Protocol {
         for _ in 0..word & 0xff {
             let block = next as usize - 1;
             home[span][block] += 1;
-            // SAFETY: ours since the swap; the checker watches.
+            // SAFETY: the block is ours since the swap; loom checks the access.
             next = links[block].with(|link| unsafe { *link });
         }
         if word != 0 && home[span] == self.out[span] {
-            // SAFETY: nobody comes here any more; the checker watches.
+            // SAFETY: no other thread reaches the span any more; loom checks the access.
             queue_link.with_mut(|link| unsafe { *link = RELEASED });
         }
     }
 }
 
-/// How often each block came back.
+/// The number of times that each block came back.
 type Home = [[u32; BLOCKS]; SPANS];
 
-/// One thread frees, one after the other, while the owner receives in another; started last, so
-/// that the checker meets its first look into the remote-free queue after what it may see there.
+/// Models frees by one thread while the owner receives in another, which is started last, so that loom explores its
+/// first read of the queue after the frees that it may see.
 fn run(broken: Break, frees: &'static [(usize, usize)]) {
     let mut out = Home::default();
     for (span, block) in frees {
@@ -224,8 +223,8 @@ fn run(broken: Break, frees: &'static [(usize, usize)]) {
     });
 }
 
-/// A queue whose owner receives one span a call: once beside the frees, which may come to a span of the
-/// rest, and then until all is home.
+/// Models an owner that receives one span a call: twice beside the frees, which may add to spans that it took
+/// already, and then until all blocks are home.
 fn run_in_parts(
     broken: Break,
     before: &'static [(usize, usize)],
@@ -269,7 +268,7 @@ const LAST_BLOCK: &[(usize, usize)] = &[(0, 0)];
 const ONE_SPAN: &[(usize, usize)] = &[(0, 0), (0, 1)];
 /// A block of each span.
 const TWO_SPANS: &[(usize, usize)] = &[(0, 0), (1, 0)];
-/// Another block of each.
+/// Another block of each span.
 const OTHER_BLOCKS: &[(usize, usize)] = &[(0, 1), (1, 1)];
 
 #[test]
@@ -291,14 +290,14 @@ fn broken_twin_a_rest_that_the_next_call_forgets_is_found() {
     run_in_parts(Break::RestForgotten, TWO_SPANS, &[]);
 }
 
-/// SET8 broken: a span whose last block is home goes while its link is still to be read.
+/// SET8 broken: a span whose last block is home is released while its link is still to be read.
 #[test]
 #[should_panic(expected = "a span was released before its turn")]
 fn broken_twin_lists_emptied_before_their_turn_are_found() {
     run_in_parts(Break::EmptiedAhead, TWO_SPANS, OTHER_BLOCKS);
 }
 
-/// REMOTE1 without publishing: the owner follows links that it may not see.
+/// REMOTE1 broken: without publication, the owner follows links that it may not see.
 #[test]
 #[should_panic(expected = "Causality violation")]
 fn broken_twin_a_relaxed_push_is_found() {
@@ -318,7 +317,7 @@ fn broken_twin_a_list_emptied_without_handing_the_link_on_is_found() {
     run(Break::TakeKeepsLink, ONE_SPAN);
 }
 
-/// REMOTE2 broken: the span is released while its pusher is on the way to announce it.
+/// REMOTE2 broken: the span is released while a thread is about to announce it.
 #[test]
 #[should_panic(expected = "Causality violation")]
 fn broken_twin_an_owner_that_goes_past_the_queue_is_found() {

@@ -1,8 +1,8 @@
-//! Memory whose every free block and span record the checker watches.
+//! Memory in which loom checks every access to a free block or span record.
 //!
-//! A block starts with a [`Slot`] of the checker's cells, so whoever writes a block or follows its
-//! link without the right to is reported. A released span is poisoned: its record and slots are
-//! made anew, and the checker reports who comes there without having seen that.
+//! A block starts with a [`Slot`] of loom's cells, so a thread that writes a block or follows its link without the
+//! right to is reported. A released span's record and slots are made anew, so a thread that reaches them without
+//! having seen the release is reported.
 
 use std::alloc::{Layout, alloc, dealloc};
 use std::ptr::{self, NonNull};
@@ -16,29 +16,29 @@ use loom::cell::UnsafeCell;
 
 use crate::small::owner::Owner;
 
-/// Bytes of a block that holds a slot and nothing else.
+/// Bytes of a block that holds only a slot.
 pub(crate) const SLOT_BYTES: usize = 32;
-/// Bytes of a block that fills a bin alone, so that a transfer cache is in reach of a few frees.
+/// Bytes of a block that fills a bin alone, so that a few frees reach the transfer cache.
 pub(crate) const BIN_BYTES: usize = 32 << 10;
 
 const _: () = assert!(size_of::<Slot>() <= SLOT_BYTES);
 
-/// A block in the program's hands.
+/// A block of the program.
 #[derive(PartialEq, Eq, Debug)]
 pub(crate) struct Block(pub(crate) *mut u8);
 
-// SAFETY: the program hands a block from thread to thread; the checker watches what it holds.
+// SAFETY: a block has one holder at a time; loom checks its contents.
 unsafe impl Send for Block {}
 
 impl Block {
-    /// What a program does with its memory: writes it.
+    /// Writes the block, as a program does.
     pub(crate) fn write(&self) {
         // SAFETY: the block is the program's and starts with a slot.
         unsafe { Slot::set_next(self.0.cast(), ptr::null_mut()) }
     }
 }
 
-/// A span made, and whether it has been released.
+/// A span of the world.
 struct Made {
     memory: SpanMemory,
     layout: Layout,
@@ -60,27 +60,27 @@ impl Made {
     }
 }
 
-/// All memory and all heaps of one run of a model.
+/// The memory and heaps of one run of a model.
 pub(crate) struct World {
     blocks: usize,
-    /// Behind a lock that the checker does not see, so that it orders nothing.
+    /// Behind a lock that loom does not see, so that it orders nothing.
     spans: Mutex<Vec<Made>>,
     pub(crate) heaps: Vec<ThreadHeap>,
-    /// A word for each heap that its owner alone touches (HEAP2).
+    /// A cell for each heap that only its owner touches (HEAP2).
     pub(crate) owned: Vec<UnsafeCell<()>>,
     pub(crate) pool: HeapPool,
-    /// Owner of released spans: nothing is announced here.
+    /// The owner of released spans, to which none may be announced.
     graveyard: RemoteQueue,
     pub(crate) class: SizeClass,
 }
 
-// SAFETY: the pointers lead to records and blocks whose every access the checker watches.
+// SAFETY: the pointers lead to records and blocks whose every access loom checks.
 unsafe impl Sync for World {}
-// SAFETY: the pointers lead to records and blocks whose every access the checker watches.
+// SAFETY: the pointers lead to records and blocks whose every access loom checks.
 unsafe impl Send for World {}
 
-/// Runs a model of `heaps` heaps and one class, `blocks` blocks to a span, through every
-/// interleaving. The model gives every block back; then all spans must be gone.
+/// Explores a model of `heaps` heaps and one class, with `blocks` blocks to a span. The model frees every block; all
+/// spans must be released then.
 pub(crate) fn model(
     heaps: usize,
     block_bytes: usize,
@@ -92,7 +92,7 @@ pub(crate) fn model(
     });
 }
 
-/// Runs a model with so many secondary heaps behind the heaps.
+/// Explores a model with `secondaries` secondary heaps after the primary ones.
 pub(crate) fn model_with_secondaries(
     heaps: usize,
     secondaries: usize,
@@ -111,7 +111,7 @@ fn run_once(
     run: impl Fn(&'static World),
 ) {
     let all = heaps + secondaries;
-    // Prepared where they lie: the stack of a model has 32 KiB, of which a heap takes a third.
+    // Prepared in place: a model's stack has 32 KiB, of which a heap takes a third.
     let mut made: Vec<_> = (0..all).map(|_| ThreadHeap::default()).collect();
     for heap in made.iter_mut().skip(heaps) {
         heap.prepare(Policy::BALANCED, true);
@@ -125,11 +125,11 @@ fn run_once(
         graveyard: RemoteQueue::new(),
         class: SizeClass::of(block_bytes, 8).unwrap(),
     }));
-    // SAFETY: it lives until the end of this run, which the threads do not outlive.
+    // SAFETY: the world lives until the end of this run, and all threads end before.
     let shared: &'static World = unsafe { &*world };
     run(shared);
     shared.check_end();
-    // SAFETY: from the box above, and all threads have been joined.
+    // SAFETY: the box made above; all threads have been joined.
     drop(unsafe { Box::from_raw(world) });
 }
 
@@ -138,122 +138,122 @@ impl World {
         &self.heaps[number]
     }
 
-    /// A thread that made a heap and entered it.
+    /// Enters a new heap. Returns its owner.
     pub(crate) fn owner(&'static self, number: usize) -> Owner {
-        // SAFETY: a heap that was made for this thread.
+        // SAFETY: the heap is new, and this thread's own.
         unsafe { self.pool.enter(self.heap(number)) };
         Owner::of(self, self.heap(number))
     }
 
-    /// A thread that made a secondary heap and entered it.
+    /// Enters a new secondary heap. Returns its owner.
     pub(crate) fn new_secondary(&'static self, number: usize) -> Owner {
-        // SAFETY: a heap that was made for this thread.
+        // SAFETY: the heap is new, and this thread's own.
         let secondary = unsafe { self.pool.enter_secondary(self.heap(number)) };
         Owner::of(self, secondary.expect("there is a primary"))
     }
 
-    /// A thread that starts and finds a parked secondary heap.
+    /// Adopts a parked secondary heap, if there is one.
     pub(crate) fn adopt_secondary(&'static self) -> Option<Owner> {
         let heap = self.pool.adopt_secondary()?;
         Some(Owner::of(self, heap))
     }
 
-    /// A thread that starts: it gets a parked heap, if there is one.
+    /// Adopts a parked heap, if there is one.
     pub(crate) fn adopt(&'static self) -> Option<Owner> {
         let heap = self.pool.adopt()?;
         Some(Owner::of(self, heap))
     }
 
-    /// Touches what only who has a heap's cache may.
+    /// Touches the cell of a heap, which only its owner may.
     pub(crate) fn touch(&self, heap: &ThreadHeap) {
         let number = self.heaps.iter().position(|known| ptr::eq(known, heap));
         self.owned[number.unwrap()].with_mut(|_| ());
     }
 
-    /// What a program asks for that needs its memory elsewhere: trims every heap there is.
+    /// Trims every heap, as a program does that needs the memory elsewhere.
     pub(crate) fn trim(&'static self) {
         self.pool.for_each(|heap| self.trim_heap(heap));
     }
 
-    /// sends back what lies in a heap's cache, if it has no owner.
+    /// Flushes a heap's cache, if the heap has no owner.
     pub(crate) fn flush_idle(&'static self, heap: &ThreadHeap) {
         let flush = |owner, set: &mut SpanSet, cache: &mut ThreadCache| {
             self.touch(heap);
-            // SAFETY: the set's own remote-free queue, and its cache (HEAP4), the same pages always.
+            // SAFETY: the set's own remote-free queue and its cache (HEAP4), with the same pages in every call.
             unsafe { set.flush(owner, cache, &mut &*self) };
         };
-        // SAFETY: both stay where they are.
+        // SAFETY: the heap's set and cache stay in place.
         unsafe { heap.with_idle_cache(true, flush) };
     }
 
     fn trim_heap(&'static self, heap: &ThreadHeap) {
         self.flush_idle(heap);
         let trim = |owner, set: &mut SpanSet| {
-            // SAFETY: the heap's own remote-free queue, the same pages always.
+            // SAFETY: the heap's own remote-free queue, with the same pages in every call.
             unsafe { set.trim(owner, &mut { usize::MAX }, &mut &*self) };
             assert!(set.is_sound());
         };
-        // SAFETY: the set stays where it is.
+        // SAFETY: the heap's set stays in place.
         unsafe { heap.with(trim) };
     }
 
-    /// What a heap holds.
+    /// Returns the usage of a heap.
     pub(crate) fn usage(&'static self, heap: &ThreadHeap) -> ClassUsage {
-        // SAFETY: only looked at.
+        // SAFETY: the set is only read.
         unsafe { heap.with(|_, set| set.usage(self.class, self.span_bytes(self.class))) }
     }
 
-    /// Spans that are in use.
+    /// Returns the number of spans not released.
     pub(crate) fn live_spans(&self) -> usize {
         let spans = self.spans.lock().unwrap();
         spans.iter().filter(|made| !made.released).count()
     }
 
-    /// Frees blocks from a thread that has no heap: each in a chain of its own.
+    /// Frees blocks from a thread without a heap, each in a chain of its own.
     pub(crate) fn free_singly(&'static self, blocks: impl IntoIterator<Item = Block>) {
         let mut set = SpanSet::default();
         for block in blocks {
             block.write();
-            // SAFETY: the block is given up; the set has no spans, so no remote-free queue.
+            // SAFETY: the caller gives up the block; the set has no spans, so it has no remote-free queue.
             unsafe { set.free(ptr::null(), block.0, &mut &*self) };
         }
     }
 
-    /// Frees blocks from a thread that has no heap: together, in the order given.
+    /// Frees blocks from a thread without a heap in one chain, in the order given.
     pub(crate) fn free_together(&'static self, blocks: impl IntoIterator<Item = Block>) {
         let (mut set, mut cache) = (SpanSet::default(), ThreadCache::new());
         for block in blocks {
             put(self, &mut set, ptr::null(), &mut cache, block);
         }
-        // SAFETY: the blocks were given up; the set has no spans, so no remote-free queue.
+        // SAFETY: the caller gave up the blocks; the set has no spans, so it has no remote-free queue.
         unsafe { set.flush(ptr::null(), &mut cache, &mut &*self) };
     }
 
-    /// Every span announced to a heap at this moment.
+    /// Returns every span announced to a heap now.
     pub(crate) fn announced(&self, heap: &ThreadHeap) -> Vec<*mut Span> {
         let mut all = Vec::new();
-        // SAFETY: announced again below.
+        // SAFETY: the spans are announced again below.
         let mut span = unsafe { heap.remote_queue().take() };
         while !span.is_null() {
             assert!(!all.contains(&span), "a span was announced twice");
             all.push(span);
-            // SAFETY: taken from the remote-free queue, its list not emptied.
+            // SAFETY: the span is from the queue, and its list was not emptied.
             span = unsafe { Span::queue_link(span) };
         }
         for span in &all {
-            // SAFETY: it was announced, so its list is not empty, and it is not any more.
+            // SAFETY: the span was announced, so its list is not empty, and it is in no queue now.
             unsafe { heap.remote_queue().push(*span) };
         }
         all
     }
 
-    /// Empties what heaps saved and checks that nothing is left.
+    /// Trims all heaps and checks that no block, span or announcement is left.
     fn check_end(&'static self) {
         for heap in &self.heaps {
             self.trim_heap(heap);
         }
         for heap in &self.heaps {
-            // Another heap may have freed blocks of this one.
+            // Another heap's trim may have freed blocks of this one.
             self.trim_heap(heap);
             assert_eq!(self.usage(heap), ClassUsage::default(), "a block was lost");
             // SAFETY: all threads have ended.
@@ -270,9 +270,9 @@ impl World {
 impl Drop for World {
     fn drop(&mut self) {
         for made in self.spans.get_mut().unwrap() {
-            // SAFETY: from alloc with this layout.
+            // SAFETY: allocated with this layout.
             unsafe { dealloc(made.memory.base, made.layout) };
-            // SAFETY: from a box; nobody is left to read it.
+            // SAFETY: from a box; no thread is left to read it.
             drop(unsafe { Box::from_raw(made.memory.record) });
         }
     }
@@ -317,7 +317,7 @@ unsafe impl Pages for &'static World {
             .iter_mut()
             .find(|made| made.memory.record == span && !made.released)
             .expect("a span was released twice");
-        // SAFETY: the record lives. The checker reports whose writes of the link we have not seen.
+        // SAFETY: the record is alive. Loom reports writes of the link that this thread has not seen.
         let _ = unsafe { Span::queue_link(span) };
         let buried = Span::new(
             &made.memory,
@@ -326,12 +326,12 @@ unsafe impl Pages for &'static World {
             &raw const self.graveyard,
             Links::PLAIN,
         );
-        // SAFETY: nobody can reach the record any more (SPAN5); who does meets the checker.
+        // SAFETY: no thread can reach the record any more (SPAN5); loom reports one that does.
         unsafe { span.write(buried) };
         for slot in made.slots() {
-            // SAFETY: every slot is the span's. The checker reports who is still there.
+            // SAFETY: every slot is the span's. Loom reports a thread that still uses it.
             unsafe { Slot::set_next(slot, ptr::null_mut()) };
-            // SAFETY: every slot is the span's; who comes from now on meets the checker.
+            // SAFETY: every slot is the span's. Loom reports a thread that uses it from now on.
             unsafe { slot.write(Slot::unlinked()) };
         }
         made.released = true;
@@ -350,7 +350,7 @@ unsafe impl Pages for &'static World {
     unsafe fn free_block(&mut self, _: *mut u8) {}
 }
 
-/// Puts a block into a bin of a thread that holds `set` alone.
+/// Puts a block into a bin of the thread that holds `set`.
 fn put(
     world: &'static World,
     set: &mut SpanSet,
@@ -360,11 +360,11 @@ fn put(
 ) {
     let bin = cache.of(world.class);
     block.write();
-    // SAFETY: the block is given up.
+    // SAFETY: the caller gives up the block.
     if !unsafe { CacheBin::push(bin, block.0) } {
-        // SAFETY: the bin is of this set, whose remote-free queue `owner` is.
+        // SAFETY: the bin belongs to this set, and `owner` is its remote-free queue.
         unsafe { set.make_room(owner, world.class, bin, &mut &*world) };
-        // SAFETY: the block is given up.
+        // SAFETY: the caller gives up the block.
         assert!(unsafe { CacheBin::push(bin, block.0) });
     }
 }

@@ -1,4 +1,4 @@
-//! The chunks of all regions: what is free by size, what joins.
+//! The chunks of all regions: the free ones by size, and the rules of joining.
 //!
 //! Invariants: the chunks cover each region without a gap; two free neighbours of one region do not
 //! both lack a count; `free` holds exactly the free chunks, `counted` those of them with a count.
@@ -10,13 +10,13 @@ use std::collections::{BTreeMap, BTreeSet};
 pub struct Chunk {
     /// Its size.
     pub bytes: u64,
-    /// What is asked of it and its number, if it is in use.
+    /// The requested bytes and the number, if it is in use.
     pub used: Option<Used>,
-    /// The count at which it was freed; 0 if it may be joined.
+    /// The count of its free; 0 if it may be joined.
     pub freed_at: u64,
 }
 
-/// What is known of a chunk in use.
+/// The data of a chunk in use.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Used {
     /// Bytes that were requested.
@@ -28,17 +28,17 @@ pub struct Used {
 /// Regions and their chunks.
 #[derive(Clone, Default, Debug)]
 pub(super) struct Chunks {
-    /// Start to bytes.
+    /// Bytes by start.
     pub(super) regions: BTreeMap<u64, u64>,
     pub(super) by_start: BTreeMap<u64, Chunk>,
-    /// Bytes and start.
+    /// Bytes and start of the free chunks.
     free: BTreeSet<(u64, u64)>,
-    /// Count and start.
+    /// Count and start of the free chunks with a count.
     counted: BTreeSet<(u64, u64)>,
 }
 
 impl Chunks {
-    /// The smallest free chunk that suffices, the lowest among equals.
+    /// Returns the smallest free chunk that suffices, the lowest among equals.
     pub(super) fn find(&self, rounded: u64, count: u64) -> Option<u64> {
         let (_, start) = self
             .free
@@ -47,7 +47,7 @@ impl Chunks {
         Some(*start)
     }
 
-    /// Starts of the regions that are one free chunk without a count.
+    /// Returns the starts of the regions that are one free chunk without a count.
     pub(super) fn free_regions(&self) -> Vec<u64> {
         let is_free = |(start, bytes): &(&u64, &u64)| {
             let first = self.by_start[*start];
@@ -94,7 +94,7 @@ impl Chunks {
         }
     }
 
-    /// Joins chunks with a count, those freed first before others, until one is large enough.
+    /// Joins chunks with a count, in the order of their frees, until one is large enough.
     pub(super) fn force_merge(&mut self, rounded: u64) -> bool {
         let is_free = |chunks: &Self, other: &u64| chunks.by_start[other].used.is_none();
         let mut done = (0, u64::MAX);
@@ -120,7 +120,7 @@ impl Chunks {
         false
     }
 
-    /// Makes one chunk of two; it carries the later count.
+    /// Joins two chunks; the result has the later count.
     fn join(&mut self, low: u64, high: u64) {
         let (below, above) = (self.remove(low), self.remove(high));
         let joined = Chunk {
@@ -145,7 +145,7 @@ impl Chunks {
         Some(*before)
     }
 
-    /// Sets what is at `start`.
+    /// Stores a chunk at `start`.
     pub(super) fn put(&mut self, start: u64, chunk: Chunk) {
         if chunk.used.is_none() {
             self.free.insert((chunk.bytes, start));
@@ -156,7 +156,7 @@ impl Chunks {
         self.by_start.insert(start, chunk);
     }
 
-    /// Takes the chunk at `start` out.
+    /// Removes the chunk at `start`.
     pub(super) fn remove(&mut self, start: u64) -> Chunk {
         let chunk = self.by_start.remove(&start).expect("a chunk");
         self.free.remove(&(chunk.bytes, start));

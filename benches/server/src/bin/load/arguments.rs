@@ -5,15 +5,15 @@ use std::time::Duration;
 
 pub const USAGE: &str = "load [--seconds N] [--rounds N] [--connections N] NAME=SERVER...";
 
-/// A server's phases: so long under load, so long idle.
+/// A server's phases: one under load, one idle.
 pub const BURST: Duration = Duration::from_secs(3);
 pub const IDLE: Duration = Duration::from_secs(3);
 
 #[derive(Debug, PartialEq, Eq)]
 pub struct LoadArguments {
-    /// How long each server runs in one round, about.
+    /// The approximate time of each server in one round.
     pub seconds: u64,
-    /// How often each has its turn.
+    /// The number of rounds.
     pub rounds: u32,
     pub connections: u32,
     /// The allocator's name and its program.
@@ -48,7 +48,7 @@ impl LoadArguments {
         }
     }
 
-    /// Bursts of one run.
+    /// Returns the bursts of one run.
     pub fn bursts(&self) -> u64 {
         self.seconds.div_ceil((BURST + IDLE).as_secs())
     }

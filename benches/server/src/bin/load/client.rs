@@ -1,4 +1,4 @@
-//! [`Client`]: one connection after another, whose answers are all checked.
+//! [`Client`]: one connection after another, with all answers checked.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, OnceLock};
@@ -12,20 +12,20 @@ use hyper_util::rt::TokioIo;
 use larder_server_bench::{DocumentAnswer, Document, Random, StatsAnswer, Stored};
 use tokio::net::TcpStream;
 
-/// Keys that may be asked for.
+/// The number of keys.
 const KEYS: u64 = 1 << 16;
-/// So many keys further on, what is mostly asked for is other documents.
+/// The shift in keys from one burst to the next: other documents are then requested most.
 const DRIFT: u64 = 1 << 12;
-/// A connection makes so many requests on average.
+/// The average requests of a connection.
 const REQUESTS: u64 = 400;
-/// One of so many requests stores a document.
+/// One request in this many stores a document.
 const STORES_ONE_OF: u64 = 5;
-/// An answer that takes longer is an error.
+/// The time after which a missing answer is an error.
 const PATIENCE: Duration = Duration::from_secs(30);
 /// The number of keys that the server remembers for each connection.
 const RECENT: usize = 32;
 
-/// What each key's document must have for a digest, found out at the first answer.
+/// The expected digest of each key's document, computed at the first answer.
 pub struct Digests(Vec<OnceLock<u64>>);
 
 impl Digests {
@@ -38,16 +38,16 @@ impl Digests {
     }
 }
 
-/// One connection at a time.
+/// A client with one connection at a time.
 pub struct Client {
     port: u16,
     digests: Arc<Digests>,
     random: Random,
-    /// Where the keys lie that are asked for most.
+    /// The first of the keys that are requested most.
     at: u64,
 }
 
-/// What is true of one connection.
+/// The expected state of one connection.
 struct HttpSession {
     sender: SendRequest<Full<Bytes>>,
     served: u64,
@@ -66,7 +66,7 @@ impl Client {
         }
     }
 
-    /// Asks until `end`, `most` times at most; the time of each answer in microseconds.
+    /// Sends requests until `end`, at most `max`. Returns the time of each answer in microseconds.
     pub async fn run(mut self, end: Instant, max: usize) -> Result<Vec<u32>, String> {
         let mut times = Vec::new();
         while Instant::now() < end && times.len() < max {
@@ -85,7 +85,7 @@ impl Client {
         Ok(times)
     }
 
-    /// Near `at` most of the time.
+    /// Draws a key, mostly near `at`.
     fn key(&mut self) -> u64 {
         let skewed = self.random.unit().powi(3) * KEYS as f64;
         (self.at + skewed as u64) % KEYS
@@ -141,7 +141,7 @@ impl HttpSession {
         self.ask(request.body(Full::default()).map_err(said)?).await
     }
 
-    /// The answer, and how long it took to come.
+    /// Returns the answer, and the time until it came.
     async fn ask<T: serde::de::DeserializeOwned>(
         &mut self,
         request: Request<Full<Bytes>>,
@@ -164,7 +164,7 @@ impl HttpSession {
     }
 }
 
-/// What the server says it keeps.
+/// Requests the server's counts.
 pub async fn stats(port: u16) -> Result<StatsAnswer, String> {
     Ok(open(port).await?.get("/stats").await?.0)
 }
@@ -175,7 +175,7 @@ async fn open(port: u16) -> Result<HttpSession, String> {
         .map_err(said)?;
     stream.set_nodelay(true).map_err(said)?;
     let (sender, connection) = handshake(TokioIo::new(stream)).await.map_err(said)?;
-    // Ends when the sender is dropped; what goes wrong is seen by the request.
+    // Ends when the sender is dropped; the request reports errors.
     tokio::spawn(connection);
     Ok(HttpSession {
         sender,

@@ -1,4 +1,4 @@
-//! The load: starts servers in turns, asks them in bursts, checks every answer, prints one table.
+//! The load generator: starts servers in turns, sends requests in bursts, checks every answer, prints one table.
 
 mod arguments;
 mod client;
@@ -15,7 +15,7 @@ use client::{Client, Digests};
 use report::{LoadReport, ServerRun};
 use server::{ServerProcess, memory};
 
-/// A connection's requests of one burst at most, so that a run is bounded in count too.
+/// The most requests of a connection in one burst, so that a run is bounded in count too.
 const MAX_REQUESTS: usize = 100_000;
 
 fn main() -> ExitCode {
@@ -49,7 +49,7 @@ fn measure(arguments: &LoadArguments) -> Result<LoadReport, String> {
     let digests = Digests::new();
     let mut report = LoadReport::default();
     for round in 0..arguments.rounds {
-        // Turned round every other time, so that nobody always runs after the same neighbour.
+        // Reversed every other time, so that no server always runs after the same neighbour.
         let mut servers: Vec<_> = arguments.servers.iter().collect();
         if round % 2 == 1 {
             servers.reverse();
@@ -65,10 +65,10 @@ fn measure(arguments: &LoadArguments) -> Result<LoadReport, String> {
     Ok(report)
 }
 
-/// Between two looks at a server's memory.
+/// The interval between two readings of a server's memory.
 const LOOK: Duration = Duration::from_millis(250);
 
-/// One server, from its start to its end.
+/// Runs one server, from its start to its end.
 async fn run(arguments: &LoadArguments, program: &Path, digests: &Arc<Digests>) -> Result<ServerRun, String> {
     let server = ServerProcess::start(program)?;
     let mut run = ServerRun::default();
@@ -92,7 +92,7 @@ async fn run(arguments: &LoadArguments, program: &Path, digests: &Arc<Digests>) 
     }
     looking.abort();
     run.rss_bytes = std::mem::take(&mut *looks.lock().unwrap_or_else(PoisonError::into_inner));
-    // What is live at the end, asked after all memory was looked at.
+    // The live bytes at the end, requested after the last reading of the memory.
     let end = memory(server.id())?;
     run.end_rss_bytes = end.rss_bytes;
     run.peak_rss_bytes = end.peak_rss_bytes;
@@ -101,7 +101,7 @@ async fn run(arguments: &LoadArguments, program: &Path, digests: &Arc<Digests>) 
     Ok(run)
 }
 
-/// Writes down what a server holds, until nobody wants to know more.
+/// Records a server's memory until it is stopped.
 async fn look(id: u32, looks: Arc<Mutex<Vec<u64>>>) {
     while let Ok(memory) = memory(id) {
         let lock = || looks.lock().unwrap_or_else(PoisonError::into_inner);

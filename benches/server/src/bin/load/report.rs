@@ -2,24 +2,24 @@
 
 use std::fmt;
 
-/// What was seen of one server.
+/// The measurements of one server.
 #[derive(Debug, Default)]
 pub struct ServerRun {
-    /// Of each answer, in microseconds.
+    /// The time of each answer, in microseconds.
     pub times: Vec<u32>,
-    /// Under load.
+    /// The time under load.
     pub seconds: f64,
-    /// All of the time, looked at four times a second.
+    /// Resident bytes, read four times a second.
     pub rss_bytes: Vec<u64>,
-    /// At the end of each idle phase.
+    /// Resident bytes at the end of each idle phase.
     pub idle_rss_bytes: Vec<u64>,
     pub end_rss_bytes: u64,
     pub peak_rss_bytes: u64,
-    /// Text of the documents that live at the end.
+    /// Text bytes of the documents that live at the end.
     pub end_text_bytes: u64,
 }
 
-/// All runs, by name in the order of the first.
+/// All runs by server, in the order of their first runs.
 #[derive(Debug, Default)]
 pub struct LoadReport(Vec<(String, Vec<ServerRun>)>);
 
@@ -33,11 +33,11 @@ impl LoadReport {
     }
 }
 
-/// How high a mark is drawn.
+/// Marks by height.
 const MARKS: [char; 8] = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
 
 impl LoadReport {
-    /// The first run of each server as a line of marks, all to one scale.
+    /// Draws the first run of each server as a line of marks, all to one scale.
     fn draw(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let first = || {
             self.0
@@ -65,7 +65,7 @@ impl ServerRun {
         self.times.len() as f64 / self.seconds
     }
 
-    /// In milliseconds; the times are sorted.
+    /// Returns a percentile of the sorted times, in milliseconds.
     fn quantile(&self, hundredths: usize) -> f64 {
         let at = (self.times.len() * hundredths / 100).min(self.times.len().saturating_sub(1));
         self.times
@@ -78,7 +78,7 @@ impl ServerRun {
     }
 }
 
-/// Medians over the rounds.
+/// Returns medians over the rounds.
 impl fmt::Display for LoadReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(

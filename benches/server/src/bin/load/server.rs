@@ -1,20 +1,20 @@
-//! [`ServerProcess`]: the process that is measured.
+//! [`ServerProcess`]: the measured process.
 
 use std::io::{BufRead, BufReader};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
-/// Ends the process when it is dropped.
+/// A process that is ended when it is dropped.
 pub struct ServerProcess {
     child: Child,
     pub port: u16,
 }
 
-/// What a process holds, as Linux counts it.
+/// The memory of a process, as Linux counts it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ProcessMemory {
     pub rss_bytes: u64,
-    /// The most there ever was.
+    /// The peak.
     pub peak_rss_bytes: u64,
 }
 
@@ -38,12 +38,12 @@ impl ServerProcess {
         Ok(server)
     }
 
-    /// The number of the process.
+    /// Returns the process's number.
     pub fn id(&self) -> u32 {
         self.child.id()
     }
 
-    /// Closes the server's input, at which it ends.
+    /// Closes the server's input, which ends it.
     pub fn end(mut self) -> Result<(), String> {
         drop(self.child.stdin.take());
         let status = self.child.wait().map_err(|error| error.to_string())?;
@@ -56,13 +56,13 @@ impl ServerProcess {
 
 impl Drop for ServerProcess {
     fn drop(&mut self) {
-        // It may have ended.
+        // It may have ended already.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
 }
 
-/// What a process holds now.
+/// Reads the memory of a process now.
 pub fn memory(id: u32) -> Result<ProcessMemory, String> {
     let path = format!("/proc/{id}/status");
     let status = std::fs::read_to_string(&path).map_err(|error| format!("{path}: {error}"))?;
@@ -76,7 +76,7 @@ fn parse(status: &str) -> Option<ProcessMemory> {
         kibibytes.checked_mul(1024)
     };
     let rss_bytes = field("VmRSS:")?;
-    // The kernel takes note of peaks late.
+    // The kernel updates peaks late.
     let peak_rss_bytes = field("VmHWM:")?.max(rss_bytes);
     Some(ProcessMemory {
         rss_bytes,

@@ -1,4 +1,4 @@
-//! [`Cache`]: documents that come and go.
+//! [`Cache`]: documents that expire.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -7,11 +7,11 @@ use std::time::{Duration, Instant};
 use larder_server_bench::{Document, StatsAnswer};
 
 const SHARDS: u64 = 16;
-/// Text that is kept at most; the oldest go first.
+/// The most text kept, in bytes; the oldest documents are evicted first.
 const MAX_BYTES: usize = 64 << 20;
-/// Documents that no request has named for this long are evicted too.
+/// The time without a request after which a document is evicted too.
 const IDLE: Duration = Duration::from_secs(1);
-/// Of so many keys one stays while there is room, so that what remains lies between what went.
+/// One key in this many stays while there is room, so that the remaining documents lie between evicted ones.
 const STAYS_ONE_OF: u64 = 16;
 
 #[derive(Default)]
@@ -22,7 +22,7 @@ pub struct Cache {
 #[derive(Default)]
 struct CacheShard {
     documents: HashMap<u64, CachedEntry>,
-    /// Keys in the order they came.
+    /// Keys in the order of their insertion.
     order: VecDeque<u64>,
     text_bytes: usize,
 }
@@ -34,13 +34,13 @@ struct CachedEntry {
 }
 
 impl Cache {
-    /// The document of a key, made if it is not here.
+    /// Returns the document of a key, and makes it if it is missing.
     pub fn get(&self, key: u64) -> Arc<Document> {
         if let Some(kept) = self.shard(key).documents.get_mut(&key) {
             kept.asked = Instant::now();
             return Arc::clone(&kept.document);
         }
-        // Made outside the lock; two may make it at once, then the later one stays.
+        // Made outside the lock; if two threads make it at once, the later one stays.
         let document = Arc::new(Document::of(key));
         self.put(key, Arc::clone(&document));
         document
@@ -92,7 +92,7 @@ impl Cache {
     }
 
     fn shard(&self, key: u64) -> MutexGuard<'_, CacheShard> {
-        // Not by `key` alone, or those that stay would share a shard.
+        // Not by `key` alone, or the documents that stay would share a shard.
         let at = (key / STAYS_ONE_OF) % SHARDS;
         lock(&self.shards[at as usize])
     }

@@ -1,4 +1,4 @@
-//! [`Connection`]: what the server knows of one client, and how it answers.
+//! [`Connection`]: the server's state of one client, and its answers.
 
 use std::collections::{HashMap, VecDeque};
 use std::convert::Infallible;
@@ -12,7 +12,7 @@ use serde::Serialize;
 
 use crate::cache::Cache;
 
-/// So many keys are remembered of each client.
+/// The number of keys remembered for each client.
 const RECENT: usize = 32;
 
 pub struct Connection {
@@ -24,7 +24,7 @@ pub struct Connection {
 struct Seen {
     served: u64,
     recent: VecDeque<u64>,
-    /// How often each title was asked for.
+    /// The number of requests for each title.
     titles: HashMap<String, u64>,
 }
 

@@ -1,5 +1,5 @@
-//! Runs that are queued on a stream: the device's clock says for how long it was busy. The stand-in's kernels
-//! take time here, and the time is the stand-in's own.
+//! Runs queued on a stream: the device's clock measures its busy time. The stand-in's kernels take time
+//! here, and the time is the stand-in's own.
 
 mod refused;
 
