@@ -106,7 +106,7 @@ fn held(both: &Both<'_>, name: &str) -> String {
     )
 }
 
-/// Says which of the two completes a trace that at least one does not.
+/// Returns a sentence on which of the two completes a trace that at least one does not.
 fn refused(both: &Both<'_>, name: &str) -> String {
     let larder = format!("Larder ({})", both.ours.allocator);
     let (theirs, ours) = (&both.theirs.outcome, &both.ours.outcome);
@@ -124,8 +124,8 @@ fn refused(both: &Both<'_>, name: &str) -> String {
     }
 }
 
-/// Says how many traces each completes, unless it is all, and what both hold over those that both
-/// complete, by geometric means.
+/// Returns a sentence on how many traces each completes, unless it is all, and on the memory that both hold over
+/// the traces that both complete, by geometric means.
 fn over_all(both: &[Both<'_>], name: &str) -> String {
     let all = both.len();
     let theirs = both.iter().filter(|both| both.theirs.outcome.completed);
@@ -142,8 +142,8 @@ fn over_all(both: &[Both<'_>], name: &str) -> String {
     text.trim_end().to_owned()
 }
 
-/// Says what both hold over the traces that both complete, by geometric means; `None` if there is
-/// none.
+/// Returns the words for the memory that both hold over the traces that both complete, by geometric means; `None` if
+/// there is none.
 fn means(both: &[Both<'_>], name: &str) -> Option<String> {
     let completed: Vec<&Both<'_>> = both.iter().filter(|both| both.completed()).collect();
     let (theirs, ours) = mean_ratios(&completed)?;
@@ -172,7 +172,7 @@ fn mean_ratios(both: &[&Both<'_>]) -> Option<(f64, f64)> {
 /// The text for no difference.
 const AS_MUCH: &str = "as much";
 
-/// Says by how much ours is less than theirs, or more.
+/// Returns the words for how much ours is less than theirs, or more.
 fn less(theirs: f64, ours: f64) -> String {
     let percent = (1.0 - ours / theirs) * 100.0;
     let word = if percent < 0.0 { "more" } else { "less" };

@@ -16,11 +16,11 @@ pub(crate) struct Settings {
     #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) rounds: u32,
 
-    /// Do so many times the work, such as 0.1 for a first look
+    /// The scale of the work, such as 0.1 for a first look
     #[arg(long, value_name = "N", default_value_t = 1.0, value_parser = parse_scale)]
     pub(crate) scale: f64,
 
-    /// Stop a run after so many seconds and call it failed
+    /// Seconds after which a run is stopped and counts as failed
     #[arg(long, value_name = "S", default_value = "120", value_parser = parse_limit)]
     pub(crate) limit: Duration,
 }

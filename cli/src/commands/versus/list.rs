@@ -1,4 +1,4 @@
-//! What `larder versus --list` prints.
+//! The output of `larder versus --list`.
 
 use crate::report::{Table, layout};
 use crate::versus::{ALLOCATORS, Allocator, WORKLOADS};
