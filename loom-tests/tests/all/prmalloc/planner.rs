@@ -1,12 +1,10 @@
 //! Models `Planner` (L2): of all threads that stop a step, exactly one gets the round.
 
-use larder_core::prmalloc::{
-    AllocStat, Interval, PlanError, Planner, PlannerStage, RoundEnd,
-};
+use larder_core::prmalloc::{AllocStat, Interval, PlanError, Planner, PlannerStage, RoundEnd};
 use loom::sync::Arc;
 use loom::thread;
 
-use crate::steps::world::{SIZE, explore, planner};
+use crate::prmalloc::world::{SIZE, explore, planner};
 
 #[test]
 fn l2_of_two_threads_that_stop_one_gets_the_round() {

@@ -6,7 +6,7 @@ use larder_core::prmalloc::Round;
 use loom::sync::Arc;
 use loom::thread;
 
-use crate::steps::world::{Pool, alloc, explore, free, planned_pool, play, pool};
+use crate::prmalloc::world::{Pool, alloc, explore, free, planned_pool, play, pool};
 
 /// Checks an idle pool: it holds only the slabs of its plan, whose blocks are all free.
 fn check_idle(pool: &Pool, blocks: usize) {

@@ -4,7 +4,7 @@ use loom::sync::atomic::{AtomicU64, Ordering};
 use loom::sync::{Arc, Mutex};
 use loom::thread;
 
-use crate::steps::world::explore;
+use crate::prmalloc::world::explore;
 
 const LINKS: [u64; 3] = [0, 0, 1];
 

@@ -9,7 +9,7 @@ use hyper::Request;
 use hyper::body::Bytes;
 use hyper::client::conn::http1::{SendRequest, handshake};
 use hyper_util::rt::TokioIo;
-use larder_server_bench::{DocumentAnswer, Document, Random, StatsAnswer, Stored};
+use larder_server_bench::{Document, DocumentAnswer, Random, StatsAnswer, Stored};
 use tokio::net::TcpStream;
 
 /// The number of keys.

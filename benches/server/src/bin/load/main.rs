@@ -10,7 +10,7 @@ use std::process::ExitCode;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use arguments::{LoadArguments, BURST, IDLE};
+use arguments::{BURST, IDLE, LoadArguments};
 use client::{Client, Digests};
 use report::{LoadReport, ServerRun};
 use server::{ServerProcess, memory};
@@ -69,7 +69,11 @@ fn measure(arguments: &LoadArguments) -> Result<LoadReport, String> {
 const LOOK: Duration = Duration::from_millis(250);
 
 /// Runs one server, from its start to its end.
-async fn run(arguments: &LoadArguments, program: &Path, digests: &Arc<Digests>) -> Result<ServerRun, String> {
+async fn run(
+    arguments: &LoadArguments,
+    program: &Path,
+    digests: &Arc<Digests>,
+) -> Result<ServerRun, String> {
     let server = ServerProcess::start(program)?;
     let mut run = ServerRun::default();
     let looks = Arc::new(Mutex::new(Vec::new()));

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use http_body_util::{BodyExt, Full};
 use hyper::body::{Bytes, Incoming};
 use hyper::{Method, Request, Response, StatusCode};
-use larder_server_bench::{DocumentAnswer, Document, Stored};
+use larder_server_bench::{Document, DocumentAnswer, Stored};
 use serde::Serialize;
 
 use crate::cache::Cache;
