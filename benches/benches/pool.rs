@@ -139,7 +139,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         ]);
     }
     println!(
-        "Medians of {rounds} alternated rounds.\n\n{}",
+        "Medians of {rounds} alternated rounds. The rows of tensorflow are its model, without a lock.\n\n{}",
         table.markdown()
     );
     Ok(())

@@ -63,7 +63,7 @@ pub unsafe trait Pages {
     }
 
     /// Notes that `bytes` bytes of spans were returned to the system: their pages were discarded, and their blocks
-    /// cannot be allocated until [`note_reused`](Self::filled).
+    /// cannot be allocated until [`note_reused`](Self::note_reused).
     fn note_discarded(&mut self, _bytes: usize) {}
 
     /// Notes that the blocks in `bytes` of these bytes can be allocated again, or that their span is released.
