@@ -72,7 +72,7 @@ impl Default for CountByStream {
 }
 
 impl Chunks<'_> {
-    /// Walks BFC1 to BFC9. Returns the granules of all regions.
+    /// Walks BFC1 to BFC9. Returns the bytes of all regions.
     pub(crate) fn check_invariants(&self) -> Result<u64, Violation> {
         let mut found = ChunkSums::default();
         self.check_region_order()?;
@@ -83,7 +83,7 @@ impl Chunks<'_> {
         self.check_bins(&found)?;
         self.check_records(&found)?;
         self.check_counters(&found)?;
-        Ok(found.held)
+        Ok(found.held * self.granule.bytes())
     }
 
     /// Checks BFC9 (REGION1, REGION2).
@@ -184,10 +184,7 @@ impl Chunks<'_> {
 
     /// Checks BFC4.
     fn check_wilderness(&self) -> Result<(), Violation> {
-        let Some(id) = self.newest_region else {
-            return check(self.wilderness.is_nil(), "BFC4", self.wilderness);
-        };
-        let last = Link(self.regions.get(id).last());
+        let last = self.newest_end();
         let expected = if self.table.at(last).is_free() {
             last
         } else {

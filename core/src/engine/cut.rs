@@ -6,7 +6,6 @@
 use super::Chunks;
 use super::chunk::{Chunk, Link};
 use super::free::Stored;
-use super::region::RegionId;
 use super::search::{Candidate, Need};
 use crate::block::{Block, ChunkHandle, Grant, Request};
 use crate::error::AllocError;
@@ -93,17 +92,6 @@ impl Chunks<'_> {
     pub(crate) fn ends_newest_region(&self, link: Link) -> bool {
         let chunk = self.table.at(link);
         chunk.next.is_nil() && self.newest_region == Some(chunk.region())
-    }
-
-    /// Makes this the newest region; a free end of the previous one goes to the bins.
-    pub(crate) fn set_newest(&mut self, id: RegionId) {
-        if self.newest_region != Some(id) {
-            self.newest_region = Some(id);
-            let old = core::mem::take(&mut self.wilderness);
-            if old.is_some() {
-                self.bins.insert(&mut self.table, old);
-            }
-        }
     }
 
     /// Takes a whole free chunk for a block.

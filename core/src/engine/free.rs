@@ -72,6 +72,23 @@ impl Chunks<'_> {
         Ok(())
     }
 
+    /// Returns the point of a free chunk, if some work may still use it.
+    pub(crate) fn pending(&self, link: Link) -> Option<StreamPoint> {
+        self.streams.pending(self.table.at(link).point())
+    }
+
+    /// Returns how many times a point was examined.
+    #[cfg(test)]
+    pub(crate) fn looks(&self) -> &core::cell::Cell<usize> {
+        &self.streams.looks
+    }
+
+    /// Returns whether all work up to the point is done.
+    #[inline]
+    pub(crate) fn is_completed(&self, point: StreamPoint) -> bool {
+        point.event.number() <= self.streams.completed(point.stream)
+    }
+
     /// Returns the point as a chunk stores it: no point if its event is completed. `None` if the event lies too far
     /// ahead.
     #[inline]

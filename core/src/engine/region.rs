@@ -92,7 +92,7 @@ impl Region {
 /// All regions of one allocator.
 pub(crate) struct RegionTable {
     slots: [Region; MAX_REGIONS],
-    pub(crate) order: Vec<RegionId, MAX_REGIONS>,
+    pub(super) order: Vec<RegionId, MAX_REGIONS>,
     /// The empty region returned for a wrong id.
     empty: Region,
 }
@@ -120,10 +120,6 @@ impl RegionTable {
 
     pub(crate) fn len(&self) -> usize {
         self.order.len()
-    }
-
-    pub(crate) fn is_full(&self) -> bool {
-        self.order.is_full()
     }
 
     #[inline]
@@ -242,7 +238,7 @@ mod tests {
         for i in 0..MAX_REGIONS as u64 {
             assert!(table.insert(i * 0x1000, 1, 1).is_some());
         }
-        assert!(table.is_full());
+        assert_eq!(table.len(), MAX_REGIONS);
         assert_eq!(table.insert(1 << 40, 1, 1), None);
         let id = table.find(0x5000, Granule::DEFAULT).unwrap();
         table.remove(id);

@@ -93,6 +93,11 @@ fn may_use(point: StreamPoint, request: &Request) -> bool {
 }
 
 impl Chunks<'_> {
+    /// Notes that a request or a point names `stream`.
+    pub(crate) fn note(&mut self, stream: StreamId) {
+        self.streams.note(stream);
+    }
+
     /// Returns the request in granules, after noting its stream.
     pub(crate) fn need_of(&mut self, request: &Request) -> Result<Need, AllocError> {
         let need = self.need(request)?;
@@ -139,7 +144,7 @@ impl Chunks<'_> {
         if let Some(found) = self.search(need, request) {
             return Some(found);
         }
-        if self.streams.with_point() > 0 && self.streams.moved() {
+        if self.may_clear_points() {
             sweep(self);
             if let Some(found) = self.search(need, request) {
                 return Some(found);
@@ -147,6 +152,46 @@ impl Chunks<'_> {
         }
         self.search_everything(need, request, looks)
             .or_else(|| self.join_for(need, request, looks, |_| true))
+    }
+
+    /// Returns whether a sweep may clear a point: some stream has advanced since the last one.
+    pub(crate) fn may_clear_points(&self) -> bool {
+        self.streams.with_point() > 0 && self.streams.moved()
+    }
+
+    /// Returns the chunks in the bins from that of `size` granules up, in FIT1's order.
+    pub(crate) fn listed_from(&self, size: u32) -> impl Iterator<Item = Link> {
+        let (mut from, mut next) = (Class::of(size).index(), Link::NIL);
+        core::iter::from_fn(move || {
+            if next.is_nil() {
+                let class = self.bins.next_class(from)?;
+                from = class.index() + 1;
+                next = self.bins.head(class);
+            }
+            let link = next;
+            next = self.table.at(link).next_free();
+            Some(link)
+        })
+    }
+
+    /// Returns the chunk behind `link` in the bins, or the first for nil: those of the largest class first, in each
+    /// the newest first.
+    pub(crate) fn next_listed(&self, link: Link) -> Link {
+        let mut below = Class::COUNT;
+        if link.is_some() {
+            let chunk = self.table.at(link);
+            if chunk.next_free().is_some() {
+                return chunk.next_free();
+            }
+            below = Class::of(chunk.size).index();
+        }
+        let class = self.bins.class_below(below);
+        class.map_or(Link::NIL, |class| self.bins.head(class))
+    }
+
+    /// Returns the wilderness (BFC4).
+    pub(crate) const fn wilderness(&self) -> Link {
+        self.wilderness
     }
 
     /// Searches by FIT1 and FIT2.
