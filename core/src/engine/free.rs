@@ -162,7 +162,7 @@ impl Chunks<'_> {
 
     /// Joins an unlisted free chunk with its free neighbours and lists the result.
     #[inline]
-    pub(crate) fn join_and_list(&mut self, link: Link) {
+    pub(super) fn join_and_list(&mut self, link: Link) {
         if self.streams.with_point() > 0 {
             return self.join_with_points(link);
         }
@@ -273,7 +273,7 @@ impl Chunks<'_> {
 
     /// Replaces the point of a free chunk and counts it.
     #[inline]
-    pub(crate) fn set_stored(&mut self, link: Link, point: Stored) {
+    pub(super) fn set_stored(&mut self, link: Link, point: Stored) {
         let chunk = self.table.at_mut(link);
         let before = chunk.point();
         if before != point {
@@ -314,7 +314,7 @@ impl Chunks<'_> {
 
     /// Enlarges a chunk by the one behind it, whose record becomes vacant. Lists are not touched.
     #[inline]
-    pub(crate) fn absorb_next(&mut self, link: Link, next: Link) {
+    pub(super) fn absorb_next(&mut self, link: Link, next: Link) {
         let behind = *self.table.at(next);
         let chunk = self.table.at_mut(link);
         chunk.size += behind.size;
@@ -380,7 +380,7 @@ impl Chunks<'_> {
     }
 
     /// Clears the point of a free chunk if its event is completed.
-    pub(crate) fn clear_point(&mut self, link: Link) {
+    pub(super) fn clear_point(&mut self, link: Link) {
         let point = self.table.at(link).point();
         if point.is_some() && self.streams.pending(point).is_none() {
             self.set_stored(link, None);

@@ -24,7 +24,7 @@ pub const MAX_REGIONS: usize = if cfg!(larder_loom) { 8 } else { 256 };
 pub struct RegionId(u16);
 
 impl RegionId {
-    pub(crate) const fn from_raw(number: u16) -> Self {
+    pub(super) const fn from_raw(number: u16) -> Self {
         Self(number)
     }
 
@@ -48,43 +48,43 @@ pub(crate) struct Region {
 }
 
 impl Region {
-    pub(crate) const fn base(&self) -> u64 {
+    pub(super) const fn base(&self) -> u64 {
         self.base
     }
 
-    pub(crate) const fn granules(&self) -> u32 {
+    pub(super) const fn granules(&self) -> u32 {
         self.granules
     }
 
-    pub(crate) const fn first(&self) -> u32 {
+    pub(super) const fn first(&self) -> u32 {
         self.first
     }
 
-    pub(crate) const fn last(&self) -> u32 {
+    pub(super) const fn last(&self) -> u32 {
         self.last
     }
 
-    pub(crate) const fn refused(&self) -> bool {
+    pub(super) const fn refused(&self) -> bool {
         self.refused
     }
 
-    pub(crate) fn set_refused(&mut self, refused: bool) {
+    pub(super) fn set_refused(&mut self, refused: bool) {
         self.refused = refused;
     }
 
-    pub(crate) fn set_first(&mut self, link: u32) {
+    pub(super) fn set_first(&mut self, link: u32) {
         self.first = link;
     }
 
-    pub(crate) fn set_last(&mut self, link: u32) {
+    pub(super) fn set_last(&mut self, link: u32) {
         self.last = link;
     }
 
-    pub(crate) fn set_granules(&mut self, granules: u32) {
+    pub(super) fn set_granules(&mut self, granules: u32) {
         self.granules = granules;
     }
 
-    pub(crate) fn range(&self, granule: Granule) -> Option<AddrRange> {
+    pub(super) fn range(&self, granule: Granule) -> Option<AddrRange> {
         AddrRange::new(Addr::new(self.base), granule.bytes_of(self.granules))
     }
 }
@@ -98,7 +98,7 @@ pub(crate) struct RegionTable {
 }
 
 impl RegionTable {
-    pub(crate) const fn new() -> Self {
+    pub(super) const fn new() -> Self {
         const EMPTY: Region = Region {
             base: 0,
             granules: 0,
@@ -114,21 +114,21 @@ impl RegionTable {
     }
 
     /// Returns the ids in address order.
-    pub(crate) fn ids(&self) -> impl DoubleEndedIterator<Item = RegionId> + '_ {
+    pub(super) fn ids(&self) -> impl DoubleEndedIterator<Item = RegionId> + '_ {
         self.order.iter().copied()
     }
 
-    pub(crate) fn len(&self) -> usize {
+    pub(super) fn len(&self) -> usize {
         self.order.len()
     }
 
     #[inline]
-    pub(crate) fn get(&self, id: RegionId) -> &Region {
+    pub(super) fn get(&self, id: RegionId) -> &Region {
         self.slots.get(usize::from(id.0)).unwrap_or(&self.empty)
     }
 
     #[inline]
-    pub(crate) fn get_mut(&mut self, id: RegionId) -> &mut Region {
+    pub(super) fn get_mut(&mut self, id: RegionId) -> &mut Region {
         match self.slots.get_mut(usize::from(id.0)) {
             Some(region) => region,
             None => &mut self.empty,
@@ -143,7 +143,7 @@ impl RegionTable {
     }
 
     /// Returns the id of the region that holds `addr`. O(log regions).
-    pub(crate) fn find(&self, addr: u64, granule: Granule) -> Option<RegionId> {
+    pub(super) fn find(&self, addr: u64, granule: Granule) -> Option<RegionId> {
         let behind = self.order.partition_point(|id| self.get(*id).base <= addr);
         let id = *self.order.get(behind.checked_sub(1)?)?;
         let region = self.get(id);
@@ -151,7 +151,7 @@ impl RegionTable {
     }
 
     /// Returns whether `range` shares a byte with any region. O(log regions).
-    pub(crate) fn overlaps(&self, range: AddrRange, granule: Granule) -> bool {
+    pub(super) fn overlaps(&self, range: AddrRange, granule: Granule) -> bool {
         let end = range.end().get();
         let behind = self.order.partition_point(|id| self.get(*id).base < end);
         behind
@@ -165,7 +165,7 @@ impl RegionTable {
     }
 
     /// Returns the ids of the regions that share a byte with `range`, in address order. O(regions).
-    pub(crate) fn under(
+    pub(super) fn under(
         &self,
         range: AddrRange,
         granule: Granule,
@@ -177,7 +177,7 @@ impl RegionTable {
     }
 
     /// Adds a region whose only chunk is `chunk`. Returns `None` if the table is full.
-    pub(crate) fn insert(&mut self, base: u64, granules: u32, chunk: u32) -> Option<RegionId> {
+    pub(super) fn insert(&mut self, base: u64, granules: u32, chunk: u32) -> Option<RegionId> {
         let free = self.slots.iter().position(|slot| slot.first == 0)?;
         let id = RegionId(u16::try_from(free).ok()?);
         let place = self
@@ -195,7 +195,7 @@ impl RegionTable {
     }
 
     /// Empties the slot of a region.
-    pub(crate) fn remove(&mut self, id: RegionId) {
+    pub(super) fn remove(&mut self, id: RegionId) {
         self.order.retain(|other| *other != id);
         *self.get_mut(id) = Region::default();
     }

@@ -233,7 +233,7 @@ impl Chunks<'_> {
         }
     }
 
-    pub(crate) fn chunk_info(&self, link: Link) -> Option<ChunkInfo> {
+    pub(super) fn chunk_info(&self, link: Link) -> Option<ChunkInfo> {
         let chunk = self.table.at(link);
         let bytes = self.granule.bytes_of(chunk.size);
         let state = match chunk.state() {

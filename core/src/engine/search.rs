@@ -197,7 +197,7 @@ impl Chunks<'_> {
     /// Searches by FIT1 and FIT2.
     // Inlined as `take` is.
     #[inline(always)]
-    pub(crate) fn search(&self, need: Need, request: &Request) -> Option<Candidate> {
+    pub(super) fn search(&self, need: Need, request: &Request) -> Option<Candidate> {
         if self.exceeds_limit(need) {
             return None;
         }
@@ -232,7 +232,7 @@ impl Chunks<'_> {
     }
 
     /// Searches by FIT3, among at most `looks` chunks.
-    pub(crate) fn search_everything(
+    pub(super) fn search_everything(
         &self,
         need: Need,
         request: &Request,
@@ -433,7 +433,7 @@ impl Chunks<'_> {
 
     /// Returns whether held memory would serve the request if no stream used it any more, with chunks that some
     /// stream uses now. O(chunks).
-    pub(crate) fn would_serve_settled(&self, need: Need) -> bool {
+    pub(super) fn would_serve_settled(&self, need: Need) -> bool {
         self.regions.ids().any(|id| {
             let mut link = Link(self.regions.get(id).first());
             // The adjacent free chunks up to here: the first, their size, whether any is pending.
