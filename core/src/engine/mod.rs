@@ -58,7 +58,6 @@ pub use check::Violation;
 pub(crate) use check::check;
 pub use chunk::Chunk;
 pub(crate) use chunk::{Link, State};
-pub(crate) use class::Class;
 pub(crate) use dump::Dump;
 pub(crate) use free::Stored;
 pub use leaving::ReleaseTicket;

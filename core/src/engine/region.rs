@@ -36,7 +36,7 @@ impl RegionId {
 
 /// One held range. All zero means an empty slot.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Region {
+pub(super) struct Region {
     base: u64,
     granules: u32,
     /// Link of the chunk at the base; 0 only in an empty slot.
@@ -90,7 +90,7 @@ impl Region {
 }
 
 /// All regions of one allocator.
-pub(crate) struct RegionTable {
+pub(super) struct RegionTable {
     slots: [Region; MAX_REGIONS],
     pub(super) order: Vec<RegionId, MAX_REGIONS>,
     /// The empty region returned for a wrong id.
@@ -136,7 +136,7 @@ impl RegionTable {
     }
 
     /// Clears the refusals of the sub-allocator to take regions back.
-    pub(crate) fn forget_refusals(&mut self) {
+    pub(super) fn forget_refusals(&mut self) {
         for region in &mut self.slots {
             region.refused = false;
         }

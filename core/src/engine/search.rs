@@ -175,8 +175,9 @@ impl Chunks<'_> {
     }
 
     /// Returns the chunk behind `link` in the bins, or the first for nil: those of the largest class first, in each
-    /// the newest first.
-    pub(crate) fn next_listed(&self, link: Link) -> Link {
+    /// the newest first, down to the class of `least` granules.
+    #[inline]
+    pub(crate) fn next_listed(&self, link: Link, least: u32) -> Link {
         let mut below = Class::COUNT;
         if link.is_some() {
             let chunk = self.table.at(link);
@@ -185,7 +186,9 @@ impl Chunks<'_> {
             }
             below = Class::of(chunk.size).index();
         }
+        let least = Class::of(least).index();
         let class = self.bins.class_below(below);
+        let class = class.filter(|class| class.index() >= least);
         class.map_or(Link::NIL, |class| self.bins.head(class))
     }
 

@@ -6,7 +6,6 @@
 use super::table::{HandleLink, HandleState, MappingLink, MappingState};
 use super::{Link, PagePool};
 use crate::block::Request;
-use crate::engine::Class;
 use crate::engine::LOOKS;
 
 /// Pages without memory that count as one look: 4 bytes each, side by side.
@@ -74,16 +73,11 @@ impl PagePool<'_> {
         self.search = self.search.wrapping_add(1);
         let mut idle = IdleHandles::default();
         let mut looks = wanted.looks;
-        let least = Class::of(self.page).index();
-        let mut link = self.chunks.next_listed(Link::NIL);
-        while idle.pages < wanted.pages
-            && looks > 0
-            && link.is_some()
-            && Class::of(self.chunks.chunk(link).size).index() >= least
-        {
+        let mut link = self.chunks.next_listed(Link::NIL, self.page);
+        while link.is_some() && idle.pages < wanted.pages && looks > 0 {
             looks -= 1;
             self.find_idle_in(link, &wanted, &mut idle, &mut looks);
-            link = self.chunks.next_listed(link);
+            link = self.chunks.next_listed(link, self.page);
         }
         self.find_idle_in(self.chunks.wilderness(), &wanted, &mut idle, &mut looks);
         self.looks += u64::from(wanted.looks - looks);
