@@ -180,7 +180,7 @@ impl Chunks<'_> {
         if prev.is_some() {
             self.table.at_mut(prev).next = new;
         } else {
-            self.regions.get_mut(chunk.region()).set_first(new.0);
+            self.regions.get_mut(chunk.region()).first = new;
         }
     }
 
@@ -190,7 +190,7 @@ impl Chunks<'_> {
         if next.is_some() {
             self.table.at_mut(next).prev = new;
         } else {
-            self.regions.get_mut(chunk.region()).set_last(new.0);
+            self.regions.get_mut(chunk.region()).last = new;
         }
     }
 

@@ -23,7 +23,7 @@ impl Chunks<'_> {
         granules: u32,
         with_end: bool,
     ) -> Result<(), RegionError> {
-        let end = Link(self.regions.get(id).last());
+        let end = self.regions.get(id).last;
         let link = self.append(id, granules).ok_or(RegionError::TableFull)?;
         if self.pending(end).is_none() {
             self.join_and_list(link);
@@ -56,8 +56,8 @@ impl Chunks<'_> {
         let before = range.start().get().checked_sub(1)?;
         let id = self.regions.find(before, self.granule)?;
         let region = self.regions.get(id);
-        let last = self.table.at(Link(region.last()));
-        let countable = region.granules().checked_add(granules).is_some();
+        let last = self.table.at(region.last);
+        let countable = region.granules.checked_add(granules).is_some();
         (countable && last.state() != State::Leaving).then_some(id)
     }
 
@@ -72,7 +72,7 @@ impl Chunks<'_> {
         // The region's id is known only once it is in the table, so the chunk is written twice.
         let link = self.table.insert(Chunk::VACANT);
         let link = link.ok_or(RegionError::TableFull)?;
-        let Some(id) = self.regions.insert(base, granules, link.0) else {
+        let Some(id) = self.regions.insert(base, granules, link) else {
             self.table.remove(link);
             return Err(RegionError::RegionsFull);
         };
@@ -86,15 +86,15 @@ impl Chunks<'_> {
     /// Adds a free chunk at the end of a region, the newest now; the chunk is in no list yet.
     fn append(&mut self, id: RegionId, granules: u32) -> Option<Link> {
         let region = *self.regions.get(id);
-        let mut chunk = Chunk::new(region.granules(), granules, id);
+        let mut chunk = Chunk::new(region.granules, granules, id);
         chunk.set_free();
-        chunk.prev = Link(region.last());
+        chunk.prev = region.last;
         let link = self.table.insert(chunk)?;
         self.set_newest(id);
         self.table.at_mut(chunk.prev).next = link;
         let region = self.regions.get_mut(id);
-        region.set_granules(chunk.end());
-        region.set_last(link.0);
+        region.granules = chunk.end();
+        region.last = link;
         Some(link)
     }
 

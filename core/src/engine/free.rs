@@ -365,7 +365,7 @@ impl Chunks<'_> {
     /// Returns the first chunk of the region at this place in address order.
     pub(crate) fn first_of_region(&self, place: usize) -> Link {
         let id = self.regions.ids().nth(place);
-        id.map_or(Link::NIL, |id| Link(self.regions.get(id).first()))
+        id.map_or(Link::NIL, |id| self.regions.get(id).first)
     }
 
     fn sweep_region(&mut self, first: Link) {

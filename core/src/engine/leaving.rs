@@ -34,8 +34,8 @@ impl ReleaseTicket {
 impl Chunks<'_> {
     /// Returns the chunks that are a whole region each, free, and used by no work, in address order.
     pub(crate) fn free_regions(&self) -> impl Iterator<Item = Link> {
-        let firsts = self.regions.ids().map(|id| self.regions.get(id).first());
-        firsts.map(Link).filter(|link| {
+        let firsts = self.regions.ids().map(|id| self.regions.get(id).first);
+        firsts.filter(|link| {
             let chunk = self.table.at(*link);
             chunk.is_free() && chunk.next.is_nil() && chunk.point().is_none()
         })
@@ -43,7 +43,7 @@ impl Chunks<'_> {
 
     /// Returns whether the sub-allocator refused to take memory of the chunk's region back.
     pub(crate) fn is_refused(&self, link: Link) -> bool {
-        self.regions.get(self.table.at(link).region()).refused()
+        self.regions.get(self.table.at(link).region()).refused
     }
 
     /// Lets regions that the sub-allocator refused be offered again.
@@ -97,7 +97,7 @@ impl Chunks<'_> {
         let chunk = self.table.at_mut(ticket.link);
         chunk.set_free();
         self.counters.leaving -= u64::from(chunk.size);
-        self.regions.get_mut(chunk.region()).set_refused(true);
+        self.regions.get_mut(chunk.region()).refused = true;
         self.join_and_list(ticket.link);
     }
 
@@ -109,7 +109,7 @@ impl Chunks<'_> {
             return;
         }
         while let Some(id) = self.first_under(range) {
-            self.drop_leaving(Link(self.regions.get(id).last()));
+            self.drop_leaving(self.regions.get(id).last);
         }
     }
 
@@ -120,7 +120,7 @@ impl Chunks<'_> {
     /// Returns whether all memory of the region from `start` on is leaving. A leaving chunk is always the end of a
     /// region.
     fn is_leaving_from(&self, id: RegionId, start: Addr) -> bool {
-        let last = Link(self.regions.get(id).last());
+        let last = self.regions.get(id).last;
         let chunk = self.table.at(last);
         let covered = chunk.prev.is_nil() || self.addr_of(last) <= start.get();
         chunk.state() == State::Leaving && covered
@@ -149,8 +149,8 @@ impl Chunks<'_> {
             return;
         }
         let region = self.regions.get_mut(id);
-        region.set_granules(chunk.start);
-        region.set_last(last.0);
+        region.granules = chunk.start;
+        region.last = last;
         self.table.at_mut(last).next = Link::NIL;
         if self.table.at(last).is_free() && self.ends_newest_region(last) {
             let size = self.table.at(last).size;

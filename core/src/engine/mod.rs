@@ -198,7 +198,7 @@ impl<'t> Chunks<'t> {
 
     /// Returns the last chunk of the newest region, free or not.
     pub(crate) fn newest_end(&self) -> Link {
-        let last = |id| Link(self.regions.get(id).last());
+        let last = |id| self.regions.get(id).last;
         self.newest_region.map_or(Link::NIL, last)
     }
 
@@ -325,9 +325,7 @@ impl<'t> Chunks<'t> {
         // A chunk lies in its region, so this wraps only for a record that is no chunk, which a broken index may
         // name.
         let region = self.regions.get(chunk.region());
-        region
-            .base()
-            .wrapping_add(self.granule.bytes_of(chunk.start))
+        region.base.wrapping_add(self.granule.bytes_of(chunk.start))
     }
 }
 

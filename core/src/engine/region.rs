@@ -12,6 +12,7 @@
 
 use heapless::Vec;
 
+use super::chunk::Link;
 use crate::units::{Addr, AddrRange, Granule};
 
 /// Most regions that one allocator holds at a time. Doubling reaches 2^40 bytes in 20, one range needs one; 256 leave
@@ -37,53 +38,17 @@ impl RegionId {
 /// One held range. All zero means an empty slot.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Region {
-    base: u64,
-    granules: u32,
-    /// Link of the chunk at the base; 0 only in an empty slot.
-    first: u32,
-    /// Link of the chunk at the end.
-    last: u32,
+    pub(super) base: u64,
+    pub(super) granules: u32,
+    /// The chunk at the base; nil only in an empty slot.
+    pub(super) first: Link,
+    /// The chunk at the end.
+    pub(super) last: Link,
     /// Whether the sub-allocator refused to take memory of it back in the present pass.
-    refused: bool,
+    pub(super) refused: bool,
 }
 
 impl Region {
-    pub(super) const fn base(&self) -> u64 {
-        self.base
-    }
-
-    pub(super) const fn granules(&self) -> u32 {
-        self.granules
-    }
-
-    pub(super) const fn first(&self) -> u32 {
-        self.first
-    }
-
-    pub(super) const fn last(&self) -> u32 {
-        self.last
-    }
-
-    pub(super) const fn refused(&self) -> bool {
-        self.refused
-    }
-
-    pub(super) fn set_refused(&mut self, refused: bool) {
-        self.refused = refused;
-    }
-
-    pub(super) fn set_first(&mut self, link: u32) {
-        self.first = link;
-    }
-
-    pub(super) fn set_last(&mut self, link: u32) {
-        self.last = link;
-    }
-
-    pub(super) fn set_granules(&mut self, granules: u32) {
-        self.granules = granules;
-    }
-
     pub(super) fn range(&self, granule: Granule) -> Option<AddrRange> {
         AddrRange::new(Addr::new(self.base), granule.bytes_of(self.granules))
     }
@@ -102,8 +67,8 @@ impl RegionTable {
         const EMPTY: Region = Region {
             base: 0,
             granules: 0,
-            first: 0,
-            last: 0,
+            first: Link::NIL,
+            last: Link::NIL,
             refused: false,
         };
         Self {
@@ -177,8 +142,8 @@ impl RegionTable {
     }
 
     /// Adds a region whose only chunk is `chunk`. Returns `None` if the table is full.
-    pub(super) fn insert(&mut self, base: u64, granules: u32, chunk: u32) -> Option<RegionId> {
-        let free = self.slots.iter().position(|slot| slot.first == 0)?;
+    pub(super) fn insert(&mut self, base: u64, granules: u32, chunk: Link) -> Option<RegionId> {
+        let free = self.slots.iter().position(|slot| slot.first.is_nil())?;
         let id = RegionId(u16::try_from(free).ok()?);
         let place = self
             .order
@@ -215,8 +180,8 @@ mod tests {
     fn regions_are_found_by_any_address_inside_and_by_none_outside() {
         let granule = Granule::DEFAULT;
         let mut table = RegionTable::new();
-        let high = table.insert(0x10000, 4, 1).unwrap();
-        let low = table.insert(0x1000, 4, 2).unwrap();
+        let high = table.insert(0x10000, 4, Link(1)).unwrap();
+        let low = table.insert(0x1000, 4, Link(2)).unwrap();
         assert_eq!(table.ids().collect::<Vec<_, 4>>().as_slice(), &[low, high]);
         assert_eq!(table.find(0xfff, granule), None);
         assert_eq!(table.find(0x1000, granule), Some(low));
@@ -236,12 +201,12 @@ mod tests {
     fn a_full_table_refuses_and_a_removed_slot_serves_again() {
         let mut table = RegionTable::new();
         for i in 0..MAX_REGIONS as u64 {
-            assert!(table.insert(i * 0x1000, 1, 1).is_some());
+            assert!(table.insert(i * 0x1000, 1, Link(1)).is_some());
         }
         assert_eq!(table.len(), MAX_REGIONS);
-        assert_eq!(table.insert(1 << 40, 1, 1), None);
+        assert_eq!(table.insert(1 << 40, 1, Link(1)), None);
         let id = table.find(0x5000, Granule::DEFAULT).unwrap();
         table.remove(id);
-        assert_eq!(table.insert(1 << 40, 1, 1), Some(id));
+        assert_eq!(table.insert(1 << 40, 1, Link(1)), Some(id));
     }
 }

@@ -282,7 +282,7 @@ impl Chunks<'_> {
         if chunk.region() == other.region() {
             return chunk.start < other.start;
         }
-        self.regions.get(chunk.region()).base() < self.regions.get(other.region()).base()
+        self.regions.get(chunk.region()).base < self.regions.get(other.region()).base
     }
 
     /// Searches by FIT1 in full, where not every large enough chunk serves: `scan` chunks of each class, and `most`
@@ -438,7 +438,7 @@ impl Chunks<'_> {
     /// stream uses now. O(chunks).
     pub(super) fn would_serve_settled(&self, need: Need) -> bool {
         self.regions.ids().any(|id| {
-            let mut link = Link(self.regions.get(id).first());
+            let mut link = self.regions.get(id).first;
             // The adjacent free chunks up to here: the first, their size, whether any is pending.
             let (mut first, mut size, mut pending) = (Link::NIL, 0, false);
             while link.is_some() {
