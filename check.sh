@@ -66,7 +66,7 @@ step_layers() {
         done | grep yes >/dev/null || fail "unsafe in $file, which docs/UNSAFE.md does not list"
     done < <(git ls-files --cached --others --exclude-standard '*.rs' \
         | xargs grep -lE '\bunsafe\b' | xargs grep -LE 'forbid\(unsafe_code\)' || true)
-    for module in access attributes best_fit block byte_count decorate engine error limits pack page_index pages pool prmalloc shared stats steps stream sub_allocator table units vmem; do
+    for module in access attributes best_fit block byte_count decorate error limits pack page_index pages pool prmalloc shared stats steps stream sub_allocator table units vmem; do
         grep -B1 -E "^(pub )?mod $module;" core/src/lib.rs | grep -q 'forbid(unsafe_code)' \
             || fail "core/src/lib.rs must forbid unsafe code in $module"
     done

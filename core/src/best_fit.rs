@@ -164,7 +164,7 @@ pub trait BestFit: Sized {
 
     /// Returns the unit that sizes are multiples of.
     fn granule(&self) -> Granule {
-        self.chunks().granule
+        self.chunks().granule()
     }
 
     /// Returns the counters. O(1).

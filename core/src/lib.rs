@@ -63,7 +63,6 @@ mod byte_count;
 #[cfg(feature = "alloc")]
 #[forbid(unsafe_code)]
 pub mod decorate;
-#[forbid(unsafe_code)]
 mod engine;
 #[forbid(unsafe_code)]
 mod error;
@@ -128,7 +127,8 @@ pub use block::{
 };
 pub use byte_count::ByteCount;
 pub use engine::{
-    BinSummary, Chunk, ChunkInfo, ChunkState, MAX_REGIONS, RegionId, RegionInfo, Report, Violation,
+    BinSummary, Chunk, ChunkInfo, ChunkState, MAX_REGIONS, RegionId, RegionInfo, ReleaseTicket,
+    Report, Violation,
 };
 pub use error::{
     AccessError, AllocError, Cause, ConfigError, FreeError, OutOfMemory, RegionError, Rejected,
@@ -138,7 +138,6 @@ pub use host_access::HostAccess;
 pub use page_index::PageIndex;
 pub use regions::{
     FixedRange, GrowTicket, Growth, RegionAttempt, RegionConfig, RegionPlan, RegionPool,
-    ReleaseTicket,
 };
 pub use shared::{Shared, Source};
 #[cfg(not(larder_loom))]

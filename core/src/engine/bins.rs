@@ -18,7 +18,7 @@ use crate::table::slab::Slab;
 const HEADS: usize = Class::COUNT.next_power_of_two();
 const WORDS: usize = HEADS / 64;
 
-pub(crate) struct Bins {
+pub(super) struct Bins {
     summary: u32,
     words: [u64; WORDS],
     heads: [Link; HEADS],
@@ -30,7 +30,7 @@ const _: () = assert!(
 );
 
 impl Bins {
-    pub(crate) const fn new() -> Self {
+    pub(super) const fn new() -> Self {
         Self {
             summary: 0,
             words: [0; WORDS],
@@ -40,13 +40,13 @@ impl Bins {
 
     /// Returns the newest chunk of the class.
     #[inline]
-    pub(crate) const fn head(&self, class: Class) -> Link {
+    pub(super) const fn head(&self, class: Class) -> Link {
         self.heads[class.index() & (HEADS - 1)]
     }
 
     /// Returns the first class from `from` up that is not empty.
     #[inline]
-    pub(crate) const fn next_class(&self, from: usize) -> Option<Class> {
+    pub(super) const fn next_class(&self, from: usize) -> Option<Class> {
         let word = (from / 64) & (WORDS - 1);
         let here = self.words[word] & (u64::MAX << (from % 64));
         if here != 0 && from < HEADS {
@@ -66,7 +66,7 @@ impl Bins {
     }
 
     /// Returns the last class below `from` that is not empty.
-    pub(crate) const fn class_below(&self, from: usize) -> Option<Class> {
+    pub(super) const fn class_below(&self, from: usize) -> Option<Class> {
         let word = (from / 64) & (WORDS - 1);
         let here = self.words[word] & !(u64::MAX << (from % 64));
         if here != 0 {
@@ -84,7 +84,7 @@ impl Bins {
 
     /// Puts a free chunk at the front of its class.
     #[inline]
-    pub(crate) fn insert(&mut self, table: &mut Slab<'_, Chunk>, link: Link) {
+    pub(super) fn insert(&mut self, table: &mut Slab<'_, Chunk>, link: Link) {
         let class = Class::of(table.at(link).size);
         let index = class.index() & (HEADS - 1);
         let old = self.heads[index];
@@ -97,7 +97,7 @@ impl Bins {
 
     /// Removes a free chunk from the class of chunks of `size` granules.
     #[inline]
-    pub(crate) fn remove(&mut self, table: &mut Slab<'_, Chunk>, link: Link, size: u32) {
+    pub(super) fn remove(&mut self, table: &mut Slab<'_, Chunk>, link: Link, size: u32) {
         let Some(next) = list::unlink(table, link) else {
             return;
         };
@@ -113,7 +113,7 @@ impl Bins {
 
     /// Moves a free chunk whose size was `old_size` to the class of its present size, if that is another one.
     #[inline]
-    pub(crate) fn resized(&mut self, table: &mut Slab<'_, Chunk>, link: Link, old_size: u32) {
+    pub(super) fn resized(&mut self, table: &mut Slab<'_, Chunk>, link: Link, old_size: u32) {
         if Class::of(old_size) != Class::of(table.at(link).size) {
             self.remove(table, link, old_size);
             self.insert(table, link);
@@ -121,7 +121,7 @@ impl Bins {
     }
 
     /// Returns whether the bitmap agrees with the lists (BIN2).
-    pub(crate) fn bitmap_agrees(&self) -> bool {
+    pub(super) fn bitmap_agrees(&self) -> bool {
         let lists = (0..HEADS)
             .all(|i| (self.words[i / 64] >> (i % 64)) & 1 == u64::from(self.heads[i].is_some()));
         let words = (0..WORDS).all(|w| (self.summary >> w) & 1 == u32::from(self.words[w] != 0));

@@ -72,7 +72,7 @@ impl Default for CountByStream {
 }
 
 impl Chunks<'_> {
-    /// Walks BFC1 to BFC9. Returns the granules of all regions.
+    /// Walks BFC1 to BFC9. Returns the bytes of all regions.
     pub(crate) fn check_invariants(&self) -> Result<u64, Violation> {
         let mut found = ChunkSums::default();
         self.check_region_order()?;
@@ -83,7 +83,7 @@ impl Chunks<'_> {
         self.check_bins(&found)?;
         self.check_records(&found)?;
         self.check_counters(&found)?;
-        Ok(found.held)
+        Ok(found.held * self.granule.bytes())
     }
 
     /// Checks BFC9 (REGION1, REGION2).
@@ -92,7 +92,7 @@ impl Chunks<'_> {
         for id in self.regions.ids() {
             let range = self.regions.get(id).range(self.granule);
             let in_order = range.is_some_and(|range| range.start().get() >= end);
-            check(in_order, "BFC9", Link(self.regions.get(id).first()))?;
+            check(in_order, "BFC9", self.regions.get(id).first)?;
             end = range.map_or(end, |range| range.end().get());
         }
         Ok(())
@@ -101,13 +101,13 @@ impl Chunks<'_> {
     /// Checks BFC1, BFC2, and of BFC3 and BFC8 what one chunk shows.
     fn check_region(&self, id: RegionId, found: &mut ChunkSums) -> Result<(), Violation> {
         let region = self.regions.get(id);
-        let (mut link, mut prev, mut offset) = (Link(region.first()), Link::NIL, 0);
+        let (mut link, mut prev, mut offset) = (region.first, Link::NIL, 0);
         while link.is_some() {
             let chunk = self.table.at(link);
             check(chunk.start == offset && chunk.size > 0, "BFC1", link)?;
             check(chunk.prev == prev && chunk.region() == id, "BFC1", link)?;
             check(
-                u64::from(offset) + u64::from(chunk.size) <= u64::from(region.granules()),
+                u64::from(offset) + u64::from(chunk.size) <= u64::from(region.granules),
                 "BFC1",
                 link,
             )?;
@@ -118,11 +118,11 @@ impl Chunks<'_> {
             link = chunk.next;
         }
         check(
-            offset == region.granules() && prev.0 == region.last(),
+            offset == region.granules && prev == region.last,
             "BFC1",
             prev,
         )?;
-        found.held += u64::from(region.granules());
+        found.held += u64::from(region.granules);
         Ok(())
     }
 
@@ -184,10 +184,7 @@ impl Chunks<'_> {
 
     /// Checks BFC4.
     fn check_wilderness(&self) -> Result<(), Violation> {
-        let Some(id) = self.newest_region else {
-            return check(self.wilderness.is_nil(), "BFC4", self.wilderness);
-        };
-        let last = Link(self.regions.get(id).last());
+        let last = self.newest_end();
         let expected = if self.table.at(last).is_free() {
             last
         } else {

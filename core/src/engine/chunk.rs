@@ -98,7 +98,7 @@ impl Chunk {
 
     /// Creates a chunk of `region` without neighbours; its state is set next.
     #[inline]
-    pub(crate) const fn new(start: u32, size: u32, region: RegionId) -> Self {
+    pub(super) const fn new(start: u32, size: u32, region: RegionId) -> Self {
         Self {
             start,
             size,
@@ -121,7 +121,7 @@ impl Chunk {
     }
 
     #[inline]
-    pub(crate) const fn is_used(&self) -> bool {
+    pub(super) const fn is_used(&self) -> bool {
         self.kind & STATE_MASK == State::Used as u32
     }
 
@@ -136,18 +136,18 @@ impl Chunk {
         self.kind & HOLLOW != 0
     }
 
-    pub(crate) const fn set_hollow(&mut self, hollow: bool) {
+    pub(super) const fn set_hollow(&mut self, hollow: bool) {
         self.kind = (self.kind & !HOLLOW) | if hollow { HOLLOW } else { 0 };
     }
 
     /// Becomes hollow if `other` is.
     #[inline]
-    pub(crate) const fn join_hollow(&mut self, other: &Self) {
+    pub(super) const fn join_hollow(&mut self, other: &Self) {
         self.kind |= other.kind & HOLLOW;
     }
 
     /// Changes the state only: a point stays.
-    pub(crate) const fn set_state(&mut self, state: State) {
+    pub(super) const fn set_state(&mut self, state: State) {
         self.kind = (self.kind & !STATE_MASK) | state as u32;
     }
 
@@ -164,46 +164,46 @@ impl Chunk {
 
     /// Marks the chunk as used.
     #[inline]
-    pub(crate) const fn set_used(&mut self, slack_bytes: u32, id: u64) {
+    pub(super) const fn set_used(&mut self, slack_bytes: u32, id: u64) {
         self.kind = (self.kind & !(0xffff)) | State::Used as u32;
         self.detail = [slack_bytes, id as u32, (id >> 32) as u32];
     }
 
     /// Marks the chunk as free, without a point and in no list.
     #[inline]
-    pub(crate) const fn set_free(&mut self) {
+    pub(super) const fn set_free(&mut self) {
         self.kind = (self.kind & !(0xffff)) | State::Free as u32;
         self.detail = [0; 3];
     }
 
     /// Marks a free chunk without a point as leaving; `id` is the number of the release.
-    pub(crate) const fn set_leaving(&mut self, id: u64) {
+    pub(super) const fn set_leaving(&mut self, id: u64) {
         self.kind = (self.kind & !(0xffff)) | State::Leaving as u32;
         self.detail = [0, id as u32, (id >> 32) as u32];
     }
 
     /// Returns granted less requested bytes of a used chunk.
-    pub(crate) const fn slack_bytes(&self) -> u32 {
+    pub(super) const fn slack_bytes(&self) -> u32 {
         self.detail[0]
     }
 
     /// Sets granted less requested bytes, after the block has changed its size.
-    pub(crate) const fn set_slack_bytes(&mut self, slack_bytes: u32) {
+    pub(super) const fn set_slack_bytes(&mut self, slack_bytes: u32) {
         self.detail[0] = slack_bytes;
     }
 
     /// Returns the number of a used chunk's allocation, or of a leaving one's release.
-    pub(crate) const fn id(&self) -> u64 {
+    pub(super) const fn id(&self) -> u64 {
         (self.detail[1] as u64) | ((self.detail[2] as u64) << 32)
     }
 
     #[inline]
-    pub(crate) const fn next_free(&self) -> Link {
+    pub(super) const fn next_free(&self) -> Link {
         Link(self.detail[0])
     }
 
     #[inline]
-    pub(crate) const fn previous_free(&self) -> Link {
+    pub(super) const fn previous_free(&self) -> Link {
         Link(self.detail[1])
     }
 
@@ -220,7 +220,7 @@ impl Chunk {
     }
 
     /// Sets or clears the point of a free chunk.
-    pub(crate) const fn set_point(&mut self, point: Option<(StreamId, u32)>) {
+    pub(super) const fn set_point(&mut self, point: Option<(StreamId, u32)>) {
         self.kind &= !(HAS_POINT | 0xff << STREAM_SHIFT);
         self.detail[2] = 0;
         if let Some((stream, event)) = point {

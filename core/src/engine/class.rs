@@ -10,15 +10,15 @@ const EXACT: u32 = 2 << SUB_BITS;
 
 /// A size class: an index below [`Class::COUNT`].
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub(crate) struct Class(u16);
+pub(super) struct Class(u16);
 
 impl Class {
     /// Number of classes of 32-bit sizes.
-    pub(crate) const COUNT: usize = EXACT as usize + (32 - 6) * (1 << SUB_BITS);
+    pub(super) const COUNT: usize = EXACT as usize + (32 - 6) * (1 << SUB_BITS);
 
     /// Returns the class of chunks of `size` granules.
     #[inline]
-    pub(crate) const fn of(size: u32) -> Self {
+    pub(super) const fn of(size: u32) -> Self {
         if size < EXACT {
             return Self(size as u16);
         }
@@ -28,12 +28,12 @@ impl Class {
     }
 
     /// Returns the class with this index.
-    pub(crate) const fn from_index(index: usize) -> Self {
+    pub(super) const fn from_index(index: usize) -> Self {
         Self(index as u16)
     }
 
     #[inline]
-    pub(crate) const fn index(self) -> usize {
+    pub(super) const fn index(self) -> usize {
         self.0 as usize
     }
 }

@@ -6,7 +6,6 @@
 use super::Chunks;
 use super::chunk::{Chunk, Link};
 use super::free::Stored;
-use super::region::RegionId;
 use super::search::{Candidate, Need};
 use crate::block::{Block, ChunkHandle, Grant, Request};
 use crate::error::AllocError;
@@ -57,7 +56,7 @@ impl Chunks<'_> {
     /// stay free. Returns `None`, and changes nothing, if there is no record; with padding the caller has counted the
     /// records.
     #[inline(always)]
-    pub(crate) fn cut(&mut self, link: Link, padding: u32, size: Option<u32>) -> Option<Link> {
+    pub(super) fn cut(&mut self, link: Link, padding: u32, size: Option<u32>) -> Option<Link> {
         match size {
             _ if padding > 0 => self.cut_padding(link, padding, size),
             Some(size) => self.cut_front(link, size),
@@ -70,7 +69,7 @@ impl Chunks<'_> {
 
     /// Removes a free chunk from its bin or the wilderness slot.
     #[inline]
-    pub(crate) fn unlist(&mut self, link: Link) {
+    pub(super) fn unlist(&mut self, link: Link) {
         if self.wilderness == link {
             self.wilderness = Link::NIL;
         } else {
@@ -81,7 +80,7 @@ impl Chunks<'_> {
 
     /// Puts a free chunk in its bin, or in the wilderness slot if it ends the newest region.
     #[inline]
-    pub(crate) fn list(&mut self, link: Link) {
+    pub(super) fn list(&mut self, link: Link) {
         if self.ends_newest_region(link) {
             self.wilderness = link;
         } else {
@@ -90,20 +89,9 @@ impl Chunks<'_> {
     }
 
     #[inline]
-    pub(crate) fn ends_newest_region(&self, link: Link) -> bool {
+    pub(super) fn ends_newest_region(&self, link: Link) -> bool {
         let chunk = self.table.at(link);
         chunk.next.is_nil() && self.newest_region == Some(chunk.region())
-    }
-
-    /// Makes this the newest region; a free end of the previous one goes to the bins.
-    pub(crate) fn set_newest(&mut self, id: RegionId) {
-        if self.newest_region != Some(id) {
-            self.newest_region = Some(id);
-            let old = core::mem::take(&mut self.wilderness);
-            if old.is_some() {
-                self.bins.insert(&mut self.table, old);
-            }
-        }
     }
 
     /// Takes a whole free chunk for a block.
@@ -167,7 +155,7 @@ impl Chunks<'_> {
 
     /// Makes the last `rest` granules of `old` a free chunk behind `used`, with this point and in no list yet. The
     /// caller adjusts the size of `used`.
-    pub(crate) fn split_off(
+    pub(super) fn split_off(
         &mut self,
         used: Link,
         rest: u32,
@@ -188,21 +176,21 @@ impl Chunks<'_> {
 
     /// Links `new` as the successor of `prev`, or as the first chunk of its region.
     #[inline]
-    pub(crate) fn link_after(&mut self, prev: Link, new: Link, chunk: &Chunk) {
+    pub(super) fn link_after(&mut self, prev: Link, new: Link, chunk: &Chunk) {
         if prev.is_some() {
             self.table.at_mut(prev).next = new;
         } else {
-            self.regions.get_mut(chunk.region()).set_first(new.0);
+            self.regions.get_mut(chunk.region()).first = new;
         }
     }
 
     /// Links `new` as the predecessor of `next`, or as the last chunk of its region.
     #[inline]
-    pub(crate) fn link_before(&mut self, next: Link, new: Link, chunk: &Chunk) {
+    pub(super) fn link_before(&mut self, next: Link, new: Link, chunk: &Chunk) {
         if next.is_some() {
             self.table.at_mut(next).prev = new;
         } else {
-            self.regions.get_mut(chunk.region()).set_last(new.0);
+            self.regions.get_mut(chunk.region()).last = new;
         }
     }
 

@@ -72,6 +72,23 @@ impl Chunks<'_> {
         Ok(())
     }
 
+    /// Returns the point of a free chunk, if some work may still use it.
+    pub(crate) fn pending(&self, link: Link) -> Option<StreamPoint> {
+        self.streams.pending(self.table.at(link).point())
+    }
+
+    /// Returns how many times a point was examined.
+    #[cfg(test)]
+    pub(crate) fn looks(&self) -> &core::cell::Cell<usize> {
+        &self.streams.looks
+    }
+
+    /// Returns whether all work up to the point is done.
+    #[inline]
+    pub(crate) fn is_completed(&self, point: StreamPoint) -> bool {
+        point.event.number() <= self.streams.completed(point.stream)
+    }
+
     /// Returns the point as a chunk stores it: no point if its event is completed. `None` if the event lies too far
     /// ahead.
     #[inline]
@@ -145,7 +162,7 @@ impl Chunks<'_> {
 
     /// Joins an unlisted free chunk with its free neighbours and lists the result.
     #[inline]
-    pub(crate) fn join_and_list(&mut self, link: Link) {
+    pub(super) fn join_and_list(&mut self, link: Link) {
         if self.streams.with_point() > 0 {
             return self.join_with_points(link);
         }
@@ -256,7 +273,7 @@ impl Chunks<'_> {
 
     /// Replaces the point of a free chunk and counts it.
     #[inline]
-    pub(crate) fn set_stored(&mut self, link: Link, point: Stored) {
+    pub(super) fn set_stored(&mut self, link: Link, point: Stored) {
         let chunk = self.table.at_mut(link);
         let before = chunk.point();
         if before != point {
@@ -297,7 +314,7 @@ impl Chunks<'_> {
 
     /// Enlarges a chunk by the one behind it, whose record becomes vacant. Lists are not touched.
     #[inline]
-    pub(crate) fn absorb_next(&mut self, link: Link, next: Link) {
+    pub(super) fn absorb_next(&mut self, link: Link, next: Link) {
         let behind = *self.table.at(next);
         let chunk = self.table.at_mut(link);
         chunk.size += behind.size;
@@ -348,7 +365,7 @@ impl Chunks<'_> {
     /// Returns the first chunk of the region at this place in address order.
     pub(crate) fn first_of_region(&self, place: usize) -> Link {
         let id = self.regions.ids().nth(place);
-        id.map_or(Link::NIL, |id| Link(self.regions.get(id).first()))
+        id.map_or(Link::NIL, |id| self.regions.get(id).first)
     }
 
     fn sweep_region(&mut self, first: Link) {
@@ -363,7 +380,7 @@ impl Chunks<'_> {
     }
 
     /// Clears the point of a free chunk if its event is completed.
-    pub(crate) fn clear_point(&mut self, link: Link) {
+    pub(super) fn clear_point(&mut self, link: Link) {
         let point = self.table.at(link).point();
         if point.is_some() && self.streams.pending(point).is_none() {
             self.set_stored(link, None);

@@ -5,16 +5,40 @@ use super::report::Report;
 use super::search::Need;
 use crate::block::Request;
 use crate::error::{AllocError, Cause, OutOfMemory};
+use crate::units::round_down;
 
 impl Chunks<'_> {
+    /// Returns the limit.
+    pub(crate) const fn limit_bytes(&self) -> u64 {
+        self.limit_bytes
+    }
+
     /// Returns the bytes held.
     pub(crate) fn reserved_bytes(&self) -> u64 {
         self.counters.reserved * self.granule.bytes()
     }
 
+    /// Returns the bytes under way.
+    pub(crate) const fn in_flight_bytes(&self) -> u64 {
+        self.in_flight_bytes
+    }
+
     /// Returns the bytes held or under way.
     pub(crate) fn taken_bytes(&self) -> u64 {
         self.reserved_bytes().saturating_add(self.in_flight_bytes)
+    }
+
+    /// Returns the bytes of `reserved` on their way back.
+    pub(crate) fn leaving_bytes(&self) -> u64 {
+        self.counters.leaving * self.granule.bytes()
+    }
+
+    /// Returns the bytes, in whole granules, that could still be requested if `released_bytes` of the held ones were
+    /// released.
+    pub(crate) fn available_bytes(&self, released_bytes: u64) -> u64 {
+        let left = self.taken_bytes().saturating_sub(released_bytes);
+        let available = self.limit_bytes.saturating_sub(left);
+        round_down(available, self.granule.align())
     }
 
     /// Returns the bytes held or under way above the limit.

@@ -1,7 +1,8 @@
 //! The engine of best fit with coalescing: chunks of regions, free ones found by size in constant time.
 //!
-//! [`Chunks`] finds, cuts, frees, joins and resizes. It does not grow: [`regions`](crate::RegionPool) and
-//! [`pages`](crate::pages) each own one and add memory to it. It touches none of the memory it manages.
+//! [`Chunks`] finds, cuts, frees, joins and resizes. [`regions`](crate::RegionPool) and [`pages`](crate::pages) each
+//! own one, and decide when memory arrives and leaves and how much; the engine alone edits its chunks and regions, so
+//! that the invariants hold between any two calls. It touches none of the memory it manages.
 //!
 //! The idea and most words are TensorFlow's (`bfc_allocator`). The differences: blocks are always split exactly, one
 //! range grows at its end instead of regions that double, the chunk at that end is used last, and free chunks are in
@@ -10,7 +11,9 @@
 //! # Files
 //! `chunk` the record · `class`, `bins` free chunks by size · `region` the ranges they lie in · `streams` stream
 //! order · `search` which chunk · `cut` cutting it · `place` at a given place · `free` freeing and joining · `resize`
-//! a block in place · `limit` held bytes against the limit · `report`, `dump` for people · `check` the invariants.
+//! a block in place · `extend` memory that arrives · `leaving` memory on its way back · `filling` chunks of a plan ·
+//! `limit` held bytes against the limit · `in_place` an engine constructed in place · `report`, `dump` for people ·
+//! `check` the invariants.
 //!
 //! # Invariants ([`BestFit::check_invariants`](crate::BestFit::check_invariants) walks them all)
 //! * BFC1 the chunks of a region, from `first` along `next`, tile it from granule 0 to its end;
@@ -36,7 +39,13 @@ mod chunk;
 mod class;
 mod cut;
 mod dump;
+mod extend;
+mod filling;
 mod free;
+#[cfg(not(larder_loom))]
+#[allow(unsafe_code, reason = "fields are written in place: docs/UNSAFE.md")]
+mod in_place;
+mod leaving;
 mod limit;
 mod place;
 mod region;
@@ -49,10 +58,9 @@ pub use check::Violation;
 pub(crate) use check::check;
 pub use chunk::Chunk;
 pub(crate) use chunk::{Link, State};
-pub(crate) use class::Class;
 pub(crate) use dump::Dump;
 pub(crate) use free::Stored;
-pub(crate) use region::RegionTable;
+pub use leaving::ReleaseTicket;
 pub use region::{MAX_REGIONS, RegionId};
 pub use report::{BinSummary, ChunkInfo, ChunkState, RegionInfo, Report};
 pub(crate) use search::{Candidate, LOOKS, LOOKS_BEFORE_GROWTH, Need};
@@ -62,13 +70,14 @@ use crate::error::{ConfigError, FreeError};
 use crate::stats::Stats;
 use crate::stream::{EventNumber, StreamId};
 use crate::table::slab::Slab;
-use crate::units::{Addr, Granule};
+use crate::units::{Addr, AddrRange, Granule};
 use bins::Bins;
+use region::RegionTable;
 use streams::Streams;
 
 /// Running totals, in granules where a size is counted.
 #[derive(Clone, Copy, Default)]
-pub(crate) struct Counters {
+struct Counters {
     /// Id of the newest allocation.
     last_id: u64,
     /// `last_id` when the statistics were last cleared.
@@ -80,12 +89,12 @@ pub(crate) struct Counters {
     /// Granted less requested bytes over all used chunks.
     slack_bytes: u64,
     /// Granules held.
-    pub(crate) reserved: u64,
+    reserved: u64,
     peak_reserved: u64,
     /// Granules of `reserved` on their way back.
-    pub(crate) leaving: u64,
+    leaving: u64,
     /// Number of the newest release.
-    pub(crate) releases: u64,
+    releases: u64,
 }
 
 /// The chunks of a pool, free and in use, with their tables and counters; for one thread at a time.
@@ -93,24 +102,24 @@ pub(crate) struct Counters {
 /// A [`RegionPool`](crate::RegionPool) and a [`PagePool`](crate::pages::PagePool) own one each, and give access to it
 /// by [`BestFit::chunks`](crate::BestFit::chunks) for queries.
 pub struct Chunks<'t> {
-    pub(crate) granule: Granule,
-    pub(crate) limit_bytes: u64,
+    granule: Granule,
+    limit_bytes: u64,
     /// Bytes held or under way when the limit was last set: BFC7 excuses that many.
-    pub(crate) excused_bytes: u64,
+    excused_bytes: u64,
     /// Bytes requested and not yet held.
-    pub(crate) in_flight_bytes: u64,
+    in_flight_bytes: u64,
     /// Whether more is held than the limit allows.
-    pub(crate) is_over_limit: bool,
-    pub(crate) counters: Counters,
+    is_over_limit: bool,
+    counters: Counters,
     /// The region added or enlarged last. Its last chunk is the wilderness while it is free.
-    pub(crate) newest_region: Option<RegionId>,
-    pub(crate) wilderness: Link,
+    newest_region: Option<RegionId>,
+    wilderness: Link,
     /// Whether fresh memory was left apart from an end that a stream uses, since the last sweep (BFC2).
-    pub(crate) apart: bool,
-    pub(crate) table: Slab<'t, Chunk>,
-    pub(crate) bins: Bins,
-    pub(crate) regions: RegionTable,
-    pub(crate) streams: Streams,
+    apart: bool,
+    table: Slab<'t, Chunk>,
+    bins: Bins,
+    regions: RegionTable,
+    streams: Streams,
 }
 
 impl<'t> Chunks<'t> {
@@ -138,12 +147,17 @@ impl<'t> Chunks<'t> {
     }
 
     /// Returns the lent table as records, if it has any.
-    pub(crate) fn records(table: &'t mut [Chunk]) -> Result<Slab<'t, Chunk>, ConfigError> {
+    fn records(table: &'t mut [Chunk]) -> Result<Slab<'t, Chunk>, ConfigError> {
         let table = Slab::new(table);
         match table.capacity() {
             0 => Err(ConfigError::Table),
             _ => Ok(table),
         }
+    }
+
+    /// Returns the lent table.
+    pub(crate) fn into_table(self) -> &'t mut [Chunk] {
+        self.table.into_records()
     }
 
     /// Returns the id that blocks carry.
@@ -159,6 +173,38 @@ impl<'t> Chunks<'t> {
     /// Returns the unit that sizes are multiples of.
     pub const fn granule(&self) -> Granule {
         self.granule
+    }
+
+    /// Returns the record of a chunk; for nil, one that is not free and has no size.
+    #[inline]
+    pub(crate) fn chunk(&self, link: Link) -> &Chunk {
+        self.table.at(link)
+    }
+
+    /// Returns the number of records that can still become chunks.
+    pub(crate) fn vacant_records(&self) -> u32 {
+        self.table.available()
+    }
+
+    /// Returns the number of regions.
+    pub(crate) fn region_count(&self) -> usize {
+        self.regions.len()
+    }
+
+    /// Returns the region added or enlarged last.
+    pub(crate) const fn newest_region(&self) -> Option<RegionId> {
+        self.newest_region
+    }
+
+    /// Returns the last chunk of the newest region, free or not.
+    pub(crate) fn newest_end(&self) -> Link {
+        let last = |id| self.regions.get(id).last;
+        self.newest_region.map_or(Link::NIL, last)
+    }
+
+    /// Returns whether `range` shares a byte with any region. O(log regions).
+    pub(crate) fn overlaps(&self, range: AddrRange) -> bool {
+        self.regions.overlaps(range, self.granule)
     }
 
     /// Returns the counters. O(1).
@@ -260,10 +306,16 @@ impl<'t> Chunks<'t> {
     fn block_of(&self, link: Link) -> Block {
         Block::new(
             Addr::new(self.addr_of(link)),
-            self.granule.bytes_of(self.table.at(link).size),
+            self.bytes_of(link),
             ChunkHandle::from_link(link.0),
             self.table.owner(),
         )
+    }
+
+    /// Returns the bytes of a chunk.
+    #[inline]
+    pub(crate) fn bytes_of(&self, link: Link) -> u64 {
+        self.granule.bytes_of(self.table.at(link).size)
     }
 
     /// Returns the address of a chunk.
@@ -273,9 +325,7 @@ impl<'t> Chunks<'t> {
         // A chunk lies in its region, so this wraps only for a record that is no chunk, which a broken index may
         // name.
         let region = self.regions.get(chunk.region());
-        region
-            .base()
-            .wrapping_add(self.granule.bytes_of(chunk.start))
+        region.base.wrapping_add(self.granule.bytes_of(chunk.start))
     }
 }
 

@@ -63,10 +63,10 @@ impl Chunks<'_> {
             if range.end() <= from {
                 continue;
             }
-            let mut link = Link(region.first());
+            let mut link = region.first;
             if range.start() < from {
                 // Inside the region, so the count fits.
-                let offset = (from.get() - region.base()) / self.granule.bytes();
+                let offset = (from.get() - region.base) / self.granule.bytes();
                 let near = near.map_or(Link::NIL, |near| Link(near.get()));
                 link = self.chunk_over(id, offset as u32, near);
             }
@@ -161,7 +161,7 @@ impl Chunks<'_> {
         }
         let id = self.regions.find(start.get(), self.granule)?;
         let region = self.regions.get(id);
-        let offset = self.granule.count_up(start.get() - region.base())?;
+        let offset = self.granule.count_up(start.get() - region.base)?;
         let near = near.map_or(Link::NIL, |near| Link(near.get()));
         let link = self.chunk_over(id, offset, near);
         let padding = offset.checked_sub(self.table.at(link).start)?;
@@ -179,7 +179,7 @@ impl Chunks<'_> {
         let mut link = if chunk.state() != State::Vacant && chunk.region() == id {
             near
         } else {
-            Link(self.regions.get(id).first())
+            self.regions.get(id).first
         };
         while link.is_some() && self.table.at(link).start > offset {
             link = self.table.at(link).prev;

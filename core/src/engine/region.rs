@@ -12,6 +12,7 @@
 
 use heapless::Vec;
 
+use super::chunk::Link;
 use crate::units::{Addr, AddrRange, Granule};
 
 /// Most regions that one allocator holds at a time. Doubling reaches 2^40 bytes in 20, one range needs one; 256 leave
@@ -24,7 +25,7 @@ pub const MAX_REGIONS: usize = if cfg!(larder_loom) { 8 } else { 256 };
 pub struct RegionId(u16);
 
 impl RegionId {
-    pub(crate) const fn from_raw(number: u16) -> Self {
+    pub(super) const fn from_raw(number: u16) -> Self {
         Self(number)
     }
 
@@ -36,74 +37,38 @@ impl RegionId {
 
 /// One held range. All zero means an empty slot.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Region {
-    base: u64,
-    granules: u32,
-    /// Link of the chunk at the base; 0 only in an empty slot.
-    first: u32,
-    /// Link of the chunk at the end.
-    last: u32,
+pub(super) struct Region {
+    pub(super) base: u64,
+    pub(super) granules: u32,
+    /// The chunk at the base; nil only in an empty slot.
+    pub(super) first: Link,
+    /// The chunk at the end.
+    pub(super) last: Link,
     /// Whether the sub-allocator refused to take memory of it back in the present pass.
-    refused: bool,
+    pub(super) refused: bool,
 }
 
 impl Region {
-    pub(crate) const fn base(&self) -> u64 {
-        self.base
-    }
-
-    pub(crate) const fn granules(&self) -> u32 {
-        self.granules
-    }
-
-    pub(crate) const fn first(&self) -> u32 {
-        self.first
-    }
-
-    pub(crate) const fn last(&self) -> u32 {
-        self.last
-    }
-
-    pub(crate) const fn refused(&self) -> bool {
-        self.refused
-    }
-
-    pub(crate) fn set_refused(&mut self, refused: bool) {
-        self.refused = refused;
-    }
-
-    pub(crate) fn set_first(&mut self, link: u32) {
-        self.first = link;
-    }
-
-    pub(crate) fn set_last(&mut self, link: u32) {
-        self.last = link;
-    }
-
-    pub(crate) fn set_granules(&mut self, granules: u32) {
-        self.granules = granules;
-    }
-
-    pub(crate) fn range(&self, granule: Granule) -> Option<AddrRange> {
+    pub(super) fn range(&self, granule: Granule) -> Option<AddrRange> {
         AddrRange::new(Addr::new(self.base), granule.bytes_of(self.granules))
     }
 }
 
 /// All regions of one allocator.
-pub(crate) struct RegionTable {
+pub(super) struct RegionTable {
     slots: [Region; MAX_REGIONS],
-    pub(crate) order: Vec<RegionId, MAX_REGIONS>,
+    pub(super) order: Vec<RegionId, MAX_REGIONS>,
     /// The empty region returned for a wrong id.
     empty: Region,
 }
 
 impl RegionTable {
-    pub(crate) const fn new() -> Self {
+    pub(super) const fn new() -> Self {
         const EMPTY: Region = Region {
             base: 0,
             granules: 0,
-            first: 0,
-            last: 0,
+            first: Link::NIL,
+            last: Link::NIL,
             refused: false,
         };
         Self {
@@ -114,25 +79,21 @@ impl RegionTable {
     }
 
     /// Returns the ids in address order.
-    pub(crate) fn ids(&self) -> impl DoubleEndedIterator<Item = RegionId> + '_ {
+    pub(super) fn ids(&self) -> impl DoubleEndedIterator<Item = RegionId> + '_ {
         self.order.iter().copied()
     }
 
-    pub(crate) fn len(&self) -> usize {
+    pub(super) fn len(&self) -> usize {
         self.order.len()
     }
 
-    pub(crate) fn is_full(&self) -> bool {
-        self.order.is_full()
-    }
-
     #[inline]
-    pub(crate) fn get(&self, id: RegionId) -> &Region {
+    pub(super) fn get(&self, id: RegionId) -> &Region {
         self.slots.get(usize::from(id.0)).unwrap_or(&self.empty)
     }
 
     #[inline]
-    pub(crate) fn get_mut(&mut self, id: RegionId) -> &mut Region {
+    pub(super) fn get_mut(&mut self, id: RegionId) -> &mut Region {
         match self.slots.get_mut(usize::from(id.0)) {
             Some(region) => region,
             None => &mut self.empty,
@@ -140,14 +101,14 @@ impl RegionTable {
     }
 
     /// Clears the refusals of the sub-allocator to take regions back.
-    pub(crate) fn forget_refusals(&mut self) {
+    pub(super) fn forget_refusals(&mut self) {
         for region in &mut self.slots {
             region.refused = false;
         }
     }
 
     /// Returns the id of the region that holds `addr`. O(log regions).
-    pub(crate) fn find(&self, addr: u64, granule: Granule) -> Option<RegionId> {
+    pub(super) fn find(&self, addr: u64, granule: Granule) -> Option<RegionId> {
         let behind = self.order.partition_point(|id| self.get(*id).base <= addr);
         let id = *self.order.get(behind.checked_sub(1)?)?;
         let region = self.get(id);
@@ -155,7 +116,7 @@ impl RegionTable {
     }
 
     /// Returns whether `range` shares a byte with any region. O(log regions).
-    pub(crate) fn overlaps(&self, range: AddrRange, granule: Granule) -> bool {
+    pub(super) fn overlaps(&self, range: AddrRange, granule: Granule) -> bool {
         let end = range.end().get();
         let behind = self.order.partition_point(|id| self.get(*id).base < end);
         behind
@@ -169,7 +130,7 @@ impl RegionTable {
     }
 
     /// Returns the ids of the regions that share a byte with `range`, in address order. O(regions).
-    pub(crate) fn under(
+    pub(super) fn under(
         &self,
         range: AddrRange,
         granule: Granule,
@@ -181,8 +142,8 @@ impl RegionTable {
     }
 
     /// Adds a region whose only chunk is `chunk`. Returns `None` if the table is full.
-    pub(crate) fn insert(&mut self, base: u64, granules: u32, chunk: u32) -> Option<RegionId> {
-        let free = self.slots.iter().position(|slot| slot.first == 0)?;
+    pub(super) fn insert(&mut self, base: u64, granules: u32, chunk: Link) -> Option<RegionId> {
+        let free = self.slots.iter().position(|slot| slot.first.is_nil())?;
         let id = RegionId(u16::try_from(free).ok()?);
         let place = self
             .order
@@ -199,7 +160,7 @@ impl RegionTable {
     }
 
     /// Empties the slot of a region.
-    pub(crate) fn remove(&mut self, id: RegionId) {
+    pub(super) fn remove(&mut self, id: RegionId) {
         self.order.retain(|other| *other != id);
         *self.get_mut(id) = Region::default();
     }
@@ -219,8 +180,8 @@ mod tests {
     fn regions_are_found_by_any_address_inside_and_by_none_outside() {
         let granule = Granule::DEFAULT;
         let mut table = RegionTable::new();
-        let high = table.insert(0x10000, 4, 1).unwrap();
-        let low = table.insert(0x1000, 4, 2).unwrap();
+        let high = table.insert(0x10000, 4, Link(1)).unwrap();
+        let low = table.insert(0x1000, 4, Link(2)).unwrap();
         assert_eq!(table.ids().collect::<Vec<_, 4>>().as_slice(), &[low, high]);
         assert_eq!(table.find(0xfff, granule), None);
         assert_eq!(table.find(0x1000, granule), Some(low));
@@ -240,12 +201,12 @@ mod tests {
     fn a_full_table_refuses_and_a_removed_slot_serves_again() {
         let mut table = RegionTable::new();
         for i in 0..MAX_REGIONS as u64 {
-            assert!(table.insert(i * 0x1000, 1, 1).is_some());
+            assert!(table.insert(i * 0x1000, 1, Link(1)).is_some());
         }
-        assert!(table.is_full());
-        assert_eq!(table.insert(1 << 40, 1, 1), None);
+        assert_eq!(table.len(), MAX_REGIONS);
+        assert_eq!(table.insert(1 << 40, 1, Link(1)), None);
         let id = table.find(0x5000, Granule::DEFAULT).unwrap();
         table.remove(id);
-        assert_eq!(table.insert(1 << 40, 1, 1), Some(id));
+        assert_eq!(table.insert(1 << 40, 1, Link(1)), Some(id));
     }
 }

@@ -191,7 +191,7 @@ impl Chunks<'_> {
             let region = self.regions.get(id);
             let mut chunks = 0;
             let mut live = 0;
-            let mut link = Link(region.first());
+            let mut link = region.first;
             while link.is_some() {
                 let chunk = self.table.at(link);
                 chunks += 1;
@@ -215,7 +215,7 @@ impl Chunks<'_> {
     /// Calls `f` with every chunk, in address order.
     pub(crate) fn for_each_chunk(&self, mut f: impl FnMut(ChunkInfo)) {
         for id in self.regions.ids() {
-            let mut link = Link(self.regions.get(id).first());
+            let mut link = self.regions.get(id).first;
             while link.is_some() {
                 self.chunk_info(link).into_iter().for_each(&mut f);
                 link = self.table.at(link).next;
@@ -233,7 +233,7 @@ impl Chunks<'_> {
         }
     }
 
-    pub(crate) fn chunk_info(&self, link: Link) -> Option<ChunkInfo> {
+    pub(super) fn chunk_info(&self, link: Link) -> Option<ChunkInfo> {
         let chunk = self.table.at(link);
         let bytes = self.granule.bytes_of(chunk.size);
         let state = match chunk.state() {

@@ -93,6 +93,11 @@ fn may_use(point: StreamPoint, request: &Request) -> bool {
 }
 
 impl Chunks<'_> {
+    /// Notes that a request or a point names `stream`.
+    pub(crate) fn note(&mut self, stream: StreamId) {
+        self.streams.note(stream);
+    }
+
     /// Returns the request in granules, after noting its stream.
     pub(crate) fn need_of(&mut self, request: &Request) -> Result<Need, AllocError> {
         let need = self.need(request)?;
@@ -139,7 +144,7 @@ impl Chunks<'_> {
         if let Some(found) = self.search(need, request) {
             return Some(found);
         }
-        if self.streams.with_point() > 0 && self.streams.moved() {
+        if self.may_clear_points() {
             sweep(self);
             if let Some(found) = self.search(need, request) {
                 return Some(found);
@@ -149,10 +154,53 @@ impl Chunks<'_> {
             .or_else(|| self.join_for(need, request, looks, |_| true))
     }
 
+    /// Returns whether a sweep may clear a point: some stream has advanced since the last one.
+    pub(crate) fn may_clear_points(&self) -> bool {
+        self.streams.with_point() > 0 && self.streams.moved()
+    }
+
+    /// Returns the chunks in the bins from that of `size` granules up, in FIT1's order.
+    pub(crate) fn listed_from(&self, size: u32) -> impl Iterator<Item = Link> {
+        let (mut from, mut next) = (Class::of(size).index(), Link::NIL);
+        core::iter::from_fn(move || {
+            if next.is_nil() {
+                let class = self.bins.next_class(from)?;
+                from = class.index() + 1;
+                next = self.bins.head(class);
+            }
+            let link = next;
+            next = self.table.at(link).next_free();
+            Some(link)
+        })
+    }
+
+    /// Returns the chunk behind `link` in the bins, or the first for nil: those of the largest class first, in each
+    /// the newest first, down to the class of `least` granules.
+    #[inline]
+    pub(crate) fn next_listed(&self, link: Link, least: u32) -> Link {
+        let mut below = Class::COUNT;
+        if link.is_some() {
+            let chunk = self.table.at(link);
+            if chunk.next_free().is_some() {
+                return chunk.next_free();
+            }
+            below = Class::of(chunk.size).index();
+        }
+        let least = Class::of(least).index();
+        let class = self.bins.class_below(below);
+        let class = class.filter(|class| class.index() >= least);
+        class.map_or(Link::NIL, |class| self.bins.head(class))
+    }
+
+    /// Returns the wilderness (BFC4).
+    pub(crate) const fn wilderness(&self) -> Link {
+        self.wilderness
+    }
+
     /// Searches by FIT1 and FIT2.
     // Inlined as `take` is.
     #[inline(always)]
-    pub(crate) fn search(&self, need: Need, request: &Request) -> Option<Candidate> {
+    pub(super) fn search(&self, need: Need, request: &Request) -> Option<Candidate> {
         if self.exceeds_limit(need) {
             return None;
         }
@@ -187,7 +235,7 @@ impl Chunks<'_> {
     }
 
     /// Searches by FIT3, among at most `looks` chunks.
-    pub(crate) fn search_everything(
+    pub(super) fn search_everything(
         &self,
         need: Need,
         request: &Request,
@@ -234,7 +282,7 @@ impl Chunks<'_> {
         if chunk.region() == other.region() {
             return chunk.start < other.start;
         }
-        self.regions.get(chunk.region()).base() < self.regions.get(other.region()).base()
+        self.regions.get(chunk.region()).base < self.regions.get(other.region()).base
     }
 
     /// Searches by FIT1 in full, where not every large enough chunk serves: `scan` chunks of each class, and `most`
@@ -388,9 +436,9 @@ impl Chunks<'_> {
 
     /// Returns whether held memory would serve the request if no stream used it any more, with chunks that some
     /// stream uses now. O(chunks).
-    pub(crate) fn would_serve_settled(&self, need: Need) -> bool {
+    pub(super) fn would_serve_settled(&self, need: Need) -> bool {
         self.regions.ids().any(|id| {
-            let mut link = Link(self.regions.get(id).first());
+            let mut link = self.regions.get(id).first;
             // The adjacent free chunks up to here: the first, their size, whether any is pending.
             let (mut first, mut size, mut pending) = (Link::NIL, 0, false);
             while link.is_some() {

@@ -9,7 +9,7 @@
 
 use crate::stream::{EventNumber, StreamId, StreamPoint};
 
-pub(crate) struct Streams {
+pub(super) struct Streams {
     completed: [u64; StreamId::COUNT],
     /// Free chunks that carry a point of the stream.
     points: [u32; StreamId::COUNT],
@@ -25,11 +25,11 @@ pub(crate) struct Streams {
     swept: u32,
     /// Times that a point was examined.
     #[cfg(test)]
-    pub(crate) looks: core::cell::Cell<usize>,
+    pub(super) looks: core::cell::Cell<usize>,
 }
 
 impl Streams {
-    pub(crate) const fn new() -> Self {
+    pub(super) const fn new() -> Self {
         Self {
             completed: [0; StreamId::COUNT],
             points: [0; StreamId::COUNT],
@@ -43,19 +43,19 @@ impl Streams {
         }
     }
 
-    pub(crate) fn completed(&self, stream: StreamId) -> u64 {
+    pub(super) fn completed(&self, stream: StreamId) -> u64 {
         self.completed[usize::from(stream.number())]
     }
 
     /// Returns the distance from the stream's last completed event to the event of a stored point; 0 or less means
     /// that it is completed.
-    pub(crate) fn ahead(&self, stream: StreamId, event_low: u32) -> i64 {
+    pub(super) fn ahead(&self, stream: StreamId, event_low: u32) -> i64 {
         let completed = self.completed(stream) as u32;
         i64::from(event_low.wrapping_sub(completed).cast_signed())
     }
 
     /// Returns the stored point, if its event is not completed yet.
-    pub(crate) fn pending(&self, stored: Option<(StreamId, u32)>) -> Option<StreamPoint> {
+    pub(super) fn pending(&self, stored: Option<(StreamId, u32)>) -> Option<StreamPoint> {
         #[cfg(test)]
         self.looks.update(|looks| looks + 1);
         let (stream, low) = stored?;
@@ -67,7 +67,7 @@ impl Streams {
     }
 
     /// Counts a free chunk's change from point `before` to `after`.
-    pub(crate) fn count(
+    pub(super) fn count(
         &mut self,
         before: Option<(StreamId, u32)>,
         after: Option<(StreamId, u32)>,
@@ -86,7 +86,7 @@ impl Streams {
 
     /// Adjusts by `more` the number of free chunks with a point of `stream`.
     #[inline]
-    pub(crate) fn count_more(&mut self, stream: StreamId, more: i32) {
+    pub(super) fn count_more(&mut self, stream: StreamId, more: i32) {
         let points = &mut self.points[usize::from(stream.number())];
         *points = points.wrapping_add_signed(more);
         self.with_point = self.with_point.wrapping_add_signed(more);
@@ -94,19 +94,19 @@ impl Streams {
 
     /// Returns the number of free chunks with a point.
     #[inline]
-    pub(crate) const fn with_point(&self) -> u32 {
+    pub(super) const fn with_point(&self) -> u32 {
         self.with_point
     }
 
     /// Returns the number of free chunks with a point of `stream`.
     #[inline]
-    pub(crate) fn points_of(&self, stream: StreamId) -> u32 {
+    pub(super) fn points_of(&self, stream: StreamId) -> u32 {
         self.points[usize::from(stream.number())]
     }
 
     /// Notes that a request or a point names `stream`.
     #[inline]
-    pub(crate) fn note(&mut self, stream: StreamId) {
+    pub(super) fn note(&mut self, stream: StreamId) {
         let named = u16::from(stream.number()) + 1;
         if self.named != named {
             self.many |= self.named != 0;
@@ -116,17 +116,17 @@ impl Streams {
 
     /// Returns whether more than one stream was ever named.
     #[inline]
-    pub(crate) const fn many(&self) -> bool {
+    pub(super) const fn many(&self) -> bool {
         self.many
     }
 
     /// Returns whether the streams have advanced so far since the last sweep that points of completed events must be
     /// cleared for EVENT1 to hold.
-    pub(crate) const fn must_sweep(&self) -> bool {
+    pub(super) const fn must_sweep(&self) -> bool {
         self.advanced >= EventNumber::WINDOW
     }
 
-    pub(crate) fn advance(&mut self, stream: StreamId, event: EventNumber) {
+    pub(super) fn advance(&mut self, stream: StreamId, event: EventNumber) {
         let completed = &mut self.completed[usize::from(stream.number())];
         let by = event.number().saturating_sub(*completed);
         *completed += by;
@@ -134,12 +134,12 @@ impl Streams {
     }
 
     /// Returns whether any stream has advanced since the last sweep.
-    pub(crate) const fn moved(&self) -> bool {
+    pub(super) const fn moved(&self) -> bool {
         self.advanced > 0
     }
 
     /// Returns the next of `records` records to examine.
-    pub(crate) const fn next_to_sweep(&mut self, records: u32) -> u32 {
+    pub(super) const fn next_to_sweep(&mut self, records: u32) -> u32 {
         self.swept = if self.swept < records {
             self.swept + 1
         } else {
@@ -149,7 +149,7 @@ impl Streams {
     }
 
     /// Notes that every point of a completed event is cleared.
-    pub(crate) const fn set_swept(&mut self) {
+    pub(super) const fn set_swept(&mut self) {
         self.advanced = 0;
     }
 }

@@ -127,7 +127,7 @@ impl PagePool<'_> {
     ) -> Result<Progress<PagePlan>, NoPlan> {
         let pages = need.size.div_ceil(self.page);
         let short = squeeze || pages > self.room_pages();
-        if short && self.chunks.streams.with_point() > 0 && self.chunks.streams.moved() {
+        if short && self.chunks.may_clear_points() {
             self.chunks.sweep();
         }
         let looks = if short { u32::MAX } else { LOOKS_BEFORE_GROWTH };
@@ -224,15 +224,13 @@ impl PagePool<'_> {
 
     /// Returns the block, or the plan for it.
     fn serve(&mut self, place: Spot<'_>) -> Result<Progress<PagePlan>, NoPlan> {
-        let chunk = self.chunks.table.at(place.found.link);
+        let chunk = self.chunks.chunk(place.found.link);
         let start = chunk.start + place.found.padding;
         if !chunk.is_hollow() || self.is_backed_between(start, start + place.need.size) {
             // With memory behind the whole range no mark is needed any more.
-            let hollow = self.plans > 0 || self.chunks.counters.reserved < u64::from(self.end());
-            self.chunks
-                .table
-                .at_mut(place.found.link)
-                .set_hollow(hollow);
+            let range_bytes = self.chunks.granule().bytes_of(self.end());
+            let hollow = self.plans > 0 || self.chunks.reserved_bytes() < range_bytes;
+            self.chunks.set_hollow(place.found.link, hollow);
             let taken = self.chunks.take(place.found, place.need, place.request);
             return taken.map(Progress::Ready).map_err(|_| NoPlan::Table);
         }

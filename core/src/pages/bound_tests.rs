@@ -43,12 +43,13 @@ fn before_growth_a_bounded_number_of_chunks_is_looked_at_and_in_the_end_all_are_
     }
     let looks = |shared: &Shared<PagePool<'_>, Yes>, mib: u64| {
         let request = Request::new(mib << 20).on(StreamId::new(1));
-        shared.with(|pool| pool.chunks.streams.looks.set(0));
+        shared.with(|pool| pool.chunks.looks().set(0));
         let _block = shared.alloc(&request).unwrap();
-        shared.with(|pool| pool.chunks.streams.looks.get() as u32)
+        shared.with(|pool| pool.chunks.looks().get() as u32)
     };
-    let records =
-        |shared: &Shared<PagePool<'_>, Yes>| shared.with(|pool| pool.chunks.table.in_use());
+    let records = |shared: &Shared<PagePool<'_>, Yes>| {
+        shared.with(|pool| 2 * BLOCKS as u32 - pool.chunks.vacant_records())
+    };
     assert!(looks(&shared, 3) < 4 * LOOKS, "all in use");
     for stream in streams {
         shared.complete(stream, event);

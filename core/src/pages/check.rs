@@ -1,7 +1,7 @@
 //! The walk over PAGE1 to PAGE8, after that over the invariants of the chunks.
 
 use super::table::{HandleState, MAPPINGS_A_HANDLE, MappingState};
-use super::{Link, PagePool, State};
+use super::{PagePool, State};
 use crate::engine::Violation;
 use crate::engine::check;
 
@@ -86,12 +86,12 @@ impl PagePool<'_> {
 
     /// Checks PAGE5, PAGE6, and PAGE8 of chunks.
     fn check_chunks(&self) -> Result<(), Violation> {
-        let Some(id) = self.region else {
+        let mut link = self.chunks.first_of_region(0);
+        if link.is_nil() {
             return check(self.chunks.reserved_bytes() == 0, "PAGE5", 0u32);
-        };
-        let mut link = Link(self.chunks.regions.get(id).first());
+        }
         while link.is_some() {
-            let chunk = *self.chunks.table.at(link);
+            let chunk = *self.chunks.chunk(link);
             let backed = self.is_backed_between(chunk.start, chunk.end());
             match chunk.state() {
                 State::Used => check(backed && !chunk.is_hollow(), "PAGE5", link.0)?,

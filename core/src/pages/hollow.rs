@@ -3,11 +3,9 @@
 
 use super::idle::IdleSearch;
 use super::plan::{NoPlan, PagePlan};
-use super::{Link, PagePool, State};
+use super::{Link, PagePool};
 use crate::block::Request;
-use crate::engine::Chunk;
-use crate::engine::{Candidate, Class, LOOKS, LOOKS_BEFORE_GROWTH, Need};
-use crate::engine::{ChunkInfo, ChunkState};
+use crate::engine::{Candidate, ChunkInfo, ChunkState, LOOKS, LOOKS_BEFORE_GROWTH, Need};
 use crate::error::Cause;
 use crate::stream::StreamId;
 use crate::units::{Addr, AddrRange};
@@ -21,11 +19,11 @@ impl PagePool<'_> {
         request: &Request,
         fresh: bool,
     ) -> Result<(Candidate, u32), NoPlan> {
-        let (end, last) = (self.end(), self.last_chunk());
+        let (end, last) = (self.end(), self.chunks.newest_end());
         let with_tail =
-            !fresh && self.chunks.table.at(last).is_free() && self.is_usable(last, Some(request));
+            !fresh && self.chunks.chunk(last).is_free() && self.is_usable(last, Some(request));
         let from = if with_tail {
-            self.chunks.table.at(last).start
+            self.chunks.chunk(last).start
         } else {
             end
         };
@@ -40,15 +38,15 @@ impl PagePool<'_> {
         let ahead = self.pages_ahead(missing).min(self.max_pages - pages);
         self.add_at_end((pages + ahead) * self.page - end)
             .ok_or(NoPlan::Table)?;
-        let link = self.last_chunk();
-        let chunk = self.chunks.table.at(link);
+        let link = self.chunks.newest_end();
+        let chunk = self.chunks.chunk(link);
         if chunk.start > start {
             // Points keep it apart from the free chunk at the end.
             let found = self
                 .search_fully(need, request, LOOKS_BEFORE_GROWTH)
                 .or_else(|| {
-                    let last = self.last_chunk();
-                    let tail = self.chunks.table.at(last).prev;
+                    let last = self.chunks.newest_end();
+                    let tail = self.chunks.chunk(last).prev;
                     let is_joined = self.chunks.force_join_behind(tail);
                     self.chunks
                         .judge(if is_joined { tail } else { last }, need, request)
@@ -77,57 +75,22 @@ impl PagePool<'_> {
 
     /// Adds addresses at the end of the range, as a free chunk without memory.
     fn add_at_end(&mut self, granules: u32) -> Option<()> {
-        let link = self.chunks.table.insert(Chunk::VACANT)?;
-        let id = match self.region {
-            Some(id) => id,
-            None => {
-                let base = self.config.addresses.start().get();
-                let Some(id) = self.chunks.regions.insert(base, 0, link.0) else {
-                    self.chunks.table.remove(link);
-                    return None;
-                };
-                self.chunks.set_newest(id);
-                self.region = Some(id);
-                id
-            }
-        };
-        let region = *self.chunks.regions.get(id);
-        let mut chunk = Chunk::new(region.granules(), granules, id);
-        if region.granules() > 0 {
-            chunk.prev = Link(region.last());
-        }
-        chunk.set_free();
-        chunk.set_hollow(true);
-        *self.chunks.table.at_mut(link) = chunk;
-        if self.chunks.wilderness.is_some() {
-            let old = core::mem::take(&mut self.chunks.wilderness);
-            self.chunks.bins.insert(&mut self.chunks.table, old);
-        }
-        self.chunks.link_after(chunk.prev, link, &chunk);
-        let region = self.chunks.regions.get_mut(id);
-        region.set_granules(chunk.end());
-        region.set_last(link.0);
-        self.chunks.join_and_list(link);
-        Some(())
+        let base = self.config.addresses.start().get();
+        self.chunks.add_addresses(base, granules)
     }
 
     /// Returns the granules from `start` to the next multiple of the alignment.
     fn padding_at(&self, start: u32, need: Need) -> u32 {
-        let addr = self.config.addresses.start().get() + self.chunks.granule.bytes_of(start);
-        let number = addr >> self.chunks.granule.align().log2();
+        let granule = self.chunks.granule();
+        let addr = self.config.addresses.start().get() + granule.bytes_of(start);
+        let number = addr >> granule.align().log2();
         // The low 32 bits decide: the alignment is a power of two of at most 2^31 granules.
         (number as u32).wrapping_neg() & (need.align - 1)
     }
 
     /// Returns the first granule behind the range.
     pub(super) fn end(&self) -> u32 {
-        self.region
-            .map_or(0, |id| self.chunks.regions.get(id).granules())
-    }
-
-    fn last_chunk(&self) -> Link {
-        self.region
-            .map_or(Link::NIL, |id| Link(self.chunks.regions.get(id).last()))
+        self.chunks.chunk(self.chunks.newest_end()).end()
     }
 
     /// Returns whether all pages that these granules touch have memory.
@@ -140,25 +103,13 @@ impl PagePool<'_> {
     pub(super) fn search_backed(&self, need: Need, request: &Request) -> Option<Candidate> {
         let serves = |link: Link| {
             let found = self.chunks.judge(link, need, request)?;
-            let start = self.chunks.table.at(link).start + found.padding;
+            let start = self.chunks.chunk(link).start + found.padding;
             let backed =
                 !self.is_hollow(&found) || self.is_backed_between(start, start + need.size);
             backed.then_some(found)
         };
-        let mut looks = LOOKS;
-        let mut from = Class::of(need.size).index();
-        while let Some(class) = self.chunks.bins.next_class(from) {
-            let mut link = self.chunks.bins.head(class);
-            while link.is_some() && looks > 0 {
-                if let Some(found) = serves(link) {
-                    return Some(found);
-                }
-                looks -= 1;
-                link = self.chunks.table.at(link).next_free();
-            }
-            from = class.index() + 1;
-        }
-        serves(self.chunks.wilderness)
+        let listed = self.chunks.listed_from(need.size).take(LOOKS as usize);
+        listed.chain([self.chunks.wilderness()]).find_map(serves)
     }
 
     /// Returns the first adjacent pages without memory that these granules touch.
@@ -181,7 +132,7 @@ impl PagePool<'_> {
         need: Need,
         ahead: u32,
     ) -> Option<()> {
-        let chunk = *self.chunks.table.at(found.link);
+        let chunk = *self.chunks.chunk(found.link);
         let start = chunk.start + found.padding;
         let end = start + need.size;
         let page = self.page;
@@ -195,49 +146,18 @@ impl PagePool<'_> {
         } else {
             chunk.end().min((end.div_ceil(page) + ahead) * page)
         };
-        // One cut takes the target out, two divide it in three.
-        let cuts = u32::from(chunk.start < from) + u32::from(to < chunk.end());
-        let cuts = cuts + u32::from(from < start) + u32::from(end < to);
-        if self.chunks.table.available() < cuts {
-            return None;
-        }
-        let split = (to < chunk.end()).then_some(to - from);
-        let link = self.chunks.cut(found.link, from - chunk.start, split)?;
+        (plan.target, plan.block) = self.chunks.cut_target(found.link, from..to, start..end)?;
+        plan.behind = to;
         plan.point = chunk.point();
         plan.wait = found.wait;
-        let target = self.chunks.table.at_mut(link);
-        target.set_point(None);
-        target.set_hollow(true);
-        target.set_state(State::Filling);
-        (plan.target, plan.block, plan.behind) = (link, link, to);
-        if from < start {
-            plan.block = self.cut_in_two(link, start - from)?;
-        }
-        if end < to {
-            self.cut_in_two(plan.block, need.size)?;
-        }
         Some(())
-    }
-
-    /// Cuts an unlisted chunk in two behind its first `front` granules; returns the second.
-    fn cut_in_two(&mut self, link: Link, front: u32) -> Option<Link> {
-        let old = *self.chunks.table.at(link);
-        let mut rest = old;
-        rest.start += front;
-        rest.size -= front;
-        rest.prev = link;
-        let new = self.chunks.table.insert(rest)?;
-        let chunk = self.chunks.table.at_mut(link);
-        chunk.size = front;
-        chunk.next = new;
-        self.chunks.link_before(old.next, new, &rest);
-        Some(new)
     }
 
     /// Returns the first granule of a range and the granule behind it, as far as granules are counted.
     pub(super) fn granules_of(&self, range: AddrRange) -> (u32, u32) {
         let base = self.config.addresses.start().get();
-        let number = |at: Addr| self.chunks.granule.count_up(at.get().saturating_sub(base));
+        let granule = self.chunks.granule();
+        let number = |at: Addr| granule.count_up(at.get().saturating_sub(base));
         let (start, end) = (number(range.start()), number(range.end()));
         (start.unwrap_or(u32::MAX), end.unwrap_or(u32::MAX))
     }
@@ -251,8 +171,9 @@ impl PagePool<'_> {
             from.max(first * self.page),
             to.min(behind.saturating_mul(self.page)),
         );
-        let start_addr = Addr::new(base + self.chunks.granule.bytes_of(start));
-        AddrRange::new(start_addr, self.chunks.granule.bytes_of(end - start))
+        let granule = self.chunks.granule();
+        let start_addr = Addr::new(base + granule.bytes_of(start));
+        AddrRange::new(start_addr, granule.bytes_of(end - start))
     }
 
     /// Calls `f` with each piece of a free chunk that has memory, and each that has none.

@@ -6,7 +6,6 @@
 use super::table::{HandleLink, HandleState, MappingLink, MappingState};
 use super::{Link, PagePool};
 use crate::block::Request;
-use crate::engine::Class;
 use crate::engine::LOOKS;
 
 /// Pages without memory that count as one look: 4 bytes each, side by side.
@@ -60,11 +59,7 @@ impl PagePool<'_> {
     /// Returns whether the request can use a chunk's memory, in order on its own stream; without a request, whether
     /// no queued work uses it.
     pub(super) fn is_usable(&self, link: Link, request: Option<&Request>) -> bool {
-        let pending = self
-            .chunks
-            .streams
-            .pending(self.chunks.table.at(link).point());
-        pending.is_none_or(|point| {
+        self.chunks.pending(link).is_none_or(|point| {
             request.is_some_and(|request| {
                 point.stream == request.stream
                     && request.freed_by.is_none_or(|by| point.event <= by)
@@ -78,22 +73,13 @@ impl PagePool<'_> {
         self.search = self.search.wrapping_add(1);
         let mut idle = IdleHandles::default();
         let mut looks = wanted.looks;
-        let least = Class::of(self.page).index();
-        let mut below = Class::COUNT;
-        while idle.pages < wanted.pages
-            && looks > 0
-            && let Some(class) = self.chunks.bins.class_below(below)
-            && class.index() >= least
-        {
-            let mut link = self.chunks.bins.head(class);
-            while link.is_some() && idle.pages < wanted.pages && looks > 0 {
-                looks -= 1;
-                self.find_idle_in(link, &wanted, &mut idle, &mut looks);
-                link = self.chunks.table.at(link).next_free();
-            }
-            below = class.index();
+        let mut link = self.chunks.next_listed(Link::NIL, self.page);
+        while link.is_some() && idle.pages < wanted.pages && looks > 0 {
+            looks -= 1;
+            self.find_idle_in(link, &wanted, &mut idle, &mut looks);
+            link = self.chunks.next_listed(link, self.page);
         }
-        self.find_idle_in(self.chunks.wilderness, &wanted, &mut idle, &mut looks);
+        self.find_idle_in(self.chunks.wilderness(), &wanted, &mut idle, &mut looks);
         self.looks += u64::from(wanted.looks - looks);
         idle
     }
@@ -105,7 +91,7 @@ impl PagePool<'_> {
         idle: &mut IdleHandles,
         looks: &mut u32,
     ) {
-        let chunk = *self.chunks.table.at(link);
+        let chunk = *self.chunks.chunk(link);
         if !chunk.is_free() || !self.is_usable(link, wanted.user) {
             return;
         }
@@ -179,20 +165,15 @@ impl PagePool<'_> {
     /// Returns whether a mapping is cached and no queued work can still use memory through it.
     pub(super) fn can_unmap(&self, mapping: MappingLink) -> bool {
         let record = self.pages.mapping(mapping);
-        let point = record.point();
-        let done = point.event.number() <= self.chunks.streams.completed(point.stream);
-        record.state == MappingState::Cached && done
+        record.state == MappingState::Cached && self.chunks.is_completed(record.point())
     }
 
     /// Takes an idle handle for a plan: the pages where it lies have no memory any more.
     pub(super) fn take_idle(&mut self, handle: HandleLink, state: HandleState) {
         let record = *self.pages.handle(handle);
         let source = Link(record.source);
-        let point = self
-            .chunks
-            .streams
-            .pending(self.chunks.table.at(source).point());
-        self.chunks.table.at_mut(source).set_hollow(true);
+        let point = self.chunks.pending(source);
+        self.chunks.set_hollow(source, true);
         self.pages.handle_mut(handle).state = state;
         self.pages.mapping_mut(record.active).set_point(point);
     }

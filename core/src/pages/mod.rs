@@ -65,7 +65,7 @@ pub use table::{Handle, Mapping, PageEntry, PageTables};
 
 use crate::best_fit::{BestFit, Progress};
 use crate::block::{AllocatorId, Block, ChunkHandle, Grant, Request, Resize};
-use crate::engine::{Candidate, Chunk, ChunkInfo, Chunks, Link, Need, RegionId, State, Violation};
+use crate::engine::{Candidate, Chunk, ChunkInfo, Chunks, Link, Need, State, Violation};
 use crate::error::{AllocError, Cause, ConfigError, FreeError, Rejected, ResizeError};
 use crate::stats::PoolStats;
 use crate::stream::{EventNumber, StreamId, StreamPoint};
@@ -109,8 +109,6 @@ pub struct PagePool<'t> {
     page: u32,
     /// Pages of addresses.
     max_pages: u32,
-    /// The region, once it has a chunk.
-    region: Option<RegionId>,
     /// Bytes ever freed, as granted.
     freed_bytes: u64,
     /// Bytes that the driver neither uses for the pool nor took back, their handles, and mappings it did not undo.
@@ -159,7 +157,6 @@ impl<'t> PagePool<'t> {
             config,
             page,
             max_pages,
-            region: None,
             freed_bytes: 0,
             lost: 0,
             lost_handles: 0,
@@ -174,7 +171,7 @@ impl<'t> PagePool<'t> {
     }
     /// Returns the lent tables; blocks not freed and memory not released are forgotten.
     pub fn into_tables(self) -> (&'t mut [Chunk], PageTables<'t>) {
-        (self.chunks.table.into_records(), self.pages.into_tables())
+        (self.chunks.into_table(), self.pages.into_tables())
     }
 
     /// Returns the policies.
@@ -347,7 +344,7 @@ impl PagePool<'_> {
     /// Returns whether some page of a chunk may have no memory.
     #[inline]
     fn is_hollow(&self, found: &Candidate) -> bool {
-        self.chunks.table.at(found.link).is_hollow()
+        self.chunks.chunk(found.link).is_hollow()
     }
 
     fn out_of_memory(&self, need: Need, request: &Request, growth: Cause) -> AllocError {

@@ -25,7 +25,7 @@ impl PagePool<'_> {
         // The memory beside the block can carry one stream's point only.
         let user = wanted.user.filter(|_| plan.wait.is_none());
         let wanted = IdleSearch { user, ..wanted };
-        let mut page = self.chunks.table.at(plan.target).start / self.page;
+        let mut page = self.chunks.chunk(plan.target).start / self.page;
         let behind = plan.behind.div_ceil(self.page);
         let gap = self.reuse_and_clear(plan, wanted, page, behind)?;
         let can_move = self.config.backing != Backing::InPlace;
@@ -110,10 +110,9 @@ impl PagePool<'_> {
     /// queued work, or no queued work uses it.
     fn may_lie(&self, plan: &PagePlan, handle: HandleLink, page: u32) -> bool {
         let record = self.pages.handle(handle);
-        let source = self.chunks.table.at(Link(record.source));
-        let from = self.chunks.table.at(plan.target).start;
+        let from = self.chunks.chunk(plan.target).start;
         let inside = page * self.page >= from && (page + record.pages) * self.page <= plan.behind;
-        inside || self.chunks.streams.pending(source.point()).is_none()
+        inside || self.chunks.pending(Link(record.source)).is_none()
     }
 
     /// Returns the next adjacent pages that lack memory.

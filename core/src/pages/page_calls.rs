@@ -90,7 +90,7 @@ impl PagePool<'_> {
     /// Returns the call to make next, the same until [`done`](Self::done) or [`refused`](Self::refused) reports its
     /// outcome; `None` when only [`finish`](Self::finish) is left. O(1), and a step for each mapping that is reused.
     pub fn next_call(&mut self, plan: &mut PagePlan) -> Option<PageCall> {
-        if plan.owner != self.chunks.table.owner() {
+        if plan.owner != self.chunks.id() {
             return None;
         }
         loop {
@@ -145,7 +145,7 @@ impl PagePool<'_> {
 
     /// Reports that the driver made the call.
     pub fn done(&mut self, plan: &mut PagePlan) {
-        if plan.owner != self.chunks.table.owner() {
+        if plan.owner != self.chunks.id() {
             return;
         }
         self.calls += 1;
@@ -182,7 +182,7 @@ impl PagePool<'_> {
 
     /// Reports that the driver refused the call: the following calls undo the plan.
     pub fn refused(&mut self, plan: &mut PagePlan) {
-        if plan.owner != self.chunks.table.owner() {
+        if plan.owner != self.chunks.id() {
             return;
         }
         match plan.phase {

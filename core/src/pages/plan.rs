@@ -13,7 +13,7 @@ use super::idle::IdleSearch;
 use super::page_calls::{MappingList, Phase};
 use super::table::{HandleState, MappingState};
 use super::{Link, PagePool};
-use crate::block::{Grant, Request};
+use crate::block::{AllocatorId, Grant, Request};
 use crate::engine::{Candidate, LOOKS, Need, Stored};
 use crate::error::Cause;
 use crate::stream::{StreamId, StreamPoint};
@@ -48,13 +48,13 @@ pub struct PagePlan {
     pub(super) releasing: u64,
     /// Bytes released so far.
     pub(super) released: u64,
-    pub(super) owner: u32,
+    pub(super) owner: AllocatorId,
     /// Whether the driver refused to undo a mapping of the target, whose addresses are unusable then.
     pub(super) lost: bool,
 }
 
 impl PagePlan {
-    pub(super) const fn new(owner: u32) -> Self {
+    pub(super) const fn new(owner: AllocatorId) -> Self {
         Self {
             phase: Phase::Begin,
             unmaps: MappingList::EMPTY,
@@ -159,7 +159,7 @@ impl PagePool<'_> {
     /// Returns a plan that unmaps cached mappings of the next records; examines as many records as a search examines
     /// chunks.
     pub(super) fn plan_forgetting(&mut self) -> Option<PagePlan> {
-        let mut plan = PagePlan::new(self.chunks.table.owner());
+        let mut plan = PagePlan::new(self.chunks.id());
         let records = self.pages.mappings.capacity();
         for _ in 0..LOOKS.min(records) {
             self.forgotten = self.forgotten % records + 1;
@@ -191,7 +191,7 @@ impl PagePool<'_> {
         }
         if let Some(point) = point {
             // Memory that it may use until then carries its point.
-            self.chunks.streams.note(point.stream);
+            self.chunks.note(point.stream);
         }
         let purpose = Purpose::Backing { point, max_bytes };
         let stream = point.map(|point| point.stream);
@@ -248,7 +248,7 @@ impl PagePool<'_> {
         outside: (u32, u32),
         purpose: Purpose,
     ) -> Result<PagePlan, NoPlan> {
-        let mut plan = PagePlan::new(self.chunks.table.owner());
+        let mut plan = PagePlan::new(self.chunks.id());
         plan.purpose = purpose;
         self.take_target(&mut plan, &place.found, place.need, place.ahead)
             .ok_or(NoPlan::Table)?;
@@ -279,7 +279,7 @@ impl PagePool<'_> {
     /// plan of another allocator changes nothing.
     pub fn finish(&mut self, plan: PagePlan) -> Option<Grant> {
         let mut plan = plan;
-        if plan.owner != self.chunks.table.owner() || self.next_call(&mut plan).is_some() {
+        if plan.owner != self.chunks.id() || self.next_call(&mut plan).is_some() {
             return None;
         }
         self.chunks.arrive(plan.departed);
@@ -289,7 +289,8 @@ impl PagePool<'_> {
         }
         self.plans = self.plans.saturating_sub(1);
         if !plan.succeeded() {
-            self.free_target(&plan, Link::NIL, plan.point);
+            self.chunks
+                .free_target(plan.target, plan.behind, Link::NIL, plan.point);
             return None;
         }
         self.commit_plan(&plan)
@@ -319,7 +320,7 @@ impl PagePool<'_> {
             mapping = record.chain;
         }
         self.chunks
-            .hold(plan.creating / self.chunks.granule.bytes());
+            .hold(plan.creating / self.chunks.granule().bytes());
         if self.chunks.reserved_bytes() > self.refused_bytes {
             self.refused_bytes = u64::MAX;
         }
@@ -328,46 +329,20 @@ impl PagePool<'_> {
             (Some(one), Some(other)) => Some(self.chunks.later(one, other)),
             (one, other) => one.or(other),
         };
+        self.chunks
+            .free_target(plan.target, plan.behind, plan.block, point);
         match plan.purpose {
             Purpose::Release => None,
-            Purpose::Block(request) => {
-                self.free_target(plan, plan.block, point);
-                Some(Grant {
-                    block: self.chunks.mark_used(plan.block, request.bytes),
-                    wait: plan.wait,
-                })
-            }
+            Purpose::Block(request) => Some(Grant {
+                block: self.chunks.mark_used(plan.block, request.bytes),
+                wait: plan.wait,
+            }),
             Purpose::Backing { point: uses, .. } => {
-                self.free_target(plan, plan.block, point);
-                self.chunks.table.at_mut(plan.block).set_free();
                 // No point is too far ahead: its stream has only advanced since the plan was made.
                 let uses = uses.and_then(|point| self.chunks.stored(point).flatten());
-                self.chunks.set_stored(plan.block, uses);
-                self.chunks.join_and_list(plan.block);
+                self.chunks.free_filling(plan.block, false, uses);
                 None
             }
-        }
-    }
-
-    /// Frees the chunks of the target with this point, except the block's.
-    fn free_target(&mut self, plan: &PagePlan, block: Link, point: Stored) {
-        let mut link = plan.target;
-        while link.is_some() {
-            let chunk = *self.chunks.table.at(link);
-            // The chunk behind the last part may be joined to it.
-            let next = if chunk.end() < plan.behind {
-                chunk.next
-            } else {
-                Link::NIL
-            };
-            if link != block {
-                let chunk = self.chunks.table.at_mut(link);
-                chunk.set_free();
-                chunk.set_hollow(block.is_nil());
-                self.chunks.set_stored(link, point);
-                self.chunks.join_and_list(link);
-            }
-            link = next;
         }
     }
 }

@@ -41,7 +41,7 @@ impl PagePool<'_> {
 
     /// Returns the bytes that may be held for a purpose with its own limit of `bytes`.
     pub(super) fn max_bytes_within(&self, bytes: u64) -> u64 {
-        let limit = self.chunks.limit_bytes.min(bytes);
+        let limit = self.chunks.limit_bytes().min(bytes);
         let max = match self.config.backing {
             Backing::Billed | Backing::InPlace => limit,
             Backing::Budget(bytes) => bytes.min(limit),

@@ -42,7 +42,7 @@ impl PagePool<'_> {
             return None;
         }
         self.chunks.sweep();
-        let mut plan = PagePlan::new(self.chunks.table.owner());
+        let mut plan = PagePlan::new(self.chunks.id());
         self.plans += 1;
         for most in [wanted, max] {
             // The last handle may exceed the wanted bytes.
@@ -67,7 +67,7 @@ impl PagePool<'_> {
         let held = self.chunks.reserved_bytes();
         let max = held.saturating_sub(self.config.floor_bytes);
         self.chunks.sweep();
-        let all = self.releasable(&PagePlan::new(self.chunks.table.owner()), u64::MAX, max);
+        let all = self.releasable(&PagePlan::new(self.chunks.id()), u64::MAX, max);
         let idle = self.find_idle(all);
         let releasable = self.page_bytes(idle.pages);
         let pool_bytes = self.chunks.taken_bytes();
@@ -95,7 +95,7 @@ impl PagePool<'_> {
             cached_mappings: mappings.in_use().saturating_sub(active + lost),
             lost_mappings: lost,
             idle_bytes: self.page_bytes(idle.pages),
-            address_bytes: self.chunks.granule.bytes_of(self.end()),
+            address_bytes: self.chunks.granule().bytes_of(self.end()),
             lost_bytes: self.lost,
             looks: self.looks,
         }

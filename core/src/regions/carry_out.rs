@@ -3,10 +3,10 @@
 use super::grow::GrowTicket;
 use super::grow_behind::{Placed, ResizeStep};
 use super::grow_or_collect::RegionAttempt;
-use super::shrink::ReleaseTicket;
 use super::{RegionPlan, RegionPool};
 use crate::best_fit::BestFit;
 use crate::block::{Block, Grant, Resize};
+use crate::engine::ReleaseTicket;
 use crate::error::{RegionError, Rejected, ResizeError};
 use crate::shared::{Shared, Source};
 use crate::sub_allocator::SubAllocator;

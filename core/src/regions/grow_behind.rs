@@ -54,33 +54,34 @@ impl RegionPool<'_> {
         to: &Resize,
     ) -> Result<GrowTicket, ResizeError> {
         let (link, size) = self.chunks.judge_resize(block, to)?;
-        let chunk = self.chunks.table.at(link);
+        let chunk = self.chunks.chunk(link);
         let region = chunk.region();
         let missing = size.saturating_sub(chunk.size);
         let behind = self.chunks.usable_behind(link, missing, to.stream);
         let grows = matches!(self.config.growth, Growth::Range { .. })
-            && self.chunks.newest_region == Some(region);
+            && self.chunks.newest_region() == Some(region);
         // Growth in flight will lie there, and another request waits for it.
         if !grows || !behind.to_end || self.tickets > 0 {
             return Err(ResizeError::NoRoom);
         }
-        if self.chunks.table.available() == 0 {
+        if self.chunks.vacant_records() == 0 {
             return Err(ResizeError::TableFull);
         }
         let need = Need {
             size: missing - behind.size,
             align: 1,
         };
-        let countable = u32::MAX - self.chunks.regions.get(region).granules();
+        let held = self.chunks.chunk(self.chunks.newest_end()).end();
+        let most_bytes = self.chunks.granule().bytes_of(u32::MAX - held);
         let least_bytes = self
             .least_growth(need, 0)
-            .filter(|least| *least <= self.chunks.granule.bytes_of(countable))
+            .filter(|least| *least <= most_bytes)
             .ok_or(ResizeError::NoRoom)?;
-        if least_bytes > self.available_bytes() {
+        if least_bytes > self.chunks.available_bytes(0) {
             return Err(ResizeError::Limit);
         }
         let bytes = self.growth_above(least_bytes);
-        if bytes > self.chunks.granule.bytes_of(countable) {
+        if bytes > most_bytes {
             return Ok(self.issue(least_bytes, least_bytes));
         }
         Ok(self.issue(bytes, least_bytes))
@@ -94,11 +95,9 @@ impl RegionPool<'_> {
         block: Block,
         to: &Resize,
     ) -> Placed {
-        self.note_given_again(range);
+        self.chunks.note_given_again(range);
         // The commit refuses a range that overlaps held memory, which must not go back.
-        if !self.serves_behind(range, &block, to)
-            && !self.chunks.regions.overlaps(range, self.chunks.granule)
-        {
+        if !self.serves_behind(range, &block, to) && !self.chunks.overlaps(range) {
             return Placed::Elsewhere(ticket, block);
         }
         Placed::Committed(self.commit_and_resize(ticket, range, block, to))
@@ -129,13 +128,13 @@ impl RegionPool<'_> {
     fn serves_behind(&self, range: AddrRange, block: &Block, to: &Resize) -> bool {
         let (Ok((link, size)), Some(granules)) = (
             self.chunks.judge_resize(block, to),
-            self.chunks.granule.count_up(range.bytes()),
+            self.chunks.granule().count_up(range.bytes()),
         ) else {
             return false;
         };
-        let chunk = self.chunks.table.at(link);
+        let chunk = self.chunks.chunk(link);
         let missing = size.saturating_sub(chunk.size);
-        self.region_to_enlarge(range, granules) == Some(chunk.region())
+        self.region_to_extend(range, granules) == Some(chunk.region())
             && self.chunks.usable_behind(link, missing, to.stream).to_end
     }
 }

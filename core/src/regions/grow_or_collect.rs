@@ -178,27 +178,15 @@ impl RegionPool<'_> {
         }
         self.chunks.sweep();
         self.forget_refusals();
-        let free: u64 = self
-            .chunks
-            .regions
-            .ids()
-            .filter_map(|id| self.whole_free_chunk(id))
-            .map(|link| {
-                self.chunks
-                    .granule
-                    .bytes_of(self.chunks.table.at(link).size)
-            })
-            .sum();
-        let newest_goes = self
-            .chunks
-            .newest_region
-            .is_some_and(|id| self.whole_free_chunk(id).is_some());
+        let free = self.free_region_bytes();
+        let newest = self.chunks.newest_end();
+        let newest_goes = self.chunks.free_regions().any(|link| link == newest);
         let end_bytes = if attempt.asked || newest_goes {
             0
         } else {
             self.usable_end_bytes(need, &attempt.request)
         };
-        let room = self.available_without(free);
+        let room = self.chunks.available_bytes(free);
         free > 0
             && self
                 .least_growth(need, end_bytes)

@@ -1,11 +1,9 @@
 //! A pool constructed in place. It is some 14 KiB long: too much for the stack of a thread that makes a process's
 //! first allocation. And most of a new pool is zero, so most pages of fresh memory stay untouched.
 
-use heapless::Vec;
-
 use super::{RegionConfig, RegionPool};
 use crate::best_fit::BestFit;
-use crate::engine::{Chunk, Chunks, Counters, Link};
+use crate::engine::{Chunk, Chunks};
 use crate::error::ConfigError;
 use crate::shared::Shared;
 use crate::sync::{Locked, Wait};
@@ -21,18 +19,10 @@ impl<'t> RegionPool<'t> {
         table: &'t mut [Chunk],
     ) -> Result<(), ConfigError> {
         let granule = config.validate()?;
-        let table = Chunks::records(table)?;
-        // SAFETY: `at` is valid for writes, and so are its parts. The parts not written are numbers, which are 0 in a
-        // new pool: the bins, the streams, the regions except their order, and the rest.
+        // SAFETY: `at` is valid for writes and all zero, and so are its parts. The one not written is a number, which
+        // is 0 in a new pool.
         unsafe {
-            let chunks = &raw mut (*at).chunks;
-            (&raw mut (*chunks).granule).write(granule);
-            (&raw mut (*chunks).limit_bytes).write(config.limit_bytes);
-            (&raw mut (*chunks).counters).write(Counters::default());
-            (&raw mut (*chunks).newest_region).write(None);
-            (&raw mut (*chunks).wilderness).write(Link::NIL);
-            (&raw mut (*chunks).table).write(table);
-            (&raw mut (*chunks).regions.order).write(Vec::new());
+            Chunks::place(&raw mut (*at).chunks, granule, config.limit_bytes, table)?;
             (&raw mut (*at).config).write(config);
         }
         Ok(())
@@ -65,27 +55,12 @@ impl<'t, S, W: Wait> Shared<RegionPool<'t>, S, W> {
     }
 }
 
-/// The parts that [`RegionPool::place`] leaves zero: does not compile if there are more.
+/// The part that [`RegionPool::place`] leaves zero: does not compile if there are more.
 const _: fn(RegionPool<'_>) = |pool| {
     let RegionPool {
         tickets: _,
-        chunks:
-            Chunks {
-                excused_bytes: _,
-                in_flight_bytes: _,
-                is_over_limit: _,
-                apart: _,
-                bins: _,
-                streams: _,
-                // Written.
-                limit_bytes: _,
-                granule: _,
-                counters: _,
-                newest_region: _,
-                wilderness: _,
-                table: _,
-                regions: _,
-            },
+        // Written.
+        chunks: _,
         config: _,
     } = pool;
 };

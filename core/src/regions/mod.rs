@@ -20,11 +20,10 @@ pub use config::{Growth, RegionConfig};
 pub use fixed_range::FixedRange;
 pub use grow::GrowTicket;
 pub use grow_or_collect::RegionAttempt;
-pub use shrink::ReleaseTicket;
 
 use crate::best_fit::{BestFit, Progress};
 use crate::block::{AllocatorId, Block, ChunkHandle, Grant, Request, Resize};
-use crate::engine::{Candidate, Chunk, ChunkInfo, Chunks, Need, Violation, check};
+use crate::engine::{Candidate, Chunk, ChunkInfo, Chunks, Need, ReleaseTicket, Violation, check};
 use crate::error::{AllocError, Cause, ConfigError, FreeError, Rejected, ResizeError};
 use crate::stats::PoolStats;
 use crate::stream::{EventNumber, StreamId, StreamPoint};
@@ -70,7 +69,7 @@ impl<'t> RegionPool<'t> {
     /// Returns the lent table; blocks not freed are forgotten. A pool created over the same table refuses them,
     /// except where it has allocated a block of the same place, size and handle since.
     pub fn into_table(self) -> &'t mut [Chunk] {
-        self.chunks.table.into_records()
+        self.chunks.into_table()
     }
 
     /// Returns the policies.
@@ -191,8 +190,8 @@ impl BestFit for RegionPool<'_> {
     }
 
     fn check_invariants(&self) -> Result<(), Violation> {
-        let granules = self.chunks.check_invariants()?;
-        check(self.chunks.counters.reserved == granules, "BFC6", 0u32)
+        let bytes = self.chunks.check_invariants()?;
+        check(self.chunks.reserved_bytes() == bytes, "BFC6", 0u32)
     }
 
     fn chunks(&self) -> &Chunks<'_> {

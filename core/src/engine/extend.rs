@@ -1,0 +1,109 @@
+//! Memory that arrives: a region, or the end of one. The pools decide how much arrives, and where.
+
+use super::Chunks;
+use super::chunk::{Chunk, Link, State};
+use super::region::RegionId;
+use crate::error::RegionError;
+use crate::units::{Addr, AddrRange};
+
+impl Chunks<'_> {
+    /// Adds a region of one free chunk.
+    pub(crate) fn add_region(&mut self, base: u64, granules: u32) -> Result<(), RegionError> {
+        let link = self.insert_region(base, granules)?;
+        self.list(link);
+        self.hold(u64::from(granules));
+        Ok(())
+    }
+
+    /// Adds a free chunk at the end of a region. It joins the free chunk there, unless a stream still uses that and
+    /// the growth did not count on it (`with_end`): fresh memory serves every stream.
+    pub(crate) fn extend_region(
+        &mut self,
+        id: RegionId,
+        granules: u32,
+        with_end: bool,
+    ) -> Result<(), RegionError> {
+        let end = self.regions.get(id).last;
+        let link = self.append(id, granules).ok_or(RegionError::TableFull)?;
+        if self.pending(end).is_none() {
+            self.join_and_list(link);
+        } else {
+            self.list(link);
+            if with_end {
+                self.force_join_behind(end);
+            } else {
+                self.apart = true;
+            }
+        }
+        self.hold(u64::from(granules));
+        Ok(())
+    }
+
+    /// Adds free addresses without memory at the end of the newest region, or a region of them at `base` if there is
+    /// none. Returns `None` if a table is full.
+    pub(crate) fn add_addresses(&mut self, base: u64, granules: u32) -> Option<()> {
+        let link = match self.newest_region {
+            Some(id) => self.append(id, granules)?,
+            None => self.insert_region(base, granules).ok()?,
+        };
+        self.table.at_mut(link).set_hollow(true);
+        self.join_and_list(link);
+        Some(())
+    }
+
+    /// Returns the region that ends where `range` starts, if it can become `granules` granules longer.
+    pub(crate) fn region_to_extend(&self, range: AddrRange, granules: u32) -> Option<RegionId> {
+        let before = range.start().get().checked_sub(1)?;
+        let id = self.regions.find(before, self.granule)?;
+        let region = self.regions.get(id);
+        let last = self.table.at(region.last);
+        let countable = region.granules.checked_add(granules).is_some();
+        (countable && last.state() != State::Leaving).then_some(id)
+    }
+
+    /// Returns the address behind the newest region and the bytes under way.
+    pub(crate) fn next_address(&self) -> Option<Addr> {
+        let newest = self.regions.get(self.newest_region?).range(self.granule)?;
+        newest.end().checked_add(self.in_flight_bytes)
+    }
+
+    /// Adds a region of one free chunk, the newest now, and in no list yet.
+    fn insert_region(&mut self, base: u64, granules: u32) -> Result<Link, RegionError> {
+        // The region's id is known only once it is in the table, so the chunk is written twice.
+        let link = self.table.insert(Chunk::VACANT);
+        let link = link.ok_or(RegionError::TableFull)?;
+        let Some(id) = self.regions.insert(base, granules, link) else {
+            self.table.remove(link);
+            return Err(RegionError::RegionsFull);
+        };
+        let chunk = self.table.at_mut(link);
+        *chunk = Chunk::new(0, granules, id);
+        chunk.set_free();
+        self.set_newest(id);
+        Ok(link)
+    }
+
+    /// Adds a free chunk at the end of a region, the newest now; the chunk is in no list yet.
+    fn append(&mut self, id: RegionId, granules: u32) -> Option<Link> {
+        let region = *self.regions.get(id);
+        let mut chunk = Chunk::new(region.granules, granules, id);
+        chunk.set_free();
+        chunk.prev = region.last;
+        let link = self.table.insert(chunk)?;
+        self.set_newest(id);
+        self.table.at_mut(chunk.prev).next = link;
+        let region = self.regions.get_mut(id);
+        region.granules = chunk.end();
+        region.last = link;
+        Some(link)
+    }
+
+    /// Makes this the newest region. Its end is in no list yet, so the wilderness so far goes to the bins.
+    fn set_newest(&mut self, id: RegionId) {
+        self.newest_region = Some(id);
+        let old = core::mem::take(&mut self.wilderness);
+        if old.is_some() {
+            self.bins.insert(&mut self.table, old);
+        }
+    }
+}
