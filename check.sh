@@ -4,7 +4,7 @@
 #   ./check.sh            all of it
 #   ./check.sh fmt tests  only these steps
 #
-# Steps: fmt layers clippy tests docs features deps publish api worker examples nvidia loom fuzz mutants long
+# Steps: fmt layers clippy tests docs features deps publish api worker examples hardware nvidia loom fuzz mutants long
 # (publish and nvidia ask registries, publish wants the oldest toolchain, api and fuzz want a nightly one,
 # cargo-public-api and cargo-fuzz; all four say so when they skip; mutants and long are slow and run only when
 # named; mutants are those of mutants/list.txt, not those of cargo-mutants).

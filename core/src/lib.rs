@@ -1,4 +1,4 @@
-//! Memory allocators as plain algorithms: `no_std`, without I/O, and without allocations of their own.
+//! Memory allocators as plain algorithms: `no_std`, without I/O, over tables that the caller lends.
 //!
 //! A global allocator for a program without an OS:
 //! ```

@@ -61,7 +61,7 @@ impl Stats {
 pub struct PoolStats {
     /// Bytes held from the sub-allocator.
     pub pool_bytes: u64,
-    /// Bytes that cannot be released now because a block or queued work uses part of their region: the lowest limit
-    /// that can be met at once.
+    /// Bytes that cannot be released now because a block, queued work or a pin uses part of their region or page: the
+    /// lowest limit that can be met at once.
     pub stable_bytes: u64,
 }

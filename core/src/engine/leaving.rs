@@ -11,7 +11,7 @@ use super::region::RegionId;
 use crate::block::AllocatorId;
 use crate::units::{Addr, AddrRange};
 
-/// A range on its way back to the sub-allocator; returned by [`RegionPool::released`](crate::RegionPool::released) or
+/// A range on its way back to the sub-allocator; ended by [`RegionPool::released`](crate::RegionPool::released) or
 /// [`RegionPool::release_refused`](crate::RegionPool::release_refused).
 #[derive(PartialEq, Eq, Debug)]
 #[must_use = "the range is out of use until the outcome is reported"]

@@ -14,7 +14,7 @@ use crate::units::{Addr, AddrRange, Align};
 
 /// Permission to request memory from the sub-allocator; its bytes count against the limit already.
 ///
-/// Returned by [`RegionPool::commit`], [`RegionPool::abort`] or [`RegionPool::retry_smaller`]; a dropped ticket keeps
+/// Ended by [`RegionPool::commit`], [`RegionPool::abort`] or [`RegionPool::retry_smaller`]; a dropped ticket keeps
 /// its share of the limit for good.
 #[derive(PartialEq, Eq, Debug)]
 #[must_use = "the ticket's bytes count against the limit until it is committed or aborted"]

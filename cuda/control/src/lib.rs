@@ -6,7 +6,7 @@
 //!
 //! let gpu: BusId = "00:1e.0".parse()?;
 //! let mut orders = ControlFile::default();
-//!  orders.limit(gpu, 1 << 30); // 1 GiB of this GPU
+//! orders.limit(gpu, 1 << 30); // 1 GiB of this GPU
 //! orders.perf_control = Some(50); // and half of its time
 //! let read = ControlFile::parse(orders.to_text())?;
 //! assert_eq!(read.file, orders);

@@ -18,7 +18,7 @@
 //! (`sleep`).
 //!
 //! # Locks
-//! The pool's locks, and before them the lock of the blocks that several streams used.
+//! In this order: the lock of `sleep`, a stream's steps, the list of windows, `deferred_blocks`, the pool's.
 
 mod alloc;
 mod arenas;

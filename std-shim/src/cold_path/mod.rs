@@ -1,7 +1,7 @@
 //! The verbs of the process heap past their fast paths: empty and full bins, layouts that are not
 //! common, large blocks, and all blocks where threads have no cache (LOCAL1, LOCAL3).
 //!
-//! Each verb reads the [`HeapMode`] of the heap once. `plain` has the verbs of a heap that checks no
+//! Each verb chooses by the [`HeapMode`] of the heap. `plain` has the verbs of a heap that checks no
 //! block, and of blocks of steps; `safety/hardened` and `safety/guard_pages` have those of the
 //! other two modes.
 //!

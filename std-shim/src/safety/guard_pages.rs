@@ -12,9 +12,9 @@
 //! check the address, so all of these take it where the heap has guard pages (LOCAL3).
 //!
 //! # Invariants
-//! * GUARD1 a page is usable while its slot is `Used` or `Leaving`. A `Used` one is the program's,
+//! * GUARDPAGE1 a page is usable while its slot is `Used` or `Leaving`. A `Used` one is the program's,
 //!   a `Leaving` one belongs to the thread that frees the block, alone.
-//! * GUARD2 the page of a `Free` slot is used again after those of all other free slots.
+//! * GUARDPAGE2 the page of a `Free` slot is used again after those of all other free slots.
 
 use core::alloc::Layout;
 use core::ptr::{self, NonNull};
@@ -193,7 +193,7 @@ impl GuardPages {
             let free = all.filter(|(_, slot)| slot.is_free());
             let (number, slot) = free.min_by_key(|(_, slot)| slot.freed_at)?;
             let start = self.page(number);
-            // SAFETY: GUARD1: a page that is not in use.
+            // SAFETY: GUARDPAGE1: a page that is not in use.
             if !unsafe { Native.commit(start, page) } {
                 return None;
             }
@@ -203,7 +203,7 @@ impl GuardPages {
             };
             let block = start.wrapping_add(page - room);
             let known = Known::new(bytes, LEAST_ALIGN, by_new).granted(room);
-            // SAFETY: GUARD1: the block and its room lie in the page.
+            // SAFETY: GUARDPAGE1: the block and its room lie in the page.
             unsafe { fill::fill(block, &known) };
             *slot = GuardSlot {
                 known,
@@ -218,7 +218,7 @@ impl GuardPages {
     }
 
     /// Begins to free the block that starts at an address, and makes its page the caller's
-    /// (GUARD1). Returns `None` if the address is not among the pages.
+    /// (GUARDPAGE1). Returns `None` if the address is not among the pages.
     fn begin_free(&self, block: *mut u8) -> Option<Result<Known, Misuse>> {
         self.with_slot(block, |slot| {
             if !slot.is_of(block) {
@@ -237,7 +237,7 @@ impl GuardPages {
         let Some(number) = self.number_of(block) else {
             return;
         };
-        // SAFETY: GUARD1: the block is leaving, so its page is ours alone.
+        // SAFETY: GUARDPAGE1: the block is leaving, so its page is ours alone.
         unsafe { Native.decommit(self.page(number), Native.page_bytes()) };
         self.slots.with(|slots| {
             slots.freed += 1;
@@ -331,7 +331,7 @@ fn free_from(block: *mut u8, given: Option<Layout>, here: Here) {
     if given.is_some_and(|layout| !known.is(layout)) {
         say(Misuse::OtherLayout, block, None, &here);
     }
-    // SAFETY: GUARD1: the block is leaving, so its page is ours alone.
+    // SAFETY: GUARDPAGE1: the block is leaving, so its page is ours alone.
     if let Some(BadWrite { misuse, byte, .. }) = unsafe { mend(block, &known, usize::MAX) } {
         say(misuse, block, Some(byte), &here);
     }
@@ -432,7 +432,7 @@ mod tests {
         let again = pages.begin_free(leaving);
         assert_eq!(again.and_then(Result::err), Some(Misuse::FreedTwice));
         // Still owned by the thread that frees it, which reads the page.
-        // SAFETY: GUARD1: its page is usable until its free has ended.
+        // SAFETY: GUARDPAGE1: its page is usable until its free has ended.
         assert_eq!(unsafe { leaving.read() }, 0);
         pages.end_free(leaving, Here::walk(0));
         let next = pages.take(100, false, Here::walk(0));

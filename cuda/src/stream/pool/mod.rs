@@ -46,12 +46,14 @@ pub(crate) use streams::{StreamTable, WantedBy};
 
 use crate::DeviceAllocError;
 
-/// Whether an allocation may block the host until queued work finishes: a block's may; not a piece's of an
-/// arena, nor that of a block for which there is other memory.
+/// Whether an allocation may block the host until queued work finishes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum HostWait {
+    /// For blocks of the program.
     MayBlock,
+    /// For pieces of arenas.
     MustNotBlock,
+    /// For blocks that the caller can also allocate elsewhere.
     HasFallback,
 }
 
@@ -128,7 +130,7 @@ impl<S: PoolSource<P>, P: BestFit> StreamPool<S, P> {
     }
 
     /// Allocates from held memory that fits and needs no wait.
-    // Not inlined: a block that is returned through memory would be read before it is written out.
+    // Inlined: a block returned through memory would be read before it is written out.
     #[inline(always)]
     pub(crate) fn find_at_once(&self, request: &Request) -> Option<Block> {
         self.shared().with(|locked| {

@@ -3,11 +3,11 @@
 //! The structs are those of DLPack's C interface, version 1 and the unversioned one before it. DLPack carries
 //! no stream: two libraries agree on one separately, as Python's `__dlpack__(stream)` does.
 //!
-//! PACK1 An export is one box with the tensor at a fixed place, its shape and its buffer. Only the deleter
+//! DLPACK1 An export is one box with the tensor at a fixed place, its shape and its buffer. Only the deleter
 //! frees it.
-//! PACK2 The stream of an export is ordered after all uses of the buffer, and noted as a writer. So the
+//! DLPACK2 The stream of an export is ordered after all uses of the buffer, and noted as a writer. So the
 //! deleter, which does not wait, frees the memory after the work queued there.
-//! PACK3 The producer of an import knows nothing of our streams: they are waited for before its deleter is
+//! DLPACK3 The producer of an import knows nothing of our streams: they are waited for before its deleter is
 //! called. If the wait is refused the deleter is not called.
 
 use core::ffi::c_void;
@@ -217,7 +217,7 @@ impl Managed for ManagedTensor {
     }
 }
 
-/// PACK1: the tensor is the first field, so both have one address.
+/// DLPACK1: the tensor is the first field, so both have one address.
 #[repr(C)]
 struct ExportedTensor<M, T> {
     managed: M,
@@ -232,7 +232,7 @@ struct ExportedTensor<M, T> {
 /// The tensor is an export of this type, and nothing uses it any more.
 unsafe extern "C" fn delete<M, T>(managed: *mut M) {
     if !managed.is_null() {
-        // SAFETY: PACK1: the tensor is the start of its box; the caller passes it once.
+        // SAFETY: DLPACK1: the tensor is the start of its box; the caller passes it once.
         drop(unsafe { Box::from_raw(managed.cast::<ExportedTensor<M, T>>()) });
     }
 }
@@ -317,7 +317,7 @@ impl<T: DeviceRepr + Send + 'static> DeviceBuffer<T> {
         stream: &Arc<CudaStream>,
         layout: Layout<'_>,
     ) -> Result<NonNull<M>, Returned<Self, PackError>> {
-        // PACK2: orders the stream and notes a write.
+        // DLPACK2: orders the stream and notes a write.
         let order = || match self.block {
             Some(_) => self.shared.order(stream, false, Uses::write),
             None => Ok(()),
@@ -350,7 +350,7 @@ impl<T: DeviceRepr + Send + 'static> DeviceBuffer<T> {
 }
 
 /// Values of another library's tensor, from its first place to its last, as a buffer that returns them to
-/// their producer when dropped: the host waits until its streams are done with them (PACK3).
+/// their producer when dropped: the host waits until its streams are done with them (DLPACK3).
 pub struct ImportedBuffer<T> {
     /// A buffer without a block.
     buffer: DeviceBuffer<T>,
@@ -475,7 +475,7 @@ impl<T> Drop for ImportedBuffer<T> {
                 .context()
                 .wait_for(self.buffer.stream())
                 .is_ok();
-        // PACK3: memory that is not returned is only leaked.
+        // DLPACK3: memory that is not returned is only leaked.
         if waited {
             // SAFETY: the tensor was imported with this layout, its streams were waited for, and it is
             // returned once.
