@@ -19,7 +19,7 @@ use larder_cuda_abi::{Code, StreamHandle};
 use super::SleepError;
 use super::host_memory::available_bytes;
 use crate::driver::Driver;
-use crate::driver::deferred_free::DeferredFree;
+use crate::driver::refused_free::RefusedFree;
 use crate::{CaptureStatus, Context, DriverError};
 
 /// Length of all pieces but the last.
@@ -70,7 +70,7 @@ impl Piece {
 impl Drop for Piece {
     fn drop(&mut self) {
         match &self.memory {
-            PieceMemory::Pinned(context) => context.give_back(DeferredFree::Host(self.address)),
+            PieceMemory::Pinned(context) => context.give_back(RefusedFree::Host(self.address)),
             PieceMemory::Pageable(layout) => {
                 let first = with_exposed_provenance_mut(self.address as usize);
                 // SAFETY: `first` was allocated with this layout, and no copy is under way (HOSTCOPY1).

@@ -14,11 +14,11 @@
 //! ─────────────────────────────────────────────────────────────────────────────────────────
 //! the driver
 //! ```
-//! A free that names several streams waits in `deferred_blocks`. All of the memory can be released for a while
+//! A free that names several streams waits in `multi_stream_frees`. All of the memory can be released for a while
 //! (`sleep`).
 //!
 //! # Locks
-//! In this order: the lock of `sleep`, a stream's steps, the list of windows, `deferred_blocks`, the pool's.
+//! In this order: the lock of `sleep`, a stream's steps, the list of windows, `multi_stream_frees`, the pool's.
 
 mod alloc;
 mod arenas;
@@ -26,7 +26,6 @@ mod as_stream;
 mod by_address;
 mod capture_window;
 mod config;
-mod deferred_blocks;
 mod device_pool;
 #[cfg(unix)]
 mod export;
@@ -35,6 +34,7 @@ mod free;
 mod host_copy;
 mod host_memory;
 mod limit;
+mod multi_stream_frees;
 mod order;
 mod release;
 mod report;
@@ -56,12 +56,12 @@ use by_address::ByAddress;
 pub use capture_window::CaptureWindow;
 use capture_window::Windows;
 pub use config::{ArenaPolicy, DeviceConfig};
-use deferred_blocks::DeferredBlocks;
 pub use device_pool::DeviceBacking;
 use device_pool::DevicePool;
 #[cfg(unix)]
 pub use export::{ExportError, ExportedBlock};
 pub use fixed::FixedBlock;
+use multi_stream_frees::MultiStreamFrees;
 pub(crate) use order::Ordered;
 pub use release::Released;
 pub use report::{DeviceChunk, DeviceSnapshot};
@@ -135,7 +135,7 @@ struct DeviceInner {
     check_captures: bool,
     routes: Routes,
     arenas: Arenas,
-    deferred: DeferredBlocks,
+    deferred: MultiStreamFrees,
     steps: StepStreams,
     windows: Windows,
     sleep: AllocatorSleep,
@@ -158,7 +158,7 @@ impl DeviceAllocator {
             check_captures: config.check_captures,
             routes: Routes::default(),
             arenas: Arenas::new(inner, config.arenas),
-            deferred: DeferredBlocks::default(),
+            deferred: MultiStreamFrees::default(),
             steps: StepStreams::new(config.steps),
             windows: Windows::default(),
             sleep: AllocatorSleep::default(),
@@ -350,7 +350,7 @@ impl UpperTiers for DeviceInner {
         self.arenas.free_bytes()
     }
 
-    fn deferred_bytes(&self) -> u64 {
+    fn multi_stream_bytes(&self) -> u64 {
         self.deferred.bytes()
     }
 

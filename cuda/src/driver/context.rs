@@ -7,8 +7,8 @@ use std::sync::{Arc, Mutex};
 use cudarc::driver::{CudaContext, CudaStream};
 use larder_cuda_abi::{Code, ContextHandle, StreamHandle};
 
-use super::deferred_free::DeferredFree;
 use super::owed::{self, Owed, Unwaited};
+use super::refused_free::RefusedFree;
 use super::{DeviceInfo, Driver, DriverError, LoadError, load, locked};
 use crate::limits::Charge;
 
@@ -38,7 +38,7 @@ struct ContextInner {
     device: i32,
     ordinal: i32,
     /// Refused frees, each with a charge that is held until the driver takes it.
-    deferred_frees: Mutex<VecDeque<(DeferredFree, Option<Charge>)>>,
+    deferred_frees: Mutex<VecDeque<(RefusedFree, Option<Charge>)>>,
     /// Frees of memory that work may still use (OWED1).
     owed: Mutex<Vec<Owed>>,
     /// Declared after `cuda`, so that it is dropped later.
@@ -199,7 +199,7 @@ impl Context {
     }
 
     /// Frees `thing`, now or later. Earlier deferred frees go first.
-    pub(crate) fn give_back(&self, thing: DeferredFree) {
+    pub(crate) fn give_back(&self, thing: RefusedFree) {
         self.give_back_charged(thing, None);
     }
 
@@ -211,12 +211,12 @@ impl Context {
         }
         let mut frees = owed::collect(end);
         let events = unwaited.iter().filter_map(Unwaited::event);
-        frees.extend(events.map(|event| (DeferredFree::Event(event), None)));
+        frees.extend(events.map(|event| (RefusedFree::Event(event), None)));
         locked(&self.0.owed).push(Owed { unwaited, frees });
     }
 
     /// Frees memory, now or later; `charge` is held until the driver has taken it.
-    pub(crate) fn give_back_charged(&self, thing: DeferredFree, charge: Option<Charge>) {
+    pub(crate) fn give_back_charged(&self, thing: RefusedFree, charge: Option<Charge>) {
         let Some((thing, charge)) = owed::take((thing, charge)) else {
             return;
         };
@@ -226,7 +226,7 @@ impl Context {
     }
 
     /// Frees `thing` now, or leaves it with the caller. Earlier deferred frees go first.
-    pub(crate) fn try_give_back(&self, thing: DeferredFree) -> Result<(), DriverError> {
+    pub(crate) fn try_give_back(&self, thing: RefusedFree) -> Result<(), DriverError> {
         if owed::is_collecting() {
             return Err(DriverError::Call {
                 function: "cuStreamSynchronize",
@@ -239,7 +239,7 @@ impl Context {
     }
 
     /// Defers a free that the driver refused.
-    pub(crate) fn defer_free_charged(&self, thing: DeferredFree, charge: Option<Charge>) {
+    pub(crate) fn defer_free_charged(&self, thing: RefusedFree, charge: Option<Charge>) {
         locked(&self.0.deferred_frees).push_back((thing, charge));
     }
 }
@@ -307,7 +307,7 @@ impl ContextInner {
     /// Retries the first `max` deferred frees once; refused ones go to the end of the queue, so that each has
     /// its turn.
     fn settle(&self, max: usize) {
-        let things: Vec<(DeferredFree, Option<Charge>)> = {
+        let things: Vec<(RefusedFree, Option<Charge>)> = {
             let mut deferred_frees = locked(&self.deferred_frees);
             let count = max.min(deferred_frees.len());
             deferred_frees.drain(..count).collect()
@@ -316,7 +316,7 @@ impl ContextInner {
             return;
         }
         let entered = self.enter();
-        let refused = |(thing, _): &(DeferredFree, _)| {
+        let refused = |(thing, _): &(RefusedFree, _)| {
             entered.is_err() || thing.give_back(self.driver).is_err()
         };
         // Taken frees drop their charges here, without the lock.

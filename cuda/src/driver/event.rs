@@ -6,7 +6,7 @@ use cudarc::driver::CudaStream;
 use larder_cuda_abi::{Code, EventHandle, StreamHandle, constants};
 
 use super::context::Context;
-use super::deferred_free::DeferredFree;
+use super::refused_free::RefusedFree;
 use super::{Driver, DriverError};
 
 /// Configuration of an event.
@@ -129,7 +129,7 @@ impl Event {
 
 impl Drop for Event {
     fn drop(&mut self) {
-        self.context.give_back(DeferredFree::Event(self.handle));
+        self.context.give_back(RefusedFree::Event(self.handle));
     }
 }
 

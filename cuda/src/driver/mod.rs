@@ -30,9 +30,9 @@ mod stream;
 mod transfers;
 
 pub(crate) mod context;
-pub(crate) mod deferred_free;
 pub(crate) mod event;
 pub(crate) mod owed;
+pub(crate) mod refused_free;
 
 /// The driver's own numbers: codes, handles, constants, and the launch record of a kernel's body on the
 /// stand-in.

@@ -13,12 +13,12 @@ use cudarc::driver::CudaStream;
 use larder_cuda_abi::{Code, EventHandle};
 
 use super::context::on_stream;
-use super::deferred_free::DeferredFree;
+use super::refused_free::RefusedFree;
 use super::{CaptureStatus, Driver};
 use crate::limits::Charge;
 
 /// A free, with the charge held until it is made.
-pub(crate) type Free = (DeferredFree, Option<Charge>);
+pub(crate) type Free = (RefusedFree, Option<Charge>);
 
 thread_local! {
     /// Frees of this thread while [`collect`] runs.

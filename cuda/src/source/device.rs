@@ -1,6 +1,6 @@
 //! [`DeviceMemory`]: regions of a device's memory.
 
-use crate::driver::deferred_free::DeferredFree;
+use crate::driver::refused_free::RefusedFree;
 use crate::source::ranges::{RangeSource, Ranges};
 use crate::{Context, DriverError};
 
@@ -42,7 +42,7 @@ impl RangeSource for DeviceSource {
         self.0.try_current(|driver| driver.alloc_device(bytes))
     }
 
-    fn deferred_free(&self, address: u64) -> DeferredFree {
-        DeferredFree::Device(address)
+    fn deferred_free(&self, address: u64) -> RefusedFree {
+        RefusedFree::Device(address)
     }
 }

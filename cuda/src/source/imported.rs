@@ -15,8 +15,8 @@ use std::os::fd::AsFd;
 use larder_core::{Addr, AddrRange};
 use thiserror::Error;
 
-use crate::driver::deferred_free::DeferredFree;
 use crate::driver::owed::Unwaited;
+use crate::driver::refused_free::RefusedFree;
 use crate::{Context, DriverError, Returned};
 
 /// Place of an exported block in the memory that the descriptors carry: the memories side by side, and the
@@ -163,7 +163,7 @@ impl ImportedBlock {
         }
         let start = context.try_current(|driver| driver.reserve(total, 0))?;
         let Some(addresses) = AddrRange::new(Addr::new(start), total) else {
-            context.give_back(DeferredFree::Reserved(start, total));
+            context.give_back(RefusedFree::Reserved(start, total));
             return Err(ImportError::Layout);
         };
         let mut mapped = ImportMapping {
@@ -238,7 +238,7 @@ impl ImportMapping {
             unsafe { driver.map(at, bytes, memory) }
         });
         // The mapping keeps the memory alive.
-        self.context.give_back(DeferredFree::Memory(memory));
+        self.context.give_back(RefusedFree::Memory(memory));
         outcome?;
         self.pieces.push((at, bytes));
         Ok(())
@@ -256,10 +256,10 @@ impl Drop for ImportMapping {
         let pieces = core::mem::take(&mut self.pieces);
         context.owe(unwaited, || {
             for (start, bytes) in pieces {
-                context.give_back(DeferredFree::Mapping(start, bytes));
+                context.give_back(RefusedFree::Mapping(start, bytes));
             }
             let (start, bytes) = (addresses.start().get(), addresses.bytes());
-            context.give_back(DeferredFree::Reserved(start, bytes));
+            context.give_back(RefusedFree::Reserved(start, bytes));
         });
     }
 }

@@ -2,8 +2,8 @@
 
 use std::sync::Mutex;
 
-use crate::driver::deferred_free::DeferredFree;
 use crate::driver::locked;
+use crate::driver::refused_free::RefusedFree;
 use crate::source::ranges::{RangeSource, Ranges};
 use crate::{Context, DriverError};
 
@@ -92,8 +92,8 @@ impl RangeSource for ManagedSource {
         outcome
     }
 
-    fn deferred_free(&self, address: u64) -> DeferredFree {
-        DeferredFree::Device(address)
+    fn deferred_free(&self, address: u64) -> RefusedFree {
+        RefusedFree::Device(address)
     }
 
     fn gone(&self, bytes: u64) {

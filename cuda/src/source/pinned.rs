@@ -4,7 +4,7 @@ use larder_cuda_abi::constants::{
     HOST_ALLOC_DEVICEMAP, HOST_ALLOC_PORTABLE, HOST_ALLOC_WRITECOMBINED,
 };
 
-use crate::driver::deferred_free::DeferredFree;
+use crate::driver::refused_free::RefusedFree;
 use crate::source::ranges::{RangeSource, Ranges};
 use crate::{Context, DriverError};
 
@@ -93,7 +93,7 @@ impl RangeSource for PinnedSource {
         Ok(address.expose_provenance() as u64)
     }
 
-    fn deferred_free(&self, address: u64) -> DeferredFree {
-        DeferredFree::Host(address)
+    fn deferred_free(&self, address: u64) -> RefusedFree {
+        RefusedFree::Host(address)
     }
 }

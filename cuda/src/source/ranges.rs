@@ -16,7 +16,7 @@ use larder_core::{
 };
 
 use crate::Context;
-use crate::driver::deferred_free::DeferredFree;
+use crate::driver::refused_free::RefusedFree;
 use crate::driver::{DriverError, locked};
 use crate::limits::{Charge, OverBudget, TreeNode};
 use crate::source::virtual_memory::{RegionWatch, RegionWatcher};
@@ -31,7 +31,7 @@ pub trait RangeSource: Send + Sync {
     fn alloc(&self, bytes: u64) -> Result<u64, DriverError>;
 
     /// Returns the free of the allocation at an address.
-    fn deferred_free(&self, address: u64) -> DeferredFree;
+    fn deferred_free(&self, address: u64) -> RefusedFree;
 
     /// Subtracts an allocation from the counts: it was freed, or will be when the driver takes it.
     fn gone(&self, _bytes: u64) {}
@@ -46,7 +46,7 @@ impl RangeSource for Box<dyn RangeSource> {
         (**self).alloc(bytes)
     }
 
-    fn deferred_free(&self, address: u64) -> DeferredFree {
+    fn deferred_free(&self, address: u64) -> RefusedFree {
         (**self).deferred_free(address)
     }
 

@@ -13,8 +13,8 @@ use larder_core::{
 use larder_cuda_abi::{DevicePtr, PoolHandle, constants};
 
 use crate::account::Account;
-use crate::driver::deferred_free::DeferredFree;
 use crate::driver::owed::Unwaited;
+use crate::driver::refused_free::RefusedFree;
 use crate::driver::{POOLS_SINCE, locked};
 use crate::source::virtual_memory::RegionWatch;
 use crate::stream::allocator::{BLOCK_ALIGN, BlockInfo, Live, StreamAllocator};
@@ -138,7 +138,7 @@ impl DriverPool {
 
     fn call_free(&self, stream: &CudaStream, address: DevicePtr) -> Result<(), DriverError> {
         if self.pool.is_none() {
-            return self.context.try_give_back(DeferredFree::Device(address));
+            return self.context.try_give_back(RefusedFree::Device(address));
         }
         self.context.try_on(stream, |driver, stream| {
             // SAFETY: the address was in the table, so it is a block's; the caller holds the stream.
@@ -308,10 +308,10 @@ impl Drop for DriverPool {
         };
         self.context.owe(unwaited, || {
             for address in blocks.into_keys() {
-                self.context.give_back(DeferredFree::Device(address));
+                self.context.give_back(RefusedFree::Device(address));
             }
             if let Some(pool) = self.pool {
-                self.context.give_back(DeferredFree::Pool(pool));
+                self.context.give_back(RefusedFree::Pool(pool));
             }
         });
     }

@@ -15,8 +15,8 @@ use larder_cuda_abi::MemoryHandle;
 
 use super::{MappingOwner, PhysicalMemory, VirtualMemory};
 use crate::DriverError;
-use crate::driver::deferred_free::DeferredFree;
 use crate::driver::locked;
+use crate::driver::refused_free::RefusedFree;
 use crate::limits::OverBudget;
 use crate::stream::pool::{PoolSource, SharedPool};
 
@@ -104,7 +104,7 @@ impl VirtualMemory {
             && let Some(memory) = earlier.memory
         {
             self.context
-                .give_back_charged(DeferredFree::Memory(memory), earlier.charge);
+                .give_back_charged(RefusedFree::Memory(memory), earlier.charge);
         }
         Ok(())
     }
@@ -146,7 +146,7 @@ impl VirtualMemory {
         let Some(memory) = held.memory else {
             return Ok(());
         };
-        let thing = DeferredFree::Memory(memory);
+        let thing = RefusedFree::Memory(memory);
         if let Err(error) = self.context.try_give_back(thing) {
             let charged = held.charge.is_some();
             self.context.defer_free_charged(thing, held.charge);

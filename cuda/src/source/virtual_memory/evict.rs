@@ -11,8 +11,8 @@ use larder_core::{Addr, AddrRange};
 
 use super::{MappingOwner, VirtualMemory};
 use crate::DriverError;
-use crate::driver::deferred_free::DeferredFree;
 use crate::driver::locked;
+use crate::driver::refused_free::RefusedFree;
 
 /// Blocks calls of a paged allocator until dropped; none is under way.
 pub(crate) struct Stopped<'a> {
@@ -145,7 +145,7 @@ impl Stopped<'_> {
         let memory = self.memory;
         *self.asleep = true;
         for (start, bytes, _) in memory.mappings_of_handles(true) {
-            let thing = DeferredFree::Mapping(start, bytes);
+            let thing = RefusedFree::Mapping(start, bytes);
             memory.context.try_give_back(thing)?;
             memory.set_present(start, false);
             locked(&memory.table).calls.unmap += 1;
@@ -159,7 +159,7 @@ impl Stopped<'_> {
         };
         let mut released = 0;
         for (handle, bytes, charge) in given {
-            let thing = DeferredFree::Memory(handle);
+            let thing = RefusedFree::Memory(handle);
             match memory.context.try_give_back(thing) {
                 Ok(()) => locked(&memory.table).calls.release += 1,
                 Err(_) => memory.context.defer_free_charged(thing, charge),

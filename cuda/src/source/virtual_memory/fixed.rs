@@ -10,8 +10,8 @@ use larder_core::{Addr, AddrRange, Align, round_up};
 use larder_cuda_abi::MemoryHandle;
 
 use super::VirtualMemory;
-use crate::driver::deferred_free::DeferredFree;
 use crate::driver::locked;
+use crate::driver::refused_free::RefusedFree;
 use crate::limits::Charge;
 use crate::{Context, DriverError};
 
@@ -46,7 +46,7 @@ impl VirtualMemory {
         let context = &self.context;
         let start = context.try_current(|driver| driver.reserve(bytes, self.page_bytes))?;
         let Some(range) = AddrRange::new(Addr::new(start), bytes) else {
-            context.give_back(DeferredFree::Reserved(start, bytes));
+            context.give_back(RefusedFree::Reserved(start, bytes));
             return Err(refused);
         };
         let mut fixed = FixedMapping {
@@ -89,12 +89,12 @@ impl Drop for FixedMapping {
     fn drop(&mut self) {
         let (start, bytes) = (self.range.start().get(), self.range.bytes());
         if self.mapped {
-            self.context.give_back(DeferredFree::Mapping(start, bytes));
+            self.context.give_back(RefusedFree::Mapping(start, bytes));
         }
         if let Some((memory, charge)) = self.memory.take() {
-            let thing = DeferredFree::Memory(memory);
+            let thing = RefusedFree::Memory(memory);
             self.context.give_back_charged(thing, charge);
         }
-        self.context.give_back(DeferredFree::Reserved(start, bytes));
+        self.context.give_back(RefusedFree::Reserved(start, bytes));
     }
 }

@@ -9,8 +9,8 @@ use larder_core::{Addr, AddrRange, Align, GrowRequest, SubAllocError, SubAllocat
 
 use super::{MappingOwner, VirtualMemory};
 use crate::DriverError;
-use crate::driver::deferred_free::DeferredFree;
 use crate::driver::locked;
+use crate::driver::refused_free::RefusedFree;
 
 impl SubAllocator for VirtualMemory {
     /// Grows by whole pages, at the requested place if that is free. Three driver calls a page: for much
@@ -91,7 +91,7 @@ impl VirtualMemory {
             let piece = AddrRange::new(at, self.page_bytes).ok_or(refused)?;
             let memory = self.create(self.page_bytes)?;
             if let Err(error) = self.map(piece, memory, MappingOwner::Range(memory)) {
-                self.context.give_back(DeferredFree::Memory(memory));
+                self.context.give_back(RefusedFree::Memory(memory));
                 return Err(error);
             }
             at = piece.end();
@@ -133,7 +133,7 @@ impl VirtualMemory {
         for (start, bytes, memory) in leaving {
             if self.unmap(start, bytes).is_ok() {
                 locked(&self.table).leaving -= 1;
-                self.context.give_back(DeferredFree::Memory(memory));
+                self.context.give_back(RefusedFree::Memory(memory));
             }
         }
     }
@@ -142,7 +142,7 @@ impl VirtualMemory {
         let pieces = self.pieces_of(range)?;
         for (index, (start, bytes, memory)) in pieces.into_iter().enumerate() {
             match self.unmap(start, bytes) {
-                Ok(()) => self.context.give_back(DeferredFree::Memory(memory)),
+                Ok(()) => self.context.give_back(RefusedFree::Memory(memory)),
                 // Nothing has changed yet: all of it stays with the caller.
                 Err(error) if index == 0 => return Err(error),
                 // Some of it is freed already, so the rest is freed later.

@@ -30,7 +30,7 @@ use std::sync::{Arc, Mutex, RwLock};
 use larder_core::{Addr, AddrRange, Align, round_up};
 use larder_cuda_abi::MemoryHandle;
 
-use crate::driver::deferred_free::DeferredFree;
+use crate::driver::refused_free::RefusedFree;
 use crate::driver::{MemoryUse, PAGES_SINCE, locked};
 use crate::limits::{Charge, OverBudget, TreeNode};
 use crate::{Context, DriverError};
@@ -238,7 +238,7 @@ impl VirtualMemory {
         let bytes = round_up(config.address_bytes, align).ok_or(bad_range)?;
         let start = context.try_current(|driver| driver.reserve(bytes, page_bytes))?;
         let Some(addresses) = AddrRange::new(Addr::new(start), bytes) else {
-            context.give_back(DeferredFree::Reserved(start, bytes));
+            context.give_back(RefusedFree::Reserved(start, bytes));
             return Err(bad_range);
         };
         Ok(Self {
@@ -390,7 +390,7 @@ impl VirtualMemory {
             return Err(DriverError::Exported { address: start });
         }
         self.context
-            .try_give_back(DeferredFree::Mapping(start, bytes))?;
+            .try_give_back(RefusedFree::Mapping(start, bytes))?;
         let mut table = locked(&self.table);
         table.mappings.remove(&start);
         table.calls.unmap += 1;
@@ -462,19 +462,19 @@ impl Drop for VirtualMemory {
                 self.watcher.leaving(range);
             }
             self.context
-                .give_back(DeferredFree::Mapping(start, mapped.bytes));
+                .give_back(RefusedFree::Mapping(start, mapped.bytes));
             if let MappingOwner::Range(memory) | MappingOwner::Leaving(memory) = mapped.owner {
-                self.context.give_back(DeferredFree::Memory(memory));
+                self.context.give_back(RefusedFree::Memory(memory));
             }
         }
         for held in table.handles.into_values() {
             if let Some(memory) = held.memory {
                 self.context
-                    .give_back_charged(DeferredFree::Memory(memory), held.charge);
+                    .give_back_charged(RefusedFree::Memory(memory), held.charge);
             }
         }
         let (start, bytes) = (self.addresses.start().get(), self.addresses.bytes());
-        self.context.give_back(DeferredFree::Reserved(start, bytes));
+        self.context.give_back(RefusedFree::Reserved(start, bytes));
     }
 }
 

@@ -75,7 +75,7 @@ pub(crate) trait UpperTiers: Send + Sync {
     fn idle_bytes(&self) -> u64;
 
     /// Returns the bytes that the program has freed and that are not free yet.
-    fn deferred_bytes(&self) -> u64;
+    fn multi_stream_bytes(&self) -> u64;
 
     /// Returns the bytes of the device.
     fn device_bytes(&self) -> u64;

@@ -113,7 +113,7 @@ impl<S: PoolSource<P>, P: BestFit> StreamPool<S, P> {
         let live_bytes = self.memory.stats().live_bytes;
         let upper = self.upper();
         let held =
-            |upper: Arc<dyn UpperTiers>| upper.idle_bytes().saturating_add(upper.deferred_bytes());
+            |upper: Arc<dyn UpperTiers>| upper.idle_bytes().saturating_add(upper.multi_stream_bytes());
         live_bytes <= upper.map_or(0, held)
     }
 

@@ -1,4 +1,4 @@
-//! [`DeferredFree`]: a free that the driver refused, kept until it is taken.
+//! [`RefusedFree`]: a free that the driver refused, kept until it is taken.
 //!
 //! A refusal in a `drop`, or in the middle of several frees, cannot be reported. The free is then deferred:
 //! it waits in a list of its [context](super::context) and is retried at the next free, when memory is short,
@@ -13,7 +13,7 @@ use super::{Driver, DriverError};
 
 /// One thing to free. Invariant FREES1: nobody else holds it, and no work uses it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum DeferredFree {
+pub enum RefusedFree {
     /// Device or managed memory.
     Device(DevicePtr),
     /// Pinned memory.
@@ -30,7 +30,7 @@ pub enum DeferredFree {
     Reserved(DevicePtr, u64),
 }
 
-impl DeferredFree {
+impl RefusedFree {
     /// Frees it. The context it belongs to is current.
     pub(super) fn give_back(self, driver: &Driver) -> Result<(), DriverError> {
         match self {

@@ -1,4 +1,4 @@
-//! [`DeferredBlocks`]: blocks that several streams used, free once each stream has passed its point.
+//! [`MultiStreamFrees`]: blocks that several streams used, free once each stream has passed its point.
 //!
 //! The core's chunks carry one point. A block with more is kept here, as a block in use, until all streams
 //! but the first have passed; then it is freed in the order of the first. No stream waits for another because
@@ -20,7 +20,7 @@ struct DeferredBlock {
 
 /// The blocks of an allocator whose free is deferred.
 #[derive(Default)]
-pub(crate) struct DeferredBlocks {
+pub(crate) struct MultiStreamFrees {
     waiting: Mutex<Vec<DeferredBlock>>,
     /// Number of blocks, so that an empty list is seen without the lock.
     count: AtomicUsize,
@@ -28,7 +28,7 @@ pub(crate) struct DeferredBlocks {
     bytes: AtomicU64,
 }
 
-impl DeferredBlocks {
+impl MultiStreamFrees {
     /// Defers the free of a block until `others` have passed; it is then freed at the point `freed_on`.
     pub(crate) fn defer(&self, block: Block, freed_on: StreamPoint, others: Vec<StreamPoint>) {
         let mut waiting = locked(&self.waiting);
