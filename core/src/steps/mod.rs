@@ -42,7 +42,7 @@ use follow::{Guesses, StepState};
 use shape::{Inherited, LAYOUTS, Layout, ShapeId, Shapes};
 
 use crate::block::{Block, ChunkHandle, Grant, Request};
-use crate::error::{AllocError, FreeError, Rejected};
+use crate::error::{FreeError, Rejected};
 use crate::units::{AddrRange, Granule};
 
 /// The step and allocation of a live block. One for each chunk record of the allocator below.
@@ -334,14 +334,14 @@ impl<'t> Steps<'t> {
     /// it counts as allocated.
     ///
     /// # Errors
-    /// [`AllocError`]; no block is allocated then.
+    /// Those of `below`; no block is allocated then.
     // Inlined, here and in `serve`: out of line, the block would return through memory.
     #[inline(always)]
-    pub fn alloc(
+    pub fn alloc<P: PlaceAllocator>(
         &mut self,
-        below: &mut impl PlaceAllocator,
+        below: &mut P,
         request: &Request,
-    ) -> Result<Option<Grant>, AllocError> {
+    ) -> Result<Option<Grant>, P::Error> {
         let granules = below.granule().count_up(request.bytes);
         let granules = granules.filter(|_| request.bytes >= self.config.threshold_bytes);
         let (Some(granules), true) = (granules, self.is_inside()) else {
@@ -389,12 +389,12 @@ impl<'t> Steps<'t> {
     }
 
     #[inline(always)]
-    fn serve(
+    fn serve<P: PlaceAllocator>(
         &mut self,
-        below: &mut impl PlaceAllocator,
+        below: &mut P,
         request: &Request,
         known: Option<Entry>,
-    ) -> Result<Grant, AllocError> {
+    ) -> Result<Grant, P::Error> {
         let layout = match self.state {
             StepState::Follows(way) => way.layout,
             _ => None,

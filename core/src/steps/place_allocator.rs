@@ -13,11 +13,14 @@ use crate::units::{AddrRange, Granule};
 /// An allocator below a plan. The plan's blocks lie in the allocator's own range, so its idle space serves blocks
 /// outside the plan.
 pub trait PlaceAllocator {
+    /// The reason why no block is allocated.
+    type Error;
+
     /// Allocates a block anywhere.
     ///
     /// # Errors
-    /// [`AllocError`]; no block is allocated then.
-    fn alloc(&mut self, request: &Request) -> Result<Grant, AllocError>;
+    /// The allocator's; no block is allocated then.
+    fn alloc(&mut self, request: &Request) -> Result<Grant, Self::Error>;
 
     /// Allocates the block at exactly this place; `near` is a chunk close to it.
     ///
@@ -81,6 +84,8 @@ pub struct InRange<'a, 't> {
 }
 
 impl PlaceAllocator for InRange<'_, '_> {
+    type Error = AllocError;
+
     fn alloc(&mut self, request: &Request) -> Result<Grant, AllocError> {
         self.pool.alloc(request)
     }
@@ -131,6 +136,8 @@ impl PlaceAllocator for InRange<'_, '_> {
 }
 
 impl<D: PageDriver, W: Wait> PlaceAllocator for &Shared<PagePool<'_>, D, W> {
+    type Error = AllocError;
+
     fn alloc(&mut self, request: &Request) -> Result<Grant, AllocError> {
         BlockAllocator::alloc(*self, request)
     }

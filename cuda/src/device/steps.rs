@@ -216,13 +216,11 @@ impl DeviceInner {
             stream: Some(stream),
             stream_id,
             host,
-            failed: None,
         };
-        match planned.steps.alloc(&mut below, request) {
-            Ok(Some(grant)) => Ok(grant.block),
+        match planned.steps.alloc(&mut below, request)? {
+            Some(grant) => Ok(grant.block),
             // Only if outliving blocks are kept out of plans: they may lie anywhere else.
-            Ok(None) => self.alloc(stream, stream_id, request, host),
-            Err(reason) => Err(below.failed.unwrap_or_else(|| self.pool.refusal(reason))),
+            None => self.alloc(stream, stream_id, request, host),
         }
     }
 
@@ -243,7 +241,6 @@ impl DeviceInner {
             stream: None,
             stream_id,
             host: HostWait::MustNotBlock,
-            failed: None,
         };
         planned.steps.free(&mut below, block)
     }
@@ -257,8 +254,6 @@ struct DevicePlaces<'a> {
     stream: Option<&'a Arc<CudaStream>>,
     stream_id: StreamId,
     host: HostWait,
-    /// The error of the last allocation that failed.
-    failed: Option<DeviceAllocError>,
 }
 
 impl DevicePlaces<'_> {
@@ -270,22 +265,16 @@ impl DevicePlaces<'_> {
 }
 
 impl PlaceAllocator for DevicePlaces<'_> {
-    fn alloc(&mut self, request: &Request) -> Result<Grant, AllocError> {
+    type Error = DeviceAllocError;
+
+    fn alloc(&mut self, request: &Request) -> Result<Grant, DeviceAllocError> {
         let Some(stream) = self.stream else {
-            return Err(AllocError::PlaceTaken);
+            return Err(self.inner.pool.refusal(AllocError::PlaceTaken));
         };
-        match self.inner.alloc(stream, self.stream_id, request, self.host) {
-            Ok(block) => Ok(Grant { block, wait: None }),
-            Err(error) => {
-                let reason = match error {
-                    DeviceAllocError::Memory { reason, .. } => reason,
-                    // Ignored: the caller returns the error itself.
-                    _ => AllocError::PlaceTaken,
-                };
-                self.failed = Some(error);
-                Err(reason)
-            }
-        }
+        let block = self
+            .inner
+            .alloc(stream, self.stream_id, request, self.host)?;
+        Ok(Grant { block, wait: None })
     }
 
     fn alloc_at(

@@ -112,8 +112,11 @@ impl<S: PoolSource<P>, P: BestFit> StreamPool<S, P> {
     pub(super) fn none_live(&self) -> bool {
         let live_bytes = self.memory.stats().live_bytes;
         let upper = self.upper();
-        let held =
-            |upper: Arc<dyn UpperTiers>| upper.idle_bytes().saturating_add(upper.multi_stream_bytes());
+        let held = |upper: Arc<dyn UpperTiers>| {
+            upper
+                .idle_bytes()
+                .saturating_add(upper.multi_stream_bytes())
+        };
         live_bytes <= upper.map_or(0, held)
     }
 
