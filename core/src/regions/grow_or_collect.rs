@@ -7,7 +7,7 @@
 //!  Search --found--> Ready
 //!    | nothing                       every stage falls through to the next
 //!  Grow -> RegionPlan::Grow -commit--> Search anew (another thread may have been faster)
-//!    | limit        '----refused----> Short
+//!    | limit        '----refused----> Search anew, else Short
 //!  Short: would releasing every wholly free region make room?
 //!  Collect -> RegionPlan::Release ... for every wholly free region, if that makes room
 //!  Regrow --> as Search and Grow, but the only stage after it is
@@ -95,6 +95,12 @@ impl RegionPool<'_> {
             Ok(need) => need,
             Err(error) => return Progress::Failed(error),
         };
+        if let Stage::Short | Stage::Fail = attempt.stage
+            && let Some(found) = self.search_fully(need, &request)
+        {
+            // While the growth was refused, another thread has grown the pool, or freed memory.
+            return self.ready(found, need, &request);
+        }
         match attempt.stage {
             Stage::Search | Stage::Regrow => self.advance_search(attempt, need),
             Stage::Short => self.advance_short(attempt, need),

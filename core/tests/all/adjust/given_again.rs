@@ -299,3 +299,19 @@ fn trim_ends_although_another_thread_grows_as_fast_as_it_releases() {
         allocator.source().range.used_bytes()
     );
 }
+
+#[test]
+fn a_refused_growth_takes_what_another_thread_has_grown_meanwhile() {
+    let (mut pool, source) = new();
+    let [mut first, mut second] = [(); 2].map(|()| RegionAttempt::new(Request::new(KIB)));
+    let theirs = step_to_growth(&mut pool, &mut first);
+    let mut ours = step_to_growth(&mut pool, &mut second);
+    // The sub-allocator has given the other thread all it has, and refuses this one.
+    let range = source.grow(theirs.request()).expect("there is room");
+    while let Some(smaller) = pool.growth_refused(&mut second, ours) {
+        ours = smaller;
+    }
+    pool.commit(theirs, range).expect("a good range");
+    step_to_block(&mut pool, &mut second);
+    step_to_block(&mut pool, &mut first);
+}
