@@ -8,13 +8,13 @@ use larder_core::steps::StepConfig;
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum ArenaPolicy {
-    /// No stream: least memory.
+    /// No stream has an arena, which takes the least memory.
     Never,
-    /// Streams whose small blocks are often allocated right after another thread's on another stream; and,
-    /// once a stream has [steps](super::DeviceAllocator::step), all others, to keep out of the way of its
-    /// plans.
+    /// Streams whose small blocks are often allocated right after another thread's on another stream have
+    /// one. Once a stream has [steps](super::DeviceAllocator::step), all others have one too, so that their
+    /// blocks do not overlap its plans.
     WhereThreadsMeet,
-    /// All streams, from their first small block on.
+    /// Every stream has one from its first small block on.
     Always,
 }
 
@@ -23,7 +23,7 @@ pub enum ArenaPolicy {
 pub struct DeviceConfig {
     /// When pages move; ignored if memory comes in [regions](super::DeviceBacking::Regions).
     pub backing: Backing,
-    /// Most bytes held, in whole pages: a limit below one page (2 MiB on most devices) allows nothing.
+    /// Maximum bytes held, in whole pages. A limit below one page (2 MiB on most devices) allows nothing.
     pub limit_bytes: u64,
     /// Addresses reserved, 1023 GiB at most; 0 for eight times the device's memory, up to that maximum. If
     /// the system refuses eight times, 0 accepts less, down to five quarters of the device's memory.

@@ -158,7 +158,7 @@ impl DeviceAllocator {
         if bytes == 0 || !block.range().contains(range) {
             return Err(outside);
         }
-        // Pin first, so that the mappings under the block stay until they are counted (EXPORT1).
+        // Pinned first, so that the mappings under the block stay until they are counted (EXPORT1).
         pages.shared().with(|paged| paged.pin_range(range));
         match pages.shared().source().export(range) {
             Ok(exported) => Ok(ExportedBlock {

@@ -75,10 +75,10 @@ impl DeviceAllocator {
         self.restore(raw).map(|(block, _)| block)
     }
 
-    /// Restores a block that was taken apart by [`Block::into_raw`], with its requested bytes.
+    /// Restores a block that was taken apart by [`Block::into_raw`]. Returns its requested bytes too.
     pub(crate) fn restore(&self, raw: RawBlock) -> Result<(Block, u64), FreeError> {
         let inner = &*self.0;
-        // Blocks inside the core's first: a core block that holds an arena or a window is not the program's.
+        // Arenas and windows first, since a core block that holds one of them is not the program's.
         let mut arenas = inner.arenas.all();
         let found = arenas.find_map(|(_, arena)| arena.with(|pool| in_use(pool, raw)));
         let found = found.or_else(|| inner.windows.find(|pool| in_use(pool, raw)));
@@ -111,7 +111,7 @@ impl DeviceAllocator {
 }
 
 impl DeviceInner {
-    /// Frees a block in the order of a stream, wherever it is from.
+    /// Frees a block of the core, an arena or a window in the order of a stream.
     #[inline]
     pub(super) fn free_on(
         &self,
