@@ -26,7 +26,7 @@ type Callback = Arc<dyn Fn(&LimitEvent) + Send + Sync>;
 
 struct LimitWatcher {
     number: u64,
-    /// The one budget it watches; all if `None`.
+    /// The only budget it watches; all if `None`.
     only: Option<BudgetId>,
     callback: Callback,
 }
