@@ -14,7 +14,7 @@ use crate::DriverError;
 use crate::driver::deferred_free::DeferredFree;
 use crate::driver::locked;
 
-/// Blocks calls of a paged allocator until dropped; none is under way.
+/// Blocks calls of a paged allocator until dropped. None is under way.
 pub(crate) struct Stopped<'a> {
     memory: &'a VirtualMemory,
     asleep: RwLockWriteGuard<'a, bool>,
@@ -118,8 +118,8 @@ impl VirtualMemory {
 }
 
 impl Stopped<'_> {
-    /// Refuses if another process may use some of the memory, or a card knows it by its handle: a copy cannot
-    /// replace it.
+    /// Refuses if another process may use some of the memory, or a card knows it by its handle, since a copy
+    /// cannot replace it.
     ///
     /// # Errors
     /// [`DriverError::Exported`].
@@ -135,9 +135,9 @@ impl Stopped<'_> {
     }
 
     /// Releases all memory of handles to the driver and returns its bytes. The memory sleeps from here on,
-    /// whatever the driver refuses. No work may use it. Refused frees of unmapped memory are deferred, as
-    /// everywhere ([`Context::deferred_frees`](crate::Context::deferred_frees)). Two calls a handle, and one
-    /// for each further mapping of it.
+    /// even if the driver refuses some releases. No work may use it. Refused frees of unmapped memory are
+    /// deferred, as everywhere ([`Context::deferred_frees`](crate::Context::deferred_frees)). Two calls a
+    /// handle, and one for each further mapping of it.
     ///
     /// # Errors
     /// If the driver refuses to undo a mapping: no memory was released then.

@@ -22,7 +22,7 @@ pub(crate) struct Exported {
 }
 
 impl VirtualMemory {
-    /// Returns whether its memory is shareable.
+    /// Returns whether its memory can be exported.
     pub(crate) const fn is_shareable(&self) -> bool {
         self.memory_use.shareable
     }
