@@ -8,7 +8,7 @@ use larder_core::{Align, Block, Granule, Placement, Rejected, Request, Stats};
 
 use crate::{Context, DeviceAllocError, DeviceFreeError};
 
-/// Alignment of blocks by default, and the most that the driver guarantees.
+/// Default alignment of blocks, and the maximum that the driver guarantees.
 pub(crate) const BLOCK_ALIGN: Align = Granule::DEFAULT.align();
 
 /// Allocates and frees in the order of streams. Every allocator of this crate implements it, so that a
