@@ -34,10 +34,10 @@ pub enum RuntimeError {
     /// `GpuOptions::allocator_type` names an unknown allocator.
     #[error("the allocator type is {text:?}: leave it empty, or say BFC")]
     AllocatorType {
-        /// Its value.
+        /// The value of the option.
         text: String,
     },
-    /// Pinned memory needs a device's context, and none has an allocator yet.
+    /// Pinned memory needs a device's context, but no device has an allocator yet.
     #[error(
         "pinned memory is made through a device, and no GPU allocator exists yet: ask for one first"
     )]
@@ -48,7 +48,7 @@ pub enum RuntimeError {
         /// The share.
         fraction: f64,
     },
-    /// More than a device's memory, on a device that does not support that.
+    /// A share above 1 on a device that does not support more than its memory.
     #[error("oversubscription: {fraction} of a device's memory needs managed memory and compute capability 6.0, and the device \
          has {}.{}: take 1 at most",
         compute_capability.0,

@@ -46,7 +46,7 @@ impl Visitors {
 pub(crate) struct RegionReporter {
     visitors: Visitors,
     index: u32,
-    /// Map in which regions are entered with `kind`.
+    /// Map that records each region with `kind`.
     map: Arc<RegionMap>,
     kind: MemoryKind,
 }
