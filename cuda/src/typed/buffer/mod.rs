@@ -81,7 +81,7 @@ pub struct DeviceBuffer<T> {
     /// Address that kernels receive.
     address: sys::CUdeviceptr,
     len: usize,
-    /// Taken when it is freed; `None` for no bytes.
+    /// Taken when it is freed; `None` for zero bytes.
     block: Option<Block>,
     shared: BufferShared,
     values: PhantomData<T>,
@@ -132,7 +132,7 @@ impl<T> DeviceBuffer<T> {
 
     /// Returns the bytes of all values.
     pub const fn num_bytes(&self) -> usize {
-        // Cannot wrap: checked when the buffer was made.
+        // Cannot wrap, as checked when the buffer was made.
         self.len.wrapping_mul(size_of::<T>())
     }
 
@@ -219,8 +219,8 @@ impl BufferShared {
         };
         let noted = note(&mut locked(&self.uses), by);
         stream.context().record_err(noted);
-        // A stream without a number could not be waited for later, so its use ends at once; work that it
-        // captures is no use.
+        // A stream without a number could not be waited for later, so its use ends immediately. Work that it
+        // captures does not count as a use.
         if stream_id.is_some() || memory.captures(stream) {
             SyncOnDrop::Record(None)
         } else {

@@ -19,7 +19,7 @@ pub struct BufferView<'a, T> {
     values: PhantomData<&'a [T]>,
 }
 
-/// A part of a [`DeviceBuffer`] that nobody else uses, for writing.
+/// An exclusively used part of a [`DeviceBuffer`], for writing.
 pub struct BufferViewMut<'a, T> {
     pub(super) part: ViewPart<'a>,
     values: PhantomData<&'a mut [T]>,

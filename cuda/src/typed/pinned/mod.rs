@@ -45,7 +45,7 @@ pub struct PinnedBuffer<T> {
     first: NonNull<T>,
     len: usize,
     pool: PinnedAllocator,
-    /// Taken when it is freed; `None` for no bytes.
+    /// Taken when it is freed; `None` for zero bytes.
     block: Option<Block>,
     uses: Mutex<PinnedUses>,
 }
@@ -97,7 +97,7 @@ impl PinnedAllocator {
     ) -> Result<PinnedBuffer<T>, DeviceAllocError> {
         // SAFETY: the lines below write all of it.
         let buffer = unsafe { self.buffer::<T>(len) }?;
-        // SAFETY: the memory has space for `len` values, and nobody uses it yet.
+        // SAFETY: the memory has space for `len` values, and is not used yet.
         unsafe { buffer.first.write_bytes(0, len) };
         Ok(buffer)
     }
@@ -113,7 +113,7 @@ impl PinnedAllocator {
         // SAFETY: the lines below write all of it.
         let buffer = unsafe { self.buffer::<T>(values.len()) }?;
         let from = NonNull::from(values).cast();
-        // SAFETY: both have `values.len()` values, and nobody else has the new memory.
+        // SAFETY: both have `values.len()` values, and the new memory is used only here.
         unsafe { buffer.first.copy_from_nonoverlapping(from, values.len()) };
         Ok(buffer)
     }
