@@ -49,7 +49,7 @@ impl Account {
 
     /// Counts a block of `bytes` that were taken.
     pub(crate) fn gave(&self, bytes: u64) {
-        // Here and not in `take`, so that refused bytes do not count for the peak.
+        // Updated here rather than in `take`, so that refused bytes do not raise the peak.
         let live = self.live_bytes.load(Ordering::Relaxed);
         self.peak_bytes.fetch_max(live, Ordering::Relaxed);
         self.blocks.fetch_add(1, Ordering::Relaxed);

@@ -32,9 +32,9 @@ pub struct CheckedConfig {
     pub quarantine: QuarantineConfig,
     /// Pattern written to blocks when they are allocated and when they are freed; `None` writes nothing.
     pub reset: Option<Pattern>,
-    /// Most blocks, waiting ones included. About 100 bytes of host memory each.
+    /// Maximum number of blocks, including waiting ones. About 100 bytes of host memory each.
     pub blocks: usize,
-    /// Most freed blocks that wait. About 50 bytes of host memory each.
+    /// Maximum number of freed blocks that wait. About 50 bytes of host memory each.
     pub waiting_blocks: usize,
 }
 
@@ -192,7 +192,7 @@ impl CheckedMemory {
         if let Some(error) = below.filter(|error| error.to_core_error() == reason) {
             return error;
         }
-        // The newest refusal of a fill; one of another thread would have the same code.
+        // The newest refusal of a fill. Another thread's refusal would have the same code.
         let driver = match reason {
             AllocError::Access(AccessError::Refused { code }) => {
                 let error = self.last_error();
