@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use crate::signal::Signal;
 
-/// Time between two polls of a clock that cannot wait for a signal.
+/// Time between two polls by a clock that cannot wait for a signal.
 const LOOK: Duration = Duration::from_millis(1);
 
 /// A source of time that can also wait.
@@ -17,8 +17,8 @@ pub trait Clock: Send + Sync + fmt::Debug {
     /// Returns when at least `time` has passed.
     fn sleep(&self, time: Duration);
 
-    /// Returns at `until` (without it, never by time alone), or once `signal` has counted more changes than
-    /// `seen`; true if it has. The default implementation sleeps and polls once a millisecond.
+    /// Waits until `until`, or without end if it is `None`, or until `signal` has counted more changes than
+    /// `seen`. Returns true in the latter case. The default implementation polls once a millisecond.
     fn wait(&self, until: Option<Duration>, signal: &Signal, seen: u64) -> bool {
         loop {
             if signal.changes() != seen {
@@ -78,7 +78,7 @@ pub struct ManualClock {
 struct ManualState {
     now: Duration,
     slept: Duration,
-    /// The events to run and their times, in no order.
+    /// The events to run and their times, unsorted.
     events: Vec<(Duration, Event)>,
 }
 

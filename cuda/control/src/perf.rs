@@ -83,7 +83,7 @@ pub struct DutyCycle {
     shared: Arc<DutyCycleShared>,
 }
 
-/// The stored value of a cancelled duty cycle; it is no share.
+/// The stored value of a cancelled duty cycle, which is not a valid share.
 const CANCELLED: u8 = u8::MAX;
 
 impl DutyCycle {
@@ -146,7 +146,7 @@ pub struct DutyCycleReader {
     shared: Arc<DutyCycleShared>,
 }
 
-/// A share that a reader saw, and the count of changes with which it waits for the next one.
+/// A share that a reader saw, and the count of changes by which it waits for the next one.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Observed {
     pub(crate) perf: PerfControl,
@@ -178,8 +178,8 @@ impl DutyCycleReader {
         }
     }
 
-    /// Waits on `clock` until the share changed since `seen`, or until the time is `until`. Returns true if
-    /// it changed.
+    /// Waits on `clock` until the share has changed since `seen`, or until the time is `until`. Returns true
+    /// if it has changed.
     pub(crate) fn wait(&self, clock: &dyn Clock, until: Option<Duration>, seen: Observed) -> bool {
         clock.wait(until, &self.shared.signal, seen.changes)
     }
