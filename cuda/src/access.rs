@@ -42,8 +42,8 @@ enum Fills {
 /// Reads, writes and fills device memory on one stream. Clones share the access.
 ///
 /// The stream is called stream 0; any other is refused ([`AccessError::OtherStream`]). While the stream
-/// captures, every call is refused with the driver's code 900: a graph would repeat a fill, and a read would
-/// have nothing to wait for. The check costs each call two more driver calls.
+/// captures, every call is refused with the driver's code 900, since a graph would repeat a fill, and a read
+/// would have nothing to wait for. The check costs each call two more driver calls.
 #[derive(Clone)]
 pub struct DeviceAccess(Arc<AccessInner>);
 
@@ -190,7 +190,7 @@ impl MemoryAccess for DeviceAccess {
         })
     }
 
-    /// Does nothing: the stream's own order already covers a point of it.
+    /// Does nothing, since the stream's own order already covers its points.
     fn wait(&self, stream_id: StreamId, point: StreamPoint) -> Result<(), AccessError> {
         if stream_id == StreamId::MAIN && point.stream == StreamId::MAIN {
             Ok(())

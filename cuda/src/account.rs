@@ -84,8 +84,8 @@ impl Account {
         self.largest_bytes.store(0, Ordering::Relaxed);
     }
 
-    /// Returns the counters. Reserved bytes equal live bytes: the allocator that gave the blocks keeps its
-    /// own reserve.
+    /// Returns the counters. Reserved bytes equal live bytes, since the allocator that gave the blocks keeps
+    /// its own reserve.
     pub(crate) fn stats(&self) -> Stats {
         let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         let (live, peak) = (read(&self.live_bytes), read(&self.peak_bytes));

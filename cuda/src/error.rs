@@ -27,7 +27,7 @@ pub enum DeviceAllocError {
         /// The driver's newest refusal.
         driver: Option<DriverError>,
     },
-    /// The driver refused a call that the memory needed: before its first use, or for a copy.
+    /// The driver refused a call that the memory needed before its first use, or for a copy.
     #[error("{0}")]
     Driver(DriverError),
     /// The process heap has no memory for values in host memory.
@@ -109,7 +109,7 @@ impl DeviceAllocError {
         }
     }
 
-    /// Returns the answer of the core's trait: the numbers, or the driver's code.
+    /// Converts to the core's error, with the numbers or the driver's code.
     pub(crate) fn to_core_error(&self) -> AllocError {
         let code = match self {
             Self::Memory { reason, .. } | Self::Window { reason } => return *reason,

@@ -61,7 +61,7 @@ static DEVICES: [OnceLock<DeviceState>; MAX_DEVICES] = [const { OnceLock::new() 
 /// The program's choices for devices that are not yet made. Locked while one is made.
 static CHOSEN: Mutex<BTreeMap<c_int, Backing>> = Mutex::new(BTreeMap::new());
 
-/// Locks `mutex`, ignoring poison: every change under these locks is complete.
+/// Locks `mutex`, ignoring poison, since every change under these locks is complete.
 pub(crate) fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

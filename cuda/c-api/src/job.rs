@@ -18,7 +18,7 @@ use larder_cuda::{DeviceAllocError, DeviceAllocator};
 use crate::device::DeviceState;
 use crate::outcome::{Refusal, not_obeyed, status};
 
-/// Maximum time that an allocation waits for a higher limit, without `LARDER_CUDA_PATIENCE`.
+/// Default maximum time that an allocation waits for a higher limit, without `LARDER_CUDA_PATIENCE`.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 /// Smallest unit of a device's memory. Rounding may take this much more, and a limit below it allows nothing.

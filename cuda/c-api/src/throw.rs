@@ -26,8 +26,8 @@ fn function(name: &CStr) -> Option<NonNull<c_void>> {
     if library.is_null() {
         return None;
     }
-    // The library stays open because the function lies in it. SAFETY: the library is open and the name ends
-    // in a NUL.
+    // The library stays open because the function lies in it.
+    // SAFETY: the library is open and the name ends in a NUL.
     NonNull::new(unsafe { libc::dlsym(library, name.as_ptr()) })
 }
 

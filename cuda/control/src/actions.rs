@@ -30,7 +30,7 @@ pub enum OnError {
     Ignore,
     /// The error is returned as a warning, and the next action runs.
     Warn,
-    /// The group stops and the run fails. Upstream treats every action so.
+    /// The group stops and the run fails. Upstream does this for every action.
     #[default]
     Fail,
 }

@@ -17,9 +17,9 @@ use crate::signal::Signal;
 pub struct PerfControl(u8);
 
 impl PerfControl {
-    /// 100 percent: no pause is inserted.
+    /// 100 percent, so that no pause is inserted.
     pub const FULL: Self = Self(100);
-    /// 0 percent: the job is suspended.
+    /// 0 percent, which suspends the job.
     pub const SUSPENDED: Self = Self(0);
 
     /// Makes the share of `percent`, from 0 to 100, both included.
@@ -39,12 +39,12 @@ impl PerfControl {
         self.0
     }
 
-    /// Returns whether the share is 100 percent: no pause is inserted.
+    /// Returns whether the share is 100 percent, so that no pause is inserted.
     pub const fn is_full(self) -> bool {
         self.0 >= 100
     }
 
-    /// Returns whether the share is 0 percent: nothing runs.
+    /// Returns whether the share is 0 percent, so that nothing runs.
     pub const fn is_suspended(self) -> bool {
         self.0 == 0
     }

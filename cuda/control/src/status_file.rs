@@ -66,7 +66,7 @@ pub struct DeviceUsage {
     /// Bytes held from the device.
     #[serde(rename = "deviceMemPoolSize")]
     pub device_reserved_bytes: u64,
-    /// Bytes held from the device in regions with a block in use: a limit can be lowered to this now.
+    /// Bytes held from the device in regions with a block in use, to which a limit can be lowered now.
     #[serde(rename = "deviceMemStable")]
     pub device_stable_bytes: u64,
     /// Maximum bytes in blocks on the host.

@@ -3,8 +3,8 @@
 //! Threads that take turns at the core pay for its lock, and more for cache misses on each other's data. A
 //! stream to which that happens often gets a best fit of its own for blocks of up to 64 KiB, behind a lock of
 //! its own, over pieces of 2 MiB that it allocates from the core like any block. In order on its stream, a
-//! freed block is free at once, without points. Programs without such contention have no arena, and use the
-//! memory of one best fit for everything.
+//! freed block is free immediately, without points. Programs without such contention have no arena, and use
+//! the memory of one best fit for everything.
 //!
 //! ARENAS1 To the core a piece is in use; free memory in it is available only to its arena, and is not live.
 //! ARENAS2 An arena allocates only for its own stream. A block freed on another stream carries that stream's
@@ -77,7 +77,7 @@ impl CallerId {
     }
 }
 
-/// Returns the part of a piece that an arena uses: all but the last granule.
+/// Returns the part of a piece that an arena uses, which is all but the last granule.
 fn apart(piece: &Block) -> Option<AddrRange> {
     let bytes = piece.bytes().checked_sub(GAP_BYTES)?;
     AddrRange::new(piece.addr(), bytes)
@@ -179,7 +179,7 @@ impl StreamArena {
         block.is_of(self.id)
     }
 
-    /// Frees a block: with the point of another stream, or with none for the arena's own stream.
+    /// Frees a block with the point of another stream, or with none for the arena's own stream.
     #[inline]
     pub(super) fn free(
         &self,
@@ -433,7 +433,8 @@ impl DeviceInner {
             if self.pool.streams().captures(&stream) != Ok(false) {
                 return None;
             }
-            // Poll first: otherwise the arena would take all free memory elsewhere before reusing its own.
+            // Poll first, since otherwise the arena would take all free memory elsewhere before reusing its
+            // own.
             self.pool.streams().close_all();
             self.pool.poll();
             if let Some(block) = arena.find(stream_id, bytes) {

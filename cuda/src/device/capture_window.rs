@@ -169,8 +169,8 @@ impl DeviceAllocator {
     /// or used is not reused inside.
     ///
     /// Until the window is closed other threads' allocations leave the stream alone too, so that none
-    /// invalidates its capture: memory that the stream freed before is not given to other streams. Close the
-    /// window after the capture has ended, not earlier.
+    /// invalidates its capture, so memory that the stream freed before is not given to other streams. Close
+    /// the window after the capture has ended, not earlier.
     ///
     /// When the window is dropped the graph must not run any more, or its runs must be ordered before the
     /// work queued on `stream` then.

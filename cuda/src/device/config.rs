@@ -39,8 +39,8 @@ pub struct DeviceConfig {
     /// Switch it off only in a program that never captures. Without it only allocations that need the driver
     /// notice a capture; others get memory that the graph then shares with the program.
     ///
-    /// A free is never refused for a capture: it promises that nothing uses the block any more, the graph
-    /// included.
+    /// A free is never refused for a capture, since it promises that nothing uses the block any more, the
+    /// graph included.
     pub check_captures: bool,
     /// How [steps](super::DeviceAllocator::step) are planned.
     pub steps: StepConfig,

@@ -13,7 +13,7 @@ use crate::stream::pool::WantedBy;
 
 impl DeviceAllocator {
     /// Frees a block that several streams use; the first one can reuse it soonest. It is free once the others
-    /// were seen to have passed: nothing waits for that, on the host or on the device. Until then it counts
+    /// were seen to have passed. Nothing waits for that, on the host or on the device. Until then it counts
     /// as live. O(streams), no driver call.
     ///
     /// # Errors
@@ -92,8 +92,9 @@ impl DeviceAllocator {
     /// most two events' calls, and none if both are one stream.
     ///
     /// # Errors
-    /// [`DeviceAllocError::Capturing`] if one of them captures: then the program forks and joins by events of
-    /// its own. [`DeviceAllocError::Stream`], [`DeviceAllocError::Streams`], and if the driver refuses.
+    /// [`DeviceAllocError::Capturing`] if one of them captures, since the program then forks and joins by
+    /// events of its own. [`DeviceAllocError::Stream`], [`DeviceAllocError::Streams`], and if the driver
+    /// refuses.
     pub fn order_after(
         &self,
         stream: &Arc<CudaStream>,

@@ -122,7 +122,7 @@ enum Small {
 ///
 /// # Leaks
 ///
-/// Blocks are values without a destructor: one that is not freed is leaked until the allocator is dropped
+/// Blocks are values without a destructor. One that is not freed is leaked until the allocator is dropped
 /// with its last clone. That drop waits for the streams and releases everything to the driver.
 #[derive(Clone)]
 pub struct DeviceAllocator(Arc<DeviceInner>);

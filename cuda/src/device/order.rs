@@ -30,8 +30,8 @@ impl DeviceAllocator {
     }
 
     /// Removes a stream that its owner is about to destroy: one that cudarc wraps and does not own
-    /// (`wrap_borrowed_stream`). Streams of cudarc's own need no call: they are removed when only allocators
-    /// hold them. The work queued on the stream now still counts.
+    /// (`wrap_borrowed_stream`). Streams of cudarc's own need no call, since they are removed when only
+    /// allocators hold them. The work queued on the stream now still counts.
     ///
     /// # Errors
     /// [`DeviceAllocError::StreamHeld`] if a buffer, a step, a window or another clone holds the stream;
@@ -44,8 +44,8 @@ impl DeviceAllocator {
     /// not know. One driver call for each known stream, and the wait.
     ///
     /// # Errors
-    /// If a stream that the allocator knows captures: the wait would invalidate the capture, and is not made.
-    /// If the driver refuses, or work failed. The capture of an unknown stream is invalidated.
+    /// If a stream that the allocator knows captures, since the wait would invalidate the capture and is not
+    /// made. If the driver refuses, or work failed. The capture of an unknown stream is invalidated.
     pub fn synchronize(&self) -> Result<(), DriverError> {
         self.known_streams().wait_for_context()
     }

@@ -4,7 +4,8 @@
 //!
 //! * While it sleeps, an allocation is refused (`DeviceAllocError::Asleep`) and does not wake the allocator:
 //!   waking copies all live memory, may be refused, and takes memory that was promised to another user, so it
-//!   must be explicit. Frees, windows that close and steps that end are bookkeeping, and take effect at once.
+//!   must be explicit. Frees, windows that close and steps that end are bookkeeping, and take effect
+//!   immediately.
 //! * Sleep waits for all work of the context, since streams that the allocator does not know may use its
 //!   blocks. A known stream that captures refuses the sleep; the capture of an unknown one is invalidated, as
 //!   by any wait for a context.
@@ -15,13 +16,15 @@
 //!   comes from the process heap, if the system has that much memory available.
 //!
 //! SLEEP1 Before any memory is released all is copied and all copies have been waited for. The copy is
-//! dropped only when all of it is back on the device. SLEEP2 The allocator is awake, or asleep with a copy.
-//! Any refusal by the driver leaves one of the two: a refused sleep undoes its work, and is asleep if that is
-//! refused as well; a refused wake releases again the memory it had brought back. Either can be called again.
+//! dropped only when all of it is back on the device.
+//! SLEEP2 The allocator is awake, or asleep with a copy. Any refusal by the driver leaves one of the two: a
+//! refused sleep undoes its work, and is asleep if that is refused as well; a refused wake releases again the
+//! memory it had brought back. Either can be called again.
 //! SLEEP3 While it sleeps, every route refuses. Threads that had read their route before may still be given
 //! held free memory; it must not be used before the allocator wakes. Their calls for pages are waited for, or
-//! refused. SLEEP4 While it sleeps, nothing is charged except memory that the driver did not take back.
-//! Waking charges again, under the limits of that time.
+//! refused.
+//! SLEEP4 While it sleeps, nothing is charged except memory that the driver did not take back. Waking charges
+//! again, under the limits of that time.
 //!
 //! The lock of the copy comes before all others of the allocator, and is held by the thread that sleeps or
 //! wakes. After the locks of steps and streams, and before the core's, comes the turn of the calls for pages
@@ -153,7 +156,7 @@ impl DeviceAllocator {
     /// retries releases that the driver had refused.
     ///
     /// Waits for all work of the context. From the call until `wake` has returned, no work that uses the
-    /// memory may be queued, on any stream: it would fail on the device. Uses of
+    /// memory may be queued on any stream, since it would fail on the device. Uses of
     /// [buffers](crate::DeviceBuffer#asleep) are refused. Graphs captured before stay valid, and must not be
     /// launched. No stream may capture: a known one refuses the sleep, the capture of an unknown one is
     /// invalidated. Any thread may call this, except from a callback of this crate.
@@ -204,7 +207,7 @@ impl DeviceAllocator {
     /// Present limits apply: a limit below the live bytes refuses, until blocks are freed or it is raised.
     ///
     /// # Errors
-    /// [`SleepError`]. The allocator is still asleep, and no contents are lost: call again later.
+    /// [`SleepError`]. The allocator is still asleep, and no contents are lost. Call again later.
     pub fn wake(&self) -> Result<u64, SleepError> {
         let inner = &*self.0;
         let mut copy = locked(&inner.sleep.copy);

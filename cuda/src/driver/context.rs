@@ -26,7 +26,7 @@ const TRIED_ON_THE_WAY: usize = 4;
 /// end. [`deferred_frees`](Self::deferred_frees) counts them.
 ///
 /// `cuDevicePrimaryCtxReset` ends everything that lives in a primary context. Drop everything of this crate
-/// first: an address that is freed later may belong to another owner by then.
+/// first, since an address that is freed later may belong to another owner by then.
 #[derive(Clone)]
 pub struct Context(Arc<ContextInner>);
 
@@ -336,7 +336,7 @@ impl Drop for ContextInner {
     }
 }
 
-/// Restores the previous context when dropped: cudarc makes a context current to release it.
+/// Restores the previous context when dropped, since cudarc makes a context current to release it.
 struct PreviousContext {
     driver: &'static Driver,
     before: Option<ContextHandle>,
@@ -374,9 +374,9 @@ impl Drop for CurrentGuard {
             return;
         }
         // The driver refused twice, so the stack of contexts keeps one entry too many, but the previous
-        // context is current again if this call succeeds. A refusal cannot be reported. SAFETY: the context
-        // was current, so it existed; a thread whose context ends under it is in the same state with or
-        // without this call.
+        // context is current again if this call succeeds. A refusal cannot be reported.
+        // SAFETY: the context was current, so it existed; a thread whose context ends under it is in the same
+        // state with or without this call.
         let _ = unsafe { self.driver.set_context(self.before) };
     }
 }

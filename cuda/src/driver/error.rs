@@ -75,8 +75,8 @@ pub enum DriverError {
         /// The address.
         address: u64,
     },
-    /// Refused without a driver call: another process may use the memory, or a card that it is registered
-    /// with.
+    /// Refused without a driver call because another process may use the memory, or a card that it is
+    /// registered with.
     #[error(
         "the memory at {address:#x} is exported or fixed; drop its ExportedBlock or FixedBlock first"
     )]
@@ -84,12 +84,12 @@ pub enum DriverError {
         /// Address of the mapping.
         address: u64,
     },
-    /// Refused without a driver call: a budget of the program has no room.
+    /// Refused without a driver call because a budget of the program has no room.
     #[error(
         "a budget of the program has no room; free and release memory there, or raise its limit"
     )]
     Budget,
-    /// Refused without a driver call: the memory sleeps.
+    /// Refused without a driver call because the memory sleeps.
     #[error("the memory sleeps; wake it first (DeviceAllocator::wake)")]
     Asleep,
 }

@@ -144,7 +144,7 @@ fn find(choice: Choice) -> Result<Driver, LoadError> {
     }
 }
 
-/// Starts the real driver: the one that cudarc will call.
+/// Starts the real driver, which cudarc will call.
 fn start_real() -> Result<Driver, LoadError> {
     let driver = start(real()?)?;
     match before(&driver.library)? {

@@ -68,7 +68,8 @@ impl Driver {
         entry.check(code)
     }
 
-    /// Allocates pinned host memory; `flags` are bits of `HOST_ALLOC_…`. O(bytes): every page is locked.
+    /// Allocates pinned host memory; `flags` are bits of `HOST_ALLOC_…`. O(bytes), since every page is
+    /// locked.
     ///
     /// # Errors
     /// If the driver refuses; [`DriverError::Size`] for zero bytes.

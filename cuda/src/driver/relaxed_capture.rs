@@ -58,7 +58,7 @@ impl Driver {
         })
     }
 
-    /// Runs `act`, which may make several [such calls](Self::relaxed): the thread's mode changes at the first
+    /// Runs `act`, which may make several [such calls](Self::relaxed). The thread's mode changes at the first
     /// of them, and back at the end. Two driver calls, or none if there are no such calls.
     pub(crate) fn relaxed_once<R>(&self, act: impl FnOnce() -> R) -> R {
         if MODE.get() != CaptureMode::Own {

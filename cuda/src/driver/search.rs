@@ -20,9 +20,9 @@ const STAND_IN_PATH: &str = "LARDER_CUDA_STAND_IN";
 /// Path of the stand-in that the program carries.
 static CARRIED: OnceLock<PathBuf> = OnceLock::new();
 
-/// Sets the path of the stand-in, for programs that carry one: it is used unless `LARDER_CUDA_STAND_IN` names
-/// another. Call it before [`load`](super::load()); the first path counts, and the file may be deleted once it
-/// is loaded.
+/// Sets the path of the stand-in, for programs that carry one. It is used unless `LARDER_CUDA_STAND_IN` names
+/// another. Call it before [`load`](super::load()); the first path counts, and the file may be deleted once
+/// it is loaded.
 pub fn carry_stand_in(path: PathBuf) {
     let _ = CARRIED.set(path);
 }
@@ -56,7 +56,7 @@ impl OpenLibrary {
     }
 }
 
-/// Returns the driver that the program is linked with, if any: cudarc calls it.
+/// Returns the driver that the program is linked with, if any, which cudarc calls.
 pub(super) fn linked() -> Option<OpenLibrary> {
     let library = program()?;
     let present = function_in(&library).is_some();

@@ -1,10 +1,11 @@
 //! [`Combiner`]: a value that one thread at a time works on, while no lock is held. A thread that finds the
 //! value taken may leave its work to the thread that has it (flat combining).
 //!
-//! COMB1 The value is in its place, or one thread has it, which returns it even after a panic. COMB2 A thread
-//! that finds it taken may leave: the thread that has it works once more before it returns it, so it sees
-//! everything that happened before the other left. COMB3 No thread waits for itself: a thread that has the
-//! value and requests it again, from a callback, leaves.
+//! COMB1 The value is in its place, or one thread has it, which returns it even after a panic.
+//! COMB2 A thread that finds it taken may leave: the thread that has it works once more before it returns it,
+//! so it sees everything that happened before the other left.
+//! COMB3 No thread waits for itself: a thread that has the value and requests it again, from a callback,
+//! leaves.
 
 use std::sync::{Condvar, Mutex, PoisonError};
 use std::thread::{self, ThreadId};

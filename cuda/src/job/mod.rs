@@ -102,7 +102,7 @@ use crate::{Context, DeviceAllocator, ForeignMemory, PinnedAllocator, VmemAlloca
 /// This program as one of several on a GPU. See the [module](self).
 ///
 /// Dropping it ends its thread and every pause, and writes a last status marked as ended. Limits stay, and
-/// deferred bytes still go back: both belong to the allocators.
+/// deferred bytes are still returned, since both belong to the allocators.
 pub struct Job {
     shared: Arc<JobShared>,
     /// The listener's registration, which ends in `drop`.
@@ -247,10 +247,11 @@ impl Job {
             .with_statistics(|statistics| self.shared.settle(statistics));
     }
 
-    /// Ends every pause and suspension, now and later: launches are delayed no more. Limits stay in force.
+    /// Ends every pause and suspension, now and later, so that launches are no longer delayed. Limits stay in
+    /// force.
     ///
     /// A sleeping job tries once to wake, even if another job has the device. If that is refused the run
-    /// returns with the allocators asleep: they refuse, until the program calls [`DeviceAllocator::wake`].
+    /// returns with the allocators asleep, which refuse until the program calls [`DeviceAllocator::wake`].
     pub fn cancel(&self) {
         self.shared.cancel();
     }

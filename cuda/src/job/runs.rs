@@ -251,7 +251,7 @@ impl JobShared {
         let _ = self.record_ended(&self.queued.take_ended());
     }
 
-    /// Phase 1: records the run, and writes the status if that is due.
+    /// Phase 1: records the run, and writes the status if a check is due.
     fn record_run(&self, run: &Run) -> Result<(), FileError> {
         let recorded = self.record_ended(&run.ended);
         if let Ok(recorded) = &recorded {

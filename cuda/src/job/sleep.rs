@@ -3,7 +3,7 @@
 //! JOBSLEEP1. Memory is released and brought back by one thread at a time, while no run is under way, and
 //! with no lock held. No thread waits for a run of another: the thread that ends the last one falls asleep.
 //! JOBSLEEP2. A run begins, and one that has ended returns, once the job is awake. After a cancel that is so
-//! at once, even if the memory could not be brought back.
+//! immediately, even if the memory could not be brought back.
 //! JOBSLEEP3. Before memory is taken, the status is set to `waking`; then the control file is read once more.
 //! A coordinator that revokes its permission writes first and then reads, so one of the two sees the other
 //! (COORD5).

@@ -15,7 +15,7 @@ use super::{enter, pool_node};
 /// [`Job`](crate::job::Job) that [manages](crate::job::Job::manage_foreign) it obeys and reports it like an
 /// allocator's. Clones share the memory.
 ///
-/// Nothing is released by itself: a lowered limit refuses new charges, and the excess goes as the program
+/// Nothing is released automatically. A lowered limit refuses new charges, and the excess goes as the program
 /// frees.
 ///
 /// ```
@@ -144,8 +144,8 @@ impl ForeignCharge {
         }
     }
 
-    /// Sets the bytes held, even beyond the limit: a pool of the driver holds more than was requested, and
-    /// releases it by itself.
+    /// Sets the bytes held, even beyond the limit, since a pool of the driver holds more than was requested,
+    /// and releases it by itself.
     pub fn set_bytes(&mut self, bytes: u64) {
         let is_less = bytes < self.bytes();
         self.charge.set(bytes);

@@ -26,8 +26,8 @@
 //! The tree's lock is the innermost: it is taken under a pool's core and takes no other. The locks of the
 //! lists of pools and of watchers are held for a look-up. Callbacks run without any.
 //!
-//! (From AntMan's limits at run time. Its adjustable allocator refused a limit that could not be reached at
-//! once, and was asked again at each step.)
+//! (From AntMan's limits at run time. Its adjustable allocator refused a limit that could not be reached
+//! immediately, and was asked again at each step.)
 
 mod foreign;
 pub(crate) mod node;
@@ -239,8 +239,8 @@ impl Budget {
         self.0.shared.notify();
     }
 
-    /// Releases idle memory above the limits, of one pool after the other: first of the pool with just
-    /// enough, otherwise of the one with most.
+    /// Releases idle memory above the limits, one pool after the other: first that of the pool with just
+    /// enough, otherwise that of the pool with most.
     fn shrink(&self, pools: &[Arc<dyn LimitedPool>]) {
         let idle = |pool: &Arc<dyn LimitedPool>| {
             let stats = pool.pool_stats();

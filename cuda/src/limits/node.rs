@@ -2,9 +2,9 @@
 //! bytes charged by one holder of memory.
 //!
 //! CHARGE1 The bytes of a [`Charge`] are charged from before the driver is asked for the memory until after
-//! it was freed: the holder of the memory, even a deferred free, holds the charge beside it. CHARGE2 A node
-//! is in the tree as long as it is held; each node holds the one above it. CHARGE3 The tree's lock is held
-//! for bookkeeping only, and no lock is taken under it.
+//! it was freed: the holder of the memory, even a deferred free, holds the charge beside it.
+//! CHARGE2 A node is in the tree as long as it is held; each node holds the one above it.
+//! CHARGE3 The tree's lock is held for bookkeeping only, and no lock is taken under it.
 
 use core::fmt;
 use std::sync::{Arc, Mutex, Weak};
@@ -36,7 +36,7 @@ impl BudgetName {
         bytes[..len].copy_from_slice(&name.as_bytes()[..len]);
         Self {
             bytes,
-            // Lossless: at most 23.
+            // Lossless, since it is at most 23.
             len: len as u8,
         }
     }
@@ -105,7 +105,7 @@ impl BudgetTable {
             Some(place) => *place = Some(name),
             None => self.names.push(Some(name)),
         }
-        // Lossless: at most the number of budgets.
+        // Lossless, since it is at most the number of budgets.
         index as u32
     }
 }

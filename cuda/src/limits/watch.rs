@@ -80,7 +80,7 @@ impl Watchers {
         let place = list.watchers.iter().position(|one| one.number == number);
         let removed = place.map(|place| list.watchers.swap_remove(place));
         drop(list);
-        // Dropped without the lock: the callback's state may take our locks when dropped.
+        // Dropped without the lock, since dropping the callback's state may take our locks.
         drop(removed);
     }
 }

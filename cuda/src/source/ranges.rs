@@ -33,7 +33,8 @@ pub trait RangeSource: Send + Sync {
     /// Returns the free of the allocation at an address.
     fn deferred_free(&self, address: u64) -> DeferredFree;
 
-    /// Subtracts an allocation from the counts: it was freed, or will be when the driver takes it.
+    /// Subtracts an allocation from the counts, since it was freed, or will be when the driver accepts the
+    /// free.
     fn gone(&self, _bytes: u64) {}
 }
 
@@ -119,7 +120,7 @@ impl RangeTable {
         Err(DriverError::NotOurs { address: start })
     }
 
-    /// Ends the removal of a piece: the driver has answered.
+    /// Ends the removal of a piece, after the driver has answered.
     fn left(&mut self, range: AddrRange) {
         let ends = (range.start().get(), range.end().get());
         if let Some(index) = self.leaving.iter().position(|piece| *piece == ends) {
@@ -133,7 +134,7 @@ impl RangeTable {
 /// A region is released whole or not at all, and no two touch, so that no block lies across two allocations
 /// (the driver refuses copies there). Any thread may call it, with any context current. A free that the
 /// driver refuses stays with the caller, or in [`drop`] with the [`Context`], which retries it. Dropping
-/// frees everything: no block may be in use then, by queued work neither.
+/// frees everything, so no block may be in use then, not even by queued work.
 ///
 /// Cost: O(log regions) and the driver's calls.
 pub struct Ranges<S: RangeSource> {

@@ -71,7 +71,7 @@ impl<A> StreamMemory<A> {
         &self.stream
     }
 
-    /// Returns the newest refusal, with the driver's error: an [`AllocError`] has only the numbers.
+    /// Returns the newest refusal with the driver's error, since an [`AllocError`] has only the numbers.
     pub fn last_error(&self) -> Option<DeviceAllocError> {
         locked(&self.error).clone()
     }

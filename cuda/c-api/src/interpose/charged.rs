@@ -80,7 +80,7 @@ pub(super) fn pools() -> Vec<Arc<ChargedPool>> {
 /// Returns the device with its charges; `None` for a device unknown to the driver.
 ///
 /// # Errors
-/// The driver's code for missing memory, if the environment is invalid, which is reported once.
+/// The driver's code for missing memory if the environment is invalid, which is reported once.
 pub(super) fn gpu(
     driver: &NextDriver,
     ordinal: c_int,

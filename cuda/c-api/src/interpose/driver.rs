@@ -1,4 +1,4 @@
-//! [`NextDriver`]: the driver's own functions, from the library that the program's first call was meant for.
+//! [`NextDriver`]: the driver's own functions, from the library of the program's first call.
 
 use core::ptr;
 use std::ffi::{CStr, c_char, c_int, c_void};
@@ -86,8 +86,8 @@ impl NextDriver {
         context
     }
 
-    /// Returns a stream's context: the current one for a default stream, and if the driver does not report
-    /// it.
+    /// Returns a stream's context. It is the current one for a default stream, and if the driver does not
+    /// report it.
     pub(super) fn context_of(&self, stream: StreamHandle) -> ContextHandle {
         let default = [
             StreamHandle::NULL,
@@ -157,7 +157,8 @@ impl NextDriver {
         if unsafe { exchange(&raw mut mode) } != Code::SUCCESS {
             return;
         }
-        // The program gets errors of the work from its own calls. SAFETY: INTERDRV; the stream exists.
+        // The program gets errors of the work from its own calls.
+        // SAFETY: INTERDRV; the stream exists.
         let _ = self.within(context, |_| unsafe { synchronize(stream) });
         // SAFETY: INTERDRV; the mode is the previous one.
         let _ = unsafe { exchange(&raw mut mode) };

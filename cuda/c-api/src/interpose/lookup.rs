@@ -28,7 +28,7 @@ unsafe extern "C" {
     fn dlvsym(library: *mut c_void, name: *const c_char, version: *const c_char) -> *mut c_void;
 }
 
-/// Returns the C library's `dlsym`. Must not allocate: the caller may be an allocator that is starting.
+/// Returns the C library's `dlsym`. Must not allocate, since the caller may be an allocator that is starting.
 fn real_dlsym() -> *mut c_void {
     // Relaxed, here and below: every thread finds the same address.
     let known = DLSYM.load(Ordering::Relaxed);

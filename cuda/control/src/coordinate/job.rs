@@ -157,7 +157,7 @@ impl CoordinatedJob {
                 turn.seat = Seat::Out;
                 Seat::Out
             }
-            // Something else than this coordinator woke it, since a job reads its orders before it wakes.
+            // Something other than this coordinator woke it, since a job reads its orders before it wakes.
             (Seat::Out, Some(SleepState::Awake)) => Seat::Leaving,
             (seat, _) => seat,
         };
@@ -250,7 +250,7 @@ impl CoordinatedJob {
         self.confirmed == self.sent
     }
 
-    /// Returns the job's charge: the maximum it can hold from now on (COORD1, COORD5).
+    /// Returns the job's charge, which is the maximum it can hold from now on (COORD1, COORD5).
     pub(super) fn charge(&self) -> u64 {
         match self.turn.seat {
             Seat::Out => self.held_asleep,

@@ -3,13 +3,15 @@
 //!
 //! COORD1. A job's *charge* is the maximum it can hold from now on, by all that is known: the largest of the
 //! limit it has confirmed, the limit that was sent and is not confirmed, and the bytes it holds above its
-//! limit. COORD2. The sum of the charges never exceeds the total, so neither does the memory held, at any
-//! time. A limit is raised out of memory that no charge covers. Memory that one job is to release becomes
-//! another's only after the first has confirmed the lower limit and has released the memory. COORD3. At most
-//! one limit of a job is unconfirmed; versions go up, and the job's status has the version that it obeys. So
-//! an old status cannot be taken for an answer. A job that obeys another coordinator's version at its first
-//! report continues from that version. COORD4. A job's memory counts until the caller reports the job gone
-//! ([`Coordinator::gone`]); a silent job is not gone. A job that starts again is another job.
+//! limit.
+//! COORD2. The sum of the charges never exceeds the total, so neither does the memory held, at any time. A
+//! limit is raised out of memory that no charge covers. Memory that one job is to release becomes another's
+//! only after the first has confirmed the lower limit and has released the memory.
+//! COORD3. At most one limit of a job is unconfirmed; versions go up, and the job's status has the version
+//! that it obeys. So an old status cannot be taken for an answer. A job that obeys another coordinator's
+//! version at its first report continues from that version.
+//! COORD4. A job's memory counts until the caller reports the job gone ([`Coordinator::gone`]); a silent job
+//! is not gone. A job that starts again is another job.
 //!
 //! COORD5. With turns, only the memory that a job holds counts once a report that was read after the order to
 //! sleep was written shows it asleep. A job that wakes reports so, and reads its orders once more, before it
@@ -247,7 +249,7 @@ impl Coordinator {
     ///
     /// # Errors
     ///
-    /// The job or the version is unknown: nothing changes. The job holds more than it was allowed: the report
+    /// The job or the version is unknown. Nothing changes. The job holds more than it was allowed: the report
     /// counts nevertheless.
     pub fn report(
         &mut self,
@@ -262,7 +264,8 @@ impl Coordinator {
     }
 
     /// Returns the commands that meet the jobs' wants as well as possible now. The caller calls this after
-    /// each report and from time to time, and sends every command: each counts as sent. O(jobs squared).
+    /// each report and from time to time, and sends every command, because each counts as sent. O(jobs
+    /// squared).
     pub fn decide(&mut self, now: Duration) -> Vec<Command> {
         let calm = self.config.calm;
         self.jobs.iter_mut().for_each(|job| job.settle(now, calm));
@@ -292,7 +295,7 @@ impl Coordinator {
         Some(job.charge())
     }
 
-    /// Returns the sum of all charges: at most the total, if the jobs obey (COORD2).
+    /// Returns the sum of all charges, which is at most the total if the jobs obey (COORD2).
     pub fn charged_bytes(&self) -> u64 {
         self.jobs
             .iter()

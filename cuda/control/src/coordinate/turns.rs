@@ -2,11 +2,11 @@
 //! ordered to.
 //!
 //! TURN1. A job is let in only if it fits beside all charges, and beside the bytes that jobs that are in may
-//! still get. So no two are awake whose needs exceed the total, except jobs that cannot sleep. TURN2. No job
-//! is sent out before its turn is over, which is the minimum turn times its priority. TURN3. Jobs are let in
-//! in the order in which they began to wait. A job that has waited for a minimum turn is no longer overtaken,
-//! so it waits for one turn of each job at most, and for them to fall asleep. TURN4. A job that does not or
-//! cannot sleep although ordered delays only jobs that do not fit beside it.
+//! still get. So no two are awake whose needs exceed the total, except jobs that cannot sleep.
+//! TURN2. No job is sent out before its turn is over, which is the minimum turn times its priority.
+//! TURN3. Jobs are let in in the order in which they began to wait. A job that has waited for a minimum turn
+//! is no longer overtaken, so it waits for one turn of each job at most, and for them to fall asleep.
+//! TURN4. A job that does not or cannot sleep although ordered delays only jobs that do not fit beside it.
 
 use std::time::Duration;
 

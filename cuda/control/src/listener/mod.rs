@@ -96,7 +96,7 @@ pub struct Listener {
 ///
 /// When the drop returns, the callback does not run, never will, and is dropped itself. So a drop waits for a
 /// callback that runs in another thread, and must not happen where that callback waits for this thread. A
-/// drop inside the handler's own callback does not wait: the running call is the last.
+/// drop inside the handler's own callback does not wait, and the running call is the last.
 #[must_use = "a handle that is dropped ends the registration"]
 pub struct Registration {
     shared: Arc<ListenerShared>,

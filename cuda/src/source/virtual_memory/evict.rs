@@ -45,7 +45,7 @@ impl VirtualMemory {
         stopped
     }
 
-    /// Notifies the watcher that the memory of handles is held: it came back, or never left.
+    /// Notifies the watcher that the memory of handles is held, because it came back or never left.
     pub(crate) fn tell_of_return(&self) {
         self.notify_held(self.addresses);
     }
@@ -140,7 +140,7 @@ impl Stopped<'_> {
     /// handle, and one for each further mapping of it.
     ///
     /// # Errors
-    /// If the driver refuses to undo a mapping: no memory was released then.
+    /// If the driver refuses to undo a mapping. No memory was released then.
     pub(crate) fn give_up(&mut self) -> Result<u64, DriverError> {
         let memory = self.memory;
         *self.asleep = true;
@@ -185,7 +185,7 @@ impl Stopped<'_> {
         memory.access_all()
     }
 
-    /// Wakes the memory: it can be used, and calls of a paged allocator continue.
+    /// Wakes the memory, so that it can be used and calls of a paged allocator continue.
     pub(crate) fn wake(mut self) {
         *self.asleep = false;
     }

@@ -70,12 +70,12 @@ impl VirtualConfig {
 /// Reserved addresses of a device, and the memory mapped there.
 ///
 /// One piece of memory may be mapped at several addresses. Work sees writes through another address only if
-/// it begins after the writing work has ended: one kernel must not use both.
+/// it begins after the writing work has ended, so one kernel must not use both.
 ///
 /// Any thread may call it, with any context current. A mapping may be undone only if no queued work uses its
 /// addresses; the driver may wait for the device. A refusal is returned as an error and changes nothing,
 /// except that a refused free of unmapped memory is retried later ([`Context::deferred_frees`]). Dropping
-/// frees everything: no block may be in use then, by queued work neither.
+/// frees everything, so no block may be in use then, not even by queued work.
 ///
 /// ```no_run
 /// use larder_core::pages::{Backing, Handle, Mapping, PageConfig, PageEntry, PagePool};

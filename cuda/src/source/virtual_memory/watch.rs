@@ -42,8 +42,8 @@ impl RegionWatcher {
 }
 
 impl VirtualMemory {
-    /// Calls the watcher for the mappings in a range, which can be used now: for each separately, as it will
-    /// be unmapped. O(mappings in the range).
+    /// Calls the watcher for the mappings in a range, which can be used now. Each is passed separately, as it
+    /// will be unmapped. O(mappings in the range).
     pub(super) fn notify_held(&self, range: AddrRange) {
         if self.watcher.0.get().is_none() {
             return;

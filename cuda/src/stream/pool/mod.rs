@@ -6,7 +6,7 @@
 //! ```text
 //! free(block) on stream 3, whose next event is 8: the block carries point (3, 8)
 //!    │
-//!    ├─ stream 3 allocates ──── reused at once: the stream's queue keeps the order
+//!    ├─ stream 3 allocates ──── reused directly: the stream's queue keeps the order
 //!    │
 //!    ├─ stream 5 allocates ──── reused after a wait: event 8 is recorded on stream 3,
 //!    │                          and stream 5 waits for it on the device, never the host
@@ -155,7 +155,7 @@ impl<S: PoolSource<P>, P: BestFit> StreamPool<S, P> {
     }
 
     /// Makes the stream of a found block wait for the stream that used it last. Returns `None` if a capture
-    /// forbids that: the block is free again then.
+    /// forbids that, and then frees the block again.
     fn wait_for_last_user(
         &self,
         stream: &Arc<CudaStream>,

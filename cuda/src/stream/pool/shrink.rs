@@ -60,8 +60,8 @@ impl<S: PoolSource<P>, P: BestFit> BudgetedPool<S, P> {
         }
     }
 
-    /// Called after a free while the pool is over its limit: calls `shrink`, if it is time to scan for idle
-    /// memory. `none_live` returns whether the program has freed all blocks.
+    /// Calls `shrink` after a free while the pool is over its limit, if it is time to scan for idle memory.
+    /// `none_live` returns whether the program has freed all blocks.
     #[cold]
     pub(crate) fn freed_over_limit(
         &self,
@@ -74,9 +74,9 @@ impl<S: PoolSource<P>, P: BestFit> BudgetedPool<S, P> {
         }
     }
 
-    /// Called when an allocation needs the driver while the pool is over its limit: calls `shrink` if it is
-    /// time to scan, otherwise refreshes the limit, since memory released in the meantime, here or in other
-    /// pools, raises the bound.
+    /// Prepares an allocation that needs the driver while the pool is over its limit. Calls `shrink` if it is
+    /// time to scan, otherwise refreshes the limit, since memory released in between, here or in other pools,
+    /// raises the bound.
     #[cold]
     pub(crate) fn allocates_over_limit(&self, none_live: impl Fn() -> bool, shrink: impl Fn()) {
         if !self.shrink_if_due(0, none_live, shrink) {
@@ -95,7 +95,7 @@ impl<S: PoolSource<P>, P: BestFit> BudgetedPool<S, P> {
 }
 
 impl<S: PoolSource<P>, P: BestFit> StreamPool<S, P> {
-    /// Called after a free while the pool is over its limit: releases idle memory. Does not wait.
+    /// Releases idle memory after a free while the pool is over its limit. Does not wait.
     #[cold]
     pub(crate) fn freed_over_limit(&self, stream: Option<&CudaStream>, bytes: u64) {
         // No event may be queried in a capture.

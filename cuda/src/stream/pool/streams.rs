@@ -14,13 +14,14 @@
 //!
 //! STREAM3 a number belongs to one stream as long as that stream has a holder besides the allocators. Then
 //! everything queued on it is recorded, and the stream released; once that work is done, the number is the
-//! next stream's. So memory freed or used under a number before is out of use for its later owner. STREAM4
-//! the driver reuses handles, but a value of cudarc that we hold stays: an allocation's stream has a number
-//! if it is the same value, or otherwise by `cuStreamGetId`. A stream that captures is not queried, since the
-//! query would end the capture (seen on an H200 with driver 580): its handle decides. A stream that was first
-//! seen so, and comes by another value later, counts as another. STREAM5 no event is recorded for memory on a
-//! stream with an open window. Its thread may begin the capture between the check whether it captures and the
-//! event, which would become the graph's: a query of such an event invalidates the capture.
+//! next stream's. So memory freed or used under a number before is out of use for its later owner.
+//! STREAM4 the driver reuses handles, but a value of cudarc that we hold stays: an allocation's stream has a
+//! number if it is the same value, or otherwise by `cuStreamGetId`. A stream that captures is not queried,
+//! since the query would end the capture (seen on an H200 with driver 580): its handle decides. A stream that
+//! was first seen so, and comes by another value later, counts as another.
+//! STREAM5 no event is recorded for memory on a stream with an open window. Its thread may begin the capture
+//! between the check whether it captures and the event, which would become the graph's: a query of such an
+//! event invalidates the capture.
 //!
 //! A stream's lock is held while an event is recorded. Under it only the lock of the spare events is taken.
 //! The lock for adding and releasing streams comes first.

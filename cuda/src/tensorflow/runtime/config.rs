@@ -145,7 +145,7 @@ impl RuntimeConfig {
     /// is not valid text reads as the nearest text.
     ///
     /// # Errors
-    /// If `TF_GPU_ALLOCATOR` is unknown: the program would run on another allocator than intended.
+    /// If `TF_GPU_ALLOCATOR` is unknown, since the program would run on another allocator than intended.
     pub fn from_env() -> Result<(Self, Vec<BadVariable>), BadVariable> {
         Self::from_vars(|name| Some(std::env::var_os(name)?.to_string_lossy().into_owned()))
     }

@@ -41,8 +41,8 @@ pub enum Binding {
 
 /// Regions of host memory.
 ///
-/// Each is freed whole. Dropping this frees everything: no block may be in use then. Any thread may call it.
-/// Cost: the global allocator's, or two system calls a region.
+/// Each is freed whole. Dropping this frees everything, so no block may be in use then. Any thread may call
+/// it. Cost: the global allocator's, or two system calls a region.
 pub struct CpuMemory {
     node: Option<Node>,
     pieces: Mutex<BTreeMap<u64, CpuPiece>>,

@@ -43,7 +43,7 @@ static MADE: AtomicU32 = AtomicU32::new(1);
 /// by the device's allocator; if that continues, the steps are recorded anew. For the guarantees of a plan
 /// see [`larder_core::prmalloc`].
 ///
-/// Any thread may call it, but all work on its blocks belongs to its stream: a freed block is reused
+/// Any thread may call it, but all work on its blocks belongs to its stream, since a freed block is reused
 /// immediately, by work queued afterwards (see [`free`](Self::free)).
 ///
 /// Blocks are values without a destructor. Dropping the pool frees everything to the device's allocator in
@@ -109,7 +109,7 @@ impl DeviceTensorPool {
     /// as [`DeviceAllocator::alloc`].
     ///
     /// # Errors
-    /// [`DeviceAllocError::Capturing`] if the stream captures: plans have no windows.
+    /// [`DeviceAllocError::Capturing`] if the stream captures, since plans have no windows.
     /// [`DeviceAllocError::Memory`] if the request is invalid or the pool's tables are full, and the errors
     /// of [`DeviceAllocator::alloc`].
     pub fn alloc(&self, bytes: u64) -> Result<Block, DeviceAllocError> {

@@ -163,8 +163,8 @@ impl<T> DeviceBuffer<T> {
         Ok(Self::of_block(memory, stream, origin, address, len, block))
     }
 
-    /// Makes its stream wait for all others that use it: the memory is free for work queued there from now
-    /// on.
+    /// Makes its stream wait for all others that use it, so that the memory is free for work queued there
+    /// from now on.
     ///
     /// # Errors
     /// If the driver refuses.

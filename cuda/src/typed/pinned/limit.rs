@@ -56,7 +56,7 @@ impl PinnedAllocator {
 }
 
 impl PinnedInner {
-    /// Called after a buffer was dropped while the pool is over its limit: releases idle memory.
+    /// Releases idle memory, after a buffer was dropped while the pool is over its limit.
     pub(super) fn freed_over_limit(&self, bytes: u64) {
         self.pool
             .freed_over_limit(bytes, || self.none_live(), || self.shrink());

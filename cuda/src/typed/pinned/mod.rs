@@ -37,11 +37,11 @@ use crate::{DeviceAllocError, DriverError};
 /// [`copy_from`](PinnedBuffer::copy_from) it waits for the copy alone. Never pass cudarc the *slice*: cudarc
 /// takes it for memory that is not pinned, whose copies are done when they return.
 ///
-/// Captured copies run when the graph does: the program keeps the buffer, and waits.
+/// Captured copies run when the graph does, so the program keeps the buffer and waits.
 ///
 /// A buffer of no bytes has no memory and makes no driver call.
 pub struct PinnedBuffer<T> {
-    /// First of `len` values (PINNED1: initialized, and ours until `block` is freed).
+    /// The first of `len` values (PINNED1: initialized, and ours until `block` is freed).
     first: NonNull<T>,
     len: usize,
     pool: PinnedAllocator,
@@ -74,7 +74,7 @@ impl PinnedAllocator {
             bytes => Some(self.take(&Request::new(bytes))?),
         };
         let first = block.as_ref().and_then(|block| {
-            // Lossless: a host address is at most as wide as a pointer; `PinnedMemory` exposed it.
+            // Lossless, since a host address is at most as wide as a pointer. `PinnedMemory` exposed it.
             let address = block.addr().get() as usize;
             NonNull::new(core::ptr::with_exposed_provenance_mut(address))
         });

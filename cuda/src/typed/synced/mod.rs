@@ -218,7 +218,7 @@ impl<'a, T: DeviceRepr + ValidAsZeroBits + Copy> SyncedMemory<'a, T> {
         Ok(InFlight::new(&mut self.pair))
     }
 
-    /// Returns the host's memory to be overwritten: nothing is copied or zeroed.
+    /// Returns the host's memory to be overwritten, without copying or zeroing anything.
     ///
     /// # Errors
     /// [`DeviceAllocError`]; nothing changes.
@@ -235,7 +235,7 @@ impl<'a, T: DeviceRepr + ValidAsZeroBits + Copy> SyncedMemory<'a, T> {
         Ok(CpuOverwrite::new(&mut self.pair, place))
     }
 
-    /// Returns the device's memory to be overwritten: nothing is copied or zeroed.
+    /// Returns the device's memory to be overwritten, without copying or zeroing anything.
     ///
     /// # Errors
     /// [`DeviceAllocError`]; nothing changes.

@@ -34,8 +34,8 @@ pub(super) struct Pools<'a, T> {
 }
 
 impl<T: DeviceRepr + ValidAsZeroBits + Copy> Pools<'_, T> {
-    /// Lets cudarc make a copy of memory that is not pinned, and waits: on some systems even such a copy is
-    /// not done when the call returns.
+    /// Lets cudarc copy memory that is not pinned, and waits, since on some systems even such a copy is not
+    /// done when the call returns.
     fn copy_and_wait(
         &self,
         stream: &CudaStream,
@@ -161,7 +161,7 @@ impl<'a, T: DeviceRepr + ValidAsZeroBits + Copy> Backend for Pools<'a, T> {
     }
 }
 
-/// Allocates zeros from the process heap: a slice must hold valid values, even before the first write.
+/// Allocates zeros from the process heap, since a slice must hold valid values even before the first write.
 fn pageable<'a, T: ValidAsZeroBits>(len: usize) -> Result<HostValues<'a, T>, DeviceAllocError> {
     let none = |_| DeviceAllocError::Pageable { bytes: usize::MAX };
     let layout = Layout::array::<T>(len).map_err(none)?;

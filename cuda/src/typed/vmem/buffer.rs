@@ -75,7 +75,7 @@ impl VmemAllocator {
             Placement::Host => (None, Some(block)),
         };
         // SAFETY: the block has space for the values at their alignment, and is freed with the buffer, or
-        // after it (`drop`). The stream has a number: it allocated.
+        // after it (`drop`). The stream has a number, since it has allocated.
         let buffer = unsafe { DeviceBuffer::of_parts(device, stream, address, len, block) }?;
         Ok(VmemBuffer::of(self, buffer, host, granted_bytes))
     }

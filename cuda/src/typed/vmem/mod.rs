@@ -5,9 +5,9 @@
 //! itself; a program that wants its values back on the device names the buffers, at a moment of its choice
 //! ([`migrate`](VmemAllocator::migrate)).
 //!
-//! VMGPU1 a block is freed to the side that gave it. VMGPU2 the joint count is the granted bytes of every
-//! block that was allocated here and not freed here. VMGPU3 a buffer's block is reached only through the
-//! buffer, so nothing else uses a block that moves.
+//! VMGPU1 a block is freed to the side that gave it.
+//! VMGPU2 the joint count is the granted bytes of every block that was allocated here and not freed here.
+//! VMGPU3 a buffer's block is reached only through the buffer, so nothing else uses a block that moves.
 //!
 //! There is no lock here; the sides have theirs, and none is held during a call of the other.
 
