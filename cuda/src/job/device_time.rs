@@ -97,7 +97,7 @@ impl QueuedRuns {
         })
     }
 
-    /// Returns the number of runs not yet seen to have left the device.
+    /// Returns the number of runs on the device, including finished ones that are not yet collected.
     pub(super) fn count(&self) -> u64 {
         locked(&self.0).on_device.len() as u64
     }

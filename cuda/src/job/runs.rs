@@ -77,7 +77,7 @@ impl RunProgress {
     }
 }
 
-/// Increments a counter until dropped, also by a panic.
+/// Increments a counter until dropped, even by a panic.
 struct Counted<'n>(&'n AtomicU64);
 
 impl<'n> Counted<'n> {

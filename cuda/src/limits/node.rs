@@ -283,7 +283,7 @@ impl TreeNode {
         excess.is_some()
     }
 
-    /// Returns the maximum of live bytes that a pool charging here may have now.
+    /// Returns the maximum number of live bytes that a pool charging here may have now.
     pub(crate) fn live_limit(&self) -> u64 {
         let tree = &self.shared.table;
         let limit = tree.with(|table| table.tree.live_limit(self.id));

@@ -146,7 +146,7 @@ impl DriverPool {
         })
     }
 
-    /// Converts the driver's refusal to an error for short memory or for another cause.
+    /// Converts the driver's refusal, which may have a cause other than a lack of memory.
     fn refusal(&self, bytes: u64, error: DriverError) -> DeviceAllocError {
         if !error.is_out_of_memory() {
             return error.into();

@@ -39,7 +39,7 @@ pub(crate) struct BudgetedPool<S: PoolSource<P>, P: BestFit> {
     pub(crate) node: Arc<TreeNode>,
     pub(crate) over_limit: OverLimit,
     earlier: Earlier,
-    /// Work that could not be waited for and still uses the memory at the end.
+    /// Work that could not be waited for and may still use the memory at the end.
     unwaited: Vec<Unwaited>,
     context: Context,
     /// Dropped in `drop`, before others are notified.

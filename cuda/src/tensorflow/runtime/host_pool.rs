@@ -13,7 +13,7 @@ use crate::lock_wait::Yield;
 /// Initial number of idle buffers, the same as upstream's, which grows by itself as ours does.
 const IDLE: u32 = 100;
 
-/// Maximum of idle bytes. Memory beyond it is freed immediately.
+/// Maximum number of idle bytes. Memory beyond it is freed immediately.
 const IDLE_BYTES: u64 = 1 << 30;
 
 /// Maximum number of buffers in use or idle.

@@ -7,8 +7,7 @@
 //! |---|---|
 //! | a pointer outlives the state it was returned in, and writes through it are lost | returned values borrow the memory |
 //! | reads of a shared object race with each other | every access is `&mut` |
-//! | an asynchronous copy counts as done immediately | its guard borrows until it is done; the next access
-//! waits for a forgotten one |
+//! | an asynchronous copy counts as done immediately | its guard borrows until it is done; the next access waits for a forgotten one |
 //! | a mutable access copies values that will be overwritten | `cpu_overwrite`, `gpu_overwrite` |
 //! | no bytes: allocated again at each access, or the program ends | no allocator is called |
 //! | adopting silently discards newer values | the return value is the side that had the newest |
