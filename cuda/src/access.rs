@@ -27,10 +27,10 @@ use larder_cuda_abi::{Code, StreamHandle};
 use crate::driver::{Driver, locked};
 use crate::{CaptureStatus, Context, DriverError};
 
-/// Most bytes copied before the host waits: the size of the host's copy buffer.
+/// Maximum bytes copied before the host waits, which is the size of its copy buffer.
 const PIECE_BYTES: usize = 64 << 10;
 
-/// When the bytes written by a fill are visible.
+/// When a fill's writes are visible.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Fills {
     /// When the call returns.
@@ -42,8 +42,8 @@ enum Fills {
 /// Reads, writes and fills device memory on one stream. Clones share the access.
 ///
 /// The stream is called stream 0; any other is refused ([`AccessError::OtherStream`]). While the stream
-/// captures, every call is refused with the driver's code 900: a graph would repeat a fill, and a read would
-/// have nothing to wait for. The check costs each call two more driver calls.
+/// captures, every call is refused with the driver's code 900, since a graph would repeat a fill, and a read
+/// would have nothing to wait for. The check costs each call two more driver calls.
 #[derive(Clone)]
 pub struct DeviceAccess(Arc<AccessInner>);
 
@@ -114,7 +114,7 @@ impl DeviceAccess {
             return Err(AccessError::OtherStream);
         }
         let Some(range) = AddrRange::new(addr, bytes) else {
-            // No bytes, at any address; or more bytes than the address space has.
+            // True for zero bytes at any address, and for more bytes than the address space has.
             let is_nothing = bytes == 0;
             return is_nothing.then_some(()).ok_or(AccessError::OutOfRange);
         };
@@ -190,7 +190,7 @@ impl MemoryAccess for DeviceAccess {
         })
     }
 
-    /// Does nothing: the stream's own order already covers a point of it.
+    /// Does nothing, since the stream's own order already covers its points.
     fn wait(&self, stream_id: StreamId, point: StreamPoint) -> Result<(), AccessError> {
         if stream_id == StreamId::MAIN && point.stream == StreamId::MAIN {
             Ok(())
@@ -299,8 +299,8 @@ fn fill_singly(
     Ok(())
 }
 
-/// Writes the first eight bytes, then repeatedly copies the written bytes behind themselves, in the order of
-/// the stream.
+/// Writes the first eight bytes, then repeatedly appends a copy of the written bytes, in the order of the
+/// stream.
 fn fill_by_doubling(
     driver: &Driver,
     stream: StreamHandle,

@@ -49,7 +49,7 @@ impl Account {
 
     /// Counts a block of `bytes` that were taken.
     pub(crate) fn gave(&self, bytes: u64) {
-        // Here and not in `take`, so that refused bytes do not count for the peak.
+        // Updated here rather than in `take`, so that refused bytes do not raise the peak.
         let live = self.live_bytes.load(Ordering::Relaxed);
         self.peak_bytes.fetch_max(live, Ordering::Relaxed);
         self.blocks.fetch_add(1, Ordering::Relaxed);
@@ -84,8 +84,8 @@ impl Account {
         self.largest_bytes.store(0, Ordering::Relaxed);
     }
 
-    /// Returns the counters. Reserved bytes equal live bytes: the allocator that gave the blocks keeps its
-    /// own reserve.
+    /// Returns the counters. Reserved bytes equal live bytes, since the allocator that gave the blocks keeps
+    /// its own reserve.
     pub(crate) fn stats(&self) -> Stats {
         let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         let (live, peak) = (read(&self.live_bytes), read(&self.peak_bytes));

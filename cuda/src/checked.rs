@@ -32,9 +32,9 @@ pub struct CheckedConfig {
     pub quarantine: QuarantineConfig,
     /// Pattern written to blocks when they are allocated and when they are freed; `None` writes nothing.
     pub reset: Option<Pattern>,
-    /// Most blocks, waiting ones included. About 100 bytes of host memory each.
+    /// Maximum number of blocks, including waiting ones. About 100 bytes of host memory each.
     pub blocks: usize,
-    /// Most freed blocks that wait. About 50 bytes of host memory each.
+    /// Maximum number of freed blocks that wait. About 50 bytes of host memory each.
     pub waiting_blocks: usize,
 }
 
@@ -96,7 +96,7 @@ enum DecoratorStack {
 /// It is a [`BlockAllocator`] of one stream, like [`StreamMemory`]. Damage that a free finds does not stop
 /// the free; [`take_finding`](Self::take_finding) returns it. If freed blocks wait, as with
 /// [`CheckedConfig::new`], guards too are compared only when the block leaves the quarantine;
-/// [`drain`](Self::drain) empties it. Guards are read in the order of the stream: a check sees all work
+/// [`drain`](Self::drain) empties it. Guards are read in the order of the stream, so a check sees all work
 /// queued on the stream before it, and work of other streams only if the program has ordered it before.
 ///
 /// # Cost
@@ -186,13 +186,13 @@ impl CheckedMemory {
         self.access.last_error()
     }
 
-    /// Adds the driver's error to a refusal if it is known: an [`AllocError`] has only the numbers.
+    /// Adds the driver's error to a refusal if it is known, since an [`AllocError`] has only the numbers.
     fn refusal(&self, reason: AllocError) -> DeviceAllocError {
         let below = self.memory().last_error();
         if let Some(error) = below.filter(|error| error.to_core_error() == reason) {
             return error;
         }
-        // The newest refusal of a fill; one of another thread would have the same code.
+        // The newest refusal of a fill. Another thread's refusal would have the same code.
         let driver = match reason {
             AllocError::Access(AccessError::Refused { code }) => {
                 let error = self.last_error();

@@ -19,7 +19,7 @@ use crate::{Context, DriverError};
 #[derive(Clone, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum DeviceAllocError {
-    /// No memory, with the numbers and the driver's newest refusal if there was one.
+    /// There is no memory. Carries the numbers, and the driver's newest refusal if there was one.
     #[error("{reason}{}", LastRefusal(*driver))]
     Memory {
         /// The core's error.
@@ -27,7 +27,7 @@ pub enum DeviceAllocError {
         /// The driver's newest refusal.
         driver: Option<DriverError>,
     },
-    /// The driver refused a call that the memory needed: before its first use, or for a copy.
+    /// The driver refused a call that the memory needed before its first use, or for a copy.
     #[error("{0}")]
     Driver(DriverError),
     /// The process heap has no memory for values in host memory.
@@ -48,7 +48,7 @@ pub enum DeviceAllocError {
         StreamId::COUNT
     )]
     Streams,
-    /// The stream cannot be forgotten: something beside the allocators still holds it.
+    /// The stream cannot be forgotten because something besides the allocators still holds it.
     #[error("the stream is in use: drop its buffers, steps, windows and other clones of it first")]
     StreamHeld,
     /// The stream captures, and no window was primed for it.
@@ -56,7 +56,7 @@ pub enum DeviceAllocError {
         "the stream captures: prime a window before the capture begins, or allocate before it and free after it"
     )]
     Capturing,
-    /// The allocator sleeps, and does not wake by itself: another may have its memory now.
+    /// The allocator sleeps. It does not wake by itself, since another may have its memory now.
     #[error("the memory sleeps: wake it first (DeviceAllocator::wake)")]
     Asleep,
     /// The window of the capture has no room.
@@ -74,8 +74,8 @@ pub enum DeviceAllocError {
     /// The configuration is invalid.
     #[error("{0}")]
     Config(ConfigError),
-    /// The device has no memory, and the host behind it may serve no more: both sides together have had more
-    /// in use than was planned.
+    /// The device has no memory, and the host's side may serve no more because both sides together have had
+    /// more in use than planned.
     #[error(
         "the device has no memory ({device}), and {:#} were in use at once where {:#} are planned: plan for more, or \
          free blocks and clear the counters",
@@ -85,12 +85,12 @@ pub enum DeviceAllocError {
     Planned {
         /// The device's error.
         device: Box<Self>,
-        /// Most bytes in use on both sides together.
+        /// Maximum bytes in use on both sides together so far.
         peak_bytes: u64,
-        /// Most bytes planned to be in use.
+        /// Maximum bytes planned to be in use.
         planned_bytes: u64,
     },
-    /// Neither the device nor the host behind it has memory.
+    /// Neither the device nor the host's side has memory.
     #[error("neither side has memory; device: {device}; host: {host}")]
     Both {
         /// The device's error.
@@ -109,7 +109,7 @@ impl DeviceAllocError {
         }
     }
 
-    /// Returns the answer of the core's trait: the numbers, or the driver's code.
+    /// Converts to the core's error, with the numbers or the driver's code.
     pub(crate) fn to_core_error(&self) -> AllocError {
         let code = match self {
             Self::Memory { reason, .. } | Self::Window { reason } => return *reason,
@@ -148,7 +148,7 @@ impl DeviceAllocError {
         }
     }
 
-    /// Returns whether there was no memory, for whatever reason: other memory may then serve.
+    /// Returns whether there was no memory, for any reason, so that other memory may serve.
     pub(crate) fn is_want_of_memory(&self) -> bool {
         match self {
             Self::Memory { reason, .. } => *reason != AllocError::ZeroSize,
@@ -179,7 +179,7 @@ impl From<DriverError> for DeviceAllocError {
     }
 }
 
-/// Prints the text, since a `main` that returns an error prints it with `Debug`.
+/// Prints the `Display` text, since a `main` that returns an error prints it with `Debug`.
 impl fmt::Debug for DeviceAllocError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Display::fmt(self, f)

@@ -2,12 +2,12 @@
 
 use core::cell::Cell;
 
-/// Waits for a lock that is held for a few instructions: usually the owner is about to release it, but it may
+/// Waits for a lock that is held for a few instructions. The owner is usually about to release it, but it may
 /// have been preempted.
 #[derive(Debug)]
 pub(crate) struct Yield;
 
-/// A thread yields the processor in one of this many waits.
+/// A thread yields the processor once in this many waits.
 const WAITS_A_YIELD: u32 = 32;
 
 impl larder_core::Wait for Yield {

@@ -66,12 +66,12 @@ impl Drop for OwnedTable {
     fn drop(&mut self) {
         #[cfg(target_os = "linux")]
         if self.is_mapping {
-            // SAFETY: OWN1: a mapping of this length, which nobody borrows any more (OWN2).
+            // SAFETY: OWN1: a mapping of this length, which is no longer borrowed (OWN2).
             unsafe { libc::munmap(self.start.as_ptr().cast(), self.layout.size()) };
             return;
         }
         debug_assert!(!self.is_mapping);
-        // SAFETY: OWN1: a block of the heap with this layout, which nobody borrows any more (OWN2).
+        // SAFETY: OWN1: a block of the heap with this layout, which is no longer borrowed (OWN2).
         unsafe { dealloc(self.start.as_ptr(), self.layout) };
     }
 }
@@ -96,7 +96,7 @@ impl LentTables {
     }
 }
 
-/// Smaller tables are not worth a mapping.
+/// Minimum bytes of a table that gets a mapping of its own.
 #[cfg(target_os = "linux")]
 const MIN_MAPPED_BYTES: usize = 128 << 10;
 
@@ -214,7 +214,7 @@ mod tests {
     fn a_large_table_has_no_memory_until_it_is_used() {
         const COUNT: usize = 2 << 20;
         for _ in 0..3 {
-            // So that the heap has a hole of that size: one block above it stays.
+            // Leaves a hole of that size in the heap, below a block that stays.
             let (large, above) = (vec![1u64; COUNT + 1000], vec![1u8; 1000]);
             drop(core::hint::black_box(large));
             let mut tables = LentTables::default();
@@ -248,7 +248,7 @@ mod tests {
         assert!(tables.lend_zeroed::<u64>(usize::MAX / 16).is_empty());
     }
 
-    /// A small table and one that is a mapping, which would be gone if it went before the value.
+    /// Covers a small table, and a mapped one, which would be gone if it were freed before the value.
     #[test]
     fn tables_live_as_long_as_the_value_and_no_longer() {
         for count in [3, 1 << 20] {

@@ -13,7 +13,7 @@ use crate::outcome::{Refusal, status};
 const IN_PLACE: &str = "LARDER_CUDA_IN_PLACE";
 const BUDGET: &str = "LARDER_CUDA_BUDGET";
 
-/// Reads the environment's choice, for devices without one of the program.
+/// Reads the environment's choice, for devices without a choice of the program.
 pub(crate) fn from_env() -> Result<Backing, Refusal> {
     let in_place = variable(IN_PLACE, "1 for pages that never move, or 0", |text| {
         text.parse().ok().filter(|number| *number <= 1)

@@ -27,7 +27,7 @@ use crate::backing;
 use crate::job;
 use crate::outcome::Refusal;
 
-/// More devices than one machine has.
+/// Maximum number of devices, more than one machine has.
 pub(crate) const MAX_DEVICES: usize = 64;
 
 /// The caller's handle of a stream: `cudaStream_t`, `CUstream`.
@@ -37,13 +37,13 @@ pub(crate) type Handle = usize;
 pub(crate) struct DeviceState {
     pub(crate) ordinal: c_int,
     pub(crate) memory: DeviceAllocator,
-    /// The caller's own limit, above the allocator's, which is the job's.
+    /// The caller's own limit, above the allocator's limit, which is the job's.
     pub(crate) limits: Limits,
-    /// Known streams. Few, so they are searched linearly.
+    /// Known streams, searched linearly because they are few.
     streams: RwLock<Vec<(Handle, Arc<CudaStream>)>>,
-    /// By the block's address: the streams that use it beside the one it is freed on.
+    /// By block address, the streams that use the block besides the one it is freed on.
     recorded: Mutex<HashMap<u64, Vec<Handle>>>,
-    /// Number of such blocks, so that most frees take no lock to see that there are none.
+    /// Number of blocks in `recorded`, so that most frees see without a lock that there are none.
     recorded_blocks: AtomicUsize,
     pub(crate) counts: CallerCounts,
 }
@@ -58,10 +58,10 @@ pub(crate) struct CallerCounts {
 
 static DEVICES: [OnceLock<DeviceState>; MAX_DEVICES] = [const { OnceLock::new() }; MAX_DEVICES];
 
-/// The program's choices for devices that are not made yet. Locked while one is made.
+/// The program's choices for devices that are not yet made. Locked while one is made.
 static CHOSEN: Mutex<BTreeMap<c_int, Backing>> = Mutex::new(BTreeMap::new());
 
-/// Locks `mutex`, ignoring poison: every change under these locks is complete.
+/// Locks `mutex`, ignoring poison, since every change under these locks is complete.
 pub(crate) fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -73,7 +73,7 @@ fn slot(ordinal: c_int) -> Result<&'static OnceLock<DeviceState>, Refusal> {
     slot.ok_or(Refusal::Device(ordinal))
 }
 
-/// Returns the device, made on its first use.
+/// Returns the device, which is made on its first use.
 pub(crate) fn device(ordinal: c_int) -> Result<&'static DeviceState, Refusal> {
     let slot = slot(ordinal)?;
     if let Some(device) = slot.get() {
@@ -185,7 +185,7 @@ impl DeviceState {
             }
         }
         let mut known = self.streams.write().unwrap_or_else(PoisonError::into_inner);
-        // Another thread may have been faster.
+        // Another thread may have added it first.
         if let Some(stream) = find(&known, handle) {
             return Ok(Some(stream));
         }
@@ -291,8 +291,8 @@ impl DeviceState {
         Err(error)
     }
 
-    /// Returns the streams whose work events can report. The host waits for all others: per-thread default
-    /// streams, and streams of other contexts.
+    /// Returns the streams whose work events can report. The host waits for all others, which are per-thread
+    /// default streams and streams of other contexts.
     ///
     /// # Errors
     /// If the driver refuses; for a per-thread default stream also while a known stream captures.

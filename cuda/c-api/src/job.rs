@@ -18,23 +18,23 @@ use larder_cuda::{DeviceAllocError, DeviceAllocator};
 use crate::device::DeviceState;
 use crate::outcome::{Refusal, not_obeyed, status};
 
-/// Default time that an allocation waits for a higher limit, without `LARDER_CUDA_PATIENCE`.
+/// Default maximum time that an allocation waits for a higher limit, without `LARDER_CUDA_PATIENCE`.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// Smallest unit of a device's memory: rounding may take this much more, and a limit below it allows nothing.
+/// Smallest unit of a device's memory. Rounding may take this much more, and a limit below it allows nothing.
 pub(crate) const PAGE_BYTES: u64 = 2 << 20;
 
 /// Time between two polls.
 const LOOK: Duration = Duration::from_millis(2);
 
-/// Outcome of joining; `None` inside if the environment names no file.
+/// Outcome of joining, which is `Ok(None)` if the environment names no file.
 static JOINED: OnceLock<Result<Option<Joined>, String>> = OnceLock::new();
 
 /// The process as a job.
 pub(crate) struct Joined {
-    /// Taken when the process ends.
+    /// The job, taken when the process ends.
     job: RwLock<Option<Arc<Job>>>,
-    /// The process that joined. Its children are no job.
+    /// The process that joined. Its children are not part of the job.
     process: u32,
     pacer: LaunchPacer,
     patience: Duration,
@@ -43,7 +43,7 @@ pub(crate) struct Joined {
     listens: bool,
 }
 
-/// Returns the job; `None` before the process joins, or if it is no job.
+/// Returns the job; `None` before the process joins, or if it is not a job.
 pub(crate) fn job() -> Option<Arc<Job>> {
     has_joined()?.job()
 }
@@ -53,7 +53,7 @@ fn has_joined() -> Option<&'static Joined> {
     JOINED.get()?.as_ref().ok()?.as_ref()
 }
 
-/// Joins if that was not tried yet. Returns the outcome.
+/// Joins if that was not yet tried. Returns the outcome.
 pub(crate) fn joined() -> Result<Option<&'static Joined>, Refusal> {
     match JOINED.get_or_init(join) {
         Ok(joined) => Ok(joined.as_ref()),
@@ -108,7 +108,7 @@ pub(crate) fn first_limit_bytes() -> Result<u64, Refusal> {
     Ok(said.unwrap_or(otherwise))
 }
 
-/// Returns whether a limit is valid; a smaller one is likely to lack its unit.
+/// Returns whether a limit holds at least one page; a smaller one is likely to lack its unit.
 pub(crate) const fn holds_a_page(limit_bytes: u64) -> bool {
     limit_bytes == 0 || limit_bytes >= PAGE_BYTES
 }
@@ -124,7 +124,7 @@ extern "C" fn end() {
         .unwrap_or_else(PoisonError::into_inner)
         .take();
     let Some(mut job) = job else { return };
-    // Delayed threads go on, and drop their clones.
+    // Delayed threads continue and drop their clones.
     job.cancel();
     for _ in 0..100 {
         match Arc::try_unwrap(job) {
@@ -170,7 +170,7 @@ impl Joined {
     }
 }
 
-/// Returns whether launches are delayed; joins the job if that was not tried yet and `may_join` allows it.
+/// Returns whether launches are delayed; joins the job if that was not yet tried and `may_join` allows it.
 pub(crate) fn is_paced(may_join: impl FnOnce() -> bool) -> bool {
     let joined = match JOINED.get() {
         Some(joined) => joined,
@@ -180,10 +180,10 @@ pub(crate) fn is_paced(may_join: impl FnOnce() -> bool) -> bool {
     matches!(joined, Ok(Some(joined)) if joined.pacer.holds_back())
 }
 
-/// Makes the pause for launches that took the device `took`.
+/// Pauses for launches that took the device `took`.
 pub(crate) fn end_slice(took: Duration) {
     if let Some(job) = job() {
-        // A run that cannot be recorded changes no pause.
+        // Failing to record a run does not change the pause.
         let _ = job.end_run(0, took);
     }
 }
@@ -213,8 +213,7 @@ pub(crate) struct Patience {
 }
 
 impl Patience {
-    /// Waits a little, if a higher limit could serve the refused request. Returns false if a retry is
-    /// useless.
+    /// Waits a little if a higher limit could serve the refused request. Returns false if a retry is useless.
     pub(crate) fn waits_for(
         &mut self,
         device: &DeviceState,
@@ -222,7 +221,7 @@ impl Patience {
         bytes: u64,
     ) -> bool {
         let own = device.limits.process().usage().config.hard_bytes;
-        // The limit at the refusal: it may have risen since.
+        // The limit at the time of the refusal, which may have risen since.
         let (of_job, held) = match error {
             DeviceAllocError::Memory {
                 reason: AllocError::OutOfMemory(out),
@@ -247,7 +246,7 @@ impl Patience {
         if began.elapsed() >= joined.patience {
             return false;
         }
-        // The coordinator sees by its status that a job is short of memory.
+        // The status shows the coordinator that the job is short of memory.
         if let Some(job) = joined.job() {
             job.poll();
         }

@@ -19,7 +19,7 @@ fn alloc(size: isize, ordinal: c_int, stream: Handle) -> Result<u64, Refusal> {
 
 /// Converts to a pointer to the device's memory, null for a refusal.
 fn pointer(address: Result<u64, Refusal>) -> *mut c_void {
-    // Without provenance: the host never dereferences device memory.
+    // Without provenance, since the host never dereferences device memory.
     address.map_or(ptr::null_mut(), |address| {
         ptr::without_provenance_mut(address as usize)
     })

@@ -16,13 +16,13 @@ use crate::job::PAGE_BYTES;
 /// A refused call.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Refusal {
-    /// Begins with the words that programs look for in errors of PyTorch.
+    /// No memory. The message begins with the words that programs search for in PyTorch's errors.
     #[error("CUDA out of memory. Larder gave none of {:#} on device {device}: {error}{}", ByteCount(*bytes), job_words(*.waited))]
     OutOfMemory {
         device: c_int,
         bytes: u64,
         error: DeviceAllocError,
-        /// Whether the job's control file was waited for.
+        /// Whether the request has waited for the job's control file.
         waited: bool,
     },
     #[error("device {device} is out of memory within its limit: {over}")]
@@ -78,7 +78,7 @@ impl From<JobError> for Refusal {
     }
 }
 
-/// Returns why a process is no job although the files of one are named.
+/// Returns the reason why a process is not a job although the files of one are named.
 pub(crate) fn not_obeyed(error: &JobError) -> String {
     format!("the job's control file is not obeyed: {error}")
 }
@@ -101,11 +101,11 @@ thread_local! {
 fn note(refused: &Refusal) {
     let text = refused.to_string().replace('\0', " ");
     let text = CString::new(text).unwrap_or_default();
-    // A thread that is ending cannot ask for the text.
+    // A thread that is ending cannot request the text.
     let _ = LAST.try_with(|last| last.replace(text));
 }
 
-/// Reports a refusal on stderr, the first of a kind.
+/// Reports the first refusal of a kind on stderr.
 pub(crate) fn say_once(once: &'static Once, refused: &Refusal) {
     once.call_once(|| {
         // A failure to write to stderr cannot be reported.

@@ -14,7 +14,7 @@ use crate::device::{self, DeviceState};
 use crate::job;
 use crate::outcome::{Refusal, guard, say_once, status};
 
-/// A device's memory in use. All in bytes, except the counts.
+/// A device's memory in use, in bytes except for the counts.
 #[repr(C)]
 #[derive(Clone, Copy, Default)]
 pub(crate) struct DeviceStats {
@@ -76,7 +76,7 @@ fn used(ordinal: c_int) -> Option<&'static DeviceState> {
     device::used().find(|device| device.ordinal == ordinal)
 }
 
-/// Returns the counters of a device; zeros, and no limit, for one that was not used.
+/// Returns the counters of a device; zeros and no limit for an unused one.
 fn stats(ordinal: c_int) -> DeviceStats {
     let unused = DeviceStats {
         limit_bytes: u64::MAX,
@@ -85,7 +85,7 @@ fn stats(ordinal: c_int) -> DeviceStats {
     used(ordinal).map_or(unused, DeviceStats::of)
 }
 
-/// Returns every piece of a device's addresses that has memory behind it, as JSON.
+/// Returns every piece of a device's addresses to which memory is mapped, as JSON.
 fn snapshot(ordinal: c_int) -> String {
     let chunks = used(ordinal).map(|device| device.memory.snapshot().chunks);
     let mut text = format!("{{\"stats\": {}, \"chunks\": [", stats(ordinal).json());
@@ -213,7 +213,7 @@ extern "C" fn larder_cuda_empty_cache() {
     drop(released);
 }
 
-/// Sets the limit of a device's memory, beside the one of a job's control file.
+/// Sets the limit of a device's memory, in addition to that of a job's control file.
 // SAFETY: no other function has this name.
 #[unsafe(no_mangle)]
 extern "C" fn larder_cuda_set_limit(ordinal: c_int, bytes: u64) -> c_int {
@@ -242,7 +242,7 @@ extern "C" fn larder_cuda_set_memory_fraction(fraction: f64, ordinal: c_int) {
         }
         let device = device::device(ordinal)?;
         let total = device.context().device_info()?.total_bytes;
-        // Not below zero and not above the total.
+        // The product is not below zero and not above the total.
         set_limit(device, (total as f64 * fraction) as u64)
     });
     if let Err(refused) = set {

@@ -18,7 +18,7 @@ struct Begun {
     at: Instant,
 }
 
-/// Steps by device and stream, the outermost first.
+/// Steps by device and stream, outermost first.
 type Steps = HashMap<(c_int, Handle), Vec<Begun>>;
 
 /// The steps under way.
@@ -62,7 +62,7 @@ extern "C" fn larder_cuda_end_step(ordinal: c_int, stream: Handle) -> c_int {
         let Some(job) = job::job().filter(|_| is_outermost) else {
             return Ok(());
         };
-        // Without a wait, queued work would take no time, and so cause no pause.
+        // Without a wait, queued work would seem to take no time and cause no pause.
         if !job.state().perf.is_full() {
             let stream = device.stream(stream)?;
             device.context().wait_for(&stream)?;
@@ -89,7 +89,7 @@ extern "C" fn larder_cuda_open_window(ordinal: c_int, stream: Handle, bytes: u64
     opened.unwrap_or(0)
 }
 
-/// Closes a window after its capture; it keeps its memory.
+/// Closes a window after its capture. The window keeps its memory.
 // SAFETY: no other function has this name.
 #[unsafe(no_mangle)]
 extern "C" fn larder_cuda_close_window(number: u64) -> c_int {
@@ -100,7 +100,7 @@ extern "C" fn larder_cuda_close_window(number: u64) -> c_int {
     })
 }
 
-/// Ends a window, whose graph runs no more, and frees its memory.
+/// Ends a window, whose graph no longer runs, and frees its memory.
 // SAFETY: no other function has this name.
 #[unsafe(no_mangle)]
 extern "C" fn larder_cuda_end_window(number: u64) -> c_int {

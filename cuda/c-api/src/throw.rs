@@ -9,7 +9,7 @@ use std::ptr::NonNull;
 
 use crate::outcome::larder_cuda_last_error;
 
-/// The C++ library of Linux, which both compilers use unless told otherwise.
+/// The C++ library of Linux, which GCC and Clang use by default.
 const LIBRARY: &CStr = c"libstdc++.so.6";
 
 /// `std::__throw_runtime_error(char const*)`.
@@ -26,7 +26,7 @@ fn function(name: &CStr) -> Option<NonNull<c_void>> {
     if library.is_null() {
         return None;
     }
-    // The library stays open: the function lies in it.
+    // The library stays open because the function lies in it.
     // SAFETY: the library is open and the name ends in a NUL.
     NonNull::new(unsafe { libc::dlsym(library, name.as_ptr()) })
 }

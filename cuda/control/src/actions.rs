@@ -30,7 +30,7 @@ pub enum OnError {
     Ignore,
     /// The error is returned as a warning, and the next action runs.
     Warn,
-    /// The group stops, and the run has failed. Upstream does this for every action.
+    /// The group stops and the run fails. Upstream does this for every action.
     #[default]
     Fail,
 }
@@ -114,7 +114,7 @@ struct Action<O: ?Sized> {
     call: Box<Call<O>>,
 }
 
-/// The list of actions. It is replaced and never changed, so that a running group keeps its own copy.
+/// The list of actions. It is replaced as a whole, so that a running group keeps its own copy.
 struct ActionList<O: ?Sized> {
     /// All actions, in the order of groups, phases, and addition.
     actions: Arc<[Arc<Action<O>>]>,
@@ -189,7 +189,7 @@ impl<O: ?Sized> RunActions<O> {
 
     /// Removes an action. Returns false if it is not there. O(actions).
     pub fn remove(&self, id: ActionId) -> bool {
-        // Dropping an action runs the caller's code, so it happens with no lock held.
+        // Dropping an action runs the caller's code, so no lock is held.
         let old = self.with(|list| {
             let kept: Arc<[_]> = list
                 .actions

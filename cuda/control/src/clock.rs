@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use crate::signal::Signal;
 
-/// Time between two polls of a clock that cannot wait for a signal.
+/// Time between two polls by a clock that cannot wait for a signal.
 const LOOK: Duration = Duration::from_millis(1);
 
 /// A source of time that can also wait.
@@ -17,8 +17,9 @@ pub trait Clock: Send + Sync + fmt::Debug {
     /// Returns when at least `time` has passed.
     fn sleep(&self, time: Duration);
 
-    /// Returns at `until` (without it, never by time alone), or once `signal` has counted more changes than
-    /// `seen`; true if it has. The default implementation sleeps and polls once a millisecond.
+    /// Waits until the time is `until`, indefinitely if that is `None`, or until `signal` has counted more
+    /// changes than `seen`. Returns true in the latter case. The default implementation polls once a
+    /// millisecond.
     fn wait(&self, until: Option<Duration>, signal: &Signal, seen: u64) -> bool {
         loop {
             if signal.changes() != seen {
@@ -68,7 +69,7 @@ impl Clock for SystemClock {
 /// A clock for tests that moves only by [`advance`](Self::advance), a sleep or a wait.
 ///
 /// [`at`](Self::at) runs an event at a moment, so that a single-threaded test can end a wait. A wait without
-/// an end blocks for real once no event is left: another thread must raise the signal.
+/// an end blocks for real once no event is left, so another thread must raise the signal.
 #[derive(Default)]
 pub struct ManualClock {
     state: Mutex<ManualState>,
@@ -78,7 +79,7 @@ pub struct ManualClock {
 struct ManualState {
     now: Duration,
     slept: Duration,
-    /// The events to run and their times, in no order.
+    /// The events to run and their times, unsorted.
     events: Vec<(Duration, Event)>,
 }
 

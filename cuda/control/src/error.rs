@@ -9,7 +9,7 @@ use crate::ControlFile;
 #[derive(Clone, PartialEq, Eq, Debug, Error)]
 #[non_exhaustive]
 pub enum ParseError {
-    /// The control file is empty: probably it is being written.
+    /// The control file is empty, probably because it is being written.
     #[error("the control file is empty: write it elsewhere and rename it")]
     Empty,
     /// The control file is larger than [`ControlFile::MAX_BYTES`].
@@ -18,28 +18,29 @@ pub enum ParseError {
         ControlFile::MAX_BYTES
     )]
     TooLarge {
-        /// Its size in bytes.
+        /// The file's size in bytes.
         bytes: usize,
     },
     /// The control file is not JSON, or only a part of it.
     #[error("the control file is not JSON at line {line}, column {column}")]
     Syntax {
-        /// Counted from 1.
+        /// Line number, counted from 1.
         line: usize,
-        /// Counted from 1; 0 if the line is empty.
+        /// Column number, counted from 1; 0 if the line is empty.
         column: usize,
     },
     /// The control file is JSON, but not an object.
     #[error("the control file is not an object, nothing of it is taken")]
     NotAnObject,
-    /// The text is no status: it is incomplete, not JSON, too large, or has values of other types. Reading
-    /// again later may succeed.
+    /// The text is not a status because it is incomplete, not JSON, too large, or has values of other types.
+    /// Reading again later may succeed.
     #[error("not a job's status: {}; read it again later", message.escape_debug())]
     Status {
-        /// The problem, and its place.
+        /// The problem and its place.
         message: String,
     },
-    /// The text is not a process's life ([`Life`](crate::Life)), so it is unknown whom a control file is for.
+    /// The text is not a process's life ([`Life`](crate::Life)), so it is unknown which process a control
+    /// file is for.
     #[error("not the life of a process: a job's status says it; leave it out of a file for any")]
     Life,
     /// The text is not a place on the PCI bus.

@@ -39,7 +39,7 @@ impl Life {
     pub fn of(pid: u32) -> Option<Self> {
         static BOOT: OnceLock<Option<u128>> = OnceLock::new();
         let boot = (*BOOT.get_or_init(boot))?;
-        // Bytes: the process's name may end in the middle of a letter.
+        // Read as bytes, since the process's name may end in the middle of a character.
         let stat = fs::read(format!("/proc/{pid}/stat")).ok()?;
         Some(Self {
             pid,
@@ -64,7 +64,7 @@ impl Life {
 pub fn is_of_user(pid: u32, user: u32) -> Option<bool> {
     let status = fs::read(format!("/proc/{pid}/status")).ok()?;
     let status = String::from_utf8_lossy(&status);
-    // The real, the effective, the saved and the file-system user.
+    // The real, effective, saved and file-system user.
     let users = status.lines().find_map(|line| line.strip_prefix("Uid:"))?;
     Some(
         users
@@ -81,7 +81,7 @@ fn boot() -> Option<u128> {
 
 /// Returns the start of a process, from its line of `/proc/<pid>/stat`; `None` if it has ended.
 fn start_ticks(stat: &str) -> Option<u64> {
-    // The name, in brackets, may have any characters.
+    // The name, in parentheses, may have any characters.
     let (_, rest) = stat.rsplit_once(')')?;
     let mut fields = rest.split_ascii_whitespace();
     let state = fields.next()?;
@@ -148,7 +148,7 @@ mod tests {
     fn a_stat_line_is_read_behind_the_name_whatever_that_is() {
         assert_eq!(start_ticks(&stat("S", 3, 500)), Some(500));
         assert_eq!(start_ticks(&stat("Z", 1, 500)), None);
-        // Its first thread has ended, and another has the memory.
+        // The first thread has ended, and another one keeps the memory.
         assert_eq!(start_ticks(&stat("Z", 2, 500)), Some(500));
         let cut = [
             b"7 (entrainement-n\xc3".as_slice(),
@@ -188,7 +188,7 @@ mod tests {
     #[test]
     #[cfg(target_os = "linux")]
     fn a_thread_whose_name_ends_in_the_middle_of_a_letter_lives() {
-        // The name of the first thread is that of the process; any thread's number will do.
+        // The process has the name of its first thread, but the number of any thread is accepted.
         let named = std::thread::Builder::new().name("entrainement-n\u{e9}".to_owned());
         let found = named.spawn(|| {
             let own = fs::read_link("/proc/thread-self").unwrap();

@@ -4,7 +4,7 @@
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[non_exhaustive]
 pub enum Ceiling {
-    /// The sum of the limits that its allocators began with, as upstream.
+    /// The sum of the limits that its allocators began with, as in upstream.
     #[default]
     Initial,
     /// This number of bytes.

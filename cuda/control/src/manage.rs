@@ -13,14 +13,14 @@ use std::time::Duration;
 use crate::clock::Clock;
 use crate::perf::{DutyCycle, DutyCycleReader, PerfControl};
 
-/// Cost of a pause beside its length, in microseconds.
+/// Cost of a pause besides its length, in microseconds.
 const PAUSE_COST_US: u64 = 50;
 
 /// The plan for the end of a run.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[must_use = "it is a plan: somebody has to sleep"]
 pub enum SleepPlan {
-    /// Start the next run at once.
+    /// Start the next run immediately.
     Nothing,
     /// Sleep for this time, then start the next run.
     Sleep(Duration),
@@ -35,7 +35,7 @@ pub enum SleepPlan {
 pub enum Waited {
     /// The plan was carried out.
     Done,
-    /// The duty cycle was cancelled; no pause is inserted any more.
+    /// The duty cycle was cancelled, so no more pauses are inserted.
     Cancelled,
     /// The allowed time passed before the plan was carried out.
     TimedOut,
@@ -120,7 +120,7 @@ impl<C: Clock> ResourceManagement<C> {
         let start = self.clock.now();
         let mut seen = self.reader.read();
         loop {
-            // The time slept so far counts: a new end is also measured from the start.
+            // The time slept so far counts, since a new end is also measured from the start.
             let end = match plan(seen.perf, run_time) {
                 SleepPlan::Nothing => break,
                 SleepPlan::Suspend => return self.wait_suspended(until),
@@ -164,7 +164,7 @@ impl<C: Clock> ResourceManagement<C> {
     }
 }
 
-/// Applies the formula.
+/// Returns the plan for a run by the formula above.
 fn plan(perf: PerfControl, run_time: Duration) -> SleepPlan {
     if perf.is_full() {
         return SleepPlan::Nothing;
@@ -191,7 +191,7 @@ impl fmt::Display for Waited {
     }
 }
 
-/// Returns whole microseconds, saturated.
+/// Returns whole microseconds, saturating.
 fn micros(time: Duration) -> u64 {
     u64::try_from(time.as_micros()).unwrap_or(u64::MAX)
 }

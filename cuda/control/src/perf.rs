@@ -17,9 +17,9 @@ use crate::signal::Signal;
 pub struct PerfControl(u8);
 
 impl PerfControl {
-    /// 100 percent: no pause is inserted.
+    /// 100 percent, so that no pause is inserted.
     pub const FULL: Self = Self(100);
-    /// 0 percent: the job is suspended.
+    /// 0 percent, which suspends the job.
     pub const SUSPENDED: Self = Self(0);
 
     /// Makes the share of `percent`, from 0 to 100, both included.
@@ -39,12 +39,12 @@ impl PerfControl {
         self.0
     }
 
-    /// Returns whether the share is 100 percent: no pause is inserted.
+    /// Returns whether the share is 100 percent, so that no pause is inserted.
     pub const fn is_full(self) -> bool {
         self.0 >= 100
     }
 
-    /// Returns whether the share is 0 percent: nothing runs.
+    /// Returns whether the share is 0 percent, so that nothing runs.
     pub const fn is_suspended(self) -> bool {
         self.0 == 0
     }
@@ -83,7 +83,7 @@ pub struct DutyCycle {
     shared: Arc<DutyCycleShared>,
 }
 
-/// The stored value of a cancelled duty cycle; it is no share.
+/// The stored value of a cancelled duty cycle, which is not a valid share.
 const CANCELLED: u8 = u8::MAX;
 
 impl DutyCycle {
@@ -146,7 +146,7 @@ pub struct DutyCycleReader {
     shared: Arc<DutyCycleShared>,
 }
 
-/// A share that a reader saw, and the count of changes with which it waits for the next one.
+/// A share that a reader saw, and the count of changes by which it waits for the next one.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Observed {
     pub(crate) perf: PerfControl,
@@ -178,8 +178,8 @@ impl DutyCycleReader {
         }
     }
 
-    /// Waits on `clock` until the share changed since `seen`, or until the time is `until`. Returns true if
-    /// it changed.
+    /// Waits on `clock` until the share has changed since `seen`, or until the time is `until`. Returns true
+    /// if it has changed.
     pub(crate) fn wait(&self, clock: &dyn Clock, until: Option<Duration>, seen: Observed) -> bool {
         clock.wait(until, &self.shared.signal, seen.changes)
     }

@@ -34,8 +34,8 @@ impl Signal {
         self.condition.notify_all();
     }
 
-    /// Waits in real time until the count differs from `seen`, for `longest` at most; without it,
-    /// indefinitely. Returns true if the count differs.
+    /// Waits in real time until the count differs from `seen`, for at most `longest`, or indefinitely if that
+    /// is `None`. Returns true if the count differs.
     pub(crate) fn wait_really(&self, seen: u64, longest: Option<Duration>) -> bool {
         let changes = self.changes.lock().unwrap_or_else(PoisonError::into_inner);
         let changes = match longest {

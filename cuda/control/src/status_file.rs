@@ -11,7 +11,7 @@ use crate::{BusId, Life, ParseError};
 /// A job's status. Unknown fields are kept and written back.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct StatusFile {
-    /// Memory by GPU. An empty map is written as `null`, also upstream.
+    /// Memory by GPU. An empty map is written as `null`, as upstream does.
     #[serde(
         rename = "gpuUsageInfo",
         default,
@@ -22,7 +22,8 @@ pub struct StatusFile {
     /// Longest of the fresh averages, in microseconds.
     #[serde(rename = "miniBatchDuration", default)]
     pub mini_batch_micros: u64,
-    /// Average run of each graph in microseconds, by `graph_` and its number. An empty map is `null`.
+    /// Average run of each graph in microseconds, by `graph_` and its number. An empty map is written as
+    /// `null`.
     #[serde(
         rename = "Durations",
         default,
@@ -56,7 +57,7 @@ pub struct GpuStatus {
 /// Memory of a job on one GPU, in bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct DeviceUsage {
-    /// Most bytes in blocks on the device.
+    /// Maximum bytes in blocks on the device.
     #[serde(rename = "deviceMemUsedMax")]
     pub device_peak_bytes: u64,
     /// Bytes in blocks on the device now.
@@ -65,10 +66,10 @@ pub struct DeviceUsage {
     /// Bytes held from the device.
     #[serde(rename = "deviceMemPoolSize")]
     pub device_reserved_bytes: u64,
-    /// Bytes held from the device in regions with a block in use: a limit can be lowered to this now.
+    /// Bytes held from the device in regions with a block in use, to which a limit can be lowered now.
     #[serde(rename = "deviceMemStable")]
     pub device_stable_bytes: u64,
-    /// Most bytes in blocks on the host.
+    /// Maximum bytes in blocks on the host.
     #[serde(rename = "hostMemUsedMax")]
     pub host_peak_bytes: u64,
     /// Bytes in blocks on the host now.
@@ -87,7 +88,7 @@ pub enum SwapReason {
     #[default]
     #[serde(rename = "")]
     None,
-    /// The device had enough free memory, but fragmented.
+    /// The device had enough free memory, but it was fragmented.
     #[serde(rename = "FRAGMENT")]
     Fragment,
     /// The device had too little free memory.
@@ -152,7 +153,7 @@ pub struct SleepStatus {
     /// Bytes in copies on the host, pinned as far as the host pins memory.
     #[serde(default)]
     pub copied_bytes: u64,
-    /// Most bytes of device memory that the job needs to wake.
+    /// Maximum bytes of device memory that the job needs to wake.
     #[serde(default)]
     pub wake_bytes: u64,
     /// The reason why the job does not sleep although ordered to, or does not wake yet.
@@ -172,7 +173,7 @@ pub enum SleepState {
     /// The job has released its memory, and takes none before it has reported [`Waking`](Self::Waking) and
     /// has read its control file once more.
     Asleep,
-    /// The job still sleeps and was ordered to be awake: from now on it takes memory as soon as there is
+    /// The job still sleeps and was ordered to be awake, so from now on it takes memory as soon as there is
     /// enough.
     Waking,
 }
@@ -241,7 +242,7 @@ impl StatusFile {
 }
 
 impl DeviceUsage {
-    /// Returns the sum of both, field by field, saturated.
+    /// Returns the sum of both, field by field, saturating.
     pub(crate) fn plus(&self, other: &Self) -> Self {
         let sum = u64::saturating_add;
         Self {

@@ -3,8 +3,8 @@
 //! Threads that take turns at the core pay for its lock, and more for cache misses on each other's data. A
 //! stream to which that happens often gets a best fit of its own for blocks of up to 64 KiB, behind a lock of
 //! its own, over pieces of 2 MiB that it allocates from the core like any block. In order on its stream, a
-//! freed block is free at once, without points. Programs without such contention have no arena, and use the
-//! memory of one best fit for everything.
+//! freed block is free immediately, without points. Programs without such contention have no arena, and use
+//! the memory of one best fit for everything.
 //!
 //! ARENAS1 To the core a piece is in use; free memory in it is available only to its arena, and is not live.
 //! ARENAS2 An arena allocates only for its own stream. A block freed on another stream carries that stream's
@@ -35,7 +35,7 @@ use crate::lock_wait::Yield;
 use crate::stream::pool::{ByStream, HostWait, StreamCounts};
 use crate::with_tables::WithTables;
 
-/// Largest block of an arena.
+/// Maximum bytes of a block in an arena.
 pub(super) const MAX_BYTES: u64 = 64 << 10;
 
 /// Bytes by which an arena grows.
@@ -44,7 +44,7 @@ const PIECE_BYTES: u64 = 2 << 20;
 /// Unused end of a piece, so that adjacent pieces are separate regions and are released separately.
 const GAP_BYTES: u64 = Granule::DEFAULT.bytes();
 
-/// Most blocks, and gaps between them, in an arena.
+/// Maximum number of blocks and gaps between them in an arena.
 const CHUNKS: usize = 1 << 15;
 
 /// Added to a stream's score by a sampled allocation if the sample before was another thread's on another
@@ -52,7 +52,7 @@ const CHUNKS: usize = 1 << 15;
 const MET: u32 = 32;
 const ENOUGH: u32 = 256;
 
-/// One small block in this many is sampled for contention, a power of two.
+/// One in this many small blocks is sampled for contention. A power of two.
 const LOOK_EVERY: u32 = 8;
 
 /// A thread and a stream, packed into a number.
@@ -60,7 +60,7 @@ const LOOK_EVERY: u32 = 8;
 struct CallerId(usize);
 
 impl CallerId {
-    /// Identifies the calling thread by the address of one of its thread locals.
+    /// Identifies the calling thread by the address of one of its thread-local variables.
     #[inline]
     fn now(stream_id: StreamId) -> Self {
         thread_local! {
@@ -77,7 +77,7 @@ impl CallerId {
     }
 }
 
-/// Returns the part of a piece that an arena uses: all but the last granule.
+/// Returns the part of a piece that an arena uses, which is all but the last granule.
 fn apart(piece: &Block) -> Option<AddrRange> {
     let bytes = piece.bytes().checked_sub(GAP_BYTES)?;
     AddrRange::new(piece.addr(), bytes)
@@ -147,7 +147,7 @@ pub(super) struct StreamArena {
     best_fit: WithTables<Shared<RegionPool<'static>, Pieces, Yield>>,
     id: AllocatorId,
     account: StreamCounts,
-    /// Set once another stream freed a block here: free memory may be pending.
+    /// Set once another stream has freed a block here, so that free memory may be pending.
     met_others: AtomicU8,
 }
 
@@ -179,7 +179,7 @@ impl StreamArena {
         block.is_of(self.id)
     }
 
-    /// Frees a block: with the point of another stream, or with none for the arena's own stream.
+    /// Frees a block with the point of another stream, or with none for the arena's own stream.
     #[inline]
     pub(super) fn free(
         &self,
@@ -217,11 +217,11 @@ impl StreamArena {
 #[derive(Default)]
 #[repr(align(128))]
 struct ArenaSlot {
-    /// Small blocks that needed the core.
+    /// Number of small blocks allocated without an arena, which may miss a few.
     sampled_blocks: AtomicU32,
     /// Score of recent contention with other threads.
     score: AtomicU32,
-    /// Boxed: its list heads take kilobytes, and few streams have one.
+    /// Boxed because its list heads take kilobytes and few streams have one.
     arena: OnceLock<Box<StreamArena>>,
 }
 
@@ -229,7 +229,7 @@ struct ArenaSlot {
 pub(super) struct Arenas {
     inner: Weak<DeviceInner>,
     policy: ArenaPolicy,
-    /// Bits of a turn that must be 0 for a sample; 0 once every stream gets an arena.
+    /// Mask of the bits of `sampled_blocks` that are 0 for a sample; 0 once every stream gets an arena.
     passed_over: AtomicU32,
     /// Caller of the newest sample.
     last: AtomicUsize,
@@ -285,7 +285,7 @@ impl Arenas {
     }
 
     /// Returns the arena for a small block of a stream. Without one, samples one block in [`LOOK_EVERY`] for
-    /// contention, and makes and returns the arena once there was enough.
+    /// contention, and makes and returns the arena once there has been enough contention.
     #[inline]
     pub(super) fn of_small(&self, stream_id: StreamId) -> Option<&StreamArena> {
         let place = &self.slots[stream_id];
@@ -322,8 +322,8 @@ impl Arenas {
             score.saturating_sub(1)
         };
         place.score.store(score, Ordering::Relaxed);
-        // A stream stops contending with one that has an arena by now; but the core has been slower for both
-        // ever since there were two streams.
+        // A stream no longer contends with one that has an arena by now, but the core has been slower for
+        // both ever since there were two streams.
         let maker = CallerId(self.maker.load(Ordering::Relaxed));
         let met = maker.0 != 0 && now.meets(maker);
         if score >= ENOUGH || met || self.passed_over.load(Ordering::Relaxed) == 0 {
@@ -342,7 +342,7 @@ impl Arenas {
             blocks: Mutex::default(),
             bytes: AtomicU64::new(0),
         };
-        // Never refused: the table is not empty, and the policies are our own.
+        // Never refused, since the table is not empty and the policies are ours.
         let config = RegionConfig {
             growth: Growth::Range {
                 unit_bytes: PIECE_BYTES - GAP_BYTES,
@@ -383,8 +383,9 @@ impl Arenas {
         })
     }
 
-    /// Returns wholly free pieces to the core from arenas that hold far more than they use: growing arenas
-    /// must not take pieces from each other that are needed again at once. Returns whether there were any.
+    /// Returns wholly free pieces to the core from arenas that hold far more than they use, since growing
+    /// arenas must not take pieces from each other that are needed again immediately. Returns whether there
+    /// were any.
     pub(super) fn trim_excess(&self) -> bool {
         self.all().fold(false, |any, (_, arena)| {
             let live_bytes = arena.best_fit.stats().live_bytes;
@@ -405,7 +406,7 @@ impl Arenas {
 }
 
 impl DeviceInner {
-    /// Allocates from a stream's arena. Returns `None` if the memory is not there without waiting.
+    /// Allocates from a stream's arena. Returns `None` if no memory is available without a wait.
     #[inline]
     pub(super) fn alloc_in_arena(
         &self,
@@ -432,7 +433,8 @@ impl DeviceInner {
             if self.pool.streams().captures(&stream) != Ok(false) {
                 return None;
             }
-            // Poll first: otherwise the arena would take all free memory elsewhere before reusing its own.
+            // Poll first, since otherwise the arena would take all free memory elsewhere before reusing its
+            // own.
             self.pool.streams().close_all();
             self.pool.poll();
             if let Some(block) = arena.find(stream_id, bytes) {

@@ -82,14 +82,14 @@ impl DeviceAllocator {
         Ok(StreamMemory::over(self, stream))
     }
 
-    /// Allocates for work queued on `stream` from now on without blocking the host: the caller has other
-    /// memory to fall back on.
+    /// Allocates for work queued on `stream` from now on without blocking the host, for a caller that has
+    /// other memory to fall back on.
     pub(crate) fn alloc_without_host_wait(
         &self,
         stream: &Arc<CudaStream>,
         request: &Request,
     ) -> Result<Block, DeviceAllocError> {
-        // Arenas align to `BLOCK_ALIGN`, too.
+        // Arenas align to `BLOCK_ALIGN` too.
         if request.may_wait && request.align <= BLOCK_ALIGN {
             return self
                 .0

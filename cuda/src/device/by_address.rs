@@ -23,7 +23,7 @@ use crate::{AdoptError, DeviceFreeError};
 #[derive(Default)]
 pub(super) struct ByAddress(Mutex<HashMap<u64, KeptBlock>>);
 
-/// A block; if it is lent, with a handle that keeps the allocator (BYADDR2).
+/// A block. While it is lent, `lent` keeps the allocator alive (BYADDR2).
 struct KeptBlock {
     block: Block,
     lent: Option<DeviceAllocator>,

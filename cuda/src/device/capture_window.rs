@@ -1,11 +1,11 @@
 //! [`CaptureWindow`]: memory for work that becomes part of a graph.
 //!
 //! A graph runs repeatedly after its capture, on the addresses of the capture. So memory allocated inside a
-//! capture must not be given to anybody else as long as the graph may run. A *window* is one block, set aside
-//! before the capture begins, with a best fit of its own over it. While it is open, all allocations of its
-//! stream come from it, without any driver call; freed blocks return to it, and are reused inside the same
-//! graph. Once closed, it keeps its memory until it is dropped and its last block is freed. It is carved from
-//! the core, never from an arena or a plan: an address is inside one block only.
+//! capture must not be given to any other user as long as the graph may run. A *window* is one block, set
+//! aside before the capture begins, with a best fit of its own over it. While it is open, all allocations of
+//! its stream come from it, without any driver call; freed blocks return to it, and are reused inside the
+//! same graph. Once closed, it keeps its memory until it is dropped and its last block is freed. It is carved
+//! from the core, never from an arena or a plan: an address is inside one block only.
 //!
 //! WINDOW1 A window's blocks carry the number of its own best fit, by which a free finds it.
 //! WINDOW2 A closed window allocates no more blocks.
@@ -30,7 +30,7 @@ use crate::driver::locked;
 use crate::stream::pool::HostWait;
 use crate::with_tables::WithTables;
 
-/// Most blocks, and gaps between them, in a window.
+/// Maximum number of blocks and gaps between them in a window.
 const CHUNKS: usize = 1 << 12;
 
 /// State of a window.
@@ -43,7 +43,8 @@ struct Room {
     /// Whether its [`CaptureWindow`] still exists.
     held: bool,
     live: usize,
-    /// Work that other streams had queued when they freed blocks, one point for each (WINDOW3).
+    /// Points of the work that other streams had queued when they freed blocks, one for each stream
+    /// (WINDOW3).
     others: Vec<StreamPoint>,
 }
 
@@ -131,8 +132,7 @@ impl CaptureWindow {
         self.bytes
     }
 
-    /// Returns the most bytes that were live in it at a time: the minimum for the next capture of the same
-    /// work.
+    /// Returns the peak of its live bytes, which is the minimum for the next capture of the same work.
     pub fn peak_bytes(&self) -> u64 {
         locked(&self.room).pool.stats().peak_live_bytes
     }
@@ -169,8 +169,8 @@ impl DeviceAllocator {
     /// or used is not reused inside.
     ///
     /// Until the window is closed other threads' allocations leave the stream alone too, so that none
-    /// invalidates its capture: memory that the stream freed before is not given to other streams. Close the
-    /// window after the capture has ended, not earlier.
+    /// invalidates its capture, so memory that the stream freed before is not given to other streams. Close
+    /// the window after the capture has ended, not earlier.
     ///
     /// When the window is dropped the graph must not run any more, or its runs must be ordered before the
     /// work queued on `stream` then.
@@ -222,7 +222,7 @@ impl DeviceAllocator {
         let mut rooms = locked(&inner.windows.0);
         if open_among(&rooms, stream_id).is_some() {
             drop(rooms);
-            // Another thread was faster.
+            // Another thread has opened a window first.
             if let Some(block) = locked(&room).block.take() {
                 let _ = inner.free_to_pool(stream_id, block);
             }
@@ -266,8 +266,8 @@ impl DeviceInner {
         })
     }
 
-    /// Frees a block that is neither the core's nor an arena's: a window's, or an unknown one. `points` are
-    /// those of all streams that use it.
+    /// Frees a block that is neither the core's nor an arena's, but a window's or an unknown one. `points`
+    /// has a point of each stream that uses it.
     #[cold]
     pub(super) fn free_in_window(
         &self,
@@ -279,7 +279,7 @@ impl DeviceInner {
         let found = rooms.iter().find(is_its).cloned();
         drop(rooms);
         let Some(found) = found else {
-            // Freeing an unknown block makes the core's error.
+            // The core returns the error for an unknown block.
             return self
                 .pool
                 .blocks()
@@ -293,7 +293,7 @@ impl DeviceInner {
         Ok(())
     }
 
-    /// Frees a window's memory if it is needed no more (WINDOW3).
+    /// Frees a window's memory if it is no longer needed (WINDOW3).
     fn end_window(&self, ended: &Arc<Mutex<Room>>) {
         let mut room = locked(ended);
         if room.held || room.open || room.live > 0 {

@@ -8,13 +8,13 @@ use larder_core::steps::StepConfig;
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum ArenaPolicy {
-    /// No stream: least memory.
+    /// No stream has an arena, which takes the least memory.
     Never,
-    /// Streams whose small blocks are often allocated right after another thread's on another stream; and,
-    /// once a stream has [steps](super::DeviceAllocator::step), all others, to keep out of the way of its
-    /// plans.
+    /// Streams whose small blocks are often allocated right after another thread's on another stream have
+    /// one. Once a stream has [steps](super::DeviceAllocator::step), all others have one too, so that their
+    /// blocks do not overlap its plans.
     WhereThreadsMeet,
-    /// All streams, from their first small block on.
+    /// Every stream has one from its first small block on.
     Always,
 }
 
@@ -23,7 +23,7 @@ pub enum ArenaPolicy {
 pub struct DeviceConfig {
     /// When pages move; ignored if memory comes in [regions](super::DeviceBacking::Regions).
     pub backing: Backing,
-    /// Most bytes held, in whole pages: a limit below one page (2 MiB on most devices) allows nothing.
+    /// Maximum bytes held, in whole pages. A limit below one page (2 MiB on most devices) allows nothing.
     pub limit_bytes: u64,
     /// Addresses reserved, 1023 GiB at most; 0 for eight times the device's memory, up to that maximum. If
     /// the system refuses eight times, 0 accepts less, down to five quarters of the device's memory.
@@ -39,8 +39,8 @@ pub struct DeviceConfig {
     /// Switch it off only in a program that never captures. Without it only allocations that need the driver
     /// notice a capture; others get memory that the graph then shares with the program.
     ///
-    /// A free is never refused for a capture: it promises that nothing uses the block any more, the graph
-    /// included.
+    /// A free is never refused for a capture, since it promises that nothing uses the block any more, the
+    /// graph included.
     pub check_captures: bool,
     /// How [steps](super::DeviceAllocator::step) are planned.
     pub steps: StepConfig,

@@ -27,16 +27,16 @@ use crate::{
 /// Addresses for each byte of the device. Moving pages leaves holes, which cost addresses only.
 const ADDRESSES_A_BYTE: u64 = 8;
 
-/// Most addresses: the core counts 2^32 granules of 256 bytes, less one; this is a little less.
+/// Maximum bytes of addresses, a little less than the 2^32 - 1 granules of 256 bytes that the core counts.
 const MAX_ADDRESSES: u64 = (1 << 40) - (1 << 30);
 
 /// The kind of memory of a [`DeviceAllocator`](super::DeviceAllocator).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum DeviceBacking {
-    /// Virtual memory: pages that move to where they are needed.
+    /// Virtual memory, whose pages move to where they are needed.
     Pages,
-    /// Whole allocations of the driver (`cuMemAlloc`), which stay in place: the device or the system has no
+    /// Whole allocations of the driver (`cuMemAlloc`), which stay in place, for a device or a system without
     /// virtual memory. More memory is held. Nothing sleeps, is exported or shared with peers, and steps are
     /// not planned.
     Regions,
@@ -91,7 +91,7 @@ impl DevicePool {
                 Ok::<_, ConfigError>(Shared::with_wait(paged, memory))
             })
         };
-        // Only a page that is no multiple of the granule fails, which no driver has.
+        // Fails only for a page that is no multiple of the granule, which no driver has.
         let pool = pool.map_err(|_| DriverError::Size { bytes })?;
         let pool = BudgetedPool::new(context, pool, node.clone());
         Ok(Self::Pages(StreamPool::new(pool)))
@@ -105,7 +105,7 @@ impl DevicePool {
         let regions = DeviceMemory::new(context).charged_to(node.clone());
         let bytes = config.limit_bytes;
         let pool = WithTables::regions(RegionConfig::new(bytes), tables::CHUNKS, regions);
-        // Only an invalid configuration or table fails, and both are fixed.
+        // Fails only for an invalid configuration or table, and both are fixed.
         let pool = pool.map_err(|_| DriverError::Size { bytes })?;
         let pool = BudgetedPool::new(context, pool, node.clone());
         Ok(Self::Regions(StreamPool::new(pool)))
@@ -134,8 +134,8 @@ impl DevicePool {
         })
     }
 
-    /// Releases `bytes` idle bytes to the driver, or of regions all that are idle. Returns the bytes
-    /// released.
+    /// Releases `bytes` idle bytes to the driver, or all idle regions if memory comes in regions. Returns the
+    /// bytes released.
     pub(super) fn release(&self, bytes: u64) -> u64 {
         match self {
             Self::Pages(pool) => pool.shared().release(bytes),
@@ -228,7 +228,7 @@ forward! {
     /// Returns the core, for queries about blocks, and for frees in no order of a stream.
     fn blocks(&self) -> &dyn BlockAllocator => |pool| pool.shared();
 
-    /// Restores a block that was taken apart, with its requested bytes.
+    /// Restores a block that was taken apart. Returns its requested bytes too.
     fn restore(&self, raw: RawBlock) -> Result<(Block, u64), FreeError> => |pool| {
         pool.shared().with(|locked| {
             let block = locked.block_from_raw(raw)?;
@@ -267,7 +267,7 @@ forward! {
     fn limited(&self) -> &dyn LimitedPool => |pool| pool;
 }
 
-/// The limit is the pool's; unused memory of arenas is not live memory of the allocator.
+/// The limit is the pool's. Unused memory of arenas does not count as live.
 impl LimitedPool for DeviceInner {
     fn node(&self) -> &Arc<TreeNode> {
         self.pool.node()
@@ -295,7 +295,7 @@ impl LimitedPool for DeviceInner {
 }
 
 /// Reserves the addresses in which a device's memory moves: as many as configured, by default eight for each
-/// byte of the device, halved while the system refuses, down to five for every four bytes. `None` if the
+/// byte of the device, halved while the system refuses, but at least five for every four bytes. `None` if the
 /// device has no virtual memory, or the system refuses even these.
 fn reserve(context: &Context, config: &DeviceConfig) -> Result<Option<VirtualMemory>, DriverError> {
     let device = context.device_info()?;

@@ -41,8 +41,8 @@ pub enum ExportError {
 /// Memory of a block that another process may import, by file descriptors: an
 /// [`ImportedBlock`](crate::ImportedBlock) there.
 ///
-/// While it exists its memory stays where it is: it is not moved, nor released to the driver, even when the
-/// block is freed. Keep it, and the block, until every importer has dropped its own: the descriptors of a
+/// While it exists its memory stays where it is. It is neither moved nor released to the driver, even when
+/// the block is freed. Keep it, and the block, until every importer has dropped its own: the descriptors of a
 /// freed block reach the next block at its place, and those of a dropped export whatever its pages are used
 /// for next. The driver keeps the memory as long as any process holds it.
 ///
@@ -158,7 +158,7 @@ impl DeviceAllocator {
         if bytes == 0 || !block.range().contains(range) {
             return Err(outside);
         }
-        // Pin first, so that the mappings under the block stay until they are counted (EXPORT1).
+        // Pinned first, so that the mappings under the block stay until they are counted (EXPORT1).
         pages.shared().with(|paged| paged.pin_range(range));
         match pages.shared().source().export(range) {
             Ok(exported) => Ok(ExportedBlock {

@@ -35,16 +35,16 @@ use crate::{Context, DeviceAllocError, DriverError, Returned};
 #[must_use = "the memory goes back where this is dropped"]
 pub struct FixedBlock {
     memory: DeviceAllocator,
-    /// Taken when it is dropped. Boxed, since errors carry the block.
+    /// Taken in `drop`. Boxed because errors carry the block.
     mapping: Option<Box<FixedMapping>>,
     range: AddrRange,
-    /// Whether the work of the context was waited for.
+    /// Whether the context's work has been waited for.
     is_over: bool,
 }
 
 impl DeviceAllocator {
     /// Makes a block of at least `bytes` bytes that lies in one handle, and neither moves nor sleeps. Work of
-    /// any stream may use it at once. It takes whole pages, and counts against the limit and in
+    /// any stream may use it immediately. It takes whole pages, and counts against the limit and in
     /// [`pool_stats`](Self::pool_stats), not in [`stats`](Self::stats). While it exists,
     /// [`sleep`](Self::sleep) is refused. Four driver calls with their contexts, and two that change the
     /// thread's capture mode; if memory is short, idle memory is released to the driver first.
@@ -89,7 +89,7 @@ impl DeviceAllocator {
 }
 
 impl super::DeviceInner {
-    /// Recomputes the limit of the pages: the part of it that fixed blocks leave.
+    /// Recomputes the limit of the pages, which is what fixed blocks leave of the whole limit.
     fn fixed_have_changed(&self) {
         self.pool.refresh_limit();
         self.pool.node().shared().notify();
@@ -130,7 +130,7 @@ impl FixedBlock {
 impl Drop for FixedBlock {
     fn drop(&mut self) {
         let inner = &*self.memory.0;
-        // Work that was not seen to end may use it (FIXED1).
+        // Work that may not have ended may use it (FIXED1).
         let unwaited = match !self.is_over && self.memory.synchronize().is_err() {
             true => vec![Unwaited::Context],
             false => Vec::new(),

@@ -13,7 +13,7 @@ use crate::stream::pool::WantedBy;
 
 impl DeviceAllocator {
     /// Frees a block that several streams use; the first one can reuse it soonest. It is free once the others
-    /// were seen to have passed: nothing waits for that, on the host or on the device. Until then it counts
+    /// were seen to have passed. Nothing waits for that, on the host or on the device. Until then it counts
     /// as live. O(streams), no driver call.
     ///
     /// # Errors
@@ -75,10 +75,10 @@ impl DeviceAllocator {
         self.restore(raw).map(|(block, _)| block)
     }
 
-    /// Restores a block that was taken apart by [`Block::into_raw`], with its requested bytes.
+    /// Restores a block that was taken apart by [`Block::into_raw`]. Returns its requested bytes too.
     pub(crate) fn restore(&self, raw: RawBlock) -> Result<(Block, u64), FreeError> {
         let inner = &*self.0;
-        // Blocks inside the core's first: a core block that holds an arena or a window is not the program's.
+        // Arenas and windows first, since a core block that holds one of them is not the program's.
         let mut arenas = inner.arenas.all();
         let found = arenas.find_map(|(_, arena)| arena.with(|pool| in_use(pool, raw)));
         let found = found.or_else(|| inner.windows.find(|pool| in_use(pool, raw)));
@@ -92,8 +92,9 @@ impl DeviceAllocator {
     /// most two events' calls, and none if both are one stream.
     ///
     /// # Errors
-    /// [`DeviceAllocError::Capturing`] if one of them captures: then the program forks and joins by events of
-    /// its own. [`DeviceAllocError::Stream`], [`DeviceAllocError::Streams`], and if the driver refuses.
+    /// [`DeviceAllocError::Capturing`] if one of them captures, since the program then forks and joins by
+    /// events of its own. [`DeviceAllocError::Stream`], [`DeviceAllocError::Streams`], and if the driver
+    /// refuses.
     pub fn order_after(
         &self,
         stream: &Arc<CudaStream>,
@@ -111,7 +112,7 @@ impl DeviceAllocator {
 }
 
 impl DeviceInner {
-    /// Frees a block in the order of a stream, wherever it is from.
+    /// Frees a block of the core, an arena or a window in the order of a stream.
     #[inline]
     pub(super) fn free_on(
         &self,

@@ -1,6 +1,6 @@
 //! [`HostCopy`]: the contents of a device's live memory, in host memory, while the device's sleeps.
 //!
-//! Ranges lie one behind the other in pieces of pinned memory, which together are as long as the ranges. If
+//! Ranges lie one after the other in pieces of pinned memory, which together are as long as the ranges. If
 //! the host pins no more (confidential computing, `ulimit -l`), the remaining pieces are the process heap's,
 //! to which the driver copies more slowly. Before that the system is asked whether it has that much memory.
 //!
@@ -22,10 +22,10 @@ use crate::driver::Driver;
 use crate::driver::refused_free::RefusedFree;
 use crate::{CaptureStatus, Context, DriverError};
 
-/// Length of all pieces but the last.
+/// Bytes of each piece but the last.
 const PIECE_BYTES: u64 = 64 << 20;
 
-/// Number of retries of a refused wait, since memory that is still written cannot be freed.
+/// Number of retries of a refused wait, since memory that is still being written cannot be freed.
 const WAITS: usize = 4;
 
 const STREAM: StreamHandle = StreamHandle::PER_THREAD;
@@ -157,8 +157,7 @@ impl HostCopy {
     /// # Errors
     /// If the driver refuses; the copy is still complete.
     pub(super) fn restore(&self, live: &[AddrRange]) -> Result<u64, DriverError> {
-        // A live range of another length is a block that a thread was given in its place by a request under
-        // way.
+        // A live range of another length is a block that a request under way has allocated in its place.
         let is_live = |kept: &&KeptRange| {
             let found = live.binary_search_by_key(&kept.range.start(), |range| range.start());
             found.is_ok_and(|place| live[place] == kept.range)
@@ -221,7 +220,7 @@ impl HostCopy {
     }
 }
 
-/// Allocates pieces for `all_bytes`: pinned as long as the host pins memory, then from the process heap.
+/// Allocates pieces for `all_bytes`, pinned until the host refuses, then from the process heap.
 fn pieces(context: &Context, all_bytes: u64) -> Result<Vec<Piece>, SleepError> {
     let mut pieces = Vec::new();
     let (mut held, mut unpinned) = (0, None);
@@ -231,7 +230,7 @@ fn pieces(context: &Context, all_bytes: u64) -> Result<Vec<Piece>, SleepError> {
             bytes: all_bytes,
             driver,
         };
-        // A refused pin is not tried again.
+        // Pinning is not tried again after a refusal.
         let piece = match unpinned {
             Some(driver) => Piece::pageable(bytes).ok_or(none(driver))?,
             None => match Piece::pinned(context, bytes) {
@@ -252,13 +251,13 @@ fn pieces(context: &Context, all_bytes: u64) -> Result<Vec<Piece>, SleepError> {
     Ok(pieces)
 }
 
-/// Returns whether a refusal means that the host pins no more, or does not pin at all.
+/// Returns whether a refusal means that the host can pin no more memory, or none at all.
 fn pins_no_more(error: DriverError) -> bool {
     let never = [Code::NOT_SUPPORTED, Code::NOT_PERMITTED];
     error.is_out_of_memory() || error.code().is_some_and(|code| never.contains(&code))
 }
 
-/// A failed transfer, and whether its copies are over.
+/// A failed transfer; its copies may not be over.
 struct FailedCopy {
     error: DriverError,
     is_over: bool,

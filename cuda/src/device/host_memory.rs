@@ -13,9 +13,9 @@ fn read(_: &str) -> Option<String> {
     None
 }
 
-/// Returns the bytes that the process may still take: the system's available bytes, or the bytes that the
-/// limit of a control group of version 2 leaves, if that is less. `None` if the system does not report them.
-/// Reads a few small files.
+/// Returns the bytes that the process may still take: the system's available bytes, or what the limit of a
+/// control group (version 2) leaves if that is less. `None` if the system does not report them. Reads a few
+/// small files.
 pub(super) fn available_bytes() -> Option<u64> {
     available_by(read)
 }

@@ -25,7 +25,7 @@ impl DeviceAllocator {
         Self::make(context, config, Some(budget))
     }
 
-    /// Sets the limit of held memory. Returns at once; from then on nothing is granted above the limit:
+    /// Sets the limit of held memory. Returns immediately; from then on nothing is granted above the limit:
     /// blocks are refused even if held memory could serve them. Idle memory above the limit is released now,
     /// as exactly as possible; the rest as blocks are freed and their streams pass. Does not wait.
     ///
@@ -58,7 +58,7 @@ impl DeviceAllocator {
 }
 
 impl DeviceInner {
-    /// Releases excess memory after a free that names no stream.
+    /// Releases excess memory after a free without a stream.
     pub(super) fn came_back(&self, bytes: u64) {
         if self.pool.over_limit().is_on() {
             self.pool.freed_over_limit(None, bytes);

@@ -82,7 +82,7 @@ use crate::{Context, DeviceAllocError, DeviceFreeError};
 enum Small {
     /// From the stream's arena, if it has one.
     MayBeInArena,
-    /// From the core, like all other blocks: numbered with them, and aligned as requested.
+    /// From the core, so that they are numbered with all other blocks and aligned as requested.
     IsInCore,
 }
 
@@ -122,13 +122,13 @@ enum Small {
 ///
 /// # Leaks
 ///
-/// Blocks are values without a destructor: one that is not freed is leaked until the allocator is dropped
+/// Blocks are values without a destructor. One that is not freed is leaked until the allocator is dropped
 /// with its last clone. That drop waits for the streams and releases everything to the driver.
 #[derive(Clone)]
 pub struct DeviceAllocator(Arc<DeviceInner>);
 
 struct DeviceInner {
-    /// First, since its drop waits for the streams.
+    /// The first field, since its drop waits for the streams.
     pool: DevicePool,
     /// The number that the core's blocks carry.
     id: AllocatorId,
@@ -139,7 +139,7 @@ struct DeviceInner {
     steps: StepStreams,
     windows: Windows,
     sleep: AllocatorSleep,
-    /// Bytes that a release has still to release.
+    /// Bytes that earlier releases still have to release.
     releasing: AtomicU64,
     by_address: ByAddress,
 }
@@ -169,7 +169,7 @@ impl DeviceAllocator {
         let pool: Weak<DeviceInner> = Arc::downgrade(&inner);
         limits::enter(pool, inner.pool.node());
         inner.pool.set_upper_tiers(Arc::downgrade(&inner));
-        // A budget above may be in excess.
+        // A budget above may exceed its limit.
         inner.pool.refresh_limit();
         Ok(Self(inner))
     }
@@ -275,7 +275,8 @@ impl DeviceInner {
         bytes: u64,
         host: HostWait,
     ) -> Result<Block, DeviceAllocError> {
-        // To the core the memory of arenas is live: while the limit is exceeded, only the core may grant.
+        // The core counts the memory of arenas as live, so only the core may grant while the limit is
+        // exceeded.
         if bytes <= MAX_BYTES
             && !self.pool.over_limit().is_on()
             && let Some(arena) = self.arenas.of_small(stream_id)
@@ -289,7 +290,7 @@ impl DeviceInner {
         }
     }
 
-    /// Allocates for a stream when no free memory fits at once.
+    /// Allocates for a stream when no free memory fits without a wait.
     #[cold]
     fn alloc_short(
         &self,

@@ -13,9 +13,9 @@ use crate::stream::pool::{StreamTable, WantedBy};
 /// Whether later work of a stream comes after the work of another.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Ordered {
-    /// It comes after that work.
+    /// The later work comes after the other stream's.
     Yes,
-    /// Both streams capture: the program forks and joins by events of its own.
+    /// Both streams capture, and the program orders them by events of its own.
     ByProgram,
 }
 
@@ -30,8 +30,8 @@ impl DeviceAllocator {
     }
 
     /// Removes a stream that its owner is about to destroy: one that cudarc wraps and does not own
-    /// (`wrap_borrowed_stream`). Streams of cudarc's own need no call: they are removed when only allocators
-    /// hold them. The work queued on the stream now still counts.
+    /// (`wrap_borrowed_stream`). Streams of cudarc's own need no call, since they are removed when only
+    /// allocators hold them. The work queued on the stream now still counts.
     ///
     /// # Errors
     /// [`DeviceAllocError::StreamHeld`] if a buffer, a step, a window or another clone holds the stream;
@@ -44,8 +44,8 @@ impl DeviceAllocator {
     /// not know. One driver call for each known stream, and the wait.
     ///
     /// # Errors
-    /// If a stream that the allocator knows captures: the wait would invalidate the capture, and is not made.
-    /// If the driver refuses, or work failed. The capture of an unknown stream is invalidated.
+    /// If a stream that the allocator knows captures, since the wait would invalidate the capture and is not
+    /// made. If the driver refuses, or work failed. The capture of an unknown stream is invalidated.
     pub fn synchronize(&self) -> Result<(), DriverError> {
         self.known_streams().wait_for_context()
     }
@@ -76,7 +76,7 @@ impl DeviceAllocator {
         if !self.captures(&before) {
             return self.wait_for(&before).map(|()| Ordered::Yes);
         }
-        // A wait for a stream that captures would only invalidate the capture.
+        // A wait for a capturing stream would only invalidate the capture.
         if self.captures(stream) {
             return Ok(Ordered::ByProgram);
         }
@@ -92,7 +92,7 @@ impl DeviceAllocator {
         let streams = self.0.pool.streams();
         match streams.stream(stream_id) {
             Some(stream) => self.wait_for(&stream),
-            // The stream was removed: its last event covers all of its work.
+            // The stream was removed, so its last event covers all of its work.
             None => streams.wait_for(stream_id).map(drop).or_else(|_| {
                 // Repeats the wait through cudarc, for its error.
                 self.context().cudarc().synchronize()
@@ -113,7 +113,7 @@ impl DeviceAllocator {
         self.0.refuse_capture(stream)
     }
 
-    /// Frees a block that these streams used; `freed_on` can reuse it soonest. Never refused for a block of
+    /// Frees a block that these streams used; `freed_on` can reuse it first. Never refused for a block of
     /// this allocator. O(streams), no driver call.
     pub(crate) fn free_on_stream_ids(
         &self,

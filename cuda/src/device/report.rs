@@ -40,8 +40,8 @@ impl DeviceAllocator {
         self.0.stats()
     }
 
-    /// Returns the most live bytes since the last call, or since the beginning, and begins the next interval.
-    /// [`stats`](Self::stats) is not affected.
+    /// Returns the peak of live bytes since the last call, or since the beginning, and begins the next
+    /// interval. [`stats`](Self::stats) is not affected.
     pub fn take_peak(&self) -> u64 {
         self.0.pool.take_peak()
     }
@@ -64,7 +64,7 @@ impl DeviceAllocator {
         pages.map_or_else(PageStats::default, |pages| pages.shared().page_stats())
     }
 
-    /// Calls `watch` for memory mapped from now on; for an allocator that holds no memory yet.
+    /// Calls `watch` for memory mapped from now on. The allocator holds no memory yet.
     pub(crate) fn watch(&self, watch: Box<dyn crate::source::virtual_memory::RegionWatch>) {
         self.0.pool.watch(watch);
     }
@@ -87,8 +87,7 @@ impl DeviceAllocator {
     /// allocate wait.
     pub fn snapshot(&self) -> DeviceSnapshot {
         let inner = &*self.0;
-        // Reserved before the lock: under it nothing is allocated on the host, except for chunks that came in
-        // between.
+        // Reserved before the lock, under which the host allocates only for chunks that came in between.
         let count = inner.pool.report();
         let count = count.used_chunks as usize + count.free_chunks as usize;
         let mut chunks = Vec::with_capacity(2 * count + 16);

@@ -6,13 +6,13 @@ use larder_core::sync::{AtomicU8, Ordering};
 /// The route of a stream's allocations.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum AllocRoute {
-    /// Its arena, then the core.
+    /// The stream's arena, then the core.
     Plain,
-    /// Steps, which may have a place.
+    /// The stream's steps, which may have a planned place.
     Steps,
-    /// Only the window: a capture is under way, or expected.
+    /// Only the window, since a capture is under way or expected.
     Window,
-    /// None: the allocator sleeps.
+    /// No memory, since the allocator sleeps.
     Asleep,
 }
 
@@ -38,7 +38,7 @@ impl Routes {
     /// Returns the route of a stream.
     #[inline]
     pub(super) fn of(&self, stream_id: StreamId) -> AllocRoute {
-        // Acquire: the steps or the window of the route were made before.
+        // Acquire: the steps or the window were made before the route was set.
         match self.way(stream_id).load(Ordering::Acquire) {
             0 => AllocRoute::Plain,
             bits if bits & ASLEEP != 0 => AllocRoute::Asleep,
@@ -52,8 +52,7 @@ impl Routes {
         self.way(stream_id).fetch_or(STEPS, Ordering::Release);
     }
 
-    /// Sets whether all streams, including later ones, are refused; if not, their previous routes are valid
-    /// again.
+    /// Sets whether all streams, including later ones, are refused. `false` restores their previous routes.
     pub(super) fn set_asleep(&self, asleep: bool) {
         for way in &self.0 {
             if asleep {

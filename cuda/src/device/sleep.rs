@@ -3,9 +3,9 @@
 //! plans and windows know only addresses, so they stay valid.
 //!
 //! * While it sleeps, an allocation is refused (`DeviceAllocError::Asleep`) and does not wake the allocator:
-//!   waking copies all live memory, may be refused, and takes memory that was promised to somebody else, so
-//!   it must be explicit. Frees, windows that close and steps that end are bookkeeping, and take effect at
-//!   once.
+//!   waking copies all live memory, may be refused, and takes memory that was promised to another user, so it
+//!   must be explicit. Frees, windows that close and steps that end are bookkeeping, and take effect
+//!   immediately.
 //! * Sleep waits for all work of the context, since streams that the allocator does not know may use its
 //!   blocks. A known stream that captures refuses the sleep; the capture of an unknown one is invalidated, as
 //!   by any wait for a context.
@@ -21,7 +21,7 @@
 //! refused sleep undoes its work, and is asleep if that is refused as well; a refused wake releases again the
 //! memory it had brought back. Either can be called again.
 //! SLEEP3 While it sleeps, every route refuses. Threads that had read their route before may still be given
-//! held free memory; nobody may use it before the allocator wakes. Their calls for pages are waited for, or
+//! held free memory; it must not be used before the allocator wakes. Their calls for pages are waited for, or
 //! refused.
 //! SLEEP4 While it sleeps, nothing is charged except memory that the driver did not take back. Waking charges
 //! again, under the limits of that time.
@@ -89,7 +89,7 @@ pub enum SleepError {
     /// A budget, or the allocator's own limit, has no room for the sleeping memory.
     #[error("{0}")]
     Budget(OverBudget),
-    /// Memory in regions cannot keep its addresses without memory behind them.
+    /// Memory in regions cannot be released while its addresses are kept.
     #[error(
         "the device or the system has no virtual memory, so the memory cannot sleep: free it instead"
     )]
@@ -112,12 +112,12 @@ impl From<DriverError> for SleepError {
 /// Sleep state of an allocator.
 #[derive(Default)]
 pub(super) struct AllocatorSleep {
-    /// Set while it sleeps (SLEEP2).
+    /// The copy, while the allocator sleeps (SLEEP2).
     copy: Mutex<Option<HostCopy>>,
     remakable: Mutex<UncopiedBlocks>,
 }
 
-/// Blocks that need not be copied: the numbers of their allocations by address. Marks of freed blocks are
+/// Blocks that need not be copied, as the numbers of their allocations by address. Marks of freed blocks are
 /// dropped once there are more than twice as many marks as valid ones.
 #[derive(Default)]
 struct UncopiedBlocks {
@@ -125,7 +125,7 @@ struct UncopiedBlocks {
     most: usize,
 }
 
-/// A block of the core, or one that contains several.
+/// A block in use to the core, which may contain an arena or a window.
 struct UsedBlock {
     range: AddrRange,
     id: u64,
@@ -156,7 +156,7 @@ impl DeviceAllocator {
     /// retries releases that the driver had refused.
     ///
     /// Waits for all work of the context. From the call until `wake` has returned, no work that uses the
-    /// memory may be queued, on any stream: it would fail on the device. Uses of
+    /// memory may be queued on any stream, since it would fail on the device. Uses of
     /// [buffers](crate::DeviceBuffer#asleep) are refused. Graphs captured before stay valid, and must not be
     /// launched. No stream may capture: a known one refuses the sleep, the capture of an unknown one is
     /// invalidated. Any thread may call this, except from a callback of this crate.
@@ -207,7 +207,7 @@ impl DeviceAllocator {
     /// Present limits apply: a limit below the live bytes refuses, until blocks are freed or it is raised.
     ///
     /// # Errors
-    /// [`SleepError`]. The allocator is still asleep, and no contents are lost: call again later.
+    /// [`SleepError`]. The allocator is still asleep, and no contents are lost. Call again later.
     pub fn wake(&self) -> Result<u64, SleepError> {
         let inner = &*self.0;
         let mut copy = locked(&inner.sleep.copy);
@@ -305,7 +305,7 @@ impl DeviceInner {
                 })
             }
             Err(error) => {
-                // No memory was released: once mapped again it has its contents.
+                // No memory was released, so it has its contents once it is mapped again.
                 match stopped.bring_back() {
                     Ok(()) => stopped.wake(),
                     Err(_) => *copy = Some(saved),
@@ -337,7 +337,7 @@ impl DeviceInner {
                 Ok(bytes)
             }
             Err(error) => {
-                // Memory that the driver does not take is still held, and charged; the next call continues.
+                // Memory whose release the driver refuses is still held and charged. The next call retries.
                 let _ = stopped.give_up();
                 Err(error)
             }
@@ -350,7 +350,7 @@ impl DeviceInner {
         self.pool.release(u64::MAX);
     }
 
-    /// Returns the blocks in use to the core, in the order of addresses. O(chunks).
+    /// Returns the blocks that the core counts as in use, sorted by address. O(chunks).
     fn used(&self) -> Vec<UsedBlock> {
         // Reserved before the lock, with space for chunks that come in between.
         let report = self.pool.report();
@@ -369,7 +369,7 @@ impl DeviceInner {
         used
     }
 
-    /// Recomputes the limit: charges have changed, or limits while the allocator slept.
+    /// Recomputes the limit, since charges have changed, or limits while the allocator slept.
     fn limits_may_have_changed(&self) {
         self.pool.refresh_limit();
         self.pool.node().shared().notify();

@@ -6,18 +6,19 @@ use larder_core::steps::{Places, StepTables};
 use super::tables::CHUNKS;
 use crate::with_tables::LentTables;
 
-/// Most allocations of one step.
+/// Maximum number of allocations in one step.
 const ALLOCATIONS: usize = 1 << 14;
-/// Most blocks of the step before that are freed in one step.
+/// Maximum number of blocks of the previous step that one step frees.
 const INHERITED: usize = 1 << 12;
-/// Most allocations remembered, of all shapes.
+/// Maximum number of allocations remembered, of all shapes together.
 const ENTRIES: usize = 1 << 19;
 const SHAPES: usize = 256;
-/// Most blocks that a layout goes around.
+/// Maximum number of blocks that a layout avoids.
 const OBSTACLES: usize = 1 << 13;
 const LIFETIMES: usize = ALLOCATIONS + OBSTACLES;
 
-/// Lends the tables of steps. Tables for which the host has no memory are empty, at the cost of plans.
+/// Lends the tables of steps. Tables for which the host has no memory are empty, so that fewer steps are
+/// planned.
 pub(super) fn lend(tables: &mut LentTables) -> StepTables<'static> {
     let sizes = PackSizes::new(LIFETIMES);
     StepTables {

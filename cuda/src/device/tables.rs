@@ -5,11 +5,11 @@ use larder_core::pages::{PageConfig, PageTables};
 
 use crate::with_tables::LentTables;
 
-/// Most blocks, and gaps between them.
+/// Maximum number of blocks and gaps between them.
 pub(super) const CHUNKS: usize = 1 << 16;
-/// Most handles of physical memory.
+/// Maximum number of handles of physical memory.
 const HANDLES: usize = 1 << 14;
-/// Most mappings of them.
+/// Maximum number of mappings of these handles.
 const MAPPINGS: usize = 1 << 16;
 
 /// Lends the tables of chunks and of pages.

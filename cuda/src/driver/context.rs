@@ -12,11 +12,11 @@ use super::refused_free::RefusedFree;
 use super::{DeviceInfo, Driver, DriverError, LoadError, load, locked};
 use crate::limits::Charge;
 
-/// Rounds in which the last owner of a context retries deferred frees.
+/// Number of rounds in which the last owner of a context retries deferred frees.
 const LAST_ROUNDS: usize = 3;
 
-/// Most deferred frees retried with each free: after an error that ends the context all are refused, and n
-/// frees must not cost n * n calls.
+/// Maximum number of deferred frees retried with each free. After an error that ends the context all are
+/// refused, and n frees must not cost n * n calls.
 const TRIED_ON_THE_WAY: usize = 4;
 
 /// A context of a device, shared with cudarc. Clones share it; it ends with the last of them, and everything
@@ -26,7 +26,7 @@ const TRIED_ON_THE_WAY: usize = 4;
 /// end. [`deferred_frees`](Self::deferred_frees) counts them.
 ///
 /// `cuDevicePrimaryCtxReset` ends everything that lives in a primary context. Drop everything of this crate
-/// first: an address that is freed later may belong to somebody else by then.
+/// first, since an address that is freed later may belong to another owner by then.
 #[derive(Clone)]
 pub struct Context(Arc<ContextInner>);
 
@@ -37,7 +37,7 @@ struct ContextInner {
     /// The driver's number for the device.
     device: i32,
     ordinal: i32,
-    /// Refused frees, each with a charge that is held until the driver takes it.
+    /// Refused frees, each with a charge that is held until the driver accepts the free.
     deferred_frees: Mutex<VecDeque<(RefusedFree, Option<Charge>)>>,
     /// Frees of memory that work may still use (OWED1).
     owed: Mutex<Vec<Owed>>,
@@ -54,7 +54,7 @@ impl Context {
     /// If no driver can be loaded, there is no such device, or the driver refuses.
     pub fn new(ordinal: usize) -> Result<Self, LoadError> {
         let driver = load::loaded_or_from_env()?;
-        // An ordinal beyond `i32` is no device's.
+        // No device has an ordinal beyond `i32`.
         driver.device(i32::try_from(ordinal).unwrap_or(-1))?;
         let cuda = CudaContext::new(ordinal).map_err(|error| start_error(error.0 as u32))?;
         Self::over(driver, cuda)
@@ -158,8 +158,8 @@ impl Context {
         self.with_current(act)?
     }
 
-    /// Runs a call that takes a stream, with the stream's own context current: a default stream has no handle
-    /// of its own and means that of the current context.
+    /// Runs a call that takes a stream, with the stream's own context current, because a default stream's
+    /// handle means the default stream of the current context.
     pub(crate) fn try_on<R>(
         &self,
         stream: &CudaStream,
@@ -203,8 +203,8 @@ impl Context {
         self.give_back_charged(thing, None);
     }
 
-    /// Ends an allocator whose work was not waited for: everything that `end` frees on this thread is freed
-    /// once that work is over (OWED1).
+    /// Ends an allocator whose work was not waited for. Memory that `end` frees on this thread is freed once
+    /// that work is over (OWED1).
     pub(crate) fn owe(&self, unwaited: Vec<Unwaited>, end: impl FnOnce()) {
         if unwaited.is_empty() {
             return end();
@@ -215,7 +215,7 @@ impl Context {
         locked(&self.0.owed).push(Owed { unwaited, frees });
     }
 
-    /// Frees memory, now or later; `charge` is held until the driver has taken it.
+    /// Frees memory, now or later; `charge` is held until the driver has accepted the free.
     pub(crate) fn give_back_charged(&self, thing: RefusedFree, charge: Option<Charge>) {
         let Some((thing, charge)) = owed::take((thing, charge)) else {
             return;
@@ -304,8 +304,8 @@ impl ContextInner {
         locked(&self.deferred_frees).extend(paid.into_iter().flat_map(|owed| owed.frees));
     }
 
-    /// Retries the first `max` deferred frees once; refused ones go to the end of the queue, so that each has
-    /// its turn.
+    /// Retries the first `max` deferred frees once; refused ones go to the end of the queue, so that every
+    /// free gets its turn.
     fn settle(&self, max: usize) {
         let things: Vec<(RefusedFree, Option<Charge>)> = {
             let mut deferred_frees = locked(&self.deferred_frees);
@@ -319,7 +319,7 @@ impl ContextInner {
         let refused = |(thing, _): &(RefusedFree, _)| {
             entered.is_err() || thing.give_back(self.driver).is_err()
         };
-        // Taken frees drop their charges here, without the lock.
+        // Accepted frees drop their charges here, without the lock.
         let left: Vec<_> = things.into_iter().filter(refused).collect();
         locked(&self.deferred_frees).extend(left);
     }
@@ -336,7 +336,7 @@ impl Drop for ContextInner {
     }
 }
 
-/// Restores the previous context when dropped: cudarc makes a context current to release it.
+/// Restores the previous context when dropped, since cudarc makes a context current to release it.
 struct PreviousContext {
     driver: &'static Driver,
     before: Option<ContextHandle>,
@@ -373,8 +373,8 @@ impl Drop for CurrentGuard {
         if !self.pushed || self.driver.pop_context().is_ok() || self.driver.pop_context().is_ok() {
             return;
         }
-        // The driver refused twice: the stack of contexts keeps one entry too many, but the previous context
-        // is current again if this call succeeds. A refusal cannot be reported.
+        // The driver refused twice, so the stack of contexts keeps one entry too many, but the previous
+        // context is current again if this call succeeds. A refusal cannot be reported.
         // SAFETY: the context was current, so it existed; a thread whose context ends under it is in the same
         // state with or without this call.
         let _ = unsafe { self.driver.set_context(self.before) };

@@ -14,15 +14,15 @@ pub enum DriverError {
     /// The driver answered with a code other than success.
     #[error("{function} answered {}", Advice(*code))]
     Call {
-        /// The function, by its name in the driver's library.
+        /// Name of the function in the driver's library.
         function: &'static str,
-        /// Its answer.
+        /// The driver's answer.
         code: Code,
     },
     /// The driver is older than the function.
     #[error("{}", Age { function, needs: *needs_version, is: *version })]
     Missing {
-        /// The function, by its name in the driver's library.
+        /// Name of the function in the driver's library.
         function: &'static str,
         /// The first version of the interface that has it, like 11020 for 11.2.
         needs_version: u32,
@@ -75,8 +75,8 @@ pub enum DriverError {
         /// The address.
         address: u64,
     },
-    /// Refused without a driver call: another process may use the memory, or a card that it is registered
-    /// with.
+    /// Refused without a driver call because another process may use the memory, or a card that it is
+    /// registered with.
     #[error(
         "the memory at {address:#x} is exported or fixed; drop its ExportedBlock or FixedBlock first"
     )]
@@ -84,12 +84,12 @@ pub enum DriverError {
         /// Address of the mapping.
         address: u64,
     },
-    /// Refused without a driver call: a budget of the program has no room.
+    /// Refused without a driver call because a budget of the program has no room.
     #[error(
         "a budget of the program has no room; free and release memory there, or raise its limit"
     )]
     Budget,
-    /// Refused without a driver call: the memory sleeps.
+    /// Refused without a driver call because the memory sleeps.
     #[error("the memory sleeps; wake it first (DeviceAllocator::wake)")]
     Asleep,
 }
@@ -233,15 +233,15 @@ pub enum LoadError {
         larder_cuda_abi::stand_in::VERSION
     )]
     StandInVersion {
-        /// Its path.
+        /// The library's path.
         path: PathBuf,
-        /// Its version.
+        /// The stand-in's version.
         version: u32,
     },
     /// A library could not be opened.
     #[error("{path} could not be opened: {reason}")]
     Open {
-        /// Its path or name.
+        /// The library's path or name.
         path: PathBuf,
         /// The system's message.
         reason: String,
@@ -261,7 +261,7 @@ pub enum LoadError {
          LARDER_CUDA_DRIVER=stand-in"
     )]
     Posing {
-        /// Its path or name.
+        /// The library's path or name.
         path: PathBuf,
     },
     /// The library lacks a function that every driver has.
@@ -269,7 +269,7 @@ pub enum LoadError {
         "{path} lacks {function}, which every CUDA driver from 10.2 on has; use a newer driver"
     )]
     Symbol {
-        /// Its path or name.
+        /// The library's path or name.
         path: PathBuf,
         /// The function.
         function: &'static str,
@@ -279,7 +279,7 @@ pub enum LoadError {
         "the driver {path} has no device; look at CUDA_VISIBLE_DEVICES, or set LARDER_CUDA_DRIVER=stand-in"
     )]
     NoDevice {
-        /// Its path or name.
+        /// The library's path or name.
         path: PathBuf,
     },
     /// cudarc, or the program itself, already uses another driver.

@@ -54,7 +54,7 @@ impl Choice {
     }
 }
 
-/// The driver of the process, once it is loaded. The lock is held during loading.
+/// The process's driver, once loaded. The lock is held during loading.
 static LOADED: Mutex<Option<&'static Driver>> = Mutex::new(None);
 
 /// Loads the driver, or returns the loaded one. About a hundred look-ups the first time.
@@ -144,7 +144,7 @@ fn find(choice: Choice) -> Result<Driver, LoadError> {
     }
 }
 
-/// Starts the real driver: the one that cudarc will call.
+/// Starts the real driver, which cudarc will call.
 fn start_real() -> Result<Driver, LoadError> {
     let driver = start(real()?)?;
     match before(&driver.library)? {
@@ -153,7 +153,7 @@ fn start_real() -> Result<Driver, LoadError> {
     }
 }
 
-/// Starts the driver that the program is linked with, or refuses: no other can be used.
+/// Starts the driver that the program is linked with, or refuses, since no other can be used.
 fn take_linked(choice: Choice, found: OpenLibrary) -> Result<Driver, LoadError> {
     let path = mapped_file(&found).unwrap_or_else(|| found.path.clone());
     match (choice, found.is_stand_in()) {

@@ -55,20 +55,21 @@ impl Driver {
     ///
     /// # Safety
     /// The address came from [`alloc_device`](Self::alloc_device), [`alloc_managed`](Self::alloc_managed) or
-    /// a pool, was not freed since, and nobody uses the memory any more.
+    /// a pool, was not freed since, and the memory is no longer used.
     ///
     /// # Errors
     /// If the driver refuses; the memory still exists then.
     pub unsafe fn free_device(&self, address: DevicePtr) -> Result<(), DriverError> {
         let entry = self.api.cuMemFree_v2;
         let code = self.relaxed(|| {
-            // SAFETY: DRIVER1; the memory came from the driver, is freed once, and nobody uses it.
+            // SAFETY: DRIVER1; the memory came from the driver, is freed once, and is no longer used.
             Ok(unsafe { (entry.call)(address) })
         })?;
         entry.check(code)
     }
 
-    /// Allocates pinned host memory; `flags` are bits of `HOST_ALLOC_…`. O(bytes): every page is locked.
+    /// Allocates pinned host memory; `flags` are bits of `HOST_ALLOC_…`. O(bytes), since every page is
+    /// locked.
     ///
     /// # Errors
     /// If the driver refuses; [`DriverError::Size`] for zero bytes.
@@ -87,15 +88,15 @@ impl Driver {
     /// Frees pinned memory.
     ///
     /// # Safety
-    /// The address came from [`alloc_host`](Self::alloc_host), was not freed since, and nobody uses the
-    /// memory any more.
+    /// The address came from [`alloc_host`](Self::alloc_host), was not freed since, and the memory is no
+    /// longer used.
     ///
     /// # Errors
     /// If the driver refuses; the memory still exists then.
     pub unsafe fn free_host(&self, address: *mut c_void) -> Result<(), DriverError> {
         let entry = self.api.cuMemFreeHost;
         let code = self.relaxed(|| {
-            // SAFETY: DRIVER1; the memory came from the driver, is freed once, and nobody uses it.
+            // SAFETY: DRIVER1; the memory came from the driver, is freed once, and is no longer used.
             Ok(unsafe { (entry.call)(address) })
         })?;
         entry.check(code)

@@ -117,7 +117,7 @@ impl fmt::Display for Driver {
     }
 }
 
-/// Locks `mutex`, ignoring poison: every change under these locks is complete.
+/// Locks `mutex`, ignoring poison, since every change under these locks is complete.
 pub(crate) fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

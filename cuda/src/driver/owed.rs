@@ -41,8 +41,8 @@ pub(super) struct Owed {
     pub(super) frees: Vec<Free>,
 }
 
-/// Runs `end` and collects its frees on this thread. A thread that is ending and has no locals left cannot
-/// collect: `end` does not run there, and its frees are leaked.
+/// Runs `end` and collects its frees on this thread. A thread whose thread-local variables are already gone
+/// cannot collect, so `end` does not run there and its frees are leaked.
 pub(super) fn collect(end: impl FnOnce()) -> Vec<Free> {
     let Ok(before) = COLLECTED.try_with(|collected| collected.replace(Some(Vec::new()))) else {
         return Vec::new();
@@ -93,7 +93,7 @@ impl Unwaited {
             Self::Stream(stream) => on_stream(driver, stream, |driver, stream| {
                 // SAFETY: `self` holds the stream.
                 let status = unsafe { driver.capture_status(stream) }?;
-                // A wait for a stream that captures would only invalidate the capture.
+                // A wait for a capturing stream would only invalidate the capture.
                 if status != CaptureStatus::None {
                     return Ok(false);
                 }
@@ -106,7 +106,7 @@ impl Unwaited {
                 unsafe { driver.query_stream(stream) }
             }),
             Self::Event(event) => {
-                // SAFETY: the event exists: it is freed with the memory, after this.
+                // SAFETY: the event exists, since it is freed with the memory, after this call.
                 unsafe { driver.query_event(*event) }
             }
             Self::Context if may_wait => driver.synchronize_context().map(|()| true),

@@ -115,7 +115,7 @@ impl Driver {
     /// Frees reserved addresses.
     ///
     /// # Safety
-    /// The range is one whole [`reserve`](Self::reserve), nothing is mapped there and nobody uses it.
+    /// The range is one whole [`reserve`](Self::reserve), nothing is mapped there and nothing uses it.
     ///
     /// # Errors
     /// If the driver refuses; the addresses stay reserved then.
@@ -187,12 +187,12 @@ impl Driver {
             Ok(unsafe { (entry.call)((&raw mut descriptor).cast(), handle, kind, 0) })
         })?;
         entry.check(code)?;
-        // SAFETY: the driver has just made the descriptor for this call; nobody else owns it.
+        // SAFETY: the driver has just made the descriptor for this call, which is its only owner.
         Ok(unsafe { OwnedFd::from_raw_fd(descriptor) })
     }
 
-    /// Makes a handle of the memory behind another process's descriptor, unmapped. The descriptor is not
-    /// needed afterwards.
+    /// Makes a handle of the memory of another process's descriptor, unmapped. The descriptor is not needed
+    /// afterwards.
     ///
     /// # Errors
     /// If the driver refuses, as it does for other files, or is older than 10.2.
@@ -211,7 +211,7 @@ impl Driver {
         Ok(handle)
     }
 
-    /// Maps a whole handle to reserved addresses. It may also be mapped elsewhere; nobody may use it here
+    /// Maps a whole handle to reserved addresses. It may also be mapped elsewhere; nothing may use it here
     /// before [`set_access`](Self::set_access).
     ///
     /// # Safety
@@ -237,7 +237,7 @@ impl Driver {
     /// Undoes one or several whole [`map`](Self::map)s.
     ///
     /// # Safety
-    /// Nobody, queued work included, uses the memory at these addresses any more.
+    /// Neither the host nor queued work uses the memory at these addresses any more.
     ///
     /// # Errors
     /// If the driver refuses; everything stays mapped then.
@@ -245,7 +245,7 @@ impl Driver {
         let entry = self.optional(&self.api.cuMemUnmap)?;
         let bytes = size(bytes)?;
         let code = self.relaxed(|| {
-            // SAFETY: DRIVER1; nobody uses the memory in this range, nor does queued work.
+            // SAFETY: DRIVER1; neither the host nor queued work uses the memory in this range.
             Ok(unsafe { (entry.call)(start, bytes) })
         })?;
         entry.check(code)

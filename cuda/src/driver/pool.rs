@@ -157,7 +157,7 @@ impl Driver {
     /// Frees memory after the work queued before.
     ///
     /// # Safety
-    /// The address came from a pool and was not freed since; the stream exists; nobody uses the memory but
+    /// The address came from a pool and was not freed since; the stream exists; nothing uses the memory but
     /// work that is queued on the stream, or that the stream waits for.
     ///
     /// # Errors

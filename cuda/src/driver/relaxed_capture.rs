@@ -14,11 +14,11 @@ use super::{Driver, DriverError};
 /// State of this thread's mode.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum CaptureMode {
-    /// Unchanged by this crate.
+    /// The mode is the thread's own.
     Own,
-    /// To be changed by the first call that needs the relaxed mode.
+    /// The first call that needs the relaxed mode changes the mode.
     Pending,
-    /// Relaxed; `before` is the mode to restore.
+    /// The mode is relaxed; `before` is the one to restore.
     Relaxed { before: u32 },
 }
 
@@ -32,7 +32,7 @@ struct PreviousMode<'a>(&'a Driver);
 impl Drop for PreviousMode<'_> {
     fn drop(&mut self) {
         if let CaptureMode::Relaxed { before } = MODE.replace(CaptureMode::Own) {
-            // A driver that refuses twice leaves the thread relaxed, which invalidates no capture.
+            // If the driver refuses twice the thread stays relaxed, which invalidates no capture.
             let put_back = || self.0.exchange_capture_mode(before);
             let _ = put_back().or_else(|_| put_back());
         }
@@ -58,7 +58,7 @@ impl Driver {
         })
     }
 
-    /// Runs `act`, which may make several [such calls](Self::relaxed): the thread's mode changes at the first
+    /// Runs `act`, which may make several [such calls](Self::relaxed). The thread's mode changes at the first
     /// of them, and back at the end. Two driver calls, or none if there are no such calls.
     pub(crate) fn relaxed_once<R>(&self, act: impl FnOnce() -> R) -> R {
         if MODE.get() != CaptureMode::Own {

@@ -20,9 +20,9 @@ const STAND_IN_PATH: &str = "LARDER_CUDA_STAND_IN";
 /// Path of the stand-in that the program carries.
 static CARRIED: OnceLock<PathBuf> = OnceLock::new();
 
-/// Sets the path of the stand-in, for programs that carry one: it is used unless `LARDER_CUDA_STAND_IN` names
-/// another. Call it before [`load`](super::load()); the first path counts, and the file may be deleted once it
-/// is loaded.
+/// Sets the path of the stand-in, for programs that carry one. It is used unless `LARDER_CUDA_STAND_IN` names
+/// another. Call it before [`load`](super::load()); the first path counts, and the file may be deleted once
+/// it is loaded.
 pub fn carry_stand_in(path: PathBuf) {
     let _ = CARRIED.set(path);
 }
@@ -34,9 +34,9 @@ const FIRST_NAME: &str = if cfg!(windows) {
     "libcuda.so"
 };
 
-/// The names of the real driver, in the order in which they are tried: its own name, then the first. A
-/// library answers to every name it was opened by while it stays loaded, and one that does not work may stay
-/// loaded: so it must not have been opened by the name that the stand-in answers to.
+/// The names of the real driver, in the order in which they are tried: its own name, then the first. While a
+/// library stays loaded it is found by every name it was opened by. A broken one may stay loaded, so it must
+/// not have been opened by the name that the stand-in is found by.
 const REAL_NAMES: &[&str] = if cfg!(windows) {
     &[FIRST_NAME]
 } else {
@@ -56,7 +56,7 @@ impl OpenLibrary {
     }
 }
 
-/// Returns the driver that the program is linked with, if any: cudarc calls it.
+/// Returns the driver that the program is linked with, if any, which cudarc calls.
 pub(super) fn linked() -> Option<OpenLibrary> {
     let library = program()?;
     let present = function_in(&library).is_some();
@@ -146,7 +146,7 @@ fn open_stand_in(path: &Path) -> Result<OpenLibrary, LoadError> {
     }
 }
 
-/// Drops the name from the start of the system's message; ours begins with it too.
+/// Drops the name from the start of the system's message, since ours begins with it too.
 fn words_without(name: &str, words: &str) -> String {
     let rest = words
         .strip_prefix(name)
@@ -167,8 +167,8 @@ pub(super) fn variable(name: &str) -> Option<OsString> {
     std::env::var_os(name).filter(|text| !text.is_empty())
 }
 
-/// Returns absolute paths: only the one in the environment, or only the carried one, or those beside the
-/// program.
+/// Returns absolute paths: only the one in the environment, otherwise only the carried one, otherwise those
+/// beside the program.
 fn stand_in_paths() -> Vec<PathBuf> {
     if let Some(path) = variable(STAND_IN_PATH) {
         let path = PathBuf::from(path);

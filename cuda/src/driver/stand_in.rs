@@ -165,7 +165,7 @@ impl StandIn {
         unsafe { (self.larder_stand_in_reset_calls)() }
     }
 
-    /// Refuses calls from now on. Several rules may be active at once.
+    /// Refuses calls from now on. Several rules may be active at the same time.
     ///
     /// # Errors
     /// If there is no such function, or no such code.
@@ -416,7 +416,7 @@ impl Control<'_> {
     }
 }
 
-/// A name for C, or none. A name with a NUL inside becomes the empty one, which no function has.
+/// A C string, or none. A name with a NUL inside becomes the empty name, which no function has.
 struct Name(Option<CString>);
 
 impl Name {

@@ -14,11 +14,11 @@ use super::{Driver, DriverError};
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum CaptureStatus {
-    /// It runs.
+    /// Work runs.
     None,
-    /// It becomes part of a graph.
+    /// Work becomes part of a graph.
     Active,
-    /// It was to become part of a graph, but an error invalidated the capture.
+    /// An error invalidated the capture.
     Invalidated,
     /// A state unknown to this crate, by the driver's number.
     Other(u32),
@@ -82,7 +82,7 @@ impl Context {
     }
 
     /// Returns whether work queued on a stream with a handle of its own becomes part of a graph. One driver
-    /// call: the handle implies the context.
+    /// call, since the handle implies the context.
     ///
     /// # Errors
     /// If the driver refuses.
@@ -90,7 +90,7 @@ impl Context {
         let handle = StreamHandle(stream.cu_stream().addr());
         // SAFETY: the reference to the stream keeps it.
         match unsafe { self.driver().capture_status(handle) } {
-            // CUDA documents no such answer; after it the stream is queried like any other.
+            // CUDA does not document this error. The stream is then queried like any other.
             Err(error) if error.code() == Some(Code::INVALID_CONTEXT) => {
                 self.capture_status(stream)
             }

@@ -13,7 +13,7 @@ impl Driver {
     ///
     /// # Safety
     /// The stream exists, `from` is `bytes` bytes of memory that the driver knows, `to` as many of host
-    /// memory. Until the stream is done nobody else accesses the host memory, and it stays allocated.
+    /// memory. Until the stream is done, the host memory is not accessed otherwise and stays allocated.
     ///
     /// # Errors
     /// If the driver refuses; [`DriverError::Size`] for zero bytes.
@@ -36,7 +36,7 @@ impl Driver {
     ///
     /// # Safety
     /// The stream exists, `to` is `bytes` bytes of memory that the driver knows, `from` as many of host
-    /// memory. Until the stream is done nobody else accesses the host memory, and it stays allocated.
+    /// memory. Until the stream is done, the host memory is not accessed otherwise and stays allocated.
     ///
     /// # Errors
     /// If the driver refuses; [`DriverError::Size`] for zero bytes.

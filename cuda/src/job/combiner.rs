@@ -1,7 +1,7 @@
 //! [`Combiner`]: a value that one thread at a time works on, while no lock is held. A thread that finds the
 //! value taken may leave its work to the thread that has it (flat combining).
 //!
-//! COMB1 The value is in its place, or one thread has it. That thread returns it, even after a panic.
+//! COMB1 The value is in its place, or one thread has it, which returns it even after a panic.
 //! COMB2 A thread that finds it taken may leave: the thread that has it works once more before it returns it,
 //! so it sees everything that happened before the other left.
 //! COMB3 No thread waits for itself: a thread that has the value and requests it again, from a callback,
@@ -22,7 +22,7 @@ pub(super) struct Combiner<T> {
 struct CombinerState<T> {
     value: Option<T>,
     holder: Option<ThreadId>,
-    /// Whether a thread left (COMB2).
+    /// Whether a thread has left its work to the holder (COMB2).
     again: bool,
 }
 
@@ -45,7 +45,7 @@ impl<T> Combiner<T> {
     }
 
     /// Runs `work` once no other thread has the value, and then `again` as often as others left in between.
-    /// Inside the work of this thread it returns `None`, and that work runs `again` (COMB3).
+    /// If this thread already has the value, returns `None` and leaves `again` to the work under way (COMB3).
     pub(super) fn work<R>(
         &self,
         work: impl FnOnce(&mut T) -> R,
@@ -116,7 +116,7 @@ impl<T> Working<'_, T> {
 impl<T> Drop for Working<'_, T> {
     fn drop(&mut self) {
         if let Some(value) = self.value.take() {
-            // After a panic the next thread does the work that others left.
+            // After a panic the next holder does the work that others left.
             let mut state = locked(&self.combiner.state);
             state.value = Some(value);
             state.holder = None;

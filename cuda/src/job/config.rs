@@ -8,7 +8,7 @@ use larder_control::{Ceiling, Durability, ListenerConfig, PacerConfig};
 
 /// The variable with which AntMan's programs find their control file.
 const CONTROL_VARIABLE: &str = "GPU_CONFIG_FILE";
-/// The variable with which they find their status file.
+/// The variable with which AntMan's programs find their status file.
 const STATUS_VARIABLE: &str = "GPU_STATUS_FILE";
 
 /// A job's two files. Without a control file the job receives no orders, without a status file it reports
@@ -40,11 +40,11 @@ fn named(path: OsString) -> Option<PathBuf> {
 /// When a job sets the limits of its control file.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Apply {
-    /// Between runs: at once if none is under way or the job is suspended, otherwise when one ends. A step
-    /// has one limit from its beginning to its end. Upstream sets limits at the end of a run only.
+    /// Between runs: immediately if none is under way or the job is suspended, otherwise when one ends. A
+    /// step has one limit from its beginning to its end. Upstream sets limits at the end of a run only.
     #[default]
     AtRunEnd,
-    /// When the file is read. This is safe at any moment, since a lowered limit does not wait, but an
+    /// When the file is read, which is safe at any moment since a lowered limit does not wait. But an
     /// allocation of the run under way may be refused.
     AtOnce,
 }

@@ -13,10 +13,11 @@ use larder_control::{Clock, Pacer, PerfControl};
 use crate::driver::{CaptureStatus, DriverError, locked};
 use crate::{Context, Event, EventConfig};
 
-/// Most runs on the device before the oldest is waited for: enough that the device does not idle during the
-/// wait.
+/// Maximum number of runs on the device before the oldest is waited for, enough that the device does not idle
+/// during the wait.
 const MOST: usize = 64;
-/// Most runs on the device at less than full share. The device's times of runs are late by this many runs.
+/// Maximum number of runs on the device at less than full share. The times of runs become known this many
+/// runs later.
 const MOST_PACED: usize = 4;
 
 type JobPacer = Pacer<Arc<dyn Clock>>;
@@ -53,7 +54,7 @@ struct Timer {
 struct RunOnDevice {
     run: EndedRun,
     pair: Arc<Pair>,
-    /// Pauses and suspensions during the run.
+    /// Time paused and suspended during the run.
     idle: Duration,
 }
 
@@ -65,11 +66,11 @@ pub(super) struct EndedRun {
     pub(super) took: Duration,
 }
 
-/// A run under way. Dropped without its end, it does not count.
+/// A run under way. It does not count if it is dropped before its end.
 pub(super) struct QueuedRun<'q> {
     runs: &'q QueuedRuns,
     timer: Timer,
-    /// The pacer's pauses and suspensions at its beginning.
+    /// Time that the pacer had paused and suspended when the run began.
     idle: Duration,
 }
 
@@ -96,7 +97,7 @@ impl QueuedRuns {
         })
     }
 
-    /// Returns the number of runs on the device, as far as is known.
+    /// Returns the number of runs on the device, including finished ones that are not yet collected.
     pub(super) fn count(&self) -> u64 {
         locked(&self.0).on_device.len() as u64
     }
@@ -113,7 +114,7 @@ impl QueuedRuns {
         if let Some(timer) = current
             && timer.record(&timer.pair.end).is_some()
         {
-            // After a refusal the pause is made all the same (QUEUED2).
+            // The pause is made even after a refusal (QUEUED2).
             let _ = timer.pair.end.synchronize();
         }
     }

@@ -10,7 +10,7 @@ use crate::DriverError;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum JobError {
-    /// Another job has the control file or the status file: a file belongs to one job at a time.
+    /// Another job has the control file or the status file, since a file belongs to one job at a time.
     #[error("{0}: end it first, or take another name")]
     Taken(#[source] FileError),
     /// The control file cannot be listened to.

@@ -52,7 +52,7 @@ impl LaunchPacer {
         if self.pacer.is_pause_next() {
             self.queued.drain(&self.pacer);
         }
-        // A cancelled wait lets the launch go on as a finished one does.
+        // The launch goes on after a cancelled wait as after a finished one.
         let _ = self.pacer.launch_wait();
     }
 

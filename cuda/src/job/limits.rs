@@ -59,14 +59,14 @@ pub struct NoDevice {
 
 type WeakPool = Weak<dyn LimitedPool>;
 
-/// A device's allocator, and the host's side behind it if it has one.
+/// A device's allocator, and its host side if it has one.
 #[derive(Clone)]
 struct JobPool {
     gpu: BusId,
     device: WeakPool,
     /// The allocator's limit when it was added.
     first_limit: u64,
-    /// `None` for memory that the program takes directly from the driver.
+    /// The allocator. `None` for memory that the program takes directly from the driver.
     memory: Option<WeakDevice>,
     /// Rings the bell when deferred bytes have been released.
     _watch: Arc<LimitWatch>,
@@ -74,7 +74,7 @@ struct JobPool {
     host: Option<JobHost>,
 }
 
-/// Host memory, counted for a GPU: the side behind a device, or pinned memory.
+/// Host memory counted for a GPU: a device's host side, or pinned memory.
 #[derive(Clone)]
 struct JobHost {
     pool: WeakPool,
@@ -84,10 +84,10 @@ struct JobHost {
 /// The reason to check the status.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum StatusCheck {
-    /// A check is due: it ends an interval of peaks.
+    /// The check is due. It ends the interval of the peak.
     Due,
-    /// Something has changed before a check is due. The interval continues. It may be short so far, so the
-    /// peak is the last interval's if that is higher.
+    /// Something has changed before a check is due. The interval continues. Since it may be short so far, the
+    /// last interval's peak counts if it is higher.
     Early,
 }
 
@@ -125,8 +125,8 @@ pub(super) struct ManagedPools(Mutex<PoolLists>);
 struct PoolLists {
     pools: Vec<JobPool>,
     pinned: Vec<(BusId, JobHost)>,
-    /// The limits ordered by control files so far. A GPU that a later file does not name keeps its limit: a
-    /// file that lost a line lifts none.
+    /// The limits ordered by control files so far. A GPU that a later file does not name keeps its limit, so
+    /// that a file that lost a line lifts none.
     limits: BTreeMap<BusId, u64>,
     /// GPUs whose allocators do not have their limit yet.
     waiting: BTreeSet<BusId>,
@@ -230,7 +230,7 @@ impl ManagedPools {
         })
     }
 
-    /// Takes the limits of a file; those that it changes wait.
+    /// Takes the limits of a file. Changed limits wait.
     pub(super) fn take(&self, file: &ControlFile) {
         let mut lists = locked(&self.0);
         for (gpu, control) in &file.gpus {
@@ -293,7 +293,7 @@ impl ManagedPools {
         let gone: Vec<_> = lists.pools.extract_if(.., is_gone).collect();
         let pools = lists.pools.clone();
         drop(lists);
-        // Dropping their watches takes a lock.
+        // Dropped without our lock, since dropping a watch takes another.
         drop(gone);
         let pools = pools.iter();
         pools

@@ -34,9 +34,9 @@
 //!   [`Apply::AtOnce`]. Invalid parts of a file change nothing; [`Job::state`] has the last problem.
 //! * **A run ends**: actions run by phases, the user's and the job's own. Phase 1 writes the status if that
 //!   is due, phase 2 sets the limits that wait and pauses, as upstream.
-//! * **A limit is lowered**: [`DeviceAllocator::set_limit`] returns at once. Bytes of blocks above the limit
-//!   are *deferred*, and go back as the blocks are freed. The status has their number, and is written again
-//!   when all have gone back.
+//! * **A limit is lowered**: [`DeviceAllocator::set_limit`] returns immediately. Bytes of blocks above the
+//!   limit are *deferred*, and go back as the blocks are freed. The status has their number, and is written
+//!   again when all have gone back.
 //! * **The share is 0**: the next launch through the pacer, and the end of the run, wait until it is raised.
 //! * **The file has `"asleep": true`**: when the last run under way has ended, and before the next one
 //!   begins, all managed allocators [sleep](DeviceAllocator::sleep), and the runs of all threads wait. With
@@ -102,14 +102,14 @@ use crate::{Context, DeviceAllocator, ForeignMemory, PinnedAllocator, VmemAlloca
 /// This program as one of several on a GPU. See the [module](self).
 ///
 /// Dropping it ends its thread and every pause, and writes a last status marked as ended. Limits stay, and
-/// deferred bytes still go back: both belong to the allocators.
+/// deferred bytes are still returned, since both belong to the allocators.
 pub struct Job {
     shared: Arc<JobShared>,
-    /// Ends in `drop`.
+    /// The listener's registration, which ends in `drop`.
     handle: Option<Registration>,
     listener: Option<Listener>,
     thread: Option<JoinHandle<()>>,
-    /// Locks of the names of its files, released after its last status.
+    /// Locks on the names of the job's files, released after its last status.
     _locks: Vec<FileLock>,
 }
 
@@ -241,16 +241,17 @@ impl Job {
         if let Some(listener) = &self.listener {
             listener.poll_now();
         }
-        // Does nothing in a callback of the thread that has the statistics: it settles again.
+        // Does nothing in a callback of the thread that has the statistics, since that thread settles again.
         let _ = self
             .shared
             .with_statistics(|statistics| self.shared.settle(statistics));
     }
 
-    /// Ends every pause and suspension, now and later: launches are delayed no more. Limits stay in force.
+    /// Ends every pause and suspension, now and later, so that launches are no longer delayed. Limits stay in
+    /// force.
     ///
     /// A sleeping job tries once to wake, even if another job has the device. If that is refused the run
-    /// returns with the allocators asleep: they refuse, until the program calls [`DeviceAllocator::wake`].
+    /// returns with the allocators asleep, which refuse until the program calls [`DeviceAllocator::wake`].
     pub fn cancel(&self) {
         self.shared.cancel();
     }
@@ -282,7 +283,7 @@ impl Job {
 
 impl Drop for Job {
     fn drop(&mut self) {
-        // First of all, so that nobody sleeps through the rest.
+        // First, so that no thread sleeps through the rest.
         self.shared.cancel();
         drop(self.handle.take());
         let shared = &*self.shared;

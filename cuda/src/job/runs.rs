@@ -23,12 +23,12 @@ pub struct Run {
     /// Zero before the work. Afterwards the time from before the pre-run actions until the work returned or,
     /// if the job has waited for it, until the device had finished it.
     pub duration: Duration,
-    /// The runs that are recorded in the status at this one's end: itself, or queued ones that are done.
+    /// The runs that the status records when this one ends: this run, or queued ones that are done.
     ended: Vec<EndedRun>,
-    /// Whether it is paced by the launches in it, and not by its end.
+    /// Whether it is paced by its launches instead of at its end.
     is_step: bool,
     end: Mutex<RunEnd>,
-    /// `None` in a loop of the program's own.
+    /// The count of this run. `None` in a loop of the program's own.
     under_way: Mutex<Option<UnderWay>>,
 }
 
@@ -68,8 +68,8 @@ pub(super) struct RunProgress {
 }
 
 impl RunProgress {
-    /// Returns whether no run is under way, as far as is known, or one has ended and pauses. Lowering a limit
-    /// never waits, so a run that begins just now is not disturbed.
+    /// Returns whether no known run is under way, or one has ended and pauses. Lowering a limit never waits,
+    /// so a run that begins just now is not disturbed.
     pub(super) fn is_between_runs(&self) -> bool {
         // Relaxed: a run that begins just now is not disturbed, so nothing depends on the order of the loads.
         let count = |number: &AtomicU64| number.load(Ordering::Relaxed);
@@ -77,7 +77,7 @@ impl RunProgress {
     }
 }
 
-/// Counts itself while it lives, also during a panic.
+/// Increments a counter until dropped, even by a panic.
 struct Counted<'n>(&'n AtomicU64);
 
 impl<'n> Counted<'n> {
@@ -143,7 +143,7 @@ impl Job {
         work: impl FnOnce() -> R,
     ) -> Result<(R, RunEnd), Returned<Option<R>, ActionFailed>> {
         let shared = &*self.shared;
-        // The job may sleep here, so the run begins on the device later.
+        // The job may sleep here, so the run begins on the device only afterwards.
         let under_way = shared.sleep.begin(shared);
         let queued = stream.and_then(|stream| {
             let perf = shared.management.perf();
@@ -247,11 +247,11 @@ impl JobShared {
     /// Records the queued runs that the device has finished, without waiting for the others.
     pub(super) fn record_queued(&self) {
         self.queued.collect(false, &self.pacer);
-        // An error is in the report.
+        // The report contains the error.
         let _ = self.record_ended(&self.queued.take_ended());
     }
 
-    /// Phase 1: records the run, and writes the status if that is due.
+    /// Phase 1: records the run, and writes the status if a check is due.
     fn record_run(&self, run: &Run) -> Result<(), FileError> {
         let recorded = self.record_ended(&run.ended);
         if let Ok(recorded) = &recorded {
@@ -271,7 +271,7 @@ impl JobShared {
             }
             Ok(answer)
         };
-        // Inside a callback of the thread that has the statistics nothing is recorded.
+        // Nothing is recorded inside a callback of the thread that has the statistics.
         self.with_statistics(record).unwrap_or(Ok(None))
     }
 
@@ -283,7 +283,7 @@ impl JobShared {
                 self.managed.shrink();
             }
             if self.bell.take() {
-                // An error is in the report.
+                // The report contains the error.
                 let _ = self.check(statistics, StatusCheck::Early);
             }
             adjusted

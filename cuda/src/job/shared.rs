@@ -22,7 +22,7 @@ use crate::limits::{Budget, LimitedPool};
 /// The parts of a job that its thread, its listener and its actions share.
 pub(super) struct JobShared {
     pub(super) config: JobConfig,
-    /// The process that orders are for.
+    /// The life of this process, which orders may name.
     pub(super) life: Option<Life>,
     pub(super) clock: Arc<dyn Clock>,
     pub(super) management: ResourceManagement<Arc<dyn Clock>>,
@@ -32,7 +32,7 @@ pub(super) struct JobShared {
     /// The bytes that the job would like to hold on each GPU, or [`UNKNOWN`](Self::UNKNOWN).
     pub(super) wanted_bytes: AtomicU64,
     pub(super) sleep: Arc<JobSleep>,
-    /// The thread that has them sets limits and writes the status (CTRL1).
+    /// The statistics. The thread that has them sets limits and writes the status (CTRL1).
     statistics: Combiner<Statistics>,
     pub(super) report: Mutex<FileReport>,
     pub(super) progress: runs::RunProgress,
@@ -42,7 +42,7 @@ pub(super) struct JobShared {
     pub(super) ends: AtomicU8,
 }
 
-/// Counts of control files read, and the last problem; for people.
+/// Counts of control files read, and the last problem, for people to read.
 #[derive(Default)]
 pub(super) struct FileReport {
     pub(super) files: u64,
@@ -90,7 +90,7 @@ impl JobShared {
                 Err(error) if error.source.kind() == io::ErrorKind::WouldBlock => {
                     return Err(JobError::Taken(error));
                 }
-                // Limits are safe without the lock: a coordinator's orders are for one life.
+                // Limits are safe without the lock, since a coordinator's orders are for one life.
                 Err(error) => locked(&self.report).problem = Some(error.to_string()),
             }
         }
@@ -166,7 +166,7 @@ impl JobShared {
     }
 
     /// Runs `work` with the statistics, once no other thread has them, and settles as often as others left in
-    /// between. If this thread has them already, it returns `None` and settles later.
+    /// between. If this thread already has them, returns `None` and settles later.
     pub(super) fn with_statistics<R>(&self, work: impl FnOnce(&mut Statistics) -> R) -> Option<R> {
         self.statistics
             .work(work, |statistics| self.settle(statistics))
@@ -186,11 +186,11 @@ impl JobShared {
         // Relaxed: the thread that set it has left or has the statistics, and the combiner orders both.
         let ends = self.ends.load(Ordering::Relaxed) != 0;
         if self.bell.take() || ends {
-            // An error is in the report.
+            // The report contains the error.
             let _ = self.check(statistics, StatusCheck::Early);
         }
         if ends {
-            // Bytes that go back from here on ring no bell.
+            // Bytes returned from here on no longer ring the bell.
             self.managed.end();
         }
     }
@@ -205,8 +205,8 @@ impl JobShared {
         adjusted
     }
 
-    /// Returns whether limits may be set now. A suspended job may stop inside a run for long while the
-    /// coordinator waits.
+    /// Returns whether limits may be set now. A suspended job counts as between runs, since it may stay
+    /// inside a run for long while the coordinator waits.
     fn may_obey(&self) -> bool {
         self.config.apply == Apply::AtOnce
             || self.progress.is_between_runs()

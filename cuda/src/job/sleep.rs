@@ -3,7 +3,7 @@
 //! JOBSLEEP1. Memory is released and brought back by one thread at a time, while no run is under way, and
 //! with no lock held. No thread waits for a run of another: the thread that ends the last one falls asleep.
 //! JOBSLEEP2. A run begins, and one that has ended returns, once the job is awake. After a cancel that is so
-//! at once, even if the memory could not be brought back.
+//! immediately, even if the memory could not be brought back.
 //! JOBSLEEP3. Before memory is taken, the status is set to `waking`; then the control file is read once more.
 //! A coordinator that revokes its permission writes first and then reads, so one of the two sees the other
 //! (COORD5).
@@ -33,7 +33,7 @@ pub(super) struct JobSleep {
 struct SleepOrders {
     told: bool,
     cancelled: bool,
-    /// Whether a sleep that was ordered was refused.
+    /// Whether the ordered sleep was refused.
     refused: bool,
     /// Whether a thread is releasing memory or bringing it back.
     moves: bool,
@@ -80,7 +80,7 @@ impl SleepOrders {
     }
 }
 
-/// A run under way, counted while this lives.
+/// A run under way, counted until this is dropped.
 pub(super) struct UnderWay(Arc<JobSleep>);
 
 impl fmt::Debug for UnderWay {
@@ -95,7 +95,7 @@ impl Drop for UnderWay {
     }
 }
 
-/// Marks that this thread moves memory, while this lives.
+/// Marks that this thread moves memory, until dropped.
 struct MoveGuard<'r>(&'r JobSleep);
 
 impl Drop for MoveGuard<'_> {
@@ -106,7 +106,7 @@ impl Drop for MoveGuard<'_> {
 }
 
 impl JobSleep {
-    /// Takes the control file's order. Returns true if the status has changed by it.
+    /// Takes the control file's order. Returns true if it changed the status.
     pub(super) fn tell(&self, asleep: bool) -> bool {
         let mut state = locked(&self.state);
         if state.told == asleep {
@@ -119,7 +119,7 @@ impl JobSleep {
         is_settled
     }
 
-    /// Ends all sleep. Memory that cannot be brought back then is left to the program to wake.
+    /// Ends all sleep. Memory that cannot be brought back then is left for the program to wake.
     pub(super) fn cancel(&self) {
         let mut state = locked(&self.state);
         (state.cancelled, state.refused, state.again) = (true, false, Duration::ZERO);
@@ -142,7 +142,7 @@ impl JobSleep {
         locked(&self.state).phase == SleepState::Awake
     }
 
-    /// Waits until a run may begin. The waiting thread is the one that falls asleep and wakes.
+    /// Waits until a run may begin. The waiting thread also puts the memory to sleep and wakes it.
     pub(super) fn begin(self: &Arc<Self>, job: &JobShared) -> UnderWay {
         loop {
             let seen = self.changed.changes();
@@ -168,7 +168,7 @@ impl JobSleep {
 
     /// Releases all memory, or none of it.
     fn fall_asleep(&self, job: &JobShared, moves: MoveGuard<'_>) {
-        // Time asleep is no work, whatever the last run left behind.
+        // Time asleep does not count as work, even if the last run has not ended its step.
         let _ = job.pacer.end();
         let memories = job.managed.memories();
         let (mut copied, mut released) = (0, 0);
@@ -185,7 +185,7 @@ impl JobSleep {
             )),
         };
         let is_back = slept.is_ok() || memories.iter().all(|memory| memory.wake().is_ok());
-        // The device has finished all of them.
+        // The device has finished all queued runs.
         job.record_queued();
         let mut state = locked(&self.state);
         match slept {

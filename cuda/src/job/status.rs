@@ -17,7 +17,7 @@ use crate::driver::locked;
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum Recorded {
-    /// The run was noted; the next check is not due.
+    /// The run was noted, and the next check is not due.
     Noted,
     /// A check found nothing changed.
     Unchanged,

@@ -8,14 +8,14 @@ use std::time::Duration;
 use super::JobShared;
 use crate::driver::locked;
 
-/// Longest time between two checks, for programs that have no runs.
+/// Maximum time between two checks, for programs without runs.
 const LONGEST: Duration = Duration::from_secs(10);
-/// Longest time between two checks if the program takes memory from the driver directly, for which there is no
-/// callback.
+/// Maximum time between two checks if the program takes memory directly from the driver, for which there is
+/// no callback.
 const LONGEST_FOREIGN: Duration = Duration::from_millis(250);
 
 /// Notes that the status is to be written, and wakes the job's thread. The next thread that has the
-/// statistics writes it, so the job's thread is woken once, and not until the status is written.
+/// statistics writes it, so the job's thread is woken only once until the status is written.
 #[derive(Default)]
 pub(super) struct Bell {
     state: Mutex<Rung>,
@@ -30,7 +30,7 @@ struct Rung {
 }
 
 impl Bell {
-    /// Notes that the status has changed. Does nothing else, since callbacks call it.
+    /// Notes that the status has changed. Does nothing else because callbacks call it.
     pub(super) fn ring(&self) {
         let mut state = locked(&self.state);
         state.rung = true;
@@ -49,7 +49,7 @@ impl Bell {
         self.condition.notify_all();
     }
 
-    /// Waits until it rings, for `longest` at most. Then it counts as rung, so that the numbers decide
+    /// Waits until it rings, for `longest` at most. It counts as rung afterwards, so that the numbers decide
     /// whether the status has changed. Returns false at the job's end.
     fn wait(&self, longest: Duration) -> bool {
         let state = locked(&self.state);
@@ -84,7 +84,8 @@ fn serve(shared: &JobShared) {
 pub(super) fn end(shared: &JobShared, thread: JoinHandle<()>) {
     shared.bell.end();
     if thread.thread().id() != thread::current().id() {
-        // It waits for no callbacks of others (CTRL2); a panic in it was reported where it happened.
+        // The thread waits for no other thread's callbacks (CTRL2). A panic in it was reported where it
+        // happened.
         let _ = thread.join();
     }
 }

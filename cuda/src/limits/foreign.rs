@@ -15,7 +15,7 @@ use super::{enter, pool_node};
 /// [`Job`](crate::job::Job) that [manages](crate::job::Job::manage_foreign) it obeys and reports it like an
 /// allocator's. Clones share the memory.
 ///
-/// Nothing is released by itself: a lowered limit refuses new charges, and the excess goes as the program
+/// Nothing is released automatically. A lowered limit refuses new charges, and the excess goes as the program
 /// frees.
 ///
 /// ```
@@ -31,7 +31,7 @@ use super::{enter, pool_node};
 #[derive(Clone)]
 pub struct ForeignMemory(pub(crate) Arc<Foreign>);
 
-/// The state that clones share.
+/// The state shared by clones.
 pub(crate) struct Foreign {
     node: Arc<TreeNode>,
     charges: AtomicU64,
@@ -43,7 +43,7 @@ pub(crate) struct Foreign {
 /// Foreign memory that is charged until this is dropped.
 #[must_use = "dropped, it is charged no more"]
 pub struct ForeignCharge {
-    /// Dropped first: the watchers are notified after that.
+    /// Dropped first, since the watchers are notified after it.
     charge: Charge,
     foreign: Tells,
 }
@@ -115,7 +115,7 @@ impl ForeignMemory {
         self.0.node.usage()
     }
 
-    /// Sets the limit. Returns at once; from then on nothing is charged above it.
+    /// Sets the limit. Returns immediately; from then on nothing is charged above it.
     pub fn set_limit(&self, bytes: u64) -> LimitAnswer {
         self.0.set_limit(bytes)
     }
@@ -144,8 +144,8 @@ impl ForeignCharge {
         }
     }
 
-    /// Sets the bytes held, even beyond the limit: a pool of the driver holds more than was requested, and
-    /// releases it by itself.
+    /// Sets the bytes held, even beyond the limit, since a pool of the driver holds more than was requested,
+    /// and releases it by itself.
     pub fn set_bytes(&mut self, bytes: u64) {
         let is_less = bytes < self.bytes();
         self.charge.set(bytes);
@@ -156,7 +156,8 @@ impl ForeignCharge {
     }
 }
 
-/// Each charge is below the limit when it is made, so there is no live limit to refresh and nothing idle.
+/// Each charge is checked against the limit when it is made, so there is no live limit to refresh and no idle
+/// memory.
 impl LimitedPool for Foreign {
     fn node(&self) -> &Arc<TreeNode> {
         &self.node

@@ -10,9 +10,9 @@
 //!
 //! # Lowering a limit
 //! 1. The tree takes the limit, under its lock: from here on no budget is charged above its limit.
-//! 2. Each pool below refreshes its live limit, the most that it may have live
-//!    ([`LimitTree::live_limit`]). It is read under the pool's own lock, so of two threads that do
-//!    this the later one has the newer limit.
+//! 2. Each pool below refreshes its live limit, the maximum that it may have live
+//!    ([`LimitTree::live_limit`]). It is read under the pool's own lock, so of two threads that do this the
+//!    later one has the newer limit.
 //! 3. Without a lock, idle memory is released: first of the pool that has just enough, otherwise of those
 //!    that have most. Memory that queued work still uses stays; nothing is waited for.
 //! 4. The answer has the bytes still held above the limit.
@@ -26,8 +26,8 @@
 //! The tree's lock is the innermost: it is taken under a pool's core and takes no other. The locks of the
 //! lists of pools and of watchers are held for a look-up. Callbacks run without any.
 //!
-//! (From AntMan's limits at run time. Its adjustable allocator refused a limit that could not be reached at
-//! once, and was asked again at each step.)
+//! (From AntMan's limits at run time. Its adjustable allocator refused a limit that could not be reached
+//! immediately, and was asked again at each step.)
 
 mod foreign;
 pub(crate) mod node;
@@ -49,7 +49,7 @@ pub use node::{BudgetName, OverBudget};
 pub(crate) use node::{Charge, TreeNode};
 pub use watch::{LimitEvent, LimitWatch};
 
-/// Most budgets of one process, including pools.
+/// Maximum number of budgets in one process, including pools.
 const BUDGETS: usize = 1 << 12;
 
 /// A holder of memory under a budget.
@@ -69,10 +69,11 @@ pub(crate) trait LimitedPool: Send + Sync {
     /// Returns the counters.
     fn stats(&self) -> Stats;
 
-    /// Returns the most live bytes since the last call, or since the beginning, and begins the next interval.
+    /// Returns the peak of live bytes since the last call, or since the beginning, and begins the next
+    /// interval.
     fn take_peak(&self) -> u64;
 
-    /// Sets its own limit, and at once releases idle memory above it.
+    /// Sets its own limit, and immediately releases idle memory above it.
     fn set_limit(&self, bytes: u64) -> LimitAnswer {
         let node = self.node();
         let answer = node.set(bytes, None);
@@ -189,9 +190,9 @@ impl Budget {
         self.0.usage()
     }
 
-    /// Sets the hard limit. Returns at once; from then on nothing is granted above the limit, and the excess
-    /// is released as blocks are freed. O(pools), for each one O(chunks) and the driver calls that release
-    /// memory now.
+    /// Sets the hard limit. Returns immediately; from then on nothing is granted above the limit, and the
+    /// excess is released as blocks are freed. O(pools), for each one O(chunks) and the driver calls that
+    /// release memory now.
     pub fn set(&self, hard_bytes: u64) -> LimitAnswer {
         self.set_both(hard_bytes, None)
     }
@@ -229,7 +230,7 @@ impl Budget {
         }
         if self.is_above_limits(&pools) {
             self.shrink(&pools);
-            // Released memory raises the live limits of all.
+            // Released memory raises the live limit of every pool.
             for pool in &pools {
                 pool.refresh_limit();
             }
@@ -238,8 +239,8 @@ impl Budget {
         self.0.shared.notify();
     }
 
-    /// Releases idle memory above the limits, of one pool after the other: first of the pool with just
-    /// enough, otherwise of the one with most.
+    /// Releases idle memory above the limits, one pool after the other: first that of the pool with just
+    /// enough, otherwise that of the pool with most.
     fn shrink(&self, pools: &[Arc<dyn LimitedPool>]) {
         let idle = |pool: &Arc<dyn LimitedPool>| {
             let stats = pool.pool_stats();
@@ -274,14 +275,14 @@ impl Budget {
         list.retain(|pool| pool.strong_count() > 0);
         let all: Vec<_> = list.iter().filter_map(Weak::upgrade).collect();
         drop(list);
-        // A pool whose last owner has gone in between is dropped here, without a lock.
+        // A pool whose last other owner is gone is dropped here, without a lock.
         let mut pools = all;
         pools.retain(|pool| pool.node().is_within(self.0.id));
         pools
     }
 }
 
-/// Makes the budget that a pool charges to: in another one, or by itself.
+/// Makes the budget that a pool charges to, inside another one or by itself.
 pub(crate) fn pool_node(
     budget: Option<&Budget>,
     name: &str,
@@ -293,7 +294,7 @@ pub(crate) fn pool_node(
     }
 }
 
-/// Enters a pool, which obeys lowered limits from now on.
+/// Registers a pool, which obeys lowered limits from now on.
 pub(crate) fn enter(pool: Weak<dyn LimitedPool>, node: &TreeNode) {
     let mut pools = locked(&node.shared.pools);
     pools.retain(|pool| pool.strong_count() > 0);

@@ -3,7 +3,7 @@
 //!
 //! CHARGE1 The bytes of a [`Charge`] are charged from before the driver is asked for the memory until after
 //! it was freed: the holder of the memory, even a deferred free, holds the charge beside it.
-//! CHARGE2 A node is in the tree as long as anybody holds it; each holds the one above it.
+//! CHARGE2 A node is in the tree as long as it is held; each node holds the one above it.
 //! CHARGE3 The tree's lock is held for bookkeeping only, and no lock is taken under it.
 
 use core::fmt;
@@ -36,7 +36,7 @@ impl BudgetName {
         bytes[..len].copy_from_slice(&name.as_bytes()[..len]);
         Self {
             bytes,
-            // Lossless: at most 23.
+            // Lossless, since it is at most 23.
             len: len as u8,
         }
     }
@@ -78,16 +78,16 @@ pub struct OverBudget {
     pub limit_bytes: u64,
     /// Bytes held under it.
     pub used_bytes: u64,
-    /// Bytes requested at once, in whole pages or regions.
+    /// Bytes requested by one call, in whole pages or regions.
     pub wanted_bytes: u64,
-    /// Whether it is the requesting pool's own limit, which the core knows too.
+    /// Whether the limit is the requesting pool's own, which the core knows too.
     pub(crate) own: bool,
 }
 
 /// A tree of budgets and the names in it.
 pub(super) struct BudgetTable {
     pub(super) tree: LimitTree,
-    /// By the index in the tree; `None` if no budget has that index.
+    /// Names by index in the tree; `None` if no budget has the index.
     names: Vec<Option<BudgetName>>,
 }
 
@@ -105,7 +105,7 @@ impl BudgetTable {
             Some(place) => *place = Some(name),
             None => self.names.push(Some(name)),
         }
-        // Lossless: at most the number of budgets.
+        // Lossless, since it is at most the number of budgets.
         index as u32
     }
 }
@@ -144,11 +144,11 @@ impl SharedTree {
         })
     }
 
-    /// Calls the watchers with the events so far. The caller holds none of our locks, nor are any held while
+    /// Calls the watchers with the events so far. The caller holds none of our locks, and none is held while
     /// a watcher runs. O(1) if there are no events.
     ///
-    /// Does nothing while the thread unwinds: a callback that panics too would end the process. Events cut
-    /// off by a callback's panic, and later ones, are left for the next call.
+    /// Does nothing while the thread unwinds, since a second panic in a callback would end the process.
+    /// Events cut off by a callback's panic, and later ones, are left for the next call.
     pub(crate) fn notify(&self) {
         if self.has_events.load(Ordering::Relaxed) == 0
             || std::thread::panicking()
@@ -178,7 +178,7 @@ impl SharedTree {
     }
 }
 
-/// Dropped only if a callback unwinds: events may be left.
+/// Dropped only if a callback unwinds, so that events may be left.
 struct EventsLeft<'a>(&'a AtomicU8);
 
 impl Drop for EventsLeft<'_> {
@@ -187,11 +187,11 @@ impl Drop for EventsLeft<'_> {
     }
 }
 
-/// One budget of a tree, shared by everybody who charges to it.
+/// One budget of a tree, shared by all who charge to it.
 pub(crate) struct TreeNode {
     pub(super) shared: Arc<SharedTree>,
     pub(super) id: BudgetId,
-    /// Its index among the names.
+    /// Index of its name.
     name: u32,
     /// The budget above; `None` for the root.
     above: Option<Arc<Self>>,
@@ -249,7 +249,7 @@ impl TreeNode {
                         own: refusal.budget == self.id,
                         ..over(table, refusal)
                     },
-                    // Unreachable: a node is in the tree (CHARGE2).
+                    // Unreachable, since a node is in the tree (CHARGE2).
                     _ => OverBudget {
                         budget: BudgetName::default(),
                         limit_bytes: 0,
@@ -283,7 +283,7 @@ impl TreeNode {
         excess.is_some()
     }
 
-    /// Returns the most live bytes that a pool charging here may have now.
+    /// Returns the maximum number of live bytes that a pool charging here may have now.
     pub(crate) fn live_limit(&self) -> u64 {
         let tree = &self.shared.table;
         let limit = tree.with(|table| table.tree.live_limit(self.id));
@@ -315,7 +315,7 @@ impl TreeNode {
 
     pub(crate) fn usage(&self) -> BudgetUse {
         let usage = self.shared.table.with(|table| table.tree.usage(self.id));
-        // Unreachable: a node is in the tree (CHARGE2).
+        // Unreachable, since a node is in the tree (CHARGE2).
         usage.unwrap_or(BudgetUse {
             config: BudgetConfig::new(0),
             used_bytes: 0,

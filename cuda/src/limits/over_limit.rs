@@ -2,26 +2,27 @@
 
 use larder_core::sync::{AtomicU8, AtomicU32, AtomicU64, Ordering};
 
-/// Most frees between two scans for memory that can be released.
+/// Maximum number of frees between two scans for memory that can be released.
 const MAX_FREES: u32 = 64;
 
-/// Bytes freed after which a scan is made in any case: the smallest unit of mapping, on most devices.
+/// Freed bytes that always cause a scan: the smallest unit of mapping on most devices.
 const MAX_BYTES: u64 = 2 << 20;
 
-/// Most scans of one call while blocks are live: later frees scan too.
+/// Maximum number of scans in one call while blocks are live, since later frees scan too.
 const MAX_LOOKS: u32 = 4;
 
 /// No thread scans.
 const IDLE: u8 = 0;
 /// A thread scans.
 const LOOKING: u8 = 1;
-/// A thread scans, and will scan once more: another free was due in between, which this scan may have missed.
+/// A thread scans, and will scan once more because this scan may have missed another free that was due.
 const AGAIN: u8 = 2;
 
-/// Whether a pool is over its limit: it holds more, or a budget above allows less than its own limit. Decides
-/// when a free scans for memory that can be released. After scans without success, fewer frees scan: 1, 2, 4
-/// … up to every 64th, whenever 2 MiB were freed, and at the last block. One thread scans at a time, and
-/// again for frees that came in between: so the last block of all is covered, whichever thread frees it.
+/// Whether a pool is over its limit, because it holds more or a budget above allows less than its own limit.
+/// Decides when a free scans for memory that can be released. After scans without success fewer frees scan:
+/// every 2nd, every 4th, up to every 64th, but also after 2 MiB of frees and at the last block. One thread
+/// scans at a time, and repeats the scan for frees that came in between, so that the last block of all is
+/// covered, whichever thread frees it.
 #[derive(Default)]
 pub(crate) struct OverLimit {
     /// Changed only under the lock of the pool's core.
@@ -35,7 +36,7 @@ pub(crate) struct OverLimit {
 }
 
 impl OverLimit {
-    /// Returns whether the pool is over its limit: one load, which every free makes.
+    /// Returns whether the pool is over its limit. One load, made by every free.
     #[inline]
     pub(crate) fn is_on(&self) -> bool {
         self.on.load(Ordering::Relaxed) != 0
@@ -46,7 +47,7 @@ impl OverLimit {
         self.on.store(u8::from(on), Ordering::Relaxed);
     }
 
-    /// Notes a new limit: the next free scans.
+    /// Notes a new limit, so that the next free scans.
     pub(crate) fn begin(&self) {
         self.misses.store(0, Ordering::Relaxed);
     }
@@ -94,7 +95,7 @@ impl OverLimit {
     /// Begins a scan; `None` if another thread scans, which will then scan once more.
     fn start(&self) -> Option<Looking<'_>> {
         let next = |state: u8| Some(if state == IDLE { LOOKING } else { AGAIN });
-        // The scan made for this free sees its memory, here or in the other thread.
+        // AcqRel: the scan made for this free sees its memory, here or in the other thread.
         let before = self
             .state
             .fetch_update(Ordering::AcqRel, Ordering::Relaxed, next);
@@ -105,10 +106,10 @@ impl OverLimit {
     }
 }
 
-/// The one thread that scans.
+/// The right to scan, held by one thread at a time.
 struct Looking<'m> {
     over_limit: &'m OverLimit,
-    /// Whether the scan is not over yet.
+    /// Whether the scan is still under way.
     looks: bool,
 }
 
@@ -173,7 +174,7 @@ mod tests {
                 false
             };
             assert!(over_limit.freed(MAX_BYTES, || none_live, look));
-            // The last block causes a scan in any case.
+            // The last block always causes a scan.
             let max = if none_live { 2 * MAX_LOOKS } else { MAX_LOOKS };
             assert_eq!(looks.get(), max);
         }

@@ -26,7 +26,7 @@ type Callback = Arc<dyn Fn(&LimitEvent) + Send + Sync>;
 
 struct LimitWatcher {
     number: u64,
-    /// The one budget it watches; all if `None`.
+    /// The only budget it watches; all if `None`.
     only: Option<BudgetId>,
     callback: Callback,
 }
@@ -80,7 +80,7 @@ impl Watchers {
         let place = list.watchers.iter().position(|one| one.number == number);
         let removed = place.map(|place| list.watchers.swap_remove(place));
         drop(list);
-        // Dropped without the lock: the callback's state may take our locks when dropped.
+        // Dropped without the lock, since dropping the callback's state may take our locks.
         drop(removed);
     }
 }

@@ -140,7 +140,7 @@ struct ImportMapping {
     addresses: AddrRange,
     /// Start and bytes of each mapping.
     pieces: Vec<(u64, u64)>,
-    /// Whether work may use it, so that a drop has to wait first.
+    /// Whether work may use the memory, so that a drop has to wait first.
     used: bool,
 }
 
@@ -247,7 +247,7 @@ impl ImportMapping {
 
 impl Drop for ImportMapping {
     fn drop(&mut self) {
-        // Work that was not seen to end may use it (IMPORT2).
+        // Work that may not have ended may use it (IMPORT2).
         let unwaited = match self.used && self.context.synchronize().is_err() {
             true => vec![Unwaited::Context],
             false => Vec::new(),

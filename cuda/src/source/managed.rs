@@ -27,7 +27,7 @@ impl ManagedMemory {
         Ok(Self::over(ManagedSource::new(context)?))
     }
 
-    /// Returns the most bytes that it may hold.
+    /// Returns the maximum number of bytes that it may hold.
     pub fn max_bytes(&self) -> u64 {
         self.source().max_bytes
     }

@@ -21,7 +21,7 @@ pub struct PinnedConfig {
 }
 
 impl PinnedConfig {
-    /// Returns the flags: pinned for every context, and mapped.
+    /// Returns the driver's flags for memory pinned for every context, and mapped.
     const fn flags(self) -> u32 {
         let combined = if self.write_combined {
             HOST_ALLOC_WRITECOMBINED
@@ -89,7 +89,7 @@ impl RangeSource for PinnedSource {
         let address = self
             .context
             .try_current(|driver| driver.alloc_host(bytes, self.config.flags()))?;
-        // Exposed: users of the memory make a pointer of the number.
+        // Exposed because users of the memory make a pointer of the number.
         Ok(address.expose_provenance() as u64)
     }
 

@@ -33,7 +33,8 @@ pub trait RangeSource: Send + Sync {
     /// Returns the free of the allocation at an address.
     fn deferred_free(&self, address: u64) -> RefusedFree;
 
-    /// Subtracts an allocation from the counts: it was freed, or will be when the driver takes it.
+    /// Subtracts an allocation from the counts, since it was freed, or will be when the driver accepts the
+    /// free.
     fn gone(&self, _bytes: u64) {}
 }
 
@@ -58,7 +59,7 @@ impl RangeSource for Box<dyn RangeSource> {
 /// Alignment of every allocation of the driver.
 const ALIGN_BYTES: u64 = 256;
 
-/// One allocation; the table's key is the start of the given part.
+/// One allocation, keyed by the start of its given part.
 #[derive(Debug)]
 struct Allocation {
     bytes: u64,
@@ -67,7 +68,7 @@ struct Allocation {
     charge: Option<Charge>,
 }
 
-/// One allocation of which no part was given yet.
+/// One allocation, before a part of it is given.
 struct Raw {
     base: u64,
     bytes: u64,
@@ -77,13 +78,13 @@ struct Raw {
 #[derive(Default)]
 struct RangeTable {
     pieces: BTreeMap<u64, Allocation>,
-    /// Start and end of each piece that the driver is being asked to free: if it refuses, the piece returns
-    /// to the table. One entry for each thread that releases.
+    /// Start and end of each piece that the driver is being asked to free, one for each thread that releases.
+    /// If the driver refuses, the piece returns to the table.
     leaving: Vec<(u64, u64)>,
-    /// Bytes of all allocations, including ends that are left out.
+    /// Bytes of all allocations, including the ends that are left out.
     held_bytes: u64,
     last_error: Option<DriverError>,
-    /// A budget's refusal, if the newest request for memory was refused by one.
+    /// A budget's refusal, if a budget refused the newest request for memory.
     over_budget: Option<OverBudget>,
 }
 
@@ -119,7 +120,7 @@ impl RangeTable {
         Err(DriverError::NotOurs { address: start })
     }
 
-    /// Ends the removal of a piece: the driver has answered.
+    /// Ends the removal of a piece, after the driver has answered.
     fn left(&mut self, range: AddrRange) {
         let ends = (range.start().get(), range.end().get());
         if let Some(index) = self.leaving.iter().position(|piece| *piece == ends) {
@@ -133,15 +134,15 @@ impl RangeTable {
 /// A region is released whole or not at all, and no two touch, so that no block lies across two allocations
 /// (the driver refuses copies there). Any thread may call it, with any context current. A free that the
 /// driver refuses stays with the caller, or in [`drop`] with the [`Context`], which retries it. Dropping
-/// frees everything: no block may be in use then, by queued work neither.
+/// frees everything, so no block may be in use then, not even by queued work.
 ///
 /// Cost: O(log regions) and the driver's calls.
 pub struct Ranges<S: RangeSource> {
     source: S,
-    /// Node that held memory is charged to.
+    /// Node to which held memory is charged.
     node: Option<Arc<TreeNode>>,
     table: Mutex<RangeTable>,
-    /// Called for regions that are made and released.
+    /// Watcher of regions that are made and released.
     watcher: RegionWatcher,
 }
 
@@ -155,7 +156,7 @@ impl<S: RangeSource> Ranges<S> {
         }
     }
 
-    /// Sets the watch of regions made from now on. It is set once, before anything is held.
+    /// Sets the watcher of regions made from now on. It is set once, before anything is held.
     pub(crate) fn watch(&self, watch: Box<dyn RegionWatch>) {
         self.watcher.set(watch);
     }
@@ -192,7 +193,7 @@ impl<S: RangeSource> Ranges<S> {
         piece.map_or(0, |piece| piece.base_bytes)
     }
 
-    /// Makes an allocation of exactly the size, if it can be given as it is.
+    /// Makes an allocation of exactly the size, if it can be given whole.
     fn grow_plain(&self, request: GrowRequest) -> Result<AddrRange, Missed> {
         let bytes = request.bytes;
         let raw = self.alloc(bytes).map_err(Missed::Driver)?;
@@ -225,7 +226,8 @@ impl<S: RangeSource> Ranges<S> {
         let base_bytes = bytes.checked_add(more).ok_or(refused)?;
         let raw = self.alloc(base_bytes)?;
         let base = raw.base;
-        // Above the base, with its end below the base's: less than two gaps are left out below.
+        // The start is above the base, and the end below the base's, so less than two gaps are left out
+        // below.
         let start = round_up(base + 1, align);
         let range = start.and_then(|start| AddrRange::new(Addr::new(start), bytes));
         let Some(range) = range else {
@@ -284,7 +286,7 @@ impl<S: RangeSource> Ranges<S> {
         let mut table = locked(&self.table);
         table.left(range);
         if outcome.is_err() {
-            // The piece stays with the caller. Nobody got its addresses, since the driver still has them
+            // The piece stays with the caller. Its addresses were not reused, since the driver still has them
             // allocated.
             table.insert(range.start().get(), piece);
             drop(table);
@@ -347,7 +349,7 @@ impl<S: RangeSource> PoolSource<RegionPool<'static>> for Ranges<S> {
 
     /// Returns the bytes of allocations that no block and no queued work uses.
     fn idle_bytes(core: &SharedPool<Self, RegionPool<'static>>) -> u64 {
-        // Reserved before the lock: under it nothing is allocated on the host.
+        // Reserved before the lock, under which the host allocates nothing.
         let mut idle: Vec<AddrRange> = Vec::with_capacity(MAX_REGIONS);
         core.with(|pool| {
             pool.for_each_region(|region| {
@@ -392,10 +394,10 @@ impl<S: RangeSource> fmt::Debug for Ranges<S> {
     }
 }
 
-/// Reason why an allocation of exactly the size failed.
+/// The reason why an allocation of exactly the size cannot be given.
 enum Missed {
     Driver(DriverError),
-    /// The place touches another, or is not aligned.
+    /// The allocation touches a given range, or is not aligned.
     Place,
 }
 

@@ -8,14 +8,14 @@ use larder_core::{Align, Block, Granule, Placement, Rejected, Request, Stats};
 
 use crate::{Context, DeviceAllocError, DeviceFreeError};
 
-/// Alignment of blocks by default, and the most that the driver guarantees.
+/// Default alignment of blocks, and the maximum that the driver guarantees.
 pub(crate) const BLOCK_ALIGN: Align = Granule::DEFAULT.align();
 
 /// Allocates and frees in the order of streams. Every allocator of this crate implements it, so that a
 /// program may hold an `Arc<dyn StreamAllocator>` and choose at run time.
 ///
 /// Implementations are shared by reference and lock inside. A block is freed to the allocator that gave it.
-/// It is a value without a destructor: one that is not freed is leaked until its allocator is dropped.
+/// It is a value without a destructor. One that is not freed is leaked until its allocator is dropped.
 ///
 /// ```no_run
 /// use std::sync::Arc;
@@ -62,8 +62,8 @@ pub trait StreamAllocator: fmt::Debug + Send + Sync {
     fn free(&self, stream: &Arc<CudaStream>, block: Block)
     -> Result<(), Rejected<DeviceFreeError>>;
 
-    /// Frees a block that the host used last: no queued work uses it. For memory that only devices use this
-    /// is the same as [`free`](Self::free).
+    /// Frees a block that the host used last, so that no queued work uses it. For memory that only devices
+    /// use this is the same as [`free`](Self::free).
     ///
     /// # Errors
     /// Returns the block if it is not one of this allocator's, or if the driver refuses.

@@ -22,8 +22,8 @@ use crate::{DeviceAccess, DeviceAllocError, DeviceAllocator, DeviceFreeError, St
 /// * [`free_after`](BlockAllocator::free_after) is a free in the order of the stream: queued work may still
 ///   use the block. No event of the stream comes after its queued work, so the point is ignored.
 /// * [`free`](BlockAllocator::free) of device memory does the same. Of pinned memory it frees a block that no
-///   stream uses any more, so that the host may write to it at once; after a point the block is live until an
-///   event after the queued work has passed.
+///   stream uses any more, so that the host may write to it immediately; after a point the block is live
+///   until an event after the queued work has passed.
 /// * Small blocks of a [`DeviceAllocator`] come from the core and not from the stream's arena, so all are
 ///   numbered in one order, and aligned as requested. A block of a capture's window has no number.
 /// * Counters are those of the whole allocator, all its streams together.
@@ -71,7 +71,7 @@ impl<A> StreamMemory<A> {
         &self.stream
     }
 
-    /// Returns the newest refusal, with the driver's error: an [`AllocError`] has only the numbers.
+    /// Returns the newest refusal with the driver's error, since an [`AllocError`] has only the numbers.
     pub fn last_error(&self) -> Option<DeviceAllocError> {
         locked(&self.error).clone()
     }
@@ -92,7 +92,7 @@ impl StreamMemory {
 fn to_core_error(rejected: Rejected<DeviceFreeError>) -> Rejected<FreeError> {
     let error = match rejected.error {
         DeviceFreeError::Block(error) => error,
-        // Only for a stream that the allocator does not know.
+        // Occurs only for a stream that the allocator does not know.
         DeviceFreeError::Driver(_) => FreeError::OtherStream,
     };
     Rejected {

@@ -17,10 +17,10 @@ use crate::{Context, DeviceAllocError, DeviceAllocator, DeviceFreeError};
 
 /// Memory of one stream over a device's allocator.
 pub(crate) trait OneStream: fmt::Debug + Send + Sync + Sized {
-    /// Configuration of one.
+    /// Configuration of one stream's memory.
     type Config: Copy + Send + Sync;
 
-    /// Makes one for a stream.
+    /// Makes the memory of a stream.
     fn make(
         memory: &DeviceAllocator,
         stream: &Arc<CudaStream>,
@@ -36,24 +36,24 @@ pub(crate) trait OneStream: fmt::Debug + Send + Sync + Sized {
     /// Frees a block in the order of the stream.
     fn free(&self, block: Block) -> Result<(), Rejected<DeviceFreeError>>;
 
-    /// Returns the bytes requested; `None` if the block is not one of these.
+    /// Returns the bytes requested; `None` if the block is not one of this memory's.
     fn requested_bytes(&self, block: &Block) -> Option<u64>;
 
-    /// Returns the blocks that all of them gave and that were not freed.
+    /// Returns the blocks of all streams that are in use.
     fn live(memory: &DeviceAllocator, all: &[Arc<Self>]) -> Live;
 }
 
 /// A [`OneStream`] for each stream that allocated.
 pub(crate) struct PerStream<M: OneStream> {
-    /// Locked for a search, and while a stream's tables are made; never during a check, an allocation or a
-    /// free.
+    /// The streams' memories. Locked for a search, and while a stream's tables are made; never during a
+    /// check, an allocation or a free.
     members: Mutex<Vec<Arc<M>>>,
     config: M::Config,
     memory: DeviceAllocator,
 }
 
 impl<M: OneStream> PerStream<M> {
-    /// Makes it without any member.
+    /// Makes the set without members.
     pub(crate) const fn new(memory: DeviceAllocator, config: M::Config) -> Self {
         Self {
             members: Mutex::new(Vec::new()),
@@ -105,7 +105,7 @@ impl<M: OneStream> StreamAllocator for PerStream<M> {
         request: &Request,
     ) -> Result<Block, DeviceAllocError> {
         if request.bytes == 0 {
-            // Otherwise the guards alone would make a block.
+            // Refused, since otherwise the guards alone would make a block.
             return Err(DeviceAllocError::reason(AllocError::ZeroSize));
         }
         self.make(stream)?.alloc_as(request)

@@ -20,7 +20,7 @@ use crate::source::virtual_memory::RegionWatch;
 use crate::stream::allocator::{BLOCK_ALIGN, BlockInfo, Live, StreamAllocator};
 use crate::{Context, DeviceAllocError, DeviceFreeError, DriverError};
 
-/// The handle of all blocks: they are identified by their addresses.
+/// The handle of all blocks, which are identified by their addresses.
 const HANDLE: Option<ChunkHandle> = ChunkHandle::new(1);
 
 /// Present and peak numbers of a pool.
@@ -29,11 +29,11 @@ const HANDLE: Option<ChunkHandle> = ChunkHandle::new(1);
 pub struct DriverPoolStats {
     /// Bytes held from the device.
     pub reserved_bytes: u64,
-    /// Most bytes held so far.
+    /// Maximum bytes held so far.
     pub peak_reserved_bytes: u64,
     /// Bytes in blocks.
     pub used_bytes: u64,
-    /// Most bytes in blocks so far.
+    /// Maximum bytes in blocks so far.
     pub peak_used_bytes: u64,
 }
 
@@ -49,12 +49,12 @@ pub struct DriverPoolStats {
 /// free all blocks before.
 pub struct DriverPool {
     context: Context,
-    /// `None`: each block is an allocation by itself.
+    /// The driver's pool. `None` if each block is an allocation by itself.
     pool: Option<PoolHandle>,
     /// Bytes of the blocks, by address.
     blocks: Mutex<HashMap<DevicePtr, u64>>,
     account: Account,
-    /// Sees blocks, since the driver does not report the regions it holds.
+    /// Watcher of blocks, since the driver does not report the regions it holds.
     watch: Option<Box<dyn RegionWatch>>,
 }
 
@@ -72,7 +72,7 @@ impl DriverPool {
     /// # Errors
     /// If the driver is older than 11.2, the device has no pools, or the driver refuses.
     pub fn with_threshold(context: &Context, bytes: u64) -> Result<Self, DriverError> {
-        // A driver that is too old reports that itself, below.
+        // A driver that is too old fails in the calls below.
         if context.driver().version() >= POOLS_SINCE && !context.device_info()?.pools {
             return Err(DriverError::Unsupported {
                 what: "memory pools",
@@ -110,7 +110,7 @@ impl DriverPool {
         self
     }
 
-    /// Sets a watch that sees each block come and go. No block may be in use yet.
+    /// Sets a watcher that is called for each block allocated and freed. No block may be in use yet.
     pub(crate) fn watched(mut self, watch: Box<dyn RegionWatch>) -> Self {
         self.watch = Some(watch);
         self
@@ -146,7 +146,7 @@ impl DriverPool {
         })
     }
 
-    /// Converts the driver's refusal: memory is short, or something else is wrong.
+    /// Converts the driver's refusal, which may have a cause other than a lack of memory.
     fn refusal(&self, bytes: u64, error: DriverError) -> DeviceAllocError {
         if !error.is_out_of_memory() {
             return error.into();
@@ -274,8 +274,8 @@ impl StreamAllocator for DriverPool {
             .then_some(BlockInfo::of_device(bytes))
     }
 
-    /// Returns the counters of blocks: live and reserved bytes are the same. For memory that the driver keeps
-    /// beyond that see [`driver_stats`](Self::driver_stats).
+    /// Returns the counters of blocks, whose live and reserved bytes are equal. For memory that the driver
+    /// keeps beyond that see [`driver_stats`](Self::driver_stats).
     fn stats(&self) -> Stats {
         self.account.stats()
     }

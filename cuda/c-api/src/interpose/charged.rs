@@ -44,7 +44,7 @@ impl ChargedBlock {
 
 /// Physical memory, charged as long as it has a handle or a mapping.
 pub(super) struct ChargedMemory {
-    /// Number of times that the program has to release it.
+    /// Number of times that the program still has to release the memory.
     pub(super) held: u32,
     pub(super) charge: Arc<ForeignCharge>,
 }
@@ -54,9 +54,9 @@ pub(super) struct ChargedMemory {
 pub(super) struct ChargeTables {
     pub(super) blocks: HashMap<DevicePtr, ChargedBlock>,
     pub(super) physical: HashMap<MemoryHandle, ChargedMemory>,
-    /// By address: the length, and the charge of the memory.
+    /// By address, the length of the mapping and the charge for its memory.
     pub(super) mappings: BTreeMap<DevicePtr, (u64, Arc<ForeignCharge>)>,
-    /// Each is charged for the memory it holds; `None` for a host pool.
+    /// Pools by handle, each charged for the memory it holds; `None` for a host pool.
     pub(super) pools: HashMap<PoolHandle, Option<Arc<ChargedPool>>>,
     /// The devices' primary contexts.
     pub(super) primaries: HashMap<c_int, ContextHandle>,
@@ -67,7 +67,7 @@ static TABLES: LazyLock<Mutex<ChargeTables>> = LazyLock::new(Mutex::default);
 static GPUS: [OnceLock<Option<ChargedDevice>>; MAX_DEVICES] =
     [const { OnceLock::new() }; MAX_DEVICES];
 
-/// Reads or changes the tables, under their lock.
+/// Runs `act` on the tables, under their lock.
 pub(super) fn with<R>(act: impl FnOnce(&mut ChargeTables) -> R) -> R {
     act(&mut locked(&TABLES))
 }
@@ -77,11 +77,10 @@ pub(super) fn pools() -> Vec<Arc<ChargedPool>> {
     with(|tables| tables.pools.values().flatten().cloned().collect())
 }
 
-/// Returns the device, as it is charged; `None` for one that the driver does not know.
+/// Returns the device with its charges; `None` for a device unknown to the driver.
 ///
 /// # Errors
-/// The driver's code for missing memory, if the environment is invalid: that is reported once, and no memory
-/// is given.
+/// The driver's code for missing memory if the environment is invalid, which is reported once.
 pub(super) fn gpu(
     driver: &NextDriver,
     ordinal: c_int,
@@ -116,8 +115,8 @@ impl ChargedDevice {
         Ok(Self { ordinal, memory })
     }
 
-    /// Charges memory; if there is no room, after trimming the device's pools, and after a while if the job's
-    /// limit may rise.
+    /// Charges memory. If there is no room, retries after trimming the device's pools, and for a while if the
+    /// job's limit may rise.
     fn charge(&self, driver: &NextDriver, bytes: u64) -> Result<ForeignCharge, Refusal> {
         let mut patience = Patience::default();
         let mut is_trimmed = false;
@@ -162,7 +161,7 @@ pub(super) fn charge(
     bytes: u64,
 ) -> Result<Option<ForeignCharge>, Code> {
     static SAID: Once = Once::new();
-    // Without a context the driver refuses, as it does for a device that does not exist.
+    // The driver refuses a call without a context, or for a device that does not exist.
     let Some(ordinal) = ordinal.filter(|_| acts()) else {
         return Ok(None);
     };

@@ -1,4 +1,4 @@
-//! [`NextDriver`]: the driver's own functions, from the library that the program's first call was meant for.
+//! [`NextDriver`]: the driver's own functions, from the library of the program's first call.
 
 use core::ptr;
 use std::ffi::{CStr, c_char, c_int, c_void};
@@ -30,8 +30,8 @@ impl NextDriver {
         Some(DRIVER.get_or_init(|| driver))
     }
 
-    /// Returns whether a function that the program is about to get is the driver's. The first one determines
-    /// the driver.
+    /// Returns whether a function that the program is about to get is the driver's. The first such function
+    /// determines the driver.
     pub(super) fn has(function: *const c_void) -> bool {
         if let Some(driver) = DRIVER.get() {
             let library = Library::of(function);
@@ -50,7 +50,7 @@ impl NextDriver {
             return None;
         }
         let flags = libc::RTLD_LAZY | libc::RTLD_NOLOAD;
-        // SAFETY: the path is the loader's own text; the flag keeps it from loading anything.
+        // SAFETY: the path is the loader's own text, and the flag prevents loading.
         let handle = unsafe { libc::dlopen(library.path.as_ptr(), flags) };
         (!handle.is_null()).then(|| Self {
             base: library.base,
@@ -86,8 +86,8 @@ impl NextDriver {
         context
     }
 
-    /// Returns a stream's context: the current one for a default stream, and if the driver does not report
-    /// it.
+    /// Returns a stream's context. It is the current one for a default stream, and if the driver does not
+    /// report it.
     pub(super) fn context_of(&self, stream: StreamHandle) -> ContextHandle {
         let default = [
             StreamHandle::NULL,
@@ -128,7 +128,7 @@ impl NextDriver {
         let answer = act(self);
         if pushed == Code::SUCCESS {
             let mut context = context;
-            // SAFETY: INTERDRV; the context was pushed just now.
+            // SAFETY: INTERDRV; the context was just pushed.
             let _ = unsafe { pop(&raw mut context) };
         }
         answer
@@ -157,7 +157,7 @@ impl NextDriver {
         if unsafe { exchange(&raw mut mode) } != Code::SUCCESS {
             return;
         }
-        // Errors of the work are left to the program.
+        // The program gets errors of the work from its own calls.
         // SAFETY: INTERDRV; the stream exists.
         let _ = self.within(context, |_| unsafe { synchronize(stream) });
         // SAFETY: INTERDRV; the mode is the previous one.

@@ -19,13 +19,14 @@ use super::{acts, is_meant};
 use crate::device::locked;
 use crate::job;
 
-/// Time of launches between two pauses: long compared with a kernel, short for a person.
+/// Time of launches between two pauses, long compared with a kernel and short for a person.
 const SLICE: Duration = Duration::from_millis(20);
 
 /// Launches since the last pause.
 struct Slice {
     began: Option<Instant>,
-    /// With their contexts, as default streams share their handles. Few, so they are searched linearly.
+    /// Streams with their contexts, since default streams share their handles. Searched linearly because they
+    /// are few.
     streams: Vec<SliceStream>,
 }
 
@@ -36,7 +37,7 @@ static CURRENT: Mutex<Slice> = Mutex::new(Slice {
     streams: Vec::new(),
 });
 
-/// Delays a launch, if the job's share of the time demands it. At full share a few loads.
+/// Delays a launch if the job's share of the time demands it. Costs a few loads at full share.
 fn pace(driver: &NextDriver, stream: StreamHandle) {
     if !is_meant() || !job::is_paced(acts) || !acts() || driver.is_capturing(stream) {
         return;
@@ -73,12 +74,12 @@ fn taken(ends: impl Fn(&SliceStream) -> bool) -> Vec<SliceStream> {
         .collect()
 }
 
-/// Puts back streams that did not end.
+/// Puts back streams whose context did not end.
 pub(super) fn put_back(streams: Vec<SliceStream>) {
     locked(&CURRENT).streams.extend(streams);
 }
 
-/// Launches, once the job may.
+/// Launches once the job may.
 pub(super) fn paced(driver: &NextDriver, stream: StreamHandle, ask: impl FnOnce() -> Code) -> Code {
     pace(driver, stream);
     ask()

@@ -15,22 +15,22 @@ use super::driver::NextDriver;
 use super::table::by_name;
 use super::{Library, acts};
 
-/// The version of the C library's interface that has its first `dlsym`.
+/// The version of the C library's interface in which `dlsym` first appeared.
 #[cfg(target_arch = "x86_64")]
 const FIRST_VERSION: &CStr = c"GLIBC_2.2.5";
 #[cfg(target_arch = "aarch64")]
 const FIRST_VERSION: &CStr = c"GLIBC_2.17";
 
-/// `dlsym` of the C library, once it was looked up.
+/// The C library's `dlsym`, once it has been looked up.
 static DLSYM: AtomicPtr<c_void> = AtomicPtr::new(ptr::null_mut());
 
 unsafe extern "C" {
     fn dlvsym(library: *mut c_void, name: *const c_char, version: *const c_char) -> *mut c_void;
 }
 
-/// Returns the C library's `dlsym`. Must not allocate: the caller may be an allocator that is starting.
+/// Returns the C library's `dlsym`. Must not allocate, since the caller may be an allocator that is starting.
 fn real_dlsym() -> *mut c_void {
-    // Relaxed, both: every thread finds the same address.
+    // Relaxed, here and below: every thread finds the same address.
     let known = DLSYM.load(Ordering::Relaxed);
     if !known.is_null() {
         return known;
@@ -64,7 +64,7 @@ unsafe extern "C" fn instead(
     caller: *const c_void,
 ) -> *const c_void {
     real_dlsym();
-    // `RTLD_NEXT` always asks for another library's function than ours.
+    // `RTLD_NEXT` always requests another library's function.
     if name.is_null() || library == libc::RTLD_NEXT || !acts() {
         return ptr::null();
     }
@@ -180,7 +180,7 @@ pub(super) fn replace(
     let Some(own) = own.and_then(|base| by_base(base, version, flags)) else {
         return code;
     };
-    // A function changed in a version newer than those known here has another prototype.
+    // A function that changed in a version newer than those known here has another prototype.
     let is_known =
         version <= KNOWN_VERSION || driver.function(name, KNOWN_VERSION, flags) == Some(*place);
     if is_known {

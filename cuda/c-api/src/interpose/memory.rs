@@ -43,7 +43,7 @@ pub(super) fn alloc(
     code
 }
 
-/// Returns the approximate bytes of memory in rows: the driver decides the length of a row.
+/// Returns the approximate bytes of memory in rows, since the driver decides the length of a row.
 pub(super) fn pitched(width: usize, height: usize) -> Option<usize> {
     /// Length of rows is a multiple of this, on all devices so far.
     const ROW: usize = 512;
@@ -51,7 +51,7 @@ pub(super) fn pitched(width: usize, height: usize) -> Option<usize> {
     row.and_then(|row| row.checked_mul(height))
 }
 
-/// Asks the driver to free memory, plain or a pool's, and removes its charge.
+/// Asks the driver to free plain or pool memory, and removes its charge.
 pub(super) fn free(driver: &NextDriver, at: DevicePtr, ask: impl FnOnce() -> Code) -> Code {
     if !acts() {
         return ask();
@@ -80,7 +80,7 @@ pub(super) fn info(
     let gpu = match device.map(|device| charged::gpu(driver, device)) {
         Some(Ok(Some(gpu))) => gpu,
         Some(Err(_)) => {
-            // No memory is given in this state.
+            // No memory is granted in this state.
             lower(free, 0);
             return code;
         }
@@ -160,7 +160,7 @@ impl Ending {
     }
 }
 
-/// Retains a device's primary context, which is noted.
+/// Retains a device's primary context, and notes it.
 pub(super) fn retain_primary(
     context: *mut ContextHandle,
     device: c_int,
@@ -189,7 +189,7 @@ pub(super) fn reset_primary(device: c_int, ask: impl FnOnce() -> Code) -> Code {
     end_primary(device, ask, |code| code == Code::SUCCESS)
 }
 
-/// Makes a call after which a device's primary context may be gone, and its memory with it.
+/// Makes a call after which a device's primary context and its memory may be gone.
 fn end_primary(
     device: c_int,
     ask: impl FnOnce() -> Code,

@@ -46,7 +46,7 @@ use driver::NextDriver;
 /// The loader's list of preloaded libraries.
 const PRELOADED: &str = "LD_PRELOAD";
 
-/// The process whose calls are charged; 0 if none is.
+/// The process whose calls are charged; 0 if there is none.
 static PROCESS: AtomicU32 = AtomicU32::new(0);
 
 /// Runs when the library is loaded, before the program can change its environment.
@@ -78,7 +78,8 @@ fn is_asked_for() -> bool {
     names.any(is_own) && wants.into_iter().any(is_set)
 }
 
-/// Returns whether calls should be charged and paced, in the process that began (INTER1). One load.
+/// Returns whether the calls of the process that loaded the library should be charged and paced (INTER1). One
+/// load.
 fn is_meant() -> bool {
     // Relaxed: set before the program began.
     PROCESS.load(Ordering::Relaxed) != 0
@@ -122,7 +123,7 @@ impl Library {
         }
         let path: *const c_char = info.dli_fname;
         Some(Self {
-            // SAFETY: the text is the loader's own, and stays as long as the library.
+            // SAFETY: the text is the loader's own, and lives as long as the library.
             path: unsafe { CStr::from_ptr(path) },
             base: info.dli_fbase.addr(),
         })

@@ -62,7 +62,7 @@ pub(super) fn release(handle: MemoryHandle, ask: impl FnOnce() -> Code) -> Code 
     code
 }
 
-/// Counts one more release that the program has to make of a handle.
+/// Counts one more release of a handle that the program has to make.
 fn hold(handle: MemoryHandle, charge: Arc<ForeignCharge>) {
     charged::with(|tables| {
         let new = || ChargedMemory { held: 0, charge };
@@ -70,7 +70,7 @@ fn hold(handle: MemoryHandle, charge: Arc<ForeignCharge>) {
     });
 }
 
-/// Returns the handle mapped at an address, which has to be released once more.
+/// Writes the handle mapped at an address, which has to be released once more.
 pub(super) fn retain(handle: *mut MemoryHandle, at: DevicePtr, ask: impl FnOnce() -> Code) -> Code {
     let code = ask();
     if code == Code::SUCCESS && acts() {

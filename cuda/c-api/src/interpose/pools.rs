@@ -23,15 +23,15 @@ use crate::device::locked;
 pub(super) struct ChargedPool {
     pub(super) handle: PoolHandle,
     pub(super) device: c_int,
-    /// Charge for the memory it holds. Locked while the driver is queried, so that no older answer comes last
-    /// (INTER3).
+    /// Charge for the memory that the pool holds. Locked while the driver is queried, so that no older answer
+    /// comes last (INTER3).
     held: Mutex<PoolBlock>,
 }
 
 #[derive(Default)]
 struct PoolBlock {
     charge: Option<ForeignCharge>,
-    /// Whether the program destroys the pool, or has, so that it cannot be queried.
+    /// Whether the program is destroying or has destroyed the pool, so that it cannot be queried.
     is_ended: bool,
 }
 
@@ -66,7 +66,7 @@ impl ChargedPool {
         match (&mut held.charge, charged) {
             (Some(held), Some(charged)) => held.join(charged),
             (none, charged @ Some(_)) => *none = charged,
-            // A charge of nothing fails only if the limit was lowered: then it is made later.
+            // A charge of 0 bytes fails only if the limit was lowered, and is then made later.
             (none @ None, None) => *none = gpu.memory.charge(0).ok(),
             (Some(_), None) => {}
         }
@@ -89,7 +89,7 @@ impl ChargedPool {
         held.is_ended = true;
     }
 
-    /// Continues a pool that the program could not destroy, and that may have grown in the meantime.
+    /// Resumes charging a pool that the program could not destroy and that may have grown.
     fn go_on(&self, driver: &NextDriver) {
         let mut held = locked(&self.held);
         held.is_ended = false;
@@ -127,7 +127,7 @@ pub(super) fn alloc(
         tables.pools.entry(pool).or_insert_with(new).clone()
     });
     let Some(pool) = known else {
-        // A host pool.
+        // A host pool is not charged.
         return ask();
     };
     let charge = match charged::charge(driver, Some(pool.device), bytes as u64) {
@@ -182,7 +182,7 @@ pub(super) fn destroy(driver: &NextDriver, pool: PoolHandle, ask: impl FnOnce() 
     let code = ask();
     if code == Code::SUCCESS {
         charged::with(|tables| {
-            // By now the handle may be another pool's.
+            // The handle may be another pool's by now.
             let is_known = |now: &Option<Arc<ChargedPool>>| {
                 now.as_ref().map(Arc::as_ptr) == known.as_ref().map(Arc::as_ptr)
             };

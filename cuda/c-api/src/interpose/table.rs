@@ -17,7 +17,7 @@ use larder_cuda::driver::abi::{
 
 use super::{in_front_of, launch, lookup, memory, pages, pools};
 
-/// Looks a function up by its name, which ends in a NUL. Only [`Functions::of`] calls it, with the type of
+/// Looks up a function by its name, which ends in a NUL. Only [`Functions::of`] calls it, with the type of
 /// the same name (INTERDRV).
 fn find<F: Copy>(library: *mut c_void, name: &str) -> Option<F> {
     const { assert!(size_of::<F>() == size_of::<*const c_void>()) };
@@ -27,7 +27,7 @@ fn find<F: Copy>(library: *mut c_void, name: &str) -> Option<F> {
     Some(unsafe { core::mem::transmute_copy(&address) })
 }
 
-/// Returns the stream that a function means if default streams are per-thread.
+/// Returns the stream that a handle means if default streams are per-thread.
 fn per_thread(stream: StreamHandle) -> StreamHandle {
     match stream {
         StreamHandle::NULL => StreamHandle::PER_THREAD,
@@ -109,7 +109,7 @@ macro_rules! in_front {
         }
 
         impl Functions {
-            /// Looks the functions of an open library up.
+            /// Looks up the functions in an open library.
             pub(super) fn of(library: *mut c_void) -> Self {
                 Self {
                     $($name: find(library, concat!(stringify!($name), "\0")),)*

@@ -62,7 +62,7 @@ pub struct ControlFile {
     pub gpus: BTreeMap<BusId, GpuControl>,
     /// The share of the time that the job may use, in percent: 0 to 100, where 0 suspends it.
     pub perf_control: Option<i32>,
-    /// Whether the job shall sleep: release all of the device's memory between two runs, and run no more
+    /// Whether the job is to sleep: release all of the device's memory between two runs, and run no more
     /// until it is ordered to be awake. AntMan's jobs and those of older versions ignore it.
     pub asleep: Option<bool>,
     other: Map<String, Value>,
@@ -83,7 +83,7 @@ impl ControlFile {
     /// The newest version of the format that this crate reads.
     pub const VERSION: u64 = 1;
 
-    /// A file with more bytes is refused: real ones have a few hundred.
+    /// A file with more bytes is refused. Real ones have a few hundred.
     pub const MAX_BYTES: usize = 1 << 20;
 
     /// Sets the number of bytes that the job may hold on a GPU.

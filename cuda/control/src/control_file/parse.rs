@@ -13,9 +13,9 @@ use super::{
 };
 use crate::{BusId, Life, ParseError};
 
-/// 2^53: above it a floating-point number does not name one integer.
+/// 2^53, above which a floating-point number does not name a single integer.
 const EXACT: f64 = 9_007_199_254_740_992.0;
-/// Most characters of a key that are shown in a path.
+/// Maximum number of a key's characters that are shown in a path.
 const KEY_CHARS: usize = 64;
 
 /// The result of reading a control file.
@@ -41,21 +41,21 @@ pub struct Problem {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum ProblemKind {
-    /// Not a number.
+    /// The value is not a number.
     NotANumber,
-    /// Below 0.
+    /// The number is below 0.
     Negative,
-    /// Has a fraction.
+    /// The number has a fraction.
     Fraction,
-    /// More than 64 bits, or with a point and too large to be exact.
+    /// The number has more than 64 bits, or has a decimal point and is too large to be exact.
     TooLarge,
-    /// Not 0 to 100.
+    /// The number is not from 0 to 100.
     NotAPercentage,
-    /// Not text.
+    /// The value is not text.
     NotText,
-    /// Neither true nor false.
+    /// The value is neither true nor false.
     NotABool,
-    /// Not an object.
+    /// The value is not an object.
     NotAnObject,
     /// The name of an entry is not a bus id.
     NotABusId,
@@ -186,7 +186,7 @@ impl ControlReader {
         }
     }
 
-    /// Returns the object at `path`, `None` if it is absent. Another value is a problem.
+    /// Returns the object at `path`; `None` if it is absent. Another value is noted as a problem.
     fn object(&mut self, path: &str, value: Option<Value>) -> Option<Map<String, Value>> {
         match value? {
             Value::Null => None,
@@ -225,7 +225,7 @@ impl ControlReader {
     }
 }
 
-/// Reads the life that a file is for. If that is invalid nobody obeys the file.
+/// Reads the life that a file is for. If it is invalid no process obeys the file.
 fn life(value: Option<Value>) -> Result<Option<Life>, ParseError> {
     match value {
         None | Some(Value::Null) => Ok(None),
@@ -275,7 +275,7 @@ impl fmt::Display for Problem {
             ProblemKind::SameGpu => "the same GPU stands above it; this entry counts, remove one",
             ProblemKind::NewerVersion => "newer than this program; what it knows was read",
         };
-        // Keys are foreign text: escaped, so that none breaks a line of a log.
+        // Keys are foreign text, escaped so that none breaks a line of a log.
         write!(f, "{}: {what}", self.path.escape_debug())
     }
 }

@@ -1,4 +1,4 @@
-//! The coordinator's record of one job, and the most that the job may hold according to it.
+//! The coordinator's record of one job, and the maximum that the job may hold according to it.
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use super::{Command, CoordinateError, JobId, JobPolicy, JobReport};
 use crate::SleepState;
 use crate::perf::PerfControl;
 
-/// The highest version that is adopted from another coordinator; as many again are left to send.
+/// The highest version that is adopted from another coordinator. As many are left to send.
 const MAX_ADOPTED: u64 = u64::MAX / 2;
 
 #[derive(Clone, Debug)]
@@ -27,11 +27,11 @@ pub(super) struct CoordinatedJob {
     held: u64,
     /// Bytes that the job held at its last report.
     held_asleep: u64,
-    /// Bytes that the job wants; a lower want counts only after a while.
+    /// Bytes that the job wants. A lower want counts only after a while.
     pub(super) want: u64,
-    /// The lower want that has not lasted long enough yet.
+    /// A lower want that has not yet lasted long enough.
     lower_want: Option<LowerWant>,
-    /// The job's answer, if it set another limit than the last one sent.
+    /// The job's answer, if it set a limit other than the last one sent.
     answer: Option<OwnLimit>,
     pub(super) perf: PerfControl,
     turn: JobTurn,
@@ -43,7 +43,7 @@ struct JobTurn {
     seat: Seat,
     /// Start of its time in the seat; `None` until the first decision.
     since: Option<Duration>,
-    /// Whether nothing was reported yet.
+    /// Whether the job has reported nothing yet.
     is_new: bool,
     /// The last order to sleep or wake.
     told_asleep: Option<bool>,
@@ -58,11 +58,11 @@ struct JobTurn {
 struct OwnLimit {
     asked: u64,
     got: u64,
-    /// Time of the answer: a job that refused may obey some time later.
+    /// Time of the answer, since a job that refused may obey some time later.
     at: Duration,
 }
 
-/// Start of the time in which a job wants less, and the most it has wanted since.
+/// Time since which a job wants less, and the maximum it has wanted since then.
 #[derive(Clone, Copy, Debug)]
 struct LowerWant {
     since: Duration,
@@ -70,8 +70,8 @@ struct LowerWant {
 }
 
 impl CoordinatedJob {
-    /// Makes a job without reports, which may hold `may_hold`. With turns it has no seat yet; without, it has
-    /// one from the beginning.
+    /// Makes a job without reports, which may hold `may_hold`. With turns it has no seat yet; otherwise it
+    /// has one from the beginning.
     pub(super) const fn new(id: JobId, policy: JobPolicy, may_hold: u64, has_turns: bool) -> Self {
         Self {
             id,
@@ -150,14 +150,14 @@ impl CoordinatedJob {
         let holds = self.limit > 0 || self.held > 0;
         let is_awake = report.sleep == Some(SleepState::Awake);
         let seat = match (turn.seat, report.sleep) {
-            // It cannot sleep, or joined with memory.
+            // The job cannot sleep, or joined with memory.
             (Seat::Leaving | Seat::Out, None) => Seat::In,
             (Seat::Leaving, _) if turn.is_new && is_awake && holds => Seat::In,
             (Seat::Leaving, Some(SleepState::Asleep)) if turn.told_asleep == Some(true) => {
                 turn.seat = Seat::Out;
                 Seat::Out
             }
-            // Somebody else woke it. A job that is about to wake reads its orders before it does.
+            // Something other than this coordinator woke it, since a job reads its orders before it wakes.
             (Seat::Out, Some(SleepState::Awake)) => Seat::Leaving,
             (seat, _) => seat,
         };
@@ -165,7 +165,7 @@ impl CoordinatedJob {
         if seat != turn.seat {
             self.sit(seat, now);
         } else if seat == Seat::In && is_awake && !turn.is_awake {
-            // Its turn begins when it has woken.
+            // The job's turn begins when it has woken.
             (turn.is_awake, turn.since) = (true, Some(now));
         }
     }
@@ -180,7 +180,7 @@ impl CoordinatedJob {
         self.turn.is_awake = false;
     }
 
-    /// Returns the bytes that it should have when it is in.
+    /// Returns the bytes that it should have in its turn.
     pub(super) fn need(&self, total: u64) -> u64 {
         let Want { want, .. } = self.full_want();
         want.max(self.turn.wake_bytes).min(total)
@@ -211,7 +211,7 @@ impl CoordinatedJob {
         Some(Command::SetAsleep { job, asleep })
     }
 
-    /// Takes a higher want at once and notes a lower one.
+    /// Takes a higher want immediately and notes a lower one.
     fn wants(&mut self, wanted: u64, now: Duration) {
         if wanted >= self.want {
             if wanted > self.want {
@@ -250,7 +250,7 @@ impl CoordinatedJob {
         self.confirmed == self.sent
     }
 
-    /// Returns the job's charge: the most it can hold from now on (COORD1, COORD5).
+    /// Returns the job's charge, which is the maximum it can hold from now on (COORD1, COORD5).
     pub(super) fn charge(&self) -> u64 {
         match self.turn.seat {
             Seat::Out => self.held_asleep,
@@ -267,7 +267,7 @@ impl CoordinatedJob {
         limit.max(self.held)
     }
 
-    /// Returns how far the job's charge will drop when it obeys and releases memory.
+    /// Returns the bytes by which the job's charge will drop when it obeys and releases memory.
     pub(super) fn coming(&self) -> u64 {
         match self.turn.seat {
             Seat::In => {}

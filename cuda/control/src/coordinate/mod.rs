@@ -1,7 +1,7 @@
 //! A small coordinator: it decides how much of a device's memory each job may hold, and how fast it may run.
 //! Pure: reports go in, commands come out; callers handle files, processes and clocks.
 //!
-//! COORD1. A job's *charge* is the most it can hold from now on, by all that is known: the largest of the
+//! COORD1. A job's *charge* is the maximum it can hold from now on, by all that is known: the largest of the
 //! limit it has confirmed, the limit that was sent and is not confirmed, and the bytes it holds above its
 //! limit.
 //! COORD2. The sum of the charges never exceeds the total, so neither does the memory held, at any time. A
@@ -90,11 +90,11 @@ pub enum Command {
         /// The share.
         perf: PerfControl,
     },
-    /// The order to sleep from the end of the run on, or to be awake. Only with turns.
+    /// The order to sleep after the run, or to be awake. Given only with turns.
     SetAsleep {
         /// The job that the command is for.
         job: JobId,
-        /// Whether it shall sleep.
+        /// Whether the job is to sleep.
         asleep: bool,
     },
 }
@@ -119,12 +119,12 @@ pub struct CoordinatorConfig {
     /// its target exactly. 0 counts as 1.
     pub step_bytes: u64,
     /// The stabilization time: a job that wants less must do so for this long before its limit drops; a
-    /// higher want counts at once. A job that set a higher limit than it was sent is asked again after this
-    /// time.
+    /// higher want counts immediately. A job that set a higher limit than it was sent is asked again after
+    /// this time.
     pub calm: Duration,
-    /// Least length of a turn. Jobs that together want more than there is take turns: each gets all that it
+    /// Minimum length of a turn. Jobs that together want more than there is take turns: each gets all that it
     /// wants, and the others sleep during that. A turn lasts this long, times the job's priority (1 to 10),
-    /// and continues while nobody waits. `None`: all are awake and divide the memory.
+    /// and continues while no other job waits. `None`: all are awake and divide the memory.
     pub turn: Option<Duration>,
 }
 
@@ -132,7 +132,7 @@ pub struct CoordinatorConfig {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum CoordinateError {
-    /// There is no such job, or it is gone.
+    /// There is no such job, or it has gone.
     #[error("there is no such job: it never joined, or is gone")]
     Unknown,
     /// The floors would not fit in the total.
@@ -249,7 +249,7 @@ impl Coordinator {
     ///
     /// # Errors
     ///
-    /// The job or the version is unknown: nothing changes. The job holds more than it was allowed: the report
+    /// The job or the version is unknown. Nothing changes. The job holds more than it was allowed: the report
     /// counts nevertheless.
     pub fn report(
         &mut self,
@@ -264,7 +264,8 @@ impl Coordinator {
     }
 
     /// Returns the commands that meet the jobs' wants as well as possible now. The caller calls this after
-    /// each report and from time to time, and sends every command: each counts as sent. O(jobs squared).
+    /// each report and from time to time, and sends every command, because each counts as sent. O(jobs
+    /// squared).
     pub fn decide(&mut self, now: Duration) -> Vec<Command> {
         let calm = self.config.calm;
         self.jobs.iter_mut().for_each(|job| job.settle(now, calm));
@@ -287,13 +288,14 @@ impl Coordinator {
         job.is_confirmed().then(|| job.send_limit(job.limit))
     }
 
-    /// Returns the job's charge: the most it can hold from now on (COORD1). `None` if there is no such job.
+    /// Returns the job's charge: the maximum it can hold from now on (COORD1). `None` if there is no such
+    /// job.
     pub fn charge_bytes(&self, job: JobId) -> Option<u64> {
         let job = self.jobs.iter().find(|other| other.id == job)?;
         Some(job.charge())
     }
 
-    /// Returns the sum of all charges: at most the total, if the jobs obey (COORD2).
+    /// Returns the sum of all charges, which is at most the total if the jobs obey (COORD2).
     pub fn charged_bytes(&self) -> u64 {
         self.jobs
             .iter()
@@ -312,7 +314,7 @@ impl Coordinator {
             self.jobs[index].sit(seat, now);
         }
         for job in &mut self.jobs {
-            // So that it fits beside others when it wakes.
+            // Limits the job so that it fits beside others when it wakes.
             let most = job.need(total);
             if job.seat() == Seat::Out && job.is_confirmed() && job.limit > most {
                 commands.push(job.send_limit(most));

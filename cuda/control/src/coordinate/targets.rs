@@ -1,10 +1,10 @@
-//! The memory that each job should have, if memory moved at once.
+//! The memory that each job should have, if memory moved instantly.
 //!
 //! Each job gets its floor, then the memory it refused to release. The rest goes to the highest priority up
 //! to its jobs' wants, then to the next; jobs of one priority get equal amounts above their floors, up to the
 //! want of each (max-min fairness).
 
-/// The least and the most that a job should get.
+/// The minimum and the maximum that a job should get.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Want {
     pub(super) priority: u32,
@@ -34,7 +34,7 @@ pub(super) fn targets(total: u64, wants: &[Want]) -> Vec<u64> {
         left -= more;
     }
     let mut order: Vec<_> = (0..wants.len()).collect();
-    // Within a priority, jobs that lack least come first: jobs that lack more divide the rest.
+    // Within a priority, the jobs that lack least come first, so that those that lack more divide the rest.
     order.sort_by_key(|&index| {
         let want = &wants[index];
         (

@@ -3,24 +3,24 @@
 //!
 //! JOBTURN1. A job is let in only if it fits beside all charges, and beside the bytes that jobs that are in may
 //! still get. So no two are awake whose needs exceed the total, except jobs that cannot sleep.
-//! JOBTURN2. No job is sent out before its turn is over: the least turn times its priority.
-//! JOBTURN3. Jobs are let in in the order in which they began to wait. A job that has waited for a least turn is
-//! not overtaken any more, so it waits for one turn of each job at most, and for them to fall asleep.
+//! JOBTURN2. No job is sent out before its turn is over, which is the minimum turn times its priority.
+//! JOBTURN3. Jobs are let in in the order in which they began to wait. A job that has waited for a minimum turn
+//! is no longer overtaken, so it waits for one turn of each job at most, and for them to fall asleep.
 //! JOBTURN4. A job that does not or cannot sleep although ordered delays only jobs that do not fit beside it.
 
 use std::time::Duration;
 
-/// The longest turn, in least turns.
+/// Maximum length of a turn, in minimum turns.
 const LONGEST: u32 = 10;
 
 /// A job's relation to the device.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Seat {
-    /// It has the device, or is ordered to wake.
+    /// The job has the device, or is ordered to wake.
     In,
-    /// It is ordered to sleep, and its memory counts until it does.
+    /// The job is ordered to sleep, and its memory counts until it does.
     Leaving,
-    /// It sleeps.
+    /// The job sleeps.
     Out,
 }
 
@@ -31,7 +31,7 @@ pub(super) struct Seated {
     /// Start of its time in the seat.
     pub(super) since: Duration,
     pub(super) priority: u32,
-    /// Bytes that it may hold by all that is known, in its present seat.
+    /// Bytes that it may hold in its present seat, by all that is known.
     pub(super) charge: u64,
     /// Bytes that it is charged once it is in.
     pub(super) need: u64,
@@ -112,14 +112,14 @@ pub(super) fn moves(
         }
     }
     if head.is_none() {
-        // Jobs that are in want more than before.
+        // The jobs that are in want more than before.
         let missing = reserved.saturating_sub(total).saturating_sub(coming);
         send_out(missing, turn, now, jobs, &mut moves);
     }
     moves
 }
 
-/// Sends out jobs whose turns are over, the longest in first, if that is enough.
+/// Sends out jobs whose turns are over, starting with the longest in, if that is enough.
 fn send_out(
     mut missing: u128,
     turn: Duration,

@@ -96,7 +96,7 @@ pub struct Listener {
 ///
 /// When the drop returns, the callback does not run, never will, and is dropped itself. So a drop waits for a
 /// callback that runs in another thread, and must not happen where that callback waits for this thread. A
-/// drop inside the handler's own callback does not wait: the running call is the last.
+/// drop inside the handler's own callback does not wait, and the running call is the last.
 #[must_use = "a handle that is dropped ends the registration"]
 pub struct Registration {
     shared: Arc<ListenerShared>,
@@ -129,24 +129,24 @@ pub struct ListenerStats {
 struct ListenerShared {
     config: ListenerConfig,
     state: Mutex<ListenerState>,
-    /// Wakes the listener's thread.
+    /// Signal that wakes the listener's thread.
     wake: Condvar,
-    /// Signals that the turn is free or a callback has ended.
+    /// Signal that the turn is free or a callback has ended.
     turned: Condvar,
 }
 
 struct ListenerState {
     registry: Registry<Callback, ThreadId>,
     stats: ListenerStats,
-    /// Incremented when the last handler is removed; a thread of an older generation ends.
+    /// Incremented when the last handler is removed, so that a thread of an older generation ends.
     generation: u64,
     /// Whether a thread of this generation was started.
     served: bool,
-    /// Whether there is a reason to poll at once.
+    /// Whether there is a reason to poll immediately.
     woken: bool,
     /// Whether a watched folder was moved or removed.
     moved: bool,
-    /// The newest error of reading a file; `None` once all could be read.
+    /// The newest error of reading a file; `None` once all files could be read.
     problem: Option<String>,
 }
 
@@ -307,7 +307,7 @@ impl ListenerShared {
 /// Drops a value of a callback and catches a panic of the drop.
 fn drop_quietly<T>(value: T) {
     if let Err(again) = panic::catch_unwind(AssertUnwindSafe(|| drop(value))) {
-        // The panic's own value may panic when dropped, so it is leaked.
+        // The panic's payload may panic when dropped, so it is leaked.
         std::mem::forget(again);
     }
 }

@@ -19,14 +19,14 @@ enum Twin {
     EndsTooSoon,
 }
 
-/// A callback is a number, so that the test knows whether it still exists.
+/// A callback, which is a number so that the test knows whether it still exists.
 type Callback = HandlerId;
 
 #[derive(Clone, Debug)]
 enum Actor {
-    /// Polls and reads this content.
+    /// An actor that polls and reads this content.
     Poller(u8, Polling),
-    /// Drops the handle.
+    /// An actor that drops the handle.
     Dropper(HandlerId, Dropping),
 }
 
@@ -54,7 +54,7 @@ enum Dropping {
 struct ListenerWorld {
     registry: Registry<Callback, usize>,
     actors: Vec<Actor>,
-    /// Callbacks that were not dropped.
+    /// Callbacks that are not yet dropped.
     alive: BTreeSet<Callback>,
     returned: BTreeSet<HandlerId>,
     /// The handler whose callback drops its own handle.
@@ -195,7 +195,7 @@ impl ListenerWorld {
     }
 }
 
-/// Walks all orders. Returns their number, or the first fault.
+/// Explores all orders. Returns their number, or the first fault.
 fn explore(
     world: &ListenerWorld,
     check: &impl Fn(&ListenerWorld) -> Result<(), String>,

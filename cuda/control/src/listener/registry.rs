@@ -11,7 +11,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// One registration; numbers grow.
+/// The number of a registration. Numbers grow.
 pub(super) type HandlerId = u64;
 
 /// Outcome of reading a file.
@@ -33,7 +33,7 @@ pub(super) enum PollTurn {
     Taken,
 }
 
-/// The handlers of all files. `C` is a callback, `R` names a runner: a thread.
+/// The handlers of all files. `C` is a callback, and `R` identifies a runner, such as a thread.
 #[derive(Debug)]
 #[cfg_attr(test, derive(Clone))]
 pub(super) struct Registry<C, R> {
@@ -48,7 +48,7 @@ pub(super) struct Registry<C, R> {
 struct FileRecord<C> {
     /// The last content read.
     text: Arc<[u8]>,
-    /// Counts contents; 0 before the first.
+    /// Number of contents read; 0 before the first.
     version: u64,
     /// Whether the file existed at the last read.
     present: bool,

@@ -31,7 +31,7 @@ fn serve(shared: &Arc<ListenerShared>, generation: u64) {
             if state.generation != generation {
                 break;
             }
-            // A change from here on sets it again, so that none is missed.
+            // A change from here on sets it again, so that no change is missed.
             state.woken = false;
         }
         watching.follow(shared);
@@ -48,11 +48,11 @@ fn serve(shared: &Arc<ListenerShared>, generation: u64) {
 
 /// The folders that the system watches for the listener.
 ///
-/// POLL1: no call goes to a watcher that is not alive, not even its drop: it panics if its own thread could
-/// not be started, for example for lack of threads.
+/// POLL1: no call, not even a drop, goes to a watcher that is not alive, since it panics if its own thread
+/// could not be started, for example for lack of threads.
 /// POLL2: a folder in `folders` is watched as long as its path leads to the same folder as when it was added.
 struct Watching<W: Watcher> {
-    /// `None` if the system cannot watch or the mode is another one: the thread then polls at each interval.
+    /// `None` if the system cannot watch or the mode is another one. The thread then polls at each interval.
     watcher: Option<W>,
     folders: BTreeMap<PathBuf, Identity>,
 }
@@ -134,7 +134,7 @@ impl<W: Watcher> Watching<W> {
             if folders.contains_key(folder) {
                 continue;
             }
-            // The identity is read first: if another folder then takes the path, the next poll sees it.
+            // The identity is read first, so that the next poll sees if another folder then takes the path.
             if let Some(identity) = identity(folder)
                 && watcher.watch(folder, RecursiveMode::NonRecursive).is_ok()
             {
@@ -155,7 +155,7 @@ impl<W: Watcher> Watching<W> {
 fn heard(shared: &ListenerShared, event: notify::Result<Event>) {
     let mut state = shared.lock();
     let (ours, moved) = match &event {
-        // Opens and reads are the listener's own polls.
+        // Opens and reads are caused by the listener's own polls.
         Ok(event) => {
             let looked_at = matches!(event.kind, EventKind::Access(kind) if kind != AccessKind::Close(AccessMode::Write));
             let gone = matches!(

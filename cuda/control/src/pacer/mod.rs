@@ -21,8 +21,8 @@ use state::PacerState;
 /// Configuration of a [`Pacer`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct PacerConfig {
-    /// The most time that is carried from step to step, as pauses due or as pauses ahead. Due time above it
-    /// is paused at the end of the step; time paused ahead above it is forgotten.
+    /// Maximum time carried from step to step, as pauses due or as pauses ahead. Due time above it is paused
+    /// at the end of the step; time paused ahead above it is forgotten.
     pub carry_bound: Duration,
     /// Pauses shorter than this are joined with later ones, since each wait has a cost of its own. With 0
     /// every launch pauses for its own share.
@@ -42,7 +42,7 @@ impl Default for PacerConfig {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[must_use = "a launch that does not pause is not paced"]
 pub enum Pause {
-    /// The launch goes on at once.
+    /// The launch goes on immediately.
     None,
     /// The launch waits until the clock reads this time.
     Until(Duration),
@@ -207,7 +207,7 @@ impl<C: Clock> Pacer<C> {
             seen = self.reader.read();
             pause = self.with_state(|state| ask(state, self.clock.now(), seen.perf));
         }
-        // A suspension that replaces a pause delays the launch too.
+        // A suspension that replaces a pause delays the launch as well.
         loop {
             let until = match pause {
                 Pause::None => break,

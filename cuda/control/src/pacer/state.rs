@@ -16,22 +16,22 @@ use crate::perf::PerfControl;
 #[derive(Debug)]
 pub(super) struct PacerState {
     config: PacerConfig,
-    /// All time up to here is accounted for (PACER1).
+    /// Time up to which everything is accounted for (PACER1).
     at: u64,
     in_step: bool,
-    /// Whether the busy time of this step is reported, and not the clock's.
+    /// Whether the busy time of this step is the reported one instead of the clock's.
     queued: bool,
-    /// Earlier queued steps whose busy time was not reported when this one began, and is not since.
+    /// Number of earlier queued steps whose busy time is still unreported.
     unreported: u64,
     /// The share in force at `at`.
     perf: PerfControl,
-    /// The prediction for this step: the last step.
+    /// The last step, as the prediction for this one.
     prediction: PacerStep,
-    /// This step so far.
+    /// The current step so far.
     step: PacerStep,
-    /// The time due; the time paused ahead if negative (PACER2).
+    /// The time due if positive, or the time paused ahead if negative (PACER2).
     debt: i128,
-    /// The fraction of due time, in units of 1/`perf` nanoseconds.
+    /// The fraction of a nanosecond due, in units of 1/`perf` nanoseconds.
     parts: u128,
     plan: PausePlan,
     steps: u64,
@@ -137,8 +137,8 @@ impl PacerState {
         }
     }
 
-    /// Returns whether the next launch of a queued step waits. A suspension begins with that launch, and not
-    /// here.
+    /// Returns whether the next launch of a queued step waits. A suspension begins with that launch instead
+    /// of here.
     pub(super) fn is_pause_next(&mut self, now: Duration, perf: PerfControl) -> bool {
         if !self.in_step || !self.queued || perf.is_suspended() {
             return self.in_step && self.queued;
@@ -151,7 +151,7 @@ impl PacerState {
     }
 
     /// Returns whether the end of a queued step waits if each unreported step takes as long as the last one
-    /// did. A step without expectation waits.
+    /// did. A step without a prediction waits.
     pub(super) fn is_pause_at_end(&mut self, now: Duration, perf: PerfControl) -> bool {
         if !self.in_step || !self.queued || perf.is_full() {
             return false;
@@ -245,7 +245,8 @@ impl PacerState {
         self.debt += (due / perf) as i128;
     }
 
-    /// Puts another share in force: pauses end, and the time they have not inserted is due again.
+    /// Puts a share in force. If it differs, pauses end, and the time that they have not inserted is due
+    /// again.
     fn set_share(&mut self, now: u64, perf: PerfControl) {
         if self.perf.is_suspended() {
             // The first call after the suspension ends it here, so that later time is not suspended (PACER1).
@@ -337,7 +338,7 @@ fn nanos(time: Duration) -> u64 {
     u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
 }
 
-/// Returns the time due, 0 if none is, saturated.
+/// Returns the time due, saturating; 0 if none is due.
 fn whole(debt: i128) -> u64 {
     u64::try_from(debt.max(0)).unwrap_or(u64::MAX)
 }

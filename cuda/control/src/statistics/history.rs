@@ -8,18 +8,19 @@ use std::time::Duration;
 
 use crate::StatusFile;
 
-/// Most graphs remembered: those that ran last. Without a bound, a program that keeps making graphs would
-/// fill memory, and readers would refuse its status as too large.
+/// Maximum number of graphs remembered, which are those that ran last. Without a bound, a program that keeps
+/// making graphs would fill memory, and readers would refuse its status as too large.
 pub(super) const MAX_GRAPHS: usize = 4096;
 // A graph's line in a status, with two numbers of 64 bits, is shorter than 64 bytes.
 const _: () = assert!(MAX_GRAPHS * 64 <= StatusFile::MAX_BYTES / 2);
-/// Runs kept of each graph. Upstream's constant is 10, and drops a run when the list reaches it.
+/// Number of runs kept of each graph. Upstream's constant is 10, but it drops a run when the list reaches
+/// that.
 pub(super) const KEPT: usize = 9;
-/// A graph whose last run is as old as this leaves the status.
+/// Age of the last run at which a graph leaves the status.
 pub(super) const FRESH: Duration = Duration::from_secs(100);
-/// A run that differs by more than this factor from the oldest kept is reported at once.
+/// A run that differs by more than this factor from the oldest one kept is reported immediately.
 pub(super) const HUGE: u32 = 10;
-/// An average counts as changed if it moved by one part in this many.
+/// An average counts as changed if it moved by at least one part in this many.
 const CHANGE: u128 = 100;
 
 /// The histories of all remembered graphs.
@@ -86,7 +87,7 @@ impl Histories {
         }
     }
 
-    /// Forgets the graph that has not run for longest if there are too many.
+    /// Forgets the graph that ran longest ago if there are too many.
     fn make_room(&mut self) {
         if self.graphs.len() < MAX_GRAPHS {
             return;
@@ -107,7 +108,7 @@ impl Histories {
         before != self.graphs.len()
     }
 
-    /// Returns the averages taken: graph, microseconds, whether the graph is fresh.
+    /// Returns the averages: graph, microseconds, and whether the graph is fresh.
     pub(super) fn averages(&self, now: Duration) -> impl Iterator<Item = (u64, u64, bool)> + '_ {
         let taken = move |(graph, history): (&u64, &SampleHistory)| {
             Some((*graph, history.average_micros?, history.is_fresh(now)))

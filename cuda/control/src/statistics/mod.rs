@@ -10,7 +10,7 @@ use history::Histories;
 use crate::BusId;
 use crate::status_file::{DeviceUsage, GpuStatus, JobStatus, StatusFile, SwapReason};
 
-/// The time between two checks, unless a run's time changes hugely.
+/// Time between two checks, unless a run's time changes hugely.
 const CHECK_EVERY: Duration = Duration::from_secs(10);
 
 /// Follows a job's runs and memory, and decides when its status should be written.
@@ -43,7 +43,7 @@ pub struct Statistics {
     usage: BTreeMap<BusId, DeviceUsage>,
     job: Option<JobStatus>,
     last_check: Option<Duration>,
-    /// Whether a change was not written yet.
+    /// Whether a change is not yet written.
     unwritten: bool,
     has_written: bool,
 }

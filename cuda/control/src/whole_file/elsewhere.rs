@@ -99,7 +99,7 @@ pub(super) fn may_anybody_write(_file: &File) -> io::Result<bool> {
     Ok(false)
 }
 
-/// No locks here end with their process, so every request is granted.
+/// Here no lock would end with its process, so every request is granted.
 pub(super) fn try_lock(_file: &File, _shared: bool) -> io::Result<bool> {
     Ok(true)
 }

@@ -13,13 +13,13 @@ use super::unix::{Folder, User, try_lock};
 use super::{FileAct, FileError, folder, name_in_folder};
 use crate::life::is_of_user;
 
-/// Most attempts to take a lock whose file keeps being removed.
+/// Maximum number of attempts to take a lock whose file keeps being removed.
 const TRIES: usize = 100;
 
 /// The holders that a lock admits beside it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Sharing {
-    /// No others: there is one such lock at a time, and no shared one.
+    /// No others, so that there is one such lock at a time and no shared one.
     Nobody,
     /// Other shared locks.
     Shared,
@@ -52,7 +52,7 @@ pub struct FileLock {
     folder: Folder,
     name: OsString,
     sharing: Sharing,
-    /// Process that took the lock: a forked child has the lock too, and does not remove it.
+    /// The process that took the lock. A forked child has the lock too, but does not remove it.
     process: u32,
 }
 
@@ -62,7 +62,7 @@ impl FileLock {
     /// # Errors
     /// [`FileAct::Lock`]: another process has the lock ([`io::ErrorKind::WouldBlock`], with its number if
     /// that is known). Any other kind: the system refuses the file of the lock, as it does if the folder is
-    /// not writable, or somebody else made it.
+    /// not writable, or another user made it.
     pub fn take(path: &Path, sharing: Sharing) -> Result<Self, FileError> {
         let taken = name_in_folder(path).and_then(|name| {
             let mut hidden = OsString::from(".");
@@ -74,7 +74,7 @@ impl FileLock {
     }
 
     fn take_in(folder: Folder, name: &OsStr, sharing: Sharing) -> io::Result<Self> {
-        // No system error may be mistaken for the lock being taken.
+        // Keeps a system error from being mistaken for a taken lock.
         let refused = |error: io::Error| {
             let kind = match error.kind() {
                 io::ErrorKind::WouldBlock => io::ErrorKind::Other,
@@ -124,13 +124,13 @@ impl FileLock {
     }
 }
 
-/// Makes the error for a lock that another process has.
+/// Makes the error for a lock held by another process.
 fn is_taken(file: &mut File) -> io::Error {
     let mut pid = String::new();
     let read = file
         .rewind()
         .and_then(|()| file.take(20).read_to_string(&mut pid));
-    // A shared holder does not write its number, so the number may be an earlier one, or anybody's.
+    // A shared holder does not write its number, so the number may be an earlier holder's, or any number.
     let owner = User::of(file).ok().and_then(User::number);
     let is_owners = |pid: &u32| owner.is_some_and(|owner| is_of_user(*pid, owner) == Some(true));
     let pid = pid.parse().ok().filter(is_owners);
@@ -144,8 +144,8 @@ fn is_taken(file: &mut File) -> io::Error {
 
 impl Drop for FileLock {
     fn drop(&mut self) {
-        // Under the lock, so that no other process's file is removed (WHOLE6). A drop cannot report the
-        // error, and a file left over does no harm.
+        // Removed under the lock, so that no other process's file is removed (WHOLE6). A drop cannot report
+        // the error, and a leftover file does no harm.
         let is_own = self.sharing == Sharing::Nobody && self.process == std::process::id();
         if is_own && self.folder.is_at(&self.name, &self.file).unwrap_or(false) {
             let _ = self.folder.remove(&self.name);

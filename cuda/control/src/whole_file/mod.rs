@@ -8,7 +8,7 @@
 //! * WHOLE4 whatever others put at the name, no file outside of the folder is read or written, and no call
 //!   blocks: the folder is opened once, and a file is reached by its name in it, which is no link. (Not on
 //!   systems without such calls, `elsewhere`. Against a hard link that comes and goes between two checks only
-//!   the system's `fs.protected_hardlinks` helps, which Linux distributions set: nobody can link a file that
+//!   the system's `fs.protected_hardlinks` helps, which Linux distributions set: no user can link a file that
 //!   he may not write.)
 //! * WHOLE5 orders are read only from a file of a user who may command: by the owner of the opened file, not
 //!   of the name.
@@ -37,10 +37,10 @@ use unix::{Folder, User, keep, may_anybody_write};
 
 use crate::Life;
 
-/// Most temporary names tried; each has 64 random bits.
+/// Maximum number of temporary names tried. Each has 64 random bits.
 const TRIES: u32 = 16;
 
-/// Numbers the temporary files of this process.
+/// Number of temporary files that this process has made.
 static WRITTEN: AtomicU64 = AtomicU64::new(0);
 
 /// When a write counts as done.
@@ -50,7 +50,7 @@ pub enum Durability {
     /// Other processes see the content. A power failure may destroy it and the old content.
     #[default]
     Seen,
-    /// The file and its folder are on the disk. This costs two waits for the disk.
+    /// The file and its folder are on the disk, at the cost of two waits for it.
     Stored,
 }
 
@@ -58,7 +58,7 @@ pub enum Durability {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum FileAct {
-    /// Reading it.
+    /// Reading the file.
     Read,
     /// Making a temporary file beside it.
     Create,
@@ -66,12 +66,13 @@ pub enum FileAct {
     Write,
     /// Renaming the temporary file over it.
     Replace,
-    /// Waiting for the disk after the renaming: the new content is visible, but may not survive a power
+    /// Waiting for the disk after the renaming. The new content is visible, but may not survive a power
     /// failure.
     Store,
     /// Locking its name, so that one process at a time uses the file.
     Lock,
-    /// Finding its place, to watch it: the path is empty, or the working folder is unknown.
+    /// Finding the file's place to watch it, which fails if the path is empty or the working folder is
+    /// unknown.
     Listen,
     /// Starting the thread that listens to it.
     Thread,
@@ -141,11 +142,11 @@ pub fn read_owned(path: &Path, max: usize) -> Result<Option<OwnedContent>, FileE
 
 /// Returns the content of a file that commands a process of `user` (by default this process's), or `None` if
 /// there is no file at the path. The file must belong to that user, the superuser, or the owner of its
-/// folder, who may put any file there: in a folder where everybody may write, nobody else's orders count
+/// folder, who may put any file there: in a folder where all may write, no other user's orders count
 /// (WHOLE5). There is no such check if the system has no owners.
 ///
 /// # Errors
-/// The file is somebody else's, or writable by everybody; the system refuses; the file is larger than `max`
+/// The file is another user's, or writable by all users; the system refuses; the file is larger than `max`
 /// bytes; or the path is a folder, a pipe, a symbolic link, or one of several names (hard links) of a file.
 pub fn read_orders(
     path: &Path,
@@ -206,7 +207,7 @@ fn read<T>(
 ///
 /// # Errors
 /// The system refuses; the path is a folder, a pipe, a symbolic link, or one of several names (hard links) of
-/// a file; or the file belongs to somebody to whom this process cannot give the new one. The old content is
+/// a file; or the file belongs to a user to whom this process cannot give the new one. The old content is
 /// then whole, and no temporary file is left (WHOLE2). Only [`FileAct::Store`] comes after the rename.
 pub fn replace_whole(path: &Path, content: &[u8], durability: Durability) -> Result<(), FileError> {
     let failed = |act| FileError::at(path, act);
@@ -249,7 +250,7 @@ pub fn sweep(path: &Path) {
     for name in names.flatten().map(|entry| entry.file_name()) {
         let is_left = writer(&name, target).is_some_and(|pid| Life::of(pid).is_none());
         if is_left && Life::this().is_some() {
-            // Another process may have swept it.
+            // Another process may have removed it as a leftover.
             let _ = opened.remove(&name);
         }
     }
@@ -283,7 +284,7 @@ fn folder(path: &Path) -> &Path {
 /// Returns the name in its folder that a path ends with.
 fn name_in_folder(path: &Path) -> io::Result<&OsStr> {
     let whole = path.as_os_str().as_encoded_bytes();
-    // After a separator at the end there is no name.
+    // A path that ends with a separator has no name.
     let ends = |name: &&OsStr| whole.ends_with(name.as_encoded_bytes());
     path.file_name()
         .filter(ends)
@@ -302,7 +303,8 @@ impl<'a> Temporary<'a> {
     fn create(folder: &'a Folder, target: &OsStr, private: bool) -> io::Result<(File, Self)> {
         let mut tries = 0;
         loop {
-            // Several programs may share the folder, and several systems: process numbers are not enough.
+            // Process numbers are not enough, since several programs and several systems may share the
+            // folder.
             let random = RandomState::new().build_hasher().finish();
             let number = WRITTEN.fetch_add(1, Ordering::Relaxed);
             let process = std::process::id();

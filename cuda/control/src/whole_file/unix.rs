@@ -14,13 +14,13 @@ use rustix::fs::{
 };
 use rustix::io::Errno;
 
-/// Read and write permissions, and no others: no execution, no set-user-ID.
+/// Read and write permissions only, without execution or set-user-ID.
 const MAY: u32 = 0o666;
 
 /// Permissions of a new file, regardless of the process's mask.
 const NEW: u32 = 0o664;
 
-/// Most attempts to open a file that keeps being replaced.
+/// Maximum number of attempts to open a file that keeps being replaced.
 const LOOKS: usize = 100;
 
 /// Owner and permissions of the file to be replaced.
@@ -66,7 +66,7 @@ pub(super) struct Folder(OwnedFd);
 
 impl Folder {
     pub(super) fn open(path: &Path) -> io::Result<Self> {
-        // A handle for names alone needs no permission to list them.
+        // A handle used only for look-ups needs no permission to list the folder.
         #[cfg(any(target_os = "linux", target_os = "android"))]
         let access = OFlags::PATH;
         #[cfg(not(any(target_os = "linux", target_os = "android")))]
@@ -75,7 +75,7 @@ impl Folder {
         Ok(Self(openat(CWD, path, flags, Mode::empty())?))
     }
 
-    /// Opens a file for reading. Does not block, as opening a pipe would; a link is not followed.
+    /// Opens a file for reading. Does not block, as opening a pipe would, and does not follow a link.
     pub(super) fn read(&self, name: &OsStr) -> io::Result<File> {
         let flags = OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC | OFlags::NOCTTY;
         for _ in 0..LOOKS {
@@ -83,8 +83,8 @@ impl Folder {
                 Err(Errno::LOOP) => return Err(is_link()),
                 opened => File::from(opened?),
             };
-            // The number of names at the open is unknown, since one may have been removed since. So the file
-            // must have one name at most, and then still be the one that the name leads to.
+            // The number of names at the time of the open is unknown, since one may have been removed since.
+            // So the file must have at most one name, and that name must still lead to it.
             let names = file.metadata()?.nlink();
             if self.is_at(name, &file)? && names <= 1 {
                 return Ok(file);
@@ -113,7 +113,7 @@ impl Folder {
         };
         let words = match FileType::from_raw_mode(found.st_mode) {
             FileType::Symlink => return Err(is_link()),
-            // A file that is being replaced has no name any more.
+            // A file that is being replaced has no name left.
             FileType::RegularFile if found.st_nlink <= 1 => return Ok(Some(found)),
             FileType::RegularFile => {
                 "it has several names (hard links), and may be a file of somebody else's"
@@ -152,8 +152,8 @@ impl Folder {
                 Err(Errno::LOOP) => return Err(is_link()),
                 opened => return Ok(opened?.into()),
             }
-            // A second call: in a folder open to all, opening another user's file with the flag to create it
-            // is refused.
+            // A second call is needed because, in a folder open to all, opening another user's file with the
+            // flag to create it is refused.
             match openat(
                 &self.0,
                 name,
@@ -201,7 +201,7 @@ pub(super) fn try_lock(file: &File, shared: bool) -> io::Result<bool> {
 pub(super) fn keep(new: &File, old: Old) -> io::Result<()> {
     let made: Metadata = new.metadata()?;
     if (made.uid(), made.gid()) != (old.user, old.group) {
-        // A user that is the writer already is left out, since that is always allowed.
+        // A user that is already the writer is left out, since omitting it is always allowed.
         let user = (made.uid() != old.user).then_some(old.user);
         fchown(new, user, Some(old.group)).map_err(|error| {
             let (user, group) = (old.user, old.group);

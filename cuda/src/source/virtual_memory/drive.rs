@@ -99,7 +99,7 @@ impl VirtualMemory {
             charge,
         };
         let earlier = locked(&self.table).handles.insert(handle, held);
-        // Only if two threads create one number, which an allocator never does.
+        // Only if two threads create the same number, which an allocator never does.
         if let Some(earlier) = earlier
             && let Some(memory) = earlier.memory
         {

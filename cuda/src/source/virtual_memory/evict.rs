@@ -14,7 +14,7 @@ use crate::DriverError;
 use crate::driver::locked;
 use crate::driver::refused_free::RefusedFree;
 
-/// Blocks calls of a paged allocator until dropped; none is under way.
+/// Blocks calls of a paged allocator until dropped. None is under way.
 pub(crate) struct Stopped<'a> {
     memory: &'a VirtualMemory,
     asleep: RwLockWriteGuard<'a, bool>,
@@ -45,7 +45,7 @@ impl VirtualMemory {
         stopped
     }
 
-    /// Notifies the watcher that the memory of handles is held: it came back, or never left.
+    /// Notifies the watcher that the memory of handles is held, because it came back or never left.
     pub(crate) fn tell_of_return(&self) {
         self.notify_held(self.addresses);
     }
@@ -118,8 +118,8 @@ impl VirtualMemory {
 }
 
 impl Stopped<'_> {
-    /// Refuses if another process may use some of the memory, or a card knows it by its handle: a copy cannot
-    /// replace it.
+    /// Refuses if another process may use some of the memory, or a card knows it by its handle, since a copy
+    /// cannot replace it.
     ///
     /// # Errors
     /// [`DriverError::Exported`].
@@ -135,12 +135,12 @@ impl Stopped<'_> {
     }
 
     /// Releases all memory of handles to the driver and returns its bytes. The memory sleeps from here on,
-    /// whatever the driver refuses. No work may use it. Refused frees of unmapped memory are deferred, as
-    /// everywhere ([`Context::deferred_frees`](crate::Context::deferred_frees)). Two calls a handle, and one
-    /// for each further mapping of it.
+    /// even if the driver refuses some releases. No work may use it. Refused frees of unmapped memory are
+    /// deferred, as everywhere ([`Context::deferred_frees`](crate::Context::deferred_frees)). Two calls a
+    /// handle, and one for each further mapping of it.
     ///
     /// # Errors
-    /// If the driver refuses to undo a mapping: no memory was released then.
+    /// If the driver refuses to undo a mapping. No memory was released then.
     pub(crate) fn give_up(&mut self) -> Result<u64, DriverError> {
         let memory = self.memory;
         *self.asleep = true;
@@ -185,7 +185,7 @@ impl Stopped<'_> {
         memory.access_all()
     }
 
-    /// Wakes the memory: it can be used, and calls of a paged allocator continue.
+    /// Wakes the memory, so that it can be used and calls of a paged allocator continue.
     pub(crate) fn wake(mut self) {
         *self.asleep = false;
     }

@@ -22,12 +22,12 @@ pub(crate) struct Exported {
 }
 
 impl VirtualMemory {
-    /// Returns whether its memory is shareable.
+    /// Returns whether its memory can be exported.
     pub(crate) const fn is_shareable(&self) -> bool {
         self.memory_use.shareable
     }
 
-    /// Exports the memory under a range: all of each piece that the range touches. The mappings stay until
+    /// Exports the whole of each piece of memory that a range touches. The mappings stay until
     /// [`end_export`](Self::end_export) (VIRT4). O(log mappings) and one driver call for each piece. A
     /// refusal leaves nothing exported.
     pub(crate) fn export(&self, range: AddrRange) -> Result<Exported, DriverError> {

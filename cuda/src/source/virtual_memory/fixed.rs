@@ -58,7 +58,7 @@ impl VirtualMemory {
         let memory = self.create(bytes)?;
         fixed.memory = Some((memory, charge));
         context.try_current(|driver| {
-            // SAFETY: FIXED1: the addresses are ours; the handle was made just now, with this size.
+            // SAFETY: FIXED1: the addresses are ours, and the handle was just made with this size.
             unsafe { driver.map(start, bytes, memory) }
         })?;
         fixed.mapped = true;

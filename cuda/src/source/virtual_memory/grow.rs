@@ -1,5 +1,5 @@
-//! Ranges that grow at the requested place: right behind the held memory, so that a best-fit allocator has
-//! one range instead of many regions.
+//! Ranges that grow at the requested place: right after the held memory, so that a best-fit allocator has one
+//! range instead of many regions.
 //!
 //! A range consists of pieces of one page size each; any run of whole pieces can be released. A piece that
 //! the driver refused to unmap keeps its place until it is unmapped; that is retried with every growth and
@@ -13,8 +13,8 @@ use crate::driver::locked;
 use crate::driver::refused_free::RefusedFree;
 
 impl SubAllocator for VirtualMemory {
-    /// Grows by whole pages, at the requested place if that is free. Three driver calls a page: for much
-    /// memory, larger [pages](super::VirtualConfig::page_bytes) are fewer calls.
+    /// Grows by whole pages, at the requested place if that is free. Three driver calls a page, so larger
+    /// [pages](super::VirtualConfig::page_bytes) save calls.
     fn grow(&self, request: GrowRequest) -> Result<AddrRange, SubAllocError> {
         let _alone = locked(&self.growing);
         self.take_leaving();
@@ -81,7 +81,7 @@ impl VirtualMemory {
         None
     }
 
-    /// Maps memory behind every page of a free range.
+    /// Maps memory at every page of a free range.
     fn back(&self, range: AddrRange) -> Result<(), DriverError> {
         let mut at = range.start();
         while at < range.end() {
@@ -99,7 +99,7 @@ impl VirtualMemory {
         self.set_access(range)
     }
 
-    /// Frees every piece in the range, now or later.
+    /// Frees every piece in the range, or defers its free.
     fn take_back(&self, range: AddrRange) {
         let (start, end) = (range.start().get(), range.end().get());
         let mut table = locked(&self.table);
@@ -143,9 +143,9 @@ impl VirtualMemory {
         for (index, (start, bytes, memory)) in pieces.into_iter().enumerate() {
             match self.unmap(start, bytes) {
                 Ok(()) => self.context.give_back(RefusedFree::Memory(memory)),
-                // Nothing has changed yet: all of it stays with the caller.
+                // Nothing has changed yet, so the whole range stays with the caller.
                 Err(error) if index == 0 => return Err(error),
-                // Some of it is freed already, so the rest is freed later.
+                // Part of the range is already free, so the rest is freed later.
                 Err(_) => {
                     self.take_back(range);
                     return Ok(());

@@ -6,7 +6,7 @@
 //! processes: `export`.
 //!
 //! # Invariants
-//! * VIRT1 the addresses are reserved from the driver, and nobody else maps anything there.
+//! * VIRT1 the addresses are reserved from the driver, and only this type maps memory there.
 //! * VIRT2 a mapping is in the table from before the driver is asked to make it until after it was undone, so
 //!   no place is used twice; its memory exists at least as long.
 //! * VIRT3 memory in the table exists; frees that the driver refused are among the context's deferred frees.
@@ -67,15 +67,15 @@ impl VirtualConfig {
     }
 }
 
-/// Reserved addresses of a device, and the memory behind them.
+/// Reserved addresses of a device, and the memory mapped there.
 ///
 /// One piece of memory may be mapped at several addresses. Work sees writes through another address only if
-/// it begins after the writing work has ended: one kernel must not use both.
+/// it begins after the writing work has ended, so one kernel must not use both.
 ///
 /// Any thread may call it, with any context current. A mapping may be undone only if no queued work uses its
 /// addresses; the driver may wait for the device. A refusal is returned as an error and changes nothing,
 /// except that a refused free of unmapped memory is retried later ([`Context::deferred_frees`]). Dropping
-/// frees everything: no block may be in use then, by queued work neither.
+/// frees everything, so no block may be in use then, not even by queued work.
 ///
 /// ```no_run
 /// use larder_core::pages::{Backing, Handle, Mapping, PageConfig, PageEntry, PagePool};
@@ -102,7 +102,7 @@ pub struct VirtualMemory {
     context: Context,
     addresses: AddrRange,
     page_bytes: u64,
-    /// Devices that read and write the memory, its own first.
+    /// Devices that read and write the memory, starting with its own.
     devices: Vec<i32>,
     /// Uses that its memory is created for.
     memory_use: MemoryUse,
@@ -112,16 +112,16 @@ pub struct VirtualMemory {
     /// Whether the memory of handles sleeps. Calls of a paged allocator share the lock, so that none is under
     /// way while memory falls asleep or wakes.
     asleep: RwLock<bool>,
-    /// Node that the memory of handles is charged to; memory of ranges is not charged.
+    /// Node to which the memory of handles is charged. Memory of ranges is not charged.
     node: Option<Arc<TreeNode>>,
-    /// Called for memory that is mapped and unmapped.
+    /// Watcher of memory that is mapped and unmapped.
     watcher: RegionWatcher,
 }
 
 /// Physical memory.
 #[derive(Debug)]
 struct PhysicalMemory {
-    /// `None` while it sleeps.
+    /// The driver's handle; `None` while the memory sleeps.
     memory: Option<MemoryHandle>,
     bytes: u64,
     charge: Option<Charge>,
@@ -130,11 +130,11 @@ struct PhysicalMemory {
 /// Owner of a mapping.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum MappingOwner {
-    /// The handle of that number, of a paged allocator.
+    /// The paged allocator's handle of this number.
     Handle(u32),
-    /// A range that grew, with its memory, which has no other owner.
+    /// A range made by `grow`, with its memory, which has no other owner.
     Range(MemoryHandle),
-    /// A range that was released, with its memory, while the driver still refuses to undo the mapping.
+    /// A released range, with its memory, whose mapping the driver still refuses to undo.
     Leaving(MemoryHandle),
 }
 
@@ -144,7 +144,7 @@ struct Mapped {
     owner: MappingOwner,
     /// Number of exports of its memory (VIRT4).
     exports: u32,
-    /// Whether the driver has the mapping: not while it sleeps.
+    /// Whether the driver has the mapping, which it does not while the memory sleeps.
     present: bool,
 }
 
@@ -177,13 +177,13 @@ struct MappingTable {
     handles: BTreeMap<u32, PhysicalMemory>,
     /// Mappings by start.
     mappings: BTreeMap<u64, Mapped>,
-    /// Number of mappings that are leaving.
+    /// Number of mappings owned by `Leaving`.
     leaving: usize,
-    /// Bytes of each fixed mapping, by start: at addresses of its own.
+    /// Bytes of each fixed mapping by start. They lie outside of `addresses`.
     fixed: BTreeMap<u64, u64>,
     calls: VirtualCalls,
     last_error: Option<DriverError>,
-    /// A budget's refusal, if the newest request for memory was refused by one.
+    /// A budget's refusal, if a budget refused the newest request for memory.
     over_budget: Option<OverBudget>,
 }
 
@@ -212,7 +212,7 @@ impl VirtualMemory {
     /// a peer cannot reach the memory, or it cannot be shareable.
     pub fn with_config(context: &Context, config: &VirtualConfig) -> Result<Self, DriverError> {
         let ordinal = context.ordinal();
-        // A driver that is too old reports that itself, below.
+        // A driver that is too old fails in the calls below.
         let version = context.driver().version();
         if version >= PAGES_SINCE && !context.device_info()?.virtual_memory {
             return Err(DriverError::Unsupported {

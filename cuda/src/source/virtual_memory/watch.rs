@@ -8,17 +8,17 @@ use larder_core::{Addr, AddrRange};
 use super::VirtualMemory;
 use crate::driver::locked;
 
-/// Called for memory that is mapped and unmapped, without a lock of the virtual memory.
+/// Callbacks for memory that is mapped and unmapped, called without a lock of the virtual memory.
 pub(crate) trait RegionWatch: Send + Sync {
     /// Called when these addresses can be used.
     fn held(&self, range: AddrRange);
 
-    /// Called before these addresses are unmapped, in the pieces passed to `held`, or for pieces that never
-    /// were, since they could not be used.
+    /// Called before these addresses are unmapped, in the pieces passed to `held`. Also called for pieces
+    /// that were never passed, since they could not be used.
     fn leaving(&self, range: AddrRange);
 }
 
-/// The watcher, if one was set before anything was mapped.
+/// The watcher, if one was set.
 #[derive(Default)]
 pub(crate) struct RegionWatcher(OnceLock<Box<dyn RegionWatch>>);
 
@@ -42,8 +42,8 @@ impl RegionWatcher {
 }
 
 impl VirtualMemory {
-    /// Calls the watcher for the mappings in a range, which can be used now: for each separately, as it will
-    /// be unmapped. O(mappings in the range).
+    /// Calls the watcher for the mappings in a range, which can be used now. Each is passed separately, as it
+    /// will be unmapped. O(mappings in the range).
     pub(super) fn notify_held(&self, range: AddrRange) {
         if self.watcher.0.get().is_none() {
             return;
@@ -60,7 +60,7 @@ impl VirtualMemory {
         }
     }
 
-    /// Sets the watch of memory that a paged allocator maps. It is set once, before anything is mapped; a
+    /// Sets the watcher of memory that a paged allocator maps. It is set once, before anything is mapped; a
     /// second one is never called.
     pub(crate) fn watch(&self, watch: Box<dyn RegionWatch>) {
         self.watcher.set(watch);

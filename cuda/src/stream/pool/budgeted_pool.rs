@@ -21,7 +21,7 @@ pub(crate) trait PoolSource<P: BestFit>: Source<P> + Send + Sync + Sized {
     /// Returns the newest refusal of the driver.
     fn last_error(&self) -> Option<DriverError>;
 
-    /// Returns a budget's refusal, if the newest request for memory was refused by one.
+    /// Returns a budget's refusal, if a budget refused the newest request for memory.
     fn over_budget(&self) -> Option<OverBudget>;
 
     fn forget_over_budget(&self);
@@ -29,17 +29,17 @@ pub(crate) trait PoolSource<P: BestFit>: Source<P> + Send + Sync + Sized {
     /// Returns the bytes that are held and charged outside of the core.
     fn left_out_bytes(&self) -> u64;
 
-    /// Returns the bytes that would be released if all idle memory were.
+    /// Returns the bytes of idle memory, which could be released.
     fn idle_bytes(core: &SharedPool<Self, P>) -> u64;
 }
 
-/// The core's best fit, with a limit that can move, budgets above it, and counters by intervals.
+/// The core's best fit with a live limit, budgets above it, and counters by intervals.
 pub(crate) struct BudgetedPool<S: PoolSource<P>, P: BestFit> {
-    /// Node that held memory is charged to.
+    /// Node to which held memory is charged.
     pub(crate) node: Arc<TreeNode>,
     pub(crate) over_limit: OverLimit,
     earlier: Earlier,
-    /// Work that could not be waited for, for the end.
+    /// Work that could not be waited for and may still use the memory at the end.
     unwaited: Vec<Unwaited>,
     context: Context,
     /// Dropped in `drop`, before others are notified.
@@ -73,7 +73,7 @@ impl<S: PoolSource<P>, P: BestFit> BudgetedPool<S, P> {
         &self.core
     }
 
-    /// Sets the work that could not be waited for; after the end of this the memory is freed behind it.
+    /// Sets the work that could not be waited for. Once this is dropped, the memory is freed after that work.
     pub(crate) fn ends_behind(&mut self, unwaited: Vec<Unwaited>) {
         self.unwaited = unwaited;
     }
@@ -91,7 +91,7 @@ impl<S: PoolSource<P>, P: BestFit> BudgetedPool<S, P> {
         });
     }
 
-    /// Returns the most live bytes since the last call.
+    /// Returns the peak of live bytes since the last call.
     pub(crate) fn take_peak(&self) -> u64 {
         self.core.with(|locked| {
             let peak = self.earlier.take(&locked.stats());

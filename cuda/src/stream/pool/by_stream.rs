@@ -4,10 +4,10 @@ use core::ops::Index;
 
 use larder_core::StreamId;
 
-/// One value for each number of a stream. Since every number has one, indexing neither fails nor checks.
+/// One value for each stream number. Since every number has one, indexing neither fails nor checks.
 pub(crate) struct ByStream<T>(Box<[T; StreamId::COUNT]>);
 
-// A number is a byte, which makes every index valid.
+// A stream number is a byte, so every index is valid.
 const _: () = assert!(StreamId::COUNT == u8::MAX as usize + 1);
 
 impl<T> ByStream<T> {
@@ -19,7 +19,7 @@ impl<T> ByStream<T> {
 
 impl<T: Default> Default for ByStream<T> {
     fn default() -> Self {
-        // Never on the stack: values may be large.
+        // Made on the heap, since values may be large.
         let values: Box<[T]> = (0..StreamId::COUNT).map(|_| T::default()).collect();
         match values.try_into() {
             Ok(values) => Self(values),

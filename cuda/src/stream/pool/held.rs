@@ -9,14 +9,14 @@ use cudarc::driver::CudaStream;
 
 use crate::driver::locked;
 
-/// The streams that some allocator holds, by the address of cudarc's value.
+/// The streams that allocators hold, by the address of cudarc's value.
 static HELD: Mutex<BTreeMap<usize, Weak<HeldStream>>> = Mutex::new(BTreeMap::new());
 
-/// The one hold of all allocators on a stream.
+/// A hold on a stream, shared by all allocators.
 pub(crate) struct HeldStream(Arc<CudaStream>);
 
 impl HeldStream {
-    /// Returns the hold on a stream, a new one if no allocator has it.
+    /// Returns the hold on a stream, which is new if no allocator has one.
     pub(crate) fn of(stream: &Arc<CudaStream>) -> Arc<Self> {
         let mut held = locked(&HELD);
         let key = Arc::as_ptr(stream).addr();
@@ -33,7 +33,7 @@ impl HeldStream {
         &self.0
     }
 
-    /// Returns the number of holders beside the allocators' tables: the program, its buffers, copies under
+    /// Returns the number of holders besides the allocators' tables: the program, its buffers, copies under
     /// way.
     pub(crate) fn others(&self) -> usize {
         Arc::strong_count(&self.0).saturating_sub(1)

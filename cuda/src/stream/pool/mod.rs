@@ -6,7 +6,7 @@
 //! ```text
 //! free(block) on stream 3, whose next event is 8: the block carries point (3, 8)
 //!    │
-//!    ├─ stream 3 allocates ──── reused at once: the stream's queue keeps the order
+//!    ├─ stream 3 allocates ──── reused directly: the stream's queue keeps the order
 //!    │
 //!    ├─ stream 5 allocates ──── reused after a wait: event 8 is recorded on stream 3,
 //!    │                          and stream 5 waits for it on the device, never the host
@@ -15,7 +15,8 @@
 //! ```
 //! An allocation that fits, and a free, make no driver call except for that wait.
 //!
-//! `when_short` has the steps taken when nothing fits at once, `shrink` the effects of a lowered limit.
+//! `when_short` has the steps taken when nothing fits without a wait, `shrink` the effects of a lowered
+//! limit.
 //!
 //! # Locks
 //! The core's lock is held for bookkeeping; the streams' locks also while an event is recorded. No thread
@@ -49,15 +50,15 @@ use crate::DeviceAllocError;
 /// Whether an allocation may block the host until queued work finishes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum HostWait {
-    /// For blocks of the program.
+    /// It may, for a block that only this memory can serve.
     MayBlock,
-    /// For pieces of arenas.
+    /// It must not, for a piece of an arena.
     MustNotBlock,
-    /// For blocks that the caller can also allocate elsewhere.
+    /// It must not, for a block that other memory can serve.
     HasFallback,
 }
 
-/// The tiers above a pool. To the pool, their memory is in use.
+/// The tiers above a pool, which counts their memory as in use.
 pub(crate) trait UpperTiers: Send + Sync {
     /// Frees unused memory of the tiers, without a wait. Returns whether there was any.
     fn give_back(&self, host: HostWait) -> bool;
@@ -68,7 +69,7 @@ pub(crate) trait UpperTiers: Send + Sync {
     /// Called after all streams were polled.
     fn polled(&self);
 
-    /// Returns whether the tiers have, or had a moment ago, memory that only waits for work.
+    /// Returns whether the tiers have, or had a moment ago, memory that is free once work is done.
     fn holds_pending(&self) -> bool;
 
     /// Returns the bytes that no block occupies.
@@ -83,10 +84,10 @@ pub(crate) trait UpperTiers: Send + Sync {
 
 /// Memory in the order of streams.
 pub(crate) struct StreamPool<S: PoolSource<P>, P: BestFit> {
-    /// Declared before the streams: their work may use it until it is dropped.
+    /// Declared before the streams, whose work may use the memory until it is dropped.
     pub(crate) memory: BudgetedPool<S, P>,
     pub(crate) streams: StreamTable,
-    /// Set once; never for a pool without tiers.
+    /// The tiers above. Set once, and never for a pool without tiers.
     upper: OnceLock<Weak<dyn UpperTiers>>,
 }
 
@@ -130,7 +131,7 @@ impl<S: PoolSource<P>, P: BestFit> StreamPool<S, P> {
     }
 
     /// Allocates from held memory that fits and needs no wait.
-    // Inlined: a block returned through memory would be read before it is written out.
+    // Always inlined, since a block returned through memory would be read before the write has completed.
     #[inline(always)]
     pub(crate) fn find_at_once(&self, request: &Request) -> Option<Block> {
         self.shared().with(|locked| {
@@ -154,7 +155,7 @@ impl<S: PoolSource<P>, P: BestFit> StreamPool<S, P> {
     }
 
     /// Makes the stream of a found block wait for the stream that used it last. Returns `None` if a capture
-    /// forbids that: the block is free again then.
+    /// forbids that, and then frees the block again.
     fn wait_for_last_user(
         &self,
         stream: &Arc<CudaStream>,
@@ -170,7 +171,7 @@ impl<S: PoolSource<P>, P: BestFit> StreamPool<S, P> {
         if ordered == Ok(true) {
             return Ok(Some(grant.block));
         }
-        // The block goes back unchanged: still in use by the other stream.
+        // The block is freed unchanged, still in use by the other stream.
         let bytes = grant.block.bytes();
         let _ = self.shared().free_after(grant.block, point);
         self.shared()
@@ -197,7 +198,7 @@ impl<S: PoolSource<P>, P: BestFit> StreamPool<S, P> {
 
 impl<S: PoolSource<P>, P: BestFit> Drop for StreamPool<S, P> {
     fn drop(&mut self) {
-        // Blocks that were never freed may be in use too.
+        // Blocks that were never freed may still be used by work too.
         let unwaited = self.streams.wait_for_all();
         self.memory.ends_behind(unwaited);
     }

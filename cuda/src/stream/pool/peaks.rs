@@ -6,7 +6,7 @@
 use larder_core::Stats;
 use larder_core::sync::{AtomicU64, Ordering};
 
-/// Counters up to the last time that they were cleared here.
+/// Counters up to their last clearing.
 #[derive(Default)]
 pub(crate) struct Earlier {
     allocations: AtomicU64,
@@ -16,7 +16,7 @@ pub(crate) struct Earlier {
 }
 
 impl Earlier {
-    /// Adds the counters, which the caller clears next, and returns their peak of live bytes.
+    /// Adds the counters, which the caller then clears. Returns their peak of live bytes.
     pub(crate) fn take(&self, stats: &Stats) -> u64 {
         // Relaxed, all: the pool's lock orders them.
         let order = Ordering::Relaxed;

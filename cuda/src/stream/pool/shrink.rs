@@ -17,7 +17,7 @@ impl<S: PoolSource<P>, P: BestFit> BudgetedPool<S, P> {
         let left_out = || self.shared().source().left_out_bytes();
         apply_newest(left_out, |left_out| {
             self.shared().with(|locked| {
-                // Read under the core's lock: of two threads here the later has the newer bound.
+                // Read under the core's lock, so that the later of two threads has the newer bound.
                 let bound = self.node.live_limit();
                 let limit = match bound {
                     u64::MAX => bound,
@@ -49,19 +49,19 @@ impl<S: PoolSource<P>, P: BestFit> BudgetedPool<S, P> {
             collect();
             self.shared().release_excess();
         }
-        // Memory that the driver did not take is still charged, though the core holds it no more.
+        // Memory whose free the driver refused is still charged, though the core no longer holds it.
         let is_owed = self.context().deferred_frees() > 0 && self.node.is_in_excess();
         if is_owed {
             self.context().settle_at_once();
         }
         if is_above || is_owed {
-            // Released memory raises the limit.
+            // Released memory raises the live limit.
             self.refresh_limit();
         }
     }
 
-    /// Called after a free while the pool is over its limit: calls `shrink`, if it is time to scan for idle
-    /// memory. `none_live` returns whether the program has freed all blocks.
+    /// Calls `shrink` after a free while the pool is over its limit, if it is time to scan for idle memory.
+    /// `none_live` returns whether the program has freed all blocks.
     #[cold]
     pub(crate) fn freed_over_limit(
         &self,
@@ -74,8 +74,9 @@ impl<S: PoolSource<P>, P: BestFit> BudgetedPool<S, P> {
         }
     }
 
-    /// Called when an allocation needs the driver while the pool is over its limit: first calls `shrink`, if
-    /// it is time to scan; memory released since, here or in other pools, raises the bound.
+    /// Prepares an allocation that needs the driver while the pool is over its limit. Calls `shrink` if it is
+    /// time to scan, otherwise refreshes the limit, since memory released in between, here or in other pools,
+    /// raises the bound.
     #[cold]
     pub(crate) fn allocates_over_limit(&self, none_live: impl Fn() -> bool, shrink: impl Fn()) {
         if !self.shrink_if_due(0, none_live, shrink) {
@@ -94,10 +95,10 @@ impl<S: PoolSource<P>, P: BestFit> BudgetedPool<S, P> {
 }
 
 impl<S: PoolSource<P>, P: BestFit> StreamPool<S, P> {
-    /// Called after a free while the pool is over its limit: releases idle memory. Does not wait.
+    /// Releases idle memory after a free while the pool is over its limit. Does not wait.
     #[cold]
     pub(crate) fn freed_over_limit(&self, stream: Option<&CudaStream>, bytes: u64) {
-        // In a capture no event may be queried.
+        // No event may be queried in a capture.
         let captures = || stream.is_some_and(|stream| self.streams.captures(stream) != Ok(false));
         let shrink = || {
             if !captures() {
@@ -108,7 +109,7 @@ impl<S: PoolSource<P>, P: BestFit> StreamPool<S, P> {
             .freed_over_limit(bytes, || self.none_live(), shrink);
     }
 
-    /// Returns whether the program has freed all blocks, though the tiers above may still hold some.
+    /// Returns whether the program has freed all blocks, even if the tiers above still hold some.
     pub(super) fn none_live(&self) -> bool {
         let live_bytes = self.memory.stats().live_bytes;
         let upper = self.upper();
@@ -155,8 +156,8 @@ impl<S: PoolSource<P>, P: BestFit + Send> LimitedPool for StreamPool<S, P> {
     }
 }
 
-/// Applies a number that other threads change, and then apply too. It is read before the lock under which it
-/// is applied; if it has changed since, it is applied again, so that no older number stays.
+/// Applies a number that other threads change and then apply too. The number is read before the lock under
+/// which it is applied. If it has changed since, it is applied again, so that no older number stays.
 fn apply_newest<R>(read: impl Fn() -> u64, mut apply: impl FnMut(u64) -> R) -> R {
     let mut number = read();
     loop {
@@ -181,7 +182,7 @@ mod tests {
         let answer = apply_newest(
             || number.get(),
             |read| {
-                // The other thread is faster, twice.
+                // The other thread applies its number first, twice.
                 if others.get() < 2 {
                     others.set(others.get() + 1);
                     number.set(number.get() + 6);

@@ -12,7 +12,7 @@
 //! STREAM2 a stream's events are sorted by their numbers, and the newest one is `recorded`. Numbers up to
 //! `recorded` without an event in the list are done, up to `done`.
 //!
-//! STREAM3 a number belongs to one stream as long as anybody but the allocators holds that stream. Then
+//! STREAM3 a number belongs to one stream as long as that stream has a holder besides the allocators. Then
 //! everything queued on it is recorded, and the stream released; once that work is done, the number is the
 //! next stream's. So memory freed or used under a number before is out of use for its later owner.
 //! STREAM4 the driver reuses handles, but a value of cudarc that we hold stays: an allocation's stream has a
@@ -41,7 +41,7 @@ use super::{ByStream, StreamCounts};
 use crate::driver::{Code, locked};
 use crate::{Context, DeviceAllocError, DriverError, Event};
 
-/// Number of the first event; smaller numbers count as done.
+/// Number of the first event. Smaller numbers count as done.
 const FIRST: u64 = 1;
 
 /// Marks a slot whose stream was released.
@@ -50,16 +50,16 @@ const LEFT: usize = usize::MAX;
 /// The reason to record an event (STREAM5).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum WantedBy {
-    /// The program asked for it, and knows what the stream does.
+    /// The program asked for the event, and knows what the stream does.
     Program,
     /// The allocator needs memory, at a moment unknown to the program.
     Memory,
 }
 
-/// Stream of a number; `0` in both fields before the first.
+/// The stream of a number. Both fields are 0 before the number is first used.
 #[derive(Default)]
 struct Key {
-    /// The address of the value of cudarc that the slot holds; 0 without one.
+    /// Address of the cudarc value that the slot holds; 0 if there is none.
     value: AtomicUsize,
     /// The stream's handle plus one, or [`LEFT`].
     handle: AtomicUsize,
@@ -67,7 +67,7 @@ struct Key {
 
 /// One stream.
 struct StreamState {
-    /// Kept, so that its events can always be recorded.
+    /// The stream, kept so that its events can always be recorded.
     stream: Option<Arc<HeldStream>>,
     /// The driver's own number of the stream, if the driver reports it.
     driver_id: Option<u64>,
@@ -81,16 +81,17 @@ struct StreamState {
     done: u64,
     /// The newest event that was reported to the core as done.
     reported: u64,
-    /// Number of times the stream was made to wait, and of events recorded in it.
+    /// Number of times that the stream was made to wait.
     waits: u64,
+    /// Number of events recorded in the stream.
     records: u64,
-    /// For each other stream: the newest of its events that this stream waits for already.
+    /// By stream, the newest of its events that this stream already waits for.
     waited: BTreeMap<u8, u64>,
     /// Whether a capture may begin at any moment (STREAM5).
     may_capture: bool,
 }
 
-/// A stream's state shared by threads, on cache lines of its own, as each slot is used by other threads.
+/// A stream's state shared by threads, on cache lines of its own because other threads use the other slots.
 /// Fields read by every allocation and free come first.
 #[repr(C, align(128))]
 struct StreamSlot {
@@ -130,7 +131,7 @@ const fn first_id_of(handle: usize) -> StreamId {
     StreamId::new(((handle >> 4) ^ (handle >> 12)) as u8)
 }
 
-/// Returns whether a handle names a default stream: these have no end, and their handles no other meaning.
+/// Returns whether a handle names a default stream, which never ends and whose handle has no other meaning.
 const fn is_default(handle: usize) -> bool {
     handle == StreamHandle::NULL.0 || handle == StreamHandle::LEGACY.0
 }
@@ -138,7 +139,7 @@ const fn is_default(handle: usize) -> bool {
 /// All streams of one allocator.
 pub(crate) struct StreamTable {
     context: Context,
-    /// The context's handle, compared with those of streams.
+    /// Handle of the context, compared with those of streams' contexts.
     own: usize,
     /// Slots by number. A stream is found by hashing the handle.
     slots: ByStream<StreamSlot>,
@@ -159,7 +160,7 @@ impl StreamTable {
         }
     }
 
-    /// Returns the number of a stream. O(1) except for the first time, and for alternating values of one
+    /// Returns the number of a stream. O(1) except for a new stream, and for alternating values of one
     /// stream.
     #[inline]
     pub(crate) fn id(&self, stream: &Arc<CudaStream>) -> Result<StreamId, DeviceAllocError> {
@@ -179,7 +180,7 @@ impl StreamTable {
         }
     }
 
-    /// Returns the number of a stream if it has one. One driver call if it has it by another value of cudarc.
+    /// Returns the number of a stream if it has one. One driver call if another cudarc value has it.
     ///
     /// The handle must be of our context, as all default streams have the same handles, and not the calling
     /// thread's own default stream.
@@ -206,10 +207,10 @@ impl StreamTable {
         if self.captures(stream)? {
             return Ok(true);
         }
-        // A driver before 12.0 has no such number: the handle decides.
+        // A driver before 12.0 reports no number, so the handle decides.
         match known {
             Some(known) => Ok(self.context.stream_number(stream)? == known),
-            // First seen in a capture, and by another value now: it may be another stream.
+            // The stream was first seen in a capture and now by another value, so it may be another stream.
             None => Ok(self.context.stream_number(stream).is_err()),
         }
     }
@@ -232,12 +233,12 @@ impl StreamTable {
         None
     }
 
-    /// Gives a stream a number, after releasing the streams that nobody else holds any more.
+    /// Gives a stream a number, after releasing the streams that only allocators hold.
     #[cold]
     fn add(&self, stream: &Arc<CudaStream>) -> Result<StreamId, DeviceAllocError> {
         let handle = stream.cu_stream().addr();
         let adding = locked(&self.adding);
-        // Another thread may have been faster.
+        // Another thread may have added it first.
         if let Some(stream_id) = self.known(stream)? {
             return Ok(stream_id);
         }
@@ -307,10 +308,10 @@ impl StreamTable {
         }
     }
 
-    /// Releases a stream that its owner has destroyed. It takes no event: the host waits for the whole
-    /// context, which is refused while a known stream captures. The caller holds `adding`.
+    /// Releases a stream that its owner has destroyed. No event can be recorded on it, so the host waits for
+    /// the whole context, which is refused while a known stream captures. The caller holds `adding`.
     fn let_go_destroyed(&self, stream_id: StreamId) -> Result<(), DeviceAllocError> {
-        // Nothing more can be queued on it, so this covers all of its work.
+        // Nothing more can be queued on it, so the wait covers all of its work.
         self.wait_for_context()?;
         let shared = &self.slots[stream_id];
         let mut queue = locked(&shared.queue);
@@ -325,13 +326,13 @@ impl StreamTable {
     /// Leaves the number to the next stream, once the work of this one is done.
     fn vacate(&self, stream_id: StreamId, mut queue: MutexGuard<'_, StreamState>) {
         let key = &self.slots[stream_id].key;
-        // No thread finds the number by the stream any more, and a thread that found it before holds the
+        // No thread finds the number by the stream any more, and a thread that found it earlier holds the
         // stream.
         key.value.store(0, Ordering::Release);
         key.handle.store(LEFT, Ordering::Release);
         let stream = queue.stream.take();
         drop(queue);
-        // The last holder destroys the stream, under none of our locks except `adding`.
+        // If this is the last holder the stream is destroyed, under none of our locks except `adding`.
         drop(stream);
     }
 
@@ -345,7 +346,7 @@ impl StreamTable {
     /// Releases a stream that its owner is about to destroy; the owner passes its last value of it.
     ///
     /// # Errors
-    /// [`DeviceAllocError::StreamHeld`] if somebody else holds it; [`DeviceAllocError::Capturing`]; if the
+    /// [`DeviceAllocError::StreamHeld`] if it has another holder; [`DeviceAllocError::Capturing`]; if the
     /// driver refuses.
     pub(crate) fn forget(&self, stream: Arc<CudaStream>) -> Result<(), DeviceAllocError> {
         let _adding = locked(&self.adding);
@@ -363,7 +364,7 @@ impl StreamTable {
         self.release_slot(stream_id)
     }
 
-    /// Returns the number of streams that had this number before its present one.
+    /// Returns the number of streams that had this number before its present stream.
     pub(crate) fn before(&self, stream_id: StreamId) -> u64 {
         locked(&self.slots[stream_id].queue).before
     }

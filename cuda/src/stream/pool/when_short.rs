@@ -1,4 +1,4 @@
-//! The steps of an allocation when nothing fits that the stream may use at once:
+//! The steps of an allocation when nothing fits that the stream may use without a wait:
 //!
 //! 1. Unused memory of the tiers [above](super::UpperTiers) is freed, and the search is repeated.
 //! 2. Memory that another stream used last is given, and the stream waits for it on the device.
@@ -16,16 +16,17 @@ use larder_core::{AllocError, BestFit, Block, BlockAllocator, Grant, Request, St
 use super::{HostWait, PoolSource, StreamPool};
 use crate::DeviceAllocError;
 
-/// Rounds of collecting. A block that several streams used comes back in the order of its first stream, and a
-/// piece of an arena that becomes free by that comes back in the order of the arena's stream: so finding all
-/// memory whose work is done takes two rounds.
+/// Number of rounds of collecting. A block that several streams used is freed in the order of its first
+/// stream. If that frees a piece of an arena, the piece is freed in the order of the arena's stream.
+/// Therefore finding all memory whose work is done takes two rounds.
 const ROUNDS: usize = 2;
 
-/// Most waits of an allocation for pending memory: another thread may take the memory that a wait frees.
+/// Maximum number of times that an allocation waits for pending memory, since another thread may take the
+/// memory that a wait frees.
 const MAX_WAITS: u32 = 8;
 
 impl<S: PoolSource<P>, P: BestFit> StreamPool<S, P> {
-    /// Allocates when nothing fits at once, in the order given at the head of this file.
+    /// Allocates when nothing fits without a wait, by the steps at the head of this file.
     #[cold]
     pub(crate) fn alloc_more(
         &self,
@@ -52,7 +53,7 @@ impl<S: PoolSource<P>, P: BestFit> StreamPool<S, P> {
         {
             return Ok(block);
         }
-        // The calls of a growth, and the queries before it, change the thread's capture mode once.
+        // The calls of a growth, and the queries before it, share one change of the thread's capture mode.
         let driver = self.memory.context().driver();
         driver.relaxed_once(|| self.grow(stream, stream_id, request, host))
     }
@@ -77,7 +78,7 @@ impl<S: PoolSource<P>, P: BestFit> StreamPool<S, P> {
             .ok_or(DeviceAllocError::Capturing)
     }
 
-    /// Allocates by all means.
+    /// Allocates, growing the source and waiting on the host where `host` allows it.
     fn search(&self, request: &Request, host: HostWait) -> Result<Grant, DeviceAllocError> {
         let mut outcome = self.shared().alloc(request);
         let mut rounds = if host == HostWait::MayBlock {
@@ -115,7 +116,7 @@ impl<S: PoolSource<P>, P: BestFit> StreamPool<S, P> {
                 }
             }
         }
-        // Memory that another waiting thread found, or freed.
+        // Another waiting thread may have found or freed memory.
         self.poll();
         self.give_back_above(HostWait::MayBlock);
         Ok(self.shared().alloc(request))

@@ -25,7 +25,7 @@ use crate::driver::locked;
 /// Number of tables, so that threads seldom contend.
 const SHARDS: usize = 16;
 
-/// Least alignment of a block: a cache line on most machines.
+/// Minimum alignment of a block, a cache line on most machines.
 const ALIGN_BYTES: u64 = 64;
 
 /// A block in use.
@@ -37,7 +37,7 @@ struct HeapBlock {
 }
 
 impl HeapBlock {
-    /// Returns whether the block is this one, and not another allocator's at the same place.
+    /// Returns whether the block is this one, and not another allocator's at the same address.
     fn gave(&self, block: &Block) -> bool {
         block.is_of(AllocatorId::OUTSIDE) && block.bytes() == self.bytes
     }
@@ -46,7 +46,7 @@ impl HeapBlock {
 /// Blocks from the global allocator, one call each, without a limit.
 pub(super) struct Base {
     shards: [Mutex<HashMap<u64, HeapBlock>>; SHARDS],
-    /// Number of ids given out.
+    /// Number of ids assigned.
     ids: AtomicU64,
     account: Account,
 }
@@ -118,7 +118,7 @@ impl BlockAllocator for Base {
         let handle = ChunkHandle::new(1);
         let (Some(range), Some(handle)) = (AddrRange::new(Addr::new(address), bytes), handle)
         else {
-            // SAFETY: allocated above with this layout, and given to nobody.
+            // SAFETY: allocated above with this layout, and not handed out.
             unsafe { std::alloc::dealloc(start, layout) };
             self.account.refused(bytes);
             return Err(too_large);
@@ -131,8 +131,8 @@ impl BlockAllocator for Base {
         })
     }
 
-    /// A free with a point is always refused: the global allocator has no streams, so the block would be
-    /// reused while work uses it. Wait for the stream, then free the block without a point.
+    /// A free with a point is always refused, since the global allocator has no streams and would reuse the
+    /// block while work uses it. Wait for the stream, then free the block without a point.
     fn free_at(&self, block: Block, point: Option<StreamPoint>) -> Result<(), Rejected<FreeError>> {
         if point.is_some() && self.find(&block).is_some() {
             return Err(Rejected::new(block, FreeError::NoStreams));
@@ -163,7 +163,7 @@ impl BlockAllocator for Base {
     }
 }
 
-/// Nothing to trim: the global allocator has a policy of its own.
+/// Trims nothing, since the global allocator has a policy of its own.
 impl HostBlocks for Base {
     fn blocks(&self) -> &dyn BlockAllocator {
         self

@@ -23,9 +23,9 @@ pub enum GpuKind {
     #[default]
     Default,
     /// [`DeviceAllocator`](crate::DeviceAllocator) with [checked memory](crate::CheckedMemory) for each
-    /// stream, configured by [`RuntimeConfig::memory_guard`]. It has no host memory behind the device's,
-    /// whatever [`RuntimeConfig::vmem`] is, and managed memory is refused: neither could be checked in the
-    /// order of a stream.
+    /// stream, configured by [`RuntimeConfig::memory_guard`]. It has no host's side, even with
+    /// [`RuntimeConfig::vmem`], and managed memory is refused, since neither could be checked in the order of
+    /// a stream.
     MemoryGuard,
     /// One driver call for each block, for tools that check memory.
     CudaMalloc,
@@ -78,13 +78,14 @@ pub struct BadVariable {
 pub struct RuntimeConfig {
     /// Whether each NUMA node has its own allocators; otherwise everything is node 0's, and bound to none.
     pub numa: bool,
-    /// Whether the host's allocators are best fit; `None`: if a visitor of host memory is registered.
+    /// Whether the host's allocators are best fit. `None` means that they are if a visitor of host memory is
+    /// registered.
     pub cpu_bfc: Option<bool>,
-    /// Most bytes of a best fit of host memory.
+    /// Maximum bytes of a best fit of host memory.
     pub cpu_limit_bytes: u64,
-    /// Most bytes of pinned memory of a node.
+    /// Maximum bytes of pinned memory of a node.
     pub pinned_limit_bytes: u64,
-    /// Most bytes of pinned memory behind a device's (`vmem`).
+    /// Maximum bytes of pinned memory on the host's side of a device (`vmem`).
     pub vmem_host_limit_bytes: u64,
     /// Allocator of a GPU's memory.
     pub gpu_kind: GpuKind,
@@ -96,7 +97,7 @@ pub struct RuntimeConfig {
     pub force_growth: Option<bool>,
     /// Whether free regions are released when memory is short.
     pub collect_regions: bool,
-    /// Whether host memory stands behind each device's: blocks that do not fit there go to pinned memory.
+    /// Whether blocks that do not fit on a device go to pinned memory.
     pub vmem: bool,
     /// Percentage of the device's memory in use above which no more blocks go to pinned memory.
     pub planned_percent: u64,
@@ -144,7 +145,7 @@ impl RuntimeConfig {
     /// is not valid text reads as the nearest text.
     ///
     /// # Errors
-    /// If `TF_GPU_ALLOCATOR` is unknown: the program would run on another allocator than intended.
+    /// If `TF_GPU_ALLOCATOR` is unknown, since the program would run on another allocator than intended.
     pub fn from_env() -> Result<(Self, Vec<BadVariable>), BadVariable> {
         Self::from_vars(|name| Some(std::env::var_os(name)?.to_string_lossy().into_owned()))
     }
@@ -189,8 +190,8 @@ impl RuntimeConfig {
         Ok((config.with_forced(), read.bad))
     }
 
-    /// Sets growth and vmem if there is a control file: its limits need memory that grows and shrinks, and another
-    /// place for blocks that do not fit.
+    /// Sets growth and vmem if there is a control file, since its limits need memory that grows and shrinks,
+    /// and another place for blocks that do not fit.
     fn with_forced(mut self) -> Self {
         if self.config_file.is_some() {
             self.force_growth = Some(true);
@@ -254,7 +255,7 @@ impl<L: Fn(&str) -> Option<String>> Read<L> {
         read.unwrap_or(default)
     }
 
-    /// Reads a path as it is; an empty one counts as unset.
+    /// Reads a path verbatim; an empty one counts as unset.
     fn path(&self, name: &'static str) -> Option<PathBuf> {
         let text = (self.lookup)(name)?;
         (!text.is_empty()).then(|| PathBuf::from(text))

@@ -20,7 +20,7 @@ use larder_core::{Addr, AddrRange, GrowRequest, SubAllocError, SubAllocator};
 use super::topology::Node;
 use crate::driver::locked;
 
-/// Bytes left out at the end of a piece.
+/// Unused bytes at the end of a piece.
 const GAP_BYTES: usize = 64;
 
 /// Whether regions are bound to their NUMA node.
@@ -31,8 +31,8 @@ pub enum Binding {
     None,
     /// All regions so far are bound to their node.
     Bound,
-    /// Some regions could not be bound, and lie where the kernel puts them: it has no NUMA, no such node, or
-    /// forbids it.
+    /// Some regions could not be bound and lie where the kernel puts them, because it has no NUMA, has no
+    /// such node, or forbids binding.
     Refused {
         /// Number of regions.
         regions: u64,
@@ -41,15 +41,15 @@ pub enum Binding {
 
 /// Regions of host memory.
 ///
-/// Each is freed whole. Dropping this frees everything: no block may be in use then. Any thread may call it.
-/// Cost: the global allocator's, or two system calls a region.
+/// Each is freed whole. Dropping this frees everything, so no block may be in use then. Any thread may call
+/// it. Cost: the global allocator's, or two system calls a region.
 pub struct CpuMemory {
     node: Option<Node>,
     pieces: Mutex<BTreeMap<u64, CpuPiece>>,
     refused: AtomicU64,
 }
 
-/// One piece; the table's key is the start of its region.
+/// One piece, keyed by the start of its region.
 struct CpuPiece {
     /// Start of the piece.
     base: *mut u8,
@@ -121,7 +121,7 @@ impl CpuMemory {
             bytes,
             from: From::Heap(layout),
         };
-        // Exposed: users of the memory make a pointer of the number.
+        // Exposed because users of the memory make a pointer of the number.
         Some((base.expose_provenance() as u64, piece))
     }
 
@@ -206,17 +206,17 @@ mod linux {
 
     use super::super::topology::{Node, Topology};
 
-    /// From this node first, elsewhere if it has no memory: `MPOL_PREFERRED`.
+    /// Takes pages from this node first, and elsewhere if it has no memory (`MPOL_PREFERRED`).
     pub(super) const PREFERRED: libc::c_int = 1;
 
-    /// One bit for each node.
+    /// Number of words with one bit for each node.
     pub(super) const WORDS: usize = Topology::MAX_NODES as usize / WORD_BITS;
     const WORD_BITS: usize = libc::c_ulong::BITS as usize;
 
-    /// The length of the bits that the kernel takes: it reads one less.
+    /// Number of bits passed to the kernel, which reads one less.
     pub(super) const BITS: libc::c_ulong = (WORDS * WORD_BITS + 1) as libc::c_ulong;
 
-    /// Maps new memory, whole pages, untouched.
+    /// Maps new, untouched memory in whole pages.
     pub(super) fn map(length: usize) -> Option<*mut u8> {
         let access = libc::PROT_READ | libc::PROT_WRITE;
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
@@ -225,7 +225,7 @@ mod linux {
         (base != libc::MAP_FAILED).then_some(base.cast())
     }
 
-    /// Ends a mapping of ours. A refusal leaves it mapped, which harms nobody.
+    /// Ends a mapping of ours. A refusal leaves it mapped, which does no harm.
     pub(super) fn unmap(base: *mut u8, length: usize) {
         // SAFETY: CPUMEM1: it is a mapping of that length, and out of the table.
         unsafe { libc::munmap(base.cast(), length) };
@@ -301,7 +301,7 @@ mod tests {
             assert_eq!(memory.release(last), Ok(()));
             assert_eq!(memory.release(last), Err(SubAllocError), "gone");
             assert_eq!(memory.held_bytes(), 256 + 4096 + (1 << 20));
-            // The rest goes with it.
+            // The other regions are freed when it is dropped.
         }
     }
 

@@ -192,7 +192,7 @@ impl Runtime {
 }
 
 impl RuntimeInner {
-    /// Returns the logical devices; the driver's own, each whole, if none were named.
+    /// Returns the logical devices. If none were named, they are the driver's devices, each as a whole.
     fn devices(&self) -> Result<&[Logical], RuntimeError> {
         if let Some(devices) = self.devices.get() {
             return Ok(devices);
@@ -215,7 +215,7 @@ impl RuntimeInner {
     }
 
     fn node_of(&self, ordinal: usize) -> Result<Node, RuntimeError> {
-        // An ordinal beyond `i32` is no device's.
+        // No device has an ordinal beyond `i32`.
         let ordinal = i32::try_from(ordinal).unwrap_or(-1);
         let address = PciAddress::of_device(loaded_or_from_env()?, ordinal)?;
         Ok(self.topology.node_of(address))
@@ -309,8 +309,8 @@ impl RuntimeInner {
         Ok(memory)
     }
 
-    /// Returns the configuration of the memory behind a device. A limit above the device's memory is covered
-    /// by the host's side, so it may hold the rest, and is planned for.
+    /// Returns the configuration of a device with a host's side. A limit above the device's memory raises the
+    /// planned percentage, since the host's side holds the rest.
     fn vmem_config(&self, context: &Context, bytes: u64) -> Result<VmemConfig, RuntimeError> {
         let total = context.device_info()?.total_bytes;
         let mut percent = self.config.planned_percent;

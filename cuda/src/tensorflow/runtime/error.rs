@@ -6,7 +6,7 @@ use thiserror::Error;
 use super::topology::Node;
 use crate::{DeviceAllocError, DriverError, LoadError};
 
-/// An error of a request to a [`Runtime`](super::Runtime). The slot stays empty: the next request retries.
+/// An error of a request to a [`Runtime`](super::Runtime). The slot stays empty, so the next request retries.
 #[derive(Clone, PartialEq, Debug, Error)]
 #[non_exhaustive]
 pub enum RuntimeError {
@@ -34,10 +34,10 @@ pub enum RuntimeError {
     /// `GpuOptions::allocator_type` names an unknown allocator.
     #[error("the allocator type is {text:?}: leave it empty, or say BFC")]
     AllocatorType {
-        /// Its value.
+        /// The value of the option.
         text: String,
     },
-    /// Pinned memory needs a device's context, and none has an allocator yet.
+    /// Pinned memory needs a device's context, but no device has an allocator yet.
     #[error(
         "pinned memory is made through a device, and no GPU allocator exists yet: ask for one first"
     )]
@@ -48,7 +48,7 @@ pub enum RuntimeError {
         /// The share.
         fraction: f64,
     },
-    /// More than a device's memory, on a device that does not support that.
+    /// A share above 1 on a device that does not support more than its memory.
     #[error("oversubscription: {fraction} of a device's memory needs managed memory and compute capability 6.0, and the device \
          has {}.{}: take 1 at most",
         compute_capability.0,
@@ -68,7 +68,7 @@ pub enum RuntimeError {
     /// There is no driver, or it did not start.
     #[error("{0}")]
     Load(#[from] LoadError),
-    /// The allocator was not made: the driver refused, or the limit or a table is invalid.
+    /// The allocator was not made because the driver refused, or the limit or a table is invalid.
     #[error("{0}")]
     Memory(#[from] DeviceAllocError),
 }
@@ -85,8 +85,8 @@ impl From<DriverError> for RuntimeError {
     }
 }
 
-/// A visitor was registered too late: an allocator of its kind exists, or is being made, whose regions it
-/// would have missed. Nothing was registered. Register visitors before the first request.
+/// A visitor was registered too late, since it would have missed the regions of an allocator of its kind that
+/// exists or is being made. Nothing was registered. Register visitors before the first request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
 #[error(
     "an allocator of {memory} memory exists already: register visitors before the first one is asked for"

@@ -33,7 +33,7 @@ struct GpuInner {
     ordinal: i32,
     kind: GpuKind,
     name: String,
-    /// Limit of the first request.
+    /// Limit given by the first request.
     made_bytes: u64,
     memory: GpuMemory,
 }
@@ -113,7 +113,7 @@ impl GpuAllocator {
         &self.0.memory.all
     }
 
-    /// Returns its name: `GPU_0_bfc`, or `GPUVMem_0_bfc` with the host behind it.
+    /// Returns its name: `GPU_0_bfc`, or `GPUVMem_0_bfc` with a host's side.
     pub fn name(&self) -> &str {
         &self.0.name
     }
@@ -149,8 +149,7 @@ impl GpuAllocator {
         self.0.memory.device.as_ref()
     }
 
-    /// Returns the allocator with host memory behind the device's, if there is some: for typed buffers that
-    /// move.
+    /// Returns the allocator with a host's side, if there is one, for typed buffers that move.
     pub fn vmem_allocator(&self) -> Option<&VmemAllocator> {
         self.0.memory.vmem.as_ref()
     }

@@ -28,13 +28,13 @@ use super::watch::RegionReporter;
 use super::watched_pool::WatchedPool;
 use crate::{Context, DriverError, PinnedMemory};
 
-/// The name of the best fit over plain memory: upstream's.
+/// Upstream's name of the best fit over plain memory.
 const BFC_NAME: &str = "bfc_cpu_allocator_for_gpu";
-/// The name of the pool.
+/// Name of the pool over plain memory.
 const POOL_NAME: &str = "cpu_pool";
-/// The name of the global allocator.
+/// Name of the global allocator.
 const BASE_NAME: &str = "cpu";
-/// The name of pinned memory: upstream's.
+/// Upstream's name of pinned memory.
 const PINNED_NAME: &str = "gpu_host_bfc";
 
 /// The allocator of plain memory.
@@ -46,7 +46,7 @@ pub(super) enum CpuKind {
 }
 
 impl CpuKind {
-    /// Chooses by the table above.
+    /// Chooses the allocator by the table above.
     pub(super) const fn of(wants_bfc: Option<bool>, numa: bool, visited: bool) -> Self {
         let wants_bfc = match wants_bfc {
             Some(wanted) => wanted,
@@ -101,7 +101,7 @@ struct HostInner {
     name: &'static str,
     node: Option<Node>,
     memory: Arc<dyn HostBlocks>,
-    /// `memory` with records of each call.
+    /// `memory` with a record of each call.
     log: Option<Logged<HostAllocator>>,
 }
 
@@ -241,7 +241,8 @@ impl BlockAllocator for HostAllocator {
         self.blocks().alloc(request)
     }
 
-    /// A best fit keeps the block on the point's stream; the others have no streams and refuse a point.
+    /// A best fit frees the block in the order of the point's stream. The others have no streams and refuse a
+    /// point.
     fn free_at(&self, block: Block, point: Option<StreamPoint>) -> Result<(), Rejected<FreeError>> {
         self.blocks().free_at(block, point)
     }

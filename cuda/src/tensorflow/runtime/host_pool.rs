@@ -10,16 +10,16 @@ use super::host::HostBlocks;
 use super::watch::{RegionReporter, WatchedSource};
 use crate::lock_wait::Yield;
 
-/// Initial number of idle buffers: upstream's, which grows by itself as ours does.
+/// Initial number of idle buffers, the same as upstream's, which grows by itself as ours does.
 const IDLE: u32 = 100;
 
-/// Most idle bytes: memory beyond that is freed at once.
+/// Maximum number of idle bytes. Memory beyond it is freed immediately.
 const IDLE_BYTES: u64 = 1 << 30;
 
-/// Most buffers, in use or idle.
+/// Maximum number of buffers in use or idle.
 const BUFFERS: usize = 1 << 16;
 
-/// A pool. Dropped with blocks in use it leaks their memory and its records.
+/// A pool. If dropped with blocks in use it leaks their memory and its records.
 pub(super) struct HostPool {
     /// Dropped in `drop`.
     pool: ManuallyDrop<PoolAllocator<WatchedSource<CpuMemory>, Yield>>,

@@ -64,7 +64,7 @@ impl fmt::Display for MemoryKind {
     }
 }
 
-/// The regions of all allocators, and their kinds. No two overlap: each is held by one sub-allocator.
+/// The regions of all allocators, and their kinds. No two overlap, since each is held by one sub-allocator.
 ///
 /// The lock is held for a look-up or one change.
 #[derive(Debug, Default)]

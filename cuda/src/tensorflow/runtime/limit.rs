@@ -5,13 +5,13 @@ use crate::driver::DeviceInfo;
 
 const MIB: u64 = 1 << 20;
 
-/// A device with less counts as small.
+/// A device with less free memory counts as small.
 const SMALL_BYTES: u64 = 2 << 30;
 
-/// Left on a small device for the system and for libraries.
+/// Reserve on a small device, left for the system and for libraries.
 const SMALL_RESERVE_BYTES: u64 = 225 * MIB;
 
-/// Least reserve on every other device; one part in twenty if that is more.
+/// Minimum reserve on every other device.
 const RESERVE_BYTES: u64 = 300 * MIB;
 const RESERVE_DIVISOR: u64 = 20;
 
@@ -68,7 +68,7 @@ mod tests {
         assert_eq!(limit_of_available(GIB), 799 * MIB);
         assert_eq!(limit_of_available(2 * GIB - 1), 1823 * MIB - 1);
         assert_eq!(limit_of_available(2 * GIB), 1748 * MIB);
-        // 5 % of 6 GiB is 307.2 MiB, and so the larger.
+        // 5 % of 6 GiB is 307.2 MiB, which is the larger reserve.
         assert_eq!(limit_of_available(6 * GIB), 6 * GIB - 322_122_547);
         assert_eq!(limit_of_available(80 * GIB), 76 * GIB);
         assert_eq!(limit_of_available(100 * MIB), 100 * MIB);
@@ -80,7 +80,7 @@ mod tests {
         assert_eq!(limit_of_available(225 * MIB + 1), 1);
         assert_eq!(limit_of_available(225 * MIB - 1), 225 * MIB - 1);
         assert_eq!(limit_of_available(0), 0);
-        // Where the share passes the 300 MiB: 6000 MiB.
+        // At 6000 MiB the share reaches 300 MiB.
         assert_eq!(limit_of_available(6000 * MIB), 5700 * MIB);
         assert_eq!(limit_of_available(6000 * MIB + 19), 5700 * MIB + 19);
         assert_eq!(limit_of_available(6000 * MIB + 20), 5700 * MIB + 19);

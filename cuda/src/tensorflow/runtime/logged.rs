@@ -7,10 +7,10 @@ use larder_core::{BlockAllocator, ConfigError};
 
 use crate::lock_wait::Yield;
 
-/// Number of records kept: the newest.
+/// Number of newest records kept.
 const RECORDS: usize = 1 << 12;
 
-/// Nanoseconds since the allocator was made.
+/// A clock that counts nanoseconds since the allocator was made.
 pub(super) struct SinceStart(Instant);
 
 impl Ticks for SinceStart {
@@ -25,6 +25,6 @@ pub(super) type Logged<A> = Tracked<A, SinceStart, Yield>;
 /// Records each call of an allocator.
 pub(super) fn logged<A: BlockAllocator>(inner: A) -> Result<Logged<A>, ConfigError> {
     let clock = SinceStart(Instant::now());
-    // Sizes are tracked by the allocator below.
+    // The allocator below tracks the sizes.
     Tracked::with_ticks(inner, clock, RECORDS, None)
 }

@@ -10,9 +10,9 @@
 //!
 //! # Files
 //! `config` settings · `topology` nodes · `slot` a value built once · `host`, `gpu` the allocators ·
-//! `devices` the making of a GPU's · `base`, `host_pool`, `watched_pool` the memory behind them ·
-//! `cpu_memory` regions of a node · `watch`, `visitors`, `kind` the observers of regions · `logged` records
-//! of calls · `route` the choice for a device · `limit` the formula · `shutdown`
+//! `devices` the making of a GPU's · `base`, `host_pool`, `watched_pool` the memory they use · `cpu_memory`
+//! regions of a node · `watch`, `visitors`, `kind` the observers of regions · `logged` records of calls ·
+//! `route` the choice for a device · `limit` the formula · `shutdown`
 
 mod base;
 mod config;
@@ -79,9 +79,9 @@ pub struct Runtime(Arc<RuntimeInner>);
 struct RuntimeInner {
     config: RuntimeConfig,
     topology: Topology,
-    /// Named by the program; otherwise one for each device of the driver, once they are known.
+    /// The devices named by the program, otherwise one for each device of the driver once they are known.
     devices: OnceLock<Vec<Logical>>,
-    /// By the nodes of the topology, like `pinned`.
+    /// Host allocators in the order of the topology's nodes, like `pinned`.
     cpu: Vec<OnceSlot<HostAllocator>>,
     pinned: Vec<OnceSlot<HostAllocator>>,
     enabled: AtomicBool,
@@ -171,7 +171,7 @@ impl Runtime {
     /// Announces that GPUs will be used: from now on pinned memory is really pinned. Requesting a GPU
     /// allocator does so too.
     pub fn enable_gpus(&self) {
-        // Relaxed: a reader then reads the slots, which have an order of their own.
+        // Relaxed: a reader then reads the slots, which are synchronized themselves.
         self.0.enabled.store(true, Ordering::Relaxed);
     }
 
@@ -246,7 +246,7 @@ impl Runtime {
     /// Ends the runtime and reports the blocks in use. Pinned memory is freed first, then the GPUs', then the
     /// host's, each allocator with its regions; contexts end with their last user.
     ///
-    /// Memory of blocks that nobody freed is leaked. An allocator that has other clones lives on until they
+    /// Memory of blocks that were not freed is leaked. An allocator that has other clones lives on until they
     /// are dropped. Dropping the last clone of a runtime does the same, without a report.
     ///
     /// # Errors

@@ -21,7 +21,7 @@ use super::{GpuOptions, Runtime};
 pub enum Device {
     /// A logical GPU.
     Gpu(usize),
-    /// The processors of a node, or of any.
+    /// The processors of a node, or of any node.
     Cpu(Option<Node>),
 }
 

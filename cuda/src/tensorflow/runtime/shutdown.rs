@@ -22,7 +22,7 @@ impl Left {
     }
 }
 
-/// Report of a runtime that was shut down. Memory of blocks that nobody freed was leaked: it keeps its
+/// Report of a runtime that was shut down. Memory of blocks that were not freed was leaked: it keeps its
 /// contents until the process ends.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 #[must_use = "memory may have been left"]

@@ -6,7 +6,7 @@ use std::time::Duration;
 use larder_core::Wait;
 use larder_core::sync::BuildTurn;
 
-/// A place for one value. Once it is built a read takes no lock; no lock is held while it is built
+/// A place for one value. Reads of a built value take no lock, and no lock is held while it is built
 /// ([`BuildTurn`]).
 #[derive(Debug)]
 pub(super) struct OnceSlot<T> {
@@ -14,10 +14,10 @@ pub(super) struct OnceSlot<T> {
     turn: BuildTurn,
 }
 
-/// How threads wait for another one that builds: the driver may take a second for it.
+/// Waits for another thread that builds, which may take the driver a second.
 struct Doze;
 
-/// Short compared with a driver call, long compared with a read.
+/// Time between two reads, short compared with a driver call and long compared with a read.
 const NAP: Duration = Duration::from_micros(50);
 
 impl Wait for Doze {
@@ -47,7 +47,7 @@ impl<T> OnceSlot<T> {
                 return Ok(value);
             }
             match self.turn.begin::<Doze>() {
-                // The value was written before the turn was done, so the next read finds it.
+                // The value was written before the turn ended, so the next read finds it.
                 None => {}
                 Some(turn) => {
                     let built = build()?;

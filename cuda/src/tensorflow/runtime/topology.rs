@@ -53,7 +53,7 @@ impl PciAddress {
         let device = driver.device(ordinal)?;
         let number = |attribute| {
             let value = driver.device_attribute(device, attribute)?;
-            // A negative number is invalid; it is looked up as 0.
+            // A negative number is invalid, and is looked up as 0.
             Ok::<_, crate::DriverError>(u32::try_from(value).unwrap_or(0))
         };
         Ok(Self {
@@ -91,7 +91,7 @@ pub struct Topology {
 }
 
 impl Topology {
-    /// Most nodes supported: as many as Linux has. Others are left out.
+    /// Maximum number of nodes, the same as Linux's. Others are left out.
     pub const MAX_NODES: u32 = 1024;
 
     /// Returns the topology of this machine, from `/sys`; node 0 alone if the system does not report it.
@@ -159,7 +159,7 @@ impl Topology {
 fn node_in_sys(root: &Path, address: PciAddress) -> Option<Node> {
     let file = format!("bus/pci/devices/{address}/numa_node");
     let text = std::fs::read_to_string(root.join(file)).ok()?;
-    // -1, which does not parse, if the system does not know.
+    // If the system does not know the node it writes -1, which does not parse.
     text.trim().parse().ok().map(Node)
 }
 
@@ -169,7 +169,7 @@ fn listed(text: &str) -> Option<Vec<u32>> {
     for part in text.trim().split(',').filter(|part| !part.is_empty()) {
         let (first, last) = part.split_once('-').unwrap_or((part, part));
         let (first, last) = (first.parse::<u32>().ok()?, last.parse::<u32>().ok()?);
-        // Bounded, so that an absurd range does not make an endless list.
+        // Bounded so that an absurd range does not make an endless list.
         numbers.extend(first..=last.min(Topology::MAX_NODES));
     }
     Some(numbers)

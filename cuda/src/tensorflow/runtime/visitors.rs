@@ -13,8 +13,8 @@ use crate::driver::locked;
 pub enum Visited {
     /// Plain host memory of all nodes.
     Cpu,
-    /// GPUs of a node: pieces of physical memory, which may move, if the allocator maps memory; blocks if the
-    /// driver hides its regions.
+    /// GPUs of a node. Visitors see pieces of physical memory, which may move, if the allocator maps memory,
+    /// and blocks if the driver hides its regions.
     Gpu(Node),
     /// Pinned memory of a node.
     Pinned(Node),
@@ -33,11 +33,11 @@ impl Visited {
 #[derive(Default)]
 struct VisitorLists {
     visitors: BTreeMap<Visited, Visitors>,
-    /// Number of allocators of each memory that took the lists, or are about to.
+    /// By memory, the number of allocators that took the lists, or are about to.
     takers: BTreeMap<&'static str, usize>,
 }
 
-/// Lists of visitors. Once an allocator took one, no list of that memory changes.
+/// Lists of visitors. Once an allocator has taken the lists of its memory, they no longer change.
 ///
 /// The lock is held for the lists only; no visitor runs under it.
 #[derive(Default)]

@@ -46,7 +46,7 @@ impl Visitors {
 pub(crate) struct RegionReporter {
     visitors: Visitors,
     index: u32,
-    /// Map in which regions are entered with `kind`.
+    /// Map that records each region with `kind`.
     map: Arc<RegionMap>,
     kind: MemoryKind,
 }
@@ -151,7 +151,7 @@ impl<S: SubAllocator> SubAllocator for WatchedSource<S> {
 }
 
 impl<S> Drop for WatchedSource<S> {
-    /// Reports all regions as leaving: the sub-allocator, which frees them, is dropped after this.
+    /// Reports all regions as leaving, since the sub-allocator, which frees them, is dropped after this.
     fn drop(&mut self) {
         let regions = core::mem::take(&mut *locked(&self.regions));
         for (start, bytes) in regions {

@@ -17,10 +17,10 @@ use crate::stream::allocator::{BlockInfo, Live, StreamAllocator};
 use crate::with_tables::WithTables;
 use crate::{Context, CudaStream, DeviceAllocError, DeviceFreeError, ManagedMemory, PinnedMemory};
 
-/// Most blocks, and gaps between them: 4 MiB of records, touched as they are used.
+/// Maximum number of blocks and gaps between them. Their records take 4 MiB, touched as they are used.
 const CHUNKS: usize = 1 << 17;
 
-/// A best fit that owns its tables. Dropped with blocks in use it leaks their regions and its tables.
+/// A best fit that owns its tables. If dropped with blocks in use it leaks their regions and its tables.
 pub(super) struct WatchedPool<S: SubAllocator> {
     /// Dropped in `drop`.
     pool: ManuallyDrop<WithTables<Shared<RegionPool<'static>, WatchedSource<S>, Yield>>>,
@@ -40,7 +40,7 @@ impl<S: SubAllocator> WatchedPool<S> {
             ..RegionConfig::new(limit_bytes)
         };
         let source = WatchedSource::new(source, watch);
-        // Only an invalid configuration or table fails, and both are fixed.
+        // Fails only for an invalid configuration or table, and both are fixed.
         let pool = WithTables::regions(config, CHUNKS, source)?;
         Ok(Self {
             pool: ManuallyDrop::new(pool),
@@ -103,13 +103,13 @@ impl HostBlocks for WatchedPool<PinnedMemory> {
     }
 }
 
-/// Managed memory, which the host may use too: a free waits for its stream.
+/// A free waits for its stream, since the host may use managed memory too.
 impl StreamAllocator for WatchedPool<ManagedMemory> {
     fn context(&self) -> &Context {
         self.source().context()
     }
 
-    /// Allocates a block that nobody uses.
+    /// Allocates a block that no work uses.
     fn alloc_as(&self, _: &Arc<CudaStream>, request: &Request) -> Result<Block, DeviceAllocError> {
         match self.pool.alloc(request) {
             Ok(grant) => Ok(grant.block),

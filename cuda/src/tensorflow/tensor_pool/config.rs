@@ -2,11 +2,11 @@
 
 use larder_core::prmalloc::{PlanCapacity, PlannedPoolConfig};
 
-/// Default most blocks freed between two rounds, and most blocks of the device in use.
+/// Default maximum number of blocks freed between two rounds, and of the device's blocks in use.
 const STATS: usize = 1 << 14;
-/// Default most size classes.
+/// Default maximum number of size classes.
 const BINS: usize = 1 << 11;
-/// Default most blocks of a plan.
+/// Default maximum number of blocks of a plan, real and virtual each.
 const BLOCKS: usize = 1 << 13;
 
 /// Configuration of a [`DeviceTensorPool`](super::DeviceTensorPool).
@@ -19,15 +19,15 @@ pub struct TensorPoolConfig {
     pub pool: PlannedPoolConfig,
     /// Whether sizes up to 32 KiB are planned too; otherwise the device's allocator serves them.
     pub plans_small: bool,
-    /// Most blocks freed between two rounds.
+    /// Maximum number of blocks freed between two rounds.
     pub stats: usize,
-    /// Most size classes of a plan.
+    /// Maximum number of size classes of a plan.
     pub bins: usize,
-    /// Most blocks of a plan.
+    /// Maximum number of blocks of a plan.
     pub blocks: usize,
-    /// Most virtual blocks of a plan.
+    /// Maximum number of virtual blocks of a plan.
     pub virtuals: usize,
-    /// Most blocks in use that are not the plan's.
+    /// Maximum number of blocks in use that are not the plan's.
     pub live: usize,
 }
 

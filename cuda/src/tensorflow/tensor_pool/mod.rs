@@ -43,8 +43,8 @@ static MADE: AtomicU32 = AtomicU32::new(1);
 /// by the device's allocator; if that continues, the steps are recorded anew. For the guarantees of a plan
 /// see [`larder_core::prmalloc`].
 ///
-/// Any thread may call it, but all work on its blocks belongs to its stream: a freed block is reused at once,
-/// by work queued afterwards (see [`free`](Self::free)).
+/// Any thread may call it, but all work on its blocks belongs to its stream, since a freed block is reused
+/// immediately, by work queued afterwards (see [`free`](Self::free)).
 ///
 /// Blocks are values without a destructor. Dropping the pool frees everything to the device's allocator in
 /// the order of the stream, including blocks in use.
@@ -91,12 +91,12 @@ impl DeviceTensorPool {
         }
         let number = ChunkHandle::new(MADE.fetch_add(1, Ordering::Relaxed));
         let backend = StreamSource::new(memory.clone(), stream.clone());
-        // Twice as many slots as blocks, for fast look-ups.
+        // Twice as many slots as blocks make look-ups fast.
         let live = config.live.saturating_mul(2);
         let pool = TensorPool::new(config.pool, config.room(), live, backend);
         Ok(Self {
             pool: pool.map_err(DeviceAllocError::Config)?,
-            // The number is 0 once in 2^32 pools.
+            // The number wraps to 0, which is invalid, once in 2^32 pools.
             number: number.ok_or(DeviceAllocError::Stream)?,
             live_blocks: AtomicU64::new(0),
             live_bytes: AtomicU64::new(0),
@@ -109,7 +109,7 @@ impl DeviceTensorPool {
     /// as [`DeviceAllocator::alloc`].
     ///
     /// # Errors
-    /// [`DeviceAllocError::Capturing`] if the stream captures: plans have no windows.
+    /// [`DeviceAllocError::Capturing`] if the stream captures, since plans have no windows.
     /// [`DeviceAllocError::Memory`] if the request is invalid or the pool's tables are full, and the errors
     /// of [`DeviceAllocator::alloc`].
     pub fn alloc(&self, bytes: u64) -> Result<Block, DeviceAllocError> {
@@ -142,7 +142,7 @@ impl DeviceTensorPool {
     }
 
     /// Frees a block, wherever it came from and whatever has been planned since. All work that uses it is
-    /// queued on the pool's stream already, or that stream waits for it: the block may be reused at once
+    /// queued on the pool's stream already, or that stream waits for it: the block may be reused immediately
     /// (TENSOR1). O(log bins) for a block of the plan, otherwise as [`DeviceAllocator::free`].
     ///
     /// # Errors
@@ -305,7 +305,7 @@ impl TensorStep<'_> {
 
 impl Drop for TensorStep<'_> {
     fn drop(&mut self) {
-        // An error is kept in `plan_error`.
+        // `plan_error` keeps the error.
         let _ = self.stop();
     }
 }

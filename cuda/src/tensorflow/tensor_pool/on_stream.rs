@@ -12,7 +12,7 @@ use crate::driver::locked;
 use crate::stream::allocator::BLOCK_ALIGN;
 use crate::{DeviceAllocError, DeviceAllocator, DeviceFreeError};
 
-/// Ranges of a device's allocator, allocated and freed in the order of one stream. Dropping it frees all of
+/// Ranges of a device's allocator, allocated and freed in the order of one stream. Dropping this frees all of
 /// them.
 pub(super) struct StreamSource {
     memory: DeviceAllocator,
@@ -23,9 +23,9 @@ pub(super) struct StreamSource {
 
 #[derive(Default)]
 struct GivenBlocks {
-    /// Each block by the start of its range in use.
+    /// Blocks by the start of the range in use.
     blocks: HashMap<Addr, Block>,
-    /// The allocator's error, if the newest refusal was its.
+    /// The allocator's error, if it caused the newest refusal.
     refusal: Option<DeviceAllocError>,
     /// The error of the newest refused free.
     free_refusal: Option<DeviceFreeError>,
@@ -82,7 +82,8 @@ impl SubAllocator for StreamSource {
         let block = self.memory.alloc(&self.stream, bytes);
         let block = block.map_err(|error| self.refuse(Some(error)))?;
         let Some(range) = serving(&block, request) else {
-            // Only if the allocator's alignment were not `BLOCK_ALIGN`; the free of its own block succeeds.
+            // Reached only if the allocator's alignment were not `BLOCK_ALIGN`. Freeing its own block
+            // succeeds.
             let _ = self.free(block);
             return Err(self.refuse(None));
         };

@@ -148,7 +148,7 @@ pub enum PackError {
     /// Shape and strides have different lengths or a negative number, or refer to places outside the buffer.
     #[error("the shape and strides name values that the buffer does not have")]
     Shape,
-    /// The type's size is not that of the buffer's values, or the address is not aligned for them.
+    /// The tensor's type has another size than the buffer's values, or the address is not aligned for them.
     #[error("{} bits by {} are not the type of the values", dtype.bits, dtype.lanes)]
     Type {
         /// The tensor's type.
@@ -217,7 +217,7 @@ impl Managed for ManagedTensor {
     }
 }
 
-/// DLPACK1: the tensor is the first field, so both have one address.
+/// DLPACK1: the tensor is the first field, so both have the same address.
 #[repr(C)]
 struct ExportedTensor<M, T> {
     managed: M,
@@ -475,7 +475,7 @@ impl<T> Drop for ImportedBuffer<T> {
                 .context()
                 .wait_for(self.buffer.stream())
                 .is_ok();
-        // DLPACK3: memory that is not returned is only leaked.
+        // DLPACK3: after a failed wait the tensor is leaked instead of returned.
         if waited {
             // SAFETY: the tensor was imported with this layout, its streams were waited for, and it is
             // returned once.

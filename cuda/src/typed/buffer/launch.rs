@@ -64,7 +64,7 @@ pub struct Launch<'a> {
     refused: Option<DeviceAllocError>,
 }
 
-/// cudarc's answer: the events around a launch, if it records them.
+/// cudarc's result: the events around a launch, if it records them.
 type Launched = Result<Option<(CudaEvent, CudaEvent)>, cuda::DriverError>;
 
 impl<'a> Launch<'a> {

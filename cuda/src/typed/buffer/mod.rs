@@ -62,9 +62,9 @@ use crate::{DeviceAllocError, DeviceAllocator};
 /// | captures, where others ran | the host waits, while it is captured |
 /// | captures, where others of the capture wrote | the program's own forks and joins |
 ///
-/// Launches of a graph are not seen: the program orders them, and keeps the buffers. A use that could not be
-/// ordered at all, since a stream that captures cannot be waited for, is an error of the next call of cudarc
-/// (`CudaContext::check_err`), as cudarc does it.
+/// Launches of a graph are not seen, so the program orders them and keeps the buffers. A use that could not
+/// be ordered at all, since a stream that captures cannot be waited for, is an error of the next call of
+/// cudarc (`CudaContext::check_err`), as cudarc does it.
 ///
 /// cudarc's copies between contexts report a read of the source on its own stream, and read it on the other:
 /// wait for that stream before the source is written or dropped.
@@ -72,7 +72,7 @@ use crate::{DeviceAllocError, DeviceAllocator};
 /// # Asleep
 /// While the allocator [sleeps](DeviceAllocator::sleep), a [`Launch`] with a buffer is refused
 /// ([`DeviceAllocError::Asleep`]), and so are copies by functions of this crate. cudarc's functions get 0 for
-/// its address: the driver then refuses their copies, and nothing is queued. Code that passes addresses to
+/// its address, so the driver refuses their copies and nothing is queued. Code that passes addresses to
 /// kernels itself must check before ([`DeviceAllocator::is_asleep`]).
 ///
 /// # No bytes
@@ -81,7 +81,7 @@ pub struct DeviceBuffer<T> {
     /// Address that kernels receive.
     address: sys::CUdeviceptr,
     len: usize,
-    /// Taken when it is freed; `None` for no bytes.
+    /// Taken when it is freed; `None` for zero bytes.
     block: Option<Block>,
     shared: BufferShared,
     values: PhantomData<T>,
@@ -132,7 +132,7 @@ impl<T> DeviceBuffer<T> {
 
     /// Returns the bytes of all values.
     pub const fn num_bytes(&self) -> usize {
-        // Cannot wrap: checked when the buffer was made.
+        // Cannot wrap, as checked when the buffer was made.
         self.len.wrapping_mul(size_of::<T>())
     }
 
@@ -219,8 +219,8 @@ impl BufferShared {
         };
         let noted = note(&mut locked(&self.uses), by);
         stream.context().record_err(noted);
-        // A stream without a number could not be waited for later, so its use ends at once; work that it
-        // captures is no use.
+        // A stream without a number could not be waited for later, so its use ends immediately. Work that it
+        // captures does not count as a use.
         if stream_id.is_some() || memory.captures(stream) {
             SyncOnDrop::Record(None)
         } else {

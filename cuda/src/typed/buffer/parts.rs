@@ -10,7 +10,7 @@ impl<'a> ViewPart<'a> {
     /// not aligned for them.
     fn transmuted<S: DeviceRepr>(self, value_bytes: usize) -> Option<Self> {
         check_align::<S>();
-        // Cannot overflow: at most the bytes of the buffer.
+        // Cannot overflow, since it is at most the bytes of the buffer.
         let bytes = self.len * value_bytes;
         let len = bytes.checked_div(size_of::<S>())?;
         let is_whole = bytes == len * size_of::<S>();

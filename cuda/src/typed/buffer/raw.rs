@@ -30,7 +30,7 @@ impl RawDeviceBuffer {
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum AdoptError {
-    /// No such block is in use: it is another allocator's, or was freed.
+    /// No such block is in use, since it is another allocator's or was freed.
     #[error("{0}")]
     Block(FreeError),
     /// The block is too small for the values.
@@ -43,7 +43,7 @@ pub enum AdoptError {
         /// Bytes of the block.
         block_bytes: u64,
     },
-    /// The number of values is another one.
+    /// The number of values is wrong.
     #[error("{len} values where {needed} are needed")]
     Len {
         /// Number of values given.
@@ -103,7 +103,7 @@ impl<T> DeviceBuffer<T> {
                     .known_streams()
                     .id(stream)
                     .map_err(AdoptError::Alloc)?;
-                // On an error the block stays as it was: it has no destructor.
+                // On an error the block stays allocated, since it has no destructor.
                 let (block, block_bytes) = memory.restore(block).map_err(AdoptError::Block)?;
                 if bytes > block_bytes {
                     return Err(AdoptError::Room { bytes, block_bytes });
@@ -163,8 +163,8 @@ impl<T> DeviceBuffer<T> {
         Ok(Self::of_block(memory, stream, origin, address, len, block))
     }
 
-    /// Makes its stream wait for all others that use it: the memory is free for work queued there from now
-    /// on.
+    /// Makes its stream wait for all others that use it, so that the memory is free for work queued there
+    /// from now on.
     ///
     /// # Errors
     /// If the driver refuses.

@@ -68,7 +68,7 @@ impl<T> DeviceBuffer<T> {
             return Err(Returned { value: self, error });
         }
         let (stream, memory) = (self.shared.stream.clone(), self.shared.memory.clone());
-        // An error that cudarc has kept would be its panic below.
+        // cudarc would panic below because of an error that it has kept.
         if let Err(error) = stream.context().bind_to_thread() {
             let error = in_our_words("cuCtxSetCurrent", error).into();
             return Err(Returned { value: self, error });

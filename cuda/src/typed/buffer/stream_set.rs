@@ -4,7 +4,7 @@ use larder_core::StreamId;
 
 const WORDS: usize = StreamId::COUNT / 64;
 
-/// A set of streams, a bit for each.
+/// A set of streams, one bit each.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(super) struct StreamSet([u64; WORDS]);
 

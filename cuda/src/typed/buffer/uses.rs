@@ -7,12 +7,12 @@
 //!
 //! USE1 a read comes after all writes: its stream waits for every other stream in `writers`.
 //! USE2 a write comes after all writes and all reads. After a write of the whole buffer the earlier uses are
-//! dropped: a wait for the write covers them.
+//! dropped, since a wait for the write covers them.
 //! USE3 `seen` are streams that waited for all writes so far; any write empties it.
 //! USE4 `written` is a point after all writes of its stream. It was taken when all noted work was queued.
-//! USE5 a use of a view that others can stand *beside* (parts that were split may be used by threads at once,
-//! and their work queued in any order) drops no earlier use and keeps no point: some of its neighbours' work
-//! may not be queued yet.
+//! USE5 a use of a view that others can stand *beside* (split parts may be used by threads at the same time,
+//! and their work queued in any order) drops no earlier use and keeps no point, since some of its neighbours'
+//! work may not be queued yet.
 //! USE6 a use that could not be ordered (during captures, or refused) counts as unordered for later ones.
 
 use cudarc::driver::{self as cuda, CudaStream};
@@ -29,7 +29,7 @@ pub(super) struct Use<'a> {
     pub(super) stream: &'a CudaStream,
     /// The stream's number; `None` if the allocator does not know it.
     pub(super) stream_id: Option<StreamId>,
-    /// Whether others may use their parts at the same time (USE5).
+    /// Whether other parts may be used at the same time (USE5).
     pub(super) beside: bool,
 }
 
@@ -38,14 +38,14 @@ pub(super) struct Use<'a> {
 pub(super) struct Uses {
     writers: StreamSet,
     readers: StreamSet,
-    /// Streams that waited for all writes (USE3).
+    /// Streams that have waited for all writes (USE3).
     seen: StreamSet,
     /// A point after all writes of its stream (USE4).
     written: Option<StreamPoint>,
 }
 
 impl Uses {
-    /// Makes the uses of a new block: it is ready for work queued on its stream.
+    /// Makes the uses of a new block, which is ready for work queued on its stream.
     pub(super) fn new(origin: StreamId) -> Self {
         Self {
             writers: StreamSet::one(origin),

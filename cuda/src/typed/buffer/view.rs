@@ -19,7 +19,7 @@ pub struct BufferView<'a, T> {
     values: PhantomData<&'a [T]>,
 }
 
-/// A part of a [`DeviceBuffer`] that nobody else uses, for writing.
+/// An exclusively used part of a [`DeviceBuffer`], for writing.
 pub struct BufferViewMut<'a, T> {
     pub(super) part: ViewPart<'a>,
     values: PhantomData<&'a mut [T]>,
@@ -32,7 +32,7 @@ pub(super) struct ViewPart<'a> {
     /// Address that kernels receive.
     pub(super) address: sys::CUdeviceptr,
     pub(super) len: usize,
-    /// Whether others may use their parts at the same time: invariant USE5 of `uses`.
+    /// Whether other parts may be used at the same time (invariant USE5 of `uses`).
     pub(super) beside: bool,
 }
 
@@ -53,7 +53,7 @@ impl ViewPart<'_> {
         if end > self.len {
             return None;
         }
-        // Cannot overflow: at most the bytes of the buffer.
+        // Cannot overflow, since it is at most the bytes of the buffer.
         let offset = (start * value_bytes) as u64;
         Some(Self {
             address: self.address + offset,

@@ -26,7 +26,7 @@ impl PinnedAllocator {
     }
 }
 
-/// Nobody uses a new block, so the host may write to it at once.
+/// A new block is unused, so the host may write to it immediately.
 impl StreamAllocator for PinnedAllocator {
     fn context(&self) -> &Context {
         self.events().context()
@@ -37,7 +37,7 @@ impl StreamAllocator for PinnedAllocator {
         self.take(request)
     }
 
-    /// The block can be reused, by anybody, once an event after the queued work has passed. Until then it
+    /// The block can be reused on any stream once an event after the queued work has passed. Until then it
     /// counts as live. One or two driver calls with their contexts. The host waits for a stream of another
     /// context, or the per-thread default stream.
     fn free(

@@ -28,7 +28,7 @@ impl PinnedAllocator {
     }
 
     /// Sets the limit of held memory, as [`DeviceAllocator::set_limit`](crate::DeviceAllocator::set_limit):
-    /// returns at once, and releases idle regions above it now, the others as buffers are dropped and the
+    /// returns immediately, and releases idle regions above it now, the others as buffers are dropped and the
     /// streams that use them pass. O(regions) and the calls.
     pub fn set_limit(&self, bytes: u64) -> LimitAnswer {
         self.0.set_limit(bytes)
@@ -56,7 +56,7 @@ impl PinnedAllocator {
 }
 
 impl PinnedInner {
-    /// Called after a buffer was dropped while the pool is over its limit: releases idle memory.
+    /// Releases idle memory, after a buffer was dropped while the pool is over its limit.
     pub(super) fn freed_over_limit(&self, bytes: u64) {
         self.pool
             .freed_over_limit(bytes, || self.none_live(), || self.shrink());

@@ -37,15 +37,15 @@ use crate::{DeviceAllocError, DriverError};
 /// [`copy_from`](PinnedBuffer::copy_from) it waits for the copy alone. Never pass cudarc the *slice*: cudarc
 /// takes it for memory that is not pinned, whose copies are done when they return.
 ///
-/// Captured copies run when the graph does: the program keeps the buffer, and waits.
+/// Captured copies run when the graph does, so the program keeps the buffer and waits.
 ///
 /// A buffer of no bytes has no memory and makes no driver call.
 pub struct PinnedBuffer<T> {
-    /// First of `len` values (PINNED1: initialized, and ours until `block` is freed).
+    /// The first of `len` values (PINNED1: initialized, and ours until `block` is freed).
     first: NonNull<T>,
     len: usize,
     pool: PinnedAllocator,
-    /// Taken when it is freed; `None` for no bytes.
+    /// Taken when it is freed; `None` for zero bytes.
     block: Option<Block>,
     uses: Mutex<PinnedUses>,
 }
@@ -74,7 +74,7 @@ impl PinnedAllocator {
             bytes => Some(self.take(&Request::new(bytes))?),
         };
         let first = block.as_ref().and_then(|block| {
-            // Lossless: a host address is at most as wide as a pointer; `PinnedMemory` exposed it.
+            // Lossless, since a host address is at most as wide as a pointer. `PinnedMemory` exposed it.
             let address = block.addr().get() as usize;
             NonNull::new(core::ptr::with_exposed_provenance_mut(address))
         });
@@ -97,7 +97,7 @@ impl PinnedAllocator {
     ) -> Result<PinnedBuffer<T>, DeviceAllocError> {
         // SAFETY: the lines below write all of it.
         let buffer = unsafe { self.buffer::<T>(len) }?;
-        // SAFETY: the memory has space for `len` values, and nobody uses it yet.
+        // SAFETY: the memory has space for `len` values, and is not used yet.
         unsafe { buffer.first.write_bytes(0, len) };
         Ok(buffer)
     }
@@ -113,7 +113,7 @@ impl PinnedAllocator {
         // SAFETY: the lines below write all of it.
         let buffer = unsafe { self.buffer::<T>(values.len()) }?;
         let from = NonNull::from(values).cast();
-        // SAFETY: both have `values.len()` values, and nobody else has the new memory.
+        // SAFETY: both have `values.len()` values, and the new memory is used only here.
         unsafe { buffer.first.copy_from_nonoverlapping(from, values.len()) };
         Ok(buffer)
     }

@@ -24,7 +24,7 @@ use crate::{
     PinnedMemory,
 };
 
-/// Most blocks, and gaps between them.
+/// Maximum number of blocks and gaps between them.
 const CHUNKS: usize = 1 << 14;
 
 /// A pool of pinned host memory, shared by threads. Clones share the pool.
@@ -42,7 +42,7 @@ const CHUNKS: usize = 1 << 14;
 /// numbers.as_mut_slice()?.fill(0.5);
 /// let mut there = device.zeros::<f32>(&stream, 1000)?;
 /// numbers.copy_to(&stream, &mut there)?; // goes on while the host does other things
-/// numbers.as_mut_slice()?.fill(1.5);     // waits for the copy, and for nothing behind it
+/// numbers.as_mut_slice()?.fill(1.5);     // waits for the copy, and for nothing after it
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Clone)]
@@ -51,7 +51,7 @@ pub struct PinnedAllocator(pub(super) Arc<PinnedInner>);
 pub(super) struct PinnedInner {
     pub(super) pool: BudgetedPool<PinnedMemory, RegionPool<'static>>,
     events: Events,
-    /// Streams whose uses of buffers need not be waited for at once.
+    /// Known streams, whose uses of buffers can be waited for later.
     streams: Mutex<Vec<Weak<CudaStream>>>,
     /// Freed blocks that streams still use.
     waiting: Mutex<Vec<(Block, PinnedUses)>>,
@@ -88,7 +88,7 @@ impl PinnedAllocator {
             .map_err(DeviceAllocError::Budgets)?;
         let memory = PinnedMemory::with_config(context, config).charged_to(node.clone());
         let pool = WithTables::regions(RegionConfig::new(limit_bytes), CHUNKS, memory);
-        // Only an invalid configuration or table fails, and both are fixed.
+        // Fails only for an invalid configuration or table, and both are fixed.
         let pool = pool.map_err(|_| DriverError::Size { bytes: limit_bytes })?;
         let inner = Arc::new(PinnedInner {
             events: Events::new(context),
@@ -98,14 +98,14 @@ impl PinnedAllocator {
         });
         let pool: Weak<PinnedInner> = Arc::downgrade(&inner);
         limits::enter(pool, &inner.pool.node);
-        // A budget above may be in excess.
+        // A budget above may exceed its limit.
         inner.pool.refresh_limit();
         Ok(Self(inner))
     }
 
     /// Adds the stream: from then on the host waits for cudarc's copies of buffers on it only when it needs
-    /// the memory, not at once. The buffers' own copies do this. A stream of another context stays unknown,
-    /// since our events do not work there.
+    /// the memory, not immediately. The buffers' own copies do this. A stream of another context stays
+    /// unknown, since our events do not work there.
     pub fn add_stream(&self, stream: &Arc<CudaStream>) {
         if stream.context().cu_ctx() != self.context().cudarc().cu_ctx() {
             return;
@@ -133,9 +133,9 @@ impl PinnedAllocator {
         known.map_or(BufferUser::Unknown, BufferUser::Known)
     }
 
-    /// Allocates a block that nobody uses. O(1) and no driver call while something fits and no dropped buffer
-    /// waits for its streams; otherwise a few calls for each that is out of use, and for each busy stream. No
-    /// block of the pool carries a point, so all fit all requests.
+    /// Allocates a block that no work uses. O(1) and no driver call while something fits and no dropped
+    /// buffer waits for its streams; otherwise a few calls for each that is out of use, and for each busy
+    /// stream. No block of the pool carries a point, so all fit all requests.
     pub(super) fn take(&self, request: &Request) -> Result<Block, DeviceAllocError> {
         let inner = &*self.0;
         inner.poll();
@@ -208,8 +208,8 @@ impl PinnedAllocator {
         self.0.pool.stats()
     }
 
-    /// Returns the most live bytes since the last call, or since the beginning, and begins the next interval.
-    /// [`stats`](Self::stats) is not affected.
+    /// Returns the peak of live bytes since the last call, or since the beginning, and begins the next
+    /// interval. [`stats`](Self::stats) is not affected.
     pub fn take_peak(&self) -> u64 {
         self.0.pool.take_peak()
     }
@@ -241,7 +241,7 @@ impl PinnedInner {
         debug_assert!(freed.is_ok(), "a block of this pool");
     }
 
-    /// Returns whether the program has freed all blocks, though streams may still use some.
+    /// Returns whether the program has freed all blocks, even if streams still use some.
     pub(super) fn none_live(&self) -> bool {
         let waiting = locked(&self.waiting);
         let freed: u64 = waiting.iter().map(|(block, _)| block.bytes()).sum();
@@ -255,7 +255,7 @@ impl PinnedInner {
             return;
         }
         let mut busy = Vec::new();
-        // If the driver refuses the mode nothing is polled; that is retried with the next block.
+        // If the driver refuses the mode nothing is polled until the next block.
         let _ = self.events.context().driver().relaxed(|| {
             let over = waiting.extract_if(.., |(_, uses)| uses.are_over(&self.events, &mut busy));
             for (block, _) in over {
@@ -299,9 +299,9 @@ impl fmt::Debug for PinnedAllocator {
 pub(super) enum BufferUser {
     /// A stream that can be waited for later.
     Known(Arc<CudaStream>),
-    /// A stream that is waited for at once.
+    /// A stream that is waited for immediately.
     Unknown,
-    /// A graph: the program waits for its runs.
+    /// A graph, whose runs the program waits for.
     Capture,
 }
 

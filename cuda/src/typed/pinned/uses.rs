@@ -27,7 +27,7 @@ struct UsedOn {
     event: Option<Event>,
     /// Whether the device writes.
     write: bool,
-    /// Whether its end is recorded by the copy itself (PINUSE3).
+    /// Whether the copy itself records its end (PINUSE3).
     ends: bool,
 }
 
@@ -119,8 +119,8 @@ impl PinnedUses {
         Ok(())
     }
 
-    /// Returns whether all uses are over. A stream in `busy` is not queried: it was found busy a moment ago.
-    /// A stream found busy now is added.
+    /// Returns whether all uses are over. A stream in `busy` is not queried, since it was found busy a moment
+    /// ago. A stream found busy now is added.
     pub(super) fn are_over(&mut self, events: &Events, busy: &mut Vec<Arc<CudaStream>>) -> bool {
         let are_over = self.0.iter_mut().all(|used| {
             if busy.iter().any(|stream| Arc::ptr_eq(stream, &used.stream)) {
@@ -190,7 +190,7 @@ fn captures(events: &Events, stream: &CudaStream) -> bool {
     status.is_ok_and(|status| status != CaptureStatus::None)
 }
 
-/// Returns whether two are one stream for any thread.
+/// Returns whether two are the same stream for any thread.
 fn is_same(one: &CudaStream, other: &CudaStream) -> bool {
     one == other && other.cu_stream().addr() != StreamHandle::PER_THREAD.0
 }

@@ -10,7 +10,7 @@ use super::{Head, SyncedMemory};
 use crate::{AdoptError, BufferViewMut, DeviceBuffer, PinnedBuffer, Returned};
 
 /// Adopting: other memory replaces a side and holds the newest values from then on. The other side keeps its
-/// memory. Each function returns the side that held the newest values: those are lost.
+/// memory. Each function returns the side that held the newest values, which are lost.
 impl<'a, T: DeviceRepr + ValidAsZeroBits + Copy> SyncedMemory<'a, T> {
     /// Adopts a box, or a `Vec`, as the host's side, and owns it.
     ///
@@ -57,8 +57,8 @@ impl<'a, T: DeviceRepr + ValidAsZeroBits + Copy> SyncedMemory<'a, T> {
     /// Uses memory outside Rust's control as the host's side.
     ///
     /// # Safety
-    /// `values` are initialized and aligned, and nobody else uses them until this object is dropped or
-    /// another host's side is adopted.
+    /// `values` are initialized and aligned, and are used only by this object until it is dropped or another
+    /// host's side is adopted.
     ///
     /// # Errors
     /// [`AdoptError::Len`].

@@ -7,7 +7,7 @@
 //! |---|---|
 //! | a pointer outlives the state it was returned in, and writes through it are lost | returned values borrow the memory |
 //! | reads of a shared object race with each other | every access is `&mut` |
-//! | an asynchronous copy counts as done at once | its guard borrows until it is done; the next access waits for a forgotten one |
+//! | an asynchronous copy counts as done immediately | its guard borrows until it is done; the next access waits for a forgotten one |
 //! | a mutable access copies values that will be overwritten | `cpu_overwrite`, `gpu_overwrite` |
 //! | no bytes: allocated again at each access, or the program ends | no allocator is called |
 //! | adopting silently discards newer values | the return value is the side that had the newest |
@@ -37,7 +37,7 @@ pub use state_machine::{Backend, CopyError, Head, SyncedPair};
 use crate::{BufferView, BufferViewMut, Context, DeviceAllocError, DeviceAllocator, DeviceBuffer};
 
 /// `len` values of type `T` on the host, on a device, or on both. Memory is allocated on the first use of a
-/// side; values that nobody wrote are zeros.
+/// side; values that were never written are zeros.
 ///
 /// Accesses are named as in Caffe; for their effects see [`SyncedPair`].
 ///
@@ -71,7 +71,7 @@ use crate::{BufferView, BufferViewMut, Context, DeviceAllocError, DeviceAllocato
 /// are ordered as for [`DeviceBuffer`].
 pub struct SyncedMemory<'a, T: DeviceRepr + ValidAsZeroBits + Copy> {
     pair: SyncedPair<Pools<'a, T>>,
-    /// Source of views of no bytes.
+    /// Source of views of zero bytes.
     nothing: DeviceBuffer<T>,
 }
 
@@ -115,7 +115,7 @@ impl<'a, T: DeviceRepr + ValidAsZeroBits + Copy> SyncedMemory<'a, T> {
 
     /// Returns the bytes of all values.
     pub const fn num_bytes(&self) -> usize {
-        // Cannot wrap: checked in `new`.
+        // Cannot wrap, as checked in `new`.
         self.len().wrapping_mul(size_of::<T>())
     }
 
@@ -159,7 +159,7 @@ impl<'a, T: DeviceRepr + ValidAsZeroBits + Copy> SyncedMemory<'a, T> {
     /// [`DeviceAllocError`]; nothing changes.
     pub fn cpu_mut(&mut self) -> Result<&mut [T], DeviceAllocError> {
         let len = self.len();
-        // Waits for readers before the head moves, so that an error leaves it.
+        // Waits for readers before the head moves, so that an error leaves the head.
         if let Some(host) = self.pair.host()? {
             host.values_mut()?;
         }
@@ -217,13 +217,13 @@ impl<'a, T: DeviceRepr + ValidAsZeroBits + Copy> SyncedMemory<'a, T> {
         Ok(InFlight::new(&mut self.pair))
     }
 
-    /// Returns the host's memory to be overwritten: nothing is copied or zeroed.
+    /// Returns the host's memory to be overwritten, without copying or zeroing anything.
     ///
     /// # Errors
     /// [`DeviceAllocError`]; nothing changes.
     pub fn cpu_overwrite(&mut self) -> Result<CpuOverwrite<'_, 'a, T>, DeviceAllocError> {
         let len = self.len();
-        // First, so that an error leaves the head.
+        // Done first, so that an error leaves the head.
         if let Some(HostValues::Pinned(buffer)) = self.pair.host_buffer() {
             buffer.synchronize()?;
         }
@@ -234,7 +234,7 @@ impl<'a, T: DeviceRepr + ValidAsZeroBits + Copy> SyncedMemory<'a, T> {
         Ok(CpuOverwrite::new(&mut self.pair, place))
     }
 
-    /// Returns the device's memory to be overwritten: nothing is copied or zeroed.
+    /// Returns the device's memory to be overwritten, without copying or zeroing anything.
     ///
     /// # Errors
     /// [`DeviceAllocError`]; nothing changes.
@@ -244,7 +244,7 @@ impl<'a, T: DeviceRepr + ValidAsZeroBits + Copy> SyncedMemory<'a, T> {
     }
 }
 
-/// Returns `len` values of no bytes.
+/// Returns `len` values of zero bytes each.
 fn nothing<'a, T>(len: usize) -> &'a mut [T] {
     let len = if size_of::<T>() == 0 { len } else { 0 };
     // SAFETY: a slice of no bytes is valid at any aligned address.

@@ -34,8 +34,8 @@ pub(super) struct Pools<'a, T> {
 }
 
 impl<T: DeviceRepr + ValidAsZeroBits + Copy> Pools<'_, T> {
-    /// Lets cudarc make a copy of memory that is not pinned, and waits: on some systems even such a copy is
-    /// not done when the call returns.
+    /// Lets cudarc copy memory that is not pinned, and waits, since on some systems even such a copy is not
+    /// done when the call returns.
     fn copy_and_wait(
         &self,
         stream: &CudaStream,
@@ -62,7 +62,7 @@ impl<'a, T: DeviceRepr + ValidAsZeroBits + Copy> Backend for Pools<'a, T> {
             HostMemory::Pinned(pool) => (pool, false),
             HostMemory::PinnedOrPageable(pool) => (pool, true),
         };
-        // SAFETY: PAIR1: it is read as values only after it was written.
+        // SAFETY: PAIR1: the memory is read as values only after it was written.
         match unsafe { pool.buffer(self.len) } {
             Ok(buffer) => Ok(HostValues::Pinned(buffer)),
             Err(_) if or_pageable => pageable(self.len),
@@ -71,14 +71,14 @@ impl<'a, T: DeviceRepr + ValidAsZeroBits + Copy> Backend for Pools<'a, T> {
     }
 
     fn alloc_device(&self) -> Result<DeviceValues<'a, T>, DeviceAllocError> {
-        // SAFETY: PAIR1: it is read as values only after it was written.
+        // SAFETY: PAIR1: the memory is read as values only after it was written.
         let buffer = unsafe { self.memory.buffer(&self.stream, self.len) }?;
         Ok(DeviceValues::Owned(buffer))
     }
 
     fn zero_host(&self, host: &mut HostValues<'a, T>) -> Result<(), DeviceAllocError> {
         let place = host.place()?;
-        // SAFETY: the side has space for `place.len()` values, and nobody else uses it.
+        // SAFETY: the side has space for `place.len()` values, and is used only here.
         unsafe { place.cast::<T>().write_bytes(0, place.len()) };
         Ok(())
     }
@@ -118,7 +118,7 @@ impl<'a, T: DeviceRepr + ValidAsZeroBits + Copy> Backend for Pools<'a, T> {
     ) -> Result<(), DeviceAllocError> {
         let mut to = to.view_mut();
         to.as_view().refuse_asleep()?;
-        // A stream that cannot be added is waited for at once.
+        // A stream that cannot be added is waited for immediately.
         let _ = to.allocator().add_stream(stream);
         match from {
             HostValues::Pinned(buffer) => Ok(buffer.copy_to(stream, &mut to)?),
@@ -139,7 +139,7 @@ impl<'a, T: DeviceRepr + ValidAsZeroBits + Copy> Backend for Pools<'a, T> {
     ) -> Result<(), DeviceAllocError> {
         let from = from.view();
         from.refuse_asleep()?;
-        // A stream that cannot be added is waited for at once.
+        // A stream that cannot be added is waited for immediately.
         let _ = from.allocator().add_stream(stream);
         match to {
             HostValues::Pinned(buffer) => Ok(buffer.copy_from(stream, &from)?),
@@ -155,13 +155,13 @@ impl<'a, T: DeviceRepr + ValidAsZeroBits + Copy> Backend for Pools<'a, T> {
     fn wait(&self, host: &HostValues<'a, T>) -> Result<(), DeviceAllocError> {
         match host {
             HostValues::Pinned(buffer) => Ok(buffer.synchronize()?),
-            // Waited for when it was made.
+            // The copy was waited for when it was made.
             _ => Ok(()),
         }
     }
 }
 
-/// Allocates zeros from the process heap: a slice must hold valid values, even before the first write.
+/// Allocates zeros from the process heap, since a slice must hold valid values even before the first write.
 fn pageable<'a, T: ValidAsZeroBits>(len: usize) -> Result<HostValues<'a, T>, DeviceAllocError> {
     let none = |_| DeviceAllocError::Pageable { bytes: usize::MAX };
     let layout = Layout::array::<T>(len).map_err(none)?;

@@ -8,11 +8,11 @@ use crate::{BufferView, BufferViewMut, DeviceBuffer, DriverError, PinnedBuffer};
 pub(super) enum HostValues<'a, T> {
     /// Owned.
     Pageable(Box<[T]>),
-    /// Owned. It may hold no values yet.
+    /// Owned pinned memory, which may hold no values yet.
     Pinned(PinnedBuffer<T>),
     /// Borrowed from its owner.
     Borrowed(&'a mut [T]),
-    /// Somebody else's. PAIR4: the promise of `adopt_host_raw` holds.
+    /// Another owner's memory. PAIR4: the promise of `adopt_host_raw` holds.
     Raw(NonNull<[T]>),
 }
 
@@ -70,7 +70,7 @@ impl<T> HostValues<'_, T> {
 pub(super) enum DeviceValues<'a, T> {
     /// Owned.
     Owned(DeviceBuffer<T>),
-    /// Somebody else's, by promise: a buffer that frees nothing.
+    /// Another owner's memory, by promise. The buffer frees nothing.
     Raw(DeviceBuffer<T>),
     /// Borrowed from its owner.
     Borrowed(BufferViewMut<'a, T>),

@@ -26,7 +26,7 @@
 /// The side that holds the newest values.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
 pub enum Head {
-    /// None: nothing was written yet.
+    /// Neither side, since nothing was written yet.
     Uninitialized,
     /// The host.
     Host,
@@ -42,7 +42,7 @@ pub trait Backend {
     type Host;
     /// A device buffer.
     type Device;
-    /// Queue for copies that are not waited for at once.
+    /// Queue for copies that are not waited for immediately.
     type Stream: ?Sized;
     /// Error type.
     type Error;

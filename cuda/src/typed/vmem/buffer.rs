@@ -36,9 +36,10 @@ use crate::{BufferViewMut, DeviceAllocError, DeviceBuffer, StreamAllocator};
 /// Uses on several streams are ordered, as those of a [`DeviceBuffer`] are. Runs of a captured graph are not
 /// seen: a buffer that a graph uses stays in place as long as the program does not move it.
 pub struct VmemBuffer<T> {
-    /// Of a block of its own on the device's side; over `host` otherwise. Taken in `drop`.
+    /// The values: a buffer with a block of its own on the device's side, or one over `host`. Taken in
+    /// `drop`.
     buffer: ManuallyDrop<DeviceBuffer<T>>,
-    /// The block on the host's side.
+    /// The block, if the buffer is on the host's side.
     host: Option<Block>,
     /// Granted bytes, which are part of the joint count (VMGPU2).
     granted_bytes: u64,
@@ -74,7 +75,7 @@ impl VmemAllocator {
             Placement::Host => (None, Some(block)),
         };
         // SAFETY: the block has space for the values at their alignment, and is freed with the buffer, or
-        // after it (`drop`). The stream has a number: it allocated.
+        // after it (`drop`). The stream has a number, since it has allocated.
         let buffer = unsafe { DeviceBuffer::of_parts(device, stream, address, len, block) }?;
         Ok(VmemBuffer::of(self, buffer, host, granted_bytes))
     }
@@ -266,7 +267,7 @@ impl VmemAllocator {
             return;
         };
         if buffer.order_own_stream().is_err() && inner.device.context().synchronize().is_err() {
-            // It is unknown when the memory is out of use: the block is leaked until the allocator is
+            // It is unknown when the memory is out of use, so the block is leaked until the allocator is
             // dropped.
             return;
         }
@@ -285,7 +286,7 @@ impl<T> Drop for VmemBuffer<T> {
         } else {
             self.memory.0.joint.take_off(self.granted_bytes);
         }
-        // A buffer with a block of its own frees it.
+        // Frees the buffer's own block, if it has one.
         drop(buffer);
     }
 }

@@ -4,11 +4,11 @@
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum HostSide {
-    /// None: the device alone.
+    /// No host's side: the device alone.
     None,
     /// Pinned host memory, never more than this many bytes, used in multiples of 2 MiB. If the driver places
-    /// a region beside another, the region takes 512 bytes more, which count too: add 4 KiB to a limit that
-    /// is to be used to the end. Devices reach this memory over the bus, slowly.
+    /// a region beside another, the region takes 512 bytes more, which count too, so add 4 KiB to a limit
+    /// that is to be used to the end. Devices reach this memory over the bus, slowly.
     Pinned(u64),
     /// Managed memory, whose pages the driver moves; never more than the device had free when the allocator
     /// was made ([`ManagedMemory`](crate::ManagedMemory)).

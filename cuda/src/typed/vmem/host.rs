@@ -1,13 +1,13 @@
 //! [`VmemHost`]: host memory that devices use, in the order of streams.
 //!
-//! The core's best fit over pinned or managed regions, with streams by number, as in the device's allocator:
-//! only devices use these blocks, so memory that a stream freed can be reused by that stream at once, and by
-//! another one after a wait by the device.
+//! The core's best fit over pinned or managed regions, with streams by number, as in the device's allocator.
+//! Only devices use these blocks, so memory that a stream freed can be reused by that stream immediately, and
+//! by another one after a wait by the device.
 //!
 //! VMHOST1 the address of a block is valid on the device: pinned memory has one address on both sides if
 //! addresses are unified and it is not write-combined, managed memory always has one.
 //!
-//! # When nothing fits that the stream may use at once
+//! # When nothing fits that the stream may use without a wait
 //! Memory that another stream used last is given, and the stream waits for it; memory whose events have
 //! passed becomes free for all; regions are allocated from the driver; and if that fails while freed memory
 //! is pending, the host waits for it.
@@ -34,7 +34,7 @@ use crate::stream::pool::{BudgetedPool, HostWait, StreamPool};
 use crate::with_tables::WithTables;
 use crate::{Context, DeviceAllocError, DeviceFreeError, DriverError, PinnedConfig};
 
-/// Most blocks, and gaps between them.
+/// Maximum number of blocks and gaps between them.
 const CHUNKS: usize = 1 << 14;
 
 /// Pinned or managed regions.
@@ -74,12 +74,12 @@ pub(super) fn make(
     let regions = HostRanges::over(source).charged_to(node.clone());
     let limit_bytes = node.usage().config.hard_bytes;
     let pool = WithTables::regions(RegionConfig::new(limit_bytes), CHUNKS, regions);
-    // Only an invalid configuration or table fails, and both are fixed.
+    // Fails only for an invalid configuration or table, and both are fixed.
     let pool = pool.map_err(|_| DriverError::Size { bytes: limit_bytes })?;
     let host = Arc::new(VmemHost::new(BudgetedPool::new(context, pool, node)));
     let pool: Weak<VmemHost> = Arc::downgrade(&host);
     limits::enter(pool, &host.memory.node);
-    // A budget above may be in excess.
+    // A budget above may exceed its limit.
     host.memory.refresh_limit();
     Ok(Some(host))
 }

@@ -25,9 +25,9 @@ impl VmemAllocator {
     }
 
     /// Sets the limit of the host's side, as
-    /// [`DeviceAllocator::set_limit`](crate::DeviceAllocator::set_limit): returns at once, and releases idle
-    /// regions above it now, the others as blocks are freed and their streams pass. Refused if there is no
-    /// host side. Managed memory keeps its own maximum, too. O(regions) and the calls.
+    /// [`DeviceAllocator::set_limit`](crate::DeviceAllocator::set_limit): returns immediately, and releases
+    /// idle regions above it now, the others as blocks are freed and their streams pass. Refused if there is
+    /// no host side. Managed memory keeps its own maximum, too. O(regions) and the calls.
     pub fn set_host_limit(&self, bytes: u64) -> LimitAnswer {
         let Some(host) = &self.0.host else {
             return LimitAnswer::Refused(BudgetError::Unknown);

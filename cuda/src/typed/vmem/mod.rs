@@ -1,4 +1,4 @@
-//! [`VmemAllocator`]: device memory first, host memory behind it, after AntMan's `GPUVMemAllocator`.
+//! [`VmemAllocator`]: device memory first, then host memory, after AntMan's `GPUVMemAllocator`.
 //!
 //! The device serves only requests that it can serve without a wait of the host, since there is other memory.
 //! A block is freed to its own side, which its number identifies, in the order of a stream. Nothing moves by
@@ -7,7 +7,7 @@
 //!
 //! VMGPU1 a block is freed to the side that gave it.
 //! VMGPU2 the joint count is the granted bytes of every block that was allocated here and not freed here.
-//! VMGPU3 a buffer's block is reached only through the buffer, so nobody else uses a block that moves.
+//! VMGPU3 a buffer's block is reached only through the buffer, so nothing else uses a block that moves.
 //!
 //! There is no lock here; the sides have theirs, and none is held during a call of the other.
 
@@ -113,7 +113,7 @@ impl VmemAllocator {
         }
     }
 
-    /// Returns the most bytes that both sides together may have had in use for the host's side to serve.
+    /// Returns the peak of bytes in use on both sides together up to which the host's side serves.
     pub fn planned_bytes(&self) -> u64 {
         self.0.planned_bytes
     }
@@ -164,7 +164,7 @@ impl StreamAllocator for VmemAllocator {
         block: Block,
     ) -> Result<(), Rejected<DeviceFreeError>> {
         let inner = &*self.0;
-        // Subtracted first: another thread may have the memory as soon as it is free (VMGPU2).
+        // Subtracted first, since another thread may have the memory as soon as it is free (VMGPU2).
         let bytes = block.bytes();
         let ours = self.info(&block).is_some();
         if ours {

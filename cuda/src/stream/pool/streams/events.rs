@@ -19,8 +19,8 @@ impl StreamTable {
     }
 
     /// Makes later work of the stream, whose number is `stream_id`, wait for a point. At most four driver
-    /// calls with their contexts, and none if it waits for that already. Returns `false` if a capture of
-    /// either stream forbids it, or one that may begin.
+    /// calls with their contexts, and none if it already waits for the point. Returns `false` if a capture of
+    /// either stream, or one that may begin, forbids it.
     pub(crate) fn order(
         &self,
         stream: &CudaStream,
@@ -42,7 +42,7 @@ impl StreamTable {
         if wanted > queue.recorded && !self.close(before, &mut queue, by)? {
             return Ok(false);
         }
-        // The first event at or after the point; none if that is done.
+        // The first event at or after the point; none if the point is done.
         let found = queue.events.iter().find(|(number, _)| *number >= wanted);
         let Some((number, event)) = found else {
             return Ok(true);
@@ -70,8 +70,8 @@ impl StreamTable {
         Ok(!is_default && self.context.status_of_own(stream)? != CaptureStatus::None)
     }
 
-    /// Records the open event of a stream (STREAM1). Returns `false` if its stream captures: the event would
-    /// be the graph's.
+    /// Records the open event of a stream (STREAM1). Returns `false` if its stream captures, since the event
+    /// would be the graph's.
     pub(super) fn close(
         &self,
         shared: &StreamSlot,
@@ -79,7 +79,7 @@ impl StreamTable {
         by: WantedBy,
     ) -> Result<bool, DriverError> {
         let Some(stream) = queue.stream.clone() else {
-            // Nothing was queued since the stream was released: its last event covers this number too.
+            // Nothing was queued since the stream was released, so its last event covers this number too.
             queue.recorded = shared.open.close().number();
             match queue.events.back_mut() {
                 Some((number, _)) => *number = queue.recorded,
@@ -121,7 +121,7 @@ impl StreamTable {
     pub(crate) fn close_all(&self) {
         for (_, shared) in self.slots.iter() {
             if shared.open.has_freed() {
-                // After a refusal the memory stays pending, and is only not reused.
+                // After a refusal the memory stays pending, so it is merely not reused.
                 let _ = self.close(shared, &mut locked(&shared.queue), WantedBy::Memory);
             }
         }
@@ -152,8 +152,8 @@ impl StreamTable {
             drop(queue);
             if news {
                 done(stream_id, EventNumber::new(passed));
-                // Only now: otherwise another thread that is short of memory would rely on a report still to
-                // come.
+                // Marked as reported only now. Otherwise another thread that is short of memory would rely on
+                // a report still to come.
                 let mut queue = locked(&shared.queue);
                 queue.reported = passed.max(queue.reported);
             }
@@ -172,7 +172,7 @@ impl StreamTable {
     }
 
     /// Waits on the host for all work queued on any of the streams, before the end. Returns the work that
-    /// could not be waited for: of streams that capture, and of those for which the driver refuses.
+    /// could not be waited for, which is that of capturing streams and of those for which the driver refuses.
     pub(crate) fn wait_for_all(&mut self) -> Vec<Unwaited> {
         let mut unwaited = Vec::new();
         for (_, shared) in self.slots.iter() {
@@ -201,7 +201,7 @@ impl StreamTable {
     /// others.
     ///
     /// # Errors
-    /// If a known stream captures: the wait would invalidate its capture, and is not made. If the driver
+    /// If a known stream captures, since the wait would invalidate its capture and is not made. If the driver
     /// refuses, or work failed.
     pub(crate) fn wait_for_context(&self) -> Result<(), DriverError> {
         for stream in self.ids().filter_map(|(id, _)| self.stream(id)) {
