@@ -153,7 +153,7 @@ impl Marks {
     /// Marks the granules of a range.
     pub(super) fn set(&self, addr: usize, bytes: usize) {
         self.each_word(addr, bytes, |word, bits| {
-            // Most are marked already.
+            // Most granules are marked already.
             if word.load(Ordering::Relaxed) & bits != bits {
                 word.fetch_or(bits, Ordering::Relaxed);
             }

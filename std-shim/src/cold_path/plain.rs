@@ -181,7 +181,7 @@ unsafe fn free_past_bin(class: SizeClass, block: *mut u8) {
 #[cold]
 #[inline(never)]
 pub(crate) fn free_large(block: *mut u8, bytes: usize) {
-    // A block with its own mapping is unmapped at once.
+    // A block with its own mapping is unmapped immediately.
     let becomes_idle = PROCESS.arena_of(block).is_some();
     if !PROCESS.free_large(block, bytes) {
         check::fail(b"larder: freed an address where no block of this heap starts\n");
