@@ -53,7 +53,7 @@ pub enum AllocError {
     },
     /// The requested place is not wholly inside one free chunk, or not on a granule.
     PlaceTaken,
-    /// No memory; the numbers say why.
+    /// There is no memory; the numbers show why.
     OutOfMemory(OutOfMemory),
 }
 
@@ -430,7 +430,7 @@ pub enum ConfigError {
     Table,
     /// The hash index of a pool has fewer than two slots for each record.
     Index,
-    /// A paged allocator with a growth policy of its own.
+    /// A paged allocator has a growth policy of its own.
     PagedGrowth,
     /// The page is not a multiple of the granule.
     Page,

@@ -11,18 +11,18 @@ use super::search::{PackSearch, SearchOutcome};
 use super::section;
 use super::tables::PackTables;
 
-/// Buckets that [`Packer::first`] examines, about, before it leaves the rest to [`Packer::improve`]: half a second's
-/// work, or a second's where most placed blocks meet.
+/// Approximate number of buckets that [`Packer::first`] examines before it leaves the rest to [`Packer::improve`]: half
+/// a second's work, or a second's where most placed blocks meet.
 const FIRST_WORK: u64 = 10_000_000;
-/// Pairs of lifetimes for each bucket that a packing examines, if all of them meet.
+/// Number of pairs of lifetimes for each bucket that a packing examines, if all lifetimes meet.
 const PAIRS_PER_BUCKET: u64 = 2 * 48;
-/// Buckets that cost as much as a step of the search.
+/// Number of buckets that cost as much as a step of the search.
 const BUCKETS_PER_STEP: u64 = 64;
-/// Records that cost as much as a bucket.
+/// Number of records that cost as much as a bucket.
 const RECORDS_PER_BUCKET: u64 = 48;
 /// One run of this many aims between the best height and the lower bound, the others at the bound.
 const RUNS_BETWEEN: u32 = 4;
-/// How close to the best height such a run may aim, as a power of two of the distance to the bound.
+/// Number of levels of caution. Each one halves the distance from the best height at which such a run aims.
 const MAX_CAUTION: u32 = 6;
 
 /// Finds offsets for lifetimes.
@@ -71,7 +71,7 @@ pub struct Packer<'t> {
     tables: PackTables<'t>,
     common: LifetimeFacts,
     enough_bytes: u64,
-    /// Greedy orders tried.
+    /// Number of greedy orders tried.
     orders: usize,
     /// The packing under way.
     greedy: Option<Greedy>,
@@ -89,7 +89,7 @@ pub struct Packer<'t> {
     run: Option<(Heuristic, u64)>,
     /// Runs started for the loaded part.
     runs: u32,
-    /// Runs between that found no packing.
+    /// Number of runs between height and bound, in a row, that found no packing.
     caution: u32,
 }
 
@@ -196,7 +196,7 @@ impl<'t> Packer<'t> {
             self.debt = if self.orders < GreedyOrder::ALL.len() {
                 self.greedy(left)
             } else {
-                // Whole steps: the rest of a step is owed.
+                // Only whole steps are made, so the rest of a step is owed.
                 let steps = left.div_ceil(BUCKETS_PER_STEP);
                 self.search(steps) * BUCKETS_PER_STEP
             };

@@ -13,17 +13,17 @@ const MAX_TOTAL_BYTES: u64 = 1 << 62;
 /// Common properties of the lifetimes.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct LifetimeFacts {
-    /// Lifetimes that take space.
+    /// Number of lifetimes that take space.
     pub(super) taken: usize,
     /// Number of parts.
     pub(super) parts: usize,
-    /// The most that lives at one tick.
+    /// Maximum of live bytes at any tick.
     pub(super) max_live_bytes: u64,
     /// A divisor of all heights of canonical packings.
     pub(super) unit_bytes: u64,
-    /// The least alignment, which divides all offsets.
+    /// The smallest alignment, which divides all offsets.
     pub(super) align: Align,
-    /// The most that rounding a size up to `align` adds.
+    /// Maximum bytes that rounding a size up to `align` adds.
     pub(super) max_pad_bytes: u64,
     /// Whether any lifetime is pinned.
     pub(super) pins: bool,
@@ -143,7 +143,7 @@ fn pins(
     let mut count = 0;
     for &id in &tables.order[..taken] {
         if pin(id).is_some() {
-            // In the order of first ticks, and to be sorted twice.
+            // Listed in the order of first ticks, to be sorted twice.
             tables.choices[count] = (id, 0);
             tables.by_key[count] = id;
             tables.unplaced[count] = id;
@@ -182,7 +182,7 @@ fn pins(
     Ok(())
 }
 
-/// Bits of a word.
+/// Number of bits in a word.
 const WORD: usize = u64::BITS as usize;
 
 fn last_below(bits: &[u64], place: usize) -> Option<usize> {

@@ -4,9 +4,10 @@ use super::bucket::{BUCKET_ITEMS, Bucket};
 use super::item::Item;
 use super::section::Section;
 
-/// Most neighbours, 4 bytes each: each pair that meets, from both sides. Problems with more are packed greedily only.
+/// Maximum number of neighbours, 4 bytes each: each pair that meets counts from both sides. Problems with more are
+/// packed greedily only.
 const MAX_NEIGHBOURS: usize = 1 << 22;
-/// Most undo records beyond those of a small problem, 24 bytes each.
+/// Maximum number of undo records beyond those of a small problem, 24 bytes each.
 const MAX_PAIR_RECORDS: usize = 1 << 20;
 
 /// Lengths of the tables for a number of lifetimes.

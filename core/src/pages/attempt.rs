@@ -25,7 +25,7 @@ pub struct PageAttempt {
     request: Request,
     /// The place where the block must begin.
     place: Option<WantedPlace>,
-    /// Plans of this attempt that were refused.
+    /// Number of plans of this attempt that were refused.
     refusals: u8,
     /// Whether cached mappings were unmapped for it.
     forgot: bool,

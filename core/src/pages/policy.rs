@@ -13,24 +13,25 @@ const EXACT_CALLS: u64 = 28;
 /// Calls for each unit held, in tenths, below which idle handles move although more could be created: four fifths of
 /// the two calls that expandable segments need at least.
 const MOVING_CALLS: u64 = 16;
-/// Tenths of a unit to a multiple of which the held bytes grow once calls are to be saved.
+/// Tenths of a unit to a multiple of which the held bytes grow once calls must be saved.
 const AHEAD: u64 = 13;
-/// Tenths of a unit held before growth creates pages ahead: in a small pool every page counts.
+/// Minimum tenths of a unit held before growth creates pages ahead, because in a small pool every page counts.
 const LEAST: u64 = 8;
-/// The most tenths of a unit in one handle, unless the pool is large ([`HANDLE_DIVISOR`]).
+/// Maximum tenths of a unit in one handle, unless the pool is large ([`HANDLE_DIVISOR`]).
 const HANDLE: u64 = 16;
 /// Divisor of the held bytes that gives the largest handle of a large pool, which so needs no more calls than a small
 /// one.
 const HANDLE_DIVISOR: u64 = 256;
 /// Divisor of the limit that gives the held bytes from which [`LIMIT_DIVISOR`] and [`ROOM_DIVISOR`] bound a handle.
 const LIMIT_NEAR_DIVISOR: u64 = 4;
-/// Divisor of the limit that gives the largest handle near the limit: a block keeps whole the handles at its ends.
+/// Divisor of the limit that gives the largest handle near the limit, because a block keeps the whole of the handles at
+/// its ends.
 const LIMIT_DIVISOR: u64 = 2048;
-/// Divisor of the rest of the limit that gives the largest handle near the limit: the last handles then fit closely.
+/// Divisor of the rest of the limit that gives the largest handle near the limit, so that the last handles fit closely.
 const ROOM_DIVISOR: u64 = 16;
 /// Divisor of the bytes held afterwards that gives the largest handle for a layout.
 const LAYOUT_DIVISOR: u64 = 16;
-/// The most handles that a plan creates for one run of pages. A larger run gets larger handles.
+/// Maximum number of handles that a plan creates for one run of pages. A larger run gets larger handles.
 const HANDLES_A_RUN: u32 = 256;
 
 impl PagePool<'_> {

@@ -15,7 +15,7 @@ use crate::units::{Addr, AddrRange, Align};
 /// Permission to request memory from the sub-allocator; its bytes count against the limit already.
 ///
 /// Returned by [`RegionPool::commit`], [`RegionPool::abort`] or [`RegionPool::retry_smaller`]; a dropped ticket keeps
-/// its share of the limit for good.
+/// its share of the limit permanently.
 #[derive(PartialEq, Eq, Debug)]
 #[must_use = "the ticket's bytes count against the limit until it is committed or aborted"]
 pub struct GrowTicket {
@@ -36,7 +36,7 @@ const SCATTERED_REGIONS: usize = 8;
 /// The divisor of scattered growth: an eighth of the held bytes.
 const SCATTERED_DIVISOR: u64 = 8;
 
-/// Why no ticket can be issued.
+/// The reason why no ticket can be issued.
 pub(super) enum GrowthBar {
     /// The chunk table has no record for another region.
     Table,
@@ -143,7 +143,7 @@ impl RegionPool<'_> {
         let region_max = self.chunks.granule().bytes_of(u32::MAX);
         let max = self.chunks.available_bytes(0).min(region_max);
         match self.config.growth {
-            // Ahead by a share of the held bytes, in units.
+            // Grow ahead by a share of the held bytes, in units.
             Growth::Range {
                 unit_bytes,
                 ahead_divisor,

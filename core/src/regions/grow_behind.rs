@@ -20,13 +20,13 @@ pub(super) enum ResizeStep {
 
 /// The outcome of a range that was requested to lie behind a block.
 pub(super) enum Placed {
-    /// It was committed.
+    /// The range was committed.
     Committed(CommitOutcome),
-    /// It is of no use to the block and not held; the ticket still counts.
+    /// The range is of no use to the block and not held; the ticket still counts.
     Elsewhere(GrowTicket, Block),
 }
 
-/// The effect of a commit on the block it was meant for.
+/// The effect of a commit on the block that it was made for.
 pub(crate) struct CommitOutcome {
     pub(crate) result: Result<Block, Rejected<ResizeError>>,
     /// The range, if it could not be held.

@@ -27,7 +27,7 @@ use crate::error::{AllocError, Cause, RegionError};
 pub struct RegionAttempt {
     request: Request,
     stage: Stage,
-    /// Why growing was not possible, as far as is known.
+    /// The reason why growing was not possible, as far as known.
     cause: Cause,
     /// Whether memory was requested once.
     asked: bool,
@@ -103,7 +103,7 @@ impl RegionPool<'_> {
         }
     }
 
-    /// Ends the ticket of `attempt`, which the sub-allocator refused. Returns a smaller one to try at once, or
+    /// Ends the ticket of `attempt`, which the sub-allocator refused. Returns a smaller one to try immediately, or
     /// `None`; continue with [`advance`](crate::BestFit::advance) then.
     pub fn growth_refused(
         &mut self,

@@ -63,7 +63,7 @@ pub struct HeapStats {
 /// ```
 pub struct Heap<W: Wait = Spin>(Locked<Option<HeapState>, W>);
 
-/// Bytes up to which a copy is faster than taking the lock again.
+/// Maximum bytes for which a copy is faster than taking the lock again.
 const COPIED_UNDER_LOCK: usize = 1024;
 
 /// The state behind the lock.
@@ -399,7 +399,8 @@ impl<const BYTES: usize, W: Wait> StaticHeap<BYTES, W> {
         });
     }
 
-    /// Runs `f` with the state behind the lock. A heap that was moved has none: its tables are where it was.
+    /// Runs `f` with the state behind the lock. A heap that was moved has no state, because its tables are in its
+    /// former place.
     #[inline]
     fn with<R>(&self, f: impl FnOnce(Option<&mut HeapState>) -> R) -> R {
         let start = self.region.get().cast::<u8>();

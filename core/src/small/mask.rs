@@ -7,7 +7,7 @@ use crate::sync::{AtomicUsize, Ordering};
 const PLAIN: usize = 1;
 /// Alignment of all blocks.
 const ALIGN: usize = 8;
-/// Most bits in which addresses of a program differ, where words have more.
+/// Maximum number of bits in which addresses of a program differ, where words have more.
 const ADDRESS_BITS: u32 = 48;
 
 /// A secret that is drawn once, and the reaction to a link that was not masked with it.
@@ -17,7 +17,7 @@ const ADDRESS_BITS: u32 = 48;
 /// random address.
 #[derive(Debug)]
 pub struct Mask {
-    /// Odd; 0 before it is drawn.
+    /// The key, which is odd; 0 before it is drawn.
     key: AtomicUsize,
     changed: fn(*mut u8) -> !,
 }
@@ -93,7 +93,7 @@ fn pad(slot: *mut Slot, key: usize) -> usize {
 
 /// Returns the multiplicative inverse of an odd number, modulo 2 to the bits of a word.
 fn inverse(odd: usize) -> usize {
-    // Correct in three bits at first, and in twice as many after each step.
+    // The inverse is correct in three bits at first, and in twice as many after each step.
     (0..5).fold(odd, |inverse, _| {
         inverse.wrapping_mul(2_usize.wrapping_sub(odd.wrapping_mul(inverse)))
     })

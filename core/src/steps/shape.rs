@@ -14,7 +14,7 @@
 
 use core::num::NonZeroU16;
 
-/// Layouts of a shape that are kept: two, for programs that alternate between two inputs.
+/// Number of layouts kept for a shape: two, for programs that alternate between two inputs.
 pub(super) const LAYOUTS: usize = 2;
 
 /// One allocation of a step. 20 bytes.
@@ -62,7 +62,7 @@ impl Entry {
         self.offsets[0]
     }
 
-    /// Returns whether the two are the same request.
+    /// Returns whether the two entries are the same request.
     pub(super) const fn asks_as(&self, other: &Self) -> bool {
         self.granules == other.granules && self.align_log2 == other.align_log2
     }
@@ -115,7 +115,7 @@ impl ShapeId {
     }
 }
 
-/// Most shapes remembered as successors of one shape.
+/// Maximum number of shapes remembered as successors of one shape.
 pub(super) const SUCCESSORS: usize = 4;
 
 /// Shapes that followed another, the last one first.
@@ -158,7 +158,7 @@ pub struct Shape {
     pub(super) layouts: [Layout; LAYOUTS],
     /// The layout that was followed last.
     pub(super) recent: u8,
-    /// Most granules live in the step, blocks from before it included.
+    /// Maximum granules live in the step, blocks from before it included.
     pub(super) peak: u32,
     /// Work of its layouts that its allocations have not paid for yet, in buckets.
     pub(super) debt: u64,
