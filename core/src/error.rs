@@ -327,7 +327,8 @@ impl fmt::Display for FreeError {
 
 impl core::error::Error for FreeError {}
 
-/// Why a resize was refused. The block is as it was; a caller that only wants the bytes allocates anew and copies.
+/// Why a resize was refused. The block is as it was; a caller that only needs the bytes allocates a new block and
+/// copies.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum ResizeError {
@@ -343,7 +344,8 @@ pub enum ResizeError {
     /// The chunk table has no free record: cutting an end off takes one, and so does growing the region. Lend a
     /// larger table, or free blocks.
     TableFull,
-    /// The memory behind the block is in use, or there is too little of it, and no more can be had right behind it.
+    /// The memory behind the block is in use, or there is too little of it, and no more can be obtained right behind
+    /// it.
     NoRoom,
     /// The limit leaves no room. Raise it, or free blocks.
     Limit,

@@ -1,4 +1,4 @@
-//! The chunk record: one piece of a region. One layout for every front end.
+//! The chunk record, which describes one piece of a region. Every front end uses the same layout.
 //!
 //! ```text
 //!  byte 0      4      8      12     16                    20       24       28      32

@@ -387,8 +387,7 @@ impl Chunks<'_> {
         }
     }
 
-    /// Enlarges a listed free chunk by all it may join behind it. A chunk that grows enters its bin anew, at the
-    /// front.
+    /// Enlarges a listed free chunk by all it may join behind it. A chunk that grows is moved to the front of its bin.
     fn join_all_behind(&mut self, link: Link) {
         loop {
             let next = self.table.at(link).next;

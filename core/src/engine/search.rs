@@ -440,7 +440,7 @@ impl Chunks<'_> {
     pub(super) fn would_serve_settled(&self, need: Need) -> bool {
         self.regions.ids().any(|id| {
             let mut link = self.regions.get(id).first;
-            // The adjacent free chunks up to here: the first, their size, whether any is pending.
+            // The adjacent free chunks up to here: the first one, their total size, and whether any is pending.
             let (mut first, mut size, mut pending) = (Link::NIL, 0, false);
             while link.is_some() {
                 let chunk = self.table.at(link);

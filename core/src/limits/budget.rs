@@ -53,7 +53,7 @@ pub struct BudgetUse {
 /// A budget had no room. Nothing was charged anywhere.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct BudgetRefusal {
-    /// The budget without room; of several the lowest.
+    /// The budget without room, or the lowest of several.
     pub budget: BudgetId,
     /// Its name, as an index.
     pub name: u32,

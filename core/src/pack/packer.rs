@@ -79,7 +79,7 @@ pub struct Packer<'t> {
     debt: u64,
     /// Buckets that the greedy packings have examined.
     looked: u64,
-    /// Records that the search has examined, and the most it may examine.
+    /// Number of records that the search has examined, and the maximum that it may examine.
     pub(super) records: u64,
     most_records: u64,
     restarts: Restarts,
@@ -89,7 +89,7 @@ pub struct Packer<'t> {
     run: Option<(Heuristic, u64)>,
     /// Runs started for the loaded part.
     runs: u32,
-    /// Number of runs between height and bound, in a row, that found no packing.
+    /// Number of runs between that found no packing, since the last packing found in the part.
     caution: u32,
 }
 
@@ -221,7 +221,7 @@ impl<'t> Packer<'t> {
         parts.map(|part| part.lower).max().unwrap_or(0)
     }
 
-    /// Returns the most bytes that live at one tick.
+    /// Returns the maximum of live bytes at any tick.
     pub const fn max_live_bytes(&self) -> u64 {
         self.common.max_live_bytes
     }

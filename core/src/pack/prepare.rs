@@ -122,7 +122,7 @@ fn scan(lifetimes: &[Lifetime], tables: &mut PackTables<'_>) -> Result<LifetimeF
     })
 }
 
-/// Returns the greatest common divisor; of 0 and x, it is x.
+/// Returns the greatest common divisor; that of 0 and x is x.
 const fn divisor(mut left: u64, mut right: u64) -> u64 {
     while right != 0 {
         (left, right) = (right, left % right);
@@ -212,7 +212,7 @@ fn first_above(bits: &[u64], place: usize) -> Option<usize> {
     Some(word * WORD + bits.trailing_zeros() as usize)
 }
 
-/// Walks through time: parts, their lower bounds, and the most that lives during each lifetime.
+/// Walks through time to find the parts, their lower bounds, and the maximum of live bytes during each lifetime.
 ///
 /// The records in `undo_log` hold the peaks so far that no later one reaches, each with its tick, so that the highest
 /// since a lifetime's begin is found by bisection when it ends.

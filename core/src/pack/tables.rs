@@ -55,7 +55,7 @@ pub struct PackTables<'t> {
     pub offsets: &'t mut [u64],
     /// The packing being tried.
     pub trial: &'t mut [u64],
-    /// The most that lives during each lifetime.
+    /// Maximum of live bytes during each lifetime.
     pub live: &'t mut [u64],
     /// Lifetimes by their first tick.
     pub order: &'t mut [u32],
@@ -112,7 +112,7 @@ pub struct Part {
     pub(super) end: u32,
     /// The best height so far.
     pub(super) height: u64,
-    /// A height that no packing of it is below.
+    /// A lower bound on the height of its packings.
     pub(super) lower: u64,
     /// Whether the search cannot hold it.
     pub(super) too_wide: bool,

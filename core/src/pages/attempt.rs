@@ -118,7 +118,7 @@ impl PagePool<'_> {
         }
     }
 
-    /// Serves the best place, wherever memory is; where memory is short, a place that has some.
+    /// Serves the best place, with memory or without; if memory is short, a place that has memory.
     fn advance_anywhere(
         &mut self,
         need: Need,

@@ -29,7 +29,7 @@ pub struct PageConfig {
     /// The addresses, reserved already: twice the memory that may be held, or four times where programs vary much.
     /// Start and length are multiples of the page.
     pub addresses: AddrRange,
-    /// The least that the driver maps, 2 MiB on most devices; a multiple of the granule.
+    /// Minimum bytes that the driver maps, 2 MiB on most devices; a multiple of the granule.
     pub page_bytes: u64,
     /// When pages move.
     pub backing: Backing,

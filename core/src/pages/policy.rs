@@ -67,8 +67,8 @@ impl PagePool<'_> {
         self.calls.saturating_add(calls) < after / (self.tenths_of_unit(100) / tenths).max(1)
     }
 
-    /// Returns the pages to create beyond `pages` at the end of the range: to save calls, enough to make the held
-    /// bytes a multiple of a little more than a unit.
+    /// Returns the pages to create beyond `pages` at the end of the range: enough to make the held bytes a multiple of
+    /// a little more than a unit, which saves calls.
     pub(super) fn pages_ahead(&self, pages: u32) -> u32 {
         let after = self.chunks.taken_bytes() + self.page_bytes(pages);
         let is_young = self.freed_bytes < after;
@@ -88,7 +88,7 @@ impl PagePool<'_> {
         self.config.backing == Backing::Billed && self.pays_for(2, pages, MOVING_CALLS)
     }
 
-    /// Returns the most pages of one handle when `pages` adjacent ones are to be created.
+    /// Returns the maximum pages of one handle when `pages` adjacent ones are to be created.
     pub(super) fn max_pages_of_handle(&self, pages: u32, of_layout: bool) -> u32 {
         let after = self.chunks.taken_bytes() + self.page_bytes(pages);
         if of_layout {

@@ -14,7 +14,7 @@ pub const START_STATISTIC_STEP: &str = "START_STATISTIC_STEP";
 pub const STABLE_STATISTIC_STEP: &str = "STABLE_STATISTIC_STEP";
 /// Maximum number of rounds that do not suffice yet.
 pub const MAX_STATISTIC_STEP: &str = "MAX_STATISTIC_STEP";
-/// The step at which upstream's other forms end recording; only checked here.
+/// The step at which upstream's other forms end recording, which is only checked here.
 pub const STOP_STATISTIC_STEP: &str = "STOP_STATISTIC_STEP";
 
 /// A text that its setting does not accept. The default stays in force.

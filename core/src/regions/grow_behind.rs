@@ -60,7 +60,7 @@ impl RegionPool<'_> {
         let behind = self.chunks.usable_behind(link, missing, to.stream);
         let grows = matches!(self.config.growth, Growth::Range { .. })
             && self.chunks.newest_region() == Some(region);
-        // Growth in flight will lie there, and another request waits for it.
+        // Growth in flight will take that place, and another request waits for it.
         if !grows || !behind.to_end || self.tickets > 0 {
             return Err(ResizeError::NoRoom);
         }

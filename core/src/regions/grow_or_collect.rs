@@ -29,9 +29,9 @@ pub struct RegionAttempt {
     stage: Stage,
     /// The reason why growing was not possible, as far as known.
     cause: Cause,
-    /// Whether memory was requested once.
+    /// Whether memory was already requested.
     asked: bool,
-    /// Whether a granted range did not fit under the limit once.
+    /// Whether a granted range has exceeded the limit.
     over_limit: bool,
 }
 

@@ -2,8 +2,8 @@
 //! operating system; [`StaticHeap`]: the same with its region inside.
 //!
 //! Small layouts are served from a thread cache, as in a thread of the process heap; a layout without spans, or whose
-//! span cannot be had, is served by the BFC block by block. When memory runs out, the cache is flushed and every idle
-//! span joins its neighbours before null is returned.
+//! span cannot be allocated, is served by the BFC block by block. When memory runs out, the cache is flushed and every
+//! idle span joins its neighbours before null is returned.
 
 use core::alloc::{GlobalAlloc, Layout};
 use core::cell::UnsafeCell;

@@ -102,7 +102,7 @@ pub(super) struct RegionPages {
     pool: RegionPool<'static>,
     /// Every block, by its address.
     index: PageIndex<'static>,
-    /// The region, for pointers into it.
+    /// Start of the region, from which pointers into it are derived.
     region: *mut u8,
     bytes: usize,
     /// Bytes of the tables.

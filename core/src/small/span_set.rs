@@ -55,8 +55,8 @@ const FIRST_PART: usize = 32;
 pub struct Policy {
     /// Bytes that a bin may hold; at least one block, and at most 256.
     pub bin_bytes: u32,
-    /// Whether there are transfer caches. Without them freed blocks return to their spans sooner, so spans become
-    /// idle, and blocks cut from them anew are in order.
+    /// Whether there are transfer caches. Without them freed blocks return to their spans sooner, so spans become idle,
+    /// and blocks carved from them again are in order.
     pub transfer_caches: bool,
     /// Whether bins begin with their full capacity. Lists are then mostly taken as a whole, and no link is followed
     /// before its block has been checked.

@@ -72,7 +72,8 @@ impl Guesses {
 /// that may be skipped to meet it again.
 const STRAY: u32 = 16;
 
-/// Divisor of the most granules live in any step that gives the granules by which a layout may exceed them.
+/// Divisor of the maximum of live granules in any step that gives the granules by which a layout may exceed that
+/// maximum.
 const SPARE_DIVISOR: u32 = 512;
 
 /// Returns the bound of a layout if at most `max` granules were live.

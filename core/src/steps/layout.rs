@@ -2,8 +2,8 @@
 //!
 //! A block that is live at the time is an *obstacle*: it stays where it is, for the whole step or until the tick at
 //! which the shape knows it to go. Blocks known to outlive the step are stacked first, in the lowest gaps, out of the
-//! way of later steps; only if the whole would then be higher than the most live in any step are they packed like the
-//! others. The rest is packed by [`pack`](crate::pack).
+//! way of later steps; only if the whole would then be higher than the maximum live in any step are they packed like
+//! the others. The rest is packed by [`pack`](crate::pack).
 //!
 //! # Cost
 //! O(chunks + allocations log allocations), and the work that [`StepConfig`](super::StepConfig) allows.
@@ -48,7 +48,7 @@ impl Obstacle {
 pub struct Places<'t> {
     /// Ranges in use, adjacent ones that go at the same time as one; and blocks that outlive the step.
     pub obstacles: &'t mut [Obstacle],
-    /// The blocks to place, and those in their way: as many as a step may have allocations, and obstacles.
+    /// The blocks to place and their obstacles: as many as a step may have allocations and obstacles together.
     pub lifetimes: &'t mut [Lifetime],
     /// The allocation of each block to place: as many as a step may have.
     pub order: &'t mut [u32],

@@ -124,7 +124,7 @@ pub(super) type Successors = [Option<ShapeId>; SUCCESSORS];
 /// The condition under which offsets hold: see `layout`.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Layout {
-    /// Hash of the obstacles; 0 for no layout, or one that is to be made anew.
+    /// Hash of the obstacles; 0 for no layout, or one that must be remade.
     pub(super) fingerprint: u64,
     /// First allocation with an offset.
     pub(super) from: u32,
@@ -387,7 +387,8 @@ impl<'t> Shapes<'t> {
         true
     }
 
-    /// Adds a shape, in place of those not seen for longest if there is no room. `None` if it alone does not fit.
+    /// Adds a shape, in place of those not seen for longest if there is no room. Returns `None` if it does not fit even
+    /// alone.
     pub(super) fn add(
         &mut self,
         shape: Shape,
@@ -446,7 +447,7 @@ impl<'t> Shapes<'t> {
             .unwrap_or(0)
     }
 
-    /// Returns the most granules that any of them had live.
+    /// Returns the maximum granules that any of them had live.
     pub(super) fn max_live(&self) -> u32 {
         self.shapes
             .iter()
@@ -457,7 +458,7 @@ impl<'t> Shapes<'t> {
 }
 
 fn same(known: &[Entry], asked: &[Entry]) -> bool {
-    // From the end: shapes that begin alike differ late.
+    // Compared from the end, because shapes that begin alike differ late.
     known
         .iter()
         .rev()

@@ -1,4 +1,4 @@
-//! [`Marks`]: one bit for each granule of a range: for memory that may not read as zero, for memory
+//! [`Marks`], one bit for each granule of a range: for memory that may not read as zero, for memory
 //! freed lately, or for split huge pages.
 
 use core::cell::Cell;

@@ -84,8 +84,8 @@ const CROWDED: u32 = 75;
 const GIVEN_PART: u64 = 4;
 
 impl Residency {
-    /// Sets the free bytes without pages, before a growth. They say nothing about how blocks are
-    /// used.
+    /// Sets the free bytes without pages, before a growth. These bytes are no measure of how blocks
+    /// are used.
     pub(super) fn set_vacant(&self, bytes: usize) {
         self.vacant.store(bytes, Ordering::Relaxed);
     }

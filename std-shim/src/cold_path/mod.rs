@@ -6,7 +6,7 @@
 //! other two modes.
 //!
 //! All of it is cold, so that a caller's loop keeps its registers for itself. [`alloc`] and
-//! [`free`] also serve the long layouts whose bin has a block, or room for one. That is most of
+//! [`free`] also serve the long layouts whose bin has a block, or room for one. These are most of
 //! their calls, so they end in calls only and need no stack. The verbs of the modes are marked
 //! cold, so that the compiler branches on the way to a bin instead of folding conditions into
 //! flags: two instructions less in each call.

@@ -209,8 +209,8 @@ fn check_free(block: *mut u8, layout: Layout) {
     }
 }
 
-/// Resizes a block without copying it: where it lies, or by moving its pages. Returns `None`, and
-/// does nothing, if its contents must be copied.
+/// Resizes a block without copying it, in place or by moving its pages. Returns `None`, and does
+/// nothing, if its contents must be copied.
 ///
 /// # Safety
 /// `block` is the caller's, with `layout`; `new` has its alignment, and a size that is not 0.

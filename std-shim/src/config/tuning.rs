@@ -177,8 +177,8 @@ impl Tuning {
         self.config().purge_ms <= SHORT_MS
     }
 
-    /// Returns whether blocks that are not freed are reported at the end: only a checking heap
-    /// tracks them.
+    /// Returns whether blocks that are not freed are reported at the end, which only a checking
+    /// heap does.
     pub(crate) fn says_leaks(&self) -> bool {
         self.config().checking && self.config().leaks
     }

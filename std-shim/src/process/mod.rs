@@ -114,7 +114,7 @@ impl<O: Os> Process<O> {
 
     /// Returns whether the system counts committed memory.
     pub(crate) fn counts_commits(&'static self) -> bool {
-        // Relaxed: only a choice.
+        // Relaxed: the value only selects a policy.
         self.counts_commits.load(Ordering::Relaxed) > 0
     }
 

@@ -58,7 +58,7 @@ unsafe impl<O: Os, const IDLE: bool> Pages for PagesOf<O, IDLE> {
 
     fn free_bytes(&self) -> u64 {
         let free = self.0.arenas().map(Arena::free_bytes_soon);
-        // An arena whose lock is taken makes the caller ask again.
+        // The number is unknown while an arena's lock is taken.
         free.sum::<Option<u64>>().unwrap_or(u64::MAX)
     }
 

@@ -43,8 +43,8 @@ impl Meta {
 }
 
 impl<O: Os> Process<O> {
-    /// Adopts a heap for the calling thread: one as its last thread left it, otherwise a new one,
-    /// or, beyond `max_primaries`, a secondary one.
+    /// Adopts a heap for the calling thread: a parked one as its last thread left it, otherwise a
+    /// new one, or, beyond `max_primaries`, a secondary one.
     pub(crate) fn adopt(&'static self) -> Option<&'static ThreadHeap> {
         if let Some(heap) = self.pool.adopt() {
             return Some(heap);

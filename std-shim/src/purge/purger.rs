@@ -110,8 +110,8 @@ impl Purger {
         self.asks.store(0, Ordering::Relaxed);
     }
 
-    /// Returns whether the system may be asked which returned bytes were resident: not where the
-    /// process is filtered.
+    /// Returns whether the system may be asked which returned bytes were resident: it may, unless
+    /// the process is filtered.
     pub(crate) fn asks(&self, os: &impl Os) -> bool {
         match self.asks.load(Ordering::Relaxed) {
             0 => {
@@ -262,8 +262,8 @@ impl Purger {
         }
     }
 
-    /// Waits until a thread that frees, or ends, wants ticks. Polls every `ms` milliseconds where
-    /// the system cannot wake a thread.
+    /// Waits until a thread that frees memory, or ends, requests ticks. Polls every `ms`
+    /// milliseconds where the system cannot wake a thread.
     pub(super) fn wait(&self, ms: u64) {
         while self.state.load(Ordering::Relaxed) == WAITING {
             match WAKES {

@@ -38,7 +38,7 @@ pub(crate) struct Tick {
     taken_back: bool,
 }
 
-/// The parts of a tick, in order; all but the arenas' are done for one heap after the other.
+/// The parts of a tick, in order; all parts but the arenas' are done for one heap after the other.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum TickPart {
     /// No tick is under way.

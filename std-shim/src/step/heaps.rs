@@ -69,7 +69,7 @@ impl<O: Os> StepHeaps<O> {
         self.iter().find(|heap| heap.contains(block))
     }
 
-    /// Takes a heap for a thread's step: the last one it had if no other thread has it.
+    /// Takes a heap for a thread's step: its last one if no other thread has it, otherwise another.
     pub(crate) fn take(
         &'static self,
         os: &'static O,

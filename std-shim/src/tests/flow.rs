@@ -176,7 +176,7 @@ fn a_thread_that_only_frees_keeps_a_bin_of_long_blocks_at_most() {
     }
 }
 
-/// Allocates a span's blocks. Also returns the most bytes that a refill left cached.
+/// Allocates a span's blocks. Also returns the maximum bytes that a refill left cached.
 fn cut_span(pipe: &mut Pipe) -> (Vec<*mut u8>, usize) {
     let verbs = pipe.verbs();
     let count = (64 << 10) / class().block_bytes();

@@ -141,7 +141,7 @@ impl SpanSet {
             // SAFETY: the span is this set's and not listed.
             unsafe { state.list(span) };
         }
-        // A span whose last blocks were idle for long is not kept either.
+        // A span whose last blocks were idle for long is released, too.
         if idle && (aging || !state.empty.is_null()) {
             // SAFETY: the span is listed and has no used block.
             unsafe { self.release(span, pages) };

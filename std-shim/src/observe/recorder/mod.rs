@@ -2,7 +2,7 @@
 //!
 //! # Files
 //! * `recording` the life of one trace: events become lines
-//! * `target` the file and the least size, from the program or the environment
+//! * `target` the file and the minimum size, from the program or the environment
 //! * `output` buffered lines and their file
 //! * `complaint` messages on standard error
 //! * `line` a short text built in place

@@ -79,7 +79,7 @@ pub(super) struct Resized {
     pub(super) bytes: usize,
 }
 
-/// One trace: not yet begun, being written, or ended.
+/// One trace, which is not yet begun, being written, or ended.
 ///
 /// Invariants:
 /// * REC1: `threshold` is 0 before the beginning, and `NEVER` if the output is not open.
@@ -153,9 +153,9 @@ impl Recording {
         });
     }
 
-    /// Removes a block that is about to be resized: in the realloc its address may become another's
-    /// before its new place is known. [`resized`](Self::resized) or [`stayed`](Self::stayed)
-    /// follows.
+    /// Removes a block that is about to be resized: during the realloc its address may become
+    /// another block's before its new place is known. [`resized`](Self::resized) or
+    /// [`stayed`](Self::stayed) follows.
     pub(super) fn resizing(&mut self, addr: usize) -> Option<u32> {
         self.ids.remove(addr)
     }

@@ -1,4 +1,4 @@
-//! The file of a trace and the least size of recorded blocks, from the program or its user.
+//! The file of a trace and the minimum size of recorded blocks, from the program or its user.
 
 use core::ffi::CStr;
 
