@@ -135,9 +135,9 @@ impl<'t> Packer<'t> {
         self.looked + self.records / RECORDS_PER_BUCKET
     }
 
-    /// Makes the first packing: by size, and if there is time within about half a second, in other orders as well.
-    /// With more than some 20,000 lifetimes the first one is in the order of time, and if that takes longer because
-    /// many live at a time, the smallest ones are stacked on the others. `improve` continues the order by size.
+    /// Makes the first packing: by size, and if there is time within about half a second, in other orders as well. With
+    /// more than about 20,000 lifetimes the first one is in the order of time, and if that takes longer because many
+    /// live at a time, the smallest ones are stacked on the others. `improve` continues the order by size.
     pub fn first(&mut self) {
         self.first_within(FIRST_WORK);
     }

@@ -47,7 +47,7 @@
 //!
 //! # Steps
 //!
-//! A tick is made in steps of at most some 200 microseconds (STEP_BLOCKS). A step continues where
+//! A tick is made in steps of at most about 200 microseconds (STEP_BLOCKS). A step continues where
 //! the last one ended: with a heap, with a span in its list (`SpanSet::settle`), with a chunk of an
 //! arena. The purge thread does one step after the other, and releases the locks in between. An
 //! allocation does one step and leaves the rest to the next ones in a slow path; only one that gets

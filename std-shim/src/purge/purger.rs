@@ -53,7 +53,7 @@ pub(crate) struct Purger {
     grown: AtomicU64,
     /// Earliest time to make up for growth, in milliseconds of the coarse clock.
     may_make_up: AtomicU64,
-    /// Ticks that calls of the program are to make, in steps.
+    /// Number of ticks that calls of the program owe, made in steps.
     owed: AtomicU32,
     /// Whether growth is being made up for, a step in each call.
     making_up: AtomicU32,
@@ -242,13 +242,13 @@ impl Purger {
         self.state.load(Ordering::Relaxed) == INLINE
     }
 
-    /// Returns whether the purge thread is to be started.
+    /// Returns whether the purge thread should be started.
     #[inline]
     pub(super) fn wants_thread(&self) -> bool {
         self.state.load(Ordering::Relaxed) == WANTED
     }
 
-    /// Claims the start of the purge thread. Returns whether the caller is to start it.
+    /// Claims the start of the purge thread. Returns whether the caller must start it.
     pub(super) fn begin_start(&self) -> bool {
         self.change(WANTED, TICKING)
     }
@@ -280,8 +280,7 @@ impl Purger {
         }
     }
 
-    /// Counts freed bytes while there are no ticks. Returns whether the purge thread is to be
-    /// woken.
+    /// Counts freed bytes while there are no ticks. Returns whether the purge thread must be woken.
     fn count(&self, bytes: usize, tuning: &Tuning) -> bool {
         let state = self.state.load(Ordering::Relaxed);
         let counts = match state {

@@ -71,9 +71,9 @@ impl SpanSet {
         pages.alloc_span(class)
     }
 
-    /// Returns whether cached lists are to be flushed, given that the heap would grow. A turn comes once for each 16
-    /// MiB of spans made, and then flushes as many lists as there were, some with each refill: so a program that
-    /// needs its cached blocks again does not lose them each time.
+    /// Returns whether cached lists should be flushed, given that the heap would grow. A turn comes once for each 16
+    /// MiB of spans made, and then flushes as many lists as there were, some with each refill: so a program that needs
+    /// its cached blocks again does not lose them each time.
     pub fn flush_is_due(&mut self) -> bool {
         if self.lists_to_flush == 0 && self.made_bytes >= FLUSH_EVERY_BYTES {
             (self.made_bytes, self.asked_bytes) = (0, 0);
@@ -82,7 +82,7 @@ impl SpanSet {
         self.lists_to_flush > 0
     }
 
-    /// Returns whether cached lists are to be flushed before the heap would grow: during a turn, once `free`, the free
+    /// Returns whether cached lists should be flushed before the heap would grow: during a turn, once `free`, the free
     /// part of held memory, is below a quarter of the cached bytes, and immediately under pressure.
     pub(super) fn early_flush_is_due(
         &mut self,
