@@ -165,8 +165,8 @@ impl Config {
     /// Maximum number of frames recorded of a stack.
     pub(crate) const MAX_STACK_FRAMES: u32 = 32;
 
-    /// Returns this configuration with the changes that the environment asks for, if it may; `None`
-    /// if the environment cannot be read yet.
+    /// Returns this configuration with the changes that the environment requests, if this
+    /// configuration allows any; `None` if the environment cannot be read yet.
     fn with_environment(self) -> Option<Self> {
         #[cfg(unix)]
         if self.environment {

@@ -23,7 +23,7 @@ use super::slot::{Chain, Links, Slot};
 use super::span::Span;
 use crate::sync::{AtomicPtr, AtomicU32, Ordering};
 
-/// Number of bits of the word that count blocks, of which a span has at most 8192.
+/// Number of bits of the word that count blocks; a span has at most 8192 blocks.
 const COUNT_BITS: u32 = 14;
 const COUNT_MASK: u32 = (1 << COUNT_BITS) - 1;
 /// Alignment of slots.

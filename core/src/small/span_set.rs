@@ -46,8 +46,8 @@ use super::slot::{Links, Slot};
 use super::span::Span;
 use super::thread_cache::{CacheBin, ThreadCache};
 
-/// Divisor of the capacity that the policy allows a bin that gives its first capacity. A bin's capacity doubles each
-/// time the bin runs empty or full.
+/// Divisor of a bin's maximum capacity that gives its first capacity, which doubles each time the bin runs empty or
+/// full.
 const FIRST_PART: usize = 32;
 
 /// The bounds on what a set and the cache in front of it keep.

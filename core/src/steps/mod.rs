@@ -80,7 +80,7 @@ pub struct StepTables<'t> {
 }
 
 /// Number of buckets of layouts that an allocation pays for, half a microsecond or less. Obstacles may lie elsewhere at
-/// each step, but then making layouts anew costs no more in the long run than allocating does.
+/// each step, but with this limit remaking layouts costs no more in the long run than allocating does.
 const EARNED: u64 = 4;
 
 /// Number of chunks remembered as starts of searches for others.

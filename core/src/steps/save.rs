@@ -43,7 +43,7 @@ pub enum SavedPlansError {
     },
     /// The bytes were cut off or changed since they were saved.
     Damaged,
-    /// The plans have more shapes or entries than the tables hold.
+    /// The plans have more shapes or allocations than the tables hold.
     TooLarge {
         /// Shapes in the file.
         shapes: u32,
