@@ -125,7 +125,7 @@ impl Pattern {
     /// Returns the byte at `offset` from the start of the filled memory.
     #[inline]
     pub const fn at(self, offset: u64) -> u8 {
-        // Eight bytes are whole values of any width.
+        // Eight bytes hold a whole number of values of any width.
         (self.word >> (8 * (offset & 7))) as u8
     }
 }

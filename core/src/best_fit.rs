@@ -13,11 +13,11 @@ use crate::units::{Addr, AddrRange, Granule};
 #[derive(Debug)]
 #[must_use]
 pub enum Progress<P> {
-    /// The block: the allocation is done.
+    /// The allocation is done, and this is its block.
     Ready(Grant),
     /// A plan of calls to make before [`BestFit::advance`] is called again.
     Plan(P),
-    /// The error: the allocation is done, without memory.
+    /// The allocation has failed with this error.
     Failed(AllocError),
 }
 

@@ -133,10 +133,10 @@ pub struct AllocatorId(pub(crate) u32);
 impl AllocatorId {
     /// All allocators outside this crate: their blocks are of no table.
     pub const OUTSIDE: Self = Self(0);
-    /// Count of numbers used once.
+    /// Number of ids that are used only once.
     pub(crate) const GIVEN_ONCE: u32 = 1 << 31;
 
-    /// The unit in which places of tables are counted: no record is shorter.
+    /// Unit in bytes in which places of tables are counted, since no record is shorter.
     pub(crate) const TABLE_UNIT_BYTES: usize = 32;
 
     /// Returns the id of an allocator over the table at this address.
@@ -232,12 +232,12 @@ pub struct Resize {
     /// The stream on which the block is used. A block grows into memory that no stream uses any more or whose last
     /// use is on this one.
     pub stream: StreamId,
-    /// If set, work queued on the stream may use a cut-off end up to this event; otherwise the end is free at once.
+    /// If set, work queued on the stream may use a cut-off end up to this event; otherwise the end is free immediately.
     pub used_until: Option<EventNumber>,
 }
 
 impl Resize {
-    /// Resizes to `bytes` bytes, used on the main stream; a cut-off end is free at once.
+    /// Resizes to `bytes` bytes, used on the main stream; a cut-off end is free immediately.
     pub const fn to(bytes: u64) -> Self {
         Self {
             bytes,
@@ -286,7 +286,7 @@ pub trait BlockAllocator {
     /// back to the sub-allocator, and free chunks may have been joined.
     fn alloc(&self, request: &Request) -> Result<Grant, AllocError>;
 
-    /// Frees a block that is out of use once `point.stream` has passed `point.event`; without a point, at once.
+    /// Frees a block that is out of use once `point.stream` has passed `point.event`; without a point, immediately.
     ///
     /// # Errors
     /// Returns the block if it is not one of this allocator's, or if the event lies too far ahead.

@@ -53,7 +53,7 @@ pub enum AllocError {
     },
     /// The requested place is not wholly inside one free chunk, or not on a granule.
     PlaceTaken,
-    /// No memory; the numbers say why.
+    /// There is no memory; the numbers show why.
     OutOfMemory(OutOfMemory),
 }
 
@@ -327,7 +327,8 @@ impl fmt::Display for FreeError {
 
 impl core::error::Error for FreeError {}
 
-/// Why a resize was refused. The block is as it was; a caller that only wants the bytes allocates anew and copies.
+/// Why a resize was refused. The block is as it was; a caller that only needs the bytes allocates a new block and
+/// copies.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum ResizeError {
@@ -343,7 +344,8 @@ pub enum ResizeError {
     /// The chunk table has no free record: cutting an end off takes one, and so does growing the region. Lend a
     /// larger table, or free blocks.
     TableFull,
-    /// The memory behind the block is in use, or there is too little of it, and no more can be had right behind it.
+    /// The memory behind the block is in use, or there is too little of it, and no more can be obtained right behind
+    /// it.
     NoRoom,
     /// The limit leaves no room. Raise it, or free blocks.
     Limit,
@@ -430,7 +432,7 @@ pub enum ConfigError {
     Table,
     /// The hash index of a pool has fewer than two slots for each record.
     Index,
-    /// A paged allocator with a growth policy of its own.
+    /// A paged allocator has a growth policy of its own.
     PagedGrowth,
     /// The page is not a multiple of the granule.
     Page,

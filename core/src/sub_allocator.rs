@@ -43,7 +43,7 @@ pub trait SubAllocator {
     /// If there is no such range. The caller may try again with less.
     fn grow(&self, request: GrowRequest) -> Result<AddrRange, SubAllocError>;
 
-    /// Takes a range back: one that was granted, several granted side by side, or the end of such.
+    /// Takes a range back: one that was granted, several granted side by side, or the end of such a range.
     ///
     /// # Errors
     /// If it cannot; the range then stays with the caller, who continues to use it.

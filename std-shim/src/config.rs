@@ -65,8 +65,9 @@ impl OnMisuse {
     }
 }
 
-/// Makes [`Config`] of a table. A row has an option, its value in [`Config::BALANCED`], and, if the
-/// environment may set it, the parser of its values, the variable and a description of the values.
+/// Defines [`Config`] by a table. A row has an option, its value in [`Config::BALANCED`], and, if
+/// the environment may set it, the parser of its values, the variable and a description of the
+/// values.
 macro_rules! options {
     ($(
         $(#[$doc:meta])*
@@ -80,7 +81,7 @@ macro_rules! options {
         }
 
         impl Config {
-            /// Time and memory in balance.
+            /// Balances time and memory.
             pub(crate) const BALANCED: Self = Self { $($name: $balanced,)+ };
         }
 
@@ -102,7 +103,7 @@ options! {
     purge_ms: u64 = 1000, millis "LARDER_PURGE_AFTER" "milliseconds, or never";
     /// Whether the heap may have a thread that purges.
     background: bool = true, yes_or_no "LARDER_BACKGROUND_PURGE" "yes or no";
-    /// When huge pages are asked for. The variable takes a size; a plain number counts MiB.
+    /// When huge pages are requested. The variable takes a size; a plain number counts MiB.
     huge_pages: HugePages = HugePages::Above(8 << 20),
         huge_pages "LARDER_HUGE_PAGES" "a size such as 64MiB, or never";
     /// Percentage of the committed memory that must be resident for huge pages, where an eighth of
@@ -121,18 +122,18 @@ options! {
     leaks: bool = false, yes_or_no "LARDER_LEAKS" "yes or no";
     /// Whether the heap's numbers are reported when the process ends.
     stats: bool = false, yes_or_no "LARDER_STATS" "yes or no";
-    /// Frames that are kept of each stack.
+    /// Number of frames recorded of each stack.
     stack_frames: u32 = 16, stack_frames "LARDER_STACK_FRAMES" "a number up to 32";
     /// One block in this many has guard pages; 0 for none.
     guard_one_in: u32 = 0, one_in "LARDER_GUARD" "a number above 0, or never";
     /// Whether a fault at a guard page is explained.
     explains_faults: bool = false, yes_or_no "LARDER_GUARD_FAULTS" "yes or no";
-    /// Whether C++'s `new` asks: of the caller, not of the process.
+    /// Set for calls from C++'s `new`.
     by_new: bool = false;
 }
 
 impl Config {
-    /// Time first.
+    /// Puts time first.
     pub(crate) const SPEED: Self = Self {
         purge_ms: 10_000,
         huge_pages: HugePages::Above(2 << 20),
@@ -141,7 +142,7 @@ impl Config {
         ..Self::BALANCED
     };
 
-    /// Memory first. Of a heap that is small blocks mostly no huge page is full enough.
+    /// Puts memory first. In a heap of mostly small blocks no huge page is full enough.
     pub(crate) const MEMORY: Self = Self {
         purge_ms: 50,
         dense_percent: 101,
@@ -149,23 +150,23 @@ impl Config {
         ..Self::BALANCED
     };
 
-    /// Safety first: misuse of the heap is detected.
+    /// Puts safety first: misuse of the heap is detected.
     pub(crate) const HARDENED: Self = Self {
         hardened: true,
         ..Self::BALANCED
     };
 
-    /// Finding misuse: reports have its stacks, too.
+    /// Detects misuse, and reports it with stacks.
     pub(crate) const CHECKING: Self = Self {
         checking: true,
         ..Self::HARDENED
     };
 
-    /// The most frames that are kept of a stack.
+    /// Maximum number of frames recorded of a stack.
     pub(crate) const MAX_STACK_FRAMES: u32 = 32;
 
-    /// This configuration with the changes that the environment asks for, if it may; `None` if it
-    /// cannot be read yet.
+    /// Returns this configuration with the changes that the environment requests, if this
+    /// configuration allows any; `None` if the environment cannot be read yet.
     fn with_environment(self) -> Option<Self> {
         #[cfg(unix)]
         if self.environment {
@@ -174,7 +175,8 @@ impl Config {
         Some(self)
     }
 
-    /// This configuration, tuned as another; the options that concern no tuning stay.
+    /// Returns this configuration with the tuning of `other`; options that are no tuning keep their
+    /// values.
     #[cfg(unix)]
     const fn tuned_as(self, other: Self) -> Self {
         Self {

@@ -25,11 +25,11 @@ extern "C" fn at_end() {
     }
 }
 
-/// Bytes of a line, times lines; a number longer than its column uses spare room of the other
-/// lines.
+/// Length of the buffer: bytes of a line, times lines. A number longer than its column uses spare
+/// room of the other lines.
 const TEXT_BYTES: usize = 80 * 16;
 
-/// Prints the numbers of the heap. Not inlined: the caller then touches no stack pages for its
+/// Prints the numbers of the heap. Not inlined, so that the caller touches no stack pages for its
 /// buffer.
 #[cold]
 #[inline(never)]

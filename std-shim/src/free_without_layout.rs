@@ -12,11 +12,11 @@ use crate::thread::tls;
 
 /// The origin of a block, found by its address.
 pub(crate) enum Origin {
-    /// In a span of this class.
+    /// A span of this class.
     Span(SizeClass),
-    /// In the range of a step heap.
+    /// The range of a step heap.
     Step(&'static StepHeap<Native>),
-    /// By itself in an arena, or in its own mapping.
+    /// No span: an arena, or a mapping of its own.
     Alone,
 }
 

@@ -194,7 +194,7 @@ impl Larder {
     /// the block as it was, if there is no memory, or if no block of this heap starts there.
     ///
     /// # Safety
-    /// The conditions of [`free`](Self::free). The caller gives the block up if the answer is not
+    /// The conditions of [`free`](Self::free). The caller gives the block up if the result is not
     /// null.
     #[must_use]
     pub unsafe fn resize(&self, block: *mut u8, bytes: usize) -> *mut u8 {
@@ -281,7 +281,7 @@ impl Larder {
 #[inline(always)]
 fn common_bin(layout: Layout, cache: fn() -> *mut ThreadCache) -> Option<*mut CacheBin> {
     if !SizeClass::is_common(layout.size(), layout.align()) {
-        // Boxed words: for sizes that the compiler knows.
+        // Boxed words, where the compiler knows the size.
         return match layout.size() == 8 && layout.align() == 8 {
             true => Some(ThreadCache::bin_of(cache(), SizeClass::EIGHT)),
             false => None,
@@ -300,7 +300,7 @@ fn pop(bin: Option<*mut CacheBin>) -> *mut u8 {
     }
 }
 
-/// No block is longer: with its alignment an address space holds it.
+/// Maximum length of a block in bytes, so that it fits an address space with its alignment.
 const MAX_BYTES: usize = isize::MAX as usize - 15;
 
 /// Returns the calling thread's bin for a size that C requests.
@@ -367,7 +367,7 @@ impl Larder {
     ///
     /// # Safety
     /// `block` is a block of the heap with this layout; `new` has its alignment, and a size that is
-    /// not 0. The caller gives the block up if the answer is not null.
+    /// not 0. The caller gives the block up if the result is not null.
     #[inline(always)]
     pub(crate) unsafe fn realloc_plain(
         &self,

@@ -51,7 +51,7 @@ compile_error!("larder needs its feature `std` on systems other than Unix");
 // Modules:
 // * `global_alloc` the allocator's verbs, `cold_path` past their fast paths, `free_without_layout`
 //   by an address alone; `config` the options, `options` their public setters, `stats` numbers,
-//   `end` reports when the process ends, `text` a buffer for them
+//   `exit_report` reports when the process ends, `text` a buffer for them
 // * `safety` finding misuse: hardened and checking heaps, guard pages, reports
 // * `thread` the state of one thread, and the end of a thread
 // * `process` the state that threads share: arenas, heaps, mappings; fork handlers
@@ -63,8 +63,8 @@ compile_error!("larder needs its feature `std` on systems other than Unix");
 // * `block_table` a table of some live blocks, by address
 // * `os` the operating system
 //
-// Size classes, spans, remote frees and the parking of heaps are `larder-core`'s (`small`), as is
-// best fit with coalescing.
+// Size classes, spans, remote frees and the parking of heaps are `larder-core`'s (`small`), and so
+// is best fit with coalescing.
 
 mod arena;
 mod block_table;

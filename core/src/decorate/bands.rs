@@ -16,10 +16,10 @@ const TAIL: Pattern = Pattern::of_u8(0xcd);
 /// The guards of a block. Sizes in bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct GuardConfig {
-    /// Least bytes in front of a block; the guard is this, rounded up to the requested alignment. A block is at a
+    /// Minimum bytes in front of a block; the guard is this, rounded up to the requested alignment. A block is at a
     /// multiple of it wherever it is a power of two of at most the granule below.
     pub front_bytes: u64,
-    /// Least bytes behind a block.
+    /// Minimum bytes behind a block.
     pub tail_bytes: u64,
     /// Whether the front guard grows with the alignment. If not, blocks are only as aligned as `front_bytes` is.
     pub keeps_alignment: bool,

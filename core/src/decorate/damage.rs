@@ -63,7 +63,7 @@ impl fmt::Display for Damage {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum CheckError {
-    /// Bytes were written that nothing should write.
+    /// Bytes were written that must not be written.
     Damaged(Damage),
     /// The bytes could not be read or prepared, so their state is unknown.
     Access {
@@ -72,7 +72,7 @@ pub enum CheckError {
         /// The reason.
         error: AccessError,
     },
-    /// The block is not one of this allocator's.
+    /// The block does not belong to this allocator.
     Unknown,
 }
 
@@ -94,10 +94,10 @@ impl core::error::Error for CheckError {}
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[non_exhaustive]
 pub enum OnDamage {
-    /// It is freed like any other.
+    /// The block is freed like any other.
     #[default]
     Free,
-    /// It is never allocated again, so that its contents can be examined and further writes there do no harm. It
+    /// The block is never allocated again, so that its contents can be examined and further writes there do no harm. It
     /// stays live in the allocator below.
     Keep,
 }
@@ -118,7 +118,7 @@ pub struct FindingCounts {
     pub kept_bytes: u64,
 }
 
-/// Finds kept until they are taken: one cause mostly shows in the first few.
+/// Maximum number of finds kept until they are taken. One cause mostly shows in the first few.
 const FINDINGS: usize = 16;
 
 /// Finds in the order they were made.
@@ -163,7 +163,7 @@ impl DamageList {
     }
 }
 
-/// Bytes read at once, into a buffer on the stack; a multiple of every pattern.
+/// Bytes read in one call, into a buffer on the stack; a multiple of every pattern.
 const WINDOW: usize = 1024;
 
 /// A byte that differs from the pattern.
@@ -174,7 +174,7 @@ pub(super) struct ChangedByte {
     pub(super) found: u8,
 }
 
-/// Returns the first byte of the range that differs from the pattern. O(bytes), a read each [`WINDOW`].
+/// Returns the first byte of the range that differs from the pattern. O(bytes), with one read for each [`WINDOW`].
 pub(super) fn find_change<M: MemoryAccess>(
     access: &M,
     stream: StreamId,
@@ -185,7 +185,7 @@ pub(super) fn find_change<M: MemoryAccess>(
     let mut done = 0;
     while done < range.bytes() {
         let take = (range.bytes() - done).min(WINDOW as u64);
-        // At most a window.
+        // At most a window, so it fits the buffer.
         let window = buffer.get_mut(..take as usize).unwrap_or_default();
         // Inside the range, whose end is a 64-bit number.
         access.read(stream, Addr::new(range.start().get() + done), window)?;

@@ -30,7 +30,7 @@ use crate::units::Addr;
 struct Guard {
     inner: Block,
     shape: BandShape,
-    /// Checks that read its guards now.
+    /// Number of checks that are reading its guards.
     pins: u32,
 }
 
@@ -240,7 +240,7 @@ impl<A: BlockAllocator, M: MemoryAccess, W: Wait> Guarded<A, M, W> {
         let stream = point.map_or(shape.stream, |point| point.stream);
         let find = shape.compare(&self.access, stream).err();
         if matches!(find, Some(CheckError::Damaged(_))) && self.config.on_damage == OnDamage::Keep {
-            // Dropped, so it stays live below.
+            // The block is dropped, so it stays live below.
             let kept = inner.bytes();
             self.gone(handle, find, Some(kept));
             return Ok(find);
@@ -322,7 +322,7 @@ impl<A: BlockAllocator, M: MemoryAccess, W: Wait> BlockAllocator for Guarded<A, 
             .with(|state| Some(state.rows.find(block)?.shape.bytes))
     }
 
-    /// Returns the number of the allocator below, `None` also if that has no numbers.
+    /// Returns the number from the allocator below; `None` also if that allocator has no numbers.
     fn allocation_id(&self, block: &Block) -> Option<u64> {
         let id = self
             .state

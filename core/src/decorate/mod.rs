@@ -21,9 +21,9 @@
 //! * `Tracked` innermost counts the requests of decorators, outermost those of the program.
 //!
 //! # Finds and refusals
-//! A free that finds damage is a free all the same: the trait returns `Ok`, because the block is gone ([`OnDamage`]
-//! says what happens to it). The find waits in the decorator's list ([`Guarded::take_finding`]), and
-//! [`Guarded::free_checked`] returns it. Nothing panics.
+//! A free that finds damage is still a free: the trait returns `Ok`, because the block is gone ([`OnDamage`] says what
+//! happens to it). The find waits in the decorator's list ([`Guarded::take_finding`]), and [`Guarded::free_checked`]
+//! returns it. Nothing panics.
 //!
 //! # Locks
 //! Each decorator has one, for its state. It is not held during a call of the allocator below, of the access, of a

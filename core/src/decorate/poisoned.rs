@@ -39,7 +39,7 @@ pub struct Poisoned<A, M> {
     inner: A,
     access: M,
     pattern: Pattern,
-    /// Frees whose block could not be reset. Only a count, which orders nothing.
+    /// Number of frees whose block could not be reset. The count orders nothing.
     failures: AtomicU64,
 }
 

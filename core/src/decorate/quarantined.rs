@@ -21,7 +21,7 @@ use crate::table::ring::Ring;
 /// The policy of a quarantine.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct QuarantineConfig {
-    /// Most bytes that wait. A larger block does not wait at all.
+    /// Maximum bytes that wait. A larger block does not wait at all.
     pub limit_bytes: u64,
     /// The pattern that fills freed blocks.
     pub pattern: Pattern,
@@ -49,7 +49,7 @@ struct Waiting {
 }
 
 impl Waiting {
-    /// Returns the stream whose work comes before any access: that of the free.
+    /// Returns the stream of the free, whose work comes before any access.
     fn stream(&self) -> StreamId {
         self.point.map_or(StreamId::MAIN, |point| point.stream)
     }
@@ -177,7 +177,8 @@ impl<A: BlockAllocator, M: MemoryAccess, W: Wait> Quarantined<A, M, W> {
     /// may be left out.
     pub fn check_all(&self, mut found: impl FnMut(CheckError)) -> u64 {
         let mut finds = 0;
-        // Each is taken out while it is read, so no other thread lets it leave, and goes to the end again.
+        // Each block is taken out while it is read, so that no other thread lets it leave, and is then requeued at the
+        // end.
         let count = self.state.with(|state| state.ring.len());
         for _ in 0..count {
             let Some(waiting) = self.state.with(QuarantineState::pop) else {
@@ -331,7 +332,7 @@ impl<A: BlockAllocator, M: MemoryAccess, W: Wait> Quarantined<A, M, W> {
         });
     }
 
-    /// Lets a filled block wait, and the oldest leave for it.
+    /// Lets a filled block wait, and lets the oldest ones leave to make room.
     fn admit(&self, mut waiting: Waiting) -> Result<(), RefusedBlock> {
         let limit = self.config.limit_bytes;
         loop {
@@ -358,8 +359,8 @@ impl<A: BlockAllocator, M: MemoryAccess, W: Wait> Quarantined<A, M, W> {
 }
 
 impl<A: BlockAllocator, M: MemoryAccess, W: Wait> BlockAllocator for Quarantined<A, M, W> {
-    /// Allocates a block of the allocator below. If that has no memory or no record left, all waiting blocks leave,
-    /// and it is asked once more.
+    /// Allocates a block of the allocator below. If that allocator has no memory or no record left, all waiting blocks
+    /// leave, and the allocation is tried once more.
     fn alloc(&self, request: &Request) -> Result<Grant, AllocError> {
         let error = match self.inner.alloc(request) {
             Ok(grant) => return Ok(grant),

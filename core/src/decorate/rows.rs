@@ -16,7 +16,7 @@ use crate::units::Addr;
 #[derive(Debug)]
 pub(super) struct BlockRow<E> {
     entry: Option<E>,
-    /// The next vacant row's number, 0 for none.
+    /// Number of the next vacant row, 0 for none.
     next: u32,
 }
 

@@ -18,11 +18,11 @@ use crate::units::Addr;
 /// The source of the sizes of blocks.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Tracking {
-    /// The allocator below tracks them.
+    /// The allocator below tracks the sizes.
     Below,
-    /// A table of the decorator.
+    /// A table of the decorator tracks them.
     Local,
-    /// None: allocations are counted as requested, frees are not.
+    /// Sizes are not tracked: allocations are counted as requested, frees are not.
     Nobody,
 }
 
@@ -72,7 +72,7 @@ impl RowEntry for TrackedBlock {
 /// The counters and the records.
 pub(super) struct TrackState {
     pub(super) ring: Ring<TrackRecord>,
-    /// Rows of blocks; none are used except under [`Tracking::Local`].
+    /// Rows of blocks, used under [`Tracking::Local`] only.
     pub(super) rows: Rows<TrackedBlock>,
     pub(super) stats: TrackStats,
     /// Records made so far.
@@ -116,7 +116,7 @@ impl TrackState {
         let _ = self.ring.push(record);
     }
 
-    /// Admits an allocation; not after the records were taken. Returns whether it did.
+    /// Admits an allocation, unless the records were taken. Returns whether it did.
     pub(super) const fn begin(&mut self) -> bool {
         if !self.taken {
             self.under_way += 1;
@@ -130,7 +130,7 @@ impl TrackState {
         self.stats.failures += 1;
     }
 
-    /// Returns whether no block is out or about to be allocated, and none will be.
+    /// Returns whether no block is out or about to be allocated, and none will be later.
     pub(super) const fn is_done(&self) -> bool {
         self.taken && self.under_way == 0 && self.stats.live_blocks == 0
     }
@@ -148,8 +148,8 @@ impl TrackState {
         self.record(signed(bytes), tick);
     }
 
-    /// Takes the bytes of a block to be freed off the count. Returns how many were counted: fewer than it has only if
-    /// it was allocated past this decorator.
+    /// Takes the bytes of a block to be freed off the count. Returns how many were counted: fewer than the block has
+    /// only if it was allocated past this decorator.
     pub(super) fn leaving(&mut self, bytes: u64) -> u64 {
         let counted = bytes.min(self.stats.live_bytes);
         self.stats.live_bytes -= counted;

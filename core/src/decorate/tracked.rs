@@ -163,8 +163,8 @@ impl<A: BlockAllocator, T: Ticks, W: Wait> Tracked<A, T, W> {
         }
     }
 
-    /// Removes the records for good: from now on blocks are freed, none are allocated ([`AllocError::Closed`]), and
-    /// no call is recorded. An allocation under way in another thread may still return a block; its record is lost.
+    /// Removes the records permanently: from now on blocks are freed, but none are allocated ([`AllocError::Closed`]),
+    /// and no call is recorded. An allocation under way in another thread may still return a block; its record is lost.
     ///
     /// # Errors
     /// If the records were taken before.

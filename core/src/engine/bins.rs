@@ -7,7 +7,7 @@
 //! * BIN3 a chunk enters at the front. (A chunk whose size changes within its class keeps its place: the caller does
 //!   not touch the bins then.)
 //!
-//! All operations O(1).
+//! All operations are O(1).
 
 use super::chunk::{Chunk, Link};
 use super::class::Class;

@@ -31,7 +31,7 @@ impl fmt::Display for Violation {
 
 impl core::error::Error for Violation {}
 
-/// Chunks behind a used one that are compared with its id.
+/// Number of chunks behind a used one whose ids are compared with its id.
 const ID_WINDOW: u32 = 128;
 
 /// Returns the violation unless `holds`.
@@ -62,7 +62,7 @@ struct ChunkSums {
     points: CountByStream,
 }
 
-/// A number for each stream.
+/// A count for each stream.
 struct CountByStream([u32; StreamId::COUNT]);
 
 impl Default for CountByStream {

@@ -1,4 +1,4 @@
-//! The chunk record: one piece of a region. One layout for every front end.
+//! The chunk record, which describes one piece of a region. Every front end uses the same layout.
 //!
 //! ```text
 //!  byte 0      4      8      12     16                    20       24       28      32
@@ -17,7 +17,8 @@ use crate::stream::StreamId;
 use crate::table::list::Linked;
 use crate::table::slab::{Record, Sink};
 
-/// The index of a record in its [`Slab`](crate::table::slab::Slab). 0 is no chunk: the record there is the sink.
+/// The index of a record in its [`Slab`](crate::table::slab::Slab). 0 names no chunk, since the record there is the
+/// sink.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[repr(transparent)]
 pub(crate) struct Link(pub(crate) u32);
@@ -54,15 +55,15 @@ impl From<Link> for u32 {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u32)]
 pub(crate) enum State {
-    /// No chunk: the record is vacant.
+    /// The record is vacant.
     Vacant = 0,
-    /// Belongs to a caller.
+    /// The chunk belongs to a caller.
     Used = 1,
-    /// Free, and in reach of the search.
+    /// The chunk is free, and the search may find it.
     Free = 2,
-    /// Free, on its way back to the sub-allocator: no request may use it.
+    /// The chunk is free but on its way back to the sub-allocator, so no request may use it.
     Leaving = 3,
-    /// Free, and a plan under way puts memory behind it ([`pages`](crate::pages)).
+    /// The chunk is free, and a plan under way puts memory behind it ([`pages`](crate::pages)).
     Filling = 4,
 }
 
@@ -146,7 +147,7 @@ impl Chunk {
         self.kind |= other.kind & HOLLOW;
     }
 
-    /// Changes the state only: a point stays.
+    /// Changes the state only; a point is kept.
     pub(super) const fn set_state(&mut self, state: State) {
         self.kind = (self.kind & !STATE_MASK) | state as u32;
     }

@@ -3,9 +3,9 @@
 //! Below 64 granules every size has its own class; above, each doubling is cut in 32, so a class spans at most 1/32
 //! (3.1 %) of its size. The numbers fit the bitmap: 64 classes to a word, two doublings to a word.
 
-/// Logarithm of the classes in each doubling.
+/// Binary logarithm of the number of classes in each doubling.
 const SUB_BITS: u32 = 5;
-/// Sizes below this have a class of their own.
+/// Each size below this has a class of its own.
 const EXACT: u32 = 2 << SUB_BITS;
 
 /// A size class: an index below [`Class::COUNT`].

@@ -6,7 +6,7 @@ use super::report::ChunkState;
 use crate::best_fit::BestFit;
 use crate::units::AddrRange;
 
-/// Cells of a region's map.
+/// Number of cells in a region's map.
 const MAP_CELLS: u64 = 80;
 
 /// The value that [`BestFit::dump`] returns.

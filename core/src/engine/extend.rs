@@ -98,7 +98,7 @@ impl Chunks<'_> {
         Some(link)
     }
 
-    /// Makes this the newest region. Its end is in no list yet, so the wilderness so far goes to the bins.
+    /// Makes a region the newest. Its end is in no list yet, so the previous wilderness goes to the bins.
     fn set_newest(&mut self, id: RegionId) {
         self.newest_region = Some(id);
         let old = core::mem::take(&mut self.wilderness);

@@ -97,11 +97,11 @@ impl Chunks<'_> {
         if number <= completed {
             return Some(None);
         }
-        // The low half is enough within the window (EVENT1).
+        // The low half suffices within the window (EVENT1).
         (number - completed <= EventNumber::WINDOW).then_some(Some((point.stream, number as u32)))
     }
 
-    // Inlined as `take` is.
+    // Inlined, like `take`.
     #[inline(always)]
     fn give(&mut self, link: Link, point: Stored) {
         let chunk = self.table.at_mut(link);
@@ -213,7 +213,7 @@ impl Chunks<'_> {
         self.join_all(link);
     }
 
-    /// Returns whether points may keep free neighbours apart: not while there is one stream only, the usual case.
+    /// Returns whether points may keep free neighbours apart. Usually they may not, as there is only one stream.
     fn points_decide(&self) -> bool {
         self.apart || self.streams.many()
     }
@@ -250,7 +250,7 @@ impl Chunks<'_> {
         let theirs_pending = self.streams.pending(theirs).is_some();
         let result = match (mine, theirs) {
             _ if !mine_pending && !theirs_pending => None,
-            // Memory out of use serves every stream and stays so, if there are other streams.
+            // Memory that no stream uses serves every stream, so it stays apart if there is more than one.
             _ if mine_pending != theirs_pending && self.streams.many() => return false,
             _ if !theirs_pending => mine,
             _ if !mine_pending => theirs,
@@ -342,7 +342,7 @@ impl Chunks<'_> {
     pub(crate) fn sweep_some(&mut self, looks: u32) {
         let records = self.table.used();
         if self.table.in_use() <= looks && looks < records {
-            // Most records are vacant.
+            // Most of the records are vacant.
             return self.sweep();
         }
         for _ in 0..looks.min(records) {
@@ -387,8 +387,7 @@ impl Chunks<'_> {
         }
     }
 
-    /// Enlarges a listed free chunk by all it may join behind it. A chunk that grows enters its bin anew, at the
-    /// front.
+    /// Enlarges a listed free chunk by all it may join behind it. A chunk that grows is moved to the front of its bin.
     fn join_all_behind(&mut self, link: Link) {
         loop {
             let next = self.table.at(link).next;

@@ -57,7 +57,7 @@ impl Chunks<'_> {
         self.set_leaving(link)
     }
 
-    /// Marks the last `size` granules of such a chunk, one without a point, as leaving; the rest stays. Returns `None`
+    /// Marks the last `size` granules of such a chunk, without a point, as leaving; the rest stays free. Returns `None`
     /// if there is no record.
     pub(crate) fn leave_end(&mut self, end: Link, size: u32) -> Option<ReleaseTicket> {
         let old = *self.table.at(end);

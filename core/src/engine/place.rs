@@ -80,7 +80,7 @@ impl Chunks<'_> {
     }
 
     /// Cuts the block out of the chunk found at its place.
-    // Out of line, the block would return through memory and be read before it is written out.
+    // Inlined, because otherwise the block would return through memory and be read before it is written out.
     #[inline(always)]
     pub(crate) fn take_place(
         &mut self,

@@ -164,11 +164,11 @@ pub enum ChunkState {
         /// Whether queued work still uses it.
         pending: bool,
     },
-    /// On its way back to the sub-allocator.
+    /// Memory on its way back to the sub-allocator.
     Leaving,
     /// Free pages without memory behind them.
     Unmapped,
-    /// In a plan under way that maps, moves or releases memory.
+    /// Memory in a plan under way that maps, moves or releases it.
     Planned,
 }
 

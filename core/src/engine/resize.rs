@@ -17,7 +17,7 @@ use crate::stream::{StreamId, StreamPoint};
 
 /// The free chunks right behind a block that it may grow into.
 pub(crate) struct Behind {
-    /// Granules of the chunks that are needed, or of all if they do not suffice.
+    /// Granules of the needed chunks, or of all of them if they do not suffice.
     pub(crate) size: u32,
     /// Whether these chunks reach the end of the region without sufficing.
     pub(crate) to_end: bool,

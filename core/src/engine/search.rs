@@ -1,8 +1,8 @@
 //! The search for the free chunk that serves a request, step by step as the model predicts it.
 //!
-//! The *best* of several chunks is one that may be used at once rather than after a wait; among those the smallest;
-//! among equals the one at the lowest address. A chunk *serves* if it holds the request with the padding its
-//! alignment needs there, and the request's stream may use it.
+//! The *best* of several chunks is one that may be used immediately rather than after a wait; among those the smallest;
+//! among equals the one at the lowest address. A chunk *serves* if it holds the request with the padding its alignment
+//! needs there, and the request's stream may use it.
 //!
 //! * FIT1 Go through the classes from that of the request upward. In each, examine the first four chunks ([`SCAN`]),
 //!   newest first; if any serves, take the best of them. A chunk of exactly the request's size, without padding or
@@ -27,22 +27,23 @@ use crate::block::Request;
 use crate::error::AllocError;
 use crate::stream::{StreamId, StreamPoint};
 
-/// Chunks examined in each class. On the recorded traces examining 4 or all of them reserves the same memory
-/// (docs/DECISIONS.md, 1).
+/// Maximum number of chunks examined in each class. On the recorded traces, examining 4 or all of them reserves the
+/// same memory (docs/DECISIONS.md, 1).
 const SCAN: u32 = 4;
 
-/// The most chunks and handles that one search examines without success. At about 20 ns each, it stays cheaper than a
-/// driver call.
+/// Maximum number of chunks and handles that one search examines without success. At about 20 ns each, it stays cheaper
+/// than a driver call.
 pub(crate) const LOOKS: u32 = 1024;
 
-/// Chunks that one search examines where growth is possible instead: three such searches stay below 100 µs.
+/// Maximum number of chunks that one search examines where growth is possible instead; three searches then stay below
+/// 100 µs.
 pub(crate) const LOOKS_BEFORE_GROWTH: u32 = 2048;
 
 /// A chunk that serves, with its padding and wait.
 #[derive(Clone, Copy)]
 pub(crate) struct Candidate {
     pub(crate) link: Link,
-    /// Granules in front of the block that stay free, for its alignment.
+    /// Granules in front of the block that stay free for its alignment.
     pub(crate) padding: u32,
     /// The point that the stream must wait for.
     pub(crate) wait: Option<StreamPoint>,
@@ -84,7 +85,7 @@ impl ChunkRun {
     }
 }
 
-/// Returns whether the request may use memory that a stream still uses, at once or after a wait.
+/// Returns whether the request may use memory that a stream still uses, immediately or after a wait.
 fn may_use(point: StreamPoint, request: &Request) -> bool {
     if point.stream != request.stream {
         return request.may_wait;
@@ -198,14 +199,14 @@ impl Chunks<'_> {
     }
 
     /// Searches by FIT1 and FIT2.
-    // Inlined as `take` is.
+    // Inlined, like `take`.
     #[inline(always)]
     pub(super) fn search(&self, need: Need, request: &Request) -> Option<Candidate> {
         if self.exceeds_limit(need) {
             return None;
         }
         if need.align > 1 || self.streams.with_point() > 0 && !self.uses_all_points(request) {
-            // A copy, so that the request need not be in memory for this path.
+            // Copied, so that the request need not be in memory for this path.
             let request = *request;
             return self
                 .search_upward(need, &request, SCAN, u32::MAX)
@@ -228,7 +229,7 @@ impl Chunks<'_> {
         })
     }
 
-    /// Returns whether the request may use every chunk with a point at once.
+    /// Returns whether the request may use every chunk with a point immediately.
     fn uses_all_points(&self, request: &Request) -> bool {
         request.freed_by.is_none()
             && self.streams.points_of(request.stream) == self.streams.with_point()
@@ -248,7 +249,7 @@ impl Chunks<'_> {
             .or_else(|| self.judge(self.wilderness, need, request))
     }
 
-    /// Searches one class by FIT1, where every chunk may be used at once and none needs padding.
+    /// Searches one class by FIT1, where every chunk may be used immediately and none needs padding.
     #[inline]
     fn best_of_size(&self, class: Class, size: u32) -> Link {
         let mut link = self.bins.head(class);
@@ -439,7 +440,7 @@ impl Chunks<'_> {
     pub(super) fn would_serve_settled(&self, need: Need) -> bool {
         self.regions.ids().any(|id| {
             let mut link = self.regions.get(id).first;
-            // The adjacent free chunks up to here: the first, their size, whether any is pending.
+            // The adjacent free chunks up to here: the first one, their total size, and whether any is pending.
             let (mut first, mut size, mut pending) = (Link::NIL, 0, false);
             while link.is_some() {
                 let chunk = self.table.at(link);

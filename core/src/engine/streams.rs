@@ -1,11 +1,11 @@
 //! The last completed event of each stream, the number of free chunks with its points, and the reading of a stored
 //! point.
 //!
-//! A free chunk stores the low 32 bits of its event. Invariant EVENT1: a stored event lies within 2^31 of the last
-//! one that its stream completed, on either side, so the difference of the low halves, read as a signed number, is
-//! exact. Ahead it holds because a free too far ahead is refused. Behind it holds because completed points are
-//! cleared as soon as all streams together have advanced by 2^30 since the last sweep
-//! ([`must_sweep`](Streams::must_sweep)), and one advances by at most 2^30 at once.
+//! A free chunk stores the low 32 bits of its event. Invariant EVENT1: a stored event lies within 2^31 of the last one
+//! that its stream completed, on either side, so the difference of the low halves, read as a signed number, is exact.
+//! Ahead it holds because a free too far ahead is refused. Behind it holds because completed points are cleared as soon
+//! as all streams together have advanced by 2^30 since the last sweep ([`must_sweep`](Streams::must_sweep)), and one
+//! advances by at most 2^30 in one call.
 
 use crate::stream::{EventNumber, StreamId, StreamPoint};
 
@@ -15,15 +15,15 @@ pub(super) struct Streams {
     points: [u32; StreamId::COUNT],
     /// Free chunks that carry a point of any stream.
     with_point: u32,
-    /// The number of the stream that was named last plus one, 0 before the first; and whether more than one stream
-    /// was ever named.
+    /// One plus the number of the stream that was named last, 0 before the first; and whether more than one stream was
+    /// ever named.
     named: u16,
     many: bool,
     /// Events by which all streams together have advanced since the last sweep.
     advanced: u64,
     /// The record that a partial sweep examined last.
     swept: u32,
-    /// Times that a point was examined.
+    /// Number of times that a point was examined.
     #[cfg(test)]
     pub(super) looks: core::cell::Cell<usize>,
 }

@@ -2,20 +2,20 @@
 
 use super::BudgetError;
 
-/// The answer to a new limit. It comes at once, without a wait, and from then on nothing is granted above a limit
+/// The answer to a new limit. It comes immediately, without a wait, and from then on nothing is granted above a limit
 /// that is in force.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 #[must_use = "a limit may not be met yet, or not be in force at all"]
 pub enum LimitAnswer {
-    /// In force, and met.
+    /// The limit is in force, and met.
     Applied,
-    /// In force. `bytes` are held above it, and go as blocks come back.
+    /// The limit is in force. `bytes` are held above it, and are released as blocks come back.
     Deferred {
         /// Bytes held above the limit, more than 0.
         bytes: u64,
     },
-    /// Not in force; nothing has changed.
+    /// The limit is not in force; nothing has changed.
     Refused(BudgetError),
 }
 

@@ -7,12 +7,12 @@ use crate::ByteCount;
 /// The limits of a budget.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct BudgetConfig {
-    /// Most bytes charged to it and to all below it.
+    /// Maximum bytes charged to the budget and to all below it.
     pub hard_bytes: u64,
     /// An event is recorded when more than this is charged; [`u64::MAX`] for none.
     pub soft_bytes: u64,
-    /// Least value of the hard limit. It binds the limit only: nothing is set aside, and budgets beside this one may
-    /// use the bytes that this one has not taken.
+    /// Minimum value of the hard limit. It binds the limit only: no bytes are set aside, and budgets beside this one
+    /// may use the bytes that this one has not taken.
     pub floor_bytes: u64,
     /// Its name, as an index into the caller's list of names.
     pub name: u32,
@@ -53,7 +53,7 @@ pub struct BudgetUse {
 /// A budget had no room. Nothing was charged anywhere.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct BudgetRefusal {
-    /// The budget without room; of several the lowest.
+    /// The budget without room, or the lowest of several.
     pub budget: BudgetId,
     /// Its name, as an index.
     pub name: u32,
@@ -88,7 +88,7 @@ pub enum BudgetError {
     },
     /// A budget on the way to the root has no room for the charge.
     NoRoom(BudgetRefusal),
-    /// More is credited than is charged.
+    /// More bytes are credited than are charged.
     NotCharged,
     /// Bytes are charged to the budget to remove, or other budgets are below it.
     InUse,
@@ -142,7 +142,7 @@ impl core::error::Error for BudgetError {}
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum LimitEventKind {
-    /// More is charged than the soft limit, for the first time since it was less.
+    /// More bytes are charged than the soft limit, for the first time since they were fewer.
     SoftCrossed,
     /// The excess above a lowered limit has gone back.
     ShrinkDone,

@@ -26,7 +26,7 @@ use super::budget::{
 };
 use crate::table::fixed_vec::FixedVec;
 
-/// No record.
+/// The index of no record.
 const NONE: u32 = u32::MAX;
 
 /// The record of one budget.

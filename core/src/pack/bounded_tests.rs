@@ -87,7 +87,7 @@ fn a_packing_by_time_that_lets_go_what_has_ended_is_the_packing_by_time() {
         pack(ticks, |lifetimes, packer| {
             packer.first_by_time(u64::MAX);
             height(lifetimes, packer);
-            // Each is at the lowest place that is free of earlier lifetimes still alive.
+            // Each lifetime is at the lowest place that is free of earlier ones still alive.
             let offsets = packer.offsets();
             for (at, lifetime) in lifetimes.iter().enumerate() {
                 let live = |before: &usize| lifetimes[*before].meets(lifetime);

@@ -6,19 +6,19 @@
 use crate::pack::Lifetime;
 use crate::units::Align;
 
-/// Blocks in one bucket: few enough to move, enough to compare several at once.
+/// Maximum number of blocks in one bucket: few enough to move, enough to compare several at the same time.
 pub(super) const BUCKET_ITEMS: usize = 64;
 
-/// Buckets skipped without reading their blocks, at the cost of one that is read.
+/// Number of buckets skipped without reading their blocks that cost as much as one that is read.
 const PASSED_PER_LOOK: u64 = 8;
 
-/// No bucket follows.
+/// Index that marks the end of the buckets.
 const NONE: u32 = u32::MAX;
 
 /// Several placed blocks, adjacent in order of offset.
 #[derive(Clone, Copy, Debug)]
 pub struct Bucket {
-    /// First ticks and first ticks after, signed: there are instructions to compare many of them.
+    /// First ticks and first ticks after, signed because there are instructions to compare many signed numbers.
     begins: [i32; BUCKET_ITEMS],
     ends: [i32; BUCKET_ITEMS],
     offsets: [u64; BUCKET_ITEMS],
@@ -120,7 +120,7 @@ impl Bucket {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Buckets {
     used: usize,
-    /// Whether all placed blocks meet every queried lifetime: a bucket without a gap is then skipped at once, and
+    /// Whether all placed blocks meet every queried lifetime: a bucket without a gap is then skipped immediately, and
     /// counts as a part of one that is read.
     all_meet: bool,
     passed: u64,
@@ -164,7 +164,7 @@ impl Buckets {
                 continue;
             }
             self.work += 1;
-            // An empty bucket keeps the offset that it had; no block meets there.
+            // An empty bucket keeps its old offset; it has no block to meet.
             if len > 0 && bucket.offsets[0] >= cursor + lifetime.bytes {
                 return cursor;
             }

@@ -4,10 +4,10 @@ use super::item::PLACED;
 use super::search::PackSearch;
 use super::tables::PackTables;
 
-/// The rule for the section that comes first. Its lowest item is decided next, or an item below that.
+/// The rule by which a section comes first. Its lowest item is decided next, or an item below that.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Heuristic {
-    /// A low floor and little to spare: `floor * level + spare` is least.
+    /// The section with a low floor and little to spare, for which `floor * level + spare` is least.
     LevelAndSpare { level: u64 },
     /// The section where the last branch died, while it has an item; otherwise by `LevelAndSpare`.
     LastDeath { level: u64 },
@@ -17,7 +17,8 @@ pub(super) enum Heuristic {
     SpareByDeaths,
 }
 
-/// Added to the spare bytes, so that a section with none does not win regardless of deaths: this part of the height.
+/// Divisor of the height that gives the bytes added to the spare ones, so that a section with none does not win
+/// regardless of deaths.
 const SPARE_SHARE: u64 = 1024;
 
 /// Returns the index of an unplaced item none of whose unplaced neighbours may lie lower (PACK2), and the number of

@@ -20,7 +20,7 @@ pub(super) enum GreedyOrder {
 }
 
 impl GreedyOrder {
-    /// All orders; the first ones win most often.
+    /// All orders, beginning with those that win most often.
     pub(super) const ALL: [Self; 7] = [
         Self::Bytes,
         Self::BytesByTicks,
@@ -31,7 +31,7 @@ impl GreedyOrder {
         Self::End,
     ];
 
-    /// Returns a lifetime's key. `live` is the most that lives during it, `max` the most at all.
+    /// Returns a lifetime's key. `live` is the maximum of live bytes during it, `max` the maximum at all.
     fn key(self, lifetime: &Lifetime, live: f64, max: f64) -> f64 {
         let bytes = lifetime.bytes as f64;
         let ticks = f64::from(lifetime.end - lifetime.begin);
@@ -42,7 +42,7 @@ impl GreedyOrder {
             Self::Begin => -f64::from(lifetime.begin),
             Self::End => f64::from(lifetime.end),
             Self::LiveBytes => live,
-            // Live bytes in 256 grades, then area; a lifetime has at most 2^32 ticks.
+            // Live bytes in 256 grades, then area. A lifetime has at most 2^32 ticks.
             Self::LiveThenArea => grade(live, max) + bytes / max * ticks / TICKS,
         }
     }

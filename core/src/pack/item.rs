@@ -14,11 +14,11 @@ pub struct Item {
     pub(super) lo: u32,
     /// First section after it.
     pub(super) hi: u32,
-    /// Its place among the unplaced, or [`PLACED`].
+    /// Its place among the unplaced items, or [`PLACED`].
     pub(super) slot: u32,
     /// Its slot before it was placed.
     pub(super) old_slot: u32,
-    /// Among equals the lower rank is decided first.
+    /// Rank among equal items; the lowest is decided first.
     pub(super) rank: u32,
     /// Length of its life in ticks.
     pub(super) ticks: u32,
@@ -26,7 +26,7 @@ pub struct Item {
     pub(super) first: u32,
     /// Number of its neighbours.
     pub(super) neighbours: u32,
-    /// Bytes, rounded up to the least alignment of all.
+    /// Bytes, rounded up to the smallest alignment of all items.
     pub(super) bytes: u64,
     /// Bytes as requested.
     pub(super) asked: u64,
@@ -35,7 +35,7 @@ pub struct Item {
     /// The lowest offset that any packing under the present choices gives it. At least `rest`; above it if the search
     /// has decided that it does not lie there.
     pub(super) lowest: u64,
-    /// The most that lives in one of its sections.
+    /// Maximum of live bytes in any of its sections.
     pub(super) live: u64,
     /// The offset must be a multiple of this.
     pub(super) align: Align,

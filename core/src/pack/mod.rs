@@ -1,7 +1,7 @@
 //! Packing: an offset for each lifetime, so that the whole is as low as possible.
 //!
 //! Two lifetimes that meet must not overlap in space. The **height** of a packing is its largest end; no packing is
-//! lower than the most bytes that live at one tick. Finding the lowest is NP-complete and, with a little care, quick
+//! lower than the maximum of live bytes at any tick. Finding the lowest is NP-complete and, with a little care, quick
 //! in most practice.
 //!
 //! [`Packer`] works in the caller's tables, without a clock, and can be stopped after any step: first greedy

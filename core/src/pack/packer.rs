@@ -11,18 +11,18 @@ use super::search::{PackSearch, SearchOutcome};
 use super::section;
 use super::tables::PackTables;
 
-/// Buckets that [`Packer::first`] examines, about, before it leaves the rest to [`Packer::improve`]: half a second's
-/// work, or a second's where most placed blocks meet.
+/// Approximate number of buckets that [`Packer::first`] examines before it leaves the rest to [`Packer::improve`]: half
+/// a second's work, or a second's where most placed blocks meet.
 const FIRST_WORK: u64 = 10_000_000;
-/// Pairs of lifetimes for each bucket that a packing examines, if all of them meet.
+/// Number of pairs of lifetimes for each bucket that a packing examines, if all lifetimes meet.
 const PAIRS_PER_BUCKET: u64 = 2 * 48;
-/// Buckets that cost as much as a step of the search.
+/// Number of buckets that cost as much as a step of the search.
 const BUCKETS_PER_STEP: u64 = 64;
-/// Records that cost as much as a bucket.
+/// Number of records that cost as much as a bucket.
 const RECORDS_PER_BUCKET: u64 = 48;
 /// One run of this many aims between the best height and the lower bound, the others at the bound.
 const RUNS_BETWEEN: u32 = 4;
-/// How close to the best height such a run may aim, as a power of two of the distance to the bound.
+/// Number of levels of caution. Each one halves the distance from the best height at which such a run aims.
 const MAX_CAUTION: u32 = 6;
 
 /// Finds offsets for lifetimes.
@@ -71,7 +71,7 @@ pub struct Packer<'t> {
     tables: PackTables<'t>,
     common: LifetimeFacts,
     enough_bytes: u64,
-    /// Greedy orders tried.
+    /// Number of greedy orders tried.
     orders: usize,
     /// The packing under way.
     greedy: Option<Greedy>,
@@ -79,7 +79,7 @@ pub struct Packer<'t> {
     debt: u64,
     /// Buckets that the greedy packings have examined.
     looked: u64,
-    /// Records that the search has examined, and the most it may examine.
+    /// Number of records that the search has examined, and the maximum that it may examine.
     pub(super) records: u64,
     most_records: u64,
     restarts: Restarts,
@@ -89,7 +89,7 @@ pub struct Packer<'t> {
     run: Option<(Heuristic, u64)>,
     /// Runs started for the loaded part.
     runs: u32,
-    /// Runs between that found no packing.
+    /// Number of runs between that found no packing, since the last packing found in the part.
     caution: u32,
 }
 
@@ -135,9 +135,9 @@ impl<'t> Packer<'t> {
         self.looked + self.records / RECORDS_PER_BUCKET
     }
 
-    /// Makes the first packing: by size, and if there is time within about half a second, in other orders as well.
-    /// With more than some 20,000 lifetimes the first one is in the order of time, and if that takes longer because
-    /// many live at a time, the smallest ones are stacked on the others. `improve` continues the order by size.
+    /// Makes the first packing: by size, and if there is time within about half a second, in other orders as well. With
+    /// more than about 20,000 lifetimes the first one is in the order of time, and if that takes longer because many
+    /// live at a time, the smallest ones are stacked on the others. `improve` continues the order by size.
     pub fn first(&mut self) {
         self.first_within(FIRST_WORK);
     }
@@ -196,7 +196,7 @@ impl<'t> Packer<'t> {
             self.debt = if self.orders < GreedyOrder::ALL.len() {
                 self.greedy(left)
             } else {
-                // Whole steps: the rest of a step is owed.
+                // Only whole steps are made, so the rest of a step is owed.
                 let steps = left.div_ceil(BUCKETS_PER_STEP);
                 self.search(steps) * BUCKETS_PER_STEP
             };
@@ -221,7 +221,7 @@ impl<'t> Packer<'t> {
         parts.map(|part| part.lower).max().unwrap_or(0)
     }
 
-    /// Returns the most bytes that live at one tick.
+    /// Returns the maximum of live bytes at any tick.
     pub const fn max_live_bytes(&self) -> u64 {
         self.common.max_live_bytes
     }

@@ -13,17 +13,17 @@ const MAX_TOTAL_BYTES: u64 = 1 << 62;
 /// Common properties of the lifetimes.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct LifetimeFacts {
-    /// Lifetimes that take space.
+    /// Number of lifetimes that take space.
     pub(super) taken: usize,
     /// Number of parts.
     pub(super) parts: usize,
-    /// The most that lives at one tick.
+    /// Maximum of live bytes at any tick.
     pub(super) max_live_bytes: u64,
     /// A divisor of all heights of canonical packings.
     pub(super) unit_bytes: u64,
-    /// The least alignment, which divides all offsets.
+    /// The smallest alignment, which divides all offsets.
     pub(super) align: Align,
-    /// The most that rounding a size up to `align` adds.
+    /// Maximum bytes that rounding a size up to `align` adds.
     pub(super) max_pad_bytes: u64,
     /// Whether any lifetime is pinned.
     pub(super) pins: bool,
@@ -122,7 +122,7 @@ fn scan(lifetimes: &[Lifetime], tables: &mut PackTables<'_>) -> Result<LifetimeF
     })
 }
 
-/// Returns the greatest common divisor; of 0 and x, it is x.
+/// Returns the greatest common divisor; that of 0 and x is x.
 const fn divisor(mut left: u64, mut right: u64) -> u64 {
     while right != 0 {
         (left, right) = (right, left % right);
@@ -143,7 +143,7 @@ fn pins(
     let mut count = 0;
     for &id in &tables.order[..taken] {
         if pin(id).is_some() {
-            // In the order of first ticks, and to be sorted twice.
+            // Listed in the order of first ticks, to be sorted twice.
             tables.choices[count] = (id, 0);
             tables.by_key[count] = id;
             tables.unplaced[count] = id;
@@ -182,7 +182,7 @@ fn pins(
     Ok(())
 }
 
-/// Bits of a word.
+/// Number of bits in a word.
 const WORD: usize = u64::BITS as usize;
 
 fn last_below(bits: &[u64], place: usize) -> Option<usize> {
@@ -212,7 +212,7 @@ fn first_above(bits: &[u64], place: usize) -> Option<usize> {
     Some(word * WORD + bits.trailing_zeros() as usize)
 }
 
-/// Walks through time: parts, their lower bounds, and the most that lives during each lifetime.
+/// Walks through time to find the parts, their lower bounds, and the maximum of live bytes during each lifetime.
 ///
 /// The records in `undo_log` hold the peaks so far that no later one reaches, each with its tick, so that the highest
 /// since a lifetime's begin is found by bisection when it ends.

@@ -4,7 +4,7 @@ use super::choose::Heuristic;
 use super::item::Item;
 use super::tables::PackTables;
 
-/// Steps of the shortest run of a small part.
+/// Number of steps in the shortest run of a small part.
 const MIN_RUN_STEPS: u64 = 500;
 
 /// The rank of the items of a run; larger first.
@@ -47,7 +47,7 @@ const NOISES: [f64; 4] = [0.0, 0.1, 0.3, 0.6];
 
 /// Weight that puts live bytes before anything else.
 const LIVE_FIRST: f64 = 1e6;
-/// Most ticks of a lifetime.
+/// Maximum ticks of a lifetime.
 const TICKS: f64 = 4_294_967_296.0;
 
 /// Chooses runs. The same seed chooses the same ones.

@@ -17,7 +17,7 @@ use super::tables::{PackTables, UndoRecord};
 /// The outcome of one step.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum SearchOutcome {
-    /// There is more to try.
+    /// The search is not finished.
     Open,
     /// Every item is placed under the height.
     Packed,
@@ -27,7 +27,7 @@ pub(super) enum SearchOutcome {
     NoRoom,
 }
 
-/// How much more each death weighs than the one before it.
+/// Factor by which each death weighs more than the one before it.
 const MORE_PER_DEATH: f64 = 1.01;
 /// Weight above which all weights are scaled down.
 const MAX_DEATHS: f64 = 1e100;
@@ -80,7 +80,7 @@ impl PackSearch {
         }
     }
 
-    /// Starts again, with nothing placed, for packings of at most `height`.
+    /// Restarts, with nothing placed, for packings of at most `height`.
     pub(super) fn start(
         &mut self,
         tables: &mut PackTables<'_>,

@@ -17,7 +17,7 @@ pub struct Section {
     pub(super) floor: u64,
     /// Bytes of unplaced items.
     pub(super) left: u64,
-    /// How often branches died here; recent deaths weigh more.
+    /// Weighted number of branches that died here; recent deaths weigh more.
     pub(super) deaths: f64,
 }
 
@@ -54,7 +54,7 @@ pub(super) fn load(
     }
     let sections = cut(lifetimes, tables, count);
     let items = &mut tables.items[..count];
-    // First, since an item has at most one section more than neighbours: these bound the rest.
+    // Done first, since an item has at most one section more than neighbours, which therefore bound the rest.
     meet(items, tables.neighbours)?;
     for section in &mut tables.sections[..sections] {
         *section = Section::VACANT;

@@ -14,7 +14,7 @@ use super::tables::UndoRecord;
 pub(super) struct Skyline<'a> {
     nodes: &'a mut [UndoRecord],
     cells: usize,
-    /// Moments of one cell, as a power of two: with few nodes, time is coarse and tops are higher.
+    /// Number of moments in one cell, as a power of two. With few nodes, time is coarse and tops are higher.
     shift: u32,
 }
 

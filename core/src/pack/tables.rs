@@ -4,9 +4,10 @@ use super::bucket::{BUCKET_ITEMS, Bucket};
 use super::item::Item;
 use super::section::Section;
 
-/// Most neighbours, 4 bytes each: each pair that meets, from both sides. Problems with more are packed greedily only.
+/// Maximum number of neighbours, 4 bytes each: each pair that meets counts from both sides. Problems with more are
+/// packed greedily only.
 const MAX_NEIGHBOURS: usize = 1 << 22;
-/// Most undo records beyond those of a small problem, 24 bytes each.
+/// Maximum number of undo records beyond those of a small problem, 24 bytes each.
 const MAX_PAIR_RECORDS: usize = 1 << 20;
 
 /// Lengths of the tables for a number of lifetimes.
@@ -54,7 +55,7 @@ pub struct PackTables<'t> {
     pub offsets: &'t mut [u64],
     /// The packing being tried.
     pub trial: &'t mut [u64],
-    /// The most that lives during each lifetime.
+    /// Maximum of live bytes during each lifetime.
     pub live: &'t mut [u64],
     /// Lifetimes by their first tick.
     pub order: &'t mut [u32],
@@ -111,7 +112,7 @@ pub struct Part {
     pub(super) end: u32,
     /// The best height so far.
     pub(super) height: u64,
-    /// A height that no packing of it is below.
+    /// A lower bound on the height of its packings.
     pub(super) lower: u64,
     /// Whether the search cannot hold it.
     pub(super) too_wide: bool,

@@ -25,7 +25,7 @@ pub struct PageAttempt {
     request: Request,
     /// The place where the block must begin.
     place: Option<WantedPlace>,
-    /// Plans of this attempt that were refused.
+    /// Number of plans of this attempt that were refused.
     refusals: u8,
     /// Whether cached mappings were unmapped for it.
     forgot: bool,
@@ -118,7 +118,7 @@ impl PagePool<'_> {
         }
     }
 
-    /// Serves the best place, wherever memory is; where memory is short, a place that has some.
+    /// Serves the best place, with memory or without; if memory is short, a place that has memory.
     fn advance_anywhere(
         &mut self,
         need: Need,

@@ -1,6 +1,6 @@
 //! The calls of plans, made by a driver without the pool's lock, and the further methods of [`Shared`] for pages.
 //!
-//! Several plans may be under way at once: each owns what it touches.
+//! Several plans may be under way at the same time, since each owns the records that it touches.
 
 use super::{PageAttempt, PageCall, PagePlan, PagePool, PageStats};
 use crate::best_fit::BestFit;
@@ -12,7 +12,8 @@ use crate::sub_allocator::SubAllocError;
 use crate::sync::{Locked, Wait};
 use crate::units::AddrRange;
 
-/// Maps memory: a device's driver, or a substitute. Calls are rare and slow; several threads may make them at once.
+/// Maps memory: a device's driver, or a substitute. Calls are rare and slow; several threads may make them at the same
+/// time.
 ///
 /// The allocator trusts that a call which returns `Ok` was made and one that returns an error was not.
 pub trait PageDriver {

@@ -10,8 +10,8 @@ pub enum Backing {
     /// long as that takes fewer driver calls than memory of this size is worth; after that only where memory is
     /// short.
     Billed,
-    /// This many bytes are the process's own anyway: no page moves before they are held, and no more are. A lower
-    /// limit prevails.
+    /// This many bytes belong to the process anyway: no page moves before they are held, and no more than that are
+    /// held. A lower limit prevails.
     Budget(u64),
     /// Pages never move: memory is created where it is needed, in the middle of the range before its end, and idle
     /// memory elsewhere is released when the limit requires it. For a process heap, where create and map are a
@@ -29,7 +29,7 @@ pub struct PageConfig {
     /// The addresses, reserved already: twice the memory that may be held, or four times where programs vary much.
     /// Start and length are multiples of the page.
     pub addresses: AddrRange,
-    /// The least that the driver maps, 2 MiB on most devices; a multiple of the granule.
+    /// Minimum bytes that the driver maps, 2 MiB on most devices; a multiple of the granule.
     pub page_bytes: u64,
     /// When pages move.
     pub backing: Backing,

@@ -11,8 +11,8 @@ use crate::stream::StreamId;
 use crate::units::{Addr, AddrRange};
 
 impl PagePool<'_> {
-    /// Lengthens the range for a block that no free chunk holds: by what the free chunk at its end lacks, or as if
-    /// that were in use. Returns the place, and the number of further pages to put memory behind.
+    /// Lengthens the range for a block that no free chunk holds, by the granules that the free chunk at its end lacks,
+    /// or as if that chunk were in use. Returns the place, and the number of further pages to put memory behind.
     pub(super) fn grow_range(
         &mut self,
         need: Need,

@@ -8,9 +8,9 @@ use super::{Link, PagePool};
 use crate::block::Request;
 use crate::engine::LOOKS;
 
-/// Pages without memory that count as one look: 4 bytes each, side by side.
+/// Number of pages without memory that count as one look: their entries are 4 bytes each, side by side.
 const PAGES_A_LOOK: u32 = 4096;
-/// Cached mappings that count as one look: most of the address space of a pool that moves much.
+/// Number of cached mappings that count as one look, as they fill most of the address space of a pool that moves much.
 const CACHED_A_LOOK: u32 = 16;
 
 /// A query for idle handles.
@@ -18,15 +18,15 @@ const CACHED_A_LOOK: u32 = 16;
 pub(super) struct IdleSearch<'r> {
     /// The request that may use the memory, in order on its own stream; without one, no queued work may use it.
     pub(super) user: Option<&'r Request>,
-    /// Pages after which the search ends.
+    /// Number of pages after which the search ends.
     pub(super) pages: u32,
-    /// Most pages: a handle that would exceed them is skipped.
+    /// Maximum number of pages; a handle that would exceed it is skipped.
     pub(super) most: u32,
-    /// Most looks in vain.
+    /// Maximum number of looks in vain.
     pub(super) looks: u32,
     /// Whether only handles count that can be released now.
     pub(super) to_release: bool,
-    /// Whether a handle found counts as a look, too: further searches find the rest.
+    /// Whether a handle found counts as a look, too, since further searches find the rest.
     pub(super) counts_all: bool,
     /// Granules whose handles are skipped.
     pub(super) outside: (u32, u32),

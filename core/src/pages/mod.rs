@@ -115,11 +115,11 @@ pub struct PagePool<'t> {
     lost: u64,
     lost_handles: u32,
     lost_mappings: u32,
-    /// Driver calls made.
+    /// Number of driver calls made.
     calls: u64,
     /// Bytes held when the driver refused memory.
     refused_bytes: u64,
-    /// Looks of searches so far.
+    /// Number of looks of all searches so far.
     looks: u64,
     /// The record up to which cached mappings were unmapped to make room.
     forgotten: u32,
@@ -242,7 +242,7 @@ impl BestFit for PagePool<'_> {
         }
     }
 
-    // Out of line, the block would return through memory and be read before it is written out.
+    // Inlined, because otherwise the block would return through memory and be read before it is written out.
     #[inline(always)]
     fn try_alloc_now(&mut self, request: &Request) -> Option<Grant> {
         let need = self.chunks.need(request).ok()?;

@@ -11,7 +11,8 @@ use super::{Backing, Link, PagePool};
 use crate::engine::LOOKS;
 use crate::error::Cause;
 
-/// Looks in vain for handles to move although more can be created: a small part of the cost of a driver call.
+/// Maximum number of looks in vain for handles to move although more can be created, a small part of the cost of a
+/// driver call.
 const FEW_LOOKS: u32 = LOOKS / 16;
 
 impl PagePool<'_> {
@@ -221,7 +222,7 @@ impl PagePool<'_> {
             self.chunks.taken_bytes(),
             self.max_bytes_within(plan.max_bytes()),
         );
-        // If the driver has no more, all idle memory makes room.
+        // If the driver has no more memory, all idle memory makes room.
         let bytes = match plan.creating {
             0 => 0,
             creating if squeeze => creating,

@@ -6,7 +6,7 @@
 //! 3. Set access for each run of pages newly mapped.
 //!
 //! A refusal reverses the plan: its mappings are unmapped, its handles released. If the driver refuses that too, the
-//! memory is *lost*: counted as held for good, never used.
+//! memory is *lost*: counted as held permanently, and never used.
 
 use super::table::{HandleLink, HandleState, MappingLink, MappingState};
 use super::{PagePlan, PagePool};
@@ -224,7 +224,7 @@ impl PagePool<'_> {
         self.lose(handle);
     }
 
-    /// Marks the handle as lost: held for good, and unusable.
+    /// Marks the handle as lost: held permanently, and unusable.
     fn lose(&mut self, handle: HandleLink) {
         self.pages.handle_mut(handle).state = HandleState::Lost;
         let bytes = self.page_bytes(self.pages.handle(handle).pages);
@@ -276,7 +276,7 @@ impl PagePool<'_> {
     fn uncount(&mut self, pages: u32) {
         self.chunks.unhold(u64::from(pages) * u64::from(self.page));
         if self.chunks.reserved_bytes() == 0 {
-            // Memory held next starts without frees.
+            // Memory held later starts without frees.
             self.freed_bytes = 0;
         }
     }
@@ -369,7 +369,7 @@ impl PagePool<'_> {
         Phase::Undo
     }
 
-    /// Removes a mapping that the driver does not have, and its handle if the plan meant to create it.
+    /// Removes a mapping that the driver does not have, and its handle if the plan was to create it.
     fn forget_map(&mut self, mapping: MappingLink) -> Phase {
         let handle = self.pages.mapping(mapping).handle;
         self.pages.remove_mapping(mapping);

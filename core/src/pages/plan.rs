@@ -20,12 +20,12 @@ use crate::stream::{StreamId, StreamPoint};
 use crate::units::AddrRange;
 use heapless::Vec;
 
-/// Most gaps of a layout that are backed at a time.
+/// Maximum number of gaps of a layout that are backed at a time.
 const MAX_GAPS: usize = 64;
 
 /// Driver calls to make, and the permission to make them: the plan owns what they touch.
 ///
-/// Returned by [`PagePool::finish`] after the last call; a dropped plan keeps what it touches for good.
+/// Returned by [`PagePool::finish`] after the last call; a dropped plan keeps the memory that it touches permanently.
 #[derive(Debug)]
 #[must_use = "what a plan touches is out of use until it is finished"]
 pub struct PagePlan {
@@ -119,7 +119,7 @@ pub(super) enum Purpose {
     },
 }
 
-/// Why no plan can be made.
+/// The reason why no plan can be made.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum NoPlan {
     /// The chunk table has no record for it.
@@ -227,8 +227,8 @@ impl PagePool<'_> {
         let need = self.chunks.need(&request).ok()?;
         let (_, end) = self.granules_of(unmapped);
         self.grow_range_to(end)?;
-        // Without a stream only memory that no queued work uses moves: the addresses are free again at once, without
-        // a point. And no memory of the layout itself moves, since all of it must have memory.
+        // Without a stream only memory that no queued work uses moves: the addresses are free again immediately,
+        // without a point. And no memory of the layout itself moves, since all of it must have memory.
         let found = self.chunks.find_place(unmapped, need.size, None, stream);
         let place = Spot {
             found: found?,
@@ -298,7 +298,7 @@ impl PagePool<'_> {
 
     fn commit_plan(&mut self, plan: &PagePlan) -> Option<Grant> {
         let mut mapping = plan.maps.first;
-        // The work that still uses the moved memory: all of it on the request's stream.
+        // The work that still uses the moved memory, all of it on the request's stream.
         let mut latest: Option<StreamPoint> = None;
         while mapping.is_some() {
             let record = *self.pages.mapping(mapping);

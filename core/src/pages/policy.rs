@@ -13,24 +13,25 @@ const EXACT_CALLS: u64 = 28;
 /// Calls for each unit held, in tenths, below which idle handles move although more could be created: four fifths of
 /// the two calls that expandable segments need at least.
 const MOVING_CALLS: u64 = 16;
-/// Tenths of a unit to a multiple of which the held bytes grow once calls are to be saved.
+/// Tenths of a unit to a multiple of which the held bytes grow once calls must be saved.
 const AHEAD: u64 = 13;
-/// Tenths of a unit held before growth creates pages ahead: in a small pool every page counts.
+/// Minimum tenths of a unit held before growth creates pages ahead, because in a small pool every page counts.
 const LEAST: u64 = 8;
-/// The most tenths of a unit in one handle, unless the pool is large ([`HANDLE_DIVISOR`]).
+/// Maximum tenths of a unit in one handle, unless the pool is large ([`HANDLE_DIVISOR`]).
 const HANDLE: u64 = 16;
 /// Divisor of the held bytes that gives the largest handle of a large pool, which so needs no more calls than a small
 /// one.
 const HANDLE_DIVISOR: u64 = 256;
 /// Divisor of the limit that gives the held bytes from which [`LIMIT_DIVISOR`] and [`ROOM_DIVISOR`] bound a handle.
 const LIMIT_NEAR_DIVISOR: u64 = 4;
-/// Divisor of the limit that gives the largest handle near the limit: a block keeps whole the handles at its ends.
+/// Divisor of the limit that gives the largest handle near the limit, because a block keeps the whole of the handles at
+/// its ends.
 const LIMIT_DIVISOR: u64 = 2048;
-/// Divisor of the rest of the limit that gives the largest handle near the limit: the last handles then fit closely.
+/// Divisor of the rest of the limit that gives the largest handle near the limit, so that the last handles fit closely.
 const ROOM_DIVISOR: u64 = 16;
 /// Divisor of the bytes held afterwards that gives the largest handle for a layout.
 const LAYOUT_DIVISOR: u64 = 16;
-/// The most handles that a plan creates for one run of pages. A larger run gets larger handles.
+/// Maximum number of handles that a plan creates for one run of pages. A larger run gets larger handles.
 const HANDLES_A_RUN: u32 = 256;
 
 impl PagePool<'_> {
@@ -66,8 +67,8 @@ impl PagePool<'_> {
         self.calls.saturating_add(calls) < after / (self.tenths_of_unit(100) / tenths).max(1)
     }
 
-    /// Returns the pages to create beyond `pages` at the end of the range: to save calls, enough to make the held
-    /// bytes a multiple of a little more than a unit.
+    /// Returns the pages to create beyond `pages` at the end of the range: enough to make the held bytes a multiple of
+    /// a little more than a unit, which saves calls.
     pub(super) fn pages_ahead(&self, pages: u32) -> u32 {
         let after = self.chunks.taken_bytes() + self.page_bytes(pages);
         let is_young = self.freed_bytes < after;
@@ -87,7 +88,7 @@ impl PagePool<'_> {
         self.config.backing == Backing::Billed && self.pays_for(2, pages, MOVING_CALLS)
     }
 
-    /// Returns the most pages of one handle when `pages` adjacent ones are to be created.
+    /// Returns the maximum pages of one handle when `pages` adjacent ones are to be created.
     pub(super) fn max_pages_of_handle(&self, pages: u32, of_layout: bool) -> u32 {
         let after = self.chunks.taken_bytes() + self.page_bytes(pages);
         if of_layout {

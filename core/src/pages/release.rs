@@ -13,7 +13,7 @@ use crate::stats::PoolStats;
 pub struct PageStats {
     /// Pieces of physical memory held.
     pub handles: u32,
-    /// Mappings through which they are used: one per handle.
+    /// Mappings through which they are used, one for each handle.
     pub active_mappings: u32,
     /// Mappings that the driver has and no block uses.
     pub cached_mappings: u32,

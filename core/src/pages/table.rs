@@ -33,7 +33,7 @@ use crate::error::ConfigError;
 use crate::stream::{EventNumber, StreamId, StreamPoint};
 use crate::table::slab::{Record, Sink, Slab};
 
-/// Most mappings of one handle: cached ones are at most three times the active ones.
+/// Maximum number of mappings of one handle: cached ones are at most three times the active ones.
 pub(super) const MAPPINGS_A_HANDLE: usize = 4;
 
 /// Number of a handle, 0 for none.
@@ -98,15 +98,15 @@ impl PageEntry {
 pub(crate) enum HandleState {
     #[default]
     Vacant,
-    /// A plan will create it.
+    /// A plan will create the handle.
     Planned,
-    /// It exists; only in this state can a plan choose it.
+    /// The handle exists; only in this state can a plan choose it.
     Live,
-    /// A plan moves it, or reuses another mapping of it.
+    /// A plan moves the handle, or reuses another mapping of it.
     Chosen,
-    /// A plan releases it.
+    /// A plan releases the handle.
     Leaving,
-    /// The driver refused to undo a plan: held for good, and unusable.
+    /// The driver refused to undo a plan, so the handle is held permanently, and unusable.
     Lost,
 }
 
@@ -169,19 +169,19 @@ impl Sink for Handle {
 pub(crate) enum MappingState {
     #[default]
     Vacant,
-    /// A plan will map it.
+    /// A plan will make the mapping.
     Planned,
-    /// A plan has mapped it.
+    /// A plan has made the mapping.
     Mapped,
-    /// The place where its handle is used.
+    /// The handle is used through this mapping.
     Active,
-    /// Known to the driver, while the handle is used elsewhere.
+    /// The driver has the mapping, while the handle is used elsewhere.
     Cached,
-    /// A plan reuses it.
+    /// A plan reuses the mapping.
     Reused,
-    /// A plan unmaps it.
+    /// A plan unmaps the range.
     Leaving,
-    /// The driver refused to unmap it: the addresses are unusable.
+    /// The driver refused to unmap the range, so the addresses are unusable.
     Lost,
 }
 

@@ -191,9 +191,9 @@ impl<S: SubAllocator, W: Wait> PoolAllocator<S, W> {
 }
 
 impl<S: SubAllocator, W: Wait> BlockAllocator for PoolAllocator<S, W> {
-    /// O(1) expected if a buffer of the size is cached. Otherwise one call of the sub-allocator. Before failing for
-    /// lack of memory, one for each cached buffer and another; for lack of a record, one for each idle buffer, the
-    /// oldest first, until one is taken.
+    /// O(1) expected if a buffer of the size is cached, otherwise one call of the sub-allocator. Before a failure for
+    /// lack of memory, one call for each cached buffer and one more; for lack of a record, one call for each idle
+    /// buffer, the oldest first, until one is taken.
     fn alloc(&self, request: &Request) -> Result<Grant, AllocError> {
         match self.step(request)? {
             PoolStep::Ready(grant) => Ok(grant),

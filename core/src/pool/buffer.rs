@@ -9,17 +9,17 @@ use crate::table::slab::{Record, Sink, SlabOver};
 pub(super) enum BufferState {
     /// The record has no buffer.
     Vacant,
-    /// The sub-allocator is asked for it.
+    /// The buffer is being requested from the sub-allocator.
     Growing,
-    /// A caller has a block of it.
+    /// A caller has a block of the buffer.
     Out,
-    /// Cached, and counted against the limits.
+    /// The buffer is cached, and counted against the limits.
     Idle,
-    /// Cached because the sub-allocator did not take it back.
+    /// The buffer is cached because the sub-allocator did not take it back.
     Stuck,
-    /// To be released, by no thread yet.
+    /// The buffer is to be released, but no thread has begun to.
     Leaving,
-    /// The sub-allocator is asked to take it.
+    /// The buffer is being offered to the sub-allocator.
     Going,
 }
 

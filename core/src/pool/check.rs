@@ -4,7 +4,7 @@ use super::Pool;
 use super::buffer::{Buffer, BufferState, OfSize, OfState};
 use crate::table::list::{Linked, Queue};
 
-/// Returns `words` as the error unless `fact` holds; a violation is a defect of this crate.
+/// Returns `words` as the error unless `fact` holds, which is a defect of this crate.
 fn holds(fact: bool, words: &'static str) -> Result<(), &'static str> {
     if fact { Ok(()) } else { Err(words) }
 }

@@ -10,9 +10,9 @@ use crate::units::{Align, Granule, round_up};
 pub struct PoolConfig {
     /// The pool's name in messages.
     pub name: &'static str,
-    /// Most idle buffers at first. With 0 no buffer is cached or counted.
+    /// Maximum number of idle buffers at first. With 0 no buffer is cached or counted.
     pub limit_buffers: u32,
-    /// Most bytes of idle buffers.
+    /// Maximum bytes of idle buffers.
     pub limit_bytes: u64,
     /// The highest value to which the limit of idle buffers rises by itself; it does not rise if this is no more than
     /// [`limit_buffers`](Self::limit_buffers), which must be above 0 unless this is 0.

@@ -4,7 +4,7 @@
 
 use heapless::Vec;
 
-/// Sizes remembered. A program that evicts more sizes loses the one that it evicted least recently.
+/// Maximum number of sizes remembered. A program that evicts more sizes loses the one that it evicted least recently.
 const GHOSTS: usize = 32;
 
 #[derive(Clone, Copy, Debug)]
@@ -13,7 +13,7 @@ struct Ghost {
     buffers: u32,
 }
 
-/// Evicted sizes, the latest last.
+/// The evicted sizes, the latest last.
 #[derive(Clone, Default, Debug)]
 pub(super) struct Ghosts(Vec<Ghost, GHOSTS>);
 

@@ -82,7 +82,7 @@ impl Pool {
         }
         self.counters.put += 1;
         if self.buffers.at(link).held_bytes > self.config.limit_bytes {
-            // It would evict all others and then leave itself.
+            // The buffer would evict all others and then leave itself.
             self.counters.evicted += 1;
             return self.leave(link);
         }
@@ -130,7 +130,7 @@ impl Pool {
         self.sizes.insert(&mut self.buffers, link);
     }
 
-    /// Removes a cached buffer from its list and its size.
+    /// Removes a cached buffer from the lists of its state and its size.
     pub(super) fn take_out(&mut self, link: u32) {
         self.sizes.remove(&mut self.buffers, link);
         let record = self.buffers.at(link);

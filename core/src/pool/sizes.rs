@@ -14,7 +14,7 @@ pub(super) struct Sizes {
 }
 
 impl Sizes {
-    /// Creates an index of `buffers` buffers: two slots each, and one that stays vacant.
+    /// Creates an index of `buffers` buffers, with two slots for each and one that stays vacant.
     pub(super) fn new(buffers: u32) -> Result<Self, ConfigError> {
         let slots = (buffers as usize).saturating_mul(2).saturating_add(1);
         Ok(Self {
@@ -26,7 +26,7 @@ impl Sizes {
         &self.slots
     }
 
-    /// Returns the newest buffer of this size: its memory is warm, and the others can age.
+    /// Returns the newest buffer of this size, whose memory is warm, so that the others can age.
     #[inline]
     pub(super) fn newest(&self, buffers: &Buffers, bytes: u64) -> Option<u32> {
         let place = probe::find(&self.slots, bytes, size_in(buffers)).ok()?;

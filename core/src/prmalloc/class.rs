@@ -48,7 +48,7 @@ impl Interval {
             return None;
         }
         match round_up(bytes, self.align()) {
-            // Rounded up it is at least one interval above 32 KiB.
+            // Rounded up, the size is at least one interval above 32 KiB.
             Some(rounded) => Some((rounded - SMALL_MAX_BYTES) / self.bytes() - 1),
             None => None,
         }
@@ -124,7 +124,7 @@ const _: () = assert!(slot(SMALL_MAX_BYTES) == SLOTS - 1);
 static LOOKUP: [u8; SLOTS] = lookup();
 
 const fn slot(bytes: u64) -> usize {
-    // At most 32 KiB, so both fit easily.
+    // The size is at most 32 KiB, so both fit easily.
     if bytes <= FINE_MAX_BYTES {
         bytes.div_ceil(8) as usize
     } else {

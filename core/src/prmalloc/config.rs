@@ -96,7 +96,7 @@ pub struct PlannedPoolConfig {
     pub planner: PlannerConfig,
     /// The unit of the backend's ranges: sizes and addresses are multiples of it.
     pub unit: Align,
-    /// The most bytes a plan may take.
+    /// Maximum bytes that a plan may take.
     pub cap_bytes: u64,
     /// When to plan again; `None` is never.
     pub replan: Option<Replan>,

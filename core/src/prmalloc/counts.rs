@@ -39,7 +39,7 @@ impl StepWatch {
         self.bad_steps = 0;
     }
 
-    /// Ends a step. Returns whether the plan is worn out by it.
+    /// Ends a step. Returns whether the plan is worn out now.
     pub(super) fn is_worn_out(&mut self, rule: Replan, counts: PoolCounts) -> bool {
         let misses = |counts: PoolCounts| counts.missed.saturating_add(counts.no_bin);
         let missed = misses(counts).saturating_sub(misses(self.last));

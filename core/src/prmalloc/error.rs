@@ -27,7 +27,7 @@ pub enum PlanError {
         /// Bytes that the plan needs.
         bytes: u64,
     },
-    /// The plan needs more than the pool may take.
+    /// The plan needs more memory than the pool may take.
     AboveCap {
         /// Bytes that the plan needs.
         bytes: u64,

@@ -16,11 +16,11 @@ use crate::units::Align;
 /// The order and the rule of a fit. First fit has anomalies, so both are tried.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum FitWay {
-    /// By beginning, the longer life first among equals: as few blocks as lives overlap in a bin. A
-    /// life ends before its last tick begins, so one may begin where another ends; a life without a
-    /// tick counts as one tick long, as it needed memory.
+    /// In order of beginnings, the longer life first among equals, which needs only as many blocks as lives overlap in
+    /// a bin. A life ends before its last tick begins, so one may begin where another ends; a life without a tick
+    /// counts as one tick long, as it needed memory.
     Sorted,
-    /// Upstream's: by arrival, which is the order of the frees; any common endpoint is an overlap.
+    /// The way of upstream, in order of arrival, which is the order of the frees; any common endpoint is an overlap.
     AsFreed,
 }
 

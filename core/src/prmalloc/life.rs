@@ -78,7 +78,7 @@ impl BackendBlocks {
 
     /// Inserts a block. Returns `false` if the map is full or holds the address already.
     pub(super) fn insert(&mut self, live: BackendBlock) -> bool {
-        // One slot stays vacant, so that every search ends.
+        // One slot must stay vacant, so that every search ends.
         if self.used + 1 >= self.slots.len() {
             return false;
         }

@@ -1,8 +1,8 @@
 //! The planner: counts steps, records lives in its window, and returns a round when one is due.
 //!
-//! It runs nothing by itself: a due round is a value, and its holder runs it, at once or on another thread. Steps may
-//! come from many threads; the plan belongs to the planner, so loads of different shape are planned apart by planners
-//! of their own.
+//! It runs nothing by itself: a due round is a value, and its holder runs it, immediately or on another thread. Steps
+//! may come from many threads; the plan belongs to the planner, so loads of different shape are planned apart by
+//! planners of their own.
 //!
 //! Locks: the state (plans and counts of rounds), then the notes. A free takes the second only, and a round holds
 //! that just to take over the records.
@@ -40,7 +40,7 @@ struct Notes {
     lost: u64,
 }
 
-/// How often recording has begun or was abandoned. A step or round belongs to one generation.
+/// Number of times that recording has begun or was abandoned. A step or round belongs to one generation.
 type Generation = u64;
 
 /// The stage of a planner.
@@ -73,7 +73,7 @@ pub struct Round {
 /// The result of a round.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum RoundEnd<T = ()> {
-    /// Recording goes on.
+    /// Recording continues.
     Again,
     /// The plan is made.
     Finished(T),

@@ -201,7 +201,7 @@ impl<S: SubAllocator, W: Wait> TensorPool<S, W> {
     pub fn stop(&self, step: OpenStep) -> Option<Round> {
         let round = self.planner.stop(step);
         let refused = || self.state.with(PoolState::take_refused);
-        // Each once: the backend may refuse them again.
+        // Each plan is offered once, since the backend may refuse it again.
         let refused = [refused(), refused()].into_iter().flatten();
         refused.for_each(|plan| self.put_away(plan));
         self.plan_again_if_needed();

@@ -17,7 +17,7 @@ use crate::units::{Addr, Align};
 /// The state of a pool.
 pub(super) struct PoolState {
     pub(super) serving: Option<ServedPlan>,
-    /// The former plan, until its last block is freed.
+    /// The former plan, kept until its last block is freed.
     draining: Option<ServedPlan>,
     /// The other plans, by their numbers.
     idle: [Option<ServedPlan>; 2],
@@ -29,9 +29,9 @@ pub(super) struct PoolState {
 
 /// A block that was freed.
 pub(super) enum FreedState {
-    /// It was a plan's.
+    /// The block was a plan's.
     Planned(OpenLife),
-    /// It was the backend's.
+    /// The block was the backend's.
     Direct(BackendBlock),
 }
 

@@ -25,7 +25,7 @@ impl RecordLink {
     }
 }
 
-/// Most records that links can name.
+/// Maximum number of records that links can name.
 pub(super) const MAX_RECORDS: usize = u32::MAX as usize - 1;
 
 /// A record in a list.
@@ -129,7 +129,7 @@ pub(super) struct PlanBlock {
     pub(super) busy_until: u64,
     /// In a plan that serves, its bin.
     pub(super) bin: usize,
-    /// The number of blocks in front of it, of this bin and of smaller ones.
+    /// Number of blocks in front of it, in this bin and in smaller ones.
     pub(super) place: usize,
     /// The virtual block through which it was lent, if it was.
     pub(super) lent: RecordLink,

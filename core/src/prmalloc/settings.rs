@@ -10,11 +10,11 @@ use super::config::PlannerConfig;
 pub const ENABLE_MEMORY_OPTIMIZATION: &str = "ENABLE_MEMORY_OPTIMIZATION";
 /// The step at which recording begins.
 pub const START_STATISTIC_STEP: &str = "START_STATISTIC_STEP";
-/// Most stable rounds that do not suffice yet.
+/// Maximum number of stable rounds that do not suffice yet.
 pub const STABLE_STATISTIC_STEP: &str = "STABLE_STATISTIC_STEP";
-/// Most rounds that do not suffice yet.
+/// Maximum number of rounds that do not suffice yet.
 pub const MAX_STATISTIC_STEP: &str = "MAX_STATISTIC_STEP";
-/// The step at which upstream's other forms end recording; only checked here.
+/// The step at which upstream's other forms end recording, which is only checked here.
 pub const STOP_STATISTIC_STEP: &str = "STOP_STATISTIC_STEP";
 
 /// A text that its setting does not accept. The default stays in force.

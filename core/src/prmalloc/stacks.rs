@@ -13,7 +13,7 @@ use super::records::{Listed, RecordLink};
 use crate::sub_allocator::GrowRequest;
 use crate::units::{Addr, AddrRange, Align, round_up};
 
-/// Why a plan does not serve a request.
+/// The reason why a plan does not serve a request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Miss {
     /// No bin has the size's class.
@@ -62,7 +62,7 @@ impl ClassPolicy {
         for at in 0..self.bins.len() {
             let plan = self.plan_of(&self.bins[at]);
             if plan.blocks > 0 {
-                // Counted before: all of it lies inside the slab.
+                // All bins were counted before, so they lie inside the slab.
                 next = round_up(next, plan.align).unwrap_or(next);
             }
             self.bins[at].base = next;
@@ -146,7 +146,7 @@ impl ClassPolicy {
         if offset >= plan.bytes() || !offset.is_multiple_of(plan.stride_bytes()) {
             return None;
         }
-        // Fewer than the bin's blocks, which 32 bits count.
+        // The quotient is less than the bin's number of blocks, which fits 32 bits.
         let place = bin.first_place + (offset / plan.stride_bytes()) as usize;
         Some(*self.places.get(place)? as usize)
     }

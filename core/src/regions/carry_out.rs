@@ -98,7 +98,7 @@ fn grow_behind<W: Wait>(
                     pool.resize(block, *to)
                 });
             }
-            // Not taken back, so it is held for other requests.
+            // The range was not taken back, so it is held for other requests.
             pool.with(|pool| pool.commit_and_resize(ticket, range, block, to))
         }
     };

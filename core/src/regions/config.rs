@@ -23,7 +23,7 @@ pub enum Growth {
         /// of waste.
         ahead_divisor: Option<NonZeroU32>,
     },
-    /// No growth: only regions added by hand.
+    /// The allocator does not grow: it has only regions added by hand.
     Fixed,
 }
 
@@ -36,7 +36,7 @@ pub struct RegionConfig {
     pub growth: Growth,
     /// Whether wholly free regions are released, and a larger one requested, before failing.
     pub collect_regions: bool,
-    /// Most bytes to hold.
+    /// Maximum bytes to hold.
     pub limit_bytes: u64,
 }
 

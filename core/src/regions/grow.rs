@@ -36,7 +36,7 @@ const SCATTERED_REGIONS: usize = 8;
 /// The divisor of scattered growth: an eighth of the held bytes.
 const SCATTERED_DIVISOR: u64 = 8;
 
-/// Why no ticket can be issued.
+/// The reason why no ticket can be issued.
 pub(super) enum GrowthBar {
     /// The chunk table has no record for another region.
     Table,
@@ -61,7 +61,7 @@ impl GrowTicket {
         self.bytes
     }
 
-    /// Returns the least bytes that would serve the request behind the ticket.
+    /// Returns the minimum bytes that would serve the request behind the ticket.
     pub const fn least_bytes(&self) -> u64 {
         self.least_bytes
     }
@@ -71,7 +71,7 @@ impl RegionPool<'_> {
     /// Decides how much to request so that the request can be served, or why it cannot be.
     ///
     /// With `with_end` the growth may count on the free end of the newest region. A request does so once; if that did
-    /// not serve, because the range was not adjacent or another thread was faster, it asks for its whole size.
+    /// not serve, because the range was not adjacent or another thread was faster, it requests its whole size.
     pub(super) fn plan_growth(
         &mut self,
         need: Need,
@@ -123,7 +123,7 @@ impl RegionPool<'_> {
         }
     }
 
-    /// Returns the least growth that serves a request of which `end_bytes` exist already, or `None` if no region can
+    /// Returns the minimum growth that serves a request of which `end_bytes` exist already, or `None` if no region can
     /// be that large.
     pub(super) fn least_growth(&self, need: Need, end_bytes: u64) -> Option<u64> {
         let whole = self.chunks.granule().bytes_of(need.size) + self.aligning_bytes(need);
@@ -143,7 +143,7 @@ impl RegionPool<'_> {
         let region_max = self.chunks.granule().bytes_of(u32::MAX);
         let max = self.chunks.available_bytes(0).min(region_max);
         match self.config.growth {
-            // Ahead by a share of the held bytes, in units.
+            // Grow ahead by a share of the held bytes, in units.
             Growth::Range {
                 unit_bytes,
                 ahead_divisor,

@@ -20,13 +20,13 @@ pub(super) enum ResizeStep {
 
 /// The outcome of a range that was requested to lie behind a block.
 pub(super) enum Placed {
-    /// It was committed.
+    /// The range was committed.
     Committed(CommitOutcome),
-    /// It is of no use to the block and not held; the ticket still counts.
+    /// The range is of no use to the block and not held; the ticket still counts.
     Elsewhere(GrowTicket, Block),
 }
 
-/// The effect of a commit on the block it was meant for.
+/// The effect of a commit on the block that it was made for.
 pub(crate) struct CommitOutcome {
     pub(crate) result: Result<Block, Rejected<ResizeError>>,
     /// The range, if it could not be held.
@@ -60,7 +60,7 @@ impl RegionPool<'_> {
         let behind = self.chunks.usable_behind(link, missing, to.stream);
         let grows = matches!(self.config.growth, Growth::Range { .. })
             && self.chunks.newest_region() == Some(region);
-        // Growth in flight will lie there, and another request waits for it.
+        // Growth in flight will take that place, and another request waits for it.
         if !grows || !behind.to_end || self.tickets > 0 {
             return Err(ResizeError::NoRoom);
         }

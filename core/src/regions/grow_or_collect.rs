@@ -27,11 +27,11 @@ use crate::error::{AllocError, Cause, RegionError};
 pub struct RegionAttempt {
     request: Request,
     stage: Stage,
-    /// Why growing was not possible, as far as is known.
+    /// The reason why growing was not possible, as far as known.
     cause: Cause,
-    /// Whether memory was requested once.
+    /// Whether memory was already requested.
     asked: bool,
-    /// Whether a granted range did not fit under the limit once.
+    /// Whether a granted range has exceeded the limit.
     over_limit: bool,
 }
 
@@ -109,7 +109,7 @@ impl RegionPool<'_> {
         }
     }
 
-    /// Ends the ticket of `attempt`, which the sub-allocator refused. Returns a smaller one to try at once, or
+    /// Ends the ticket of `attempt`, which the sub-allocator refused. Returns a smaller one to try immediately, or
     /// `None`; continue with [`advance`](crate::BestFit::advance) then.
     pub fn growth_refused(
         &mut self,

@@ -1,5 +1,5 @@
-//! A pool constructed in place. It is some 14 KiB long: too much for the stack of a thread that makes a process's
-//! first allocation. And most of a new pool is zero, so most pages of fresh memory stay untouched.
+//! A pool constructed in place. It is about 14 KiB long, which is too much for the stack of a thread that makes a
+//! process's first allocation. And most of a new pool is zero, so most pages of fresh memory stay untouched.
 
 use super::{RegionConfig, RegionPool};
 use crate::best_fit::BestFit;

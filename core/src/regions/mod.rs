@@ -46,7 +46,7 @@ pub enum RegionPlan {
 pub struct RegionPool<'t> {
     chunks: Chunks<'t>,
     config: RegionConfig,
-    /// Growth tickets issued and not returned.
+    /// Number of growth tickets issued and not returned.
     tickets: u32,
 }
 
@@ -122,7 +122,7 @@ impl BestFit for RegionPool<'_> {
         }
     }
 
-    // Out of line, the block would return through memory and be read before it is written out.
+    // Inlined, because otherwise the block would return through memory and be read before it is written out.
     #[inline(always)]
     fn try_alloc_now(&mut self, request: &Request) -> Option<Grant> {
         let need = self.chunks.need(request).ok()?;

@@ -27,7 +27,7 @@ pub(super) const SPACING: usize = 16;
 /// Index of the first class above [`LINEAR_BYTES`].
 const FIRST_GEOMETRIC: usize = LINEAR_BYTES / SPACING + 2;
 
-/// Most blocks in a bin, however small.
+/// Maximum number of blocks in a bin, however small they are.
 const BIN_BLOCKS: usize = 256;
 
 /// A size class, by its index.
@@ -63,7 +63,7 @@ impl SizeClass {
     #[inline(always)]
     pub const fn is_common(size: usize, align: usize) -> bool {
         let least = if align < 8 { 1 } else { 9 };
-        // Sizes below wrap around.
+        // Smaller sizes wrap around.
         size.wrapping_sub(least) <= LINEAR_BYTES - least && align <= SPACING
     }
 

@@ -2,8 +2,8 @@
 //! operating system; [`StaticHeap`]: the same with its region inside.
 //!
 //! Small layouts are served from a thread cache, as in a thread of the process heap; a layout without spans, or whose
-//! span cannot be had, is served by the BFC block by block. When memory runs out, the cache is flushed and every idle
-//! span joins its neighbours before null is returned.
+//! span cannot be allocated, is served by the BFC block by block. When memory runs out, the cache is flushed and every
+//! idle span joins its neighbours before null is returned.
 
 use core::alloc::{GlobalAlloc, Layout};
 use core::cell::UnsafeCell;
@@ -63,7 +63,7 @@ pub struct HeapStats {
 /// ```
 pub struct Heap<W: Wait = Spin>(Locked<Option<HeapState>, W>);
 
-/// Bytes up to which a copy is faster than taking the lock again.
+/// Maximum bytes for which a copy is faster than taking the lock again.
 const COPIED_UNDER_LOCK: usize = 1024;
 
 /// The state behind the lock.
@@ -399,7 +399,8 @@ impl<const BYTES: usize, W: Wait> StaticHeap<BYTES, W> {
         });
     }
 
-    /// Runs `f` with the state behind the lock. A heap that was moved has none: its tables are where it was.
+    /// Runs `f` with the state behind the lock. A heap that was moved has no state, because its tables are in its
+    /// former place.
     #[inline]
     fn with<R>(&self, f: impl FnOnce(Option<&mut HeapState>) -> R) -> R {
         let start = self.region.get().cast::<u8>();

@@ -13,7 +13,7 @@
 
 use core::ops::Range;
 
-/// Most units of a span.
+/// Maximum number of units in a span.
 const UNITS: usize = 128;
 
 /// A span's holes, one bit for each unit. Packed, since a span's record has no byte to spare.
@@ -25,7 +25,7 @@ pub(super) struct Holes {
     unit_shift: u8,
 }
 
-/// Units counted at the same time, few because the stack may be short.
+/// Number of units counted at the same time, small because the stack may be short.
 const COUNTED: usize = 16;
 
 /// Bytes of free blocks in each of several units, from `first` on.
@@ -39,9 +39,9 @@ pub(super) struct FreeTally {
 pub(super) struct Grid {
     pub(super) span_bytes: usize,
     pub(super) block_bytes: usize,
-    /// Blocks carved.
+    /// Number of carved blocks.
     pub(super) carved: usize,
-    /// Blocks that fit.
+    /// Number of blocks that fit.
     pub(super) capacity: usize,
 }
 

@@ -7,17 +7,17 @@ use crate::sync::{AtomicUsize, Ordering};
 const PLAIN: usize = 1;
 /// Alignment of all blocks.
 const ALIGN: usize = 8;
-/// Most bits in which addresses of a program differ, where words have more.
+/// Maximum number of bits in which addresses of a program differ, where words have more.
 const ADDRESS_BITS: u32 = 48;
 
 /// A secret that is drawn once, and the reaction to a link that was not masked with it.
 ///
-/// A link is mixed with the address of its slot, then multiplied by the secret, so that a change of any bit changes
-/// all bits above it. Of changes to the six lower bytes one in some 60,000 looks like a link, and then leads to a
-/// random address.
+/// A link is mixed with the address of its slot, then multiplied by the secret, so that a change of any bit changes all
+/// bits above it. Of changes to the six lower bytes about one in 60,000 looks like a link, and then leads to a random
+/// address.
 #[derive(Debug)]
 pub struct Mask {
-    /// Odd; 0 before it is drawn.
+    /// The key, which is odd; 0 before it is drawn.
     key: AtomicUsize,
     changed: fn(*mut u8) -> !,
 }
@@ -93,7 +93,7 @@ fn pad(slot: *mut Slot, key: usize) -> usize {
 
 /// Returns the multiplicative inverse of an odd number, modulo 2 to the bits of a word.
 fn inverse(odd: usize) -> usize {
-    // Correct in three bits at first, and in twice as many after each step.
+    // The inverse is correct in three bits at first, and in twice as many after each step.
     (0..5).fold(odd, |inverse, _| {
         inverse.wrapping_mul(2_usize.wrapping_sub(odd.wrapping_mul(inverse)))
     })
@@ -161,7 +161,7 @@ mod tests {
                 assert_eq!(mask.link(from, written), None, "{written:#x}");
             }
         }
-        // One in some 60,000 of 6120 may.
+        // Of the 6120 words, about one in 60,000 may look like a link.
         assert!(taken_for_links <= 1, "{taken_for_links}");
     }
 
@@ -172,7 +172,7 @@ mod tests {
         assert_eq!(PLAIN.links(|| Some(7)), Links::PLAIN);
         let links = masked().links(|| None);
         assert_ne!(links, Links::PLAIN);
-        // Not even this one equals the key of plain links.
+        // Even this key differs from the key of plain links.
         static ONE: Mask = Mask::new(changed);
         assert_ne!(ONE.links(|| Some(1)), Links::PLAIN);
     }

@@ -28,37 +28,39 @@ use crate::regions::{RegionConfig, RegionPool};
 use crate::sync::AtomicU32;
 use crate::units::{Addr, AddrRange, Align, Granule};
 
-/// Smallest region whose memory outweighs its tables.
+/// Length in bytes of the smallest region whose memory outweighs its tables.
 pub(super) const MIN_BYTES: usize = 32 << 10;
 /// Bytes of the region for each chunk record; there are at least [`LEAST_CHUNKS`] more. Blocks below a page come from
 /// spans, and a free chunk may lie between any two.
 const BYTES_PER_CHUNK: usize = 2048;
 const LEAST_CHUNKS: usize = 64;
-/// A page is this share of the region, within bounds; as many records of spans suffice.
+/// Number of pages in a region, within bounds on a page's length; as many records of spans suffice.
 const PAGES: usize = 1024;
 const MAX_PAGE_BYTES: usize = 64 << 10;
-/// The longest block with spans is this share of the region, within bounds; larger ones are served singly.
+/// Divisor of the region's length that gives the longest block with spans, within bounds; larger blocks are served
+/// singly.
 const BLOCKS_IN_REGION: usize = 256;
 const MAX_BLOCK_BYTES: usize = 4 << 10;
-/// Least blocks in a span, if they do not fill a page: two in a region of a MiB, where the unused part of each
-/// class's last span counts, then one for each half MiB.
+/// Minimum number of blocks in a span, if they do not fill a page: two in a region of a MiB, where the unused part of
+/// each class's last span counts, then one for each half MiB.
 const SPAN_BLOCKS: RangeInclusive<usize> = 2..=8;
 const REGION_BYTES_PER_BLOCK: usize = 512 << 10;
-/// In regions below this many bytes, sizes above `FINE_BYTES` are rounded to `COARSE_SPACING`: few classes, each of
-/// which has a span that is not full.
+/// In regions below this many bytes, sizes above `FINE_BYTES` are rounded to `COARSE_SPACING` for fewer classes, since
+/// each class has a span that is not full.
 const FEW_CLASSES_BELOW: usize = 2 << 20;
 const FINE_BYTES: usize = 128;
 const COARSE_SPACING: usize = 64;
-/// A block that moves because it grows is cut from a chunk this many times its length: room for three more doublings.
+/// A block that moves because it grows is cut from a chunk this many times its length, with room for three more
+/// doublings.
 const GROWTH_ROOM: usize = 8;
-/// A granule is this share of the longest span, so that rounding costs little of a single block.
+/// Divisor of the longest span's length that gives the granule, so that rounding costs little of a single block.
 const GRANULE_SHARE: usize = 64;
 const MIN_GRANULE_BYTES: usize = 256;
 
 // A head is a byte, and a granule is never longer than a page.
 const _: () = assert!(MAX_PAGE_BYTES / MAX_SMALL_ALIGN < 255);
 const _: () = assert!(MAX_PAGE_BYTES / GRANULE_SHARE <= MAX_SMALL_ALIGN);
-// The longest span is the longest page.
+// The longest span is no longer than the longest page.
 const _: () = assert!(*SPAN_BLOCKS.end() * MAX_BLOCK_BYTES <= MAX_PAGE_BYTES);
 
 /// The lengths that follow from the region's.
@@ -100,7 +102,7 @@ pub(super) struct RegionPages {
     pool: RegionPool<'static>,
     /// Every block, by its address.
     index: PageIndex<'static>,
-    /// The region, for pointers into it.
+    /// Start of the region, from which pointers into it are derived.
     region: *mut u8,
     bytes: usize,
     /// Bytes of the tables.
@@ -110,7 +112,7 @@ pub(super) struct RegionPages {
     heads: &'static mut [u8],
     span_bytes: u64,
     lengths: RegionLengths,
-    /// Classes below this have spans.
+    /// Number of classes that have spans, the lowest ones.
     classes: usize,
 }
 

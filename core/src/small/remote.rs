@@ -23,13 +23,13 @@ use super::slot::{Chain, Links, Slot};
 use super::span::Span;
 use crate::sync::{AtomicPtr, AtomicU32, Ordering};
 
-/// Bits of the word that count blocks: at most 8192 in a span.
+/// Number of bits of the word that count blocks; a span has at most 8192 blocks.
 const COUNT_BITS: u32 = 14;
 const COUNT_MASK: u32 = (1 << COUNT_BITS) - 1;
 /// Alignment of slots.
 const UNIT: usize = 8;
 
-/// Most blocks in a span, and the longest span, for the word to hold both.
+/// Maximum number of blocks in a span, and maximum length of a span, for the word to hold both.
 pub(super) const MAX_BLOCKS: u32 = COUNT_MASK;
 pub(super) const MAX_SPAN_BYTES: usize = UNIT << (32 - COUNT_BITS);
 

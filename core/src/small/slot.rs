@@ -93,8 +93,8 @@ impl Slot {
     }
 }
 
-/// How the free blocks of a heap are linked: by their addresses, or by addresses behind a [`Mask`]. The same for all
-/// heaps that free each other's blocks.
+/// The form of the links between a heap's free blocks: plain addresses, or addresses behind a [`Mask`]. The same for
+/// all heaps that free each other's blocks.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Links(Option<&'static Mask>);
 

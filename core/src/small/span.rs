@@ -32,9 +32,9 @@ use super::remote::{MAX_BLOCKS, MAX_SPAN_BYTES, RemoteList, RemoteQueue};
 use super::slot::{Chain, Links, Slot};
 use crate::sync::Cell;
 
-/// Bytes carved at a time. The lower bound serves memory that reads as zero: a thread that needs few blocks of a
-/// class touches few pages, and the first touch of a page costs more than the call. Memory whose pages exist already
-/// is carved by as much as was carved before, up to the upper bound.
+/// Bytes carved at a time. The lower bound serves memory that reads as zero, because a thread that needs few blocks of
+/// a class then touches few pages, and the first touch of a page costs more than the call. Memory whose pages exist
+/// already is carved by as much as was carved before, up to the upper bound.
 const CARVE_BYTES: core::ops::RangeInclusive<usize> = 4 << 10..=16 << 10;
 
 /// Memory for a new span, from [`Pages`](super::Pages).

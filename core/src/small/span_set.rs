@@ -46,7 +46,8 @@ use super::slot::{Links, Slot};
 use super::span::Span;
 use super::thread_cache::{CacheBin, ThreadCache};
 
-/// A bin's first capacity is this part of what the policy allows; it doubles each time the bin runs empty or full.
+/// Divisor of a bin's maximum capacity that gives its first capacity, which doubles each time the bin runs empty or
+/// full.
 const FIRST_PART: usize = 32;
 
 /// The bounds on what a set and the cache in front of it keep.
@@ -54,8 +55,8 @@ const FIRST_PART: usize = 32;
 pub struct Policy {
     /// Bytes that a bin may hold; at least one block, and at most 256.
     pub bin_bytes: u32,
-    /// Whether there are transfer caches. Without them freed blocks return to their spans sooner, so spans become
-    /// idle, and blocks cut from them anew are in order.
+    /// Whether there are transfer caches. Without them freed blocks return to their spans sooner, so spans become idle,
+    /// and blocks carved from them again are in order.
     pub transfer_caches: bool,
     /// Whether bins begin with their full capacity. Lists are then mostly taken as a whole, and no link is followed
     /// before its block has been checked.
@@ -113,13 +114,13 @@ pub struct SpanSet {
     aging: bool,
     /// The walk under way.
     walk: SetWalk,
-    /// Bytes of spans made since the last turn to flush cached lists began.
+    /// Bytes of spans made since the last turn of flushing cached lists began.
     made_bytes: usize,
     /// The value of `made_bytes` at which a turn is considered next.
     asked_bytes: usize,
     /// Lists still to flush in the turn under way; see [`flush_is_due`](Self::flush_is_due).
     lists_to_flush: usize,
-    /// Spans visited by walks.
+    /// Number of spans visited by walks.
     #[cfg(test)]
     looks: usize,
 }
@@ -547,7 +548,7 @@ fn first_of(bin: &mut CacheBin, max: usize, list: *mut Slot, count: usize, links
     bin.put(max, list, count);
     // SAFETY: the list satisfies SLOT1, and the bin holds it now.
     let block = unsafe { CacheBin::pop_linked(bin, links) };
-    // A list has a first slot; the arm for null keeps this free of a panic.
+    // A list has a first slot; the arm for null avoids a panic.
     Fresh {
         block: NonNull::new(block).unwrap_or(NonNull::dangling()),
         clean: false,

@@ -136,7 +136,7 @@ impl CacheBin {
         self.room = self.capacity - count as i32;
     }
 
-    /// Returns the most blocks that it holds now.
+    /// Returns the maximum number of blocks that it holds now.
     pub(super) const fn capacity(&self) -> usize {
         self.capacity as usize
     }
@@ -282,7 +282,7 @@ impl ThreadCache {
     }
 
     /// Returns a hash of the first blocks in the bins of the long classes, by which a later call sees a change; 0 if
-    /// they are empty. The owner may be at work.
+    /// they are empty. The owner may be using the cache.
     ///
     /// # Safety
     /// The cache is valid.

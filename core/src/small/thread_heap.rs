@@ -3,11 +3,11 @@
 //!
 //! A heap is never freed: a span names its owner for life, and remote frees find the owner's queue without asking
 //! whether the thread still runs. A thread that ends parks its heap and its thread cache; the next thread that starts
-//! adopts both. Threads that come and go therefore cost as many heaps as ever ran at once.
+//! adopts both. Threads that come and go therefore cost as many heaps as threads ever ran at the same time.
 //!
-//! Where very many threads run at once, a set for each would cost a page for each size class and thread. So some
-//! heaps are *secondary*: they have a thread cache of their own and share the set of a *primary* heap with its owner
-//! and other secondary heaps. A thread that gets a secondary heap gets the primary that the fewest threads use.
+//! Where very many threads run at the same time, a set for each would cost a page for each size class and thread. So
+//! some heaps are *secondary*: they have a thread cache of their own and share the set of a *primary* heap with its
+//! owner and other secondary heaps. A thread that gets a secondary heap gets the primary that the fewest threads use.
 //!
 //! # Invariants
 //! * HEAP1 a heap stays in the pool's list of all heaps once it has entered it.

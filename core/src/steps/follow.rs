@@ -11,7 +11,7 @@ use crate::units::AddrRange;
 pub(super) enum StepState {
     /// No step is under way.
     Outside,
-    /// No allocation has come yet.
+    /// The step has begun, without an allocation yet.
     Begun,
     /// A shape is followed.
     Follows(FollowMode),
@@ -25,17 +25,17 @@ pub(super) struct FollowMode {
     pub(super) shape: ShapeId,
     /// The allocation that should come next.
     pub(super) cursor: u32,
-    /// Whether it is a guess: no such step came at this point before.
+    /// Whether the shape is a guess, because no step of it came at this point before.
     pub(super) guessed: bool,
     /// The layout from which it is served, if there is one.
     pub(super) layout: Option<usize>,
     /// Number of allocations whose places have memory.
     pub(super) backed: u32,
-    /// Allocations in a row that were not the shape's.
+    /// Number of allocations in a row that were not the shape's.
     pub(super) strayed: u32,
 }
 
-/// Counts of right and wrong guesses lately.
+/// Counts of recent right and wrong guesses.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Guesses {
     right: u32,
@@ -43,7 +43,7 @@ pub(super) struct Guesses {
 }
 
 impl Guesses {
-    /// Guesses at which the counts are halved, so that old ones lose weight.
+    /// Number of guesses at which the counts are halved, so that old guesses lose weight.
     const MOST: u32 = 64;
 
     pub(super) const fn new() -> Self {
@@ -68,24 +68,25 @@ impl Guesses {
     }
 }
 
-/// Allocations in a row that may differ before a shape is abandoned, and allocations of the shape that may be skipped
-/// to meet it again.
+/// Maximum number of allocations in a row that may differ before a shape is abandoned, and of allocations of the shape
+/// that may be skipped to meet it again.
 const STRAY: u32 = 16;
 
-/// A layout may exceed the most that was live in any step by this part of it.
+/// Divisor of the maximum of live granules in any step that gives the granules by which a layout may exceed that
+/// maximum.
 const SPARE_DIVISOR: u32 = 512;
 
-/// Returns the bound of a layout if `max` was the most live.
+/// Returns the bound of a layout if at most `max` granules were live.
 const fn spared(max: u32) -> u32 {
     max.saturating_add(max / SPARE_DIVISOR)
 }
 
-/// The debt of a shape's layouts may be this part of the work that one may take.
+/// Divisor of the maximum work of one layout that gives the maximum debt of a shape's layouts.
 const OWED_DIVISOR: u64 = 8;
 
-/// Allocations for which an unverified shape gets memory at first,
+/// Number of allocations for which an unverified shape gets memory at first.
 const MET_AT_FIRST: u32 = 16;
-/// and number that must be met before all of the shape gets memory.
+/// Number of allocations that must be met before all of an unverified shape gets memory.
 const MET_ENOUGH: u32 = 32;
 
 impl Steps<'_> {
@@ -127,7 +128,7 @@ impl Steps<'_> {
         }
     }
 
-    /// Returns the shapes that came at this point before: after the last step's, or first of all.
+    /// Returns the shapes that came at this point before, that is, after the last step's shape, or as the first of all.
     fn expected(&self) -> Successors {
         match self.last {
             Some(last) => self.shapes.get(last).next,
@@ -293,7 +294,7 @@ impl Steps<'_> {
             self.stats.layout_work += effort.spent;
         }
         let known = self.shapes.get_mut(shape);
-        // Layouts are few.
+        // There are few layouts.
         known.recent = layout as u8;
         let height = known.layouts[layout].height;
         let range = AddrRange::new(below.addresses().start(), granule.bytes_of(height));

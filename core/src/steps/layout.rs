@@ -2,8 +2,8 @@
 //!
 //! A block that is live at the time is an *obstacle*: it stays where it is, for the whole step or until the tick at
 //! which the shape knows it to go. Blocks known to outlive the step are stacked first, in the lowest gaps, out of the
-//! way of later steps; only if the whole would then be higher than the most live in any step are they packed like the
-//! others. The rest is packed by [`pack`](crate::pack).
+//! way of later steps; only if the whole would then be higher than the maximum live in any step are they packed like
+//! the others. The rest is packed by [`pack`](crate::pack).
 //!
 //! # Cost
 //! O(chunks + allocations log allocations), and the work that [`StepConfig`](super::StepConfig) allows.
@@ -14,10 +14,10 @@ use super::shape::{Entry, Inherited};
 use crate::pack::{Lifetime, PackTables, Packer};
 use crate::units::Align;
 
-/// Records that a step of the search examines at most, for each lifetime.
+/// Maximum number of records that a step of the search examines for each lifetime.
 const RECORDS_PER_WORK: u64 = 8;
 
-/// Buckets that cost as much as preparing a lifetime.
+/// Number of buckets that cost as much as preparing a lifetime.
 const BUCKETS_PER_LIFETIME: u64 = 4;
 
 /// One range in use at the start of a layout, in granules from the start of the addresses.
@@ -48,7 +48,7 @@ impl Obstacle {
 pub struct Places<'t> {
     /// Ranges in use, adjacent ones that go at the same time as one; and blocks that outlive the step.
     pub obstacles: &'t mut [Obstacle],
-    /// The blocks to place, and those in their way: as many as a step may have allocations, and obstacles.
+    /// The blocks to place and their obstacles: as many as a step may have allocations and obstacles together.
     pub lifetimes: &'t mut [Lifetime],
     /// The allocation of each block to place: as many as a step may have.
     pub order: &'t mut [u32],
@@ -56,11 +56,11 @@ pub struct Places<'t> {
     pub pack: PackTables<'t>,
 }
 
-/// The live ranges around which one layout goes.
+/// The live ranges that one layout avoids.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Obstacles {
     count: usize,
-    /// Whether there were more than the table holds.
+    /// Whether there were more obstacles than the table holds.
     overrun: bool,
     /// A hash of all of them, never 0.
     pub(super) fingerprint: u64,
@@ -81,14 +81,14 @@ pub(super) struct LayoutEffort {
     pub(super) buckets: u64,
     /// Steps of the search after them, times lifetimes.
     pub(super) work: u64,
-    /// Height that is low enough, in granules.
+    /// Height in granules at which the search may stop.
     pub(super) enough: u32,
     /// Buckets spent so far.
     pub(super) spent: u64,
 }
 
 impl Places<'_> {
-    /// Collects the ranges in use, and until when as far as the shape knows. O(chunks).
+    /// Collects the ranges in use, each with the tick of its free if the shape knows it. O(chunks).
     pub(super) fn collect(
         &mut self,
         below: &impl PlaceAllocator,
@@ -288,7 +288,7 @@ const fn round_up(number: u32, multiple: u32) -> Option<u32> {
     number.checked_next_multiple_of(multiple)
 }
 
-/// Returns the tick at which a block of the previous step, of this position and size, goes.
+/// Returns the tick at which a block of the previous step, of this position and size, is freed.
 fn goes_at(inherited: &[Entry], position: u32, granules: u32) -> u32 {
     let known = inherited.binary_search_by_key(&position, Entry::position);
     let known = known.ok().map(|index| Inherited::from(inherited[index]));

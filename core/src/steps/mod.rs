@@ -48,7 +48,7 @@ use crate::units::{AddrRange, Granule};
 /// The step and allocation of a live block. One for each chunk record of the allocator below.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Tag {
-    /// Number of the step, 0 for a block of none.
+    /// Number of the step, 0 for a block outside of steps.
     step: u32,
     position: u32,
 }
@@ -67,11 +67,11 @@ pub struct StepTables<'t> {
     /// One for each chunk record of the allocator below, all [`Tag::NONE`] (zero bytes); blocks beyond have no tag
     /// and are not planned.
     pub tags: &'t mut [Tag],
-    /// Most allocations of one step.
+    /// As many as one step may have allocations.
     pub asked: &'t mut [Entry],
-    /// Most frees in one step of blocks from the previous step.
+    /// As many as one step may free blocks of the previous step.
     pub inherited: &'t mut [Entry],
-    /// Most shapes remembered.
+    /// As many as there are shapes to remember.
     pub shapes: &'t mut [Shape],
     /// The allocations of all shapes.
     pub entries: &'t mut [Entry],
@@ -79,11 +79,11 @@ pub struct StepTables<'t> {
     pub places: Places<'t>,
 }
 
-/// Buckets of layouts that an allocation pays for: half a microsecond or less. Obstacles may lie elsewhere at each
-/// step; so making layouts anew costs no more in the long run than allocating does.
+/// Number of buckets of layouts that an allocation pays for, half a microsecond or less. Obstacles may lie elsewhere at
+/// each step, but with this limit remaking layouts costs no more in the long run than allocating does.
 const EARNED: u64 = 4;
 
-/// Chunks remembered as starts of searches for others.
+/// Number of chunks remembered as starts of searches for others.
 const LANDMARKS: usize = 256;
 
 /// Recognises steps and serves them from plans.
@@ -134,7 +134,7 @@ pub struct Steps<'t> {
     last: Option<ShapeId>,
     /// The shape of the first step of all.
     first: Option<ShapeId>,
-    /// Most granules live in the step.
+    /// Maximum granules live in the step.
     peak: u32,
     /// Whether the next step is expected to be like the first one.
     starts_over: bool,
@@ -307,7 +307,7 @@ impl<'t> Steps<'t> {
                 ..Shape::EMPTY
             };
             let id = self.shapes.add(shape, asked, inherited);
-            // A shape in the slot of one that made room is another one.
+            // A shape in the slot of one that made room is a different shape.
             let shapes = &self.shapes;
             let stays = |shape: &ShapeId| Some(*shape) != id && shapes.get(*shape).seen > 0;
             self.first = self.first.filter(stays);

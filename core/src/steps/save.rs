@@ -27,23 +27,23 @@ const SUM_BYTES: usize = 8;
 pub enum SavedPlansError {
     /// The bytes are not saved plans.
     Foreign,
-    /// Saved by another version.
+    /// The plans were saved by another version.
     Version {
         /// The version in the file.
         found: u32,
     },
-    /// Saved for another program, or another model or batch of it.
+    /// The plans were saved for another program, or another model or batch of it.
     Program,
-    /// Saved by an allocator with another granule.
+    /// The plans were saved by an allocator with another granule.
     Granule {
         /// The granule in the file, in bytes.
         found_bytes: u32,
         /// The granule of the allocator.
         wanted_bytes: u64,
     },
-    /// Cut off or changed since it was saved.
+    /// The bytes were cut off or changed since they were saved.
     Damaged,
-    /// More than the tables hold.
+    /// The plans have more shapes or allocations than the tables hold.
     TooLarge {
         /// Shapes in the file.
         shapes: u32,

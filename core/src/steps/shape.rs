@@ -14,7 +14,7 @@
 
 use core::num::NonZeroU16;
 
-/// Layouts of a shape that are kept: two, for programs that alternate between two inputs.
+/// Number of layouts kept for a shape: two, for programs that alternate between two inputs.
 pub(super) const LAYOUTS: usize = 2;
 
 /// One allocation of a step. 20 bytes.
@@ -62,7 +62,7 @@ impl Entry {
         self.offsets[0]
     }
 
-    /// Returns whether the two are the same request.
+    /// Returns whether the two entries are the same request.
     pub(super) const fn asks_as(&self, other: &Self) -> bool {
         self.granules == other.granules && self.align_log2 == other.align_log2
     }
@@ -115,7 +115,7 @@ impl ShapeId {
     }
 }
 
-/// Most shapes remembered as successors of one shape.
+/// Maximum number of shapes remembered as successors of one shape.
 pub(super) const SUCCESSORS: usize = 4;
 
 /// Shapes that followed another, the last one first.
@@ -124,7 +124,7 @@ pub(super) type Successors = [Option<ShapeId>; SUCCESSORS];
 /// The condition under which offsets hold: see `layout`.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Layout {
-    /// Hash of the obstacles; 0 for no layout, or one that is to be made anew.
+    /// Hash of the obstacles; 0 for no layout, or one that must be remade.
     pub(super) fingerprint: u64,
     /// First allocation with an offset.
     pub(super) from: u32,
@@ -158,7 +158,7 @@ pub struct Shape {
     pub(super) layouts: [Layout; LAYOUTS],
     /// The layout that was followed last.
     pub(super) recent: u8,
-    /// Most granules live in the step, blocks from before it included.
+    /// Maximum granules live in the step, blocks from before it included.
     pub(super) peak: u32,
     /// Work of its layouts that its allocations have not paid for yet, in buckets.
     pub(super) debt: u64,
@@ -387,7 +387,8 @@ impl<'t> Shapes<'t> {
         true
     }
 
-    /// Adds a shape, in place of those not seen for longest if there is no room. `None` if it alone does not fit.
+    /// Adds a shape, in place of those not seen for longest if there is no room. Returns `None` if it does not fit even
+    /// alone.
     pub(super) fn add(
         &mut self,
         shape: Shape,
@@ -446,7 +447,7 @@ impl<'t> Shapes<'t> {
             .unwrap_or(0)
     }
 
-    /// Returns the most granules that any of them had live.
+    /// Returns the maximum granules that any of them had live.
     pub(super) fn max_live(&self) -> u32 {
         self.shapes
             .iter()
@@ -457,7 +458,7 @@ impl<'t> Shapes<'t> {
 }
 
 fn same(known: &[Entry], asked: &[Entry]) -> bool {
-    // From the end: shapes that begin alike differ late.
+    // Compared from the end, because shapes that begin alike differ late.
     known
         .iter()
         .rev()

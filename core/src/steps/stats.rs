@@ -7,10 +7,10 @@ pub struct StepConfig {
     pub threshold_bytes: u64,
     /// A plan that ends above this many bytes from the start of the addresses is not used.
     pub cap_bytes: u64,
-    /// Buckets that the [greedy packings](crate::pack) of a layout may examine inside the call that makes it; a
-    /// million are some 50 to 100 ms. Ten million, the default, pack by size some 30,000 allocations that all live
-    /// together; with more it is mostly the packing in the order of time, which is up to a sixth higher, and not used
-    /// if it holds too much.
+    /// Buckets that the [greedy packings](crate::pack) of a layout may examine inside the call that makes it; a million
+    /// are about 50 to 100 ms. Ten million, the default, pack by size about 30,000 allocations that all live together;
+    /// with more it is mostly the packing in the order of time, which is up to a sixth higher, and not used if it holds
+    /// too much.
     ///
     /// If the blocks beside the steps lie elsewhere each time, each step needs a layout of its own. Once the layouts
     /// of a shape have together examined an eighth of these buckets, its allocations pay for later ones, 4 buckets

@@ -83,7 +83,7 @@ impl BiasedLock {
             return true;
         }
         self.revoked.store(TAKEN, Ordering::Relaxed);
-        // Acquire: sees the owner's writes before it left.
+        // Acquire: sees the writes that the owner made before it left.
         let revoked = barrier() && self.owner.load(Ordering::Acquire) == FREE;
         if !revoked {
             self.restore();

@@ -14,7 +14,7 @@
 //! * LOCK2 while a thread sleeps and the lock is held, AWAITED is set, or a woken thread is on its way. A thread that
 //!   has slept takes the lock as AWAITED, since it cannot know whether others still sleep.
 //! * LOCK3 KEPT is set by the holder, for the time of a fork, and only with HELD.
-//! * LOCK4 TRIED means that a `try_lock` failed since the lock was taken: the next one fails at once, as the holder
+//! * LOCK4 TRIED means that a `try_lock` failed since the lock was taken: the next one fails immediately, as the holder
 //!   seems to be off the processor.
 
 use super::{AtomicU32, Ordering, Wait};
@@ -25,7 +25,7 @@ const AWAITED: u32 = 2;
 const KEPT: u32 = 4;
 const TRIED: u32 = 8;
 
-/// Tries of a thread before it sleeps: about as long as a sleep and a wake take.
+/// Number of tries of a thread before it sleeps, which take about as long as a sleep and a wake.
 #[cfg(not(larder_loom))]
 const TURNS: u32 = 100;
 #[cfg(larder_loom)]

@@ -44,7 +44,7 @@ pub use native::{AtomicPtr, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Orderin
 /// Without an OS there is only [`wait`](Self::wait). In a process the thread that holds the lock may be off the
 /// processor: a waiting thread should yield the processor, or sleep.
 pub trait Wait: 'static {
-    /// Waits a moment. Called repeatedly while the lock is taken, a hundred times if threads sleep then.
+    /// Waits a moment. Called repeatedly while the lock is taken, but only a hundred times if threads sleep afterwards.
     fn wait();
 
     /// Whether a thread that has waited in vain [`sleep`](Self::sleep)s. Unlocking then costs an atomic exchange

@@ -14,8 +14,8 @@ use super::lock_word::{LockWord, Taken};
 /// The first link of a list that one thread changes without a lock, and that the child of a fork finds as it was at
 /// some moment between two instructions of that thread.
 ///
-/// So the link is written by one store, after all earlier stores and before all later ones, as a signal handler of
-/// the thread would see it. That costs no instruction.
+/// So the link is written by one store, after all earlier stores and before all later ones, as a signal handler of the
+/// thread would see it. This order costs no instruction.
 #[derive(Debug)]
 #[repr(transparent)]
 pub(crate) struct ListHead<T>(AtomicPtr<T>);

@@ -15,7 +15,7 @@ const BUILT: u8 = 2;
 /// * TURN3 a builder that failed, by an error or a panic, leaves the slot as empty as it was, and one of the waiting
 ///   threads has the next turn.
 ///
-/// A thread that begins again in its own turn waits for itself: the build must not ask for the same slot.
+/// A thread that begins again in its own turn waits for itself, so the build must not request the same slot.
 pub struct BuildTurn(AtomicU8);
 
 /// The turn of one thread. Dropped without [`done`](Self::done), it ends without a value.

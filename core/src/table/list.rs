@@ -8,7 +8,7 @@
 //! * LIST2 a record is in at most one of the lists that use the same links.
 //! * LIST3 `newest` and `oldest` of a queue are the first and the last of its list, and `count` its length.
 //!
-//! All operations O(1).
+//! All operations are O(1).
 
 use core::ops::DerefMut;
 

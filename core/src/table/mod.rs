@@ -1,4 +1,4 @@
-//! Structures over tables, most of them lent by the caller: the one place with links, vacant lists and hashing.
+//! Structures over tables, most of them lent by the caller: the only place with links, vacant lists and hashing.
 //!
 //! * `slab`: records, links to them, and which are vacant.
 //! * `list`: lists of a slab's records; one record can be in several.

@@ -3,7 +3,7 @@
 //! # Invariant
 //! * RING1 the `len` places from `first` on, around the end, are full; the others are not read.
 //!
-//! All operations O(1).
+//! All operations are O(1).
 
 use crate::error::ConfigError;
 use crate::table::fixed_vec::FixedVec;

@@ -27,7 +27,7 @@ pub(crate) trait Record: Sized {
     /// The type that names this kind of record.
     type Link: Copy + From<u32> + Into<u32>;
 
-    /// Reserved records at the front of a table: 1 for a sink (SLAB1), or 0.
+    /// Number of reserved records at the front of a table: 1 for a sink (SLAB1), or 0.
     const KEPT_BACK: u32 = 1;
 
     /// An empty record.
@@ -61,7 +61,7 @@ pub(crate) struct SlabOver<T> {
     owner: u32,
 }
 
-/// Most records in a table. The last number is left out, so that a link plus one is a number too.
+/// Maximum number of records in a table. The last number is excluded, so that a link plus one is a number too.
 pub(crate) const MAX_RECORDS: usize = u32::MAX as usize - 1;
 
 impl<'t, R: Record> Slab<'t, R> {

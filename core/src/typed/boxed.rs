@@ -89,7 +89,7 @@ impl<'a, T, A: HostMemory + ?Sized> TypedBox<'a, [MaybeUninit<T>], A> {
     /// # Safety
     /// All values are initialised.
     pub unsafe fn assume_init(self) -> TypedBox<'a, [T], A> {
-        // They are dropped as part of the result.
+        // The values are dropped as part of the result.
         let values = ManuallyDrop::new(self.values);
         let len = values.start.len();
         let start = values.start.cast::<T>();

@@ -129,7 +129,7 @@ impl<O: Os> Arena<O> {
         })
     }
 
-    /// Returns whether nothing used lies behind a block, so that it grows where memory is
+    /// Returns whether only free memory follows a block, so that it can grow as memory is
     /// committed.
     fn is_last(&self, held: &Block) -> bool {
         self.with_pool(|pool| {

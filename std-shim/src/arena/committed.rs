@@ -54,8 +54,8 @@ impl<O: Os> Committed<O> {
     }
 
     /// Requests huge pages for committed memory beyond the program's bound, up to `end`, if the
-    /// arena is dense. For all of it each time, so that it stays one mapping. The caller holds
-    /// `growing`.
+    /// arena is dense. Advises all of that memory each time, so that it stays one mapping. The
+    /// caller holds `growing`.
     pub(super) fn advise(&self, end: Addr) {
         let Ok(above) = usize::try_from(self.tuning.huge_above()) else {
             return;
@@ -118,8 +118,8 @@ impl<O: Os> Committed<O> {
         }
     }
 
-    /// Advises against huge pages, up to `end`; for all of it each time, so that it stays one
-    /// mapping.
+    /// Advises against huge pages up to `end`, for all of that memory each time, so that it stays
+    /// one mapping.
     fn advise_short(&self, end: usize) {
         if self.residency.advice() != SHORT {
             self.residency.look_again();
@@ -165,7 +165,7 @@ impl<O: Os> SubAllocator for Committed<O> {
     fn release(&self, range: AddrRange) -> Result<(), SubAllocError> {
         self.range.release(range)?;
         let (start, bytes) = self.pointer(range);
-        // Memory committed there again may be another mapping than the one before it.
+        // Memory committed here again may be a different mapping from the memory before it.
         self.seams.mark(start.addr());
         // SAFETY: the BFC released the range, so nothing of it is used.
         if unsafe { self.os.decommit(start, bytes) } {

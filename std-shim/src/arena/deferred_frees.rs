@@ -4,7 +4,7 @@
 //! So a thread that only frees never waits, however long the holder is off the processor.
 //!
 //! # Invariants
-//! * DEFER1 a deferred block is in use for the BFC, and nobody's: its first word links it to the
+//! * DEFER1 a deferred block is in use for the BFC and has no owner. Its first word links it to the
 //!   next. Any thread pushes, and a holder of the BFC's lock takes all of them at once, frees a
 //!   bounded number, and leaves the rest to the next holder. While any is deferred the arena counts
 //!   as idle, so that a tick comes.
@@ -23,14 +23,14 @@ struct DeferredLink {
     next: *mut DeferredLink,
 }
 
-/// Blocks that one holder of the lock frees: each costs a few cache misses, so together some 50
-/// microseconds.
+/// Maximum number of blocks that one holder of the lock frees. Each costs a few cache misses, all
+/// together about 50 microseconds.
 const FREED: usize = 128;
 
 /// The deferred blocks of an arena.
 pub(super) struct Deferred {
     pushed: AtomicPtr<DeferredLink>,
-    /// The remaining blocks of those taken. Changed under the BFC's lock only.
+    /// The taken blocks that are not freed yet. Changed under the BFC's lock only.
     taken: AtomicPtr<DeferredLink>,
 }
 

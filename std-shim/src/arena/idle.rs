@@ -7,7 +7,7 @@
 //! # Invariants
 //! * IDLE1 a thread that discards memory holds it as a block, and holds `discarding` from before
 //!   that until the memory is free again: a process that forks takes that lock, so its child never
-//!   has a block that nobody frees.
+//!   has such a block, which no thread would free.
 //! * IDLE2 young marks are hints: a lost or stale one discards memory a tick earlier or later.
 //!
 //! A thread holds little of the BFC's memory at a time, and for the time of one system call.
@@ -23,12 +23,12 @@ use crate::os::background::sleep_ns;
 use crate::purge::LOOK_COST;
 use crate::thread::wait::Sleep;
 
-/// Most chunks scanned and pieces taken under the BFC's lock at a time.
+/// Maximum number of chunks scanned and pieces taken under the BFC's lock at a time.
 const MAX_LOOKS: usize = 128;
 const MAX_PIECES: usize = 16;
-/// Greatest length of a piece, and of all pieces together before no more are taken.
+/// Maximum length of a piece in bytes. No more pieces are taken once all of them have this length.
 const MAX_BYTES: usize = 4 << 20;
-/// Huge pages to be split before no more pieces are taken.
+/// Number of huge pages to split from which on no more pieces are taken.
 const MAX_SPLITS: usize = 2;
 
 /// Bytes returned at the cost of one block, and the cost of splitting a huge page, 155
@@ -40,13 +40,13 @@ const SPLIT_COST: usize = 1024;
 /// for that thread to take the lock.
 pub(crate) const PAUSE_NS: u64 = 10_000;
 
-/// Young marks that one step of a tick clears, as the bytes they stand for: some 10 microseconds.
+/// Bytes whose young marks one step of a tick clears, in about 10 microseconds.
 const CLEARED_BYTES: usize = 1 << 30;
 
 /// The idle memory that a walk finds.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum IdleKind {
-    /// All free memory: the system may have put pages where nothing was written.
+    /// All free memory, because the system may have put pages where nothing was written.
     Free,
     /// Memory that may have been written.
     Dirty,
@@ -82,18 +82,19 @@ pub(crate) struct ArenaWalk {
     from: Addr,
     near: Option<ChunkHandle>,
     ended: bool,
-    /// Whether the system is asked which pages are resident, once that is known. Calls of the
-    /// program reset it: the program may install a filter between two of them.
+    /// Whether the system is asked which pages are resident, once that is known. Each call of the
+    /// program resets it, because the program may install a filter between two calls.
     asks: Option<bool>,
 }
 
 /// Progress of a tick of an arena.
 pub(crate) enum Aging {
-    /// It has not begun.
+    /// The tick has not begun.
     New,
-    /// Idle memory is discarded.
+    /// Idle memory is being discarded.
     Discarding(IdleKind, ArenaWalk),
-    /// Memory from this offset on may be young, and whether any before it was.
+    /// Young marks are being cleared, from this offset on. The flag tells whether any was found
+    /// before it.
     Clearing(usize, bool),
 }
 
@@ -186,7 +187,7 @@ impl<O: Os> Arena<O> {
     /// `None` if the system refuses.
     ///
     /// # Safety
-    /// The pages are committed, and nobody uses them during the call.
+    /// The pages are committed and not used during the call.
     pub(crate) unsafe fn discard_hole(
         &self,
         start: *mut u8,
@@ -194,7 +195,7 @@ impl<O: Os> Arena<O> {
         asks: bool,
     ) -> Option<Given> {
         let splits = self.count_splits(start.addr(), bytes);
-        // SAFETY: the pages are committed, and nobody uses them during the call.
+        // SAFETY: the pages are committed and not used during the call.
         let bytes = unsafe { self.discard_range(start, bytes, bytes, asks) }?;
         Some(Given { bytes, splits })
     }
@@ -203,7 +204,7 @@ impl<O: Os> Arena<O> {
     /// report them or is not asked. Returns `None` if the system refuses.
     ///
     /// # Safety
-    /// The range is committed, and nobody uses it during the call.
+    /// The range is committed and not used during the call.
     unsafe fn discard_range(
         &self,
         start: *mut u8,
@@ -220,7 +221,7 @@ impl<O: Os> Arena<O> {
             // SAFETY: the range is committed.
             unsafe { self.os.split(start, bytes) };
         }
-        // SAFETY: the range is committed, and nobody uses it during the call.
+        // SAFETY: the range is committed and not used during the call.
         if !unsafe { self.os.discard(start, bytes) } {
             return None;
         }
@@ -230,8 +231,8 @@ impl<O: Os> Arena<O> {
         Some(resident)
     }
 
-    /// Returns whether huge pages that are discarded in part are split: near a memory limit the
-    /// pages discarded must count at once.
+    /// Returns whether huge pages that are discarded in part are split, because near a memory limit
+    /// discarded pages must count immediately.
     fn splits(&self) -> bool {
         self.residency.is_bounded() && self.tuning.huge_above() < u64::MAX
     }
@@ -250,15 +251,15 @@ impl<O: Os> Arena<O> {
         self.residency.set_huge_until(bytes);
     }
 
-    /// Returns whether the system may put pages into discarded memory: as part of huge ones, unless
-    /// it was told not to.
+    /// Returns whether the system may put pages into discarded memory, as parts of huge pages. It
+    /// does not where it was advised against them.
     pub(crate) fn may_be_filled(&self) -> bool {
         self.tuning.huge_above() != u64::MAX && self.residency.advice() != SHORT
     }
 
-    /// Renews the advice for huge pages by the memory that is resident now. Returns whether the
-    /// advice was withdrawn, here or since the last call. Up to a few dozen system calls, if
-    /// anything was discarded or the advice is withdrawn already.
+    /// Renews the advice for huge pages according to the memory that is resident now. Returns
+    /// whether the advice was withdrawn, here or since the last call. Up to a few dozen system
+    /// calls, if anything was discarded or the advice is withdrawn already.
     pub(crate) fn review_advice(&self) -> bool {
         if self.residency.is_due() {
             self.growing.with(|()| {
@@ -325,7 +326,8 @@ impl<O: Os> Arena<O> {
             let sleeps = Sleep::count();
             given += self.discard_some(&mut walk, which).bytes;
             if Sleep::count() != sleeps {
-                // A thread waits for the lock, and this one would get ahead of it again and again.
+                // Another thread waits for the lock, and this one would take it first again and
+                // again.
                 sleep_ns(PAUSE_NS);
             }
         }
@@ -333,7 +335,7 @@ impl<O: Os> Arena<O> {
     }
 
     /// Discards the next idle pieces: takes them, discards them without the BFC's lock, and frees
-    /// them. Not inlined: the stacks of its callers may be short.
+    /// them. Not inlined, because the stacks of its callers may be short.
     #[inline(never)]
     fn discard_some(&self, walk: &mut ArenaWalk, which: IdleKind) -> Given {
         self.discarding.with(|()| {

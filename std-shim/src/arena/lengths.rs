@@ -3,7 +3,7 @@
 
 use larder_core::sync::{AtomicU32, Ordering};
 
-/// A number for each granule: the granules of the block that starts there, otherwise 0.
+/// A number for each granule: the length in granules of the block that starts there, or 0.
 ///
 /// * LENGTH1 a number is written by the holder of the block, who got it from the BFC under its lock
 ///   and writes 0 before freeing it. So all accesses are relaxed: a thread reads the length only of

@@ -1,4 +1,4 @@
-//! [`Marks`]: one bit for each granule of a range: for memory that may not read as zero, for memory
+//! [`Marks`], one bit for each granule of a range: for memory that may not read as zero, for memory
 //! freed lately, or for split huge pages.
 
 use core::cell::Cell;
@@ -153,7 +153,7 @@ impl Marks {
     /// Marks the granules of a range.
     pub(super) fn set(&self, addr: usize, bytes: usize) {
         self.each_word(addr, bytes, |word, bits| {
-            // Most are marked already.
+            // Most granules are marked already.
             if word.load(Ordering::Relaxed) & bits != bits {
                 word.fetch_or(bits, Ordering::Relaxed);
             }

@@ -75,9 +75,9 @@ type Allocator<O> = Shared<RegionPool<'static>, Committed<O>, Sleep>;
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum ClaimOutcome<T> {
     Found(T),
-    /// There is no such memory.
+    /// No committed memory is free for it.
     Full,
-    /// The lock was taken.
+    /// Another thread holds the lock.
     Busy,
 }
 
@@ -103,13 +103,13 @@ pub(crate) struct Arena<O: Os> {
     classes: &'static [AtomicU8],
     lengths: Lengths,
     marks: Marks,
-    /// Memory freed lately, in the same form; see `idle`.
+    /// Marks of memory freed lately; see `idle`.
     young: Marks,
     /// Whether the last tick found young memory, which the next one may discard.
     expires: AtomicU8,
     seams: Seams,
-    /// Split huge pages: part of the page was discarded near a limit since the whole last was, or
-    /// since huge pages were last requested. Hints; see `idle`.
+    /// Marks of split huge pages: a part of the page was discarded near a limit after the whole
+    /// page last was, and after huge pages were last requested. Hints; see `idle`.
     split: Marks,
 }
 

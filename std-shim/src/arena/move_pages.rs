@@ -20,13 +20,15 @@ use larder_core::Addr;
 use super::{Arena, GROWTH_BYTES};
 use crate::os::{Moved, Os};
 
-/// Shorter blocks are copied, and longer ones are placed at multiples of this: from their second
-/// move on pages move in whole page tables, and huge ones stay whole.
+/// Minimum length in bytes of a block whose pages move; shorter blocks are copied. Longer blocks
+/// are placed at multiples of this length, so that from their second move on whole page tables move
+/// and huge pages stay whole.
 pub(crate) const MOVE_LEAST_BYTES: usize = GROWTH_BYTES;
 
-/// Piece in which a block that leaves an arena is copied.
+/// Length in bytes of the pieces in which a block that leaves an arena is copied.
 const LEAVE_BYTES: usize = 4 << 20;
-/// Part in which a block that leaves an arena is tested for zeros: the shortest page.
+/// Length in bytes of the parts in which a block that leaves an arena is tested for zeros: the
+/// shortest page.
 const PAGE_BYTES: usize = 4 << 10;
 
 /// A block that has grown at another address.
@@ -66,14 +68,14 @@ impl<O: Os> Arena<O> {
         let moved = match moved {
             Ok(moved) => moved,
             Err(LostPlace(end)) => {
-                // Memory behind the lost place is as good as before.
+                // Memory behind the lost place is not affected.
                 self.resize(to, new_bytes, end);
                 return None;
             }
         };
         // SAFETY: two blocks, both at least that long; the rest has not moved.
         unsafe { copy(block, to, moved..old_bytes.max(moved)) };
-        // Pages moved away left zeros.
+        // Memory whose pages moved away reads as zero.
         self.marks.clear(block.addr(), moved);
         let idle_bytes = self.free_rest(block, moved, old_bytes);
         Some(Grown {

@@ -33,18 +33,18 @@ const WINDOW_BYTES: usize = GROWTH_BYTES;
 
 /// Resident percentage from which an arena is dense, if it is not made of spans of small blocks.
 const DENSE: u32 = 50;
-/// Part of the arena from which on it counts as made of such spans.
+/// An arena counts as made of such spans if they are more than one part in this many.
 const SMALL_PART: usize = 8;
 /// Percentage of such spans from which an arena that is not examined is dense.
 const MOSTLY_SMALL: usize = 75;
 /// Resident percentage below which an arena is sparse.
 const SPARSE: u32 = 25;
-/// An arena with more than this part of its addresses committed is never called sparse.
+/// An arena with more than one part in this many of its addresses committed is never sparse.
 const PLENTY: usize = 4;
 
-/// Least length of blocks with coarse places in a sparse arena.
+/// Blocks longer than this, in bytes, have coarse places in a sparse arena.
 const COARSE_LEAST_BYTES: usize = 128 << 10;
-/// Alignments of such places.
+/// Alignments of coarse places.
 const SPACING: RangeInclusive<usize> = 256 << 10..=GROWTH_BYTES;
 
 /// The state of an arena when it last grew. All zero before.
@@ -52,7 +52,7 @@ pub(super) struct Residency {
     /// 1 + the resident percentage of the examined memory, or an estimate; 0 if not known. Relaxed:
     /// a hint.
     resident: AtomicU32,
-    /// Spans of one slice, which are those of small blocks. Relaxed: a hint too.
+    /// Spans of one slice, which are those of small blocks. Relaxed, because it is a hint too.
     slices: AtomicU32,
     /// Free bytes without pages, if counted before this growth. A hint.
     vacant: AtomicUsize,
@@ -84,8 +84,8 @@ const CROWDED: u32 = 75;
 const GIVEN_PART: u64 = 4;
 
 impl Residency {
-    /// Sets the free bytes without pages, before a growth. They say nothing about how blocks are
-    /// used.
+    /// Sets the free bytes without pages, before a growth. These bytes are no measure of how blocks
+    /// are used.
     pub(super) fn set_vacant(&self, bytes: usize) {
         self.vacant.store(bytes, Ordering::Relaxed);
     }
@@ -157,12 +157,12 @@ impl Residency {
         self.again.store(AGAIN | SPANS_AGAIN, Ordering::Relaxed);
     }
 
-    /// Returns whether the next tick is to discard such memory.
+    /// Returns whether the next tick also discards memory not known to be dirty.
     pub(super) fn looks_again(&self) -> bool {
         self.again.load(Ordering::Relaxed) & AGAIN != 0
     }
 
-    /// Takes the request to discard such memory. Returns whether there was one.
+    /// Takes the request to discard memory not known to be dirty. Returns whether there was one.
     pub(super) fn take_again(&self) -> bool {
         self.again.fetch_and(!AGAIN, Ordering::Relaxed) & AGAIN != 0
     }
@@ -219,7 +219,7 @@ impl Residency {
         }
     }
 
-    /// Counts off a freed span of `bytes` bytes, if it is one slice.
+    /// Uncounts a freed span of `bytes` bytes, if it is one slice.
     pub(super) fn span_gone(&self, bytes: usize) {
         if bytes == SLICE_BYTES {
             self.slices.fetch_sub(1, Ordering::Relaxed);

@@ -15,20 +15,20 @@ use larder_core::sync::{AtomicU8, AtomicUsize, Ordering};
 
 use super::marks::Marks;
 
-/// Most seams of an arena: an eighth of the mappings that Linux allows a process.
+/// Maximum number of seams of an arena: an eighth of the mappings that Linux allows a process.
 const MAX_SEAMS: usize = 8192;
 
 /// The state of the moves in an arena. All zero before the first.
 pub(super) struct Moves {
-    /// Marks of seams.
+    /// Number of marked seams.
     seams: AtomicUsize,
     /// Whether anything has moved, and whether the system has refused (SEAM2).
     any: AtomicU8,
     refused: AtomicU8,
 }
 
-/// The places where the mappings of a range may end. Relaxed, all of it: a mark is set and removed
-/// by a holder of one of its sides, or of `growing`; the rest are hints.
+/// The places where the mappings of a range may end. All accesses are relaxed: a mark is set and
+/// removed by a holder of one of its sides, or of `growing`; the rest are hints.
 #[derive(Clone, Copy)]
 pub(super) struct Seams {
     marks: Marks,

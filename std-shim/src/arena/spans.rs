@@ -37,7 +37,7 @@ impl<O: Os> Arena<O> {
         }
     }
 
-    /// Frees a span's memory; `idle` if it has already been idle for long.
+    /// Frees a span's memory; `idle` tells whether it has already been idle for long.
     ///
     /// # Safety
     /// The record is that of a span of this arena without used blocks.
@@ -77,8 +77,8 @@ impl<O: Os> Arena<O> {
     /// `None` if it lies in no span. Reads only the tables, which any thread may do (ARENA1).
     pub(crate) fn look_up(&self, address: *mut u8) -> Option<(SizeClass, bool)> {
         let slice = self.slice_of(address);
-        // Relaxed: a thread that holds a block there got it from a thread that saw its span. Others
-        // get an arbitrary answer.
+        // Relaxed: a thread that holds a block there got it from a thread that saw its span. Other
+        // threads get an arbitrary answer.
         let head = usize::from(self.heads.get(slice)?.load(Ordering::Relaxed));
         let class = SizeClass::from_entry(self.classes.get(slice)?.load(Ordering::Relaxed));
         if head == 0 || class == SizeClass::NONE {

@@ -12,10 +12,10 @@ use larder_core::sync::{AtomicUsize, Ordering};
 use super::GROWTH_BYTES;
 use crate::os::Os;
 
-/// Bytes of the range for which tables are committed at once: about a megabyte for all of them.
+/// Bytes of the range for which tables are committed in one step, about a megabyte of them.
 const STEP_BYTES: usize = 256 << 20;
-/// Entries beyond those for the committed range: a table of chunks has a sink in front, and a mark
-/// may lie right behind the range.
+/// Entries beyond those for the committed range, because a table of chunks has a sink in front, and
+/// a mark may lie right behind the range.
 const SPARE: usize = 2;
 
 /// Number of tables of an arena.

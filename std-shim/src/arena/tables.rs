@@ -20,20 +20,21 @@ use super::{Allocator, Arena, GROWTH_BYTES, SLICE_BYTES};
 use crate::config::Tuning;
 use crate::os::Os;
 
-/// Large blocks are multiples of this, or of a page where that is longer.
+/// Granule of large blocks in bytes, where a page is not longer.
 const GRANULE_BYTES: usize = 16 << 10;
-/// Least share of the committed memory that a growth commits, so that a growing heap makes few
+/// Divisor of the committed memory that gives the minimum growth, so that a growing heap makes few
 /// system calls. Memory committed and not touched costs only address space.
 const GROWTH_DIVISOR: NonZeroU32 = NonZeroU32::new(16).unwrap();
-/// Least share where growth purges idle memory (see `purge`): it should purge before much was
-/// touched.
+/// The same divisor where growth purges idle memory (see `purge`), which it should do before much
+/// memory was touched.
 const FINE_GROWTH_DIVISOR: NonZeroU32 = NonZeroU32::new(64).unwrap();
 
-/// Unusable addresses behind the tables: most systems place a later reservation below the earlier
-/// ones, so a program that writes below its first blocks faults, and does not write into the
+/// Bytes of unusable addresses behind the tables. Most systems place a later reservation below the
+/// earlier ones, so a program that writes below its first blocks faults instead of writing into the
 /// tables.
 const GUARD_BYTES: usize = 1 << 20;
-/// A short range, made where addresses are scarce, has a guard of this part of its length.
+/// Divisor of the length of a short range, made where addresses are scarce, that gives the length
+/// of its guard.
 const GUARD_PART: usize = 64;
 
 /// Returns the offset of the arena's frequently read state: behind it, on its own pages.
@@ -56,7 +57,7 @@ pub(super) const fn front_bytes<O: Os>(page: usize) -> usize {
 
 /// The layout of an arena's tables behind it.
 struct TableLayout {
-    /// Bytes committed at once, for the arena itself.
+    /// Bytes committed first, for the arena itself.
     front_bytes: usize,
     tables: [TableRange; TABLES],
     bytes: usize,
@@ -75,7 +76,7 @@ impl TableLayout {
         };
         Some(Self {
             front_bytes,
-            // A chunk is a granule at least.
+            // A chunk has at least one granule.
             tables: [
                 plan(granule, size_of::<Chunk>())?,
                 plan(granule, size_of::<u32>())?,

@@ -4,11 +4,11 @@
 use super::Arena;
 use crate::os::Os;
 
-/// Shorter runs are cleared without asking which pages are resident, longer ones in windows of this
-/// length.
+/// Minimum length in bytes of runs that are cleared in windows of this length, after asking which
+/// pages are resident. Shorter runs are cleared without asking.
 const LOOK_LEAST_BYTES: usize = 1 << 20;
 const WINDOW_BYTES: usize = 2 << 20;
-/// Runs from this length on are discarded without asking.
+/// Minimum length in bytes of runs that are discarded without asking.
 const MUCH_BYTES: usize = 32 << 20;
 
 impl<O: Os> Arena<O> {

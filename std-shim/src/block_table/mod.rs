@@ -9,10 +9,10 @@ use larder_core::table::probe;
 
 use crate::os::{Native, Os};
 
-/// Slots of the first table, mostly one page; it doubles from there.
+/// Number of slots of the first table, mostly one page. Each later table is twice as long.
 const FIRST_SLOTS: usize = 1 << 8;
 
-/// One block, or none.
+/// A slot of the table, with a block or vacant.
 #[derive(Clone, Copy)]
 struct TableSlot<V> {
     /// The block's address; 0 in a vacant slot, since no block lies there.
@@ -131,7 +131,7 @@ pub(crate) struct MappedValues<T: Zeroes> {
     bytes: usize,
 }
 
-/// A type of which all zero bytes are a value.
+/// A type with a value whose bytes are all 0.
 ///
 /// # Safety
 /// A value whose bytes are all 0 is a value of the type.
@@ -148,7 +148,8 @@ unsafe impl Zeroes for usize {}
 unsafe impl<T: Zeroes> Send for MappedValues<T> {}
 
 impl<T: Zeroes> MappedValues<T> {
-    /// No memory; all zeros, so that a static of it takes no room in a program's file.
+    /// No values. The fields are all zeros, so that a static of it takes no room in a program's
+    /// file.
     pub(crate) const NONE: Self = Self {
         start: ptr::null_mut(),
         count: 0,

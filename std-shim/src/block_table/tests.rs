@@ -66,7 +66,7 @@ fn neighbours(home_slot: usize, count: usize) -> Vec<usize> {
 
 #[test]
 fn a_chain_that_runs_around_the_end_of_the_table_survives_each_removal() {
-    // Three that belong into the last slot and three into the first: five of them are pushed.
+    // Three belong into the last slot and three into the first, so five of them are displaced.
     let mut all = neighbours(FIRST_SLOTS - 1, 3);
     all.extend(neighbours(0, 3));
     for first in 0..all.len() {

@@ -6,7 +6,7 @@
 //! other two modes.
 //!
 //! All of it is cold, so that a caller's loop keeps its registers for itself. [`alloc`] and
-//! [`free`] also serve the long layouts whose bin has a block, or room for one. That is most of
+//! [`free`] also serve the long layouts whose bin has a block, or room for one. These are most of
 //! their calls, so they end in calls only and need no stack. The verbs of the modes are marked
 //! cold, so that the compiler branches on the way to a bin instead of folding conditions into
 //! flags: two instructions less in each call.
@@ -145,7 +145,7 @@ impl Larder {
     ///
     /// # Safety
     /// `block` is a block of the heap with this layout; `new` has its alignment, and a size that is
-    /// not 0. The caller gives the block up if the answer is not null.
+    /// not 0. The caller gives the block up if the result is not null.
     #[cold]
     #[inline(never)]
     pub(crate) unsafe fn realloc_watched(
@@ -189,7 +189,7 @@ fn alloc_for_c(
     config: &Config,
     alloc: impl FnOnce(Layout, &Config) -> *mut u8,
 ) -> *mut u8 {
-    // As the last call, so that the stacks of a checking heap have no frame of this function.
+    // The last call, so that the stacks of a checking heap have no frame of this function.
     if PROCESS.tuning.mode() == HeapMode::Hardened {
         return hardened::malloc(bytes, config);
     }

@@ -181,7 +181,7 @@ unsafe fn free_past_bin(class: SizeClass, block: *mut u8) {
 #[cold]
 #[inline(never)]
 pub(crate) fn free_large(block: *mut u8, bytes: usize) {
-    // A block with its own mapping is unmapped at once.
+    // A block with its own mapping is unmapped immediately.
     let becomes_idle = PROCESS.arena_of(block).is_some();
     if !PROCESS.free_large(block, bytes) {
         check::fail(b"larder: freed an address where no block of this heap starts\n");
@@ -209,8 +209,8 @@ fn check_free(block: *mut u8, layout: Layout) {
     }
 }
 
-/// Resizes a block without copying it: where it lies, or by moving its pages. Returns `None`, and
-/// does nothing, if its contents must be copied.
+/// Resizes a block without copying it, in place or by moving its pages. Returns `None`, and does
+/// nothing, if its contents must be copied.
 ///
 /// # Safety
 /// `block` is the caller's, with `layout`; `new` has its alignment, and a size that is not 0.

@@ -16,7 +16,7 @@ pub(super) struct Variable {
     pub(super) set: fn(&mut Config, &[u8]) -> Option<()>,
 }
 
-/// The variable that is read first: the others change the configuration that it chooses.
+/// The variable that is read first, because the others change the configuration that it chooses.
 const CONFIGURATION: Variable = Variable {
     name: "LARDER_MODE",
     values: "balanced, speed, memory, hardened or checking",

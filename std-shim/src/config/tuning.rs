@@ -10,20 +10,21 @@ use larder_core::sync::{AtomicPtr, AtomicU8, Ordering};
 use super::{Config, HugePages, OnMisuse};
 use crate::thread::wait::Sleep;
 
-/// Longest delay, in milliseconds, of a heap that puts memory first.
+/// Maximum delay, in milliseconds, of a heap that puts memory first.
 const SHORT_MS: u64 = 100;
-/// More allocations than any program makes before the C library begins.
+/// Maximum number of failed requests for the configuration: more than any program makes before the
+/// C library begins.
 const MAX_IN_VAIN: u32 = 100;
 
 /// The blocks that a heap checks.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
 pub(crate) enum HeapMode {
-    /// None.
+    /// No blocks.
     Plain,
     /// Blocks with guard pages.
     Guarded,
-    /// All: the heap is hardened.
+    /// All blocks: the heap is hardened.
     Hardened,
 }
 
@@ -164,8 +165,8 @@ impl Tuning {
         self.huge_above() == u64::MAX || self.config().dense_percent > 100
     }
 
-    /// Returns whether the heap purges when it has grown: where memory comes first, and where no
-    /// thread purges soon.
+    /// Returns whether the heap purges when it has grown, as it does where memory comes first and
+    /// where no thread purges soon.
     pub(crate) fn makes_up(&self) -> bool {
         let config = self.config();
         self.has_short_delay() || !config.background && config.purge_ms < u64::MAX
@@ -176,8 +177,8 @@ impl Tuning {
         self.config().purge_ms <= SHORT_MS
     }
 
-    /// Returns whether blocks that are not freed are reported at the end: only a checking heap
-    /// tracks them.
+    /// Returns whether blocks that are not freed are reported at the end, which only a checking
+    /// heap does.
     pub(crate) fn says_leaks(&self) -> bool {
         self.config().checking && self.config().leaks
     }

@@ -5,11 +5,12 @@ use core::ptr;
 
 use super::errno::KeepErrno;
 
-/// The function of such a thread.
+/// The function of a background thread.
 pub(crate) type Run = extern "C" fn(*mut libc::c_void) -> *mut libc::c_void;
 
-/// Stack of the thread: several times enough for a tick, and for the program's thread-local values,
-/// which the C library places there, too. Where they do not fit, the system's default is used.
+/// Length of the thread's stack in bytes: several times what a tick needs, and the program's
+/// thread-local values, which the C library places there, too. Where these do not fit, the system's
+/// default is used.
 const STACK_BYTES: usize = 256 << 10;
 
 /// Starts a detached thread that receives no signals. Returns whether that was possible. Allocates

@@ -66,7 +66,7 @@ const DT_NULL: u64 = 0;
 const DT_STRTAB: u64 = 5;
 const DT_SYMTAB: u64 = 6;
 const DT_STRSZ: u64 = 10;
-/// More entries and symbols than any vDSO has.
+/// Maximum number of entries and of symbols read: more than any vDSO has.
 const MOST: usize = 256;
 
 /// Finds a function of the vDSO by its name.

@@ -18,7 +18,7 @@ pub(crate) fn variable(name: &str) -> Option<Option<&'static [u8]>> {
 /// Iterates over the variables, each as `NAME=value`. Returns `None` if the C library does not have
 /// the environment yet. A program with more rights than its user sees no variable.
 ///
-/// Not while another thread changes the environment, which C does not allow either.
+/// Must not be called while another thread changes the environment, which C does not allow either.
 pub(crate) fn entries() -> Option<impl Iterator<Item = &'static [u8]>> {
     // SAFETY: a pointer of the C library's, which it writes before there is a second thread.
     let first = unsafe { environ };

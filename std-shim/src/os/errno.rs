@@ -2,7 +2,7 @@
 //! ([`KeepErrno`]).
 
 /// Saves `errno` when made and restores it when dropped. A program may read it long after the call
-/// that set it, and allocate in between: `open` fails, a text for the message grows.
+/// that set it, and allocate in between, for example for a message about an `open` that failed.
 pub(crate) struct KeepErrno(Option<libc::c_int>);
 
 impl KeepErrno {

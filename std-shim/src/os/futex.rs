@@ -19,7 +19,7 @@ pub(crate) fn sleep_while(word: &AtomicU32, seen: u32) {
         unsafe { libc::syscall(libc::SYS_futex, word.as_ptr(), operation, seen, for_ever) };
     let is_refused = |code| !matches!(code, libc::EAGAIN | libc::EINTR);
     if answer != 0 && is_refused(super::errno::last_errno()) {
-        // A filter of system calls: yield the processor to the holder at least.
+        // A filter of system calls refuses the wait: yield the processor to the holder at least.
         // SAFETY: the call has no conditions.
         unsafe { libc::sched_yield() };
     }
@@ -34,7 +34,7 @@ pub(crate) fn wake_one(word: &AtomicU32) {
     unsafe { libc::syscall(libc::SYS_futex, word.as_ptr(), operation, 1) };
 }
 
-/// Sleeps briefly: a lock's holder releases it soon.
+/// Sleeps briefly, since a lock's holder releases it soon.
 #[cfg(not(all(any(target_os = "linux", target_os = "android"), not(miri))))]
 pub(crate) fn sleep_while(_: &AtomicU32, _: u32) {
     super::nap();

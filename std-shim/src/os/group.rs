@@ -11,13 +11,13 @@ use crate::text::Text;
 const UNIFIED: &str = "/sys/fs/cgroup";
 const MEMORY: &str = "/sys/fs/cgroup/memory";
 
-/// Longest line of a group that is read, and longest path of a file: the stack of a thread may be
+/// Maximum length in bytes of a group's line, and of a file's path, because a thread's stack may be
 /// short.
 const LINE_BYTES: usize = 384;
 const PATH_BYTES: usize = LINE_BYTES + 64;
 
 /// Returns the lowest limit of the process's group and of those around it, in bytes; `None` if
-/// there is none, or it cannot be read. A short file or two for each group.
+/// there is none, or it cannot be read. Reads a short file or two for each group.
 pub(super) fn limit() -> Option<u64> {
     let mut lowest = None;
     each_line::<LINE_BYTES>(c"/proc/self/cgroup", |line| {

@@ -97,10 +97,11 @@ fn nap() {
 pub(crate) enum Moved {
     /// All pages have moved.
     Whole,
-    /// Nothing has moved, since these pages must not be moved: they belong to several mappings, or
-    /// the program has locked them. The target is unchanged.
+    /// Nothing has moved, because these pages belong to several mappings, or the program has locked
+    /// them. The target is unchanged.
     Unfit,
-    /// Nothing has moved, and nothing ever will. The target is usable, with any contents.
+    /// Nothing has moved, and no later call can move anything. The target is usable, with any
+    /// contents.
     Refused,
     /// Nothing has moved, and the target may now belong to other code: it must never be used again.
     Lost,
@@ -140,13 +141,13 @@ pub(crate) unsafe trait Os: Sync + 'static {
         false
     }
 
-    /// Returns whether a system call that few programs make may end the process. A call or two that
-    /// read a file.
+    /// Returns whether a system call that few programs make may end the process. Reads a file in a
+    /// call or two.
     fn is_filtered(&self) -> bool {
         false
     }
 
-    /// Returns whether advice for huge pages may have an effect. A call or two that read a file.
+    /// Returns whether advice for huge pages may have an effect. Reads a file in a call or two.
     fn has_huge_pages(&self) -> bool {
         true
     }
@@ -167,7 +168,7 @@ pub(crate) unsafe trait Os: Sync + 'static {
         self.map(bytes, align)
     }
 
-    /// Releases a reserved range for good.
+    /// Releases a reserved range permanently.
     ///
     /// # Safety
     /// The whole range of one `reserve`, no longer used.
@@ -185,8 +186,8 @@ pub(crate) unsafe trait Os: Sync + 'static {
         None
     }
 
-    /// Resizes the range of a `map` and keeps its contents, elsewhere if there is an alignment for
-    /// that. Returns its address, or `None`, with nothing changed, if the system cannot. Added
+    /// Resizes the range of a `map` and keeps its contents, at another address if an alignment is
+    /// given. Returns its address, or `None`, with nothing changed, if the system cannot. Added
     /// memory reads as zero.
     ///
     /// # Safety
@@ -257,8 +258,8 @@ pub(crate) unsafe trait Os: Sync + 'static {
     /// The range is committed.
     unsafe fn split(&self, _start: *mut u8, _bytes: usize) {}
 
-    /// Returns how many bytes of a range are in memory; `None` if the system does not report it. A
-    /// system call for each 2 MiB.
+    /// Returns how many bytes of a range are in memory; `None` if the system does not report it.
+    /// Makes a system call for each 2 MiB.
     ///
     /// # Safety
     /// The range is committed.

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 /// The function of a purge thread.
 pub(crate) type Run = extern "C" fn(*mut c_void) -> *mut c_void;
 
-/// Returns `false`: there are no such threads.
+/// Returns `false`, because there are no background threads.
 pub(crate) fn start_thread(_: Run) -> bool {
     false
 }

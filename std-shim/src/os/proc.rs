@@ -19,7 +19,7 @@ pub(super) fn read<'a>(path: &CStr, buffer: &'a mut [u8]) -> Option<&'a [u8]> {
 }
 
 /// Runs `f` with each line of a file until it returns `false`. Returns whether the file could be
-/// opened. Lines of `N` bytes and more are left out: the stack of a thread may be short.
+/// opened. Lines of `N` bytes and more are left out, because a thread's stack may be short.
 pub(super) fn each_line<const N: usize>(path: &CStr, mut f: impl FnMut(&[u8]) -> bool) -> bool {
     let flags = libc::O_RDONLY | libc::O_CLOEXEC;
     // SAFETY: a text that ends with 0.
@@ -56,7 +56,7 @@ pub(super) fn each_line<const N: usize>(path: &CStr, mut f: impl FnMut(&[u8]) ->
 }
 
 /// Returns whether a filter of system calls may end the calling thread at a call that it does not
-/// allow (seccomp). Also true where the kernel does not let it be read.
+/// allow (seccomp). Also returns true where the kernel does not let it be read.
 #[inline(never)]
 pub(super) fn is_filtered() -> bool {
     let mut is_free = true;
@@ -72,7 +72,7 @@ pub(super) fn is_filtered() -> bool {
 pub(super) fn has_huge_pages() -> bool {
     let mut setting = [0; 64];
     let setting = read(c"/sys/kernel/mm/transparent_hugepage/enabled", &mut setting);
-    // A process that may not read it may have them.
+    // A process that may not read the setting may have huge pages.
     setting.is_none_or(|setting| !setting.ends_with(b"[never]\n"))
 }
 

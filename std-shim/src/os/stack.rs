@@ -41,17 +41,17 @@ struct Unwinder {
 /// The return addresses of a walk, so far.
 struct ArenaWalk<'a> {
     unwinder: Unwinder,
-    /// Frames that end below this are left out.
+    /// Frames that end below this address are left out.
     below: usize,
     frames: &'a mut [usize],
     count: usize,
 }
 
-/// Writes the return addresses of the calling thread's stack, the innermost first, without those of
-/// functions that `inner` called, and its own, where `inner` has a variable at that address.
-/// Returns their number; 0 without an unwinder.
+/// Writes the return addresses of the calling thread's stack, the innermost first, from the return
+/// address of the function that has a variable at the address `inner`. Returns their number; 0
+/// without an unwinder.
 ///
-/// Inline: each frame costs.
+/// Inlined, because each frame costs time.
 #[inline(always)]
 pub(crate) fn walk(inner: usize, frames: &mut [usize]) -> usize {
     let Some(unwinder) = unwinder::get().filter(|_| !frames.is_empty()) else {
@@ -217,13 +217,13 @@ mod loaded {
         for (found, name) in FOUND.iter().zip(NAMES).rev() {
             // SAFETY: an open library, and a name that ends with 0.
             let function = unsafe { libc::dlsym(library, name.as_ptr()) };
-            // Release, with the first one last: a thread that sees it sees all.
+            // Release, with the first function last: a thread that sees it sees all of them.
             found.store(function, Ordering::Release);
         }
     }
 
     pub(super) fn get() -> Option<Unwinder> {
-        // Acquire: see `find`. The first one is read first.
+        // Acquire: see `find`. The first function is read first.
         let functions = FOUND.each_ref().map(|found| found.load(Ordering::Acquire));
         if functions
             .first()

@@ -13,24 +13,26 @@ mod moves;
 /// The running kernel.
 pub(crate) struct Native;
 
-/// Addresses to reserve at first. They cost nothing; where the system refuses, fewer are reserved.
+/// Bytes of addresses to reserve at first. Addresses cost nothing; where the system refuses, fewer
+/// are reserved.
 pub(crate) const FIRST_ARENA_BYTES: usize = if usize::BITS >= 64 {
     64 << 30
 } else {
     256 << 20
 };
 
-/// Reserved addresses do not count, and committed memory counts when it is touched. A kernel with
-/// strict accounting ignores the flag and charges committed memory.
+/// Flags with which reserved addresses do not count, and committed memory counts when it is
+/// touched. A kernel with strict accounting ignores the flag and charges committed memory.
 #[cfg(any(target_os = "linux", target_os = "android"))]
 const RESERVE: libc::c_int = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
 #[cfg(not(any(target_os = "linux", target_os = "android")))]
 const RESERVE: libc::c_int = libc::MAP_PRIVATE | libc::MAP_ANON;
 
-/// Memory mapped for use counts at once: the kernel refuses a request that it could never serve.
+/// Flags of memory mapped for use, which counts immediately: the kernel refuses a request that it
+/// could never serve.
 const COUNT: libc::c_int = libc::MAP_PRIVATE | libc::MAP_ANON;
 
-/// Pages examined in one call, a byte of stack each.
+/// Maximum number of pages examined in one call; each takes a byte of stack.
 #[cfg(any(target_os = "linux", target_os = "android"))]
 const MAX_PAGES: usize = 256;
 
@@ -81,8 +83,8 @@ fn map(at: *mut u8, bytes: usize, access: libc::c_int, flags: libc::c_int) -> Op
 /// Calls `mremap`.
 ///
 /// # Safety
-/// The range is the caller's, and a part that is cut off unused, as is `place` if the flags name
-/// one.
+/// The range is the caller's, and a part that is cut off is unused, and so is `place` if the flags
+/// name one.
 #[cfg(any(target_os = "linux", target_os = "android"))]
 unsafe fn remap(
     start: *mut u8,
@@ -126,7 +128,7 @@ fn unmap(start: *mut u8, bytes: usize) {
 fn processors() -> usize {
     let mut set = core::mem::MaybeUninit::<libc::cpu_set_t>::zeroed();
     let (bytes, place) = (size_of_val(&set), set.as_mut_ptr());
-    // Not by the C library's function: a program may replace it by one that allocates.
+    // Not the C library's function, because a program may replace it by one that allocates.
     // SAFETY: writes at most that many bytes of a variable of ours.
     let answer = unsafe { libc::syscall(libc::SYS_sched_getaffinity, 0, bytes, place) };
     if answer < 0 {
@@ -166,7 +168,7 @@ fn barrier() -> bool {
 unsafe impl Os for Native {
     #[cfg(any(target_os = "linux", target_os = "android"))]
     fn page_bytes(&self) -> usize {
-        // Not by `sysconf`: a program may replace it by one that allocates.
+        // Not `sysconf`, because a program may replace it by one that allocates.
         // SAFETY: reads a number of the process.
         match unsafe { libc::getauxval(libc::AT_PAGESZ) } as usize {
             0 => MOST_PAGE_BYTES,
@@ -205,7 +207,7 @@ unsafe impl Os for Native {
     fn counts_commits(&self) -> bool {
         let _keep = KeepErrno::new();
         let mut policy = [0; 8];
-        // 2 is the strict policy. A process that may not read it counts as without.
+        // 2 is the strict policy. A policy that cannot be read counts as not strict.
         super::proc::read(c"/proc/sys/vm/overcommit_memory", &mut policy)
             .is_some_and(|policy| policy.starts_with(b"2"))
     }

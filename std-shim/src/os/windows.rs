@@ -1,7 +1,7 @@
 //! Windows: memory from `VirtualAlloc`, fibre-local storage for the ends of threads. Nothing forks.
 //!
-//! Committed memory is charged at once here, touched or not, so the tables of an arena cost their
-//! length; the first arena is therefore shorter than on Unix and more follow.
+//! Committed memory is charged immediately here, touched or not, so the tables of an arena cost
+//! their length; the first arena is therefore shorter than on Unix and more follow.
 
 use std::ffi::c_void;
 use std::mem::MaybeUninit;
@@ -12,18 +12,18 @@ use super::{Forks, Os, ThreadEnds};
 /// The running kernel.
 pub(crate) struct Native;
 
-/// Addresses to reserve at first: their tables are 1/256 as long, and charged.
+/// Bytes of addresses to reserve at first. Their tables are 1/256 as long, and charged.
 pub(crate) const FIRST_ARENA_BYTES: usize = if usize::BITS >= 64 {
     4 << 30
 } else {
     256 << 20
 };
 
-/// Reserved addresses start at multiples of this.
+/// Alignment of reserved addresses.
 const SYSTEM_ALIGN: usize = 64 << 10;
-/// Attempts to reserve addresses that another thread may take in between.
+/// Maximum number of attempts to reserve addresses that another thread may take in between.
 const TRIES: usize = 16;
-/// Attempts to commit memory that was decommitted just before.
+/// Maximum number of attempts to commit memory that was decommitted just before.
 const COMMITS: usize = 10_000;
 
 const MEM_COMMIT: u32 = 0x1000;
@@ -130,12 +130,12 @@ unsafe impl Os for Native {
 
     unsafe fn discard(&self, start: *mut u8, bytes: usize) -> bool {
         // Cheaper calls promise nothing about the contents.
-        // SAFETY: the range is committed, and nobody uses it during the call.
+        // SAFETY: the range is committed and not used during the call.
         if !unsafe { self.decommit(start, bytes) } {
             return false;
         }
         for _ in 0..COMMITS {
-            // SAFETY: the caller's range, which nobody uses now.
+            // SAFETY: the caller's range, which is not used now.
             if unsafe { self.commit(start, bytes) } {
                 return true;
             }

@@ -13,10 +13,11 @@ use super::Process;
 use crate::arena::{Arena, ClaimOutcome, GROWTH_BYTES, SLICE_BYTES};
 use crate::os::Os;
 
-/// Arenas are added up to this number when threads find the locks of all others taken by sleeping
+/// Up to this number, arenas are added when threads find the locks of all others taken by sleeping
 /// holders.
 const SPARE_ARENAS: usize = 4;
-/// Most arenas. The first is large; more are needed only where the system refuses large ones.
+/// Maximum number of arenas. The first is large, so more are needed only where the system refuses
+/// large ones.
 pub(super) const MAX_ARENAS: usize = 64;
 /// Bytes at which the quartering of a refused reservation ends.
 const MIN_ARENA_BYTES: usize = 4 << 20;
@@ -145,7 +146,7 @@ impl<O: Os> Process<O> {
             return Some(found);
         }
         self.adding.with(|()| {
-            // Another thread may have added one since.
+            // Another thread may have added an arena since.
             if let Some(found) = self.arenas().skip(seen).find_map(&grow) {
                 return Some(found);
             }
@@ -191,7 +192,7 @@ impl<O: Os> Process<O> {
             .max(MIN_ARENA_BYTES)
             .checked_next_multiple_of(GROWTH_BYTES)?;
         if count == 0 {
-            // Asked once: a program may not be allowed to open files later.
+            // Asked once, because a program may not be allowed to open files later.
             let counts = self.os.counts_commits();
             self.counts_commits
                 .store(u8::from(counts), Ordering::Relaxed);
@@ -227,7 +228,7 @@ impl<O: Os> Process<O> {
             if !self.leaves_some(bytes) {
                 continue;
             }
-            // Addresses are scarce: most of those left stay with the program.
+            // Addresses are scarce, so most of the remaining ones are left to the program.
             let modest = (bytes / 4).max(least) & !(GROWTH_BYTES - 1);
             if let Some(arena) = Arena::reserve(&self.os, &self.tuning, modest) {
                 return Some(arena);

@@ -8,15 +8,15 @@ use super::Process;
 use crate::arena::{Arena, ClaimOutcome, Grown, MOVE_LEAST_BYTES};
 use crate::os::{FIRST_ARENA_BYTES, Os};
 
-/// Least length of a block with its own mapping: a part of the addresses of an arena.
+/// Minimum length in bytes of a block with its own mapping: a part of the addresses of an arena.
 const MAPPING_LEAST_BYTES: usize = FIRST_ARENA_BYTES / 64;
-/// Where addresses are scarce, this part of the first arena is the least: a freed mapping leaves no
-/// hole.
+/// Where addresses are scarce, divisor of the first arena's length that gives this minimum, because
+/// a freed mapping leaves no hole.
 const SCARCE_PART: usize = 16;
 
 impl<O: Os> Process<O> {
-    /// Returns the length or alignment from which on a block is a mapping of its own: an arena is
-    /// committed up to its highest block.
+    /// Returns the length or alignment from which on a block is a mapping of its own, because an
+    /// arena is committed up to its highest block.
     fn mapping_least_bytes(&'static self) -> usize {
         match self.arenas().next() {
             Some(first) if first.bytes() < self.arena_bytes => {
@@ -70,7 +70,7 @@ impl<O: Os> Process<O> {
         align: usize,
     ) -> Option<NonNull<u8>> {
         self.memory_limit.take(bytes);
-        // Skips arenas that could never hold it.
+        // Skips arenas that could never hold the block.
         let may = |arena: &Arena<O>| arena.bytes() >= bytes;
         self.find_in_arenas(
             bytes.checked_add(align)?,
@@ -163,7 +163,7 @@ impl<O: Os> Process<O> {
                 return None;
             }
             let align = Some(layout.align());
-            // SAFETY: the block is the caller's, and nobody uses it while it moves.
+            // SAFETY: the block is the caller's, and not used while it moves.
             let grown = unsafe { self.mappings.resize(&self.os, block, new_bytes, align) };
             return grown.map(|block| Grown {
                 block,
@@ -177,13 +177,12 @@ impl<O: Os> Process<O> {
         let Some(to) = mapping else {
             self.purger.taken(new_bytes, &self.tuning);
             self.memory_limit.take(new_bytes);
-            // SAFETY: the block is the caller's, and nobody uses it while it moves.
+            // SAFETY: the block is the caller's, and not used while it moves.
             return unsafe {
                 arena.grow_elsewhere(block, layout.size(), new_bytes, layout.align())
             };
         };
-        // SAFETY: the block is the caller's, and nobody uses it while its contents move to a longer
-        // one.
+        // SAFETY: the block is the caller's, and not used while its contents move to a longer one.
         unsafe { arena.leave(block, to.as_ptr(), layout.size()) };
         Some(Grown {
             block: to,

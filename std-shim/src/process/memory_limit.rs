@@ -2,9 +2,9 @@
 //! memory before it grows into the last part of the limit, even if the heap's own thread runs late.
 //! The kernel ends a process that touches more.
 //!
-//! Idle memory of arenas returns at once. Freed small blocks in spans that count as used return by
-//! a tick, made by the calls that allocate in the meantime: most of the last part is reserved for
-//! that. From when the last part is reached until as much again is free the heap is *under
+//! Idle memory of arenas returns immediately. Freed small blocks in spans that count as used return
+//! by a tick, made by the calls that allocate in the meantime: most of the last part is reserved
+//! for that. From when the last part is reached until as much again is free the heap is *under
 //! pressure*: sets keep no lists and no span without a used block, a tick scans all spans, and a
 //! call waits while another thread returns memory. There are no huge pages in that part, and those
 //! that return in part are split, since the system keeps all of one in memory until then.
@@ -31,8 +31,8 @@ const LOOK_BYTES: u64 = 256 << 20;
 /// Milliseconds after which the limit is read again.
 const READ_MS: u64 = 1000;
 
-/// The state of the limit. Relaxed, all of it: double counts by two threads that check at once do
-/// not matter.
+/// The state of the limit. All accesses are relaxed: double counts by two threads that check at the
+/// same time do not matter.
 pub(crate) struct MemoryLimit {
     /// Bytes allocated since the last check.
     taken: AtomicU64,
@@ -88,7 +88,7 @@ impl MemoryLimit {
         self.pressure.store(0, Ordering::Relaxed);
     }
 
-    /// Counts bytes freed to an arena: once they are a step, a check is useful again.
+    /// Counts bytes freed to an arena. Once they are as many as a step, a check is useful again.
     #[inline]
     pub(super) fn free(&self, bytes: usize) {
         if self.under_pressure() {
@@ -113,7 +113,7 @@ impl MemoryLimit {
         self.pressure.load(Ordering::Relaxed) > 0
     }
 
-    /// Sets the pressure by the used and idle bytes. Returns how many of them are too many.
+    /// Sets the pressure by the used and idle bytes. Returns the excess bytes.
     fn counted<O: Os>(&self, bytes: u64, process: &'static Process<O>) -> u64 {
         let limit = self.limit.load(Ordering::Relaxed);
         let most = limit - limit / FREE_PART;
@@ -123,7 +123,7 @@ impl MemoryLimit {
         };
         self.pressure
             .store(u8::from(bytes > least), Ordering::Relaxed);
-        // Far from the limit huge pages are as anywhere.
+        // Far from the limit, huge pages are not bounded.
         let is_near = bytes > most / 2 && self.has_huge_pages.load(Ordering::Relaxed) > 0;
         let until = is_near.then_some(most);
         process
@@ -157,7 +157,7 @@ impl MemoryLimit {
         self.limit.load(Ordering::Relaxed)
     }
 
-    // Not inlined: its buffer would burden the caller's stack, which may be short.
+    // Not inlined, because its buffer would burden the caller's stack, which may be short.
     #[cold]
     #[inline(never)]
     fn read(&self, os: &impl Os, now: u64) {
@@ -170,7 +170,7 @@ impl MemoryLimit {
     }
 }
 
-/// Returns the fewest bytes allocated between two checks.
+/// Returns the minimum bytes allocated between two checks.
 fn least_step(limit: u64) -> u64 {
     (limit / LOOK_PART).clamp(1, LOOK_BYTES)
 }

@@ -60,7 +60,7 @@ pub(crate) struct Process<O: Os> {
     pub(crate) forked: AtomicU8,
     /// Bytes of the first reservation that is tried.
     arena_bytes: usize,
-    /// Entered in order (PROC1).
+    /// The arenas, entered in order (PROC1).
     arenas: [AtomicPtr<Arena<O>>; MAX_ARENAS],
     arena_count: AtomicUsize,
     /// Whether the system counts commits ([`Os::counts_commits`]), read when the first arena was
@@ -73,7 +73,7 @@ pub(crate) struct Process<O: Os> {
     pub(crate) memory_limit: MemoryLimit,
     pub(crate) pool: HeapPool<Sleep>,
     meta: Locked<Meta, Sleep>,
-    /// Most heaps with sets of their own; 0 until it is known.
+    /// Maximum number of heaps with sets of their own; 0 until it is known.
     max_primaries: AtomicUsize,
     pub(crate) step_heaps: StepHeaps<O>,
     /// Masks the links of free blocks, where the heap is hardened.
@@ -114,7 +114,7 @@ impl<O: Os> Process<O> {
 
     /// Returns whether the system counts committed memory.
     pub(crate) fn counts_commits(&'static self) -> bool {
-        // Relaxed: only a choice.
+        // Relaxed: the value only selects a policy.
         self.counts_commits.load(Ordering::Relaxed) > 0
     }
 

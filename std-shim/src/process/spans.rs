@@ -8,7 +8,7 @@ use super::Process;
 use crate::arena::{Arena, ClaimOutcome, SLICE_BYTES};
 use crate::os::Os;
 
-/// Blocks of up to this size share spans of one slice, larger ones of eight.
+/// Maximum size in bytes of blocks in spans of one slice; larger blocks have spans of eight.
 const SMALL_SPAN_BLOCK: usize = 8 << 10;
 const LARGE_SPAN_BYTES: usize = 8 * SLICE_BYTES;
 
@@ -51,14 +51,14 @@ unsafe impl<O: Os, const IDLE: bool> Pages for PagesOf<O, IDLE> {
                 Some(memory)
             }
             ClaimOutcome::Full => None,
-            // Another arena rather than a wait.
+            // Try another arena rather than wait.
             ClaimOutcome::Busy => self.alloc_span(class),
         }
     }
 
     fn free_bytes(&self) -> u64 {
         let free = self.0.arenas().map(Arena::free_bytes_soon);
-        // An arena whose lock is taken makes the caller ask again.
+        // The number is unknown while an arena's lock is taken.
         free.sum::<Option<u64>>().unwrap_or(u64::MAX)
     }
 
@@ -93,7 +93,7 @@ unsafe impl<O: Os, const IDLE: bool> Pages for PagesOf<O, IDLE> {
     unsafe fn discard(&mut self, start: *mut u8, bytes: usize) -> Option<usize> {
         let arena = self.0.arena_of(start)?;
         let asks = self.0.purger.asks(&self.0.os);
-        // SAFETY: committed with the span; the caller promises that nobody uses these pages.
+        // SAFETY: committed with the span; the caller promises that these pages are not used.
         let given = unsafe { arena.discard_hole(start, bytes, asks) }?;
         self.0.purger.count_purged(given.bytes);
         Some(given.split_cost())

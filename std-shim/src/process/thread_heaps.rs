@@ -12,8 +12,8 @@ use crate::thread::wait::Sleep;
 
 /// Bytes of a piece of memory for heaps.
 const META_BYTES: usize = 64 << 10;
-/// Heaps with sets of their own per processor, and where memory comes first. More concurrent
-/// threads share them.
+/// Maximum number of heaps with sets of their own per processor, and the same where memory comes
+/// first. More concurrent threads share sets.
 const PRIMARIES_PER_PROCESSOR: usize = 4;
 const PRIMARIES_FOR_MEMORY: usize = 2;
 
@@ -43,8 +43,8 @@ impl Meta {
 }
 
 impl<O: Os> Process<O> {
-    /// Adopts a heap for the calling thread: one as its last thread left it, otherwise a new one,
-    /// or, beyond `max_primaries`, a secondary one.
+    /// Adopts a heap for the calling thread: a parked one as its last thread left it, otherwise a
+    /// new one, or, beyond `max_primaries`, a secondary one.
     pub(crate) fn adopt(&'static self) -> Option<&'static ThreadHeap> {
         if let Some(heap) = self.pool.adopt() {
             return Some(heap);
@@ -88,7 +88,7 @@ impl<O: Os> Process<O> {
         }
     }
 
-    /// Returns the most heaps with sets of their own.
+    /// Returns the maximum number of heaps with sets of their own.
     fn max_primaries(&self) -> usize {
         match self.max_primaries.load(Ordering::Relaxed) {
             0 => {
@@ -130,7 +130,7 @@ impl<O: Os> Process<O> {
         // SAFETY: inside a piece, aligned, and no other heap's. The source is a static heap that is
         // never used.
         unsafe { place.copy_from_nonoverlapping(&raw const NEW_HEAP, 1) };
-        // SAFETY: written just now, never freed, and nobody else's yet.
+        // SAFETY: written just now, never freed, and not shared yet.
         let heap = unsafe { &mut *place };
         heap.prepare(self.policy(), secondary);
         Some(heap)

@@ -1,6 +1,6 @@
 //! Returning memory to the system: by itself some time after it became idle, with no further call
-//! by the program; before the heap grows; or at once by `trim`. No free returns memory: a program
-//! often allocates again within moments.
+//! by the program; before the heap grows; or immediately by `trim`. No free returns memory: a
+//! program often allocates again within moments.
 //!
 //! # Files
 //! * `purger` who makes the ticks, and when · `thread` the purge thread, and calls from the cold
@@ -23,7 +23,7 @@
 //!            old lists of transfer caches ─► spans ─► arena        empty spans ─► arena
 //!            dirty free memory of arenas that is not young ─► the system
 //! ```
-//! Blocks freed by a tick itself have been idle long enough, and go the whole way at once. Of a
+//! Blocks freed by a tick itself have been idle long enough, and go the whole way immediately. Of a
 //! running thread's cache a tick empties the bins of long classes that were not used since the
 //! previous tick, which costs the fast paths nothing (`BiasedLock`); the thread flushes the others
 //! itself, in slow paths (`thread/local`). Where fewer than USE_BYTES are in use there are no
@@ -47,7 +47,7 @@
 //!
 //! # Steps
 //!
-//! A tick is made in steps of at most some 200 microseconds (STEP_BLOCKS). A step continues where
+//! A tick is made in steps of at most about 200 microseconds (STEP_BLOCKS). A step continues where
 //! the last one ended: with a heap, with a span in its list (`SpanSet::settle`), with a chunk of an
 //! arena. The purge thread does one step after the other, and releases the locks in between. An
 //! allocation does one step and leaves the rest to the next ones in a slow path; only one that gets

@@ -6,12 +6,12 @@ use crate::config::Tuning;
 use crate::os::background::sleep_ns;
 use crate::os::{Os, WAKES, sleep_while, wake_one};
 
-/// Bytes freed past the caches before a tick is worth its time.
+/// Minimum bytes freed past the caches for a tick to be worth its time.
 const START_BYTES: u64 = 2 << 20;
-/// Bytes allocated from the arenas before a thread is worth its start, and in use for it to stay.
-/// Spans count whole, and those of a small program are mostly untouched.
+/// Minimum bytes allocated from the arenas for a thread to be worth its start, and in use for it to
+/// stay. Spans count whole, and those of a small program are mostly untouched.
 const USE_BYTES: u64 = 8 << 20;
-/// Ticks are at least this far apart, whatever the delay.
+/// Minimum milliseconds between two ticks, whatever the delay.
 const LEAST_TICK_MS: u64 = 25;
 
 /// Growth, relative and absolute, after which the heap purges as much again; at most once in this
@@ -23,7 +23,7 @@ const MAKE_UP_MS: u64 = 10;
 /// the work.
 const MAKE_UP_MS_BLOCKS: u64 = 400;
 
-/// States. Those from `TICKING` on need no count of frees.
+/// States. From `TICKING` on, frees need not be counted.
 const RESTING: u32 = 0;
 const WAITING: u32 = 1;
 const WANTED: u32 = 2;
@@ -36,7 +36,7 @@ pub(crate) struct Purger {
     state: AtomicU32,
     /// Bytes freed past a bin while there are no ticks.
     freed: AtomicU64,
-    /// Bytes allocated from the arenas while it rests.
+    /// Bytes allocated from the arenas while the purger rests.
     taken: AtomicU64,
     /// Threads that have a heap.
     threads: AtomicUsize,
@@ -51,9 +51,9 @@ pub(crate) struct Purger {
     bound: AtomicU64,
     /// Bytes of growth not made up for yet.
     grown: AtomicU64,
-    /// Earliest time to make up, in milliseconds of the coarse clock.
+    /// Earliest time to make up for growth, in milliseconds of the coarse clock.
     may_make_up: AtomicU64,
-    /// Ticks that calls of the program are to make, in steps.
+    /// Number of ticks that calls of the program owe, made in steps.
     owed: AtomicU32,
     /// Whether growth is being made up for, a step in each call.
     making_up: AtomicU32,
@@ -110,8 +110,8 @@ impl Purger {
         self.asks.store(0, Ordering::Relaxed);
     }
 
-    /// Returns whether the system may be asked which returned bytes were resident: not where the
-    /// process is filtered.
+    /// Returns whether the system may be asked which returned bytes were resident: it may, unless
+    /// the process is filtered.
     pub(crate) fn asks(&self, os: &impl Os) -> bool {
         match self.asks.load(Ordering::Relaxed) {
             0 => {
@@ -166,8 +166,8 @@ impl Purger {
 
     /// Records that a call of the program comes to do a step. Drops the due work if none came for
     /// the time of a tick; returns whether it did. Otherwise memory that a program frees and
-    /// allocates again at once would be returned in between: ticks without time between them age
-    /// everything.
+    /// immediately allocates again would be returned in between, because ticks without time between
+    /// them age everything.
     pub(super) fn lapses(&self, now: u64, tuning: &Tuning) -> bool {
         let asked = self.asked.swap(now, Ordering::Relaxed);
         let lapses = now.saturating_sub(asked) > tick_ms(tuning);
@@ -242,13 +242,13 @@ impl Purger {
         self.state.load(Ordering::Relaxed) == INLINE
     }
 
-    /// Returns whether the purge thread is to be started.
+    /// Returns whether the purge thread should be started.
     #[inline]
     pub(super) fn wants_thread(&self) -> bool {
         self.state.load(Ordering::Relaxed) == WANTED
     }
 
-    /// Claims the start of the purge thread. Returns whether the caller is to start it.
+    /// Claims the start of the purge thread. Returns whether the caller must start it.
     pub(super) fn begin_start(&self) -> bool {
         self.change(WANTED, TICKING)
     }
@@ -262,8 +262,8 @@ impl Purger {
         }
     }
 
-    /// Waits until a thread that frees, or ends, wants ticks. Polls every `ms` milliseconds where
-    /// the system has no wake.
+    /// Waits until a thread that frees memory, or ends, requests ticks. Polls every `ms`
+    /// milliseconds where the system cannot wake a thread.
     pub(super) fn wait(&self, ms: u64) {
         while self.state.load(Ordering::Relaxed) == WAITING {
             match WAKES {
@@ -280,8 +280,7 @@ impl Purger {
         }
     }
 
-    /// Counts freed bytes while there are no ticks. Returns whether the purge thread is to be
-    /// woken.
+    /// Counts freed bytes while there are no ticks. Returns whether the purge thread must be woken.
     fn count(&self, bytes: usize, tuning: &Tuning) -> bool {
         let state = self.state.load(Ordering::Relaxed);
         let counts = match state {
@@ -314,7 +313,7 @@ impl Purger {
             return false;
         }
         let next = now.saturating_add(tick_ms(tuning));
-        // Relaxed: a thread that changes it ticks; two at once would do no harm (PURGE1).
+        // Relaxed: a thread that changes it ticks; two at the same time would do no harm (PURGE1).
         let mine = (self.due)
             .compare_exchange(due, next, Ordering::Relaxed, Ordering::Relaxed)
             .is_ok();
@@ -343,7 +342,7 @@ impl Purger {
         // A free that could not have the lock is seen below, or sees the state (see
         // `Deferred::push`); likewise a thread that ends (PURGE5).
         fence(Ordering::SeqCst);
-        // If another thread was started since, it goes on instead.
+        // If another thread was started since, it continues instead.
         match look() != next && self.change(state, TICKING) {
             true => Next::Tick,
             false => next,

@@ -7,7 +7,7 @@ use super::purger::{Next, tick_ms};
 use crate::os::background::{be_ordinary, coarse_ms, name_thread, sleep_ns, start_thread};
 use crate::process::PROCESS;
 
-/// Bytes counted as freed for a thread that ends: mostly it leaves less.
+/// Bytes counted as freed for a thread that ends, which mostly leaves less.
 const THREAD_BYTES: usize = 64 << 10;
 
 /// Counts memory that was freed past the caches, and wakes the purge thread if that is enough.
@@ -58,7 +58,7 @@ fn start() {
     // The system may allocate in the call, which does not start another thread.
     if PROCESS.purger.begin_start() && !start_thread(run) {
         PROCESS.purger.refused();
-        // Twice: the first tick ages young memory, the second returns it.
+        // Two ticks: the first ages young memory, the second returns it.
         PROCESS.purger.owe_ticks(2, coarse_ms());
     }
 }
@@ -72,7 +72,7 @@ extern "C" fn run(_: *mut c_void) -> *mut c_void {
     let mut due = coarse_ms();
     loop {
         let now = coarse_ms();
-        // A long tick does not delay the next one, which still never follows at once.
+        // A long tick does not delay the next one, which still never follows immediately.
         due = due.saturating_add(tick).max(now.saturating_add(tick / 4));
         sleep_ns((due - now).saturating_mul(1_000_000));
         PROCESS.tick();

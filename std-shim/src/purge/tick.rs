@@ -38,7 +38,7 @@ pub(crate) struct Tick {
     taken_back: bool,
 }
 
-/// The parts of a tick, in order; all but the arenas' are done for one heap after the other.
+/// The parts of a tick, in order; all parts but the arenas' are done for one heap after the other.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum TickPart {
     /// No tick is under way.
@@ -91,8 +91,8 @@ impl<O: Os> Process<O> {
             }
             if Sleep::count() != sleeps {
                 // Long enough for waiting threads to take the lock, including those that yield. In
-                // most processes that return much no thread waits, and on a busy machine each sleep
-                // is a long one.
+                // most processes that return much memory no thread waits, and on a busy machine
+                // each sleep is a long one.
                 sleep_ns(PAUSE_NS);
             }
         }

@@ -1,4 +1,4 @@
-//! A trim: returns everything idle at once.
+//! A trim, which returns all idle memory immediately.
 
 use larder_core::small::SpanSet;
 
@@ -44,8 +44,8 @@ impl<O: Os> Process<O> {
     /// run.
     fn trim_heaps(&'static self) {
         self.pool.for_each(|heap| {
-            // Lists filled during the call are younger than it. A step does one list or span at
-            // least.
+            // Lists filled during the call are younger than it. A step does at least one list or
+            // span.
             // SAFETY: the set is only read.
             for _ in 0..unsafe { heap.with(|_, set| set.kept()) } + 2 {
                 let (sleeps, mut left) = (Sleep::count(), STEP_BLOCKS);

@@ -6,8 +6,8 @@ use crate::arena::ArenaWalk;
 use crate::os::Os;
 use crate::process::{MemoryCheck, Process};
 
-/// A call that gets a block does one step more for this many bytes of it: less than it costs to
-/// touch them.
+/// Bytes of an allocated block for which the call does one step more, which costs less than
+/// touching them.
 const STEP_BYTES: usize = 4 << 20;
 /// Bytes of a step near a memory limit, for calls that allocate a span of small blocks.
 const LIMIT_STEP_BYTES: usize = 64 << 10;
@@ -73,8 +73,8 @@ impl MakeUp {
 }
 
 impl<O: Os> Process<O> {
-    /// Does a step of the due work, and more for a block of `bytes` bytes. Returns at once if none
-    /// is due, or if another thread does a step; under pressure it waits for that step.
+    /// Does a step of the due work, and more for a block of `bytes` bytes. Returns immediately if
+    /// none is due, or if another thread does a step; under pressure it waits for that step.
     pub(crate) fn work(&'static self, bytes: usize, now: u64) {
         let purger = &self.purger;
         let ticks = purger.is_inline() && purger.is_due(now, &self.tuning);
@@ -152,7 +152,8 @@ impl<O: Os> Process<O> {
 
     fn discard_some(&'static self, growth: &mut MakeUp, left: &mut usize, now: u64) {
         let Some(arena) = self.arenas().nth(growth.arena) else {
-            // There is no more: the first tick ages young memory, the second returns it.
+            // No more memory can be returned now: the first tick ages young memory, the second
+            // returns it.
             growth.left = 0;
             return self.purger.owe_ticks(2, now);
         };

@@ -8,20 +8,21 @@ use super::{LEAST_ALIGN, MAX_KEPT_SLACK, Misuse, fill};
 use crate::block_table::{BlockTable, MappedValues, NoMemory, Zeroes};
 use crate::os::{Native, Os};
 
-/// The most bytes in quarantine, except for the block that came last.
+/// Maximum bytes in quarantine, except for the block that came last.
 pub(super) const QUARANTINE_BYTES: usize = 16 << 20;
-/// The most blocks in quarantine.
+/// Maximum number of blocks in quarantine.
 pub(super) const QUARANTINE_BLOCKS: usize = 1 << 14;
-/// Number of blocks, those allocated or freed last, that are checked again at each allocation:
-/// misuse mostly concerns these.
+/// Number of most recently allocated or freed blocks that are checked again at each allocation,
+/// because misuse mostly concerns these.
 const RECENT: usize = 2;
-/// Bytes checked of each, so that a check stays short.
+/// Maximum bytes checked of each of these blocks, so that a check stays short.
 const LOOK_BYTES: usize = 256;
-/// The longest front: blocks with a coarser alignment have none.
+/// Maximum length of a front in bytes; blocks with a coarser alignment have none.
 const MAX_FRONT: usize = 4096;
 /// Bytes of addresses, without memory, for blocks of no bytes.
 const NOTHING_BYTES: usize = 16 << 20;
-/// Addresses tried for such a block: most blocks are freed before their address is tried again.
+/// Maximum number of addresses tried for a block of no bytes: most blocks are freed before their
+/// address is tried again.
 const NOTHING_TRIES: usize = 64;
 
 /// The state of a block. `Used` is 0.
@@ -51,7 +52,8 @@ impl UseState {
 pub(super) struct Known {
     /// The length that the program asked for.
     pub(super) bytes: usize,
-    /// Bytes that the plain heap granted beyond; 0 for a block of no bytes, which has no memory.
+    /// Bytes that the plain heap granted beyond the request; 0 for a block of no bytes, which has
+    /// no memory.
     slack: u32,
     align_log2: u8,
     pub(super) state: UseState,
@@ -88,8 +90,8 @@ impl Known {
         self.is_checked
     }
 
-    /// Returns the length of the front: that of the alignment, so that front and block both have
-    /// it.
+    /// Returns the length of the front, which is the alignment, so that front and block are both
+    /// aligned.
     pub(super) const fn front_bytes(&self) -> usize {
         match self.is_checked && self.align() <= MAX_FRONT {
             true => self.align(),

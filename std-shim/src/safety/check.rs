@@ -33,7 +33,7 @@ pub(crate) fn check_block<O: Os>(process: &'static Process<O>, block: *mut u8, l
     };
     let class = SizeClass::of(layout.size(), layout.align());
     let Some(span) = arena.span_of(block) else {
-        // Small blocks are allocated singly where a span could not be had.
+        // Small blocks are allocated singly where no span could be allocated.
         let size = class.map_or(layout.size(), SizeClass::block_bytes);
         match arena.bytes_at(block) {
             None => fail(b"larder: freed an address where no block starts\n"),

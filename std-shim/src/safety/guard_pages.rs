@@ -1,5 +1,5 @@
 //! Guard pages: one block in `guard_one_in` lies alone in a page between two inaccessible ones. A
-//! write or read past it faults at once, as does any access to the page of a freed block. For
+//! write or read past it faults immediately, as does any access to the page of a freed block. For
 //! programs in production: all others are plain blocks, and the fast paths are unchanged.
 //!
 //! ```text
@@ -35,7 +35,7 @@ use crate::thread::local::Local;
 use crate::thread::wait::Sleep;
 use crate::thread::with_local;
 
-/// The most blocks that have pages of their own.
+/// Maximum number of blocks with pages of their own.
 const SLOTS: usize = 256;
 /// Bytes of blocks of a common length that one refill of an empty bin gets.
 const REFILL_BYTES: usize = 4096;

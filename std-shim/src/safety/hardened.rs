@@ -41,7 +41,8 @@ use crate::free_without_layout::{find, free_plain};
 use crate::os::abort;
 use crate::process::PROCESS;
 
-/// Least length of blocks that skip the quarantine: their memory returns to the system at once.
+/// Minimum length in bytes of blocks that skip the quarantine: their memory returns to the system
+/// immediately.
 const LONG_BYTES: usize = 1 << 20;
 
 /// Ends the process because the link in a free block is not one that the heap wrote. Locks of the
@@ -314,8 +315,8 @@ unsafe fn resize_from(
     Some(moved)
 }
 
-/// Reports a used block that has another length or alignment. For C++'s `new` checks only blocks
-/// that `new` allocated: a program may have a `new` of its own.
+/// Reports a used block that has another length or alignment. For C++'s `new`, checks only blocks
+/// that `new` allocated, because a program may have a `new` of its own.
 #[cold]
 #[inline(never)]
 pub(crate) fn check_layout(block: *mut u8, bytes: usize, align: usize, config: &Config) {

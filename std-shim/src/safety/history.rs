@@ -9,7 +9,7 @@ use crate::os::stack::{thread_number, walk};
 use crate::process::PROCESS;
 use crate::thread::with_local;
 
-/// The most frames recorded of a stack, from the innermost on.
+/// Maximum number of frames recorded of a stack, from the innermost on.
 const FRAMES: usize = Config::MAX_STACK_FRAMES as usize;
 
 /// A thread and its stack at one moment.

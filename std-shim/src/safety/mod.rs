@@ -22,9 +22,9 @@ mod tests;
 
 pub(crate) use blocks::Blocks;
 
-/// The least alignment of all blocks, as C requires.
+/// Minimum alignment of all blocks, as C requires.
 const LEAST_ALIGN: usize = 16;
-/// The longest slack that a block keeps when it shrinks in place.
+/// Maximum bytes of slack that a block keeps when it shrinks in place.
 const MAX_KEPT_SLACK: usize = 64 << 10;
 
 /// A misuse of the heap.

@@ -15,11 +15,11 @@ use crate::os::{abort, say};
 use crate::process::PROCESS;
 use crate::text::Text;
 
-/// The length of the longest report.
+/// Maximum length of a report in bytes.
 const REPORT_BYTES: usize = 64 << 10;
-/// The length of a report without memory of its own: the first line.
+/// Maximum length in bytes of a report without memory of its own, which is only the first line.
 const SHORT_BYTES: usize = 128;
-/// The most stacks of blocks that are not freed in one report.
+/// Maximum number of stacks, of blocks that are not freed, in one report.
 const MAX_LEAKS: usize = 32;
 
 /// A misuse, with the facts for its report.
@@ -162,7 +162,7 @@ fn write_frames(here: &Here, text: &mut Text) -> fmt::Result {
     Ok(())
 }
 
-/// The most characters of a name: generic functions can have long ones.
+/// Maximum number of characters of a name; generic functions can have long ones.
 #[cfg(feature = "heap-profile")]
 const MAX_NAME: usize = 100;
 
@@ -214,8 +214,8 @@ fn write_names(_frame: usize, _text: &mut Text) -> Result<bool, fmt::Error> {
     Ok(false)
 }
 
-/// Reports the blocks that are not freed, by the stack that allocated them. Never inlined: see
-/// `end`.
+/// Reports the blocks that are not freed, by the stack that allocated them. Never inlined; see
+/// `exit_report`.
 #[cold]
 #[inline(never)]
 pub(crate) fn say_leaks() {

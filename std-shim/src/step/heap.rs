@@ -30,9 +30,9 @@ use crate::arena::{GROWTH_BYTES, PIECE_BYTES, SLICE_BYTES};
 use crate::os::Os;
 use crate::thread::wait::Sleep;
 
-/// Blocks of steps are multiples of this, or of a page where that is longer.
+/// Granule of blocks of steps in bytes, where a page is not longer.
 const GRANULE_BYTES: usize = 4 << 10;
-/// Least length of a commit.
+/// Minimum length of a commit in bytes.
 const COMMIT_BYTES: usize = 32 << 20;
 
 /// The state behind the lock.
@@ -66,14 +66,14 @@ pub(crate) struct StepHeap<O: Os> {
     start: *mut u8,
     bytes: usize,
     addresses: AddrRange,
-    /// Most bytes of it in use.
+    /// Maximum bytes of the range in use.
     cap: usize,
     granule: Granule,
-    /// Smaller blocks are allocated elsewhere.
+    /// Minimum size in bytes of a step's blocks; smaller blocks are allocated elsewhere.
     least_bytes: u64,
     inner: Locked<Inner, Sleep>,
     verbs: &'static Verbs<O>,
-    /// 1 while a thread's step uses it.
+    /// 1 while a thread's steps use the heap, otherwise 0.
     taken: AtomicU8,
 }
 
@@ -95,7 +95,7 @@ impl<O: Os> StepHeap<O> {
     ) -> Option<&'static Self> {
         let page = os.page_bytes();
         let granule = Granule::new(GRANULE_BYTES.max(page) as u64)?;
-        // Checked before there are tables: a range is counted in granules.
+        // Checked before there are tables, because a range is counted in granules.
         granule.count_up(bytes as u64)?;
         let start = os.reserve(bytes, SLICE_BYTES.max(page))?.as_ptr();
         let laid = Self::lay(os, start, bytes, granule, config);

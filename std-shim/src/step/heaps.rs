@@ -10,10 +10,10 @@ use crate::arena::GROWTH_BYTES;
 use crate::os::Os;
 use crate::thread::wait::Sleep;
 
-/// Blocks of this size and smaller ones are never part of a step, so that they need not check for
-/// one.
+/// Maximum size in bytes of blocks that are never part of a step, so that their verbs need not
+/// check for one.
 pub(crate) const STEP_LEAST_BYTES: usize = 32 << 10;
-/// Most threads that have steps at the same time.
+/// Maximum number of threads that have steps at the same time.
 const MAX_STEP_HEAPS: usize = 16;
 /// Bytes at which the quartering of a refused range for steps ends.
 const MIN_STEP_BYTES: usize = 64 << 20;
@@ -28,7 +28,7 @@ pub(crate) struct StepHeaps<O: Os> {
     count: AtomicUsize,
     /// Steps begun, counted while some are skipped.
     begun: AtomicU64,
-    /// Steps from the first on that have no effect.
+    /// Number of steps, from the first on, that have no effect.
     skipped: AtomicU64,
     /// Settings of new heaps; held while one is created.
     pub(crate) settings: Locked<StepSettings, Sleep>,
@@ -69,7 +69,7 @@ impl<O: Os> StepHeaps<O> {
         self.iter().find(|heap| heap.contains(block))
     }
 
-    /// Takes a heap for a thread's step: the last one it had if no other thread has it.
+    /// Takes a heap for a thread's step: its last one if no other thread has it, otherwise another.
     pub(crate) fn take(
         &'static self,
         os: &'static O,

@@ -98,10 +98,10 @@ pub struct Step {
 /// may outlive its step, and any thread may free it; one that did so once is kept out of the plan.
 ///
 /// Costs a lock that only this thread and those that free its blocks take; the first allocation of
-/// a known step also walks the live blocks, and lays them out anew if they have changed: some 60 ms
-/// at most, for 16,000 blocks.
+/// a known step also walks the live blocks, and lays them out anew if they have changed: about 60
+/// ms at most, for 16,000 blocks.
 ///
-/// The layout takes some 90 KiB of stack in the step's first allocation.
+/// The layout takes about 90 KiB of stack in the step's first allocation.
 ///
 /// A [`Recorder`](crate::Recorder) marks the steps of one thread in its trace; its documentation
 /// says which.

@@ -7,7 +7,7 @@ use larder_core::steps::StepConfig;
 use super::STEP_LEAST_BYTES;
 use crate::process::PROCESS;
 
-/// Work of a layout: for 16,000 blocks of one step some 50 ms, inside an allocation.
+/// Maximum work for a layout: about 50 ms for 16,000 blocks of one step, inside an allocation.
 const PACKING_WORK: u64 = 500_000;
 
 /// Settings of [`step`](crate::step)s. Set before the first one, by [`apply`](Self::apply).
@@ -17,8 +17,8 @@ pub struct StepSettings {
     pub enabled: bool,
     /// Blocks above this are part of a step; 32 KiB at least, which is the default.
     pub threshold_bytes: usize,
-    /// Most bytes of its range that each thread's steps use: plans that need more are not used, and
-    /// blocks that do not fit come from elsewhere.
+    /// Maximum bytes of its range that each thread's steps use: plans that need more are not used,
+    /// and blocks that do not fit come from elsewhere.
     pub cap_bytes: u64,
     /// Number of the first step with an effect, counted from 0: programs often set themselves up in
     /// their first steps.

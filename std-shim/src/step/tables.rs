@@ -7,16 +7,16 @@ use larder_core::steps::{Places, StepTables};
 use larder_core::sync::AtomicU32;
 use larder_core::{Chunk, Zeroed};
 
-/// Most live blocks in a range.
+/// Maximum number of live blocks in a range.
 const CHUNKS: usize = 1 << 15;
-/// Most allocations of one step.
+/// Maximum number of allocations of one step.
 const ALLOCATIONS: usize = 1 << 14;
-/// Most blocks of the previous step that are freed in one step.
+/// Maximum number of blocks of the previous step that are freed in one step.
 const INHERITED: usize = 1 << 12;
-/// Recorded allocations of all shapes.
+/// Maximum number of recorded allocations of all shapes.
 const ENTRIES: usize = 1 << 17;
 const SHAPES: usize = 64;
-/// Most blocks that a layout avoids.
+/// Maximum number of blocks that a layout avoids.
 const OBSTACLES: usize = 1 << 12;
 const LIFETIMES: usize = ALLOCATIONS + OBSTACLES;
 
@@ -38,8 +38,8 @@ impl Carve {
     /// Creates a carve from memory behind its first `front` bytes.
     ///
     /// # Safety
-    /// The memory reads as zero, is never released and nobody else's, starts at a page, and is as
-    /// long as the measure of the same cuts.
+    /// The memory reads as zero, is never released, is used by no other code, starts at a page, and
+    /// is as long as the measure of the same cuts.
     pub(crate) const unsafe fn new(start: *mut u8, front: usize) -> Self {
         Self { start, at: front }
     }

@@ -45,7 +45,7 @@ impl Calls {
         verbs.free(&mut self.local, held.start, held.layout);
     }
 
-    /// Makes calls do the due work until there is none. Returns how many calls did some.
+    /// Makes calls do the due work until there is none. Returns the number of calls that did any.
     fn work(&self) -> usize {
         let (process, os) = (self.world.verbs().process, self.world.os);
         let mut calls = 0;

@@ -15,7 +15,7 @@ use crate::thread::local::Local;
 
 /// Small, so that a few blocks need several arenas.
 pub(super) const ARENA_BYTES: usize = 4 << 20;
-/// Most blocks in a world, and most of their bytes.
+/// Maximum number of blocks in a world, and of their bytes.
 const MAX_BLOCKS: usize = 160;
 const MAX_BYTES: usize = 24 << 20;
 
@@ -57,7 +57,7 @@ impl World {
         config: &Config,
     ) -> Self {
         let os_box = Box::into_raw(Box::new(os));
-        // SAFETY: freed by `end` only, when nobody uses it any more.
+        // SAFETY: freed by `end` only, when it is no longer used.
         let os: &'static Faulty = unsafe { &*os_box };
         let process = Process::new(Below(os), arena_bytes);
         process.tuning.apply(config);
@@ -75,7 +75,7 @@ impl World {
 
     pub(super) fn verbs(&self) -> Verbs {
         Verbs {
-            // SAFETY: freed by `end` only, when nobody uses it any more.
+            // SAFETY: freed by `end` only, when it is no longer used.
             process: unsafe { &*self.process },
             key: true,
         }

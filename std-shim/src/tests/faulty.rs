@@ -24,7 +24,7 @@ pub(super) enum Call {
     Move,
 }
 
-/// Number of kinds.
+/// Number of kinds of calls.
 pub(super) const CALLS: usize = 7;
 
 impl Call {
@@ -306,8 +306,8 @@ impl State {
         Some((index, pages))
     }
 
-    /// Returns the first half of a range, in whole pages: what a kernel may have done before it
-    /// failed. Every other refusal does nothing at all.
+    /// Returns the first half of a range, in whole pages, which is the part that a kernel may have
+    /// finished before it failed. Every other refusal does nothing at all.
     fn half(&self, bytes: usize) -> usize {
         let page = self.page_bytes;
         if self.refusals.is_multiple_of(2) {

@@ -94,7 +94,7 @@ fn blocks_of_another_thread_go_home_in_lists_as_long_as_a_bin() {
         verbs.free(&mut pipe.consumer, block, LAYOUT);
         lists += usize::from(pipe.consumer.ready_blocks(class()) <= before);
     }
-    // The first ones are short, and double.
+    // The first lists are short; each later one is twice as long.
     assert!(lists <= 64 + bin.ilog2() as usize, "{lists} lists");
     pipe.end();
 }
@@ -136,7 +136,7 @@ fn a_thread_that_begins_to_allocate_keeps_whole_bins_from_then_on() {
 #[test]
 fn what_others_freed_is_taken_as_a_whole_and_the_next_frees_find_room() {
     let mut pipe = Pipe::new();
-    // One span's blocks but a few that stay, so that it is kept, and some of the next.
+    // One span's blocks except a few, so that the span is kept, and some of the next span's.
     let blocks = pipe.produce(248 + 62);
     let (gone, kept) = blocks.split_at(240);
     pipe.consume(gone);
@@ -176,7 +176,7 @@ fn a_thread_that_only_frees_keeps_a_bin_of_long_blocks_at_most() {
     }
 }
 
-/// Allocates a span's blocks. Also returns the most bytes that a refill left cached.
+/// Allocates a span's blocks. Also returns the maximum bytes that a refill left cached.
 fn cut_span(pipe: &mut Pipe) -> (Vec<*mut u8>, usize) {
     let verbs = pipe.verbs();
     let count = (64 << 10) / class().block_bytes();

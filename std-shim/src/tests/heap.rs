@@ -116,7 +116,7 @@ fn a_hardened_heap_masks_its_links_and_loses_nothing() {
         verbs.free(&mut local, block, layout);
     }
     for &block in &blocks {
-        // SAFETY: memory of the arena, which nobody uses just now.
+        // SAFETY: memory of the arena, which is not used just now.
         let word = unsafe { block.cast::<usize>().read() };
         assert!(word.abs_diff(block.addr()) > 1 << 40, "{word:#x} {block:p}");
     }

@@ -159,7 +159,7 @@ fn a_limit_that_changes_is_seen_after_a_second() {
     let world = World::with(os, 1, 1, 1 << 30, &Config::BALANCED);
     let process = world.verbs().process;
     let idle = |bytes: usize| {
-        // More than is allocated between two checks.
+        // More bytes than are allocated between two checks.
         for _ in 0..8 {
             let block = process.alloc_large(bytes, 16).unwrap();
             assert!(process.free_large(block.as_ptr(), bytes));

@@ -1,6 +1,6 @@
 //! Reactions of a heap to the use of its memory: huge pages where it is dense, coarse places where
-//! it is sparse, nothing retained where nothing should be. Judged by the calls that the system
-//! sees.
+//! it is sparse, no memory retained where none should be. The tests examine the calls that the
+//! system receives.
 #![cfg(any(target_os = "linux", target_os = "android"))]
 
 use std::alloc::Layout;

@@ -32,7 +32,7 @@ fn without_room_for_a_span_small_blocks_come_singly_and_go_back_singly() {
     let (verbs, mut local) = (world.verbs(), Local::new());
     let first = verbs.alloc(&mut local, Layout::new::<u64>(), false);
     let mut filling = fill(&world);
-    // More than a bin holds.
+    // More blocks than a bin holds.
     let holes: Vec<_> = filling.iter().copied().step_by(2).take(40).collect();
     filling.retain(|block| !holes.contains(block));
     free_large(verbs, holes.iter().copied());

@@ -85,7 +85,7 @@ impl Zeroes {
 #[test]
 fn zeroed_blocks_are_zero_in_any_mixture_of_sizes_trims_and_refusals() {
     for (seed, plan) in PLANS.into_iter().enumerate() {
-        // Every second one with long pages.
+        // Every second program runs with long pages.
         let page_bytes = [64 << 10, 4 << 10][seed % 2];
         let mut zeroes = Zeroes::over(Faulty::with_pages(plan, page_bytes));
         let mut random = Random(seed as u64 * 2 + 1);
@@ -173,7 +173,7 @@ fn what_a_resize_cuts_off_or_took_in_is_zeroed_for_the_next_one() {
     for plan in PLANS {
         let mut zeroes = Zeroes::new(plan);
         for _ in 0..3 {
-            // Cut off: the end was written while it belonged to the first block.
+            // The end that is cut off was written while it belonged to the first block.
             let first = zeroes
                 .zeroed(bytes(2 << 20))
                 .map(|held| zeroes.resize(held, 150_000));

@@ -5,9 +5,9 @@ use super::local::Local;
 use super::tls;
 use crate::process::PROCESS;
 
-/// Allocations and frees that borrow a heap before a thread is given one for its life. A thread
-/// that is ending may allocate or free a few times after its exit was reported: the C library frees
-/// its data, the last destructors allocate.
+/// Number of allocations, and of frees, that borrow a heap before a thread gets one for its life. A
+/// thread that is ending may allocate or free a few times after its exit was reported: the C
+/// library frees its data, the last destructors allocate.
 const LOANS_OF_ALLOCATIONS: u8 = 4;
 const LOANS_OF_FREES: u8 = 32;
 

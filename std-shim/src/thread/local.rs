@@ -35,8 +35,8 @@ use crate::thread::end::ExitHook;
 /// and the others drain.
 const CACHE_MS: u64 = 128;
 
-/// Blocks of a cache that one slow path returns during a flush: each costs one or two cache misses,
-/// so together some 100 microseconds.
+/// Maximum number of cached blocks that one slow path returns during a flush. Each costs one or two
+/// cache misses, all together about 100 microseconds.
 const FLUSHED: usize = 1024;
 
 /// A shared, always empty cache: read by all threads, never written.
@@ -343,7 +343,7 @@ impl Local {
             self.begin_flush(process);
             return Some(run(heap, &mut self.unflushed));
         }
-        // A heap for this one call.
+        // Adopts a heap for this one call.
         let heap = process.adopt()?;
         let result = run(heap, &mut 0);
         // SAFETY: adopted above.

@@ -16,7 +16,7 @@ pub(crate) const OF_HEAP: usize = 0;
 pub(crate) const OF_SCOPES: usize = 1;
 const GROUPS: usize = 2;
 
-/// Times that a thread slept for a lock.
+/// Number of times that a thread slept for a lock.
 static SLEEPS: AtomicU32 = AtomicU32::new(0);
 
 /// By group, the thread that keeps its locks across a fork, identified by the address of its

@@ -15,7 +15,8 @@ use crate::small::pages::Pages;
 use crate::small::remote::RemoteQueue;
 use crate::small::slot::Slot;
 
-/// Old lists that are walked at the same time, and blocks of them that are fetched before the first one is returned.
+/// Number of old lists that are walked at the same time, and of their blocks that are fetched before the first one is
+/// returned.
 const TOGETHER: usize = 8;
 const FETCHED: usize = 256;
 
@@ -125,7 +126,7 @@ impl SpanSet {
     }
 
     /// Returns several lists to their spans, a block of each in turn. Idle blocks are in no processor cache, and a
-    /// list's next block is known only once this one is fetched; so several are fetched at once.
+    /// list's next block is known only once this one is fetched; so several are fetched at the same time.
     ///
     /// # Safety
     /// The conditions of [`give_back`](Self::give_back), for every list; null is an empty one.

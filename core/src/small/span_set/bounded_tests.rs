@@ -28,11 +28,11 @@ struct Memory(MaybeUninit<[u8; SPAN_BYTES]>);
 struct Region {
     memory: [Memory; SPANS],
     records: [MaybeUninit<Span>; SPANS],
-    /// Spans allocated, and of them those freed.
+    /// Number of spans allocated, and of those freed again.
     given: usize,
     freed: usize,
     discards: usize,
-    /// The further cost of each discard.
+    /// The additional cost of each discard.
     discard_cost: usize,
     under_pressure: bool,
 }
@@ -297,7 +297,7 @@ fn what_is_at_hand_is_given_up_a_bounded_number_of_blocks_at_a_time() {
     let at_hand = |set: &SpanSet| set.usage(class, SPAN_BYTES).transfer_blocks as usize;
     let bin = set.policy.bin_blocks(class);
     assert!(at_hand(&set) >= COUNT / 2 - bin);
-    // For a call that gets much, and for one that gets little.
+    // For a call that allocates much, and for one that allocates little.
     for (bytes, most) in [(usize::MAX, 4096 + bin), (1 << 10, 256 + bin)] {
         set.made_bytes = FLUSH_EVERY_BYTES;
         assert!(set.flush_is_due());

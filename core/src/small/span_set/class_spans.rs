@@ -10,7 +10,7 @@ use super::super::span::Span;
 /// owner has: a program that frees a large tree and builds another finds its blocks again without a walk.
 const TRANSFER_BYTES: u64 = 64 << 10;
 
-/// Stacks of lists that ticks skip: one of young and one of old lists.
+/// Number of stacks of lists that ticks skip: one of young and one of old lists.
 const LEFT: usize = 2;
 
 /// Spans and transfer cache of one class.
@@ -22,9 +22,9 @@ pub(super) struct ClassSpans {
     pub(super) old: *mut Slot,
     /// Stacks, each null if it is empty (SET5).
     pub(super) left: [*mut Slot; LEFT],
-    /// Lists in all stacks.
+    /// Number of lists in all stacks.
     pub(super) transfer_lists: u32,
-    /// Lists in `left`.
+    /// Number of lists in `left`.
     pub(super) left_lists: u32,
     /// The listed span without a used block, or null (SET3).
     pub(super) empty: *mut Span,
@@ -39,7 +39,7 @@ pub(super) struct ClassSpans {
     pub(super) spans: u32,
     /// Blocks that the spans hold; more than 32 bits count, since a thread may have 32 GiB of the shortest.
     pub(super) blocks: u64,
-    /// Blocks that are not in their span's list.
+    /// Number of blocks that are not in their span's list.
     pub(super) used: u64,
 }
 
@@ -68,7 +68,7 @@ impl ClassSpans {
     pub(super) fn transfer_has_room(&self, class: SizeClass, max: usize) -> bool {
         let owned_bytes = self.blocks * class.block_bytes() as u64;
         let limit = match owned_bytes {
-            // No thread here allocates such blocks.
+            // No thread of this set allocates blocks of the class.
             0 => 0,
             _ => TRANSFER_BYTES.max(owned_bytes / 2),
         };

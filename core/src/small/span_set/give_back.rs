@@ -11,12 +11,12 @@ use super::super::span::Span;
 use super::SpanSet;
 use super::walk::EXPIRED;
 
-/// Spans whose remote frees are received in one call: each costs two or three cache misses, and a call to the pages
-/// if it has no used block any more, together some 100 microseconds.
+/// Maximum number of spans whose remote frees are received in one call. Each costs two or three cache misses, and a
+/// call to the pages if it has no used block left; all together cost about 100 microseconds.
 pub(super) const RECEIVED: usize = 256;
 
-/// Blocks fetched ahead of the walk over a list: their links are in no near cache, and blocks are often freed at
-/// equal distances.
+/// Number of blocks fetched ahead of the walk over a list, because their links are in no near cache and blocks are
+/// often freed at equal distances.
 const AHEAD: usize = 4;
 
 impl SpanSet {
@@ -141,7 +141,7 @@ impl SpanSet {
             // SAFETY: the span is this set's and not listed.
             unsafe { state.list(span) };
         }
-        // A span whose last blocks were idle for long is not kept either.
+        // A span whose last blocks were idle for long is released, too.
         if idle && (aging || !state.empty.is_null()) {
             // SAFETY: the span is listed and has no used block.
             unsafe { self.release(span, pages) };

@@ -14,7 +14,7 @@ pub(super) const FLUSH_EVERY_BYTES: usize = 16 << 20;
 /// Bytes of spans made before a turn is considered again.
 const ASKED_AFTER: usize = 1 << 20;
 
-/// Blocks that one call flushes, except for the rest of its last list: 0.1 to 0.4 ms.
+/// Maximum number of blocks that one call flushes, not counting the rest of its last list. They take 0.1 to 0.4 ms.
 const GIVEN_UP: usize = 4096;
 
 /// During a turn a call flushes this many times the bytes that it allocates, so that a turn ends before the heap has
@@ -59,7 +59,7 @@ impl SpanSet {
         if let Some(memory) = pages.alloc_held_span(class) {
             return Some(memory);
         }
-        // A turn under way has had its part of this refill.
+        // A turn under way has already had its part in this refill.
         if self.lists_to_flush == 0 && self.flush_is_due() {
             let bytes = pages.span_bytes(class);
             // SAFETY: the conditions of `refill`: the queue and the pages are this set's, the cache is the caller's.
@@ -71,9 +71,9 @@ impl SpanSet {
         pages.alloc_span(class)
     }
 
-    /// Returns whether cached lists are to be flushed, given that the heap would grow. A turn comes once for each 16
-    /// MiB of spans made, and then flushes as many lists as there were, some with each refill: so a program that
-    /// needs its cached blocks again does not lose them each time.
+    /// Returns whether cached lists should be flushed, given that the heap would grow. A turn comes once for each 16
+    /// MiB of spans made, and then flushes as many lists as there were, some with each refill: so a program that needs
+    /// its cached blocks again does not lose them each time.
     pub fn flush_is_due(&mut self) -> bool {
         if self.lists_to_flush == 0 && self.made_bytes >= FLUSH_EVERY_BYTES {
             (self.made_bytes, self.asked_bytes) = (0, 0);
@@ -82,8 +82,8 @@ impl SpanSet {
         self.lists_to_flush > 0
     }
 
-    /// Returns whether cached lists are to be flushed before the heap would grow: during a turn, once `free`, the
-    /// free part of held memory, is below a quarter of the cached bytes, and at once under pressure.
+    /// Returns whether cached lists should be flushed before the heap would grow: during a turn, once `free`, the free
+    /// part of held memory, is below a quarter of the cached bytes, and immediately under pressure.
     pub(super) fn early_flush_is_due(
         &mut self,
         under_pressure: bool,

@@ -61,7 +61,7 @@ fn what_is_at_hand_has_its_turn_once_in_16_mib_of_new_spans() {
         (4, 0, 0)
     );
     set.lists_to_flush = 0;
-    // However much is free: the allocation that would grow found none there.
+    // A flush is due however much is free, because the allocation that would grow found none there.
     set.made_bytes = FLUSH_EVERY_BYTES;
     assert!(!set.early_flush_is_due(false, || u64::MAX) && set.flush_is_due());
 }
@@ -92,7 +92,7 @@ fn a_transfer_cache_holds_64_kib_or_half_of_what_the_set_owns() {
             );
         }
     }
-    // A block that cannot link lists has none.
+    // A class whose blocks cannot link lists has no transfer cache.
     state.transfer_lists = 0;
     let has_room = state.transfer_has_room(SizeClass::EIGHT, 256);
     assert_eq!(has_room, size_of::<*mut Slot>() <= 4);

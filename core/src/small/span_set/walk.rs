@@ -13,11 +13,11 @@ use crate::small::span::Span;
 
 /// Value of a span's `rest` whose last returned blocks were idle for long.
 pub(super) const EXPIRED: u8 = 2;
-/// Value of `rest` when nothing has happened to the span since it was scanned.
+/// Value of `rest` while the span has not changed since it was scanned.
 const SCANNED: u8 = u8::MAX;
 
-/// Least part of a span's memory to dig, as each hole costs a system call and may split a huge page; and this part
-/// under pressure.
+/// Divisors of a span's bytes that give the minimum of holes to dig in one scan, normally and under pressure, since
+/// each hole costs a system call and may split a huge page.
 const SCAN_PART: usize = 8;
 const PRESSURE_PART: usize = 64;
 
@@ -34,7 +34,7 @@ pub(super) enum SetWalk {
     /// Scans spans that have been idle since the tick before, under pressure all spans, and makes the others one tick
     /// older.
     Tick,
-    /// Scans all spans to which something happened.
+    /// Scans all spans that have changed since their last scan.
     Trim,
     /// Scans nothing, and makes later walks skip all spans.
     Leave,
@@ -98,7 +98,7 @@ impl SpanSet {
                 // SAFETY: a listed span is this set's, and no other reference to its own part exists (SPAN3).
                 let own = unsafe { Span::own(state.walk) };
                 state.walk = own.next;
-                // A record that has this value is not written, and so not copied.
+                // A record that already has this value is not written, and so not copied.
                 if own.rest != SCANNED {
                     own.rest = SCANNED;
                 }

@@ -12,7 +12,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use super::{Sample, SampleEvent, unsampled};
 
-/// Frames recorded of a stack.
+/// Maximum number of frames recorded of a stack.
 const FRAMES: usize = 64;
 
 /// The samples of a [`Profiled`](crate::Profiled) program that are not freed yet.
@@ -163,8 +163,8 @@ fn call_of(frame: usize) -> *mut c_void {
     std::ptr::without_provenance_mut(frame.wrapping_sub(1))
 }
 
-/// Returns whether a return address lies in a function of the allocator, not of a caller: by the
-/// file where the debug information has it, since it may have the name without its path.
+/// Returns whether a return address lies in a function of the allocator, not of a caller. Compares
+/// the file if the debug information has it, since the name may lack its path.
 pub(crate) fn is_in_allocator(frame: usize) -> bool {
     let sources = file!().strip_suffix("observe/profile/live.rs");
     let mut is_ours = false;
@@ -188,7 +188,7 @@ fn is_allocator(name: &str) -> bool {
 
 /// Returns a stack as one line, without the allocator's own functions.
 fn folded(names: &[&str]) -> String {
-    // Only near the allocation: a program may call this library further out.
+    // Searched only near the allocation, because a program may call this library further out.
     let inner = names.iter().take(24).rposition(|name| is_allocator(name));
     let first = inner.map_or(0, |place| place + 1);
     let outer: Vec<&str> = names.iter().skip(first).rev().copied().collect();

@@ -9,7 +9,7 @@
 use larder_core::sync::{AtomicU64, AtomicUsize, Ordering};
 
 const BUCKETS: usize = 4096;
-/// Places of one bucket: a cache line of them.
+/// Number of places in a bucket, which fill a cache line.
 const PLACES: usize = 8;
 
 #[repr(align(64))]

@@ -32,9 +32,9 @@ pub(crate) use live::{is_in_allocator, names_of};
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum SampleEvent {
-    /// It was allocated.
+    /// The block was allocated.
     Allocated,
-    /// It is about to be freed, or was resized.
+    /// The block is about to be freed, or was resized.
     Freed,
 }
 

@@ -50,7 +50,7 @@ fn free(heap: &impl GlobalAlloc, block: *mut u8, bytes: usize) {
 fn blocks_and_bytes_are_estimated_without_bias_at_any_size() {
     let _turn = turn();
     let heap = Profiled::new(System, 1000, hook);
-    // Counted for the process, and another test has some dropped.
+    // The count is the process's, and another test drops some samples.
     let before = heap.dropped();
     for bytes in [8, 100, 1000, 5000, 100_000] {
         let rounds = 4_000_000 / bytes + 2000;
@@ -59,7 +59,7 @@ fn blocks_and_bytes_are_estimated_without_bias_at_any_size() {
             free(&heap, alloc(&heap, bytes), bytes);
         }
         let (samples, blocks, estimate, live) = SEEN.get();
-        // Five standard deviations of this many samples are less.
+        // Five standard deviations of this many samples are less than that.
         let off = blocks / rounds as f64 - 1.0;
         let sampled = 1.0 / countdown::weight(bytes as u64, 1000);
         let deviation = ((1.0 - sampled) / (sampled * rounds as f64)).sqrt();

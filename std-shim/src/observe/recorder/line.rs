@@ -1,6 +1,6 @@
 //! [`Line`]: a short text built in place, for code that must not allocate.
 
-/// The digits of the largest `u64`.
+/// Number of digits of the largest `u64`.
 const MAX_DIGITS: usize = 20;
 
 /// A text of at most `N - 1` bytes, and room for the one byte that ends it.

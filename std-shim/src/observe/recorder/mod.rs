@@ -2,7 +2,7 @@
 //!
 //! # Files
 //! * `recording` the life of one trace: events become lines
-//! * `target` the file and the least size, from the program or the environment
+//! * `target` the file and the minimum size, from the program or the environment
 //! * `output` buffered lines and their file
 //! * `complaint` messages on standard error
 //! * `line` a short text built in place
@@ -35,12 +35,13 @@ use crate::thread::wait::Sleep;
 use recording::{EndReason, LARGEST, NEVER, Recording, Resized};
 use target::RecorderOrder;
 
-/// The one recording of this program: a block's address means the same in all of it.
+/// The only recording of this program, because a block's address means the same in all of the
+/// program.
 static RECORDING: Locked<Recording, Sleep> = Locked::new(Recording::new());
 
-/// Sizes from here on go to [`RECORDING`]: 0 until it has begun, so that the first event begins it,
-/// and [`NEVER`] when nothing is recorded. Relaxed: only a hint; it is checked again under the
-/// lock.
+/// Minimum size of blocks that go to [`RECORDING`]: 0 until it has begun, so that the first event
+/// begins it, and [`NEVER`] when nothing is recorded. Relaxed: only a hint; it is checked again
+/// under the lock.
 static THRESHOLD: AtomicUsize = AtomicUsize::new(0);
 
 /// An allocator that records the program's requests to `A`, for `larder replay`.
@@ -210,9 +211,9 @@ fn watch() -> bool {
     os::in_forked_child(forked) && os::at_exit(exits)
 }
 
-/// Runs first in a forked child, where the lock may be held by a thread that does not exist there:
-/// from here on it is not taken. (A fork during the very first allocation comes before this handler
-/// is registered; a program's first allocation comes before its threads.)
+/// Runs first in a forked child, where the lock may be held by a thread that does not exist there.
+/// From here on the lock is not taken. (A fork during the very first allocation comes before this
+/// handler is registered; a program's first allocation comes before its threads.)
 extern "C" fn forked() {
     THRESHOLD.store(NEVER, Ordering::Relaxed);
 }

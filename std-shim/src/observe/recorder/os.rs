@@ -73,7 +73,7 @@ impl OpenFile {
             // SAFETY: `rest` may be read for its length.
             let now = unsafe { libc::write(self.0, rest.as_ptr().cast(), rest.len()) };
             match usize::try_from(now) {
-                // A file that takes nothing and gives no reason would be retried endlessly.
+                // A file that accepts no bytes and reports no error would be retried endlessly.
                 Ok(0) => return Err((written, Errno(libc::EIO))),
                 Ok(now) => written += now,
                 Err(_) if Errno::last().0 == libc::EINTR => {}

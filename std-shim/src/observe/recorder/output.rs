@@ -14,7 +14,7 @@ pub(super) enum Lost {
     Refused(Errno),
     /// The program closed the file, whose descriptor may now be another file's.
     Closed,
-    /// This is a forked child, and the file is its parent's.
+    /// The process is a forked child, and the file is its parent's.
     Parents,
 }
 

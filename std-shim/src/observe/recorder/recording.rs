@@ -15,19 +15,19 @@ use crate::step::{StepMoment, StepThread};
 /// A threshold no block reaches: nothing is recorded.
 pub(super) const NEVER: usize = usize::MAX;
 
-/// The largest threshold of a recording; no block is that large, but steps always count.
+/// The largest threshold of a recording; no block is that large, but steps are still recorded.
 pub(super) const LARGEST: usize = NEVER - 1;
 
 /// Ids and steps stay below this, as readers of the format require.
 const END_OF_NUMBERS: u32 = u32::MAX;
 
-/// Follows the mark at the end of a step, if an event comes before the next begins.
+/// The line after the mark at the end of a step, if an event comes before the next step begins.
 const BETWEEN: &[u8] = b"# between steps\n";
 
 /// A line for one event: a letter, two numbers and two blanks.
 type EventLine = Line<48>;
 
-/// A line beside the events: the longest has the program's name, cut to fit.
+/// A line that is no event. The longest has the program's name, cut to fit.
 type Remark = Line<256>;
 
 /// The reason why a recording ended.
@@ -71,15 +71,15 @@ enum MarkSource {
 pub(super) struct Resized {
     /// The block's id before, if it was recorded.
     pub(super) old: Option<u32>,
-    /// Whether it has moved, so that both places were live for a moment.
+    /// Whether the block has moved, so that both places were live for a moment.
     pub(super) moved: bool,
-    /// Its address now.
+    /// The block's address now.
     pub(super) addr: usize,
-    /// Its size now.
+    /// The block's size now.
     pub(super) bytes: usize,
 }
 
-/// One trace: not yet begun, being written, or ended.
+/// One trace, which is not yet begun, being written, or ended.
 ///
 /// Invariants:
 /// * REC1: `threshold` is 0 before the beginning, and `NEVER` if the output is not open.
@@ -153,9 +153,9 @@ impl Recording {
         });
     }
 
-    /// Removes a block that is about to be resized: in the realloc its address may become another's
-    /// before its new place is known. [`resized`](Self::resized) or [`stayed`](Self::stayed)
-    /// follows.
+    /// Removes a block that is about to be resized: during the realloc its address may become
+    /// another block's before its new place is known. [`resized`](Self::resized) or
+    /// [`stayed`](Self::stayed) follows.
     pub(super) fn resizing(&mut self, addr: usize) -> Option<u32> {
         self.ids.remove(addr)
     }
@@ -298,7 +298,7 @@ impl Recording {
         self.event(&mut line)
     }
 
-    /// Enters a block's id. A block already there was freed without being seen.
+    /// Enters a block's id. A previous block at its address was freed without being seen.
     fn remember(&mut self, addr: usize, id: u32) -> Result<(), EndReason> {
         match self.ids.insert(addr, id)? {
             Some(unseen) => self.gone(unseen),
@@ -320,8 +320,8 @@ impl Recording {
         Ok(self.output.put(line.ended(b'\n'))?)
     }
 
-    /// Writes a mark. Adjacent marks of different origin are one, but each end counts, also of a
-    /// step without events.
+    /// Writes a mark. Adjacent marks of different origins become one, but each end of a step
+    /// counts, even of one without events.
     fn mark_step(&mut self, mark: MarkSource) -> Result<(), EndReason> {
         let before = self.mark;
         if mark != MarkSource::Ends && before.is_some_and(|before| before != mark) {

@@ -1,4 +1,4 @@
-//! The file of a trace and the least size of recorded blocks, from the program or its user.
+//! The file of a trace and the minimum size of recorded blocks, from the program or its user.
 
 use core::ffi::CStr;
 
@@ -7,7 +7,7 @@ use larder_core::ByteCount;
 use super::line::Line;
 use super::os;
 
-/// The longest path; systems accept no longer ones.
+/// Maximum length of a path in bytes; systems accept no longer ones.
 const MAX_PATH_BYTES: usize = 4096;
 
 /// A path, and room for the NUL that ends it.
@@ -15,7 +15,7 @@ pub(super) type Path = Line<{ MAX_PATH_BYTES + 1 }>;
 
 /// The environment variable that names the file.
 const FILE_VARIABLE: &CStr = c"LARDER_RECORD";
-/// The environment variable with the least size.
+/// The environment variable with the minimum size.
 const FROM_VARIABLE: &CStr = c"LARDER_RECORD_FROM";
 
 /// The request of a recorder, as constructed.
@@ -33,7 +33,7 @@ pub(super) enum RecorderOrder {
 /// A resolved request.
 pub(super) struct Target {
     pub(super) path: Path,
-    /// Smaller blocks are left out; at least 1.
+    /// Minimum size of recorded blocks in bytes; at least 1.
     pub(super) from_bytes: u64,
 }
 

@@ -30,12 +30,12 @@ static SHARDS: [Shard; 64] = [const { Locked::new(BlockTable::new()) }; 64];
 static OCCUPIED: AtomicUsize = AtomicUsize::new(0);
 
 fn shard_of(block: *mut u8) -> &'static Shard {
-    // Other bits than the table's own, which takes the uppermost of the same product.
+    // Not the bits that the table uses, which are the uppermost of the same product.
     let spread = (block.addr() as u64).wrapping_mul(0x9E37_79B9_7F4A_7C15);
     &SHARDS[(spread >> 20) as usize % SHARDS.len()]
 }
 
-/// Returns whether any block of a scope lives.
+/// Returns whether any block of a scope is live.
 #[inline(always)]
 pub(super) fn any() -> bool {
     OCCUPIED.load(Ordering::Relaxed) > 0

@@ -164,7 +164,7 @@ fn count_realloc(
         }
         let follow = || node.map(|node| follow(moved, new, node));
         if moved == block {
-            // The two were never live at once.
+            // The two blocks were never live at the same time.
             count_freed(owner, old, node);
             follow();
         } else {

@@ -272,7 +272,8 @@ impl Clone for NodeRef {
 }
 
 impl Drop for NodeRef {
-    /// Drops the reference. O(1), plus one for each scope around that only this one kept alive.
+    /// Drops the reference. O(1), and one step for each enclosing scope that only this one kept
+    /// alive.
     fn drop(&mut self) {
         let mut node = self.0;
         loop {
@@ -291,7 +292,7 @@ impl Drop for NodeRef {
             let Some(parent) = gone.parent else {
                 return;
             };
-            // In a loop and not by its own drop: scopes may be nested deeply.
+            // In a loop instead of by its own drop, because scopes may be nested deeply.
             node = parent.0;
             std::mem::forget(parent);
         }

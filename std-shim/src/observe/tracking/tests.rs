@@ -66,7 +66,7 @@ static FIXED: Tracking<InPlace> = Tracking::new(InPlace);
 #[derive(Clone, Copy)]
 struct Block(*mut u8, Layout);
 
-// SAFETY: whoever has the value may use the memory.
+// SAFETY: the owner of the value may use the memory.
 unsafe impl Send for Block {}
 
 fn alloc_in(heap: &impl GlobalAlloc, bytes: usize, align: usize) -> Block {

@@ -29,15 +29,15 @@ pub(super) struct QuickFacts {
 
 const ENTRY_BITS: u32 = 15;
 const ENTRIES: usize = 1 << ENTRY_BITS;
-/// Bits of a program's addresses.
+/// Number of bits of a program's addresses.
 const ADDRESS_BITS: u32 = 47;
 
-/// In the upper half of an entry the upper bits of a return address, in the lower its rule. The
-/// lower bits of the address, exclusive-or the upper ones, are the index. In memory once it is
-/// used.
+/// The known rules. The upper half of an entry has the upper bits of a return address, the lower
+/// half its rule. The index is the lower bits of the address, exclusive-or the upper ones. Takes
+/// memory only once it is used.
 static RULES: [AtomicU64; ENTRIES] = [const { AtomicU64::new(0) }; ENTRIES];
 
-/// In an entry: the code was loaded with the program, and is never unloaded.
+/// The bit of an entry whose code was loaded with the program and is never unloaded.
 const LASTS: u64 = 1 << 31;
 /// For other code, a hash of the tables when the rule was read.
 static SEALS: [AtomicU64; ENTRIES] = [const { AtomicU64::new(0) }; ENTRIES];
@@ -241,7 +241,7 @@ pub(super) fn has_looked() -> bool {
     if LOOKED.load(Ordering::Acquire) == HAS_LOOKED {
         return true;
     }
-    // Relaxed: only one thread goes on.
+    // Relaxed: only one thread continues.
     let looked = LOOKED.compare_exchange(0, LOOKS, Ordering::Relaxed, Ordering::Relaxed);
     if looked.is_ok() {
         let mut looks = Looks {
@@ -271,13 +271,13 @@ struct Looks {
     /// Address of the program's headers, and of the loader.
     program: u64,
     loader: u64,
-    /// Ranges so far.
+    /// Number of ranges recorded so far.
     count: usize,
 }
 
-/// Records the code of a file. Files loaded with the program stay, and come first, the program
-/// before all. The loader was loaded with it, so all files up to it were; of a program without a
-/// loader the first file is all.
+/// Records the code of a file. Files loaded with the program are never unloaded and come first, the
+/// program itself before all others. The loader is one of them, so all files up to the loader are;
+/// in a program without a loader only the first file is.
 unsafe extern "C" fn look(info: *mut libc::dl_phdr_info, _: usize, looks: *mut c_void) -> c_int {
     // SAFETY: the loader's own data, for this call.
     let info = unsafe { &*info };

@@ -7,12 +7,12 @@ const RSP: u64 = 7;
 const RETURN: u64 = 16;
 const WORD: i64 = 8;
 
-/// How to find the caller's frame from a function's, at one of its calls. The frame ends at a fixed
-/// distance from `rsp` or `rbp`; the return address lies in its last word.
+/// The rule that leads from a function's frame, at one of its calls, to its caller's. The frame
+/// ends at a fixed distance from `rsp` or `rbp`; the return address lies in its last word.
 ///
-/// A number, so that it fits into an entry of a table: words from that register to the end in 20
-/// bits, words from the place of the saved `rbp` to the end in 8 bits (0: it is still the
-/// caller's), and a bit for `rbp`.
+/// Stored as a number, so that it fits into an entry of a table: the words from that register to
+/// the end in 20 bits, the words from the place of the saved `rbp` to the end in 8 bits (0 if `rbp`
+/// is still the caller's), and a bit for `rbp`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct FrameRule(u32);
 
@@ -50,8 +50,8 @@ impl FrameRule {
     }
 
     /// Returns the rule at the return address `place`, in a function that starts at `function`.
-    /// `entry` is the function's, and `common` the one that it refers to. Returns `None` if the
-    /// unwinder must step.
+    /// `entry` is the function's table entry, and `common` the shared one that it refers to.
+    /// Returns `None` if the unwinder must step.
     pub(super) fn of(entry: &[u8], common: &[u8], function: usize, place: usize) -> Option<Self> {
         let (mut entry, mut common) = (Bytes(entry), SharedEntry::read(common)?);
         // The length, the distance to the common entry, and the function's start and length.
@@ -70,7 +70,7 @@ impl FrameRule {
     }
 }
 
-/// The entry that many functions share.
+/// A table entry that many functions share.
 #[derive(Clone, Copy)]
 struct SharedEntry<'a> {
     code_unit: u64,
@@ -111,7 +111,7 @@ impl<'a> SharedEntry<'a> {
 enum Saved {
     /// Still in the register.
     Nowhere,
-    /// This many bytes above the frame's end.
+    /// On the stack, this many bytes above the frame's end.
     At(i64),
     Lost,
     Otherwise,

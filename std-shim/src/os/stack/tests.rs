@@ -9,7 +9,7 @@ use super::rule::FrameRule;
 use super::{quick, unwinder, walk_by};
 use crate::tests::random::Random;
 
-/// Walks by both. Returns both results.
+/// Walks the stack in both ways. Returns both results.
 #[inline(never)]
 fn both(wanted: usize) -> Vec<usize> {
     let variable = black_box(0_u64);
@@ -50,7 +50,7 @@ fn by_pointer(f: &mut dyn FnMut()) {
     black_box(());
 }
 
-/// Calls through the C library, once however often that compares: sanitizers do so twice.
+/// Calls through the C library, but only once, because sanitizers compare twice.
 #[inline(never)]
 fn sorts(depth: u32, random: &mut Random, wanted: usize) {
     struct Call<'a>(u32, &'a mut Random, usize);
@@ -98,7 +98,7 @@ fn a_rule_is_remembered_for_its_address_only() {
     let find = unwinder::get().unwrap().find_entry;
     while !quick::has_looked() {}
     let start = (both as fn(usize) -> Vec<usize>) as usize;
-    // More than there are entries.
+    // More calls than there are entries.
     let places = || start - 100_000..start + 100_000;
     for _ in 0..2 {
         for place in places() {

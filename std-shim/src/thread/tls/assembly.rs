@@ -73,8 +73,8 @@ const _: () = assert!(offset_of!(ThreadPart, local) + offset_of!(Local, cache_of
 macro_rules! read {
     ($field:expr) => {{
         let cache;
-        // One statement: two, of which a loop could keep the first, weigh as much as two calls in
-        // inlining decisions.
+        // One statement, because two, of which a loop could keep the first, weigh as much as two
+        // calls in inlining decisions.
         // SAFETY: reads the field of the calling thread's part; no function that changes it calls
         // this while it does.
         #[cfg(target_arch = "x86_64")]
