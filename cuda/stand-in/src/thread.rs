@@ -41,7 +41,7 @@ pub(crate) fn pop() -> Option<usize> {
     with_contexts(Vec::pop).flatten()
 }
 
-/// Returns whether this thread must not call the driver, since it is inside a call or runs a host
+/// Returns whether this thread must not call the driver because it is inside a call or runs a host
 /// function.
 pub(crate) fn is_closed() -> bool {
     CLOSED.try_with(Cell::get).unwrap_or(false)

@@ -197,8 +197,8 @@ fn alloc(
     driver.alloc_pooled(pool, bytes as u64, stream)
 }
 
-/// Refuses memory of a pool as an unsafe call in a stream that does not capture: seen on an H200
-/// with driver 580.
+/// Refuses a call for a pool's memory in a stream that does not capture, as an unsafe call.
+/// Observed on an H200 with driver 580.
 fn check_other(driver: &mut Session, stream: usize) -> Result<(), Code> {
     if driver.is_capturing(stream) {
         return Ok(());
