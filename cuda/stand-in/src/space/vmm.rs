@@ -210,8 +210,8 @@ impl Space {
 }
 
 impl Session {
-    /// Implements `cuMemSetAccess`. Does not wait unless [mapping waits](SimDriver::mapping_waits), and then waits for
-    /// the devices that may use the mappings or own the memory.
+    /// Implements `cuMemSetAccess`. Does not wait unless [mapping waits](SimDriver::mapping_waits),
+    /// and then waits for the devices that may use the mappings or own the memory.
     pub(crate) fn set_access(
         &mut self,
         at: u64,
@@ -223,8 +223,9 @@ impl Session {
         self.space.give_access(at, bytes, rights)
     }
 
-    /// Implements `cuMemUnmap`. Removes the mappings, even from under queued work, which then fails when it touches
-    /// them. If [mapping waits](SimDriver::mapping_waits), it first waits for that work.
+    /// Implements `cuMemUnmap`. Removes the mappings, even from under queued work, which then fails
+    /// when it touches them. If [mapping waits](SimDriver::mapping_waits), it first waits for that
+    /// work.
     pub(crate) fn unmap(&mut self, at: u64, bytes: u64) -> Result<(), Code> {
         let starts = self.space.mappings(at, bytes)?;
         self.wait_for_users(&starts);
@@ -235,8 +236,8 @@ impl Session {
         Ok(())
     }
 
-    /// Implements `cuMemRelease`. Does not wait, as documented, unless [mapping waits](SimDriver::mapping_waits), and
-    /// then waits for the device that owns the memory.
+    /// Implements `cuMemRelease`. Does not wait, as documented, unless [mapping
+    /// waits](SimDriver::mapping_waits), and then waits for the device that owns the memory.
     pub(crate) fn release(&mut self, handle: u64) -> Result<(), Code> {
         let device = self.space.physical(handle)?.device;
         if self.mapping_waits {
