@@ -1,7 +1,7 @@
 //! The longest single call of an allocator on each workload: a program's longest wait.
 //!
 //! The workers are built with a feature that times every call of the process. A slow call is slow in every run, while
-//! interruptions by the machine come and go; so the shortest of the rounds' longest calls counts.
+//! interruptions by the machine come and go, so the shortest of the rounds' longest calls counts.
 
 use serde::Serialize;
 
@@ -14,7 +14,7 @@ use crate::report::{Table, none};
 /// The longest calls of one kind in microseconds: wall time, and processor time of their thread.
 pub(crate) type Micros = [f64; 2];
 
-/// The scale at which each call is timed: the clocks take up to a hundred times as long as a call.
+/// Scale of the work when each call is timed, because the clocks take up to a hundred times as long as a call.
 pub(super) const SHARE_OF_CALLS: f64 = 0.2;
 
 /// The kinds of calls, in the order in which a worker prints them.

@@ -11,7 +11,7 @@ use crate::report::bar::{Bar, swatch};
 use crate::report::page::{escape, list, page};
 use crate::report::{ANY_WIDTH, Left, Right, Table, TableCell};
 
-/// The most that a bar may exceed the shortest of its workload: one of ten times the length would hide the
+/// Maximum length of a bar over the shortest of its workload, since a bar of ten times the length would hide the
 /// differences of the others.
 const LONGEST: f64 = 4.0;
 

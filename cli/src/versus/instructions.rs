@@ -133,7 +133,7 @@ pub(crate) fn counts_table(counts: &[Count], width: usize) -> String {
     text
 }
 
-/// A line for each allocator and a column for each workload: there are more allocators.
+/// Returns a table with a line for each allocator and a column for each workload, since there are more allocators.
 fn profile_table(counts: &[&Count]) -> Table {
     let workloads = in_order(counts.iter().map(|count| count.workload));
     let mut table = Table::new([&["allocator"], &workloads[..]].concat());

@@ -5,7 +5,7 @@
 //! compared ([`summary`], [`table`], [`frames`], [`page`], [`html`]), ours with the best of all others ([`peers`],
 //! [`markdown`]). Two figures are measured separately: the longest [`calls`], and [`instructions`] of an operation.
 //!
-//! A worker prints its own figures, so nothing here is measured.
+//! A worker measures and prints its own figures.
 
 pub(crate) mod allocators;
 pub(crate) mod calls;
