@@ -21,13 +21,13 @@ pub(crate) enum FolderError {
     Missing { folder: PathBuf, source: io::Error },
 }
 
-/// The locks of a coordinator, held until this is dropped.
+/// The locks of a coordinator, held until this value is dropped.
 #[derive(Debug, Default)]
 pub(crate) struct FolderLocks(BTreeMap<PathBuf, Vec<FileLock>>);
 
 impl FolderLocks {
     /// Locks the folders of these places that are not locked yet, or were replaced since. Returns
-    /// true if there were any: another coordinator may have run in between.
+    /// true if there were any, since another coordinator may have run in between.
     pub(crate) fn hold(
         &mut self,
         places: &[PathBuf],
