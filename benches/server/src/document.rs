@@ -14,10 +14,10 @@ const MAX_BYTES: f64 = (512 << 10) as f64;
 
 const LETTERS: &[u8; 16] = b"etaoinshrdlucmw ";
 
-/// Text in lines, tags and named numbers: many blocks of many sizes.
+/// Text in lines, tags and named numbers, in many blocks of many sizes.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Document {
-    /// Contains the key.
+    /// A title that contains the key.
     pub title: String,
     tags: Vec<String>,
     fields: BTreeMap<String, u64>,

@@ -59,7 +59,7 @@ fn run(name: &str, scale: scale::Scale, pin: bool) -> ExitCode {
         eprintln!("warning: not pinned to one core: {error}");
     }
     let outcome = workload(scale);
-    // Read before printing allocates anything.
+    // Read the memory before printing allocates anything.
     let end = memory::read();
     let calls = calls();
     let line = json!({
