@@ -27,8 +27,8 @@ enum SizeMix {
     Few,
     LogNormal,
     Uniform,
-    /// Like a cache that is concatenated: a slightly larger block is allocated, then the old one is
-    /// freed.
+    /// As for a cache that is concatenated, a slightly larger block is allocated and then the old
+    /// one freed.
     Growing,
 }
 

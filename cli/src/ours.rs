@@ -24,8 +24,8 @@ const BASE: u64 = 1 << 32;
 /// Bytes of a device without a limit.
 const UNLIMITED_BYTES: u64 = 1 << 62;
 
-/// Builds Larder without pages that move: one range that grows by the missing bytes, in units of 2
-/// MiB.
+/// Builds Larder without pages that move, over one range that grows by the missing bytes, in units
+/// of 2 MiB.
 pub(crate) fn no_moves(device_bytes: Option<u64>) -> Box<dyn Contender> {
     let config = RegionConfig::new(device_bytes.unwrap_or(u64::MAX));
     Box::new(CoreContender::new(config))

@@ -2,7 +2,7 @@
 //! a device that maps pages.
 //!
 //! The device counts every driver call. When [judged](Contender::judge) it also learns which blocks
-//! are live, and reports a live byte that has no memory behind it or shares it with another.
+//! are live, and reports a live byte that has no memory or shares it with another.
 
 use std::time::Duration;
 
@@ -261,7 +261,7 @@ mod tests {
 
     use super::*;
 
-    /// Allocates the first block: one page, with one page of memory behind it.
+    /// Allocates the first block: one page of addresses, with one page of memory.
     fn first_block(judged: bool) -> (Paged, ContenderBlock, PageCall) {
         let mut paged = Paged::new(Backing::Billed, None);
         if judged {

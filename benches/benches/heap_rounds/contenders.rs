@@ -106,7 +106,7 @@ impl HeapKind {
 /// Number of lists, as in `rlsf::GlobalTlsf`.
 const LISTS: usize = usize::BITS as usize;
 
-/// `rlsf` behind a lock.
+/// `rlsf` with a lock.
 struct LockedTlsf(spin::Mutex<Tlsf<'static, usize, usize, LISTS, LISTS>>);
 
 impl LockedTlsf {

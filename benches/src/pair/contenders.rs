@@ -91,7 +91,7 @@ impl PageDriver for Willing {
     }
 }
 
-/// `larder-core`'s BFC over pages that may move, but need not: the whole pool is mapped before the first pair.
+/// `larder-core`'s BFC over pages that may move, but need not, since the whole pool is mapped before the first pair.
 pub struct LarderPages<'t> {
     paged: Shared<PagePool<'t>, Willing>,
     pool: Range<u64>,

@@ -19,7 +19,7 @@ pub use larder::step;
 #[cfg(not(feature = "larder-steps"))]
 pub struct Step;
 
-/// Does nothing: this allocator does not plan steps.
+/// Does nothing, since this allocator does not plan steps.
 #[cfg(not(feature = "larder-steps"))]
 pub const fn step() -> Step {
     Step

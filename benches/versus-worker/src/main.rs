@@ -92,7 +92,7 @@ fn calls() -> Option<[[f64; 2]; 3]> {
     Some([&calls::ALLOC, &calls::REALLOC, &calls::FREE].map(calls::Longest::micros))
 }
 
-/// `None`: only builds with the feature `calls` time them.
+/// Returns `None`, since only builds with the feature `calls` time them.
 #[cfg(not(feature = "calls"))]
 const fn calls() -> Option<[[f64; 2]; 3]> {
     None

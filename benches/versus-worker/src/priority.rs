@@ -1,7 +1,7 @@
 //! Threads that run before all ordinary ones: `SCHED_FIFO` of Linux.
 //!
-//! Such a thread keeps its core until it sleeps; ordinary threads on that core wait, and so do threads that wait for
-//! them. New threads inherit the priority.
+//! A thread with this priority keeps its core until it sleeps; ordinary threads on that core wait,
+//! and so do threads that wait for them. New threads inherit the priority.
 
 use std::io;
 

@@ -1,7 +1,7 @@
 //! The content of a job's two files as one value to show.
 //!
-//! A bad file does not hide the other one: an incomplete file, or one that is not a status or
-//! control file, becomes a described problem.
+//! A bad file does not hide the other one. An incomplete file, or one that is not a status or control file, becomes a
+//! described problem.
 
 use std::fs;
 use std::path::Path;
@@ -140,8 +140,8 @@ impl JobView {
         }
     }
 
-    /// Returns the share of the time to show: the one in force if the job reports it, otherwise the
-    /// one in its control file, otherwise 100.
+    /// Returns the share of the time to show: the share in force if the job reports it, otherwise the one in its
+    /// control file, otherwise 100.
     pub(crate) fn shown_perf(&self) -> i32 {
         self.perf.or(self.target_perf).unwrap_or(100)
     }

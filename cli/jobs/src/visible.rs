@@ -4,8 +4,8 @@
 //! VISIBLE1. Such characters leave this crate escaped, in everything that it prints and draws: each
 //! line and each cell goes through [`visible`], each value of JSON through [`json`]. Line ends and
 //! layout are added after that. Clippy refuses `println!` and `eprintln!` in this crate, which
-//! would bypass it. The text for Prometheus is the exception: its labels are values, and its format
-//! escapes them as needed.
+//! would bypass it. The text for Prometheus is the exception, since its labels are values that its
+//! format escapes as needed.
 
 use serde::Serialize;
 
@@ -22,8 +22,8 @@ pub(crate) fn visible(text: &str) -> String {
     shown
 }
 
-/// Formats a value as one line of JSON, in which hidden characters are escaped too: it reads back
-/// as the same text.
+/// Formats a value as one line of JSON, in which hidden characters are escaped too, so that it
+/// reads back as the same text.
 ///
 /// # Errors
 /// The errors of [`serde_json::to_string`].

@@ -1,7 +1,7 @@
 //! A peer's device: a capacity, a count of calls, and addresses that only ascend.
 //!
-//! It does not model a real device: regions cost nothing, and a released address range is never
-//! reused, so that a stale address cannot look fresh.
+//! The device is not modelled on a real one: regions cost nothing, and a released address range is
+//! never reused, so that a stale address cannot look fresh.
 
 /// Bytes of a device without a limit: 2^62, out of reach of any trace, and far
 /// enough from the end of `u64` for sums of two.

@@ -1,6 +1,6 @@
 //! Models of other allocators, written from descriptions of how they work.
 //!
-//! They do not use `larder-core`, so that they do not share its bugs.
+//! The models do not use `larder-core`, so they do not share its bugs.
 
 mod device;
 mod ordered_set;

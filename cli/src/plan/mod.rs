@@ -32,9 +32,9 @@ pub struct Problem {
     pub lifetimes: Vec<Lifetime>,
 }
 
-/// Loads all problems of a file: one of a CSV file (known by its name, if it is no log of RMM), or
-/// the problems of its traces, with the defect of a trace that is cut short. An error is the first
-/// defect found, with file and line.
+/// Loads all problems of a file: one of a CSV file (recognized by its name, unless it is a log of
+/// RMM), or the problems of its traces, with the defect of a trace that is cut short. An error is
+/// the first defect found, with file and line.
 pub(crate) fn load(path: &Path) -> Result<(Vec<Problem>, Option<TraceError>), String> {
     let ending = path.extension();
     if !ending.is_some_and(|ending| ending.eq_ignore_ascii_case("csv")) || is_rmm_log(path) {

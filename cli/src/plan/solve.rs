@@ -24,7 +24,7 @@ pub struct Effort {
     pub stop_at: u64,
 }
 
-/// The result of a problem: a line of JSON, a line of the table. Sizes are in bytes.
+/// The result of a problem, a line of JSON and of the table. Sizes are in bytes.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct PlanRow {
     /// The problem's name.

@@ -1,6 +1,6 @@
 //! The interface that an allocator needs to be replayed.
 //!
-//! A contender works on numbers: it returns addresses on a device that it simulates, and never
+//! A contender works on numbers. It returns addresses on a device that it simulates, and never
 //! touches memory at them.
 
 use std::collections::BTreeMap;

@@ -12,11 +12,11 @@
 //! A run has one or more *passes*: the trace, and then its last step (or all of it) repeatedly, as
 //! in a program that loops.
 //!
-//! Memory grows with the blocks that are live at once, and not with the trace:
+//! Memory grows with the number of live blocks, not with the trace:
 //! * a trace is read once, event by event, onto a [`tape`]: defects of its file are found before
 //!   any event is played, and standard input is read once;
 //! * each run of each contender reads the tape from its start, a batch at a time;
-//! * the runs keep tables of places, as many as blocks are live at once.
+//! * the runs keep tables of places, one for each block that may be live at the same time.
 //!
 //! Contenders may keep more: those that plan keep a step. The record for a page or a snapshot grows
 //! with the events that it shows.
@@ -77,7 +77,7 @@ use larder_trace::Trace;
 use tape::{Played, TapeAction};
 
 /// Timed runs per replay. The fastest counts, because a disturbance (another process, a page fault)
-/// only ever makes a run slower.
+/// only makes a run slower.
 const TIMED_RUNS: u32 = 3;
 
 /// Number of runs of a replay: the sampled one, the timed ones, and as many timed one by one.

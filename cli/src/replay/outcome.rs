@@ -92,7 +92,7 @@ impl Refused {
 }
 
 impl Outcome {
-    /// Returns peak reserved over peak live; `None` if no bytes were ever live.
+    /// Returns peak reserved over peak live; `None` if no bytes were live.
     pub(crate) fn reserved_over_live(&self) -> Option<f64> {
         let live = self.peak_live_bytes;
         (live > 0).then(|| self.peak_reserved_bytes as f64 / live as f64)

@@ -343,7 +343,7 @@ fn a_broken_rule_is_an_error_that_names_pass_and_event() {
 
 #[test]
 fn pages_move_to_where_a_block_fits_on_a_device_without_room() {
-    // Two holes of a page each, and a block of two: only moved pages can serve it.
+    // Two holes of a page each, and a block of two, which only moved pages can serve.
     let text = "a 0 2097152\na 1 2097152\na 2 2097152\na 3 2097152\nf 0\nf 2\na 4 4194304\n";
     for name in ["larder", "larder-budget"] {
         let outcome = replay(spec(name), &trace(text), &Options::new(Some(8 << 20))).unwrap();

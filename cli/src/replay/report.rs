@@ -16,7 +16,7 @@ use crate::report::{Alignment, Left, Right, Shown, Table, TableCell, count, deci
 /// Allocator with which the others are compared.
 const BESIDE: &str = "pytorch-expandable";
 
-/// One replay: a line of JSON, a line of the table.
+/// The result of one replay, a line of JSON and of the table.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub(crate) struct ReplayRow {
     pub(crate) trace: String,

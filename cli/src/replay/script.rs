@@ -118,7 +118,7 @@ impl ReplayScript {
         self.places
     }
 
-    /// Returns the most bytes that are live at once in the trace.
+    /// Returns the maximum live bytes in the trace.
     pub(super) const fn peak_live_bytes(&self) -> u64 {
         self.peak_live_bytes
     }

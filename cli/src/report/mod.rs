@@ -111,7 +111,7 @@ impl Shown {
     }
 }
 
-/// Returns whether a name requests a column: its heading, or the first word of it.
+/// Returns whether a name is a column's heading or the first word of it.
 fn names(name: &str, heading: &str) -> bool {
     name == heading || heading.split(' ').next() == Some(name)
 }

@@ -1,4 +1,4 @@
-//! The longest single call of an allocator on each workload: a program's longest wait.
+//! The longest single call of an allocator on each workload, which is a program's longest wait.
 //!
 //! The workers are built with a feature that times every call of the process. A slow call is slow in every run, while
 //! interruptions by the machine come and go, so the shortest of the rounds' longest calls counts.
@@ -21,7 +21,8 @@ pub(super) const SHARE_OF_CALLS: f64 = 0.2;
 const KINDS: [&str; 3] = ["malloc", "realloc", "free"];
 const CLOCKS: [&str; 2] = ["wall", "processor"];
 
-/// One allocator on one workload: a line of JSON, cells of the table. It has no figures if the allocator failed.
+/// The result of one allocator on one workload, a line of JSON and cells of the table. It has no figures if the
+/// allocator failed.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub(crate) struct LongestCalls {
     /// Distinguishes the row from other lines.

@@ -1,7 +1,7 @@
 //! Latency: the times of the frames of workloads with a schedule.
 //!
-//! Such a workload lasts as long as its schedule, so its time and operations enter no ratio and no mean; its frames
-//! have a table of their own.
+//! A workload with frames lasts as long as its schedule, so its time and operations enter no ratio and no mean; its
+//! frames have a table of their own.
 
 use serde::{Deserialize, Serialize};
 

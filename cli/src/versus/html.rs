@@ -1,4 +1,4 @@
-//! Results as a page: each figure a bar, the bars of a workload one below the other.
+//! Results as a page on which each figure is a bar, with the bars of a workload below each other.
 
 use super::allocators::{ALLOCATORS, LARDER};
 use super::instructions::Count;
@@ -150,7 +150,7 @@ fn counted(count: &Count) -> HtmlLine {
 }
 
 /// Formats a table of bars: for each measure the bar, the figure in its unit, its range, and its excess over the
-/// least.
+/// minimum.
 fn section(heading: &str, units: &[&str], lines: &[HtmlLine]) -> String {
     if lines.is_empty() {
         return String::new();

@@ -29,7 +29,8 @@ pub(crate) const USUAL: [&str; 6] = [
 /// The two scales. The smaller one already includes every first touch.
 const SCALES: [f64; 2] = [0.02, 0.06];
 
-/// One allocator on one workload: a line of JSON, a cell of the table. It has no figure if the allocator failed.
+/// The result of one allocator on one workload, a line of JSON and a cell of the table. It has no figure if the
+/// allocator failed.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub(crate) struct Count {
     /// Distinguishes the row from other lines.

@@ -1,5 +1,4 @@
-//! Ours against the peers: each of our configurations over the best of all other
-//! allocators, workload by workload.
+//! Our configurations compared with the peers: each over the best of all other allocators, workload by workload.
 //!
 //! Peers are all allocators but ours, the system's included: our configurations are never compared with each other.
 //! Workloads with steps are left out, since no peer has steps.

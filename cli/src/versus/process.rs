@@ -1,4 +1,4 @@
-//! One run of a worker: a process of its own, and its line of output.
+//! One run of a worker in a separate process, and its line of output.
 
 use std::io::{self, Read};
 use std::process::{Child, Command, Stdio};

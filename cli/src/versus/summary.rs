@@ -14,8 +14,8 @@ use crate::numbers::{geometric_mean, in_order, median};
 /// A name in one of the lists, where parsing looks it up.
 pub(crate) type Name = &'static str;
 
-/// One allocator on one workload: a line of JSON, a cell of each table. Figures are medians over the rounds, or `None`
-/// if the allocator failed, or if the operating system or the workload does not report them.
+/// The result of one allocator on one workload, a line of JSON and a cell of each table. Figures are medians over the
+/// rounds, or `None` if the allocator failed, or if the operating system or the workload does not report them.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(crate) struct VersusRow {
     #[serde(deserialize_with = "workload_name")]

@@ -135,7 +135,8 @@ impl Trace {
     }
 
     /// Returns whether the part that starts at the mark of this number is not a step of the program
-    /// but lies between two, or behind the last: the remark `# between steps` follows the mark.
+    /// but lies between two steps, or after the last: the remark `# between steps` follows the
+    /// mark.
     #[must_use]
     pub fn is_between_steps(&self, number: u32) -> bool {
         self.between.binary_search(&number).is_ok()

@@ -327,7 +327,7 @@ impl Parser {
         Ok((trace, cut))
     }
 
-    /// Compares a count with the header: the recorder writes `# allocs: 12  frees: 7 ...`. With
+    /// Compares a count with the header. The recorder writes `# allocs: 12  frees: 7 ...`. With
     /// that line even a file cut right after an `s` line is detected.
     fn check_promise(&self, what: &'static str, found: u64) -> Result<(), Defect> {
         let line = self.header.iter().find(|(key, _)| key == "allocs");

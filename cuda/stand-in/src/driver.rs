@@ -118,7 +118,7 @@ impl SimDriver {
         }
     }
 
-    /// Resets everything except the addresses and handles ever given out, the kernel bodies, the
+    /// Resets everything except the addresses and handles already used, the kernel bodies, the
     /// version and whether mapping waits. The number and size of devices are the arguments'; other
     /// settings return to the environment's.
     pub(crate) fn reset(&mut self, devices: usize, bytes: u64) {

@@ -69,7 +69,8 @@ pub(crate) fn answer<T>(
     })
 }
 
-/// Makes a call of the control interface. A kernel's body must not make one: it would deadlock.
+/// Makes a call of the control interface. A kernel's body must not make one, since it would
+/// deadlock.
 ///
 /// Does nothing in a forked child.
 pub(crate) fn control<R: Default>(body: impl FnOnce(&mut Session) -> R) -> R {

@@ -1,8 +1,9 @@
 //! A CUDA driver over host memory: a shared object with the driver's own exported functions, for
 //! machines without a GPU and for tests that want more control than hardware gives.
 //!
-//! It behaves as the CUDA Driver API documents and checks what hardware leaves unchecked. There is
-//! no device: kernels run as registered functions of the host, and times say nothing about a GPU.
+//! The stand-in behaves as the CUDA Driver API documents, and checks uses that hardware leaves
+//! unchecked. There is no device: kernels run as registered functions of the host, and times say
+//! nothing about a GPU.
 //!
 //! # How it works
 //! * **One lock** (`driver`) guards everything. An exported function (`exports`) is a call of

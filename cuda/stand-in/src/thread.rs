@@ -1,4 +1,4 @@
-//! The state of a thread: its stack of contexts, its number, its capture mode.
+//! The state of a thread: its stack of contexts, its number and its capture mode.
 
 use std::cell::{Cell, RefCell};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -16,7 +16,7 @@ thread_local! {
 
 /// Returns the thread's number, never reused.
 pub(crate) fn number() -> usize {
-    // A thread whose locals are gone is ending and needs no number of its own.
+    // A thread whose locals are destroyed is ending and needs no separate number.
     NUMBER.try_with(|number| *number).unwrap_or(0)
 }
 

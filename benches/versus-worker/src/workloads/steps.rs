@@ -2,7 +2,7 @@
 //!
 //! The forward pass: each layer takes working memory and an activation, which stays until the backward pass. The
 //! backward pass: the gradient of the activation, working memory, and the gradient of the weights, which stays until
-//! the update; the activation and the gradient of the layer behind are freed. The update: working memory for each
+//! the update; the activation and the gradient of the layer after it are freed. The update: working memory for each
 //! gradient of weights, which is freed with it.
 
 use std::hint::black_box;

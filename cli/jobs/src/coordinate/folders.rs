@@ -1,4 +1,4 @@
-//! [`FolderLocks`]: one coordinator at a time for a GPU and a folder of jobs.
+//! [`FolderLocks`] admits one coordinator at a time for a GPU and a folder of jobs.
 //!
 //! A coordinator of one GPU locks `coordinator.GPU` for itself and shares the lock of `coordinator`
 //! with coordinators of other GPUs; a coordinator of every GPU locks `coordinator` for itself.

@@ -1,5 +1,5 @@
-//! [`JoinedJob`]: the coordinator's record of a job: its numbers relative to those of the files,
-//! and how much of its status is believed.
+//! [`JoinedJob`], the coordinator's record of a job: its numbers relative to those of the files, and how much of its
+//! status is believed.
 //!
 //! The invariants ROUND1, ROUND2 and ROUND4 to ROUND6 are in `rounds`.
 

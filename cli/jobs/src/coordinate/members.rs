@@ -92,7 +92,7 @@ impl Coordination {
         Ok(Some(status))
     }
 
-    /// Returns the GPU that a job's memory is counted on; the job names at least one GPU.
+    /// Returns the GPU on which a job's memory counts. The job names at least one GPU.
     fn gpu_of(&self, mut gpus: impl Iterator<Item = BusId>) -> Result<BusId, String> {
         match self.settings.gpu {
             Some(gpu) if gpus.any(|other| other == gpu) => Ok(gpu),

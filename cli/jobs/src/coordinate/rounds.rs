@@ -2,23 +2,26 @@
 //! jobs that it counts.
 //!
 //! A round reads the files, lets the coordinator decide, and writes the control files that changed.
-//! Between two rounds it holds no resource but its locks, so it may be ended at any moment: the jobs keep their last
-//! limits, and another coordinator continues from the files.
+//! Between two rounds it holds no resource but its locks, so it may be ended at any moment. The
+//! jobs keep their last limits, and another coordinator continues from the files.
 //!
 //! ROUND1. Numbers of orders continue from a job's files: an order of this coordinator has a higher
 //! number than any in the files when the job joined, so an answer to an earlier coordinator is not
-//! mistaken for one to this. ROUND2. A job that has not confirmed the order in its control file
-//! counts with all that it may hold by that order and by earlier ones, as recorded in the file; so
-//! does a job whose status is gone. ROUND3. A job's memory counts until the job is gone: its status
-//! reported its end and its process is gone, its status file was removed and its process is gone,
-//! or another process has taken its files over. A dead process alone is not enough, because a
-//! process may only look dead from here. ROUND4. The limits in a control file are those that this
-//! coordinator sent last; it reverts changes by hand. ROUND5. Memory that a coordinator gave always
-//! counts, by a control file that is not owned by the job's user. More memory that a status claims
-//! counts as far as the total has room for it beside all other jobs, and a limit that no
-//! coordinator gave only for the calm; so no status takes from another job. ROUND6. An order is for
-//! one life of a job. A job that starts again obeys none of the old orders, and has no memory
-//! before a new one.
+//! mistaken for one to this.
+//! ROUND2. A job that has not confirmed the order in its control file counts with all that it may
+//! hold by that order and by earlier ones, as recorded in the file; so does a job whose status is
+//! gone.
+//! ROUND3. A job's memory counts until the job is gone: its status reported its end and its process
+//! is gone, its status file was removed and its process is gone, or another process has taken its
+//! files over. A dead process alone is not enough, because a process may only look dead from here.
+//! ROUND4. The limits in a control file are those that this coordinator sent last; it reverts
+//! changes by hand.
+//! ROUND5. Memory that a coordinator gave always counts, by a control file that is not owned by the
+//! job's user. More memory that a status claims counts as far as the total has room for it beside
+//! all other jobs, and a limit that no coordinator gave only for the calm; so no status takes from
+//! another job.
+//! ROUND6. An order is for one life of a job. A job that starts again obeys none of the old orders,
+//! and has no memory before a new one.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;

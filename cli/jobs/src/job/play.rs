@@ -1,5 +1,5 @@
-//! Plays traces as a job under control: memory of the device and of the host behind it, each step a
-//! run, and every block checked.
+//! Plays traces as a job under control: memory of the device and then of the host, each step a run,
+//! and every block checked.
 //!
 //! The device's allocator begins with the given limit, 0 if a coordinator will set one. So jobs
 //! never hold more than was promised to them, from the first byte on.

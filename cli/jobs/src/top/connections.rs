@@ -1,9 +1,10 @@
 //! [`Connections`]: a bounded number of connections. A new one closes the oldest if all are in use.
 //!
-//! CONN1. At most `most` are held at once, each by one [`OpenConnection`], which is dropped by the
-//! thread that serves it. A closed connection counts until then, so there are never more threads
-//! than `most`. CONN2. A connection is closed from outside by shutting it down: the thread that
-//! waits for it wakes with an error or an end, and drops its `OpenConnection`.
+//! CONN1. At most `most` connections are held, each by one [`OpenConnection`], which is dropped by
+//! the thread that serves it. A closed connection counts until then, so there are never more
+//! threads than `most`.
+//! CONN2. A connection is closed from outside by shutting it down: the thread that waits for it
+//! wakes with an error or an end, and drops its `OpenConnection`.
 
 use std::collections::VecDeque;
 use std::net::{Shutdown, TcpStream};

@@ -1,6 +1,7 @@
 //! The jobs as OpenMetrics text, which Prometheus reads.
 //!
-//! A job that has ended, or whose process is gone, has no samples: it disappears with the next answer.
+//! A job that has ended, or whose process is gone, has no samples, so it disappears with the next
+//! answer.
 
 use std::fmt::Write;
 

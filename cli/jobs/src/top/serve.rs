@@ -10,7 +10,7 @@
 //!   readings take turns. That is half of the 1024 files that a process usually may open.
 //! * One reading at a time: all clients that asked before it began get its answer, so none waits
 //!   for more than two. At most [`WAITING`] clients wait for a reading, since closing their
-//!   connections does not wake them; others are told to come later.
+//!   connections does not wake them; others are asked to retry later.
 //! * [`WRITTEN`] answers and one in the making; of the clients that do not read theirs, the oldest
 //!   is closed too.
 //! * [`PATIENCE`] for all of a connection except that wait. Small HTTP libraries have no such

@@ -16,7 +16,7 @@ pub(super) enum PoolKind {
     Large,
 }
 
-/// A chunk's pool and stream: only requests of the same pool and stream may take it.
+/// A chunk's pool and stream. Only requests of the same pool and stream may take it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Lane {
     pub(super) pool: PoolKind,

@@ -233,7 +233,7 @@ impl SimDriver {
         Ok(Ok(CAPTURED))
     }
 
-    /// Captures a launch of a graph: its nodes become nodes of the captured graph.
+    /// Captures a launch of a graph by adding its nodes to the captured graph.
     pub(crate) fn capture_launch(&mut self, stream: usize, exec: usize) -> Result<(), Code> {
         let nodes = self.execs.get(exec)?.nodes.clone();
         let id = self.captures.of(stream).ok_or(Code::UNKNOWN)?;

@@ -72,7 +72,7 @@ pub(super) extern "C" fn cuMemPoolTrimTo(pool: PoolHandle, keep: usize) -> Code 
     })
 }
 
-/// Reads the number behind a pointer to 32 or 64 bits.
+/// Reads the number at a pointer to 32 or 64 bits.
 fn number(value: &In<c_void>, wide: bool) -> Result<u64, Code> {
     if wide {
         return value.cast::<u64>().get();

@@ -57,7 +57,7 @@ pub(super) extern "C" fn cuStreamDestroy_v2(stream: StreamHandle) -> Code {
     call("cuStreamDestroy_v2", |driver| destroy(driver, stream))
 }
 
-/// Returns the stream's number, which no other stream of the process ever has; its handle is
+/// Returns the stream's number, which no other stream of the process gets, while its handle is
 /// reused. Refuses a capturing stream and invalidates its capture, as observed on an H200 with
 /// driver 580.
 #[unsafe(no_mangle)]

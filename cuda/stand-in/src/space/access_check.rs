@@ -28,7 +28,7 @@ pub(crate) struct Accessor {
 }
 
 impl SimDriver {
-    /// Returns the host memory behind a range that queued work uses.
+    /// Returns the host address of a range that queued work uses.
     ///
     /// # Errors
     /// If part of the range is missing or not allowed: an illegal address, also recorded as a

@@ -1,6 +1,6 @@
 //! Host memory that the driver knows: pinned, registered and managed. Its address is the same for
 //! the host and for every device, and the bytes lie there, not in the window. Write-combined memory
-//! has further addresses in the window, one for each device, without memory behind them.
+//! has further addresses in the window, one for each device, without separate memory.
 //!
 //! SPACE6 pinned and managed memory is a separate mapping of whole pages that belongs to its block.
 //! Registered memory stays the program's.

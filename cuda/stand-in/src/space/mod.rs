@@ -160,7 +160,7 @@ impl Space {
         (at - start < block.extent()).then_some((*start, block))
     }
 
-    /// Returns the block that holds an address, as the program sees it: a block counts as freed
+    /// Returns the block that holds an address, as the program sees it. A block counts as freed
     /// from the call of the free, even if the free is still queued.
     pub(crate) fn owned_at(&self, at: u64) -> Option<(u64, &MemoryBlock)> {
         self.block_at(at).filter(|(_, block)| !block.is_freed())

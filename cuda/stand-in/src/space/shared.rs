@@ -8,8 +8,8 @@
 //! All processes must see each other's numbers: across process namespaces, living processes look
 //! dead. A child made by `fork` alone is another process and counts by itself.
 //!
-//! The file is read and written, not mapped: a file that another program truncates or overwrites
-//! gives an error and no fault.
+//! The file is read and written, not mapped, so that a file that another program truncates or
+//! overwrites gives an error instead of a fault.
 //!
 //! SPACE7 the file is read and changed only under its lock, which the system releases when the
 //! process ends.
@@ -38,7 +38,7 @@ const SLOT_WORDS: usize = 2 + DEVICES;
 
 const WORDS: usize = HEADER_WORDS + SLOTS * SLOT_WORDS;
 
-/// This process's slot in such a file.
+/// This process's slot in a shared file.
 #[derive(Debug)]
 pub(crate) struct SharedFile {
     file: File,

@@ -43,7 +43,7 @@ impl Vmm {
         }
     }
 
-    /// Returns the reservation that holds an address: its start and length.
+    /// Returns the start and length of the reservation that holds an address.
     pub(crate) fn reservation_at(&self, at: u64) -> Option<(u64, u64)> {
         let (start, bytes) = self.reservations.range(..=at).next_back()?;
         (at - start < *bytes).then_some((*start, *bytes))
@@ -210,8 +210,9 @@ impl Space {
 }
 
 impl Session {
-    /// Implements `cuMemSetAccess`. Does not wait unless [mapping waits](SimDriver::mapping_waits),
-    /// and then waits for the devices that may use the mappings or own the memory.
+    /// Implements `cuMemSetAccess`. Waits only if [mapping
+    /// waits](crate::driver::SimDriver::mapping_waits), for the devices that may use the mappings
+    /// or own the memory.
     pub(crate) fn set_access(
         &mut self,
         at: u64,
@@ -224,8 +225,8 @@ impl Session {
     }
 
     /// Implements `cuMemUnmap`. Removes the mappings, even from under queued work, which then fails
-    /// when it touches them. If [mapping waits](SimDriver::mapping_waits), it first waits for that
-    /// work.
+    /// when it touches them. If [mapping waits](crate::driver::SimDriver::mapping_waits), it first
+    /// waits for that work.
     pub(crate) fn unmap(&mut self, at: u64, bytes: u64) -> Result<(), Code> {
         let starts = self.space.mappings(at, bytes)?;
         self.wait_for_users(&starts);
@@ -237,7 +238,8 @@ impl Session {
     }
 
     /// Implements `cuMemRelease`. Does not wait, as documented, unless [mapping
-    /// waits](SimDriver::mapping_waits), and then waits for the device that owns the memory.
+    /// waits](crate::driver::SimDriver::mapping_waits); then waits for the device that owns the
+    /// memory.
     pub(crate) fn release(&mut self, handle: u64) -> Result<(), Code> {
         let device = self.space.physical(handle)?.device;
         if self.mapping_waits {

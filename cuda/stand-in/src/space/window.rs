@@ -1,8 +1,8 @@
 //! The addresses of device memory, and the host memory that holds its bytes.
 //!
 //! One range of addresses is reserved in two halves of the same length. Device addresses lie in the
-//! lower half, which never has memory: the host faults when it follows one, as with a real device.
-//! The byte behind device address `a` is at `a` plus that length.
+//! lower half, which never has memory, so that the host faults when it follows one, as with a real
+//! device. The byte of device address `a` is at `a` plus that length.
 //!
 //! Each half has two areas: *plain*, whose upper half is readable and writable from the start
 //! (pages appear at first touch and are discarded when the memory is freed), and *mapped*, where

@@ -11,7 +11,8 @@ const SHARDS: u64 = 16;
 const MAX_BYTES: usize = 64 << 20;
 /// The time without a request after which a document is evicted too.
 const IDLE: Duration = Duration::from_secs(1);
-/// One key in this many stays while there is room, so that the remaining documents lie between evicted ones.
+/// Number of keys of which one stays while there is room, so that the remaining documents lie
+/// between evicted ones.
 const STAYS_ONE_OF: u64 = 16;
 
 #[derive(Default)]

@@ -51,7 +51,7 @@ impl Move {
     }
 }
 
-/// Returns all moves: each step by itself, or some together.
+/// Returns all moves, with each step by itself, or some together.
 pub(super) fn moves(model: &ScenarioModel) -> Vec<Move> {
     let alone = || model.steps().into_iter().map(|step| vec![step]).collect();
     let all: Vec<Vec<Transition>> = match model.scenario.is_merged {

@@ -31,7 +31,7 @@ pub(super) enum Transition {
     Change(usize),
     /// A process ends, and its files stay.
     Kill(usize),
-    /// A process begins: its job's first, or another one beside its job's old files.
+    /// A process begins, as its job's first or as another one beside its job's old files.
     Start(usize),
     /// A user removes a job's status.
     Remove(usize),
