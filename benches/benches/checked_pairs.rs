@@ -14,7 +14,7 @@ use larder_core::{BlockAllocator, Request};
 use larder_cuda::driver::load_from_env;
 use larder_cuda::{CheckedConfig, Context, DeviceAllocator, DeviceConfig, checked};
 
-/// Pairs before the clock starts: the quarantine is then full, and the memory is held.
+/// Pairs before the clock starts, which fill the quarantine and grow the memory.
 const SETTLING_PAIRS: usize = 100;
 
 /// Compares checked memory with unchecked memory.

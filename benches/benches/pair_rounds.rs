@@ -21,15 +21,15 @@ use larder_cli::Table;
 /// The seed of all scripts, chosen freely.
 const SEED: u64 = 1;
 
-/// Untimed pairs before the first timed one, for each live block. They leave one in fifty of the blocks that filling
-/// placed in the order of addresses.
+/// Untimed pairs before the first timed one, for each live block. Afterwards, one in fifty of the blocks placed in the
+/// order of addresses by filling is left.
 const SETTLING_PAIRS_PER_LIVE: u64 = 4;
 
-/// Divisor of a round's pairs that gives the pairs run before the clock starts: they bring a contender's tables back
+/// Divisor of a round's pairs that gives the pairs run before the clock starts, which bring a contender's tables back
 /// into the caches that the previous contender filled.
 const WARMING_SHARE: u64 = 8;
 
-/// The index of `offset-allocator` among the contenders, to which all others are compared.
+/// Index of `offset-allocator` among the contenders, with which all others are compared.
 const BASELINE: usize = 1;
 
 /// Compares the host time of one pair, a free and an alloc, among allocators.

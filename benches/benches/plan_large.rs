@@ -10,7 +10,8 @@ use larder_model::Random;
 
 const LIFETIMES: u32 = 60_000;
 
-/// Returns the lifetimes of a training step: one of each layer lives until the backward pass, the others briefly.
+/// Returns the lifetimes of a training step. One of each layer lives until the backward pass, the
+/// others briefly.
 fn step(random: &mut Random) -> Vec<Lifetime> {
     let layers = LIFETIMES / 4;
     let mut lifetimes = Vec::new();

@@ -1,5 +1,5 @@
 //! Host time of one pair, an alloc and a free, of the LRU pool, in alternated rounds: upstream's six sizes in turn,
-//! with limits of 1, 100, and ones that grow. Upstream's rows are of its model, which keeps its few buffers in a
+//! with limits of 1, of 100, and limits that grow. Upstream's rows are from its model, which keeps its few buffers in a
 //! vector and takes no lock.
 //!
 //! `cargo bench -p larder-benches --bench pool` prints a markdown table. One thread; our pool takes its lock. The
@@ -36,7 +36,7 @@ impl SubAllocator for Numbers {
     fn grow(&self, request: GrowRequest) -> Result<AddrRange, SubAllocError> {
         let start = self.next.get().next_multiple_of(request.align.bytes());
         let range = AddrRange::new(Addr::new(start), request.bytes).ok_or(SubAllocError)?;
-        // Long runs wrap around: ranges given there before were released long ago.
+        // Addresses wrap around in long runs; earlier ranges there were released long before.
         self.next.set(range.end().get() & ((1 << 50) - 1));
         self.out_bytes.set(self.out_bytes.get() + range.bytes());
         Ok(range)

@@ -8,7 +8,7 @@ use larder_cli::numbers::median;
 /// The time of each contender in each round, in the unit that the contenders use.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Rounds {
-    /// By contender, then by round.
+    /// Times by contender, then by round.
     times: Vec<Vec<f64>>,
 }
 

@@ -2,7 +2,7 @@
 //! streams.
 //!
 //! A program fills up to its family's live bytes, stays around them and ends as its lifetimes
-//! determine. Its name gives its family and seed, so that the same name always means the same
+//! determine. Its name contains its family and seed, so that a name always stands for the same
 //! program.
 
 use std::collections::{HashMap, VecDeque};
@@ -14,35 +14,35 @@ use larder_trace::{Trace, TraceError};
 use crate::random::Random;
 use crate::replay::{RecordedTape, TapeWriter};
 
-/// Number of families, of 480 combinations.
+/// Number of families, out of 480 combinations.
 const FAMILIES: u64 = 48;
 
-/// Default operations of a program, which ends a few operations later.
+/// Default number of operations of a program, which ends a few operations later.
 pub(crate) const OPERATIONS: u32 = 5000;
 
-/// Sizes of blocks, in parts of the peak live bytes.
+/// Distribution of block sizes, as parts of the peak live bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum SizeMix {
     Constant,
     Few,
     LogNormal,
     Uniform,
-    /// Like a cache that is concatenated: a slightly larger block is allocated, then the old one is
-    /// freed.
+    /// As for a cache that is concatenated, a slightly larger block is allocated and then the old
+    /// one freed.
     Growing,
 }
 
 /// The choice of the block to free next, and the blocks freed at the end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum FreeOrder {
-    /// The newest; at the end all.
+    /// Frees the newest block, and at the end all.
     Stack,
-    /// Any; at the end none.
+    /// Frees any block, and at the end none.
     Random,
-    /// All, in any order, once no more fit: a step.
+    /// Frees all blocks, in any order, once no more fit, like a step.
     Step,
-    /// A random young block. One block in sixteen is kept until kept blocks are half of the peak,
-    /// and then the oldest is freed; at the end none.
+    /// Frees a random young block, and at the end none. One block in sixteen is kept until kept
+    /// blocks are half of the peak, and then the oldest is freed.
     Tail,
 }
 
@@ -76,8 +76,8 @@ pub(crate) struct Family {
     seed: u64,
 }
 
-/// Returns all families. The next is always the combination whose pairs of values were chosen least
-/// so far, the first of several.
+/// Returns all families. The next is always the first combination whose pairs of values were chosen
+/// least often so far.
 pub(crate) fn all() -> Vec<Family> {
     let combinations = (0..480).map(|n| [n % 5, n / 5 % 4, n / 20 % 6, n / 120]);
     let combinations: Vec<[usize; 4]> = combinations.collect();
@@ -149,7 +149,7 @@ struct FamilyBlock {
     stream: u8,
 }
 
-/// A program under way.
+/// A program being generated.
 struct Program {
     sizes: SizeMix,
     life: FreeOrder,
@@ -231,7 +231,7 @@ impl Program {
         self
     }
 
-    /// Takes the block that grows next, if one does.
+    /// Takes the block that grows next, if any.
     fn old(&mut self) -> Option<FamilyBlock> {
         (self.sizes == SizeMix::Growing && self.random.below(6) > 0).then(|| self.take())?
     }

@@ -1,5 +1,5 @@
-//! Files that commands read: plain, or packed with gzip, xz or zstd, as their first bytes tell; `-`
-//! is standard input.
+//! Files that commands read: plain, or packed with gzip, xz or zstd, detected by their first bytes.
+//! `-` is standard input.
 
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, Read};
@@ -47,14 +47,14 @@ pub(crate) fn open(path: &Path) -> io::Result<Box<dyn Read>> {
     Ok(Box::new(file))
 }
 
-/// Reads all traces of a file, at least one. Of one that is cut short it returns the part there is,
-/// and the defect.
+/// Reads all traces of a file, at least one. Of a trace that is cut short it returns the existing
+/// part, and the defect.
 pub(crate) fn traces(path: &Path) -> Result<(Vec<Trace>, Option<TraceError>), TraceError> {
     read_to_last_line(name(path), open_trace(path)?)
 }
 
 /// Reads all traces of a file, with their events on tape. A tape may fail although its trace is
-/// whole.
+/// complete.
 pub(crate) fn tapes(path: &Path) -> Result<(Tapes, Option<TraceError>), TraceError> {
     let mut writers: Vec<TapeWriter> = Vec::new();
     let (traces, cut) = for_each_event(name(path), open_trace(path)?, &mut |trace, event| {

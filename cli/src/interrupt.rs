@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 /// The exit code of shells for an interrupted program.
 pub(crate) const EXIT_CODE: u8 = 130;
 
-// The flag publishes no other data, so no ordering is needed.
+// The flag guards no other data, so no ordering is needed.
 static ASKED: AtomicBool = AtomicBool::new(false);
 
 /// Listens for Ctrl-C from now on.

@@ -1,12 +1,11 @@
 //! Replays recorded allocation traces against Larder and its peers.
 //!
-//! The library behind the program `larder` and its benches. It is not an allocator: every
-//! contender works on numbers (addresses and sizes on a simulated device), and
-//! nothing here touches the memory that the numbers name. Process heaps are
-//! measured in programs of their own.
+//! The library behind the program `larder` and its benches. It is not an allocator: every contender
+//! works on numbers (addresses and sizes on a simulated device), and nothing here touches the
+//! memory that the numbers name. Process heaps are measured in separate programs.
 //!
 //! * `commands` is the command line; `report` writes the measurements.
-//! * `replay` drives one contender through one trace and measures it.
+//! * `replay` plays one trace on one contender and measures it.
 //! * `ours`, `paged`, `planned` and `prmalloc` put `larder-core` into the same replay, `device` the
 //!   contenders on a driver, `peers` models of other allocators, independent of `larder-core`.
 //! * `families` generates random programs, and `streams` is the order of programs on several

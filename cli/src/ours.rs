@@ -1,4 +1,4 @@
-//! Larder's own contenders: `larder-core`'s BFC over a simulated device.
+//! Larder's own contenders, which are `larder-core`'s BFC over a simulated device.
 //!
 //! The algorithm and its policies are the real ones; only the device is simulated, which gives
 //! consecutive addresses, as a reserved range of virtual addresses does.
@@ -14,7 +14,8 @@ use crate::replay::{Contender, ContenderBlock, Spare};
 use crate::snapshot::Span;
 use crate::streams::StreamOrder;
 
-/// Records lent to each allocator: 4 MiB of table, far more than any trace has chunks at once.
+/// Number of records lent to each allocator: 4 MiB of table, far more than the live chunks of any
+/// trace.
 const RECORDS: usize = 1 << 17;
 
 /// First address of the simulated device; not 0, so that a forgotten base would show.
@@ -23,8 +24,8 @@ const BASE: u64 = 1 << 32;
 /// Bytes of a device without a limit.
 const UNLIMITED_BYTES: u64 = 1 << 62;
 
-/// Builds Larder without pages that move: one range that grows by the missing bytes, in units of 2
-/// MiB.
+/// Builds Larder without pages that move, over one range that grows by the missing bytes, in units
+/// of 2 MiB.
 pub(crate) fn no_moves(device_bytes: Option<u64>) -> Box<dyn Contender> {
     let config = RegionConfig::new(device_bytes.unwrap_or(u64::MAX));
     Box::new(CoreContender::new(config))
@@ -139,7 +140,7 @@ impl Contender for CoreContender {
     }
 }
 
-/// Returns the addresses of a chunk, unless it has no memory.
+/// Returns the addresses of a chunk, or `None` if it has no memory.
 pub(crate) fn backed(range: AddrRange, state: ChunkState) -> Option<Span> {
     let unmapped = matches!(state, ChunkState::Unmapped);
     (!unmapped).then(|| range.start().get()..range.end().get())

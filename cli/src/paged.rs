@@ -2,7 +2,7 @@
 //! a device that maps pages.
 //!
 //! The device counts every driver call. When [judged](Contender::judge) it also learns which blocks
-//! are live, and reports a live byte that has no memory behind it or shares it with another.
+//! are live, and reports a live byte that has no memory or shares it with another.
 
 use std::time::Duration;
 
@@ -23,14 +23,13 @@ const PAGE_BYTES: u64 = 2 << 20;
 /// First address; not 0, so that a forgotten base would show.
 const BASE: u64 = 1 << 40;
 
-/// Reserved addresses: 768 GiB, as many as granules of 256 bytes counted in 32 bits allow, with
-/// room to spare.
+/// Bytes of reserved addresses: 768 GiB, less than 2^32 granules of 256 bytes.
 const ADDRESS_BYTES: u64 = 768 << 30;
 
-/// Places lent to each allocator: one a page of addresses.
+/// Number of places lent to each allocator, one for each page of addresses.
 const PLACES: usize = (ADDRESS_BYTES / PAGE_BYTES) as usize;
 
-/// Handles, mappings and chunks lent to each allocator: far more than any trace needs at once.
+/// Number of handles, mappings and chunks lent to each allocator, far more than any trace needs.
 const HANDLES: usize = 1 << 15;
 const MAPPINGS: usize = 1 << 17;
 const CHUNKS: usize = 1 << 17;
@@ -134,7 +133,7 @@ impl Contender for Paged {
     }
 
     fn alloc_on(&mut self, stream: u8, bytes: u64) -> Option<ContenderBlock> {
-        // Steps are of one stream.
+        // Planned steps use one stream.
         let stream = self.steps.as_ref().map_or(stream, |_| 0);
         self.next_operation();
         let pool = self.pool.as_mut()?;
@@ -262,7 +261,7 @@ mod tests {
 
     use super::*;
 
-    /// Allocates the first block: one page, with one page of memory behind it.
+    /// Allocates the first block: one page of addresses, with one page of memory.
     fn first_block(judged: bool) -> (Paged, ContenderBlock, PageCall) {
         let mut paged = Paged::new(Backing::Billed, None);
         if judged {

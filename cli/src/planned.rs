@@ -37,7 +37,7 @@ pub(crate) fn give(steps: Option<Steps<'static>>) {
     }
 }
 
-/// The granule of all contenders that plan.
+/// Granule of all contenders that plan, in bytes.
 const GRANULE_BYTES: u64 = Granule::DEFAULT.bytes();
 
 /// Loads the plans that another run saved.
@@ -57,7 +57,7 @@ pub(crate) fn save(steps: &Steps<'_>, program: u64) -> Vec<u8> {
 
 /// First address of the plain range; not 0, so that a forgotten base would show.
 const BASE: u64 = 1 << 32;
-/// Length of the plain range: a little less than granules of 256 bytes counted in 32 bits allow.
+/// Length of the plain range in bytes: less than 2^32 granules of 256 bytes.
 const RANGE_BYTES: u64 = 768 << 30;
 /// Growth unit of the plain range, as in `larder-no-moves`.
 const GROWTH_BYTES: u64 = 2 << 20;

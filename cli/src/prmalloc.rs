@@ -1,9 +1,9 @@
-//! Contenders that plan from recorded steps: the tensor pool, and upstream's as the model has it,
-//! over a driver that returns exactly the bytes requested.
+//! Contenders that plan from recorded steps: the tensor pool, and the model of upstream's pool,
+//! over a driver that returns exactly the requested bytes.
 //!
 //! One stream, logical ticks. The recorded traces have few steps, so the window is scaled down: the
-//! first step is skipped, the next two are recorded, and the plan serves from then on. Allocations
-//! before the plan, or without a block in it, are the driver's.
+//! first step is skipped, the next two are recorded, and the plan serves from then on. The driver
+//! serves allocations before the plan, or without a block in it.
 
 use std::cell::RefCell;
 
@@ -33,10 +33,10 @@ const ALIGN: Align = Align::new(64).unwrap();
 /// First address of the device; not 0, so that a forgotten base would show.
 const BASE: u64 = 1 << 40;
 
-/// Blocks freed in a step and blocks in use, far more than any trace has.
+/// Maximum number of blocks freed in a step and of blocks in use, far more than any trace has.
 const STATS: usize = 1 << 17;
 
-/// The largest plan.
+/// Maximum size of a plan.
 const ROOM: PlanCapacity = PlanCapacity {
     stats: STATS,
     bins: 1 << 13,
@@ -68,7 +68,7 @@ pub(crate) fn prmalloc_upstream(device_bytes: Option<u64>) -> Box<dyn Contender>
     Box::new(Upstream(pool))
 }
 
-/// A driver that counts.
+/// A driver that counts bytes and calls.
 struct CountingDriver(RefCell<SimulatedDevice>);
 
 impl CountingDriver {
@@ -76,7 +76,7 @@ impl CountingDriver {
         Self(RefCell::new(SimulatedDevice::new(device_bytes)))
     }
 
-    /// Describes the difference if the pool's count of bytes is not the device's.
+    /// Describes the difference if the pool's count of bytes differs from the device's.
     fn broken_rule(&self, counted: u64) -> Option<String> {
         let held = self.0.borrow().used_bytes;
         (counted != held)
@@ -86,7 +86,8 @@ impl CountingDriver {
 
 impl SubAllocator for CountingDriver {
     fn grow(&self, request: GrowRequest) -> Result<AddrRange, SubAllocError> {
-        // Whole units from a whole unit on, and no trace needs more than a unit's alignment.
+        // Requests are whole units and so are addresses, and no trace needs more than a unit's
+        // alignment.
         let start = self.0.borrow_mut().allocate(request.bytes);
         let start = start.and_then(|start| start.checked_add(BASE));
         let range = start.and_then(|start| AddrRange::new(Addr::new(start), request.bytes));

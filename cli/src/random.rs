@@ -5,7 +5,7 @@
 pub struct Random(larder_model::Random);
 
 impl Random {
-    /// Creates a generator; any seed will do.
+    /// Creates a generator. Every seed is valid.
     #[must_use]
     pub const fn new(seed: u64) -> Self {
         Self(larder_model::Random::new(seed))
@@ -33,7 +33,7 @@ impl Random {
 
     /// Returns a log-normal number with this median, `sigma` in natural logarithms.
     pub fn log_normal(&mut self, median: f64, sigma: f64) -> f64 {
-        // A sum of twelve uniform numbers is normal enough, with variance 1.
+        // A sum of twelve uniform numbers is close enough to normal, with variance 1.
         let sum: f64 = (0..12).map(|_| self.unit()).sum();
         median * ((sum - 6.0) * sigma).exp()
     }

@@ -1,7 +1,7 @@
 //! The order of a program on several streams: each free is an event of its block's stream, which
 //! completes [`DELAY`] operations later, or when an allocation would fail otherwise.
 //!
-//! Until a second stream is used, frees are no events.
+//! Until a second stream is used, frees do not become events.
 
 use std::collections::VecDeque;
 
@@ -9,7 +9,7 @@ use larder_core::{EventNumber, Request, StreamId, StreamPoint};
 
 use crate::replay::ContenderBlock;
 
-/// Operations of the program after which an event is completed.
+/// Number of the program's operations after which an event is completed.
 const DELAY: u64 = 64;
 
 /// A contender's record of the streams.

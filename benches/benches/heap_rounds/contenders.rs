@@ -2,8 +2,8 @@
 //! operating system.
 //!
 //! * `talc`: `TalcLock` with `spin`'s mutex; the region is claimed explicitly.
-//! * `rlsf`: its documentation has no lock for such programs, so `Tlsf` stands behind `spin`'s
-//!   mutex, with as many lists as its own global allocator has.
+//! * `rlsf`: its documentation has no lock for such programs, so `Tlsf` is behind `spin`'s mutex, with as many lists as
+//!   in its own global allocator.
 //! * `buddy_system_allocator`, `linked_list_allocator`: their `LockedHeap`.
 
 use std::alloc::{GlobalAlloc, Layout};
@@ -26,12 +26,12 @@ pub(crate) struct HeapKind {
     pub(crate) name: &'static str,
     /// Whether it is a heap, and not the loop alone.
     pub(crate) is_heap: bool,
-    /// The largest region to measure it over: its time grows with the number of free blocks.
+    /// Maximum bytes of the region to measure it over, since its time grows with the number of free blocks.
     max_bytes: usize,
     build: fn(TouchedRegion) -> Result<Box<dyn Runner>, Fault>,
 }
 
-/// Largest block of the buddies: 2^31 bytes.
+/// Orders of the buddies, whose largest block has 2^31 bytes.
 const BUDDY_ORDERS: usize = 32;
 
 const fn kind(
@@ -97,16 +97,16 @@ impl HeapKind {
         all.filter(move |kind| region_bytes <= kind.max_bytes)
     }
 
-    /// Builds the heap over a region of its own.
+    /// Builds the heap over a separate region.
     pub(crate) fn build(self, region_bytes: usize) -> Result<Box<dyn Runner>, Fault> {
         (self.build)(TouchedRegion::try_new(region_bytes).ok_or(Fault::Setup)?)
     }
 }
 
-/// The number of lists that `rlsf::GlobalTlsf` has.
+/// Number of lists, as in `rlsf::GlobalTlsf`.
 const LISTS: usize = usize::BITS as usize;
 
-/// `rlsf` behind a lock.
+/// `rlsf` with a lock.
 struct LockedTlsf(spin::Mutex<Tlsf<'static, usize, usize, LISTS, LISTS>>);
 
 impl LockedTlsf {
@@ -162,14 +162,14 @@ impl NoHeap {
     const fn new(region: &TouchedRegion) -> Self {
         Self {
             start: region.start(),
-            // A small part of the region, which stays in the caches.
+            // Uses only a small part of the region, which stays in the caches.
             mask: 0xffff & (region.bytes() - 1) & !(Self::STEP - 1),
             next: Cell::new(0),
         }
     }
 }
 
-// SAFETY: it is no allocator; its users write only a block's first byte (see `HeapKind::checked`).
+// SAFETY: this is not an allocator, and its users write only a block's first byte (see `HeapKind::checked`).
 unsafe impl GlobalAlloc for NoHeap {
     #[inline]
     unsafe fn alloc(&self, _layout: Layout) -> *mut u8 {

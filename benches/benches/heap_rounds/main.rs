@@ -116,7 +116,7 @@ fn rows(
         }
     }
     let times = Rounds::run(&mut entries, rounds, |(_, runner)| {
-        // Once unmeasured: the previous contender has filled the caches.
+        // One unmeasured run, since the previous contender has filled the caches.
         runner.run(script)?;
         let time = runner.run(script)?;
         Ok::<_, Fault>(time.as_secs_f64() * 1e9 / script.ops.len() as f64)
@@ -161,7 +161,7 @@ fn shares(args: &Args) -> Result<String, Box<dyn Error>> {
     ))
 }
 
-/// Returns the mean and the least share live at the end, and the least share of the largest block afterwards.
+/// Returns the mean and the minimum share live at the end, and the minimum share of the largest block afterwards.
 fn shares_of(kind: HeapKind, mix: Mix, region_bytes: usize, fills: u64) -> Result<[f64; 3], Fault> {
     let region = region_bytes as f64;
     let (mut sum, mut min, mut largest) = (0.0, 1.0_f64, 1.0_f64);

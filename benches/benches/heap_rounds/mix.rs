@@ -50,7 +50,7 @@ impl Mix {
             Self::LogNormal => (random.log_normal(200.0, 1.5) as u32).clamp(8, 64 << 10),
             Self::PowersOfTwo => 16 << random.below(11),
             Self::Buffers => random.within(4 << 10, 64 << 10),
-            // One entry in six begins a leaf, one in sixty an inner node.
+            // One entry in six begins a leaf node, and one in sixty an inner node.
             Self::Tree => match random.below(60) {
                 0 => 376,
                 1..11 => 280,

@@ -5,8 +5,8 @@ use std::ops::Range;
 
 /// A region whose pages have all been touched, at a multiple of its length.
 ///
-/// The alignment is for the buddies: their blocks are as large as their alignment, and they would lose half of any
-/// other region. No other contender gains by it.
+/// The alignment is for the buddies, whose blocks are as large as their alignment, so that they
+/// would lose half of any other region. No other contender benefits from it.
 #[derive(Debug)]
 pub(crate) struct TouchedRegion {
     start: *mut u8,
@@ -48,7 +48,7 @@ impl TouchedRegion {
 
 impl Drop for TouchedRegion {
     fn drop(&mut self) {
-        // SAFETY: allocated with this layout, freed once.
+        // SAFETY: the region was allocated with this layout and is freed once.
         unsafe { alloc::dealloc(self.start, self.layout) };
     }
 }

@@ -32,7 +32,7 @@ pub(crate) trait Runner {
 
 /// A heap and the region it manages.
 pub(crate) struct Subject<A> {
-    // Dropped in this order.
+    // Fields are dropped in this order.
     heap: A,
     region: TouchedRegion,
 }
@@ -70,7 +70,7 @@ trait Witness {
     fn lives(&mut self, held: ScriptBlock, slot: u32, bytes: u32) -> Result<(), Fault>;
 }
 
-/// Writes the first byte, as every program writes to what it allocates.
+/// Writes the first byte, as every program writes to the blocks that it allocates.
 struct Touch;
 
 impl Witness for Touch {
@@ -87,7 +87,7 @@ impl Witness for Touch {
     }
 }
 
-/// Fills each block with a byte of its slot, and checks that it is still there.
+/// Fills each block with a byte of its slot, and checks later that the bytes are unchanged.
 struct FillCheck {
     region: Range<usize>,
 }
@@ -138,13 +138,13 @@ impl<A: GlobalAlloc + 'static> Subject<A> {
 
     #[inline]
     fn free(&self, held: ScriptBlock) {
-        // SAFETY: the block is this heap's, with this layout, and freed once.
+        // SAFETY: the block belongs to this heap, has this layout, and is freed once.
         unsafe { self.heap.dealloc(held.block, held.layout()) };
     }
 
     #[inline]
     fn resize(&self, held: ScriptBlock, bytes: u32) -> Result<ScriptBlock, Fault> {
-        // SAFETY: the block is this heap's, with this layout; a `u32` is a valid size.
+        // SAFETY: the block belongs to this heap and has this layout. A `u32` is a valid size.
         let block = unsafe { self.heap.realloc(held.block, held.layout(), bytes as usize) };
         if block.is_null() {
             return Err(Fault::OutOfMemory { bytes });

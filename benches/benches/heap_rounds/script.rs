@@ -30,8 +30,8 @@ pub(crate) struct HeapScript {
 /// The seed of all scripts, chosen freely.
 const SEED: u64 = 7;
 
-/// The most live bytes of a churn or a tree, three eighths of the region: this leaves room for heaps that round sizes
-/// up to powers of two.
+/// Maximum live bytes of a churn or a tree. Three eighths of the region leave room for heaps that round sizes up to
+/// powers of two.
 const fn live_bytes(region_bytes: usize) -> u64 {
     (region_bytes as u64) * 3 / 8
 }
@@ -146,7 +146,7 @@ struct ScriptWriter {
     /// Live blocks: slot and bytes.
     live: Vec<(u32, u32)>,
     live_bytes: u64,
-    /// Slots that are empty again.
+    /// Slots whose blocks were freed.
     empty: Vec<u32>,
     slots: u32,
 }

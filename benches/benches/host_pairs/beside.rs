@@ -1,7 +1,7 @@
-//! The time of a thread's calls beside another thread for which pages move all the time.
+//! The time of a thread's calls beside another thread for which pages constantly move.
 //!
 //! The other thread frees and allocates blocks of 1 to 64 MiB, up to seven eighths of the limit. The measured thread
-//! makes pairs of small blocks on a stream of its own. Each of its calls is timed, with any interruption of the
+//! makes pairs of small blocks on a stream of its own. Each of its calls is timed, including any interruption of the
 //! thread by the machine. Over the driver the times include the thread's own driver calls; without one driver calls
 //! cost nothing.
 

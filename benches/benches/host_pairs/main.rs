@@ -1,12 +1,11 @@
 //! Host time of a free and an alloc of device memory, beside the bare algorithm, and from several
 //! threads on streams of their own.
 //!
-//! `cargo bench -p larder-benches --bench host_pairs [-- --live 1000 --rounds 15 --threads 2]` prints a
-//! markdown table. Each thread keeps `live` blocks, frees one at random and allocates another of a random size, 256
-//! bytes to 64 KiB, with each power of two equally likely. All contenders take turns in each round. A pair calls the
-//! driver only where captures are checked, once (`DeviceConfig::check_captures`); otherwise the driver hardly
-//! matters. A run takes a few seconds. A second table has the time of a thread's calls beside a thread that moves
-//! pages.
+//! `cargo bench -p larder-benches --bench host_pairs [-- --live 1000 --rounds 15 --threads 2]` prints a markdown table.
+//! Each thread keeps `live` blocks, frees one at random and allocates another of a random size, 256 bytes to 64 KiB,
+//! with each power of two equally likely. All contenders take turns in each round. A pair calls the driver only to
+//! check captures, once (`DeviceConfig::check_captures`), so otherwise the driver hardly matters. A run takes a few
+//! seconds. A second table has the time of a thread's calls beside a thread that moves pages.
 
 mod beside;
 
@@ -31,7 +30,7 @@ use larder_cuda::driver::load_from_env;
 use larder_cuda::{ArenaPolicy, Context, CudaStream, DeviceAllocator, DeviceConfig};
 
 const CHUNKS: usize = 1 << 16;
-/// Addresses of each contender, more than are ever live.
+/// Bytes of addresses of each contender, more than are ever live.
 const RANGE_BYTES: u64 = 3 << 30;
 const PAGE_BYTES: u64 = 2 << 20;
 
@@ -41,7 +40,7 @@ fn size(random: &mut Random) -> u64 {
     u64::from(base + random.below(base))
 }
 
-/// The requests of one thread, drawn before the clock starts.
+/// A thread's requests, drawn before the clock starts.
 struct DeviceScript {
     first: Vec<u64>,
     /// The index of the block to free, and the size of the next one.
@@ -349,7 +348,7 @@ fn print_tables(mut args: Args) -> Result<(), Box<dyn Error>> {
     let context = Context::new(0)?;
     let threads = args.threads();
     let mut contenders = args.contenders();
-    // The row of the allocator with one thread, to which more threads are compared.
+    // The row of the allocator with one thread, with which more threads are compared.
     let one = contenders
         .iter()
         .position(|contender| *contender == device(1, false))

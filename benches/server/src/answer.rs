@@ -25,7 +25,7 @@ pub struct Stored {
 /// The answer to `GET /stats`.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct StatsAnswer {
-    /// The documents that the server keeps.
+    /// Number of documents that the server keeps.
     pub documents: usize,
     /// Bytes of their text.
     pub text_bytes: usize,

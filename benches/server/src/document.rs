@@ -8,16 +8,17 @@ use crate::Random;
 
 /// The median size of a document's text.
 const MEDIAN_BYTES: f64 = 1500.0;
-/// The standard deviation of the sizes' logarithms: one in a thousand documents is 75 times the median.
+/// The standard deviation of the sizes' logarithms, with which one in a thousand documents is 75
+/// times the median.
 const SIGMA: f64 = 1.4;
 const MAX_BYTES: f64 = (512 << 10) as f64;
 
 const LETTERS: &[u8; 16] = b"etaoinshrdlucmw ";
 
-/// Text in lines, tags and named numbers: many blocks of many sizes.
+/// Text in lines, tags and named numbers, in many blocks of many sizes.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Document {
-    /// Contains the key.
+    /// A title that contains the key.
     pub title: String,
     tags: Vec<String>,
     fields: BTreeMap<String, u64>,

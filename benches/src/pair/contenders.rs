@@ -12,7 +12,7 @@ use larder_core::{
 
 use super::{PairContender, PairScript};
 
-/// The start of our region, an arbitrary granule.
+/// Start of our region, an arbitrary granule.
 const REGION_START: u64 = 0x10000;
 
 /// `larder-core`'s BFC over one region; blocks are freed by handle.
@@ -79,7 +79,7 @@ impl PairContender for LarderRegion<'_> {
     }
 }
 
-/// Page of [`LarderPages`].
+/// Page size of [`LarderPages`] in bytes.
 const PAGE_BYTES: u64 = 2 << 20;
 
 /// A driver that grants everything.
@@ -91,7 +91,7 @@ impl PageDriver for Willing {
     }
 }
 
-/// `larder-core`'s BFC over pages that may move, but need not: the whole pool is mapped before the first pair.
+/// `larder-core`'s BFC over pages that may move, but need not, since the whole pool is mapped before the first pair.
 pub struct LarderPages<'t> {
     paged: Shared<PagePool<'t>, Willing>,
     pool: Range<u64>,
@@ -164,9 +164,9 @@ impl PairContender for LarderPages<'_> {
     }
 }
 
-/// No allocator: the cost of the loop and of the table of live blocks.
+/// Not an allocator: measures the cost of the loop and of the table of live blocks.
 ///
-/// Addresses only ascend, and are never reused.
+/// Addresses only ascend and are never reused.
 #[derive(Debug, Default)]
 pub struct Bump {
     next_address: u64,

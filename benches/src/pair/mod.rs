@@ -7,7 +7,7 @@
 //! Every contender is checked on the measured run itself: its live blocks must not overlap, and after all frees it
 //! must have one free chunk again.
 //!
-//! This does not measure fragmentation (`replay` does), and touches no memory at the addresses.
+//! Fragmentation is not measured (`replay` measures it), and no memory at the addresses is touched.
 
 mod churn;
 mod contenders;
@@ -65,7 +65,7 @@ pub struct Failure {
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum PairFault {
-    /// It could not be built.
+    /// The contender could not be built.
     #[error("cannot be built: {0}")]
     Setup(String),
     /// A block did not fit into a pool of twice the live bytes to expect at worst.
@@ -74,7 +74,7 @@ pub enum PairFault {
         /// The requested bytes.
         bytes: u32,
     },
-    /// It refused one of its live blocks.
+    /// The contender refused one of its live blocks.
     #[error("refused to free a live block")]
     FreeRefused,
     /// A live block reaches beyond its pool, or over the next live block.

@@ -1,6 +1,6 @@
 //! The crate `offset-allocator`: bins by a small floating-point number, O(1).
 //!
-//! It counts in `u32`, here in granules: a request's bytes divided by 256, rounded up.
+//! The crate counts in `u32`, here in granules: a request's bytes divided by 256, rounded up.
 
 use std::ops::Range;
 

@@ -1,17 +1,17 @@
 //! The requests to every contender: sizes and victims, drawn once from a seed.
 //!
-//! They are drawn ahead so that the generator is not measured, into two rings whose lengths have no common divisor: a
-//! size meets another victim on each turn, and the sequence repeats only after the product of the lengths.
+//! Requests are drawn ahead so that the generator is not measured, into two rings whose lengths have no common divisor:
+//! a size meets another victim on each turn, and the sequence repeats only after the product of the lengths.
 
 use std::ops::RangeInclusive;
 
 use larder_cli::random::Random;
 
-/// The smallest size.
+/// Minimum size in bytes.
 pub const MIN_BYTES: u32 = 256;
-/// The bound of all sizes.
+/// Bound of all sizes in bytes.
 pub const MAX_BYTES: u32 = 64 << 10;
-/// The unit to which all contenders round sizes up.
+/// Unit to which all contenders round sizes up, in bytes.
 pub const GRANULE_BYTES: u32 = 256;
 
 /// The valid numbers of live blocks. Below, a run of large sizes could fill a pool of twice the expected bytes;
@@ -26,7 +26,7 @@ const _: () = {
     assert!(2 * (MAX_LIVE as u64) * granules_per_block / 5 < u32::MAX as u64);
 };
 
-/// The least length of a ring: enough distinct sizes even for few live blocks.
+/// Minimum length of a ring, with enough distinct sizes even for few live blocks.
 const MIN_RING: usize = 1 << 16;
 
 /// Sizes and victims, the same for every contender.
@@ -53,7 +53,7 @@ impl PairScript {
         if !LIVE_RANGE.contains(&live) {
             return None;
         }
-        // Twice the live blocks, so that most of them are victims within one turn.
+        // The ring has twice as many victims as live blocks, so that most blocks are victims within one turn.
         let ring = (2 * live).next_power_of_two().max(MIN_RING);
         let mut random = Random::new(seed);
         Some(Self {
@@ -79,8 +79,8 @@ impl PairScript {
         (bytes as u64).next_multiple_of(u64::from(GRANULE_BYTES))
     }
 
-    /// Returns the records for every chunk of a pool: each live block, the free chunk behind each, and a reserve. The
-    /// same for every contender that takes a number of records.
+    /// Returns the records for every chunk of a pool: each live block, the free chunk after each, and a reserve. The
+    /// number is the same for every contender that takes one.
     #[must_use]
     pub fn records(&self) -> usize {
         2 * self.live + 1024

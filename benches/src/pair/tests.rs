@@ -1,4 +1,4 @@
-//! The checks must find each defect: every contender here is broken on purpose.
+//! The checks must find each defect, so every contender here is broken on purpose.
 
 use std::ops::Range;
 
@@ -26,11 +26,11 @@ fn churn(contender: impl PairContender) -> Result<(), PairFault> {
 #[derive(Default)]
 struct Broken {
     inner: Bump,
-    /// Shifts every address down by this much.
+    /// Bytes by which every address is shifted down.
     shift: u64,
     /// The end of the pool.
     end: Option<u64>,
-    /// Divides every address, so that blocks overlap.
+    /// Whether every address is divided, so that blocks overlap.
     squeeze: bool,
     /// The free to refuse, counted from 0.
     refuse_at: Option<u64>,

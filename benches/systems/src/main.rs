@@ -184,8 +184,8 @@ fn fork_once() -> Duration {
     }
 }
 
-/// The longest allocation of a thread with small blocks while another thread trims, or sleeps on mimalloc, which has
-/// no such call.
+/// The longest allocation of a thread with small blocks while another thread trims, or, on mimalloc, which has no such
+/// call, sleeps.
 fn trim() {
     static STOP: AtomicBool = AtomicBool::new(false);
     let other = thread::spawn(|| {

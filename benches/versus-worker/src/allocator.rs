@@ -1,6 +1,6 @@
 //! The global allocator of this build, chosen by exactly one feature; with the feature `calls`, each call is timed.
 
-/// Its name in tables: that of the feature.
+/// Name of the allocator in tables, which is that of the feature.
 pub const NAME: &str = chosen::NAME;
 
 #[cfg(not(feature = "calls"))]
@@ -19,7 +19,7 @@ pub use larder::step;
 #[cfg(not(feature = "larder-steps"))]
 pub struct Step;
 
-/// Does nothing: this allocator does not plan steps.
+/// Does nothing, since this allocator does not plan steps.
 #[cfg(not(feature = "larder-steps"))]
 pub const fn step() -> Step {
     Step
@@ -47,7 +47,7 @@ compile_error!("build the worker with an allocator, such as `--features system`"
 
 #[cfg(feature = "system")]
 mod chosen {
-    // The default of a program that names no allocator.
+    // Default allocator of a program that names none.
     pub const NAME: &str = "system";
     pub type Heap = std::alloc::System;
     pub const fn heap() -> Heap {
@@ -152,7 +152,8 @@ mod chosen {
     use talc::source::GlobalAllocSource;
 
     pub const NAME: &str = "talc";
-    /// Large enough that the source below is called rarely; pages are committed when touched.
+    /// Bytes of a request to the source, large enough that the source is called rarely. Pages are committed when
+    /// touched.
     const HEAP_BYTES: usize = 64 << 20;
     pub type Heap = talc::TalcLock<spin::Mutex<()>, GlobalAllocSource<System>>;
     pub const fn heap() -> Heap {

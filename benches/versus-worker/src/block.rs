@@ -1,6 +1,7 @@
 //! One block of the global allocator, with a stamp in its first bytes.
 //!
-//! The stamp is read back when the block is freed: blocks that overlap, or are handed out twice, give a wrong answer.
+//! The stamp is read back when the block is freed, so blocks that overlap, or are handed out twice,
+//! give a wrong answer.
 
 use std::alloc::{Layout, alloc, dealloc, handle_alloc_error};
 use std::hint::black_box;
@@ -16,10 +17,10 @@ pub struct Block {
 // SAFETY: a block owns its memory, as a box does; any thread may use and free it.
 unsafe impl Send for Block {}
 
-/// The stamp fits into every block.
+/// Minimum size of a block in bytes, into which the stamp fits.
 const MIN_BYTES: usize = size_of::<u64>();
 
-/// Writing one byte in this many touches every page.
+/// Bytes of a page. Writing one byte in each page touches all pages.
 const PAGE_BYTES: usize = 4096;
 
 impl Block {
@@ -30,7 +31,7 @@ impl Block {
         let layout = layout(bytes);
         // SAFETY: the layout has at least `MIN_BYTES` bytes, so it is not empty.
         let start = unsafe { alloc(layout) };
-        // Hides the block's use from the optimiser.
+        // Hides the use of the block from the optimiser.
         let Some(place) = NonNull::new(black_box(start).cast::<u64>()) else {
             handle_alloc_error(layout);
         };
@@ -64,7 +65,7 @@ impl Block {
 impl Drop for Block {
     #[inline]
     fn drop(&mut self) {
-        // SAFETY: allocated in `new` with this layout, freed nowhere else.
+        // SAFETY: `new` allocated the block with this layout, and it is freed nowhere else.
         unsafe { dealloc(self.stamp.as_ptr().cast(), layout(self.bytes)) };
     }
 }

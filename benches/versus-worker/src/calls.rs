@@ -1,8 +1,8 @@
 //! The longest single call of the allocator, from a wrapper that times each call.
 //!
-//! Only in builds with the feature `calls`, since the clocks take longer than most calls. A call is timed in wall
-//! time and in its thread's processor time: a thread that loses its processor inside a call is not the allocator's
-//! fault, one that waits for a lock is.
+//! Used only in builds with the feature `calls`, since the clocks take longer than most calls. A call is timed in wall
+//! time and in its thread's processor time, because an allocator is to blame for a thread that waits for a lock, but
+//! not for one that loses its processor inside a call.
 
 use std::alloc::{GlobalAlloc, Layout};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -16,7 +16,7 @@ pub struct Longest {
     processor: AtomicU64,
 }
 
-/// `alloc` and `alloc_zeroed`.
+/// Times of `alloc` and `alloc_zeroed`.
 pub static ALLOC: Longest = Longest::new();
 pub static REALLOC: Longest = Longest::new();
 pub static FREE: Longest = Longest::new();
@@ -62,10 +62,10 @@ fn now(clock: libc::clockid_t) -> u64 {
     time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
 }
 
-// SAFETY: every call is forwarded to the allocator inside.
+// SAFETY: every call is forwarded to the inner allocator.
 unsafe impl<A: GlobalAlloc> GlobalAlloc for Timed<A> {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        // SAFETY: the caller's layout is valid for this allocator, and so for the one inside.
+        // SAFETY: the caller's layout is valid for this allocator, and so for the inner one.
         ALLOC.time(|| unsafe { self.0.alloc(layout) })
     }
 

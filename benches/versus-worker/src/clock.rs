@@ -8,7 +8,7 @@ use crate::memory;
 #[derive(Debug, Clone, Copy)]
 pub struct Outcome {
     pub seconds: f64,
-    /// The workload's count of pairs, pushes, nodes or documents.
+    /// Number of pairs, pushes, nodes or documents of the workload.
     pub operations: u64,
     /// The workload's checksum, equal for every allocator that works.
     pub answer: u64,
@@ -23,7 +23,7 @@ pub struct Outcome {
 /// A reading of the memory while blocks are live.
 #[derive(Debug, Clone, Copy)]
 pub struct Live {
-    /// Live bytes, as requested.
+    /// Live bytes as requested.
     pub bytes: u64,
     /// Resident bytes at that time.
     pub rss_bytes: Option<u64>,
@@ -59,7 +59,7 @@ impl Clock {
     }
 }
 
-/// A clock for equal pieces: the time is the median piece's, times their number.
+/// A clock for equal pieces. The time is the median piece's, times the number of pieces.
 pub struct Laps {
     seconds: Vec<f64>,
     faults: Option<u64>,
@@ -115,9 +115,9 @@ impl Outcome {
 /// The times of a schedule's frames; see `schedule`.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Frames {
-    /// All frames.
+    /// Number of all frames.
     pub planned: usize,
-    /// The frames that ran.
+    /// Number of frames that ran.
     pub done: usize,
     pub p50_us: f64,
     pub p99_us: f64,

@@ -59,7 +59,7 @@ fn run(name: &str, scale: scale::Scale, pin: bool) -> ExitCode {
         eprintln!("warning: not pinned to one core: {error}");
     }
     let outcome = workload(scale);
-    // Read before printing allocates anything.
+    // Read the memory before printing allocates anything.
     let end = memory::read();
     let calls = calls();
     let line = json!({
@@ -92,7 +92,7 @@ fn calls() -> Option<[[f64; 2]; 3]> {
     Some([&calls::ALLOC, &calls::REALLOC, &calls::FREE].map(calls::Longest::micros))
 }
 
-/// `None`: only builds with the feature `calls` time them.
+/// Returns `None`, since only builds with the feature `calls` time them.
 #[cfg(not(feature = "calls"))]
 const fn calls() -> Option<[[f64; 2]; 3]> {
     None

@@ -9,11 +9,11 @@ use std::io::Read;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Memory {
     pub rss_bytes: u64,
-    /// The peak.
+    /// Peak of the resident bytes.
     pub peak_rss_bytes: u64,
 }
 
-/// The file is about 1.5 KiB long.
+/// Bytes to read of the file, which is about 1.5 KiB long.
 const BUFFER_BYTES: usize = 4096;
 
 pub fn read() -> Option<Memory> {
@@ -26,7 +26,7 @@ pub fn read() -> Option<Memory> {
 /// Returns the process's minor page faults so far: pages for which the system had to find memory.
 #[cfg(unix)]
 pub fn faults() -> Option<u64> {
-    // SAFETY: all bits zero is a value of these numbers.
+    // SAFETY: all bits zero is a valid value of these numbers.
     let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
     // SAFETY: the call writes to `usage`, a local value.
     let failed = unsafe { libc::getrusage(libc::RUSAGE_SELF, &raw mut usage) };
@@ -36,7 +36,7 @@ pub fn faults() -> Option<u64> {
     u64::try_from(usage.ru_minflt).ok()
 }
 
-/// Unknown: only Unix systems count faults.
+/// Returns `None`, since only Unix systems count faults.
 #[cfg(not(unix))]
 pub fn faults() -> Option<u64> {
     None
@@ -49,7 +49,7 @@ fn parse(status: &str) -> Option<Memory> {
         kibibytes.checked_mul(1024)
     };
     let rss_bytes = field("VmRSS:")?;
-    // The kernel updates peaks late.
+    // The kernel updates peaks with a delay.
     let peak_rss_bytes = field("VmHWM:")?.max(rss_bytes);
     Some(Memory {
         rss_bytes,
@@ -73,7 +73,7 @@ mod tests {
         assert_eq!(parse("Name:\tx\n"), None);
     }
 
-    /// Runs in a process of its own: other tests free memory beside this one.
+    /// Runs in a separate process, because other tests free memory beside this one.
     #[test]
     #[cfg(target_os = "linux")]
     fn memory_that_is_touched_is_counted() {

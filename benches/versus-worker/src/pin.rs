@@ -29,7 +29,7 @@ pub fn this_core() -> io::Result<usize> {
 pub fn to(core: usize) -> io::Result<()> {
     // SAFETY: all bits zero is the empty set.
     let mut set: libc::cpu_set_t = unsafe { std::mem::zeroed() };
-    // SAFETY: the set is ours; a core beyond it makes the call panic.
+    // SAFETY: the set is ours; for a core beyond it the call panics.
     unsafe { libc::CPU_SET(core, &mut set) };
     // SAFETY: 0 is the calling thread, and the set has the size given.
     let failed = unsafe { libc::sched_setaffinity(0, size_of_val(&set), &raw const set) };
@@ -59,7 +59,7 @@ mod tests {
 
     #[test]
     fn a_pinned_thread_has_one_core() {
-        // In a thread of its own: the other tests keep their cores.
+        // Runs in a separate thread, so that the other tests keep their cores.
         let cores = std::thread::spawn(|| {
             to_one_core().unwrap();
             std::thread::available_parallelism().unwrap().get()

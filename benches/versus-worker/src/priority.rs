@@ -1,7 +1,7 @@
 //! Threads that run before all ordinary ones: `SCHED_FIFO` of Linux.
 //!
-//! Such a thread keeps its core until it sleeps; ordinary threads on that core wait, and so do threads that wait for
-//! them. New threads inherit the priority.
+//! A thread with this priority keeps its core until it sleeps; ordinary threads on that core wait,
+//! and so do threads that wait for them. New threads inherit the priority.
 
 use std::io;
 
@@ -17,7 +17,7 @@ impl Thread {
         Self(unsafe { libc::gettid() })
     }
 
-    /// Lets it run before ordinary threads, and before those of a lower priority.
+    /// Lets the thread run before ordinary threads, and before those of a lower priority.
     ///
     /// # Errors
     /// If the operating system does not allow it.
@@ -25,7 +25,7 @@ impl Thread {
         self.set(libc::SCHED_FIFO, priority)
     }
 
-    /// Makes it an ordinary thread.
+    /// Makes the thread an ordinary one.
     ///
     /// # Errors
     /// If the thread has ended.
@@ -47,7 +47,7 @@ impl Thread {
     }
 }
 
-/// Fails: priorities are implemented for Linux only.
+/// Fails, since priorities are implemented only for Linux.
 #[cfg(not(target_os = "linux"))]
 impl Thread {
     pub fn this() -> Self {

@@ -38,7 +38,8 @@ impl Random {
         (self.next() >> 11) as f64 / (1_u64 << 53) as f64
     }
 
-    /// Returns a normally distributed number, mean 0, deviation 1, nearly: a sum of twelve fractions.
+    /// Returns a nearly normally distributed number, mean 0, deviation 1, as a sum of twelve
+    /// fractions.
     pub fn normal(&mut self) -> f64 {
         (0..12).map(|_| self.fraction()).sum::<f64>() - 6.0
     }

@@ -1,14 +1,13 @@
 //! Touches memory and frees it, so that the next run finds the machine in the same state as any other run.
 //!
 //! A hypervisor may reclaim a virtual machine's free memory (Linux calls this free page reporting: whole huge pages,
-//! after seconds). The next user of such a page waits for the hypervisor, a hundred times as long as it takes to
-//! clear a huge page. A time would then depend on the runs before, and how long ago they ended, and not on the
-//! allocator.
+//! after seconds). The next user of such a page waits for the hypervisor, a hundred times as long as it takes to clear
+//! a huge page. A time would then depend on the previous runs and on how long ago they ended, not on the allocator.
 
-/// The argument that selects this in place of a workload.
+/// Argument that selects this module in place of a workload.
 pub const NAME: &str = "ready";
 
-/// More than any timed workload holds.
+/// Bytes to touch, more than any timed workload holds.
 const BYTES: usize = 512 << 20;
 const PAGE: usize = 4096;
 
@@ -17,23 +16,23 @@ const PAGE: usize = 4096;
 pub fn ready_memory() {
     let protection = libc::PROT_READ | libc::PROT_WRITE;
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
-    // SAFETY: a new mapping wherever there is room.
+    // SAFETY: a new mapping at an address that the system chooses.
     let start = unsafe { libc::mmap(std::ptr::null_mut(), BYTES, protection, flags, -1, 0) };
     if start == libc::MAP_FAILED {
         return;
     }
-    // SAFETY: our own mapping. Without huge pages the touches find small ones.
+    // SAFETY: the mapping is ours. Without huge pages, small pages are touched.
     unsafe { libc::madvise(start, BYTES, libc::MADV_HUGEPAGE) };
     for at in (0..BYTES).step_by(PAGE) {
         let page = start.cast::<u8>().wrapping_add(at);
-        // SAFETY: inside the mapping, which nothing else uses.
+        // SAFETY: the byte is inside the mapping, which nothing else uses.
         unsafe { page.write_volatile(1) };
     }
-    // SAFETY: our own mapping, which nothing uses any more.
+    // SAFETY: the mapping is ours, and nothing uses it any more.
     unsafe { libc::munmap(start, BYTES) };
 }
 
-/// Does nothing: only Linux is known to report free pages.
+/// Does nothing, since only Linux is known to report free pages.
 #[cfg(not(target_os = "linux"))]
 pub fn ready_memory() {}
 
@@ -44,7 +43,7 @@ mod tests {
     fn all_of_the_memory_is_touched() {
         let before = crate::memory::faults().unwrap();
         super::ready_memory();
-        // The least number of faults: one for each huge page.
+        // Minimum number of faults, one for each huge page.
         let least = super::BYTES / (2 << 20);
         assert!(crate::memory::faults().unwrap() - before >= least as u64);
     }

@@ -4,7 +4,7 @@
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Scale(f64);
 
-/// Beyond this, counts would no longer be exact.
+/// Maximum scale, beyond which counts would no longer be exact.
 const MAX_SCALE: f64 = 1e6;
 
 impl Scale {

@@ -1,8 +1,8 @@
 //! Frames on a fixed schedule, and the time of each.
 //!
 //! A frame's time is that from its first allocation to its last free. A frame that came due while the previous one
-//! still ran counts from when it was due; if the next was due too by then, it is missed, and its time is its wait. So
-//! a stall counts for every frame that it spoils. The system's time to wake the thread counts for none.
+//! still ran counts from when it was due; if the next was due too by then, it is missed, and its time is its wait. So a
+//! stall counts for every frame that it spoils. The system's time to wake the thread counts for no frame.
 
 use std::time::{Duration, Instant};
 
@@ -88,7 +88,7 @@ mod tests {
     /// A clock on which only sleeps and frames take time, in microseconds.
     struct Fake {
         now: Cell<u64>,
-        /// The delay of the end of each sleep, in order; none for further sleeps.
+        /// Delay of the end of each sleep, in order; 0 for further sleeps.
         late: RefCell<Vec<u64>>,
     }
 
@@ -107,7 +107,7 @@ mod tests {
         }
     }
 
-    /// Returns the number of frames that ran, and the times of all, if they take `frames`.
+    /// Returns the number of frames that ran, and the times of all, for frames that take `frames`.
     fn times(frames: &[u64], planned: usize, late: &[u64]) -> (usize, Vec<u64>) {
         let fake = Fake {
             now: Cell::new(0),
@@ -140,7 +140,7 @@ mod tests {
 
     #[test]
     fn a_late_wake_up_counts_for_no_frame() {
-        // Woken at 10000 for the frame of 3000; those of 6000 and 9000 follow at once.
+        // Woken at 10000 for the frame of 3000; those of 6000 and 9000 follow immediately.
         let (done, times) = times(&[5, 6, 7, 8], 4, &[7_000]);
         assert_eq!((done, times), (4, vec![5, 6, 7, 8]));
     }

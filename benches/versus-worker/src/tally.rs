@@ -27,7 +27,7 @@ impl Tally {
     /// Returns the sum, once every block was freed.
     ///
     /// # Panics
-    /// A block did not hold what was written to it: the allocator is broken.
+    /// If a block did not hold the stamp written to it, so the allocator is broken.
     pub fn answer(&self) -> u64 {
         assert_eq!(
             self.written, self.read,
@@ -37,7 +37,7 @@ impl Tally {
     }
 }
 
-/// Returns a number that differs for different texts, nearly always.
+/// Returns a number that almost always differs for different texts.
 pub fn digest(text: &str) -> u64 {
     text.bytes().fold(text.len() as u64, |digest, byte| {
         (digest.rotate_left(5) ^ u64::from(byte)).wrapping_mul(0x9fb2_1c65_1e98_df25)

@@ -1,9 +1,9 @@
 //! Whether the process that wrote a status still exists.
 //!
-//! Decided by its [`Life`], which no later process has, or, for a status without one, by its
-//! process number. This works on Linux, for processes in the same PID namespace: a job in a
-//! container with its own numbers wrongly looks dead. So no program removes a job for this reason
-//! alone.
+//! A process is identified by its [`Life`], which no later process has, or, for a status without a
+//! life, by its process number. The check works on Linux, for processes in the same PID namespace;
+//! a job in a container with its own numbers wrongly looks dead. So no program removes a job for
+//! this reason alone.
 
 use larder_control::Life;
 use serde::Serialize;
@@ -14,7 +14,7 @@ use serde::Serialize;
 pub(crate) enum Liveness {
     Yes,
     No,
-    /// The status has no process number, or the system does not tell.
+    /// The status has no process number, or the system does not report it.
     Unknown,
 }
 

@@ -85,8 +85,8 @@ pub(crate) fn run(args: &ControlArgs) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Removes the files of a job whose process is gone. The job's names are locked meanwhile, so that
-/// no process starts under them.
+/// Removes the files of a job whose process is gone. The job's names are locked during the removal, so that no process
+/// starts under them.
 fn forget(job: &JobPaths) -> Result<(), Failure> {
     let mut locks = Vec::new();
     for path in [&job.status, &job.control] {
@@ -94,7 +94,7 @@ fn forget(job: &JobPaths) -> Result<(), Failure> {
             Err(error) if error.source.kind() == io::ErrorKind::WouldBlock => {
                 return Err(Failure::Arguments(format!("{error}; end it first")));
             }
-            // A lock left by another user is free.
+            // A lock file left by another user is not held.
             lock => locks.push(lock),
         }
     }

@@ -7,9 +7,9 @@ use larder_cuda::driver::{self, Choice, Driver, LoadError};
 use rust_embed::Embed;
 use tempfile::NamedTempFile;
 
-/// The stand-in's shared object, which cargo links before it compiles this package; several if it
-/// was linked with several settings, none where nothing is linked, as in `cargo check`. Its name
-/// has a hash unless it is built in this repository.
+/// The stand-in's shared object, which cargo links before it compiles this package. There are
+/// several if it was linked with several settings, and none if nothing is linked, as in `cargo
+/// check`. Its name has a hash unless it is built in this repository.
 #[derive(Embed)]
 #[folder = "$LARDER_LINKED"]
 #[include = "*larder_cuda_stand_in*.{so,dylib,dll}"]

@@ -7,10 +7,10 @@
 //! | ours | `<name>.status.json` | `<name>.control.json` |
 //! | AntMan | `<name>_pai2sche.json` | `<name>_sche2pai.json` |
 //!
-//! Either file alone makes a job: it may not have written a status yet, or have no control file.
-//! Names that begin with a dot are ignored, temporary files among them. So is a control file alone
-//! under AntMan's name, if the folder has a pair of ours of that name: one job would be two. Two
-//! statuses are two jobs.
+//! Either file alone makes a job, which may not have written a status yet, or have no control file.
+//! Names that begin with a dot are ignored, temporary files among them. A control file alone under
+//! AntMan's name is also ignored if the folder has a pair of ours of that name, since one job would
+//! count as two. Two statuses are two jobs.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -101,9 +101,9 @@ impl JobPaths {
 /// How to treat a control file alone under AntMan's name, beside a pair of ours.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Twins {
-    /// Ignored: the job is one.
+    /// The control file is ignored, so the job counts once.
     Hidden,
-    /// A job: a program that counts memory trusts no name.
+    /// The control file makes a job, for programs that count memory and trust no name.
     All,
 }
 
@@ -141,7 +141,7 @@ fn find_in(folder: &Path, twins: Twins) -> io::Result<impl Iterator<Item = JobPa
             *pairs.entry(job).or_insert(false) |= is_status;
         }
     }
-    // By name, ours before AntMan's, so that ours is never the one ignored.
+    // Sorted by name, ours before AntMan's, so that ours is never ignored.
     let mut pairs: Vec<(JobPaths, bool)> = pairs.into_iter().collect();
     if twins == Twins::Hidden {
         pairs.dedup_by(|(job, has_status), (before, _)| !*has_status && job.name == before.name);
@@ -167,7 +167,7 @@ pub(crate) fn find_named(folder: &Path, name: &str) -> Result<JobPaths, FilesErr
     })
 }
 
-/// Writes a path as text; bytes that are not UTF-8 are replaced.
+/// Writes a path as text, and replaces bytes that are not UTF-8.
 fn as_text<S: Serializer>(path: &Path, serializer: S) -> Result<S::Ok, S::Error> {
     serializer.serialize_str(&path.to_string_lossy())
 }

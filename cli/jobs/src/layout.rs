@@ -38,7 +38,7 @@ impl Column {
 
     fn padded(&self, text: &str) -> String {
         let width = self.width();
-        // Formatting counts characters, as `count` does.
+        // Formatting pads by characters, which `count` counts too.
         match self.right {
             true => format!("{text:>width$}"),
             false => format!("{text:width$}"),
@@ -46,7 +46,7 @@ impl Column {
     }
 }
 
-/// Lays out columns as text. Those that do not fit follow in further blocks, each behind the first
+/// Lays out columns as text. Columns that do not fit follow in further blocks, each after the first
 /// column. With `groups`, a name for each row, a line with the name precedes the rows of each
 /// group.
 pub fn lay_out(columns: &[Column], groups: Option<&[String]>, width: usize) -> String {

@@ -12,10 +12,9 @@
 //! terminals ([`layout`]) and byte counts ([`units`]) from here.
 //!
 //! Exit codes: 0 success; 1 the requested work failed, or output could not be written; 2 wrong
-//! arguments. A reader who closes the pipe is no failure, 0; but a coordination that ends by it is
-//! 1.
+//! arguments. A closed pipe is not a failure (0), except for a coordination that it ends (1).
 #![deny(unsafe_code)]
-// They would print untrusted text unescaped (VISIBLE1).
+// These macros would print untrusted text unescaped (VISIBLE1).
 #![cfg_attr(not(test), deny(clippy::print_stdout, clippy::print_stderr))]
 
 mod alive;
@@ -61,7 +60,7 @@ pub enum JobsCommand {
 enum Failure {
     /// Wrong arguments that are found only in use.
     Arguments(String),
-    /// The requested work was tried and failed.
+    /// The requested work failed.
     Failed(String),
     /// Writing to standard output failed.
     Output(io::Error),
@@ -100,7 +99,7 @@ impl From<OrderError> for Failure {
 impl From<Box<dyn Error>> for Failure {
     fn from(error: Box<dyn Error>) -> Self {
         match error.downcast_ref() {
-            // Another name helps.
+            // The user can choose another name.
             Some(JobError::Taken(_)) => Self::Arguments(error.to_string()),
             _ => Self::Failed(error.to_string()),
         }
@@ -118,7 +117,7 @@ pub fn run(command: JobsCommand) -> ExitCode {
     };
     let (code, message) = match result {
         Ok(()) => return ExitCode::SUCCESS,
-        // The reader closed the output, which is no failure.
+        // The reader closed the output, which is not a failure.
         Err(Failure::Output(error)) if error.kind() == io::ErrorKind::BrokenPipe => {
             return ExitCode::SUCCESS;
         }

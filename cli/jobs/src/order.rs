@@ -64,7 +64,7 @@ impl ControlChange {
         }
     }
 
-    /// Creates an order only to sleep, or to be awake.
+    /// Creates an order that only puts the job to sleep or wakes it.
     pub(crate) fn asleep(asleep: bool) -> Self {
         Self {
             asleep: Some(asleep),
@@ -101,12 +101,12 @@ impl ControlChange {
         }
         file.asleep = self.asleep.or(file.asleep);
         write(job, &file)?;
-        // Fails if the file belongs to a user whom the job does not obey.
+        // Fails if the file belongs to a user that the job does not obey.
         read(job, user)?;
         Ok(dropped)
     }
 
-    /// Returns the GPU that the order's limit is for.
+    /// Returns the GPU to which the order's limit applies.
     fn whose(&self, status: Option<&StatusFile>, file: &ControlFile) -> Result<BusId, OrderError> {
         if let Some(gpu) = self.gpu {
             return Ok(gpu);

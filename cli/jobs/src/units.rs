@@ -3,8 +3,8 @@
 use larder_core::ByteCount;
 use larder_trace::MAX_BYTES;
 
-/// Reads a byte count like [`ByteCount::parse`], from 1 to the most that a trace has. An error
-/// names the defect of the text.
+/// Reads a byte count like [`ByteCount::parse`], from 1 to the maximum of a trace. An error names
+/// the defect of the text.
 pub fn parse_bytes(text: &str) -> Result<u64, String> {
     match ByteCount::parse(text) {
         None => Err(format!(

@@ -1,7 +1,7 @@
 //! The content of a job's two files as one value to show.
 //!
-//! A bad file does not hide the other one: an incomplete file, or one that is not a status or
-//! control file, becomes a described problem.
+//! A bad file does not hide the other one. An incomplete file, or one that is not a status or control file, becomes a
+//! described problem.
 
 use std::fs;
 use std::path::Path;
@@ -20,14 +20,14 @@ use crate::order::{self, OrderError};
 /// A job as its two files describe it; a line of JSON. Bytes are of one GPU, shares in percent.
 #[derive(Clone, PartialEq, Debug, Serialize)]
 pub(crate) struct JobView {
-    /// The job's files, and the name they give it.
+    /// The job's files, and the name in their file names.
     #[serde(flatten)]
     pub(crate) files: JobPaths,
     /// The name in the job's status.
     pub(crate) says_name: Option<String>,
     pub(crate) pid: Option<u32>,
     pub(crate) alive: Liveness,
-    /// Higher is more important.
+    /// Priority; higher is more important.
     pub(crate) priority: Option<i64>,
     pub(crate) gpus: Vec<GpuView>,
     /// Whether the job has ended by itself.
@@ -40,12 +40,12 @@ pub(crate) struct JobView {
     pub(crate) target_perf: Option<i32>,
     /// The state of the job's sleep; `None` if it cannot sleep.
     pub(crate) sleep: Option<SleepState>,
-    /// Whether it is ordered to sleep, by the control file.
+    /// Whether the control file orders the job to sleep.
     pub(crate) target_asleep: Option<bool>,
-    /// Bytes of its copies on the host, and bytes that it needs to wake.
+    /// Bytes of the job's copies on the host, and bytes that it needs to wake.
     pub(crate) copied_bytes: u64,
     pub(crate) wake_bytes: u64,
-    /// The longest of the job's average runs.
+    /// The longest average duration of the job's runs, in microseconds.
     pub(crate) mini_batch_micros: Option<u64>,
     /// Time since the status was written.
     pub(crate) age_ms: Option<u64>,
@@ -57,19 +57,19 @@ pub(crate) struct JobView {
 #[derive(Clone, PartialEq, Debug, Serialize)]
 pub(crate) struct GpuView {
     pub(crate) gpu: BusId,
-    /// Bytes in blocks on the device, now and at most.
+    /// Bytes in blocks on the device, current and maximum.
     pub(crate) device_live_bytes: u64,
     pub(crate) device_peak_bytes: u64,
     /// Bytes held from the device, and the part in regions with a block in use.
     pub(crate) device_held_bytes: u64,
     pub(crate) device_stable_bytes: u64,
-    /// Bytes in blocks on the host, now and at most.
+    /// Bytes in blocks on the host, current and maximum.
     pub(crate) host_live_bytes: u64,
     pub(crate) host_peak_bytes: u64,
     pub(crate) host_limit_bytes: u64,
     /// The reason why blocks went to the host.
     pub(crate) swap_reason: &'static str,
-    /// The limit in force; AntMan's jobs do not report it.
+    /// The limit in force, which AntMan's jobs do not report.
     pub(crate) limit_bytes: Option<u64>,
     /// Bytes held above the limit, still to be given back.
     pub(crate) deferred_bytes: Option<u64>,
@@ -88,7 +88,7 @@ impl JobView {
         let (status, user) = said.map_or((None, None), |(status, user)| (Some(status), user));
         let (control, dropped) = order::read(files, user).unwrap_or_else(|error| {
             let problem = match error {
-                // The text for a writer does not apply here.
+                // The advice for writers does not apply here.
                 OrderError::Unreadable(error) => error.to_string(),
                 error => error.to_string(),
             };
@@ -140,8 +140,8 @@ impl JobView {
         }
     }
 
-    /// Returns the share of the time to show: the one in force if the job reports it, otherwise the
-    /// one in its control file, otherwise 100.
+    /// Returns the share of the time to show: the share in force if the job reports it, otherwise the one in its
+    /// control file, otherwise 100.
     pub(crate) fn shown_perf(&self) -> i32 {
         self.perf.or(self.target_perf).unwrap_or(100)
     }
@@ -171,22 +171,21 @@ impl GpuView {
     }
 }
 
-/// Describes the problem of a job whose process ended without a last status, or only seems to have
-/// ended.
+/// Describes the problem of a job whose process ended, or seems to have ended, without a last status.
 pub(crate) fn not_there(pid: u32, name: &str) -> String {
     format!(
         "process {pid} does not exist, but its memory still counts: if it was killed, `larder control forget {name}`"
     )
 }
 
-/// The most GPUs that a file may name: no machine has more, and each costs memory here.
+/// Maximum number of GPUs that a file may name. No machine has more, and each costs memory here.
 const MOST_GPUS: usize = 64;
 
 /// A status, and the number of its owner, where the system has users.
 pub(crate) type Said = (StatusFile, Option<u32>);
 
-/// Reads a job's status; `None` if there is no file. An error describes the defect, such as a
-/// status that is owned by another user than its process's, who could make it say anything.
+/// Reads a job's status; `None` if there is no file. An error describes the defect, such as a status owned by a user
+/// other than the process's, who could write anything into it.
 pub(crate) fn read_status(path: &Path) -> Result<Option<Said>, String> {
     let read = read_owned(path, StatusFile::MAX_BYTES).map_err(|error| error.to_string())?;
     let Some((text, user)) = read else {
@@ -210,7 +209,7 @@ fn believe(own: &JobStatus, user: Option<u32>) -> Result<(), String> {
             own.pid
         ));
     }
-    // A process with that number here tells nothing of another.
+    // A process with that number here says nothing about the job's process.
     let is_here = own.life.is_none_or(|life| Life::of(pid) == Some(life));
     match user.filter(|user| *user != 0) {
         Some(user) if is_here && is_of_user(pid, user) == Some(false) => Err(format!(
@@ -220,7 +219,7 @@ fn believe(own: &JobStatus, user: Option<u32>) -> Result<(), String> {
     }
 }
 
-/// Refuses a file that names more GPUs than there can be.
+/// Refuses a file that names more GPUs than a machine can have.
 pub(crate) fn are_few(gpus: usize) -> Result<(), String> {
     match gpus {
         0..=MOST_GPUS => Ok(()),

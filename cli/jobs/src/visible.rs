@@ -3,9 +3,9 @@
 //!
 //! VISIBLE1. Such characters leave this crate escaped, in everything that it prints and draws: each
 //! line and each cell goes through [`visible`], each value of JSON through [`json`]. Line ends and
-//! layout are added behind that. Clippy refuses `println!` and `eprintln!` in this crate, which
-//! would go around it. The text for Prometheus is the exception: its labels are values, and its
-//! format escapes them as needed.
+//! layout are added after that. Clippy refuses `println!` and `eprintln!` in this crate, which
+//! would bypass it. The text for Prometheus is the exception, since its labels are values that its
+//! format escapes as needed.
 
 use serde::Serialize;
 
@@ -22,15 +22,15 @@ pub(crate) fn visible(text: &str) -> String {
     shown
 }
 
-/// Formats a value as one line of JSON, in which hidden characters are escaped too: it reads back
-/// as the same text.
+/// Formats a value as one line of JSON, in which hidden characters are escaped too, so that it
+/// reads back as the same text.
 ///
 /// # Errors
 /// The errors of [`serde_json::to_string`].
 pub(crate) fn json(value: &impl Serialize) -> serde_json::Result<String> {
     let text = serde_json::to_string(value)?;
     let mut shown = String::with_capacity(text.len());
-    // Outside of strings JSON in one line has no hidden characters.
+    // Outside strings, JSON in one line has no hidden characters.
     for letter in text.chars() {
         if is_hidden(letter) {
             for unit in letter.encode_utf16(&mut [0; 2]) {
@@ -112,7 +112,7 @@ mod tests {
             let shown = visible(&format!("<{letter}>"));
             assert_eq!(shown, format!("<\\u{{{:x}}}>", u32::from(letter)));
         }
-        // Neighbours of the above, a decomposed letter, and wide characters.
+        // Neighbours of these ranges, a decomposed letter, and wide characters.
         let plain = " ~\u{a0}\u{ac}\u{ae}ü\u{75}\u{308}→─日本\u{2027}\u{202f}\u{2070}😀\\u{1b}";
         assert_eq!(visible(plain), plain);
     }

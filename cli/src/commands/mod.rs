@@ -45,7 +45,7 @@ enum Failure {
     /// Wrong arguments that are found only in use.
     #[error("{0}")]
     Arguments(String),
-    /// The requested work was tried and failed.
+    /// The requested work failed.
     #[error("{0}")]
     Failed(String),
     /// The device is too small for some of the replays.
@@ -61,7 +61,7 @@ enum Failure {
 }
 
 impl Failure {
-    /// Returns whether the reader of the output closed it, which is no failure.
+    /// Returns whether the reader closed the output, which is not a failure.
     fn is_closed_pipe(&self) -> bool {
         matches!(self, Self::Output(error) if error.kind() == io::ErrorKind::BrokenPipe)
     }
@@ -105,7 +105,7 @@ pub fn run() -> ExitCode {
     }
 }
 
-/// Warns that a file is cut short, and that the part before is used.
+/// Warns that a file is cut short, and that the part before the cut is used.
 fn warn_of_cut(cut: &larder_trace::TraceError) {
     warn(&format_args!("{cut}; the part before is used"));
 }

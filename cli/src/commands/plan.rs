@@ -141,7 +141,7 @@ fn picture((problem, row): &(Problem, PlanRow)) -> Picture<'_> {
     let mut address = Vec::new();
     let lifetimes = (0..).zip(&problem.lifetimes).zip(&row.offsets);
     for ((id, lifetime), offset) in lifetimes {
-        // An empty block has no address.
+        // Empty blocks have no address and are left out.
         if lifetime.begin < lifetime.end && lifetime.bytes > 0 {
             blocks.id.push(id);
             blocks.bytes.push(lifetime.bytes);

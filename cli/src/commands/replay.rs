@@ -267,8 +267,7 @@ fn wanted_families(args: &ReplayArgs) -> Result<Vec<Family>, Failure> {
     Ok(families)
 }
 
-/// Returns an error if `--snapshot` is not of one trace and one allocator that reports where it
-/// holds memory.
+/// Returns an error unless `--snapshot` is for one trace and one allocator that reports where it holds memory.
 fn check_snapshot(args: &ReplayArgs, chosen: &[&ContenderSpec]) -> Result<(), Failure> {
     if args.snapshot.is_none() {
         return Ok(());
@@ -421,8 +420,7 @@ pub(super) fn try_page(option: &str, page: &Path, files: &[PathBuf]) -> Result<(
     try_write(page).map_err(|error| cannot_write(page, &error))
 }
 
-/// Refuses an output that is one of the files to read: a slip such as `--html bert.trace` must not
-/// cost a trace.
+/// Refuses an output that is one of the input files, so that a slip such as `--html bert.trace` does not cost a trace.
 fn spare_what_is_read(option: &str, page: &Path, files: &[PathBuf]) -> Result<(), Failure> {
     let Ok(existing) = page.canonicalize() else {
         return Ok(());

@@ -28,7 +28,7 @@ pub(super) fn completions(args: &CompletionsArgs, program: &mut Command) -> Resu
 }
 
 pub(super) fn man(args: &ManArgs, mut program: Command) -> Result<(), Failure> {
-    // Puts the program's name in front of the commands' names.
+    // Prefixes the commands' names with the program's name.
     program.build();
     let page = match &args.command {
         None => Some(&program),

@@ -10,7 +10,7 @@ use larder_cuda::driver::StandIn;
 
 use crate::replay::{CallsByName, beyond};
 
-/// Returns the stand-in's calls so far.
+/// Returns the stand-in's counts of calls so far.
 fn table(stand_in: &StandIn) -> CallsByName {
     stand_in.call_table().into_iter().collect()
 }
@@ -25,8 +25,8 @@ pub(super) struct CallBaseline {
 }
 
 impl CallBaseline {
-    /// Starts counting now. `look` reads the memory held; it runs here once, to learn how many
-    /// calls each [`looked`](Self::looked) must subtract.
+    /// Starts counting now. `look` reads the memory held. It runs once here, to count the calls
+    /// that each [`looked`](Self::looked) must subtract.
     pub(super) fn new(stand_in: &'static StandIn, look: impl Fn()) -> Self {
         let before = table(stand_in);
         look();

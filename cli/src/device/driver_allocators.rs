@@ -33,7 +33,7 @@ trait Source {
 
 /// A contender over a source.
 struct Today<S: Source> {
-    /// `None` if the driver refused to make one: then every allocation fails.
+    /// `None` if the driver refused to create one, and then every allocation fails.
     source: Option<S>,
     calls: Option<CallBaseline>,
     blocks: Slab<(S::Block, u64)>,
@@ -104,7 +104,7 @@ impl<S: Source> Contender for Today<S> {
             calls.looked();
         }
         self.held_bytes.set(held.unwrap_or(self.held_bytes.get()));
-        // The reading may be too low on a device that others use too.
+        // The reading may be too low on a device that other programs use too.
         self.held_bytes.get().max(self.live_bytes)
     }
 
@@ -145,8 +145,8 @@ struct OfStream {
 
 impl OfStream {
     fn new() -> Result<Self, cudarc::driver::DriverError> {
-        // A context of its own: further streams in a shared one would switch it to the mode for
-        // many.
+        // A separate context, since further streams in a shared one would switch it to the mode for
+        // multiple streams.
         let context = CudaContext::new(0)?;
         let stream = context.default_stream();
         let mut made = Self {

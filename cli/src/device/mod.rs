@@ -1,8 +1,8 @@
 //! Contenders on a driver, NVIDIA's or the stand-in, on one stream: `larder-cuda`'s allocator of
-//! device memory, and for comparison the allocators that programs use today (`today`).
+//! device memory, and for comparison the allocators that programs use today (`driver_allocators`).
 //!
 //! The time of each operation is the program's on NVIDIA's driver; on the stand-in it includes the
-//! stand-in's own work for each call, and says nothing of a GPU. Calls are known by name on the
+//! stand-in's own work for each call, and says nothing about a GPU. Calls are known by name on the
 //! stand-in (`calls`), and on NVIDIA's driver as far as the allocator counts its own.
 
 mod calls;
@@ -29,10 +29,10 @@ use crate::replay::{
 };
 use crate::snapshot::Span;
 
-/// Memory of the stand-in's device without a given size: more than any trace needs.
+/// Default memory of the stand-in's device in bytes, more than any trace needs.
 const PLENTY: u64 = 1 << 40;
 
-/// Addresses: as many as granules of 256 bytes counted in 32 bits allow, with room to spare.
+/// Bytes of reserved addresses, less than 2^32 granules of 256 bytes.
 const ADDRESS_BYTES: u64 = 768 << 30;
 
 /// The contenders that need a driver.
@@ -81,7 +81,7 @@ fn device_budget(device_bytes: Option<u64>) -> Box<dyn Contender> {
     Box::new(DeviceContender::new(device_bytes, config))
 }
 
-/// Builds the contender whose stream steps are planned, as in `planned`.
+/// Builds the contender that plans the steps of its stream, as in `planned`.
 fn device_planned(device_bytes: Option<u64>) -> Box<dyn Contender> {
     let mut planned = DeviceContender::new(device_bytes, limited(device_bytes));
     planned.plans = true;
@@ -109,17 +109,17 @@ fn which() -> Option<&'static str> {
 /// Sets the memory of the stand-in's device.
 fn prepare(device_bytes: Option<u64>) {
     if let Some(stand_in) = stand_in() {
-        // A refusal only leaves the device's old size, which the replay shows.
+        // After a refusal the device only keeps its old size, which the replay shows.
         let _ = stand_in.set_memory(0, device_bytes.unwrap_or(PLENTY));
     }
 }
 
 struct DeviceContender {
-    /// `None` if the driver refused to make an allocator: then every allocation fails.
+    /// `None` if the driver refused to create an allocator, and then every allocation fails.
     memory: Option<(DeviceAllocator, Arc<CudaStream>)>,
     calls: Option<CallBaseline>,
     blocks: Slab<Block>,
-    /// Whether steps are planned; the step under way.
+    /// Whether steps are planned, and the current step.
     plans: bool,
     step: Option<DeviceStep>,
 }
@@ -129,14 +129,14 @@ impl DeviceContender {
         prepare(device_bytes);
         let config = DeviceConfig {
             address_bytes: ADDRESS_BYTES,
-            // As in a release build, whatever this build is.
+            // Disabled in every build, as by default in a release build.
             check_captures: false,
             ..config
         };
         let memory = make(config).inspect_err(|error| eprintln!("no device memory: {error}"));
         Self {
             memory: memory.ok(),
-            // The allocator's own counters are read without a call.
+            // Reading the allocator's own counters makes no call.
             calls: stand_in().map(|stand_in| CallBaseline::new(stand_in, || ())),
             blocks: Slab::new(),
             plans: false,
@@ -234,7 +234,7 @@ impl Contender for DeviceContender {
             return;
         };
         if self.plans {
-            // The previous step ends first: a step begun inside another is part of it.
+            // The previous step must end first, because a step begun inside another is part of it.
             self.step = None;
             self.step = memory.step(stream).ok();
         } else {

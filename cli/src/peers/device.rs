@@ -1,8 +1,7 @@
-//! The device under a peer: a capacity, a count of calls, and addresses that
-//! only ever ascend.
+//! A peer's device: a capacity, a count of calls, and addresses that only ascend.
 //!
-//! Not a device model: regions cost nothing, and a returned address range is
-//! never handed out again, so that a stale address cannot look fresh.
+//! The device is not modelled on a real one: regions cost nothing, and a released address range is
+//! never reused, so that a stale address cannot look fresh.
 
 /// Bytes of a device without a limit: 2^62, out of reach of any trace, and far
 /// enough from the end of `u64` for sums of two.
@@ -15,7 +14,7 @@ pub(crate) struct SimulatedDevice {
     /// Bytes allocated and not released.
     pub(crate) used_bytes: u64,
     next_address: u64,
-    /// Ranges allocated, and released, so far.
+    /// Numbers of ranges allocated, and released, so far.
     pub(crate) allocations: u64,
     pub(crate) frees: u64,
 }

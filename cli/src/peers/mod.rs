@@ -1,6 +1,6 @@
 //! Models of other allocators, written from descriptions of how they work.
 //!
-//! They do not use `larder-core`, so that a bug there cannot hide here too.
+//! The models do not use `larder-core`, so they do not share its bugs.
 
 mod device;
 mod ordered_set;
@@ -13,11 +13,11 @@ pub(crate) use ordered_set::{OrderedSet, RegionPolicy, SplitRule};
 pub(crate) use power_of_two::PowerOfTwo;
 pub(crate) use pytorch::{PytorchConfig, configure, configured, pytorch, pytorch_expandable};
 
-/// XLA's first region when it grows on demand.
+/// Size of XLA's first region when it grows on demand, in bytes.
 const XLA_FIRST_REGION_BYTES: u64 = 2 << 20;
 
-/// XLA and TensorFlow split a chunk of less than twice the request only if at least this much would
-/// be wasted.
+/// The split rule of XLA and TensorFlow. A chunk of less than twice the request is split only if at
+/// least this much would be wasted.
 pub(crate) const XLA_SPLIT: SplitRule = SplitRule::Generous {
     waste_limit_bytes: 128 << 20,
 };

@@ -1,9 +1,8 @@
 //! Best fit with coalescing over one ordered set of free chunks.
 //!
-//! A plain BFC, in which the split rule and the region policy are data. It is
-//! not tuned for speed: the set is the textbook one, ordered by (size, address),
-//! as in TensorFlow, whose 21 size bins only cut that same order into pieces and
-//! so find the same chunk.
+//! A plain BFC, in which the split rule and the region policy are data. It is not tuned for speed.
+//! The set is ordered by (size, address) as in textbooks and in TensorFlow, whose 21 size bins only
+//! cut that order into pieces and so find the same chunk.
 //!
 //! Invariants:
 //! * each region is covered by a chain of chunks from its base to its end;
@@ -21,18 +20,18 @@ use super::device::UNLIMITED_BYTES;
 use crate::replay::{Contender, ContenderBlock};
 use crate::snapshot::Span;
 
-/// Every size is rounded up to this.
+/// Unit to which every size is rounded up, in bytes.
 const GRANULE_BYTES: u64 = 256;
 
 /// The condition for splitting a chunk larger than the request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum SplitRule {
-    /// Always, if any rest remains.
+    /// Splits whenever a remainder is left.
     Always,
-    /// TensorFlow's: if the chunk is at least twice the request, or the rest is
-    /// at least the given waste.
+    /// TensorFlow's rule: splits if the chunk is at least twice the request, or the remainder is at
+    /// least the given waste.
     Generous {
-        /// A rest this large is split off in any case.
+        /// Minimum remainder that is always split off, in bytes.
         waste_limit_bytes: u64,
     },
 }
@@ -55,10 +54,9 @@ pub(crate) enum RegionPolicy {
     /// One region as large as the limit; *reserved* is the highest address used so far, as if the
     /// rest of the region cost nothing.
     One,
-    /// Regions as needed, each at least twice the one before; *reserved* is
-    /// their sum.
+    /// Regions as needed, each at least twice the previous one; *reserved* is their sum.
     Doubling {
-        /// Size of the first region.
+        /// Size of the first region in bytes.
         first_bytes: u64,
     },
 }
@@ -73,7 +71,7 @@ struct Chunk {
     free: bool,
 }
 
-/// The allocator.
+/// The simulated allocator.
 #[derive(Debug)]
 pub(crate) struct OrderedSet {
     split: SplitRule,
@@ -333,8 +331,8 @@ impl Contender for OrderedSet {
     }
 }
 
-/// Returns nine tenths, rounded up to the granule, but always at least one granule less: rounding
-/// alone would stop shrinking below ten granules.
+/// Returns nine tenths, rounded up to the granule, but always at least one granule less, since
+/// rounding alone would stop shrinking below ten granules.
 fn backed_off(bytes: u64) -> u64 {
     let tenths = (bytes - bytes / 10).next_multiple_of(GRANULE_BYTES);
     tenths.min(bytes.saturating_sub(GRANULE_BYTES))

@@ -7,13 +7,13 @@
 use super::SimulatedDevice;
 use crate::replay::{Contender, ContenderBlock};
 
-/// Sizes of blocks: one class for each power of two that fits a `u64`.
+/// Number of size classes, one for each power of two that fits a `u64`.
 const CLASSES: usize = 64;
 
-/// The smallest block: the granule of the other peers.
+/// Minimum size of a block in bytes, which is the granule of the other peers.
 const MIN_BLOCK_BYTES: u64 = 256;
 
-/// The allocator.
+/// The simulated allocator.
 #[derive(Debug)]
 pub(crate) struct PowerOfTwo {
     device: SimulatedDevice,

@@ -13,7 +13,7 @@ use larder_core::pack::Lifetime;
 /// The defect of a file.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum CsvDefect {
-    /// No access, no CSV, or lines of different lengths.
+    /// The file cannot be read, is not CSV, or has lines of different lengths.
     #[error("cannot read: {0}")]
     Unreadable(#[from] csv::Error),
     #[error("no column `{0}`; the first line must name id, lower, upper and size")]

@@ -32,9 +32,9 @@ pub struct Problem {
     pub lifetimes: Vec<Lifetime>,
 }
 
-/// Loads all problems of a file: one of a CSV file (known by its name, if it is no log of RMM), or
-/// those of its traces, with the defect of one that is cut short. An error is the first defect
-/// found, with file and line.
+/// Loads all problems of a file: one of a CSV file (recognized by its name, unless it is a log of
+/// RMM), or the problems of its traces, with the defect of a trace that is cut short. An error is
+/// the first defect found, with file and line.
 pub(crate) fn load(path: &Path) -> Result<(Vec<Problem>, Option<TraceError>), String> {
     let ending = path.extension();
     if !ending.is_some_and(|ending| ending.eq_ignore_ascii_case("csv")) || is_rmm_log(path) {
@@ -51,8 +51,8 @@ pub(crate) fn load(path: &Path) -> Result<(Vec<Problem>, Option<TraceError>), St
     Ok((vec![Problem { name, lifetimes }], None))
 }
 
-/// Recognizes a log of RMM by its first bytes. A file that cannot be read is none, and the error is
-/// reported at the next reading.
+/// Recognizes a log of RMM by its first bytes. A file that cannot be read is not recognized, and
+/// the error is reported at the next reading.
 fn is_rmm_log(path: &Path) -> bool {
     let Ok(file) = File::open(path) else {
         return false;

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use crate::plan::{self, Effort};
 
-/// Many times the steps that any known set needs.
+/// Limit of the search, many times the steps that any known set needs.
 const STEPS: u64 = 20_000_000;
 const HEIGHT_BYTES: u64 = 1_048_576;
 

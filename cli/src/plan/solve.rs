@@ -9,30 +9,31 @@ use serde::Serialize;
 use super::Problem;
 use crate::interrupt;
 
-/// Steps between two checks of the time, times lifetimes: a step takes time in their number.
+/// Steps between two checks of the time, times the number of lifetimes, to which the time of a step
+/// is proportional.
 const WORK_PER_LOOK: u64 = 200_000;
 
 /// Limits of the search.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Effort {
-    /// The most time, approximately.
+    /// Maximum time, approximately.
     pub time: Duration,
-    /// The most steps of the search.
+    /// Maximum number of steps of the search.
     pub steps: u64,
-    /// A height that is good enough, in bytes; 0 for the lowest possible.
+    /// A height in bytes that is good enough, or 0 for the lowest possible.
     pub stop_at: u64,
 }
 
-/// The result of a problem: a line of JSON, a line of the table. Sizes are in bytes.
+/// The result of a problem, a line of JSON and of the table. Sizes are in bytes.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct PlanRow {
     /// The problem's name.
     pub problem: String,
     /// The number of lifetimes.
     pub buffers: usize,
-    /// The most bytes that live at one tick.
+    /// Maximum bytes that are live at one tick.
     pub max_live: u64,
-    /// A lower bound: no packing is lower.
+    /// Lower bound of the height of any packing.
     pub lower_bound: u64,
     /// The best height.
     pub height: u64,
@@ -44,7 +45,7 @@ pub struct PlanRow {
     pub first_seconds: f64,
     /// Seconds in all.
     pub seconds: f64,
-    /// Whether no packing is lower than the best.
+    /// Whether it is proven that no packing is lower than the best.
     pub proven: bool,
     /// Whether the independent check found the best packing good and as high as it claims.
     pub valid: bool,

@@ -1,8 +1,8 @@
 //! The steps of a trace as problems; a trace without steps is one.
 //!
-//! A problem holds the blocks allocated within one step; those freed later, or never, end with it.
-//! Blocks that live when the step begins are not in it, and events between two steps are in
-//! no problem. Ticks count the events of the step.
+//! A problem holds the blocks allocated within one step; blocks freed later, or never, end with it.
+//! Blocks that live when the step begins are not part of it, and events between two steps are not
+//! part of any problem. Ticks count the events of the step.
 
 use std::collections::HashMap;
 
@@ -41,7 +41,7 @@ pub(crate) fn problems(trace: &Trace) -> Vec<Problem> {
     problems
 }
 
-/// A step under way.
+/// The step being read.
 #[derive(Default)]
 struct StepUnderWay {
     number: u32,

@@ -1,6 +1,6 @@
 //! The interface that an allocator needs to be replayed.
 //!
-//! A contender works on numbers: it returns addresses on a device that it simulates, and never
+//! A contender works on numbers. It returns addresses on a device that it simulates, and never
 //! touches memory at them.
 
 use std::collections::BTreeMap;
@@ -18,7 +18,7 @@ use crate::snapshot::Span;
 pub(crate) struct ContenderBlock {
     /// First address of the block.
     pub(crate) address: u64,
-    /// The contender's own name for the block.
+    /// The contender's own identifier of the block.
     pub(crate) handle: u32,
 }
 
@@ -56,7 +56,7 @@ impl DriverCalls {
     }
 }
 
-/// Calls of a driver by the names of its functions; only functions that were called.
+/// Number of calls of a driver by function name, for functions that were called.
 pub(crate) type CallsByName = BTreeMap<String, u64>;
 
 /// Subtracts `times` times the calls in `before` from those in `now`; names with no calls left are
@@ -134,8 +134,8 @@ pub(crate) trait Contender {
         self.driver_calls().map_or(0, |calls| calls.release)
     }
 
-    /// Returns the most bytes ever held, also in the middle of a call; `None` if that never differs
-    /// from [`reserved_bytes`](Self::reserved_bytes) after some call.
+    /// Returns the maximum bytes held so far, also in the middle of a call; `None` if that never
+    /// exceeds the maximum of [`reserved_bytes`](Self::reserved_bytes) after each call.
     fn max_reserved_bytes(&self) -> Option<u64> {
         None
     }
@@ -206,10 +206,10 @@ pub(crate) trait Contender {
 /// A contender's name, description and constructor.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct ContenderSpec {
-    /// Its name for `--allocator` and in tables.
+    /// Name for `--allocator` and in tables.
     pub(crate) name: &'static str,
     /// One line that describes it.
     pub(crate) about: &'static str,
-    /// Builds a fresh one on a device of `device_bytes`, or without limit.
+    /// Builds a new contender on a device of `device_bytes`, or without limit.
     pub(crate) build: fn(device_bytes: Option<u64>) -> Box<dyn Contender>,
 }

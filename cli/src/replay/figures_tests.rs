@@ -36,7 +36,7 @@ const FIGURES: [(&str, [f64; 6]); 8] = [
 /// The geometric means of the columns.
 const MEANS: [f64; 6] = [1.437, 1.052, 1.020, 1.166, 1.026, 1.709];
 
-/// The figures have three decimals.
+/// Tolerance of figures with three decimals.
 const TOLERANCE: f64 = 0.001;
 
 fn load(name: &str) -> Trace {
@@ -89,7 +89,7 @@ const SMALLEST: [(&str, [f64; 8], f64); 2] = [
     ),
 ];
 
-/// Tries only the step below, since `--smallest-device` takes minutes to try all.
+/// Tries only the next smaller step, since trying all takes minutes.
 #[test]
 fn pytorch_completes_on_the_published_smallest_devices() {
     let traces = FIGURES.map(|(name, _)| load(name));

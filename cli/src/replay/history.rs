@@ -53,12 +53,12 @@ pub(crate) struct ReplayHistory {
     pub(crate) calls: Vec<Change<u64>>,
     /// Streams of the blocks, if any is known.
     pub(crate) streams: Option<Vec<Option<u64>>>,
-    /// Empty for contenders that do not report where they hold memory. Pieces mapped together are
+    /// Held memory by piece; empty for contenders that do not report it. Pieces mapped together are
     /// adjacent.
     pub(crate) held: Vec<HeldSpan>,
     /// Index of each live block among the blocks, by place.
     live: HashMap<usize, usize>,
-    /// Memory held now, by address and joined.
+    /// Memory now held, by address and joined.
     now: Vec<Span>,
     /// The open pieces, as indexes into `held`.
     open: Vec<usize>,
@@ -114,7 +114,7 @@ impl ReplayHistory {
         let tick = self.ticks;
         let after = contender.reserved_bytes();
         let before = std::mem::replace(&mut self.reserved_bytes, after);
-        // More may have been held in the middle of the event: its tick shows the most.
+        // More may have been held in the middle of the event, so its tick shows the maximum.
         let max = contender.max_reserved_bytes().unwrap_or(0);
         let most = if max > self.max_reserved_bytes {
             max
@@ -134,7 +134,7 @@ impl ReplayHistory {
         let created = made > self.creates_and_releases.0;
         let released = given > self.creates_and_releases.1;
         self.creates_and_releases = (made, given);
-        // With releases at the same tick, created and moved bytes cannot be told apart.
+        // With releases at the same tick, created and moved bytes cannot be distinguished.
         let made_bytes = match (created, released) {
             (false, _) => Some(0),
             (true, false) => Some(after.saturating_sub(before)),

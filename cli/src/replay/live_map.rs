@@ -1,4 +1,4 @@
-//! The live blocks of a replay by address: the check for overlaps.
+//! The live blocks of a replay by address, to check for overlaps.
 //!
 //! Independent of every contender; it relies only on addresses and sizes.
 

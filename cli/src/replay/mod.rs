@@ -1,27 +1,27 @@
-//! Drives one contender through one trace and measures it.
+//! Plays one trace on one contender and measures it.
 //!
 //! Three kinds of runs, each with a fresh contender:
 //! * *timed*: only the contender's `alloc` and `free` between two readings of the clock; the tables
 //!   of the loop are allocated before. The time of a simulated driver's calls is subtracted;
 //! * *timed one by one*: as timed, with two readings of the clock for each event. For each event
-//!   the least time of several runs counts, since another process hardly ever disturbs the same
-//!   event in all of them;
+//!   the minimum time of several runs counts, since another process rarely disturbs the same event
+//!   in all of them;
 //! * *sampled*: after every event live and reserved bytes are recorded, and every block is checked
 //!   against all live ones. A defect found is a [`Violation`], never a figure in a table.
 //!
-//! A run has one or more *passes*: the trace, and then its last step (or all of it) again and
-//! again, as in a program that loops.
+//! A run has one or more *passes*: the trace, and then its last step (or all of it) repeatedly, as
+//! in a program that loops.
 //!
-//! Memory grows with the blocks that are live at once, and not with the trace:
+//! Memory grows with the number of live blocks, not with the trace:
 //! * a trace is read once, event by event, onto a [`tape`]: defects of its file are found before
 //!   any event is played, and standard input is read once;
 //! * each run of each contender reads the tape from its start, a batch at a time;
-//! * the runs keep tables of places, as many as blocks are live at once.
+//! * the runs keep tables of places, one for each block that may be live at the same time.
 //!
 //! Contenders may keep more: those that plan keep a step. The record for a page or a snapshot grows
 //! with the events that it shows.
 //!
-//! No lock: a replay runs on one thread.
+//! A replay runs on one thread, without locks.
 
 mod contender;
 #[cfg(test)]
@@ -77,13 +77,14 @@ use larder_trace::Trace;
 use tape::{Played, TapeAction};
 
 /// Timed runs per replay. The fastest counts, because a disturbance (another process, a page fault)
-/// only ever makes a run slower.
+/// only makes a run slower.
 const TIMED_RUNS: u32 = 3;
 
-/// All runs of a replay: the sampled one, the timed ones, and as many timed one by one.
+/// Number of runs of a replay: the sampled one, the timed ones, and as many timed one by one.
 const RUNS: f64 = 1.0 + 2.0 * TIMED_RUNS as f64;
 
-/// Number of events timed one by one: the first of a longer replay, since each time is kept.
+/// Maximum number of events timed one by one, from the start of the replay, since each time is
+/// kept.
 const TIMED_EVENTS: usize = 1 << 20;
 
 /// Events between two reports of progress and checks for Ctrl-C.
@@ -194,7 +195,7 @@ pub(crate) fn replay_watched(
 struct Replay<'r> {
     spec: &'r ContenderSpec,
     script: &'r mut ReplayScript,
-    /// For contenders whose plans can be saved.
+    /// Plans to load, for contenders whose plans can be saved.
     plans: Option<Vec<u8>>,
     watch: &'r dyn Fn(f64),
 }
@@ -208,8 +209,8 @@ struct Timed {
 
 impl<'r> Replay<'r> {
     /// Prepares a replay. A contender that plans starts with the saved plans, or with those of a
-    /// hidden run without limit: the figures should show it with plans, and a program plays its
-    /// steps thousands of times.
+    /// hidden run without limit, because the figures should show it with plans: a program repeats
+    /// its steps thousands of times.
     fn new(
         spec: &'r ContenderSpec,
         script: &'r mut ReplayScript,
@@ -245,7 +246,7 @@ impl<'r> Replay<'r> {
 }
 
 impl Replay<'_> {
-    /// Builds a fresh contender, with the plans loaded if there are any and it plans.
+    /// Builds a new contender, and loads the plans if it plans and there are any.
     fn build(&self, device_bytes: Option<u64>) -> Box<dyn Contender> {
         let mut contender = (self.spec.build)(device_bytes);
         if let (Some(plans), Some(steps)) = (&self.plans, contender.planner()) {
@@ -447,8 +448,8 @@ impl Timed {
         }
     }
 
-    /// Plays events until one is refused. Does only the contender's own work and one table write a
-    /// block.
+    /// Plays events until one is refused. Does only the contender's own work and one table write
+    /// for each block.
     fn play(
         &mut self,
         contender: &mut dyn Contender,
@@ -491,12 +492,12 @@ impl Timed {
 #[derive(Default)]
 struct Samples {
     live: LiveMap,
-    /// Events of all passes so far.
+    /// Number of events of all passes so far.
     events: u64,
     allocations: u64,
     peak_live_bytes: u64,
     peak_reserved_bytes: u64,
-    /// Most bytes held in the present pass.
+    /// Maximum bytes held in the current pass.
     pass_reserved_bytes: u64,
     history: Option<ReplayHistory>,
 }

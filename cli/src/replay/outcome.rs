@@ -1,4 +1,4 @@
-//! What a replay measured, and why it has no outcome.
+//! The measurements of a replay, and the reasons for a missing outcome.
 
 use std::io;
 
@@ -13,15 +13,15 @@ use super::{ReplayHistory, SmallestDevice};
 /// The result of one contender on one trace; the larger part of a line of JSON.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub(crate) struct Outcome {
-    /// Blocks served: all of the trace's, if it completed.
+    /// Number of blocks served: all blocks of the trace, if it completed.
     pub(crate) allocations: u64,
-    /// Streams of the program.
+    /// Number of the program's streams.
     pub(crate) streams: u32,
-    /// Most requested bytes live at once, unrounded.
+    /// Maximum live bytes as requested, unrounded.
     pub(crate) peak_live_bytes: u64,
-    /// Most bytes the contender held from its device at once.
+    /// Maximum bytes that the contender held from its device.
     pub(crate) peak_reserved_bytes: u64,
-    /// Regions or blocks taken from the device, and given back to it.
+    /// Numbers of allocations from the device and of releases to it.
     pub(crate) driver_allocations: u64,
     pub(crate) driver_frees: u64,
     /// Calls of the driver, for contenders whose device maps pages.
@@ -30,13 +30,13 @@ pub(crate) struct Outcome {
     /// Calls in each pass, if they are known. The last pass is the one in which a replay that did
     /// not complete stopped.
     pub(crate) calls_by_pass: Option<Vec<u64>>,
-    /// The driver it ran on, `real` or `stand-in`, for contenders on one.
+    /// The driver, `real` or `stand-in`, for contenders on one.
     pub(crate) driver: Option<&'static str>,
-    /// Calls of that driver, as far as they are known: all, and those of each pass.
+    /// Calls of that driver, as far as they are known: in total, and in each pass.
     pub(crate) calls_by_name: Option<CallsByName>,
     pub(crate) calls_by_name_by_pass: Option<Vec<CallsByName>>,
-    /// Most bytes held in each pass, sampled after each event; from the moment the blocks of the
-    /// previous pass are freed, if that was the whole trace.
+    /// Maximum bytes held in each pass, sampled after each event. If a pass is the whole trace,
+    /// samples begin when the blocks of the previous pass are freed.
     pub(crate) reserved_by_pass: Vec<u64>,
     /// How the blocks of steps were served, for contenders that plan.
     pub(crate) steps: Option<StepFigures>,
@@ -46,11 +46,11 @@ pub(crate) struct Outcome {
     /// Wall time of one `alloc` or `free`, averaged over the fastest timed
     /// run; `None` if there was no operation.
     pub(crate) ns_per_operation: Option<f64>,
-    /// The longest `alloc`, `free` or end of a step, each the least of the runs in which events are
-    /// timed one by one.
+    /// The longest `alloc`, `free` or end of a step, each the minimum over the runs in which events
+    /// are timed one by one.
     pub(crate) worst_ns: Option<u32>,
-    /// Whether every block was served. If not, the replay stopped at the first
-    /// refusal, and the other figures are those up to there.
+    /// Whether every block was served. If not, the replay stopped at the first refusal, and the
+    /// other figures cover the part before it.
     pub(crate) completed: bool,
     /// The refused event, counted from 1 without header lines, and its pass, if there are several.
     pub(crate) stopped_at_event: Option<u64>,
@@ -59,7 +59,7 @@ pub(crate) struct Outcome {
     pub(crate) refused: Option<Refused>,
     /// Facts missing from the trace's file, and how they were replaced; see [`Trace::notes`].
     pub(crate) notes: Vec<String>,
-    /// Most requested bytes live at once in the whole trace, played to its end or not.
+    /// Maximum live bytes as requested in the whole trace, whether or not it was played to its end.
     #[serde(skip)]
     pub(crate) trace_live_bytes: u64,
     /// The smallest device that is large enough, if it was searched and found.
@@ -92,7 +92,7 @@ impl Refused {
 }
 
 impl Outcome {
-    /// Returns peak reserved over peak live; `None` if no bytes were ever live.
+    /// Returns peak reserved over peak live; `None` if no bytes were live.
     pub(crate) fn reserved_over_live(&self) -> Option<f64> {
         let live = self.peak_live_bytes;
         (live > 0).then(|| self.peak_reserved_bytes as f64 / live as f64)
@@ -120,8 +120,8 @@ pub(crate) fn no_tape(error: &io::Error) -> String {
     )
 }
 
-/// A contender broke its contract: a bug in it, not in the trace. Events and passes are counted from 1, events
-/// without header lines.
+/// A contender broke its contract, which is a bug in the contender, not in the trace. Events and
+/// passes are counted from 1, events without header lines.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[error("{allocator} broke its contract at event {event} of {trace}{}: {fault}", in_pass(*pass))]
 pub(crate) struct Violation {
@@ -156,7 +156,7 @@ pub(crate) enum ReplayFault {
         reserved_bytes: u64,
         live_bytes: u64,
     },
-    /// The device was used against its rules, or a live byte has no memory of its own behind it.
+    /// The contender broke a rule of its device, or a live byte has no memory or shares it.
     #[error("against the rules of its device: {0}")]
     BrokenRule(String),
 }

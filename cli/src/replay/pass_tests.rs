@@ -51,7 +51,7 @@ fn played(text: &str, repeat: Repeat, pass: u32) -> String {
     words.join(" ")
 }
 
-/// Block 0 is from before the step; 1 is freed inside, 2 is not.
+/// A trace in which block 0 is allocated before the step, 1 is freed inside it, and 2 is not freed.
 const LOOP: &str = "a 0 100\ns 0\na 1 50\nf 0\na 2 20\nf 1\ns 1\n";
 
 #[test]
@@ -71,7 +71,7 @@ fn only_the_last_step_comes_again() {
 
 #[test]
 fn what_stands_between_steps_and_behind_the_last_does_not_come_again() {
-    // Block 1 is freed in the step, 2 behind it and 3 never; 4 is allocated behind it.
+    // Block 1 is freed in the step, 2 after it and 3 never; 4 is allocated after it.
     let text =
         "a 0 1\ns 0\na 1 1\na 2 1\na 3 1\nf 1\ns 1\n# between steps\na 4 1\nf 2\nf 0\nf 4\ns 2\n";
     let again = "3:a1 4:a2 5:f3 5:a3 6:f1 7:s 9:f2";
@@ -79,7 +79,7 @@ fn what_stands_between_steps_and_behind_the_last_does_not_come_again() {
     assert_eq!(played(text, Repeat::LastStep, 3), again);
     let text = "s 0\na 0 1\nf 0\ns 1\n# between steps\na 1 1\nf 1\ns 2\na 2 1\nf 2\ns 3\n";
     assert_eq!(played(text, Repeat::LastStep, 2), "8:a2 9:f2 10:s");
-    // The whole trace is one step if it has no other.
+    // The whole trace is one step if it has no step marks.
     let text = "s 0\n# between steps\na 0 1\nf 0\ns 1\n";
     assert_eq!(played(text, Repeat::LastStep, 2), "1:s 2:a0 3:f0 4:s");
 }
@@ -100,7 +100,7 @@ fn the_whole_trace_begins_again_with_nothing_live() {
 
 #[test]
 fn peaks_are_over_all_passes_and_every_pass_is_served() {
-    // Most live bytes in the trace: 100 + 50; in the second pass: 50 + 20.
+    // The maximum live bytes are 100 + 50 in the trace, and 50 + 20 in the second pass.
     let outcome = replay(
         spec("larder-no-moves"),
         &trace(LOOP),
@@ -109,7 +109,7 @@ fn peaks_are_over_all_passes_and_every_pass_is_served() {
     .unwrap();
     assert_eq!(outcome.peak_live_bytes, 150);
     assert_eq!(outcome.allocations, 3 + 3 * 2);
-    // The second pass can also need the most: block 2 is left over.
+    // The second pass can also need the most memory, since block 2 is left over.
     let late = trace("s 0\na 0 1000\nf 0\na 1 600\ns 1\n");
     let outcome = replay(
         spec("larder-no-moves"),
@@ -175,7 +175,7 @@ fn what_plans_knows_its_steps_from_a_pass_that_is_not_shown() {
 }
 
 /// Serves blocks after the first step mark, on a device of certain sizes: on some small ones and
-/// all large ones, and on none between. Calls its driver ten times a step.
+/// all large ones, but none between. Calls its driver ten times a step.
 struct Fickle {
     fits: bool,
     live: u64,
@@ -217,7 +217,7 @@ impl Contender for Fickle {
         })
     }
 
-    /// A time of an hour for each byte.
+    /// Returns an hour for each byte.
     fn driver_time(&self) -> Duration {
         Duration::from_secs(3600 * self.live)
     }
@@ -343,7 +343,7 @@ fn a_broken_rule_is_an_error_that_names_pass_and_event() {
 
 #[test]
 fn pages_move_to_where_a_block_fits_on_a_device_without_room() {
-    // Two holes of a page each, and a block of two: only moved pages can serve it.
+    // Two holes of a page each, and a block of two, which only moved pages can serve.
     let text = "a 0 2097152\na 1 2097152\na 2 2097152\na 3 2097152\nf 0\nf 2\na 4 4194304\n";
     for name in ["larder", "larder-budget"] {
         let outcome = replay(spec(name), &trace(text), &Options::new(Some(8 << 20))).unwrap();

@@ -6,8 +6,8 @@ use super::{
 };
 use crate::snapshot::{Snapshot, TracePosition};
 
-/// Replays a script once more. Returns the record of all events, up to a refusal. An error says
-/// what `allocator` does not report of its memory, or reports wrongly.
+/// Replays a script once more. Returns the record of all events, up to a refusal. An error
+/// describes what `allocator` does not report about its memory, or reports wrongly.
 pub(crate) fn record(
     spec: &ContenderSpec,
     script: &mut ReplayScript,
@@ -61,7 +61,7 @@ impl Replay<'_> {
                 }
             }
         }
-        // Pieces change without the device, too.
+        // Pieces can change without a change on the device.
         recorded.hold(place)?;
         if !recorded.snapshot.holds_all_blocks() {
             return Err(recorded.wrong("does not hold the memory of all its blocks"));

@@ -13,7 +13,7 @@ pub(crate) const PYTORCH_SET: ContenderSpec = ContenderSpec {
 /// The contenders replayed by default: the common ones, and Larder's.
 pub(crate) const SHOWN: [&str; 4] = ["pytorch", "pytorch-expandable", "larder", "larder-planned"];
 
-/// Every contender that needs no option of its own, in the order of the table.
+/// Every contender that needs no separate option, in the order of the table.
 pub(crate) const CONTENDERS: &[ContenderSpec] = &[
     ContenderSpec {
         name: "pytorch",

@@ -13,10 +13,10 @@ use crate::report::page::{escape, list, page};
 use crate::report::picture::{Drawn, DrawnBlocks, Picture, Words, pictures};
 use crate::report::{Alignment, Left, Right, Shown, Table, TableCell, count, decimals};
 
-/// The allocator that the others are compared with.
+/// Allocator with which the others are compared.
 const BESIDE: &str = "pytorch-expandable";
 
-/// One replay: a line of JSON, a line of the table.
+/// The result of one replay, a line of JSON and of the table.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub(crate) struct ReplayRow {
     pub(crate) trace: String,
@@ -42,11 +42,11 @@ pub(crate) struct ReplayMean {
     pub(crate) allocator: &'static str,
     /// Mean over the completed traces; `None` if there is none.
     pub(crate) reserved_over_live: Option<f64>,
-    /// The sum over the completed traces, if they are known.
+    /// Sum over the completed traces, if the calls are known.
     pub(crate) driver_calls: Option<u64>,
     /// Mean over the traces that have a smallest device.
     pub(crate) smallest_over_live: Option<f64>,
-    /// Number of traces that have one; `None` if it was not searched.
+    /// Number of traces that have a smallest device; `None` if it was not searched.
     pub(crate) smallest: Option<usize>,
     pub(crate) completed: usize,
     pub(crate) traces: usize,
@@ -135,7 +135,7 @@ impl ReplayReport {
         let width = means.iter().map(|mean| mean.allocator.len()).max();
         let width = width.unwrap_or(0);
         let lines = others.map(|mean| {
-            // Each trace has one row of each.
+            // Each trace has one row for each allocator.
             let both = rows(mean.allocator).zip(rows(BESIDE));
             let both = both.filter(|(row, peer)| row.outcome.completed && peer.outcome.completed);
             let both: Vec<_> = both.collect();
@@ -311,7 +311,7 @@ fn picture(rows: &[ReplayRow]) -> Option<Picture<'_>> {
         let history = row.outcome.history.as_ref()?;
         Some((row, history))
     });
-    // The blocks are the trace's own; the run that got furthest has most of them.
+    // All runs have the trace's blocks, and the longest run has the most of them.
     let (row, longest) = histories.clone().max_by_key(|(_, history)| history.ticks)?;
     let drawn = histories.map(|(row, history)| drawn(row, history));
     Some(Picture {
@@ -376,7 +376,7 @@ fn completed(row: &ReplayRow) -> TableCell {
 }
 
 impl ReplayRow {
-    /// Returns whether it holds more than another by more than a page of 2 MiB a stream.
+    /// Returns whether it holds more than `other` by more than a page of 2 MiB for each stream.
     fn reserves_more(&self, other: &Self) -> bool {
         let slack = u64::from(self.outcome.streams) << 21;
         self.outcome.peak_reserved_bytes > other.outcome.peak_reserved_bytes + slack

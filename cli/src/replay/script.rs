@@ -1,10 +1,10 @@
-//! The events to play: a trace once, and then a part of it again and again.
+//! The events to play: a trace once, and then a part of it repeatedly.
 //!
-//! The blocks live at the end of a trace are known once it was read, so that a repetition is
-//! computed once: from the second pass on, each pass begins with the same blocks live and plays the
-//! same events. In it a block that is live at the end keeps its place of the first pass, and every
-//! other one has its place above all of those: two blocks that are live together in a repetition
-//! may have had one place after the other.
+//! The blocks live at the end of a trace are known after it was read, so a repetition is computed
+//! only once. From the second pass on, each pass begins with the same blocks live and plays the
+//! same events. In a repetition, a block that is live at the end keeps its place of the first pass,
+//! and every other block has a place above all of those, since two blocks that are live together in
+//! a repetition may have had the same place one after the other.
 
 use std::io;
 use std::num::NonZeroU32;
@@ -33,8 +33,8 @@ pub(crate) struct ReplayScript {
     /// The trace without its events.
     trace: Trace,
     first: Tape,
-    /// The events of each further pass; empty if there is none. A free that is not in the trace has
-    /// the number of the event before which it was inserted.
+    /// The events of each further pass; empty if there is none. A free that the trace does not have
+    /// gets the number of the event before which it was inserted.
     again: Tape,
     passes: NonZeroU32,
     /// Events at the start of each further pass that only end the previous one.
@@ -113,12 +113,12 @@ impl ReplayScript {
         }
     }
 
-    /// Returns a bound: all places are below this.
+    /// Returns the bound of all places.
     pub(super) const fn places(&self) -> usize {
         self.places
     }
 
-    /// Returns the most bytes that are live at once in the trace.
+    /// Returns the maximum live bytes in the trace.
     pub(super) const fn peak_live_bytes(&self) -> u64 {
         self.peak_live_bytes
     }
@@ -145,15 +145,15 @@ impl ReplayScript {
     }
 }
 
-/// A repetition under way.
+/// A repetition being built.
 struct Again {
     tape: Tape,
     places: usize,
-    /// By place, the block that is live there at the end of the trace.
+    /// For each place, the block that is live there at the end of the trace.
     kept: Vec<Option<u32>>,
-    /// By place, whether that block is live.
+    /// For each place, whether that block is live.
     live: Vec<bool>,
-    /// By place in the first pass, whether another block there was allocated in this pass.
+    /// For each place of the first pass, whether another block there was allocated in this pass.
     came: Vec<bool>,
 }
 
@@ -183,7 +183,7 @@ impl Again {
 
     /// Repeats a part of the trace. A block that is still live is freed right before it is
     /// allocated again, as in a loop that overwrites its variables; one that is not live is not
-    /// freed again. Frees that the trace makes behind the part are made there, so that the next
+    /// freed again. Frees that the trace makes after the part are made at its end, so that the next
     /// pass begins with the same blocks.
     fn repeat(&mut self, first: &mut Tape, part: Range<u64>) -> io::Result<()> {
         let mut batches = first.batches()?;
@@ -247,7 +247,7 @@ impl Again {
 /// starts no step.
 fn last_step(trace: &Trace, first: &mut Tape) -> io::Result<Range<u64>> {
     let mut last = 1..first.events() + 1;
-    // First event of the step under way, if any.
+    // First event of the current step, if any.
     let mut began = None;
     let mut batches = first.batches()?;
     loop {

@@ -3,26 +3,27 @@
 use super::{ContenderBlock, Replay, ReplayError};
 use crate::interrupt;
 
-/// Parts of the peak live bytes in which sizes are tried: steps of 0.01 %.
+/// Number of parts of the peak live bytes, so that sizes are tried in steps of 0.01 %.
 const PARTS: u128 = 10_000;
 
-/// Up to this many parts above the peak live bytes, 6 %, every step is tried.
+/// Parts above the peak live bytes up to which every step is tried: 6 %.
 const FINE_PARTS: u128 = 600;
 
-/// Above, every tenth step, so that the search ends soon for contenders that need much.
+/// Stride above [`FINE_PARTS`], in parts, so that the search ends soon for contenders that need
+/// much memory.
 const COARSE_STEP: usize = 10;
 
-/// The largest device tried, in parts above the peak live bytes: 30 %.
+/// Maximum device tried, in parts above the peak live bytes: 30 %.
 const MAX_PARTS: u128 = 3_000;
 
 /// The smallest device found.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct SmallestDevice {
-    /// Its size.
+    /// Size in bytes.
     pub(crate) bytes: u64,
-    /// Its size over the peak live bytes.
+    /// Size over the peak live bytes.
     pub(crate) over_live: f64,
-    /// Driver calls made on it: where pages are mapped all of them, otherwise allocations and
+    /// Driver calls on this device: all calls where pages are mapped, otherwise allocations and
     /// releases.
     pub(crate) calls: u64,
 }

@@ -1,7 +1,8 @@
 //! Spare tables of contenders.
 //!
-//! They are leaked and reused: a contender owns its parts, so its tables must live as long as the
-//! program, and a search for the smallest device builds hundreds of contenders.
+//! Tables are leaked, because a contender owns its parts, so its tables must live as long as the
+//! program. They are reused, because a search for the smallest device builds hundreds of
+//! contenders.
 
 use std::sync::{Mutex, MutexGuard};
 

@@ -1,8 +1,8 @@
-//! Events on tape: written once, in few bytes each, and played from there again and again.
+//! Events on tape: written once, in few bytes each, and read repeatedly.
 //!
 //! * A tape is in memory while it is short, and beyond that in a temporary file. The file is open
 //!   and has no name, so that the system removes it when the process ends for any reason.
-//! * A block is known by its *place*, a number below the most blocks that are live at once. So the
+//! * A block is identified by its *place*, a number below the maximum number of live blocks. So the
 //!   reader of a tape keeps a table of places, which does not grow with the trace.
 //! * A reader holds one batch of events.
 //!
@@ -15,10 +15,10 @@ use std::io::{self, Read, Seek, Write};
 use larder_trace::{Event, IdMap};
 use tempfile::SpooledTempFile;
 
-/// Bytes of a tape that are kept in memory.
+/// Maximum bytes of a tape kept in memory.
 const IN_MEMORY: usize = 4 << 20;
 
-/// Events read at once: few enough to stay in the nearest caches until they are played.
+/// Number of events read together, few enough to stay in the nearest caches until they are played.
 const BATCH: usize = 1 << 10;
 
 /// The kind of an event: the two lowest bits of its first byte. The other bits are the lengths of
@@ -26,15 +26,14 @@ const BATCH: usize = 1 << 10;
 const ALLOC: u8 = 0;
 const FREE: u8 = 1;
 const STEP: u8 = 2;
-/// The number by which a step event means [`TapeAction::StartOver`].
+/// Number of a step event that stands for [`TapeAction::StartOver`].
 const START_OVER: u64 = 1 << 32;
-/// An allocation's stream, in the bits of its place from this one on: it costs nothing where it is
-/// 0.
+/// First of the bits of an allocation's place that hold its stream. Stream 0 costs no bytes.
 const STREAM_BIT: u32 = 56;
 /// The next event's number minus the last one's, and the id of its block minus the next id.
 const LEAP: u8 = 3;
 
-/// The longest number.
+/// Maximum length of a number in bytes.
 const NUMBER_BYTES: usize = 8;
 
 /// An event as it is played.
@@ -146,7 +145,7 @@ impl Tape {
         })
     }
 
-    /// Writes a batch, behind its length.
+    /// Writes a batch, preceded by its length.
     fn write_batch(&mut self) -> io::Result<()> {
         self.file
             .write_all(&(self.batch.len() as u64).to_le_bytes())?;
@@ -173,7 +172,7 @@ impl Batches<'_> {
             let mut length = [0; 8];
             self.file.read_exact(&mut length)?;
             let length = u64::from_le_bytes(length) as usize;
-            // A number is read together with the bytes behind it, and cut.
+            // A number is read together with the bytes after it, and cut.
             self.bytes.resize(length + NUMBER_BYTES, 0);
             self.file.read_exact(&mut self.bytes[..length])?;
             let mut bytes = self.bytes.as_slice();
@@ -191,7 +190,7 @@ impl Last {
     fn event(&mut self, bytes: &mut &[u8]) -> Option<Played> {
         let mut head = pull(bytes, 1)? as u8;
         if head & 3 == LEAP {
-            // The event below adds one.
+            // The code for the event below adds one.
             self.number += pull(bytes, first_length(head))?;
             self.number -= 1;
             self.next_id += pull(bytes, second_length(head))?;
@@ -234,7 +233,7 @@ const fn second_length(head: u8) -> usize {
 }
 
 fn push(batch: &mut Vec<u8>, kind: u8, first: u64, second: Option<u64>) {
-    // Lengths in bytes, less one.
+    // The length in bytes, less one.
     let length = |number: u64| (number | 1).ilog2() as usize / 8;
     let lengths = [length(first), length(second.unwrap_or(0))];
     batch.push(kind | (lengths[0] << 2 | lengths[1] << 5) as u8);
@@ -259,7 +258,7 @@ pub(crate) struct TapeWriter {
     live_bytes: u64,
     peak_live_bytes: u64,
     streams: u32,
-    /// Places that no live block has.
+    /// Places without a live block.
     vacant: Vec<usize>,
     /// The first write that failed; later events are dropped.
     failed: Option<io::Error>,
@@ -331,9 +330,9 @@ impl TapeWriter {
 /// A trace on tape.
 pub(crate) struct RecordedTape {
     pub(crate) tape: Tape,
-    /// Most blocks that are live at once.
+    /// Maximum number of live blocks.
     pub(super) places: usize,
-    /// Most bytes that are live at once.
+    /// Maximum live bytes.
     pub(crate) peak_live_bytes: u64,
     pub(super) streams: u32,
     /// The blocks that are live at the end, by id.

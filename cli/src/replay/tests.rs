@@ -7,7 +7,7 @@ use super::{
 };
 use larder_trace::{Trace, read};
 
-/// Places blocks one after the other; `cheat` selects the misbehaviour.
+/// A contender that places blocks one after the other. `cheat` selects its misbehaviour.
 struct Bump {
     cheat: Cheat,
     next: u64,

@@ -14,7 +14,7 @@ use larder_trace::{Event, Trace};
 /// First address of the device; the peers' is 0.
 const BASE: u64 = 1 << 32;
 
-/// XLA's first region.
+/// Size of XLA's first region in bytes.
 const FIRST_REGION_BYTES: u64 = 2 << 20;
 
 /// A device with ascending addresses that counts calls.
@@ -128,7 +128,7 @@ fn s8_random_sequences_give_the_answers_and_calls_of_the_ordered_set_bfc() {
                 let which = random.index(live.len());
                 pair.free(live.swap_remove(which));
             }
-            // From time to time all blocks are freed, so that whole regions are free.
+            // Occasionally all blocks are freed, so that whole regions become free.
             if random.below(100) == 0 {
                 live.drain(..).for_each(|block| pair.free(block));
             }

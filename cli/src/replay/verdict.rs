@@ -24,7 +24,7 @@ const THEIRS: [(&str, &str); 3] = [
 /// PyTorch's other mode, named beside its default.
 const EXPANDABLE: &str = "pytorch-expandable";
 
-/// One trace through both.
+/// One trace replayed by both.
 struct Both<'r> {
     theirs: &'r ReplayRow,
     ours: &'r ReplayRow,
@@ -48,7 +48,7 @@ impl ReplayReport {
 
     /// Pairs the rows of `theirs` and `ours` on each trace.
     fn both(&self, theirs: &str, ours: &str) -> Vec<Both<'_>> {
-        // Each trace has one row of each.
+        // Each trace has one row for each contender.
         let of = |allocator: &str| {
             let allocator = allocator.to_owned();
             let rows = self.rows.iter();
@@ -58,8 +58,8 @@ impl ReplayReport {
         both.map(|(theirs, ours)| Both { theirs, ours }).collect()
     }
 
-    /// Compares ours with PyTorch with expandable segments, which many use. Empty if the two
-    /// complete no trace together, or if the contender already compared holds as much.
+    /// Compares ours with PyTorch with expandable segments, which many use. Empty if no trace is completed by both, or
+    /// if the contender already compared holds as much.
     fn beside_expandable(&self, compared: &[Both<'_>], ours: &str) -> String {
         let both = self.both(EXPANDABLE, ours);
         let held = |both: &[Both<'_>]| -> Vec<(bool, u64)> {
@@ -85,7 +85,7 @@ impl Both<'_> {
         self.theirs.outcome.completed && self.ours.outcome.completed
     }
 
-    /// Returns the most live bytes of the program and the device's, if the device's are fewer.
+    /// Returns the program's maximum live bytes and the device's bytes, if the device has fewer.
     fn too_small(&self) -> Option<(u64, u64)> {
         let device = self.ours.device_bytes?;
         let live = self.ours.outcome.trace_live_bytes;

@@ -5,13 +5,13 @@ const COLOURS: [&str; 8] = [
     "#0b6e4f", "#56b4e9", "#d55e00", "#cc79a7", "#e69f00", "#0072b2", "#8c6d31", "#8a8f98",
 ];
 
-/// Kinds of stripes, which the page's style calls `s0` to `s4`. No divisor of the number of
-/// colours, so that 40 looks differ.
+/// Number of kinds of stripes, which the page's style calls `s0` to `s4`. It does not divide the
+/// number of colours, so that 40 looks differ.
 const STRIPES: usize = 5;
 
-/// A figure, in parts of the longest bar's length.
+/// A figure, as a part of the longest bar's length.
 pub(crate) struct Bar {
-    /// Chooses colour and stripes.
+    /// Selects colour and stripes.
     pub(crate) look: usize,
     pub(crate) middle: f64,
     /// The lowest and the highest figure, for more than one run.
@@ -19,7 +19,7 @@ pub(crate) struct Bar {
 }
 
 impl Bar {
-    /// Renders the bar. One that is too long ends in teeth, and a range beyond it is omitted.
+    /// Renders the bar. A bar that is too long ends in teeth, and a range beyond it is omitted.
     pub(super) fn html(&self) -> String {
         let percent = |part: f64| 100.0 * part.min(1.0);
         let cut = if self.middle > 1.0 { " cut" } else { "" };

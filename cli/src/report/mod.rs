@@ -19,7 +19,7 @@ use terminal_size::{Width, terminal_size_of};
 pub(crate) use Alignment::{Left, Right};
 pub(crate) use larder_jobs::layout::{self, ANY_WIDTH};
 
-/// Words are aligned left, numbers right.
+/// The alignment of a column: words to the left, numbers to the right.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Alignment {
     Left,
@@ -111,7 +111,7 @@ impl Shown {
     }
 }
 
-/// Returns whether a name requests a column: its heading, or the first word of it.
+/// Returns whether a name is a column's heading or the first word of it.
 fn names(name: &str, heading: &str) -> bool {
     name == heading || heading.split(' ').next() == Some(name)
 }
@@ -310,7 +310,7 @@ pub(crate) fn print_wrapped(text: &str, width: usize) -> io::Result<()> {
     print(&layout::wrapped(text, width))
 }
 
-/// Prints in one write, so that a reader need not wait.
+/// Prints with a single write, so that a reader need not wait.
 pub(crate) fn print(text: &str) -> io::Result<()> {
     let mut out = io::stdout().lock();
     out.write_all(text.as_bytes())?;
@@ -338,7 +338,7 @@ pub(crate) fn progress_bar() -> ProgressBar {
     bar
 }
 
-/// Writes the work done and the remaining time, as far as they are known.
+/// Writes the completed work and the remaining time, as far as they are known.
 fn so_far(state: &ProgressState, line: &mut dyn fmt::Write) {
     let Some(all) = state.len().filter(|&all| all > 0) else {
         return;

@@ -55,8 +55,8 @@ pub(crate) fn list(heading: &str, lines: &[String]) -> String {
 
 /// Checks that a page can be written to `path`, before the work for it begins.
 ///
-/// An existing page stays as it is, and no new file is left behind. Only files are tried: opening
-/// and closing a pipe would already signal the end to its reader.
+/// An existing page is not modified, and no new file remains. Only files are tried, because opening and closing a pipe
+/// would already signal the end to its reader.
 pub(crate) fn try_write(path: &Path) -> io::Result<()> {
     match fs::symlink_metadata(path) {
         Err(_) => {
@@ -70,7 +70,7 @@ pub(crate) fn try_write(path: &Path) -> io::Result<()> {
     }
 }
 
-/// Escapes text for HTML: names come from file names and may hold any characters.
+/// Escapes text for HTML, since names come from file names and may contain any character.
 pub(crate) fn escape(text: &str) -> String {
     let mut escaped = String::with_capacity(text.len());
     for letter in text.chars() {

@@ -15,14 +15,14 @@ pub(crate) struct Picture<'p> {
     #[serde(skip)]
     pub(crate) name: &'p str,
     pub(crate) words: Words,
-    /// One past the last tick.
+    /// The tick after the last.
     pub(crate) ticks: u64,
     pub(crate) steps: &'p [Change<u32>],
     pub(crate) blocks: DrawnBlocks,
     pub(crate) allocators: Vec<Drawn<'p>>,
 }
 
-/// The page's names for things.
+/// Labels of the page.
 #[derive(Serialize)]
 pub(crate) struct Words {
     pub(crate) tick: &'static str,
@@ -51,9 +51,9 @@ pub(crate) struct Drawn<'p> {
     pub(crate) reserved: Vec<Change<u64>>,
     pub(crate) planned: Vec<Change<Option<u64>>>,
     pub(crate) calls: Vec<Change<u64>>,
-    /// From, to, address, bytes, and the bytes that moved at that tick.
+    /// Held memory: from, to, address, bytes, and the bytes that moved at the first tick.
     pub(crate) held: Vec<[u64; 5]>,
-    /// The tick that was refused.
+    /// The tick at which a request was refused.
     pub(crate) refused: Option<u64>,
 }
 
@@ -61,7 +61,7 @@ pub(crate) struct Drawn<'p> {
 pub(crate) fn pictures(pictures: &[Picture<'_>]) -> io::Result<String> {
     let mut html = "<section id=\"pictures\"><noscript>The pictures are drawn by a script.</noscript></section>\n".to_owned();
     for picture in pictures {
-        // Escaped, so that no text in it can end the element.
+        // `<` is escaped so that no text can end the element.
         let data = serde_json::to_string(picture)?.replace('<', "\\u003c");
         let name = escape(picture.name);
         html.push_str(&format!(

@@ -2,8 +2,8 @@
 //! history.
 //!
 //! The fields are those of `torch.cuda.memory._snapshot()`. Held memory is one *segment* for each
-//! run of addresses without a gap, which grows and shrinks like PyTorch's expandable segments. In
-//! place of an allocation's stack stands its event in the trace.
+//! run of addresses without a gap, which grows and shrinks like PyTorch's expandable segments.
+//! Instead of a stack, an allocation has its event in the trace.
 
 mod pickle;
 #[cfg(test)]
@@ -15,8 +15,8 @@ use std::ops::Range;
 
 use pickle::PickleWriter;
 
-/// The stream of all entries. Not 0: if all are on stream 0, the viewer drops the stream of entries
-/// but not of segments, and then fails at a partial unmap of a segment.
+/// The stream of all entries. It is not 0, because if all are on stream 0, the viewer drops the
+/// stream of entries but not of segments, and then fails at a partial unmap of a segment.
 const STREAM: u64 = 1;
 
 /// A range of addresses.
@@ -28,7 +28,7 @@ pub(crate) struct Snapshot {
     entries: Vec<Entry>,
     /// Live blocks by address.
     live: BTreeMap<u64, LiveBlock>,
-    /// Pieces of held memory in the order of addresses; a block is one piece.
+    /// Pieces of held memory in the order of addresses. Each block is one piece.
     pieces: Vec<Span>,
     /// Held memory without the borders between its pieces.
     held: Vec<Span>,
@@ -75,7 +75,7 @@ impl Action {
 #[derive(Debug, Clone, Copy)]
 struct Entry {
     action: Action,
-    /// For a refusal, the bytes that the device has left.
+    /// Address, or for a refusal the bytes that the device has left.
     address: u64,
     bytes: u64,
     place: TracePosition,
@@ -92,8 +92,8 @@ impl Snapshot {
         self.push(Action::Alloc, address, requested_bytes, place);
     }
 
-    /// Records a free of the block at an address, completed at once: a replay on one stream does
-    /// not wait.
+    /// Records a free of the block at an address, completed immediately because a replay on one
+    /// stream does not wait.
     pub(crate) fn free(&mut self, address: u64, place: TracePosition) {
         if let Some(block) = self.live.remove(&address) {
             for action in [Action::FreeRequested, Action::FreeCompleted] {
@@ -107,7 +107,7 @@ impl Snapshot {
         self.push(Action::Oom, left_bytes, bytes, place);
     }
 
-    /// Sets the memory held now, in pieces by address, and records the changes.
+    /// Sets the memory now held, in pieces by address, and records the changes.
     pub(crate) fn hold(&mut self, pieces: Vec<Span>, place: TracePosition) {
         let held = joined(&pieces);
         for (action, changed) in [
@@ -206,7 +206,7 @@ impl Snapshot {
         while let Some((&address, &block)) = live.next() {
             let next = live.peek().map_or(segment.end, |(next, _)| **next);
             blocks.extend(Block::free(at, address));
-            // The granted size is known where the block is a piece of its own.
+            // The granted size is known only if the block is a separate piece.
             let piece = self
                 .pieces
                 .binary_search_by_key(&address, |piece| piece.start);

@@ -6,10 +6,11 @@
 use std::collections::HashMap;
 use std::io::{self, Write};
 
-/// Items that one instruction appends, as in Python: the viewer passes them as arguments.
+/// Maximum number of items that one instruction appends, as in Python. The viewer passes them as
+/// arguments.
 const BATCH: usize = 1000;
 
-/// Texts that can be referenced: those whose number fits one byte.
+/// Maximum number of texts that can be referenced, since their number must fit one byte.
 const MAX_TEXTS: usize = 256;
 
 /// A pickle being written.
@@ -39,7 +40,7 @@ impl<W: Write> PickleWriter<W> {
             self.out.write_all(b"J")?;
             return self.out.write_all(&int.to_le_bytes());
         }
-        // Signed: one more byte of zeros if the high bit is set.
+        // The number is signed, so a set high bit needs one more byte of zeros.
         let len = (72 - number.leading_zeros() as usize) / 8;
         let bytes = u128::from(number).to_le_bytes();
         self.out.write_all(&[0x8a, len as u8])?;

@@ -28,7 +28,7 @@ fn snapshot() -> Snapshot {
     snapshot.hold([1000..1400, 5000..5100].into(), event(4));
     snapshot.alloc(5010, 20, event(4));
     snapshot.refuse(4096, 77, event(5));
-    // The granted bytes of the second block, and the free pieces around it.
+    // Held are the granted bytes of the second block and the free pieces around it.
     snapshot.hold(
         [1000..1200, 1200..1300, 1300..1350, 5000..5100].into(),
         event(5),

@@ -3,16 +3,16 @@
 /// One column of the tables.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Allocator {
-    /// Its name, which is the worker's feature.
+    /// Name of the allocator, which is the worker's feature.
     pub(crate) name: &'static str,
-    /// Its crate, if it has a version of its own.
+    /// The allocator's crate, if it has its own version.
     pub(crate) package: Option<&'static str>,
-    /// Whether one lock guards the whole allocator. It is then not made for many threads, and runs only workloads of
-    /// one thread.
+    /// Whether one lock guards the whole allocator. Such an allocator is not made for many threads, and runs only
+    /// workloads of one thread.
     pub(crate) one_lock: bool,
-    /// Whether it runs only workloads with steps; another entry is the same allocator without steps.
+    /// Whether it runs only workloads with steps. Another entry is the same allocator without steps.
     pub(crate) steps_only: bool,
-    /// Whether it is this repository's. All others are peers.
+    /// Whether the allocator is this repository's. All others are peers.
     pub(crate) ours: bool,
     pub(crate) about: &'static str,
 }
@@ -44,7 +44,7 @@ const fn locked(name: &'static str, about: &'static str) -> Allocator {
     }
 }
 
-/// The allocator whose answers are right when others disagree: the system's.
+/// The system's allocator, whose answers are right when others disagree.
 pub(crate) const SYSTEM: &str = "system";
 
 /// Larder in its default configuration.

@@ -1,7 +1,7 @@
-//! The longest single call of an allocator on each workload: a program's longest wait.
+//! The longest single call of an allocator on each workload, which is a program's longest wait.
 //!
 //! The workers are built with a feature that times every call of the process. A slow call is slow in every run, while
-//! interruptions by the machine come and go; so the shortest of the rounds' longest calls counts.
+//! interruptions by the machine come and go, so the shortest of the rounds' longest calls counts.
 
 use serde::Serialize;
 
@@ -14,14 +14,15 @@ use crate::report::{Table, none};
 /// The longest calls of one kind in microseconds: wall time, and processor time of their thread.
 pub(crate) type Micros = [f64; 2];
 
-/// The scale at which each call is timed: the clocks take up to a hundred times as long as a call.
+/// Scale of the work when each call is timed, because the clocks take up to a hundred times as long as a call.
 pub(super) const SHARE_OF_CALLS: f64 = 0.2;
 
 /// The kinds of calls, in the order in which a worker prints them.
 const KINDS: [&str; 3] = ["malloc", "realloc", "free"];
 const CLOCKS: [&str; 2] = ["wall", "processor"];
 
-/// One allocator on one workload: a line of JSON, cells of the table. It has no figures if the allocator failed.
+/// The result of one allocator on one workload, a line of JSON and cells of the table. It has no figures if the
+/// allocator failed.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub(crate) struct LongestCalls {
     /// Distinguishes the row from other lines.

@@ -1,7 +1,7 @@
 //! Latency: the times of the frames of workloads with a schedule.
 //!
-//! Such a workload lasts as long as its schedule, so its time and operations enter no ratio and no mean; its frames
-//! have a table of their own.
+//! A workload with frames lasts as long as its schedule, so its time and operations enter no ratio and no mean; its
+//! frames have a table of their own.
 
 use serde::{Deserialize, Serialize};
 
@@ -11,19 +11,19 @@ use super::summary::VersusRow;
 use crate::numbers::{in_order, median};
 use crate::report::{Table, none};
 
-/// The frames of a run, or of a worker's rounds. A frame's time is that from its first allocation to its last free,
-/// or from when it was due if the previous frame still ran then.
+/// The frames of a run, or of a worker's rounds. A frame's time is from its first allocation to its last free, or from
+/// when it was due if the previous frame still ran then.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Frames {
-    /// Frames of the schedule.
+    /// Number of frames in the schedule.
     pub(crate) planned: u64,
-    /// The frames that ran: a frame is missed if the previous one still runs when the next is due. Median over the
-    /// rounds.
+    /// Number of frames that ran, as median over the rounds. A frame is missed if the previous one still runs when the
+    /// next is due.
     pub(crate) done: u64,
     /// The times that half of the frames, and 99 of 100, do not exceed; medians over the rounds.
     pub(crate) p50_us: f64,
     pub(crate) p99_us: f64,
-    /// The slowest frame of all rounds.
+    /// Time of the slowest frame of all rounds.
     pub(crate) max_us: f64,
 }
 

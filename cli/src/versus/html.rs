@@ -1,4 +1,4 @@
-//! Results as a page: each figure a bar, the bars of a workload one below the other.
+//! Results as a page on which each figure is a bar, with the bars of a workload below each other.
 
 use super::allocators::{ALLOCATORS, LARDER};
 use super::instructions::Count;
@@ -11,7 +11,7 @@ use crate::report::bar::{Bar, swatch};
 use crate::report::page::{escape, list, page};
 use crate::report::{ANY_WIDTH, Left, Right, Table, TableCell};
 
-/// The most that a bar may exceed the shortest of its workload: one of ten times the length would hide the
+/// Maximum length of a bar over the shortest of its workload, since a bar of ten times the length would hide the
 /// differences of the others.
 const LONGEST: f64 = 4.0;
 
@@ -150,7 +150,7 @@ fn counted(count: &Count) -> HtmlLine {
 }
 
 /// Formats a table of bars: for each measure the bar, the figure in its unit, its range, and its excess over the
-/// least.
+/// minimum.
 fn section(heading: &str, units: &[&str], lines: &[HtmlLine]) -> String {
     if lines.is_empty() {
         return String::new();

@@ -29,7 +29,8 @@ pub(crate) const USUAL: [&str; 6] = [
 /// The two scales. The smaller one already includes every first touch.
 const SCALES: [f64; 2] = [0.02, 0.06];
 
-/// One allocator on one workload: a line of JSON, a cell of the table. It has no figure if the allocator failed.
+/// The result of one allocator on one workload, a line of JSON and a cell of the table. It has no figure if the
+/// allocator failed.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub(crate) struct Count {
     /// Distinguishes the row from other lines.
@@ -133,7 +134,7 @@ pub(crate) fn counts_table(counts: &[Count], width: usize) -> String {
     text
 }
 
-/// A line for each allocator and a column for each workload: there are more allocators.
+/// Returns a table with a line for each allocator and a column for each workload, since there are more allocators.
 fn profile_table(counts: &[&Count]) -> Table {
     let workloads = in_order(counts.iter().map(|count| count.workload));
     let mut table = Table::new([&["allocator"], &workloads[..]].concat());

@@ -126,7 +126,7 @@ fn shown(ratio: Option<f64>) -> TableCell {
     }
 }
 
-/// A configuration that was not measured has no aim.
+/// Returns the cell of a configuration's aim, or `-` if the configuration was not measured.
 fn aim_of(contest: &Contest, name: &str) -> TableCell {
     let aim = contest.measure.aim(name).zip(score_of(contest, name));
     let aim = aim.map(|(aim, score)| format!("{:.2} ({})", aim.mean, score.against(&aim)));

@@ -1,11 +1,11 @@
 //! Larder compared with other global allocators, in programs of their own.
 //!
-//! Each allocator is built into a worker ([`workers`]): the same program but for one feature. A run of a workload is
-//! one process ([`process`]); runs of different allocators alternate ([`rounds`]), and their measurements are
-//! compared ([`summary`], [`table`], [`frames`], [`page`], [`html`]), ours with the best of all others ([`peers`],
+//! Each allocator is built into a worker ([`workers`]), the same program except for one feature. A run of a workload is
+//! one process ([`process`]); runs of different allocators alternate ([`rounds`]), and their measurements are compared
+//! ([`summary`], [`table`], [`frames`], [`page`], [`html`]), ours with the best of all others ([`peers`],
 //! [`markdown`]). Two figures are measured separately: the longest [`calls`], and [`instructions`] of an operation.
 //!
-//! A worker prints its own figures, so nothing here is measured.
+//! A worker measures and prints its own figures.
 
 pub(crate) mod allocators;
 pub(crate) mod calls;

@@ -1,5 +1,4 @@
-//! Ours against the peers: each of our configurations over the best of all other
-//! allocators, workload by workload.
+//! Our configurations compared with the peers: each over the best of all other allocators, workload by workload.
 //!
 //! Peers are all allocators but ours, the system's included: our configurations are never compared with each other.
 //! Workloads with steps are left out, since no peer has steps.
@@ -54,15 +53,15 @@ pub(crate) struct Score {
     pub(crate) behind: Vec<(&'static str, f64)>,
 }
 
-/// The ratio above which a workload counts as behind; closer to 1 a ratio changes sides from run to run.
+/// The ratio above which a workload counts as behind. Closer to 1, a ratio changes sides from run to run.
 pub(crate) const BEHIND: f64 = 1.05;
 
 /// The aim of a configuration over all workloads.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct Aim {
-    /// The largest geometric mean.
+    /// Maximum geometric mean.
     pub(crate) mean: f64,
-    /// The largest ratio of a single workload, if there is such an aim.
+    /// Maximum ratio of a single workload, if there is such an aim.
     pub(crate) max_ratio: Option<f64>,
 }
 
@@ -230,7 +229,7 @@ fn verdict(contest: &Contest, score: &Score) -> String {
 }
 
 impl Score {
-    /// Returns whether the aim is met, in words. The aim concerns all workloads, so a part of them decides nothing.
+    /// Returns whether the aim is met, in words. The aim concerns all workloads, so it is undecided for a part of them.
     pub(crate) fn against(&self, aim: &Aim) -> &'static str {
         let all = WORKLOADS
             .iter()

@@ -1,4 +1,4 @@
-//! One run of a worker: a process of its own, and its line of output.
+//! One run of a worker in a separate process, and its line of output.
 
 use std::io::{self, Read};
 use std::process::{Child, Command, Stdio};
@@ -15,20 +15,20 @@ use super::rounds::Settings;
 use super::workers::{Profile, Worker};
 use super::workloads::{Kind, SERVER_SECONDS, Workload};
 
-/// The interval at which a running worker is polled: long, since the worker may share the core.
+/// The interval at which a running worker is polled. It is long, since the worker may share the core.
 const GLANCE: Duration = Duration::from_millis(5);
 
-/// The worker's command that readies the machine's memory: without it, the time of a run in a virtual machine depends
+/// The worker's command that readies the machine's memory. Without it, the time of a run in a virtual machine depends
 /// on earlier runs.
 const READY_MEMORY: &str = "ready";
 
-/// The most characters kept of a failed process's stderr.
+/// Maximum number of characters kept of a failed process's stderr.
 const MAX_SAID: usize = 300;
 
 /// The measurements of one run; `None` if the workload or the operating system does not report them.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 pub(crate) struct Sample {
-    /// From the first to the last operation.
+    /// Seconds from the first to the last operation.
     pub(crate) seconds: f64,
     pub(crate) operations: u64,
     /// The workload's checksum, equal for every allocator that works.
@@ -36,7 +36,7 @@ pub(crate) struct Sample {
     /// Minor page faults of the operations.
     pub(crate) faults: Option<u64>,
     pub(crate) peak_rss_bytes: Option<u64>,
-    /// Resident bytes once everything was freed.
+    /// Resident bytes after everything was freed.
     pub(crate) end_rss_bytes: Option<u64>,
     /// Live bytes when the workload reads its memory, and resident bytes at that time.
     pub(crate) live_bytes: Option<u64>,
@@ -80,7 +80,7 @@ pub(crate) fn run(
     workload: &Workload,
     settings: &Settings,
 ) -> Result<Sample, RunFault> {
-    // With too little memory for this, the run may still succeed.
+    // If memory is short here, the run may still succeed.
     let _ = printed(
         Command::new(&worker.program).arg(READY_MEMORY),
         settings.limit,
@@ -109,9 +109,9 @@ pub(crate) fn run(
 /// The output of a process that succeeded.
 #[derive(Debug)]
 pub(super) struct Printed {
-    /// On its stdout.
+    /// Output on stdout.
     pub(super) out: String,
-    /// On its stderr.
+    /// Output on stderr.
     pub(super) said: String,
 }
 
@@ -127,7 +127,7 @@ pub(super) fn printed(command: &mut Command, limit: Duration) -> Result<Printed,
         let seconds = limit.as_secs();
         return Err(RunFault::TimedOut { seconds });
     };
-    // The output fits into the pipes; otherwise the process would block, and be stopped.
+    // The output fits into the pipes. Otherwise the process would block until it is stopped.
     let (mut out, mut said) = (Vec::new(), Vec::new());
     if let Some(mut pipe) = child.stdout.take() {
         pipe.read_to_end(&mut out)?;
@@ -168,7 +168,7 @@ fn wait(child: &mut Child, limit: Duration) -> io::Result<Option<std::process::E
     }
 }
 
-/// Parses the sample in a worker's output. Returns `None` if it is of another run.
+/// Parses the sample in a worker's output. Returns `None` if it belongs to another run.
 pub(crate) fn parse(printed: &str, allocator: &str, workload: &str) -> Result<Sample, RunFault> {
     let no_sample = |error: serde_json::Error| RunFault::NoSample(error.to_string());
     let line: Value = serde_json::from_str(printed.trim()).map_err(no_sample)?;

@@ -25,7 +25,7 @@ pub(crate) struct Settings {
     pub(crate) limit: Duration,
 }
 
-/// Counts of the workers are inexact above this scale.
+/// Maximum scale, above which counts of the workers are inexact.
 const MAX_SCALE: f64 = 1e6;
 
 fn parse_scale(text: &str) -> Result<f64, String> {
@@ -49,7 +49,7 @@ pub(crate) struct Runs {
     pub(crate) profile: Profile,
     /// One sample a round, up to the first fault.
     pub(crate) samples: Vec<Sample>,
-    /// The fault of a run, if any; no figures count then.
+    /// The fault of a run, if any. The figures then do not count.
     pub(crate) fault: Option<RunFault>,
 }
 
@@ -133,7 +133,7 @@ fn right_answer(all: &[Runs]) -> Option<u64> {
     }
     let given: Vec<u64> = all.iter().flat_map(answers).collect();
     let times = |answer: u64| given.iter().filter(|other| **other == answer).count();
-    // The last of equals would win without the reversal.
+    // Reversed because `max` returns the last of equals.
     let max = given.iter().copied().rev();
     max.max_by_key(|answer| times(*answer))
 }

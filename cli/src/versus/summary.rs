@@ -11,11 +11,11 @@ use super::workers::Profile;
 use super::workloads::{self, Kind, Workload};
 use crate::numbers::{geometric_mean, in_order, median};
 
-/// A name of one of the lists, which reading it back finds there.
+/// A name in one of the lists, where parsing looks it up.
 pub(crate) type Name = &'static str;
 
-/// One allocator on one workload: a line of JSON, a cell of each table. Figures are medians over the rounds; `None`
-/// if it failed, or if the operating system or the workload does not report them.
+/// The result of one allocator on one workload, a line of JSON and a cell of each table. Figures are medians over the
+/// rounds, or `None` if the allocator failed, or if the operating system or the workload does not report them.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(crate) struct VersusRow {
     #[serde(deserialize_with = "workload_name")]
@@ -24,14 +24,14 @@ pub(crate) struct VersusRow {
     pub(crate) allocator: Name,
     #[serde(deserialize_with = "profile_name")]
     pub(crate) profile: Name,
-    /// Threads that use the allocator at once.
+    /// Number of threads that use the allocator concurrently.
     pub(crate) threads: u32,
-    /// The runs that count.
+    /// Number of runs that count.
     pub(crate) rounds: usize,
     pub(crate) seconds: Option<f64>,
     pub(crate) seconds_min: Option<f64>,
     pub(crate) seconds_max: Option<f64>,
-    /// The slowest less the fastest time, over the median.
+    /// Difference between the slowest and the fastest time, over the median.
     pub(crate) spread: Option<f64>,
     /// Operations of one run.
     pub(crate) operations: Option<u64>,
@@ -41,7 +41,7 @@ pub(crate) struct VersusRow {
     pub(crate) peak_rss_bytes: Option<u64>,
     pub(crate) peak_rss_min_bytes: Option<u64>,
     pub(crate) peak_rss_max_bytes: Option<u64>,
-    /// Resident bytes once everything was freed.
+    /// Resident bytes after everything was freed.
     pub(crate) end_rss_bytes: Option<u64>,
     /// Live bytes when the workload reads its memory; its list entry says when.
     pub(crate) live_bytes: Option<u64>,
@@ -108,7 +108,7 @@ fn profile_name<'a, D: Deserializer<'a>>(input: D) -> Result<&'static str, D::Er
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct VersusMean {
     pub(crate) allocator: &'static str,
-    /// Whether the mean is over the workloads of one thread, or over the others.
+    /// Whether the mean is over the workloads of one thread, rather than the others.
     pub(crate) one_thread: bool,
     pub(crate) time: Option<f64>,
     pub(crate) peak_rss: Option<f64>,
@@ -140,7 +140,7 @@ fn row(workload: &Workload, runs: &Runs) -> VersusRow {
         Some(_) => &[],
         None => &runs.samples,
     };
-    // A time that was fixed beforehand is no figure.
+    // A time that was fixed beforehand is not a figure.
     let timed = match workload.kind {
         Kind::Memory => &[],
         _ => samples,

@@ -127,7 +127,8 @@ fn face_table(face: &Face, profile: &str, rows: &[&VersusRow], width: usize) -> 
         let of_workload = rows.iter().filter(|row| row.workload == workload);
         let line: Vec<&VersusRow> = of_workload.copied().collect();
         let has_figures = line.iter().any(|row| (face.cell)(row).is_some());
-        // A line where all have failed must stay, but few workloads know their live bytes.
+        // A line on which all allocators have failed must stay, but few workloads know their live
+        // bytes.
         if !has_figures && (face.best.is_none() || line.iter().all(|row| row.failed.is_none())) {
             continue;
         }

@@ -99,7 +99,7 @@ impl Package {
         Ok(Self { folder, target })
     }
 
-    /// Builds a worker; fast if nothing has changed since the last build.
+    /// Builds a worker. This is fast if nothing has changed since the last build.
     pub(crate) fn build(
         &self,
         allocator: &'static Allocator,
@@ -126,7 +126,7 @@ impl Package {
         }
     }
 
-    /// The next worker is built under the same name, so this one is copied.
+    /// Copies the worker, since the next one is built under the same name.
     fn keep(
         &self,
         built: &Path,
@@ -135,7 +135,8 @@ impl Package {
     ) -> Result<Worker, String> {
         let folder = self.target.join("workers");
         let program = folder.join(file_name(allocator, profile));
-        // Renamed into place when complete: a copy into place fails while the old worker runs.
+        // The complete copy is renamed into place, since copying into place fails while the old
+        // worker runs.
         let copy = program.with_extension("new");
         fs::create_dir_all(&folder)
             .and_then(|()| fs::copy(built, &copy))
@@ -182,7 +183,7 @@ fn executable(messages: &str) -> Option<PathBuf> {
     programs.next_back()
 }
 
-/// In a lock file a version follows its name.
+/// Returns the version of a package, which follows its name in a lock file.
 fn version_in(lock: &str, package: &str) -> Option<String> {
     let name = format!("name = \"{package}\"");
     let mut lines = lock.lines().skip_while(|line| *line != name);

@@ -6,9 +6,9 @@
 /// One line of the list.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Workload {
-    /// Its name: short, and never reused for another workload.
+    /// A short name, never reused for another workload.
     pub(crate) name: &'static str,
-    /// The number of threads that use the allocator at once. With one, the process stays on one core.
+    /// Number of threads that use the allocator concurrently. With one thread, the process stays on one core.
     pub(crate) threads: u32,
     /// Whether it marks the begin and end of its steps for the allocator.
     pub(crate) steps: bool,
@@ -20,18 +20,18 @@ pub(crate) struct Workload {
 /// The purpose of a workload.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Kind {
-    /// The time and memory of its operations.
+    /// Measures the time and memory of the operations.
     Timed,
-    /// The times of single frames. It lasts as long as its schedule, so its own time means nothing.
+    /// Measures the times of single frames. The workload lasts as long as its schedule, so its own time means nothing.
     Frames,
-    /// A count of instructions. It is little more than the loop around a pair, so its time means little. It runs only
-    /// when named.
-    Bare,
-    /// The times of its single calls (`--calls`). Its own time means little. Without `--calls` it runs only when
-    /// named.
-    Cliff,
-    /// Resident over live bytes. Its duration is fixed, so its time means nothing and is left out of its row. It runs
+    /// Counts instructions. The workload is little more than the loop around a pair, so its time means little. It runs
     /// only when named.
+    Bare,
+    /// Measures the times of single calls (`--calls`). The workload's own time means little. Without `--calls` it runs
+    /// only when named.
+    Cliff,
+    /// Measures resident over live bytes. The workload's duration is fixed, so its time means nothing and is left out
+    /// of its row. It runs only when named.
     Memory,
 }
 
@@ -39,7 +39,8 @@ pub(crate) enum Kind {
 pub(crate) const SERVER_SECONDS: u32 = 60;
 
 impl Workload {
-    /// Returns whether the aims concern it: its time is a measure, and it has no steps, which no peer supports.
+    /// Returns whether the aims concern the workload: its time is a measure, and it has no steps, which no peer
+    /// supports.
     pub(crate) const fn is_aimed(&self) -> bool {
         !self.steps && matches!(self.kind, Kind::Timed)
     }
@@ -69,7 +70,7 @@ const fn bare(name: &'static str, about: &'static str) -> Workload {
     }
 }
 
-/// A workload of two threads: one with frames, and one that allocates all the time.
+/// Creates a workload of two threads: one with frames, and one that allocates all the time.
 const fn frames(name: &'static str, about: &'static str) -> Workload {
     Workload {
         kind: Kind::Frames,

@@ -34,7 +34,7 @@ mod tests {
 
     use super::*;
 
-    /// Maps use the low bits for the place and the seven highest for the rest.
+    /// Maps use the low bits for the bucket and the seven highest for the tag.
     #[test]
     fn ids_in_steps_of_any_power_of_two_are_spread() {
         for step in (0..22).map(|power| 1_u32 << power) {

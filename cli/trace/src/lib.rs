@@ -18,9 +18,9 @@
 //! * no block has zero bytes, and live bytes never exceed
 //!   [`MAX_BYTES`].
 //!
-//! Recordings of other programs are made to fit: [`Trace::notes`] says how.
+//! Recordings of other programs are adapted to these rules, as [`Trace::notes`] describes.
 //!
-//! No lock: a trace is read once and does not change.
+//! There are no locks, since a trace is read once and does not change.
 
 #[allow(dead_code, unreachable_pub, reason = "the file is the core's")]
 mod byte_count;
@@ -49,8 +49,8 @@ pub use ids::{IdHasher, IdMap};
 pub use parse::{for_each_event, read, read_to_last_line};
 pub use rmm::HEADER as RMM_HEADER;
 
-/// The largest byte count that a trace may have: 2^60. Sums of two such counts, and their rounding
-/// up to a power of two, stay far inside `u64`.
+/// Maximum byte count in a trace, 2^60. Sums of two such counts, and their rounding up to a power
+/// of two, stay far inside `u64`.
 pub const MAX_BYTES: u64 = 1 << 60;
 
 /// An event in the recorded program.
@@ -135,7 +135,8 @@ impl Trace {
     }
 
     /// Returns whether the part that starts at the mark of this number is not a step of the program
-    /// but lies between two, or behind the last: the remark `# between steps` follows the mark.
+    /// but lies between two steps, or after the last: the remark `# between steps` follows the
+    /// mark.
     #[must_use]
     pub fn is_between_steps(&self, number: u32) -> bool {
         self.between.binary_search(&number).is_ok()

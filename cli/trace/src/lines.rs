@@ -5,8 +5,8 @@
 use super::Defect;
 use super::source::Source;
 
-/// Far above any line of a trace. The bound keeps a file that is not a trace from being read into
-/// memory as one line.
+/// Maximum bytes of a line, far above any line of a trace. The limit keeps a file that is not a
+/// trace from being read into memory as one line.
 const MAX_LINE_BYTES: usize = 64 * 1024;
 
 /// Numbered lines.

@@ -15,7 +15,7 @@ const ALLOC_FORM: &str = "a <id> <bytes>";
 const FREE_FORM: &str = "f <id>";
 const STEP_FORM: &str = "s <number>";
 
-/// The remark that no step starts at the line before it.
+/// The remark that the line before it does not start a step.
 const BETWEEN: &str = "between steps";
 
 pub(super) fn load_all(path: &Path) -> Result<Vec<Trace>, TraceError> {
@@ -120,7 +120,7 @@ pub fn for_each_event(
     Ok((vec![trace], cut))
 }
 
-/// Reads a v1 trace. Returns it with the defect of its end, if that is missing.
+/// Reads a v1 trace. Returns it with the defect of its end, if the end is missing.
 fn read_v1(
     lines: &mut Lines<'_>,
     name: String,
@@ -148,9 +148,9 @@ struct Parser {
     header: Vec<(String, String)>,
     last: Option<Event>,
     /// The next id, which is below `u32::MAX` or counts the blocks of a full trace: [`id_field`]
-    /// refuses any other.
+    /// refuses any other id.
     allocations: u32,
-    /// Size of each live block by id.
+    /// Size of each live block, by id.
     live: IdMap<NonZeroU64>,
     live_bytes: u64,
     frees: u64,
@@ -191,8 +191,8 @@ impl Parser {
         Ok(self.last)
     }
 
-    /// Parses a `#` line. Between the events it is a mere remark, except the one behind a step's
-    /// line and the recorder's last one.
+    /// Parses a `#` line. Between events it is a mere remark, except after a step's line and for
+    /// the recorder's last line.
     fn comment(&mut self, comment: &str) -> Result<(), Defect> {
         if let Some(last) = self.last {
             if let (Event::Step { number }, BETWEEN) = (last, comment.trim()) {
@@ -277,8 +277,7 @@ impl Parser {
         Ok(Event::Step { number: found })
     }
 
-    /// Makes the checks of the file as a whole, whose end may be missing. A step that is cut is
-    /// closed.
+    /// Checks the file as a whole, whose end may be missing. Closes a step that is cut.
     fn finish(
         self,
         name: String,
@@ -328,8 +327,8 @@ impl Parser {
         Ok((trace, cut))
     }
 
-    /// Compares a count with the header: the recorder writes `# allocs: 12  frees: 7 ...`. With
-    /// that line even a file cut right behind an `s` line is detected.
+    /// Compares a count with the header. The recorder writes `# allocs: 12  frees: 7 ...`. With
+    /// that line even a file cut right after an `s` line is detected.
     fn check_promise(&self, what: &'static str, found: u64) -> Result<(), Defect> {
         let line = self.header.iter().find(|(key, _)| key == "allocs");
         let promised =
@@ -345,7 +344,7 @@ impl Parser {
     }
 }
 
-/// The largest id: one below `u32::MAX`, so that the number of blocks fits too.
+/// Maximum id, one below `u32::MAX` so that the number of blocks fits too.
 pub(super) const MAX_ID: u64 = u32::MAX as u64 - 1;
 
 fn id_field<'line>(
@@ -417,14 +416,14 @@ fn stray_blank<'line>(rest: &mut impl Iterator<Item = &'line str>) -> Defect {
     Defect::StrayBlank { place }
 }
 
-/// Returns the number behind `what:` in a header line, if there is one.
+/// Returns the number after `what:` in a header line, if there is one.
 fn promised_count(line: &str, what: &str) -> Option<u64> {
     let mut words = line.split_whitespace();
     words.find(|word| word.strip_suffix(':') == Some(what))?;
     words.next()?.parse().ok()
 }
 
-/// Makes a piece of the file printable: short, and without control characters.
+/// Makes a part of the file printable, short and without control characters.
 pub(super) fn shown(text: &str) -> String {
     const MAX_CHARACTERS: usize = 40;
     let mut shown: String = text

@@ -2,9 +2,9 @@
 //!
 //! A pickle is a program for a stack machine. This machine knows the instructions that make plain
 //! data, and refuses those that look up or call Python code. A value that is used in several
-//! places, such as the frames of a stack, exists once, and values refer to each other by number: no
-//! function recurses, however deep the data is, and memory grows with the file, not with the data
-//! written out.
+//! places, such as the frames of a stack, exists once, and values refer to each other by number. So
+//! no function recurses, however deep the data is, and memory grows with the file, not with the
+//! data written out.
 
 mod lines;
 
@@ -12,10 +12,10 @@ use std::ops::Range;
 
 use super::Defect;
 
-/// The longest pickle that is read.
+/// Maximum bytes of a pickle.
 pub(super) const MAX_BYTES: u64 = 2 << 30;
 
-/// The most values: ten million entries of a snapshot have fewer.
+/// Maximum number of values. Ten million entries of a snapshot have fewer.
 const MAX_VALUES: usize = 1 << 26;
 
 /// A value. Cheap to copy; its contents are read through its [`Pickle`].
@@ -30,16 +30,17 @@ pub(super) enum Value {
     /// A dictionary, by number.
     Dict(u32),
     True,
-    /// A value that no snapshot needs: none, false, fractions, negative numbers, sets, bytes.
+    /// A value that no snapshot needs, such as none, false, fractions, negative numbers, sets and
+    /// bytes.
     Other,
 }
 
-/// A pickle, completely read.
+/// A pickle that was completely read.
 pub(super) struct Pickle<'bytes> {
     bytes: &'bytes [u8],
     values: Vec<Value>,
-    /// Numbers of the values of each list and dictionary; of a dictionary alternating keys and
-    /// values.
+    /// Numbers of the values of each list and dictionary. For a dictionary, keys and values
+    /// alternate.
     contents: Vec<Vec<u32>>,
     /// The value of the pickle.
     pub(super) root: Value,
@@ -89,7 +90,7 @@ impl<'bytes> Pickle<'bytes> {
         let Value::Dict(dict) = value else {
             return None;
         };
-        // The last one wins, as in Python.
+        // The last entry of a key wins, as in Python.
         let mut pairs = self.contents[dict as usize].rchunks_exact(2);
         let pair =
             pairs.find(|pair| self.text(self.values[pair[0] as usize]) == Some(key.as_bytes()));
@@ -117,7 +118,7 @@ impl<'bytes> Pickle<'bytes> {
 struct Machine<'bytes> {
     bytes: &'bytes [u8],
     at: usize,
-    /// Start of the present instruction.
+    /// Start of the current instruction.
     begun: usize,
     values: Vec<Value>,
     contents: Vec<Vec<u32>>,
@@ -134,7 +135,7 @@ impl Machine<'_> {
         let opcode = self.byte()?;
         match opcode {
             b'.' => return self.pop().map(Some),
-            // The protocol, and frames, which only group the instructions behind them.
+            // The protocol, and frames, which only group the following instructions.
             0x80 => {
                 let protocol = self.byte()?;
                 if !(2..=5).contains(&protocol) {
@@ -212,7 +213,7 @@ impl Machine<'_> {
             0x88 => self.push(Value::True),
             b'N' | 0x89 => self.push(Value::Other),
             b'G' => self.skip(8),
-            // Lines, of the first protocols.
+            // Lines of the first protocols.
             b'I' | b'L' => self.number_line(),
             b'F' => {
                 self.line()?;
@@ -320,14 +321,14 @@ impl Machine<'_> {
         if self.values.len() == MAX_VALUES {
             return Err(Defect::PickleTooLarge);
         }
-        // Below the limit, so it fits.
+        // The number is below the limit, so it fits.
         self.stack.push(self.values.len() as u32);
         self.values.push(value);
         Ok(())
     }
 
     fn push_list(&mut self, items: Vec<u32>) -> Result<(), Defect> {
-        // There are no more contents than values.
+        // There are at most as many contents as values.
         let number = self.contents.len() as u32;
         self.contents.push(items);
         self.push(Value::List(number))
@@ -342,7 +343,7 @@ impl Machine<'_> {
         self.push(Value::Dict(number))
     }
 
-    /// Returns the height below which the present mark's instructions may not reach.
+    /// Returns the height below which instructions after the current mark may not reach.
     fn floor(&self) -> usize {
         self.marks.last().copied().unwrap_or(0)
     }

@@ -1,9 +1,9 @@
-//! Turns recordings of other programs, by address, into a trace: blocks by id, those that were live
-//! before first.
+//! Turns recordings of other programs, by address, into a trace, by block id. Blocks that were live
+//! before the recording come first.
 //!
-//! A recording may begin in the middle of a program, so that a free may have no allocation. Its
-//! block was live before, and its size is known from the free: it is allocated first. No other
-//! event is made up.
+//! A recording may begin in the middle of a program, so a free may have no allocation. Its block
+//! was live before, and its size is known from the free, so it is allocated first. No other event
+//! is made up.
 
 use std::collections::HashMap;
 
@@ -18,7 +18,7 @@ pub(super) struct OpenRecording {
     sizes: Vec<u64>,
     /// Streams of the blocks, as far as they are known.
     streams: Vec<Option<u64>>,
-    /// Events, by those numbers.
+    /// Events, by the numbers of their blocks.
     events: Vec<Happened>,
     /// Each address seen, with the block that is live there, if any.
     places: HashMap<u64, Option<u32>>,
@@ -33,9 +33,9 @@ pub(super) struct RecordingCounts {
     /// Blocks that were live before, and their bytes.
     pub(super) before: u64,
     pub(super) before_bytes: u64,
-    /// Blocks whose free is missing: another block was allocated at their address.
+    /// Blocks whose free is missing, because another block was allocated at their address.
     pub(super) no_free: u64,
-    /// Frees omitted: the allocation is missing, and was not before the recording.
+    /// Frees omitted because the allocation is missing, and was not before the recording.
     pub(super) no_alloc: u64,
     /// Frees with another size than the allocation.
     pub(super) other_size: u64,
@@ -80,7 +80,7 @@ impl OpenRecording {
                 }
                 block
             }
-            // The free of an allocation of zero bytes.
+            // This is the free of an allocation of zero bytes.
             _ if bytes == 0 => return Ok(()),
             Some(None) => {
                 self.counts.no_alloc += 1;
@@ -93,8 +93,8 @@ impl OpenRecording {
         Ok(())
     }
 
-    /// Records a block that is live at the end. If it is not in the recording, it was live all
-    /// along.
+    /// Records a block that is live at the end. If the block is not in the recording, it was live
+    /// from the start.
     pub(super) fn live_at_end(&mut self, address: u64, bytes: u64) -> Result<(), Defect> {
         if bytes > 0 && !matches!(self.places.get(&address), Some(Some(_))) {
             let block = self.live_before(address, bytes)?;
@@ -108,7 +108,7 @@ impl OpenRecording {
         self.places.values().flatten().count()
     }
 
-    /// Returns the most bytes that were live at once.
+    /// Returns the maximum live bytes.
     pub(super) fn most_live_bytes(&self) -> u64 {
         let mut live = self.counts.before_bytes;
         let mut most = live;
@@ -132,7 +132,7 @@ impl OpenRecording {
         self.sizes.is_empty()
     }
 
-    /// Returns the trace, with its notes; its events go to `take`.
+    /// Returns the trace, with its notes; and passes its events to `take`.
     pub(super) fn finish(
         mut self,
         name: String,

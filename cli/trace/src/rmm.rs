@@ -1,8 +1,7 @@
 //! Logs of RMM's `logging_resource_adaptor`: CSV, one row for each allocation, free and refusal.
 //!
-//! Lines may end as on Windows, fields may be quoted, and empty lines are skipped: logs pass
-//! through many programs. A program that ends without a flush leaves its last row cut; only that
-//! row may be damaged.
+//! Lines may end as on Windows, fields may be quoted, and empty lines are skipped: logs pass through many programs. A
+//! program that ends without a flush leaves its last row cut; only that row may be incomplete.
 
 use std::collections::{HashMap, HashSet};
 
@@ -29,7 +28,7 @@ struct Log {
     cut: bool,
 }
 
-/// Reads the rows behind the header; events go to `take`.
+/// Reads the rows after the header, and passes events to `take`.
 pub(super) fn read(
     lines: &mut Lines<'_>,
     name: String,

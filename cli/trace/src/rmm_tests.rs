@@ -82,7 +82,7 @@ fn a_byte_order_mark_and_quotes_make_no_difference() {
 fn a_last_row_that_is_cut_is_left_out_and_noted() {
     let whole = log(ROWS);
     let start = whole.trim_end().rfind('\n').unwrap() + 1;
-    // Up to its last comma the row lacks its stream; behind it only the stream may be cut.
+    // A row cut before its last comma lacks its stream; after the comma only the stream may be cut.
     let comma = whole.rfind(',').unwrap();
     for end in start + 1..=comma {
         let trace = parsed(&whole[..end]).unwrap();

@@ -12,7 +12,7 @@ use super::pickle::{Pickle, Value};
 use super::recording::{OpenRecording, counted};
 use super::{Defect, Event, Trace};
 
-/// PyTorch rounds sizes up to this.
+/// Unit to which PyTorch rounds sizes up, in bytes.
 const ROUNDING_BYTES: u64 = 512;
 
 /// The keys of the settings, which PyTorch reads from either variable: in CUDA's snapshots, and in
@@ -25,9 +25,9 @@ struct DeviceRecord {
     recording: OpenRecording,
     entries: u64,
     streams: HashSet<u64>,
-    /// Blocks with an incomplete free: the entry that requested it, by address.
+    /// Entries that requested frees that are not yet complete, by the block's address.
     held_back: HashMap<u64, u64>,
-    /// Blocks whose free did not complete at once, since other streams used them.
+    /// Blocks whose free did not complete immediately, since other streams used them.
     waited: usize,
     refused: u64,
     refused_bytes: u64,
@@ -36,12 +36,12 @@ struct DeviceRecord {
     changes: Vec<i128>,
     /// Pools of captured graphs, which share no memory.
     private_pools: HashSet<(u64, u64)>,
-    /// Live blocks in the list of segments.
+    /// Number of live blocks in the list of segments.
     listed: usize,
 }
 
-/// Reads the traces of a pickled snapshot, one for each device that has any block; several have the
-/// number of the device in their names. Events go to `take`, with the number of their trace.
+/// Reads the traces of a pickled snapshot, one for each device that has any block; several have the number of the
+/// device in their names. Passes events to `take`, with the number of their trace.
 pub(super) fn read(
     bytes: &[u8],
     name: &str,
@@ -102,8 +102,7 @@ pub(super) fn read(
     traces.collect()
 }
 
-/// Returns notes on the parts of a snapshot besides its devices, which are not replayed, a sentence
-/// each.
+/// Returns notes, a sentence each, on the parts of a snapshot besides its devices, which are not replayed.
 fn notes_on_the_rest(pickle: &Pickle<'_>) -> Vec<String> {
     let empty = |value| pickle.list(value).is_some_and(|list| list.len() == 0);
     let holds = |key| {
@@ -336,7 +335,7 @@ impl DeviceRecord {
         notes
     }
 
-    /// Returns the most bytes that segments had, computed from the end backwards.
+    /// Returns the maximum bytes that segments had, computed backwards from the end.
     fn most_held_bytes(&self) -> i128 {
         let mut held = i128::from(self.segment_bytes);
         let mut most = held;

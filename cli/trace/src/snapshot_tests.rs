@@ -60,14 +60,14 @@ fn what_python_pickles_is_read_in_each_protocol() {
         };
         assert_eq!((first.name(), second.name()), ("train.dev0", "train.dev1"));
         let events = [
-            // Live before: one that stays, and one whose free is the first entry.
+            // Blocks live before: one that stays, and one whose free is the first entry.
             alloc(0, 2000),
             alloc(1, 700),
             free(1),
             alloc(2, 1000),
             alloc(3, 3000),
             alloc(4, 512),
-            // Requested before block 4 was allocated, and completed after it.
+            // The free is requested before block 4 is allocated, and completed after it.
             free(2),
         ];
         assert_eq!(first.events(), events, "protocol {protocol}");
@@ -152,11 +152,11 @@ fn an_address_that_is_used_again_is_another_block() {
 fn what_contradicts_itself_is_left_out_or_ended_and_counted() {
     let trace = one(&history(&[
         entry("alloc", 512, 10),
-        // Its free is missing.
+        // The block's free is missing.
         entry("alloc", 512, 20),
-        // Another size than the allocation's.
+        // The size differs from the allocation's.
         entry("free_completed", 512, 24),
-        // Its allocation is missing, after the beginning.
+        // The block's allocation is missing, after the beginning.
         entry("free_completed", 512, 30),
         entry("alloc", 1024, 0),
         entry("free_completed", 1024, 0),
@@ -180,7 +180,7 @@ fn a_block_that_the_list_does_not_have_is_noted() {
         &trace,
         "1 block never freed in the history and missing from the snapshot's segments"
     ));
-    // Segments without the block do not tell the bytes held either.
+    // Segments without the block do not give the bytes held either.
     let mut value = history(&[entry("alloc", 512, 4096)]);
     assert!(!noted(&one(&value), "PyTorch held"));
     value["segments"] = json!([{"address": 8192, "total_size": 4095, "blocks": []}]);

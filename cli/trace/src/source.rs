@@ -1,6 +1,6 @@
 //! The bytes of a trace file, plain or compressed with zstd, and their format.
 //!
-//! Both are told by the first bytes, never by the name.
+//! Both are detected by the first bytes, never by the name.
 
 use std::io::{self, BufRead, BufReader, Cursor, Read};
 
@@ -17,7 +17,7 @@ const PICKLE_STARTS: &[u8] = b"\x80(]}";
 /// The mark that some programs write in front of text.
 const BYTE_ORDER_MARK: &[u8] = "\u{feff}".as_bytes();
 
-/// Bytes of the beginning that tell the kind of a file: a log's header, with quotes around each
+/// Number of first bytes that determine the kind of a file: a log's header, with quotes around each
 /// column.
 const HEAD_BYTES: usize = BYTE_ORDER_MARK.len() + HEADER.len() + 12;
 
@@ -25,7 +25,7 @@ const HEAD_BYTES: usize = BYTE_ORDER_MARK.len() + HEADER.len() + 12;
 const RECORD: &str =
     "record a trace in format v1, or write a snapshot with torch.cuda.memory._dump_snapshot";
 
-/// Kinds of files that are given by mistake: their first bytes, their name and advice.
+/// Kinds of files that are passed by mistake, with their first bytes, name and advice.
 const OTHER_KINDS: [(&[u8], &str, &str); 4] = [
     (
         b"PK\x03\x04",
@@ -44,11 +44,11 @@ const OTHER_KINDS: [(&[u8], &str, &str); 4] = [
 /// The writer of a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Format {
-    /// A recorder: lines of format v1.
+    /// A recorder, in lines of format v1.
     V1,
-    /// PyTorch: a pickled memory snapshot.
+    /// PyTorch, as a pickled memory snapshot.
     Snapshot,
-    /// RMM's logging adaptor: CSV.
+    /// RMM's logging adaptor, as CSV.
     RmmLog,
 }
 
@@ -79,14 +79,14 @@ impl<'source> Source<'source> {
         Ok((Self { bytes, compressed }, format))
     }
 
-    /// Appends bytes up to a newline, included, but no more than the limit.
+    /// Appends bytes up to and including a newline, up to the limit.
     pub(super) fn read_line(&mut self, limit: u64, line: &mut Vec<u8>) -> Result<(), Defect> {
         let read = self.bytes.by_ref().take(limit).read_until(b'\n', line);
         read.map(drop)
             .map_err(|error| defect(self.compressed, error))
     }
 
-    /// Reads the rest, but no more than the limit.
+    /// Reads the rest, up to the limit.
     pub(super) fn read_all(self, limit: u64) -> Result<Vec<u8>, Defect> {
         let mut all = Vec::new();
         let read = self.bytes.take(limit).read_to_end(&mut all);

@@ -13,7 +13,7 @@ fn parsed(bytes: &[u8]) -> Result<Trace, TraceError> {
     read(Path::new("dir/small.trace"), bytes)
 }
 
-/// Returns the whole message for a trace that is refused at `line`.
+/// Returns the complete message for a trace that is refused at `line`.
 fn message(bytes: &[u8], line: u64) -> String {
     let error = parsed(bytes).unwrap_err();
     assert_eq!(error.line(), Some(line), "{error}");

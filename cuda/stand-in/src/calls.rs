@@ -4,19 +4,19 @@ use std::collections::BTreeMap;
 
 use larder_cuda_abi::{Code, functions};
 
-/// A rule by which calls are refused.
+/// A rule for refusing calls.
 #[derive(Clone, Debug)]
 struct RefusalRule {
-    /// The function's name; `None` for any function.
+    /// Name of the function, or `None` for any function.
     name: Option<String>,
-    /// Calls that still pass.
+    /// Number of calls that pass before the first refusal.
     skip: u64,
-    /// Calls that are refused after `skip` calls.
+    /// Number of calls that are refused after `skip` calls.
     times: u64,
     code: Code,
 }
 
-/// Counters and rules.
+/// Counts of calls, and the rules for refusing them.
 #[derive(Debug, Default)]
 pub(crate) struct Calls {
     counts: BTreeMap<&'static str, u64>,

@@ -1,4 +1,4 @@
-//! Vector clocks: which operation is ordered before which.
+//! Vector clocks, which record the order of operations.
 //!
 //! Each stream counts its operations. An operation's clock gives, for every stream, the number up
 //! to which that stream's operations are ordered before it: by the stream itself, by events, by the
@@ -7,7 +7,7 @@
 /// Numbers of operations by stream.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub(crate) struct VectorClock {
-    /// Stream and number, in the order of streams.
+    /// Pairs of stream and number, in the order of streams.
     ticks: Vec<(usize, u64)>,
 }
 
@@ -31,8 +31,8 @@ impl VectorClock {
         }
     }
 
-    /// Joins the clock of a stream's newest operation, unless that operation is known: then all
-    /// before it is known too.
+    /// Joins the clock of a stream's newest operation, unless that operation is known, since
+    /// everything before it is then known too.
     pub(crate) fn join_stream(&mut self, stream: usize, other: &Self) {
         if other.of(stream) > self.of(stream) {
             self.join(other);

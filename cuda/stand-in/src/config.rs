@@ -8,18 +8,18 @@ use crate::capture::CaptureRules;
 /// Settings at the start; the control interface changes them later.
 #[derive(Clone, Debug)]
 pub(crate) struct StandInConfig {
-    /// `LARDER_STAND_IN_DEVICES`.
+    /// `LARDER_STAND_IN_DEVICES`: the number of devices.
     pub(crate) devices: usize,
-    /// `LARDER_STAND_IN_BYTES`, of each device.
+    /// `LARDER_STAND_IN_BYTES`: bytes of memory of each device.
     pub(crate) bytes: u64,
     /// `LARDER_STAND_IN_SEED`: the deferred schedule with this seed.
     pub(crate) seed: Option<u64>,
     /// `LARDER_STAND_IN_SHARED`: the file that counts memory for several processes.
     pub(crate) shared: Option<String>,
-    /// `LARDER_STAND_IN_VERSION`, what `cuDriverGetVersion` answers.
+    /// `LARDER_STAND_IN_VERSION`: the version that `cuDriverGetVersion` reports.
     pub(crate) version: u32,
-    /// `LARDER_STAND_IN_PINNED_BYTES`: the most memory of the host that may be pinned; all of it by
-    /// default.
+    /// `LARDER_STAND_IN_PINNED_BYTES`: maximum bytes of pinned host memory; by default all of the
+    /// host's memory.
     pub(crate) pinned_bytes: u64,
     /// `LARDER_STAND_IN_MAPPING_WAITS`: not 0 if unmapping and setting access wait for queued work.
     pub(crate) mapping_waits: bool,
@@ -27,14 +27,14 @@ pub(crate) struct StandInConfig {
     pub(crate) capture_rules: CaptureRules,
     /// `LARDER_STAND_IN_VIRTUAL_MEMORY`: 0 if the devices have no virtual memory.
     pub(crate) virtual_memory: bool,
-    /// `LARDER_STAND_IN_STALE_ALIASES`: not 0 if a further mapping of a handle shows memory of its
-    /// own, like a cache that is indexed by virtual address.
+    /// `LARDER_STAND_IN_STALE_ALIASES`: not 0 if a further mapping of a handle shows separate
+    /// memory, like a cache that is indexed by virtual address.
     pub(crate) stale_aliases: bool,
     /// `LARDER_STAND_IN_LATE_MEMORY`: not 0 if freed memory becomes available only at the next
     /// request.
     pub(crate) late_memory: bool,
-    /// `LARDER_STAND_IN_ADDRESS_BYTES`: the most addresses that may be reserved at a time; no limit
-    /// by default.
+    /// `LARDER_STAND_IN_ADDRESS_BYTES`: maximum bytes of addresses reserved at a time; no limit by
+    /// default.
     pub(crate) address_bytes: u64,
 }
 

@@ -13,9 +13,9 @@ use crate::thread;
 #[derive(Debug)]
 pub(crate) struct SimDevice {
     pub(crate) ordinal: usize,
-    /// Handle of its primary context, once there was one. It never changes.
+    /// Handle of the primary context, from its first use on. It never changes.
     pub(crate) primary: Option<usize>,
-    /// Holders of the primary context.
+    /// Number of holders of the primary context.
     pub(crate) retained: u32,
 }
 
@@ -107,7 +107,7 @@ impl SimDriver {
     /// Returns the current context of the calling thread.
     ///
     /// # Errors
-    /// If there is none, or its work has failed: then with that failure.
+    /// If there is no current context, or if its work has failed, with that failure.
     pub(crate) fn current(&self) -> Result<usize, Code> {
         let context = self.current_even_failed()?;
         self.alive(context)?;
@@ -125,7 +125,7 @@ impl SimDriver {
         self.contexts.get(context)?.failed.map_or(Ok(()), Err)
     }
 
-    /// Marks the context as failed: no more of its work runs.
+    /// Marks the context as failed, so that no more of its work runs.
     pub(crate) fn fail_context(&mut self, context: usize, code: Code) {
         if let Ok(context) = self.contexts.get_mut(context) {
             context.failed.get_or_insert(code);
@@ -137,7 +137,8 @@ impl Session {
     /// Destroys a context and everything in it, after its queued work.
     pub(crate) fn destroy_context(&mut self, handle: usize) -> Result<(), Code> {
         self.contexts.get(handle)?;
-        // Failed work goes with its context. Other threads may submit more while this one waits.
+        // Failed work is dropped with its context. Other threads may submit more while this one
+        // waits.
         loop {
             let _ = self.sync_context(handle);
             let mut queued = self.queue.ops.values();
@@ -146,7 +147,7 @@ impl Session {
             }
         }
         if self.contexts.get(handle).is_err() {
-            // Another thread has destroyed it.
+            // Another thread has destroyed the context.
             return Ok(());
         }
         self.remove_modules_of(handle)?;

@@ -1,4 +1,4 @@
-//! The one driver of the process, behind one lock.
+//! The process's only driver, behind one lock.
 
 use std::collections::BTreeMap;
 use std::ops::{Deref, DerefMut};
@@ -25,17 +25,17 @@ use crate::table::{Handles, Names, ObjectTable};
 
 /// The state of the driver.
 pub(crate) struct SimDriver {
-    /// `cuInit` was called.
+    /// Whether `cuInit` was called.
     pub(crate) initialised: bool,
     pub(crate) version: u32,
     /// Whether `cuMemUnmap` and `cuMemSetAccess` wait for work that may use the mappings. The
-    /// documentation leaves it open, so a program must be correct either way.
+    /// documentation does not say whether they do, so a program must be correct either way.
     pub(crate) mapping_waits: bool,
     pub(crate) capture_rules: CaptureRules,
     /// Whether the devices have virtual memory.
     pub(crate) virtual_memory: bool,
-    /// Whether host and devices may use managed memory at once. Otherwise managed memory is all on
-    /// the device, and never more than the device has.
+    /// Whether host and devices may use managed memory at the same time. Otherwise all managed
+    /// memory is on the device, and limited by the device's memory.
     pub(crate) managed_concurrently: bool,
     pub(crate) calls: Calls,
     pub(crate) findings: Findings,
@@ -63,14 +63,14 @@ pub(crate) struct SimDriver {
     config: StandInConfig,
 }
 
-/// Created at its first use.
+/// The driver, created at its first use.
 static DRIVER: LazyLock<Mutex<SimDriver>> = LazyLock::new(|| {
     PROCESS.store(std::process::id(), Ordering::Relaxed);
     Mutex::new(SimDriver::new(&StandInConfig::from_env()))
 });
 static CHANGED: Condvar = Condvar::new();
 
-/// Number of threads that wait for [`CHANGED`]; changed under the lock.
+/// Number of threads that wait for [`CHANGED`]. Modified only under the lock.
 static WAITING: AtomicU32 = AtomicU32::new(0);
 
 /// The process that created the driver; 0 if none has.
@@ -78,7 +78,7 @@ static PROCESS: AtomicU32 = AtomicU32::new(0);
 
 /// Returns whether this process is a child, made by `fork` alone, of the process that created the
 /// driver. CUDA does not work in such a child, and a thread that the child lacks may hold the lock
-/// for good.
+/// permanently.
 pub(crate) fn is_of_another_process() -> bool {
     let process = PROCESS.load(Ordering::Relaxed);
     process != 0 && process != std::process::id()
@@ -118,9 +118,9 @@ impl SimDriver {
         }
     }
 
-    /// Resets everything except the addresses and handles ever given out, the kernel bodies, the
-    /// version and whether mapping waits. Devices have the given number and size, other settings
-    /// return to the environment's.
+    /// Resets everything except the addresses and handles already used, the kernel bodies, the
+    /// version and whether mapping waits. The number and size of devices are the arguments'; other
+    /// settings return to the environment's.
     pub(crate) fn reset(&mut self, devices: usize, bytes: u64) {
         let config = StandInConfig {
             devices,
@@ -140,7 +140,7 @@ impl SimDriver {
     }
 }
 
-/// The driver, locked.
+/// Exclusive access to the driver, which holds its lock.
 pub(crate) struct Session {
     /// The lock's guard; `None` only inside [`Self::wait`].
     guard: Option<MutexGuard<'static, SimDriver>>,
@@ -153,7 +153,7 @@ impl Session {
         Self { guard: Some(guard) }
     }
 
-    /// Releases the lock until another thread reports a change, or for `max` at most.
+    /// Releases the lock until another thread reports a change, for at most `max`.
     pub(crate) fn wait(&mut self, max: Duration) {
         if let Some(guard) = self.guard.take() {
             WAITING.fetch_add(1, Ordering::Relaxed);

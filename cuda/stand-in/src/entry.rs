@@ -26,7 +26,8 @@ pub(crate) fn call(
     body: impl FnOnce(&mut Session) -> Result<(), Code>,
 ) -> Code {
     if thread::is_closed() {
-        // From a kernel's body or a host function: this very thread may hold the driver's lock.
+        // The caller is a kernel's body or a host function, so this thread may already hold the
+        // driver's lock.
         return Code::NOT_PERMITTED;
     }
     if driver::is_of_another_process() {
@@ -68,9 +69,10 @@ pub(crate) fn answer<T>(
     })
 }
 
-/// Makes a call of the control interface. A kernel's body must not make one: it would deadlock.
+/// Makes a call of the control interface. A kernel's body must not make one, since it would
+/// deadlock.
 ///
-/// In a forked child it does nothing.
+/// Does nothing in a forked child.
 pub(crate) fn control<R: Default>(body: impl FnOnce(&mut Session) -> R) -> R {
     if driver::is_of_another_process() {
         return R::default();

@@ -102,8 +102,8 @@ impl<T: Copy> In<T> {
             return Err(Code::INVALID_VALUE);
         }
         let place = self.0.wrapping_add(index);
-        // SAFETY: not null, so by FFI1 valid for reads of as many elements as another argument
-        // says.
+        // SAFETY: not null, so by FFI1 valid for reads of the number of elements that another
+        // argument gives.
         Ok(unsafe { place.read_unaligned() })
     }
 
@@ -149,12 +149,12 @@ pub(crate) trait Takes<C> {}
 impl<C> Takes<C> for C {}
 impl<C, T: Takes<C>> Takes<*mut C> for Out<T> {}
 impl<C, T: Takes<C>> Takes<*const C> for In<T> {}
-/// Memory that the function only reads.
+/// The function only reads this memory.
 impl<C, T: Takes<C>> Takes<*mut C> for In<T> {}
 impl<C> Takes<*mut C> for *const C {}
-/// An address that the function looks up.
+/// The function looks up this address.
 impl<C> Takes<*mut C> for usize {}
 impl<C> Takes<*const C> for usize {}
 impl Takes<*const c_char> for CallerText {}
-/// The image of a module: a text, or refused.
+/// The image of a module. Only text is accepted.
 impl Takes<*const c_void> for CallerText {}

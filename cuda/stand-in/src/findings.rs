@@ -1,6 +1,6 @@
 //! Findings: defects of the program that uses the driver.
 
-/// The most findings that are kept; further ones are only counted.
+/// Maximum number of findings kept. Further findings are only counted.
 const MAX_LINES: usize = 1000;
 
 /// The findings so far, oldest first.

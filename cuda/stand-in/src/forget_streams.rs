@@ -3,14 +3,14 @@
 //! A clock needs a stream's number as long as an access may be compared with it: while the stream
 //! exists, and while the history of some memory or a freed block of a pool names it. The sweep
 //! first drops uses of memory that the host's clock and every queued operation's clock include:
-//! everything queued and everything to come is ordered behind them.
+//! everything queued, now or later, is ordered after them.
 
 use std::collections::BTreeSet;
 
 use crate::clock::VectorClock;
 use crate::driver::SimDriver;
 
-/// The least number of removed streams that makes a sweep worth its cost.
+/// Minimum number of removed streams for which a sweep is worth its cost.
 const MIN_REMOVED: usize = 64;
 
 /// The counts that decide when the next sweep happens.
@@ -23,8 +23,8 @@ pub(crate) struct Sweeps {
 }
 
 impl SimDriver {
-    /// Counts a removed stream, and now and then sweeps all clocks: so rarely that a removal costs
-    /// no more than a few clocks on average.
+    /// Counts a removed stream, and occasionally sweeps all clocks. Sweeps are so rare that a
+    /// removal costs no more than a few clocks on average.
     pub(crate) fn forget_streams(&mut self) {
         self.sweeps.removed += 1;
         if self.sweeps.removed < MIN_REMOVED.max(self.sweeps.kept) {
@@ -99,7 +99,7 @@ mod tests {
         for _ in 0..2000 {
             let handle = driver.handles.next();
             driver.streams.insert(handle, SimStream::new(context, 0));
-            // The default stream waits for each.
+            // The default stream waits for each of them.
             let op = driver.submit(handle, Work::Nothing).unwrap();
             driver.submit(first, Work::Nothing).unwrap();
             driver.run_for_test(op);

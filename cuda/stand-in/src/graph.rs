@@ -1,9 +1,9 @@
 //! Graphs and their launches.
 //!
 //! An instantiated graph has hidden streams of its own, one for each chain of nodes. A launch
-//! queues every node anew, in its chain, behind the nodes it depends on; a first operation in the
-//! launching stream comes before all of them and a last one behind them, so that the launch takes
-//! its turn in the stream like other work. Launches of one graph follow each other.
+//! queues every node anew, in its chain, after the nodes it depends on. In the launching stream,
+//! one operation comes before all nodes and one after them, so that the launch takes its turn in
+//! the stream like other work. Launches of one graph run one after the other.
 
 use std::collections::BTreeSet;
 
@@ -20,7 +20,7 @@ pub(crate) struct GraphNode {
     pub(crate) handle: usize,
     pub(crate) context: usize,
     pub(crate) work: Work,
-    /// Indexes of the nodes that it depends on; all are smaller than its own.
+    /// Indexes of the nodes that this one depends on, all smaller than its own.
     pub(crate) after: Vec<usize>,
 }
 
@@ -38,7 +38,7 @@ pub(crate) struct Exec {
     pub(crate) nodes: Vec<GraphNode>,
     /// The stream of each node.
     stream_ids: Vec<usize>,
-    /// End of the newest launch.
+    /// Last operation of the newest launch, and its clock.
     pub(crate) last: Option<(OpId, VectorClock)>,
 }
 
@@ -69,7 +69,7 @@ impl Graph {
     }
 }
 
-/// Returns the indexes of the nodes that no other node comes behind.
+/// Returns the indexes of the nodes that no other node depends on.
 pub(crate) fn ends(nodes: &[GraphNode]) -> Vec<usize> {
     let inner: BTreeSet<usize> = nodes.iter().flat_map(|node| node.after.clone()).collect();
     (0..nodes.len())
@@ -78,7 +78,7 @@ pub(crate) fn ends(nodes: &[GraphNode]) -> Vec<usize> {
 }
 
 /// Returns the number of each node's chain. A node continues the chain of the first node it depends
-/// on that is of its context and not yet continued; otherwise it begins a chain.
+/// on that is of its context and not yet continued. Otherwise it begins a chain.
 fn chains(nodes: &[GraphNode]) -> Vec<usize> {
     let mut of: Vec<usize> = Vec::with_capacity(nodes.len());
     let mut continued = BTreeSet::new();
@@ -139,7 +139,7 @@ impl SimDriver {
         Ok(handle)
     }
 
-    /// Destroys an instantiated graph; its running launches go on.
+    /// Destroys an instantiated graph. Its running launches continue.
     pub(crate) fn destroy_exec(&mut self, handle: usize) -> Result<(), Code> {
         let exec = self.execs.remove(handle)?;
         for stream_id in exec.stream_ids {

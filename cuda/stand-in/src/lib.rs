@@ -1,12 +1,13 @@
 //! A CUDA driver over host memory: a shared object with the driver's own exported functions, for
 //! machines without a GPU and for tests that want more control than hardware gives.
 //!
-//! It behaves as the CUDA Driver API documents and checks what hardware leaves unchecked. There is
-//! no device: kernels run as registered functions of the host, and times say nothing about a GPU.
+//! The stand-in behaves as the CUDA Driver API documents, and checks uses that hardware leaves
+//! unchecked. There is no device: kernels run as registered functions of the host, and times say
+//! nothing about a GPU.
 //!
 //! # How it works
 //! * **One lock** (`driver`) guards everything. An exported function (`exports`) is a call of
-//!   `entry::call`: count it, refuse it if a test asked for that, then do it.
+//!   `entry::call`: count it, refuse it if a test requires that, otherwise do it.
 //! * **Work is queued** (`queue`): a copy, fill, kernel, host function, event record. Each has the
 //!   operations it must wait for: the one before it in its stream, the events its stream waited
 //!   for, and what the legacy default stream adds. In the *eager* schedule it runs as soon as those
@@ -14,11 +15,11 @@
 //!   forces it, and then runs in an order drawn from a seed: every order that the dependencies
 //!   allow can happen, so a missing wait gives wrong results under some seed.
 //! * **Addresses** (`space`): device memory lies in a window of addresses that the host cannot
-//!   touch; behind it, a fixed distance away, is the host memory that holds the bytes. Physical
-//!   memory of the virtual memory calls lies in memory files, so one handle mapped at two addresses
-//!   is truly one memory. Host memory that the driver knows keeps its own address. Several
-//!   processes may count their devices' memory together, in a file. Unmapping takes memory away
-//!   even from under queued work, which then fails (`larder_stand_in_mapping_waits`).
+//!   touch. The host memory that holds the bytes lies a fixed distance away. Physical memory of the
+//!   virtual memory calls lies in memory files, so one handle mapped at two addresses shows the
+//!   same bytes. Host memory that the driver knows keeps its own address. Several processes may
+//!   count their devices' memory together, in a file. Unmapping takes memory away even from under
+//!   queued work, which then fails (`larder_stand_in_mapping_waits`).
 //! * **Handles** of streams and events are reused, the newest vacant one first (`table`).
 //! * **Kernels** (`module`): a module is PTX text, from which the kernels' names and parameters are
 //!   read; a launch runs a registered function of the host, which asks for the memory it uses.

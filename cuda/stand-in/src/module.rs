@@ -14,7 +14,7 @@ use crate::queue::{OpId, Work};
 use crate::space::{Access, Accessor, BlockKind};
 use crate::thread;
 
-/// The largest alignment of a parameter.
+/// Maximum alignment of a parameter, in bytes.
 pub(crate) const MAX_ALIGN: usize = 128;
 
 /// One loaded module.
@@ -33,7 +33,7 @@ pub(crate) struct Function {
     pub(crate) context: usize,
     pub(crate) name: String,
     pub(crate) parameters: Vec<Parameter>,
-    /// The attributes that the program set.
+    /// Attributes set by the program.
     pub(crate) attributes: BTreeMap<u32, i32>,
 }
 
@@ -101,23 +101,23 @@ impl LaunchArguments {
     }
 }
 
-/// The target of [`KernelCall::driver`] while a body runs.
+/// The value that [`KernelCall::driver`] points to while a body runs.
 struct Running {
     driver: *mut SimDriver,
     user: Accessor,
     refused: Option<Code>,
 }
 
-/// [`KernelCall::access`].
+/// Implements [`KernelCall::access`].
 unsafe extern "C" fn access(
     call: *const KernelCall,
     at: DevicePtr,
     bytes: u64,
     write: u32,
 ) -> *mut c_void {
-    // SAFETY: a body passes the call that it was given, which lives until the body returns.
-    // `do_kernel` has put its own `Running` there, which points to the driver; it uses neither
-    // while the body runs.
+    // SAFETY: a body passes the call that it received, which lives until the body returns. The call
+    // holds `do_kernel`'s `Running`, which points to the driver; `do_kernel` uses neither while the
+    // body runs.
     let (running, driver) = unsafe {
         let running = &mut *(*call).driver.cast::<Running>();
         let driver = &mut *running.driver;
@@ -159,7 +159,7 @@ impl SimDriver {
             let mut initial = variable.initial;
             initial.resize(variable.bytes, 0);
             let host = self.space.window.host(at);
-            // SAFETY: memory of the block that was just made, which is that long.
+            // SAFETY: the memory belongs to the block that was just made, which is that long.
             unsafe { host.copy_from_nonoverlapping(initial.as_ptr(), initial.len()) };
             variables.insert(variable.name, (at, variable.bytes as u64));
         }
@@ -190,7 +190,7 @@ impl SimDriver {
         }
     }
 
-    /// Forgets a module.
+    /// Removes a module.
     pub(crate) fn remove_module(&mut self, handle: usize) -> Result<(), Code> {
         let module = self.modules.remove(handle)?;
         for function in module.functions.values() {
@@ -200,7 +200,7 @@ impl SimDriver {
         Ok(())
     }
 
-    /// Forgets the modules of a context.
+    /// Removes the modules of a context.
     pub(crate) fn remove_modules_of(&mut self, context: usize) -> Result<(), Code> {
         for module in self.modules.all(|module| module.context == context) {
             self.remove_module(module)?;
@@ -241,11 +241,11 @@ impl SimDriver {
             access,
             driver: (&raw mut running).cast(),
         };
-        // A body that calls the driver is refused instead of waiting for itself.
+        // Driver calls from a body are refused, since they would wait for this thread.
         let closed = thread::is_closed();
         thread::set_closed(true);
-        // SAFETY: FFI2: it was registered as the body of kernels of this name; the call, its
-        // parameters and what they point to live until it returns.
+        // SAFETY: by FFI2 the function, registered as the body of kernels of this name, may be
+        // called. The call, its parameters and the memory they point to live until it returns.
         unsafe { (launch.body)(&raw const call) };
         thread::set_closed(closed);
         running.refused.map_or(Ok(()), Err)
@@ -253,7 +253,8 @@ impl SimDriver {
 }
 
 impl Session {
-    /// `cuModuleUnload`: waits for work that uses the module, which hardware does not promise.
+    /// Implements `cuModuleUnload`. Waits for work that uses the module, which hardware does not
+    /// promise.
     pub(crate) fn unload_module(&mut self, handle: usize) -> Result<(), Code> {
         let module = self.modules.get(handle)?;
         let context = module.context;
@@ -262,7 +263,7 @@ impl Session {
             self.findings.add(format!(
                 "module {handle:#x} is unloaded while queued work uses it"
             ));
-            // A failure of the work is the context's to report.
+            // The context reports a failure of the work.
             let _ = self.sync_context(context);
         }
         self.remove_module(handle)

@@ -41,11 +41,11 @@ pub(crate) struct Parameter {
 pub(crate) struct PtxVariable {
     pub(crate) name: String,
     pub(crate) bytes: usize,
-    /// Its first bytes; the rest are 0.
+    /// First bytes of the initial value; the rest are 0.
     pub(crate) initial: Vec<u8>,
 }
 
-/// Parameters end before this many bytes, as in the interface since 12.1.
+/// Bound on the bytes of all parameters, as in the interface since 12.1.
 const MAX_PARAMETERS: usize = 32_764;
 
 /// Reads a text.
@@ -192,7 +192,7 @@ impl<'a> PtxReader<'a> {
             while let Some(word) = self.peek().filter(|word| *word != ";") {
                 self.next += 1;
                 if !matches!(word, "{" | "}" | ",") {
-                    // A word that is no number is an address of something: left 0.
+                    // A word that is not a number is an address, which is left 0.
                     let value = integer(word).unwrap_or(0).to_le_bytes();
                     initial.extend(value.iter().cycle().take(declared.element));
                     values += 1;
@@ -219,7 +219,7 @@ impl<'a> PtxReader<'a> {
         let name = loop {
             let word = self.take().ok_or(Code::INVALID_PTX)?;
             match word {
-                // The words after `.ptr` describe its target, whose alignment is not the
+                // The words after `.ptr` describe the pointer's target, whose alignment is not the
                 // parameter's.
                 ".ptr" => {
                     while self.peek().is_some_and(|word| word.starts_with('.')) {
@@ -265,7 +265,7 @@ impl<'a> PtxReader<'a> {
     }
 }
 
-/// Returns the bytes of a type, or `None` for a word that is no type.
+/// Returns the size of a type in bytes, or `None` if the word is not a type.
 fn type_bytes(word: &str) -> Option<usize> {
     match word {
         ".texref" | ".samplerref" | ".surfref" => return Some(8),
@@ -286,7 +286,7 @@ fn type_bytes(word: &str) -> Option<usize> {
     }
 }
 
-/// Reads a number as PTX writes it; of a fraction, its bits.
+/// Reads a number as PTX writes it; for a fraction, returns its bits.
 fn integer(word: &str) -> Option<u64> {
     let (word, negative) = match word.strip_prefix('-') {
         Some(word) => (word, true),

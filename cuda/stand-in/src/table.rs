@@ -6,8 +6,8 @@ use std::collections::BTreeMap;
 
 use larder_cuda_abi::Code;
 
-/// Distance between numbers. The first lies above the handles with a special meaning, and none is
-/// an address.
+/// Distance between numbers. The first number lies above the handles with a special meaning, and no
+/// number is an address.
 const STEP: usize = 16;
 
 /// Makes the handles of all kinds of objects.
@@ -23,8 +23,8 @@ impl Handles {
     }
 }
 
-/// Handles of one kind that are reused: the newest object gets the handle that became free last. So
-/// a program that keeps the handle of a destroyed object finds another object behind it.
+/// Reused handles of one kind. The newest object gets the handle that became free last, so a
+/// program that keeps the handle of a destroyed object gets another object by it.
 #[derive(Debug)]
 pub(crate) struct Names {
     numbers: BTreeMap<usize, usize>,
@@ -68,7 +68,7 @@ impl Names {
 #[derive(Debug)]
 pub(crate) struct ObjectTable<T> {
     objects: BTreeMap<usize, T>,
-    /// CUDA's error for a handle of this kind that names nothing.
+    /// CUDA's error for an unknown handle of this kind.
     refusal: Code,
 }
 
@@ -100,7 +100,7 @@ impl<T> ObjectTable<T> {
         self.objects.values_mut().for_each(act);
     }
 
-    /// Returns the handles of the objects of which `which` is true.
+    /// Returns the handles of the objects for which `which` is true.
     pub(crate) fn all(&self, which: impl Fn(&T) -> bool) -> Vec<usize> {
         let chosen = self.iter().filter(|(_, object)| which(object));
         chosen.map(|(handle, _)| handle).collect()

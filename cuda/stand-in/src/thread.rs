@@ -1,4 +1,4 @@
-//! The state of a thread: its stack of contexts, its number, its capture mode.
+//! The state of a thread: its stack of contexts, its number and its capture mode.
 
 use std::cell::{Cell, RefCell};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -16,7 +16,7 @@ thread_local! {
 
 /// Returns the thread's number, never reused.
 pub(crate) fn number() -> usize {
-    // A thread whose locals are gone is ending and needs no number of its own.
+    // A thread whose locals are destroyed is ending and needs no separate number.
     NUMBER.try_with(|number| *number).unwrap_or(0)
 }
 
@@ -41,7 +41,7 @@ pub(crate) fn pop() -> Option<usize> {
     with_contexts(Vec::pop).flatten()
 }
 
-/// Returns whether this thread must not call the driver, since it is inside a call or runs a host
+/// Returns whether this thread must not call the driver because it is inside a call or runs a host
 /// function.
 pub(crate) fn is_closed() -> bool {
     CLOSED.try_with(Cell::get).unwrap_or(false)

@@ -1,6 +1,7 @@
 //! The global allocator of a program that names this crate: `extern crate suite_heap as _;`.
 //!
-//! A crate of its own, so that a test file changes by one line, even without `std`, and all heaps run the same text.
+//! It is a separate crate, so that a test file changes by one line, even without `std`, and all
+//! heaps run the same tests.
 
 #[cfg(feature = "larder")]
 #[global_allocator]

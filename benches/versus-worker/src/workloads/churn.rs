@@ -6,12 +6,12 @@ use crate::random::Random;
 use crate::scale::Scale;
 use crate::tally::Tally;
 
-/// Blocks live at once.
+/// Number of live blocks.
 const SLOTS: usize = 32;
 const LARGE: (f64, f64) = (64.0 * 1024.0, 8.0 * 1024.0 * 1024.0);
 const ZEROED: (f64, f64) = (4.0 * 1024.0, 1024.0 * 1024.0);
 
-/// Replacements of a full run.
+/// Number of replacements in a full run.
 const TOUCHED: u32 = 400;
 const UNTOUCHED: u32 = 40_000;
 const SPARSE: u32 = 10_000;

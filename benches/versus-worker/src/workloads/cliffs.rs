@@ -1,6 +1,6 @@
-//! Programs with single calls that may take long, since they scan much.
+//! Programs with single calls that may take long, since the calls scan many blocks.
 //!
-//! Their total time matters little: they free almost everything, and continue with little.
+//! Their total time matters little. They free almost everything, and continue with few blocks.
 
 use std::thread;
 use std::time::Duration;
@@ -12,18 +12,19 @@ use crate::random::Random;
 use crate::scale::Scale;
 use crate::tally::Tally;
 
-/// The size of blocks of which eight fill 64 KiB, and one of eight survives.
+/// Size of blocks of which eight fill 64 KiB. One of eight survives.
 const SURVIVOR_BYTES: usize = 8192;
 const GROUPS: u32 = 5_000;
 const GROUP: usize = 8;
 
-/// The time for which the program continues with little; heaps that release memory do so then.
+/// Time for which the program continues with few blocks. Heaps that release memory do so in that
+/// time.
 const TURNS: usize = 500;
 const PAUSE: Duration = Duration::from_micros(500);
 const SMALL: usize = 100;
 const LARGE_BYTES: usize = 200_000;
 
-/// Blocks of a long step.
+/// Number of blocks in a long step.
 const STEP_BLOCKS: u32 = 16_000;
 const STEPS: usize = 5;
 

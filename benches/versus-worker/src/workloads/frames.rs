@@ -22,10 +22,10 @@ use crate::scale::Scale;
 use crate::schedule::{Times, due};
 use crate::tally::Tally;
 
-/// Frames of a full run: 2.4 s.
+/// Number of frames in a full run, which takes 2.4 s.
 const FRAMES: u32 = 800;
 
-/// Blocks of a frame.
+/// Number and size of a frame's blocks.
 const BLOCKS: usize = 20;
 const BLOCK_BYTES: usize = 150_000;
 
@@ -42,11 +42,11 @@ const PRIORITY_OF_WATCH: i32 = 11;
 /// The cores of the threads.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum CpuPlace {
-    /// Both threads on one core.
+    /// Both threads are on one core.
     OneCore,
-    /// Both threads on one core; the one with the frames runs before ordinary threads.
+    /// Both threads are on one core, and the thread with the frames runs before ordinary threads.
     First,
-    /// Any core, beside as many computing threads as there are cores.
+    /// The threads run on any core, beside as many computing threads as there are cores.
     Loaded,
 }
 
@@ -79,7 +79,7 @@ pub fn may_run_first() -> io::Result<()> {
     in_a_thread(|| Thread::this().run_first(PRIORITY_OF_WATCH))
 }
 
-/// Runs `attempt` in a thread of its own, which keeps its effects.
+/// Runs `attempt` in a separate thread, to which its effects are limited.
 fn in_a_thread(attempt: fn() -> io::Result<()>) -> io::Result<()> {
     match thread::spawn(attempt).join() {
         Ok(result) => result,
@@ -151,7 +151,7 @@ impl FrameShared {
         }
     }
 
-    /// Replaces the oldest of its blocks until the end, and does little else: sizes are drawn before.
+    /// Replaces the oldest of its blocks until the end, and does little else, since sizes are drawn before.
     fn be_the_neighbour(&self) {
         self.go_to_the_core();
         let mut random = Random::new(1);
@@ -174,7 +174,7 @@ impl FrameShared {
         for block in held {
             tally.read(block.finish());
         }
-        // The number of its rounds is no part of the answer.
+        // The number of rounds is not part of the answer.
         let _ = tally.answer();
     }
 
@@ -221,7 +221,7 @@ impl FrameShared {
     }
 }
 
-/// Returns the value: the permission was checked before the run.
+/// Returns the value, since the permission was checked before the run.
 fn expect<T>(result: io::Result<T>) -> T {
     match result {
         Ok(value) => value,

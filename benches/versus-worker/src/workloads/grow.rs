@@ -7,7 +7,7 @@ use crate::random::Random;
 use crate::scale::Scale;
 use crate::tally::Tally;
 
-/// Numbers in one vector of 64 MiB.
+/// Count of numbers in one vector of 64 MiB.
 const NUMBERS: u32 = 8 << 20;
 const TIMES: u64 = 3;
 
@@ -46,7 +46,7 @@ pub fn vecs(scale: Scale) -> Outcome {
     let clock = Clock::start();
     let mut vectors: Vec<Vec<u32>> = vec![Vec::new(); scale.of(VECTORS)];
     for _ in 0..bursts {
-        // Two draws, so that a few vectors grow long and many stay short.
+        // Two random numbers are drawn, so that a few vectors grow long and many stay short.
         let below = random.below(vectors.len()) + 1;
         let index = random.below(below);
         let stamp = random.next() as u32;

@@ -12,7 +12,7 @@ use crate::random::Random;
 use crate::scale::Scale;
 use crate::tally::Tally;
 
-/// Groups of a full run; of every `KEPT` groups the last one stays.
+/// Number of groups in a full run. The last of every `KEPT` groups stays.
 const GROUPS: u32 = 224;
 const KEPT: usize = 16;
 
@@ -98,7 +98,7 @@ mod tests {
         let outcome = idle(1, Scale::CHECK);
         assert!(outcome.seconds >= 1.0);
         let live = outcome.live.unwrap();
-        // One group of sixteen.
+        // One group of sixteen is kept.
         let group = 2 * HALF_BYTES as u64;
         assert!((group..group * 3 / 2).contains(&live.bytes));
         if let Some(rss_bytes) = live.rss_bytes {

@@ -9,7 +9,7 @@ use crate::random::Random;
 use crate::scale::Scale;
 use crate::tally::digest;
 
-/// Records of a document of 5 MB.
+/// Number of records in a document of 5 MB.
 const RECORDS: u32 = 18_200;
 const TIMES: usize = 2;
 

@@ -11,9 +11,9 @@ use crate::scale::Scale;
 use crate::tally::Tally;
 
 const SLOTS: u32 = 5000;
-/// Replacements by one thread.
+/// Number of replacements by one thread.
 const LIFE: u32 = 20_000;
-/// Threads that follow each other in one lane. With more lanes each thread does less.
+/// Number of threads that follow each other in one lane. With more lanes, each thread does less.
 const THREADS: usize = 200;
 
 /// Slots on their way from one thread to the next.

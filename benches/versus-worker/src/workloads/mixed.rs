@@ -7,10 +7,11 @@ use crate::random::Random;
 use crate::scale::Scale;
 use crate::tally::Tally;
 
-/// Allocations of a full run.
+/// Number of allocations in a full run.
 const BLOCKS: u32 = 1_000_000;
 
-/// Half of the sizes are below this; two thirds within a factor of e^deviation.
+/// Median of the sizes and their deviation: two thirds are within a factor of e^deviation of the
+/// median.
 const MEDIAN_BYTES: f64 = 200.0;
 const BYTES_DEVIATION: f64 = 1.5;
 const MAX_BYTES: f64 = 1024.0 * 1024.0;
@@ -21,11 +22,12 @@ const LIFE_DEVIATION: f64 = 3.5;
 
 /// The events of a run, drawn before the clock starts.
 struct MixedScript {
-    /// A size in bytes: allocate into the slot freed last, otherwise into a new one. With [`FREE`]: free that slot.
+    /// Each event is a size in bytes, to allocate into the slot freed last or otherwise into a new
+    /// one; or, marked with [`FREE`], a slot to free.
     events: Vec<u32>,
-    /// The most blocks live at once.
+    /// Maximum number of live blocks.
     slots: usize,
-    /// The event after which the most bytes are live, and their number.
+    /// The event after which most bytes are live, and these bytes.
     peak: (usize, u64),
 }
 
@@ -44,7 +46,7 @@ pub fn mixed(scale: Scale) -> Outcome {
         if event & FREE == 0 {
             let stamp = tally.wrote(index as u64);
             let mut block = Block::new(*event as usize, stamp);
-            // Live bytes are compared with resident ones.
+            // Live bytes are compared with resident bytes.
             block.touch_pages();
             match empty.pop() {
                 Some(slot) => slots[slot as usize] = Some(block),
@@ -58,7 +60,7 @@ pub fn mixed(scale: Scale) -> Outcome {
             }
         }
         if index == script.peak.0 {
-            // The workload's own tables are live too.
+            // The workload's own tables also count as live.
             let tables = size_of_val(script.events.as_slice()) + size_of_val(slots.as_slice());
             live = Some(Live::look(script.peak.1 + tables as u64));
         }

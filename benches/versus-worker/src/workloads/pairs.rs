@@ -10,12 +10,12 @@ use crate::random::Random;
 use crate::scale::Scale;
 use crate::tally::Tally;
 
-/// Pairs of allocation and free in a full run.
+/// Number of pairs of allocation and free in a full run.
 const PAIRS: u32 = 8_000_000;
 const BOXES: u32 = 24_000_000;
 const BOX_BATCH: usize = 64;
 
-/// 8 to 1024 bytes, oldest freed first.
+/// Blocks of 8 to 1024 bytes, with the oldest freed first.
 pub fn pairs(batch: usize, scale: Scale) -> Outcome {
     let rounds = scale.of(PAIRS).div_ceil(batch);
     let mut random = Random::new(batch as u64);
@@ -25,7 +25,7 @@ pub fn pairs(batch: usize, scale: Scale) -> Outcome {
     for _ in 0..rounds {
         for _ in 0..batch {
             let draw = random.next();
-            // The upper half gives the size, the whole number is the stamp.
+            // The upper half of the number gives the size, and the whole number is the stamp.
             let bytes = 8 + (((draw >> 32) * 1017) >> 32) as usize;
             slots.push(Block::new(bytes, tally.wrote(draw)));
         }
@@ -54,7 +54,7 @@ pub fn boxes(scale: Scale) -> Outcome {
     clock.stop((rounds * BOX_BATCH) as u64, tally.answer())
 }
 
-/// Blocks in the loops that do little more than the pair.
+/// Number of blocks in the loops that do little more than the pair.
 const BARE_BATCH: usize = 64;
 const MIN_BYTES: usize = 8;
 const MAX_BYTES: usize = 1024;
@@ -95,7 +95,7 @@ fn bare(scale: Scale, layout: impl Fn(usize) -> Layout) -> Outcome {
         for (index, &block) in black_box(&blocks).iter().enumerate() {
             // SAFETY: the loop above wrote a word to each block, which is still live.
             sum += unsafe { block.read() };
-            // SAFETY: allocated above with this layout.
+            // SAFETY: the block was allocated above with this layout.
             unsafe { dealloc(block.cast(), layout(index)) };
         }
         expected += round * BARE_BATCH;

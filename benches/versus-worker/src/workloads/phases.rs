@@ -12,7 +12,7 @@ use crate::tally::Tally;
 const BLOCKS: u32 = 50_000;
 const PHASES: usize = 40;
 
-/// The threads take turns: only one runs at a time.
+/// The threads take turns, so only one runs at a time.
 pub fn phases(scale: Scale) -> Outcome {
     let blocks = scale.of(BLOCKS);
     let mut random = Random::new(50);

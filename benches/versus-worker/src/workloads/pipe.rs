@@ -1,4 +1,4 @@
-//! Producers allocate, consumers free: every free is remote.
+//! Producers allocate and consumers free, so every free is remote.
 
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::thread;
@@ -9,10 +9,10 @@ use crate::random::Random;
 use crate::scale::Scale;
 use crate::tally::Tally;
 
-/// Blocks through all pipes of a full run.
+/// Number of blocks through all pipes in a full run.
 const BLOCKS: u32 = 4_000_000;
 const BATCH: usize = 256;
-/// Batches that may wait in one pipe.
+/// Maximum number of batches that wait in one pipe.
 const WAITING: usize = 16;
 
 /// The number of pairs of threads.

@@ -13,12 +13,12 @@ use crate::tally::digest;
 
 const GUIDE: &str = include_str!("../../corpus/guide.md.txt");
 
-/// Repetitions of a full run.
+/// Number of repetitions in a full run.
 const PAGES: u32 = 700;
 const DOCUMENTS: u32 = 100;
 const COMPILATIONS: u32 = 400;
 
-/// Packages in the document of `toml`.
+/// Number of packages in the document of `toml`.
 const PACKAGES: usize = 300;
 
 const PATTERNS: [&str; 8] = [

@@ -1,10 +1,10 @@
 //! A server over minutes: the process's memory compared with its live bytes, while threads come and go and phases
 //! change.
 //!
-//! Sessions, a thread each, answer requests: each allocates blocks of its own and frees them, and puts entries into a
-//! store that all sessions share. Entries leave the store by age, one in eight by chance, and the session that needs
-//! their room frees them. Sizes are log-normal; each phase has its own median and its own room in the store. A minute
-//! has each phase once.
+//! Sessions, a thread each, answer requests. Each request allocates its own blocks and frees them, and puts entries
+//! into a store that all sessions share. Entries leave the store by age, one in eight by chance, and the session that
+//! needs their room frees them. Sizes are log-normal; each phase has its own median and its own room in the store. A
+//! minute has each phase once.
 //!
 //! The run has a fixed length, so its amount of work varies. Its answer only confirms that every block held what was
 //! written to it.
@@ -34,7 +34,7 @@ const PAUSE_US: (usize, usize) = (5_000, 35_000);
 /// Blocks of a request, and bytes of the entries that it puts into the store.
 const BLOCKS: usize = 64;
 const ENTRIES_BYTES: usize = 24 << 10;
-/// One request in this many has a buffer of this size, too.
+/// Number of requests of which one has a buffer, and the bounds of the buffer's size in bytes.
 const BUFFER_EVERY: usize = 16;
 const BUFFER: (f64, f64) = (65_536.0, 2_097_152.0);
 
@@ -91,7 +91,7 @@ pub fn server(scale: Scale) -> Outcome {
             let (server, sender, seed) = (&server, sender.clone(), sessions);
             scope.spawn(move || {
                 server.session(seed, run);
-                // The receiver is gone when the run is over.
+                // The receiver is dropped when the run is over.
                 let _ = sender.send(());
             });
         };
@@ -121,8 +121,8 @@ pub fn server(scale: Scale) -> Outcome {
         .with_live(Some(mean(&looks[FILLING..])))
 }
 
-/// Returns the readings as one, with their mean live bytes, and with resident bytes whose ratio to these is the mean
-/// of the ratios. The ratio of the means would mostly be that of the phases with the fullest store.
+/// Returns the readings as one, with their mean live bytes, and with resident bytes whose ratio to the live bytes is
+/// the mean of the ratios. The ratio of the means would mostly be that of the phases with the fullest store.
 fn mean(looks: &[Live]) -> Live {
     let count = looks.len() as f64;
     let bytes = looks.iter().map(|look| look.bytes as f64).sum::<f64>() / count;
@@ -183,7 +183,7 @@ impl Server {
         for block in own {
             tally.read(block.finish());
         }
-        // The session that frees an entry reads its stamp.
+        // The session that frees an entry also reads its stamp.
         self.shard(random).tally.join(&tally);
         self.requests.fetch_add(1, Ordering::Relaxed);
     }
@@ -193,8 +193,8 @@ impl Server {
         shard.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Puts an entry into a shard, which has `room_bytes` of room. The entries that leave for it, at most `LEAVING`,
-    /// are freed without the lock.
+    /// Puts an entry into a shard, which has `room_bytes` of room. The entries that are removed for it, at most
+    /// `LEAVING`, are freed without the lock.
     fn put(&self, entry: Block, bytes: usize, room_bytes: usize, random: &mut Random) {
         const LEAVING: usize = 64;
         let mut leaving: [Option<Block>; LEAVING] = [const { None }; LEAVING];

@@ -1,8 +1,8 @@
-//! A repeated step with large buffers: a small network learns on the processor.
+//! A repeated step with large buffers, as when a small network learns on the processor.
 //!
 //! The forward pass: each layer takes working memory and an activation, which stays until the backward pass. The
 //! backward pass: the gradient of the activation, working memory, and the gradient of the weights, which stays until
-//! the update; the activation and the gradient of the layer behind are freed. The update: working memory for each
+//! the update; the activation and the gradient of the layer after it are freed. The update: working memory for each
 //! gradient of weights, which is freed with it.
 
 use std::hint::black_box;
@@ -18,11 +18,11 @@ const LAYERS: usize = 24;
 const MIN_BYTES: f64 = 65536.0;
 const MAX_BYTES: f64 = 8_388_608.0;
 
-/// The timed turns of a full run, and the turns before them.
+/// Number of timed turns in a full run, and of turns before them.
 const TURNS: u32 = 30;
 const WARM_UP: usize = 4;
 
-/// Batches of one length, or of three, in quarters of the longest.
+/// Lengths of batches, one or three, in quarters of the longest.
 const ONE: &[usize] = &[4];
 const THREE: &[usize] = &[4, 3, 2];
 
@@ -42,7 +42,7 @@ pub fn filled(scale: Scale) -> Outcome {
     steps(ONE, Contents::Words, scale)
 }
 
-/// Counts blocks, not steps.
+/// Operations count blocks, not steps.
 pub fn untouched(scale: Scale) -> Outcome {
     let outcome = steps(ONE, Contents::Nothing, scale);
     let blocks = StepScript::train(4).slots as u64;
@@ -61,7 +61,7 @@ enum Contents {
     Words,
 }
 
-/// The lengths take turns; a turn has one step of each.
+/// The lengths alternate; a turn has one step of each.
 fn steps(lengths: &[usize], contents: Contents, scale: Scale) -> Outcome {
     let scripts: Vec<StepScript> = lengths
         .iter()
@@ -98,7 +98,7 @@ enum StepEvent {
 #[derive(Debug, Default)]
 struct StepScript {
     events: Vec<StepEvent>,
-    /// One for each block.
+    /// Number of slots, one for each block.
     slots: usize,
 }
 
@@ -153,7 +153,7 @@ impl StepScript {
         self.events.push(StepEvent::Free { slot });
     }
 
-    /// Returns the most bytes that are live at once, and the event that reaches them.
+    /// Returns the maximum live bytes, and the event that reaches them.
     fn peak(&self) -> (u64, usize) {
         let mut sizes = vec![0; self.slots];
         let mut live = 0;
@@ -211,7 +211,7 @@ impl Play {
         }
     }
 
-    /// Runs one more step, and reads the memory where most is live.
+    /// Runs one more step, and reads the memory when the most bytes are live.
     fn look(&mut self, script: &StepScript, contents: Contents) -> Live {
         let (bytes, peak) = script.peak();
         let mut live = None;

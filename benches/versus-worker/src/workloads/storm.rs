@@ -8,13 +8,13 @@ use crate::random::Random;
 use crate::scale::Scale;
 use crate::tally::Tally;
 
-/// Threads of a full run, one after another.
+/// Number of threads in a full run, one after another.
 const IN_TURN: u32 = 4000;
-/// Waves of threads of a full run, and threads of a wave.
+/// Number of waves of threads in a full run, and of threads in a wave.
 const WAVES: u32 = 20;
 const WAVE: usize = 64;
 
-/// Blocks that a thread allocates; it frees every other one.
+/// Number of blocks that a thread allocates. It frees every other one.
 const BLOCKS: usize = 400;
 const MAX_BYTES: usize = 2048;
 

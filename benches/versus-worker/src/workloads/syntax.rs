@@ -17,10 +17,10 @@ const SOURCES: [&str; 6] = [
     include_str!("../../corpus/take.rs.txt"),
 ];
 
-/// Sources parsed by every thread of a full run.
+/// Number of sources parsed by each thread in a full run.
 const FILES: u32 = 120;
 
-/// Every thread parses on its own.
+/// Each thread parses on its own.
 pub fn syn(threads: usize, scale: Scale) -> Outcome {
     let files = scale.of(FILES);
     let clock = Clock::start();
@@ -46,7 +46,7 @@ pub fn syn(threads: usize, scale: Scale) -> Outcome {
     outcome
 }
 
-/// Returns a digest of all files' syntax trees; a few trees live together.
+/// Returns a digest of all files' syntax trees. A few trees live at the same time.
 fn translate(files: usize) -> u64 {
     let mut trees = Vec::new();
     let mut answer = 0_u64;

@@ -6,9 +6,9 @@ use crate::clock::{Clock, Outcome};
 use crate::scale::Scale;
 use crate::tally::Tally;
 
-/// Levels of every tree.
+/// Number of levels of every tree.
 const LEVELS: u32 = 14;
-/// Trees on every thread of a full run.
+/// Number of trees of each thread in a full run.
 const TREES: u32 = 400;
 
 struct Tree {
@@ -36,7 +36,7 @@ impl Tree {
     }
 }
 
-/// Every thread builds trees of its own.
+/// Each thread builds its own trees.
 pub fn trees(threads: u64, scale: Scale) -> Outcome {
     let trees = scale.of(TREES) as u64;
     let mut tally = Tally::default();

@@ -1,4 +1,4 @@
-//! [`FolderLocks`]: one coordinator at a time for a GPU and a folder of jobs.
+//! [`FolderLocks`] admits one coordinator at a time for a GPU and a folder of jobs.
 //!
 //! A coordinator of one GPU locks `coordinator.GPU` for itself and shares the lock of `coordinator`
 //! with coordinators of other GPUs; a coordinator of every GPU locks `coordinator` for itself.
@@ -21,13 +21,13 @@ pub(crate) enum FolderError {
     Missing { folder: PathBuf, source: io::Error },
 }
 
-/// The locks of a coordinator, held until this is dropped.
+/// The locks of a coordinator, held until this value is dropped.
 #[derive(Debug, Default)]
 pub(crate) struct FolderLocks(BTreeMap<PathBuf, Vec<FileLock>>);
 
 impl FolderLocks {
     /// Locks the folders of these places that are not locked yet, or were replaced since. Returns
-    /// true if there were any: another coordinator may have run in between.
+    /// true if there were any, since another coordinator may have run in between.
     pub(crate) fn hold(
         &mut self,
         places: &[PathBuf],

@@ -1,5 +1,5 @@
-//! [`JoinedJob`]: the coordinator's record of a job: its numbers relative to those of the files,
-//! and how much of its status is believed.
+//! [`JoinedJob`], the coordinator's record of a job: its numbers relative to those of the files, and how much of its
+//! status is believed.
 //!
 //! The invariants ROUND1, ROUND2 and ROUND4 to ROUND6 are in `rounds`.
 
@@ -25,17 +25,16 @@ pub(super) struct JoinedJob {
     pub(super) priority: u32,
     /// Orders up to this number came from earlier coordinators (ROUND1).
     pub(super) base: u64,
-    /// Bytes that unconfirmed orders of earlier coordinators let it hold when it joined (ROUND2).
+    /// Bytes that unconfirmed orders of earlier coordinators let the job hold when it joined (ROUND2).
     pub(super) unseen_bytes: u64,
     /// Bytes that it was given and may still hold (ROUND5).
     pub(super) given_bytes: u64,
-    /// Whether its status claims a limit above the believed one, so that it is to be sent one, as
-    /// long as it may still obey.
+    /// Whether the job's status claims a limit above the believed one, so that the job must be sent one, as long as it
+    /// may still obey.
     pub(super) is_unlimited: bool,
     /// The time at which its status first claimed more than `given_bytes`.
     pub(super) claims_since: Option<Duration>,
-    /// Whether no status of it was read yet, or an order was not written: its files have newer
-    /// facts.
+    /// Whether no status of the job was read yet, or an order was not written, so that its files have newer facts.
     pub(super) joins_again: bool,
     /// Whether its files have one number for the orders of all its GPUs, so that a single
     /// coordinator may write them.
@@ -66,9 +65,9 @@ pub(crate) struct JobFigures {
     pub(super) held_bytes: u64,
     /// Bytes above the limit, still to be given back.
     pub(super) deferred_bytes: u64,
-    /// `None` if the job reports no number.
+    /// Bytes wanted, or `None` if the job reports no number.
     pub(super) wanted_bytes: Option<u64>,
-    /// The most that the job can hold from now on.
+    /// Maximum bytes that the job can hold from now on.
     pub(super) charge_bytes: u64,
 }
 
@@ -76,7 +75,7 @@ pub(crate) struct JobFigures {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Belief {
     pub(super) total_bytes: u64,
-    /// The bytes that no other job is charged.
+    /// Bytes for which no other job is charged.
     pub(super) room_bytes: u64,
     pub(super) calm: Duration,
     pub(super) now: Duration,
@@ -130,7 +129,7 @@ impl JoinedJob {
             true => self.given_bytes.max(room_bytes),
             false => self.given_bytes,
         };
-        // A limit of the job's own counts until it had the time to obey.
+        // The job's own limit counts until the job has had the time to obey.
         let has_time = now.saturating_sub(since) < calm;
         let limit_most = if has_time { most } else { self.given_bytes };
         let limit_bytes = report.limit_bytes.min(limit_most);
@@ -209,8 +208,7 @@ impl JoinedJob {
         !self.has_several_gpus || self.only.is_some()
     }
 
-    /// Makes this coordinator the one that writes a file with the orders of several GPUs, if there
-    /// is no other yet.
+    /// Makes this coordinator the one that writes a file with the orders of several GPUs, if no other coordinator does.
     pub(super) fn claim(&mut self, job: &JobPaths) -> Result<(), String> {
         let name = format!("{}.coordinator", job.name);
         let lock = FileLock::take(&job.control.with_file_name(name), Sharing::Nobody);
@@ -222,7 +220,7 @@ impl JoinedJob {
         Ok(())
     }
 
-    /// Forgets orders that were not written: the file may have changed since.
+    /// Forgets orders that were not written, since the file may have changed.
     pub(super) fn forget_sent(&mut self) {
         (self.limit, self.perf, self.asleep) = (None, None, None);
         self.joins_again = true;

@@ -16,8 +16,8 @@ use crate::alive::Liveness;
 use crate::files::JobPaths;
 
 impl Coordination {
-    /// Lets a job join or go by its files, whose status may be missing, incomplete, or another
-    /// process's. Returns the status if it can be believed.
+    /// Adds or removes a job by its files, whose status may be missing, incomplete, or another process's. Returns the
+    /// status if it can be believed.
     pub(super) fn look<'r>(
         &mut self,
         job: &JobPaths,
@@ -31,7 +31,7 @@ impl Coordination {
             && !self.known.contains_key(job)
             && alive(None, ordered.life) == Liveness::Yes
         {
-            // Its status is missing, or another process's (ROUND2).
+            // The job's status is missing, or another process's (ROUND2).
             let joined = self.join_by_orders(job, reading, &ordered, said);
             if !matches!(reading.status, Ok(Some(_))) {
                 joined?;
@@ -59,7 +59,7 @@ impl Coordination {
             if !is_same {
                 self.gone(job, Some("another process has its files"), said);
             } else if known.joins_again {
-                // It joins again, with the numbers in its files.
+                // The job joins again, with the numbers in its files.
                 only = known.only.clone();
                 self.gone(job, None, said);
                 is_again = true;
@@ -82,7 +82,7 @@ impl Coordination {
             }
             self.join(job, own, reading, &ordered, said)?;
             if is_again {
-                // It was reported before.
+                // The event was reported before.
                 said.pop();
             }
             if let Some(known) = self.known.get_mut(job) {
@@ -92,7 +92,7 @@ impl Coordination {
         Ok(Some(status))
     }
 
-    /// Returns the GPU that a job's memory is counted on; the job names at least one GPU.
+    /// Returns the GPU on which a job's memory counts. The job names at least one GPU.
     fn gpu_of(&self, mut gpus: impl Iterator<Item = BusId>) -> Result<BusId, String> {
         match self.settings.gpu {
             Some(gpu) if gpus.any(|other| other == gpu) => Ok(gpu),
@@ -221,7 +221,7 @@ impl Coordination {
             perf_beside: settings.perf_beside,
         };
         match coordinator.join_with(policy(settings.floor_bytes), may_hold) {
-            // It has memory, and counts whatever is promised to others.
+            // The job has memory, so it counts regardless of promises to others.
             Err(CoordinateError::FloorsExceedTotal { .. }) if may_hold > 0 => {
                 coordinator.join_with(policy(0), may_hold)
             }
@@ -251,7 +251,7 @@ impl Coordination {
         }
     }
 
-    /// Removes a job if it is known. With a reason, reports it.
+    /// Removes a job if it is known, and reports it if there is a reason.
     fn gone(
         &mut self,
         job: &JobPaths,

@@ -34,7 +34,7 @@ pub(crate) use rounds::{Coordination, CoordinationEvent};
 /// begin with a limit of 0 (`larder job` does). A folder and a GPU have one coordinator at a time. It may be ended at any moment, by ctrl-c: the jobs keep
 /// their limits.
 #[derive(Debug, Args)]
-// A single line would be broken in a narrow terminal.
+// A narrow terminal would break a single line.
 #[command(override_usage = "larder coordinate [OPTIONS]\n       --total <N> [FOLDER]...")]
 pub struct CoordinateArgs {
     /// Folders with files of jobs
@@ -100,7 +100,8 @@ struct TimedEvent<'a> {
     said: &'a CoordinationEvent,
 }
 
-/// Unlike a program that only shows figures, a coordinator that stops is missed.
+/// Message when the output is closed, since unlike a program that only shows figures, a coordinator must not stop
+/// silently.
 const UNREAD: &str =
     "the output is no longer read, so the coordination has ended; the jobs keep their limits";
 
@@ -131,7 +132,7 @@ pub(crate) fn run(args: CoordinateArgs) -> Result<(), Failure> {
                 }
                 printed => printed?,
             },
-            // The folder may return later; its absence at the start is a mistake.
+            // The folder may disappear and return later, but its absence at the start is a mistake.
             Err(error) if first => return Err(error),
             Err(Failure::Arguments(error) | Failure::Failed(error)) => {
                 // Reported once, however long it lasts.

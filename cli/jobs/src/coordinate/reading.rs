@@ -12,15 +12,15 @@ use crate::view::{are_few, read_status};
 pub(super) struct Reading {
     pub(super) status: Result<Option<StatusFile>, String>,
     pub(super) control: Result<ControlFile, String>,
-    /// Whether the control file belongs to the job's user, who could write any memory into it.
+    /// Whether the control file belongs to the job's user, who could write any limit into it.
     pub(super) is_own_word: bool,
     /// The user that owns the status, where the system has users.
     pub(super) user: Option<u32>,
 }
 
 impl Reading {
-    /// Reads both files, and keeps only the parts needed: those of all jobs in a folder are held at
-    /// once.
+    /// Reads both files, and keeps only the needed parts, because those of all jobs in a folder are
+    /// held together.
     pub(super) fn of(job: &JobPaths) -> Self {
         let said = read_status(&job.status);
         let user = said.as_ref().ok().and_then(|said| said.as_ref()?.1);

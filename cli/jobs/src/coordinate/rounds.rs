@@ -2,18 +2,18 @@
 //! jobs that it counts.
 //!
 //! A round reads the files, lets the coordinator decide, and writes the control files that changed.
-//! Between two rounds it holds no resource but its locks, so it may be ended at any moment: the jobs keep their last
-//! limits, and another coordinator continues from the files.
+//! Between two rounds it holds no resource but its locks, so it may be ended at any moment. The
+//! jobs keep their last limits, and another coordinator continues from the files.
 //!
 //! ROUND1. Numbers of orders continue from a job's files: an order of this coordinator has a higher
 //! number than any in the files when the job joined, so an answer to an earlier coordinator is not
 //! mistaken for one to this.
 //! ROUND2. A job that has not confirmed the order in its control file counts with all that it may
-//! hold by that order and by earlier ones, as the file says; so does a job whose status is gone.
-//! ROUND3. A job's memory counts until the job is gone: its status said that it ended and its
-//! process is gone, its status file was removed and its process is gone, or another process has
-//! taken its files over. A dead process alone is not enough, because a process may only look dead
-//! from here.
+//! hold by that order and by earlier ones, as recorded in the file; so does a job whose status is
+//! gone.
+//! ROUND3. A job's memory counts until the job is gone: its status reported its end and its process
+//! is gone, its status file was removed and its process is gone, or another process has taken its
+//! files over. A dead process alone is not enough, because a process may only look dead from here.
 //! ROUND4. The limits in a control file are those that this coordinator sent last; it reverts
 //! changes by hand.
 //! ROUND5. Memory that a coordinator gave always counts, by a control file that is not owned by the
@@ -66,20 +66,20 @@ pub(crate) enum CoordinationEvent {
     Problem { job: String, problem: String },
 }
 
-/// The most jobs that the reason of a limit names.
+/// Maximum number of jobs that the reason of a limit names.
 const NAMED: usize = 3;
 
-/// Tells whether a process exists, by its number or its life.
+/// Returns whether a process exists, by its number or its life.
 pub(super) type IsAlive<'a> = &'a dyn Fn(Option<u32>, Option<Life>) -> Liveness;
 
 /// Larder-control's coordinator over the files of jobs.
 #[derive(Clone, Debug)]
 pub(crate) struct Coordination {
     pub(super) settings: CoordinationSettings,
-    /// One for each GPU: the total is that of one device.
+    /// One coordinator for each GPU, since the total is that of one device.
     pub(super) coordinators: BTreeMap<BusId, Coordinator>,
     pub(super) known: BTreeMap<JobPaths, JoinedJob>,
-    /// The present problem of each job, so that each is reported once.
+    /// The current problem of each job, so that each is reported once.
     problems: BTreeMap<JobPaths, String>,
 }
 
@@ -93,7 +93,7 @@ impl Coordination {
         }
     }
 
-    /// Runs a round: reads all files, decides, and writes. `now` never goes back. If the places
+    /// Runs a round: reads all files, decides, and writes. `now` must not decrease. If the places
     /// cannot be read, nothing changes; a job's own files are never an error.
     pub(crate) fn round(
         &mut self,
@@ -119,7 +119,7 @@ impl Coordination {
         for (job, known) in &mut self.known {
             let written = match known.is_ours() {
                 true => known.write(job),
-                // From the next round on it may be.
+                // The file may be this coordinator's from the next round on.
                 false => known.claim(job),
             };
             if let Err(problem) = written {
@@ -236,7 +236,7 @@ impl Coordination {
             return Err(problem);
         }
         match result {
-            // The job held that before it joined.
+            // The job held that memory before it joined.
             Err(CoordinateError::AboveLimit { .. }) if report.version == 0 => {}
             result => result.map_err(words)?,
         }

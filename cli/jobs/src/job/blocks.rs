@@ -14,7 +14,7 @@ use larder_cuda::{CudaStream, Movable, VmemAllocator, VmemBuffer};
 
 use super::play::Figures;
 
-/// Bytes that are written at each end.
+/// Number of bytes written at each end.
 const END: usize = 16;
 
 /// The start value of FNV-1a with 64 bits.
@@ -30,7 +30,7 @@ pub(super) struct JobBlocks<'j> {
     /// The number of the pass, so that each pass writes other bytes.
     pass: u64,
     digest: u64,
-    /// The limit at the end of the last run.
+    /// The limit at the end of the previous run.
     limit_bytes: u64,
     pub(super) figures: Figures,
 }
@@ -130,14 +130,14 @@ impl<'j> JobBlocks<'j> {
         ids.into_iter().try_for_each(|id| self.free(id))
     }
 
-    /// Moves blocks from the host to the device, as far as there is room, and updates the figures.
+    /// Moves blocks from the host to the device as room allows, and updates the figures.
     pub(super) fn end_run(&mut self) {
         let mut on_host: Vec<_> = self
             .live
             .iter_mut()
             .filter(|(_, held)| held.buffer.placement() == Placement::Host)
             .collect();
-        // In an order that does not depend on the table's.
+        // The order must not depend on the table's.
         on_host.sort_unstable_by_key(|(id, _)| **id);
         let buffers = on_host
             .into_iter()
@@ -162,7 +162,7 @@ impl<'j> JobBlocks<'j> {
     }
 }
 
-/// Returns the ranges of the ends; one that would overlap the other is omitted.
+/// Returns the ranges of the ends. A range that would overlap the other is omitted.
 fn ends(len: usize) -> impl Iterator<Item = (usize, usize)> {
     let first = (len > 0).then_some((0, len.min(END)));
     let last = (len >= 2 * END).then(|| (len - END, len));

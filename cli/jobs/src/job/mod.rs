@@ -133,7 +133,7 @@ impl JobArgs {
             priority: Some(self.priority),
             // The job may begin with a limit of 0, so its initial limit must not be the ceiling.
             ceiling: Ceiling::None,
-            // A suspended step ends when the job is resumed; memory need not wait for that.
+            // Limits apply without waiting for the end of a step, which may be suspended.
             apply: Apply::AtOnce,
             ..JobConfig::new(name, config::JobFiles { control, status })
         })

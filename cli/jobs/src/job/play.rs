@@ -1,9 +1,8 @@
-//! Plays traces as a job under control: memory of the device and of the host behind it, each step a
-//! run, and every block checked.
+//! Plays traces as a job under control: memory of the device and then of the host, each step a run,
+//! and every block checked.
 //!
 //! The device's allocator begins with the given limit, 0 if a coordinator will set one. So jobs
 //! never hold more than was promised to them, from the first byte on.
-//! more than was promised to them, from their first byte on.
 
 use std::error::Error;
 use std::iter;
@@ -28,23 +27,23 @@ use crate::complain;
 #[derive(Debug, Default, Serialize)]
 pub(super) struct Figures {
     pub(super) name: String,
-    /// Whole passes over a trace.
+    /// Number of complete passes over a trace.
     pub(super) passes: u64,
-    /// Steps of all passes.
+    /// Number of steps of all passes.
     pub(super) runs: u64,
-    /// Blocks allocated, and how many of them were on the device and on the host then.
+    /// Number of blocks allocated, and how many of them were then on the device and on the host.
     pub(super) allocations: u64,
     pub(super) on_device: u64,
     pub(super) on_host: u64,
     /// Bytes that moved from the host to the device between steps.
     pub(super) moved_bytes: u64,
-    /// Bytes at the ends of blocks that were not as written.
+    /// Bytes at the ends of blocks that differed from those written.
     pub(super) wrong_bytes: u64,
-    /// Ends of runs at which the limit differed from that at the previous end.
+    /// Number of runs at whose end the limit differed from that at the previous end.
     pub(super) limit_changes: u64,
-    /// Ends of runs at which the job held more than the limit.
+    /// Number of runs at whose end the job held more than the limit.
     pub(super) deferred_runs: u64,
-    /// The most bytes that were held from the device, and the highest limit, at the end of a run.
+    /// Maximum bytes held from the device, and maximum limit, at the end of a run.
     pub(super) peak_held_bytes: u64,
     pub(super) peak_limit_bytes: u64,
     /// The hash of all bytes that were read, in the order of the frees.
@@ -78,7 +77,7 @@ pub(super) fn play(
     let signalled = Arc::downgrade(&job);
     let handler = ctrlc::set_handler(move || {
         let _ = end.send(());
-        // Ends its pauses at once.
+        // Ends pauses of the job immediately.
         if let Some(job) = signalled.upgrade() {
             job.cancel();
         }
@@ -171,12 +170,12 @@ fn memory(
     let answer = device.set_limit(limit_bytes);
     debug_assert_eq!(answer, larder_core::limits::LimitAnswer::Applied);
     let host = match host {
-        // All memory at once may be on the host, with gaps.
+        // All of the memory may be on the host, with gaps.
         Host::Pinned => HostSide::Pinned(peak_bytes.saturating_mul(2).saturating_add(64 << 20)),
         Host::None => HostSide::None,
     };
     let config = VmemConfig {
-        // The device is shared: its total says nothing of this job.
+        // The device is shared, so its total says nothing about this job.
         planned_percent: u32::MAX,
         ..VmemConfig::new(host)
     };

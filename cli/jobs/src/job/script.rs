@@ -2,7 +2,7 @@
 
 use larder_trace::{Event, Trace};
 
-/// The granule of an allocator, to which sizes are rounded up before they are added up.
+/// The allocator's granule, to which sizes are rounded up before they are added.
 const GRANULE_BYTES: u64 = 256;
 
 /// A trace as a job plays it.
@@ -10,7 +10,7 @@ const GRANULE_BYTES: u64 = 256;
 pub(super) struct JobScript {
     /// The events between two step marks. Blocks that are live at the end are freed there.
     pub(super) segments: Vec<Vec<Event>>,
-    /// The most bytes that are live at once, with sizes rounded up to granules.
+    /// Maximum live bytes, with sizes rounded up to granules.
     pub(super) peak_bytes: u64,
 }
 

@@ -17,11 +17,11 @@ use crate::note;
 /// Time between two checks.
 const INTERVAL: Duration = Duration::from_millis(100);
 
-/// The most problems reported. Each is about one file, so there are few, unless an attacker makes
-/// up new ones.
+/// Maximum number of problems reported. Each concerns one file, so there are few, unless an
+/// attacker makes up new ones.
 const MOST: usize = 16;
 
-/// Runs `work`, and reports problems with the job's files meanwhile on stderr, each once. The work
+/// Runs `work`, and during it reports problems with the job's files on stderr, each once. The work
 /// continues.
 ///
 /// # Errors
@@ -34,7 +34,7 @@ pub(super) fn watched<R>(job: &Job, work: impl FnOnce() -> R) -> io::Result<R> {
             while ended.recv_timeout(INTERVAL) == Err(RecvTimeoutError::Timeout) {
                 said.say(&job.state());
             }
-            // Writes the last change now, if that is still to be done.
+            // Writes the last change, if it is not written yet.
             job.poll();
             said.say(&job.state());
         };

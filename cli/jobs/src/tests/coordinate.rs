@@ -122,7 +122,7 @@ fn a_dead_jobs_memory_counts_until_it_is_reported_gone() {
         .unwrap();
     assert_eq!(coordination.charged_bytes(), 60 * MIB);
     if fs::metadata("/proc/self/stat").is_ok() {
-        // Once, and with the remedy.
+        // Reported once, and with the remedy.
         assert!(
             matches!(&said[..], [CoordinationEvent::Problem { problem, .. }] if problem.contains("control forget dead")),
             "{said:?}"
@@ -235,6 +235,6 @@ fn a_limit_that_was_changed_by_hand_is_changed_back() {
         .unwrap();
     let view = JobView::look(&jobs[0].0, SystemTime::now());
     assert_eq!(view.gpus[0].target_limit_bytes, Some(40 * MIB));
-    // A pause by hand is left alone.
+    // A pause by hand is not changed.
     assert_eq!(view.target_perf, Some(0));
 }

@@ -62,7 +62,7 @@ fn a_control_file_alone_is_no_second_job_beside_another_pair_of_its_name() {
         let expected: Vec<_> = found.iter().map(|name| place.join(name)).collect();
         assert_eq!(status, expected, "{statuses:?}");
         assert_eq!(find_named(&place, "x").unwrap().status, expected[0]);
-        // A file named explicitly counts.
+        // A file that is named explicitly counts.
         let named = find(&both.map(|name| place.join(name)), Twins::Hidden).unwrap();
         assert_eq!(names(&named), ["x", "x"]);
     }

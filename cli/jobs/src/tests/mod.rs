@@ -35,7 +35,7 @@ fn folder() -> TempDir {
     tempfile::tempdir().unwrap()
 }
 
-/// A job's status, as a job would write it now.
+/// A job's current status, as the job would write it.
 #[derive(Clone)]
 struct Status {
     pid: u32,
@@ -113,7 +113,7 @@ impl Status {
     }
 }
 
-/// Starts a process that lives until it is killed, of a user or of this one's.
+/// Starts a process that lives until it is killed, of `user` or of this process's user.
 fn process(user: Option<u32>) -> io::Result<Child> {
     let mut sleep = Command::new("sleep");
     // Its open files must not delay the end of a failed test.

@@ -183,7 +183,7 @@ fn keys_write_the_selected_jobs_control_file() {
     }
     let mut screen = screen_of(folder.path());
     assert_eq!(press(&mut screen, KeyCode::Down), KeyAction::Nothing);
-    // There is no third one.
+    // There is no third line.
     press(&mut screen, KeyCode::Down);
     let sent = |screen: &mut Screen, code| {
         let KeyAction::Tell(job, order) = press(screen, code) else {

@@ -55,11 +55,11 @@ fn a_job_that_starts_again_has_nothing_before_an_order_of_its_own() {
     kill(first);
     let second = process(None).unwrap();
     jobs[0].1 = jobs[0].1.again(&second);
-    // Its control file is for its former life.
+    // The control file is for the job's former life.
     let (files, again) = &mut jobs[0];
     again.obey(files);
     assert_eq!((again.limit, again.version), (0, None));
-    // Nor does a coordinator that begins now give it more than there is.
+    // A coordinator that begins now does not give it more than there is either.
     let mut coordination = Coordination::new(settings(100 * MIB));
     settle(&mut coordination, folder.path(), &mut jobs, &mut time);
     assert_eq!((jobs[0].1.limit, jobs[1].1.limit), (50 * MIB, 50 * MIB));
@@ -75,7 +75,7 @@ fn a_coordinator_that_begins_counts_a_living_job_whose_status_is_gone() {
     let mut first = Coordination::new(settings(100 * MIB));
     jobs[0].1.write(&jobs[0].0);
     settle(&mut first, folder.path(), &mut jobs, &mut time);
-    // It is ordered to have less now, and has not obeyed.
+    // The job is ordered to have less, and has not obeyed.
     let files = jobs[0].0.clone();
     let mut lowered = control(&files);
     lowered.limit(gpu(), 20 * MIB);
@@ -92,7 +92,7 @@ fn a_coordinator_that_begins_counts_a_living_job_whose_status_is_gone() {
         problem(&said, "a").unwrap().contains("status is missing"),
         "{said:?}"
     );
-    // It writes its status again, and obeys.
+    // The job writes its status again, and obeys.
     jobs[0].1.write(&files);
     jobs.push((other, own(9, 90 * MIB)));
     settle(&mut second, folder.path(), &mut jobs, &mut time);
@@ -114,7 +114,7 @@ fn a_status_that_says_what_cannot_be_takes_from_nobody() {
         let mut jobs = vec![(job(&folder, "b"), own(1, 90 * MIB))];
         jobs[0].1.write(&jobs[0].0);
         let mut said = Vec::new();
-        // The liar keeps its claim, and its limit is its own.
+        // The lying job keeps its claim, and sets its own limit.
         for _ in 0..5 {
             said.extend(settle(
                 &mut coordination,
@@ -214,7 +214,7 @@ fn what_a_person_says_to_the_next_run_of_a_job_is_obeyed_by_it() {
     said.life = Life::of(first.id());
     said.control_version = Some(7);
     fs::write(&files.control, said.to_text()).unwrap();
-    // To the existing run, beside its limit.
+    // The order is for the existing run, beside its limit.
     ControlChange::share(PerfControl::SUSPENDED)
         .give(&files)
         .unwrap();
@@ -241,7 +241,7 @@ fn what_a_person_says_to_the_next_run_of_a_job_is_obeyed_by_it() {
 fn a_status_that_a_neighbour_wrote_for_a_process_of_another_user_is_not_believed() {
     let folder = folder();
     let files = job(&folder, "a");
-    // Nor a status with another's life beside the writer's own process.
+    // A status whose life belongs to a process other than the one it names is not believed.
     let other = process(None).unwrap();
     let borrowed = Status {
         pid: other.id(),
@@ -366,7 +366,7 @@ fn a_job_of_two_gpus_counts_on_each_and_has_the_orders_of_one_coordinator() {
         1,
     );
     fs::write(&files.status, status).unwrap();
-    // The coordinator of the other was first.
+    // The coordinator of the other GPU was first.
     let of = |gpu| {
         Coordination::new(CoordinationSettings {
             gpu: Some(gpu),
@@ -375,7 +375,7 @@ fn a_job_of_two_gpus_counts_on_each_and_has_the_orders_of_one_coordinator() {
     };
     let (mut first, mut second) = (of(other), of(gpu()));
     for _ in 0..2 {
-        // It takes the file, and then reads anew.
+        // The first coordinator takes the file, and then reads again.
         first.round(&places(&folder), Duration::ZERO).unwrap();
     }
     let said = second.round(&places(&folder), Duration::ZERO).unwrap();
@@ -487,7 +487,7 @@ fn who_may_not_command_a_job_is_told_so() {
     own(0, MIB).again(&process).write(&files);
     fs::write(&files.control, "{}").unwrap();
     std::os::unix::fs::chown(&files.status, Some(USER), None).unwrap();
-    // Owned by a third user; the superuser, who is this process, leaves it to him.
+    // The file is owned by a third user, and this process, the superuser's, leaves it unchanged.
     std::os::unix::fs::chown(&files.control, Some(USER + 1), None).unwrap();
     let refused = ControlChange::share(PerfControl::SUSPENDED)
         .give(&files)

@@ -1,7 +1,8 @@
 //! [`Connections`]: a bounded number of connections. A new one closes the oldest if all are in use.
 //!
-//! CONN1. At most `most` are held at once, each by one [`OpenConnection`], which is dropped by the thread
-//! that serves it. A closed one counts until then, so there are never more threads than that.
+//! CONN1. At most `most` connections are held, each by one [`OpenConnection`], which is dropped by
+//! the thread that serves it. A closed connection counts until then, so there are never more
+//! threads than `most`.
 //! CONN2. A connection is closed from outside by shutting it down: the thread that waits for it
 //! wakes with an error or an end, and drops its `OpenConnection`.
 
@@ -16,7 +17,7 @@ pub(super) struct Connections {
     left: Condvar,
 }
 
-/// A connection, held until this is dropped.
+/// A connection, held until this value is dropped.
 pub(super) struct OpenConnection {
     connections: Arc<Connections>,
     pub(super) stream: Arc<TcpStream>,
@@ -57,7 +58,7 @@ impl Connections {
     fn close_one<'h>(&self, held: Queue<'h>) -> Queue<'h> {
         let before = held.len();
         if let Some(oldest) = held.front() {
-            // Its client may be gone already.
+            // The client may already have disconnected.
             let _ = oldest.shutdown(Shutdown::Both);
         }
         let stays = |held: &mut VecDeque<_>| held.len() == before && before > 0;

@@ -59,12 +59,12 @@ impl Screen {
         KeyAction::Nothing
     }
 
-    /// Changes the limit by one step, from the one in the control file, otherwise from the one in
-    /// force.
+    /// Changes the limit by one step, starting from the one in the control file, otherwise from the
+    /// one in force.
     fn step(&mut self, change: fn(u64, u64) -> u64) -> KeyAction {
         let target = self.chosen().and_then(|(_, gpu)| {
             let gpu = gpu?;
-            // Without a limit in force there is no number to step from.
+            // Without a limit in force there is no number to start from.
             let in_force = gpu.limit_bytes.filter(|bytes| *bytes < u64::MAX / 2);
             gpu.target_limit_bytes.or(in_force)
         });

@@ -1,6 +1,7 @@
 //! The jobs as OpenMetrics text, which Prometheus reads.
 //!
-//! A job that has ended, or whose process is gone, has no samples: it disappears with the next answer.
+//! A job that has ended, or whose process is gone, has no samples, so it disappears with the next
+//! answer.
 
 use std::fmt::Write;
 
@@ -9,8 +10,8 @@ use larder_control::SleepState;
 use crate::alive::Liveness;
 use crate::view::{GpuView, JobView};
 
-/// A gauge: its name behind `larder_job_`, its help, and its number; `None` where the job does not
-/// report it.
+/// A gauge: its name after `larder_job_`, its help, and its number, which is `None` if the job does
+/// not report it.
 type Gauge<Of> = (&'static str, &'static str, fn(&Of) -> Option<f64>);
 
 /// The gauges of a job on a GPU, named as the columns of `top`.
@@ -73,7 +74,7 @@ fn limit(bytes: Option<u64>) -> Option<f64> {
     Some(bytes as f64)
 }
 
-/// Formats the numbers of jobs that live, or may.
+/// Formats the numbers of jobs that are alive, or may be.
 pub(crate) fn open_metrics(jobs: &[JobView]) -> String {
     let lives = |job: &&JobView| !job.ended && job.alive != Liveness::No;
     let jobs: Vec<&JobView> = jobs.iter().filter(lives).collect();
@@ -98,7 +99,7 @@ pub(crate) fn open_metrics(jobs: &[JobView]) -> String {
     text
 }
 
-/// Returns the labels that identify a job: two in different folders may have one name.
+/// Returns the labels that identify a job. Jobs in different folders may have the same name.
 fn labels(job: &JobView) -> String {
     let folder = job.files.status.parent().unwrap_or(&job.files.status);
     let folder = escaped(&folder.to_string_lossy());
@@ -120,7 +121,7 @@ fn family(text: &mut String, name: &str, help: &str, samples: impl Iterator<Item
     }
 }
 
-/// Escapes a label: names come from file names and may hold any characters.
+/// Escapes a label, since names come from file names and may contain any character.
 fn escaped(text: &str) -> String {
     text.replace('\\', "\\\\")
         .replace('"', "\\\"")

@@ -1,8 +1,8 @@
 //! The live table in a terminal: [`Screen`] is its content and handles keys; [`run`] connects it to the
 //! terminal, the files and the clock.
 //!
-//! Keys change control files at once. The table shows the limit and the share in the control file beside
-//! those in force, which change when the job has obeyed.
+//! Keys change control files immediately. The table shows the limit and the share in the control file beside those in
+//! force, which change when the job has obeyed.
 
 use std::io;
 use std::path::PathBuf;
@@ -33,11 +33,11 @@ pub(crate) struct Screen {
 /// The action of a key.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum KeyAction {
-    /// Redraw and read the files again.
+    /// Redraws and reads the files again.
     Nothing,
-    /// End the program.
+    /// Ends the program.
     Quit,
-    /// Write an order into a job's control file.
+    /// Writes an order into a job's control file.
     Tell(JobPaths, ControlChange),
 }
 

@@ -1,19 +1,19 @@
 //! `larder top --serve`: answers `GET /metrics` with the jobs as OpenMetrics text, and no other
 //! request.
 //!
-//! A thread for each connection, whose number is bounded. A client that finishes in milliseconds,
-//! as every good one does, does not wait for slow ones, however many there are: if all places are
-//! taken, the oldest connection is closed. One thread that polls would do the same, but the
-//! standard library has no such call. The most that a flood of clients can take:
+//! Each connection has a thread, and their number is bounded. A client that finishes in
+//! milliseconds, as every good one does, does not wait for slow ones, however many there are: if
+//! all places are taken, the oldest connection is closed. One polling thread would suffice, but the
+//! standard library has no such call. A flood of clients can take at most:
 //!
 //! * [`CONNECTIONS`] threads and files, and the few files that one reading of the jobs opens, since
 //!   readings take turns. That is half of the 1024 files that a process usually may open.
 //! * One reading at a time: all clients that asked before it began get its answer, so none waits
 //!   for more than two. At most [`WAITING`] clients wait for a reading, since closing their
-//!   connections does not wake them; others are told to come later.
-//! * [`WRITTEN`] answers and one in the making; of the clients that do not read theirs the oldest
-//!   is closed, too.
-//! * [`PATIENCE`] for all of a connection except that wait. The small HTTP libraries have no such
+//!   connections does not wake them; others are asked to retry later.
+//! * [`WRITTEN`] answers and one in the making; of the clients that do not read theirs, the oldest
+//!   is closed too.
+//! * [`PATIENCE`] for all of a connection except that wait. Small HTTP libraries have no such
 //!   limit.
 
 use std::fmt::Display;
@@ -30,23 +30,23 @@ use super::screen::look;
 use crate::Failure;
 use crate::visible::visible;
 
-/// Connections that are held at once.
+/// Maximum number of open connections.
 const CONNECTIONS: usize = 512;
 
-/// Clients that wait for a reading of the jobs at once.
+/// Maximum number of clients that wait for a reading of the jobs.
 const WAITING: usize = 128;
 
-/// Answers that are held at once until their clients have read them.
+/// Maximum number of answers kept until their clients have read them.
 const WRITTEN: usize = 16;
 
-/// Time that a client may take: as long as Prometheus does.
+/// Time that a client may take, the same as Prometheus's timeout.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// The longest request that is read.
+/// Maximum bytes of a request.
 const REQUEST_BYTES: u64 = 8 << 10;
 
-/// The stack of a thread. The deepest use is reading a JSON file, at most 128 values deep, in a
-/// build without optimisation. Only the part used costs memory: some kilobytes.
+/// Bytes of a thread's stack. Its deepest use is reading a JSON file, at most 128 values deep, in a
+/// build without optimisation. Only the used part costs memory, some kilobytes.
 const STACK_BYTES: usize = 1 << 20;
 
 /// Parses the address to listen on: a port alone, with or without a colon, is on this machine's own
@@ -62,7 +62,7 @@ pub(super) fn parse_address(text: &str) -> Result<SocketAddr, String> {
 
 /// Answers until the user ends the program. Prints its address.
 pub(super) fn run(places: &[PathBuf], address: SocketAddr) -> Result<(), Failure> {
-    // The folders may return later; their absence at the start is a mistake.
+    // The folders may disappear and return later, but their absence at the start is a mistake.
     look(places)?;
     let failed = |act: &str, error: &dyn Display| Failure::Failed(format!("cannot {act}: {error}"));
     let bound = TcpListener::bind(address).and_then(|bound| Ok((bound.local_addr()?, bound)));
@@ -91,7 +91,7 @@ struct ServeState {
     connections: Arc<Connections>,
     /// Connections whose answers are being written.
     written: Arc<Connections>,
-    /// Locked while an answer is made.
+    /// The last answer. Locked while an answer is made.
     latest: Mutex<Latest>,
     /// Number of threads that hold `latest` or wait for it.
     waiting: Mutex<usize>,
@@ -125,7 +125,8 @@ impl ServeState {
         loop {
             match listener.accept() {
                 Ok((stream, _)) => self.begin(&Arc::new(stream)),
-                // Too many open files, perhaps: closing the oldest connection frees one.
+                // The cause may be too many open files, and closing the oldest connection frees
+                // one.
                 Err(_) if self.connections.close_oldest() => {}
                 Err(_) => thread::sleep(PATIENCE / 10),
             }
@@ -139,7 +140,7 @@ impl ServeState {
             let held = self.connections.hold(Arc::clone(stream));
             let server = Arc::clone(self);
             let thread = thread::Builder::new().stack_size(STACK_BYTES);
-            // A client's errors concern only the client.
+            // Errors of a client concern only that client.
             thread.spawn(move || drop(server.answer(&held.stream)))
         };
         while begun().is_err() && self.connections.close_oldest() {}
@@ -240,7 +241,7 @@ fn read_request(client: &mut TimedConnection<'_>) -> io::Result<String> {
     Ok(request)
 }
 
-/// A connection that refuses after its time.
+/// A connection that fails after its time.
 struct TimedConnection<'c> {
     stream: &'c Arc<TcpStream>,
     until: Instant,
@@ -351,7 +352,7 @@ mod tests {
         let mut held = slow(address, 200);
         assert!(is_answer(&get(address)));
         assert!(held.iter().all(is_open));
-        // A slow client is answered, too, once it has asked.
+        // A slow client is also answered once it has asked.
         let mut last = held.swap_remove(1);
         last.write_all(b"rics HTTP/1.1\r\n\r\n").unwrap();
         assert!(is_answer(&answer_of(last)));
@@ -369,7 +370,7 @@ mod tests {
         let held = slow(address, 10);
         assert!(is_answer(&get(address)));
         let open = || held.iter().filter(|stream| is_open(stream)).count();
-        // The connections are closed already: this waits until the system delivers that here.
+        // The connections are closed already. Wait until the system reports it here.
         wait(|| open() <= 3);
         assert!(is_answer(&get(address)));
         assert_eq!(open(), 3);
@@ -383,7 +384,7 @@ mod tests {
             ..server(&folder)
         });
         for mut stream in slow(start(&hasty), 6) {
-            // Ended, or reset with what it had sent.
+            // The connection has ended, or was reset with the data it had sent.
             let end = stream.read_to_end(&mut Vec::new());
             let end = end.map_err(|error| error.kind());
             let reset = Err(io::ErrorKind::ConnectionReset);
@@ -435,14 +436,14 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let server = Arc::new(server(&folder));
         let address = start(&server);
-        // No reading may begin.
+        // Prevents a reading from beginning.
         let latest = server.latest.lock().unwrap();
         let asked: Vec<_> = (0..60)
             .map(|_| come(address, "GET /metrics HTTP/1.1\r\n\r\n"))
             .collect();
         wait(|| server.connections.count() == 60);
-        // The requests are read once no client waits to be read: this gives them the time to ask,
-        // and if it is too short, there are more readings.
+        // Gives all clients the time to send their requests. If it is too short, there are more
+        // readings.
         thread::sleep(Duration::from_millis(200));
         drop(latest);
         assert!(

@@ -17,9 +17,9 @@ pub(crate) const HEADINGS: [&str; 17] = [
 /// One line of the table: a job on a GPU, or a job without any.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct TableLine {
-    /// The index of the job in the jobs shown.
+    /// Index of the job among the jobs shown.
     pub(super) job: usize,
-    /// The index of the GPU in the job's GPUs.
+    /// Index of the GPU among the job's GPUs.
     pub(super) gpu: Option<usize>,
     pub(super) cells: [String; HEADINGS.len()],
 }
@@ -41,7 +41,7 @@ pub(crate) fn lines(jobs: &[JobView]) -> Vec<TableLine> {
 fn line(job: usize, view: &JobView, gpu: Option<usize>) -> TableLine {
     let of_gpu = gpu.and_then(|gpu| view.gpus.get(gpu));
     let memory = |get: fn(&GpuView) -> u64| of_gpu.map_or_else(none, |gpu| show_bytes(get(gpu)));
-    // Memory last held by a job that has ended is now the others'.
+    // Memory last held by a job that has ended is free for the others.
     let now = |get: fn(&GpuView) -> u64| match view.ended {
         true => none(),
         false => memory(get),

@@ -121,7 +121,8 @@ impl VersusArgs {
         WORKLOADS.iter().filter(usual).collect()
     }
 
-    /// Returns the workloads whose instructions are counted; none of frames or memory, which have a fixed duration.
+    /// Returns the workloads whose instructions are counted; without those of frames or memory, which have a fixed
+    /// duration.
     fn counted_workloads(&self) -> Vec<&'static Workload> {
         if self.workloads.is_empty() {
             return workloads_named(&instructions::USUAL.map(str::to_owned));
@@ -228,7 +229,7 @@ fn write_page(path: &Path, results: &Results, about: &[String]) -> Result<(), Fa
     fs::write(path, html(results, about)).map_err(|error| cannot_write(path, &error))
 }
 
-/// A measurement under way: the workers and the progress bar.
+/// A running measurement: the workers and the progress bar.
 struct Measuring<'m> {
     args: &'m VersusArgs,
     workers: &'m [Worker],
@@ -332,7 +333,7 @@ impl Measuring<'_> {
     }
 }
 
-/// The origin of the results.
+/// Returns the origin of the results.
 fn origin(results: &Results, skipped: &[String]) -> ResultOrigin {
     let checkout = Path::new(env!("CARGO_MANIFEST_DIR"));
     let arguments: Vec<String> = std::env::args().skip(1).collect();

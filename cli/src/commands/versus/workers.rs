@@ -20,8 +20,7 @@ pub(super) struct BuiltWorkers {
 }
 
 impl BuiltWorkers {
-    /// Builds or finds the workers that have something to do. Allocators that do not build are reported
-    /// and left out.
+    /// Builds or finds the required workers. Allocators that do not build are reported and left out.
     pub(super) fn build_all(args: &VersusArgs, progress: &ProgressBar) -> Result<Self, Failure> {
         let package = match args.workers {
             Some(_) => None,
@@ -64,7 +63,7 @@ impl BuiltWorkers {
         }
     }
 
-    /// An error if an allocator that the user named, or Larder, has no worker.
+    /// Returns an error if an allocator that the user named, or Larder, has no worker.
     pub(super) fn complete(&self) -> Result<(), Failure> {
         if self.missed.is_empty() {
             return Ok(());
@@ -74,7 +73,7 @@ impl BuiltWorkers {
     }
 }
 
-/// The allocators that the requested measurements concern: all, or the named ones, in the order of the list.
+/// Returns the allocators that the requested measurements concern: all, or the named ones, in the order of the list.
 fn chosen_allocators(args: &VersusArgs) -> Vec<&'static Allocator> {
     let names = &args.allocators;
     let named = |known: &Allocator| names.is_empty() || names.iter().any(|n| n == known.name);

@@ -14,7 +14,7 @@ fn allocator(split: SplitRule, regions: RegionPolicy, limit: u64) -> OrderedSet 
 }
 
 impl OrderedSet {
-    /// Walks all chunks; every record is in a chain or spare.
+    /// Checks the invariants over all chunks, and that every record is in a chain or spare.
     fn check_invariants(&self) {
         let mut chained = 0;
         let mut free = 0;

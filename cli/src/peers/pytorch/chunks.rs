@@ -8,14 +8,15 @@
 
 use std::collections::BTreeSet;
 
-/// Requests up to 1 MiB are small, and never share a segment with large ones.
+/// The pool of a request. Requests up to 1 MiB are small, and never share a segment with large
+/// ones.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum PoolKind {
     Small,
     Large,
 }
 
-/// A chunk's pool and stream: only requests of the same pool and stream may take it.
+/// A chunk's pool and stream. Only requests of the same pool and stream may take it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Lane {
     pub(super) pool: PoolKind,
@@ -26,9 +27,9 @@ pub(super) struct Lane {
 pub(super) enum BlockState {
     Used,
     Free,
-    /// Addresses without memory.
+    /// The chunk's addresses have no memory.
     Unmapped,
-    /// No chunk: a spare record.
+    /// The record is spare, without a chunk.
     Gone,
 }
 
@@ -41,7 +42,7 @@ pub(super) struct TorchBlock {
     pub(super) prev: Option<u32>,
     pub(super) next: Option<u32>,
     pub(super) state: BlockState,
-    /// Number of large requests before it was freed.
+    /// Number of large requests before the chunk was freed.
     pub(super) freed_at: u64,
 }
 
@@ -77,7 +78,8 @@ pub(super) struct TorchBlocks {
     free: BTreeSet<FreeKey>,
     /// Lane, address and record of every unmapped chunk.
     unmapped: BTreeSet<(Lane, u64, u32)>,
-    /// Large requests so far: the clock that measures how long a chunk has been free.
+    /// Number of large requests so far, which is the clock that measures how long a chunk has been
+    /// free.
     pub(super) large_requests: u64,
 }
 

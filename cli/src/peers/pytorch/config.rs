@@ -1,19 +1,19 @@
 //! The settings of PyTorch's caching allocator, in the words of `PYTORCH_CUDA_ALLOC_CONF`, and its
 //! rounding.
 //!
-//! Options that change neither how much is held nor when are read and have no effect here.
+//! Options that affect neither how much memory is held nor when are parsed but have no effect here.
 
-/// Every size is a multiple of this, unless divisions of powers of two are set.
+/// Unit of every size in bytes, unless divisions of powers of two are set.
 const GRANULE_BYTES: u64 = 512;
 
-/// Default for how much larger an unsplit chunk may be than a request of the split limit or more.
+/// Default bytes by which an unsplit chunk may exceed a request of the split limit or more.
 const SLACK_BYTES: u64 = 20 << 20;
 
-/// Powers of two that have their own divisions: from 1 MiB to 32 GiB, the last for all above as
-/// well.
+/// Number of powers of two that have their own divisions, from 1 MiB to 32 GiB. The last also
+/// applies to all above.
 const POWERS: usize = 16;
 
-/// The binary logarithm of the first such power.
+/// Binary logarithm of the first such power.
 const FIRST_POWER: u32 = 20;
 
 /// Options of pinned memory, locks, captures or errors.
@@ -36,11 +36,11 @@ const VARIABLES: [&str; 2] = ["PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF"];
 pub(crate) struct PytorchConfig {
     /// Whether memory is mapped page by page into one long segment for each pool and stream.
     pub(crate) expandable_segments: bool,
-    /// Chunks from this size on are not split; `u64::MAX` splits all.
+    /// Minimum size in bytes of chunks that are not split; `u64::MAX` splits all.
     pub(crate) max_split_bytes: u64,
-    /// A chunk that is not split must exceed the request by less than this.
+    /// Bound of the bytes by which an unsplit chunk may exceed the request.
     pub(crate) max_slack_bytes: u64,
-    /// The part of the device beyond which idle segments are released; 0 is never.
+    /// Part of the device's memory beyond which idle segments are released; 0 for never.
     pub(crate) collect_above: f64,
     /// Number of parts into which the range between two powers of two is divided for rounding;
     /// below 2, sizes are rounded to 512 bytes.
@@ -205,7 +205,7 @@ mod tests {
         ] {
             assert_eq!(rounded(four, bytes), expected, "{bytes} bytes");
         }
-        // Up to 512 bytes for each division, sizes are rounded to 512 bytes.
+        // With divisions of up to 512 bytes, sizes are rounded to 512 bytes.
         assert_eq!(
             rounded("roundup_power2_divisions:8", 4096 - 511),
             3584 + 512

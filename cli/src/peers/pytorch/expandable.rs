@@ -1,7 +1,7 @@
-//! Segments that can grow: addresses for more than the device has, into which pages are mapped
-//! where memory is needed.
+//! Segments that can grow: address ranges for more memory than the device has, into which pages are
+//! mapped where memory is needed.
 //!
-//! Pages are mapped and unmapped whole: unmapped chunks begin and end at pages.
+//! Only whole pages are mapped and unmapped, so unmapped chunks begin and end at pages.
 
 use super::chunks::{BlockState, PoolKind, TorchBlock};
 use super::{Pytorch, Request};
@@ -10,7 +10,8 @@ use super::{Pytorch, Request};
 const SMALL_PAGE_BYTES: u64 = 2 << 20;
 const LARGE_PAGE_BYTES: u64 = 20 << 20;
 
-/// The segment of a device without a limit is sized for 16 TiB, more than any device has.
+/// Memory for which the segment of a device without a limit is sized: 16 TiB, more than any device
+/// has.
 const MOST_DEVICE_BYTES: u64 = 1 << 44;
 
 const fn page_bytes(pool: PoolKind) -> u64 {
@@ -21,7 +22,7 @@ const fn page_bytes(pool: PoolKind) -> u64 {
 }
 
 impl Pytorch {
-    /// Returns the bytes of a chunk with the unmapped chunk right behind it.
+    /// Returns the bytes of a chunk together with the unmapped chunk right after it.
     pub(super) fn reach(&self, record: u32) -> u64 {
         let chunk = self.chunks.get(record);
         let next = chunk.next.map(|next| self.chunks.get(next));
@@ -50,7 +51,7 @@ impl Pytorch {
     }
 
     /// Returns the first of adjacent free and unmapped chunks that have room for the request
-    /// together; in a new segment if there are none.
+    /// together; in a new segment if no such chunks exist.
     fn room_for(&mut self, request: Request) -> Option<u32> {
         let found = self.chunks.unmapped(request.lane).find_map(|record| {
             let prev = self.chunks.get(record).prev;

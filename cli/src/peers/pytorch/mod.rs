@@ -5,8 +5,8 @@
 //! are mapped into one that can grow. If the device is full, cached memory is released and the
 //! request retried.
 //!
-//! Frees are in the order of the stream, so that a block is free at once. Not modelled: captures of
-//! graphs, private pools, and blocks that several streams use.
+//! Frees are in the order of the stream, so that a block is free immediately. Not modelled:
+//! captures of graphs, private pools, and blocks that several streams use.
 
 mod chunks;
 mod config;
@@ -23,13 +23,14 @@ use crate::snapshot::Span;
 use chunks::{BlockState, Lane, PoolKind, TorchBlocks};
 pub(crate) use config::PytorchConfig;
 
-/// The largest request of the small pool.
+/// Maximum request of the small pool, in bytes.
 const SMALL_MAX_BYTES: u64 = 1 << 20;
 
-/// The smallest rest that is split off a chunk of the small pool, or of a segment that can grow.
+/// Minimum remainder, in bytes, that is split off a chunk of the small pool, or of a segment that
+/// can grow.
 const SMALL_REST_BYTES: u64 = 512;
 
-/// A chunk of the large pool is split if the rest is larger than this.
+/// Remainder, in bytes, above which a chunk of the large pool is split.
 const LARGE_REST_BYTES: u64 = 1 << 20;
 
 /// The configuration of [`configured`].
@@ -52,7 +53,7 @@ pub(crate) fn configured(device_bytes: Option<u64>) -> Box<dyn Contender> {
     Box::new(Pytorch::new(config, device_bytes))
 }
 
-/// Sets the configuration of [`configured`]; the first call of a process counts.
+/// Sets the configuration of [`configured`]. Only the first call of a process has an effect.
 pub(crate) fn configure(config: PytorchConfig) {
     CONFIGURED.get_or_init(|| config);
 }
@@ -64,7 +65,7 @@ struct Request {
     bytes: u64,
 }
 
-/// The allocator.
+/// The simulated allocator.
 #[derive(Debug)]
 pub(crate) struct Pytorch {
     config: PytorchConfig,
@@ -73,7 +74,7 @@ pub(crate) struct Pytorch {
     chunks: TorchBlocks,
     /// Address of the next segment that can grow.
     next_address: u64,
-    /// Maps, unmaps and accesses; the device counts the other calls.
+    /// Counts of maps, unmaps and accesses. The device counts the other calls.
     calls: DriverCalls,
 }
 
@@ -98,8 +99,8 @@ impl Pytorch {
         let mut fitting = self.chunks.free_from(request.lane, request.bytes);
         let mut best = fitting.next()?;
         if self.config.expandable_segments {
-            // A chunk counts with the addresses behind it into which it could grow: the tail is
-            // used last.
+            // A chunk's size includes the addresses after it into which it could grow, so that the
+            // tail is used last.
             for next in fitting {
                 if self.reach(next) >= self.reach(best) {
                     break;
@@ -118,8 +119,8 @@ impl Pytorch {
     }
 
     /// Returns a free chunk with memory from the device, after releasing cached memory if
-    /// necessary: idle segments beyond the threshold, then some that are too large to be split,
-    /// then all.
+    /// necessary: first idle segments beyond the threshold, then some that are too large to be
+    /// split, then all of it.
     fn uncached(&mut self, request: Request) -> Option<u32> {
         self.collect_garbage();
         if let Some(record) = self.fresh(request) {

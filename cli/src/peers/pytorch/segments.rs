@@ -9,10 +9,10 @@ const SMALL_SEGMENT_BYTES: u64 = 2 << 20;
 /// Bytes of a segment for large requests below [`OWN_SEGMENT_BYTES`].
 const LARGE_SEGMENT_BYTES: u64 = 20 << 20;
 
-/// Requests from this size on have a segment of their own.
+/// Minimum size of a request that gets its own segment, in bytes.
 const OWN_SEGMENT_BYTES: u64 = 10 << 20;
 
-/// The unit of such segments.
+/// Unit of the size of such segments, in bytes.
 const SEGMENT_UNIT_BYTES: u64 = 2 << 20;
 
 /// Returns the bytes to allocate on the device for a request.
@@ -40,9 +40,9 @@ impl Pytorch {
     }
 
     /// While more than the threshold is held, releases the idle segments of the large pool that
-    /// have been free for at least the average time of all of them. A round that has begun is
-    /// completed. A segment that can grow is never one free chunk, since it has more addresses than
-    /// the device has memory.
+    /// have been free for at least the average time of all of them. A started round is completed. A
+    /// segment that can grow is never one free chunk, since it has more addresses than the device
+    /// has memory.
     pub(super) fn collect_garbage(&mut self) {
         let Some(device_bytes) = self.device_bytes else {
             return;
@@ -71,8 +71,8 @@ impl Pytorch {
     }
 
     /// Makes room for the request by releasing segments that are too large to be split: the
-    /// smallest that is as large as the request, otherwise the largest ones until they are
-    /// together. Returns whether that much was released.
+    /// smallest that is as large as the request, otherwise the largest ones until their sum is.
+    /// Returns whether enough was released.
     pub(super) fn release_oversize(&mut self, request: Request) -> bool {
         let limit = self.config.max_split_bytes;
         if limit == u64::MAX || self.config.expandable_segments {

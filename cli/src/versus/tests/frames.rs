@@ -24,7 +24,7 @@ fn skipped(allocator: &'static str) -> Runs {
     }
 }
 
-/// Rows of three rounds, on a system that does not allow the second workload.
+/// Returns rows of three rounds, on a system that does not allow the second workload.
 fn rows_of_frames() -> Vec<VersusRow> {
     let mut broken = runs("talc", &[framed(1.0, 1.0, 800)]);
     broken.fault = Some(RunFault::TimedOut { seconds: 9 });
@@ -91,7 +91,7 @@ fn what_is_skipped_has_not_failed_and_has_no_figures() {
         rows: rows_of_frames(),
         ..Results::default()
     };
-    // The round that did not end.
+    // The round that did not end has failed.
     assert_eq!(results.failed(), (1, 5));
 }
 

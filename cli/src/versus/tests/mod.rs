@@ -59,7 +59,7 @@ fn workload(name: &str) -> &'static Workload {
     workloads::find(name).unwrap()
 }
 
-/// Samples of two workloads of one thread and one of two; `talc` fails the second and does not run the third.
+/// Returns rows of two workloads of one thread and one of two; `talc` fails the second and does not run the third.
 fn all_rows() -> Vec<VersusRow> {
     let steady = [sample(0.20, 2), sample(0.21, 2), sample(0.20, 2)];
     let shaky = [sample(0.40, 8), sample(0.30, 8), sample(0.90, 8)];

@@ -13,7 +13,8 @@ fn named(workload_name: &str, all: &[(&'static str, f64, u64)]) -> Vec<VersusRow
     rows(workload(workload_name), &all)
 }
 
-/// Rows in which ours are the best on `boxes`; on `map` one is behind and one has failed.
+/// Returns rows in which ours are the best on `boxes`, and on `map` one is slower and one has
+/// failed.
 fn rows_of_ours() -> Vec<VersusRow> {
     let mut all = named(
         "boxes",
@@ -219,7 +220,7 @@ fn counts_are_a_table_and_who_does_not_run_is_named_below() {
         "{text}"
     );
     assert_eq!(counts_table(&[], ANY_WIDTH), "");
-    // A peer that Valgrind cannot run is no failure of ours.
+    // A peer that Valgrind cannot run is not a failure of ours.
     let results = |counts: &[Count]| Results {
         counts: counts.to_vec(),
         ..Results::default()

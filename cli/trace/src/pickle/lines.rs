@@ -1,5 +1,5 @@
-//! The instructions of protocol 0 and 1 that are followed by a line of text. Python writes them
-//! where a later protocol has bytes.
+//! The instructions of protocol 0 and 1 that are followed by a line of text. Later protocols have
+//! binary instructions in their place.
 
 use std::ops::Range;
 
@@ -7,7 +7,7 @@ use super::{Machine, Value};
 use crate::Defect;
 
 impl Machine<'_> {
-    /// Reads up to the end of the line. Escapes stay as they are: the texts needed from a snapshot
+    /// Reads up to the end of the line. Escapes are kept, since the texts needed from a snapshot
     /// have none.
     pub(super) fn line(&mut self) -> Result<Range<usize>, Defect> {
         let start = self.at;

@@ -24,7 +24,7 @@ use crate::queue::{OpId, Work};
 use crate::thread;
 pub(crate) use refuse::CaptureRules;
 
-/// The number of every captured operation; it counts as done.
+/// Operation number of captured work, which counts as done.
 const CAPTURED: OpId = 0;
 
 /// Number of a capture, never reused.
@@ -75,7 +75,7 @@ impl Capture {
         CAPTURE_STATUS_ACTIVE
     }
 
-    /// Puts the stream behind these nodes, too.
+    /// Makes the stream's next node depend on these nodes too.
     fn join(&mut self, stream: usize, after: &[usize]) {
         let known = self.streams.entry(stream).or_default();
         known.extend(after);
@@ -233,7 +233,7 @@ impl SimDriver {
         Ok(Ok(CAPTURED))
     }
 
-    /// Captures a launch of a graph: its nodes become nodes of the captured graph.
+    /// Captures a launch of a graph by adding its nodes to the captured graph.
     pub(crate) fn capture_launch(&mut self, stream: usize, exec: usize) -> Result<(), Code> {
         let nodes = self.execs.get(exec)?.nodes.clone();
         let id = self.captures.of(stream).ok_or(Code::UNKNOWN)?;

@@ -7,19 +7,19 @@ use super::{Capture, CaptureId};
 use crate::driver::SimDriver;
 use crate::thread;
 
-/// The calls that are unsafe while a stream captures.
+/// Rules for which calls are unsafe while a stream captures.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) enum CaptureRules {
-    /// The calls that the documentation names.
+    /// The calls that the documentation names are unsafe.
     #[default]
     Documented,
-    /// The calls of virtual memory as well.
+    /// As the default, and the virtual memory calls too.
     MappingSpoils,
-    /// All calls that the documentation does not allow.
+    /// All calls that the documentation does not allow are unsafe.
     Strict,
-    /// As `Strict`, in the relaxed mode too.
+    /// As `Strict`, and also in the relaxed mode.
     Merciless,
-    /// No call.
+    /// No call is unsafe.
     Lenient,
 }
 
@@ -55,8 +55,8 @@ const SILENT: [&str; 12] = [
 
 impl SimDriver {
     /// Refuses a query of an event, or a wait for it. A captured event is always refused, any other
-    /// only while streams capture in the modes that concern this thread. A refusal invalidates the
-    /// captures.
+    /// event only while streams capture in the modes that concern this thread. A refusal
+    /// invalidates the captures.
     pub(crate) fn check_event(&mut self, event: usize) -> Result<(), Code> {
         let Some(captured) = self.events.get(event)?.captured.clone() else {
             return self.unsafe_call();

@@ -10,10 +10,10 @@ use crate::entry::{answer, call};
 use crate::ffi::Out;
 use crate::thread;
 
-/// The number of limits in the interface.
+/// Number of limits in the interface.
 const LIMITS: u32 = 11;
 
-/// Refuses flags that do not exist: there are four ways to wait and five bits above.
+/// Refuses invalid flags. Valid are four ways to wait, and five bits above them.
 fn check_flags(flags: u32) -> Result<(), Code> {
     if !matches!(flags & CTX_SCHED_MASK, 0 | 1 | 2 | 4) || flags >> 8 != 0 {
         return Err(Code::INVALID_VALUE);
@@ -138,7 +138,7 @@ pub(super) extern "C" fn cuCtxPopCurrent_v2(context: Out<ContextHandle>) -> Code
     })
 }
 
-/// Only checks the flags: they say how the host waits, which is always the same here.
+/// Only checks the flags. They select how the host waits, which is always the same here.
 #[unsafe(no_mangle)]
 pub(super) extern "C" fn cuCtxSetFlags(flags: u32) -> Code {
     call("cuCtxSetFlags", |driver| {

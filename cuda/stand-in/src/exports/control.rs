@@ -148,7 +148,7 @@ pub(super) extern "C" fn larder_stand_in_mapping_waits(on: u32) -> u32 {
 
 /// Sets whether the calls that create, map and free virtual memory are unsafe while streams
 /// capture: refused in the modes in which `cuMemAlloc` is, and the captures invalidated. Off at
-/// first: the documentation does not say.
+/// first, since the documentation does not specify it.
 #[unsafe(no_mangle)]
 pub(super) extern "C" fn larder_stand_in_mapping_spoils(on: u32) {
     control(|driver| {
@@ -180,9 +180,9 @@ pub(super) extern "C" fn larder_stand_in_set_pinned(bytes: u64) {
     control(|driver| driver.space.pinned.limit = bytes);
 }
 
-/// Sets whether host and devices may use managed memory at once, as they may at first: there may
-/// then be more of it than the device has. Otherwise all managed memory made from now on counts
-/// against its device.
+/// Sets whether host and devices may use managed memory at the same time, which is on at first. If
+/// on, managed memory may exceed the device's memory. Otherwise all managed memory made from now on
+/// counts against its device.
 #[unsafe(no_mangle)]
 pub(super) extern "C" fn larder_stand_in_managed_concurrently(on: u32) {
     control(|driver| driver.managed_concurrently = on != 0);
@@ -205,9 +205,10 @@ pub(super) extern "C" fn larder_stand_in_kernel(
     })
 }
 
-/// Sets how many nanoseconds of the devices' time a kernel of this name takes. That time is no
-/// longer the system's: it moves by `larder_stand_in_advance`, and when a thread waits for work.
-/// For the eager schedule: in the deferred one a kernel begins when it is drawn.
+/// Sets how many nanoseconds of the devices' time a kernel of this name takes. From then on the
+/// devices' time is independent of the system's: it moves by `larder_stand_in_advance`, and when a
+/// thread waits for work. For the eager schedule: in the deferred one a kernel begins when it is
+/// drawn.
 #[unsafe(no_mangle)]
 pub(super) extern "C" fn larder_stand_in_kernel_time(name: CallerText, ns: u64) -> Code {
     try_control(|driver| {
@@ -255,7 +256,7 @@ fn alive_text(driver: &SimDriver) -> String {
             BlockKind::Pinned | BlockKind::Combined => count("pinned", block.bytes),
             BlockKind::Registered => count("registered", block.bytes),
             BlockKind::Managed => count("managed", block.bytes),
-            // They belong to their module, or to memory of the host.
+            // These blocks belong to their module, or to host memory.
             BlockKind::Module | BlockKind::CombinedAlias { .. } => {}
             BlockKind::Pooled(pooled) => {
                 if !pooled.freed {

@@ -6,21 +6,21 @@ use crate::driver::Session;
 use crate::entry::call;
 use crate::queue::{CopyEnd, Work};
 
-/// An end of a copy, by the memory that the function's name states.
+/// One end of a copy, by the kind of memory in the function's name.
 #[derive(Clone, Copy)]
 enum NamedEnd {
     Device(DevicePtr),
     /// Device memory, accessed by the device that owns it.
     Peer(DevicePtr),
     Host(usize),
-    /// Any memory, told by its address: all memory shares one address space.
+    /// Any memory, distinguished by its address because all memory shares one address space.
     Any(DevicePtr),
 }
 
 /// Whether a call waits for the work it queued.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Wait {
-    /// The call returns at once, unless it writes pageable memory.
+    /// The call returns immediately, unless it writes pageable memory.
     No,
     /// The call returns when the host's side of the copy is done.
     Yes,
@@ -38,7 +38,7 @@ impl NamedEnd {
             Self::Any(at) => at,
             Self::Host(at) => at as u64,
         };
-        // In the window, a program may touch only memory that was given out.
+        // In the window, a program may access only allocated memory.
         if driver.space.window.meets(at, bytes) {
             driver.space.check_range(at, bytes)?;
         }
@@ -58,7 +58,7 @@ impl NamedEnd {
     }
 }
 
-/// Copies in the legacy default stream, and waits.
+/// Copies in the legacy default stream and waits for completion.
 fn copy_now(name: &'static str, to: NamedEnd, from: NamedEnd, bytes: usize) -> Code {
     call(name, |driver| {
         copy(driver, to, from, bytes, StreamHandle::NULL, Wait::Yes)
@@ -78,8 +78,8 @@ fn copy_in(
     })
 }
 
-/// Queues a copy. Bytes from pageable memory are staged now, since the program may change them when
-/// the call returns. Bytes to pageable memory are written when the call returns.
+/// Queues a copy. Bytes from pageable memory are staged now, since the program may change them
+/// after the call returns. Bytes to pageable memory are written before the call returns.
 fn copy(
     driver: &mut Session,
     to: NamedEnd,

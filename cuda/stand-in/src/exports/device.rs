@@ -98,9 +98,10 @@ pub(super) extern "C" fn cuDeviceGetAttribute(
     })
 }
 
-/// Returns an attribute of a device of compute capability 9.0. Attributes of speed mean nothing.
+/// Returns an attribute of a device of compute capability 9.0. Attributes about speed are
+/// meaningless here.
 fn attribute_of(attribute: u32, ordinal: usize) -> Result<i32, Code> {
-    /// The last attribute in the driver's interface; they are numbered from 1.
+    /// The last attribute in the driver's interface. Attributes are numbered from 1.
     const LAST: u32 = 150;
     Ok(match attribute {
         c::DEVICE_MAX_THREADS_PER_BLOCK | c::DEVICE_MAX_BLOCK_DIM_X | c::DEVICE_MAX_BLOCK_DIM_Y => {

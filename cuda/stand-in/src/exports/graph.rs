@@ -5,7 +5,7 @@ use larder_cuda_abi::{Code, GraphExecHandle, GraphHandle, GraphNodeHandle, Strea
 use crate::entry::{answer, call};
 use crate::ffi::Out;
 
-/// Flags of an instantiation: all that exist, and the flag for launches from a device.
+/// Flags of an instantiation: all valid flags, and the flag for launches from a device.
 const INSTANTIATE_FLAGS: u64 = 15;
 const INSTANTIATE_FOR_DEVICE: u64 = 4;
 
@@ -66,7 +66,7 @@ pub(super) extern "C" fn cuGraphLaunch(exec: GraphExecHandle, stream: StreamHand
     })
 }
 
-/// Only checks its arguments: nothing needs an upload.
+/// Only checks its arguments, since nothing needs an upload.
 #[unsafe(no_mangle)]
 pub(super) extern "C" fn cuGraphUpload(exec: GraphExecHandle, stream: StreamHandle) -> Code {
     call("cuGraphUpload", |driver| {

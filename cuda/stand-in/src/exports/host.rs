@@ -1,8 +1,8 @@
 //! Pinned and registered host memory.
 //!
 //! All memory shares one address space, so all of it is mapped for every device and every context,
-//! whatever the flags say; except write-combined memory, which each device has at an address of its
-//! own.
+//! regardless of the flags. The exception is write-combined memory, which has a separate address
+//! for each device.
 
 use larder_cuda_abi::constants as c;
 use larder_cuda_abi::{Code, DevicePtr};
@@ -77,7 +77,7 @@ pub(super) extern "C" fn cuMemHostRegister_v2(at: usize, bytes: usize, flags: u3
         if flags & !known != 0 {
             return Err(Code::INVALID_VALUE);
         }
-        // The device's attributes say that it supports neither.
+        // The device's attributes report that it supports neither flag.
         if flags & c::HOST_REGISTER_IOMEMORY != 0 {
             return Err(Code::NOT_PERMITTED);
         }

@@ -57,7 +57,7 @@ fn c_texts(code: Code) -> Option<(&'static CStr, &'static CStr)> {
     Some((name, meaning))
 }
 
-/// Writes a text; null, and an error, if there is none.
+/// Writes a text. Without a text, writes null and returns an error.
 fn give_text(place: Out<*const c_char>, text: Option<&CStr>) -> Result<(), Code> {
     place.give(text.map_or(std::ptr::null(), CStr::as_ptr))?;
     text.map(drop).ok_or(Code::INVALID_VALUE)

@@ -12,25 +12,26 @@ use crate::ffi::In;
 use crate::module::{Function, LaunchArguments, LaunchShape, SimLaunch};
 use crate::queue::Work;
 
-/// The most threads of a block.
+/// Maximum number of threads in a block.
 pub(crate) const MAX_THREADS: u32 = 1024;
-/// The most threads of a block in each direction.
+/// Maximum number of threads of a block in each dimension.
 const MAX_BLOCK: [u32; 3] = [1024, 1024, 64];
 
-/// The most blocks of a grid in each direction.
+/// Maximum number of blocks of a grid in each dimension.
 const MAX_GRID: [u32; 3] = [i32::MAX as u32, 65_535, 65_535];
 
 /// Bytes of shared memory that a block may have by default; `MAX_SHARED` is the largest allowance.
 pub(crate) const DEFAULT_SHARED: u32 = 48 << 10;
 pub(crate) const MAX_SHARED: u32 = 227 << 10;
 
-/// Marks in the list `extra`: its end, a buffer with the parameters, its length.
+/// Tags in the list `extra`: the end of the list, the buffer with the parameters, and the buffer's
+/// length.
 const EXTRA_END: usize = 0;
 const EXTRA_BUFFER: usize = 1;
 const EXTRA_BYTES: usize = 2;
 
-/// Copies a launch's parameters: each is behind a pointer of `each`, or all are in the buffer that
-/// `extra` describes.
+/// Copies a launch's parameters. Either `each` points to each one, or the buffer that `extra`
+/// describes holds all.
 fn read_parameters(
     function: &Function,
     each: &In<*const c_void>,
@@ -154,7 +155,7 @@ pub(super) extern "C" fn cuLaunchKernel(
     })
 }
 
-/// Refuses launches with attributes: none of them would change what a kernel does here.
+/// Refuses launches with attributes, none of which would change what a kernel does here.
 #[unsafe(no_mangle)]
 pub(super) extern "C" fn cuLaunchKernelEx(
     config: In<LaunchConfig>,

@@ -15,7 +15,7 @@ const FOUND: u32 = 0;
 const NOT_FOUND: u32 = 1;
 const VERSION_NOT_SUFFICIENT: u32 = 2;
 
-/// The flags that exist: the legacy default stream, and the per-thread one.
+/// All valid flags: the legacy default stream and the per-thread default stream.
 const FLAGS: u64 = 0b11;
 
 /// Returns the newest function of a name that a version of CUDA has, or null.

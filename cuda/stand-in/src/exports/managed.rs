@@ -1,4 +1,4 @@
-//! Managed memory. Pages do not move: advice and prefetches are checked, and have no effect.
+//! Managed memory. Pages do not move, so advice and prefetches are checked but have no effect.
 
 use larder_cuda_abi::constants as c;
 use larder_cuda_abi::{Code, DevicePtr, Location, StreamHandle};
@@ -25,8 +25,8 @@ pub(super) extern "C" fn cuMemAllocManaged(at: Out<DevicePtr>, bytes: usize, fla
         if bytes == 0 || !matches!(flags, c::MEM_ATTACH_GLOBAL | c::MEM_ATTACH_HOST) {
             return Err(Code::INVALID_VALUE);
         }
-        // If host and devices may use it at once, pages move, and there may be more than the device
-        // has.
+        // If host and devices may use managed memory at the same time, pages move, and there may be
+        // more of it than the device has.
         let counted = match driver.managed_concurrently {
             true => 0,
             false => bytes as u64,
@@ -81,7 +81,7 @@ pub(super) extern "C" fn cuMemAdvise_v2(
             return Err(Code::INVALID_VALUE);
         }
         match advice {
-            // These concern no location and ignore the one that is given.
+            // This advice does not depend on a location, so the argument is ignored.
             SET_READ_MOSTLY | UNSET_READ_MOSTLY | UNSET_PREFERRED_LOCATION => {}
             SET_PREFERRED_LOCATION | SET_ACCESSED_BY | UNSET_ACCESSED_BY => {
                 check_place(driver, location)?;
@@ -109,7 +109,7 @@ pub(super) extern "C" fn cuStreamAttachMemAsync(
             flags,
             c::MEM_ATTACH_GLOBAL | c::MEM_ATTACH_HOST | c::MEM_ATTACH_SINGLE
         );
-        // A default stream cannot have memory for itself.
+        // Memory cannot be attached to a default stream alone.
         if !known || (flags == c::MEM_ATTACH_SINGLE && default) {
             return Err(Code::INVALID_VALUE);
         }

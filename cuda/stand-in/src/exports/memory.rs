@@ -6,7 +6,7 @@ use crate::entry::{answer, call};
 use crate::ffi::Out;
 use crate::space::BlockKind;
 
-/// The length of a row is a multiple of this.
+/// Unit to which the length of a row is rounded up, in bytes.
 const PITCH: usize = 512;
 
 #[unsafe(no_mangle)]

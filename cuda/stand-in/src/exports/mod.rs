@@ -1,9 +1,8 @@
 //! The exported functions, one file for each family, with the driver's names. Each checks its arguments
 //! and calls the other modules for the work.
 //!
-//! They are safe functions by their types: only C can make an [`Out`](crate::ffi::Out), an
-//! [`In`](crate::ffi::In) or a [`CallerText`](crate::ffi::CallerText), and FFI1 and FFI2 say what C must
-//! guarantee.
+//! Their types make them safe functions, since only C can make an [`Out`](crate::ffi::Out), an [`In`](crate::ffi::In)
+//! or a [`CallerText`](crate::ffi::CallerText), and FFI1 and FFI2 say what C must guarantee.
 #![allow(non_snake_case, reason = "the driver's names")]
 
 mod capture;

@@ -99,7 +99,7 @@ pub(super) extern "C" fn cuModuleGetGlobal_v2(
     })
 }
 
-/// Reports made-up needs of a kernel: there is no compiled code.
+/// Reports made-up requirements of a kernel, since there is no compiled code.
 #[unsafe(no_mangle)]
 pub(super) extern "C" fn cuFuncGetAttribute(
     value: Out<i32>,
@@ -132,7 +132,7 @@ pub(super) extern "C" fn cuFuncSetAttribute(
         let fits = match attribute {
             ATTRIBUTE_MAX_DYNAMIC_SHARED => (0..=MAX_SHARED as i32).contains(&value),
             ATTRIBUTE_CARVEOUT => (-1..=100).contains(&value),
-            // Clusters: their shapes, and whether an unusual one is allowed.
+            // Shapes of clusters, and whether a non-portable size is allowed.
             11..ATTRIBUTES => value >= 0,
             _ => false,
         };

@@ -1,5 +1,5 @@
-//! Occupancy: the blocks that fit a multiprocessor. The kernel's needs are made up, the rules are
-//! those of compute capability 9.0; no result says anything about speed.
+//! Occupancy: the blocks that fit a multiprocessor. The kernel's requirements are made up, and the
+//! rules are those of compute capability 9.0. No result says anything about speed.
 
 use larder_cuda_abi::{Code, FunctionHandle, LaunchConfig, SharedMemoryOf};
 
@@ -10,8 +10,8 @@ use crate::ffi::{In, Out};
 /// Registers that every kernel is reported to use.
 pub(crate) const REGISTERS: u32 = 32;
 
-/// Limits of a multiprocessor: threads, blocks, bytes of shared memory, and the bytes that each
-/// block costs besides its own.
+/// Limits of a multiprocessor: threads, blocks, bytes of shared memory, and the bytes reserved for
+/// each block in addition to its own.
 const THREADS: u32 = 2048;
 const BLOCKS: u32 = 32;
 const SHARED: usize = 228 << 10;
@@ -20,7 +20,7 @@ const SHARED_LOST: usize = 1 << 10;
 const WARP: u32 = 32;
 const MULTIPROCESSORS: u32 = 8;
 
-/// The most blocks of a cluster.
+/// Maximum number of blocks in a cluster.
 const CLUSTER: i32 = 8;
 
 /// Returns the blocks that a multiprocessor holds at a time.
@@ -100,7 +100,7 @@ fn potential(
     search: &OccupancySearch,
 ) -> Code {
     let shared = |threads: u32| match search.shared_of {
-        // SAFETY: FFI2: it takes any number of threads, and only calculates.
+        // SAFETY: by FFI2 the function accepts any number of threads and only calculates.
         Some(shared_of) => unsafe { shared_of(threads as i32) },
         None => search.shared,
     };
@@ -109,7 +109,7 @@ fn potential(
         Ok(limit) => limit.min(MAX_THREADS),
     };
     let sizes = (1..=max.div_ceil(WARP)).map(|warps| (warps * WARP).min(max));
-    // The largest of the sizes that keep the most threads busy.
+    // Of the block sizes that keep the most threads busy, the largest is chosen.
     let best = sizes
         .map(|size| (resident(size, shared(size)), size))
         .max_by_key(|(count, size)| (count * size, *size));

@@ -10,7 +10,7 @@ use crate::entry::call;
 use crate::ffi::Out;
 use crate::space::BlockKind;
 
-// Attributes that only this module names, `CUpointer_attribute`.
+// Attributes (`CUpointer_attribute`) that only this module uses.
 const LEGACY_IPC: u32 = 10;
 const HANDLE_TYPES: u32 = 14;
 const RDMA: u32 = 15;
@@ -38,7 +38,7 @@ fn boolean(value: bool) -> Vec<u8> {
 fn attribute_of(driver: &SimDriver, attribute: u32, at: DevicePtr) -> Result<Vec<u8>, Code> {
     let reservation = driver.space.vmm.reservation_at(at);
     let Some((start, block)) = driver.space.owned_at(at) else {
-        // For reserved addresses without a mapping, only these are known.
+        // Reserved addresses without a mapping have only these attributes.
         let (start, bytes) = reservation.ok_or(Code::INVALID_VALUE)?;
         return match attribute {
             c::POINTER_RANGE_START => Ok(word(start)),
@@ -84,7 +84,8 @@ fn attribute_of(driver: &SimDriver, attribute: u32, at: DevicePtr) -> Result<Vec
         MAPPING_BYTES => word(block.bytes),
         MAPPING_START => word(start),
         MEMORY_ID => word(block.memory),
-        // Memory is not sent to other processes or network cards, and does not make copies wait.
+        // Memory cannot be shared with other processes or network cards, and does not make copies
+        // wait.
         HANDLE_TYPES => word(0),
         LEGACY_IPC | RDMA | c::POINTER_SYNC_MEMOPS => boolean(false),
         _ => return Err(Code::INVALID_VALUE),

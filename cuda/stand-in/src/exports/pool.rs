@@ -72,7 +72,7 @@ pub(super) extern "C" fn cuMemPoolTrimTo(pool: PoolHandle, keep: usize) -> Code 
     })
 }
 
-/// Reads the number behind a pointer to 32 or 64 bits.
+/// Reads the number at a pointer to 32 or 64 bits.
 fn number(value: &In<c_void>, wide: bool) -> Result<u64, Code> {
     if wide {
         return value.cast::<u64>().get();
@@ -197,8 +197,8 @@ fn alloc(
     driver.alloc_pooled(pool, bytes as u64, stream)
 }
 
-/// Refuses memory of a pool as an unsafe call in a stream that does not capture: seen on an H200
-/// with driver 580.
+/// Refuses a call for a pool's memory in a stream that does not capture, as an unsafe call.
+/// Observed on an H200 with driver 580.
 fn check_other(driver: &mut Session, stream: usize) -> Result<(), Code> {
     if driver.is_capturing(stream) {
         return Ok(());

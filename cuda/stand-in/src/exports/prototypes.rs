@@ -1,5 +1,4 @@
-//! Compares the exported functions with the tables of `larder_cuda_abi`: each function must exist,
-//! with its prototype.
+//! Checks that each function in the tables of `larder_cuda_abi` is exported, with its prototype.
 #![allow(
     non_camel_case_types,
     reason = "the parameters' names stand for their types"

@@ -10,7 +10,7 @@ use crate::entry::{answer, call};
 use crate::ffi::Out;
 use crate::queue::{HostCall, SimStream, Work};
 
-/// The most urgent priority; 0 is the least.
+/// The highest stream priority; 0 is the lowest.
 pub(crate) const GREATEST_PRIORITY: i32 = -5;
 
 fn create(driver: &mut SimDriver, flags: u32) -> Result<StreamHandle, Code> {
@@ -30,7 +30,7 @@ pub(super) extern "C" fn cuStreamCreate(stream: Out<StreamHandle>, flags: u32) -
     answer("cuStreamCreate", stream, |driver| create(driver, flags))
 }
 
-/// Ignores the priority, which orders work that competes: work does not compete here.
+/// Ignores the priority, which orders only competing work. Here no work competes.
 #[unsafe(no_mangle)]
 pub(super) extern "C" fn cuStreamCreateWithPriority(
     stream: Out<StreamHandle>,
@@ -57,8 +57,8 @@ pub(super) extern "C" fn cuStreamDestroy_v2(stream: StreamHandle) -> Code {
     call("cuStreamDestroy_v2", |driver| destroy(driver, stream))
 }
 
-/// Returns the stream's number, which no other stream of the process ever has; its handle is
-/// reused. Refused for a capturing stream, whose capture becomes invalid: seen on an H200 with
+/// Returns the stream's number, which no other stream of the process gets, while its handle is
+/// reused. Refuses a capturing stream and invalidates its capture, as observed on an H200 with
 /// driver 580.
 #[unsafe(no_mangle)]
 pub(super) extern "C" fn cuStreamGetId(stream: StreamHandle, id: Out<u64>) -> Code {
@@ -86,7 +86,7 @@ pub(super) extern "C" fn cuStreamSynchronize(stream: StreamHandle) -> Code {
         let mut streams = vec![stream];
         let known = driver.streams.get(stream)?;
         if known.is_legacy {
-            // It stands for all streams that it would wait for.
+            // Waiting for the legacy stream includes the streams that it would wait for.
             let context = known.context;
             streams.extend(driver.blocking_streams(context));
         }
@@ -120,7 +120,7 @@ pub(super) extern "C" fn cuStreamWaitEvent(
 ) -> Code {
     call("cuStreamWaitEvent", |driver| {
         let stream = driver.stream(stream)?;
-        // 1 is the external wait, which means nothing outside of captures.
+        // 1 is the external wait, which has no effect outside captures.
         if flags > 1 {
             return Err(Code::INVALID_VALUE);
         }

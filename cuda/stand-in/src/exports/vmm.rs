@@ -1,8 +1,8 @@
 //! Virtual memory: addresses, physical memory, and mappings.
 //!
-//! No context is needed. Physical memory is always a device's; memory of the host is not supported.
-//! It is exported as a file descriptor only. The devices report that network cards may reach it,
-//! which has no effect here.
+//! No context is needed. Physical memory is always on a device; host memory is not supported.
+//! Memory is exported only as a file descriptor. The devices report that network cards may reach
+//! it, which has no effect here.
 
 use core::ffi::c_void;
 
@@ -23,7 +23,7 @@ fn check_supported(driver: &SimDriver) -> Result<(), Code> {
     }
 }
 
-/// Reads the properties of physical memory.
+/// Reads the properties of the requested physical memory.
 fn wanted(driver: &SimDriver, prop: &In<AllocationProp>) -> Result<PhysicalRequest, Code> {
     check_supported(driver)?;
     let prop = prop.get()?;

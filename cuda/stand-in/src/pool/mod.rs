@@ -1,13 +1,14 @@
 //! Memory pools and memory in the order of streams: `cuMemAllocAsync`, `cuMemFreeAsync`.
 //!
 //! A call chooses the address; the memory is alive between the moments when the queued allocation
-//! and the queued free *run*. A use outside of that is an illegal address; a use that nothing orders
-//! behind the allocation or before the free is a race, for both count as writes of the whole block.
+//! and the queued free *run*. A use outside that time is an illegal address. A use that nothing
+//! orders after the allocation or before the free is a race, since both count as writes of the
+//! whole block.
 //!
-//! A pool keeps whole freed blocks and reuses one for a request of at least half its size: it
-//! neither splits nor joins them, and its granularity is 512 bytes where a driver has megabytes.
-//! Requests are counted as used from the call to the call of the free. Unused memory above the
-//! release threshold is released when the host waits for a stream, an event or a context.
+//! A pool keeps whole freed blocks and reuses one for a request of at least half its size. It
+//! neither splits nor joins them, and its granularity is 512 bytes where a driver's is megabytes.
+//! Requests count as used from the call of the allocation to the call of the free. Unused memory
+//! above the release threshold is released when the host waits for a stream, an event or a context.
 //!
 //! `run` is the work of the queued operations.
 //!
@@ -26,16 +27,16 @@ use crate::queue::{OpId, Work};
 use crate::space::{BlockKind, MemoryBlock};
 use crate::table::ObjectTable;
 
-/// Sizes are counted in multiples of this.
+/// Unit to which sizes are rounded up, in bytes.
 const GRANULE: u64 = 512;
 
 /// All pools.
 #[derive(Debug)]
 pub(crate) struct PoolSet {
     pub(crate) table: ObjectTable<SimPool>,
-    /// By device: its default pool, created when first needed.
+    /// Default pool of each device, created when first needed.
     default: BTreeMap<usize, usize>,
-    /// By device: the pool that `cuMemAllocAsync` takes from, if it was set.
+    /// Pool of each device from which `cuMemAllocAsync` allocates, if it was set.
     pub(crate) current: BTreeMap<usize, usize>,
 }
 
@@ -46,14 +47,14 @@ pub(crate) struct Level {
     pub(crate) high: u64,
 }
 
-/// The freed memory that another stream may get.
+/// Rules for reusing freed memory in another stream.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Reuse {
-    /// Memory whose free is ordered before the request by events.
+    /// Allows memory whose free is ordered before the request by events.
     pub(crate) follow_events: bool,
-    /// Memory whose free has run already.
+    /// Allows memory whose free has already run.
     pub(crate) opportunistic: bool,
-    /// Any freed memory, if there is no other: the request then waits for the free.
+    /// Allows any freed memory if there is no other; the request then waits for the free.
     pub(crate) internal: bool,
 }
 
@@ -64,7 +65,7 @@ pub(crate) struct SimPool {
     pub(crate) is_default: bool,
     /// Whether the program destroyed the pool; it is removed with its last block.
     pub(crate) destroyed: bool,
-    /// The most bytes that the pool reserves; 0 for no limit.
+    /// Maximum bytes that the pool reserves, or 0 for no limit.
     max_bytes: u64,
     pub(crate) threshold: u64,
     pub(crate) reuse: Reuse,
@@ -83,7 +84,7 @@ pub(crate) struct SimPool {
 struct FreedBlock {
     at: u64,
     room: u64,
-    /// The operations that made it alive and that free it; they may not have run yet.
+    /// The operations that began and end its life; they may not have run yet.
     made: OpId,
     op: OpId,
     moment: Moment,
@@ -99,7 +100,7 @@ pub(crate) struct Pooled {
     pub(crate) live: Option<u64>,
     /// Whether the program has freed the block.
     pub(crate) freed: bool,
-    /// The operation that makes it alive.
+    /// The operation that begins its life.
     made: OpId,
 }
 
@@ -154,7 +155,7 @@ impl SimPool {
         }
     }
 
-    /// Returns the smallest freed block for a request of `need` bytes of which `may` is true.
+    /// Returns the smallest freed block for a request of `need` bytes for which `may` is true.
     fn best(&self, need: u64, may: impl Fn(&FreedBlock) -> bool) -> Option<(u64, u64)> {
         let fitting = self.free.range((need, 0)..);
         fitting
@@ -198,7 +199,7 @@ impl SimDriver {
         }
     }
 
-    /// Destroys a pool. Blocks that the program has stay.
+    /// Destroys a pool. Blocks that the program holds stay valid.
     pub(crate) fn destroy_pool(&mut self, handle: usize) -> Result<(), Code> {
         let pool = self.pool(handle)?;
         if pool.is_default {
@@ -365,7 +366,7 @@ impl SimDriver {
         block.is_some_and(|block| matches!(block.kind, BlockKind::Pooled(_)))
     }
 
-    /// `cuMemFreeAsync`. It may also free memory of `cuMemAlloc`.
+    /// Implements `cuMemFreeAsync`, which may also free memory of `cuMemAlloc`.
     pub(crate) fn free_async(&mut self, at: u64, stream: usize) -> Result<(), Code> {
         let is_plain = |block: &MemoryBlock| block.kind == BlockKind::Device;
         if self.space.blocks.get(&at).is_some_and(is_plain) {
@@ -408,23 +409,23 @@ impl SimDriver {
     }
 
     /// Returns whether no queued operation makes or frees the block any more. The allocation may
-    /// come behind the free, if the program forgot to order them.
+    /// come after the free if the program did not order them.
     fn is_over(&self, freed: &FreedBlock) -> bool {
         self.queue.done(freed.op) && self.queue.done(freed.made)
     }
 }
 
 impl Session {
-    /// `cuMemFree` of a pool's block: waits only for the allocation. The program must have waited
-    /// for the block's uses.
+    /// Implements `cuMemFree` of a pool's block. Waits only for the allocation. The program must
+    /// have waited for the block's uses.
     pub(crate) fn free_pooled_now(&mut self, at: u64) -> Result<(), Code> {
         let (_, pooled) = self.owned_pooled(at)?;
         let made = pooled.made;
         self.run_until(|driver| driver.queue.done(made));
-        // Another thread may have freed it during the wait.
+        // Another thread may have freed the block during the wait.
         self.owned_pooled(at)?;
         let mut clock = self.host.clone();
-        // The host is no stream; its moments are those of stream 0, which is no stream's handle.
+        // The host is not a stream, so its moments use the number 0, which no stream has.
         let moment = clock.tick(0);
         self.host.join(&clock);
         self.note_all(&clock, moment, "a free by the host", at);

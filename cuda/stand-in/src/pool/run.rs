@@ -14,8 +14,8 @@ impl SimDriver {
         let memory = self.space.next_id();
         let poison = self.space.poison;
         let Some(block) = self.space.blocks.get_mut(&at) else {
-            // A free that nothing orders behind it ran before, which is a finding, and the pool has
-            // released the block since.
+            // A free that nothing orders after this allocation ran before it, which is a finding,
+            // and the pool has since released the block.
             return Ok(());
         };
         let old = std::mem::replace(&mut block.memory, memory);
@@ -25,7 +25,7 @@ impl SimDriver {
         self.space.shadows.remove(&old);
         if poison {
             let host = self.space.window.host(at);
-            // SAFETY: memory of the block, which has room for `bytes` bytes.
+            // SAFETY: the memory belongs to the block, which has room for `bytes` bytes.
             unsafe { host.write_bytes(POISON, bytes as usize) };
         }
         self.note_all(&user.clock, user.moment, &user.what, at);

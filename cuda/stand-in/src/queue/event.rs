@@ -19,7 +19,7 @@ pub(crate) struct SimEvent {
     pub(crate) records: u64,
     /// The newest record.
     pub(crate) record: Option<Record>,
-    /// The newest record, if a capture made it.
+    /// The newest record, if it was captured.
     pub(crate) captured: Option<CapturedRecord>,
 }
 
@@ -49,7 +49,7 @@ impl SimEvent {
 }
 
 impl SimDriver {
-    /// Records an event: it then stands for all work in the stream so far.
+    /// Records an event, which then stands for all work in the stream so far.
     pub(crate) fn record(&mut self, event: usize, stream: usize) -> Result<(), Code> {
         let context = self.streams.get(stream)?.context;
         let known = self.events.get(event)?;
@@ -74,7 +74,7 @@ impl SimDriver {
         Ok(())
     }
 
-    /// Makes later work of the stream wait for the event's present record.
+    /// Makes later work of the stream wait for the event's current record.
     pub(crate) fn wait_event(&mut self, stream: usize, event: usize) -> Result<(), Code> {
         let known = self.events.get(event)?;
         let (captured, record) = (known.captured.clone(), known.record.clone());

@@ -40,7 +40,7 @@ pub(crate) enum CopyEnd {
     Known(u64),
     /// An address that the driver knows, accessed by the device that owns the memory.
     Peer(u64),
-    /// Pageable host memory: only inside a call that waits for the copy, and in graphs.
+    /// Pageable host memory. Used only within a call that waits for the copy, and in graphs.
     Host(usize),
     /// Bytes copied from pageable memory when the work was submitted.
     Staged(Vec<u8>),
@@ -57,7 +57,7 @@ pub(crate) struct HostCall {
 /// The work of an operation.
 #[derive(Clone, Debug)]
 pub(crate) enum Work {
-    /// No work: a wait or a barrier.
+    /// No work, for a wait or a barrier.
     Nothing,
     Copy {
         to: CopyEnd,
@@ -72,7 +72,7 @@ pub(crate) enum Work {
     },
     Host(HostCall),
     Kernel(Box<SimLaunch>),
-    /// Makes a pool's block alive.
+    /// Begins the life of a pool's block.
     PoolAlloc {
         at: u64,
         bytes: u64,
@@ -98,15 +98,16 @@ pub(crate) enum Work {
 pub(crate) struct QueuedOp {
     pub(crate) stream: usize,
     pub(crate) context: usize,
-    /// Number of operations it still waits for besides the one before it in its stream.
+    /// Number of operations that this one still waits for, in addition to the previous one in its
+    /// stream.
     waits: usize,
     /// Operations that wait for this one.
     followers: Vec<OpId>,
     /// Clock of the operations ordered before it, itself included.
     pub(crate) clock: VectorClock,
     pub(crate) moment: Moment,
-    /// Duration of the work, and the earliest time it may run (its end), in nanoseconds of the
-    /// device's time.
+    /// Duration of the work, and the earliest time at which it may run (its end), in nanoseconds of
+    /// the device's time.
     takes: u64,
     ends: u64,
     pub(crate) work: Work,
@@ -117,7 +118,7 @@ pub(crate) struct QueuedOp {
 pub(crate) enum Schedule {
     /// Work runs as soon as its dependencies are done.
     Eager,
-    /// Work runs when a call forces it, and now and then by chance; the order is drawn.
+    /// Work runs when a call forces it, and occasionally by chance, in random order.
     Deferred(Random),
 }
 
@@ -126,8 +127,8 @@ pub(crate) enum Schedule {
 pub(crate) struct WorkQueue {
     pub(crate) ops: BTreeMap<OpId, QueuedOp>,
     last: OpId,
-    /// Operations that may run, with their streams, in order (QUEUE2: at most one a stream). A
-    /// running operation is not in it.
+    /// Operations that may run, with their streams, in order (by QUEUE2 at most one for each
+    /// stream). A running operation is not in it.
     ready: Vec<(usize, OpId)>,
     pub(crate) schedule: Schedule,
     pub(crate) time: Time,
@@ -147,8 +148,8 @@ impl WorkQueue {
         }
     }
 
-    /// Continues after the operation numbers of `other`: host functions may still run, and threads
-    /// wait for operations by their numbers.
+    /// Continues after the operation numbers of `other`, because host functions may still run, and
+    /// threads wait for operations by their numbers.
     pub(crate) const fn continue_from(&mut self, other: &Self) {
         self.last = other.last;
     }
@@ -164,7 +165,7 @@ impl WorkQueue {
         }
     }
 
-    /// Removes an operation that runs, or is done, from the ready list.
+    /// Removes a running or finished operation from the ready list.
     fn take_ready(&mut self, stream: usize, op: OpId) {
         if let Ok(index) = self.ready.binary_search(&(stream, op)) {
             self.ready.remove(index);

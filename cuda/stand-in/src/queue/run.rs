@@ -13,7 +13,7 @@ use crate::driver::{Session, SimDriver};
 /// long as host functions return sooner, the same seed gives the same order.
 const HOST_FUNCTION: Duration = Duration::from_millis(50);
 
-/// The longest sleep of a thread before it checks again.
+/// Maximum time that a thread sleeps before it checks again.
 const NAP: Duration = Duration::from_millis(100);
 
 impl SimDriver {
@@ -43,7 +43,7 @@ impl SimDriver {
         }
     }
 
-    /// Runs operations up to `op`, none of them a host function.
+    /// Runs operations up to `op`, none of which may be a host function.
     #[cfg(test)]
     pub(crate) fn run_for_test(&mut self, op: OpId) {
         while !self.queue.done(op) {
@@ -53,13 +53,13 @@ impl SimDriver {
         }
     }
 
-    /// Runs one operation. A host function is returned, for the caller to call, instead of run.
+    /// Runs one operation. A host function is not run but returned for the caller to call.
     fn run(&mut self, op: OpId) -> Option<HostCall> {
         let entry = self.queue.ops.get_mut(&op)?;
         let (context, stream) = (entry.context, entry.stream);
         let work = std::mem::replace(&mut entry.work, Work::Nothing);
         if self.alive(context).is_err() {
-            // Work of a failed context does not run any more.
+            // Work of a failed context no longer runs.
             self.finish(op);
             return None;
         }
@@ -91,8 +91,8 @@ impl Session {
     fn call_host(&mut self, op: OpId, call: HostCall) {
         let spawned = thread::Builder::new().spawn(move || {
             crate::thread::set_closed(true);
-            // SAFETY: FFI2: the function was queued with this data, is called once for that, and
-            // may be called on any thread.
+            // SAFETY: by FFI2 the function may be called with this data, once for each run, on any
+            // thread.
             unsafe { (call.function)(call.data as *mut std::ffi::c_void) };
             crate::thread::set_closed(false);
             let mut session = Self::begin();
@@ -125,7 +125,7 @@ impl Session {
         while matches!(self.queue.schedule, Schedule::Eager) && self.step() {}
     }
 
-    /// In the deferred schedule, runs some queued work by chance: one operation or more at every
+    /// In the deferred schedule, randomly runs some queued work: one operation or more at every
     /// fourth call on average.
     pub(crate) fn chance(&mut self) {
         loop {
@@ -138,8 +138,8 @@ impl Session {
         }
     }
 
-    /// In the deferred schedule, runs one operation, because the program queries the state of work:
-    /// a program that polls makes progress.
+    /// In the deferred schedule, runs one operation because the program queries the state of work,
+    /// so that a program that polls makes progress.
     pub(crate) fn asked(&mut self) {
         if matches!(self.queue.schedule, Schedule::Deferred(_)) {
             self.step();
@@ -165,7 +165,7 @@ impl Session {
         let mut newest: Vec<OpId> = known.iter().map(|stream| stream.newest).collect();
         newest.retain(|op| !self.queue.done(*op));
         let contexts: BTreeSet<usize> = known.iter().map(|stream| stream.context).collect();
-        // The newest operations now: the host does not wait for work that other threads submit
+        // Read before the wait, because the host does not wait for work that other threads submit
         // later.
         let mut clock = self.host.clone();
         for stream in streams {
@@ -204,7 +204,7 @@ impl Session {
     /// Waits for all work queued on a device.
     pub(crate) fn sync_device(&mut self, device: usize) {
         for context in self.contexts.all(|context| context.device == device) {
-            // A failure is the context's to report.
+            // The context reports a failure.
             let _ = self.sync_context(context);
         }
     }
@@ -212,7 +212,7 @@ impl Session {
     /// Waits for one operation.
     pub(crate) fn sync_op(&mut self, op: OpId, stream: usize) -> Result<(), Code> {
         let stream = self.streams.get(stream)?;
-        // The newest operation now: other threads may submit more during the wait.
+        // Read before the wait, because other threads may submit more work during it.
         let (clock, context) = (stream.clock.clone(), stream.context);
         self.run_until(|driver| driver.queue.done(op));
         self.host.join(&clock);

@@ -15,16 +15,17 @@ use crate::thread;
 pub(crate) struct SimStream {
     pub(crate) context: usize,
     flags: u32,
-    /// Whether it is the legacy default stream of its context.
+    /// Whether this is the legacy default stream of its context.
     pub(crate) is_legacy: bool,
     /// Whether the driver created the stream for itself, not the program.
     pub(crate) is_hidden: bool,
     /// Operations, oldest first (QUEUE2).
     pub(crate) queue: VecDeque<OpId>,
-    /// The newest operation ever submitted; it may be done.
+    /// The last operation submitted, which may be done.
     pub(crate) newest: OpId,
     pub(crate) clock: VectorClock,
-    /// Whether the program destroyed the stream; it is removed when its operations are done.
+    /// Whether the program destroyed the stream, which is then removed when its operations are
+    /// done.
     pub(crate) destroyed: bool,
 }
 
@@ -50,7 +51,7 @@ impl SimStream {
         }
     }
 
-    /// Creates the default stream of one thread.
+    /// Creates a thread's default stream.
     fn per_thread(context: usize) -> Self {
         Self {
             is_hidden: true,
@@ -137,7 +138,8 @@ impl SimDriver {
         self.streams.all(|stream| stream.context == context)
     }
 
-    /// Returns the streams of a context that wait for the legacy default stream, and it for them.
+    /// Returns the streams of a context that wait for the legacy default stream and that it waits
+    /// for.
     pub(crate) fn blocking_streams(&self, context: usize) -> Vec<usize> {
         self.streams
             .all(|stream| stream.context == context && stream.is_blocking())

@@ -12,7 +12,7 @@ impl SimDriver {
         self.submit_after(stream, work, Vec::new())
     }
 
-    /// Queues work at the end of a stream; it also waits for the operations `after`.
+    /// Queues work at the end of a stream. The work also waits for the operations `after`.
     pub(crate) fn submit_after(
         &mut self,
         stream: usize,
@@ -96,8 +96,8 @@ impl SimDriver {
         Ok(clock)
     }
 
-    /// Returns the streams whose work so far comes first by the rules of the legacy default stream:
-    /// it waits for all blocking streams of its context, and they wait for it.
+    /// Returns the streams whose work so far comes first by the rules of the legacy default stream,
+    /// which waits for all blocking streams of its context, as they do for it.
     fn implied(&self, stream: usize, context: usize) -> Result<Vec<usize>, Code> {
         let to = self.streams.get(stream)?;
         if to.is_legacy {

@@ -3,8 +3,8 @@
 //! At first a kernel takes only the time of its body, and events use the system's time. Once a test
 //! has set how long kernels take, or moved the time, events use the *device's time*: a number that
 //! stands still while the program runs, and moves when a test moves it or a thread waits for work.
-//! A kernel begins when all before it is over and it may begin (in the eager schedule: at once),
-//! and its body runs when its time has passed.
+//! A kernel begins when everything before it is over and the schedule allows it (the eager schedule
+//! immediately), and its body runs when its time has passed.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -16,9 +16,9 @@ use crate::driver::{Session, SimDriver};
 #[derive(Debug)]
 pub(crate) struct Time {
     start: Instant,
-    /// `None` for the system's time.
+    /// Current time, or `None` if the system's time is used.
     now: Option<u64>,
-    /// Duration of the kernels of each name.
+    /// Duration of kernels, by name.
     kernels: BTreeMap<String, u64>,
     /// Time in which at least one kernel ran, by device.
     busy: BTreeMap<usize, u64>,
@@ -45,7 +45,7 @@ impl Time {
         self.now.unwrap_or(0).saturating_add(takes)
     }
 
-    /// Returns the duration of this work.
+    /// Returns the duration of `work`.
     pub(super) fn taken_by(&self, work: &Work) -> u64 {
         match work {
             Work::Kernel(launch) => self.kernels.get(&launch.name).copied().unwrap_or(0),
@@ -99,7 +99,7 @@ impl SimDriver {
         ends.filter(|end| *end > now).min()
     }
 
-    /// Moves the time. No kernel begins or ends in between.
+    /// Advances the time to `to`. No kernel begins or ends in between.
     fn pass_to(&mut self, to: u64) {
         let now = self.queue.time.now.replace(to).unwrap_or(0);
         let running = |op: &OpId| {
@@ -116,7 +116,7 @@ impl SimDriver {
         }
     }
 
-    /// Moves the time to the next end of a kernel. Returns false if none runs.
+    /// Advances the time to the next end of a kernel. Returns false if no kernel runs.
     pub(super) fn pass_to_next_end(&mut self) -> bool {
         let next = self.next_end();
         if let Some(next) = next {

@@ -10,7 +10,7 @@ impl SimDriver {
     /// Does the work of an operation.
     ///
     /// # Errors
-    /// If it touches missing memory: its context has then failed.
+    /// If the operation touches missing memory; its context has then failed.
     pub(crate) fn do_work(&mut self, op: OpId, work: Work) -> Result<(), Code> {
         match work {
             Work::Nothing | Work::Host(_) => Ok(()),
@@ -77,9 +77,9 @@ impl SimDriver {
             CopyEnd::Host(at) => *at as *mut u8,
             CopyEnd::Staged(_) => return Err(Code::UNKNOWN),
         };
-        // SAFETY: both ends are `bytes` long: `touch` has checked memory that is known; by FFI1
-        // memory of the host is there, as the call that queued this copy waits for it, or the
-        // graph's owner keeps it; staged bytes are this copy's own. The ends may overlap.
+        // SAFETY: both ends are `bytes` long. `touch` has checked memory that the driver knows. By
+        // FFI1 host memory is valid, because the call that queued this copy waits for it or the
+        // graph's owner keeps it. Staged bytes belong to this copy. The ends may overlap.
         unsafe { std::ptr::copy(source, target, bytes as usize) };
         Ok(())
     }

@@ -21,17 +21,18 @@ pub(crate) struct Accessor {
     pub(crate) device: usize,
     pub(crate) clock: VectorClock,
     pub(crate) moment: Moment,
-    /// Its description in words, for findings.
+    /// Description of the operation, for findings.
     pub(crate) what: String,
     /// Whether the access is a copy, whose bytes the driver itself moves between devices.
     pub(crate) copies: bool,
 }
 
 impl SimDriver {
-    /// Returns the host memory behind a range that queued work uses.
+    /// Returns the host address of a range that queued work uses.
     ///
     /// # Errors
-    /// If some of it is missing or not allowed: an illegal address, also recorded as a finding.
+    /// If part of the range is missing or not allowed: an illegal address, also recorded as a
+    /// finding.
     pub(crate) fn touch(
         &mut self,
         user: &Accessor,
@@ -92,7 +93,7 @@ impl SimDriver {
             BlockKind::Pinned | BlockKind::Registered | BlockKind::Managed => {
                 Some(MEM_ACCESS_READ_WRITE)
             }
-            // Copies may use it all the same.
+            // Copies may use write-combined memory, although kernels may not.
             BlockKind::Combined => None,
             _ if block.device == device => Some(MEM_ACCESS_READ_WRITE),
             BlockKind::Pooled(pooled) => {

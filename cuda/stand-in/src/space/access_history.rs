@@ -1,4 +1,4 @@
-//! The last accesses of each byte of a memory, to find accesses that nothing orders (races).
+//! The last accesses of each byte of memory, to find races: accesses that nothing orders.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -47,7 +47,7 @@ impl Shadow {
             what: what.to_owned(),
         };
         if access == Access::Write {
-            // One cell for all of it, which keeps the table short.
+            // A write replaces all cells of its range by one, which keeps the table short.
             let old: Vec<u64> = self
                 .cells
                 .range(from..to)
@@ -118,7 +118,7 @@ impl Shadow {
         }
     }
 
-    /// Adds cells where there are none yet.
+    /// Adds cells where the range has none.
     fn fill(&mut self, from: u64, to: u64) {
         let mut next = from;
         let mut gaps = Vec::new();

@@ -7,7 +7,7 @@ use super::{BlockKind, MemoryBlock, POISON, Space};
 use crate::driver::{Session, SimDriver};
 
 impl Space {
-    /// Allocates memory of a device. It counts for its size rounded up to 512 bytes, which is also
+    /// Allocates memory of a device. It counts with its size rounded up to 512 bytes, which is also
     /// its alignment.
     pub(crate) fn alloc_plain(
         &mut self,
@@ -35,13 +35,13 @@ impl Space {
         };
         self.blocks.insert(at, block);
         if self.poison {
-            // SAFETY: memory of the window that was just given to this block.
+            // SAFETY: the memory belongs to the window and was just allocated to this block.
             unsafe { self.window.host(at).write_bytes(POISON, bytes as usize) };
         }
         Ok(at)
     }
 
-    /// Frees such memory.
+    /// Frees plain device memory.
     pub(crate) fn free_plain(&mut self, at: u64) -> Result<(), Code> {
         let block = self.blocks.remove(&at).ok_or(Code::INVALID_VALUE)?;
         let rounded = block.bytes.next_multiple_of(PLAIN_ALIGN);
@@ -71,8 +71,8 @@ impl SimDriver {
                 | BlockKind::Combined
                 | BlockKind::Registered
                 | BlockKind::Managed => self.space.free_host(start),
-                // Modules free theirs, and devices' addresses end with the memory; pools and
-                // physical memory outlive contexts.
+                // Modules free their blocks, and devices' addresses end with the memory they refer
+                // to. Pools and physical memory outlive contexts.
                 BlockKind::Mapped { .. }
                 | BlockKind::Module
                 | BlockKind::CombinedAlias { .. }
@@ -83,7 +83,8 @@ impl SimDriver {
 }
 
 impl Session {
-    /// `cuMemFree`: waits for the device first, and for all devices if the memory is managed.
+    /// Implements `cuMemFree`. Waits for the device first, or for all devices if the memory is
+    /// managed.
     pub(crate) fn free_device(&mut self, at: u64) -> Result<(), Code> {
         if matches!(self.space.blocks.get(&at), Some(block) if block.kind == BlockKind::Managed) {
             return self.free_host_block(at, &[BlockKind::Managed], Code::INVALID_VALUE);
@@ -94,7 +95,7 @@ impl Session {
         };
         let device = known(&self.space)?;
         self.sync_device(device);
-        // Another thread may have freed it during the wait.
+        // Another thread may have freed the block during the wait.
         known(&self.space)?;
         self.space.free_plain(at)
     }

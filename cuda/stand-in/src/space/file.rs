@@ -1,5 +1,5 @@
-//! Memory files hold the bytes of physical memory, so that one handle mapped at two addresses is
-//! truly one memory. They are sparse: a handle costs the pages written.
+//! Memory files hold the bytes of physical memory, so that one handle mapped at two addresses shows
+//! the same bytes. The files are sparse, so a handle costs only the pages written.
 //!
 //! Memory that stays in the process is a part of one large file, so that a program may have any
 //! number of such handles. Memory that may be exported has a [file of its own](OwnFile): its
@@ -17,20 +17,20 @@ use super::POISON;
 use super::holes::FreeRanges;
 use super::physical::GRANULARITY;
 
-/// Length of the file. Pages exist only once used.
+/// Length of the file in bytes. Pages exist only once used.
 const FILE_BYTES: u64 = 64 << 40;
 
 /// The beginning of the name of a memory's own file; the device's ordinal follows.
 const OWN_NAME: &str = "larder-stand-in-device-";
 
-/// Freed parts keep their bytes up to this total: filling them anew costs less than having the
+/// Maximum total bytes that freed parts keep, because filling them anew costs less than having the
 /// system free and map every page.
 const KEPT_BYTES: u64 = 64 << 20;
 
 /// The common file and its free parts.
 #[derive(Debug)]
 pub(crate) struct MemoryFile {
-    /// Created with the first part.
+    /// The file, created with the first part.
     file: Option<File>,
     /// Free parts without bytes.
     free: FreeRanges,
@@ -91,7 +91,7 @@ pub(crate) struct OwnFile {
     file: File,
     pub(crate) device: usize,
     pub(crate) bytes: u64,
-    /// The system's number of the file.
+    /// The file's inode number.
     pub(crate) inode: u64,
     /// Whether the memory counts in this process: true in the process that created it.
     pub(crate) counted: bool,
@@ -111,10 +111,10 @@ impl OwnFile {
         })
     }
 
-    /// Opens the file behind a program's descriptor. The program keeps the descriptor.
+    /// Opens the file of a program's descriptor. The program keeps the descriptor.
     ///
     /// # Errors
-    /// If the descriptor is not open, or is not of a memory's own file.
+    /// If the descriptor is not open, or does not belong to a memory's own file.
     pub(crate) fn of(descriptor: i32) -> Result<Self, Code> {
         let refused = Code::INVALID_VALUE;
         let name = fs::read_link(format!("/proc/self/fd/{descriptor}")).map_err(|_| refused)?;
@@ -158,7 +158,7 @@ fn device_in(name: &str) -> Option<usize> {
     rest.split(' ').next()?.parse().ok()
 }
 
-/// Fills new memory through its file: it is not mapped yet.
+/// Fills new memory through its file, since the memory is not mapped yet.
 fn poison(file: &File, offset: u64, bytes: u64) {
     let piece = vec![POISON; GRANULARITY as usize];
     for at in (0..bytes).step_by(piece.len()) {
@@ -167,7 +167,7 @@ fn poison(file: &File, offset: u64, bytes: u64) {
     }
 }
 
-/// Drops the bytes of a part, which then reads as zero.
+/// Discards the bytes of a part, which then reads as zero.
 fn empty(file: &File, offset: u64, bytes: u64) {
     let mode = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
     // SAFETY: the descriptor is open, and no memory uses this part of the file.

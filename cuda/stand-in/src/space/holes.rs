@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 
-/// The free ranges. The search begins behind the last range taken (next fit), so that freed
-/// addresses stay unused as long as possible and a late access is noticed.
+/// Free ranges, searched from the end of the last range taken (next fit), so that freed addresses
+/// stay unused as long as possible and late accesses are detected.
 #[derive(Debug)]
 pub(crate) struct FreeRanges {
     /// End of each free range by its start.
@@ -29,8 +29,8 @@ impl FreeRanges {
         self.take_at(at, bytes).then_some(at)
     }
 
-    /// Finds a fit behind the cursor in the free range that reaches across it, whose part before the cursor
-    /// holds addresses that were just freed.
+    /// Finds a fit after the cursor in the free range that reaches across it. The part before the
+    /// cursor holds addresses that were just freed.
     fn fit_at_cursor(&self, bytes: u64, align: u64) -> Option<u64> {
         let (_, end) = self.free.range(..self.cursor).next_back()?;
         let at = self.cursor.checked_next_multiple_of(align)?;

@@ -1,8 +1,8 @@
 //! Host memory that the driver knows: pinned, registered and managed. Its address is the same for
-//! the host and for every device, and the bytes lie there, not behind the window. Write-combined
-//! memory has further addresses in the window, one for each device, without memory behind them.
+//! the host and for every device, and the bytes lie there, not in the window. Write-combined memory
+//! has further addresses in the window, one for each device, without separate memory.
 //!
-//! SPACE6 pinned and managed memory is a mapping of its own, of whole pages, that belongs to its block.
+//! SPACE6 pinned and managed memory is a separate mapping of whole pages that belongs to its block.
 //! Registered memory stays the program's.
 
 use std::ptr;
@@ -13,7 +13,7 @@ use super::window::{PAGE, PLAIN_ALIGN, map_anywhere, unmap};
 use super::{BlockKind, MemoryBlock, POISON, Space};
 use crate::driver::Session;
 
-/// Returns the bytes of the mapping behind pinned or managed memory (SPACE6).
+/// Returns the bytes of the mapping of pinned or managed memory (SPACE6).
 fn mapped_bytes(bytes: u64) -> Option<u64> {
     bytes.checked_next_multiple_of(PAGE)
 }
@@ -41,7 +41,7 @@ impl Space {
             return Err(Code::OUT_OF_MEMORY);
         };
         if self.poison {
-            // SAFETY: memory that was just mapped for this block (SPACE6).
+            // SAFETY: the memory was just mapped for this block (SPACE6).
             unsafe { self.window.host(at).write_bytes(POISON, bytes as usize) };
         }
         self.add_host(at, device, context, bytes, (kind, counted));
@@ -52,7 +52,7 @@ impl Space {
     /// all.
     ///
     /// # Errors
-    /// If there are no addresses; the memory is then freed.
+    /// If no addresses are left; the memory is then freed.
     pub(crate) fn add_aliases(&mut self, of: u64, devices: usize) -> Result<(), Code> {
         let Some(block) = self.blocks.get(&of).cloned() else {
             return Ok(());
@@ -176,7 +176,7 @@ fn pinned_bytes(kind: &BlockKind, at: u64, bytes: u64) -> u64 {
     }
 }
 
-/// Unmaps a block's own mapping, if it has one (SPACE6).
+/// Unmaps a block's mapping, if it has one (SPACE6).
 fn unmap_host(at: u64, block: &MemoryBlock) {
     let has_mapping =
         [BlockKind::Pinned, BlockKind::Combined, BlockKind::Managed].contains(&block.kind);
@@ -184,19 +184,19 @@ fn unmap_host(at: u64, block: &MemoryBlock) {
         return;
     }
     let bytes = mapped_bytes(block.bytes).unwrap_or(block.bytes);
-    // SAFETY: by SPACE6 a mapping of our own, whose block is gone.
+    // SAFETY: by SPACE6 the mapping belongs to the block, which is gone.
     unsafe { unmap(at, bytes) };
 }
 
-/// Returns whether the program has memory in all of a range.
+/// Returns whether all of a range is mapped.
 fn is_mapped(at: u64, end: u64) -> bool {
     let start = at / PAGE * PAGE;
-    // The system rounds lengths up; one that overflows would count as zero.
+    // The system rounds lengths up, and a length that overflows would count as zero.
     if end > u64::MAX - PAGE {
         return false;
     }
     let page: *mut libc::c_void = ptr::with_exposed_provenance_mut(start as usize);
-    // SAFETY: it moves and touches no memory: it only returns whether all pages exist.
+    // SAFETY: the call neither moves nor touches memory, and only returns whether all pages exist.
     unsafe { libc::msync(page, (end - start) as usize, libc::MS_ASYNC) == 0 }
 }
 
@@ -219,7 +219,7 @@ impl Session {
         for device in 0..self.devices.len() {
             self.sync_device(device);
         }
-        // Another thread may have freed it during the wait.
+        // Another thread may have freed the block during the wait.
         known(&self.space)?;
         self.space.free_host(at)
     }

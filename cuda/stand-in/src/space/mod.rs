@@ -1,10 +1,10 @@
-//! Addresses: the memory that lies at each, and the host memory behind it.
+//! Addresses, the memory at each, and the host memory that holds its bytes.
 //!
-//! `window` the addresses of device memory and the host memory behind them · `holes` free addresses
-//! · `usage` how much of each device's memory is in use · `touch` looks up accesses of queued work
-//! · `shadow` the last users of each byte, to find races · `device` plain device memory · `host`
-//! pinned, registered and managed memory · `file`, `physical` and `vmm` the virtual memory calls ·
-//! `shared` counts memory together with other processes.
+//! `window` the addresses of device memory and the host memory for them · `holes` free addresses ·
+//! `usage` how much of each device's memory is in use · `access_check` looks up accesses of queued
+//! work · `access_history` the last accesses of each byte, to find races · `device` plain device
+//! memory · `host` pinned, registered and managed memory · `file`, `physical` and `vmm` the virtual
+//! memory calls · `shared` counts memory together with other processes.
 //!
 //! SPACE1 no two blocks overlap.
 //!
@@ -37,7 +37,7 @@ use usage::{MemoryUsage, PinnedUsage};
 use vmm::Vmm;
 use window::HandoutRanges;
 
-/// Identity of some physical memory. Addresses change; races are about the memory.
+/// Identity of physical memory. Races concern the memory, whose addresses change.
 pub(crate) type MemoryId = u64;
 
 /// The kind of a block.
@@ -52,7 +52,7 @@ pub(crate) enum BlockKind {
     },
     /// Memory from `cuMemHostAlloc`.
     Pinned,
-    /// Write-combined memory from `cuMemHostAlloc`: kernels have other addresses for it.
+    /// Write-combined memory from `cuMemHostAlloc`, for which kernels have other addresses.
     Combined,
     /// A device's address of write-combined memory, which lies at `of`.
     CombinedAlias { of: u64 },
@@ -66,21 +66,21 @@ pub(crate) enum BlockKind {
     Pooled(Pooled),
 }
 
-/// A piece of the address space with memory behind it.
+/// A range of the address space with memory.
 #[derive(Clone, Debug)]
 pub(crate) struct MemoryBlock {
     pub(crate) bytes: u64,
     pub(crate) kind: BlockKind,
-    /// The device whose memory it is, or for which it was made.
+    /// The device that owns the memory, or for which the memory was made.
     pub(crate) device: usize,
     /// The context that made the block and with which it ends; `None` for memory without a context.
     pub(crate) context: Option<usize>,
-    /// Bytes it counts for of the device's memory; those of a mapping count for its handle
-    /// (SPACE2).
+    /// Bytes of the device's memory for which the block counts. A mapping's bytes count for its
+    /// handle (SPACE2).
     counted: u64,
-    /// The memory behind it.
+    /// Identity of the block's memory.
     pub(crate) memory: MemoryId,
-    /// A number that no other allocation of the process has.
+    /// Unique number of the allocation in the process.
     pub(crate) id: u64,
 }
 
@@ -107,7 +107,7 @@ impl MemoryBlock {
     }
 }
 
-/// All addresses that the driver knows.
+/// The address space that the driver knows.
 #[derive(Debug)]
 pub(crate) struct Space {
     pub(crate) window: HandoutRanges,
@@ -125,7 +125,7 @@ pub(crate) struct Space {
     last_id: u64,
 }
 
-/// The byte that fills new memory, on request.
+/// Byte that fills new memory, if enabled.
 pub(crate) const POISON: u8 = 0xa5;
 
 impl Space {
@@ -143,7 +143,7 @@ impl Space {
         }
     }
 
-    /// Continues after the numbers of `other`, so that none is used twice.
+    /// Continues after the numbers of `other`, so that no number is used twice.
     pub(crate) fn continue_from(&mut self, other: &Self) {
         self.last_id = other.last_id;
     }
@@ -160,7 +160,7 @@ impl Space {
         (at - start < block.extent()).then_some((*start, block))
     }
 
-    /// Returns the block that holds an address, as the program sees it: a block counts as freed
+    /// Returns the block that holds an address, as the program sees it. A block counts as freed
     /// from the call of the free, even if the free is still queued.
     pub(crate) fn owned_at(&self, at: u64) -> Option<(u64, &MemoryBlock)> {
         self.block_at(at).filter(|(_, block)| !block.is_freed())
@@ -187,7 +187,7 @@ impl Space {
         true
     }
 
-    /// Returns the host memory behind an address.
+    /// Returns the host address of an address's byte.
     pub(crate) fn host(&self, at: u64) -> *mut u8 {
         match self.block_at(at) {
             Some((start, block)) => match block.kind {

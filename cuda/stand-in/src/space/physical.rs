@@ -1,10 +1,10 @@
 //! Physical memory of the virtual memory calls, by handle. Its bytes are in [memory
 //! files](super::file).
 //!
-//! SPACE4 a handle is known until it is released and has no mapping left; its memory as long as one
-//! of its handles. During that time the memory counts against its device, in the process that
-//! created it: imported memory and descriptors do not count, even after that process has released
-//! the memory.
+//! SPACE4 a handle is known until it is released and has no mapping left. Its memory is known as
+//! long as one of its handles is. During that time the memory counts against its device, in the
+//! process that created it: imported memory and descriptors do not count, even after that process
+//! has released the memory.
 
 use std::sync::Arc;
 
@@ -13,7 +13,7 @@ use larder_cuda_abi::Code;
 use super::file::OwnFile;
 use super::{BlockKind, MemoryId, Space};
 
-/// Sizes of physical memory, of reservations and of mappings are multiples of this.
+/// Unit of the sizes of physical memory, reservations and mappings, in bytes.
 pub(crate) const GRANULARITY: u64 = 2 << 20;
 
 /// One piece of physical memory.
@@ -28,12 +28,12 @@ pub(crate) struct Physical {
     pub(crate) mappings: u64,
 }
 
-/// Where the bytes of physical memory are.
+/// Location of the bytes of physical memory.
 #[derive(Clone, Debug)]
 enum Store {
     /// In the common file, from this offset on.
     Part(u64),
-    /// In a file of its own, shared by all handles of the memory in this process.
+    /// In a separate file, shared by all handles of the memory in this process.
     Own(Arc<OwnFile>),
 }
 
@@ -41,7 +41,7 @@ enum Store {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct PhysicalRequest {
     pub(crate) device: usize,
-    /// Whether it may be exported.
+    /// Whether the memory may be exported.
     pub(crate) shareable: bool,
 }
 
@@ -106,7 +106,7 @@ impl Space {
         }
     }
 
-    /// Makes `handle` a handle of the memory behind a descriptor, which the caller keeps. Memory
+    /// Makes `handle` a handle of a descriptor's memory. The caller keeps the descriptor. Memory
     /// that this process already has stays one memory.
     pub(crate) fn import(
         &mut self,
@@ -197,7 +197,7 @@ impl Space {
             }
             Store::Own(own) => match Arc::into_inner(own) {
                 Some(own) => own.counted,
-                // Another handle has the memory.
+                // Another handle still refers to the memory.
                 None => return,
             },
         };

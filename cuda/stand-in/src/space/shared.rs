@@ -8,8 +8,8 @@
 //! All processes must see each other's numbers: across process namespaces, living processes look
 //! dead. A child made by `fork` alone is another process and counts by itself.
 //!
-//! The file is read and written, not mapped: a file that another program truncates or overwrites
-//! gives an error and no fault.
+//! The file is read and written, not mapped, so that a file that another program truncates or
+//! overwrites gives an error instead of a fault.
 //!
 //! SPACE7 the file is read and changed only under its lock, which the system releases when the
 //! process ends.
@@ -24,13 +24,13 @@ use larder_cuda_abi::Code;
 /// The magic number at the start of the file; its last digit is the version of the layout.
 const MAGIC: u64 = u64::from_ne_bytes(*b"larder-1");
 
-/// Devices that the file has room for.
+/// Maximum number of devices in the file.
 pub(crate) const DEVICES: usize = 16;
 
-/// Processes that the file has room for.
+/// Maximum number of processes in the file.
 const SLOTS: usize = 256;
 
-/// Words of the header: the magic number, and memory of each device, 0 where it is not set.
+/// Words of the header: the magic number, and the memory of each device, or 0 if not set.
 const HEADER_WORDS: usize = 1 + DEVICES;
 
 /// Words of a slot: process, start, use of each device. A process of 0 is a free slot.
@@ -38,7 +38,7 @@ const SLOT_WORDS: usize = 2 + DEVICES;
 
 const WORDS: usize = HEADER_WORDS + SLOTS * SLOT_WORDS;
 
-/// This process's slot in such a file.
+/// This process's slot in a shared file.
 #[derive(Debug)]
 pub(crate) struct SharedFile {
     file: File,
@@ -79,7 +79,7 @@ impl Drop for LockedFile<'_> {
 
 impl UsageTable {
     /// Reads the table; an empty file becomes a new one. The file gets its length first, so that a
-    /// process killed while it writes leaves zeros and no damage.
+    /// process killed while it writes leaves zeros instead of a damaged file.
     fn read(file: &File) -> io::Result<Self> {
         let foreign =
             || io::Error::other("it is not a file of the stand-in driver, or it is damaged");
@@ -163,7 +163,7 @@ fn place(slot: usize) -> usize {
 /// Returns when a process started; `None` if it has ended, even if not yet waited for.
 fn start_of(process: u64) -> Option<u64> {
     let text = fs::read_to_string(format!("/proc/{process}/stat")).ok()?;
-    // The name may hold any characters, so the fields begin after its last bracket.
+    // The name may contain any character, so the fields begin after the last bracket.
     let (_, rest) = text.rsplit_once(')')?;
     let fields: Vec<&str> = rest.split_whitespace().collect();
     if matches!(fields.first(), Some(&"Z" | &"X")) {
@@ -252,7 +252,7 @@ impl SharedFile {
 
     /// Frees this process's slot.
     pub(crate) fn leave(&self) {
-        // A failed write does not matter: the slot becomes free when the process ends.
+        // A failed write does not matter, since the slot becomes free when the process ends.
         let _ = self.change(|table| {
             table.clear(self.slot);
             Ok(())

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use super::*;
 
-/// A path in a folder for such files; removed at the end.
+/// A path in a folder for shared files, removed when dropped.
 struct Path(PathBuf);
 
 impl Path {

@@ -1,5 +1,5 @@
-//! How much of each device's memory is in use, by this process alone or together with others, and
-//! how much of the host's is pinned.
+//! Accounting of each device's used memory, by this process alone or together with others, and of
+//! the host's pinned memory.
 
 use std::cell::RefCell;
 use std::io;
@@ -9,7 +9,7 @@ use larder_cuda_abi::Code;
 use super::shared::{DEVICES, SharedFile};
 use crate::config::StandInConfig;
 
-/// The memory in use on all devices.
+/// The used memory of all devices.
 #[derive(Debug)]
 pub(crate) struct MemoryUsage {
     devices: Vec<UsageCount>,
@@ -19,7 +19,7 @@ pub(crate) struct MemoryUsage {
     shared: RefCell<Option<SharedFile>>,
 }
 
-/// The host's memory that is pinned, in bytes of whole pages.
+/// The host's pinned memory, in bytes of whole pages.
 #[derive(Debug)]
 pub(crate) struct PinnedUsage {
     pub(crate) limit: u64,
@@ -40,7 +40,7 @@ impl PinnedUsage {
         Ok(())
     }
 
-    /// Counts memory as not pinned any more.
+    /// Counts memory as no longer pinned.
     pub(crate) fn give(&mut self, bytes: u64) {
         self.used = self.used.saturating_sub(bytes);
     }
@@ -50,7 +50,7 @@ impl PinnedUsage {
 struct UsageCount {
     bytes: u64,
     used: u64,
-    /// The part of `used` that was freed late.
+    /// Freed bytes that `used` still includes, until the next request.
     given: u64,
 }
 
@@ -73,11 +73,11 @@ impl MemoryUsage {
         usage
     }
 
-    /// Counts together with other processes from now on, in this file. A size that the file already
-    /// has for a device's memory is used.
+    /// From now on, counts together with other processes in this file. If the file already has the
+    /// size of a device's memory, that size is used.
     ///
     /// # Errors
-    /// If the file cannot be used, which is also reported on standard error. Nothing has changed
+    /// If the file cannot be used, which is also reported on standard error; nothing has changed
     /// then.
     pub(crate) fn share(&mut self, path: &str) -> Result<(), Code> {
         let totals: Vec<u64> = self.devices.iter().map(|account| account.bytes).collect();

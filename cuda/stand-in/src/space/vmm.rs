@@ -19,15 +19,15 @@ use crate::driver::Session;
 /// The state of the virtual memory calls.
 #[derive(Debug)]
 pub(crate) struct Vmm {
-    /// The most bytes of all reservations together.
+    /// Maximum bytes of all reservations together.
     pub(crate) address_limit: u64,
     /// Length of each reservation by its start.
     pub(crate) reservations: BTreeMap<u64, u64>,
     pub(crate) handles: BTreeMap<u64, Physical>,
     pub(crate) file: MemoryFile,
-    /// Whether a further mapping of a handle shows memory of its own.
+    /// Whether a further mapping of a handle shows separate memory.
     pub(crate) stale_aliases: bool,
-    /// Offset of that memory in the file, by the mapping's address.
+    /// Offset of such separate memory in the file, by the mapping's address.
     aliases: BTreeMap<u64, u64>,
 }
 
@@ -43,14 +43,14 @@ impl Vmm {
         }
     }
 
-    /// Returns the reservation that holds an address: its start and length.
+    /// Returns the start and length of the reservation that holds an address.
     pub(crate) fn reservation_at(&self, at: u64) -> Option<(u64, u64)> {
         let (start, bytes) = self.reservations.range(..=at).next_back()?;
         (at - start < *bytes).then_some((*start, *bytes))
     }
 }
 
-/// Returns the end of a range. Refuses one that is not of whole granules.
+/// Returns the end of a range. Refuses a range that is not of whole granules.
 fn end_of(at: u64, bytes: u64) -> Result<u64, Code> {
     if bytes == 0 || !bytes.is_multiple_of(GRANULARITY) || !at.is_multiple_of(GRANULARITY) {
         return Err(Code::INVALID_VALUE);
@@ -132,7 +132,7 @@ impl Space {
         Ok(())
     }
 
-    /// Takes memory of its own for a mapping.
+    /// Allocates separate memory for a mapping.
     fn alias(&mut self, at: u64, bytes: u64) -> Option<(i32, u64)> {
         let offset = self.vmm.file.take(bytes, false)?;
         self.vmm.aliases.insert(at, offset);
@@ -183,7 +183,7 @@ impl Space {
         }
     }
 
-    /// Returns the devices that may use these mappings, and those whose memory it is.
+    /// Returns the devices that may use these mappings or own their memory.
     fn devices_of(&self, starts: &[u64]) -> BTreeSet<usize> {
         let mut devices = BTreeSet::new();
         for block in starts.iter().filter_map(|start| self.blocks.get(start)) {
@@ -210,8 +210,9 @@ impl Space {
 }
 
 impl Session {
-    /// `cuMemSetAccess`: does not wait, or if [mapping waits](SimDriver::mapping_waits) waits for the
-    /// devices that may use the mappings or own the memory.
+    /// Implements `cuMemSetAccess`. Waits only if [mapping
+    /// waits](crate::driver::SimDriver::mapping_waits), for the devices that may use the mappings
+    /// or own the memory.
     pub(crate) fn set_access(
         &mut self,
         at: u64,
@@ -223,20 +224,22 @@ impl Session {
         self.space.give_access(at, bytes, rights)
     }
 
-    /// `cuMemUnmap`: removes the mappings, even from under queued work, which then fails when it
-    /// touches them. If [mapping waits](SimDriver::mapping_waits), it first waits for that work.
+    /// Implements `cuMemUnmap`. Removes the mappings, even from under queued work, which then fails
+    /// when it touches them. If [mapping waits](crate::driver::SimDriver::mapping_waits), it first
+    /// waits for that work.
     pub(crate) fn unmap(&mut self, at: u64, bytes: u64) -> Result<(), Code> {
         let starts = self.space.mappings(at, bytes)?;
         self.wait_for_users(&starts);
-        // Another thread may have unmapped some during the wait.
+        // Another thread may have unmapped some of them during the wait.
         for start in self.space.mappings(at, bytes)? {
             self.space.unmap_one(start);
         }
         Ok(())
     }
 
-    /// `cuMemRelease`: does not wait, as documented; if [mapping waits](SimDriver::mapping_waits),
-    /// waits for the device that owns the memory.
+    /// Implements `cuMemRelease`. Does not wait, as documented, unless [mapping
+    /// waits](crate::driver::SimDriver::mapping_waits); then waits for the device that owns the
+    /// memory.
     pub(crate) fn release(&mut self, handle: u64) -> Result<(), Code> {
         let device = self.space.physical(handle)?.device;
         if self.mapping_waits {

@@ -1,21 +1,22 @@
-//! The addresses of device memory, and the host memory behind them.
+//! The addresses of device memory, and the host memory that holds its bytes.
 //!
 //! One range of addresses is reserved in two halves of the same length. Device addresses lie in the
-//! lower half, which never has memory: the host faults when it follows one, as with a real device.
-//! The byte behind device address `a` is at `a` plus that length.
+//! lower half, which never has memory, so that the host faults when it follows one, as with a real
+//! device. The byte of device address `a` is at `a` plus that length.
 //!
 //! Each half has two areas: *plain*, whose upper half is readable and writable from the start
 //! (pages appear at first touch and are discarded when the memory is freed), and *mapped*, where
 //! the virtual memory calls map memory files.
 //!
-//! SPACE3 a device address that was given out lies in an area, and so does everything up to its
-//! length; the memory behind it belongs to the window for the life of the process.
+//! SPACE3 an allocated range of device addresses lies in one area, and the host memory for it
+//! belongs to the window for the life of the process.
 
 use std::ptr;
 
 use super::holes::FreeRanges;
 
-/// The most addresses of each half, and the fewest where the system refuses that many.
+/// Maximum bytes of addresses of each half, and the minimum, which is tried last if the system
+/// refuses more.
 const MAX_HALF: u64 = 32 << 40;
 const MIN_HALF: u64 = 4 << 30;
 
@@ -38,18 +39,18 @@ pub(crate) struct HandoutRanges {
 }
 
 impl HandoutRanges {
-    /// Reserves the addresses. If the system refuses even the fewest, the window is empty and every
-    /// allocation is out of memory.
+    /// Reserves the addresses. If the system refuses even the minimum, the window is empty and
+    /// every allocation is out of memory.
     pub(crate) fn new() -> Self {
         let mut half = MAX_HALF;
         while half >= MIN_HALF {
             // SAFETY: the system chooses free addresses, so the mapping replaces no other.
             if let Some(start) = unsafe { map(0, 2 * half, libc::PROT_NONE, None) } {
-                // SAFETY: part of the range that was just reserved.
+                // SAFETY: the range is part of the one that was just reserved.
                 if unsafe { map(start + half, half / 2, READ_WRITE, None) }.is_some() {
                     return Self::over(start, half);
                 }
-                // SAFETY: the range that was just reserved, and nothing uses it.
+                // SAFETY: the range was just reserved, and nothing uses it.
                 unsafe { unmap(start, 2 * half) };
             }
             half /= 2;
@@ -78,8 +79,8 @@ impl HandoutRanges {
         at < self.start + 2 * self.distance && end > self.start
     }
 
-    /// Returns the host address of the byte behind an address: for device memory in the upper half,
-    /// for host memory the same address.
+    /// Returns the host address of an address's byte: for device memory in the upper half, for host
+    /// memory the same address.
     pub(crate) fn host(&self, at: u64) -> *mut u8 {
         ptr::with_exposed_provenance_mut(self.behind(at) as usize)
     }
@@ -97,36 +98,37 @@ impl HandoutRanges {
         let end = (at + bytes) / PAGE * PAGE;
         if start < end {
             let host = self.host(start).cast();
-            // SAFETY: by SPACE3 memory of the window, and the block in it is gone.
+            // SAFETY: by SPACE3 the memory belongs to the window, and the block in it is gone.
             unsafe { libc::madvise(host, (end - start) as usize, libc::MADV_DONTNEED) };
         }
     }
 
-    /// Maps a memory file, from an offset on, behind a range of the mapped area. Returns whether
-    /// that succeeded.
+    /// Maps a memory file, from an offset on, as the host memory of a range of the mapped area.
+    /// Returns whether that succeeded.
     pub(crate) fn map_file(&self, at: u64, bytes: u64, place: (i32, u64)) -> bool {
-        // SAFETY: by SPACE3 memory of the window, in the part that only such files occupy.
+        // SAFETY: by SPACE3 the memory belongs to the window, in the part that only memory files
+        // occupy.
         unsafe { map(self.behind(at), bytes, READ_WRITE, Some(place)) }.is_some()
     }
 
-    /// Unmaps the file behind a range of the mapped area.
+    /// Unmaps the file from a range of the mapped area.
     pub(crate) fn unmap_file(&self, at: u64, bytes: u64) {
-        // SAFETY: by SPACE3 memory of the window, in its mapped area, whose mapping ends: nothing
-        // uses it.
+        // SAFETY: by SPACE3 the memory belongs to the window's mapped area. Nothing uses it, since
+        // its mapping ends.
         unsafe { map(self.behind(at), bytes, libc::PROT_NONE, None) };
     }
 
     /// Releases the addresses to the system.
     pub(crate) fn close(&mut self) {
         if self.distance > 0 {
-            // SAFETY: by SPACE3 the window's own range, and the driver that used it ends.
+            // SAFETY: by SPACE3 the range belongs to the window, and the driver that used it ends.
             unsafe { unmap(self.start, 2 * self.distance) };
         }
         *self = Self::over(0, 0);
     }
 }
 
-/// Protection of a readable and writable mapping.
+/// Protection flags of a readable and writable mapping.
 const READ_WRITE: i32 = libc::PROT_READ | libc::PROT_WRITE;
 
 /// Maps private memory at an address that the system chooses.
@@ -135,8 +137,8 @@ pub(super) fn map_anywhere(bytes: u64) -> Option<u64> {
     unsafe { map(0, bytes, READ_WRITE, None) }
 }
 
-/// Maps a file from an offset on, or private memory, at `at` in place of what is there, or anywhere
-/// for 0. Returns its address; `None` if the system refuses.
+/// Maps a file from an offset on, or private memory, at `at` in place of an existing mapping, or
+/// anywhere if `at` is 0. Returns its address; `None` if the system refuses.
 ///
 /// # Safety
 /// The range at `at`, if not 0, is the stand-in's own, and nothing uses it.
@@ -148,8 +150,8 @@ unsafe fn map(at: u64, bytes: u64, protection: i32, place: Option<(i32, u64)>) -
     let fixed = if at == 0 { 0 } else { libc::MAP_FIXED };
     let flags = kind | fixed | libc::MAP_NORESERVE;
     let host = ptr::with_exposed_provenance_mut(at as usize);
-    // SAFETY: at 0 the system chooses free addresses; otherwise nothing uses what the mapping
-    // replaces.
+    // SAFETY: if `at` is 0, the system chooses free addresses. Otherwise the caller promises that
+    // nothing uses the replaced range.
     let mapped =
         unsafe { libc::mmap(host, bytes as usize, protection, flags, file, offset as i64) };
     (mapped != libc::MAP_FAILED).then(|| mapped.expose_provenance() as u64)
@@ -158,7 +160,7 @@ unsafe fn map(at: u64, bytes: u64, protection: i32, place: Option<(i32, u64)>) -
 /// Unmaps memory.
 ///
 /// # Safety
-/// The range is part of the stand-in's own mappings, which nothing uses any more.
+/// The range is part of the stand-in's own mappings, and nothing uses it any more.
 pub(super) unsafe fn unmap(at: u64, bytes: u64) {
     let host: *mut libc::c_void = ptr::with_exposed_provenance_mut(at as usize);
     // SAFETY: the caller promises that the range is the stand-in's own and unused.

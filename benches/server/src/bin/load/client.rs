@@ -14,11 +14,11 @@ use tokio::net::TcpStream;
 
 /// The number of keys.
 const KEYS: u64 = 1 << 16;
-/// The shift in keys from one burst to the next: other documents are then requested most.
+/// The shift in keys from one burst to the next, so that other documents are then requested most.
 const DRIFT: u64 = 1 << 12;
 /// The average requests of a connection.
 const REQUESTS: u64 = 400;
-/// One request in this many stores a document.
+/// Number of requests of which one stores a document.
 const STORES_ONE_OF: u64 = 5;
 /// The time after which a missing answer is an error.
 const PATIENCE: Duration = Duration::from_secs(30);

@@ -15,7 +15,8 @@ use client::{Client, Digests};
 use report::{LoadReport, ServerRun};
 use server::{ServerProcess, memory};
 
-/// The most requests of a connection in one burst, so that a run is bounded in count too.
+/// Maximum number of requests of a connection in one burst, so that a run's requests are bounded
+/// too.
 const MAX_REQUESTS: usize = 100_000;
 
 fn main() -> ExitCode {
@@ -39,7 +40,7 @@ fn main() -> ExitCode {
 }
 
 fn measure(arguments: &LoadArguments) -> Result<LoadReport, String> {
-    // Half of the cores: the server has threads for all of them.
+    // Uses half of the cores, since the server has threads for all of them.
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(cores.div_ceil(2))
@@ -96,7 +97,7 @@ async fn run(
     }
     looking.abort();
     run.rss_bytes = std::mem::take(&mut *looks.lock().unwrap_or_else(PoisonError::into_inner));
-    // The live bytes at the end, requested after the last reading of the memory.
+    // The live bytes at the end are requested after the last reading of the memory.
     let end = memory(server.id())?;
     run.end_rss_bytes = end.rss_bytes;
     run.peak_rss_bytes = end.peak_rss_bytes;

@@ -14,7 +14,7 @@ pub struct ServerProcess {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ProcessMemory {
     pub rss_bytes: u64,
-    /// The peak.
+    /// Peak of the resident bytes.
     pub peak_rss_bytes: u64,
 }
 
@@ -56,7 +56,7 @@ impl ServerProcess {
 
 impl Drop for ServerProcess {
     fn drop(&mut self) {
-        // It may have ended already.
+        // The process may have ended already.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
@@ -76,7 +76,7 @@ fn parse(status: &str) -> Option<ProcessMemory> {
         kibibytes.checked_mul(1024)
     };
     let rss_bytes = field("VmRSS:")?;
-    // The kernel updates peaks late.
+    // The kernel updates peaks with a delay.
     let peak_rss_bytes = field("VmHWM:")?.max(rss_bytes);
     Some(ProcessMemory {
         rss_bytes,

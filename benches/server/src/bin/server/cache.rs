@@ -7,11 +7,12 @@ use std::time::{Duration, Instant};
 use larder_server_bench::{Document, StatsAnswer};
 
 const SHARDS: u64 = 16;
-/// The most text kept, in bytes; the oldest documents are evicted first.
+/// Maximum bytes of text kept. The oldest documents are evicted first.
 const MAX_BYTES: usize = 64 << 20;
 /// The time without a request after which a document is evicted too.
 const IDLE: Duration = Duration::from_secs(1);
-/// One key in this many stays while there is room, so that the remaining documents lie between evicted ones.
+/// Number of keys of which one stays while there is room, so that the remaining documents lie
+/// between evicted ones.
 const STAYS_ONE_OF: u64 = 16;
 
 #[derive(Default)]
@@ -40,7 +41,7 @@ impl Cache {
             kept.asked = Instant::now();
             return Arc::clone(&kept.document);
         }
-        // Made outside the lock; if two threads make it at once, the later one stays.
+        // Made outside the lock. If two threads make it at the same time, the later one stays.
         let document = Arc::new(Document::of(key));
         self.put(key, Arc::clone(&document));
         document
@@ -92,7 +93,7 @@ impl Cache {
     }
 
     fn shard(&self, key: u64) -> MutexGuard<'_, CacheShard> {
-        // Not by `key` alone, or the documents that stay would share a shard.
+        // Not selected by `key` alone, since the documents that stay would then share a shard.
         let at = (key / STAYS_ONE_OF) % SHARDS;
         lock(&self.shards[at as usize])
     }

@@ -61,7 +61,7 @@ fn explore(scenario: &Scenario, twin: ProtocolChange) -> Result<Walked, BrokenWo
                     .and_then(
                         |()| match scenario.locks && twin == ProtocolChange::Faithful {
                             true => ends_well(&next, &mut model, &mut ends),
-                            // Of two processes of one name only one gets memory.
+                            // Only one of two processes of the same name gets memory.
                             false => Ok(()),
                         },
                     )
@@ -80,7 +80,7 @@ fn explore(scenario: &Scenario, twin: ProtocolChange) -> Result<Walked, BrokenWo
     })
 }
 
-/// Records a world. Returns false if it was reached before, with at least as many chances.
+/// Records a world. Returns false if it was reached before, with at least as many faults left.
 fn is_new(seen: &mut HashMap<u128, Vec<Chances>>, world: &World) -> bool {
     let bare = World {
         chances: Chances::default(),

@@ -19,18 +19,17 @@ use super::world::{
 use crate::alive::Liveness;
 use crate::files::JobPaths;
 
-/// A change of the protocol.
+/// A deliberate defect of the protocol.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum ProtocolChange {
     Faithful,
-    /// A job obeys orders to an earlier run of it.
+    /// A job obeys orders for its earlier run.
     ObeysFormerOrders,
     /// Two processes of a job exist, and both obey its control file.
     ObeysTogether,
-    /// A job without a status is ignored by a coordinator that does not know it yet, whatever it
-    /// was ordered.
+    /// A coordinator ignores an unknown job without a status, regardless of earlier orders.
     PassesOverMissing,
-    /// A coordinator takes the last limit for all that a job may hold.
+    /// A coordinator assumes that a job holds no more than the last limit.
     KnowsLastLimitOnly,
     /// Existing processes may look gone.
     LooksGone,
@@ -46,9 +45,9 @@ pub(super) struct Scenario {
     pub(super) locks: bool,
     /// Whether steps that no other party sees are merged with others.
     pub(super) is_merged: bool,
-    /// Whether a process obeys some time after it has read.
+    /// Whether a process may obey an order later than it reads it.
     pub(super) obeys_late: bool,
-    /// Whether a process takes memory some time after it was allowed to.
+    /// Whether a process may take memory later than it is allowed to.
     pub(super) takes_late: bool,
 }
 
@@ -213,7 +212,7 @@ impl ScenarioModel {
     fn keep(&mut self, mut coordination: Coordination) -> u32 {
         for known in coordination.known.values_mut() {
             known.state = JobFigures::default();
-            // Without calm it makes no difference.
+            // With a calm of zero, this time makes no difference.
             known.claims_since = None;
         }
         let next = self.known.len() as u32;
@@ -294,8 +293,8 @@ impl ScenarioModel {
     }
 }
 
-/// Returns a process's life, by its number and how often it started: its process number is the same
-/// each time.
+/// Returns a process's life, by its number and how often it started, because its process number is
+/// the same each time.
 fn life((number, start): (u8, u8)) -> Life {
     let boot = 1;
     format!("{}-{start}-{boot:032x}", 100 + u32::from(number))
@@ -310,7 +309,7 @@ fn numbers(of: Life) -> (u8, u8) {
     (number, start.parse().unwrap())
 }
 
-/// Renumbers the jobs in a text from 0, without the next number: only their order matters.
+/// Renumbers the jobs in a text from 0, without the next number, since only their order matters.
 fn renumbered(text: &str) -> String {
     let (mut parts, mut ids) = (Vec::new(), BTreeSet::new());
     for part in text.split("JobId(") {
@@ -336,7 +335,7 @@ pub(super) fn fingerprint(value: &impl Hash) -> u128 {
     hasher.0
 }
 
-/// FNV-1a of 128 bits.
+/// FNV-1a with 128 bits.
 struct Fnv(u128);
 
 impl Hasher for Fnv {

@@ -1,17 +1,17 @@
-//! [`Move`]: steps that are taken as one.
+//! [`Move`]: several steps taken as one.
 //!
 //! Three jobs have too many worlds for single steps. So steps that no other party sees are merged
 //! with the next visible one: memory is taken when a limit is obeyed, and given back when the
 //! status is written; a process starts when it writes its first status. A coordinator reads a file
 //! just before the decision, or just before another party changes the file; its writes follow the
-//! decision at once, up to the point where it ends; and an order is read when it is obeyed, or just
-//! before it is replaced. Each of these moves a step past steps of others that neither see it nor
-//! are seen by it; the processes' own steps keep their order, and with it their sums.
+//! decision immediately, up to the point where it ends; and an order is read when it is obeyed, or
+//! just before it is replaced. Each of these moves a step past steps of others that neither see it
+//! nor are seen by it; the processes' own steps keep their order, and with it their sums.
 
 use super::model::{ProtocolChange, ScenarioModel};
 use super::world::{Transition, World};
 
-/// Steps that are taken as one.
+/// Several steps taken as one.
 pub(super) struct Move {
     pub(super) steps: Vec<Transition>,
     /// The number of steps shared with the previous move.
@@ -39,7 +39,7 @@ impl Move {
             }));
         }
         let next = (*passed.last()?)?;
-        // In a round only an order that is replaced is read before.
+        // In a round, only an order that is replaced is read before its replacement.
         let is_replaced = |step: &Transition| match *step {
             Transition::Read(of) => {
                 let job = model.scenario.plans[of].name;
@@ -51,7 +51,7 @@ impl Move {
     }
 }
 
-/// Returns all moves: each step by itself, or some together.
+/// Returns all moves, with each step by itself, or some together.
 pub(super) fn moves(model: &ScenarioModel) -> Vec<Move> {
     let alone = || model.steps().into_iter().map(|step| vec![step]).collect();
     let all: Vec<Vec<Transition>> = match model.scenario.is_merged {

@@ -3,7 +3,7 @@
 
 use super::model::ScenarioModel;
 
-/// The most jobs, and processes, of a world.
+/// Maximum number of jobs, and of processes, in a world.
 pub(super) const MOST: usize = 3;
 
 /// An indivisible event.
@@ -23,7 +23,7 @@ pub(super) enum Transition {
     Obey(usize),
     /// A process takes the memory it wants, up to its limit.
     Take(usize),
-    /// A process gives back memory above its limit, or that it does not want.
+    /// A process gives back memory that is above its limit or not wanted.
     Give(usize),
     /// A process writes its status, even if that was removed.
     Say(usize),
@@ -31,7 +31,7 @@ pub(super) enum Transition {
     Change(usize),
     /// A process ends, and its files stay.
     Kill(usize),
-    /// A process begins: its job's first, or another one beside its job's old files.
+    /// A process begins, as its job's first or as another one beside its job's old files.
     Start(usize),
     /// A user removes a job's status.
     Remove(usize),
@@ -44,12 +44,12 @@ pub(super) enum Transition {
 /// A process of a scenario that is to run a job.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(super) struct PlannedProcess {
-    /// The number of its job's name. Two processes of one name do not exist at once, if they lock
-    /// it.
+    /// The number of its job's name. Two processes of one name do not exist at the same time if
+    /// they lock it.
     pub(super) name: usize,
     pub(super) priority: u8,
     pub(super) wants: u8,
-    /// The amount to which its wish may change.
+    /// The amount that it may want later.
     pub(super) changes_to: u8,
 }
 
@@ -62,18 +62,18 @@ pub(super) struct Chances {
     pub(super) changes: u8,
 }
 
-/// A process. One that does not exist has no memory.
+/// A process. If it does not exist, it has no memory.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub(super) struct JobProcess {
-    /// The number of its present or last life; 0 before the first.
+    /// Number of the current or last life; 0 before the first.
     pub(super) start: u8,
     pub(super) is_there: bool,
     pub(super) limit: u8,
     pub(super) held: u8,
     pub(super) wants: u8,
-    /// The number of the order that it obeys.
+    /// Number of the order that the process obeys.
     pub(super) version: u8,
-    /// The limit and the version that it read and does not obey yet.
+    /// The limit and the version that the process has read and does not obey yet.
     pub(super) inbox: Option<(u8, u8)>,
 }
 
@@ -104,14 +104,15 @@ pub(super) struct OrderFile {
     pub(super) version: u8,
 }
 
-/// The stage of a round: before its decision, or before the write of a job's order.
+/// The stage of a round, before its decision or before the write of a job's order.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(super) enum RoundPhase {
     Looks,
     Writes(usize),
 }
 
-/// The whole state. Without a coordinator it is the same as with one that has done nothing yet.
+/// The whole state. A state without a coordinator equals one with a coordinator that has done
+/// nothing yet.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(super) struct World {
     pub(super) processes: [JobProcess; MOST],
@@ -126,7 +127,7 @@ pub(super) struct World {
 }
 
 impl Chances {
-    /// Returns whether at least the chances of `other` are left.
+    /// Returns whether at least as many faults as in `other` may still happen.
     pub(super) fn has(&self, other: &Self) -> bool {
         self.kills >= other.kills
             && self.crashes >= other.crashes
@@ -136,7 +137,7 @@ impl Chances {
 }
 
 impl JobProcess {
-    /// Returns the most that it holds before its coordinator hears of it again.
+    /// Returns the maximum memory that it holds before its coordinator reads its status again.
     pub(super) fn may_hold(&self) -> u8 {
         let read = self.inbox.map_or(0, |(limit, _)| limit);
         self.held.max(self.limit).max(read)
@@ -271,7 +272,7 @@ impl World {
                 (self.known, self.files[job].control) = model.written(self, job);
                 self.round = self.next_write(job + 1, model);
             }
-            // A coordinator without state is as good as the next.
+            // A coordinator without state equals a new one.
             (Transition::Crash, round) if self.known != 0 || round != RoundPhase::Looks => {
                 self.chances.crashes = self.chances.crashes.checked_sub(1)?;
                 (self.known, self.round) = (0, RoundPhase::Looks);
@@ -282,7 +283,7 @@ impl World {
         Some(())
     }
 
-    /// Returns the next job whose control file changes. Writes that change nothing are no steps.
+    /// Returns the next job whose control file changes. Writes that change nothing are not steps.
     fn next_write(&self, from: usize, model: &mut ScenarioModel) -> RoundPhase {
         let mut rest = from..model.jobs();
         let changes = |job: &usize| model.written(self, *job).1 != self.files[*job].control;

@@ -33,7 +33,8 @@ fn a_chunk_that_can_grow_is_used_after_all_that_cannot() {
     let mut allocator = expandable(None);
     let [hole, _] = blocks(&mut allocator, [30 * MIB, 5 * MIB]);
     allocator.free(hole);
-    // 5 MiB of the second page are left behind the blocks: fewer than in the hole, but they can grow.
+    // 5 MiB of the second page are left after the blocks, fewer than in the hole, but they can
+    // grow.
     let [slot] = blocks(&mut allocator, [4 * MIB]);
     assert_eq!(slot.address, hole.address);
 }
@@ -95,7 +96,7 @@ fn pages_that_do_not_all_fit_are_given_back_at_once() {
     assert_eq!(allocator.alloc(80 * MIB), None);
     assert_eq!(allocator.reserved_bytes(), 0);
     let calls = allocator.driver_calls().unwrap();
-    // Tried twice, since the whole cache was released in between.
+    // The request was tried twice, since the whole cache was released in between.
     assert_eq!((calls.create, calls.release, calls.map), (6, 6, 0));
     assert_eq!(allocator.alloc(60 * MIB).unwrap().address, 0);
 }

@@ -161,7 +161,7 @@ fn a_full_device_gets_all_whole_segments_back_before_a_refusal() {
 #[test]
 fn with_a_split_limit_only_what_makes_room_goes_back() {
     let settings = "max_split_size_mb:32";
-    // The smallest that is large enough.
+    // Releases the smallest segment that is large enough.
     let mut allocator = with(settings, Some(300 * MIB));
     let [a, b, c] = blocks(&mut allocator, [60 * MIB, 100 * MIB, 140 * MIB]);
     for slot in [a, b, c] {
@@ -179,7 +179,7 @@ fn with_a_split_limit_only_what_makes_room_goes_back() {
         (230 * MIB, 1)
     );
 
-    // Otherwise the largest ones, until they are enough.
+    // Otherwise releases the largest ones, until they are enough.
     let mut allocator = with(settings, Some(300 * MIB));
     let [a, b, c, small] = blocks(&mut allocator, [60 * MIB, 80 * MIB, 100 * MIB, KIB]);
     for slot in [a, b, c, small] {
