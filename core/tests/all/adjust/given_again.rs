@@ -312,6 +312,11 @@ fn a_refused_growth_takes_what_another_thread_has_grown_meanwhile() {
         ours = smaller;
     }
     pool.commit(theirs, range).expect("a good range");
-    step_to_block(&mut pool, &mut second);
-    step_to_block(&mut pool, &mut first);
+    let blocks = [&mut second, &mut first].map(|attempt| step_to_block(&mut pool, attempt));
+    assert!(
+        blocks
+            .map(|block| pool.free(block))
+            .iter()
+            .all(Result::is_ok)
+    );
 }
