@@ -25,7 +25,7 @@ const GRANULE_BYTES: usize = 16 << 10;
 /// Divisor of the committed memory that gives the minimum growth, so that a growing heap makes few
 /// system calls. Memory committed and not touched costs only address space.
 const GROWTH_DIVISOR: NonZeroU32 = NonZeroU32::new(16).unwrap();
-/// The same divisor where growth purges idle memory (see `purge`), which it should do before much
+/// The divisor where growth purges idle memory (see `purge`), which it should do before much
 /// memory was touched.
 const FINE_GROWTH_DIVISOR: NonZeroU32 = NonZeroU32::new(64).unwrap();
 
