@@ -356,7 +356,7 @@ unsafe impl GlobalAlloc for Larder {
         unsafe {
             match PROCESS.tuning.mode() {
                 HeapMode::Plain => self.realloc_plain(block, layout, new),
-                HeapMode::Guarded | HeapMode::Hardened => self.realloc_watched(block, layout, new),
+                HeapMode::Guarded | HeapMode::Hardened => self.realloc_checked(block, layout, new),
             }
         }
     }

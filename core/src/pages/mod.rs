@@ -21,7 +21,8 @@
 //!
 //! # Files
 //! `config` policies · `table` handles and mappings, with a picture · `policy` what to move and how much to create · `hollow`
-//! addresses without memory · `idle` unused handles · `plan` when a plan is made and what its end means ·
+//! addresses without memory · `idle` unused handles · `attempt` one
+//! allocation as a state machine · `plan` when a plan is made and what its end means ·
 //! `move_or_create` the source of its memory · `page_calls` the calls of a plan in order · `release` releasing idle
 //! memory · `check` the invariants · `carry_out` the loops over a driver.
 //!
@@ -71,7 +72,7 @@ use crate::stats::PoolStats;
 use crate::stream::{EventNumber, StreamId, StreamPoint};
 use crate::sync::number_given_once;
 use crate::units::{AddrRange, Granule};
-use table::Pages;
+use table::PageMap;
 
 /// A best-fit allocator over one range of addresses whose physical pages can move; for one thread at a time.
 /// [`Shared`](crate::Shared) shares it and drives it over a [`PageDriver`].
@@ -103,7 +104,7 @@ use table::Pages;
 /// ```
 pub struct PagePool<'t> {
     chunks: Chunks<'t>,
-    pages: Pages<'t>,
+    pages: PageMap<'t>,
     config: PageConfig,
     /// Granules in a page.
     page: u32,
@@ -142,7 +143,7 @@ impl<'t> PagePool<'t> {
     ) -> Result<Self, ConfigError> {
         let granule = Granule::new(config.granule_bytes).ok_or(ConfigError::Granule)?;
         let (page, max_pages) = config.validate(granule)?;
-        let pages = Pages::new(tables)?;
+        let pages = PageMap::new(tables)?;
         if pages.entries() < max_pages {
             return Err(ConfigError::PageTables);
         }

@@ -273,13 +273,13 @@ pub struct PageTables<'t> {
 }
 
 /// The tables in use.
-pub(crate) struct Pages<'t> {
+pub(crate) struct PageMap<'t> {
     entries: &'t mut [PageEntry],
     pub(super) handles: Slab<'t, Handle>,
     pub(super) mappings: Slab<'t, Mapping>,
 }
 
-impl<'t> Pages<'t> {
+impl<'t> PageMap<'t> {
     pub(crate) fn new(tables: PageTables<'t>) -> Result<Self, ConfigError> {
         u32::try_from(tables.entries.len()).map_err(|_| ConfigError::PageTables)?;
         let pages = Self {

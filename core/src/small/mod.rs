@@ -8,14 +8,14 @@
 //! # Files
 //! `class` sizes · `slot` free blocks as links · `mask` hidden links · `thread_cache` a thread's cached blocks ·
 //! `span` a run of blocks and its record · `holes` its pages returned to the system · `remote` blocks freed by other
-//! threads · `set` spans and transfer caches of one owner · `thread_heap` a thread's heap, parked and adopted ·
+//! threads · `span_set` spans and transfer caches of one owner · `thread_heap` a thread's heap, parked and adopted ·
 //! `pages` the interface to the layer below · `region_pages`, `heap` all of it under one lock, for programs without
 //! an OS.
 //!
 //! # States of a block
 //! Exactly one of: in use by the program; in a thread cache; in a transfer cache; in its span's list; in its span's
-//! remote list; in a hole of its span; not carved yet. The invariants are numbered in the files: L links and thread
-//! caches, S spans, R remote frees, D transfer caches, H heaps.
+//! remote list; in a hole of its span; not carved yet. The invariants are numbered in the files: SLOT and CACHE,
+//! SPAN, REMOTE, SET, HEAP.
 
 mod class;
 #[cfg(not(larder_loom))]

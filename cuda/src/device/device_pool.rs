@@ -43,7 +43,7 @@ pub enum DeviceBacking {
 }
 
 /// Pages that can move.
-pub(super) type Pages = StreamPool<VirtualMemory, PagePool<'static>>;
+pub(super) type PagedStreamPool = StreamPool<VirtualMemory, PagePool<'static>>;
 
 /// A device's memory in the order of streams.
 #[expect(
@@ -51,7 +51,7 @@ pub(super) type Pages = StreamPool<VirtualMemory, PagePool<'static>>;
     reason = "each allocator has one, in its own heap block"
 )]
 pub(super) enum DevicePool {
-    Pages(Pages),
+    Pages(PagedStreamPool),
     Regions(StreamPool<DeviceMemory, RegionPool<'static>>),
 }
 
@@ -119,7 +119,7 @@ impl DevicePool {
     }
 
     /// Returns the pages; `None` if memory comes in regions.
-    pub(super) const fn pages(&self) -> Option<&Pages> {
+    pub(super) const fn pages(&self) -> Option<&PagedStreamPool> {
         match self {
             Self::Pages(pages) => Some(pages),
             Self::Regions(_) => None,

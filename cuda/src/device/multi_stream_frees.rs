@@ -12,7 +12,7 @@ use larder_core::{Block, StreamPoint};
 use crate::driver::locked;
 
 /// A block, and the points that must pass before its free.
-struct DeferredBlock {
+struct MultiStreamFree {
     block: Block,
     freed_on: StreamPoint,
     others: Vec<StreamPoint>,
@@ -21,7 +21,7 @@ struct DeferredBlock {
 /// The blocks of an allocator whose free is deferred.
 #[derive(Default)]
 pub(crate) struct MultiStreamFrees {
-    waiting: Mutex<Vec<DeferredBlock>>,
+    waiting: Mutex<Vec<MultiStreamFree>>,
     /// Number of blocks, so that an empty list is seen without the lock.
     count: AtomicUsize,
     /// Bytes of all blocks.
@@ -33,7 +33,7 @@ impl MultiStreamFrees {
     pub(crate) fn defer(&self, block: Block, freed_on: StreamPoint, others: Vec<StreamPoint>) {
         let mut waiting = locked(&self.waiting);
         self.bytes.fetch_add(block.bytes(), Ordering::Relaxed);
-        waiting.push(DeferredBlock {
+        waiting.push(MultiStreamFree {
             block,
             freed_on,
             others,
@@ -62,7 +62,7 @@ impl MultiStreamFrees {
         }
         let mut waiting = locked(&self.waiting);
         let has_passed =
-            |waiting: &mut DeferredBlock| waiting.others.iter().all(|point| is_done(*point));
+            |waiting: &mut MultiStreamFree| waiting.others.iter().all(|point| is_done(*point));
         waiting.extract_if(.., has_passed).for_each(|passed| {
             self.bytes
                 .fetch_sub(passed.block.bytes(), Ordering::Relaxed);

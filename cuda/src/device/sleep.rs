@@ -37,7 +37,7 @@ use larder_core::{AddrRange, Block, ByteCount, ChunkState, FreeError, StreamId};
 use larder_cuda_abi::Code;
 use thiserror::Error;
 
-use super::device_pool::Pages;
+use super::device_pool::PagedStreamPool;
 use super::host_copy::HostCopy;
 use super::routes::AllocRoute;
 use super::{DeviceAllocator, DeviceInner};
@@ -267,7 +267,11 @@ impl DeviceAllocator {
 
 impl DeviceInner {
     /// Copies live memory and releases it all; `copy` is set if the allocator is asleep afterwards.
-    fn fall_asleep(&self, pages: &Pages, copy: &mut Option<HostCopy>) -> Result<Slept, SleepError> {
+    fn fall_asleep(
+        &self,
+        pages: &PagedStreamPool,
+        copy: &mut Option<HostCopy>,
+    ) -> Result<Slept, SleepError> {
         self.pool.streams().close_all();
         self.pool.streams().wait_for_context()?;
         self.release_idle();
@@ -316,7 +320,7 @@ impl DeviceInner {
     }
 
     /// Brings everything back, or nothing (SLEEP2). Returns the bytes that were copied.
-    fn wake_up(&self, pages: &Pages, saved: &HostCopy) -> Result<u64, SleepError> {
+    fn wake_up(&self, pages: &PagedStreamPool, saved: &HostCopy) -> Result<u64, SleepError> {
         // Memory freed during the sleep need not come back.
         self.release_idle();
         let source = pages.shared().source();
@@ -377,7 +381,7 @@ impl DeviceInner {
 }
 
 /// Retries, while asleep, the releases that the driver had refused.
-fn give_up_the_rest(pages: &Pages) -> Result<Slept, SleepError> {
+fn give_up_the_rest(pages: &PagedStreamPool) -> Result<Slept, SleepError> {
     let bytes = pages.shared().source().stop().give_up()?;
     Ok(Slept {
         released_bytes: bytes,

@@ -17,7 +17,7 @@ use larder_core::{
     Granule, Rejected, Request, StreamId,
 };
 
-use super::device_pool::Pages;
+use super::device_pool::PagedStreamPool;
 use super::{DeviceAllocError, DeviceAllocator, DeviceInner, step_tables};
 use crate::driver::locked;
 use crate::stream::pool::{ByStream, HostWait};
@@ -249,7 +249,7 @@ impl DeviceInner {
 /// The allocator below a stream's plans.
 struct DevicePlaces<'a> {
     inner: &'a DeviceInner,
-    pages: &'a Pages,
+    pages: &'a PagedStreamPool,
     /// None while a block is freed.
     stream: Option<&'a Arc<CudaStream>>,
     stream_id: StreamId,

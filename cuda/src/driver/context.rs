@@ -12,10 +12,10 @@ use super::refused_free::RefusedFree;
 use super::{DeviceInfo, Driver, DriverError, LoadError, load, locked};
 use crate::limits::Charge;
 
-/// Number of rounds in which the last owner of a context retries deferred frees.
+/// Number of rounds in which the last owner of a context retries refused frees.
 const LAST_ROUNDS: usize = 3;
 
-/// Maximum number of deferred frees retried with each free. After an error that ends the context all are
+/// Maximum number of refused frees retried with each free. After an error that ends the context all are
 /// refused, and n frees must not cost n * n calls.
 const TRIED_ON_THE_WAY: usize = 4;
 
@@ -23,7 +23,7 @@ const TRIED_ON_THE_WAY: usize = 4;
 /// that lives in it holds one.
 ///
 /// A free that the driver refuses is kept here and retried at the next free, when memory is short, and at the
-/// end. [`deferred_frees`](Self::deferred_frees) counts them.
+/// end. [`refused_frees`](Self::deferred_frees) counts them.
 ///
 /// `cuDevicePrimaryCtxReset` ends everything that lives in a primary context. Drop everything of this crate
 /// first, since an address that is freed later may belong to another owner by then.
@@ -38,7 +38,7 @@ struct ContextInner {
     device: i32,
     ordinal: i32,
     /// Refused frees, each with a charge that is held until the driver accepts the free.
-    deferred_frees: Mutex<VecDeque<(RefusedFree, Option<Charge>)>>,
+    refused_frees: Mutex<VecDeque<(RefusedFree, Option<Charge>)>>,
     /// Frees of memory that work may still use (OWED1).
     owed: Mutex<Vec<Owed>>,
     /// Declared after `cuda`, so that it is dropped later.
@@ -91,7 +91,7 @@ impl Context {
             device: cuda.cu_device(),
             ordinal,
             cuda,
-            deferred_frees: Mutex::default(),
+            refused_frees: Mutex::default(),
             owed: Mutex::default(),
             at_end: PreviousContext {
                 driver,
@@ -177,28 +177,28 @@ impl Context {
     }
 
     /// Returns the number of frees that the driver refused or that wait for work.
-    pub fn deferred_frees(&self) -> usize {
+    pub fn refused_frees(&self) -> usize {
         let owed: usize = locked(&self.0.owed).iter().map(Owed::len).sum();
-        locked(&self.0.deferred_frees).len() + owed
+        locked(&self.0.refused_frees).len() + owed
     }
 
-    /// Retries all deferred frees, waiting for the work that uses memory of dropped allocators, except on
+    /// Retries all refused frees, waiting for the work that uses memory of dropped allocators, except on
     /// streams that capture. Returns how many frees are still deferred. Call it while no stream captures:
     /// memory that waits for the whole context, as a [`FixedBlock`](crate::FixedBlock)'s does, is waited for
     /// all the same, which invalidates captures.
     pub fn settle(&self) -> usize {
         self.0.pay(true);
         self.0.settle(usize::MAX);
-        self.deferred_frees()
+        self.refused_frees()
     }
 
-    /// Retries all deferred frees whose work is over, for a caller that is short of memory. Does not wait.
+    /// Retries all refused frees whose work is over, for a caller that is short of memory. Does not wait.
     pub(crate) fn settle_at_once(&self) {
         self.0.pay(false);
         self.0.settle(usize::MAX);
     }
 
-    /// Frees `thing`, now or later. Earlier deferred frees go first.
+    /// Frees `thing`, now or later. Earlier refused frees go first.
     pub(crate) fn give_back(&self, thing: RefusedFree) {
         self.give_back_charged(thing, None);
     }
@@ -225,7 +225,7 @@ impl Context {
         }
     }
 
-    /// Frees `thing` now, or leaves it with the caller. Earlier deferred frees go first.
+    /// Frees `thing` now, or leaves it with the caller. Earlier refused frees go first.
     pub(crate) fn try_give_back(&self, thing: RefusedFree) -> Result<(), DriverError> {
         if owed::is_collecting() {
             return Err(DriverError::Call {
@@ -240,7 +240,7 @@ impl Context {
 
     /// Defers a free that the driver refused.
     pub(crate) fn defer_free_charged(&self, thing: RefusedFree, charge: Option<Charge>) {
-        locked(&self.0.deferred_frees).push_back((thing, charge));
+        locked(&self.0.refused_frees).push_back((thing, charge));
     }
 }
 
@@ -301,16 +301,16 @@ impl ContextInner {
         let paid: Vec<Owed> = owed.extract_if(.., is_over).collect();
         drop(entered);
         locked(&self.owed).extend(owed);
-        locked(&self.deferred_frees).extend(paid.into_iter().flat_map(|owed| owed.frees));
+        locked(&self.refused_frees).extend(paid.into_iter().flat_map(|owed| owed.frees));
     }
 
-    /// Retries the first `max` deferred frees once; refused ones go to the end of the queue, so that every
+    /// Retries the first `max` refused frees once; refused ones go to the end of the queue, so that every
     /// free gets its turn.
     fn settle(&self, max: usize) {
         let things: Vec<(RefusedFree, Option<Charge>)> = {
-            let mut deferred_frees = locked(&self.deferred_frees);
-            let count = max.min(deferred_frees.len());
-            deferred_frees.drain(..count).collect()
+            let mut refused_frees = locked(&self.refused_frees);
+            let count = max.min(refused_frees.len());
+            refused_frees.drain(..count).collect()
         };
         if things.is_empty() {
             return;
@@ -321,7 +321,7 @@ impl ContextInner {
         };
         // Accepted frees drop their charges here, without the lock.
         let left: Vec<_> = things.into_iter().filter(refused).collect();
-        locked(&self.deferred_frees).extend(left);
+        locked(&self.refused_frees).extend(left);
     }
 }
 

@@ -35,7 +35,7 @@ impl EventConfig {
 }
 
 /// An event of the driver. It may be dropped while work waits for it; a refused free is retried later
-/// ([`Context::deferred_frees`]).
+/// ([`Context::refused_frees`]).
 pub struct Event {
     context: Context,
     handle: EventHandle,

@@ -6,9 +6,9 @@
 //!
 //! # Files
 //! `api` the functions, by name · `search` the paths of libraries · `load` the choice of one · `error` ·
-//! `device`, `context`, `stream`, `memory`, `transfers`, `pages`, `pool` the calls · `relaxed` calls beside
-//! captures · `deferred_free` frees that the driver refused · `owed` frees that wait for work · `stand_in`
-//! the control of the stand-in · `host_launch` the launches that its kernels see.
+//! `device`, `context`, `stream`, `memory`, `transfers`, `pages`, `pool` the calls · `relaxed_capture` calls
+//! beside captures · `event` events · `refused_free` frees that the driver refused · `owed` frees that wait for
+//! work · `stand_in` the control of the stand-in · `host_launch` the launches that its kernels see.
 //!
 //! # Calls
 //! Most calls work on the current context of the calling thread:

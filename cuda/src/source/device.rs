@@ -42,7 +42,7 @@ impl RangeSource for DeviceSource {
         self.0.try_current(|driver| driver.alloc_device(bytes))
     }
 
-    fn deferred_free(&self, address: u64) -> RefusedFree {
+    fn refused_free(&self, address: u64) -> RefusedFree {
         RefusedFree::Device(address)
     }
 }

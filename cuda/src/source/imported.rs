@@ -150,7 +150,7 @@ impl ImportedBlock {
     ///
     /// # Errors
     /// [`ImportError`]; nothing is left except frees that the driver refused, which the context
-    /// [retries](Context::deferred_frees).
+    /// [retries](Context::refused_frees).
     pub fn new(
         context: &Context,
         layout: &SharedLayout,

@@ -92,7 +92,7 @@ impl RangeSource for ManagedSource {
         outcome
     }
 
-    fn deferred_free(&self, address: u64) -> RefusedFree {
+    fn refused_free(&self, address: u64) -> RefusedFree {
         RefusedFree::Device(address)
     }
 

@@ -93,7 +93,7 @@ impl RangeSource for PinnedSource {
         Ok(address.expose_provenance() as u64)
     }
 
-    fn deferred_free(&self, address: u64) -> RefusedFree {
+    fn refused_free(&self, address: u64) -> RefusedFree {
         RefusedFree::Host(address)
     }
 }

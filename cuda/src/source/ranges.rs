@@ -31,7 +31,7 @@ pub trait RangeSource: Send + Sync {
     fn alloc(&self, bytes: u64) -> Result<u64, DriverError>;
 
     /// Returns the free of the allocation at an address.
-    fn deferred_free(&self, address: u64) -> RefusedFree;
+    fn refused_free(&self, address: u64) -> RefusedFree;
 
     /// Subtracts an allocation from the counts, since it was freed, or will be when the driver accepts the
     /// free.
@@ -47,8 +47,8 @@ impl RangeSource for Box<dyn RangeSource> {
         (**self).alloc(bytes)
     }
 
-    fn deferred_free(&self, address: u64) -> RefusedFree {
-        (**self).deferred_free(address)
+    fn refused_free(&self, address: u64) -> RefusedFree {
+        (**self).refused_free(address)
     }
 
     fn gone(&self, bytes: u64) {
@@ -252,14 +252,14 @@ impl<S: RangeSource> Ranges<S> {
             charged.transpose()
         };
         let mut charged = charge();
-        if charged.is_err() && context.deferred_frees() > 0 {
+        if charged.is_err() && context.refused_frees() > 0 {
             context.settle_at_once();
             charged = charge();
         }
         locked(&self.table).over_budget = charged.as_ref().err().copied();
         let charge = charged.map_err(|_| DriverError::Budget)?;
         let base = match self.source.alloc(bytes) {
-            Err(error) if error.is_out_of_memory() && context.deferred_frees() > 0 => {
+            Err(error) if error.is_out_of_memory() && context.refused_frees() > 0 => {
                 context.settle_at_once();
                 self.source.alloc(bytes)
             }
@@ -273,7 +273,7 @@ impl<S: RangeSource> Ranges<S> {
     }
 
     fn give_back(&self, raw: Raw) {
-        let thing = self.source.deferred_free(raw.base);
+        let thing = self.source.refused_free(raw.base);
         self.source.context().give_back_charged(thing, raw.charge);
         self.source.gone(raw.bytes);
     }
@@ -281,7 +281,7 @@ impl<S: RangeSource> Ranges<S> {
     fn try_release(&self, range: AddrRange) -> Result<(), DriverError> {
         let piece = locked(&self.table).remove(range)?;
         self.watcher.leaving(range);
-        let thing = self.source.deferred_free(piece.base);
+        let thing = self.source.refused_free(piece.base);
         let outcome = self.source.context().try_give_back(thing);
         let mut table = locked(&self.table);
         table.left(range);

@@ -128,7 +128,7 @@ impl DriverPool {
                 .try_current(|driver| driver.alloc_device(bytes)),
         };
         match call() {
-            Err(error) if error.is_out_of_memory() && self.context.deferred_frees() > 0 => {
+            Err(error) if error.is_out_of_memory() && self.context.refused_frees() > 0 => {
                 self.context.settle_at_once();
                 call()
             }

@@ -149,10 +149,10 @@ fn a_panic_among_refusals_gives_everything_back_later() {
         }));
         assert!(outcome.is_err());
         control.clear_failures();
-        assert!(context.deferred_frees() > 0);
+        assert!(context.refused_frees() > 0);
         // What stands on other things goes in a later round.
-        while context.deferred_frees() > 0 {
-            let before = context.deferred_frees();
+        while context.refused_frees() > 0 {
+            let before = context.refused_frees();
             assert!(context.settle() < before, "{before} owed");
         }
         drop(context);

@@ -127,10 +127,10 @@ fn what_is_refused_in_a_drop_is_deferred_and_goes_with_the_next_release() {
         let event = Event::new(&context, EventConfig::default()).unwrap();
         refuse(control, "cuMemFree_v2", 1, Code::UNKNOWN);
         drop(device);
-        assert_eq!(context.deferred_frees(), 1);
+        assert_eq!(context.refused_frees(), 1);
         assert!(control.used(0) > 0);
         drop(event);
-        assert_eq!(context.deferred_frees(), 0);
+        assert_eq!(context.refused_frees(), 0);
         assert_eq!(control.used(0), 0);
     });
 }
@@ -175,7 +175,7 @@ fn deferred_frees_serve_when_memory_is_short() {
         drop(first);
         let second = DeviceMemory::new(&context);
         second.grow(request(max)).unwrap();
-        assert_eq!(context.deferred_frees(), 0);
+        assert_eq!(context.refused_frees(), 0);
     });
 }
 

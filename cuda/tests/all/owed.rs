@@ -110,7 +110,7 @@ fn an_allocator_that_ends_in_a_capture_keeps_its_memory_until_the_captures_end()
         let relaxed = sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED;
         stream.begin_capture(relaxed).unwrap();
         drop(memory);
-        assert!(context.deferred_frees() > 0, "{name}");
+        assert!(context.refused_frees() > 0, "{name}");
         assert!(context.settle() > 0, "{name}: the stream captures still");
         assert!(held(control) > 0, "{name}");
         end_capture(&stream);

@@ -38,7 +38,7 @@ fn memory_of_one_thread_is_freed_by_another() {
     thread::spawn(move || drop((device, pages, pinned, event)))
         .join()
         .unwrap();
-    assert_eq!(context.deferred_frees(), 0);
+    assert_eq!(context.refused_frees(), 0);
 }
 
 #[test]

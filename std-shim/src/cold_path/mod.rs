@@ -148,7 +148,7 @@ impl Larder {
     /// not 0. The caller gives the block up if the result is not null.
     #[cold]
     #[inline(never)]
-    pub(crate) unsafe fn realloc_watched(
+    pub(crate) unsafe fn realloc_checked(
         &self,
         block: *mut u8,
         layout: Layout,

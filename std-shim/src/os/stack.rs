@@ -21,7 +21,7 @@ use loaded as unwinder;
 
 /// The unwinder's state of a frame.
 type Context = *mut c_void;
-type Step = extern "C" fn(Context, *mut c_void) -> c_int;
+type UnwindStep = extern "C" fn(Context, *mut c_void) -> c_int;
 /// Return codes: continue, and stop.
 const NEXT: c_int = 0;
 const END: c_int = 5;
@@ -30,7 +30,7 @@ const END: c_int = 5;
 #[derive(Clone, Copy)]
 #[repr(C)]
 struct Unwinder {
-    backtrace: unsafe extern "C" fn(Step, *mut c_void) -> c_int,
+    backtrace: unsafe extern "C" fn(UnwindStep, *mut c_void) -> c_int,
     ip: unsafe extern "C" fn(Context) -> usize,
     /// End of the stack when the frame called the next inner one.
     cfa: unsafe extern "C" fn(Context) -> usize,
@@ -147,11 +147,11 @@ fn is_at_fixed_addresses(base: *const c_void) -> bool {
 /// The unwinder that Rust's standard library links.
 #[cfg(feature = "std")]
 mod linked {
-    use super::{Context, Step, Unwinder};
+    use super::{Context, UnwindStep, Unwinder};
     use core::ffi::{c_int, c_void};
 
     unsafe extern "C" {
-        fn _Unwind_Backtrace(step: Step, argument: *mut c_void) -> c_int;
+        fn _Unwind_Backtrace(step: UnwindStep, argument: *mut c_void) -> c_int;
         fn _Unwind_GetIP(context: Context) -> usize;
         fn _Unwind_GetCFA(context: Context) -> usize;
         #[cfg(target_arch = "x86_64")]

@@ -6,7 +6,7 @@
 //! * `large_blocks` blocks without a class: in an arena, or in `mappings` of their own
 //! * `spans` the source of spans of small blocks
 //! * `thread_heaps` heaps of threads: made, adopted, parked
-//! * `within` idle memory where the process has a memory limit
+//! * `memory_limit` idle memory where the process has a memory limit
 //! * `fork` handlers that run around a fork, in the parent and in the child
 //!
 //! Locks are taken in the order of docs/ARCHITECTURE.md. All but the pool's and the BFCs' are held

@@ -46,9 +46,9 @@ impl PoolSource<PagePool<'static>> for VirtualMemory {
 
 impl PageDriver for VirtualMemory {
     /// O(log handles + log mappings) and one driver call.
-    fn call(&self, step: PageCall) -> Result<(), SubAllocError> {
-        let outcome = self.carry_out(step);
-        match step {
+    fn call(&self, call: PageCall) -> Result<(), SubAllocError> {
+        let outcome = self.carry_out(call);
+        match call {
             PageCall::SetAccess { range } if outcome.is_ok() => self.notify_held(range),
             // The mapping stays, and may be in use.
             PageCall::Unmap { range, .. } if outcome.is_err() => self.notify_held(range),
@@ -70,14 +70,14 @@ const fn unknown(handle: u32) -> DriverError {
 }
 
 impl VirtualMemory {
-    fn carry_out(&self, step: PageCall) -> Result<(), DriverError> {
-        if let PageCall::Unmap { range, .. } = step
+    fn carry_out(&self, call: PageCall) -> Result<(), DriverError> {
+        if let PageCall::Unmap { range, .. } = call
             && self.is_present(range.start().get())
         {
             self.watcher.leaving(range);
         }
         let asleep = self.asleep.read().unwrap_or_else(PoisonError::into_inner);
-        match step {
+        match call {
             PageCall::Unmap { handle, range } => self.unmap_handle(handle, range),
             PageCall::Release { handle, .. } => self.release_handle(handle),
             _ if *asleep => Err(DriverError::Asleep),

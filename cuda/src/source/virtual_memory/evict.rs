@@ -136,7 +136,7 @@ impl Stopped<'_> {
 
     /// Releases all memory of handles to the driver and returns its bytes. The memory sleeps from here on,
     /// even if the driver refuses some releases. No work may use it. Refused frees of unmapped memory are
-    /// deferred, as everywhere ([`Context::deferred_frees`](crate::Context::deferred_frees)). Two calls a
+    /// deferred, as everywhere ([`Context::refused_frees`](crate::Context::refused_frees)). Two calls a
     /// handle, and one for each further mapping of it.
     ///
     /// # Errors

@@ -74,7 +74,7 @@ impl VirtualConfig {
 ///
 /// Any thread may call it, with any context current. A mapping may be undone only if no queued work uses its
 /// addresses; the driver may wait for the device. A refusal is returned as an error and changes nothing,
-/// except that a refused free of unmapped memory is retried later ([`Context::deferred_frees`]). Dropping
+/// except that a refused free of unmapped memory is retried later ([`Context::refused_frees`]). Dropping
 /// frees everything, so no block may be in use then, not even by queued work.
 ///
 /// ```no_run
@@ -266,7 +266,7 @@ impl VirtualMemory {
             return Ok(None);
         };
         let mut charged = node.charge(bytes);
-        if charged.is_err() && self.context.deferred_frees() > 0 {
+        if charged.is_err() && self.context.refused_frees() > 0 {
             self.context.settle_at_once();
             charged = node.charge(bytes);
         }
@@ -326,7 +326,7 @@ impl VirtualMemory {
                 .try_current(|driver| driver.create_memory(ordinal, self.memory_use, bytes))
         };
         let created = match create() {
-            Err(error) if error.is_out_of_memory() && self.context.deferred_frees() > 0 => {
+            Err(error) if error.is_out_of_memory() && self.context.refused_frees() > 0 => {
                 self.context.settle_at_once();
                 create()
             }

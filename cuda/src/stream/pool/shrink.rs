@@ -50,7 +50,7 @@ impl<S: PoolSource<P>, P: BestFit> BudgetedPool<S, P> {
             self.shared().release_excess();
         }
         // Memory whose free the driver refused is still charged, though the core no longer holds it.
-        let is_owed = self.context().deferred_frees() > 0 && self.node.is_in_excess();
+        let is_owed = self.context().refused_frees() > 0 && self.node.is_in_excess();
         if is_owed {
             self.context().settle_at_once();
         }

@@ -242,7 +242,7 @@ fn what_cannot_be_imported_is_refused() {
             drop((imported, exported));
             memory.free(&stream, block).unwrap();
         }
-        assert_eq!(context.deferred_frees(), 0);
+        assert_eq!(context.refused_frees(), 0);
     });
 }
 

@@ -176,7 +176,7 @@ fn second_process() {
         "dropped" => drop(block),
         _ => block.free().unwrap(),
     }
-    assert_eq!(context.deferred_frees(), 0);
+    assert_eq!(context.refused_frees(), 0);
     assert_eq!(control.findings(), Vec::<String>::new());
 }
 
