@@ -23,7 +23,7 @@ const TRIED_ON_THE_WAY: usize = 4;
 /// that lives in it holds one.
 ///
 /// A free that the driver refuses is kept here and retried at the next free, when memory is short, and at the
-/// end. [`refused_frees`](Self::deferred_frees) counts them.
+/// end. [`refused_frees`](Self::refused_frees) counts them.
 ///
 /// `cuDevicePrimaryCtxReset` ends everything that lives in a primary context. Drop everything of this crate
 /// first, since an address that is freed later may belong to another owner by then.

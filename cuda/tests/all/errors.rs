@@ -165,7 +165,7 @@ fn what_is_refused_at_the_end_of_everything_is_tried_again() {
 }
 
 #[test]
-fn deferred_frees_serve_when_memory_is_short() {
+fn refused_frees_serve_when_memory_is_short() {
     alone_and_clean(|control| {
         let context = Context::new(0).unwrap();
         let max = common::DEVICE_BYTES / 4 * 3;
