@@ -4,9 +4,11 @@
 //! table. The stream is idle, so a wait of the host is only its call; calls are counted on the stand-in.
 
 use std::error::Error;
+use std::process::ExitCode;
 use std::time::Instant;
 
 use clap::Parser;
+use larder_benches::exit_code;
 use larder_benches::rounds::Rounds;
 use larder_cli::Table;
 use larder_core::decorate::QuarantineConfig;
@@ -44,13 +46,17 @@ fn time(allocator: &dyn BlockAllocator, pairs: usize, bytes: u64) -> Result<f64,
     Ok(start.elapsed().as_nanos() as f64 / pairs as f64)
 }
 
-fn main() -> Result<(), Box<dyn Error>> {
+fn main() -> ExitCode {
+    exit_code(print_table(&Args::parse()))
+}
+
+fn print_table(args: &Args) -> Result<(), Box<dyn Error>> {
     let Args {
         pairs,
         bytes,
         rounds,
         ..
-    } = Args::parse();
+    } = *args;
     let driver = load_from_env()?;
     println!("{driver}\n");
     let context = Context::new(0)?;

@@ -11,6 +11,7 @@ use std::error::Error;
 use std::process::ExitCode;
 
 use clap::Parser;
+use larder_benches::exit_code;
 use larder_benches::pair::{
     Bump, Churn, Failure, LIVE_RANGE, LarderPages, LarderRegion, OffsetAllocator, PairContender,
     PairFault, PairScript, Runner,
@@ -54,13 +55,7 @@ struct Args {
 }
 
 fn main() -> ExitCode {
-    match print_table(Args::parse()) {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            eprintln!("error: {error}");
-            ExitCode::FAILURE
-        }
-    }
+    exit_code(print_table(Args::parse()))
 }
 
 fn print_table(mut args: Args) -> Result<(), Box<dyn Error>> {

@@ -12,8 +12,10 @@
 use std::cell::Cell;
 use std::error::Error;
 use std::hint::black_box;
+use std::process::ExitCode;
 use std::time::Instant;
 
+use larder_benches::exit_code;
 use larder_benches::rounds::Rounds;
 use larder_cli::Table;
 use larder_core::pool::{Pool, PoolAllocator, PoolConfig, PoolCounters};
@@ -116,7 +118,11 @@ impl PoolContender {
     }
 }
 
-fn main() -> Result<(), Box<dyn Error>> {
+fn main() -> ExitCode {
+    exit_code(print_table())
+}
+
+fn print_table() -> Result<(), Box<dyn Error>> {
     let measures = std::env::args().any(|argument| argument == "--bench");
     let (rounds, times) = if measures { (15, 20_000) } else { (2, 100) };
     let mut contenders = [

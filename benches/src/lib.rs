@@ -3,3 +3,17 @@
 
 pub mod pair;
 pub mod rounds;
+
+use std::error::Error;
+use std::process::ExitCode;
+
+/// Returns the exit code of a bench target, and prints its error on standard error.
+pub fn exit_code(outcome: Result<(), Box<dyn Error>>) -> ExitCode {
+    match outcome {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("error: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}

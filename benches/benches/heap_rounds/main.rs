@@ -17,6 +17,7 @@ use std::error::Error;
 use std::process::ExitCode;
 
 use clap::Parser;
+use larder_benches::exit_code;
 use larder_benches::rounds::Rounds;
 use larder_cli::Table;
 
@@ -50,13 +51,7 @@ struct Args {
 }
 
 fn main() -> ExitCode {
-    match print_tables(Args::parse()) {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            eprintln!("error: {error}");
-            ExitCode::FAILURE
-        }
-    }
+    exit_code(print_tables(Args::parse()))
 }
 
 fn print_tables(mut args: Args) -> Result<(), Box<dyn Error>> {

@@ -16,6 +16,7 @@ use std::sync::{Arc, Barrier};
 use std::time::{Duration, Instant};
 
 use clap::Parser;
+use larder_benches::exit_code;
 use larder_benches::rounds::Rounds;
 use larder_cli::Table;
 use larder_cli::random::Random;
@@ -331,13 +332,7 @@ fn device(threads: usize, check_captures: bool) -> Contender {
 }
 
 fn main() -> ExitCode {
-    match print_tables(Args::parse()) {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            eprintln!("error: {error}");
-            ExitCode::FAILURE
-        }
-    }
+    exit_code(print_tables(Args::parse()))
 }
 
 fn print_tables(mut args: Args) -> Result<(), Box<dyn Error>> {

@@ -73,11 +73,14 @@ impl PagePool<'_> {
         self.search = self.search.wrapping_add(1);
         let mut idle = IdleHandles::default();
         let mut looks = wanted.looks;
-        let mut link = self.chunks.next_listed(Link::NIL, self.page);
-        while link.is_some() && idle.pages < wanted.pages && looks > 0 {
+        let mut link = Link::NIL;
+        while idle.pages < wanted.pages && looks > 0 {
+            link = self.chunks.next_listed(link, self.page);
+            if link.is_nil() {
+                break;
+            }
             looks -= 1;
             self.find_idle_in(link, &wanted, &mut idle, &mut looks);
-            link = self.chunks.next_listed(link, self.page);
         }
         self.find_idle_in(self.chunks.wilderness(), &wanted, &mut idle, &mut looks);
         self.looks += u64::from(wanted.looks - looks);

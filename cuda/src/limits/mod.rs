@@ -71,6 +71,7 @@ pub(crate) trait LimitedPool: Send + Sync {
 
     /// Returns the peak of live bytes since the last call, or since the beginning, and begins the next
     /// interval.
+    #[cfg_attr(not(feature = "job"), expect(dead_code, reason = "jobs report peaks"))]
     fn take_peak(&self) -> u64;
 
     /// Sets its own limit, and immediately releases idle memory above it.
