@@ -4,7 +4,7 @@
 #   ./check.sh            all of it
 #   ./check.sh fmt tests  only these steps
 #
-# Steps: fmt layers clippy tests docs features deps publish api worker examples hardware nvidia loom fuzz mutants long
+# Steps: fmt prose layers clippy tests docs features deps publish api worker examples hardware nvidia loom fuzz mutants long
 # (publish and nvidia ask registries, publish wants the oldest toolchain, api and fuzz want a nightly one,
 # cargo-public-api and cargo-fuzz; all four say so when they skip; mutants and long are slow and run only when
 # named; mutants are those of mutants/list.txt, not those of cargo-mutants).
@@ -20,6 +20,39 @@ fail() { printf 'check.sh: %s\n' "$1" >&2; exit 1; }
 step_fmt() {
     cargo fmt --all --check
     cargo fmt --manifest-path std-shim/preload/Cargo.toml --check
+}
+
+# Habits of prose that a reader of std's documentation stops at, and what to write instead. Tests, decisions and
+# results are exempt.
+step_prose() {
+    local wrong
+    wrong=$(git ls-files '*.rs' '*.md' \
+        | grep -vE '/tests?/|tests\.rs$|^benches/(results|versus-worker/corpus)/|^docs/DECISIONS\.md$|^CHANGELOG' \
+        | xargs perl -ne '
+            BEGIN {
+                $doc = qr{^\s*//[/!] };
+                @habits = (
+                    [qr{${doc}Whether (it|this|they)\b}, "name the noun"],
+                    [qr{${doc}(Those|Ones?) (of (\[|them\b|the two\b)|that\b|which\b)}, "name the noun"],
+                    [qr{${doc}(What|Who) }, "begin with a noun, or a verb in the third person"],
+                    [qr{${doc}[A-Z][a-z]+s?\.$}, "say of what"],
+                    [qr{\bin vain\b}, "fruitless, without success"],
+                    [qr{\bby and by\b}, "gradually"],
+                    [qr{\b(or|and) the like\b}, "give an example"],
+                    [qr{\bbut for\b}, "except"],
+                    [qr{\b(nobody|whoever)\b}, "no thread, no code, the caller"],
+                    [qr{\b(it|that|flag|state|which|`\w+`) tells\b}, "says, returns, is set if"],
+                    [qr{\b(given?|gives|giving) back\b}, "free, release, return"],
+                    [qr{\bwhat (is|was) (asked|held|idle|live|measured|queued|read|written)\b}, "name the noun"],
+                );
+            }
+            for my $habit ($ARGV =~ /\.md$/ || m{//} ? @habits : ()) {
+                my ($words, $instead) = @$habit;
+                print "$ARGV:$.: $&: $instead\n" if /$words/;
+            }
+            close ARGV if eof;
+        ')
+    [ -z "$wrong" ] || fail "$wrong"
 }
 
 # Imports only go down (docs/ARCHITECTURE.md); names that belong to one layer stay there.
@@ -290,7 +323,7 @@ step_long() {
 }
 
 steps=("$@")
-[ ${#steps[@]} -gt 0 ] || steps=(fmt layers clippy tests docs features deps publish api worker examples nvidia hardware loom fuzz)
+[ ${#steps[@]} -gt 0 ] || steps=(fmt prose layers clippy tests docs features deps publish api worker examples nvidia hardware loom fuzz)
 for step in "${steps[@]}"; do
     say "$step"
     "step_$step"

@@ -22,7 +22,7 @@ const BYTES: usize = 4 << 20;
 /// Most buffers.
 const BUFFERS: usize = 16;
 
-/// What the steps did.
+/// Result of the steps.
 #[derive(Default, Debug)]
 struct Done {
     steps: u64,

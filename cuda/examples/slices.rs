@@ -153,7 +153,7 @@ impl Linear {
         Ok(out)
     }
 
-    /// What the device should compute.
+    /// Expected result of the device.
     fn on_host(&self, input: &[f32]) -> Vec<f32> {
         let (weight, bias) = &self.host;
         let cols = bias.len();

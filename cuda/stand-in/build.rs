@@ -1,4 +1,4 @@
-//! Names the shared object as the driver's is named, so that whoever has loaded it and then opens
+//! Names the shared object as the driver's is named, so that a program that has loaded it and then opens
 //! "libcuda.so" gets it again.
 
 fn main() {

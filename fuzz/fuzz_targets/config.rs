@@ -1,5 +1,5 @@
 //! Any bytes as a control file: no panic, nothing of a file with a syntax error, the old value where a
-//! value is bad, and what is written is read as the same. Run by `cargo +nightly fuzz run config`.
+//! value is bad, and a written value reads back the same. Run by `cargo +nightly fuzz run config`.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

@@ -1,4 +1,4 @@
-//! The heap without an operating system: random requests beside a map of what is live.
+//! The heap without an operating system: random requests beside a map of the live blocks.
 //!
 //! The first bytes choose the region, its length and where it starts; the rest are requests, six
 //! bytes each. Every block is filled with a byte of its own, so that whatever overlaps it or loses
@@ -17,7 +17,7 @@ const REGION_BYTES: Range<usize> = 32 << 10..4 << 20;
 /// Everything is walked after so many requests, and at the end.
 const WALK_EVERY: usize = 61;
 
-/// Memory that is given back after the heap over it is gone.
+/// Memory that is freed after the heap over it is gone.
 struct Region {
     memory: *mut u8,
     layout: Layout,
@@ -50,7 +50,7 @@ impl Region {
 
 impl Drop for Region {
     fn drop(&mut self) {
-        // SAFETY: allocated with this layout, and nobody uses it any more.
+        // SAFETY: allocated with this layout, and no longer used.
         unsafe { alloc::dealloc(self.memory, self.layout) };
     }
 }
@@ -194,7 +194,7 @@ impl Program {
         }
     }
 
-    /// What holds at any moment.
+    /// Checks the invariants, which hold at any moment.
     fn walk(&self) -> HeapStats {
         assert!(self.heap.is_sound());
         let stats = self.heap.stats();
@@ -237,7 +237,7 @@ fuzz_target!(|data: &[u8]| {
     let bytes = bytes + bytes / 256 * usize::from(low) + usize::from(low);
     let region = Region::new(bytes, usize::from(offset) * 17);
     let heap = Heap::new();
-    // SAFETY: the region is nobody else's; the heap and its blocks are gone before it.
+    // SAFETY: only this function has the region; the heap and its blocks are gone before it.
     unsafe { heap.claim(region.start(), region.bytes()) }.expect("32 KiB are enough");
     let mut program = Program {
         heap,

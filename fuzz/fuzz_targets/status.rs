@@ -1,4 +1,4 @@
-//! Any bytes as a status file: no panic, and what was read is written so that it reads as the same. Run by
+//! Any bytes as a status file: no panic, and a value that was read is written and reads back the same. Run by
 //! `cargo +nightly fuzz run status`.
 #![no_main]
 

@@ -1,4 +1,4 @@
-//! Any bytes as a trace, a memory snapshot or a log: no panic, and what is read is well formed. Run by
+//! Any bytes as a trace, a memory snapshot or a log: no panic, and the events read are well formed. Run by
 //! `cargo +nightly fuzz run trace`.
 #![no_main]
 

@@ -285,7 +285,7 @@ impl ModelBfc {
         self.completed[usize::from(stream)]
     }
 
-    /// Allocates.
+    /// Allocates a block as best fit does.
     ///
     /// # Errors
     /// Exactly the errors of the real allocator.

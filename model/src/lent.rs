@@ -13,7 +13,7 @@ pub struct StepSizes {
     pub asked: usize,
     /// Blocks left by the step before.
     pub inherited: usize,
-    /// Shapes.
+    /// The shapes of steps.
     pub shapes: usize,
     /// Allocations of all shapes.
     pub entries: usize,

@@ -61,7 +61,7 @@ pub enum Op {
         /// the window.
         ahead: u8,
     },
-    /// Set the limit and release what is above it.
+    /// Set the limit and release the memory above it.
     Adjust {
         /// The limit in 1/32 of twice the present reservation.
         share: u8,

@@ -22,7 +22,7 @@ pub extern "C" fn plugin_make(bytes: usize) -> *mut Vec<u8> {
     Box::into_raw(Box::new(vec![7; bytes]))
 }
 
-/// Frees what [`plugin_make`] made and tells its length.
+/// Frees the string of [`plugin_make`] and returns its length.
 ///
 /// # Safety
 /// `text` is from `plugin_make`, and is not used afterwards.

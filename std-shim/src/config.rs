@@ -21,7 +21,7 @@ pub(crate) use tuning::{HeapMode, Tuning};
 /// must find first can cost more than the 512 pages it stands for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum HugePages {
-    /// Never.
+    /// Never requests huge pages.
     Never,
     /// For memory beyond this many bytes of the heap, and only while most of its memory so far was
     /// really touched.

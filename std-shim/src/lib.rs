@@ -1,4 +1,4 @@
-//! A global allocator for Rust programs: fast, without a C compiler, and it gives memory back by itself.
+//! A global allocator for Rust programs: fast, built without a C compiler, and it returns memory to the system by itself.
 //!
 //! ```
 //! #[global_allocator]
@@ -8,7 +8,7 @@
 //! let stats = HEAP.stats();
 //! assert!(stats.live_bytes > 1000 * 24 && stats.live_bytes <= stats.committed_bytes);
 //! drop(words);
-//! let bytes = HEAP.trim(); // given back to the system
+//! let bytes = HEAP.trim(); // returned to the system
 //! # let _ = bytes;
 //! ```
 //!

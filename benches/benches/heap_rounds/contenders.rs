@@ -24,7 +24,7 @@ use super::runner::{Runner, Subject};
 pub(crate) struct HeapKind {
     /// The name in tables.
     pub(crate) name: &'static str,
-    /// Whether it is a heap, and not the loop alone.
+    /// Whether the contender is a heap, and not the loop alone.
     pub(crate) is_heap: bool,
     /// Maximum bytes of the region to measure it over, since its time grows with the number of free blocks.
     max_bytes: usize,

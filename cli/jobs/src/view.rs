@@ -71,7 +71,7 @@ pub(crate) struct GpuView {
     pub(crate) swap_reason: &'static str,
     /// The limit in force, which AntMan's jobs do not report.
     pub(crate) limit_bytes: Option<u64>,
-    /// Bytes held above the limit, still to be given back.
+    /// Bytes held above the limit, still to be released.
     pub(crate) deferred_bytes: Option<u64>,
     /// The limit in the control file.
     pub(crate) target_limit_bytes: Option<u64>,

@@ -45,7 +45,7 @@ pub struct PlanRow {
     pub first_seconds: f64,
     /// Seconds in all.
     pub seconds: f64,
-    /// Whether it is proven that no packing is lower than the best.
+    /// Whether no packing is proven to be lower than the best.
     pub proven: bool,
     /// Whether the independent check found the best packing good and as high as it claims.
     pub valid: bool,

@@ -1,4 +1,4 @@
-//! The one writer of results: a [`Table`] as text, Markdown or HTML, a value as a line of JSON, and the
+//! Writes all results: a [`Table`] as text, Markdown or HTML, a value as a line of JSON, and the
 //! [`page`] of HTML with its [`picture`]s and [`bar`]s.
 
 pub(crate) mod bar;

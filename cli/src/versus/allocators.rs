@@ -10,7 +10,7 @@ pub(crate) struct Allocator {
     /// Whether one lock guards the whole allocator. Such an allocator is not made for many threads, and runs only
     /// workloads of one thread.
     pub(crate) one_lock: bool,
-    /// Whether it runs only workloads with steps. Another entry is the same allocator without steps.
+    /// Whether the allocator runs only workloads with steps. Another entry is the same allocator without steps.
     pub(crate) steps_only: bool,
     /// Whether the allocator is this repository's. All others are peers.
     pub(crate) ours: bool,

@@ -10,7 +10,7 @@ pub(crate) struct Workload {
     pub(crate) name: &'static str,
     /// Number of threads that use the allocator concurrently. With one thread, the process stays on one core.
     pub(crate) threads: u32,
-    /// Whether it marks the begin and end of its steps for the allocator.
+    /// Whether the workload marks the begin and end of its steps for the allocator.
     pub(crate) steps: bool,
     pub(crate) kind: Kind,
     /// A description.

@@ -135,7 +135,7 @@ pub enum Defect {
     /// A blank where no field begins or ends.
     #[error("the line {place}; write one blank between two fields and none elsewhere")]
     StrayBlank {
-        /// The place of the blank: `begins with a blank` and the like.
+        /// The place of the blank: for example `begins with a blank`.
         place: &'static str,
     },
     /// A header that names another format version.

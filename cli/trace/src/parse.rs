@@ -85,7 +85,7 @@ pub fn read_to_last_line(
 /// are void.
 ///
 /// # Errors
-/// Those of [`read_to_last_line`].
+/// The errors of [`read_to_last_line`].
 pub fn for_each_event(
     path: &Path,
     source: impl Read,

@@ -21,7 +21,7 @@ pub enum Which {
     Freed,
 }
 
-/// The first byte that differs from what was written there.
+/// The first byte that differs from the pattern.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub struct Damage {

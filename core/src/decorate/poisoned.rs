@@ -10,7 +10,7 @@ use crate::sync::{AtomicU64, Ordering};
 use crate::units::AddrRange;
 
 /// Resets the requested bytes of every block when it is allocated and when it is freed, so that a read of bytes that
-/// were never written, or are freed already, shows. TensorFlow's `gpu_nan_reset`, but for any type of element, and
+/// were never written, or are freed already, shows. TensorFlow's `gpu_nan_reset`, for any type of element, and
 /// forwarding sizes and numbers.
 ///
 /// The outermost decorator. O(bytes) for each allocation and free.

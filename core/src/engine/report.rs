@@ -159,7 +159,7 @@ pub enum ChunkState {
         /// Number of the allocation, from 1 up.
         id: u64,
     },
-    /// Free.
+    /// A free chunk.
     Free {
         /// Whether queued work still uses it.
         pending: bool,

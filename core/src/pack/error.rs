@@ -8,14 +8,14 @@ use core::fmt;
 pub enum PackError {
     /// Two lifetimes that meet are pinned to places that overlap. Pin at most one of them.
     PinsOverlap {
-        /// One of the two.
+        /// Index of the first lifetime.
         first: usize,
-        /// The other one.
+        /// Index of the second lifetime.
         second: usize,
     },
     /// A pinned offset is not a multiple of the requested alignment.
     PinMisaligned {
-        /// The lifetime.
+        /// Index of the lifetime.
         index: usize,
     },
     /// The sizes, stacked with their alignments, pass 2^62 bytes.

@@ -39,7 +39,7 @@ pub struct Item {
     pub(super) live: u64,
     /// The offset must be a multiple of this.
     pub(super) align: Align,
-    /// Whether its offset is given; `rest` and `lowest` are that then.
+    /// Whether the offset is given; `rest` and `lowest` are that offset then.
     pub(super) pinned: bool,
 }
 

@@ -63,9 +63,9 @@ pub struct PackTables<'t> {
     pub by_key: &'t mut [u32],
     /// Keys of that order.
     pub keys: &'t mut [f64],
-    /// Parts.
+    /// The parts of a split problem.
     pub parts: &'t mut [Part],
-    /// Buckets.
+    /// The buckets of time.
     pub buckets: &'t mut [Bucket],
     /// Items under search.
     pub items: &'t mut [Item],

@@ -17,24 +17,24 @@ pub enum Invalid {
     },
     /// Two blocks share a byte at some tick.
     Overlap {
-        /// One of them.
+        /// Index of the first lifetime.
         first: usize,
-        /// The other one, later in the list.
+        /// Index of the second lifetime, later in the list.
         second: usize,
     },
     /// An offset is not a multiple of the requested alignment.
     Misaligned {
-        /// The lifetime.
+        /// Index of the lifetime.
         index: usize,
     },
     /// A pinned block lies elsewhere.
     PinMoved {
-        /// The lifetime.
+        /// Index of the lifetime.
         index: usize,
     },
     /// A block ends past the last `u64`.
     PastTheEnd {
-        /// The lifetime.
+        /// Index of the lifetime.
         index: usize,
     },
 }

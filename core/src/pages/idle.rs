@@ -1,7 +1,7 @@
 //! Idle handles: handles that lie wholly inside a free chunk, so that no block uses them.
 //!
 //! No record of them is kept as blocks come and go. A search goes through the free chunks, the largest first, until
-//! it has the wanted pages or has examined [`LOOKS`] chunks, handles and runs of pages in vain.
+//! it has the wanted pages or has examined [`LOOKS`] chunks, handles and runs of pages without success.
 
 use super::table::{HandleLink, HandleState, MappingLink, MappingState};
 use super::{Link, PagePool};
@@ -22,7 +22,7 @@ pub(super) struct IdleSearch<'r> {
     pub(super) pages: u32,
     /// Maximum number of pages; a handle that would exceed it is skipped.
     pub(super) most: u32,
-    /// Maximum number of looks in vain.
+    /// Maximum number of fruitless looks.
     pub(super) looks: u32,
     /// Whether only handles count that can be released now.
     pub(super) to_release: bool,

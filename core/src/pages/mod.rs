@@ -36,7 +36,7 @@
 //!
 //! # Cost
 //! While the best-fitting chunk has memory, the cost of [`BestFit`]: no page is examined. Otherwise a plan: O(pages
-//! of the block), at most 1,024 looks in vain for idle handles, and the work of a driver call for each handle that
+//! of the block), at most 1,024 fruitless looks for idle handles, and the work of a driver call for each handle that
 //! moves or is created. Where points keep free chunks apart, FIT3, FIT4 and the clearing of points examine 2,048
 //! chunks each before the range grows; where memory is short, all chunks. Records: 32 bytes a chunk, 40 a handle, 32
 //! a mapping, 4 a page of addresses.

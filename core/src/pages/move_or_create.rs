@@ -11,7 +11,7 @@ use super::{Backing, Link, PagePool};
 use crate::engine::LOOKS;
 use crate::error::Cause;
 
-/// Maximum number of looks in vain for handles to move although more can be created, a small part of the cost of a
+/// Maximum number of fruitless looks for handles to move although more can be created, a small part of the cost of a
 /// driver call.
 const FEW_LOOKS: u32 = LOOKS / 16;
 

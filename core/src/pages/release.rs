@@ -26,7 +26,7 @@ pub struct PageStats {
     /// Bytes that the driver neither uses for the pool nor took back, after it refused to undo a plan. They count
     /// against the limit.
     pub lost_bytes: u64,
-    /// Chunks, handles and runs of pages that searches have examined in vain so far.
+    /// Chunks, handles and runs of pages that searches have examined without success so far.
     pub looks: u64,
 }
 

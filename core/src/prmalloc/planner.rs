@@ -46,7 +46,7 @@ type Generation = u64;
 /// The stage of a planner.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum PlannerStage {
-    /// Nothing is recorded yet.
+    /// No step is recorded yet.
     Off,
     /// Lives are recorded.
     On,

@@ -16,7 +16,7 @@
 //!   threads that trim or count, and by the fork handlers.
 //! * HEAP4 the thread cache is the owner's alone and needs no lock, except for the bins of the long classes, which
 //!   other threads may have taken under the heap's own lock (CACHE3); an owner who takes that lock has them back.
-//!   `owned` tells under that lock whether there is an owner. While there is none, the cache is touched under the
+//!   `owned` says under that lock whether there is an owner. While there is none, the cache is touched under the
 //!   lock.
 //! * HEAP5 a secondary heap stays secondary, and its set stays empty. The thread that takes it writes its primary
 //!   under the secondary's own lock, while it has no owner; the owner reads it without the lock.

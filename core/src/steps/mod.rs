@@ -334,7 +334,7 @@ impl<'t> Steps<'t> {
     /// it counts as allocated.
     ///
     /// # Errors
-    /// Those of `below`; no block is allocated then.
+    /// The errors of `below`; no block is allocated then.
     // Inlined, here and in `serve`: out of line, the block would return through memory.
     #[inline(always)]
     pub fn alloc<P: PlaceAllocator>(

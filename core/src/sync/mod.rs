@@ -47,7 +47,7 @@ pub trait Wait: 'static {
     /// Waits a moment. Called repeatedly while the lock is taken, but only a hundred times if threads sleep afterwards.
     fn wait();
 
-    /// Whether a thread that has waited in vain [`sleep`](Self::sleep)s. Unlocking then costs an atomic exchange
+    /// Whether a thread whose wait was too long [`sleep`](Self::sleep)s. Unlocking then costs an atomic exchange
     /// instead of a store.
     const SLEEPS: bool = false;
 

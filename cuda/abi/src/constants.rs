@@ -52,9 +52,9 @@ pub const MEM_HANDLE_TYPE_NONE: u32 = 0;
 pub const MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR: u32 = 1;
 /// No access.
 pub const MEM_ACCESS_NONE: u32 = 0;
-/// Reads.
+/// Read access.
 pub const MEM_ACCESS_READ: u32 = 1;
-/// Reads and writes.
+/// Read and write access.
 pub const MEM_ACCESS_READ_WRITE: u32 = 3;
 /// The least granularity that works.
 pub const MEM_GRANULARITY_MINIMUM: u32 = 0;

@@ -114,9 +114,9 @@ pub struct AllocFlags {
     pub compression: u8,
     /// Reachable by network cards.
     pub rdma_capable: u8,
-    /// Its use.
+    /// Use of the memory, `CU_MEM_CREATE_USAGE_…`.
     pub usage: u16,
-    /// Zero.
+    /// Reserved by CUDA; zero.
     pub reserved: [u8; 4],
 }
 
@@ -130,7 +130,7 @@ pub struct AllocationProp {
     pub handle_types: u32,
     /// Place of the memory.
     pub location: Location,
-    /// Null.
+    /// Used on Windows only; null.
     pub win32_meta_data: *mut c_void,
     /// Further flags.
     pub flags: AllocFlags,
@@ -156,13 +156,13 @@ pub struct PoolProps {
     pub handle_types: u32,
     /// Place of the pool's memory.
     pub location: Location,
-    /// Null.
+    /// Used on Windows only; null.
     pub win32_security_attributes: *mut c_void,
     /// Most bytes that the pool holds, 0 for the system's limit. Reserved before 12.2.
     pub max_bytes: usize,
     /// The pool's use. Reserved before 12.3.
     pub usage: u16,
-    /// Zero.
+    /// Reserved by CUDA; zero.
     pub reserved: [u8; 54],
 }
 

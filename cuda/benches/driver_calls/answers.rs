@@ -1,9 +1,9 @@
-//! What a probe prints: a line a question, `answer: question | answer | number | assumption`.
+//! The lines that a probe prints, one a question: `answer: question | answer | number | assumption`.
 
 use std::fmt::Display;
 use std::time::Duration;
 
-/// What an answer says about an assumption of Larder.
+/// Whether an answer confirms an assumption of Larder.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Assumption {
     words: &'static str,

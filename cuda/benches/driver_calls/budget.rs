@@ -1,4 +1,4 @@
-//! What a program sees that is preloaded with liblarder_cuda.so and knows nothing of it. The memory of the driver's
+//! Memory as a program sees it that is preloaded with liblarder_cuda.so and knows nothing of it. The memory of the driver's
 //! own functions is asked for, as any program would.
 
 use std::error::Error;
@@ -67,7 +67,7 @@ pub(crate) fn pace(context: &Context) -> Result<(), Box<dyn Error>> {
             while began.elapsed() < LASTS {
                 kernels.spin(stream.cu_stream(), KERNEL)?;
                 launches += 1;
-                // So that what is queued is little beside what is measured.
+                // Queueing then takes little of the measured time.
                 if launches.is_multiple_of(4) {
                     stream.synchronize()?;
                 }

@@ -114,7 +114,7 @@ impl Kernels {
             (&raw mut count).cast(),
             (&raw mut seed).cast(),
         ];
-        // SAFETY: TEXT1; the words are there and nobody else's, by the condition of `number`.
+        // SAFETY: TEXT1; the words are there and no other code's, by the condition of `number`.
         unsafe { launch(self.number, [GRID, BLOCK], stream, &mut parameters) }
     }
 
@@ -137,7 +137,7 @@ impl Kernels {
             (&raw mut seed).cast(),
             (&raw mut to).cast(),
         ];
-        // SAFETY: TEXT1; the words and the count are there and nobody else's, by the condition of `differ`.
+        // SAFETY: TEXT1; the words and the count are there and no other code's, by the condition of `differ`.
         unsafe { launch(self.differ, [GRID, BLOCK], stream, &mut parameters) }
     }
 }

@@ -1,4 +1,4 @@
-//! What the device is and can do.
+//! Properties of the device.
 
 use std::error::Error;
 
@@ -8,7 +8,7 @@ use larder_cuda::driver::abi::constants;
 
 use crate::answers::{Assumption, decide, say};
 
-/// What the device has and can do.
+/// Prints the properties of the device.
 pub(crate) fn attributes(context: &Context) -> Result<(), Box<dyn Error>> {
     let (driver, info) = (context.driver(), context.device_info()?);
     let (major, minor) = info.compute_capability;

@@ -18,7 +18,7 @@ const ROUNDS: usize = 20;
 /// How long a kernel keeps the device busy for each round.
 const BUSY: Duration = Duration::from_millis(8);
 
-/// What page calls may take at the median: "microseconds", with room for a slow host.
+/// Median time that page calls may take, "microseconds", with room for a slow host.
 const PAGE_CALL_MOST: Duration = Duration::from_millis(1);
 
 /// The timed calls, in the order of their figures.

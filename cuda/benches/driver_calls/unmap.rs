@@ -16,7 +16,7 @@ use crate::kernels::Kernels;
 /// How long the kernel runs.
 const RUNS: Duration = Duration::from_millis(300);
 
-/// What is done to the page that the kernel writes.
+/// The operation on the page that the kernel writes.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Act {
     Unmap,
@@ -69,7 +69,7 @@ impl<'a> Page<'a> {
     }
 
     /// # Safety
-    /// Nothing is mapped there.
+    /// The page is unmapped.
     unsafe fn map(&self, at: DevicePtr) -> Result<(), DriverError> {
         // SAFETY: the caller says that the place is free; the handle is of this size.
         unsafe { self.driver.map(at, self.bytes, self.handle) }?;
@@ -78,9 +78,9 @@ impl<'a> Page<'a> {
     }
 
     /// # Safety
-    /// What becomes of a kernel that uses the page is what is asked.
+    /// The question is what becomes of a kernel that uses the page.
     unsafe fn act(&self, act: Act) -> Result<(), DriverError> {
-        // SAFETY: the page's own addresses and handle; what a kernel that uses it then does is what is asked.
+        // SAFETY: the page's own addresses and handle; the question is what a kernel that uses the page does.
         unsafe {
             match act {
                 Act::Unmap => self.driver.unmap(self.start, self.bytes),
@@ -119,7 +119,7 @@ fn tried(driver: &Driver, context: &Context, act: Act) -> Result<(), Box<dyn Err
     let (outcome, waited) = std::thread::scope(|scope| {
         scope.spawn(|| beside.run(context, &kernels, &other));
         beside.wait_for_rounds();
-        // SAFETY: what happens to the kernel is what is asked.
+        // SAFETY: the question is what happens to the kernel.
         let launched = unsafe { kernels.touch(stream.cu_stream(), page.start, RUNS) };
         let began = Instant::now();
         // SAFETY: this process asks what happens, and ends after it.

@@ -2,7 +2,7 @@
 //!
 //! `cargo bench -p larder-control --bench duty [-- SECONDS]` prints a markdown table. A launch spins for some
 //! time, then asks; a row runs for SECONDS (1). *pacer*: pauses between launches; *end of run*: AntMan's
-//! formula, one sleep a step. *worst* is the step whose share lies farthest from what was asked, the first
+//! formula, one sleep a step. *worst* is the step whose share lies farthest from the requested share, the first
 //! two left out, which the pacer learns from. It reports and asserts nothing: a busy machine oversleeps.
 //!
 //! Without `--bench`, as `cargo test --benches` runs it, it tries a few steps only.
@@ -55,7 +55,7 @@ fn main() {
 struct Measured {
     busy: Duration,
     all: Duration,
-    /// The share of the step that is farthest from what was asked.
+    /// The share of the step that is farthest from the requested share.
     worst: f64,
     longest_pause: Duration,
 }

@@ -23,7 +23,7 @@ pub enum Group {
     Post,
 }
 
-/// What an action's error means for the run.
+/// Consequence of an action's error for the run.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum OnError {
     /// The error is counted and otherwise ignored.
@@ -66,7 +66,7 @@ pub struct ActionInfo {
     pub phase: i32,
     /// The action's name.
     pub name: String,
-    /// What the action's errors mean.
+    /// Consequence of the action's errors.
     pub on_error: OnError,
     /// Its timing so far.
     pub timing: ActionTiming,

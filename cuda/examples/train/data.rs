@@ -25,7 +25,7 @@ impl Random {
     }
 }
 
-/// How far points lie from the middle of their arm, at most.
+/// Largest distance of a point from the middle of its arm.
 const NOISE: f32 = 0.03;
 
 /// How often an arm goes round.

@@ -4,7 +4,7 @@
 //!
 //! A [`Launch`] puts its arguments in order for the compute stream, wherever they were used before.
 //!
-//! KERNEL1 A kernel touches `count`, or `rows` times `cols`, values of what it is given: the functions check
+//! KERNEL1 A kernel touches `count`, or `rows` times `cols`, values of its arguments: the functions check
 //!    that there are as many.
 
 use std::sync::Arc;
@@ -167,7 +167,7 @@ impl TrainDevice {
         Ok((losses, delta))
     }
 
-    /// From the derivative by what tanh gave to that by what it was given, in place.
+    /// Turns the derivative by tanh's result into the derivative by its argument, in place.
     pub(crate) fn tanh_back(
         &self,
         delta: &mut DeviceBuffer<f32>,

@@ -5,7 +5,7 @@
 //! LARDER_CUDA_DRIVER=stand-in cargo run -p larder-cuda --example train     # also where there is a GPU
 //! ```
 //!
-//! What it shows of the memory:
+//! It prints:
 //!
 //! * `model`: weights are `SyncedMemory`, written by the host, trained by the device, read by the host.
 //!   Activations and gradients are `DeviceBuffer`, allocated in every step and dropped where they are not

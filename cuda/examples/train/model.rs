@@ -69,7 +69,7 @@ struct Samples<'a> {
     labels: BufferView<'a, f32>,
 }
 
-/// What is trained.
+/// Shape of the trained network.
 pub(crate) struct Network {
     pub(crate) w1: SyncedMemory<'static, f32>,
     pub(crate) b1: SyncedMemory<'static, f32>,
@@ -154,7 +154,7 @@ impl Network {
         Ok(Gradients { w1, b1, w2, b2 })
     }
 
-    /// What tanh gave, and logits that lack the last bias.
+    /// Results of tanh, and logits that lack the last bias.
     fn forward(
         &mut self,
         gpu: &TrainDevice,

@@ -17,7 +17,7 @@ pub(crate) const LAST: usize = 100;
 /// Losses of so many steps are averaged.
 const WINDOW: usize = 20;
 
-/// What is trained, and for how long.
+/// The network to train, and the number of steps.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct TrainSettings {
     pub(crate) seed: u64,
@@ -40,14 +40,14 @@ impl TrainSettings {
     }
 }
 
-/// What came of it.
+/// Result of a training.
 #[derive(Clone, PartialEq, Debug)]
 pub(crate) struct TrainReport {
     /// The mean loss of each step.
     pub(crate) losses: Vec<f32>,
     /// Samples of the test put in the right arm, before and after, of 1.
     pub(crate) accuracy: [f64; 2],
-    /// What the trained model, on the host, says of the plane.
+    /// Classes of the points of the plane, by the trained model on the host.
     pub(crate) picture: String,
     pub(crate) stats: Stats,
     pub(crate) steps: StepStats,
@@ -56,7 +56,7 @@ pub(crate) struct TrainReport {
     pub(crate) asked: [Asked; 2],
 }
 
-/// What was asked of the driver.
+/// Driver calls that were made.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Asked {
     pub(crate) calls: u64,
@@ -157,7 +157,7 @@ impl TrainReport {
         [mean(first), mean(last)]
     }
 
-    /// What is not as it should be.
+    /// Names the checks that failed.
     pub(crate) fn wrong(&self) -> Option<&'static str> {
         let [first, last] = self.loss();
         let [_, asked] = self.asked;

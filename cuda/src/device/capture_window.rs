@@ -40,7 +40,7 @@ struct Room {
     block: Option<Block>,
     stream_id: StreamId,
     open: bool,
-    /// Whether its [`CaptureWindow`] still exists.
+    /// Whether the [`CaptureWindow`] still exists.
     held: bool,
     live: usize,
     /// Points of the work that other streams had queued when they freed blocks, one for each stream

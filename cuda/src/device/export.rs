@@ -51,7 +51,7 @@ pub enum ExportError {
 /// may lie in an arena with others of one stream.
 ///
 /// # Requirements of libraries
-/// None of this was tested on hardware; on the stand-in two processes share a block, and access by network
+/// Export was not tested on hardware; on the stand-in two processes share a block, and access by network
 /// cards is only requested.
 ///
 /// * **CUDA IPC** (`cuIpcGetMemHandle`) takes memory of `cuMemAlloc` only, never mapped memory like this. Its

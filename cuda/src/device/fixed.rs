@@ -18,7 +18,7 @@ use crate::{Context, DeviceAllocError, DriverError, Returned};
 /// stale when pages move. A block of [`alloc`](DeviceAllocator::alloc) may lie in several handles, and its
 /// pages move once it is freed. For network cards and other processes set
 /// [`shareable`](crate::DeviceConfig::shareable), for other devices [`peers`](crate::DeviceConfig::peers).
-/// None of this was tested on hardware.
+/// Fixed blocks were not tested on hardware.
 ///
 /// Dropping it waits for all work of the context, then frees the memory; [`free`](Self::free) reports a
 /// refusal. Deregister it first. The wait is left out while a stream that the allocator knows captures; it

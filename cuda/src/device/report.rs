@@ -20,7 +20,7 @@ pub struct DeviceChunk {
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 #[non_exhaustive]
 pub struct DeviceSnapshot {
-    /// Counters.
+    /// Counters of the allocator.
     pub stats: Stats,
     /// Counters of pages.
     pub pages: PageStats,

@@ -250,7 +250,7 @@ impl DeviceInner {
 struct DevicePlaces<'a> {
     inner: &'a DeviceInner,
     pages: &'a PagedStreamPool,
-    /// None while a block is freed.
+    /// `None` while a block is freed.
     stream: Option<&'a Arc<CudaStream>>,
     stream_id: StreamId,
     host: HostWait,

@@ -20,7 +20,7 @@ use super::{Driver, DriverError, size};
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[non_exhaustive]
 pub struct MemoryUse {
-    /// Whether it may be [exported](Driver::export_memory) as a file descriptor.
+    /// Whether the memory may be [exported](Driver::export_memory) as a file descriptor.
     pub shareable: bool,
     /// Whether network cards may reach it (GPUDirect RDMA).
     pub rdma: bool,

@@ -11,7 +11,7 @@ use larder_cuda_abi::{DevicePtr, EventHandle, MemoryHandle, PoolHandle};
 
 use super::{Driver, DriverError};
 
-/// One thing to free. Invariant FREES1: nobody else holds it, and no work uses it.
+/// One thing to free. Invariant FREES1: no other code holds it, and no work uses it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum RefusedFree {
     /// Device or managed memory.
@@ -35,33 +35,33 @@ impl RefusedFree {
     pub(super) fn give_back(self, driver: &Driver) -> Result<(), DriverError> {
         match self {
             Self::Device(address) => {
-                // SAFETY: FREES1: nobody else has it, and no work uses it.
+                // SAFETY: FREES1: no other code holds it, and no work uses it.
                 unsafe { driver.free_device(address) }
             }
             Self::Host(address) => {
                 // Lossless: a host address is at most as wide as a pointer.
                 let address = without_provenance_mut::<c_void>(address as usize);
-                // SAFETY: FREES1: nobody else has it, and no work uses it.
+                // SAFETY: FREES1: no other code holds it, and no work uses it.
                 unsafe { driver.free_host(address) }
             }
             Self::Event(event) => {
-                // SAFETY: FREES1: nobody else has it, and no work uses it.
+                // SAFETY: FREES1: no other code holds it, and no work uses it.
                 unsafe { driver.destroy_event(event) }
             }
             Self::Pool(pool) => {
-                // SAFETY: FREES1: nobody else has it, and no work uses it.
+                // SAFETY: FREES1: no other code holds it, and no work uses it.
                 unsafe { driver.destroy_pool(pool) }
             }
             Self::Mapping(start, bytes) => {
-                // SAFETY: FREES1: nobody else has it, and no work uses it.
+                // SAFETY: FREES1: no other code holds it, and no work uses it.
                 unsafe { driver.unmap(start, bytes) }
             }
             Self::Memory(handle) => {
-                // SAFETY: FREES1: nobody else has it, and no work uses it.
+                // SAFETY: FREES1: no other code holds it, and no work uses it.
                 unsafe { driver.release_memory(handle) }
             }
             Self::Reserved(start, bytes) => {
-                // SAFETY: FREES1: nobody else has it, and no work uses it.
+                // SAFETY: FREES1: no other code holds it, and no work uses it.
                 unsafe { driver.free_reserved(start, bytes) }
             }
         }

@@ -36,7 +36,7 @@ pub struct Adjustment {
 pub struct LimitPart {
     /// The allocator's limit, in bytes.
     pub limit_bytes: u64,
-    /// Whether it holds more.
+    /// Whether the job holds more than its limit.
     pub answer: LimitAnswer,
 }
 

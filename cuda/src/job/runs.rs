@@ -25,7 +25,7 @@ pub struct Run {
     pub duration: Duration,
     /// The runs that the status records when this one ends: this run, or queued ones that are done.
     ended: Vec<EndedRun>,
-    /// Whether it is paced by its launches instead of at its end.
+    /// Whether the step is paced by its launches instead of at its end.
     is_step: bool,
     end: Mutex<RunEnd>,
     /// The count of this run. `None` in a loop of the program's own.

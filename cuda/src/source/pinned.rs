@@ -11,7 +11,7 @@ use crate::{Context, DriverError};
 /// Configuration of pinned memory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct PinnedConfig {
-    /// Whether it is write-combined: faster for a device to read over some buses, and very slow for the host
+    /// Whether the memory is write-combined: faster for a device to read over some buses, and very slow for the host
     /// to read, so unsuited for results. Off by default.
     ///
     /// The address is then the host's alone. Copies accept it; a kernel needs the answer of

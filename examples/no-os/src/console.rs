@@ -32,7 +32,7 @@ impl Write for File {
 
 /// Prints a line.
 pub fn line(words: fmt::Arguments) {
-    // If the output is closed, nobody can be told.
+    // If the output is closed, the error cannot be reported.
     let _ = writeln!(File(STDOUT), "{words}");
 }
 

@@ -6,7 +6,7 @@ const PAUSE_COST: u64 = 50;
 /// A job's action at the end of a run.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Plan {
-    /// Continues.
+    /// Continues the steps.
     Nothing,
     /// Sleeps, to the end of the sleep even if the share changes meanwhile.
     Sleep(u64),

@@ -244,7 +244,7 @@ impl<S: SubAllocator> TensorPool<S> {
         self.serving.is_some()
     }
 
-    /// Returns the counts of what it served and holds.
+    /// Returns the counts of served requests and held memory.
     pub fn counts(&self) -> PoolCounts {
         self.counts
     }

@@ -93,7 +93,7 @@ pub(crate) enum Aging {
     New,
     /// Idle memory is being discarded.
     Discarding(IdleKind, ArenaWalk),
-    /// Young marks are being cleared, from this offset on. The flag tells whether any was found
+    /// Young marks are being cleared, from this offset on. The flag is set if any was found
     /// before it.
     Clearing(usize, bool),
 }

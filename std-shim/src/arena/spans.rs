@@ -37,7 +37,7 @@ impl<O: Os> Arena<O> {
         }
     }
 
-    /// Frees a span's memory; `idle` tells whether it has already been idle for long.
+    /// Frees a span's memory; `idle` is set if it has already been idle for long.
     ///
     /// # Safety
     /// The record is that of a span of this arena without used blocks.

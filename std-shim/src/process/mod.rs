@@ -56,7 +56,7 @@ pub(crate) struct Process<O: Os> {
     pub(crate) purger: Purger,
     /// The tick under way, and other work done in steps.
     pub(crate) work: Locked<PurgeWork, Sleep>,
-    /// Whether this is the child of a fork, and has not ticked.
+    /// Whether the process is the child of a fork, and has not ticked.
     pub(crate) forked: AtomicU8,
     /// Bytes of the first reservation that is tried.
     arena_bytes: usize,

@@ -29,7 +29,7 @@
 //! itself, in slow paths (`thread/local`). Where fewer than USE_BYTES are in use there are no
 //! ticks. A span with a used block stays, but not its pages without one (holes).
 //!
-//! Who makes the ticks:
+//! Ticks are made by:
 //! ```text
 //!   Resting ─► Wanted     USE_BYTES were taken from the arenas
 //!   Wanted  ─► Ticking    a slow allocation starts the purge thread

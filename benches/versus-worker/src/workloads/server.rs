@@ -72,7 +72,7 @@ struct Server {
 }
 
 /// # Panics
-/// If a block did not hold what was written to it.
+/// If a block lost its contents.
 pub fn server(scale: Scale) -> Outcome {
     let run = Duration::from_millis(scale.of(1000 * SERVER_SECONDS) as u64);
     let clock = Clock::start();

@@ -36,7 +36,7 @@ pub(super) struct JoinedJob {
     pub(super) claims_since: Option<Duration>,
     /// Whether no status of the job was read yet, or an order was not written, so that its files have newer facts.
     pub(super) joins_again: bool,
-    /// Whether its files have one number for the orders of all its GPUs, so that a single
+    /// Whether the job's files have one number for the orders of all its GPUs, so that a single
     /// coordinator may write them.
     pub(super) has_several_gpus: bool,
     /// The lock that makes this coordinator the one that writes the files.
@@ -63,7 +63,7 @@ pub(crate) struct JobFigures {
     /// The limit in force.
     pub(super) limit_bytes: u64,
     pub(super) held_bytes: u64,
-    /// Bytes above the limit, still to be given back.
+    /// Bytes above the limit, still to be released.
     pub(super) deferred_bytes: u64,
     /// Bytes wanted, or `None` if the job reports no number.
     pub(super) wanted_bytes: Option<u64>,

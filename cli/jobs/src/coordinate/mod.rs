@@ -60,7 +60,7 @@ pub struct CoordinateArgs {
 /// The memory to divide, and the policy.
 #[derive(Clone, Debug, Args)]
 pub(crate) struct CoordinationSettings {
-    /// What all jobs together may hold on a GPU
+    /// Memory that all jobs together may hold on a GPU
     #[arg(long = "total", value_name = "N", value_parser = parse_bytes, allow_hyphen_values = true)]
     pub(crate) total_bytes: u64,
 

@@ -327,7 +327,7 @@ impl Coordination {
 
 #[cfg(test)]
 impl Coordination {
-    /// Returns the sum of what all jobs can hold, in bytes.
+    /// Returns the bytes that all jobs together can hold.
     pub(crate) fn charged_bytes(&self) -> u64 {
         self.coordinators
             .values()

@@ -79,7 +79,7 @@ pub(super) struct VersusArgs {
     workers: Option<PathBuf>,
 
     /// Only print the summary of kept JSON lines, in Markdown, and with --html write their page; may be given more than
-    /// once, and what was measured again counts as the later file has it
+    /// once, and a later file replaces the rows that it has too
     #[arg(long, value_name = "FILE", conflicts_with_all = ["workloads", "allocators", "profile", "rounds", "scale",
         "limit", "instructions", "calls", "all", "json", "wide", "results", "workers", "list"])]
     summary: Vec<PathBuf>,

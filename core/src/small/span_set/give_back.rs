@@ -124,7 +124,7 @@ impl SpanSet {
         if count == 0 {
             return;
         }
-        // SAFETY: the span is this set's, so no other thread accesses its record but for the remote list (SPAN1,
+        // SAFETY: the span is this set's, so other threads access only the remote list of its record (SPAN1,
         // SPAN3).
         let (shape, own) = unsafe { (Span::shape(span), Span::own(span)) };
         let (idle, listed) = (own.used() == 0, own.listed);
@@ -156,7 +156,7 @@ impl SpanSet {
     /// # Safety
     /// The span is this set's, listed, and has no used block; `empty` is another one.
     unsafe fn release(&mut self, span: *mut Span, pages: &mut impl Pages) {
-        // SAFETY: the span is this set's, so no other thread accesses its record but for the remote list (SPAN1,
+        // SAFETY: the span is this set's, so other threads access only the remote list of its record (SPAN1,
         // SPAN3).
         let (shape, holes) = unsafe { (*Span::shape(span), Span::own(span).hole_bytes()) };
         if holes > 0 {

@@ -47,7 +47,7 @@ struct JobTurn {
     is_new: bool,
     /// The last order to sleep or wake.
     told_asleep: Option<bool>,
-    /// Whether it has reported to be awake since it was let in.
+    /// Whether the job has reported to be awake since it was let in.
     is_awake: bool,
     can_sleep: bool,
     wake_bytes: u64,

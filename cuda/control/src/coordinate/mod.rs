@@ -156,7 +156,7 @@ pub enum CoordinateError {
     },
 }
 
-/// Divides a device's memory among jobs: the sum of what they can hold never exceeds the total, if each job
+/// Divides a device's memory among jobs: the bytes that they can hold together never exceed the total, if each job
 /// grants nothing above the limit it was sent last.
 ///
 /// ```

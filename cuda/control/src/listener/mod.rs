@@ -27,7 +27,7 @@ type Callback = Box<dyn FnMut(&[u8]) + Send>;
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum WatchMode {
-    /// The system notifies a thread (by inotify or the like), which also polls at each interval.
+    /// The system notifies a thread (by inotify on Linux), which also polls at each interval.
     Watch,
     /// A thread polls at each interval.
     Poll,

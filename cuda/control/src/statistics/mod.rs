@@ -63,7 +63,7 @@ impl Statistics {
     ///
     /// `usage` has the seven numbers of each device, with peaks since the last check. Devices of one GPU are
     /// added up, even peaks, whose sum the GPU may never have reached. `job` is the job's own part beside
-    /// AntMan's format; a new `written_at_unix_ms` alone is no change. `is_gone` tells that the status
+    /// AntMan's format; a new `written_at_unix_ms` alone is no change. `is_gone` is true once the status
     /// written last has been deleted.
     pub fn check(
         &mut self,

@@ -31,7 +31,7 @@ impl VirtualMemory {
     ///
     /// # Errors
     /// [`DriverError::Asleep`], [`DriverError::Budget`], [`DriverError::Size`], and if the driver refuses.
-    /// Nothing is left then.
+    /// The call leaves nothing behind then.
     pub(crate) fn make_fixed(&self, bytes: u64) -> Result<FixedMapping, DriverError> {
         // Sleep takes this lock exclusively and then checks for fixed blocks.
         let asleep = self.asleep.read().unwrap_or_else(PoisonError::into_inner);

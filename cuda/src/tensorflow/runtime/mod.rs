@@ -143,7 +143,7 @@ impl Runtime {
     /// Returns the allocator of host memory of a node, `None` for any. Without NUMA all nodes are the first
     /// one, and its memory is bound to none. O(log nodes) and no lock once it is made.
     ///
-    /// Its [name](HostAllocator::name) tells which of three it is: a best fit if one is wanted, or by default
+    /// Its [name](HostAllocator::name) says which of three it is: a best fit if one is wanted, or by default
     /// if there is a visitor; otherwise a pool with NUMA or a visitor; otherwise the program's global
     /// allocator.
     ///

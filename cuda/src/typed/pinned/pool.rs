@@ -69,7 +69,7 @@ impl PinnedAllocator {
     /// Makes a pool with a configuration that never holds more than `limit_bytes`. No driver call.
     ///
     /// # Errors
-    /// Those of [`new`](Self::new).
+    /// The errors of [`new`](Self::new).
     pub fn with_limit(
         context: &Context,
         config: PinnedConfig,

@@ -6,7 +6,7 @@ use crate::{BufferView, BufferViewMut, DeviceBuffer, DriverError, PinnedBuffer};
 
 /// The host's side.
 pub(super) enum HostValues<'a, T> {
-    /// Owned.
+    /// Memory that the pair owns and frees.
     Pageable(Box<[T]>),
     /// Owned pinned memory, which may hold no values yet.
     Pinned(PinnedBuffer<T>),
@@ -68,7 +68,7 @@ impl<T> HostValues<'_, T> {
 
 /// The device's side.
 pub(super) enum DeviceValues<'a, T> {
-    /// Owned.
+    /// Memory that the pair owns and frees.
     Owned(DeviceBuffer<T>),
     /// Another owner's memory, by promise. The buffer frees nothing.
     Raw(DeviceBuffer<T>),

@@ -1,4 +1,4 @@
-//! [`SyncedPair`]: two sides, the state that tells which holds the newest values, and the transitions before
+//! [`SyncedPair`]: two sides, the state that says which of them holds the newest values, and the transitions before
 //! a use.
 //!
 //! The state machine of [`SyncedMemory`](crate::SyncedMemory) over anything that allocates, fills and copies

@@ -1,4 +1,4 @@
-//! Contexts.
+//! Exported functions of contexts.
 
 use core::ffi::c_void;
 

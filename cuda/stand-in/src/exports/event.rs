@@ -1,4 +1,4 @@
-//! Events.
+//! Exported functions of events.
 
 use larder_cuda_abi::constants as c;
 use larder_cuda_abi::{Code, EventHandle, StreamHandle};

@@ -1,4 +1,4 @@
-//! Graphs.
+//! Exported functions of graphs.
 
 use larder_cuda_abi::{Code, GraphExecHandle, GraphHandle, GraphNodeHandle, StreamHandle};
 

@@ -1,4 +1,4 @@
-//! Streams.
+//! Exported functions of streams.
 
 use core::ffi::c_void;
 

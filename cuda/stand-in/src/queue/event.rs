@@ -1,4 +1,4 @@
-//! Events.
+//! Records of events.
 
 use std::time::Duration;
 

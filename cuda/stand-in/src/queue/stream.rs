@@ -1,4 +1,4 @@
-//! Streams.
+//! Records of streams.
 
 use std::collections::VecDeque;
 
@@ -15,7 +15,7 @@ use crate::thread;
 pub(crate) struct SimStream {
     pub(crate) context: usize,
     flags: u32,
-    /// Whether this is the legacy default stream of its context.
+    /// Whether the stream is the legacy default stream of its context.
     pub(crate) is_legacy: bool,
     /// Whether the driver created the stream for itself, not the program.
     pub(crate) is_hidden: bool,

@@ -1,7 +1,7 @@
 //! [`Move`]: several steps taken as one.
 //!
 //! Three jobs have too many worlds for single steps. So steps that no other party sees are merged
-//! with the next visible one: memory is taken when a limit is obeyed, and given back when the
+//! with the next visible one: memory is taken when a limit is obeyed, and released when the
 //! status is written; a process starts when it writes its first status. A coordinator reads a file
 //! just before the decision, or just before another party changes the file; its writes follow the
 //! decision immediately, up to the point where it ends; and an order is read when it is obeyed, or

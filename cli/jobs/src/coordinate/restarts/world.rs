@@ -23,7 +23,7 @@ pub(super) enum Transition {
     Obey(usize),
     /// A process takes the memory it wants, up to its limit.
     Take(usize),
-    /// A process gives back memory that is above its limit or not wanted.
+    /// A process releases memory that is above its limit or not wanted.
     Give(usize),
     /// A process writes its status, even if that was removed.
     Say(usize),
