@@ -89,14 +89,14 @@ step_layers() {
     if grep -rnE '\bstd::|\balloc::|\bcuda\b' core/src --include='*.rs' | grep -vE '//[/!]|thread::|core::alloc::|^core/src/table/fixed_vec.rs:'; then
         fail 'the core names no std, no alloc but for its fixed vectors, no device'
     fi
-    # `unsafe` only in the files that docs/UNSAFE.md lists (a line ending in `/` lists a folder).
+    # `unsafe` only in the files that CONTRIBUTING.md lists (a line ending in `/` lists a folder).
     local listed
-    listed=$(sed -n 's/^| `\([^`]*\)` |.*/\1/p' docs/UNSAFE.md)
-    [ -n "$listed" ] || fail 'docs/UNSAFE.md lists no files'
+    listed=$(sed -n '/^## Where `unsafe`/,/^## Testing/s/^| `\([^`]*\)` |.*/\1/p' CONTRIBUTING.md)
+    [ -n "$listed" ] || fail 'CONTRIBUTING.md lists no files'
     while read -r file; do
         printf '%s\n' "$listed" | while read -r entry; do
             case "$file" in "$entry" | "${entry%/}"/*) echo yes ;; esac
-        done | grep yes >/dev/null || fail "unsafe in $file, which docs/UNSAFE.md does not list"
+        done | grep yes >/dev/null || fail "unsafe in $file, which CONTRIBUTING.md does not list"
     done < <(git ls-files --cached --others --exclude-standard '*.rs' \
         | xargs grep -lE '\bunsafe\b' | xargs grep -LE 'forbid\(unsafe_code\)' || true)
     for module in access attributes best_fit block byte_count decorate error limits pack page_index pages pool prmalloc shared stats steps stream sub_allocator table units vmem; do

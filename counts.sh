@@ -42,8 +42,9 @@ row 'type names that several files define' \
     "$(product | grep -ohE '^ *(pub(\([a-z:]*\))? )?(struct|enum|union) [A-Z][A-Za-z]*' | awk '{ print $NF }' | sort | uniq -d | wc -l)"
 row 'doc comments that begin "The same", "As [" or "As above"' \
     "$(sources | xargs grep -hE '^ *//[/!] (The same|As \[|As above)' | wc -l)"
-row 'words of docs/ but its guide' "$(cat docs/*.md | wc -w)"
-row 'rows of the glossary' "$(grep -cE '^\| [^-w]' docs/GLOSSARY.md)"
+row 'words of README, CONTRIBUTING, CHANGELOG and docs/*.md' "$(cat ./*.md docs/*.md | wc -w)"
+row 'words of the guide' "$(cat docs/guide/src/*.md | wc -w)"
+row 'rows of the glossary' "$(sed -n '/^## Words/,/^## Where/p' CONTRIBUTING.md | grep -cE '^\| [a-z]')"
 row 'decisions' "$(grep -cE '^(#+ |\*\*)?[0-9]+\. ' docs/DECISIONS.md)"
 row 'test programs (files and folders in tests/)' \
     "$(find core std-shim cuda cli benches loom-tests -path '*/tests/*' \( -path '*/tests/*.rs' -o -name main.rs \) -not -path '*/src/*' -not -path '*/target/*' | grep -cE '/tests/[^/]+\.rs$|/tests/[^/]+/main\.rs$')"

@@ -68,7 +68,7 @@ mod engine;
 mod error;
 #[allow(
     unsafe_code,
-    reason = "memory behind addresses is read and written: docs/UNSAFE.md"
+    reason = "memory behind addresses is read and written: CONTRIBUTING.md"
 )]
 mod host_access;
 #[forbid(unsafe_code)]
@@ -89,7 +89,7 @@ mod regions;
 mod shared;
 #[allow(
     unsafe_code,
-    reason = "free blocks are linked through themselves: docs/UNSAFE.md"
+    reason = "free blocks are linked through themselves: CONTRIBUTING.md"
 )]
 pub mod small;
 #[forbid(unsafe_code)]
@@ -102,12 +102,12 @@ mod stream;
 mod sub_allocator;
 #[allow(
     unsafe_code,
-    reason = "cells and locks that outlive a call: docs/UNSAFE.md"
+    reason = "cells and locks that outlive a call: CONTRIBUTING.md"
 )]
 pub mod sync;
 #[forbid(unsafe_code)]
 pub mod table;
-#[allow(unsafe_code, reason = "blocks become values in memory: docs/UNSAFE.md")]
+#[allow(unsafe_code, reason = "blocks become values in memory: CONTRIBUTING.md")]
 pub mod typed;
 #[forbid(unsafe_code)]
 mod units;
@@ -115,7 +115,7 @@ mod units;
 pub mod vmem;
 #[allow(
     unsafe_code,
-    reason = "zero bytes are values of records: docs/UNSAFE.md"
+    reason = "zero bytes are values of records: CONTRIBUTING.md"
 )]
 mod zeroed;
 

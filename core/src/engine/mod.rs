@@ -43,7 +43,7 @@ mod extend;
 mod filling;
 mod free;
 #[cfg(not(larder_loom))]
-#[allow(unsafe_code, reason = "fields are written in place: docs/UNSAFE.md")]
+#[allow(unsafe_code, reason = "fields are written in place: CONTRIBUTING.md")]
 mod in_place;
 mod leaving;
 mod limit;

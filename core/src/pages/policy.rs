@@ -1,6 +1,6 @@
 //! The figures that decide what to move and how much to create.
 //!
-//! docs/MOVING.md has their reasons.
+//! docs/guide/src/moving.md has their reasons.
 
 use super::{Backing, PagePool};
 

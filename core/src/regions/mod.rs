@@ -12,7 +12,7 @@ mod grow;
 mod grow_behind;
 mod grow_or_collect;
 #[cfg(not(larder_loom))]
-#[allow(unsafe_code, reason = "fields are written in place: docs/UNSAFE.md")]
+#[allow(unsafe_code, reason = "fields are written in place: CONTRIBUTING.md")]
 mod in_place;
 mod shrink;
 
