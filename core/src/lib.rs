@@ -107,7 +107,10 @@ mod sub_allocator;
 pub mod sync;
 #[forbid(unsafe_code)]
 pub mod table;
-#[allow(unsafe_code, reason = "blocks become values in memory: CONTRIBUTING.md")]
+#[allow(
+    unsafe_code,
+    reason = "blocks become values in memory: CONTRIBUTING.md"
+)]
 pub mod typed;
 #[forbid(unsafe_code)]
 mod units;
