@@ -5,7 +5,7 @@ use larder_core::{AllocError, Block};
 use larder_cuda::{DeviceAllocError, DeviceBuffer, DeviceTensorPool, Launch};
 
 use crate::common::MIB;
-use crate::faults_everything::failure::Failure;
+use crate::faults_everything::failure::{Failure, of_allocator};
 use crate::faults_everything::graph::Capture;
 use crate::faults_everything::objects::{self, LEN, Objects};
 
@@ -66,11 +66,13 @@ fn blocks(objects: &Objects) -> Result<(), Failure> {
     large.fill(a, 6)?;
     match objects.block(&[1], 6 * MIB) {
         Ok(_) => panic!("there was to be no room"),
-        Err(Failure::Alloc(DeviceAllocError::Memory {
-            reason: AllocError::OutOfMemory(_),
-            ..
-        })) => {}
-        Err(refused) => return Err(refused),
+        Err(error) => match of_allocator(&error) {
+            Some(DeviceAllocError::Memory {
+                reason: AllocError::OutOfMemory(_),
+                ..
+            }) => {}
+            _ => return Err(error),
+        },
     }
     for (block, stream, value) in &blocks {
         block.expect(&objects.streams[*stream], *value)?;
@@ -162,12 +164,7 @@ fn until_planned(pool: &DeviceTensorPool) -> Result<(), Failure> {
     for value in 0..100 {
         let is_planned = pool.is_planned();
         let step = pool.step();
-        let alloc = |bytes| {
-            Ok::<_, Failure>(Tensor(
-                pool,
-                Some(pool.alloc(bytes).map_err(Failure::Tensor)?),
-            ))
-        };
+        let alloc = |bytes| Ok::<_, Failure>(Tensor(pool, Some(pool.alloc(bytes)?)));
         let first = alloc(200_000)?;
         objects::fill(stream, first.address(), value)?;
         let second = alloc(1000)?;
@@ -228,8 +225,8 @@ fn graph(objects: &Objects) -> Result<(), Failure> {
     }
     let graph = capture.end()?;
     window.close();
-    graph.launch()?;
-    graph.launch()?;
+    graph.launch(c)?;
+    graph.launch(c)?;
     assert_eq!(objects.read(c, &sum)?, [5; LEN]);
     drop(graph);
     drop(window);

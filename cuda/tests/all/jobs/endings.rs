@@ -7,10 +7,11 @@ use std::time::{Duration, Instant};
 
 use larder_core::limits::LimitAnswer;
 use larder_cuda::Returned;
-use larder_cuda::driver::Rule;
+use larder_cuda::driver::abi::Code;
 use larder_cuda::job::larder_control::{Group, OnError, WatchMode};
 use larder_cuda::job::{Job, JobConfig};
 
+use super::common::refusal::{SWEEP, Sweep};
 use super::common::{MIB, alone, alone_and_clean, assert_clean};
 use super::{Folder, by_hand, gpu, job, looking, setup};
 
@@ -127,47 +128,41 @@ fn a_job_may_be_dropped_inside_a_callback_of_its_own_allocator() {
 
 #[test]
 fn every_call_of_the_driver_at_the_end_of_a_run_is_refused_once() {
-    let Some((control, _turn)) = alone() else {
-        return;
+    let sweep = Sweep {
+        codes: &[Code::UNKNOWN],
+        each_code: true,
+        ..SWEEP
     };
-    for skip in 0.. {
+    sweep.run(4, |refusal| {
+        let used = || refusal.control.used(0);
         let folder = Folder::new("refused");
         let (_, job) = job(by_hand(&folder));
         let (context, memory, stream) = setup(64 * MIB);
         job.manage(&memory).unwrap();
         let [first, second, kept] = [4, 6, 2].map(|mib| memory.alloc(&stream, mib * MIB).unwrap());
-        let refused = job.run(0, || {
-            memory.free(&stream, first).unwrap();
-            memory.free(&stream, second).unwrap();
-            folder.order(Some(2 * MIB), Some(1), None);
-            job.poll();
-            control.fail(Rule::any().after(skip)).unwrap();
-            control.calls(None)
-        });
-        let (calls, end) = refused.unwrap();
-        let refused = control.calls(None) - calls > skip;
-        control.clear_failures();
-        assert_eq!(end.adjusted.len(), 1, "{skip}");
+        let run = || {
+            job.run(0, || {
+                memory.free(&stream, first).unwrap();
+                memory.free(&stream, second).unwrap();
+                folder.order(Some(2 * MIB), Some(1), None);
+                job.poll();
+            })
+        };
+        let ((), end) = refusal.around(run).unwrap();
+        assert_eq!(end.adjusted.len(), 1);
         let report = folder.status().report(gpu()).unwrap();
-        assert_eq!((report.version, report.limit_bytes), (1, 2 * MIB), "{skip}");
+        assert_eq!((report.version, report.limit_bytes), (1, 2 * MIB));
         // The status is the truth: what is held is what the driver has given.
-        assert_eq!(report.held_bytes, control.used(0), "{skip}");
+        assert_eq!(report.held_bytes, used());
         // The next run's end completes what was left.
         context.settle();
-        let (_, end) = job.run(0, || ()).unwrap();
-        drop(end);
-        assert_eq!(control.used(0), 2 * MIB, "{skip}");
+        drop(job.run(0, || ()).unwrap());
+        assert_eq!(used(), 2 * MIB);
         job.want(1);
         job.poll();
         assert_eq!(folder.status().report(gpu()).unwrap().deferred_bytes, 0);
         memory.free(&stream, kept).unwrap();
-        drop((job, memory, stream, context));
-        assert_clean(control);
-        if !refused {
-            assert!(skip > 3, "calls were made");
-            break;
-        }
-    }
+    });
 }
 
 #[test]
