@@ -4,17 +4,15 @@
 use std::sync::Arc;
 
 use cudarc::driver::CudaStream;
-use larder_core::pages::{
-    Backing, Handle, Mapping, PageCall, PageConfig, PageDriver, PageEntry, PagePool, PageTables,
-};
-use larder_core::{Block, BlockAllocator, Chunk, Request, Shared, SubAllocError, SubAllocator};
+use larder_core::pages::{PageCall, PageDriver, PagePool};
+use larder_core::{Block, BlockAllocator, Request, Shared, SubAllocError, SubAllocator};
 use larder_cuda::{
     Context, DeviceAllocError, DeviceFreeError, DeviceMemory, DriverError, DriverPool, Event,
     EventConfig, ManagedMemory, PinnedMemory, StreamAllocator, VirtualMemory,
 };
 
 use crate::common::refusal::SWEEP;
-use crate::common::{MIB, request};
+use crate::common::{MIB, paged_over, request};
 
 /// Pages that a paged allocator drives, shared with who asks for errors.
 struct SharedPages(Arc<VirtualMemory>);
@@ -41,7 +39,7 @@ struct Objects {
 impl Objects {
     fn make(context: &Context) -> Result<Self, DriverError> {
         let pages = Arc::new(VirtualMemory::new(context, 64 * MIB)?);
-        let paged = paged_over(&pages);
+        let paged = paged_over(&pages, u64::MAX);
         Ok(Self {
             context: context.clone(),
             device: DeviceMemory::new(context),
@@ -74,6 +72,17 @@ impl Objects {
         let regions = self.device.held_bytes() + self.pinned.held_bytes();
         let pages = self.growing.held_bytes() + self.pages.held_bytes();
         regions + self.managed.held_bytes() + pages
+    }
+
+    /// Leaves memory of each kind to the objects' end.
+    fn hold(&self, stream: &Arc<CudaStream>) {
+        let sources: [&dyn SubAllocator; 4] =
+            [&self.device, &self.pinned, &self.managed, &self.growing];
+        for source in sources {
+            let _ = source.grow(request(4 * MIB));
+            let _ = source.grow(request(2 * MIB));
+        }
+        let _ = self.pool.alloc(stream, MIB);
     }
 
     fn move_pages(&self) -> Result<(), DriverError> {
@@ -140,20 +149,6 @@ impl Objects {
     }
 }
 
-fn paged_over(memory: &VirtualMemory) -> PagePool<'static> {
-    let mut config = PageConfig::new(memory.addresses(), Backing::Billed);
-    config.page_bytes = memory.page_bytes();
-    let pages = (memory.addresses().bytes() / memory.page_bytes()) as usize;
-    // A few kilobytes for each run of the test.
-    let tables = PageTables {
-        entries: Box::leak(vec![PageEntry::EMPTY; pages].into_boxed_slice()),
-        handles: Box::leak(vec![Handle::VACANT; 32].into_boxed_slice()),
-        mappings: Box::leak(vec![Mapping::VACANT; 64].into_boxed_slice()),
-    };
-    let chunks = Box::leak(vec![Chunk::VACANT; 32].into_boxed_slice());
-    PagePool::new(config, chunks, tables).unwrap()
-}
-
 /// Two ranges, one of which goes back while the other is held.
 fn grow_and_release(
     source: &dyn SubAllocator,
@@ -188,7 +183,9 @@ fn sweep(until_gone: bool) {
             refusal.around(|| objects.run(&stream));
         }
         let kept = if until_gone {
-            refusal.around(|| drop(made));
+            refusal.around(|| {
+                let _ = made.map(|objects| objects.hold(&stream));
+            });
             None
         } else {
             made.ok()

@@ -65,7 +65,7 @@ fn states(objects: &Objects, host: HostMemory) -> Result<(), Failure> {
     values.cpu_mut()?.fill(1);
     values.push_async(b)?.wait()?;
     assert_eq!(values.head(), Head::Synced);
-    objects.add_there(a, values.gpu_mut()?, &ones)?;
+    objects.add_on(a, values.gpu_mut()?, &ones)?;
     assert_eq!(values.head(), Head::Device);
     values.pull_async(b)?.wait()?;
     assert_eq!(values.cpu()?, [2; LEN]);
