@@ -7,6 +7,7 @@ use std::process::Command;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use larder_cuda::driver::{Choice, load, load_from_env};
+use larder_cuda_abi::for_each_function;
 
 /// Set in a child: what it is to do.
 const ACT: &str = "LARDER_TEST_ACT";
@@ -98,13 +99,19 @@ impl Start {
         Self { command }
     }
 
+    /// A load with a choice.
+    fn of(choice: &str) -> Self {
+        Self::new("load").with("LARDER_CUDA_DRIVER", choice)
+    }
+
     fn with(mut self, name: &str, value: impl AsRef<std::ffi::OsStr>) -> Self {
         self.command.env(name, value);
         self
     }
 
-    fn choice(self, choice: &str) -> Self {
-        self.with("LARDER_CUDA_DRIVER", choice)
+    /// Libraries are looked for in this folder first.
+    fn library(self, folder: &Folder) -> Self {
+        self.with("LD_LIBRARY_PATH", &folder.0)
     }
 
     /// The lines that the child answered.
@@ -117,6 +124,16 @@ impl Start {
             .lines()
             .filter_map(|line| Some(&line[line.find(ANSWER)? + ANSWER.len()..]));
         answers.collect::<Vec<_>>().join("\n")
+    }
+
+    /// Checks that the answer begins with a text, and has all words.
+    #[track_caller]
+    fn says(self, start: &str, words: &[&str]) {
+        let answers = self.answers();
+        assert!(answers.starts_with(start), "not {start:?}: {answers}");
+        for word in words {
+            assert!(answers.contains(word), "no {word:?}: {answers}");
+        }
     }
 }
 
@@ -146,6 +163,11 @@ fn stand_in_path() -> PathBuf {
     folder.parent().unwrap().join("liblarder_cuda_stand_in.so")
 }
 
+/// The answer of a start with the stand-in beside this program.
+fn ours() -> String {
+    format!("stand-in at {}", stand_in_path().display())
+}
+
 /// Returns whether this machine has a real driver that works.
 fn has_real() -> bool {
     real().starts_with("real")
@@ -153,7 +175,7 @@ fn has_real() -> bool {
 
 /// Returns the answer of the machine's own driver, or its absence.
 fn real() -> String {
-    Start::new("load").choice("real").answers()
+    Start::of("real").answers()
 }
 
 /// Whether a real driver stands in front of what a test puts under the other name: one that is installed,
@@ -164,23 +186,15 @@ fn is_of_the_machine(answers: &str) -> bool {
 
 #[test]
 fn the_stand_in_is_taken_when_it_is_asked_for() {
-    let answers = Start::new("load").choice("stand-in").answers();
-    let path = stand_in_path();
-    assert!(
-        answers.starts_with(&format!("stand-in at {}", path.display())),
-        "{answers}"
-    );
+    Start::of("stand-in").says(&ours(), &[]);
 }
 
 #[test]
 fn auto_takes_the_real_driver_if_there_is_one_and_says_why_if_not() {
-    let answers = Start::new("load").answers();
     if has_real() {
-        assert!(answers.starts_with("real"), "{answers}");
-        assert!(answers.contains("stand-in opened: false"), "{answers}");
+        Start::new("load").says("real", &["stand-in opened: false"]);
     } else {
-        assert!(answers.starts_with("stand-in"), "{answers}");
-        assert!(answers.contains("not real: "), "{answers}");
+        Start::new("load").says("stand-in", &["not real: "]);
     }
 }
 
@@ -190,38 +204,24 @@ fn the_real_driver_is_refused_where_there_is_none() {
         println!("skipped: this machine has a real driver");
         return;
     }
-    let answers = Start::new("load").choice("real").answers();
-    assert!(answers.starts_with("error "), "{answers}");
-    assert!(answers.contains("LARDER_CUDA_DRIVER=stand-in"), "{answers}");
+    Start::of("real").says("error ", &["LARDER_CUDA_DRIVER=stand-in"]);
 }
 
 #[test]
 fn another_word_for_the_choice_is_an_error_that_names_the_three() {
-    let answers = Start::new("load").choice("gpu").answers();
-    for word in ["error", "\"gpu\"", "stand-in", "real", "auto"] {
-        assert!(answers.contains(word), "{answers}");
-    }
+    Start::of("gpu").says("error", &["\"gpu\"", "stand-in", "real", "auto"]);
 }
 
 #[test]
 fn a_stand_in_that_is_not_there_is_an_error_that_names_it() {
-    let answers = Start::new("load")
-        .choice("stand-in")
-        .with("LARDER_CUDA_STAND_IN", "/nowhere/stand_in.so")
-        .answers();
-    assert!(
-        answers.contains("error no stand-in driver at /nowhere/stand_in.so"),
-        "{answers}"
-    );
+    let path = "/nowhere/stand_in.so";
+    let start = Start::of("stand-in").with("LARDER_CUDA_STAND_IN", path);
+    start.says(&format!("error no stand-in driver at {path}"), &[]);
 }
 
 #[test]
 fn a_second_choice_that_contradicts_is_an_error() {
-    let answers = Start::new("contradict").answers();
-    assert!(
-        answers.starts_with("error the process uses the driver"),
-        "{answers}"
-    );
+    Start::new("contradict").says("error the process uses the driver", &[]);
 }
 
 /// A stand-in under the real driver's name, first on the library path.
@@ -234,36 +234,26 @@ fn decoy(name: &str) -> Folder {
 #[test]
 fn a_decoy_is_never_taken_for_the_real_driver() {
     let folder = decoy("libcuda.so");
-    let answers = Start::new("load")
-        .choice("real")
-        .with("LD_LIBRARY_PATH", &folder.0)
-        .answers();
+    let answers = Start::of("real").library(&folder).answers();
     assert!(answers.starts_with("error "), "{answers}");
     if is_of_the_machine(&answers) {
         return;
     }
-    assert!(answers.contains("poses as the CUDA driver"), "{answers}");
-    assert!(
-        answers.contains(&folder.0.display().to_string()),
-        "{answers}"
-    );
+    let place = folder.0.display().to_string();
+    let start = Start::of("real").library(&folder);
+    start.says("error ", &["poses as the CUDA driver", &place]);
 }
 
 #[test]
 fn a_decoy_under_the_second_name_is_not_taken_either() {
     let folder = decoy("libcuda.so.1");
-    let answers = Start::new("load")
-        .choice("real")
-        .with("LD_LIBRARY_PATH", &folder.0)
-        .answers();
+    let answers = Start::of("real").library(&folder).answers();
     // A system that has the first name too loads that.
     let refused = answers.starts_with("error ") && answers.contains("poses");
     let other = answers.starts_with("real at /") || is_of_the_machine(&answers);
     assert!(refused || other, "{answers}");
-    assert!(
-        !answers.contains(&format!("real at {}", folder.0.display())),
-        "{answers}"
-    );
+    let taken = format!("real at {}", folder.0.display());
+    assert!(!answers.contains(&taken), "{answers}");
 }
 
 #[test]
@@ -271,16 +261,10 @@ fn a_decoy_never_wins_over_our_stand_in() {
     for name in ["libcuda.so", "libcuda.so.1"] {
         let folder = decoy(name);
         for choice in ["auto", "stand-in"] {
-            let answers = Start::new("load")
-                .choice(choice)
-                .with("LD_LIBRARY_PATH", &folder.0)
-                .answers();
-            let ours = format!("stand-in at {}", stand_in_path().display());
+            let answers = Start::of(choice).library(&folder).answers();
             let real = name == "libcuda.so.1" && choice == "auto" && answers.starts_with("real");
-            assert!(
-                real || answers.starts_with(&ours),
-                "{choice} {name}: {answers}"
-            );
+            let is_ours = answers.starts_with(&ours());
+            assert!(real || is_ours, "{choice} {name}: {answers}");
         }
     }
 }
@@ -288,57 +272,23 @@ fn a_decoy_never_wins_over_our_stand_in() {
 #[test]
 fn a_driver_that_cudarc_has_already_is_noticed() {
     let folder = decoy("libcuda.so");
-    let answers = Start::new("cudarc first")
-        .choice("stand-in")
-        .with("LD_LIBRARY_PATH", &folder.0)
-        .answers();
-    assert!(
-        answers.contains("error cudarc uses another driver"),
-        "{answers}"
-    );
+    let start = Start::new("cudarc first").with("LARDER_CUDA_DRIVER", "stand-in");
+    start
+        .library(&folder)
+        .says("error cudarc uses another driver", &[]);
 }
 
-/// Functions of every driver.
-const FUNCTIONS: &[&str] = &[
-    "cuDeviceGet",
-    "cuDeviceGetAttribute",
-    "cuDeviceGetPCIBusId",
-    "cuDeviceTotalMem_v2",
-    "cuDeviceCanAccessPeer",
-    "cuCtxGetCurrent",
-    "cuCtxSetCurrent",
-    "cuCtxPushCurrent_v2",
-    "cuCtxPopCurrent_v2",
-    "cuCtxSynchronize",
-    "cuStreamSynchronize",
-    "cuStreamQuery",
-    "cuStreamWaitEvent",
-    "cuStreamGetCtx",
-    "cuStreamIsCapturing",
-    "cuThreadExchangeStreamCaptureMode",
-    "cuEventCreate",
-    "cuEventDestroy_v2",
-    "cuEventRecord",
-    "cuEventQuery",
-    "cuEventSynchronize",
-    "cuEventElapsedTime",
-    "cuMemGetInfo_v2",
-    "cuMemAlloc_v2",
-    "cuMemFree_v2",
-    "cuMemHostAlloc",
-    "cuMemFreeHost",
-    "cuMemHostRegister_v2",
-    "cuMemHostUnregister",
-    "cuMemHostGetDevicePointer_v2",
-    "cuMemAllocManaged",
-    "cuPointerGetAttribute",
-    "cuMemcpyDtoHAsync_v2",
-    "cuMemcpyHtoDAsync_v2",
-    "cuMemcpyDtoDAsync_v2",
-    "cuMemsetD8Async",
-    "cuMemsetD16Async",
-    "cuMemsetD32Async",
-];
+/// The names of the driver's functions, and the versions that introduced them.
+macro_rules! names {
+    ($(fn $name:ident $parameters:tt since $version:literal;)*) => {
+        const FUNCTIONS: &[(&str, u32)] = &[$((stringify!($name), $version)),*];
+    };
+}
+
+for_each_function!(names);
+
+/// The version whose functions every driver has.
+const OLDEST: u32 = 10_020;
 
 /// A library with a driver's functions and no stand-in's mark; `None` where there is no compiler.
 fn fake_driver(folder: &Path, left_out: &str) -> Option<PathBuf> {
@@ -354,7 +304,9 @@ fn fake_source(left_out: &str) -> String {
          #[no_mangle] pub unsafe extern \"C\" fn cuDriverGetVersion(v: *mut i32) -> u32 { *v = 12080; 0 }\n\
          #[no_mangle] pub unsafe extern \"C\" fn cuDeviceGetCount(n: *mut i32) -> u32 { *n = !is_set(b\"FAKE_EMPTY\\0\") as i32; 0 }\n",
     );
-    for name in FUNCTIONS.iter().filter(|name| **name != left_out) {
+    let own = ["cuInit", "cuDriverGetVersion", "cuDeviceGetCount", left_out];
+    let is_old = |row: &&(&str, u32)| row.1 <= OLDEST && !own.contains(&row.0);
+    for (name, _) in FUNCTIONS.iter().filter(is_old) {
         source += &format!("#[no_mangle] pub extern \"C\" fn {name}() -> u32 {{ 801 }}\n");
     }
     source
@@ -400,13 +352,9 @@ fn a_real_driver_that_works_is_taken_and_the_stand_in_is_not_even_opened() {
     let Some(library) = fake_driver(&folder.0, "") else {
         return;
     };
+    let real = format!("real at {}, stand-in opened: false", library.display());
     for choice in ["auto", "real"] {
-        let answers = Start::new("load")
-            .choice(choice)
-            .with("LD_LIBRARY_PATH", &folder.0)
-            .answers();
-        let real = format!("real at {}, stand-in opened: false", library.display());
-        assert_eq!(answers, real);
+        assert_eq!(Start::of(choice).library(&folder).answers(), real);
     }
 }
 
@@ -416,31 +364,15 @@ fn a_real_driver_that_does_not_work_is_left_for_the_stand_in_with_the_reason() {
     if fake_driver(&folder.0, "").is_none() {
         return;
     }
-    let reasons = [
+    for (variable, reason) in [
         ("FAKE_BROKEN", "CUDA_ERROR_UNKNOWN"),
         ("FAKE_EMPTY", "has no device"),
         // As NVIDIA's driver answers.
         ("FAKE_ABSENT", "has no device"),
-    ];
-    for (variable, reason) in reasons {
-        let start = |choice| {
-            Start::new("load")
-                .choice(choice)
-                .with("LD_LIBRARY_PATH", &folder.0)
-                .with(variable, "1")
-                .answers()
-        };
-        let answers = start("auto");
-        assert!(answers.starts_with("stand-in at "), "{answers}");
-        assert!(
-            answers.contains("not real: ") && answers.contains(reason),
-            "{answers}"
-        );
-        let answers = start("real");
-        assert!(
-            answers.starts_with("error ") && answers.contains(reason),
-            "{answers}"
-        );
+    ] {
+        let start = |choice| Start::of(choice).library(&folder).with(variable, "1");
+        start("auto").says("stand-in at ", &["not real: ", reason]);
+        start("real").says("error ", &[reason]);
     }
 }
 
@@ -450,11 +382,8 @@ fn a_driver_that_lacks_a_function_is_an_error_that_names_it() {
     if fake_driver(&folder.0, "cuPointerGetAttribute").is_none() {
         return;
     }
-    let answers = Start::new("load")
-        .choice("real")
-        .with("LD_LIBRARY_PATH", &folder.0)
-        .answers();
-    assert!(answers.contains("lacks cuPointerGetAttribute"), "{answers}");
+    let start = Start::of("real").library(&folder);
+    start.says("error ", &["lacks cuPointerGetAttribute"]);
 }
 
 #[test]
@@ -465,31 +394,20 @@ fn a_program_linked_with_a_driver_has_that_one_or_none() {
     };
     let stand_in = folder.0.join("another_name.so");
     std::fs::copy(stand_in_path(), &stand_in).unwrap();
-    let start = |preloaded: &Path, choice| {
-        Start::new("load")
-            .choice(choice)
+    let other = format!("stand-in at {}", stand_in.display());
+    let contradicts = "error the process uses the driver";
+    for (preloaded, choice, start, word) in [
+        (&real, "real", "real at ", "opened: false"),
+        (&real, "auto", "real at ", "opened: false"),
+        (&real, "stand-in", contradicts, ""),
+        (&stand_in, "stand-in", &*other, ""),
+        (&stand_in, "auto", &*other, ""),
+        (&stand_in, "real", "error ", "poses as the CUDA driver"),
+    ] {
+        Start::of(choice)
             .with("LD_PRELOAD", preloaded)
-            .answers()
-    };
-    for choice in ["real", "auto"] {
-        let answers = start(&real, choice);
-        assert!(
-            answers.starts_with("real at ") && answers.contains("opened: false"),
-            "{answers}"
-        );
+            .says(start, &[word]);
     }
-    let answers = start(&real, "stand-in");
-    assert!(
-        answers.starts_with("error the process uses the driver"),
-        "{answers}"
-    );
-    for choice in ["stand-in", "auto"] {
-        let answers = start(&stand_in, choice);
-        let expected = format!("stand-in at {}", stand_in.display());
-        assert!(answers.starts_with(&expected), "{answers}");
-    }
-    let answers = start(&stand_in, "real");
-    assert!(answers.contains("poses as the CUDA driver"), "{answers}");
 }
 
 #[test]
@@ -498,11 +416,8 @@ fn another_library_at_the_stand_ins_path_is_refused() {
     let Some(library) = fake_driver(&folder.0, "") else {
         return;
     };
-    let answers = Start::new("load")
-        .choice("stand-in")
-        .with("LARDER_CUDA_STAND_IN", &library)
-        .answers();
-    assert!(answers.contains("is not a stand-in driver"), "{answers}");
+    let start = Start::of("stand-in").with("LARDER_CUDA_STAND_IN", &library);
+    start.says("error ", &["is not a stand-in driver"]);
 }
 
 #[test]
@@ -516,12 +431,8 @@ fn a_real_driver_without_a_device_that_stays_loaded_does_not_hide_the_stand_in()
     let second = folder.0.join("libcuda.so.1");
     std::fs::rename(&library, &second).unwrap();
     std::os::unix::fs::symlink(&second, &library).unwrap();
-    let answers = Start::new("load")
-        .choice("auto")
-        .with("LD_LIBRARY_PATH", &folder.0)
-        .with("FAKE_EMPTY", "1")
-        .answers();
-    assert!(answers.starts_with("stand-in at "), "{answers}");
+    let start = Start::of("auto").library(&folder);
+    start.with("FAKE_EMPTY", "1").says("stand-in at ", &[]);
 }
 
 #[test]
@@ -532,32 +443,21 @@ fn a_stand_in_of_another_version_is_refused() {
     let Some(library) = fake_library(&folder.0, &source, &[]) else {
         return;
     };
-    let answers = Start::new("load")
-        .choice("stand-in")
-        .with("LARDER_CUDA_STAND_IN", &library)
-        .answers();
-    assert!(
-        answers.starts_with("error ") && answers.contains("77") && answers.contains("build"),
-        "{answers}"
-    );
+    let start = Start::of("stand-in").with("LARDER_CUDA_STAND_IN", &library);
+    start.says("error ", &["77", "build"]);
 }
 
 #[test]
 fn an_empty_variable_is_as_good_as_none() {
-    let answers = Start::new("load")
-        .choice("")
-        .with("LARDER_CUDA_STAND_IN", "")
-        .answers();
-    assert!(
-        answers.starts_with("stand-in at ") || answers.starts_with("real at "),
-        "{answers}"
-    );
+    let answers = Start::of("").with("LARDER_CUDA_STAND_IN", "").answers();
+    let starts = ["stand-in at ", "real at "];
+    let is_loaded = starts.iter().any(|start| answers.starts_with(start));
+    assert!(is_loaded, "{answers}");
 }
 
 #[test]
 fn threads_that_load_at_once_get_one_driver() {
     for _ in 0..20 {
-        let answers = Start::new("race").answers();
-        assert!(answers.starts_with("one of "), "{answers}");
+        Start::new("race").says("one of ", &[]);
     }
 }

@@ -1,24 +1,18 @@
 //! Every driver call of a program over all kinds of memory is refused once: nothing panics, each refusal
 //! has a reason, the same program then succeeds on the same objects, and nothing is left.
 
-use crate::common;
-
 use std::sync::Arc;
 
-use common::{MIB, alone, assert_clean};
 use cudarc::driver::CudaStream;
-use larder_core::pages::{
-    Backing, Handle, Mapping, PageCall, PageConfig, PageDriver, PageEntry, PagePool, PageTables,
-};
-use larder_core::{
-    Align, Block, BlockAllocator, Chunk, GrowRequest, Request, Shared, SubAllocError, SubAllocator,
-};
-use larder_cuda::driver::{Rule, StandIn};
+use larder_core::pages::{PageCall, PageDriver, PagePool};
+use larder_core::{Block, BlockAllocator, Request, Shared, SubAllocError, SubAllocator};
 use larder_cuda::{
     Context, DeviceAllocError, DeviceFreeError, DeviceMemory, DriverError, DriverPool, Event,
     EventConfig, ManagedMemory, PinnedMemory, StreamAllocator, VirtualMemory,
 };
-use larder_cuda_abi::Code;
+
+use crate::common::refusal::SWEEP;
+use crate::common::{MIB, paged_over, request};
 
 /// Pages that a paged allocator drives, shared with who asks for errors.
 struct SharedPages(Arc<VirtualMemory>);
@@ -45,7 +39,7 @@ struct Objects {
 impl Objects {
     fn make(context: &Context) -> Result<Self, DriverError> {
         let pages = Arc::new(VirtualMemory::new(context, 64 * MIB)?);
-        let paged = paged_over(&pages);
+        let paged = paged_over(&pages, u64::MAX);
         Ok(Self {
             context: context.clone(),
             device: DeviceMemory::new(context),
@@ -78,6 +72,17 @@ impl Objects {
         let regions = self.device.held_bytes() + self.pinned.held_bytes();
         let pages = self.growing.held_bytes() + self.pages.held_bytes();
         regions + self.managed.held_bytes() + pages
+    }
+
+    /// Leaves memory of each kind to the objects' end.
+    fn hold(&self, stream: &Arc<CudaStream>) {
+        let sources: [&dyn SubAllocator; 4] =
+            [&self.device, &self.pinned, &self.managed, &self.growing];
+        for source in sources {
+            let _ = source.grow(request(4 * MIB));
+            let _ = source.grow(request(2 * MIB));
+        }
+        let _ = self.pool.alloc(stream, MIB);
     }
 
     fn move_pages(&self) -> Result<(), DriverError> {
@@ -144,31 +149,12 @@ impl Objects {
     }
 }
 
-fn paged_over(memory: &VirtualMemory) -> PagePool<'static> {
-    let mut config = PageConfig::new(memory.addresses(), Backing::Billed);
-    config.page_bytes = memory.page_bytes();
-    let pages = (memory.addresses().bytes() / memory.page_bytes()) as usize;
-    // A few kilobytes for each run of the test.
-    let tables = PageTables {
-        entries: Box::leak(vec![PageEntry::EMPTY; pages].into_boxed_slice()),
-        handles: Box::leak(vec![Handle::VACANT; 32].into_boxed_slice()),
-        mappings: Box::leak(vec![Mapping::VACANT; 64].into_boxed_slice()),
-    };
-    let chunks = Box::leak(vec![Chunk::VACANT; 32].into_boxed_slice());
-    PagePool::new(config, chunks, tables).unwrap()
-}
-
 /// Two ranges, one of which goes back while the other is held.
 fn grow_and_release(
     source: &dyn SubAllocator,
     last_error: impl Fn() -> Option<DriverError>,
 ) -> Result<(), DriverError> {
     let reason = |_| last_error().expect("a refusal has a reason");
-    let request = |bytes| GrowRequest {
-        bytes,
-        align: Align::new(256).unwrap(),
-        at: None,
-    };
     let first = source.grow(request(4 * MIB)).map_err(reason)?;
     let mut outcome = Ok(());
     match source.grow(request(2 * MIB)).map_err(reason) {
@@ -187,75 +173,29 @@ fn release(source: &dyn SubAllocator, range: larder_core::AddrRange) -> Result<(
     outcome
 }
 
-/// One run: the call that is refused, and whether the objects' end is refused things too.
-struct Sweep<'a> {
-    control: &'a StandIn,
-    drop_early: bool,
-}
-
-impl Sweep<'_> {
-    /// Driver calls of a run without refusals.
-    fn calls(&self) -> u64 {
+/// Refuses calls while objects are made and used, and `until_gone`, while they are dropped too.
+fn sweep(until_gone: bool) {
+    SWEEP.run(100, |refusal| {
         let context = Context::new(0).unwrap();
         let stream = context.cudarc().new_stream().unwrap();
-        let before = self.control.calls(None);
-        let objects = Objects::make(&context).unwrap();
-        assert_eq!(objects.run(&stream), []);
-        if self.drop_early {
-            drop(objects);
-        }
-        self.control.calls(None) - before
-    }
-
-    fn refuse(&self, skip: u64, code: Code) {
-        let context = Context::new(0).unwrap();
-        let stream = context.cudarc().new_stream().unwrap();
-        self.control
-            .fail(Rule::any().after(skip).with(code))
-            .unwrap();
-        let made = Objects::make(&context);
+        let made = refusal.around(|| Objects::make(&context));
         if let Ok(objects) = &made {
-            objects.run(&stream);
+            refusal.around(|| objects.run(&stream));
         }
-        let kept = if self.drop_early {
-            drop(made);
+        let kept = if until_gone {
+            refusal.around(|| {
+                let _ = made.map(|objects| objects.hold(&stream));
+            });
             None
         } else {
             made.ok()
         };
-        self.control.clear_failures();
         let objects = kept.unwrap_or_else(|| Objects::make(&context).unwrap());
-        assert_eq!(
-            objects.run(&stream),
-            [],
-            "call {skip} refused with {code:?}"
-        );
-        assert_eq!(objects.held_bytes(), 0, "call {skip} refused with {code:?}");
+        assert_eq!(objects.run(&stream), []);
+        assert_eq!(objects.held_bytes(), 0);
         drop((objects, stream));
         assert_eq!(context.settle(), 0);
-        drop(context);
-        assert_clean(self.control);
-    }
-}
-
-fn sweep(drop_early: bool) {
-    let Some((control, _turn)) = alone() else {
-        return;
-    };
-    let sweep = Sweep {
-        control,
-        drop_early,
-    };
-    let calls = sweep.calls();
-    assert!(calls > 100, "{calls} calls");
-    for skip in 0..calls {
-        for (nth, code) in common::CODES.into_iter().enumerate() {
-            if common::is_swept(nth, skip as usize) {
-                sweep.refuse(skip, code);
-            }
-        }
-    }
-    println!("{calls} calls");
+    });
 }
 
 #[test]

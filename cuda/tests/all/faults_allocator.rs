@@ -3,17 +3,14 @@
 //! every block keeps its bytes, the same scenario then succeeds on the same allocator, and nothing is left
 //! when it is dropped with blocks in use.
 
-use crate::common;
-use crate::common::refusal::Refusal;
-
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
-use common::{MIB, alone, assert_clean, ran_in_child};
 use cudarc::driver::CudaStream;
 use larder_core::{AllocError, Block};
-use larder_cuda::driver::StandIn;
 use larder_cuda::{ArenaPolicy, Context, DeviceAllocError, DeviceAllocator, DeviceConfig};
+
+use crate::common::refusal::{Refusal, SWEEP, Sweep};
+use crate::common::{self, MIB};
 
 /// The allocator's limit.
 const BUDGET: u64 = 12 * MIB;
@@ -245,120 +242,69 @@ impl Scenario<'_> {
     }
 }
 
-/// One sweep's schedule.
-fn schedule(control: &StandIn, seed: Option<u64>) {
-    match seed {
-        Some(seed) => control.schedule_deferred(seed),
-        None => control.schedule_eagerly(),
-    }
-}
-
-/// Refuses one call. Returns `false` if there were not that many.
-fn refuse(refusal: &Refusal, seed: Option<u64>, way: Way) -> bool {
-    let context = Context::new(0).unwrap();
-    let streams = common::streams(&context, 3);
-    schedule(refusal.control, seed);
-    let arenas = match way {
-        Way::Arenas => ArenaPolicy::Always,
-        Way::Plain | Way::Steps => ArenaPolicy::Never,
-    };
-    let config = DeviceConfig {
-        arenas,
-        ..DeviceConfig::with_budget(BUDGET)
-    };
-    let make = || DeviceAllocator::with_config(&context, config.clone());
-    let memory = match refusal.around_told(make) {
-        (Ok(memory), _) => memory,
-        (Err(error), refused) => {
-            assert!(
-                refused && matches!(error, DeviceAllocError::Driver(_)),
-                "{error}"
-            );
-            make().unwrap()
-        }
-    };
-    let mut scenario = Scenario {
-        refusal,
-        memory,
-        streams,
-        live: Vec::new(),
-        values: 0,
-        way,
-    };
-    scenario.run();
-    if refusal.happened() {
-        scenario.free_all();
-        context.synchronize().unwrap();
-        scenario.memory.release(u64::MAX);
-        let again = Refusal::none(refusal.control);
-        scenario = Scenario {
-            refusal: &again,
-            ..scenario
+fn sweep(seed: fn(u64) -> Option<u64>, way: Way) {
+    Sweep { seed, ..SWEEP }.run(100, |refusal| {
+        let context = Context::new(0).unwrap();
+        let streams = common::streams(&context, 3);
+        let arenas = match way {
+            Way::Arenas => ArenaPolicy::Always,
+            Way::Plain | Way::Steps => ArenaPolicy::Never,
+        };
+        let config = DeviceConfig {
+            arenas,
+            ..DeviceConfig::with_budget(BUDGET)
+        };
+        let memory = refusal.at_last(|| DeviceAllocator::with_config(&context, config.clone()));
+        let mut scenario = Scenario {
+            refusal,
+            memory,
+            streams,
+            live: Vec::new(),
+            values: 0,
+            way,
         };
         scenario.run();
-        end(scenario);
-    } else {
-        end(scenario);
-    }
-    refusal.control.schedule_eagerly();
-    assert_eq!(context.settle(), 0);
-    drop(context);
-    assert_clean(refusal.control);
-    refusal.happened()
-}
-
-/// The allocator goes, with blocks in use.
-fn end(scenario: Scenario<'_>) {
-    let Scenario {
-        refusal,
-        memory,
-        streams,
-        ..
-    } = scenario;
-    refusal.around(|| drop(memory));
-    drop(streams);
-}
-
-fn sweep(seed: Option<u64>, way: Way) {
-    if ran_in_child() {
-        return;
-    }
-    let Some((control, _turn)) = alone() else {
-        return;
-    };
-    for (nth, code) in common::CODES.into_iter().enumerate() {
-        for skip in (0..).filter(|skip| common::is_swept(nth, *skip as usize)) {
-            let refusal = Refusal::new(control, code, skip);
-            let outcome = catch_unwind(AssertUnwindSafe(|| refuse(&refusal, seed, way)));
-            let Ok(happened) = outcome else {
-                panic!("call {skip} was refused with {code:?}");
+        let again = Refusal::none(refusal.control);
+        if refusal.happened() {
+            scenario.free_all();
+            context.synchronize().unwrap();
+            scenario.memory.release(u64::MAX);
+            scenario = Scenario {
+                refusal: &again,
+                ..scenario
             };
-            if !happened {
-                assert!(skip > 100, "{skip} calls");
-                break;
-            }
-            // The stand-in remembers every stream there was.
-            control.reset(2, common::DEVICE_BYTES);
+            scenario.run();
         }
-    }
+        // The allocator goes, with blocks in use.
+        let Scenario {
+            refusal,
+            memory,
+            streams,
+            ..
+        } = scenario;
+        refusal.around(|| drop(memory));
+        drop(streams);
+        refusal.control.schedule_eagerly();
+        assert_eq!(context.settle(), 0);
+    });
 }
 
 #[test]
 fn any_call_of_an_allocator_may_be_refused() {
-    sweep(None, Way::Plain);
+    sweep(|_| None, Way::Plain);
 }
 
 #[test]
 fn any_call_may_be_refused_while_work_is_queued() {
-    sweep(Some(7), Way::Plain);
+    sweep(|_| Some(7), Way::Plain);
 }
 
 #[test]
 fn any_call_may_be_refused_while_streams_have_arenas() {
-    sweep(Some(3), Way::Arenas);
+    sweep(|_| Some(3), Way::Arenas);
 }
 
 #[test]
 fn any_call_may_be_refused_in_steps_with_windows() {
-    sweep(Some(5), Way::Steps);
+    sweep(|_| Some(5), Way::Steps);
 }

@@ -7,12 +7,12 @@ use std::sync::Arc;
 
 use common::{MIB, alone, alone_and_clean, assert_clean, together};
 use cudarc::driver::{CudaStream, DevicePtrMut, HostSlice, result, sys};
-use larder_cuda::driver::Rule;
 use larder_cuda::{
-    Context, DeviceAllocator, DeviceBuffer, DriverError, PinnedAllocator, PinnedBuffer,
-    PinnedConfig,
+    Context, DeviceAllocator, DeviceBuffer, DriverError, PinnedAllocator, PinnedConfig,
 };
 use larder_cuda_abi::Code;
+
+use crate::common::refusal::{SWEEP, Sweep};
 
 const LEN: usize = 1000;
 const SEEDS: u64 = 64;
@@ -361,61 +361,36 @@ fn a_stream_at_work_is_asked_once() {
     });
 }
 
-/// Each call refused once, in turn: the bytes are right, or an error says that they may not be.
+/// Each call refused once: the bytes are right, or an error says that they may not be.
 #[test]
 fn a_refused_call_is_heard_of() {
-    let Some((control, _turn)) = alone() else {
-        return;
+    let sweep = Sweep {
+        codes: &[Code::NOT_PERMITTED],
+        each_code: true,
+        seed: Some,
+        ..SWEEP
     };
-    let mut skip = 0;
-    loop {
+    sweep.run(10, |refusal| {
         let setup = Setup::new(2);
         let [a, b] = [0, 1].map(|index| &setup.streams[index]);
         let (mut there, mut late) = (setup.zeros(0), setup.zeros(1));
         setup.context.synchronize().unwrap();
-        control.schedule_deferred(skip);
-        let rule = Rule::any().after(skip).with(Code::NOT_PERMITTED);
-        control.reset_calls();
-        control.fail(rule).unwrap();
-        let mut run = || -> Result<(PinnedBuffer<u8>, Vec<u8>), Box<dyn std::error::Error>> {
+        let copies = || {
             let mut pinned = setup.host.copy_of(&[1u8; LEN])?;
             a.memcpy_htod(&pinned, &mut there)?;
             pinned.as_mut_slice()?.fill(2);
             pinned.copy_from(b, &there)?;
             pinned.copy_to(a, &mut late)?;
-            let seen = pinned.as_slice()?.to_vec();
+            let mut seen = pinned.as_slice()?.to_vec();
             pinned.as_mut_slice()?.fill(3);
+            seen.extend(b.clone_dtoh(&late)?);
             setup.context.cudarc().check_err()?;
-            Ok((pinned, seen))
+            Ok(seen)
         };
-        let answer = run();
-        let calls = control.calls(None);
-        control.clear_failures();
-        if let Ok((_, seen)) = &answer {
-            assert_eq!(seen, &[1; LEN], "call {skip}");
-            assert_eq!(b.clone_dtoh(&late).unwrap(), [1; LEN], "call {skip}");
-            assert_eq!(control.findings(), Vec::<String>::new(), "call {skip}");
-        }
-        drop(answer);
-        let _ = setup.context.cudarc().check_err();
-        control.clear_findings();
-        setup.context.synchronize().unwrap();
+        refusal.heard_of(&setup.context, copies, &[1; 2 * LEN]);
         setup.host.release();
-        assert_eq!(
-            setup.host.stats().live_bytes,
-            0,
-            "call {skip}: memory is lost"
-        );
-        drop((there, late));
-        drop(setup);
-        control.schedule_eagerly();
-        assert_clean(control);
-        if calls <= skip {
-            break;
-        }
-        skip += 1;
-    }
-    assert!(skip > 0, "no call was refused");
+        assert_eq!(setup.host.stats().live_bytes, 0, "memory is lost");
+    });
 }
 
 /// Kernels have an address of their own for write-combined memory; copies take the buffer.

@@ -2,10 +2,8 @@
 
 use crate::common;
 
-use common::{MIB, alone_and_clean, assert_filled, fill, regions_of, request, together};
-use larder_core::pages::{
-    Backing, Handle, Mapping, PageCall, PageConfig, PageDriver, PageEntry, PagePool, PageTables,
-};
+use common::{MIB, assert_filled, fill, paged_over, regions_of, request, together};
+use larder_core::pages::{PageCall, PageDriver};
 use larder_core::{
     Addr, AddrRange, Align, Block, BlockAllocator, Chunk, EventNumber, FreeError, GrowRequest,
     RegionPool, Request, Shared, StreamId, StreamPoint, SubAllocError, SubAllocator,
@@ -24,20 +22,12 @@ fn blocks_over<S: SubAllocator>(context: &Context, source: S) {
     let pool = Shared::new(bfc, source);
     let sizes = [MIB, 256, 3 * MIB, 100_000, 5 * MIB];
     for round in 0..3u8 {
-        let blocks: Vec<_> = sizes
-            .iter()
-            .map(|bytes| pool.alloc(&Request::new(*bytes)).unwrap().block)
-            .collect();
-        for (index, block) in blocks.iter().enumerate() {
-            fill(
-                &stream,
-                block.addr().get(),
-                block.bytes(),
-                round * 10 + index as u8,
-            );
+        let blocks = sizes.map(|bytes| pool.alloc(&Request::new(bytes)).unwrap().block);
+        let values = || blocks.iter().zip(round * 10..);
+        for (block, value) in values() {
+            fill(&stream, block.addr().get(), block.bytes(), value);
         }
-        for (index, block) in blocks.iter().enumerate() {
-            let value = round * 10 + index as u8;
+        for (block, value) in values() {
             assert_filled(&stream, block.addr().get(), block.bytes(), value);
         }
         for block in blocks {
@@ -49,89 +39,84 @@ fn blocks_over<S: SubAllocator>(context: &Context, source: S) {
     assert_eq!(pool.stats().reserved_bytes, 0, "idle regions went back");
 }
 
-#[test]
-fn blocks_of_device_memory_are_apart_and_go_back() {
-    let _turn = together();
-    let context = Context::new(0).unwrap();
-    let source = DeviceMemory::new(&context);
-    blocks_over(&context, &source);
-    assert_eq!(source.held_bytes(), 0);
+/// Memory of the host.
+fn bytes_at(at: u64, bytes: usize) -> Vec<u8> {
+    let start = std::ptr::with_exposed_provenance::<u8>(at as usize);
+    // SAFETY: pinned memory that the test holds and that no work uses.
+    unsafe { std::slice::from_raw_parts(start, bytes) }.to_vec()
+}
+
+/// Managed memory, where the device has it.
+fn managed(context: &Context) -> Option<ManagedMemory> {
+    match ManagedMemory::new(context) {
+        Ok(source) => Some(source),
+        Err(DriverError::Unsupported { .. }) => {
+            println!("skipped: no managed memory");
+            None
+        }
+        Err(error) => panic!("{error}"),
+    }
 }
 
 #[test]
-fn blocks_of_pinned_memory_are_apart_and_the_host_reads_them() {
+fn blocks_of_each_kind_of_memory_are_apart_and_go_back() {
     let _turn = together();
     let context = Context::new(0).unwrap();
-    let source = PinnedMemory::new(&context);
-    blocks_over(&context, &source);
-    assert_eq!(source.held_bytes(), 0);
-
-    let stream = context.cudarc().new_stream().unwrap();
-    let range = source.grow(request(4096)).unwrap();
-    fill(&stream, range.start().get(), 4096, 7);
-    stream.synchronize().unwrap();
-    let start = std::ptr::with_exposed_provenance::<u8>(range.start().get() as usize);
-    // SAFETY: pinned memory that we hold and that no work uses.
-    let bytes = unsafe { std::slice::from_raw_parts(start, 4096) };
-    assert!(bytes.iter().all(|byte| *byte == 7));
-    let kind = context.try_current(|driver| driver.pointer_kind(range.start().get()));
-    assert_eq!(kind, Ok(Some(PointerKind::Host)));
-}
-
-#[test]
-fn write_combined_memory_can_be_asked_for() {
-    let _turn = together();
-    let context = Context::new(0).unwrap();
-    let config = PinnedConfig {
+    let write_combined = PinnedConfig {
         write_combined: true,
     };
-    blocks_over(&context, PinnedMemory::with_config(&context, config));
-    // Its address is the host's: a device has one of its own for it.
-    let source = PinnedMemory::with_config(&context, config);
-    let range = source.grow(request(4096)).unwrap();
+    let device = DeviceMemory::new(&context);
+    let pinned = PinnedMemory::new(&context);
+    let combined = PinnedMemory::with_config(&context, write_combined);
+    let growing = VirtualMemory::new(&context, 256 * MIB).unwrap();
+    blocks_over(&context, &device);
+    blocks_over(&context, &pinned);
+    blocks_over(&context, &combined);
+    blocks_over(&context, &growing);
+    let held = [
+        device.held_bytes(),
+        pinned.held_bytes(),
+        combined.held_bytes(),
+    ];
+    assert_eq!(held, [0; 3]);
+    assert_eq!((growing.held_bytes(), growing.mappings()), (0, 0));
+}
+
+#[test]
+fn the_host_reads_what_a_device_wrote_to_pinned_memory() {
+    let _turn = together();
+    let context = Context::new(0).unwrap();
     let stream = context.cudarc().new_stream().unwrap();
-    let start = core::ptr::with_exposed_provenance_mut::<u8>(range.start().get() as usize);
-    // SAFETY: it was given just now.
-    let device = context.try_current(|driver| unsafe { driver.device_pointer(start.cast()) });
-    fill(&stream, device.unwrap(), 4096, 7);
-    stream.synchronize().unwrap();
-    // SAFETY: so many bytes were given, and no work uses them any more.
-    let bytes = unsafe { std::slice::from_raw_parts(start, 4096) };
-    assert!(bytes.iter().all(|byte| *byte == 7));
+    for write_combined in [false, true] {
+        let source = PinnedMemory::with_config(&context, PinnedConfig { write_combined });
+        let start = source.grow(request(4096)).unwrap().start().get();
+        let kind = context.try_current(|driver| driver.pointer_kind(start));
+        assert_eq!(kind, Ok(Some(PointerKind::Host)));
+        // A device has an address of its own for write-combined memory.
+        let host = core::ptr::with_exposed_provenance_mut(start as usize);
+        // SAFETY: it was given just now.
+        let device = context.try_current(|driver| unsafe { driver.device_pointer(host) });
+        fill(&stream, device.unwrap(), 4096, 7);
+        stream.synchronize().unwrap();
+        assert_eq!(bytes_at(start, 4096), [7; 4096], "{write_combined}");
+    }
 }
 
 #[test]
 fn blocks_of_managed_memory_are_apart_and_the_device_is_never_oversubscribed() {
     let _turn = together();
     let context = Context::new(0).unwrap();
-    let source = match ManagedMemory::new(&context) {
-        Ok(source) => source,
-        Err(DriverError::Unsupported { .. }) => {
-            println!("skipped: no managed memory");
-            return;
-        }
-        Err(error) => panic!("{error}"),
+    let Some(source) = managed(&context) else {
+        return;
     };
     blocks_over(&context, &source);
     assert_eq!(source.held_bytes(), 0);
 
     let too_much = request(source.max_bytes() + 256);
     assert_eq!(source.grow(too_much), Err(SubAllocError));
-    let error = source.last_error();
-    assert!(
-        matches!(error, Some(DriverError::Oversubscribed { .. })),
-        "{error:?}"
-    );
-}
-
-#[test]
-fn blocks_of_a_growing_range_are_apart_and_go_back() {
-    let _turn = together();
-    let context = Context::new(0).unwrap();
-    let source = VirtualMemory::new(&context, 256 * MIB).unwrap();
-    blocks_over(&context, &source);
-    assert_eq!(source.held_bytes(), 0);
-    assert_eq!(source.mappings(), 0);
+    let error = source.last_error().unwrap();
+    let is_too_much = matches!(error, DriverError::Oversubscribed { .. });
+    assert!(is_too_much, "{error}");
 }
 
 #[test]
@@ -154,11 +139,7 @@ fn a_range_grows_where_it_is_wished_and_any_whole_pages_go_back() {
         ..request(page)
     };
     let third = source.grow(far).unwrap();
-    assert_eq!(
-        Some(third.start()),
-        far.at,
-        "not the lowest place that is free"
-    );
+    assert_eq!(Some(third.start()), far.at, "not the lowest free place");
     source.release(third).unwrap();
     let taken = source.grow(wish).unwrap();
     assert_eq!(taken.start(), second.end(), "what is wished for is taken");
@@ -169,20 +150,14 @@ fn a_range_grows_where_it_is_wished_and_any_whole_pages_go_back() {
     assert!(source.release(range(start + 1, page)).is_err());
     assert!(source.release(range(start, page / 2)).is_err());
     assert!(source.release(range(start, 5 * page)).is_err());
-    assert_eq!(
-        source.held_bytes(),
-        4 * page,
-        "a refused release changes nothing"
-    );
+    let held = source.held_bytes();
+    assert_eq!(held, 4 * page, "a refused release changes nothing");
     // The end of one, and the start of the other.
     source.release(range(start + page, 2 * page)).unwrap();
     assert_eq!(source.held_bytes(), 2 * page);
     let between = source.grow(request(2 * page)).unwrap();
-    assert_eq!(
-        between.start().get(),
-        start + page,
-        "the lowest place that is free"
-    );
+    let at = between.start().get();
+    assert_eq!(at, start + page, "the lowest place that is free");
 }
 
 #[test]
@@ -194,18 +169,13 @@ fn regions_never_touch_and_go_back_only_whole() {
         .map(|_| source.grow(request(2 * MIB)).unwrap())
         .collect();
     for one in &ranges {
-        assert!(
-            ranges.iter().all(|other| one.end() != other.start()),
-            "{one:?} touches"
-        );
+        let is_apart = ranges.iter().all(|other| one.end() != other.start());
+        assert!(is_apart, "{one:?} touches");
     }
     let half = AddrRange::new(ranges[0].start(), MIB).unwrap();
     assert_eq!(source.release(half), Err(SubAllocError));
-    let error = source.last_error();
-    assert!(
-        matches!(error, Some(DriverError::NotOurs { .. })),
-        "{error:?}"
-    );
+    let error = source.last_error().unwrap();
+    assert!(matches!(error, DriverError::NotOurs { .. }), "{error}");
     for range in ranges {
         source.release(range).unwrap();
         assert_eq!(source.release(range), Err(SubAllocError), "once only");
@@ -230,38 +200,6 @@ fn a_region_starts_where_its_alignment_says() {
     }
 }
 
-/// Tables for pages of addresses.
-struct Tables {
-    chunks: Vec<Chunk>,
-    entries: Vec<PageEntry>,
-    handles: Vec<Handle>,
-    mappings: Vec<Mapping>,
-}
-
-impl Tables {
-    fn for_memory(memory: &VirtualMemory) -> Self {
-        let pages = (memory.addresses().bytes() / memory.page_bytes()) as usize;
-        Self {
-            chunks: vec![Chunk::VACANT; 512],
-            entries: vec![PageEntry::EMPTY; pages],
-            handles: vec![Handle::VACANT; 256],
-            mappings: vec![Mapping::VACANT; 1024],
-        }
-    }
-
-    fn paged(&mut self, memory: &VirtualMemory, limit_bytes: u64) -> PagePool<'_> {
-        let mut config = PageConfig::new(memory.addresses(), Backing::Billed);
-        config.page_bytes = memory.page_bytes();
-        config.limit_bytes = limit_bytes;
-        let tables = PageTables {
-            entries: &mut self.entries,
-            handles: &mut self.handles,
-            mappings: &mut self.mappings,
-        };
-        PagePool::new(config, &mut self.chunks, tables).unwrap()
-    }
-}
-
 #[test]
 fn pages_move_between_addresses_and_keep_what_others_wrote() {
     let _turn = together();
@@ -269,8 +207,7 @@ fn pages_move_between_addresses_and_keep_what_others_wrote() {
     let stream = context.cudarc().new_stream().unwrap();
     let memory = VirtualMemory::new(&context, 256 * MIB).unwrap();
     let page = memory.page_bytes();
-    let mut tables = Tables::for_memory(&memory);
-    let paged = tables.paged(&memory, 8 * page);
+    let paged = paged_over(&memory, 8 * page);
     let pool = Shared::new(paged, &memory);
 
     // Eight single pages, every second one freed: 4 idle pages in holes, and the limit is reached.
@@ -317,8 +254,7 @@ fn pages_move_between_stream_ids_once_the_stream_id_has_passed() {
     let stream = context.cudarc().new_stream().unwrap();
     let memory = VirtualMemory::new(&context, 256 * MIB).unwrap();
     let page = memory.page_bytes();
-    let mut tables = Tables::for_memory(&memory);
-    let paged = tables.paged(&memory, 4 * page);
+    let paged = paged_over(&memory, 4 * page);
     let pool = Shared::new(paged, &memory);
 
     let (one, two) = (StreamId::new(1), StreamId::new(2));
@@ -468,23 +404,4 @@ fn the_drivers_pool_keeps_memory_until_it_is_trimmed() {
     // Not freed: it goes with the pool.
     let _ = pool.alloc(&stream, MIB).unwrap();
     stream.synchronize().unwrap();
-}
-
-#[test]
-fn dropping_gives_everything_back() {
-    alone_and_clean(|control| {
-        let context = Context::new(0).unwrap();
-        let stream = context.cudarc().new_stream().unwrap();
-        let device = DeviceMemory::new(&context);
-        let pinned = PinnedMemory::new(&context);
-        let managed = ManagedMemory::new(&context).unwrap();
-        let pages = VirtualMemory::new(&context, 64 * MIB).unwrap();
-        for source in [&device as &dyn SubAllocator, &pinned, &managed, &pages] {
-            source.grow(request(4 * MIB)).unwrap();
-            source.grow(request(2 * MIB)).unwrap();
-        }
-        let pool = DriverPool::new(&context).unwrap();
-        let _ = pool.alloc(&stream, MIB).unwrap();
-        assert!(control.used(0) >= 13 * MIB, "{}", control.used(0));
-    });
 }

@@ -5,66 +5,43 @@ use larder_cuda::driver::Rule;
 use larder_cuda_abi::Code;
 
 use super::Setup;
-use crate::common::{alone, alone_and_clean, assert_clean};
+use crate::common::alone_and_clean;
+use crate::common::refusal::{SWEEP, Sweep};
 
 const LEN: usize = 400;
 
-/// Each call of a program refused once, in turn: what it computes is right, or it hears of it.
+/// Each call of a program refused once: what it computes is right, or it hears of it.
 #[test]
 fn a_refused_call_is_heard_of_or_made_good() {
-    let Some((control, _turn)) = alone() else {
-        return;
+    let sweep = Sweep {
+        codes: &[Code::NOT_PERMITTED],
+        each_code: true,
+        seed: Some,
+        ..SWEEP
     };
-    let mut skip = 0;
-    loop {
+    sweep.run(10, |refusal| {
         let setup = Setup::new(3);
         let [a, b, c] = [0, 1, 2].map(|index| &setup.streams[index]);
         let memory = &setup.memory;
-        let run = || {
+        let copies = || -> Result<Vec<u8>, Box<dyn std::error::Error>> {
             let ones = memory.upload(a, &[1u8; LEN])?;
             let mut buffer = memory.zeros::<u8>(a, LEN)?;
             let mut at_b = memory.zeros::<u8>(b, LEN)?;
             let mut at_c = memory.zeros::<u8>(c, LEN)?;
-            let copies = || -> Result<Vec<u8>, cudarc::driver::DriverError> {
-                b.memcpy_dtod(&ones, &mut buffer)?;
-                c.memcpy_dtod(&buffer, &mut at_c)?;
-                a.memset_zeros(&mut buffer)?;
-                b.memcpy_dtod(&at_c, &mut at_b)?;
-                let bytes = c.clone_dtoh(&at_b)?;
-                setup.context.cudarc().check_err()?;
-                Ok(bytes)
-            };
-            let copied = { copies }();
-            Ok::<_, larder_cuda::DeviceAllocError>(copied)
+            b.memcpy_dtod(&ones, &mut buffer)?;
+            c.memcpy_dtod(&buffer, &mut at_c)?;
+            a.memset_zeros(&mut buffer)?;
+            b.memcpy_dtod(&at_c, &mut at_b)?;
+            let bytes = c.clone_dtoh(&at_b)?;
+            setup.context.cudarc().check_err()?;
+            Ok(bytes)
         };
-        control.schedule_deferred(skip);
-        let rule = Rule::any().after(skip).with(Code::NOT_PERMITTED);
-        control.reset_calls();
-        control.fail(rule).unwrap();
-        let answer = run();
-        let calls = control.calls(None);
-        control.clear_failures();
-        if let Ok(Ok(bytes)) = &answer {
-            assert_eq!(bytes, &[1; LEN], "call {skip} refused");
-        }
-        let _ = setup.context.cudarc().check_err();
-        if answer.is_ok_and(|answer| answer.is_ok()) {
-            assert_eq!(control.findings(), Vec::<String>::new(), "call {skip}");
-        }
-        control.clear_findings();
-        setup.context.synchronize().unwrap();
+        refusal.heard_of(&setup.context, copies, &[1; LEN]);
         // The events that the release records are done at once.
-        control.schedule_eagerly();
+        refusal.control.schedule_eagerly();
         memory.release(u64::MAX);
-        assert_eq!(memory.stats().live_bytes, 0, "call {skip}: memory is lost");
-        drop(setup);
-        assert_clean(control);
-        if calls <= skip {
-            break;
-        }
-        skip += 1;
-    }
-    assert!(skip > 0, "no call was refused");
+        assert_eq!(memory.stats().live_bytes, 0, "memory is lost");
+    });
 }
 
 /// If an event cannot be recorded, the host waits instead.

@@ -11,12 +11,12 @@ unsafe impl Send for Graph {}
 impl Graph {
     /// Ends the capture of a stream.
     pub(crate) fn end_capture(stream: &CudaStream) -> Result<Self, DriverError> {
-        let (mut graph, mut runnable) = (std::ptr::null_mut(), std::ptr::null_mut());
+        let mut graph = Self(std::ptr::null_mut(), std::ptr::null_mut());
         // SAFETY: the stream captures; the handle outlives the call.
-        unsafe { sys::cuStreamEndCapture(stream.cu_stream(), &raw mut graph) }.result()?;
+        unsafe { sys::cuStreamEndCapture(stream.cu_stream(), &raw mut graph.0) }.result()?;
         // SAFETY: the graph was made just now; the handle outlives the call.
-        unsafe { sys::cuGraphInstantiateWithFlags(&raw mut runnable, graph, 0) }.result()?;
-        Ok(Self(graph, runnable))
+        unsafe { sys::cuGraphInstantiateWithFlags(&raw mut graph.1, graph.0, 0) }.result()?;
+        Ok(graph)
     }
 
     pub(crate) fn launch(&self, stream: &CudaStream) -> Result<(), DriverError> {
@@ -27,9 +27,21 @@ impl Graph {
 
 impl Drop for Graph {
     fn drop(&mut self) {
-        // SAFETY: it was made above, and its work is done or queued.
-        unsafe { sys::cuGraphExecDestroy(self.1) }.result().unwrap();
-        // SAFETY: the graph was made above, and its work is done or queued.
-        unsafe { sys::cuGraphDestroy(self.0) }.result().unwrap();
+        // Once more where a sweep refused it.
+        let twice = |destroy: &dyn Fn() -> sys::CUresult| {
+            let destroyed = destroy().result().or_else(|_| destroy().result());
+            assert!(
+                destroyed.is_ok() || std::thread::panicking(),
+                "{destroyed:?}"
+            );
+        };
+        if !self.1.is_null() {
+            // SAFETY: it was made above, and its work is done or queued.
+            twice(&|| unsafe { sys::cuGraphExecDestroy(self.1) });
+        }
+        if !self.0.is_null() {
+            // SAFETY: it was made above, and its work is done or queued.
+            twice(&|| unsafe { sys::cuGraphDestroy(self.0) });
+        }
     }
 }

@@ -1,26 +1,98 @@
-//! One refused call among those that allocators make, and none of the test's own.
+//! Sweeps: a scenario runs again and again, each time with another call of the driver refused.
 
 use std::cell::Cell;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 
+use larder_cuda::Context;
 use larder_cuda::driver::abi::Code;
 use larder_cuda::driver::{Rule, StandIn};
 
-/// Refuses one of the calls made inside [`around`](Self::around).
+use super::{CODES, DEVICE_BYTES, all_faults, alone, assert_clean, is_swept, ran_in_child};
+
+/// Which calls are refused, and how. Each scenario begins on a stand-in without anything, and leaves nothing.
+pub(crate) struct Sweep {
+    /// The driver's answers.
+    pub(crate) codes: &'static [Code],
+    /// Whether each place is refused with each code, and not only with one of them in turn.
+    pub(crate) each_code: bool,
+    /// The places that are refused; all of them where sweeps make every refusal.
+    pub(crate) places: fn(u64) -> bool,
+    /// The calls that are refused in a row.
+    pub(crate) times: u64,
+    /// The seed of the order of queued work, by place; work is done at once without one.
+    pub(crate) seed: fn(u64) -> Option<u64>,
+}
+
+/// Each call is refused once, with the codes in turn, while work is done at once.
+pub(crate) const SWEEP: Sweep = Sweep {
+    codes: &CODES,
+    each_code: false,
+    places: |_| true,
+    times: 1,
+    seed: |_| None,
+};
+
+impl Sweep {
+    /// Sweeps over the calls that a scenario makes inside [`Refusal::around`], of which there are at least
+    /// `least`.
+    #[track_caller]
+    pub(crate) fn run(&self, least: u64, scenario: impl Fn(&Refusal)) {
+        if ran_in_child() {
+            return;
+        }
+        let Some((control, _turn)) = alone() else {
+            return;
+        };
+        for (nth, code) in self.codes.iter().enumerate() {
+            let is_refused = |skip: &u64| {
+                let is_turn = self.each_code || is_swept(nth, *skip as usize);
+                is_turn && ((self.places)(*skip) || all_faults())
+            };
+            for skip in (0..).filter(is_refused) {
+                // The stand-in remembers every stream there was.
+                control.reset(2, DEVICE_BYTES);
+                match (self.seed)(skip) {
+                    Some(seed) => control.schedule_deferred(seed),
+                    None => control.schedule_eagerly(),
+                }
+                let refusal = Refusal {
+                    times: self.times,
+                    ..Refusal::new(control, *code, skip)
+                };
+                let run = || {
+                    scenario(&refusal);
+                    control.schedule_eagerly();
+                    assert_clean(control);
+                };
+                let outcome = catch_unwind(AssertUnwindSafe(run));
+                let times = self.times;
+                assert!(outcome.is_ok(), "{times} x {code:?} after {skip} calls");
+                if !refusal.happened() {
+                    assert!(skip >= least, "{skip} calls only");
+                    break;
+                }
+            }
+        }
+    }
+}
+
+/// Refuses one of the calls made inside [`around`](Self::around), and none of the test's own.
 pub(crate) struct Refusal {
     pub(crate) control: &'static StandIn,
-    code: Code,
+    pub(crate) code: Code,
+    pub(crate) times: u64,
     /// Calls that are still made first; `None` when one was refused.
     left: Cell<Option<u64>>,
 }
 
 impl Refusal {
     /// Refuses a call with `code`, after `skip` others.
-    pub(crate) fn new(control: &'static StandIn, code: Code, skip: u64) -> Self {
-        let left = Cell::new(Some(skip));
+    fn new(control: &'static StandIn, code: Code, skip: u64) -> Self {
         Self {
             control,
             code,
-            left,
+            times: 1,
+            left: Cell::new(Some(skip)),
         }
     }
 
@@ -29,12 +101,11 @@ impl Refusal {
         Self::new(control, Code::SUCCESS, u64::MAX)
     }
 
-    /// Asks an allocator something, of whose calls one may be refused.
+    /// Asks for something, of whose calls one may be refused.
     pub(crate) fn around<R>(&self, ask: impl FnOnce() -> R) -> R {
         if let Some(skip) = self.left.get() {
-            self.control
-                .fail(Rule::any().after(skip).with(self.code))
-                .unwrap();
+            let rule = Rule::any().after(skip).times(self.times).with(self.code);
+            self.control.fail(rule).unwrap();
         }
         let before = self.control.calls(None);
         let answer = ask();
@@ -45,11 +116,43 @@ impl Refusal {
         answer
     }
 
-    /// Asks an allocator something; says also whether a call of this question was refused.
+    /// Asks for something; says also whether a call of this question was refused.
     pub(crate) fn around_told<R>(&self, ask: impl FnOnce() -> R) -> (R, bool) {
         let before = self.happened();
         let answer = self.around(ask);
         (answer, !before && self.happened())
+    }
+
+    /// Asks for what only a refusal may deny, and then once more, without one.
+    #[track_caller]
+    pub(crate) fn at_last<R, E: std::fmt::Display>(&self, ask: impl Fn() -> Result<R, E>) -> R {
+        match self.around(&ask) {
+            Ok(answer) => answer,
+            Err(error) => {
+                assert!(self.happened(), "{error}");
+                ask().unwrap_or_else(|error| panic!("once more: {error}"))
+            }
+        }
+    }
+
+    /// Asks for bytes: they are right, or the program hears of the refusal. All work is done then.
+    #[track_caller]
+    pub(crate) fn heard_of(
+        &self,
+        context: &Context,
+        ask: impl FnOnce() -> Result<Vec<u8>, Box<dyn std::error::Error>>,
+        expected: &[u8],
+    ) {
+        match self.around(ask) {
+            Ok(bytes) => {
+                assert_eq!(bytes, expected);
+                assert_eq!(self.control.findings(), Vec::<String>::new());
+            }
+            Err(error) => assert!(self.happened(), "{error}"),
+        }
+        let _ = context.cudarc().check_err();
+        self.control.clear_findings();
+        context.synchronize().unwrap();
     }
 
     /// Returns whether a call was refused.

@@ -2,8 +2,9 @@
 
 use std::sync::Arc;
 
-use cudarc::driver::{CudaGraph, CudaStream, sys};
+use cudarc::driver::{CudaStream, sys};
 
+use crate::common::graph::Graph;
 use crate::faults_everything::failure::Failure;
 
 /// A stream that captures.
@@ -25,10 +26,10 @@ impl<'s> Capture<'s> {
     }
 
     /// Ends the capture. Returns the graph.
-    pub(crate) fn end(mut self) -> Result<CudaGraph, Failure> {
-        let graph = self.stream.end_capture(sys::CUgraphInstantiate_flags(0))?;
+    pub(crate) fn end(mut self) -> Result<Graph, Failure> {
+        let graph = Graph::end_capture(self.stream)?;
         self.is_open = false;
-        Ok(graph.expect("work was captured"))
+        Ok(graph)
     }
 }
 
@@ -40,7 +41,7 @@ impl Drop for Capture<'_> {
                 return;
             }
             // The graph, if there is one, goes at once.
-            drop(self.stream.end_capture(sys::CUgraphInstantiate_flags(0)));
+            drop(Graph::end_capture(self.stream));
         }
     }
 }

@@ -60,36 +60,24 @@ fn states(objects: &Objects, host: HostMemory) -> Result<(), Failure> {
         ..
     } = objects;
     let ones = memory.upload(a, &[1u32; LEN])?;
-    let mut values = SyncedMemory::<u32>::new(memory, a, host, LEN).map_err(Failure::Synced)?;
-    assert_eq!(values.cpu().map_err(Failure::Synced)?, [0; LEN]);
-    values.cpu_mut().map_err(Failure::Synced)?.fill(1);
+    let mut values = SyncedMemory::<u32>::new(memory, a, host, LEN)?;
+    assert_eq!(values.cpu()?, [0; LEN]);
+    values.cpu_mut()?.fill(1);
     values.push_async(b)?.wait()?;
     assert_eq!(values.head(), Head::Synced);
-    objects.add_there(a, values.gpu_mut().map_err(Failure::Synced)?, &ones)?;
+    objects.add_on(a, values.gpu_mut()?, &ones)?;
     assert_eq!(values.head(), Head::Device);
     values.pull_async(b)?.wait()?;
-    assert_eq!(values.cpu().map_err(Failure::Synced)?, [2; LEN]);
+    assert_eq!(values.cpu()?, [2; LEN]);
     // Behind a copy that nobody waited for.
-    values.cpu_mut().map_err(Failure::Synced)?.fill(3);
+    values.cpu_mut()?.fill(3);
     core::mem::forget(values.push_async(c)?);
-    assert_eq!(
-        objects.read(b, &values.gpu().map_err(Failure::Synced)?)?,
-        [3; LEN]
-    );
-    values
-        .cpu_overwrite()
-        .map_err(Failure::Synced)?
-        .copy_from_slice(&[4; LEN])?;
-    assert_eq!(
-        objects.read(c, &values.gpu().map_err(Failure::Synced)?)?,
-        [4; LEN]
-    );
-    values
-        .gpu_overwrite()
-        .map_err(Failure::Synced)?
-        .copy_from(b, &[5; LEN])?;
+    assert_eq!(objects.read(b, &values.gpu()?)?, [3; LEN]);
+    values.cpu_overwrite()?.copy_from_slice(&[4; LEN])?;
+    assert_eq!(objects.read(c, &values.gpu()?)?, [4; LEN]);
+    values.gpu_overwrite()?.copy_from(b, &[5; LEN])?;
     objects.check()?;
-    assert_eq!(values.cpu().map_err(Failure::Synced)?, [5; LEN]);
+    assert_eq!(values.cpu()?, [5; LEN]);
     Ok(())
 }
 
@@ -101,30 +89,21 @@ fn adopted(objects: &Objects, host: HostMemory) -> Result<(), Failure> {
         ..
     } = objects;
     let mut lent = memory.zeros::<u32>(b, LEN)?;
-    let mut values = SyncedMemory::<u32>::new(memory, a, host, LEN).map_err(Failure::Synced)?;
-    assert_eq!(
-        objects.read(b, &values.gpu().map_err(Failure::Synced)?)?,
-        [0; LEN]
-    );
+    let mut values = SyncedMemory::<u32>::new(memory, a, host, LEN)?;
+    assert_eq!(objects.read(b, &values.gpu()?)?, [0; LEN]);
     values.adopt_host(vec![1; LEN]).map_err(|_| ()).unwrap();
-    assert_eq!(
-        objects.read(b, &values.gpu().map_err(Failure::Synced)?)?,
-        [1; LEN]
-    );
+    assert_eq!(objects.read(b, &values.gpu()?)?, [1; LEN]);
     let buffer = pinned.copy_of(&[2; LEN])?;
     values.adopt_pinned(buffer).map_err(|_| ()).unwrap();
-    assert_eq!(
-        objects.read(c, &values.gpu().map_err(Failure::Synced)?)?,
-        [2; LEN]
-    );
+    assert_eq!(objects.read(c, &values.gpu()?)?, [2; LEN]);
     let buffer = memory.upload(c, &[3; LEN])?;
     values.adopt_device(buffer).map_err(|_| ()).unwrap();
-    assert_eq!(values.cpu().map_err(Failure::Synced)?, [3; LEN]);
-    values.cpu_mut().map_err(Failure::Synced)?.fill(4);
+    assert_eq!(values.cpu()?, [3; LEN]);
+    values.cpu_mut()?.fill(4);
     values.adopt_device_borrowed(lent.as_view_mut()).unwrap();
-    assert_eq!(values.cpu().map_err(Failure::Synced)?, [0; LEN]);
-    values.cpu_mut().map_err(Failure::Synced)?.fill(6);
-    values.gpu().map_err(Failure::Synced)?;
+    assert_eq!(values.cpu()?, [0; LEN]);
+    values.cpu_mut()?.fill(6);
+    values.gpu()?;
     drop(values);
     assert_eq!(objects.read(a, &lent)?, [6; LEN]);
     Ok(())

@@ -73,8 +73,8 @@ impl Objects {
         Ok(values)
     }
 
-    /// Adds on a stream that is not the buffers'.
-    pub(crate) fn add_there(
+    /// Adds on any stream.
+    pub(crate) fn add_on(
         &self,
         stream: &Arc<CudaStream>,
         mut to: BufferViewMut<'_, u32>,
@@ -83,7 +83,7 @@ impl Objects {
         let mut launch = Launch::on(stream, &self.add);
         launch.arg(&mut to).arg(from).arg(&(LEN as u32));
         // SAFETY: the kernel takes the parameters that are given.
-        unsafe { launch.launch(config()) }?;
+        unsafe { launch.launch(LaunchConfig::for_num_elems(LEN as u32)) }?;
         Ok(())
     }
 
@@ -97,11 +97,6 @@ impl Objects {
             block: Some(block),
         })
     }
-}
-
-/// Returns the launch configuration for `LEN` values.
-pub(crate) fn config() -> LaunchConfig {
-    LaunchConfig::for_num_elems(LEN as u32)
 }
 
 /// Planned after two steps that are alike; with small tables.

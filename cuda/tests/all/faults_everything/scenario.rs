@@ -1,11 +1,10 @@
 //! The scenario: parts that each do what a program would, and stop at their first error.
 
-use cudarc::driver::PushKernelArg;
 use larder_core::{AllocError, Block};
-use larder_cuda::{DeviceAllocError, DeviceBuffer, DeviceTensorPool, Launch};
+use larder_cuda::{DeviceAllocError, DeviceBuffer, DeviceTensorPool};
 
 use crate::common::MIB;
-use crate::faults_everything::failure::Failure;
+use crate::faults_everything::failure::{Failure, of_allocator};
 use crate::faults_everything::graph::Capture;
 use crate::faults_everything::objects::{self, LEN, Objects};
 
@@ -66,11 +65,13 @@ fn blocks(objects: &Objects) -> Result<(), Failure> {
     large.fill(a, 6)?;
     match objects.block(&[1], 6 * MIB) {
         Ok(_) => panic!("there was to be no room"),
-        Err(Failure::Alloc(DeviceAllocError::Memory {
-            reason: AllocError::OutOfMemory(_),
-            ..
-        })) => {}
-        Err(refused) => return Err(refused),
+        Err(error) => match of_allocator(&error) {
+            Some(DeviceAllocError::Memory {
+                reason: AllocError::OutOfMemory(_),
+                ..
+            }) => {}
+            _ => return Err(error),
+        },
     }
     for (block, stream, value) in &blocks {
         block.expect(&objects.streams[*stream], *value)?;
@@ -108,17 +109,13 @@ fn steps(objects: &Objects) -> Result<(), Failure> {
 fn buffers(objects: &Objects) -> Result<(), Failure> {
     let Objects {
         memory,
-        add,
         streams: [a, b, c],
         ..
     } = objects;
     let ones = memory.upload(a, &[1u32; LEN])?;
     let mut sum = memory.zeros::<u32>(a, LEN)?;
-    let mut launch = Launch::on(a, add);
-    launch.arg(&mut sum).arg(&ones).arg(&(LEN as u32));
-    // SAFETY: the kernel takes the parameters that are given.
-    unsafe { launch.launch(objects::config()) }?;
-    objects.add_there(b, sum.as_view_mut(), &ones)?;
+    objects.add_on(a, sum.as_view_mut(), &ones)?;
+    objects.add_on(b, sum.as_view_mut(), &ones)?;
     let (mut low, mut high) = sum.split_at_mut(LEN / 2);
     c.memset_zeros(&mut low)?;
     b.memcpy_dtod(&ones.slice(LEN / 2..), &mut high)?;
@@ -134,7 +131,7 @@ fn buffers(objects: &Objects) -> Result<(), Failure> {
     let next = memory.upload(a, &[9u32; LEN])?;
     assert_eq!(objects.read(b, &copy)?, [1; LEN]);
     // Taken apart and put together.
-    objects.add_there(b, copy.as_view_mut(), &next)?;
+    objects.add_on(b, copy.as_view_mut(), &next)?;
     let raw = copy.leak().map_err(|rejected| rejected.error)?;
     // SAFETY: the parts came from that buffer, whose stream is ordered behind all others.
     let copy = unsafe { DeviceBuffer::<u32>::from_raw(memory, c, raw) }?;
@@ -162,12 +159,7 @@ fn until_planned(pool: &DeviceTensorPool) -> Result<(), Failure> {
     for value in 0..100 {
         let is_planned = pool.is_planned();
         let step = pool.step();
-        let alloc = |bytes| {
-            Ok::<_, Failure>(Tensor(
-                pool,
-                Some(pool.alloc(bytes).map_err(Failure::Tensor)?),
-            ))
-        };
+        let alloc = |bytes| Ok::<_, Failure>(Tensor(pool, Some(pool.alloc(bytes)?)));
         let first = alloc(200_000)?;
         objects::fill(stream, first.address(), value)?;
         let second = alloc(1000)?;
@@ -207,7 +199,6 @@ impl Drop for Tensor<'_> {
 fn graph(objects: &Objects) -> Result<(), Failure> {
     let Objects {
         memory,
-        add,
         streams: [a, _, c],
         ..
     } = objects;
@@ -220,16 +211,13 @@ fn graph(objects: &Objects) -> Result<(), Failure> {
     let capture = Capture::begin(c)?;
     for _ in 0..2 {
         let mut scratch = memory.zeros::<u32>(c, LEN)?;
-        objects.add_there(c, scratch.as_view_mut(), &ones)?;
-        let mut launch = Launch::on(c, add);
-        launch.arg(&mut sum).arg(&scratch).arg(&(LEN as u32));
-        // SAFETY: the kernel takes the parameters that are given.
-        unsafe { launch.launch(objects::config()) }?;
+        objects.add_on(c, scratch.as_view_mut(), &ones)?;
+        objects.add_on(c, sum.as_view_mut(), &scratch)?;
     }
     let graph = capture.end()?;
     window.close();
-    graph.launch()?;
-    graph.launch()?;
+    graph.launch(c)?;
+    graph.launch(c)?;
     assert_eq!(objects.read(c, &sum)?, [5; LEN]);
     drop(graph);
     drop(window);

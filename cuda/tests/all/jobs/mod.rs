@@ -15,13 +15,18 @@ mod status;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
 
 use cudarc::driver::CudaStream;
 use larder_cuda::job::larder_control::{
-    BusId, ControlFile, ListenerConfig, ManualClock, StatusFile, WatchMode,
+    BusId, ControlFile, JobReport, JobStatus, ListenerConfig, ManualClock, StatusFile, WatchMode,
 };
-use larder_cuda::job::{Job, JobConfig, JobFiles};
+use larder_cuda::job::{Job, JobConfig, JobFiles, RunEnd};
 use larder_cuda::{ArenaPolicy, Context, DeviceAllocator, DeviceConfig};
+
+use common::{MIB, alone_and_clean, driver};
 
 /// The stand-in's first device.
 fn gpu() -> BusId {
@@ -32,8 +37,11 @@ fn gpu() -> BusId {
 struct Folder(PathBuf);
 
 impl Folder {
-    fn new(test: &str) -> Self {
-        let path = std::env::temp_dir().join(format!("larder-jobs-{}-{test}", std::process::id()));
+    fn new() -> Self {
+        static MADE: AtomicU32 = AtomicU32::new(0);
+        let number = MADE.fetch_add(1, Ordering::Relaxed);
+        let name = format!("larder-jobs-{}-{number}", std::process::id());
+        let path = std::env::temp_dir().join(name);
         std::fs::create_dir_all(&path).unwrap();
         Self(path)
     }
@@ -49,19 +57,40 @@ impl Folder {
         std::fs::write(self.0.join("control.json"), text).unwrap();
     }
 
-    /// A limit, its number, and a share.
-    fn order(&self, limit_bytes: Option<u64>, version: Option<u64>, perf: Option<i32>) {
+    /// Writes a control file.
+    fn tell(&self, change: impl FnOnce(&mut ControlFile)) {
         let mut file = ControlFile::default();
-        if let Some(bytes) = limit_bytes {
-            file.limit(gpu(), bytes);
-        }
-        file.control_version = version;
-        file.perf_control = perf;
+        change(&mut file);
         self.say(&file.to_text());
+    }
+
+    /// A limit in MiB, its number, and a share.
+    fn order(
+        &self,
+        mebibytes: impl Into<Option<u64>>,
+        version: impl Into<Option<u64>>,
+        perf: impl Into<Option<i32>>,
+    ) {
+        self.tell(|file| {
+            if let Some(mebibytes) = mebibytes.into() {
+                file.limit(gpu(), mebibytes * MIB);
+            }
+            file.control_version = version.into();
+            file.perf_control = perf.into();
+        });
     }
 
     fn status(&self) -> StatusFile {
         StatusFile::parse(std::fs::read(self.0.join("status.json")).unwrap()).unwrap()
+    }
+
+    /// Our part of the status.
+    fn larder(&self) -> JobStatus {
+        self.status().larder.unwrap()
+    }
+
+    fn report(&self) -> JobReport {
+        self.status().report(gpu()).unwrap()
     }
 
     fn has_status(&self) -> bool {
@@ -82,6 +111,13 @@ fn by_hand(folder: &Folder) -> JobConfig {
     config
 }
 
+fn with_thread(folder: &Folder) -> JobConfig {
+    let mut config = JobConfig::new("test", folder.files());
+    config.listener = looking(WatchMode::Poll);
+    config.listener.interval = Duration::from_millis(1);
+    config
+}
+
 fn looking(looking: WatchMode) -> ListenerConfig {
     let mut config = ListenerConfig::default();
     config.watch_mode = looking;
@@ -92,6 +128,16 @@ fn job(config: JobConfig) -> (Arc<ManualClock>, Job) {
     let clock = Arc::new(ManualClock::new());
     let job = Job::with_clock(config, clock.clone()).unwrap();
     (clock, job)
+}
+
+/// Waits for what another thread does; fails after a time that no machine needs.
+#[track_caller]
+fn until(mut holds: impl FnMut() -> bool) {
+    let start = Instant::now();
+    while !holds() {
+        assert!(start.elapsed() < Duration::from_secs(20), "never came true");
+        thread::yield_now();
+    }
 }
 
 /// Pages of the device's own, and no memory set aside for small blocks.
@@ -110,4 +156,99 @@ fn setup(limit_bytes: u64) -> (Context, DeviceAllocator, Arc<CudaStream>) {
     let memory = DeviceAllocator::with_config(&context, plain(limit_bytes)).unwrap();
     let stream = context.cudarc().new_stream().unwrap();
     (context, memory, stream)
+}
+
+/// The bytes that the driver has given of the first device.
+fn used() -> u64 {
+    driver().stand_in().unwrap().used(0)
+}
+
+/// A job that is looked at by hand, and the memory that it manages.
+struct Rig {
+    job: Job,
+    memory: DeviceAllocator,
+    stream: Arc<CudaStream>,
+    context: Context,
+    clock: Arc<ManualClock>,
+    folder: Folder,
+}
+
+impl Rig {
+    /// Files are read before the memory is managed.
+    fn new(memory: DeviceConfig, folder: Folder, config: JobConfig) -> Arc<Self> {
+        let (clock, job) = job(config);
+        let context = Context::new(0).unwrap();
+        let memory = DeviceAllocator::with_config(&context, memory).unwrap();
+        job.manage(&memory).unwrap();
+        Arc::new(Self {
+            job,
+            memory,
+            stream: context.cudarc().new_stream().unwrap(),
+            context,
+            clock,
+            folder,
+        })
+    }
+
+    /// Writes a control file, and has the job look.
+    fn tell(&self, change: impl FnOnce(&mut ControlFile)) {
+        self.folder.tell(change);
+        self.job.poll();
+    }
+
+    /// Writes a limit in MiB, its number, and a share, and has the job look.
+    fn order(
+        &self,
+        mebibytes: impl Into<Option<u64>>,
+        version: impl Into<Option<u64>>,
+        perf: impl Into<Option<i32>>,
+    ) {
+        self.folder.order(mebibytes, version, perf);
+        self.job.poll();
+    }
+
+    /// The limit in force, in MiB.
+    fn limit(&self) -> u64 {
+        self.memory.limit_bytes() / MIB
+    }
+
+    /// Our part of the status.
+    fn larder(&self) -> JobStatus {
+        self.folder.larder()
+    }
+
+    fn report(&self) -> JobReport {
+        self.folder.report()
+    }
+
+    /// The end of a run.
+    fn run(&self, work: impl FnOnce()) -> RunEnd {
+        self.job.run(0, work).unwrap().1
+    }
+
+    /// At a time of the job's clock, in the thread that waits then.
+    fn at(self: &Arc<Self>, time: Duration, act: impl FnOnce(&Self) + Send + 'static) {
+        let rig = Arc::clone(self);
+        self.clock.at(time, move || act(&rig));
+    }
+}
+
+/// Runs a test with a job and 64 MiB of memory, and leaves nothing.
+#[track_caller]
+fn with_job(test: impl FnOnce(&Arc<Rig>)) {
+    with_config(|_, _| (), test);
+}
+
+/// Runs a test with a job and memory of its own settings, and leaves nothing.
+#[track_caller]
+fn with_config(
+    change: impl FnOnce(&mut DeviceConfig, &mut JobConfig),
+    test: impl FnOnce(&Arc<Rig>),
+) {
+    alone_and_clean(|_| {
+        let folder = Folder::new();
+        let (mut memory, mut config) = (plain(64 * MIB), by_hand(&folder));
+        change(&mut memory, &mut config);
+        test(&Rig::new(memory, folder, config));
+    });
 }

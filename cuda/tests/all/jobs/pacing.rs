@@ -13,8 +13,8 @@ use larder_cuda::job::larder_control::{Clock, Waited};
 use larder_cuda::job::{Job, LaunchPaced, Pauses};
 use larder_cuda::{Context, Launch};
 
-use super::common::{MIB, alone};
-use super::{Folder, by_hand, job, setup};
+use super::common::{alone_and_clean, driver};
+use super::{Folder, by_hand, job, with_config, with_job};
 
 const PTX: &str = "
 .version 7.0
@@ -52,200 +52,147 @@ const MILLISECOND: Duration = Duration::from_millis(1);
 
 #[test]
 fn am_10_pauses_between_real_launches_are_the_plan_within_one_share() {
-    let Some((control, _turn)) = alone() else {
-        return;
-    };
-    let folder = Folder::new("launches");
-    let (clock, job) = job(by_hand(&folder));
-    let (context, memory, stream) = setup(64 * MIB);
-    let count = kernel(control, &context);
-    let mut counter = memory.zeros::<u64>(&stream, 1).unwrap();
-    let pacer = job.pacer();
-    let launches = 20;
-    let step = |counter: &mut larder_cuda::DeviceBuffer<u64>| {
-        let (start, before) = (clock.now(), pacer.report().inserted);
-        let (inside, end) = job
-            .run(0, || {
-                for _ in 0..launches {
-                    let mut launch = Launch::on(&stream, &count);
-                    launch.arg(&mut *counter);
-                    // SAFETY: the kernel takes one address of a number.
-                    unsafe { launch.launch_paced(&pacer, LaunchConfig::for_num_elems(1)) }.unwrap();
-                    // The work of the launch.
-                    clock.advance(MILLISECOND);
-                }
-                pacer.report().inserted - before
-            })
-            .unwrap();
-        assert_eq!(end.paused, Waited::Done);
-        (inside, clock.now() - start)
-    };
-    // Full share: not even counted.
-    let (inside, took) = step(&mut counter);
-    assert_eq!((inside, took), (Duration::ZERO, launches * MILLISECOND));
-    assert_eq!(pacer.report().launches, 0);
-    folder.order(None, None, Some(50));
-    job.poll();
-    // It knows neither launches nor time: paused at its end.
-    let (inside, took) = step(&mut counter);
-    assert_eq!((inside, took), (Duration::ZERO, 2 * launches * MILLISECOND));
-    for _ in 0..5 {
-        let (inside, took) = step(&mut counter);
+    with_job(|rig| {
+        let (job, clock, stream) = (&rig.job, &rig.clock, &rig.stream);
+        let count = kernel(driver().stand_in().unwrap(), &rig.context);
+        let mut counter = rig.memory.zeros::<u64>(stream, 1).unwrap();
+        let pacer = job.pacer();
+        let launches = 20;
         let plan = launches * MILLISECOND;
-        assert!(
-            plan.abs_diff(inside) <= MILLISECOND,
-            "{inside:?} of {plan:?}"
-        );
-        assert_eq!(took, 2 * plan);
-    }
-    folder.order(None, None, Some(25));
-    job.poll();
-    let before = clock.now();
-    for _ in 0..4 {
-        step(&mut counter);
-    }
-    let four = clock.now() - before;
-    assert!(
-        four.abs_diff(4 * 4 * launches * MILLISECOND) <= 4 * MILLISECOND,
-        "{four:?}"
-    );
-    assert_eq!(
-        stream.clone_dtoh(&counter).unwrap(),
-        [11 * u64::from(launches)]
-    );
+        // The pauses inside of a run, and the time that it took with those at its end.
+        let mut step = || {
+            let (start, before) = (clock.now(), pacer.report().inserted);
+            let (inside, end) = job
+                .run(0, || {
+                    for _ in 0..launches {
+                        let mut launch = Launch::on(stream, &count);
+                        launch.arg(&mut counter);
+                        let one = LaunchConfig::for_num_elems(1);
+                        // SAFETY: the kernel takes one address of a number.
+                        unsafe { launch.launch_paced(&pacer, one) }.unwrap();
+                        // The work of the launch.
+                        clock.advance(MILLISECOND);
+                    }
+                    pacer.report().inserted - before
+                })
+                .unwrap();
+            assert_eq!(end.paused, Waited::Done);
+            (inside, clock.now() - start)
+        };
+        // Full share: not even counted.
+        assert_eq!(step(), (Duration::ZERO, plan));
+        assert_eq!(pacer.report().launches, 0);
+        rig.order(None, None, 50);
+        // It knows neither launches nor time: paused at its end.
+        assert_eq!(step(), (Duration::ZERO, 2 * plan));
+        for _ in 0..5 {
+            let (inside, took) = step();
+            let off = plan.abs_diff(inside);
+            assert!(off <= MILLISECOND, "{inside:?} of {plan:?}");
+            assert_eq!(took, 2 * plan);
+        }
+        rig.order(None, None, 25);
+        let four: Duration = (0..4).map(|_| step().1).sum();
+        assert!(four.abs_diff(4 * 4 * plan) <= 4 * MILLISECOND, "{four:?}");
+        let counted = stream.clone_dtoh(&counter).unwrap();
+        assert_eq!(counted, [11 * u64::from(launches)]);
+    });
 }
 
 #[test]
 fn am_6_a_loop_of_its_own_pauses_at_the_ends_of_its_runs_by_upstreams_formula() {
-    let Some((_, _turn)) = alone() else {
-        return;
-    };
-    let folder = Folder::new("formula");
-    let mut config = by_hand(&folder);
-    config.pauses = Pauses::AtRunEnd;
-    let (clock, job) = job(config);
-    folder.order(None, None, Some(50));
-    job.poll();
-    let run = Duration::from_millis(100);
-    let pause = Duration::from_micros(99_950);
-    assert_eq!(job.end_run(0, run).unwrap().paused, Waited::Done);
-    assert_eq!(clock.now(), pause);
-    // The same around a run.
-    drop(job.run(0, || clock.advance(run)).unwrap());
-    assert_eq!(clock.now(), pause + run + pause);
+    with_config(
+        |_, config| config.pauses = Pauses::AtRunEnd,
+        |rig| {
+            rig.order(None, None, 50);
+            let run = Duration::from_millis(100);
+            let pause = Duration::from_micros(99_950);
+            let end = rig.job.end_run(0, run).unwrap();
+            assert_eq!((end.paused, rig.clock.now()), (Waited::Done, pause));
+            // The same around a run.
+            drop(rig.run(|| rig.clock.advance(run)));
+            assert_eq!(rig.clock.now(), pause + run + pause);
+        },
+    );
 }
 
 #[test]
 fn a_suspended_job_waits_in_its_launch_until_another_thread_resumes_it() {
-    let Some((_, _turn)) = alone() else {
-        return;
-    };
-    let folder = Folder::new("suspended");
-    let (_, job) = job(by_hand(&folder));
-    folder.order(None, None, Some(0));
-    job.poll();
-    let (pacer, launched) = (job.pacer(), AtomicBool::new(false));
-    thread::scope(|scope| {
-        let _lets_go = LetsGo(&job);
-        let worker = scope.spawn(|| {
-            let ran = job.run(0, || {
-                pacer.launch();
-                launched.store(true, Ordering::SeqCst);
-            });
-            ran.unwrap().1.paused
+    with_job(|rig| {
+        rig.order(None, None, 0);
+        let (pacer, launched) = (rig.job.pacer(), AtomicBool::new(false));
+        let work = || {
+            pacer.launch();
+            launched.store(true, Ordering::SeqCst);
+        };
+        thread::scope(|scope| {
+            let _lets_go = LetsGo(&rig.job);
+            let worker = scope.spawn(|| rig.run(work).paused);
+            // Several orders that do not resume it.
+            for _ in 0..3 {
+                rig.order(1, None, 0);
+                assert!(!launched.load(Ordering::SeqCst));
+            }
+            rig.order(None, None, 100);
+            assert_eq!(worker.join().unwrap(), Waited::Done);
         });
-        // Several orders that do not resume it.
-        for _ in 0..3 {
-            folder.order(Some(MIB), None, Some(0));
-            job.poll();
-            assert!(!launched.load(Ordering::SeqCst));
-        }
-        folder.order(None, None, Some(100));
-        job.poll();
-        assert_eq!(worker.join().unwrap(), Waited::Done);
     });
 }
 
 #[test]
 fn a_suspended_job_obeys_limits_inside_of_its_run_and_is_let_go_by_cancel() {
-    let Some((_, _turn)) = alone() else {
-        return;
-    };
-    let folder = Folder::new("suspended_limits");
-    let (_, job) = job(by_hand(&folder));
-    let (_context, memory, _stream) = setup(64 * MIB);
-    job.manage(&memory).unwrap();
-    let pacer = job.pacer();
-    thread::scope(|scope| {
-        let (tell, told) = mpsc::channel();
-        let (go, going) = mpsc::channel::<()>();
-        let _lets_go = LetsGo(&job);
-        let job = &job;
-        let worker = scope.spawn(move || {
-            let ran = job.run(0, || {
+    with_job(|rig| {
+        let pacer = rig.job.pacer();
+        thread::scope(|scope| {
+            let (tell, told) = mpsc::channel();
+            let (go, going) = mpsc::channel::<()>();
+            let _lets_go = LetsGo(&rig.job);
+            let work = move || {
                 tell.send(()).unwrap();
                 let _ = going.recv();
                 pacer.launch();
-            });
-            ran.unwrap().1.paused
+            };
+            let worker = scope.spawn(|| rig.run(work).paused);
+            told.recv().unwrap();
+            rig.order(16, 1, None);
+            assert_eq!(rig.limit(), 64, "a run is under way");
+            rig.order(8, 2, 0);
+            assert_eq!((rig.limit(), rig.larder().control_version), (8, Some(2)));
+            go.send(()).unwrap();
+            rig.job.cancel();
+            assert_eq!(worker.join().unwrap(), Waited::Cancelled);
         });
-        told.recv().unwrap();
-        folder.order(Some(16 * MIB), Some(1), None);
-        job.poll();
-        assert_eq!(memory.limit_bytes(), 64 * MIB, "a run is under way");
-        folder.order(Some(8 * MIB), Some(2), Some(0));
-        job.poll();
-        assert_eq!(memory.limit_bytes(), 8 * MIB);
-        assert_eq!(folder.status().larder.unwrap().control_version, Some(2));
-        go.send(()).unwrap();
-        job.cancel();
-        let paused = worker.join().unwrap();
-        assert_eq!(paused, Waited::Cancelled);
     });
 }
 
 #[test]
 fn limits_are_put_in_force_in_the_pause_at_the_end_of_a_run() {
-    let Some((_, _turn)) = alone() else {
-        return;
-    };
-    let folder = Folder::new("pause");
-    let (clock, job) = job(by_hand(&folder));
-    let (_context, memory, _stream) = setup(64 * MIB);
-    job.manage(&memory).unwrap();
-    folder.order(None, None, Some(50));
-    job.poll();
-    let job = Arc::new(job);
-    let (inside, seen) = (Arc::clone(&job), Arc::new(AtomicBool::new(false)));
-    let (met, limit) = (Arc::clone(&seen), memory.clone());
-    let text = folder.files().control.unwrap();
-    // In the middle of the pause.
-    clock.at(Duration::from_millis(15), move || {
-        let order =
-            r#"{"gpuConfigInfo": {"01:00.0": {"maxDeviceMem": 8388608}}, "perfControl": 50}"#;
-        std::fs::write(text, order).unwrap();
-        inside.poll();
-        met.store(limit.limit_bytes() == 8 * MIB, Ordering::SeqCst);
+    with_job(|rig| {
+        rig.order(None, None, 50);
+        let seen = Arc::new(AtomicBool::new(false));
+        let met = Arc::clone(&seen);
+        // In the middle of the pause.
+        rig.at(Duration::from_millis(15), move |rig| {
+            rig.order(8, None, 50);
+            met.store(rig.limit() == 8, Ordering::SeqCst);
+        });
+        let end = rig.run(|| rig.clock.advance(Duration::from_millis(10)));
+        assert_eq!(end.paused, Waited::Done);
+        assert_eq!(rig.clock.now(), Duration::from_millis(20));
+        assert!(seen.load(Ordering::SeqCst));
     });
-    let (_, end) = job
-        .run(0, || clock.advance(Duration::from_millis(10)))
-        .unwrap();
-    assert_eq!(end.paused, Waited::Done);
-    assert_eq!(clock.now(), Duration::from_millis(20));
-    assert!(seen.load(Ordering::SeqCst));
 }
 
 #[test]
 fn a_dropped_job_lets_its_launches_go() {
-    let Some((_, _turn)) = alone() else {
-        return;
-    };
-    let folder = Folder::new("dropped");
-    folder.order(None, None, Some(0));
-    let (_, job) = job(by_hand(&folder));
-    let pacer = job.pacer();
-    let worker = thread::spawn(move || pacer.launch());
-    drop(job);
-    // Cancelled in its wait, or free since it came later.
-    worker.join().unwrap();
+    alone_and_clean(|_| {
+        let folder = Folder::new();
+        folder.order(None, None, 0);
+        let (_, job) = job(by_hand(&folder));
+        let pacer = job.pacer();
+        let worker = thread::spawn(move || pacer.launch());
+        drop(job);
+        // Cancelled in its wait, or free since it came later.
+        worker.join().unwrap();
+    });
 }

@@ -2,131 +2,108 @@
 
 use std::time::Duration;
 
-use larder_cuda::job::Recorded;
 use larder_cuda::job::larder_control::Clock;
+use larder_cuda::job::{JobConfig, Recorded};
 use larder_cuda::{
     HostSide, PinnedAllocator, PinnedConfig, StreamAllocator, VmemAllocator, VmemConfig,
 };
 use serde_json::Value;
 
-use super::common::{MIB, alone};
-use super::{Folder, by_hand, gpu, job, setup};
+use super::common::MIB;
+use super::{Folder, by_hand, gpu, job, plain, with_config, with_job};
 
 #[test]
 fn am_7_a_status_has_antmans_names_and_the_numbers_of_both_sides() {
-    let Some((_, _turn)) = alone() else {
-        return;
+    let change = |memory: &mut _, config: &mut JobConfig| {
+        *memory = plain(8 * MIB);
+        (config.name, config.priority) = ("the job".into(), Some(4));
     };
-    let folder = Folder::new("names");
-    let mut config = by_hand(&folder);
-    config.name = "the job".into();
-    config.priority = Some(4);
-    let (clock, job) = job(config);
-    let (context, device, stream) = setup(8 * MIB);
-    let memory = VmemAllocator::new(&device, VmemConfig::new(HostSide::Pinned(64 * MIB))).unwrap();
-    let pinned = PinnedAllocator::with_limit(&context, PinnedConfig::default(), 32 * MIB).unwrap();
-    job.manage(&device).unwrap();
-    job.manage_vmem(&memory).unwrap();
-    job.manage_pinned(&pinned).unwrap();
-    let blocks = [6, 6].map(|mib| memory.alloc(&stream, mib * MIB).unwrap());
-    let buffer = pinned.zeros::<u8>(MIB as usize).unwrap();
-    let step = Duration::from_micros(1234);
-    let (_, end) = job.run(12, || clock.advance(step)).unwrap();
-    assert_eq!(end.recorded, Some(Recorded::Written));
-    let text = std::fs::read(folder.0.join("status.json")).unwrap();
-    let value: Value = serde_json::from_slice(&text).unwrap();
-    let gpu_value = &value["gpuUsageInfo"]["01:00.0"];
-    for (name, number) in [
-        ("deviceMemUsedMax", 6 * MIB),
-        ("deviceMemUsedMin", 6 * MIB),
-        ("deviceMemPoolSize", 6 * MIB),
-        ("deviceMemStable", 6 * MIB),
-        ("hostMemUsedMax", 7 * MIB),
-        ("hostMemUsedMin", 7 * MIB),
-        ("hostMemPoolSize", 96 * MIB),
-    ] {
-        assert_eq!(gpu_value[name], number, "{name}");
-    }
-    assert_eq!(gpu_value["swapReason"], "OOM");
-    assert_eq!(gpu_value["deviceMemUsedNvidia"], -1);
-    assert_eq!(value["miniBatchDuration"], 1234);
-    assert_eq!(value["Durations"]["graph_12"], 1234);
-    let ours = &value["larder"];
-    assert_eq!(ours["name"], "the job");
-    assert_eq!(ours["pid"], std::process::id());
-    assert_eq!(
-        (&ours["priority"], &ours["perfControl"]),
-        (&4.into(), &100.into())
-    );
-    assert_eq!(ours["gpus"]["01:00.0"]["limitBytes"], 8 * MIB);
-    assert_eq!(ours["heldBytes"], 6 * MIB);
-    drop(buffer);
-    for block in blocks {
-        memory.free(&stream, block).unwrap();
-    }
+    with_config(change, |rig| {
+        let (context, stream) = (&rig.context, &rig.stream);
+        let host = VmemConfig::new(HostSide::Pinned(64 * MIB));
+        let memory = VmemAllocator::new(&rig.memory, host).unwrap();
+        let pinned = PinnedAllocator::with_limit(context, PinnedConfig::default(), 32 * MIB);
+        let pinned = pinned.unwrap();
+        rig.job.manage_vmem(&memory).unwrap();
+        rig.job.manage_pinned(&pinned).unwrap();
+        let blocks = [6, 6].map(|mib| memory.alloc(stream, mib * MIB).unwrap());
+        let buffer = pinned.zeros::<u8>(MIB as usize).unwrap();
+        let step = Duration::from_micros(1234);
+        let (_, end) = rig.job.run(12, || rig.clock.advance(step)).unwrap();
+        assert_eq!(end.recorded, Some(Recorded::Written));
+        let text = std::fs::read(rig.folder.0.join("status.json")).unwrap();
+        let status: Value = serde_json::from_slice(&text).unwrap();
+        let expected = serde_json::json!({
+            "/miniBatchDuration": 1234,
+            "/Durations/graph_12": 1234,
+            "/gpuUsageInfo/01:00.0/deviceMemUsedMax": 6 * MIB,
+            "/gpuUsageInfo/01:00.0/deviceMemUsedMin": 6 * MIB,
+            "/gpuUsageInfo/01:00.0/deviceMemPoolSize": 6 * MIB,
+            "/gpuUsageInfo/01:00.0/deviceMemStable": 6 * MIB,
+            "/gpuUsageInfo/01:00.0/hostMemUsedMax": 7 * MIB,
+            "/gpuUsageInfo/01:00.0/hostMemUsedMin": 7 * MIB,
+            "/gpuUsageInfo/01:00.0/hostMemPoolSize": 96 * MIB,
+            "/gpuUsageInfo/01:00.0/swapReason": "OOM",
+            "/gpuUsageInfo/01:00.0/deviceMemUsedNvidia": -1,
+            "/larder/name": "the job",
+            "/larder/pid": std::process::id(),
+            "/larder/priority": 4,
+            "/larder/perfControl": 100,
+            "/larder/gpus/01:00.0/limitBytes": 8 * MIB,
+            "/larder/heldBytes": 6 * MIB,
+        });
+        for (path, expected) in expected.as_object().unwrap() {
+            assert_eq!(status.pointer(path), Some(expected), "{path}");
+        }
+        drop(buffer);
+        for block in blocks {
+            memory.free(stream, block).unwrap();
+        }
+    });
 }
 
 #[test]
 fn peaks_are_of_an_interval_and_the_allocators_own_counters_go_on() {
-    let Some((_, _turn)) = alone() else {
-        return;
-    };
-    let folder = Folder::new("peaks");
-    let (clock, job) = job(by_hand(&folder));
-    let (_context, memory, stream) = setup(64 * MIB);
-    job.manage(&memory).unwrap();
-    let peak = || folder.status().gpus[&gpu()].usage.device_peak_bytes;
-    let step = |mib: u64| {
-        let (_, end) = job
-            .run(0, || {
-                let block = memory.alloc(&stream, mib * MIB).unwrap();
-                memory.free(&stream, block).unwrap();
-                clock.advance(Duration::from_secs(10));
-            })
-            .unwrap();
-        end.recorded
-    };
-    assert_eq!(step(8), Some(Recorded::Written));
-    assert_eq!(peak(), 8 * MIB);
-    assert_eq!(step(4), Some(Recorded::Written));
-    assert_eq!(peak(), 4 * MIB);
-    assert_eq!(step(4), Some(Recorded::Unchanged));
-    let stats = memory.stats();
-    assert_eq!((stats.allocations, stats.peak_live_bytes), (3, 8 * MIB));
-    assert_eq!(stats.largest_bytes, 8 * MIB);
-    assert!(stats.peak_reserved_bytes >= 8 * MIB);
-    assert_eq!(clock.now(), Duration::from_secs(30));
+    with_job(|rig| {
+        let memory = &rig.memory;
+        for (mib, recorded) in [
+            (8, Recorded::Written),
+            (4, Recorded::Written),
+            (4, Recorded::Unchanged),
+        ] {
+            let end = rig.run(|| {
+                let block = memory.alloc(&rig.stream, mib * MIB).unwrap();
+                memory.free(&rig.stream, block).unwrap();
+                rig.clock.advance(Duration::from_secs(10));
+            });
+            assert_eq!(end.recorded, Some(recorded));
+            let usage = rig.folder.status().gpus[&gpu()].usage;
+            assert_eq!(usage.device_peak_bytes, mib * MIB);
+        }
+        let stats = memory.stats();
+        assert_eq!((stats.allocations, stats.peak_live_bytes), (3, 8 * MIB));
+        assert_eq!(stats.largest_bytes, 8 * MIB);
+        assert!(stats.peak_reserved_bytes >= 8 * MIB);
+        assert_eq!(rig.clock.now(), Duration::from_secs(30));
+    });
 }
 
 #[test]
 fn what_the_job_wants_and_the_share_in_force_stand_in_the_next_status() {
-    let Some((_, _turn)) = alone() else {
-        return;
-    };
-    let folder = Folder::new("want");
-    let (_, job) = job(by_hand(&folder));
-    let (_context, memory, _stream) = setup(64 * MIB);
-    job.manage(&memory).unwrap();
-    job.poll();
-    assert_eq!(
-        folder.status().report(gpu()).unwrap().wanted_bytes,
-        u64::MAX
-    );
-    job.want(5 * MIB);
-    folder.order(None, Some(2), Some(40));
-    job.poll();
-    let status = folder.status();
-    let report = status.report(gpu()).unwrap();
-    assert_eq!((report.wanted_bytes, report.version), (5 * MIB, 2));
-    assert_eq!(status.larder.unwrap().perf_control, 40);
+    with_job(|rig| {
+        rig.job.poll();
+        assert_eq!(rig.report().wanted_bytes, u64::MAX);
+        rig.job.want(5 * MIB);
+        rig.order(None, 2, 40);
+        let report = rig.report();
+        assert_eq!((report.wanted_bytes, report.version), (5 * MIB, 2));
+        assert_eq!(rig.larder().perf_control, 40);
+    });
 }
 
 #[test]
 fn a_status_that_cannot_be_written_is_a_warning_and_the_next_one_is_written() {
-    let Some((_, _turn)) = alone() else {
-        return;
-    };
-    let folder = Folder::new("unwritten");
+    let folder = Folder::new();
     let mut config = by_hand(&folder);
     config.files.status = Some(folder.0.join("none/status.json"));
     let (clock, job) = job(config);

@@ -3,60 +3,46 @@
 use larder_core::limits::LimitAnswer;
 use larder_cuda::driver::Rule;
 use larder_cuda::{Context, DeviceAllocator, Limits};
-use larder_cuda_abi::Code;
 
-use super::common::{MIB, alone, alone_and_clean, assert_clean};
+use super::common::refusal::{SWEEP, Sweep};
+use super::common::{MIB, alone_and_clean};
 use super::{check, fill, plain, stream};
 
 #[test]
 fn every_call_of_a_lowered_limit_is_refused_once() {
-    let Some((control, _turn)) = alone() else {
-        return;
+    let sweep = Sweep {
+        each_code: true,
+        ..SWEEP
     };
-    for code in [Code::OUT_OF_MEMORY, Code::UNKNOWN, Code::INVALID_VALUE] {
-        for skip in 0.. {
-            let context = Context::new(0).unwrap();
-            let limits = Limits::new(64 * MIB).unwrap();
-            let tenant = limits.process().tenant("t", 64 * MIB).unwrap();
-            let memory = DeviceAllocator::in_budget(&context, plain(), &tenant).unwrap();
-            let queues = [stream(&context), stream(&context)];
-            let blocks = [4, 2, 6, 2].map(|mib| memory.alloc(&queues[0], mib * MIB).unwrap());
-            let [a, b, c, kept] = blocks;
-            fill(&queues[0], &kept, 5);
-            memory.free(&queues[0], a).unwrap();
-            memory.free(&queues[1], b).unwrap();
-            memory.free(&queues[0], c).unwrap();
-            let before = control.used(0);
-            control.fail(Rule::any().after(skip).with(code)).unwrap();
-            let calls = control.calls(None);
-            let answer = tenant.set(2 * MIB);
-            let refused = control.calls(None) - calls > skip;
-            control.clear_failures();
-            // The answer is the truth: what is charged is what the driver has given.
-            let held = control.used(0);
-            assert!(held <= before, "{code:?} {skip}");
-            assert_eq!(
-                answer,
-                LimitAnswer::with_excess(held - 2 * MIB),
-                "{code:?} {skip}"
-            );
-            assert_eq!(tenant.usage().used_bytes, held);
-            assert!(memory.alloc(&queues[0], MIB).is_err(), "{code:?} {skip}");
-            check(&queues[0], &kept, 5);
-            // Without a refusal the rest goes too, the deferred frees first.
-            context.settle();
-            limits.poll();
-            assert_eq!(control.used(0), 2 * MIB, "{code:?} {skip}");
-            assert_eq!(tenant.usage().used_bytes, 2 * MIB);
-            memory.free(&queues[0], kept).unwrap();
-            assert_eq!(tenant.set(0), LimitAnswer::Applied);
-            drop((memory, queues, tenant, limits, context));
-            assert_clean(control);
-            if !refused {
-                break;
-            }
-        }
-    }
+    sweep.run(3, |refusal| {
+        let used = || refusal.control.used(0);
+        let context = Context::new(0).unwrap();
+        let limits = Limits::new(64 * MIB).unwrap();
+        let tenant = limits.process().tenant("t", 64 * MIB).unwrap();
+        let memory = DeviceAllocator::in_budget(&context, plain(), &tenant).unwrap();
+        let queues = [stream(&context), stream(&context)];
+        let blocks = [4, 2, 6, 2].map(|mib| memory.alloc(&queues[0], mib * MIB).unwrap());
+        let [a, b, c, kept] = blocks;
+        fill(&queues[0], &kept, 5);
+        memory.free(&queues[0], a).unwrap();
+        memory.free(&queues[1], b).unwrap();
+        memory.free(&queues[0], c).unwrap();
+        let before = used();
+        let answer = refusal.around(|| tenant.set(2 * MIB));
+        // The answer is the truth: what is charged is what the driver has given.
+        let held = used();
+        assert!(held <= before, "{held} of {before}");
+        assert_eq!(answer, LimitAnswer::with_excess(held - 2 * MIB));
+        assert_eq!(tenant.usage().used_bytes, held);
+        assert!(memory.alloc(&queues[0], MIB).is_err());
+        check(&queues[0], &kept, 5);
+        // Without a refusal the rest goes too, the deferred frees first.
+        context.settle();
+        limits.poll();
+        assert_eq!((used(), tenant.usage().used_bytes), (2 * MIB, 2 * MIB));
+        memory.free(&queues[0], kept).unwrap();
+        assert_eq!(tenant.set(0), LimitAnswer::Applied);
+    });
 }
 
 #[test]

@@ -5,11 +5,10 @@ use std::sync::Arc;
 use larder_core::{
     AccessError, Addr, AddrRange, BlockAllocator, MemoryAccess, Pattern, StreamId, StreamPoint,
 };
-use larder_cuda::runtime::{GpuOptions, HostAllocator, Node, RuntimeConfig};
+use larder_cuda::runtime::{HostAllocator, RuntimeConfig};
 use larder_model::conformance::{Expect, run};
 
-use crate::common::{MIB, alone_and_clean};
-use crate::runtime::rig::{numa, runtime};
+use crate::runtime::rig::{end, gpu, host_kind, numa, on_gpus, pinned, runtime, take};
 
 /// The host's memory at its addresses, which the suite names for blocks that it holds.
 struct Host;
@@ -49,7 +48,7 @@ impl MemoryAccess for Host {
     }
 }
 
-/// The pool and the global allocator knows no streams, so they refuse a free after a point. That is all they are
+/// The pool and the global allocator know no streams, so they refuse a free after a point. That is all they are
 /// excused from.
 const NO_STREAMS: Expect = Expect {
     streams: false,
@@ -66,58 +65,56 @@ fn cleared(allocator: &impl BlockAllocator) {
 
 #[test]
 fn ps_2_each_allocator_of_the_host_keeps_the_promises_of_the_trait() {
-    let base = RuntimeConfig::default();
-    let ways = [
-        ("bfc_cpu_allocator_for_gpu", Some(true), false),
-        ("bfc_cpu_allocator_for_gpu", Some(true), true),
-        ("cpu_pool", Some(false), true),
-        ("cpu", Some(false), false),
-    ];
-    for (name, cpu_bfc, numa) in ways {
+    for (name, cpu_bfc, numa, expect) in [
+        ("bfc_cpu_allocator_for_gpu", true, false, Expect::strict()),
+        ("bfc_cpu_allocator_for_gpu", true, true, Expect::strict()),
+        ("cpu_pool", false, true, NO_STREAMS),
+        ("cpu", false, false, NO_STREAMS),
+    ] {
         for log_memory in [false, true] {
             let runtime = runtime(RuntimeConfig {
-                cpu_bfc,
-                numa,
                 log_memory,
-                ..base.clone()
+                ..host_kind(cpu_bfc, numa)
             });
             let host = runtime.cpu_allocator(None).unwrap();
             assert_eq!(host.name(), name);
-            let expect = match cpu_bfc {
-                Some(true) => Expect::strict(),
-                _ => NO_STREAMS,
-            };
+            // Memory that is more than a region's, and in cache lines of its own.
+            let blocks = [1, 100, 3 << 20].map(|bytes| take(&host, bytes));
+            assert_eq!(host.live_blocks(), 3, "{name}");
+            for block in blocks {
+                assert!(block.addr().get().is_multiple_of(64), "{name}");
+                host.free(block).unwrap();
+            }
+            assert_eq!(host.live_blocks(), 0, "{name}");
+            host.trim();
+            assert_eq!(host.stats().reserved_bytes, 0, "{name}");
             for _ in 0..2 {
                 run(&host, &Host, expect);
             }
-            assert_eq!(host.live_blocks(), 0);
+            assert_eq!(host.live_blocks(), 0, "{name}");
             cleared(&host);
             drop(host);
-            assert!(runtime.shutdown().unwrap().is_clean());
+            end(runtime);
         }
     }
 }
 
 #[test]
 fn ps_6_pinned_memory_of_a_node_keeps_the_promises_of_the_trait() {
-    alone_and_clean(|_| {
-        let runtime = runtime(numa());
-        let plain = runtime.pinned_allocator(Some(Node::new(1))).unwrap();
+    on_gpus(numa(), |runtime| {
+        let plain = pinned(runtime, 1);
         assert!(!plain.is_pinned());
         run(&plain, &Host, NO_STREAMS);
-        let gpu = runtime.gpu_allocator(0, &GpuOptions::default(), 8 * MIB);
-        let pinned = runtime.pinned_allocator(Some(Node::new(1))).unwrap();
+        let _gpu = gpu(runtime, 0, 8);
+        let pinned = pinned(runtime, 1);
         assert!(pinned.is_pinned());
         run(&pinned, &Host, Expect::strict());
         // A block of one is none of the other's, also where decorators shared them.
         let shared: Arc<HostAllocator> = Arc::new(pinned.clone());
-        let request = larder_core::Request::new(100);
-        let block = shared.alloc(&request).unwrap().block;
+        let block = take(&*shared, 100);
         assert!(pinned.owns(&block) && !plain.owns(&block));
         let rejected = plain.free(block).unwrap_err();
         pinned.free(rejected.value).unwrap();
         cleared(&pinned);
-        drop((gpu, plain, pinned, shared));
-        assert!(runtime.shutdown().unwrap().is_clean());
     });
 }

@@ -1,138 +1,129 @@
 //! The allocator that serves each device.
 
 use larder_core::AllocatorAttributes;
-use larder_cuda::runtime::{
-    Device, GpuOptions, HostAllocator, Node, Route, Runtime, RuntimeConfig,
-};
+use larder_cuda::runtime::{Device, GpuOptions, HostAllocator, Node, Route, Runtime, RuntimeError};
 
-use crate::common::{MIB, alone_and_clean};
-use crate::runtime::rig::{numa, runtime};
+use crate::runtime::rig::{cpu, gpu, numa, on_gpus, pinned};
 
-fn attributes(on_host: bool, gpu_compatible: bool) -> AllocatorAttributes {
+/// The memory that a row expects.
+#[derive(Clone, Copy, Debug)]
+enum Memory {
+    Gpu,
+    /// Of a node.
+    Pinned(u32),
+    Plain(u32),
+    Error,
+}
+
+use Memory::{Error, Gpu, Pinned, Plain};
+
+const fn of_node(node: u32) -> Device {
+    Device::Cpu(Some(Node::new(node)))
+}
+
+fn route(
+    runtime: &Runtime,
+    device: Device,
+    on_host: bool,
+    gpu_compatible: bool,
+) -> Result<Route, RuntimeError> {
     let mut attributes = AllocatorAttributes::NONE;
     attributes.set_on_host(on_host);
     attributes.set_gpu_compatible(gpu_compatible);
-    attributes
+    runtime.route(device, attributes, &GpuOptions::default())
 }
 
-fn host(runtime: &Runtime, device: Device, on_host: bool, gpu_compatible: bool) -> HostAllocator {
-    let attributes = attributes(on_host, gpu_compatible);
-    match runtime
-        .route(device, attributes, &GpuOptions::default())
-        .unwrap()
-    {
-        Route::Host(host) => host,
-        other => panic!("{other:?}"),
+/// A device, whether memory of the host is wanted, whether memory that GPUs use directly is, and what serves.
+type Row = (Device, bool, bool, Memory);
+
+#[track_caller]
+fn check(runtime: &Runtime, rows: &[Row]) {
+    let is = |host: HostAllocator, expected: HostAllocator| host.is(&expected);
+    for row @ (device, on_host, gpu_compatible, memory) in rows {
+        let fits = match (route(runtime, *device, *on_host, *gpu_compatible), *memory) {
+            (Ok(Route::Gpu(served)), Gpu) => {
+                *device == Device::Gpu(served.id()) && served.is(&gpu(runtime, served.id(), 8))
+            }
+            (Ok(Route::Host(host)), Pinned(node)) => {
+                host.is_pinned() && is(host, pinned(runtime, node))
+            }
+            (Ok(Route::Host(host)), Plain(node)) => is(host, cpu(runtime, node)),
+            (Err(_), Error) => true,
+            _ => false,
+        };
+        assert!(fits, "{row:?}");
     }
-}
-
-fn pinned(runtime: &Runtime, node: u32) -> HostAllocator {
-    let pinned = runtime.pinned_allocator(Some(Node::new(node))).unwrap();
-    assert!(pinned.is_pinned());
-    pinned
-}
-
-fn plain(runtime: &Runtime, node: u32) -> HostAllocator {
-    runtime.cpu_allocator(Some(Node::new(node))).unwrap()
 }
 
 #[test]
 fn s1_6_each_row_of_the_table_and_the_nodes() {
-    alone_and_clean(|_| {
-        let runtime = runtime(numa());
-        let options = GpuOptions::default();
-        let gpu = runtime
-            .gpu_allocator(1, &options, 8 * MIB)
-            .unwrap()
-            .allocator;
+    on_gpus(numa(), |runtime| {
+        let gpu = gpu(runtime, 1, 8);
         assert_eq!(runtime.gpu_node(0), Ok(Node::ZERO));
         assert_eq!(runtime.gpu_node(1), Ok(Node::new(2)));
-        // A GPU's own memory, whatever else it should be good for.
-        for gpu_compatible in [false, true] {
-            let attributes = attributes(false, gpu_compatible);
-            let route = runtime.route(Device::Gpu(1), attributes, &options).unwrap();
-            assert_eq!(route.name(), gpu.name());
-            assert!(matches!(route, Route::Gpu(served) if served.is(&gpu)));
-        }
-        // Its host side is of its node: upstream's pinned one is always of node 0.
-        assert!(host(&runtime, Device::Gpu(1), true, true).is(&pinned(&runtime, 2)));
-        assert!(host(&runtime, Device::Gpu(1), true, false).is(&plain(&runtime, 2)));
-        assert!(host(&runtime, Device::Gpu(0), true, true).is(&pinned(&runtime, 0)));
-        // Processors.
-        for on_host in [false, true] {
-            let device = Device::Cpu(Some(Node::new(3)));
-            assert!(host(&runtime, device, on_host, true).is(&pinned(&runtime, 3)));
-            assert!(host(&runtime, device, on_host, false).is(&plain(&runtime, 3)));
-        }
-        assert!(host(&runtime, Device::Cpu(None), false, false).is(&plain(&runtime, 0)));
-        assert!(host(&runtime, Device::Cpu(None), false, true).is(&pinned(&runtime, 0)));
-        // What is not there.
-        let none = AllocatorAttributes::NONE;
-        assert!(runtime.route(Device::Gpu(2), none, &options).is_err());
-        assert!(
-            runtime
-                .route(Device::Gpu(2), attributes(true, false), &options)
-                .is_err()
+        let served = route(runtime, Device::Gpu(1), false, false).unwrap();
+        assert_eq!(served.name(), gpu.name());
+        check(
+            runtime,
+            &[
+                // A GPU's own memory, whatever else it should be good for.
+                (Device::Gpu(1), false, false, Gpu),
+                (Device::Gpu(1), false, true, Gpu),
+                // Its host side is of its node: upstream's pinned one is always of node 0.
+                (Device::Gpu(1), true, true, Pinned(2)),
+                (Device::Gpu(1), true, false, Plain(2)),
+                (Device::Gpu(0), true, true, Pinned(0)),
+                // Processors.
+                (of_node(3), false, true, Pinned(3)),
+                (of_node(3), false, false, Plain(3)),
+                (of_node(3), true, true, Pinned(3)),
+                (of_node(3), true, false, Plain(3)),
+                (Device::Cpu(None), false, false, Plain(0)),
+                (Device::Cpu(None), false, true, Pinned(0)),
+                // What is not there.
+                (Device::Gpu(2), false, false, Error),
+                (Device::Gpu(2), true, false, Error),
+                (of_node(9), false, false, Error),
+            ],
         );
-        assert!(
-            runtime
-                .route(Device::Cpu(Some(Node::new(9))), none, &options)
-                .is_err()
-        );
-        drop(gpu);
-        assert!(runtime.shutdown().unwrap().is_clean());
     });
 }
 
 #[test]
 fn s1_6_forced_is_as_if_each_request_asked() {
-    alone_and_clean(|_| {
-        let runtime = runtime(RuntimeConfig {
-            force_gpu_compatible: true,
-            ..numa()
-        });
-        let _ = runtime
-            .gpu_allocator(0, &GpuOptions::default(), 8 * MIB)
-            .unwrap();
-        assert!(
-            host(&runtime, Device::Cpu(Some(Node::new(1))), false, false).is(&pinned(&runtime, 1))
-        );
-        assert!(host(&runtime, Device::Gpu(1), true, false).is(&pinned(&runtime, 2)));
-        assert!(runtime.shutdown().unwrap().is_clean());
+    let mut config = numa();
+    config.force_gpu_compatible = true;
+    on_gpus(config, |runtime| {
+        let _ = gpu(runtime, 0, 8);
+        let rows = [
+            (of_node(1), false, false, Pinned(1)),
+            (Device::Gpu(1), true, false, Pinned(2)),
+        ];
+        check(runtime, &rows);
     });
 }
 
 #[test]
 fn s1_6_upstreams_switch_makes_pinned_memory_node_zeros() {
-    alone_and_clean(|_| {
-        let runtime = runtime(RuntimeConfig {
-            pinned_of_node_zero: true,
-            ..numa()
-        });
-        let _ = runtime
-            .gpu_allocator(1, &GpuOptions::default(), 8 * MIB)
-            .unwrap();
-        let zero = runtime.pinned_allocator(None).unwrap();
-        assert!(host(&runtime, Device::Gpu(1), true, true).is(&zero));
-        // Plain memory is the node's all the same.
-        assert!(host(&runtime, Device::Gpu(1), true, false).is(&plain(&runtime, 2)));
-        drop(zero);
-        assert!(runtime.shutdown().unwrap().is_clean());
+    let mut config = numa();
+    config.pinned_of_node_zero = true;
+    on_gpus(config, |runtime| {
+        let _ = gpu(runtime, 1, 8);
+        let rows = [
+            (Device::Gpu(1), true, true, Pinned(0)),
+            // Plain memory is the node's all the same.
+            (Device::Gpu(1), true, false, Plain(2)),
+        ];
+        check(runtime, &rows);
     });
 }
 
 #[test]
 fn s1_6_a_route_to_a_gpu_builds_it_and_before_that_pinned_is_plain() {
-    alone_and_clean(|_| {
-        let runtime = runtime(numa());
-        let device = Device::Cpu(Some(Node::new(1)));
-        assert!(host(&runtime, device, false, true).is(&plain(&runtime, 1)));
-        let options = GpuOptions::default();
-        let route = runtime
-            .route(Device::Gpu(0), AllocatorAttributes::NONE, &options)
-            .unwrap();
-        assert!(host(&runtime, device, false, true).is_pinned());
-        drop(route);
-        assert!(runtime.shutdown().unwrap().is_clean());
+    on_gpus(numa(), |runtime| {
+        check(runtime, &[(of_node(1), false, true, Plain(1))]);
+        let served = route(runtime, Device::Gpu(0), false, false);
+        assert!(matches!(served, Ok(Route::Gpu(_))), "{served:?}");
+        check(runtime, &[(of_node(1), false, true, Pinned(1))]);
     });
 }

@@ -2,52 +2,54 @@
 
 use larder_core::{Block, Placement};
 use larder_cuda::runtime::{
-    GpuAllocator, GpuKind, GpuOptions, LogicalDevice, RuntimeConfig, RuntimeError,
+    GpuAllocator, GpuKind, GpuOptions, LogicalDevice, Runtime, RuntimeConfig, RuntimeError,
     limit_of_available, limit_of_fraction,
 };
 use larder_cuda::{Context, DeviceAllocError, DriverError};
 
-use crate::common::{DEVICE_BYTES, MIB, alone, alone_and_clean, assert_clean, assert_filled, fill};
-use crate::runtime::rig::{runtime, with_devices};
+use crate::common::{DEVICE_BYTES, MIB, alone, alone_and_clean, assert_filled, fill};
+use crate::runtime::rig::{end, of_kind, on_gpus, stream_of, unified, with, with_devices};
 
 fn is_on_host(gpu: &GpuAllocator, block: &Block) -> bool {
     gpu.info(block).unwrap().placement == Placement::Host
 }
 
+/// The allocator of device 0 that does not grow, with a limit.
+fn whole(runtime: &Runtime, bytes: u64) -> GpuAllocator {
+    let given = runtime.gpu_allocator(0, &GpuOptions::default(), bytes);
+    given.unwrap().allocator
+}
+
+/// Each virtual device of device 0 has its number, its limit, and no device follows.
+fn virtual_devices(mebibytes: &[u64]) {
+    alone_and_clean(|_| {
+        let devices = LogicalDevice::parts(0, mebibytes);
+        let runtime = with_devices(RuntimeConfig::default(), devices);
+        let options = GpuOptions::default();
+        assert_eq!(runtime.gpu_count(), Ok(mebibytes.len()));
+        for (id, mebibytes) in mebibytes.iter().enumerate() {
+            let gpu = runtime.gpu(id, &options).unwrap().allocator;
+            assert_eq!(gpu.limit_bytes(), mebibytes * MIB);
+            assert_eq!((gpu.id(), gpu.ordinal()), (id, 0));
+        }
+        assert!(runtime.gpu(mebibytes.len(), &options).is_err());
+        end(runtime);
+    });
+}
+
 #[test]
 fn s1_7_one_virtual_device_of_123_mib() {
-    alone_and_clean(|_| {
-        let runtime = with_devices(RuntimeConfig::default(), LogicalDevice::parts(0, &[123]));
-        assert_eq!(runtime.gpu_count(), Ok(1));
-        let given = runtime.gpu(0, &GpuOptions::default()).unwrap();
-        assert_eq!(given.allocator.limit_bytes(), 123 * MIB);
-        assert!(runtime.gpu(1, &GpuOptions::default()).is_err());
-        drop(given);
-        assert!(runtime.shutdown().unwrap().is_clean());
-    });
+    virtual_devices(&[123]);
 }
 
 #[test]
 fn s1_7_two_virtual_devices_of_123_and_456_mib() {
-    alone_and_clean(|_| {
-        let runtime = with_devices(
-            RuntimeConfig::default(),
-            LogicalDevice::parts(0, &[123, 456]),
-        );
-        assert_eq!(runtime.gpu_count(), Ok(2));
-        for (id, mebibytes) in [(0, 123), (1, 456)] {
-            let gpu = runtime.gpu(id, &GpuOptions::default()).unwrap().allocator;
-            assert_eq!(gpu.limit_bytes(), mebibytes * MIB);
-            assert_eq!((gpu.id(), gpu.ordinal()), (id, 0));
-        }
-        assert!(runtime.shutdown().unwrap().is_clean());
-    });
+    virtual_devices(&[123, 456]);
 }
 
 #[test]
 fn s1_7_a_fraction_above_one_is_a_limit_above_the_device() {
-    alone_and_clean(|_| {
-        let runtime = runtime(RuntimeConfig::default());
+    on_gpus(with(|_| ()), |runtime| {
         let options = GpuOptions {
             memory_fraction: 1.2,
             ..GpuOptions::default()
@@ -57,26 +59,20 @@ fn s1_7_a_fraction_above_one_is_a_limit_above_the_device() {
         let gpu = runtime.gpu(0, &options).unwrap().allocator;
         assert_eq!(gpu.limit_bytes(), limit);
         // One block of all of it: the device has no such, and the host behind it has.
-        let stream = gpu.context().cudarc().new_stream().unwrap();
+        let stream = stream_of(&gpu);
         let all = gpu.alloc(&stream, limit / MIB * MIB).unwrap();
         assert!(is_on_host(&gpu, &all));
         gpu.free(&stream, all).unwrap();
         // In blocks, the device comes first.
-        let blocks: Vec<_> = (0..12)
-            .map(|_| gpu.alloc(&stream, 100 * MIB).unwrap())
-            .collect();
-        let on_host = blocks
-            .iter()
-            .filter(|block| is_on_host(&gpu, block))
-            .count();
-        assert_eq!((is_on_host(&gpu, &blocks[0]), on_host), (false, 2));
+        let blocks = [(); 12].map(|()| gpu.alloc(&stream, 100 * MIB).unwrap());
+        let on_host = blocks.each_ref().map(|block| is_on_host(&gpu, block));
+        assert!(!on_host[0]);
+        assert_eq!(on_host.into_iter().filter(|on_host| *on_host).count(), 2);
         assert_eq!(gpu.live().blocks, 12);
         for block in blocks {
             gpu.free(&stream, block).unwrap();
         }
         assert_eq!(gpu.live().blocks, 0);
-        drop((gpu, stream));
-        assert!(runtime.shutdown().unwrap().is_clean());
     });
 }
 
@@ -110,8 +106,7 @@ fn s1_7_a_fraction_above_one_on_an_older_device_is_oversubscription() {
 
 #[test]
 fn ps_9_without_a_fraction_the_limit_is_the_formula_of_what_is_free() {
-    alone_and_clean(|_| {
-        let runtime = runtime(RuntimeConfig::default());
+    on_gpus(with(|_| ()), |runtime| {
         let options = GpuOptions::default();
         let context = Context::new(0).unwrap();
         let (available, _) = context.try_current(|driver| driver.memory_info()).unwrap();
@@ -120,47 +115,28 @@ fn ps_9_without_a_fraction_the_limit_is_the_formula_of_what_is_free() {
         assert_eq!(runtime.memory_limit(0, &options), Ok(limit));
         let given = runtime.gpu(0, &options).unwrap();
         assert_eq!(given.allocator.limit_bytes(), limit);
-        drop((given, context));
-        assert!(runtime.shutdown().unwrap().is_clean());
     });
 }
 
 #[test]
 fn s1_5_a_runtime_after_another_begins_anew() {
-    let Some((control, _turn)) = alone() else {
-        return;
-    };
     for mebibytes in [16, 32, 16] {
-        let runtime = runtime(RuntimeConfig::default());
-        assert!(!runtime.gpus_enabled());
-        let given = runtime
-            .gpu_allocator(0, &GpuOptions::default(), mebibytes * MIB)
-            .unwrap();
-        assert_eq!(given.mismatch, None);
-        assert_eq!(given.allocator.limit_bytes(), mebibytes * MIB);
-        drop(given);
-        assert!(runtime.shutdown().unwrap().is_clean());
-        assert_clean(control);
+        on_gpus(with(|_| ()), |runtime| {
+            assert!(!runtime.gpus_enabled());
+            let options = GpuOptions::default();
+            let given = runtime.gpu_allocator(0, &options, mebibytes * MIB).unwrap();
+            assert_eq!(given.mismatch, None);
+            assert_eq!(given.allocator.limit_bytes(), mebibytes * MIB);
+        });
     }
 }
 
 #[test]
 fn managed_memory_is_never_more_than_the_device_has() {
-    alone_and_clean(|_| {
-        let runtime = runtime(RuntimeConfig {
-            gpu_kind: GpuKind::Default,
-            vmem: false,
-            ..RuntimeConfig::default()
-        });
-        let options = GpuOptions {
-            unified_memory: true,
-            ..GpuOptions::default()
-        };
-        let gpu = runtime
-            .gpu_allocator(0, &options, 2 * DEVICE_BYTES)
-            .unwrap()
-            .allocator;
-        let stream = gpu.context().cudarc().new_stream().unwrap();
+    on_gpus(of_kind(GpuKind::Default), |runtime| {
+        let given = runtime.gpu_allocator(0, &unified(), 2 * DEVICE_BYTES);
+        let gpu = given.unwrap().allocator;
+        let stream = stream_of(&gpu);
         let error = gpu.alloc(&stream, DEVICE_BYTES + MIB).unwrap_err();
         let DeviceAllocError::Memory { driver, .. } = error else {
             panic!("{error}")
@@ -168,67 +144,47 @@ fn managed_memory_is_never_more_than_the_device_has() {
         assert!(matches!(driver, Some(DriverError::Oversubscribed { .. })));
         let block = gpu.alloc(&stream, DEVICE_BYTES / 2).unwrap();
         gpu.free(&stream, block).unwrap();
-        drop((gpu, stream));
-        assert!(runtime.shutdown().unwrap().is_clean());
     });
 }
 
 #[test]
 fn s7_1_a_device_that_is_full_goes_on_in_host_memory_unless_it_is_off() {
-    alone_and_clean(|_| {
-        for (vmem, name) in [(true, "GPUVMem_0_bfc"), (false, "GPU_0_bfc")] {
-            let runtime = runtime(RuntimeConfig {
-                vmem,
-                vmem_host_limit_bytes: 32 * MIB,
-                ..RuntimeConfig::default()
-            });
-            let given = runtime.gpu_allocator(0, &GpuOptions::default(), 16 * MIB);
-            let gpu = given.unwrap().allocator;
+    for (vmem, name) in [(true, "GPUVMem_0_bfc"), (false, "GPU_0_bfc")] {
+        let config = with(|config| {
+            (config.vmem, config.vmem_host_limit_bytes) = (vmem, 32 * MIB);
+        });
+        on_gpus(config, |runtime| {
+            let gpu = whole(runtime, 16 * MIB);
             assert_eq!((gpu.name(), gpu.limit_bytes()), (name, 16 * MIB));
             assert_eq!(gpu.vmem_allocator().is_some(), vmem);
-            let stream = gpu.context().cudarc().new_stream().unwrap();
+            let stream = stream_of(&gpu);
             let first = gpu.alloc(&stream, 16 * MIB).unwrap();
             assert!(!is_on_host(&gpu, &first));
             match gpu.alloc(&stream, 16 * MIB) {
                 Ok(second) => {
                     assert!(vmem && is_on_host(&gpu, &second));
-                    assert_filled_as(&stream, &second);
+                    fill(&stream, second.addr().get(), 16 * MIB, 42);
+                    assert_filled(&stream, second.addr().get(), 16 * MIB, 42);
                     gpu.free(&stream, second).unwrap();
                 }
                 Err(error) => assert!(!vmem, "{error}"),
             }
-            assert!(
-                gpu.alloc(&stream, 33 * MIB).is_err(),
-                "more than the host's limit"
-            );
+            let more = gpu.alloc(&stream, 33 * MIB);
+            assert!(more.is_err(), "more than the host's limit");
             gpu.free(&stream, first).unwrap();
-            drop((gpu, stream));
-            assert!(runtime.shutdown().unwrap().is_clean());
-        }
-    });
-}
-
-fn assert_filled_as(stream: &larder_cuda::CudaStream, block: &Block) {
-    fill(stream, block.addr().get(), block.bytes(), 42);
-    assert_filled(stream, block.addr().get(), block.bytes(), 42);
+        });
+    }
 }
 
 #[test]
 fn s7_1_the_planned_share_closes_the_host_side() {
-    alone_and_clean(|_| {
-        let runtime = runtime(RuntimeConfig {
-            planned_percent: 1,
-            ..RuntimeConfig::default()
-        });
-        let given = runtime.gpu_allocator(0, &GpuOptions::default(), 16 * MIB);
-        let gpu = given.unwrap().allocator;
-        let stream = gpu.context().cudarc().new_stream().unwrap();
+    on_gpus(with(|config| config.planned_percent = 1), |runtime| {
+        let gpu = whole(runtime, 16 * MIB);
+        let stream = stream_of(&gpu);
         // One percent of 1 GiB is less than what the device alone has in use.
         let first = gpu.alloc(&stream, 16 * MIB).unwrap();
         let error = gpu.alloc(&stream, MIB).unwrap_err();
         assert!(matches!(error, DeviceAllocError::Planned { .. }), "{error}");
         gpu.free(&stream, first).unwrap();
-        drop((gpu, stream));
-        assert!(runtime.shutdown().unwrap().is_clean());
     });
 }

@@ -1,34 +1,27 @@
 //! Visitors: when they are called, in which order, and how long they may be registered.
 
-use std::sync::Arc;
+use larder_core::{Addr, BlockAllocator, Request};
+use larder_cuda::runtime::{Node, RegionVisit, Visited, VisitorLate};
 
-use larder_core::{BlockAllocator, Request};
-use larder_cuda::runtime::{GpuOptions, Node, RegionVisit, RuntimeConfig, Visited, VisitorLate};
-use larder_cuda::{Context, CudaStream};
-
-use crate::common::{MIB, alone_and_clean};
-use crate::runtime::rig::{Diary, numa, runtime, take};
+use crate::common::MIB;
+use crate::runtime::rig::{
+    Diary, cpu, end, gpu, host_kind, host_kinds, numa, on_gpus, pinned, runtime, stream_of, take,
+    with,
+};
 
 #[test]
 fn ps_4_visitors_run_in_order_and_in_reverse() {
-    for cpu_bfc in [Some(true), Some(false)] {
-        let runtime = runtime(RuntimeConfig {
-            cpu_bfc,
-            ..RuntimeConfig::default()
-        });
+    for cpu_bfc in [true, false] {
+        let runtime = runtime(host_kind(cpu_bfc, false));
         let diary = Diary::default();
-        runtime
-            .add_alloc_visitor(Visited::Cpu, diary.visitor("alloc A"))
-            .unwrap();
-        runtime
-            .add_alloc_visitor(Visited::Cpu, diary.visitor("alloc B"))
-            .unwrap();
-        runtime
-            .add_free_visitor(Visited::Cpu, diary.visitor("free A"))
-            .unwrap();
-        runtime
-            .add_free_visitor(Visited::Cpu, diary.visitor("free B"))
-            .unwrap();
+        for name in ["alloc A", "alloc B"] {
+            let added = runtime.add_alloc_visitor(Visited::Cpu, diary.visitor(name));
+            added.unwrap();
+        }
+        for name in ["free A", "free B"] {
+            let added = runtime.add_free_visitor(Visited::Cpu, diary.visitor(name));
+            added.unwrap();
+        }
         let memory = runtime.cpu_allocator(None).unwrap();
         let block = take(&memory, 10_000);
         assert_eq!(diary.names(), ["alloc A", "alloc B"]);
@@ -45,87 +38,60 @@ fn ps_4_visitors_run_in_order_and_in_reverse() {
 #[test]
 fn ps_4_a_visitor_that_comes_late_is_refused_and_called_for_nothing() {
     let runtime = runtime(numa());
-    let diary = Diary::default();
-    runtime
-        .add_alloc_visitor(Visited::Cpu, diary.visitor("in time"))
-        .unwrap();
-    let memory = runtime.cpu_allocator(Some(Node::new(1))).unwrap();
+    let diary = Diary::of(&runtime, Visited::Cpu);
+    let memory = cpu(&runtime, 1);
     let late = VisitorLate { memory: "CPU" };
-    assert_eq!(
+    let added = [
         runtime.add_alloc_visitor(Visited::Cpu, diary.visitor("late")),
-        Err(late)
-    );
-    assert_eq!(
         runtime.add_free_visitor(Visited::Cpu, diary.visitor("late")),
-        Err(late)
-    );
+    ];
+    assert_eq!(added, [Err(late); 2]);
     assert!(late.to_string().contains("before"));
     // Nor of allocators that are made afterwards.
-    let other = runtime.cpu_allocator(Some(Node::new(3))).unwrap();
+    let other = cpu(&runtime, 3);
     let blocks = [take(&memory, 1000), take(&other, 1000)];
-    assert_eq!(diary.names(), ["in time", "in time"]);
-    let nodes: Vec<u32> = diary
-        .visits()
-        .iter()
-        .map(|(_, visit)| visit.index)
-        .collect();
-    assert_eq!(nodes, [1, 3], "the node is told");
+    let nodes = diary.visits();
+    let nodes = nodes.iter().map(|(name, visit)| (*name, visit.index));
+    let nodes: Vec<_> = nodes.collect();
+    assert_eq!(nodes, [("alloc", 1), ("alloc", 3)], "the node is told");
     let [one, two] = blocks;
     memory.free(one).unwrap();
     other.free(two).unwrap();
     // Other memory has lists of its own.
-    runtime
-        .add_alloc_visitor(Visited::Pinned(Node::ZERO), diary.visitor("pinned"))
-        .unwrap();
-    runtime
-        .add_alloc_visitor(Visited::Gpu(Node::ZERO), diary.visitor("gpu"))
-        .unwrap();
+    Diary::of(&runtime, Visited::Pinned(Node::ZERO));
+    Diary::of(&runtime, Visited::Gpu(Node::ZERO));
 }
 
 #[test]
 fn ps_4_a_request_that_failed_makes_nobody_late() {
     let runtime = runtime(numa());
     assert!(runtime.cpu_allocator(Some(Node::new(77))).is_err());
-    let diary = Diary::default();
-    runtime
-        .add_alloc_visitor(Visited::Cpu, diary.visitor("A"))
-        .unwrap();
+    Diary::of(&runtime, Visited::Cpu);
     assert!(runtime.cpu_allocator(None).is_ok());
 }
 
 #[test]
 fn a_refused_region_is_reported_to_nobody() {
-    let runtime = runtime(RuntimeConfig {
-        cpu_bfc: Some(true),
-        ..RuntimeConfig::default()
-    });
-    let diary = Diary::default();
-    runtime
-        .add_alloc_visitor(Visited::Cpu, diary.visitor("alloc"))
-        .unwrap();
+    let runtime = runtime(host_kind(true, false));
+    let diary = Diary::of(&runtime, Visited::Cpu);
     let memory = runtime.cpu_allocator(None).unwrap();
     assert!(memory.alloc(&Request::new(1 << 60)).is_err());
-    assert_eq!(diary.names().len(), 0);
+    assert_eq!(diary.visits(), []);
 }
 
 #[test]
 fn regions_that_go_with_their_allocator_are_reported_too() {
-    for cpu_bfc in [Some(true), Some(false)] {
-        let runtime = runtime(RuntimeConfig {
-            cpu_bfc,
-            ..RuntimeConfig::default()
-        });
-        let diary = Diary::default();
-        runtime
-            .add_free_visitor(Visited::Cpu, diary.visitor("free"))
-            .unwrap();
+    // The global allocator has no regions.
+    for config in &host_kinds()[..2] {
+        let runtime = runtime(config.clone());
+        let diary = Diary::of(&runtime, Visited::Cpu);
         let memory = runtime.cpu_allocator(None).unwrap();
         let block = take(&memory, 1000);
         memory.free(block).unwrap();
-        assert_eq!(diary.names().len(), 0, "it is kept");
+        assert_eq!(diary.names(), ["alloc"], "it is kept");
         drop(memory);
-        assert!(runtime.shutdown().unwrap().is_clean());
-        assert_eq!(diary.names(), ["free"]);
+        end(runtime);
+        assert_eq!(diary.names(), ["alloc", "free"]);
     }
 }
 
@@ -148,111 +114,67 @@ fn held(diary: &Diary) -> Vec<RegionVisit> {
     held
 }
 
+/// Returns whether an address lies in one of the regions held.
+fn is_held(diary: &Diary, at: Addr) -> bool {
+    let holds = |visit: &RegionVisit| visit.range.start() <= at && at < visit.range.end();
+    held(diary).iter().any(holds)
+}
+
 #[test]
 fn visitors_of_a_node_are_called_for_its_gpus_alone_and_of_each_region_once() {
-    alone_and_clean(|_| {
-        let runtime = runtime(RuntimeConfig::default());
-        let (zero, two, pinned) = (Diary::default(), Diary::default(), Diary::default());
-        for (node, diary) in [(Node::ZERO, &zero), (Node::new(2), &two)] {
-            runtime
-                .add_alloc_visitor(Visited::Gpu(node), diary.visitor("alloc"))
-                .unwrap();
-            runtime
-                .add_free_visitor(Visited::Gpu(node), diary.visitor("free"))
-                .unwrap();
-        }
-        runtime
-            .add_alloc_visitor(Visited::Pinned(Node::new(1)), pinned.visitor("alloc"))
-            .unwrap();
-        runtime
-            .add_free_visitor(Visited::Pinned(Node::new(1)), pinned.visitor("free"))
-            .unwrap();
-        let options = GpuOptions {
-            allow_growth: true,
-            ..GpuOptions::default()
-        };
+    let mut diaries = None;
+    on_gpus(with(|_| ()), |runtime| {
+        let [zero, two] = [0, 2].map(|node| Diary::of(runtime, Visited::Gpu(Node::new(node))));
+        let of_pinned = Diary::of(runtime, Visited::Pinned(Node::new(1)));
         // The second device hangs on node 2.
-        let memory = runtime
-            .gpu_allocator(1, &options, 64 * MIB)
-            .unwrap()
-            .allocator;
+        let memory = gpu(runtime, 1, 64);
         let late = runtime.add_alloc_visitor(Visited::Gpu(Node::new(3)), zero.visitor("alloc"));
         assert_eq!(late, Err(VisitorLate { memory: "GPU" }));
-        let stream: Arc<CudaStream> = memory.context().cudarc().new_stream().unwrap();
+        let stream = stream_of(&memory);
         for round in 1..6 {
-            let blocks: Vec<_> = (1..=4)
-                .map(|index| memory.alloc(&stream, index * round * MIB).unwrap())
-                .collect();
+            let blocks = [1, 2, 3, 4].map(|mib| memory.alloc(&stream, mib * round * MIB).unwrap());
             let regions = held(&two);
             assert!(regions.iter().all(|visit| visit.index == 1));
             let sum: u64 = regions.iter().map(|visit| visit.range.bytes()).sum();
-            assert!(
-                sum >= memory.stats().live_bytes,
-                "all that is in use is known"
-            );
+            let live = memory.stats().live_bytes;
+            assert!(sum >= live, "all that is in use is known: {sum} of {live}");
             for block in blocks {
-                let at = block.addr();
-                assert!(
-                    regions
-                        .iter()
-                        .any(|visit| visit.range.start() <= at && at < visit.range.end())
-                );
+                assert!(is_held(&two, block.addr()), "{block:?}");
                 memory.free(&stream, block).unwrap();
             }
             stream.synchronize().unwrap();
             memory.device_allocator().unwrap().release(u64::MAX);
         }
-        assert_eq!(zero.names().len(), 0);
+        assert_eq!(zero.visits(), []);
 
-        let host = runtime.pinned_allocator(Some(Node::new(1))).unwrap();
-        let other = runtime.pinned_allocator(Some(Node::new(3))).unwrap();
+        let [host, other] = [1, 3].map(|node| pinned(runtime, node));
         let (one, unseen) = (take(&host, 1000), take(&other, 1000));
-        assert_eq!(held(&pinned).len(), 1);
-        assert_eq!(held(&pinned)[0].index, 1);
+        let regions = held(&of_pinned);
+        assert_eq!((regions.len(), regions[0].index), (1, 1));
         host.free(one).unwrap();
         other.free(unseen).unwrap();
-
-        drop((memory, host, other));
-        assert!(runtime.shutdown().unwrap().is_clean());
-        assert_eq!(held(&two), [], "all went with the allocator");
-        assert_eq!(held(&pinned), []);
-        assert!(!two.names().is_empty() && !pinned.names().is_empty());
-        drop(stream);
-        drop(Context::new(0));
+        diaries = Some([two, of_pinned]);
     });
+    for diary in diaries.into_iter().flatten() {
+        assert!(!diary.names().is_empty());
+        assert_eq!(held(&diary), [], "all went with the allocator");
+    }
 }
 
 #[test]
 fn visitors_hear_that_memory_sleeps_and_wakes() {
-    alone_and_clean(|_| {
-        let runtime = runtime(RuntimeConfig::default());
-        let diary = Diary::default();
-        runtime
-            .add_alloc_visitor(Visited::Gpu(Node::ZERO), diary.visitor("alloc"))
-            .unwrap();
-        runtime
-            .add_free_visitor(Visited::Gpu(Node::ZERO), diary.visitor("free"))
-            .unwrap();
-        let options = GpuOptions {
-            allow_growth: true,
-            ..GpuOptions::default()
-        };
-        let memory = runtime.gpu_allocator(0, &options, 64 * MIB).unwrap();
-        let memory = memory.allocator;
-        let stream: Arc<CudaStream> = memory.context().cudarc().new_stream().unwrap();
+    let mut kept = None;
+    on_gpus(with(|_| ()), |runtime| {
+        let diary = Diary::of(runtime, Visited::Gpu(Node::ZERO));
+        let memory = gpu(runtime, 0, 64);
+        let stream = stream_of(&memory);
         let device = memory.device_allocator().unwrap();
         for round in 1..6 {
             let block = memory.alloc(&stream, round * MIB).unwrap();
             device.sleep().unwrap();
             assert_eq!(held(&diary), [], "asleep nothing is held");
             device.wake().unwrap();
-            let at = block.addr();
-            let is_known =
-                |visit: &RegionVisit| visit.range.start() <= at && at < visit.range.end();
-            assert!(
-                held(&diary).iter().any(is_known),
-                "what woke is known again"
-            );
+            assert!(is_held(&diary, block.addr()), "what woke is known again");
             memory.free(&stream, block).unwrap();
             // Freed asleep, it goes without a second word.
             let block = memory.alloc(&stream, 7 * MIB).unwrap();
@@ -261,10 +183,7 @@ fn visitors_hear_that_memory_sleeps_and_wakes() {
             device.wake().unwrap();
             device.release(u64::MAX);
         }
-        drop(memory);
-        assert!(runtime.shutdown().unwrap().is_clean());
-        assert_eq!(held(&diary), []);
-        drop(stream);
-        drop(Context::new(0));
+        kept = Some(diary);
     });
+    assert!(kept.is_none_or(|diary| held(&diary).is_empty()));
 }

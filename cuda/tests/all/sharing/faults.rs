@@ -3,11 +3,11 @@
 use std::fs;
 
 use larder_core::Block;
-use larder_cuda::driver::Rule;
 use larder_cuda::{Context, DeviceAllocator, DriverError, ExportError, ImportError, ImportedBlock};
 
 use super::{setup, shareable};
-use crate::common::{CODES, MIB, alone, assert_clean, assert_filled, fill};
+use crate::common::refusal::{SWEEP, Sweep};
+use crate::common::{MIB, assert_filled, fill};
 
 /// What a sweep of refusals runs: an export, an import, a use of both, and their ends. The first error.
 fn shared_once(
@@ -30,43 +30,31 @@ fn shared_once(
 
 #[test]
 fn each_call_is_refused_once() {
-    let Some((control, _turn)) = alone() else {
-        return;
+    let sweep = Sweep {
+        each_code: true,
+        ..SWEEP
     };
     let files = || fs::read_dir("/proc/self/fd").unwrap().count();
-    for code in CODES {
-        for skip in 0.. {
-            let context = Context::new(0).unwrap();
-            let (memory, stream) = setup(&context, shareable());
-            let before = memory.alloc(&stream, 3 * MIB).unwrap();
-            let block = memory.alloc(&stream, 5 * MIB).unwrap();
-            fill(&stream, block.addr().get(), 100, 5);
-            stream.synchronize().unwrap();
-            let open = files();
-            let calls = control.calls(None);
-            control.fail(Rule::any().after(skip).with(code)).unwrap();
-            let outcome = shared_once(&context, &memory, &block);
-            let calls = control.calls(None) - calls;
-            control.clear_failures();
-            let swept = calls <= skip;
-            assert!(!swept || outcome.is_ok());
-            assert_eq!(files(), open, "place {skip}: descriptors are left");
-            // All goes well now, and nothing is pinned for ever.
-            assert_filled(&stream, block.addr().get(), 100, 5);
-            shared_once(&context, &memory, &block).unwrap();
-            assert_eq!(context.settle(), 0, "place {skip}");
-            for block in [before, block] {
-                memory.free(&stream, block).unwrap();
-            }
-            stream.synchronize().unwrap();
-            memory.release(u64::MAX);
-            assert_eq!(memory.stats().reserved_bytes, 0, "place {skip}");
-            drop((memory, stream, context));
-            assert_clean(control);
-            if swept {
-                assert!(skip > 10, "{skip} calls only");
-                break;
-            }
+    sweep.run(11, |refusal| {
+        let context = Context::new(0).unwrap();
+        let (memory, stream) = setup(&context, shareable());
+        let before = memory.alloc(&stream, 3 * MIB).unwrap();
+        let block = memory.alloc(&stream, 5 * MIB).unwrap();
+        fill(&stream, block.addr().get(), 100, 5);
+        stream.synchronize().unwrap();
+        let open = files();
+        let outcome = refusal.around(|| shared_once(&context, &memory, &block));
+        assert!(refusal.happened() || outcome.is_ok(), "{outcome:?}");
+        assert_eq!(files(), open, "descriptors are left");
+        // All goes well now, and nothing is pinned for ever.
+        assert_filled(&stream, block.addr().get(), 100, 5);
+        shared_once(&context, &memory, &block).unwrap();
+        assert_eq!(context.settle(), 0);
+        for block in [before, block] {
+            memory.free(&stream, block).unwrap();
         }
-    }
+        stream.synchronize().unwrap();
+        memory.release(u64::MAX);
+        assert_eq!(memory.stats().reserved_bytes, 0);
+    });
 }

@@ -3,119 +3,73 @@
 use larder_cuda::SleepError;
 use larder_cuda::driver::Rule;
 
-use crate::common::{CODES, MIB, all_faults, alone, assert_clean, is_swept, ran_in_child};
+use crate::common::refusal::{Refusal, SWEEP, Sweep};
+use crate::common::{CODES, MIB, all_faults, alone, assert_clean, ran_in_child};
 use crate::sleep::{Rig, arenas};
 
-/// Calls refused in a row.
-const RUNS: [u64; 3] = [1, 2, 3];
-
-fn refuse(rig: &Rig, function: Option<&str>, skip: u64, times: u64, nth_code: usize) {
-    let rule = Rule {
-        function,
-        skip,
-        times,
-        code: CODES[nth_code],
-    };
-    rig.control.fail(rule).unwrap();
-}
-
 /// After a refusal: asleep or awake, and able to go on.
-fn assert_whole(rig: &Rig, what: &str) {
+fn assert_whole(rig: &Rig) {
     if !rig.memory.is_asleep() {
         rig.check();
         let block = rig.memory.alloc(&rig.streams[0], MIB).unwrap();
         rig.memory.free(&rig.streams[0], block).unwrap();
     }
-    let slept = rig.memory.sleep();
-    assert!(slept.is_ok(), "{what}: {slept:?}");
+    assert!(rig.memory.sleep().is_ok());
     rig.assert_asleep();
 }
 
-/// Runs `act` with an allocator and each refusal in turn: how many calls are made first, and what it is.
-/// `act` says how many calls were made, and whether that was refused.
-fn sweep(act: impl Fn(&Rig, &str, &dyn Fn()) -> (u64, bool)) {
-    if ran_in_child() {
-        return;
-    }
-    let Some((control, _turn)) = alone() else {
-        return;
-    };
-    control.poison(true);
-    for times in RUNS {
-        for nth_code in 0..CODES.len() {
-            if times > 1 && nth_code != 0 && !all_faults() {
-                continue;
-            }
-            let mut rig = Rig::new(control, arenas());
+/// Runs `act` with an allocator and each refusal in turn, of one call and of several in a row.
+fn sweep(least: u64, act: impl Fn(&Rig, &Refusal)) {
+    for times in [1, 2, 3] {
+        let few = times > 1 && !all_faults();
+        let sweep = Sweep {
+            codes: if few { &CODES[..1] } else { &CODES },
+            times,
+            ..SWEEP
+        };
+        sweep.run(least, |refusal| {
+            refusal.control.poison(true);
+            let mut rig = Rig::new(refusal.control, arenas());
             rig.fill();
-            let mut refused = 0;
-            for skip in 0.. {
-                if !is_swept(nth_code, skip as usize) {
-                    continue;
-                }
-                let what = format!("code {nth_code}, {times} calls after {skip}");
-                let (calls, was_refused) =
-                    act(&rig, &what, &|| refuse(&rig, None, skip, times, nth_code));
-                rig.check();
-                refused += u64::from(was_refused);
-                if calls <= skip {
-                    break;
-                }
-            }
-            assert!(refused > 3, "only {refused} calls were of use");
+            act(&rig, refusal);
+            rig.check();
             rig.free_all();
-            drop(rig);
-            assert_clean(control);
-        }
+            refusal.control.poison(false);
+        });
     }
-    control.poison(false);
-}
-
-/// Does something while calls are refused; the number of calls.
-fn refusing<R>(rig: &Rig, refuse: &dyn Fn(), act: impl FnOnce() -> R) -> (R, u64) {
-    let before = rig.control.calls(None);
-    refuse();
-    let answer = act();
-    rig.control.clear_failures();
-    (answer, rig.control.calls(None) - before)
 }
 
 #[test]
 fn every_refused_call_leaves_it_awake_and_able_to_sleep() {
-    sweep(|rig, what, refuse| {
+    sweep(20, |rig, refusal| {
         // Something idle, so that it is released too.
         let idle = rig.memory.alloc(&rig.streams[0], 9 * MIB).unwrap();
         rig.memory.free(&rig.streams[0], idle).unwrap();
-        let (slept, calls) = refusing(rig, refuse, || rig.memory.sleep());
-        if let Err(error) = slept {
+        if let Err(error) = refusal.around(|| rig.memory.sleep()) {
             let known = matches!(error, SleepError::Driver(_) | SleepError::Host { .. });
-            assert!(known, "{what}: {error}");
-            let is_one = what.contains(", 1 calls");
-            assert!(!is_one || !rig.memory.is_asleep(), "{what}: {error}");
+            assert!(known && refusal.happened(), "{error}");
+            assert!(refusal.times > 1 || !rig.memory.is_asleep(), "{error}");
         }
-        assert_whole(rig, what);
+        assert_whole(rig);
         rig.memory.wake().unwrap();
-        (calls, slept.is_err())
     });
 }
 
 #[test]
 fn every_refused_call_leaves_it_asleep_and_able_to_wake() {
-    sweep(|rig, what, refuse| {
+    sweep(20, |rig, refusal| {
         rig.memory.sleep().unwrap();
-        let (woken, calls) = refusing(rig, refuse, || rig.memory.wake());
-        if let Err(error) = woken {
+        if let Err(error) = refusal.around(|| rig.memory.wake()) {
             let known = matches!(error, SleepError::Driver(_) | SleepError::Device(_));
-            assert!(known, "{what}: {error}");
-            assert!(rig.memory.is_asleep(), "{what}");
-            if what.contains(", 1 calls") {
+            assert!(known && refusal.happened(), "{error}");
+            assert!(rig.memory.is_asleep());
+            if refusal.times == 1 {
                 rig.assert_asleep();
             } else {
-                assert_whole(rig, what);
+                assert_whole(rig);
             }
             rig.memory.wake().unwrap();
         }
-        (calls, woken.is_err())
     });
 }
 
@@ -136,8 +90,9 @@ fn a_way_back_that_is_refused_leaves_it_asleep() {
                 rig.fill();
                 // So that all unmaps are the sleep's own.
                 rig.memory.release(u64::MAX);
-                refuse(&rig, Some("cuMemUnmap"), skip + 1, 1, 1);
-                refuse(&rig, Some(back), 0, 1, 1);
+                for rule in [Rule::of("cuMemUnmap").after(skip + 1), Rule::of(back)] {
+                    control.fail(rule).unwrap();
+                }
                 let slept = rig.memory.sleep();
                 control.clear_failures();
                 assert!(matches!(slept, Err(SleepError::Driver(_))), "{slept:?}");

@@ -2,21 +2,12 @@
 
 use core::ptr::NonNull;
 
-use cudarc::driver::{CudaStream, DevicePtr, DevicePtrMut};
-use larder_cuda::AdoptError;
+use cudarc::driver::DevicePtr;
 use larder_cuda::synced::{Head, HostMemory};
-use larder_cuda::{Context, DeviceAllocator, SyncedMemory};
+use larder_cuda::{AdoptError, Context, DeviceAllocator};
 
-use crate::common::{alone_and_clean, fill, together, under_all_schedules};
-use crate::synced::{SEEDS, Setup};
-
-const LEN: usize = 500;
-
-fn write_on(stream: &CudaStream, memory: &mut SyncedMemory<'_, u8>, value: u8) {
-    let mut view = memory.gpu_mut().unwrap();
-    let (at, _guard) = view.device_ptr_mut(stream);
-    fill(stream, at, LEN as u64, value);
-}
+use crate::common::{alone_and_clean, together, under_all_schedules};
+use crate::synced::{LEN, SEEDS, Setup, each_kind, under_all, write_on};
 
 #[test]
 fn sm_3_what_the_device_wrote_lands_in_adopted_host_memory() {
@@ -30,8 +21,7 @@ fn sm_3_what_the_device_wrote_lands_in_adopted_host_memory() {
                 let before = memory.adopt_host_borrowed(&mut mine).unwrap();
                 assert_eq!(before, Head::Uninitialized);
                 assert!(!memory.owns_host());
-                let view = memory.gpu().unwrap();
-                assert_eq!(setup.other.clone_dtoh(&view).unwrap(), [1; LEN]);
+                assert_eq!(setup.seen(&mut memory), [1; LEN]);
                 write_on(&setup.other, &mut memory, 2);
                 memory.cpu().unwrap();
             }
@@ -53,67 +43,52 @@ fn sm_3_what_the_device_wrote_lands_in_adopted_host_memory() {
 
 #[test]
 fn sm_3_what_the_host_wrote_lands_in_adopted_device_memory() {
-    alone_and_clean(|control| {
-        let setup = Setup::new();
-        for kind in setup.kinds() {
-            under_all_schedules(control, SEEDS, || {
-                let mut mine = setup.device.upload(&setup.other, &[1u8; 2 * LEN]).unwrap();
-                {
-                    let mut memory = setup.make(&kind, LEN);
-                    memory.adopt_device_borrowed(mine.slice_mut(LEN..)).unwrap();
-                    assert!(!memory.owns_device());
-                    assert_eq!(memory.cpu().unwrap(), [1; LEN]);
-                    memory.cpu_mut().unwrap().fill(2);
-                    memory.gpu().unwrap();
-                }
-                let bytes = setup.other.clone_dtoh(&mine).unwrap();
-                assert_eq!((bytes[LEN - 1], bytes[LEN]), (1, 2));
-                setup.context.synchronize().unwrap();
-                let at = mine.device_ptr(&setup.stream).0;
-                {
-                    let mut memory = setup.make::<u8>(&kind, LEN);
-                    // SAFETY: nobody else uses the first half while the object lives, and its work is waited
-                    // for below.
-                    unsafe { memory.adopt_device_raw(at, LEN) }.unwrap();
-                    assert!(!memory.owns_device());
-                    assert_eq!(memory.cpu_mut().unwrap(), [1; LEN]);
-                    memory.cpu_mut().unwrap().fill(3);
-                    memory.push_async(&setup.other).unwrap().wait().unwrap();
-                }
-                setup.context.synchronize().unwrap();
-                let bytes = setup.other.clone_dtoh(&mine).unwrap();
-                assert_eq!((bytes[0], bytes[LEN - 1], bytes[LEN]), (3, 3, 2));
-            });
+    under_all(|_, setup, kind| {
+        let mut mine = setup.device.upload(&setup.other, &[1u8; 2 * LEN]).unwrap();
+        {
+            let mut memory = setup.make(kind, LEN);
+            memory.adopt_device_borrowed(mine.slice_mut(LEN..)).unwrap();
+            assert!(!memory.owns_device());
+            assert_eq!(memory.cpu().unwrap(), [1; LEN]);
+            memory.cpu_mut().unwrap().fill(2);
+            memory.gpu().unwrap();
         }
-        setup.assert_nothing_lives();
+        let bytes = setup.other.clone_dtoh(&mine).unwrap();
+        assert_eq!((bytes[LEN - 1], bytes[LEN]), (1, 2));
+        setup.context.synchronize().unwrap();
+        let at = mine.device_ptr(&setup.stream).0;
+        {
+            let mut memory = setup.make::<u8>(kind, LEN);
+            // SAFETY: nobody else uses the first half while the object lives, and its work is waited for below.
+            unsafe { memory.adopt_device_raw(at, LEN) }.unwrap();
+            assert!(!memory.owns_device());
+            assert_eq!(memory.cpu_mut().unwrap(), [1; LEN]);
+            memory.cpu_mut().unwrap().fill(3);
+            memory.push_async(&setup.other).unwrap().wait().unwrap();
+        }
+        setup.context.synchronize().unwrap();
+        let bytes = setup.other.clone_dtoh(&mine).unwrap();
+        assert_eq!((bytes[0], bytes[LEN - 1], bytes[LEN]), (3, 3, 2));
     });
 }
 
 /// Adopting keeps the other side's memory, frees what was owned, and says what is lost.
 #[test]
 fn owned_memory_is_adopted_and_freed() {
-    alone_and_clean(|control| {
-        let setup = Setup::new();
-        for kind in setup.kinds() {
-            let mut memory = setup.make::<u8>(&kind, LEN);
-            memory.gpu_mut().unwrap();
-            assert_eq!(memory.adopt_host(vec![1; LEN]).unwrap(), Head::Device);
-            assert!(memory.owns_host() && memory.owns_device());
-            let view = memory.gpu().unwrap();
-            assert_eq!(setup.other.clone_dtoh(&view).unwrap(), [1; LEN]);
-            let boxed = vec![2; LEN].into_boxed_slice();
-            assert_eq!(memory.adopt_host(boxed).unwrap(), Head::Synced);
-            let pinned = setup.pinned.copy_of(&[3; LEN]).unwrap();
-            assert_eq!(memory.adopt_pinned(pinned).unwrap(), Head::Host);
-            let view = memory.gpu().unwrap();
-            assert_eq!(setup.other.clone_dtoh(&view).unwrap(), [3; LEN]);
-            let buffer = setup.device.upload(&setup.other, &[4; LEN]).unwrap();
-            memory.adopt_device(buffer).unwrap();
-            assert_eq!(memory.cpu().unwrap(), [4; LEN]);
-            drop(memory);
-            setup.assert_nothing_lives();
-        }
-        assert_eq!(control.findings(), Vec::<String>::new());
+    each_kind(|_, setup, kind| {
+        let mut memory = setup.make::<u8>(kind, LEN);
+        memory.gpu_mut().unwrap();
+        assert_eq!(memory.adopt_host(vec![1; LEN]).unwrap(), Head::Device);
+        assert!(memory.owns_host() && memory.owns_device());
+        assert_eq!(setup.seen(&mut memory), [1; LEN]);
+        let boxed = vec![2; LEN].into_boxed_slice();
+        assert_eq!(memory.adopt_host(boxed).unwrap(), Head::Synced);
+        let pinned = setup.pinned.copy_of(&[3; LEN]).unwrap();
+        assert_eq!(memory.adopt_pinned(pinned).unwrap(), Head::Host);
+        assert_eq!(setup.seen(&mut memory), [3; LEN]);
+        let buffer = setup.device.upload(&setup.other, &[4; LEN]).unwrap();
+        memory.adopt_device(buffer).unwrap();
+        assert_eq!(memory.cpu().unwrap(), [4; LEN]);
     });
 }
 
@@ -121,24 +96,19 @@ fn owned_memory_is_adopted_and_freed() {
 fn memory_that_does_not_fit_comes_back() {
     let _turn = together();
     let setup = Setup::new();
-    let elsewhere = Context::new(0).unwrap();
     let mut memory = setup.make::<u8>(&HostMemory::Pageable, LEN);
     memory.cpu_mut().unwrap().fill(9);
     let len = |len| AdoptError::Len { len, needed: LEN };
     let rejected = memory.adopt_host(vec![1; LEN - 1]).unwrap_err();
-    assert_eq!(
-        (rejected.value.len(), rejected.error),
-        (LEN - 1, len(LEN - 1))
-    );
+    let came_back = (rejected.value.len(), rejected.error);
+    assert_eq!(came_back, (LEN - 1, len(LEN - 1)));
     let mut short = [0; 3];
     let error = memory.adopt_host_borrowed(&mut short).unwrap_err();
     assert_eq!(error, len(3));
     let pinned = setup.pinned.zeros(LEN + 1).unwrap();
     let rejected = memory.adopt_pinned(pinned).unwrap_err();
-    assert_eq!(
-        (rejected.value.len(), rejected.error),
-        (LEN + 1, len(LEN + 1))
-    );
+    let came_back = (rejected.value.len(), rejected.error);
+    assert_eq!(came_back, (LEN + 1, len(LEN + 1)));
     let buffer = setup.device.zeros(&setup.stream, 1).unwrap();
     let rejected = memory.adopt_device(buffer).unwrap_err();
     assert_eq!((rejected.value.len(), rejected.error), (1, len(1)));
@@ -150,7 +120,6 @@ fn memory_that_does_not_fit_comes_back() {
     assert_eq!(error, len(1));
     assert_eq!(memory.head(), Head::Host);
     assert_eq!(memory.cpu().unwrap(), [9; LEN]);
-    drop(elsewhere);
 }
 
 #[test]

@@ -2,42 +2,27 @@
 
 use std::mem::forget;
 
-use cudarc::driver::{CudaStream, DevicePtrMut};
 use larder_cuda::synced::{CopyError, Head, HostMemory};
 use larder_cuda::{DeviceAllocError, SyncedMemory};
 
-use crate::common::{alone_and_clean, fill, under_all_schedules};
-use crate::synced::{SEEDS, Setup};
-
-const LEN: usize = 1000;
-
-fn write_on(stream: &CudaStream, memory: &mut SyncedMemory<'_, u8>, value: u8) {
-    let mut view = memory.gpu_mut().unwrap();
-    let (at, _guard) = view.device_ptr_mut(stream);
-    fill(stream, at, LEN as u64, value);
-}
+use crate::common::alone_and_clean;
+use crate::synced::{LEN, SEEDS, Setup, each_kind, under_all, write_on};
 
 #[test]
 fn a_push_and_a_pull_bring_the_values() {
-    alone_and_clean(|control| {
-        let setup = Setup::new();
-        for kind in setup.kinds() {
-            under_all_schedules(control, SEEDS, || {
-                let mut memory = setup.make::<u8>(&kind, LEN);
-                memory.cpu_mut().unwrap().fill(1);
-                memory.push_async(&setup.other).unwrap().wait().unwrap();
-                assert_eq!(memory.head(), Head::Synced);
-                memory.cpu_mut().unwrap().fill(2);
-                drop(memory.push_async(&setup.other).unwrap());
-                let view = memory.gpu().unwrap();
-                assert_eq!(setup.stream.clone_dtoh(&view).unwrap(), [2; LEN]);
-                write_on(&setup.stream, &mut memory, 3);
-                memory.pull_async(&setup.other).unwrap().wait().unwrap();
-                assert_eq!(memory.head(), Head::Synced);
-                assert_eq!(memory.cpu().unwrap(), [3; LEN]);
-            });
-        }
-        setup.assert_nothing_lives();
+    under_all(|_, setup, kind| {
+        let mut memory = setup.make::<u8>(kind, LEN);
+        memory.cpu_mut().unwrap().fill(1);
+        memory.push_async(&setup.other).unwrap().wait().unwrap();
+        assert_eq!(memory.head(), Head::Synced);
+        memory.cpu_mut().unwrap().fill(2);
+        drop(memory.push_async(&setup.other).unwrap());
+        let view = memory.gpu().unwrap();
+        assert_eq!(setup.stream.clone_dtoh(&view).unwrap(), [2; LEN]);
+        write_on(&setup.stream, &mut memory, 3);
+        memory.pull_async(&setup.other).unwrap().wait().unwrap();
+        assert_eq!(memory.head(), Head::Synced);
+        assert_eq!(memory.cpu().unwrap(), [3; LEN]);
     });
 }
 
@@ -70,35 +55,29 @@ fn a_pinned_copy_is_waited_for_by_its_guard_and_not_before() {
 /// A guard that is forgotten: whatever comes next waits, or the memory keeps itself.
 #[test]
 fn a_forgotten_guard_loses_nothing() {
-    alone_and_clean(|control| {
-        let setup = Setup::new();
-        for kind in setup.kinds() {
-            under_all_schedules(control, SEEDS, || {
-                let mut memory = setup.make::<u8>(&kind, LEN);
-                memory.cpu_mut().unwrap().fill(1);
-                forget(memory.push_async(&setup.other).unwrap());
-                assert_eq!(memory.head(), Head::Synced);
-                memory.cpu_mut().unwrap().fill(2);
-                memory.gpu().unwrap();
-                write_on(&setup.other, &mut memory, 3);
-                forget(memory.pull_async(&setup.other).unwrap());
-                assert_eq!(memory.cpu().unwrap(), [3; LEN]);
-                // Dropped under way: what comes next may have its memory.
-                write_on(&setup.other, &mut memory, 4);
-                forget(memory.pull_async(&setup.other).unwrap());
-                drop(memory);
-                let mut next = setup.make::<u8>(&kind, LEN);
-                next.cpu_mut().unwrap().fill(5);
-                setup.context.synchronize().unwrap();
-                assert_eq!(next.cpu().unwrap(), [5; LEN]);
-                // Another side adopted under way.
-                forget(next.push_async(&setup.other).unwrap());
-                next.adopt_host(vec![6; LEN]).unwrap();
-                let view = next.gpu().unwrap();
-                assert_eq!(setup.stream.clone_dtoh(&view).unwrap(), [6; LEN]);
-            });
-        }
-        setup.assert_nothing_lives();
+    under_all(|_, setup, kind| {
+        let mut memory = setup.make::<u8>(kind, LEN);
+        memory.cpu_mut().unwrap().fill(1);
+        forget(memory.push_async(&setup.other).unwrap());
+        assert_eq!(memory.head(), Head::Synced);
+        memory.cpu_mut().unwrap().fill(2);
+        memory.gpu().unwrap();
+        write_on(&setup.other, &mut memory, 3);
+        forget(memory.pull_async(&setup.other).unwrap());
+        assert_eq!(memory.cpu().unwrap(), [3; LEN]);
+        // Dropped under way: what comes next may have its memory.
+        write_on(&setup.other, &mut memory, 4);
+        forget(memory.pull_async(&setup.other).unwrap());
+        drop(memory);
+        let mut next = setup.make::<u8>(kind, LEN);
+        next.cpu_mut().unwrap().fill(5);
+        setup.context.synchronize().unwrap();
+        assert_eq!(next.cpu().unwrap(), [5; LEN]);
+        // Another side adopted under way.
+        forget(next.push_async(&setup.other).unwrap());
+        next.adopt_host(vec![6; LEN]).unwrap();
+        let view = next.gpu().unwrap();
+        assert_eq!(setup.stream.clone_dtoh(&view).unwrap(), [6; LEN]);
     });
 }
 
@@ -134,31 +113,30 @@ fn sm_5_a_copy_from_a_side_that_is_not_newest_is_refused() {
 
 #[test]
 fn a_copy_while_the_devices_side_sleeps_is_refused_in_words_and_nothing_is_lost() {
-    alone_and_clean(|_| {
-        let setup = Setup::new();
-        for kind in setup.kinds() {
-            let mut memory = setup.make::<u8>(&kind, LEN);
-            write_on(&setup.stream, &mut memory, 3);
-            setup.device.sleep().unwrap();
-            let pulled = memory.pull_async(&setup.other);
-            let asleep = matches!(pulled, Err(CopyError::Backend(DeviceAllocError::Asleep)));
-            assert!(asleep, "{pulled:?}");
-            drop(pulled);
-            assert_eq!(memory.cpu().map(drop), Err(DeviceAllocError::Asleep));
-            setup.device.wake().unwrap();
-            assert_eq!(memory.cpu().unwrap(), [3; LEN]);
-            memory.cpu_mut().unwrap().fill(5);
-            setup.device.sleep().unwrap();
-            assert_eq!(memory.gpu().map(drop), Err(DeviceAllocError::Asleep));
-            setup.device.wake().unwrap();
-            let view = memory.gpu().unwrap();
-            assert_eq!(view.to_vec().unwrap(), [5; LEN]);
-            // What is lent to be overwritten counts for nothing.
-            setup.device.sleep().unwrap();
-            let lent = memory.gpu_overwrite().unwrap();
-            let written = lent.copy_from(&setup.stream, &[4; LEN]);
-            assert_eq!(written, Err(DeviceAllocError::Asleep));
-            setup.device.wake().unwrap();
-        }
+    each_kind(|_, setup, kind| {
+        let (sleep, wake) = (
+            || setup.device.sleep().unwrap(),
+            || setup.device.wake().unwrap(),
+        );
+        let mut memory = setup.in_state(kind, Head::Device, 3);
+        sleep();
+        let pulled = memory.pull_async(&setup.other);
+        let asleep = matches!(pulled, Err(CopyError::Backend(DeviceAllocError::Asleep)));
+        assert!(asleep, "{pulled:?}");
+        drop(pulled);
+        assert_eq!(memory.cpu().map(drop), Err(DeviceAllocError::Asleep));
+        wake();
+        assert_eq!(memory.cpu().unwrap(), [3; LEN]);
+        memory.cpu_mut().unwrap().fill(5);
+        sleep();
+        assert_eq!(memory.gpu().map(drop), Err(DeviceAllocError::Asleep));
+        wake();
+        assert_eq!(setup.seen(&mut memory), [5; LEN]);
+        // What is lent to be overwritten counts for nothing.
+        sleep();
+        let lent = memory.gpu_overwrite().unwrap();
+        let written = lent.copy_from(&setup.stream, &[4; LEN]);
+        assert_eq!(written, Err(DeviceAllocError::Asleep));
+        wake();
     });
 }

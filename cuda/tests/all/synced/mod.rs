@@ -11,12 +11,20 @@ mod upstream;
 
 use std::sync::Arc;
 
-use cudarc::driver::{CudaStream, DeviceRepr, ValidAsZeroBits};
-use larder_cuda::synced::HostMemory;
+use cudarc::driver::{CudaStream, DevicePtrMut, DeviceRepr, ValidAsZeroBits};
+use larder_cuda::driver::StandIn;
+use larder_cuda::synced::{Head, HostMemory};
 use larder_cuda::{Context, DeviceAllocator, PinnedAllocator, PinnedConfig, SyncedMemory};
+
+use crate::common::{alone_and_clean, fill, under_all_schedules};
 
 /// Seeds of deferred schedules.
 const SEEDS: u64 = 50;
+
+const HEADS: [Head; 4] = [Head::Uninitialized, Head::Host, Head::Device, Head::Synced];
+
+/// Values of most objects.
+const LEN: usize = 1000;
 
 struct Setup {
     context: Context,
@@ -56,6 +64,26 @@ impl Setup {
         SyncedMemory::new(&self.device, &self.stream, host.clone(), len).unwrap()
     }
 
+    /// Values in a state: those that were written, or none.
+    fn in_state<'a>(&self, kind: &HostMemory, head: Head, value: u8) -> SyncedMemory<'a, u8> {
+        let mut memory = self.make(kind, LEN);
+        match head {
+            Head::Uninitialized => {}
+            Head::Host => memory.cpu_mut().unwrap().fill(value),
+            Head::Device | Head::Synced => write_on(&self.other, &mut memory, value),
+        }
+        if head == Head::Synced {
+            memory.cpu().unwrap();
+        }
+        assert_eq!(memory.head(), head);
+        memory
+    }
+
+    /// The device's values, copied on the other stream.
+    fn seen(&self, memory: &mut SyncedMemory<'_, u8>) -> Vec<u8> {
+        self.other.clone_dtoh(&memory.gpu().unwrap()).unwrap()
+    }
+
     /// Nothing is held any more.
     #[track_caller]
     fn assert_nothing_lives(&self) {
@@ -65,4 +93,34 @@ impl Setup {
         assert_eq!(self.device.stats().live_bytes, 0);
         assert_eq!(self.pinned.stats().live_bytes, 0);
     }
+}
+
+/// Writes a value over the device's side, on a stream.
+fn write_on(stream: &CudaStream, memory: &mut SyncedMemory<'_, u8>, value: u8) {
+    let bytes = memory.len() as u64;
+    let mut view = memory.gpu_mut().unwrap();
+    let (at, _guard) = view.device_ptr_mut(stream);
+    fill(stream, at, bytes, value);
+}
+
+/// Runs a test with each kind of host memory; nothing is left of any.
+#[track_caller]
+fn each_kind(test: impl Fn(&'static StandIn, &Setup, &HostMemory)) {
+    alone_and_clean(|control| {
+        let setup = Setup::new();
+        for kind in setup.kinds() {
+            println!("{kind:?}");
+            test(control, &setup, &kind);
+            setup.assert_nothing_lives();
+        }
+        assert_eq!(control.findings(), Vec::<String>::new());
+    });
+}
+
+/// Runs a test with each kind of host memory under every schedule.
+#[track_caller]
+fn under_all(test: impl Fn(&'static StandIn, &Setup, &HostMemory)) {
+    each_kind(|control, setup, kind| {
+        under_all_schedules(control, SEEDS, || test(control, setup, kind));
+    });
 }

@@ -1,102 +1,93 @@
 //! A driver that refuses at each step.
 
-use larder_cuda::driver::Rule;
-use larder_cuda::synced::{CopyError, Head};
+use larder_cuda::synced::{CopyError, Head, HostMemory};
 use larder_cuda::{DeviceAllocError, SyncedMemory};
 use larder_cuda_abi::Code;
 
 use crate::common::alone_and_clean;
-use crate::synced::Setup;
+use crate::common::refusal::{SWEEP, Sweep};
+use crate::synced::{HEADS, LEN, Setup};
 
-const LEN: usize = 300;
+type Outcome = Result<(), CopyError<DeviceAllocError>>;
 
-type Act = fn(&Setup, &mut SyncedMemory<'_, u8>) -> Result<(), CopyError<DeviceAllocError>>;
+const ACTS: [&str; 8] = [
+    "cpu",
+    "cpu_mut",
+    "gpu",
+    "gpu_mut",
+    "cpu_overwrite",
+    "gpu_overwrite",
+    "push",
+    "pull",
+];
 
-fn acts() -> [Act; 8] {
-    let of = CopyError::<DeviceAllocError>::Backend;
-    let _ = of;
-    [
-        |_, memory| memory.cpu().map(drop).map_err(CopyError::Backend),
-        |_, memory| memory.cpu_mut().map(drop).map_err(CopyError::Backend),
-        |_, memory| memory.gpu().map(drop).map_err(CopyError::Backend),
-        |_, memory| memory.gpu_mut().map(drop).map_err(CopyError::Backend),
-        |_, memory| memory.cpu_overwrite().map(drop).map_err(CopyError::Backend),
-        |_, memory| memory.gpu_overwrite().map(drop).map_err(CopyError::Backend),
-        |setup, memory| {
-            let guard = memory.push_async(&setup.other)?;
-            guard.wait().map_err(CopyError::Backend)
-        },
-        |setup, memory| {
-            let guard = memory.pull_async(&setup.other)?;
-            guard.wait().map_err(CopyError::Backend)
-        },
-    ]
-}
-
-fn in_state<'a>(setup: &Setup, kind: usize, head: Head) -> SyncedMemory<'a, u8> {
-    let mut memory = setup.make(&setup.kinds()[kind], LEN);
-    match head {
-        Head::Uninitialized => {}
-        Head::Host => memory.cpu_mut().unwrap().fill(7),
-        Head::Device | Head::Synced => {
-            memory.cpu_mut().unwrap().fill(7);
-            memory.gpu_mut().unwrap();
-            if head == Head::Synced {
-                memory.cpu().unwrap();
-            }
-        }
-    }
-    memory
+fn act(setup: &Setup, memory: &mut SyncedMemory<'_, u8>, act: &str) -> Outcome {
+    let done = match act {
+        "cpu" => memory.cpu().map(drop),
+        "cpu_mut" => memory.cpu_mut().map(drop),
+        "gpu" => memory.gpu().map(drop),
+        "gpu_mut" => memory.gpu_mut().map(drop),
+        "cpu_overwrite" => memory.cpu_overwrite().map(drop),
+        "gpu_overwrite" => memory.gpu_overwrite().map(drop),
+        "push" => memory.push_async(&setup.other)?.wait(),
+        "pull" => memory.pull_async(&setup.other)?.wait(),
+        other => panic!("no act {other}"),
+    };
+    done.map_err(CopyError::Backend)
 }
 
 /// Each call of the driver, on each path: head and ownership stay, and it works the second time.
 #[test]
 fn sm_6_a_driver_that_refuses_leaves_everything_as_it_was() {
-    alone_and_clean(|control| {
-        let heads = [Head::Uninitialized, Head::Host, Head::Device, Head::Synced];
-        let mut refusals = 0;
-        for kind in 0..3 {
-            for (number, act) in acts().into_iter().enumerate() {
-                for head in heads {
-                    for skip in 0.. {
-                        let what = format!("kind {kind}, act {number}, {head:?}, call {skip}");
-                        let setup = Setup::new();
-                        let mut memory = in_state(&setup, kind, head);
-                        setup.context.synchronize().unwrap();
-                        let before = (memory.head(), memory.owns_host(), memory.owns_device());
-                        let rule = Rule::any().after(skip).with(Code::NOT_PERMITTED);
-                        control.reset_calls();
-                        control.fail(rule).unwrap();
-                        let answer = act(&setup, &mut memory);
-                        let calls = control.calls(None);
-                        control.clear_failures();
-                        let _ = setup.context.cudarc().check_err();
-                        if calls <= skip {
-                            break;
-                        }
-                        refusals += 1;
-                        if let Err(CopyError::Backend(_)) = answer {
-                            let after = (memory.head(), memory.owns_host(), memory.owns_device());
-                            // A copy whose end could not be waited for is under way.
-                            let under_way = after.0 == Head::Synced && number >= 6;
-                            assert!(after == before || under_way, "{what}: {before:?} {after:?}");
-                            let _ = act(&setup, &mut memory);
-                        }
-                        // Nothing of what a side held is lost, but where it was to be overwritten.
-                        let value = if head == Head::Uninitialized { 0 } else { 7 };
-                        let overwritten = number == 4 && head == Head::Host
-                            || number == 5 && head == Head::Device;
-                        if !overwritten {
-                            assert_eq!(memory.cpu().unwrap(), [value; LEN], "{what}");
-                        }
-                        drop(memory);
-                        setup.assert_nothing_lives();
-                    }
-                }
+    let sweep = Sweep {
+        codes: &[Code::NOT_PERMITTED],
+        each_code: true,
+        ..SWEEP
+    };
+    for (kind, act_name, head) in rows() {
+        println!("kind {kind}, {act_name} in {head:?}");
+        let copies = match head {
+            Head::Host => ["push", "gpu", "gpu_mut"].contains(&act_name),
+            Head::Device => ["pull", "cpu", "cpu_mut"].contains(&act_name),
+            _ => false,
+        };
+        sweep.run(u64::from(copies), |refusal| {
+            let setup = Setup::new();
+            let mut memory = setup.in_state(&setup.kinds()[kind], head, 7);
+            setup.context.synchronize().unwrap();
+            let state = |memory: &SyncedMemory<'_, u8>| {
+                (memory.head(), memory.owns_host(), memory.owns_device())
+            };
+            let before = state(&memory);
+            let answer = refusal.around(|| act(&setup, &mut memory, act_name));
+            let _ = setup.context.cudarc().check_err();
+            if let Err(CopyError::Backend(_)) = answer {
+                assert!(refusal.happened(), "{answer:?}");
+                let after = state(&memory);
+                // A copy whose end could not be waited for is under way.
+                let is_queued = ["push", "pull"].contains(&act_name);
+                let under_way = after.0 == Head::Synced && is_queued;
+                assert!(after == before || under_way, "{before:?} {after:?}");
+                let _ = act(&setup, &mut memory, act_name);
             }
-        }
-        assert!(refusals > 0);
-    });
+            // Nothing of what a side held is lost, but where it was to be overwritten.
+            let value = if head == Head::Uninitialized { 0 } else { 7 };
+            let overwritten = [
+                ("cpu_overwrite", Head::Host),
+                ("gpu_overwrite", Head::Device),
+            ];
+            if !overwritten.contains(&(act_name, head)) {
+                assert_eq!(memory.cpu().unwrap(), [value; LEN]);
+            }
+            drop(memory);
+            setup.assert_nothing_lives();
+        });
+    }
+}
+
+fn rows() -> impl Iterator<Item = (usize, &'static str, Head)> {
+    let acts = (0..3).flat_map(|kind| ACTS.map(|act| (kind, act)));
+    acts.flat_map(|(kind, act)| HEADS.map(|head| (kind, act, head)))
 }
 
 /// Out of memory is a value.
@@ -104,8 +95,7 @@ fn sm_6_a_driver_that_refuses_leaves_everything_as_it_was() {
 fn sm_6_a_full_device_is_an_error() {
     alone_and_clean(|_| {
         let setup = Setup::new();
-        let pageable = &setup.kinds()[0];
-        let mut memory = setup.make::<u8>(pageable, 2 << 30);
+        let mut memory = setup.make::<u8>(&HostMemory::Pageable, 2 << 30);
         let error = memory.gpu().unwrap_err();
         let is_memory = matches!(error, DeviceAllocError::Memory { .. });
         assert!(is_memory, "{error}");

@@ -5,13 +5,12 @@ use std::rc::Rc;
 
 use larder_cuda::synced::{CopyError, Head, SyncedPair};
 
+use crate::synced::HEADS;
 use crate::synced::mock::{BYTES, Buffer, Log, Mock, Refused, pair};
-
-const HEADS: [Head; 4] = [Head::Uninitialized, Head::Host, Head::Device, Head::Synced];
 
 /// A method of the table.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Method {
+pub(super) enum Method {
     Cpu,
     CpuMut,
     Gpu,
@@ -87,8 +86,8 @@ fn call(pair: &mut SyncedPair<Mock>, method: Method) -> Result<(), CopyError<Ref
 
 /// The calls, and the state after them; `None` where the method is refused. `*` marks an allocation that is
 /// made only where there is no buffer.
-fn expected(method: Method, head: Head) -> Option<(&'static [&'static str], Head)> {
-    use Head::{Device, Host, Synced, Uninitialized};
+pub(super) fn expected(method: Method, head: Head) -> Option<(&'static [&'static str], Head)> {
+    use Head::{Device, Host, Synced};
     let row: [Option<(&[&str], Head)>; 4] = match method {
         Method::Cpu => [
             Some((&["*alloc host", "zero host"], Host)),
@@ -129,10 +128,7 @@ fn expected(method: Method, head: Head) -> Option<(&'static [&'static str], Head
             None,
         ],
     };
-    let at = [Uninitialized, Host, Device, Synced]
-        .iter()
-        .position(|state| *state == head);
-    row[at.unwrap()]
+    row[HEADS.iter().position(|state| *state == head).unwrap()]
 }
 
 /// The calls expected of a pair: `*` is made where it is needed.
@@ -165,32 +161,35 @@ fn assert_values(pair: &mut SyncedPair<Mock>, value: u8, what: &str) {
     }
 }
 
+/// Every method in every state, with and without a buffer on the other side.
+fn rows() -> impl Iterator<Item = (Method, Head, bool)> {
+    let states = HEADS.map(|head| [(head, false), (head, true)]).into_iter();
+    let states = states.flatten();
+    METHODS.into_iter().flat_map(move |method| {
+        let states = states.clone();
+        states.map(move |(head, both)| (method, head, both))
+    })
+}
+
 #[test]
 fn sm_1_every_method_in_every_state() {
-    for method in METHODS {
-        for head in HEADS {
-            for both in [false, true] {
-                let what = format!("{method:?} in {head:?}, both {both}");
-                let (mut pair, log) = in_state(head, both);
-                let Some((calls, after)) = expected(method, head) else {
-                    let error = call(&mut pair, method).unwrap_err();
-                    assert_eq!(error, CopyError::Head(head), "{what}");
-                    assert_eq!(log.take(), [""; 0], "{what}");
-                    assert_eq!(pair.head(), head, "{what}");
-                    continue;
-                };
-                let calls = calls_of(&pair, calls);
-                call(&mut pair, method).unwrap();
-                assert_eq!(log.take(), calls, "{what}");
-                assert_eq!(pair.head(), after, "{what}");
-                let value = match (method, head) {
-                    (Method::SetCpu | Method::SetGpu, _) => ADOPTED,
-                    (_, Head::Uninitialized) => 0,
-                    _ => VALUE,
-                };
-                assert_values(&mut pair, value, &what);
-            }
-        }
+    for row @ (method, head, both) in rows() {
+        let (mut pair, log) = in_state(head, both);
+        let Some((calls, after)) = expected(method, head) else {
+            let error = call(&mut pair, method).unwrap_err();
+            assert_eq!(error, CopyError::Head(head), "{row:?}");
+            continue;
+        };
+        let calls = calls_of(&pair, calls);
+        call(&mut pair, method).unwrap();
+        assert_eq!(log.take(), calls, "{row:?}");
+        assert_eq!(pair.head(), after, "{row:?}");
+        let value = match (method, head) {
+            (Method::SetCpu | Method::SetGpu, _) => ADOPTED,
+            (_, Head::Uninitialized) => 0,
+            _ => VALUE,
+        };
+        assert_values(&mut pair, value, &format!("{row:?}"));
     }
 }
 
@@ -268,17 +267,15 @@ fn sm_4_dropping_frees_what_is_owned() {
 
 #[test]
 fn sm_5_a_push_that_is_refused_changes_nothing() {
-    for (method, from) in [(Method::Push, Head::Host), (Method::Pull, Head::Device)] {
-        for head in HEADS.into_iter().filter(|head| *head != from) {
-            for both in [false, true] {
-                let (mut pair, log) = in_state(head, both);
-                let before = sides(&pair);
-                assert!(call(&mut pair, method).is_err());
-                assert_eq!(pair.head(), head);
-                assert_eq!(sides(&pair), before);
-                assert_eq!(log.take(), [""; 0]);
-            }
+    for row @ (method, head, both) in rows() {
+        if expected(method, head).is_some() {
+            continue;
         }
+        let (mut pair, log) = in_state(head, both);
+        let before = sides(&pair);
+        assert!(call(&mut pair, method).is_err(), "{row:?}");
+        assert_eq!((pair.head(), sides(&pair)), (head, before), "{row:?}");
+        assert_eq!(log.take(), [""; 0], "{row:?}");
     }
 }
 
@@ -291,41 +288,33 @@ fn sides(pair: &SyncedPair<Mock>) -> (Side, Side) {
 
 #[test]
 fn sm_6_a_backend_that_fails_at_any_step_changes_nothing() {
-    for method in METHODS {
-        for head in HEADS {
-            for both in [false, true] {
-                for skip in 0.. {
-                    let what = format!("{method:?} in {head:?}, both {both}, call {skip}");
-                    let (mut pair, log) = in_state(head, both);
-                    let before = sides(&pair);
-                    log.refuse(skip);
-                    let answer = call(&mut pair, method);
-                    if !log.refused() {
-                        break;
-                    }
-                    let error = answer.unwrap_err();
-                    if error == CopyError::Backend(Refused("wait")) {
-                        // Under way still; the next use waits again.
-                        assert_eq!(pair.head(), Head::Synced, "{what}");
-                        pair.settle().unwrap();
-                        continue;
-                    }
-                    assert!(matches!(error, CopyError::Backend(_)), "{what}");
-                    assert_eq!(pair.head(), head, "{what}");
-                    assert_eq!(sides(&pair), before, "{what}");
-                    // What was allocated on the way is freed.
-                    let calls = log.take();
-                    let count = |start: &str| {
-                        let starts = calls.iter().filter(|call| call.starts_with(start));
-                        starts.count()
-                    };
-                    assert_eq!(count("alloc"), count("free"), "{what}: {calls:?}");
-                    // And it works the second time.
-                    if let Some((_, after)) = expected(method, head) {
-                        call(&mut pair, method).unwrap();
-                        assert_eq!(pair.head(), after, "{what}");
-                    }
-                }
+    for row @ (method, head, both) in rows() {
+        for skip in 0.. {
+            let what = format!("{row:?}, call {skip}");
+            let (mut pair, log) = in_state(head, both);
+            let before = sides(&pair);
+            log.refuse(skip);
+            let answer = call(&mut pair, method);
+            if !log.refused() {
+                break;
+            }
+            let error = answer.unwrap_err();
+            if error == CopyError::Backend(Refused("wait")) {
+                // Under way still; the next use waits again.
+                assert_eq!(pair.head(), Head::Synced, "{what}");
+                pair.settle().unwrap();
+                continue;
+            }
+            assert!(matches!(error, CopyError::Backend(_)), "{what}");
+            assert_eq!((pair.head(), sides(&pair)), (head, before), "{what}");
+            // What was allocated on the way is freed.
+            let calls = log.take();
+            let count = |start: &str| calls.iter().filter(|call| call.starts_with(start)).count();
+            assert_eq!(count("alloc"), count("free"), "{what}: {calls:?}");
+            // And it works the second time.
+            if let Some((_, after)) = expected(method, head) {
+                call(&mut pair, method).unwrap();
+                assert_eq!(pair.head(), after, "{what}");
             }
         }
     }

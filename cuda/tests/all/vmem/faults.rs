@@ -2,7 +2,6 @@
 //! or a reason, every buffer keeps its values, the same scenario then succeeds on the same allocators, and
 //! nothing is left.
 
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 use cudarc::driver::CudaStream;
@@ -13,10 +12,8 @@ use larder_cuda::{
 };
 use larder_cuda_abi::Code;
 
-use crate::common::refusal::Refusal;
-use crate::common::{DEVICE_BYTES, MIB, alone, assert_clean, assert_filled, fill, streams};
-
-const CODES: [Code; 2] = [Code::OUT_OF_MEMORY, Code::INVALID_VALUE];
+use crate::common::refusal::{Refusal, SWEEP, Sweep};
+use crate::common::{MIB, assert_filled, fill, streams};
 
 /// The limit of the device's side.
 const BUDGET: u64 = 4 * MIB;
@@ -31,30 +28,12 @@ struct Scenario<'a> {
 }
 
 impl Scenario<'_> {
-    /// A block that was refused by the driver is had the second time.
     fn alloc(&self, stream: usize, bytes: u64) -> Block {
-        let ask = || self.memory.alloc(&self.streams[stream], bytes);
-        let block = match self.refusal.around(ask) {
-            Ok(block) => block,
-            Err(error) => {
-                assert!(self.refusal.happened(), "{error}");
-                ask().unwrap()
-            }
-        };
-        fill(&self.streams[stream], block.addr().get(), WRITTEN, 1);
-        assert_filled(&self.streams[stream], block.addr().get(), WRITTEN, 1);
+        let stream = &self.streams[stream];
+        let block = self.refusal.at_last(|| self.memory.alloc(stream, bytes));
+        fill(stream, block.addr().get(), WRITTEN, 1);
+        assert_filled(stream, block.addr().get(), WRITTEN, 1);
         block
-    }
-
-    fn buffer(&self, stream: usize, values: &[u8]) -> VmemBuffer<u8> {
-        let ask = || self.memory.upload(&self.streams[stream], values);
-        match self.refusal.around(ask) {
-            Ok(buffer) => buffer,
-            Err(error) => {
-                assert!(self.refusal.happened(), "{error}");
-                ask().unwrap()
-            }
-        }
     }
 
     fn free(&self, stream: usize, block: Block) {
@@ -69,7 +48,8 @@ impl Scenario<'_> {
         fill(&self.streams[0], block.addr().get(), WRITTEN, 2);
         self.free(0, block);
         let block = self.alloc(1, MIB);
-        let mut buffer = self.buffer(0, &[7; 5000]);
+        let upload = || self.memory.upload(&self.streams[0], &[7; 5000]);
+        let mut buffer = self.refusal.at_last(upload);
         // A block that is in the way, and the host waits.
         let large = self.alloc(1, 4 * MIB);
         assert_eq!(self.memory.placement(&large), Placement::Host);
@@ -107,82 +87,52 @@ impl Scenario<'_> {
     }
 }
 
-/// Refuses one call. Returns `false` if there were not that many.
-fn refuse(refusal: &Refusal, host: HostSide, seed: Option<u64>) -> bool {
-    let context = Context::new(0).unwrap();
-    let streams: Vec<_> = streams(&context, 2);
-    match seed {
-        Some(seed) => refusal.control.schedule_deferred(seed),
-        None => refusal.control.schedule_eagerly(),
-    }
-    let config = DeviceConfig::with_budget(BUDGET);
-    let device = DeviceAllocator::with_config(&context, config).unwrap();
-    let make = || VmemAllocator::new(&device, VmemConfig::new(host));
-    let memory = match refusal.around(make) {
-        Ok(memory) => memory,
-        Err(error) => {
-            assert!(refusal.happened(), "{error}");
-            make().unwrap()
-        }
+fn sweep(host: HostSide, seed: fn(u64) -> Option<u64>) {
+    let sweep = Sweep {
+        codes: &[Code::OUT_OF_MEMORY, Code::INVALID_VALUE],
+        each_code: true,
+        seed,
+        ..SWEEP
     };
-    let scenario = Scenario {
-        refusal,
-        memory,
-        streams: &streams,
-    };
-    scenario.run();
-    if refusal.happened() {
-        let memory = scenario.memory.clone();
-        let again = Refusal::none(refusal.control);
-        let again = Scenario {
-            refusal: &again,
+    sweep.run(50, |refusal| {
+        let context = Context::new(0).unwrap();
+        let streams: Vec<_> = streams(&context, 2);
+        let config = DeviceConfig::with_budget(BUDGET);
+        let device = DeviceAllocator::with_config(&context, config).unwrap();
+        let memory = refusal.at_last(|| VmemAllocator::new(&device, VmemConfig::new(host)));
+        let scenario = Scenario {
+            refusal,
             memory,
             streams: &streams,
         };
-        again.run();
-    }
-    refusal.around(|| drop(scenario));
-    drop((device, streams));
-    refusal.control.schedule_eagerly();
-    assert_eq!(context.settle(), 0);
-    drop(context);
-    assert_clean(refusal.control);
-    refusal.happened()
-}
-
-fn sweep(host: HostSide, seed: Option<u64>) {
-    let Some((control, _turn)) = alone() else {
-        return;
-    };
-    for code in CODES {
-        for skip in 0.. {
-            let refusal = Refusal::new(control, code, skip);
-            let outcome = catch_unwind(AssertUnwindSafe(|| refuse(&refusal, host, seed)));
-            let Ok(happened) = outcome else {
-                panic!("call {skip} was refused with {code:?}");
+        scenario.run();
+        if refusal.happened() {
+            let again = Scenario {
+                refusal: &Refusal::none(refusal.control),
+                memory: scenario.memory.clone(),
+                streams: &streams,
             };
-            if !happened {
-                assert!(skip > 50, "{skip} calls");
-                break;
-            }
-            // The stand-in remembers every stream there was.
-            control.reset(2, DEVICE_BYTES);
+            again.run();
         }
-    }
+        refusal.around(|| drop(scenario));
+        drop((device, streams));
+        refusal.control.schedule_eagerly();
+        assert_eq!(context.settle(), 0);
+    });
 }
 
 #[test]
 fn any_call_may_be_refused_with_pinned_memory_behind_the_device() {
-    sweep(HostSide::Pinned(6 * MIB + 4096), None);
+    sweep(HostSide::Pinned(6 * MIB + 4096), |_| None);
 }
 
 #[test]
 fn any_call_may_be_refused_while_work_is_queued() {
     // Regions that would touch take a little more, which counts.
-    sweep(HostSide::Pinned(6 * MIB + 4096), Some(7));
+    sweep(HostSide::Pinned(6 * MIB + 4096), |_| Some(7));
 }
 
 #[test]
 fn any_call_may_be_refused_with_managed_memory_behind_the_device() {
-    sweep(HostSide::Managed, None);
+    sweep(HostSide::Managed, |_| None);
 }

@@ -15,9 +15,8 @@ use larder_cuda::job::larder_control::{Clock, ControlFile, Group, OnError, Sleep
 use larder_cuda::job::{Job, JobConfig, LaunchPaced, Pauses, Recorded};
 use larder_cuda::{Context, DeviceAllocator, Launch};
 
-use super::common::{MIB, alone};
-use super::endings::until;
-use super::{Folder, by_hand, plain};
+use super::common::{MIB, alone_and_clean};
+use super::{Folder, by_hand, plain, until, used};
 
 const PTX: &str = "
 .version 7.0
@@ -66,19 +65,20 @@ fn device(ordinal: usize) -> (Arc<CudaStream>, CudaFunction) {
 
 const MS: Duration = Duration::from_millis(1);
 
-impl World {
-    fn new(control: &'static StandIn, test: &str, takes: Duration, percent: i32) -> Self {
-        Self::with(control, test, takes, percent, |_| ())
-    }
+/// Runs a test with kernels of a duration and a share of the time.
+#[track_caller]
+fn with_world(takes: Duration, percent: i32, test: impl FnOnce(World)) {
+    alone_and_clean(|control| test(World::new(control, takes, percent, |_| ())));
+}
 
-    fn with(
+impl World {
+    fn new(
         control: &'static StandIn,
-        test: &str,
         takes: Duration,
         percent: i32,
         change: impl FnOnce(&mut JobConfig),
     ) -> Self {
-        let folder = Folder::new(test);
+        let folder = Folder::new();
         // SAFETY: the only `jobs_spin` of this program.
         unsafe { control.register_kernel("jobs_spin", spin) }.unwrap();
         control.set_kernel_time("jobs_spin", takes).unwrap();
@@ -128,7 +128,7 @@ impl World {
 
     /// The time in which `act` and what it queued were done, and how much of it the device was busy.
     fn measure(&self, act: impl FnOnce()) -> (Duration, Duration) {
-        let now = || (self.control.advance(Duration::ZERO), self.control.busy(0));
+        let now = || (self.now(), self.control.busy(0));
         let (start, busy) = now();
         act();
         self.stream.synchronize().unwrap();
@@ -138,31 +138,34 @@ impl World {
 
     /// Says so in the control file and has the job look.
     fn tell(&self, percent: i32, asleep: bool) {
-        let mut file = ControlFile::default();
-        (file.perf_control, file.asleep) = (Some(percent), Some(asleep));
-        self.folder.say(&file.to_text());
+        let order = |file: &mut ControlFile| {
+            (file.perf_control, file.asleep) = (Some(percent), Some(asleep));
+        };
+        self.folder.tell(order);
         self.job.poll();
     }
 
     fn sleep_state(&self) -> SleepState {
-        self.folder.status().larder.unwrap().sleep.unwrap().state
+        self.folder.larder().sleep.unwrap().state
     }
 
-    fn calls(&self, name: &str) -> u64 {
-        self.control.calls(Some(name))
+    fn now(&self) -> Duration {
+        self.control.advance(Duration::ZERO)
+    }
+
+    /// An allocator of the device that the job manages.
+    fn manage(&self) -> DeviceAllocator {
+        let memory = DeviceAllocator::new(&Context::new(0).unwrap()).unwrap();
+        self.job.manage(&memory).unwrap();
+        memory
     }
 }
 
 #[test]
 fn a_loop_that_runs_ahead_of_the_device_keeps_it_busy_for_its_share_of_the_time() {
-    let Some((control, _turn)) = alone() else {
-        return;
-    };
     for percent in [50, 25, 80] {
-        for paced in [false, true] {
-            for launches in [1, 7] {
-                control.reset(2, super::common::DEVICE_BYTES);
-                let world = World::new(control, "ahead", 2 * MS, percent);
+        for (paced, launches) in [(false, 1), (false, 7), (true, 1), (true, 7)] {
+            with_world(2 * MS, percent, |world| {
                 let runs = 20;
                 let (took, busy) =
                     world.measure(|| (0..runs).for_each(|_| world.queue(launches, paced)));
@@ -174,247 +177,209 @@ fn a_loop_that_runs_ahead_of_the_device_keeps_it_busy_for_its_share_of_the_time(
                     took.abs_diff(due) <= slack,
                     "{percent} %, {launches} launches, {paced}: {took:?} for {due:?}"
                 );
-            }
+            });
         }
     }
 }
 
 #[test]
 fn short_runs_are_joined_and_waited_for_together() {
-    let Some((control, _turn)) = alone() else {
-        return;
-    };
     let takes = Duration::from_micros(5);
-    let world = World::new(control, "short", takes, 50);
-    let runs = 1000;
-    let context = Context::new(0).unwrap();
-    let mut ahead = 0;
-    let queue = |_| {
-        world.queue(1, false);
-        ahead += u32::from(!context.is_done(&world.stream).unwrap());
-    };
-    let (took, busy) = world.measure(|| (0..runs).for_each(queue));
-    assert_eq!(busy, takes * runs);
-    assert!(ahead > runs / 2, "{ahead}");
-    assert!(took.abs_diff(2 * busy) <= 20 * takes, "{took:?}");
-    // The device is idle once in ten runs, and not after each.
-    let pauses = world.sleeps.load(Ordering::Relaxed);
-    assert!(pauses.abs_diff(u64::from(runs) / 10) <= 20, "{pauses}");
+    with_world(takes, 50, |world| {
+        let runs = 1000;
+        let context = Context::new(0).unwrap();
+        let mut ahead = 0;
+        let queue = |_| {
+            world.queue(1, false);
+            ahead += u32::from(!context.is_done(&world.stream).unwrap());
+        };
+        let (took, busy) = world.measure(|| (0..runs).for_each(queue));
+        assert_eq!(busy, takes * runs);
+        assert!(ahead > runs / 2, "{ahead}");
+        assert!(took.abs_diff(2 * busy) <= 20 * takes, "{took:?}");
+        // The device is idle once in ten runs, and not after each.
+        let pauses = world.sleeps.load(Ordering::Relaxed);
+        assert!(pauses.abs_diff(u64::from(runs) / 10) <= 20, "{pauses}");
+    });
 }
 
 #[test]
 fn at_full_share_only_a_run_far_behind_the_host_is_waited_for() {
-    let Some((control, _turn)) = alone() else {
-        return;
-    };
-    let world = World::new(control, "full", 2 * MS, 100);
-    for run in 0..70 {
-        world.queue(1, true);
-        let waited_for = (run + 1_u32).saturating_sub(64);
-        assert_eq!(
-            control.advance(Duration::ZERO),
-            2 * MS * waited_for,
-            "{run}"
-        );
-    }
-    assert_eq!(world.calls("cuEventSynchronize"), 6);
+    with_world(2 * MS, 100, |world| {
+        for run in 0..70_u32 {
+            world.queue(1, true);
+            let waited_for = (run + 1).saturating_sub(64);
+            assert_eq!(world.now(), 2 * MS * waited_for, "{run}");
+        }
+        assert_eq!(world.control.calls(Some("cuEventSynchronize")), 6);
+        world.stream.synchronize().unwrap();
+    });
 }
 
 #[test]
 fn the_status_and_the_actions_have_the_time_of_the_device() {
-    let Some((control, _turn)) = alone() else {
-        return;
-    };
-    for percent in [100, 50] {
-        control.reset(2, super::common::DEVICE_BYTES);
-        let world = World::new(control, "times", 2 * MS, percent);
-        let seen = Arc::new(AtomicU64::new(0));
-        let see = Arc::clone(&seen);
-        let look = move |run: &larder_cuda::job::Run| {
-            see.store(run.duration.as_nanos() as u64, Ordering::Relaxed);
-            Ok(())
-        };
-        let actions = world.job.actions();
-        actions.add(Group::Post, 0, "look", OnError::Ignore, look);
-        let (_, end) = world
-            .job
-            .run_on(&world.stream, 7, || world.launch(false))
-            .unwrap();
-        // Nobody waits at full share.
-        let known = (percent < 100).then_some(Recorded::Noted);
-        assert_eq!(end.recorded, known);
-        let took = if percent < 100 {
-            2 * MS
-        } else {
-            Duration::ZERO
-        };
-        assert_eq!(Duration::from_nanos(seen.load(Ordering::Relaxed)), took);
-        world.stream.synchronize().unwrap();
-        let World { job, folder, .. } = world;
-        drop(job);
-        let durations = folder.status().durations;
-        assert_eq!(
-            durations,
-            [("graph_7".to_owned(), 2000)].into(),
-            "{percent}"
-        );
+    // Nobody waits at full share.
+    for (percent, known, took) in [(100, None, 0), (50, Some(Recorded::Noted), 2)] {
+        with_world(2 * MS, percent, |world| {
+            let seen = Arc::new(AtomicU64::new(0));
+            let see = Arc::clone(&seen);
+            let look = move |run: &larder_cuda::job::Run| {
+                see.store(run.duration.as_millis() as u64, Ordering::Relaxed);
+                Ok(())
+            };
+            let actions = world.job.actions();
+            actions.add(Group::Post, 0, "look", OnError::Ignore, look);
+            let launch = || world.launch(false);
+            let ran = world.job.run_on(&world.stream, 7, launch);
+            assert_eq!(ran.unwrap().1.recorded, known, "{percent}");
+            assert_eq!(seen.load(Ordering::Relaxed), took, "{percent}");
+            world.stream.synchronize().unwrap();
+            let World { job, folder, .. } = world;
+            drop(job);
+            let expected = [("graph_7".to_owned(), 2000)].into();
+            assert_eq!(folder.status().durations, expected, "{percent}");
+        });
     }
 }
 
 #[test]
 fn a_loop_of_queued_runs_pauses_at_their_ends_by_upstreams_formula() {
-    let Some((control, _turn)) = alone() else {
-        return;
-    };
-    let change = |config: &mut JobConfig| config.pauses = Pauses::AtRunEnd;
-    let world = World::with(control, "formula_queued", 2 * MS, 50, change);
-    for run in 1..=10_u32 {
-        world.queue(1, true);
-        let pause = 2 * MS - Duration::from_micros(50);
-        assert_eq!(control.advance(Duration::ZERO), run * (2 * MS + pause));
-    }
+    alone_and_clean(|control| {
+        let change = |config: &mut JobConfig| config.pauses = Pauses::AtRunEnd;
+        let world = World::new(control, 2 * MS, 50, change);
+        for run in 1..=10_u32 {
+            world.queue(1, true);
+            let pause = 2 * MS - Duration::from_micros(50);
+            assert_eq!(world.now(), run * (2 * MS + pause));
+        }
+    });
 }
 
 #[test]
 fn a_suspension_in_a_queued_run_is_not_busy() {
-    let Some((control, _turn)) = alone() else {
-        return;
-    };
-    let world = World::new(control, "suspended_queued", 2 * MS, 50);
-    world.queue(1, true);
-    let start = control.advance(Duration::ZERO);
-    let work = || {
-        world.launch(false);
-        world.folder.order(None, None, Some(0));
-        world.job.poll();
-        std::thread::scope(|scope| {
-            scope.spawn(|| {
-                // The launch waits for the device, and then for us.
-                while control.advance(Duration::ZERO) < start + 500 * MS {
-                    std::thread::yield_now();
-                }
-                world.folder.order(None, None, Some(50));
-                world.job.poll();
+    with_world(2 * MS, 50, |world| {
+        world.queue(1, true);
+        let start = world.now();
+        let work = || {
+            world.launch(false);
+            world.tell(0, false);
+            std::thread::scope(|scope| {
+                scope.spawn(|| {
+                    // The launch waits for the device, and then for us.
+                    while world.now() < start + 500 * MS {
+                        std::thread::yield_now();
+                    }
+                    world.tell(50, false);
+                });
+                world.launch(true);
             });
-            world.launch(true);
-        });
-    };
-    let (_, end) = world.job.run_on(&world.stream, 0, work).unwrap();
-    assert_eq!(end.paused, Waited::Done);
-    world.stream.synchronize().unwrap();
-    world.queue(0, false);
-    let report = world.job.pacer().report();
-    assert_eq!(report.busy, 6 * MS);
-    assert!(report.suspended >= 490 * MS, "{report:?}");
+        };
+        let (_, end) = world.job.run_on(&world.stream, 0, work).unwrap();
+        assert_eq!(end.paused, Waited::Done);
+        world.stream.synchronize().unwrap();
+        world.queue(0, false);
+        let report = world.job.pacer().report();
+        assert_eq!(report.busy, 6 * MS);
+        assert!(report.suspended >= 490 * MS, "{report:?}");
+    });
 }
 
 #[test]
 fn runs_that_were_on_the_device_when_the_job_fell_asleep_are_in_its_status() {
-    let Some((control, _turn)) = alone() else {
-        return;
-    };
-    let world = World::new(control, "asleep_queued", 2 * MS, 100);
-    let memory = DeviceAllocator::new(&Context::new(0).unwrap()).unwrap();
-    world.job.manage(&memory).unwrap();
-    world.queue(1, false);
-    world.tell(100, true);
-    std::thread::scope(|scope| {
-        scope.spawn(|| {
-            until(|| world.sleep_state() == SleepState::Asleep);
-            let durations = world.folder.status().durations;
-            world.tell(100, false);
-            assert_eq!(durations, [("graph_0".to_owned(), 2000)].into());
-        });
+    with_world(2 * MS, 100, |world| {
+        let _memory = world.manage();
         world.queue(1, false);
+        world.tell(100, true);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                until(|| world.sleep_state() == SleepState::Asleep);
+                let durations = world.folder.status().durations;
+                world.tell(100, false);
+                assert_eq!(durations, [("graph_0".to_owned(), 2000)].into());
+            });
+            world.queue(1, false);
+        });
+        world.stream.synchronize().unwrap();
     });
 }
 
 #[test]
 fn a_queued_run_that_ends_in_a_suspension_and_a_sleep_is_busy_for_its_own_time() {
-    let Some((control, _turn)) = alone() else {
-        return;
-    };
-    let world = World::new(control, "suspended_asleep", 2 * MS, 50);
-    let memory = DeviceAllocator::new(&Context::new(0).unwrap()).unwrap();
-    world.job.manage(&memory).unwrap();
-    world.queue(1, true);
-    let start = control.advance(Duration::ZERO);
-    std::thread::scope(|scope| {
-        scope.spawn(|| {
-            until(|| world.sleep_state() == SleepState::Asleep);
-            // Awake, it is suspended still.
-            world.tell(0, false);
-            until(|| world.sleep_state() == SleepState::Awake);
-            control.advance(500 * MS);
-            world.tell(50, false);
+    with_world(2 * MS, 50, |world| {
+        let memory = world.manage();
+        world.queue(1, true);
+        let start = world.now();
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                until(|| world.sleep_state() == SleepState::Asleep);
+                // Awake, it is suspended still.
+                world.tell(0, false);
+                until(|| world.sleep_state() == SleepState::Awake);
+                world.control.advance(500 * MS);
+                world.tell(50, false);
+            });
+            let work = || {
+                world.launch(true);
+                world.tell(0, true);
+            };
+            let (_, end) = world.job.run_on(&world.stream, 0, work).unwrap();
+            assert_eq!(end.paused, Waited::Done);
         });
-        let work = || {
-            world.launch(true);
-            world.tell(0, true);
-        };
-        let (_, end) = world.job.run_on(&world.stream, 0, work).unwrap();
-        assert_eq!(end.paused, Waited::Done);
+        assert!(world.now() >= start + 500 * MS);
+        assert!(!memory.is_asleep());
+        let (took, busy) = world.measure(|| (0..10).for_each(|_| world.queue(1, true)));
+        assert_eq!(busy, 20 * MS);
+        // A pause of the run before may come late.
+        assert!(took.abs_diff(40 * MS) <= 4 * MS, "{took:?}");
+        // The newest run is reported by the next one.
+        world.queue(0, false);
+        let report = world.job.pacer().report();
+        assert_eq!(report.busy, 24 * MS, "{report:?}");
     });
-    assert!(control.advance(Duration::ZERO) >= start + 500 * MS);
-    assert!(!memory.is_asleep());
-    let (took, busy) = world.measure(|| (0..10).for_each(|_| world.queue(1, true)));
-    assert_eq!(busy, 20 * MS);
-    // A pause of the run before may come late.
-    assert!(took.abs_diff(40 * MS) <= 4 * MS, "{took:?}");
-    // The newest run is reported by the next one.
-    world.queue(0, false);
-    let report = world.job.pacer().report();
-    assert_eq!(report.busy, 24 * MS, "{report:?}");
 }
 
 #[test]
 fn runs_that_take_longer_than_was_expected_are_noticed_after_four() {
-    let Some((control, _turn)) = alone() else {
-        return;
-    };
-    let world = World::new(control, "longer", Duration::from_micros(1), 50);
-    world.queue(1, false);
-    control.set_kernel_time("jobs_spin", 2 * MS).unwrap();
-    let (took, busy) = world.measure(|| (0..6).for_each(|_| world.queue(1, false)));
-    // The pause for the short run came with the others.
-    let due = 12 * MS + Duration::from_micros(1);
-    assert_eq!((took, busy), (12 * MS + due, 12 * MS));
+    with_world(Duration::from_micros(1), 50, |world| {
+        world.queue(1, false);
+        world.control.set_kernel_time("jobs_spin", 2 * MS).unwrap();
+        let (took, busy) = world.measure(|| (0..6).for_each(|_| world.queue(1, false)));
+        // The pause for the short run came with the others.
+        let due = 12 * MS + Duration::from_micros(1);
+        assert_eq!((took, busy), (12 * MS + due, 12 * MS));
+    });
 }
 
 #[test]
 fn runs_on_several_devices_are_each_timed() {
-    let Some((control, _turn)) = alone() else {
-        return;
-    };
-    let mut world = World::new(control, "devices", 2 * MS, 50);
-    let (mut stream, mut spin) = device(1);
-    for run in 1..=10 {
-        world.queue(1, false);
-        assert_eq!(control.advance(Duration::ZERO), 4 * MS * run);
-        std::mem::swap(&mut world.stream, &mut stream);
-        std::mem::swap(&mut world.spin, &mut spin);
-    }
+    with_world(2 * MS, 50, |mut world| {
+        let (mut stream, mut spin) = device(1);
+        for run in 1..=10 {
+            world.queue(1, false);
+            assert_eq!(world.now(), 4 * MS * run);
+            std::mem::swap(&mut world.stream, &mut stream);
+            std::mem::swap(&mut world.spin, &mut spin);
+        }
+    });
 }
 
 #[test]
 fn s7_5_what_queued_work_uses_above_a_limit_goes_back_at_the_end_of_a_run() {
-    let Some((control, _turn)) = alone() else {
-        return;
-    };
-    let world = World::new(control, "deferred", 2 * MS, 100);
-    let context = Context::new(0).unwrap();
-    let memory = DeviceAllocator::with_config(&context, plain(u64::MAX)).unwrap();
-    world.job.manage(&memory).unwrap();
-    let block = memory.alloc(&world.stream, 4 * MIB).unwrap();
-    world.launch(false);
-    memory.free(&world.stream, block).unwrap();
-    world.folder.order(Some(0), None, None);
-    world.job.poll();
-    for (time, held_bytes) in [(MS, 4 * MIB), (MS, 0)] {
-        control.advance(time);
-        assert_eq!(control.used(0), 4 * MIB, "nobody has looked");
-        let (_, end) = world.job.run(0, || ()).unwrap();
-        assert!(end.adjusted.is_empty());
-        assert_eq!(control.used(0), held_bytes);
-    }
+    with_world(2 * MS, 100, |world| {
+        let context = Context::new(0).unwrap();
+        let memory = DeviceAllocator::with_config(&context, plain(u64::MAX)).unwrap();
+        world.job.manage(&memory).unwrap();
+        let block = memory.alloc(&world.stream, 4 * MIB).unwrap();
+        world.launch(false);
+        memory.free(&world.stream, block).unwrap();
+        world.folder.order(0, None, None);
+        world.job.poll();
+        for (time, held_bytes) in [(MS, 4 * MIB), (MS, 0)] {
+            world.control.advance(time);
+            assert_eq!(used(), 4 * MIB, "nobody has looked");
+            let (_, end) = world.job.run(0, || ()).unwrap();
+            assert!(end.adjusted.is_empty());
+            assert_eq!(used(), held_bytes);
+        }
+    });
 }

@@ -1,18 +1,19 @@
 //! Queued runs where the driver refuses events, and beside captures.
 
-use cudarc::driver::{DevicePtr, result, sys};
+use cudarc::driver::{DevicePtr, sys};
 use larder_cuda::Context;
 use larder_cuda::driver::Rule;
 
-use super::super::common::{alone, alone_and_clean};
+use super::super::common::graph::Graph;
+use super::super::common::{alone_and_clean, fill};
 use super::super::{Folder, by_hand, job};
-use super::{MS, World};
+use super::{MS, World, with_world};
 use crate::foreign_captures::beside;
 
 #[test]
 fn a_run_whose_events_are_refused_is_timed_by_the_host() {
-    alone_and_clean(|control| {
-        let world = World::new(control, "refused_events", 2 * MS, 50);
+    with_world(2 * MS, 50, |world| {
+        let control = world.control;
         let mut runs = 0;
         for function in [
             "cuStreamIsCapturing",
@@ -31,7 +32,7 @@ fn a_run_whose_events_are_refused_is_timed_by_the_host() {
                 for _ in 0..3 {
                     let pacer = world.job.pacer();
                     let run = world.job.run_on(&world.stream, runs, || pacer.launch());
-                    assert!(run.unwrap().1.warnings.is_empty());
+                    assert!(run.unwrap().1.warnings.is_empty(), "{function} {skip}");
                     runs += 1;
                 }
                 control.clear_failures();
@@ -60,55 +61,48 @@ fn a_run_whose_events_are_refused_is_timed_by_the_host() {
 
 #[test]
 fn a_queued_run_may_be_captured_and_spoils_no_capture() {
-    let Some((_, _turn)) = alone() else {
-        return;
-    };
-    let folder = Folder::new("captured");
-    let context = Context::new(0).unwrap();
-    let stream = context.cudarc().new_stream().unwrap();
-    let (_, job) = job(by_hand(&folder));
-    folder.order(None, None, Some(50));
-    job.poll();
-    let memory = stream.alloc_zeros::<u8>(64).unwrap();
-    let (address, _synced) = memory.device_ptr(&stream);
-    let global = sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_GLOBAL;
-    let fill = || {
-        // SAFETY: the memory lives until the end.
-        unsafe { result::memset_d8_async(address, 1, 64, stream.cu_stream()) }.unwrap();
-    };
-    let end = || {
-        let mut graph = std::ptr::null_mut();
-        // SAFETY: the stream captures; the handle outlives the call.
-        let code = unsafe { sys::cuStreamEndCapture(stream.cu_stream(), &raw mut graph) };
-        code.result().expect("a whole capture");
-        // SAFETY: the graph was made just now.
-        unsafe { sys::cuGraphDestroy(graph) }.result().unwrap();
-    };
-    let run = |work: &dyn Fn()| drop(job.run_on(&stream, 0, work).unwrap());
-    // A whole run in a capture, one in which it begins, one in which it ends.
-    stream.begin_capture(global).unwrap();
-    run(&fill);
-    run(&fill);
-    end();
-    run(&|| stream.begin_capture(global).unwrap());
-    run(&|| (fill(), job.pacer().launch(), end()).2);
-    run(&fill);
-    stream.synchronize().unwrap();
+    alone_and_clean(|_| {
+        let folder = Folder::new();
+        let context = Context::new(0).unwrap();
+        let stream = context.cudarc().new_stream().unwrap();
+        let (_, job) = job(by_hand(&folder));
+        folder.order(None, None, 50);
+        job.poll();
+        let memory = stream.alloc_zeros::<u8>(64).unwrap();
+        let (address, synced) = memory.device_ptr(&stream);
+        let global = sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_GLOBAL;
+        let begin = || stream.begin_capture(global).unwrap();
+        let end = || drop(Graph::end_capture(&stream).expect("a whole capture"));
+        let run = |work: &dyn Fn()| drop(job.run_on(&stream, 0, work).unwrap());
+        let work = || fill(&stream, address, 64, 1);
+        // A whole run in a capture, one in which it begins, one in which it ends.
+        begin();
+        run(&work);
+        run(&work);
+        end();
+        run(&begin);
+        run(&|| {
+            work();
+            job.pacer().launch();
+            end();
+        });
+        run(&work);
+        stream.synchronize().unwrap();
+        drop(synced);
+    });
 }
 
 #[test]
 fn a_job_that_times_queued_runs_spoils_no_foreign_capture() {
-    let folder = Folder::new("foreign_queued");
+    let folder = Folder::new();
     beside(|_, _, streams| {
         let (_, job) = job(by_hand(&folder));
         for percent in [100, 50] {
-            folder.order(None, None, Some(percent));
+            folder.order(None, None, percent);
             job.poll();
             for round in 0..6 {
-                drop(
-                    job.run_on(&streams[round % 2], 0, || job.pacer().launch())
-                        .unwrap(),
-                );
+                let run = job.run_on(&streams[round % 2], 0, || job.pacer().launch());
+                drop(run.unwrap());
             }
         }
         drop(job);
