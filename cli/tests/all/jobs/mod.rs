@@ -282,57 +282,6 @@ fn a_share_of_the_time_is_obeyed_and_a_paused_job_stands_still() {
 }
 
 #[test]
-fn wrong_words_end_with_2_and_write_nothing() {
-    let machine = Machine::new(TOTAL);
-    let jobs = text(&machine.jobs());
-    machine.file("jobs/a.status.json", "{}");
-    machine.file("jobs/torn.control.json", "{\"perf");
-    let wide = machine.file("wide.trace", &trace(4, MIB, 1));
-    for (arguments, words) in [
-        (&["set", "a", "--limit", "2GBB"][..], "not a byte count"),
-        (&["set", "a", "--limit", "1GiB"], "name it"),
-        (&["set", "a", "--limit", "-5MiB"], "not a byte count"),
-        (&["set", "a", "--perf", "-5"], "not a whole number"),
-        (&["set", "a"], "nothing to change"),
-        (&["set", "a", "--perf", "101"], "0 to 100"),
-        (&["set", "a", "--perf", "5", "--gpu", "01:00.0"], "--limit"),
-        (&["set", "a", "--limit", "1GiB", "--gpu", "x"], "bus id"),
-        (&["pause", "b"], "there are: a, torn"),
-        (&["resume", "torn"], "nothing was written"),
-    ] {
-        let output = machine.run(&[&["control"], arguments, &["--in", &jobs]].concat());
-        assert_eq!(output.status.code(), Some(2), "{arguments:?}");
-        let said = String::from_utf8(output.stderr).unwrap();
-        assert!(said.contains(words), "{arguments:?}: {said}");
-    }
-    assert!(!machine.jobs().join("a.control.json").exists());
-    let torn = std::fs::read_to_string(machine.jobs().join("torn.control.json")).unwrap();
-    assert_eq!(torn, "{\"perf");
-    for arguments in [
-        &["top", "nowhere"][..],
-        &["coordinate", "--total", "1GiB", "nowhere"],
-        &["coordinate", &jobs],
-        &["job", "nowhere.trace"],
-        &["job", &wide, "--name", "a/b", "--in", &jobs],
-    ] {
-        assert_eq!(
-            machine.run(arguments).status.code(),
-            Some(2),
-            "{arguments:?}"
-        );
-    }
-    let mut unknown = machine.command(&["job", &wide]);
-    let output = unknown.env("LARDER_CUDA_DRIVER", "gpu").output().unwrap();
-    let said = String::from_utf8(output.stderr).unwrap();
-    assert_eq!(output.status.code(), Some(2));
-    assert!(said.contains("must be stand-in, real or auto"), "{said}");
-    let once = machine.run(&["coordinate", "--total", "1GiB", "--once", &jobs]);
-    assert!(once.status.success());
-    let said = String::from_utf8(once.stdout).unwrap();
-    assert!(said.contains("a: it says nothing of limits"), "{said}");
-}
-
-#[test]
 fn a_coordination_whose_output_nobody_reads_ends_with_words_and_a_table_is_just_cut() {
     let machine = Machine::new(TOTAL);
     let jobs = text(&machine.jobs());
