@@ -189,6 +189,11 @@ fn replay() {
 }
 
 #[test]
+fn plan() {
+    check("plan.txt");
+}
+
+#[test]
 fn recordings() {
     check("recordings.txt");
 }
