@@ -121,14 +121,6 @@ impl Contender for Fickle {
         Some(7777)
     }
 
-    fn driver_allocations(&self) -> u64 {
-        0
-    }
-
-    fn driver_frees(&self) -> u64 {
-        0
-    }
-
     fn driver_calls(&self) -> Option<DriverCalls> {
         Some(DriverCalls {
             unmap: 10 * self.steps,

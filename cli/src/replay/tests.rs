@@ -44,14 +44,6 @@ impl Contender for Bump {
             Cheat::CountsTooLittle => self.next - 1,
         }
     }
-
-    fn driver_allocations(&self) -> u64 {
-        1
-    }
-
-    fn driver_frees(&self) -> u64 {
-        0
-    }
 }
 
 fn bump(cheat: Cheat, device_bytes: Option<u64>) -> Box<dyn Contender> {

@@ -10,9 +10,9 @@
 //! ```
 //!
 //! `@NAME` is a carried trace and `%NAME` a recording of `cli/trace/fixtures`. `A=b` in front of a command sets a
-//! variable, `< FILE` is its input and `> FILE` keeps its output. Behind the keys, `KEY>0` says whether a figure that varies is above 0, and
-//! equal lines in a row are one, with their count. `| with WORD` leaves the lines that have the word. In what is
-//! expected, `[..]` is any text and a line `...` any lines.
+//! variable, `< FILE` is its input and `> FILE` keeps its output. `ls` and `cat` show what is in the folder. Behind the
+//! keys, `KEY>0` says whether a figure that varies is above 0, and equal lines in a row are one, with their count.
+//! `| with WORD` leaves the lines that have the word. In what is expected, `[..]` is any text and a line `...` any lines.
 //!
 //! `LARDER_REWRITE=1 cargo test -p larder-cli --test all commands::` writes what the program prints now into the
 //! files, but for lines that agree.

@@ -23,29 +23,32 @@ const MIB: u64 = 1 << 20;
 /// The total of both jobs. Either alone wants most of it.
 const TOTAL: u64 = 64 * MIB;
 
-/// A trace of some blocks that stay and `blocks` that come and go in each of `steps` steps.
-fn trace(blocks: u64, bytes: u64, steps: u32) -> String {
+/// A trace of blocks that stay, and of blocks that come and go in each of `steps` steps.
+fn steps_of(stay: &[u64], come: &[u64], steps: u32) -> String {
     let mut text = "# alloc-trace v1: a <id> <bytes>\n".to_owned();
-    let mut id = 0;
-    let mut alloc = |text: &mut String, bytes: u64| {
+    for (id, bytes) in stay.iter().enumerate() {
         writeln!(text, "a {id} {bytes}").unwrap();
-        id += 1;
-        id - 1
-    };
-    for stays in 0..4 {
-        alloc(&mut text, 100_000 + stays);
     }
+    let mut next = stay.len();
     for step in 0..steps {
         writeln!(text, "s {step}").unwrap();
-        let given: Vec<u64> = (0..blocks)
-            .map(|block| alloc(&mut text, bytes - 1000 * block))
-            .collect();
-        for id in given.iter().rev() {
+        let ids = next..next + come.len();
+        for (id, bytes) in ids.clone().zip(come) {
+            writeln!(text, "a {id} {bytes}").unwrap();
+        }
+        next = ids.end;
+        for id in ids.rev() {
             writeln!(text, "f {id}").unwrap();
         }
     }
     writeln!(text, "s {steps}").unwrap();
     text
+}
+
+/// A trace of some blocks that stay and `blocks` that come and go in each of `steps` steps.
+fn trace(blocks: u64, bytes: u64, steps: u32) -> String {
+    let come: Vec<u64> = (0..blocks).map(|block| bytes - 1000 * block).collect();
+    steps_of(&[100_000, 100_001, 100_002, 100_003], &come, steps)
 }
 
 /// The newest figures of a job that the coordinator has said.
@@ -61,11 +64,17 @@ fn limit(coordinator: &Process, job: &str) -> u64 {
         .unwrap_or(0)
 }
 
-fn coordinate(machine: &Machine) -> Process {
-    let (jobs, total) = (text(&machine.jobs()), TOTAL.to_string());
+/// Starts a coordinator of this total, with further words.
+fn coordinator(machine: &Machine, total: u64, words: &str) -> Process {
+    let (jobs, total) = (text(&machine.jobs()), total.to_string());
     let mut arguments = vec!["coordinate", "--total", &total, &jobs, "--json"];
-    arguments.extend(["--step", "2MiB", "--interval", "0.02", "--calm", "0.2"]);
+    arguments.extend(["--step", "2MiB"]);
+    arguments.extend(words.split(' '));
     machine.start("coordinator", &arguments)
+}
+
+fn coordinate(machine: &Machine) -> Process {
+    coordinator(machine, TOTAL, "--interval 0.02 --calm 0.2")
 }
 
 /// Two jobs, both at work, of which `high` wants most of the memory and then little. Whenever there is
