@@ -354,6 +354,24 @@ fn nobody_is_lowered_for_nobody() {
 }
 
 #[test]
+fn limits_move_by_whole_steps() {
+    let mut world = World::of(98, 10, &[(1, 90)]);
+    world.settle(seconds(0));
+    world.jobs[0].wanted = 40;
+    for second in [1, 20] {
+        world.settle(seconds(second));
+    }
+    assert_eq!(world.limits(), [90]);
+    world.join(policy(9, 0), Manner::Obeys).unwrap();
+    world.jobs[1].wanted = 10;
+    world.report(1).unwrap();
+    // Eight bytes are free, fewer than a step, and of the two that are missing a whole step is taken.
+    assert_eq!(world.decide().0, [(0, 80)]);
+    world.answer(0);
+    assert_eq!(world.decide().0, [(1, 10)]);
+}
+
+#[test]
 fn jobs_that_come_with_more_than_there_is_are_lowered_until_it_fits() {
     let mut world = World::of(100, 10, &[(1, 60), (2, 70)]);
     for (index, bytes) in [60, u64::MAX].into_iter().enumerate() {
