@@ -53,3 +53,6 @@ fn ordered_set(
     let device = SimulatedDevice::new(device_bytes);
     Box::new(OrderedSet::new(split, regions, device_bytes, device))
 }
+
+#[cfg(test)]
+mod tests;

@@ -6,7 +6,7 @@
 use std::path::Path;
 
 use crate::numbers::geometric_mean;
-use crate::replay::{CONTENDERS, ContenderSpec, Options, Outcome, replay};
+use crate::replay::{CONTENDERS, ContenderSpec, Options, Outcome, replay_once};
 use larder_trace::Trace;
 
 const NAMES: [&str; 6] = [
@@ -49,7 +49,7 @@ fn spec(name: &str) -> &'static ContenderSpec {
 }
 
 fn run(trace: &Trace, name: &str, device_bytes: Option<u64>) -> Outcome {
-    replay(spec(name), trace, &Options::new(device_bytes)).unwrap()
+    replay_once(spec(name), trace, &Options::new(device_bytes))
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! Passes, driver calls and the smallest device, on invented traces and contenders.
+//! What each pass plays, and replays with an invented contender. Sessions of the program have the others.
 
 use std::num::NonZeroU32;
 use std::path::Path;
@@ -7,8 +7,7 @@ use std::time::Duration;
 use super::script::ReplayScript;
 use super::tape::{Played, TapeAction};
 use super::{
-    CONTENDERS, Contender, ContenderBlock, ContenderSpec, DriverCalls, Options, Repeat,
-    ReplayFault, replay,
+    Contender, ContenderBlock, ContenderSpec, DriverCalls, Options, Repeat, ReplayFault, replay,
 };
 use larder_trace::{Trace, read};
 
@@ -22,10 +21,6 @@ fn passes(passes: u32, repeat: Repeat, device_bytes: Option<u64>) -> Options {
         repeat,
         ..Options::new(device_bytes)
     }
-}
-
-fn spec(name: &str) -> &'static ContenderSpec {
-    CONTENDERS.iter().find(|spec| spec.name == name).unwrap()
 }
 
 /// Returns the events of a pass as a trace has them, with their numbers.
@@ -98,82 +93,6 @@ fn the_whole_trace_begins_again_with_nothing_live() {
     assert_eq!(played(LOOP, Repeat::Trace, 2), again);
 }
 
-#[test]
-fn peaks_are_over_all_passes_and_every_pass_is_served() {
-    // The maximum live bytes are 100 + 50 in the trace, and 50 + 20 in the second pass.
-    let outcome = replay(
-        spec("larder-no-moves"),
-        &trace(LOOP),
-        &passes(4, Repeat::LastStep, None),
-    )
-    .unwrap();
-    assert_eq!(outcome.peak_live_bytes, 150);
-    assert_eq!(outcome.allocations, 3 + 3 * 2);
-    // The second pass can also need the most memory, since block 2 is left over.
-    let late = trace("s 0\na 0 1000\nf 0\na 1 600\ns 1\n");
-    let outcome = replay(
-        spec("larder-no-moves"),
-        &late,
-        &passes(2, Repeat::LastStep, None),
-    )
-    .unwrap();
-    assert_eq!(outcome.peak_live_bytes, 1600);
-}
-
-#[test]
-fn a_refusal_in_a_later_pass_names_pass_and_event() {
-    let late = trace("s 0\na 0 4194304\nf 0\na 1 4194304\ns 1\n");
-    for name in ["larder-no-moves", "larder", "larder-budget"] {
-        let options = passes(3, Repeat::LastStep, Some(6 << 20));
-        let outcome = replay(spec(name), &late, &options).unwrap();
-        assert!(!outcome.completed, "{name}");
-        assert_eq!(
-            (outcome.stopped_at_event, outcome.stopped_in_pass),
-            (Some(2), Some(2)),
-            "{name}"
-        );
-    }
-}
-
-#[test]
-fn calls_are_counted_by_kind_and_by_pass() {
-    let step = trace("s 0\na 0 4194304\na 1 2097152\nf 0\nf 1\ns 1\n");
-    for name in ["larder", "larder-budget"] {
-        let outcome = replay(spec(name), &step, &passes(3, Repeat::LastStep, None)).unwrap();
-        let calls = outcome.driver_calls.unwrap();
-        assert!(calls.create > 0 && calls.map >= calls.create, "{calls:?}");
-        assert!(calls.set_access > 0, "{calls:?}");
-        assert_eq!(outcome.driver_allocations, calls.create);
-        assert_eq!(outcome.driver_frees, calls.release);
-        assert_eq!(outcome.calls_by_pass, Some(vec![calls.total(), 0, 0]));
-    }
-    let others = replay(spec("xla"), &step, &Options::new(None)).unwrap();
-    assert_eq!((others.driver_calls, others.calls_by_pass), (None, None));
-}
-
-#[test]
-fn a_step_that_leaves_nothing_live_keeps_its_memory() {
-    let step = trace("s 0\na 0 4194304\nf 0\ns 1\na 1 4194304\nf 1\ns 2\n");
-    for (repeat, again) in [(Repeat::LastStep, false), (Repeat::Trace, true)] {
-        let outcome = replay(spec("larder-planned"), &step, &passes(2, repeat, None)).unwrap();
-        let calls = outcome.calls_by_pass.unwrap();
-        // Only a program that starts over releases and requests memory again.
-        assert_eq!((calls[0] > 0, calls[1] > 0), (true, again), "{calls:?}");
-        assert_eq!(outcome.driver_frees > 0, again, "{calls:?}");
-    }
-}
-
-#[test]
-fn what_plans_knows_its_steps_from_a_pass_that_is_not_shown() {
-    let text = "s 0\na 0 4194304\nf 0\ns 1\na 1 6291456\nf 1\ns 2\n";
-    for name in ["larder-planned", "larder-planned-no-moves"] {
-        let outcome = replay(spec(name), &trace(text), &Options::new(None)).unwrap();
-        let steps = outcome.steps.unwrap();
-        assert_eq!((steps.known_steps, steps.unplanned_bytes), (2, 0), "{name}");
-        assert_eq!(outcome.allocations, 2, "{name}");
-    }
-}
-
 /// Serves blocks after the first step mark, on a device of certain sizes: on some small ones and
 /// all large ones, but none between. Calls its driver ten times a step.
 struct Fickle {
@@ -200,14 +119,6 @@ impl Contender for Fickle {
 
     fn max_reserved_bytes(&self) -> Option<u64> {
         Some(7777)
-    }
-
-    fn driver_allocations(&self) -> u64 {
-        0
-    }
-
-    fn driver_frees(&self) -> u64 {
-        0
     }
 
     fn driver_calls(&self) -> Option<DriverCalls> {
@@ -288,29 +199,6 @@ fn the_smallest_device_is_found_below_larger_ones_that_do_not_do() {
 }
 
 #[test]
-fn the_smallest_device_is_the_least_that_completes() {
-    let options = Options {
-        smallest_device: true,
-        ..Options::new(None)
-    };
-    // Two pages; the second block needs one that the first has left.
-    let step = trace("s 0\na 0 4194304\nf 0\na 1 2097152\ns 1\n");
-    // Where pages are mapped all calls count, otherwise allocations and releases.
-    let calls = [
-        ("larder-no-moves", 1),
-        ("larder", 5),
-        ("larder-budget", 5),
-        ("always-split", 1),
-    ];
-    for (name, calls) in calls {
-        let found = replay(spec(name), &step, &options).unwrap();
-        let found = found.smallest_device.unwrap();
-        assert_eq!(found.bytes, 4 << 20, "{name}");
-        assert_eq!(found.calls, calls, "{name}");
-    }
-}
-
-#[test]
 fn the_maximum_held_inside_a_call_counts_as_reserved() {
     let outcome = replay(&FICKLE, &trace("s 0\na 0 10\ns 1\n"), &Options::new(None)).unwrap();
     assert_eq!(outcome.peak_reserved_bytes, 7777);
@@ -339,21 +227,4 @@ fn a_broken_rule_is_an_error_that_names_pass_and_event() {
         "fickle broke its contract at event 3 of t, pass 2: \
          against the rules of its device: three steps"
     );
-}
-
-#[test]
-fn pages_move_to_where_a_block_fits_on_a_device_without_room() {
-    // Two holes of a page each, and a block of two, which only moved pages can serve.
-    let text = "a 0 2097152\na 1 2097152\na 2 2097152\na 3 2097152\nf 0\nf 2\na 4 4194304\n";
-    for name in ["larder", "larder-budget"] {
-        let outcome = replay(spec(name), &trace(text), &Options::new(Some(8 << 20))).unwrap();
-        assert!(outcome.completed, "{name}");
-        assert_eq!(outcome.peak_reserved_bytes, 8 << 20, "{name}");
-    }
-    let fixed = replay(
-        spec("larder-no-moves"),
-        &trace(text),
-        &Options::new(Some(8 << 20)),
-    );
-    assert!(!fixed.unwrap().completed);
 }

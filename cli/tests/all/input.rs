@@ -1,93 +1,12 @@
 //! The input of `larder replay` and `larder plan`, and the files left when they are interrupted.
 
 use std::fs;
-use std::io::{ErrorKind, Write};
-use std::process::{Command, Output, Stdio};
+use std::io::Write;
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use flate2::Compression;
-use flate2::write::GzEncoder;
-use lzma_rust2::{XzOptions, XzWriter};
-
+use crate::commands::files::{gzip, xz};
 use crate::replay_command::{GOOD, carried, file, json, larder, stderr, stdout};
-
-const ONE: [&str; 3] = ["--json", "--allocator", "xla"];
-
-fn gzip(text: &[u8]) -> Vec<u8> {
-    let mut packed = GzEncoder::new(Vec::new(), Compression::default());
-    packed.write_all(text).unwrap();
-    packed.finish().unwrap()
-}
-
-fn xz(text: &[u8]) -> Vec<u8> {
-    let mut packed = XzWriter::new(Vec::new(), XzOptions::default()).unwrap();
-    packed.write_all(text).unwrap();
-    packed.finish().unwrap()
-}
-
-fn fed(arguments: &[&str], input: &[u8]) -> Output {
-    let mut child = Command::new(env!("CARGO_BIN_EXE_larder"))
-        .args(arguments)
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .unwrap();
-    let mut pipe = child.stdin.take().unwrap();
-    // A program that refuses its arguments may end before it reads.
-    if let Err(error) = pipe.write_all(input) {
-        assert_eq!(error.kind(), ErrorKind::BrokenPipe);
-    }
-    drop(pipe);
-    child.wait_with_output().unwrap()
-}
-
-#[test]
-fn gzip_xz_and_zstd_are_known_by_content_in_files_and_on_standard_input() {
-    let folder = tempfile::tempdir().unwrap();
-    let zstd = zstd::encode_all(GOOD.as_bytes(), 3).unwrap();
-    let packed = [
-        GOOD.as_bytes().to_vec(),
-        zstd,
-        gzip(GOOD.as_bytes()),
-        xz(GOOD.as_bytes()),
-    ];
-    for bytes in packed {
-        let path = file(&folder, "packed.trace", &bytes);
-        let output = larder(&[&ONE[..], &[&path]].concat());
-        assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
-        assert_eq!(json(&output)[0]["peak_live_bytes"], 4000);
-        let output = fed(&[&["replay"], &ONE[..], &["-"]].concat(), &bytes);
-        assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
-        let row = &json(&output)[0];
-        assert_eq!(
-            (&row["trace"], &row["peak_live_bytes"]),
-            (&"stdin".into(), &4000.into())
-        );
-        let output = fed(&["plan", "--json", "-"], &bytes);
-        assert_eq!(
-            json(&output)[0]["problem"],
-            "stdin step 0",
-            "{}",
-            stderr(&output)
-        );
-    }
-    let twice = fed(&["replay", "-", "-"], GOOD.as_bytes());
-    assert_eq!(twice.status.code(), Some(2));
-    assert!(stderr(&twice).contains("given twice"), "{}", stderr(&twice));
-}
-
-#[test]
-fn a_packed_file_has_the_name_of_what_is_in_it() {
-    let folder = tempfile::tempdir().unwrap();
-    for name in ["run.trace.gz", "run.trace.xz", "run.trace.zst"] {
-        let path = file(&folder, name, GOOD);
-        assert_eq!(
-            json(&larder(&[&ONE[..], &[&path]].concat()))[0]["trace"],
-            "run"
-        );
-    }
-}
 
 #[test]
 fn a_trace_that_is_cut_short_is_replayed_with_a_warning_and_the_result_says_so() {
@@ -104,7 +23,7 @@ fn a_trace_that_is_cut_short_is_replayed_with_a_warning_and_the_result_says_so()
         cut(xz(long.as_bytes())),
     ] {
         let path = file(&folder, "cut.trace", &bytes);
-        let output = larder(&[&ONE[..], &[&path]].concat());
+        let output = larder("--json --allocator xla", &[&path]);
         assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
         let warning = stderr(&output);
         assert!(
@@ -120,7 +39,7 @@ fn a_trace_that_is_cut_short_is_replayed_with_a_warning_and_the_result_says_so()
             row["notes"][0].as_str().unwrap().contains("cut short"),
             "{row}"
         );
-        let output = larder(&["--allocator", "xla", &path]);
+        let output = larder("--allocator xla", &[&path]);
         assert!(
             stdout(&output).contains("cut short at line"),
             "{}",
@@ -128,7 +47,7 @@ fn a_trace_that_is_cut_short_is_replayed_with_a_warning_and_the_result_says_so()
         );
     }
     let path = file(&folder, "nothing.trace", "a 0 4");
-    assert_eq!(larder(&[&path]).status.code(), Some(2));
+    assert_eq!(larder("", &[&path]).status.code(), Some(2));
 }
 
 /// Returns a trace of `blocks` blocks, of which at most three are live.
@@ -232,32 +151,4 @@ fn ctrl_c_leaves_what_was_measured() {
     );
     let rows = fs::read_to_string(&rows).unwrap();
     assert_eq!(rows.lines().count(), 1, "{rows}");
-}
-
-#[test]
-fn what_is_no_trace_is_named_with_what_to_do_and_damages_no_other_file() {
-    let folder = tempfile::tempdir().unwrap();
-    let good = file(&folder, "good.trace", GOOD);
-    for (content, what, advice) in [
-        (
-            b"PK\x03\x04\x0a\0".as_slice(),
-            "a zip archive",
-            "_dump_snapshot",
-        ),
-        (
-            b"version https://git-lfs.github.com/spec/v1\n",
-            "a Git LFS pointer",
-            "git lfs pull",
-        ),
-        (b"{\"segments\": []}", "JSON", "_dump_snapshot"),
-    ] {
-        for bytes in [content.to_vec(), gzip(content)] {
-            let path = file(&folder, "given", &bytes);
-            let output = larder(&[&ONE[..], &[&path, &good]].concat());
-            assert_eq!(output.status.code(), Some(2));
-            let said = stderr(&output);
-            assert!(said.contains(what) && said.contains(advice), "{said}");
-            assert_eq!(json(&output).len(), 1, "the other file is replayed");
-        }
-    }
 }

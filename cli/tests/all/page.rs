@@ -10,9 +10,9 @@ use std::process::Command;
 use serde_json::Value;
 use tempfile::TempDir;
 
-use crate::replay_command::{carried, json, stderr};
 #[cfg(unix)]
-use crate::versus_command::{stand_in, with_workers};
+use crate::commands::files::make;
+use crate::replay_command::{carried, json, stderr};
 
 /// Reads what a page shows: whether it is too wide, what is painted, and what stands under the pointer.
 const LOOK: &str = "<script>{
@@ -188,19 +188,20 @@ root.dataset.clipped = wide.length;
 root.dataset.rows = JSON.stringify(rows).replaceAll('\"', '`');
 }</script>";
 
-/// Takes 0.01 s more in each round, and a MiB.
+/// Makes a worker that takes 0.01 s more in each round, and a MiB.
 #[cfg(unix)]
 fn slower_each_round(folder: &TempDir, allocator: &str, hundredths: u32) {
     let count = folder.path().join(format!("{allocator}-count"));
     let count = count.display();
-    let script = format!(
-        "n=$(cat '{count}'-$1 2>/dev/null || echo 0)\n\
-         echo $((n + 1)) > '{count}'-$1\n\
-         echo '{{\"workload\":\"'$1'\",\"allocator\":\"{allocator}\",\"seconds\":'\
-         $(({hundredths} + n))'e-2,\"operations\":10000000,\"answer\":7,\
-         \"peak_rss_bytes\":'$(((4 + n) << 20))'}}'"
-    );
-    stand_in(folder, allocator, &script);
+    let script = [
+        format!("n=$(cat '{count}'-$1 2>/dev/null || echo 0)"),
+        format!("echo $((n + 1)) > '{count}'-$1"),
+        format!("echo '{{\"workload\":\"'$1'\",\"allocator\":\"{allocator}\",\"seconds\":'\\"),
+        format!("$(({hundredths} + n))'e-2,\"operations\":10000000,\"answer\":7,\\"),
+        "\"peak_rss_bytes\":'$(((4 + n) << 20))'}'".to_owned(),
+    ];
+    let script = script.each_ref().map(String::as_str);
+    make(&format!("worker {allocator}"), &script, folder.path());
 }
 
 /// Returns the contents of a row's cells.
@@ -259,20 +260,18 @@ fn bars_are_as_long_as_the_figures_of_the_run_and_each_allocator_looks_its_own_w
     for (allocator, hundredths) in seconds {
         slower_each_round(&folder, allocator, hundredths);
     }
-    stand_in(&folder, "talc", "echo broken '<b>' >&2; exit 3");
-    let run = [
-        "--rounds",
-        "3",
-        "--json",
-        "--workload",
-        "boxes",
-        "--workload",
-        "map",
-    ];
-    let output = with_workers(
+    make(
+        "worker talc echo broken '<b>' >&2; exit 3",
+        &[],
         folder.path(),
-        &[&run[..], &["--html", page.to_str().unwrap()]].concat(),
     );
+    let output = Command::new(env!("CARGO_BIN_EXE_larder"))
+        .args("versus --rounds 3 --json --workload boxes --workload map --html".split(' '))
+        .arg(&page)
+        .arg("--workers")
+        .arg(folder.path())
+        .output()
+        .unwrap();
     let rows = json(&output);
     assert_eq!(rows.len(), 10, "{}", stderr(&output));
     let dom = opened(&browser, &folder, &page, LOOK_AT_BARS);

@@ -107,21 +107,6 @@ fn the_usual_columns_fit_80_and_wide_has_all_of_them() {
 }
 
 #[test]
-fn a_column_that_does_not_exist_is_refused_and_the_others_are_named() {
-    let output = Command::new(env!("CARGO_BIN_EXE_larder"))
-        .args(["replay", "--columns", "ratio", &carried("resnet50_train")])
-        .output()
-        .unwrap();
-    assert_eq!(output.status.code(), Some(2));
-    let words = ["`ratio`", "reserved/live", "driver frees"];
-    assert!(
-        words.iter().all(|word| stderr(&output).contains(word)),
-        "{}",
-        stderr(&output)
-    );
-}
-
-#[test]
 fn help_is_wrapped_at_words() {
     for (command, width) in [
         ("", 60),

@@ -31,13 +31,7 @@ mod parse;
 mod pickle;
 mod recording;
 mod rmm;
-#[cfg(test)]
-mod rmm_tests;
-#[cfg(test)]
-mod script_tests;
 mod snapshot;
-#[cfg(test)]
-mod snapshot_tests;
 mod source;
 #[cfg(test)]
 mod tests;

@@ -7,7 +7,7 @@ mod trust;
 
 use std::fs;
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, SystemTime};
 
@@ -134,6 +134,118 @@ fn kill(mut process: Child) {
 
 fn gpu() -> BusId {
     GPU.parse().unwrap()
+}
+
+fn settings(total_bytes: u64) -> CoordinationSettings {
+    CoordinationSettings {
+        total_bytes,
+        step_bytes: MIB,
+        calm: Duration::from_secs(1),
+        floor_bytes: 0,
+        perf_beside: PerfControl::FULL,
+        gpu: None,
+        turn: None,
+    }
+}
+
+/// Jobs in a folder that answer by their files, and a coordination of 100 MiB for them.
+struct World {
+    folder: TempDir,
+    coordination: Coordination,
+    jobs: Vec<(JobPaths, Status)>,
+    time: u64,
+}
+
+impl World {
+    fn new(jobs: &[(&str, Status)]) -> Self {
+        let mut world = Self {
+            folder: folder(),
+            coordination: Coordination::new(settings(100 * MIB)),
+            jobs: Vec::new(),
+            time: 0,
+        };
+        for (name, status) in jobs {
+            world.join(name, status.clone());
+        }
+        world
+    }
+
+    fn paths(&self, name: &str) -> JobPaths {
+        JobPaths::ours(self.folder.path(), name)
+    }
+
+    /// Adds a job that answers.
+    fn join(&mut self, name: &str, status: Status) {
+        let files = self.paths(name);
+        status.write(&files);
+        self.jobs.push((files, status));
+    }
+
+    /// A job wants so many MiB from now on.
+    fn want(&mut self, index: usize, mebibytes: u64) {
+        let (files, status) = &mut self.jobs[index];
+        status.wanted = mebibytes * MIB;
+        status.write(files);
+    }
+
+    /// Begins another coordination in place of the former one.
+    fn restart(&mut self) {
+        self.coordination = Coordination::new(settings(100 * MIB));
+    }
+
+    fn round(&mut self, second: u64) -> Vec<CoordinationEvent> {
+        let places = [self.folder.path().to_owned()];
+        let round = self
+            .coordination
+            .round(&places, Duration::from_secs(second));
+        round.unwrap()
+    }
+
+    /// Runs rounds until no more events happen, each job obeying after each.
+    fn settle(&mut self) -> Vec<CoordinationEvent> {
+        let mut all = Vec::new();
+        loop {
+            self.time += 1;
+            let said = self.round(self.time);
+            let held: u64 = self.jobs.iter().map(|(_, status)| status.held).sum();
+            assert!(held <= self.coordination.charged_bytes());
+            if said.is_empty() {
+                return all;
+            }
+            all.extend(said);
+            for (files, status) in &mut self.jobs {
+                status.obey(files);
+            }
+        }
+    }
+
+    /// Returns the MiB that the coordination counts.
+    fn charged(&self) -> u64 {
+        self.coordination.charged_bytes() / MIB
+    }
+
+    /// Returns the limits of the jobs in MiB.
+    fn limits(&self) -> Vec<u64> {
+        self.jobs
+            .iter()
+            .map(|(_, status)| status.limit / MIB)
+            .collect()
+    }
+}
+
+/// Returns the reported problem of a job, if any.
+fn problem(said: &[CoordinationEvent], of: &str) -> Option<String> {
+    said.iter().find_map(|said| match said {
+        CoordinationEvent::Problem { job, problem } if job == of => Some(problem.clone()),
+        _ => None,
+    })
+}
+
+/// Returns whether a job is reported gone.
+fn is_gone(said: &[CoordinationEvent], of: &str) -> bool {
+    let is_it =
+        |said: &CoordinationEvent| matches!(said, CoordinationEvent::Gone { job, .. } if job == of);
+    said.iter().any(is_it)
 }
 
 fn names(jobs: &[JobPaths]) -> Vec<&str> {

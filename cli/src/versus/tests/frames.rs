@@ -106,25 +106,7 @@ fn a_worker_says_that_it_was_skipped() {
 
 #[test]
 fn frames_have_a_table_of_their_own_with_ratios_to_the_system() {
-    let text = table(&rows_of_frames(), ANY_WIDTH);
-    let words = |line: &str| line.split_whitespace().collect::<Vec<_>>().join(" ");
-    let lines: Vec<String> = text.lines().map(words).collect();
-    for line in [
-        "workload frame system larder talc",
-        "frames-one-cpu p50 50.0 (1.00) 8000.0 (160) failed",
-        "frames-one-cpu p99 100.0 (1.00) 16000.0 (160) failed",
-        "frames-one-cpu max 120.0 (1.00) 60000.0 (500) failed",
-        "frames-one-cpu done 800 of 800 300 of 800 failed",
-        "frames-fifo p50 skipped skipped -",
-    ] {
-        assert!(lines.iter().any(|known| known == line), "{line}\n{text}");
-    }
-    let why = "skipped: frames-fifo (fat): the system refuses it\n";
-    assert_eq!(text.matches(why).count(), 1, "{text}");
-    assert!(text.contains("failed: frames-one-cpu on talc"), "{text}");
-    for other in ["time over", "resident", "means"] {
-        assert!(!text.contains(other), "{other}\n{text}");
-    }
+    golden("frames.txt", &table(&rows_of_frames(), ANY_WIDTH));
 }
 
 #[test]

@@ -23,29 +23,32 @@ const MIB: u64 = 1 << 20;
 /// The total of both jobs. Either alone wants most of it.
 const TOTAL: u64 = 64 * MIB;
 
-/// A trace of some blocks that stay and `blocks` that come and go in each of `steps` steps.
-fn trace(blocks: u64, bytes: u64, steps: u32) -> String {
+/// A trace of blocks that stay, and of blocks that come and go in each of `steps` steps.
+fn steps_of(stay: &[u64], come: &[u64], steps: u32) -> String {
     let mut text = "# alloc-trace v1: a <id> <bytes>\n".to_owned();
-    let mut id = 0;
-    let mut alloc = |text: &mut String, bytes: u64| {
+    for (id, bytes) in stay.iter().enumerate() {
         writeln!(text, "a {id} {bytes}").unwrap();
-        id += 1;
-        id - 1
-    };
-    for stays in 0..4 {
-        alloc(&mut text, 100_000 + stays);
     }
+    let mut next = stay.len();
     for step in 0..steps {
         writeln!(text, "s {step}").unwrap();
-        let given: Vec<u64> = (0..blocks)
-            .map(|block| alloc(&mut text, bytes - 1000 * block))
-            .collect();
-        for id in given.iter().rev() {
+        let ids = next..next + come.len();
+        for (id, bytes) in ids.clone().zip(come) {
+            writeln!(text, "a {id} {bytes}").unwrap();
+        }
+        next = ids.end;
+        for id in ids.rev() {
             writeln!(text, "f {id}").unwrap();
         }
     }
     writeln!(text, "s {steps}").unwrap();
     text
+}
+
+/// A trace of some blocks that stay and `blocks` that come and go in each of `steps` steps.
+fn trace(blocks: u64, bytes: u64, steps: u32) -> String {
+    let come: Vec<u64> = (0..blocks).map(|block| bytes - 1000 * block).collect();
+    steps_of(&[100_000, 100_001, 100_002, 100_003], &come, steps)
 }
 
 /// The newest figures of a job that the coordinator has said.
@@ -61,11 +64,17 @@ fn limit(coordinator: &Process, job: &str) -> u64 {
         .unwrap_or(0)
 }
 
-fn coordinate(machine: &Machine) -> Process {
-    let (jobs, total) = (text(&machine.jobs()), TOTAL.to_string());
+/// Starts a coordinator of this total, with further words.
+fn coordinator(machine: &Machine, total: u64, words: &str) -> Process {
+    let (jobs, total) = (text(&machine.jobs()), total.to_string());
     let mut arguments = vec!["coordinate", "--total", &total, &jobs, "--json"];
-    arguments.extend(["--step", "2MiB", "--interval", "0.02", "--calm", "0.2"]);
+    arguments.extend(["--step", "2MiB"]);
+    arguments.extend(words.split(' '));
     machine.start("coordinator", &arguments)
+}
+
+fn coordinate(machine: &Machine) -> Process {
+    coordinator(machine, TOTAL, "--interval 0.02 --calm 0.2")
 }
 
 /// Two jobs, both at work, of which `high` wants most of the memory and then little. Whenever there is
@@ -279,57 +288,6 @@ fn a_share_of_the_time_is_obeyed_and_a_paused_job_stands_still() {
     assert_eq!(outcome["wrong_bytes"], 0);
     assert!(outcome["limit_changes"].as_u64().unwrap() <= 1);
     wait("its last word", || machine.top("a")["ended"] == true);
-}
-
-#[test]
-fn wrong_words_end_with_2_and_write_nothing() {
-    let machine = Machine::new(TOTAL);
-    let jobs = text(&machine.jobs());
-    machine.file("jobs/a.status.json", "{}");
-    machine.file("jobs/torn.control.json", "{\"perf");
-    let wide = machine.file("wide.trace", &trace(4, MIB, 1));
-    for (arguments, words) in [
-        (&["set", "a", "--limit", "2GBB"][..], "not a byte count"),
-        (&["set", "a", "--limit", "1GiB"], "name it"),
-        (&["set", "a", "--limit", "-5MiB"], "not a byte count"),
-        (&["set", "a", "--perf", "-5"], "not a whole number"),
-        (&["set", "a"], "nothing to change"),
-        (&["set", "a", "--perf", "101"], "0 to 100"),
-        (&["set", "a", "--perf", "5", "--gpu", "01:00.0"], "--limit"),
-        (&["set", "a", "--limit", "1GiB", "--gpu", "x"], "bus id"),
-        (&["pause", "b"], "there are: a, torn"),
-        (&["resume", "torn"], "nothing was written"),
-    ] {
-        let output = machine.run(&[&["control"], arguments, &["--in", &jobs]].concat());
-        assert_eq!(output.status.code(), Some(2), "{arguments:?}");
-        let said = String::from_utf8(output.stderr).unwrap();
-        assert!(said.contains(words), "{arguments:?}: {said}");
-    }
-    assert!(!machine.jobs().join("a.control.json").exists());
-    let torn = std::fs::read_to_string(machine.jobs().join("torn.control.json")).unwrap();
-    assert_eq!(torn, "{\"perf");
-    for arguments in [
-        &["top", "nowhere"][..],
-        &["coordinate", "--total", "1GiB", "nowhere"],
-        &["coordinate", &jobs],
-        &["job", "nowhere.trace"],
-        &["job", &wide, "--name", "a/b", "--in", &jobs],
-    ] {
-        assert_eq!(
-            machine.run(arguments).status.code(),
-            Some(2),
-            "{arguments:?}"
-        );
-    }
-    let mut unknown = machine.command(&["job", &wide]);
-    let output = unknown.env("LARDER_CUDA_DRIVER", "gpu").output().unwrap();
-    let said = String::from_utf8(output.stderr).unwrap();
-    assert_eq!(output.status.code(), Some(2));
-    assert!(said.contains("must be stand-in, real or auto"), "{said}");
-    let once = machine.run(&["coordinate", "--total", "1GiB", "--once", &jobs]);
-    assert!(once.status.success());
-    let said = String::from_utf8(once.stdout).unwrap();
-    assert!(said.contains("a: it says nothing of limits"), "{said}");
 }
 
 #[test]

@@ -1,11 +1,9 @@
 //! Jobs that together exceed a device: they sleep and wake in turns.
 
-use std::fmt::Write as _;
-
 use serde_json::Value;
 
 use super::processes::{Machine, Process, text, wait};
-use super::{MIB, Meter};
+use super::{MIB, Meter, coordinator, steps_of};
 
 /// The total of the device.
 const TOTAL: u64 = 36 * MIB;
@@ -15,31 +13,8 @@ const BLOCKS: u64 = 22;
 
 /// Blocks of a mebibyte, of which most stay from step to step, so that a job that sleeps has something to keep.
 fn trace(steps: u32) -> String {
-    let mut text = "# alloc-trace v1: a <id> <bytes>\n".to_owned();
-    let stay = BLOCKS - 4;
-    for id in 0..stay {
-        writeln!(text, "a {id} {}", MIB - 256 * id).unwrap();
-    }
-    let mut id = stay;
-    for step in 0..steps {
-        writeln!(text, "s {step}").unwrap();
-        for _ in 0..4 {
-            writeln!(text, "a {id} {}", MIB - 256).unwrap();
-            id += 1;
-        }
-        for gone in (id - 4..id).rev() {
-            writeln!(text, "f {gone}").unwrap();
-        }
-    }
-    writeln!(text, "s {steps}").unwrap();
-    text
-}
-
-fn coordinate(machine: &Machine) -> Process {
-    let (jobs, total) = (text(&machine.jobs()), TOTAL.to_string());
-    let mut arguments = vec!["coordinate", "--total", &total, &jobs, "--json"];
-    arguments.extend(["--step", "2MiB", "--interval", "0.01", "--turns=0.02"]);
-    machine.start("coordinator", &arguments)
+    let stay: Vec<u64> = (0..BLOCKS - 4).map(|id| MIB - 256 * id).collect();
+    steps_of(&stay, &[MIB - 256; 4], steps)
 }
 
 /// Returns how often a job was ordered to sleep, and to wake.
@@ -62,7 +37,7 @@ fn two_jobs_that_a_device_is_too_small_for_finish_by_turns_and_never_hold_more_t
     let passes = ["--passes", "60", "--host", "none", "--priority", "1"];
     let file = machine.file("half.trace", &trace(12));
     let arguments = [&[file.as_str()][..], &passes].concat();
-    let mut coordinator = coordinate(&machine);
+    let mut coordinator = coordinator(&machine, TOTAL, "--interval 0.01 --turns=0.02");
     let mut jobs = ["a", "b"].map(|name| machine.job(name, &arguments));
     let mut most = 0;
     wait("both to end", || {

@@ -1,7 +1,6 @@
 //! Actions before and after a run: order, errors, figures, and changes while a group runs.
 
 use std::error::Error;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 use std::thread;
 use std::time::Duration;
@@ -11,18 +10,23 @@ use larder_model::Random;
 
 type Log = Mutex<Vec<u64>>;
 
-fn note(number: u64) -> impl Fn(&Log) -> Result<(), Box<dyn Error + Send + Sync>> {
+/// An action that notes its number, and fails if it is told to.
+fn action(number: u64, fails: bool) -> impl Fn(&Log) -> Result<(), Box<dyn Error + Send + Sync>> {
     move |log| {
         log.lock().unwrap().push(number);
-        Ok(())
+        match fails {
+            true => Err(format!("no {number}").into()),
+            false => Ok(()),
+        }
     }
 }
 
+fn note(number: u64) -> impl Fn(&Log) -> Result<(), Box<dyn Error + Send + Sync>> {
+    action(number, false)
+}
+
 fn fail(number: u64) -> impl Fn(&Log) -> Result<(), Box<dyn Error + Send + Sync>> {
-    move |log| {
-        log.lock().unwrap().push(number);
-        Err(format!("no {number}").into())
-    }
+    action(number, true)
 }
 
 fn actions() -> RunActions<Log> {
@@ -38,34 +42,16 @@ fn ran(actions: &RunActions<Log>, group: Group) -> Vec<u64> {
 
 #[test]
 fn am_9_upstreams_case_of_two_actions() {
-    let actions = RunActions::<(AtomicU64, AtomicU64)>::new(ManualClock::new());
+    let actions = actions();
     for group in [Group::Pre, Group::Post] {
-        actions.add(group, 1, "A", OnError::Fail, |(a, _): &(AtomicU64, _)| {
-            a.fetch_add(1, Ordering::Relaxed);
-            Ok(())
-        });
+        actions.add(group, 1, "A", OnError::Fail, note(1));
     }
-    actions.add(
-        Group::Post,
-        2,
-        "B",
-        OnError::Fail,
-        |(_, b): &(_, AtomicU64)| {
-            b.fetch_add(2, Ordering::Relaxed);
-            Ok(())
-        },
-    );
-    let counts = (AtomicU64::new(0), AtomicU64::new(0));
-    let read = || {
-        (
-            counts.0.load(Ordering::Relaxed),
-            counts.1.load(Ordering::Relaxed),
-        )
-    };
-    assert_eq!(actions.run(Group::Post, &counts).unwrap().actions, 2);
-    assert_eq!(read(), (1, 2));
-    assert_eq!(actions.run(Group::Pre, &counts).unwrap().actions, 1);
-    assert_eq!(read(), (2, 2));
+    actions.add(Group::Post, 2, "B", OnError::Fail, note(2));
+    let log = Log::default();
+    assert_eq!(actions.run(Group::Post, &log).unwrap().actions, 2);
+    assert_eq!(*log.lock().unwrap(), [1, 2]);
+    assert_eq!(actions.run(Group::Pre, &log).unwrap().actions, 1);
+    assert_eq!(*log.lock().unwrap(), [1, 2, 1]);
 }
 
 #[test]

@@ -11,9 +11,6 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use common::Folder;
 use larder_control::{Durability, FileAct, StatusFile, read_whole, replace_whole};
 
-/// Set for a child process that reads; its value is the file.
-const READER: &str = "LARDER_CONTROL_TEST_READER";
-
 fn status(number: u64) -> StatusFile {
     let mut status = StatusFile::default();
     // Long and short by turns, so that a torn one would be no JSON or the wrong length.
@@ -75,26 +72,16 @@ fn readers_in_threads_see_no_torn_status_while_it_is_replaced() {
 
 #[test]
 fn readers_in_other_processes_see_no_torn_status_while_it_is_replaced() {
-    if let Ok(path) = std::env::var(READER) {
-        return read_often(Path::new(&path), 1000);
+    if let Some((_, path)) = common::role() {
+        return read_often(&path, 1000);
     }
     let folder = Folder::new("processes");
     let path = folder.file("status.json");
     while_written(&path, || {
         let name = "files::readers_in_other_processes_see_no_torn_status_while_it_is_replaced";
-        let start = || {
-            let mut reader = Command::new(std::env::current_exe().unwrap());
-            let reader = reader.args(["--exact", name]).env(READER, &path);
-            reader.stdout(Stdio::piped()).spawn().unwrap()
-        };
-        for reader in [start(), start()] {
-            let ended = reader.wait_with_output().unwrap();
-            let said = String::from_utf8_lossy(&ended.stdout);
-            assert!(
-                ended.status.success() && said.contains("1 passed"),
-                "{said}"
-            );
-        }
+        let start = || common::command(name, "reads", &path).spawn().unwrap();
+        let readers = [start(), start()];
+        readers.into_iter().for_each(common::assert_passes);
     });
 }
 
@@ -208,14 +195,11 @@ fn a_private_files_new_content_is_never_readable_by_others() {
     });
 }
 
-/// Set for a child process that may write a few kilobytes only; its value is the file.
-const FULL: &str = "LARDER_CONTROL_TEST_FULL";
-
 #[cfg(unix)]
 #[test]
 fn a_disk_that_is_full_leaves_the_old_file_and_nothing_beside_it() {
-    if let Ok(path) = std::env::var(FULL) {
-        let error = replace_whole(Path::new(&path), &[b'n'; 1 << 20], Durability::Seen);
+    if let Some((_, path)) = common::role() {
+        let error = replace_whole(&path, &[b'n'; 1 << 20], Durability::Seen);
         assert_eq!(error.unwrap_err().act, FileAct::Write);
         return;
     }
@@ -223,19 +207,16 @@ fn a_disk_that_is_full_leaves_the_old_file_and_nothing_beside_it() {
     let path = folder.file("status.json");
     fs::write(&path, "old").unwrap();
     let name = "files::a_disk_that_is_full_leaves_the_old_file_and_nothing_beside_it";
-    let limited = "trap '' XFSZ && ulimit -f 8 && exec \"$0\" --exact \"$1\"";
-    let child = Command::new("sh")
-        .args(["-c", limited])
-        .arg(std::env::current_exe().unwrap())
-        .arg(name)
-        .env(FULL, &path)
-        .output()
-        .unwrap();
-    let said = String::from_utf8_lossy(&child.stdout);
-    assert!(
-        child.status.success() && said.contains("1 passed"),
-        "{said}"
-    );
+    // The child may write a few kilobytes only.
+    let limited = common::command(name, "writes", &path);
+    let script = "trap '' XFSZ && ulimit -f 8 && exec \"$0\" --exact \"$1\"";
+    let program = std::env::current_exe().unwrap();
+    let mut shell = Command::new("sh");
+    shell.args(["-c", script]).arg(program).arg(name);
+    for (variable, value) in limited.get_envs() {
+        shell.env(variable, value.unwrap());
+    }
+    common::assert_passes(shell.stdout(Stdio::piped()).spawn().unwrap());
     assert_eq!(fs::read(&path).unwrap(), b"old");
     assert_eq!(folder.names(), ["status.json"]);
 }

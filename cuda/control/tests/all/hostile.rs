@@ -6,7 +6,6 @@ use std::io;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, chown, symlink};
 use std::os::unix::process::CommandExt;
 use std::path::Path;
-use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use larder_control::{
@@ -15,13 +14,10 @@ use larder_control::{
 };
 use rustix::fs::{CWD, FileType, Mode};
 
-use crate::common::Folder;
+use crate::common::{Folder, assert_passes, command, role};
 
 /// Somebody else.
 pub(crate) const OTHER: u32 = 12345;
-
-/// Set for a child process that is somebody else; its value is the file.
-const AS_OTHER: &str = "LARDER_CONTROL_TEST_OTHER";
 
 fn replace(path: &Path) -> Result<(), FileError> {
     replace_whole(path, b"new", Durability::Seen)
@@ -115,9 +111,8 @@ fn a_file_that_is_replaced_stays_its_owners() {
 
 #[test]
 fn who_cannot_leave_a_file_to_its_owner_does_not_replace_it() {
-    if let Some(path) = std::env::var_os(AS_OTHER) {
-        let path = Path::new(&path);
-        let refused = replace(path).unwrap_err();
+    if let Some((_, path)) = role() {
+        let refused = replace(&path).unwrap_err();
         assert_eq!(refused.act, FileAct::Replace);
         assert_eq!(refused.source.kind(), io::ErrorKind::PermissionDenied);
         assert!(refused.to_string().contains("user 0"), "{refused}");
@@ -132,22 +127,9 @@ fn who_cannot_leave_a_file_to_its_owner_does_not_replace_it() {
         println!("skipped: only the superuser becomes somebody else");
         return;
     }
-    let child = Command::new("/proc/self/exe")
-        .args([
-            "--exact",
-            "hostile::who_cannot_leave_a_file_to_its_owner_does_not_replace_it",
-        ])
-        .env(AS_OTHER, &path)
-        .current_dir("/")
-        .uid(OTHER)
-        .gid(OTHER)
-        .output()
-        .unwrap();
-    let said = String::from_utf8_lossy(&child.stdout);
-    assert!(
-        child.status.success() && said.contains("1 passed"),
-        "{said}"
-    );
+    let test = "hostile::who_cannot_leave_a_file_to_its_owner_does_not_replace_it";
+    let mut child = command(test, "replaces", &path);
+    assert_passes(child.uid(OTHER).gid(OTHER).spawn().unwrap());
     assert_eq!(fs::read(&path).unwrap(), b"old");
     assert_eq!(fs::metadata(&path).unwrap().uid(), 0);
     assert_eq!(folder.names(), ["night.control.json"]);

@@ -3,7 +3,7 @@
 use crate::common;
 
 use std::fs::{self, File};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::SystemTime;
@@ -23,6 +23,38 @@ fn by_hand() -> Listener {
 
 fn put(path: &Path, text: &str) {
     replace_whole(path, text.as_bytes(), Durability::Seen).unwrap();
+}
+
+/// A file that is listened to by hand.
+struct Watched {
+    folder: Folder,
+    path: PathBuf,
+    listener: Listener,
+}
+
+impl Watched {
+    fn new(name: &str) -> Self {
+        let folder = Folder::new(name);
+        let path = folder.file("control");
+        let listener = by_hand();
+        Self {
+            folder,
+            path,
+            listener,
+        }
+    }
+
+    /// Registers a handler that notes what it receives.
+    fn receive(&self) -> (Received, Registration) {
+        let received = Received::default();
+        let handle = self.listener.register(&self.path, received.handler());
+        (received, handle.unwrap())
+    }
+
+    fn put(&self, text: &str) {
+        put(&self.path, text);
+        self.listener.poll_now();
+    }
 }
 
 /// What a handler received.
@@ -140,106 +172,78 @@ fn am_8_a_second_handler_gets_the_current_content_and_antmans_does_not() {
 
 #[test]
 fn am_8_handlers_run_in_the_order_of_their_registration() {
-    let folder = Folder::new("order");
-    let path = folder.file("control");
-    let listener = by_hand();
+    let watched = Watched::new("order");
     let order = Arc::new(Mutex::new(Vec::new()));
-    let handles: Vec<Registration> = (0..5)
-        .map(|number| {
-            let order = order.clone();
-            listener
-                .register(&path, move |_| order.lock().unwrap().push(number))
-                .unwrap()
-        })
-        .collect();
-    put(&path, "a");
-    listener.poll_now();
+    let register = |number| {
+        let order = order.clone();
+        let note = move |_: &[u8]| order.lock().unwrap().push(number);
+        watched.listener.register(&watched.path, note).unwrap()
+    };
+    let handles: Vec<Registration> = (0..5).map(register).collect();
+    watched.put("a");
     assert_eq!(*order.lock().unwrap(), [0, 1, 2, 3, 4]);
     drop(handles);
 }
 
 #[test]
 fn am_8_a_file_renamed_over_another_with_an_older_time_and_the_same_size_is_a_change() {
-    let folder = Folder::new("older");
-    let path = folder.file("control");
-    let received = Received::default();
-    let listener = by_hand();
-    let _handle = listener.register(&path, received.handler()).unwrap();
-    fs::write(&path, "one").unwrap();
-    listener.poll_now();
-    let other = folder.file("other");
+    let watched = Watched::new("older");
+    let (received, _handle) = watched.receive();
+    let make_old = |path: &Path| {
+        let file = File::options().write(true).open(path).unwrap();
+        file.set_modified(SystemTime::UNIX_EPOCH).unwrap();
+    };
+    fs::write(&watched.path, "one").unwrap();
+    watched.listener.poll_now();
+    let other = watched.folder.file("other");
     fs::write(&other, "two").unwrap();
-    File::options()
-        .write(true)
-        .open(&other)
-        .unwrap()
-        .set_modified(SystemTime::UNIX_EPOCH)
-        .unwrap();
-    fs::rename(&other, &path).unwrap();
-    listener.poll_now();
+    make_old(&other);
+    fs::rename(&other, &watched.path).unwrap();
+    watched.listener.poll_now();
     // In place, same size, the time put back.
-    fs::write(&path, "six").unwrap();
-    File::options()
-        .write(true)
-        .open(&path)
-        .unwrap()
-        .set_modified(SystemTime::UNIX_EPOCH)
-        .unwrap();
-    listener.poll_now();
+    fs::write(&watched.path, "six").unwrap();
+    make_old(&watched.path);
+    watched.listener.poll_now();
     // The same content again, renamed and with a new time: no change.
-    put(&path, "six");
-    listener.poll_now();
-    listener.poll_now();
+    watched.put("six");
+    watched.listener.poll_now();
     assert_eq!(received.take(), ["one", "two", "six"]);
-    assert_eq!(listener.stats().changes, 3);
+    assert_eq!(watched.listener.stats().changes, 3);
 }
 
 #[test]
 fn am_8_a_file_that_goes_is_silent_and_its_return_is_a_change() {
-    let folder = Folder::new("returns");
-    let path = folder.file("control");
-    let received = Received::default();
-    let listener = by_hand();
-    let _handle = listener.register(&path, received.handler()).unwrap();
-    listener.poll_now();
+    let watched = Watched::new("returns");
+    let (received, _handle) = watched.receive();
+    watched.listener.poll_now();
     assert_eq!(received.take(), [""; 0]);
-    put(&path, "");
-    listener.poll_now();
+    watched.put("");
     assert_eq!(received.take(), [""]);
-    put(&path, "a");
-    listener.poll_now();
-    fs::remove_file(&path).unwrap();
-    listener.poll_now();
-    listener.poll_now();
+    watched.put("a");
+    fs::remove_file(&watched.path).unwrap();
+    watched.listener.poll_now();
+    watched.listener.poll_now();
     assert_eq!(received.take(), ["a"]);
-    put(&path, "a");
-    listener.poll_now();
-    listener.poll_now();
+    watched.put("a");
+    watched.listener.poll_now();
     assert_eq!(received.take(), ["a"]);
 }
 
 #[test]
 fn am_8_what_cannot_be_read_is_tried_again() {
-    let folder = Folder::new("unreadable");
-    let path = folder.file("control");
-    let received = Received::default();
-    let listener = by_hand();
-    let _handle = listener.register(&path, received.handler()).unwrap();
-    put(&path, "a");
-    listener.poll_now();
+    let watched = Watched::new("unreadable");
+    let (received, _handle) = watched.receive();
+    watched.put("a");
     // Too large, and then a folder: there, and not to be read.
-    fs::write(&path, vec![b'x'; (1 << 20) + 1]).unwrap();
-    listener.poll_now();
-    fs::remove_file(&path).unwrap();
-    fs::create_dir(&path).unwrap();
-    listener.poll_now();
-    assert_eq!(
-        (received.take(), listener.stats().unreadable),
-        (vec!["a".to_owned()], 2)
-    );
-    fs::remove_dir(&path).unwrap();
-    put(&path, "b");
-    listener.poll_now();
+    fs::write(&watched.path, vec![b'x'; (1 << 20) + 1]).unwrap();
+    watched.listener.poll_now();
+    fs::remove_file(&watched.path).unwrap();
+    fs::create_dir(&watched.path).unwrap();
+    watched.listener.poll_now();
+    assert_eq!(received.take(), ["a"]);
+    assert_eq!(watched.listener.stats().unreadable, 2);
+    fs::remove_dir(&watched.path).unwrap();
+    watched.put("b");
     assert_eq!(received.take(), ["b"]);
 }
 
@@ -285,18 +289,17 @@ fn am_8_a_callback_may_drop_its_own_handle_and_others_and_register_new_ones() {
 
 #[test]
 fn a_panic_of_a_callback_is_counted_and_the_others_run() {
-    let folder = Folder::new("panics");
-    let path = folder.file("control");
-    let received = Received::default();
-    let listener = by_hand();
-    let _bad = listener.register(&path, |_| panic!("on purpose")).unwrap();
-    let _good = listener.register(&path, received.handler()).unwrap();
-    for (number, text) in ["a", "b"].into_iter().enumerate() {
-        put(&path, text);
-        listener.poll_now();
+    let watched = Watched::new("panics");
+    let bad = watched
+        .listener
+        .register(&watched.path, |_| panic!("on purpose"));
+    let (received, _good) = watched.receive();
+    for (number, text) in (1..).zip(["a", "b"]) {
+        watched.put(text);
         assert_eq!(received.take(), [text]);
-        assert_eq!(listener.stats().panics, number as u64 + 1);
+        assert_eq!(watched.listener.stats().panics, number);
     }
+    drop(bad);
 }
 
 #[test]

@@ -29,6 +29,27 @@ fn put(path: &Path, text: &str) {
     replace_whole(path, text.as_bytes(), Durability::Seen).unwrap();
 }
 
+/// Registers a handler that passes on what it is told.
+fn listen(listener: &Listener, path: &Path) -> (Registration, mpsc::Receiver<Vec<u8>>) {
+    let (sender, receiver) = mpsc::channel();
+    let handler = move |text: &[u8]| drop(sender.send(text.to_vec()));
+    (listener.register(path, handler).unwrap(), receiver)
+}
+
+/// Waits for the next content.
+fn next(told: &mpsc::Receiver<Vec<u8>>) -> String {
+    String::from_utf8(told.recv_timeout(PATIENCE).unwrap()).unwrap()
+}
+
+/// Returns whether this system does not watch folders, and says so.
+fn is_unwatched(listener: &Listener) -> bool {
+    let unwatched = listener.stats().watched == 0;
+    if unwatched {
+        println!("skipped: this system does not watch folders");
+    }
+    unwatched
+}
+
 /// Waits for something that another thread brings about.
 fn eventually(what: &str, happened: impl Fn() -> bool) {
     let until = std::time::Instant::now() + PATIENCE;
@@ -45,20 +66,12 @@ fn a_thread_delivers_what_is_there_and_each_change_and_ends_with_the_last_handle
     put(&path, "a");
     for looking in [WatchMode::Poll, WatchMode::Watch] {
         let listener = listener(looking, Duration::from_millis(1));
-        let (sender, receiver) = mpsc::channel();
-        let handle = listener
-            .register(&path, move |text| drop(sender.send(text.to_vec())))
-            .unwrap();
-        assert_eq!(
-            receiver.recv_timeout(PATIENCE).unwrap(),
-            fs::read(&path).unwrap()
-        );
+        let (handle, told) = listen(&listener, &path);
+        assert_eq!(next(&told), fs::read_to_string(&path).unwrap());
         for number in 0..20 {
-            put(&path, &format!("{looking:?} {number}"));
-            assert_eq!(
-                receiver.recv_timeout(PATIENCE).unwrap(),
-                fs::read(&path).unwrap()
-            );
+            let text = format!("{looking:?} {number}");
+            put(&path, &text);
+            assert_eq!(next(&told), text);
         }
         assert_eq!(listener.stats().threads, 1);
         drop(handle);
@@ -72,22 +85,15 @@ fn the_system_reports_a_change_long_before_the_interval() {
     let folder = Folder::new("watch");
     let path = folder.file("control");
     let listener = listener(WatchMode::Watch, NEVER);
-    let (sender, receiver) = mpsc::channel();
     // The file does not exist yet; its folder does.
-    let _handle = listener
-        .register(&path, move |text| drop(sender.send(text.to_vec())))
-        .unwrap();
+    let (_handle, told) = listen(&listener, &path);
     eventually("a first look", || listener.stats().polls > 0);
-    if listener.stats().watched == 0 {
-        println!("skipped: this system does not watch folders");
+    if is_unwatched(&listener) {
         return;
     }
     for number in 0..20 {
         put(&path, &number.to_string());
-        assert_eq!(
-            receiver.recv_timeout(PATIENCE).unwrap(),
-            number.to_string().as_bytes()
-        );
+        assert_eq!(next(&told), number.to_string());
     }
     // Its own looks are no reason to look again.
     let polls = listener.stats().polls;
@@ -104,23 +110,18 @@ fn after_the_folder_was_replaced(name: &str, replace: impl Fn(&Folder, &Path)) {
     let path = link.join("control");
     put(&path, "1");
     let listener = listener(WatchMode::Watch, NEVER);
-    let (sender, receiver) = mpsc::channel();
-    let _handle = listener
-        .register(&path, move |text| drop(sender.send(text.to_vec())))
-        .unwrap();
-    assert_eq!(receiver.recv_timeout(PATIENCE).unwrap(), b"1");
-    if listener.stats().watched == 0 {
-        println!("skipped: this system does not watch folders");
+    let (_handle, told) = listen(&listener, &path);
+    assert_eq!(next(&told), "1");
+    if is_unwatched(&listener) {
         return;
     }
     replace(&folder, &link);
     // Whatever was heard of that: now it looks.
     let _other = listener.register(link.join("other"), |_| ()).unwrap();
-    assert_eq!(receiver.recv_timeout(PATIENCE).unwrap(), b"2");
-    for number in 3..6_u8 {
+    assert_eq!(next(&told), "2");
+    for number in 3..6 {
         put(&path, &number.to_string());
-        let text = receiver.recv_timeout(Duration::from_secs(10)).unwrap();
-        assert_eq!(text, number.to_string().as_bytes());
+        assert_eq!(next(&told), number.to_string());
     }
 }
 
@@ -153,17 +154,11 @@ fn a_second_registration_is_served_at_once_by_the_same_thread() {
     let path = folder.file("control");
     put(&path, "a");
     let listener = listener(WatchMode::Poll, NEVER);
-    let (sender, receiver) = mpsc::channel();
-    let handles: Vec<Registration> = (0..3)
-        .map(|_| {
-            let sender = sender.clone();
-            let handle = listener
-                .register(&path, move |text| drop(sender.send(text.to_vec())))
-                .unwrap();
-            assert_eq!(receiver.recv_timeout(PATIENCE).unwrap(), b"a");
-            handle
-        })
-        .collect();
+    let handles = [(); 3].map(|()| {
+        let (handle, told) = listen(&listener, &path);
+        assert_eq!(next(&told), "a");
+        handle
+    });
     assert_eq!(listener.stats().threads, 1);
     drop(handles);
 }

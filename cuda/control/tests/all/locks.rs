@@ -3,43 +3,26 @@
 use std::fs;
 use std::io;
 use std::os::unix::fs::{chown, symlink};
-use std::process::Command;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use larder_control::{FileLock, Sharing, sweep};
 
-use crate::common::Folder;
+use crate::common::{Folder, command, role, wait_for};
 use crate::hostile::{OTHER, make_pipe, rounds, set_mode};
-
-/// Set for a child process that holds a lock until it is killed; its value is the file.
-const HOLDS: &str = "LARDER_CONTROL_TEST_HOLDS";
 
 #[test]
 fn a_name_is_one_processs_until_it_ends_however_it_ends() {
-    if let Some(path) = std::env::var_os(HOLDS) {
-        let _lock = FileLock::take(path.as_ref(), Sharing::Nobody).unwrap();
+    if let Some((_, path)) = role() {
+        let _lock = FileLock::take(&path, Sharing::Nobody).unwrap();
         println!("held");
         std::thread::sleep(std::time::Duration::from_secs(600));
         return;
     }
     let folder = Folder::new("lock");
     let path = folder.file("night.status.json");
-    let mut holder = Command::new("/proc/self/exe")
-        .args([
-            "--exact",
-            "locks::a_name_is_one_processs_until_it_ends_however_it_ends",
-            "--nocapture",
-        ])
-        .env(HOLDS, &path)
-        .stdout(std::process::Stdio::piped())
-        .spawn()
-        .unwrap();
-    let mut said = io::BufReader::new(holder.stdout.take().unwrap());
-    let mut line = String::new();
-    while !line.contains("held") {
-        line.clear();
-        assert!(io::BufRead::read_line(&mut said, &mut line).unwrap() > 0);
-    }
+    let test = "locks::a_name_is_one_processs_until_it_ends_however_it_ends";
+    let mut holder = command(test, "holds", &path).spawn().unwrap();
+    wait_for(&mut holder, "held");
     // By another path to the same file, too.
     for path in [path.clone(), folder.path().join("./night.status.json")] {
         let refused = FileLock::take(&path, Sharing::Nobody).unwrap_err();

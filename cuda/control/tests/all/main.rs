@@ -6,7 +6,6 @@ mod clock;
 mod common;
 mod config;
 mod coordinate;
-mod coordinate_stubborn;
 mod files;
 #[cfg(unix)]
 mod hostile;

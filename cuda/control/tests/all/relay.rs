@@ -3,9 +3,10 @@
 use std::time::Duration;
 
 use larder_control::{
-    BusId, Command, ControlFile, Coordinator, CoordinatorConfig, GpuLimit, JobPolicy, JobReport,
-    JobStatus, PerfControl, StatusFile,
+    BusId, Command, ControlFile, GpuLimit, JobReport, JobStatus, PerfControl, StatusFile,
 };
+
+use crate::coordinate::{coordinator, policy};
 
 fn gpu() -> BusId {
     "01:00.0".parse().unwrap()
@@ -22,19 +23,8 @@ fn status(limit: GpuLimit, version: Option<u64>) -> StatusFile {
 
 #[test]
 fn a_command_goes_through_the_files_and_comes_back_as_its_confirmation() {
-    let mut coordinator = Coordinator::new(CoordinatorConfig {
-        total_bytes: 100,
-        step_bytes: 10,
-        calm: Duration::from_secs(1),
-        turn: None,
-    });
-    let policy = JobPolicy {
-        name: "a".into(),
-        priority: 1,
-        floor_bytes: 10,
-        perf_beside: PerfControl::FULL,
-    };
-    let job = coordinator.join(policy).unwrap();
+    let mut coordinator = coordinator(100, 10);
+    let job = coordinator.join(policy(1, 10)).unwrap();
     let mut limit = GpuLimit::default();
     limit.wanted_bytes = Some(55);
     let report = status(limit.clone(), None).report(gpu()).unwrap();
@@ -71,19 +61,7 @@ fn a_command_goes_through_the_files_and_comes_back_as_its_confirmation() {
 
 #[test]
 fn a_share_goes_into_the_file_and_leaves_the_version() {
-    let mut coordinator = Coordinator::new(CoordinatorConfig {
-        total_bytes: 1,
-        step_bytes: 1,
-        calm: Duration::ZERO,
-        turn: None,
-    });
-    let policy = JobPolicy {
-        name: "a".into(),
-        priority: 1,
-        floor_bytes: 0,
-        perf_beside: PerfControl::FULL,
-    };
-    let job = coordinator.join(policy).unwrap();
+    let job = coordinator(1, 1).join(policy(1, 0)).unwrap();
     let mut file = ControlFile::default();
     file.control_version = Some(4);
     let perf = PerfControl::new(40).unwrap();

@@ -1,50 +1,23 @@
 //! A neighbour who may write in the folder, as a process of another user, against the superuser and against a user.
 
 use std::fs;
-use std::io::{BufRead, BufReader};
 use std::os::unix::fs::{MetadataExt, chown, symlink};
 use std::os::unix::process::CommandExt;
-use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::path::Path;
+use std::process::Child;
 
 use larder_control::{Durability, FileLock, Sharing, read_orders, read_whole, replace_whole};
 
-use crate::common::Folder;
+use crate::common::{Folder, command, role, wait_for};
 use crate::hostile::{OTHER, make_pipe, rounds, set_mode};
 
 /// Whose files are attacked: the superuser, and somebody.
 const VICTIMS: [u32; 2] = [0, 1001];
 
-/// Set for a child process: what it does, and where.
-const ROLE: &str = "LARDER_CONTROL_TEST_ROLE";
-const WHERE: &str = "LARDER_CONTROL_TEST_WHERE";
-
 /// Runs this test again as another user, in a role.
 fn spawn(test: &str, role: &str, user: u32, place: &Path) -> Child {
-    Command::new("/proc/self/exe")
-        .args(["--exact", test, "--nocapture"])
-        .env(ROLE, role)
-        .env(WHERE, place)
-        .current_dir("/")
-        .stdout(Stdio::piped())
-        .uid(user)
-        .gid(user)
-        .spawn()
-        .unwrap()
-}
-
-fn role() -> Option<(String, PathBuf)> {
-    Some((std::env::var(ROLE).ok()?, std::env::var_os(WHERE)?.into()))
-}
-
-/// Waits for a line of a child that has a word.
-fn wait_for(child: &mut Child, word: &str) {
-    let mut said = BufReader::new(child.stdout.as_mut().unwrap());
-    let mut line = String::new();
-    while !line.contains(word) {
-        line.clear();
-        assert!(said.read_line(&mut line).unwrap() > 0, "it ended");
-    }
+    let mut command = command(test, role, place);
+    command.uid(user).gid(user).spawn().unwrap()
 }
 
 fn is_superuser() -> bool {

@@ -1,8 +1,10 @@
-//! What several tests share: a folder that goes away.
+//! What several tests share: a folder that goes away, and children that play a role.
 
 #![allow(dead_code)]
 
+use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// A folder of one's own, removed at the end.
@@ -40,5 +42,50 @@ impl Folder {
 impl Drop for Folder {
     fn drop(&mut self) {
         let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+/// Set for a child process: its role, and the path it is about.
+const ROLE: &str = "LARDER_CONTROL_TEST_ROLE";
+const PLACE: &str = "LARDER_CONTROL_TEST_PLACE";
+
+/// Returns the role and the path of this process, if it is a child of a test.
+pub(crate) fn role() -> Option<(String, PathBuf)> {
+    let place = std::env::var_os(PLACE)?;
+    Some((std::env::var(ROLE).ok()?, place.into()))
+}
+
+/// A command that runs a test again in a role.
+pub(crate) fn command(test: &str, role: &str, place: &Path) -> Command {
+    // The program itself, though its folder may be closed to another user.
+    let program = match cfg!(target_os = "linux") {
+        true => "/proc/self/exe".into(),
+        false => std::env::current_exe().unwrap(),
+    };
+    let mut command = Command::new(program);
+    command
+        .args(["--exact", test, "--nocapture"])
+        .env(ROLE, role)
+        .env(PLACE, place)
+        .current_dir("/")
+        .stdout(Stdio::piped());
+    command
+}
+
+/// Waits for the end of a child, whose test must pass.
+pub(crate) fn assert_passes(child: Child) {
+    let output = child.wait_with_output().unwrap();
+    let said = String::from_utf8_lossy(&output.stdout);
+    let passed = output.status.success() && said.contains("1 passed");
+    assert!(passed, "{said}");
+}
+
+/// Waits for a line of a child that has a word.
+pub(crate) fn wait_for(child: &mut Child, word: &str) {
+    let mut said = BufReader::new(child.stdout.as_mut().unwrap());
+    let mut line = String::new();
+    while !line.contains(word) {
+        line.clear();
+        assert!(said.read_line(&mut line).unwrap() > 0, "it ended");
     }
 }

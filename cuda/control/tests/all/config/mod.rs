@@ -5,7 +5,7 @@ mod random;
 
 use std::collections::BTreeMap;
 
-use larder_control::{BusId, ControlFile, GpuControl, ParseError, Parsed, ProblemKind as Kind};
+use larder_control::{BusId, ControlFile, ParseError, Parsed};
 use larder_model::antman::Orders;
 use larder_model::antman::reading::{self, Entry};
 
@@ -27,28 +27,81 @@ fn with_perf(value: &str) -> String {
     format!(r#"{{"perfControl": {value}}}"#)
 }
 
-fn problems(parsed: &Parsed) -> Vec<(&str, Kind)> {
-    parsed
-        .problems
-        .iter()
-        .map(|problem| (problem.path.as_str(), problem.what))
-        .collect()
+/// Returns what a file says, and what is wrong in it.
+fn answer(text: &str) -> String {
+    let parsed = match ControlFile::parse(text) {
+        Ok(parsed) => parsed,
+        Err(error) => return format!("{error:?}"),
+    };
+    // What is written is read as it was.
+    let file = &parsed.file;
+    assert_eq!(&read(&file.to_text()).file, file, "{text}");
+    let mut said = Vec::new();
+    said.extend(file.name.iter().map(|name| format!("name {name}")));
+    said.extend(file.version.map(|version| format!("version {version}")));
+    let limits = file.gpus.iter().map(|(gpu, own)| (gpu, own.max_device_mem));
+    said.extend(limits.filter_map(|(gpu, limit)| Some(format!("{gpu} {}", limit?))));
+    said.extend(file.perf_control.map(|perf| format!("perf {perf}")));
+    said.extend(file.asleep.map(|asleep| format!("asleep {asleep}")));
+    for problem in &parsed.problems {
+        assert!(problem.to_string().starts_with(&problem.path));
+        said.push(format!("! {} {:?}", problem.path, problem.what));
+    }
+    match said.is_empty() {
+        true => "nothing".to_owned(),
+        false => said.join(", "),
+    }
 }
 
-/// The limit that a file gives.
-fn limit(parsed: &Parsed) -> Option<u64> {
-    parsed.file.gpus[&gpu()].max_device_mem
+/// Checks the cases of a test.
+fn play(test: &str) {
+    let sections = include_str!("cases.txt").split("\n== ");
+    let own = sections.filter_map(|section| section.strip_prefix(test)?.strip_prefix('\n'));
+    let cases = own
+        .flat_map(str::lines)
+        .filter_map(|line| line.split_once(" => "));
+    let mut wrong = Vec::new();
+    let mut count = 0;
+    for (file, expected) in cases {
+        let text = match file.split_once(' ') {
+            Some(("limit", value)) => with_limit(value),
+            Some(("perf", value)) => with_perf(value),
+            _ => file.to_owned(),
+        };
+        let found = answer(&text);
+        if found != expected {
+            wrong.push(format!("{file}: {found}"));
+        }
+        count += 1;
+    }
+    assert!(
+        count > 0 && wrong.is_empty(),
+        "{test}: {}",
+        wrong.join("\n")
+    );
+}
+
+/// A test for each section that has nothing but cases.
+macro_rules! cases {
+    ($($name:ident)*) => {
+        $(#[test]
+        fn $name() {
+            play(stringify!($name));
+        })*
+    };
+}
+
+cases! {
+    am_5_perf_control_is_0_to_100_or_absent_so_that_the_old_value_stays
+    am_5_of_two_spellings_of_one_gpu_the_later_one_wins_and_is_named
+    am_5_null_and_nothing_at_all_change_nothing
+    am_5_a_bad_value_keeps_the_good_ones_beside_it
+    a_word_on_sleep_is_true_or_false_and_anything_else_changes_nothing
 }
 
 #[test]
 fn am_5_the_exact_file_of_antman_is_read() {
-    let text = r#"{"name": "a job", "gpuConfigInfo": {"00:1e.0": {"maxDeviceMem": 1048576}}, "perfControl": 50}"#;
-    let parsed = read(text);
-    assert_eq!(parsed.file.name.as_deref(), Some("a job"));
-    assert_eq!(parsed.file.gpus[&gpu()].max_device_mem, Some(1 << 20));
-    assert_eq!(parsed.file.perf_control, Some(50));
-    assert_eq!(parsed.file.version, None);
-    assert!(parsed.problems.is_empty());
+    play("am_5_the_exact_file_of_antman_is_read");
     let antman = reading::limits(&[GPU], &[(GPU, Entry::Limit("1048576"))]);
     assert_eq!(antman, (BTreeMap::from([(GPU.to_owned(), 1 << 20)]), false));
     assert_eq!(reading::perf_control("50"), Some(50));
@@ -56,35 +109,7 @@ fn am_5_the_exact_file_of_antman_is_read() {
 
 #[test]
 fn am_5_a_limit_is_any_whole_number_of_64_bits() {
-    let path = "gpuConfigInfo.00:1e.0.maxDeviceMem";
-    let cases: [(&str, Result<u64, Kind>); 18] = [
-        ("0", Ok(0)),
-        ("1", Ok(1)),
-        ("4294967296", Ok(1 << 32)),
-        ("9007199254740993", Ok((1 << 53) + 1)),
-        ("9223372036854775808", Ok(1 << 63)),
-        ("18446744073709551615", Ok(u64::MAX)),
-        ("18446744073709551616", Err(Kind::TooLarge)),
-        ("1.0", Ok(1)),
-        ("1e3", Ok(1000)),
-        ("9007199254740992.0", Ok(1 << 53)),
-        ("9007199254740994.0", Err(Kind::TooLarge)),
-        ("1.5", Err(Kind::Fraction)),
-        ("-5", Err(Kind::Negative)),
-        ("-0", Err(Kind::Negative)),
-        ("\"1\"", Ok(1)),
-        ("\" 1.5 GiB\"", Ok(3 << 29)),
-        ("\"1.5\"", Err(Kind::NotANumber)),
-        ("true", Err(Kind::NotANumber)),
-    ];
-    for (text, expected) in cases {
-        let parsed = read(&with_limit(text));
-        assert_eq!(limit(&parsed), expected.ok(), "{text}");
-        match expected {
-            Ok(_) => assert!(parsed.problems.is_empty(), "{text}"),
-            Err(kind) => assert_eq!(problems(&parsed), [(path, kind)], "{text}"),
-        }
-    }
+    play("am_5_a_limit_is_any_whole_number_of_64_bits");
     // Upstream's reader takes a whole number with a point at any size, and skips the rest.
     for (text, bytes) in [
         ("1.0", Some(1)),
@@ -94,32 +119,6 @@ fn am_5_a_limit_is_any_whole_number_of_64_bits() {
         ("\"1\"", None),
     ] {
         assert_eq!(reading::number(text), bytes, "{text}");
-    }
-}
-
-#[test]
-fn am_5_perf_control_is_0_to_100_or_absent_so_that_the_old_value_stays() {
-    let cases: [(&str, Result<i32, Kind>); 12] = [
-        ("0", Ok(0)),
-        ("1", Ok(1)),
-        ("99", Ok(99)),
-        ("100", Ok(100)),
-        ("50.0", Ok(50)),
-        ("101", Err(Kind::NotAPercentage)),
-        ("150", Err(Kind::NotAPercentage)),
-        ("4294967296", Err(Kind::NotAPercentage)),
-        ("-5", Err(Kind::Negative)),
-        ("-0.0", Err(Kind::Negative)),
-        ("0.5", Err(Kind::Fraction)),
-        ("\"50\"", Err(Kind::NotANumber)),
-    ];
-    for (text, expected) in cases {
-        let parsed = read(&with_perf(text));
-        assert_eq!(parsed.file.perf_control, expected.ok(), "{text}");
-        match expected {
-            Ok(_) => assert!(parsed.problems.is_empty(), "{text}"),
-            Err(kind) => assert_eq!(problems(&parsed), [("perfControl", kind)], "{text}"),
-        }
     }
 }
 
@@ -146,79 +145,20 @@ fn am_5_antman_keeps_150_and_cuts_two_to_the_32_to_a_suspended_job() {
 
 #[test]
 fn am_5_a_name_in_upper_case_or_with_a_domain_is_the_same_gpu() {
+    play("am_5_a_name_in_upper_case_or_with_a_domain_is_the_same_gpu");
+    // Upstream compares letter for letter.
     for key in ["00:1E.0", "0000:00:1e.0", "0000:00:1E.0"] {
-        let text = with_limit("7").replace(GPU, key);
-        assert_eq!(
-            read(&text).file.gpus[&gpu()].max_device_mem,
-            Some(7),
-            "{key}"
-        );
-        // Upstream compares letter for letter.
         let (antman, _) = reading::limits(&[GPU], &[(key, Entry::Limit("7"))]);
         assert!(antman.is_empty(), "{key}");
     }
-    let parsed = read(&with_limit("7").replace(GPU, "GPU 0"));
-    assert_eq!(
-        problems(&parsed),
-        [("gpuConfigInfo.GPU 0", Kind::NotABusId)]
-    );
-}
-
-#[test]
-fn am_5_of_two_spellings_of_one_gpu_the_later_one_wins_and_is_named() {
-    let text =
-        r#"{"gpuConfigInfo": {"00:1e.0": {"maxDeviceMem": 1}, "00:1E.0": {"maxDeviceMem": 2}}}"#;
-    let parsed = read(text);
-    assert_eq!(parsed.file.gpus[&gpu()].max_device_mem, Some(2));
-    assert_eq!(
-        problems(&parsed),
-        [("gpuConfigInfo.00:1E.0", Kind::SameGpu)]
-    );
-    // The same key twice, letter for letter: the last one, as JSON readers do it.
-    let text = r#"{"perfControl": 1, "perfControl": 2}"#;
-    assert_eq!(read(text).file.perf_control, Some(2));
 }
 
 #[test]
 fn am_5_what_is_no_object_gives_nothing() {
-    for text in ["[]", "1", "\"x\"", "null", "true"] {
-        let parsed = ControlFile::parse(text);
-        assert_eq!(parsed, Err(ParseError::NotAnObject), "{text}");
-    }
-    // Inside, the rest of the file counts; upstream throws.
-    let text = r#"{"gpuConfigInfo": [1], "perfControl": 5}"#;
-    let parsed = read(text);
-    assert_eq!(problems(&parsed), [("gpuConfigInfo", Kind::NotAnObject)]);
-    assert_eq!(parsed.file.perf_control, Some(5));
-    let text = r#"{"gpuConfigInfo": {"00:1e.0": 1, "00:1f.0": {"maxDeviceMem": 2}}}"#;
-    let parsed = read(text);
-    assert_eq!(
-        problems(&parsed),
-        [("gpuConfigInfo.00:1e.0", Kind::NotAnObject)]
-    );
-    assert_eq!(parsed.file.gpus.len(), 1);
+    play("am_5_what_is_no_object_gives_nothing");
     let entries = [(GPU, Entry::NotAnObject), ("00:1f.0", Entry::Limit("2"))];
     let antman = reading::limits(&[GPU, "00:1f.0"], &entries);
     assert_eq!(antman, (BTreeMap::new(), true));
-}
-
-#[test]
-fn am_5_null_and_nothing_at_all_change_nothing() {
-    let texts = [
-        "{}",
-        r#"{"name": null, "version": null, "gpuConfigInfo": null, "perfControl": null}"#,
-        r#"{"gpuConfigInfo": {}}"#,
-        r#"{"gpuConfigInfo": {"00:1e.0": null}}"#,
-        r#"{"gpuConfigInfo": {"00:1e.0": {}}}"#,
-        r#"{"gpuConfigInfo": {"00:1e.0": {"maxDeviceMem": null}}}"#,
-    ];
-    for text in texts {
-        let parsed = read(text);
-        assert!(parsed.problems.is_empty(), "{text}");
-        let has_limit = |gpu: &GpuControl| gpu.max_device_mem.is_some();
-        assert!(!parsed.file.gpus.values().any(has_limit), "{text}");
-        assert_eq!(parsed.file.perf_control, None, "{text}");
-    }
 }
 
 #[test]
@@ -267,26 +207,6 @@ fn am_5_a_file_of_a_mebibyte_is_read_and_one_byte_more_is_not() {
     );
 }
 
-#[test]
-fn am_5_a_bad_value_keeps_the_good_ones_beside_it() {
-    let text = r#"{"name": 5, "version": 2, "perfControl": 150,
-        "gpuConfigInfo": {"00:1e.0": {"maxDeviceMem": -1}, "00:1F.0": {"maxDeviceMem": 9}}}"#;
-    let parsed = read(text);
-    let expected = [
-        ("name", Kind::NotText),
-        ("version", Kind::NewerVersion),
-        ("gpuConfigInfo.00:1e.0.maxDeviceMem", Kind::Negative),
-        ("perfControl", Kind::NotAPercentage),
-    ];
-    assert_eq!(problems(&parsed), expected);
-    let other: BusId = "00:1f.0".parse().unwrap();
-    assert_eq!(parsed.file.gpus[&other].max_device_mem, Some(9));
-    assert_eq!((limit(&parsed), parsed.file.perf_control), (None, None));
-    for problem in &parsed.problems {
-        assert!(problem.to_string().starts_with(&problem.path));
-    }
-}
-
 /// What a job does with the same limit again: `cuda/tests/all/jobs/limits.rs`.
 #[test]
 fn am_5_antman_adjusts_the_same_limit_again() {
@@ -325,21 +245,4 @@ fn a_problem_shows_a_key_without_its_control_characters() {
     let shown = parsed.problems[0].to_string();
     assert!(!shown.contains(char::is_control), "{shown:?}");
     assert!(parsed.problems[0].path.contains("all is well"));
-}
-
-#[test]
-fn a_word_on_sleep_is_true_or_false_and_anything_else_changes_nothing() {
-    for (text, expected) in [("true", Some(true)), ("false", Some(false)), ("null", None)] {
-        let text = format!("{{\"asleep\": {text}, \"perfControl\": 50}}");
-        let parsed = read(&text);
-        assert_eq!(parsed.file.asleep, expected, "{text}");
-        assert!(parsed.problems.is_empty(), "{text}");
-        assert_eq!(read(&parsed.file.to_text()).file, parsed.file);
-    }
-    for wrong in ["1", "0", "\"true\"", "{}", "[true]"] {
-        let parsed = read(&format!("{{\"asleep\": {wrong}, \"perfControl\": 50}}"));
-        assert_eq!(parsed.file.asleep, None);
-        assert_eq!(parsed.file.perf_control, Some(50), "the rest is read");
-        assert_eq!(problems(&parsed), [("asleep", Kind::NotABool)]);
-    }
 }

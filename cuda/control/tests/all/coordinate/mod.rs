@@ -10,8 +10,9 @@ use larder_control::{
     Command, CoordinateError, Coordinator, CoordinatorConfig, JobId, JobPolicy, JobReport,
     PerfControl,
 };
+use larder_model::Random;
 
-pub(crate) const CALM: Duration = Duration::from_secs(10);
+const CALM: Duration = Duration::from_secs(10);
 
 pub(crate) fn coordinator(total_bytes: u64, step_bytes: u64) -> Coordinator {
     Coordinator::new(CoordinatorConfig {
@@ -22,7 +23,7 @@ pub(crate) fn coordinator(total_bytes: u64, step_bytes: u64) -> Coordinator {
     })
 }
 
-fn policy(priority: u32, floor_bytes: u64) -> JobPolicy {
+pub(crate) fn policy(priority: u32, floor_bytes: u64) -> JobPolicy {
     JobPolicy {
         name: format!("job {priority}"),
         priority,
@@ -35,35 +36,37 @@ fn seconds(time: u64) -> Duration {
     Duration::from_secs(time)
 }
 
-/// A job's side, as it should be: grants nothing above its limit, gives back when it can.
+/// What a job makes of a limit.
+#[derive(Clone, Copy, PartialEq, Debug)]
+enum Manner {
+    /// What it says.
+    Obeys,
+    /// Sets at least what it holds, which is what AntMan does.
+    Raises,
+    /// Sets at most this limit.
+    Cuts(u64),
+    /// Reports anything.
+    Lies,
+}
+
+/// A job's side: it grants nothing above its limit.
 #[derive(Clone, Debug)]
-struct Process {
+struct Job {
     id: JobId,
     policy: JobPolicy,
+    manner: Manner,
     alive: bool,
     version: u64,
     limit: u64,
     held: u64,
     wanted: u64,
-    sent: VecDeque<(u64, u64)>,
+    /// The limit that is on its way to the job, and its version.
+    sent: Option<(u64, u64)>,
+    /// The reports that are on their way to the coordinator.
     reports: VecDeque<JobReport>,
 }
 
-impl Process {
-    fn new(coordinator: &mut Coordinator, policy: JobPolicy) -> Result<Self, CoordinateError> {
-        Ok(Self {
-            id: coordinator.join(policy.clone())?,
-            policy,
-            alive: true,
-            version: 0,
-            limit: 0,
-            held: 0,
-            wanted: 0,
-            sent: VecDeque::new(),
-            reports: VecDeque::new(),
-        })
-    }
-
+impl Job {
     fn report(&self) -> JobReport {
         JobReport {
             version: self.version,
@@ -75,10 +78,21 @@ impl Process {
         }
     }
 
-    fn obey(&mut self) {
-        if let Some((version, limit)) = self.sent.pop_front() {
-            (self.version, self.limit) = (version, limit);
+    /// Reads the limit that was sent.
+    fn read(&mut self) {
+        if let Some((version, limit)) = self.sent.take() {
+            self.version = version;
+            self.limit = match self.manner {
+                Manner::Raises => limit.max(self.held),
+                Manner::Cuts(max) => limit.min(max),
+                Manner::Obeys | Manner::Lies => limit,
+            };
         }
+    }
+
+    /// Takes what it wants and may have, gives back what it does not want.
+    fn live(&mut self) {
+        self.held = self.wanted.min(self.limit);
     }
 
     /// What it may hold from now on without another command.
@@ -88,318 +102,337 @@ impl Process {
     }
 }
 
-/// All at once: obey, hold what is wanted and allowed, report.
-fn answer(coordinator: &mut Coordinator, process: &mut Process, now: Duration) {
-    while !process.sent.is_empty() {
-        process.obey();
-    }
-    process.held = process.wanted.min(process.limit);
-    coordinator
-        .report(process.id, process.report(), now)
-        .unwrap();
+/// Jobs of one device, and their coordinator.
+struct World {
+    random: Random,
+    coordinator: Coordinator,
+    total: u64,
+    jobs: Vec<Job>,
+    now: Duration,
 }
 
-fn send(processes: &mut [Process], commands: &[Command]) {
-    for command in commands {
-        if let Command::SetLimit {
-            job,
-            limit_bytes,
-            version,
-        } = *command
-        {
-            let process = processes
-                .iter_mut()
-                .find(|process| process.id == job)
-                .unwrap();
-            process.sent.push_back((version, limit_bytes));
+impl World {
+    fn new(total: u64, step: u64) -> Self {
+        Self {
+            random: Random::new(0),
+            coordinator: coordinator(total, step),
+            total,
+            jobs: Vec::new(),
+            now: Duration::ZERO,
         }
     }
-}
 
-/// Rounds until no command is sent.
-fn converge(coordinator: &mut Coordinator, processes: &mut [Process], now: Duration) {
-    for _ in 0..50 {
-        for process in processes.iter_mut() {
-            answer(coordinator, process, now);
+    /// A job for each priority and want.
+    fn of(total: u64, step: u64, jobs: &[(u32, u64)]) -> Self {
+        let mut world = Self::new(total, step);
+        for (priority, wanted) in jobs {
+            world.join(policy(*priority, 0), Manner::Obeys).unwrap();
+            world.jobs.last_mut().unwrap().wanted = *wanted;
         }
-        let commands = coordinator.decide(now);
-        send(processes, &commands);
-        if commands.is_empty() {
-            return;
-        }
+        world
     }
-    panic!("no end of commands: {coordinator:?}");
+
+    fn join(&mut self, policy: JobPolicy, manner: Manner) -> Result<(), CoordinateError> {
+        self.jobs.push(Job {
+            id: self.coordinator.join(policy.clone())?,
+            policy,
+            manner,
+            alive: true,
+            version: 0,
+            limit: 0,
+            held: 0,
+            wanted: 0,
+            sent: None,
+            reports: VecDeque::new(),
+        });
+        Ok(())
+    }
+
+    fn report(&mut self, index: usize) -> Result<(), CoordinateError> {
+        let job = &self.jobs[index];
+        self.coordinator.report(job.id, job.report(), self.now)
+    }
+
+    /// The job reads, lives and reports.
+    fn answer(&mut self, index: usize) {
+        self.jobs[index].read();
+        self.jobs[index].live();
+        self.report(index).unwrap();
+    }
+
+    /// Sends the coordinator's commands. Returns the limits in them, and the number of commands.
+    fn decide(&mut self) -> (Vec<(usize, u64)>, usize) {
+        let before = self.coordinator.charged_bytes();
+        let commands = self.coordinator.decide(self.now);
+        let charged = self.coordinator.charged_bytes();
+        assert!(
+            charged <= self.total.max(before),
+            "{before} charged, now {charged} of {}",
+            self.total
+        );
+        let mut limits = Vec::new();
+        for command in &commands {
+            let Command::SetLimit {
+                job,
+                limit_bytes,
+                version,
+            } = *command
+            else {
+                continue;
+            };
+            let index = self.jobs.iter().position(|other| other.id == job).unwrap();
+            let job = &mut self.jobs[index];
+            let lies = job.manner == Manner::Lies;
+            assert!(limit_bytes <= self.total.max(job.limit) || lies);
+            assert!(version > job.version);
+            assert!(job.sent.is_none() || lies, "two under way: {job:?}");
+            let floor = job.policy.floor_bytes;
+            let honest = matches!(job.manner, Manner::Obeys | Manner::Raises);
+            assert!(!honest || limit_bytes >= floor.min(job.limit), "{job:?}");
+            job.sent = Some((version, limit_bytes));
+            limits.push((index, limit_bytes));
+        }
+        (limits, commands.len())
+    }
+
+    /// Rounds in which all answer, until no command is sent.
+    fn settle(&mut self, time: Duration) {
+        self.now = time;
+        for _ in 0..200 {
+            (0..self.jobs.len()).for_each(|index| self.answer(index));
+            if self.decide().1 == 0 {
+                return;
+            }
+        }
+        panic!("no end of commands: {:?}", self.coordinator);
+    }
+
+    fn limits(&self) -> Vec<u64> {
+        self.jobs.iter().map(|job| job.limit).collect()
+    }
 }
 
 #[test]
 fn memory_goes_from_one_job_to_another_only_after_it_has_gone() {
-    let mut coordinator = coordinator(100, 1);
-    let mut low = Process::new(&mut coordinator, policy(1, 10)).unwrap();
-    low.wanted = 100;
-    let both = &mut [low];
-    converge(&mut coordinator, both, seconds(0));
-    let [mut low] = both.clone();
-    assert_eq!((low.limit, low.held), (100, 100));
-
-    let high = Process::new(&mut coordinator, policy(2, 0)).unwrap();
-    let wants = JobReport {
-        wanted_bytes: 70,
-        ..high.report()
-    };
-    coordinator.report(high.id, wants, seconds(1)).unwrap();
-    let limits = |commands: Vec<Command>| -> Vec<_> {
-        let limit = |command| match command {
-            Command::SetLimit {
-                job, limit_bytes, ..
-            } => Some((job, limit_bytes)),
-            _ => None,
-        };
-        commands.into_iter().filter_map(limit).collect()
-    };
-    assert_eq!(limits(coordinator.decide(seconds(1))), [(low.id, 30)]);
+    let mut world = World::new(100, 1);
+    world.join(policy(1, 10), Manner::Obeys).unwrap();
+    world.jobs[0].wanted = 100;
+    world.settle(seconds(0));
+    assert_eq!((world.limits(), world.jobs[0].held), (vec![100], 100));
+    world.join(policy(2, 0), Manner::Obeys).unwrap();
+    world.jobs[1].wanted = 70;
+    world.report(1).unwrap();
+    assert_eq!(world.decide().0, [(0, 30)]);
     // Nothing is known of it: nothing.
-    assert_eq!(limits(coordinator.decide(seconds(1))), []);
+    assert_eq!(world.decide().0, []);
     // A report that is older than the limit says nothing either, whatever it holds.
-    low.held = 30;
-    coordinator
-        .report(low.id, low.report(), seconds(1))
-        .unwrap();
-    assert_eq!(limits(coordinator.decide(seconds(1))), []);
+    world.jobs[0].held = 30;
+    world.report(0).unwrap();
+    assert_eq!(world.decide().0, []);
     // In force, but 25 and then 5 bytes are above it.
-    (low.version, low.limit, low.held) = (low.version + 1, 30, 55);
-    coordinator
-        .report(low.id, low.report(), seconds(1))
-        .unwrap();
-    assert_eq!(limits(coordinator.decide(seconds(1))), [(high.id, 45)]);
-    low.held = 35;
-    coordinator
-        .report(low.id, low.report(), seconds(1))
-        .unwrap();
+    world.jobs[0].read();
+    world.jobs[0].held = 55;
+    world.report(0).unwrap();
+    assert_eq!(world.decide().0, [(1, 45)]);
+    world.jobs[0].held = 35;
+    world.report(0).unwrap();
     // The first raise is not confirmed yet.
-    assert_eq!(limits(coordinator.decide(seconds(1))), []);
-    let mut high_report = JobReport {
-        version: 1,
-        limit_bytes: 45,
-        ..wants
-    };
-    coordinator
-        .report(high.id, high_report, seconds(1))
-        .unwrap();
-    assert_eq!(limits(coordinator.decide(seconds(1))), [(high.id, 65)]);
-    low.held = 30;
-    coordinator
-        .report(low.id, low.report(), seconds(1))
-        .unwrap();
-    (high_report.version, high_report.limit_bytes) = (2, 65);
-    coordinator
-        .report(high.id, high_report, seconds(1))
-        .unwrap();
-    assert_eq!(limits(coordinator.decide(seconds(1))), [(high.id, 70)]);
+    assert_eq!(world.decide().0, []);
+    world.jobs[1].read();
+    world.report(1).unwrap();
+    assert_eq!(world.decide().0, [(1, 65)]);
+    world.jobs[0].held = 30;
+    world.report(0).unwrap();
+    world.jobs[1].read();
+    world.report(1).unwrap();
+    assert_eq!(world.decide().0, [(1, 70)]);
 }
 
 #[test]
 fn a_report_of_a_version_before_the_confirmed_one_is_passed_over() {
-    let mut coordinator = coordinator(100, 1);
-    let mut jobs = vec![Process::new(&mut coordinator, policy(1, 0)).unwrap()];
-    jobs[0].wanted = 20;
-    converge(&mut coordinator, &mut jobs, seconds(0));
-    let old = jobs[0].report();
-    jobs[0].wanted = 70;
-    converge(&mut coordinator, &mut jobs, seconds(0));
-    assert_eq!(coordinator.charge_bytes(jobs[0].id), Some(70));
-    coordinator.report(jobs[0].id, old, seconds(0)).unwrap();
-    assert_eq!(coordinator.charge_bytes(jobs[0].id), Some(70));
+    let mut world = World::of(100, 1, &[(1, 20)]);
+    world.settle(seconds(0));
+    let old = world.jobs[0].report();
+    world.jobs[0].wanted = 70;
+    world.settle(seconds(0));
+    let id = world.jobs[0].id;
+    assert_eq!(world.coordinator.charge_bytes(id), Some(70));
+    world.coordinator.report(id, old, seconds(0)).unwrap();
+    assert_eq!(world.coordinator.charge_bytes(id), Some(70));
 }
 
 #[test]
 fn deferred_bytes_count_even_if_what_is_held_does_not_show_them() {
-    let mut coordinator = coordinator(100, 1);
-    let job = coordinator.join(policy(1, 0)).unwrap();
-    let report = JobReport {
-        version: 0,
-        limit_bytes: 0,
-        held_bytes: 0,
-        deferred_bytes: 0,
-        wanted_bytes: 50,
-        ..JobReport::default()
-    };
-    coordinator.report(job, report, seconds(0)).unwrap();
-    let _ = coordinator.decide(seconds(0));
+    let mut world = World::of(100, 1, &[(1, 50)]);
+    world.report(0).unwrap();
+    world.decide();
     let deferred = JobReport {
         version: 1,
         limit_bytes: 20,
         deferred_bytes: 15,
-        ..report
+        ..world.jobs[0].report()
     };
-    coordinator.report(job, deferred, seconds(0)).unwrap();
-    assert_eq!(coordinator.charge_bytes(job), Some(35));
+    let id = world.jobs[0].id;
+    world.coordinator.report(id, deferred, seconds(0)).unwrap();
+    assert_eq!(world.coordinator.charge_bytes(id), Some(35));
 }
 
 #[test]
 fn floors_are_promised_up_to_the_total_and_never_taken() {
-    let mut coordinator = coordinator(100, 10);
-    let mut jobs = vec![Process::new(&mut coordinator, policy(1, 60)).unwrap()];
-    let refused = coordinator.join(policy(9, 41)).unwrap_err();
+    let mut world = World::new(100, 10);
+    world.join(policy(1, 60), Manner::Obeys).unwrap();
+    let refused = world.join(policy(9, 41), Manner::Obeys);
+    let left_bytes = 40;
     assert_eq!(
         refused,
-        CoordinateError::FloorsExceedTotal { left_bytes: 40 }
+        Err(CoordinateError::FloorsExceedTotal { left_bytes })
     );
-    jobs.push(Process::new(&mut coordinator, policy(9, 40)).unwrap());
-    jobs[1].wanted = 1000;
-    converge(&mut coordinator, &mut jobs, seconds(0));
-    assert_eq!((jobs[0].limit, jobs[1].limit), (60, 40));
+    world.join(policy(9, 40), Manner::Obeys).unwrap();
+    world.jobs[1].wanted = 1000;
+    world.settle(seconds(0));
+    assert_eq!(world.limits(), [60, 40]);
 }
 
 #[test]
 fn a_job_that_dies_counts_until_it_is_reported_gone_and_a_new_one_starts_with_nothing() {
-    let mut coordinator = coordinator(100, 1);
-    let mut jobs = vec![Process::new(&mut coordinator, policy(1, 0)).unwrap()];
-    jobs[0].wanted = 90;
-    converge(&mut coordinator, &mut jobs, seconds(0));
-    let old = jobs.remove(0);
-    jobs.push(Process::new(&mut coordinator, policy(1, 0)).unwrap());
-    jobs[0].wanted = 90;
+    let mut world = World::of(100, 1, &[(1, 90)]);
+    world.settle(seconds(0));
+    world.join(policy(1, 0), Manner::Obeys).unwrap();
+    world.jobs[1].wanted = 90;
     // The old one is silent. The two are equals: it is to give up 40, and does not.
     for second in 1..100 {
-        let commands = coordinator.decide(seconds(second));
-        let for_new: Vec<_> = commands
-            .into_iter()
-            .filter(|command| !matches!(command, Command::SetLimit { job, .. } if *job == old.id))
-            .collect();
-        send(&mut jobs, &for_new);
-        answer(&mut coordinator, &mut jobs[0], seconds(second));
+        world.now = seconds(second);
+        world.decide();
+        world.answer(1);
     }
-    assert_eq!(jobs[0].limit, 10);
-    assert_eq!(coordinator.charge_bytes(old.id), Some(90));
-    coordinator.gone(old.id).unwrap();
-    assert_eq!(coordinator.gone(old.id), Err(CoordinateError::Unknown));
-    assert_eq!(coordinator.charge_bytes(old.id), None);
-    converge(&mut coordinator, &mut jobs, seconds(100));
-    assert_eq!(jobs[0].limit, 90);
+    assert_eq!(world.limits(), [90, 10]);
+    let old = world.jobs.remove(0).id;
+    assert_eq!(world.coordinator.charge_bytes(old), Some(90));
+    world.coordinator.gone(old).unwrap();
+    assert_eq!(world.coordinator.gone(old), Err(CoordinateError::Unknown));
+    assert_eq!(world.coordinator.charge_bytes(old), None);
+    world.settle(seconds(100));
+    assert_eq!(world.limits(), [90]);
 }
 
 #[test]
 fn wants_that_swing_faster_than_the_calm_move_no_limit() {
-    let mut coordinator = coordinator(100, 10);
-    let mut jobs = Vec::new();
-    for priority in [9, 1] {
-        jobs.push(Process::new(&mut coordinator, policy(priority, 0)).unwrap());
-    }
-    (jobs[0].wanted, jobs[1].wanted) = (80, 1000);
-    converge(&mut coordinator, &mut jobs, seconds(0));
-    assert_eq!((jobs[0].limit, jobs[1].limit), (80, 20));
+    let mut world = World::of(100, 10, &[(9, 80), (1, 1000)]);
+    world.settle(seconds(0));
+    assert_eq!(world.limits(), [80, 20]);
     for second in 1..=200 {
         // Below 80 for nine seconds of ten, and above by less than a step.
-        jobs[0].wanted = if second % 10 == 0 {
+        world.jobs[0].wanted = if second % 10 == 0 {
             78
         } else {
             20 + second % 7
         };
-        for job in &mut jobs {
-            answer(&mut coordinator, job, seconds(second));
-        }
-        assert_eq!(coordinator.decide(seconds(second)), [], "second {second}");
+        world.now = seconds(second);
+        (0..2).for_each(|index| world.answer(index));
+        assert_eq!(world.decide().1, 0, "second {second}");
     }
     // A fall that lasts is believed, at the most that was wanted meanwhile.
-    jobs[0].wanted = 35;
+    world.jobs[0].wanted = 35;
     for second in [201, 210] {
-        answer(&mut coordinator, &mut jobs[0], seconds(second));
-        assert_eq!(coordinator.decide(seconds(second)), []);
+        world.now = seconds(second);
+        world.answer(0);
+        assert_eq!(world.decide().1, 0);
     }
-    converge(&mut coordinator, &mut jobs, seconds(211));
-    assert_eq!((jobs[0].limit, jobs[1].limit), (40, 60));
+    world.settle(seconds(211));
+    assert_eq!(world.limits(), [40, 60]);
 }
 
 #[test]
 fn nobody_is_lowered_for_nobody() {
-    let mut coordinator = coordinator(100, 1);
-    let mut jobs = vec![Process::new(&mut coordinator, policy(1, 0)).unwrap()];
-    jobs[0].wanted = 90;
-    converge(&mut coordinator, &mut jobs, seconds(0));
-    jobs[0].wanted = 5;
-    converge(&mut coordinator, &mut jobs, seconds(1));
-    converge(&mut coordinator, &mut jobs, seconds(100));
-    assert_eq!(jobs[0].limit, 90);
+    let mut world = World::of(100, 1, &[(1, 90)]);
+    world.settle(seconds(0));
+    world.jobs[0].wanted = 5;
+    for second in [1, 100] {
+        world.settle(seconds(second));
+    }
+    assert_eq!(world.limits(), [90]);
+}
+
+#[test]
+fn limits_move_by_whole_steps() {
+    let mut world = World::of(98, 10, &[(1, 90)]);
+    world.settle(seconds(0));
+    world.jobs[0].wanted = 40;
+    for second in [1, 20] {
+        world.settle(seconds(second));
+    }
+    assert_eq!(world.limits(), [90]);
+    world.join(policy(9, 0), Manner::Obeys).unwrap();
+    world.jobs[1].wanted = 10;
+    world.report(1).unwrap();
+    // Eight bytes are free, fewer than a step, and of the two that are missing a whole step is taken.
+    assert_eq!(world.decide().0, [(0, 80)]);
+    world.answer(0);
+    assert_eq!(world.decide().0, [(1, 10)]);
 }
 
 #[test]
 fn jobs_that_come_with_more_than_there_is_are_lowered_until_it_fits() {
-    let mut coordinator = coordinator(100, 10);
-    let mut jobs = Vec::new();
-    for (priority, limit) in [(1, 60), (2, u64::MAX)] {
-        let mut process = Process::new(&mut coordinator, policy(priority, 0)).unwrap();
-        process.limit = limit;
-        process.wanted = limit.min(70);
-        let above = coordinator.report(process.id, process.report(), seconds(0));
-        assert_eq!(
-            above,
-            Err(CoordinateError::AboveLimit { bytes: limit }),
-            "it came with that"
-        );
-        jobs.push(process);
+    let mut world = World::of(100, 10, &[(1, 60), (2, 70)]);
+    for (index, bytes) in [60, u64::MAX].into_iter().enumerate() {
+        world.jobs[index].limit = bytes;
+        let above = world.report(index);
+        assert_eq!(above, Err(CoordinateError::AboveLimit { bytes }));
     }
-    converge(&mut coordinator, &mut jobs, seconds(0));
-    assert_eq!((jobs[0].limit, jobs[1].limit), (30, 70));
-    assert_eq!(coordinator.charged_bytes(), 100);
+    world.settle(seconds(0));
+    assert_eq!(world.limits(), [30, 70]);
+    assert_eq!(world.coordinator.charged_bytes(), 100);
 }
 
 #[test]
-fn a_job_that_makes_another_limit_of_one_is_not_asked_again_and_again() {
-    let mut coordinator = coordinator(100, 1);
-    let mut jobs = Vec::new();
-    for priority in [1, 9] {
-        jobs.push(Process::new(&mut coordinator, policy(priority, 0)).unwrap());
-    }
-    jobs[0].wanted = 80;
-    converge(&mut coordinator, &mut jobs, seconds(0));
-    jobs[1].wanted = 90;
-    answer(&mut coordinator, &mut jobs[1], seconds(1));
-    let commands = coordinator.decide(seconds(1));
-    send(&mut jobs, &commands);
-    // It will not go below 60.
-    let (version, limit) = jobs[0].sent.pop_front().unwrap();
-    assert_eq!(limit, 10);
-    (jobs[0].version, jobs[0].limit, jobs[0].held) = (version, 60, 60);
-    jobs[0].wanted = 80;
-    coordinator
-        .report(jobs[0].id, jobs[0].report(), seconds(1))
-        .unwrap();
-    converge(&mut coordinator, &mut jobs, seconds(1));
-    assert_eq!((jobs[0].limit, jobs[1].limit), (60, 40));
+fn a_refusal_is_believed_for_a_while_and_then_asked_again() {
+    let mut world = World::of(100, 1, &[(1, 80), (9, 0)]);
+    world.jobs[0].manner = Manner::Raises;
+    world.settle(seconds(0));
+    world.jobs[1].wanted = 90;
+    // The first job reads and reports, and goes on with what it holds.
+    let asked = |world: &mut World, now| {
+        world.now = now;
+        let mut asked = 0;
+        for _ in 0..10 {
+            for index in 0..2 {
+                world.jobs[index].read();
+                world.report(index).unwrap();
+            }
+            asked += usize::from(world.decide().0.iter().any(|(index, _)| *index == 0));
+        }
+        asked
+    };
+    assert_eq!(
+        (asked(&mut world, seconds(0)), world.limits()),
+        (1, vec![80, 20])
+    );
+    // It holds less now, and still wants the same.
+    world.jobs[0].held = 5;
+    let before = CALM - Duration::from_nanos(1);
+    assert_eq!(asked(&mut world, before), 0);
+    assert_eq!((asked(&mut world, CALM), world.limits()), (1, vec![10, 90]));
 }
 
 #[test]
 fn a_job_of_lower_priority_is_slowed_while_a_higher_one_wants_memory() {
-    let mut coordinator = coordinator(100, 1);
-    let low = coordinator.join(policy(1, 0)).unwrap();
-    let high = Process::new(&mut coordinator, policy(2, 0)).unwrap();
-    let wants = JobReport {
-        wanted_bytes: 7,
-        ..high.report()
-    };
-    coordinator.report(high.id, wants, seconds(0)).unwrap();
-    let perf = PerfControl::new(20).unwrap();
-    let slowed = Command::SetPerf { job: low, perf };
-    assert!(coordinator.decide(seconds(0)).contains(&slowed));
-    assert!(!coordinator.decide(seconds(0)).contains(&slowed));
-    coordinator.gone(high.id).unwrap();
-    let full = Command::SetPerf {
-        job: low,
-        perf: PerfControl::FULL,
-    };
-    assert_eq!(coordinator.decide(seconds(0)), [full]);
+    let mut world = World::of(100, 1, &[(1, 0), (2, 7)]);
+    world.report(1).unwrap();
+    let job = world.jobs[0].id;
+    let slowed = |perf| Command::SetPerf { job, perf };
+    let half = slowed(PerfControl::new(20).unwrap());
+    assert!(world.coordinator.decide(seconds(0)).contains(&half));
+    assert!(!world.coordinator.decide(seconds(0)).contains(&half));
+    world.coordinator.gone(world.jobs[1].id).unwrap();
+    let full = slowed(PerfControl::FULL);
+    assert_eq!(world.coordinator.decide(seconds(0)), [full]);
 }
 
 #[test]
 fn reports_that_cannot_be_are_refused_and_disobedience_stops_all_raises() {
-    let mut coordinator = coordinator(100, 1);
-    let mut jobs = Vec::new();
-    for priority in [1, 2] {
-        jobs.push(Process::new(&mut coordinator, policy(priority, 0)).unwrap());
-    }
-    jobs[0].wanted = 50;
-    converge(&mut coordinator, &mut jobs, seconds(0));
-    let report = jobs[0].report();
+    let mut world = World::of(100, 1, &[(1, 50), (2, 0)]);
+    world.settle(seconds(0));
+    let (id, report) = (world.jobs[0].id, world.jobs[0].report());
     let never = JobReport {
         version: report.version + 1,
         ..report
@@ -407,38 +440,52 @@ fn reports_that_cannot_be_are_refused_and_disobedience_stops_all_raises() {
     let error = CoordinateError::NeverSent {
         version: report.version,
     };
-    assert_eq!(
-        coordinator.report(jobs[0].id, never, seconds(0)),
-        Err(error)
-    );
-    let above = JobReport {
-        held_bytes: 95,
-        ..report
-    };
+    assert_eq!(world.coordinator.report(id, never, seconds(0)), Err(error));
+    world.jobs[0].held = 95;
     let error = CoordinateError::AboveLimit { bytes: 45 };
-    assert_eq!(
-        coordinator.report(jobs[0].id, above, seconds(0)),
-        Err(error)
-    );
-    jobs[1].wanted = 30;
-    answer(&mut coordinator, &mut jobs[1], seconds(0));
-    let raised = coordinator
-        .decide(seconds(0))
-        .into_iter()
-        .find_map(|command| match command {
-            Command::SetLimit {
-                limit_bytes, job, ..
-            } if job == jobs[1].id => Some(limit_bytes),
-            _ => None,
-        });
-    assert_eq!(raised, Some(5));
+    assert_eq!(world.report(0), Err(error));
+    world.jobs[1].wanted = 30;
+    world.answer(1);
+    assert!(world.decide().0.contains(&(1, 5)));
     let huge = JobReport {
         held_bytes: u64::MAX,
         limit_bytes: u64::MAX,
         deferred_bytes: 9,
         ..report
     };
-    let _ = coordinator.report(jobs[0].id, huge, seconds(0));
-    let _ = coordinator.decide(seconds(0));
-    assert_eq!(coordinator.charged_bytes(), u64::MAX);
+    let _ = world.coordinator.report(id, huge, seconds(0));
+    let _ = world.coordinator.decide(seconds(0));
+    assert_eq!(world.coordinator.charged_bytes(), u64::MAX);
+}
+
+#[test]
+fn a_coordinator_that_begins_while_jobs_run_goes_on_from_their_numbers() {
+    let mut world = World::of(100, 1, &[(1, 0), (1, 0)]);
+    for (round, wanted) in [[80, 30], [20, 90], [60, 40]].into_iter().enumerate() {
+        (world.jobs[0].wanted, world.jobs[1].wanted) = (wanted[0], wanted[1]);
+        (0..3).for_each(|calm| world.settle(CALM * (3 * round as u32 + calm)));
+    }
+    assert_eq!(
+        world.jobs.iter().map(|job| job.held).collect::<Vec<_>>(),
+        [60, 40]
+    );
+    // Another one: it learns what there is before it decides.
+    world.coordinator = coordinator(100, 1);
+    world.join(policy(9, 0), Manner::Obeys).unwrap();
+    for job in &mut world.jobs[..2] {
+        job.id = world.coordinator.join(policy(1, 0)).unwrap();
+    }
+    world.jobs[2].wanted = 50;
+    (0..3).for_each(|calm| world.settle(CALM * calm));
+    assert_eq!(world.jobs[2].held, 50);
+    // Numbers that leave no room for more are nobody's.
+    let liar = world.coordinator.join(policy(1, 0)).unwrap();
+    let report = JobReport {
+        version: u64::MAX,
+        ..world.jobs[0].report()
+    };
+    assert_eq!(
+        world.coordinator.report(liar, report, seconds(0)),
+        Err(CoordinateError::NeverSent { version: 0 })
+    );
 }

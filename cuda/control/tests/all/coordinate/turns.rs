@@ -116,6 +116,23 @@ impl Sleeper {
     }
 }
 
+/// A coordinator of 100 bytes, and a job for each priority and want.
+fn sleepers(jobs: &[(u32, u64)]) -> (Coordinator, Vec<Sleeper>) {
+    let mut coordinator = coordinator(100);
+    let job = |(priority, wanted): &(u32, u64)| Sleeper::new(&mut coordinator, *priority, *wanted);
+    let jobs = jobs.iter().map(job).collect();
+    (coordinator, jobs)
+}
+
+/// Another coordinator in place of the jobs' former one.
+fn another(jobs: &mut [Sleeper]) -> Coordinator {
+    let mut coordinator = coordinator(100);
+    for job in jobs {
+        job.id = coordinator.join(policy(job.priority, 0)).unwrap();
+    }
+    coordinator
+}
+
 fn write(jobs: &mut [Sleeper], commands: &[Command]) {
     for command in commands {
         let id = command.job();
@@ -271,11 +288,8 @@ fn times(story: &[Vec<bool>], job: usize, has: bool) -> Vec<usize> {
 #[test]
 fn turns_last_as_long_as_the_priority_says_and_nobody_waits_longer_than_the_others_turns() {
     for priorities in [&[1, 1][..], &[1, 3], &[0, 2, 5], &[40, 1]] {
-        let mut coordinator = coordinator(100);
-        let mut jobs: Vec<_> = priorities
-            .iter()
-            .map(|priority| Sleeper::new(&mut coordinator, *priority, 80))
-            .collect();
+        let wants: Vec<_> = priorities.iter().map(|priority| (*priority, 80)).collect();
+        let (mut coordinator, mut jobs) = sleepers(&wants);
         let story = play(&mut coordinator, &mut jobs, 0..2000);
         let turn = |job: usize| 10 * jobs[job].priority.clamp(1, 10) as usize;
         let all: usize = (0..jobs.len()).map(turn).sum();
@@ -300,10 +314,7 @@ fn turns_last_as_long_as_the_priority_says_and_nobody_waits_longer_than_the_othe
 
 #[test]
 fn jobs_that_fit_beside_each_other_are_awake_together_and_who_is_alone_is_not_disturbed() {
-    let mut coordinator = coordinator(100);
-    let mut jobs: Vec<_> = [30, 80, 60]
-        .map(|wanted| Sleeper::new(&mut coordinator, 1, wanted))
-        .into();
+    let (mut coordinator, mut jobs) = sleepers(&[(1, 30), (1, 80), (1, 60)]);
     let story = play(&mut coordinator, &mut jobs, 0..500);
     let both = story.iter().filter(|now| now[0] && now[2]).count();
     assert!(both > 100, "{both}");
@@ -320,10 +331,7 @@ fn jobs_that_fit_beside_each_other_are_awake_together_and_who_is_alone_is_not_di
 fn a_job_that_does_not_answer_is_waited_for_by_those_alone_that_do_not_fit_beside_it() {
     // Awake, or asleep when it stops to answer.
     for awake in [true, false] {
-        let mut coordinator = coordinator(100);
-        let mut jobs: Vec<_> = [60, 70, 35]
-            .map(|wanted| Sleeper::new(&mut coordinator, 1, wanted))
-            .into();
+        let (mut coordinator, mut jobs) = sleepers(&[(1, 60), (1, 70), (1, 35)]);
         play(&mut coordinator, &mut jobs, 0..200);
         let mut now = 200;
         while (jobs[0].phase == SleepState::Awake) != awake {
@@ -353,10 +361,7 @@ fn a_job_that_does_not_answer_is_waited_for_by_those_alone_that_do_not_fit_besid
 
 #[test]
 fn a_job_that_cannot_sleep_goes_on_and_others_divide_what_it_leaves() {
-    let mut coordinator = coordinator(100);
-    let mut jobs: Vec<_> = [60, 30, 30]
-        .map(|wanted| Sleeper::new(&mut coordinator, 1, wanted))
-        .into();
+    let (mut coordinator, mut jobs) = sleepers(&[(1, 60), (1, 30), (1, 30)]);
     jobs[0].refuses = true;
     let story = play(&mut coordinator, &mut jobs, 0..500);
     assert!(story[100..].iter().all(|now| now[0]), "it has no turns");
@@ -365,13 +370,9 @@ fn a_job_that_cannot_sleep_goes_on_and_others_divide_what_it_leaves() {
 
 #[test]
 fn another_coordinator_takes_the_turns_over() {
-    let mut first = coordinator(100);
-    let mut jobs: Vec<_> = (0..3).map(|_| Sleeper::new(&mut first, 1, 80)).collect();
+    let (mut first, mut jobs) = sleepers(&[(1, 80); 3]);
     play(&mut first, &mut jobs, 0..55);
-    let mut second = coordinator(100);
-    for job in &mut jobs {
-        job.id = second.join(policy(1, 0)).unwrap();
-    }
+    let mut second = another(&mut jobs);
     let story = play(&mut second, &mut jobs, 0..500);
     assert!(
         story
@@ -385,10 +386,7 @@ fn another_coordinator_takes_the_turns_over() {
 
 #[test]
 fn a_word_of_sleep_from_before_a_coordinator_began_is_no_answer_to_it() {
-    let mut first = coordinator(100);
-    let mut jobs: Vec<_> = [1, 9]
-        .map(|priority| Sleeper::new(&mut first, priority, 80))
-        .into();
+    let (_, mut jobs) = sleepers(&[(1, 80), (9, 80)]);
     let asleep = Orders {
         version: 1,
         limit: 80,
@@ -401,10 +399,7 @@ fn a_word_of_sleep_from_before_a_coordinator_began_is_no_answer_to_it() {
     // The former one told it to wake, and it has read so.
     jobs[0].file.asleep = false;
     jobs[0].read = jobs[0].file;
-    let mut second = coordinator(100);
-    for job in &mut jobs {
-        job.id = second.join(policy(job.priority, 0)).unwrap();
-    }
+    let mut second = another(&mut jobs);
     read(&mut second, &jobs, seconds(0));
     for _ in 0..2 {
         jobs[0].step();
@@ -419,10 +414,7 @@ fn a_word_of_sleep_from_before_a_coordinator_began_is_no_answer_to_it() {
 
 #[test]
 fn jobs_that_come_and_go_beside_a_large_one_do_not_keep_it_waiting() {
-    let mut coordinator = coordinator(100);
-    let mut jobs: Vec<_> = [30, 90]
-        .map(|wanted| Sleeper::new(&mut coordinator, 1, wanted))
-        .into();
+    let (mut coordinator, mut jobs) = sleepers(&[(1, 30), (1, 90)]);
     let mut had = 0;
     for round in 0..20 {
         // Each is gone before its turn is over, and the next is there before.

@@ -1,7 +1,4 @@
-//! Each published rule by itself, and all of them together on random requests.
-
-mod expandable;
-mod segments;
+//! All rules together on random requests.
 
 use larder_model::Random;
 
@@ -9,24 +6,10 @@ use super::chunks::BlockState;
 use super::{Pytorch, PytorchConfig};
 use crate::replay::{Contender, ContenderBlock};
 
-const KIB: u64 = 1 << 10;
 const MIB: u64 = 1 << 20;
 
 fn with(settings: &str, device_bytes: Option<u64>) -> Pytorch {
     Pytorch::new(PytorchConfig::parse(settings).unwrap(), device_bytes)
-}
-
-fn default() -> Pytorch {
-    with("", None)
-}
-
-fn expandable(device_bytes: Option<u64>) -> Pytorch {
-    with("expandable_segments:True", device_bytes)
-}
-
-/// Allocates one block of each size, lowest address first where they share a segment.
-fn blocks<const N: usize>(allocator: &mut Pytorch, sizes: [u64; N]) -> [ContenderBlock; N] {
-    sizes.map(|bytes| allocator.alloc(bytes).unwrap())
 }
 
 #[test]

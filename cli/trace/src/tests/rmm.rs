@@ -2,8 +2,8 @@
 
 use std::path::Path;
 
-use super::rmm::HEADER;
-use super::{Defect, Event, Trace, TraceError, read};
+use crate::rmm::HEADER;
+use crate::{Defect, Event, Trace, TraceError, read};
 
 const ROWS: &str = "\
     7,10:00:00.000001,allocate,0x7f0000000000,1024,0x2
@@ -92,55 +92,6 @@ fn a_last_row_that_is_cut_is_left_out_and_noted() {
     // In the middle, such a row is an error.
     let text = log("7,10:00:00.1,allocate,0x7f,10\n7,10:00:00.1,allocate,0x7f,1024,0x2\n");
     assert!(matches!(defect(&text, 2), Defect::RowFields { found: 5 }));
-}
-
-#[test]
-fn threads_streams_refusals_and_older_blocks_are_noted() {
-    let trace = parsed(&log("\
-        7,t,free,0x500,50,0x2
-        7,t,allocate,0x100,10,0x2
-        8,t,allocate failure,(nil),4096,0x3
-        8,t,allocate,0x200,20,0x3
-        8,t,free,0x100,10,0x3
-        8,t,free,0x200,20,0x3
-        8,t,allocate,0x200,20,0x3
-        8,t,free,0x200,20,0x3
-    "))
-    .unwrap();
-    assert_eq!(
-        trace.events()[..2],
-        [Event::Alloc { id: 0, bytes: 50 }, Event::Free { id: 0 }]
-    );
-    assert_eq!(trace.allocations(), 4);
-    for text in [
-        "1 block of 50 bytes allocated before the log begins",
-        "2 threads are played as one",
-        "2 streams are played as one; 1 block freed on another stream",
-        "1 allocation refused, the largest of 4096 bytes",
-    ] {
-        assert!(noted(&trace, text), "{text}: {:#?}", trace.notes());
-    }
-}
-
-#[test]
-fn damaged_rows_are_named_with_their_line() {
-    for (row, word) in [
-        ("7,t,allocate,0x7f,10", "5 fields"),
-        ("7,t,allocate,0x7f,10,0x2,9", "7 fields"),
-        ("7,t,allocate,0x7f,\"10,0x2", "size `\\\"10`"),
-        ("7,t,grow,0x7f,10,0x2", "unknown action `grow`"),
-        ("7,t,allocate,0x7f,ten,0x2", "size `ten`"),
-        ("7,t,allocate,0x7f,-10,0x2", "size `-10`"),
-        ("7,t,allocate,pointer,10,0x2", "pointer `pointer`"),
-        ("7,t,allocate,0x,10,0x2", "pointer ``"),
-        ("7,t,allocate,0x1ffffffffffffffff,10,0x2", "too big"),
-        ("7,t,allocate,0x7f,99999999999999999999,0x2", "too big"),
-        ("7,t,allocate,0x7f,2000000000000000000,0x2", "too big"),
-    ] {
-        let text = format!("{}{row}\n7,t,allocate,0x1,1,0x2\n", log(ROWS));
-        let message = defect(&text, 6).to_string();
-        assert!(message.contains(word), "{row}: {message}");
-    }
 }
 
 #[test]
