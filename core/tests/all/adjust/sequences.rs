@@ -4,8 +4,9 @@
 //! [`Vmem`]: larder_model::antman::Vmem
 
 use crate::adjust::sides::UpstreamSides;
-use crate::common::{Call, GIB, KIB, MIB};
+use crate::common::{GIB, KIB, MIB};
 use larder_core::{Block, Placement};
+use larder_model::Call;
 
 const M: u64 = MIB;
 const K400: u64 = 400 * KIB;

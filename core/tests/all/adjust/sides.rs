@@ -5,13 +5,16 @@
 use std::cell::RefCell;
 use std::fmt::Debug;
 
-use crate::common::upstream::{Alike, Upstream, UpstreamPicture, UpstreamSide};
-use crate::common::{self, Call, GIB, MIB, Picture, Source, Tuple, picture_of, table, tuple_of};
+use crate::common::{
+    self, GIB, MIB, Picture, Tuple, Upstream, UpstreamPicture, UpstreamSide, apart, picture_of,
+    table, tuple_of,
+};
 use larder_core::{
     BestFit, Block, BlockAllocator, Placement, RegionConfig, RegionPool, Request, Shared,
 };
 use larder_model::antman::{Vmem, VmemError};
 use larder_model::tensorflow::Bfc as Tensorflow;
+use larder_model::{Call, Source};
 
 /// One of ours.
 pub(crate) type OurSide = Shared<RegionPool<'static>, Source>;
@@ -64,12 +67,19 @@ fn side(config: RegionConfig, source: Source) -> OurSide {
     Shared::new(bfc, source)
 }
 
+/// Creates the host's sub-allocator, far below the device's.
+fn host_source() -> Source {
+    let source = Source::new(0x1_0000_0000, 1 << 40);
+    source.leave_gaps(common::UNIT);
+    source
+}
+
 impl Sides {
     /// Ours, the host growing by MiB.
     pub(crate) fn new(device: RegionConfig, host_limit: u64) -> Self {
-        let device = side(device, Source::new());
+        let device = side(device, apart());
         let host = common::ranged(MIB, host_limit);
-        let host = side(host, Source::from_address(0x1_0000_0000));
+        let host = side(host, host_source());
         Self {
             vmem: Vmem::new(device, host),
         }
@@ -77,7 +87,7 @@ impl Sides {
 
     pub(crate) fn device_only(device: RegionConfig) -> Self {
         Self {
-            vmem: Vmem::device_only(side(device, Source::new())),
+            vmem: Vmem::device_only(side(device, apart())),
         }
     }
 
@@ -90,8 +100,8 @@ impl Sides {
 impl UpstreamSides {
     /// The start of the sequences: growth on both sides, 1 GiB of host memory.
     pub(crate) fn upstream(device_limit: u64) -> Self {
-        let device = Upstream::new(device_limit);
-        let host = Upstream::over(Tensorflow::new(GIB), Source::from_address(0x1_0000_0000));
+        let device = Upstream::over(Tensorflow::new(device_limit), apart());
+        let host = Upstream::over(Tensorflow::new(GIB), host_source());
         let [device, host] = [device, host].map(|side| UpstreamSide(RefCell::new(side)));
         Self {
             vmem: Vmem::new(device, host),
@@ -103,8 +113,8 @@ impl UpstreamSides {
     pub(crate) fn adjust(&self, limit_mib: u64, answer_mib: u64, regions_mib: &[u64]) {
         let tuple = self.tuple(Placement::Device);
         let host = self.picture(Placement::Host);
-        let change = self.vmem.device().0.borrow_mut().adjust(limit_mib * MIB);
-        assert_eq!(change.limit_bytes, answer_mib * MIB);
+        let in_force = self.vmem.device().0.borrow_mut().adjust(limit_mib * MIB);
+        assert_eq!(in_force, answer_mib * MIB);
         assert_eq!(self.region_mib(), regions_mib);
         assert_eq!(self.tuple(Placement::Device), tuple);
         assert_eq!(self.picture(Placement::Host), host);
@@ -112,7 +122,8 @@ impl UpstreamSides {
 
     /// Sizes of the device's regions in address order.
     pub(crate) fn region_mib(&self) -> Vec<u64> {
-        self.vmem.device().0.borrow().region_mib()
+        let device = self.vmem.device().0.borrow();
+        device.bfc.regions().map(|r| r.bytes() / MIB).collect()
     }
 
     /// Returns the device's calls since the last call of this.

@@ -6,11 +6,12 @@
 use std::collections::BTreeMap;
 
 use crate::adjust::sides::Sides;
-use crate::common::{self, GIB, KIB, MIB, Random, Source, at_once, point, tuple_of};
+use crate::common::{self, GIB, KIB, MIB, apart, at_once, point, tuple_of};
 use larder_core::{
     AllocError, BestFit, Block, BlockAllocator, Cause, FreeError, OutOfMemory, Placement,
     RegionPool, Request, Shared,
 };
+use larder_model::Random;
 use larder_model::antman::{Vmem, VmemError};
 
 fn out_of_memory(error: AllocError) -> OutOfMemory {
@@ -209,7 +210,7 @@ fn a_refused_free_leaves_the_joint_count_as_it_was() {
 fn an_allocator_shared_by_reference_is_one_too() {
     let table = common::table(64);
     let bfc = RegionPool::new(common::ranged(MIB, MIB), table).expect("good");
-    let device = Shared::new(bfc, Source::new());
+    let device = Shared::new(bfc, apart());
     let vmem = Vmem::<&dyn BlockAllocator>::device_only(&device);
     let block = vmem.alloc(&Request::new(1000)).expect("memory").block;
     assert!(device.owns(&block) && vmem.owns(&block));

@@ -2,12 +2,12 @@
 
 use std::cell::{Cell, RefCell};
 
-use super::{GRANULE, UNIT, ranged};
-use crate::common::{GIB, KIB, Random, range, table};
+use crate::common::{self, GIB, GRANULE, KIB, UNIT, range, table};
 use larder_core::{
     AddrRange, BestFit, Block, BlockAllocator, FixedRange, GrowRequest, RegionPool, Rejected,
     Request, ResizeError, Shared, SubAllocError, SubAllocator,
 };
+use larder_model::Random;
 
 type Act = Box<dyn FnOnce(GrowRequest)>;
 
@@ -41,7 +41,7 @@ fn allocator() -> &'static Allocator {
         act: Cell::new(None),
         calls: RefCell::default(),
     };
-    let bfc = RegionPool::new(ranged(GIB), table(64)).unwrap();
+    let bfc = RegionPool::new(common::ranged(UNIT, GIB), table(64)).unwrap();
     Box::leak(Box::new(Shared::new(bfc, source)))
 }
 
@@ -145,7 +145,7 @@ fn who_grows_the_range_meanwhile_has_what_lies_behind_and_nothing_is_lost() {
 
 #[test]
 fn threads_that_grow_move_and_free_their_blocks_never_share_a_byte() {
-    let bfc = RegionPool::new(ranged(GIB), table(1 << 10)).unwrap();
+    let bfc = RegionPool::new(common::ranged(UNIT, GIB), table(1 << 10)).unwrap();
     let source = FixedRange::new(range(UNIT, 1 << 14 << 16));
     let allocator: Shared<RegionPool<'_>, _> = Shared::new(bfc, source);
     let in_place = std::thread::scope(|scope| {
