@@ -3,8 +3,6 @@
 
 mod given_again;
 mod release;
-mod sequences;
-mod sides;
 mod vmem;
 
 use crate::script::script;
@@ -34,3 +32,21 @@ script!(
     s7_2_records_of_trimmed_ends_are_used_again_over_1000_rounds,
     s7_2_a_refused_release_leaves_everything_usable
 );
+
+mod both_sides {
+    use crate::script::script;
+
+    script!(
+        "../scripts/sides.txt",
+        the_host_serves_what_the_device_refuses,
+        am_1_a_host_limit_of_1025_mib_serves_what_the_device_cannot_and_1024_mib_does_not,
+        am_1_without_a_host_side_the_device_alone_answers,
+        am_1_no_dups_through_the_fallback_stay_on_the_device,
+        am_1_out_of_device_memory_goes_to_the_host_and_clearing_keeps_what_is_in_use,
+        am_1_zero_bytes_are_refused_and_the_host_is_not_asked,
+        am_1_a_joint_peak_above_the_plan_refuses_the_host_and_one_at_the_plan_does_not,
+        am_2_sequence_a_shrinking_to_2_mib_sends_what_no_longer_fits_to_the_host,
+        am_2_sequence_b_shrinking_to_exactly_what_is_in_use_and_growing_again,
+        am_2_sequence_c_the_limit_goes_down_and_up_and_stays_at_what_is_held
+    );
+}

@@ -7,8 +7,8 @@ mod upstream;
 use larder_core::{Addr, AddrRange, Block, EventNumber, StreamId, StreamPoint};
 use larder_model::Source;
 
-pub(crate) use pool::{Picture, Pool, Tuple, at_once, picture_of, ranged, table, tuple_of};
-pub(crate) use upstream::{Upstream, UpstreamPicture, UpstreamSide};
+pub(crate) use pool::{Pool, at_once, ranged, table};
+pub(crate) use upstream::{Upstream, UpstreamSide};
 
 pub(crate) const KIB: u64 = 1 << 10;
 pub(crate) const MIB: u64 = 1 << 20;

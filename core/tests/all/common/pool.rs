@@ -7,9 +7,6 @@ use larder_core::{
     Stats,
 };
 
-/// The four numbers of TensorFlow's statistics (CONFORMANCE 0.2).
-pub(crate) type Tuple = (u64, u64, u64, u64);
-
 /// All that can be seen of an allocator, for "nothing has changed".
 #[derive(PartialEq, Debug)]
 pub(crate) struct Picture {
@@ -170,7 +167,18 @@ impl Pool {
     }
 
     pub(crate) fn picture(&self) -> Picture {
-        self.shared.with(|pool| picture_of(pool))
+        let (mut chunks, mut regions) = (Vec::new(), Vec::new());
+        self.shared.with(|pool| {
+            pool.for_each_chunk(|chunk| chunks.push(chunk));
+            pool.for_each_region(|region| regions.push(region));
+            Picture {
+                stats: pool.stats(),
+                report: pool.report(),
+                chunks,
+                regions,
+                dump: pool.dump().to_string(),
+            }
+        })
     }
 
     /// Runs `f` and asserts that nothing can be seen of it.
@@ -182,26 +190,4 @@ impl Pool {
         assert_eq!(before, self.picture(), "an error has changed something");
         result
     }
-}
-
-pub(crate) fn picture_of(bfc: &RegionPool<'_>) -> Picture {
-    let (mut chunks, mut regions) = (Vec::new(), Vec::new());
-    bfc.for_each_chunk(|chunk| chunks.push(chunk));
-    bfc.for_each_region(|region| regions.push(region));
-    Picture {
-        stats: bfc.stats(),
-        report: bfc.report(),
-        chunks,
-        regions,
-        dump: bfc.dump().to_string(),
-    }
-}
-
-pub(crate) fn tuple_of(stats: &Stats) -> Tuple {
-    (
-        stats.allocations,
-        stats.live_bytes,
-        stats.peak_live_bytes,
-        stats.largest_bytes,
-    )
 }

@@ -3,21 +3,12 @@
 use std::cell::RefCell;
 
 use larder_core::{
-    Addr, AddrRange, AllocError, Block, BlockAllocator, Cause, ChunkHandle, FreeError, Grant,
-    OutOfMemory, Rejected, Request, Stats, StreamPoint,
+    Addr, AllocError, Block, BlockAllocator, Cause, ChunkHandle, FreeError, Grant, OutOfMemory,
+    Rejected, Request, Stats, StreamPoint,
 };
 use larder_model::tensorflow::Bfc;
-use larder_model::tensorflow::bfc::Chunk;
 
 use super::Source;
-
-/// The observable state of upstream's: counters, regions, chunks.
-#[derive(Clone, PartialEq, Debug)]
-pub(crate) struct UpstreamPicture {
-    stats: Stats,
-    regions: Vec<AddrRange>,
-    chunks: Vec<(Addr, Chunk)>,
-}
 
 /// Upstream's BFC over a [`Source`].
 pub(crate) struct Upstream {
@@ -72,12 +63,11 @@ impl Upstream {
             .collect()
     }
 
-    pub(crate) fn picture(&self) -> UpstreamPicture {
-        UpstreamPicture {
-            stats: self.bfc.stats(),
-            regions: self.bfc.regions().collect(),
-            chunks: self.bfc.chunks().collect(),
-        }
+    /// Returns all that can be seen: counters, regions, chunks.
+    pub(crate) fn picture(&self) -> String {
+        let regions: Vec<_> = self.bfc.regions().collect();
+        let chunks: Vec<_> = self.bfc.chunks().collect();
+        format!("{:?}\n{regions:?}\n{chunks:?}", self.bfc.stats())
     }
 }
 

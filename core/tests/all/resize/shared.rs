@@ -2,7 +2,7 @@
 
 use std::cell::{Cell, RefCell};
 
-use crate::common::{self, GIB, GRANULE, KIB, UNIT, range, table};
+use crate::common::{self, GIB, GRANULE, UNIT, range, table};
 use larder_core::{
     AddrRange, BestFit, Block, BlockAllocator, FixedRange, GrowRequest, RegionPool, Rejected,
     Request, ResizeError, Shared, SubAllocError, SubAllocator,
@@ -65,19 +65,6 @@ fn resize_while(
     let held = allocator.stats().reserved_bytes;
     assert_eq!(held, allocator.source().range.used_bytes());
     result
-}
-
-#[test]
-fn a_block_grows_through_the_lock_where_it_is() {
-    let allocator = allocator();
-    let block = alloc(allocator, KIB);
-    let addr = block.addr();
-    let block = allocator.resize(block, 9 * UNIT).unwrap();
-    assert_eq!((block.addr(), block.bytes()), (addr, 9 * UNIT));
-    let block = allocator.resize(block, 1).unwrap();
-    assert_eq!(block.bytes(), GRANULE);
-    allocator.free(block).unwrap();
-    assert_eq!(allocator.trim(), 9 * UNIT);
 }
 
 #[test]

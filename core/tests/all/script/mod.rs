@@ -16,18 +16,19 @@
 //!
 //! * pools: `fixed [SIZE] [base= limit= records= regions=AT:SIZE,..] [full]` · `ranged [limit= unit= ahead= records=
 //!   apart]`, in units of 64 KiB that touch unless said otherwise · `tensorflow [limit= first= collecting adjacent
-//!   regions=]` · `both [limit= at-once regions=]`
-//! * verbs: `alloc NAME SIZE.. [sN nowait by=EVENT align=]` · `free NAME.. [sN@EVENT]` · `done sN@EVENT` ·
+//!   regions=]` · `both [limit= at-once regions=]` · `sides` and `upstream-sides` `device= [host= planned= at-once]`
+//! * verbs: `alloc NAME SIZE.. [sN nowait by=EVENT align= unplanned]` · `free NAME.. [sN@EVENT]` · `done sN@EVENT` ·
 //!   `resize NAME SIZE [sN until=EVENT]` · `place NAME AT SIZE [sN]` · `region AT SIZE` · `limit BYTES` · `set-limit` ·
 //!   `trim` · `clear` (the counters) · `safe COUNT` · `source refuse N | keep N | apart | adjacent | capacity BYTES`
 //!   (keep refuses releases) · `repeat N` to `end`, with the round as $n
 //! * facts: `holes FIRST+COUNT..` in granules, `*` if a stream still uses it · `sizes` of the holes · `regions SIZE..` ·
-//!   `is KEY=N..` · `block NAME KEY=N..`
+//!   `is KEY=N..` · `block NAME KEY=N..` · `device`, `host`, `joint`, `antman` N N N N (sides.txt)
 //! * numbers: sums of terms with the units K, M, G, g (granules) and u (64 KiB); `2^N`, `max`, `W` (the window of
 //!   events) and `R` (the largest region). `+N` and `-N` are addresses from the first region on.
 
 mod number;
 mod play;
+mod sides;
 mod subject;
 
 use std::iter::repeat;

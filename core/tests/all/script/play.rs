@@ -54,8 +54,9 @@ impl<'t> Row<'t> {
     /// Returns the arguments that are no options.
     fn plain(&self) -> Vec<&'t str> {
         let words = self.words[1..].iter().copied();
-        let is_option =
-            |word: &str| word.contains('=') || word == "nowait" || stream(word).is_some();
+        let is_option = |word: &str| {
+            word.contains('=') || ["nowait", "unplanned"].contains(&word) || stream(word).is_some()
+        };
         words.filter(|word| !is_option(word)).collect()
     }
 }
@@ -174,6 +175,11 @@ impl Player {
                 expect(key, &self.subject.number(key)?, &number(value)?)
             }),
             "block" => self.block(&row),
+            "device" | "host" | "antman" | "joint" => {
+                let counters = self.subject.both_sides()?.tuple(row.words[0]);
+                let counters = counters.unwrap_or_default().to_vec();
+                expect(row.words[0], &counters, &numbers(&row.words[1..])?)
+            }
             verb => Err(format!("no verb {verb:?}")),
         }?;
         match row.calls {
@@ -212,7 +218,7 @@ impl Player {
     /// Returns all that can be seen, if the row states a refusal.
     fn before(&mut self, row: &Row<'_>) -> String {
         match row.answer.first() {
-            None | Some(&("at" | "wait" | "bytes")) => String::new(),
+            None | Some(&("at" | "wait" | "bytes" | "on")) => String::new(),
             Some(_) => self.subject.picture(),
         }
     }
@@ -247,6 +253,7 @@ impl Player {
         let mut request = Request::new(0);
         request.stream = StreamId::new(row.stream().unwrap_or(0));
         request.may_wait = !row.words.contains(&"nowait");
+        let unplanned = row.words.contains(&"unplanned");
         request.freed_by = row.value("by")?.map(EventNumber::new);
         if let Some(align) = row.value("align")? {
             request.align = Align::new(align).ok_or("no power of two")?;
@@ -257,7 +264,7 @@ impl Player {
             };
             request.bytes = number(bytes)?;
             let before = self.before(row);
-            match self.subject.alloc(&request)? {
+            match self.subject.alloc(&request, unplanned)? {
                 Ok(grant) => self.granted(row, name, grant)?,
                 Err(refusal) => self.refused(row, &refusal, &before)?,
             }
@@ -276,6 +283,10 @@ impl Player {
                 }
                 ["bytes", bytes] => expect("bytes", &grant.block.bytes(), &number(bytes)?)?,
                 ["wait", at] => wait = point(at)?,
+                ["on", side] => {
+                    let found = self.subject.both_sides()?.side_of(&grant.block);
+                    expect("on", &found, &Some(side))?;
+                }
                 _ => return Err(format!("granted, not {fact:?}")),
             }
         }
@@ -377,7 +388,7 @@ impl Player {
     fn safe(&mut self, count: u64) -> Outcome {
         match &mut self.subject {
             Subject::Upstream(upstream) => upstream.bfc.set_safe_frontier(count),
-            Subject::Ours(_) => return Err("ours counts no frees".into()),
+            _ => return Err("ours counts no frees".into()),
         }
         Ok(())
     }

@@ -7,6 +7,7 @@ use larder_core::{
 use larder_model::{Call, Pair, Played, Source};
 
 use super::number::number;
+use super::sides::Sides;
 use crate::common::{BASE, GIVEN_BASE, UNIT, Upstream, apart, contiguous, range, table};
 
 /// A refusal: the name of the error, or of the cause why memory is out, and the numbers.
@@ -18,7 +19,7 @@ pub(super) struct Refusal {
 impl Refusal {
     pub(super) fn of(error: &impl std::fmt::Debug) -> Self {
         let text = format!("{error:?}");
-        let end = text.find(' ').unwrap_or(text.len());
+        let end = text.find([' ', '(']).unwrap_or(text.len());
         Self {
             name: text[..end].to_owned(),
             numbers: Vec::new(),
@@ -52,6 +53,7 @@ pub(super) type Hole = (u64, u64, bool);
 pub(super) enum Subject {
     Ours(Box<Pair<'static>>),
     Upstream(Box<Upstream>),
+    Sides(Sides),
 }
 
 /// The options of a pool: words, and `KEY=NUMBER`.
@@ -95,6 +97,7 @@ impl Subject {
             "ranged" => vec![Self::ranged(&options)?],
             "tensorflow" => vec![Self::tensorflow(&options)?],
             "both" => Self::both(&options)?,
+            "sides" | "upstream-sides" => vec![(Self::sides(kind, &options)?, GIVEN_BASE)],
             _ => return Err(format!("no pool {kind:?}")),
         })
     }
@@ -185,16 +188,42 @@ impl Subject {
         Ok(vec![Self::tensorflow(&Options(theirs))?, ours])
     }
 
+    /// Both ours or both TensorFlow's, over a device's memory and the host's.
+    fn sides(kind: &str, options: &Options<'_>) -> Result<Self, String> {
+        let limit = |key| options.text(key).map(number).transpose();
+        Ok(Self::Sides(Sides::new(
+            kind == "upstream-sides",
+            options.has("at-once"),
+            options.number("device", u64::MAX)?,
+            limit("host")?,
+            limit("planned")?,
+        )))
+    }
+
+    /// Returns both sides.
+    pub(super) fn both_sides(&self) -> Result<&Sides, String> {
+        match self {
+            Self::Sides(sides) => Ok(sides),
+            _ => Err("not two sides".into()),
+        }
+    }
+
     /// Returns ours, for what TensorFlow's cannot do.
     pub(super) fn pair(&mut self) -> Result<&mut Pair<'static>, String> {
         match self {
             Self::Ours(pair) => Ok(pair),
-            Self::Upstream(_) => Err("TensorFlow's does not know this".into()),
+            _ => Err("only our pool knows this".into()),
         }
     }
 
-    pub(super) fn alloc(&mut self, request: &Request) -> Played<Result<Grant, Refusal>> {
+    /// Allocates; `unplanned`, whatever is planned for both sides.
+    pub(super) fn alloc(
+        &mut self,
+        request: &Request,
+        unplanned: bool,
+    ) -> Played<Result<Grant, Refusal>> {
         Ok(match self {
+            Self::Sides(sides) => sides.alloc(request, unplanned)?,
             Self::Ours(pair) => pair.alloc(request)?.map_err(Refusal::of_alloc),
             Self::Upstream(upstream) => {
                 let count = request.freed_by.map_or(0, |event| event.number());
@@ -210,16 +239,15 @@ impl Subject {
         block: Block,
         point: Option<(u8, u64)>,
     ) -> Played<Result<(), (Block, Refusal)>> {
-        Ok(match self {
-            Self::Ours(pair) => {
-                let freed = pair.free(block, point)?;
-                freed.map_err(|rejected| (rejected.value, Refusal::of(&rejected.error)))
-            }
+        let freed = match self {
+            Self::Ours(pair) => pair.free(block, point)?,
+            Self::Sides(sides) => sides.free(block, point)?,
             Self::Upstream(upstream) => {
                 upstream.free_at(block, point.map_or(0, |(_, count)| count));
                 Ok(())
             }
-        })
+        };
+        Ok(freed.map_err(|rejected| (rejected.value, Refusal::of(&rejected.error))))
     }
 
     /// Sets the limit. Returns the bytes above it, for ours, or the limit in force.
@@ -227,6 +255,7 @@ impl Subject {
         Ok(match self {
             Self::Ours(pair) => (limit, pair.adjust(limit)?),
             Self::Upstream(upstream) => (upstream.adjust(limit), 0),
+            Self::Sides(sides) => (sides.adjust(limit)?, 0),
         })
     }
 
@@ -234,6 +263,7 @@ impl Subject {
         match self {
             Self::Ours(pair) => pair.trim(),
             Self::Upstream(upstream) => Ok(upstream.bfc.release_free_regions(&upstream.source)),
+            Self::Sides(_) => Err("trim one side".into()),
         }
     }
 
@@ -244,6 +274,10 @@ impl Subject {
                 upstream.bfc.clear_stats();
                 Ok(())
             }
+            Self::Sides(sides) => {
+                sides.clear();
+                Ok(())
+            }
         }
     }
 
@@ -251,6 +285,7 @@ impl Subject {
         match self {
             Self::Ours(pair) => pair.sources(f),
             Self::Upstream(upstream) => f(&upstream.source),
+            Self::Sides(sides) => sides.source(f),
         }
     }
 
@@ -258,6 +293,7 @@ impl Subject {
         match self {
             Self::Ours(pair) => pair.take_calls(),
             Self::Upstream(upstream) => upstream.source.take_log(),
+            Self::Sides(sides) => sides.source(Source::take_log),
         }
     }
 
@@ -265,6 +301,7 @@ impl Subject {
         match self {
             Self::Ours(pair) => pair.stats(),
             Self::Upstream(upstream) => upstream.bfc.stats(),
+            Self::Sides(sides) => sides.stats(),
         }
     }
 
@@ -272,6 +309,7 @@ impl Subject {
         match self {
             Self::Ours(pair) => pair.pool_stats(),
             Self::Upstream(upstream) => Ok(upstream.bfc.pool_stats()),
+            Self::Sides(_) => Err("ask one side".into()),
         }
     }
 
@@ -284,6 +322,7 @@ impl Subject {
                 regions
             }
             Self::Upstream(upstream) => upstream.bfc.regions().collect(),
+            Self::Sides(sides) => sides.regions(),
         }
     }
 
@@ -300,6 +339,7 @@ impl Subject {
                 let free = upstream.free_chunks().into_iter();
                 holes.extend(free.map(|(start, bytes)| (start, bytes, false)));
             }
+            Self::Sides(_) => {}
         }
         holes
     }
@@ -312,6 +352,7 @@ impl Subject {
                 Some((pool.requested_bytes(block)?, pool.allocation_id(block)?))
             }
             Self::Upstream(upstream) => upstream.sizes(block),
+            Self::Sides(sides) => sides.sizes(block),
         }
     }
 
@@ -333,7 +374,10 @@ impl Subject {
             "out" => match self {
                 Self::Ours(pair) => pair.out_bytes(),
                 Self::Upstream(upstream) => upstream.source.out_bytes(),
+                Self::Sides(sides) => sides.source(Source::out_bytes),
             },
+            "joint-live" => self.both_sides()?.joint().0,
+            "joint-peak" => self.both_sides()?.joint().1,
             "vacant" => u64::from(self.pair()?.real().report().vacant_records),
             "chunks" => match self {
                 Self::Ours(pair) => {
@@ -341,6 +385,7 @@ impl Subject {
                     u64::from(report.used_chunks + report.free_chunks)
                 }
                 Self::Upstream(upstream) => upstream.bfc.chunks().count() as u64,
+                Self::Sides(_) => return Err("ask one side".into()),
             },
             _ => return Err(format!("no number {key:?}")),
         })
@@ -354,7 +399,8 @@ impl Subject {
                 let pool = pair.real();
                 format!("{stats:?} {:?}\n{}", pool.report(), pool.dump())
             }
-            Self::Upstream(upstream) => format!("{:?}", upstream.picture()),
+            Self::Upstream(upstream) => upstream.picture(),
+            Self::Sides(sides) => sides.picture(),
         }
     }
 }
