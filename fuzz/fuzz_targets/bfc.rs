@@ -4,7 +4,7 @@
 //! bytes each. Run by `cargo +nightly fuzz run bfc`.
 #![no_main]
 
-use larder_model::{Op, Policies, Source, run_bfc};
+use larder_model::{Op, Policies, run_bfc};
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|data: &[u8]| {
@@ -12,9 +12,8 @@ fuzz_target!(|data: &[u8]| {
         return;
     };
     let policies = Policies::decode(*head);
-    let source = Source::new(policies.start, policies.bytes);
     let ops = ops.as_chunks().0.iter().map(|bytes| Op::decode(*bytes));
-    if let Err(mismatch) = run_bfc(policies.config, policies.records, &source, ops) {
+    if let Err(mismatch) = run_bfc(&policies, ops) {
         panic!("{policies:?}: {mismatch}");
     }
 });

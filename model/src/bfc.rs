@@ -6,15 +6,19 @@
 //! this follows it word by word.
 
 mod grow;
+mod join;
+mod place;
 mod release;
 mod resize;
 mod search;
 
 use larder_core::{
-    AddrRange, AllocError, Cause, EventNumber, RegionConfig, Request, Stats, SubAllocator,
+    Addr, AddrRange, AllocError, Cause, ChunkState, EventNumber, FreeError, RegionConfig, Request,
+    Stats, SubAllocator,
 };
 
 use crate::Source;
+use crate::pair::SeenChunk;
 
 /// The state of a piece.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -76,6 +80,8 @@ pub struct ModelBfc {
     capacity: usize,
     /// In address order.
     regions: Vec<Region>,
+    /// Allocations before the counters were restarted.
+    cleared: u64,
     /// Base of the region added or enlarged last.
     newest: Option<u64>,
     completed: [u64; 256],
@@ -154,6 +160,7 @@ impl ModelBfc {
             limit: config.limit_bytes,
             capacity: records - 1,
             regions: Vec::new(),
+            cleared: 0,
             newest: None,
             completed: [0; 256],
             advanced: 0,
@@ -183,7 +190,7 @@ impl ModelBfc {
     /// Returns the expected counters.
     pub fn stats(&self) -> Stats {
         Stats {
-            allocations: self.last_id,
+            allocations: self.last_id - self.cleared,
             live_bytes: self.live(),
             peak_live_bytes: self.peak_live,
             largest_bytes: self.largest,
@@ -197,12 +204,34 @@ impl ModelBfc {
         }
     }
 
-    /// Returns the used pieces: address, size, requested size, id.
-    pub fn blocks(&self) -> impl Iterator<Item = (u64, u64, u64, u64)> + '_ {
-        self.pieces().filter_map(|piece| match piece.state {
-            State::Used { requested, id } => Some((piece.start, piece.bytes, requested, id)),
-            State::Free { .. } => None,
+    /// Restarts the counters.
+    pub(crate) fn clear_stats(&mut self) {
+        self.cleared = self.last_id;
+        self.largest = 0;
+        self.peak_live = self.live();
+        self.peak_reserved = self.reserved();
+    }
+
+    /// Returns the expected chunks in address order.
+    pub(crate) fn chunks(&self) -> impl Iterator<Item = SeenChunk> + '_ {
+        self.pieces().map(|piece| {
+            let state = match piece.state {
+                State::Used { requested, id } => ChunkState::Used {
+                    requested_bytes: requested,
+                    id,
+                },
+                State::Free { point, .. } => ChunkState::Free {
+                    pending: self.pending(point).is_some(),
+                },
+            };
+            (range(piece.start, piece.bytes), state)
         })
+    }
+
+    /// Returns the expected regions in address order.
+    pub(crate) fn regions(&self) -> impl Iterator<Item = AddrRange> + '_ {
+        let regions = self.regions.iter();
+        regions.map(|region| range(region.base, region.bytes()))
     }
 
     fn pieces(&self) -> impl Iterator<Item = &Piece> + '_ {
@@ -248,10 +277,6 @@ impl ModelBfc {
     /// Returns the point, if its event is not completed.
     fn pending(&self, point: Option<(u8, u64)>) -> Option<(u8, u64)> {
         point.filter(|(stream, event)| *event > self.completed[usize::from(*stream)])
-    }
-
-    fn points_decide(&self) -> bool {
-        self.any_with_point() && (self.many_streams || self.apart)
     }
 
     fn meet(&mut self, stream: u8) {
@@ -359,39 +384,6 @@ impl ModelBfc {
         old.start + padding
     }
 
-    /// Allocates at a place.
-    ///
-    /// # Errors
-    /// Exactly the errors of the real allocator.
-    pub fn alloc_at(&mut self, range: AddrRange) -> Result<u64, ModelError> {
-        let request = Request::new(range.bytes());
-        let need = self.round(&request)?;
-        self.sweep();
-        if self.exceeds_limit(need) {
-            return Err(self.out_of_memory(need, &request, Cause::Limit));
-        }
-        let start = range.start().get();
-        let place = self
-            .places()
-            .find(|place| {
-                let piece = self.at(*place);
-                piece.start <= start && start < piece.start + piece.bytes
-            })
-            .ok_or(ModelError::PlaceTaken)?;
-        let piece = self.at(place);
-        let padding = start - piece.start;
-        let aligned = start.is_multiple_of(self.config.granule_bytes);
-        let fits = piece.bytes >= padding + need;
-        if !aligned || !fits || !piece.is_free() || piece.point().is_some() {
-            return Err(ModelError::PlaceTaken);
-        }
-        let rest = piece.bytes - padding - need;
-        if self.records_left() < usize::from(rest > 0) + usize::from(padding > 0) {
-            return Err(self.table_full());
-        }
-        Ok(self.carve(place, padding, need, range.bytes()))
-    }
-
     fn places(&self) -> impl Iterator<Item = Place> + use<> {
         let counts: Vec<usize> = self
             .regions
@@ -404,11 +396,22 @@ impl ModelBfc {
             .flat_map(|(region, count)| (0..count).map(move |piece| (region, piece)))
     }
 
+    /// Returns the last event that a stream may name.
+    fn window_end(&self, stream: u8) -> u64 {
+        self.completed(stream).saturating_add(EventNumber::WINDOW)
+    }
+
     /// Frees the block at `addr`, used on a stream until an event.
+    ///
+    /// # Errors
+    /// Exactly the errors of the real allocator.
     ///
     /// # Panics
     /// If there is no such block.
-    pub fn free(&mut self, addr: u64, point: Option<(u8, u64)>) {
+    pub fn free(&mut self, addr: u64, point: Option<(u8, u64)>) -> Result<(), FreeError> {
+        if point.is_some_and(|(stream, event)| event > self.window_end(stream)) {
+            return Err(FreeError::EventTooFar);
+        }
         let place = self
             .places()
             .find(|place| self.at(*place).start == addr)
@@ -421,6 +424,7 @@ impl ModelBfc {
         let rank = self.next_rank();
         self.regions[place.0].pieces[place.1].state = State::Free { point, rank };
         self.join_with_neighbours(place, wilderness);
+        Ok(())
     }
 
     /// Returns the start of the wilderness before an operation, which shows later whether a piece was in a list.
@@ -428,109 +432,16 @@ impl ModelBfc {
         self.wilderness().map(|place| self.at(place).start)
     }
 
-    /// Joins a freed piece with the free pieces that it may join behind it, then in front of it. `wilderness` was the
-    /// start of the wilderness.
-    pub(crate) fn join_with_neighbours(&mut self, (region, piece): Place, wilderness: Option<u64>) {
-        let mut piece = piece;
-        // If points decide what joins, the result is the newest of its list.
-        let with_point = self.points_decide();
-        while let Some(point) = self.joined_point((region, piece), (region, piece + 1)) {
-            let upper = self.at((region, piece + 1));
-            self.merge((region, piece), point, upper, wilderness, !with_point);
-        }
-        while piece > 0
-            && let Some(point) = self.joined_point((region, piece - 1), (region, piece))
-        {
-            piece -= 1;
-            let lower = self.at((region, piece));
-            self.merge((region, piece), point, lower, wilderness, !with_point);
-        }
-    }
-
-    /// Joins a piece and the one behind it. If `may_keep`, the result keeps the list place of `survivor` if that was
-    /// in a list and the class is the same.
-    fn merge(
-        &mut self,
-        (region, piece): Place,
-        point: Option<(u8, u64)>,
-        survivor: Piece,
-        wilderness: Option<u64>,
-        may_keep: bool,
-    ) {
-        let upper = self.regions[region].pieces.remove(piece + 1);
-        let bytes = self.at((region, piece)).bytes + upper.bytes;
-        let listed = wilderness != Some(survivor.start);
-        let keeps = may_keep && listed && self.class(bytes) == self.class(survivor.bytes);
-        let rank = if keeps {
-            survivor.rank()
-        } else {
-            self.next_rank()
-        };
-        let piece = &mut self.regions[region].pieces[piece];
-        piece.bytes = bytes;
-        piece.state = State::Free { point, rank };
-    }
-
-    /// Returns the point of the result if the two are free and may be one.
-    #[expect(clippy::option_option, reason = "may join, and with which point")]
-    fn joined_point(&self, a: Place, b: Place) -> Option<Option<(u8, u64)>> {
-        let pieces = &self.regions[a.0].pieces;
-        let (a, b) = (pieces.get(a.1)?, pieces.get(b.1)?);
-        if !a.is_free() || !b.is_free() {
-            return None;
-        }
-        match (self.pending(a.point()), self.pending(b.point())) {
-            (None, None) => Some(None),
-            (Some(_), None) | (None, Some(_)) if self.many_streams => None,
-            (Some(one), None) | (None, Some(one)) => Some(Some(one)),
-            (Some(a), Some(b)) if a.0 == b.0 => Some(Some((a.0, a.1.max(b.1)))),
-            _ => None,
-        }
-    }
-
-    /// Clears completed points and joins, in address order; pieces that grow enter their list anew.
-    fn sweep(&mut self) {
-        self.clear_points();
-        self.advanced = 0;
-        self.apart = false;
-    }
-
-    fn clear_points(&mut self) {
-        if !self.any_with_point() {
-            return;
-        }
-        for region in 0..self.regions.len() {
-            let mut piece = 0;
-            while piece < self.regions[region].pieces.len() {
-                let settled = self.pending(self.at((region, piece)).point());
-                if let State::Free { point, .. } = &mut self.regions[region].pieces[piece].state {
-                    *point = settled;
-                }
-                match self.joined_point((region, piece), (region, piece + 1)) {
-                    Some(point) => self.merge_anew((region, piece), point),
-                    None => piece += 1,
-                }
-            }
-        }
-    }
-
-    /// Joins a piece with the one behind it; the result is the newest of its list.
-    fn merge_anew(&mut self, (region, piece): Place, point: Option<(u8, u64)>) {
-        let upper = self.regions[region].pieces.remove(piece + 1);
-        let rank = self.next_rank();
-        let piece = &mut self.regions[region].pieces[piece];
-        piece.bytes += upper.bytes;
-        piece.state = State::Free { point, rank };
-    }
-
-    /// Sets the limit and releases the memory above it. Returns the limit then in force.
-    pub fn adjust(&mut self, limit: u64) -> u64 {
+    /// Sets the limit.
+    pub(crate) fn set_limit(&mut self, limit: u64) {
         self.limit = limit;
         self.forget_refusals();
-        if self.reserved() > limit {
-            while self.reserved() > self.limit && self.release_one(self.reserved() - self.limit) {}
-        }
-        self.limit
+    }
+
+    /// Sets the limit and releases the memory above it.
+    pub(crate) fn adjust(&mut self, limit: u64) {
+        self.set_limit(limit);
+        while self.reserved() > self.limit && self.release_one(self.reserved() - self.limit) {}
     }
 
     /// Releases all free memory. Returns the bytes.
@@ -544,4 +455,8 @@ impl ModelBfc {
     fn release(&mut self, range: AddrRange) -> bool {
         self.source.release(range).is_ok()
     }
+}
+
+fn range(start: u64, bytes: u64) -> AddrRange {
+    AddrRange::new(Addr::new(start), bytes).expect("a piece")
 }

@@ -17,6 +17,8 @@ pub struct Policies {
     pub start: u64,
     /// Bytes of the device.
     pub bytes: u64,
+    /// Streams that operations use; with one, every free is one that the stream still uses.
+    pub streams: u8,
 }
 
 /// Bytes of a granule in all runs.
@@ -49,6 +51,7 @@ impl Policies {
             records: [4, 12, 40, 400][usize::from(size / 4 % 4)],
             start: GRANULE * (1 + u64::from(start)),
             bytes,
+            streams: 3,
         }
     }
 

@@ -1,12 +1,9 @@
-//! Drives the real allocator beside the model and compares all their answers.
+//! Random operations on a [`Pair`]: maps each to existing blocks and valid values.
 
-use larder_core::{
-    Addr, AddrRange, Align, BestFit, Block, BlockAllocator, Chunk, ChunkState, EventNumber, Grant,
-    RawBlock, RegionConfig, RegionPool, Request, Resize, Shared, StreamId, StreamPoint,
-};
+use larder_core::{Addr, AddrRange, Align, Block, Chunk, EventNumber, Request, Resize, StreamId};
 
-use crate::bfc::ModelError;
-use crate::{ModelBfc, Op, Source};
+use crate::pair::Played;
+use crate::{Call, Op, Pair, Policies, Source};
 
 /// The first answer that the model did not predict.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -25,136 +22,107 @@ impl std::fmt::Display for Mismatch {
     }
 }
 
-/// Streams that operations use.
-const STREAMS: u8 = 3;
-
 /// Both allocators, and the live blocks.
-struct Pair<'t> {
-    real: Shared<RegionPool<'t>, Source>,
-    model: ModelBfc,
+struct Run<'t> {
+    pair: Pair<'t>,
+    granule: u64,
+    streams: u8,
     live: Vec<Block>,
 }
 
-/// Runs the operations on the real allocator and the model, checks all invariants after each, and frees everything at
-/// the end.
+/// Runs the operations on the real allocator and the model; at the end everything is freed, and all memory goes back.
 ///
 /// # Errors
 /// The first difference.
 ///
 /// # Panics
 /// If the configuration is invalid.
-pub fn run_bfc(
-    config: RegionConfig,
-    records: usize,
-    source: &Source,
-    ops: impl IntoIterator<Item = Op>,
-) -> Result<(), Mismatch> {
-    let mut table = vec![Chunk::VACANT; records];
-    let mut pair = Pair {
-        real: Shared::new(
-            RegionPool::new(config, &mut table).expect("a valid configuration"),
-            source.clone(),
-        ),
-
-        model: ModelBfc::new(config, records, source.clone()),
+pub fn run_bfc(policies: &Policies, ops: impl IntoIterator<Item = Op>) -> Result<(), Mismatch> {
+    let mut table = vec![Chunk::VACANT; policies.records];
+    let source = Source::new(policies.start, policies.bytes);
+    let mut run = Run {
+        pair: Pair::new(policies.config, &mut table, &source),
+        granule: policies.config.granule_bytes,
+        streams: policies.streams,
         live: Vec::new(),
     };
     for (step, op) in ops.into_iter().enumerate() {
-        let outcome = pair.apply(op).and_then(|()| pair.compare());
-        outcome.map_err(|what| Mismatch { step, op, what })?;
+        run.apply(op).map_err(|what| Mismatch { step, op, what })?;
     }
-    let op = Op::Free { which: 0 };
-    while !pair.live.is_empty() {
-        let outcome = pair.apply(op).and_then(|()| pair.compare());
-        outcome.map_err(|what| Mismatch {
-            step: usize::MAX,
-            op,
-            what,
-        })?;
-    }
-    Ok(())
+    let (step, op) = (usize::MAX, Op::Trim);
+    run.end().map_err(|what| Mismatch { step, op, what })
 }
 
-/// Compares two values.
-fn same<T: PartialEq + std::fmt::Debug>(what: &str, real: &T, model: &T) -> Result<(), String> {
-    if real == model {
-        return Ok(());
-    }
-    Err(format!("{what}: real {real:?}, model {model:?}"))
-}
-
-/// Returns the parts of a block.
-fn raw(block: &Block) -> RawBlock {
-    RawBlock {
-        addr: block.addr(),
-        handle: block.handle(),
-    }
-}
-
-impl Pair<'_> {
-    fn apply(&mut self, op: Op) -> Result<(), String> {
+impl Run<'_> {
+    fn apply(&mut self, op: Op) -> Played<()> {
         match op {
-            Op::Alloc { .. } => self.alloc(op),
-            Op::Free { which } => self.free(which, None),
+            Op::Alloc { .. } => {
+                self.pair.take_calls();
+                let granted = self.pair.alloc(&self.request(op))?;
+                self.live.extend(granted.map(|grant| grant.block));
+                let calls = self.pair.take_calls();
+                let grows = calls.iter().filter(|call| matches!(call, Call::Grow(_)));
+                if grows.count() > 2 {
+                    return Err(format!("too many calls for one block: {calls:?}"));
+                }
+            }
+            Op::Free { which } if self.streams == 1 => {
+                let event = self.event_ahead(0, u64::from(which as u8));
+                self.free(which, Some((0, event)))?;
+            }
+            Op::Free { which } => self.free(which, None)?,
             Op::FreeAfter {
                 which,
                 stream,
                 ahead,
             } => {
-                let stream = stream % STREAMS;
-                let event = self
-                    .model
-                    .completed(stream)
-                    .saturating_add(u64::from(ahead));
-                self.free(which, Some((stream, event)))
+                let stream = stream % self.streams;
+                let event = self.event_ahead(stream, u64::from(ahead));
+                self.free(which, Some((stream, event)))?;
             }
-            Op::Complete { stream, by } => {
-                self.complete(stream % STREAMS, by);
-                Ok(())
-            }
-            Op::Resize { .. } => self.resize(op),
-            Op::AllocAt { offset, granules } => self.alloc_at(offset, granules),
+            Op::Complete { stream, by } => self.complete(stream % self.streams, by)?,
+            Op::Resize { .. } => self.resize(op)?,
+            Op::AllocAt { offset, granules } => self.alloc_at(offset, granules)?,
             Op::Adjust { share } => {
-                let limit = self.real.stats().reserved_bytes / 16 * u64::from(share % 33);
+                let held = self.pair.stats().reserved_bytes;
+                let limit = held / 16 * u64::from(share % 33);
                 let limit = if share >= 224 { 1 << 40 } else { limit };
-                self.real.adjust(limit);
-                let real = self.real.stats().limit_bytes;
-                same("adjust", &real, &self.model.adjust(limit))
+                self.pair.adjust(limit)?;
             }
-            Op::Trim => same("trim", &self.real.trim(), &self.model.trim()),
+            Op::Trim => drop(self.pair.trim()?),
             Op::RefuseGrow { calls } => {
-                self.real.source().refuse_grow(u32::from(calls % 4));
-                self.model.source().refuse_grow(u32::from(calls % 4));
-                Ok(())
+                let calls = u32::from(calls % 4);
+                self.pair.sources(|source| source.refuse_grow(calls));
             }
             Op::RefuseRelease { calls } => {
-                self.real.source().refuse_release(u32::from(calls % 4));
-                self.model.source().refuse_release(u32::from(calls % 4));
-                Ok(())
+                let calls = u32::from(calls % 4);
+                self.pair.sources(|source| source.refuse_release(calls));
             }
-            Op::Gap => {
-                let bytes = self.real.with(|pool| pool.config().granule_bytes);
-                self.real.source().skip(bytes);
-                self.model.source().skip(bytes);
-                Ok(())
-            }
+            Op::Gap => self.pair.sources(|source| source.skip(self.granule)),
+        }
+        Ok(())
+    }
+
+    /// Frees everything, once all streams are done and nothing is refused any more: all memory goes back.
+    fn end(&mut self) -> Played<()> {
+        while !self.live.is_empty() {
+            self.free(0, None)?;
+        }
+        self.pair.sources(|source| source.refuse_release(0));
+        for stream in 0..self.streams {
+            let last = self.event_ahead(stream, EventNumber::WINDOW);
+            self.pair.complete(stream, last)?;
+        }
+        self.pair.trim()?;
+        match self.pair.out_bytes() {
+            0 => Ok(()),
+            bytes => Err(format!("{bytes} bytes never come back")),
         }
     }
 
-    fn alloc(&mut self, op: Op) -> Result<(), String> {
-        let request = self.request(op);
-        let real = self.real.alloc(&request);
-        let model = self.model.alloc(&request);
-        match (real, model) {
-            (Ok(Grant { block, wait }), Ok(model)) => {
-                let wait = wait.map(|point| (point.stream.number(), point.event.number()));
-                let real = (block.addr().get(), block.bytes(), wait);
-                self.live.push(block);
-                same("alloc", &real, &model)
-            }
-            (Err(real), Err(model)) => same("alloc error", &ModelError::from(real), &model),
-            (real, model) => Err(format!("alloc {request:?}: real {real:?}, model {model:?}")),
-        }
+    /// Returns the event this far ahead of the last one that the stream completed.
+    fn event_ahead(&self, stream: u8, ahead: u64) -> u64 {
+        self.pair.model().completed(stream).saturating_add(ahead)
     }
 
     fn request(&self, op: Op) -> Request {
@@ -168,9 +136,9 @@ impl Pair<'_> {
         else {
             return Request::new(0);
         };
-        let granule = self.real.with(|pool| pool.config().granule_bytes);
+        let granule = self.granule;
         let bytes = (u64::from(granules) * granule).saturating_sub(u64::from(less) % granule);
-        let stream = stream % STREAMS;
+        let stream = stream % self.streams;
         let mut request = Request::new(bytes).on(StreamId::new(stream));
         if align > 0 {
             request = request.aligned(Align::new(granule << align).expect("a power of two"));
@@ -179,73 +147,35 @@ impl Pair<'_> {
             request = request.without_wait();
         }
         if flags >> 1 < 16 {
-            let around = self
-                .model
-                .completed(stream)
-                .saturating_add(u64::from(flags >> 1));
+            let around = self.event_ahead(stream, u64::from(flags >> 1));
             request = request.freed_by(EventNumber::new(around));
         }
         request
     }
 
-    fn free(&mut self, which: u16, point: Option<(u8, u64)>) -> Result<(), String> {
-        if self.live.is_empty() {
+    fn pick(&mut self, which: usize) -> Option<Block> {
+        let count = self.live.len();
+        (count > 0).then(|| self.live.swap_remove(which % count))
+    }
+
+    fn free(&mut self, which: u16, point: Option<(u8, u64)>) -> Played<()> {
+        let Some(block) = self.pick(usize::from(which)) else {
             return Ok(());
-        }
-        let block = self.live.swap_remove(usize::from(which) % self.live.len());
-        let addr = block.addr();
-        let restored = self.real.get_mut().block_from_raw(raw(&block));
-        same("block_from_raw", &restored.as_ref(), &Ok(&block))?;
-        let freed = match point {
-            None => self.real.free(block),
-            Some((stream, event)) => {
-                let (stream, event) = (StreamId::new(stream), EventNumber::new(event));
-                self.real
-                    .free_at(block, Some(StreamPoint { stream, event }))
-            }
         };
-        self.model.free(addr.get(), point);
+        let freed = self.pair.free(block, point)?;
         freed.map_err(|rejected| format!("free refused: {rejected}"))
     }
 
-    fn resize(&mut self, op: Op) -> Result<(), String> {
+    fn resize(&mut self, op: Op) -> Played<()> {
         let Op::Resize { which, how, .. } = op else {
             return Ok(());
         };
-        if self.live.is_empty() {
-            return Ok(());
+        if let Some(block) = self.pick(usize::from(which)) {
+            let to = self.new_size(op, block.bytes());
+            let resized = self.pair.resize(block, to, how & 4 != 0)?;
+            self.live
+                .push(resized.unwrap_or_else(|rejected| rejected.value));
         }
-        let block = self.live.swap_remove(usize::from(which) % self.live.len());
-        let to = self.new_size(op, block.bytes());
-        // A second value for the block, with its size before the resize.
-        let before = self.real.get_mut().block_from_raw(raw(&block));
-        let before = before.map_err(|error| format!("block_from_raw: {error}"))?;
-        let addr = block.addr().get();
-        let (real, model) = if how & 4 == 0 {
-            (
-                self.real.get_mut().resize(block, to),
-                self.model.resize(addr, &to),
-            )
-        } else {
-            (
-                self.real.resize(block, to),
-                self.model.resize_over(addr, &to),
-            )
-        };
-        let (block, answer) = match real {
-            Ok(block) => {
-                let bytes = block.bytes();
-                (block, Ok(bytes))
-            }
-            Err(rejected) => (rejected.value, Err(rejected.error)),
-        };
-        same("resize", &answer, &model)?;
-        let place = |block: &Block| (block.addr(), block.handle());
-        same("place", &place(&block), &place(&before))?;
-        // The former value is as valid as the new one exactly if the size is the same.
-        let ours = self.real.requested_bytes(&before).is_some();
-        same("former value", &ours, &(before == block))?;
-        self.live.push(block);
         Ok(())
     }
 
@@ -260,82 +190,42 @@ impl Pair<'_> {
         else {
             return Resize::to(0);
         };
-        let granule = self.real.with(|pool| pool.config().granule_bytes);
         let more = if how & 8 == 0 { 0 } else { old_bytes };
-        let bytes = more + u64::from(granules) * granule;
-        let stream = (how & 3) % STREAMS;
-        let completed = self.model.completed(stream);
-        let mut to =
-            Resize::to(bytes.saturating_sub(u64::from(less) % granule)).on(StreamId::new(stream));
+        let bytes = more + u64::from(granules) * self.granule;
+        let bytes = bytes.saturating_sub(u64::from(less) % self.granule);
+        let stream = (how & 3) % self.streams;
+        let mut to = Resize::to(bytes).on(StreamId::new(stream));
         if how >= 240 {
             to.bytes = u64::MAX - u64::from(less);
         }
-        match ahead {
-            0 => to,
-            191 => to.used_until(EventNumber::new(
-                completed.saturating_add(EventNumber::WINDOW + 1),
-            )),
-            _ => to.used_until(EventNumber::new(completed.saturating_add(u64::from(ahead)))),
-        }
+        let ahead = match ahead {
+            0 => return to,
+            191 => EventNumber::WINDOW + 1,
+            ahead => u64::from(ahead),
+        };
+        to.used_until(EventNumber::new(self.event_ahead(stream, ahead)))
     }
 
-    fn complete(&mut self, stream: u8, by: u8) {
+    fn complete(&mut self, stream: u8, by: u8) -> Played<()> {
         let by = match by {
             201..=224 => EventNumber::WINDOW - 1 + u64::from(by - 201),
             225..=255 => 1 << (by - 225 + 30),
             _ => u64::from(by),
         };
-        let event = self.model.completed(stream).saturating_add(by);
-        self.real
-            .complete(StreamId::new(stream), EventNumber::new(event));
-        self.model.complete(stream, event);
+        let event = self.event_ahead(stream, by);
+        self.pair.complete(stream, event)
     }
 
-    fn alloc_at(&mut self, offset: u16, granules: u8) -> Result<(), String> {
-        let granule = self.real.with(|pool| pool.config().granule_bytes);
-        let base = self.model.first_base().unwrap_or(0);
-        let start = base + u64::from(offset) * granule + u64::from(offset == 7);
-        let bytes = u64::from(granules.max(1)) * granule;
-        let Some(range) = AddrRange::new(Addr::new(start), bytes) else {
-            return Ok(());
-        };
-        let real = self.real.get_mut().alloc_at(range, None, None);
-        let model = self.model.alloc_at(range);
-        match (real, model) {
-            (Ok(block), Ok(addr)) => {
-                let real = block.addr().get();
-                self.live.push(block);
-                same("alloc_at", &real, &addr)
-            }
-            (Err(real), Err(model)) => same("alloc_at error", &ModelError::from(real), &model),
-            (real, model) => Err(format!(
-                "alloc_at {range:?}: real {real:?}, model {model:?}"
-            )),
+    /// Half the places are wanted for any use, the others on a stream.
+    fn alloc_at(&mut self, offset: u16, granules: u8) -> Played<()> {
+        let base = self.pair.model().first_base().unwrap_or(0);
+        let start = base + u64::from(offset) * self.granule + u64::from(offset == 7);
+        let bytes = u64::from(granules.max(1)) * self.granule;
+        let stream = (offset as u8 / 2) % self.streams;
+        let stream = (offset % 2 == 1).then_some(stream);
+        if let Some(place) = AddrRange::new(Addr::new(start), bytes) {
+            self.live.extend(self.pair.alloc_at(place, stream)?);
         }
-    }
-
-    fn compare(&mut self) -> Result<(), String> {
-        let real = self.real.get_mut();
-        real.check_invariants()
-            .map_err(|violation| format!("{violation}\n{}", real.dump()))?;
-        same("stats", &self.real.stats(), &self.model.stats())?;
-        let mut blocks = Vec::new();
-        self.real.get_mut().for_each_chunk(|chunk| {
-            if let ChunkState::Used {
-                requested_bytes,
-                id,
-            } = chunk.state
-            {
-                let range = chunk.range;
-                blocks.push((range.start().get(), range.bytes(), requested_bytes, id));
-            }
-        });
-        same("blocks", &blocks, &self.model.blocks().collect())?;
-        let calls = |source: &Source| (source.grows(), source.releases());
-        same(
-            "sub-allocator calls",
-            &calls(self.real.source()),
-            &calls(self.model.source()),
-        )
+        Ok(())
     }
 }

@@ -5,32 +5,17 @@ use larder_core::pages::{
     Backing, Handle, Mapping, PageAttempt, PageConfig, PageEntry, PagePool, PageTables,
 };
 use larder_core::{
-    Addr, AddrRange, BestFit, BlockAllocator, Cause, Chunk, FixedRange, FreeError, GrowTicket,
-    Growth, Progress, RegionAttempt, RegionConfig, RegionError, RegionPlan, RegionPool,
-    ReleaseTicket, Request, Shared, SubAllocator,
+    BestFit, BlockAllocator, Chunk, FixedRange, FreeError, GrowTicket, Progress, RegionAttempt,
+    RegionConfig, RegionError, RegionPlan, RegionPool, ReleaseTicket, Request, Shared,
 };
 
-const GRANULE: u64 = 256;
-
-fn range(start: u64, bytes: u64) -> AddrRange {
-    AddrRange::new(Addr::new(start), bytes).unwrap()
-}
+use crate::common::{range, ranged};
 
 /// An allocator of 64 KiB of offsets, as the guide (core.md) has it.
 fn offsets(table: &mut [Chunk]) -> RegionPool<'_> {
     let mut bfc = RegionPool::new(RegionConfig::fixed(), table).unwrap();
     bfc.add_region(range(0, 1 << 16)).unwrap();
     bfc
-}
-
-fn ranged(limit_bytes: u64) -> RegionConfig {
-    RegionConfig {
-        growth: Growth::Range {
-            unit_bytes: 4096,
-            ahead_divisor: None,
-        },
-        ..RegionConfig::new(limit_bytes)
-    }
 }
 
 fn grow_ticket(bfc: &mut RegionPool<'_>, bytes: u64) -> GrowTicket {
@@ -79,8 +64,8 @@ fn blocks_of_a_tables_former_owner_are_forgotten() {
 #[test]
 fn a_grow_ticket_of_another_allocator_changes_nothing() {
     let (mut a, mut b) = ([Chunk::VACANT; 8], [Chunk::VACANT; 8]);
-    let mut a = RegionPool::new(ranged(1 << 20), &mut a).unwrap();
-    let mut b = RegionPool::new(ranged(1 << 20), &mut b).unwrap();
+    let mut a = RegionPool::new(ranged(4096, 1 << 20), &mut a).unwrap();
+    let mut b = RegionPool::new(ranged(4096, 1 << 20), &mut b).unwrap();
     let before = format!("{}", b.dump());
     // One of its own is out, so that the sums alone would not tell.
     let own = grow_ticket(&mut b, 1000);
@@ -99,9 +84,9 @@ fn a_grow_ticket_of_another_allocator_changes_nothing() {
 #[test]
 fn grow_tickets_of_a_tables_former_owner_never_bring_a_count_below_0() {
     let mut table = [Chunk::VACANT; 8];
-    let mut former = RegionPool::new(ranged(1 << 20), &mut table).unwrap();
+    let mut former = RegionPool::new(ranged(4096, 1 << 20), &mut table).unwrap();
     let tickets = [(); 2].map(|()| grow_ticket(&mut former, 1000));
-    let mut later = RegionPool::new(ranged(1 << 20), former.into_table()).unwrap();
+    let mut later = RegionPool::new(ranged(4096, 1 << 20), former.into_table()).unwrap();
     let own = grow_ticket(&mut later, 8000);
     for ticket in tickets {
         later.abort(ticket);
@@ -159,21 +144,4 @@ fn a_plan_of_the_former_owner_of_tables_makes_no_call() {
     }
     let _live = later.finish(own).unwrap();
     assert_eq!(later.check_invariants(), Ok(()));
-}
-
-#[test]
-fn what_is_asked_for_counts_against_the_limit_before_it_is_there() {
-    let mut table = [Chunk::VACANT; 8];
-    let mut bfc = RegionPool::new(ranged(8192), &mut table).unwrap();
-    let first = grow_ticket(&mut bfc, 8192);
-    match bfc.advance(&mut RegionAttempt::new(Request::new(GRANULE))) {
-        Progress::Failed(larder_core::AllocError::OutOfMemory(out)) => {
-            assert_eq!((out.cause, out.reserved_bytes), (Cause::Limit, 8192));
-        }
-        other => panic!("{other:?}"),
-    }
-    let source = FixedRange::new(range(0x1000, 1 << 20));
-    let given = source.grow(first.request()).unwrap();
-    bfc.commit(first, given).unwrap();
-    assert_eq!(bfc.stats().reserved_bytes, 8192);
 }

@@ -1,95 +1,44 @@
 //! Random operations compared with the slow, obvious model, which predicts every answer exactly.
 
+use std::ops::Range;
+
 use larder_core::{Growth, RegionConfig};
-use larder_model::{Op, Policies, Random, Source, run_bfc};
+use larder_model::{Op, Policies, Random, run_bfc};
 
-/// Runs one seed with policies that `change` may set; a failure names the seed.
-fn run(seed: u64, change: impl Fn(RegionConfig) -> RegionConfig) {
-    run_ops(seed, change, |op| op);
-}
+use crate::common::{GRANULE, ranged};
 
-/// Runs a mixture of policies with operations that `map` may alter.
-fn run_ops(seed: u64, change: impl Fn(RegionConfig) -> RegionConfig, map: impl Fn(Op) -> Op) {
-    let mut random = Random::new(seed);
-    let mut policies = Policies::random(&mut random);
-    let limit_bytes = policies.config.limit_bytes;
-    policies.config = RegionConfig {
-        limit_bytes,
-        ..change(policies.config)
-    };
-    let source = Source::new(policies.start, policies.bytes);
-    let operations = 200 + random.below(200);
-    let ops = (0..operations).map(|_| map(Op::random(&mut random)));
-    if let Err(mismatch) = run_bfc(policies.config, policies.records, &source, ops) {
-        panic!("seed {seed}, {policies:?}: {mismatch}");
+/// Runs seeds with random policies that `change` may set and operations that `map` may alter; a failure names the seed.
+fn run(seeds: Range<u64>, change: impl Fn(&mut Policies), map: impl Fn(Op) -> Op) {
+    for seed in seeds {
+        let mut random = Random::new(seed);
+        let mut policies = Policies::random(&mut random);
+        let limit_bytes = policies.config.limit_bytes;
+        change(&mut policies);
+        policies.config.limit_bytes = limit_bytes;
+        let operations = 200 + random.below(200);
+        let ops = (0..operations).map(|_| map(Op::random(&mut random)));
+        if let Err(mismatch) = run_bfc(&policies, ops) {
+            panic!("seed {seed}, {policies:?}: {mismatch}");
+        }
     }
 }
 
 #[test]
 fn every_mixture_of_policies_answers_as_the_model_predicts() {
-    (0..1200).for_each(|seed| run(seed, |config| config));
-}
-
-/// The operation on stream 0, plain frees turned into frees that the stream still uses.
-fn on_one_stream(op: Op) -> Op {
-    match op {
-        Op::Alloc {
-            granules,
-            less,
-            align,
-            flags,
-            ..
-        } => Op::Alloc {
-            granules,
-            less,
-            align,
-            stream: 0,
-            flags,
-        },
-        Op::Free { which } => Op::FreeAfter {
-            which,
-            stream: 0,
-            ahead: which as u8,
-        },
-        Op::FreeAfter { which, ahead, .. } => Op::FreeAfter {
-            which,
-            stream: 0,
-            ahead,
-        },
-        Op::Complete { by, .. } => Op::Complete { stream: 0, by },
-        Op::Resize {
-            which,
-            granules,
-            less,
-            how,
-            ahead,
-        } => Op::Resize {
-            which,
-            granules,
-            less,
-            how: how & !3,
-            ahead,
-        },
-        other => other,
-    }
+    run(0..1200, |_| {}, |op| op);
 }
 
 #[test]
 fn one_stream_answers_as_the_model_predicts() {
-    (30_000..30_600).for_each(|seed| run_ops(seed, |config| config, on_one_stream));
+    run(30_000..30_600, |policies| policies.streams = 1, |op| op);
 }
 
 #[test]
 fn the_default_answers_as_the_model_predicts() {
-    (10_000..10_100).for_each(|seed| run(seed, |_| RegionConfig::default()));
-    let small_units = |_| RegionConfig {
-        growth: Growth::Range {
-            unit_bytes: 16 * 256,
-            ahead_divisor: None,
-        },
-        ..RegionConfig::default()
-    };
-    (11_000..11_400).for_each(|seed| run(seed, small_units));
+    let default = |policies: &mut Policies| policies.config = RegionConfig::default();
+    run(10_000..10_100, default, |op| op);
+    let small_units = |policies: &mut Policies| policies.config = ranged(16 * GRANULE, u64::MAX);
+    run(11_000..11_400, small_units, |op| op);
 }
 
 /// The operation, three in four frees turned into growths over the sub-allocator.
@@ -108,15 +57,17 @@ fn mostly_growing(op: Op) -> Op {
 
 #[test]
 fn blocks_that_grow_again_and_again_answer_as_the_model_predicts() {
-    (40_000..40_200).for_each(|seed| run_ops(seed, |config| config, mostly_growing));
-    let one_range = |config| RegionConfig {
-        growth: Growth::Range {
-            unit_bytes: 16 * 256,
+    run(40_000..40_200, |_| {}, mostly_growing);
+    let one_range = |policies: &mut Policies| {
+        policies.config.growth = Growth::Range {
+            unit_bytes: 16 * GRANULE,
             ahead_divisor: None,
-        },
-        ..config
+        };
     };
-    (41_000..41_200).for_each(|seed| run_ops(seed, one_range, mostly_growing));
-    let on_one = |op| mostly_growing(on_one_stream(op));
-    (42_000..42_100).for_each(|seed| run_ops(seed, one_range, on_one));
+    run(41_000..41_200, one_range, mostly_growing);
+    let on_one_stream = |policies: &mut Policies| {
+        one_range(policies);
+        policies.streams = 1;
+    };
+    run(42_000..42_100, on_one_stream, mostly_growing);
 }

@@ -14,11 +14,19 @@ use larder_core::{
 
 const BYTES: usize = 64 * 1024;
 
+/// Makes an allocator of a buffer.
+fn over<'b>(
+    buffer: &'b mut [MaybeUninit<u8>],
+    table: &'b mut [Chunk],
+) -> Result<HostBuffer<'b, 'b>, ConfigError> {
+    HostBuffer::new(buffer, RegionConfig::fixed(), table)
+}
+
 /// Runs `f` over a buffer that is full of a pattern; everything is free again at the end.
 fn over_buffer(f: impl FnOnce(&HostBuffer<'_, '_>)) {
     let mut buffer = vec![MaybeUninit::new(0xa5u8); BYTES];
     let mut table = vec![Chunk::VACANT; 64];
-    let memory = HostBuffer::new(&mut buffer, RegionConfig::fixed(), &mut table).unwrap();
+    let memory = over(&mut buffer, &mut table).unwrap();
     f(&memory);
     assert_eq!(memory.stats().live_bytes, 0, "everything came back");
 }
@@ -245,8 +253,7 @@ fn memory_of_a_buffer_begins_and_ends_on_whole_granules_inside_it() {
     let mut table = vec![Chunk::VACANT; 8];
     let mut buffer = vec![MaybeUninit::new(0u8); 1025];
     let (start, end) = (buffer.as_ptr().addr(), buffer.as_ptr().addr() + 1025);
-    let memory: HostBuffer<'_, '_> =
-        HostBuffer::new(&mut buffer[1..], RegionConfig::fixed(), &mut table).unwrap();
+    let memory = over(&mut buffer[1..], &mut table).unwrap();
     let max = memory.stats().reserved_bytes;
     assert!(max == 768 || max == 512, "{max}");
     let block = memory.alloc(&Request::new(max)).unwrap().block;
@@ -257,12 +264,10 @@ fn memory_of_a_buffer_begins_and_ends_on_whole_granules_inside_it() {
     drop(memory);
 
     for len in [0, 1, 255] {
-        let small: Result<HostBuffer<'_, '_>, _> =
-            HostBuffer::new(&mut buffer[..len], RegionConfig::fixed(), &mut table);
+        let small = over(&mut buffer[..len], &mut table);
         assert_eq!(small.err(), Some(ConfigError::Buffer));
     }
-    let none: Result<HostBuffer<'_, '_>, _> =
-        HostBuffer::new(&mut buffer, RegionConfig::fixed(), &mut []);
+    let none = over(&mut buffer, &mut []);
     assert_eq!(none.err(), Some(ConfigError::Table));
 }
 
@@ -270,8 +275,7 @@ fn memory_of_a_buffer_begins_and_ends_on_whole_granules_inside_it() {
 fn memory_that_queued_work_may_use_becomes_no_values() {
     let mut table = vec![Chunk::VACANT; 8];
     let mut buffer = vec![MaybeUninit::new(0u8); 4096];
-    let memory: HostBuffer<'_, '_> =
-        HostBuffer::new(&mut buffer, RegionConfig::fixed(), &mut table).unwrap();
+    let memory = over(&mut buffer, &mut table).unwrap();
     let max = memory.stats().reserved_bytes;
     for stream in [StreamId::MAIN, StreamId::new(3)] {
         let block = memory.alloc(&Request::new(max)).unwrap().block;
@@ -295,13 +299,11 @@ fn memory_that_queued_work_may_use_becomes_no_values() {
 fn a_block_of_a_former_buffer_frees_no_values_over_the_same_memory_and_table() {
     let mut table = vec![Chunk::VACANT; 8];
     let mut buffer = vec![MaybeUninit::new(0u8); 4096];
-    let former: HostBuffer<'_, '_> =
-        HostBuffer::new(&mut buffer, RegionConfig::fixed(), &mut table).unwrap();
+    let former = over(&mut buffer, &mut table).unwrap();
     let stale = former.alloc(&Request::new(1024)).unwrap().block;
     drop(former);
 
-    let memory: HostBuffer<'_, '_> =
-        HostBuffer::new(&mut buffer, RegionConfig::fixed(), &mut table).unwrap();
+    let memory = over(&mut buffer, &mut table).unwrap();
     let values = alloc_slice_with(&memory, 1024, |_| 1u8).unwrap();
     assert_eq!(values.as_ptr().addr() as u64, stale.addr().get());
     assert!(!memory.owns(&stale));
@@ -329,8 +331,7 @@ fn a_block_made_over_the_same_numbers_and_table_frees_no_values() {
     numbers.add_region(range).unwrap();
     let stale = numbers.alloc(&Request::new(1024)).unwrap().block;
 
-    let memory: HostBuffer<'_, '_> =
-        HostBuffer::new(&mut buffer, RegionConfig::fixed(), &mut table).unwrap();
+    let memory = over(&mut buffer, &mut table).unwrap();
     let values = alloc_slice_with(&memory, 1024, |_| 1u8).unwrap();
     assert_eq!(values.as_ptr().addr() as u64, stale.addr().get());
     assert!(memory.free(stale).is_err());
@@ -341,8 +342,7 @@ fn a_block_made_over_the_same_numbers_and_table_frees_no_values() {
 fn s3_8_slices_of_1_to_1023_bytes_lie_apart_and_a_million_doubles_are_zeros() {
     let mut table = vec![Chunk::VACANT; 2048];
     let mut buffer = vec![MaybeUninit::new(0xa5u8); 9 << 20];
-    let memory: HostBuffer<'_, '_> =
-        HostBuffer::new(&mut buffer, RegionConfig::fixed(), &mut table).unwrap();
+    let memory = over(&mut buffer, &mut table).unwrap();
     let mut ranges = Vec::new();
     let slices: Vec<_> = (1..1024)
         .map(|len| alloc_slice_with(&memory, len, |_| 7u8).unwrap())

@@ -184,11 +184,7 @@ impl ModelBfc {
             bytes,
             state: State::Free { point: None, rank },
         };
-        let adjacent = self
-            .regions
-            .iter()
-            .position(|region| region.base + region.bytes() == start);
-        if let (Growth::Range { .. }, Some(region)) = (self.config.growth, adjacent) {
+        if let Some(region) = self.in_front_of(start, bytes) {
             self.enlarge(region, piece, with_end);
         } else {
             let at = self.regions.partition_point(|region| region.base < start);
@@ -258,16 +254,7 @@ impl ModelBfc {
             return false;
         };
         for _ in 1..count {
-            for piece in [piece, piece + 1] {
-                let settled = self.pending(self.at((region, piece)).point());
-                if let State::Free { point, .. } = &mut self.regions[region].pieces[piece].state {
-                    *point = settled;
-                }
-            }
-            let point = self
-                .forced_point((region, piece))
-                .expect("one stream at most");
-            self.merge_anew((region, piece), point);
+            self.join_by_force((region, piece));
         }
         true
     }
@@ -300,20 +287,6 @@ impl ModelBfc {
             bytes >= wanted && usable
         };
         (1..=free.len()).find(serves)
-    }
-
-    #[expect(clippy::option_option, reason = "may join, and with which point")]
-    fn forced_point(&self, (region, piece): Place) -> Option<Option<(u8, u64)>> {
-        let pieces = &self.regions[region].pieces;
-        let (a, b) = (pieces[piece], *pieces.get(piece + 1)?);
-        if !a.is_free() || !b.is_free() {
-            return None;
-        }
-        match (a.point(), b.point()) {
-            (Some(a), Some(b)) if a.0 == b.0 => Some(Some((a.0, a.1.max(b.1)))),
-            (Some(_), Some(_)) => None,
-            (a, b) => Some(a.or(b)),
-        }
     }
 
     /// Returns the regions that are one free piece which nothing uses.

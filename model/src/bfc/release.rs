@@ -1,8 +1,8 @@
 //! Releasing: the choice of memory to release.
 
-use larder_core::{AddrRange, Growth};
+use larder_core::{AddrRange, Growth, PoolStats};
 
-use super::ModelBfc;
+use super::{ModelBfc, Piece, Region};
 
 impl ModelBfc {
     /// Offers all refused regions again.
@@ -100,5 +100,26 @@ impl ModelBfc {
             }
         }
         true
+    }
+
+    /// Returns the bytes held, and those that a lower limit would leave.
+    pub(crate) fn pool_stats(&mut self) -> PoolStats {
+        self.sweep();
+        let is_free = |piece: &Piece| piece.is_free() && piece.point().is_none();
+        let free_bytes = |region: &Region| match region.pieces.as_slice() {
+            [whole] if is_free(whole) => whole.bytes,
+            [.., end] if is_free(end) && self.newest == Some(region.base) => {
+                match self.config.growth {
+                    Growth::Range { unit_bytes, .. } => end.bytes / unit_bytes * unit_bytes,
+                    Growth::Fixed => 0,
+                }
+            }
+            _ => 0,
+        };
+        let free: u64 = self.regions.iter().map(free_bytes).sum();
+        PoolStats {
+            pool_bytes: self.reserved(),
+            stable_bytes: self.reserved() - free,
+        }
     }
 }

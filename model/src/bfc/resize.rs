@@ -1,6 +1,6 @@
 //! Changing a block's size in place.
 
-use larder_core::{EventNumber, Growth, MAX_REGIONS, Resize, ResizeError};
+use larder_core::{Growth, MAX_REGIONS, Resize, ResizeError};
 
 use super::{ModelBfc, Piece, Place, State};
 
@@ -52,10 +52,6 @@ impl ModelBfc {
         self.places()
             .find(|place| self.at(*place).start == addr)
             .expect("the runner resizes live blocks only")
-    }
-
-    fn window_end(&self, stream: u8) -> u64 {
-        self.completed(stream).saturating_add(EventNumber::WINDOW)
     }
 
     /// Returns the new size in whole granules, in bytes.

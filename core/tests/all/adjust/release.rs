@@ -1,115 +1,82 @@
-//! Releasing regions: their records are reused, and a refusal loses nothing.
+//! Releases under way, and sub-allocators that take back whole ranges or the end only.
 
-use crate::common::{self, GIB, KIB, MIB, Pool, Source, ranged};
-use larder_core::{
-    Addr, BestFit, BlockAllocator, FixedRange, Growth, RegionConfig, RegionPool, Request, Shared,
-};
+use crate::common::{self, BASE, GIB, KIB, MIB, Pool, UNIT, ranged};
+use larder_core::{BestFit, BlockAllocator, FixedRange, RegionPool, Request, Shared};
 
 #[test]
-fn s7_2_records_of_released_regions_are_used_again_over_10_000_rounds() {
-    // The sink and three chunks: two blocks and what they leave.
-    let mut pool = Pool::over(ranged(MIB, GIB), Source::new(), 4);
-    for round in 0..10_000u64 {
-        let a = pool.alloc(256);
-        let b = pool.alloc(100 * KIB);
-        pool.free_all([a, b]);
-        let limit = if round % 2 == 0 { 0 } else { 100 };
-        assert_eq!(pool.adjust(limit).limit_bytes, limit);
-        assert_eq!(
-            (
-                pool.reserved_bytes(),
-                pool.shared.get_mut().report().vacant_records
-            ),
-            (0, 3)
-        );
-        pool.adjust(GIB);
-    }
-    assert_eq!(pool.source().out_bytes(), 0);
-}
-
-#[test]
-fn s7_2_records_of_trimmed_ends_are_used_again_over_1000_rounds() {
-    let config = RegionConfig {
-        growth: Growth::Range {
-            unit_bytes: 64 * KIB,
-            ahead_divisor: None,
-        },
-        ..RegionConfig::new(GIB)
-    };
-    let mut pool = Pool::over(config, Source::contiguous(), 4);
-    let _anchor = pool.alloc(256);
-    for _ in 0..1000 {
-        let block = pool.alloc(MIB);
-        pool.free(block);
-        assert_eq!(pool.trim(), MIB);
-        assert_eq!(pool.region_bytes(), [64 * KIB]);
-        assert_eq!(pool.shared.get_mut().report().vacant_records, 1);
-    }
-}
-
-#[test]
-fn s7_2_a_refused_release_leaves_everything_usable() {
-    let mut pool = Pool::of_regions(GIB);
-    let blocks = [1, 2, 4].map(|mib| pool.alloc(mib * MIB));
-    pool.free_all(blocks);
-    let before = pool.picture();
-    pool.source().refuse_releases.set(u32::MAX);
-    let change = pool.adjust(0);
-    assert_eq!(change.limit_bytes + change.excess_bytes, 7 * MIB);
-    assert_eq!(pool.trim(), 0);
-    pool.shared.get_mut().set_limit(GIB);
+fn while_a_cut_is_on_its_way_the_limit_counts_it_and_growth_goes_elsewhere() {
+    let mut pool = Pool::over(ranged(UNIT, 11 * UNIT), common::contiguous(), 256);
+    let _a = pool.alloc(UNIT);
+    let b = pool.alloc(10 * UNIT);
+    pool.free(b);
+    let cut = pool.shared.get_mut().take_releasable(5 * UNIT);
+    let cut = cut.expect("five units");
     pool.check();
-    assert_eq!(pool.picture(), before);
-    let blocks = [4, 2, 1].map(|mib| pool.alloc(mib * MIB));
-    assert_eq!(pool.reserved_bytes(), 7 * MIB, "all of it serves again");
-    pool.free_all(blocks);
-    pool.source().refuse_releases.set(0);
-    assert_eq!(pool.trim(), 7 * MIB);
+    let more = pool.shared.get_mut().take_releasable(5 * UNIT);
+    assert!(more.is_none(), "that much is on its way");
+    assert_eq!(pool.reserved_bytes(), 11 * UNIT);
+    let refused = pool.try_grant(&Request::new(6 * UNIT));
+    assert!(refused.is_err(), "5 units are left, and the limit is full");
+    let block = pool.alloc(5 * UNIT);
+    assert_eq!(pool.shared.get_mut().report().leaving_bytes, 5 * UNIT);
+    pool.shared.get_mut().released(cut);
+    pool.check();
+    assert_eq!(pool.reserved_bytes(), 6 * UNIT);
+    pool.free(block);
+    assert_eq!(pool.shared.get_mut().report().leaving_bytes, 0);
+}
+
+#[test]
+fn a_source_of_whole_regions_gets_the_newest_one_back_too() {
+    let mut pool = Pool::new(ranged(UNIT, GIB));
+    let kept = pool.alloc(UNIT);
+    let large = pool.alloc(10 * UNIT);
+    pool.free(large);
+    // Less than the region is wanted, and all of it goes.
+    let ours = pool.shared.get_mut();
+    ours.set_limit(700 * KIB);
+    let ticket = ours.take_releasable_region(4 * KIB).expect("a region");
+    assert_eq!(ticket.range().bytes(), 10 * UNIT);
+    let more = ours.take_releasable_region(10 * UNIT);
+    assert!(more.is_none(), "so much is on its way");
+    ours.released(ticket);
+    let more = ours.take_releasable_region(1);
+    assert!(more.is_none(), "a block is in the other");
+    pool.free(kept);
 }
 
 #[test]
 fn s7_2_a_release_refused_in_the_middle_keeps_what_went_before_it() {
-    let mut pool = Pool::of_regions(GIB);
+    let mut pool = Pool::new(ranged(MIB, GIB));
     let blocks = [1, 2, 4].map(|mib| pool.alloc(mib * MIB));
     pool.free_all(blocks);
-    let ticket = pool
-        .shared
-        .get_mut()
-        .take_releasable(u64::MAX)
-        .expect("the largest but the newest");
+    let ticket = pool.shared.get_mut().take_releasable(u64::MAX);
+    let ticket = ticket.expect("the largest but the newest");
     assert_eq!(ticket.range().bytes(), 2 * MIB);
-    pool.check();
-    assert!(
-        pool.try_alloc(MIB).is_some(),
-        "others serve while it is on its way"
-    );
+    // Others serve while it is on its way.
+    let _block = pool.alloc(MIB);
     pool.shared.get_mut().released(ticket);
     pool.check();
-    let ticket = pool
-        .shared
-        .get_mut()
-        .take_releasable(u64::MAX)
-        .expect("the 4 MiB are free");
+    let ticket = pool.shared.get_mut().take_releasable(u64::MAX);
+    let ticket = ticket.expect("the 4 MiB are free");
     assert_eq!(ticket.range().bytes(), 4 * MIB);
     pool.shared.get_mut().release_refused(ticket);
     pool.check();
-    assert_eq!(pool.region_mib(), [1, 4]);
-    assert!(pool.try_alloc(4 * MIB).is_some());
+    assert_eq!(pool.reserved_bytes(), 5 * MIB);
+    let _block = pool.alloc(4 * MIB);
 }
 
 /// `trim`: "gives everything back that is free in whole regions". A `FixedRange` takes only the
 /// end of what is out, so the first region is refused until the last has gone.
 #[test]
 fn a_region_that_cannot_go_back_does_not_keep_the_others() {
-    let config = ranged(MIB, GIB);
-    let pool = RegionPool::new(config, common::table(16)).expect("good");
-    let range = common::range(0x10_0000, 64 * MIB);
-    let mut shared = Shared::new(pool, FixedRange::new(range));
+    let pool = RegionPool::new(ranged(MIB, GIB), common::table(16)).expect("good");
+    let mut shared = Shared::new(pool, FixedRange::new(common::range(BASE, 64 * MIB)));
     let blocks = [1, 2, 4].map(|mib| {
         let grant = shared.alloc(&Request::new(mib * MIB));
         grant.expect("room").block
     });
-    assert_eq!(blocks[0].addr(), Addr::new(0x10_0000));
+    assert_eq!(blocks[0].addr().get(), BASE);
     for block in blocks {
         shared.free(block).expect("its block");
     }

@@ -1,38 +1,47 @@
-//! The parts shared by the conformance tests: a sub-allocator that logs its calls and refuses on demand ([`Source`]),
-//! and two allocators over it whose invariants are checked after every call: ours ([`Pool`]) and TensorFlow's
-//! ([`Upstream`]).
-#![allow(
-    dead_code,
-    unreachable_pub,
-    unused_imports,
-    reason = "each test file uses its part"
-)]
+//! The parts shared by the core's tests: two allocators over a [`Source`] whose invariants are checked after every call,
+//! ours ([`Pool`]) and TensorFlow's ([`Upstream`]).
 
 mod pool;
-mod source;
-pub mod upstream;
+mod upstream;
 
 use larder_core::{Addr, AddrRange, Block, EventNumber, StreamId, StreamPoint};
+use larder_model::Source;
 
-pub use larder_model::Random;
-pub use pool::{
-    LimitChange, Picture, Pool, Tuple, at_once, picture_of, ranged, regions_of, table, tuple_of,
-};
-pub use source::{Call, Source};
-pub use upstream::{Alike, Upstream, both, both_at_once, both_with_regions};
+pub(crate) use pool::{Pool, at_once, ranged, table};
+pub(crate) use upstream::{Upstream, UpstreamSide};
 
-pub const KIB: u64 = 1 << 10;
-pub const MIB: u64 = 1 << 20;
-pub const GIB: u64 = 1 << 30;
+pub(crate) const KIB: u64 = 1 << 10;
+pub(crate) const MIB: u64 = 1 << 20;
+pub(crate) const GIB: u64 = 1 << 30;
+
+pub(crate) const GRANULE: u64 = 256;
+/// The unit of growth unless a test says otherwise.
+pub(crate) const UNIT: u64 = 64 * KIB;
+/// The first address of an allocator that does not grow.
+pub(crate) const BASE: u64 = 0x10_0000;
+/// The first address that a sub-allocator gives.
+pub(crate) const GIVEN_BASE: u64 = 0x7000_0000_0000;
 
 /// Records of a pool's table unless a test says otherwise.
-pub const RECORDS: usize = 1 << 13;
+pub(crate) const RECORDS: usize = 1 << 13;
 
-pub fn range(start: u64, bytes: u64) -> AddrRange {
+/// Creates a sub-allocator that gives each range behind the last one.
+pub(crate) fn contiguous() -> Source {
+    Source::new(GIVEN_BASE, 1 << 46)
+}
+
+/// Creates a sub-allocator that leaves a gap in front of each range.
+pub(crate) fn apart() -> Source {
+    let source = contiguous();
+    source.leave_gaps(UNIT);
+    source
+}
+
+pub(crate) fn range(start: u64, bytes: u64) -> AddrRange {
     AddrRange::new(Addr::new(start), bytes).expect("a range")
 }
 
-pub fn point(stream: u8, event: u64) -> StreamPoint {
+pub(crate) fn point(stream: u8, event: u64) -> StreamPoint {
     StreamPoint {
         stream: StreamId::new(stream),
         event: EventNumber::new(event),
@@ -41,7 +50,7 @@ pub fn point(stream: u8, event: u64) -> StreamPoint {
 
 /// Blocks are at different places and do not overlap.
 #[track_caller]
-pub fn assert_disjoint<'b>(blocks: impl IntoIterator<Item = &'b Block>) {
+pub(crate) fn assert_disjoint<'b>(blocks: impl IntoIterator<Item = &'b Block>) {
     let mut places: Vec<(u64, u64)> = blocks
         .into_iter()
         .map(|block| (block.addr().get(), block.addr().get() + block.bytes()))

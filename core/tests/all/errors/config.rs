@@ -1,6 +1,5 @@
 //! `ConfigError`: each setting just good and just bad.
 
-use super::FIXED;
 use crate::common::{Pool, assert_disjoint, table};
 use larder_core::{Block, ConfigError, Growth, RegionConfig, RegionPool};
 
@@ -10,7 +9,7 @@ fn config_error(config: RegionConfig) -> Option<ConfigError> {
 
 #[test]
 fn each_bad_setting_is_refused_and_its_limit_is_not() {
-    let good = FIXED;
+    let good = RegionConfig::fixed();
     for (granule_bytes, bad) in [
         (0, true),
         (1, false),
@@ -59,7 +58,7 @@ fn granules_other_than_256_work_from_one_byte_to_1_gib() {
     for granule_bytes in [1, 16, 4096, 1 << 30] {
         let config = RegionConfig {
             granule_bytes,
-            ..FIXED
+            ..RegionConfig::fixed()
         };
         let mut pool = Pool::new(config);
         pool.add_region(granule_bytes * 8, granule_bytes * 64);

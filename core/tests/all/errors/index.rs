@@ -1,9 +1,11 @@
 //! Look-ups by address: the blocks that an index finds, also after changes.
 
-use super::{BASE, FIXED, GRANULE, ranged};
-use crate::common::{GIB, KIB, MIB, Pool, Random, Source, range};
+use crate::common::{BASE, GIB, GRANULE, KIB, MIB, Pool, UNIT, apart, range, ranged};
 use larder_core::sync::AtomicU32;
-use larder_core::{Addr, Align, BestFit, Block, FreeError, Granule, PageIndex, Request};
+use larder_core::{
+    Addr, Align, BestFit, Block, FreeError, Granule, PageIndex, RegionConfig, Request,
+};
+use larder_model::{Random, Source};
 
 const PAGES: usize = 128;
 
@@ -29,7 +31,7 @@ fn an_index_finds_each_block_in_its_range_and_nothing_else() {
         println!("seed {seed}");
         let index = index(0);
         let regions = [(BASE, 128 * GRANULE), (16 * BASE, 128 * GRANULE)];
-        let mut pool = Pool::with_regions(FIXED, &regions);
+        let mut pool = Pool::with_regions(RegionConfig::fixed(), &regions);
         let covered = |addr: Addr| addr.get() < 16 * BASE;
         let mut random = Random::new(seed);
         let mut live: Vec<(Addr, u64)> = Vec::new();
@@ -75,7 +77,8 @@ fn an_index_finds_each_block_in_its_range_and_nothing_else() {
 #[test]
 fn an_index_finds_blocks_through_shrinking_growing_wanted_places_and_alignment() {
     let index = index(0);
-    let mut pool = Pool::over(ranged(GIB), Source::contiguous(), 65);
+    let behind = Source::new(BASE + 17 * GRANULE, GIB);
+    let mut pool = Pool::over(ranged(UNIT, GIB), behind, 65);
     pool.add_region(BASE + GRANULE, 16 * GRANULE);
     let place = range(BASE + 4 * GRANULE, 300);
     let at = pool
@@ -85,7 +88,8 @@ fn an_index_finds_blocks_through_shrinking_growing_wanted_places_and_alignment()
         .expect("free");
     pool.check();
     let align = Align::new(4 * KIB).expect("a power of two");
-    let aligned = pool.grant(&Request::new(1000).aligned(align)).block;
+    let aligned = pool.try_grant(&Request::new(1000).aligned(align));
+    let aligned = aligned.expect("room").block;
     let mut block = pool.alloc(3 * GRANULE);
     for block in [&at, &aligned, &block] {
         index.enter(block);
@@ -94,7 +98,7 @@ fn an_index_finds_blocks_through_shrinking_growing_wanted_places_and_alignment()
     }
     // A block keeps its handle when its size changes.
     for bytes in [1, 2 * GRANULE, GRANULE, 3 * GRANULE] {
-        block = pool.resize(block, bytes).expect("room");
+        block = pool.shared.get_mut().resize(block, bytes).expect("room");
         let found = block_at(&pool, index, block.addr());
         assert_eq!(found.as_ref(), Ok(&block));
     }
@@ -102,7 +106,7 @@ fn an_index_finds_blocks_through_shrinking_growing_wanted_places_and_alignment()
     index.enter(&large);
     let addr = large.addr();
     pool.free(large);
-    assert!(pool.trim() >= MIB - 64 * KIB);
+    assert!(pool.shared.trim() >= MIB - 64 * KIB);
     assert_eq!(block_at(&pool, index, addr), Err(FreeError::Unknown));
     pool.free_all([at, aligned, block]);
 }
@@ -111,7 +115,7 @@ fn an_index_finds_blocks_through_shrinking_growing_wanted_places_and_alignment()
 fn entries_that_say_anything_name_no_wrong_block() {
     for garbage in 0..9 {
         let index = index(garbage);
-        let mut pool = Pool::over(FIXED, Source::new(), 9);
+        let mut pool = Pool::over(RegionConfig::fixed(), apart(), 9);
         pool.add_region(BASE, 16 * GRANULE);
         let mut alloc = |bytes| {
             let block = pool.alloc(bytes);

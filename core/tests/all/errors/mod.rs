@@ -1,56 +1,30 @@
 //! Every error value of the core: when it is returned, its numbers, that nothing has changed then, and the advice in
 //! its text. Also look-ups by address, requested places, alignments, and sub-allocators that break their promises.
 
-use crate::common;
-
-mod alloc;
 mod config;
 mod free;
 mod index;
 mod places;
 mod region;
-mod shared;
 mod sub_allocator;
 mod words;
 
-use common::{KIB, Pool};
-use larder_core::{AllocError, Growth, OutOfMemory, RegionConfig, Request};
+use crate::common::Pool;
+use crate::script::script;
+use larder_core::{AllocError, OutOfMemory, Request};
 
-const BASE: u64 = 0x10_0000;
-const GRANULE: u64 = 256;
+script!(
+    "../scripts/errors.txt",
+    a_refusal_has_its_cause_and_changes_nothing,
+    s8_6_under_a_limit_below_what_is_held_no_region_is_collected_that_makes_no_room
+);
 
-/// No growth, and no region is given away to make room for one.
-const FIXED: RegionConfig = RegionConfig {
-    collect_regions: false,
-    ..RegionConfig::fixed()
-};
-
-fn fixed(granules: u64) -> Pool {
-    Pool::with_regions(FIXED, &[(BASE, granules * GRANULE)])
-}
-
-fn ranged(limit: u64) -> RegionConfig {
-    RegionConfig {
-        growth: Growth::Range {
-            unit_bytes: 64 * KIB,
-            ahead_divisor: None,
-        },
-        ..RegionConfig::new(limit)
-    }
-}
-
-/// The refusal of a request, after which nothing has changed.
-#[track_caller]
-fn refused(pool: &mut Pool, request: &Request) -> AllocError {
-    pool.unchanged(|pool| pool.try_grant(request))
-        .expect_err("no memory")
-}
-
+/// The refusal of a request for lack of memory, after which nothing has changed.
 #[track_caller]
 fn out_of_memory(pool: &mut Pool, request: &Request) -> OutOfMemory {
-    match refused(pool, request) {
-        AllocError::OutOfMemory(out) => out,
-        other => panic!("{other}"),
+    match pool.unchanged(|pool| pool.try_grant(request)) {
+        Err(AllocError::OutOfMemory(out)) => out,
+        other => panic!("{other:?}"),
     }
 }
 

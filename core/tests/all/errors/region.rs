@@ -1,164 +1,25 @@
-//! `RegionError`: ranges that may not become a region, added by hand or committed.
+//! `RegionError` and the growth under way: ranges that may not be committed, and tables that are full.
 
-use super::{BASE, FIXED, GRANULE, fixed, out_of_memory, ranged};
-use crate::common::{GIB, KIB, Pool, Source, range};
+use super::{numbers, out_of_memory};
+use crate::common::{BASE, GIB, GRANULE, KIB, Pool, UNIT, apart, range, ranged};
 use larder_core::{
-    AllocError, BestFit, Cause, MAX_REGIONS, Progress, RegionAttempt, RegionConfig, RegionError,
-    RegionPlan, Request,
+    AddrRange, AllocError, BestFit, Cause, GrowTicket, MAX_REGIONS, Progress, RegionAttempt,
+    RegionConfig, RegionError, RegionPlan, Request,
 };
 
+/// The refusal of a region, after which nothing has changed.
 #[track_caller]
 fn region_error(pool: &mut Pool, start: u64, bytes: u64) -> RegionError {
     let place = range(start, bytes);
-    let rejected = pool
-        .unchanged(|pool| pool.shared.get_mut().add_region(place))
-        .expect_err("a bad region");
+    let rejected = pool.unchanged(|pool| pool.shared.get_mut().add_region(place));
+    let rejected = rejected.expect_err("a bad region");
     assert_eq!(rejected.value, place, "it comes back");
     rejected.error
 }
 
-#[test]
-fn regions_off_the_granule_are_misaligned_at_either_end() {
-    let mut pool = fixed(4);
-    for (start, bytes) in [
-        (1, 256),
-        (128, 256),
-        (255, 257),
-        (256, 255),
-        (256, 257),
-        (512, 1),
-    ] {
-        assert_eq!(
-            region_error(&mut pool, start, bytes),
-            RegionError::Misaligned
-        );
-    }
-}
-
-#[test]
-fn regions_that_overlap_another_are_refused_and_those_that_touch_are_not() {
-    for config in [FIXED, RegionConfig::new(u64::MAX)] {
-        let (start, bytes) = (BASE, 4 * GRANULE);
-        let regions = [(start, bytes), (start + 16 * GRANULE, bytes)];
-        let mut pool = Pool::with_regions(config, &regions);
-        for (first, granules) in [
-            (0, 4),
-            (1, 2),
-            (0, 1),
-            (3, 1),
-            (3, 2),
-            (3, 20),
-            (15, 2),
-            (19, 9),
-        ] {
-            let error = region_error(&mut pool, BASE + first * GRANULE, granules * GRANULE);
-            assert_eq!(error, RegionError::Overlap, "{first} +{granules}");
-        }
-        let error = region_error(&mut pool, BASE - GRANULE, 2 * GRANULE);
-        assert_eq!(error, RegionError::Overlap);
-        let error = region_error(&mut pool, BASE - GRANULE, 64 * GRANULE);
-        assert_eq!(error, RegionError::Overlap);
-        pool.add_region(BASE - GRANULE, GRANULE);
-        pool.add_region(BASE + 4 * GRANULE, 12 * GRANULE);
-        pool.add_region(BASE + 20 * GRANULE, GRANULE);
-        assert_eq!(pool.reserved_bytes(), 22 * GRANULE);
-    }
-}
-
-#[test]
-fn a_region_of_more_granules_than_32_bits_count_is_too_large() {
-    let mut pool = Pool::new(FIXED);
-    let max = u64::from(u32::MAX) * GRANULE;
-    assert_eq!(
-        region_error(&mut pool, 0, max + GRANULE),
-        RegionError::TooLarge
-    );
-    assert_eq!(
-        region_error(&mut pool, 0, u64::MAX - 255),
-        RegionError::TooLarge
-    );
-    pool.add_region(0, max);
-    // The largest size of all at the largest address of all.
-    let mut pool = Pool::new(FIXED);
-    let start = u64::MAX - 255 - max;
-    pool.add_region(start, max);
-    let block = pool.alloc(max - GRANULE);
-    assert_eq!(block.addr().get(), start);
-    pool.free(block);
-}
-
-#[test]
-fn a_region_past_the_limit_is_refused_and_one_up_to_it_is_held() {
-    let config = RegionConfig {
-        limit_bytes: 8 * GRANULE + 100,
-        ..FIXED
-    };
-    let mut pool = Pool::new(config);
-    assert_eq!(
-        region_error(&mut pool, BASE, 9 * GRANULE),
-        RegionError::Limit
-    );
-    pool.add_region(BASE, 6 * GRANULE);
-    assert_eq!(
-        region_error(&mut pool, 2 * BASE, 3 * GRANULE),
-        RegionError::Limit
-    );
-    pool.add_region(2 * BASE, 2 * GRANULE);
-    assert_eq!(
-        region_error(&mut pool, 3 * BASE, GRANULE),
-        RegionError::Limit
-    );
-    pool.shared.get_mut().set_limit(GRANULE);
-    assert_eq!(
-        region_error(&mut pool, 3 * BASE, GRANULE),
-        RegionError::Limit
-    );
-    pool.shared.get_mut().set_limit(u64::MAX);
-    pool.add_region(3 * BASE, GRANULE);
-}
-
-#[test]
-fn a_region_without_a_record_left_is_refused() {
-    let mut pool = Pool::over(FIXED, Source::new(), 3);
-    pool.add_region(BASE, 4 * GRANULE);
-    let block = pool.alloc(GRANULE);
-    assert_eq!(
-        region_error(&mut pool, 2 * BASE, GRANULE),
-        RegionError::TableFull
-    );
-    // The same where it would enlarge a region.
-    let mut range_pool = Pool::over(ranged(u64::MAX), Source::new(), 3);
-    range_pool.add_region(BASE, 4 * GRANULE);
-    let _block = range_pool.alloc(GRANULE);
-    let behind = BASE + 4 * GRANULE;
-    assert_eq!(
-        region_error(&mut range_pool, behind, GRANULE),
-        RegionError::TableFull
-    );
-    pool.free(block);
-    pool.add_region(2 * BASE, GRANULE);
-}
-
-#[test]
-fn one_region_more_than_the_table_holds_is_refused() {
-    let mut pool = Pool::new(FIXED);
-    for i in 0..MAX_REGIONS as u64 {
-        pool.shared
-            .get_mut()
-            .add_region(range(i * 2 * GRANULE, GRANULE))
-            .expect("room");
-    }
-    pool.check();
-    let records = pool.shared.get_mut().report().vacant_records;
-    assert_eq!(
-        region_error(&mut pool, 1 << 40, GRANULE),
-        RegionError::RegionsFull
-    );
-    assert_eq!(pool.shared.get_mut().report().vacant_records, records);
-}
-
 /// The ticket a request asks for.
-fn ticket(pool: &mut Pool, attempt: &mut RegionAttempt) -> larder_core::GrowTicket {
+#[track_caller]
+fn ticket(pool: &mut Pool, attempt: &mut RegionAttempt) -> GrowTicket {
     let progress = pool.shared.get_mut().advance(attempt);
     pool.check();
     match progress {
@@ -167,9 +28,56 @@ fn ticket(pool: &mut Pool, attempt: &mut RegionAttempt) -> larder_core::GrowTick
     }
 }
 
+/// The refusal of a range that a sub-allocator gave.
+#[track_caller]
+fn commit_error(pool: &mut Pool, ticket: GrowTicket, given: AddrRange) -> RegionError {
+    let rejected = pool.shared.get_mut().commit(ticket, given);
+    let rejected = rejected.expect_err("a bad range");
+    pool.check();
+    assert_eq!(rejected.value, given, "it comes back");
+    rejected.error
+}
+
+/// A pool with so many regions of a granule, far apart. Growth by itself takes larger steps long before the table is
+/// full.
+fn with_regions(config: RegionConfig, count: usize) -> Pool {
+    let places: Vec<_> = (1..=count as u64)
+        .map(|i| (i * 2 * GRANULE, GRANULE))
+        .collect();
+    Pool::with_regions(config, &places)
+}
+
+#[test]
+fn one_region_more_than_the_table_holds_is_refused() {
+    let mut pool = with_regions(RegionConfig::fixed(), MAX_REGIONS);
+    let error = region_error(&mut pool, 1 << 40, GRANULE);
+    assert_eq!(error, RegionError::RegionsFull);
+}
+
+#[test]
+fn a_full_region_table_is_the_cause_and_one_released_region_makes_room() {
+    let mut pool = with_regions(ranged(GRANULE, GIB), MAX_REGIONS);
+    let mut blocks: Vec<_> = (0..MAX_REGIONS).map(|_| pool.alloc(GRANULE)).collect();
+    pool.source().take_log();
+    let out = out_of_memory(&mut pool, &Request::new(GRANULE));
+    let all = MAX_REGIONS as u64 * GRANULE;
+    assert_eq!(
+        (out.cause, numbers(&out)),
+        (Cause::Regions, [GIB, all, all, 0, 0, 0])
+    );
+    assert_eq!(pool.source().take_log(), [], "nobody was asked");
+    pool.free(blocks.swap_remove(77));
+    let ticket = pool.shared.get_mut().take_releasable(u64::MAX);
+    let ticket = ticket.expect("a free region");
+    assert_eq!(ticket.range().bytes(), GRANULE);
+    pool.shared.get_mut().released(ticket);
+    pool.check();
+    let _block = pool.alloc(GRANULE);
+}
+
 #[test]
 fn a_commit_is_refused_when_the_range_is_too_small_or_the_limit_was_lowered() {
-    let mut pool = Pool::new(ranged(GIB));
+    let mut pool = Pool::new(ranged(UNIT, GIB));
     let mut attempt = RegionAttempt::new(Request::new(100 * KIB));
     let before = pool.picture();
     for (bytes, limit, error) in [
@@ -178,76 +86,45 @@ fn a_commit_is_refused_when_the_range_is_too_small_or_the_limit_was_lowered() {
         (128 * KIB + 1, GIB, RegionError::Misaligned),
     ] {
         let ticket = ticket(&mut pool, &mut attempt);
-        assert_eq!(
-            (ticket.bytes(), ticket.least_bytes()),
-            (128 * KIB, 128 * KIB)
-        );
+        let asked = (ticket.bytes(), ticket.least_bytes());
+        assert_eq!(asked, (128 * KIB, 128 * KIB));
         pool.shared.get_mut().set_limit(limit);
-        pool.check();
-        let given = range(BASE, bytes);
-        let rejected = pool
-            .shared
-            .get_mut()
-            .commit(ticket, given)
-            .expect_err("a bad range");
-        pool.check();
-        assert_eq!((rejected.error, rejected.value), (error, given));
+        let refused = commit_error(&mut pool, ticket, range(BASE, bytes));
+        assert_eq!(refused, error);
         pool.shared.get_mut().set_limit(GIB);
-        assert_eq!(
-            pool.picture(),
-            before,
-            "the ticket is used up and counts no more"
-        );
+        assert_eq!(pool.picture(), before, "the ticket counts no more");
     }
     let ticket = ticket(&mut pool, &mut attempt);
-    pool.shared
-        .get_mut()
-        .commit(ticket, range(BASE, 128 * KIB))
-        .expect("as asked");
-    pool.check();
-    assert!(matches!(
-        pool.shared.get_mut().advance(&mut attempt),
-        Progress::Ready(_)
-    ));
-    pool.check();
+    let pool = pool.shared.get_mut();
+    let committed = pool.commit(ticket, range(BASE, 128 * KIB));
+    committed.expect("as asked");
+    assert!(matches!(pool.advance(&mut attempt), Progress::Ready(_)));
+    assert_eq!(pool.check_invariants(), Ok(()));
 }
 
 #[test]
-fn a_commit_is_refused_when_tables_have_filled_up_meanwhile() {
-    let mut pool = Pool::over(ranged(GIB), Source::new(), 3);
+fn a_commit_is_refused_when_the_table_of_chunks_has_filled_up_meanwhile() {
+    let mut pool = Pool::over(ranged(UNIT, GIB), apart(), 3);
     pool.add_region(BASE, 4 * GRANULE);
-    let mut attempt = RegionAttempt::new(Request::new(64 * KIB));
-    let waiting = ticket(&mut pool, &mut attempt);
+    let waiting = ticket(&mut pool, &mut RegionAttempt::new(Request::new(64 * KIB)));
     let _block = pool.alloc(GRANULE);
-    let rejected = pool
-        .shared
-        .get_mut()
-        .commit(waiting, range(16 * BASE, 64 * KIB))
-        .expect_err("no record");
-    pool.check();
-    assert_eq!(rejected.error, RegionError::TableFull);
+    let error = commit_error(&mut pool, waiting, range(16 * BASE, 64 * KIB));
+    assert_eq!(error, RegionError::TableFull);
+}
 
-    let mut pool = Pool::new(RegionConfig {
+#[test]
+fn a_commit_is_refused_when_the_table_of_regions_has_filled_up_meanwhile() {
+    let config = RegionConfig {
         collect_regions: false,
-        ..ranged(GIB)
-    });
-    for i in 1..MAX_REGIONS as u64 {
-        pool.shared
-            .get_mut()
-            .add_region(range(i * 2 * GRANULE, GRANULE))
-            .expect("room");
-    }
+        ..ranged(UNIT, GIB)
+    };
+    let mut pool = with_regions(config, MAX_REGIONS - 1);
     let mut attempt = RegionAttempt::new(Request::new(100 * KIB));
     let waiting = ticket(&mut pool, &mut attempt);
     pool.add_region(1 << 40, GRANULE);
-    let rejected = pool
-        .shared
-        .get_mut()
-        .commit(waiting, range(1 << 41, 128 * KIB))
-        .expect_err("no region");
-    pool.check();
-    assert_eq!(rejected.error, RegionError::RegionsFull);
-    attempt.growth_rejected(rejected.error);
+    let error = commit_error(&mut pool, waiting, range(1 << 41, 128 * KIB));
+    assert_eq!(error, RegionError::RegionsFull);
+    attempt.growth_rejected(error);
     match pool.shared.get_mut().advance(&mut attempt) {
         Progress::Failed(AllocError::OutOfMemory(out)) => assert_eq!(out.cause, Cause::Regions),
         other => panic!("{other:?}"),
@@ -257,25 +134,18 @@ fn a_commit_is_refused_when_tables_have_filled_up_meanwhile() {
 
 #[test]
 fn a_ticket_counts_against_the_limit_until_it_is_aborted() {
-    let mut pool = Pool::new(ranged(128 * KIB));
-    let mut attempt = RegionAttempt::new(Request::new(64 * KIB));
+    let mut pool = Pool::new(ranged(UNIT, 2 * UNIT));
+    let mut attempt = RegionAttempt::new(Request::new(UNIT));
     let [one, two] = [0, 1].map(|_| ticket(&mut pool, &mut attempt));
     let out = out_of_memory(&mut pool, &Request::new(1));
-    assert_eq!(
-        (out.cause, out.reserved_bytes),
-        (Cause::Limit, 128 * KIB),
-        "growth under way"
-    );
+    let counted = (out.cause, out.reserved_bytes);
+    assert_eq!(counted, (Cause::Limit, 2 * UNIT), "growth under way");
     assert_eq!(region_error(&mut pool, BASE, GRANULE), RegionError::Limit);
     pool.shared.get_mut().abort(one);
-    pool.check();
     pool.add_region(BASE, GRANULE);
-    assert_eq!(
-        pool.shared.get_mut().retry_smaller(two),
-        None,
-        "nothing smaller helps; it is aborted"
-    );
+    let smaller = pool.shared.get_mut().retry_smaller(two);
+    assert_eq!(smaller, None, "nothing smaller helps; it is aborted");
     pool.check();
     assert_eq!(pool.shared.get_mut().excess_bytes(), 0);
-    pool.add_region(16 * BASE, 128 * KIB - GRANULE);
+    pool.add_region(16 * BASE, 2 * UNIT - GRANULE);
 }

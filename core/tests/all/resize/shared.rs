@@ -2,12 +2,12 @@
 
 use std::cell::{Cell, RefCell};
 
-use super::{GRANULE, UNIT, ranged};
-use crate::common::{GIB, KIB, Random, range, table};
+use crate::common::{self, GIB, GRANULE, UNIT, range, table};
 use larder_core::{
     AddrRange, BestFit, Block, BlockAllocator, FixedRange, GrowRequest, RegionPool, Rejected,
     Request, ResizeError, Shared, SubAllocError, SubAllocator,
 };
+use larder_model::Random;
 
 type Act = Box<dyn FnOnce(GrowRequest)>;
 
@@ -41,7 +41,7 @@ fn allocator() -> &'static Allocator {
         act: Cell::new(None),
         calls: RefCell::default(),
     };
-    let bfc = RegionPool::new(ranged(GIB), table(64)).unwrap();
+    let bfc = RegionPool::new(common::ranged(UNIT, GIB), table(64)).unwrap();
     Box::leak(Box::new(Shared::new(bfc, source)))
 }
 
@@ -65,19 +65,6 @@ fn resize_while(
     let held = allocator.stats().reserved_bytes;
     assert_eq!(held, allocator.source().range.used_bytes());
     result
-}
-
-#[test]
-fn a_block_grows_through_the_lock_where_it_is() {
-    let allocator = allocator();
-    let block = alloc(allocator, KIB);
-    let addr = block.addr();
-    let block = allocator.resize(block, 9 * UNIT).unwrap();
-    assert_eq!((block.addr(), block.bytes()), (addr, 9 * UNIT));
-    let block = allocator.resize(block, 1).unwrap();
-    assert_eq!(block.bytes(), GRANULE);
-    allocator.free(block).unwrap();
-    assert_eq!(allocator.trim(), 9 * UNIT);
 }
 
 #[test]
@@ -145,7 +132,7 @@ fn who_grows_the_range_meanwhile_has_what_lies_behind_and_nothing_is_lost() {
 
 #[test]
 fn threads_that_grow_move_and_free_their_blocks_never_share_a_byte() {
-    let bfc = RegionPool::new(ranged(GIB), table(1 << 10)).unwrap();
+    let bfc = RegionPool::new(common::ranged(UNIT, GIB), table(1 << 10)).unwrap();
     let source = FixedRange::new(range(UNIT, 1 << 14 << 16));
     let allocator: Shared<RegionPool<'_>, _> = Shared::new(bfc, source);
     let in_place = std::thread::scope(|scope| {

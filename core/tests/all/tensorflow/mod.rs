@@ -1,11 +1,65 @@
-//! TensorFlow 1.15's best fit, CONFORMANCE s8: the cases of 8.9, then 8.3 to 8.7 rule by rule, on
-//! `larder_model::tensorflow::Bfc`; those that also hold for ours, on both; on ours alone where upstream has no
-//! answer.
+//! TensorFlow 1.15's best fit, CONFORMANCE s8: scripts, and the cases that no script can state.
 
-mod collect;
-mod extend;
-mod free;
 mod random;
-mod take;
-mod timestamps;
 mod upstream_cases;
+
+use crate::script::script;
+
+script!(
+    "../scripts/tensorflow.txt",
+    every_other_case_of_upstream,
+    s8_9_no_dups_sizes_1_to_1023_give_distinct_blocks_and_the_tuple,
+    s8_9_regions_of_upstream_double_up_to_the_limit,
+    s8_9_coalescing_1024_rounds_end_with_one_chunk_and_the_first_pointer_comes_back,
+    s8_9_zero_bytes_is_an_error_and_grows_nothing,
+    s8_9_tracks_sizes_4_bytes_are_requested_4_allocated_256,
+    s8_9_with_a_limit_of_1_mib_256_bytes_are_given_and_4_mib_are_not,
+    s8_9_growth_flag_on_begins_with_1_mib_and_off_takes_all_at_once,
+    s8_9_region_release_collects_all_but_the_region_in_use,
+    s8_1_the_granule_is_256_bytes,
+    s8_3_a_chunk_of_twice_the_rounded_size_is_split,
+    s8_3_a_chunk_of_one_granule_less_is_not_split_and_the_rounded_size_counts,
+    s8_3_a_chunk_128_mib_larger_is_split_and_one_granule_less_is_not,
+    s8_3_in_use_counts_whole_chunks_700_kib_of_a_1_mib_region_count_1_mib,
+    s8_3_ours_counts_the_rounded_size_700_kib_of_a_1_mib_region_count_700_kib,
+    s8_3_the_smallest_chunk_that_fits_serves_wherever_it_lies,
+    s8_3_among_equal_chunks_of_one_region_the_lowest_address_serves,
+    s8_3_among_equal_chunks_of_two_regions_the_lowest_address_serves,
+    s8_3_ids_start_at_1_rise_by_1_and_a_failure_takes_none,
+    s3_1_clearing_sets_count_and_largest_to_0_and_the_peak_to_what_is_in_use,
+    s8_3_the_alignment_up_to_256_is_free_and_above_it_is_honoured,
+    s8_5_freeing_coalesces_with_next_then_previous_in_every_order,
+    s8_5_whole_free_regions_are_kept,
+    s8_2_adjacent_regions_are_never_merged,
+    s8_4_regions_double_if_no_doubling_was_needed_and_not_twice_if_it_was,
+    s8_4_the_last_region_is_cut_at_the_limit_and_a_request_above_the_rest_asks_nobody,
+    s8_4_a_request_that_failed_at_the_limit_did_not_double_the_step,
+    s8_4_a_step_doubled_for_a_refused_request_stays_doubled,
+    s8_4_the_first_region_is_the_limit_rounded_if_that_is_less_than_1_mib,
+    s8_4_a_limit_below_a_granule_gives_nothing,
+    s8_4_the_step_doubles_from_a_first_region_that_the_limit_cut,
+    s8_4_back_off_asks_for_nine_tenths_rounded_up_until_it_succeeds,
+    s8_4_back_off_ends_above_the_request_and_happens_once_in_a_life,
+    s8_4_back_off_is_used_up_even_if_no_smaller_region_could_serve,
+    s8_4_back_off_that_succeeded_is_used_up_too,
+    g1_16_back_off_below_2560_bytes_ends_though_nine_tenths_round_up_to_the_same,
+    s8_6_free_regions_are_collected_only_if_that_is_enabled,
+    s8_6_all_free_regions_go_even_if_one_would_do_and_regions_in_use_stay,
+    s8_6_a_request_above_what_collection_can_free_leaves_every_region,
+    s8_6_without_a_free_region_nothing_is_collected,
+    s8_6_a_region_with_one_small_block_is_not_collected,
+    s8_6_growing_goes_before_collecting,
+    s8_6_a_sub_allocator_that_refuses_makes_room_by_collection_and_is_asked_again,
+    s8_6_a_refusal_after_collection_is_an_error_and_what_was_collected_is_gone,
+    s8_6_a_region_that_is_not_taken_back_is_skipped_and_serves_on,
+    s8_7_a_freed_chunk_stays_uncoalesced_until_the_frontier_has_passed_its_count,
+    s8_7_a_free_neighbour_without_a_count_is_not_coalesced_with_either,
+    s8_7_a_demand_skips_chunks_freed_later_and_no_demand_takes_any,
+    s8_7_an_old_larger_chunk_serves_a_demand_that_the_best_fit_is_too_young_for,
+    s8_7_without_a_demand_counts_are_merged_by_force_before_failing,
+    s8_7_growing_goes_before_forced_merging,
+    s8_7_what_is_merged_by_force_carries_the_latest_count,
+    s8_7_forced_merging_goes_in_the_order_of_freeing,
+    s8_7_collection_takes_no_region_whose_chunks_are_not_safe,
+    s8_7_a_count_below_the_frontier_is_coalesced_as_a_plain_free
+);

@@ -3,8 +3,9 @@
 
 use std::collections::BTreeMap;
 
-use crate::common::{Alike, MIB, Random, Source, Upstream, rounds};
+use crate::common::{MIB, Upstream, apart, rounds};
 use larder_core::Block;
+use larder_model::Random;
 use larder_model::tensorflow::Bfc;
 
 struct Sequence {
@@ -35,13 +36,13 @@ impl Sequence {
                     .extend(granules(&block).map(|granule| (granule, self.count)));
                 self.pool.free_at(block, self.count);
             }
-            90..93 => self.pool.source.refuse_grows.set(random.below(3) as u32),
-            93..95 => self.pool.source.capacity_bytes.set(random.below(96) * MIB),
+            90..93 => self.pool.source.refuse_grow(random.below(3) as u32),
+            93..95 => self.pool.source.set_capacity(random.below(96) * MIB),
             95..97 => {
                 let limit = random.below(64) * MIB + random.below(2) * 300;
-                let change = self.pool.adjust(limit);
-                assert!(change.limit_bytes >= limit);
-                assert!(self.pool.reserved_bytes() <= change.limit_bytes);
+                let in_force = self.pool.adjust(limit);
+                assert!(in_force >= limit);
+                assert!(self.pool.bfc.stats().reserved_bytes <= in_force);
             }
             _ if self.timed => {
                 self.safe = self
@@ -98,7 +99,7 @@ fn run(first_seed: u64, timed: bool) {
         }
         println!("seed {seed}, limit {limit}, timed {timed}");
         let mut sequence = Sequence {
-            pool: Upstream::over(bfc, Source::new()),
+            pool: Upstream::over(bfc, apart()),
             live: Vec::new(),
             timed,
             count: 0,
