@@ -16,6 +16,7 @@ mod pool;
 mod prmalloc;
 mod resize;
 mod scattered;
+mod script;
 mod small;
 mod steps;
 mod streams;
