@@ -7,7 +7,7 @@ use larder_core::{Addr, FreeError};
 use larder_model::prmalloc::{Form, Window};
 
 use crate::prmalloc::books::align;
-use crate::prmalloc::rig::{AnyPool, InUse, Op, Upstream, planned, upstream};
+use crate::prmalloc::rig::{AnyPool, CountedBackend, InUse, OverMock, Upstream, planned, upstream};
 
 /// Upstream's GPU form with its asynchronous free, planned from one step.
 fn soon() -> Upstream {
@@ -84,27 +84,13 @@ fn pr_gpu_a_queued_block_that_is_refused_is_offered_with_the_step_after() {
 #[test]
 fn pr_gpu_a_queued_block_counts_as_freed_when_it_was() {
     // Freed one before the other's beginning: one block of the plan serves both.
-    let ops = &[
-        Op::Alloc(0, 50_000, 256),
-        Op::Free(0),
-        Op::Alloc(1, 50_000, 256),
-        Op::Free(1),
-    ];
+    let ops = "0=50000@256 -0 1=50000@256 -1";
     let pool = planned(soon(), ops);
     assert_eq!(pool.counts().slab_bytes, 53_248, "50,000 in steps of 4 KiB");
 }
 
 /// Two blocks of 50,000 bytes alive at once: the older borrows from 100,000, the newer from 200,000.
-const BORROWERS: &[Op] = &[
-    Op::Alloc(0, 200_000, 64),
-    Op::Alloc(1, 100_000, 64),
-    Op::Free(0),
-    Op::Free(1),
-    Op::Alloc(2, 50_000, 64),
-    Op::Alloc(3, 50_000, 64),
-    Op::Free(2),
-    Op::Free(3),
-];
+const BORROWERS: &str = "0=200000 1=100000 -0 -1 2=50000 3=50000 -2 -3";
 
 /// A pool with that plan, and where its two blocks lie: the larger, the smaller.
 fn borrowers() -> (Upstream, Addr, Addr) {
@@ -149,14 +135,7 @@ fn pr_gpu_a_turn_whose_block_is_in_use_is_a_miss() {
 
 #[test]
 fn pr_gpu_a_bin_may_borrow_more_than_was_planned() {
-    let ops = &[
-        Op::Alloc(0, 100_000, 64),
-        Op::Alloc(1, 100_000, 64),
-        Op::Free(0),
-        Op::Free(1),
-        Op::Alloc(2, 50_000, 64),
-        Op::Free(2),
-    ];
+    let ops = "0=100000 1=100000 -0 -1 2=50000 -2";
     let pool = planned(soon(), ops);
     let hits = pool.counts().hits;
     let mut in_use = InUse::default();

@@ -8,25 +8,16 @@ use larder_model::prmalloc::{Form, Window};
 
 use crate::prmalloc::books::{KIB, align};
 use crate::prmalloc::rig::{
-    AnyPool, InUse, Op, planned, planned_pool, pool, pool_with, soon, until_planned, upstream,
-    upstream_soon,
+    AnyPool, CountedBackend, InUse, OverMock, planned, planned_pool, pool, pool_with, soon,
+    until_planned, upstream, upstream_soon,
 };
 
-pub const STEP: &[Op] = &[
-    Op::Alloc(0, 200_000, 64),
-    Op::Alloc(1, 100_000, 64),
-    Op::Free(0),
-    Op::Alloc(2, 60_000, 64),
-    Op::Alloc(3, 100_000, 64),
-    Op::Free(1),
-    Op::Free(2),
-    Op::Free(3),
-];
+pub const STEP: &str = "0=200000 1=100000 -0 2=60000 3=100000 -1 -2 -3";
 
-pub const LARGE: &[Op] = &[Op::Alloc(0, 200_000, 64), Op::Free(0)];
+pub const LARGE: &str = "0=200000 -0";
 
 /// Ours and upstream's CPU form, made anew, each planning soon.
-fn both() -> [Box<dyn AnyPool>; 2] {
+fn both() -> [Box<dyn OverMock>; 2] {
     [Box::new(pool(soon())), Box::new(upstream_soon())]
 }
 
@@ -34,7 +25,7 @@ fn both() -> [Box<dyn AnyPool>; 2] {
 fn pr_4_4276545_bytes_go_out_and_come_back_in_every_state() {
     const BYTES: u64 = 4_276_545;
     assert_eq!(BYTES as u32, u32::from_le_bytes(*b"AAA\0"));
-    let ops = &[Op::Alloc(0, BYTES, 64), Op::Free(0)];
+    let ops = &format!("0={BYTES} -0");
     for pool in both() {
         let before = pool.alloc(BYTES, align(64)).unwrap();
         pool.free(before).unwrap();
@@ -125,12 +116,7 @@ fn pr_5_a_block_of_a_bin_planned_with_64_is_not_given_for_4096() {
 #[test]
 fn pr_5_a_borrowed_block_is_aligned_as_the_borrower_wants() {
     // The larger bin was planned with 64; the smaller one shares its block and wants 4096.
-    let ops = &[
-        Op::Alloc(0, 65_600, 64),
-        Op::Free(0),
-        Op::Alloc(1, 40_064, 4096),
-        Op::Free(1),
-    ];
+    let ops = "0=65600 -0 1=40064@4096 -1";
     for pool in both() {
         until_planned(&*pool, ops);
         let bytes = pool.counts().slab_bytes;
@@ -148,12 +134,7 @@ fn pr_5_a_borrowed_block_is_aligned_as_the_borrower_wants() {
 
 #[test]
 fn defect_5_alignments_above_the_chunks_own_are_planned_for() {
-    let ops = &[
-        Op::Alloc(0, 40_000, 64 * KIB),
-        Op::Alloc(1, 40_000, 64 * KIB),
-        Op::Free(0),
-        Op::Free(1),
-    ];
+    let ops = "0=40000@65536 1=40000@65536 -0 -1";
     for pool in both() {
         until_planned(&*pool, ops);
         assert_eq!(pool.counts().slab_bytes, 128 * KIB);
@@ -204,12 +185,7 @@ fn pr_6_sizes_up_to_32_kib_go_to_the_backend_and_count_nowhere() {
 
 #[test]
 fn defect_6_a_bin_without_blocks_gets_no_slab() {
-    let ops = &[
-        Op::Alloc(0, 65_600, 64),
-        Op::Free(0),
-        Op::Alloc(1, 40_064, 64),
-        Op::Free(1),
-    ];
+    let ops = "0=65600 -0 1=40064 -1";
     let pool = pool(soon());
     let mut in_use = InUse::default();
     let mut grows = 0;
@@ -223,7 +199,7 @@ fn defect_6_a_bin_without_blocks_gets_no_slab() {
         "two blocks, one slab"
     );
     // Nothing large in a step: a plan without slabs.
-    let empty = planned_pool(soon(), &[Op::Alloc(0, 100, 8), Op::Free(0)]);
+    let empty = planned_pool(soon(), "0=100@8 -0");
     assert_eq!(empty.counts().slab_bytes, 0);
     assert_eq!(empty.free(Addr::new(1 << 40)), Err(FreeError::Unknown));
 }
@@ -256,14 +232,9 @@ fn pr_8_blocks_are_freed_in_any_state_whatever_it_was_when_they_were_allocated()
 }
 
 /// With room again, `again` has it planned again.
-fn no_memory_for_the_plan<P: AnyPool>(pool: P, again: impl Fn(&P)) {
+fn no_memory_for_the_plan<P: OverMock>(pool: P, again: impl Fn(&P)) {
     // 200,000 and then 100,000 bytes; planned apart they are more than both at once.
-    let ops = &[
-        Op::Alloc(0, 200_000, 64),
-        Op::Alloc(1, 100_000, 64),
-        Op::Free(0),
-        Op::Free(1),
-    ];
+    let ops = "0=200000 1=100000 -0 -1";
     let mut in_use = InUse::default();
     in_use.step(&pool, ops).unwrap();
     let capacity = &pool.backend().capacity_bytes;
@@ -328,8 +299,8 @@ fn a_plan_above_the_cap_or_the_tables_is_refused() {
         LARGE,
     );
     let crowded = pool_with(soon(), false, 8);
-    let mut ops: Vec<Op> = (0..9).map(|i| Op::Alloc(i, 40_000, 8)).collect();
-    ops.extend((0..9).map(Op::Free));
+    let nine = |op: fn(u32) -> String| (0..9).map(op).collect::<String>();
+    let ops = nine(|name| format!("{name}=40000@8 ")) + &nine(|name| format!("-{name} "));
     let error = in_use.step(&crowded, &ops).unwrap_err();
     assert!(matches!(error, PlanError::StatsFull { .. }), "{error}");
     assert_eq!(crowded.planner().state(), PlannerStage::Done);
@@ -340,22 +311,7 @@ fn a_plan_above_the_cap_or_the_tables_is_refused() {
 #[test]
 fn defect_4_all_blocks_that_were_planned_for_sharing_are_tried() {
     // Two stats of the small bin go into the same block of the large one, a third into another.
-    let ops = &[
-        Op::Alloc(0, 200_000, 64),
-        Op::Free(0),
-        Op::Alloc(1, 100_000, 64),
-        Op::Free(1),
-        Op::Alloc(2, 50_000, 64),
-        Op::Alloc(3, 50_000, 64),
-        Op::Free(2),
-        Op::Free(3),
-        Op::Alloc(4, 50_000, 64),
-        Op::Free(4),
-        Op::Alloc(5, 200_000, 64),
-        Op::Alloc(6, 100_000, 64),
-        Op::Free(5),
-        Op::Free(6),
-    ];
+    let ops = "0=200000 -0 1=100000 -1 2=50000 3=50000 -2 -3 4=50000 -4 5=200000 6=100000 -5 -6";
     let pool = planned_pool(soon(), ops);
     let calls = pool.backend().calls();
     let mut in_use = InUse::default();
@@ -374,17 +330,8 @@ fn defect_4_all_blocks_that_were_planned_for_sharing_are_tried() {
 #[test]
 fn defect_4_a_block_in_use_does_not_hide_another_that_may_be_borrowed() {
     // Both 50,000s are alive at once: one borrows from 100,000, the newer one from 200,000.
-    let ops = &[
-        Op::Alloc(0, 200_000, 64),
-        Op::Alloc(1, 100_000, 64),
-        Op::Free(0),
-        Op::Free(1),
-        Op::Alloc(2, 50_000, 64),
-        Op::Alloc(3, 50_000, 64),
-        Op::Free(2),
-        Op::Free(3),
-    ];
-    let served = |pool: &dyn AnyPool, taken: u64| {
+    let ops = "0=200000 1=100000 -0 -1 2=50000 3=50000 -2 -3";
+    let served = |pool: &dyn OverMock, taken: u64| {
         until_planned(pool, ops);
         pool.alloc(taken, align(64)).unwrap();
         pool.alloc(50_000, align(64)).unwrap();
@@ -397,12 +344,7 @@ fn defect_4_a_block_in_use_does_not_hide_another_that_may_be_borrowed() {
 
 #[test]
 fn defect_12_the_end_of_one_bin_is_no_block_of_another() {
-    let ops = &[
-        Op::Alloc(0, 200_000, 64),
-        Op::Alloc(1, 100_000, 64),
-        Op::Free(0),
-        Op::Free(1),
-    ];
+    let ops = "0=200000 1=100000 -0 -1";
     for pool in both() {
         until_planned(&*pool, ops);
         let blocks = [200_000, 100_000].map(|bytes| pool.alloc(bytes, align(64)).unwrap());

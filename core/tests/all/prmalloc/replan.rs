@@ -5,9 +5,9 @@ use std::sync::atomic::Ordering;
 use larder_core::FreeError;
 use larder_core::prmalloc::{PlannedPoolConfig, PlannerStage, Replan};
 
-use crate::prmalloc::books::{KIB, MIB, align};
+use crate::prmalloc::books::{KIB, align};
 use crate::prmalloc::pool::{LARGE, STEP};
-use crate::prmalloc::rig::{InUse, Op, planned_pool, pool_with, soon, until_planned};
+use crate::prmalloc::rig::{CountedBackend, InUse, planned_pool, pool_with, soon, until_planned};
 
 /// The default, looking for worn-out plans.
 fn adaptive() -> PlannedPoolConfig {
@@ -26,12 +26,7 @@ fn pr_7_a_changed_step_is_counted_planned_again_and_the_old_slabs_go_home_with_t
     let first = pool.serving();
     let old_bytes = pool.counts().slab_bytes;
     let kept = pool.alloc(200_000, align(64)).unwrap();
-    let changed = &[
-        Op::Alloc(0, 900_000, 64),
-        Op::Alloc(1, 900_000, 64),
-        Op::Free(0),
-        Op::Free(1),
-    ];
+    let changed = "0=900000 1=900000 -0 -1";
     let mut in_use = InUse::default();
     for step in 1..=3 {
         assert_eq!(pool.planner().state(), PlannerStage::Done);
@@ -64,12 +59,7 @@ fn pr_7_a_changed_step_is_counted_planned_again_and_the_old_slabs_go_home_with_t
 
 #[test]
 fn pr_7_a_new_plan_knows_the_alignments_of_blocks_that_came_from_the_old_one() {
-    let ops = &[
-        Op::Alloc(0, 40_000, 64 * KIB),
-        Op::Alloc(1, 40_000, 64 * KIB),
-        Op::Free(0),
-        Op::Free(1),
-    ];
+    let ops = "0=40000@65536 1=40000@65536 -0 -1";
     let pool = planned_pool(adaptive(), ops);
     assert!(pool.replan());
     let mut in_use = InUse::default();
@@ -83,12 +73,7 @@ fn pr_7_a_new_plan_knows_the_alignments_of_blocks_that_came_from_the_old_one() {
 #[test]
 fn pr_10_small_sizes_share_no_blocks_with_larger_ones() {
     let pool = pool_with(soon(), true, 1 << 10);
-    let ops = &[
-        Op::Alloc(0, 16 * KIB, 64),
-        Op::Free(0),
-        Op::Alloc(1, 8 * KIB, 64),
-        Op::Free(1),
-    ];
+    let ops = "0=16384 -0 1=8192 -1";
     until_planned(&pool, ops);
     assert_eq!(pool.counts().slab_bytes, 24 * KIB);
 }
@@ -97,8 +82,8 @@ fn pr_10_small_sizes_share_no_blocks_with_larger_ones() {
 fn defect_3_a_plan_without_blocks_in_use_goes_home_at_the_switch_again_and_again() {
     let pool = planned_pool(adaptive(), LARGE);
     let mut in_use = InUse::default();
-    for size in 1..20 {
-        let step = &[Op::Alloc(0, size * 300_000, 64), Op::Free(0)];
+    for size in 1..20_u64 {
+        let step = &format!("0={} -0", size * 300_000);
         for _ in 0..8 {
             in_use.step(&pool, step).unwrap();
         }
@@ -117,9 +102,7 @@ fn a_few_misses_do_not_wear_a_plan_out() {
         let bad = step % 3 < 2;
         in_use.step(&pool, STEP).unwrap();
         if bad {
-            in_use
-                .step(&pool, &[Op::Alloc(9, 3 * MIB, 64), Op::Free(9)])
-                .unwrap();
+            in_use.step(&pool, "9=3145728 -9").unwrap();
         }
         assert_eq!(pool.planner().state(), PlannerStage::Done, "step {step}");
     }
@@ -133,15 +116,15 @@ fn slabs_that_the_backend_refuses_are_offered_again_at_the_end_of_a_step() {
     pool.backend().refuse_releases.store(2, Ordering::SeqCst);
     let kept = pool.alloc(200_000, align(64)).unwrap();
     while pool.planner().state() != PlannerStage::Done {
-        in_use.step(&pool, &[]).unwrap();
+        in_use.step(&pool, "").unwrap();
     }
     let both = pool.counts().slab_bytes;
     pool.free(kept).unwrap();
     assert_eq!(pool.counts().slab_bytes, both, "refused once");
     assert!(!pool.replan(), "its room is taken");
-    in_use.step(&pool, &[]).unwrap();
+    in_use.step(&pool, "").unwrap();
     assert_eq!(pool.counts().slab_bytes, both, "refused twice");
-    in_use.step(&pool, &[]).unwrap();
+    in_use.step(&pool, "").unwrap();
     assert_eq!(pool.backend().out_bytes(), pool.counts().slab_bytes);
     assert!(pool.counts().slab_bytes < both);
     assert!(pool.replan());
@@ -149,12 +132,7 @@ fn slabs_that_the_backend_refuses_are_offered_again_at_the_end_of_a_step() {
 
 #[test]
 fn slabs_of_a_plan_that_did_not_fit_are_offered_again_too() {
-    let ops = &[
-        Op::Alloc(0, 200_000, 64),
-        Op::Alloc(1, 20_000, 64),
-        Op::Free(0),
-        Op::Free(1),
-    ];
+    let ops = "0=200000 1=20000 -0 -1";
     let pool = pool_with(adaptive(), true, 1 << 10);
     let mut in_use = InUse::default();
     in_use.step(&pool, ops).unwrap();
@@ -168,7 +146,7 @@ fn slabs_of_a_plan_that_did_not_fit_are_offered_again_too() {
     assert!(pool.end_step(step).is_err());
     assert_eq!((pool.serving(), pool.counts().slab_bytes), (None, 20_480));
     assert_eq!(pool.backend().out_bytes(), 20_480);
-    in_use.step(&pool, &[]).unwrap();
+    in_use.step(&pool, "").unwrap();
     assert_eq!(
         (pool.counts().slab_bytes, pool.backend().out_bytes()),
         (0, 0)
