@@ -220,14 +220,11 @@ fn settle(pool: &(impl AnyPool + ?Sized)) {
 }
 
 /// Upstream's own cases, with their numbers. Upstream asserts that no block is null; here all blocks are aligned, none
-/// overlap, and everything is released.
+/// overlap, and everything is released. A case panics otherwise.
 pub mod cases {
     use super::{AnyPool, InUse, KIB, MIB, settle};
 
     /// Single blocks, one after the other.
-    ///
-    /// # Panics
-    /// As all cases do, if a block is not as was asked for or memory is not released.
     pub fn single_blocks(pool: &(impl AnyPool + ?Sized)) {
         for (align, bytes) in [
             (32, 100),
@@ -264,9 +261,6 @@ pub mod cases {
     }
 
     /// The loop of sizes on one thread, and on three.
-    ///
-    /// # Panics
-    /// As all cases do.
     pub fn loops_on_threads(pool: &(impl AnyPool + Sync + ?Sized)) {
         loop_of_sizes(pool);
         settle(pool);
@@ -302,9 +296,6 @@ pub mod cases {
 
     /// 2000 steps of some sizes, the last ones without a look at their blocks, then other sizes; then again after a
     /// reset. `plans_small`: sizes up to 32 KiB are planned too.
-    ///
-    /// # Panics
-    /// As all cases do.
     pub fn many_steps_then_other_sizes_then_again(
         pool: &(impl AnyPool + ?Sized),
         plans_small: bool,
@@ -335,9 +326,6 @@ pub mod cases {
     }
 
     /// So many steps of two sizes, twice each.
-    ///
-    /// # Panics
-    /// As all cases do.
     pub fn two_sizes_twice(pool: &(impl AnyPool + ?Sized), count: u32) {
         let ops = step_of(&[128 * KIB, 64 * KIB], &[64]);
         steps(pool, InUse::default(), count, &ops);
@@ -345,9 +333,6 @@ pub mod cases {
     }
 
     /// So many steps of two huge blocks, twice each.
-    ///
-    /// # Panics
-    /// As all cases do.
     pub fn huge_blocks_twice(pool: &(impl AnyPool + ?Sized), count: u32, sizes: [u64; 2]) {
         let ops = step_of(&sizes, &[64]);
         steps(pool, InUse::default(), count, &ops);

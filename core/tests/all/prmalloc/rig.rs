@@ -16,6 +16,9 @@ pub use larder_model::prmalloc::{AnyPool, CountedBackend, InUse, until_planned};
 
 use crate::prmalloc::books::{align, room};
 
+/// The backend's first address.
+pub const FIRST: u64 = 1 << 40;
+
 /// A backend whose addresses ascend, with gaps, and are never given twice.
 pub struct Mock {
     next: AtomicU64,
@@ -29,7 +32,7 @@ pub struct Mock {
 impl Mock {
     pub fn new() -> Self {
         Self {
-            next: AtomicU64::new(1 << 40),
+            next: AtomicU64::new(FIRST),
             capacity_bytes: AtomicU64::new(u64::MAX),
             refuse_releases: AtomicU32::new(0),
             grows: AtomicU64::new(0),

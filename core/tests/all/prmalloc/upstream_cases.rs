@@ -6,7 +6,7 @@ use larder_core::prmalloc::PlannedPoolConfig;
 use larder_model::prmalloc::{Form, cases};
 
 use crate::prmalloc::books::MIB;
-use crate::prmalloc::rig::{AnyPool, CountedBackend, InUse, OverMock, pool_with, upstream};
+use crate::prmalloc::rig::{OverMock, pool_with, upstream};
 
 /// Upstream's CPU form, its GPU form on a device of 1 GiB, and ours; and whether sizes up to 32 KiB are planned.
 fn each_form(test: impl Fn(&dyn OverMock, bool)) {
@@ -44,26 +44,4 @@ fn upstream_two_sizes_twice_and_huge_ones() {
         let huge = if device { [16, 8] } else { [512, 64] };
         cases::huge_blocks_twice(pool, 300, huge.map(|mib| mib * MIB));
     });
-}
-
-#[test]
-fn pr_10_small_blocks_of_the_gpu_form_come_from_the_second_slab() {
-    let pool = upstream(Form::GPU, true);
-    let grows = pool.backend().calls().0;
-    assert_eq!(grows, 0);
-    let ops = "0=100@8 1=100000@8 2=1000@8 -0 -1 -2";
-    let mut in_use = InUse::default();
-    while !pool.is_planned() {
-        in_use.step(&pool, ops).unwrap();
-    }
-    // 112 and 1024 bytes, rounded to the backend's unit; and 100 KiB.
-    assert_eq!(pool.counts().slab_bytes, 1280 + 102_400);
-    let calls = pool.backend().calls();
-    in_use.step(&pool, ops).unwrap();
-    assert_eq!(pool.backend().calls(), calls);
-    assert_eq!(
-        pool.counts().hits,
-        3 + 3,
-        "the step that planned was served already"
-    );
 }
