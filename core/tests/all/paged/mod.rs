@@ -3,13 +3,13 @@
 //! Most cases are scripts in `scripts`, which [`player`] plays.
 
 mod bench;
-mod looks;
 mod plans;
 mod player;
 mod random;
 mod refusals;
 mod scenes;
 mod tables;
+mod words;
 
 use crate::script::run;
 use player::Player;
@@ -57,4 +57,9 @@ fn memory_is_created_in_the_pieces_of_the_script() {
 #[test]
 fn plans_go_on_as_in_the_script() {
     run::<Player>("paged/scripts/plans.txt");
+}
+
+#[test]
+fn searches_look_at_as_much_as_the_script_says() {
+    run::<Player>("paged/scripts/looks.txt");
 }

@@ -7,15 +7,15 @@
 use std::collections::HashMap;
 use std::fmt::Write;
 
-use larder_core::pages::{Backing, PageCall, PageConfig, PagePlan};
+use larder_core::pages::{Backing, PageConfig, PagePlan};
 use larder_core::{
-    Addr, AddrRange, Align, AllocError, BestFit, Block, BlockAllocator, EventNumber, Request,
-    StreamId, StreamPoint,
+    Addr, AddrRange, BestFit, Block, BlockAllocator, EventNumber, Request, StreamId, StreamPoint,
 };
 use larder_model::PageDevice;
 
 use super::bench::{BASE, Bench, PAGE, PLENTY, config};
 use super::scenes::scene;
+use super::words::{bytes, calls, option, place, range, refusal, request, stream, yes};
 use crate::script;
 
 /// A plan under way, and its request if it is for a block.
@@ -49,119 +49,6 @@ pub(crate) struct Player {
     before: Counts,
 }
 
-/// Returns a number of bytes: pages, or bytes with a `b` behind them.
-fn bytes(text: &str) -> u64 {
-    let parse = |text: &str| text.parse::<u64>().unwrap_or_else(|_| panic!("{text}"));
-    match (text.strip_suffix('b'), text.split_once('/')) {
-        (Some(bytes), _) => parse(bytes),
-        (_, Some((over, under))) => parse(over) * PAGE / parse(under),
-        _ => parse(text).saturating_mul(PAGE),
-    }
-}
-
-/// Returns the range of `place:size`; a size of `rest` reaches to the end of all addresses.
-fn range(text: &str) -> AddrRange {
-    let (place, size) = text.split_once(':').unwrap();
-    let start = match place.strip_prefix('-') {
-        Some(below) => BASE - bytes(below),
-        None if place == "null" => 0,
-        None => BASE + bytes(place),
-    };
-    let bytes = match size {
-        "rest" => u64::MAX - start,
-        size => bytes(size),
-    };
-    AddrRange::new(Addr::new(start), bytes).unwrap()
-}
-
-/// Returns the word behind `key`.
-fn option<'w>(words: &[&'w str], key: &str) -> Option<&'w str> {
-    let at = words.iter().position(|word| *word == key)?;
-    Some(words[at + 1])
-}
-
-fn stream(words: &[&str], key: &str) -> Option<StreamId> {
-    option(words, key).map(|number| StreamId::new(number.parse().unwrap()))
-}
-
-/// Returns the request for a size, with the options of the words: `on` a stream, freed `by` an event, `align`ed.
-fn request(size: &str, words: &[&str]) -> Request {
-    let mut request = Request::new(bytes(size)).without_wait();
-    request.stream = stream(words, "on").unwrap_or(StreamId::MAIN);
-    if let Some(align) = option(words, "align") {
-        request.align = Align::new(bytes(align)).unwrap();
-    }
-    if let Some(event) = option(words, "by") {
-        request = request.freed_by(EventNumber::new(event.parse().unwrap()));
-    }
-    request
-}
-
-/// Returns the words of a block's place: its page, and the bytes behind that page's start.
-fn place(addr: Addr) -> String {
-    let offset = addr.get() - BASE;
-    match offset % PAGE {
-        0 => format!("{}", offset / PAGE),
-        rest => format!("{}+{rest}b", offset / PAGE),
-    }
-}
-
-fn refusal(error: AllocError) -> String {
-    match error {
-        AllocError::OutOfMemory(out) => format!("refused: {:?}", out.cause),
-        other => format!("refused: {other:?}"),
-    }
-}
-
-/// Adds the words of one kind of calls: each number, and how often it comes in a row.
-fn sizes(words: &mut String, kind: &str, numbers: &[u64]) {
-    if numbers.is_empty() {
-        return;
-    }
-    let runs = numbers.chunk_by(|one, next| one == next);
-    let runs = runs.map(|run| match run.len() {
-        1 => format!("{}", run[0]),
-        count => format!("{}x{count}", run[0]),
-    });
-    write!(words, "; {kind} {}", runs.collect::<Vec<_>>().join(" ")).unwrap();
-}
-
-/// Returns the words of the calls made.
-fn calls(made: &[PageCall]) -> String {
-    let mut words = String::new();
-    let (mut created, mut released, mut access) = (Vec::new(), Vec::new(), Vec::new());
-    let (mut map, mut unmap) = (0, 0);
-    for call in made {
-        match *call {
-            PageCall::Create { bytes, .. } => created.push(bytes / PAGE),
-            PageCall::Release { bytes, .. } => released.push(bytes / PAGE),
-            PageCall::Map { .. } => map += 1,
-            PageCall::Unmap { .. } => unmap += 1,
-            PageCall::SetAccess { range } => {
-                let pages = range.bytes() / PAGE;
-                access.push(format!("{}:{pages}", place(range.start())));
-            }
-        }
-    }
-    sizes(&mut words, "create", &created);
-    for (kind, count) in [("map", map), ("unmap", unmap)] {
-        if count > 0 {
-            write!(words, "; {kind} {count}").unwrap();
-        }
-    }
-    match access.len() {
-        0 => {}
-        1..=8 => write!(words, "; access {}", access.join(" ")).unwrap(),
-        many => write!(words, "; access to {many} places").unwrap(),
-    }
-    sizes(&mut words, "release", &released);
-    words
-}
-
-fn yes(is: bool) -> String {
-    if is { "yes" } else { "no" }.into()
-}
-
 impl script::Player for Player {
     fn new() -> Self {
         Self::over(&["64"])
@@ -174,7 +61,7 @@ impl script::Player for Player {
         self.bench.check();
         let made = self.bench.device().take_calls();
         // What a case begins with is known by what it leaves.
-        if !["begin", "comb", "gaps", "pieces"].contains(&words[0]) {
+        if !["begin", "comb", "gaps", "holes", "looks", "pieces"].contains(&words[0]) {
             outcome += &calls(&made);
         }
         outcome += &self.changes();
@@ -259,6 +146,8 @@ impl Player {
                 assert_eq!(self.bench.paged.get_mut().finish(plan), None);
             }
             "comb" | "tear" | "tooth" | "gaps" => return self.comb(operation, words),
+            "holes" => self.holes(words[0].parse().unwrap()),
+            "looks" => return self.looks(&request(words[0], words)),
             "save" => self.saved = self.bench.without_unmapped_end(),
             "show" => return self.show(words),
             other => panic!("no operation is {other}"),
@@ -514,6 +403,29 @@ impl Player {
             }
         }
         String::new()
+    }
+
+    /// Makes so many holes of one page, none of which holds a whole handle: they are of a 256th.
+    fn holes(&mut self, count: u64) {
+        self.alloc(&[&format!("all={}", 2 * count)]);
+        self.free(&["all"]);
+        let pool = self.bench.paged.get_mut();
+        let page = Request::new(PAGE).without_wait();
+        let blocks: Vec<_> = (0..2 * count)
+            .map(|_| pool.alloc(&page).unwrap().block)
+            .collect();
+        for block in blocks.into_iter().step_by(2) {
+            pool.free(block).unwrap();
+        }
+        assert_eq!(u64::from(pool.report().free_chunks), count);
+    }
+
+    /// Returns the chunks examined for one request; asking for their number is a search, too.
+    fn looks(&mut self, request: &Request) -> String {
+        let before = self.bench.paged.page_stats().looks;
+        let _block = self.bench.paged.alloc(request);
+        let [after, again] = [(); 2].map(|()| self.bench.paged.page_stats().looks);
+        format!("{}", after - before - (again - after))
     }
 
     fn show(&mut self, words: &[&str]) -> String {
