@@ -4,6 +4,7 @@ mod conformance;
 mod every_byte;
 mod ground;
 mod host;
+mod kinds;
 mod player;
 mod random;
 mod threads;
