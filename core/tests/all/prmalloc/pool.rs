@@ -31,6 +31,7 @@ mod both {
         defect_4_a_block_in_use_does_not_hide_another_that_may_be_borrowed,
         defect_12_the_end_of_one_bin_is_no_block_of_another,
         defect_9_counting_needs_no_signal,
+        the_gap_between_two_bins_belongs_to_nobody,
     }
 }
 
@@ -46,6 +47,7 @@ mod replan {
         a_few_misses_do_not_wear_a_plan_out,
         slabs_that_the_backend_refuses_are_offered_again_at_the_end_of_a_step,
         slabs_of_a_plan_that_did_not_fit_are_offered_again_too,
+        a_plan_without_blocks_in_use_goes_before_the_next_one_comes,
     }
 }
 
