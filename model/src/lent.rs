@@ -43,21 +43,21 @@ impl OwnedPackTables {
         Self::of(PackSizes::new(lifetimes))
     }
 
-    /// Creates tables of these lengths.
+    /// Creates tables of these lengths, whose numbers are not 0: a packer sets all that it reads.
     #[must_use]
     pub fn of(sizes: PackSizes) -> Self {
         let count = sizes.lifetimes;
         Self {
-            numbers: std::array::from_fn(|_| vec![0; count]),
-            indices: std::array::from_fn(|_| vec![0; count]),
-            keys: vec![0.0; count],
+            numbers: std::array::from_fn(|_| vec![7; count]),
+            indices: std::array::from_fn(|_| vec![7; count]),
+            keys: vec![7.0; count],
             parts: vec![Part::VACANT; count],
             buckets: vec![Bucket::VACANT; sizes.buckets],
             items: vec![Item::VACANT; count],
             sections: vec![Section::VACANT; count],
-            neighbours: vec![0; sizes.neighbours],
+            neighbours: vec![7; sizes.neighbours],
             undo_log: vec![UndoRecord::VACANT; sizes.undo_log],
-            choices: vec![(0, 0); count],
+            choices: vec![(7, 7); count],
         }
     }
 

@@ -87,6 +87,8 @@ struct State {
     held_bytes: u64,
     peak_bytes: u64,
     calls: PageCalls,
+    /// The calls made, if they are kept.
+    made: Option<Vec<PageCall>>,
     refuse_in: Option<u64>,
     /// Whether anything was ever pinned.
     pins: bool,
@@ -122,6 +124,18 @@ impl PageDevice {
     #[must_use]
     pub fn calls(&self) -> PageCalls {
         self.state().calls
+    }
+
+    /// Keeps the calls made from now on until they are [taken](Self::take_calls).
+    pub fn keep_calls(&self) {
+        self.state().made = Some(Vec::new());
+    }
+
+    /// Takes the calls kept so far, without refused ones.
+    #[must_use]
+    pub fn take_calls(&self) -> Vec<PageCall> {
+        let mut state = self.state();
+        state.made.as_mut().map(std::mem::take).unwrap_or_default()
     }
 
     /// Returns the bytes of all handles.
@@ -271,6 +285,9 @@ impl PageDevice {
                 state.held_bytes -= bytes;
                 state.calls.release += 1;
             }
+        }
+        if let Some(made) = &mut state.made {
+            made.push(step);
         }
         Ok(())
     }

@@ -8,6 +8,7 @@ mod common;
 mod decorate;
 mod errors;
 mod foreign;
+mod golden;
 mod limits;
 mod model;
 mod packing;

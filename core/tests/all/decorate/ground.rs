@@ -113,6 +113,11 @@ impl<M> Watched<M> {
         }
     }
 
+    /// The access below, past which nothing is listed.
+    pub(crate) fn inner(&self) -> &M {
+        &self.inner
+    }
+
     pub(crate) fn take(&self) -> Vec<Touch> {
         self.touches.take()
     }

@@ -1,4 +1,4 @@
-//! Tracking: its ring, its table, its clock, and its behaviour when these are full or refused.
+//! Tracking: its clock, its numbers, and calls of other threads in the middle of its own.
 
 use std::cell::{Cell, RefCell};
 
@@ -57,88 +57,6 @@ fn records_have_the_clocks_tick_and_a_number_each() {
     assert_eq!(drained, [record(4, 135, 5), record(-4, 142, 6)]);
 }
 
-#[test]
-fn the_ring_keeps_the_newest_records_and_counts_the_others() {
-    for length in 0..6 {
-        let allocator = Tracked::new(best_fit(BYTES, 4, 16), length).unwrap();
-        let blocks: Vec<Block> = (1..=4).map(|i| alloc(&allocator, 4 * i)).collect();
-        let dropped = 4u64.saturating_sub(length as u64);
-        assert_eq!(allocator.track_stats().dropped_records, dropped);
-        let mut kept = Vec::new();
-        allocator.drain_records(|record| kept.push((record.sequence, record.bytes)));
-        let expected: Vec<(u64, i64)> = (dropped + 1..=4).map(|i| (i, 4 * i as i64)).collect();
-        assert_eq!(kept, expected);
-        assert_eq!(
-            allocator.track_stats().total_bytes,
-            40,
-            "numbers lose nothing"
-        );
-        for block in blocks {
-            allocator.free(block).unwrap();
-        }
-    }
-}
-
-#[test]
-fn a_full_table_of_sizes_refuses_and_counts_a_failure() {
-    let inner = best_fit(BYTES, 4, 16);
-    for count in [0, 1, 2] {
-        let allocator = Tracked::local(Untracked(&inner), 8, count).unwrap();
-        let mut blocks: Vec<Block> = (0..count).map(|_| alloc(&allocator, 4)).collect();
-        let full = AllocError::TableFull {
-            records: count as u32,
-        };
-        assert_eq!(allocator.alloc(&Request::new(4)), Err(full));
-        assert_eq!(inner.stats().live_bytes, 4 * count as u64);
-        assert_eq!(allocator.track_stats().failures, 1);
-        if let Some(block) = blocks.pop() {
-            allocator.free(block).unwrap();
-            blocks.push(alloc(&allocator, 4));
-        }
-        for block in blocks {
-            allocator.free(block).unwrap();
-        }
-    }
-}
-
-#[test]
-fn a_refused_free_is_neither_counted_nor_recorded() {
-    let inner = best_fit(BYTES, 4, 16);
-    let far = StreamPoint {
-        stream: StreamId::MAIN,
-        event: EventNumber::new(3 * EventNumber::WINDOW),
-    };
-    let check = |allocator: &dyn BlockAllocator, stats: &dyn Fn() -> (TrackStats, usize)| {
-        let block = alloc(&allocator, 8);
-        let before = stats();
-        let rejected = allocator.free_after(block, far).unwrap_err();
-        assert_eq!(rejected.error, FreeError::EventTooFar);
-        assert_eq!(stats(), before);
-        allocator.free(rejected.value).unwrap();
-        assert_eq!(stats().0.live_bytes, 0);
-        assert_eq!(stats().1, before.1 + 1);
-    };
-    let below = Tracked::new(&inner, 8).unwrap();
-    let count = |allocator: &Tracked<_>| {
-        (
-            allocator.track_stats(),
-            allocator.copy_records(&mut [TrackRecord::default(); 8]),
-        )
-    };
-    check(&below, &|| count(&below));
-    let local = Tracked::local(Untracked(&inner), 8, 4).unwrap();
-    check(&local, &|| {
-        (
-            local.track_stats(),
-            local.copy_records(&mut [TrackRecord::default(); 8]),
-        )
-    });
-    // A block of the allocator below is none of the table's.
-    let block = alloc(&inner, 8);
-    let rejected = local.free(block).unwrap_err();
-    inner.free(rejected.value).unwrap();
-}
-
 fn run_beside_a_list<A: BlockAllocator>(allocator: &Tracked<A>, seed: u64) {
     let mut random = Random::new(seed);
     let mut blocks: Vec<Block> = Vec::new();
@@ -171,18 +89,6 @@ fn numbers_follow_a_plain_list_of_live_blocks() {
         let inner = best_fit(BYTES, 256, 256);
         run_beside_a_list(&Tracked::local(Untracked(&inner), 16, 64).unwrap(), seed);
     }
-}
-
-#[test]
-fn a_table_of_sizes_owns_the_blocks_it_gave_and_no_others() {
-    let inner = best_fit(BYTES, 256, 16);
-    let local = Tracked::local(Untracked(&inner), 8, 4).unwrap();
-    let other = Tracked::local(Untracked(&inner), 8, 4).unwrap();
-    let (block, below) = (alloc(&local, 100), alloc(&inner, 100));
-    assert!(local.owns(&block));
-    assert!(!local.owns(&below) && !other.owns(&block));
-    local.free(block).unwrap();
-    inner.free(below).unwrap();
 }
 
 #[test]

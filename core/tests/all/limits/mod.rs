@@ -1,6 +1,10 @@
 //! Budgets inside budgets: charges along a path, limits that hold at once, and the live bytes allowed to pools
 //! meanwhile.
 
-mod edges;
+mod player;
 mod random;
-mod rule;
+
+#[test]
+fn each_rule_holds_at_its_boundary_as_in_the_script() {
+    crate::golden::run::<player::Player>("limits/rules.txt");
+}

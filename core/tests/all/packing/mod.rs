@@ -3,7 +3,6 @@
 mod optimum;
 mod refused;
 mod search;
-mod tables;
 mod validator;
 
 use larder_core::Align;

@@ -1,9 +1,8 @@
 //! Tiny problems, each solved twice: by the packer, and by trying every order.
 
-use larder_core::pack::Lifetime;
-use larder_core::pack::{PackError, validate};
+use larder_core::pack::{Lifetime, PackError, Packer, validate};
+use larder_model::OwnedPackTables;
 
-use crate::packing::tables::Tables;
 use crate::packing::{Kind, Random, random_lifetimes};
 
 /// More than any of these problems needs.
@@ -64,8 +63,8 @@ fn equal_sizes_and_times_are_packed_as_well() {
 fn agree(kind: Kind, problems: u64) {
     for seed in 0..problems {
         let lifetimes = random_lifetimes(&mut Random::new(seed), kind);
-        let mut tables = Tables::new(lifetimes.len());
-        let mut packer = match tables.packer(&lifetimes) {
+        let mut tables = OwnedPackTables::new(lifetimes.len());
+        let mut packer = match Packer::new(&lifetimes, tables.lend()) {
             Ok(packer) => packer,
             Err(PackError::PinsOverlap { first, second }) => {
                 assert!(lifetimes[first].meets(&lifetimes[second]), "seed {seed}");

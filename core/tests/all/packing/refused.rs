@@ -1,14 +1,12 @@
 //! Problems that a packer refuses.
 
 use larder_core::Align;
-use larder_core::pack::Lifetime;
-use larder_core::pack::PackError;
-use larder_model::Random;
-
-use crate::packing::tables::Tables;
+use larder_core::pack::{Lifetime, PackError, Packer};
+use larder_model::{OwnedPackTables, Random};
 
 fn error(lifetimes: &[Lifetime]) -> Option<PackError> {
-    Tables::new(lifetimes.len()).packer(lifetimes).err()
+    let mut tables = OwnedPackTables::new(lifetimes.len());
+    Packer::new(lifetimes, tables.lend()).err()
 }
 
 fn pinned(begin: u32, end: u32, bytes: u64, offset: u64) -> Lifetime {
@@ -114,9 +112,10 @@ fn sizes_that_add_up_too_far_are_refused() {
 #[test]
 fn a_short_table_is_named() {
     let lifetimes = [Lifetime::new(0, 1, 1); 100];
-    let mut tables = Tables::new(100);
-    tables.buckets.truncate(2);
-    let error = tables.packer(&lifetimes).err();
+    let mut tables = OwnedPackTables::new(100);
+    let mut lent = tables.lend();
+    lent.buckets = &mut lent.buckets[..2];
+    let error = Packer::new(&lifetimes, lent).err();
     let needed = 5;
     assert_eq!(
         error,
@@ -125,9 +124,10 @@ fn a_short_table_is_named() {
             needed
         })
     );
-    let mut tables = Tables::new(100);
-    tables.numbers[1].truncate(99);
-    let error = tables.packer(&lifetimes).err();
+    let mut tables = OwnedPackTables::new(100);
+    let mut lent = tables.lend();
+    lent.trial = &mut lent.trial[..99];
+    let error = Packer::new(&lifetimes, lent).err();
     assert_eq!(
         error,
         Some(PackError::TableTooShort {

@@ -1,9 +1,8 @@
 //! The packer as a machine: it can be stopped anywhere and never gets worse.
 
-use larder_core::pack::Lifetime;
-use larder_core::pack::validate;
+use larder_core::pack::{Lifetime, PackSizes, Packer, validate};
+use larder_model::OwnedPackTables;
 
-use crate::packing::tables::Tables;
 use crate::packing::{Kind, Random, random_lifetimes};
 
 const MIDDLE: Kind = Kind {
@@ -18,9 +17,12 @@ const MIDDLE: Kind = Kind {
 fn slices_of_one_step_give_the_same_as_one_go() {
     for seed in 0..40 {
         let lifetimes = random_lifetimes(&mut Random::new(seed), MIDDLE);
-        let (mut one, mut other) = (Tables::new(lifetimes.len()), Tables::new(lifetimes.len()));
-        let mut whole = one.packer(&lifetimes).unwrap();
-        let mut sliced = other.packer(&lifetimes).unwrap();
+        let (mut one, mut other) = (
+            OwnedPackTables::new(lifetimes.len()),
+            OwnedPackTables::new(lifetimes.len()),
+        );
+        let mut whole = Packer::new(&lifetimes, one.lend()).unwrap();
+        let mut sliced = Packer::new(&lifetimes, other.lend()).unwrap();
         whole.improve(3000);
         for _ in 0..3000 {
             sliced.improve(1);
@@ -33,8 +35,8 @@ fn slices_of_one_step_give_the_same_as_one_go() {
 #[test]
 fn no_steps_at_all_give_the_first_packing() {
     let lifetimes = [Lifetime::new(0, 2, 300), Lifetime::new(1, 3, 100)];
-    let mut tables = Tables::new(lifetimes.len());
-    let mut packer = tables.packer(&lifetimes).unwrap();
+    let mut tables = OwnedPackTables::new(lifetimes.len());
+    let mut packer = Packer::new(&lifetimes, tables.lend()).unwrap();
     packer.improve(0);
     assert_eq!(packer.height(), 400);
 }
@@ -44,8 +46,8 @@ fn more_steps_never_make_it_worse() {
     for seed in 0..100 {
         let pinned = seed % 2 == 0;
         let lifetimes = random_lifetimes(&mut Random::new(seed), Kind { pinned, ..MIDDLE });
-        let mut tables = Tables::new(lifetimes.len());
-        let Ok(mut packer) = tables.packer(&lifetimes) else {
+        let mut tables = OwnedPackTables::new(lifetimes.len());
+        let Ok(mut packer) = Packer::new(&lifetimes, tables.lend()) else {
             continue;
         };
         assert_eq!(
@@ -81,8 +83,8 @@ fn the_search_ends_where_it_is_told_that_it_is_enough() {
         Lifetime::new(1, 3, 100),
         Lifetime::new(2, 4, 300),
     ];
-    let mut tables = Tables::new(lifetimes.len());
-    let mut packer = tables.packer(&lifetimes).unwrap();
+    let mut tables = OwnedPackTables::new(lifetimes.len());
+    let mut packer = Packer::new(&lifetimes, tables.lend()).unwrap();
     packer.stop_at(1000);
     packer.first();
     assert!(packer.is_done());
@@ -105,8 +107,8 @@ fn parts_that_never_meet_are_packed_apart() {
             lifetimes.push(lifetime);
         }
     }
-    let mut tables = Tables::new(lifetimes.len());
-    let mut packer = tables.packer(&lifetimes).unwrap();
+    let mut tables = OwnedPackTables::new(lifetimes.len());
+    let mut packer = Packer::new(&lifetimes, tables.lend()).unwrap();
     packer.improve(2_000_000);
     assert!(packer.is_proven());
     assert_eq!(
@@ -120,10 +122,13 @@ fn few_neighbours_and_falls_leave_the_greedy_packing() {
     for (neighbours, undo_log) in [(0, usize::MAX), (usize::MAX, 40)] {
         for seed in 0..50 {
             let lifetimes = random_lifetimes(&mut Random::new(seed), MIDDLE);
-            let mut tables = Tables::new(lifetimes.len());
-            tables.neighbours.truncate(neighbours);
-            tables.undo_log.truncate(undo_log.max(lifetimes.len()));
-            let mut packer = tables.packer(&lifetimes).unwrap();
+            let sizes = PackSizes::new(lifetimes.len());
+            let mut tables = OwnedPackTables::of(PackSizes {
+                neighbours: sizes.neighbours.min(neighbours),
+                undo_log: sizes.undo_log.min(undo_log.max(lifetimes.len())),
+                ..sizes
+            });
+            let mut packer = Packer::new(&lifetimes, tables.lend()).unwrap();
             packer.improve(5000);
             assert_eq!(
                 validate(&lifetimes, packer.offsets()),
@@ -142,8 +147,8 @@ fn nothing_to_pack_is_proven_at_once() {
         Lifetime::new(5, 1, 9),
     ];
     for lifetimes in [&nothing[..], &[]] {
-        let mut tables = Tables::new(lifetimes.len());
-        let mut packer = tables.packer(lifetimes).unwrap();
+        let mut tables = OwnedPackTables::new(lifetimes.len());
+        let mut packer = Packer::new(lifetimes, tables.lend()).unwrap();
         packer.first();
         packer.improve(10);
         assert!(packer.is_done() && packer.is_proven());

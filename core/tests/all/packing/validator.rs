@@ -1,10 +1,9 @@
 //! The validator finds every fault of a packing.
 
 use larder_core::Align;
-use larder_core::pack::Lifetime;
-use larder_core::pack::{Invalid, validate};
+use larder_core::pack::{Invalid, Lifetime, Packer, validate};
+use larder_model::OwnedPackTables;
 
-use crate::packing::tables::Tables;
 use crate::packing::{Kind, Random, random_lifetimes};
 
 #[test]
@@ -70,8 +69,8 @@ fn a_planted_fault_is_found() {
     let mut planted = 0;
     for seed in 0..200 {
         let lifetimes = random_lifetimes(&mut Random::new(seed), kind);
-        let mut tables = Tables::new(lifetimes.len());
-        let mut packer = tables.packer(&lifetimes).unwrap();
+        let mut tables = OwnedPackTables::new(lifetimes.len());
+        let mut packer = Packer::new(&lifetimes, tables.lend()).unwrap();
         packer.first();
         let offsets = packer.offsets().to_vec();
         for index in 0..offsets.len() {

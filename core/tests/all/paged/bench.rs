@@ -1,4 +1,4 @@
-//! The rig of the directed tests: an allocator over a device that checks every call, both with invariants checked
+//! The bench of the page tests: an allocator over a device that checks every call, both with invariants checked
 //! after each operation.
 
 use larder_core::pages::{
@@ -6,13 +6,13 @@ use larder_core::pages::{
     PagePool, PageTables,
 };
 use larder_core::{
-    Addr, AddrRange, AllocError, BestFit, Block, BlockAllocator, Cause, Chunk, ChunkInfo,
-    ChunkState, EventNumber, Progress, Request, Shared, StreamId, StreamPoint,
+    Addr, AddrRange, AllocError, BestFit, Block, BlockAllocator, Chunk, ChunkInfo, ChunkState,
+    Progress, Request, Shared, StreamPoint,
 };
-use larder_model::{PageCalls, PageDevice};
+use larder_model::PageDevice;
 
 pub(crate) const PAGE: u64 = 4096;
-pub(crate) const GRANULE: u64 = 256;
+const GRANULE: u64 = 256;
 /// First address of the range.
 pub(crate) const BASE: u64 = 1000 * PAGE;
 /// More than any test holds.
@@ -31,13 +31,6 @@ pub(crate) fn config(pages: u64, backing: Backing) -> PageConfig {
 /// A request of whole pages on the main stream.
 pub(crate) fn pages(count: u64) -> Request {
     Request::new(count * PAGE).without_wait()
-}
-
-pub(crate) fn point(stream: u8, event: u64) -> StreamPoint {
-    StreamPoint {
-        stream: StreamId::new(stream),
-        event: EventNumber::new(event),
-    }
 }
 
 /// Tables for one allocator; they live as long as the test.
@@ -89,10 +82,14 @@ impl Bench {
         }
     }
 
+    pub(crate) fn device(&self) -> &PageDevice {
+        self.paged.source()
+    }
+
     #[track_caller]
     pub(crate) fn check(&self) {
         self.paged.with(|pool| pool.check_invariants()).unwrap();
-        assert_eq!(self.paged.source().violation(), None);
+        assert_eq!(self.device().violation(), None);
     }
 
     /// Asks, and lets the device see the block.
@@ -107,83 +104,27 @@ impl Bench {
 
     #[track_caller]
     pub(crate) fn begin(&self, block: &Block, request: &Request) {
-        self.paged.source().begin_use(block.range(), request.stream);
+        self.device().begin_use(block.range(), request.stream);
         self.check();
-    }
-
-    #[track_caller]
-    pub(crate) fn alloc(&mut self, request: &Request) -> Block {
-        self.try_alloc(request).unwrap()
     }
 
     /// Allocates blocks of these pages each, in this order.
     #[track_caller]
     pub(crate) fn blocks<const N: usize>(&mut self, sizes: [u64; N]) -> [Block; N] {
-        sizes.map(|size| self.alloc(&pages(size)))
+        sizes.map(|size| self.try_alloc(&pages(size)).unwrap())
     }
 
-    /// A block whose memory is one handle, at the end of the range: memory for a layout comes in handles of up to a
-    /// 16th of what is held.
+    /// Frees a block, behind a point if there is one.
     #[track_caller]
-    pub(crate) fn piece(&mut self, count: u64) -> Block {
-        let end = BASE + self.paged.page_stats().address_bytes;
-        let range = AddrRange::new(Addr::new(end), count * PAGE).unwrap();
-        let handles = self.paged.page_stats().handles;
-        let paged = &mut self.paged;
-        assert!(paged.back(range, range, u64::MAX, None));
-        assert_eq!(self.paged.page_stats().handles, handles + 1);
-        let block = self.alloc(&pages(count));
-        assert_eq!(block.range(), range);
-        block
-    }
-
-    /// Blocks of so many pages each, in this order; one of several pages is a [`piece`](Self::piece), but for the first.
-    #[track_caller]
-    pub(crate) fn pieces<const N: usize>(&mut self, sizes: [u64; N]) -> [Block; N] {
-        let mut first = true;
-        sizes.map(|size| {
-            if core::mem::take(&mut first) || size == 1 {
-                self.alloc(&pages(size))
-            } else {
-                self.piece(size)
-            }
-        })
-    }
-
-    /// Returns the reason why the request cannot be served.
-    #[track_caller]
-    pub(crate) fn cause(&mut self, request: &Request) -> Cause {
-        match self.try_alloc(request) {
-            Err(AllocError::OutOfMemory(out)) => out.cause,
-            other => panic!("{other:?}"),
-        }
-    }
-
-    #[track_caller]
-    pub(crate) fn free(&mut self, block: Block) {
-        self.paged.source().end_use(block.range(), None);
-        self.paged.free(block).unwrap();
-        self.check();
-    }
-
-    #[track_caller]
-    pub(crate) fn free_after(&mut self, block: Block, point: StreamPoint) {
-        self.paged.source().end_use(block.range(), Some(point));
-        self.paged.get_mut().free_after(block, point).unwrap();
+    pub(crate) fn free(&mut self, block: Block, after: Option<StreamPoint>) {
+        self.device().end_use(block.range(), after);
+        self.paged.free_at(block, after).unwrap();
         self.check();
     }
 
     pub(crate) fn complete(&mut self, point: StreamPoint) {
-        self.paged.source().complete(point);
+        self.device().complete(point);
         self.paged.get_mut().complete(point.stream, point.event);
-    }
-
-    /// Releases pages. Returns their number.
-    #[track_caller]
-    pub(crate) fn release(&mut self, count: u64) -> u64 {
-        let bytes = self.paged.release(count * PAGE);
-        self.check();
-        bytes / PAGE
     }
 
     /// The plan of a request that needs one.
@@ -203,7 +144,7 @@ impl Bench {
     #[track_caller]
     pub(crate) fn call(&mut self, plan: &mut PagePlan) -> Option<PageCall> {
         let step = self.paged.get_mut().next_call(plan)?;
-        match self.paged.source().call(step) {
+        match self.device().call(step) {
             Ok(()) => self.paged.get_mut().done(plan),
             Err(_) => self.paged.get_mut().refused(plan),
         }
@@ -224,26 +165,9 @@ impl Bench {
     #[track_caller]
     pub(crate) fn held(&self) -> u64 {
         let held = self.paged.stats().reserved_bytes;
-        assert_eq!(
-            held + self.paged.with(|pool| pool.lost_bytes()),
-            self.paged.source().held_bytes()
-        );
+        let lost = self.paged.with(|pool| pool.lost_bytes());
+        assert_eq!(held + lost, self.device().held_bytes());
         held / PAGE
-    }
-
-    /// Calls that `f` makes.
-    pub(crate) fn calls_of<R>(&mut self, f: impl FnOnce(&mut Self) -> R) -> (PageCalls, R) {
-        let before = self.paged.source().calls();
-        let result = f(self);
-        let after = self.paged.source().calls();
-        let calls = PageCalls {
-            create: after.create - before.create,
-            map: after.map - before.map,
-            unmap: after.unmap - before.unmap,
-            release: after.release - before.release,
-            set_access: after.set_access - before.set_access,
-        };
-        (calls, result)
     }
 
     /// Every chunk by first granule and size: `U`sed, `F`ree, `P`ending, `V`oid, planned `+`. Free
@@ -275,12 +199,4 @@ impl Bench {
         picture.pop_if(|last| last.0 == 'V');
         picture
     }
-}
-
-/// First page of a block, which begins at one.
-#[track_caller]
-pub(crate) fn page_of(block: &Block) -> u64 {
-    let offset = block.addr().get() - BASE;
-    assert!(offset.is_multiple_of(PAGE));
-    offset / PAGE
 }

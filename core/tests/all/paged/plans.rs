@@ -1,8 +1,9 @@
-//! Plans: their owners, several under way at once, and threads.
+//! Plans: their owners, one beside another that fails, and threads.
 
 use super::bench::{Bench, PAGE, config, pages};
+use super::player::Player;
 use larder_core::pages::{Backing, PagePool, PageStats};
-use larder_core::{BestFit, BlockAllocator, Request, Shared, StreamId};
+use larder_core::{BestFit, BlockAllocator, FreeError, Request, Shared, StreamId};
 use larder_model::{PageDevice, Random};
 
 #[test]
@@ -25,7 +26,7 @@ fn a_plan_of_another_allocator_changes_nothing() {
     other.check();
     ours.check();
     assert_eq!((other.picture(), other.held()), (picture, 1));
-    other.free(block);
+    other.free(block, None);
 }
 
 #[test]
@@ -39,61 +40,18 @@ fn the_next_call_stays_the_same_until_its_outcome_is_reported() {
 }
 
 #[test]
-fn a_plan_given_up_half_way_keeps_what_it_touches_and_no_more() {
-    let mut bench = Bench::new(config(64, Backing::Billed));
-    let [kept] = bench.blocks([1]);
-    let mut plan = bench.plan(&pages(2));
-    bench.call(&mut plan);
-    assert_eq!(bench.paged.get_mut().finish(plan), None);
-    bench.check();
-    bench.free(kept);
-    let block = bench.alloc(&pages(4));
-    bench.free(block);
-}
-
-#[test]
-fn plans_under_way_have_nothing_in_common() {
-    let mut bench = Bench::new(config(64, Backing::Billed));
-    let [a, _b, c, _d] = bench.blocks([2, 1, 2, 1]);
-    bench.free(a);
-    bench.free(c);
-    // All that is idle belongs to the first; the others create, and nothing is given back.
-    let mut plans: Vec<_> = (2..5).map(|size| bench.plan(&pages(size + 1))).collect();
-    assert!(bench.paged.get_mut().plan_release(PAGE).is_none());
-    let mut left = true;
-    while left {
-        left = false;
-        for plan in &mut plans {
-            left |= bench.call(plan).is_some();
-        }
-    }
-    let blocks: Vec<_> = plans
-        .into_iter()
-        .map(|plan| bench.finish(plan).unwrap())
-        .collect();
-    for block in &blocks {
-        bench.begin(block, &pages(1));
-    }
-    let sizes: Vec<_> = blocks.iter().map(|block| block.bytes() / PAGE).collect();
-    assert_eq!(sizes, [3, 4, 5]);
-    blocks.into_iter().for_each(|block| bench.free(block));
-}
-
-#[test]
 fn a_plan_that_fails_leaves_the_others_as_they_are() {
     for refused in 0..12 {
-        let mut bench = Bench::new(config(64, Backing::Billed));
-        let [a, _b, c, _d] = bench.blocks([2, 1, 2, 1]);
-        bench.free(a);
-        bench.free(c);
+        let mut player = Player::after("moving");
+        let bench = &mut player.bench;
         let mut first = bench.plan(&pages(5));
         let second = bench.plan(&pages(3));
         for _ in 0..refused {
             bench.call(&mut first);
         }
-        bench.paged.source().refuse_in(Some(0));
+        bench.device().refuse_in(Some(0));
         bench.call(&mut first);
-        bench.paged.source().refuse_in(None);
+        bench.device().refuse_in(None);
         let second = bench.finish(second).unwrap();
         bench.begin(&second, &pages(3));
         let first = bench.finish(first);
@@ -102,16 +60,11 @@ fn a_plan_that_fails_leaves_the_others_as_they_are() {
 }
 
 #[test]
-fn memory_in_a_plan_serves_nobody_else() {
+fn a_block_of_another_allocator_is_not_pinned() {
     let mut bench = Bench::new(config(64, Backing::Billed));
-    let [a, _b] = bench.blocks([3, 1]);
-    bench.free(a);
-    let plan = bench.paged.get_mut().plan_release(3 * PAGE).unwrap();
-    bench.paged.get_mut().set_limit(4 * PAGE);
-    assert!(bench.try_alloc(&pages(1)).is_err());
-    assert!(bench.finish(plan).is_none());
-    let _block = bench.alloc(&pages(3));
-    assert_eq!(bench.paged.source().peak_bytes(), 4 * PAGE);
+    let [_a] = bench.blocks([1]);
+    let [b] = Bench::new(config(64, Backing::Billed)).blocks([1]);
+    assert_eq!(bench.paged.get_mut().pin(&b), Err(FreeError::Unknown));
 }
 
 #[test]

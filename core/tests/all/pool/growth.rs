@@ -177,29 +177,6 @@ fn s2_10_evictions_that_are_never_missed_do_not_grow_the_limit() {
     assert_eq!(rig.limit(), 4);
 }
 
-#[test]
-fn s2_10_the_limit_grows_by_one_for_each_miss_of_an_evicted_size_and_not_above_its_bound() {
-    let config = PoolConfig {
-        max_buffers: 4,
-        ..PoolConfig::new(1, u64::MAX)
-    };
-    let mut rig = Rig::new(config);
-    for expected in [1, 2, 3, 4, 4] {
-        let burst = rig.burst(6, 1000);
-        burst.into_iter().for_each(|block| rig.free(block));
-        if expected == 1 {
-            assert_eq!((rig.limit(), rig.counters().evicted), (1, 5));
-            let one = rig.alloc(1000);
-            let other = rig.alloc(1000);
-            assert_eq!(rig.limit(), 2, "one kept, one missed");
-            rig.free(one);
-            rig.free(other);
-        }
-    }
-    assert_eq!(rig.limit(), 4);
-    rig.check();
-}
-
 /// 32 sizes are remembered: of 33 the one that was evicted first is forgotten.
 #[test]
 fn s2_10_the_memory_of_evicted_sizes_is_short() {
@@ -211,32 +188,6 @@ fn s2_10_the_memory_of_evicted_sizes_is_short() {
         rig.pair(size(0));
         assert_eq!(rig.limit(), limit, "after {sizes} sizes");
     }
-}
-
-#[test]
-fn s2_10_a_limit_that_rose_comes_down_as_buffers_age_and_not_below_its_beginning() {
-    let config = PoolConfig {
-        age_steps: std::num::NonZeroU32::new(2),
-        ..PoolConfig::new(2, u64::MAX)
-    };
-    let mut rig = Rig::new(config);
-    for _ in 0..2 {
-        let burst = rig.burst(6, 1000);
-        burst.into_iter().for_each(|block| rig.free(block));
-    }
-    assert_eq!((rig.limit(), rig.idle()), (6, 6));
-    rig.pool.end_step();
-    rig.pair(1000);
-    rig.pool.end_step();
-    rig.drain();
-    assert_eq!(rig.idle(), 1, "all but the one in use aged");
-    assert_eq!(rig.limit(), 2);
-    assert_eq!(rig.counters().evicted, 4, "ageing is no eviction");
-    rig.pool.end_step();
-    rig.drain();
-    assert_eq!(rig.idle(), 0);
-    assert_eq!(rig.limit(), 2);
-    rig.check();
 }
 
 #[test]

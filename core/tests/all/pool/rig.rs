@@ -2,12 +2,19 @@
 
 use std::cell::Cell;
 use std::collections::VecDeque;
+use std::num::NonZeroU32;
 
-use larder_core::pool::{Pool, PoolConfig, PoolCounters, PoolStep};
+use larder_core::pool::{Pool, PoolAllocator, PoolConfig, PoolCounters};
 use larder_core::{
-    Addr, AddrRange, Align, AllocError, Block, GrowRequest, Request, SubAllocError, SubAllocator,
+    Addr, AddrRange, Align, Block, BlockAllocator, GrowRequest, Request, SubAllocError,
+    SubAllocator,
 };
-use larder_model::tensorflow::pool::{NO_ROUNDING, PoolAllocator, PoolBlock};
+use larder_model::tensorflow::pool::{self as upstream, NO_ROUNDING, POWER_OF_TWO, PoolBlock};
+
+use super::player::{Scripted, number, option};
+
+/// The sub-allocator's first address.
+pub const FIRST: u64 = 0x10_0000;
 
 /// Ours with a limit that does not rise.
 pub fn fixed(limit_buffers: u32) -> PoolConfig {
@@ -19,11 +26,12 @@ pub fn fixed(limit_buffers: u32) -> PoolConfig {
 
 /// Upstream's with `auto_resize`, and without.
 pub fn upstream_growing(limit_buffers: u32) -> Upstream {
-    PoolAllocator::new("pool", limit_buffers, true, NO_ROUNDING, Counted::default()).unwrap()
+    upstream::PoolAllocator::new("pool", limit_buffers, true, NO_ROUNDING, Counted::default())
+        .unwrap()
 }
 
 pub fn upstream_fixed(limit_buffers: u32) -> Upstream {
-    PoolAllocator::new(
+    upstream::PoolAllocator::new(
         "pool",
         limit_buffers,
         false,
@@ -59,7 +67,8 @@ pub struct Calls {
 pub trait AnyPool {
     type Block;
 
-    fn try_alloc(&mut self, bytes: u64, align: u64) -> Option<Self::Block>;
+    /// Allocates a block, or returns the words of its refusal.
+    fn try_alloc(&mut self, bytes: u64, align: u64) -> Result<Self::Block, String>;
     fn free(&mut self, block: Self::Block);
     fn clear(&mut self);
     fn addr(block: &Self::Block) -> Addr;
@@ -94,60 +103,63 @@ pub trait AnyPool {
 pub struct Counted {
     next: Cell<u64>,
     calls: Cell<Calls>,
+    /// Calls that are refused from now on.
+    refused_grows: Cell<u64>,
+    refused_releases: Cell<u64>,
 }
 
-impl Counted {
-    fn place(&self, request: GrowRequest) -> AddrRange {
-        let align = request.align.bytes();
-        let next = self.next.get().max(0x10_0000);
-        let start = next.next_multiple_of(2 * align) + align;
-        let range = AddrRange::new(Addr::new(start), request.bytes).unwrap();
-        self.next.set(range.end().get());
-        range
-    }
-
-    fn grew(&self, bytes: u64) {
-        let mut calls = self.calls.get();
-        calls.grows += 1;
-        calls.grown_bytes += bytes;
-        self.calls.set(calls);
-    }
-
-    fn released(&self, bytes: u64) {
-        let mut calls = self.calls.get();
-        calls.releases += 1;
-        calls.released_bytes += bytes;
-        self.calls.set(calls);
-    }
+/// Takes one off what is refused. Returns whether it was.
+fn refuses(left: &Cell<u64>) -> bool {
+    let was = left.get();
+    left.set(was.saturating_sub(1));
+    was > 0
 }
 
 impl SubAllocator for Counted {
     fn grow(&self, request: GrowRequest) -> Result<AddrRange, SubAllocError> {
-        self.grew(request.bytes);
-        Ok(self.place(request))
+        if refuses(&self.refused_grows) {
+            return Err(SubAllocError);
+        }
+        let mut calls = self.calls.get();
+        calls.grows += 1;
+        calls.grown_bytes += request.bytes;
+        self.calls.set(calls);
+        let align = request.align.bytes();
+        let next = self.next.get().max(FIRST);
+        let start = next.next_multiple_of(2 * align) + align;
+        let range = AddrRange::new(Addr::new(start), request.bytes).unwrap();
+        self.next.set(range.end().get());
+        Ok(range)
     }
 
     fn release(&self, range: AddrRange) -> Result<(), SubAllocError> {
-        self.released(range.bytes());
+        if refuses(&self.refused_releases) {
+            return Err(SubAllocError);
+        }
+        let mut calls = self.calls.get();
+        calls.releases += 1;
+        calls.released_bytes += range.bytes();
+        self.calls.set(calls);
         Ok(())
     }
 }
 
-pub type Upstream = PoolAllocator<Counted>;
+pub type Upstream = upstream::PoolAllocator<Counted>;
 
 impl AnyPool for Upstream {
     type Block = PoolBlock;
 
-    fn try_alloc(&mut self, bytes: u64, to: u64) -> Option<PoolBlock> {
-        PoolAllocator::alloc(self, bytes, align(to))
+    fn try_alloc(&mut self, bytes: u64, to: u64) -> Result<PoolBlock, String> {
+        let block = upstream::PoolAllocator::alloc(self, bytes, align(to));
+        block.ok_or_else(|| "none".into())
     }
 
     fn free(&mut self, block: PoolBlock) {
-        PoolAllocator::free(self, block);
+        upstream::PoolAllocator::free(self, block);
     }
 
     fn clear(&mut self) {
-        PoolAllocator::clear(self);
+        upstream::PoolAllocator::clear(self);
     }
 
     fn addr(block: &PoolBlock) -> Addr {
@@ -159,7 +171,7 @@ impl AnyPool for Upstream {
     }
 
     fn counters(&self) -> PoolCounters {
-        PoolAllocator::counters(self)
+        upstream::PoolAllocator::counters(self)
     }
 
     fn limit(&self) -> u32 {
@@ -177,24 +189,26 @@ impl AnyPool for Upstream {
     fn check(&self) {}
 }
 
-/// Ours, whose tickets are carried out here; invariants are walked after every call.
+/// Ours; invariants are walked after every call.
 pub struct Rig {
-    pub pool: Pool,
-    source: Counted,
+    pub pool: PoolAllocator<Counted>,
 }
 
 impl Rig {
     pub fn new(config: PoolConfig) -> Self {
+        Self::with_records(config, 1 << 14)
+    }
+
+    pub fn with_records(config: PoolConfig, records: usize) -> Self {
+        let pool = Pool::new(config, records).expect("a good configuration");
         Self {
-            pool: Pool::new(config, 1 << 14).expect("a good configuration"),
-            source: Counted::default(),
+            pool: PoolAllocator::new(pool, Counted::default()),
         }
     }
 
-    pub fn drain(&mut self) {
-        while let Some(ticket) = self.pool.take_leaving() {
-            self.source.released(ticket.bytes());
-            self.pool.released(ticket);
+    pub fn end_steps(&self, count: u64) {
+        for _ in 0..count {
+            self.pool.end_step();
         }
     }
 }
@@ -202,29 +216,21 @@ impl Rig {
 impl AnyPool for Rig {
     type Block = Block;
 
-    fn try_alloc(&mut self, bytes: u64, to: u64) -> Option<Block> {
+    fn try_alloc(&mut self, bytes: u64, to: u64) -> Result<Block, String> {
         let request = Request::new(bytes).aligned(align(to));
-        match self.pool.alloc(&request) {
-            Ok(PoolStep::Ready(grant)) => Some(grant.block),
-            Ok(PoolStep::Grow(ticket)) => {
-                self.source.grew(ticket.bytes());
-                let range = self.source.place(ticket.request());
-                Some(self.pool.commit(ticket, range).expect("a good range").block)
-            }
-            Err(AllocError::ZeroSize) => None,
-            Err(error) => panic!("{error}"),
-        }
+        let grant = self.pool.alloc(&request);
+        grant
+            .map(|grant| grant.block)
+            .map_err(|error| format!("{error:?}"))
     }
 
     #[track_caller]
     fn free(&mut self, block: Block) {
         self.pool.free(block).expect("a block of this pool");
-        self.drain();
     }
 
     fn clear(&mut self) {
         self.pool.clear();
-        self.drain();
     }
 
     fn addr(block: &Block) -> Addr {
@@ -248,13 +254,80 @@ impl AnyPool for Rig {
     }
 
     fn calls(&self) -> Calls {
-        self.source.calls.get()
+        self.pool.source().calls.get()
     }
 
     #[track_caller]
     fn check(&self) {
-        if let Err(violation) = self.pool.check_invariants() {
+        if let Err(violation) = self.pool.with(|pool| pool.check_invariants()) {
             panic!("{violation}");
         }
+    }
+}
+
+impl Scripted for Upstream {
+    fn make(words: &[&str]) -> Self {
+        let rounder = if words.contains(&"powers-of-two") {
+            POWER_OF_TWO
+        } else {
+            NO_ROUNDING
+        };
+        let grows = words.contains(&"grows");
+        let limit = number(words[0]) as u32;
+        upstream::PoolAllocator::new("pool", limit, grows, rounder, Counted::default()).unwrap()
+    }
+
+    fn own(&mut self, operation: &str, _: &[&str]) {
+        panic!("no operation is {operation}");
+    }
+}
+
+impl Scripted for Rig {
+    fn make(words: &[&str]) -> Self {
+        let bytes = option(words, "bytes").unwrap_or(u64::MAX);
+        let plain = PoolConfig::new(number(words[0]) as u32, bytes);
+        let max = match words.contains(&"fixed") {
+            true => Some(0),
+            false => option(words, "max"),
+        };
+        let age = option(words, "age").and_then(|age| NonZeroU32::new(age as u32));
+        let config = PoolConfig {
+            max_buffers: max.map_or(plain.max_buffers, |max| max as u32),
+            age_steps: age.or(plain.age_steps),
+            align: option(words, "align").map_or(plain.align, align),
+            steps_log2: option(words, "steps").map_or(plain.steps_log2, |steps| steps as u8),
+            ..plain
+        };
+        let records = option(words, "records").unwrap_or(1 << 14);
+        Self::with_records(config, records as usize)
+    }
+
+    fn own(&mut self, operation: &str, words: &[&str]) {
+        let (count, source) = (number(words[0]), self.pool.source());
+        match operation {
+            "steps" => self.end_steps(count),
+            "limits" => {
+                let set = self.pool.set_limits(count as u32, number(words[1]));
+                set.unwrap();
+            }
+            "refuse-grows" => source.refused_grows.set(count),
+            "refuse-releases" => source.refused_releases.set(count),
+            other => panic!("no operation is {other}"),
+        }
+    }
+
+    fn allocation_id(&self, block: &Block) -> Option<u64> {
+        self.pool.allocation_id(block)
+    }
+
+    fn numbers(&self) -> Vec<(&'static str, u64)> {
+        let (report, stats) = (self.pool.report(), self.pool.stats());
+        vec![
+            ("idle bytes", report.idle_bytes),
+            ("stuck", report.stuck_buffers.into()),
+            ("held", stats.reserved_bytes),
+            ("live", stats.live_bytes),
+            ("requested", stats.requested_bytes),
+        ]
     }
 }

@@ -2,9 +2,9 @@
 
 use larder_core::Align;
 use larder_core::pool::PoolConfig;
-use larder_model::tensorflow::pool::{NO_ROUNDING, POWER_OF_TWO, PoolAllocator, Rounder};
+use larder_model::tensorflow::pool::{NO_ROUNDING, POWER_OF_TWO};
 
-use super::rig::{AnyPool, Counted, Rig, align, fixed};
+use super::rig::fixed;
 
 /// So many sizes a doubling, in bytes.
 fn classes(steps_log2: u8) -> PoolConfig {
@@ -65,25 +65,4 @@ fn s2_10_classes_waste_no_more_than_their_share_and_never_fall() {
             last = rounded;
         }
     }
-}
-
-fn share_buffers(mut pool: impl AnyPool, sizes: [u64; 3]) {
-    let [one, other, larger] = sizes;
-    pool.pair(one);
-    pool.pair(other);
-    assert_eq!(pool.calls().grown_bytes, 128);
-    pool.pair(larger);
-    assert_eq!(pool.calls().grown_bytes, 128 + 256);
-}
-
-#[test]
-fn s2_7_sizes_that_round_to_one_share_buffers() {
-    let rounder: Rounder = POWER_OF_TWO;
-    let upstream = PoolAllocator::new("pool", 4, true, rounder, Counted::default());
-    share_buffers(upstream.unwrap(), [100, 112, 113]);
-    let ours = PoolConfig {
-        align: align(4),
-        ..classes(0)
-    };
-    share_buffers(Rig::new(ours), [100, 128, 129]);
 }

@@ -10,7 +10,7 @@ use larder_model::Random;
 
 use crate::prmalloc::books::align;
 use crate::prmalloc::planner::planner_with;
-use crate::prmalloc::rig::{Pool, pool_with, soon};
+use crate::prmalloc::rig::{CountedBackend, Pool, pool_with, soon};
 
 /// Steps of one session. `owned` counts the bytes given to somebody; the mock checks the rest.
 fn session(pool: &Pool, seed: u64, steps: u32, owner: &[AtomicU64]) {

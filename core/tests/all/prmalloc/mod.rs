@@ -10,11 +10,10 @@
 mod books;
 mod classes;
 mod concurrent;
-mod gpu_form;
 mod planner;
+mod player;
 mod pool;
 mod random;
-mod replan;
 mod rig;
 mod upstream_cases;
 mod vectors;

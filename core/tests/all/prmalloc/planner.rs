@@ -81,15 +81,23 @@ impl AnyPlanner for upstream::Planner {
     }
 }
 
+const fn window(start: i64, stable: i64, max: i64) -> Window {
+    Window { start, stable, max }
+}
+
+const fn upstream_window(window: Window) -> upstream::Window {
+    let Window { start, stable, max } = window;
+    upstream::Window::Stable { start, stable, max }
+}
+
 fn cpu(window: upstream::Window) -> upstream::Planner {
     upstream::Planner::new(window, Fit::CPU, false)
 }
 
 /// Upstream's CPU form and ours, with this window.
 fn both(window: Window) -> [Box<dyn AnyPlanner>; 2] {
-    let Window { start, stable, max } = window;
     [
-        Box::new(cpu(upstream::Window::Stable { start, stable, max })),
+        Box::new(cpu(upstream_window(window))),
         Box::new(Ours(
             planner(PlannerConfig::new().with_window(window)),
             None,
@@ -156,7 +164,6 @@ fn pr_2_a_load_that_never_stabilises_is_planned_after_201_runs() {
 
 #[test]
 fn pr_2_start_0_stable_0_max_1_ends_at_run_2_and_3_2_at_run_7() {
-    let window = |start, stable, max| Window { start, stable, max };
     for mut planner in both(window(0, 0, 1)) {
         assert_eq!(runs(&mut *planner, repeating), (2, 2));
     }
@@ -212,11 +219,7 @@ fn pr_2_the_gpu_form_keeps_blocks_and_only_the_last_steps_virtual_ones() {
 
 #[test]
 fn statistics_are_on_from_the_start_of_the_step_until_its_round() {
-    let window = Window {
-        start: 1,
-        stable: 5,
-        max: 9,
-    };
+    let window = window(1, 5, 9);
     let planner = planner(PlannerConfig::default().with_window(window));
     let step = planner.start();
     assert_eq!(planner.state(), PlannerStage::Off);
@@ -235,11 +238,7 @@ fn statistics_are_on_from_the_start_of_the_step_until_its_round() {
 fn a_null_planner_does_nothing_and_has_no_plan() {
     let mut config = PlannerConfig::new();
     config.enabled = false;
-    config.window = Window {
-        start: 0,
-        stable: 0,
-        max: 0,
-    };
+    config.window = window(0, 0, 0);
     let mut planner = Ours(planner(config), None);
     for run in 0..5 {
         step(&mut planner, repeating, run);
@@ -259,11 +258,7 @@ fn with_nothing_recorded_the_plan_is_empty_and_4_kib_wins() {
 
 #[test]
 fn defect_11_reset_leaves_nothing_of_before() {
-    let config = PlannerConfig::new().with_window(Window {
-        start: 3,
-        stable: 2,
-        max: 9,
-    });
+    let config = PlannerConfig::new().with_window(window(3, 2, 9));
     let mut ours = Ours(planner(config), None);
     let fresh = ours.0.progress();
     for run in 1..=5 {
@@ -288,9 +283,7 @@ fn defect_11_reset_leaves_nothing_of_before() {
 
 #[test]
 fn defect_7_frees_during_a_round_count_for_the_next_and_upstream_loses_them() {
-    let (start, stable, max) = (0, 5, 9);
-    let window = Window { start, stable, max };
-    let ours = planner(PlannerConfig::default().with_window(window));
+    let ours = planner(PlannerConfig::default().with_window(window(0, 5, 9)));
     let round = ours.stop(ours.start()).unwrap();
     ours.run(round).unwrap();
     // Due and not yet run.
@@ -300,7 +293,7 @@ fn defect_7_frees_during_a_round_count_for_the_next_and_upstream_loses_them() {
     ours.run(round).unwrap();
     assert_eq!(ours.with_plans(|plans| plans.stats().len()), Some(1));
 
-    let mut upstream = cpu(upstream::Window::Stable { start, stable, max });
+    let mut upstream = cpu(upstream_window(window(0, 5, 9)));
     step(&mut upstream, nothing, 1);
     upstream.start();
     assert!(upstream.stop());
@@ -312,14 +305,12 @@ fn defect_7_frees_during_a_round_count_for_the_next_and_upstream_loses_them() {
 
 #[test]
 fn defect_7_a_step_that_began_before_a_round_does_not_end_the_next_one() {
-    let (start, stable, max) = (0, 5, 9);
-    let window = Window { start, stable, max };
-    let ours = planner(PlannerConfig::default().with_window(window));
+    let ours = planner(PlannerConfig::default().with_window(window(0, 5, 9)));
     let (first, second) = (ours.start(), ours.start());
     ours.run(ours.stop(first).unwrap()).unwrap();
     assert!(ours.stop(second).is_none());
 
-    let mut upstream = cpu(upstream::Window::Stable { start, stable, max });
+    let mut upstream = cpu(upstream_window(window(0, 5, 9)));
     upstream.start();
     upstream.start();
     assert!(upstream.stop());
@@ -329,11 +320,7 @@ fn defect_7_a_step_that_began_before_a_round_does_not_end_the_next_one() {
 
 #[test]
 fn defect_8_blocks_older_than_a_few_steps_stay_out_of_the_plan() {
-    let mut config = PlannerConfig::default().with_window(Window {
-        start: 0,
-        stable: 99,
-        max: 99,
-    });
+    let mut config = PlannerConfig::default().with_window(window(0, 99, 99));
     config.max_age_steps = 2;
     let planner = planner(config);
     for _ in 0..5 {
@@ -351,11 +338,7 @@ fn defect_8_blocks_older_than_a_few_steps_stay_out_of_the_plan() {
 fn defect_13_a_clock_that_steps_back_makes_a_life_of_one_moment() {
     let stat = AllocStat::new(10, 3, 40_000);
     assert_eq!((stat.begin, stat.end), (10, 10));
-    let planner = planner(PlannerConfig::default().with_window(Window {
-        start: 0,
-        stable: 0,
-        max: 0,
-    }));
+    let planner = planner(PlannerConfig::default().with_window(window(0, 0, 0)));
     let step = planner.start();
     planner.record(stat, 1);
     planner.record(stat, 1);
@@ -367,11 +350,7 @@ fn defect_13_a_clock_that_steps_back_makes_a_life_of_one_moment() {
 
 #[test]
 fn a_full_table_fails_the_round_and_is_named() {
-    let window = Window {
-        start: 0,
-        stable: 9,
-        max: 9,
-    };
+    let window = window(0, 9, 9);
     let lives = |sizes: &[u64], stats, records| {
         let planner = planner_with(PlannerConfig::new().with_window(window), stats, records);
         let step = planner.start();

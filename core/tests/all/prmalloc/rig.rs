@@ -1,6 +1,6 @@
 //! Pools, ours and upstream's, over a backend that counts its calls, refuses on demand and checks releases.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
@@ -12,8 +12,12 @@ use larder_core::{
 };
 use larder_model::prmalloc as upstream;
 use larder_model::prmalloc::Form;
+pub use larder_model::prmalloc::{AnyPool, CountedBackend, InUse, until_planned};
 
 use crate::prmalloc::books::{align, room};
+
+/// The backend's first address.
+pub const FIRST: u64 = 1 << 40;
 
 /// A backend whose addresses ascend, with gaps, and are never given twice.
 pub struct Mock {
@@ -28,7 +32,7 @@ pub struct Mock {
 impl Mock {
     pub fn new() -> Self {
         Self {
-            next: AtomicU64::new(1 << 40),
+            next: AtomicU64::new(FIRST),
             capacity_bytes: AtomicU64::new(u64::MAX),
             refuse_releases: AtomicU32::new(0),
             grows: AtomicU64::new(0),
@@ -36,16 +40,15 @@ impl Mock {
             out: Mutex::new(BTreeMap::new()),
         }
     }
+}
 
-    /// Ranges given and taken back so far.
-    pub fn calls(&self) -> (u64, u64) {
-        (
-            self.grows.load(Ordering::SeqCst),
-            self.releases.load(Ordering::SeqCst),
-        )
+impl CountedBackend for Mock {
+    fn calls(&self) -> (u64, u64) {
+        let count = |calls: &AtomicU64| calls.load(Ordering::SeqCst);
+        (count(&self.grows), count(&self.releases))
     }
 
-    pub fn out_bytes(&self) -> u64 {
+    fn out_bytes(&self) -> u64 {
         self.out.lock().unwrap().values().sum()
     }
 }
@@ -121,53 +124,20 @@ pub fn soon() -> PlannedPoolConfig {
     config
 }
 
-/// A pool, ours or upstream's.
-pub trait AnyPool: Sync {
-    fn alloc(&self, bytes: u64, align: Align) -> Result<Addr, AllocError>;
-    fn free(&self, addr: Addr) -> Result<(), FreeError>;
-    /// A step in which this runs, and the rounds around it.
-    fn in_step(&self, run: &mut dyn FnMut()) -> Result<(), PlanError>;
-    fn counts(&self) -> PoolCounts;
-    fn is_planned(&self) -> bool;
-    /// What the cheapest plan needs.
-    fn planned_bytes(&self) -> u64;
-    fn reset(&self);
+/// A pool, ours or upstream's, over the backend that counts.
+pub trait OverMock: AnyPool + Sync {
     fn backend(&self) -> &Mock;
 }
 
-impl AnyPool for Pool {
-    fn alloc(&self, bytes: u64, align: Align) -> Result<Addr, AllocError> {
-        TensorPool::alloc(self, bytes, align)
-    }
-
-    fn free(&self, addr: Addr) -> Result<(), FreeError> {
-        TensorPool::free(self, addr)
-    }
-
-    fn in_step(&self, run: &mut dyn FnMut()) -> Result<(), PlanError> {
-        let step = self.start();
-        run();
-        self.end_step(step)
-    }
-
-    fn counts(&self) -> PoolCounts {
-        TensorPool::counts(self)
-    }
-
-    fn is_planned(&self) -> bool {
-        self.serving().is_some()
-    }
-
-    fn planned_bytes(&self) -> u64 {
-        self.planner().best().unwrap().bytes
-    }
-
-    fn reset(&self) {
-        self.planner().reset();
-    }
-
+impl OverMock for Pool {
     fn backend(&self) -> &Mock {
         TensorPool::backend(self)
+    }
+}
+
+impl OverMock for Upstream {
+    fn backend(&self) -> &Mock {
+        self.backend
     }
 }
 
@@ -235,95 +205,23 @@ impl AnyPool for Upstream {
         self.pool.lock().unwrap().reset();
     }
 
-    fn backend(&self) -> &Mock {
-        self.backend
-    }
-}
-
-/// One thing a step does.
-#[derive(Clone, Copy, Debug)]
-pub enum Op {
-    /// Size and alignment, under a name.
-    Alloc(u32, u64, u64),
-    Free(u32),
-}
-
-/// Blocks in use: none may overlap, all are aligned.
-#[derive(Default)]
-pub struct InUse {
-    by_name: HashMap<u32, Addr>,
-    ranges: BTreeMap<u64, u64>,
-}
-
-impl InUse {
-    #[track_caller]
-    pub fn alloc(&mut self, pool: &dyn AnyPool, name: u32, bytes: u64, align_bytes: u64) -> Addr {
-        let addr = pool.alloc(bytes, align(align_bytes)).unwrap();
-        assert!(
-            addr.is_aligned(align(align_bytes)),
-            "{addr} for {align_bytes}"
-        );
-        let before = self.ranges.range(..addr.get() + bytes).next_back();
-        assert!(
-            before.is_none_or(|(start, size)| start + size <= addr.get()),
-            "overlap"
-        );
-        self.ranges.insert(addr.get(), bytes);
-        assert_eq!(self.by_name.insert(name, addr), None);
-        addr
+    fn backend_calls(&self) -> (u64, u64) {
+        self.backend.calls()
     }
 
-    #[track_caller]
-    pub fn free(&mut self, pool: &dyn AnyPool, name: u32) {
-        let addr = self.by_name.remove(&name).unwrap();
-        self.ranges.remove(&addr.get()).unwrap();
-        pool.free(addr).unwrap();
-    }
-
-    pub fn free_all(&mut self, pool: &dyn AnyPool) {
-        let names: Vec<u32> = self.by_name.keys().copied().collect();
-        names.into_iter().for_each(|name| self.free(pool, name));
-    }
-
-    #[track_caller]
-    pub fn run(&mut self, pool: &dyn AnyPool, ops: &[Op]) {
-        for &op in ops {
-            match op {
-                Op::Alloc(name, bytes, align_bytes) => {
-                    self.alloc(pool, name, bytes, align_bytes);
-                }
-                Op::Free(name) => self.free(pool, name),
-            }
-        }
-    }
-
-    /// A step with these, and the round after it.
-    #[track_caller]
-    pub fn step(&mut self, pool: &dyn AnyPool, ops: &[Op]) -> Result<(), PlanError> {
-        pool.in_step(&mut || self.run(pool, ops))
+    fn backend_bytes(&self) -> u64 {
+        self.backend.out_bytes()
     }
 }
 
 /// The pool after steps with these until it serves from a plan.
 #[track_caller]
-pub fn planned<P: AnyPool>(pool: P, ops: &[Op]) -> P {
+pub fn planned<P: AnyPool>(pool: P, ops: &str) -> P {
     until_planned(&pool, ops);
     pool
 }
 
 #[track_caller]
-pub fn planned_pool(config: PlannedPoolConfig, ops: &[Op]) -> Pool {
+pub fn planned_pool(config: PlannedPoolConfig, ops: &str) -> Pool {
     planned(pool(config), ops)
-}
-
-#[track_caller]
-pub fn until_planned(pool: &dyn AnyPool, ops: &[Op]) {
-    let mut in_use = InUse::default();
-    for _ in 0..300 {
-        in_use.step(pool, ops).unwrap();
-        if pool.is_planned() {
-            return;
-        }
-    }
-    panic!("no plan after 300 steps");
 }

@@ -144,27 +144,26 @@ fn programs_that_run_out_of_memory_lose_nothing() {
     }
 }
 
+/// Allocates blocks until there is no room for another one, and frees them. Returns how many there were.
+fn fill(heap: &Heap, size: usize) -> usize {
+    let layout = Layout::from_size_align(size, 8).unwrap();
+    // SAFETY: the layout is not empty.
+    let alloc = || Some(unsafe { heap.alloc(layout) }).filter(|block| !block.is_null());
+    let blocks: Vec<_> = std::iter::from_fn(alloc).collect();
+    assert!(heap.is_sound());
+    for block in &blocks {
+        // SAFETY: the block is ours, with this layout.
+        unsafe { heap.dealloc(*block, layout) };
+    }
+    blocks.len()
+}
+
 #[test]
 fn a_region_full_of_one_class_gives_way_to_another() {
     let (heap, _memory) = heap(1 << 20);
     for size in [8, 48, 1000, 3000, 9000, 100_000] {
-        let layout = Layout::from_size_align(size, 8).unwrap();
-        let mut blocks = Vec::new();
-        loop {
-            // SAFETY: the layout is not empty.
-            let block = unsafe { heap.alloc(layout) };
-            if block.is_null() {
-                break;
-            }
-            blocks.push(block);
-        }
-        let got = blocks.len() * size;
+        let got = fill(&heap, size) * size;
         assert!(got > (1 << 20) * 3 / 5, "{size}: only {got} bytes");
-        assert!(heap.is_sound());
-        for block in blocks {
-            // SAFETY: ours.
-            unsafe { heap.dealloc(block, layout) };
-        }
     }
 }
 
@@ -181,20 +180,7 @@ fn memory_that_was_all_small_blocks_serves_large_ones_again() {
             heap.stats().largest_free_bytes
         };
         for size in [24, 100, 400, 1000] {
-            let layout = Layout::from_size_align(size, 8).unwrap();
-            let mut blocks = Vec::new();
-            loop {
-                // SAFETY: the layout is not empty.
-                let block = unsafe { heap.alloc(layout) };
-                if block.is_null() {
-                    break;
-                }
-                blocks.push(block);
-            }
-            for block in blocks {
-                // SAFETY: ours.
-                unsafe { heap.dealloc(block, layout) };
-            }
+            fill(&heap, size);
             heap.trim();
             assert_eq!(heap.stats().largest_free_bytes, before, "{size} in {bytes}");
         }
@@ -326,7 +312,6 @@ fn a_static_heap_needs_nothing_but_its_declaration() {
     assert_eq!(HEAP.stats().span_bytes, 0);
 }
 
-/// A block that has grown will grow again, so it is put where that is possible without a copy.
 #[test]
 fn a_static_heap_that_was_moved_after_its_first_block_has_no_memory_any_more() {
     type Moving = StaticHeap<{ 64 << 10 }>;
@@ -347,6 +332,7 @@ fn a_static_heap_that_was_moved_after_its_first_block_has_no_memory_any_more() {
     assert_eq!(moved.stats(), HeapStats::default());
 }
 
+/// A block that has grown will grow again, so it is put where that is possible without a copy.
 #[test]
 fn a_large_block_that_moved_to_grow_has_room_to_grow_again() {
     let (heap, _memory) = heap(4 << 20);

@@ -6,11 +6,11 @@ use larder_cuda::{Event, EventConfig};
 use larder_model::Random;
 
 use crate::common::{alone_and_clean, fill, read};
-use crate::tensor_pool::rig::{Device, InUse, Log, MIB, Op, STEP, soon, until_planned};
+use crate::tensor_pool::rig::{AnyPool, Device, InUse, MIB, STEP, Tested, soon, until_planned};
 
 /// A step of so many blocks of random sizes, some of them odd, freed in a random order.
-fn random_step(random: &mut Random) -> Vec<Op> {
-    let mut ops = Vec::new();
+fn random_step(random: &mut Random) -> String {
+    let mut ops = String::new();
     let mut in_use = Vec::new();
     let blocks = 12;
     let mut next = 0;
@@ -18,12 +18,12 @@ fn random_step(random: &mut Random) -> Vec<Op> {
         if next < blocks && (in_use.is_empty() || random.below(2) == 0) {
             let scale = [1000, 60_000, 500_000][random.below(3) as usize];
             let to = [64, 256, 4096][random.below(3) as usize];
-            ops.push(Op::Alloc(next, 64 + random.below(scale), to));
+            ops += &format!("{next}={}@{to} ", 64 + random.below(scale));
             in_use.push(next);
             next += 1;
         } else {
             let which = random.index(in_use.len());
-            ops.push(Op::Free(in_use.swap_remove(which)));
+            ops += &format!("-{} ", in_use.swap_remove(which));
         }
     }
     ops
@@ -36,22 +36,20 @@ fn blocks_keep_their_bytes_in_whatever_order_the_device_works() {
             control.schedule_deferred(seed);
             let device = Device::new();
             let mut random = Random::new(seed);
-            let pool = device.pool(soon());
-            let mut log = Log::new(&device);
+            let pool = Tested::new(&device, soon());
             let mut in_use = InUse::default();
             let often = random_step(&mut random);
             for turn in 0..12 {
                 // Now and then a step that was not planned for.
                 if turn % 5 == 4 {
                     let odd = random_step(&mut random);
-                    in_use.step(&pool, &mut log, &odd);
+                    in_use.step(&pool, &odd).unwrap();
                 } else {
-                    in_use.step(&pool, &mut log, &often);
+                    in_use.step(&pool, &often).unwrap();
                 }
             }
             assert!(pool.is_planned() && pool.counts().hits > 0, "seed {seed}");
-            log.check();
-            drop(pool);
+            pool.end();
             assert_eq!(control.findings(), Vec::<String>::new(), "seed {seed}");
         }
         control.schedule_eagerly();
@@ -65,10 +63,9 @@ fn memory_of_a_dropped_pool_waits_for_its_work() {
         for seed in 0..16 {
             control.schedule_deferred(seed);
             let device = Device::with_limit(16 * MIB);
-            let pool = device.pool(soon());
-            let mut log = Log::new(&device);
-            until_planned(&pool, &mut log, &[Op::Alloc(0, 8 * MIB, 256), Op::Free(0)]);
-            log.check();
+            let tested = Tested::new(&device, soon());
+            until_planned(&tested, "0=8388608@256 -0");
+            let pool = tested.into_pool();
             let block = pool.alloc(8 * MIB).unwrap();
             let at = block.addr().get();
             for value in 0..8 {
@@ -101,10 +98,9 @@ fn a_block_used_on_another_stream_is_ordered_by_the_caller() {
             let device = Device::new();
             let context = device.memory.context();
             let other = context.cudarc().new_stream().unwrap();
-            let pool = device.pool(soon());
-            let mut log = Log::new(&device);
-            until_planned(&pool, &mut log, STEP);
-            log.check();
+            let tested = Tested::new(&device, soon());
+            until_planned(&tested, STEP);
+            let pool = tested.into_pool();
             let event = Event::new(context, EventConfig::default()).unwrap();
             let block = pool.alloc(200_000).unwrap();
             let at = block.addr().get();

@@ -1,19 +1,26 @@
-//! A pool over a device, whose blocks are filled on its stream and checked before they are freed.
+//! A pool over a device, under test as any other: its blocks are filled on its stream, and what they held when they
+//! were freed is compared later.
 
-use std::sync::Arc;
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex};
 
 use cudarc::driver::result;
-use larder_core::prmalloc::{PlannedPoolConfig, Window};
-use larder_core::{Align, Block};
+use larder_core::prmalloc::{PlanError, PlannedPoolConfig, PoolCounts, Window};
+use larder_core::{Addr, Align, AllocError, Block, FreeError};
 use larder_cuda::{
-    Context, CudaStream, DeviceAllocator, DeviceConfig, DeviceTensorPool, TensorPoolConfig,
+    Context, CudaStream, DeviceAllocError, DeviceAllocator, DeviceConfig, DeviceFreeError,
+    DeviceTensorPool, TensorPoolConfig,
 };
+pub(crate) use larder_model::prmalloc::{AnyPool, InUse, cases, until_planned};
 
-use crate::common::{fill, read};
+use crate::common::{fill, read, together};
 
-pub(crate) const KIB: u64 = 1 << 10;
 pub(crate) const MIB: u64 = 1 << 20;
 pub(crate) const GIB: u64 = 1 << 30;
+
+/// Blocks that live side by side and one behind the other, some small.
+pub(crate) const STEP: &str =
+    "0=200000@256 1=100000@256 2=1000@64 -0 3=60000@256 4=100000@256 -1 -2 -3 -4";
 
 pub(crate) fn align(bytes: u64) -> Align {
     Align::new(bytes).unwrap()
@@ -66,43 +73,25 @@ impl Device {
     }
 }
 
-/// One thing a step does.
-#[derive(Clone, Copy, Debug)]
-pub(crate) enum Op {
-    /// Size and alignment, under a name.
-    Alloc(usize, u64, u64),
-    Free(usize),
-}
-
 /// Bytes looked at, at either end of a block.
 const EDGE_BYTES: u64 = 64;
 
 /// Block ends that fit into one log.
 const LOOKS: u64 = 1 << 14;
 
-/// What the blocks held when they were freed, copied on the stream and read at the end, so that nothing
-/// waits for the work in between.
-pub(crate) struct Log<'d> {
-    device: &'d Device,
-    block: Option<Block>,
+/// What the blocks held when they were freed, copied on the stream and read when the log is full or at the end, so that
+/// nothing waits for the work in between.
+struct Log {
+    block: Block,
     expected: Vec<u8>,
 }
 
-impl<'d> Log<'d> {
-    pub(crate) fn new(device: &'d Device) -> Self {
-        let block = device.memory.alloc(&device.stream, LOOKS * EDGE_BYTES);
-        Self {
-            device,
-            block: Some(block.unwrap()),
-            expected: Vec::new(),
+impl Log {
+    fn look(&mut self, stream: &Arc<CudaStream>, addr: u64, value: u8) {
+        if self.expected.len() as u64 == LOOKS {
+            self.check(stream);
         }
-    }
-
-    fn look(&mut self, addr: u64, value: u8) {
-        let at = self.expected.len() as u64;
-        assert!(at < LOOKS, "a longer log");
-        let log = self.block.as_ref().unwrap().addr().get() + at * EDGE_BYTES;
-        let stream = &self.device.stream;
+        let log = self.block.addr().get() + self.expected.len() as u64 * EDGE_BYTES;
         stream.context().bind_to_thread().unwrap();
         // SAFETY: both are blocks that the test holds.
         let copied = unsafe {
@@ -114,108 +103,134 @@ impl<'d> Log<'d> {
 
     /// Every block held what was written into it.
     #[track_caller]
-    pub(crate) fn check(mut self) {
-        let block = self.block.take().unwrap();
-        let bytes = self.expected.len() as u64 * EDGE_BYTES;
-        if bytes > 0 {
-            let seen = read(&self.device.stream, block.addr().get(), bytes);
-            for (look, value) in seen.chunks(EDGE_BYTES as usize).zip(&self.expected) {
-                assert!(look.iter().all(|byte| byte == value), "{look:?}: {value}");
-            }
-        }
-        self.device.memory.free(&self.device.stream, block).unwrap();
-    }
-}
-
-/// Blocks in use, by name.
-#[derive(Default)]
-pub(crate) struct InUse {
-    blocks: Vec<Option<(Block, u8)>>,
-    written: u8,
-}
-
-impl InUse {
-    /// Allocates and fills.
-    #[track_caller]
-    pub(crate) fn alloc(
-        &mut self,
-        pool: &DeviceTensorPool,
-        name: usize,
-        bytes: u64,
-        to: u64,
-    ) -> u64 {
-        let block = pool.alloc_aligned(bytes, align(to)).unwrap();
-        let addr = block.addr();
-        assert!(addr.is_aligned(align(to)), "{addr} for {to}");
-        assert_eq!(block.bytes(), bytes);
-        self.written = self.written.wrapping_add(1);
-        fill(pool.stream(), addr.get(), bytes, self.written);
-        if self.blocks.len() <= name {
-            self.blocks.resize_with(name + 1, || None);
-        }
-        let before = self.blocks[name].replace((block, self.written));
-        assert_eq!(before, None);
-        addr.get()
-    }
-
-    /// Reads a block's ends and frees it.
-    #[track_caller]
-    pub(crate) fn free(&mut self, pool: &DeviceTensorPool, log: &mut Log<'_>, name: usize) {
-        let (block, value) = self.blocks[name].take().unwrap();
-        if block.bytes() >= EDGE_BYTES {
-            log.look(block.addr().get(), value);
-            log.look(block.addr().get() + block.bytes() - EDGE_BYTES, value);
-        }
-        pool.free(block).unwrap();
-    }
-
-    #[track_caller]
-    pub(crate) fn free_all(&mut self, pool: &DeviceTensorPool, log: &mut Log<'_>) {
-        for name in 0..self.blocks.len() {
-            if self.blocks[name].is_some() {
-                self.free(pool, log, name);
-            }
-        }
-    }
-
-    #[track_caller]
-    pub(crate) fn step(&mut self, pool: &DeviceTensorPool, log: &mut Log<'_>, ops: &[Op]) {
-        let step = pool.step();
-        for &op in ops {
-            match op {
-                Op::Alloc(name, bytes, to) => {
-                    self.alloc(pool, name, bytes, to);
-                }
-                Op::Free(name) => self.free(pool, log, name),
-            }
-        }
-        step.end().unwrap();
-    }
-}
-
-/// Steps with these until the pool serves from a plan.
-#[track_caller]
-pub(crate) fn until_planned(pool: &DeviceTensorPool, log: &mut Log<'_>, ops: &[Op]) {
-    let mut in_use = InUse::default();
-    for _ in 0..200 {
-        in_use.step(pool, log, ops);
-        if pool.is_planned() {
+    fn check(&mut self, stream: &Arc<CudaStream>) {
+        let expected = std::mem::take(&mut self.expected);
+        if expected.is_empty() {
             return;
         }
+        let bytes = expected.len() as u64 * EDGE_BYTES;
+        let seen = read(stream, self.block.addr().get(), bytes);
+        for (look, value) in seen.chunks(EDGE_BYTES as usize).zip(&expected) {
+            assert!(look.iter().all(|byte| byte == value), "{look:?}: {value}");
+        }
     }
-    panic!("no plan after 200 steps: {:?}", pool.plan_error());
 }
 
-/// Blocks that live side by side and one behind the other, some small.
-pub(crate) const STEP: &[Op] = &[
-    Op::Alloc(0, 200_000, 256),
-    Op::Alloc(1, 100_000, 256),
-    Op::Alloc(2, 1000, 64),
-    Op::Free(0),
-    Op::Alloc(3, 60_000, 256),
-    Op::Alloc(4, 100_000, 256),
-    Op::Free(1),
-    Op::Free(2),
-    Op::Free(3),
-    Op::Free(4),
-];
+/// A pool of a device, with the log of its blocks.
+pub(crate) struct Tested<'d> {
+    device: &'d Device,
+    pub(crate) pool: DeviceTensorPool,
+    blocks: Mutex<HashMap<u64, Block>>,
+    log: Mutex<Log>,
+}
+
+impl<'d> Tested<'d> {
+    pub(crate) fn new(device: &'d Device, config: TensorPoolConfig) -> Self {
+        let block = device.memory.alloc(&device.stream, LOOKS * EDGE_BYTES);
+        let log = Log {
+            block: block.unwrap(),
+            expected: Vec::new(),
+        };
+        Self {
+            device,
+            pool: device.pool(config),
+            blocks: Mutex::default(),
+            log: Mutex::new(log),
+        }
+    }
+
+    /// Compares all blocks, and frees the log.
+    #[track_caller]
+    pub(crate) fn into_pool(self) -> DeviceTensorPool {
+        let mut log = self.log.into_inner().unwrap();
+        log.check(&self.device.stream);
+        self.device
+            .memory
+            .free(&self.device.stream, log.block)
+            .unwrap();
+        self.pool
+    }
+
+    /// Compares all blocks, frees the log and drops the pool. Then nothing of the device is in use.
+    #[track_caller]
+    pub(crate) fn end(self) {
+        let device = self.device;
+        drop(self.into_pool());
+        assert_eq!(device.use_of_memory().1, 0);
+    }
+}
+
+/// Runs a test over a pool of a device with so many bytes. All memory must come back.
+pub(crate) fn on_a_device(limit: u64, config: TensorPoolConfig, test: impl Fn(&Tested<'_>)) {
+    let _turn = together();
+    let device = Device::with_limit(limit);
+    let tested = Tested::new(&device, config);
+    test(&tested);
+    tested.end();
+}
+
+impl AnyPool for Tested<'_> {
+    fn alloc(&self, bytes: u64, align: Align) -> Result<Addr, AllocError> {
+        let block = match self.pool.alloc_aligned(bytes, align) {
+            Ok(block) => block,
+            Err(DeviceAllocError::Memory { reason, .. }) => return Err(reason),
+            Err(error) => panic!("{error}"),
+        };
+        assert_eq!(block.bytes(), bytes);
+        let addr = block.addr();
+        let former = self.blocks.lock().unwrap().insert(addr.get(), block);
+        assert!(former.is_none(), "{addr} is in use");
+        Ok(addr)
+    }
+
+    fn free(&self, addr: Addr) -> Result<(), FreeError> {
+        let block = self.blocks.lock().unwrap().remove(&addr.get());
+        let freed = self.pool.free(block.ok_or(FreeError::Unknown)?);
+        freed.map_err(|rejected| match rejected.error {
+            DeviceFreeError::Block(error) => error,
+            error => panic!("{error}"),
+        })
+    }
+
+    fn in_step(&self, run: &mut dyn FnMut()) -> Result<(), PlanError> {
+        let step = self.pool.step();
+        run();
+        step.end()
+    }
+
+    fn counts(&self) -> PoolCounts {
+        self.pool.counts()
+    }
+
+    fn is_planned(&self) -> bool {
+        self.pool.is_planned()
+    }
+
+    fn planned_bytes(&self) -> u64 {
+        self.pool.counts().slab_bytes
+    }
+
+    fn reset(&self) {
+        self.pool.reset();
+    }
+
+    fn backend_calls(&self) -> (u64, u64) {
+        (self.device.use_of_memory().0, 0)
+    }
+
+    fn backend_bytes(&self) -> u64 {
+        self.device.use_of_memory().1 - LOOKS * EDGE_BYTES
+    }
+
+    fn fill(&self, addr: Addr, bytes: u64, value: u8) {
+        fill(self.pool.stream(), addr.get(), bytes, value);
+    }
+
+    fn look(&self, addr: Addr, bytes: u64, value: u8) {
+        if bytes >= EDGE_BYTES {
+            let mut log = self.log.lock().unwrap();
+            log.look(self.pool.stream(), addr.get(), value);
+            log.look(self.pool.stream(), addr.get() + bytes - EDGE_BYTES, value);
+        }
+    }
+}

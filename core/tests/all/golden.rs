@@ -1,0 +1,177 @@
+//! Scripts with recorded outcomes: text files of cases, whose lines are operations and, after a bar, their outcomes.
+//!
+//! ```text
+//! = what the case shows
+//! # A comment.
+//! alloc a=2 | 0; create 1x2
+//! repeat 3
+//! free a
+//! alloc a=2 | 0
+//! end
+//! ```
+//!
+//! Each case has a new player. A repeated part must have the same outcomes each time; `#n` in it is the number of the
+//! time. A test fails if any outcome differs from the file's; with `LARDER_REWRITE=1` it writes what happened into
+//! the file instead.
+
+use std::fmt::Write;
+use std::path::{Path, PathBuf};
+
+/// Carries out the operations of one case.
+pub(crate) trait Player {
+    fn new() -> Self;
+
+    /// Carries out an operation. Returns its outcome, which is empty if there is nothing to say.
+    fn play(&mut self, operation: &str) -> String;
+}
+
+/// Makes a test of each case of a script, which has the case's name.
+macro_rules! cases {
+    ($player:ty, $file:literal: $($case:ident),* $(,)?) => {
+        $(
+            #[test]
+            fn $case() {
+                crate::golden::run_case::<$player>($file, stringify!($case));
+            }
+        )*
+
+        #[test]
+        fn each_case_of_the_script_is_a_test() {
+            let cases = [$(stringify!($case)),*];
+            assert_eq!(crate::golden::cases_of($file), cases);
+        }
+    };
+}
+
+pub(crate) use cases;
+
+/// Plays all cases of a file in `tests/all`.
+///
+/// # Panics
+/// If an outcome is not the file's; the message names each such line and its case.
+pub(crate) fn run<P: Player>(file: &str) {
+    play::<P>(file, |_| true);
+}
+
+/// Plays one case of a file, or all if the file is rewritten.
+///
+/// # Panics
+/// As [`run`] does.
+pub(crate) fn run_case<P: Player>(file: &str, case: &str) {
+    play::<P>(file, |other| rewrites() || other == case);
+}
+
+/// Returns the names of the cases of a file.
+pub(crate) fn cases_of(file: &str) -> Vec<String> {
+    let text = std::fs::read_to_string(path(file)).unwrap();
+    let cases = text.lines().filter_map(|line| line.strip_prefix("= "));
+    cases.map(str::to_owned).collect()
+}
+
+fn path(file: &str) -> PathBuf {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/all");
+    folder.join(file)
+}
+
+fn rewrites() -> bool {
+    std::env::var_os("LARDER_REWRITE").is_some()
+}
+
+fn play<P: Player>(file: &str, plays: impl Fn(&str) -> bool) {
+    let text = std::fs::read_to_string(path(file)).unwrap();
+    let lines: Vec<&str> = text.lines().collect();
+    let mut script = Script {
+        file,
+        case: "",
+        written: String::new(),
+        wrong: String::new(),
+    };
+    let (mut player, mut is_played, mut at) = (P::new(), true, 0);
+    while at < lines.len() {
+        if let Some(case) = lines[at].strip_prefix("= ") {
+            is_played = plays(case);
+            script.case = case;
+            player = P::new();
+        }
+        if !is_played || lines[at].is_empty() || lines[at].starts_with(['#', '=']) {
+            script.written += &format!("{}\n", lines[at]);
+            at += 1;
+        } else if let Some(times) = lines[at].strip_prefix("repeat ") {
+            let length = lines[at..].iter().position(|line| *line == "end");
+            let end = at + length.expect("a repeated part has an end");
+            script.written += &format!("{}\n", lines[at]);
+            let times = times.parse().expect("how often a part is repeated");
+            script.play_times(times, at + 1, &lines[at + 1..end], &mut player);
+            script.written += "end\n";
+            at = end + 1;
+        } else {
+            script.play_times(1, at, &lines[at..=at], &mut player);
+            at += 1;
+        }
+    }
+    script.end();
+}
+
+/// A script while it is played.
+struct Script<'s> {
+    file: &'s str,
+    case: &'s str,
+    /// The file with the outcomes that happened.
+    written: String,
+    /// The lines whose outcome is not that of the file.
+    wrong: String,
+}
+
+/// Names the line that is played if it panics.
+struct Place<'l>(&'l str);
+
+impl Drop for Place<'_> {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            eprintln!("in the line {}", self.0);
+        }
+    }
+}
+
+impl Script<'_> {
+    /// Plays lines, whose first is at `first` in the file, so many times.
+    fn play_times(&mut self, times: u32, first: usize, lines: &[&str], player: &mut impl Player) {
+        for time in 1..=times {
+            for (line, number) in lines.iter().zip(first + 1..) {
+                let (operation, expected) = line.split_once('|').unwrap_or((line, ""));
+                let operation = operation.trim();
+                let numbered = operation.replace("#n", &time.to_string());
+                let place = format!("{}:{number}: {numbered} ({})", self.file, self.case);
+                let guard = Place(&place);
+                let outcome = player.play(&numbered);
+                drop(guard);
+                if outcome != expected.trim() {
+                    let expected = expected.trim();
+                    let text = format!("{place}\n  expected: {expected}\n  happened: {outcome}");
+                    writeln!(self.wrong, "{text}").unwrap();
+                }
+                if time == 1 {
+                    self.written += operation;
+                    self.written += if outcome.is_empty() { "" } else { " | " };
+                    self.written += &format!("{outcome}\n");
+                }
+            }
+        }
+    }
+
+    fn end(self) {
+        let Self {
+            file,
+            written,
+            wrong,
+            ..
+        } = self;
+        if rewrites() && !wrong.is_empty() {
+            std::fs::write(path(file), written).unwrap();
+        } else if !wrong.is_empty() {
+            panic!(
+                "{wrong}LARDER_REWRITE=1 writes what happened into {file}: read the difference before you keep it"
+            );
+        }
+    }
+}

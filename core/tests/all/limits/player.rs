@@ -1,0 +1,201 @@
+//! The player of the script of limits: one tree, whose budgets have names.
+//!
+//! An outcome is the answer, then the bytes used by each budget where they changed, and the live bytes allowed to each
+//! where its hard limit does not say them already.
+
+use std::collections::BTreeMap;
+
+use larder_core::limits::{
+    BudgetConfig, BudgetError, BudgetId, BudgetRefusal, LimitAnswer, LimitTree,
+};
+
+use crate::golden;
+
+#[derive(Default)]
+pub(crate) struct Player {
+    tree: Option<LimitTree>,
+    /// The budgets, in the order in which they were added; those that were removed keep their names.
+    budgets: Vec<(String, BudgetId)>,
+    before: BTreeMap<String, String>,
+}
+
+/// Returns a number, which may be said from the largest one down.
+fn number(text: &str) -> u64 {
+    match text.strip_prefix("max-") {
+        Some(less) => u64::MAX - less.parse::<u64>().unwrap(),
+        None if text == "max" => u64::MAX,
+        None => text
+            .parse()
+            .unwrap_or_else(|_| panic!("{text} is no number")),
+    }
+}
+
+/// Returns limits of a hard one, and the `soft` one, the `floor` and the `name` behind it.
+fn config(words: &[&str]) -> BudgetConfig {
+    let option = |key| {
+        let at = words.iter().position(|word| *word == key)?;
+        Some(number(words[at + 1]))
+    };
+    let plain = BudgetConfig::new(number(words[0]));
+    BudgetConfig {
+        soft_bytes: option("soft").unwrap_or(plain.soft_bytes),
+        floor_bytes: option("floor").unwrap_or(plain.floor_bytes),
+        name: option("name").map_or(plain.name, |name| name as u32),
+        ..plain
+    }
+}
+
+impl golden::Player for Player {
+    fn new() -> Self {
+        Self::default()
+    }
+
+    fn play(&mut self, operation: &str) -> String {
+        let words: Vec<&str> = operation.split_whitespace().collect();
+        let mut outcome = self.answer(words[0], &words[1..]);
+        if let Some(tree) = &self.tree {
+            tree.check_invariants().unwrap();
+        }
+        outcome += &self.changes();
+        outcome.strip_prefix("; ").unwrap_or(&outcome).into()
+    }
+}
+
+impl Player {
+    fn tree(&mut self) -> &mut LimitTree {
+        self.tree.as_mut().expect("a tree")
+    }
+
+    fn id(&self, name: &str) -> BudgetId {
+        let found = self.budgets.iter().rev().find(|budget| budget.0 == name);
+        found.unwrap_or_else(|| panic!("no budget is {name}")).1
+    }
+
+    fn name(&self, id: BudgetId) -> &str {
+        let found = self.budgets.iter().rev().find(|budget| budget.1 == id);
+        found.map_or("an unknown one", |budget| &budget.0)
+    }
+
+    fn refusal(&self, refusal: BudgetRefusal) -> String {
+        let BudgetRefusal {
+            budget,
+            name,
+            limit_bytes,
+            used_bytes,
+            wanted_bytes,
+            ..
+        } = refusal;
+        let of = self.name(budget);
+        format!(
+            "{of} (named {name}) has {used_bytes} of {limit_bytes} and cannot have {wanted_bytes} more"
+        )
+    }
+
+    fn error(&self, error: BudgetError) -> String {
+        match error {
+            BudgetError::NoRoom(refusal) => format!("no room: {}", self.refusal(refusal)),
+            other => format!("{other:?}"),
+        }
+    }
+
+    fn answer(&mut self, operation: &str, words: &[&str]) -> String {
+        let id = match (operation, words) {
+            ("tree" | "events", _) | (_, []) => None,
+            _ => Some(self.id(words[0])),
+        };
+        let done = match operation {
+            "tree" => match LimitTree::new(number(words[0]) as usize, config(&words[1..])) {
+                Ok(tree) => {
+                    self.budgets = vec![("root".into(), tree.root())];
+                    self.tree = Some(tree);
+                    Ok(())
+                }
+                Err(error) => Err(error),
+            },
+            // Below the first budget a second one, of these limits.
+            "add" => {
+                let (above, config) = (id.unwrap(), config(&words[2..]));
+                let added = self.tree().add(above, config);
+                added.map(|id| self.budgets.push((words[1].into(), id)))
+            }
+            "charge" => self.tree().charge(id.unwrap(), number(words[1])),
+            "credit" => self.tree().credit(id.unwrap(), number(words[1])),
+            "hold" => self.tree().hold(id.unwrap(), number(words[1])),
+            "remove" => self.tree().remove(id.unwrap()),
+            "set" => {
+                let soft = words.get(2).map(|soft| number(soft));
+                return match self.tree().set(id.unwrap(), number(words[1]), soft) {
+                    LimitAnswer::Refused(error) => self.error(error),
+                    LimitAnswer::Applied => String::new(),
+                    answer => format!("{answer:?}"),
+                };
+            }
+            "events" => return self.events(),
+            "refusal" => {
+                let refusal = self.tree().refusal(id.unwrap(), number(words[1]));
+                return refusal.map_or("none".into(), |refusal| self.refusal(refusal));
+            }
+            "in-excess" => {
+                let refusal = self.tree().in_excess(id.unwrap(), number(words[1]));
+                return refusal.map_or("none".into(), |refusal| self.refusal(refusal));
+            }
+            "within" => {
+                let above = self.id(words[1]);
+                return format!("{}", self.tree().is_within(id.unwrap(), above));
+            }
+            "usage" => {
+                let usage = self.tree().usage(id.unwrap());
+                return usage.map_or("unknown".into(), |usage| {
+                    format!("{} used", usage.used_bytes)
+                });
+            }
+            other => panic!("no operation is {other}"),
+        };
+        done.map_or_else(|error| self.error(error), |()| String::new())
+    }
+
+    fn events(&mut self) -> String {
+        let mut told = Vec::new();
+        let had = self.tree().has_events();
+        while let Some(event) = self.tree().take_event() {
+            let of = self.name(event.budget);
+            let (used, limit) = (event.used_bytes, event.limit_bytes);
+            told.push(format!(
+                "{:?} of {of} (named {}): {used} of {limit}",
+                event.kind, event.name
+            ));
+        }
+        assert!(had || told.is_empty());
+        assert!(!self.tree().has_events());
+        told.join(", ")
+    }
+
+    fn changes(&mut self) -> String {
+        let Some(tree) = &self.tree else {
+            return String::new();
+        };
+        let mut words = String::new();
+        for (name, id) in &self.budgets {
+            let now = match tree.usage(*id) {
+                None => "gone".into(),
+                Some(usage) => {
+                    let mut now = format!("{}", usage.used_bytes);
+                    let live = tree.live_limit(*id).unwrap();
+                    if live != usage.config.hard_bytes {
+                        now += &format!(" and {live} live");
+                    }
+                    assert_eq!(tree.excess_bytes(*id), Some(usage.excess_bytes));
+                    if usage.excess_bytes > 0 {
+                        now += &format!(", excess {}", usage.excess_bytes);
+                    }
+                    now
+                }
+            };
+            let before = self.before.insert(name.clone(), now.clone());
+            if before.as_deref().unwrap_or("0") != now {
+                words += &format!("; {name} {now}");
+            }
+        }
+        words
+    }
+}

@@ -1,0 +1,143 @@
+//! The player of the pool's scripts: a pool, ours or upstream's, over a sub-allocator that counts.
+//!
+//! An outcome has the places of the blocks allocated, from the sub-allocator's first address on, with their numbers if
+//! the pool has any (`256#1`), and then what has changed: upstream's four counters, idle buffers and the limit, and what the sub-allocator has given
+//! (`grown`) and got back (`released`), in calls and bytes.
+
+use std::collections::{HashMap, VecDeque};
+
+use super::rig::{AnyPool, FIRST};
+use crate::golden;
+
+/// A pool that a script can make, and what only it can do.
+pub trait Scripted: AnyPool {
+    /// Makes a pool with the limits of the words.
+    fn make(words: &[&str]) -> Self;
+
+    /// Carries out an operation that the other pool does not have.
+    fn own(&mut self, operation: &str, words: &[&str]);
+
+    /// Returns the block's number among all allocations, if the pool counts them.
+    fn allocation_id(&self, _: &Self::Block) -> Option<u64> {
+        None
+    }
+
+    /// Returns further numbers that outcomes mention.
+    fn numbers(&self) -> Vec<(&'static str, u64)> {
+        vec![]
+    }
+}
+
+/// Returns the number behind `key`.
+pub fn option(words: &[&str], key: &str) -> Option<u64> {
+    let at = words.iter().position(|word| *word == key)?;
+    Some(number(words[at + 1]))
+}
+
+pub fn number(text: &str) -> u64 {
+    match text {
+        "max" => u64::MAX,
+        text => text
+            .parse()
+            .unwrap_or_else(|_| panic!("{text} is no number")),
+    }
+}
+
+pub struct Player<P: Scripted> {
+    pool: Option<P>,
+    named: HashMap<String, P::Block>,
+    /// The blocks of bursts, the first ones first.
+    burst: VecDeque<P::Block>,
+    before: HashMap<&'static str, u64>,
+}
+
+impl<P: Scripted> golden::Player for Player<P> {
+    fn new() -> Self {
+        Self {
+            pool: None,
+            named: HashMap::new(),
+            burst: VecDeque::new(),
+            before: HashMap::new(),
+        }
+    }
+
+    fn play(&mut self, operation: &str) -> String {
+        let words: Vec<&str> = operation.split_whitespace().collect();
+        if words[0] == "pool" {
+            *self = Self::new();
+            self.pool = Some(P::make(&words[1..]));
+        }
+        let places = self.answer(words[0], &words[1..]);
+        let mut outcome = places.join(" ");
+        outcome += &self.changes();
+        outcome.strip_prefix("; ").unwrap_or(&outcome).into()
+    }
+}
+
+impl<P: Scripted> Player<P> {
+    fn answer(&mut self, operation: &str, words: &[&str]) -> Vec<String> {
+        let pool = self.pool.as_mut().expect("a pool");
+        let mut places = Vec::new();
+        match operation {
+            // Allocates blocks of `name=bytes`.
+            "alloc" => {
+                let align = option(words, "align").unwrap_or(4);
+                for (name, bytes) in words.iter().filter_map(|word| word.split_once('=')) {
+                    let block = match pool.try_alloc(number(bytes), align) {
+                        Ok(block) => block,
+                        Err(refusal) => {
+                            places.push(refusal);
+                            continue;
+                        }
+                    };
+                    let at = P::addr(&block).get();
+                    assert!(at.is_multiple_of(align) && P::bytes(&block) >= number(bytes));
+                    let id = pool.allocation_id(&block).map(|id| format!("#{id}"));
+                    places.push(format!("{}{}", at - FIRST, id.unwrap_or_default()));
+                    self.named.insert(name.into(), block);
+                }
+            }
+            "free" => {
+                for name in words {
+                    pool.free(self.named.remove(*name).expect("a block in use"));
+                }
+            }
+            // Allocates and frees each of these sizes in turn.
+            "pairs" => words.iter().for_each(|bytes| pool.pair(number(bytes))),
+            "burst" => self
+                .burst
+                .extend(pool.burst(number(words[0]) as usize, number(words[1]))),
+            "back" => self.burst.drain(..).for_each(|block| pool.free(block)),
+            "clear" => pool.clear(),
+            "pool" => {}
+            other => pool.own(other, words),
+        }
+        pool.check();
+        places
+    }
+
+    fn changes(&mut self) -> String {
+        let pool = self.pool.as_ref().expect("a pool");
+        let (counters, calls) = (pool.counters(), pool.calls());
+        let mut numbers = vec![
+            ("hits", counters.from_pool),
+            ("missed", counters.allocated),
+            ("put", counters.put),
+            ("evicted", counters.evicted),
+            ("idle", pool.idle().into()),
+            ("limit", pool.limit().into()),
+            ("grown", calls.grows),
+            ("grown bytes", calls.grown_bytes),
+            ("released", calls.releases),
+            ("released bytes", calls.released_bytes),
+        ];
+        numbers.extend(pool.numbers());
+        let mut words = String::new();
+        for (name, now) in numbers {
+            if self.before.insert(name, now).unwrap_or(0) != now {
+                words += &format!("; {name} {now}");
+            }
+        }
+        words
+    }
+}
