@@ -1,15 +1,47 @@
 //! Copies and fills: when memory is read, and what the caller waits for.
 
-use larder_cuda_abi::{Code, StreamHandle};
+use larder_cuda_abi::{Code, DevicePtr, StreamHandle};
 
 use crate::{
     api::{context, copy, memory, stream},
     gpu::portable,
     hold::Hold,
-    own::{Device, Pageable, Pinned, Stream},
+    own::{Device, Host, Stream},
+    refused::refusals,
 };
 
 const BYTES: usize = 4096;
+/// Below every address that a process maps.
+const UNKNOWN: DevicePtr = 0x1000;
+
+refusals! {
+    /// Rule: an address that the driver does not know is no device memory: CUDA_ERROR_INVALID_VALUE
+    /// (source: CUDA Driver API, Memory Management, cuMemcpyHtoD, list of errors).
+    fn a_copy_to_an_unknown_address_is_refused() {
+        copy::to_device(UNKNOWN, &[1; 64]),
+        copy::to_host(&mut [0; 64], UNKNOWN),
+        copy::fill8(UNKNOWN, 1, 64)
+    } => INVALID_VALUE;
+
+    /// Rule: a copy must lie within its allocation, else CUDA_ERROR_INVALID_VALUE (source: CUDA Driver
+    /// API, Memory Management, cuMemcpyHtoD, list of errors).
+    ///
+    /// Uncertain: the documents do not promise that a driver knows the exact end; the copy here goes
+    /// far past it.
+    fn a_copy_past_the_end_is_refused(device = Device::new(4 << 20)) {
+        copy::to_device(device.at, &[1; 64 << 20]),
+        copy::fill8(device.at, 1, 64 << 20)
+    } => INVALID_VALUE;
+
+    /// Rule: the address of a 16-bit fill is 2-byte aligned, of a 32-bit fill 4-byte (source: CUDA
+    /// Driver API, Memory Management, cuMemsetD16, cuMemsetD32; of their errors
+    /// CUDA_ERROR_INVALID_VALUE fits).
+    fn fills_want_aligned_addresses(stream = Stream::blocking(), device = Device::filled(64, 0)) {
+        copy::fill16_async(device.plus(1), 1, 1, stream.0),
+        copy::fill32_async(device.plus(2), 1, 1, stream.0),
+        copy::fill32_async(device.plus(1), 1, 1, stream.0)
+    } => INVALID_VALUE, leaving device.read(), [0; 64];
+}
 
 /// Rule: cuMemcpyHtoD and cuMemcpyDtoH copy bytes there and back (source: CUDA Driver API, Memory
 /// Management).
@@ -40,7 +72,7 @@ fn parts_are_copied() {
 #[test]
 fn a_copy_finds_out_where_its_sides_are() {
     let _gpu = portable();
-    let (pinned, pageable) = (Pinned::filled(BYTES, 1), Pageable::filled(BYTES, 2));
+    let (pinned, pageable) = (Host::pinned(BYTES, 1), Host::pageable(BYTES, 2));
     let (device, other) = (Device::filled(BYTES, 0), Device::filled(BYTES, 9));
     let stream = Stream::blocking();
     let copy = |to, from, what| {
@@ -67,7 +99,7 @@ fn a_copy_in_a_stream_finds_out_where_its_sides_are() {
     let gpu = portable();
     gpu.defer(5);
     let (stream, device) = (Stream::blocking(), Device::filled(BYTES, 0));
-    let (from, to) = (Pinned::filled(BYTES, 1), Pinned::filled(BYTES, 2));
+    let (from, to) = (Host::pinned(BYTES, 1), Host::pinned(BYTES, 2));
     copy::any_async(device.at, from.at(), BYTES, stream.0).expect("a copy");
     copy::any_async(to.at(), device.at, BYTES, stream.0).expect("a copy");
     stream.finish();
@@ -95,7 +127,7 @@ fn pageable_memory_may_change_once_its_copy_was_queued() {
     let gpu = portable();
     gpu.defer(6);
     let (stream, device) = (Stream::blocking(), Device::filled(BYTES, 0));
-    let from = Pageable::filled(BYTES, 1);
+    let from = Host::pageable(BYTES, 1);
     copy::to_device_async(device.at, from.address, BYTES, stream.0).expect("a copy");
     from.fill(2);
     stream.finish();
@@ -110,7 +142,7 @@ fn much_pageable_memory_may_change_too() {
     let gpu = portable();
     gpu.defer(7);
     let (stream, device) = (Stream::blocking(), Device::new(MUCH));
-    let from = Pageable::filled(MUCH, 1);
+    let from = Host::pageable(MUCH, 1);
     copy::to_device_async(device.at, from.address, MUCH, stream.0).expect("a copy");
     from.fill(2);
     stream.finish();
@@ -125,7 +157,7 @@ fn a_copy_to_pageable_memory_is_done_on_return() {
     let gpu = portable();
     gpu.defer(8);
     let (stream, device) = (Stream::blocking(), Device::filled(BYTES, 0));
-    let to = Pageable::filled(BYTES, 9);
+    let to = Host::pageable(BYTES, 9);
     copy::fill8_async(device.at, 1, BYTES, stream.0).expect("a fill");
     copy::to_host_async(to.address, device.at, BYTES, stream.0).expect("a copy");
     assert_eq!(to.read(), [1; BYTES]);
@@ -138,7 +170,7 @@ fn pinned_memory_is_read_when_the_copy_runs() {
     let gpu = portable();
     gpu.expect_findings();
     let (stream, device) = (Stream::blocking(), Device::filled(BYTES, 0));
-    let from = Pinned::filled(BYTES, 1);
+    let from = Host::pinned(BYTES, 1);
     let hold = Hold::of(stream.0);
     copy::to_device_async(device.at, from.address, BYTES, stream.0).expect("a copy");
     from.fill(2);
@@ -154,7 +186,7 @@ fn a_copy_to_pinned_memory_returns_before_it_ran() {
     let gpu = portable();
     gpu.expect_findings();
     let (stream, device) = (Stream::blocking(), Device::filled(BYTES, 1));
-    let to = Pinned::filled(BYTES, 9);
+    let to = Host::pinned(BYTES, 9);
     let hold = Hold::of(stream.0);
     copy::to_host_async(to.address, device.at, BYTES, stream.0).expect("a copy");
     assert_eq!(stream::query(stream.0), Err(Code::NOT_READY));
@@ -171,7 +203,7 @@ fn registered_memory_is_read_when_the_copy_runs() {
     let gpu = portable();
     gpu.expect_findings();
     let (stream, device) = (Stream::blocking(), Device::filled(BYTES, 0));
-    let from = Pageable::filled(BYTES, 1);
+    let from = Host::pageable(BYTES, 1);
     memory::register(from.address, BYTES, 0).expect("a registration");
     let hold = Hold::of(stream.0);
     copy::to_device_async(device.at, from.address, BYTES, stream.0).expect("a copy");
@@ -242,7 +274,7 @@ fn a_fill_of_device_memory_does_not_wait() {
 #[test]
 fn a_copy_of_nothing_succeeds() {
     let _gpu = portable();
-    let (device, pinned) = (Device::filled(256, 1), Pinned::filled(256, 2));
+    let (device, pinned) = (Device::filled(256, 1), Host::pinned(256, 2));
     let stream = Stream::blocking();
     copy::to_device(device.at, &[]).expect("a copy");
     copy::to_host(&mut [], device.at).expect("a copy");
@@ -251,39 +283,6 @@ fn a_copy_of_nothing_succeeds() {
     copy::fill8_async(device.at, 9, 0, stream.0).expect("a fill");
     stream.finish();
     assert_eq!(device.read(), [1; 256]);
-}
-
-/// Rule: an address that the driver does not know is no device memory: CUDA_ERROR_INVALID_VALUE
-/// (source: CUDA Driver API, Memory Management, cuMemcpyHtoD, list of errors).
-#[test]
-fn a_copy_to_an_unknown_address_is_refused() {
-    let _gpu = portable();
-    let device = Device::filled(256, 1);
-    // Below every address that a process maps.
-    let unknown = 0x1000;
-    let refused = Err(Code::INVALID_VALUE);
-    assert_eq!(copy::to_device(unknown, &[1; 64]), refused);
-    assert_eq!(copy::to_host(&mut [0; 64], unknown), refused);
-    assert_eq!(copy::fill8(unknown, 1, 64), refused);
-    assert_eq!(device.read(), [1; 256]);
-}
-
-/// Rule: a copy must lie within its allocation, else CUDA_ERROR_INVALID_VALUE (source: CUDA Driver
-/// API, Memory Management, cuMemcpyHtoD, list of errors).
-///
-/// Uncertain: the documents do not promise that a driver knows the exact end; the copy here goes
-/// far past it.
-#[test]
-fn a_copy_past_the_end_is_refused() {
-    const MUCH: usize = 64 << 20;
-    let _gpu = portable();
-    let device = Device::new(4 << 20);
-    let source = vec![1; MUCH];
-    assert_eq!(
-        copy::to_device(device.at, &source),
-        Err(Code::INVALID_VALUE)
-    );
-    assert_eq!(copy::fill8(device.at, 1, MUCH), Err(Code::INVALID_VALUE));
 }
 
 /// Rule: fills write `count` elements of 8, 16 or 32 bits (source: CUDA Driver API, Memory
@@ -326,18 +325,4 @@ fn fills_in_a_stream_count_elements() {
         &[0; 4],
     ];
     assert_eq!(device.read(), expected.concat());
-}
-
-/// Rule: the address of a 16-bit fill is 2-byte aligned, of a 32-bit fill 4-byte (source: CUDA
-/// Driver API, Memory Management, cuMemsetD16, cuMemsetD32; of their errors
-/// CUDA_ERROR_INVALID_VALUE fits).
-#[test]
-fn fills_want_aligned_addresses() {
-    let _gpu = portable();
-    let (stream, device) = (Stream::blocking(), Device::filled(64, 0));
-    let refused = Err(Code::INVALID_VALUE);
-    assert_eq!(copy::fill16_async(device.plus(1), 1, 1, stream.0), refused);
-    assert_eq!(copy::fill32_async(device.plus(2), 1, 1, stream.0), refused);
-    assert_eq!(copy::fill32_async(device.plus(1), 1, 1, stream.0), refused);
-    assert_eq!(device.read(), [0; 64]);
 }

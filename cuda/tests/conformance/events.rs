@@ -15,7 +15,20 @@ use crate::{
     gpu::portable,
     hold::Hold,
     own::{Device, Event, Stream},
+    refused::refusals,
 };
+
+refusals! {
+    /// Rule: flags of an event that do not exist are refused (source: CUDA Driver API, Event
+    /// Management, cuEventCreate; of its errors CUDA_ERROR_INVALID_VALUE fits).
+    fn unknown_flags_of_an_event_are_refused() { stream::create_event(0x8000) } => INVALID_VALUE;
+
+    /// Rule: flags of a wait that do not exist are refused (source: CUDA Driver API, Stream Management,
+    /// cuStreamWaitEvent; of its errors CUDA_ERROR_INVALID_VALUE fits).
+    fn unknown_flags_of_waits_are_refused(stream = Stream::blocking(), event = Event::new()) {
+        stream::wait_with(stream.0, event.0, 0x8000)
+    } => INVALID_VALUE;
+}
 
 /// Rule: an event that was never recorded counts as complete (source: CUDA Driver API, Event
 /// Management, cuEventQuery, cuEventSynchronize).
@@ -258,15 +271,6 @@ fn an_event_for_other_processes_keeps_no_time() {
     drop(Event::with(shared | constants::EVENT_DISABLE_TIMING));
 }
 
-/// Rule: flags of an event that do not exist are refused (source: CUDA Driver API, Event
-/// Management, cuEventCreate; of its errors CUDA_ERROR_INVALID_VALUE fits).
-#[test]
-fn unknown_flags_of_an_event_are_refused() {
-    let _gpu = portable();
-    let answer = stream::create_event(0x8000);
-    assert_eq!(answer, Err(Code::INVALID_VALUE));
-}
-
 /// Rule: event and stream of a record belong to one context, else CUDA_ERROR_INVALID_HANDLE
 /// (source: CUDA Driver API, Event Management, cuEventRecord).
 #[test]
@@ -314,14 +318,4 @@ fn an_event_tells_of_its_last_record() {
     assert_eq!(stream::synchronize_event(event.0), Ok(()));
     hold.release();
     held.finish();
-}
-
-/// Rule: flags of a wait that do not exist are refused (source: CUDA Driver API, Stream Management,
-/// cuStreamWaitEvent; of its errors CUDA_ERROR_INVALID_VALUE fits).
-#[test]
-fn unknown_flags_of_waits_are_refused() {
-    let _gpu = portable();
-    let (stream, event) = (Stream::blocking(), Event::new());
-    let answer = stream::wait_with(stream.0, event.0, 0x8000);
-    assert_eq!(answer, Err(Code::INVALID_VALUE));
 }

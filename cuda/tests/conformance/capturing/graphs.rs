@@ -7,7 +7,7 @@ use crate::{
     api::{capture, copy, pool, stream},
     gpu::{portable, real_only},
     hold::Hold,
-    own::{Device, Event, Kernels, Pinned, Stream},
+    own::{Device, Event, Host, Kernels, Stream},
 };
 
 /// Rule: a stream is active from the beginning of a capture to its end (source: CUDA Driver API,
@@ -69,7 +69,7 @@ fn a_graph_keeps_its_order() {
     let kernels = Kernels::load();
     gpu.defer(62);
     let (stream, memory) = (Stream::non_blocking(), Device::filled(2048, 0));
-    let (upper, pinned) = (memory.plus(1024), Pinned::filled(1024, 3));
+    let (upper, pinned) = (memory.plus(1024), Host::pinned(1024, 3));
     begin(stream.0, THREAD_LOCAL);
     copy::to_device_async(memory.at, pinned.address, 1024, stream.0).expect("a copy");
     copy::between_async(upper, memory.at, 1024, stream.0).expect("a copy");

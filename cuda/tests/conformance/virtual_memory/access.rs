@@ -6,9 +6,29 @@ use super::{Mapped, Physical, READ_WRITE, Reserved, granule};
 use crate::{
     api::{Answer, context, copy, virtual_memory as vmm},
     child,
-    gpu::portable,
+    gpu::{self, portable},
     own::{Kernels, Stream, read},
+    refused::refusals,
 };
+
+refusals! {
+    /// Rule: access is set for mapped ranges only (source: CUDA Driver API, Virtual Memory Management,
+    /// cuMemSetAccess: "the range must be a fully mapped address range").
+    fn access_is_set_for_mapped_ranges_only(one = Physical::new(granule()), range = Reserved::new(2 * granule())) {
+        vmm::set_access(range.at, granule(), 0, READ_WRITE),
+        {
+            let _mapped = Mapped::bare(range.at, &one);
+            vmm::set_access(range.at, 2 * granule(), 0, READ_WRITE)
+        }
+    } => INVALID_VALUE | _;
+
+    /// Rule: access is set for a device that is there (source: CUDA Driver API, Virtual Memory
+    /// Management, cuMemSetAccess, list of errors).
+    fn access_is_set_for_a_device_that_is_there(one = Physical::new(granule()), range = Reserved::new(granule()),
+        _mapped = Mapped::bare(range.at, &one)) {
+        vmm::set_access(range.at, granule(), gpu::absent_device(), READ_WRITE)
+    } => INVALID_DEVICE | _;
+}
 
 /// Rule: all mappings start without access (source: CUDA Driver API, Virtual Memory Management,
 /// cuMemMap, cuMemUnmap: "all mappings start with no accessibility setup").
@@ -48,7 +68,7 @@ fn a_kernel_before_access_is_set_fails() {
 fn access_is_known_as_it_was_set() {
     let _gpu = portable();
     let (physical, range) = (Physical::new(granule()), Reserved::new(granule()));
-    let mapped = Mapped::bare(range.at, &physical);
+    let _mapped = Mapped::bare(range.at, &physical);
     assert_eq!(
         vmm::access(range.at, 0),
         Ok(u64::from(constants::MEM_ACCESS_NONE))
@@ -60,7 +80,6 @@ fn access_is_known_as_it_was_set() {
             Ok(u64::from(READ_WRITE))
         );
     }
-    drop(mapped);
 }
 
 /// Rule: memory mapped again has to be given access again (source: CUDA Driver API, Virtual Memory
@@ -71,39 +90,11 @@ fn a_new_mapping_starts_without_access() {
     let _gpu = portable();
     let (physical, range) = (Physical::new(granule()), Reserved::new(granule()));
     drop(Mapped::new(range.at, &physical));
-    let mapped = Mapped::bare(range.at, &physical);
+    let _mapped = Mapped::bare(range.at, &physical);
     assert_eq!(
         vmm::access(range.at, 0),
         Ok(u64::from(constants::MEM_ACCESS_NONE))
     );
-    drop(mapped);
-}
-
-/// Rule: access is set for mapped ranges only (source: CUDA Driver API, Virtual Memory Management,
-/// cuMemSetAccess: "the range must be a fully mapped address range").
-#[test]
-fn access_is_set_for_mapped_ranges_only() {
-    let _gpu = portable();
-    let granule = granule();
-    let (physical, range) = (Physical::new(granule), Reserved::new(2 * granule));
-    assert!(vmm::set_access(range.at, granule, 0, READ_WRITE).is_err());
-    let mapped = Mapped::bare(range.at, &physical);
-    let too_far = vmm::set_access(range.at, 2 * granule, 0, READ_WRITE);
-    assert!(too_far.is_err());
-    drop(mapped);
-}
-
-/// Rule: access is set for a device that is there (source: CUDA Driver API, Virtual Memory
-/// Management, cuMemSetAccess, list of errors).
-#[test]
-fn access_is_set_for_a_device_that_is_there() {
-    let _gpu = portable();
-    let absent = crate::api::basic::device_count().expect("a count") + 7;
-    let (physical, range) = (Physical::new(granule()), Reserved::new(granule()));
-    let mapped = Mapped::bare(range.at, &physical);
-    let answer = vmm::set_access(range.at, granule(), absent, READ_WRITE);
-    assert!(answer.is_err());
-    drop(mapped);
 }
 
 /// Rule: memory set to be read only is not written (source: CUDA Driver API, Data types,
