@@ -1,45 +1,69 @@
 //! Memory counted and shared by two processes. The second one is this test program again, running
-//! [`second_process`].
+//! [`second_process`]. What a process holds of its system's.
 
-use std::ffi::CString;
-use std::fs::File;
+use std::env;
+use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
-use std::os::fd::AsRawFd;
 use std::path::PathBuf;
 use std::process::{Child, ChildStdout, Command, Stdio};
-use std::{env, fs};
 
-use larder_cuda_abi::Code;
+use crate::common::GRANULARITY;
+use crate::scripts::Stage;
 
-use super::gpu::*;
+/// The script of the second process.
+const SCRIPT: &str = "LARDER_TEST_SCRIPT";
+/// The file that the environment has the stand-in count in.
+const SHARED: &str = "LARDER_STAND_IN_SHARED";
 
-/// What the second process is to do, with its argument.
-const ROLE: &str = "LARDER_TEST_ROLE";
-
-/// A file to count in; removed at the end.
-struct Counted(PathBuf);
+/// A stage, and a file to count in, which is removed at the end.
+struct Counted {
+    stage: Stage,
+    path: PathBuf,
+}
 
 impl Counted {
     fn new(name: &str) -> Self {
         let process = std::process::id();
         let path = env::temp_dir().join(format!("larder-memory-{process}-{name}"));
         let _ = fs::remove_file(&path);
-        Self(path)
+        let stage = Stage::new(None);
+        Self { stage, path }
     }
 
-    fn share(&self) -> Code {
-        share(self.0.to_str().unwrap())
+    /// Plays a script, in which `FILE` is the file's name.
+    fn play(&mut self, script: &str) {
+        let script = self.script(script);
+        self.stage.play(&script);
+    }
+
+    fn script(&self, script: &str) -> String {
+        script.replace("FILE", &format!("\"{}\"", self.path.display()))
+    }
+
+    /// Starts a process and waits until it has played a script.
+    fn second(&self, script: &str, environment: Option<&str>) -> Second {
+        let mut child = Command::new(env::current_exe().unwrap())
+            .args(["--exact", "processes::second_process", "--nocapture"])
+            .env(SCRIPT, self.script(script))
+            .envs(environment.map(|name| (name, &self.path)))
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut said = BufReader::new(child.stdout.take().unwrap());
+        let mut line = String::new();
+        while line.trim_end() != "ready" {
+            line.clear();
+            assert_ne!(said.read_line(&mut line).unwrap(), 0, "it failed");
+        }
+        Second { child, said }
     }
 }
 
 impl Drop for Counted {
     fn drop(&mut self) {
-        let _ = fs::remove_file(&self.0);
+        let _ = fs::remove_file(&self.path);
     }
-}
-
-fn share(path: &str) -> Code {
-    larder_stand_in_share(CString::new(path).unwrap().as_ptr())
 }
 
 /// A second process; killed at the end.
@@ -66,61 +90,17 @@ impl Drop for Second {
     }
 }
 
-/// Starts the second process and waits until it says that it did its part.
-fn start(role: &str, argument: &str) -> Second {
-    let mut child = Command::new(env::current_exe().unwrap())
-        .args([
-            "--exact",
-            "memory::processes::second_process",
-            "--nocapture",
-        ])
-        .env(ROLE, format!("{role} {argument}"))
-        .envs((role == "environment").then_some(("LARDER_STAND_IN_SHARED", argument)))
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .spawn()
-        .unwrap();
-    let mut said = BufReader::new(child.stdout.take().unwrap());
-    let mut line = String::new();
-    while line.trim_end() != "ready" {
-        line.clear();
-        assert_ne!(said.read_line(&mut line).unwrap(), 0, "it failed");
-    }
-    Second { child, said }
-}
-
 /// Does nothing unless another test started this process for it.
 #[test]
 fn second_process() {
-    let Ok(role) = env::var(ROLE) else {
+    let Ok(script) = env::var(SCRIPT) else {
         return;
     };
-    let (role, argument) = role.split_once(' ').unwrap();
-    let _gpu = match role {
-        "environment" => gpu_of_environment(),
-        _ => gpu(),
+    let mut stage = match env::var_os(SHARED) {
+        Some(_) => Stage::of_environment(),
+        None => Stage::new(None),
     };
-    match role {
-        "allocate" | "environment" => {
-            if role == "allocate" {
-                ok(share(argument));
-            }
-            made(|at| cuMemAlloc_v2(at, DEVICE / 2));
-        }
-        "import" => {
-            let (file, counted) = argument.split_once(' ').unwrap();
-            ok(share(counted));
-            let file = File::options().read(true).write(true).open(file);
-            let handle = import(&file.unwrap());
-            let at = reserve(GRANULARITY);
-            map(at, GRANULARITY, handle);
-            ok(cuMemRelease(handle));
-            assert_eq!(read(at, 100), [7; 100]);
-            ok(cuMemsetD8_v2(at + 50, 8, 50));
-            assert_eq!(larder_stand_in_used(0), 0);
-        }
-        other => panic!("no role {other}"),
-    }
+    stage.play(&script);
     println!("\nready");
     let mut line = String::new();
     std::io::stdin().read_line(&mut line).unwrap();
@@ -128,139 +108,170 @@ fn second_process() {
 
 #[test]
 fn two_processes_run_out_of_the_same_memory() {
-    let _gpu = gpu();
-    let counted = Counted::new("two");
-    ok(counted.share());
-    let mine = made(|at| cuMemAlloc_v2(at, DEVICE / 4));
-    let second = start("allocate", counted.0.to_str().unwrap());
-    assert_eq!(free(), DEVICE / 4);
-    assert_eq!(larder_stand_in_used(0), DEVICE as u64 / 4);
-    let mut at = 0;
-    let code = cuMemAlloc_v2(&mut at, DEVICE / 4 + 1);
-    assert_eq!(code, Code::OUT_OF_MEMORY);
-    let code = cuMemCreate(&mut at, DEVICE / 2, &prop(0), 0);
-    assert_eq!(code, Code::OUT_OF_MEMORY);
-    ok(cuMemFree_v2(mine));
-    assert_eq!(free(), DEVICE / 2);
+    let mut counted = Counted::new("two");
+    counted.play("share FILE\ncuMemAlloc >mine 16M");
+    let second = counted.second("share FILE\ncuMemAlloc >theirs 32M", None);
+    counted.play(
+        "free 16M
+        used 0 = 16M
+        OUT_OF_MEMORY cuMemAlloc >more 16M+1
+        OUT_OF_MEMORY cuMemCreate >more 32M prop:0 0
+        cuMemFree mine
+        free 32M",
+    );
     // A process that ends well gives everything back as well.
     second.finish();
-    assert_eq!(free(), DEVICE);
-    ok(cuMemAlloc_v2(&mut at, DEVICE));
+    counted.play("free 64M\ncuMemAlloc >all 64M");
 }
 
 #[test]
 fn what_another_process_imports_is_one_memory_and_counts_once() {
-    let _gpu = gpu();
-    let counted = Counted::new("import");
-    ok(counted.share());
-    let at = reserve(GRANULARITY);
-    let handle = create_shareable(GRANULARITY);
-    map(at, GRANULARITY, handle);
-    ok(cuMemsetD8_v2(at, 7, 100));
-    let file = export(handle);
-    let (process, descriptor) = (std::process::id(), file.as_raw_fd());
-    let path = format!("/proc/{process}/fd/{descriptor}");
-    let second = start("import", &format!("{path} {}", counted.0.to_str().unwrap()));
-    assert_eq!(read(at, 100), [[7; 50], [8; 50]].concat());
-    assert_eq!(free(), DEVICE - GRANULARITY);
+    let mut counted = Counted::new("import");
+    counted.play(
+        "share FILE
+        cuMemAddressReserve >v 2M 0 0 0
+        cuMemCreate >h 2M prop:0:1 0
+        cuMemMap v 2M 0 h 0
+        cuMemSetAccess v 2M right:0:3 1
+        cuMemsetD8 v 7 100
+        cuMemExportToShareableHandle >fd h 1 0",
+    );
+    let (process, descriptor) = (std::process::id(), counted.stage.value("fd"));
+    let script = format!(
+        "share FILE
+        opened fd /proc/{process}/fd/{descriptor}
+        cuMemImportFromShareableHandle >h fd 1
+        cuMemAddressReserve >v 2M 0 0 0
+        cuMemMap v 2M 0 h 0
+        cuMemSetAccess v 2M right:0:3 1
+        cuMemRelease h
+        bytes v 100 = 7
+        cuMemsetD8 v+50 8 50
+        used 0 = 0"
+    );
+    let second = counted.second(&script, None);
+    counted.play("bytes v 50 = 7\nbytes v+50 50 = 8\nfree 62M");
     second.finish();
-    assert_eq!(free(), DEVICE - GRANULARITY);
-    ok(cuMemUnmap(at, GRANULARITY));
-    ok(cuMemRelease(handle));
-    assert_eq!(free(), DEVICE);
+    counted.play("free 62M\ncuMemUnmap v 2M\ncuMemRelease h\nfree 64M");
 }
 
 #[test]
 fn the_environment_names_the_file() {
-    let _gpu = gpu();
-    let counted = Counted::new("environment");
-    ok(counted.share());
-    let second = start("environment", counted.0.to_str().unwrap());
-    assert_eq!(free(), DEVICE / 2);
+    let mut counted = Counted::new("environment");
+    counted.play("share FILE");
+    let second = counted.second("cuMemAlloc >theirs 32M", Some(SHARED));
+    counted.play("free 32M");
     drop(second);
-    assert_eq!(free(), DEVICE);
+    counted.play("free 64M");
 }
 
 #[test]
 fn a_killed_process_gives_its_memory_back() {
-    let _gpu = gpu();
-    let counted = Counted::new("killed");
-    ok(counted.share());
-    let mut second = start("allocate", counted.0.to_str().unwrap());
-    assert_eq!(free(), DEVICE / 2);
+    let mut counted = Counted::new("killed");
+    counted.play("share FILE");
+    let mut second = counted.second("share FILE\ncuMemAlloc >theirs 32M", None);
+    counted.play("free 32M");
     second.child.kill().unwrap();
     // Until it is waited for there is still a process of that number, that holds nothing.
     let stat = format!("/proc/{}/stat", second.child.id());
     while !fs::read_to_string(&stat).unwrap().contains(") Z") {
         std::thread::yield_now();
     }
-    assert_eq!(free(), DEVICE);
+    counted.play("free 64M");
     drop(second);
-    assert_eq!(free(), DEVICE);
+    counted.play("free 64M");
 }
 
 #[test]
 fn the_file_says_how_much_there_is() {
-    let _gpu = gpu();
-    let counted = Counted::new("total");
-    let mine = made(|at| cuMemAlloc_v2(at, 1024));
-    ok(counted.share());
-    assert_eq!(free(), DEVICE - 1024, "what is in use already counts");
-    ok(larder_stand_in_set_memory(0, DEVICE as u64 / 2));
-    ok(cuMemFree_v2(mine));
-    let second = start("allocate", counted.0.to_str().unwrap());
-    assert_eq!(free(), 0, "the second process took the first one's number");
+    let mut counted = Counted::new("total");
+    // What is in use already counts.
+    counted.play("cuMemAlloc >mine 1024\nshare FILE\nfree 64M-1024");
+    counted.play("set_memory 0 32M\ncuMemFree mine");
+    let second = counted.second("share FILE\ncuMemAlloc >theirs 32M", None);
+    // The second process took the first one's number.
+    counted.play("free 0");
     drop(second);
-    let total = made(|bytes| cuDeviceTotalMem_v2(bytes, 0));
-    assert_eq!(total, DEVICE / 2);
+    counted.play("cuDeviceTotalMem >total 0\nis total 32M");
 }
 
 #[test]
 fn a_file_that_is_none_is_not_used() {
-    let _gpu = gpu();
-    let counted = Counted::new("foreign");
-    fs::write(&counted.0, "not a file to count in").unwrap();
-    assert_eq!(counted.share(), Code::INVALID_VALUE);
-    assert_eq!(share("/nowhere/at/all"), Code::INVALID_VALUE);
-    assert_eq!(share("/dev/null"), Code::INVALID_VALUE);
-    assert_eq!(free(), DEVICE);
-    fs::remove_file(&counted.0).unwrap();
-    ok(counted.share());
-    made(|at| cuMemAlloc_v2(at, 1024));
+    let mut counted = Counted::new("foreign");
+    fs::write(&counted.path, "not a file to count in").unwrap();
+    counted.play(
+        "INVALID_VALUE share FILE
+        INVALID_VALUE share \"/nowhere/at/all\"
+        INVALID_VALUE share \"/dev/null\"
+        free 64M",
+    );
+    fs::remove_file(&counted.path).unwrap();
+    counted.play("share FILE\ncuMemAlloc >one 1024");
     // Somebody spoils it: the driver goes on alone.
-    fs::write(&counted.0, "spoilt").unwrap();
-    assert_eq!(free(), DEVICE - 1024);
-    made(|at| cuMemAlloc_v2(at, 1024));
+    fs::write(&counted.path, "spoilt").unwrap();
+    counted.play("free 64M-1024\ncuMemAlloc >two 1024");
+}
+
+fn open_files() -> usize {
+    fs::read_dir("/proc/self/fd").unwrap().count()
 }
 
 /// Whether this process has memory at an address.
-fn is_mapped(at: usize) -> bool {
+fn is_mapped(at: u64) -> bool {
     let maps = fs::read_to_string("/proc/self/maps").unwrap();
     maps.lines().any(|line| {
         let range = line.split(' ').next().unwrap().split_once('-').unwrap();
-        let [start, end] = [range.0, range.1].map(|end| usize::from_str_radix(end, 16).unwrap());
+        let [start, end] = [range.0, range.1].map(|end| u64::from_str_radix(end, 16).unwrap());
         (start..end).contains(&at)
     })
 }
 
 #[test]
 fn a_reset_closes_everything() {
-    let _gpu = gpu();
-    let counted = Counted::new("reset");
-    ok(counted.share());
-    let files = || fs::read_dir("/proc/self/fd").unwrap().count();
-    let before = files();
-    let at = reserve(GRANULARITY);
-    map(at, GRANULARITY, create(GRANULARITY));
-    made(|at| cuMemHostAlloc(at, 100, 0));
-    made(|at| cuMemAllocManaged(at, 100, 1));
-    assert_eq!(files(), before + 1);
-    let much = 4 << 30;
-    let at = made(|at| cuMemHostAlloc(at, much, 0));
-    assert!(is_mapped(at + much / 2));
-    larder_stand_in_reset(2, DEVICE as u64);
-    assert_eq!(files(), before - 1);
-    assert!(!is_mapped(at + much / 2));
-    assert_eq!(alive(), "");
-    assert_eq!(larder_stand_in_used(0), 0);
+    let mut counted = Counted::new("reset");
+    counted.play("share FILE");
+    let before = open_files();
+    counted.play(
+        "cuMemAddressReserve >v 2M 0 0 0
+        cuMemCreate >h 2M prop:0 0
+        cuMemMap v 2M 0 h 0
+        cuMemSetAccess v 2M right:0:3 1
+        cuMemHostAlloc >pinned 100 0
+        cuMemAllocManaged >managed 100 1
+        cuMemHostAlloc >much 4G 0",
+    );
+    assert_eq!(open_files(), before + 1);
+    let middle = counted.stage.value("much+2G");
+    assert!(is_mapped(middle));
+    counted.play("reset 2 64M");
+    assert_eq!(open_files(), before - 1);
+    assert!(!is_mapped(middle));
+    counted.play("alive\nused 0 = 0");
+}
+
+#[test]
+fn handles_need_no_descriptors() {
+    const HANDLES: usize = 2000;
+    let mut stage = Stage::new(None);
+    let bytes = HANDLES * GRANULARITY;
+    stage.play(&format!(
+        "set_memory 0 {bytes}\ncuMemAddressReserve >v {bytes} 0 0 0"
+    ));
+    let before = open_files();
+    for handle in 0..HANDLES {
+        let at = format!("v+{}", handle * GRANULARITY);
+        stage.play(&format!(
+            "cuMemCreate >h 2M prop:0 0\ncuMemMap {at} 2M 0 h 0"
+        ));
+    }
+    assert!(open_files() < before + 100, "{before} before");
+    // Each has bytes of its own, and the last ones lie where they should.
+    stage.play(&format!(
+        "cuMemSetAccess v {bytes} right:0:3 1
+        cuMemsetD8 v 1 2M
+        cuMemsetD8 v+{bytes}-2M 2 2M
+        bytes v 2 = 1
+        bytes v+2M 2 = 0
+        bytes v+{bytes}-2M 2 = 2"
+    ));
 }
