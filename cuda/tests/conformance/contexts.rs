@@ -85,8 +85,7 @@ fn a_primary_context_is_counted() {
 /// CUDA Driver API, Primary Context Management, cuDevicePrimaryCtxGetState, …Release).
 #[test]
 fn a_primary_context_lives_from_first_retain_to_last_release() {
-    let name = "contexts::a_primary_context_lives_from_first_retain_to_last_release";
-    child::bare(name, || {
+    child::bare(|| {
         let active = || context::primary_state(0).expect("a state").1 == 1;
         basic::init(0).expect("a driver");
         assert!(!active());
@@ -117,7 +116,7 @@ fn retaining_makes_nothing_current() {
 /// CUDA Driver API, Primary Context Management, cuDevicePrimaryCtxRelease).
 #[test]
 fn a_release_without_a_retain_is_refused() {
-    child::bare("contexts::a_release_without_a_retain_is_refused", || {
+    child::bare(|| {
         basic::init(0).expect("a driver");
         let answer = context::release_primary(0);
         assert_eq!(answer, Err(Code::INVALID_CONTEXT));
@@ -251,7 +250,7 @@ fn a_context_waits_for_all_its_streams() {
 /// API, Primary Context Management, cuDevicePrimaryCtxReset).
 #[test]
 fn a_reset_primary_context_is_used_anew() {
-    child::bare("contexts::a_reset_primary_context_is_used_anew", || {
+    child::bare(|| {
         const BYTES: usize = 256 << 20;
         basic::init(0).expect("a driver");
         let ours = context::retain_primary(0).expect("a context");

@@ -63,16 +63,28 @@ fn pinned_memory_has_one_address() {
     assert_eq!(device, Ok(pinned.at()));
 }
 
-/// Rule: kernels read and write pinned memory (source: CUDA Driver API, Unified Addressing).
+/// Rule: kernels read and write pinned and registered memory, by the address that
+/// cuMemHostGetDevicePointer answers: the host's own, unless the memory is write-combined (source: CUDA
+/// Driver API, Unified Addressing, Automatic Mapping of Host Allocated Host Memory; Memory Management,
+/// cuMemHostRegister).
 #[test]
-fn kernels_use_pinned_memory() {
+fn kernels_use_host_memory_by_its_device_address() {
     let gpu = portable();
     let kernels = Kernels::load();
     gpu.defer(21);
-    let (stream, pinned) = (Stream::blocking(), Host::pinned(1024, 1));
-    kernels.add(pinned.at(), pinned.at(), pinned.at(), 256, stream.0);
-    stream.finish();
-    assert_eq!(pinned.read(), [2; 1024]);
+    let combined = Host::pinned_with(BYTES, constants::HOST_ALLOC_WRITECOMBINED);
+    let (pinned, registered) = (Host::pinned(BYTES, 9), Host::pageable(BYTES, 9));
+    let flags = constants::HOST_REGISTER_DEVICEMAP;
+    memory::register(registered.address, BYTES, flags).expect("a registration");
+    let (stream, words) = (Stream::blocking(), BYTES as u32 / 4);
+    for memory in [&combined, &pinned, &registered] {
+        let at = memory::host_device_pointer(memory.address, 0).expect("an address");
+        kernels.fill(at, words, 0x0101_0101, stream.0);
+        kernels.add(at, at, at, words, stream.0);
+        stream.finish();
+        assert_eq!(memory.read(), [2; BYTES]);
+    }
+    memory::unregister(registered.address).expect("a registration");
 }
 
 /// Rule: pinned memory is freed once (source: CUDA Driver API, Memory Management, cuMemFreeHost; of
@@ -83,25 +95,6 @@ fn pinned_memory_is_freed_once() {
     let address = memory::host_alloc(BYTES, 0).expect("pinned memory");
     assert_eq!(memory::free_host(address), Ok(()));
     assert_eq!(memory::free_host(address), Err(Code::INVALID_VALUE));
-}
-
-/// Rule: registered memory is usable by devices, with unified addressing at the host's address
-/// where the device can (source: CUDA Driver API, Memory Management, cuMemHostRegister,
-/// CU_DEVICE_ATTRIBUTE_CAN_USE_HOST_POINTER_FOR_REGISTERED_MEM).
-#[test]
-fn kernels_use_registered_memory() {
-    let gpu = portable();
-    let kernels = Kernels::load();
-    gpu.defer(22);
-    let pageable = Host::pageable(BYTES, 1);
-    let flags = constants::HOST_REGISTER_DEVICEMAP;
-    memory::register(pageable.address, BYTES, flags).expect("a registration");
-    let at = memory::host_device_pointer(pageable.address, 0).expect("an address");
-    let stream = Stream::blocking();
-    kernels.add(at, at, at, 2048, stream.0);
-    stream.finish();
-    memory::unregister(pageable.address).expect("a registration");
-    assert_eq!(pageable.read(), [2; BYTES]);
 }
 
 /// Rule: a range registered twice is CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED (source: CUDA Driver
@@ -142,22 +135,6 @@ fn parts_of_pinned_memory_are_copied() {
     assert_eq!(read[..100], [0; 100]);
     assert_eq!(read[100..356], [4; 256]);
     assert_eq!(unified(pinned.address), pinned.at());
-}
-
-/// Rule: devices reach write-combined memory at the address that cuMemHostGetDevicePointer answers, and the
-/// host's own address is not for kernels (source: CUDA Driver API, Unified Addressing, Automatic Mapping of Host
-/// Allocated Host Memory).
-#[test]
-fn kernels_use_write_combined_memory_by_its_device_address() {
-    let gpu = portable();
-    let kernels = Kernels::load();
-    gpu.defer(23);
-    let pinned = Host::pinned_with(1024, constants::HOST_ALLOC_WRITECOMBINED);
-    let at = memory::host_device_pointer(pinned.address, 0).expect("an address");
-    let (stream, device) = (Stream::blocking(), Device::filled(1024, 1));
-    kernels.add(at, device.at, device.at, 256, stream.0);
-    stream.finish();
-    assert_eq!(pinned.read(), [2; 1024]);
 }
 
 /// Rule: copies take the host's address of write-combined memory (source: CUDA Driver API, Memory Management,

@@ -30,7 +30,7 @@ refusals! {
 /// Driver API, Initialization, cuInit).
 #[test]
 fn calls_before_init_answer_not_initialized() {
-    child::bare("init::calls_before_init_answer_not_initialized", || {
+    child::bare(|| {
         let refused = Err(Code::NOT_INITIALIZED);
         assert_eq!(basic::device(0), refused);
         assert_eq!(basic::device_count(), refused);
@@ -45,7 +45,7 @@ fn calls_before_init_answer_not_initialized() {
 /// cuDriverGetVersion: of its errors only CUDA_ERROR_INVALID_VALUE is listed).
 #[test]
 fn the_version_can_be_asked_before_init() {
-    child::bare("init::the_version_can_be_asked_before_init", || {
+    child::bare(|| {
         assert!(basic::driver_version().is_ok());
     });
 }

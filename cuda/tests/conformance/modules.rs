@@ -145,7 +145,7 @@ fn launches_have_parameters_of_their_own() {
 /// process in an inconsistent state and any further CUDA work will return the same error").
 #[test]
 fn an_illegal_address_spoils_the_context() {
-    child::portable("modules::an_illegal_address_spoils_the_context", |_| {
+    child::portable(|_| {
         let (kernels, stream) = (Kernels::load(), Stream::blocking());
         let other = Stream::non_blocking();
         kernels.fill(0x1000, 16, 1, stream.0);
@@ -163,7 +163,7 @@ fn an_illegal_address_spoils_the_context() {
 /// launches").
 #[test]
 fn a_fault_shows_at_the_next_synchronization() {
-    child::portable("modules::a_fault_shows_at_the_next_synchronization", |_| {
+    child::portable(|_| {
         let (kernels, stream) = (Kernels::load(), Stream::blocking());
         let event = crate::own::Event::new();
         let hold = Hold::of(stream.0);

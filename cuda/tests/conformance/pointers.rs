@@ -27,44 +27,40 @@ refusals! {
     } => INVALID_VALUE;
 }
 
-/// Rule: memory of cuMemAlloc is of the device, in its context (source: CUDA Driver API, Unified
-/// Addressing, cuPointerGetAttribute).
-#[test]
-fn device_memory_is_the_devices() {
-    let gpu = portable();
-    let device = Device::new(BYTES);
-    for at in [device.at, device.plus(100), device.plus(BYTES as u64 - 1)] {
-        assert_eq!(pointer::memory_type(at), Ok(constants::MEMORY_TYPE_DEVICE));
-        assert_eq!(pointer::context(at), Ok(gpu.context().0 as u64));
-        assert_eq!(pointer::device_ordinal(at), Ok(0));
-        assert_eq!(pointer::device_pointer(at), Ok(at));
-        assert_eq!(pointer::is_managed(at), Ok(false));
-    }
-}
-
-/// Rule: device memory has no address for the host (source: CUDA Driver API, Unified Addressing,
-/// cuPointerGetAttribute, CU_POINTER_ATTRIBUTE_HOST_POINTER: "may be accessed by the host").
+/// Rule: memory of cuMemAlloc is of the device, in its context; pinned memory is the host's; managed
+/// memory says so; the address is the same for device and host (source: CUDA Driver API, Unified
+/// Addressing, cuPointerGetAttribute, CU_POINTER_ATTRIBUTE_HOST_POINTER: "may be accessed by the host",
+/// CU_POINTER_ATTRIBUTE_IS_MANAGED).
 ///
-/// Uncertain: whether the answer is an error or null; either is taken.
+/// Uncertain: whether the answer to device memory's host address is an error or null; either is taken.
+/// The memory type of managed memory may be device, host or unified.
 #[test]
-fn device_memory_has_no_host_address() {
-    let _gpu = portable();
-    let device = Device::new(BYTES);
-    assert_eq!(pointer::host_pointer(device.at).unwrap_or(0), 0);
-}
-
-/// Rule: pinned memory is the host's, with both addresses (source: CUDA Driver API, Unified
-/// Addressing, cuPointerGetAttribute).
-#[test]
-fn pinned_memory_is_the_hosts() {
-    let _gpu = portable();
-    let pinned = Host::pinned(BYTES, 0);
-    for at in [pinned.at(), pinned.at() + 100] {
-        assert_eq!(pointer::memory_type(at), Ok(constants::MEMORY_TYPE_HOST));
-        assert_eq!(pointer::device_pointer(at), Ok(at));
-        assert_eq!(pointer::host_pointer(at), Ok(at));
-        assert_eq!(pointer::is_managed(at), Ok(false));
+fn each_kind_of_memory_says_what_it_is() {
+    let gpu = portable();
+    let (plain, pinned) = (Device::new(BYTES), Host::pinned(BYTES, 0));
+    let managed = Host::managed(BYTES, constants::MEM_ATTACH_GLOBAL);
+    let (device, host) = (constants::MEMORY_TYPE_DEVICE, constants::MEMORY_TYPE_HOST);
+    let any = [device, host, constants::MEMORY_TYPE_UNIFIED];
+    for (start, kinds, is_hosts, is_managed) in [
+        (plain.at, &[device][..], false, false),
+        (pinned.at(), &[host], true, false),
+        (managed.at(), &any, true, true),
+    ] {
+        for at in [start, start + 100, start + BYTES as u64 - 1] {
+            let kind = pointer::memory_type(at).expect("a type");
+            assert!(kinds.contains(&kind), "{kind}");
+            assert_eq!(pointer::device_pointer(at), Ok(at));
+            assert_eq!(pointer::is_managed(at), Ok(is_managed));
+            let host = pointer::host_pointer(at);
+            match is_hosts {
+                true => assert_eq!(host, Ok(at)),
+                false => assert_eq!(host.unwrap_or(0), 0),
+            }
+        }
     }
+    let inside = plain.plus(100);
+    assert_eq!(pointer::context(inside), Ok(gpu.context().0 as u64));
+    assert_eq!(pointer::device_ordinal(inside), Ok(0));
 }
 
 /// Rule: registered memory is the host's too, and unknown again once it is not registered (source:
@@ -81,27 +77,6 @@ fn registered_memory_is_the_hosts() {
     assert_eq!(host, Ok(pageable.at() + 100));
     let kind = pointer::memory_type(pageable.at());
     assert_eq!(kind, Err(Code::INVALID_VALUE));
-}
-
-/// Rule: managed memory says so and has one address for both (source: CUDA Driver API, Unified
-/// Addressing, cuPointerGetAttribute, CU_POINTER_ATTRIBUTE_IS_MANAGED).
-///
-/// Uncertain: its memory type may be device, host or unified.
-#[test]
-fn managed_memory_says_so() {
-    let _gpu = portable();
-    let managed = Host::managed(BYTES, constants::MEM_ATTACH_GLOBAL);
-    for at in [managed.at(), managed.at() + 100] {
-        assert_eq!(pointer::is_managed(at), Ok(true));
-        assert_eq!(pointer::device_pointer(at), Ok(at));
-        let known = [
-            constants::MEMORY_TYPE_DEVICE,
-            constants::MEMORY_TYPE_HOST,
-            constants::MEMORY_TYPE_UNIFIED,
-        ];
-        let kind = pointer::memory_type(at).expect("a type");
-        assert!(known.contains(&kind), "{kind}");
-    }
 }
 
 /// Rule: start and size of the range around an address are those of its allocation (source: CUDA

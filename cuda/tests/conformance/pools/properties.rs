@@ -81,18 +81,18 @@ fn the_default_pool_is_not_destroyed() {
 fn a_pool_starts_with_its_defaults() {
     let _gpu = portable();
     let own = Pool::new();
-    assert_eq!(ask(own.0, constants::POOL_RELEASE_THRESHOLD), 0);
-    assert_eq!(
-        ask(own.0, constants::POOL_REUSE_FOLLOW_EVENT_DEPENDENCIES),
-        1
-    );
-    assert_eq!(ask(own.0, constants::POOL_REUSE_ALLOW_OPPORTUNISTIC), 1);
-    assert_eq!(
-        ask(own.0, constants::POOL_REUSE_ALLOW_INTERNAL_DEPENDENCIES),
-        1
-    );
-    assert_eq!(ask(own.0, constants::POOL_USED_CURRENT), 0);
-    assert_eq!(ask(own.0, constants::POOL_USED_HIGH), 0);
+    let on = [
+        constants::POOL_REUSE_FOLLOW_EVENT_DEPENDENCIES,
+        constants::POOL_REUSE_ALLOW_OPPORTUNISTIC,
+        constants::POOL_REUSE_ALLOW_INTERNAL_DEPENDENCIES,
+    ];
+    let zero = [
+        constants::POOL_RELEASE_THRESHOLD,
+        constants::POOL_USED_CURRENT,
+        constants::POOL_USED_HIGH,
+    ];
+    assert_eq!(on.map(|attribute| ask(own.0, attribute)), [1; 3]);
+    assert_eq!(zero.map(|attribute| ask(own.0, attribute)), [0; 3]);
 }
 
 /// Rule: threshold and ways of reuse are set (source: CUDA Driver API, Stream Ordered Memory

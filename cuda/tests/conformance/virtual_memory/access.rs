@@ -34,32 +34,26 @@ refusals! {
 /// cuMemMap, cuMemUnmap: "all mappings start with no accessibility setup").
 #[test]
 fn a_copy_before_access_is_set_fails() {
-    child::portable(
-        "virtual_memory::access::a_copy_before_access_is_set_fails",
-        |_| {
-            let (physical, range) = (Physical::new(granule()), Reserved::new(granule()));
-            let _mapped = Mapped::bare(range.at, &physical);
-            let copied = copy::to_device(range.at, &[1; 64]);
-            assert!(copied.and_then(|()| context::synchronize()).is_err());
-        },
-    );
+    child::portable(|_| {
+        let (physical, range) = (Physical::new(granule()), Reserved::new(granule()));
+        let _mapped = Mapped::bare(range.at, &physical);
+        let copied = copy::to_device(range.at, &[1; 64]);
+        assert!(copied.and_then(|()| context::synchronize()).is_err());
+    });
 }
 
 /// Rule: the same for kernels: without access they fail (source: CUDA Driver API, Virtual Memory
 /// Management, cuMemMap).
 #[test]
 fn a_kernel_before_access_is_set_fails() {
-    child::portable(
-        "virtual_memory::access::a_kernel_before_access_is_set_fails",
-        |_| {
-            let kernels = Kernels::load();
-            let (physical, range) = (Physical::new(granule()), Reserved::new(granule()));
-            let _mapped = Mapped::bare(range.at, &physical);
-            let stream = Stream::blocking();
-            kernels.fill(range.at, 16, 1, stream.0);
-            assert!(context::synchronize().is_err());
-        },
-    );
+    child::portable(|_| {
+        let kernels = Kernels::load();
+        let (physical, range) = (Physical::new(granule()), Reserved::new(granule()));
+        let _mapped = Mapped::bare(range.at, &physical);
+        let stream = Stream::blocking();
+        kernels.fill(range.at, 16, 1, stream.0);
+        assert!(context::synchronize().is_err());
+    });
 }
 
 /// Rule: access is none before it is set, then as it was set, at each address of the mapping
@@ -103,31 +97,28 @@ fn a_new_mapping_starts_without_access() {
 /// Uncertain: a driver may not support this access; then setting it fails, which is taken.
 #[test]
 fn a_write_to_read_only_memory_fails() {
-    child::portable(
-        "virtual_memory::access::a_write_to_read_only_memory_fails",
-        |_| {
-            let kernels = Kernels::load();
-            let bytes = granule();
-            let (physical, range) = (Physical::new(bytes), Reserved::new(bytes));
-            let _mapped = Mapped::new(range.at, &physical);
-            copy::to_device(range.at, &[4; 64]).expect("a copy");
-            context::synchronize().expect("work that ends well");
-            if vmm::set_access(range.at, bytes, 0, constants::MEM_ACCESS_READ).is_err() {
-                println!("this driver knows no read-only access");
-                return;
-            }
-            assert_eq!(read(range.at, 64), [4; 64]);
-            kernels.fill(range.at, 16, 1, Stream::blocking().0);
-            assert!(context::synchronize().is_err());
-        },
-    );
+    child::portable(|_| {
+        let kernels = Kernels::load();
+        let bytes = granule();
+        let (physical, range) = (Physical::new(bytes), Reserved::new(bytes));
+        let _mapped = Mapped::new(range.at, &physical);
+        copy::to_device(range.at, &[4; 64]).expect("a copy");
+        context::synchronize().expect("work that ends well");
+        if vmm::set_access(range.at, bytes, 0, constants::MEM_ACCESS_READ).is_err() {
+            println!("this driver knows no read-only access");
+            return;
+        }
+        assert_eq!(read(range.at, 64), [4; 64]);
+        kernels.fill(range.at, 16, 1, Stream::blocking().0);
+        assert!(context::synchronize().is_err());
+    });
 }
 
 /// Rule: access is taken back with CU_MEM_ACCESS_FLAGS_PROT_NONE (source: CUDA Driver API, Data
 /// types, CUmemAccess_flags).
 #[test]
 fn access_is_taken_back() {
-    child::portable("virtual_memory::access::access_is_taken_back", |_| {
+    child::portable(|_| {
         let (physical, range) = (Physical::new(granule()), Reserved::new(granule()));
         let _mapped = Mapped::new(range.at, &physical);
         let none = constants::MEM_ACCESS_NONE;
