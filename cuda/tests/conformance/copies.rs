@@ -164,8 +164,7 @@ fn pinned_memory_is_read_when_the_copy_runs() {
         let hold = Hold::of(stream.0);
         copy::to_device_async(device.at, from.address, BYTES, stream.0).expect("a copy");
         from.fill(2);
-        hold.release();
-        stream.finish();
+        hold.end(stream.0);
         assert_eq!(device.read(), [2; BYTES]);
     }
     memory::unregister(registered.address).expect("a registration");
@@ -183,8 +182,7 @@ fn a_copy_to_pinned_memory_returns_before_it_ran() {
     copy::to_host_async(to.address, device.at, BYTES, stream.0).expect("a copy");
     assert_eq!(stream::query(stream.0), Err(Code::NOT_READY));
     assert_eq!(to.read(), [9; BYTES]);
-    hold.release();
-    stream.finish();
+    hold.end(stream.0);
     assert_eq!(to.read(), [1; BYTES]);
 }
 
@@ -229,8 +227,7 @@ fn work_on_device_memory_alone_does_not_wait() {
         let hold = Hold::of(stream.0);
         work(&to, &from).expect("work");
         assert_eq!(stream::query(StreamHandle::NULL), Err(Code::NOT_READY));
-        hold.release();
-        stream::synchronize(StreamHandle::NULL).expect("work that ends well");
+        hold.end(StreamHandle::NULL);
         assert_eq!(to.read(), [1; BYTES]);
     }
 }

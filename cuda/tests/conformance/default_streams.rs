@@ -94,8 +94,7 @@ fn the_legacy_stream_orders_two_blocking_streams() {
     copy::fill8_async(memory.at, 2, 128, LEGACY).expect("a fill");
     copy::fill8_async(memory.at, 3, 64, second.0).expect("a fill");
     assert_eq!(stream::query(second.0), Err(Code::NOT_READY));
-    hold.release();
-    second.finish();
+    hold.end(second.0);
     assert_eq!(
         memory.read(),
         [vec![3; 64], vec![2; 64], vec![1; 128]].concat()
@@ -112,8 +111,7 @@ fn null_and_legacy_are_one_stream() {
     assert_eq!(stream::query(StreamHandle::NULL), Err(Code::NOT_READY));
     copy::fill8_async(memory.at, 1, 256, StreamHandle::NULL).expect("a fill");
     copy::fill8_async(memory.at, 2, 128, StreamHandle::LEGACY).expect("a fill");
-    hold.release();
-    stream::synchronize(StreamHandle::NULL).expect("work that ends well");
+    hold.end(StreamHandle::NULL);
     assert_eq!(stream::query(StreamHandle::LEGACY), Ok(()));
     assert_eq!(memory.read(), [[2; 128], [1; 128]].concat());
 }
@@ -137,8 +135,7 @@ fn each_thread_has_a_default_stream_of_its_own() {
         stream::query(StreamHandle::PER_THREAD),
         Err(Code::NOT_READY)
     );
-    hold.release();
-    stream::synchronize(StreamHandle::PER_THREAD).expect("work that ends well");
+    hold.end(StreamHandle::PER_THREAD);
 }
 
 /// Rule: an event recorded in the legacy default stream is behind the blocking streams' work

@@ -67,8 +67,7 @@ fn an_event_does_not_stand_for_later_work() {
     let hold = Hold::of(stream.0);
     assert_eq!(stream::synchronize_event(event.0), Ok(()));
     assert_eq!(stream::query(stream.0), Err(Code::NOT_READY));
-    hold.release();
-    stream.finish();
+    hold.end(stream.0);
 }
 
 /// Rule: cuEventSynchronize returns after the recorded work (source: CUDA Driver API, Event
@@ -106,8 +105,7 @@ fn a_stream_waits_for_an_event_of_another() {
     stream::wait(second.0, event.0).expect("a wait");
     copy::fill8_async(memory.at, 2, 128, second.0).expect("a fill");
     assert_eq!(stream::query(second.0), Err(Code::NOT_READY));
-    hold.release();
-    second.finish();
+    hold.end(second.0);
     assert_eq!(memory.read(), [[2; 128], [1; 128]].concat());
 }
 
@@ -126,8 +124,7 @@ fn work_before_a_wait_does_not_wait() {
     stream::wait(second.0, event.0).expect("a wait");
     assert_eq!(stream::synchronize_event(before.0), Ok(()));
     assert_eq!(stream::query(second.0), Err(Code::NOT_READY));
-    hold.release();
-    second.finish();
+    hold.end(second.0);
     assert_eq!(memory.read(), [1; 256]);
 }
 
@@ -152,8 +149,7 @@ fn recording_again_does_not_shorten_a_wait() {
         "the idle stream's record"
     );
     assert_eq!(stream::query(waiting.0), Err(Code::NOT_READY));
-    hold.release();
-    waiting.finish();
+    hold.end(waiting.0);
     assert_eq!(memory.read(), [[2; 128], [1; 128]].concat());
 }
 
@@ -171,8 +167,7 @@ fn recording_again_does_not_lengthen_a_wait() {
     event.record(held.0);
     waiting.finish();
     assert_eq!(stream::query_event(event.0), Err(Code::NOT_READY));
-    hold.release();
-    held.finish();
+    hold.end(held.0);
 }
 
 /// Rule: an event destroyed before it is complete goes when it is; waits for it still hold (source:
@@ -190,8 +185,7 @@ fn a_wait_survives_its_event() {
     assert_eq!(stream::destroy_event(event), Ok(()));
     copy::fill8_async(memory.at, 2, 128, second.0).expect("a fill");
     assert_eq!(stream::query(second.0), Err(Code::NOT_READY));
-    hold.release();
-    second.finish();
+    hold.end(second.0);
     assert_eq!(memory.read(), [[2; 128], [1; 128]].concat());
 }
 
@@ -221,8 +215,7 @@ fn no_time_is_told_before_both_events() {
     let hold = Hold::of(stream.0);
     end.record(stream.0);
     assert_eq!(stream::elapsed(start.0, end.0), Err(Code::NOT_READY));
-    hold.release();
-    stream.finish();
+    hold.end(stream.0);
     assert!(stream::elapsed(start.0, end.0).is_ok());
 }
 
@@ -278,8 +271,7 @@ fn a_stream_waits_for_an_event_of_another_context() {
     event.record(stream.0);
     assert_eq!(stream::wait(other.0, event.0), Ok(()));
     assert_eq!(stream::query(other.0), Err(Code::NOT_READY));
-    hold.release();
-    other.finish();
+    hold.end(other.0);
     drop(other);
     context::destroy(second).expect("a context");
 }
@@ -298,6 +290,5 @@ fn an_event_tells_of_its_last_record() {
     assert_eq!(stream::query_event(event.0), Err(Code::NOT_READY));
     event.record(idle.0);
     assert_eq!(stream::synchronize_event(event.0), Ok(()));
-    hold.release();
-    held.finish();
+    hold.end(held.0);
 }

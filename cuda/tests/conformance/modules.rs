@@ -104,8 +104,7 @@ fn parameters_are_copied_at_the_launch() {
     let hold = Hold::of(stream.0);
     // The launch overwrites what it gave as soon as it has returned.
     kernels.fill(memory.at, 256, 42, stream.0);
-    hold.release();
-    stream.finish();
+    hold.end(stream.0);
     assert_eq!(memory.words(), [42; 256]);
 }
 

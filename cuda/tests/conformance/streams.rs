@@ -74,8 +74,7 @@ fn a_stream_with_work_is_not_ready() {
     assert_eq!(stream::query(stream.0), Ok(()));
     let hold = Hold::of(stream.0);
     assert_eq!(stream::query(stream.0), Err(Code::NOT_READY));
-    hold.release();
-    stream.finish();
+    hold.end(stream.0);
     assert_eq!(stream::query(stream.0), Ok(()));
 }
 
@@ -168,8 +167,7 @@ fn work_waits_for_the_host_function_before_it() {
     copy::fill8_async(memory.at, 1, 256, stream.0).expect("a fill");
     copy::between_async(copied.at, memory.at, 256, other.0).expect("a copy");
     other.finish();
-    hold.release();
-    stream.finish();
+    hold.end(stream.0);
     assert_eq!(copied.read(), [0; 256], "the fill was held");
     assert_eq!(memory.read(), [1; 256]);
 }

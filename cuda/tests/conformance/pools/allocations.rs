@@ -51,8 +51,7 @@ fn allocating_in_a_stream_does_not_wait_for_it() {
     copy::fill8_async(at, 2, BYTES, stream.0).expect("a fill");
     pool::free(at, stream.0).expect("memory");
     assert_eq!(stream::query(stream.0), Err(Code::NOT_READY));
-    hold.release();
-    stream.finish();
+    hold.end(stream.0);
 }
 
 /// Rule: memory freed in a stream serves the next allocation in it without a wait (source: CUDA
@@ -71,8 +70,7 @@ fn memory_freed_in_a_stream_is_reused_in_it() {
     let second = pool::alloc_from(own.0, 64 * BYTES, stream.0).expect("memory");
     assert_eq!(ask(own.0, constants::POOL_RESERVED_CURRENT), reserved);
     pool::free(second, stream.0).expect("memory");
-    hold.release();
-    stream.finish();
+    hold.end(stream.0);
 }
 
 /// Rule: another stream uses the memory once an event orders it behind the allocation, and the free
