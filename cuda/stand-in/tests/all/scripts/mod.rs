@@ -2,11 +2,12 @@
 //!
 //! A section begins with `## its title`, and finds a fresh driver: two devices of 64 MiB with their
 //! primary contexts `c0` and `c1`, the first one current. The section `## before each` is played first in
-//! every one. `seeds 30` as the first line plays the section once as it is, and with queued work
-//! deferred in 30 orders;
-//! `planted` makes it a program of which the lines with `-` are left out, and those with `+` are there
-//! only, in the wrong one: the right one holds under 1000 seeds, the wrong one races under all of 100,
-//! and gives another result under some. At its end nothing may be found wrong that no line has named.
+//! every one. At the end of a section nothing may be found wrong that no line of it has named.
+//!
+//! With `seeds 30` as its first line a section is played once as it is, and with queued work deferred in
+//! 30 orders. With `planted` it is a right program and a wrong one, which leaves out the lines with `-`
+//! and has those with `+`: the right one holds under 1000 seeds; the wrong one races under all of 100, and
+//! gives another result under some.
 //!
 //! | line | |
 //! |---|---|
@@ -25,9 +26,9 @@
 //! | `shut`, `open` | makes the host function `gate` wait, and return |
 //!
 //! A value is a sum or difference of names and numbers (`3M`, `4K`), or `*x`, what lies there; `"text"`;
-//! `[x,7,y]`, places of parameters; `{1,x}`, words side by side; `prop:0`, `prop:0:1` physical memory of a device with handle types;
-//! `right:0:3` a device's access; `place:0` a location, `where:0` the same by value; `pool:0:2M` properties
-//! of a pool with its largest size. `host` may stand for a device.
+//! `[x,7,y]`, places of parameters; `{1,x}`, words side by side; `prop:0`, `prop:0:1` physical memory of a
+//! device with handle types; `right:0:3` a device's access; `place:0` a location, `where:0` the same by
+//! value; `pool:0:2M` properties of a pool with its largest size. `host` may stand for a device.
 
 mod value;
 
