@@ -11,8 +11,18 @@ const VARIABLE: &str = "LARDER_CONFORMANCE_CHILD";
 const LIBRARY: &str = "LARDER_CONFORMANCE_LIBRARY";
 const DONE: &str = "the child's body has run to its end";
 
-/// Runs the test `name` again in a process of its own; `body` runs there.
-pub(crate) fn bare(name: &str, body: fn()) {
+/// The name of the test that a body stands in.
+fn test_of<F>(_: &F) -> &'static str {
+    let name = std::any::type_name::<F>().trim_end_matches("::{{closure}}");
+    name.split_once("::").expect("the program's name first").1
+}
+
+/// Runs this test again in a process of its own; `body` runs there.
+pub(crate) fn bare(body: impl FnOnce()) {
+    run(test_of(&body), body);
+}
+
+fn run(name: &str, body: impl FnOnce()) {
     if std::env::var(VARIABLE).as_deref() == Ok(name) {
         let library = std::env::var(LIBRARY).expect("the parent's driver");
         // SAFETY: a driver, whose start does nothing; it stays for the rest of the process.
@@ -36,8 +46,10 @@ pub(crate) fn bare(name: &str, body: fn()) {
     assert!(good, "{}: {text}\n{errors}", output.status);
 }
 
-/// Runs a test in a child, with a context current, which the body may break.
-fn with_context(name: &str, body: fn(&Gpu)) {
+/// A test in a process of its own that NVIDIA's driver passes too, with a context current, which the
+/// body may break.
+pub(crate) fn portable(body: impl FnOnce(&Gpu)) {
+    let name = test_of(&body);
     if std::env::var(VARIABLE).as_deref() == Ok(name) {
         let gpu = gpu::portable();
         body(&gpu);
@@ -45,10 +57,5 @@ fn with_context(name: &str, body: fn(&Gpu)) {
         println!("{DONE}");
         std::process::exit(0);
     }
-    bare(name, || ());
-}
-
-/// A test in a process of its own that NVIDIA's driver passes too.
-pub(crate) fn portable(name: &str, body: fn(&Gpu)) {
-    with_context(name, body);
+    run(name, || ());
 }

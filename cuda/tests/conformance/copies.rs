@@ -1,15 +1,47 @@
 //! Copies and fills: when memory is read, and what the caller waits for.
 
-use larder_cuda_abi::{Code, StreamHandle};
+use larder_cuda_abi::{Code, DevicePtr, StreamHandle};
 
 use crate::{
-    api::{context, copy, memory, stream},
+    api::{Answer, context, copy, memory, stream},
     gpu::portable,
     hold::Hold,
-    own::{Device, Pageable, Pinned, Stream},
+    own::{Device, Host, Stream},
+    refused::refusals,
 };
 
 const BYTES: usize = 4096;
+/// Below every address that a process maps.
+const UNKNOWN: DevicePtr = 0x1000;
+
+refusals! {
+    /// Rule: an address that the driver does not know is no device memory: CUDA_ERROR_INVALID_VALUE
+    /// (source: CUDA Driver API, Memory Management, cuMemcpyHtoD, list of errors).
+    fn a_copy_to_an_unknown_address_is_refused() {
+        copy::to_device(UNKNOWN, &[1; 64]),
+        copy::to_host(&mut [0; 64], UNKNOWN),
+        copy::fill8(UNKNOWN, 1, 64)
+    } => INVALID_VALUE;
+
+    /// Rule: a copy must lie within its allocation, else CUDA_ERROR_INVALID_VALUE (source: CUDA Driver
+    /// API, Memory Management, cuMemcpyHtoD, list of errors).
+    ///
+    /// Uncertain: the documents do not promise that a driver knows the exact end; the copy here goes
+    /// far past it.
+    fn a_copy_past_the_end_is_refused(device = Device::new(4 << 20)) {
+        copy::to_device(device.at, &[1; 64 << 20]),
+        copy::fill8(device.at, 1, 64 << 20)
+    } => INVALID_VALUE;
+
+    /// Rule: the address of a 16-bit fill is 2-byte aligned, of a 32-bit fill 4-byte (source: CUDA
+    /// Driver API, Memory Management, cuMemsetD16, cuMemsetD32; of their errors
+    /// CUDA_ERROR_INVALID_VALUE fits).
+    fn fills_want_aligned_addresses(stream = Stream::blocking(), device = Device::filled(64, 0)) {
+        copy::fill16_async(device.plus(1), 1, 1, stream.0),
+        copy::fill32_async(device.plus(2), 1, 1, stream.0),
+        copy::fill32_async(device.plus(1), 1, 1, stream.0)
+    } => INVALID_VALUE, leaving device.read(), [0; 64];
+}
 
 /// Rule: cuMemcpyHtoD and cuMemcpyDtoH copy bytes there and back (source: CUDA Driver API, Memory
 /// Management).
@@ -40,7 +72,7 @@ fn parts_are_copied() {
 #[test]
 fn a_copy_finds_out_where_its_sides_are() {
     let _gpu = portable();
-    let (pinned, pageable) = (Pinned::filled(BYTES, 1), Pageable::filled(BYTES, 2));
+    let (pinned, pageable) = (Host::pinned(BYTES, 1), Host::pageable(BYTES, 2));
     let (device, other) = (Device::filled(BYTES, 0), Device::filled(BYTES, 9));
     let stream = Stream::blocking();
     let copy = |to, from, what| {
@@ -67,7 +99,7 @@ fn a_copy_in_a_stream_finds_out_where_its_sides_are() {
     let gpu = portable();
     gpu.defer(5);
     let (stream, device) = (Stream::blocking(), Device::filled(BYTES, 0));
-    let (from, to) = (Pinned::filled(BYTES, 1), Pinned::filled(BYTES, 2));
+    let (from, to) = (Host::pinned(BYTES, 1), Host::pinned(BYTES, 2));
     copy::any_async(device.at, from.at(), BYTES, stream.0).expect("a copy");
     copy::any_async(to.at(), device.at, BYTES, stream.0).expect("a copy");
     stream.finish();
@@ -87,34 +119,21 @@ fn a_peer_copy_works_within_a_context() {
     assert_eq!(to.read(), [3; BYTES]);
 }
 
-/// Rule: a copy from pageable memory in a stream has staged its source when it returns; the source
-/// may change at once (source: CUDA Driver API, API synchronization behavior, Memcpy; cuMemcpyAsync
-/// from pageable host memory).
+/// Rule: a copy from pageable memory in a stream has staged its source when it returns, also of more
+/// than a staging buffer holds; the source may change at once (source: CUDA Driver API, API
+/// synchronization behavior, Memcpy; cuMemcpyAsync from pageable host memory).
 #[test]
 fn pageable_memory_may_change_once_its_copy_was_queued() {
     let gpu = portable();
     gpu.defer(6);
-    let (stream, device) = (Stream::blocking(), Device::filled(BYTES, 0));
-    let from = Pageable::filled(BYTES, 1);
-    copy::to_device_async(device.at, from.address, BYTES, stream.0).expect("a copy");
-    from.fill(2);
-    stream.finish();
-    assert_eq!(device.read(), [1; BYTES]);
-}
-
-/// Rule: the same for much pageable memory, which no staging buffer holds at once (source: CUDA
-/// Driver API, API synchronization behavior, Memcpy).
-#[test]
-fn much_pageable_memory_may_change_too() {
-    const MUCH: usize = 32 << 20;
-    let gpu = portable();
-    gpu.defer(7);
-    let (stream, device) = (Stream::blocking(), Device::new(MUCH));
-    let from = Pageable::filled(MUCH, 1);
-    copy::to_device_async(device.at, from.address, MUCH, stream.0).expect("a copy");
-    from.fill(2);
-    stream.finish();
-    assert!(device.read().iter().all(|byte| *byte == 1));
+    for bytes in [BYTES, 32 << 20] {
+        let (stream, device) = (Stream::blocking(), Device::new(bytes));
+        let from = Host::pageable(bytes, 1);
+        copy::to_device_async(device.at, from.address, bytes, stream.0).expect("a copy");
+        from.fill(2);
+        stream.finish();
+        assert!(device.read().iter().all(|byte| *byte == 1), "{bytes}");
+    }
 }
 
 /// Rule: a copy to pageable memory in a stream returns when it has ended (source: CUDA Driver API,
@@ -125,26 +144,30 @@ fn a_copy_to_pageable_memory_is_done_on_return() {
     let gpu = portable();
     gpu.defer(8);
     let (stream, device) = (Stream::blocking(), Device::filled(BYTES, 0));
-    let to = Pageable::filled(BYTES, 9);
+    let to = Host::pageable(BYTES, 9);
     copy::fill8_async(device.at, 1, BYTES, stream.0).expect("a fill");
     copy::to_host_async(to.address, device.at, BYTES, stream.0).expect("a copy");
     assert_eq!(to.read(), [1; BYTES]);
 }
 
-/// Rule: a copy from pinned memory in a stream reads when it runs, not when it is queued (source:
-/// CUDA Driver API, API synchronization behavior, Memcpy, asynchronous: "fully asynchronous").
+/// Rule: a copy from pinned or registered memory in a stream reads when it runs, not when it is queued
+/// (source: CUDA Driver API, API synchronization behavior, Memcpy, asynchronous: "fully asynchronous";
+/// Memory Management, cuMemHostRegister: "automatically accelerate calls", as memory of cuMemHostAlloc).
 #[test]
 fn pinned_memory_is_read_when_the_copy_runs() {
     let gpu = portable();
     gpu.expect_findings();
-    let (stream, device) = (Stream::blocking(), Device::filled(BYTES, 0));
-    let from = Pinned::filled(BYTES, 1);
-    let hold = Hold::of(stream.0);
-    copy::to_device_async(device.at, from.address, BYTES, stream.0).expect("a copy");
-    from.fill(2);
-    hold.release();
-    stream.finish();
-    assert_eq!(device.read(), [2; BYTES]);
+    let (pinned, registered) = (Host::pinned(BYTES, 1), Host::pageable(BYTES, 1));
+    memory::register(registered.address, BYTES, 0).expect("a registration");
+    for from in [&pinned, &registered] {
+        let (stream, device) = (Stream::blocking(), Device::filled(BYTES, 0));
+        let hold = Hold::of(stream.0);
+        copy::to_device_async(device.at, from.address, BYTES, stream.0).expect("a copy");
+        from.fill(2);
+        hold.end(stream.0);
+        assert_eq!(device.read(), [2; BYTES]);
+    }
+    memory::unregister(registered.address).expect("a registration");
 }
 
 /// Rule: a copy to pinned memory in a stream returns before it has run (source: CUDA Driver API,
@@ -154,32 +177,13 @@ fn a_copy_to_pinned_memory_returns_before_it_ran() {
     let gpu = portable();
     gpu.expect_findings();
     let (stream, device) = (Stream::blocking(), Device::filled(BYTES, 1));
-    let to = Pinned::filled(BYTES, 9);
+    let to = Host::pinned(BYTES, 9);
     let hold = Hold::of(stream.0);
     copy::to_host_async(to.address, device.at, BYTES, stream.0).expect("a copy");
     assert_eq!(stream::query(stream.0), Err(Code::NOT_READY));
     assert_eq!(to.read(), [9; BYTES]);
-    hold.release();
-    stream.finish();
+    hold.end(stream.0);
     assert_eq!(to.read(), [1; BYTES]);
-}
-
-/// Rule: registered memory is copied as pinned memory is (source: CUDA Driver API, Memory
-/// Management, cuMemHostRegister: "automatically accelerate calls", as memory of cuMemHostAlloc).
-#[test]
-fn registered_memory_is_read_when_the_copy_runs() {
-    let gpu = portable();
-    gpu.expect_findings();
-    let (stream, device) = (Stream::blocking(), Device::filled(BYTES, 0));
-    let from = Pageable::filled(BYTES, 1);
-    memory::register(from.address, BYTES, 0).expect("a registration");
-    let hold = Hold::of(stream.0);
-    copy::to_device_async(device.at, from.address, BYTES, stream.0).expect("a copy");
-    from.fill(2);
-    hold.release();
-    stream.finish();
-    memory::unregister(from.address).expect("a registration");
-    assert_eq!(device.read(), [2; BYTES]);
 }
 
 /// Rule: a synchronous copy from pageable memory may be followed by a change of its source (source:
@@ -207,34 +211,25 @@ fn a_synchronous_copy_sees_work_of_blocking_streams() {
     assert_eq!(device.read(), [1; BYTES]);
 }
 
-/// Rule: a "synchronous" copy between device memories does not wait on the host (source: CUDA
-/// Driver API, API synchronization behavior, Memcpy, synchronous: "from device memory to device
-/// memory, no host-side synchronization is performed").
+/// Rule: a "synchronous" copy between device memories or fill of device memory does not wait on the
+/// host (source: CUDA Driver API, API synchronization behavior, Memcpy, synchronous: "from device memory
+/// to device memory, no host-side synchronization is performed"; Memset).
 #[test]
-fn a_copy_between_device_memories_does_not_wait() {
+fn work_on_device_memory_alone_does_not_wait() {
     let _gpu = portable();
-    let stream = Stream::blocking();
-    let (from, to) = (Device::filled(BYTES, 1), Device::filled(BYTES, 0));
-    let hold = Hold::of(stream.0);
-    copy::between(to.at, from.at, BYTES).expect("a copy");
-    assert_eq!(stream::query(StreamHandle::NULL), Err(Code::NOT_READY));
-    hold.release();
-    stream::synchronize(StreamHandle::NULL).expect("work that ends well");
-    assert_eq!(to.read(), [1; BYTES]);
-}
-
-/// Rule: a "synchronous" fill of device memory does not wait on the host (source: CUDA Driver API,
-/// API synchronization behavior, Memset).
-#[test]
-fn a_fill_of_device_memory_does_not_wait() {
-    let _gpu = portable();
-    let (stream, device) = (Stream::blocking(), Device::filled(BYTES, 0));
-    let hold = Hold::of(stream.0);
-    copy::fill8(device.at, 1, BYTES).expect("a fill");
-    assert_eq!(stream::query(StreamHandle::NULL), Err(Code::NOT_READY));
-    hold.release();
-    stream::synchronize(StreamHandle::NULL).expect("work that ends well");
-    assert_eq!(device.read(), [1; BYTES]);
+    let works: [fn(&Device, &Device) -> Answer; 2] = [
+        |to, from| copy::between(to.at, from.at, BYTES),
+        |to, _| copy::fill8(to.at, 1, BYTES),
+    ];
+    for work in works {
+        let stream = Stream::blocking();
+        let (from, to) = (Device::filled(BYTES, 1), Device::filled(BYTES, 0));
+        let hold = Hold::of(stream.0);
+        work(&to, &from).expect("work");
+        assert_eq!(stream::query(StreamHandle::NULL), Err(Code::NOT_READY));
+        hold.end(StreamHandle::NULL);
+        assert_eq!(to.read(), [1; BYTES]);
+    }
 }
 
 /// Rule: a copy of no bytes succeeds and changes nothing (source: CUDA Driver API, Memory
@@ -242,7 +237,7 @@ fn a_fill_of_device_memory_does_not_wait() {
 #[test]
 fn a_copy_of_nothing_succeeds() {
     let _gpu = portable();
-    let (device, pinned) = (Device::filled(256, 1), Pinned::filled(256, 2));
+    let (device, pinned) = (Device::filled(256, 1), Host::pinned(256, 2));
     let stream = Stream::blocking();
     copy::to_device(device.at, &[]).expect("a copy");
     copy::to_host(&mut [], device.at).expect("a copy");
@@ -253,91 +248,26 @@ fn a_copy_of_nothing_succeeds() {
     assert_eq!(device.read(), [1; 256]);
 }
 
-/// Rule: an address that the driver does not know is no device memory: CUDA_ERROR_INVALID_VALUE
-/// (source: CUDA Driver API, Memory Management, cuMemcpyHtoD, list of errors).
-#[test]
-fn a_copy_to_an_unknown_address_is_refused() {
-    let _gpu = portable();
-    let device = Device::filled(256, 1);
-    // Below every address that a process maps.
-    let unknown = 0x1000;
-    let refused = Err(Code::INVALID_VALUE);
-    assert_eq!(copy::to_device(unknown, &[1; 64]), refused);
-    assert_eq!(copy::to_host(&mut [0; 64], unknown), refused);
-    assert_eq!(copy::fill8(unknown, 1, 64), refused);
-    assert_eq!(device.read(), [1; 256]);
-}
-
-/// Rule: a copy must lie within its allocation, else CUDA_ERROR_INVALID_VALUE (source: CUDA Driver
-/// API, Memory Management, cuMemcpyHtoD, list of errors).
-///
-/// Uncertain: the documents do not promise that a driver knows the exact end; the copy here goes
-/// far past it.
-#[test]
-fn a_copy_past_the_end_is_refused() {
-    const MUCH: usize = 64 << 20;
-    let _gpu = portable();
-    let device = Device::new(4 << 20);
-    let source = vec![1; MUCH];
-    assert_eq!(
-        copy::to_device(device.at, &source),
-        Err(Code::INVALID_VALUE)
-    );
-    assert_eq!(copy::fill8(device.at, 1, MUCH), Err(Code::INVALID_VALUE));
-}
-
-/// Rule: fills write `count` elements of 8, 16 or 32 bits (source: CUDA Driver API, Memory
-/// Management, cuMemsetD8, cuMemsetD16, cuMemsetD32).
+/// Rule: fills write `count` elements of 8, 16 or 32 bits, in a stream too (source: CUDA Driver API,
+/// Memory Management, cuMemsetD8, cuMemsetD16, cuMemsetD32, cuMemsetD8Async and its like).
 #[test]
 fn fills_count_elements() {
-    let _gpu = portable();
-    let device = Device::filled(24, 0);
-    copy::fill8(device.at, 0x11, 3).expect("a fill");
-    copy::fill16_async(device.plus(4), 0x2222, 3, StreamHandle::NULL).expect("a fill");
-    copy::fill32_async(device.plus(12), 0x3333_3333, 2, StreamHandle::NULL).expect("a fill");
-    let expected = [
-        [0x11; 3].as_slice(),
-        &[0],
-        &[0x22; 6],
-        &[0; 2],
-        &[0x33; 8],
-        &[0; 4],
-    ];
-    assert_eq!(device.read(), expected.concat());
-}
-
-/// Rule: fills in a stream write the same (source: CUDA Driver API, Memory Management,
-/// cuMemsetD8Async, cuMemsetD16Async, cuMemsetD32Async).
-#[test]
-fn fills_in_a_stream_count_elements() {
     let gpu = portable();
     gpu.defer(11);
-    let (stream, device) = (Stream::blocking(), Device::filled(16, 0));
-    copy::fill8_async(device.at, 0x11, 2, stream.0).expect("a fill");
-    copy::fill16_async(device.plus(4), 0x2222, 1, stream.0).expect("a fill");
-    copy::fill32_async(device.plus(8), 0x3333_3333, 1, stream.0).expect("a fill");
-    stream.finish();
-    let expected = [
-        [0x11; 2].as_slice(),
-        &[0; 2],
-        &[0x22; 2],
-        &[0; 2],
-        &[0x33; 4],
-        &[0; 4],
-    ];
-    assert_eq!(device.read(), expected.concat());
-}
-
-/// Rule: the address of a 16-bit fill is 2-byte aligned, of a 32-bit fill 4-byte (source: CUDA
-/// Driver API, Memory Management, cuMemsetD16, cuMemsetD32; of their errors
-/// CUDA_ERROR_INVALID_VALUE fits).
-#[test]
-fn fills_want_aligned_addresses() {
-    let _gpu = portable();
-    let (stream, device) = (Stream::blocking(), Device::filled(64, 0));
-    let refused = Err(Code::INVALID_VALUE);
-    assert_eq!(copy::fill16_async(device.plus(1), 1, 1, stream.0), refused);
-    assert_eq!(copy::fill32_async(device.plus(2), 1, 1, stream.0), refused);
-    assert_eq!(copy::fill32_async(device.plus(1), 1, 1, stream.0), refused);
-    assert_eq!(device.read(), [0; 64]);
+    let made = Stream::blocking();
+    for stream in [StreamHandle::NULL, made.0] {
+        let device = Device::filled(24, 0);
+        copy::fill8_async(device.at, 0x11, 3, stream).expect("a fill");
+        copy::fill16_async(device.plus(4), 0x2222, 3, stream).expect("a fill");
+        copy::fill32_async(device.plus(12), 0x3333_3333, 2, stream).expect("a fill");
+        copy::fill8(device.plus(22), 0x11, 1).expect("a fill");
+        made.finish();
+        let small = [
+            0x11, 0x11, 0x11, 0, 0x22, 0x22, 0x22, 0x22, 0x22, 0x22, 0, 0,
+        ];
+        let large = [
+            0x33, 0x33, 0x33, 0x33, 0x33, 0x33, 0x33, 0x33, 0, 0, 0x11, 0,
+        ];
+        assert_eq!(device.read(), [small, large].concat());
+    }
 }

@@ -14,34 +14,72 @@ use crate::{
 
 const LEGACY: StreamHandle = StreamHandle::NULL;
 
-/// Rule: work in the legacy default stream waits for the blocking streams' earlier work (source:
-/// CUDA Driver API, Stream synchronization behavior, Legacy default stream).
-#[test]
-fn the_legacy_stream_waits_for_blocking_streams() {
-    let _gpu = portable();
-    let (stream, memory) = (Stream::blocking(), Device::filled(256, 0));
-    let hold = Hold::of(stream.0);
-    copy::fill8_async(memory.at, 1, 256, stream.0).expect("a fill");
-    copy::fill8_async(memory.at, 2, 128, LEGACY).expect("a fill");
-    assert_eq!(stream::query(LEGACY), Err(Code::NOT_READY));
-    hold.release();
-    stream::synchronize(LEGACY).expect("work that ends well");
-    assert_eq!(memory.read(), [[2; 128], [1; 128]].concat());
+/// A stream of each kind; the default ones nobody makes.
+#[derive(Clone, Copy, Debug)]
+enum Kind {
+    Legacy,
+    PerThread,
+    Blocking,
+    NonBlocking,
+}
+use Kind::*;
+
+impl Kind {
+    /// The stream, and its owner.
+    fn stream(self) -> (StreamHandle, Option<Stream>) {
+        let made = |stream: Stream| (stream.0, Some(stream));
+        match self {
+            Legacy => (LEGACY, None),
+            PerThread => (StreamHandle::PER_THREAD, None),
+            Blocking => made(Stream::blocking()),
+            NonBlocking => made(Stream::non_blocking()),
+        }
+    }
 }
 
-/// Rule: later work in blocking streams waits for the legacy default stream (source: CUDA Driver
-/// API, Stream synchronization behavior, Legacy default stream).
+/// A stream with earlier work, one with later work, and whether the later waits for the earlier.
+const WAITS: [(Kind, Kind, bool); 8] = [
+    // CUDA Driver API, Stream synchronization behavior, Legacy default stream.
+    (Blocking, Legacy, true),
+    (Legacy, Blocking, true),
+    // CUDA Driver API, Stream Management, cuStreamCreate, CU_STREAM_NON_BLOCKING.
+    (Legacy, NonBlocking, false),
+    (NonBlocking, Legacy, false),
+    // CUDA Driver API, Stream synchronization behavior, Per-thread default stream: it "is not a
+    // non-blocking stream and will synchronize with the legacy default stream if both are used".
+    (Legacy, PerThread, true),
+    (PerThread, Legacy, true),
+    // CUDA Programming Guide, Streams: "different streams may execute out of order or concurrently".
+    (Blocking, Blocking, false),
+    (NonBlocking, NonBlocking, false),
+];
+
+/// Rule: streams without an event between them do not wait for each other, but the legacy default
+/// stream for blocking ones and the per-thread one, and these for it (source: at each row).
 #[test]
-fn blocking_streams_wait_for_the_legacy_stream() {
+fn streams_wait_for_the_legacy_stream_and_it_for_them() {
     let _gpu = portable();
-    let (stream, memory) = (Stream::blocking(), Device::filled(256, 0));
-    let hold = Hold::of(LEGACY);
-    copy::fill8_async(memory.at, 1, 256, LEGACY).expect("a fill");
-    copy::fill8_async(memory.at, 2, 128, stream.0).expect("a fill");
-    assert_eq!(stream::query(stream.0), Err(Code::NOT_READY));
-    hold.release();
-    stream.finish();
-    assert_eq!(memory.read(), [[2; 128], [1; 128]].concat());
+    for (earlier, later, waits) in WAITS {
+        let case = format!("{later:?} behind {earlier:?}");
+        let memory = Device::filled(256, 0);
+        let ((first, _first), (second, _second)) = (earlier.stream(), later.stream());
+        let hold = Hold::of(first);
+        // Over all of it, if the order is what the fills show.
+        let offset = if waits { 0 } else { 128 };
+        copy::fill8_async(memory.plus(offset), 1, 256 - offset as usize, first).expect("a fill");
+        copy::fill8_async(memory.at, 2, 128, second).expect("a fill");
+        if waits {
+            assert_eq!(stream::query(second), Err(Code::NOT_READY), "{case}");
+        } else {
+            stream::synchronize(second).expect("work that ends well");
+            assert_eq!(stream::query(first), Err(Code::NOT_READY), "{case}");
+        }
+        hold.release();
+        for each in [first, second] {
+            stream::synchronize(each).expect("work that ends well");
+        }
+        assert_eq!(memory.read(), [[2; 128], [1; 128]].concat(), "{case}");
+    }
 }
 
 /// Rule: a blocking stream waits for the legacy stream's work of before also where that had to wait
@@ -56,42 +94,11 @@ fn the_legacy_stream_orders_two_blocking_streams() {
     copy::fill8_async(memory.at, 2, 128, LEGACY).expect("a fill");
     copy::fill8_async(memory.at, 3, 64, second.0).expect("a fill");
     assert_eq!(stream::query(second.0), Err(Code::NOT_READY));
-    hold.release();
-    second.finish();
+    hold.end(second.0);
     assert_eq!(
         memory.read(),
         [vec![3; 64], vec![2; 64], vec![1; 128]].concat()
     );
-}
-
-/// Rule: non-blocking streams do not wait for the legacy default stream (source: CUDA Driver API,
-/// Stream Management, cuStreamCreate, CU_STREAM_NON_BLOCKING).
-#[test]
-fn non_blocking_streams_do_not_wait_for_the_legacy_stream() {
-    let _gpu = portable();
-    let (stream, memory) = (Stream::non_blocking(), Device::filled(256, 0));
-    let hold = Hold::of(LEGACY);
-    copy::fill8_async(memory.at, 1, 256, stream.0).expect("a fill");
-    stream.finish();
-    assert_eq!(stream::query(LEGACY), Err(Code::NOT_READY));
-    hold.release();
-    stream::synchronize(LEGACY).expect("work that ends well");
-    assert_eq!(memory.read(), [1; 256]);
-}
-
-/// Rule: the legacy default stream does not wait for non-blocking streams (source: CUDA Driver API,
-/// Stream Management, cuStreamCreate, CU_STREAM_NON_BLOCKING).
-#[test]
-fn the_legacy_stream_does_not_wait_for_non_blocking_streams() {
-    let _gpu = portable();
-    let (stream, memory) = (Stream::non_blocking(), Device::filled(256, 0));
-    let hold = Hold::of(stream.0);
-    copy::fill8_async(memory.at, 1, 256, LEGACY).expect("a fill");
-    stream::synchronize(LEGACY).expect("work that ends well");
-    assert_eq!(stream::query(stream.0), Err(Code::NOT_READY));
-    hold.release();
-    stream.finish();
-    assert_eq!(memory.read(), [1; 256]);
 }
 
 /// Rule: null and CU_STREAM_LEGACY are the same stream (source: CUDA Driver API, Data types,
@@ -104,8 +111,7 @@ fn null_and_legacy_are_one_stream() {
     assert_eq!(stream::query(StreamHandle::NULL), Err(Code::NOT_READY));
     copy::fill8_async(memory.at, 1, 256, StreamHandle::NULL).expect("a fill");
     copy::fill8_async(memory.at, 2, 128, StreamHandle::LEGACY).expect("a fill");
-    hold.release();
-    stream::synchronize(StreamHandle::NULL).expect("work that ends well");
+    hold.end(StreamHandle::NULL);
     assert_eq!(stream::query(StreamHandle::LEGACY), Ok(()));
     assert_eq!(memory.read(), [[2; 128], [1; 128]].concat());
 }
@@ -129,27 +135,7 @@ fn each_thread_has_a_default_stream_of_its_own() {
         stream::query(StreamHandle::PER_THREAD),
         Err(Code::NOT_READY)
     );
-    hold.release();
-    stream::synchronize(StreamHandle::PER_THREAD).expect("work that ends well");
-}
-
-/// Rule: the per-thread default stream and the legacy default stream wait for each other (source:
-/// CUDA Driver API, Stream synchronization behavior, Per-thread default stream: it "is not a
-/// non-blocking stream and will synchronize with the legacy default stream if both are used").
-#[test]
-fn the_per_thread_stream_waits_for_the_legacy_stream() {
-    let _gpu = portable();
-    let memory = Device::filled(256, 0);
-    let hold = Hold::of(LEGACY);
-    copy::fill8_async(memory.at, 1, 256, LEGACY).expect("a fill");
-    copy::fill8_async(memory.at, 2, 128, StreamHandle::PER_THREAD).expect("a fill");
-    assert_eq!(
-        stream::query(StreamHandle::PER_THREAD),
-        Err(Code::NOT_READY)
-    );
-    hold.release();
-    stream::synchronize(StreamHandle::PER_THREAD).expect("work that ends well");
-    assert_eq!(memory.read(), [[2; 128], [1; 128]].concat());
+    hold.end(StreamHandle::PER_THREAD);
 }
 
 /// Rule: an event recorded in the legacy default stream is behind the blocking streams' work

@@ -9,22 +9,26 @@ use crate::{
     gpu::{portable, stand_in_only},
     hold::Hold,
     own::{Device, Stream, read},
+    refused::refusals,
 };
 
-/// Rule: an allocation of 0 bytes is CUDA_ERROR_INVALID_VALUE (source: CUDA Driver API, Memory
-/// Management, cuMemAlloc).
-#[test]
-fn an_allocation_of_nothing_is_refused() {
-    let _gpu = portable();
-    assert_eq!(memory::alloc(0), Err(Code::INVALID_VALUE));
-}
+refusals! {
+    /// Rule: an allocation of 0 bytes is CUDA_ERROR_INVALID_VALUE (source: CUDA Driver API, Memory
+    /// Management, cuMemAlloc).
+    fn an_allocation_of_nothing_is_refused() { memory::alloc(0) } => INVALID_VALUE;
 
-/// Rule: an allocation without a place for its address is CUDA_ERROR_INVALID_VALUE (source: CUDA
-/// Driver API, Memory Management, cuMemAlloc, list of errors).
-#[test]
-fn an_allocation_needs_a_place_for_its_address() {
-    let _gpu = portable();
-    assert_eq!(memory::alloc_to_null(256), Err(Code::INVALID_VALUE));
+    /// Rule: an allocation without a place for its address is CUDA_ERROR_INVALID_VALUE (source: CUDA
+    /// Driver API, Memory Management, cuMemAlloc, list of errors).
+    fn an_allocation_needs_a_place_for_its_address() {
+        memory::alloc_to_null(256)
+    } => INVALID_VALUE;
+
+    /// Rule: an address that cuMemAlloc did not give, or one inside an allocation, cannot be freed
+    /// (source: CUDA Driver API, Memory Management, cuMemFree: the address "must have been returned" by
+    /// an allocation; of its errors CUDA_ERROR_INVALID_VALUE fits).
+    fn only_the_start_of_an_allocation_is_freed(device = Device::filled(4096, 1)) {
+        memory::free(device.plus(256)), memory::free(0x1000)
+    } => INVALID_VALUE, leaving device.read(), [1; 4096];
 }
 
 /// Rule: addresses are aligned to at least 256 bytes (source: CUDA Programming Guide, Device Memory
@@ -53,18 +57,6 @@ fn allocations_do_not_overlap() {
     for (memory, byte) in all.iter().zip(1_u8..) {
         assert!(memory.read().iter().all(|read| *read == byte));
     }
-}
-
-/// Rule: an address that cuMemAlloc did not give, or one inside an allocation, cannot be freed
-/// (source: CUDA Driver API, Memory Management, cuMemFree: the address "must have been returned" by
-/// an allocation; of its errors CUDA_ERROR_INVALID_VALUE fits).
-#[test]
-fn only_the_start_of_an_allocation_is_freed() {
-    let _gpu = portable();
-    let memory = Device::filled(4096, 1);
-    assert_eq!(memory::free(memory.plus(256)), Err(Code::INVALID_VALUE));
-    assert_eq!(memory::free(0x1000), Err(Code::INVALID_VALUE));
-    assert_eq!(memory.read(), [1; 4096]);
 }
 
 /// Rule: what was freed cannot be freed again (source: CUDA Driver API, Memory Management,

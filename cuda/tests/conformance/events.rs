@@ -15,24 +15,30 @@ use crate::{
     gpu::portable,
     hold::Hold,
     own::{Device, Event, Stream},
+    refused::refusals,
 };
 
-/// Rule: an event that was never recorded counts as complete (source: CUDA Driver API, Event
-/// Management, cuEventQuery, cuEventSynchronize).
+refusals! {
+    /// Rule: flags of an event that do not exist are refused (source: CUDA Driver API, Event
+    /// Management, cuEventCreate; of its errors CUDA_ERROR_INVALID_VALUE fits).
+    fn unknown_flags_of_an_event_are_refused() { stream::create_event(0x8000) } => INVALID_VALUE;
+
+    /// Rule: flags of a wait that do not exist are refused (source: CUDA Driver API, Stream Management,
+    /// cuStreamWaitEvent; of its errors CUDA_ERROR_INVALID_VALUE fits).
+    fn unknown_flags_of_waits_are_refused(stream = Stream::blocking(), event = Event::new()) {
+        stream::wait_with(stream.0, event.0, 0x8000)
+    } => INVALID_VALUE;
+}
+
+/// Rule: an event that was never recorded counts as complete, and a wait for it does nothing (source:
+/// CUDA Driver API, Event Management, cuEventQuery, cuEventSynchronize; Stream Management,
+/// cuStreamWaitEvent).
 #[test]
 fn an_event_never_recorded_is_complete() {
     let _gpu = portable();
-    let event = Event::new();
+    let (stream, event) = (Stream::non_blocking(), Event::new());
     assert_eq!(stream::query_event(event.0), Ok(()));
     assert_eq!(stream::synchronize_event(event.0), Ok(()));
-}
-
-/// Rule: waiting for an event that was never recorded does nothing (source: CUDA Driver API,
-/// Stream Management, cuStreamWaitEvent; Event Management, cuEventRecord).
-#[test]
-fn a_wait_for_an_event_never_recorded_does_nothing() {
-    let _gpu = portable();
-    let (stream, event) = (Stream::non_blocking(), Event::new());
     assert_eq!(stream::wait(stream.0, event.0), Ok(()));
     stream.finish();
 }
@@ -61,8 +67,7 @@ fn an_event_does_not_stand_for_later_work() {
     let hold = Hold::of(stream.0);
     assert_eq!(stream::synchronize_event(event.0), Ok(()));
     assert_eq!(stream::query(stream.0), Err(Code::NOT_READY));
-    hold.release();
-    stream.finish();
+    hold.end(stream.0);
 }
 
 /// Rule: cuEventSynchronize returns after the recorded work (source: CUDA Driver API, Event
@@ -100,8 +105,7 @@ fn a_stream_waits_for_an_event_of_another() {
     stream::wait(second.0, event.0).expect("a wait");
     copy::fill8_async(memory.at, 2, 128, second.0).expect("a fill");
     assert_eq!(stream::query(second.0), Err(Code::NOT_READY));
-    hold.release();
-    second.finish();
+    hold.end(second.0);
     assert_eq!(memory.read(), [[2; 128], [1; 128]].concat());
 }
 
@@ -120,8 +124,7 @@ fn work_before_a_wait_does_not_wait() {
     stream::wait(second.0, event.0).expect("a wait");
     assert_eq!(stream::synchronize_event(before.0), Ok(()));
     assert_eq!(stream::query(second.0), Err(Code::NOT_READY));
-    hold.release();
-    second.finish();
+    hold.end(second.0);
     assert_eq!(memory.read(), [1; 256]);
 }
 
@@ -146,8 +149,7 @@ fn recording_again_does_not_shorten_a_wait() {
         "the idle stream's record"
     );
     assert_eq!(stream::query(waiting.0), Err(Code::NOT_READY));
-    hold.release();
-    waiting.finish();
+    hold.end(waiting.0);
     assert_eq!(memory.read(), [[2; 128], [1; 128]].concat());
 }
 
@@ -165,8 +167,7 @@ fn recording_again_does_not_lengthen_a_wait() {
     event.record(held.0);
     waiting.finish();
     assert_eq!(stream::query_event(event.0), Err(Code::NOT_READY));
-    hold.release();
-    held.finish();
+    hold.end(held.0);
 }
 
 /// Rule: an event destroyed before it is complete goes when it is; waits for it still hold (source:
@@ -184,8 +185,7 @@ fn a_wait_survives_its_event() {
     assert_eq!(stream::destroy_event(event), Ok(()));
     copy::fill8_async(memory.at, 2, 128, second.0).expect("a fill");
     assert_eq!(stream::query(second.0), Err(Code::NOT_READY));
-    hold.release();
-    second.finish();
+    hold.end(second.0);
     assert_eq!(memory.read(), [[2; 128], [1; 128]].concat());
 }
 
@@ -215,37 +215,25 @@ fn no_time_is_told_before_both_events() {
     let hold = Hold::of(stream.0);
     end.record(stream.0);
     assert_eq!(stream::elapsed(start.0, end.0), Err(Code::NOT_READY));
-    hold.release();
-    stream.finish();
+    hold.end(stream.0);
     assert!(stream::elapsed(start.0, end.0).is_ok());
 }
 
-/// Rule: cuEventElapsedTime is CUDA_ERROR_INVALID_HANDLE where an event was never recorded (source:
-/// CUDA Driver API, Event Management, cuEventElapsedTime).
+/// Rule: cuEventElapsedTime is CUDA_ERROR_INVALID_HANDLE where an event was never recorded, or keeps no
+/// time (source: CUDA Driver API, Event Management, cuEventElapsedTime, CU_EVENT_DISABLE_TIMING).
 #[test]
-fn no_time_is_told_of_an_event_never_recorded() {
+fn no_time_is_told_of_an_event_never_recorded_or_without_timing() {
     let _gpu = portable();
-    let (stream, recorded, never) = (Stream::blocking(), Event::new(), Event::new());
-    recorded.record(stream.0);
-    stream.finish();
-    let refused = Err(Code::INVALID_HANDLE);
-    assert_eq!(stream::elapsed(recorded.0, never.0), refused);
-    assert_eq!(stream::elapsed(never.0, recorded.0), refused);
-}
-
-/// Rule: cuEventElapsedTime is CUDA_ERROR_INVALID_HANDLE where an event keeps no time (source: CUDA
-/// Driver API, Event Management, cuEventElapsedTime, CU_EVENT_DISABLE_TIMING).
-#[test]
-fn no_time_is_told_of_an_event_without_timing() {
-    let _gpu = portable();
+    let (stream, timed, never) = (Stream::blocking(), Event::new(), Event::new());
     let untimed = Event::with(constants::EVENT_DISABLE_TIMING);
-    let (stream, timed) = (Stream::blocking(), Event::new());
     timed.record(stream.0);
     untimed.record(stream.0);
     stream.finish();
-    let refused = Err(Code::INVALID_HANDLE);
-    assert_eq!(stream::elapsed(timed.0, untimed.0), refused);
-    assert_eq!(stream::elapsed(untimed.0, timed.0), refused);
+    for other in [&never, &untimed] {
+        let refused = Err(Code::INVALID_HANDLE);
+        assert_eq!(stream::elapsed(timed.0, other.0), refused);
+        assert_eq!(stream::elapsed(other.0, timed.0), refused);
+    }
 }
 
 /// Rule: an event that other processes share must keep no time (source: CUDA Driver API, Event
@@ -256,15 +244,6 @@ fn an_event_for_other_processes_keeps_no_time() {
     let shared = constants::EVENT_INTERPROCESS;
     assert_eq!(stream::create_event(shared), Err(Code::INVALID_VALUE));
     drop(Event::with(shared | constants::EVENT_DISABLE_TIMING));
-}
-
-/// Rule: flags of an event that do not exist are refused (source: CUDA Driver API, Event
-/// Management, cuEventCreate; of its errors CUDA_ERROR_INVALID_VALUE fits).
-#[test]
-fn unknown_flags_of_an_event_are_refused() {
-    let _gpu = portable();
-    let answer = stream::create_event(0x8000);
-    assert_eq!(answer, Err(Code::INVALID_VALUE));
 }
 
 /// Rule: event and stream of a record belong to one context, else CUDA_ERROR_INVALID_HANDLE
@@ -292,8 +271,7 @@ fn a_stream_waits_for_an_event_of_another_context() {
     event.record(stream.0);
     assert_eq!(stream::wait(other.0, event.0), Ok(()));
     assert_eq!(stream::query(other.0), Err(Code::NOT_READY));
-    hold.release();
-    other.finish();
+    hold.end(other.0);
     drop(other);
     context::destroy(second).expect("a context");
 }
@@ -312,16 +290,5 @@ fn an_event_tells_of_its_last_record() {
     assert_eq!(stream::query_event(event.0), Err(Code::NOT_READY));
     event.record(idle.0);
     assert_eq!(stream::synchronize_event(event.0), Ok(()));
-    hold.release();
-    held.finish();
-}
-
-/// Rule: flags of a wait that do not exist are refused (source: CUDA Driver API, Stream Management,
-/// cuStreamWaitEvent; of its errors CUDA_ERROR_INVALID_VALUE fits).
-#[test]
-fn unknown_flags_of_waits_are_refused() {
-    let _gpu = portable();
-    let (stream, event) = (Stream::blocking(), Event::new());
-    let answer = stream::wait_with(stream.0, event.0, 0x8000);
-    assert_eq!(answer, Err(Code::INVALID_VALUE));
+    hold.end(held.0);
 }

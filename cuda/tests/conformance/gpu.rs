@@ -117,6 +117,11 @@ pub(crate) fn answer(question: &str, answer: &str, number: &str, rule: &str, hol
     holds
 }
 
+/// The number of a device that is not there.
+pub(crate) fn absent_device() -> i32 {
+    basic::device_count().expect("a count") + 7
+}
+
 fn this_test() -> String {
     let thread = std::thread::current();
     thread.name().unwrap_or("a test").to_owned()

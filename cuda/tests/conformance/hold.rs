@@ -43,6 +43,12 @@ impl Hold {
         Self(gate)
     }
 
+    /// Lets the stream go on, and waits for it or for one behind it.
+    pub(crate) fn end(self, stream: StreamHandle) {
+        drop(self);
+        stream::synchronize(stream).expect("work that ends well");
+    }
+
     /// Lets the stream go on.
     pub(crate) fn release(self) {
         drop(self);

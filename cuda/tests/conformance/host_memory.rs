@@ -5,27 +5,51 @@ use larder_cuda_abi::{Code, constants};
 use crate::{
     api::{copy, memory, unified},
     gpu::{portable, stand_in_only},
-    own::{Device, Kernels, Pageable, Pinned, Stream},
+    own::{Device, Host, Kernels, Stream},
+    refused::refusals,
 };
 
 const BYTES: usize = 8192;
+
+refusals! {
+    /// Rule: flags of cuMemHostAlloc that do not exist are refused (source: CUDA Driver API, Memory
+    /// Management, cuMemHostAlloc; of its errors CUDA_ERROR_INVALID_VALUE fits).
+    fn unknown_flags_of_pinned_memory_are_refused() {
+        memory::host_alloc(BYTES, 0x8000)
+    } => INVALID_VALUE;
+
+    /// Rule: the flags of cuMemHostGetDevicePointer must be 0 (source: CUDA Driver API, Memory
+    /// Management, cuMemHostGetDevicePointer; of its errors CUDA_ERROR_INVALID_VALUE fits).
+    fn a_device_pointer_is_asked_for_without_flags(pinned = Host::pinned(BYTES, 0)) {
+        memory::host_device_pointer(pinned.address, 1)
+    } => INVALID_VALUE;
+
+    /// Rule: pageable memory is neither freed by cuMemFreeHost nor known to
+    /// cuMemHostGetDevicePointer (source: CUDA Driver API, Memory Management, lists of errors:
+    /// CUDA_ERROR_INVALID_VALUE).
+    fn pageable_memory_is_not_pinned(pageable = Host::pageable(BYTES, 1)) {
+        memory::free_host(pageable.address),
+        memory::host_device_pointer(pageable.address, 0)
+    } => INVALID_VALUE, leaving pageable.read(), [1; BYTES];
+
+    /// Rule: a registration needs an address and bytes (source: CUDA Driver API, Memory Management,
+    /// cuMemHostRegister; of its errors CUDA_ERROR_INVALID_VALUE fits).
+    fn nothing_cannot_be_registered(pageable = Host::pageable(BYTES, 1)) {
+        memory::register(0, BYTES, 0), memory::register(pageable.address, 0, 0)
+    } => INVALID_VALUE;
+
+    /// Rule: what the host cannot pin is CUDA_ERROR_OUT_OF_MEMORY (source: CUDA Driver API, Memory Management,
+    /// cuMemHostAlloc, list of errors).
+    fn more_than_the_host_has_is_not_pinned() { memory::host_alloc(1 << 46, 0) } => OUT_OF_MEMORY;
+}
 
 /// Rule: pinned memory is ordinary memory to the host (source: CUDA Driver API, Memory Management,
 /// cuMemHostAlloc).
 #[test]
 fn the_host_uses_pinned_memory() {
     let _gpu = portable();
-    let pinned = Pinned::filled(BYTES, 7);
+    let pinned = Host::pinned(BYTES, 7);
     assert_eq!(pinned.read(), [7; BYTES]);
-}
-
-/// Rule: flags of cuMemHostAlloc that do not exist are refused (source: CUDA Driver API, Memory
-/// Management, cuMemHostAlloc; of its errors CUDA_ERROR_INVALID_VALUE fits).
-#[test]
-fn unknown_flags_of_pinned_memory_are_refused() {
-    let _gpu = portable();
-    let answer = memory::host_alloc(BYTES, 0x8000);
-    assert_eq!(answer, Err(Code::INVALID_VALUE));
 }
 
 /// Rule: with unified addressing all memory of cuMemHostAlloc is usable by devices at the host's
@@ -34,47 +58,33 @@ fn unknown_flags_of_pinned_memory_are_refused() {
 #[test]
 fn pinned_memory_has_one_address() {
     let _gpu = portable();
-    let pinned = Pinned::filled(BYTES, 0);
+    let pinned = Host::pinned(BYTES, 0);
     let device = memory::host_device_pointer(pinned.address, 0);
     assert_eq!(device, Ok(pinned.at()));
 }
 
-/// Rule: kernels read and write pinned memory (source: CUDA Driver API, Unified Addressing).
+/// Rule: kernels read and write pinned and registered memory, by the address that
+/// cuMemHostGetDevicePointer answers: the host's own, unless the memory is write-combined (source: CUDA
+/// Driver API, Unified Addressing, Automatic Mapping of Host Allocated Host Memory; Memory Management,
+/// cuMemHostRegister).
 #[test]
-fn kernels_use_pinned_memory() {
+fn kernels_use_host_memory_by_its_device_address() {
     let gpu = portable();
     let kernels = Kernels::load();
     gpu.defer(21);
-    let (stream, pinned) = (Stream::blocking(), Pinned::filled(1024, 1));
-    kernels.add(pinned.at(), pinned.at(), pinned.at(), 256, stream.0);
-    stream.finish();
-    assert_eq!(pinned.read(), [2; 1024]);
-}
-
-/// Rule: the flags of cuMemHostGetDevicePointer must be 0 (source: CUDA Driver API, Memory
-/// Management, cuMemHostGetDevicePointer; of its errors CUDA_ERROR_INVALID_VALUE fits).
-#[test]
-fn a_device_pointer_is_asked_for_without_flags() {
-    let _gpu = portable();
-    let pinned = Pinned::filled(BYTES, 0);
-    let answer = memory::host_device_pointer(pinned.address, 1);
-    assert_eq!(answer, Err(Code::INVALID_VALUE));
-}
-
-/// Rule: pageable memory is neither freed by cuMemFreeHost nor known to
-/// cuMemHostGetDevicePointer (source: CUDA Driver API, Memory Management, lists of errors:
-/// CUDA_ERROR_INVALID_VALUE).
-#[test]
-fn pageable_memory_is_not_pinned() {
-    let _gpu = portable();
-    let pageable = Pageable::filled(BYTES, 1);
-    let refused = Code::INVALID_VALUE;
-    assert_eq!(memory::free_host(pageable.address), Err(refused));
-    assert_eq!(
-        memory::host_device_pointer(pageable.address, 0),
-        Err(refused)
-    );
-    assert_eq!(pageable.read(), [1; BYTES]);
+    let combined = Host::pinned_with(BYTES, constants::HOST_ALLOC_WRITECOMBINED);
+    let (pinned, registered) = (Host::pinned(BYTES, 9), Host::pageable(BYTES, 9));
+    let flags = constants::HOST_REGISTER_DEVICEMAP;
+    memory::register(registered.address, BYTES, flags).expect("a registration");
+    let (stream, words) = (Stream::blocking(), BYTES as u32 / 4);
+    for memory in [&combined, &pinned, &registered] {
+        let at = memory::host_device_pointer(memory.address, 0).expect("an address");
+        kernels.fill(at, words, 0x0101_0101, stream.0);
+        kernels.add(at, at, at, words, stream.0);
+        stream.finish();
+        assert_eq!(memory.read(), [2; BYTES]);
+    }
+    memory::unregister(registered.address).expect("a registration");
 }
 
 /// Rule: pinned memory is freed once (source: CUDA Driver API, Memory Management, cuMemFreeHost; of
@@ -87,31 +97,12 @@ fn pinned_memory_is_freed_once() {
     assert_eq!(memory::free_host(address), Err(Code::INVALID_VALUE));
 }
 
-/// Rule: registered memory is usable by devices, with unified addressing at the host's address
-/// where the device can (source: CUDA Driver API, Memory Management, cuMemHostRegister,
-/// CU_DEVICE_ATTRIBUTE_CAN_USE_HOST_POINTER_FOR_REGISTERED_MEM).
-#[test]
-fn kernels_use_registered_memory() {
-    let gpu = portable();
-    let kernels = Kernels::load();
-    gpu.defer(22);
-    let pageable = Pageable::filled(BYTES, 1);
-    let flags = constants::HOST_REGISTER_DEVICEMAP;
-    memory::register(pageable.address, BYTES, flags).expect("a registration");
-    let at = memory::host_device_pointer(pageable.address, 0).expect("an address");
-    let stream = Stream::blocking();
-    kernels.add(at, at, at, 2048, stream.0);
-    stream.finish();
-    memory::unregister(pageable.address).expect("a registration");
-    assert_eq!(pageable.read(), [2; BYTES]);
-}
-
 /// Rule: a range registered twice is CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED (source: CUDA Driver
 /// API, Memory Management, cuMemHostRegister, list of errors).
 #[test]
 fn memory_is_registered_once() {
     let _gpu = portable();
-    let pageable = Pageable::filled(BYTES, 1);
+    let pageable = Host::pageable(BYTES, 1);
     let address = pageable.address;
     memory::register(address, BYTES, 0).expect("a registration");
     let again = memory::register(address, BYTES, 0);
@@ -124,7 +115,7 @@ fn memory_is_registered_once() {
 #[test]
 fn only_registered_memory_is_unregistered() {
     let _gpu = portable();
-    let pageable = Pageable::filled(BYTES, 1);
+    let pageable = Host::pageable(BYTES, 1);
     let refused = Err(Code::HOST_MEMORY_NOT_REGISTERED);
     assert_eq!(memory::unregister(pageable.address), refused);
     memory::register(pageable.address, BYTES, 0).expect("a registration");
@@ -132,22 +123,11 @@ fn only_registered_memory_is_unregistered() {
     assert_eq!(memory::unregister(pageable.address), refused);
 }
 
-/// Rule: a registration needs an address and bytes (source: CUDA Driver API, Memory Management,
-/// cuMemHostRegister; of its errors CUDA_ERROR_INVALID_VALUE fits).
-#[test]
-fn nothing_cannot_be_registered() {
-    let _gpu = portable();
-    let pageable = Pageable::filled(BYTES, 1);
-    let refused = Err(Code::INVALID_VALUE);
-    assert_eq!(memory::register(0, BYTES, 0), refused);
-    assert_eq!(memory::register(pageable.address, 0, 0), refused);
-}
-
 /// Rule: copies reach into the middle of pinned memory (source: CUDA Driver API, Memory Management).
 #[test]
 fn parts_of_pinned_memory_are_copied() {
     let _gpu = portable();
-    let (pinned, device) = (Pinned::filled(BYTES, 0), Device::filled(256, 4));
+    let (pinned, device) = (Host::pinned(BYTES, 0), Device::filled(256, 4));
     let stream = Stream::blocking();
     copy::to_host_async(pinned.address + 100, device.at, 256, stream.0).expect("a copy");
     stream.finish();
@@ -157,22 +137,6 @@ fn parts_of_pinned_memory_are_copied() {
     assert_eq!(unified(pinned.address), pinned.at());
 }
 
-/// Rule: devices reach write-combined memory at the address that cuMemHostGetDevicePointer answers, and the
-/// host's own address is not for kernels (source: CUDA Driver API, Unified Addressing, Automatic Mapping of Host
-/// Allocated Host Memory).
-#[test]
-fn kernels_use_write_combined_memory_by_its_device_address() {
-    let gpu = portable();
-    let kernels = Kernels::load();
-    gpu.defer(23);
-    let pinned = Pinned::with_flags(1024, constants::HOST_ALLOC_WRITECOMBINED);
-    let at = memory::host_device_pointer(pinned.address, 0).expect("an address");
-    let (stream, device) = (Stream::blocking(), Device::filled(1024, 1));
-    kernels.add(at, device.at, device.at, 256, stream.0);
-    stream.finish();
-    assert_eq!(pinned.read(), [2; 1024]);
-}
-
 /// Rule: copies take the host's address of write-combined memory (source: CUDA Driver API, Memory Management,
 /// cuMemHostAlloc, CU_MEMHOSTALLOC_WRITECOMBINED: "a good option for buffers that will be written by the CPU and
 /// read by the GPU via mapped pinned memory or host->device transfers").
@@ -180,7 +144,7 @@ fn kernels_use_write_combined_memory_by_its_device_address() {
 fn copies_take_write_combined_memory() {
     let gpu = portable();
     gpu.defer(24);
-    let pinned = Pinned::with_flags(BYTES, constants::HOST_ALLOC_WRITECOMBINED);
+    let pinned = Host::pinned_with(BYTES, constants::HOST_ALLOC_WRITECOMBINED);
     let device = Device::filled(BYTES, 6);
     let stream = Stream::blocking();
     copy::to_host_async(pinned.address, device.at, BYTES, stream.0).expect("a copy");
@@ -196,20 +160,11 @@ fn a_part_of_write_combined_memory_has_part_of_its_device_address() {
     let Some(_gpu) = stand_in_only("the documents do not say it") else {
         return;
     };
-    let pinned = Pinned::with_flags(BYTES, constants::HOST_ALLOC_WRITECOMBINED);
+    let pinned = Host::pinned_with(BYTES, constants::HOST_ALLOC_WRITECOMBINED);
     let start = memory::host_device_pointer(pinned.address, 0).expect("an address");
     assert_ne!(start, pinned.at());
     let part = memory::host_device_pointer(pinned.address + 100, 0);
     assert_eq!(part, Ok(start + 100));
-}
-
-/// Rule: what the host cannot pin is CUDA_ERROR_OUT_OF_MEMORY (source: CUDA Driver API, Memory Management,
-/// cuMemHostAlloc, list of errors).
-#[test]
-fn more_than_the_host_has_is_not_pinned() {
-    let _gpu = portable();
-    let answer = memory::host_alloc(1 << 46, 0);
-    assert_eq!(answer, Err(Code::OUT_OF_MEMORY));
 }
 
 /// Rule: what the host cannot pin is CUDA_ERROR_OUT_OF_MEMORY, of memory that is registered too (source: CUDA
@@ -219,7 +174,7 @@ fn memory_that_cannot_be_pinned_is_not_registered() {
     let Some(gpu) = stand_in_only("nobody can tell how much a host pins") else {
         return;
     };
-    let pageable = Pageable::filled(BYTES, 1);
+    let pageable = Host::pageable(BYTES, 1);
     gpu.may_pin(4096);
     let answer = memory::register(pageable.address, BYTES, 0);
     let pinned = memory::host_alloc(BYTES, 0);

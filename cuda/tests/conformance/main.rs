@@ -24,6 +24,7 @@ mod own;
 mod peers;
 mod pointers;
 mod pools;
+mod refused;
 mod streams;
 mod table;
 mod virtual_memory;

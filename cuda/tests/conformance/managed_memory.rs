@@ -5,10 +5,31 @@ use larder_cuda_abi::{Code, StreamHandle, constants};
 use crate::{
     api::{basic, context, copy, memory, stream},
     gpu::{portable, stand_in_only},
-    own::{Device, Kernels, Managed, Stream},
+    own::{Device, Host, Kernels, Stream},
+    refused::refusals,
 };
 
 const BYTES: usize = 4096;
+
+refusals! {
+    /// Rule: an allocation of 0 bytes is CUDA_ERROR_INVALID_VALUE (source: CUDA Driver API, Memory
+    /// Management, cuMemAllocManaged).
+    fn managed_memory_has_bytes() {
+        memory::alloc_managed(0, constants::MEM_ATTACH_GLOBAL)
+    } => INVALID_VALUE;
+
+    /// Rule: memory that is not managed is not prefetched: CUDA_ERROR_INVALID_VALUE (source: CUDA
+    /// Driver API, Unified Addressing, cuMemPrefetchAsync, with devices without pageable access).
+    fn device_memory_is_not_prefetched(device = Device::new(BYTES)) {
+        memory::prefetch(device.at, BYTES, 0, StreamHandle::NULL)
+    } => INVALID_VALUE;
+
+    /// Rule: advice that does not exist is CUDA_ERROR_INVALID_VALUE (source: CUDA Driver API, Unified
+    /// Addressing, cuMemAdvise, list of errors).
+    fn unknown_advice_is_refused(managed = Host::managed(1 << 20, constants::MEM_ATTACH_GLOBAL)) {
+        memory::advise(managed.at(), 1 << 20, 999, 0)
+    } => INVALID_VALUE;
+}
 
 /// Rule: managed memory is written and read by host and device at one address (source: CUDA Driver
 /// API, Memory Management, cuMemAllocManaged).
@@ -16,21 +37,12 @@ const BYTES: usize = 4096;
 fn host_and_device_use_managed_memory() {
     let _gpu = portable();
     let kernels = Kernels::load();
-    let managed = Managed::new(BYTES, constants::MEM_ATTACH_GLOBAL);
+    let managed = Host::managed(BYTES, constants::MEM_ATTACH_GLOBAL);
     managed.fill(1);
     let stream = Stream::blocking();
-    kernels.add(managed.at, managed.at, managed.at, 1024, stream.0);
+    kernels.add(managed.at(), managed.at(), managed.at(), 1024, stream.0);
     stream.finish();
     assert_eq!(managed.read(), [2; BYTES]);
-}
-
-/// Rule: an allocation of 0 bytes is CUDA_ERROR_INVALID_VALUE (source: CUDA Driver API, Memory
-/// Management, cuMemAllocManaged).
-#[test]
-fn managed_memory_has_bytes() {
-    let _gpu = portable();
-    let answer = memory::alloc_managed(0, constants::MEM_ATTACH_GLOBAL);
-    assert_eq!(answer, Err(Code::INVALID_VALUE));
 }
 
 /// Rule: the flags are CU_MEM_ATTACH_GLOBAL or CU_MEM_ATTACH_HOST, else CUDA_ERROR_INVALID_VALUE
@@ -39,7 +51,7 @@ fn managed_memory_has_bytes() {
 fn managed_memory_is_attached_in_one_of_two_ways() {
     let _gpu = portable();
     for flags in [constants::MEM_ATTACH_GLOBAL, constants::MEM_ATTACH_HOST] {
-        let managed = Managed::new(BYTES, flags);
+        let managed = Host::managed(BYTES, flags);
         managed.fill(3);
         assert_eq!(managed.read(), [3; BYTES]);
     }
@@ -55,10 +67,10 @@ fn managed_memory_is_attached_in_one_of_two_ways() {
 fn managed_memory_is_copied() {
     let gpu = portable();
     gpu.defer(31);
-    let managed = Managed::new(BYTES, constants::MEM_ATTACH_GLOBAL);
+    let managed = Host::managed(BYTES, constants::MEM_ATTACH_GLOBAL);
     let (stream, device) = (Stream::blocking(), Device::new(BYTES));
-    copy::fill8_async(managed.at, 6, BYTES, stream.0).expect("a fill");
-    copy::between_async(device.at, managed.at, BYTES, stream.0).expect("a copy");
+    copy::fill8_async(managed.at(), 6, BYTES, stream.0).expect("a fill");
+    copy::between_async(device.at, managed.at(), BYTES, stream.0).expect("a copy");
     stream.finish();
     assert_eq!(device.read(), [6; BYTES]);
     assert_eq!(managed.read(), [6; BYTES]);
@@ -69,23 +81,13 @@ fn managed_memory_is_copied() {
 #[test]
 fn managed_memory_is_prefetched() {
     let _gpu = portable();
-    let managed = Managed::new(1 << 20, constants::MEM_ATTACH_GLOBAL);
+    let managed = Host::managed(1 << 20, constants::MEM_ATTACH_GLOBAL);
     let stream = Stream::blocking();
     managed.fill(4);
-    memory::prefetch(managed.at, 1 << 20, 0, stream.0).expect("to the device");
-    memory::prefetch(managed.at, 1 << 20, memory::HOST, stream.0).expect("to the host");
+    memory::prefetch(managed.at(), 1 << 20, 0, stream.0).expect("to the device");
+    memory::prefetch(managed.at(), 1 << 20, memory::HOST, stream.0).expect("to the host");
     stream.finish();
     assert!(managed.read().iter().all(|byte| *byte == 4));
-}
-
-/// Rule: memory that is not managed is not prefetched: CUDA_ERROR_INVALID_VALUE (source: CUDA
-/// Driver API, Unified Addressing, cuMemPrefetchAsync, with devices without pageable access).
-#[test]
-fn device_memory_is_not_prefetched() {
-    let _gpu = portable();
-    let device = Device::new(BYTES);
-    let answer = memory::prefetch(device.at, BYTES, 0, StreamHandle::NULL);
-    assert_eq!(answer, Err(Code::INVALID_VALUE));
 }
 
 /// Rule: advice is taken: read mostly, preferred location, accessed by, and each undone (source:
@@ -93,21 +95,11 @@ fn device_memory_is_not_prefetched() {
 #[test]
 fn managed_memory_takes_advice() {
     let _gpu = portable();
-    let managed = Managed::new(1 << 20, constants::MEM_ATTACH_GLOBAL);
+    let managed = Host::managed(1 << 20, constants::MEM_ATTACH_GLOBAL);
     for advice in 1..=6 {
-        let answer = memory::advise(managed.at, 1 << 20, advice, 0);
+        let answer = memory::advise(managed.at(), 1 << 20, advice, 0);
         assert_eq!(answer, Ok(()), "{advice}");
     }
-}
-
-/// Rule: advice that does not exist is CUDA_ERROR_INVALID_VALUE (source: CUDA Driver API, Unified
-/// Addressing, cuMemAdvise, list of errors).
-#[test]
-fn unknown_advice_is_refused() {
-    let _gpu = portable();
-    let managed = Managed::new(1 << 20, constants::MEM_ATTACH_GLOBAL);
-    let answer = memory::advise(managed.at, 1 << 20, 999, 0);
-    assert_eq!(answer, Err(Code::INVALID_VALUE));
 }
 
 /// Rule: managed memory is freed by cuMemFree, and after the work that uses it (source: CUDA Driver

@@ -12,7 +12,53 @@ use crate::{
     gpu::portable,
     hold::Hold,
     own::{Device, Kernels, Stream},
+    refused::refusals,
 };
+
+refusals! {
+    /// Rule: a name that the module has not is CUDA_ERROR_NOT_FOUND (source: CUDA Driver API, Module
+    /// Management, cuModuleGetFunction).
+    fn a_kernel_that_is_not_there_is_not_found(kernels = Kernels::load()) {
+        module::function(kernels.module, c"fill"),
+        module::function(kernels.module, c"fill_u32_param_0"),
+        module::function(kernels.module, c"fill_u32_and_more")
+    } => NOT_FOUND;
+
+    /// Rule: what is no module is refused (source: CUDA Driver API, Module Management,
+    /// cuModuleLoadData, list of errors).
+    fn what_is_no_module_is_refused() {
+        module::load(c"this is no module")
+    } => INVALID_IMAGE
+        | INVALID_PTX | INVALID_SOURCE | INVALID_VALUE | NO_BINARY_FOR_GPU;
+
+    /// Rule: a grid has at most 65535 blocks in y and z (source: CUDA Programming Guide, Technical
+    /// Specifications).
+    fn too_many_blocks_are_refused(kernels = Kernels::load(), memory = Device::filled(1024, 0)) {
+        kernels.try_fill(memory.at, [1, 65_536, 1], [32, 1, 1]), kernels.try_fill(memory.at, [1, 1, 65_536], [32, 1, 1])
+    } => INVALID_VALUE;
+
+    /// Rule: each dimension of grid and block is at least one, else CUDA_ERROR_INVALID_VALUE (source:
+    /// CUDA Driver API, Execution Control, cuLaunchKernel, list of errors).
+    fn an_empty_grid_is_refused(kernels = Kernels::load(), memory = Device::filled(1024, 0)) {
+        kernels.try_fill(memory.at, [0, 1, 1], [128, 1, 1]), kernels.try_fill(memory.at, [2, 1, 1], [0, 1, 1]),
+        kernels.try_fill(memory.at, [2, 0, 1], [128, 1, 1]), kernels.try_fill(memory.at, [2, 1, 1], [128, 0, 1]),
+        kernels.try_fill(memory.at, [2, 1, 0], [128, 1, 1]), kernels.try_fill(memory.at, [2, 1, 1], [128, 1, 0])
+    } => INVALID_VALUE, leaving memory.read(), [0; 1024];
+
+    /// Rule: a block has no more threads than the device allows, in each dimension and in all (source:
+    /// CUDA Driver API, Execution Control, cuLaunchKernel; CUDA Programming Guide, Technical
+    /// Specifications: 1024, 1024, 64, and 1024 in all).
+    fn too_many_threads_are_refused(kernels = Kernels::load(), memory = Device::filled(1024, 0)) {
+        kernels.try_fill(memory.at, [1; 3], [1025, 1, 1]), kernels.try_fill(memory.at, [1; 3], [1, 1025, 1]),
+        kernels.try_fill(memory.at, [1; 3], [1, 1, 65]), kernels.try_fill(memory.at, [1; 3], [64, 32, 1])
+    } => INVALID_VALUE;
+
+    /// Rule: parameters are given in one of the two ways, else CUDA_ERROR_INVALID_VALUE (source: CUDA
+    /// Driver API, Execution Control, cuLaunchKernel: "specifying both kernelParams and extra").
+    fn parameters_are_given_in_one_way(kernels = Kernels::load()) {
+        module::launch_packed(kernels.fill, 1, StreamHandle::NULL, &[0; 16], &[0; 3])
+    } => INVALID_VALUE;
+}
 
 /// Rule: a module is loaded of PTX text, and its kernels are found by name (source: CUDA Driver API,
 /// Module Management, cuModuleLoadData, cuModuleGetFunction).
@@ -25,35 +71,6 @@ fn kernels_are_found_by_name() {
         Ok(kernels.fill)
     );
     assert_ne!(kernels.fill, kernels.add);
-}
-
-/// Rule: a name that the module has not is CUDA_ERROR_NOT_FOUND (source: CUDA Driver API, Module
-/// Management, cuModuleGetFunction).
-#[test]
-fn a_kernel_that_is_not_there_is_not_found() {
-    let _gpu = portable();
-    let kernels = Kernels::load();
-    for name in [c"fill", c"fill_u32_param_0", c"fill_u32_and_more"] {
-        let answer = module::function(kernels.module, name);
-        assert_eq!(answer, Err(Code::NOT_FOUND), "{name:?}");
-    }
-}
-
-/// Rule: what is no module is refused (source: CUDA Driver API, Module Management,
-/// cuModuleLoadData, list of errors).
-#[test]
-fn what_is_no_module_is_refused() {
-    let _gpu = portable();
-    let answer = module::load(c"this is no module");
-    let known = [
-        Code::INVALID_IMAGE,
-        Code::INVALID_PTX,
-        Code::INVALID_SOURCE,
-        Code::INVALID_VALUE,
-        Code::NO_BINARY_FOR_GPU,
-    ];
-    let code = answer.expect_err("no module");
-    assert!(known.contains(&code), "{code:?}");
 }
 
 /// Rule: a kernel runs for each thread of its grid (source: CUDA Driver API, Execution Control,
@@ -73,6 +90,8 @@ fn a_kernel_runs_over_its_grid() {
     let words = memory.words();
     assert_eq!(words[..500], [7; 500]);
     assert_eq!(words[500..], [0; 524]);
+    assert_eq!(kernels.try_fill(memory.at, [1; 3], [1024, 1, 1]), Ok(()));
+    context::synchronize().expect("work that ends well");
 }
 
 /// Rule: parameters are copied at the launch, before it returns (source: CUDA Driver API, Execution
@@ -85,83 +104,8 @@ fn parameters_are_copied_at_the_launch() {
     let hold = Hold::of(stream.0);
     // The launch overwrites what it gave as soon as it has returned.
     kernels.fill(memory.at, 256, 42, stream.0);
-    hold.release();
-    stream.finish();
+    hold.end(stream.0);
     assert_eq!(memory.words(), [42; 256]);
-}
-
-/// Rule: each dimension of grid and block is at least one, else CUDA_ERROR_INVALID_VALUE (source:
-/// CUDA Driver API, Execution Control, cuLaunchKernel, list of errors).
-#[test]
-fn an_empty_grid_is_refused() {
-    let _gpu = portable();
-    let kernels = Kernels::load();
-    let memory = Device::filled(1024, 0);
-    let parameters = [memory.at, 256, 1];
-    for place in 0..3 {
-        let mut shapes = [Shape::over(256); 2];
-        shapes[0].grid[place] = 0;
-        shapes[1].block[place] = 0;
-        for shape in shapes {
-            let answer = module::launch(kernels.fill, shape, StreamHandle::NULL, &parameters);
-            assert_eq!(answer, Err(Code::INVALID_VALUE), "{place}");
-        }
-    }
-    assert_eq!(memory.read(), [0; 1024]);
-}
-
-/// Rule: a block has no more threads than the device allows, in each dimension and in all (source:
-/// CUDA Driver API, Execution Control, cuLaunchKernel; CUDA Programming Guide, Technical
-/// Specifications: 1024, 1024, 64, and 1024 in all).
-#[test]
-fn too_many_threads_are_refused() {
-    let _gpu = portable();
-    let kernels = Kernels::load();
-    let memory = Device::filled(1024, 0);
-    let parameters = [memory.at, 256, 1];
-    for block in [[1025, 1, 1], [1, 1025, 1], [1, 1, 65], [64, 32, 1]] {
-        let shape = Shape {
-            grid: [1, 1, 1],
-            block,
-        };
-        let answer = module::launch(kernels.fill, shape, StreamHandle::NULL, &parameters);
-        assert_eq!(answer, Err(Code::INVALID_VALUE), "{block:?}");
-    }
-    let shape = Shape {
-        grid: [1, 1, 1],
-        block: [1024, 1, 1],
-    };
-    let answer = module::launch(kernels.fill, shape, StreamHandle::NULL, &parameters);
-    assert_eq!(answer, Ok(()));
-    context::synchronize().expect("work that ends well");
-}
-
-/// Rule: a grid has at most 65535 blocks in y and z (source: CUDA Programming Guide, Technical
-/// Specifications).
-#[test]
-fn too_many_blocks_are_refused() {
-    let _gpu = portable();
-    let kernels = Kernels::load();
-    let memory = Device::filled(1024, 0);
-    let parameters = [memory.at, 256, 1];
-    for grid in [[1, 65_536, 1], [1, 1, 65_536]] {
-        let shape = Shape {
-            grid,
-            block: [32, 1, 1],
-        };
-        let answer = module::launch(kernels.fill, shape, StreamHandle::NULL, &parameters);
-        assert_eq!(answer, Err(Code::INVALID_VALUE), "{grid:?}");
-    }
-}
-
-/// Rule: parameters are given in one of the two ways, else CUDA_ERROR_INVALID_VALUE (source: CUDA
-/// Driver API, Execution Control, cuLaunchKernel: "specifying both kernelParams and extra").
-#[test]
-fn parameters_are_given_in_one_way() {
-    let _gpu = portable();
-    let kernels = Kernels::load();
-    let answer = module::launch_with_both(kernels.fill);
-    assert_eq!(answer, Err(Code::INVALID_VALUE));
 }
 
 /// Rule: kernels and synchronous copies keep their order in the default stream (source: CUDA Driver
@@ -200,7 +144,7 @@ fn launches_have_parameters_of_their_own() {
 /// process in an inconsistent state and any further CUDA work will return the same error").
 #[test]
 fn an_illegal_address_spoils_the_context() {
-    child::portable("modules::an_illegal_address_spoils_the_context", |_| {
+    child::portable(|_| {
         let (kernels, stream) = (Kernels::load(), Stream::blocking());
         let other = Stream::non_blocking();
         kernels.fill(0x1000, 16, 1, stream.0);
@@ -218,7 +162,7 @@ fn an_illegal_address_spoils_the_context() {
 /// launches").
 #[test]
 fn a_fault_shows_at_the_next_synchronization() {
-    child::portable("modules::a_fault_shows_at_the_next_synchronization", |_| {
+    child::portable(|_| {
         let (kernels, stream) = (Kernels::load(), Stream::blocking());
         let event = crate::own::Event::new();
         let hold = Hold::of(stream.0);
@@ -294,7 +238,7 @@ fn parameters_may_be_packed_into_a_buffer() {
     let mut packed = memory.at.to_ne_bytes().to_vec();
     packed.extend(64_u32.to_ne_bytes());
     packed.extend(8_u32.to_ne_bytes());
-    module::launch_packed(kernels.fill, 64, stream.0, &packed).expect("a launch");
+    module::launch_packed(kernels.fill, 64, stream.0, &packed, &[]).expect("a launch");
     packed.fill(0xFF);
     stream.finish();
     assert_eq!(memory.words(), [8; 64]);
@@ -308,7 +252,13 @@ fn a_launch_is_what_its_configuration_says() {
     let (kernels, stream) = (Kernels::load(), Stream::blocking());
     let memory = Device::filled(1024, 0);
     let parameters = [memory.at, 256, 9];
-    let launched = module::launch_ex(kernels.fill, Shape::over(256), stream.0, &parameters);
+    let launched = module::launch_ex(
+        kernels.fill,
+        Shape::over(256),
+        stream.0,
+        &parameters,
+        &mut [],
+    );
     assert_eq!(launched, Ok(()));
     stream.finish();
     assert_eq!(memory.words(), [9; 256]);

@@ -3,7 +3,7 @@
 use larder_cuda_abi::{DevicePtr, EventHandle, FunctionHandle, ModuleHandle, StreamHandle};
 
 use crate::{
-    api::{copy, memory, module, stream, unified},
+    api::{Answer, copy, memory, module, stream, unified},
     gpu, kernels,
 };
 
@@ -67,120 +67,63 @@ pub(crate) fn words(at: DevicePtr, bytes: usize) -> Vec<u32> {
     words.iter().map(|word| u32::from_ne_bytes(*word)).collect()
 }
 
-/// Host memory that the driver may use while this lives.
-fn host_bytes(address: usize, bytes: usize) -> Vec<u8> {
-    // SAFETY: each byte is alive, and read as a device may write it: one by one, volatile.
-    let byte = |offset| unsafe { (address as *const u8).wrapping_add(offset).read_volatile() };
-    (0..bytes).map(byte).collect()
-}
-
-fn set_host_bytes(address: usize, bytes: usize, value: u8) {
-    for offset in 0..bytes {
-        // SAFETY: each byte is alive, and written as a device may read it.
-        unsafe {
-            (address as *mut u8)
-                .wrapping_add(offset)
-                .write_volatile(value);
-        }
-    }
-}
-
-/// Pinned memory of cuMemHostAlloc.
+/// What gives host memory back.
 #[derive(Debug)]
-pub(crate) struct Pinned {
+enum Owner {
+    /// cuMemHostAlloc.
+    Pinned,
+    /// cuMemAllocManaged.
+    Managed,
+    /// Nobody: ordinary memory, which no driver knows yet.
+    Pageable(#[expect(dead_code, reason = "keeps the memory")] Vec<u8>),
+}
+
+/// Memory of the host: pinned, managed or pageable. The host may use it while no work of a device is
+/// pending that does.
+#[derive(Debug)]
+pub(crate) struct Host {
     /// Where the host sees it.
     pub(crate) address: usize,
     bytes: usize,
+    owner: Owner,
 }
 
-impl Pinned {
-    /// Filled by the host.
-    pub(crate) fn filled(bytes: usize, value: u8) -> Self {
-        let new = Self::with_flags(bytes, 0);
+impl Host {
+    /// Pinned and filled by the host.
+    pub(crate) fn pinned(bytes: usize, value: u8) -> Self {
+        let new = Self::pinned_with(bytes, 0);
         new.fill(value);
         new
     }
 
-    /// Made with these flags; holds whatever.
-    pub(crate) fn with_flags(bytes: usize, flags: u32) -> Self {
-        let address = memory::host_alloc(bytes, flags).expect("pinned memory");
-        Self { address, bytes }
+    /// Pinned with these flags; holds whatever.
+    pub(crate) fn pinned_with(bytes: usize, flags: u32) -> Self {
+        Self {
+            address: memory::host_alloc(bytes, flags).expect("pinned memory"),
+            bytes,
+            owner: Owner::Pinned,
+        }
     }
 
-    /// The host writes all of it.
-    pub(crate) fn fill(&self, value: u8) {
-        set_host_bytes(self.address, self.bytes, value);
-    }
-
-    /// As the host sees it.
-    pub(crate) fn read(&self) -> Vec<u8> {
-        host_bytes(self.address, self.bytes)
-    }
-
-    /// As the device sees it.
-    pub(crate) const fn at(&self) -> DevicePtr {
-        unified(self.address)
-    }
-}
-
-impl Drop for Pinned {
-    fn drop(&mut self) {
-        let _ = memory::free_host(self.address);
-    }
-}
-
-/// Managed memory.
-#[derive(Debug)]
-pub(crate) struct Managed {
-    /// Where host and device see it.
-    pub(crate) at: DevicePtr,
-    bytes: usize,
-}
-
-impl Managed {
-    /// Of any content.
-    pub(crate) fn new(bytes: usize, flags: u32) -> Self {
+    /// Managed, of any content.
+    pub(crate) fn managed(bytes: usize, flags: u32) -> Self {
         let at = memory::alloc_managed(bytes, flags).expect("managed memory");
-        Self { at, bytes }
+        Self {
+            address: at as usize,
+            bytes,
+            owner: Owner::Managed,
+        }
     }
 
-    /// The host writes all of it; no work of a device may be pending.
-    pub(crate) fn fill(&self, value: u8) {
-        set_host_bytes(self.at as usize, self.bytes, value);
-    }
-
-    /// As the host sees it; no work of a device may be pending.
-    pub(crate) fn read(&self) -> Vec<u8> {
-        host_bytes(self.at as usize, self.bytes)
-    }
-}
-
-impl Drop for Managed {
-    fn drop(&mut self) {
-        let _ = memory::free(self.at);
-    }
-}
-
-/// Ordinary host memory, page by page, that no driver knows yet.
-#[derive(Debug)]
-pub(crate) struct Pageable {
-    _owner: Vec<u8>,
-    /// Where it starts: at a page.
-    pub(crate) address: usize,
-    bytes: usize,
-}
-
-impl Pageable {
-    /// Filled.
-    pub(crate) fn filled(bytes: usize, value: u8) -> Self {
+    /// Ordinary memory of whole pages, filled.
+    pub(crate) fn pageable(bytes: usize, value: u8) -> Self {
         const PAGE: usize = 4096;
         let bytes = bytes.next_multiple_of(PAGE);
         let mut owner = vec![0_u8; bytes + PAGE];
-        let address = (owner.as_mut_ptr() as usize).next_multiple_of(PAGE);
         let new = Self {
-            _owner: owner,
-            address,
+            address: (owner.as_mut_ptr() as usize).next_multiple_of(PAGE),
             bytes,
+            owner: Owner::Pageable(owner),
         };
         new.fill(value);
         new
@@ -188,17 +131,34 @@ impl Pageable {
 
     /// The host writes all of it.
     pub(crate) fn fill(&self, value: u8) {
-        set_host_bytes(self.address, self.bytes, value);
+        for offset in 0..self.bytes {
+            let byte = (self.address as *mut u8).wrapping_add(offset);
+            // SAFETY: each byte is alive, and written as a device may read it.
+            unsafe { byte.write_volatile(value) };
+        }
     }
 
     /// As the host sees it.
     pub(crate) fn read(&self) -> Vec<u8> {
-        host_bytes(self.address, self.bytes)
+        let start = self.address as *const u8;
+        // SAFETY: each byte is alive, and read as a device may write it: one by one, volatile.
+        let byte = |offset| unsafe { start.wrapping_add(offset).read_volatile() };
+        (0..self.bytes).map(byte).collect()
     }
 
-    /// As the device sees it, once registered.
+    /// As the device sees it, of pageable memory once that is registered.
     pub(crate) const fn at(&self) -> DevicePtr {
         unified(self.address)
+    }
+}
+
+impl Drop for Host {
+    fn drop(&mut self) {
+        let _ = match self.owner {
+            Owner::Pinned => memory::free_host(self.address),
+            Owner::Managed => memory::free(self.at()),
+            Owner::Pageable(_) => Ok(()),
+        };
     }
 }
 
@@ -302,6 +262,12 @@ impl Kernels {
         let parameters = [out, u64::from(count), u64::from(value)];
         module::launch(self.fill, module::Shape::over(count), stream, &parameters)
             .expect("a launch");
+    }
+
+    /// `fill_u32` of 256 words over a grid that may be refused.
+    pub(crate) fn try_fill(&self, out: DevicePtr, grid: [u32; 3], block: [u32; 3]) -> Answer {
+        let shape = module::Shape { grid, block };
+        module::launch(self.fill, shape, StreamHandle::NULL, &[out, 256, 1])
     }
 
     /// Queues `add_words` over `count` words.

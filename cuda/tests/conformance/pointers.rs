@@ -5,49 +5,62 @@ use larder_cuda_abi::{Code, DevicePtr, constants};
 use crate::{
     api::{memory, pointer},
     gpu::portable,
-    own::{Device, Managed, Pageable, Pinned},
+    own::{Device, Host},
+    refused::refusals,
 };
 
 const BYTES: usize = 8192;
 
-/// Rule: memory of cuMemAlloc is of the device, in its context (source: CUDA Driver API, Unified
-/// Addressing, cuPointerGetAttribute).
-#[test]
-fn device_memory_is_the_devices() {
-    let gpu = portable();
-    let device = Device::new(BYTES);
-    for at in [device.at, device.plus(100), device.plus(BYTES as u64 - 1)] {
-        assert_eq!(pointer::memory_type(at), Ok(constants::MEMORY_TYPE_DEVICE));
-        assert_eq!(pointer::context(at), Ok(gpu.context().0 as u64));
-        assert_eq!(pointer::device_ordinal(at), Ok(0));
-        assert_eq!(pointer::device_pointer(at), Ok(at));
-        assert_eq!(pointer::is_managed(at), Ok(false));
-    }
+refusals! {
+    /// Rule: an address that CUDA does not know is CUDA_ERROR_INVALID_VALUE (source: CUDA Driver API,
+    /// Unified Addressing, cuPointerGetAttribute, list of errors).
+    fn nothing_is_told_of_pageable_memory(pageable = Host::pageable(BYTES, 0)) {
+        pointer::memory_type(pageable.at()),
+        pointer::context(pageable.at()),
+        pointer::buffer_id(pageable.at())
+    } => INVALID_VALUE;
+
+    /// Rule: an attribute the caller asks for of no known number is refused (source: CUDA Driver API,
+    /// Unified Addressing, cuPointerGetAttribute, list of errors).
+    fn unknown_attributes_of_a_pointer_are_refused(device = Device::new(BYTES)) {
+        pointer::attribute(100_000, device.at)
+    } => INVALID_VALUE;
 }
 
-/// Rule: device memory has no address for the host (source: CUDA Driver API, Unified Addressing,
-/// cuPointerGetAttribute, CU_POINTER_ATTRIBUTE_HOST_POINTER: "may be accessed by the host").
+/// Rule: memory of cuMemAlloc is of the device, in its context; pinned memory is the host's; managed
+/// memory says so; the address is the same for device and host (source: CUDA Driver API, Unified
+/// Addressing, cuPointerGetAttribute, CU_POINTER_ATTRIBUTE_HOST_POINTER: "may be accessed by the host",
+/// CU_POINTER_ATTRIBUTE_IS_MANAGED).
 ///
-/// Uncertain: whether the answer is an error or null; either is taken.
+/// Uncertain: whether the answer to device memory's host address is an error or null; either is taken.
+/// The memory type of managed memory may be device, host or unified.
 #[test]
-fn device_memory_has_no_host_address() {
-    let _gpu = portable();
-    let device = Device::new(BYTES);
-    assert_eq!(pointer::host_pointer(device.at).unwrap_or(0), 0);
-}
-
-/// Rule: pinned memory is the host's, with both addresses (source: CUDA Driver API, Unified
-/// Addressing, cuPointerGetAttribute).
-#[test]
-fn pinned_memory_is_the_hosts() {
-    let _gpu = portable();
-    let pinned = Pinned::filled(BYTES, 0);
-    for at in [pinned.at(), pinned.at() + 100] {
-        assert_eq!(pointer::memory_type(at), Ok(constants::MEMORY_TYPE_HOST));
-        assert_eq!(pointer::device_pointer(at), Ok(at));
-        assert_eq!(pointer::host_pointer(at), Ok(at));
-        assert_eq!(pointer::is_managed(at), Ok(false));
+fn each_kind_of_memory_says_what_it_is() {
+    let gpu = portable();
+    let (plain, pinned) = (Device::new(BYTES), Host::pinned(BYTES, 0));
+    let managed = Host::managed(BYTES, constants::MEM_ATTACH_GLOBAL);
+    let (device, host) = (constants::MEMORY_TYPE_DEVICE, constants::MEMORY_TYPE_HOST);
+    let any = [device, host, constants::MEMORY_TYPE_UNIFIED];
+    for (start, kinds, is_hosts, is_managed) in [
+        (plain.at, &[device][..], false, false),
+        (pinned.at(), &[host], true, false),
+        (managed.at(), &any, true, true),
+    ] {
+        for at in [start, start + 100, start + BYTES as u64 - 1] {
+            let kind = pointer::memory_type(at).expect("a type");
+            assert!(kinds.contains(&kind), "{kind}");
+            assert_eq!(pointer::device_pointer(at), Ok(at));
+            assert_eq!(pointer::is_managed(at), Ok(is_managed));
+            let host = pointer::host_pointer(at);
+            match is_hosts {
+                true => assert_eq!(host, Ok(at)),
+                false => assert_eq!(host.unwrap_or(0), 0),
+            }
+        }
     }
+    let inside = plain.plus(100);
+    assert_eq!(pointer::context(inside), Ok(gpu.context().0 as u64));
+    assert_eq!(pointer::device_ordinal(inside), Ok(0));
 }
 
 /// Rule: registered memory is the host's too, and unknown again once it is not registered (source:
@@ -55,7 +68,7 @@ fn pinned_memory_is_the_hosts() {
 #[test]
 fn registered_memory_is_the_hosts() {
     let _gpu = portable();
-    let pageable = Pageable::filled(BYTES, 0);
+    let pageable = Host::pageable(BYTES, 0);
     memory::register(pageable.address, BYTES, 0).expect("a registration");
     let kind = pointer::memory_type(pageable.at());
     let host = pointer::host_pointer(pageable.at() + 100);
@@ -66,55 +79,12 @@ fn registered_memory_is_the_hosts() {
     assert_eq!(kind, Err(Code::INVALID_VALUE));
 }
 
-/// Rule: managed memory says so and has one address for both (source: CUDA Driver API, Unified
-/// Addressing, cuPointerGetAttribute, CU_POINTER_ATTRIBUTE_IS_MANAGED).
-///
-/// Uncertain: its memory type may be device, host or unified.
-#[test]
-fn managed_memory_says_so() {
-    let _gpu = portable();
-    let managed = Managed::new(BYTES, constants::MEM_ATTACH_GLOBAL);
-    for at in [managed.at, managed.at + 100] {
-        assert_eq!(pointer::is_managed(at), Ok(true));
-        assert_eq!(pointer::device_pointer(at), Ok(at));
-        let known = [
-            constants::MEMORY_TYPE_DEVICE,
-            constants::MEMORY_TYPE_HOST,
-            constants::MEMORY_TYPE_UNIFIED,
-        ];
-        let kind = pointer::memory_type(at).expect("a type");
-        assert!(known.contains(&kind), "{kind}");
-    }
-}
-
-/// Rule: an address that CUDA does not know is CUDA_ERROR_INVALID_VALUE (source: CUDA Driver API,
-/// Unified Addressing, cuPointerGetAttribute, list of errors).
-#[test]
-fn nothing_is_told_of_pageable_memory() {
-    let _gpu = portable();
-    let pageable = Pageable::filled(BYTES, 0);
-    let refused = Code::INVALID_VALUE;
-    assert_eq!(pointer::memory_type(pageable.at()), Err(refused));
-    assert_eq!(pointer::context(pageable.at()), Err(refused));
-    assert_eq!(pointer::buffer_id(pageable.at()), Err(refused));
-}
-
-/// Rule: an attribute the caller asks for of no known number is refused (source: CUDA Driver API,
-/// Unified Addressing, cuPointerGetAttribute, list of errors).
-#[test]
-fn unknown_attributes_of_a_pointer_are_refused() {
-    let _gpu = portable();
-    let device = Device::new(BYTES);
-    let answer = pointer::attribute(100_000, device.at);
-    assert_eq!(answer, Err(Code::INVALID_VALUE));
-}
-
 /// Rule: start and size of the range around an address are those of its allocation (source: CUDA
 /// Driver API, Unified Addressing, CU_POINTER_ATTRIBUTE_RANGE_START_ADDR, …_RANGE_SIZE).
 #[test]
 fn an_inner_pointer_knows_its_range() {
     let _gpu = portable();
-    let (device, pinned) = (Device::new(10_000), Pinned::filled(BYTES, 0));
+    let (device, pinned) = (Device::new(10_000), Host::pinned(BYTES, 0));
     let check = |start: DevicePtr, bytes: u64| {
         for at in [start, start + 77, start + bytes - 1] {
             assert_eq!(pointer::range_start(at), Ok(start));
@@ -132,9 +102,9 @@ fn buffer_numbers_are_unique() {
     let _gpu = portable();
     let mut seen = Vec::new();
     for _ in 0..8 {
-        let (device, pinned) = (Device::new(BYTES), Pinned::filled(BYTES, 0));
-        let managed = Managed::new(BYTES, constants::MEM_ATTACH_GLOBAL);
-        for at in [device.at, pinned.at(), managed.at] {
+        let (device, pinned) = (Device::new(BYTES), Host::pinned(BYTES, 0));
+        let managed = Host::managed(BYTES, constants::MEM_ATTACH_GLOBAL);
+        for at in [device.at, pinned.at(), managed.at()] {
             let number = pointer::buffer_id(at).expect("a number");
             assert_eq!(pointer::buffer_id(at + 5), Ok(number), "inside");
             assert!(!seen.contains(&number), "{number} twice");

@@ -20,6 +20,13 @@ fn tests_of(folder: &Path, prefix: &str, found: &mut BTreeMap<String, &'static s
             tests_of(&path, &format!("{prefix}{stem}::"), found);
         } else if path.extension().is_some_and(|end| end == "rs") && stem != "table" {
             let text = fs::read_to_string(&path).expect("a source");
+            for table in text.split("\nrefusals! {\n").skip(1) {
+                let (rows, _) = table.split_once("\n}\n").expect("its end");
+                for row in rows.lines().filter_map(|line| line.strip_prefix("    fn ")) {
+                    let (name, _) = row.split_once('(').expect("a rule");
+                    found.insert(format!("{prefix}{stem}::{name}"), EVERYWHERE);
+                }
+            }
             for part in text.split("\n#[test]\nfn ").skip(1) {
                 let (name, body) = part.split_once('(').expect("a function");
                 let (body, _) = body.split_once("\n}\n").expect("its end");

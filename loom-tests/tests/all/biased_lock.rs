@@ -122,16 +122,6 @@ fn an_owner_and_two_takers<B: Biased>() {
     });
 }
 
-#[test]
-fn who_has_the_bins_is_alone() {
-    an_owner_and_a_taker::<BiasedLock>();
-}
-
-#[test]
-fn two_takers_and_the_owner_have_the_bins_in_turn() {
-    an_owner_and_two_takers::<BiasedLock>();
-}
-
 /// A twin, by the parts that it keeps.
 struct Twin<const BARRIER: bool, const LOOKS_AGAIN: bool, const KEEPS: bool> {
     owner: AtomicU8,
@@ -184,25 +174,14 @@ impl<const BARRIER: bool, const LOOKS_AGAIN: bool, const KEEPS: bool> Biased
     }
 }
 
-#[test]
-fn the_twin_with_all_of_it_is_not_rejected() {
-    an_owner_and_a_taker::<Twin<true, true, true>>();
-}
-
-#[test]
-#[should_panic(expected = "Causality violation")]
-fn without_the_barrier_both_have_the_bins() {
-    an_owner_and_a_taker::<Twin<false, true, true>>();
-}
-
-#[test]
-#[should_panic(expected = "Causality violation")]
-fn without_a_second_look_both_have_the_bins() {
-    an_owner_and_a_taker::<Twin<true, false, true>>();
-}
-
-#[test]
-#[should_panic(expected = "Causality violation")]
-fn a_failed_revoke_that_undoes_another_gives_the_bins_back_too_early() {
-    an_owner_and_two_takers::<Twin<true, true, false>>();
+models! {
+    who_has_the_bins_is_alone => an_owner_and_a_taker::<BiasedLock>();
+    two_takers_and_the_owner_have_the_bins_in_turn => an_owner_and_two_takers::<BiasedLock>();
+    the_twin_with_all_of_it_is_not_rejected => an_owner_and_a_taker::<Twin<true, true, true>>();
+    without_the_barrier_both_have_the_bins rejected "Causality violation" =>
+        an_owner_and_a_taker::<Twin<false, true, true>>();
+    without_a_second_look_both_have_the_bins rejected "Causality violation" =>
+        an_owner_and_a_taker::<Twin<true, false, true>>();
+    a_failed_revoke_that_undoes_another_gives_the_bins_back_too_early rejected "Causality violation" =>
+        an_owner_and_two_takers::<Twin<true, true, false>>();
 }

@@ -167,31 +167,11 @@ fn two_requests<T: Turns>(refusals: usize) {
     });
 }
 
-#[test]
-fn l9_two_first_requests_build_once_and_see_the_same() {
-    two_requests::<BuildTurn>(0);
-}
-
-#[test]
-fn l9_a_builder_that_is_refused_is_followed_by_another() {
-    two_requests::<BuildTurn>(1);
-    two_requests::<BuildTurn>(2);
-}
-
-#[test]
-#[should_panic]
-fn l9_broken_a_slot_that_is_marked_after_the_look_is_built_twice() {
-    two_requests::<LooksFirst>(0);
-}
-
-#[test]
-#[should_panic]
-fn l9_broken_a_slot_that_says_too_early_shows_half_a_value() {
-    two_requests::<SaysTooEarly>(0);
-}
-
-#[test]
-#[should_panic]
-fn l9_broken_a_slot_without_an_order_shows_half_a_value() {
-    two_requests::<Relaxed>(0);
+models! {
+    l9_two_first_requests_build_once_and_see_the_same => two_requests::<BuildTurn>(0);
+    l9_a_builder_that_is_refused_is_followed_by_another =>
+        { two_requests::<BuildTurn>(1); two_requests::<BuildTurn>(2) };
+    l9_broken_a_slot_that_is_marked_after_the_look_is_built_twice rejected "" => two_requests::<LooksFirst>(0);
+    l9_broken_a_slot_that_says_too_early_shows_half_a_value rejected "" => two_requests::<SaysTooEarly>(0);
+    l9_broken_a_slot_without_an_order_shows_half_a_value rejected "" => two_requests::<Relaxed>(0);
 }

@@ -1,8 +1,36 @@
-//! The default exploration of a model.
+//! The default exploration of a model, and tables of models.
+
+use loom::model::Builder;
+use loom::thread;
+
+/// An exploration with at most three preemptions.
+pub(crate) fn bounded() -> Builder {
+    let mut builder = Builder::new();
+    builder.preemption_bound = Some(3);
+    builder
+}
 
 /// Explores every interleaving of `model` with at most three preemptions.
 pub(crate) fn explore(model: impl Fn() + Sync + Send + 'static) {
-    let mut builder = loom::model::Builder::new();
-    builder.preemption_bound = Some(3);
-    builder.check(model);
+    bounded().check(model);
+}
+
+/// Spawns a thread whose stack has room for a few copies of an allocator.
+pub(crate) fn spawn<T: Send + 'static>(
+    run: impl FnOnce() -> T + Send + 'static,
+) -> thread::JoinHandle<T> {
+    let builder = thread::Builder::new().stack_size(1 << 17);
+    builder.spawn(run).unwrap()
+}
+
+/// The table of a file's models: a test's name and its model; of a broken twin, the words with which it is rejected.
+macro_rules! models {
+    ($($(#[$doc:meta])* $name:ident $(rejected $words:literal)? => $model:expr;)*) => {$(
+        $(#[$doc])*
+        #[test]
+        $(#[should_panic(expected = $words)])?
+        fn $name() {
+            $model;
+        }
+    )*};
 }

@@ -3,108 +3,18 @@
 
 use larder_core::sync::Spin;
 use larder_core::{
-    Addr, AddrRange, BestFit, Block, BlockAllocator, Chunk, FixedRange, GrowRequest, Growth,
-    Progress, RegionAttempt, RegionConfig, RegionPlan, RegionPool, Request, Shared, SubAllocError,
-    SubAllocator,
+    Addr, AddrRange, BestFit, BlockAllocator, FixedRange, Progress, RegionAttempt, RegionPlan,
+    RegionPool, Request, Shared, SubAllocator,
 };
-use loom::sync::atomic::{AtomicU64, Ordering};
-use loom::sync::{Arc, Mutex};
+use loom::sync::Arc;
 use loom::thread;
 
-const UNIT: u64 = 0x1000;
-
-/// A sub-allocator that counts the bytes held and asserts that they never exceed `max`.
-struct Watched {
-    range: FixedRange,
-    held: AtomicU64,
-    max: u64,
-    /// Whether a free unit separates any two ranges, so that none joins the one before.
-    apart: bool,
-    released: Mutex<Vec<AddrRange>>,
-}
-
-impl Watched {
-    fn new(max: u64, apart: bool) -> Self {
-        Self {
-            range: FixedRange::new(AddrRange::new(Addr::new(UNIT), 64 * UNIT).unwrap()),
-            held: AtomicU64::new(0),
-            max,
-            apart,
-            released: Mutex::new(Vec::new()),
-        }
-    }
-}
-
-impl SubAllocator for Watched {
-    fn grow(&self, request: GrowRequest) -> Result<AddrRange, SubAllocError> {
-        let held = self.held.fetch_add(request.bytes, Ordering::SeqCst) + request.bytes;
-        assert!(held <= self.max, "more is held than the limit allows");
-        if self.apart {
-            let gap = GrowRequest {
-                bytes: UNIT,
-                ..request
-            };
-            self.range.grow(gap)?;
-        }
-        self.range.grow(request)
-    }
-
-    fn release(&self, range: AddrRange) -> Result<(), SubAllocError> {
-        self.held.fetch_sub(range.bytes(), Ordering::SeqCst);
-        self.released.lock().unwrap().push(range);
-        Ok(())
-    }
-}
-
-type Allocator = Shared<RegionPool<'static>, Watched, Spin>;
-
-/// Growth of one range at its end.
-const RANGE: Growth = Growth::Range {
-    unit_bytes: UNIT,
-    ahead_divisor: None,
-};
-
-/// Creates an allocator that grows by whole regions, so that they can be released one by one.
-fn allocator(limit_bytes: u64, max: u64) -> Arc<Allocator> {
-    allocator_over(Watched::new(max, true), limit_bytes)
-}
-
-/// Creates an allocator that grows one range at its end.
-fn one_range(limit_bytes: u64) -> Arc<Allocator> {
-    allocator_over(Watched::new(limit_bytes, false), limit_bytes)
-}
-
-fn config(limit_bytes: u64) -> RegionConfig {
-    RegionConfig {
-        growth: RANGE,
-        ..RegionConfig::new(limit_bytes)
-    }
-}
-
-fn allocator_over(source: Watched, limit_bytes: u64) -> Arc<Allocator> {
-    let table = vec![Chunk::VACANT; 16].leak();
-    let bfc = RegionPool::new(config(limit_bytes), table).unwrap();
-    Arc::new(Shared::new(bfc, source))
-}
-
-fn alloc(allocator: &Allocator, bytes: u64) -> Option<Block> {
-    allocator
-        .alloc(&Request::new(bytes))
-        .ok()
-        .map(|grant| grant.block)
-}
-
-fn check(allocator: &Allocator) {
-    let invariants = allocator.with(|bfc| bfc.check_invariants());
-    assert_eq!(invariants, Ok(()));
-    let held = allocator.source().held.load(Ordering::SeqCst);
-    assert_eq!(allocator.stats().reserved_bytes, held);
-}
+use crate::regions::{Allocator, Gives, UNIT, alloc, allocator, check, pool};
 
 #[test]
 fn two_growing_threads_never_hold_more_than_the_limit() {
     loom::model(|| {
-        let allocator = allocator(3 * UNIT, 3 * UNIT);
+        let allocator = allocator(3 * UNIT, 3 * UNIT, Gives::Apart);
         let other = Arc::clone(&allocator);
         let thread = thread::spawn(move || alloc(&other, 2 * UNIT));
         let mine = alloc(&allocator, 2 * UNIT);
@@ -117,7 +27,7 @@ fn two_growing_threads_never_hold_more_than_the_limit() {
 #[test]
 fn a_block_freed_meanwhile_serves_or_the_growth_does() {
     loom::model(|| {
-        let allocator = allocator(2 * UNIT, 2 * UNIT);
+        let allocator = allocator(2 * UNIT, 2 * UNIT, Gives::Apart);
         let first = alloc(&allocator, UNIT).unwrap();
         let other = Arc::clone(&allocator);
         let thread = thread::spawn(move || other.free(first).unwrap());
@@ -132,7 +42,7 @@ fn a_block_freed_meanwhile_serves_or_the_growth_does() {
 #[test]
 fn l6_after_a_lowered_limit_nothing_is_held_above_it_and_no_released_region_is_given() {
     loom::model(|| {
-        let allocator = allocator(8 * UNIT, 3 * UNIT);
+        let allocator = allocator(8 * UNIT, 3 * UNIT, Gives::Apart);
         // Regions of one and two units; the second is free.
         let first = alloc(&allocator, UNIT).unwrap();
         let second = alloc(&allocator, 2 * UNIT).unwrap();
@@ -147,10 +57,7 @@ fn l6_after_a_lowered_limit_nothing_is_held_above_it_and_no_released_region_is_g
         // The region was released, or their block keeps it and the answer counted the excess.
         assert_eq!(stats.reserved_bytes > UNIT, theirs.is_some());
         if let Some(block) = theirs {
-            let range = block.range();
-            let released = allocator.source().released.lock().unwrap();
-            assert!(!released.iter().any(|gone| gone.overlaps(range)));
-            drop(released);
+            assert!(!allocator.source().has_released(block.range()));
             allocator.free(block).unwrap();
             assert_eq!(allocator.adjust(UNIT), 0);
         }
@@ -162,7 +69,7 @@ fn l6_after_a_lowered_limit_nothing_is_held_above_it_and_no_released_region_is_g
 #[test]
 fn one_range_growing_for_two_threads_holds_what_both_need_and_no_more_than_the_limit() {
     loom::model(|| {
-        let allocator = one_range(4 * UNIT);
+        let allocator = allocator(4 * UNIT, 4 * UNIT, Gives::Once);
         let other = Arc::clone(&allocator);
         let thread = thread::spawn(move || alloc(&other, UNIT + 1));
         let mine = alloc(&allocator, UNIT + 1).expect("four units hold both");
@@ -180,7 +87,7 @@ fn one_range_growing_for_two_threads_holds_what_both_need_and_no_more_than_the_l
 #[test]
 fn the_end_of_a_range_cut_off_while_another_thread_grows_it_is_never_given() {
     loom::model(|| {
-        let allocator = one_range(8 * UNIT);
+        let allocator = allocator(8 * UNIT, 8 * UNIT, Gives::Once);
         let first = alloc(&allocator, 1).unwrap();
         let end = alloc(&allocator, 2 * UNIT).unwrap();
         allocator.free(end).unwrap();
@@ -190,9 +97,7 @@ fn the_end_of_a_range_cut_off_while_another_thread_grows_it_is_never_given() {
         let theirs = thread.join().unwrap();
         assert_eq!(allocator.stats().limit_bytes, 4 * UNIT);
         if let Some(block) = theirs {
-            let released = allocator.source().released.lock().unwrap();
-            assert!(!released.iter().any(|gone| gone.overlaps(block.range())));
-            drop(released);
+            assert!(!allocator.source().has_released(block.range()));
             allocator.free(block).unwrap();
         }
         check(&allocator);
@@ -206,8 +111,7 @@ fn the_end_of_a_range_cut_off_while_another_thread_grows_it_is_never_given() {
 /// Creates an allocator over a source that hands out released memory again at once.
 fn allocator_over_range() -> Arc<Shared<RegionPool<'static>, FixedRange, Spin>> {
     let range = AddrRange::new(Addr::new(UNIT), 8 * UNIT).unwrap();
-    let bfc = RegionPool::new(config(8 * UNIT), vec![Chunk::VACANT; 16].leak()).unwrap();
-    Arc::new(Shared::new(bfc, FixedRange::new(range)))
+    Arc::new(Shared::new(pool(8 * UNIT), FixedRange::new(range)))
 }
 
 #[test]
@@ -274,7 +178,7 @@ fn broken_twin_a_ticket_that_does_not_count_is_found() {
         }
     }
     loom::model(|| {
-        let allocator = allocator(3 * UNIT, 3 * UNIT);
+        let allocator = allocator(3 * UNIT, 3 * UNIT, Gives::Apart);
         let other = Arc::clone(&allocator);
         let thread = thread::spawn(move || alloc_uncounted(&other, 2 * UNIT));
         alloc_uncounted(&allocator, 2 * UNIT);
@@ -287,7 +191,7 @@ fn broken_twin_a_ticket_that_does_not_count_is_found() {
 #[should_panic(expected = "a released region was given")]
 fn broken_twin_a_region_released_while_in_reach_is_found() {
     loom::model(|| {
-        let allocator = allocator(8 * UNIT, 8 * UNIT);
+        let allocator = allocator(8 * UNIT, 8 * UNIT, Gives::Apart);
         let block = alloc(&allocator, UNIT).unwrap();
         allocator.free(block).unwrap();
         let other = Arc::clone(&allocator);
@@ -298,8 +202,7 @@ fn broken_twin_a_region_released_while_in_reach_is_found() {
             allocator.source().release(range).unwrap();
         }
         let theirs = thread.join().unwrap().unwrap().range();
-        let released = allocator.source().released.lock().unwrap();
-        let gone = released.iter().any(|gone| gone.overlaps(theirs));
+        let gone = allocator.source().has_released(theirs);
         assert!(!gone, "a released region was given");
     });
 }

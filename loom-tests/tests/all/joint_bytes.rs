@@ -83,17 +83,6 @@ fn freed_meanwhile<J: Joint>() {
     });
 }
 
-#[test]
-fn the_peak_is_the_largest_value_of_the_count() {
-    two_sides::<JointBytes>();
-}
-
-#[test]
-fn clearing_the_peak_loses_no_step_of_another_thread() {
-    cleared_meanwhile::<JointBytes>();
-    freed_meanwhile::<JointBytes>();
-}
-
 /// Raises the peak with a load and a store.
 struct LooksFirst(AtomicU64, AtomicU64);
 
@@ -147,14 +136,10 @@ impl Joint for AddsBoth {
     }
 }
 
-#[test]
-#[should_panic(expected = "left == right")]
-fn a_peak_raised_by_a_look_and_a_store_is_lost() {
-    two_sides::<LooksFirst>();
-}
-
-#[test]
-#[should_panic(expected = "left == right")]
-fn a_peak_cleared_by_a_look_and_a_store_is_lost() {
-    cleared_meanwhile::<AddsBoth>();
+models! {
+    the_peak_is_the_largest_value_of_the_count => two_sides::<JointBytes>();
+    clearing_the_peak_loses_no_step_of_another_thread =>
+        { cleared_meanwhile::<JointBytes>(); freed_meanwhile::<JointBytes>() };
+    a_peak_raised_by_a_look_and_a_store_is_lost rejected "left == right" => two_sides::<LooksFirst>();
+    a_peak_cleared_by_a_look_and_a_store_is_lost rejected "left == right" => cleared_meanwhile::<AddsBoth>();
 }

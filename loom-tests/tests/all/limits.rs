@@ -15,7 +15,8 @@ use larder_core::{
 };
 use loom::sync::Arc;
 use loom::sync::atomic::{AtomicU64, Ordering};
-use loom::thread;
+
+use crate::explore::{explore, spawn};
 
 const PAGE: u64 = 0x1000;
 
@@ -176,16 +177,8 @@ fn check(world: &World, pools: &[&Pool]) {
     assert_eq!(used, world.held.load(Ordering::SeqCst), "charged is held");
 }
 
-/// Spawns a thread whose stack has room for a few copies of an allocator.
-fn spawn<T: Send + 'static>(f: impl FnOnce() -> T + Send + 'static) -> thread::JoinHandle<T> {
-    let builder = thread::Builder::new().stack_size(1 << 17);
-    builder.spawn(f).unwrap()
-}
-
 fn model(f: impl Fn() + Send + Sync + Clone + 'static) {
-    let mut builder = loom::model::Builder::new();
-    builder.preemption_bound = Some(3);
-    builder.check(move || spawn(f.clone()).join().unwrap());
+    explore(move || spawn(f.clone()).join().unwrap());
 }
 
 /// Models two pools that request the last memory of a tenant.
@@ -200,17 +193,6 @@ fn two_pools_create(way: Way) {
         assert!(mine.is_none() || theirs.is_none(), "there is room for one");
         check(&world, &[&pools[0], &pools[1]]);
     });
-}
-
-#[test]
-fn l6_two_pools_together_never_pass_the_budget_above_them() {
-    two_pools_create(Way::Right);
-}
-
-#[test]
-#[should_panic(expected = "more exists than the limit allows")]
-fn broken_charge_after_the_memory_exists() {
-    two_pools_create(Way::ChargeAfterCreate);
 }
 
 /// Models a pool that releases memory while another requests it.
@@ -228,17 +210,6 @@ fn one_releases_what_another_wants(way: Way) {
         assert!(theirs.is_some(), "there is room now");
         check(&world, &[&pools[0], &pools[1]]);
     });
-}
-
-#[test]
-fn l6_memory_that_goes_back_is_there_for_another_pool_and_never_twice() {
-    one_releases_what_another_wants(Way::Right);
-}
-
-#[test]
-#[should_panic(expected = "more exists than the limit allows")]
-fn broken_credit_before_the_memory_is_gone() {
-    one_releases_what_another_wants(Way::CreditBeforeRelease);
 }
 
 /// Models a limit that is lowered while another thread frees and allocates.
@@ -279,17 +250,6 @@ fn lowered_beside_alloc_and_free(way: Way) {
     });
 }
 
-#[test]
-fn l6_nothing_is_granted_above_a_lowered_limit_after_the_answer() {
-    lowered_beside_alloc_and_free(Way::Right);
-}
-
-#[test]
-#[should_panic(expected = "granted above the limit")]
-fn broken_lowering_that_tells_no_pool() {
-    lowered_beside_alloc_and_free(Way::NobodyIsTold);
-}
-
 /// Models a thread that lowers the limit while another refreshes its pool's, as an allocation does while the limit
 /// changes.
 fn two_take_over(way: Way) {
@@ -306,17 +266,6 @@ fn two_take_over(way: Way) {
         pool.0.free(block).unwrap();
         check(&world, &[&pool]);
     });
-}
-
-#[test]
-fn l6_the_last_to_take_a_bound_over_has_the_newest() {
-    two_take_over(Way::Right);
-}
-
-#[test]
-#[should_panic(expected = "granted above the limit")]
-fn broken_bound_that_is_read_before_the_lock() {
-    two_take_over(Way::BoundReadBeforeTheLock);
 }
 
 /// Models a limit that is lowered while a plan creates memory: never more exists than the old limit allows, and after
@@ -340,4 +289,19 @@ fn l6_a_limit_lowered_while_memory_is_created_is_kept() {
         assert_eq!(set(&world, &[&pool], 0), 0);
         check(&world, &[&pool]);
     });
+}
+
+models! {
+    l6_two_pools_together_never_pass_the_budget_above_them => two_pools_create(Way::Right);
+    broken_charge_after_the_memory_exists rejected "more exists than the limit allows" =>
+        two_pools_create(Way::ChargeAfterCreate);
+    l6_memory_that_goes_back_is_there_for_another_pool_and_never_twice => one_releases_what_another_wants(Way::Right);
+    broken_credit_before_the_memory_is_gone rejected "more exists than the limit allows" =>
+        one_releases_what_another_wants(Way::CreditBeforeRelease);
+    l6_nothing_is_granted_above_a_lowered_limit_after_the_answer => lowered_beside_alloc_and_free(Way::Right);
+    broken_lowering_that_tells_no_pool rejected "granted above the limit" =>
+        lowered_beside_alloc_and_free(Way::NobodyIsTold);
+    l6_the_last_to_take_a_bound_over_has_the_newest => two_take_over(Way::Right);
+    broken_bound_that_is_read_before_the_lock rejected "granted above the limit" =>
+        two_take_over(Way::BoundReadBeforeTheLock);
 }

@@ -162,41 +162,12 @@ fn add<L: Lock>(threads: usize) {
     });
 }
 
-#[test]
-fn two_threads_hold_the_lock_one_after_another() {
-    add::<LockWord>(2);
-}
-
-#[test]
-fn no_sleeper_is_forgotten_among_three_threads() {
-    add::<LockWord>(3);
-}
-
-#[test]
-fn a_copy_without_a_break_passes() {
-    add::<Copy<SOUND>>(3);
-}
-
-#[test]
-#[should_panic(expected = "deadlock")]
-fn a_thread_that_forgets_other_sleepers_is_found() {
-    add::<Copy<FORGETS_OTHERS>>(3);
-}
-
-#[test]
-#[should_panic(expected = "deadlock")]
-fn a_thread_that_lies_down_without_a_look_is_found() {
-    add::<Copy<LIES_DOWN_BLIND>>(2);
-}
-
-#[test]
-#[should_panic(expected = "deadlock")]
-fn a_holder_that_looks_too_late_is_found() {
-    add::<Copy<LOOKS_TOO_LATE>>(2);
-}
-
-#[test]
-#[should_panic(expected = "")]
-fn a_lock_that_is_taken_in_two_steps_is_found() {
-    add::<Copy<TAKES_IN_TWO>>(2);
+models! {
+    two_threads_hold_the_lock_one_after_another => add::<LockWord>(2);
+    no_sleeper_is_forgotten_among_three_threads => add::<LockWord>(3);
+    a_copy_without_a_break_passes => add::<Copy<SOUND>>(3);
+    a_thread_that_forgets_other_sleepers_is_found rejected "deadlock" => add::<Copy<FORGETS_OTHERS>>(3);
+    a_thread_that_lies_down_without_a_look_is_found rejected "deadlock" => add::<Copy<LIES_DOWN_BLIND>>(2);
+    a_holder_that_looks_too_late_is_found rejected "deadlock" => add::<Copy<LOOKS_TOO_LATE>>(2);
+    a_lock_that_is_taken_in_two_steps_is_found rejected "" => add::<Copy<TAKES_IN_TWO>>(2);
 }

@@ -2,9 +2,11 @@
 //! paged::`.
 #![allow(clippy::expect_used, clippy::unwrap_used, reason = "tests")]
 
+#[macro_use]
+mod explore;
+
 mod biased_lock;
 mod build_turn;
-mod explore;
 mod fixed_range;
 mod growth;
 mod joint_bytes;
@@ -14,5 +16,6 @@ mod open_event;
 mod paged;
 mod pool;
 mod prmalloc;
+mod regions;
 mod resize;
 mod small;

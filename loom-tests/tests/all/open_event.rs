@@ -132,16 +132,6 @@ fn two_free_and_one_closes<E: Events>() {
     });
 }
 
-#[test]
-fn what_one_thread_freed_is_done_after_its_work() {
-    one_frees_and_two_close::<OpenEvent>();
-}
-
-#[test]
-fn what_two_threads_freed_is_done_after_the_work_of_each() {
-    two_free_and_one_closes::<OpenEvent>();
-}
-
 /// Models repeated frees beside another thread that closes: every block's event is closed in the end.
 #[test]
 fn what_is_freed_between_two_closings_is_closed_by_a_third() {
@@ -251,26 +241,15 @@ impl<const WRONG: u8> Events for Broken<WRONG> {
     }
 }
 
-#[test]
-#[should_panic(expected = "done before its work")]
-fn broken_twin_a_mark_before_the_next_event_is_found() {
-    one_frees_and_two_close::<Broken<MARK_FIRST>>();
-}
-
-#[test]
-#[should_panic(expected = "freed and never closed")]
-fn broken_twin_a_flag_taken_down_behind_the_next_event_is_found() {
-    one_frees_and_two_close::<Broken<FLAG_LAST>>();
-}
-
-#[test]
-#[should_panic(expected = "freed and never closed")]
-fn broken_twin_a_flag_raised_before_the_event_is_read_is_found() {
-    one_frees_and_two_close::<Broken<FLAG_FIRST>>();
-}
-
-#[test]
-#[should_panic(expected = "freed and never closed")]
-fn broken_twin_an_event_read_without_order_is_found() {
-    two_free_and_one_closes::<Broken<RELAXED>>();
+models! {
+    what_one_thread_freed_is_done_after_its_work => one_frees_and_two_close::<OpenEvent>();
+    what_two_threads_freed_is_done_after_the_work_of_each => two_free_and_one_closes::<OpenEvent>();
+    broken_twin_a_mark_before_the_next_event_is_found rejected "done before its work" =>
+        one_frees_and_two_close::<Broken<MARK_FIRST>>();
+    broken_twin_a_flag_taken_down_behind_the_next_event_is_found rejected "freed and never closed" =>
+        one_frees_and_two_close::<Broken<FLAG_LAST>>();
+    broken_twin_a_flag_raised_before_the_event_is_read_is_found rejected "freed and never closed" =>
+        one_frees_and_two_close::<Broken<FLAG_FIRST>>();
+    broken_twin_an_event_read_without_order_is_found rejected "freed and never closed" =>
+        two_free_and_one_closes::<Broken<RELAXED>>();
 }

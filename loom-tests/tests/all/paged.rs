@@ -10,7 +10,8 @@ use larder_core::{
 };
 use loom::sync::Arc;
 use loom::sync::atomic::{AtomicU64, Ordering};
-use loom::thread;
+
+use crate::explore::spawn;
 
 const PAGE: u64 = 0x1000;
 
@@ -51,12 +52,6 @@ fn allocator(limit_bytes: u64, max: u64) -> Arc<Allocator> {
     let paged = PagePool::new(config, vec![Chunk::VACANT; 24].leak(), tables).unwrap();
     let held = AtomicU64::new(0);
     Arc::new(Shared::new(paged, Watched { held, max }))
-}
-
-/// Spawns a thread whose stack has room for a few copies of an allocator.
-fn spawn<T: Send + 'static>(f: impl FnOnce() -> T + Send + 'static) -> thread::JoinHandle<T> {
-    let builder = thread::Builder::new().stack_size(1 << 17);
-    builder.spawn(f).unwrap()
 }
 
 fn model(f: fn()) {

@@ -149,16 +149,6 @@ fn turns_and_trims<P: Shared>() {
 
 type Ours = PoolAllocator<Source>;
 
-#[test]
-fn l5_an_evicted_buffer_is_nobodys() {
-    turns_and_evictions::<Ours>();
-}
-
-#[test]
-fn l5_a_trimmed_buffer_is_nobodys() {
-    turns_and_trims::<Ours>();
-}
-
 /// Models three threads, two of which evict at once.
 #[test]
 fn l5_two_threads_evict_at_once() {
@@ -253,14 +243,11 @@ impl<const WRONG: u8> Shared for Broken<WRONG> {
     }
 }
 
-#[test]
-#[should_panic(expected = "a buffer changed hands")]
-fn broken_twin_a_victim_still_in_the_list_is_found() {
-    turns_and_evictions::<Broken<LISTED>>();
-}
-
-#[test]
-#[should_panic(expected = "a buffer")]
-fn broken_twin_a_list_read_and_emptied_under_two_locks_is_found() {
-    turns_and_trims::<Broken<FORGETS>>();
+models! {
+    l5_an_evicted_buffer_is_nobodys => turns_and_evictions::<Ours>();
+    l5_a_trimmed_buffer_is_nobodys => turns_and_trims::<Ours>();
+    broken_twin_a_victim_still_in_the_list_is_found rejected "a buffer changed hands" =>
+        turns_and_evictions::<Broken<LISTED>>();
+    broken_twin_a_list_read_and_emptied_under_two_locks_is_found rejected "a buffer" =>
+        turns_and_trims::<Broken<FORGETS>>();
 }

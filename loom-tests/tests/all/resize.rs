@@ -1,62 +1,13 @@
 //! Models `resize` through the shared allocator, while other threads take, grow and release memory behind the block:
 //! the block keeps its start, no byte is given twice, and the limit holds.
 
-use larder_core::sync::Spin;
 use larder_core::{
-    Addr, AddrRange, Align, BestFit, Block, BlockAllocator, Chunk, FixedRange, GrowRequest, Growth,
-    RegionConfig, RegionPool, Request, ResizeError, Shared, SubAllocError, SubAllocator,
+    AddrRange, Align, BestFit, Block, BlockAllocator, GrowRequest, ResizeError, SubAllocator,
 };
 use loom::sync::Arc;
-use loom::sync::atomic::{AtomicU64, Ordering};
 use loom::thread;
 
-const UNIT: u64 = 0x1000;
-
-/// A sub-allocator that counts the bytes held and asserts that they never exceed `max`.
-struct Counted {
-    range: FixedRange,
-    held: AtomicU64,
-    max: u64,
-}
-
-impl SubAllocator for Counted {
-    fn grow(&self, request: GrowRequest) -> Result<AddrRange, SubAllocError> {
-        let held = self.held.fetch_add(request.bytes, Ordering::SeqCst) + request.bytes;
-        assert!(held <= self.max, "more is held than the limit allows");
-        self.range.grow(request)
-    }
-
-    fn release(&self, range: AddrRange) -> Result<(), SubAllocError> {
-        self.range.release(range)?;
-        self.held.fetch_sub(range.bytes(), Ordering::SeqCst);
-        Ok(())
-    }
-}
-
-type Allocator = Shared<RegionPool<'static>, Counted, Spin>;
-
-/// Creates an allocator over one range that grows by units, up to `limit_bytes`.
-fn allocator(limit_bytes: u64) -> Arc<Allocator> {
-    let config = RegionConfig {
-        growth: Growth::Range {
-            unit_bytes: UNIT,
-            ahead_divisor: None,
-        },
-        ..RegionConfig::new(limit_bytes)
-    };
-    let table = vec![Chunk::VACANT; 16].leak();
-    let source = Counted {
-        range: FixedRange::new(AddrRange::new(Addr::new(UNIT), 64 * UNIT).unwrap()),
-        held: AtomicU64::new(0),
-        max: limit_bytes,
-    };
-    Arc::new(Shared::new(RegionPool::new(config, table).unwrap(), source))
-}
-
-fn alloc(allocator: &Allocator, bytes: u64) -> Option<Block> {
-    let grant = allocator.alloc(&Request::new(bytes));
-    grant.ok().map(|grant| grant.block)
-}
+use crate::regions::{Allocator, Gives, UNIT, alloc, allocator, check};
 
 /// Resizes a block. Returns whether it grew, and the block, which keeps its start.
 fn grow(allocator: &Allocator, block: Block, bytes: u64) -> (bool, Block) {
@@ -85,16 +36,10 @@ fn check_end(allocator: &Allocator, blocks: impl IntoIterator<Item = Block>) {
     assert_eq!(allocator.stats().reserved_bytes, 0);
 }
 
-fn check(allocator: &Allocator) {
-    assert_eq!(allocator.with(|bfc| bfc.check_invariants()), Ok(()));
-    let held = allocator.source().held.load(Ordering::SeqCst);
-    assert_eq!(allocator.stats().reserved_bytes, held);
-}
-
 #[test]
 fn the_memory_behind_a_block_goes_to_it_or_to_another_thread() {
     loom::model(|| {
-        let allocator = allocator(2 * UNIT);
+        let allocator = allocator(2 * UNIT, 2 * UNIT, Gives::Again);
         let block = alloc(&allocator, 1).unwrap();
         let other = Arc::clone(&allocator);
         let thread = thread::spawn(move || alloc(&other, UNIT / 2).unwrap());
@@ -108,7 +53,7 @@ fn the_memory_behind_a_block_goes_to_it_or_to_another_thread() {
 #[test]
 fn a_block_that_grows_with_its_range_and_a_block_made_behind_it_do_not_overlap() {
     loom::model(|| {
-        let allocator = allocator(8 * UNIT);
+        let allocator = allocator(8 * UNIT, 8 * UNIT, Gives::Again);
         let block = alloc(&allocator, UNIT).unwrap();
         let other = Arc::clone(&allocator);
         let thread = thread::spawn(move || alloc(&other, UNIT).unwrap());
@@ -122,7 +67,7 @@ fn a_block_that_grows_with_its_range_and_a_block_made_behind_it_do_not_overlap()
 #[test]
 fn a_block_that_grows_and_a_new_one_share_what_the_limit_leaves() {
     loom::model(|| {
-        let allocator = allocator(2 * UNIT);
+        let allocator = allocator(2 * UNIT, 2 * UNIT, Gives::Again);
         let block = alloc(&allocator, UNIT).unwrap();
         let other = Arc::clone(&allocator);
         let thread = thread::spawn(move || alloc(&other, UNIT));
@@ -136,7 +81,7 @@ fn a_block_that_grows_and_a_new_one_share_what_the_limit_leaves() {
 #[test]
 fn the_end_cut_off_a_block_is_released_or_taken_and_never_both() {
     loom::model(|| {
-        let allocator = allocator(2 * UNIT);
+        let allocator = allocator(2 * UNIT, 2 * UNIT, Gives::Again);
         let block = alloc(&allocator, 2 * UNIT).unwrap();
         let other = Arc::clone(&allocator);
         let thread = thread::spawn(move || other.adjust(UNIT));
@@ -177,7 +122,7 @@ fn broken_twin_a_resize_without_a_ticket_is_found() {
         rejected.value
     }
     loom::model(|| {
-        let allocator = allocator(2 * UNIT);
+        let allocator = allocator(2 * UNIT, 2 * UNIT, Gives::Again);
         let block = alloc(&allocator, UNIT).unwrap();
         let other = Arc::clone(&allocator);
         let thread = thread::spawn(move || alloc(&other, UNIT));
@@ -191,7 +136,7 @@ fn broken_twin_a_resize_without_a_ticket_is_found() {
 #[should_panic(expected = "another thread took what was free")]
 fn broken_twin_a_resize_that_does_not_look_again_is_found() {
     loom::model(|| {
-        let allocator = allocator(2 * UNIT);
+        let allocator = allocator(2 * UNIT, 2 * UNIT, Gives::Again);
         let block = alloc(&allocator, UNIT / 2).unwrap();
         let other = Arc::clone(&allocator);
         let thread = thread::spawn(move || alloc(&other, UNIT / 2));
@@ -214,7 +159,7 @@ fn broken_twin_a_resize_that_does_not_look_again_is_found() {
 #[should_panic(expected = "another thread took the block")]
 fn broken_twin_a_block_let_go_while_it_is_resized_is_found() {
     loom::model(|| {
-        let allocator = allocator(2 * UNIT);
+        let allocator = allocator(2 * UNIT, 2 * UNIT, Gives::Again);
         let block = alloc(&allocator, UNIT / 2).unwrap();
         let larger = AddrRange::new(block.addr(), UNIT).unwrap();
         let other = Arc::clone(&allocator);

@@ -11,7 +11,7 @@ use crate::capture::CaptureRules;
 use crate::driver::SimDriver;
 use crate::entry::{control, try_control};
 use crate::ffi::{CallerText, Out};
-use crate::queue::Schedule;
+use crate::queue::{HOST_PATIENCE, Schedule};
 use crate::random::Random;
 use crate::space::BlockKind;
 
@@ -94,7 +94,8 @@ pub(super) extern "C" fn larder_stand_in_clear_failures() {
 }
 
 /// Sets the schedule. 0: queued work runs as soon as its dependencies allow. 1: it runs when a call
-/// forces it, in an order drawn from `seed`.
+/// forces it, in an order drawn from `seed`. 2: as 1, and a host function is waited for until it
+/// returns, so that one thread and one seed have one order.
 #[unsafe(no_mangle)]
 pub(super) extern "C" fn larder_stand_in_schedule(deferred: u32, seed: u64) {
     control(|driver| {
@@ -103,6 +104,7 @@ pub(super) extern "C" fn larder_stand_in_schedule(deferred: u32, seed: u64) {
         } else {
             Schedule::Deferred(Random::new(seed))
         };
+        driver.queue.host_patience = (deferred != 2).then_some(HOST_PATIENCE);
         driver.progress();
         driver.changed();
     });

@@ -21,6 +21,7 @@ mod work;
 
 use std::collections::BTreeMap;
 use std::ffi::c_void;
+use std::time::Duration;
 
 pub(crate) use event::SimEvent;
 pub(crate) use stream::SimStream;
@@ -131,8 +132,14 @@ pub(crate) struct WorkQueue {
     /// stream). A running operation is not in it.
     ready: Vec<(usize, OpId)>,
     pub(crate) schedule: Schedule,
+    /// Time that the deferred schedule waits for a host function before it lets other streams run;
+    /// `None` until the function returns, so that the same seed gives the same order.
+    pub(crate) host_patience: Option<Duration>,
     pub(crate) time: Time,
 }
+
+/// Patience by default. Host functions may wait for work of other streams.
+pub(crate) const HOST_PATIENCE: Duration = Duration::from_millis(50);
 
 impl WorkQueue {
     /// Creates a queue with the deferred schedule if there is a seed, otherwise the eager one.
@@ -144,6 +151,7 @@ impl WorkQueue {
             schedule: seed.map_or(Schedule::Eager, |seed| {
                 Schedule::Deferred(Random::new(seed))
             }),
+            host_patience: Some(HOST_PATIENCE),
             time: Time::new(),
         }
     }

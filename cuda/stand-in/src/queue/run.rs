@@ -9,10 +9,6 @@ use larder_cuda_abi::Code;
 use super::{HostCall, OpId, Schedule, SimStream, Work};
 use crate::driver::{Session, SimDriver};
 
-/// Time that the deferred schedule waits for a host function before it lets other streams run. As
-/// long as host functions return sooner, the same seed gives the same order.
-const HOST_FUNCTION: Duration = Duration::from_millis(50);
-
 /// Maximum time that a thread sleeps before it checks again.
 const NAP: Duration = Duration::from_millis(100);
 
@@ -109,9 +105,12 @@ impl Session {
             return;
         }
         if matches!(self.queue.schedule, Schedule::Deferred(_)) {
-            let deadline = Instant::now() + HOST_FUNCTION;
+            let patience = self.queue.host_patience;
+            let deadline = patience.map(|patience| Instant::now() + patience);
             while !self.queue.done(op) {
-                let left = deadline.saturating_duration_since(Instant::now());
+                let left = deadline.map_or(NAP, |deadline| {
+                    deadline.saturating_duration_since(Instant::now())
+                });
                 if left.is_zero() {
                     return;
                 }

@@ -52,3 +52,40 @@ pub(crate) fn findings() -> String {
 pub(crate) fn alive() -> String {
     text(|buf, len| larder_stand_in_alive(buf, len))
 }
+
+/// A host function that waits for the test.
+pub(crate) mod gate {
+    use std::ffi::c_void;
+    use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+    use std::thread;
+    use std::time::{Duration, Instant};
+
+    static OPEN: AtomicBool = AtomicBool::new(true);
+    static PASSED: AtomicU32 = AtomicU32::new(0);
+
+    /// Returns once the gate is open.
+    pub(crate) extern "C" fn wait(_: *mut c_void) {
+        while !OPEN.load(Ordering::SeqCst) {
+            thread::sleep(Duration::from_millis(1));
+        }
+        PASSED.fetch_add(1, Ordering::SeqCst);
+    }
+
+    pub(crate) fn shut() {
+        OPEN.store(false, Ordering::SeqCst);
+        PASSED.store(0, Ordering::SeqCst);
+    }
+
+    pub(crate) fn open() {
+        OPEN.store(true, Ordering::SeqCst);
+    }
+
+    /// Waits until so many have passed since the gate was shut.
+    pub(crate) fn wait_for(passed: u32) {
+        let start = Instant::now();
+        while PASSED.load(Ordering::SeqCst) < passed {
+            assert!(start.elapsed() < Duration::from_secs(60), "it never ran");
+            thread::sleep(Duration::from_millis(1));
+        }
+    }
+}

@@ -4,15 +4,13 @@
     clippy::undocumented_unsafe_blocks,
     reason = "calls of the driver's C interface"
 )]
-#![allow(clippy::unwrap_used, reason = "helpers of tests")]
+#![allow(clippy::expect_used, clippy::unwrap_used, reason = "helpers of tests")]
 
-mod capture;
 mod chaos;
 mod common;
 mod driver;
-mod kernels;
-mod memory;
 #[path = "../../src/random.rs"]
 mod numbers;
-mod pools;
+mod processes;
 mod schedules;
+mod scripts;

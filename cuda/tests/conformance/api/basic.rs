@@ -1,27 +1,28 @@
 //! Starting the driver, its version and words for errors, devices.
 
-use core::ffi::{CStr, c_char};
+use core::{
+    ffi::{CStr, c_char},
+    ptr::null_mut,
+};
 
 use larder_cuda_abi::{Code, DeviceUuid};
 
 use super::{Answer, out};
 
-/// cuInit.
-pub(crate) fn init(flags: u32) -> Answer {
-    // SAFETY: the call takes a number and reads no memory.
-    unsafe { function!(cuInit)(flags) }.check()
-}
-
-/// cuDriverGetVersion.
-pub(crate) fn driver_version() -> Answer<i32> {
-    // SAFETY: the out argument is `out`'s.
-    out(|at| unsafe { function!(cuDriverGetVersion)(at) })
-}
-
-/// cuDriverGetVersion without a place for the answer.
-pub(crate) fn driver_version_to_null() -> Answer {
-    // SAFETY: the driver documents that it refuses null.
-    unsafe { function!(cuDriverGetVersion)(core::ptr::null_mut()) }.check()
+bindings! {
+    fn init(flags: u32) { cuInit(flags) }
+    fn driver_version() -> i32 { |at| cuDriverGetVersion(at) }
+    fn driver_version_to_null() { cuDriverGetVersion(null_mut()) }
+    fn device(ordinal: i32) -> i32 { |at| cuDeviceGet(at, ordinal) }
+    fn device_to_null() { cuDeviceGet(null_mut(), 0) }
+    fn device_count() -> i32 { |at| cuDeviceGetCount(at) }
+    fn device_count_to_null() { cuDeviceGetCount(null_mut()) }
+    fn device_uuid(device: i32) -> DeviceUuid { |at| cuDeviceGetUuid_v2(at, device) }
+    fn device_bytes(device: i32) -> usize { |at| cuDeviceTotalMem_v2(at, device) }
+    fn device_attribute(attribute: u32, device: i32) -> i32 {
+        |at| cuDeviceGetAttribute(at, attribute, device)
+    }
+    fn can_access_peer(device: i32, peer: i32) -> i32 { |at| cuDeviceCanAccessPeer(at, device, peer) }
 }
 
 /// The text that cuGetErrorName or cuGetErrorString gives.
@@ -43,30 +44,6 @@ pub(crate) fn error_string(code: u32) -> Answer<String> {
     out(|at| unsafe { function!(cuGetErrorString)(Code(code), at) }).map(text)
 }
 
-/// cuDeviceGet.
-pub(crate) fn device(ordinal: i32) -> Answer<i32> {
-    // SAFETY: the out argument is `out`'s.
-    out(|at| unsafe { function!(cuDeviceGet)(at, ordinal) })
-}
-
-/// cuDeviceGet without a place for the answer.
-pub(crate) fn device_to_null() -> Answer {
-    // SAFETY: the driver documents that it refuses null.
-    unsafe { function!(cuDeviceGet)(core::ptr::null_mut(), 0) }.check()
-}
-
-/// cuDeviceGetCount.
-pub(crate) fn device_count() -> Answer<i32> {
-    // SAFETY: the out argument is `out`'s.
-    out(|at| unsafe { function!(cuDeviceGetCount)(at) })
-}
-
-/// cuDeviceGetCount without a place for the answer.
-pub(crate) fn device_count_to_null() -> Answer {
-    // SAFETY: the driver documents that it refuses null.
-    unsafe { function!(cuDeviceGetCount)(core::ptr::null_mut()) }.check()
-}
-
 /// cuDeviceGetName: the bytes of a buffer of `room`, which was full of 0xFF.
 pub(crate) fn device_name(device: i32, room: usize) -> Answer<Vec<u8>> {
     let mut text = vec![0xFF_u8; room];
@@ -74,32 +51,6 @@ pub(crate) fn device_name(device: i32, room: usize) -> Answer<Vec<u8>> {
     // SAFETY: `room` bytes may be written.
     unsafe { function!(cuDeviceGetName)(text.as_mut_ptr().cast(), length, device) }.check()?;
     Ok(text)
-}
-
-/// cuDeviceGetUuid_v2.
-pub(crate) fn device_uuid(device: i32) -> Answer<[u8; 16]> {
-    // SAFETY: the out argument is `out`'s.
-    out(|at| unsafe { function!(cuDeviceGetUuid_v2)(at, device) })
-        .map(|uuid: DeviceUuid| uuid.bytes)
-}
-
-/// cuDeviceTotalMem_v2.
-pub(crate) fn device_bytes(device: i32) -> Answer<usize> {
-    // SAFETY: the out argument is `out`'s.
-    out(|at| unsafe { function!(cuDeviceTotalMem_v2)(at, device) })
-}
-
-/// cuDeviceGetAttribute.
-pub(crate) fn device_attribute(attribute: u32, device: i32) -> Answer<i32> {
-    // SAFETY: the out argument is `out`'s; the attribute may be any number.
-    out(|at| unsafe { function!(cuDeviceGetAttribute)(at, attribute, device) })
-}
-
-/// cuDeviceCanAccessPeer.
-pub(crate) fn can_access_peer(device: i32, peer: i32) -> Answer<bool> {
-    // SAFETY: the out argument is `out`'s.
-    out(|at: *mut i32| unsafe { function!(cuDeviceCanAccessPeer)(at, device, peer) })
-        .map(|can| can != 0)
 }
 
 /// cuDeviceGetPCIBusId, as text.

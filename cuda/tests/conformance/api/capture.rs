@@ -1,13 +1,22 @@
 //! Capture of streams, and graphs.
 
+use core::ptr::null_mut;
+
 use larder_cuda_abi::{GraphExecHandle, GraphHandle, StreamHandle};
 
-use super::{Answer, out};
+use super::Answer;
 
-/// cuStreamBeginCapture_v2.
-pub(crate) fn begin(stream: StreamHandle, mode: u32) -> Answer {
-    // SAFETY: C2: the handle came from the driver and was not destroyed.
-    unsafe { function!(cuStreamBeginCapture_v2)(stream, mode) }.check()
+bindings! {
+    fn begin(stream: StreamHandle, mode: u32) { cuStreamBeginCapture_v2(stream, mode) }
+    /// One of the `CAPTURE_STATUS_…` constants.
+    fn status(stream: StreamHandle) -> u32 { |at| cuStreamIsCapturing(stream, at) }
+    fn instantiate(graph: GraphHandle) -> GraphExecHandle {
+        |at| cuGraphInstantiateWithFlags(at, graph, 0)
+    }
+    fn launch(exec: GraphExecHandle, stream: StreamHandle) { cuGraphLaunch(exec, stream) }
+    fn destroy(graph: GraphHandle) { cuGraphDestroy(graph) }
+    fn destroy_exec(exec: GraphExecHandle) { cuGraphExecDestroy(exec) }
+    fn node_count(graph: GraphHandle) -> usize { |at| cuGraphGetNodes(graph, null_mut(), at) }
 }
 
 /// cuStreamEndCapture: its answer, and what it wrote over a word that was not null.
@@ -24,45 +33,9 @@ pub(crate) fn end(stream: StreamHandle) -> Answer<GraphHandle> {
     answer.map(|()| graph)
 }
 
-/// cuStreamIsCapturing: one of the `CAPTURE_STATUS_…` constants.
-pub(crate) fn status(stream: StreamHandle) -> Answer<u32> {
-    // SAFETY: C2; the out argument is `out`'s.
-    out(|at| unsafe { function!(cuStreamIsCapturing)(stream, at) })
-}
-
 /// cuThreadExchangeStreamCaptureMode: the thread's mode before.
 pub(crate) fn exchange_mode(mut mode: u32) -> Answer<u32> {
     // SAFETY: the argument is a local's.
     unsafe { function!(cuThreadExchangeStreamCaptureMode)(&raw mut mode) }.check()?;
     Ok(mode)
-}
-
-/// cuGraphInstantiateWithFlags.
-pub(crate) fn instantiate(graph: GraphHandle) -> Answer<GraphExecHandle> {
-    // SAFETY: C2; the out argument is `out`'s.
-    out(|at| unsafe { function!(cuGraphInstantiateWithFlags)(at, graph, 0) })
-}
-
-/// cuGraphLaunch.
-pub(crate) fn launch(exec: GraphExecHandle, stream: StreamHandle) -> Answer {
-    // SAFETY: C2: the handle came from the driver and was not destroyed.
-    unsafe { function!(cuGraphLaunch)(exec, stream) }.check()
-}
-
-/// cuGraphDestroy.
-pub(crate) fn destroy(graph: GraphHandle) -> Answer {
-    // SAFETY: C2: the handle came from the driver and was not destroyed.
-    unsafe { function!(cuGraphDestroy)(graph) }.check()
-}
-
-/// cuGraphExecDestroy.
-pub(crate) fn destroy_exec(exec: GraphExecHandle) -> Answer {
-    // SAFETY: C2: the handle came from the driver and was not destroyed.
-    unsafe { function!(cuGraphExecDestroy)(exec) }.check()
-}
-
-/// cuGraphGetNodes: how many nodes.
-pub(crate) fn node_count(graph: GraphHandle) -> Answer<usize> {
-    // SAFETY: C2; with null for the nodes only their number is written.
-    out(|at| unsafe { function!(cuGraphGetNodes)(graph, core::ptr::null_mut(), at) })
 }

@@ -1,106 +1,56 @@
 //! Device, pinned, registered and managed memory.
 
+use core::{ffi::c_void, ptr::null_mut};
+
 use larder_cuda_abi::{DevicePtr, Location, StreamHandle, constants};
 
-use super::{Answer, host, out};
+use super::{Answer, host, virtual_memory::on_device};
 
-/// cuMemAlloc_v2.
-pub(crate) fn alloc(bytes: usize) -> Answer<DevicePtr> {
-    // SAFETY: the out argument is `out`'s.
-    out(|at| unsafe { function!(cuMemAlloc_v2)(at, bytes) })
-}
-
-/// cuMemAlloc_v2 without a place for the answer.
-pub(crate) fn alloc_to_null(bytes: usize) -> Answer {
-    // SAFETY: the driver documents that it refuses null.
-    unsafe { function!(cuMemAlloc_v2)(core::ptr::null_mut(), bytes) }.check()
-}
-
-/// cuMemAllocPitch_v2: the address and the length of a row.
-pub(crate) fn alloc_pitch(width: usize, height: usize, element: u32) -> Answer<(DevicePtr, usize)> {
-    let (mut at, mut pitch) = (0, 0);
-    // SAFETY: both out arguments are locals.
-    unsafe { function!(cuMemAllocPitch_v2)(&raw mut at, &raw mut pitch, width, height, element) }
-        .check()?;
-    Ok((at, pitch))
-}
-
-/// cuMemFree_v2.
-pub(crate) fn free(at: DevicePtr) -> Answer {
-    // SAFETY: the driver looks every address up.
-    unsafe { function!(cuMemFree_v2)(at) }.check()
-}
-
-/// cuMemGetInfo_v2: free bytes, all bytes.
-pub(crate) fn info() -> Answer<(usize, usize)> {
-    let (mut free, mut total) = (0, 0);
-    // SAFETY: both out arguments are locals.
-    unsafe { function!(cuMemGetInfo_v2)(&raw mut free, &raw mut total) }.check()?;
-    Ok((free, total))
+bindings! {
+    fn alloc(bytes: usize) -> DevicePtr { |at| cuMemAlloc_v2(at, bytes) }
+    fn alloc_to_null(bytes: usize) { cuMemAlloc_v2(null_mut(), bytes) }
+    /// The address and the length of a row.
+    fn alloc_pitch(width: usize, height: usize, element: u32) -> (DevicePtr, usize) {
+        |at, pitch| cuMemAllocPitch_v2(at, pitch, width, height, element)
+    }
+    fn free(at: DevicePtr) { cuMemFree_v2(at) }
+    /// Free bytes, all bytes.
+    fn info() -> (usize, usize) { |free, total| cuMemGetInfo_v2(free, total) }
+    fn host_alloc_raw(bytes: usize, flags: u32) -> *mut c_void { |at| cuMemHostAlloc(at, bytes, flags) }
+    fn free_host(address: usize) { cuMemFreeHost(host(address)) }
+    fn host_device_pointer(address: usize, flags: u32) -> DevicePtr {
+        |at| cuMemHostGetDevicePointer_v2(at, host(address), flags)
+    }
+    /// The range is a living buffer of the test's (`own::Pageable`).
+    fn register(address: usize, bytes: usize, flags: u32) {
+        cuMemHostRegister_v2(host(address), bytes, flags)
+    }
+    fn unregister(address: usize) { cuMemHostUnregister(host(address)) }
+    fn alloc_managed(bytes: usize, flags: u32) -> DevicePtr { |at| cuMemAllocManaged(at, bytes, flags) }
+    /// To a device or to the [`HOST`].
+    fn prefetch(at: DevicePtr, bytes: usize, to: i32, stream: StreamHandle) {
+        cuMemPrefetchAsync_v2(at, bytes, place(to), 0, stream)
+    }
+    fn advise(at: DevicePtr, bytes: usize, advice: u32, device: i32) {
+        cuMemAdvise_v2(at, bytes, advice, place(device))
+    }
 }
 
 /// cuMemHostAlloc: the host address.
 pub(crate) fn host_alloc(bytes: usize, flags: u32) -> Answer<usize> {
-    // SAFETY: the out argument is `out`'s.
-    out(|at| unsafe { function!(cuMemHostAlloc)(at, bytes, flags) })
-        .map(<*mut _>::expose_provenance)
-}
-
-/// cuMemFreeHost.
-pub(crate) fn free_host(address: usize) -> Answer {
-    // SAFETY: the driver looks every address up.
-    unsafe { function!(cuMemFreeHost)(host(address)) }.check()
-}
-
-/// cuMemHostGetDevicePointer_v2.
-pub(crate) fn host_device_pointer(address: usize, flags: u32) -> Answer<DevicePtr> {
-    // SAFETY: the out argument is `out`'s; the driver looks every address up.
-    out(|at| unsafe { function!(cuMemHostGetDevicePointer_v2)(at, host(address), flags) })
-}
-
-/// cuMemHostRegister_v2.
-pub(crate) fn register(address: usize, bytes: usize, flags: u32) -> Answer {
-    // SAFETY: the range is a living buffer of the test's (`own::Pageable`).
-    unsafe { function!(cuMemHostRegister_v2)(host(address), bytes, flags) }.check()
-}
-
-/// cuMemHostUnregister.
-pub(crate) fn unregister(address: usize) -> Answer {
-    // SAFETY: the driver looks every address up.
-    unsafe { function!(cuMemHostUnregister)(host(address)) }.check()
-}
-
-/// cuMemAllocManaged.
-pub(crate) fn alloc_managed(bytes: usize, flags: u32) -> Answer<DevicePtr> {
-    // SAFETY: the out argument is `out`'s.
-    out(|at| unsafe { function!(cuMemAllocManaged)(at, bytes, flags) })
-}
-
-/// A device's number, or the host as [`HOST`], as a place of memory.
-fn place(of: i32) -> Location {
-    match of {
-        HOST => Location {
-            kind: constants::MEM_LOCATION_HOST,
-            id: 0,
-        },
-        id => Location {
-            kind: constants::MEM_LOCATION_DEVICE,
-            id,
-        },
-    }
+    host_alloc_raw(bytes, flags).map(<*mut _>::expose_provenance)
 }
 
 /// The host, where a device's number may stand.
 pub(crate) const HOST: i32 = -1;
 
-/// cuMemPrefetchAsync_v2, to a device or to the host.
-pub(crate) fn prefetch(at: DevicePtr, bytes: usize, to: i32, stream: StreamHandle) -> Answer {
-    // SAFETY: C2; the driver looks the address up.
-    unsafe { function!(cuMemPrefetchAsync_v2)(at, bytes, place(to), 0, stream) }.check()
-}
-
-/// cuMemAdvise_v2.
-pub(crate) fn advise(at: DevicePtr, bytes: usize, advice: u32, device: i32) -> Answer {
-    // SAFETY: the driver looks the address up.
-    unsafe { function!(cuMemAdvise_v2)(at, bytes, advice, place(device)) }.check()
+/// A device's number, or [`HOST`], as a place of memory.
+const fn place(of: i32) -> Location {
+    match of {
+        HOST => Location {
+            kind: constants::MEM_LOCATION_HOST,
+            id: 0,
+        },
+        id => on_device(id),
+    }
 }

@@ -23,6 +23,41 @@ macro_rules! function {
     };
 }
 
+/// One call of the driver's, as a row of [`bindings!`] gives it.
+///
+/// SAFETY of all rows: C1 and C2; places for answers are [`out`]'s, and the driver looks every address
+/// and number up.
+macro_rules! call {
+    ({ |$at:ident| $function:ident($($argument:expr),*) }) => {
+        // SAFETY: as the macro says.
+        $crate::api::out(|$at| unsafe { function!($function)($($argument),*) })
+    };
+    ({ |$at:ident, $second:ident| $function:ident($($argument:expr),*) }) => {
+        $crate::api::out_two(|$at, $second| {
+            // SAFETY: as the macro says.
+            unsafe { function!($function)($($argument),*) }
+        })
+    };
+    ({ $function:ident($($argument:expr),*) }) => {
+        // SAFETY: as the macro says.
+        unsafe { function!($function)($($argument),*) }.check()
+    };
+}
+
+/// The table of the plain calls: what a test gives, what it gets, and the driver's function. Names in
+/// bars are places for the answer.
+macro_rules! bindings {
+    ($(
+        $(#[$doc:meta])*
+        fn $name:ident($($parameter:ident: $kind:ty),*) $(-> $answer:ty)? { $($call:tt)* }
+    )*) => {$(
+        $(#[$doc])*
+        pub(crate) fn $name($($parameter: $kind),*) -> $crate::api::Answer$(<$answer>)? {
+            call!({ $($call)* })
+        }
+    )*};
+}
+
 pub(crate) mod basic;
 pub(crate) mod capture;
 pub(crate) mod context;
@@ -63,6 +98,14 @@ fn out<T: Plain>(call: impl FnOnce(*mut T) -> Code) -> Answer<T> {
     call(value.as_mut_ptr()).check()?;
     // SAFETY: all zeroes is a value of plain data, and so is what the driver wrote.
     Ok(unsafe { value.assume_init() })
+}
+
+/// What a call with two out arguments writes there.
+fn out_two<T: Plain, U: Plain>(call: impl FnOnce(*mut T, *mut U) -> Code) -> Answer<(T, U)> {
+    let mut second = MaybeUninit::zeroed();
+    let first = out(|at| call(at, second.as_mut_ptr()))?;
+    // SAFETY: all zeroes is a value of plain data, and so is what the driver wrote.
+    Ok((first, unsafe { second.assume_init() }))
 }
 
 /// A function of the driver by its exported name. Only [`function!`] gives it a type, and

@@ -1,6 +1,6 @@
 //! The driver's attributes of an address.
 
-use larder_cuda_abi::{DevicePtr, constants};
+use larder_cuda_abi::{DevicePtr, constants as c};
 
 use super::Answer;
 
@@ -12,51 +12,31 @@ pub(crate) fn attribute(attribute: u32, at: DevicePtr) -> Answer<u64> {
     Ok(value)
 }
 
-fn narrow(value: u64) -> u32 {
-    u32::try_from(value & u64::from(u32::MAX)).expect("masked")
-}
-
-/// One of the `MEMORY_TYPE_…` constants.
-pub(crate) fn memory_type(at: DevicePtr) -> Answer<u32> {
-    attribute(constants::POINTER_MEMORY_TYPE, at).map(narrow)
-}
-
-/// Its context, as a number.
-pub(crate) fn context(at: DevicePtr) -> Answer<u64> {
-    attribute(constants::POINTER_CONTEXT, at)
-}
-
-/// As the device sees it.
-pub(crate) fn device_pointer(at: DevicePtr) -> Answer<DevicePtr> {
-    attribute(constants::POINTER_DEVICE_POINTER, at)
-}
-
-/// As the host sees it.
-pub(crate) fn host_pointer(at: DevicePtr) -> Answer<u64> {
-    attribute(constants::POINTER_HOST_POINTER, at)
-}
-
-/// A number of its allocation's own.
-pub(crate) fn buffer_id(at: DevicePtr) -> Answer<u64> {
-    attribute(constants::POINTER_BUFFER_ID, at)
-}
-
 /// Whether it is managed.
 pub(crate) fn is_managed(at: DevicePtr) -> Answer<bool> {
-    attribute(constants::POINTER_IS_MANAGED, at).map(|value| narrow(value) & 0xFF != 0)
+    managed_byte(at).map(|byte| byte != 0)
 }
 
-/// Its device.
-pub(crate) fn device_ordinal(at: DevicePtr) -> Answer<u32> {
-    attribute(constants::POINTER_DEVICE_ORDINAL, at).map(narrow)
+/// The table of the attributes: a function's name, the attribute, and its type, of whose width the
+/// answer's low bytes are.
+macro_rules! attributes {
+    ($($name:ident = $attribute:ident as $kind:ty;)*) => {$(
+        pub(crate) fn $name(at: DevicePtr) -> Answer<$kind> {
+            let mask = u64::from(<$kind>::MAX);
+            let narrow = |value| <$kind>::try_from(value & mask).expect("masked");
+            attribute(c::$attribute, at).map(narrow)
+        }
+    )*};
 }
 
-/// Start of its allocation.
-pub(crate) fn range_start(at: DevicePtr) -> Answer<DevicePtr> {
-    attribute(constants::POINTER_RANGE_START, at)
-}
-
-/// Length of its allocation.
-pub(crate) fn range_bytes(at: DevicePtr) -> Answer<u64> {
-    attribute(constants::POINTER_RANGE_BYTES, at)
+attributes! {
+    memory_type = POINTER_MEMORY_TYPE as u32;
+    context = POINTER_CONTEXT as u64;
+    device_pointer = POINTER_DEVICE_POINTER as u64;
+    host_pointer = POINTER_HOST_POINTER as u64;
+    buffer_id = POINTER_BUFFER_ID as u64;
+    managed_byte = POINTER_IS_MANAGED as u8;
+    device_ordinal = POINTER_DEVICE_ORDINAL as u32;
+    range_start = POINTER_RANGE_START as u64;
+    range_bytes = POINTER_RANGE_BYTES as u64;
 }

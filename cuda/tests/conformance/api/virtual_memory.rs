@@ -1,12 +1,12 @@
 //! Virtual memory: reservations, physical memory, mappings.
 
-use std::ffi::c_void;
+use core::ptr::without_provenance_mut;
 
 use larder_cuda_abi::{
     AccessDesc, AllocFlags, AllocationProp, DevicePtr, Location, MemoryHandle, constants,
 };
 
-use super::{Answer, out};
+use super::Answer;
 
 /// A device as a place of memory.
 pub(crate) const fn on_device(id: i32) -> Location {
@@ -32,97 +32,59 @@ pub(crate) const fn properties(device: i32, handle_types: u32) -> AllocationProp
     }
 }
 
-/// cuMemGetAllocationGranularity.
-pub(crate) fn granularity(properties: &AllocationProp, option: u32) -> Answer<usize> {
-    // SAFETY: the out argument is `out`'s.
-    out(|at| unsafe { function!(cuMemGetAllocationGranularity)(at, properties, option) })
+bindings! {
+    fn granularity(properties: &AllocationProp, option: u32) -> usize {
+        |at| cuMemGetAllocationGranularity(at, properties, option)
+    }
+    fn reserve(bytes: usize, alignment: usize, wish: DevicePtr, flags: u64) -> DevicePtr {
+        |at| cuMemAddressReserve(at, bytes, alignment, wish, flags)
+    }
+    fn free_address(at: DevicePtr, bytes: usize) { cuMemAddressFree(at, bytes) }
+    fn create(bytes: usize, properties: &AllocationProp, flags: u64) -> MemoryHandle {
+        |at| cuMemCreate(at, bytes, properties, flags)
+    }
+    fn retain(at: DevicePtr) -> MemoryHandle {
+        |handle| cuMemRetainAllocationHandle(handle, without_provenance_mut(at as usize))
+    }
+    fn release(handle: MemoryHandle) { cuMemRelease(handle) }
+    fn map(at: DevicePtr, bytes: usize, offset: usize, handle: MemoryHandle) {
+        cuMemMap(at, bytes, offset, handle, 0)
+    }
+    fn unmap(at: DevicePtr, bytes: usize) { cuMemUnmap(at, bytes) }
+    fn set_accesses(at: DevicePtr, bytes: usize, all: &[AccessDesc]) {
+        cuMemSetAccess(at, bytes, all.as_ptr(), all.len())
+    }
+    fn access_of(at: DevicePtr, location: &Location) -> u64 { |flags| cuMemGetAccess(flags, location, at) }
+    /// The descriptor travels in the pointer's bits.
+    fn import_word(word: usize) -> MemoryHandle {
+        |at| cuMemImportFromShareableHandle(at, without_provenance_mut(word), FILE_DESCRIPTOR)
+    }
 }
 
-/// cuMemAddressReserve.
-pub(crate) fn reserve(
-    bytes: usize,
-    alignment: usize,
-    wish: DevicePtr,
-    flags: u64,
-) -> Answer<DevicePtr> {
-    // SAFETY: the out argument is `out`'s.
-    out(|at| unsafe { function!(cuMemAddressReserve)(at, bytes, alignment, wish, flags) })
-}
-
-/// cuMemRetainAllocationHandle.
-pub(crate) fn retain(at: DevicePtr) -> Answer<MemoryHandle> {
-    let at = core::ptr::without_provenance_mut(at as usize);
-    // SAFETY: the out argument is `out`'s; the driver looks every address up.
-    out(|handle| unsafe { function!(cuMemRetainAllocationHandle)(handle, at) })
-}
-
-/// cuMemAddressFree.
-pub(crate) fn free_address(at: DevicePtr, bytes: usize) -> Answer {
-    // SAFETY: the driver looks the address up.
-    unsafe { function!(cuMemAddressFree)(at, bytes) }.check()
-}
-
-/// cuMemCreate.
-pub(crate) fn create(
-    bytes: usize,
-    properties: &AllocationProp,
-    flags: u64,
-) -> Answer<MemoryHandle> {
-    // SAFETY: the structure is a local's; the out argument is `out`'s.
-    out(|at| unsafe { function!(cuMemCreate)(at, bytes, properties, flags) })
-}
-
-/// cuMemRelease.
-pub(crate) fn release(handle: MemoryHandle) -> Answer {
-    // SAFETY: C2: the handle came from the driver and was not destroyed.
-    unsafe { function!(cuMemRelease)(handle) }.check()
-}
-
-/// cuMemMap.
-pub(crate) fn map(at: DevicePtr, bytes: usize, offset: usize, handle: MemoryHandle) -> Answer {
-    // SAFETY: C2; the driver looks the address up.
-    unsafe { function!(cuMemMap)(at, bytes, offset, handle, 0) }.check()
-}
-
-/// cuMemUnmap.
-pub(crate) fn unmap(at: DevicePtr, bytes: usize) -> Answer {
-    // SAFETY: the driver looks the address up.
-    unsafe { function!(cuMemUnmap)(at, bytes) }.check()
-}
+const FILE_DESCRIPTOR: u32 = constants::MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
 
 /// cuMemSetAccess for one device.
 pub(crate) fn set_access(at: DevicePtr, bytes: usize, device: i32, flags: u32) -> Answer {
-    let one = AccessDesc {
-        location: on_device(device),
-        flags,
-    };
-    // SAFETY: one structure of a local; the driver looks the address up.
-    unsafe { function!(cuMemSetAccess)(at, bytes, &raw const one, 1) }.check()
+    let location = on_device(device);
+    set_accesses(at, bytes, &[AccessDesc { location, flags }])
 }
 
 /// cuMemGetAccess of one device.
 pub(crate) fn access(at: DevicePtr, device: i32) -> Answer<u64> {
-    let location = on_device(device);
-    // SAFETY: the structure is a local's; the out argument is `out`'s.
-    out(|flags| unsafe { function!(cuMemGetAccess)(flags, &raw const location, at) })
+    access_of(at, &on_device(device))
 }
 
 /// cuMemExportToShareableHandle as a file descriptor.
 pub(crate) fn export(handle: MemoryHandle) -> Answer<i32> {
     let mut descriptor = -1_i32;
-    let kind = constants::MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
+    let place = (&raw mut descriptor).cast();
     // SAFETY: C2; a file descriptor is written, which is an `i32`.
-    unsafe {
-        function!(cuMemExportToShareableHandle)((&raw mut descriptor).cast(), handle, kind, 0)
-    }
-    .check()?;
+    unsafe { function!(cuMemExportToShareableHandle)(place, handle, FILE_DESCRIPTOR, 0) }
+        .check()?;
     Ok(descriptor)
 }
 
 /// cuMemImportFromShareableHandle of a file descriptor.
 pub(crate) fn import(descriptor: i32) -> Answer<MemoryHandle> {
-    let word = usize::try_from(descriptor).expect("an open descriptor") as *mut c_void;
-    let kind = constants::MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
-    // SAFETY: the out argument is `out`'s; the descriptor travels in the pointer's bits.
-    out(|at| unsafe { function!(cuMemImportFromShareableHandle)(at, word, kind) })
+    import_word(usize::try_from(descriptor).expect("an open descriptor"))
 }

@@ -2,12 +2,44 @@
 
 use larder_cuda_abi::{Code, GraphHandle, StreamHandle, constants};
 
-use super::{Graph, RELAXED, THREAD_LOCAL, begin, status};
+use super::{Graph, RELAXED, THREAD_LOCAL, begin, during, status};
 use crate::{
     api::{capture, copy, stream},
     gpu::portable,
     own::{Device, Event, Stream},
+    refused::refusals,
 };
+
+refusals! {
+    /// Rule: a captured stream does not wait for an event recorded outside:
+    /// CUDA_ERROR_STREAM_CAPTURE_ISOLATION (source: CUDA Driver API, Data types, CUresult).
+    fn a_capture_waits_for_no_event_from_outside(
+        inside = Stream::non_blocking(), outside = Stream::non_blocking(), event = Event::new()
+    ) {
+        during(&inside, || {
+            event.record(outside.0);
+            stream::wait(inside.0, event.0)
+        })
+    } => STREAM_CAPTURE_ISOLATION;
+
+    /// Rule: work that queues in the legacy default stream while a blocking stream captures answers
+    /// CUDA_ERROR_STREAM_CAPTURE_IMPLICIT (source: CUDA Driver API, Data types, CUresult; CUDA
+    /// Programming Guide, CUDA Graphs, Prohibited and Unhandled Operations).
+    fn the_legacy_stream_takes_no_work_beside_a_blocking_capture(
+        stream = Stream::blocking(), memory = Device::filled(256, 0)
+    ) {
+        during(&stream, || copy::fill8_async(memory.at, 1, 256, StreamHandle::NULL))
+    } => STREAM_CAPTURE_IMPLICIT, leaving memory.read(), [0; 256];
+
+    /// Rule: synchronous copies use the legacy default stream and are refused likewise (source: CUDA
+    /// Programming Guide, CUDA Graphs, Prohibited and Unhandled Operations: "invalid to call
+    /// synchronous APIs in this case").
+    fn synchronous_copies_are_refused_beside_a_blocking_capture(
+        stream = Stream::blocking(), memory = Device::filled(256, 0)
+    ) {
+        during(&stream, || copy::to_device(memory.at, &[1; 256]))
+    } => STREAM_CAPTURE_IMPLICIT, leaving memory.read(), [0; 256];
+}
 
 /// Rule: streams of a capture are joined to the first before its end, else
 /// CUDA_ERROR_STREAM_CAPTURE_UNJOINED (source: CUDA Driver API, Data types, CUresult).
@@ -50,21 +82,6 @@ fn a_capture_ends_where_it_began() {
     assert_eq!(status(first.0), constants::CAPTURE_STATUS_NONE);
 }
 
-/// Rule: a captured stream does not wait for an event recorded outside:
-/// CUDA_ERROR_STREAM_CAPTURE_ISOLATION (source: CUDA Driver API, Data types, CUresult).
-#[test]
-fn a_capture_waits_for_no_event_from_outside() {
-    let _gpu = portable();
-    let (inside, outside) = (Stream::non_blocking(), Stream::non_blocking());
-    let event = Event::new();
-    begin(inside.0, THREAD_LOCAL);
-    event.record(outside.0);
-    let answer = stream::wait(inside.0, event.0);
-    let _ = capture::end(inside.0).map(Graph);
-    assert_eq!(answer, Err(Code::STREAM_CAPTURE_ISOLATION));
-    outside.finish();
-}
-
 /// Rule: two captures are not joined into one: CUDA_ERROR_STREAM_CAPTURE_MERGE (source: CUDA Driver
 /// API, Data types, CUresult).
 #[test]
@@ -81,34 +98,6 @@ fn two_captures_do_not_merge() {
         assert_eq!(status(each.0), constants::CAPTURE_STATUS_NONE);
     }
     assert_eq!(answer, Err(Code::STREAM_CAPTURE_MERGE));
-}
-
-/// Rule: work that queues in the legacy default stream while a blocking stream captures answers
-/// CUDA_ERROR_STREAM_CAPTURE_IMPLICIT (source: CUDA Driver API, Data types, CUresult; CUDA
-/// Programming Guide, CUDA Graphs, Prohibited and Unhandled Operations).
-#[test]
-fn the_legacy_stream_takes_no_work_beside_a_blocking_capture() {
-    let _gpu = portable();
-    let (stream, memory) = (Stream::blocking(), Device::filled(256, 0));
-    begin(stream.0, RELAXED);
-    let answer = copy::fill8_async(memory.at, 1, 256, StreamHandle::NULL);
-    let _ = capture::end(stream.0).map(Graph);
-    assert_eq!(answer, Err(Code::STREAM_CAPTURE_IMPLICIT));
-    assert_eq!(memory.read(), [0; 256]);
-}
-
-/// Rule: synchronous copies use the legacy default stream and are refused likewise (source: CUDA
-/// Programming Guide, CUDA Graphs, Prohibited and Unhandled Operations: "invalid to call
-/// synchronous APIs in this case").
-#[test]
-fn synchronous_copies_are_refused_beside_a_blocking_capture() {
-    let _gpu = portable();
-    let (stream, memory) = (Stream::blocking(), Device::filled(256, 0));
-    begin(stream.0, RELAXED);
-    let answer = copy::to_device(memory.at, &[1; 256]);
-    let _ = capture::end(stream.0).map(Graph);
-    assert_eq!(answer, Err(Code::STREAM_CAPTURE_IMPLICIT));
-    assert_eq!(memory.read(), [0; 256]);
 }
 
 /// Rule: the status of the legacy default stream is CUDA_ERROR_STREAM_CAPTURE_IMPLICIT while a
@@ -165,7 +154,6 @@ fn a_stream_begins_a_capture_with_work_in_it() {
     copy::fill8_async(memory.at, 1, 256, stream.0).expect("a fill");
     begin(stream.0, RELAXED);
     drop(Graph::end(stream.0));
-    hold.release();
-    stream.finish();
+    hold.end(stream.0);
     assert_eq!(memory.read(), [1; 256]);
 }

@@ -118,146 +118,65 @@ fn done<T>(answer: Answer<T>) -> Answer<u64> {
     answer.map(|_| 0)
 }
 
+/// A table of calls: a name, what there is before and after, and the call.
+macro_rules! calls {
+    ($($name:literal $before:ident => $after:ident: |$rig:pat_param, $made:pat_param| $call:expr;)*) => {
+        &[$(($name, $before, $after, |$rig, $made| $call)),*]
+    };
+}
+
 /// Calls that are unsafe while a stream captures.
-const UNSAFE: &[Call] = &[
-    ("cuMemAlloc", Nothing, Plain, |_, _| memory::alloc(BYTES)),
-    ("cuMemFree", Plain, Nothing, |_, [at, _]| {
-        done(memory::free(at))
-    }),
-    ("cuMemHostAlloc", Nothing, Pinned, |_, _| {
-        memory::host_alloc(BYTES, 0).map(unified)
-    }),
-    ("cuMemFreeHost", Pinned, Nothing, |_, [at, _]| {
-        done(memory::free_host(at as usize))
-    }),
-    ("cuMemAllocManaged", Nothing, Plain, |_, _| {
-        memory::alloc_managed(BYTES, constants::MEM_ATTACH_GLOBAL)
-    }),
-    ("cuMemAllocAsync", Nothing, Pooled, |rig, _| {
-        pool::alloc(BYTES, rig.other.0)
-    }),
-    ("cuMemFreeAsync", Pooled, Nothing, |rig, [at, _]| {
-        done(pool::free(at, rig.other.0))
-    }),
-    ("cuEventQuery", Event, Event, |_, [made, _]| {
-        done(stream::query_event(event(made)))
-    }),
-    (
-        "cuEventQuery-captured",
-        CapturedEvent,
-        CapturedEvent,
-        |_, [made, _]| done(stream::query_event(event(made))),
-    ),
-    ("cuEventSynchronize", Event, Event, |_, [made, _]| {
-        done(stream::synchronize_event(event(made)))
-    }),
-    (
-        "cuEventSynchronize-captured",
-        CapturedEvent,
-        CapturedEvent,
-        |_, [made, _]| done(stream::synchronize_event(event(made))),
-    ),
-    ("cuStreamQuery", Nothing, Nothing, |rig, _| {
-        done(stream::query(rig.other.0))
-    }),
-    ("cuStreamSynchronize", Nothing, Nothing, |rig, _| {
-        done(stream::synchronize(rig.other.0))
-    }),
-];
+const UNSAFE: &[Call] = calls! {
+    "cuMemAlloc" Nothing => Plain: |_, _| memory::alloc(BYTES);
+    "cuMemFree" Plain => Nothing: |_, [at, _]| done(memory::free(at));
+    "cuMemHostAlloc" Nothing => Pinned: |_, _| memory::host_alloc(BYTES, 0).map(unified);
+    "cuMemFreeHost" Pinned => Nothing: |_, [at, _]| done(memory::free_host(at as usize));
+    "cuMemAllocManaged" Nothing => Plain: |_, _| memory::alloc_managed(BYTES, constants::MEM_ATTACH_GLOBAL);
+    "cuMemAllocAsync" Nothing => Pooled: |rig, _| pool::alloc(BYTES, rig.other.0);
+    "cuMemFreeAsync" Pooled => Nothing: |rig, [at, _]| done(pool::free(at, rig.other.0));
+    "cuEventQuery" Event => Event: |_, [made, _]| done(stream::query_event(event(made)));
+    "cuEventQuery-captured" CapturedEvent => CapturedEvent: |_, [made, _]| done(stream::query_event(event(made)));
+    "cuEventSynchronize" Event => Event: |_, [made, _]| done(stream::synchronize_event(event(made)));
+    "cuEventSynchronize-captured" CapturedEvent => CapturedEvent: |_, [made, _]| done(stream::synchronize_event(event(made)));
+    "cuStreamQuery" Nothing => Nothing: |rig, _| done(stream::query(rig.other.0));
+    "cuStreamSynchronize" Nothing => Nothing: |rig, _| done(stream::synchronize(rig.other.0));
+};
 
 /// Calls of which documents say nothing, and which Larder makes in the relaxed mode only.
-const OPEN: &[Call] = &[
-    ("cuMemAddressReserve", Nothing, Addresses, |rig, _| {
-        vmm::reserve(rig.page, 0, 0, 0)
-    }),
-    ("cuMemAddressFree", Addresses, Nothing, |rig, [at, _]| {
-        done(vmm::free_address(at, rig.page))
-    }),
-    ("cuMemCreate", Nothing, Handle, |rig, _| {
-        vmm::create(rig.page, &plain(), 0).map(|handle| handle.0)
-    }),
-    ("cuMemRelease", Handle, Nothing, |_, [made, _]| {
-        done(vmm::release(MemoryHandle(made)))
-    }),
-    ("cuMemMap", Unmapped, Mapped, |rig, [at, handle]| {
-        done(vmm::map(at, rig.page, 0, MemoryHandle(handle)))
-    }),
-    ("cuMemSetAccess", Mapped, Mapped, |rig, [at, _]| {
-        let flags = constants::MEM_ACCESS_READ_WRITE;
-        done(vmm::set_access(at, rig.page, 0, flags))
-    }),
-    ("cuMemUnmap", Mapped, Unmapped, |rig, [at, _]| {
-        done(vmm::unmap(at, rig.page))
-    }),
-    ("cuEventElapsedTime", Event, Event, |_, [made, _]| {
-        done(stream::elapsed(event(made), event(made)))
-    }),
-    ("cuMemAllocAsync-captured", Nothing, Nothing, |rig, _| {
-        pool::alloc(BYTES, rig.captured.0)
-    }),
-];
+const OPEN: &[Call] = calls! {
+    "cuMemAddressReserve" Nothing => Addresses: |rig, _| vmm::reserve(rig.page, 0, 0, 0);
+    "cuMemAddressFree" Addresses => Nothing: |rig, [at, _]| done(vmm::free_address(at, rig.page));
+    "cuMemCreate" Nothing => Handle: |rig, _| vmm::create(rig.page, &plain(), 0).map(|handle| handle.0);
+    "cuMemRelease" Handle => Nothing: |_, [made, _]| done(vmm::release(MemoryHandle(made)));
+    "cuMemMap" Unmapped => Mapped: |rig, [at, handle]| done(vmm::map(at, rig.page, 0, MemoryHandle(handle)));
+    "cuMemSetAccess" Mapped => Mapped: |rig, [at, _]| { let flags = constants::MEM_ACCESS_READ_WRITE; done(vmm::set_access(at, rig.page, 0, flags)) };
+    "cuMemUnmap" Mapped => Unmapped: |rig, [at, _]| done(vmm::unmap(at, rig.page));
+    "cuEventElapsedTime" Event => Event: |_, [made, _]| done(stream::elapsed(event(made), event(made)));
+    "cuMemAllocAsync-captured" Nothing => Nothing: |rig, _| pool::alloc(BYTES, rig.captured.0);
+};
 
 /// Calls that say something of the stream or context that captures, and spoil every capture.
-const NEVER: &[Call] = &[
-    ("cuCtxSynchronize", Nothing, Nothing, |_, _| {
-        done(context::synchronize())
-    }),
-    ("cuStreamGetId-captured", Nothing, Nothing, |rig, _| {
-        stream::id(rig.captured.0)
-    }),
-    ("cuStreamQuery-captured", Nothing, Nothing, |rig, _| {
-        done(stream::query(rig.captured.0))
-    }),
-    (
-        "cuStreamSynchronize-captured",
-        Nothing,
-        Nothing,
-        |rig, _| done(stream::synchronize(rig.captured.0)),
-    ),
-];
+const NEVER: &[Call] = calls! {
+    "cuCtxSynchronize" Nothing => Nothing: |_, _| done(context::synchronize());
+    "cuStreamGetId-captured" Nothing => Nothing: |rig, _| stream::id(rig.captured.0);
+    "cuStreamQuery-captured" Nothing => Nothing: |rig, _| done(stream::query(rig.captured.0));
+    "cuStreamSynchronize-captured" Nothing => Nothing: |rig, _| done(stream::synchronize(rig.captured.0));
+};
 
 /// Calls that Larder makes in whatever mode the thread has.
-const SAFE: &[Call] = &[
-    ("cuMemHostGetDevicePointer", Pinned, Pinned, |_, [at, _]| {
-        done(memory::host_device_pointer(at as usize, 0))
-    }),
-    (
-        "cuMemGetInfo",
-        Nothing,
-        Nothing,
-        |_, _| done(memory::info()),
-    ),
-    ("cuPointerGetAttribute", Plain, Plain, |_, [at, _]| {
-        done(pointer::memory_type(at))
-    }),
-    ("cuEventCreate", Nothing, Event, |_, _| {
-        stream::create_event(0).map(|event| event.0 as u64)
-    }),
-    ("cuEventDestroy", Event, Nothing, |_, [made, _]| {
-        done(stream::destroy_event(event(made)))
-    }),
-    ("cuEventRecord", Event, Event, |rig, [made, _]| {
-        done(stream::record(event(made), rig.other.0))
-    }),
-    ("cuStreamWaitEvent", Event, Event, |rig, [made, _]| {
-        done(stream::wait(rig.other.0, event(made)))
-    }),
-    ("cuStreamGetId", Nothing, Nothing, |rig, _| {
-        stream::id(rig.other.0)
-    }),
-    ("cuMemsetD8Async", Plain, Plain, |rig, [at, _]| {
-        done(copy::fill8_async(at, 1, BYTES, rig.other.0))
-    }),
-    ("cuStreamGetCtx-captured", Nothing, Nothing, |rig, _| {
-        done(stream::context(rig.captured.0))
-    }),
-    (
-        "cuStreamIsCapturing-captured",
-        Nothing,
-        Nothing,
-        |rig, _| done(capture::status(rig.captured.0)),
-    ),
-];
+const SAFE: &[Call] = calls! {
+    "cuMemHostGetDevicePointer" Pinned => Pinned: |_, [at, _]| done(memory::host_device_pointer(at as usize, 0));
+    "cuMemGetInfo" Nothing => Nothing: |_, _| done(memory::info());
+    "cuPointerGetAttribute" Plain => Plain: |_, [at, _]| done(pointer::memory_type(at));
+    "cuEventCreate" Nothing => Event: |_, _| stream::create_event(0).map(|event| event.0 as u64);
+    "cuEventDestroy" Event => Nothing: |_, [made, _]| done(stream::destroy_event(event(made)));
+    "cuEventRecord" Event => Event: |rig, [made, _]| done(stream::record(event(made), rig.other.0));
+    "cuStreamWaitEvent" Event => Event: |rig, [made, _]| done(stream::wait(rig.other.0, event(made)));
+    "cuStreamGetId" Nothing => Nothing: |rig, _| stream::id(rig.other.0);
+    "cuMemsetD8Async" Plain => Plain: |rig, [at, _]| done(copy::fill8_async(at, 1, BYTES, rig.other.0));
+    "cuStreamGetCtx-captured" Nothing => Nothing: |rig, _| done(stream::context(rig.captured.0));
+    "cuStreamIsCapturing-captured" Nothing => Nothing: |rig, _| done(capture::status(rig.captured.0));
+};
 
 /// The capture's mode, the mode of the thread that calls, and whether that is another thread than captures.
 #[derive(Clone, Copy)]

@@ -2,12 +2,12 @@
 
 use larder_cuda_abi::{Code, constants};
 
-use super::{Exec, GLOBAL, Graph, RELAXED, THREAD_LOCAL, begin, status};
+use super::{Exec, GLOBAL, Graph, RELAXED, THREAD_LOCAL, begin, captured, status};
 use crate::{
     api::{capture, copy, pool, stream},
     gpu::{portable, real_only},
     hold::Hold,
-    own::{Device, Event, Kernels, Pinned, Stream},
+    own::{Device, Event, Host, Kernels, Stream},
 };
 
 /// Rule: a stream is active from the beginning of a capture to its end (source: CUDA Driver API,
@@ -51,9 +51,9 @@ fn a_graph_runs_at_each_launch() {
     let kernels = Kernels::load();
     gpu.defer(61);
     let (stream, memory) = (Stream::non_blocking(), Device::filled(1024, 1));
-    begin(stream.0, THREAD_LOCAL);
-    kernels.add(memory.at, memory.at, memory.at, 256, stream.0);
-    let exec = Exec::of(&Graph::end(stream.0));
+    let exec = captured(&stream, || {
+        kernels.add(memory.at, memory.at, memory.at, 256, stream.0);
+    });
     for _ in 0..3 {
         exec.launch(stream.0);
     }
@@ -69,13 +69,13 @@ fn a_graph_keeps_its_order() {
     let kernels = Kernels::load();
     gpu.defer(62);
     let (stream, memory) = (Stream::non_blocking(), Device::filled(2048, 0));
-    let (upper, pinned) = (memory.plus(1024), Pinned::filled(1024, 3));
-    begin(stream.0, THREAD_LOCAL);
-    copy::to_device_async(memory.at, pinned.address, 1024, stream.0).expect("a copy");
-    copy::between_async(upper, memory.at, 1024, stream.0).expect("a copy");
-    kernels.add(upper, upper, memory.at, 256, stream.0);
-    copy::fill8_async(memory.at, 1, 1024, stream.0).expect("a fill");
-    let exec = Exec::of(&Graph::end(stream.0));
+    let (upper, pinned) = (memory.plus(1024), Host::pinned(1024, 3));
+    let exec = captured(&stream, || {
+        copy::to_device_async(memory.at, pinned.address, 1024, stream.0).expect("a copy");
+        copy::between_async(upper, memory.at, 1024, stream.0).expect("a copy");
+        kernels.add(upper, upper, memory.at, 256, stream.0);
+        copy::fill8_async(memory.at, 1, 1024, stream.0).expect("a fill");
+    });
     exec.launch(stream.0);
     stream.finish();
     assert_eq!(memory.read(), [[1; 1024], [6; 1024]].concat());
@@ -87,16 +87,15 @@ fn a_graph_keeps_its_order() {
 fn a_graph_has_its_place_in_a_stream() {
     let _gpu = portable();
     let (stream, memory) = (Stream::non_blocking(), Device::filled(256, 0));
-    begin(stream.0, THREAD_LOCAL);
-    copy::fill8_async(memory.at, 1, 256, stream.0).expect("a fill");
-    let exec = Exec::of(&Graph::end(stream.0));
+    let exec = captured(&stream, || {
+        copy::fill8_async(memory.at, 1, 256, stream.0).expect("a fill");
+    });
     let hold = Hold::of(stream.0);
     copy::fill8_async(memory.at, 9, 256, stream.0).expect("a fill");
     exec.launch(stream.0);
     copy::fill8_async(memory.at, 2, 128, stream.0).expect("a fill");
     assert_eq!(stream::query(stream.0), Err(Code::NOT_READY));
-    hold.release();
-    stream.finish();
+    hold.end(stream.0);
     assert_eq!(memory.read(), [[2; 128], [1; 128]].concat());
 }
 
@@ -107,10 +106,10 @@ fn a_captured_kernel_keeps_its_parameters() {
     let _gpu = portable();
     let kernels = Kernels::load();
     let (stream, memory) = (Stream::non_blocking(), Device::filled(1024, 0));
-    begin(stream.0, THREAD_LOCAL);
-    // The launch overwrites what it gave as soon as it has returned.
-    kernels.fill(memory.at, 256, 77, stream.0);
-    let exec = Exec::of(&Graph::end(stream.0));
+    let exec = captured(&stream, || {
+        // The launch overwrites what it gave as soon as it has returned.
+        kernels.fill(memory.at, 256, 77, stream.0);
+    });
     exec.launch(stream.0);
     stream.finish();
     assert_eq!(memory.words(), [77; 256]);
@@ -138,8 +137,7 @@ fn captured_work_is_nodes() {
 fn an_empty_graph_runs() {
     let _gpu = portable();
     let stream = Stream::non_blocking();
-    begin(stream.0, THREAD_LOCAL);
-    let exec = Exec::of(&Graph::end(stream.0));
+    let exec = captured(&stream, || ());
     exec.launch(stream.0);
     stream.finish();
 }
@@ -169,9 +167,9 @@ fn a_ready_graph_outlives_its_graph() {
 fn a_launched_graph_ends_though_destroyed() {
     let _gpu = portable();
     let (stream, memory) = (Stream::non_blocking(), Device::filled(256, 0));
-    begin(stream.0, THREAD_LOCAL);
-    copy::fill8_async(memory.at, 1, 256, stream.0).expect("a fill");
-    let exec = Exec::of(&Graph::end(stream.0));
+    let exec = captured(&stream, || {
+        copy::fill8_async(memory.at, 1, 256, stream.0).expect("a fill");
+    });
     exec.launch(stream.0);
     drop(exec);
     stream.finish();
@@ -219,12 +217,12 @@ fn a_capture_allocates_for_its_graph() {
         return;
     };
     let (stream, result) = (Stream::non_blocking(), Device::filled(256, 0));
-    begin(stream.0, THREAD_LOCAL);
-    let at = pool::alloc(256, stream.0).expect("memory");
-    copy::fill8_async(at, 7, 256, stream.0).expect("a fill");
-    copy::between_async(result.at, at, 256, stream.0).expect("a copy");
-    pool::free(at, stream.0).expect("memory");
-    let exec = Exec::of(&Graph::end(stream.0));
+    let exec = captured(&stream, || {
+        let at = pool::alloc(256, stream.0).expect("memory");
+        copy::fill8_async(at, 7, 256, stream.0).expect("a fill");
+        copy::between_async(result.at, at, 256, stream.0).expect("a copy");
+        pool::free(at, stream.0).expect("memory");
+    });
     for _ in 0..2 {
         copy::fill8_async(result.at, 0, 256, stream.0).expect("a fill");
         exec.launch(stream.0);

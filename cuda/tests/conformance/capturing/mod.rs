@@ -7,7 +7,10 @@ mod refused;
 
 use larder_cuda_abi::{GraphExecHandle, GraphHandle, StreamHandle, constants};
 
-use crate::api::capture;
+use crate::{
+    api::{Answer, capture},
+    own::Stream,
+};
 
 const GLOBAL: u32 = constants::CAPTURE_MODE_GLOBAL;
 const THREAD_LOCAL: u32 = constants::CAPTURE_MODE_THREAD_LOCAL;
@@ -19,6 +22,22 @@ fn begin(stream: StreamHandle, mode: u32) {
 
 fn status(stream: StreamHandle) -> u32 {
     capture::status(stream).expect("a status")
+}
+
+/// Makes a call during a relaxed capture of a stream, which ends before its answer is given.
+fn during<T>(stream: &Stream, call: impl FnOnce() -> Answer<T>) -> Answer<T> {
+    begin(stream.0, RELAXED);
+    let answer = call();
+    let _ = capture::end(stream.0).map(Graph);
+    assert_eq!(status(stream.0), constants::CAPTURE_STATUS_NONE);
+    answer
+}
+
+/// Captures work of a stream and makes it ready to run.
+fn captured(stream: &Stream, work: impl FnOnce()) -> Exec {
+    begin(stream.0, THREAD_LOCAL);
+    work();
+    Exec::of(&Graph::end(stream.0))
 }
 
 /// A graph, destroyed at the end.

@@ -4,43 +4,71 @@ use std::{sync::mpsc, thread};
 
 use larder_cuda_abi::{Code, GraphHandle, StreamHandle, constants};
 
-use super::{GLOBAL, Graph, RELAXED, THREAD_LOCAL, begin, status};
+use super::{GLOBAL, Graph, RELAXED, THREAD_LOCAL, begin, during, status};
 use crate::{
     api::{capture, context, copy, memory, stream},
     gpu::portable,
     own::{Device, Event, Stream},
+    refused::refusals,
 };
 
-/// Rule: capture may not begin in the legacy default stream (source: CUDA Driver API, Stream
-/// Management, cuStreamBeginCapture).
-///
-/// Uncertain: the code is not named; CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED is what drivers answer
-/// and CUDA_ERROR_INVALID_VALUE is in the list of errors.
-#[test]
-fn the_legacy_stream_does_not_capture() {
-    let _gpu = portable();
-    let known = [
-        Err(Code::STREAM_CAPTURE_UNSUPPORTED),
-        Err(Code::INVALID_VALUE),
-    ];
-    for handle in [StreamHandle::NULL, StreamHandle::LEGACY] {
-        let answer = capture::begin(handle, RELAXED);
-        assert!(known.contains(&answer), "{answer:?}");
-    }
+/// An event that is done.
+fn recorded(stream: &Stream) -> Event {
+    let event = Event::new();
+    event.record(stream.0);
+    stream.finish();
+    event
 }
 
-/// Rule: a stream that captures does not begin another capture (source: CUDA Driver API, Stream
-/// Management, cuStreamBeginCapture: "only … if the stream is not already in capture mode").
-///
-/// Uncertain: the code is not named, nor whether the first capture survives; any error is taken.
-#[test]
-fn a_capture_does_not_begin_twice() {
-    let _gpu = portable();
-    let stream = Stream::non_blocking();
-    begin(stream.0, THREAD_LOCAL);
-    assert!(capture::begin(stream.0, THREAD_LOCAL).is_err());
-    let _ = capture::end(stream.0).map(Graph);
-    assert_eq!(status(stream.0), constants::CAPTURE_STATUS_NONE);
+refusals! {
+    /// Rule: capture may not begin in the legacy default stream (source: CUDA Driver API, Stream
+    /// Management, cuStreamBeginCapture).
+    ///
+    /// Uncertain: the code is not named; CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED is what drivers answer
+    /// and CUDA_ERROR_INVALID_VALUE is in the list of errors.
+    fn the_legacy_stream_does_not_capture() {
+        capture::begin(StreamHandle::NULL, RELAXED), capture::begin(StreamHandle::LEGACY, RELAXED)
+    } => STREAM_CAPTURE_UNSUPPORTED | INVALID_VALUE;
+
+    /// Rule: a stream that does not capture has no capture to end (source: CUDA Driver API, Stream
+    /// Management, cuStreamEndCapture).
+    fn what_has_not_begun_does_not_end(stream = Stream::non_blocking()) {
+        capture::end(stream.0)
+    } => ILLEGAL_STATE | _;
+
+    /// Rule: a stream that captures does not begin another capture (source: CUDA Driver API, Stream
+    /// Management, cuStreamBeginCapture: "only … if the stream is not already in capture mode").
+    ///
+    /// Uncertain: the code is not named, nor whether the first capture survives; any error is taken.
+    fn a_capture_does_not_begin_twice(stream = Stream::non_blocking()) {
+        during(&stream, || capture::begin(stream.0, THREAD_LOCAL))
+    } => ILLEGAL_STATE | _;
+
+    /// Rule: an event last recorded in a capture is neither queried nor waited for:
+    /// CUDA_ERROR_CAPTURED_EVENT (source: CUDA Driver API, Data types, CUresult; CUDA Programming Guide,
+    /// CUDA Graphs, Prohibited and Unhandled Operations).
+    fn a_captured_event_is_not_asked(stream = Stream::non_blocking(), event = Event::new()) {
+        during(&stream, || {
+            event.record(stream.0);
+            stream::query_event(event.0)
+        }),
+        during(&stream, || {
+            event.record(stream.0);
+            stream::synchronize_event(event.0)
+        })
+    } => CAPTURED_EVENT;
+
+    /// Rule: nor does it tell a time (source: CUDA Driver API, Data types, CUresult,
+    /// CUDA_ERROR_CAPTURED_EVENT).
+    ///
+    /// Uncertain: CUDA_ERROR_INVALID_HANDLE is taken too, which is documented for an event that was not
+    /// recorded.
+    fn a_captured_event_tells_no_time(stream = Stream::non_blocking(), plain = recorded(&stream), event = Event::new()) {
+        during(&stream, || {
+            event.record(stream.0);
+            stream::elapsed(plain.0, event.0)
+        })
+    } => CAPTURED_EVENT | INVALID_HANDLE;
 }
 
 /// Rule: a mode that does not exist is CUDA_ERROR_INVALID_VALUE (source: CUDA Driver API, Stream
@@ -56,54 +84,6 @@ fn unknown_modes_are_refused() {
         Ok(before) => drop(capture::exchange_mode(before).expect("the mode before")),
         Err(code) => assert_eq!(code, Code::INVALID_VALUE),
     }
-}
-
-/// Rule: a stream that does not capture has no capture to end (source: CUDA Driver API, Stream
-/// Management, cuStreamEndCapture).
-#[test]
-fn what_has_not_begun_does_not_end() {
-    let _gpu = portable();
-    let stream = Stream::non_blocking();
-    assert!(capture::end(stream.0).is_err());
-}
-
-/// Rule: an event last recorded in a capture is neither queried nor waited for:
-/// CUDA_ERROR_CAPTURED_EVENT (source: CUDA Driver API, Data types, CUresult; CUDA Programming Guide,
-/// CUDA Graphs, Prohibited and Unhandled Operations).
-#[test]
-fn a_captured_event_is_not_asked() {
-    let _gpu = portable();
-    let ask = |call: fn(&Event) -> Result<(), Code>| {
-        let (stream, event) = (Stream::non_blocking(), Event::new());
-        begin(stream.0, RELAXED);
-        event.record(stream.0);
-        let answer = call(&event);
-        let _ = capture::end(stream.0).map(Graph);
-        answer
-    };
-    let refused = Err(Code::CAPTURED_EVENT);
-    assert_eq!(ask(|event| stream::query_event(event.0)), refused);
-    assert_eq!(ask(|event| stream::synchronize_event(event.0)), refused);
-}
-
-/// Rule: nor does it tell a time (source: CUDA Driver API, Data types, CUresult,
-/// CUDA_ERROR_CAPTURED_EVENT).
-///
-/// Uncertain: CUDA_ERROR_INVALID_HANDLE is taken too, which is documented for an event that was not
-/// recorded.
-#[test]
-fn a_captured_event_tells_no_time() {
-    let _gpu = portable();
-    let (stream, plain) = (Stream::non_blocking(), Event::new());
-    plain.record(stream.0);
-    stream.finish();
-    let event = Event::new();
-    begin(stream.0, RELAXED);
-    event.record(stream.0);
-    let answer = stream::elapsed(plain.0, event.0).map(|_| ());
-    let _ = capture::end(stream.0).map(Graph);
-    let known = [Err(Code::CAPTURED_EVENT), Err(Code::INVALID_HANDLE)];
-    assert!(known.contains(&answer), "{answer:?}");
 }
 
 /// Rule: an event captured before is an ordinary one once it is recorded outside (source: CUDA

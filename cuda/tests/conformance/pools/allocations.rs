@@ -8,7 +8,16 @@ use crate::{
     gpu::portable,
     hold::Hold,
     own::{Device, Event, Kernels, Stream},
+    refused::refusals,
 };
+
+refusals! {
+    /// Rule: more than there is is CUDA_ERROR_OUT_OF_MEMORY, at once (source: CUDA Driver API, Stream
+    /// Ordered Memory Allocator, cuMemAllocAsync, list of errors).
+    fn more_than_there_is_is_out_of_memory_in_a_stream(stream = Stream::blocking(), own = Pool::new(), total = basic::device_bytes(0).expect("a size")) {
+        pool::alloc(total * 2, stream.0), pool::alloc_from(own.0, total * 2, stream.0)
+    } => OUT_OF_MEMORY;
+}
 
 /// Rule: memory is used in the order of the stream from its allocation to its free (source: CUDA
 /// Driver API, Stream Ordered Memory Allocator, cuMemAllocAsync, cuMemFreeAsync).
@@ -42,8 +51,7 @@ fn allocating_in_a_stream_does_not_wait_for_it() {
     copy::fill8_async(at, 2, BYTES, stream.0).expect("a fill");
     pool::free(at, stream.0).expect("memory");
     assert_eq!(stream::query(stream.0), Err(Code::NOT_READY));
-    hold.release();
-    stream.finish();
+    hold.end(stream.0);
 }
 
 /// Rule: memory freed in a stream serves the next allocation in it without a wait (source: CUDA
@@ -62,8 +70,7 @@ fn memory_freed_in_a_stream_is_reused_in_it() {
     let second = pool::alloc_from(own.0, 64 * BYTES, stream.0).expect("memory");
     assert_eq!(ask(own.0, constants::POOL_RESERVED_CURRENT), reserved);
     pool::free(second, stream.0).expect("memory");
-    hold.release();
-    stream.finish();
+    hold.end(stream.0);
 }
 
 /// Rule: another stream uses the memory once an event orders it behind the allocation, and the free
@@ -139,19 +146,6 @@ fn an_allocation_of_nothing_in_a_stream_does_no_harm() {
         Ok(at) => pool::free(at, stream.0).expect("memory"),
         Err(code) => assert_eq!(code, Code::INVALID_VALUE),
     }
-    stream.finish();
-}
-
-/// Rule: more than there is is CUDA_ERROR_OUT_OF_MEMORY, at once (source: CUDA Driver API, Stream
-/// Ordered Memory Allocator, cuMemAllocAsync, list of errors).
-#[test]
-fn more_than_there_is_is_out_of_memory_in_a_stream() {
-    let _gpu = portable();
-    let (stream, own) = (Stream::blocking(), Pool::new());
-    let total = basic::device_bytes(0).expect("a size");
-    let refused = Err(Code::OUT_OF_MEMORY);
-    assert_eq!(pool::alloc(total * 2, stream.0), refused);
-    assert_eq!(pool::alloc_from(own.0, total * 2, stream.0), refused);
     stream.finish();
 }
 

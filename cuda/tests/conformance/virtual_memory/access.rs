@@ -6,40 +6,54 @@ use super::{Mapped, Physical, READ_WRITE, Reserved, granule};
 use crate::{
     api::{Answer, context, copy, virtual_memory as vmm},
     child,
-    gpu::portable,
+    gpu::{self, portable},
     own::{Kernels, Stream, read},
+    refused::refusals,
 };
+
+refusals! {
+    /// Rule: access is set for mapped ranges only (source: CUDA Driver API, Virtual Memory Management,
+    /// cuMemSetAccess: "the range must be a fully mapped address range").
+    fn access_is_set_for_mapped_ranges_only(one = Physical::new(granule()), range = Reserved::new(2 * granule())) {
+        vmm::set_access(range.at, granule(), 0, READ_WRITE),
+        {
+            let _mapped = Mapped::bare(range.at, &one);
+            vmm::set_access(range.at, 2 * granule(), 0, READ_WRITE)
+        }
+    } => INVALID_VALUE | _;
+
+    /// Rule: access is set for a device that is there (source: CUDA Driver API, Virtual Memory
+    /// Management, cuMemSetAccess, list of errors).
+    fn access_is_set_for_a_device_that_is_there(one = Physical::new(granule()), range = Reserved::new(granule()),
+        _mapped = Mapped::bare(range.at, &one)) {
+        vmm::set_access(range.at, granule(), gpu::absent_device(), READ_WRITE)
+    } => INVALID_DEVICE | _;
+}
 
 /// Rule: all mappings start without access (source: CUDA Driver API, Virtual Memory Management,
 /// cuMemMap, cuMemUnmap: "all mappings start with no accessibility setup").
 #[test]
 fn a_copy_before_access_is_set_fails() {
-    child::portable(
-        "virtual_memory::access::a_copy_before_access_is_set_fails",
-        |_| {
-            let (physical, range) = (Physical::new(granule()), Reserved::new(granule()));
-            let _mapped = Mapped::bare(range.at, &physical);
-            let copied = copy::to_device(range.at, &[1; 64]);
-            assert!(copied.and_then(|()| context::synchronize()).is_err());
-        },
-    );
+    child::portable(|_| {
+        let (physical, range) = (Physical::new(granule()), Reserved::new(granule()));
+        let _mapped = Mapped::bare(range.at, &physical);
+        let copied = copy::to_device(range.at, &[1; 64]);
+        assert!(copied.and_then(|()| context::synchronize()).is_err());
+    });
 }
 
 /// Rule: the same for kernels: without access they fail (source: CUDA Driver API, Virtual Memory
 /// Management, cuMemMap).
 #[test]
 fn a_kernel_before_access_is_set_fails() {
-    child::portable(
-        "virtual_memory::access::a_kernel_before_access_is_set_fails",
-        |_| {
-            let kernels = Kernels::load();
-            let (physical, range) = (Physical::new(granule()), Reserved::new(granule()));
-            let _mapped = Mapped::bare(range.at, &physical);
-            let stream = Stream::blocking();
-            kernels.fill(range.at, 16, 1, stream.0);
-            assert!(context::synchronize().is_err());
-        },
-    );
+    child::portable(|_| {
+        let kernels = Kernels::load();
+        let (physical, range) = (Physical::new(granule()), Reserved::new(granule()));
+        let _mapped = Mapped::bare(range.at, &physical);
+        let stream = Stream::blocking();
+        kernels.fill(range.at, 16, 1, stream.0);
+        assert!(context::synchronize().is_err());
+    });
 }
 
 /// Rule: access is none before it is set, then as it was set, at each address of the mapping
@@ -48,7 +62,7 @@ fn a_kernel_before_access_is_set_fails() {
 fn access_is_known_as_it_was_set() {
     let _gpu = portable();
     let (physical, range) = (Physical::new(granule()), Reserved::new(granule()));
-    let mapped = Mapped::bare(range.at, &physical);
+    let _mapped = Mapped::bare(range.at, &physical);
     assert_eq!(
         vmm::access(range.at, 0),
         Ok(u64::from(constants::MEM_ACCESS_NONE))
@@ -60,7 +74,6 @@ fn access_is_known_as_it_was_set() {
             Ok(u64::from(READ_WRITE))
         );
     }
-    drop(mapped);
 }
 
 /// Rule: memory mapped again has to be given access again (source: CUDA Driver API, Virtual Memory
@@ -71,39 +84,11 @@ fn a_new_mapping_starts_without_access() {
     let _gpu = portable();
     let (physical, range) = (Physical::new(granule()), Reserved::new(granule()));
     drop(Mapped::new(range.at, &physical));
-    let mapped = Mapped::bare(range.at, &physical);
+    let _mapped = Mapped::bare(range.at, &physical);
     assert_eq!(
         vmm::access(range.at, 0),
         Ok(u64::from(constants::MEM_ACCESS_NONE))
     );
-    drop(mapped);
-}
-
-/// Rule: access is set for mapped ranges only (source: CUDA Driver API, Virtual Memory Management,
-/// cuMemSetAccess: "the range must be a fully mapped address range").
-#[test]
-fn access_is_set_for_mapped_ranges_only() {
-    let _gpu = portable();
-    let granule = granule();
-    let (physical, range) = (Physical::new(granule), Reserved::new(2 * granule));
-    assert!(vmm::set_access(range.at, granule, 0, READ_WRITE).is_err());
-    let mapped = Mapped::bare(range.at, &physical);
-    let too_far = vmm::set_access(range.at, 2 * granule, 0, READ_WRITE);
-    assert!(too_far.is_err());
-    drop(mapped);
-}
-
-/// Rule: access is set for a device that is there (source: CUDA Driver API, Virtual Memory
-/// Management, cuMemSetAccess, list of errors).
-#[test]
-fn access_is_set_for_a_device_that_is_there() {
-    let _gpu = portable();
-    let absent = crate::api::basic::device_count().expect("a count") + 7;
-    let (physical, range) = (Physical::new(granule()), Reserved::new(granule()));
-    let mapped = Mapped::bare(range.at, &physical);
-    let answer = vmm::set_access(range.at, granule(), absent, READ_WRITE);
-    assert!(answer.is_err());
-    drop(mapped);
 }
 
 /// Rule: memory set to be read only is not written (source: CUDA Driver API, Data types,
@@ -112,31 +97,28 @@ fn access_is_set_for_a_device_that_is_there() {
 /// Uncertain: a driver may not support this access; then setting it fails, which is taken.
 #[test]
 fn a_write_to_read_only_memory_fails() {
-    child::portable(
-        "virtual_memory::access::a_write_to_read_only_memory_fails",
-        |_| {
-            let kernels = Kernels::load();
-            let bytes = granule();
-            let (physical, range) = (Physical::new(bytes), Reserved::new(bytes));
-            let _mapped = Mapped::new(range.at, &physical);
-            copy::to_device(range.at, &[4; 64]).expect("a copy");
-            context::synchronize().expect("work that ends well");
-            if vmm::set_access(range.at, bytes, 0, constants::MEM_ACCESS_READ).is_err() {
-                println!("this driver knows no read-only access");
-                return;
-            }
-            assert_eq!(read(range.at, 64), [4; 64]);
-            kernels.fill(range.at, 16, 1, Stream::blocking().0);
-            assert!(context::synchronize().is_err());
-        },
-    );
+    child::portable(|_| {
+        let kernels = Kernels::load();
+        let bytes = granule();
+        let (physical, range) = (Physical::new(bytes), Reserved::new(bytes));
+        let _mapped = Mapped::new(range.at, &physical);
+        copy::to_device(range.at, &[4; 64]).expect("a copy");
+        context::synchronize().expect("work that ends well");
+        if vmm::set_access(range.at, bytes, 0, constants::MEM_ACCESS_READ).is_err() {
+            println!("this driver knows no read-only access");
+            return;
+        }
+        assert_eq!(read(range.at, 64), [4; 64]);
+        kernels.fill(range.at, 16, 1, Stream::blocking().0);
+        assert!(context::synchronize().is_err());
+    });
 }
 
 /// Rule: access is taken back with CU_MEM_ACCESS_FLAGS_PROT_NONE (source: CUDA Driver API, Data
 /// types, CUmemAccess_flags).
 #[test]
 fn access_is_taken_back() {
-    child::portable("virtual_memory::access::access_is_taken_back", |_| {
+    child::portable(|_| {
         let (physical, range) = (Physical::new(granule()), Reserved::new(granule()));
         let _mapped = Mapped::new(range.at, &physical);
         let none = constants::MEM_ACCESS_NONE;

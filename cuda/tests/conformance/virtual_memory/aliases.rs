@@ -12,7 +12,7 @@ use crate::{
     api::{basic, capture, copy, module, stream},
     gpu::{self, portable, real_only},
     kernels::DEPENDENT_PTX,
-    own::{Device, Event, Kernels, Pinned, Stream},
+    own::{Device, Event, Host, Kernels, Stream},
 };
 
 /// By what every round multiplies each word, so that no word is what it was.
@@ -173,7 +173,7 @@ fn a_kernel_reads_what_the_copy_engine_wrote() {
     let _gpu = portable();
     assert_fresh("copy engine then kernel", |memory| {
         let (bytes, stream) = (memory.bytes, memory.stream.0);
-        let (plain, host) = (Device::new(bytes), Pinned::with_flags(bytes, 0));
+        let (plain, host) = (Device::new(bytes), Host::pinned_with(bytes, 0));
         for (round, write, read) in memory.rounds() {
             let word = Aliased::word(round);
             copy::fill32_async(plain.at, word, bytes / 4, stream).expect("a fill");
@@ -192,7 +192,7 @@ fn the_copy_engine_reads_what_a_kernel_wrote() {
     let _gpu = portable();
     assert_fresh("kernel then copy engine", |memory| {
         let (bytes, stream) = (memory.bytes, memory.stream.0);
-        let (plain, host) = (Device::new(bytes), Pinned::with_flags(bytes, 0));
+        let (plain, host) = (Device::new(bytes), Host::pinned_with(bytes, 0));
         for (round, write, read) in memory.rounds() {
             memory.scale(write);
             copy::to_host_async(host.address, read, bytes, stream).expect("a copy");
@@ -270,7 +270,8 @@ fn a_dependent_launch_that_waits_reads_what_a_kernel_wrote() {
         for (round, write, read) in memory.rounds() {
             module::launch(triple, shape, stream, &[write, words]).expect("a launch");
             let parameters = [read, words, memory.sum_at(round)];
-            module::launch_dependent(sum, shape, stream, &parameters).expect("a launch");
+            let mut early = [module::begins_early()];
+            module::launch_ex(sum, shape, stream, &parameters, &mut early).expect("a launch");
         }
     });
     module::unload(dependent).expect("a module");

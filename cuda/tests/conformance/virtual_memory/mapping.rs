@@ -1,13 +1,58 @@
 //! cuMemMap and cuMemUnmap.
 
-use larder_cuda_abi::Code;
+use larder_cuda_abi::{Code, DevicePtr};
 
 use super::{Mapped, Physical, READ_WRITE, Reserved, granule};
 use crate::{
     api::{context, copy, memory, stream, virtual_memory as vmm},
     gpu::portable,
     own::{Kernels, Stream, read, words},
+    refused::refusals,
 };
+
+/// Addresses that were reserved.
+fn freed_addresses() -> DevicePtr {
+    let range = Reserved::new(granule());
+    range.at
+}
+
+refusals! {
+    /// Rule: mapping needs reserved addresses (source: CUDA Driver API, Virtual Memory Management,
+    /// cuMemMap: the range "must be an address reservation previously reserved").
+    fn memory_is_mapped_at_reserved_addresses_only(
+        one = Physical::new(granule()), freed = freed_addresses(),
+        two = Physical::new(2 * granule()), range = Reserved::new(granule())
+    ) {
+        vmm::map(freed, granule(), 0, one.handle),
+        // Past the end of the reservation.
+        vmm::map(range.at, 2 * granule(), 0, two.handle)
+    } => INVALID_VALUE | _;
+
+    /// Rule: the offset into a handle must be zero (source: CUDA Driver API, Virtual Memory Management,
+    /// cuMemMap: "currently must be zero").
+    fn a_handle_is_mapped_from_its_start(two = Physical::new(2 * granule()), range = Reserved::new(2 * granule())) {
+        vmm::map(range.at, granule(), granule(), two.handle)
+    } => INVALID_VALUE | _;
+
+    /// Rule: no more than the handle has is mapped (source: CUDA Driver API, Virtual Memory Management,
+    /// cuMemMap: "offset + size must be less than the size of the memory allocation").
+    fn no_more_is_mapped_than_a_handle_has(one = Physical::new(granule()), range = Reserved::new(2 * granule())) {
+        vmm::map(range.at, 2 * granule(), 0, one.handle)
+    } => INVALID_VALUE | _;
+
+    /// Rule: the address of a mapping is a multiple of the granularity (source: CUDA Driver API, Virtual
+    /// Memory Management, cuMemMap; of its errors CUDA_ERROR_INVALID_VALUE fits).
+    fn mappings_begin_at_a_granule(one = Physical::new(granule()), range = Reserved::new(2 * granule())) {
+        vmm::map(range.plus(granule() / 2), granule(), 0, one.handle)
+    } => INVALID_VALUE;
+
+    /// Rule: so is its size (source: CUDA Driver API, Virtual Memory Management, cuMemMap; of its errors
+    /// CUDA_ERROR_INVALID_VALUE fits, and CUDA_ERROR_NOT_SUPPORTED was seen on an H200 with driver 580).
+    fn mappings_are_whole_granules(one = Physical::new(granule()), range = Reserved::new(2 * granule())) {
+        vmm::map(range.at, granule() / 2, 0, one.handle),
+        vmm::map(range.at, 0, 0, one.handle)
+    } => INVALID_VALUE | NOT_SUPPORTED;
+}
 
 /// Rule: mapped memory with access is used as device memory (source: CUDA Driver API, Virtual
 /// Memory Management, cuMemMap, cuMemSetAccess).
@@ -17,67 +62,12 @@ fn mapped_memory_is_device_memory() {
     let kernels = Kernels::load();
     gpu.defer(41);
     let (physical, range) = (Physical::new(granule()), Reserved::new(granule()));
-    let mapped = Mapped::new(range.at, &physical);
+    let _mapped = Mapped::new(range.at, &physical);
     let stream = Stream::blocking();
     kernels.fill(range.plus(1024), 256, 3, stream.0);
     kernels.add(range.at, range.plus(1024), range.plus(1024), 256, stream.0);
     stream.finish();
     assert_eq!(words(range.at, 1024), [6; 256]);
-    drop(mapped);
-}
-
-/// Rule: mapping needs reserved addresses (source: CUDA Driver API, Virtual Memory Management,
-/// cuMemMap: the range "must be an address reservation previously reserved").
-#[test]
-fn memory_is_mapped_at_reserved_addresses_only() {
-    let _gpu = portable();
-    let granule = granule();
-    let physical = Physical::new(granule);
-    let at = vmm::reserve(granule, 0, 0, 0).expect("addresses");
-    vmm::free_address(at, granule).expect("addresses");
-    assert!(vmm::map(at, granule, 0, physical.handle).is_err());
-    let range = Reserved::new(granule);
-    let large = Physical::new(2 * granule);
-    let past_the_end = vmm::map(range.at, 2 * granule, 0, large.handle);
-    assert!(past_the_end.is_err());
-}
-
-/// Rule: address and size of a mapping are multiples of the granularity (source: CUDA Driver API,
-/// Virtual Memory Management, cuMemMap; of its errors CUDA_ERROR_INVALID_VALUE fits, and of a size
-/// CUDA_ERROR_NOT_SUPPORTED was seen on an H200 with driver 580).
-#[test]
-fn mappings_are_whole_granules() {
-    let _gpu = portable();
-    let granule = granule();
-    let (physical, range) = (Physical::new(granule), Reserved::new(2 * granule));
-    let half = granule / 2;
-    let refused = vmm::map(range.plus(half), granule, 0, physical.handle);
-    assert_eq!(refused, Err(Code::INVALID_VALUE));
-    for bytes in [half, 0] {
-        let refused = vmm::map(range.at, bytes, 0, physical.handle);
-        let known = [Err(Code::INVALID_VALUE), Err(Code::NOT_SUPPORTED)];
-        assert!(known.contains(&refused), "{bytes}: {refused:?}");
-    }
-}
-
-/// Rule: the offset into a handle must be zero (source: CUDA Driver API, Virtual Memory Management,
-/// cuMemMap: "currently must be zero").
-#[test]
-fn a_handle_is_mapped_from_its_start() {
-    let _gpu = portable();
-    let granule = granule();
-    let (physical, range) = (Physical::new(2 * granule), Reserved::new(2 * granule));
-    assert!(vmm::map(range.at, granule, granule, physical.handle).is_err());
-}
-
-/// Rule: no more than the handle has is mapped (source: CUDA Driver API, Virtual Memory Management,
-/// cuMemMap: "offset + size must be less than the size of the memory allocation").
-#[test]
-fn no_more_is_mapped_than_a_handle_has() {
-    let _gpu = portable();
-    let granule = granule();
-    let (physical, range) = (Physical::new(granule), Reserved::new(2 * granule));
-    assert!(vmm::map(range.at, 2 * granule, 0, physical.handle).is_err());
 }
 
 /// Rule: a mapped range is not mapped again before it is unmapped (source: CUDA Driver API, Virtual
@@ -123,7 +113,7 @@ fn mappings_side_by_side_are_one_range() {
     let granule = granule();
     let (first, second) = (Physical::new(granule), Physical::new(granule));
     let range = Reserved::new(2 * granule);
-    let mapped = [
+    let _mapped = [
         Mapped::new(range.at, &first),
         Mapped::new(range.plus(granule), &second),
     ];
@@ -134,7 +124,6 @@ fn mappings_side_by_side_are_one_range() {
     assert!(read(range.at, 2 * granule).iter().all(|byte| *byte == 9));
     copy::fill8(range.plus(granule - 32), 4, 64).expect("a fill");
     assert_eq!(read(range.plus(granule - 32), 64), [4; 64]);
-    drop(mapped);
 }
 
 /// Rule: part of a mapping is not unmapped (source: CUDA Driver API, Virtual Memory Management,
@@ -144,12 +133,11 @@ fn part_of_a_mapping_is_not_unmapped() {
     let _gpu = portable();
     let granule = granule();
     let (physical, range) = (Physical::new(2 * granule), Reserved::new(2 * granule));
-    let mapped = Mapped::new(range.at, &physical);
+    let _mapped = Mapped::new(range.at, &physical);
     copy::fill8(range.at, 5, 2 * granule).expect("a fill");
     assert!(vmm::unmap(range.at, granule).is_err());
     assert!(vmm::unmap(range.plus(granule), granule).is_err());
     assert_eq!(read(range.plus(granule), 64), [5; 64]);
-    drop(mapped);
 }
 
 /// Rule: one call unmaps several whole mappings that lie side by side (source: CUDA Driver API,
@@ -203,7 +191,6 @@ fn memory_keeps_its_bytes_when_mapped_elsewhere() {
     drop(mapped);
     let mapped = Mapped::new(range.plus(granule), &physical);
     assert_eq!(read(mapped.at, 4096), [6; 4096]);
-    drop(mapped);
 }
 
 /// Rule: mapped memory is not freed as an allocation (source: CUDA Driver API, Memory Management,
@@ -212,9 +199,8 @@ fn memory_keeps_its_bytes_when_mapped_elsewhere() {
 fn mapped_memory_is_not_freed_as_an_allocation() {
     let _gpu = portable();
     let (physical, range) = (Physical::new(granule()), Reserved::new(granule()));
-    let mapped = Mapped::new(range.at, &physical);
+    let _mapped = Mapped::new(range.at, &physical);
     assert!(memory::free(range.at).is_err());
     copy::to_device(range.at, &[6; 64]).expect("a copy");
     assert_eq!(read(range.at, 64), [6; 64]);
-    drop(mapped);
 }

@@ -5,9 +5,40 @@ use larder_cuda_abi::{AllocationProp, Code, constants};
 use super::{Mapped, Physical, Reserved, granule, plain};
 use crate::{
     api::{basic, copy, memory, virtual_memory as vmm},
-    gpu::{answer, portable},
+    gpu::{self, answer, portable},
     own::read,
+    refused::refusals,
 };
+
+refusals! {
+    /// Rule: the location is a device that is there (source: CUDA Driver API, Virtual Memory
+    /// Management, cuMemCreate, list of errors: CUDA_ERROR_INVALID_VALUE or CUDA_ERROR_INVALID_DEVICE).
+    /// Uncertain: whether a granularity is that of a device that is there; on an H200 with driver 580 any has one.
+    fn physical_memory_is_of_a_device_that_is_there(
+        absent = vmm::properties(gpu::absent_device(), constants::MEM_HANDLE_TYPE_NONE)
+    ) {
+        vmm::create(granule(), &absent, 0)
+    } => INVALID_DEVICE | INVALID_VALUE;
+
+    /// Rule: the flags must be zero (source: CUDA Driver API, Virtual Memory Management, cuMemCreate; of
+    /// its errors CUDA_ERROR_INVALID_VALUE fits).
+    fn physical_memory_takes_no_flags() {
+        vmm::create(granule(), &plain(), 1 << 40)
+    } => INVALID_VALUE;
+
+    /// Rule: the kind of memory is CU_MEM_ALLOCATION_TYPE_PINNED (source: CUDA Driver API, Data types,
+    /// CUmemAllocationType; CUDA_ERROR_INVALID_VALUE or CUDA_ERROR_NOT_SUPPORTED fit).
+    fn physical_memory_is_pinned(strange = AllocationProp { kind: 0, ..plain() }) {
+        vmm::create(granule(), &strange, 0)
+    } => INVALID_VALUE | _;
+
+    /// Rule: more than there is is CUDA_ERROR_OUT_OF_MEMORY (source: CUDA Driver API, Virtual Memory
+    /// Management, cuMemCreate, list of errors).
+    fn more_physical_memory_than_there_is_is_refused(
+        bytes = (2 * basic::device_bytes(0).expect("a size")).next_multiple_of(granule())) {
+        vmm::create(bytes, &plain(), 0)
+    } => OUT_OF_MEMORY;
+}
 
 /// Rule: both granularities are powers of two, the recommended a multiple of the minimum (source:
 /// CUDA Driver API, Virtual Memory Management, cuMemGetAllocationGranularity).
@@ -19,19 +50,6 @@ fn granularities_are_powers_of_two() {
     let recommended = ask(constants::MEM_GRANULARITY_RECOMMENDED);
     assert!(minimum.is_power_of_two() && recommended.is_power_of_two());
     assert_eq!(recommended % minimum, 0);
-}
-
-/// Rule: the location is a device that is there (source: CUDA Driver API, Virtual Memory
-/// Management, cuMemCreate, list of errors: CUDA_ERROR_INVALID_VALUE or CUDA_ERROR_INVALID_DEVICE).
-/// Uncertain: whether a granularity is that of a device that is there; on an H200 with driver 580 any has one.
-#[test]
-fn physical_memory_is_of_a_device_that_is_there() {
-    let _gpu = portable();
-    let absent = basic::device_count().expect("a count") + 7;
-    let absent = vmm::properties(absent, constants::MEM_HANDLE_TYPE_NONE);
-    let known = [Err(Code::INVALID_VALUE), Err(Code::INVALID_DEVICE)];
-    let answer = vmm::create(granule(), &absent, 0);
-    assert!(known.contains(&answer.map(|_| ())), "{answer:?}");
 }
 
 /// Rule: sizes are multiples of the granularity (source: CUDA Driver API, Virtual Memory
@@ -47,35 +65,6 @@ fn physical_memory_comes_in_granules() {
     for count in [1, 3, 5] {
         drop(Physical::new(count * granule));
     }
-}
-
-/// Rule: the flags must be zero (source: CUDA Driver API, Virtual Memory Management, cuMemCreate; of
-/// its errors CUDA_ERROR_INVALID_VALUE fits).
-#[test]
-fn physical_memory_takes_no_flags() {
-    let _gpu = portable();
-    let answer = vmm::create(granule(), &plain(), 1 << 40);
-    assert_eq!(answer, Err(Code::INVALID_VALUE));
-}
-
-/// Rule: the kind of memory is CU_MEM_ALLOCATION_TYPE_PINNED (source: CUDA Driver API, Data types,
-/// CUmemAllocationType; CUDA_ERROR_INVALID_VALUE or CUDA_ERROR_NOT_SUPPORTED fit).
-#[test]
-fn physical_memory_is_pinned() {
-    let _gpu = portable();
-    let strange = AllocationProp { kind: 0, ..plain() };
-    assert!(vmm::create(granule(), &strange, 0).is_err());
-}
-
-/// Rule: more than there is is CUDA_ERROR_OUT_OF_MEMORY (source: CUDA Driver API, Virtual Memory
-/// Management, cuMemCreate, list of errors).
-#[test]
-fn more_physical_memory_than_there_is_is_refused() {
-    let _gpu = portable();
-    let total = basic::device_bytes(0).expect("a size");
-    let bytes = (total * 2).next_multiple_of(granule());
-    let answer = vmm::create(bytes, &plain(), 0);
-    assert_eq!(answer, Err(Code::OUT_OF_MEMORY));
 }
 
 /// Rule: physical memory is taken at its creation and comes back with its release, once it is unmapped (source: CUDA

@@ -2,14 +2,33 @@
 
 use std::time::Instant;
 
-use larder_cuda_abi::Code;
-
 use super::{Mapped, Physical, Reserved, granule};
 use crate::{
     api::{basic, memory, virtual_memory as vmm},
     gpu::{answer, portable},
     own::read,
+    refused::refusals,
 };
+
+refusals! {
+    /// Rule: the alignment is 0 or a power of two (source: CUDA Driver API, Virtual Memory Management,
+    /// cuMemAddressReserve; of its errors CUDA_ERROR_INVALID_VALUE fits).
+    fn an_odd_alignment_is_refused() {
+        vmm::reserve(granule(), 3 * granule(), 0, 0)
+    } => INVALID_VALUE;
+
+    /// Rule: a reservation of nothing is refused (source: CUDA Driver API, Virtual Memory Management,
+    /// cuMemAddressReserve; of its errors CUDA_ERROR_INVALID_VALUE fits).
+    fn nothing_is_not_reserved() { vmm::reserve(0, 0, 0, 0) } => INVALID_VALUE;
+
+    /// Rule: sizes are multiples of the host's page (source: CUDA Driver API, Virtual Memory Management,
+    /// cuMemAddressReserve: "the size and address parameters must be a multiple of the host page size").
+    fn reservations_are_whole_pages() { vmm::reserve(granule() + 1, 0, 0, 0) } => INVALID_VALUE;
+
+    /// Rule: the flags must be zero (source: CUDA Driver API, Virtual Memory Management,
+    /// cuMemAddressReserve; of its errors CUDA_ERROR_INVALID_VALUE fits).
+    fn a_reservation_takes_no_flags() { vmm::reserve(granule(), 0, 0, 1 << 40) } => INVALID_VALUE;
+}
 
 /// Rule: reserved ranges do not overlap (source: CUDA Driver API, Virtual Memory Management,
 /// cuMemAddressReserve).
@@ -77,42 +96,6 @@ fn eight_times_the_device_is_reserved_in_one_piece() {
     assert!(all_are, "refused: see the answers");
 }
 
-/// Rule: the alignment is 0 or a power of two (source: CUDA Driver API, Virtual Memory Management,
-/// cuMemAddressReserve; of its errors CUDA_ERROR_INVALID_VALUE fits).
-#[test]
-fn an_odd_alignment_is_refused() {
-    let _gpu = portable();
-    let granule = granule();
-    let answer = vmm::reserve(granule, 3 * granule, 0, 0);
-    assert_eq!(answer, Err(Code::INVALID_VALUE));
-}
-
-/// Rule: a reservation of nothing is refused (source: CUDA Driver API, Virtual Memory Management,
-/// cuMemAddressReserve; of its errors CUDA_ERROR_INVALID_VALUE fits).
-#[test]
-fn nothing_is_not_reserved() {
-    let _gpu = portable();
-    assert_eq!(vmm::reserve(0, 0, 0, 0), Err(Code::INVALID_VALUE));
-}
-
-/// Rule: sizes are multiples of the host's page (source: CUDA Driver API, Virtual Memory Management,
-/// cuMemAddressReserve: "the size and address parameters must be a multiple of the host page size").
-#[test]
-fn reservations_are_whole_pages() {
-    let _gpu = portable();
-    let answer = vmm::reserve(granule() + 1, 0, 0, 0);
-    assert_eq!(answer, Err(Code::INVALID_VALUE));
-}
-
-/// Rule: the flags must be zero (source: CUDA Driver API, Virtual Memory Management,
-/// cuMemAddressReserve; of its errors CUDA_ERROR_INVALID_VALUE fits).
-#[test]
-fn a_reservation_takes_no_flags() {
-    let _gpu = portable();
-    let answer = vmm::reserve(granule(), 0, 0, 1 << 40);
-    assert_eq!(answer, Err(Code::INVALID_VALUE));
-}
-
 /// Rule: the address is a wish; the driver may give another (source: CUDA Driver API, Virtual
 /// Memory Management, cuMemAddressReserve: `addr` is a "hint").
 ///
@@ -160,11 +143,10 @@ fn a_reservation_is_freed_once() {
 fn mapped_addresses_are_not_freed() {
     let _gpu = portable();
     let (physical, range) = (Physical::new(granule()), Reserved::new(granule()));
-    let mapped = Mapped::new(range.at, &physical);
+    let _mapped = Mapped::new(range.at, &physical);
     crate::api::copy::fill8(range.at, 5, 64).expect("a fill");
     assert!(vmm::free_address(range.at, range.bytes).is_err());
     assert_eq!(read(range.at, 64), [5; 64]);
-    drop(mapped);
 }
 
 /// Rule: reserved addresses take no device memory (source: CUDA Driver API, Virtual Memory

@@ -2,7 +2,7 @@
 
 use std::{
     fs::File,
-    os::fd::{FromRawFd, OwnedFd},
+    os::fd::{AsRawFd, FromRawFd, OwnedFd},
 };
 
 use larder_cuda_abi::constants;
@@ -12,6 +12,7 @@ use crate::{
     api::{context, copy, memory, virtual_memory as vmm},
     gpu::portable,
     own::read,
+    refused::refusals,
 };
 
 fn exportable(bytes: usize) -> Physical {
@@ -24,6 +25,21 @@ fn exportable(bytes: usize) -> Physical {
 fn owned(descriptor: i32) -> File {
     // SAFETY: the driver has just given it to us.
     File::from(unsafe { OwnedFd::from_raw_fd(descriptor) })
+}
+
+refusals! {
+    /// Rule: memory made without a handle type is not exported as that type (source: CUDA Driver API,
+    /// Virtual Memory Management, cuMemExportToShareableHandle; CUmemAllocationProp,
+    /// requestedHandleTypes).
+    fn only_memory_made_for_it_is_exported(physical = Physical::new(granule())) {
+        vmm::export(physical.handle).map(owned)
+    } => INVALID_VALUE | _;
+
+    /// Rule: what is no exported handle is not imported (source: CUDA Driver API, Virtual Memory
+    /// Management, cuMemImportFromShareableHandle, list of errors).
+    fn an_ordinary_file_is_not_imported(file = File::open("/dev/null").expect("a file")) {
+        vmm::import(file.as_raw_fd())
+    } => INVALID_VALUE | _;
 }
 
 /// Rule: an imported handle is the exported memory (source: CUDA Driver API, Virtual Memory
@@ -45,17 +61,6 @@ fn an_imported_handle_is_the_same_memory() {
     drop((first, second));
 }
 
-/// Rule: memory made without a handle type is not exported as that type (source: CUDA Driver API,
-/// Virtual Memory Management, cuMemExportToShareableHandle; CUmemAllocationProp,
-/// requestedHandleTypes).
-#[test]
-fn only_memory_made_for_it_is_exported() {
-    let _gpu = portable();
-    let physical = Physical::new(granule());
-    let answer = vmm::export(physical.handle).map(owned);
-    assert!(answer.is_err());
-}
-
 /// Rule: memory lives until every imported handle too is released (source: CUDA Driver API, Virtual
 /// Memory Management, cuMemRelease: "including its shareable counterparts").
 #[test]
@@ -73,9 +78,8 @@ fn an_imported_handle_keeps_the_memory() {
     let handle = vmm::import(descriptor).expect("a handle");
     drop((file, physical));
     let imported = Physical { handle, bytes };
-    let mapped = Mapped::new(range.at, &imported);
+    let _mapped = Mapped::new(range.at, &imported);
     assert_eq!(read(range.at, 256), [3; 256]);
-    drop(mapped);
 }
 
 /// Rule: importing takes no further memory (source: CUDA Driver API, Virtual Memory Management,
@@ -93,14 +97,4 @@ fn an_imported_handle_takes_no_further_memory() {
     let (after, _) = memory::info().expect("sizes");
     assert!(after + bytes / 2 > before, "{before} then {after}");
     drop((file, imported));
-}
-
-/// Rule: what is no exported handle is not imported (source: CUDA Driver API, Virtual Memory
-/// Management, cuMemImportFromShareableHandle, list of errors).
-#[test]
-fn an_ordinary_file_is_not_imported() {
-    use std::os::fd::AsRawFd;
-    let _gpu = portable();
-    let file = File::open("/dev/null").expect("a file");
-    assert!(vmm::import(file.as_raw_fd()).is_err());
 }

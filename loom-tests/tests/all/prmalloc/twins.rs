@@ -71,17 +71,6 @@ fn install(sections: u64) {
     });
 }
 
-#[test]
-fn twin_l3_a_plan_that_serves_with_its_slab_is_whole() {
-    install(1);
-}
-
-#[test]
-#[should_panic(expected = "half a plan")]
-fn broken_twin_l3_a_plan_that_serves_before_its_slab_is_there_is_found() {
-    install(2);
-}
-
 const SLAB: u64 = 0x1000;
 
 /// L3 with upstream's check at a free: whether there is a plan, and not whether the block is the plan's.
@@ -127,13 +116,9 @@ fn drain(sections: u64) {
     });
 }
 
-#[test]
-fn twin_l4_the_last_block_counted_and_noticed_by_one_lock_passes() {
-    drain(1);
-}
-
-#[test]
-#[should_panic(expected = "released once")]
-fn broken_twin_l4_a_last_block_that_two_threads_notice_is_found() {
-    drain(2);
+models! {
+    twin_l3_a_plan_that_serves_with_its_slab_is_whole => install(1);
+    broken_twin_l3_a_plan_that_serves_before_its_slab_is_there_is_found rejected "half a plan" => install(2);
+    twin_l4_the_last_block_counted_and_noticed_by_one_lock_passes => drain(1);
+    broken_twin_l4_a_last_block_that_two_threads_notice_is_found rejected "released once" => drain(2);
 }

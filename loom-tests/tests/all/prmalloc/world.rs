@@ -15,8 +15,7 @@ const RECORDS: usize = 4;
 
 /// Explores every interleaving of `model` with at most three preemptions.
 pub(crate) fn explore(model: impl Fn() + Sync + Send + 'static) {
-    let mut builder = loom::model::Builder::new();
-    builder.preemption_bound = Some(3);
+    let mut builder = crate::explore::bounded();
     // Planning alone makes more accesses than loom's default allows.
     builder.max_branches = 20_000;
     builder.check(model);

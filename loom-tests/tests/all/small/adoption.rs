@@ -13,9 +13,7 @@ use crate::small::world::{SLOT_BYTES, World, model};
 
 /// Parks a heap with two blocks in its cache.
 fn park_with_two_blocks(mut owner: Owner) {
-    let [first, second] = owner.alloc_all();
-    owner.free(first);
-    owner.free(second);
+    owner.use_two();
     owner.park();
 }
 
@@ -24,10 +22,7 @@ fn live(world: &'static World) -> bool {
     let Some(mut owner) = world.adopt() else {
         return false;
     };
-    let [first, second] = owner.alloc_all();
-    assert!(first != second, "a block was given twice");
-    owner.free(first);
-    owner.free(second);
+    owner.use_two();
     owner.park();
     true
 }
@@ -61,10 +56,7 @@ fn two_threads_that_start_while_a_third_ends_get_a_heap_each_or_none() {
             "one was parked all the time"
         );
         for mut owner in owners.into_iter().flatten() {
-            let [first, second] = owner.alloc_all();
-            assert!(first != second, "a block was given twice");
-            owner.free(first);
-            owner.free(second);
+            owner.use_two();
             assert_eq!(
                 world.usage(owner.heap).spans,
                 1,
@@ -250,22 +242,12 @@ fn one_enters_while_another_counts(late: bool) {
     });
 }
 
-#[test]
-fn the_copy_of_the_pool_is_sound_while_nothing_is_broken() {
-    two_threads_adopt(true);
-    one_enters_while_another_counts(false);
-}
-
-/// The broken twin of adopting: the lock is released between finding a heap and taking it.
-#[test]
-#[should_panic(expected = "Causality violation")]
-fn broken_twin_a_heap_taken_after_a_look_is_found() {
-    two_threads_adopt(false);
-}
-
-/// The broken twin of entering: the heap is visible before its link.
-#[test]
-#[should_panic(expected = "Causality violation")]
-fn broken_twin_a_link_written_after_entering_is_found() {
-    one_enters_while_another_counts(true);
+models! {
+    the_copy_of_the_pool_is_sound_while_nothing_is_broken =>
+        { two_threads_adopt(true); one_enters_while_another_counts(false) };
+    /// The broken twin of adopting: the lock is released between finding a heap and taking it.
+    broken_twin_a_heap_taken_after_a_look_is_found rejected "Causality violation" => two_threads_adopt(false);
+    /// The broken twin of entering: the heap is visible before its link.
+    broken_twin_a_link_written_after_entering_is_found rejected "Causality violation" =>
+        one_enters_while_another_counts(true);
 }

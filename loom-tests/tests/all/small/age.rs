@@ -39,17 +39,12 @@ fn tick(world: &'static World) {
 fn a_transfer_cache_aged_while_its_owner_empties_and_fills_it_loses_and_doubles_nothing() {
     model(1, BIN_BYTES, 2, |world| {
         let mut owner = world.owner(0);
-        let [first, second] = owner.alloc_all();
-        owner.free(first);
-        owner.free(second);
+        owner.use_two();
         let ticking = thread::spawn(move || {
             tick(world);
             tick(world);
         });
-        let [first, second] = owner.alloc_all();
-        assert!(first != second, "a block was given twice");
-        owner.free(first);
-        owner.free(second);
+        owner.use_two();
         ticking.join().unwrap();
         owner.flush();
     });
@@ -59,19 +54,14 @@ fn a_transfer_cache_aged_while_its_owner_empties_and_fills_it_loses_and_doubles_
 fn a_heap_aged_while_it_is_adopted_keeps_or_hands_over_its_bins() {
     model(1, SLOT_BYTES, 2, |world| {
         let mut owner = world.owner(0);
-        let [first, second] = owner.alloc_all();
-        owner.free(first);
-        owner.free(second);
+        owner.use_two();
         owner.park();
         let ticking = thread::spawn(move || {
             tick(world);
             tick(world);
         });
         let mut owner = world.adopt().unwrap();
-        let [first, second] = owner.alloc_all();
-        assert!(first != second, "a block was given twice");
-        owner.free(first);
-        owner.free(second);
+        owner.use_two();
         owner.park();
         ticking.join().unwrap();
     });

@@ -95,6 +95,14 @@ impl Owner {
         unsafe { set.make_room(remote_queue, world.class, self.bin(), &mut world) };
     }
 
+    /// Allocates and frees two blocks, which no other thread may have.
+    pub(crate) fn use_two(&mut self) {
+        let [first, second] = self.alloc_all();
+        assert!(first != second, "a block was given twice");
+        self.free(first);
+        self.free(second);
+    }
+
     /// Flushes the cache into the spans.
     pub(crate) fn flush(&mut self) {
         let (mut world, heap) = (self.world, self.heap);

@@ -169,47 +169,18 @@ fn end_beside_rest(broken: Break) {
     });
 }
 
-#[test]
-fn a_purger_that_goes_to_wait_sees_the_last_thread_end_or_is_woken() {
-    end_beside_rest(Break::Nothing);
-}
-
-#[test]
-#[should_panic(expected = "the purger waits for nobody")]
-fn broken_twin_a_count_before_the_wait_is_found() {
-    end_beside_rest(Break::CountThenRest);
-}
-
-#[test]
-fn what_is_freed_while_the_purger_goes_to_rest_is_seen_by_one_of_both() {
-    free_beside_rest(Break::Nothing);
-}
-
-#[test]
-fn a_child_has_no_half_done_step_and_ticks_by_itself() {
-    fork_beside_tick(Break::Nothing);
-}
-
-#[test]
-#[should_panic(expected = "memory was forgotten")]
-fn broken_twin_a_look_before_the_rest_is_found() {
-    free_beside_rest(Break::LookThenRest);
-}
-
-#[test]
-#[should_panic(expected = "memory was forgotten")]
-fn broken_twin_a_state_read_before_the_free_is_found() {
-    free_beside_rest(Break::ReadThenFree);
-}
-
-#[test]
-#[should_panic(expected = "a block that nobody frees")]
-fn broken_twin_a_step_in_two_halves_is_found() {
-    fork_beside_tick(Break::HalfStep);
-}
-
-#[test]
-#[should_panic(expected = "memory was forgotten")]
-fn broken_twin_a_child_that_waits_for_its_parents_thread_is_found() {
-    fork_beside_tick(Break::StateKept);
+models! {
+    a_purger_that_goes_to_wait_sees_the_last_thread_end_or_is_woken => end_beside_rest(Break::Nothing);
+    broken_twin_a_count_before_the_wait_is_found rejected "the purger waits for nobody" =>
+        end_beside_rest(Break::CountThenRest);
+    what_is_freed_while_the_purger_goes_to_rest_is_seen_by_one_of_both => free_beside_rest(Break::Nothing);
+    a_child_has_no_half_done_step_and_ticks_by_itself => fork_beside_tick(Break::Nothing);
+    broken_twin_a_look_before_the_rest_is_found rejected "memory was forgotten" =>
+        free_beside_rest(Break::LookThenRest);
+    broken_twin_a_state_read_before_the_free_is_found rejected "memory was forgotten" =>
+        free_beside_rest(Break::ReadThenFree);
+    broken_twin_a_step_in_two_halves_is_found rejected "a block that nobody frees" =>
+        fork_beside_tick(Break::HalfStep);
+    broken_twin_a_child_that_waits_for_its_parents_thread_is_found rejected "memory was forgotten" =>
+        fork_beside_tick(Break::StateKept);
 }

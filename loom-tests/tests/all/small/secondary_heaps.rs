@@ -3,20 +3,11 @@
 
 use loom::thread;
 
-use crate::small::owner::Owner;
 use crate::small::world::{SLOT_BYTES, World, model_with_secondaries};
-
-/// Allocates and frees two blocks, which no other thread may have.
-fn use_two(owner: &mut Owner) {
-    let [first, second] = owner.alloc_all();
-    assert!(first != second, "a block was given twice");
-    owner.free(first);
-    owner.free(second);
-}
 
 fn live_as_secondary(world: &'static World) {
     if let Some(mut secondary) = world.adopt_secondary() {
-        use_two(&mut secondary);
+        secondary.use_two();
         secondary.park();
     }
 }
@@ -27,11 +18,11 @@ fn a_primary_and_its_secondary_never_have_one_block() {
         let mut primary = world.owner(0);
         let mut secondary = world.new_secondary(1);
         let other = thread::spawn(move || {
-            use_two(&mut secondary);
+            secondary.use_two();
             secondary.flush();
             secondary.park();
         });
-        use_two(&mut primary);
+        primary.use_two();
         other.join().unwrap();
         primary.flush();
     });
@@ -58,7 +49,7 @@ fn a_parked_secondary_that_is_emptied_while_it_is_taken_keeps_or_hands_over_its_
     model_with_secondaries(1, 1, SLOT_BYTES, 2, |world| {
         let _primary = world.owner(0);
         let mut secondary = world.new_secondary(1);
-        use_two(&mut secondary);
+        secondary.use_two();
         secondary.park();
         let ticking = thread::spawn(move || world.flush_idle(world.heap(1)));
         live_as_secondary(world);
@@ -71,7 +62,7 @@ fn a_secondary_that_changes_primaries_takes_the_blocks_in_its_bins_along() {
     model_with_secondaries(2, 1, SLOT_BYTES, 2, |world| {
         let first = world.owner(0);
         let mut secondary = world.new_secondary(2);
-        use_two(&mut secondary);
+        secondary.use_two();
         secondary.park();
         // The newer primary heap has fewer threads at the moment.
         let _second = world.owner(1);

@@ -11,9 +11,7 @@ use crate::small::world::{BIN_BYTES, World, model};
 /// Returns an owner with two cached blocks, each of which fills a bin.
 fn two_blocks(world: &'static World) -> Owner {
     let mut owner = world.owner(0);
-    let [first, second] = owner.alloc_all();
-    owner.free(first);
-    owner.free(second);
+    owner.use_two();
     assert_eq!(world.usage(owner.heap).transfer_blocks, 1);
     owner
 }
@@ -23,10 +21,7 @@ fn a_transfer_cache_trimmed_while_its_owner_empties_and_fills_it_loses_and_doubl
     model(1, BIN_BYTES, 2, |world| {
         let mut owner = two_blocks(world);
         let trimmer = thread::spawn(move || world.trim());
-        let [first, second] = owner.alloc_all();
-        assert!(first != second, "a block was given twice");
-        owner.free(first);
-        owner.free(second);
+        owner.use_two();
         trimmer.join().unwrap();
         assert_eq!(
             world.usage(owner.heap).used_blocks,
@@ -45,10 +40,7 @@ fn a_block_freed_by_another_thread_while_the_heap_is_trimmed_is_home_or_waits() 
         owner.free(second);
         let other = thread::spawn(move || world.free_singly([given]));
         let trimmer = thread::spawn(move || world.trim());
-        let [first, second] = owner.alloc_all();
-        assert!(first != second, "a block was given twice");
-        owner.free(first);
-        owner.free(second);
+        owner.use_two();
         other.join().unwrap();
         trimmer.join().unwrap();
         owner.flush();

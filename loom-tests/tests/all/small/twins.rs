@@ -271,68 +271,29 @@ const TWO_SPANS: &[(usize, usize)] = &[(0, 0), (1, 0)];
 /// Another block of each span.
 const OTHER_BLOCKS: &[(usize, usize)] = &[(0, 1), (1, 1)];
 
-#[test]
-fn the_copy_is_sound_while_nothing_is_broken() {
-    run(Break::Nothing, LAST_BLOCK);
-    run(Break::Nothing, ONE_SPAN);
-    run(Break::Nothing, TWO_SPANS);
-}
-
-#[test]
-fn spans_received_over_several_calls_are_received_once_whatever_comes_between() {
-    run_in_parts(Break::Nothing, TWO_SPANS, OTHER_BLOCKS);
-    run_in_parts(Break::Nothing, &[], TWO_SPANS);
-}
-
-#[test]
-#[should_panic(expected = "a block was lost or doubled")]
-fn broken_twin_a_rest_that_the_next_call_forgets_is_found() {
-    run_in_parts(Break::RestForgotten, TWO_SPANS, &[]);
-}
-
-/// SET8 broken: a span whose last block is home is released while its link is still to be read.
-#[test]
-#[should_panic(expected = "a span was released before its turn")]
-fn broken_twin_lists_emptied_before_their_turn_are_found() {
-    run_in_parts(Break::EmptiedAhead, TWO_SPANS, OTHER_BLOCKS);
-}
-
-/// REMOTE1 broken: without publication, the owner follows links that it may not see.
-#[test]
-#[should_panic(expected = "Causality violation")]
-fn broken_twin_a_relaxed_push_is_found() {
-    run(Break::RelaxedPush, ONE_SPAN);
-}
-
-#[test]
-#[should_panic(expected = "Causality violation")]
-fn broken_twin_a_relaxed_announcement_is_found() {
-    run(Break::RelaxedAnnounce, TWO_SPANS);
-}
-
-/// The next announcer may write the link before the owner has read it.
-#[test]
-#[should_panic(expected = "Causality violation")]
-fn broken_twin_a_list_emptied_without_handing_the_link_on_is_found() {
-    run(Break::TakeKeepsLink, ONE_SPAN);
-}
-
-/// REMOTE2 broken: the span is released while a thread is about to announce it.
-#[test]
-#[should_panic(expected = "Causality violation")]
-fn broken_twin_an_owner_that_goes_past_the_queue_is_found() {
-    run(Break::PastQueue, LAST_BLOCK);
-}
-
-#[test]
-#[should_panic(expected = "a block was lost or doubled")]
-fn broken_twin_spans_taken_one_by_one_are_found() {
-    run(Break::OneByOne, TWO_SPANS);
-}
-
-/// REMOTE1 broken: a span is announced while it is in the remote-free queue.
-#[test]
-#[should_panic(expected = "a span was announced twice")]
-fn broken_twin_a_push_that_always_announces_is_found() {
-    run(Break::AnnounceAlways, ONE_SPAN);
+models! {
+    the_copy_is_sound_while_nothing_is_broken =>
+        { run(Break::Nothing, LAST_BLOCK); run(Break::Nothing, ONE_SPAN); run(Break::Nothing, TWO_SPANS) };
+    spans_received_over_several_calls_are_received_once_whatever_comes_between =>
+        { run_in_parts(Break::Nothing, TWO_SPANS, OTHER_BLOCKS); run_in_parts(Break::Nothing, &[], TWO_SPANS) };
+    broken_twin_a_rest_that_the_next_call_forgets_is_found rejected "a block was lost or doubled" =>
+        run_in_parts(Break::RestForgotten, TWO_SPANS, &[]);
+    /// SET8 broken: a span whose last block is home is released while its link is still to be read.
+    broken_twin_lists_emptied_before_their_turn_are_found rejected "a span was released before its turn" =>
+        run_in_parts(Break::EmptiedAhead, TWO_SPANS, OTHER_BLOCKS);
+    /// REMOTE1 broken: without publication, the owner follows links that it may not see.
+    broken_twin_a_relaxed_push_is_found rejected "Causality violation" => run(Break::RelaxedPush, ONE_SPAN);
+    broken_twin_a_relaxed_announcement_is_found rejected "Causality violation" =>
+        run(Break::RelaxedAnnounce, TWO_SPANS);
+    /// The next announcer may write the link before the owner has read it.
+    broken_twin_a_list_emptied_without_handing_the_link_on_is_found rejected "Causality violation" =>
+        run(Break::TakeKeepsLink, ONE_SPAN);
+    /// REMOTE2 broken: the span is released while a thread is about to announce it.
+    broken_twin_an_owner_that_goes_past_the_queue_is_found rejected "Causality violation" =>
+        run(Break::PastQueue, LAST_BLOCK);
+    broken_twin_spans_taken_one_by_one_are_found rejected "a block was lost or doubled" =>
+        run(Break::OneByOne, TWO_SPANS);
+    /// REMOTE1 broken: a span is announced while it is in the remote-free queue.
+    broken_twin_a_push_that_always_announces_is_found rejected "a span was announced twice" =>
+        run(Break::AnnounceAlways, ONE_SPAN);
 }

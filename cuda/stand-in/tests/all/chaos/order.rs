@@ -1,4 +1,4 @@
-//! One thread and one seed: one order.
+//! One thread and one seed: one order, where host functions are waited for.
 
 use std::ffi::c_void;
 use std::sync::Mutex;
@@ -21,7 +21,7 @@ fn order(program: u64, seed: u64) -> (Vec<usize>, Vec<u8>) {
     let streams: Vec<usize> = (0..5).map(|_| stream()).collect();
     let events: Vec<usize> = (0..4).map(|_| event()).collect();
     let at = memory(64);
-    larder_stand_in_schedule(1, seed);
+    larder_stand_in_schedule(2, seed);
     for index in 1..80 {
         let stream = draw.one(&streams);
         let event = draw.one(&events);

@@ -1,5 +1,0 @@
-//! Capture and graphs.
-
-mod driver;
-mod graphs;
-mod refusals;

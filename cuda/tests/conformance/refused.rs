@@ -1,0 +1,51 @@
+//! Rules about calls that a driver refuses, as a table.
+
+use larder_cuda_abi::Code;
+
+use crate::{api::Answer, gpu};
+
+/// The table of refused calls. Of each rule: the test's name, what the calls are made with, the calls,
+/// and their answer: the stand-in's is the first code, a real driver's one of the list, with `_` any
+/// error. What they leave as it was may be said too.
+macro_rules! refusals {
+    ($(
+        $(#[$doc:meta])*
+        fn $name:ident($($thing:ident = $made:expr),*) { $($call:expr),+ $(,)? }
+            => $first:ident $(| $other:tt)* $(, leaving $left:expr, $unchanged:expr)?;
+    )*) => {$(
+        $(#[$doc])*
+        #[test]
+        fn $name() {
+            let _gpu = $crate::gpu::portable();
+            $(let $thing = $made;)*
+            let known = &[Some(larder_cuda_abi::Code::$first) $(, $crate::refused::code!($other))*];
+            $($crate::refused::assert_refused(stringify!($call), $call, known);)+
+            $(assert_eq!($left, $unchanged, "the refused calls change nothing");)?
+        }
+    )*};
+}
+pub(crate) use refusals;
+
+/// A code of a list, or `None` for any.
+macro_rules! code {
+    (_) => {
+        None
+    };
+    ($code:ident) => {
+        Some(larder_cuda_abi::Code::$code)
+    };
+}
+pub(crate) use code;
+
+#[track_caller]
+pub(crate) fn assert_refused<T>(call: &str, answer: Answer<T>, known: &[Option<Code>]) {
+    let Err(found) = answer else {
+        panic!("{call} is not refused");
+    };
+    let known = match gpu::stand_in() {
+        Some(_) => &known[..1],
+        None => known,
+    };
+    let is_known = known.contains(&None) || known.contains(&Some(found));
+    assert!(is_known, "{call} answers {found:?}, not {known:?}");
+}
