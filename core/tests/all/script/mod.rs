@@ -18,11 +18,14 @@
 //!   apart]`, in units of 64 KiB that touch unless said otherwise · `tensorflow [limit= first= collecting adjacent
 //!   regions=]` · `both [limit= at-once regions=]` · `sides` and `upstream-sides` `device= [host= planned= at-once]`
 //! * verbs: `alloc NAME SIZE.. [sN nowait by=EVENT align= unplanned]` · `free NAME.. [sN@EVENT]` · `done sN@EVENT` ·
-//!   `resize NAME SIZE [sN until=EVENT]` · `place NAME AT SIZE [sN]` · `region AT SIZE` · `limit BYTES` · `set-limit` ·
-//!   `trim` · `clear` (the counters) · `safe COUNT` · `source refuse N | keep N | apart | adjacent | capacity BYTES`
-//!   (keep refuses releases) · `repeat N` to `end`, with the round as $n
-//! * facts: `holes FIRST+COUNT..` in granules, `*` if a stream still uses it · `sizes` of the holes · `regions SIZE..` ·
-//!   `is KEY=N..` · `block NAME KEY=N..` · `device`, `host`, `joint`, `antman` N N N N (sides.txt)
+//!   `resize NAME SIZE.. [sN until=EVENT]` · `place NAME AT SIZE [sN]` · `region AT SIZE` · `limit BYTES`
+//!   (`-> excess N` is left above it; upstream's is `-> in-force N`) · `set-limit BYTES` (releases nothing) ·
+//!   `trim [-> N]` · `clear` (the counters) · `safe COUNT` · `source refuse N | keep N | apart | adjacent | capacity
+//!   BYTES` (keep refuses releases) · `repeat N` to `end`, with the round as $n
+//! * facts: `holes FIRST+COUNT..` in granules, `*` if a stream still uses it · `sizes SIZE..` of the holes ·
+//!   `regions SIZE..` · `is KEY=N..` · `block NAME KEY=N..` · `device`, `host`, `joint`, `antman` N N N N (sides.txt)
+//! * values: `each A B = 1 2, 3 4 5` plays with 1 and 2, then with 3 and `4 5`; several `each` multiply; `;` separates
+//!   values with blanks
 //! * numbers: sums of terms with the units K, M, G, g (granules) and u (64 KiB); `2^N`, `max`, `W` (the window of
 //!   events) and `R` (the largest region). `+N` and `-N` are addresses from the first region on.
 
