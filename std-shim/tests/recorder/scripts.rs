@@ -89,9 +89,7 @@ fn without_the_variable_no_script_writes_or_says_anything() {
     }
 }
 
-/// Plays the script of this name, if there is one, over its allocator: the system's, or one in which every resize moves
-/// or none does, or in which every freed block is at once a new one of 64 bytes, or the system's recorded to a file of
-/// the program's own from 100 bytes on.
+/// Plays the script of this name, if there is one, over its allocator.
 pub(crate) fn play(name: &str) -> bool {
     static HANDING: LazyLock<Recorder<Handing>> = LazyLock::new(|| {
         Recorder::new(Handing::new(|| {
