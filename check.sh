@@ -307,8 +307,8 @@ step_long() {
     LARDER_FAULTS=all cargo test -p larder-cuda --test all -- fault refus moving:: allocator:: arenas:: limits::
     LARDER_FAULTS=all cargo test -p larder --lib heap
     LARDER_ROUNDS=all cargo test -p larder-core --test all random
-    LARDER_ROUNDS=all cargo test -p larder --test process --test purge --test programs --test malloc --test rounds
-    LARDER_ROUNDS=all cargo test --release -p larder --test misuse_random --test guard_pages --test limits
+    LARDER_ROUNDS=all cargo test -p larder --test process --test programs --test malloc
+    LARDER_ROUNDS=all cargo test --release -p larder --test misuse --test limits
     LARDER_ROUNDS=all cargo test --release -p larder-jobs restarts
     LARDER_CUDA_DRIVER=stand-in LARDER_STAND_IN_MAPPING_WAITS=1 cargo test -p larder-cuda --tests
     LARDER_CUDA_DRIVER=stand-in LARDER_STAND_IN_SEED=3 cargo test -p larder-cuda --tests

@@ -12,7 +12,7 @@ use std::process::{Command, ExitStatus, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::{env, fs, hint, io, process, ptr, thread};
 
-use common::{Random, is_long};
+use common::{Random, is_long, this_program};
 use larder::Larder;
 
 mod common;
@@ -104,7 +104,7 @@ fn task() -> Option<(usize, usize)> {
 
 /// Returns this program as a child that runs one of the tests.
 fn itself(test: &str) -> Command {
-    let mut command = Command::new(env::current_exe().unwrap());
+    let mut command = this_program();
     command.args(["--exact", test, "--nocapture"]);
     // The C library has a heap for each thread: 64 MiB of addresses, where a place at such a multiple comes up.
     command.env("MALLOC_ARENA_MAX", "1");
@@ -172,7 +172,7 @@ fn run_under(test: &str, resource: libc::__rlimit_resource_t, bytes: u64, sizes:
         let said = String::from_utf8_lossy(&said);
         assert!(
             output.status.success(),
-            "blocks of {size}: {}\n{said}",
+            "{bytes} bytes, blocks of {size}: {}\n{said}",
             output.status
         );
         assert!(said.contains("1 passed"), "the child did not run: {said}");
@@ -180,23 +180,15 @@ fn run_under(test: &str, resource: libc::__rlimit_resource_t, bytes: u64, sizes:
 }
 
 #[test]
-fn a_program_with_64_mib_of_addresses_lives() {
-    run_under("child", libc::RLIMIT_AS, 64 << 20, &SIZES);
-}
-
-#[test]
-fn a_program_with_128_mib_of_addresses_lives() {
-    run_under("child", libc::RLIMIT_AS, 128 << 20, &SIZES);
-}
-
-#[test]
-fn a_program_with_300_mib_of_addresses_lives() {
-    run_under("child", libc::RLIMIT_AS, 300 << 20, &SIZES[1..]);
-}
-
-#[test]
-fn a_program_with_1_gib_of_addresses_lives() {
-    run_under("child", libc::RLIMIT_AS, 1 << 30, &SIZES[1..]);
+fn programs_with_few_addresses_live() {
+    for (mib, sizes) in [
+        (64, &SIZES[..]),
+        (128, &SIZES),
+        (300, &SIZES[1..]),
+        (1024, &SIZES[1..]),
+    ] {
+        run_under("child", libc::RLIMIT_AS, mib << 20, sizes);
+    }
 }
 
 #[test]

@@ -5,6 +5,7 @@
 
 use std::ffi::{CStr, CString, c_void};
 use std::os::unix::ffi::OsStrExt;
+use std::path::PathBuf;
 use std::sync::OnceLock;
 use std::sync::mpsc;
 use std::thread;
@@ -23,35 +24,37 @@ struct Plugin {
     heaps: extern "C" fn() -> u64,
 }
 
+/// Loads a file beside the program's examples. Examples are built with the tests, and lie beside them.
+fn open(name: &str) -> *mut c_void {
+    let path = examples().join(name);
+    assert!(path.exists(), "first: cargo build -p larder --examples");
+    let path = CString::new(path.as_os_str().as_bytes()).unwrap();
+    // SAFETY: the text ends with 0; the library's initialisers are those of Rust.
+    let library = unsafe { libc::dlopen(path.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL) };
+    assert!(!library.is_null(), "{}", reason());
+    library
+}
+
+fn examples() -> PathBuf {
+    let here = std::env::current_exe().unwrap();
+    let folder = here.parent().unwrap().parent().unwrap();
+    folder.join("examples")
+}
+
 /// Loads the library, once.
 fn plugin() -> &'static Plugin {
     static PLUGIN: OnceLock<Plugin> = OnceLock::new();
     PLUGIN.get_or_init(|| {
-        // Examples are built with the tests, and lie beside them.
-        let here = std::env::current_exe().unwrap();
-        let folder = here.parent().unwrap().parent().unwrap();
-        let path = folder.join("examples/libplugin.so");
-        assert!(path.exists(), "first: cargo build -p larder --examples");
-        let path = CString::new(path.as_os_str().as_bytes()).unwrap();
-        // SAFETY: the text ends with 0; the library's initialisers are those of Rust.
-        let library = unsafe { libc::dlopen(path.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL) };
-        assert!(!library.is_null(), "{}", reason());
-        // SAFETY: a function of this type, as the library's source says.
-        let sum = unsafe { symbol(library, c"plugin_sum") };
-        // SAFETY: a function of this type, as the library's source says.
-        let make = unsafe { symbol(library, c"plugin_make") };
-        // SAFETY: a function of this type, as the library's source says.
-        let drop = unsafe { symbol(library, c"plugin_drop") };
-        // SAFETY: a function of this type, as the library's source says.
-        let live_bytes = unsafe { symbol(library, c"plugin_live_bytes") };
-        // SAFETY: a function of this type, as the library's source says.
-        let heaps = unsafe { symbol(library, c"plugin_heaps") };
-        Plugin {
-            sum,
-            make,
-            drop,
-            live_bytes,
-            heaps,
+        let library = open("libplugin.so");
+        // SAFETY: functions of these types, as the library's source says.
+        unsafe {
+            Plugin {
+                sum: symbol(library, c"plugin_sum"),
+                make: symbol(library, c"plugin_make"),
+                drop: symbol(library, c"plugin_drop"),
+                live_bytes: symbol(library, c"plugin_live_bytes"),
+                heaps: symbol(library, c"plugin_heaps"),
+            }
         }
     })
 }
@@ -123,15 +126,11 @@ fn a_library_loaded_at_run_time_has_a_heap_of_its_own_in_every_thread() {
 
 #[test]
 fn a_library_that_is_unloaded_stays_for_its_heap() {
-    let here = std::env::current_exe().unwrap();
-    let folder = here.parent().unwrap().parent().unwrap();
     // Another file, so that it is another library.
-    let copy = folder.join(format!("examples/libplugin_copy_{}.so", std::process::id()));
-    std::fs::copy(folder.join("examples/libplugin.so"), &copy).unwrap();
-    let path = CString::new(copy.as_os_str().as_bytes()).unwrap();
-    // SAFETY: the text ends with 0; the library's initialisers are those of Rust.
-    let library = unsafe { libc::dlopen(path.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL) };
-    assert!(!library.is_null(), "{}", reason());
+    let name = format!("libplugin_copy_{}.so", std::process::id());
+    let copy = examples().join(&name);
+    std::fs::copy(examples().join("libplugin.so"), &copy).unwrap();
+    let library = open(&name);
     // SAFETY: a function of this type, as the library's source says.
     let sum: extern "C" fn(u64) -> u64 = unsafe { symbol(library, c"plugin_sum") };
     let library = library.expose_provenance();

@@ -54,25 +54,6 @@ fn counting_the_heap_or_a_scope_allocates_nothing() {
     drop(text);
 }
 
-#[test]
-fn blocks_of_a_scope_may_be_freed_anywhere() {
-    let (sender, receiver) = mpsc::channel::<Vec<String>>();
-    let freeing =
-        thread::spawn(move || receiver.into_iter().map(|batch| batch.len()).sum::<usize>());
-    let scope = Scope::begin();
-    let handle = scope.handle();
-    for _ in 0..200 {
-        let batch = (0..100).map(|n| format!("some text, number {n}")).collect();
-        sender.send(batch).unwrap();
-    }
-    drop(scope);
-    drop(sender);
-    assert_eq!(freeing.join().unwrap(), 20_000);
-    let report = handle.report();
-    assert!(report.ended && !report.cut_short && report.total.allocations > 20_000);
-    assert_eq!((report.total.live_blocks, report.total.live_bytes), (0, 0));
-}
-
 /// Begins a scope and allocates when its thread ends.
 struct Last(Option<mpsc::Sender<ScopeHandle>>);
 

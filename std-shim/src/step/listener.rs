@@ -13,11 +13,6 @@ impl StepThread {
     pub(super) fn of<T>(place: &T) -> Self {
         Self(ptr::from_ref(place).addr())
     }
-
-    #[cfg(all(test, unix))]
-    pub(crate) const fn numbered(number: usize) -> Self {
-        Self(number)
-    }
 }
 
 /// An event of a thread's steps. A step inside another is part of it and not reported.

@@ -3,10 +3,13 @@
 //! contract. Its pages may be longer than the native ones, so that systems with other pages are
 //! tested, too.
 
+mod below;
+
 use std::collections::BTreeSet;
 use std::ops::Range;
 use std::ptr::NonNull;
 
+pub(super) use below::Below;
 use larder_core::Locked;
 
 use crate::os::{Moved, Native, Os};
@@ -56,6 +59,20 @@ pub(super) enum Plan {
     },
 }
 
+/// What a system is like, apart from its faults.
+#[derive(Clone, Copy)]
+pub(super) struct Manner {
+    /// The result of a move that the plan refuses.
+    pub(super) refused_move: Moved,
+    pub(super) has_barrier: bool,
+    /// Whether committed memory counts as used.
+    pub(super) counts_commits: bool,
+    /// Whether the process has a filter of system calls.
+    pub(super) is_filtered: bool,
+    pub(super) has_huge_pages: bool,
+    pub(super) memory_limit: Option<u64>,
+}
+
 /// A reserved range.
 struct Reserved {
     start: usize,
@@ -73,13 +90,7 @@ struct State {
     random: u64,
     max_reserved: usize,
     max_committed: usize,
-    /// The result of a move that the plan refuses.
-    refused_move: Moved,
-    has_barrier: bool,
-    counts_commits: bool,
-    is_filtered: bool,
-    has_huge_pages: bool,
-    memory_limit: Option<u64>,
+    manner: Manner,
     reads_of_limit: usize,
     /// Huge pages that were split, and the number of splits.
     split: BTreeSet<usize>,
@@ -112,12 +123,14 @@ impl Faulty {
             random: seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1,
             max_reserved: usize::MAX,
             max_committed: usize::MAX,
-            refused_move: Moved::Refused,
-            has_barrier: true,
-            counts_commits: false,
-            is_filtered: false,
-            has_huge_pages: true,
-            memory_limit: None,
+            manner: Manner {
+                refused_move: Moved::Refused,
+                has_barrier: true,
+                counts_commits: false,
+                is_filtered: false,
+                has_huge_pages: true,
+                memory_limit: None,
+            },
             reads_of_limit: 0,
             split: BTreeSet::new(),
             splits: 0,
@@ -134,29 +147,14 @@ impl Faulty {
         });
     }
 
-    /// Removes the barrier.
-    pub(super) fn lose_barrier(&self) {
-        self.0.with(|state| state.has_barrier = false);
-    }
-
-    /// Makes committed memory count as used.
-    pub(super) fn count_commits(&self) {
-        self.0.with(|state| state.counts_commits = true);
-    }
-
-    /// Reports a filter of system calls.
-    pub(super) fn filter(&self) {
-        self.0.with(|state| state.is_filtered = true);
-    }
-
-    /// Removes huge pages.
-    pub(super) fn lose_huge_pages(&self) {
-        self.0.with(|state| state.has_huge_pages = false);
+    /// Changes what the system is like.
+    pub(super) fn be(&self, change: impl FnOnce(&mut Manner)) {
+        self.0.with(|state| change(&mut state.manner));
     }
 
     /// Sets the memory limit of the process.
     pub(super) fn limit_memory(&self, bytes: usize) {
-        self.0.with(|state| state.memory_limit = Some(bytes as u64));
+        self.be(|manner| manner.memory_limit = Some(bytes as u64));
     }
 
     /// Returns how often the limit was read.
@@ -172,11 +170,6 @@ impl Faulty {
     /// Advances the clock.
     pub(super) fn pass(&self, ms: u64) {
         self.0.with(|state| state.now_ms += ms);
-    }
-
-    /// Sets the result of moves that the plan refuses.
-    pub(super) fn refuse_moves_as(&self, refused: Moved) {
-        self.0.with(|state| state.refused_move = refused);
     }
 
     /// Switches to another plan; removes the limits.
@@ -442,7 +435,7 @@ impl State {
             // SAFETY: both are committed, and the caller says that nothing in the second is used.
             return unsafe { Native.move_pages(from, to, bytes) };
         }
-        let refused = self.refused_move;
+        let refused = self.manner.refused_move;
         if refused != Moved::Unfit {
             // SAFETY: nothing in it is used. To be touched never again, or to come with new pages.
             assert!(unsafe { Native.decommit(to, bytes) });
@@ -461,121 +454,5 @@ impl State {
         }
         // SAFETY: committed.
         unsafe { Native.resident_bytes(start, bytes) }
-    }
-}
-
-/// The system as the heap sees it; the test keeps a reference too.
-#[derive(Clone, Copy)]
-pub(super) struct Below(pub(super) &'static Faulty);
-
-// SAFETY: 1 and 2 are the native system's: a refused call changes nothing, or does a part of what a
-// kernel may have done.
-unsafe impl Os for Below {
-    fn page_bytes(&self) -> usize {
-        self.0.0.with(|state| state.page_bytes)
-    }
-
-    fn processors(&self) -> usize {
-        1
-    }
-
-    fn coarse_ms(&self) -> u64 {
-        self.0.0.with(|state| state.now_ms)
-    }
-
-    fn secret(&self) -> Option<usize> {
-        Some(0x5851_f42d_4c95_7f2d)
-    }
-
-    fn barrier(&self) -> bool {
-        self.0.0.with(|state| state.has_barrier) && Native.barrier()
-    }
-
-    fn counts_commits(&self) -> bool {
-        self.0.0.with(|state| state.counts_commits)
-    }
-
-    fn is_filtered(&self) -> bool {
-        self.0.0.with(|state| state.is_filtered)
-    }
-
-    fn memory_limit(&self) -> Option<u64> {
-        self.0.0.with(|state| {
-            state.reads_of_limit += 1;
-            state.memory_limit
-        })
-    }
-
-    fn has_huge_pages(&self) -> bool {
-        self.0.0.with(|state| state.has_huge_pages)
-    }
-
-    fn reserve(&self, bytes: usize, align: usize) -> Option<NonNull<u8>> {
-        let native = |bytes, align| Native.reserve(bytes, align);
-        self.0.0.with(|state| state.reserve(bytes, align, native))
-    }
-
-    fn reserve_zeros(&self, bytes: usize, align: usize) -> Option<NonNull<u8>> {
-        let native = |bytes, align| Native.reserve_zeros(bytes, align);
-        self.0.0.with(|state| state.reserve(bytes, align, native))
-    }
-
-    unsafe fn release(&self, start: *mut u8, bytes: usize) {
-        // SAFETY: the caller's range, which it uses no more.
-        self.0
-            .0
-            .with(|state| unsafe { state.release(start, bytes) });
-    }
-
-    unsafe fn commit(&self, start: *mut u8, bytes: usize) -> bool {
-        // SAFETY: the caller's range.
-        self.0.0.with(|state| unsafe { state.commit(start, bytes) })
-    }
-
-    unsafe fn decommit(&self, start: *mut u8, bytes: usize) -> bool {
-        // SAFETY: the caller's range, whose contents it gives up.
-        self.0
-            .0
-            .with(|state| unsafe { state.decommit(start, bytes) })
-    }
-
-    unsafe fn discard(&self, start: *mut u8, bytes: usize) -> bool {
-        // SAFETY: the caller's range, whose contents it gives up.
-        self.0
-            .0
-            .with(|state| unsafe { state.discard(start, bytes) })
-    }
-
-    unsafe fn move_pages(&self, from: *mut u8, to: *mut u8, bytes: usize) -> Moved {
-        // SAFETY: the caller's ranges; nothing in the second is used.
-        self.0
-            .0
-            .with(|state| unsafe { state.move_pages(from, to, bytes) })
-    }
-
-    unsafe fn advise_huge(&self, start: *mut u8, bytes: usize) -> bool {
-        // SAFETY: the caller's range.
-        self.0
-            .0
-            .with(|state| unsafe { state.advise_huge(start, bytes) })
-    }
-
-    unsafe fn split(&self, start: *mut u8, bytes: usize) {
-        let ends = [start.addr(), start.addr() + bytes].into_iter();
-        let ends = ends.filter(|end| !end.is_multiple_of(HUGE_BYTES));
-        self.0.0.with(|state| {
-            for end in ends {
-                state.splits += usize::from(state.split.insert(end / HUGE_BYTES));
-            }
-        });
-        // SAFETY: the caller's range, which is committed.
-        unsafe { Native.split(start, bytes) }
-    }
-
-    unsafe fn resident_bytes(&self, start: *mut u8, bytes: usize) -> Option<usize> {
-        // SAFETY: the caller's range.
-        self.0
-            .0
-            .with(|state| unsafe { state.resident_bytes(start, bytes) })
     }
 }

@@ -251,7 +251,7 @@ fn where_commits_count_arenas_double_so_that_tables_stay_short() {
     const GIB: usize = 1 << 30;
     const BLOCK: usize = 48 << 20;
     let os = Faulty::new(Plan::Willing);
-    os.count_commits();
+    os.be(|manner| manner.counts_commits = true);
     let world = World::with(os, 1, 1, 64 * GIB, &Config::BALANCED);
     let process = world.verbs().process;
     let mut blocks = vec![process.alloc_large(BLOCK, 16).unwrap()];
@@ -273,7 +273,7 @@ fn before_a_block_that_is_aligned_coarsely_nothing_is_committed() {
     for counts in [false, true] {
         let os = Faulty::new(Plan::Willing);
         if counts {
-            os.count_commits();
+            os.be(|manner| manner.counts_commits = true);
         }
         let world = World::with(os, 1, 1, 64 << 30, &Config::BALANCED);
         let process = world.verbs().process;

@@ -11,6 +11,7 @@
 
 mod bounded;
 mod contract;
+mod directed;
 mod drive;
 mod faulty;
 mod flow;
@@ -22,6 +23,6 @@ pub(crate) mod random;
 mod residency;
 mod scarce;
 mod secondary_heaps;
-mod verbs;
+pub(crate) mod verbs;
 mod waits;
 mod zero;

@@ -96,6 +96,12 @@ impl Stamped {
     }
 }
 
+/// Checks and frees the last blocks of a world, and ends it.
+fn end(world: World, blocks: impl IntoIterator<Item = Stamped>) {
+    blocks.into_iter().for_each(|block| block.free(&world));
+    world.end();
+}
+
 /// Allocates a zeroed block, checks it and fills it.
 fn zeroed(world: &World, bytes: usize) -> Stamped {
     let process = world.verbs().process;
@@ -231,10 +237,7 @@ fn a_block_between_neighbours_grows_without_a_copy_and_leaves_clean_memory() {
     world.assert_sound();
     let again = zeroed(&world, 4 * MIB);
     assert_eq!(again.start, before, "the place is free");
-    for block in [block, wall, again] {
-        block.free(&world);
-    }
-    world.end();
+    end(world, [block, wall, again]);
 }
 
 #[test]
@@ -245,9 +248,7 @@ fn a_block_that_lands_on_memory_in_use_lately_is_copied_there() {
     Stamped::new(&world, 20 * MIB, 3).free(&world);
     assert!(block.grow(&world, 6 * MIB));
     assert_eq!(world.os.calls(Call::Move), 0);
-    block.free(&world);
-    wall.free(&world);
-    world.end();
+    end(world, [block, wall]);
 }
 
 #[test]
@@ -269,9 +270,7 @@ fn short_blocks_wrong_addresses_and_impossible_sizes_do_not_move() {
     let grown = unsafe { (world.verbs().process).grow_elsewhere(long.start, layout, 8 * MIB) };
     assert!(grown.is_none());
     assert_eq!(world.os.calls(Call::Move), 0);
-    short.free(&world);
-    long.free(&world);
-    world.end();
+    end(world, [short, long]);
 }
 
 #[test]
@@ -369,10 +368,7 @@ fn a_block_of_which_half_has_moved_leaves_what_was_copied_dirty() {
     );
     let again = zeroed(&world, 7 * MIB);
     assert_eq!(again.start, before);
-    for block in [block, wall, behind, again] {
-        block.free(&world);
-    }
-    world.end();
+    end(world, [block, wall, behind, again]);
 }
 
 #[test]
@@ -381,7 +377,7 @@ fn a_block_that_is_not_to_be_moved_is_copied_and_others_move_on() {
         return;
     }
     let world = world(Plan::Once(Call::Move, 1));
-    world.os.refuse_moves_as(Moved::Unfit);
+    world.os.be(|manner| manner.refused_move = Moved::Unfit);
     let mut first = Stamped::new(&world, 3 * MIB, 1);
     let mut second = Stamped::new(&world, 3 * MIB, 2);
     let wall = Stamped::new(&world, MIB, 3);
@@ -390,10 +386,7 @@ fn a_block_that_is_not_to_be_moved_is_copied_and_others_move_on() {
     assert!(second.grow(&world, 7 * MIB));
     assert_eq!(world.os.calls(Call::Move), 2);
     assert_eq!(world.verbs().process.idle_bytes(), 3 * MIB as u64, "moved");
-    for block in [first, second, wall] {
-        block.free(&world);
-    }
-    world.end();
+    end(world, [first, second, wall]);
 }
 
 #[test]
@@ -441,10 +434,7 @@ fn in_the_child_of_a_fork_a_move_goes_over_the_end_of_what_was_committed() {
     let wall = Stamped::new(&world, MIB, 3);
     assert!(block.grow(&world, 3 * committed as usize));
     assert_eq!(world.os.calls(Call::Move), 2);
-    for block in [first, block, wall] {
-        block.free(&world);
-    }
-    world.end();
+    end(world, [first, block, wall]);
 }
 
 #[test]
@@ -474,10 +464,7 @@ fn memory_that_was_given_back_and_came_again_is_known_as_another_mapping() {
         "what had moved, and what came"
     );
     assert_eq!(process.idle_bytes(), 0, "nothing was copied");
-    for block in [wall, block, behind, last] {
-        block.free(&world);
-    }
-    world.end();
+    end(world, [wall, block, behind, last]);
 }
 
 #[test]
@@ -488,7 +475,7 @@ fn a_lost_place_is_never_used_again_and_the_block_is_as_it_was() {
     // The second piece of a block in two mappings is lost: the first one comes back.
     for nth in [1, 3] {
         let world = world(Plan::Once(Call::Move, nth));
-        world.os.refuse_moves_as(Moved::Lost);
+        world.os.be(|manner| manner.refused_move = Moved::Lost);
         let mut block = Stamped::new(&world, 3 * MIB, 1);
         let walls = [4, 5, 6].map(|seed| {
             let wall = Stamped::new(&world, MIB, seed);

@@ -6,7 +6,7 @@
 use std::alloc::Layout;
 
 use super::drive::World;
-use super::faulty::{Call, Faulty, Plan};
+use super::faulty::{Call, Faulty, Manner, Plan};
 use super::verbs::{ClaimOutcome, Random};
 use crate::config::{Config, HugePages};
 use crate::process::Process;
@@ -38,6 +38,12 @@ fn free(world: &World, blocks: impl IntoIterator<Item = (*mut u8, usize)>) {
     }
 }
 
+/// Frees the last blocks of a world and ends it.
+fn end(world: World, blocks: impl IntoIterator<Item = (*mut u8, usize)>) {
+    free(&world, blocks);
+    world.end();
+}
+
 fn committed(world: &World) -> usize {
     let arenas = Process::arenas(world.verbs().process);
     arenas.map(|arena| arena.numbers().1 as usize).sum()
@@ -58,8 +64,7 @@ fn a_heap_that_touches_what_it_takes_has_huge_pages_beyond_the_bound_and_not_bel
         let advised = world.os.calls(Call::Advise);
         assert_eq!(advised > 0, huge_pages != HugePages::Never);
         assert!(advised <= world.os.calls(Call::Commit), "once a growth");
-        free(&world, blocks.iter().map(|held| (held.start, MIB)));
-        world.end();
+        end(world, blocks.iter().map(|held| (held.start, MIB)));
     }
 }
 
@@ -75,15 +80,14 @@ fn a_heap_that_leaves_most_untouched_has_none() {
     }
     assert!(world.os.calls(Call::Look) > 0);
     assert_eq!(world.os.calls(Call::Advise), 0);
-    free(&world, blocks);
-    world.end();
+    end(world, blocks);
 }
 
 #[test]
 fn nothing_is_looked_at_where_no_huge_pages_come_of_it() {
-    let grows = |config: Config, prepare: fn(&Faulty)| {
+    let grows = |config: Config, change: fn(&mut Manner)| {
         let world = world(config);
-        prepare(world.os);
+        world.os.be(change);
         let mut blocks = Vec::new();
         while committed(&world) < 4 * ABOVE {
             blocks.push(touched(&world, MIB));
@@ -91,8 +95,7 @@ fn nothing_is_looked_at_where_no_huge_pages_come_of_it() {
             assert!(!looked || committed(&world) > ABOVE, "below the bound");
         }
         let looks = world.os.calls(Call::Look);
-        free(&world, blocks.iter().map(|held| (held.start, MIB)));
-        world.end();
+        end(world, blocks.iter().map(|held| (held.start, MIB)));
         looks
     };
     let never = Config {
@@ -101,14 +104,20 @@ fn nothing_is_looked_at_where_no_huge_pages_come_of_it() {
     };
     assert!(grows(Config::BALANCED, |_| ()) > 0);
     assert_eq!(grows(never, |_| ()), 0);
-    assert_eq!(grows(Config::BALANCED, Faulty::lose_huge_pages), 0);
-    assert_eq!(grows(Config::BALANCED, Faulty::filter), 0);
+    assert_eq!(
+        grows(Config::BALANCED, |manner| manner.has_huge_pages = false),
+        0
+    );
+    assert_eq!(
+        grows(Config::BALANCED, |manner| manner.is_filtered = true),
+        0
+    );
 }
 
 #[test]
 fn a_filtered_process_gives_memory_back_without_a_look_and_has_huge_pages_for_small_blocks() {
     let world = world(Config::BALANCED);
-    world.os.filter();
+    world.os.be(|manner| manner.is_filtered = true);
     let mut local = Local::new();
     let layout = Layout::new::<[u8; 4000]>();
     let blocks: Vec<_> = (0..4 * ABOVE / layout.size())
@@ -141,8 +150,7 @@ fn a_growth_looks_at_a_bounded_number_of_places() {
     let second = large(&world, 300 * MIB);
     // One for each growth, and the second one's.
     assert!((1..=16).contains(&world.os.calls(Call::Look)));
-    free(&world, [(first, 512 * MIB), (second, 300 * MIB)]);
-    world.end();
+    end(world, [(first, 512 * MIB), (second, 300 * MIB)]);
 }
 
 /// Replaces large blocks at random and writes their first bytes. Returns how many pages that
@@ -190,8 +198,7 @@ fn in_a_sparse_heap_places_are_far_apart_for_shorter_blocks_too() {
         assert!(block.addr().is_multiple_of(256 << 10), "{bytes}");
         blocks.push((block, bytes));
     }
-    free(&world, blocks);
-    world.end();
+    end(world, blocks);
 }
 
 #[test]
@@ -205,8 +212,7 @@ fn a_free_makes_no_call_however_short_the_delay() {
         assert!(!world.verbs().process.free_large(inside, 100_000));
         assert_eq!(world.os.calls(Call::Discard), 0);
         second.check(200_000);
-        free(&world, [(second.start, 200_000)]);
-        world.end();
+        end(world, [(second.start, 200_000)]);
     }
 }
 
@@ -278,8 +284,7 @@ fn a_place_whose_pages_have_moved_away_does_not_count_as_untouched() {
         free(&world, [(another, 60 * MIB)]);
     }
     let (block, bytes) = block.map_or((first.start, 40 * MIB), |block| (block, 44 * MIB));
-    free(&world, [(block, bytes), (wall.start, MIB)]);
-    world.end();
+    end(world, [(block, bytes), (wall.start, MIB)]);
 }
 
 #[test]
@@ -317,6 +322,5 @@ fn what_is_untouched_counts_however_much_has_moved_before() {
     );
     free(&world, untouched);
     free(&world, [(more, 100 * MIB)]);
-    free(&world, holes.iter().map(|[_, wall]| (wall.start, MIB / 8)));
-    world.end();
+    end(world, holes.iter().map(|[_, wall]| (wall.start, MIB / 8)));
 }

@@ -41,17 +41,17 @@ pub(super) fn is_filled(bytes: &[u8], fill: u8) -> bool {
 }
 
 /// A block that the program holds, filled with one byte.
-pub(super) struct ClaimOutcome {
-    pub(super) start: *mut u8,
-    pub(super) layout: Layout,
-    fill: u8,
+pub(crate) struct ClaimOutcome {
+    pub(crate) start: *mut u8,
+    pub(crate) layout: Layout,
+    pub(crate) fill: u8,
 }
 
 // SAFETY: the block belongs to the value.
 unsafe impl Send for ClaimOutcome {}
 
 impl ClaimOutcome {
-    pub(super) fn new(start: *mut u8, layout: Layout, fill: u8) -> Self {
+    pub(crate) fn new(start: *mut u8, layout: Layout, fill: u8) -> Self {
         // SAFETY: the caller's block, that long.
         unsafe { start.write_bytes(fill, layout.size()) };
         Self {
@@ -62,7 +62,7 @@ impl ClaimOutcome {
     }
 
     /// Asserts that the first `bytes` bytes are as they were written.
-    pub(super) fn check(&self, bytes: usize) {
+    pub(crate) fn check(&self, bytes: usize) {
         // SAFETY: the block is ours and at least that long.
         let found = unsafe { std::slice::from_raw_parts(self.start, bytes) };
         assert!(is_filled(found, self.fill), "contents of {:?}", self.layout);

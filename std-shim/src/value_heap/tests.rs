@@ -8,6 +8,7 @@ use allocator_api2::vec::Vec;
 use super::*;
 use crate::process::PROCESS;
 use crate::tests::random::Random;
+use crate::tests::verbs::ClaimOutcome;
 
 /// Returns the used bytes of all arenas: no other code in this program uses the process's heap.
 fn used_bytes() -> u64 {
@@ -40,25 +41,6 @@ impl Random {
     }
 }
 
-struct ClaimOutcome {
-    layout: Layout,
-    value: u8,
-}
-
-fn bytes_of(addr: usize, block: &ClaimOutcome) -> &'static mut [u8] {
-    let start = ptr::with_exposed_provenance_mut::<u8>(addr);
-    // SAFETY: a block of the model: ours, that long and written.
-    unsafe { std::slice::from_raw_parts_mut(start, block.layout.size()) }
-}
-
-fn check(addr: usize, block: &ClaimOutcome) {
-    assert!(
-        bytes_of(addr, block)
-            .iter()
-            .all(|byte| *byte == block.value)
-    );
-}
-
 /// Enters a block in the model, which must be as requested and overlap no other; fills it.
 fn enter(
     model: &mut BTreeMap<usize, ClaimOutcome>,
@@ -75,9 +57,8 @@ fn enter(
     assert!(behind.is_none_or(|(start, _)| addr + layout.size() <= *start));
     let before = model.range(..addr).next_back();
     assert!(before.is_none_or(|(start, held)| start + held.layout.size() <= addr));
-    let held = ClaimOutcome { layout, value };
-    bytes_of(addr, &held).fill(value);
-    model.insert(addr, held);
+    let start = block.cast::<u8>().as_ptr();
+    model.insert(addr, ClaimOutcome::new(start, layout, value));
 }
 
 fn take(
@@ -87,7 +68,7 @@ fn take(
     let place = random.next(model.len().max(1));
     let addr = *model.keys().nth(place)?;
     let held = model.remove(&addr)?;
-    check(addr, &held);
+    held.check(held.layout.size());
     Some((addr, held))
 }
 
@@ -139,9 +120,8 @@ fn resize(
     };
     let block = block.unwrap();
     let kept = old.size().min(new.size());
-    // SAFETY: that long; what `grow` added is not looked at.
-    let bytes = unsafe { std::slice::from_raw_parts(block.cast::<u8>().as_ptr(), kept) };
-    assert!(bytes.iter().all(|byte| *byte == held.value));
+    let start = block.cast::<u8>().as_ptr();
+    ClaimOutcome { start, ..held }.check(kept);
     if new.size() >= old.size() && !value.is_multiple_of(2) {
         // SAFETY: that long, and zeroed behind the old size.
         let all = unsafe { block.as_ref() };
@@ -172,8 +152,8 @@ fn random_blocks_are_whole_and_all_memory_comes_back() {
             for number in 0..1500_u32 {
                 step(&heap, &mut model, &mut random, (number % 251) as u8);
             }
-            for (addr, held) in &model {
-                check(*addr, held);
+            for held in model.values() {
+                held.check(held.layout.size());
             }
             let stats = heap.stats();
             let (small, larges) = live_bytes(&model);

@@ -7,7 +7,8 @@ use larder::Larder;
 
 use super::{Random, is_filled};
 
-static HEAP: Larder = Larder::new();
+/// Configured by the environment, unless the program has used another value before.
+static HEAP: Larder = Larder::new().with_environment();
 
 /// A block filled with one byte, which is checked whenever the block is resized or freed.
 pub struct Held {

@@ -8,15 +8,34 @@
 )]
 
 mod held;
+mod shuffle;
 
 pub use held::{Held, churn};
+pub use shuffle::shuffle;
+
+use std::process::Command;
 
 pub const KIB: usize = 1 << 10;
 pub const MIB: usize = 1 << 20;
 
 /// Returns whether tests run in their long form: with `LARDER_ROUNDS=all` (`./check.sh long`).
 pub fn is_long() -> bool {
-    std::env::var_os("LARDER_ROUNDS").is_some_and(|word| word == "all")
+    let is_all = |name: &&str| std::env::var_os(name).is_some_and(|word| word == "all");
+    ["LARDER_ROUNDS", CHILDS_ROUNDS].iter().any(is_all)
+}
+
+/// What `LARDER_ROUNDS` is called in a child, whose heap would not know that variable.
+const CHILDS_ROUNDS: &str = "HEAP_TEST_ROUNDS";
+
+/// This program, to be started again.
+pub fn this_program() -> Command {
+    let mut command = Command::new(std::env::current_exe().unwrap());
+    if is_long() {
+        command
+            .env_remove("LARDER_ROUNDS")
+            .env(CHILDS_ROUNDS, "all");
+    }
+    command
 }
 
 /// Returns how often a test repeats: `all` times in the long form, and an eighth of that in the ordinary run.

@@ -1,6 +1,5 @@
 //! The promises of the functions of C and the operators of C++.
 
-use std::os::unix::process::ExitStatusExt;
 use std::process::Command;
 
 use crate::common::{is_long, rounds};
@@ -21,14 +20,14 @@ fn blocks_that_threads_shuffle_keep_their_contents() {
 
 #[test]
 fn a_heap_that_grows_gives_up_what_lies_idle() {
-    let said = run(&mut command(compile("peaks.c", Preloaded), Preloaded)).text();
-    assert_eq!(said, "little more than what lived\n");
+    let end = run(&mut command(compile("peaks.c", Preloaded), Preloaded));
+    end.assert_says("little more than what lived\n", "");
 }
 
 #[test]
 fn what_is_called_most_starts_at_a_cache_line() {
     let end = run(&mut command(compile("places.c", Preloaded), Preloaded));
-    assert!(end.status.success());
+    end.assert_says("", "");
     assert_eq!(end.text(), "");
 }
 
@@ -79,9 +78,7 @@ fn each_function_of_the_header_does_what_it_promises() {
     for name in ["larder.c", "larder.cpp"] {
         for heap in [Linked, Inside] {
             let end = run(&mut command(compile(name, heap), heap));
-            let (said, complaints) = (end.text(), end.complaints());
-            assert!(end.status.success(), "{name} {heap:?}: {said}{complaints}");
-            assert_eq!(said, "numbers, steps, heaps\n");
+            end.assert_says("numbers, steps, heaps\n", &format!("{name} {heap:?}"));
         }
     }
 }
@@ -90,14 +87,13 @@ fn each_function_of_the_header_does_what_it_promises() {
 fn a_free_that_cannot_be_right_ends_the_program() {
     let program = compile("misuse.c", Preloaded);
     for misuse in 0..9 {
-        let end = run(command(&program, Preloaded).arg(misuse.to_string()));
-        let complaints = end.complaints();
-        assert_eq!(end.status.signal(), Some(libc::SIGABRT), "{misuse}");
-        assert!(
-            complaints.starts_with("larder: freed a"),
-            "{misuse}: {complaints}"
+        let misuse = misuse.to_string();
+        let end = run(command(&program, Preloaded).arg(&misuse));
+        end.assert_ended_by(libc::SIGABRT, "larder: freed a", &misuse);
+        assert_eq!(
+            (end.complaints().lines().count(), end.text().as_str()),
+            (1, "")
         );
-        assert_eq!((complaints.lines().count(), end.text().as_str()), (1, ""));
     }
 }
 

@@ -1,11 +1,10 @@
-//! The hardened heap and the checking one: each misuse ends the program with a line that names it and its place, and
-//! programs without misuse print the same as on the C library's heap.
+//! The hardened heap and the checking one: each misuse ends the program with a line that names it and its place.
+//! Programs without misuse are in `life`.
 
-use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
 
 use crate::program::Heap::{Linked, Preloaded, System};
-use crate::program::{End, Heap, command, compile, contract_arguments, run, times};
+use crate::program::{End, Heap, command, compile, run};
 
 const MODES: [&str; 2] = ["hardened", "checking"];
 
@@ -93,8 +92,7 @@ fn each_misuse_is_found_whatever_the_length_of_the_block() {
                 let end = in_mode(mode, &program, Linked, &[misuse, length]);
                 let (said, complaints) = (end.text(), end.complaints());
                 let what = format!("{misuse} of {length}, {mode}: {said}{complaints}");
-                assert_eq!(end.status.signal(), Some(libc::SIGABRT), "{what}");
-                assert!(complaints.starts_with(words), "{what}");
+                end.assert_ended_by(libc::SIGABRT, words, &what);
                 assert_eq!(complaints.lines().count() > 1, mode == "checking", "{what}");
                 assert_eq!(said.lines().count(), 1, "{what}");
                 if is_block {
@@ -106,49 +104,30 @@ fn each_misuse_is_found_whatever_the_length_of_the_block() {
     }
 }
 
+/// Misuse of other lengths, with the signal that ends the program and what is said.
+const OTHERS: [(&str, &[&str], libc::c_int, &str); 8] = [
+    // A link that was changed ends the program when it is read.
+    ("list-bent", &["20", "1000"], libc::SIGABRT, AFTER),
+    ("list-first-byte", &["20", "1000"], libc::SIGABRT, AFTER),
+    ("list-last-byte", &["20", "1000"], libc::SIGABRT, AFTER),
+    ("list-overwritten", &["20", "1000"], libc::SIGABRT, AFTER),
+    // A block in use is not given again by a list that was bent.
+    ("early-bent", &["20", "1000"], libc::SIGABRT, BENT),
+    // A block of nothing can be neither read nor written.
+    ("nothing-read", &["16"], libc::SIGSEGV, ""),
+    ("nothing-write", &["16"], libc::SIGSEGV, ""),
+    ("nothing-twice", &["16"], libc::SIGABRT, NO_BLOCK),
+];
+
 #[test]
-fn a_link_that_was_changed_ends_the_program_when_it_is_read() {
+fn links_that_were_changed_and_blocks_of_nothing_are_looked_at_too() {
     let program = compile("misuse_hardened.c", Linked);
     for mode in MODES {
-        for length in ["20", "1000"] {
-            for change in ["bent", "first-byte", "last-byte", "overwritten"] {
-                let change = &format!("list-{change}");
-                let end = in_mode(mode, &program, Linked, &[change, length]);
-                let (said, complaints) = (end.text(), end.complaints());
-                let what = format!("{change} {length} {mode}: {said}{complaints}");
-                assert_eq!(end.status.signal(), Some(libc::SIGABRT), "{what}");
-                assert!(complaints.starts_with(AFTER), "{what}");
-                assert!(!said.contains("went on"), "{what}");
+        for (misuse, lengths, signal, words) in OTHERS {
+            for length in lengths {
+                let end = in_mode(mode, &program, Linked, &[misuse, length]);
+                end.assert_ended_by(signal, words, &format!("{misuse} {length} {mode}"));
             }
-        }
-    }
-}
-
-#[test]
-fn a_block_in_use_is_not_given_again_by_a_list_that_was_bent() {
-    let program = compile("misuse_hardened.c", Linked);
-    for mode in MODES {
-        for length in ["20", "1000"] {
-            let end = in_mode(mode, &program, Linked, &["early-bent", length]);
-            let complaints = end.complaints();
-            let what = format!("{length} {mode}: {}{complaints}", end.text());
-            assert_eq!(end.status.signal(), Some(libc::SIGABRT), "{what}");
-            assert!(complaints.starts_with(BENT), "{what}");
-        }
-    }
-}
-
-#[test]
-fn a_block_of_nothing_can_be_neither_read_nor_written() {
-    let program = compile("misuse_hardened.c", Linked);
-    for mode in MODES {
-        for (misuse, signal) in [
-            ("nothing-read", libc::SIGSEGV),
-            ("nothing-write", libc::SIGSEGV),
-            ("nothing-twice", libc::SIGABRT),
-        ] {
-            let end = in_mode(mode, &program, Linked, &[misuse, "16"]);
-            assert_eq!(end.status.signal(), Some(signal), "{misuse} {mode}");
         }
     }
 }
@@ -167,22 +146,14 @@ fn longer_blocks_are_looked_at_but_for_writes_after_their_free() {
         // In an arena, and in a mapping of its own.
         for length in ["1048576", "5000000", "1200000000"] {
             let end = in_mode(mode, &program, Linked, &[misuse, length]);
-            let complaints = end.complaints();
-            assert_eq!(
-                end.status.signal(),
-                Some(libc::SIGABRT),
-                "{misuse} {length} {mode}"
-            );
             // It is no block any more.
             let expected = match misuse {
                 "twice" | "twice-others-between" | "twice-in-threads" => NO_BLOCK,
                 "realloc-freed" => "larder: resized an address",
                 _ => words,
             };
-            assert!(
-                complaints.starts_with(expected),
-                "{misuse} {mode}: {complaints}"
-            );
+            let what = format!("{misuse} {length} {mode}");
+            end.assert_ended_by(libc::SIGABRT, expected, &what);
         }
     }
 }
@@ -190,27 +161,22 @@ fn longer_blocks_are_looked_at_but_for_writes_after_their_free() {
 #[test]
 fn a_delete_that_knows_another_length_or_alignment_is_found() {
     let program = compile("misuse_hardened.cpp", System);
-    for (number, words) in [
-        (0, OTHER_LAYOUT),
-        (1, OTHER_LAYOUT),
-        (2, OTHER_LAYOUT),
-        (3, OTHER_LAYOUT),
-        (4, NO_BLOCK),
-    ] {
-        let end = in_mode("hardened", &program, Preloaded, &[&number.to_string()]);
-        let complaints = end.complaints();
-        assert_eq!(end.status.signal(), Some(libc::SIGABRT), "{number}");
-        assert!(complaints.starts_with(words), "{number}: {complaints}");
+    let words = [
+        OTHER_LAYOUT,
+        OTHER_LAYOUT,
+        OTHER_LAYOUT,
+        OTHER_LAYOUT,
+        NO_BLOCK,
+    ];
+    for (number, words) in words.into_iter().enumerate() {
+        let number = number.to_string();
+        let end = in_mode("hardened", &program, Preloaded, &[&number]);
+        end.assert_ended_by(libc::SIGABRT, words, &number);
     }
     // A length that a `new` of the program's own never told the heap is none of its business.
     for name in ["misuse_hardened.cpp", "longer_new.cpp"] {
         let end = in_mode("hardened", &compile(name, System), Preloaded, &["5"]);
-        let (said, complaints) = (end.text(), end.complaints());
-        assert_eq!(
-            (said.as_str(), complaints.as_str()),
-            ("went on\n", ""),
-            "{name}"
-        );
+        end.assert_says("went on\n", name);
     }
 }
 
@@ -219,40 +185,7 @@ fn blocks_are_zero_exact_and_apart() {
     let program = compile("hardened.c", Linked);
     for mode in MODES {
         let end = in_mode(mode, &program, Linked, &[]);
-        let (said, complaints) = (end.text(), end.complaints());
-        assert!(end.status.success(), "{mode}: {said}{complaints}");
-        assert_eq!(said, "all were as they should be\n");
-    }
-}
-
-#[test]
-fn programs_without_a_misuse_say_what_they_always_say() {
-    let rounds = times().to_string();
-    for (name, arguments) in [
-        ("contract.c", contract_arguments().to_vec()),
-        ("limits.c", vec![]),
-        ("data_limit.c", vec![]),
-        ("early.c", vec![]),
-        ("shuffle.c", vec![rounds.as_str()]),
-        ("forks.c", vec!["5"]),
-        ("thread_ends.cpp", vec!["5"]),
-        ("keys.c", vec!["5", "40"]),
-        ("spawns.c", vec!["5"]),
-        ("cancel.c", vec!["5"]),
-        ("signals.c", vec![rounds.as_str()]),
-        ("library.c", vec!["5"]),
-        ("operators.cpp", vec!["5"]),
-        ("replaced.cpp", vec![]),
-    ] {
-        let program = compile(name, System);
-        let expected = run(command(&program, System).args(&arguments));
-        assert!(expected.status.success(), "{name}");
-        for mode in MODES {
-            let end = in_mode(mode, &program, Preloaded, &arguments);
-            let (said, complaints) = (end.text(), end.complaints());
-            let what = format!("{name} {mode}: {}{said}{complaints}", end.status);
-            assert!(end == expected, "{what}");
-        }
+        end.assert_says("all were as they should be\n", mode);
     }
 }
 
@@ -262,11 +195,9 @@ fn what_was_allocated_before_the_environment_was_there_may_be_freed() {
     for mode in MODES {
         for count in ["1", "90", "5000"] {
             let end = in_mode(mode, &program, Linked, &[count]);
-            let complaints = end.complaints();
-            assert!(end.status.success(), "{count} {mode}: {complaints}");
-            assert_eq!(end.text(), "all were freed\n");
+            end.assert_says("all were freed\n", &format!("{count} {mode}"));
         }
         let end = in_mode(mode, &program, Linked, &["90", "twice"]);
-        assert!(end.complaints().starts_with(TWICE), "{}", end.text());
+        end.assert_ended_by(libc::SIGABRT, TWICE, mode);
     }
 }

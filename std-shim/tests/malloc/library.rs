@@ -25,6 +25,8 @@ fn build(profile: &str) -> PathBuf {
         .arg(manifest)
         .arg("--target-dir")
         .arg(&target)
+        // Such a build takes more stack than the library promises.
+        .env_remove("CARGO_INCREMENTAL")
         .output()
         .unwrap();
     let said = String::from_utf8_lossy(&output.stderr);

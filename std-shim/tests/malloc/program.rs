@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::fs::{self, File};
-use std::os::unix::process::CommandExt;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus, Stdio};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -63,6 +63,23 @@ impl End {
     /// Standard error.
     pub(crate) fn complaints(&self) -> String {
         String::from_utf8_lossy(&self.err).into_owned()
+    }
+
+    /// Asserts that a signal ended the process, after complaints that begin with these words.
+    #[track_caller]
+    pub(crate) fn assert_ended_by(&self, signal: libc::c_int, words: &str, what: &str) {
+        let complaints = self.complaints();
+        let what = format!("{what}: {}{}{complaints}", self.status, self.text());
+        assert_eq!(self.status.signal(), Some(signal), "{what}");
+        assert!(complaints.starts_with(words), "{what}");
+    }
+
+    /// Asserts that the process ended well, printed what ends with this text, and complained of nothing.
+    #[track_caller]
+    pub(crate) fn assert_says(&self, text: &str, what: &str) {
+        let (said, complaints) = (self.text(), self.complaints());
+        let is_right = self.status.success() && said.ends_with(text) && complaints.is_empty();
+        assert!(is_right, "{what}: {}{said}{complaints}", self.status);
     }
 }
 

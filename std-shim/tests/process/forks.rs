@@ -16,14 +16,20 @@ use crate::known::{Bare, SIZES, exercise, free, make};
 use crate::runner::{Case, limit_time};
 
 pub(crate) const CASES: &[Case] = &[
-    Case::new("children of a busy process use the heap", forks_from_main),
+    Case::new("children of a busy process use the heap", || {
+        forks(3, 200, live_in_a_child);
+    }),
     Case::new(
         "children of a process whose threads allocate and free use the heap",
-        thousand_forks,
+        || forks(3, 1000, live_shortly),
     ),
     Case::new(
         "children of a process with many more threads than processors use the heap",
-        forks_in_a_crowd,
+        || {
+            // Most of the threads share the sets of others.
+            let processors = thread::available_parallelism().map_or(1, usize::from);
+            forks(10 * processors as u64, 60, live_in_a_child);
+        },
     ),
     Case::new(
         "children forked by another thread use the heap",
@@ -153,37 +159,22 @@ fn live_in_a_child() {
     exercise();
 }
 
-fn forks_from_main() {
-    beside_busy_threads(|| {
-        for _ in 0..rounds(200) {
-            in_a_child(live_in_a_child);
-        }
-    });
+/// A short life, so that there are many moments at which a process may fork.
+fn live_shortly() {
+    let blocks = SIZES.map(|size| (make(size), size));
+    for place in (0..SHELF).step_by(7) {
+        clear(place);
+    }
+    for (block, size) in blocks {
+        free(block, size);
+    }
 }
 
-/// Most of the threads share the sets of others.
-fn forks_in_a_crowd() {
-    let processors = thread::available_parallelism().map_or(1, usize::from);
-    beside_threads(10 * processors as u64, || {
-        for _ in 0..rounds(60) {
-            in_a_child(live_in_a_child);
-        }
-    });
-}
-
-/// Short lives, so that there are many moments at which a process may fork.
-fn thousand_forks() {
-    beside_busy_threads(|| {
-        for _ in 0..rounds(1000) {
-            in_a_child(|| {
-                let blocks = SIZES.map(|size| (make(size), size));
-                for place in (0..SHELF).step_by(7) {
-                    clear(place);
-                }
-                for (block, size) in blocks {
-                    free(block, size);
-                }
-            });
+/// Forks beside so many busy threads, `times` times in the long form.
+fn forks(threads: u64, times: usize, live: fn()) {
+    beside_threads(threads, || {
+        for _ in 0..rounds(times) {
+            in_a_child(live);
         }
     });
 }

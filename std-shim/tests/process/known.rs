@@ -2,6 +2,8 @@
 
 use std::alloc::{GlobalAlloc, Layout};
 use std::ptr;
+use std::thread;
+use std::time::Duration;
 
 use crate::HEAP;
 use crate::common::is_filled;
@@ -89,4 +91,51 @@ impl Bare {
 pub(crate) fn say(words: &str) {
     // SAFETY: the bytes are there.
     unsafe { libc::write(2, words.as_ptr().cast(), words.len()) };
+}
+
+/// Waits for what comes by itself, however long that takes: a case that hangs is ended.
+pub(crate) fn wait_until(has_come: impl Fn() -> bool) {
+    while !has_come() {
+        thread::sleep(Duration::from_millis(10));
+    }
+}
+
+/// Returns how much more physical memory than `before` there is now.
+#[cfg(target_os = "linux")]
+pub(crate) fn more_than(before: u64) -> u64 {
+    crate::common::resident_bytes().saturating_sub(before)
+}
+
+/// A mapping of the process, and what the system knows of it.
+#[cfg(target_os = "linux")]
+pub(crate) struct Mapping {
+    pub(crate) range: std::ops::Range<usize>,
+    pub(crate) flags: String,
+}
+
+#[cfg(target_os = "linux")]
+impl Mapping {
+    pub(crate) fn has(&self, flag: &str) -> bool {
+        self.flags.split_whitespace().any(|found| found == flag)
+    }
+}
+
+#[cfg(target_os = "linux")]
+pub(crate) fn mappings() -> Vec<Mapping> {
+    let maps = std::fs::read_to_string("/proc/self/smaps").unwrap();
+    let (mut mappings, mut range) = (Vec::new(), 0..0);
+    for line in maps.lines() {
+        let place = line
+            .split(' ')
+            .next()
+            .and_then(|first| first.split_once('-'));
+        let number = |text| usize::from_str_radix(text, 16);
+        if let Some((Ok(start), Ok(end))) = place.map(|(start, end)| (number(start), number(end))) {
+            range = start..end;
+        } else if let Some(flags) = line.strip_prefix("VmFlags:") {
+            let (range, flags) = (range.clone(), flags.to_owned());
+            mappings.push(Mapping { range, flags });
+        }
+    }
+    mappings
 }

@@ -6,16 +6,21 @@
 #[path = "../common/mod.rs"]
 mod common;
 
-mod dumps;
 mod ends;
 mod forks;
 mod known;
+#[cfg(target_os = "linux")]
 mod memory;
 mod misuse;
 mod numbers;
+#[cfg(target_os = "linux")]
+mod purge;
+#[cfg(target_os = "linux")]
+mod rounds;
 mod runner;
 mod starts;
 mod steps;
+#[cfg(target_os = "linux")]
 mod systems;
 mod thread_ends;
 
@@ -24,26 +29,31 @@ use std::ffi::c_int;
 use larder::Larder;
 
 #[global_allocator]
-static HEAP: Larder = Larder::new();
+static HEAP: Larder = Larder::new().with_environment();
 
 /// What the C library calls. `pthread_exit` cannot pass the standard library's own `main`, and one of
 /// the cases ends the main thread.
 #[unsafe(no_mangle)]
 extern "C-unwind" fn main(_: c_int, _: *const *const u8) -> c_int {
-    let cases = [
+    let mut cases = [
         starts::CASES,
         thread_ends::CASES,
         ends::CASES,
         forks::CASES,
         numbers::CASES,
-        memory::CASES,
-        dumps::CASES,
-        misuse::CASES,
-        misuse::BY_ADDRESS,
         steps::CASES,
+        #[cfg(target_os = "linux")]
+        memory::CASES,
+        #[cfg(target_os = "linux")]
+        purge::CASES,
+        #[cfg(target_os = "linux")]
+        rounds::CASES,
+        #[cfg(target_os = "linux")]
         systems::CASES,
-    ];
+    ]
+    .concat();
+    cases.extend(misuse::cases());
     #[cfg(target_os = "linux")]
     assert_eq!(systems::touch_large_value(), 1);
-    c_int::from(!runner::main(&cases.concat()))
+    c_int::from(!runner::main(&cases))
 }

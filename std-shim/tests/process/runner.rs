@@ -4,10 +4,12 @@
 //! other options.
 
 use std::os::unix::process::ExitStatusExt;
-use std::process::{Command, Output, Stdio};
+use std::process::{Output, Stdio};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::{env, thread};
+
+use crate::common::this_program;
 
 /// The argument that makes the process a case.
 const CASE: &str = "--case";
@@ -22,9 +24,13 @@ pub(crate) struct Case {
     pub(crate) name: &'static str,
     pub(crate) run: fn(),
     pub(crate) ends: Ends,
-    /// In how many processes, one after the other.
+    /// In how many processes, one after the other, in each of the environments.
     pub(crate) times: usize,
+    pub(crate) environments: &'static [Variables],
 }
+
+/// Variables of a process's environment, which set its heap.
+pub(crate) type Variables = &'static [(&'static str, &'static str)];
 
 /// The expected end of a case's process.
 #[derive(Clone, Copy)]
@@ -44,6 +50,7 @@ impl Case {
             run,
             ends: Ends::Well,
             times: 1,
+            environments: &[&[]],
         }
     }
 
@@ -53,6 +60,13 @@ impl Case {
 
     pub(crate) const fn times(self, times: usize) -> Self {
         Self { times, ..self }
+    }
+
+    pub(crate) const fn with(self, environments: &'static [Variables]) -> Self {
+        Self {
+            environments,
+            ..self
+        }
     }
 
     /// Returns the fault in the process's end.
@@ -79,9 +93,11 @@ impl Case {
 
     /// Runs the case in children.
     fn judge(&self) -> Option<String> {
-        for _ in 0..self.times {
-            let child = Command::new(env::current_exe().unwrap())
+        let environments = self.environments.iter().cycle();
+        for variables in environments.take(self.times * self.environments.len()) {
+            let child = this_program()
                 .args([CASE, self.name])
+                .envs(variables.iter().copied())
                 .stdin(Stdio::null())
                 .output()
                 .unwrap();

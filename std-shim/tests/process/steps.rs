@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Barrier, mpsc};
 use std::thread;
 
-use larder::StepSettings;
+use larder::{StepSettings, StepStats, StepsInUse};
 
 use crate::HEAP;
 use crate::common::KIB;
@@ -62,7 +62,110 @@ pub(crate) const CASES: &[Case] = &[
         "numbers agree while threads have steps and memory is trimmed",
         trimmed_and_counted,
     ),
+    Case::new("a step that repeats is served from its plan", || {
+        let steps = repeat(5, |_| train(8, 100_000));
+        assert_eq!((steps.known_steps, steps.misses), (4, 0));
+        // 24 buffers a step, from the third on: the second is only watched.
+        assert!(steps.hits >= 3 * 24, "{steps:?}");
+    }),
+    Case::new("shapes that alternate are both planned", || {
+        let steps = repeat(12, |time| train(4 + time % 3, 150_000));
+        assert!(steps.known_steps >= 9 && steps.misses == 0, "{steps:?}");
+    }),
+    Case::new(
+        "blocks may outlive their step and be freed elsewhere",
+        blocks_outlive_steps,
+    ),
+    Case::new("a step inside a step is part of it", || {
+        let steps = repeat(3, |_| {
+            let inner = larder::step();
+            train(2, 100_000);
+            drop(inner);
+            train(2, 100_000);
+        });
+        assert_eq!(steps.known_steps, 2);
+    }),
+    Case::new("what lies idle after steps goes back when asked", || {
+        repeat(2, |_| train(4, 2 << 20));
+        assert!(HEAP.trim() > 0);
+        repeat(2, |_| train(4, 2 << 20));
+    }),
+    Case::new(
+        "settings hold from the first step on and come before it",
+        settings_hold,
+    ),
 ];
+
+/// A step of so many layers whose activations live until the way back.
+fn train(layers: usize, bytes: usize) {
+    let length = |layer: usize| bytes + layer * 4096;
+    let mut activations = Vec::new();
+    for layer in 0..layers {
+        let scratch = make(2 * bytes);
+        activations.push(make(length(layer)));
+        free(scratch, 2 * bytes);
+    }
+    while let Some(activation) = activations.pop() {
+        let gradient = make(3 * bytes);
+        free(activation, length(activations.len()));
+        free(gradient, 3 * bytes);
+    }
+}
+
+/// Makes steps. Returns the counters of all steps.
+fn repeat(times: usize, step: impl Fn(usize)) -> StepStats {
+    for time in 0..times {
+        let _step = larder::step();
+        step(time);
+    }
+    HEAP.stats().steps
+}
+
+fn blocks_outlive_steps() {
+    let (send, receive) = mpsc::channel::<usize>();
+    let worker = thread::spawn(move || {
+        for block in receive {
+            free(std::ptr::with_exposed_provenance_mut(block), 200_000);
+        }
+    });
+    repeat(20, |_| {
+        train(3, 90_000);
+        send.send(make(200_000).expose_provenance()).unwrap();
+        train(3, 70_000);
+    });
+    drop(send);
+    worker.join().unwrap();
+}
+
+fn settings_hold() {
+    let settings = StepSettings {
+        first_step: 3,
+        threshold_bytes: 100_000,
+        cap_bytes: 1 << 20,
+        ..StepSettings::new()
+    };
+    settings.apply().unwrap();
+    let steps = repeat(8, |_| {
+        let blocks = [100_000, 100_001].map(|bytes| (make(bytes), bytes));
+        for (block, bytes) in blocks {
+            free(block, bytes);
+        }
+    });
+    let known = (steps.steps, steps.known_steps);
+    assert_eq!(known, (5, 4), "three had no effect");
+    assert_eq!((steps.hits, steps.unplanned), (3, 2), "one block a step");
+    for _ in 0..4 {
+        let _step = larder::step_keyed(1);
+        free(make(2 << 20), 2 << 20);
+    }
+    let capped = HEAP.stats().steps;
+    assert_eq!(capped.hits, steps.hits, "a plan above the cap is not used");
+    assert_eq!(capped.rejected, 3);
+    // Nor do its blocks come from the range: the cap and its tables are all that is held for it.
+    assert!(capped.unplanned > steps.unplanned);
+    assert_eq!(settings.apply(), Err(StepsInUse));
+    assert!(StepsInUse.to_string().contains("before the first"));
+}
 
 /// A step with some blocks; what it wrote must stay.
 fn work(kib: usize) {

@@ -1,7 +1,7 @@
 //! Real programs give the same results on this heap as on the system's.
 //!
-//! The whole test binary allocates from one heap, chosen by an environment variable that the first allocation reads,
-//! long before `main`. So the test itself runs on this heap's default, and starts the same binary again for each of
+//! The whole test binary allocates from one heap, chosen by the environment, which the first allocation reads, long
+//! before `main`. So the test itself runs on this heap's default, and starts the same binary again for each of
 //! its other configurations and for the system's heap; all do the same work on the same input, with several threads,
 //! and all their output is compared.
 #![allow(clippy::unwrap_used, reason = "tests")]
@@ -15,10 +15,10 @@ mod work;
 use std::fs;
 use std::io::{self, Read, Write};
 use std::path::Path;
-use std::process::{Command, Stdio};
+use std::process::Stdio;
 
 use larder::Larder;
-use switched::{HEAP, Switched};
+use switched::{SYSTEM, Switched};
 
 #[global_allocator]
 static GLOBAL: Switched = Switched::new();
@@ -57,14 +57,14 @@ fn sources() -> String {
 
 /// Runs this test's second process. Returns its output, and its number of requests to the system's heap.
 fn on_heap(heap: &str, program: &str, input: &str) -> (String, u64) {
-    let mut child = Command::new(std::env::current_exe().unwrap())
-        .args([
-            "--exact",
-            "runs_one_program_for_another_process",
-            "--nocapture",
-            "--ignored",
-        ])
-        .env(HEAP.to_str().unwrap(), heap)
+    let (name, value) = match heap {
+        "system" => (SYSTEM.to_str().unwrap(), "yes"),
+        mode => ("LARDER_MODE", mode),
+    };
+    let child = "runs_one_program_for_another_process";
+    let mut child = common::this_program()
+        .args(["--exact", child, "--nocapture", "--ignored"])
+        .env(name, value)
         .env(PROGRAM, program)
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())

@@ -1,5 +1,4 @@
-//! [`Switched`]: one of this heap's configurations, or the system's heap, for the whole life of a
-//! process.
+//! [`Switched`]: this heap, or the system's, for the whole life of a process.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::ffi::CStr;
@@ -7,24 +6,15 @@ use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 
 use larder::Larder;
 
-static OUR_HEAP: Larder = Larder::new();
-static OURS_FOR_SPEED: Larder = Larder::speed();
-static OURS_FOR_MEMORY: Larder = Larder::memory();
-static OURS_HARDENED: Larder = Larder::hardened();
+/// Its configuration is the environment's.
+static OURS: Larder = Larder::new().with_environment();
 
-/// A variable of this name says which heap: `system`, `speed`, `memory` or `hardened`; else this heap as it is
-/// without any choice.
-pub(crate) const HEAP: &CStr = c"HEAP_TEST_HEAP";
-
-const UNDECIDED: u8 = 0;
-const OURS: u8 = 1;
-const FOR_SPEED: u8 = 2;
-const FOR_MEMORY: u8 = 3;
-const HARDENED: u8 = 4;
-const THEIRS: u8 = 5;
+/// With a variable of this name the system's heap is used.
+pub(crate) const SYSTEM: &CStr = c"HEAP_TEST_SYSTEM";
 
 /// Allocates from the heap that the first allocation decided upon.
 pub(crate) struct Switched {
+    /// 0 before the first allocation, then 1 for this heap and 2 for the system's.
     choice: AtomicU8,
     system_calls: AtomicU64,
 }
@@ -32,7 +22,7 @@ pub(crate) struct Switched {
 impl Switched {
     pub(crate) const fn new() -> Self {
         Self {
-            choice: AtomicU8::new(UNDECIDED),
+            choice: AtomicU8::new(0),
             system_calls: AtomicU64::new(0),
         }
     }
@@ -42,44 +32,25 @@ impl Switched {
         self.system_calls.load(Ordering::Relaxed)
     }
 
-    fn choice(&self) -> u8 {
-        if self.choice.load(Ordering::Relaxed) == UNDECIDED {
-            // SAFETY: reads the environment, which nobody changes before the first allocation.
-            let value = unsafe { libc::getenv(HEAP.as_ptr()) };
-            let name = if value.is_null() {
-                c""
-            } else {
-                // SAFETY: the value of a variable ends in a zero byte, and stays.
-                unsafe { CStr::from_ptr(value) }
-            };
-            let choice = match name.to_bytes() {
-                b"system" => THEIRS,
-                b"speed" => FOR_SPEED,
-                b"memory" => FOR_MEMORY,
-                b"hardened" => HARDENED,
-                _ => OURS,
-            };
-            self.choice.store(choice, Ordering::Relaxed);
-        }
-        self.choice.load(Ordering::Relaxed)
-    }
-
     fn heap(&self) -> &dyn GlobalAlloc {
-        match self.choice() {
-            THEIRS => &System,
-            FOR_SPEED => &OURS_FOR_SPEED,
-            FOR_MEMORY => &OURS_FOR_MEMORY,
-            HARDENED => &OURS_HARDENED,
-            _ => &OUR_HEAP,
+        if self.choice.load(Ordering::Relaxed) == 0 {
+            // SAFETY: reads the environment, which nobody changes before the first allocation.
+            let is_there = !unsafe { libc::getenv(SYSTEM.as_ptr()) }.is_null();
+            self.choice.store(1 + u8::from(is_there), Ordering::Relaxed);
+        }
+        match self.choice.load(Ordering::Relaxed) {
+            1 => &OURS,
+            _ => &System,
         }
     }
 
     /// The heap, for a call that gets a block.
     fn asked(&self) -> &dyn GlobalAlloc {
-        if self.choice() == THEIRS {
-            self.system_calls.fetch_add(1, Ordering::Relaxed);
-        }
-        self.heap()
+        let heap = self.heap();
+        let is_system = self.choice.load(Ordering::Relaxed) == 2;
+        self.system_calls
+            .fetch_add(u64::from(is_system), Ordering::Relaxed);
+        heap
     }
 }
 

@@ -1,21 +1,15 @@
-//! Random misuse of a global allocator's verbs by a Rust program, among correct allocations, frees and writes: the
-//! hook gets each misuse with its text and the block's address, and nothing else. Programs in C are tested in
-//! `malloc`.
-#![allow(clippy::unwrap_used, reason = "tests")]
-#![cfg(all(target_os = "linux", not(miri)))]
-
-#[path = "common/mod.rs"]
-mod common;
+//! Random misuse of a global allocator's verbs, among correct allocations, frees and writes: the hook gets each misuse
+//! with its text and the block's address, and nothing else.
 
 use std::alloc::{GlobalAlloc, Layout};
-use std::process::Command;
+use std::os::unix::process::ExitStatusExt;
+use std::ptr;
 use std::sync::Mutex;
-use std::{env, ptr};
 
-use common::{Random, is_long};
-use larder::{Larder, OnMisuse};
+use larder::OnMisuse;
 
-static HEAP: Larder = Larder::new().with_environment();
+use crate::common::{Random, is_long};
+use crate::{HEAP, run};
 
 const TWICE: &str = "freed a block twice";
 const NO_BLOCK: &str = "freed an address where no block of this heap starts";
@@ -27,15 +21,19 @@ const RESIZED_FREED: &str = "resized a block that was freed";
 const RESIZED_NO_BLOCK: &str = "resized an address where no block of this heap starts";
 
 /// Each kind of misuse with what is said of it, and the modes that find it.
-const KINDS: [(&str, &str, &str); 11] = [
+const KINDS: [(&str, &str, &str); 15] = [
     ("twice", TWICE, "hardened checking guard"),
+    ("long-twice", NO_BLOCK, "hardened checking"),
+    ("nothing-twice", NO_BLOCK, "hardened checking"),
     ("resize-freed", RESIZED_FREED, "hardened checking guard"),
     ("inside", NO_BLOCK, "hardened checking guard"),
     ("resize-inside", RESIZED_NO_BLOCK, "hardened checking guard"),
     ("foreign", NO_BLOCK, "hardened checking"),
     ("layout", LAYOUT, "hardened checking guard"),
+    ("check-layout", LAYOUT, "hardened checking"),
     ("resize-layout", LAYOUT, "hardened checking guard"),
     ("past", PAST, "hardened checking guard"),
+    ("past-resize", PAST, "hardened checking guard"),
     ("before", BEFORE, "checking"),
     ("after-free-soon", AFTER, "hardened checking"),
     ("after-free", AFTER, "hardened checking"),
@@ -44,8 +42,6 @@ const KINDS: [(&str, &str, &str); 11] = [
 /// Blocks at hand, and more than wait in quarantine.
 const COUNT: usize = 100;
 const QUARANTINE: usize = 17_000;
-
-const TASK: &str = "HEAP_TEST_MISUSE";
 
 static TOLD: Mutex<Vec<String>> = Mutex::new(Vec::new());
 
@@ -117,8 +113,12 @@ impl Program {
 
     fn allocate(&mut self) -> Held {
         let align = 1 << self.random.next(5);
-        let layout = Layout::from_size_align(self.bytes(), align).unwrap();
-        // SAFETY: the layout is not empty.
+        let bytes = self.bytes();
+        self.allocate_as(layout(bytes, align))
+    }
+
+    fn allocate_as(&mut self, layout: Layout) -> Held {
+        // SAFETY: a heap that finds misuse serves layouts without bytes, too.
         let block = unsafe { HEAP.alloc(layout) };
         self.fill(block, layout)
     }
@@ -140,8 +140,7 @@ impl Program {
                 let block = resize(old.block, old.layout, bytes);
                 let moved = Held { block, ..old };
                 Self::check(&moved, bytes.min(old.layout.size()));
-                let layout = Layout::from_size_align(bytes, old.layout.align());
-                self.fill(block, layout.unwrap())
+                self.fill(block, layout(bytes, old.layout.align()))
             } else {
                 free(old.block, old.layout);
                 self.allocate()
@@ -168,71 +167,122 @@ impl Program {
         }
     }
 
-    /// Does it; of which address the hook must be told.
-    fn misuse(&mut self, kind: &str) -> *mut u8 {
-        let Held { block, layout, .. } = self.take();
-        let size = layout.size();
-        let inside = block.wrapping_add(1 + self.random.next(size));
-        let other = Layout::from_size_align(size + 1 + self.random.next(3 * size), layout.align());
-        let ended = match kind {
-            "twice" | "resize-freed" | "after-free-soon" | "after-free" => {
-                free(block, layout);
-                true
+    /// A block to be misused in this way.
+    fn victim(&mut self, kind: &str) -> Held {
+        match kind {
+            "nothing-twice" => self.allocate_as(layout(0, 1)),
+            "long-twice" => {
+                let bytes = (1 << 20) + self.random.next(1 << 20);
+                self.allocate_as(layout(bytes, 1))
             }
-            _ => false,
-        };
-        let mut address = block;
+            _ => self.take(),
+        }
+    }
+
+    /// An address of another heap, or of nothing.
+    fn foreign(&mut self) -> *mut u8 {
+        match self.random.next(2) {
+            0 => (&raw mut self.in_pages).cast(),
+            _ => ptr::without_provenance_mut(1 + self.random.next(1 << 30)),
+        }
+    }
+
+    /// A length that a block does not have.
+    fn other_size(&mut self, size: usize) -> usize {
+        match self.random.next(3) {
+            0 if size > 1 => 1 + self.random.next(size - 1),
+            1 => size + (1 << 20),
+            _ => size + 1 + self.random.next(3 * size),
+        }
+    }
+
+    /// A layout that a block does not have: another length, or a coarser alignment.
+    fn other_layout(&mut self, right: Layout) -> Layout {
+        match self.random.next(4) {
+            0 => layout(right.size(), 32 << self.random.next(8)),
+            _ => layout(self.other_size(right.size()), right.align()),
+        }
+    }
+
+    /// Does it. Returns the address of which the hook must be told.
+    fn misuse(&mut self, kind: &str) -> *mut u8 {
+        let Held { block, layout, .. } = self.victim(kind);
+        let size = layout.size();
         match kind {
             "twice" => {
+                free(block, layout);
                 let times = self.random.next(50);
                 self.go_on(times);
                 free(block, layout);
             }
-            "resize-freed" => assert!(resize(block, layout, 1 + size).is_null()),
-            "inside" => {
-                address = inside;
-                free(inside, layout);
+            // Another block may lie there soon.
+            "long-twice" | "nothing-twice" => {
+                free(block, layout);
+                free(block, layout);
             }
-            "resize-inside" => {
-                address = inside;
-                assert!(resize(inside, layout, size + 1).is_null());
+            "resize-freed" => {
+                free(block, layout);
+                assert_eq!(HEAP.usable_size(block), None);
+                assert!(resize(block, layout, 1 + size).is_null());
             }
-            "foreign" => {
-                address = match self.random.next(2) {
-                    0 => (&raw mut self.in_pages).cast(),
-                    _ => ptr::without_provenance_mut(1 + self.random.next(1 << 30)),
+            "inside" | "foreign" | "resize-inside" => {
+                let address = match kind {
+                    "foreign" => self.foreign(),
+                    _ => block.wrapping_add(1 + self.random.next(size)),
                 };
-                free(address, layout);
+                match kind {
+                    "resize-inside" => assert!(resize(address, layout, size + 1).is_null()),
+                    _ => free(address, layout),
+                }
+                free(block, layout);
+                return address;
             }
-            "layout" => return free_otherwise(block, other.unwrap()),
+            "layout" => free(block, self.other_layout(layout)),
+            "check-layout" => {
+                HEAP.check_layout(block, size, layout.align());
+                let other = self.other_layout(layout);
+                HEAP.check_layout(block, other.size(), other.align());
+                free(block, layout);
+            }
             "resize-layout" => {
-                let moved = resize(block, other.unwrap(), size + 500_000);
-                let layout = Layout::from_size_align(size + 500_000, layout.align());
-                free(moved, layout.unwrap());
-                return block;
+                let other = self::layout(self.other_size(size), layout.align());
+                let moved = resize(block, other, size + 500_000);
+                free(moved, self::layout(size + 500_000, layout.align()));
             }
-            "past" => change(block.wrapping_add(size)),
-            "before" => change(block.wrapping_sub(1 + self.random.next(16))),
+            "past" => {
+                change(block.wrapping_add(size));
+                free(block, layout);
+            }
+            "past-resize" => {
+                change(block.wrapping_add(size));
+                // In place, or elsewhere.
+                let bytes = [size + 1, 1 + self.random.next(2 * size)][self.random.next(2)];
+                let resized = resize(block, layout, bytes);
+                assert!(HEAP.usable_size(resized) >= Some(bytes));
+                free(resized, self::layout(bytes, layout.align()));
+            }
+            "before" => {
+                change(block.wrapping_sub(1 + self.random.next(16)));
+                free(block, layout);
+            }
             "after-free-soon" => {
+                free(block, layout);
                 change(block.wrapping_add(self.random.next(size.min(200))));
                 drop_blocks(1);
             }
             _ => {
+                free(block, layout);
                 drop_blocks(2);
                 change(block.wrapping_add(self.random.next(size)));
                 drop_blocks(QUARANTINE);
             }
         }
-        if !ended {
-            free(block, layout);
-        }
-        address
+        block
     }
 }
 
-fn free_otherwise(block: *mut u8, layout: Layout) -> *mut u8 {
-    free(block, layout);
-    block
+fn layout(bytes: usize, align: usize) -> Layout {
+    Layout::from_size_align(bytes, align).unwrap()
 }
 
 /// Blocks that come and go.
@@ -244,16 +294,19 @@ fn drop_blocks(count: usize) {
     }
 }
 
-#[test]
-#[ignore = "others start it"]
-fn does_one_thing() {
-    let Ok(task) = env::var(TASK) else {
-        return;
-    };
-    let (mode, kind) = task.split_once(' ').unwrap();
-    let (_, words, _) = KINDS.iter().find(|(known, ..)| *known == kind).unwrap();
+/// Returns the words that are said of a kind.
+fn words_of(kind: &str) -> &'static str {
+    let mut kinds = KINDS.into_iter();
+    kinds.find(|(known, ..)| *known == kind).unwrap().1
+}
+
+/// Misuses blocks again and again, and checks what the hook is told.
+pub(crate) fn told(mode: &str, kind: &str) {
+    let words = words_of(kind);
     let mut program = Program::new(mode == "guard");
     HEAP.on_misuse(OnMisuse::Call(|report| {
+        // It may allocate.
+        drop_blocks(1);
         TOLD.lock().unwrap().push(report.to_owned());
     }));
     let times = if is_long() { 1000 } else { 20 };
@@ -268,22 +321,40 @@ fn does_one_thing() {
     println!("told of each");
 }
 
-#[test]
-fn a_hook_is_told_of_each_misuse_at_random_moments_and_of_nothing_else() {
-    for (kind, _, modes) in KINDS {
+/// Misuses one block without a hook.
+pub(crate) fn once(mode: &str, kind: &str) {
+    Program::new(mode == "guard").misuse(kind);
+    println!("went on");
+}
+
+/// Runs a task for each kind of misuse in each mode that finds it.
+fn in_each_mode(task: &str, check: impl Fn(crate::End, &'static str, &str)) {
+    for (kind, words, modes) in KINDS {
         for mode in modes.split(' ') {
-            let mut command = Command::new(env::current_exe().unwrap());
-            command.args(["--exact", "does_one_thing", "--nocapture", "--ignored"]);
-            match mode {
-                "guard" => command.env("LARDER_GUARD", "1"),
-                mode => command.env("LARDER_MODE", mode),
-            };
-            let output = command.env(TASK, format!("{mode} {kind}")).output();
-            let output = output.unwrap();
-            let said = String::from_utf8_lossy(&output.stdout);
-            let report = String::from_utf8_lossy(&output.stderr);
-            let is_right = output.status.success() && said.contains("told of each");
-            assert!(is_right, "{kind} {mode}: {said}{report}");
+            let what = format!("{kind} {mode}");
+            check(
+                run(mode, &format!("{task} {mode} {kind}"), &[]),
+                words,
+                &what,
+            );
         }
     }
+}
+
+#[test]
+fn a_hook_is_told_of_each_misuse_at_random_moments_and_of_nothing_else() {
+    in_each_mode("random", |end, _, what| {
+        end.assert_well(what);
+        assert!(end.said.contains("told of each"), "{what}: {}", end.said);
+    });
+}
+
+#[test]
+fn without_a_hook_each_misuse_ends_the_process_with_a_line_that_names_it() {
+    in_each_mode("once", |end, words, what| {
+        let what = format!("{what}: {}{}", end.said, end.report);
+        assert_eq!(end.status.signal(), Some(libc::SIGABRT), "{what}");
+        let first = format!("larder: {words}: 0x");
+        assert!(end.report.starts_with(&first), "{what}");
+    });
 }
