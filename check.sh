@@ -304,7 +304,7 @@ step_mutants() {
 # Every call refused in every way; the other manners of the stand-in; what other people's programs show, and
 # what systems make hard, for which it fetches from the registry.
 step_long() {
-    LARDER_FAULTS=all cargo test -p larder-cuda --test all -- fault refus moving:: allocator:: arenas:: limits::
+    LARDER_FAULTS=all cargo test -p larder-cuda --test all -- fault refus moving:: limits::
     LARDER_FAULTS=all cargo test -p larder --lib heap
     LARDER_ROUNDS=all cargo test -p larder-core --test all random
     LARDER_ROUNDS=all cargo test -p larder --test process --test programs --test malloc
@@ -316,6 +316,7 @@ step_long() {
     LARDER_OPERATIONS=10000000 cargo test --release -p larder-cuda --test all a_long_run
     LARDER_PROGRAMS=2000 cargo test -p larder-cuda --test all programs_give_what
     LARDER_PROGRAMS=1000 cargo test -p larder-cuda --test all programs_that_sleep
+    LARDER_PROGRAMS=1000 cargo test -p larder-cuda --test all programs_of_all_acts
     cuda/c-api/cudarc.sh
     benches/suites/run.sh
     benches/server/run.sh

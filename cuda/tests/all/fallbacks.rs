@@ -1,13 +1,13 @@
-//! Devices and systems that lack something: few addresses, no virtual memory.
+//! Devices and systems that lack something: few addresses, no virtual memory. The blocks of regions are in a
+//! script.
 
 use larder_cuda::driver::StandIn;
 use larder_cuda::{
-    ArenaPolicy, Context, DeviceAllocError, DeviceAllocator, DeviceBacking, DeviceConfig,
-    DriverError, SleepError, VirtualMemory,
+    Context, DeviceAllocator, DeviceBacking, DeviceConfig, DriverError, SleepError, VirtualMemory,
 };
 
 use crate::common::setup::Setup;
-use crate::common::{DEVICE_BYTES, MIB, alone_and_clean, assert_filled, fill, under_all_schedules};
+use crate::common::{DEVICE_BYTES, MIB, alone_and_clean, assert_filled, fill};
 
 /// Bytes of all reservations.
 fn reserved(control: &StandIn) -> u64 {
@@ -73,83 +73,12 @@ fn virtual_memory_that_the_device_lacks_is_named() {
 }
 
 #[test]
-fn without_virtual_memory_blocks_come_from_regions() {
-    alone_and_clean(|control| {
-        // Not even five quarters of the device, or no virtual memory at all.
-        for virtual_memory in [true, false] {
-            control.set_addresses(DEVICE_BYTES);
-            control.virtual_memory(virtual_memory);
-            for arenas in [ArenaPolicy::Never, ArenaPolicy::Always] {
-                under_all_schedules(control, 8, || {
-                    let config = DeviceConfig {
-                        arenas,
-                        ..DeviceConfig::new()
-                    };
-                    let setup = Setup::new(2, config);
-                    let memory = &setup.memory;
-                    assert_eq!(memory.backing(), DeviceBacking::Regions);
-                    let mut blocks = Vec::new();
-                    for (value, bytes) in [1000, MIB, 300, 7 * MIB, 60_000, 3 * MIB]
-                        .iter()
-                        .enumerate()
-                    {
-                        blocks.push((value, setup.alloc(value % 2, *bytes, value as u8)));
-                    }
-                    let live: u64 = blocks.iter().map(|(_, block)| block.bytes()).sum();
-                    assert_eq!(memory.stats().live_bytes, live);
-                    for (value, block) in blocks {
-                        let at = block.addr().get();
-                        assert_filled(&setup.streams[value % 2], at, block.bytes(), value as u8);
-                        setup.free_pending(value % 2, block);
-                    }
-                    // What the other stream used is given after a wait of the device.
-                    for stream in [0, 1, 0] {
-                        let block = setup.alloc(stream, 9 * MIB, 9);
-                        assert_filled(&setup.streams[stream], block.addr().get(), MIB, 9);
-                        setup.free(stream, block);
-                    }
-                    setup.context.synchronize().unwrap();
-                    let held = memory.stats().reserved_bytes;
-                    assert_eq!(memory.release(u64::MAX).now_bytes, held);
-                    assert_eq!(memory.stats().reserved_bytes, 0);
-                });
-            }
-        }
-    });
-}
-
-#[test]
-fn regions_obey_limits_and_are_given_back_for_others() {
-    alone_and_clean(|control| {
-        control.virtual_memory(false);
-        let setup = Setup::new(1, DeviceConfig::with_budget(8 * MIB));
-        let (memory, stream) = (&setup.memory, &setup.streams[0]);
-        let small = [(); 3].map(|()| setup.alloc(0, 2 * MIB, 1));
-        let refused = memory.alloc(stream, 4 * MIB).unwrap_err();
-        assert!(
-            matches!(refused, DeviceAllocError::Memory { .. }),
-            "{refused}"
-        );
-        small.into_iter().for_each(|block| setup.free(0, block));
-        // The three regions go, and one of their length comes.
-        let large = setup.alloc(0, 8 * MIB, 2);
-        assert_eq!(memory.stats().reserved_bytes, 8 * MIB);
-        assert_eq!(control.used(0), 8 * MIB);
-        let _ = memory.set_limit(4 * MIB);
-        setup.free(0, large);
-        assert_eq!(memory.stats().reserved_bytes, 0);
-        assert!(memory.alloc(stream, 5 * MIB).is_err());
-        let block = setup.alloc(0, 4 * MIB, 3);
-        setup.free(0, block);
-    });
-}
-
-#[test]
 fn what_regions_cannot_do_is_refused_in_words() {
     alone_and_clean(|control| {
         control.virtual_memory(false);
         let setup = Setup::new(1, DeviceConfig::new());
         let (memory, stream) = (&setup.memory, &setup.streams[0]);
+        assert_eq!(memory.backing(), DeviceBacking::Regions);
         let block = setup.alloc(0, MIB, 1);
         let slept = memory.sleep().unwrap_err();
         assert_eq!(slept, SleepError::Regions);

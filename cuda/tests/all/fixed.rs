@@ -1,102 +1,19 @@
-//! Blocks in one handle that stay in place, for memory that is registered by its addresses.
+//! Blocks in one handle that stay in place, beside scripts: refusals and captures.
 
 use cudarc::driver::sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_GLOBAL;
+use larder_cuda::DeviceConfig;
 use larder_cuda::driver::abi::Code;
 use larder_cuda::driver::{Rule, StandIn};
-use larder_cuda::{DeviceAllocError, DeviceConfig, DriverError, SleepError};
 
 use crate::common::graph::Graph;
 use crate::common::setup::Setup;
-use crate::common::{CODES, MIB, alone_and_clean, assert_filled, fill, under_all_schedules};
+use crate::common::{CODES, MIB, alone_and_clean, fill, under_all_schedules};
 
 /// How many of a kind there are, and their bytes.
 fn alive(control: &StandIn, kind: &str) -> (u64, u64) {
     let alive = control.alive();
     let found = alive.iter().find(|alive| alive.kind == kind);
     found.map_or((0, 0), |alive| (alive.count, alive.bytes))
-}
-
-#[test]
-fn a_fixed_block_is_one_handle_that_neither_moves_nor_goes() {
-    alone_and_clean(|control| {
-        under_all_schedules(control, 8, || {
-            let setup = Setup::new(2, DeviceConfig::new());
-            let memory = &setup.memory;
-            // Idle handles of which other blocks would be made.
-            for bytes in [2 * MIB, 2 * MIB, 3 * MIB] {
-                let block = setup.alloc(0, bytes, 1);
-                setup.free(0, block);
-            }
-            let (handles, _) = alive(control, "handle");
-            let fixed = memory.alloc_fixed(5 * MIB).unwrap();
-            assert_eq!(fixed.range().bytes(), 6 * MIB);
-            assert_eq!(alive(control, "handle").0, handles + 1);
-            let at = fixed.range().start().get();
-            fill(&setup.streams[1], at, 6 * MIB, 9);
-            for round in 1..20 {
-                let block = setup.alloc(0, round * MIB, 2);
-                setup.free_pending(0, block);
-                memory.release(u64::MAX);
-            }
-            assert_filled(&setup.streams[1], at, 6 * MIB, 9);
-            setup.context.synchronize().unwrap();
-            memory.release(u64::MAX);
-            assert_eq!(alive(control, "handle"), (1, 6 * MIB));
-            assert_eq!(alive(control, "mapping"), (1, 6 * MIB));
-            fill(&setup.streams[1], at, 6 * MIB, 8);
-            // It waits for that.
-            fixed.free().unwrap();
-            assert_eq!(alive(control, "handle"), (0, 0));
-        });
-    });
-}
-
-#[test]
-fn memory_with_a_fixed_block_does_not_sleep() {
-    alone_and_clean(|_| {
-        let setup = Setup::new(1, DeviceConfig::new());
-        let memory = &setup.memory;
-        let fixed = memory.alloc_fixed(MIB).unwrap();
-        let refused = memory.sleep().unwrap_err();
-        let address = fixed.range().start().get();
-        assert_eq!(
-            refused,
-            SleepError::Driver(DriverError::Exported { address })
-        );
-        assert!(!memory.is_asleep());
-        drop(fixed);
-        memory.sleep().unwrap();
-        let refused = memory.alloc_fixed(MIB).map(drop);
-        assert_eq!(refused, Err(DeviceAllocError::Asleep));
-        memory.wake().unwrap();
-    });
-}
-
-#[test]
-fn fixed_blocks_count_against_the_limit_and_idle_memory_makes_room() {
-    alone_and_clean(|control| {
-        let setup = Setup::new(1, DeviceConfig::with_budget(8 * MIB));
-        let (memory, stream) = (&setup.memory, &setup.streams[0]);
-        let idle = setup.alloc(0, 8 * MIB, 1);
-        setup.free(0, idle);
-        setup.context.synchronize().unwrap();
-        let fixed = memory.alloc_fixed(6 * MIB).unwrap();
-        assert_eq!(memory.pool_stats().pool_bytes, 6 * MIB);
-        let refused = memory.alloc(stream, 4 * MIB).unwrap_err();
-        assert!(refused.is_out_of_memory(), "{refused}");
-        let refused = memory.alloc_fixed(4 * MIB).unwrap_err();
-        assert!(matches!(refused, DeviceAllocError::Budget(_)), "{refused}");
-        let block = setup.alloc(0, 2 * MIB, 1);
-        assert_eq!(control.used(0), 8 * MIB);
-        drop(fixed);
-        let other = setup.alloc(0, 6 * MIB, 2);
-        setup.free(0, block);
-        setup.free(0, other);
-        // More than the device has.
-        let _ = memory.set_limit(u64::MAX);
-        let refused = memory.alloc_fixed(2 << 30).unwrap_err();
-        assert!(refused.is_out_of_memory(), "{refused}");
-    });
 }
 
 #[test]
@@ -155,20 +72,5 @@ fn a_fixed_block_that_goes_spoils_no_capture_of_a_stream_that_is_known() {
             memory.release(u64::MAX);
             assert_eq!(alive(control, "mapping"), (0, 0));
         });
-    });
-}
-
-#[test]
-fn a_fixed_block_takes_six_calls_and_the_current_context() {
-    alone_and_clean(|control| {
-        let setup = Setup::new(1, DeviceConfig::new());
-        setup.context.cudarc().bind_to_thread().unwrap();
-        control.reset_calls();
-        let fixed = setup.memory.alloc_fixed(3 * MIB).unwrap();
-        let calls = control.calls(None) - control.calls(Some("cuCtxGetCurrent"));
-        // Four make it; the thread's capture mode changes and comes back.
-        assert_eq!(calls, 6, "{:?}", control.call_table());
-        assert_eq!(control.calls(Some("cuThreadExchangeStreamCaptureMode")), 2);
-        drop(fixed);
     });
 }

@@ -4,7 +4,6 @@
 
 mod addresses;
 mod allocator;
-mod arenas;
 mod buffers;
 mod calls;
 mod common;
@@ -25,8 +24,8 @@ mod moving;
 mod owed;
 mod pinned_buffers;
 mod programs;
-mod releases;
 mod runtime;
+mod scripts;
 #[cfg(target_os = "linux")]
 mod sharing;
 mod sleep;

@@ -1,361 +1,299 @@
 //! Pages move while several streams work: in any order that events allow, every block keeps its bytes, and
-//! no two accesses conflict. Only the stand-in can choose the order.
+//! no two accesses conflict. Drawn programs over the core's pools on virtual memory, without the allocator that
+//! programs use. Only the stand-in can choose the order.
 
 use crate::common;
 
+use core::fmt;
 use std::collections::VecDeque;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 use common::{MIB, alone, assert_clean, ran_in_child, regions_of};
-use cudarc::driver::{CudaStream, result};
+use cudarc::driver::CudaStream;
 use larder_core::pages::{Backing, Handle, Mapping, PageConfig, PageEntry, PagePool, PageTables};
 use larder_core::{
-    Align, BestFit, Block, BlockAllocator, Chunk, EventNumber, GrowRequest, RegionPool, Request,
-    Shared, StreamId, StreamPoint, SubAllocator,
+    BestFit, Block, BlockAllocator, Chunk, EventNumber, RegionPool, Rejected, Request, Shared,
+    Source, Stats, StreamId, StreamPoint,
 };
-use larder_cuda::driver::{Rule, StandIn};
-use larder_cuda::{Context, Event, EventConfig, PinnedMemory, VirtualMemory};
-use larder_cuda_abi::Code;
-use larder_model::Random;
+use larder_cuda::driver::StandIn;
+use larder_cuda::{
+    BlockInfo, Context, DeviceAllocError, DeviceFreeError, Event, EventConfig, Live,
+    StreamAllocator, VirtualMemory,
+};
+
+use crate::programs::draw::{Draw, Knobs};
+use crate::programs::kernels;
+use crate::programs::memories::Memory;
+use crate::programs::player::{Player, World, streams};
+use crate::programs::words::Outcome;
 
 /// Seeds of each kind of program.
 const SEEDS: u64 = 500;
 
-/// Streams of a program.
+/// Acts of a program, and its streams.
+const ACTS: usize = 80;
 const STREAMS: usize = 3;
 
-/// Things that a program does.
-const ACTS: usize = 80;
+/// Pages that a pool may hold.
+const PAGES: u64 = 14;
 
-/// The bytes of each page that are written and read.
-const WRITTEN: u64 = 64;
+/// A pool of the core.
+type Pool<P> = Shared<P, VirtualMemory>;
 
-/// An allocator of a program.
-trait AnyPool: BlockAllocator {
-    fn complete(&self, stream_id: StreamId, number: EventNumber);
+/// The events of a stream that are not completed, and the number of the newest.
+#[derive(Default)]
+struct Queue {
+    stream: usize,
+    newest: u64,
+    events: VecDeque<(u64, Event)>,
+}
 
+/// A pool of the core in the order of streams, by the events that its caller records.
+struct InOrder<P: BestFit> {
+    context: Context,
+    pool: Pool<P>,
     /// Releases idle memory.
-    fn relieve(&self, bytes: u64);
+    relieve: fn(&Pool<P>),
+    /// Frees as if no work used the block any more. A mistake.
+    forgets: bool,
+    queues: Mutex<(u64, Vec<Queue>)>,
 }
 
-impl AnyPool for Shared<PagePool<'_>, &VirtualMemory> {
-    fn complete(&self, stream_id: StreamId, number: EventNumber) {
-        Shared::complete(self, stream_id, number);
-    }
-
-    fn relieve(&self, bytes: u64) {
-        self.release(bytes);
+impl<P: BestFit> InOrder<P>
+where
+    VirtualMemory: Source<P>,
+{
+    /// Reports completed events now and then, and releases idle memory more rarely.
+    fn look_after(&self, calls: u64, queues: &mut [Queue]) {
+        if calls.is_multiple_of(3) {
+            for (index, queue) in queues.iter_mut().enumerate() {
+                while let Some((number, event)) = queue.events.front()
+                    && event.query() == Ok(true)
+                {
+                    self.pool.complete(id(index), EventNumber::new(*number));
+                    queue.events.pop_front();
+                }
+            }
+        }
+        if calls.is_multiple_of(11) {
+            (self.relieve)(&self.pool);
+        }
     }
 }
 
-impl AnyPool for Shared<RegionPool<'_>, &VirtualMemory> {
-    fn complete(&self, stream_id: StreamId, number: EventNumber) {
-        Shared::complete(self, stream_id, number);
+fn id(index: usize) -> StreamId {
+    StreamId::new(1 + index as u8)
+}
+
+/// The place of a stream among those that were seen.
+fn index_of(queues: &mut Vec<Queue>, stream: &CudaStream) -> usize {
+    let handle = stream.cu_stream().addr();
+    let known = queues.iter().position(|queue| queue.stream == handle);
+    known.unwrap_or_else(|| {
+        queues.push(Queue {
+            stream: handle,
+            ..Queue::default()
+        });
+        queues.len() - 1
+    })
+}
+
+impl<P: BestFit + Send> StreamAllocator for InOrder<P>
+where
+    VirtualMemory: Source<P>,
+{
+    fn context(&self) -> &Context {
+        &self.context
     }
 
-    fn relieve(&self, _bytes: u64) {
-        self.trim();
+    fn alloc_as(
+        &self,
+        stream: &Arc<CudaStream>,
+        request: &Request,
+    ) -> Result<Block, DeviceAllocError> {
+        let (calls, queues) = &mut *self.queues.lock().unwrap();
+        *calls += 1;
+        self.look_after(*calls, queues);
+        let mut request = request.on(id(index_of(queues, stream)));
+        if calls.is_multiple_of(2) {
+            request = request.without_wait();
+        }
+        let grant = self.pool.alloc(&request);
+        let grant = grant.map_err(|reason| DeviceAllocError::Memory {
+            reason,
+            driver: None,
+        })?;
+        if let Some(point) = grant.wait {
+            let events = &queues[usize::from(point.stream.number()) - 1].events;
+            let behind = |(number, _): &&(u64, Event)| *number >= point.event.number();
+            if let Some((_, event)) = events.iter().find(behind) {
+                event.wait_on(stream).unwrap();
+            }
+        }
+        Ok(grant.block)
     }
+
+    fn free(
+        &self,
+        stream: &Arc<CudaStream>,
+        block: Block,
+    ) -> Result<(), Rejected<DeviceFreeError>> {
+        let (_, queues) = &mut *self.queues.lock().unwrap();
+        let index = index_of(queues, stream);
+        let queue = &mut queues[index];
+        if self.forgets {
+            self.pool.free(block).unwrap();
+            return Ok(());
+        }
+        queue.newest += 1;
+        let event = Event::new(&self.context, EventConfig::default()).unwrap();
+        event.record(stream).unwrap();
+        queue.events.push_back((queue.newest, event));
+        let point = StreamPoint {
+            stream: id(index),
+            event: EventNumber::new(queue.newest),
+        };
+        self.pool.free_after(block, point).unwrap();
+        Ok(())
+    }
+
+    fn info(&self, _: &Block) -> Option<BlockInfo> {
+        None
+    }
+
+    fn stats(&self) -> Stats {
+        self.pool.stats()
+    }
+
+    fn live(&self) -> Live {
+        Live::default()
+    }
+}
+
+impl<P: BestFit> fmt::Debug for InOrder<P> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("InOrder")
+    }
+}
+
+/// Plays one program over a pool, which has no block afterwards.
+fn play<P: BestFit + Send + 'static>(
+    control: &'static StandIn,
+    seed: u64,
+    refusals: bool,
+    memory: InOrder<P>,
+) -> Outcome<Arc<InOrder<P>>>
+where
+    VirtualMemory: Source<P>,
+{
+    control.schedule_deferred(seed);
+    let world = World::new(Some(control), 1)?;
+    let mut player = Player::new(&world, streams(&world.context, STREAMS)?)?;
+    let memory = Arc::new(memory);
+    player.add_memory("m", Memory::of_front(memory.clone()));
+    player.is_drawn = true;
+    let knobs = Knobs {
+        refusals,
+        plain: true,
+        ..Knobs::default()
+    };
+    let mut draw = Draw::new(seed, STREAMS, knobs);
+    (0..ACTS).try_for_each(|_| player.act(&draw.act()))?;
+    player.end(false)?;
+    control.schedule_eagerly();
+    // All work is done.
+    for (index, queue) in memory.queues.lock().unwrap().1.iter_mut().enumerate() {
+        memory
+            .pool
+            .complete(id(index), EventNumber::new(queue.newest));
+        queue.events.clear();
+    }
+    Ok(memory)
 }
 
 /// How a program may behave.
 #[derive(Clone, Copy)]
 struct Manner {
     backing: Backing,
-    /// Frees as if no work used the block any more. A mistake.
     forgets: bool,
     /// The driver refuses some calls.
     refused: bool,
 }
 
-/// A stream, its number, and its events that are not completed.
-struct Queue {
-    stream: Arc<CudaStream>,
-    stream_id: StreamId,
-    number: u64,
-    events: VecDeque<(u64, Event)>,
-}
-
-impl Queue {
-    fn new(context: &Context, index: usize) -> Self {
-        Self {
-            stream: context.cudarc().new_stream().unwrap(),
-            stream_id: StreamId::new(1 + index as u8),
-            number: 0,
-            events: VecDeque::new(),
-        }
-    }
-}
-
-struct Held {
-    block: Block,
-    queue: usize,
-    value: u8,
-}
-
-struct Program<'a> {
-    context: &'a Context,
-    pool: &'a dyn AnyPool,
-    queues: Vec<Queue>,
-    held: Vec<Held>,
-    /// Where what is read goes, what it must be, and how much is used.
-    results: *const u8,
-    room: usize,
-    expected: Vec<u8>,
-    page: u64,
-    manner: Manner,
-    random: Random,
-}
-
-impl Program<'_> {
-    fn act(&mut self) {
-        match self.random.below(8) {
-            0..=3 => self.alloc(),
-            4 | 5 => self.free(),
-            6 => self.complete(),
-            _ => match self.random.below(2) {
-                0 => self.pool.relieve(self.page),
-                _ => self.settle_all(),
-            },
-        }
-    }
-
-    fn alloc(&mut self) {
-        let queue = self.random.index(STREAMS);
-        let bytes = match self.random.below(4) {
-            0 => self.page / 2,
-            1 => self.page,
-            2 => 2 * self.page + 4096,
-            _ => (1 + self.random.below(5)) * self.page,
-        };
-        let mut request = Request::new(bytes).on(self.queues[queue].stream_id);
-        if self.random.below(2) == 0 {
-            request = request.without_wait();
-        }
-        let grant = match self.pool.alloc(&request) {
-            Ok(grant) => grant,
-            Err(_) => return,
-        };
-        if let Some(point) = grant.wait {
-            let other = usize::from(point.stream.number()) - 1;
-            let events = &self.queues[other].events;
-            let event = events.iter().find(|(at, _)| *at >= point.event.number());
-            if let Some((_, event)) = event {
-                event.wait_on(&self.queues[queue].stream).unwrap();
-            }
-        }
-        let value = 1 + self.random.below(250) as u8;
-        let block = grant.block;
-        let stream = &self.queues[queue].stream;
-        for at in places(&block, self.page) {
-            self.context.cudarc().bind_to_thread().unwrap();
-            // SAFETY: the block is ours, and the stream has waited for those before us.
-            unsafe { result::memset_d8_async(at, value, WRITTEN as usize, stream.cu_stream()) }
-                .unwrap();
-        }
-        self.held.push(Held {
-            block,
-            queue,
-            value,
-        });
-    }
-
-    /// Reads all of a block in its stream's order, and frees it from there on.
-    fn free(&mut self) {
-        if self.held.is_empty() {
-            return;
-        }
-        let index = self.random.index(self.held.len());
-        let held = self.held.swap_remove(index);
-        self.read(&held);
-        let queue = &mut self.queues[held.queue];
-        if self.manner.forgets {
-            self.pool.free(held.block).unwrap();
-            return;
-        }
-        queue.number += 1;
-        let event = Event::new(self.context, EventConfig::default()).unwrap();
-        event.record(&queue.stream).unwrap();
-        queue.events.push_back((queue.number, event));
-        let point = StreamPoint {
-            stream: queue.stream_id,
-            event: EventNumber::new(queue.number),
-        };
-        self.pool.free_after(held.block, point).unwrap();
-    }
-
-    fn read(&mut self, held: &Held) {
-        let stream = &self.queues[held.queue].stream;
-        for at in places(&held.block, self.page) {
-            let from = self.expected.len();
-            if from + WRITTEN as usize > self.room {
-                return;
-            }
-            self.expected.resize(from + WRITTEN as usize, held.value);
-            self.context.cudarc().bind_to_thread().unwrap();
-            let place = self.results.cast_mut().wrapping_add(from);
-            // SAFETY: inside the pinned memory, which is read only when all work is done.
-            let place = unsafe { std::slice::from_raw_parts_mut(place, WRITTEN as usize) };
-            // SAFETY: the place outlives the work.
-            unsafe { result::memcpy_dtoh_async(place, at, stream.cu_stream()) }.unwrap();
-        }
-    }
-
-    /// Reports the completed events to the allocator.
-    fn complete(&mut self) {
-        for queue in &mut self.queues {
-            while let Some((number, event)) = queue.events.front() {
-                if !event.query().unwrap() {
-                    break;
-                }
-                self.pool
-                    .complete(queue.stream_id, EventNumber::new(*number));
-                queue.events.pop_front();
-            }
-        }
-    }
-
-    fn settle_all(&mut self) {
-        if self.random.below(4) == 0 {
-            self.context.synchronize().unwrap();
-            self.complete();
-        }
-    }
-}
-
-/// The start of each page's part of a block.
-fn places(block: &Block, page: u64) -> impl Iterator<Item = u64> + use<> {
-    let (start, bytes) = (block.addr().get(), block.bytes());
-    (0..bytes.div_ceil(page)).map(move |index| start + index * page)
-}
-
-/// One program: how many bytes were wrong.
-fn play(control: &StandIn, seed: u64, manner: Manner, pool: &dyn AnyPool, page: u64) -> usize {
-    let context = Context::new(0).unwrap();
-    let pinned = PinnedMemory::new(&context);
-    let room = GrowRequest {
-        bytes: MIB,
-        align: Align::new(256).unwrap(),
-        at: None,
-    };
-    let results = pinned.grow(room).unwrap();
-    let results = std::ptr::with_exposed_provenance::<u8>(results.start().get() as usize);
-    let mut program = Program {
-        context: &context,
-        pool,
-        queues: (0..STREAMS)
-            .map(|index| Queue::new(&context, index))
-            .collect(),
-        held: Vec::new(),
-        results,
-        room: MIB as usize,
-        expected: Vec::new(),
-        page,
-        manner,
-        random: Random::new(seed),
-    };
-    for _ in 0..ACTS {
-        if manner.refused {
-            refuse_one(control, &mut program.random);
-        }
-        program.act();
-        control.clear_failures();
-    }
-    while !program.held.is_empty() {
-        program.free();
-    }
-    context.synchronize().unwrap();
-    program.complete();
-    // SAFETY: all work is done, and so many bytes were read.
-    let found = unsafe { std::slice::from_raw_parts(results, program.expected.len()) };
-    let pairs = program.expected.iter().zip(found);
-    pairs.filter(|(expected, found)| expected != found).count()
-}
-
-/// A program over pages that move: how many bytes were wrong, and how many mappings were left behind
-/// by pages that moved.
-fn run(control: &StandIn, seed: u64, manner: Manner) -> (usize, u64) {
-    control.schedule_deferred(seed);
-    let context = Context::new(0).unwrap();
-    let memory = VirtualMemory::new(&context, 256 * MIB).unwrap();
+/// A program over pages that move. Returns how many mappings were left behind by pages that moved.
+fn run(control: &'static StandIn, seed: u64, manner: Manner) -> Outcome<u64> {
+    let context = Context::new(0)?;
+    let memory = VirtualMemory::new(&context, 256 * MIB)?;
     let page = memory.page_bytes();
     let mut config = PageConfig::new(memory.addresses(), manner.backing);
     config.page_bytes = page;
-    config.limit_bytes = 14 * page;
-    let mut chunks = vec![Chunk::VACANT; 512];
+    config.limit_bytes = PAGES * page;
     let pages = (memory.addresses().bytes() / page) as usize;
-    let (mut entries, mut handles) = (vec![PageEntry::EMPTY; pages], vec![Handle::VACANT; 256]);
-    let mut mappings = vec![Mapping::VACANT; 1024];
     let tables = PageTables {
-        entries: &mut entries,
-        handles: &mut handles,
-        mappings: &mut mappings,
+        entries: vec![PageEntry::EMPTY; pages].leak(),
+        handles: vec![Handle::VACANT; 256].leak(),
+        mappings: vec![Mapping::VACANT; 1024].leak(),
     };
-    let paged = PagePool::new(config, &mut chunks, tables).unwrap();
-    let pool = Shared::new(paged, &memory);
-    let wrong = play(control, seed, manner, &pool, page);
-    pool.with(|paged| paged.check_invariants().unwrap());
-    let moved = u64::from(pool.page_stats().cached_mappings);
-    pool.adjust(0);
+    let paged = PagePool::new(config, vec![Chunk::VACANT; 512].leak(), tables)?;
+    let memory = InOrder {
+        context,
+        pool: Shared::new(paged, memory),
+        relieve: |pool| _ = pool.release(2 * MIB),
+        forgets: manner.forgets,
+        queues: Mutex::default(),
+    };
+    let memory = play(control, seed, manner.refused, memory)?;
+    memory.pool.with(|paged| paged.check_invariants().unwrap());
+    let moved = u64::from(memory.pool.page_stats().cached_mappings);
+    memory.pool.adjust(0);
     if !manner.refused {
-        assert_eq!(memory.held_bytes(), 0, "seed {seed}: all went back");
+        assert_eq!(memory.pool.source().held_bytes(), 0, "all went back");
     }
-    control.schedule_eagerly();
-    (wrong, moved)
+    Ok(moved)
 }
 
-/// A program over a range that grows and shrinks: how many bytes were wrong, and how many pages came
-/// and went.
-fn run_growing(control: &StandIn, seed: u64, manner: Manner) -> (usize, u64) {
-    control.schedule_deferred(seed);
-    let context = Context::new(0).unwrap();
-    let memory = VirtualMemory::new(&context, 256 * MIB).unwrap();
+/// A program over a range that grows and shrinks. Returns how many pages came and went.
+fn run_growing(control: &'static StandIn, seed: u64, manner: Manner) -> Outcome<u64> {
+    let context = Context::new(0)?;
+    let memory = VirtualMemory::new(&context, 256 * MIB)?;
     let page = memory.page_bytes();
-    let mut chunks = vec![Chunk::VACANT; 512];
-    let bfc = RegionPool::new(regions_of(page, 14 * page), &mut chunks).unwrap();
-    let pool = Shared::new(bfc, &memory);
-    let wrong = play(control, seed, manner, &pool, page);
-    pool.with(|bfc| bfc.check_invariants().unwrap());
-    pool.trim();
+    let bfc = RegionPool::new(
+        regions_of(page, PAGES * page),
+        vec![Chunk::VACANT; 512].leak(),
+    )?;
+    let memory = InOrder {
+        context,
+        pool: Shared::new(bfc, memory),
+        relieve: |pool| _ = pool.trim(),
+        forgets: manner.forgets,
+        queues: Mutex::default(),
+    };
+    let memory = play(control, seed, manner.refused, memory)?;
+    memory.pool.with(|bfc| bfc.check_invariants().unwrap());
+    memory.pool.trim();
     if !manner.refused {
-        assert_eq!(memory.held_bytes(), 0, "seed {seed}: all went back");
+        assert_eq!(memory.pool.source().held_bytes(), 0, "all went back");
     }
-    control.schedule_eagerly();
-    (wrong, control.calls(Some("cuMemUnmap")))
-}
-
-/// One of the calls that move pages is refused soon.
-fn refuse_one(control: &StandIn, random: &mut Random) {
-    let names = [
-        "cuMemCreate",
-        "cuMemMap",
-        "cuMemSetAccess",
-        "cuMemUnmap",
-        "cuMemRelease",
-    ];
-    control
-        .fail(
-            Rule::of(names[random.index(names.len())])
-                .after(random.below(4))
-                .times(1 + random.below(3))
-                .with(Code::OUT_OF_MEMORY),
-        )
-        .unwrap();
+    Ok(control.calls(Some("cuMemUnmap")))
 }
 
 /// Every seed gives right bytes without a finding.
-fn sweep(manner: Manner, run: fn(&StandIn, u64, Manner) -> (usize, u64)) {
+fn sweep(backing: Backing, refused: bool, run: fn(&'static StandIn, u64, Manner) -> Outcome<u64>) {
     if ran_in_child() {
         return;
     }
     let Some((control, _turn)) = alone() else {
         return;
     };
+    kernels::register(control);
+    let manner = Manner {
+        backing,
+        forgets: false,
+        refused,
+    };
     let mut moved = 0;
     for seed in 0..common::rounds(SEEDS) {
-        let (wrong, bytes) = run(control, seed, manner);
-        moved += bytes;
-        assert_eq!(wrong, 0, "seed {seed}: wrong bytes");
+        moved += run(control, seed, manner).unwrap_or_else(|error| panic!("seed {seed}: {error}"));
         assert_eq!(control.findings(), Vec::<String>::new(), "seed {seed}");
         assert_clean(control);
         // The stand-in remembers every stream there was.
@@ -366,43 +304,23 @@ fn sweep(manner: Manner, run: fn(&StandIn, u64, Manner) -> (usize, u64)) {
 
 #[test]
 fn moved_pages_keep_their_bytes_in_any_order_of_streams() {
-    let manner = Manner {
-        backing: Backing::Billed,
-        forgets: false,
-        refused: false,
-    };
-    sweep(manner, run);
+    sweep(Backing::Billed, false, run);
 }
 
 #[test]
 fn moved_pages_keep_their_bytes_under_a_budget() {
-    let manner = Manner {
-        backing: Backing::Budget(12 * 2 * MIB),
-        forgets: false,
-        refused: false,
-    };
-    sweep(manner, run);
+    sweep(Backing::Budget(12 * 2 * MIB), false, run);
 }
 
 #[test]
 fn moved_pages_keep_their_bytes_although_the_driver_refuses() {
-    let manner = Manner {
-        backing: Backing::Billed,
-        forgets: false,
-        refused: true,
-    };
-    sweep(manner, run);
+    sweep(Backing::Billed, true, run);
 }
 
 #[test]
 fn a_range_shrinks_only_where_no_stream_works() {
     for refused in [false, true] {
-        let manner = Manner {
-            backing: Backing::InPlace,
-            forgets: false,
-            refused,
-        };
-        sweep(manner, run_growing);
+        sweep(Backing::InPlace, refused, run_growing);
     }
 }
 
@@ -412,18 +330,20 @@ fn a_free_that_forgets_queued_work_is_found_out() {
     let Some((control, _turn)) = alone() else {
         return;
     };
+    kernels::register(control);
     let manner = Manner {
         backing: Backing::Billed,
         forgets: true,
         refused: false,
     };
-    let mut wrong_bytes = 0;
-    let mut found = 0;
+    let (mut wrong_bytes, mut found) = (0, 0);
     // Work whose memory went would fail here, and never show wrong bytes.
     let waited = control.mapping_waits(true);
     for seed in 0..40 {
-        wrong_bytes += run(control, seed, manner).0;
+        wrong_bytes += u64::from(run(control, seed, manner).is_err());
         found += control.findings().len();
+        control.schedule_eagerly();
+        control.reset(2, common::DEVICE_BYTES);
         control.clear_findings();
     }
     control.mapping_waits(waited);

@@ -1,5 +1,4 @@
-//! Typed buffers: cudarc's functions accept them, uses on several streams are in the order of the program,
-//! and a buffer that stays on one stream costs no call.
+//! Typed buffers: cudarc's functions accept them, uses on several streams are in the order of the program.
 
 mod capture;
 mod cudarc_takes;
@@ -14,7 +13,6 @@ mod values;
 use std::sync::Arc;
 
 use cudarc::driver::CudaStream;
-use larder_cuda::driver::StandIn;
 use larder_cuda::{Context, DeviceAllocator};
 
 use crate::common::streams;
@@ -43,11 +41,4 @@ impl Setup {
             streams,
         }
     }
-}
-
-/// Calls of the driver about events, waits and memory.
-fn calls_of(control: &StandIn, of: &[&str]) -> Vec<(String, u64)> {
-    let of = |name: &str| of.iter().any(|start| name.starts_with(start));
-    let calls = control.call_table().into_iter();
-    calls.filter(|(name, _)| of(name)).collect()
 }

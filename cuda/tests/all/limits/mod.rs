@@ -6,10 +6,8 @@ use crate::common;
 mod budgets;
 mod faults;
 mod foreign;
-mod leftovers;
 mod one_pool;
 mod random;
-mod watched;
 
 use std::sync::Arc;
 

@@ -1,12 +1,12 @@
 //! Checks between rounds, during a sleep, and when everything was released.
 
+use larder_core::StreamId;
+use larder_cuda::driver::StandIn;
 use larder_cuda::{DeviceAllocError, SleepError};
 
-use super::player::{Outcome, Player};
-use super::stamps::take_wrong;
 use super::{PLAYERS, Run};
 use crate::common::MIB;
-use larder_core::StreamId;
+use crate::programs::words::Outcome;
 
 /// Sizes of tables while nothing is held.
 #[derive(Clone, Copy, Debug, Default)]
@@ -55,136 +55,134 @@ fn is(what: &str, found: u64, wanted: u64) -> Outcome {
     }
 }
 
-impl Run {
-    fn alive(&self, kind: &str) -> (u64, u64) {
-        let alive = self.control.alive();
-        let found = alive.iter().find(|alive| alive.kind == kind);
-        found.map_or((0, 0), |alive| (alive.count, alive.bytes))
-    }
+/// How many of a kind the stand-in has, and their bytes.
+pub(super) fn alive(control: &StandIn, kind: &str) -> (u64, u64) {
+    let alive = control.alive();
+    let found = alive.iter().find(|alive| alive.kind == kind);
+    found.map_or((0, 0), |alive| (alive.count, alive.bytes))
+}
 
+impl Run {
     /// Checks whatever holds while no thread works.
     pub(super) fn check(&self) -> Outcome {
-        let mut wrong = take_wrong();
-        wrong.extend(self.control.findings());
-        if let Some(first) = wrong.first() {
+        if let Some(first) = self.control.findings().first() {
             return Err(first.clone().into());
         }
-        let world = &self.world;
-        world.context.cudarc().check_err()?;
-        is("owed", world.context.settle() as u64, 0)?;
-        let held = self.players.iter().flat_map(|player| &player.held);
+        let (context, memory) = (&self.world.context, self.players[0].0.memory()?);
+        context.cudarc().check_err()?;
+        is("owed", context.settle() as u64, 0)?;
+        let device = self.memory()?;
+        let held = self
+            .players
+            .iter()
+            .flat_map(|(player, _)| player.blocks.values());
         let held: u64 = held.map(|held| held.block.bytes()).sum();
-        let live = world.memory.stats().live_bytes;
+        let live = device.stats().live_bytes;
         if live < held {
             return Err(format!("{live} bytes are live, and players hold {held}").into());
         }
-        let pool = world.memory.pool_stats().pool_bytes;
-        let (_, handles) = self.alive("handle");
-        is("bytes of handles", handles, pool)?;
+        let pool = device.pool_stats().pool_bytes;
+        let pinned = memory
+            .pinned
+            .as_ref()
+            .map_or(0, |pinned| pinned.pool_stats().pool_bytes);
+        let [base, base_pinned] = self.base_bytes;
+        is("bytes of handles", alive(self.control, "handle").1, pool)?;
+        is("bytes of the device", self.control.used(0), pool + base)?;
         is(
-            "bytes of the device",
-            self.control.used(0),
-            pool + self.base_bytes,
+            "pinned bytes",
+            alive(self.control, "pinned").1,
+            pinned + base_pinned,
         )?;
-        let pinned = world.pinned.pool_stats().pool_bytes;
-        is("pinned bytes", self.alive("pinned").1, pinned)?;
-        is(
-            "bytes of the budget",
-            world.tenant.usage().used_bytes,
-            pool + pinned,
-        )?;
-        let streams = self.alive("stream").0;
-        let most = PLAYERS * 12 + StreamId::COUNT as u64;
-        match streams > most {
+        let used = memory.budgets["t"].usage().used_bytes;
+        is("bytes of the budget", used, pool + pinned)?;
+        let streams = alive(self.control, "stream").0;
+        let most = PLAYERS * 12 + StreamId::COUNT;
+        match streams > most as u64 {
             true => Err(format!("{streams} streams are there").into()),
-            false => self.check_chunks(),
+            false => memory.check(false, std::iter::empty()),
         }
-    }
-
-    /// Chunks lie side by side, and are as much as the counters say.
-    fn check_chunks(&self) -> Outcome {
-        let snapshot = self.world.memory.snapshot();
-        let pairs = snapshot.chunks.windows(2);
-        for pair in pairs {
-            if pair[0].range.end() > pair[1].range.start() {
-                return Err(format!("chunks overlap: {pair:?}").into());
-            }
-        }
-        Ok(())
     }
 
     /// Sleeps and wakes; every block holds what it held.
     pub(super) fn sleep(&mut self) -> Outcome {
-        let slept = self.world.memory.sleep();
-        slept.map_err(|error| format!("sleep: {error}"))?;
+        let device = self.memory()?;
+        device.sleep().map_err(|error| format!("sleep: {error}"))?;
         is("asleep, owed", self.world.context.settle() as u64, 0)?;
-        is("asleep, the device", self.control.used(0), self.base_bytes)?;
-        for player in &mut self.players {
-            match self.world.memory.alloc(&player.order.streams[0], 100) {
+        is(
+            "asleep, the device",
+            self.control.used(0),
+            self.base_bytes[0],
+        )?;
+        for (player, draw) in &mut self.players {
+            player.asleep.insert("m".to_owned());
+            match device.alloc(&player.order.streams[0], 100) {
                 Err(DeviceAllocError::Asleep) => {}
                 other => return Err(format!("asleep, an allocation gave {other:?}").into()),
             }
-            if self.random.index(3) == 0 {
-                player.free()?;
-            }
+            player.act(&format!("free b{}", draw.random.index(8)))?;
         }
         if self.random.index(4) == 0 {
-            let _ = self.world.memory.set_limit(MIB);
+            let _ = device.set_limit(MIB);
         }
-        match self.world.memory.wake() {
+        match device.wake() {
             Ok(_) => {}
             Err(SleepError::Budget(_)) => {
-                self.raise_limits();
-                let woken = self.world.memory.wake();
+                self.players[0].0.raise_limits()?;
+                let woken = device.wake();
                 woken.map_err(|error| format!("wake: {error}"))?;
             }
             Err(error) => return Err(format!("wake: {error}").into()),
         }
-        for held in self.players.iter_mut().flat_map(|player| &mut player.held) {
-            held.value = held.value.filter(|_| !held.remakable);
-        }
-        self.players.iter_mut().try_for_each(Player::check_all)
-    }
-
-    fn raise_limits(&self) {
-        let _ = self.world.tenant.set(1 << 40);
-        let _ = self.world.memory.set_limit(u64::MAX);
-        let _ = self.world.pinned.set_limit(u64::MAX);
+        self.players.iter_mut().try_for_each(|(player, _)| {
+            player.asleep.clear();
+            player.forget_remakable();
+            player.check_all()
+        })
     }
 
     /// Releases everything. Returns the objects that exist then.
     pub(super) fn quiet(&mut self) -> Outcome<Sizes> {
-        while !self.world.parcels.lock().unwrap().is_empty() {
-            self.players[0].receive()?;
+        while !self.world.mail.lock().unwrap().is_empty() {
+            self.players[0].0.act("receive b0 a")?;
         }
-        self.players.iter_mut().try_for_each(Player::let_go)?;
+        let device = self.memory()?;
+        let pinned = self.players[0]
+            .0
+            .memory()?
+            .pinned
+            .clone()
+            .ok_or("pinned memory")?;
+        for (player, _) in &mut self.players {
+            player.let_go()?;
+            // Dropped pinned buffers hold the streams that use them until they are seen to have passed.
+            self.world.context.synchronize()?;
+            let _ = pinned.release();
+            player.finish_reads()?;
+            player.forget_left()?;
+        }
         // Events are recorded where something was freed, and pass.
-        let _ = self.world.memory.release(0);
+        let _ = device.release(0);
         self.world.context.synchronize()?;
-        let _ = self.world.memory.release(u64::MAX);
-        let _ = self.world.pinned.release();
+        let _ = device.release(u64::MAX);
+        let _ = pinned.release();
         self.check()?;
-        let stats = self.world.memory.stats();
-        is("live bytes", stats.live_bytes, 0)?;
-        is("live pinned bytes", self.world.pinned.stats().live_bytes, 0)?;
-        is("bytes held", self.world.memory.pool_stats().pool_bytes, 0)?;
-        is(
-            "pinned bytes held",
-            self.world.pinned.stats().reserved_bytes,
-            0,
-        )?;
-        for kind in ["mapping", "handle", "pinned", "graph", "exec"] {
-            is(kind, self.alive(kind).0, 0)?;
+        is("live bytes", device.stats().live_bytes, 0)?;
+        is("live pinned bytes", pinned.stats().live_bytes, 0)?;
+        is("bytes held", device.pool_stats().pool_bytes, 0)?;
+        is("pinned bytes held", pinned.stats().reserved_bytes, 0)?;
+        for kind in ["mapping", "handle", "graph", "exec"] {
+            is(kind, alive(self.control, kind).0, 0)?;
         }
-        self.raise_limits();
-        if self.kind.deferred {
+        self.players[0].0.raise_limits()?;
+        if self.is_deferred {
             // Another order for what comes.
             self.control.schedule_deferred(self.random.next_u64());
         }
         Ok(Sizes {
-            events: self.alive("event").0,
-            chunks: self.world.memory.snapshot().chunks.len(),
-            reservations: self.alive("reservation").0,
+            events: alive(self.control, "event").0,
+            chunks: device.snapshot().chunks.len(),
+            reservations: alive(self.control, "reservation").0,
             resident: resident(),
         })
     }

@@ -1,41 +1,35 @@
 //! A long run: players on streams that are made and destroyed share one allocator for the requested number
 //! of operations, and nothing is lost, mixed up or grows.
 //!
-//! A player (`player`) allocates and frees on its streams, has kernels write and check every block
-//! (`stamps`), captures (`graphs`), and uses typed memory of both sides (`buffers`); limits change
-//! meanwhile. Players take turns by the operation, or run in a thread each. Between rounds the world is
-//! checked, and sometimes it sleeps, or everything is released and the stand-in must count nothing
-//! (`checks`).
+//! The operations are acts of drawn [`programs`](crate::programs), of all kinds. Players take turns by the act,
+//! or run in a thread each. Between rounds the world is checked, and sometimes it sleeps, or everything is
+//! released and the stand-in must count nothing (`checks`).
 //!
 //! `LARDER_OPERATIONS` is the number of operations, `LARDER_OPERATION_SEED` the first seed. If players take
 //! turns a seed determines everything; threads interleave freely.
 
-mod buffers;
 mod checks;
-mod graphs;
-mod player;
-mod stamps;
 
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::thread;
 
+use larder_cuda::DeviceAllocator;
 use larder_cuda::driver::StandIn;
-use larder_cuda::{
-    ArenaPolicy, Context, DeviceAllocator, DeviceConfig, Limits, PinnedAllocator, PinnedConfig,
-};
-
-use crate::common::{MIB, alone, assert_clean, number};
-
-use checks::Sizes;
 use larder_model::Random;
-use player::{Outcome, Player, World};
-use stamps::Stamps;
+
+use crate::common::{alone, assert_clean, number, ran_in_child};
+use crate::programs::draw::{Draw, Knobs};
+use crate::programs::kernels;
+use crate::programs::player::{Player, World, streams};
+use crate::programs::words::Outcome;
+use checks::Sizes;
 
 /// Operations of the ordinary run.
 const OPERATIONS: u64 = 4000;
 
-/// Players of a world.
-const PLAYERS: u64 = 3;
+/// Players of a world, and the streams of each.
+const PLAYERS: usize = 3;
+const STREAMS: usize = 3;
 
 /// Operations of all players from one look at the world to the next.
 const ROUND: u64 = 120;
@@ -47,76 +41,63 @@ const QUIET: [u64; 2] = [3, 24];
 const WARM_UP: u64 = 6;
 
 /// Whether queued work waits, and how the allocator is made.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-struct Kind {
-    deferred: bool,
-    budget: bool,
-}
-
-const KINDS: [Kind; 4] = [
-    Kind::new(false, true),
-    Kind::new(true, true),
-    Kind::new(true, false),
-    Kind::new(false, false),
+const KINDS: [(bool, &str); 4] = [
+    (false, "budget=32M"),
+    (true, "budget=32M arenas=always"),
+    (true, "arenas=always"),
+    (false, ""),
 ];
-
-impl Kind {
-    const fn new(deferred: bool, budget: bool) -> Self {
-        Self { deferred, budget }
-    }
-
-    fn config(self) -> DeviceConfig {
-        let config = match self.budget {
-            true => DeviceConfig::with_budget(32 * MIB),
-            false => DeviceConfig::new(),
-        };
-        let arenas = [ArenaPolicy::WhereThreadsMeet, ArenaPolicy::Always];
-        DeviceConfig {
-            arenas: arenas[usize::from(self.deferred)],
-            check_captures: true,
-            ..config
-        }
-    }
-}
 
 /// A world that is played in.
 struct Run {
     control: &'static StandIn,
-    kind: Kind,
+    is_deferred: bool,
     random: Random,
     world: Arc<World>,
-    players: Vec<Player>,
-    /// Bytes of the device beside the allocator's memory.
-    base_bytes: u64,
+    players: Vec<(Player, Draw)>,
+    /// Bytes of the device, and pinned ones, beside the allocator's memory.
+    base_bytes: [u64; 2],
 }
 
 impl Run {
-    fn new(control: &'static StandIn, kind: Kind, seed: u64) -> Outcome<Self> {
-        let context = Context::new(0)?;
-        let limits = Limits::new(1 << 40)?;
-        let tenant = limits.process().tenant("all of it", 1 << 40)?;
-        let memory = DeviceAllocator::in_budget(&context, kind.config(), &tenant)?;
-        let pinned =
-            PinnedAllocator::in_budget(&context, PinnedConfig::default(), u64::MAX, &tenant)?;
-        let world = Arc::new(World {
-            stamps: Stamps::load(control, &context),
-            _stream: context.cudarc().new_stream()?,
-            context,
-            memory,
-            pinned,
-            tenant,
-            parcels: Mutex::default(),
-        });
-        let players = (0..PLAYERS).map(|number| Player::new(&world, number, seed));
-        let players = players.collect::<Outcome<Vec<_>>>()?;
+    fn new(control: &'static StandIn, kind: &str, is_deferred: bool, seed: u64) -> Outcome<Self> {
+        let knobs = Knobs {
+            limits: true,
+            captures: true,
+            buffers: true,
+            streams: true,
+            mail: true,
+            ..Knobs::default()
+        };
+        let world = World::new(control.into(), PLAYERS)?;
+        let mut players: Vec<(Player, Draw)> = Vec::new();
+        for number in 0..PLAYERS {
+            let mut player = Player::new(&world, streams(&world.context, STREAMS)?)?;
+            match players.first() {
+                Some((first, _)) => player.add_memory("m", first.memory()?.clone()),
+                None => {
+                    for act in ["process 1024G", "tenant t 1024G"] {
+                        player.act(act)?;
+                    }
+                    player.act(&format!("memory m in=t pinned {kind}"))?;
+                }
+            }
+            player.is_drawn = true;
+            let draw = Draw::new(seed * 100 + number as u64, STREAMS, knobs);
+            players.push((player, draw));
+        }
         Ok(Self {
-            base_bytes: control.used(0),
+            base_bytes: [control.used(0), checks::alive(control, "pinned").1],
             control,
-            kind,
+            is_deferred,
             random: Random::new(seed),
             world,
             players,
         })
+    }
+
+    fn memory(&self) -> Outcome<DeviceAllocator> {
+        self.players[0].0.device()
     }
 
     /// Plays so many operations and more, until the world is quiet.
@@ -127,7 +108,9 @@ impl Run {
                 true => self.in_threads()?,
                 false => self.in_turns()?,
             }
-            self.players.iter_mut().try_for_each(Player::end_captures)?;
+            for (player, _) in &mut self.players {
+                player.end_captures()?;
+            }
             self.check()?;
             if self.random.index(8) == 0 {
                 self.sleep()?;
@@ -144,23 +127,26 @@ impl Run {
 
     fn in_turns(&mut self) -> Outcome {
         for _ in 0..ROUND {
-            let player = self.random.index(self.players.len());
-            self.players[player].act()?;
+            let index = self.random.index(PLAYERS);
+            let (player, draw) = &mut self.players[index];
+            player
+                .act(&draw.act())
+                .map_err(|error| format!("player {index}: {error}"))?;
         }
         Ok(())
     }
 
     fn in_threads(&mut self) -> Outcome {
         thread::scope(|scope| {
-            let play = |player: &mut Player| {
+            let play = |player: &mut Player, draw: &mut Draw| -> Outcome {
                 player.world.context.cudarc().bind_to_thread()?;
-                (0..ROUND / PLAYERS).try_for_each(|_| player.act())?;
+                (0..ROUND / PLAYERS as u64).try_for_each(|_| player.act(&draw.act()))?;
                 // A capture is ended by the thread that began it.
                 player.end_captures()
             };
             let threads = self.players.iter_mut();
             let threads: Vec<_> = threads
-                .map(|player| scope.spawn(move || play(player)))
+                .map(|(player, draw)| scope.spawn(move || play(player, draw)))
                 .collect();
             let ended: Vec<_> = threads.into_iter().map(|thread| thread.join()).collect();
             ended
@@ -168,26 +154,30 @@ impl Run {
                 .try_for_each(|ended| ended.unwrap_or_else(|_| Err("a panic".into())))
         })
     }
-
-    fn end(self) -> Outcome {
-        self.players.into_iter().try_for_each(Player::end)
-    }
 }
 
-fn run(control: &'static StandIn, kind: Kind, seed: u64, operations: u64) -> Outcome {
-    let mut run = Run::new(control, kind, seed)?;
-    if kind.deferred {
+fn run(control: &'static StandIn, kind: (bool, &str), seed: u64, operations: u64) -> Outcome {
+    let (is_deferred, kind) = kind;
+    let mut run = Run::new(control, kind, is_deferred, seed)?;
+    if is_deferred {
         control.schedule_deferred(seed);
     }
     run.play(operations)?;
-    run.end()
+    let players = run.players.into_iter();
+    players
+        .map(|(player, _)| player)
+        .try_for_each(|player| player.end(false))
 }
 
 #[test]
 fn a_long_run_loses_nothing_and_nothing_grows() {
+    if ran_in_child() {
+        return;
+    }
     let Some((control, _turn)) = alone() else {
         return;
     };
+    kernels::register(control);
     let operations = number("LARDER_OPERATIONS", OPERATIONS) / KINDS.len() as u64;
     let seed = number("LARDER_OPERATION_SEED", 1);
     for kind in KINDS {

@@ -1,37 +1,37 @@
-//! [`Buffer`]: the expected contents of a block in reused memory.
+//! [`Bytes`]: the expected contents of a block, in reused memory.
 
-use core::ops::{Deref, DerefMut};
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// Memory of buffers that are gone: fresh memory costs more time than all the rest of a program.
+/// Memory of contents that are gone: fresh memory costs more time than all the rest of a program.
 static SPARE: Mutex<Vec<Vec<u8>>> = Mutex::new(Vec::new());
 
-/// Bytes.
-#[derive(Debug)]
-pub(crate) struct Buffer(Vec<u8>);
+/// Contents; a graph that writes them shares them. Empty until all was written.
+#[derive(Clone, Debug)]
+pub(crate) struct Bytes(Arc<Mutex<Reused>>);
 
-impl Buffer {
+#[derive(Debug)]
+struct Reused(Vec<u8>);
+
+impl Bytes {
     pub(crate) fn new() -> Self {
         let spare = SPARE.lock().ok().and_then(|mut spare| spare.pop());
-        Self(spare.unwrap_or_default())
+        Self(Arc::new(Mutex::new(Reused(spare.unwrap_or_default()))))
+    }
+
+    /// Looks at the contents, or changes them.
+    pub(crate) fn with<R>(&self, act: impl FnOnce(&mut Vec<u8>) -> R) -> R {
+        let mut bytes: MutexGuard<'_, Reused> =
+            self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        act(&mut bytes.0)
+    }
+
+    /// Returns a part of the contents.
+    pub(crate) fn part(&self, from: u64, bytes: u64) -> Vec<u8> {
+        self.with(|all| all[from as usize..][..bytes as usize].to_vec())
     }
 }
 
-impl Deref for Buffer {
-    type Target = Vec<u8>;
-
-    fn deref(&self) -> &Vec<u8> {
-        &self.0
-    }
-}
-
-impl DerefMut for Buffer {
-    fn deref_mut(&mut self) -> &mut Vec<u8> {
-        &mut self.0
-    }
-}
-
-impl Drop for Buffer {
+impl Drop for Reused {
     fn drop(&mut self) {
         let mut bytes = core::mem::take(&mut self.0);
         bytes.clear();

@@ -1,19 +1,21 @@
 //! Draws programs from a seed.
 
-use larder_cuda::{ArenaPolicy, DeviceConfig};
 use larder_model::Random;
 
-use crate::common::MIB;
-use crate::programs::program::{Act, FreeOn, Part, Program, SLOTS, STREAMS, While};
+use crate::programs::Program;
 
-/// Requested sizes: only a few, so that memory is reused.
-const SMALL: [u64; 5] = [1, 700, 4096, 96 << 10, MIB];
+/// Blocks that a player may hold at once.
+const SLOTS: usize = 8;
 
-/// Sizes of a page and more.
-const LARGE: [u64; 4] = [2 * MIB, 3 * MIB, 4 * MIB, 5 * MIB + 512];
+/// Requested sizes: only a few, so that memory is used again: of arenas, of the core, of a page and more.
+const SMALL: [&str; 6] = ["1", "700", "4K", "48K", "96K", "1M"];
+const LARGE: [&str; 4] = ["2M", "3M", "4M", "5243392"];
+
+const PARTS: [&str; 3] = ["head", "middle", "tail"];
+const MODES: [&str; 3] = ["global", "thread", "relaxed"];
 
 /// Calls that an allocation may make.
-const REFUSED: [&str; 8] = [
+const REFUSED: [&str; 10] = [
     "cuStreamWaitEvent",
     "cuEventRecord",
     "cuEventCreate",
@@ -22,95 +24,129 @@ const REFUSED: [&str; 8] = [
     "cuMemCreate",
     "cuMemMap",
     "cuMemSetAccess",
+    "cuMemUnmap",
+    "cuMemRelease",
 ];
 
-impl Program {
-    pub(crate) fn draw(seed: u64) -> Self {
-        let mut random = Random::new(seed);
-        let budget = (3 + random.index(6) as u64) * 2 * MIB;
-        let config = match random.index(4) {
-            0 => DeviceConfig::new(),
-            1 => DeviceConfig {
-                limit_bytes: budget,
-                ..DeviceConfig::new()
-            },
-            _ => DeviceConfig::with_budget(budget),
-        };
-        // Apart from the generator, so that programs stay what they were without.
-        let arenas = [ArenaPolicy::WhereThreadsMeet, ArenaPolicy::Always][(seed % 2) as usize];
-        let config = DeviceConfig { arenas, ..config };
-        let mut draw = Draw {
-            streams: 1 + random.index(STREAMS),
-            refusals: random.index(3) == 0,
-            next: Vec::new(),
-            small: random.index(4),
-            held: [false; SLOTS],
-            random,
-        };
-        let steps = if draw.random.index(8) == 0 { 4 } else { 0 };
-        let acts = (20 + draw.random.index(100)) / steps.max(1);
-        Self {
-            seed,
-            config,
-            streams: draw.streams,
-            default_stream: draw.random.index(3) == 0,
-            drop_early: draw.random.index(2) == 0,
-            steps,
-            acts: (0..acts).map(|_| draw.act()).collect(),
-        }
-    }
+/// Which acts are drawn beside allocations, frees, uses, copies and their order.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Knobs {
+    /// The driver refuses some calls.
+    pub(crate) refusals: bool,
+    /// The allocator sleeps.
+    pub(crate) sleeps: bool,
+    /// Limits fall and rise.
+    pub(crate) limits: bool,
+    /// Captures, graphs and windows; captures of others.
+    pub(crate) captures: bool,
+    /// Typed and pinned buffers.
+    pub(crate) buffers: bool,
+    /// Blocks are exported and imported.
+    pub(crate) exports: bool,
+    /// Streams come and go; steps begin and end.
+    pub(crate) streams: bool,
+    /// Blocks go from player to player.
+    pub(crate) mail: bool,
+    /// Only acts of every allocator: none of a device's alone.
+    pub(crate) plain: bool,
+    /// There is memory of the host behind the device's.
+    pub(crate) host: bool,
 }
 
-impl Program {
-    /// The program with sleeps between its acts.
-    pub(crate) fn with_sleeps(mut self) -> Self {
-        let mut random = Random::new(!self.seed);
-        for _ in 0..1 + random.index(5) {
-            let place = random.index(self.acts.len() + 1);
-            let frees = random.next_u64() & random.next_u64() & random.next_u64();
-            let refused = match random.index(4) {
-                0 => Some((While::FallingAsleep, random.index(60) as u64)),
-                1 => Some((While::Waking, random.index(40) as u64)),
-                _ => None,
-            };
-            let frees = frees as usize;
-            self.acts.insert(place, Act::Sleep { frees, refused });
-        }
-        self
-    }
-}
-
-struct Draw {
-    random: Random,
+/// Draws the acts of one player.
+pub(crate) struct Draw {
+    pub(crate) random: Random,
     streams: usize,
-    refusals: bool,
-    /// Come before anything else is drawn.
-    next: Vec<Act>,
+    knobs: Knobs,
+    /// Come before anything else is drawn, the last first.
+    next: Vec<String>,
     /// The number of small blocks in four.
     small: usize,
     /// Slots with a block, if none was refused.
     held: [bool; SLOTS],
+    /// The stream that captures, and acts of the capture so far.
+    capture: Option<(usize, usize)>,
+}
+
+impl Program {
+    /// Draws a program. Its allocator and its streams do not depend on the knobs.
+    pub(crate) fn draw(seed: u64, knobs: Knobs) -> Self {
+        let mut random = Random::new(seed);
+        let budget = 2 * (3 + random.index(6));
+        let memory = match random.index(4) {
+            0 => String::new(),
+            1 => format!(" limit={budget}M"),
+            _ => format!(" budget={budget}M"),
+        };
+        let arenas = ["", " arenas=always"][(seed % 2) as usize];
+        let streams = 1 + random.index(4);
+        let refusals = knobs.refusals && random.index(3) == 0;
+        let mut draw = Draw::new(random.next_u64(), streams, Knobs { refusals, ..knobs });
+        let steps = if draw.random.index(8) == 0 { 4 } else { 0 };
+        let count = (20 + draw.random.index(100)) / steps.max(1);
+        let options = [
+            (knobs.exports, " shareable"),
+            (knobs.buffers, " pinned"),
+            (
+                knobs.host,
+                [" host=24M", " host=managed"][(seed / 2 % 2) as usize],
+            ),
+        ];
+        let options = options.into_iter().filter(|(is, _)| *is);
+        let options: String = options.map(|(_, option)| option).collect();
+        Self {
+            seed,
+            memory: format!("memory m{memory}{arenas}{options}"),
+            streams,
+            default_stream: !knobs.streams && !knobs.captures && draw.random.index(3) == 0,
+            drop_early: draw.random.index(2) == 0,
+            drains: knobs.limits,
+            steps,
+            acts: (0..count).map(|_| draw.act()).collect(),
+        }
+    }
 }
 
 impl Draw {
-    fn act(&mut self) -> Act {
+    pub(crate) fn new(seed: u64, streams: usize, knobs: Knobs) -> Self {
+        let mut random = Random::new(seed);
+        Self {
+            streams,
+            knobs,
+            next: Vec::new(),
+            small: random.index(4),
+            held: [false; SLOTS],
+            capture: None,
+            random,
+        }
+    }
+
+    pub(crate) fn act(&mut self) -> String {
         if let Some(act) = self.next.pop() {
             return act;
         }
-        match self.random.index(32) {
-            0..=7 => self.alloc(),
-            8..=12 => self.free(),
-            13..=25 => self.use_blocks(),
-            _ => self.order(),
+        if self.capture.is_some() && self.random.index(3) == 0 {
+            return self.inside();
+        }
+        match self.random.index(40) {
+            0..=9 => self.alloc(),
+            10..=15 => self.free(),
+            16..=27 => self.use_blocks(),
+            28..=32 => self.order(),
+            _ => self.rarely(),
         }
     }
 
-    fn stream(&mut self) -> usize {
-        self.random.index(self.streams)
+    fn of<T: Copy>(&mut self, list: &[T]) -> T {
+        *self.random.pick(list)
     }
 
-    fn part(&mut self) -> Part {
-        *self.random.pick(&Part::ALL)
+    fn stream(&mut self) -> char {
+        letter(self.random.index(self.streams))
+    }
+
+    fn byte(&mut self) -> u64 {
+        self.random.below(256)
     }
 
     /// A slot that is held or not, if there is one such.
@@ -121,159 +157,245 @@ impl Draw {
         fitting.next().unwrap_or(start)
     }
 
-    fn alloc(&mut self) -> Act {
+    fn alloc(&mut self) -> String {
         let slot = self.slot(false);
         if self.held[slot] {
             return self.free();
         }
         self.held[slot] = true;
-        let bytes = if self.random.index(4) < self.small {
-            *self.random.pick(&SMALL)
+        let is_small = self.random.index(4) < self.small;
+        let bytes = if is_small {
+            self.of(&SMALL)
         } else {
-            *self.random.pick(&LARGE)
+            self.of(&LARGE)
         };
         let stream = self.stream();
-        let alloc = Act::Alloc {
-            slot,
-            bytes,
-            stream,
-        };
+        let alloc = format!("alloc b{slot} {stream} {bytes}");
         // Mostly it is written at once, while those before may still use its memory.
+        let value = self.byte();
         self.next = match self.random.index(8) {
             0 => Vec::new(),
-            1 => vec![self.write(slot, None)],
-            _ => vec![self.write(slot, Some(stream))],
+            1 => vec![format!("set b{slot} {} {value}", self.stream())],
+            _ => vec![format!("set b{slot} {stream} {value}")],
         };
-        if !self.refusals || self.random.index(2) == 0 {
+        if !self.knobs.refusals || self.random.index(2) == 0 {
             return alloc;
         }
         // Once refused and, where that matters, once more.
-        self.next.extend([alloc, alloc]);
-        Act::Refuse {
-            function: if self.random.index(2) == 0 {
-                "cuStreamWaitEvent"
-            } else {
-                REFUSED[self.random.index(REFUSED.len())]
-            },
-            skip: *self.random.pick(&[0, 0, 0, 1, 2, 4]),
-        }
+        self.next.extend([alloc.clone(), alloc]);
+        let function = match self.random.index(2) {
+            // Others than a device's allocator make no other call.
+            _ if self.knobs.plain => self.of(&REFUSED[5..]),
+            0 => "cuStreamWaitEvent",
+            _ => self.of(&REFUSED),
+        };
+        format!("refuse {function} {}", self.of(&[0, 0, 0, 1, 2, 4]))
     }
 
-    fn write(&mut self, slot: usize, stream: Option<usize>) -> Act {
-        Act::Memset {
-            slot,
-            stream: stream.unwrap_or_else(|| self.stream()),
-            part: self.part(),
-            value: self.random.next_u64() as u8,
-        }
-    }
-
-    fn free(&mut self) -> Act {
+    fn free(&mut self) -> String {
         let slot = self.slot(true);
         self.held[slot] = false;
-        let part = self.part();
-        if self.random.index(3) == 0 {
-            let turn = self.random.index(STREAMS);
-            let streams = self.random.index(1 << self.streams);
-            return Act::FreeUsedOn {
-                slot,
-                streams,
-                turn,
-            };
+        match self.random.index(6) {
+            0 => format!("free b{slot} {}", self.stream()),
+            1 | 2 if !self.knobs.plain && !self.knobs.host => {
+                // Some are still queued when the block is given again.
+                self.next = vec![format!("free b{slot} users {}", self.random.index(4))];
+                for _ in 0..self.random.index(4) {
+                    let stream = self.stream();
+                    let reads = PARTS.map(|part| format!("read b{slot} {stream} {part}"));
+                    self.next.extend(reads);
+                }
+                self.next.pop().unwrap_or_default()
+            }
+            _ => format!("free b{slot}"),
         }
-        let on = if self.random.index(3) == 0 {
-            FreeOn::Stream(self.stream())
-        } else {
-            FreeOn::Last
-        };
-        Act::Free { slot, part, on }
     }
 
-    fn use_blocks(&mut self) -> Act {
-        let (slot, stream, part) = (self.slot(true), self.stream(), self.part());
+    fn use_blocks(&mut self) -> String {
+        let (slot, stream, part) = (self.slot(true), self.stream(), self.of(&PARTS));
+        let [other, third] = [self.slot(true), self.slot(true)];
+        let value = self.random.next_u64() as u32;
         match self.random.index(16) {
-            0..=4 => Act::Memset {
-                slot,
-                stream,
-                part,
-                value: self.random.next_u64() as u8,
-            },
-            5 => Act::Upload {
-                slot,
-                stream,
-                part,
-                from: self.random.index(256),
-            },
-            6 => Act::UploadPageable {
-                slot,
-                stream,
-                from: self.random.index(4096),
-            },
-            7 | 8 => Act::Read { slot, stream, part },
-            9 => self.read_pageable(slot, stream, part),
-            10 | 11 => Act::Copy {
-                to: slot,
-                from: self.slot(true),
-                stream,
-            },
-            12 => Act::FillWords {
-                slot,
-                stream,
-                part,
-                value: self.random.next_u64() as u32,
-            },
-            13 => Act::AddWords {
-                to: slot,
-                left: self.slot(true),
-                right: self.slot(true),
-                stream,
-                part,
-            },
-            14 => Act::ScaleWords {
-                to: slot,
-                from: self.slot(true),
-                stream,
-                part,
-                factor: self.random.next_u64() as u32,
-            },
-            _ => Act::TwistWords {
-                slot,
-                stream,
-                part,
-                key: self.random.next_u64() as u32,
-            },
+            0..=4 => format!("set b{slot} {stream} {} {part}", value % 256),
+            5 => format!("upload b{slot} {stream} {} {part}", value % 256),
+            6 => format!("upload-all b{slot} {stream} {}", value % 4096),
+            // Rarely, as it makes the stream run.
+            9 if value.is_multiple_of(3) => format!("read-all b{slot} {stream}"),
+            7..=9 => format!("read b{slot} {stream} {part}"),
+            10 | 11 => format!("copy b{slot} b{other} {stream}"),
+            12 => format!("fill b{slot} b{slot} b{slot} {stream} {value} {part}"),
+            13 => format!("add b{slot} b{other} b{third} {stream} 0 {part}"),
+            14 => format!("scale b{slot} b{other} b{other} {stream} {value} {part}"),
+            _ => format!("twist b{slot} b{slot} b{slot} {stream} {value} {part}"),
         }
     }
 
-    /// Rarely, as it makes the stream run.
-    fn read_pageable(&mut self, slot: usize, stream: usize, part: Part) -> Act {
-        if self.random.index(3) == 0 {
-            Act::ReadPageable { slot, stream }
-        } else {
-            Act::Read { slot, stream, part }
+    fn order(&mut self) -> String {
+        let (stream, other) = (self.stream(), self.stream());
+        match self.random.index(12) {
+            0..=3 => format!("record {stream}"),
+            4..=6 => format!("wait {stream} {}", self.random.index(4)),
+            7 => format!("sync {stream}"),
+            8 => format!("sync-event {}", self.random.index(4)),
+            _ if self.knobs.plain => format!("record {stream}"),
+            _ => format!("order {stream} {other}"),
         }
     }
 
-    fn order(&mut self) -> Act {
+    /// Acts that the knobs choose; an ordinary one where they do not.
+    fn rarely(&mut self) -> String {
+        let knobs = self.knobs;
         let stream = self.stream();
-        match self.random.index(16) {
-            0..=3 => Act::Record { stream },
-            4..=6 => Act::Wait {
-                stream,
-                back: self.random.index(4),
+        match self.random.index(12) {
+            _ if knobs.plain => self.use_blocks(),
+            0 => format!("release {}", self.of(&["1", "2M", "all"])),
+            1 => "end-step".to_owned(),
+            2 if knobs.sleeps => self.sleep(),
+            3 if knobs.limits => self.limit(),
+            4 | 5 if knobs.captures => self.capture(),
+            6 | 7 if knobs.buffers => self.buffers(),
+            8 if knobs.exports => self.exports(),
+            9 if knobs.streams => match self.random.index(6) {
+                0 => format!("replace {stream}"),
+                1 => format!("replace {stream} borrowed"),
+                2 | 3 => format!("step step {stream}"),
+                4 => "drop step".to_owned(),
+                _ => format!("start-over {stream}"),
             },
-            7 => Act::SyncStream { stream },
-            8 => Act::SyncEvent {
-                back: self.random.index(4),
+            10 if knobs.mail => match self.random.index(2) {
+                0 => format!("send b{}", self.slot(true)),
+                _ => format!("receive b{} {stream}", self.slot(false)),
             },
-            9 | 10 => Act::Release {
-                bytes: *self.random.pick(&[1, 2 * MIB, u64::MAX]),
+            11 => match self.random.index(4) {
+                0 if !knobs.host => format!("raw b{}", self.slot(true)),
+                1 => "settle".to_owned(),
+                2 if knobs.sleeps => {
+                    let is = ["yes", "no"][self.random.index(2)];
+                    format!("remakable b{} {is}", self.slot(true))
+                }
+                _ if knobs.host => self.use_blocks(),
+                _ => format!("free b{} none", self.slot(true)),
             },
-            11 | 12 => Act::EndStep,
-            _ => Act::OrderAfter {
-                stream,
-                after: self.stream(),
-            },
+            _ => self.use_blocks(),
         }
     }
+
+    /// Sleeps, frees meanwhile, and wakes; a call of either may be refused.
+    fn sleep(&mut self) -> String {
+        self.next = vec!["wake".to_owned()];
+        if self.random.index(4) == 0 {
+            self.next
+                .push(format!("refuse any {}", self.random.index(40)));
+        }
+        if self.knobs.limits && self.random.index(4) == 0 {
+            self.next.push("limit 1M".to_owned());
+        }
+        for _ in 0..self.random.index(3) {
+            let slot = self.slot(true);
+            self.next.push(format!("free b{slot}"));
+        }
+        let (slot, stream) = (self.slot(false), self.stream());
+        self.next.push(format!("alloc b{slot} {stream} 100"));
+        if self.random.index(4) > 0 {
+            return "sleep".to_owned();
+        }
+        self.next.push("sleep".to_owned());
+        format!("refuse any {}", self.random.index(60))
+    }
+
+    fn limit(&mut self) -> String {
+        let bytes = self.of(&["1M", "4M", "16M", "32M", "64M", "all"]);
+        match self.random.index(4) {
+            0 if self.knobs.host => {
+                format!("host-limit {}", self.of(&["2M", "8M", "24M", "all"]))
+            }
+            0 if self.knobs.buffers => {
+                format!("pinned-limit {}", self.of(&["0", "2M", "32M", "all"]))
+            }
+            1 if self.knobs.mail => format!("budget t {}", self.of(&["6M", "24M", "80M", "1024G"])),
+            2 if !self.knobs.mail => "stable".to_owned(),
+            _ => format!("limit {bytes}"),
+        }
+    }
+
+    /// Begins a capture, over a window; launches or drops the graph of one.
+    fn capture(&mut self) -> String {
+        let graph = self.random.index(3);
+        match self.random.index(4) {
+            0 => format!("launch g{graph}"),
+            1 => format!("drop g{graph}"),
+            2 => format!("foreign {}", self.of(&MODES)),
+            _ if self.capture.is_some() => format!("launch g{graph}"),
+            _ => {
+                let place = self.random.index(self.streams);
+                let stream = letter(place);
+                self.capture = Some((place, 0));
+                self.next = vec![
+                    format!("capture {stream} {}", self.of(&MODES)),
+                    format!("prime w {stream} {}", self.of(&["4K", "300K", "2M"])),
+                ];
+                format!("drop g{graph}")
+            }
+        }
+    }
+
+    /// An act on the stream that captures, or the end of it.
+    fn inside(&mut self) -> String {
+        let Some((place, count)) = self.capture else {
+            return self.use_blocks();
+        };
+        let (stream, slot) = (letter(place), self.slot(true));
+        self.capture = Some((place, count + 1));
+        let (inner, other) = (self.random.index(3), self.random.index(3));
+        match self.random.index(6) {
+            0 if count > 3 => {
+                self.capture = None;
+                let graph = self.random.index(3);
+                self.next = vec![format!("launch g{graph}")];
+                format!("end g{graph} w")
+            }
+            0 | 1 => {
+                self.next = vec![format!("set c{inner} {stream} {}", self.byte())];
+                let bytes = self.of(&["100", "4000", "70000", "500000"]);
+                format!("alloc c{inner} {stream} {bytes}")
+            }
+            2 => format!("free c{inner} {stream}"),
+            3 => format!("copy b{slot} c{inner} {stream}"),
+            4 => format!("scale b{slot} c{inner} c{other} {stream} 3"),
+            _ => format!("set c{inner} {stream} {}", self.byte()),
+        }
+    }
+
+    fn buffers(&mut self) -> String {
+        let stream = self.stream();
+        let [one, two] = [(); 2].map(|()| self.of(&["u0", "u1", "u2", "p0", "p1", "p2"]));
+        let value = self.random.next_u64() >> 1;
+        match self.random.index(8) {
+            0 | 1 if one.starts_with('u') => format!("buffer {one} {stream}"),
+            0 | 1 => format!("pinned {one} {value}"),
+            2 => format!("drop {one}"),
+            3 => "release-pinned".to_owned(),
+            4 => format!("value {one} {value}"),
+            _ => format!("put {one} {two} {stream}"),
+        }
+    }
+
+    fn exports(&mut self) -> String {
+        let (one, slot) = (self.random.index(3), self.slot(true));
+        match self.random.index(6) {
+            0 | 1 => {
+                self.next = vec![format!("import i{one} e{one}")];
+                format!("export e{one} b{slot}")
+            }
+            2 => {
+                self.next = vec![format!("drop e{one}")];
+                format!("drop i{one}")
+            }
+            _ => format!("same i{one} e{one}"),
+        }
+    }
+}
+
+fn letter(stream: usize) -> char {
+    char::from(b'a' + stream as u8)
 }

@@ -83,6 +83,9 @@ pub(crate) struct Kernels {
     functions: [sys::CUfunction; 4],
 }
 
+// SAFETY: handles, which any thread may use; nothing of the module changes.
+unsafe impl Send for Kernels {}
+
 impl Kernels {
     pub(crate) fn load(context: &Context) -> Result<Self, result::DriverError> {
         context.cudarc().bind_to_thread()?;

@@ -1,42 +1,113 @@
-//! Random programs over a device allocator: in any order that the device chooses, each has the result of
-//! the same operations one after another on the host, and no two uses of the same memory conflict.
+//! Programs over allocators, as text: drawn at random, or written in scripts.
 //!
-//! A program is a list of acts (`program`), drawn from a seed (`draw`). The runner (`run`, `uses`) orders
-//! its own uses of a block by events (`order`), does each act on the device and on a copy of the block on
-//! the host, and compares the results. Any part of the list is a program too, so one that fails is
-//! shortened until every act of it is needed (`shrink`).
+//! A program is a list of acts, a line each: `alloc x a 3M`, `set x a 7`, `order b a`, `free x b`. Streams are
+//! `a` to `d`; blocks and other things have any names; sizes take `K`, `M` and `G`. Each act is described where it
+//! is played: `blocks` and `player` (blocks and streams), `uses` (what is done to blocks), `memories` (allocators,
+//! limits), `sleep`, `things` (buffers, exports, steps), `graphs` (captures), `expect` (numbers, the stand-in's control).
+//!
+//! The player orders its own uses of a block by events (`order`), does each act on the device and on a copy of
+//! the block on the host, and compares the bytes. It also compares the allocator's counters with its blocks. In
+//! any order that the device chooses the results must be those of the acts one after another, and no two uses of
+//! the same memory may conflict.
+//!
+//! Programs are drawn from a seed (`draw`); knobs choose the acts. Any part of a program is one too, so one that
+//! fails is shortened until every act of it is needed (`shrink`), and may then be written into a script. `scripts`
+//! plays the cases of a text file.
 //!
 //! `LARDER_PROGRAMS` is the number of programs, `LARDER_PROGRAM_SEED` the first seed. On the stand-in each
 //! runs eagerly and in several deferred orders; a GPU has its own order, and results are compared.
 
 use crate::common;
 
+mod blocks;
 mod buffer;
-mod draw;
-mod endings;
+pub(crate) mod draw;
+mod expect;
+mod graphs;
 pub(crate) mod kernels;
+pub(crate) mod memories;
 pub(crate) mod order;
-mod program;
-pub(crate) mod run;
-mod several;
+pub(crate) mod player;
+pub(crate) mod scripts;
 mod shrink;
 mod sleep;
+mod things;
 mod threads;
 mod transfers;
 mod uses;
+pub(crate) mod words;
 
+use core::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::RwLockWriteGuard;
 
-use common::{DEVICE_BYTES, apart, driver, number, ran_in_child};
+use common::{DEVICE_BYTES, alone, apart, driver, number, ran_in_child};
+use draw::Knobs;
 use larder_cuda::driver::StandIn;
-use program::Program;
+use player::{Player, World, streams};
+use words::Outcome;
 
 /// Programs of the ordinary run.
 const PROGRAMS: u64 = 50;
 
 /// Deferred orders of each.
 const ORDERS: u64 = 3;
+
+/// A drawn program.
+#[derive(Clone, Debug)]
+pub(crate) struct Program {
+    seed: u64,
+    /// Makes the allocator.
+    memory: String,
+    streams: usize,
+    /// The first stream is the legacy default one.
+    default_stream: bool,
+    /// The allocator is dropped while work is queued.
+    drop_early: bool,
+    /// At the end, where nothing is queued, all is freed under a low limit.
+    drains: bool,
+    /// The acts are done so often, each time as a step of the last stream; 0 for once and no step.
+    steps: usize,
+    acts: Vec<String>,
+}
+
+impl fmt::Display for Program {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(
+            f,
+            "program {} on {} streams (default {}, dropped early {}, steps {})\n  {}",
+            self.seed, self.streams, self.default_stream, self.drop_early, self.steps, self.memory
+        )?;
+        self.acts.iter().try_for_each(|act| writeln!(f, "  {act}"))
+    }
+}
+
+/// Runs one program from its beginning to its end.
+fn run(control: Option<&'static StandIn>, program: &Program, at: Schedule) -> Outcome {
+    let world = World::new(control, 1)?;
+    let mut streams = streams(&world.context, program.streams)?;
+    if program.default_stream {
+        streams[0] = world.context.cudarc().default_stream();
+    }
+    let last = streams[program.streams - 1].clone();
+    let mut player = Player::new(&world, streams)?;
+    player.act(&program.memory)?;
+    player.is_drawn = true;
+    for round in 0..program.steps.max(1) {
+        let step = (program.steps > 0).then(|| player.device().map(|device| device.step(&last)));
+        let _step = step.transpose()?.transpose()?;
+        for act in &program.acts {
+            player
+                .act(act)
+                .map_err(|error| format!("step {round}, {error}"))?;
+        }
+    }
+    drop(last);
+    if program.drains && at == Schedule::Eager {
+        player.drain()?;
+    }
+    player.end(program.drop_early)
+}
 
 /// The order in which the device does queued work.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -73,7 +144,7 @@ fn wrong(control: Option<&'static StandIn>, program: &Program, at: Schedule) -> 
         control.clear_findings();
         at.choose(control, program.seed);
     }
-    let outcome = catch_unwind(AssertUnwindSafe(|| run::run(control, program)));
+    let outcome = catch_unwind(AssertUnwindSafe(|| run(control, program, at)));
     let mut wrong = match outcome {
         Ok(Ok(())) => Vec::new(),
         Ok(Err(error)) => vec![error.to_string()],
@@ -114,16 +185,14 @@ fn apart_with_kernels() -> (RwLockWriteGuard<'static, ()>, Option<&'static Stand
     (turn, control)
 }
 
-#[test]
-fn programs_give_what_their_acts_give_one_after_another() {
-    if ran_in_child() {
-        return;
-    }
-    let (_turn, control) = apart_with_kernels();
+/// Draws programs and runs each in `orders` of the orders that there are.
+fn run_drawn(control: Option<&'static StandIn>, knobs: Knobs, orders: usize) {
     let first = number("LARDER_PROGRAM_SEED", 0);
+    let all = Schedule::all(control);
     for seed in first..first + number("LARDER_PROGRAMS", PROGRAMS) {
-        let program = Program::draw(seed);
-        for at in Schedule::all(control) {
+        let program = Program::draw(seed, knobs);
+        for order in 0..orders.min(all.len()) {
+            let at = all[(seed as usize + order) % all.len()];
             if let Some(why) = wrong(control, &program, at) {
                 let short = shrink::shrink(&program, |part| wrong(control, part, at).is_some());
                 let still = wrong(control, &short, at);
@@ -131,4 +200,112 @@ fn programs_give_what_their_acts_give_one_after_another() {
             }
         }
     }
+}
+
+#[test]
+fn programs_give_what_their_acts_give_one_after_another() {
+    if ran_in_child() {
+        return;
+    }
+    let (_turn, control) = apart_with_kernels();
+    let refusals = Knobs {
+        refusals: true,
+        ..Knobs::default()
+    };
+    run_drawn(control, refusals, usize::MAX);
+}
+
+#[test]
+fn programs_that_sleep_give_what_they_give_awake() {
+    if ran_in_child() {
+        return;
+    }
+    let (_turn, control) = apart_with_kernels();
+    let sleeps = Knobs {
+        refusals: true,
+        sleeps: true,
+        ..Knobs::default()
+    };
+    run_drawn(control, sleeps, 1);
+}
+
+/// With everything that an allocator has: captures, windows, buffers, exports, limits, streams that come and go.
+#[test]
+fn programs_of_all_acts_give_what_these_give_one_after_another() {
+    if ran_in_child() {
+        return;
+    }
+    let Some((control, _turn)) = alone() else {
+        return;
+    };
+    kernels::register(control);
+    let all = Knobs {
+        refusals: false,
+        sleeps: true,
+        limits: true,
+        captures: true,
+        buffers: true,
+        exports: true,
+        streams: true,
+        ..Knobs::default()
+    };
+    run_drawn(Some(control), all, 2);
+}
+
+/// Programs whose limits fall and rise: each time what was called stable is what a limit of 0 leaves, and when
+/// everything is freed a shrink is over without another call.
+fn run_with_limits(knobs: Knobs) {
+    if ran_in_child() {
+        return;
+    }
+    let Some((control, _turn)) = alone() else {
+        return;
+    };
+    kernels::register(control);
+    let limits = Knobs {
+        limits: true,
+        ..knobs
+    };
+    run_drawn(Some(control), limits, 2);
+}
+
+#[test]
+fn am_4_stable_is_what_a_limit_of_0_leaves_for_every_random_heap() {
+    run_with_limits(Knobs {
+        captures: true,
+        ..Knobs::default()
+    });
+}
+
+#[test]
+fn am_4_stable_is_what_a_limit_of_0_leaves_of_pinned_memory() {
+    run_with_limits(Knobs {
+        buffers: true,
+        ..Knobs::default()
+    });
+}
+
+#[test]
+fn am_4_stable_is_what_a_limit_of_0_leaves_of_the_hosts_side() {
+    run_with_limits(Knobs {
+        host: true,
+        ..Knobs::default()
+    });
+}
+
+/// F8 on streams: where each block is, how large it is and what it holds.
+#[test]
+fn f8_random_blocks_on_three_streams_keep_their_bytes_sizes_and_places() {
+    if ran_in_child() {
+        return;
+    }
+    let Some((control, _turn)) = alone() else {
+        return;
+    };
+    kernels::register(control);
+    let host = Knobs {
+        host: true,
+        ..Knobs::default()
+    };
+    run_drawn(Some(control), host, 2);
 }

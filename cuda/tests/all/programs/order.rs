@@ -6,7 +6,8 @@ use std::sync::Arc;
 use cudarc::driver::CudaStream;
 use larder_cuda::{Context, DriverError, Event, EventConfig};
 
-use crate::programs::program::STREAMS;
+/// Most streams of a player.
+pub(crate) const STREAMS: usize = 4;
 
 /// Events of a program; the oldest is recorded anew.
 const EVENTS: usize = 6;

@@ -1,6 +1,6 @@
 //! Shortens a program that fails, for a reader.
 
-use crate::programs::program::Program;
+use crate::programs::Program;
 
 /// Most runs that are spent on it.
 const TRIES: usize = 600;

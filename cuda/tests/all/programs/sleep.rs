@@ -1,133 +1,120 @@
-//! Programs whose allocator sleeps between their acts have the same results as without: their bytes are
-//! compared as usual, and each block in full after each sleep.
+//! The sleep of an allocator.
 
-use larder_cuda::driver::Rule;
-use larder_cuda::{DeviceAllocError, SleepError};
+use larder_cuda::{DeviceAllocError, DeviceAllocator, SleepError};
 
-use crate::common::{number, ran_in_child};
-use crate::programs::program::{Program, SLOTS, While};
-use crate::programs::run::{Outcome, Runner};
-use crate::programs::{Schedule, apart_with_kernels, shrink, wrong};
+use crate::programs::player::Player;
+use crate::programs::things::Thing;
+use crate::programs::words::{Missing, Outcome, Words};
 
-/// Programs of the ordinary run.
-const PROGRAMS: u64 = 50;
-
-impl Runner {
-    /// Sleeps and wakes; what is refused once succeeds then, and changed nothing.
-    pub(crate) fn sleep(&mut self, frees: usize, refused: Option<(While, u64)>) -> Outcome {
-        let falling = self.refusing(refused, While::FallingAsleep, |runner| {
-            runner.memory.sleep().map(drop)
-        });
-        if let Err(error) = falling {
-            self.check_refusal(error, refused)?;
-            if !self.memory.is_asleep() {
-                self.compare_all()?;
-            }
-            self.memory.sleep()?;
+impl Player {
+    /// `sleep`: releases all of the device's memory. What the driver refused once succeeds then, and changed
+    /// nothing.
+    pub(crate) fn fall_asleep(&mut self) -> Outcome {
+        let device = self.device()?;
+        let captures = self.capture.is_some() || self.foreign.is_some();
+        if self.is_drawn && (self.is_asleep() || captures || self.is_pinned_down()) {
+            return Err(Missing("memory that may sleep").into());
         }
-        self.check_asleep()?;
-        self.free_asleep(frees)?;
-        let woken = self.refusing(refused, While::Waking, |runner| {
-            runner.memory.wake().map(drop)
-        });
-        if let Err(error) = woken {
-            self.check_refusal(error, refused)?;
-            if !self.memory.is_asleep() {
+        let (mut slept, refusing) = self.with_refusals(|_| device.sleep());
+        if let Err(error) = slept
+            && self.is_drawn
+        {
+            check_refusal(error, refusing)?;
+            if !device.is_asleep() {
+                self.check_all()?;
+            }
+            slept = device.sleep();
+        }
+        let slept = slept?;
+        self.asleep.insert(self.current.clone());
+        for (name, bytes) in [
+            ("copied", slept.copied_bytes),
+            ("pageable", slept.pageable_bytes),
+            ("dropped", slept.dropped_bytes),
+            ("slept", slept.released_bytes),
+        ] {
+            self.numbers.insert(name.to_owned(), bytes);
+        }
+        self.forget_remakable();
+        self.check_asleep(&device)
+    }
+
+    /// What blocks that can be made again hold after a sleep is nobody's promise.
+    pub(crate) fn forget_remakable(&mut self) {
+        for held in self.blocks.values_mut().filter(|held| held.remakable) {
+            held.ready = false;
+            held.contents.with(Vec::clear);
+        }
+    }
+
+    /// Whether something of the program keeps memory in its place.
+    fn is_pinned_down(&self) -> bool {
+        let pins = |thing: &Thing| matches!(thing, Thing::Export(_) | Thing::Fixed(_));
+        self.things.values().any(pins)
+    }
+
+    fn check_asleep(&self, device: &DeviceAllocator) -> Outcome {
+        // What was refused and is tried again.
+        self.world.context.settle();
+        let used = self.world.control.map_or(0, |control| control.used(0));
+        if self.memories.len() == 1 && used != 0 {
+            return Err(format!("asleep, {used} bytes are held").into());
+        }
+        if device.pool_stats().pool_bytes != 0 || !device.is_asleep() {
+            return Err("asleep, it counts bytes".into());
+        }
+        for stream in &self.order.streams {
+            match device.alloc(stream, 100) {
+                Err(DeviceAllocError::Asleep) => {}
+                other => return Err(format!("asleep, an allocation gave {other:?}").into()),
+            }
+        }
+        Ok(())
+    }
+
+    /// `wake`: brings all back; every block holds what it held.
+    pub(crate) fn wake_up(&mut self) -> Outcome {
+        let device = self.device()?;
+        if self.is_drawn && !self.is_asleep() {
+            return Err(Missing("memory that sleeps").into());
+        }
+        let (mut woken, refusing) = self.with_refusals(|_| device.wake());
+        if let Err(error) = woken
+            && self.is_drawn
+        {
+            match error {
+                SleepError::Budget(_) => self.raise_limits()?,
+                error => check_refusal(error, refusing)?,
+            }
+            if !device.is_asleep() {
                 return Err("awake after an error".into());
             }
-            self.memory.sleep()?;
-            self.check_asleep()?;
-            self.memory.wake()?;
+            device.sleep()?;
+            self.check_asleep(&device)?;
+            woken = device.wake();
         }
-        if self.memory.is_asleep() {
-            return Err("asleep after it woke".into());
-        }
-        self.compare_all()?;
+        self.numbers.insert("woken".to_owned(), woken?);
+        self.asleep.remove(&self.current);
+        self.check_all()?;
         self.check_live()
     }
 
-    fn refusing<R>(
-        &mut self,
-        refused: Option<(While, u64)>,
-        now: While,
-        act: impl FnOnce(&Self) -> R,
-    ) -> R {
-        let (Some(control), Some((_, skip))) =
-            (self.control, refused.filter(|(when, _)| *when == now))
-        else {
-            return act(self);
-        };
-        self.refused = true;
-        control
-            .fail(Rule::any().after(skip))
-            .expect("a rule for all functions");
-        let answer = act(self);
-        control.clear_failures();
-        answer
-    }
-
-    fn check_refusal(&self, error: SleepError, refused: Option<(While, u64)>) -> Outcome {
-        let driver = matches!(error, SleepError::Driver(_) | SleepError::Host { .. });
-        if self.control.is_none() || refused.is_none() || !driver {
-            return Err(error.into());
-        }
-        Ok(())
-    }
-
-    fn check_asleep(&self) -> Outcome {
-        // What was refused and is tried again.
-        self.context.settle();
-        let used = self.control.map_or(0, |control| control.used(0));
-        if used != 0 {
-            return Err(format!("asleep, {used} bytes are held").into());
-        }
-        match self.memory.alloc(&self.order.streams[0], 100) {
-            Err(DeviceAllocError::Asleep) => Ok(()),
-            other => Err(format!("asleep, an allocation gave {other:?}").into()),
-        }
-    }
-
-    fn free_asleep(&mut self, frees: usize) -> Outcome {
-        for slot in 0..SLOTS {
-            if frees >> slot & 1 == 0 {
-                continue;
-            }
-            let Some(held) = self.slots[slot].take() else {
-                continue;
-            };
-            self.order.after(held.last, &held.used)?;
-            self.memory
-                .free(&self.order.streams[held.last], held.block)?;
-        }
-        Ok(())
-    }
-
-    fn compare_all(&mut self) -> Outcome {
-        for slot in 0..SLOTS {
-            if let Some(held) = &self.slots[slot] {
-                let last = held.last;
-                self.read_pageable(slot, last)?;
-            }
-        }
+    /// `remakable BLOCK yes|no`
+    pub(crate) fn remakable(&mut self, words: &mut Words<'_>) -> Outcome {
+        let name = words.next()?;
+        let remakable = words.maybe() != Some("no");
+        let device = self.device()?;
+        let held = self.held_mut(name)?;
+        device.set_remakable(&held.block, remakable)?;
+        // Blocks of arenas and windows are copied all the same; their bytes are compared no more.
+        held.remakable = remakable;
         Ok(())
     }
 }
 
-#[test]
-fn programs_that_sleep_give_what_they_give_awake() {
-    if ran_in_child() {
-        return;
-    }
-    let (_turn, control) = apart_with_kernels();
-    let orders = Schedule::all(control);
-    let first = number("LARDER_PROGRAM_SEED", 0);
-    for seed in first..first + number("LARDER_PROGRAMS", PROGRAMS) {
-        let program = Program::draw(seed).with_sleeps();
-        let at = orders[(seed % orders.len() as u64) as usize];
-        if let Some(why) = wrong(control, &program, at) {
-            let short = shrink::shrink(&program, |part| wrong(control, part, at).is_some());
-            let still = wrong(control, &short, at);
-            panic!("seed {seed}, {at:?}: {why}\nshortened ({still:?}) to {short}");
-        }
+fn check_refusal(error: SleepError, refusing: bool) -> Outcome {
+    match error {
+        SleepError::Driver(_) | SleepError::Host { .. } if refusing => Ok(()),
+        error => Err(error.into()),
     }
 }

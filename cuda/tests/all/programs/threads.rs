@@ -1,96 +1,86 @@
-//! Programs in several threads over one allocator, each on streams of its own. Sometimes one hands a block
-//! over: it records an event behind its work, and another thread's stream continues from there.
+//! Programs in several threads over one allocator, each on streams of its own or all on the same ones. Sometimes
+//! one hands a block over: it records an event behind its work, and another thread's stream continues from there.
 
-use std::sync::Mutex;
 use std::thread;
 
-use larder_cuda::{Context, DeviceAllocator};
-use larder_model::Random;
+use larder_cuda::driver::StandIn;
 
 use crate::common::{DEVICE_BYTES, number, ran_in_child};
-use crate::programs::program::{Program, SLOTS};
-
-use crate::programs::run::{Outcome, Parcel, Runner, streams};
-use crate::programs::{Schedule, apart_with_kernels, left};
+use crate::programs::draw::{Draw, Knobs};
+use crate::programs::player::{Player, World, streams};
+use crate::programs::words::Outcome;
+use crate::programs::{Program, Schedule, apart_with_kernels, left};
 
 /// Programs of the ordinary run.
 const PROGRAMS: u64 = 30;
 
-/// Blocks handed to a thread and not yet taken.
-type Mailbox = Mutex<Vec<Parcel>>;
-
-/// One thread: a program, on as many streams as it has.
-fn play(
-    (context, memory): (&Context, &DeviceAllocator),
-    seed: u64,
-    mine: usize,
-    mailboxes: &[Mailbox],
-) -> Outcome {
-    let program = Program::draw(seed * 100 + mine as u64);
-    let mut random = Random::new(program.seed);
-    let mut runner = Runner::new(context, memory, streams(context, program.streams)?)?;
-    for act in &program.acts {
-        let what = random.index(8);
-        if what == 0
-            && let Some(parcel) = runner.send(random.index(SLOTS))?
-        {
-            let to = random.index(mailboxes.len());
-            mailboxes[to].lock().unwrap().push(parcel);
-        }
-        if what < 3 {
-            let parcel = mailboxes[mine].lock().unwrap().pop();
-            if let Some(parcel) = parcel {
-                runner.receive(parcel, random.index(program.streams))?;
-            }
-        }
-        runner
-            .act(*act)
-            .map_err(|error| format!("{act:?}: {error}"))?;
-    }
-    runner.end(program.drop_early)
-}
+/// Acts of a thread.
+const ACTS: usize = 100;
 
 /// All threads of one program, and what nobody took.
-fn run(seed: u64) -> Result<(), String> {
-    let wrong = |error: Box<dyn core::error::Error>| error.to_string();
-    let mut random = Random::new(seed);
-    let context = Context::new(0).map_err(|error| error.to_string())?;
-    let config = Program::draw(seed).config;
-    let memory = DeviceAllocator::with_config(&context, config);
-    let memory = memory.map_err(|error| error.to_string())?;
-    let mailboxes: Vec<Mailbox> = (0..2 + random.index(2))
-        .map(|_| Mailbox::default())
-        .collect();
-    let outcomes: Vec<Result<(), String>> = thread::scope(|scope| {
-        let started: Vec<_> = (0..mailboxes.len())
-            .map(|mine| {
-                let (shared, mailboxes) = ((&context, &memory), &mailboxes);
-                scope.spawn(move || play(shared, seed, mine, mailboxes).map_err(wrong))
-            })
+fn run(control: Option<&'static StandIn>, seed: u64) -> Outcome {
+    let knobs = Knobs {
+        mail: true,
+        streams: seed % 2 == 1,
+        ..Knobs::default()
+    };
+    let program = Program::draw(seed, Knobs::default());
+    let threads = 2 + seed as usize % 3;
+    let world = World::new(control, threads)?;
+    let shared = streams(&world.context, program.streams)?;
+    let mut last = Player::new(&world, streams(&world.context, 1)?)?;
+    last.act(&program.memory)?;
+    last.is_drawn = true;
+    let memory = last.memory()?.clone();
+    let play = |mine: usize| -> Outcome {
+        // On the same streams two threads meet in one arena, and in one stream's steps.
+        let of_own = seed % 4 < 2;
+        let queues = match of_own {
+            true => streams(&world.context, program.streams)?,
+            false => shared.clone(),
+        };
+        let mut player = Player::new(&world, queues)?;
+        player.add_memory("m", memory.clone());
+        player.is_drawn = true;
+        let knobs = Knobs {
+            streams: knobs.streams && of_own,
+            ..knobs
+        };
+        let mut draw = Draw::new(seed * 100 + mine as u64, program.streams, knobs);
+        (0..ACTS).try_for_each(|_| player.act(&draw.act()))?;
+        player.end(mine.is_multiple_of(2))
+    };
+    let outcomes: Vec<Outcome> = thread::scope(|scope| {
+        let play = &play;
+        let started: Vec<_> = (0..threads)
+            .map(|mine| scope.spawn(move || play(mine)))
             .collect();
         let ended = started.into_iter().map(|thread| thread.join());
         ended
-            .map(|ended| ended.unwrap_or_else(|_| Err("a panic".to_owned())))
+            .map(|ended| ended.unwrap_or_else(|_| Err("a panic".into())))
             .collect()
     });
-    let mut last =
-        Runner::new(&context, &memory, streams(&context, 1).map_err(wrong)?).map_err(wrong)?;
-    for parcel in mailboxes
-        .into_iter()
-        .flat_map(|mailbox| mailbox.into_inner().unwrap())
-    {
-        last.receive(parcel, 0).map_err(wrong)?;
+    drop(memory);
+    outcomes.into_iter().collect::<Outcome<Vec<()>>>()?;
+    let mut index = 0;
+    while !world.mail.lock().unwrap().is_empty() {
+        index += 1;
+        last.act(&format!("receive last{index} a"))?;
     }
-    last.end(false).map_err(wrong)?;
-    outcomes.into_iter().collect::<Result<(), String>>()?;
+    last.let_go()?;
+    drop(shared);
     // What several streams used counts until their events were seen to have passed.
-    memory.release(0);
-    context.synchronize().map_err(|error| error.to_string())?;
-    memory.release(0);
-    match memory.stats().live_bytes {
-        0 => Ok(()),
-        live => Err(format!("{live} bytes are still live")),
+    for act in [
+        "release 0",
+        "sync",
+        "release all",
+        "is live 0",
+        "is reserved 0",
+    ] {
+        last.is_drawn = false;
+        last.act(act)?;
     }
+    last.end(false)
 }
 
 #[test]
@@ -108,7 +98,7 @@ fn threads_hand_blocks_over_and_every_block_keeps_its_bytes() {
                 control.clear_findings();
                 at.choose(control, seed);
             }
-            let outcome = run(seed);
+            let outcome = run(control, seed).map_err(|error| error.to_string());
             let found = control.map_or(Vec::new(), |control| {
                 control.schedule_eagerly();
                 left(control)

@@ -44,6 +44,9 @@ pub(crate) struct Transfers {
     expected: Vec<Expected>,
 }
 
+// SAFETY: the pinned memory belongs to this value alone.
+unsafe impl Send for Transfers {}
+
 impl Transfers {
     pub(crate) fn new(context: &Context) -> Self {
         let pinned = PinnedMemory::new(context);

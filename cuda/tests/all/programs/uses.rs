@@ -2,256 +2,239 @@
 
 use cudarc::driver::result;
 
-use crate::programs::buffer::Buffer;
+use crate::programs::buffer::Bytes;
 use crate::programs::kernels::{Kernel, Launch};
-use crate::programs::program::{Act, Part};
-use crate::programs::run::{Outcome, Runner};
+use crate::programs::player::Player;
 use crate::programs::transfers::{WINDOW, compare, pattern};
+use crate::programs::words::{Missing, Outcome, Part, Words};
 
-impl Runner {
-    /// Does an act that uses blocks.
-    pub(crate) fn use_blocks(&mut self, act: Act) -> Outcome {
-        match act {
-            Act::Memset {
-                slot,
-                stream,
-                part,
-                value,
-            } => self.memset(slot, stream, part, value),
-            Act::Upload {
-                slot,
-                stream,
-                part,
-                from,
-            } => self.upload(slot, stream, part, from),
-            Act::UploadPageable { slot, stream, from } => self.upload_pageable(slot, stream, from),
-            Act::Read { slot, stream, part } => self.read(slot, stream, part),
-            Act::ReadPageable { slot, stream } => self.read_pageable(slot, stream),
-            Act::Copy { to, from, stream } => self.copy(to, from, stream),
-            Act::FillWords {
-                slot,
-                stream,
-                part,
-                value,
-            } => self.launch(Kernel::Fill, [slot; 3], stream, part, value),
-            Act::AddWords {
-                to,
-                left,
-                right,
-                stream,
-                part,
-            } => self.launch(Kernel::Add, [to, left, right], stream, part, 0),
-            Act::ScaleWords {
-                to,
-                from,
-                stream,
-                part,
-                factor,
-            } => self.launch(Kernel::Scale, [to, from, from], stream, part, factor),
-            Act::TwistWords {
-                slot,
-                stream,
-                part,
-                key,
-            } => self.launch(Kernel::Twist, [slot; 3], stream, part, key),
-            other => Err(format!("{other:?} uses no block").into()),
-        }
-    }
+/// A part of a block that an act uses.
+struct Place {
+    at: u64,
+    from: u64,
+    bytes: u64,
+    contents: Bytes,
+}
 
+impl Player {
     /// A use of a block on a stream is queued next.
-    pub(crate) fn use_block(&mut self, slot: usize, stream: usize, writes: bool) -> Outcome {
-        let Some(held) = &mut self.slots[slot] else {
+    pub(crate) fn use_block(&mut self, name: &str, stream: usize, writes: bool) -> Outcome {
+        if self.sleeps(name) {
+            return Err(Missing("memory that is awake").into());
+        }
+        if self.use_in_graph(name, stream)? {
             return Ok(());
-        };
+        }
+        let held = self.blocks.get_mut(name).ok_or(Missing("the block"))?;
         let (wrote, used) = (&mut held.wrote, &mut held.used);
         self.order.use_block(stream, writes, wrote, used)?;
         held.last = stream;
         Ok(())
     }
 
-    pub(crate) fn memset(&mut self, slot: usize, stream: usize, part: Part, value: u8) -> Outcome {
-        self.use_block(slot, stream, true)?;
-        let Some(held) = &mut self.slots[slot] else {
-            return Ok(());
+    /// The place of a use of at most `max` bytes of a written block.
+    fn place(&self, name: &str, part: Part, max: u64) -> Outcome<Place> {
+        let held = self.written(name)?;
+        let (from, bytes) = part.of(held.block.bytes(), max);
+        Ok(Place {
+            at: held.at() + from,
+            from,
+            bytes,
+            contents: held.contents.clone(),
+        })
+    }
+
+    /// `set BLOCK STREAM VALUE [PART]`: fills a part; all of a block that was not written yet.
+    pub(crate) fn set(&mut self, words: &mut Words<'_>) -> Outcome {
+        let (name, stream) = (words.next()?, words.stream()?);
+        let (value, part) = (words.number()? as u8, words.part()?);
+        let max = match self.held(name)?.ready {
+            true => WINDOW,
+            false => u64::MAX,
         };
+        self.fill(name, stream, value, part, max)
+    }
+
+    /// `busy BLOCK STREAM [TIMES]`: fills the whole block many times, so that the stream has long work.
+    pub(crate) fn busy(&mut self, words: &mut Words<'_>) -> Outcome {
+        let (name, stream) = (words.next()?, words.stream()?);
+        let times = words.number_or(40)?;
+        (0..times).try_for_each(|value| self.fill(name, stream, value as u8, Part::Head, u64::MAX))
+    }
+
+    fn fill(&mut self, name: &str, stream: usize, value: u8, part: Part, max: u64) -> Outcome {
+        self.use_block(name, stream, true)?;
+        let held = self.held_mut(name)?;
         let all = held.block.bytes();
-        let (at, bytes) = if held.ready {
-            part.of(all, WINDOW)
-        } else {
-            held.bytes.resize(all as usize, 0);
-            (0, all)
-        };
-        let queue = self.order.streams[stream].cu_stream();
+        let (from, bytes) = part.of(all, max);
+        let (at, contents) = (held.at() + from, held.contents.clone());
+        held.ready = true;
         // SAFETY: the program holds the block, and orders its uses.
-        unsafe { result::memset_d8_async(held.at() + at, value, bytes as usize, queue) }?;
-        held.bytes[at as usize..][..bytes as usize].fill(value);
-        held.ready = true;
+        unsafe { result::memset_d8_async(at, value, bytes as usize, self.queue(stream)) }?;
+        self.effect(stream, move || {
+            contents.with(|contents| {
+                contents.resize(all as usize, 0);
+                contents[from as usize..][..bytes as usize].fill(value);
+            });
+        });
         Ok(())
     }
 
-    pub(crate) fn upload(
-        &mut self,
-        slot: usize,
-        stream: usize,
-        part: Part,
-        from: usize,
-    ) -> Outcome {
-        if !self.has(slot) {
-            return Ok(());
-        }
-        self.use_block(slot, stream, true)?;
-        let Some(held) = &mut self.slots[slot] else {
-            return Ok(());
-        };
-        let (at, bytes) = part.of(held.block.bytes(), WINDOW);
-        let source = self.transfers.source(from, bytes as usize);
-        let queue = self.order.streams[stream].cu_stream();
-        // SAFETY: as for `memset`; the source is pinned, and stays as it is.
-        unsafe { result::memcpy_htod_async(held.at() + at, source, queue) }?;
-        held.bytes[at as usize..][..bytes as usize].copy_from_slice(source);
+    /// `upload BLOCK STREAM FROM [PART]`: copies a part from pinned memory of the host.
+    pub(crate) fn upload(&mut self, words: &mut Words<'_>) -> Outcome {
+        let (name, stream) = (words.next()?, words.stream()?);
+        let (from, part) = (words.number()? as usize, words.part()?);
+        self.uncaptured(stream)?;
+        let place = self.place(name, part, WINDOW)?;
+        self.use_block(name, stream, true)?;
+        let source = self.transfers.source(from, place.bytes as usize);
+        // SAFETY: as for `fill`; the source is pinned, and stays as it is.
+        unsafe { result::memcpy_htod_async(place.at, source, self.queue(stream)) }?;
+        let start = place.from as usize;
+        place
+            .contents
+            .with(|contents| contents[start..][..source.len()].copy_from_slice(source));
         Ok(())
     }
 
-    pub(crate) fn upload_pageable(&mut self, slot: usize, stream: usize, from: usize) -> Outcome {
-        self.use_block(slot, stream, true)?;
-        let Some(held) = &mut self.slots[slot] else {
-            return Ok(());
-        };
+    /// `upload-all BLOCK STREAM FROM`: copies the whole block from pageable memory of the host.
+    pub(crate) fn upload_all(&mut self, words: &mut Words<'_>) -> Outcome {
+        let (name, stream) = (words.next()?, words.stream()?);
+        let from = words.number()? as usize;
+        self.uncaptured(stream)?;
+        self.use_block(name, stream, true)?;
+        let queue = self.queue(stream);
+        let held = self.held_mut(name)?;
         let source = &pattern()[from..from + held.block.bytes() as usize];
-        let queue = self.order.streams[stream].cu_stream();
-        // SAFETY: as for `memset`; the source is never written.
-        unsafe { result::memcpy_htod_async(held.at(), source, queue) }?;
-        held.bytes.clear();
-        held.bytes.extend_from_slice(source);
         held.ready = true;
+        // SAFETY: as for `fill`; the source is never written.
+        unsafe { result::memcpy_htod_async(held.at(), source, queue) }?;
+        held.contents.with(|contents| {
+            contents.clear();
+            contents.extend_from_slice(source);
+        });
         Ok(())
     }
 
-    /// Returns whether a block exists and was written.
-    pub(crate) fn has(&self, slot: usize) -> bool {
-        self.slots[slot].as_ref().is_some_and(|held| held.ready)
+    /// `read BLOCK STREAM [PART]`: copies a part to pinned memory, to be compared once the work is done.
+    pub(crate) fn read(&mut self, words: &mut Words<'_>) -> Outcome {
+        let (name, stream) = (words.next()?, words.stream()?);
+        let part = words.part()?;
+        self.read_part(name, stream, part)
     }
 
-    pub(crate) fn read(&mut self, slot: usize, stream: usize, part: Part) -> Outcome {
-        if !self.has(slot) {
-            return Ok(());
-        }
+    pub(crate) fn read_part(&mut self, name: &str, stream: usize, part: Part) -> Outcome {
+        self.uncaptured(stream)?;
+        let place = self.place(name, part, WINDOW)?;
         if !self.transfers.has_room(WINDOW as usize) {
             self.finish_reads()?;
         }
-        self.use_block(slot, stream, false)?;
-        let Some(held) = &self.slots[slot] else {
-            return Ok(());
-        };
-        let (at, bytes) = part.of(held.block.bytes(), WINDOW);
-        let expected = &held.bytes[at as usize..][..bytes as usize];
-        let what = format!("{part:?} of slot {slot} on stream {stream}");
+        self.use_block(name, stream, false)?;
+        let expected = place.contents.part(place.from, place.bytes);
+        let what = format!("{part:?} of {name} on stream {stream}");
         let queue = &self.order.streams[stream];
-        self.transfers.read(queue, held.at() + at, expected, what)?;
-        Ok(())
+        Ok(self.transfers.read(queue, place.at, &expected, what)?)
     }
 
-    /// Waits for all work, and compares what was read.
+    /// Waits for all work that does not capture, and compares what was read.
     pub(crate) fn finish_reads(&mut self) -> Outcome {
         for stream in 0..self.order.streams.len() {
-            self.order.sync_stream(stream)?;
+            if !self.captures(stream) {
+                self.order.sync_stream(stream)?;
+            }
         }
         Ok(self.transfers.check()?)
     }
 
-    pub(crate) fn read_pageable(&mut self, slot: usize, stream: usize) -> Outcome {
-        if !self.has(slot) {
-            return Ok(());
-        }
-        self.use_block(slot, stream, false)?;
-        let Some(held) = &self.slots[slot] else {
-            return Ok(());
-        };
-        let mut found = Buffer::new();
-        found.resize(held.bytes.len(), 0);
-        let queue = self.order.streams[stream].cu_stream();
-        // SAFETY: as for `memset`; the buffer outlives the copy, which is done before the host goes
-        // on with it.
-        unsafe { result::memcpy_dtoh_async(found.as_mut_slice(), held.at(), queue) }?;
-        // A driver may still be on its way.
-        self.order.sync_stream(stream)?;
-        let held = self.slots[slot].as_ref().expect("it is held");
-        let what = format!("all of slot {slot} on stream {stream}");
-        Ok(compare(&found, &held.bytes, &what)?)
+    /// `read-all BLOCK STREAM`: copies the whole block to pageable memory, and compares at once.
+    pub(crate) fn read_all(&mut self, words: &mut Words<'_>) -> Outcome {
+        let (name, stream) = (words.next()?, words.stream()?);
+        self.compare_whole(name, stream)
     }
 
-    pub(crate) fn copy(&mut self, to: usize, from: usize, stream: usize) -> Outcome {
-        let (Some(target), Some(source)) = (&self.slots[to], &self.slots[from]) else {
-            return Ok(());
-        };
-        let bytes = target.block.bytes().min(source.block.bytes());
-        let whole = bytes == target.block.bytes();
-        if to == from || !source.ready || !(target.ready || whole) {
-            return Ok(());
+    pub(crate) fn compare_whole(&mut self, name: &str, stream: usize) -> Outcome {
+        self.uncaptured(stream)?;
+        let place = self.place(name, Part::Head, u64::MAX)?;
+        self.use_block(name, stream, false)?;
+        let found = Bytes::new();
+        let queue = self.queue(stream);
+        found.with(|found| {
+            found.resize(place.bytes as usize, 0);
+            // SAFETY: as for `fill`; the buffer outlives the copy, for which the host waits below.
+            unsafe { result::memcpy_dtoh_async(found.as_mut_slice(), place.at, queue) }
+        })?;
+        // A driver may still be on its way.
+        self.order.sync_stream(stream)?;
+        let what = format!("all of {name} on stream {stream}");
+        let compared =
+            found.with(|found| place.contents.with(|bytes| compare(found, bytes, &what)));
+        Ok(compared?)
+    }
+
+    /// `copy TO FROM STREAM`: copies as much as both have.
+    pub(crate) fn copy(&mut self, words: &mut Words<'_>) -> Outcome {
+        let (to, from, stream) = (words.next()?, words.next()?, words.stream()?);
+        let source = self.place(from, Part::Head, u64::MAX)?;
+        let target = self.held(to)?;
+        let bytes = target.block.bytes().min(source.bytes);
+        if to == from || !(target.ready || bytes == target.block.bytes()) {
+            return Err(Missing("two blocks, the first written or no longer").into());
         }
         self.use_block(from, stream, false)?;
         self.use_block(to, stream, true)?;
-        let Ok([Some(target), Some(source)]) = self.slots.get_disjoint_mut([to, from]) else {
-            return Ok(());
-        };
-        let queue = self.order.streams[stream].cu_stream();
-        // SAFETY: as for `memset`, of both.
-        unsafe { result::memcpy_dtod_async(target.at(), source.at(), bytes as usize, queue) }?;
-        if !target.ready {
-            target.bytes.resize(bytes as usize, 0);
-            target.ready = true;
-        }
-        target.bytes[..bytes as usize].copy_from_slice(&source.bytes[..bytes as usize]);
+        let target = self.held_mut(to)?;
+        target.ready = true;
+        let (at, whole, contents) = (target.at(), target.block.bytes(), target.contents.clone());
+        // SAFETY: as for `fill`, of both.
+        unsafe { result::memcpy_dtod_async(at, source.at, bytes as usize, self.queue(stream)) }?;
+        self.effect(stream, move || {
+            let source = source.contents.part(0, bytes);
+            contents.with(|contents| {
+                contents.resize(whole as usize, 0);
+                contents[..bytes as usize].copy_from_slice(&source);
+            });
+        });
         Ok(())
     }
 
-    /// A kernel on the same part of up to three blocks, the first of which it writes.
-    pub(crate) fn launch(
-        &mut self,
-        kernel: Kernel,
-        slots: [usize; 3],
-        stream: usize,
-        part: Part,
-        value: u32,
-    ) -> Outcome {
-        if !slots.iter().all(|slot| self.has(*slot)) {
-            return Ok(());
+    /// `KERNEL TO LEFT RIGHT STREAM VALUE [PART]`: a kernel on the same part of up to three blocks, the first of
+    /// which it writes.
+    pub(crate) fn launch(&mut self, kernel: Kernel, words: &mut Words<'_>) -> Outcome {
+        let names = [words.next()?, words.next()?, words.next()?];
+        let (stream, value) = (words.stream()?, words.number()? as u32);
+        let part = words.part()?;
+        let mut max = WINDOW;
+        for name in names {
+            max = max.min(self.written(name)?.block.bytes());
         }
-        let bytes_of = |slot: usize| {
-            self.slots[slot]
-                .as_ref()
-                .map_or(0, |held| held.block.bytes())
-        };
-        let max = slots.map(bytes_of).into_iter().min().unwrap_or(0);
-        for slot in slots {
-            self.use_block(slot, stream, false)?;
+        for name in names {
+            self.use_block(name, stream, false)?;
         }
-        self.use_block(slots[0], stream, true)?;
-        let mut sources = [Vec::new(), Vec::new(), Vec::new()];
-        let mut places = [0; 3];
-        for ((slot, source), place) in slots.into_iter().zip(&mut sources).zip(&mut places) {
-            let held = self.slots[slot].as_ref().expect("it is held");
-            let (at, bytes) = part.of(held.block.bytes(), WINDOW.min(max));
-            *place = held.at() + at;
-            *source = held.bytes[at as usize..][..bytes as usize].to_vec();
-        }
-        let [mut out, mut left, right] = sources;
-        if kernel == Kernel::Twist {
-            left.clone_from(&out);
-        }
+        self.use_block(names[0], stream, true)?;
+        let place = |name| self.place(name, part, max);
+        let [out, left, right] = [place(names[0])?, place(names[1])?, place(names[2])?];
         let launch = Launch {
-            out: places[0],
-            left: places[1],
-            right: places[2],
-            words: (out.len() / 4) as u32,
+            out: out.at,
+            left: left.at,
+            right: right.at,
+            words: (out.bytes / 4) as u32,
             value,
         };
         let queue = &self.order.streams[stream];
         self.kernels.launch(queue, kernel, launch)?;
-        kernel.on_host(&left, &right, &mut out, value);
-        let held = self.slots[slots[0]].as_mut().expect("it is held");
-        let at = (launch.out - held.at()) as usize;
-        held.bytes[at..][..out.len()].copy_from_slice(&out);
+        self.effect(stream, move || {
+            let part = |place: &Place| place.contents.part(place.from, place.bytes);
+            let (left, right, mut result) = (part(&left), part(&right), part(&out));
+            let left = if kernel == Kernel::Twist {
+                result.clone()
+            } else {
+                left
+            };
+            kernel.on_host(&left, &right, &mut result, value);
+            let start = out.from as usize;
+            out.contents
+                .with(|contents| contents[start..][..result.len()].copy_from_slice(&result));
+        });
         Ok(())
     }
 }

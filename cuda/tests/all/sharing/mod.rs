@@ -1,9 +1,8 @@
-//! Memory that several processes use: one exports it, the other imports it, and exported memory stays in
-//! place.
+//! Memory that several processes use: one exports it, the other imports it. That exported memory
+//! stays in place is for scripts and drawn programs.
 
 mod faults;
 mod processes;
-mod random;
 
 use std::fs::File;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -13,10 +12,10 @@ use cudarc::driver::{CudaStream, sys};
 use larder_cuda::driver::abi::constants;
 use larder_cuda::{
     ArenaPolicy, Context, DeviceAllocError, DeviceAllocator, DeviceConfig, DriverError,
-    ExportError, ExportedBlock, ImportError, ImportedBlock, SharedLayout, SleepError,
+    ExportError, ExportedBlock, ImportError, ImportedBlock, SharedLayout,
 };
 
-use crate::common::{MIB, alone, alone_and_clean, assert_clean, assert_filled, fill};
+use crate::common::{MIB, alone_and_clean, assert_filled, fill};
 
 fn shareable() -> DeviceConfig {
     DeviceConfig {
@@ -40,119 +39,6 @@ fn import(context: &Context, exported: &ExportedBlock) -> ImportedBlock {
 /// Returns whether device 0 has access to an address, so that something is mapped there.
 fn is_mapped(context: &Context, at: u64) -> bool {
     context.driver().access(at, 0) == Ok(u64::from(constants::MEM_ACCESS_READ_WRITE))
-}
-
-#[test]
-fn an_export_holds_pages_until_the_last_one_is_dropped() {
-    alone_and_clean(|control| {
-        let context = Context::new(0).unwrap();
-        {
-            let (memory, stream) = setup(&context, shareable());
-            let block = memory.alloc(&stream, 4 * MIB).unwrap();
-            let at = block.addr().get();
-            let whole = memory.export(&block).unwrap();
-            let end = memory.export_part(&block, 3 * MIB, MIB).unwrap();
-            assert_eq!(end.range().start().get(), at + 3 * MIB);
-            assert!(whole.layout().bytes == 4 * MIB && end.layout().bytes == MIB);
-            memory.free(&stream, block).unwrap();
-            stream.synchronize().unwrap();
-            assert_eq!(memory.release(u64::MAX).now_bytes, 0);
-            assert!(is_mapped(&context, at));
-            drop(whole);
-            memory.release(u64::MAX);
-            assert!(is_mapped(&context, at + 3 * MIB));
-            drop(end);
-            memory.release(u64::MAX);
-            assert!(!is_mapped(&context, at) && !is_mapped(&context, at + 3 * MIB));
-            assert_eq!(control.used(0), 0);
-        }
-    });
-}
-
-/// No copy can stand for memory that another process uses; and what sleeps has none to export.
-#[test]
-fn exported_memory_does_not_sleep_and_what_sleeps_is_not_exported() {
-    alone_and_clean(|control| {
-        let context = Context::new(0).unwrap();
-        {
-            let (memory, stream) = setup(&context, shareable());
-            let block = memory.alloc(&stream, 4 * MIB).unwrap();
-            let at = block.addr().get();
-            fill(&stream, at, 4 * MIB, 7);
-            let exported = memory.export(&block).unwrap();
-            assert!(matches!(
-                memory.sleep(),
-                Err(SleepError::Driver(DriverError::Exported { .. }))
-            ));
-            assert!(!memory.is_asleep());
-            assert_filled(&stream, at, 4 * MIB, 7);
-            drop(exported);
-            memory.sleep().unwrap();
-            assert_eq!(control.used(0), 0);
-            assert!(memory.export(&block).is_err());
-            memory.wake().unwrap();
-            assert_filled(&stream, at, 4 * MIB, 7);
-            drop(memory.export(&block).unwrap());
-            memory.free(&stream, block).unwrap();
-        }
-    });
-}
-
-#[test]
-fn a_limit_above_exported_memory_is_met_when_the_export_is_dropped() {
-    alone_and_clean(|control| {
-        let context = Context::new(0).unwrap();
-        {
-            let (memory, stream) = setup(&context, shareable());
-            let block = memory.alloc(&stream, 4 * MIB).unwrap();
-            let exported = memory.export(&block).unwrap();
-            memory.free(&stream, block).unwrap();
-            stream.synchronize().unwrap();
-            let _ = memory.set_limit(0);
-            assert_eq!(control.used(0), 4 * MIB);
-            drop(exported);
-            assert_eq!(control.used(0), 0);
-        }
-    });
-}
-
-/// Blocks of arenas and windows lie inside blocks of the core; those of steps are the core's, at planned places.
-#[test]
-fn blocks_of_arenas_windows_and_steps_are_exported() {
-    alone_and_clean(|_| {
-        let context = Context::new(0).unwrap();
-        {
-            let config = DeviceConfig {
-                arenas: ArenaPolicy::Always,
-                ..shareable()
-            };
-            let (memory, stream) = setup(&context, config);
-            let [other, third] = [(); 2].map(|()| context.cudarc().new_stream().unwrap());
-            let window = memory.prime(&other, 4 * MIB).unwrap();
-            for _ in 0..3 {
-                let _step = memory.step(&third).unwrap();
-                let block = memory.alloc(&third, 3 * MIB).unwrap();
-                memory.free(&third, block).unwrap();
-            }
-            let step = memory.step(&third).unwrap();
-            let blocks = [
-                (&stream, memory.alloc(&stream, 700).unwrap()),
-                (&other, memory.alloc(&other, MIB).unwrap()),
-                (&third, memory.alloc(&third, 3 * MIB).unwrap()),
-            ];
-            for (stream, block) in blocks {
-                let exported = memory.export(&block).unwrap();
-                let imported = import(&context, &exported);
-                let (at, bytes) = (block.addr().get(), block.bytes());
-                fill(stream, at, bytes, 9);
-                stream.synchronize().unwrap();
-                assert_filled(stream, imported.range().start().get(), bytes, 9);
-                memory.free(stream, block).unwrap();
-            }
-            window.close();
-            drop((window, step));
-        }
-    });
 }
 
 #[test]
@@ -277,40 +163,6 @@ fn peers_have_access_and_must_be_able_to() {
             memory.free(&stream, block).unwrap();
         }
     });
-}
-
-/// Work that uses an import may be queued when it is dropped.
-#[test]
-fn an_import_is_unmapped_behind_the_work_that_uses_it() {
-    let Some((control, _turn)) = alone() else {
-        return;
-    };
-    for seed in 0..20 {
-        let context = Context::new(0).unwrap();
-        {
-            let (memory, stream) = setup(&context, shareable());
-            let other = context.cudarc().new_stream().unwrap();
-            let block = memory.alloc(&stream, 3 * MIB).unwrap();
-            let exported = memory.export(&block).unwrap();
-            control.schedule_deferred(seed);
-            for value in 0..10 {
-                let imported = import(&context, &exported);
-                fill(&other, imported.range().start().get(), 3 * MIB, value);
-                if value % 2 == 0 {
-                    drop(imported);
-                } else {
-                    imported.free().unwrap();
-                }
-                assert_filled(&stream, block.addr().get(), 3 * MIB, value);
-            }
-            assert_eq!(control.findings(), Vec::<String>::new(), "seed {seed}");
-            control.schedule_eagerly();
-            drop(exported);
-            memory.free(&stream, block).unwrap();
-        }
-        drop(context);
-        assert_clean(control);
-    }
 }
 
 /// Whoever waits for the work of a context cannot while it captures.

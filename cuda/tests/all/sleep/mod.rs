@@ -3,7 +3,6 @@
 
 use crate::common;
 
-mod budgets;
 mod refusals;
 mod threads;
 mod wakes;

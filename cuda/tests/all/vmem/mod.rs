@@ -1,5 +1,5 @@
-//! A device's memory and the host's behind it: the side of each block, and its contents in any order of the
-//! device.
+//! A device's memory and the host's behind it. The side of each block and its contents in any order of the device
+//! are for scripts and drawn programs.
 #![allow(clippy::result_large_err, reason = "tests")]
 
 mod budgets;
@@ -7,7 +7,6 @@ mod buffers;
 use crate::common;
 mod faults;
 mod limits;
-mod order;
 mod sides;
 
 use std::sync::Arc;

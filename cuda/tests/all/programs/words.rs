@@ -1,0 +1,115 @@
+//! [`Words`]: one act of a program, as words. The language is described at the head of [`programs`](super).
+
+use std::error::Error;
+use std::fmt;
+
+/// What an act gives; an error of any kind says what was wrong.
+pub(crate) type Outcome<T = ()> = Result<T, Box<dyn Error + Send + Sync>>;
+
+/// Something that an act names is not there, or cannot be used now. A drawn program leaves the act out.
+#[derive(Debug)]
+pub(crate) struct Missing(pub(crate) &'static str);
+
+impl fmt::Display for Missing {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "missing: {}", self.0)
+    }
+}
+
+impl Error for Missing {}
+
+/// The rest of an act.
+#[derive(Clone)]
+pub(crate) struct Words<'a>(std::str::SplitWhitespace<'a>);
+
+impl<'a> Words<'a> {
+    pub(crate) fn new(line: &'a str) -> Self {
+        Self(line.split_whitespace())
+    }
+
+    pub(crate) fn next(&mut self) -> Outcome<&'a str> {
+        self.0.next().ok_or_else(|| "a word is missing".into())
+    }
+
+    /// Takes the next word, if there is one.
+    pub(crate) fn maybe(&mut self) -> Option<&'a str> {
+        self.0.next()
+    }
+
+    /// Takes a stream: `a`, `b`, `c` or `d`.
+    pub(crate) fn stream(&mut self) -> Outcome<usize> {
+        stream(self.next()?)
+    }
+
+    /// Takes a number, with `K`, `M` or `G` for powers of 1024; `all` is the largest.
+    pub(crate) fn number(&mut self) -> Outcome<u64> {
+        number(self.next()?)
+    }
+
+    /// Takes a number, or `otherwise` if there is none.
+    pub(crate) fn number_or(&mut self, otherwise: u64) -> Outcome<u64> {
+        self.maybe().map_or(Ok(otherwise), number)
+    }
+
+    /// Takes a part of a block; the head if none is named.
+    pub(crate) fn part(&mut self) -> Outcome<Part> {
+        match self.maybe() {
+            None | Some("head") => Ok(Part::Head),
+            Some("middle") => Ok(Part::Middle),
+            Some("tail") => Ok(Part::Tail),
+            Some(other) => Err(format!("no part of a block: {other}").into()),
+        }
+    }
+
+    /// Takes a limit, budget, size…: `key=value`.
+    pub(crate) fn option(&mut self) -> Option<(&'a str, &'a str)> {
+        self.maybe()
+            .map(|word| word.split_once('=').unwrap_or((word, "")))
+    }
+}
+
+/// Returns the number of a stream's letter.
+pub(crate) fn stream(word: &str) -> Outcome<usize> {
+    let place = "abcd".find(word).filter(|_| word.len() == 1);
+    place.ok_or_else(|| format!("no stream: {word}").into())
+}
+
+pub(crate) fn number(word: &str) -> Outcome<u64> {
+    if word == "all" {
+        return Ok(u64::MAX);
+    }
+    let digits = word.trim_end_matches(['K', 'M', 'G']);
+    let unit = match &word[digits.len()..] {
+        "" => 1,
+        "K" => 1 << 10,
+        "M" => 1 << 20,
+        "G" => 1 << 30,
+        _ => return Err(format!("no unit: {word}").into()),
+    };
+    let number: u64 = digits
+        .parse()
+        .map_err(|_| format!("not a number: {word}"))?;
+    Ok(number * unit)
+}
+
+/// Part of a block.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Part {
+    Head,
+    Middle,
+    Tail,
+}
+
+impl Part {
+    /// Where it begins in a block of so many bytes, and how long it is: `max` at most.
+    pub(crate) fn of(self, bytes: u64, max: u64) -> (u64, u64) {
+        let length = bytes.min(max);
+        let from = match self {
+            Self::Head => 0,
+            // Blocks are multiples of this.
+            Self::Middle => (bytes - length) / 2 / 256 * 256,
+            Self::Tail => bytes - length,
+        };
+        (from, length)
+    }
+}
