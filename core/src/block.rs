@@ -50,7 +50,7 @@ impl ChunkHandle {
 /// }
 /// ```
 ///
-/// Dropping a block leaks its memory until the allocator goes. It carries its chunk's handle, so a free needs no
+/// Dropping a block leaks its memory until the allocator goes. A block carries its chunk's handle, so a free needs no
 /// look-up. 24 bytes.
 #[derive(PartialEq, Eq)]
 #[must_use = "a dropped block stays allocated"]
@@ -80,8 +80,8 @@ impl Block {
     }
 
     /// Creates the block of an allocator outside this crate, which keeps a table of its blocks and checks every block
-    /// it is given: a block made here proves nothing. It is [of](Self::is_of) [`AllocatorId::OUTSIDE`], and the
-    /// core's allocators refuse it.
+    /// it receives: a block made here proves nothing. Such a block is [of](Self::is_of) [`AllocatorId::OUTSIDE`], and
+    /// the core's allocators refuse it.
     pub const fn outside(range: AddrRange, handle: ChunkHandle) -> Self {
         Self::new(range.start(), range.bytes(), handle, AllocatorId::OUTSIDE.0)
     }
@@ -106,8 +106,8 @@ impl Block {
         self.handle
     }
 
-    /// Returns whether the block is from this allocator, by a number that no two allocators in use at a time share. A
-    /// free makes the allocator's own, stricter check.
+    /// Returns whether the block is from this allocator, by a number that no two allocators in use at the same time
+    /// share. A free makes the allocator's own, stricter check.
     #[inline]
     pub const fn is_of(&self, allocator: AllocatorId) -> bool {
         self.owner == allocator.0
@@ -125,13 +125,13 @@ impl Block {
 
 /// The allocator of a block; see [`Block::is_of`].
 ///
-/// Either the place of the table that the allocator borrows, which the next allocator over the same table has too, or
-/// a number used once in the life of the process.
+/// The id is either the place of the table that the allocator borrows, which the next allocator over the same table has
+/// too, or a number that is used once in the life of the process.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct AllocatorId(pub(crate) u32);
 
 impl AllocatorId {
-    /// All allocators outside this crate: their blocks are of no table.
+    /// All allocators outside this crate: their blocks belong to no table.
     pub const OUTSIDE: Self = Self(0);
     /// Number of ids that are used only once.
     pub(crate) const GIVEN_ONCE: u32 = 1 << 31;
@@ -176,7 +176,7 @@ pub struct RawBlock {
 pub struct Request {
     /// Size in bytes, more than 0.
     pub bytes: u64,
-    /// Alignment of the address. Free of cost up to the granule.
+    /// Alignment of the address. Costs nothing up to the granule.
     pub align: Align,
     /// The stream on which the block will be used. Memory whose last use is on the same stream may be granted at
     /// once, because the stream runs in order.
@@ -217,7 +217,7 @@ impl Request {
         self
     }
 
-    /// Restricts memory that carries a point to that freed at or before `event`.
+    /// Excludes memory that carries a point unless it was freed at or before `event`.
     pub const fn freed_by(mut self, event: EventNumber) -> Self {
         self.freed_by = Some(event);
         self
@@ -277,7 +277,7 @@ pub struct Grant {
 
 /// An allocator of blocks: the trait at the upper end of the core, which decorators wrap.
 ///
-/// Implementations are shared by reference and lock inside.
+/// Implementations are shared by reference and do their own locking.
 pub trait BlockAllocator {
     /// Allocates a block.
     ///
@@ -286,7 +286,8 @@ pub trait BlockAllocator {
     /// back to the sub-allocator, and free chunks may have been joined.
     fn alloc(&self, request: &Request) -> Result<Grant, AllocError>;
 
-    /// Frees a block that is out of use once `point.stream` has passed `point.event`; without a point, immediately.
+    /// Frees a block that is out of use once `point.stream` has passed `point.event`, or immediately if there is no
+    /// point.
     ///
     /// # Errors
     /// Returns the block if it is not one of this allocator's, or if the event lies too far ahead.
@@ -314,9 +315,9 @@ pub trait BlockAllocator {
     /// Returns the block's number among all allocations, from 1 up, never reused.
     fn allocation_id(&self, block: &Block) -> Option<u64>;
 
-    /// Returns whether the block is one of this allocator's. Takes no lock where the block's own number decides
-    /// ([`Block::is_of`]); a free's own check is stricter. An allocator that does not [track
-    /// sizes](Self::tracks_sizes) must implement this: the default returns `false` for it.
+    /// Returns whether the block is one of this allocator's. Takes no lock if the block's own number decides
+    /// ([`Block::is_of`]); a free's own check is stricter. An allocator that does not [track sizes](Self::tracks_sizes)
+    /// must implement this: the default returns `false` for it.
     fn owns(&self, block: &Block) -> bool {
         self.requested_bytes(block).is_some()
     }
@@ -328,7 +329,7 @@ pub trait BlockAllocator {
     fn clear_stats(&self) {}
 
     /// Returns whether [`requested_bytes`](Self::requested_bytes) and [`allocation_id`](Self::allocation_id) know the
-    /// blocks of this allocator. All of Larder's own do; a wrapper of another allocator may not.
+    /// blocks of this allocator. All of Larder's own allocators do; a wrapper of another allocator may not.
     fn tracks_sizes(&self) -> bool {
         true
     }
