@@ -1,4 +1,4 @@
-//! Shrinking: the choice of memory to release. (`engine/leaving.rs` has what becomes of it.)
+//! Shrinking: the choice of memory to release. (The release itself is in `engine/leaving.rs`.)
 
 use super::RegionPool;
 use super::config::Growth;
@@ -38,7 +38,7 @@ impl RegionPool<'_> {
         Some(self.chunks.leave(link))
     }
 
-    /// Returns the first wholly free region in address order, on its way back; no sweep.
+    /// Returns the first wholly free region in address order, now on its way back, without a sweep.
     pub(super) fn take_free_region(&mut self) -> Option<ReleaseTicket> {
         let is_offered = |link: &Link| !self.chunks.is_refused(*link);
         let link = self.chunks.free_regions().find(is_offered)?;
@@ -91,19 +91,19 @@ impl RegionPool<'_> {
     }
 
     /// Ends the release of a range that the sub-allocator took: it is no longer held. A ticket of another allocator
-    /// changes nothing, nor one whose range was granted again since. O(regions).
+    /// changes nothing, nor does one whose range has been granted again. O(regions).
     pub fn released(&mut self, ticket: ReleaseTicket) {
         self.chunks.released(&ticket);
     }
 
-    /// Ends a release that the sub-allocator refused: the range is free and in use again, and its region is not
+    /// Ends a release that the sub-allocator refused: the range is free memory of the pool again, and its region is not
     /// offered any more in this pass. A ticket of another allocator changes nothing.
     pub fn release_refused(&mut self, ticket: ReleaseTicket) {
         self.chunks.release_refused(&ticket);
     }
 
     /// Returns how far the limit could be lowered now: the held bytes, and those that cannot be released because a
-    /// block or queued work uses part of their region. Of a range growing at its end, the free units there can be
+    /// block or queued work uses part of their region. In a range that grows at its end, the free units there can be
     /// released. O(chunks).
     pub(super) fn stats_of_regions(&mut self) -> PoolStats {
         self.chunks.sweep();
