@@ -1,4 +1,4 @@
-//! [`TypedBox`]: values in memory of an allocator, and their end.
+//! [`TypedBox`]: owns values in memory of an allocator, drops them and frees the memory.
 
 use core::fmt;
 use core::marker::PhantomData;
@@ -53,9 +53,10 @@ impl<A: HostMemory + ?Sized> Drop for OwnedBlock<'_, A> {
     }
 }
 
-/// Values in memory of an allocator. Dropping it drops them and frees the memory, even if one of them panics.
+/// Values in memory of an allocator. Dropping the box drops the values and frees the memory, even if one of the drops
+/// panics.
 pub struct TypedBox<'a, T: ?Sized, A: HostMemory + ?Sized> {
-    /// Declared before the memory, so that they are dropped first.
+    /// Declared before the memory, so that the values are dropped first.
     values: Values<T>,
     memory: OwnedBlock<'a, A>,
 }
