@@ -119,8 +119,8 @@ impl ByteReader<'_> {
 }
 
 impl Steps<'_> {
-    /// Passes the learned plans to `sink`, piece by piece, for an allocator with this granule and a program, or a
-    /// model of it, with this number. The present step is not part of it.
+    /// Passes the learned plans to `sink`, piece by piece, for an allocator with this granule and a program, or a model
+    /// of it, with this number. The step under way is not saved.
     pub fn save(&self, granule_bytes: u64, program: u64, mut sink: impl FnMut(&[u8])) {
         let mut sum = Sum::new();
         let mut put = |bytes: &[u8]| {
@@ -168,7 +168,7 @@ impl Steps<'_> {
         sink(&sum.to_le_bytes());
     }
 
-    /// Loads the plans that another process saved. The whole is checked first. O(bytes).
+    /// Loads the plans that another process saved. All bytes are checked first. O(bytes).
     ///
     /// # Errors
     /// [`SavedPlansError`]; nothing has changed then.
