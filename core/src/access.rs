@@ -2,8 +2,8 @@
 //!
 //! The core calculates with addresses and touches no memory. A guard or a fill must touch memory, so it takes a
 //! [`MemoryAccess`], which reads and writes the bytes behind an address in the order of a stream. [`SliceAccess`]
-//! serves a caller's buffer, [`HostAccess`](crate::HostAccess) the memory of this process; access to a device comes
-//! from its front end.
+//! serves a caller's buffer, and [`HostAccess`](crate::HostAccess) serves the memory of this process; access to a
+//! device comes from its front end.
 //!
 //! # The promise of every implementation
 //! * ACCESS1 a call runs after all work queued on its stream before it, and its effect is visible to every stream and

@@ -25,8 +25,8 @@ pub enum Progress<P> {
 /// of a sub-allocator, [`PagePool`](crate::pages::PagePool) over pages that a driver maps.
 ///
 /// It performs no I/O and touches none of the memory it manages. An allocation that cannot be served from held memory
-/// is a loop: [`advance`](Self::advance) returns a plan of calls, and the driver of the pool makes them and calls
-/// `advance` again. [`Shared`](crate::Shared) does that behind a lock, which it releases for the calls.
+/// is a loop: [`advance`](Self::advance) returns a plan of calls, and the caller makes them and calls `advance` again.
+/// [`Shared`](crate::Shared) does that behind a lock, which it releases for the calls.
 ///
 /// ```
 /// use larder_core::{Addr, AddrRange, BestFit, Chunk, RegionConfig, RegionPool, Request};
@@ -68,7 +68,7 @@ pub trait BestFit: Sized {
     /// O(chunks between `near` and the place + chunks under it), after a sweep if there is no stream.
     ///
     /// # Errors
-    /// [`AllocError::PlaceTaken`] if part of the place cannot be used or it does not start on a granule;
+    /// [`AllocError::PlaceTaken`] if part of the place cannot be used, or the place does not start on a granule;
     /// [`AllocError::OutOfMemory`] if a lowered limit leaves no room; [`AllocError::TooLarge`];
     /// [`AllocError::TableFull`].
     fn alloc_at(
@@ -130,7 +130,7 @@ pub trait BestFit: Sized {
         to: impl Into<Resize>,
     ) -> Result<Block, Rejected<ResizeError>>;
 
-    /// Sets the limit. From this call on no memory is requested above it, and while more is held, no block is
+    /// Sets the limit. From this call on, no memory is requested above it, and while more is held, no block is
     /// allocated that would raise the live bytes above it. O(regions).
     ///
     /// Returns the bytes held above the limit, growth under way included; 0 if the limit is met.
@@ -190,9 +190,9 @@ pub trait BestFit: Sized {
 
     /// Restores a block from its parts, if a used chunk with that handle starts there.
     ///
-    /// The caller promises that no other [`Block`] for it exists; if one does, the second free of
-    /// the two is refused or, once the place has been allocated again, frees the new owner's
-    /// block: the bookkeeping stays consistent, the caller's program does not. O(1).
+    /// The caller promises that no other [`Block`] for it exists; if another one does, the second free of the two is
+    /// refused or, once the place has been allocated again, frees the new owner's block: the bookkeeping stays
+    /// consistent, the caller's program does not. O(1).
     ///
     /// # Errors
     /// [`FreeError::Unknown`] if there is no such chunk.

@@ -39,8 +39,7 @@ impl ChunkHandle {
 
 /// A range of addresses that belongs to the caller until it is freed.
 ///
-/// A block is a value: it cannot be copied, and freeing takes it by move, so freeing twice does
-/// not compile:
+/// A block is a value: it cannot be copied, and freeing moves it, so freeing it twice does not compile:
 ///
 /// ```compile_fail
 /// # use larder_core::{Block, BlockAllocator};
@@ -50,8 +49,8 @@ impl ChunkHandle {
 /// }
 /// ```
 ///
-/// Dropping a block leaks its memory until the allocator goes. A block carries its chunk's handle, so a free needs no
-/// look-up. 24 bytes.
+/// Dropping a block leaks its memory until the allocator is dropped. A block carries its chunk's handle, so a free
+/// needs no look-up. It takes 24 bytes.
 #[derive(PartialEq, Eq)]
 #[must_use = "a dropped block stays allocated"]
 pub struct Block {
@@ -229,8 +228,8 @@ impl Request {
 pub struct Resize {
     /// The new size in bytes, more than 0.
     pub bytes: u64,
-    /// The stream on which the block is used. A block grows into memory that no stream uses any more or whose last
-    /// use is on this one.
+    /// The stream on which the block is used. A block grows into memory that no stream uses any more or whose last use
+    /// is on this stream.
     pub stream: StreamId,
     /// If set, work queued on the stream may use a cut-off end up to this event; otherwise the end is free immediately.
     pub used_until: Option<EventNumber>,
@@ -271,7 +270,7 @@ impl From<u64> for Resize {
 pub struct Grant {
     /// The block.
     pub block: Block,
-    /// If set, the stream of the request must wait for this point before its first use.
+    /// If set, the stream of the request must wait for this point before the first use of the block.
     pub wait: Option<StreamPoint>,
 }
 
@@ -282,8 +281,8 @@ pub trait BlockAllocator {
     /// Allocates a block.
     ///
     /// # Errors
-    /// See [`AllocError`]. No block is allocated then and every block is as before; memory may have come from or gone
-    /// back to the sub-allocator, and free chunks may have been joined.
+    /// See [`AllocError`]. No block is allocated then and every block is as before; memory may have been obtained from
+    /// the sub-allocator or released to it, and free chunks may have been joined.
     fn alloc(&self, request: &Request) -> Result<Grant, AllocError>;
 
     /// Frees a block that is out of use once `point.stream` has passed `point.event`, or immediately if there is no

@@ -1,6 +1,7 @@
 //! [`ByteCount`]: a size as people write it.
 //!
-//! The stand-in driver and the reader of traces depend on no package of ours; they link to this file.
+//! The stand-in driver and the reader of traces depend on no package of ours, and have this file through symbolic
+//! links.
 
 use core::fmt;
 
@@ -12,7 +13,7 @@ pub struct ByteCount(pub u64);
 
 impl ByteCount {
     /// Parses plain bytes, or a number and a unit, in upper or lower case: `K`, `M`, `G` or `T`, alone or with `iB` for
-    /// powers of two, with `B` for powers of ten. `None` if the text is not a size. Sizes beyond 64 bits become the
+    /// powers of two, or with `B` for powers of ten. `None` if the text is not a size. Sizes beyond 64 bits become the
     /// largest number, and a fraction of a byte is dropped.
     pub fn parse(text: &str) -> Option<Self> {
         let text = text.trim();

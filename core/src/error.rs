@@ -57,7 +57,7 @@ pub enum AllocError {
     OutOfMemory(OutOfMemory),
 }
 
-/// Why there was no memory, with the numbers to judge it by. All sizes in bytes.
+/// Why there was no memory, with the numbers to judge it by. All sizes are in bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub struct OutOfMemory {

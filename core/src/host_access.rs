@@ -11,7 +11,7 @@ use crate::error::AccessError;
 use crate::stream::{StreamId, StreamPoint};
 use crate::units::{Addr, AddrRange};
 
-/// Access to memory of this process, at its own addresses. Shared freely, without a lock.
+/// Access to memory of this process, at its own addresses. It is shared freely, without a lock.
 ///
 /// The errors it helps to find, use after free and writes past an end, are undefined behaviour in the program: a
 /// guard's report is a hint, and the absence of reports proves nothing.

@@ -1,4 +1,4 @@
-//! The bytes around a guarded block: their lengths, writing them, comparing them.
+//! The bytes around a guarded block: their lengths, and how they are written and compared.
 
 use super::damage::{ChangedByte, find_change};
 use super::{CheckError, Damage, OnDamage, Which};

@@ -1,4 +1,4 @@
-//! [`Guarded`]: known bytes in front of every block and behind it, compared when it is freed.
+//! [`Guarded`]: known bytes in front of every block and behind it, compared when the block is freed.
 //!
 //! ```text
 //! below     |<------------------- granted -------------------->|
@@ -45,7 +45,7 @@ struct GuardState {
     findings: DamageList,
 }
 
-/// Puts guards around every block and compares them when it is freed, or on request.
+/// Puts guards around every block and compares them when the block is freed, or on request.
 ///
 /// Every live block takes a row of the table. An allocation writes both guards, a free and a check read them: O(guards
 /// + slack), and the host waits for the stream if the memory is a device's. Free every block before this is dropped:
@@ -223,8 +223,8 @@ impl<A: BlockAllocator, M: MemoryAccess, W: Wait> Guarded<A, M, W> {
         }
     }
 
-    /// Frees a block, behind a point if there is one. Returns the finding of its guards, or `None` if they were intact.
-    /// The block is gone in either case, and a finding also waits in [`take_finding`](Self::take_finding).
+    /// Frees a block, after the point if there is one. Returns the finding of its guards, or `None` if they were
+    /// intact. The block is gone in either case, and a finding also waits in [`take_finding`](Self::take_finding).
     ///
     /// # Errors
     /// Returns the block.

@@ -28,8 +28,8 @@
 //!
 //! # Locks
 //! Each decorator has one lock, for its state. The lock is not held during a call of the allocator below, of the
-//! access, of a clock or of a closure. A guarded block being read by [`check_all`](Guarded::check_all) is pinned, and a
-//! free of it waits for that one read.
+//! access, of a clock or of a closure. A guarded block that [`check_all`](Guarded::check_all) is reading is pinned, and
+//! a free of it waits for that one read.
 
 mod bands;
 mod damage;

@@ -115,7 +115,7 @@ impl<A: BlockAllocator, M: MemoryAccess> Quarantined<A, M> {
     ///
     /// # Errors
     /// [`ConfigError::NoSizes`] if `inner` does not track sizes: a foreign block could then not be distinguished from
-    /// its own. [`ConfigError::Heap`] if the heap has no memory for the table.
+    /// one of its own. [`ConfigError::Heap`] if the heap has no memory for the table.
     pub fn new(
         inner: A,
         access: M,

@@ -20,7 +20,8 @@ impl Chunks<'_> {
     }
 
     /// Converts the chunk found to a block.
-    // Each pool has one fast path, into which these are inlined; out of line, both results would pass through memory.
+    // Each pool has one fast path, into which this and the search are inlined; out of line, both results would pass
+    // through memory.
     #[inline(always)]
     pub(crate) fn take(
         &mut self,

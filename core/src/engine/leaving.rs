@@ -1,9 +1,9 @@
 //! Memory on its way back to the sub-allocator: a *leaving* chunk, which is the end of a region or all of it. It is in
 //! no list, and still counted as reserved.
 //!
-//! The caller passes it to the sub-allocator without holding a lock and reports the outcome. If another thread's
-//! growth gets the same addresses before that report, the growth itself is the report: the chunk is dropped then, and
-//! the late report, whose number no chunk has any more, is void.
+//! The caller passes the memory to the sub-allocator without holding a lock and reports the outcome. If another
+//! thread's growth gets the same addresses before that report, the growth itself is the report: the chunk is dropped
+//! then, and the late report, whose number no chunk has any more, is void.
 
 use super::Chunks;
 use super::chunk::{Link, State};

@@ -2,7 +2,7 @@
 //!
 //! [`Chunks`] finds, cuts, frees, joins and resizes. [`regions`](crate::RegionPool) and [`pages`](crate::pages) each
 //! own an engine, and decide when memory arrives and leaves, and how much; the engine alone edits its chunks and
-//! regions, so that the invariants hold between any two calls. It touches none of the memory it manages.
+//! regions, so that the invariants hold between any two calls. The engine touches none of the memory it manages.
 //!
 //! The idea and most words are TensorFlow's (`bfc_allocator`). The differences: blocks are always split exactly, one
 //! range grows at its end instead of regions that double, the chunk at that end is used last, and free chunks are in
@@ -25,7 +25,7 @@
 //! * BFC4 the wilderness is the free chunk at the end of the newest region, if there is one. It is
 //!   used last, so that the range ends as early as it can (dlmalloc).
 //! * BFC5 every record is the sink, a chunk of some region, or vacant (SLAB1..SLAB3): none is lost.
-//! * BFC6 the counters equal what a walk over all chunks finds.
+//! * BFC6 the counters equal the sums that a walk over all chunks finds.
 //! * BFC7 `reserved + in flight <= limit`, unless the limit was lowered below the held bytes.
 //! * BFC8 ids of used chunks are distinct, at most the last one assigned, and the slack is smaller than the chunk.
 //! * BFC9 regions do not overlap and are listed in address order (REGION1, REGION2).
@@ -244,9 +244,9 @@ impl<'t> Chunks<'t> {
 
     /// Restores a block from its parts, if a used chunk with that handle starts there.
     ///
-    /// The caller promises that no other [`Block`] for it exists; if one does, the second free of
-    /// the two is refused or, once the place has been allocated again, frees the new owner's
-    /// block: the bookkeeping stays consistent, the caller's program does not. O(1).
+    /// The caller promises that no other [`Block`] for it exists; if another one does, the second free of the two is
+    /// refused or, once the place has been allocated again, frees the new owner's block: the bookkeeping stays
+    /// consistent, the caller's program does not. O(1).
     ///
     /// # Errors
     /// [`FreeError::Unknown`] if there is no such chunk.

@@ -44,7 +44,7 @@ pub(super) struct Region {
     pub(super) first: Link,
     /// The chunk at the end.
     pub(super) last: Link,
-    /// Whether the sub-allocator refused to take its memory back in the present pass.
+    /// Whether the sub-allocator refused to take the region's memory back in the present pass.
     pub(super) refused: bool,
 }
 

@@ -249,7 +249,7 @@ impl Chunks<'_> {
             .or_else(|| self.judge(self.wilderness, need, request))
     }
 
-    /// Searches one class by FIT1, where every chunk may be used immediately and none needs padding.
+    /// Searches one class by FIT1, for the case that every chunk may be used immediately and none needs padding.
     #[inline]
     fn best_of_size(&self, class: Class, size: u32) -> Link {
         let mut link = self.bins.head(class);

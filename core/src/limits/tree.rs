@@ -267,7 +267,7 @@ impl LimitTree {
         self.refusal_at(self.find(id)?, bytes)
     }
 
-    /// Takes bytes that were charged to a budget off it and off all above it. O(depth).
+    /// Takes bytes that were charged to a budget off that budget and all above it. O(depth).
     ///
     /// # Errors
     /// [`BudgetError::NotCharged`] if fewer bytes are charged to it; nothing has changed then.

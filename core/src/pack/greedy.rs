@@ -111,7 +111,7 @@ impl Greedy {
         }
     }
 
-    /// Places lifetimes until about `most` buckets are examined. Returns how many were.
+    /// Places lifetimes until about `most` buckets are examined. Returns how many were examined.
     pub(super) fn go_on(
         &mut self,
         lifetimes: &[Lifetime],

@@ -9,10 +9,10 @@
 //! checks any packing and shares no code with it.
 //!
 //! # Files
-//! `error` refusals · `tables` lent tables · `prepare` order, parts, lower bound · `bucket` placed blocks, by offset
-//! · `greedy` one packing in one order · `skyline` the highest top at each moment · `section` time cut into sections
-//! · `lifetime` what is packed · `item` one lifetime under search · `search` place, raise, undo · `choose` which item to place next · `restart`
-//! orders and budgets · `packer` all of it as one machine · `validate` the independent check.
+//! `error` refusals · `tables` lent tables · `prepare` order, parts, lower bound · `bucket` placed blocks, by offset ·
+//! `greedy` one packing in one order · `skyline` the highest top at each moment · `section` time cut into sections ·
+//! `lifetime` what is packed · `item` one lifetime under search · `search` place, raise, undo · `choose` which item to
+//! place next · `restart` orders and budgets · `packer` all of it as one machine · `validate` the independent check.
 //!
 //! # The search
 //! It decides, from the bottom up, whether a height can be met, among packings called *canonical* here, in which no

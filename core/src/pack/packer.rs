@@ -165,8 +165,8 @@ impl<'t> Packer<'t> {
         }
     }
 
-    /// Packs in the order of time, and keeps the packing if at most `most` buckets were examined. Returns how many
-    /// were.
+    /// Packs in the order of time, and keeps the packing if at most `most` buckets were examined. Returns how many were
+    /// examined.
     pub(super) fn first_by_time(&mut self, most: u64) -> u64 {
         let (count, max) = (self.common.taken, self.common.max_live_bytes);
         let tables = &mut self.tables;
@@ -252,7 +252,7 @@ impl<'t> Packer<'t> {
     }
 
     /// Continues the greedy packing under way or begins the next one, until `most` buckets are examined. Returns how
-    /// many were. When one is complete, each part keeps the better offsets.
+    /// many were examined. When a packing is complete, each part keeps the better offsets.
     pub(super) fn greedy(&mut self, most: u64) -> u64 {
         let tables = &mut self.tables;
         let (order, max) = (GreedyOrder::ALL[self.orders], self.common.max_live_bytes);

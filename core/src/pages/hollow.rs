@@ -61,7 +61,7 @@ impl PagePool<'_> {
         Ok((found, ahead))
     }
 
-    /// Lengthens the range up to `granule` at least, so that a place in it can be requested.
+    /// Lengthens the range to at least `granule`, so that a place in it can be requested.
     pub(super) fn grow_range_to(&mut self, granule: u32) -> Option<()> {
         let pages = granule.div_ceil(self.page);
         if pages > self.max_pages {
@@ -153,7 +153,7 @@ impl PagePool<'_> {
         Some(())
     }
 
-    /// Returns the first granule of a range and the granule behind it, both at most the largest that is counted.
+    /// Returns the first granule of a range and the granule behind it, both limited to 32 bits.
     pub(super) fn granules_of(&self, range: AddrRange) -> (u32, u32) {
         let base = self.config.addresses.start().get();
         let granule = self.chunks.granule();
@@ -206,8 +206,8 @@ impl PagePool<'_> {
     }
 
     /// Returns the bytes that must be created to put memory behind all free addresses of a range: its unmapped pages
-    /// less the idle ones elsewhere. With a stream, pages that only its own queued work uses are idle too. O(pages of
-    /// the range).
+    /// less the idle ones elsewhere. With a stream, pages that only its own queued work uses count as idle, too.
+    /// O(pages of the range).
     pub fn missing_bytes(&mut self, range: AddrRange, stream: Option<StreamId>) -> u64 {
         let mut unmapped_pages = 0;
         let mut from = range.start();

@@ -1,30 +1,29 @@
 //! One range of addresses, and physical pages that move inside it.
 //!
-//! Most device memory is lost to physical pages that lie idle in holes while more is requested from the driver. Here
-//! addresses and memory are separate. With a single stream, *addresses* are laid out by best fit exactly as over a
-//! plain growing range. *Memory* comes when a block is placed: those of its address pages that have no memory get idle
-//! physical pages from elsewhere, or new ones. A free chunk with a page that may lack memory is *hollow*; a block is
-//! cut out of it as out of any other chunk, through a [`PagePlan`].
+//! Most of the device memory that is wasted is physical pages that lie idle in holes while more are requested from the
+//! driver. Here addresses and memory are separate. With a single stream, *addresses* are laid out by best fit exactly
+//! as over a plain growing range. *Memory* comes when a block is placed: those of its address pages that have no memory
+//! get idle physical pages from elsewhere, or new ones. A free chunk with a page that may lack memory is *hollow*; a
+//! block is cut out of it as out of any other chunk, through a [`PagePlan`].
 //!
 //! So, whenever moving starts or stops, it can only save memory compared with a range that grows. The pool holds more
 //! only through growth ahead, and, with several streams, where queued work keeps a place busy or a search reaches its
 //! bound. `policy` decides when moving pays.
 //!
 //! **Moving costs one map.** CUDA and Vulkan let one piece of memory be mapped at several addresses. So the old mapping
-//! of a moved piece is not undone: it stays *cached*, and when a block is placed there and the piece is idle again, it
-//! is reused without any driver call. A program that alternates between two layouts pays once. A second mapping also
-//! keeps stream order: an unmap would have to wait for queued work, and the mapping does not. (Moving idle pages under
-//! a best-fit allocator is GMLake's idea and that of expandable segments; cached mappings are ours.)
+//! of a moved piece is not undone: it stays *cached*, and when a block is placed there and the piece is idle again, the
+//! mapping is reused without any driver call. A program that alternates between two layouts pays once. A second mapping
+//! also keeps stream order: an unmap would have to wait for queued work, and the mapping does not. (Moving idle pages
+//! under a best-fit allocator is GMLake's idea and that of expandable segments; cached mappings are ours.)
 //!
-//! The pool performs no I/O. A plan is a sequence of driver calls ([`PageCall`]); the driver of the allocator makes
-//! them one by one and reports each outcome. A refused call undoes the plan.
+//! The pool performs no I/O. A plan is a sequence of driver calls ([`PageCall`]); the caller makes them one by one and
+//! reports each outcome. A refused call undoes the plan.
 //!
 //! # Files
-//! `config` policies · `table` handles and mappings, with a picture · `policy` what to move and how much to create · `hollow`
-//! addresses without memory · `idle` unused handles · `attempt` one
-//! allocation as a state machine · `plan` when a plan is made and what its end means ·
-//! `move_or_create` the source of its memory · `page_calls` the calls of a plan in order · `release` releasing idle
-//! memory · `check` the invariants · `carry_out` the loops over a driver.
+//! `config` policies · `table` handles and mappings, with a picture · `policy` what to move and how much to create ·
+//! `hollow` addresses without memory · `idle` unused handles · `attempt` one allocation as a state machine · `plan`
+//! when a plan is made and how it ends · `move_or_create` the source of its memory · `page_calls` the calls of a plan
+//! in order · `release` releasing idle memory · `check` the invariants · `carry_out` the loops over a driver.
 //!
 //! # Invariants ([`PagePool::check_invariants`] walks them, and those of the engine)
 //! * PAGE1 to PAGE3: `table`. (PAGE4 is retired.)
@@ -37,7 +36,7 @@
 //! # Cost
 //! While the best-fitting chunk has memory, the cost is that of [`BestFit`]: no page is examined. Otherwise it is that
 //! of a plan: O(pages of the block), at most 1,024 fruitless looks for idle handles, and the work of a driver call for
-//! each handle that moves or is created. Where points keep free chunks apart, FIT3, FIT4 and the clearing of points
+//! each handle that moves or is created. If points keep free chunks apart, FIT3, FIT4 and the clearing of points
 //! examine 2,048 chunks each before the range grows, and all chunks if memory is short. Records take 32 bytes a chunk,
 //! 40 a handle, 32 a mapping, 4 a page of addresses.
 
@@ -183,7 +182,7 @@ impl<'t> PagePool<'t> {
 
     /// Keeps the memory at a block's addresses in place until [`unpin`](Self::unpin), even after the block is freed:
     /// for addresses registered elsewhere (a communication library, another process). All handles under the block stay,
-    /// so a small block may pin much. O(pages of the block).
+    /// so a small block may pin a lot of memory. O(pages of the block).
     ///
     /// # Errors
     /// [`FreeError::Unknown`] if the block is not one of this pool's.

@@ -97,7 +97,7 @@ impl PagePool<'_> {
         Ok(gap)
     }
 
-    /// Returns whether a mapping is cached and the last search saw that its handle is idle.
+    /// Returns whether a mapping is cached and the last search saw that its handle was idle.
     fn can_reuse(&self, plan: &PagePlan, mapping: MappingLink) -> bool {
         let record = self.pages.mapping(mapping);
         let handle = self.pages.handle(record.handle);
@@ -131,7 +131,7 @@ impl PagePool<'_> {
         (first < behind).then_some((first, end))
     }
 
-    /// Moves idle handles that fit to `pages`. Returns the first page that gets no memory.
+    /// Moves idle handles to `pages`, as long as they fit. Returns the first page that gets no memory.
     fn move_into(
         &mut self,
         plan: &mut PagePlan,
@@ -210,8 +210,8 @@ impl PagePool<'_> {
         Some(())
     }
 
-    /// Releases idle handles as far as creating would otherwise exceed the bytes that may be held, or the memory of the
-    /// driver. From now on, the bytes to create count.
+    /// Releases idle handles to the extent that creating would otherwise exceed the bytes that may be held, or the
+    /// memory of the driver. From now on, the bytes to create count.
     fn release_for(
         &mut self,
         plan: &mut PagePlan,

@@ -1,9 +1,9 @@
-//! A plan of driver calls: when one is made, and what its end means.
+//! A plan of driver calls: when a plan is made, and how it ends.
 //!
-//! A plan owns what it touches from the moment it is built: the chunks of its *target*, which are the block and the
-//! rest of its first and last page; the pages under them; and the handles that it moves, reuses or releases. From then
-//! on, the pages where these lie count as without memory for any other request. Building takes every record that the
-//! plan will ever need, so that neither its success nor its failure can lack a record.
+//! A plan owns everything that it touches from the moment it is built: the chunks of its *target*, which are the block
+//! and the rest of its first and last page; the pages under them; and the handles that it moves, reuses or releases.
+//! From then on, the pages where these lie count as without memory for any other request. Building takes every record
+//! that the plan will ever need, so that neither its success nor its failure can lack a record.
 //!
 //! After success, the memory is at the target, and the old mappings of moved handles are cached. After failure, every
 //! chunk is as before, but marked as hollow; the range may have grown by addresses without memory, and cached mappings
@@ -25,7 +25,7 @@ const MAX_GAPS: usize = 64;
 
 /// Driver calls to make, and the permission to make them: the plan owns everything that they touch.
 ///
-/// It ends with [`PagePool::finish`] after the last call; a dropped plan keeps the memory that it touches permanently.
+/// It ends with [`PagePool::finish`] after the last call; a dropped plan permanently keeps the memory that it touches.
 #[derive(Debug)]
 #[must_use = "what a plan touches is out of use until it is finished"]
 pub struct PagePlan {

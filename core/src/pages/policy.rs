@@ -11,7 +11,7 @@ const YOUNG_CALLS: u64 = 14;
 /// make as many: a create, a map, and for most units one that grants access.
 const EXACT_CALLS: u64 = 28;
 /// Calls for each unit held, in tenths, below which idle handles move although more could be created: four fifths of
-/// the two calls that expandable segments need at least.
+/// the two calls or more that expandable segments need.
 const MOVING_CALLS: u64 = 16;
 /// Tenths of a unit: the held bytes grow to a multiple of this once calls must be saved.
 const AHEAD: u64 = 13;

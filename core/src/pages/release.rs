@@ -31,7 +31,7 @@ pub struct PageStats {
 }
 
 impl PagePool<'_> {
-    /// Returns a plan that releases at least `wanted_bytes` of idle memory, as far as there are that many and the floor
+    /// Returns a plan that releases at least `wanted_bytes` of idle memory, or as much as there is and the floor
     /// allows; `None` if nothing can be released. Handles in the largest chunks go first. A plan comes from one search,
     /// which ends after 1,024 handles: the next plan releases the rest.
     pub fn plan_release(&mut self, wanted_bytes: u64) -> Option<PagePlan> {

@@ -1,7 +1,7 @@
 //! [`PoolAllocator`]: the pool behind a lock, driven over a sub-allocator.
 //!
-//! The lock is held for bookkeeping only. A buffer to release has left the pool's lists before the lock is released,
-//! so no request can get it while the sub-allocator takes it.
+//! The lock is held for bookkeeping only. A buffer to release leaves the pool's lists while the lock is still held, so
+//! no request can get it while the sub-allocator takes it.
 
 use super::{LeavingTicket, MissTicket, Pool, PoolCounters, PoolReport, PoolStep};
 use crate::block::{Block, BlockAllocator, Grant, Request};
@@ -58,7 +58,7 @@ impl<S: SubAllocator, W: Wait> PoolAllocator<S, W> {
     }
 
     /// Releases idle buffers and ends the allocator. Buffers with live blocks stay: the report has their number, and
-    /// the number of those that the sub-allocator did not take back.
+    /// the number of buffers that the sub-allocator did not take back.
     #[must_use = "buffers may still be out"]
     pub fn close(self) -> (PoolReport, S) {
         self.trim();

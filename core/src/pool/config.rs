@@ -10,7 +10,7 @@ use crate::units::{Align, Granule, round_up};
 pub struct PoolConfig {
     /// The pool's name in messages.
     pub name: &'static str,
-    /// Maximum number of idle buffers at first. With 0 no buffer is cached or counted.
+    /// Initial maximum number of idle buffers. With 0, no buffer is cached or counted.
     pub limit_buffers: u32,
     /// Maximum bytes of idle buffers.
     pub limit_bytes: u64,
@@ -28,7 +28,7 @@ pub struct PoolConfig {
     pub align: Align,
     /// A buffer serves requests of its size only, so sizes are rounded up to one of `1 << steps_log2` sizes a doubling,
     /// which adds less than `1 / (1 << steps_log2)` of the size. Sizes that have no finer steps stay. Coarser sizes hit
-    /// more often and waste more of each buffer. At most 31.
+    /// more often and waste more of each buffer. The value is at most 31.
     pub steps_log2: u8,
 }
 

@@ -28,7 +28,7 @@
 //! * POOL4 idle buffers and bytes are within both limits whenever no call is under way.
 //! * POOL5 held bytes are those of all buffers except growing ones; growing, live, requested and idle bytes are
 //!   counted.
-//! * POOL6 a block lies inside its buffer, and the buffer's size inside the bytes held for it.
+//! * POOL6 a block lies inside its buffer, and the buffer's size is at most the bytes held for it.
 
 mod allocator;
 mod buffer;
@@ -179,7 +179,7 @@ impl Pool {
     }
 
     /// Turns the range into a buffer for the ticket and returns a block of it. O(1). The sub-allocator promises that no
-    /// other buffer overlaps it, which is not checked.
+    /// other buffer overlaps the range, which is not checked.
     ///
     /// # Errors
     /// Returns the range if it is too small or does not start at a multiple of the buffers' alignment, or if the ticket

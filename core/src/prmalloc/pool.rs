@@ -76,9 +76,8 @@ impl<S: SubAllocator, W: Wait> TensorPool<S, W> {
         })
     }
 
-    /// Allocates a block of at least `bytes` bytes at a multiple of `align`. From the plan it costs
-    /// O(log bins), and O(virtual blocks of the bin) once the bin's own blocks are in use;
-    /// otherwise a call of the backend.
+    /// Allocates a block of at least `bytes` bytes at a multiple of `align`. From the plan it costs O(log bins), and
+    /// O(virtual blocks of the bin) once the bin's own blocks are in use; otherwise it costs a call of the backend.
     ///
     /// # Errors
     /// [`AllocError`] if the plan has no block, and the backend or the table of its blocks has no room.

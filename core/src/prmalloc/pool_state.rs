@@ -4,7 +4,7 @@
 //! * PRPOOL1: each of the two plans is in one field, or with a thread that works on it outside the lock.
 //! * PRPOOL2: a plan that drains has blocks in use, or the thread that freed the last one is about to take the plan, to
 //!   release its slabs. A plan in `idle` has none.
-//! * PRPOOL3: if a plan in `idle` has slabs, the backend refused them. No other plan is made in it.
+//! * PRPOOL3: if a plan in `idle` has slabs, the backend refused them. No other plan is made in such a plan.
 
 use super::config::PlanCapacity;
 use super::counts::{PoolCounts, StepWatch};

@@ -36,7 +36,7 @@ impl<'t, S: SubAllocator> Source<RegionPool<'t>> for S {
     }
 }
 
-/// Requests the ticket's memory from the sub-allocator, and less as long as that helps.
+/// Requests the ticket's memory from the sub-allocator, and then less, as long as that helps.
 fn grow<W: Wait>(
     pool: &Locked<RegionPool<'_>, W>,
     source: &impl SubAllocator,
@@ -167,7 +167,7 @@ impl<S: SubAllocator, W: Wait> Shared<RegionPool<'_>, S, W> {
     /// or only free memory lies behind it, the missing memory comes from the source. Makes one call of the
     /// sub-allocator, or two if it refuses the first.
     ///
-    /// The block stays the caller's, so no other thread can take it or its contents; memory behind it goes to the
+    /// The block stays with the caller, so no other thread can take it or its contents; memory behind it goes to the
     /// thread that is first.
     ///
     /// # Errors

@@ -241,8 +241,7 @@ impl RegionPool<'_> {
         Some(GrowTicket { bytes, ..ticket })
     }
 
-    /// Adds a range of the caller. If the growth policy is one range, it enlarges the region right in front of it.
-    /// O(regions).
+    /// Adds a range of the caller. Under [`Growth::Range`] it enlarges the region right in front of it. O(regions).
     ///
     /// # Errors
     /// Returns the range if it is misaligned or too large, overlaps a held one or exceeds the limit, or if a table is

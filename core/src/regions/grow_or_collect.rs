@@ -27,7 +27,7 @@ use crate::error::{AllocError, Cause, RegionError};
 pub struct RegionAttempt {
     request: Request,
     stage: Stage,
-    /// The reason why growing was not possible, as far as known.
+    /// The reason why growing was not possible, if known.
     cause: Cause,
     /// Whether memory was already requested.
     asked: bool,

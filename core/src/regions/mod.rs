@@ -1,4 +1,4 @@
-//! Best fit over ranges of a [`SubAllocator`](crate::SubAllocator), released as a whole or at an end.
+//! Best fit over ranges of a [`SubAllocator`](crate::SubAllocator), which are released as a whole or cut at an end.
 //!
 //! # Files
 //! `config` policies · `grow`, `shrink` tickets · `grow_or_collect` the states of an allocation · `grow_behind` a

@@ -6,7 +6,7 @@ use crate::engine::{Link, ReleaseTicket};
 use crate::stats::PoolStats;
 
 impl RegionPool<'_> {
-    /// Allows a release that the sub-allocator refused to be retried. A new limit does this too.
+    /// Lets releases that the sub-allocator refused be tried again. A new limit does this, too.
     pub fn forget_refusals(&mut self) {
         self.chunks.forget_refusals();
     }
@@ -30,8 +30,8 @@ impl RegionPool<'_> {
         }
     }
 
-    /// Returns a whole free region to release, the newest one too, for a sub-allocator that takes back whole ranges
-    /// only. Order, cost and refusals are those of [`take_releasable`](Self::take_releasable).
+    /// Returns a whole free region to release, which may be the newest, for a sub-allocator that takes back whole
+    /// ranges only. Order, cost and refusals are those of [`take_releasable`](Self::take_releasable).
     pub fn take_releasable_region(&mut self, wanted_bytes: u64) -> Option<ReleaseTicket> {
         let wanted = self.still_wanted(wanted_bytes)?;
         let link = self.free_region_but(Link::NIL, wanted)?;
@@ -54,7 +54,7 @@ impl RegionPool<'_> {
         })
     }
 
-    /// Returns the free region to release first, among all but the one whose chunk is `cuttable`.
+    /// Returns the free region to release first, among all except the one whose chunk is `cuttable`.
     fn free_region_but(&self, cuttable: Link, wanted_bytes: u64) -> Option<Link> {
         let free = self.chunks.free_regions();
         let free = free.filter(|link| *link != cuttable && !self.chunks.is_refused(*link));

@@ -10,7 +10,7 @@
 //! ```
 //! The 8-byte class serves layouts of up to 8 bytes whose alignment is 8, such as a boxed pointer; the alignment is
 //! nearly always known to the compiler. Short strings, whose length is not known, get 16 bytes, as they would with 9
-//! bytes: so one compare selects the fast path. Index 0 stays empty: the address of a bin is then an addition and a
+//! bytes: so one compare selects the fast path. Index 0 stays empty: the address of a bin then takes an addition and a
 //! mask.
 
 /// Number of classes.

@@ -7,7 +7,7 @@
 //!   │ chunks │ index, 4 B a granule │ records and heads of spans, one a page │ granules ... │
 //! ```
 //! A page here is the shortest span. Granules, pages and the longest span grow with the region, so that the tables
-//! stay a few hundredths of it, and a span a small share.
+//! remain a few hundredths of the region, and a span remains a small share of it.
 //!
 //! # Invariants
 //! * RPAGES1 `heads[page]` is 0 if the page lies in no span, otherwise 1 + the number of pages down to the span's
@@ -30,8 +30,8 @@ use crate::units::{Addr, AddrRange, Align, Granule};
 
 /// Length in bytes of the smallest region whose memory outweighs its tables.
 pub(super) const MIN_BYTES: usize = 32 << 10;
-/// Bytes of the region for each chunk record; there are at least [`LEAST_CHUNKS`] more. Blocks below a page come from
-/// spans, and a free chunk may lie between any two.
+/// Bytes of the region for each chunk record; there are at least [`LEAST_CHUNKS`] more. Blocks shorter than a page come
+/// from spans, and a free chunk may lie between any two.
 const BYTES_PER_CHUNK: usize = 2048;
 const LEAST_CHUNKS: usize = 64;
 /// Number of pages in a region, within bounds on a page's length; as many records of spans suffice.

@@ -1,7 +1,7 @@
 //! Spans: runs of pages cut into blocks of one class, and the record that describes each.
 //!
-//! The record is apart from the blocks: records at the front of spans of 64 KiB would all fall on the same few cache
-//! sets, and would push blocks of a power of two off their alignment.
+//! The record is kept apart from the blocks: records at the front of spans of 64 KiB would all fall on the same few
+//! cache sets, and would push blocks of a power of two off their alignment.
 //!
 //! ```text
 //!   base                      base + carved * block              base + bytes
@@ -19,8 +19,8 @@
 //!   zero.
 //! * SPAN5 a span is released only with `used = 0`; no thread can reach its record then (REMOTE2).
 //! * SPAN6 in a hole no block is used or listed, so its memory, which may be gone, is neither read nor written.
-//! * SPAN7 `rest` is 0 once a block of the span was taken or came back, and only ticks raise it; the set defines its
-//!   values (`span_set/walk.rs`).
+//! * SPAN7 `rest` is 0 once a block of the span has been taken or has come back, and only ticks raise it; the set
+//!   defines its values (`span_set/walk.rs`).
 
 mod scanning;
 
@@ -255,7 +255,7 @@ impl Span {
         unsafe { Cell::read(link) }
     }
 
-    /// Returns the spans before and behind this one in a list of its holder; either may be null, and both are in a
+    /// Returns the spans before and behind this one in a list of its holder; either may be null, and both are null in a
     /// fresh span. A span without an owner is never announced, so the words of REMOTE1 are free for these links.
     ///
     /// # Safety

@@ -127,8 +127,8 @@ impl CacheBin {
         first
     }
 
-    /// Fills an empty bin with `head`, a list of `count` blocks, and sets its capacity to `max`, or to so much more
-    /// than `count` that the next frees find room.
+    /// Fills an empty bin with `head`, a list of `count` blocks, and sets its capacity to `max`, or to more than
+    /// `count`, so that the next frees find room.
     pub(super) fn put(&mut self, max: usize, head: *mut Slot, count: usize) {
         let capacity = if count > max { count + max / 4 } else { max };
         self.head.set(head);

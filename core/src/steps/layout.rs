@@ -46,7 +46,8 @@ impl Obstacle {
 /// Tables for a layout. A layout that needs longer tables is not made.
 #[derive(Debug)]
 pub struct Places<'t> {
-    /// Ranges in use, where adjacent ranges that are freed at the same time are one; and blocks that outlive the step.
+    /// Ranges in use, where adjacent ranges that are freed at the same time count as one; and blocks that outlive the
+    /// step.
     pub obstacles: &'t mut [Obstacle],
     /// The blocks to place and their obstacles: as many as a step may have allocations and obstacles together.
     pub lifetimes: &'t mut [Lifetime],

@@ -15,9 +15,9 @@
 //!   serving from it would cost memory.
 //! * While its allocations are the shape's, each is served at its place. If a place is taken (a block of the plan lives
 //!   longer than known, or a block from elsewhere is there), that is a *miss*: the block is placed anywhere.
-//! * At the first allocation that differs (a *deviation*) another shape that begins with all of this step's
-//!   allocations is followed, and laid out around live blocks; if there is none, the step continues without a plan
-//!   until it meets an allocation of the shape again close by.
+//! * At the first allocation that differs (a *deviation*) another shape that begins with all of this step's allocations
+//!   is followed, and laid out around live blocks; if there is none, the step continues without a plan until it meets a
+//!   nearby allocation of the shape again.
 //! * At its end the step is learned, as a new shape or as longer lives of a known one.
 //!
 //! # Cost
@@ -65,8 +65,8 @@ impl Tag {
 /// Tables lent to [`Steps`]. A table that is too short costs plans, but never memory.
 #[derive(Debug)]
 pub struct StepTables<'t> {
-    /// One for each chunk record of the allocator below, all [`Tag::NONE`] (zero bytes); blocks beyond them have no tag
-    /// and are not planned.
+    /// One tag for each chunk record of the allocator below, all [`Tag::NONE`] (zero bytes); blocks beyond them have no
+    /// tag and are not planned.
     pub tags: &'t mut [Tag],
     /// As many records as one step may have allocations.
     pub asked: &'t mut [Entry],

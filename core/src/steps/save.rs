@@ -5,9 +5,10 @@
 //! shape: len inherited from height peak u32, 4 x (next + 1) u32, key fingerprint u64
 //! entry: granules end offset align u32
 //! ```
-//! Little-endian; the shapes in the order in which they were seen last, the first step's first of all. The sum covers
-//! everything before it. A plan is only advice: one that does not fit the allocations is not followed, and a place in
-//! use is not allocated, so a damaged file that passes the check can cost memory and time but never correctness.
+//! All numbers are little-endian. The shapes are in the order in which they were seen last, except that the shape of
+//! the first step is first. The sum covers everything before it. A plan is only advice: one that does not fit the
+//! allocations is not followed, and a place in use is not allocated, so a damaged file that passes the check can cost
+//! memory and time but never correctness.
 
 use core::fmt;
 

@@ -364,8 +364,8 @@ impl<'t> Shapes<'t> {
         changed
     }
 
-    /// Takes over the frees of a step that had more of them, as after a first step, which has no step before it.
-    /// Returns whether it did, for which the table needs room.
+    /// Takes over the frees of a step that had more of them than the shape, as after a first step, which has no step
+    /// before it. Returns whether it did, for which the table needs room.
     fn lengthen(&mut self, id: ShapeId, inherited: &[Entry]) -> bool {
         let shape = *self.get(id);
         let more = inherited.len().saturating_sub(shape.inherited as usize);

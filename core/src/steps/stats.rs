@@ -8,8 +8,8 @@ pub struct StepConfig {
     /// A plan that ends above this many bytes from the start of the addresses is not used.
     pub cap_bytes: u64,
     /// Buckets that the [greedy packings](crate::pack) of a layout may examine inside the call that makes it; a million
-    /// take about 50 to 100 ms. The default of ten million suffices to pack about 30,000 allocations that all live
-    /// together by size. With more allocations the layout is mostly the packing in the order of time, which is up to a
+    /// take about 50 to 100 ms. The default of ten million suffices to pack, by size, about 30,000 allocations that all
+    /// live together. With more allocations the layout is mostly the packing in the order of time, which is up to a
     /// sixth higher, and is not used if it holds too much.
     ///
     /// If the blocks outside the steps lie elsewhere each time, each step needs a layout of its own. Once the layouts
@@ -19,7 +19,7 @@ pub struct StepConfig {
     /// Work of the search for a layout after the greedy packings: steps times allocations. A million take about 10
     /// ms.
     pub search_work: u64,
-    /// Whether the caller serves blocks that are known to outlive their step from elsewhere.
+    /// Whether blocks that are known to outlive their step are left to the caller, which serves them from elsewhere.
     pub keep_out_outliving: bool,
 }
 

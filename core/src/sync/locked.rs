@@ -1,4 +1,4 @@
-//! [`Locked`]: one value behind one lock, accessed by closures so that a guard cannot outlive the few lines it is
+//! [`Locked`]: one value behind one lock, accessed through closures so that a guard cannot outlive the few lines it is
 //! meant for.
 
 use super::{RawLock, Spin, Wait};

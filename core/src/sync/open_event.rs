@@ -6,7 +6,7 @@ use crate::stream::EventNumber;
 /// The number that frees on a stream carry now, whose event is not recorded yet, and whether any free has used it.
 ///
 /// The thread that closes a number opens the next one *before* the event of the closed one is recorded in the stream.
-/// So a thread that still reads the closed number reads it before that moment, and queued its work even earlier. The
+/// So a thread that still reads the closed number read it before that moment, and had queued its work by then. The
 /// event comes after that work, if the stream takes one thing at a time. A free may carry a later number than it needs,
 /// never an earlier one.
 ///

@@ -5,7 +5,7 @@
 //! later slots into the gap, so no tombstones pile up.
 //!
 //! # Invariants
-//! * PROBE1 at least one slot is vacant, so that every search ends. With at most half of them taken a search examines
+//! * PROBE1 at least one slot is vacant, so that every search ends. With at most half of them taken, a search examines
 //!   about two slots.
 //! * PROBE2 no slot between a key's home and its slot is vacant.
 //!

@@ -78,7 +78,7 @@ impl<'a, T: ?Sized, A: HostMemory + ?Sized> TypedBox<'a, T, A> {
         this.memory.allocator
     }
 
-    /// Returns the bytes granted for the values; 0 if they have none.
+    /// Returns the bytes granted for the values; 0 if the values have no bytes.
     pub fn granted_bytes(this: &Self) -> u64 {
         this.memory.block.as_ref().map_or(0, Block::bytes)
     }
