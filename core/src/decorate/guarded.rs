@@ -47,9 +47,9 @@ struct GuardState {
 
 /// Puts guards around every block and compares them when the block is freed, or on request.
 ///
-/// Every live block takes a row of the table. An allocation writes both guards, a free and a check read them: O(guards
-/// + slack), and the host waits for the stream if the memory is a device's. Free every block before this is dropped:
-/// any other block stays live below.
+/// Every live block takes a row of the table. An allocation writes both guards, and a free or a check reads them. That
+/// is O(guards + slack), and the host waits for the stream if the memory is a device's. Free every block before this is
+/// dropped: any other block stays live below.
 ///
 /// ```
 /// use larder_core::decorate::{CheckError, GuardConfig, Guarded, Which};
