@@ -1,9 +1,9 @@
-//! Access to the bytes behind addresses, in the memory of a device or of the host: what decorators read and write.
+//! Access to the bytes behind addresses, in device or host memory. Decorators read and write through it.
 //!
-//! The core calculates with addresses and touches no memory. A guard or a fill must touch it, so it takes a
+//! The core calculates with addresses and touches no memory. A guard or a fill must touch memory, so it takes a
 //! [`MemoryAccess`], which reads and writes the bytes behind an address in the order of a stream. [`SliceAccess`]
-//! serves a caller's buffer, [`HostAccess`](crate::HostAccess) the memory of this process; access to a device comes
-//! from its front end.
+//! serves a caller's buffer, and [`HostAccess`](crate::HostAccess) serves the memory of this process; access to a
+//! device comes from its front end.
 //!
 //! # The promise of every implementation
 //! * ACCESS1 a call runs after all work queued on its stream before it, and its effect is visible to every stream and
@@ -37,8 +37,8 @@ pub trait MemoryAccess {
     fn fill(&self, stream: StreamId, range: AddrRange, pattern: Pattern)
     -> Result<(), AccessError>;
 
-    /// Makes later work on `stream` wait for `point`. A decorator needs it for the wait of a grant: it writes into a
-    /// new block before its caller can have waited.
+    /// Makes later work on `stream` wait for `point`. A decorator needs this for a grant with a wait: it writes into
+    /// the new block before the caller can have waited.
     ///
     /// # Errors
     /// [`AccessError`]; nothing is ordered then.
@@ -79,13 +79,13 @@ pub struct Pattern {
 }
 
 impl Pattern {
-    /// The quiet not-a-number of `f32`, 0x7FC00000: every result computed from it is not a number either.
+    /// The quiet NaN of `f32`, 0x7FC00000: every result computed from it is NaN, too.
     pub const F32_NAN: Self = Self::of_u32(0x7fc0_0000);
 
-    /// The quiet not-a-number of `f64`, 0x7FF8000000000000.
+    /// The quiet NaN of `f64`, 0x7FF8000000000000.
     pub const F64_NAN: Self = Self::of_u64(0x7ff8_0000_0000_0000);
 
-    /// The smallest `i32`, which no program means and which stands out in a sum.
+    /// The smallest `i32`, which no program uses on purpose and which stands out in a sum.
     pub const I32_MIN: Self = Self::of_u32(0x8000_0000);
 
     /// Creates a pattern of this byte.
@@ -148,7 +148,7 @@ pub struct SliceAccess<'m, W: Wait = Spin> {
 }
 
 impl<'m> SliceAccess<'m> {
-    /// Creates access to `memory`, whose first byte is at `start`; threads spin for each other.
+    /// Creates access to `memory`, whose first byte is at `start`; waiting threads spin.
     pub fn new(start: Addr, memory: &'m mut [u8]) -> Self {
         Self::with_wait(start, memory)
     }

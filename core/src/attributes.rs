@@ -1,10 +1,11 @@
 //! TensorFlow's [`AllocatorAttributes`]: requirements on an allocator's memory, such as host memory, or device memory
-//! that a network card can reach. TensorFlow's attributes of one call are fields of a [`Request`](crate::Request).
+//! that a network card can reach. The attributes that TensorFlow passes with one call are fields of a
+//! [`Request`](crate::Request).
 
 use core::fmt;
 
-/// Requirements on memory, in one word as TensorFlow lays it out: bit 0 for host memory, bit 1 for network cards, bit
-/// 2 for GPUs, bits 24 to 31 for the device's own; and a scope, 0 for none.
+/// Requirements on memory, in one word as TensorFlow lays it out: bit 0 for host memory, bit 1 for network cards, bit 2
+/// for GPUs, bits 24 to 31 for requirements specific to the device; and a scope, 0 for none.
 ///
 /// ```
 /// use larder_core::AllocatorAttributes;
@@ -25,7 +26,7 @@ pub struct AllocatorAttributes {
 const ON_HOST: u32 = 1 << 0;
 const NIC_COMPATIBLE: u32 = 1 << 1;
 const GPU_COMPATIBLE: u32 = 1 << 2;
-/// First of the eight bits of the device's own, which end with the word.
+/// The first of the eight device-specific bits, which are the highest of the word.
 const DEVICE_SHIFT: u32 = 24;
 const DEVICE_BITS: u32 = 0xff << DEVICE_SHIFT;
 const KNOWN: u32 = ON_HOST | NIC_COMPATIBLE | GPU_COMPATIBLE | DEVICE_BITS;
@@ -66,7 +67,7 @@ impl AllocatorAttributes {
         self.value & GPU_COMPATIBLE != 0
     }
 
-    /// Returns the device's own bits.
+    /// Returns the device-specific bits.
     pub const fn device_bits(self) -> u8 {
         (self.value >> DEVICE_SHIFT) as u8
     }
@@ -91,7 +92,7 @@ impl AllocatorAttributes {
         self.set(GPU_COMPATIBLE, on);
     }
 
-    /// Sets the device's own bits, all eight.
+    /// Sets the device-specific bits, all eight.
     pub const fn set_device_bits(&mut self, bits: u8) {
         self.value = (self.value & !DEVICE_BITS) | ((bits as u32) << DEVICE_SHIFT);
     }
@@ -109,7 +110,7 @@ impl AllocatorAttributes {
         }
     }
 
-    /// Adds the requirements of `other`, and its scope if this has none.
+    /// Adds the requirements of `other`, and its scope if `self` has none.
     ///
     /// # Errors
     /// [`ScopesDiffer`] if both have scopes and these differ. Nothing has changed then.
@@ -127,8 +128,8 @@ impl AllocatorAttributes {
         Ok(())
     }
 
-    /// Returns whether memory that meets `other` meets this: every requirement here is one of `other`. Scopes are not
-    /// compared.
+    /// Returns whether memory that meets `other` also meets `self`: every requirement of `self` is one of `other`.
+    /// Scopes are not compared.
     pub const fn is_equal_or_less_restrictive(self, other: Self) -> bool {
         self.value & !other.value == 0
     }

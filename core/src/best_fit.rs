@@ -1,4 +1,4 @@
-//! [`BestFit`]: what a pool of regions and a pool of pages have in common.
+//! [`BestFit`]: the interface that a pool of regions and a pool of pages share.
 
 use core::fmt;
 
@@ -24,9 +24,9 @@ pub enum Progress<P> {
 /// Best fit with coalescing over numbers, for one thread at a time: [`RegionPool`](crate::RegionPool) over ranges
 /// of a sub-allocator, [`PagePool`](crate::pages::PagePool) over pages that a driver maps.
 ///
-/// It performs no I/O and touches none of the memory it manages. An allocation that held memory cannot serve is a
-/// loop: [`advance`](Self::advance) returns a plan of calls, the driver of the pool makes them, and calls `advance`
-/// again. [`Shared`](crate::Shared) does that behind a lock, which it releases for the calls.
+/// It performs no I/O and touches none of the memory it manages. An allocation that cannot be served from held memory
+/// is a loop: [`advance`](Self::advance) returns a plan of calls, and the caller makes them and calls `advance` again.
+/// [`Shared`](crate::Shared) does that behind a lock, which it releases for the calls.
 ///
 /// ```
 /// use larder_core::{Addr, AddrRange, BestFit, Chunk, RegionConfig, RegionPool, Request};
@@ -47,8 +47,8 @@ pub trait BestFit: Sized {
 
     /// Allocates from held memory and never asks for more.
     ///
-    /// O(1) while no other stream has chunks with a point and the alignment is at most the granule; otherwise four
-    /// chunks of each size class are examined at most, and before failing all free chunks once.
+    /// O(1) while no other stream has chunks with a point and the alignment is at most the granule; otherwise at most
+    /// four chunks of each size class are examined, and all free chunks once before the call fails.
     ///
     /// # Errors
     /// [`AllocError`]; no block is allocated then, but free chunks may have been joined. The cause of an
@@ -60,15 +60,15 @@ pub trait BestFit: Sized {
     /// without a reason on failure. O(1).
     fn try_alloc_now(&mut self, request: &Request) -> Option<Grant>;
 
-    /// Allocates the block at exactly this place, `range` rounded up to granules, from held memory. For plans, which
+    /// Allocates the block at exactly this place, `range` rounded up to granules, from held memory. Serves plans, which
     /// lay out blocks ahead of time.
     ///
-    /// The search for the place starts at the chunk `near`, which may no longer exist. All of the place must be free.
-    /// Without a stream, no queued work may use it; with one, work of that stream may, since the stream runs in
-    /// order. O(chunks between the two + chunks under the range), after a sweep if there is no stream.
+    /// The search for the place starts at the chunk `near`, which may no longer exist. The whole place must be free.
+    /// Without a stream, no queued work may use it; with one, work of that stream may, since the stream runs in order.
+    /// O(chunks between `near` and the place + chunks under it), after a sweep if there is no stream.
     ///
     /// # Errors
-    /// [`AllocError::PlaceTaken`] if part of the place cannot be used or it does not start on a granule;
+    /// [`AllocError::PlaceTaken`] if part of the place cannot be used, or the place does not start on a granule;
     /// [`AllocError::OutOfMemory`] if a lowered limit leaves no room; [`AllocError::TooLarge`];
     /// [`AllocError::TableFull`].
     fn alloc_at(
@@ -78,26 +78,27 @@ pub trait BestFit: Sized {
         stream: Option<StreamId>,
     ) -> Result<Block, AllocError>;
 
-    /// Continues an allocation until it is done or needs calls. Cost as [`alloc`](Self::alloc); O(chunks) when memory
-    /// is short.
+    /// Continues an allocation until it is done or needs calls. Costs as much as [`alloc`](Self::alloc); O(chunks) when
+    /// memory is short.
     fn advance(&mut self, attempt: &mut Self::Attempt) -> Progress<Self::Plan>;
 
-    /// Frees a block that no work uses any more. O(1), and one step for each free neighbour that points no longer
-    /// keep apart: amortised over the frees that left them.
+    /// Frees a block that no work uses any more. O(1), plus one step for each free neighbour that its point no longer
+    /// keeps apart; these steps are amortised over the frees that left the neighbours.
     ///
     /// # Errors
     /// Returns the block if it is not one of this pool's; nothing has changed then.
     fn free(&mut self, block: Block) -> Result<(), Rejected<FreeError>>;
 
-    /// Frees a block that work queued on `point.stream` may use until `point.event`. Cost as [`free`](Self::free).
+    /// Frees a block that work queued on `point.stream` may use until `point.event`. Costs as much as
+    /// [`free`](Self::free).
     ///
     /// # Errors
     /// Returns the block if it is not one of this pool's, or if the event lies more than [`EventNumber::WINDOW`]
     /// ahead of the stream's last completed event; nothing has changed then.
     fn free_after(&mut self, block: Block, point: StreamPoint) -> Result<(), Rejected<FreeError>>;
 
-    /// Reports that all work up to `event` on `stream` is done: memory with such a point is no longer in use. Events
-    /// below one already reported change nothing. O(1), except once every 2^30 events.
+    /// Reports that all work up to `event` on `stream` is done: memory whose point is among these events is no longer
+    /// in use. An event below one that was already reported changes nothing. O(1), except once every 2^30 events.
     ///
     /// Points are cleared when a search fails, not here.
     fn complete(&mut self, stream: StreamId, event: EventNumber);
@@ -105,7 +106,7 @@ pub trait BestFit: Sized {
     /// Resizes the block without moving it, from held memory. Returns the block that replaces it, with the same
     /// address, handle and number.
     ///
-    /// O(1), and one step for each free chunk behind the block that it grows into.
+    /// O(1), plus one step for each free chunk that the block grows into.
     ///
     /// ```
     /// use larder_core::{Addr, AddrRange, BestFit, Chunk, RegionConfig, RegionPool, Request, Resize};
@@ -129,22 +130,22 @@ pub trait BestFit: Sized {
         to: impl Into<Resize>,
     ) -> Result<Block, Rejected<ResizeError>>;
 
-    /// Sets the limit. From this call on no memory is requested above it, and while more is held, no block is
+    /// Sets the limit. From this call on, no memory is requested above it, and while more is held, no block is
     /// allocated that would raise the live bytes above it. O(regions).
     ///
     /// Returns the bytes held above the limit, growth under way included; 0 if the limit is met.
     fn set_limit(&mut self, limit_bytes: u64) -> u64;
 
-    /// Resets the counters, as [`Stats::clear`].
+    /// Resets the counters, as [`Stats::clear`] does.
     fn clear_stats(&mut self);
 
     /// Returns how far the limit could be lowered now: the held bytes, and those of them that cannot be released
-    /// because a block, queued work or a pin uses them. A pool of regions releases whole ones, and units at the free
-    /// end of the newest; a pool of pages releases handles. O(chunks).
+    /// because a block, queued work or a pin uses them. A pool of regions releases whole regions, and units at the free
+    /// end of the newest region; a pool of pages releases handles. O(chunks).
     fn pool_stats(&mut self) -> PoolStats;
 
-    /// Calls `f` with every chunk in address order, and with each piece of a free chunk that has memory behind some
-    /// of its pages only. O(chunks).
+    /// Calls `f` with every chunk in address order. A free chunk with memory behind only some of its pages comes in
+    /// pieces. O(chunks).
     fn for_each_chunk(&self, f: impl FnMut(ChunkInfo));
 
     /// Walks every numbered invariant. O(chunks).
@@ -189,9 +190,9 @@ pub trait BestFit: Sized {
 
     /// Restores a block from its parts, if a used chunk with that handle starts there.
     ///
-    /// The caller promises that no other [`Block`] for it exists; if one does, the second free of
-    /// the two is refused or, once the place has been allocated again, frees the new owner's
-    /// block: the bookkeeping stays consistent, the caller's program does not. O(1).
+    /// The caller promises that no other [`Block`] for it exists; if another one does, the second free of the two is
+    /// refused or, once the place has been allocated again, frees the new owner's block: the bookkeeping stays
+    /// consistent, the caller's program does not. O(1).
     ///
     /// # Errors
     /// [`FreeError::Unknown`] if there is no such chunk.
@@ -201,8 +202,8 @@ pub trait BestFit: Sized {
 
     /// Calls `f` with every chunk that ends after `from`, in address order, until it returns `false`.
     ///
-    /// For walks with pauses in which other threads work: `near` is the chunk where the last walk stopped, which may
-    /// no longer exist. O(chunks visited + chunks between `near` and `from`).
+    /// Serves walks with pauses, during which other threads work: `near` is the chunk where the last walk stopped,
+    /// which may no longer exist. O(chunks visited + chunks between `near` and `from`).
     fn chunks_from(&self, from: Addr, near: Option<ChunkHandle>, f: impl FnMut(ChunkInfo) -> bool) {
         self.chunks().chunks_from(from, near, f);
     }

@@ -39,8 +39,7 @@ impl ChunkHandle {
 
 /// A range of addresses that belongs to the caller until it is freed.
 ///
-/// A block is a value: it cannot be copied, and freeing takes it by move, so freeing twice does
-/// not compile:
+/// A block is a value: it cannot be copied, and freeing moves it, so freeing it twice does not compile:
 ///
 /// ```compile_fail
 /// # use larder_core::{Block, BlockAllocator};
@@ -50,8 +49,8 @@ impl ChunkHandle {
 /// }
 /// ```
 ///
-/// Dropping a block leaks its memory until the allocator goes. It carries its chunk's handle, so a free needs no
-/// look-up. 24 bytes.
+/// Dropping a block leaks its memory until the allocator is dropped. A block carries its chunk's handle, so a free
+/// needs no look-up. It takes 24 bytes.
 #[derive(PartialEq, Eq)]
 #[must_use = "a dropped block stays allocated"]
 pub struct Block {
@@ -80,8 +79,8 @@ impl Block {
     }
 
     /// Creates the block of an allocator outside this crate, which keeps a table of its blocks and checks every block
-    /// it is given: a block made here proves nothing. It is [of](Self::is_of) [`AllocatorId::OUTSIDE`], and the
-    /// core's allocators refuse it.
+    /// it receives: a block made here proves nothing. Such a block is [of](Self::is_of) [`AllocatorId::OUTSIDE`], and
+    /// the core's allocators refuse it.
     pub const fn outside(range: AddrRange, handle: ChunkHandle) -> Self {
         Self::new(range.start(), range.bytes(), handle, AllocatorId::OUTSIDE.0)
     }
@@ -106,8 +105,8 @@ impl Block {
         self.handle
     }
 
-    /// Returns whether the block is from this allocator, by a number that no two allocators in use at a time share. A
-    /// free makes the allocator's own, stricter check.
+    /// Returns whether the block is from this allocator, by a number that no two allocators in use at the same time
+    /// share. A free makes the allocator's own, stricter check.
     #[inline]
     pub const fn is_of(&self, allocator: AllocatorId) -> bool {
         self.owner == allocator.0
@@ -125,13 +124,13 @@ impl Block {
 
 /// The allocator of a block; see [`Block::is_of`].
 ///
-/// Either the place of the table that the allocator borrows, which the next allocator over the same table has too, or
-/// a number used once in the life of the process.
+/// The id is either the place of the table that the allocator borrows, which the next allocator over the same table has
+/// too, or a number that is used once in the life of the process.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct AllocatorId(pub(crate) u32);
 
 impl AllocatorId {
-    /// All allocators outside this crate: their blocks are of no table.
+    /// All allocators outside this crate: their blocks belong to no table.
     pub const OUTSIDE: Self = Self(0);
     /// Number of ids that are used only once.
     pub(crate) const GIVEN_ONCE: u32 = 1 << 31;
@@ -176,7 +175,7 @@ pub struct RawBlock {
 pub struct Request {
     /// Size in bytes, more than 0.
     pub bytes: u64,
-    /// Alignment of the address. Free of cost up to the granule.
+    /// Alignment of the address. Costs nothing up to the granule.
     pub align: Align,
     /// The stream on which the block will be used. Memory whose last use is on the same stream may be granted at
     /// once, because the stream runs in order.
@@ -217,7 +216,7 @@ impl Request {
         self
     }
 
-    /// Restricts memory that carries a point to that freed at or before `event`.
+    /// Excludes memory that carries a point unless it was freed at or before `event`.
     pub const fn freed_by(mut self, event: EventNumber) -> Self {
         self.freed_by = Some(event);
         self
@@ -229,8 +228,8 @@ impl Request {
 pub struct Resize {
     /// The new size in bytes, more than 0.
     pub bytes: u64,
-    /// The stream on which the block is used. A block grows into memory that no stream uses any more or whose last
-    /// use is on this one.
+    /// The stream on which the block is used. A block grows into memory that no stream uses any more or whose last use
+    /// is on this stream.
     pub stream: StreamId,
     /// If set, work queued on the stream may use a cut-off end up to this event; otherwise the end is free immediately.
     pub used_until: Option<EventNumber>,
@@ -271,22 +270,23 @@ impl From<u64> for Resize {
 pub struct Grant {
     /// The block.
     pub block: Block,
-    /// If set, the stream of the request must wait for this point before its first use.
+    /// If set, the stream of the request must wait for this point before the first use of the block.
     pub wait: Option<StreamPoint>,
 }
 
 /// An allocator of blocks: the trait at the upper end of the core, which decorators wrap.
 ///
-/// Implementations are shared by reference and lock inside.
+/// Implementations are shared by reference and do their own locking.
 pub trait BlockAllocator {
     /// Allocates a block.
     ///
     /// # Errors
-    /// See [`AllocError`]. No block is allocated then and every block is as before; memory may have come from or gone
-    /// back to the sub-allocator, and free chunks may have been joined.
+    /// See [`AllocError`]. No block is allocated then and every block is as before; memory may have been obtained from
+    /// the sub-allocator or released to it, and free chunks may have been joined.
     fn alloc(&self, request: &Request) -> Result<Grant, AllocError>;
 
-    /// Frees a block that is out of use once `point.stream` has passed `point.event`; without a point, immediately.
+    /// Frees a block that is out of use once `point.stream` has passed `point.event`, or immediately if there is no
+    /// point.
     ///
     /// # Errors
     /// Returns the block if it is not one of this allocator's, or if the event lies too far ahead.
@@ -314,9 +314,9 @@ pub trait BlockAllocator {
     /// Returns the block's number among all allocations, from 1 up, never reused.
     fn allocation_id(&self, block: &Block) -> Option<u64>;
 
-    /// Returns whether the block is one of this allocator's. Takes no lock where the block's own number decides
-    /// ([`Block::is_of`]); a free's own check is stricter. An allocator that does not [track
-    /// sizes](Self::tracks_sizes) must implement this: the default returns `false` for it.
+    /// Returns whether the block is one of this allocator's. Takes no lock if the block's own number decides
+    /// ([`Block::is_of`]); a free's own check is stricter. An allocator that does not [track sizes](Self::tracks_sizes)
+    /// must implement this: the default returns `false` for it.
     fn owns(&self, block: &Block) -> bool {
         self.requested_bytes(block).is_some()
     }
@@ -328,7 +328,7 @@ pub trait BlockAllocator {
     fn clear_stats(&self) {}
 
     /// Returns whether [`requested_bytes`](Self::requested_bytes) and [`allocation_id`](Self::allocation_id) know the
-    /// blocks of this allocator. All of Larder's own do; a wrapper of another allocator may not.
+    /// blocks of this allocator. All of Larder's own allocators do; a wrapper of another allocator may not.
     fn tracks_sizes(&self) -> bool {
         true
     }

@@ -1,6 +1,7 @@
 //! [`ByteCount`]: a size as people write it.
 //!
-//! The stand-in driver and the reader of traces depend on no package of ours, and have this file by a link.
+//! The stand-in driver and the reader of traces depend on no package of ours, and have this file through symbolic
+//! links.
 
 use core::fmt;
 
@@ -11,9 +12,9 @@ use core::fmt;
 pub struct ByteCount(pub u64);
 
 impl ByteCount {
-    /// Parses plain bytes, or a number and a unit, in any case: `K`, `M`, `G` or `T`, alone or with `iB` for powers
-    /// of two, with `B` for powers of ten. `None` if it is no size. Sizes beyond 64 bits become the largest number,
-    /// and a fraction of a byte is dropped.
+    /// Parses plain bytes, or a number and a unit, in upper or lower case: `K`, `M`, `G` or `T`, alone or with `iB` for
+    /// powers of two, or with `B` for powers of ten. `None` if the text is not a size. Sizes beyond 64 bits become the
+    /// largest number, and a fraction of a byte is dropped.
     pub fn parse(text: &str) -> Option<Self> {
         let text = text.trim();
         let end = text.find(|letter: char| !letter.is_ascii_digit() && letter != '.');
@@ -81,7 +82,7 @@ impl fmt::Display for ByteCount {
     }
 }
 
-/// Formats a number with a comma before each three digits.
+/// Formats a number with a comma between groups of three digits.
 fn grouped(f: &mut fmt::Formatter<'_>, number: u64) -> fmt::Result {
     if number < 1000 {
         return write!(f, "{number}");

@@ -1,8 +1,8 @@
 //! Errors as small values: one enum per verb.
 //!
 //! On every error all blocks are as before the call, and nothing the caller owned is lost: a refused block or range
-//! comes back inside the error. A refused allocation may have joined free chunks, and grown or released memory of the
-//! sub-allocator.
+//! comes back inside the error. A refused allocation may have joined free chunks, and may have obtained memory from the
+//! sub-allocator or released some to it.
 
 use core::fmt;
 
@@ -39,7 +39,7 @@ pub enum AllocError {
     },
     /// The memory could not be accessed, so a decorator could not prepare the block.
     Access(AccessError),
-    /// A [`Tracked`](crate::decorate::Tracked) allocates no more blocks after its records were taken. Allocate
+    /// A [`Tracked`](crate::decorate::Tracked) allocates no more blocks after its records have been taken. Allocate
     /// elsewhere.
     Closed,
     /// The request is for a stream that this allocator does not have.
@@ -57,11 +57,11 @@ pub enum AllocError {
     OutOfMemory(OutOfMemory),
 }
 
-/// Why there was no memory, with the numbers to judge it by. All sizes in bytes.
+/// Why there was no memory, with the numbers to judge it by. All sizes are in bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub struct OutOfMemory {
-    /// The reason, which would have to change.
+    /// The reason for the refusal.
     pub cause: Cause,
     /// Bytes requested.
     pub requested_bytes: u64,
@@ -69,15 +69,15 @@ pub struct OutOfMemory {
     pub rounded_bytes: u64,
     /// The limit in force.
     pub limit_bytes: u64,
-    /// Held from the sub-allocator, growth under way included.
+    /// Bytes held from the sub-allocator, growth under way included.
     pub reserved_bytes: u64,
-    /// In use.
+    /// Bytes in use.
     pub live_bytes: u64,
-    /// Free in held regions, on any stream.
+    /// Bytes free in held regions, on any stream.
     pub free_bytes: u64,
-    /// The largest free chunk.
+    /// Bytes of the largest free chunk.
     pub largest_free_bytes: u64,
-    /// Free, but still used by work queued on other streams.
+    /// Bytes that are free, but still used by work queued on other streams.
     pub pending_bytes: u64,
 }
 
@@ -103,19 +103,20 @@ impl OutOfMemory {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum Cause {
-    /// Growing would pass the limit. Raise it, or free blocks.
+    /// Growing would exceed the limit. Raise it, or free blocks.
     Limit,
     /// The sub-allocator refused to grow: the memory behind it is exhausted.
     SubAllocator,
-    /// The sub-allocator returned a range that cannot be held.
+    /// The sub-allocator returned a range that could not be accepted.
     Rejected(RegionError),
-    /// Held memory does not serve, and the call asked for no more ([`BestFit::alloc`](crate::BestFit::alloc)).
+    /// Held memory cannot serve the request, and the call asked for no more
+    /// ([`BestFit::alloc`](crate::BestFit::alloc)).
     Held,
-    /// Enough bytes are free, beyond those that a lowered limit claims, in chunks that are too small.
+    /// Enough bytes are free, beyond those that a lowered limit claims, but in chunks that are too small.
     Fragmentation,
     /// Enough bytes are free, but queued work still uses them: wait for the streams and try again.
     Pending,
-    /// The allocator was made not to grow.
+    /// The allocator was created without growth.
     Fixed,
     /// The region table is full: growing in fewer, larger steps would avoid it.
     Regions,
@@ -147,7 +148,7 @@ impl fmt::Display for AllocError {
             ),
             Self::Access(error) => error.fmt(f),
             Self::Closed => f.write_str(
-                "the records of this allocator were taken, it only frees now: allocate elsewhere",
+                "the records of this allocator have been taken, so it only frees: allocate elsewhere",
             ),
             Self::OtherStream => f.write_str(OTHER_STREAM),
             Self::PagesFull { handles, mappings } => write!(
@@ -184,7 +185,7 @@ impl fmt::Display for OutOfMemory {
         match self.cause {
             Cause::Rejected(error) => write!(
                 f,
-                "the sub-allocator returned a range that cannot be held: {error}"
+                "the sub-allocator returned a range that could not be accepted: {error}"
             )?,
             Cause::Device { mib } => write!(
                 f,
@@ -254,8 +255,7 @@ impl fmt::Display for AccessError {
 
 impl core::error::Error for AccessError {}
 
-/// An error, and the value that returns to the caller: a block that is still the caller's, or a range that is not
-/// held.
+/// An error, with the value that was refused: a block that still belongs to the caller, or a range that is not held.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[must_use = "the value inside is the caller's again: a block to free, a range to give back"]
 pub struct Rejected<E, T = Block> {
@@ -293,7 +293,7 @@ impl<E: core::error::Error> core::error::Error for Rejected<E, AddrRange> {}
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum FreeError {
-    /// No used chunk starts there: never allocated here, or freed already.
+    /// No used chunk starts there: the block was never allocated here, or is freed already.
     Unknown,
     /// The point's event lies more than [`EventNumber::WINDOW`](crate::EventNumber::WINDOW) ahead of its
     /// stream's last completed event. Report completed events more often.
@@ -344,8 +344,7 @@ pub enum ResizeError {
     /// The chunk table has no free record: cutting an end off takes one, and so does growing the region. Lend a
     /// larger table, or free blocks.
     TableFull,
-    /// The memory behind the block is in use, or there is too little of it, and no more can be obtained right behind
-    /// it.
+    /// The memory right behind the block is in use or too small, and no more can be obtained there.
     NoRoom,
     /// The limit leaves no room. Raise it, or free blocks.
     Limit,
@@ -377,15 +376,15 @@ impl core::error::Error for ResizeError {}
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum RegionError {
-    /// Its start or length is not a multiple of the granule.
+    /// The region's start or length is not a multiple of the granule.
     Misaligned,
-    /// It overlaps a region held already.
+    /// The region overlaps one that is held already.
     Overlap,
-    /// It has more granules than 32 bits can count.
+    /// The region has more granules than 32 bits can count.
     TooLarge,
-    /// It is smaller than the growth ticket requires.
+    /// The region is smaller than the growth ticket requires.
     TooSmall,
-    /// Holding it would pass the limit, which may have been lowered since the growth began.
+    /// Holding the region would exceed the limit, which may have been lowered since the growth began.
     Limit,
     /// The chunk table has no record left.
     TableFull,
@@ -412,7 +411,9 @@ impl fmt::Display for RegionError {
             Self::TableFull => "the chunk table has no record left: lend a larger table",
             Self::RegionsFull => "the region table is full: grow in larger steps",
             Self::ForeignTicket => "the ticket is another allocator's: return it to that one",
-            Self::Claimed => "the heap has a region already; make a second heap for a second one",
+            Self::Claimed => {
+                "the heap has a region already; make a second heap for a second region"
+            }
             Self::NoRoom => "the region is too small for tables and memory; give at least 32 KiB",
         })
     }
@@ -440,7 +441,7 @@ pub enum ConfigError {
     Addresses,
     /// The tables of pages are too small.
     PageTables,
-    /// The limit of a pool is 0 and should grow.
+    /// The limit of a pool is 0 but is configured to grow.
     PoolLimit,
     /// The allocator below does not track sizes, which the decorator needs.
     NoSizes,
@@ -466,16 +467,18 @@ impl fmt::Display for ConfigError {
                  reuse existing ones"
             }
             Self::Heap => {
-                "the heap has no memory for the records: free some, or make room for fewer"
+                "the heap has no memory for the records: free memory, or make room for fewer records"
             }
             Self::Granule => "the granule must be a power of two of at most 1 GiB",
             Self::GrowthUnit => "the growth unit must be a multiple of the granule and not zero",
             Self::Table => "the chunk table must have from 2 to 2^32 - 1 records",
             Self::Index => "the index of a pool needs two slots for each record of its table",
             Self::PagedGrowth => {
-                "a paged allocator takes `Growth::Fixed`: its memory comes by plans"
+                "a paged allocator takes `Growth::Fixed`: its memory comes through plans"
             }
-            Self::Page => "the page must be a multiple of the granule, and less than 2^32 of them",
+            Self::Page => {
+                "the page must be a multiple of the granule, and of fewer than 2^32 granules"
+            }
             Self::Addresses => {
                 "the addresses must be whole pages, of fewer granules than 2^32: a larger granule allows more"
             }

@@ -11,10 +11,10 @@ use crate::error::AccessError;
 use crate::stream::{StreamId, StreamPoint};
 use crate::units::{Addr, AddrRange};
 
-/// Access to memory of this process, at its own addresses. Shared freely, without a lock.
+/// Access to memory of this process, at its own addresses. It is shared freely, without a lock.
 ///
-/// The errors it helps to find, use after free and writes past an end, are undefined behaviour where the program
-/// makes them: a guard's report is a hint at them, and no report is no proof of their absence.
+/// The errors it helps to find, use after free and writes past an end, are undefined behaviour in the program: a
+/// guard's report is a hint, and the absence of reports proves nothing.
 #[derive(Clone, Copy, Debug)]
 pub struct HostAccess {
     /// The first byte; pointers are derived from it by an offset.
@@ -38,7 +38,7 @@ impl HostAccess {
     /// * nothing else reads the bytes a call writes, or writes the bytes it names, at the same time, and no reference
     ///   to them is alive.
     ///
-    /// Decorators name bytes of blocks they hold only: new ones, freed ones, guards.
+    /// Decorators name only bytes of blocks that they hold: new blocks, freed blocks and guards.
     pub unsafe fn new(first: NonNull<u8>, bytes: u64) -> Option<Self> {
         let range = AddrRange::new(Addr::new(first.addr().get() as u64), bytes)?;
         Some(Self { first, range })

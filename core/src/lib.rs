@@ -40,10 +40,10 @@
 //! | nested budgets | [`limits`] |
 //! | typed values in the blocks of any of these | [`typed`] |
 //!
-//! State lies in tables that the caller lends. [`pool`], [`decorate`], [`limits::LimitTree`] and
-//! [`prmalloc`] come with the feature `alloc`: they allocate their tables when a value is made, and nothing
-//! afterwards. [`small`] has the parts of the process heap, which is the crate `larder`; it changes as that crate
-//! needs. GPU memory is the crate `larder-cuda`.
+//! State lies in tables that the caller lends. [`pool`], [`decorate`], [`limits::LimitTree`] and [`prmalloc`] come with
+//! the feature `alloc`: they allocate their tables when a value is made, and nothing afterwards. [`small`] has the
+//! parts of the process heap, the crate `larder`, and changes whenever that crate needs it. GPU memory is in the crate
+//! `larder-cuda`.
 #![no_std]
 #![deny(unsafe_code)]
 

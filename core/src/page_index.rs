@@ -1,8 +1,8 @@
-//! [`PageIndex`]: blocks by address alone, for front ends whose frees pass a pointer only.
+//! [`PageIndex`]: finds blocks by address alone, for front ends whose frees pass only a pointer.
 //!
-//! It stands beside the allocator, which does not use it. A result need not be true: the allocator checks it against
-//! its own records ([`RegionPool::block_from_raw`](crate::RegionPool::block_from_raw)). So an entry is written when a
-//! block is allocated and never cleared, and the initial entries may be any.
+//! The allocator itself does not use it. A result need not be true: the allocator checks it against its own records
+//! ([`RegionPool::block_from_raw`](crate::RegionPool::block_from_raw)). So an entry is written when a block is
+//! allocated and never cleared, and the initial entries may have any value.
 
 use crate::block::{Block, ChunkHandle, RawBlock};
 use crate::sync::{AtomicU32, Ordering};
@@ -10,9 +10,9 @@ use crate::units::{Addr, Granule};
 
 /// The handle of the block that starts at each page of a range of addresses: four bytes a page.
 ///
-/// Pages are the granules of the allocator, or smaller, so each starts at most one block. Addresses outside the range
-/// are not found. All accesses are relaxed: a thread that looks a block up holds it, and got it from the thread that
-/// entered it.
+/// Pages are the granules of the allocator, or smaller, so at most one block starts at each. Addresses outside the
+/// range are not found. All accesses are relaxed: a thread that looks a block up holds it, and got it from the thread
+/// that entered it.
 ///
 /// ```
 /// use larder_core::{Addr, AddrRange, BestFit, Chunk, RegionConfig, RegionPool, Granule, PageIndex, Request};

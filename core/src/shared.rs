@@ -1,4 +1,4 @@
-//! [`Shared`]: a pool behind a lock, and the loop over the source that makes its calls.
+//! [`Shared`]: a pool behind a lock, and the loop that carries out its plans with the source.
 //!
 //! The lock is held for bookkeeping only, not during calls of the source. So other threads allocate and free while
 //! one waits for the driver to map memory.
@@ -114,10 +114,10 @@ impl<P: BestFit, S: Source<P>, W: Wait> Shared<P, S, W> {
         self.pool.with(P::pool_stats)
     }
 
-    /// Sets the limit and releases the idle part of the excess. The limit holds from the start of this call; see
+    /// Sets the limit and releases the idle part of the excess. The limit takes effect at the start of this call; see
     /// [`BestFit::set_limit`]. Returns the bytes that stay above it for now.
     ///
-    /// The rest of the excess goes with the next call. Regions added by hand go to the source too.
+    /// The next call releases the rest of the excess. Regions that were added by hand are released to the source too.
     pub fn adjust(&self, limit_bytes: u64) -> u64 {
         match self.pool.with(|pool| pool.set_limit(limit_bytes)) {
             0 => 0,

@@ -7,7 +7,7 @@ use core::fmt;
 use crate::byte_count::ByteCount;
 use crate::error::Limit;
 
-/// Counters of an allocator. `*_bytes` in bytes, the rest counts.
+/// Counters of an allocator. `*_bytes` are in bytes, the rest are counts.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Stats {
     /// Successful allocations since construction or [`clear`](Stats::clear).
@@ -28,7 +28,8 @@ pub struct Stats {
     pub limit_bytes: u64,
 }
 
-/// One line: `live 2 MiB (most 5 MiB), held 8 MiB (most 8 MiB), no limit; 12 allocations, the largest 3 MiB`.
+/// Formats as one line:
+/// `live 2 MiB (most 5 MiB), held 8 MiB (most 8 MiB), no limit; 12 allocations, the largest 3 MiB`.
 impl fmt::Display for Stats {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
@@ -46,7 +47,7 @@ impl fmt::Display for Stats {
 }
 
 impl Stats {
-    /// Resets these counters: allocations and largest to 0, peaks to the present values. Live and reserved bytes and
+    /// Resets these counters: allocations and largest to 0, peaks to the current values. Live and reserved bytes and
     /// the limit stay. An allocator's own counters are reset by its `clear_stats`.
     pub fn clear(&mut self) {
         self.allocations = 0;
@@ -56,7 +57,7 @@ impl Stats {
     }
 }
 
-/// The bytes that a lowered limit could reach right now (AntMan's pool statistics).
+/// The held bytes, and the bytes down to which a limit could be lowered right now (AntMan's pool statistics).
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct PoolStats {
     /// Bytes held from the sub-allocator.

@@ -1,17 +1,17 @@
 //! Stream order as numbers.
 //!
 //! A *stream* is a queue of work that runs in order: a CUDA stream, a DMA channel, or TensorFlow's single count of
-//! frees. *Events* number moments in it; later ones have larger numbers. A caller may free memory while queued work
-//! still uses it: the free then carries a [`StreamPoint`], and the memory is in use until the stream has completed
-//! the event. The core only compares numbers; the front end decides what an event is.
+//! frees. *Events* number moments in it; later moments have larger numbers. A caller may free memory while queued work
+//! still uses it: the free then carries a [`StreamPoint`], and the memory is in use until the stream has completed the
+//! event. The core only compares numbers; the front end decides what an event is.
 
 /// A stream, by number below [`StreamId::COUNT`].
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Hash, Default)]
 pub struct StreamId(u8);
 
 impl StreamId {
-    /// Streams that an allocator distinguishes, at 12 bytes each; programs use tens of streams. A front end may give
-    /// two streams one number, at the price of later reuse.
+    /// Number of streams that an allocator distinguishes, at 12 bytes each; programs use tens of streams. A front end
+    /// may give two streams the same number, at the price of later reuse.
     pub const COUNT: usize = 256;
 
     /// Stream 0, the default.
@@ -34,8 +34,8 @@ impl StreamId {
 pub struct EventNumber(u64);
 
 impl EventNumber {
-    /// How far a free may lie ahead of the last event its stream has completed: 2^30 events, because a free chunk
-    /// stores the low 32 bits of the number only.
+    /// The distance by which a free may lie ahead of the last event that its stream has completed: 2^30 events, because
+    /// a free chunk stores the low 32 bits of the number only.
     pub const WINDOW: u64 = 1 << 30;
 
     /// Creates the event with this number.

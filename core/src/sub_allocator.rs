@@ -10,8 +10,8 @@ use crate::units::{Addr, AddrRange, Align};
 /// A request for more memory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct GrowRequest {
-    /// Bytes requested, a multiple of `align`. A range of another length is held if it serves the request and the
-    /// limit allows it, and otherwise goes back.
+    /// Bytes requested, a multiple of `align`. A range of another length is accepted if it serves the request and the
+    /// limit allows it; otherwise it is released.
     pub bytes: u64,
     /// The granule: the start of the range must be a multiple of it.
     pub align: Align,
@@ -19,7 +19,7 @@ pub struct GrowRequest {
     pub at: Option<Addr>,
 }
 
-/// A sub-allocator has no more memory, or does not take a range back.
+/// The error of a sub-allocator that has no more memory, or does not take a range back.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct SubAllocError;
 
@@ -46,10 +46,11 @@ pub trait SubAllocator {
     /// Takes a range back: one that was granted, several granted side by side, or the end of such a range.
     ///
     /// # Errors
-    /// If it cannot; the range then stays with the caller, who continues to use it.
+    /// If the range cannot be taken back; the caller then keeps it and continues to use it.
     fn release(&self, range: AddrRange) -> Result<(), SubAllocError>;
 
-    /// Returns whether it takes back the end of a granted range; if not, it takes whole ranges only.
+    /// Returns whether the sub-allocator takes back the end of a granted range; if not, it takes back whole ranges
+    /// only.
     fn takes_ends(&self) -> bool {
         true
     }

@@ -99,7 +99,7 @@ impl AddrRange {
     }
 }
 
-/// An alignment: a power of two of bytes, from 1 to 2^63.
+/// An alignment: a power of two in bytes, from 1 to 2^63.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Hash)]
 pub struct Align(u8);
 
@@ -107,7 +107,7 @@ impl Align {
     /// The alignment of one byte, which every address has.
     pub const ONE: Self = Self(0);
 
-    /// Returns the alignment of `bytes`, or `None` unless that is a power of two.
+    /// Returns the alignment of `bytes`, or `None` if that is not a power of two.
     pub const fn new(bytes: u64) -> Option<Self> {
         if bytes.is_power_of_two() {
             // The logarithm of a u64 is at most 63.
@@ -142,7 +142,7 @@ pub const fn round_down(bytes: u64, align: Align) -> u64 {
     bytes & !(align.bytes() - 1)
 }
 
-/// The unit that every chunk is a multiple of: a power of two of bytes.
+/// The unit of which every chunk is a multiple: a power of two in bytes.
 ///
 /// Tables count in granules with 32 bits, so one region holds at most `2^32 - 1` of them
 /// (1 TiB less one granule at 256 bytes).
@@ -157,7 +157,7 @@ impl Granule {
     /// 32 bits and stays below one granule.
     pub const MAX_BYTES: u64 = 1 << 30;
 
-    /// Returns the granule of `bytes`, or `None` unless that is a power of two up to [`MAX_BYTES`](Self::MAX_BYTES).
+    /// Returns the granule of `bytes`, or `None` if that is not a power of two up to [`MAX_BYTES`](Self::MAX_BYTES).
     pub const fn new(bytes: u64) -> Option<Self> {
         match Align::new(bytes) {
             Some(align) if bytes <= Self::MAX_BYTES => Some(Self(align)),

@@ -1,10 +1,10 @@
-//! Two allocators as one, a device's memory first and the host's after it (AntMan's `GPUVMemAllocator`): the side
-//! that a block is of, the counters of both, [`JointBytes`] as they change and [`VmemStats`] as a value.
+//! Two allocators as one, device memory first and host memory after it (AntMan's `GPUVMemAllocator`): the side that a
+//! block is on, and the counters of both sides, as [`JointBytes`] while they change and as the value [`VmemStats`].
 
 use crate::stats::Stats;
 use crate::sync::{AtomicU64, Ordering};
 
-/// The side that a block is of.
+/// The side that a block is on.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
 pub enum Placement {
     /// The device's own memory.
@@ -19,7 +19,7 @@ pub enum Placement {
 /// where each allocation and each free is one step.
 ///
 /// Invariants:
-/// * JOINT1 `live` is the sum of bytes added less the bytes taken off.
+/// * JOINT1 `live` is the sum of the bytes added, less the bytes taken off.
 /// * JOINT2 once a call of [`add`](Self::add) is over, `peak` is at least the value it gave `live`, unless the peak
 ///   was cleared in between. It never exceeds the largest value since it was cleared, or since the beginning of a
 ///   call that was under way then.
@@ -85,7 +85,7 @@ impl Default for JointBytes {
     }
 }
 
-/// Counters of both sides, side by side.
+/// The counters of both sides.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct VmemStats {
     /// Counters of the device side.
@@ -99,8 +99,8 @@ pub struct VmemStats {
 }
 
 impl VmemStats {
-    /// Returns both sides as one allocator: sums, the larger of the largest, and the joint peak. Reserved bytes were
-    /// not counted together, so their peak is the sum of both, which may never have been held.
+    /// Returns both sides as one allocator: sums, the larger of the two largest chunks, and the joint peak. Reserved
+    /// bytes were not counted together, so their peak is the sum of both peaks, which may never have been held at once.
     pub fn joint(&self) -> Stats {
         let (device, host) = (&self.device, &self.host);
         Stats {

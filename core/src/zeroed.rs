@@ -53,14 +53,14 @@ unsafe impl Zeroed for Lifetime {}
 // SAFETY: numbers and a bool; zero bytes are 0 and `false`.
 unsafe impl Zeroed for Item {}
 
-/// The language does not define the bytes of an option or an enumeration. So the compiler makes these values of zeros
-/// for each target, and refuses zeros that are no value.
+/// The language does not define the bytes of an option or an enumeration. So the compiler makes these values from
+/// zeros, for each target, and rejects zeros that are not a valid value.
 #[allow(
     dead_code,
     reason = "Rust 1.88 does not see the use in the constant below"
 )]
 const ZEROED: (Handle, Mapping, Shape, Lifetime) = {
-    // SAFETY: if this were no value, it would not compile.
+    // SAFETY: if this were not a valid value, it would not compile.
     unsafe { core::mem::zeroed() }
 };
 const _: () = assert!(ZEROED.3.pinned.is_none());

@@ -1,4 +1,4 @@
-//! The bytes around a guarded block: their lengths, writing them, comparing them.
+//! The bytes around a guarded block: their lengths, and how they are written and compared.
 
 use super::damage::{ChangedByte, find_change};
 use super::{CheckError, Damage, OnDamage, Which};
@@ -16,8 +16,8 @@ const TAIL: Pattern = Pattern::of_u8(0xcd);
 /// The guards of a block. Sizes in bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct GuardConfig {
-    /// Minimum bytes in front of a block; the guard is this, rounded up to the requested alignment. A block is at a
-    /// multiple of it wherever it is a power of two of at most the granule below.
+    /// Minimum bytes in front of a block; the guard has this length, rounded up to the requested alignment. Each block
+    /// starts at a multiple of this length if that is a power of two of at most the granule of the allocator below.
     pub front_bytes: u64,
     /// Minimum bytes behind a block.
     pub tail_bytes: u64,
@@ -25,7 +25,7 @@ pub struct GuardConfig {
     pub keeps_alignment: bool,
     /// Whether the tail guard extends to the end of the granted bytes.
     pub fills_slack: bool,
-    /// Whether a block of no bytes is allocated, with an empty range; otherwise it is an error.
+    /// Whether a request for no bytes yields a block, with an empty range; otherwise it is an error.
     pub zero_size: bool,
     /// Treatment of damaged blocks.
     pub on_damage: OnDamage,
@@ -44,8 +44,8 @@ impl GuardConfig {
         }
     }
 
-    /// Creates the configuration of TensorFlow's `GPUDebugAllocator`: 16 bytes before, 16 directly after, whatever
-    /// the alignment; blocks of no bytes.
+    /// Creates the configuration of TensorFlow's `GPUDebugAllocator`: 16 bytes before and 16 directly after, whatever
+    /// the alignment, and blocks of no bytes.
     pub const fn tensorflow() -> Self {
         Self {
             keeps_alignment: false,
@@ -93,7 +93,7 @@ pub(super) struct BandShape {
     pub(super) bytes: u64,
     pub(super) tail_bytes: u64,
     pub(super) id: u64,
-    /// The stream for which it was requested; its guards are read there unless the free names another.
+    /// The stream for which it was requested; its guards are read there unless the free names another stream.
     pub(super) stream: StreamId,
 }
 

@@ -1,4 +1,4 @@
-//! The finds of a check, as values, and the list in which they wait.
+//! The findings of a check, as values, and the list in which they wait.
 
 use core::fmt;
 
@@ -29,13 +29,13 @@ pub struct Damage {
     pub which: Which,
     /// Its distance from the block's first byte, negative in front of it.
     pub offset: i64,
-    /// The value written there.
+    /// The value of the pattern there.
     pub expected: u8,
     /// The value found there.
     pub found: u8,
     /// First address of the block.
     pub addr: Addr,
-    /// Bytes of the block: requested ones where a guard was damaged, granted ones where it was freed.
+    /// Bytes of the block: the requested ones if a guard was damaged, the granted ones if the block was freed.
     pub bytes: u64,
     /// The block's number among the allocations, 0 if they are not counted.
     pub id: u64,
@@ -102,7 +102,7 @@ pub enum OnDamage {
     Keep,
 }
 
-/// Counts of the finds of checks.
+/// Counts of the findings of checks.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[non_exhaustive]
 pub struct FindingCounts {
@@ -110,18 +110,18 @@ pub struct FindingCounts {
     pub damaged: u64,
     /// Blocks that could not be read or filled.
     pub unreachable: u64,
-    /// Finds for which the list had no place. The list keeps the oldest, which are nearest the cause.
+    /// Findings for which the list had no place. The list keeps the oldest, which are nearest the cause.
     pub unlisted: u64,
-    /// Blocks kept out of use, by [`OnDamage::Keep`].
+    /// Blocks kept out of use, through [`OnDamage::Keep`].
     pub kept_blocks: u64,
     /// Bytes of `kept_blocks`, as granted below.
     pub kept_bytes: u64,
 }
 
-/// Maximum number of finds kept until they are taken. One cause mostly shows in the first few.
+/// Maximum number of findings kept until they are taken. A single cause mostly shows in the first few.
 const FINDINGS: usize = 16;
 
-/// Finds in the order they were made.
+/// Findings in the order in which they were made.
 pub(super) struct DamageList {
     list: Deque<CheckError, FINDINGS>,
     pub(super) counts: FindingCounts,
@@ -141,7 +141,7 @@ impl DamageList {
         }
     }
 
-    /// Counts a find and keeps it if there is a place.
+    /// Counts a finding and keeps it if there is a place.
     pub(super) fn note(&mut self, find: CheckError) {
         match find {
             CheckError::Damaged(_) => self.counts.damaged += 1,

@@ -1,17 +1,17 @@
-//! [`Guarded`]: known bytes in front of every block and behind it, compared when it is freed.
+//! [`Guarded`]: known bytes in front of every block and behind it, compared when the block is freed.
 //!
 //! ```text
 //! below     |<------------------- granted -------------------->|
 //!           | front guard 0xAB.. | requested | tail guard 0xCD.. |
 //! caller                         ^ block
 //! ```
-//! The front guard is a multiple of the requested alignment, so the block keeps it. The tail guard begins with the
-//! byte behind the requested ones and fills all that was granted, so writes into the slack are found too.
+//! The front guard is a multiple of the requested alignment, so the block keeps that alignment. The tail guard begins
+//! with the byte behind the requested ones and fills all that was granted, so writes into the slack are found too.
 //!
 //! # Invariants
 //! * GUARD1 a used row's guards were written whole before its block was returned, and are not written again.
-//! * GUARD2 only its block's free takes a row, and not while it is pinned. So the holder of the block, or of a pin,
-//!   may read its guards: the memory below is not free.
+//! * GUARD2 only the free of its block takes a row, and not while the row is pinned. So the holder of the block, or of
+//!   a pin, may read the block's guards: the memory below is not free.
 
 use super::bands::{BandShape, GuardConfig};
 use super::damage::DamageList;
@@ -45,11 +45,11 @@ struct GuardState {
     findings: DamageList,
 }
 
-/// Puts guards around every block and compares them when it is freed, or on request.
+/// Puts guards around every block and compares them when the block is freed, or on request.
 ///
-/// Every live block takes a row of the table. An allocation writes both guards, a free and a check read them:
-/// O(guards + slack), and the host waits for the stream where the memory is a device's. Free every block before this
-/// is dropped: others stay live below.
+/// Every live block takes a row of the table. An allocation writes both guards, and a free or a check reads them. That
+/// is O(guards + slack), and the host waits for the stream if the memory is a device's. Free every block before this is
+/// dropped: any other block stays live below.
 ///
 /// ```
 /// use larder_core::decorate::{CheckError, GuardConfig, Guarded, Which};
@@ -94,8 +94,8 @@ impl<A: BlockAllocator, M: MemoryAccess> Guarded<A, M> {
 }
 
 impl<A: BlockAllocator, M: MemoryAccess, W: Wait> Guarded<A, M, W> {
-    /// Guards the blocks of `inner`, at most `blocks` at a time; `W` is how threads wait for the lock, and for a
-    /// check of a block being freed.
+    /// Guards the blocks of `inner`, at most `blocks` at a time; `W` is how threads wait for the lock, and for a check
+    /// that still reads a block to be freed.
     ///
     /// # Errors
     /// [`ConfigError::Heap`] if the heap has no memory for the table.
@@ -121,14 +121,14 @@ impl<A: BlockAllocator, M: MemoryAccess, W: Wait> Guarded<A, M, W> {
         &self.inner
     }
 
-    /// Returns the bytes that the allocator below granted for the block: its own, both guards and slack. `None` if it
-    /// is not one of this allocator's.
+    /// Returns the bytes that the allocator below granted for the block: its own bytes, both guards and the slack.
+    /// `None` if the block is not one of this allocator's.
     pub fn granted_bytes(&self, block: &Block) -> Option<u64> {
         self.state
             .with(|state| Some(state.rows.find(block)?.inner.bytes()))
     }
 
-    /// Compares the guards of a block, after the work of the stream it was requested for.
+    /// Compares the guards of a block, after the work of the stream for which it was requested.
     ///
     /// # Errors
     /// [`CheckError`]; the block is as it was.
@@ -139,7 +139,7 @@ impl<A: BlockAllocator, M: MemoryAccess, W: Wait> Guarded<A, M, W> {
         shape.compare(&self.access, shape.stream)
     }
 
-    /// Compares the guards of all blocks and calls `found` for each find. Returns the number of finds. Blocks
+    /// Compares the guards of all blocks and calls `found` for each finding. Returns the number of findings. Blocks
     /// allocated at the same time may be left out. Damage is found again when the block is freed.
     pub fn check_all(&self, mut found: impl FnMut(CheckError)) -> u64 {
         let mut finds = 0;
@@ -166,12 +166,12 @@ impl<A: BlockAllocator, M: MemoryAccess, W: Wait> Guarded<A, M, W> {
         finds
     }
 
-    /// Takes the oldest find of a free.
+    /// Takes the oldest finding of a free.
     pub fn take_finding(&self) -> Option<CheckError> {
         self.state.with(|state| state.findings.take())
     }
 
-    /// Returns the counts of finds of frees so far.
+    /// Returns the counts of the findings of frees so far.
     pub fn finding_counts(&self) -> FindingCounts {
         self.state.with(|state| state.findings.counts)
     }
@@ -223,8 +223,8 @@ impl<A: BlockAllocator, M: MemoryAccess, W: Wait> Guarded<A, M, W> {
         }
     }
 
-    /// Frees a block, behind a point if there is one. Returns the find of its guards, `None` if they were whole. The
-    /// block is gone in either case, and a find waits in [`take_finding`](Self::take_finding) too.
+    /// Frees a block, after the point if there is one. Returns the finding of its guards, or `None` if they were
+    /// intact. The block is gone in either case, and a finding also waits in [`take_finding`](Self::take_finding).
     ///
     /// # Errors
     /// Returns the block.
@@ -261,7 +261,7 @@ impl<A: BlockAllocator, M: MemoryAccess, W: Wait> Guarded<A, M, W> {
         }
     }
 
-    /// Vacates the row of a freed block and notes its find.
+    /// Vacates the row of a freed block and notes its finding.
     fn gone(&self, handle: ChunkHandle, find: Option<CheckError>, kept_bytes: Option<u64>) {
         self.state.with(|state| {
             state.rows.vacate(handle);
@@ -278,8 +278,8 @@ impl<A: BlockAllocator, M: MemoryAccess, W: Wait> Guarded<A, M, W> {
 impl<A: BlockAllocator, M: MemoryAccess, W: Wait> BlockAllocator for Guarded<A, M, W> {
     /// Allocates a block of the allocator below with its guards, written after the point for which the grant waits.
     ///
-    /// Fails with [`AllocError::TableFull`] if no row is vacant, [`AllocError::Access`] if the
-    /// guards could not be written. An error of the allocator below counts the guards' bytes.
+    /// Fails with [`AllocError::TableFull`] if no row is vacant, and with [`AllocError::Access`] if the guards could
+    /// not be written. The sizes in an error of the allocator below include the guards' bytes.
     fn alloc(&self, request: &Request) -> Result<Grant, AllocError> {
         let reserved = self.state.with(|state| state.rows.reserve());
         let handle = reserved.ok_or_else(|| AllocError::TableFull {
@@ -310,7 +310,7 @@ impl<A: BlockAllocator, M: MemoryAccess, W: Wait> BlockAllocator for Guarded<A, 
     }
 
     /// Frees the block whatever the state of its guards, which are read on the point's stream, after the work queued
-    /// there. A find waits in [`take_finding`](Guarded::take_finding); [`free_checked`](Guarded::free_checked)
+    /// there. A finding waits in [`take_finding`](Guarded::take_finding); [`free_checked`](Guarded::free_checked)
     /// returns it.
     fn free_at(&self, block: Block, point: Option<StreamPoint>) -> Result<(), Rejected<FreeError>> {
         self.free_checked(block, point).map(drop)
@@ -322,7 +322,7 @@ impl<A: BlockAllocator, M: MemoryAccess, W: Wait> BlockAllocator for Guarded<A, 
             .with(|state| Some(state.rows.find(block)?.shape.bytes))
     }
 
-    /// Returns the number from the allocator below; `None` also if that allocator has no numbers.
+    /// Returns the number from the allocator below; also `None` if that allocator has no numbers.
     fn allocation_id(&self, block: &Block) -> Option<u64> {
         let id = self
             .state

@@ -10,8 +10,8 @@ use crate::sync::{AtomicU64, Ordering};
 use crate::units::AddrRange;
 
 /// Resets the requested bytes of every block when it is allocated and when it is freed, so that a read of bytes that
-/// were never written, or are freed already, shows. TensorFlow's `gpu_nan_reset`, for any type of element, and
-/// forwarding sizes and numbers.
+/// were never written, or are already freed, stands out. This is TensorFlow's `gpu_nan_reset` for any type of element;
+/// it forwards sizes and numbers.
 ///
 /// The outermost decorator. O(bytes) for each allocation and free.
 ///
@@ -65,7 +65,7 @@ impl<A: BlockAllocator, M: MemoryAccess> Poisoned<A, M> {
         &self.inner
     }
 
-    /// Removes the decorator. Blocks go to the allocator below from then on.
+    /// Removes the decorator. From then on, blocks are freed to the allocator below.
     pub fn into_inner(self) -> A {
         self.inner
     }

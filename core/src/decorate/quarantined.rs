@@ -5,8 +5,9 @@
 //!   differs from the pattern was written after the free.
 //! * QUAR2 `bytes` is the sum of the waiting blocks, at most the limit except for blocks that the allocator below did
 //!   not take back.
-//! * QUAR3 the fill of a waiting block came after the work queued on its free's stream (ACCESS1), so that work is
-//!   over. Its point is passed on for an allocator that counts events; one without streams needs none.
+//! * QUAR3 the fill of a waiting block came after the work queued on the stream of its free (ACCESS1), so that work is
+//!   over. The point of the free is passed on to an allocator that counts events; an allocator without streams needs
+//!   none.
 
 use super::damage::{DamageList, find_change};
 use super::{CheckError, Damage, FindingCounts, OnDamage, Which};
@@ -55,7 +56,7 @@ impl Waiting {
     }
 }
 
-/// The present contents of a quarantine, and its counters.
+/// The current contents of a quarantine, and its counters.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[non_exhaustive]
 pub struct QuarantineStats {
@@ -63,9 +64,9 @@ pub struct QuarantineStats {
     pub waiting_blocks: u64,
     /// Bytes of the waiting blocks, as granted.
     pub waiting_bytes: u64,
-    /// Freed blocks that never waited: too large, not filled, or no place for them.
+    /// Freed blocks that never waited: they were too large, could not be filled, or found no place.
     pub passed_blocks: u64,
-    /// Times that all blocks left because memory was short.
+    /// Number of times that all blocks left because memory was short.
     pub drains: u64,
 }
 
@@ -78,7 +79,7 @@ struct QuarantineState {
 }
 
 impl QuarantineState {
-    /// Appends a block if the limit and the table allow.
+    /// Appends a block if the limit and the table allow it.
     fn push(&mut self, waiting: Waiting, limit_bytes: u64) -> Result<(), Waiting> {
         let bytes = self.bytes.saturating_add(waiting.block.bytes());
         if bytes > limit_bytes {
@@ -99,9 +100,9 @@ impl QuarantineState {
 /// Delays the reuse of freed blocks, filled with a pattern, and compares them when they leave: a write after the free
 /// is found, and does no harm until then.
 ///
-/// The oldest leave when a newer block needs their place, all of them when memory is short. A free costs a fill,
-/// leaving a read: O(bytes). Waiting blocks count as live below, also when this is dropped: [`drain`](Self::drain)
-/// first if the allocator below lives on.
+/// The oldest blocks leave when a newer one needs their place, and all leave when memory is short. A free costs a fill,
+/// and leaving costs a read: O(bytes). Waiting blocks count as live below, even after this is dropped: call
+/// [`drain`](Self::drain) first if the allocator below is used further.
 pub struct Quarantined<A, M, W: Wait = Spin> {
     inner: A,
     access: M,
@@ -114,7 +115,7 @@ impl<A: BlockAllocator, M: MemoryAccess> Quarantined<A, M> {
     ///
     /// # Errors
     /// [`ConfigError::NoSizes`] if `inner` does not track sizes: a foreign block could then not be distinguished from
-    /// its own. [`ConfigError::Heap`] if the heap has no memory for the table.
+    /// one of its own. [`ConfigError::Heap`] if the heap has no memory for the table.
     pub fn new(
         inner: A,
         access: M,
@@ -172,9 +173,9 @@ impl<A: BlockAllocator, M: MemoryAccess, W: Wait> Quarantined<A, M, W> {
         }
     }
 
-    /// Compares all waiting blocks and calls `found` for each find. Returns the number of finds. A block that was
-    /// written to is filled again, so it is found once. Finds are in the list too. Blocks of frees at the same time
-    /// may be left out.
+    /// Compares all waiting blocks and calls `found` for each finding. Returns the number of findings. A block that was
+    /// written to is filled again, so it is found once. Findings are in the list, too. Blocks that are freed at the
+    /// same time may be left out.
     pub fn check_all(&self, mut found: impl FnMut(CheckError)) -> u64 {
         let mut finds = 0;
         // Each block is taken out while it is read, so that no other thread lets it leave, and is then requeued at the
@@ -205,17 +206,17 @@ impl<A: BlockAllocator, M: MemoryAccess, W: Wait> Quarantined<A, M, W> {
         finds
     }
 
-    /// Takes the oldest find.
+    /// Takes the oldest finding.
     pub fn take_finding(&self) -> Option<CheckError> {
         self.state.with(|state| state.findings.take())
     }
 
-    /// Returns the counts of finds so far.
+    /// Returns the counts of the findings so far.
     pub fn finding_counts(&self) -> FindingCounts {
         self.state.with(|state| state.findings.counts)
     }
 
-    /// Returns the present contents and counters.
+    /// Returns the current contents and counters.
     pub fn quarantine_stats(&self) -> QuarantineStats {
         self.state.with(|state| QuarantineStats {
             waiting_blocks: state.ring.len() as u64,
@@ -266,7 +267,7 @@ impl<A: BlockAllocator, M: MemoryAccess, W: Wait> Quarantined<A, M, W> {
         }
     }
 
-    /// Notes a find. Returns whether the block's memory is kept, by dropping the block.
+    /// Notes a finding. Returns whether the block's memory is kept, by dropping the block.
     fn note(&self, find: CheckError, waiting: &Waiting) -> bool {
         let kept =
             matches!(find, CheckError::Damaged(_)) && self.config.on_damage == OnDamage::Keep;
@@ -381,8 +382,8 @@ impl<A: BlockAllocator, M: MemoryAccess, W: Wait> BlockAllocator for Quarantined
     }
 
     /// Fills the block, after the work of the point's stream if there is a point, and lets it wait. A point too far
-    /// ahead is not refused but waits, and is passed on when the block leaves; to an allocator without streams the
-    /// block goes without its point, since the stream's work was over when the block had been filled.
+    /// ahead is not refused but waits, and is passed on when the block leaves. An allocator without streams gets the
+    /// block without its point, since the stream's work was over when the block had been filled.
     fn free_at(&self, block: Block, point: Option<StreamPoint>) -> Result<(), Rejected<FreeError>> {
         if self.inner.requested_bytes(&block).is_none() {
             return Err(Rejected::new(block, FreeError::Unknown));

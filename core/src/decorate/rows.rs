@@ -1,7 +1,7 @@
 //! The table of a decorator between its callers and the blocks below: one row a block.
 //!
-//! A block from it carries its row's number and the table's place in memory, as blocks of the core carry their
-//! chunk's, so a free needs no look-up and detects foreign blocks.
+//! A block from the table carries its row's number and the table's place in memory, as blocks of the core carry their
+//! chunk's number, so a free needs no look-up and detects foreign blocks.
 //!
 //! # Invariants
 //! * ROW1 a row of the slab that is not vacant is reserved (without an entry) or used (with one).
@@ -52,7 +52,7 @@ impl<E: RowEntry> Rows<E> {
         Ok(Self(SlabOver::with_records(rows)?))
     }
 
-    /// Returns how many blocks can be out.
+    /// Returns how many blocks can be in use.
     pub(super) fn capacity(&self) -> u32 {
         self.0.capacity()
     }

@@ -1,11 +1,12 @@
 //! The counters and records of [`Tracked`](super::Tracked).
 //!
 //! # Invariants
-//! * STATE1 `live_blocks` is the number of blocks out; `live_bytes` the sum of their bytes, and 0 if no sizes are
-//!   tracked.
-//! * STATE2 an allocation is counted when the allocator below has returned it. The bytes of a free are taken off
-//!   before the call below, since it may allocate them again at once, and put back if it refuses. So `live_bytes` and
-//!   the high water mark never exceed the bytes in use below; `live_blocks` counts a block until it is gone.
+//! * STATE1 `live_blocks` is the number of blocks in use, and `live_bytes` is the sum of their bytes, or 0 if no sizes
+//!   are tracked.
+//! * STATE2 an allocation is counted when the allocator below has returned it. The bytes of a free are taken off before
+//!   the call of the allocator below, since that may allocate them again at once, and are put back if it refuses the
+//!   free. So `live_bytes` and the high water mark never exceed the bytes in use below; `live_blocks` counts a block
+//!   until it is gone.
 //! * STATE3 the ring holds the newest records, in the order of their sequence numbers.
 //! * STATE4 `under_way` is the number of allocations that were admitted and have not returned yet.
 
@@ -22,7 +23,7 @@ pub enum Tracking {
     Below,
     /// A table of the decorator tracks them.
     Local,
-    /// Sizes are not tracked: allocations are counted as requested, frees are not.
+    /// Sizes are not tracked: allocations are counted as requested, and frees are not counted.
     Nobody,
 }
 
@@ -33,7 +34,7 @@ pub struct TrackRecord {
     pub bytes: i64,
     /// The time, by the clock.
     pub tick: u64,
-    /// Its number among all records, from 1 up. Ticks of concurrent calls may be in another order.
+    /// The record's number among all records, from 1 up. Ticks of concurrent calls may be in another order.
     pub sequence: u64,
 }
 
@@ -45,11 +46,11 @@ pub struct TrackStats {
     pub total_bytes: u64,
     /// Largest value of `live_bytes`.
     pub high_water_bytes: u64,
-    /// Bytes of the blocks out; 0 under [`Tracking::Nobody`].
+    /// Bytes of the blocks in use; 0 under [`Tracking::Nobody`].
     pub live_bytes: u64,
-    /// Blocks out.
+    /// Number of blocks in use.
     pub live_blocks: u64,
-    /// Allocations refused.
+    /// Number of allocations refused.
     pub failures: u64,
     /// Records lost because the ring was full.
     pub dropped_records: u64,
@@ -130,7 +131,7 @@ impl TrackState {
         self.stats.failures += 1;
     }
 
-    /// Returns whether no block is out or about to be allocated, and none will be later.
+    /// Returns whether no block is in use or about to be allocated, and none will be allocated later.
     pub(super) const fn is_done(&self) -> bool {
         self.taken && self.under_way == 0 && self.stats.live_blocks == 0
     }
@@ -148,8 +149,8 @@ impl TrackState {
         self.record(signed(bytes), tick);
     }
 
-    /// Takes the bytes of a block to be freed off the count. Returns how many were counted: fewer than the block has
-    /// only if it was allocated past this decorator.
+    /// Takes the bytes of a block to be freed off the count. Returns how many were counted: fewer than the block's
+    /// bytes only if it was allocated past this decorator.
     pub(super) fn leaving(&mut self, bytes: u64) -> u64 {
         let counted = bytes.min(self.stats.live_bytes);
         self.stats.live_bytes -= counted;

@@ -45,11 +45,11 @@ impl core::error::Error for RecordsTaken {}
 
 /// Counts the calls through it and keeps a record of each, after TensorFlow's `TrackingAllocator`.
 ///
-/// The newest records stay, as many as the ring has places. [`take_records`](Self::take_records) ends the recording,
-/// as upstream's `GetRecordsAndUnRef` does: afterwards blocks are freed and none allocated. Upstream's object then
+/// The newest records stay, as many as the ring has places. [`take_records`](Self::take_records) ends the recording, as
+/// upstream's `GetRecordsAndUnRef` does: afterwards blocks can be freed, but none are allocated. Upstream's object then
 /// deletes itself with the last block; here [`is_done`](Self::is_done) returns `true`.
 ///
-/// O(1) beside the allocator below.
+/// O(1) in addition to the allocator below.
 ///
 /// ```
 /// use larder_core::decorate::Tracked;
@@ -76,8 +76,8 @@ pub struct Tracked<A, T = NoTicks, W: Wait = Spin> {
 }
 
 impl<A: BlockAllocator> Tracked<A> {
-    /// Counts the blocks of `inner`, by its sizes if it tracks them, and keeps the newest `records`; no clock,
-    /// threads spin for the lock.
+    /// Counts the blocks of `inner`, by its sizes if it tracks them, and keeps the newest `records` records. There is
+    /// no clock, and threads spin for the lock.
     ///
     /// # Errors
     /// [`ConfigError::Heap`] if the heap has no memory for the records.
@@ -85,8 +85,8 @@ impl<A: BlockAllocator> Tracked<A> {
         Self::with_ticks(inner, NoTicks, records, None)
     }
 
-    /// Counts the blocks of `inner`, by sizes tracked here if it does not track them: at most `blocks` are live then.
-    /// No clock, threads spin for the lock.
+    /// Counts the blocks of `inner`, by sizes tracked here if `inner` does not track them: at most `blocks` blocks are
+    /// live then. There is no clock, and threads spin for the lock.
     ///
     /// # Errors
     /// The errors of [`new`](Self::new).
@@ -96,7 +96,7 @@ impl<A: BlockAllocator> Tracked<A> {
 }
 
 impl<A: BlockAllocator, T: Ticks, W: Wait> Tracked<A, T, W> {
-    /// Counts the blocks of `inner` by the clock `ticks`; with a number of blocks, sizes are tracked here if `inner`
+    /// Counts the blocks of `inner` with the clock `ticks`; with a number of blocks, sizes are tracked here if `inner`
     /// does not. `W` is how threads wait for the lock.
     ///
     /// # Errors
@@ -136,7 +136,7 @@ impl<A: BlockAllocator, T: Ticks, W: Wait> Tracked<A, T, W> {
         self.state.with(|state| state.stats)
     }
 
-    /// Copies records into `into`, the oldest first. Returns how many. The records stay.
+    /// Copies records into `into`, the oldest first. Returns their number. The records stay.
     pub fn copy_records(&self, into: &mut [TrackRecord]) -> usize {
         self.state.with(|state| {
             let mut count = 0;
@@ -151,8 +151,8 @@ impl<A: BlockAllocator, T: Ticks, W: Wait> Tracked<A, T, W> {
         })
     }
 
-    /// Removes the present records, the oldest first, and calls `f` with each without a lock; records of concurrent
-    /// calls may be left for the next time. Called often enough, it loses none.
+    /// Removes the current records, the oldest first, and calls `f` with each without a lock; records of concurrent
+    /// calls may be left for the next time. If this is called often enough, no record is lost.
     pub fn drain_records(&self, mut f: impl FnMut(TrackRecord)) {
         let count = self.state.with(|state| state.ring.len());
         for _ in 0..count {
@@ -163,8 +163,9 @@ impl<A: BlockAllocator, T: Ticks, W: Wait> Tracked<A, T, W> {
         }
     }
 
-    /// Removes the records permanently: from now on blocks are freed, but none are allocated ([`AllocError::Closed`]),
-    /// and no call is recorded. An allocation under way in another thread may still return a block; its record is lost.
+    /// Removes the records and ends the recording: from now on blocks are freed, but none are allocated
+    /// ([`AllocError::Closed`]), and no call is recorded. An allocation under way in another thread may still return a
+    /// block; its record is lost.
     ///
     /// # Errors
     /// If the records were taken before.
@@ -185,7 +186,7 @@ impl<A: BlockAllocator, T: Ticks, W: Wait> Tracked<A, T, W> {
         self.state.with(|state| state.is_done())
     }
 
-    /// Allocates below. `Local` reserves a row first, so that nothing must be undone.
+    /// Allocates below. Under `Local` a row is reserved first, so that nothing must be undone.
     fn alloc_below(&self, request: &Request) -> Result<Grant, AllocError> {
         if self.tracking != Tracking::Local {
             let grant = self.inner.alloc(request)?;
@@ -229,8 +230,8 @@ impl<A: BlockAllocator, T: Ticks, W: Wait> Tracked<A, T, W> {
 impl<A: BlockAllocator, T: Ticks, W: Wait> BlockAllocator for Tracked<A, T, W> {
     /// Allocates a block of the allocator below and counts it.
     ///
-    /// Fails with [`AllocError::Closed`] once the records were taken, [`AllocError::TableFull`] if blocks are tracked
-    /// here and no row is vacant.
+    /// Fails with [`AllocError::Closed`] once the records were taken, and with [`AllocError::TableFull`] if blocks are
+    /// tracked here and no row is vacant.
     fn alloc(&self, request: &Request) -> Result<Grant, AllocError> {
         if !self.state.with(TrackState::begin) {
             return Err(AllocError::Closed);
@@ -320,7 +321,7 @@ impl<A: BlockAllocator, T: Ticks, W: Wait> BlockAllocator for Tracked<A, T, W> {
         self.inner.clear_stats();
     }
 
-    /// Returns, with a table of sizes, whether the block is in it: such blocks carry its number.
+    /// Returns, if there is a table of sizes, whether the block is in it: its blocks carry the table's number.
     fn owns(&self, block: &Block) -> bool {
         if self.tracking != Tracking::Local {
             return self.inner.owns(block);

@@ -111,7 +111,7 @@ impl Bins {
         }
     }
 
-    /// Moves a free chunk whose size was `old_size` to the class of its present size, if that is another one.
+    /// Moves a free chunk whose size was `old_size` to the class of its present size, if that class is another one.
     #[inline]
     pub(super) fn resized(&mut self, table: &mut Slab<'_, Chunk>, link: Link, old_size: u32) {
         if Class::of(old_size) != Class::of(table.at(link).size) {

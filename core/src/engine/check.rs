@@ -1,6 +1,6 @@
 //! The walk over every invariant. O(chunks); tests, models and the fuzzer call it after every operation on small
-//! tables. BFC8's distinct ids are compared among [`ID_WINDOW`] neighbours: all chunks of a small table, a sample of
-//! a large one.
+//! tables. For BFC8, each id is compared with those of [`ID_WINDOW`] neighbours: all chunks of a small table, a sample
+//! of a large one.
 
 use core::fmt;
 
@@ -15,7 +15,8 @@ use crate::stream::StreamId;
 pub struct Violation {
     /// The invariant, by its number at the head of a source file.
     pub invariant: &'static str,
-    /// The chunk where it shows, by number, for PAGE1 to PAGE3 and PAGE8 the handle or mapping; 0 if none.
+    /// The number of the chunk where the violation shows, or of the handle or mapping for PAGE1 to PAGE3 and PAGE8; 0
+    /// if none.
     pub chunk: u32,
 }
 
@@ -98,7 +99,7 @@ impl Chunks<'_> {
         Ok(())
     }
 
-    /// Checks BFC1, BFC2, and of BFC3 and BFC8 what one chunk shows.
+    /// Checks BFC1 and BFC2, and the parts of BFC3 and BFC8 that one chunk shows.
     fn check_region(&self, id: RegionId, found: &mut ChunkSums) -> Result<(), Violation> {
         let region = self.regions.get(id);
         let (mut link, mut prev, mut offset) = (region.first, Link::NIL, 0);

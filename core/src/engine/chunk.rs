@@ -8,9 +8,9 @@
 //! ```
 //!
 //! `start` and `size` count granules; `prev` and `next` are the address neighbours in the same region; next and
-//! previous of a free chunk are its neighbours in the list of its class. 32 bytes on a 32-byte boundary: one cache
-//! line a record, where 40 would straddle two every other time. A free chunk with unmapped pages carries a flag only;
-//! the tables of pages (`pages/table.rs`) know which pages are mapped.
+//! previous in the details of a free chunk are its neighbours in the list of its class. A record is 32 bytes on a
+//! 32-byte boundary, so it lies in one cache line; 40 bytes would straddle two lines every other time. A free chunk
+//! with unmapped pages carries a flag only; the tables of pages (`pages/table.rs`) know which pages are mapped.
 
 use super::region::RegionId;
 use crate::stream::StreamId;

@@ -1,7 +1,7 @@
 //! Fine size classes: the list that a free chunk of a given size is in.
 //!
-//! Below 64 granules every size has its own class; above, each doubling is cut in 32, so a class spans at most 1/32
-//! (3.1 %) of its size. The numbers fit the bitmap: 64 classes to a word, two doublings to a word.
+//! Below 64 granules every size has its own class; above, each doubling is cut into 32 classes, so a class spans at
+//! most 1/32 (3.1 %) of its size. The numbers fit the bitmap: 64 classes to a word, two doublings to a word.
 
 /// Binary logarithm of the number of classes in each doubling.
 const SUB_BITS: u32 = 5;

@@ -20,7 +20,8 @@ impl Chunks<'_> {
     }
 
     /// Converts the chunk found to a block.
-    // Each pool has one fast path, into which these are inlined; out of line, both results would pass through memory.
+    // Each pool has one fast path, into which this and the search are inlined; out of line, both results would pass
+    // through memory.
     #[inline(always)]
     pub(crate) fn take(
         &mut self,
@@ -45,16 +46,16 @@ impl Chunks<'_> {
         })
     }
 
-    /// Returns whether there are enough records to cut a block out of a free chunk, except the one that
+    /// Returns whether there are enough records to cut a block out of a free chunk, not counting the one that
     /// [`cut_front`](Self::cut_front) takes first.
     #[inline]
     fn has_records(&self, padding: u32, split: bool) -> bool {
         padding == 0 || self.table.available() > u32::from(split)
     }
 
-    /// Cuts a block of `size` granules, or of all that is left, out of a free chunk, behind `padding` granules that
-    /// stay free. Returns `None`, and changes nothing, if there is no record; with padding the caller has counted the
-    /// records.
+    /// Cuts a block of `size` granules, or of all the rest, out of a free chunk, behind `padding` granules that stay
+    /// free. Returns `None`, and changes nothing, if there is no record; with padding, the caller has checked that
+    /// there are enough records.
     #[inline(always)]
     pub(super) fn cut(&mut self, link: Link, padding: u32, size: Option<u32>) -> Option<Link> {
         match size {

@@ -15,8 +15,8 @@ impl Chunks<'_> {
         Ok(())
     }
 
-    /// Adds a free chunk at the end of a region. It joins the free chunk there, unless a stream still uses that and
-    /// the growth did not count on it (`with_end`): fresh memory serves every stream.
+    /// Adds a free chunk at the end of a region. It joins the free chunk there, unless a stream still uses that chunk
+    /// and the growth did not count on it (`with_end`): fresh memory serves every stream.
     pub(crate) fn extend_region(
         &mut self,
         id: RegionId,
@@ -67,7 +67,7 @@ impl Chunks<'_> {
         newest.end().checked_add(self.in_flight_bytes)
     }
 
-    /// Adds a region of one free chunk, the newest now, and in no list yet.
+    /// Adds a region of one free chunk. The region is the newest now, and the chunk is in no list yet.
     fn insert_region(&mut self, base: u64, granules: u32) -> Result<Link, RegionError> {
         // The region's id is known only once it is in the table, so the chunk is written twice.
         let link = self.table.insert(Chunk::VACANT);
@@ -83,7 +83,7 @@ impl Chunks<'_> {
         Ok(link)
     }
 
-    /// Adds a free chunk at the end of a region, the newest now; the chunk is in no list yet.
+    /// Adds a free chunk at the end of a region. The region is the newest now, and the chunk is in no list yet.
     fn append(&mut self, id: RegionId, granules: u32) -> Option<Link> {
         let region = *self.regions.get(id);
         let mut chunk = Chunk::new(region.granules, granules, id);

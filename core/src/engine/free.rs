@@ -1,16 +1,17 @@
 //! Freeing: from a block to the largest free chunk its neighbours allow.
 //!
-//! A freed chunk joins a free neighbour by enlarging the neighbour's record in place, so that a neighbour that stays
-//! in its size class touches no bin. For the order of the lists (BIN3) this means: the joined chunk keeps the place
-//! of the lower neighbour, or otherwise of the upper one, if it stays in that neighbour's class; if not, and always
-//! while points decide what joins, it enters its class at the front. (Points decide once two streams were named, and
-//! after fresh memory was left apart.) BFC2 says which neighbours may stay apart, and the joined chunk carries
+//! A freed chunk joins a free neighbour by enlarging the neighbour's record in place, so that a neighbour that stays in
+//! its size class touches no bin. For the order of the lists (BIN3) this means: the joined chunk keeps the place of the
+//! lower neighbour, or of the upper one if no lower one joins, as long as it stays in that neighbour's class.
+//! Otherwise, and always while points decide which chunks join, it enters its class at the front. (Points decide once
+//! two streams were named, and after fresh memory was left apart.) BFC2 says which neighbours may stay apart, and the
+//! joined chunk carries
 //!
 //! * no point if no stream uses either part any more;
 //! * the later point if the same stream uses both;
-//! * the point of the part still in use, as long as only one stream was ever named. With several, a part in use and a
-//!   part out of use stay apart: a small block of one stream must not make all the free memory beside it wait for
-//!   that stream.
+//! * the point of the part still in use, as long as only one stream was ever named. With several streams, a part in use
+//!   and a part out of use stay apart: a small block of one stream must not make all the free memory next to it wait
+//!   for that stream.
 
 use super::Chunks;
 use super::chunk::Link;
@@ -22,8 +23,8 @@ use crate::stream::{EventNumber, StreamId, StreamPoint};
 pub(crate) type Stored = Option<(StreamId, u32)>;
 
 impl Chunks<'_> {
-    /// Frees a block that no work uses any more. O(1), and one step for each free neighbour that points no longer
-    /// keep apart: amortised over the frees that left them.
+    /// Frees a block that no work uses any more. O(1), plus one step for each free neighbour that its point no longer
+    /// keeps apart; these steps are amortised over the frees that left the neighbours.
     ///
     /// # Errors
     /// Returns the block if it is not one of this pool's; nothing has changed then.
@@ -41,7 +42,8 @@ impl Chunks<'_> {
         }
     }
 
-    /// Frees a block that work queued on `point.stream` may use until `point.event`. Cost as [`free`](Self::free).
+    /// Frees a block that work queued on `point.stream` may use until `point.event`. Costs as much as
+    /// [`free`](Self::free).
     ///
     /// # Errors
     /// Returns the block if it is not one of this pool's, or if the event lies more than [`EventNumber::WINDOW`]
@@ -188,7 +190,7 @@ impl Chunks<'_> {
         }
     }
 
-    /// Joins where chunks have points. With one stream only, all free neighbours join, and the survivor takes the
+    /// Joins while chunks have points. With one stream only, all free neighbours join, and the survivor takes the
     /// point.
     fn join_with_points(&mut self, link: Link) {
         if self.points_decide() {
@@ -213,13 +215,13 @@ impl Chunks<'_> {
         self.join_all(link);
     }
 
-    /// Returns whether points may keep free neighbours apart. Usually they may not, as there is only one stream.
+    /// Returns whether points may keep free neighbours apart. Usually they do not, as there is only one stream.
     fn points_decide(&self) -> bool {
         self.apart || self.streams.many()
     }
 
-    /// Joins where points decide. A join may clear a point and so let the next neighbour join too; a point that a
-    /// join brings comes from the side joined first, so one pass up and one down find all.
+    /// Joins while points decide. A join may clear a point and so let the next neighbour join too; a point that a join
+    /// brings comes from the side joined first, so one pass up and one down find all.
     fn join_with_point(&mut self, link: Link) {
         let mut link = link;
         loop {
@@ -324,8 +326,8 @@ impl Chunks<'_> {
         self.table.remove(next);
     }
 
-    /// Clears the points of completed events and joins the chunks they kept apart, region by region in address order.
-    /// O(chunks) if any free chunk carries a point, otherwise O(1).
+    /// Clears the points of completed events and joins the chunks that these kept apart, region by region in address
+    /// order. O(chunks) if any free chunk carries a point, otherwise O(1).
     pub(crate) fn sweep(&mut self) {
         if self.streams.with_point() > 0 {
             for place in 0..self.regions.len() {
@@ -337,8 +339,8 @@ impl Chunks<'_> {
         self.apart = false;
     }
 
-    /// Clears the points of completed events and joins the chunks they kept apart, record by record in the order of
-    /// the table, which reads memory in order. Examines at most `looks` records, from where the last call ended.
+    /// Clears the points of completed events and joins the chunks that these kept apart, record by record in the order
+    /// of the table, which reads memory in order. Examines at most `looks` records, from where the last call ended.
     pub(crate) fn sweep_some(&mut self, looks: u32) {
         let records = self.table.used();
         if self.table.in_use() <= looks && looks < records {
@@ -387,7 +389,8 @@ impl Chunks<'_> {
         }
     }
 
-    /// Enlarges a listed free chunk by all it may join behind it. A chunk that grows is moved to the front of its bin.
+    /// Enlarges a listed free chunk by all the chunks behind it that may join. A chunk that grows is moved to the front
+    /// of its bin.
     fn join_all_behind(&mut self, link: Link) {
         loop {
             let next = self.table.at(link).next;

@@ -7,7 +7,7 @@ use crate::error::ConfigError;
 use crate::units::Granule;
 
 impl<'t> Chunks<'t> {
-    /// Writes to `at` what [`new`](Self::new) returns.
+    /// Writes the value that [`new`](Self::new) returns to `at`.
     ///
     /// # Safety
     /// `at` is aligned and valid for writes, and all its bytes are 0.
@@ -33,7 +33,7 @@ impl<'t> Chunks<'t> {
     }
 }
 
-/// The parts that [`Chunks::place`] leaves zero: does not compile if there are more.
+/// The parts that [`Chunks::place`] leaves zero: this does not compile if there are more.
 const _: fn(Chunks<'_>) = |chunks| {
     let Chunks {
         excused_bytes: _,

@@ -1,9 +1,9 @@
-//! Memory on its way back to the sub-allocator: a *leaving* chunk, the end of a region or all of it, out of every list
-//! and still counted as reserved.
+//! Memory on its way back to the sub-allocator: a *leaving* chunk, which is the end of a region or all of it. It is in
+//! no list, and still counted as reserved.
 //!
-//! The caller passes it to the sub-allocator without holding a lock and reports the outcome. If another thread's
-//! growth gets the same addresses before that report, the growth itself is the report: the chunk is dropped then, and
-//! the late report, whose number no chunk has any more, is void.
+//! The caller passes the memory to the sub-allocator without holding a lock and reports the outcome. If another
+//! thread's growth gets the same addresses before that report, the growth itself is the report: the chunk is dropped
+//! then, and the late report, whose number no chunk has any more, is void.
 
 use super::Chunks;
 use super::chunk::{Link, State};
@@ -11,7 +11,8 @@ use super::region::RegionId;
 use crate::block::AllocatorId;
 use crate::units::{Addr, AddrRange};
 
-/// A range on its way back to the sub-allocator; ended by [`RegionPool::released`](crate::RegionPool::released) or
+/// A range on its way back to the sub-allocator. The release ends with
+/// [`RegionPool::released`](crate::RegionPool::released) or
 /// [`RegionPool::release_refused`](crate::RegionPool::release_refused).
 #[derive(PartialEq, Eq, Debug)]
 #[must_use = "the range is out of use until the outcome is reported"]
@@ -32,7 +33,7 @@ impl ReleaseTicket {
 }
 
 impl Chunks<'_> {
-    /// Returns the chunks that are a whole region each, free, and used by no work, in address order.
+    /// Returns, in address order, the free chunks that are a whole region each and that no work uses.
     pub(crate) fn free_regions(&self) -> impl Iterator<Item = Link> {
         let firsts = self.regions.ids().map(|id| self.regions.get(id).first);
         firsts.filter(|link| {
@@ -57,8 +58,8 @@ impl Chunks<'_> {
         self.set_leaving(link)
     }
 
-    /// Marks the last `size` granules of such a chunk, without a point, as leaving; the rest stays free. Returns `None`
-    /// if there is no record.
+    /// Marks the last `size` granules of a listed free chunk without a point that ends its region as leaving; the rest
+    /// stays free. Returns `None` if there is no record.
     pub(crate) fn leave_end(&mut self, end: Link, size: u32) -> Option<ReleaseTicket> {
         let old = *self.table.at(end);
         let link = self.split_off(end, size, &old, None)?;
@@ -101,8 +102,8 @@ impl Chunks<'_> {
         self.join_and_list(ticket.link);
     }
 
-    /// Ends the release of every range inside `range`: the sub-allocator granted it again, so they have arrived.
-    /// Nothing changes if the range overlaps other held memory. O(regions), times the ranges that have arrived.
+    /// Ends the release of every range inside `range`: the sub-allocator has granted it again, so those ranges had
+    /// arrived there. Nothing changes if the range overlaps other held memory. O(regions x ranges that had arrived).
     pub(crate) fn note_given_again(&mut self, range: AddrRange) {
         let arrived = |id| self.is_leaving_from(id, range.start());
         if !self.regions.under(range, self.granule).all(arrived) {
@@ -126,7 +127,7 @@ impl Chunks<'_> {
         chunk.state() == State::Leaving && covered
     }
 
-    /// Returns whether the ticket is this engine's and not yet returned.
+    /// Returns whether this engine issued the ticket and it is not yet returned.
     fn honours(&self, ticket: &ReleaseTicket) -> bool {
         ticket.owner == self.id()
             && self.table.knows(ticket.link)

@@ -59,7 +59,7 @@ impl Chunks<'_> {
         self.in_flight_bytes += bytes;
     }
 
-    /// Takes `bytes` off the bytes under way: they have arrived, or will not.
+    /// Takes `bytes` off the bytes under way: they have arrived, or will not arrive.
     pub(crate) fn arrive(&mut self, bytes: u64) {
         self.in_flight_bytes -= bytes;
     }
@@ -82,7 +82,7 @@ impl Chunks<'_> {
         self.is_over_limit = self.reserved_bytes() > self.limit_bytes;
     }
 
-    /// Returns whether the block would pass a limit that was lowered below the held bytes.
+    /// Returns whether the block would exceed a limit that was lowered below the held bytes.
     #[inline]
     pub(crate) fn exceeds_limit(&self, need: Need) -> bool {
         self.is_over_limit && {
@@ -91,7 +91,7 @@ impl Chunks<'_> {
         }
     }
 
-    /// Returns the error with the numbers of this moment. `growth` is the reason why growing did not help.
+    /// Returns the error with the current numbers. `growth` is the reason why growing did not help.
     pub(crate) fn out_of_memory(
         &self,
         need: Need,

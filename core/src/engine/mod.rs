@@ -1,8 +1,8 @@
-//! The engine of best fit with coalescing: chunks of regions, free ones found by size in constant time.
+//! The engine of best fit with coalescing: chunks of regions, whose free chunks are found by size in constant time.
 //!
 //! [`Chunks`] finds, cuts, frees, joins and resizes. [`regions`](crate::RegionPool) and [`pages`](crate::pages) each
-//! own one, and decide when memory arrives and leaves and how much; the engine alone edits its chunks and regions, so
-//! that the invariants hold between any two calls. It touches none of the memory it manages.
+//! own an engine, and decide when memory arrives and leaves, and how much; the engine alone edits its chunks and
+//! regions, so that the invariants hold between any two calls. The engine touches none of the memory it manages.
 //!
 //! The idea and most words are TensorFlow's (`bfc_allocator`). The differences: blocks are always split exactly, one
 //! range grows at its end instead of regions that double, the chunk at that end is used last, and free chunks are in
@@ -25,13 +25,13 @@
 //! * BFC4 the wilderness is the free chunk at the end of the newest region, if there is one. It is
 //!   used last, so that the range ends as early as it can (dlmalloc).
 //! * BFC5 every record is the sink, a chunk of some region, or vacant (SLAB1..SLAB3): none is lost.
-//! * BFC6 the counters equal what a walk over all chunks finds.
+//! * BFC6 the counters equal the sums that a walk over all chunks finds.
 //! * BFC7 `reserved + in flight <= limit`, unless the limit was lowered below the held bytes.
 //! * BFC8 ids of used chunks are distinct, at most the last one assigned, and the slack is smaller than the chunk.
-//! * BFC9 regions do not overlap and stand in address order (REGION1, REGION2).
+//! * BFC9 regions do not overlap and are listed in address order (REGION1, REGION2).
 //!
 //! # Cost
-//! `alloc` and `free` O(1); table 32 bytes a chunk, nothing per byte of pool.
+//! `alloc` and `free` are O(1). The table takes 32 bytes a chunk, and nothing per byte of the pool.
 
 mod bins;
 mod check;
@@ -100,11 +100,11 @@ struct Counters {
 /// The chunks of a pool, free and in use, with their tables and counters; for one thread at a time.
 ///
 /// A [`RegionPool`](crate::RegionPool) and a [`PagePool`](crate::pages::PagePool) own one each, and give access to it
-/// by [`BestFit::chunks`](crate::BestFit::chunks) for queries.
+/// through [`BestFit::chunks`](crate::BestFit::chunks) for queries.
 pub struct Chunks<'t> {
     granule: Granule,
     limit_bytes: u64,
-    /// Bytes held or under way when the limit was last set: BFC7 excuses that many.
+    /// Bytes held or under way when the limit was last set: BFC7 exempts that many.
     excused_bytes: u64,
     /// Bytes requested and not yet held.
     in_flight_bytes: u64,
@@ -165,7 +165,7 @@ impl<'t> Chunks<'t> {
         AllocatorId(self.table.owner())
     }
 
-    /// Sets another id than the table's place. Before the first region.
+    /// Sets an id other than the table's place. Called before the first region is added.
     pub(crate) const fn set_id(&mut self, id: AllocatorId) {
         self.table.set_owner(id);
     }
@@ -223,7 +223,7 @@ impl<'t> Chunks<'t> {
         }
     }
 
-    /// Resets the counters, as [`Stats::clear`].
+    /// Resets the counters, as [`Stats::clear`] does.
     pub(crate) fn clear_stats(&mut self) {
         self.counters.cleared_id = self.counters.last_id;
         self.counters.peak_live = self.counters.live;
@@ -244,9 +244,9 @@ impl<'t> Chunks<'t> {
 
     /// Restores a block from its parts, if a used chunk with that handle starts there.
     ///
-    /// The caller promises that no other [`Block`] for it exists; if one does, the second free of
-    /// the two is refused or, once the place has been allocated again, frees the new owner's
-    /// block: the bookkeeping stays consistent, the caller's program does not. O(1).
+    /// The caller promises that no other [`Block`] for it exists; if another one does, the second free of the two is
+    /// refused or, once the place has been allocated again, frees the new owner's block: the bookkeeping stays
+    /// consistent, the caller's program does not. O(1).
     ///
     /// # Errors
     /// [`FreeError::Unknown`] if there is no such chunk.
@@ -258,8 +258,8 @@ impl<'t> Chunks<'t> {
         Ok(self.block_of(link))
     }
 
-    /// Reports that all work up to `event` on `stream` is done: memory with such a point is no longer in use. Events
-    /// below one already reported change nothing. O(1), except once every 2^30 events.
+    /// Reports that all work up to `event` on `stream` is done: memory whose point is among these events is no longer
+    /// in use. An event below one that was already reported changes nothing. O(1), except once every 2^30 events.
     ///
     /// Points are cleared when a search fails, not here.
     pub(crate) fn complete(&mut self, stream: StreamId, event: EventNumber) {
@@ -281,7 +281,7 @@ impl<'t> Chunks<'t> {
         }
     }
 
-    /// Returns the chunk behind a block, checked.
+    /// Returns the chunk behind a block, after checking it.
     #[inline]
     pub(crate) fn link_of(&self, block: &Block) -> Option<Link> {
         let link = Link(block.handle().get());

@@ -28,9 +28,9 @@ impl Chunks<'_> {
         Ok(need)
     }
 
-    /// Returns the free chunk that holds exactly this place. The search starts at the chunk `near`, which may no
-    /// longer exist. Without a stream, the chunk must have no point; with one, work of that stream may use it, and
-    /// adjacent free chunks are joined. O(chunks between the two + chunks under the range).
+    /// Returns the free chunk that holds exactly this place. The search starts at the chunk `near`, which may no longer
+    /// exist. Without a stream, the chunk must have no point; with one, work of that stream may use it, and adjacent
+    /// free chunks are joined. O(chunks between `near` and the place + chunks under it).
     #[inline(always)]
     pub(crate) fn find_place(
         &mut self,
@@ -47,8 +47,8 @@ impl Chunks<'_> {
 
     /// Calls `f` with every chunk that ends after `from`, in address order, until it returns `false`.
     ///
-    /// For walks with pauses in which other threads work: `near` is the chunk where the last walk stopped, which may
-    /// no longer exist. O(chunks visited + chunks between `near` and `from`).
+    /// Serves walks with pauses, during which other threads work: `near` is the chunk where the last walk stopped,
+    /// which may no longer exist. O(chunks visited + chunks between `near` and `from`).
     pub(crate) fn chunks_from(
         &self,
         from: Addr,
@@ -80,7 +80,7 @@ impl Chunks<'_> {
     }
 
     /// Cuts the block out of the chunk found at its place.
-    // Inlined, because otherwise the block would return through memory and be read before it is written out.
+    // Inlined, because otherwise the block would be returned through memory and be read before it is written out.
     #[inline(always)]
     pub(crate) fn take_place(
         &mut self,

@@ -15,9 +15,9 @@ use heapless::Vec;
 use super::chunk::Link;
 use crate::units::{Addr, AddrRange, Granule};
 
-/// Maximum number of regions that one allocator holds at a time. Doubling reaches 2^40 bytes in 20, one range needs
-/// one; 256 leave room for sub-allocators that can only provide pieces (6 KiB of table). The model checker's stacks
-/// have no room for such a table.
+/// Maximum number of regions that one allocator holds at a time. Doubling reaches 2^40 bytes in 20 regions, and one
+/// growing range needs one; 256 regions (6 KiB of table) leave room for sub-allocators that can only provide pieces.
+/// The model checker's stacks have no room for such a table.
 pub const MAX_REGIONS: usize = if cfg!(larder_loom) { 8 } else { 256 };
 
 /// The number of a region in its table.
@@ -44,7 +44,7 @@ pub(super) struct Region {
     pub(super) first: Link,
     /// The chunk at the end.
     pub(super) last: Link,
-    /// Whether the sub-allocator refused to take its memory back in the present pass.
+    /// Whether the sub-allocator refused to take the region's memory back in the present pass.
     pub(super) refused: bool,
 }
 
@@ -100,7 +100,7 @@ impl RegionTable {
         }
     }
 
-    /// Clears the refusals of the sub-allocator to take regions back.
+    /// Forgets which regions the sub-allocator refused to take back.
     pub(super) fn forget_refusals(&mut self) {
         for region in &mut self.slots {
             region.refused = false;

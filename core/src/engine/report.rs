@@ -6,7 +6,7 @@ use super::region::RegionId;
 use crate::block::ChunkHandle;
 use crate::units::{Addr, AddrRange, Granule};
 
-/// Occupancy and fragmentation of an allocator. Sizes in bytes.
+/// Occupancy and fragmentation of an allocator. Sizes are in bytes.
 #[derive(Clone, Copy, PartialEq, Debug, Default)]
 #[non_exhaustive]
 pub struct Report {
@@ -39,13 +39,13 @@ pub struct Report {
 }
 
 impl Report {
-    /// Returns internal fragmentation, the cost of rounding and unsplit chunks: (granted - requested) / granted; 0
-    /// with nothing live.
+    /// Returns internal fragmentation, the cost of rounding and unsplit chunks: (granted - requested) / granted; 0 if
+    /// nothing is live.
     pub fn internal_fragmentation(&self) -> f64 {
         share(self.live_bytes - self.requested_bytes, self.live_bytes)
     }
 
-    /// Returns external fragmentation: 1 - largest free chunk / all free bytes; 0 with nothing free.
+    /// Returns external fragmentation: 1 - largest free chunk / all free bytes; 0 if nothing is free.
     pub fn external_fragmentation(&self) -> f64 {
         share(self.free_bytes - self.largest_free_bytes, self.free_bytes)
     }
@@ -73,7 +73,7 @@ impl Report {
         }
     }
 
-    /// Returns live bytes / reserved bytes; 0 with nothing reserved.
+    /// Returns live bytes / reserved bytes; 0 if nothing is reserved.
     pub fn occupancy(&self) -> f64 {
         share(self.live_bytes, self.reserved_bytes)
     }
@@ -87,8 +87,8 @@ fn share(part: u64, whole: u64) -> f64 {
     }
 }
 
-/// The chunks of one power-of-two range of sizes, as TensorFlow's bins: bin `b` counts chunks of
-/// `granule << b` bytes up to twice that, the last bin all larger ones.
+/// The chunks of one power-of-two range of sizes, as TensorFlow's bins: bin `b` counts chunks of `granule << b` bytes
+/// up to twice that, and the last bin all larger ones.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[non_exhaustive]
 pub struct BinSummary {

@@ -1,11 +1,11 @@
 //! Resizing a block in place: its first address, handle and number stay.
 //!
-//! * A smaller block keeps its front. The end is cut off and freed as a block there would be, and joins as
+//! * A smaller block keeps its front. The end is cut off and freed as if it were a block, and joins its neighbours as
 //!   [`free`](super::free) says.
-//! * A larger block takes as many free chunks right behind it as it needs, in address order. No stream may use them
-//!   any more, or only the block's. The remainder of the last stays free with its record and its point.
+//! * A larger block takes as many free chunks right behind it as it needs, in address order. No stream may still use
+//!   them, except the block's own. The remainder of the last chunk stays free with its record and its point.
 //!
-//! A resize names no stream, except by the point of a cut-off end.
+//! A resize names no stream, except through the point of a cut-off end.
 
 use super::Chunks;
 use super::chunk::Link;
@@ -15,7 +15,7 @@ use crate::block::{Block, Resize};
 use crate::error::{Rejected, ResizeError};
 use crate::stream::{StreamId, StreamPoint};
 
-/// The free chunks right behind a block that it may grow into.
+/// The free chunks right behind a block into which it may grow.
 pub(crate) struct Behind {
     /// Granules of the needed chunks, or of all of them if they do not suffice.
     pub(crate) size: u32,
@@ -24,8 +24,8 @@ pub(crate) struct Behind {
 }
 
 impl Chunks<'_> {
-    /// Resizes the block without moving it, from held memory. O(1), and one step for each free chunk behind the block
-    /// that it grows into.
+    /// Resizes the block without moving it, from held memory. O(1), plus one step for each free chunk that the block
+    /// grows into.
     pub(crate) fn resize(
         &mut self,
         block: Block,
@@ -95,8 +95,8 @@ impl Chunks<'_> {
         Ok(())
     }
 
-    /// Enlarges a used chunk by the free one behind it, or by the part of it that brings it to `size` granules; the
-    /// remainder keeps record and point, and its place if its class stays.
+    /// Enlarges a used chunk by the free chunk behind it, or by as much of that chunk as it needs to have `size`
+    /// granules. The remainder keeps its record and its point, and its place if its class stays the same.
     fn take_next(&mut self, link: Link, size: u32) {
         let next = self.table.at(link).next;
         let old_size = self.table.at(next).size;

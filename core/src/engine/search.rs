@@ -14,7 +14,7 @@
 //!
 //! FIT3 and FIT4 examine all chunks, or as many as the caller's bound `looks` allows.
 //!
-//! No chunk serves that would pass a limit lowered below the held bytes.
+//! No chunk serves if its use would exceed a limit that was lowered below the held bytes.
 //!
 //! Unless other streams have chunks with a point or the request is aligned beyond the granule, every chunk of a
 //! higher class serves, so FIT1 ends at the second non-empty class: O(1). The best chunk is missed if it stands
@@ -31,12 +31,12 @@ use crate::stream::{StreamId, StreamPoint};
 /// same memory (docs/DECISIONS.md, 1).
 const SCAN: u32 = 4;
 
-/// Maximum number of chunks and handles that one search examines without success. At about 20 ns each, it stays cheaper
-/// than a driver call.
+/// Maximum number of chunks and handles that one search examines without success. At about 20 ns each, such a search
+/// stays cheaper than a driver call.
 pub(crate) const LOOKS: u32 = 1024;
 
-/// Maximum number of chunks that one search examines where growth is possible instead; three searches then stay below
-/// 100 µs.
+/// Maximum number of chunks that one search examines if growth is possible instead; three searches then stay below 100
+/// µs.
 pub(crate) const LOOKS_BEFORE_GROWTH: u32 = 2048;
 
 /// A chunk that serves, with its padding and wait.
@@ -133,8 +133,8 @@ impl Chunks<'_> {
         self.search(need, request)
     }
 
-    /// Searches by FIT1 and FIT2; again after a sweep, if streams have left anything to clear or join; then by FIT3
-    /// and FIT4. Each of these but the first search examines at most `looks` chunks.
+    /// Searches by FIT1 and FIT2; again after a sweep, if streams have left anything to clear or join; then by FIT3 and
+    /// FIT4. Each search except the first examines at most `looks` chunks.
     pub(crate) fn search_fully(
         &mut self,
         need: Need,
@@ -175,8 +175,8 @@ impl Chunks<'_> {
         })
     }
 
-    /// Returns the chunk behind `link` in the bins, or the first for nil: those of the largest class first, in each
-    /// the newest first, down to the class of `least` granules.
+    /// Returns the chunk after `link` in the bins, or the first one for nil. The walk goes from the largest class down
+    /// to that of `least` granules, and through each from the newest chunk to the oldest.
     #[inline]
     pub(crate) fn next_listed(&self, link: Link, least: u32) -> Link {
         let mut below = Class::COUNT;
@@ -249,7 +249,7 @@ impl Chunks<'_> {
             .or_else(|| self.judge(self.wilderness, need, request))
     }
 
-    /// Searches one class by FIT1, where every chunk may be used immediately and none needs padding.
+    /// Searches one class by FIT1, for the case that every chunk may be used immediately and none needs padding.
     #[inline]
     fn best_of_size(&self, class: Class, size: u32) -> Link {
         let mut link = self.bins.head(class);
@@ -286,8 +286,8 @@ impl Chunks<'_> {
         self.regions.get(chunk.region()).base < self.regions.get(other.region()).base
     }
 
-    /// Searches by FIT1 in full, where not every large enough chunk serves: `scan` chunks of each class, and `most`
-    /// in total.
+    /// Searches by FIT1 in full, for the case that not every large enough chunk serves: `scan` chunks of each class,
+    /// and `most` in total.
     fn search_upward(
         &self,
         need: Need,
@@ -360,8 +360,8 @@ impl Chunks<'_> {
         })
     }
 
-    /// Searches by FIT4, among at most `looks` chunks of each region and only those that are `usable`. Joins the
-    /// chunks it finds.
+    /// Searches by FIT4, among at most `looks` chunks of each region, and only `usable` ones. Joins the chunks that it
+    /// finds.
     pub(crate) fn join_for(
         &mut self,
         need: Need,
@@ -387,8 +387,8 @@ impl Chunks<'_> {
     }
 
     /// Returns the first run of adjacent free chunks that may be joined and serve the request together: its lowest
-    /// chunk, and the number behind it. Both ends of the examined run only move up. A later first chunk needs no
-    /// lower end, since the alignment of its start is no lower.
+    /// chunk, and the number of chunks behind that one. Both ends of the examined run only move upwards: a run with a
+    /// later first chunk cannot end lower, since the aligned start of its block is no lower.
     fn chunks_to_join(
         &self,
         from: Link,
@@ -435,8 +435,8 @@ impl Chunks<'_> {
         None
     }
 
-    /// Returns whether held memory would serve the request if no stream used it any more, with chunks that some
-    /// stream uses now. O(chunks).
+    /// Returns whether held memory would serve the request, with chunks that some stream uses now, if no stream used
+    /// them any more. O(chunks).
     pub(super) fn would_serve_settled(&self, need: Need) -> bool {
         self.regions.ids().any(|id| {
             let mut link = self.regions.get(id).first;

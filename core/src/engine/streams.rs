@@ -3,23 +3,23 @@
 //!
 //! A free chunk stores the low 32 bits of its event. Invariant EVENT1: a stored event lies within 2^31 of the last one
 //! that its stream completed, on either side, so the difference of the low halves, read as a signed number, is exact.
-//! Ahead it holds because a free too far ahead is refused. Behind it holds because completed points are cleared as soon
-//! as all streams together have advanced by 2^30 since the last sweep ([`must_sweep`](Streams::must_sweep)), and one
-//! advances by at most 2^30 in one call.
+//! It holds for events ahead because a free too far ahead is refused. It holds for events behind because completed
+//! points are cleared as soon as all streams together have advanced by 2^30 since the last sweep
+//! ([`must_sweep`](Streams::must_sweep)), and one stream advances by at most 2^30 in one call.
 
 use crate::stream::{EventNumber, StreamId, StreamPoint};
 
 pub(super) struct Streams {
     completed: [u64; StreamId::COUNT],
-    /// Free chunks that carry a point of the stream.
+    /// Number of free chunks that carry a point of the stream.
     points: [u32; StreamId::COUNT],
-    /// Free chunks that carry a point of any stream.
+    /// Number of free chunks that carry a point of any stream.
     with_point: u32,
     /// One plus the number of the stream that was named last, 0 before the first; and whether more than one stream was
     /// ever named.
     named: u16,
     many: bool,
-    /// Events by which all streams together have advanced since the last sweep.
+    /// Number of events by which all streams together have advanced since the last sweep.
     advanced: u64,
     /// The record that a partial sweep examined last.
     swept: u32,
@@ -84,7 +84,7 @@ impl Streams {
         }
     }
 
-    /// Adjusts by `more` the number of free chunks with a point of `stream`.
+    /// Adjusts the number of free chunks with a point of `stream` by `more`.
     #[inline]
     pub(super) fn count_more(&mut self, stream: StreamId, more: i32) {
         let points = &mut self.points[usize::from(stream.number())];

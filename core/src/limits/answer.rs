@@ -10,7 +10,7 @@ use super::BudgetError;
 pub enum LimitAnswer {
     /// The limit is in force, and met.
     Applied,
-    /// The limit is in force. `bytes` are held above it, and are released as blocks come back.
+    /// The limit is in force. `bytes` are held above it, and are released as blocks are freed.
     Deferred {
         /// Bytes held above the limit, more than 0.
         bytes: u64,

@@ -11,8 +11,8 @@ pub struct BudgetConfig {
     pub hard_bytes: u64,
     /// An event is recorded when more than this is charged; [`u64::MAX`] for none.
     pub soft_bytes: u64,
-    /// Minimum value of the hard limit. It binds the limit only: no bytes are set aside, and budgets beside this one
-    /// may use the bytes that this one has not taken.
+    /// Minimum value of the hard limit. It binds the limit only: no bytes are set aside, and its sibling budgets may
+    /// use the bytes that this one has not taken.
     pub floor_bytes: u64,
     /// Its name, as an index into the caller's list of names.
     pub name: u32,
@@ -30,21 +30,22 @@ impl BudgetConfig {
     }
 }
 
-/// One budget of a tree. After the budget is removed its id names nothing, for 2^32 budgets at the same index.
+/// One budget of a tree. After the budget is removed, its id names nothing until 2^32 more budgets have had the same
+/// index.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct BudgetId {
     pub(super) index: u32,
     pub(super) generation: u32,
 }
 
-/// The present counters of a budget.
+/// The current counters of a budget.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct BudgetUse {
     /// The budget's limits.
     pub config: BudgetConfig,
     /// Bytes charged to it and to all below it.
     pub used_bytes: u64,
-    /// The part of `used_bytes` charged to itself.
+    /// The part of `used_bytes` charged to the budget itself.
     pub own_bytes: u64,
     /// Bytes charged above the hard limit, since that was lowered.
     pub excess_bytes: u64,
@@ -127,7 +128,7 @@ impl fmt::Display for BudgetError {
                 f.write_str("more would be credited than is charged: credit each charge once")
             }
             Self::Heap => f.write_str(
-                "the heap has no memory for the budgets: free some, or make room for fewer",
+                "the heap has no memory for the budgets: free memory, or make room for fewer budgets",
             ),
             Self::InUse => {
                 f.write_str("the budget is in use: free its memory and remove those below it first")
@@ -142,9 +143,9 @@ impl core::error::Error for BudgetError {}
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum LimitEventKind {
-    /// More bytes are charged than the soft limit, for the first time since they were fewer.
+    /// The charged bytes have risen above the soft limit.
     SoftCrossed,
-    /// The excess above a lowered limit has gone back.
+    /// The excess above a lowered limit has been released.
     ShrinkDone,
 }
 

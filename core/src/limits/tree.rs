@@ -1,11 +1,11 @@
 //! [`LimitTree`]: budgets inside budgets, as numbers.
 //!
 //! A charge goes to one budget and to all above it, or to none. A limit can be lowered below the charged bytes, and
-//! bytes that are held already are charged beyond any limit: the budget is then in *excess*, refuses every charge,
-//! and the excess goes as bytes are credited. [`live_limit`](LimitTree::live_limit) defines what "nothing is granted
+//! bytes that are held already are charged beyond any limit: the budget is then in *excess*, refuses every charge, and
+//! the excess shrinks as bytes are credited. [`live_limit`](LimitTree::live_limit) defines what "nothing is granted
 //! above it" means for pools that hold memory already.
 //!
-//! It knows no pool, calls nothing and waits for nothing; threads share it behind a lock of their own.
+//! The tree knows no pool, calls nothing and waits for nothing; threads share it behind a lock of their own.
 //!
 //! # Invariants ([`LimitTree::check_invariants`] walks them)
 //! * TREE1 the used bytes of a budget are those charged to itself and those that its children use.
@@ -14,11 +14,12 @@
 //! * TREE3 a budget is marked as past its soft limit exactly while it uses more.
 //! * TREE4 floor and soft limit are at most the hard limit; so is the sum of the children's floors, which the record
 //!   has as `promised`.
-//! * TREE5 every budget but the root is once in its parent's list, every other record that was ever used once in the
-//!   list of vacant ones; the path up ends at the root.
+//! * TREE5 every budget except the root is in its parent's list once, and every other record that was ever used is in
+//!   the list of vacant ones once; the path upwards ends at the root.
 //!
 //! # Cost
-//! Charges, credits: O(depth). Adding, removing and limits of a budget: O(1). An event: O(records). 88 bytes a budget.
+//! A charge or a credit is O(depth). Adding, removing or limiting a budget is O(1), taking an event O(records). A
+//! budget takes 88 bytes.
 
 use super::LimitAnswer;
 use super::budget::{
@@ -127,7 +128,7 @@ pub struct LimitTree {
 }
 
 impl LimitTree {
-    /// Creates a tree of its root alone, with room for `records` budgets.
+    /// Creates a tree with only its root and room for `records` budgets.
     ///
     /// # Errors
     /// If there is no record for the root, its limits contradict each other, or the heap has no memory for the
@@ -184,7 +185,7 @@ impl LimitTree {
     /// Removes a budget without charges and without budgets below it.
     ///
     /// # Errors
-    /// [`BudgetError::InUse`], also for the root; [`BudgetError::Unknown`] if there is no such budget.
+    /// [`BudgetError::InUse`] if it has either or is the root; [`BudgetError::Unknown`] if there is no such budget.
     pub fn remove(&mut self, id: BudgetId) -> Result<(), BudgetError> {
         let index = self.find(id).ok_or(BudgetError::Unknown)?;
         let node = *self.node(index);
@@ -266,7 +267,7 @@ impl LimitTree {
         self.refusal_at(self.find(id)?, bytes)
     }
 
-    /// Takes bytes off a budget and all above it that were charged to it. O(depth).
+    /// Takes bytes that were charged to a budget off that budget and all above it. O(depth).
     ///
     /// # Errors
     /// [`BudgetError::NotCharged`] if fewer bytes are charged to it; nothing has changed then.
@@ -290,7 +291,7 @@ impl LimitTree {
         Ok(())
     }
 
-    /// Sets the limits of a budget; without `soft_bytes` the soft limit stays. From the answer on nothing is charged
+    /// Sets the limits of a budget; without `soft_bytes` the soft limit stays. From the answer on, nothing is charged
     /// above the hard limit. A raised limit ends a pending shrink, without an event. O(1).
     pub fn set(&mut self, id: BudgetId, hard_bytes: u64, soft_bytes: Option<u64>) -> LimitAnswer {
         match self.try_set(id, hard_bytes, soft_bytes) {
@@ -342,14 +343,14 @@ impl LimitTree {
         Some(self.node(self.find(id)?).excess())
     }
 
-    /// Returns the most live bytes of a pool that charges to this budget: its hard limit; and, while the budget or
-    /// one above it is in excess by E, no more than the bytes charged to it less E. O(depth).
+    /// Returns the maximum live bytes of a pool that charges to this budget: its hard limit, and, while the budget or
+    /// one above it is in excess by E, no more than the bytes charged to the budget less E. O(depth).
     ///
     /// Why that keeps a lowered limit L: let pools under a budget hold h1, h2, … and E = h1 + h2 + … - L. A pool that
-    /// allocates a block has at most h1 - E live then, every other pool at most what it holds, and together that is
-    /// L. No pool need know which of them is to shrink. When a pool releases memory, h1 and E fall together and its
-    /// own bound stays; the bounds of the others rise. A bound that is not read again is therefore too low at worst:
-    /// only a lowered limit lowers one, and the caller who lowers it informs the pools.
+    /// allocates a block has at most h1 - E live bytes then, every other pool has at most the bytes it holds, and
+    /// together that is L. No pool need know which of them is to shrink. When a pool releases memory, h1 and E fall
+    /// together and its own bound stays; the bounds of the others rise. A bound that is not read again is therefore too
+    /// low at worst: only a lowered limit lowers a bound, and the caller who lowers the limit informs the pools.
     pub fn live_limit(&self, id: BudgetId) -> Option<u64> {
         let mut index = self.find(id)?;
         let (held, hard) = (self.node(index).used, self.node(index).config.hard_bytes);
@@ -389,7 +390,7 @@ impl LimitTree {
         self.told
     }
 
-    /// Takes the next event. A crossing that was undone since has none.
+    /// Takes the next event. A crossing that was undone since has no event.
     pub fn take_event(&mut self) -> Option<LimitEvent> {
         if !self.told {
             return None;

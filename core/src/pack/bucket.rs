@@ -18,12 +18,13 @@ const NONE: u32 = u32::MAX;
 /// Several placed blocks, adjacent in order of offset.
 #[derive(Clone, Copy, Debug)]
 pub struct Bucket {
-    /// First ticks and first ticks after, signed because there are instructions to compare many signed numbers.
+    /// First ticks, and first ticks after the lifetimes; signed, because there are instructions to compare many signed
+    /// numbers.
     begins: [i32; BUCKET_ITEMS],
     ends: [i32; BUCKET_ITEMS],
     offsets: [u64; BUCKET_ITEMS],
     tops: [u64; BUCKET_ITEMS],
-    /// The longest gap between two of its neighbours, while its blocks do not overlap.
+    /// The longest gap between two neighbours in the bucket, while its blocks do not overlap.
     longest_gap: u64,
     len: u32,
     next: u32,
@@ -194,7 +195,7 @@ impl Buckets {
     /// Removes a block that was inserted with this offset.
     pub(super) fn remove(&mut self, buckets: &mut [Bucket], lifetime: &Lifetime, offset: u64) {
         let mut at = 0;
-        // Blocks of one offset, which do not meet, may fill more than one bucket.
+        // Blocks with the same offset, which do not meet, may fill more than one bucket.
         while at != NONE {
             let bucket = &mut buckets[at as usize];
             if let Some(place) = bucket.place_of(lifetime, offset) {

@@ -1,4 +1,4 @@
-//! The next decision: by a heuristic, one of the items that may be placed now.
+//! The next decision: a heuristic chooses one of the items that may be placed now.
 
 use super::item::PLACED;
 use super::search::PackSearch;
@@ -17,7 +17,7 @@ pub(super) enum Heuristic {
     SpareByDeaths,
 }
 
-/// Divisor of the height that gives the bytes added to the spare ones, so that a section with none does not win
+/// Divisor of the height that gives the bytes added to the spare bytes, so that a section without any does not win
 /// regardless of deaths.
 const SPARE_SHARE: u64 = 1024;
 

@@ -18,7 +18,7 @@ pub enum PackError {
         /// Index of the lifetime.
         index: usize,
     },
-    /// The sizes, stacked with their alignments, pass 2^62 bytes.
+    /// The sizes, stacked with their alignments, exceed 2^62 bytes.
     TooLarge,
     /// A table is shorter than [`PackSizes`](super::PackSizes) requires for the lifetimes.
     TableTooShort {
@@ -27,7 +27,7 @@ pub enum PackError {
         /// The required length.
         needed: usize,
     },
-    /// More than 2^31 lifetimes.
+    /// There are more than 2^31 lifetimes.
     TooMany,
 }
 

@@ -1,5 +1,5 @@
 //! One packing in one order: each block at the lowest gap that is free while it lives. It can be stopped after any
-//! block, and the rest then be stacked on top.
+//! block, and the rest can then be stacked on top.
 
 use crate::pack::Lifetime;
 
@@ -31,7 +31,8 @@ impl GreedyOrder {
         Self::End,
     ];
 
-    /// Returns a lifetime's key. `live` is the maximum of live bytes during it, `max` the maximum at all.
+    /// Returns a lifetime's key. `live` is the maximum of live bytes during the lifetime, and `max` the maximum at any
+    /// tick.
     fn key(self, lifetime: &Lifetime, live: f64, max: f64) -> f64 {
         let bytes = lifetime.bytes as f64;
         let ticks = f64::from(lifetime.end - lifetime.begin);
@@ -59,8 +60,8 @@ fn grade(live: f64, max: f64) -> f64 {
 pub(super) struct Greedy {
     count: usize,
     next: usize,
-    /// In the order of first ticks, the number of lifetimes that have ended and left the buckets, in the order of
-    /// `unplaced`: no later lifetime meets them.
+    /// If the order is that of first ticks, the number of lifetimes, in the order of `unplaced`, that have ended and
+    /// left the buckets: no later lifetime meets them.
     gone: Option<usize>,
     buckets: Buckets,
 }
@@ -105,12 +106,12 @@ impl Greedy {
             count,
             next: 0,
             gone: sweeps.then_some(0),
-            // Not all lifetimes that come before a pin meet it if it begins later.
+            // Lifetimes that come before a pin need not meet it if the pin begins later.
             buckets: Buckets::new(tables.buckets, sweeps && pins_begin_first),
         }
     }
 
-    /// Places lifetimes until about `most` buckets are examined. Returns how many were.
+    /// Places lifetimes until about `most` buckets are examined. Returns how many were examined.
     pub(super) fn go_on(
         &mut self,
         lifetimes: &[Lifetime],
@@ -137,7 +138,7 @@ impl Greedy {
         self.buckets.work - before
     }
 
-    /// Removes lifetimes that end by this tick from the buckets: they began before, so they are in them.
+    /// Removes lifetimes that end by this tick from the buckets: they began earlier, so they are in the buckets.
     fn let_go(&mut self, lifetimes: &[Lifetime], tables: &mut PackTables<'_>, tick: u32) {
         let Some(gone) = &mut self.gone else { return };
         while let Some(&id) = tables.unplaced[..self.count].get(*gone) {

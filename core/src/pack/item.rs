@@ -22,7 +22,7 @@ pub struct Item {
     pub(super) rank: u32,
     /// Length of its life in ticks.
     pub(super) ticks: u32,
-    /// The place of its first neighbour in their table.
+    /// The place of its first neighbour in the table of neighbours.
     pub(super) first: u32,
     /// Number of its neighbours.
     pub(super) neighbours: u32,
@@ -32,8 +32,8 @@ pub struct Item {
     pub(super) asked: u64,
     /// The offset at which it rests on placed items.
     pub(super) rest: u64,
-    /// The lowest offset that any packing under the present choices gives it. At least `rest`; above it if the search
-    /// has decided that it does not lie there.
+    /// The lowest offset that any packing under the present choices gives it: at least `rest`, and above that if the
+    /// search has decided that the item does not lie there.
     pub(super) lowest: u64,
     /// Maximum of live bytes in any of its sections.
     pub(super) live: u64,
@@ -64,7 +64,7 @@ impl Item {
         pinned: false,
     };
 
-    /// Returns the places of its neighbours in their table.
+    /// Returns the places of its neighbours in the table of neighbours.
     pub(super) const fn range(&self) -> core::ops::Range<usize> {
         self.first as usize..self.first as usize + self.neighbours as usize
     }

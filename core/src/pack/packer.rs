@@ -12,7 +12,7 @@ use super::section;
 use super::tables::PackTables;
 
 /// Approximate number of buckets that [`Packer::first`] examines before it leaves the rest to [`Packer::improve`]: half
-/// a second's work, or a second's where most placed blocks meet.
+/// a second of work, or a second if most placed blocks meet.
 const FIRST_WORK: u64 = 10_000_000;
 /// Number of pairs of lifetimes for each bucket that a packing examines, if all lifetimes meet.
 const PAIRS_PER_BUCKET: u64 = 2 * 48;
@@ -20,9 +20,9 @@ const PAIRS_PER_BUCKET: u64 = 2 * 48;
 const BUCKETS_PER_STEP: u64 = 64;
 /// Number of records that cost as much as a bucket.
 const RECORDS_PER_BUCKET: u64 = 48;
-/// One run of this many aims between the best height and the lower bound, the others at the bound.
+/// One run in this many aims between the best height and the lower bound; the others aim at the bound.
 const RUNS_BETWEEN: u32 = 4;
-/// Number of levels of caution. Each one halves the distance from the best height at which such a run aims.
+/// Number of levels of caution. Each level halves the distance from the best height at which such a run aims.
 const MAX_CAUTION: u32 = 6;
 
 /// Finds offsets for lifetimes.
@@ -89,7 +89,7 @@ pub struct Packer<'t> {
     run: Option<(Heuristic, u64)>,
     /// Runs started for the loaded part.
     runs: u32,
-    /// Number of runs between that found no packing, since the last packing found in the part.
+    /// Number of runs that aimed in between and found no packing, since the last packing found in the part.
     caution: u32,
 }
 
@@ -136,8 +136,9 @@ impl<'t> Packer<'t> {
     }
 
     /// Makes the first packing: by size, and if there is time within about half a second, in other orders as well. With
-    /// more than about 20,000 lifetimes the first one is in the order of time, and if that takes longer because many
-    /// live at a time, the smallest ones are stacked on the others. `improve` continues the order by size.
+    /// more than about 20,000 lifetimes the first packing is in the order of time; if that takes longer because many
+    /// lifetimes live at the same time, the smallest ones are stacked on the others. `improve` continues with the order
+    /// by size.
     pub fn first(&mut self) {
         self.first_within(FIRST_WORK);
     }
@@ -164,8 +165,8 @@ impl<'t> Packer<'t> {
         }
     }
 
-    /// Packs in the order of time, and keeps the packing if at most `most` buckets were examined. Returns how many
-    /// were.
+    /// Packs in the order of time, and keeps the packing if at most `most` buckets were examined. Returns how many were
+    /// examined.
     pub(super) fn first_by_time(&mut self, most: u64) -> u64 {
         let (count, max) = (self.common.taken, self.common.max_live_bytes);
         let tables = &mut self.tables;
@@ -178,9 +179,9 @@ impl<'t> Packer<'t> {
         work
     }
 
-    /// Continues for about `steps` steps, or until it [is done](Self::is_done). A step takes time in the number of
-    /// lifetimes that meet, and never makes the packing worse. The division of the steps among calls makes no
-    /// difference.
+    /// Continues for about `steps` steps, or until it [is done](Self::is_done). The time of a step depends on the
+    /// number of lifetimes that meet. A step never makes the packing worse. The division of the steps among calls makes
+    /// no difference.
     pub fn improve(&mut self, steps: u64) {
         if self.orders == 0 && self.greedy.is_none() {
             self.first();
@@ -215,7 +216,7 @@ impl<'t> Packer<'t> {
         parts.map(|part| part.height).max().unwrap_or(0)
     }
 
-    /// Returns a height in bytes that no packing is below. It rises when the search proves more.
+    /// Returns a height in bytes below which there is no packing. It rises when the search proves more.
     pub fn lower_bound(&self) -> u64 {
         let parts = self.tables.parts[..self.common.parts].iter();
         parts.map(|part| part.lower).max().unwrap_or(0)
@@ -232,7 +233,7 @@ impl<'t> Packer<'t> {
     }
 
     /// Returns whether [`improve`](Self::improve) has no work left: the height is proven, or it is enough, or the
-    /// parts in question meet in too many pairs for the tables.
+    /// lifetimes of the remaining parts meet in too many pairs for the tables.
     pub fn is_done(&self) -> bool {
         let goal = self.goal();
         if self.orders < GreedyOrder::ALL.len() {
@@ -251,7 +252,7 @@ impl<'t> Packer<'t> {
     }
 
     /// Continues the greedy packing under way or begins the next one, until `most` buckets are examined. Returns how
-    /// many were. When one is complete, each part keeps the better offsets.
+    /// many were examined. When a packing is complete, each part keeps the better offsets.
     pub(super) fn greedy(&mut self, most: u64) -> u64 {
         let tables = &mut self.tables;
         let (order, max) = (GreedyOrder::ALL[self.orders], self.common.max_live_bytes);

@@ -130,7 +130,7 @@ const fn divisor(mut left: u64, mut right: u64) -> u64 {
     left
 }
 
-/// Refuses two pins that exclude each other. O(n log n), and O(n^2 / 64) of pins at the worst.
+/// Refuses two pins that exclude each other. O(n log n), and at worst O(n^2 / 64) for n pins.
 ///
 /// Walks through time: as long as the live pins do not overlap, a new one can only overlap the next one below or
 /// above it. The live pins are a set of bits in the order of their offsets.
@@ -215,7 +215,7 @@ fn first_above(bits: &[u64], place: usize) -> Option<usize> {
 /// Walks through time to find the parts, their lower bounds, and the maximum of live bytes during each lifetime.
 ///
 /// The records in `undo_log` hold the peaks so far that no later one reaches, each with its tick, so that the highest
-/// since a lifetime's begin is found by bisection when it ends.
+/// since a lifetime's beginning is found by bisection when the lifetime ends.
 fn sweep(lifetimes: &[Lifetime], tables: &mut PackTables<'_>, common: &mut LifetimeFacts) {
     let order = &tables.order[..common.taken];
     let by_end = &mut tables.by_key[..common.taken];

@@ -4,7 +4,7 @@ use super::choose::Heuristic;
 use super::item::Item;
 use super::tables::PackTables;
 
-/// Number of steps in the shortest run of a small part.
+/// Number of steps in the shortest run for a small part of the problem.
 const MIN_RUN_STEPS: u64 = 500;
 
 /// The rank of the items of a run; larger first.
@@ -42,7 +42,7 @@ const HEURISTICS: [Heuristic; 8] = [
     Heuristic::SpareByDeaths,
 ];
 
-/// The random part of the ranks, out of 1.
+/// The share of chance in the ranks, from 0 to 1.
 const NOISES: [f64; 4] = [0.0, 0.1, 0.3, 0.6];
 
 /// Weight that puts live bytes before anything else.
@@ -50,7 +50,7 @@ const LIVE_FIRST: f64 = 1e6;
 /// Maximum ticks of a lifetime.
 const TICKS: f64 = 4_294_967_296.0;
 
-/// Chooses runs. The same seed chooses the same ones.
+/// Chooses runs. The same seed chooses the same runs.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Restarts {
     state: u64,
@@ -125,7 +125,8 @@ fn key(rank: Rank, item: &Item, max: f64) -> f64 {
     }
 }
 
-/// Returns the sequence 1 1 2 1 1 2 4 1 1 2 …, from 1 on: each run length takes about the same time in total.
+/// Returns the number at place `at`, counted from 1, of the sequence 1 1 2 1 1 2 4 1 1 2 …, in which the runs of each
+/// length take about the same time in total.
 const fn luby(mut at: u64) -> u64 {
     loop {
         let bits = 64 - at.leading_zeros();

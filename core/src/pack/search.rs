@@ -6,7 +6,7 @@
 //! * PACK2 an item is placed only while no unplaced neighbour's `lowest` is below its own, so no item is placed under
 //!   it afterwards.
 //! * PACK3 `floor` of a section outside `dirty` is the least `lowest` of its unplaced items.
-//! * PACK4 `undo_log` from the mark of a choice on restores the offsets from before it.
+//! * PACK4 the records of `undo_log` from the mark of a choice on restore the offsets from before the choice.
 
 use super::bucket::aligned;
 use super::choose::{Heuristic, choose};
@@ -41,7 +41,7 @@ pub(super) struct PackSearch {
     max_pad_bytes: u64,
     /// The height to meet.
     pub(super) height: u64,
-    /// The height with the padding allowed to sizes that are rounded up: no top lies above.
+    /// The height with the padding allowed to sizes that are rounded up: no top lies above it.
     pub(super) limit: u64,
     pub(super) unplaced: usize,
     undo_log: usize,
@@ -118,7 +118,7 @@ impl PackSearch {
         self.alive = self.check(tables);
     }
 
-    /// Makes one decision, or undoes one. Time in the number of unplaced items and their sections.
+    /// Makes one decision, or undoes one. The time depends on the number of unplaced items and their sections.
     pub(super) fn step(
         &mut self,
         tables: &mut PackTables<'_>,
@@ -249,7 +249,7 @@ impl PackSearch {
         true
     }
 
-    /// Raises an item and its twins. The first placed twin may be any of them: if it lies higher, so do all.
+    /// Raises an item and its twins. The first placed twin may be any of them: if it lies higher, so do the others.
     fn raise_with_twins(&mut self, tables: &mut PackTables<'_>, index: usize) -> bool {
         if !self.raise(tables, index) {
             return false;

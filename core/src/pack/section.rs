@@ -1,7 +1,7 @@
 //! Time cut into sections: loads a part into the tables of the search.
 //!
 //! A section is a moment at which as many lifetimes of the part live together as possible: one before each end that
-//! follows a begin. Two lifetimes meet if and only if they share a section, so ticks matter in no other way.
+//! follows a beginning. Two lifetimes meet if and only if they share a section, so ticks matter in no other way.
 
 use crate::pack::Lifetime;
 
@@ -54,7 +54,7 @@ pub(super) fn load(
     }
     let sections = cut(lifetimes, tables, count);
     let items = &mut tables.items[..count];
-    // Done first, since an item has at most one section more than neighbours, which therefore bound the rest.
+    // Done first, since an item has at most one section more than it has neighbours, which therefore bound the rest.
     meet(items, tables.neighbours)?;
     for section in &mut tables.sections[..sections] {
         *section = Section::VACANT;

@@ -1,7 +1,7 @@
 //! The highest top at each moment, by a tree over time: raised and queried for whole ranges.
 //!
 //! # Cost
-//! O(log n) each.
+//! Each operation is O(log n).
 
 use core::ops::Range;
 
@@ -10,7 +10,7 @@ use super::tables::UndoRecord;
 /// The highest tops over moments `0..count`.
 ///
 /// Node 0 stands for all cells of time; a node's left half follows it, and then its right half. `lowest` of a node is
-/// the highest top in it, `rest` the highest of those that were raised over all of it.
+/// the highest top in it, and `rest` is the highest of the tops that were raised over all of it.
 pub(super) struct Skyline<'a> {
     nodes: &'a mut [UndoRecord],
     cells: usize,

@@ -12,7 +12,7 @@ const MAX_PAIR_RECORDS: usize = 1 << 20;
 
 /// Lengths of the tables for a number of lifetimes.
 ///
-/// About 450 bytes a lifetime, and for pairs of lifetimes that meet at most 40 MiB.
+/// The tables take about 450 bytes a lifetime, and at most 40 MiB for pairs of lifetimes that meet.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct PackSizes {
     /// Length of `buckets`.
@@ -114,7 +114,7 @@ pub struct Part {
     pub(super) height: u64,
     /// A lower bound on the height of its packings.
     pub(super) lower: u64,
-    /// Whether the search cannot hold it.
+    /// Whether the tables of the search cannot hold it.
     pub(super) too_wide: bool,
 }
 

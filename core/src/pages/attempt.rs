@@ -70,7 +70,7 @@ impl PageAttempt {
         &self.request
     }
 
-    /// Notes that a plan of this attempt failed. The next one moves all it can; there is no third.
+    /// Notes that a plan of this attempt failed. The next plan moves all it can; there is no third one.
     pub const fn plan_failed(&mut self) {
         self.refusals = self.refusals.saturating_add(1);
     }

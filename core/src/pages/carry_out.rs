@@ -74,7 +74,7 @@ fn make_calls<W: Wait>(
 }
 
 /// Releases idle memory, in as many plans as needed, so that no search is long. If there is less than `wanted_bytes`,
-/// cached mappings are unmapped too. Returns the bytes.
+/// cached mappings are unmapped too. Returns the bytes released.
 fn release<W: Wait>(
     pool: &Locked<PagePool<'_>, W>,
     driver: &impl PageDriver,
@@ -98,7 +98,7 @@ fn release<W: Wait>(
     bytes
 }
 
-/// Carries out a plan that releases memory. Returns the bytes.
+/// Carries out a plan that releases memory. Returns the bytes released.
 fn give_back<W: Wait>(
     pool: &Locked<PagePool<'_>, W>,
     driver: &impl PageDriver,
@@ -115,7 +115,7 @@ impl<D: PageDriver, W: Wait> Shared<PagePool<'_>, D, W> {
     /// Allocates the block at exactly this place, mapping and moving pages if needed; see [`PageAttempt::at`].
     ///
     /// # Errors
-    /// [`AllocError::PlaceTaken`] if part of the place is in use, and as for any block.
+    /// [`AllocError::PlaceTaken`] if part of the place is in use; otherwise the errors of any allocation.
     pub fn alloc_at(
         &self,
         range: AddrRange,
@@ -127,11 +127,11 @@ impl<D: PageDriver, W: Wait> Shared<PagePool<'_>, D, W> {
     }
 
     /// Puts memory behind the unmapped addresses of a range, for later blocks; idle pages outside of `layout` move
-    /// first, as for a block, and the pool holds no more than `max_bytes` for it. With a point, the later blocks are
-    /// on its stream, and memory may move that only this stream's work uses, up to that event.
+    /// first, as for a block, and the pool holds no more than `max_bytes` for it. With a point, the later blocks are on
+    /// its stream, and memory that only this stream's work uses, up to that event, may move.
     ///
-    /// Returns whether all of the range has memory then; `false` for a range that is not wholly inside the addresses.
-    /// O(chunks) and the calls.
+    /// Returns whether all of the range has memory afterwards; `false` for a range that is not wholly inside the
+    /// addresses. O(chunks), plus the calls.
     pub fn back(
         &self,
         range: AddrRange,
@@ -158,8 +158,8 @@ impl<D: PageDriver, W: Wait> Shared<PagePool<'_>, D, W> {
         is_backed
     }
 
-    /// Releases `bytes` of idle memory, or all there is; the cached mappings of moved pages go after it. Returns the
-    /// bytes. See [`PagePool::plan_release`].
+    /// Releases `bytes` of idle memory, or all there is; in that case the cached mappings of moved pages are unmapped,
+    /// too. Returns the bytes released. See [`PagePool::plan_release`].
     pub fn release(&self, bytes: u64) -> u64 {
         release(&self.pool, &self.source, bytes)
     }

@@ -1,4 +1,4 @@
-//! The walk over PAGE1 to PAGE8, after that over the invariants of the chunks.
+//! The walk over PAGE1 to PAGE8, and then over the invariants of the chunks.
 
 use super::table::{HandleState, MAPPINGS_A_HANDLE, MappingState};
 use super::{PagePool, State};
@@ -13,7 +13,7 @@ impl PagePool<'_> {
         self.check_chunks()
     }
 
-    /// Checks PAGE1, PAGE3, PAGE7, and PAGE8 of handles and mappings.
+    /// Checks PAGE1, PAGE3, PAGE7, and PAGE8 for handles and mappings.
     fn check_handles(&self) -> Result<(), Violation> {
         let (handles, mappings) = (&self.pages.handles, &self.pages.mappings);
         let vacant = handles.is_sound(|handle| handle.state == HandleState::Vacant)
@@ -84,7 +84,7 @@ impl PagePool<'_> {
         check(shown == expected, "PAGE2", 0u32)
     }
 
-    /// Checks PAGE5, PAGE6, and PAGE8 of chunks.
+    /// Checks PAGE5, PAGE6, and PAGE8 for chunks.
     fn check_chunks(&self) -> Result<(), Violation> {
         let mut link = self.chunks.first_of_region(0);
         if link.is_nil() {

@@ -1,5 +1,5 @@
 //! Addresses without memory: the growth of the range, the pages of it that lack memory, and the chunks that a plan
-//! takes to put some there.
+//! takes to put memory there.
 
 use super::idle::IdleSearch;
 use super::plan::{NoPlan, PagePlan};
@@ -41,7 +41,7 @@ impl PagePool<'_> {
         let link = self.chunks.newest_end();
         let chunk = self.chunks.chunk(link);
         if chunk.start > start {
-            // Points keep it apart from the free chunk at the end.
+            // Points keep the new chunk apart from the free chunk at the previous end.
             let found = self
                 .search_fully(need, request, LOOKS_BEFORE_GROWTH)
                 .or_else(|| {
@@ -61,7 +61,7 @@ impl PagePool<'_> {
         Ok((found, ahead))
     }
 
-    /// Lengthens the range up to `granule` at least, so that a place in it can be requested.
+    /// Lengthens the range to at least `granule`, so that a place in it can be requested.
     pub(super) fn grow_range_to(&mut self, granule: u32) -> Option<()> {
         let pages = granule.div_ceil(self.page);
         if pages > self.max_pages {
@@ -153,7 +153,7 @@ impl PagePool<'_> {
         Some(())
     }
 
-    /// Returns the first granule of a range and the granule behind it, as far as granules are counted.
+    /// Returns the first granule of a range and the granule behind it, both limited to 32 bits.
     pub(super) fn granules_of(&self, range: AddrRange) -> (u32, u32) {
         let base = self.config.addresses.start().get();
         let granule = self.chunks.granule();
@@ -205,9 +205,9 @@ impl PagePool<'_> {
         self.config.addresses.contains(range) && self.first_unmapped(range).is_none()
     }
 
-    /// Returns the bytes to create to put memory behind all free addresses of a range: its unmapped pages less the
-    /// idle ones elsewhere. With a stream, pages that only its own queued work uses are idle too. O(pages of the
-    /// range).
+    /// Returns the bytes that must be created to put memory behind all free addresses of a range: its unmapped pages
+    /// less the idle ones elsewhere. With a stream, pages that only its own queued work uses count as idle, too.
+    /// O(pages of the range).
     pub fn missing_bytes(&mut self, range: AddrRange, stream: Option<StreamId>) -> u64 {
         let mut unmapped_pages = 0;
         let mut from = range.start();

@@ -1,7 +1,7 @@
 //! Idle handles: handles that lie wholly inside a free chunk, so that no block uses them.
 //!
-//! No record of them is kept as blocks come and go. A search goes through the free chunks, the largest first, until
-//! it has the wanted pages or has examined [`LOOKS`] chunks, handles and runs of pages without success.
+//! No record of idle handles is kept as blocks come and go. A search goes through the free chunks, the largest first,
+//! until it has found the wanted pages or examined [`LOOKS`] chunks, handles and runs of pages without success.
 
 use super::table::{HandleLink, HandleState, MappingLink, MappingState};
 use super::{Link, PagePool};
@@ -10,7 +10,8 @@ use crate::engine::LOOKS;
 
 /// Number of pages without memory that count as one look: their entries are 4 bytes each, side by side.
 const PAGES_A_LOOK: u32 = 4096;
-/// Number of cached mappings that count as one look, as they fill most of the address space of a pool that moves much.
+/// Number of cached mappings that count as one look, as they fill most of the address space of a pool that often moves
+/// pages.
 const CACHED_A_LOOK: u32 = 16;
 
 /// A query for idle handles.
@@ -24,9 +25,9 @@ pub(super) struct IdleSearch<'r> {
     pub(super) most: u32,
     /// Maximum number of fruitless looks.
     pub(super) looks: u32,
-    /// Whether only handles count that can be released now.
+    /// Whether only handles that can be released now count.
     pub(super) to_release: bool,
-    /// Whether a handle found counts as a look, too, since further searches find the rest.
+    /// Whether a handle that is found counts as a look, too, since further searches find the rest.
     pub(super) counts_all: bool,
     /// Granules whose handles are skipped.
     pub(super) outside: (u32, u32),
@@ -67,8 +68,8 @@ impl PagePool<'_> {
         })
     }
 
-    /// Finds and marks idle handles: those in the largest chunks first, those at the end of the range last. O(1), and
-    /// the handles to move.
+    /// Finds and marks idle handles: those in the largest chunks first, those at the end of the range last. O(1 +
+    /// handles to move).
     pub(super) fn find_idle(&mut self, wanted: IdleSearch<'_>) -> IdleHandles {
         self.search = self.search.wrapping_add(1);
         let mut idle = IdleHandles::default();

@@ -1,45 +1,44 @@
 //! One range of addresses, and physical pages that move inside it.
 //!
-//! Most device memory is lost to physical pages that lie idle in holes while more is requested from the driver. Here
-//! addresses and memory are separate. *Addresses* are laid out by best fit, exactly as over a plain range that grows
-//! while there is one stream. *Memory* comes to a block's pages when the block is placed there: pages without memory
-//! get idle pages from elsewhere, or new ones. A free chunk with a page that may lack memory is *hollow*; a block is
-//! cut out of it as out of any other, by a [`PagePlan`].
+//! Most of the device memory that is wasted is physical pages that lie idle in holes while more are requested from the
+//! driver. Here addresses and memory are separate. With a single stream, *addresses* are laid out by best fit exactly
+//! as over a plain growing range. *Memory* comes when a block is placed: those of its address pages that have no memory
+//! get idle physical pages from elsewhere, or new ones. A free chunk with a page that may lack memory is *hollow*; a
+//! block is cut out of it as out of any other chunk, through a [`PagePlan`].
 //!
-//! So moving only saves memory against a range that grows, whenever it begins and ends. More is held only by growth
-//! ahead, and with several streams where queued work keeps a place busy or a search reaches its bound. `policy`
-//! decides when moving pays.
+//! So, whenever moving starts or stops, it can only save memory compared with a range that grows. The pool holds more
+//! only through growth ahead, and, with several streams, where queued work keeps a place busy or a search reaches its
+//! bound. `policy` decides when moving pays.
 //!
-//! **Moving costs one map.** CUDA and Vulkan let one piece of memory be mapped at several addresses. So the old
-//! mapping of a moved piece is not undone: it stays *cached*, and when a block is placed there and the piece is idle
-//! again, it is reused without any driver call. A program that alternates between two layouts pays once. It also
-//! keeps stream order: an unmap would have to wait for queued work, a second mapping does not. (Moving idle pages
+//! **Moving costs one map.** CUDA and Vulkan let one piece of memory be mapped at several addresses. So the old mapping
+//! of a moved piece is not undone: it stays *cached*, and when a block is placed there and the piece is idle again, the
+//! mapping is reused without any driver call. A program that alternates between two layouts pays once. A second mapping
+//! also keeps stream order: an unmap would have to wait for queued work, and the mapping does not. (Moving idle pages
 //! under a best-fit allocator is GMLake's idea and that of expandable segments; cached mappings are ours.)
 //!
-//! It performs no I/O. A plan is a sequence of driver calls ([`PageCall`]); the driver of the allocator makes them
-//! one by one and reports each. A refused call undoes the plan.
+//! The pool performs no I/O. A plan is a sequence of driver calls ([`PageCall`]); the caller makes them one by one and
+//! reports each outcome. A refused call undoes the plan.
 //!
 //! # Files
-//! `config` policies · `table` handles and mappings, with a picture · `policy` what to move and how much to create · `hollow`
-//! addresses without memory · `idle` unused handles · `attempt` one
-//! allocation as a state machine · `plan` when a plan is made and what its end means ·
-//! `move_or_create` the source of its memory · `page_calls` the calls of a plan in order · `release` releasing idle
-//! memory · `check` the invariants · `carry_out` the loops over a driver.
+//! `config` policies · `table` handles and mappings, with a picture · `policy` what to move and how much to create ·
+//! `hollow` addresses without memory · `idle` unused handles · `attempt` one allocation as a state machine · `plan`
+//! when a plan is made and how it ends · `move_or_create` the source of its memory · `page_calls` the calls of a plan
+//! in order · `release` releasing idle memory · `check` the invariants · `carry_out` the loops over a driver.
 //!
 //! # Invariants ([`PagePool::check_invariants`] walks them, and those of the engine)
 //! * PAGE1 to PAGE3: `table`. (PAGE4 is retired.)
 //! * PAGE5 all pages that a used chunk touches have an active mapping of a live handle.
-//! * PAGE6 and so do those of a free chunk that is not hollow.
+//! * PAGE6 so do all pages that a free chunk touches, unless it is hollow.
 //! * PAGE7 the reserved pages are those of all handles that exist, except handles created by a plan still under way.
-//! * PAGE8 only plans under way have filling chunks, and handles and mappings that are not
-//!   live, active or cached (except lost ones).
+//! * PAGE8 only plans under way have filling chunks, and, apart from lost ones, handles that are not live and mappings
+//!   that are neither active nor cached.
 //!
 //! # Cost
-//! While the best-fitting chunk has memory, the cost of [`BestFit`]: no page is examined. Otherwise a plan: O(pages
-//! of the block), at most 1,024 fruitless looks for idle handles, and the work of a driver call for each handle that
-//! moves or is created. Where points keep free chunks apart, FIT3, FIT4 and the clearing of points examine 2,048
-//! chunks each before the range grows; where memory is short, all chunks. Records: 32 bytes a chunk, 40 a handle, 32
-//! a mapping, 4 a page of addresses.
+//! While the best-fitting chunk has memory, the cost is that of [`BestFit`]: no page is examined. Otherwise it is that
+//! of a plan: O(pages of the block), at most 1,024 fruitless looks for idle handles, and the work of a driver call for
+//! each handle that moves or is created. If points keep free chunks apart, FIT3, FIT4 and the clearing of points
+//! examine 2,048 chunks each before the range grows, and all chunks if memory is short. Records take 32 bytes a chunk,
+//! 40 a handle, 32 a mapping, 4 a page of addresses.
 
 mod attempt;
 #[cfg(test)]
@@ -77,7 +76,7 @@ use table::PageMap;
 /// A best-fit allocator over one range of addresses whose physical pages can move; for one thread at a time.
 /// [`Shared`](crate::Shared) shares it and drives it over a [`PageDriver`].
 ///
-/// Its verbs are those of [`BestFit`], and plans, pins and counters of pages.
+/// It has the methods of [`BestFit`], and others for plans, pins and counters of pages.
 ///
 /// ```
 /// use larder_core::pages::{Backing, Handle, Mapping, PageAttempt, PageConfig, PagePool};
@@ -112,7 +111,8 @@ pub struct PagePool<'t> {
     max_pages: u32,
     /// Bytes ever freed, as granted.
     freed_bytes: u64,
-    /// Bytes that the driver neither uses for the pool nor took back, their handles, and mappings it did not undo.
+    /// Bytes that the pool cannot use and the driver has not taken back, with their handles, and mappings that it did
+    /// not undo.
     lost: u64,
     lost_handles: u32,
     lost_mappings: u32,
@@ -148,7 +148,7 @@ impl<'t> PagePool<'t> {
             return Err(ConfigError::PageTables);
         }
         let mut chunks = Chunks::new(granule, config.limit_bytes, chunks)?;
-        // Plans outlive their allocator, and are not compared with the plans under way: those of a former allocator
+        // Plans may outlive their allocator, and are not compared with the plans under way: plans of a former allocator
         // over the same tables must have another number.
         let number = number_given_once(AllocatorId::GIVEN_ONCE).ok_or(ConfigError::Numbers)?;
         chunks.set_id(AllocatorId::once(number));
@@ -180,9 +180,9 @@ impl<'t> PagePool<'t> {
         &self.config
     }
 
-    /// Keeps the memory at a block's addresses there until [`unpin`](Self::unpin), also after the block is freed: for
-    /// addresses registered elsewhere (a communication library, another process). All handles under the block stay,
-    /// so a small block may pin much. O(pages of the block).
+    /// Keeps the memory at a block's addresses in place until [`unpin`](Self::unpin), even after the block is freed:
+    /// for addresses registered elsewhere (a communication library, another process). All handles under the block stay,
+    /// so a small block may pin a lot of memory. O(pages of the block).
     ///
     /// # Errors
     /// [`FreeError::Unknown`] if the block is not one of this pool's.
@@ -192,8 +192,8 @@ impl<'t> PagePool<'t> {
         Ok(())
     }
 
-    /// Keeps the memory at some addresses there, as [`pin`](Self::pin) does for a block: for a part of a block in
-    /// use, or for pieces that an allocator made of a block. O(pages).
+    /// Keeps the memory at a range of addresses in place, as [`pin`](Self::pin) does for a block: for a part of a block
+    /// in use, or for pieces into which an allocator has cut a block. O(pages).
     pub fn pin_range(&mut self, range: AddrRange) {
         self.change_pins(range, |pins| pins.saturating_add(1));
     }
@@ -243,7 +243,7 @@ impl BestFit for PagePool<'_> {
         }
     }
 
-    // Inlined, because otherwise the block would return through memory and be read before it is written out.
+    // Inlined, because otherwise the block would be returned through memory and be read before it is written out.
     #[inline(always)]
     fn try_alloc_now(&mut self, request: &Request) -> Option<Grant> {
         let need = self.chunks.need(request).ok()?;
@@ -328,8 +328,8 @@ impl BestFit for PagePool<'_> {
 }
 
 impl PagePool<'_> {
-    /// Searches by FIT1 and FIT2, among chunks as they are joined now. `None` if memory may be missing behind the
-    /// chunk.
+    /// Searches by FIT1 and FIT2, among chunks as they are joined now. Returns `None` if memory may be missing behind
+    /// the chunk.
     #[inline]
     fn search_now(&mut self, need: Need, request: &Request) -> Option<Candidate> {
         let found = self.chunks.search_now(need, request)?;

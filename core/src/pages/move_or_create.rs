@@ -1,5 +1,5 @@
-//! The source of a plan's memory: reused cached mappings, idle handles that move, and new handles; and the handles it
-//! releases.
+//! The source of a plan's memory: reused cached mappings, idle handles that move, and new handles; and the handles that
+//! the plan releases.
 
 use core::ops::Range;
 
@@ -11,8 +11,8 @@ use super::{Backing, Link, PagePool};
 use crate::engine::LOOKS;
 use crate::error::Cause;
 
-/// Maximum number of fruitless looks for handles to move although more can be created, a small part of the cost of a
-/// driver call.
+/// Maximum number of fruitless looks for handles to move while more can be created. They cost a small part of a driver
+/// call.
 const FEW_LOOKS: u32 = LOOKS / 16;
 
 impl PagePool<'_> {
@@ -23,7 +23,7 @@ impl PagePool<'_> {
         wanted: IdleSearch<'_>,
         squeeze: bool,
     ) -> Result<(), NoPlan> {
-        // The memory beside the block can carry one stream's point only.
+        // The memory next to the block can carry only one stream's point.
         let user = wanted.user.filter(|_| plan.wait.is_none());
         let wanted = IdleSearch { user, ..wanted };
         let mut page = self.chunks.chunk(plan.target).start / self.page;
@@ -97,7 +97,7 @@ impl PagePool<'_> {
         Ok(gap)
     }
 
-    /// Returns whether a mapping is cached and the last search saw its handle idle.
+    /// Returns whether a mapping is cached and the last search saw that its handle was idle.
     fn can_reuse(&self, plan: &PagePlan, mapping: MappingLink) -> bool {
         let record = self.pages.mapping(mapping);
         let handle = self.pages.handle(record.handle);
@@ -107,8 +107,8 @@ impl PagePool<'_> {
             && self.may_lie(plan, record.handle, record.page)
     }
 
-    /// Returns whether an idle handle may move to a page: all its new pages are the target's, which takes over its
-    /// queued work, or no queued work uses it.
+    /// Returns whether an idle handle may move to a page: if all its new pages belong to the target, which takes over
+    /// its queued work, or if no queued work uses the handle.
     fn may_lie(&self, plan: &PagePlan, handle: HandleLink, page: u32) -> bool {
         let record = self.pages.handle(handle);
         let from = self.chunks.chunk(plan.target).start;
@@ -131,7 +131,7 @@ impl PagePool<'_> {
         (first < behind).then_some((first, end))
     }
 
-    /// Moves idle handles that fit to `pages`. Returns the first page that gets none.
+    /// Moves idle handles to `pages`, as long as they fit. Returns the first page that gets no memory.
     fn move_into(
         &mut self,
         plan: &mut PagePlan,
@@ -210,8 +210,8 @@ impl PagePool<'_> {
         Some(())
     }
 
-    /// Releases idle handles as far as creating would otherwise exceed the bytes that may be held, or the memory of
-    /// the driver. Counts the bytes to create from now on.
+    /// Releases idle handles to the extent that creating would otherwise exceed the bytes that may be held, or the
+    /// memory of the driver. From now on, the bytes to create count.
     fn release_for(
         &mut self,
         plan: &mut PagePlan,

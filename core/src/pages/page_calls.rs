@@ -1,12 +1,12 @@
 //! The driver calls of a plan, in order, and the immediate effect of each outcome.
 //!
-//! 1. Unmap cached mappings in the way, and all mappings of handles to release, the active one last;
-//!    release a handle when its last mapping is gone. So memory goes back before more is created.
+//! 1. Unmap cached mappings in the way, and all mappings of handles to release, the active one last; release a handle
+//!    when its last mapping is gone. So memory is released before more is created.
 //! 2. Create and map, by address. A moved handle is mapped a second time.
 //! 3. Set access for each run of pages newly mapped.
 //!
-//! A refusal reverses the plan: its mappings are unmapped, its handles released. If the driver refuses that too, the
-//! memory is *lost*: counted as held permanently, and never used.
+//! A refusal reverses the plan: its mappings are unmapped and its handles released. If the driver refuses that, too,
+//! the memory is *lost*: it counts as held permanently, and is never used.
 
 use super::table::{HandleLink, HandleState, MappingLink, MappingState};
 use super::{PagePlan, PagePool};
@@ -88,7 +88,7 @@ pub(super) enum Phase {
 
 impl PagePool<'_> {
     /// Returns the call to make next, the same until [`done`](Self::done) or [`refused`](Self::refused) reports its
-    /// outcome; `None` when only [`finish`](Self::finish) is left. O(1), and a step for each mapping that is reused.
+    /// outcome; `None` when only [`finish`](Self::finish) is left. O(1), plus one step for each mapping that is reused.
     pub fn next_call(&mut self, plan: &mut PagePlan) -> Option<PageCall> {
         if plan.owner != self.chunks.id() {
             return None;
@@ -131,7 +131,7 @@ impl PagePool<'_> {
                     });
                 }
                 Phase::Undo => plan.phase = self.next_undo(plan),
-                // A limit lowered from here on counts the plan's memory as held.
+                // A limit that is lowered from here on counts the plan's memory as held.
                 Phase::Done => plan.phase = Phase::Agreed,
                 Phase::Agreed | Phase::Failed => return None,
             }
@@ -187,7 +187,7 @@ impl PagePool<'_> {
         }
         match plan.phase {
             Phase::Release(handle, next) => {
-                // Mapped nowhere, and not taken back.
+                // The handle is mapped nowhere, and was not taken back.
                 self.uncount(self.pages.handle(handle).pages);
                 self.lose(handle);
                 plan.phase = Phase::Unmap(next);
@@ -276,7 +276,7 @@ impl PagePool<'_> {
     fn uncount(&mut self, pages: u32) {
         self.chunks.unhold(u64::from(pages) * u64::from(self.page));
         if self.chunks.reserved_bytes() == 0 {
-            // Memory held later starts without frees.
+            // Memory that is held later starts a new count of frees.
             self.freed_bytes = 0;
         }
     }
@@ -326,7 +326,7 @@ impl PagePool<'_> {
         }
     }
 
-    /// Reverses a plan: mappings not yet unmapped stay, new mappings go.
+    /// Reverses a plan: mappings not yet unmapped stay, new mappings are removed.
     pub(super) fn fail_plan(&mut self, plan: &mut PagePlan) {
         let mut mapping = match plan.phase {
             Phase::Begin => plan.unmaps.first,

@@ -1,13 +1,13 @@
-//! A plan of driver calls: when one is made, and what its end means.
+//! A plan of driver calls: when a plan is made, and how it ends.
 //!
-//! A plan owns what it touches from the moment it is built: the chunks of its *target*, which are the block and the
-//! rest of its first and last page; the pages under them; and the handles that it moves, reuses or releases. The
-//! pages where these lie have no memory from then on for any other request. Building takes every record that the plan
-//! will ever need, so that neither its success nor its failure can lack one.
+//! A plan owns everything that it touches from the moment it is built: the chunks of its *target*, which are the block
+//! and the rest of its first and last page; the pages under them; and the handles that it moves, reuses or releases.
+//! From then on, the pages where these lie count as without memory for any other request. Building takes every record
+//! that the plan will ever need, so that neither its success nor its failure can lack a record.
 //!
-//! Success: the memory is at the target, the old mappings of moved handles are cached. Failure: every chunk is as
-//! before, but marked as hollow; the range may have grown by addresses without memory, and cached mappings that were
-//! in the way are gone.
+//! After success, the memory is at the target, and the old mappings of moved handles are cached. After failure, every
+//! chunk is as before, but marked as hollow; the range may have grown by addresses without memory, and cached mappings
+//! that were in the way are gone.
 
 use super::idle::IdleSearch;
 use super::page_calls::{MappingList, Phase};
@@ -23,14 +23,14 @@ use heapless::Vec;
 /// Maximum number of gaps of a layout that are backed at a time.
 const MAX_GAPS: usize = 64;
 
-/// Driver calls to make, and the permission to make them: the plan owns what they touch.
+/// Driver calls to make, and the permission to make them: the plan owns everything that they touch.
 ///
-/// Returned by [`PagePool::finish`] after the last call; a dropped plan keeps the memory that it touches permanently.
+/// It ends with [`PagePool::finish`] after the last call; a dropped plan permanently keeps the memory that it touches.
 #[derive(Debug)]
 #[must_use = "what a plan touches is out of use until it is finished"]
 pub struct PagePlan {
     pub(super) phase: Phase,
-    /// Mappings to unmap: cached ones in the way, and all of handles to release.
+    /// Mappings to unmap: cached ones in the way, and all those of handles to release.
     pub(super) unmaps: MappingList,
     /// Mappings to reuse, then those to map, by address.
     pub(super) maps: MappingList,
@@ -75,7 +75,7 @@ impl PagePlan {
     }
 
     /// Returns whether every call was made and none refused. A plan that succeeded without a block made room for
-    /// another one.
+    /// another plan.
     pub const fn succeeded(&self) -> bool {
         matches!(self.phase, Phase::Agreed)
     }
@@ -85,12 +85,12 @@ impl PagePlan {
         self.released
     }
 
-    /// Returns whether it puts memory behind a layout: the created memory stays, and comes in few pieces.
+    /// Returns whether the plan puts memory behind a layout: the created memory stays, and comes in few pieces.
     pub(super) const fn is_backing(&self) -> bool {
         matches!(self.purpose, Purpose::Backing { .. })
     }
 
-    /// Returns the bytes that may be held for it.
+    /// Returns the bytes that may be held for the plan.
     pub(super) const fn max_bytes(&self) -> u64 {
         match self.purpose {
             Purpose::Backing { max_bytes, .. } => max_bytes,
@@ -137,9 +137,9 @@ pub(super) struct Spot<'r> {
     pub(super) found: Candidate,
     pub(super) need: Need,
     pub(super) request: &'r Request,
-    /// The request whose stream's idle memory may come to it; `None` for memory that no work uses.
+    /// The request whose stream's idle memory may move to the place; `None` if only memory that no work uses may.
     pub(super) user: Option<&'r Request>,
-    /// Further pages behind it to put memory behind.
+    /// Number of further pages after the place that get memory, too.
     pub(super) ahead: u32,
     /// Whether the driver has no more memory.
     pub(super) squeeze: bool,
@@ -176,8 +176,8 @@ impl PagePool<'_> {
     }
 
     /// Returns plans that put memory behind the unmapped addresses of a range of a layout; see
-    /// [`Shared::back`](crate::Shared::back). All are made before the first call, so that nothing has moved if one
-    /// cannot be made: `None` then.
+    /// [`Shared::back`](crate::Shared::back). All plans are made before the first call, so that nothing has moved if
+    /// one of them cannot be made; the result is `None` then.
     pub(super) fn plan_backing(
         &mut self,
         range: AddrRange,
@@ -190,7 +190,7 @@ impl PagePool<'_> {
             return None;
         }
         if let Some(point) = point {
-            // Memory that it may use until then carries its point.
+            // Memory that the stream may use until then carries its point.
             self.chunks.note(point.stream);
         }
         let purpose = Purpose::Backing { point, max_bytes };
@@ -273,10 +273,10 @@ impl PagePool<'_> {
         self.finish(plan);
     }
 
-    /// Ends a plan after its last call. Returns the block, if it was for one and no call was refused.
+    /// Ends a plan after its last call. Returns the block, if the plan was for one and no call was refused.
     ///
-    /// A plan with calls left is undone as far as that needs none; the rest of what it touched stays out of use. A
-    /// plan of another allocator changes nothing.
+    /// A plan with calls left is undone as far as that needs no calls; everything else that it touched stays out of
+    /// use. A plan of another allocator changes nothing.
     pub fn finish(&mut self, plan: PagePlan) -> Option<Grant> {
         let mut plan = plan;
         if plan.owner != self.chunks.id() || self.next_call(&mut plan).is_some() {

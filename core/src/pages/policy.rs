@@ -1,6 +1,6 @@
 //! The figures that decide what to move and how much to create.
 //!
-//! docs/guide/src/moving.md has their reasons.
+//! docs/guide/src/moving.md gives the reasons for them.
 
 use super::{Backing, PagePool};
 
@@ -11,15 +11,15 @@ const YOUNG_CALLS: u64 = 14;
 /// make as many: a create, a map, and for most units one that grants access.
 const EXACT_CALLS: u64 = 28;
 /// Calls for each unit held, in tenths, below which idle handles move although more could be created: four fifths of
-/// the two calls that expandable segments need at least.
+/// the two calls or more that expandable segments need.
 const MOVING_CALLS: u64 = 16;
-/// Tenths of a unit to a multiple of which the held bytes grow once calls must be saved.
+/// Tenths of a unit: the held bytes grow to a multiple of this once calls must be saved.
 const AHEAD: u64 = 13;
 /// Minimum tenths of a unit held before growth creates pages ahead, because in a small pool every page counts.
 const LEAST: u64 = 8;
 /// Maximum tenths of a unit in one handle, unless the pool is large ([`HANDLE_DIVISOR`]).
 const HANDLE: u64 = 16;
-/// Divisor of the held bytes that gives the largest handle of a large pool, which so needs no more calls than a small
+/// Divisor of the held bytes that gives the largest handle of a large pool, so that it needs no more calls than a small
 /// one.
 const HANDLE_DIVISOR: u64 = 256;
 /// Divisor of the limit that gives the held bytes from which [`LIMIT_DIVISOR`] and [`ROOM_DIVISOR`] bound a handle.

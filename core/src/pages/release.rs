@@ -1,19 +1,19 @@
 //! Releasing idle memory, and the counters of pages.
 //!
-//! Addresses are kept, and so are the bytes of the floor. Pinned memory stays, and so does memory that queued work
-//! may still use through any of its mappings, as an unmap does not wait for it.
+//! Addresses are kept, and so are the bytes of the floor. Pinned memory stays, and so does memory that queued work may
+//! still use through any of its mappings, as an unmap does not wait for that work.
 
 use super::idle::IdleSearch;
 use super::{PagePlan, PagePool};
 use crate::stats::PoolStats;
 
-/// Counters of pages and handles now.
+/// The current counters of pages and handles.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[non_exhaustive]
 pub struct PageStats {
     /// Pieces of physical memory held.
     pub handles: u32,
-    /// Mappings through which they are used, one for each handle.
+    /// Mappings through which handles are used, one for each handle.
     pub active_mappings: u32,
     /// Mappings that the driver has and no block uses.
     pub cached_mappings: u32,
@@ -23,7 +23,7 @@ pub struct PageStats {
     pub idle_bytes: u64,
     /// Bytes of addresses ever used, mapped or unmapped.
     pub address_bytes: u64,
-    /// Bytes that the driver neither uses for the pool nor took back, after it refused to undo a plan. They count
+    /// Bytes that the pool cannot use and the driver has not taken back, after it refused to undo a plan. They count
     /// against the limit.
     pub lost_bytes: u64,
     /// Chunks, handles and runs of pages that searches have examined without success so far.
@@ -31,9 +31,9 @@ pub struct PageStats {
 }
 
 impl PagePool<'_> {
-    /// Returns a plan that releases at least `wanted_bytes` of idle memory, as far as there are that many and the
-    /// floor allows; `None` if nothing can be released. Handles in the largest chunks go first. A plan is of one
-    /// search, which ends after 1,024 handles: the next plan releases the rest.
+    /// Returns a plan that releases at least `wanted_bytes` of idle memory, or as much as there is and the floor
+    /// allows; `None` if nothing can be released. Handles in the largest chunks go first. A plan comes from one search,
+    /// which ends after 1,024 handles: the next plan releases the rest.
     pub fn plan_release(&mut self, wanted_bytes: u64) -> Option<PagePlan> {
         let held = self.chunks.reserved_bytes();
         let max = held.saturating_sub(self.config.floor_bytes);
@@ -60,9 +60,9 @@ impl PagePool<'_> {
     }
 
     /// Returns how far the limit could be lowered now: the bytes held or under way, and those of them that would stay
-    /// if [`plan_release`](Self::plan_release) released all it can: memory of blocks and queued work, pins, the
-    /// floor, and lost memory. Exact unless a search ends before it has seen all. O(idle handles), and O(chunks) if
-    /// streams have points.
+    /// if [`plan_release`](Self::plan_release) released all it can: memory of blocks and queued work, pinned memory,
+    /// the floor, and lost memory. Exact unless a search ends before it has seen all handles. O(idle handles), and
+    /// O(chunks) if streams have points.
     pub(super) fn stats_of_pages(&mut self) -> PoolStats {
         let held = self.chunks.reserved_bytes();
         let max = held.saturating_sub(self.config.floor_bytes);
@@ -77,7 +77,7 @@ impl PagePool<'_> {
         }
     }
 
-    /// Returns the bytes that the driver neither uses for the pool nor took back. O(1).
+    /// Returns the bytes that the pool cannot use and the driver has not taken back. O(1).
     pub const fn lost_bytes(&self) -> u64 {
         self.lost
     }

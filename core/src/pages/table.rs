@@ -26,8 +26,7 @@
 //! * PAGE3 the mappings of a handle are linked by `sibling` from `first`, the newest first and at most
 //!   [`MAPPINGS_A_HANDLE`]; `active` is one of them, or 0 while a plan creates the handle.
 //!
-//! A foreign number reaches an empty record, never a panic. All operations O(pages of the
-//! handle) or better.
+//! A foreign number leads to an empty record, never to a panic. All operations are O(pages of the handle) or better.
 
 use crate::error::ConfigError;
 use crate::stream::{EventNumber, StreamId, StreamPoint};
@@ -221,7 +220,7 @@ impl Mapping {
         state: MappingState::Vacant,
     };
 
-    /// Returns the point that work behind the mapping must pass; event 0 has always passed.
+    /// Returns the point that the work behind the mapping must pass; event 0 has always passed.
     pub(crate) const fn point(&self) -> StreamPoint {
         StreamPoint {
             stream: self.stream,

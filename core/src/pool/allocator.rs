@@ -1,7 +1,7 @@
 //! [`PoolAllocator`]: the pool behind a lock, driven over a sub-allocator.
 //!
-//! The lock is held for bookkeeping only. A buffer to release has left the pool's lists before the lock is released,
-//! so no request can get it while the sub-allocator takes it.
+//! The lock is held for bookkeeping only. A buffer to release leaves the pool's lists while the lock is still held, so
+//! no request can get it while the sub-allocator takes it.
 
 use super::{LeavingTicket, MissTicket, Pool, PoolCounters, PoolReport, PoolStep};
 use crate::block::{Block, BlockAllocator, Grant, Request};
@@ -57,8 +57,8 @@ impl<S: SubAllocator, W: Wait> PoolAllocator<S, W> {
         (self.pool.into_inner(), self.source)
     }
 
-    /// Releases idle buffers and ends. Buffers with live blocks stay: the report has their number, and that of the
-    /// buffers that the sub-allocator did not take back.
+    /// Releases idle buffers and ends the allocator. Buffers with live blocks stay: the report has their number, and
+    /// the number of buffers that the sub-allocator did not take back.
     #[must_use = "buffers may still be out"]
     pub fn close(self) -> (PoolReport, S) {
         self.trim();
@@ -87,39 +87,39 @@ impl<S: SubAllocator, W: Wait> PoolAllocator<S, W> {
         self.pool.with(|pool| pool.counters())
     }
 
-    /// Returns the present contents.
+    /// Returns the current contents.
     pub fn report(&self) -> PoolReport {
         self.pool.with(|pool| pool.report())
     }
 
-    /// Sets both limits and releases the buffers above them; see [`Pool::set_limits`]. Returns the bytes.
+    /// Sets both limits and releases the buffers above them; see [`Pool::set_limits`]. Returns the bytes released.
     ///
     /// # Errors
-    /// [`ConfigError::PoolLimit`] if a limit of 0 should rise; nothing has changed then.
+    /// [`ConfigError::PoolLimit`] if a limit of 0 is configured to rise; nothing has changed then.
     pub fn set_limits(&self, buffers: u32, bytes: u64) -> Result<u64, ConfigError> {
         self.pool.with(|pool| pool.set_limits(buffers, bytes))?;
         Ok(self.drain())
     }
 
-    /// Ends a step and releases buffers that were idle too long; see [`Pool::end_step`]. Returns the bytes.
+    /// Ends a step and releases buffers that were idle too long; see [`Pool::end_step`]. Returns the bytes released.
     pub fn end_step(&self) -> u64 {
         self.pool.with(Pool::end_step);
         self.drain()
     }
 
-    /// Releases all idle buffers. Returns the bytes.
+    /// Releases all idle buffers. Returns the bytes released.
     pub fn trim(&self) -> u64 {
         self.pool.with(Pool::trim);
         self.drain()
     }
 
-    /// Releases all idle buffers and resets the counters. Returns the bytes.
+    /// Releases all idle buffers and resets the counters. Returns the bytes released.
     pub fn clear(&self) -> u64 {
         self.pool.with(Pool::clear);
         self.drain()
     }
 
-    /// Releases all leaving buffers, of other threads too. Returns the bytes taken.
+    /// Releases all leaving buffers, including those of other threads. Returns the bytes taken.
     fn drain(&self) -> u64 {
         let mut bytes = 0;
         let mut next = self.pool.with(Pool::take_leaving);
@@ -145,8 +145,8 @@ impl<S: SubAllocator, W: Wait> PoolAllocator<S, W> {
         })
     }
 
-    /// Returns the pool's answer. If its table is full, releases one idle buffer after another until one was taken,
-    /// and then, once, all stuck ones.
+    /// Returns the pool's answer. If the table is full, releases one idle buffer after another until one has been
+    /// taken, and finally, once, all stuck ones.
     fn step(&self, request: &Request) -> Result<PoolStep, AllocError> {
         let mut offered = false;
         loop {
@@ -191,9 +191,9 @@ impl<S: SubAllocator, W: Wait> PoolAllocator<S, W> {
 }
 
 impl<S: SubAllocator, W: Wait> BlockAllocator for PoolAllocator<S, W> {
-    /// O(1) expected if a buffer of the size is cached, otherwise one call of the sub-allocator. Before a failure for
-    /// lack of memory, one call for each cached buffer and one more; for lack of a record, one call for each idle
-    /// buffer, the oldest first, until one is taken.
+    /// Expected O(1) if a buffer of the size is cached, otherwise one call of the sub-allocator. If memory is lacking,
+    /// makes one call for each cached buffer and one more before it fails; if a record is lacking, one call for each
+    /// idle buffer, the oldest first, until one is taken.
     fn alloc(&self, request: &Request) -> Result<Grant, AllocError> {
         match self.step(request)? {
             PoolStep::Ready(grant) => Ok(grant),
@@ -201,9 +201,9 @@ impl<S: SubAllocator, W: Wait> BlockAllocator for PoolAllocator<S, W> {
         }
     }
 
-    /// Caches the buffer; evicts without the lock, by one call of the sub-allocator for each buffer that exceeds the
-    /// limits then: one large buffer may evict many small ones. Always refused with a point: a pool has no streams,
-    /// see [`Pool::free_after`].
+    /// Caches the buffer; evicts without the lock, with one call of the sub-allocator for each buffer that exceeds the
+    /// limits then: one large buffer may evict many small ones. A free with a point is always refused, since a pool has
+    /// no streams; see [`Pool::free_after`].
     fn free_at(&self, block: Block, point: Option<StreamPoint>) -> Result<(), Rejected<FreeError>> {
         let mut next = self.pool.with(|pool| {
             match point {

@@ -17,7 +17,7 @@ pub(super) enum BufferState {
     Idle,
     /// The buffer is cached because the sub-allocator did not take it back.
     Stuck,
-    /// The buffer is to be released, but no thread has begun to.
+    /// The buffer is to be released, but no thread has begun to release it.
     Leaving,
     /// The buffer is being offered to the sub-allocator.
     Going,

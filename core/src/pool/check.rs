@@ -4,13 +4,13 @@ use super::Pool;
 use super::buffer::{Buffer, BufferState, OfSize, OfState};
 use crate::table::list::{Linked, Queue};
 
-/// Returns `words` as the error unless `fact` holds, which is a defect of this crate.
+/// Returns `words` as the error unless `fact` holds; an error is a defect of this crate.
 fn holds(fact: bool, words: &'static str) -> Result<(), &'static str> {
     if fact { Ok(()) } else { Err(words) }
 }
 
 impl Pool {
-    /// Walks POOL1 to POOL6. O(records), and for each cached buffer its size: for small tables.
+    /// Walks POOL1 to POOL6. O(records), plus a walk through each size for each cached buffer: meant for small tables.
     ///
     /// # Errors
     /// The first broken invariant.

@@ -10,30 +10,30 @@ use crate::units::{Align, Granule, round_up};
 pub struct PoolConfig {
     /// The pool's name in messages.
     pub name: &'static str,
-    /// Maximum number of idle buffers at first. With 0 no buffer is cached or counted.
+    /// Initial maximum number of idle buffers. With 0, no buffer is cached or counted.
     pub limit_buffers: u32,
     /// Maximum bytes of idle buffers.
     pub limit_bytes: u64,
-    /// The highest value to which the limit of idle buffers rises by itself; it does not rise if this is no more than
-    /// [`limit_buffers`](Self::limit_buffers), which must be above 0 unless this is 0.
+    /// The highest value to which the limit of idle buffers rises by itself. The limit does not rise if this value is
+    /// no more than [`limit_buffers`](Self::limit_buffers), which must be above 0 unless this value is 0.
     ///
-    /// When a buffer was evicted for the limit and its size is missed later, the limit rises by one: one more idle
-    /// buffer would have served it (the ghost lists of ARC, Megiddo and Modha 2003). The last 32 evicted sizes are
+    /// When a buffer was evicted because of the limit and its size is missed later, the limit rises by one: one more
+    /// idle buffer would have served it (the ghost lists of ARC, Megiddo and Modha 2003). The last 32 evicted sizes are
     /// remembered, each with the number of evicted buffers.
     pub max_buffers: u32,
     /// If set, buffers that were idle for this many calls of [`Pool::end_step`](super::Pool::end_step) are released,
     /// and a limit that rose comes down by their number.
     pub age_steps: Option<NonZeroU32>,
-    /// Alignment of each buffer; a request aligned up to it costs nothing, one above it the difference.
+    /// Alignment of each buffer; a request aligned up to it costs nothing, and a request above it costs the difference.
     pub align: Align,
-    /// A buffer serves requests of its size only, so sizes are rounded up to `1 << steps_log2` sizes a doubling,
-    /// which adds less than `1 / (1 << steps_log2)` of the size. Sizes that have no finer steps stay. Coarser sizes
-    /// hit more often and waste more of each buffer. At most 31.
+    /// A buffer serves requests of its size only, so sizes are rounded up to one of `1 << steps_log2` sizes a doubling,
+    /// which adds less than `1 / (1 << steps_log2)` of the size. Sizes that have no finer steps stay. Coarser sizes hit
+    /// more often and waste more of each buffer. The value is at most 31.
     pub steps_log2: u8,
 }
 
 impl PoolConfig {
-    /// Creates the default with limits: of the buffers at first, and of the bytes.
+    /// Creates the default with an initial limit of buffers and a limit of bytes.
     pub const fn new(limit_buffers: u32, limit_bytes: u64) -> Self {
         Self {
             name: "pool",
@@ -49,7 +49,7 @@ impl PoolConfig {
     /// Default number of steps that a buffer may be idle.
     pub const DEFAULT_AGE_STEPS: u32 = 16;
 
-    /// Checks that a limit that should rise is above 0.
+    /// Checks that a limit that is configured to rise is above 0.
     pub(super) const fn validate(&self, limit_buffers: u32) -> Result<(), ConfigError> {
         if limit_buffers == 0 && self.max_buffers > 0 {
             return Err(ConfigError::PoolLimit);
@@ -97,7 +97,7 @@ impl PoolConfig {
 }
 
 impl Default for PoolConfig {
-    /// Creates the default: at first 64 idle buffers, of at most 1 GiB.
+    /// Creates the default: initially 64 idle buffers, of at most 1 GiB.
     fn default() -> Self {
         Self::new(64, 1 << 30)
     }

@@ -1,4 +1,4 @@
-//! Sizes that were evicted lately, and how many buffers of each: the cost of the limit.
+//! The sizes that were evicted recently, with the number of buffers of each: they show the cost of the limit.
 //!
 //! Read on evictions and misses only, which call the sub-allocator anyway.
 

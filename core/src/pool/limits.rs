@@ -15,7 +15,7 @@ impl Pool {
     /// evictions. A limit that rose by itself starts again from here.
     ///
     /// # Errors
-    /// [`ConfigError::PoolLimit`] if a limit of 0 should rise; nothing has changed then.
+    /// [`ConfigError::PoolLimit`] if a limit of 0 is configured to rise; nothing has changed then.
     pub fn set_limits(&mut self, buffers: u32, bytes: u64) -> Result<(), ConfigError> {
         self.config.validate(buffers)?;
         self.config.limit_buffers = buffers;
@@ -28,8 +28,8 @@ impl Pool {
     }
 
     /// Ends a step of the program. With [`age_steps`](super::PoolConfig::age_steps), buffers idle for that many steps
-    /// [leave](Self::take_leaving), and a limit that rose comes down by their number, at most to its start. Stuck
-    /// buffers are offered again. O(leaving buffers).
+    /// [leave](Self::take_leaving), and a limit that rose comes down by their number, but not below its initial value.
+    /// The release of stuck buffers is tried again. O(leaving buffers).
     pub fn end_step(&mut self) {
         self.step = self.step.wrapping_add(1);
         self.offer_stuck();
@@ -65,8 +65,8 @@ impl Pool {
         self.ghosts.forget();
     }
 
-    /// Lets the oldest idle buffer leave, to free its record. Returns whether there was one. For an allocation that
-    /// found the table full.
+    /// Lets the oldest idle buffer leave, to free its record. Returns whether there was one. Called by an allocation
+    /// that found the table full.
     pub fn make_room(&mut self) -> bool {
         let any = self.idle.count > 0;
         if any {
@@ -142,7 +142,7 @@ impl Pool {
         }
     }
 
-    /// Lets a buffer leave that is in no list.
+    /// Lets a buffer that is in no list leave.
     fn leave(&mut self, link: u32) {
         self.buffers.at_mut(link).state = BufferState::Leaving;
         self.leaving.push::<OfState, _>(&mut self.buffers, link);
@@ -154,7 +154,7 @@ impl Pool {
         self.leave(link);
     }
 
-    /// Offers stuck buffers again. Returns whether there were any. O(stuck buffers).
+    /// Lets stuck buffers leave again. Returns whether there were any. O(stuck buffers).
     pub(super) fn offer_stuck(&mut self) -> bool {
         let any = self.stuck.count > 0;
         while self.stuck.count > 0 {

@@ -16,18 +16,19 @@
 //!                    └─ too large ─►┴─► leaving ─ going ─► gone
 //!                                                  └ refused ─► stuck ──hit──► out
 //! ```
-//! A *stuck* buffer still serves requests, counts against no limit, and is offered again at the next trim, clear or
-//! end of a step, and by a [`PoolAllocator`] whose table is full.
+//! A *stuck* buffer still serves requests and counts against no limit. Its release is tried again at the next trim,
+//! clear or end of a step, and when the table of a [`PoolAllocator`] is full.
 //!
 //! # Invariants
 //! * POOL1 each record ever used is vacant or one buffer in one state, and each list (idle, stuck, leaving) holds
 //!   exactly the records of its state; the other states are counted.
 //! * POOL2 the idle list is in the order in which its buffers were freed.
 //! * POOL3 cached buffers (idle or stuck) and no others are in the list of their size, and the newest of each list is
-//!   in one slot, where its size is found.
+//!   in the hash slot of its size.
 //! * POOL4 idle buffers and bytes are within both limits whenever no call is under way.
-//! * POOL5 held bytes are those of all buffers but growing ones; growing, live, requested and idle bytes are counted.
-//! * POOL6 a block lies in its buffer, and a buffer's size in the bytes held for it.
+//! * POOL5 held bytes are those of all buffers except growing ones; growing, live, requested and idle bytes are
+//!   counted.
+//! * POOL6 a block lies inside its buffer, and the buffer's size is at most the bytes held for it.
 
 mod allocator;
 mod buffer;
@@ -62,11 +63,11 @@ use sizes::Sizes;
 /// use larder_core::{Addr, AddrRange, Request};
 /// let mut pool = Pool::new(PoolConfig::default(), 8)?;
 /// let PoolStep::Grow(ticket) = pool.alloc(&Request::new(1000))? else { panic!() };
-/// // Nothing is kept yet. Get the memory from wherever it comes.
+/// // No buffer is cached yet. Get the memory from wherever it comes.
 /// let memory = AddrRange::new(Addr::new(0x1_0000), ticket.request().bytes).unwrap();
 /// let block = pool.commit(ticket, memory).unwrap().block;
 /// pool.free(block)?;
-/// // Now it is.
+/// // Now the buffer is cached.
 /// assert!(matches!(pool.alloc(&Request::new(999))?, PoolStep::Ready(_)));
 /// # Ok::<(), Box<dyn core::error::Error>>(())
 /// ```
@@ -77,12 +78,12 @@ pub struct Pool {
     idle: Queue<u32>,
     stuck: Queue<u32>,
     leaving: Queue<u32>,
-    /// Buffers in the states that have no list.
+    /// Number of buffers in the states that have no list.
     growing: u32,
     out: u32,
     going: u32,
     idle_bytes: u64,
-    /// Sizes under way: their sum may exceed 64 bits before the sub-allocator refuses them.
+    /// Sum of the sizes under way, which may exceed 64 bits before the sub-allocator refuses them.
     growing_bytes: u128,
     limit_buffers: u32,
     counters: PoolCounters,
@@ -96,8 +97,8 @@ impl Pool {
     /// Creates a pool with records for `buffers` buffers, in use or idle.
     ///
     /// # Errors
-    /// [`ConfigError::PoolLimit`] if a limit of 0 should rise, `Table` if there are no records, `Heap` if the heap
-    /// has no memory for the records.
+    /// [`ConfigError::PoolLimit`] if a limit of 0 is configured to rise, `Table` if there are no records, `Heap` if the
+    /// heap has no memory for the records.
     pub fn new(config: PoolConfig, buffers: usize) -> Result<Self, ConfigError> {
         config.validate(config.limit_buffers)?;
         let buffers = Buffers::with_records(buffers.saturating_add(1))?;
@@ -128,7 +129,7 @@ impl Pool {
         })
     }
 
-    /// Allocates a cached buffer of the request's size, or returns a ticket to get one. O(1) expected. The request's
+    /// Allocates a cached buffer of the request's size, or returns a ticket to get one. Expected O(1). The request's
     /// stream does not matter: no stream uses cached buffers.
     ///
     /// # Errors
@@ -177,12 +178,12 @@ impl Pool {
         }))
     }
 
-    /// Makes a buffer of the range for a ticket and returns a block of it. O(1). The sub-allocator promises that no
-    /// other buffer overlaps it, which is not checked.
+    /// Turns the range into a buffer for the ticket and returns a block of it. O(1). The sub-allocator promises that no
+    /// other buffer overlaps the range, which is not checked.
     ///
     /// # Errors
-    /// Returns the range if it is too small, does not start at a multiple of the buffers' alignment, or the ticket is
-    /// another pool's.
+    /// Returns the range if it is too small or does not start at a multiple of the buffers' alignment, or if the ticket
+    /// is another pool's.
     pub fn commit(
         &mut self,
         ticket: MissTicket,
@@ -225,8 +226,8 @@ impl Pool {
         self.give_up(ticket, Cause::SubAllocator)
     }
 
-    /// Frees a block that is out of use now, and caches its buffer for the next request of its size. The oldest
-    /// buffers that exceed the limits then [leave](Self::take_leaving). O(1) expected, and each eviction.
+    /// Frees a block that is out of use now, and caches its buffer for the next request of its size. The oldest buffers
+    /// that exceed the limits then [leave](Self::take_leaving). Expected O(1), plus O(1) for each eviction.
     ///
     /// # Errors
     /// Returns the block if it is not one of this pool's, or freed already.
@@ -242,7 +243,7 @@ impl Pool {
         Ok(())
     }
 
-    /// Always refuses, and returns the block: a pool has no streams. Wait for the work that uses it, then
+    /// Always refuses, and returns the block: a pool has no streams. Wait for the work that uses the block, then
     /// [`free`](Self::free) it, or use an allocator with streams.
     ///
     /// # Errors
@@ -273,7 +274,7 @@ impl Pool {
         })
     }
 
-    /// Ends the release of a buffer that the sub-allocator has taken. O(1). Returns the bytes.
+    /// Ends the release of a buffer that the sub-allocator has taken. O(1). Returns the bytes released.
     pub fn released(&mut self, ticket: LeavingTicket) -> u64 {
         if !self.lets_go(&ticket) {
             return 0;
@@ -284,7 +285,8 @@ impl Pool {
         ticket.range.bytes()
     }
 
-    /// Ends the release of a buffer that the sub-allocator does not take: it serves on. O(1) expected.
+    /// Ends the release of a buffer that the sub-allocator does not take back: the buffer keeps serving requests.
+    /// Expected O(1).
     pub fn release_refused(&mut self, ticket: LeavingTicket) {
         if !self.lets_go(&ticket) {
             return;

@@ -6,7 +6,7 @@ use crate::error::{Cause, OutOfMemory};
 use crate::stats::Stats;
 use crate::table::list::Linked;
 
-/// TensorFlow's four counters, since construction or [`Pool::clear`]. None changes while the limit is 0.
+/// TensorFlow's four counters, since construction or [`Pool::clear`]. None of them changes while the limit is 0.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[non_exhaustive]
 pub struct PoolCounters {
@@ -20,11 +20,11 @@ pub struct PoolCounters {
     pub evicted: u64,
 }
 
-/// The present contents of a pool.
+/// The current contents of a pool.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[non_exhaustive]
 pub struct PoolReport {
-    /// The limit of idle buffers, as raised.
+    /// The limit of idle buffers, to which it has risen.
     pub limit_buffers: u32,
     /// The limit of idle bytes.
     pub limit_bytes: u64,
@@ -46,19 +46,19 @@ impl Pool {
         self.counters
     }
 
-    /// Returns the counters that all allocators have. Live bytes are those of blocks; the bytes from a block's end to
-    /// that of its buffer's size belong to it. A pool limits idle and not reserved bytes, so `limit_bytes` is
+    /// Returns the counters that all allocators have. Live bytes are those of blocks; a block includes the bytes from
+    /// its end to the end of its buffer's size. A pool limits idle and not reserved bytes, so `limit_bytes` is
     /// `u64::MAX`.
     pub const fn stats(&self) -> Stats {
         self.stats
     }
 
-    /// Resets these, as [`Stats::clear`]; TensorFlow's counters and the blocks' numbers continue.
+    /// Resets these counters, as [`Stats::clear`] does; TensorFlow's counters and the blocks' numbers continue.
     pub fn clear_stats(&mut self) {
         self.stats.clear();
     }
 
-    /// Returns the present contents.
+    /// Returns the current contents.
     pub const fn report(&self) -> PoolReport {
         PoolReport {
             limit_buffers: self.limit_buffers,

@@ -1,8 +1,8 @@
 //! The sizes of a pool's cached buffers: a table of lists.
 //!
-//! All cached buffers of one size form a [list](crate::table::list), from newest to oldest. A slot holds the newest
-//! of one size, 0 for none, and is found by [probing](crate::table::probe). At most half of the slots are taken. O(1)
-//! expected.
+//! All cached buffers of one size form a [list](crate::table::list), from newest to oldest. A slot holds the newest of
+//! one size, 0 for none, and is found by [probing](crate::table::probe). At most half of the slots are taken. All
+//! operations are expected O(1).
 
 use super::buffer::{Buffers, OfSize};
 use crate::error::ConfigError;

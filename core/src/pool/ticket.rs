@@ -4,8 +4,8 @@ use crate::block::{Grant, Request};
 use crate::sub_allocator::GrowRequest;
 use crate::units::AddrRange;
 
-/// Permission to get one buffer. Returned by [`Pool::commit`](super::Pool::commit) or
-/// [`Pool::abort`](super::Pool::abort); a dropped one loses its record.
+/// Permission to get one buffer. It ends with [`Pool::commit`](super::Pool::commit) or
+/// [`Pool::abort`](super::Pool::abort); a dropped ticket loses its record.
 #[derive(Debug)]
 #[must_use = "a dropped ticket loses a record"]
 pub struct MissTicket {
@@ -28,7 +28,7 @@ impl MissTicket {
     }
 }
 
-/// Permission to release one buffer. Returned by [`Pool::released`](super::Pool::released) or
+/// Permission to release one buffer. It ends with [`Pool::released`](super::Pool::released) or
 /// [`Pool::release_refused`](super::Pool::release_refused).
 #[derive(Debug)]
 #[must_use = "a dropped ticket loses its buffer"]
@@ -57,6 +57,6 @@ impl LeavingTicket {
 pub enum PoolStep {
     /// A block of a cached buffer.
     Ready(Grant),
-    /// No buffer was cached: get memory, then [`Pool::commit`](super::Pool::commit).
+    /// No buffer was cached: get memory, then call [`Pool::commit`](super::Pool::commit).
     Grow(MissTicket),
 }

@@ -1,8 +1,7 @@
-//! Size classes of the bins: above 32 KiB an [`Interval`] apart, below the 66 sizes of upstream's GPU form, found by
-//! one table.
+//! Size classes of the bins. Above 32 KiB they are an [`Interval`] apart; below, they are the 66 sizes of upstream's
+//! GPU form, found through one table.
 //!
-//! A class is a number; larger classes hold larger chunks. Below and above 32 KiB the numbers
-//! count separately.
+//! A class is a number; larger classes hold larger chunks. The numbers below and above 32 KiB are counted separately.
 
 use crate::units::{Align, round_up};
 
@@ -21,7 +20,7 @@ pub enum Interval {
 }
 
 impl Interval {
-    /// All intervals, from the finest on; at equal memory the first wins.
+    /// All intervals, the finest first; if plans need equal memory, the first wins.
     pub const ALL: [Self; 3] = [Self::KiB4, Self::KiB8, Self::KiB16];
 
     /// Returns the distance in bytes.
@@ -112,10 +111,10 @@ const SIZES: [u16; 67] = [
     7168, 8192, 9472, 10240, 12288, 13568, 14336, 16384, 20480, 24576, 28672, 32768,
 ];
 
-/// Largest size for which the lookup has a slot every 8 bytes; above it one every 128.
+/// Largest size for which the lookup has a slot every 8 bytes; above it, there is one every 128 bytes.
 const FINE_MAX_BYTES: u64 = 1024;
 
-/// Slots of the lookup: 0 to 128 fine ones, then one for each 128 bytes up to 32 KiB.
+/// Slots of the lookup: 0 to 128 are the fine ones, then one for each 128 bytes up to 32 KiB.
 const SLOTS: usize = 377;
 
 const _: () = assert!(slot(SMALL_MAX_BYTES) == SLOTS - 1);
@@ -153,10 +152,10 @@ const fn lookup() -> [u8; SLOTS] {
 pub struct SmallClass(u8);
 
 impl SmallClass {
-    /// Count of numbers; 0 names no class.
+    /// Count of the numbers, of which 0 names no class.
     pub const NUMBERS: usize = SIZES.len();
 
-    /// Returns the class of a size, or `None` above 32 KiB. A size of 0 is of the first one. O(1).
+    /// Returns the class of a size, or `None` above 32 KiB. A size of 0 is of the first class. O(1).
     pub const fn of(bytes: u64) -> Option<Self> {
         if bytes > SMALL_MAX_BYTES {
             return None;
@@ -172,12 +171,12 @@ impl SmallClass {
         Some(Self(number as u8))
     }
 
-    /// Returns its number, 1 to 66.
+    /// Returns the number of the class, 1 to 66.
     pub const fn number(self) -> u8 {
         self.0
     }
 
-    /// Returns the size of its chunks.
+    /// Returns the size of the class's chunks.
     pub const fn bytes(self) -> u64 {
         SIZES[self.0 as usize] as u64
     }

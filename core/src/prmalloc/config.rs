@@ -29,8 +29,8 @@ pub struct PlannerConfig {
     pub enabled: bool,
     /// When lives are recorded.
     pub window: Window,
-    /// A block freed more steps than this after its allocation does not enter the plan: it would
-    /// hold its place through all of them.
+    /// A block that is freed more steps than this after its allocation does not enter the plan: it would hold its place
+    /// through all of them.
     pub max_age_steps: u64,
 }
 

@@ -2,7 +2,7 @@
 
 use super::config::Replan;
 
-/// Requests that a pool served, and bytes it holds. Sizes below the smallest bin are not in the first three.
+/// Requests that a pool served, and bytes that it holds. The first three do not count sizes below the smallest bin.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[non_exhaustive]
 pub struct PoolCounts {

@@ -4,7 +4,7 @@ use core::fmt;
 
 use crate::ByteCount;
 
-/// The reason why a round made no plan, or a pool does not serve from it. The planner is done then, until
+/// The reason why a round made no plan, or why a pool does not serve from the plan. The planner is done then, until
 /// [`reset`](super::Planner::reset). A pool continues as before.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]

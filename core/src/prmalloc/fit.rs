@@ -1,8 +1,9 @@
-//! The fit: each stat into a block whose other stats end before it begins or begin after it ends.
+//! The fit puts each stat into a block whose other stats end before it begins or begin after it ends.
 //!
-//! From the largest bin down, so that when a bin's turn comes, the larger ones whose gaps it may use are settled.
-//! Upstream calls it best fit; it takes the first block that suffices: the bin's own, then those of larger bins
-//! upward, then a new one of its own. If a larger bin's block is taken, the bin gets a virtual block.
+//! It goes from the largest bin down, so that, when a bin's turn comes, the larger bins whose gaps it may use are
+//! settled. Upstream calls it best fit, but it takes the first block that suffices: one of the bin's own, then one of a
+//! larger bin, going upwards, then a new block of the bin. If a larger bin's block is taken, the bin gets a virtual
+//! block.
 //!
 //! O(n log n) for sorting and O(n x blocks) for the search through the blocks; a block remembers where the last
 //! search ended, so that its stats are walked about once for each bin below it.
@@ -17,7 +18,7 @@ use crate::units::Align;
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum FitWay {
     /// In order of beginnings, the longer life first among equals, which needs only as many blocks as lives overlap in
-    /// a bin. A life ends before its last tick begins, so one may begin where another ends; a life without a tick
+    /// a bin. A life ends before its last tick begins, so another life may begin where it ends; a life without a tick
     /// counts as one tick long, as it needed memory.
     Sorted,
     /// The way of upstream, in order of arrival, which is the order of the frees; any common endpoint is an overlap.
@@ -46,10 +47,10 @@ impl ClassPolicy {
         Ok(())
     }
 
-    /// Fits the stats, whose bins are open. `order` is scratch, with a place for each.
+    /// Fits the stats, whose bins are open. `order` is scratch space, with a place for each stat.
     ///
     /// # Errors
-    /// If a table is full. Stats placed before stay.
+    /// If a table is full. Stats that were placed before stay.
     pub(super) fn fit(
         &mut self,
         stats: &[AllocStat],

@@ -1,7 +1,7 @@
 //! Lives of blocks, and the blocks of the backend by address, in place of a header.
 //!
-//! Ticks are 64 bits wide, a count of events or microseconds, from the caller's clock. With a count no two events
-//! share a tick; with a clock they may.
+//! Ticks are 64 bits wide, a count of events, or microseconds from the caller's clock. With a count no two events share
+//! a tick; with a clock they may.
 
 use crate::error::ConfigError;
 use crate::table::fixed_vec::FixedVec;
@@ -44,7 +44,7 @@ impl AllocStat {
 pub(super) struct OpenLife {
     /// Begin, size and alignment as requested; the end is not known yet.
     pub(super) stat: AllocStat,
-    /// Steps begun when the block was allocated.
+    /// Number of steps begun when the block was allocated.
     pub(super) born_step: u64,
 }
 

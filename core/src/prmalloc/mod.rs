@@ -1,9 +1,9 @@
 //! Size bins planned from recorded steps, after DeepRec's PRMalloc.
 //!
-//! Some steps of a program are recorded whose steps allocate nearly the same blocks. Each size class, a *bin*, then
-//! gets as many blocks as its lives need when lives that do not meet share one; a bin may also use the gaps of larger
-//! bins' blocks (*virtual blocks*, which cost nothing). Of three ways to class sizes, [`Interval`], the cheapest is
-//! kept. Later steps pop blocks from stacks.
+//! If the steps of a program allocate nearly the same blocks, some of its steps are recorded. Each size class, a *bin*,
+//! then gets as many blocks as its lives need when lives that do not overlap share a block; a bin may also use the gaps
+//! of larger bins' blocks (*virtual blocks*, which cost nothing). Of three ways to classify sizes, [`Interval`], the
+//! cheapest is kept. Later steps pop blocks from stacks.
 //!
 //! * [`Plans`]: a value; stats in, plans out. No clock, no lock.
 //! * [`Planner`]: counts steps, records, returns a [`Round`] when one is due.
@@ -11,13 +11,13 @@
 //!
 //! A plan is made in the records from which it then serves; the pool swaps them for spare ones.
 //!
-//! `docs/CONFORMANCE.md` lists the differences from DeepRec's, which `larder-model` has as it is. Works on numbers.
-//! All but the configuration requires the feature `alloc`: records are allocated on the heap when a value is created
-//! ([`PlanCapacity`]), and a full table is an error value.
+//! `docs/CONFORMANCE.md` lists the differences from DeepRec's PRMalloc, which `larder-model` has unchanged. This module
+//! works on numbers. Everything except the configuration requires the feature `alloc`: records are allocated on the
+//! heap when a value is created ([`PlanCapacity`]), and a full table is an error value.
 //!
 //! Limits of a plan: blocks are taken from any free place of their bin and not from the planned one, so that with
 //! virtual blocks a repeating step may miss now and then. Different sizes cannot share memory except through larger
-//! bins, so a pool needs more than an allocator that splits and joins; it saves time and faults.
+//! bins, so a pool needs more memory than an allocator that splits and joins; it saves time and page faults.
 
 mod config;
 mod settings;

@@ -1,11 +1,11 @@
 //! The planner: counts steps, records lives in its window, and returns a round when one is due.
 //!
 //! It runs nothing by itself: a due round is a value, and its holder runs it, immediately or on another thread. Steps
-//! may come from many threads; the plan belongs to the planner, so loads of different shape are planned apart by
+//! may come from many threads; the plan belongs to the planner, so loads of different shapes are planned separately, by
 //! planners of their own.
 //!
-//! Locks: the state (plans and counts of rounds), then the notes. A free takes the second only, and a round holds
-//! that just to take over the records.
+//! Locks: the state (plans and counts of rounds), then the notes. A free takes only the lock of the notes, and a round
+//! holds that one just to take over the records.
 
 use super::config::{PlanCapacity, PlannerConfig};
 use super::error::PlanError;
@@ -40,7 +40,7 @@ struct Notes {
     lost: u64,
 }
 
-/// Number of times that recording has begun or was abandoned. A step or round belongs to one generation.
+/// Number of times that recording has begun or been abandoned. A step or round belongs to one generation.
 type Generation = u64;
 
 /// The stage of a planner.
@@ -89,7 +89,7 @@ pub struct PlannerProgress {
     pub rounds: i64,
     /// Stable rounds in a row, up to the last one.
     pub stable_rounds: i64,
-    /// The present stage.
+    /// The current stage.
     pub state: PlannerStage,
     /// The error, if a round failed.
     pub failed: Option<PlanError>,
@@ -124,7 +124,7 @@ impl<W: Wait> Planner<W> {
         if !self.config.enabled {
             return OpenStep { generation: 0 };
         }
-        // A count that passes 2^63 counts as passed windows.
+        // A count of 2^63 or more is beyond every window.
         let step = i64::try_from(self.steps.fetch_add(1, Ordering::Relaxed)).unwrap_or(i64::MAX);
         self.notes.with(|notes| {
             if step == self.config.window.start && notes.stage == PlannerStage::Off {
@@ -150,17 +150,16 @@ impl<W: Wait> Planner<W> {
         due.then_some(Round { generation })
     }
 
-    /// Runs a round. O(n log n + n b) in lives recorded and blocks planned.
+    /// Runs a round. O(n log n + n b) for n recorded lives and b planned blocks.
     ///
     /// # Errors
-    /// If a table is full, there is no plan, and the planner is done. If the planner was reset since the round was
+    /// If a table is full; there is no plan then, and the planner is done. If the planner was reset since the round was
     /// due, nothing changes.
     pub fn run(&self, round: Round) -> Result<RoundEnd, PlanError> {
         self.run_and(round, |_| ())
     }
 
-    /// Runs a round. Once the plan is made, `finish` takes it under the state's lock, before
-    /// another can begin.
+    /// Runs a round. Once the plan is made, `finish` takes it under the state's lock, before another round can begin.
     pub(super) fn run_and<T>(
         &self,
         round: Round,
@@ -204,9 +203,8 @@ impl<W: Wait> Planner<W> {
         self.notes.with(|notes| notes.stage = PlannerStage::Done);
     }
 
-    /// Records the life of a freed block that was allocated in step `born_step`, if lives are
-    /// recorded and the block is not too old for the plan. A life for which there is no room fails
-    /// the next round. O(1).
+    /// Records the life of a freed block that was allocated in step `born_step`, if lives are recorded and the block is
+    /// not too old for the plan. A life for which there is no room makes the next round fail. O(1).
     pub fn record(&self, stat: AllocStat, born_step: u64) {
         let age = self.steps().saturating_sub(born_step);
         if age <= self.config.max_age_steps {

@@ -1,4 +1,4 @@
-//! The plans of one load under three ways to class sizes: stats in, the cheapest plan out.
+//! The plans of one load under three ways to classify sizes: stats in, the cheapest plan out.
 //!
 //! A value without clock, lock or steps; [`Planner`](super::Planner) puts them around it.
 
@@ -25,7 +25,7 @@ pub struct Plans {
     order: FixedVec<u32>,
     policies: [ClassPolicy; 3],
     small: Option<ClassPolicy>,
-    /// The cheapest plan, once a pool has it.
+    /// The cheapest plan, once a pool has taken it.
     taken: Option<Best>,
 }
 
@@ -61,8 +61,7 @@ impl Plans {
         })
     }
 
-    /// Records a block's life for the next round. A life for which there is no room fails the
-    /// round. O(1).
+    /// Records a block's life for the next round. A life for which there is no room makes the round fail. O(1).
     pub fn push(&mut self, stat: AllocStat) {
         self.forget_fitted();
         if !self.stats.push(stat) {

@@ -14,7 +14,7 @@ use crate::error::ConfigError;
 use crate::table::fixed_vec::FixedVec;
 use crate::units::{AddrRange, Align, round_up};
 
-/// The bins, blocks and virtual blocks of one way to class sizes.
+/// The bins, blocks and virtual blocks of one way to classify sizes.
 #[derive(Debug)]
 pub struct ClassPolicy {
     classes: Classes,
@@ -34,7 +34,7 @@ pub struct ClassPolicy {
 pub struct BinPlan {
     /// The size class.
     pub class: u64,
-    /// The class's chunk, not rounded.
+    /// The size of the class's chunks, not rounded.
     pub chunk_bytes: u64,
     /// The largest alignment of a stat of the bin.
     pub align: Align,
@@ -50,7 +50,7 @@ impl BinPlan {
         round_up(self.chunk_bytes, self.align).unwrap_or(u64::MAX)
     }
 
-    /// Returns the bytes of its blocks together, `u64::MAX` if 64 bits do not suffice.
+    /// Returns the bytes of all its blocks, or `u64::MAX` if 64 bits do not suffice.
     pub fn bytes(&self) -> u64 {
         // A bin whose stride 64 bits cannot count matters only once it has blocks.
         self.stride_bytes().saturating_mul(u64::from(self.blocks))
@@ -78,12 +78,12 @@ impl ClassPolicy {
         })
     }
 
-    /// Returns how it classes sizes.
+    /// Returns how the policy classifies sizes.
     pub fn classes(&self) -> Classes {
         self.classes
     }
 
-    /// Returns the bins by ascending class, also those without blocks.
+    /// Returns the bins by ascending class, including those without blocks.
     pub fn bins(&self) -> impl Iterator<Item = BinPlan> {
         self.bins.iter().map(|bin| self.plan_of(bin))
     }
@@ -126,8 +126,8 @@ impl ClassPolicy {
         })
     }
 
-    /// Returns the bytes that the plan needs, `u64::MAX` if 64 bits do not suffice. Virtual blocks
-    /// cost nothing. O(bins).
+    /// Returns the bytes that the plan needs, or `u64::MAX` if 64 bits do not suffice. Virtual blocks cost nothing.
+    /// O(bins).
     pub fn memory_bytes(&self) -> u64 {
         let bytes = self.bins().map(|bin| bin.bytes());
         bytes.fold(0, u64::saturating_add)
@@ -229,7 +229,7 @@ impl ClassPolicy {
         }
     }
 
-    /// Forgets every bin and block. From now on sizes are classed by `classes`.
+    /// Forgets every bin and block. From now on `classes` classifies sizes.
     pub(super) fn clear(&mut self, classes: Classes) {
         self.classes = classes;
         self.bins.clear();

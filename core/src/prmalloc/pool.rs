@@ -1,8 +1,8 @@
 //! The pool: serves from the plan, and from the backend if the plan has no block.
 //!
-//! Works on numbers. Before the first plan, and after one that could not be installed, the backend serves everything:
-//! the pool is in pass-through. Blocks may be freed in any state whatever the state was when they were allocated;
-//! their address determines where they belong.
+//! It works on numbers. Before the first plan, and after one that could not be installed, the backend serves
+//! everything: the pool is in pass-through. Blocks may be freed in any state of the pool, whatever its state was when
+//! they were allocated; their address determines where they belong.
 //!
 //! Two plans can be in use at a time: one serves, the older one drains. Its slabs are released when its last block is
 //! freed.
@@ -76,12 +76,11 @@ impl<S: SubAllocator, W: Wait> TensorPool<S, W> {
         })
     }
 
-    /// Allocates a block of at least `bytes` bytes at a multiple of `align`. From the plan it costs
-    /// O(log bins), and O(virtual blocks of the bin) once the bin's own blocks are in use;
-    /// otherwise a call of the backend.
+    /// Allocates a block of at least `bytes` bytes at a multiple of `align`. From the plan it costs O(log bins), and
+    /// O(virtual blocks of the bin) once the bin's own blocks are in use; otherwise it costs a call of the backend.
     ///
     /// # Errors
-    /// [`AllocError`] if the plan has no block, and the backend or the table of its blocks no room.
+    /// [`AllocError`] if the plan has no block, and the backend or the table of its blocks has no room.
     pub fn alloc(&self, bytes: u64, align: Align) -> Result<Addr, AllocError> {
         if bytes == 0 {
             return Err(AllocError::ZeroSize);
@@ -125,7 +124,7 @@ impl<S: SubAllocator, W: Wait> TensorPool<S, W> {
             Err(u32::try_from(state.live.slots()).unwrap_or(u32::MAX))
         });
         entered.map(|()| range.start()).map_err(|records| {
-            // A range that the backend does not take back is its own to account for: the pool has no record.
+            // A range that the backend does not take back is its own to account for: the pool has no record of it.
             let _ = self.backend.release(range);
             if serves {
                 AllocError::TableFull { records }
@@ -138,11 +137,11 @@ impl<S: SubAllocator, W: Wait> TensorPool<S, W> {
     /// Frees a block of a plan or of the backend. O(log bins), or a call of the backend.
     ///
     /// # Errors
-    /// [`FreeError`] if no block in use begins at `addr`, or the backend refuses it. Nothing has changed then.
+    /// [`FreeError`] if no block in use begins at `addr`, or if the backend refuses it. Nothing has changed then.
     pub fn free(&self, addr: Addr) -> Result<(), FreeError> {
         let give_back = |state: &mut PoolState| (state.give_back(addr), state.has_drained());
         let (freed, drained) = self.state.with(give_back);
-        // A plan takes long to move, and one of several threads gets it.
+        // Moving a plan takes long, and only one of several threads gets it.
         if drained && let Some(plan) = self.state.with(PoolState::take_drained) {
             self.put_away(plan);
         }
@@ -162,7 +161,8 @@ impl<S: SubAllocator, W: Wait> TensorPool<S, W> {
             if taken {
                 state.counts.direct_bytes -= live.range.bytes();
             } else {
-                // Its slot was vacant a moment ago; if another thread took the last one, the block is the backend's.
+                // Its slot was vacant a moment ago; if another thread has taken the last vacant slot, the block is left
+                // to the backend.
                 state.live.insert(live);
             }
         });
@@ -196,8 +196,8 @@ impl<S: SubAllocator, W: Wait> TensorPool<S, W> {
         }
     }
 
-    /// Ends a step. Offers slabs that the backend refused again, and restarts recording if the plan
-    /// no longer serves. Returns the round that is due, if any.
+    /// Ends a step. Offers refused slabs to the backend again, and restarts recording if the plan no longer serves.
+    /// Returns the round that is due, if any.
     pub fn stop(&self, step: OpenStep) -> Option<Round> {
         let round = self.planner.stop(step);
         let refused = || self.state.with(PoolState::take_refused);
@@ -261,7 +261,8 @@ impl<S: SubAllocator, W: Wait> TensorPool<S, W> {
     }
 
     /// Requests the slabs of a plan and serves from it. If the previous plan has no block in use, its slabs are
-    /// released first, so that the two need not fit side by side. Otherwise it serves until then, and drains.
+    /// released first, so that memory need not hold both plans. Otherwise the previous plan serves until the new one
+    /// has its slabs, and then drains.
     fn install(&self, mut plan: ServedPlan, bytes: u64) -> Result<(), PlanError> {
         let unused = self.state.with(PoolState::take_unused);
         unused.into_iter().for_each(|former| self.put_away(former));
@@ -279,8 +280,7 @@ impl<S: SubAllocator, W: Wait> TensorPool<S, W> {
         filled.then_some(()).ok_or(PlanError::OutOfMemory { bytes })
     }
 
-    /// Returns the slabs of an unused plan to the backend. A slab that the backend refuses stays
-    /// with it.
+    /// Returns the slabs of an unused plan to the backend. A slab that the backend refuses stays with the plan.
     fn put_away(&self, mut plan: ServedPlan) {
         let gone_bytes = plan.empty(&self.backend);
         self.state.with(|state| state.put_away(plan, gone_bytes));

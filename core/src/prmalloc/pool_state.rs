@@ -2,9 +2,9 @@
 //!
 //! Invariants:
 //! * PRPOOL1: each of the two plans is in one field, or with a thread that works on it outside the lock.
-//! * PRPOOL2: a plan that drains has blocks in use, or the thread that freed the last one is about to take it, to
+//! * PRPOOL2: a plan that drains has blocks in use, or the thread that freed the last one is about to take the plan, to
 //!   release its slabs. A plan in `idle` has none.
-//! * PRPOOL3: a plan in `idle` with slabs was refused by the backend. No other plan is made in it.
+//! * PRPOOL3: if a plan in `idle` has slabs, the backend refused them. No other plan is made in such a plan.
 
 use super::config::PlanCapacity;
 use super::counts::{PoolCounts, StepWatch};
@@ -101,7 +101,7 @@ impl PoolState {
         self.draining.take_if(|plan| plan.is_unused())
     }
 
-    /// Takes a plan in which another can be made.
+    /// Takes a plan in which another plan can be made.
     pub(super) fn take_vacant(&mut self) -> Option<ServedPlan> {
         let mut idle = self.idle.iter_mut();
         idle.find_map(|plan| plan.take_if(|plan| plan.slab_bytes() == 0))
@@ -117,7 +117,7 @@ impl PoolState {
         self.serving.take_if(|plan| plan.is_unused())
     }
 
-    /// Serves from a plan. Returns the previous plan if it has no block in use; otherwise that drains.
+    /// Serves from a plan. Returns the previous plan if it has no block in use; otherwise that plan drains.
     pub(super) fn serve(&mut self, plan: ServedPlan) -> Option<ServedPlan> {
         self.watch.begin(self.counts);
         let former = self.serving.replace(plan)?;

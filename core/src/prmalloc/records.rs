@@ -1,6 +1,6 @@
 //! The records of a plan: bins, blocks and virtual blocks, and the lists that link them.
 //!
-//! They are the same while a plan is made and while it serves. Fields used by only one of the two say so.
+//! They are the same while a plan is made and while it serves. Fields that only one of the two uses say so.
 
 use super::life::OpenLife;
 use crate::units::Align;
@@ -86,7 +86,7 @@ pub(super) struct Bin {
     pub(super) class: u64,
     /// The largest requested alignment.
     pub(super) align: Align,
-    /// Blocks of its own.
+    /// Number of the bin's own blocks.
     pub(super) block_count: u32,
     /// Virtual blocks.
     pub(super) virtual_count: u32,

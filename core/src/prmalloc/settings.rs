@@ -1,4 +1,4 @@
-//! The planner's settings by upstream's names in the environment.
+//! The planner's settings, by the names that upstream uses in the environment.
 //!
 //! Nothing here reads an environment: the caller looks names up.
 
@@ -43,8 +43,8 @@ impl PlannerConfig {
     /// Returns this configuration with the values that `lookup` returns for the five names: `enabled`, and the
     /// numbers of its window. Calls `bad` with each text that its setting does not accept.
     ///
-    /// Truth values are `0`, `false`, `1` and `true` in any case; numbers are decimal, with a sign,
-    /// in 64 bits.
+    /// Truth values are `0`, `false`, `1` and `true`, in upper or lower case; numbers are decimal, with a sign, in 64
+    /// bits.
     ///
     /// ```
     /// use larder_core::prmalloc::{PlannerConfig, Window};

@@ -1,6 +1,6 @@
-//! A policy that serves: each bin's blocks are adjacent in one slab, and its free ones on a stack.
+//! A policy that serves: each bin's blocks are adjacent in one slab, and its free blocks are on a stack.
 //!
-//! No headers: a block is the number of strides between its bin's base and its address.
+//! There are no headers: a block is found by the number of strides between its bin's base and its address.
 //!
 //! Invariants:
 //! * STACK1: a block is on its own bin's stack, or is in use and has a life.
@@ -18,7 +18,7 @@ use crate::units::{Addr, AddrRange, Align, round_up};
 pub(super) enum Miss {
     /// No bin has the size's class.
     NoBin,
-    /// All blocks are in use, or less aligned than the request.
+    /// All blocks are in use, or less aligned than the request requires.
     NoBlock,
 }
 

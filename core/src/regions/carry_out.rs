@@ -36,7 +36,7 @@ impl<'t, S: SubAllocator> Source<RegionPool<'t>> for S {
     }
 }
 
-/// Requests the ticket's memory from the sub-allocator, and less as long as that helps.
+/// Requests the ticket's memory from the sub-allocator, and then less, as long as that helps.
 fn grow<W: Wait>(
     pool: &Locked<RegionPool<'_>, W>,
     source: &impl SubAllocator,
@@ -108,8 +108,8 @@ fn grow_behind<W: Wait>(
     committed.result
 }
 
-/// Releases a range that could not be held. An overlapping one stays: releasing it would take memory from under live
-/// blocks. If the sub-allocator refuses any other, the loss is its own.
+/// Releases a range that could not be accepted, unless it overlaps held memory: releasing that would take memory from
+/// under live blocks. If the sub-allocator refuses the range, the loss is its own.
 fn release_rejected(source: &impl SubAllocator, rejected: Rejected<RegionError, AddrRange>) {
     if rejected.error != RegionError::Overlap {
         source.release(rejected.value).ok();
@@ -145,8 +145,8 @@ fn release_one<W: Wait>(
     Some(give_back(pool, source, ticket))
 }
 
-/// Releases all free memory, but no more than was held at the start: other threads may grow as fast as this releases.
-/// Returns the bytes.
+/// Releases all free memory, but no more than was held at the start: other threads may grow as fast as this thread
+/// releases. Returns the bytes released.
 fn trim<W: Wait>(pool: &Locked<RegionPool<'_>, W>, source: &impl SubAllocator) -> u64 {
     let before = pool.with(|pool| {
         pool.forget_refusals();
@@ -163,11 +163,11 @@ fn trim<W: Wait>(pool: &Locked<RegionPool<'_>, W>, source: &impl SubAllocator) -
 }
 
 impl<S: SubAllocator, W: Wait> Shared<RegionPool<'_>, S, W> {
-    /// Resizes the block without moving it, as [`BestFit::resize`] does; if the block is the last of the growing
-    /// range, or only free memory lies behind it, the missing memory comes from the source. One sub-allocator call,
-    /// or two if it refuses the first.
+    /// Resizes the block without moving it, as [`BestFit::resize`] does; if the block is the last of the growing range,
+    /// or only free memory lies behind it, the missing memory comes from the source. Makes one call of the
+    /// sub-allocator, or two if it refuses the first.
     ///
-    /// The block stays the caller's, so no other thread can take it or its contents; memory behind it goes to the
+    /// The block stays with the caller, so no other thread can take it or its contents; memory behind it goes to the
     /// thread that is first.
     ///
     /// # Errors

@@ -1,26 +1,26 @@
 //! Policies of a pool of regions, as data.
 //!
-//! A configuration is read and checked once, at construction, and never changes. Only the limit can change later.
+//! A configuration is read and checked once, at construction. Only the limit can change later.
 
 use core::num::NonZeroU32;
 
 use crate::error::ConfigError;
 use crate::units::Granule;
 
-/// Growth: the way memory is requested from the sub-allocator.
+/// The way in which memory is requested from the sub-allocator.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Growth {
     /// One range that grows at its end, in units, by the memory that is missing.
     ///
-    /// Fragmentation of device memory comes mostly from separate regions; one range has none of that. A range from
-    /// the sub-allocator that is not adjacent becomes a region of its own; with more than eight regions each growth
-    /// is at least an eighth of the held bytes.
+    /// Fragmentation of device memory comes mostly from separate regions; one range has no such fragmentation. A range
+    /// from the sub-allocator that is not adjacent becomes a region of its own; with more than eight regions each
+    /// growth is at least an eighth of the held bytes.
     Range {
-        /// Every growth is a multiple of this, e.g. the 2 MiB of a physical page of a device. A limit below it allows
-        /// no growth.
+        /// Every growth is a multiple of this, e.g. the 2 MiB of a physical page of a device. A limit below this unit
+        /// allows no growth.
         unit_bytes: u64,
-        /// If set, grow by at least the held bytes divided by this: fewer sub-allocator calls for at most that share
-        /// of waste.
+        /// If set, grow by at least the held bytes divided by this number: that makes fewer sub-allocator calls and
+        /// wastes at most that share.
         ahead_divisor: Option<NonZeroU32>,
     },
     /// The allocator does not grow: it has only regions added by hand.
@@ -34,7 +34,7 @@ pub struct RegionConfig {
     pub granule_bytes: u64,
     /// Growth policy.
     pub growth: Growth,
-    /// Whether wholly free regions are released, and a larger one requested, before failing.
+    /// Whether wholly free regions are released, and a larger one requested, before an allocation fails.
     pub collect_regions: bool,
     /// Maximum bytes to hold.
     pub limit_bytes: u64,
@@ -62,7 +62,7 @@ impl RegionConfig {
         }
     }
 
-    /// Checks every relation and returns the granule.
+    /// Checks the fields against each other and returns the granule.
     pub(crate) const fn validate(&self) -> Result<Granule, ConfigError> {
         let Some(granule) = Granule::new(self.granule_bytes) else {
             return Err(ConfigError::Granule);

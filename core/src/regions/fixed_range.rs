@@ -3,10 +3,10 @@
 //! Serves a static buffer, a device region obtained once, a reserved run of addresses, and tests. It hands out
 //! numbers; the caller provides the memory behind them.
 //!
-//! Invariant RANGE1: `[start, start + used)` is handed out, the rest is not. Only `used` changes; one
-//! compare-and-swap grants `[old, new)` to exactly one caller, and a release is the reverse, so only the end of the
-//! granted part can come back. No memory is published through it, hence the relaxed orderings: the owner of a range
-//! touches only numbers that the swap itself made its own.
+//! Invariant RANGE1: `[start, start + used)` is handed out, the rest is not. Only `used` changes; one compare-and-swap
+//! grants `[old, new)` to exactly one caller, and a release is the reverse, so only the end of the granted part can
+//! come back. No memory is published through it, hence the relaxed orderings: the owner of a range relies on nothing
+//! but the numbers that its own swap returned.
 
 use crate::sub_allocator::{GrowRequest, SubAllocError, SubAllocator};
 use crate::sync::{AtomicU64, Ordering};

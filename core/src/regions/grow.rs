@@ -1,8 +1,8 @@
 //! Growing: how much to request from the sub-allocator, and adding the range that it grants.
 //!
-//! No lock is held during the request, so the requested bytes count against the limit from the moment a
-//! [`GrowTicket`] is issued until it is committed or aborted (BFC7). A limit lowered in between holds: the commit is
-//! then refused and the range goes back.
+//! No lock is held during the request, so the requested bytes count against the limit from the moment a [`GrowTicket`]
+//! is issued until it is committed or aborted (BFC7). A limit that is lowered in between takes effect: the commit is
+//! then refused and the range is released.
 
 use super::RegionPool;
 use super::config::Growth;
@@ -14,7 +14,7 @@ use crate::units::{Addr, AddrRange, Align};
 
 /// Permission to request memory from the sub-allocator; its bytes count against the limit already.
 ///
-/// Ended by [`RegionPool::commit`], [`RegionPool::abort`] or [`RegionPool::retry_smaller`]; a dropped ticket keeps
+/// It ends with [`RegionPool::commit`], [`RegionPool::abort`] or [`RegionPool::retry_smaller`]; a dropped ticket keeps
 /// its share of the limit for good.
 #[derive(PartialEq, Eq, Debug)]
 #[must_use = "the ticket's bytes count against the limit until it is committed or aborted"]
@@ -29,7 +29,7 @@ pub struct GrowTicket {
     owner: AllocatorId,
 }
 
-/// The sub-allocator does not extend one range if there are more regions than this: growth then is by a share of the
+/// More regions than this show that the sub-allocator does not extend one range. Each growth is then a share of the
 /// held bytes, so that the region table does not fill before the memory does (the remaining regions multiply the held
 /// bytes by more than 10^12).
 const SCATTERED_REGIONS: usize = 8;
@@ -61,7 +61,7 @@ impl GrowTicket {
         self.bytes
     }
 
-    /// Returns the minimum bytes that would serve the request behind the ticket.
+    /// Returns the least bytes that would serve the request behind the ticket.
     pub const fn least_bytes(&self) -> u64 {
         self.least_bytes
     }
@@ -71,7 +71,7 @@ impl RegionPool<'_> {
     /// Decides how much to request so that the request can be served, or why it cannot be.
     ///
     /// With `with_end` the growth may count on the free end of the newest region. A request does so once; if that did
-    /// not serve, because the range was not adjacent or another thread was faster, it requests its whole size.
+    /// not help, because the range was not adjacent or another thread was faster, it requests its whole size.
     pub(super) fn plan_growth(
         &mut self,
         need: Need,
@@ -202,8 +202,8 @@ impl RegionPool<'_> {
     ///
     /// # Errors
     /// Returns the range, to be released, if it breaks the sub-allocator's promises (too small, misaligned,
-    /// overlapping), if holding it would pass a limit lowered since, or if the ticket is another allocator's. The
-    /// ticket is used up either way.
+    /// overlapping), if holding it would exceed a limit lowered since then, or if the ticket is another allocator's.
+    /// The ticket is used up either way.
     pub fn commit(
         &mut self,
         ticket: GrowTicket,
@@ -226,7 +226,8 @@ impl RegionPool<'_> {
         self.retire(&ticket);
     }
 
-    /// Ends a ticket that the sub-allocator refused and returns a smaller one to try, or `None` if that is of no use.
+    /// Ends a ticket that the sub-allocator refused and returns a smaller one to try, or `None` if a smaller one is of
+    /// no use.
     pub fn retry_smaller(&mut self, ticket: GrowTicket) -> Option<GrowTicket> {
         if !self.retire(&ticket) {
             return None;
@@ -240,11 +241,11 @@ impl RegionPool<'_> {
         Some(GrowTicket { bytes, ..ticket })
     }
 
-    /// Adds a range of the caller's; it enlarges the region right in front of it if the growth policy is one range.
-    /// O(regions).
+    /// Adds a range of the caller. Under [`Growth::Range`] it enlarges the region right in front of it. O(regions).
     ///
     /// # Errors
-    /// Returns the range if it is misaligned, overlaps, is too large, passes the limit, or a table is full.
+    /// Returns the range if it is misaligned or too large, overlaps a held one or exceeds the limit, or if a table is
+    /// full.
     pub fn add_region(&mut self, range: AddrRange) -> Result<(), Rejected<RegionError, AddrRange>> {
         self.try_add(range, false)
             .map_err(|error| Rejected::new(range, error))

@@ -1,6 +1,6 @@
-//! A block that grows over a sub-allocator. If only free chunks that it may take lie behind it, up to the end of the
-//! newest region of a growing range, the missing memory is requested right behind that end, once. A range elsewhere
-//! is of no use to the block and goes back.
+//! A block that grows into new memory of a sub-allocator. If only free chunks that it may take lie behind it, up to the
+//! end of the newest region of a growing range, the missing memory is requested right behind that end, once. A range
+//! elsewhere is of no use to the block and is released.
 
 use super::RegionPool;
 use super::config::Growth;
@@ -96,7 +96,7 @@ impl RegionPool<'_> {
         to: &Resize,
     ) -> Placed {
         self.chunks.note_given_again(range);
-        // The commit refuses a range that overlaps held memory, which must not go back.
+        // The commit refuses a range that overlaps held memory, which must not be released.
         if !self.serves_behind(range, &block, to) && !self.chunks.overlaps(range) {
             return Placed::Elsewhere(ticket, block);
         }

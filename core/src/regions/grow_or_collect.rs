@@ -27,7 +27,7 @@ use crate::error::{AllocError, Cause, RegionError};
 pub struct RegionAttempt {
     request: Request,
     stage: Stage,
-    /// The reason why growing was not possible, as far as known.
+    /// The reason why growing was not possible, if known.
     cause: Cause,
     /// Whether memory was already requested.
     asked: bool,
@@ -61,8 +61,8 @@ impl RegionAttempt {
         &self.request
     }
 
-    /// Notes that the sub-allocator's range could not be held. If the limit was lowered in between, the next step
-    /// sees it and may ask for less, once; otherwise growing again would fail the same way.
+    /// Notes that the range from the sub-allocator could not be accepted. If the limit was lowered in between, the next
+    /// step sees it and may ask for less, once; otherwise growing again would fail the same way.
     pub const fn growth_rejected(&mut self, error: RegionError) {
         match error {
             RegionError::Limit if !self.over_limit => self.over_limit = true,
@@ -98,7 +98,7 @@ impl RegionPool<'_> {
         if let Stage::Short | Stage::Fail = attempt.stage
             && let Some(found) = self.search_fully(need, &request)
         {
-            // While the growth was refused, another thread has grown the pool, or freed memory.
+            // While the growth was being refused, another thread grew the pool or freed memory.
             return self.ready(found, need, &request);
         }
         match attempt.stage {

@@ -1,5 +1,5 @@
 //! A pool constructed in place. It is about 14 KiB long, which is too much for the stack of a thread that makes a
-//! process's first allocation. And most of a new pool is zero, so most pages of fresh memory stay untouched.
+//! process's first allocation. Most of a new pool is zero, so most pages of fresh memory stay untouched.
 
 use super::{RegionConfig, RegionPool};
 use crate::best_fit::BestFit;
@@ -9,7 +9,7 @@ use crate::shared::Shared;
 use crate::sync::{Locked, Wait};
 
 impl<'t> RegionPool<'t> {
-    /// Writes to `at` what [`new`](Self::new) returns.
+    /// Writes the value that [`new`](Self::new) returns to `at`.
     ///
     /// # Safety
     /// `at` is aligned and valid for writes, and all its bytes are 0.
@@ -19,8 +19,8 @@ impl<'t> RegionPool<'t> {
         table: &'t mut [Chunk],
     ) -> Result<(), ConfigError> {
         let granule = config.validate()?;
-        // SAFETY: `at` is valid for writes and all zero, and so are its parts. The one not written is a number, which
-        // is 0 in a new pool.
+        // SAFETY: `at` is valid for writes and all zero, and so are its parts. The part that is not written is a
+        // number, which is 0 in a new pool.
         unsafe {
             Chunks::place(&raw mut (*at).chunks, granule, config.limit_bytes, table)?;
             (&raw mut (*at).config).write(config);
@@ -30,10 +30,10 @@ impl<'t> RegionPool<'t> {
 }
 
 impl<'t, S, W: Wait> Shared<RegionPool<'t>, S, W> {
-    /// Writes to `at` what [`with_wait`](Self::with_wait) of [`RegionPool::new`] returns, with little stack.
+    /// Writes the value that [`with_wait`](Self::with_wait) returns for [`RegionPool::new`] to `at`, on a small stack.
     ///
     /// # Errors
-    /// As of [`RegionPool::new`]; no allocator exists at `at` then.
+    /// See [`RegionPool::new`]; no allocator exists at `at` then.
     ///
     /// # Safety
     /// `at` is aligned and valid for writes, and all its bytes are 0.
@@ -55,7 +55,7 @@ impl<'t, S, W: Wait> Shared<RegionPool<'t>, S, W> {
     }
 }
 
-/// The part that [`RegionPool::place`] leaves zero: does not compile if there are more.
+/// The part that [`RegionPool::place`] leaves zero: this does not compile if there are more.
 const _: fn(RegionPool<'_>) = |pool| {
     let RegionPool {
         tickets: _,

@@ -1,4 +1,4 @@
-//! Best fit over ranges of a [`SubAllocator`](crate::SubAllocator), released as a whole or at an end.
+//! Best fit over ranges of a [`SubAllocator`](crate::SubAllocator), which are released as a whole or cut at an end.
 //!
 //! # Files
 //! `config` policies · `grow`, `shrink` tickets · `grow_or_collect` the states of an allocation · `grow_behind` a
@@ -32,16 +32,16 @@ use crate::units::AddrRange;
 /// One call to a sub-allocator.
 #[derive(Debug)]
 pub enum RegionPlan {
-    /// Request memory, then [`RegionPool::commit`], or [`RegionPool::growth_refused`].
+    /// Request memory, then call [`RegionPool::commit`] or [`RegionPool::growth_refused`].
     Grow(GrowTicket),
-    /// Release memory, then [`RegionPool::released`] or [`RegionPool::release_refused`].
+    /// Release memory, then call [`RegionPool::released`] or [`RegionPool::release_refused`].
     Release(ReleaseTicket),
 }
 
 /// Best fit over ranges of a [`SubAllocator`](crate::SubAllocator), or over regions added by hand; for one
 /// thread at a time. [`Shared`](crate::Shared) shares it.
 ///
-/// Its verbs are those of [`BestFit`], and the tickets by which ranges come and go.
+/// It has the methods of [`BestFit`], and others for the tickets by which ranges come and go.
 #[derive(Debug)]
 pub struct RegionPool<'t> {
     chunks: Chunks<'t>,
@@ -66,8 +66,8 @@ impl<'t> RegionPool<'t> {
         })
     }
 
-    /// Returns the lent table; blocks not freed are forgotten. A pool created over the same table refuses them,
-    /// except where it has allocated a block of the same place, size and handle since.
+    /// Returns the lent table; blocks that were not freed are forgotten. A pool created over the same table refuses
+    /// such blocks, except where it has since allocated a block with the same place, size and handle.
     pub fn into_table(self) -> &'t mut [Chunk] {
         self.chunks.into_table()
     }
@@ -77,7 +77,7 @@ impl<'t> RegionPool<'t> {
         &self.config
     }
 
-    /// Sets another id than the table's place. Before the first region.
+    /// Sets an id other than the table's place. Called before the first region is added.
     pub(crate) const fn set_id(&mut self, id: AllocatorId) {
         self.chunks.set_id(id);
     }
@@ -122,7 +122,7 @@ impl BestFit for RegionPool<'_> {
         }
     }
 
-    // Inlined, because otherwise the block would return through memory and be read before it is written out.
+    // Inlined, because otherwise the block would be returned through memory and be read before it is written out.
     #[inline(always)]
     fn try_alloc_now(&mut self, request: &Request) -> Option<Grant> {
         let need = self.chunks.need(request).ok()?;

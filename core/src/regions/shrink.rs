@@ -1,4 +1,4 @@
-//! Shrinking: the choice of memory to release. (`engine/leaving.rs` has what becomes of it.)
+//! Shrinking: the choice of memory to release. (The release itself is in `engine/leaving.rs`.)
 
 use super::RegionPool;
 use super::config::Growth;
@@ -6,7 +6,7 @@ use crate::engine::{Link, ReleaseTicket};
 use crate::stats::PoolStats;
 
 impl RegionPool<'_> {
-    /// Allows a release that the sub-allocator refused to be retried. A new limit does this too.
+    /// Lets releases that the sub-allocator refused be tried again. A new limit does this, too.
     pub fn forget_refusals(&mut self) {
         self.chunks.forget_refusals();
     }
@@ -30,15 +30,15 @@ impl RegionPool<'_> {
         }
     }
 
-    /// Returns a whole free region to release, the newest one too, for a sub-allocator that takes back whole ranges
-    /// only. Order, cost and refusals are those of [`take_releasable`](Self::take_releasable).
+    /// Returns a whole free region to release, which may be the newest, for a sub-allocator that takes back whole
+    /// ranges only. Order, cost and refusals are those of [`take_releasable`](Self::take_releasable).
     pub fn take_releasable_region(&mut self, wanted_bytes: u64) -> Option<ReleaseTicket> {
         let wanted = self.still_wanted(wanted_bytes)?;
         let link = self.free_region_but(Link::NIL, wanted)?;
         Some(self.chunks.leave(link))
     }
 
-    /// Returns the first wholly free region in address order, on its way back; no sweep.
+    /// Returns the first wholly free region in address order, now on its way back, without a sweep.
     pub(super) fn take_free_region(&mut self) -> Option<ReleaseTicket> {
         let is_offered = |link: &Link| !self.chunks.is_refused(*link);
         let link = self.chunks.free_regions().find(is_offered)?;
@@ -54,7 +54,7 @@ impl RegionPool<'_> {
         })
     }
 
-    /// Returns the free region to release first, among all but the one whose chunk is `cuttable`.
+    /// Returns the free region to release first, among all except the one whose chunk is `cuttable`.
     fn free_region_but(&self, cuttable: Link, wanted_bytes: u64) -> Option<Link> {
         let free = self.chunks.free_regions();
         let free = free.filter(|link| *link != cuttable && !self.chunks.is_refused(*link));
@@ -91,19 +91,19 @@ impl RegionPool<'_> {
     }
 
     /// Ends the release of a range that the sub-allocator took: it is no longer held. A ticket of another allocator
-    /// changes nothing, nor one whose range was granted again since. O(regions).
+    /// changes nothing, nor does one whose range has been granted again. O(regions).
     pub fn released(&mut self, ticket: ReleaseTicket) {
         self.chunks.released(&ticket);
     }
 
-    /// Ends a release that the sub-allocator refused: the range is free and in use again, and its region is not
+    /// Ends a release that the sub-allocator refused: the range is free memory of the pool again, and its region is not
     /// offered any more in this pass. A ticket of another allocator changes nothing.
     pub fn release_refused(&mut self, ticket: ReleaseTicket) {
         self.chunks.release_refused(&ticket);
     }
 
     /// Returns how far the limit could be lowered now: the held bytes, and those that cannot be released because a
-    /// block or queued work uses part of their region. Of a range growing at its end, the free units there can be
+    /// block or queued work uses part of their region. In a range that grows at its end, the free units there can be
     /// released. O(chunks).
     pub(super) fn stats_of_regions(&mut self) -> PoolStats {
         self.chunks.sweep();

@@ -9,8 +9,9 @@
 //! bytes   8   8  16  32  48     1024 1280 1536 1792 2048 2560      131072
 //! ```
 //! The 8-byte class serves layouts of up to 8 bytes whose alignment is 8, such as a boxed pointer; the alignment is
-//! nearly always known to the compiler. Short strings, whose length is not, get 16 bytes, as they would at 9 bytes:
-//! so one compare selects the fast path. Index 0 stays empty: the address of a bin is then an addition and a mask.
+//! nearly always known to the compiler. Short strings, whose length is not known, get 16 bytes, as they would with 9
+//! bytes: so one compare selects the fast path. Index 0 stays empty: the address of a bin then takes an addition and a
+//! mask.
 
 /// Number of classes.
 pub const CLASSES: usize = 94;
@@ -41,7 +42,8 @@ impl SizeClass {
     pub const EIGHT: Self = Self(1);
 
     /// Returns the class that serves `size` bytes at a multiple of `align`, a power of two, or `None` if the block is
-    /// too large or its alignment too coarse. The result depends on the layout only: a free finds its class with it.
+    /// too large or its alignment too coarse. The result depends on the layout only, so a free finds the class from the
+    /// layout.
     #[inline(always)]
     pub const fn of(size: usize, align: usize) -> Option<Self> {
         // Blocks of the 8-byte class are at multiples of 8, all others at multiples of 16.
@@ -58,8 +60,8 @@ impl SizeClass {
     }
 
     /// Returns whether a layout is like that of most blocks: up to 1 KiB, at an alignment that all blocks of such a
-    /// size have anyway, and not of the 8-byte class. One compare if the alignment is known;
-    /// [`of_common`](Self::of_common) then returns its class, which keeps other layouts out of fast paths.
+    /// size have anyway, and not of the 8-byte class. This is one compare if the alignment is known.
+    /// [`of_common`](Self::of_common) then returns the layout's class, which keeps other layouts out of fast paths.
     #[inline(always)]
     pub const fn is_common(size: usize, align: usize) -> bool {
         let least = if align < 8 { 1 } else { 9 };
@@ -87,8 +89,8 @@ impl SizeClass {
         if bytes > MAX_SMALL_BYTES {
             return None;
         }
-        // A class's blocks are a multiple of the distance to the next class. So is a length that is a multiple of a
-        // longer alignment, which therefore has a class of its own.
+        // The block length of a class is a multiple of the distance to the next class. If the alignment is larger than
+        // that distance, the rounded length is a multiple of the distance, and therefore has a class of its own.
         Some(Self::of_bytes(bytes))
     }
 

@@ -24,18 +24,18 @@ use crate::sync::{Locked, Spin, Wait};
 pub struct HeapStats {
     /// Bytes of the region.
     pub region_bytes: u64,
-    /// Bytes of it in tables and records.
+    /// Bytes of the region that are in tables and records.
     pub table_bytes: u64,
     /// Bytes of blocks in use by the program, as granted.
     pub live_bytes: u64,
-    /// Bytes in spans, in blocks used or not.
+    /// Bytes in spans, whether their blocks are used or not.
     pub span_bytes: u64,
     /// Bytes in no span and no block.
     pub free_bytes: u64,
     /// Bytes of the longest free run.
     pub largest_free_bytes: u64,
-    /// Ignored frees of a pointer to no block of this heap, or to a block freed just before. Misuse of the
-    /// `GlobalAlloc` contract; found for large blocks always, for small ones in debug builds.
+    /// Ignored frees of a pointer to no block of this heap, or to a block that was freed just before. Such a free
+    /// breaks the contract of `GlobalAlloc`. It is always found for large blocks, and in debug builds for small ones.
     pub refused_frees: u64,
 }
 
@@ -96,7 +96,7 @@ impl<W: Wait> Heap<W> {
     /// Takes a region as the heap's memory. O(bytes of its tables), 3 to 7 % of the region.
     ///
     /// # Errors
-    /// [`RegionError::Claimed`] if the heap has a region already, and another error if this one is too small.
+    /// [`RegionError::Claimed`] if the heap has a region already, and another error if this region is too small.
     ///
     /// # Safety
     /// `bytes` bytes from `start` are valid for reads and writes, and belong to this heap alone from now on.
@@ -111,7 +111,7 @@ impl<W: Wait> Heap<W> {
         })
     }
 
-    /// Returns the present numbers. O(chunks and idle small blocks).
+    /// Returns the current numbers. O(chunks and idle small blocks).
     pub fn stats(&self) -> HeapStats {
         self.0.with(|state| {
             state
@@ -219,7 +219,7 @@ impl HeapState {
         }
     }
 
-    /// Returns whether a block of this class may start here that was not just freed.
+    /// Returns whether a block of this class, but not one that was just freed, may start here.
     fn is_block(&self, block: *mut u8, class: SizeClass) -> bool {
         let fits = match self.pages.span_of(block) {
             Some(span) => {
@@ -375,8 +375,8 @@ impl<const BYTES: usize, W: Wait> Default for StaticHeap<BYTES, W> {
 }
 
 impl<const BYTES: usize, W: Wait> StaticHeap<BYTES, W> {
-    /// Creates a heap over `BYTES` bytes of its own, from 32 KiB up; less does not compile. Keep it in a `static`:
-    /// its blocks are part of it, and a heap that is moved after it has allocated a block allocates no more.
+    /// Creates a heap over `BYTES` bytes of its own, at least 32 KiB; fewer do not compile. Keep it in a `static`: its
+    /// blocks are part of it, and a heap that is moved after it has allocated a block allocates no more.
     pub const fn new() -> Self {
         const { assert!(BYTES >= MIN_BYTES, "a heap needs 32 KiB at least") };
         Self {
@@ -385,7 +385,7 @@ impl<const BYTES: usize, W: Wait> StaticHeap<BYTES, W> {
         }
     }
 
-    /// Returns the present numbers; all 0 before the first allocation.
+    /// Returns the current numbers; all 0 before the first allocation.
     pub fn stats(&self) -> HeapStats {
         self.with(|state| state.map_or(HeapStats::default(), |state| state.stats()))
     }
@@ -429,7 +429,7 @@ unsafe impl<const BYTES: usize, W: Wait> GlobalAlloc for StaticHeap<BYTES, W> {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         let start = self.region.get().cast::<u8>();
         self.heap.0.with(|state| match state {
-            // A heap that was moved lost its memory.
+            // A heap that was moved has lost its memory.
             Some(state) if state.pages.start() != start => ptr::null_mut(),
             Some(state) => state.alloc(layout),
             None => {

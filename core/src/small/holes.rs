@@ -2,8 +2,9 @@
 //!
 //! One used block keeps the addresses of its span, but it need not keep all the pages. A span is cut into at most 128
 //! units of whole pages. A unit in which every block is free may become a *hole*: its memory is discarded, and the
-//! blocks that overlap it are in no list, since a list is kept in the blocks themselves. They are *holed*. When the
-//! span has no other block left, a hole is filled: its blocks are listed again, in the order of their addresses.
+//! blocks that overlap it are in no list, since a list is kept in the blocks themselves. Such blocks are *holed*. When
+//! the span has no other free block left, a hole is filled: its blocks are listed again, in the order of their
+//! addresses.
 //!
 //! ```text
 //!   units   │   0   │   1   │   2   │   3   │          holes = {1, 2}
@@ -21,11 +22,11 @@ const UNITS: usize = 128;
 #[repr(Rust, packed)]
 pub(super) struct Holes {
     bits: u128,
-    /// Length of a unit, as a power of two; without meaning while there are no holes.
+    /// Length of a unit, as a power of two; meaningless while there are no holes.
     unit_shift: u8,
 }
 
-/// Number of units counted at the same time, small because the stack may be short.
+/// Number of units counted at the same time, kept low because the stack may be small.
 const COUNTED: usize = 16;
 
 /// Bytes of free blocks in each of several units, from `first` on.
@@ -68,8 +69,8 @@ impl Holes {
         self.bits == 0
     }
 
-    /// Returns these holes, with the length of a unit set where memory is returned in pages of `page_bytes`, a power
-    /// of two. `None` if a unit would be the whole span.
+    /// Returns these holes with the length of a unit set, for memory that is returned in pages of `page_bytes`, a power
+    /// of two. Returns `None` if a unit would be the whole span.
     pub(super) fn with_pages(self, grid: &Grid, page_bytes: usize) -> Option<Self> {
         let unit = (grid.span_bytes / UNITS)
             .max(page_bytes)
@@ -195,7 +196,7 @@ impl Holes {
         })
     }
 
-    /// Fills the first hole, or enough of it for one block. Returns the blocks that are no longer holed, none if
+    /// Fills the first hole, or enough of it for one block. Returns the blocks that are no longer holed, or none if
     /// there is no hole.
     pub(super) fn fill(&mut self, grid: &Grid) -> Range<usize> {
         let first = self.bits.trailing_zeros() as usize;

@@ -7,7 +7,7 @@ use crate::sync::{AtomicUsize, Ordering};
 const PLAIN: usize = 1;
 /// Alignment of all blocks.
 const ALIGN: usize = 8;
-/// Maximum number of bits in which addresses of a program differ, where words have more.
+/// Maximum number of bits in which addresses of a program differ, if words have more.
 const ADDRESS_BITS: u32 = 48;
 
 /// A secret that is drawn once, and the reaction to a link that was not masked with it.
@@ -41,8 +41,8 @@ impl Mask {
         }
     }
 
-    /// Returns the links of all heaps with this mask: masked if the first call's `secret` returns a number, otherwise
-    /// plain from then on.
+    /// Returns the links of all heaps with this mask. If the `secret` of the first call returns a number, they are
+    /// masked; otherwise they are plain from then on.
     pub fn links(&'static self, secret: impl FnOnce() -> Option<usize>) -> Links {
         let mut key = self.key.load(Ordering::Relaxed);
         if key == 0 {
@@ -66,7 +66,7 @@ impl Mask {
         (to.expose_provenance() ^ pad(slot, key)).wrapping_mul(key)
     }
 
-    /// Returns the slot to which `slot` links by this word.
+    /// Returns the slot to which `slot` links through this word.
     #[inline(never)]
     pub(super) fn read(&self, slot: *mut Slot, word: usize) -> *mut Slot {
         match self.link(slot, word) {
@@ -91,7 +91,7 @@ fn pad(slot: *mut Slot, key: usize) -> usize {
     product.rotate_left(usize::BITS / 2)
 }
 
-/// Returns the multiplicative inverse of an odd number, modulo 2 to the bits of a word.
+/// Returns the multiplicative inverse of an odd number, modulo 2 to the power of a word's bits.
 fn inverse(odd: usize) -> usize {
     // The inverse is correct in three bits at first, and in twice as many after each step.
     (0..5).fold(odd, |inverse, _| {

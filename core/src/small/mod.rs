@@ -1,7 +1,7 @@
 //! Small blocks: size classes, spans, and the lists of free blocks.
 //!
-//! The only part of the core that touches the memory it manages: a free block holds the link to the next one. Free
-//! lists for each run of pages, and a second list for blocks that other threads free, are mimalloc's idea (Leijen,
+//! This is the only part of the core that touches the memory it manages: a free block holds the link to the next one.
+//! Free lists for each run of pages, and a second list for blocks that other threads free, are mimalloc's idea (Leijen,
 //! Zorn, de Moura 2019); a free finds its class from the layout without a look-up, which Rust's interface allows and
 //! C's does not.
 //!
@@ -13,9 +13,9 @@
 //! an OS.
 //!
 //! # States of a block
-//! Exactly one of: in use by the program; in a thread cache; in a transfer cache; in its span's list; in its span's
-//! remote list; in a hole of its span; not carved yet. The invariants are numbered in the files: SLOT and CACHE,
-//! SPAN, REMOTE, SET, HEAP.
+//! A block is exactly one of these: in use by the program; in a thread cache; in a transfer cache; in its span's list;
+//! in its span's remote list; in a hole of its span; not carved yet. The invariants are numbered in the files: SLOT and
+//! CACHE, SPAN, REMOTE, SET, HEAP.
 
 mod class;
 #[cfg(not(larder_loom))]

@@ -15,8 +15,8 @@ use super::span::{Span, SpanMemory};
 /// 2. `span_of` returns the record of the span in use that contains the address, and `None` for an address in no
 ///    span; any holder of a block may call it.
 pub unsafe trait Pages {
-    /// Returns the length of a span for blocks of this class, or 0 if such blocks are served singly. Always the same
-    /// for a class.
+    /// Returns the length of a span for blocks of this class, or 0 if such blocks are served singly. The result is
+    /// always the same for a class.
     fn span_bytes(&self, class: SizeClass) -> usize;
 
     /// Allocates memory for a span of a class that has spans, of their length, at a multiple of the largest small
@@ -29,8 +29,8 @@ pub unsafe trait Pages {
         self.alloc_span(class)
     }
 
-    /// Returns the bytes that are held and free: as they run out, cached blocks are flushed ahead of growth. The
-    /// largest number if this is unknown: cached blocks are then flushed once the heap grows. O(1), without a wait.
+    /// Returns the bytes that are held and free: as they run out, cached blocks are flushed ahead of growth. Returns
+    /// the largest number if this is unknown: cached blocks are then flushed once the heap grows. O(1), without a wait.
     fn free_bytes(&self) -> u64 {
         u64::MAX
     }
@@ -47,14 +47,14 @@ pub unsafe trait Pages {
     unsafe fn free_span(&mut self, span: *mut Span);
 
     /// Returns the length of the pages in which memory can be returned to the system while its addresses stay, a power
-    /// of two; spans start at a multiple of it. 0 if it cannot be returned. Always the same.
+    /// of two; spans start at a multiple of it. Returns 0 if memory cannot be returned. The result is always the same.
     fn page_bytes(&self) -> usize {
         0
     }
 
-    /// Discards the memory of whole pages; their contents may be lost, and they can be written again. Returns the
-    /// cost beyond up to three system calls, in the blocks of [`SpanSet::settle`](super::SpanSet::settle)'s budget,
-    /// or `None` if the pages may not read as zero now. Called only if there is a length of pages.
+    /// Discards the memory of whole pages; their contents may be lost, and they can be written again. Returns the cost
+    /// beyond up to three system calls, in the blocks of [`SpanSet::settle`](super::SpanSet::settle)'s budget, or
+    /// `None` if the pages may not read as zero now. Called only if [`page_bytes`](Self::page_bytes) is not 0.
     ///
     /// # Safety
     /// The pages lie in a span, and no byte of them is in use.

@@ -7,7 +7,7 @@
 //!   │ chunks │ index, 4 B a granule │ records and heads of spans, one a page │ granules ... │
 //! ```
 //! A page here is the shortest span. Granules, pages and the longest span grow with the region, so that the tables
-//! stay a few hundredths of it, and a span a small share.
+//! remain a few hundredths of the region, and a span remains a small share of it.
 //!
 //! # Invariants
 //! * RPAGES1 `heads[page]` is 0 if the page lies in no span, otherwise 1 + the number of pages down to the span's
@@ -30,19 +30,19 @@ use crate::units::{Addr, AddrRange, Align, Granule};
 
 /// Length in bytes of the smallest region whose memory outweighs its tables.
 pub(super) const MIN_BYTES: usize = 32 << 10;
-/// Bytes of the region for each chunk record; there are at least [`LEAST_CHUNKS`] more. Blocks below a page come from
-/// spans, and a free chunk may lie between any two.
+/// Bytes of the region for each chunk record; there are at least [`LEAST_CHUNKS`] more. Blocks shorter than a page come
+/// from spans, and a free chunk may lie between any two.
 const BYTES_PER_CHUNK: usize = 2048;
 const LEAST_CHUNKS: usize = 64;
 /// Number of pages in a region, within bounds on a page's length; as many records of spans suffice.
 const PAGES: usize = 1024;
 const MAX_PAGE_BYTES: usize = 64 << 10;
-/// Divisor of the region's length that gives the longest block with spans, within bounds; larger blocks are served
-/// singly.
+/// Divisor of the region's length that gives the longest block that comes from spans, within bounds; larger blocks are
+/// served singly.
 const BLOCKS_IN_REGION: usize = 256;
 const MAX_BLOCK_BYTES: usize = 4 << 10;
 /// Minimum number of blocks in a span, if they do not fill a page: two in a region of a MiB, where the unused part of
-/// each class's last span counts, then one for each half MiB.
+/// each class's last span matters, then one for each half MiB.
 const SPAN_BLOCKS: RangeInclusive<usize> = 2..=8;
 const REGION_BYTES_PER_BLOCK: usize = 512 << 10;
 /// In regions below this many bytes, sizes above `FINE_BYTES` are rounded to `COARSE_SPACING` for fewer classes, since
@@ -53,7 +53,7 @@ const COARSE_SPACING: usize = 64;
 /// A block that moves because it grows is cut from a chunk this many times its length, with room for three more
 /// doublings.
 const GROWTH_ROOM: usize = 8;
-/// Divisor of the longest span's length that gives the granule, so that rounding costs little of a single block.
+/// Divisor of the longest span's length that gives the granule, so that rounding wastes little of a single block.
 const GRANULE_SHARE: usize = 64;
 const MIN_GRANULE_BYTES: usize = 256;
 
@@ -63,7 +63,7 @@ const _: () = assert!(MAX_PAGE_BYTES / GRANULE_SHARE <= MAX_SMALL_ALIGN);
 // The longest span is no longer than the longest page.
 const _: () = assert!(*SPAN_BLOCKS.end() * MAX_BLOCK_BYTES <= MAX_PAGE_BYTES);
 
-/// The lengths that follow from the region's.
+/// The lengths that follow from that of the region.
 #[derive(Clone, Copy)]
 struct RegionLengths {
     page: usize,
@@ -224,7 +224,7 @@ impl RegionPages {
         SizeClass::of(size, align).filter(|class| class.index() < self.classes)
     }
 
-    /// Returns the present numbers. O(chunks).
+    /// Returns the current numbers. O(chunks).
     pub(super) fn numbers(&self) -> RegionNumbers {
         let report = self.pool.report();
         RegionNumbers {
@@ -290,7 +290,7 @@ impl RegionPages {
         (block.addr() / self.lengths.page).wrapping_sub(first)
     }
 
-    /// Sets the head of each page of a span to `head` of its number within the span.
+    /// Sets the head of each page of a span to the result of `head` for the page's number within the span.
     fn set_heads(&mut self, base: *mut u8, bytes: usize, head: impl Fn(usize) -> u8) {
         let page = self.page_of(base);
         let count = bytes / self.lengths.page;

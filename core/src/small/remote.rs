@@ -1,8 +1,8 @@
 //! Blocks freed by threads that do not own their span.
 //!
-//! Both are stacks of the simplest kind: any thread pushes with one compare-and-swap, and only the owner takes,
-//! everything at once. Since no element is popped singly, a value that a compare-and-swap sees again later (ABA) does
-//! no harm: whatever list it heads by then is the list to push upon.
+//! `RemoteList` and [`RemoteQueue`] are stacks of the simplest kind: any thread pushes with one compare-and-swap, and
+//! only the owner takes, everything at once. Since no element is popped singly, a value that a compare-and-swap sees
+//! again later (ABA) does no harm: whatever list it heads by then is the list to push upon.
 //!
 //! ```text
 //!   freeing threads ──CAS──► RemoteList of a span ──first one in──CAS──► RemoteQueue of its owner
@@ -11,10 +11,10 @@
 //! ```
 //!
 //! # Invariants
-//! * REMOTE1 a remote list becomes non-empty by exactly one push, and that pusher puts the span in the queue. Only
-//!   the thread that takes the queue empties the list. So a span is in the queue at most once, and its link is
-//!   written only by the pusher that has this right. So is the record of the list's last slot, which is the last one
-//!   of the pusher's chain: later ones come in front of it.
+//! * REMOTE1 a remote list becomes non-empty by exactly one push, and that pusher puts the span in the queue. Only the
+//!   thread that takes the queue empties the list. So a span is in the queue at most once, and its link is written only
+//!   by the pusher that has this right. The same is true of the record of the list's last slot, which is the last slot
+//!   of the pusher's chain: later slots come in front of it.
 //! * REMOTE2 the owner empties remote lists only of spans that it took from its queue. A span whose list is not empty
 //!   but which is not yet in the queue therefore keeps used blocks, is not released, and may still be touched by the
 //!   pusher.
@@ -112,7 +112,7 @@ impl RemoteQueue {
         Self(AtomicPtr::new(core::ptr::null_mut()))
     }
 
-    /// Returns whether the queue is empty. Only a hint, which may be late.
+    /// Returns whether the queue is empty. The result is only a hint, which may be late.
     #[inline]
     pub fn is_empty(&self) -> bool {
         self.0.load(Ordering::Relaxed).is_null()
@@ -138,7 +138,7 @@ impl RemoteQueue {
         }
     }
 
-    /// Takes all announced spans. Returns the first, or null; the others follow by [`Span::queue_link`].
+    /// Takes all announced spans. Returns the first, or null; the others follow through [`Span::queue_link`].
     ///
     /// # Safety
     /// The caller is the spans' owner (REMOTE1), or announces them again.

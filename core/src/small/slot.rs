@@ -93,16 +93,16 @@ impl Slot {
     }
 }
 
-/// The form of the links between a heap's free blocks: plain addresses, or addresses behind a [`Mask`]. The same for
-/// all heaps that free each other's blocks.
+/// The form of the links between a heap's free blocks: plain addresses, or addresses behind a [`Mask`]. It is the same
+/// for all heaps that free each other's blocks.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Links(Option<&'static Mask>);
 
 impl Links {
-    /// Links by addresses.
+    /// Links as plain addresses.
     pub const PLAIN: Self = Self(None);
 
-    /// Creates links behind a mask whose secret is drawn.
+    /// Creates links behind a mask whose secret has been drawn.
     pub(super) const fn masked(mask: &'static Mask) -> Self {
         Self(Some(mask))
     }

@@ -1,7 +1,7 @@
 //! Spans: runs of pages cut into blocks of one class, and the record that describes each.
 //!
-//! The record is apart from the blocks: records at the front of spans of 64 KiB would all fall on the same few cache
-//! sets, and would push blocks of a power of two off their alignment.
+//! The record is kept apart from the blocks: records at the front of spans of 64 KiB would all fall on the same few
+//! cache sets, and would push blocks of a power of two off their alignment.
 //!
 //! ```text
 //!   base                      base + carved * block              base + bytes
@@ -9,18 +9,18 @@
 //! ```
 //!
 //! # Invariants, for the record of a span in use
-//! * SPAN1 its [`SpanShape`] does not change while a block of the span is out, so any holder of such a block may read
+//! * SPAN1 its [`SpanShape`] does not change while a block of the span is used, so any holder of such a block may read
 //!   it without a lock.
 //! * SPAN2 `used + free_count + received_count + holed = carved <= capacity`: a block is used while it is in the
 //!   program's hands, a bin, a transfer cache or the remote list; otherwise it is in `free` or `received`, which
-//!   satisfy SLOT1, or holed, as blocks are that overlap a hole (SPAN6).
+//!   satisfy SLOT1, or it is holed, which means that it overlaps a hole (SPAN6).
 //! * SPAN3 [`Own`] belongs to the owner, behind its lock; no other thread reads it.
 //! * SPAN4 memory from `base + carved * block` on was never written since the span was made; if `clean`, it reads as
 //!   zero.
 //! * SPAN5 a span is released only with `used = 0`; no thread can reach its record then (REMOTE2).
 //! * SPAN6 in a hole no block is used or listed, so its memory, which may be gone, is neither read nor written.
-//! * SPAN7 `rest` is 0 once a block of the span was taken or came back, and only ticks raise it; the set defines its
-//!   values (`span_set/walk.rs`).
+//! * SPAN7 `rest` is 0 once a block of the span has been taken or has come back, and only ticks raise it; the set
+//!   defines its values (`span_set/walk.rs`).
 
 mod scanning;
 
@@ -34,7 +34,7 @@ use crate::sync::Cell;
 
 /// Bytes carved at a time. The lower bound serves memory that reads as zero, because a thread that needs few blocks of
 /// a class then touches few pages, and the first touch of a page costs more than the call. Memory whose pages exist
-/// already is carved by as much as was carved before, up to the upper bound.
+/// already is carved by as much again as was carved before, up to the upper bound.
 const CARVE_BYTES: core::ops::RangeInclusive<usize> = 4 << 10..=16 << 10;
 
 /// Memory for a new span, from [`Pages`](super::Pages).
@@ -48,7 +48,7 @@ pub struct SpanMemory {
     pub clean: bool,
 }
 
-/// The record of a span. Accessed by raw pointer, because its parts belong to different threads.
+/// The record of a span. Accessed through raw pointers, because its parts belong to different threads.
 #[repr(C, align(128))]
 #[derive(Debug)]
 pub struct Span {
@@ -81,7 +81,7 @@ pub struct SpanShape {
 /// The owner's part of a span's record.
 #[derive(Debug)]
 pub(super) struct Own {
-    /// Neighbours in the owner's list of spans with free or uncarved blocks, and whether it is in that list.
+    /// Neighbours in the owner's list of spans with free or uncarved blocks, and whether the span is in that list.
     pub(super) next: *mut Span,
     pub(super) prev: *mut Span,
     free: *mut Slot,
@@ -255,8 +255,8 @@ impl Span {
         unsafe { Cell::read(link) }
     }
 
-    /// Returns the spans before and behind this one in a list of its holder's, each perhaps null; both null in a
-    /// fresh span. A span without an owner is never announced, so it has the words of REMOTE1 free for these.
+    /// Returns the spans before and behind this one in a list of its holder; either may be null, and both are null in a
+    /// fresh span. A span without an owner is never announced, so the words of REMOTE1 are free for these links.
     ///
     /// # Safety
     /// `span` is the record of a span in use, made without an owner and held by the caller.
@@ -305,7 +305,7 @@ impl Own {
         (self.free_count + self.received_count) as usize
     }
 
-    /// Returns its bytes that were returned to the system.
+    /// Returns the bytes of the span that were returned to the system.
     pub(super) const fn hole_bytes(&self) -> usize {
         self.holes.bytes()
     }
@@ -327,9 +327,9 @@ impl Own {
         }
     }
 
-    /// Takes free blocks: all remote frees, otherwise up to `max` of the rest, at least 1. Returns the first slot, or
-    /// null, and their number. O(1), except for a walk over the taken blocks if the list has more, which are about to
-    /// be used anyway, and over the blocks of a hole.
+    /// Takes free blocks: all received remote frees if there are any, otherwise up to `max` of the rest, at least 1.
+    /// Returns the first slot, or null, and their number. O(1), except for a walk over the taken blocks if the list has
+    /// more than these, and over the blocks of a hole. The taken blocks are about to be used anyway.
     ///
     /// # Safety
     /// `shape` is this span's (SPAN2, SPAN3, SPAN6).

@@ -8,13 +8,13 @@
 //! ```
 //!
 //! # Invariants
-//! * SET1 a transfer cache is stacks of lists. Each list has as many blocks as the policy allows a bin, and is linked
-//!   to the next by the second word of its first block. Blocks without a second word have no transfer cache.
+//! * SET1 a transfer cache consists of stacks of lists. Each list has as many blocks as the policy allows a bin, and is
+//!   linked to the next by the second word of its first block. Blocks without a second word have no transfer cache.
 //! * SET2 a span is listed if and only if it has a free or uncarved block.
 //! * SET3 `empty` is the listed span without a used block. At most one is kept.
 //! * SET4 `spans` and `blocks` count the spans owned and their capacity.
-//! * SET5 lists are pushed on the stack `transfer` and taken from it first; `old` has those that were in the transfer
-//!   cache at the last [`age`](SpanSet::age) and were not needed since. `left` has those that
+//! * SET5 lists are pushed on the stack `transfer` and taken from it first; `old` has the lists that were in the
+//!   transfer cache at the last [`age`](SpanSet::age) and have not been needed since. `left` has those that
 //!   [`leave_idle`](SpanSet::leave_idle) found: they are taken last, and not by ticks.
 //! * SET6 a class is `idle` only if its span without used blocks, if it has one, has been there since the last `age`.
 //! * SET7 a class is `touched` if a block of its spans came back or was taken since the last walk began, and
@@ -46,17 +46,17 @@ use super::slot::{Links, Slot};
 use super::span::Span;
 use super::thread_cache::{CacheBin, ThreadCache};
 
-/// Divisor of a bin's maximum capacity that gives its first capacity, which doubles each time the bin runs empty or
+/// Divisor of a bin's maximum capacity that gives its first capacity, which doubles each time the bin becomes empty or
 /// full.
 const FIRST_PART: usize = 32;
 
 /// The bounds on what a set and the cache in front of it keep.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Policy {
-    /// Bytes that a bin may hold; at least one block, and at most 256.
+    /// Bytes that a bin may hold; it holds at least one block, and at most 256.
     pub bin_bytes: u32,
-    /// Whether there are transfer caches. Without them freed blocks return to their spans sooner, so spans become idle,
-    /// and blocks carved from them again are in order.
+    /// Whether there are transfer caches. Without them freed blocks return to their spans sooner, so that spans become
+    /// idle, and blocks carved from them again are in order.
     pub transfer_caches: bool,
     /// Whether bins begin with their full capacity. Lists are then mostly taken as a whole, and no link is followed
     /// before its block has been checked.
@@ -168,7 +168,7 @@ impl SpanSet {
         &mut self.classes[class.index()]
     }
 
-    /// Returns how free blocks are linked, in the caches that the set serves too.
+    /// Returns how free blocks are linked, including those in the caches that the set serves.
     pub const fn links(&self) -> Links {
         self.policy.links
     }
@@ -182,10 +182,10 @@ impl SpanSet {
         }
     }
 
-    /// Finds a block for an empty bin, and more to put into it. `None` if there is no memory.
+    /// Finds a block for an empty bin, and more to put into it. Returns `None` if there is no memory.
     ///
     /// O(1), plus the spans with remote frees, at most 256. Once in 16 MiB of new spans, and under pressure, cached
-    /// lists of other classes are flushed: at most 4096 blocks in a call, and the rest of the last list.
+    /// lists of other classes are flushed: at most 4096 blocks in a call, plus the rest of the last list.
     ///
     /// # Safety
     /// `owner` is the remote-free queue of this set, or null if it has none; `cache` belongs to the holder of this
@@ -370,7 +370,7 @@ impl SpanSet {
         }
     }
 
-    /// Returns one block to its span past the cache.
+    /// Returns one block to its span, bypassing the cache.
     ///
     /// # Safety
     /// The conditions of [`refill`](Self::refill); `block` has a class, and the caller no longer uses it.
@@ -444,8 +444,8 @@ impl SpanSet {
         unsafe { self.give_back(owner, list, pages) };
     }
 
-    /// Flushes the bins of classes of which the set owns no span: their blocks are other owners'. O(classes + blocks
-    /// in them).
+    /// Flushes the bins of classes of which the set owns no span: their blocks belong to other owners. O(classes +
+    /// blocks in them).
     ///
     /// # Safety
     /// The conditions of [`refill`](Self::refill), for those bins.

@@ -1,19 +1,19 @@
 //! [`ThreadCache`]: a bin of free blocks for each size class, owned by one thread (or by the holder of the heap's
-//! lock), with the fewest instructions between a request and its block.
+//! lock), with as few instructions as possible between a request and its block.
 //!
 //! # Invariants
 //! * CACHE1 a bin is all zero, or `room + length = capacity`.
 //! * CACHE2 a bin's list is whole between any two instructions of its owner, so the child of a fork can use it once
 //!   its blocks have been counted. The count may be off by one then.
 //! * CACHE3 only the holder of `long` touches the bins of the long classes: the owner for one call, or a thread that
-//!   has revoked it and holds the heap's lock. So the blocks that a sleeping thread caches there, which are most of
-//!   the bytes, can be taken from it.
+//!   has revoked `long` and holds the heap's lock. So the blocks that a sleeping thread caches there, which are most of
+//!   its cached bytes, can be taken from that thread.
 //!
-//! A zero bin means "ask": a fresh bin has no block and no room, so both verbs take their slow path first, and a
+//! A zero bin means "ask": a fresh bin has no block and no room, so both operations take their slow path first, and a
 //! thread's first allocation needs no other test.
 //!
-//! The capacity follows the use: it doubles up to the bound of the set's policy, or is what a longer list needs that
-//! was taken as a whole.
+//! The capacity follows the use: it doubles up to the bound of the set's policy, or is as large as a longer list that
+//! was taken as a whole needs.
 
 use super::class::{CLASSES, SPACING, SizeClass};
 use super::slot::{Links, Slot};
@@ -43,7 +43,7 @@ impl CacheBin {
     /// Pops the first block of a list with plain links. Returns null, and writes nothing, if the list is empty.
     ///
     /// # Safety
-    /// The bin is valid, and its blocks satisfy SLOT1. It is the caller's alone, or always empty.
+    /// The bin is valid, and its blocks satisfy SLOT1. The bin is the caller's alone, or always empty.
     #[inline(always)]
     pub unsafe fn pop(bin: *mut Self) -> *mut u8 {
         // SAFETY: the caller promises the conditions of `pop_linked`, and that the links are plain.
@@ -127,8 +127,8 @@ impl CacheBin {
         first
     }
 
-    /// Fills an empty bin with `head`, a list of `count` blocks, and sets its capacity to `max`, or above `count` by
-    /// enough room for the next frees.
+    /// Fills an empty bin with `head`, a list of `count` blocks, and sets its capacity to `max`, or to more than
+    /// `count`, so that the next frees find room.
     pub(super) fn put(&mut self, max: usize, head: *mut Slot, count: usize) {
         let capacity = if count > max { count + max / 4 } else { max };
         self.head.set(head);
@@ -136,7 +136,7 @@ impl CacheBin {
         self.room = self.capacity - count as i32;
     }
 
-    /// Returns the maximum number of blocks that it holds now.
+    /// Returns the maximum number of blocks that the bin may hold now.
     pub(super) const fn capacity(&self) -> usize {
         self.capacity as usize
     }
@@ -207,7 +207,7 @@ impl ThreadCache {
         if size_of::<CacheBin>() != SPACING {
             return Self::bin_of(cache, SizeClass::of_common(size));
         }
-        // A bin is as long as the distance of the sizes, so no shift is needed.
+        // A bin is as long as the distance between sizes, so no shift is needed.
         let offset = (size + SPACING - 1) & !(SPACING - 1);
         cache.cast::<u8>().wrapping_add(offset + SPACING).cast()
     }
@@ -215,8 +215,8 @@ impl ThreadCache {
     /// Pops a block of the class. Returns null, and writes nothing, if there is none.
     ///
     /// # Safety
-    /// The cache is valid, and its blocks satisfy SLOT1. It is the caller's alone, except for bins of long classes
-    /// that were taken from it, or always empty.
+    /// The cache is valid, and its blocks satisfy SLOT1. The cache is the caller's alone, except for bins of long
+    /// classes that were taken from it, or it is always empty.
     #[inline(always)]
     pub unsafe fn pop(cache: *mut Self, class: SizeClass) -> *mut u8 {
         let pop = |bin| {
@@ -242,8 +242,8 @@ impl ThreadCache {
         unsafe { Self::with_bin(cache, class, push) }.unwrap_or(false)
     }
 
-    /// Runs `f` with a bin, for the cache's owner. Returns `None` if the bins of the long classes, this among them,
-    /// were taken from it (CACHE3).
+    /// Runs `f` with a bin, for the cache's owner. Returns `None` if the bin is of a long class and those bins were
+    /// taken from the owner (CACHE3).
     ///
     /// # Safety
     /// The cache is valid, and the caller's or always empty.
@@ -281,7 +281,7 @@ impl ThreadCache {
         self.long.pass_on();
     }
 
-    /// Returns a hash of the first blocks in the bins of the long classes, by which a later call sees a change; 0 if
+    /// Returns a hash of the first blocks in the bins of the long classes, from which a later call sees a change; 0 if
     /// they are empty. The owner may be using the cache.
     ///
     /// # Safety
@@ -327,7 +327,7 @@ impl ThreadCache {
         for class in SizeClass::all() {
             let bin = &self.bins[class.index()];
             let mut slot = bin.head.get();
-            // By count: a block that a program freed twice makes the list a ring.
+            // The walk goes by the count, since a block that a program freed twice makes the list a ring.
             for _ in 0..bin.len() {
                 f(class, slot.cast());
                 // SAFETY: `slot` is in a list of the caller's (SLOT1), so its first word is a link.

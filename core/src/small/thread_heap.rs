@@ -1,28 +1,29 @@
 //! [`ThreadHeap`]: a thread cache, a span set and a remote-free queue, owned by one thread at a time; [`HeapPool`]:
 //! all heaps, parked or owned.
 //!
-//! A heap is never freed: a span names its owner for life, and remote frees find the owner's queue without asking
-//! whether the thread still runs. A thread that ends parks its heap and its thread cache; the next thread that starts
-//! adopts both. Threads that come and go therefore cost as many heaps as threads ever ran at the same time.
+//! A heap is never freed: a span names the same owner for its whole life, and remote frees find the owner's queue
+//! without asking whether the thread still runs. A thread that ends parks its heap and its thread cache; the next
+//! thread that starts adopts both. There are therefore as many heaps as the largest number of threads that ever ran at
+//! the same time.
 //!
-//! Where very many threads run at the same time, a set for each would cost a page for each size class and thread. So
-//! some heaps are *secondary*: they have a thread cache of their own and share the set of a *primary* heap with its
-//! owner and other secondary heaps. A thread that gets a secondary heap gets the primary that the fewest threads use.
+//! If very many threads run at the same time, a set for each would cost a page for each size class and thread. So some
+//! heaps are *secondary*: they have a thread cache of their own and share the set of a *primary* heap with its owner
+//! and other secondary heaps. A thread that gets a secondary heap gets the primary that the fewest threads use.
 //!
 //! # Invariants
 //! * HEAP1 a heap stays in the pool's list of all heaps once it has entered it.
 //! * HEAP2 a heap is parked or has one owner: the thread that created it or got it from the pool.
-//! * HEAP3 the set of a heap is touched under its lock only: by the owner, by owners of its secondary heaps, by
+//! * HEAP3 the set of a heap is touched under the heap's lock only: by the owner, by owners of its secondary heaps, by
 //!   threads that trim or count, and by the fork handlers.
 //! * HEAP4 the thread cache is the owner's alone and needs no lock, except for the bins of the long classes, which
-//!   other threads may have taken under the heap's own lock (CACHE3); an owner who takes that lock has them back.
-//!   `owned` says under that lock whether there is an owner. While there is none, the cache is touched under the
+//!   other threads may have taken under the heap's own lock (CACHE3); an owner that takes that lock has them back.
+//!   `owned` says under that lock whether there is an owner. While there is none, the cache is touched under the lock.
+//! * HEAP5 a secondary heap stays secondary, and its set stays empty. The thread that takes a secondary heap writes its
+//!   primary under the secondary heap's own lock, while that has no owner; the owner reads the primary without the
 //!   lock.
-//! * HEAP5 a secondary heap stays secondary, and its set stays empty. The thread that takes it writes its primary
-//!   under the secondary's own lock, while it has no owner; the owner reads it without the lock.
 //! * HEAP6 `threads` of a primary heap counts, under the pool's lock, the owned heaps that use its set.
 //! * HEAP7 after a fork the caches of threads that do not run in the child are `uncounted`: their lists are whole
-//!   (CACHE2), their counts are not. The thread that takes the heap or its idle cache counts it first.
+//!   (CACHE2), but their counts may be wrong. The thread that takes the heap or its idle cache counts it first.
 //!
 //! Lock order: the holder of a heap's lock never takes the pool's; a secondary heap's lock comes before its
 //! primary's.
@@ -63,7 +64,7 @@ impl Parts {
         }
     }
 
-    /// Counts the heap's cache, if that is due (HEAP7). O(blocks in it) then.
+    /// Counts the heap's cache, if that is due (HEAP7). O(blocks in the cache) then.
     fn count(&mut self, cache: &mut ThreadCache) {
         if core::mem::take(&mut self.uncounted) {
             // SAFETY: the lists are whole (CACHE2), and the caller has the cache.
@@ -78,7 +79,7 @@ unsafe impl Send for ThreadCache {}
 /// A heap for one thread at a time.
 #[repr(C, align(128))]
 pub struct ThreadHeap<W: Wait = Spin> {
-    /// First, so that its address is the heap's, and alone in its cache lines, which are the owner's.
+    /// This field is the first, so that its address is the heap's, and alone in its cache lines, which are the owner's.
     cache: UnsafeCell<ThreadCache>,
     remote_queue: Apart<RemoteQueue>,
     parts: Locked<Parts, W>,
@@ -227,9 +228,9 @@ impl<W: Wait> ThreadHeap<W> {
         })
     }
 
-    /// Runs `f` with a cache whose owner works elsewhere or sleeps, and with the set that serves it; `f` may touch
-    /// the bins of the long classes of the cache (CACHE3). Returns `None` if these are empty, if the owner uses them
-    /// now, if it used them since the last call unless `at_once`, or if `barrier` could not make all threads of the
+    /// Runs `f` with a cache whose owner works elsewhere or sleeps, and with the set that serves it; `f` may touch the
+    /// bins of the long classes of the cache (CACHE3). Returns `None` if these are empty, if the owner is using them,
+    /// if it has used them since the last call (unless `at_once`), or if `barrier` could not make all threads of the
     /// process execute a barrier.
     ///
     /// # Safety

@@ -50,7 +50,7 @@ impl Guesses {
         Self { right: 0, wrong: 0 }
     }
 
-    /// Returns whether guesses may be trusted. A wrong one costs more than a right one gains.
+    /// Returns whether guesses may be trusted. A wrong guess costs more than a right one gains.
     const fn are_good(&self) -> bool {
         self.right > 1 + 4 * self.wrong
     }
@@ -199,9 +199,9 @@ impl Steps<'_> {
         ahead.map(|(_, known)| known)
     }
 
-    /// Puts memory behind a layout: all of it if the shape is verified or was met for long, otherwise behind the
-    /// places of twice as many allocations as were met, so that a plan that only looks right costs little. Returns
-    /// the number of allocations for which it may be used.
+    /// Puts memory behind a layout: all of it if the shape is verified or was met for long enough, otherwise behind the
+    /// places of twice as many allocations as were met, so that a plan that only looks right costs little. Returns the
+    /// number of allocations for which it may be used.
     fn back(
         &mut self,
         below: &mut impl PlaceAllocator,
@@ -246,8 +246,8 @@ impl Steps<'_> {
         held.max(max.checked_next_multiple_of(page).unwrap_or(max))
     }
 
-    /// Returns the shape's layout for the blocks that are live now, made if there is none. `None` if it may not be
-    /// used, or if its work is not paid for yet.
+    /// Returns the shape's layout for the blocks that are live now, and makes it if there is none. Returns `None` if it
+    /// may not be used, or if its work is not paid for yet.
     fn lay_out(&mut self, below: &mut impl PlaceAllocator, shape: ShapeId) -> Option<usize> {
         let granule = below.granule();
         let cap = granule.count_up(self.config.cap_bytes).unwrap_or(u32::MAX);

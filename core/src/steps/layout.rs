@@ -1,9 +1,9 @@
 //! The places of a shape's blocks, around blocks that are live already.
 //!
 //! A block that is live at the time is an *obstacle*: it stays where it is, for the whole step or until the tick at
-//! which the shape knows it to go. Blocks known to outlive the step are stacked first, in the lowest gaps, out of the
-//! way of later steps; only if the whole would then be higher than the maximum live in any step are they packed like
-//! the others. The rest is packed by [`pack`](crate::pack).
+//! which it is freed according to the shape. Blocks known to outlive the step are stacked first, in the lowest gaps,
+//! out of the way of later steps. If the whole would then be higher than the maximum live in any step, they are packed
+//! like the others. The rest is packed by [`pack`](crate::pack).
 //!
 //! # Cost
 //! O(chunks + allocations log allocations), and the work that [`StepConfig`](super::StepConfig) allows.
@@ -43,10 +43,11 @@ impl Obstacle {
     }
 }
 
-/// Tables for a layout. A layout that needs longer ones is not made.
+/// Tables for a layout. A layout that needs longer tables is not made.
 #[derive(Debug)]
 pub struct Places<'t> {
-    /// Ranges in use, adjacent ones that go at the same time as one; and blocks that outlive the step.
+    /// Ranges in use, where adjacent ranges that are freed at the same time count as one; and blocks that outlive the
+    /// step.
     pub obstacles: &'t mut [Obstacle],
     /// The blocks to place and their obstacles: as many as a step may have allocations and obstacles together.
     pub lifetimes: &'t mut [Lifetime],
@@ -66,7 +67,7 @@ pub(super) struct Obstacles {
     pub(super) fingerprint: u64,
 }
 
-/// The allocations that a layout places: a shape's from `from` on.
+/// The allocations that a layout places: those of a shape from `from` on.
 pub(super) struct Unplaced<'e> {
     pub(super) entries: &'e mut [Entry],
     pub(super) from: u32,
@@ -147,7 +148,7 @@ impl Places<'_> {
     }
 
     /// Sets the offsets of the entries. Returns the height in granules, or `None` if a table is too short or the
-    /// heights pass 32 bits of granules.
+    /// heights exceed 32 bits of granules.
     pub(super) fn place(
         &mut self,
         obstacles: Obstacles,
@@ -170,7 +171,7 @@ impl Places<'_> {
     }
 
     /// Puts entries that outlive the step into the lowest gaps between the first `count` obstacles, and adds them to
-    /// the obstacles. Returns the number of obstacles then.
+    /// the obstacles. Returns the number of obstacles afterwards.
     fn stack(&mut self, count: usize, unplaced: &mut Unplaced<'_>) -> Option<usize> {
         let mut total = count;
         // The obstacles are in the order of their addresses, and so are the stacked entries.
@@ -266,7 +267,7 @@ impl Places<'_> {
         Some(height)
     }
 
-    /// Returns the end of the obstacles that stay at the bottom: everything is packed above it. A multiple of all
+    /// Returns the end of the obstacles that stay at the bottom: everything is packed above it. It is a multiple of all
     /// alignments.
     fn floor(&self, count: usize, total: usize, entries: &[Entry]) -> u32 {
         // Both are in the order of their addresses.
@@ -288,7 +289,7 @@ const fn round_up(number: u32, multiple: u32) -> Option<u32> {
     number.checked_next_multiple_of(multiple)
 }
 
-/// Returns the tick at which a block of the previous step, of this position and size, is freed.
+/// Returns the tick at which a block of the previous step, with this position and size, is freed.
 fn goes_at(inherited: &[Entry], position: u32, granules: u32) -> u32 {
     let known = inherited.binary_search_by_key(&position, Entry::position);
     let known = known.ok().map(|index| Inherited::from(inherited[index]));

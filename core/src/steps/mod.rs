@@ -1,29 +1,30 @@
 //! Steps: recognises the allocations of a step, and serves them from the plan of its shape.
 //!
-//! A training step, or a request of a server, allocates nearly the same blocks again and again. With the begin and
-//! end of each block known, they can be laid out once ([`pack`](crate::pack)), with blocks that never live together
-//! in the same place.
+//! A training step, or a request of a server, allocates nearly the same blocks again and again. When the beginning and
+//! end of each block are known, the blocks can be laid out once ([`pack`](crate::pack)), with blocks that never live
+//! together in the same place.
 //!
-//! One [`Steps`] belongs to one stream of allocations in order: a GPU stream's, a thread's. It has no memory of its
-//! own: blocks come from an allocator [below](PlaceAllocator), at the plan's places if these are free and otherwise
-//! anywhere.
+//! One [`Steps`] belongs to one ordered sequence of allocations: that of a GPU stream, or of a thread. It has no memory
+//! of its own: blocks come from an allocator [below](PlaceAllocator), at the plan's places if these are free and
+//! otherwise anywhere.
 //!
 //! # A step
-//! * Its first allocation chooses a shape that begins with it: the *expected* one, which followed the last step's
-//!   shape last time, or otherwise a *guess*, the one seen last. Steps of a key are always as expected. A guess is
+//! * Its first allocation chooses a shape that begins with it: the *expected* one, which followed the last step's shape
+//!   last time, or otherwise a *guess*, the shape seen last. With a key, every shape counts as expected. A guess is
 //!   only watched, until guesses have proved right: for programs whose steps differ, nearly each guess is wrong, and
 //!   serving from it would cost memory.
-//! * While its allocations are the shape's, each is served at its place. If a place is taken (a block of the plan
-//!   lives longer than known, or a block from elsewhere is there), that is a *miss*: the block comes from anywhere.
-//! * At the first allocation that differs (a *deviation*) another shape that begins with all of this step's
-//!   allocations is followed, and laid out around live blocks; if there is none, the step continues without a plan
-//!   until it meets an allocation of the shape again close by.
-//! * At its end the step is learned: a new shape, or longer lives for a known one.
+//! * While its allocations are the shape's, each is served at its place. If a place is taken (a block of the plan lives
+//!   longer than known, or a block from elsewhere is there), that is a *miss*: the block is placed anywhere.
+//! * At the first allocation that differs (a *deviation*) another shape that begins with all of this step's allocations
+//!   is followed, and laid out around live blocks; if there is none, the step continues without a plan until it meets a
+//!   nearby allocation of the shape again.
+//! * At its end the step is learned, as a new shape or as longer lives of a known one.
 //!
 //! # Cost
-//! O(1) an allocation and the walk of [`PlaceAllocator::alloc_at`]; choosing a shape O(shapes) and the allocations
-//! compared, at the first of a step and at those that differ; ending a step O(allocations of all shapes); laying one
-//! out as in `layout`, and all layouts of a shape together within [`StepConfig::packing_work`].
+//! An allocation is O(1), plus the walk of [`PlaceAllocator::alloc_at`]. Choosing a shape, at the first allocation of a
+//! step and at each that differs, is O(shapes + allocations compared). Ending a step is O(allocations of all shapes).
+//! Laying a shape out costs as much as `layout` says, and all layouts of a shape together stay within
+//! [`StepConfig::packing_work`].
 
 mod follow;
 mod layout;
@@ -61,21 +62,21 @@ impl Tag {
     };
 }
 
-/// Tables lent to [`Steps`]. Too short a table costs plans and never memory.
+/// Tables lent to [`Steps`]. A table that is too short costs plans, but never memory.
 #[derive(Debug)]
 pub struct StepTables<'t> {
-    /// One for each chunk record of the allocator below, all [`Tag::NONE`] (zero bytes); blocks beyond have no tag
-    /// and are not planned.
+    /// One tag for each chunk record of the allocator below, all [`Tag::NONE`] (zero bytes); blocks beyond them have no
+    /// tag and are not planned.
     pub tags: &'t mut [Tag],
-    /// As many as one step may have allocations.
+    /// As many records as one step may have allocations.
     pub asked: &'t mut [Entry],
-    /// As many as one step may free blocks of the previous step.
+    /// As many records as one step may free blocks of the previous step.
     pub inherited: &'t mut [Entry],
-    /// As many as there are shapes to remember.
+    /// As many records as there are shapes to remember.
     pub shapes: &'t mut [Shape],
     /// The allocations of all shapes.
     pub entries: &'t mut [Entry],
-    /// For layouts: twice the allocations of a step and the blocks live beside it.
+    /// Tables for layouts: for twice the allocations of a step and the other blocks that are live then.
     pub places: Places<'t>,
 }
 
@@ -83,7 +84,7 @@ pub struct StepTables<'t> {
 /// each step, but with this limit remaking layouts costs no more in the long run than allocating does.
 const EARNED: u64 = 4;
 
-/// Number of chunks remembered as starts of searches for others.
+/// Number of chunks remembered as starts of searches for other chunks.
 const LANDMARKS: usize = 256;
 
 /// Recognises steps and serves them from plans.
@@ -220,8 +221,8 @@ impl<'t> Steps<'t> {
         self.shapes.used() == 0 && !self.is_inside()
     }
 
-    /// Continues after `shapes` shapes were loaded: the first of them is the first step's, and the count of steps
-    /// continues behind them, and behind those whose blocks may still live.
+    /// Continues after `shapes` shapes were loaded: the first of them is that of the first step, and the count of steps
+    /// continues after them, and after steps whose blocks may still live.
     fn loaded(&mut self, shapes: u32) {
         self.first = self.shapes.ids().next().filter(|_| shapes > 0);
         self.step = self.step.max(shapes);
@@ -232,7 +233,8 @@ impl<'t> Steps<'t> {
         self.stats
     }
 
-    /// Begins a step, and ends one that is under way. Steps of one key, not 0, are compared with each other only.
+    /// Begins a step, and ends one that is under way. Steps with the same key, other than 0, are compared with each
+    /// other only.
     pub fn begin(&mut self, key: u64) {
         self.end();
         self.step = self.step.wrapping_add(1).max(1);
@@ -307,7 +309,7 @@ impl<'t> Steps<'t> {
                 ..Shape::EMPTY
             };
             let id = self.shapes.add(shape, asked, inherited);
-            // A shape in the slot of one that made room is a different shape.
+            // A shape in the slot of one that was removed to make room is a different shape.
             let shapes = &self.shapes;
             let stays = |shape: &ShapeId| Some(*shape) != id && shapes.get(*shape).seen > 0;
             self.first = self.first.filter(stays);
@@ -335,7 +337,7 @@ impl<'t> Steps<'t> {
     ///
     /// # Errors
     /// The errors of `below`; no block is allocated then.
-    // Inlined, here and in `serve`: out of line, the block would return through memory.
+    // Inlined, here and in `serve`: out of line, the block would be returned through memory.
     #[inline(always)]
     pub fn alloc<P: PlaceAllocator>(
         &mut self,

@@ -1,4 +1,4 @@
-//! The allocator below a plan, which can also allocate a block at one place.
+//! The allocator below a plan, which can also allocate a block at a given place.
 
 use crate::best_fit::BestFit;
 use crate::block::{Block, BlockAllocator, ChunkHandle, Grant, Request};
@@ -19,13 +19,13 @@ pub trait PlaceAllocator {
     /// Allocates a block anywhere.
     ///
     /// # Errors
-    /// The allocator's; no block is allocated then.
+    /// The errors of the allocator; no block is allocated then.
     fn alloc(&mut self, request: &Request) -> Result<Grant, Self::Error>;
 
     /// Allocates the block at exactly this place; `near` is a chunk close to it.
     ///
     /// # Errors
-    /// [`AllocError::PlaceTaken`] if part of it is in use.
+    /// [`AllocError::PlaceTaken`] if part of the place is in use.
     fn alloc_at(
         &mut self,
         range: AddrRange,
@@ -41,8 +41,8 @@ pub trait PlaceAllocator {
     /// Returns the bytes of memory that [`prepare`](Self::prepare) would have to request.
     fn missing_bytes(&mut self, range: AddrRange) -> u64;
 
-    /// Puts memory behind a range of a layout, as far as it is free, without taking it from elsewhere in the layout
-    /// or holding more than `max_bytes`. Returns whether that succeeded.
+    /// Puts memory behind the free parts of a range of a layout, without taking memory from elsewhere in the layout and
+    /// without holding more than `max_bytes`. Returns whether that succeeded.
     fn prepare(&mut self, range: AddrRange, layout: AddrRange, max_bytes: u64) -> bool;
 
     /// Calls `f` with every block in address order.
@@ -79,7 +79,7 @@ pub struct InRange<'a, 't> {
     pub pool: &'a mut RegionPool<'t>,
     /// Its region.
     pub addresses: AddrRange,
-    /// Bytes touched so far, from its start.
+    /// Number of bytes touched so far, from the start of the region.
     pub held_bytes: u64,
 }
 

@@ -5,9 +5,10 @@
 //! shape: len inherited from height peak u32, 4 x (next + 1) u32, key fingerprint u64
 //! entry: granules end offset align u32
 //! ```
-//! Little-endian; the shapes in the order in which they were seen last, the first step's first of all. The sum covers
-//! everything before it. A plan is only advice: one that does not fit the allocations is not followed, and a place in
-//! use is not allocated, so a damaged file that passes the check can cost memory and time but never correctness.
+//! All numbers are little-endian. The shapes are in the order in which they were seen last, except that the shape of
+//! the first step is first. The sum covers everything before it. A plan is only advice: one that does not fit the
+//! allocations is not followed, and a place in use is not allocated, so a damaged file that passes the check can cost
+//! memory and time but never correctness.
 
 use core::fmt;
 
@@ -119,8 +120,8 @@ impl ByteReader<'_> {
 }
 
 impl Steps<'_> {
-    /// Passes the learned plans to `sink`, piece by piece, for an allocator with this granule and a program, or a
-    /// model of it, with this number. The present step is not part of it.
+    /// Passes the learned plans to `sink`, piece by piece, for an allocator with this granule and a program, or a model
+    /// of it, with this number. The step under way is not saved.
     pub fn save(&self, granule_bytes: u64, program: u64, mut sink: impl FnMut(&[u8])) {
         let mut sum = Sum::new();
         let mut put = |bytes: &[u8]| {
@@ -168,7 +169,7 @@ impl Steps<'_> {
         sink(&sum.to_le_bytes());
     }
 
-    /// Loads the plans that another process saved. The whole is checked first. O(bytes).
+    /// Loads the plans that another process saved. All bytes are checked first. O(bytes).
     ///
     /// # Errors
     /// [`SavedPlansError`]; nothing has changed then.

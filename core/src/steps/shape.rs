@@ -7,10 +7,10 @@
 //!
 //! Invariants:
 //! * SHAPE1 shapes are adjacent in the table in the order of their slots' `first`, without gaps.
-//! * SHAPE2 no two shapes of one key have the same allocations.
+//! * SHAPE2 no two shapes with the same key have the same allocations.
 //!
-//! Adding a shape is O(shapes + entries moved), once for each shape removed to make room; finding one is O(shapes)
-//! and the lengths compared.
+//! Adding a shape is O(shapes + entries moved), once for each shape removed to make room; finding one is O(shapes +
+//! lengths compared).
 
 use core::num::NonZeroU16;
 
@@ -99,7 +99,7 @@ impl From<Entry> for Inherited {
     }
 }
 
-/// Number of a shape, from 1 so that no option of one is all zero bytes.
+/// Number of a shape, from 1, so that the `None` of its option is all zero bytes.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 #[repr(transparent)]
 pub(super) struct ShapeId(NonZeroU16);
@@ -121,7 +121,7 @@ pub(super) const SUCCESSORS: usize = 4;
 /// Shapes that followed another, the last one first.
 pub(super) type Successors = [Option<ShapeId>; SUCCESSORS];
 
-/// The condition under which offsets hold: see `layout`.
+/// The condition under which offsets are valid: see `layout`.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Layout {
     /// Hash of the obstacles; 0 for no layout, or one that must be remade.
@@ -149,7 +149,7 @@ pub struct Shape {
     pub(super) inherited: u32,
     /// The caller's key, 0 for none.
     pub(super) key: u64,
-    /// The step that had it last, by the count of steps; 0 for an empty slot.
+    /// The last step that had the shape, by the count of steps; 0 for an empty slot.
     pub(super) seen: u32,
     /// Whether a step of this process had it; otherwise it is unverified, from a file.
     pub(super) confirmed: bool,
@@ -233,7 +233,7 @@ impl<'t> Shapes<'t> {
         &mut self.shapes[id.slot()]
     }
 
-    /// Returns the existing shapes, the first step's first, then in the order in which they were seen last.
+    /// Returns the existing shapes: that of the first step, then the others in the order in which they were seen last.
     pub(super) fn in_order(&self, first: Option<ShapeId>) -> impl Iterator<Item = ShapeId> {
         let rank = move |id: ShapeId| {
             let seen = self.get(id).seen;
@@ -339,7 +339,7 @@ impl<'t> Shapes<'t> {
         next[0] = Some(id);
     }
 
-    /// Learns from one more step of a shape: blocks that lived longer than known live longer. Returns whether
+    /// Learns from one more step of a shape: the known lives of blocks that lived longer are extended. Returns whether
     /// anything changed. `inherited` is in the order of positions.
     pub(super) fn learn(&mut self, id: ShapeId, asked: &[Entry], inherited: &[Entry]) -> bool {
         let mut changed = self.lengthen(id, inherited);
@@ -364,8 +364,8 @@ impl<'t> Shapes<'t> {
         changed
     }
 
-    /// Takes over the frees of a step that had more of them, as after a first step without one before it. Returns
-    /// whether it did, which takes room.
+    /// Takes over the frees of a step that had more of them than the shape, as after a first step, which has no step
+    /// before it. Returns whether it did, for which the table needs room.
     fn lengthen(&mut self, id: ShapeId, inherited: &[Entry]) -> bool {
         let shape = *self.get(id);
         let more = inherited.len().saturating_sub(shape.inherited as usize);
@@ -387,8 +387,8 @@ impl<'t> Shapes<'t> {
         true
     }
 
-    /// Adds a shape, in place of those not seen for longest if there is no room. Returns `None` if it does not fit even
-    /// alone.
+    /// Adds a shape, in place of the shapes not seen for longest if there is no room. Returns `None` if it does not fit
+    /// even alone.
     pub(super) fn add(
         &mut self,
         shape: Shape,
@@ -447,7 +447,7 @@ impl<'t> Shapes<'t> {
             .unwrap_or(0)
     }
 
-    /// Returns the maximum granules that any of them had live.
+    /// Returns the maximum granules that any shape had live.
     pub(super) fn max_live(&self) -> u32 {
         self.shapes
             .iter()

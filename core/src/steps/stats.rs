@@ -8,18 +8,18 @@ pub struct StepConfig {
     /// A plan that ends above this many bytes from the start of the addresses is not used.
     pub cap_bytes: u64,
     /// Buckets that the [greedy packings](crate::pack) of a layout may examine inside the call that makes it; a million
-    /// are about 50 to 100 ms. Ten million, the default, pack by size about 30,000 allocations that all live together;
-    /// with more it is mostly the packing in the order of time, which is up to a sixth higher, and not used if it holds
-    /// too much.
+    /// take about 50 to 100 ms. The default of ten million suffices to pack, by size, about 30,000 allocations that all
+    /// live together. With more allocations the layout is mostly the packing in the order of time, which is up to a
+    /// sixth higher, and is not used if it holds too much.
     ///
-    /// If the blocks beside the steps lie elsewhere each time, each step needs a layout of its own. Once the layouts
-    /// of a shape have together examined an eighth of these buckets, its allocations pay for later ones, 4 buckets
+    /// If the blocks outside the steps lie elsewhere each time, each step needs a layout of its own. Once the layouts
+    /// of a shape have together examined an eighth of these buckets, its allocations pay for later layouts, 4 buckets
     /// each: a step that is not paid for yet continues without a plan.
     pub packing_work: u64,
     /// Work of the search for a layout after the greedy packings: steps times allocations. A million take about 10
     /// ms.
     pub search_work: u64,
-    /// Whether the caller serves blocks elsewhere that are known to outlive their step.
+    /// Whether blocks that are known to outlive their step are left to the caller, which serves them from elsewhere.
     pub keep_out_outliving: bool,
 }
 
@@ -52,23 +52,23 @@ pub struct StepStats {
     pub known_steps: u64,
     /// Blocks allocated at the plan's place.
     pub hits: u64,
-    /// Bytes of these.
+    /// Bytes of these blocks.
     pub hit_bytes: u64,
     /// Blocks with a place in the followed plan that did not get it.
     pub misses: u64,
-    /// Bytes of these.
+    /// Bytes of these blocks.
     pub missed_bytes: u64,
     /// Blocks of steps that no plan knows.
     pub unplanned: u64,
-    /// Bytes of these.
+    /// Bytes of these blocks.
     pub unplanned_bytes: u64,
     /// Blocks that the caller served, because they are known to outlive their step.
     pub kept_out: u64,
     /// Allocations that differed from the followed shape.
     pub deviations: u64,
-    /// Layouts made, for the first time or because the blocks beside the shape had changed.
+    /// Layouts made, for the first time or because the blocks outside the shape had changed.
     pub layouts: u64,
-    /// Layouts not used, because they exceed the bytes held or allowed.
+    /// Layouts not used, because they would exceed the bytes held or allowed.
     pub rejected: u64,
     /// Work of layouts, in buckets of [`packing_work`](StepConfig::packing_work).
     pub layout_work: u64,

@@ -5,9 +5,9 @@ use super::{AtomicU8, Ordering, light_barrier};
 const FREE: u8 = 0;
 const TAKEN: u8 = 1;
 
-/// A lock that belongs to one thread. The owner takes it by a store and a load. Another thread, one at a time and
-/// under another lock, revokes it: all threads then execute a barrier, as `membarrier` makes them. The lock stays
-/// revoked until the owner takes that other lock and restores it.
+/// A lock that belongs to one thread. The owner takes it by a store and a load. Another thread, one at a time and under
+/// another lock, revokes it: it makes all threads execute a barrier, as `membarrier` does. The lock stays revoked until
+/// the owner takes that other lock and restores it.
 ///
 /// * BIASED1 while the owner is between [`enter`](Self::enter) and [`leave`](Self::leave), no
 ///   [`revoke`](Self::revoke) returns `true`.
@@ -25,7 +25,7 @@ pub struct BiasedLock {
 }
 
 impl BiasedLock {
-    /// Creates a lock that its owner has.
+    /// Creates a lock that is not revoked.
     #[cfg(not(larder_loom))]
     pub const fn new() -> Self {
         Self {
@@ -34,7 +34,7 @@ impl BiasedLock {
         }
     }
 
-    /// Creates a lock that its owner has.
+    /// Creates a lock that is not revoked.
     #[cfg(larder_loom)]
     pub fn new() -> Self {
         Self {
@@ -79,7 +79,7 @@ impl BiasedLock {
     /// returns whether they did. The caller holds the other lock.
     pub fn revoke(&self, barrier: impl FnOnce() -> bool) -> bool {
         if self.revoked.load(Ordering::Relaxed) != FREE {
-            // A restore below would give it to the owner without the other lock.
+            // Restoring it below would let the owner enter without the other lock.
             return true;
         }
         self.revoked.store(TAKEN, Ordering::Relaxed);
@@ -97,7 +97,7 @@ impl BiasedLock {
         self.revoked.store(FREE, Ordering::Relaxed);
     }
 
-    /// Passes the lock to the next owner, once the last one is gone.
+    /// Passes the lock to the next owner, once the previous owner is gone.
     pub(crate) fn pass_on(&mut self) {
         *self = Self::new();
     }

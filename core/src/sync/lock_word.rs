@@ -10,7 +10,7 @@
 //! `W` can ([`Wait::SLEEPS`]).
 //!
 //! # Invariants
-//! * LOCK1 one thread at a time is between a `lock` that returned [`Taken::Mine`] and its `unlock`.
+//! * LOCK1 at most one thread at a time is between a `lock` that returned [`Taken::Mine`] and its `unlock`.
 //! * LOCK2 while a thread sleeps and the lock is held, AWAITED is set, or a woken thread is on its way. A thread that
 //!   has slept takes the lock as AWAITED, since it cannot know whether others still sleep.
 //! * LOCK3 KEPT is set by the holder, for the time of a fork, and only with HELD.
@@ -25,7 +25,7 @@ const AWAITED: u32 = 2;
 const KEPT: u32 = 4;
 const TRIED: u32 = 8;
 
-/// Number of tries of a thread before it sleeps, which take about as long as a sleep and a wake.
+/// Number of times that a thread tries before it sleeps. The tries take about as long as a sleep and a wake.
 #[cfg(not(larder_loom))]
 const TURNS: u32 = 100;
 #[cfg(larder_loom)]
@@ -57,14 +57,14 @@ impl LockWord {
         Self(AtomicU32::new(FREE))
     }
 
-    /// Takes the lock, or waits for it by `W`. One compare-and-swap if it is free.
+    /// Takes the lock, or waits for it through `W`. One compare-and-swap if it is free.
     #[inline]
     pub fn lock<W: Wait>(&self) -> Taken {
         if self.try_take(HELD) {
             return Taken::Mine;
         }
         let taken = self.lock_slow::<W>();
-        // Where no lock is kept, the caller of `unlock` need not check.
+        // If no locks are kept, the caller of `unlock` need not check.
         W::KEEPS_LOCKS.map_or(Taken::Mine, |_| taken)
     }
 
@@ -152,7 +152,7 @@ impl LockWord {
         W::KEEPS_LOCKS.is_some_and(|keeps| keeps())
     }
 
-    /// Sets AWAITED in the word, which was `seen`. Returns whether it is set now (LOCK2).
+    /// Sets AWAITED in the word, if that is still `seen`. Returns whether it is set now (LOCK2).
     fn say_awaited(&self, seen: u32) -> bool {
         // Relaxed: no read depends on it.
         seen & AWAITED != 0

@@ -1,12 +1,12 @@
-//! [`Locked`]: one value behind one lock, accessed by closures so that a guard cannot outlive the few lines it is
+//! [`Locked`]: one value behind one lock, accessed through closures so that a guard cannot outlive the few lines it is
 //! meant for.
 
 use super::{RawLock, Spin, Wait};
 
 /// A value behind a lock; `W` is how a thread waits for it.
 ///
-/// The lock is not re-entrant: calling [`with`](Self::with) of the same value inside the closure
-/// never returns. Closures passed here make no sub-allocator or system call.
+/// The lock is not re-entrant: calling [`with`](Self::with) on the same value inside the closure never returns.
+/// Closures passed here make no sub-allocator or system call.
 pub struct Locked<T, W: Wait = Spin>(RawLock<T, W>);
 
 impl<T, W: Wait> Locked<T, W> {
@@ -43,7 +43,7 @@ impl<T, W: Wait> Locked<T, W> {
         self.0.with(f)
     }
 
-    /// Runs `f` on the value under the lock, if the lock is free within some microseconds, without sleeping.
+    /// Runs `f` on the value under the lock, if the lock becomes free within a few microseconds, without sleeping.
     #[inline]
     pub fn try_with<R>(&self, f: impl FnOnce(&mut T) -> R) -> Option<R> {
         self.0.try_with(f)
@@ -55,7 +55,7 @@ impl<T, W: Wait> Locked<T, W> {
     }
 }
 
-/// Calls for a process that forks while other threads run: the child gets the locks as they are at that moment, so
+/// Functions for a process that forks while other threads run: the child gets the locks as they are at that moment, so
 /// the forking thread must hold them.
 #[cfg(not(larder_loom))]
 impl<T, W: Wait> Locked<T, W> {
@@ -80,7 +80,7 @@ impl<T, W: Wait> Locked<T, W> {
     /// Returns the value for a thread that keeps the lock across a fork.
     ///
     /// # Safety
-    /// This thread keeps the lock by `lock_across_fork` for as long as the reference lives.
+    /// This thread keeps the lock through `lock_across_fork` for as long as the reference lives.
     pub(crate) unsafe fn peek(&self) -> &T {
         // SAFETY: this thread keeps the lock across a fork while the reference lives.
         unsafe { self.0.peek() }

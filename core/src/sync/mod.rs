@@ -1,8 +1,8 @@
 //! The only place that names atomics, locks and the model checker.
 //!
-//! Natively a lock is a [`LockWord`] beside its value, generic over how threads wait; under `cfg(larder_loom)` it is
-//! loom's own, and `LockWord` has a model. Only `loom-tests/core` sets that: the package for users does not depend on
-//! loom. `cfg` picks a file here and nowhere else.
+//! Natively a lock is a [`LockWord`] next to its value, generic over how threads wait; under `cfg(larder_loom)` it is
+//! loom's own, and `LockWord` has a model. Only `loom-tests/core` sets that flag: the package for users does not depend
+//! on loom. `cfg` picks a file here and nowhere else.
 
 #[cfg(larder_loom)]
 mod model;
@@ -31,7 +31,7 @@ pub use locked::Locked;
 pub use open_event::OpenEvent;
 pub use turn::{BuildTurn, Turn};
 
-// The front ends use the same atomics, so that one place swaps them; no promise to users.
+// The front ends use the same atomics, so that they are swapped in one place; this is no promise to users.
 #[cfg(larder_loom)]
 #[doc(hidden)]
 pub use model::{AtomicPtr, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence};
@@ -47,7 +47,7 @@ pub trait Wait: 'static {
     /// Waits a moment. Called repeatedly while the lock is taken, but only a hundred times if threads sleep afterwards.
     fn wait();
 
-    /// Whether a thread whose wait was too long [`sleep`](Self::sleep)s. Unlocking then costs an atomic exchange
+    /// Whether a thread that has waited too long [`sleep`](Self::sleep)s. Unlocking then costs an atomic exchange
     /// instead of a store.
     const SLEEPS: bool = false;
 
@@ -58,12 +58,12 @@ pub trait Wait: 'static {
     fn wake(_word: &AtomicU32) {}
 
     /// Returns whether the calling thread is the one that keeps locks across a fork ([`Locked::lock_across_fork`]);
-    /// `None` if no lock is kept. Called when a lock is found kept: this thread may then use the value, as other
-    /// handlers of the same fork do that allocate.
+    /// `None` if no lock is kept. Called when a lock is found kept: that thread may then use the value, as it does when
+    /// other handlers of the same fork allocate.
     const KEEPS_LOCKS: Option<fn() -> bool> = None;
 }
 
-/// Waits by a hint to the processor that this is a spin loop.
+/// Waits by telling the processor that this is a spin loop.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Spin;
 

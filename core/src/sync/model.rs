@@ -13,9 +13,9 @@ pub use loom::sync::atomic::{Ordering, fence};
 
 /// An atomic for which the checker tries every order of accesses.
 ///
-/// By itself loom remembers the last access only: a thread that loads and then swaps hides the load of another thread
-/// just before, and the order swap, then load is not tried. So every access takes a turn first, which conflicts with
-/// every other and orders nothing.
+/// By itself loom remembers the last access only: a thread that loads and then swaps hides a load that another thread
+/// made just before, so the order "swap, then load" is not tried. So every access first increments `turn`, which
+/// conflicts with every other access and orders nothing.
 #[derive(Debug)]
 pub struct Watched<A> {
     turn: raw::AtomicUsize,
@@ -156,7 +156,7 @@ impl<T: Copy> Cell<T> {
     /// Reads the word.
     ///
     /// # Safety
-    /// `cell` points to a cell that lives.
+    /// `cell` points to a live cell.
     pub(crate) unsafe fn read(cell: *const Self) -> T {
         // SAFETY: the cell lives.
         let cell = unsafe { &*cell };
@@ -167,7 +167,7 @@ impl<T: Copy> Cell<T> {
     /// Writes the word.
     ///
     /// # Safety
-    /// `cell` points to a cell that lives.
+    /// `cell` points to a live cell.
     pub(crate) unsafe fn write(cell: *const Self, value: T) {
         // SAFETY: the cell lives.
         let cell = unsafe { &*cell };

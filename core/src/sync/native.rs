@@ -55,7 +55,7 @@ pub(crate) struct RawLock<T, W> {
 // SAFETY: one thread at a time accesses the value (LOCK1).
 unsafe impl<T: Send, W> Sync for RawLock<T, W> {}
 
-/// Releases the lock when it is dropped, after a panic too.
+/// Releases the lock when it is dropped, even after a panic.
 struct Unlock<'l, W: Wait>(&'l LockWord, PhantomData<W>);
 
 impl<W: Wait> Drop for Unlock<'_, W> {
@@ -135,7 +135,7 @@ impl<T, W: Wait> RawLock<T, W> {
     }
 
     /// # Safety
-    /// This thread keeps the lock by `lock_and_keep` while the reference lives.
+    /// This thread keeps the lock through `lock_and_keep` while the reference lives.
     pub(crate) unsafe fn peek(&self) -> &T {
         // SAFETY: this thread holds the lock while the reference lives, so no other thread accesses the value.
         unsafe { &*self.value.get() }

@@ -6,7 +6,7 @@ use core::sync::atomic::{AtomicU32, Ordering};
 
 static NEXT: AtomicU32 = AtomicU32::new(0);
 
-/// Returns a number below `end` that was never returned before, or `None` once all are used. Never restarts.
+/// Returns a number below `end` that was never returned before, or `None` once all are used. The count never restarts.
 pub(crate) fn number_given_once(end: u32) -> Option<u32> {
     next(&NEXT, end)
 }

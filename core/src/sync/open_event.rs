@@ -1,16 +1,16 @@
-//! [`OpenEvent`]: the event that frees of a stream carry now, read without a lock.
+//! [`OpenEvent`]: the event that frees on a stream carry now, read without a lock.
 
 use super::{AtomicU8, AtomicU64, Ordering};
 use crate::stream::EventNumber;
 
-/// The number that frees of a stream carry now, whose event is not recorded yet, and whether any free used it.
+/// The number that frees on a stream carry now, whose event is not recorded yet, and whether any free has used it.
 ///
 /// The thread that closes a number opens the next one *before* the event of the closed one is recorded in the stream.
-/// So a thread that still reads the closed number read it before that, its work was queued before that, and the event
-/// comes after its work, if the stream takes one thing at a time. A free may carry a later number than it needs,
+/// So a thread that still reads the closed number read it before that moment, and had queued its work by then. The
+/// event comes after that work, if the stream takes one thing at a time. A free may carry a later number than it needs,
 /// never an earlier one.
 ///
-/// Threads that close take turns, by a lock of the caller's.
+/// Threads that close numbers take turns, under a lock of the caller.
 #[derive(Debug)]
 pub struct OpenEvent {
     open: AtomicU64,
@@ -47,7 +47,7 @@ impl OpenEvent {
         self.freed.load(Ordering::Relaxed) == 1
     }
 
-    /// Opens the next event. Returns the closed one, to be recorded after this.
+    /// Opens the next event. Returns the closed one, to be recorded after this call.
     pub fn close(&self) -> EventNumber {
         self.freed.store(0, Ordering::Relaxed);
         let closed = self.open.load(Ordering::Relaxed);

@@ -1,4 +1,4 @@
-//! [`BuildTurn`]: which thread builds a value that exists once, without holding a lock.
+//! [`BuildTurn`]: decides which thread builds a value that exists once, and holds no lock meanwhile.
 
 use core::fmt;
 
@@ -8,17 +8,17 @@ const EMPTY: u8 = 0;
 const BUILDING: u8 = 1;
 const BUILT: u8 = 2;
 
-/// The turn to build the value of a slot. The value itself is beside it, where it is written once: a `OnceLock`.
+/// The turn to build the value of a slot. The value itself is next to it, in a `OnceLock`.
 ///
 /// * TURN1 at most one thread is between [`begin`](Self::begin) and the end of its [`Turn`].
 /// * TURN2 a thread that learns that the value is built sees all writes of the builder before [`Turn::done`].
 /// * TURN3 a builder that failed, by an error or a panic, leaves the slot as empty as it was, and one of the waiting
 ///   threads has the next turn.
 ///
-/// A thread that begins again in its own turn waits for itself, so the build must not request the same slot.
+/// A thread that calls `begin` again in its own turn waits for itself, so the build must not request the same slot.
 pub struct BuildTurn(AtomicU8);
 
-/// The turn of one thread. Dropped without [`done`](Self::done), it ends without a value.
+/// The turn of one thread. A turn that is dropped without [`done`](Self::done) ends without a value.
 #[must_use = "dropped, the turn is over without a value"]
 pub struct Turn<'s>(&'s BuildTurn);
 
@@ -35,7 +35,7 @@ impl BuildTurn {
         Self(AtomicU8::new(EMPTY))
     }
 
-    /// Takes the turn, or waits, by `W`, for the thread that has it. Returns `None` once the value is built. One
+    /// Takes the turn, or waits, through `W`, for the thread that has it. Returns `None` once the value is built. One
     /// compare-and-swap.
     pub fn begin<W: Wait>(&self) -> Option<Turn<'_>> {
         loop {

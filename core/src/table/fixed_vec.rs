@@ -59,7 +59,7 @@ impl<T> FixedVec<T> {
         self.values.resize(length.min(self.room), value);
     }
 
-    /// Removes all values from the one at `length` on.
+    /// Removes the value at `length` and all values after it.
     pub(crate) fn truncate(&mut self, length: usize) {
         self.values.truncate(length);
     }

@@ -3,10 +3,10 @@
 //! The owner of a list has the link of its first record; the owner of a [`Queue`] has both ends.
 //!
 //! # Invariants
-//! * LIST1 from the first record on, each record's next one has it as its previous one; the first has no previous
-//!   one, the last no next one.
+//! * LIST1 if B is next after A, then A is previous to B; the first record has no previous one, and the last has no
+//!   next one.
 //! * LIST2 a record is in at most one of the lists that use the same links.
-//! * LIST3 `newest` and `oldest` of a queue are the first and the last of its list, and `count` its length.
+//! * LIST3 `newest` and `oldest` of a queue are the first and the last of its list, and `count` is its length.
 //!
 //! All operations are O(1).
 

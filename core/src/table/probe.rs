@@ -1,15 +1,15 @@
 //! Linear probing: the value of a key, in a table of slots that the caller lends.
 //!
-//! A slot holds any value of the caller's: a record, or a link to one. The caller's function returns its key, `None`
-//! for a vacant one; a key is in the first vacant slot from its *home* on, around the end. A removal moves later
-//! slots into the gap, so no tombstones pile up.
+//! A slot holds any value of the caller: a record, or a link to one. The caller's function returns the slot's key, or
+//! `None` for a vacant slot. A key goes into the first vacant slot from its *home* on, around the end. A removal moves
+//! later slots into the gap, so no tombstones pile up.
 //!
 //! # Invariants
-//! * PROBE1 at least one slot is vacant, so that every search ends. With at most half of them taken a search examines
+//! * PROBE1 at least one slot is vacant, so that every search ends. With at most half of them taken, a search examines
 //!   about two slots.
 //! * PROBE2 no slot between a key's home and its slot is vacant.
 //!
-//! All operations O(1) expected at that load.
+//! All operations are expected O(1) at that load.
 
 /// Returns the slot of a key.
 ///
@@ -52,11 +52,11 @@ pub fn remove<S: Copy>(
     Some(removed)
 }
 
-/// Returns the slot of a key if no other key is in its way.
+/// Returns the home of a key: its slot if no other key is in the way.
 ///
 /// Fibonacci hashing: addresses and sizes are round, so their low bits carry little information, and multiplying by
-/// 2^64 / golden ratio gathers the others in the upper bits. The upper half of the product with the length is below
-/// the length, and needs no division.
+/// 2^64 / golden ratio gathers the information of the others in the upper bits. The upper half of the product with the
+/// length is below the length, and needs no division.
 #[inline]
 fn home(key: u64, slots: usize) -> usize {
     let hash = key.wrapping_mul(0x9E37_79B9_7F4A_7C15);

@@ -36,7 +36,7 @@ impl<T> Ring<T> {
         self.places.len()
     }
 
-    /// Returns the place `behind` the oldest.
+    /// Returns the place that is `behind` places after the oldest value.
     fn place(&self, behind: usize) -> usize {
         // Both are less than the length, so their sum wraps around the end at most once.
         let to_end = self.places.len() - self.first;
@@ -77,7 +77,7 @@ impl<T> Ring<T> {
         value
     }
 
-    /// Returns the value `behind` the oldest.
+    /// Returns the value that is `behind` places after the oldest.
     pub(crate) fn get(&self, behind: usize) -> Option<&T> {
         if behind >= self.len {
             return None;

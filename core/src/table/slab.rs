@@ -1,4 +1,4 @@
-//! [`Slab`]: records of a table, links to them, and which of them are vacant.
+//! [`Slab`]: the records of a table, the links to them, and the list of vacant ones.
 //!
 //! A link is a number from 1 up; 0 names no record. The table is lent, or the slab's own ([`SlabOver`]). There is no
 //! growth code: with an operating system the caller reserves addresses for the largest table and pages come on first
@@ -7,12 +7,12 @@
 //! # Invariants
 //! * SLAB1 a reserved record ([`Record::KEPT_BACK`]) is never in use. It is the *sink*, which link 0 and foreign
 //!   links reach, so that lists need no branch for "no neighbour".
-//! * SLAB2 each record with a link below `fresh` is in use, or once in the vacant list. Records from `fresh` up were
-//!   never touched; they may hold records of a former owner of the table, so links from outside are compared with
-//!   `fresh` first ([`Slab::knows`]).
+//! * SLAB2 each record with a link below `fresh` is either in use or in the vacant list, once. Records from `fresh`
+//!   upwards were never touched; they may hold records of a former owner of the table, so links from outside are
+//!   compared with `fresh` first ([`Slab::knows`]).
 //! * SLAB3 `vacant` counts the vacant list.
 //!
-//! All operations O(1), except the walks.
+//! All operations are O(1), except the walks.
 
 use core::ops::DerefMut;
 
@@ -40,7 +40,7 @@ pub(crate) trait Record: Sized {
     fn set_next_vacant(&mut self, link: u32);
 }
 
-/// A record whose first in a table is the sink.
+/// A record of tables that begin with the sink.
 pub(crate) trait Sink: Record + 'static {
     /// Returns the record read for a link outside the table: a static, since a branch to one is cheaper than the
     /// selection of a constant.
@@ -65,8 +65,8 @@ pub(crate) struct SlabOver<T> {
 pub(crate) const MAX_RECORDS: usize = u32::MAX as usize - 1;
 
 impl<'t, R: Record> Slab<'t, R> {
-    /// Creates a slab without records in use. A table longer than links can name is cut; one without room has no
-    /// [`capacity`](Self::capacity).
+    /// Creates a slab without records in use. A table longer than links can name is cut off; a table without room has
+    /// no [`capacity`](Self::capacity).
     pub(crate) fn new(records: &'t mut [R]) -> Self {
         let count = records.len().min(MAX_RECORDS);
         Self::over(records.split_at_mut(count).0)
@@ -107,8 +107,8 @@ impl<T: DerefMut<Target = [R]>, R: Record> SlabOver<T> {
         self.records
     }
 
-    /// Returns a number that no other allocator has at the same time: the table's place in memory, unless another was
-    /// set.
+    /// Returns a number that no other allocator has at the same time: the table's place in memory, unless another
+    /// number was set.
     #[inline]
     pub(crate) const fn owner(&self) -> u32 {
         self.owner
@@ -239,7 +239,7 @@ impl<T: DerefMut<Target = [R]>, R: Sink> SlabOver<T> {
     }
 }
 
-/// Returns the place of the record with a link, outside every table for a link that names none.
+/// Returns the place of the record with a link, outside every table for a link that names no record.
 #[inline]
 const fn place<R: Record>(link: u32) -> usize {
     (link as usize + R::KEPT_BACK as usize).wrapping_sub(1)

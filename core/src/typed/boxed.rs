@@ -1,4 +1,4 @@
-//! [`TypedBox`]: values in memory of an allocator, and their end.
+//! [`TypedBox`]: owns values in memory of an allocator, drops them and frees the memory.
 
 use core::fmt;
 use core::marker::PhantomData;
@@ -53,9 +53,10 @@ impl<A: HostMemory + ?Sized> Drop for OwnedBlock<'_, A> {
     }
 }
 
-/// Values in memory of an allocator. Dropping it drops them and frees the memory, even if one of them panics.
+/// Values in memory of an allocator. Dropping the box drops the values and frees the memory, even if one of the drops
+/// panics.
 pub struct TypedBox<'a, T: ?Sized, A: HostMemory + ?Sized> {
-    /// Declared before the memory, so that they are dropped first.
+    /// Declared before the memory, so that the values are dropped first.
     values: Values<T>,
     memory: OwnedBlock<'a, A>,
 }
@@ -77,7 +78,7 @@ impl<'a, T: ?Sized, A: HostMemory + ?Sized> TypedBox<'a, T, A> {
         this.memory.allocator
     }
 
-    /// Returns the bytes granted for the values; 0 if they have none.
+    /// Returns the bytes granted for the values; 0 if the values have no bytes.
     pub fn granted_bytes(this: &Self) -> u64 {
         this.memory.block.as_ref().map_or(0, Block::bytes)
     }

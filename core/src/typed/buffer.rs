@@ -1,4 +1,4 @@
-//! [`HostBuffer`]: best fit over a buffer of the caller's, whose blocks are memory.
+//! [`HostBuffer`]: best fit over a buffer of the caller, with blocks that are memory.
 
 use core::fmt;
 use core::marker::PhantomData;
@@ -37,7 +37,7 @@ unsafe impl<W: Wait> Send for HostBuffer<'_, '_, W> {}
 unsafe impl<W: Wait> Sync for HostBuffer<'_, '_, W> {}
 
 impl<'t, 'm, W: Wait> HostBuffer<'t, 'm, W> {
-    /// Creates an allocator of all of `buffer`. The growth policy of `config` does not matter: the buffer does not
+    /// Creates an allocator over all of `buffer`. The growth policy of `config` does not matter: the buffer does not
     /// grow.
     ///
     /// # Errors
@@ -113,10 +113,10 @@ impl<W: Wait> BlockAllocator for HostBuffer<'_, '_, W> {
     }
 }
 
-// SAFETY: TYPED4: the region is the buffer's, blocks lie inside it at the alignment of their requests, and `start`
-// may access all of it. TYPED5: the buffer is borrowed alone, the pool allocates each address once (BFC1), memory in
-// use by a stream only with a wait; it is not accessible from outside, and no other allocator has its number, so it
-// accepts only its own blocks. TYPED6: the buffer outlives `self`.
+// SAFETY: TYPED4: the region is the buffer's, blocks lie inside it at the alignment of their requests, and `start` may
+// access all of it. TYPED5: the buffer is borrowed alone, the pool allocates each address once (BFC1), and memory in
+// use by a stream only with a wait; the pool is not accessible from outside, and no other allocator has its number, so
+// it accepts only its own blocks. TYPED6: the buffer outlives `self`.
 unsafe impl<W: Wait> HostMemory for HostBuffer<'_, '_, W> {
     fn pointer(&self, block: &Block) -> NonNull<u8> {
         // Every address of the buffer fits a `usize` and is not 0.

@@ -1,14 +1,14 @@
 //! Typed allocation: slices of values in memory of an allocator, dropped and freed like a `Box`.
 //!
-//! After TensorFlow's `Allocator::Allocate<T>`, with what that leaves out: the size is checked, any alignment of `T`
-//! is honoured, the length is kept with the values, and values created before a panic are dropped.
+//! Modelled on TensorFlow's `Allocator::Allocate<T>`, with additions: the size is checked, any alignment of `T` is
+//! honoured, the length is kept with the values, and values created before a panic are dropped.
 //!
-//! The core provides numbers, not memory. [`HostMemory`], an unsafe trait, marks allocators that provide memory of
-//! the host; [`HostBuffer`] is one over a buffer of the caller's.
+//! The core provides numbers, not memory. [`HostMemory`], an unsafe trait, marks allocators that provide memory of the
+//! host; [`HostBuffer`] is such an allocator over a buffer of the caller.
 //!
 //! Invariants:
-//! * TYPED1 a [`TypedBox`] has its block to itself: it came from `alloc`, no other code ever saw it, and it is freed
-//!   once, when the box is dropped.
+//! * TYPED1 a [`TypedBox`] has its block to itself: the block came from `alloc`, no other code ever saw it, and it is
+//!   freed once, when the box is dropped.
 //! * TYPED2 the block has room for the values at the alignment of their type (TYPED4).
 //! * TYPED3 all values of a box are initialised; a box of `MaybeUninit` promises nothing about them.
 //!
@@ -16,10 +16,10 @@
 //! * TYPED4 a block is memory of its granted length at an address that is a multiple of the request's alignment, and
 //!   [`pointer`](HostMemory::pointer) may read and write all of it.
 //! * TYPED5 nothing else uses the memory of a block until it is freed, if its request allowed no wait and no memory
-//!   freed after event 0, that is, no memory that queued work may use. Safe code cannot free a block without the
-//!   block itself: there is no free by address, no way to make a block of numbers, and no other allocator, now or
-//!   ever, has a block that passes for it.
-//! * TYPED6 it is memory as long as the allocator is borrowed.
+//!   freed after event 0, that is, no memory that queued work may use. Safe code cannot free a block without the block
+//!   itself: there is no free by address, no way to make a block from numbers, and no other allocator, now or ever, has
+//!   a block that passes for it.
+//! * TYPED6 the block is memory as long as the allocator is borrowed.
 
 mod boxed;
 mod buffer;
@@ -42,7 +42,8 @@ pub use buffer::HostBuffer;
 /// # Safety
 /// TYPED4, TYPED5 and TYPED6 of the [module](self).
 pub unsafe trait HostMemory: BlockAllocator {
-    /// Returns the start of a block's memory, valid for all of it. For a block of another allocator any pointer.
+    /// Returns the start of a block's memory, valid for all of it. For a block of another allocator, returns any
+    /// pointer.
     fn pointer(&self, block: &Block) -> NonNull<u8>;
 }
 
@@ -97,8 +98,8 @@ mod zeroable {
     unsafe impl<T: Zeroable, const N: usize> Zeroable for [T; N] {}
 }
 
-/// Allocates `len` values, each created by `make` from its index. Values without bytes need no memory, but are
-/// created and dropped nevertheless. O(len) and one allocation.
+/// Allocates `len` values, each created by `make` from its index. Values without bytes need no memory, but are created
+/// and dropped nevertheless. O(len), plus one allocation.
 ///
 /// If `make` panics, the values created so far are dropped and the memory is freed.
 ///
@@ -173,7 +174,7 @@ pub fn alloc_slice_uninit<T, A: HostMemory + ?Sized>(
     } else {
         let align = Align::new(layout.align() as u64).ok_or(too_large)?;
         let request = Request::new(layout.size() as u64).aligned(align);
-        // The host runs beside all streams, the main one too (TYPED5).
+        // The host runs concurrently with all streams, the main one included (TYPED5).
         let request = request.without_wait().freed_by(EventNumber::new(0));
         let block = allocator.alloc(&request)?.block;
         (allocator.pointer(&block).cast(), Some(block))

@@ -1,4 +1,4 @@
-//! The program's needs from outside: a way to print, and a way to stop.
+//! The functions that the program needs from outside: a way to print, and a way to stop.
 
 use core::fmt::{self, Write};
 use core::panic::PanicInfo;

@@ -17,7 +17,7 @@ mod landing;
 
 use larder_core::{HeapStats, StaticHeap};
 
-/// The memory of the program, in place of an operating system's.
+/// The memory of the program, in place of memory from an operating system.
 const REGION_BYTES: usize = 256 << 10;
 
 #[global_allocator]

@@ -22,9 +22,9 @@ impl Own {
         }
     }
 
-    /// Makes holes of whole pages of free blocks, if they are at least `least` bytes together, and passes their
-    /// memory to `discard`; if `again`, that of the existing holes too, since the system may have put pages there.
-    /// O(carved), touching free blocks only.
+    /// Makes holes of whole pages of free blocks, if they are at least `least` bytes together, and passes the memory of
+    /// these holes to `discard`; if `again`, also that of the existing holes, since the system may have put pages
+    /// there. O(carved), touching free blocks only.
     ///
     /// # Safety
     /// `shape` is this span's. Memory is returned in pages of `page_bytes`, a power of two, and the span starts at a
@@ -61,7 +61,7 @@ impl Own {
         }
     }
 
-    /// Returns the units that may become holes. Not inlined, since its caller's stack may be short.
+    /// Returns the units that may become holes. Not inlined, since its caller's stack may be small.
     ///
     /// # Safety
     /// `shape` is this span's.

@@ -21,9 +21,9 @@ const TOGETHER: usize = 8;
 const FETCHED: usize = 256;
 
 impl SpanSet {
-    /// Returns to their spans, or releases, the lists of the transfer cache and spans without a used block that were
-    /// not needed since the last tick. The others grow older. Takes the cost off `budget`, in blocks. Returns whether
-    /// that was all; if not, call it again, and let other threads work in between.
+    /// Returns lists of the transfer cache to their spans, and releases spans without a used block, if they were not
+    /// needed since the last tick. The others grow older. Takes the cost off `budget`, in blocks. Returns whether that
+    /// was all; if not, call it again, and let other threads work in between.
     ///
     /// O(classes + blocks returned). A call ends with the lists that exceed the budget, at most 2048 blocks.
     ///
@@ -65,10 +65,10 @@ impl SpanSet {
         true
     }
 
-    /// Receives remote frees as blocks idle for long, which they are if only ticks have freed them, and visits each
-    /// listed span of the changed classes once: a span that has been idle for a tick is scanned for pages without a
-    /// used block, others grow older. Takes the cost off `budget`, in blocks. Returns whether that was all; if not,
-    /// call it again, and let other threads work in between.
+    /// Receives remote frees as blocks that have been idle for long, which they are if only ticks have freed them, and
+    /// visits each listed span of the changed classes once: a span that has been idle for a tick is scanned for pages
+    /// without a used block, others grow older. Takes the cost off `budget`, in blocks. Returns whether that was all;
+    /// if not, call it again, and let other threads work in between.
     ///
     /// O(classes + listed spans of those classes + blocks of the spans that are scanned). A call ends with the span
     /// that exceeds the budget.
@@ -94,8 +94,8 @@ impl SpanSet {
     }
 
     /// Makes [`age`](Self::age) and [`settle`](Self::settle) skip blocks and spans that are idle now, as long as the
-    /// program does not use them: in the child of a fork each block that is touched costs a copy of its page, more
-    /// than a release saves. Takes the cost off `budget`, in blocks. Returns whether that was all; if not, call it
+    /// program does not use them: in the child of a fork each block that is touched costs a copy of its page, which is
+    /// more than a release saves. Takes the cost off `budget`, in blocks. Returns whether that was all; if not, call it
     /// again.
     ///
     /// O(classes + listed spans). Lists are skipped once: the lists of a child that forks in its turn age as usual,
@@ -125,11 +125,11 @@ impl SpanSet {
         self.classes.iter().map(kept).sum()
     }
 
-    /// Returns several lists to their spans, a block of each in turn. Idle blocks are in no processor cache, and a
-    /// list's next block is known only once this one is fetched; so several are fetched at the same time.
+    /// Returns several lists to their spans, one block of each in turn. Idle blocks are in no processor cache, and a
+    /// list's next block is known only once the current one has been fetched; so several are fetched at the same time.
     ///
     /// # Safety
-    /// The conditions of [`give_back`](Self::give_back), for every list; null is an empty one.
+    /// The conditions of [`give_back`](Self::give_back), for every list; null is an empty list.
     unsafe fn give_back_together(
         &mut self,
         owner: *const RemoteQueue,

@@ -6,8 +6,9 @@ use super::super::class::SizeClass;
 use super::super::slot::{Links, Slot, TWO_WORDS};
 use super::super::span::Span;
 
-/// Bytes that a transfer cache may hold if its owner has blocks of the class at all; beyond it, half of what the
-/// owner has: a program that frees a large tree and builds another finds its blocks again without a walk.
+/// Bytes that a transfer cache may hold if its owner has blocks of the class at all. If half of the owner's bytes of
+/// the class is more, the cache may hold that: a program that frees a large tree and builds another finds its blocks
+/// again without a walk.
 const TRANSFER_BYTES: u64 = 64 << 10;
 
 /// Number of stacks of lists that ticks skip: one of young and one of old lists.
@@ -33,11 +34,12 @@ pub(super) struct ClassSpans {
     pub(super) idle: bool,
     pub(super) touched: bool,
     pub(super) to_scan: bool,
-    /// Whether the next walk scans spans again that were scanned, and whether the walk under way does.
+    /// Whether the next walk scans again the spans that were scanned, and whether the walk under way does.
     pub(super) again: bool,
     pub(super) walk_again: bool,
     pub(super) spans: u32,
-    /// Blocks that the spans hold; more than 32 bits count, since a thread may have 32 GiB of the shortest.
+    /// Number of blocks that the spans hold. 32 bits cannot count them, since a thread may have 32 GiB of the shortest
+    /// blocks.
     pub(super) blocks: u64,
     /// Number of blocks that are not in their span's list.
     pub(super) used: u64,
@@ -100,7 +102,8 @@ impl ClassSpans {
         Some(list)
     }
 
-    /// Moves all lists to the part of the transfer cache that ticks skip, unless that has some. No list is touched.
+    /// Moves all lists to the part of the transfer cache that ticks skip, unless that part has lists already. No list
+    /// is touched.
     pub(super) fn leave_lists(&mut self) {
         if self.left_lists == 0 {
             self.left = [self.transfer, self.old];

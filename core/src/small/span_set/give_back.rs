@@ -33,7 +33,7 @@ impl SpanSet {
         }
     }
 
-    /// Moves remote frees into their spans, of at most 256 spans. Returns whether that was all.
+    /// Moves the remote frees of at most 256 spans into those spans. Returns whether that was all.
     ///
     /// # Safety
     /// The conditions of [`refill`](Self::refill).
@@ -116,7 +116,7 @@ impl SpanSet {
         }
     }
 
-    /// Counts `count` blocks that have come back to a span, and lists or releases it.
+    /// Counts `count` blocks that have come back to a span, and lists or releases the span.
     ///
     /// # Safety
     /// The span is this set's.
@@ -154,7 +154,7 @@ impl SpanSet {
     /// Releases a span's memory to the pages.
     ///
     /// # Safety
-    /// The span is this set's, listed, and has no used block; `empty` is another one.
+    /// The span is this set's, listed, and has no used block; `empty` is another span.
     unsafe fn release(&mut self, span: *mut Span, pages: &mut impl Pages) {
         // SAFETY: the span is this set's, so other threads access only the remote list of its record (SPAN1,
         // SPAN3).

@@ -14,11 +14,12 @@ pub(super) const FLUSH_EVERY_BYTES: usize = 16 << 20;
 /// Bytes of spans made before a turn is considered again.
 const ASKED_AFTER: usize = 1 << 20;
 
-/// Maximum number of blocks that one call flushes, not counting the rest of its last list. They take 0.1 to 0.4 ms.
+/// Maximum number of blocks that one call flushes, not counting the rest of its last list. Flushing them takes 0.1 to
+/// 0.4 ms.
 const GIVEN_UP: usize = 4096;
 
 /// During a turn a call flushes this many times the bytes that it allocates, so that a turn ends before the heap has
-/// grown by a quarter of the flushed bytes; by more where [`GIVEN_UP`] blocks are less than that.
+/// grown by a quarter of the flushed bytes; by more if [`GIVEN_UP`] blocks are fewer bytes than that.
 const GIVEN_UP_FOR_EACH: usize = 4;
 
 impl SpanSet {
@@ -44,8 +45,8 @@ impl SpanSet {
         Some(memory)
     }
 
-    /// Allocates memory for a span: held memory first, then cached blocks of other classes, in transfer caches and in
-    /// the cache, then by growth.
+    /// Allocates memory for a span: from held memory first, then from cached blocks of other classes, in transfer
+    /// caches and in the cache, then by growth.
     ///
     /// # Safety
     /// The conditions of [`refill`](Self::refill).
@@ -122,9 +123,9 @@ impl SpanSet {
         self.classes.iter().map(lists).sum()
     }
 
-    /// Flushes lists of the transfer caches for a call that allocates `bytes`, and at the end of a turn the thread
-    /// cache: each block there may be the only used one of its span. O(classes + 4096 blocks and one list), at the
-    /// end O(blocks in the cache).
+    /// Flushes lists of the transfer caches for a call that allocates `bytes`, and, at the end of a turn, the thread
+    /// cache, since each block there may be the only used one of its span. O(classes + 4096 blocks + one list), and at
+    /// the end of a turn O(blocks in the cache) more.
     ///
     /// # Safety
     /// The conditions of [`refill`](Self::refill).

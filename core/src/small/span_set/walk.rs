@@ -1,8 +1,9 @@
 //! Walks over the listed spans of a set, for ticks and trims: a span that was idle for long enough is scanned, and
 //! its pages without a used block are discarded.
 //!
-//! A walk visits each span once, a few at a time. Between two calls the spans may change: one that leaves the list
-//! leaves the walk (`ClassSpans::unlist`), one that enters it is in front of the spans that the walk has passed.
+//! A walk visits each span once, a few at a time. Between two calls the spans may change: a span that leaves the list
+//! leaves the walk (`ClassSpans::unlist`), and a span that enters the list is in front of the spans that the walk has
+//! passed.
 
 use core::ptr;
 
@@ -11,18 +12,18 @@ use crate::small::class::SizeClass;
 use crate::small::pages::Pages;
 use crate::small::span::Span;
 
-/// Value of a span's `rest` whose last returned blocks were idle for long.
+/// Value of the `rest` of a span whose last returned blocks were idle for long.
 pub(super) const EXPIRED: u8 = 2;
 /// Value of `rest` while the span has not changed since it was scanned.
 const SCANNED: u8 = u8::MAX;
 
-/// Divisors of a span's bytes that give the minimum of holes to dig in one scan, normally and under pressure, since
-/// each hole costs a system call and may split a huge page.
+/// Divisors of a span's bytes that give the minimum bytes of holes to dig in one scan, normally and under pressure,
+/// since each hole costs a system call and may split a huge page.
 const SCAN_PART: usize = 8;
 const PRESSURE_PART: usize = 64;
 
-/// Cost of a scan beside the blocks that it examines, in blocks, and of each run of pages that it discards, which is
-/// up to three system calls.
+/// Cost, in blocks, of a scan in addition to the blocks that it examines, and of each run of pages that it discards,
+/// which is up to three system calls.
 const SCAN_COST: usize = 32;
 const HOLE_COST: usize = 32;
 
@@ -31,8 +32,8 @@ const HOLE_COST: usize = 32;
 pub(super) enum SetWalk {
     /// No walk is under way.
     None,
-    /// Scans spans that have been idle since the tick before, under pressure all spans, and makes the others one tick
-    /// older.
+    /// Scans spans that have been idle since the previous tick (under pressure, all spans), and makes the others one
+    /// tick older.
     Tick,
     /// Scans all spans that have changed since their last scan.
     Trim,
@@ -50,7 +51,7 @@ impl SpanSet {
     }
 
     /// Begins a walk, or continues the one under way if it is of the same kind. Returns whether it has ended. Each
-    /// visited span takes one from the budget, and a scan its cost.
+    /// visited span takes one from the budget, and a scan takes its cost.
     ///
     /// # Safety
     /// The conditions of [`refill`](Self::refill).
@@ -137,7 +138,7 @@ impl SpanSet {
     }
 
     /// Scans a span, or makes it one tick older. Returns the cost in blocks. Not inlined, since its callers do other
-    /// things on stacks that may be short.
+    /// things on stacks that may be small.
     ///
     /// # Safety
     /// The conditions of [`refill`](Self::refill), for a listed span.

@@ -1,4 +1,4 @@
-//! [`HeapPool`]: all heaps of a process, and those of them without a thread. The invariants are those of
+//! [`HeapPool`]: all heaps of a process, among them the parked ones, which have no thread. The invariants are those of
 //! `thread_heap`.
 
 use core::ptr;
@@ -6,7 +6,7 @@ use core::ptr;
 use super::ThreadHeap;
 use crate::sync::{Cell, Locked, Spin, Wait};
 
-/// The heads that the pool's lock protects: heaps without a thread, all heaps, and heaps with a set.
+/// The heads that the pool's lock protects: heaps without a thread, all heaps, and heaps with a set of their own.
 struct Heads<W: Wait> {
     parked: *const ThreadHeap<W>,
     parked_secondaries: *const ThreadHeap<W>,
@@ -123,7 +123,7 @@ impl<W: Wait> HeapPool<W> {
         });
     }
 
-    /// Adds a new secondary heap, which the caller owns from now on. Returns `None` if there is no primary for it.
+    /// Adds a new secondary heap, which the caller owns from now on. Returns `None` if there is no primary heap for it.
     ///
     /// # Safety
     /// The caller created the heap, no other thread uses it, and it has entered no pool.
@@ -144,7 +144,7 @@ impl<W: Wait> HeapPool<W> {
     /// Parks a heap, with the blocks in its cache.
     ///
     /// # Safety
-    /// The caller owns the heap, which is of this pool, and uses it no more.
+    /// The caller owns the heap, which belongs to this pool, and no longer uses it.
     pub unsafe fn park(&self, heap: &'static ThreadHeap<W>) {
         // SAFETY: the caller owns the heap (HEAP5).
         let primary = unsafe { heap.primary() };
@@ -198,14 +198,14 @@ impl<W: Wait> HeapPool<W> {
         })
     }
 
-    /// Returns the newest heap, or null; the others follow by [`ThreadHeap::older`].
+    /// Returns the newest heap, or null; the others follow through [`ThreadHeap::older`].
     pub fn all(&self) -> *const ThreadHeap<W> {
         self.0.with(|heads| heads.all)
     }
 
-    /// Parks, in the child of a fork, every heap whose thread does not run there: all but `mine`. Blocks that a
+    /// Parks, in the child of a fork, every heap whose thread does not run there: all except `mine`. Blocks that a
     /// thread was moving when the process forked, a few lists at most, stay lost. O(heaps); no block is touched, as
-    /// each would cost the child a page.
+    /// touching one would cost the child a page.
     ///
     /// # Safety
     /// No other thread runs in this process, and the heaps' memory is as it was when the process
@@ -238,17 +238,17 @@ impl<W: Wait> HeapPool<W> {
 
 #[cfg(not(larder_loom))]
 impl<W: Wait> HeapPool<W> {
-    /// Locks the pool and every heap, for a fork. Undone by [`unlock_all`](Self::unlock_all).
+    /// Locks the pool and every heap, for a fork, until [`unlock_all`](Self::unlock_all).
     ///
     /// # Safety
     /// The caller's thread holds none of these locks, and takes none before it unlocks.
     pub unsafe fn lock_all(&self) {
-        // SAFETY: this thread does not hold the pool's lock, and unlocks it by `unlock_all`.
+        // SAFETY: this thread does not hold the pool's lock, and unlocks it with `unlock_all`.
         unsafe { self.0.lock_across_fork() };
         for secondaries in [true, false] {
             self.each_locked(|heap| {
                 if heap.secondary == secondaries {
-                    // SAFETY: this thread holds no heap's lock, and unlocks by `unlock_all`. Secondary heaps come
+                    // SAFETY: this thread holds no heap's lock, and unlocks with `unlock_all`. Secondary heaps come
                     // before primary ones, as everywhere.
                     unsafe { heap.parts.lock_across_fork() };
                 }
@@ -261,15 +261,15 @@ impl<W: Wait> HeapPool<W> {
     /// # Safety
     /// The caller's thread called `lock_all`, in this process or before the fork.
     pub unsafe fn unlock_all(&self) {
-        // SAFETY: this thread took the pool's lock and each heap's by `lock_all`, itself or before the fork.
+        // SAFETY: this thread took the pool's lock and each heap's lock with `lock_all`, itself or before the fork.
         self.each_locked(|heap| unsafe { heap.parts.unlock_across_fork() });
-        // SAFETY: this thread locked the pool by `lock_all`, itself or before the fork.
+        // SAFETY: this thread locked the pool with `lock_all`, itself or before the fork.
         unsafe { self.0.unlock_across_fork() };
     }
 
     /// Runs `f` for every heap; the caller holds the pool's lock.
     fn each_locked(&self, f: impl Fn(&ThreadHeap<W>)) {
-        // SAFETY: the caller's thread holds the lock by `lock_across_fork`.
+        // SAFETY: the caller's thread holds the lock through `lock_across_fork`.
         let mut at = unsafe { self.0.peek() }.all;
         // SAFETY: heaps are never freed (HEAP1).
         while let Some(heap) = unsafe { at.as_ref() } {
