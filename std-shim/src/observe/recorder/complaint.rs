@@ -6,7 +6,7 @@ use super::output::Lost;
 use super::recording::EndReason;
 use super::target::BadOrder;
 
-/// One line; a path that does not fit is cut.
+/// One line of text; a path that does not fit is cut.
 type Words = Line<1024>;
 
 /// The reason why a requested recording did not start.
