@@ -33,9 +33,9 @@
 //! Freed memory goes back to the system after the configured delay, except the blocks that running
 //! threads cache, and except while less than 8 MiB are in use. A background thread does this
 //! ([`Larder::with_background_purge`] says which programs cannot have one). Memory that steps hold
-//! beyond their plans goes back when a step ends, the rest with [`Larder::trim`]. The heap
-//! reserves 64 GiB of addresses, or as many as the system grants. It must not be used in signal
-//! handlers.
+//! beyond their plans goes back when a step ends; the rest goes back with [`Larder::trim`]. The
+//! heap reserves 64 GiB of addresses, or as many as the system grants. It must not be used in
+//! signal handlers.
 
 #![cfg_attr(not(feature = "std"), no_std)]
 // Without `std`, code for the decorators is unused.

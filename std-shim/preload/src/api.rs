@@ -122,7 +122,7 @@ const _: () = assert!(align_of::<Heap>() <= 16);
 /// Frees a heap with all its blocks. Does nothing with null.
 ///
 /// # Safety
-/// The heap and its blocks are the caller's, who gives them up.
+/// The heap and its blocks belong to the caller, who gives them up.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn larder_heap_delete(heap: *mut Heap) {
     if heap.is_null() {

@@ -50,10 +50,10 @@ pub extern "C" fn malloc(bytes: size_t) -> *mut c_void {
 /// Frees a block from any function here. Does nothing with null.
 ///
 /// # Safety
-/// The block is the caller's, and given up.
+/// The block is the caller's, and the caller gives it up.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn free(block: *mut c_void) {
-    // SAFETY: the block is the caller's, and given up.
+    // SAFETY: the block is the caller's, and the caller gives it up.
     unsafe { HEAP.free(block.cast()) };
 }
 
@@ -70,18 +70,18 @@ pub extern "C" fn calloc(count: size_t, bytes: size_t) -> *mut c_void {
 /// null. Frees the block and returns null if the length is 0.
 ///
 /// # Safety
-/// The block is the caller's, who gives it up if the result is not null or the length is 0.
+/// The block belongs to the caller, who gives it up if the result is not null or the length is 0.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn realloc(block: *mut c_void, bytes: size_t) -> *mut c_void {
     if block.is_null() {
         return malloc(bytes);
     }
     if bytes == 0 {
-        // SAFETY: the block is the caller's, who gives it up because the length is 0.
+        // SAFETY: the block belongs to the caller, who gives it up because the length is 0.
         unsafe { HEAP.free(block.cast()) };
         return ptr::null_mut();
     }
-    // SAFETY: the block is the caller's, and given up for another.
+    // SAFETY: the block is the caller's, and the caller gives it up for another.
     unsafe { HEAP.resize(block.cast(), bytes) }.cast()
 }
 
@@ -97,8 +97,8 @@ pub unsafe extern "C" fn reallocarray(
     bytes: size_t,
 ) -> *mut c_void {
     match count.checked_mul(bytes) {
-        // SAFETY: the block is the caller's, who gives it up for another. The call goes through the
-        // symbol: it may be the program's function.
+        // SAFETY: the block belongs to the caller, who gives it up for another. The call goes
+        // through the symbol: it may be the program's function.
         Some(bytes) => unsafe { libc::realloc(block, bytes) },
         None => refuse(ENOMEM),
     }
@@ -147,7 +147,7 @@ pub unsafe extern "C" fn posix_memalign(
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn free_sized(block: *mut c_void, bytes: size_t) {
     HEAP.check_layout(block.cast(), bytes, 16);
-    // SAFETY: the block is the caller's, and given up.
+    // SAFETY: the block is the caller's, and the caller gives it up.
     unsafe { free(block) };
 }
 
@@ -158,6 +158,6 @@ pub unsafe extern "C" fn free_sized(block: *mut c_void, bytes: size_t) {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn free_aligned_sized(block: *mut c_void, align: size_t, bytes: size_t) {
     HEAP.check_layout(block.cast(), bytes, align);
-    // SAFETY: the block is the caller's, and given up.
+    // SAFETY: the block is the caller's, and the caller gives it up.
     unsafe { free(block) };
 }

@@ -45,7 +45,7 @@ pub extern "C" fn pvalloc(bytes: size_t) -> *mut c_void {
 /// The conditions of `free`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cfree(block: *mut c_void) {
-    // SAFETY: the block is the caller's, and given up.
+    // SAFETY: the block is the caller's, and the caller gives it up.
     unsafe { free(block) };
 }
 
@@ -180,7 +180,7 @@ pub extern "C" fn __libc_calloc(count: size_t, bytes: size_t) -> *mut c_void {
 /// The conditions of `realloc`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn __libc_realloc(block: *mut c_void, bytes: size_t) -> *mut c_void {
-    // SAFETY: the block is the caller's, and given up for another.
+    // SAFETY: the block is the caller's, and the caller gives it up for another.
     unsafe { realloc(block, bytes) }
 }
 
@@ -190,7 +190,7 @@ pub unsafe extern "C" fn __libc_realloc(block: *mut c_void, bytes: size_t) -> *m
 /// The conditions of `free`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn __libc_free(block: *mut c_void) {
-    // SAFETY: the block is the caller's, and given up.
+    // SAFETY: the block is the caller's, and the caller gives it up.
     unsafe { free(block) };
 }
 

@@ -150,7 +150,7 @@ fn block_at(pool: &ArenaPool, index: PageIndex<'_>, addr: *mut u8) -> Option<Blo
     pool.block_from_raw(found).ok()
 }
 
-/// Frees the block that starts at an address. Returns `false` if none does.
+/// Frees the block that starts at an address. Returns `false` if no block does.
 pub(super) fn free_at(pool: &mut ArenaPool, index: PageIndex<'_>, addr: *mut u8) -> bool {
     let block = block_at(pool, index, addr);
     block.is_some_and(|block| pool.free(block).is_ok())

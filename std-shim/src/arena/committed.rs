@@ -84,8 +84,8 @@ impl<O: Os> Committed<O> {
         }
     }
 
-    /// Returns whether an estimate of residency matters for a range of `held` bytes, and the system
-    /// may be asked for it.
+    /// Returns whether residency matters for a range of `held` bytes and the system may be asked
+    /// for it.
     fn should_look(&self, held: usize) -> bool {
         let above = self.tuning.huge_above();
         above != u64::MAX

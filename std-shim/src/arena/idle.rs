@@ -185,8 +185,8 @@ impl<O: Os> Arena<O> {
         (Given::default(), false)
     }
 
-    /// Discards unused pages of a span. Unless it `asks`, counts all of them as resident. Returns
-    /// `None` if the system refuses.
+    /// Discards unused pages of a span. Unless `asks` is set, counts all of them as resident.
+    /// Returns `None` if the system refuses.
     ///
     /// # Safety
     /// The pages are committed and not used during the call.

@@ -25,8 +25,8 @@ const GRANULE_BYTES: usize = 16 << 10;
 /// Divisor of the committed memory that gives the minimum growth, so that a growing heap makes few
 /// system calls. Memory committed and not touched costs only address space.
 const GROWTH_DIVISOR: NonZeroU32 = NonZeroU32::new(16).unwrap();
-/// The divisor where growth purges idle memory (see `purge`), which should happen before much
-/// memory has been touched.
+/// The divisor if growth purges idle memory (see `purge`), which should happen before much memory
+/// has been touched.
 const FINE_GROWTH_DIVISOR: NonZeroU32 = NonZeroU32::new(64).unwrap();
 
 /// Bytes of unusable addresses behind the tables. Most systems place a later reservation below the

@@ -159,8 +159,8 @@ pub(crate) unsafe trait Os: Sync + 'static {
         None
     }
 
-    /// Reserves addresses without memory, at a multiple of `align`. Dumps of the process exclude
-    /// them, as far as the system can, until they are committed.
+    /// Reserves addresses without memory, at a multiple of `align`. If the system supports it,
+    /// dumps of the process exclude them until they are committed.
     fn reserve(&self, bytes: usize, align: usize) -> Option<NonNull<u8>>;
 
     /// Reserves addresses that read as zero and are written only where they are committed. A system
@@ -224,8 +224,8 @@ pub(crate) unsafe trait Os: Sync + 'static {
     /// The range is committed, and nothing in it is used.
     unsafe fn discard(&self, start: *mut u8, bytes: usize) -> bool;
 
-    /// Moves the pages of one range to the addresses of another of the same length, whose own pages
-    /// are dropped, all or none. The first range stays usable and reads as zero.
+    /// Moves all or none of the pages of one range to the addresses of another range of the same
+    /// length, whose own pages are dropped. The first range stays usable and reads as zero.
     ///
     /// # Safety
     /// Both ranges are committed and do not overlap, and the page behind the first is reserved. The

@@ -173,7 +173,7 @@ impl History {
         self.lives.remove(block.addr());
     }
 
-    /// Returns the stacks that allocated and freed a block, as far as they are known.
+    /// Returns the stacks that allocated and freed a block, if they are known.
     pub(super) fn of(&mut self, block: *mut u8) -> [Option<Here>; 2] {
         let Some(BlockStacks { allocated, freed }) = self.lives.get(block.addr()) else {
             return [None; 2];

@@ -88,8 +88,8 @@ static BEGIN: extern "C" fn() = begin;
 #[cfg(all(target_os = "linux", not(miri)))]
 extern "C" fn begin() {
     prepare();
-    // Pinned here and not by an allocation, because the loader's functions may be those of a tool
-    // that allocates under a lock of its own.
+    // Pinned here and not by an allocation, because the loader's functions may belong to a tool
+    // that allocates under its own lock.
     pin_library();
 }
 

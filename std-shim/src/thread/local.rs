@@ -288,7 +288,8 @@ impl Local {
     }
 
     /// Makes the heap of `begin_attach` the thread's own, if the system reports the thread's end.
-    /// Otherwise the thread goes on Borrowing, or is Fresh again if the system may report it later.
+    /// Otherwise the thread stays Borrowing, or is Fresh again if the system may report its end
+    /// later.
     pub(crate) fn attach<O: Os>(
         &mut self,
         heap: &'static ThreadHeap,

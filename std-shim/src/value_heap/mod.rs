@@ -280,8 +280,8 @@ impl Heap {
         }
         let to = self.allocate(new)?;
         let bytes = old.size().min(new.size());
-        // SAFETY: two blocks, each with that many bytes; the old one is the caller's, who gives it
-        // up with its contents.
+        // SAFETY: two blocks, each with that many bytes; the old one belongs to the caller, who
+        // gives it up with its contents.
         unsafe {
             to.cast::<u8>().copy_from_nonoverlapping(block, bytes);
             self.deallocate(block, old);

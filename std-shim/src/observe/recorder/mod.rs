@@ -86,7 +86,7 @@ static THRESHOLD: AtomicUsize = AtomicUsize::new(0);
 /// other threads during these steps are part of the steps; those threads' own steps are not marked.
 /// Kinds of steps ([`step_keyed`](crate::step_keyed)) are not part of the format either.
 ///
-/// # Where and how much
+/// # The file and the minimum size
 /// [`new`](Self::new) reads the environment, [`to`](Self::to) takes arguments. Either is evaluated
 /// once, at the first allocation. A program has one trace: if it has several recorders, the first
 /// to be used decides, and the others record into the same trace. `%p` in the name of the file

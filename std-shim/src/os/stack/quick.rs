@@ -51,7 +51,8 @@ pub(super) fn walk(inner: usize, frames: &mut [usize], find: FindEntry) -> Optio
         return None;
     }
     let (mut place, mut slot, mut rbp): (usize, *const usize, *const usize);
-    // The current address, and the slot below the stack pointer, as if it held a return address.
+    // Starts at the current address and at the slot below the stack pointer, as if that held a
+    // return address.
     // SAFETY: reads registers.
     unsafe {
         asm!(
