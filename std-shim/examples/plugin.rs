@@ -40,8 +40,8 @@ pub extern "C" fn plugin_live_bytes() -> u64 {
     HEAP.stats().live_bytes
 }
 
-/// Returns the number of heaps that threads have or have left: as many as threads ever used the
-/// library at once.
+/// Returns the number of heaps that threads have or have left: the largest number of threads that
+/// ever used the library at once.
 #[unsafe(no_mangle)]
 pub extern "C" fn plugin_heaps() -> u64 {
     HEAP.stats().heaps

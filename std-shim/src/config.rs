@@ -1,4 +1,4 @@
-//! The options of the heap. A program sets them in the constant that is its allocator, a user sets
+//! The options of the heap. A program sets them in the constant that is its allocator; a user sets
 //! them in the environment.
 //!
 //! [`options!`] has a row for each option; `options` has the methods with which a program sets
@@ -35,7 +35,7 @@ pub enum OnMisuse {
     /// Prints the report on standard error, and ends the process.
     Abort,
     /// Prints the report on standard error, and lets the program go on: a free or resize that
-    /// cannot be right does nothing; a block around which the program wrote is still freed.
+    /// cannot be right does nothing; a block is still freed if the program wrote outside of it.
     Report,
     /// Passes the report as text to the function, and lets the program go on when the function
     /// returns. The function may allocate: no lock of the heap is held while it runs. If it panics,

@@ -29,17 +29,17 @@ use crate::thread::{tls, with_local};
 /// All values of this type are the same heap, that of the process. Small blocks (up to 128 KiB)
 /// come from the calling thread's cache, in a few instructions and without a lock. Larger blocks
 /// come from best fit with coalescing, O(1) behind a lock. A large block grows in place while there
-/// is room. Beyond that, the pages of a block of at least 2 MiB are moved if the system can do
-/// that; the block is copied if recently freed memory has room for it. Any thread may free a block.
-/// A call that finds no memory returns a null pointer, and later calls work. The heap must not be
-/// called from a signal handler.
+/// is room. Then the pages of a block of at least 2 MiB are moved, if the system can do that,
+/// unless recently freed memory has room for a copy. Any thread may free a block. A call that finds
+/// no memory returns a null pointer, and later calls work. The heap must not be called from a
+/// signal handler.
 ///
 /// A free that cannot be right ends the process with a message. For a layout above 128 KiB, an
 /// address where no block starts, such as that of a block freed before, is always detected. Builds
-/// with debug assertions also detect foreign small blocks, layouts of another size class (above 128
-/// KiB: another number of granules) than the block was allocated with, and small blocks among the
-/// 64 that this thread freed last and has not allocated again. Other builds do not check the free
-/// of a small block.
+/// with debug assertions also detect foreign small blocks, frees with a layout of another size
+/// class (above 128 KiB: another number of granules) than that of the allocation, and small blocks
+/// among the 64 that this thread freed last and has not allocated again. Other builds do not check
+/// the free of a small block.
 ///
 /// # Configurations
 /// The five configurations tune one implementation; the methods `with_…` change the options of
@@ -125,7 +125,7 @@ impl Larder {
     /// * Freed memory below 1 MiB is filled with a byte that is not zero, and a write of zeros to
     ///   it is detected, too.
     ///
-    /// [`on_misuse`](Self::on_misuse) sets how the heap reacts, [`with_leaks`](Self::with_leaks)
+    /// [`on_misuse`](Self::on_misuse) sets how the heap reacts; [`with_leaks`](Self::with_leaks)
     /// reports blocks that are not freed. With the feature `heap-profile`, frames have the names of
     /// functions; without it, they have the names that the program exports, and locations for
     /// `addr2line`.
@@ -172,8 +172,8 @@ impl Larder {
 
     /// Frees a block by its address alone, which takes a few instructions more than a free with the
     /// layout. Does nothing with null. Ends the process with a message if the address is outside
-    /// the heap, lies inside a block (always detected, except in some blocks between 8 KiB and 128
-    /// KiB), or is that of the last block of its class that this thread freed.
+    /// the heap, lies inside a block (some addresses inside blocks of 8 KiB to 128 KiB are not
+    /// detected), or is that of the last block of its class that this thread freed.
     ///
     /// # Safety
     /// The block is null or a block of this heap that does not come from a `Heap` value, and the

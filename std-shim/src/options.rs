@@ -117,8 +117,7 @@ impl Larder {
     /// | `LARDER_MODE` | `balanced`, `speed`, `memory`, `hardened` or `checking`: what [`new`](Self::new), [`speed`](Self::speed), [`memory`](Self::memory), [`hardened`](Self::hardened) and [`checking`](Self::checking) choose |
     /// | `LARDER_PURGE_AFTER` | milliseconds, or `never` |
     /// | `LARDER_BACKGROUND_PURGE` | `yes` or `no` |
-    /// | `LARDER_HUGE_PAGES` | minimum size for which huge pages are requested, such as `64MiB` (a
-    /// plain number is in MiB), or `never` |
+    /// | `LARDER_HUGE_PAGES` | minimum size for which huge pages are requested, such as `64MiB` (a plain number is in MiB), or `never` |
     /// | `LARDER_ON_MISUSE` | `abort` or `report`: an [`OnMisuse`](crate::OnMisuse) |
     /// | `LARDER_LEAKS` | `yes` or `no`: [`with_leaks`](Self::with_leaks) |
     /// | `LARDER_STATS` | `yes` or `no`: [`with_stats`](Self::with_stats) |

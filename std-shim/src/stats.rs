@@ -64,9 +64,9 @@ pub struct Stats {
     pub purged_bytes: u64,
     /// Addresses reserved for the heap.
     pub reserved_bytes: u64,
-    /// Thread heaps, owned or waiting for a thread: as many as there ever were threads at the same
-    /// time. Beyond four per processor, or two with [`memory`](crate::Larder::memory), heaps share
-    /// their spans.
+    /// Thread heaps, owned or waiting for a thread: as many as the largest number of threads that
+    /// ever ran at the same time. Beyond four per processor, or two with
+    /// [`memory`](crate::Larder::memory), heaps share their spans.
     pub heaps: u64,
     /// Counts of how the blocks of [`step`](crate::step)s were served, summed over all threads.
     pub steps: StepStats,

@@ -1,5 +1,5 @@
-//! When pages of a device's memory move. The environment chooses this for all devices, the program for a
-//! device that is not in use yet.
+//! When pages of a device's memory move. The environment chooses this for all devices; the program
+//! chooses it for a device that is not in use yet.
 
 use std::ffi::c_int;
 

@@ -53,7 +53,7 @@ impl Life {
         Self::of(std::process::id())
     }
 
-    /// Returns the PID of its process.
+    /// Returns the PID of the process.
     pub const fn pid(self) -> u32 {
         self.pid
     }

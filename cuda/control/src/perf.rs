@@ -1,8 +1,9 @@
 //! The duty cycle: the share of the time that a job may keep the device busy, changed while the job runs.
 //!
 //! PERF1. The setter stores the share before it counts the change; a waiter reads the count before the share
-//! (SIGNAL1). PERF2. A cancelled or dropped [`DutyCycle`] reads as [`PerfControl::FULL`] from then on, so
-//! that no job stays suspended when its controller is gone.
+//! (SIGNAL1).
+//! PERF2. A cancelled or dropped [`DutyCycle`] reads as [`PerfControl::FULL`] from then on, so that no job
+//! stays suspended when its controller is gone.
 
 use core::fmt;
 use std::sync::Arc;

@@ -137,8 +137,8 @@ impl Residency {
         self.advice.store(advice, Ordering::Relaxed);
     }
 
-    /// Sets the committed bytes beyond which there are no huge pages, and they are split when
-    /// discarded in part; `None` for no such bound.
+    /// Sets the committed bytes beyond which there are no huge pages; with such a bound, huge pages
+    /// are split when they are discarded in part. `None` removes the bound.
     pub(super) fn set_huge_until(&self, bytes: Option<u64>) {
         self.huge_until.store(bytes.unwrap_or(0), Ordering::Relaxed);
     }

@@ -41,14 +41,14 @@ pub(crate) fn entries() -> Option<impl Iterator<Item = &'static [u8]>> {
     }))
 }
 
-/// Returns whether the program runs with rights of its file (set-user-id and its like).
+/// Returns whether the program runs with privileges of its file (such as set-user-ID).
 #[cfg(any(target_os = "linux", target_os = "android"))]
 fn has_foreign_rights() -> bool {
     // SAFETY: reads a number of the process.
     unsafe { libc::getauxval(libc::AT_SECURE) != 0 }
 }
 
-/// Returns whether the program runs with rights of its file (set-user-id and its like).
+/// Returns whether the program runs with privileges of its file (such as set-user-ID).
 #[cfg(not(any(target_os = "linux", target_os = "android")))]
 fn has_foreign_rights() -> bool {
     // SAFETY: the call has no conditions.

@@ -147,7 +147,7 @@ pub(crate) unsafe trait Os: Sync + 'static {
         false
     }
 
-    /// Returns whether advice for huge pages may have an effect. Reads a file once or twice.
+    /// Returns whether advice for huge pages may have an effect. Reads a file.
     fn has_huge_pages(&self) -> bool {
         true
     }

@@ -19,7 +19,7 @@ const SPARE_ARENAS: usize = 4;
 /// Maximum number of arenas. The first is large, so more are needed only if the system refuses
 /// large ones.
 pub(super) const MAX_ARENAS: usize = 64;
-/// Minimum bytes to which a refused reservation is quartered.
+/// A refused reservation is quartered repeatedly, down to this many bytes.
 const MIN_ARENA_BYTES: usize = 4 << 20;
 /// Bytes of the first arena where commits count as used. It is short, so that long blocks have
 /// their own mappings, whose memory no longer counts once the blocks are freed.

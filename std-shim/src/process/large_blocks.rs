@@ -192,7 +192,7 @@ impl<O: Os> Process<O> {
         })
     }
 
-    /// Frees a block without a class. Returns `false` if the block is not one of the heap.
+    /// Frees a block without a class. Returns `false` if the block is not one of the heap's.
     pub(crate) fn free_large(&'static self, block: *mut u8, bytes: usize) -> bool {
         match self.arena_of(block) {
             Some(arena) => {

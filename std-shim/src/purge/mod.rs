@@ -12,7 +12,7 @@
 //!
 //! # Ticks
 //!
-//! A *tick* comes twice per delay of the program, but at most once in LEAST_TICK_MS. It returns
+//! A *tick* comes twice in the configured delay, but at most once in LEAST_TICK_MS. It returns
 //! memory that has been idle since the previous tick, and ages the rest. So memory returns between
 //! half a delay and a whole delay after its last use, and memory in constant reuse never returns.
 //! Nothing carries a time stamp.

@@ -121,7 +121,7 @@ impl GuardPages {
         }
         let is_due = left <= stands_for;
         let left = match is_due {
-            // The thread gets one block now, and comes again for the others.
+            // The thread gets one block now, and requests the others later.
             true => self.draw(one_in).saturating_add(stands_for - 1),
             false => left - stands_for,
         };

@@ -15,7 +15,7 @@ use crate::thread::wait::Sleep;
 pub(crate) const STEP_LEAST_BYTES: usize = 32 << 10;
 /// Maximum number of threads that have steps at the same time.
 const MAX_STEP_HEAPS: usize = 16;
-/// Minimum bytes to which a refused range for steps is quartered.
+/// A refused range for steps is quartered repeatedly, down to this many bytes.
 const MIN_STEP_BYTES: usize = 64 << 20;
 
 /// The heaps of steps of a process.

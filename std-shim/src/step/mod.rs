@@ -98,9 +98,9 @@ pub struct Step {
 /// from the plan are served all the same. A block may outlive its step, and any thread may free it;
 /// a block that has outlived its step once is kept out of the plan.
 ///
-/// Each allocation and free costs a lock that only this thread and threads that free its blocks
-/// take. The first allocation of a known step also walks the live blocks, and computes a new layout
-/// if they have changed: at most about 60 ms, for 16,000 blocks.
+/// Each allocation and free of such a block costs a lock that only this thread and threads that
+/// free its blocks take. The first allocation of a known step also walks the live blocks, and
+/// computes a new layout if they have changed: at most about 60 ms, for 16,000 blocks.
 ///
 /// Computing the layout takes about 90 KiB of stack in the step's first allocation.
 ///

@@ -49,9 +49,9 @@ impl StepSettings {
     #[cfg(feature = "std")]
     /// Returns these settings with the changes that the environment requests. The variables have
     /// the names of DeepRec's PRMalloc, and are read only here. `ENABLE_MEMORY_OPTIMIZATION` (`0`,
-    /// `1`, `false` or `true` in any case) is `enabled`, `START_STATISTIC_STEP` is `first_step`.
-    /// `STABLE_STATISTIC_STEP`, `MAX_STATISTIC_STEP` and `STOP_STATISTIC_STEP` say when PRMalloc
-    /// stops recording. Larder never stops, so these are checked but have no effect.
+    /// `1`, `false` or `true` in any case) sets `enabled`; `START_STATISTIC_STEP` sets
+    /// `first_step`. `STABLE_STATISTIC_STEP`, `MAX_STATISTIC_STEP` and `STOP_STATISTIC_STEP` say
+    /// when PRMalloc stops recording. Larder never stops, so these are checked but have no effect.
     ///
     /// Also returns each invalid value; the settings have all valid ones.
     pub fn with_env(self) -> (Self, Vec<BadSetting>) {

@@ -128,7 +128,7 @@ impl Local {
         has
     }
 
-    /// Allocates a block whose bin is empty.
+    /// Allocates a block when its bin is empty.
     pub(crate) fn refill<O: Os>(
         &mut self,
         class: SizeClass,
@@ -149,7 +149,7 @@ impl Local {
         .flatten()
     }
 
-    /// Frees a block whose bin is full, or whose thread has no bin. Returns the bytes that went
+    /// Frees a block when its bin is full or the thread has no bin. Returns the bytes that went
     /// beyond the bin, including blocks moved out of it.
     ///
     /// # Safety

@@ -8,7 +8,7 @@ use super::{Command, CoordinateError, JobId, JobPolicy, JobReport};
 use crate::SleepState;
 use crate::perf::PerfControl;
 
-/// The highest version that is adopted from another coordinator. As many versions are left for sending.
+/// The highest version that is adopted from another coordinator. It leaves as many versions to send.
 const MAX_ADOPTED: u64 = u64::MAX / 2;
 
 #[derive(Clone, Debug)]

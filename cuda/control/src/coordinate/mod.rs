@@ -3,19 +3,20 @@
 //!
 //! COORD1. A job's *charge* is the maximum that it can hold from now on, according to all that is known: the
 //! largest of the limit that it has confirmed, the limit that was sent and is not confirmed, and the bytes
-//! that it holds above its limit. COORD2. The sum of the charges never exceeds the total; so, at any time,
-//! neither does the memory that jobs hold. A limit is raised only with memory that no charge covers. Memory
-//! that one job is to release is given to another job only after the first has confirmed the lower limit and
-//! has released the memory. COORD3. At most one limit of a job is unconfirmed. Versions increase, and the
-//! job's status has the version that the job obeys, so an old status cannot be mistaken for an answer. If a
-//! job's first report has another coordinator's version, the job continues from that version. COORD4. A job's
-//! memory counts until the caller reports the job gone ([`Coordinator::gone`]); a silent job is not gone. A
-//! job that starts again is another job.
+//! that it holds above its limit.
+//! COORD2. The sum of the charges never exceeds the total; so, at any time, neither does the memory that jobs
+//! hold. A limit is raised only with memory that no charge covers. Memory that one job is to release is given
+//! to another job only after the first has confirmed the lower limit and has released the memory.
+//! COORD3. At most one limit of a job is unconfirmed. Versions increase, and the job's status has the version
+//! that the job obeys, so an old status cannot be mistaken for an answer. If a job's first report has another
+//! coordinator's version, the job continues from that version.
+//! COORD4. A job's memory counts until the caller reports the job gone ([`Coordinator::gone`]); a silent job
+//! is not gone. A job that starts again is another job.
 //!
-//! COORD5. With turns, only the memory that a job holds counts once a report shows the job asleep that was
-//! read after the order to sleep was written. A waking job reports that it wakes, and reads its orders once
-//! more, before it takes memory. So whichever of job and coordinator wrote first, the other sees it
-//! ([`SleepState`]).
+//! COORD5. With turns, only the memory that a job holds counts once a report shows the job asleep, provided
+//! that the report was read after the order to sleep was written. A waking job reports that it wakes, and
+//! reads its orders once more, before it takes memory. So whichever of job and coordinator wrote first, the
+//! other sees it ([`SleepState`]).
 //!
 //! COORD2 requires two things of a job. It grants nothing above the last limit that it was sent, which is 0
 //! before the first. And the memory that it reports is the memory that it holds *after* it has obeyed the

@@ -1,13 +1,15 @@
 //! The turns on a device that is too small for all jobs: jobs that are *in* have the device, the others sleep
 //! or are ordered to sleep.
 //!
-//! JOBTURN1. A job is let in only if it fits next to all charges and next to the bytes that jobs that are in
-//! may still get. So no two jobs are awake whose needs together exceed the total, except jobs that cannot
-//! sleep. JOBTURN2. No job is sent out before its turn is over. A turn is the minimum turn multiplied by the
-//! job's priority. JOBTURN3. Jobs are let in in the order in which they began to wait. A job that has waited
-//! for a minimum turn is no longer overtaken, so it waits for at most one turn of each other job, and for
-//! those jobs to fall asleep. JOBTURN4. A job that does not or cannot sleep although it is ordered to delays
-//! only jobs that do not fit next to it.
+//! JOBTURN1. A job is let in only if it fits next to all charges and next to the bytes that the jobs *in* may
+//! still get. So no two jobs are awake whose needs together exceed the total, except jobs that cannot sleep.
+//! JOBTURN2. No job is sent out before its turn is over. A turn is the minimum turn multiplied by the job's
+//! priority.
+//! JOBTURN3. Jobs are let in in the order in which they began to wait. A job that has waited for a minimum
+//! turn is no longer overtaken, so it waits for at most one turn of each other job, and for those jobs to
+//! fall asleep.
+//! JOBTURN4. If a job does not or cannot sleep although it is ordered to, it delays only jobs that do not fit
+//! next to it.
 
 use std::time::Duration;
 

@@ -4,9 +4,9 @@
 //! LISTEN1: at most one runner has the turn, and only it reads files and runs callbacks.
 //! LISTEN2: a callback is outside of the registry exactly while `running` names its handler.
 //! LISTEN3: `remove` takes the handler out of the registry; from then on `next` does not return the handler.
-//! The remover waits while `running` still names it, unless the remover is the runner. LISTEN4: a handler
-//! gets each content of its file at most once, and only the newest content. Handlers run in the order of
-//! their registration.
+//! The remover waits while `running` still names it, unless the remover is the runner.
+//! LISTEN4: a handler gets each content of its file at most once, and only the newest content. Handlers run
+//! in the order of their registration.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};

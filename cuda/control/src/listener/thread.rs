@@ -49,8 +49,8 @@ fn serve(shared: &Arc<ListenerShared>, generation: u64) {
 /// The folders that the system watches for the listener.
 ///
 /// POLL1: no call, not even a drop, goes to a watcher that is not alive, since a watcher panics if its own
-/// thread could not be started, for example for lack of threads. POLL2: a folder in `folders` is watched as
-/// long as its path leads to the same folder as when it was added.
+/// thread could not be started, for example for lack of threads.
+/// POLL2: a folder in `folders` is watched as long as its path leads to the same folder as when it was added.
 struct Watching<W: Watcher> {
     /// `None` if the system cannot watch or the mode is not [`WatchMode::Watch`]. The thread then polls at
     /// each interval.

@@ -2,11 +2,11 @@
 //!
 //! PACER1. All time of a step up to `at` is accounted for: as busy, as inserted or as suspended. `at` lies
 //! ahead of the clock during a pause, and never goes back to before the present. The busy time of a queued
-//! step is the time reported for it, during the step or later. PACER2. `debt` is the time of pauses due for
-//! busy time, less the time inserted, less the time forgotten. At full share all of it is forgotten, and so
-//! is time paused ahead above the bound. PACER3. The first k of n launches have inserted k/n of a plan, less
-//! the time put off because of the minimum pause, and plus the time overslept; all n launches have inserted
-//! all of the plan.
+//! step is the time reported for it, during the step or later.
+//! PACER2. `debt` is the time of pauses due for busy time, less the time inserted, less the time forgotten.
+//! At full share all of it is forgotten, and so is time paused ahead above the bound.
+//! PACER3. The first k of n launches have inserted k/n of a plan, less the time put off because of the
+//! minimum pause, and plus the time overslept; all n launches have inserted all of the plan.
 
 use std::time::Duration;
 

@@ -1,7 +1,8 @@
 //! Durations of the runs of each graph.
 //!
-//! HIST1: a history has 1 to [`KEPT`] runs, with the oldest first. HIST2: the graphs kept are those that ran
-//! within [`FRESH`] plus the time to the next check, and at most [`MAX_GRAPHS`].
+//! HIST1: a history has 1 to [`KEPT`] runs, with the oldest first.
+//! HIST2: the graphs kept are those that ran within [`FRESH`] plus the time to the next check, and at most
+//! [`MAX_GRAPHS`].
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;

@@ -60,7 +60,7 @@ pub enum Durability {
 pub enum FileAct {
     /// Reading the file.
     Read,
-    /// Making a temporary file next to it.
+    /// Making a temporary file next to the file.
     Create,
     /// Writing the temporary file.
     Write,
@@ -292,7 +292,7 @@ fn name_in_folder(path: &Path) -> io::Result<&OsStr> {
         .ok_or_else(|| io::Error::new(io::ErrorKind::InvalidInput, "the path names no file"))
 }
 
-/// A file in a folder that is removed when this is dropped, unless it was renamed.
+/// A file in a folder. It is removed when this value is dropped, unless it was renamed.
 struct Temporary<'a> {
     folder: &'a Folder,
     name: OsString,

@@ -3,7 +3,7 @@
 //! # Files
 //! * `countdown` the countdown to a thread's next sample, and sections without samples
 //! * `marks` the marks of sampled live blocks
-//! * `live` [`LiveSamples`], with the stacks they were allocated from
+//! * `live` [`LiveSamples`], with the stacks that allocated them
 //!
 //! # Why the estimates are unbiased
 //! Points lie on the stream of a thread's allocated bytes, with exponential gaps between them, and

@@ -57,7 +57,7 @@ pub(super) fn of_end(why: EndReason) {
     say(&mut words);
 }
 
-/// Returns a recording's end in words, for the trace's last line too.
+/// Returns the reason for a recording's end in words, which the trace's last line has, too.
 pub(super) fn reason(why: EndReason) -> &'static [u8] {
     match why {
         EndReason::Exit => b"the program exits",

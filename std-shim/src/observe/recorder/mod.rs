@@ -67,8 +67,8 @@ static THRESHOLD: AtomicUsize = AtomicUsize::new(0);
 ///   count slightly longer than it lives.
 /// * A realloc that moves the block is recorded as an alloc of the new id and then a free of the
 ///   old one, since both blocks are live while the contents are copied. A realloc in place is
-///   recorded as the free and then the alloc, since both are never live at once. A realloc that
-///   fails or changes nothing is not recorded.
+///   recorded as the free and then the alloc, since they are never both live. A realloc that fails
+///   or changes nothing is not recorded.
 /// * Allocations that fail, and frees of blocks that were not recorded, are left out. Alignments
 ///   are not part of the format.
 ///
@@ -96,9 +96,10 @@ static THRESHOLD: AtomicUsize = AtomicUsize::new(0);
 /// # When it ends
 /// * At `exit` and after `main`, buffered lines are written, the last step is closed, and the last
 ///   line says so; events of later exit handlers are left out.
-/// * A program that is killed or aborts leaves whole lines, except for up to 64 KiB since the last
-///   [`flush`](Self::flush). If it marks steps, the reader of the trace asks for the last step to
-///   be closed: add the `s` line. `exec` ends the recording in the same way, so flush before it.
+/// * A program that is killed or aborts leaves only whole lines, and loses the lines since the last
+///   [`flush`](Self::flush), at most 64 KiB of them. If it marks steps, the reader of the trace
+///   asks for the last step to be closed: add the `s` line. `exec` ends the recording in the same
+///   way, so flush before it.
 /// * A forked child is not recorded, and never touches its parent's trace.
 /// * When the disk is full, the table cannot grow or the format has no more ids, a message goes to
 ///   standard error, the trace ends at a whole line, and the program goes on.

@@ -98,7 +98,7 @@ impl OpenFile {
         }
     }
 
-    /// Closes the file. The descriptor may be another file's afterwards.
+    /// Closes the file. Afterwards the descriptor may belong to another file.
     pub(super) fn close(self) {
         // SAFETY: takes a number; a wrong one is refused.
         unsafe { libc::close(self.0) };

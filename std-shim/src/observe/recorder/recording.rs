@@ -160,7 +160,7 @@ impl Recording {
         self.ids.remove(addr)
     }
 
-    /// Reenters a block that was not resized after all.
+    /// Puts back a block that was not resized after all.
     pub(super) fn stayed(&mut self, addr: usize, id: u32) {
         self.attempt(|this| this.remember(addr, id));
     }

@@ -232,7 +232,7 @@ unsafe fn bytes_of(entry: *const u8) -> Option<&'static [u8]> {
     Some(unsafe { slice::from_raw_parts(entry, 4 + length as usize) })
 }
 
-/// Ranges of code that is never unloaded, from and to; an unused range is empty.
+/// The start and end of ranges of code that is never unloaded; an unused range is empty.
 static LASTING: [[AtomicUsize; 2]; 128] = [const { [const { AtomicUsize::new(0) }; 2] }; 128];
 /// Progress of the search for these ranges: 0 before the search.
 static LOOKED: AtomicU8 = AtomicU8::new(0);

@@ -9,8 +9,8 @@ use crate::thread::local::{Local, NO_CACHE};
 
 use super::ThreadPart;
 
-/// The symbol. Each version has its own, since two versions may be linked into one program; so have
-/// the tests of this crate, into which the crate may be linked twice.
+/// The symbol. Each version has its own symbol, since two versions may be linked into one program.
+/// So do the tests of this crate, which may have the crate twice.
 macro_rules! symbol {
     () => {
         concat!(
