@@ -1,8 +1,9 @@
-//! A parser: reads Rust files into syntax trees, keeps all of them, then drops them.
+//! A parser: reads Rust files into syntax trees, keeps all the trees, then drops them.
 //!
-//! `cargo run -p larder --example parse [FOLDER]`; without a folder it reads this repository. It prints
-//! what the program uses (`live`) and what the heap has in memory for that (`resident`), with all trees and two
-//! seconds after they are gone.
+//! `cargo run -p larder --example parse [FOLDER]`; without a folder it reads this
+//! repository. It prints how much memory the program uses (`live`) and how much the heap
+//! has in physical memory for that (`resident`), with all trees and two seconds after
+//! they are dropped.
 
 use std::error::Error;
 use std::time::{Duration, Instant};
@@ -25,7 +26,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let repository = concat!(env!("CARGO_MANIFEST_DIR"), "/..");
     let folder = env::args().nth(1).unwrap_or(repository.to_owned());
     let mut texts = Vec::new();
-    // Not what was built there.
+    // Skips build outputs.
     let walk = WalkDir::new(folder).into_iter();
     for entry in walk.filter_entry(|entry| entry.file_name() != "target") {
         let path = entry?.into_path();

@@ -1,9 +1,9 @@
-//! How much physical memory a process holds after a peak, while it only sleeps.
+//! Shows how much physical memory a process holds after a peak, while it only sleeps.
 //!
-//! `cargo run -p larder --example purge [KIND]` keeps 64 MiB, makes a peak of 1 GiB more,
-//! frees it and prints a line each tenth of a second. Kinds: `large`, `small`, `both` (the default),
-//! `tiny` (64 bytes), `handed` (small, freed by another thread that lives on) and `ended` (both, by
-//! threads that ended before). Linux.
+//! `cargo run -p larder --example purge [KIND]` keeps 64 MiB, allocates 1 GiB more, frees that and
+//! prints a line every tenth of a second. Kinds: `large`, `small`, `both` (the default), `tiny` (64
+//! bytes), `handed` (small, freed by another thread that stays alive) and `ended` (both, by threads
+//! that have ended). Linux only.
 
 use std::alloc::{GlobalAlloc, Layout};
 use std::thread;
@@ -33,7 +33,7 @@ struct Held(*mut u8, Layout);
 // SAFETY: a block belongs to the value.
 unsafe impl Send for Held {}
 
-/// Blocks of these sizes, `bytes` in all, written.
+/// Allocates and writes blocks of these sizes, `bytes` bytes in total.
 fn make(sizes: &[usize], bytes: usize) -> Vec<Held> {
     let mut blocks = Vec::new();
     for &size in sizes {
@@ -53,7 +53,7 @@ fn make(sizes: &[usize], bytes: usize) -> Vec<Held> {
     blocks
 }
 
-/// Frees in an order that mixes pages.
+/// Frees the blocks in an order that mixes pages.
 fn free(mut blocks: Vec<Held>) {
     let mut random = 1u64;
     while !blocks.is_empty() {

@@ -10,7 +10,7 @@ use larder::{Larder, Recorder};
 #[global_allocator]
 static HEAP: Recorder<Larder> = Recorder::new(Larder::new());
 
-/// Numbers kept through the whole program: 1 MiB.
+/// Numbers kept during the whole program: 1 MiB.
 const WEIGHTS: usize = 1 << 18;
 
 /// Rows of each step, of 1000 numbers each.
@@ -20,7 +20,7 @@ const ROWS: [usize; 4] = [40, 25, 60, 40];
 pub(crate) fn main() {
     let mut weights = vec![0.5_f32; WEIGHTS];
     for rows in ROWS {
-        // Optional: a replay of a program that repeats itself can plan its steps.
+        // Optional: a replay can plan the steps of a program that repeats itself.
         HEAP.step();
         let input = vec![1.0_f32; rows * 1000];
         let mut output = Vec::with_capacity(input.len());

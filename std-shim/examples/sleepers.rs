@@ -1,4 +1,4 @@
-//! 200 threads work, and then sleep: what the process holds for them.
+//! 200 threads work and then sleep: shows what the process holds for them.
 //!
 //! `cargo run -p larder --example sleepers`
 

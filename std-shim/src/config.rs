@@ -1,9 +1,9 @@
-//! The options of the heap: a program chooses them in the constant that is its allocator, a user in
-//! the environment.
+//! The options of the heap. A program sets them in the constant that is its allocator; a user sets
+//! them in the environment.
 //!
-//! [`options!`] has a row for each option; a program chooses them by the methods in `options`. The
-//! first call that a thread's cache cannot serve passes the configuration to the process
-//! ([`Tuning::apply`]), where it stays.
+//! [`options!`] has a row for each option; `options` has the methods with which a program sets
+//! them. The first call that a thread's cache cannot serve makes its configuration that of the
+//! process, for good ([`Tuning::apply`]).
 
 #[cfg(unix)]
 mod environment;
@@ -16,15 +16,15 @@ pub(crate) use tuning::{HeapMode, Tuning};
 
 /// The condition for requesting huge pages, where the system grants them on request.
 ///
-/// They make first touches several times cheaper, but a byte that is touched has the whole huge
+/// Huge pages make first touches several times cheaper, but one touched byte makes the whole huge
 /// page resident. In a virtual machine whose host takes free memory back, a huge page that the host
-/// must find first can cost more than the 512 pages it stands for.
+/// must find first can cost more than the 512 pages that it replaces.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum HugePages {
     /// Never requests huge pages.
     Never,
-    /// For memory beyond this many bytes of the heap, and only while most of its memory so far was
-    /// really touched.
+    /// Requests huge pages for memory beyond this many bytes of the heap, and only while most of
+    /// the heap's memory has really been touched.
     Above(u64),
 }
 
@@ -35,11 +35,11 @@ pub enum OnMisuse {
     /// Prints the report on standard error, and ends the process.
     Abort,
     /// Prints the report on standard error, and lets the program go on: a free or resize that
-    /// cannot be right does nothing, a block with a write outside of it is still freed.
+    /// cannot be right does nothing; a block is still freed if the program wrote outside of it.
     Report,
-    /// Passes the report as text to the function, and lets the program go on when that returns. The
-    /// function may allocate: no lock of the heap is held while it runs. If it panics, the process
-    /// ends, as an allocator must not unwind.
+    /// Passes the report as text to the function, and lets the program go on when the function
+    /// returns. The function may allocate: no lock of the heap is held while it runs. If it panics,
+    /// the process ends, because an allocator must not unwind.
     Call(fn(&str)),
 }
 
@@ -52,7 +52,7 @@ impl PartialEq for OnMisuse {
 impl Eq for OnMisuse {}
 
 impl OnMisuse {
-    /// The word of [`Report`](Self::Report), an address at which no function lies.
+    /// The word that stands for [`Report`](Self::Report): an address at which no function lies.
     const REPORT: *mut () = ptr::without_provenance_mut(1);
 
     /// Returns this as one word: null for [`Abort`](Self::Abort).
@@ -66,8 +66,8 @@ impl OnMisuse {
 }
 
 /// Defines [`Config`] by a table. A row has an option, its value in [`Config::BALANCED`], and, if
-/// the environment may set it, the parser of its values, the variable and a description of the
-/// values.
+/// the environment may set the option, the parser of its values, the variable and a description of
+/// the values.
 macro_rules! options {
     ($(
         $(#[$doc:meta])*
@@ -99,28 +99,28 @@ macro_rules! options {
 }
 
 options! {
-    /// Milliseconds that freed memory is kept; `u64::MAX` for never returning it.
+    /// Milliseconds for which freed memory is kept; `u64::MAX` for never returning it.
     purge_ms: u64 = 1000, millis "LARDER_PURGE_AFTER" "milliseconds, or never";
     /// Whether the heap may have a thread that purges.
     background: bool = true, yes_or_no "LARDER_BACKGROUND_PURGE" "yes or no";
-    /// When huge pages are requested. The variable takes a size; a plain number counts MiB.
+    /// When huge pages are requested. The variable takes a size; a plain number is in MiB.
     huge_pages: HugePages = HugePages::Above(8 << 20),
         huge_pages "LARDER_HUGE_PAGES" "a size such as 64MiB, or never";
-    /// Percentage of the committed memory that must be resident for huge pages, where an eighth of
-    /// it is small blocks. Above 100 there are none.
+    /// Percentage of the committed memory that must be resident for huge pages if an eighth of it
+    /// is small blocks. Above 100 there are no huge pages.
     dense_percent: u32 = 75;
-    /// Free bytes of one class that a thread caches.
+    /// Maximum number of free bytes of one class that a thread caches.
     bin_bytes: u32 = 32 << 10;
     /// Whether the environment may change the configuration.
     environment: bool = false;
-    /// Whether every block is tracked by its address and checked.
+    /// Whether every block is recorded by its address and checked.
     hardened: bool = false;
     /// Whether a hardened heap checks more, and records stacks.
     checking: bool = false;
     on_misuse: OnMisuse = OnMisuse::Abort, on_misuse "LARDER_ON_MISUSE" "abort or report";
     /// Whether blocks that are not freed are reported when the process ends.
     leaks: bool = false, yes_or_no "LARDER_LEAKS" "yes or no";
-    /// Whether the heap's numbers are reported when the process ends.
+    /// Whether the heap's statistics are reported when the process ends.
     stats: bool = false, yes_or_no "LARDER_STATS" "yes or no";
     /// Number of frames recorded of each stack.
     stack_frames: u32 = 16, stack_frames "LARDER_STACK_FRAMES" "a number up to 32";
@@ -142,7 +142,7 @@ impl Config {
         ..Self::BALANCED
     };
 
-    /// Puts memory first. In a heap of mostly small blocks no huge page is full enough.
+    /// Puts memory first. No huge page is full enough in a heap of mostly small blocks.
     pub(crate) const MEMORY: Self = Self {
         purge_ms: 50,
         dense_percent: 101,
@@ -175,8 +175,8 @@ impl Config {
         Some(self)
     }
 
-    /// Returns this configuration with the tuning of `other`; options that are no tuning keep their
-    /// values.
+    /// Returns this configuration with the tuning of `other`. Options that are not part of the
+    /// tuning keep their values.
     #[cfg(unix)]
     const fn tuned_as(self, other: Self) -> Self {
         Self {
@@ -206,7 +206,7 @@ mod tests {
     use super::*;
     use crate::Larder;
 
-    /// A choice as users call it, and the change that it stands for.
+    /// A method that users call, and the change that it stands for.
     type Choice = (fn(Larder) -> Larder, fn(&mut Config));
 
     const CHOICES: [Choice; 9] = [

@@ -1,5 +1,5 @@
 //! Reports at the end of the process, if configured: blocks that are not freed, and the heap's
-//! numbers.
+//! statistics.
 
 use core::fmt::{self, Write};
 
@@ -11,7 +11,7 @@ use crate::stats::Stats;
 use crate::text::Text;
 use crate::thread::with_local;
 
-/// Runs after the functions of `atexit` and the destructors of the program's file.
+/// Runs after the `atexit` functions and the destructors of the program's file.
 #[used]
 #[unsafe(link_section = ".fini_array")]
 static END: extern "C" fn() = at_end;
@@ -25,12 +25,12 @@ extern "C" fn at_end() {
     }
 }
 
-/// Length of the buffer: bytes of a line, times lines. A number longer than its column uses spare
-/// room of the other lines.
+/// Length of the buffer: bytes per line, multiplied by lines. A number longer than its column
+/// uses spare room of the other lines.
 const TEXT_BYTES: usize = 80 * 16;
 
-/// Prints the numbers of the heap. Not inlined, so that the caller touches no stack pages for its
-/// buffer.
+/// Prints the statistics of the heap. Not inlined, so that the caller touches no stack pages for
+/// its buffer.
 #[cold]
 #[inline(never)]
 fn say_stats() {

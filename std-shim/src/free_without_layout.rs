@@ -16,12 +16,13 @@ pub(crate) enum Origin {
     Span(SizeClass),
     /// The range of a step heap.
     Step(&'static StepHeap<Native>),
-    /// No span: an arena, or a mapping of its own.
+    /// No span: the block lies in an arena, or has a mapping of its own.
     Alone,
 }
 
-/// Finds the block that starts at an address, and its length. Returns `None` if none does. Accepts
-/// any address: reads no span record, which another thread may be writing or freeing.
+/// Finds the block that starts at an address, and its length. Returns `None` if no block starts
+/// there. Accepts any address, because it reads no span record, which another thread may be
+/// writing or freeing.
 pub(crate) fn find(block: *mut u8) -> Option<(Origin, usize)> {
     let length = |bytes: u64| usize::try_from(bytes).ok();
     let Some(arena) = PROCESS.arena_of(block) else {
@@ -46,7 +47,8 @@ pub(crate) unsafe fn free_without_layout(block: *mut u8) {
     if block.is_null() {
         return;
     }
-    // SAFETY: a block of the heap, which the caller gives up, goes to the mode it came from.
+    // SAFETY: a block of the heap, which the caller gives up, goes back to the mode that it
+    // came from.
     unsafe {
         match PROCESS.tuning.mode() {
             HeapMode::Hardened => hardened::free(block, None),
@@ -66,7 +68,7 @@ pub(crate) unsafe fn free_plain(block: *mut u8) {
             // SAFETY: the thread's own cache, or one that stays empty (LOCAL1).
             let newest = unsafe { CacheBin::newest(ThreadCache::bin_of(tls::cache(), class)) };
             check::check_not_free(newest == block);
-            // SAFETY: it lies in a span of this class, and the caller gives it up.
+            // SAFETY: the block lies in a span of this class, and the caller gives it up.
             unsafe { plain::free_small(class, block) };
         }
         Some((Origin::Step(heap), _)) => plain::free_of_step(heap, block),

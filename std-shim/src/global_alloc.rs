@@ -26,21 +26,24 @@ use crate::thread::{tls, with_local};
 /// assert!(HEAP.stats().live_bytes > 0);
 /// ```
 ///
-/// All values of this type are the same heap, that of the process. Small blocks (up to 128 KiB) come
-/// from the calling thread's cache, in a few instructions and without a lock; larger ones from best
-/// fit with coalescing, O(1) behind a lock. They grow in place while there is room; from 2 MiB on
-/// their pages then move if the system can do that, and are copied where memory freed lately has
-/// room for them. Any thread may free a block. Out of memory is a null pointer, and later calls
-/// work. Not to be called from a signal handler.
+/// All values of this type are the same heap, that of the process. Small blocks (up to 128 KiB)
+/// come from the calling thread's cache, in a few instructions and without a lock. Larger blocks
+/// come from best fit with coalescing, O(1) behind a lock. A large block grows in place while there
+/// is room. Then the pages of a block of at least 2 MiB are moved, if the system can do that,
+/// unless recently freed memory has room for a copy. Any thread may free a block. A call that finds
+/// no memory returns a null pointer, and later calls work. The heap must not be called from a
+/// signal handler.
 ///
-/// A free that cannot be right ends the process with a message. Above 128 KiB that is always
-/// detected for an address where no block starts, such as that of a block freed before. Builds with
-/// debug assertions also detect small blocks that are foreign, whose layout is not of the size
-/// class (above 128 KiB: the granules) they were allocated with, or that are among the 64 that this
-/// thread freed last and has not allocated again. Other builds do not check a small free.
+/// A free that cannot be right ends the process with a message. For a layout above 128 KiB, an
+/// address where no block starts, such as that of a block freed before, is always detected. Builds
+/// with debug assertions also detect foreign small blocks, frees with a layout of another size
+/// class (above 128 KiB: another number of granules) than that of the allocation, and small blocks
+/// among the 64 that this thread freed last and has not allocated again. Other builds do not check
+/// the free of a small block.
 ///
 /// # Configurations
-/// One implementation, tuned for five purposes; methods `with_…` change the options of each:
+/// The five configurations tune one implementation; the methods `with_…` change the options of
+/// each:
 ///
 /// | | for | freed memory goes back | huge pages |
 /// |---|---|---|---|
@@ -50,7 +53,7 @@ use crate::thread::{tls, with_local};
 /// | [`hardened`](Self::hardened) | safety | after 1 s | beyond 8 MiB, where memory is really touched |
 /// | [`checking`](Self::checking) | finding misuse | after 1 s | the same |
 ///
-/// As all values are one heap, the first that is used decides for the process.
+/// Because all values are one heap, the first value that is used decides for the process.
 ///
 /// ```
 /// use core::time::Duration;
@@ -72,7 +75,7 @@ impl Default for Larder {
 }
 
 impl Larder {
-    /// Returns the heap of the process, time and memory in balance.
+    /// Returns the heap of the process, with time and memory in balance.
     pub const fn new() -> Self {
         Self(Config::BALANCED)
     }
@@ -82,66 +85,69 @@ impl Larder {
         Self(Config::SPEED)
     }
 
-    /// Returns the heap of the process, tuned for little memory: freed memory goes back within 50
-    /// ms, or sooner if the heap grows; if it is allocated again by then, that costs no page fault.
-    /// Threads cache a quarter as much as with [`new`](Self::new).
+    /// Returns the heap of the process, tuned for little memory: freed memory goes back to the
+    /// system within 50 ms, or sooner if the heap grows. Memory that is allocated again before it
+    /// goes back costs no page fault. Threads cache a quarter as much as with [`new`](Self::new).
     pub const fn memory() -> Self {
         Self(Config::MEMORY)
     }
 
-    /// Returns a heap that detects misuse: double frees, foreign addresses, writes past the end. It
-    /// then prints a line with the misuse and the address on standard error and ends the process,
-    /// unless [`on_misuse`](Self::on_misuse) chose something else. It detects:
+    /// Returns a heap that detects misuse, such as double frees, foreign addresses and writes past
+    /// the end. It then prints a line with the kind of misuse and the address on standard error and
+    /// ends the process, unless [`on_misuse`](Self::on_misuse) has chosen something else. It
+    /// detects:
     ///
-    /// * A free or resize of an address where no block starts, or of a freed block; a free with
-    ///   another length or alignment than the block has.
-    /// * A write past the end of a block, up to where the next block begins: when the block is
-    ///   freed or resized, and soon after the write for the two blocks that were allocated or freed
-    ///   last.
+    /// * A free or resize of an address where no block starts, or of a freed block; a free with a
+    ///   length or an alignment that is not the block's.
+    /// * A write past the end of a block, up to where the next block begins. It is found when the
+    ///   block is freed or resized; for the two blocks that were allocated or freed last, it is
+    ///   found soon after the write.
     /// * A write to a freed block below 1 MiB, unless it writes zeros. Freed blocks are zeroed, and
-    ///   wait in a quarantine of 16 MiB or 16,383 blocks before their memory is used again; they
-    ///   are checked when they leave it.
+    ///   wait in a quarantine of 16 MiB or 16,383 blocks before their memory is used again. They
+    ///   are checked when they leave the quarantine.
     /// * Any access to a block of no bytes.
     ///
     /// All blocks are zeroed when they are allocated. Reads are not detected, nor is a write that
-    /// leaps over the bytes which are checked. Costs memory (48 bytes and more for each block, and
-    /// the quarantine) and time: a lock that all threads share. Blocks of `Heap`s are not checked,
+    /// skips the checked bytes. The cost is memory (at least 48 bytes for each block, and the
+    /// quarantine) and time (a lock that all threads share). Blocks of `Heap`s are not checked, and
     /// [`step`](crate::step)s are not planned.
     pub const fn hardened() -> Self {
         Self(Config::HARDENED)
     }
 
     /// Returns a [hardened](Self::hardened) heap that also reports where misuse comes from: the
-    /// block's address, length and alignment, the misuse, and the threads and stacks that found it,
-    /// allocated the block, and freed it (on Linux). It also reports that an address lies inside a
-    /// block.
+    /// block's address, length and alignment, the kind of misuse, and (on Linux) the threads and
+    /// stacks that found the misuse, allocated the block and freed the block. It also reports if an
+    /// address lies inside a block.
     ///
-    /// * As many bytes before a block as its alignment, 16 at least, are checked, too; none before
-    ///   a block aligned to more than 4096.
+    /// * The bytes before a block are checked, too: as many as its alignment, and at least 16; none
+    ///   before a block aligned to more than 4096.
     /// * Freed memory below 1 MiB is filled with a byte that is not zero, and a write of zeros to
     ///   it is detected, too.
     ///
-    /// [`on_misuse`](Self::on_misuse) sets how the heap reacts, [`with_leaks`](Self::with_leaks)
-    /// reports blocks that are not freed. Frames have the names of functions with the feature
-    /// `heap-profile`; without it, the names that the program exports, and places for `addr2line`.
+    /// [`on_misuse`](Self::on_misuse) sets how the heap reacts; [`with_leaks`](Self::with_leaks)
+    /// reports blocks that are not freed. With the feature `heap-profile`, frames have the names of
+    /// functions; without it, they have the names that the program exports, and locations for
+    /// `addr2line`.
     ///
-    /// Costs as much as [`hardened`](Self::hardened), a walk of the stack at each call, which is
-    /// most of it ([`with_stack_frames`](Self::with_stack_frames)), and memory: 16 bytes and more
-    /// before each block, 80 to 160 in a second table, 560 to 1120 for each different stack.
+    /// Costs as much as [`hardened`](Self::hardened), and a walk of the stack at each call, which
+    /// is most of the time ([`with_stack_frames`](Self::with_stack_frames) limits it). It also
+    /// costs memory: at least 16 bytes before each block, 80 to 160 bytes per block in a second
+    /// table, and 560 to 1120 bytes for each distinct stack.
     pub const fn checking() -> Self {
         Self(Config::CHECKING)
     }
 
-    /// Sets how a hardened or checking heap reacts to misuse: with [`OnMisuse::Abort`], until the
-    /// environment or the program chooses something else.
+    /// Sets how a hardened or checking heap reacts to misuse. It reacts with [`OnMisuse::Abort`]
+    /// until the environment or the program chooses something else.
     pub fn on_misuse(&self, act: OnMisuse) {
         PROCESS.tuning.apply(&self.0);
         PROCESS.tuning.set_on_misuse(act);
     }
 
     /// Allocates a block of at least `bytes` bytes, at a multiple of 16, for [`free`](Self::free),
-    /// as C's `malloc` does. Returns null and sets `errno` if there is no memory, as do the other
-    /// verbs of C.
+    /// as C's `malloc` does. Returns null and sets `errno` if there is no memory, as the other
+    /// functions of C do.
     #[inline]
     #[must_use]
     pub fn malloc(&self, bytes: usize) -> *mut u8 {
@@ -151,7 +157,7 @@ impl Larder {
         }
     }
 
-    /// Allocates a zeroed block, otherwise as [`malloc`](Self::malloc) does.
+    /// Allocates a zeroed block as [`malloc`](Self::malloc) does.
     #[inline]
     #[must_use]
     pub fn malloc_zeroed(&self, bytes: usize) -> *mut u8 {
@@ -164,13 +170,13 @@ impl Larder {
         block
     }
 
-    /// Frees a block by its address alone, for a few instructions more than a free with the layout.
-    /// Does nothing with null. Ends the process with a message for addresses outside the heap,
-    /// inside blocks (between 8 KiB and 128 KiB mostly), and for the block of its class that this
-    /// thread freed last.
+    /// Frees a block by its address alone, which takes a few instructions more than a free with the
+    /// layout. Does nothing with null. Ends the process with a message if the address is outside
+    /// the heap, lies inside a block (some addresses inside blocks of 8 KiB to 128 KiB are not
+    /// detected), or is that of the last block of its class that this thread freed.
     ///
     /// # Safety
-    /// The block is null or one of this heap, from any verb but those of `Heap` values, and the
+    /// The block is null or a block of this heap that does not come from a `Heap` value, and the
     /// caller gives it up.
     #[inline]
     pub unsafe fn free(&self, block: *mut u8) {
@@ -190,16 +196,16 @@ impl Larder {
     }
 
     /// Resizes a block, and keeps the contents that fit, as C's `realloc` does. The block stays
-    /// where it is if it is long enough and not twice as long as needed. Returns null, and leaves
-    /// the block as it was, if there is no memory, or if no block of this heap starts there.
+    /// where it is if it is long enough and less than twice as long as needed. Returns null and
+    /// leaves the block unchanged if there is no memory or if no block of this heap starts there.
     ///
     /// # Safety
     /// The conditions of [`free`](Self::free). The caller gives the block up if the result is not
     /// null.
     #[must_use]
     pub unsafe fn resize(&self, block: *mut u8, bytes: usize) -> *mut u8 {
-        // SAFETY: the caller gives the block up if it gets another. Each of the two finds out
-        // whether a block starts there.
+        // SAFETY: the caller gives the block up if it gets another. Either resize finds out whether
+        // a block starts there.
         unsafe {
             match PROCESS.tuning.mode() {
                 HeapMode::Hardened => return hardened::resize(block, None, bytes, &self.0),
@@ -219,7 +225,7 @@ impl Larder {
         if bytes <= usable && bytes > usable / 2 {
             return block;
         }
-        // The 8-byte class serves such layouts only.
+        // The 8-byte class serves only layouts aligned to 8.
         let align = if usable == 8 { 8 } else { 16 };
         let moved = match Layout::from_size_align(usable, align) {
             // SAFETY: a layout as long as the block has its class; the size is not 0, and the
@@ -236,8 +242,8 @@ impl Larder {
     }
 
     /// Reports misuse if the heap is hardened and the block was allocated with another length or
-    /// alignment: for callers that free by address and length. Alignments up to 16 count as one.
-    /// Does nothing in other heaps, and with addresses where no block starts.
+    /// alignment. This is for callers that free by address and length. Alignments up to 16 count as
+    /// the same. Does nothing in other heaps, or if no block starts at the address.
     #[inline(always)]
     pub fn check_layout(&self, block: *mut u8, bytes: usize, align: usize) {
         if PROCESS.tuning.is_hardened() {
@@ -247,7 +253,7 @@ impl Larder {
 
     /// Returns how many bytes of a block the program may use: at least as many as it requested, and
     /// exactly as many in a hardened heap. Returns `None` if no block of this heap starts there.
-    /// O(1), and no lock; only a hardened heap distinguishes a free block of a span from a used
+    /// O(1), without a lock. Only a hardened heap distinguishes a free block of a span from a used
     /// one.
     pub fn usable_size(&self, block: *const u8) -> Option<usize> {
         let block = block.cast_mut();
@@ -258,18 +264,18 @@ impl Larder {
         }
     }
 
-    /// Counts the memory of the heap now, after blocks that other threads freed have come back to
-    /// their spans. O(heaps x classes + chunks), and a system call for each 2 MiB committed.
+    /// Counts the memory of the heap. First returns blocks that other threads freed to their spans.
+    /// O(heaps x classes + chunks), and a system call for each 2 MiB committed.
     pub fn stats(&self) -> Stats {
         // SAFETY: called by the program, not from inside the heap.
         unsafe { with_local(|local| Stats::count(&PROCESS, local)) }
     }
 
-    /// Returns idle memory to the system; returns how many bytes of it were resident. Flushes the
-    /// calling thread's cache; those of other running threads stay (at most 32 KiB of each class,
-    /// mostly).
+    /// Returns idle memory to the system. The result is the number of bytes of it that were
+    /// resident. Flushes the calling thread's cache; other running threads keep theirs (usually at
+    /// most 32 KiB of each class).
     ///
-    /// Costs a walk over everything idle, and the memory comes back by page faults.
+    /// Costs a walk over all idle memory, and page faults when that memory is used again.
     pub fn trim(&self) -> u64 {
         // SAFETY: called by the program, not from inside the heap.
         unsafe { with_local(|local| local.flush(&PROCESS)) };
@@ -277,7 +283,8 @@ impl Larder {
     }
 }
 
-/// Returns the calling thread's bin of a common layout in that cache, or `None` for others.
+/// Returns the bin of a common layout in the given cache of the calling thread; `None` for other
+/// layouts.
 #[inline(always)]
 fn common_bin(layout: Layout, cache: fn() -> *mut ThreadCache) -> Option<*mut CacheBin> {
     if !SizeClass::is_common(layout.size(), layout.align()) {
@@ -290,7 +297,7 @@ fn common_bin(layout: Layout, cache: fn() -> *mut ThreadCache) -> Option<*mut Ca
     Some(ThreadCache::bin_of_common(cache(), layout.size()))
 }
 
-/// Pops a block of a bin; null if there is no bin, or no block in it.
+/// Pops a block from a bin. Returns null if there is no bin, or no block in it.
 #[inline(always)]
 fn pop(bin: Option<*mut CacheBin>) -> *mut u8 {
     match bin {
@@ -300,7 +307,7 @@ fn pop(bin: Option<*mut CacheBin>) -> *mut u8 {
     }
 }
 
-/// Maximum length of a block in bytes, so that it fits an address space with its alignment.
+/// Maximum length of a block in bytes: with its alignment it still fits the address space.
 const MAX_BYTES: usize = isize::MAX as usize - 15;
 
 /// Returns the calling thread's bin for a size that C requests.
@@ -309,9 +316,9 @@ fn c_bin(bytes: usize) -> Option<*mut CacheBin> {
     SizeClass::is_common(bytes, 1).then(|| ThreadCache::bin_of_common(tls::cache(), bytes))
 }
 
-// SAFETY: blocks of a class are at least as large and aligned as the layout and in one place at a
-// time (SLOT, SPAN, REMOTE, SET); large blocks are chunks of a BFC, which do not overlap (ARENA3). Nothing panics
-// or unwinds.
+// SAFETY: blocks of a class are at least as large and as aligned as the layout, and each is in one
+// place at a time (SLOT, SPAN, REMOTE, SET); large blocks are chunks of a BFC, which do not overlap
+// (ARENA3). Nothing panics or unwinds.
 #[cfg(not(miri))]
 unsafe impl GlobalAlloc for Larder {
     #[inline]

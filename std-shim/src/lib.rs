@@ -1,4 +1,5 @@
-//! A global allocator for Rust programs: fast, built without a C compiler, and it returns memory to the system by itself.
+//! A global allocator for Rust programs that is fast, is built without a C compiler, and returns
+//! unused memory to the system.
 //!
 //! ```
 //! #[global_allocator]
@@ -12,25 +13,29 @@
 //! # let _ = bytes;
 //! ```
 //!
-//! * [`Larder`] is the heap. Any thread may free any block, threads may end in any order, and processes may fork.
-//!   Out of memory is a null pointer. Its documentation says what it costs and what ends the process.
+//! * [`Larder`] is the heap. Any thread may free any block, threads may end in any order, and
+//!   processes may fork. A call that finds no memory returns a null pointer. The type's
+//!   documentation says what the heap costs and what ends the process.
 //! * [`Larder::hardened`] and [`Larder::checking`] detect misuse: double frees, foreign pointers, writes past the end.
-//! * [`step`] marks the beginning of work that repeats, such as a request: its large blocks get planned addresses.
-//! * [`Stats`] has the live, committed and reserved bytes, in all and by size class.
+//! * [`step`] marks the beginning of work that repeats, such as a request. The large blocks of
+//!   that work get planned addresses.
+//! * [`Stats`] has the live, committed and reserved bytes, in total and by size class.
 //! * [`Tracking`] wraps any global allocator and counts what a [`Scope`] of the program allocates;
 //!   [`Profiled`] samples allocations for heap profiles; [`Recorder`] writes a trace for the program `larder replay`.
-//! * `Heap`, with the feature `allocator-api2`, is a heap as a value, freed as a whole.
-//! * [`Larder::malloc`] and [`Larder::free`] are for callers that know no layouts, such as C.
+//! * `Heap`, with the feature `allocator-api2`, is a heap that is a value and is freed as a whole.
+//! * [`Larder::malloc`] and [`Larder::free`] are for callers without layouts, such as C.
 //!
-//! Without the default feature `std` the heap and its steps need `core` and the C library only; `liblarder.so`,
-//! malloc for programs in any language, is built that way.
+//! Without the default feature `std`, the heap and its steps need only `core` and the C library.
+//! `liblarder.so`, which provides malloc to programs in any language, is built that way.
 //!
 //! # Limits
-//! Unix, and Windows without [`Recorder`] (docs/guide/src/platforms.md). Freed memory goes back to the system after
-//! the configured delay, except the blocks that running threads cache, and except while less than 8 MiB are in use.
-//! A background thread does this ([`Larder::with_background_purge`] says which programs cannot have one). What steps
-//! hold beyond their plans goes back when one ends, the rest by [`Larder::trim`]. The heap reserves 64 GiB of
-//! addresses, or as many as the system gives. It must not be used in signal handlers.
+//! The heap works on Unix, and on Windows without [`Recorder`] (docs/guide/src/platforms.md).
+//! Freed memory goes back to the system after the configured delay, except the blocks that running
+//! threads cache, and except while less than 8 MiB are in use. A background thread does this
+//! ([`Larder::with_background_purge`] says which programs cannot have one). Memory that steps hold
+//! beyond their plans goes back when a step ends; the rest goes back with [`Larder::trim`]. The
+//! heap reserves 64 GiB of addresses, or as many as the system grants. It must not be used in
+//! signal handlers.
 
 #![cfg_attr(not(feature = "std"), no_std)]
 // Without `std`, code for the decorators is unused.
@@ -49,13 +54,13 @@ compile_error!(
 compile_error!("larder needs its feature `std` on systems other than Unix");
 
 // Modules:
-// * `global_alloc` the allocator's verbs, `cold_path` past their fast paths, `free_without_layout`
-//   by an address alone; `config` the options, `options` their public setters, `stats` numbers,
-//   `exit_report` reports when the process ends, `text` a buffer for them
+// * `global_alloc` the allocator's verbs, `cold_path` their slow paths, `free_without_layout`
+//   frees by an address alone; `config` the options, `options` their public setters, `stats`
+//   statistics, `exit_report` reports when the process ends, `text` a buffer for the reports
 // * `safety` finding misuse: hardened and checking heaps, guard pages, reports
 // * `thread` the state of one thread, and the end of a thread
 // * `process` the state that threads share: arenas, heaps, mappings; fork handlers
-// * `arena` one reserved range: spans, large blocks, moving pages, returning free memory
+// * `arena` one reserved range: spans, large blocks, moving pages, and returning free memory
 // * `purge` when memory returns to the system
 // * `step` steps that repeat, and the memory of their blocks
 // * `value_heap` heaps as values
@@ -63,8 +68,8 @@ compile_error!("larder needs its feature `std` on systems other than Unix");
 // * `block_table` a table of some live blocks, by address
 // * `os` the operating system
 //
-// Size classes, spans, remote frees and the parking of heaps are `larder-core`'s (`small`), and so
-// is best fit with coalescing.
+// Size classes, spans, remote frees and the parking of heaps (`small`) come from `larder-core`,
+// and so does best fit with coalescing.
 
 mod arena;
 mod block_table;
@@ -113,7 +118,7 @@ pub use step::{Step, StepSettings, StepsInUse, step, step_keyed};
 #[cfg(feature = "allocator-api2")]
 pub use value_heap::{Heap, HeapStats};
 
-/// The guide's samples, compiled and run with the tests.
+/// The guide's examples, compiled and run with the tests.
 #[cfg(doctest)]
 mod guide {
     #[doc = include_str!("../README.md")]

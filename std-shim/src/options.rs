@@ -6,8 +6,8 @@ use crate::config::{Config, HugePages};
 use crate::global_alloc::Larder;
 
 impl Larder {
-    /// Sets how many frames of each stack are kept, from the innermost on: 16 in each
-    /// configuration, 32 at most. With 0 no stack is walked.
+    /// Sets how many frames of each stack are kept, beginning with the innermost. The default is 16
+    /// in every configuration, and the maximum is 32. With 0 no stack is walked.
     #[must_use]
     pub const fn with_stack_frames(self, frames: u32) -> Self {
         Self(Config {
@@ -17,32 +17,35 @@ impl Larder {
     }
 
     /// Sets whether a checking heap reports the blocks that are not freed when the process ends, by
-    /// the stacks that allocated them, most bytes first. On Linux, after the functions of `atexit`
-    /// and the destructors of static values. Many programs free nothing at their end.
+    /// the stacks that allocated them, most bytes first. Works only on Linux, where the report
+    /// comes after the `atexit` functions and the destructors of static values. Many programs free
+    /// nothing at their end.
     #[must_use]
     pub const fn with_leaks(self, leaks: bool) -> Self {
         Self(Config { leaks, ..self.0 })
     }
 
-    /// Sets whether the heap prints its numbers, and the peak memory of the process, on standard
-    /// error when the process ends. On Linux, after the functions of `atexit` and the destructors
-    /// of static values; a program that has closed standard error by then prints nothing.
+    /// Sets whether the heap prints its statistics, and the peak memory of the process, on standard
+    /// error when the process ends. Works only on Linux, where this happens after the `atexit`
+    /// functions and the destructors of static values. A program that has closed standard error by
+    /// then prints nothing.
     #[must_use]
     pub const fn with_stats(self, stats: bool) -> Self {
         Self(Config { stats, ..self.0 })
     }
 
-    /// Gives guard pages to one block in `one_in`, of those up to a page less 16 bytes; to none
-    /// with 0, as in each configuration. Has no effect in a hardened or checking heap.
+    /// Gives guard pages to one in `one_in` of the blocks that are at least 16 bytes shorter than a
+    /// page. 0, the default in every configuration, gives them to no block. Has no effect in a
+    /// hardened or checking heap.
     ///
-    /// Such a block lies alone in a page between two inaccessible ones, at its end or its start. A
-    /// read or write past that side faults; a write past the other is found when the block is
-    /// freed, as are double frees. The page of a freed block stays inaccessible until the pages of
-    /// all other free blocks have been used again; there are 256. Blocks are chosen where a thread
-    /// has none cached. A free with a layout takes a slower path, which checks the address, and
-    /// once in `one_in` of them the thread flushes its cache, so that a block which a loop frees
-    /// and allocates again and again can be chosen; blocks of `malloc` and [`free`](Self::free)
-    /// seldom are.
+    /// Such a block lies alone in a page between two inaccessible ones, at the end or the start of
+    /// that page. A read or write past that side faults; a write past the other side is found when
+    /// the block is freed, as are double frees. The page of a freed block stays inaccessible until
+    /// the pages of all other free blocks have been used again; there are 256 such pages. Blocks
+    /// are chosen when a thread has none cached. A free with a layout takes a slower path, which
+    /// checks the address. At one in `one_in` of these frees the thread flushes its cache, so that
+    /// a block which a loop frees and allocates again and again can be chosen; blocks of `malloc`
+    /// and [`free`](Self::free) seldom are.
     #[must_use]
     pub const fn with_guard_pages(self, one_in: u32) -> Self {
         Self(Config {
@@ -52,9 +55,10 @@ impl Larder {
     }
 
     /// Sets whether a report explains the fault that ends a program at a guard page: the block, and
-    /// the stacks that allocated and freed it. On Linux. Installs a handler of `SIGSEGV` when the
-    /// first block is chosen, and restores the old one at the first fault of any kind, which then
-    /// happens again: the program ends as it would have.
+    /// the stacks that allocated and freed it. Works only on Linux. Installs a handler for
+    /// `SIGSEGV` when the first block is chosen. At the first fault of any kind, the old handler is
+    /// restored and the fault happens again, so the program ends as it would have without this
+    /// option.
     #[must_use]
     pub const fn with_fault_reports(self, explains_faults: bool) -> Self {
         Self(Config {
@@ -64,7 +68,8 @@ impl Larder {
     }
 
     /// Returns this heap as C++'s `new` uses it: in a hardened heap,
-    /// [`check_layout`](Self::check_layout) checks only blocks that were allocated through it.
+    /// [`check_layout`](Self::check_layout) checks only blocks that were allocated through this
+    /// value.
     #[must_use]
     pub const fn by_new(self) -> Self {
         Self(Config {
@@ -73,10 +78,10 @@ impl Larder {
         })
     }
 
-    /// Sets the delay after which freed memory returns to the system: `delay` at most and half of
-    /// it at least, in whole milliseconds, rounded up. `Duration::MAX` never returns memory, and
-    /// less than 50 ms counts as 50 ms. With 100 ms at most, the heap also returns memory that was
-    /// freed only just now, before it grows and as much as it grows by.
+    /// Sets the delay after which freed memory returns to the system: at most `delay` and at least
+    /// half of it, rounded up to whole milliseconds. With `Duration::MAX` memory never returns, and
+    /// less than 50 ms counts as 50 ms. With a delay of 100 ms or less, the heap also returns
+    /// recently freed memory before it grows, as much as it is about to grow by.
     #[must_use]
     pub const fn with_purge_after(self, delay: Duration) -> Self {
         Self(Config {
@@ -86,14 +91,15 @@ impl Larder {
     }
 
     /// Sets whether the heap may start a thread that returns memory while the program is idle.
-    /// Without it memory returns when the program next allocates much, and, if it was freed only
-    /// just now, before the heap grows.
+    /// Without the thread, memory returns when the program next allocates a lot, and recently freed
+    /// memory returns before the heap grows.
     ///
-    /// An allocation starts the thread once 8 MiB are in use. It sleeps for half the delay between
-    /// two ticks while any memory is idle, then until 2 MiB were freed, and ends when less than 8
-    /// MiB are in use or no other thread uses the heap. It receives no signals, and keeps to the
-    /// processors of the main thread. A program that must stay single-threaded (for `unshare` or
-    /// `setns`) or that forbids itself to start threads passes `false`.
+    /// An allocation starts the thread once 8 MiB are in use. While any memory is idle, the thread
+    /// sleeps between two ticks for half the delay; then it sleeps until 2 MiB have been freed. It
+    /// ends when less than 8 MiB are in use or no other thread uses the heap. It receives no
+    /// signals, and runs only on the processors of the main thread. A program that must stay
+    /// single-threaded (for `unshare` or `setns`), or that blocks thread creation for itself,
+    /// passes `false`.
     #[must_use]
     pub const fn with_background_purge(self, background: bool) -> Self {
         Self(Config {
@@ -102,16 +108,16 @@ impl Larder {
         })
     }
 
-    /// Lets environment variables change the configuration. They are read when the heap first
-    /// allocates more than a thread has cached. An invalid value is reported on standard error and
-    /// ignored; all of them are ignored where the program has more rights than its user.
+    /// Lets environment variables change the configuration. They are read at the first allocation
+    /// that a thread's cache cannot serve. An invalid value is reported on standard error and
+    /// ignored. All variables are ignored if the program runs with elevated privileges.
     ///
     /// | variable | values |
     /// |---|---|
     /// | `LARDER_MODE` | `balanced`, `speed`, `memory`, `hardened` or `checking`: what [`new`](Self::new), [`speed`](Self::speed), [`memory`](Self::memory), [`hardened`](Self::hardened) and [`checking`](Self::checking) choose |
     /// | `LARDER_PURGE_AFTER` | milliseconds, or `never` |
     /// | `LARDER_BACKGROUND_PURGE` | `yes` or `no` |
-    /// | `LARDER_HUGE_PAGES` | size from which on huge pages are asked for, such as `64MiB` (a plain number counts MiB), or `never` |
+    /// | `LARDER_HUGE_PAGES` | minimum size for which huge pages are requested, such as `64MiB` (a plain number is in MiB), or `never` |
     /// | `LARDER_ON_MISUSE` | `abort` or `report`: an [`OnMisuse`](crate::OnMisuse) |
     /// | `LARDER_LEAKS` | `yes` or `no`: [`with_leaks`](Self::with_leaks) |
     /// | `LARDER_STATS` | `yes` or `no`: [`with_stats`](Self::with_stats) |
@@ -127,7 +133,7 @@ impl Larder {
         })
     }
 
-    /// Sets when the heap asks for huge pages.
+    /// Sets when the heap requests huge pages.
     #[must_use]
     pub const fn with_huge_pages(self, huge_pages: HugePages) -> Self {
         Self(Config {

@@ -1,4 +1,4 @@
-//! [`Stats`]: the numbers of the heap.
+//! [`Stats`]: the statistics of the heap.
 
 use core::fmt;
 
@@ -9,18 +9,20 @@ use crate::os::Os;
 use crate::process::{Process, span_bytes};
 use crate::thread::local::Local;
 
-/// The memory of the process heap, in bytes where the name ends so.
+/// The memory of the process heap. Fields whose names end in `_bytes` are in bytes.
 ///
-/// Four numbers differ, each at most the next: *live*, blocks that the program holds; span bytes
-/// and large bytes together, memory divided into blocks, free ones too; *committed*, memory that
-/// the system lets the heap use; *reserved*, addresses alone. Between live and committed lies
-/// memory that is free, fragmented or cached.
+/// Four of the numbers measure different things, and each is at most the next. *Live* are the
+/// blocks that the program holds. Span bytes and large bytes together are the memory divided into
+/// blocks, including free blocks. *Committed* is the memory that the system lets the heap use.
+/// *Reserved* are addresses alone. The difference between committed and live is memory that is
+/// free, fragmented or cached.
 ///
-/// *Resident*, the bytes in physical memory, is another number: memory allocated and never touched,
-/// such as the unused end of a vector, counts as live and committed, and committing is done ahead.
+/// *Resident*, the bytes in physical memory, is independent of these: memory that is allocated but
+/// never touched, such as the unused end of a vector, counts as live and committed, and memory is
+/// committed ahead of its use.
 ///
 /// Counting allocates nothing. The [`Display`](fmt::Display) form is a table for people; programs
-/// read the fields, or [`fields`](Self::fields) with their names.
+/// read the fields, or use [`fields`](Self::fields) to get them with their names.
 ///
 /// ```
 /// # use larder::Larder;
@@ -32,41 +34,43 @@ use crate::thread::local::Local;
 /// assert!(json[0].starts_with("\"live_bytes\":"));
 /// ```
 ///
-/// Free blocks in the caches of other running threads count as live, since only their thread can
-/// read its cache: mostly at most 32 KiB of each size class (a list that others freed is taken
-/// whole). With one thread left the numbers are exact. Blocks in the quarantine of a hardened heap
-/// count in their class, or as large, and not as live.
+/// Free blocks in the caches of other running threads count as live, since only the thread itself
+/// can read its cache. These are usually at most 32 KiB of each size class (a list that others
+/// freed is taken whole). If only one thread is left, the numbers are exact. Blocks in the
+/// quarantine of a hardened heap count in their class or as large, but not as live.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub struct Stats {
-    /// Blocks that the program holds, as granted.
+    /// Blocks that the program holds, with their granted lengths.
     pub live_bytes: u64,
     /// The part of `live_bytes` in blocks above 128 KiB or with a coarse alignment.
     pub large_bytes: u64,
     /// Pages cut into blocks of one class, used or not.
     pub span_bytes: u64,
-    /// Memory made usable by the system. Parts never touched, or returned, take no physical memory.
+    /// Memory made usable by the system. Parts that were never touched, or have been returned, take
+    /// no physical memory.
     pub committed_bytes: u64,
-    /// The part of `committed_bytes` in physical memory now, as reported by the system (Linux;
-    /// elsewhere 0). Excludes the heap's tables and blocks of 1 GiB and more.
+    /// The part of `committed_bytes` that is now in physical memory, as reported by the system (on
+    /// Linux; 0 elsewhere). Excludes the heap's tables and blocks of 1 GiB and more.
     pub resident_bytes: u64,
-    /// Free memory that blocks may have written and that has not been returned: the next purge
-    /// returns it. Parts never touched take no physical memory. Excludes free lists.
+    /// Free memory that may have been written and has not been returned: the next purge returns it.
+    /// Parts that were never touched take no physical memory. Excludes free lists.
     pub retained_bytes: u64,
     /// Free small blocks in the caches of the calling thread and of ended threads, and in shared
     /// lists. Caches of other running threads count as live.
     pub kept_bytes: u64,
-    /// Bytes returned to the system since the program began, by the heap itself and by `trim`: only
-    /// those that were resident.
+    /// Bytes returned to the system since the program began, by the heap itself and by `trim`.
+    /// Counts only bytes that were resident.
     pub purged_bytes: u64,
     /// Addresses reserved for the heap.
     pub reserved_bytes: u64,
-    /// Thread heaps, owned or waiting for a thread: as many as ever ran at the same time. Beyond
-    /// four per processor, or two with [`memory`](crate::Larder::memory), heaps share their spans.
+    /// Thread heaps, owned or waiting for a thread: as many as the largest number of threads that
+    /// ever ran at the same time. Beyond four per processor, or two with
+    /// [`memory`](crate::Larder::memory), heaps share their spans.
     pub heaps: u64,
-    /// Counts of how the blocks of [`step`](crate::step)s were served, over all threads.
+    /// Counts of how the blocks of [`step`](crate::step)s were served, summed over all threads.
     pub steps: StepStats,
-    /// By size class, smallest first.
+    /// The memory of each size class, smallest first.
     pub classes: [ClassStats; CLASSES],
 }
 
@@ -83,7 +87,7 @@ pub struct ClassStats {
 }
 
 impl ClassStats {
-    /// Adds a heap's usage of the class. Counts its free blocks in `idle_blocks`.
+    /// Adds a heap's usage of the class. Counts the free blocks in `idle_blocks`.
     fn add(&mut self, usage: ClassUsage, idle_blocks: &mut u64) {
         *idle_blocks += usage.transfer_blocks;
         self.live_blocks += usage.used_blocks;
@@ -149,8 +153,8 @@ impl Stats {
         OpenMetrics(self)
     }
 
-    /// Counts the numbers. O(heaps x classes + chunks), and a system call for each 2 MiB committed;
-    /// each heap is locked briefly.
+    /// Counts the memory of the heap. O(heaps x classes + chunks), and a system call for each 2 MiB
+    /// committed. Locks each heap briefly.
     pub(crate) fn count<O: Os>(process: &'static Process<O>, local: &Local) -> Self {
         process.receive();
         let mut stats = Self {
@@ -167,7 +171,7 @@ impl Stats {
             steps: StepStats::default(),
             classes: [ClassStats::default(); CLASSES],
         };
-        // Summed over all heaps: a block cached by one may belong to another's span.
+        // Summed over all heaps: a block that one heap caches may belong to a span of another.
         let mut idle_blocks = [0; CLASSES];
         process.pool.for_each(|heap| {
             stats.heaps += 1;
@@ -281,7 +285,7 @@ impl fmt::Display for OpenMetrics<'_> {
     }
 }
 
-/// Writes the header of a metric family. A name that ends in a unit declares it.
+/// Writes the header of a metric family. Declares the unit if the name ends in one.
 fn family(f: &mut fmt::Formatter<'_>, name: &str, kind: &str) -> fmt::Result {
     writeln!(f, "# TYPE larder_{name} {kind}")?;
     if name.ends_with("_bytes") {

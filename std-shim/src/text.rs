@@ -2,7 +2,7 @@
 
 use core::fmt;
 
-/// A text in a borrowed buffer. A string that does not fit whole is refused.
+/// A text in a borrowed buffer. A string that does not fit as a whole is refused.
 pub(crate) struct Text<'a> {
     bytes: &'a mut [u8],
     length: usize,

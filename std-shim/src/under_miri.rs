@@ -1,5 +1,5 @@
 //! The allocator under the interpreter `miri`, which has no address space to manage but checks
-//! every block of the standard library's allocator. So all requests go there, and
+//! every block of the standard library's allocator. So all requests go to that allocator, and
 //! [`Stats`](crate::Stats) are zero.
 
 use std::alloc::{GlobalAlloc, Layout, System};

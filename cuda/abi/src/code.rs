@@ -2,12 +2,12 @@
 
 use core::fmt;
 
-/// The result of a driver call: any number, with names for those this crate knows.
+/// The result of a driver call: any number, with names for the numbers that this crate knows.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[repr(transparent)]
 pub struct Code(pub u32);
 
-/// Declares each code but success by its name and its number, and lists them with their meanings.
+/// Declares each code except success by its name and its number, and lists the codes with their meanings.
 macro_rules! codes {
     ($($name:ident = $number:literal $meaning:literal;)*) => {
         impl Code {
@@ -28,7 +28,7 @@ macro_rules! codes {
 codes! {
     INVALID_VALUE = 1 "an argument is out of range or null";
     OUT_OF_MEMORY = 2 "not enough memory for the call";
-    NOT_INITIALIZED = 3 "the driver was not initialised in this process";
+    NOT_INITIALIZED = 3 "the driver has not been initialised in this process";
     DEINITIALIZED = 4 "the driver is shutting down";
     PROFILER_DISABLED = 5 "profiling is off for this run";
     STUB_LIBRARY = 34 "the library is a stub for linking, not a driver";
@@ -40,65 +40,65 @@ codes! {
     MAP_FAILED = 205 "mapping failed";
     UNMAP_FAILED = 206 "unmapping failed";
     ARRAY_IS_MAPPED = 207 "the array is mapped";
-    ALREADY_MAPPED = 208 "the resource is mapped already";
+    ALREADY_MAPPED = 208 "the resource is already mapped";
     NO_BINARY_FOR_GPU = 209 "the image has no code for this device";
-    ALREADY_ACQUIRED = 210 "the resource is taken already";
+    ALREADY_ACQUIRED = 210 "the resource is already acquired";
     NOT_MAPPED = 211 "the resource is not mapped";
     ECC_UNCORRECTABLE = 214 "an uncorrectable memory error happened";
-    UNSUPPORTED_LIMIT = 215 "the device does not know this limit";
+    UNSUPPORTED_LIMIT = 215 "the device does not support this limit";
     CONTEXT_ALREADY_IN_USE = 216 "the context is current in another thread";
     PEER_ACCESS_UNSUPPORTED = 217 "the two devices cannot reach each other's memory";
     INVALID_PTX = 218 "the PTX could not be compiled";
     NVLINK_UNCORRECTABLE = 220 "a link between devices failed";
-    UNSUPPORTED_PTX_VERSION = 222 "the PTX is of a version this driver does not know";
-    CONTAINED = 226 "the device contained an error; the process can do no more";
+    UNSUPPORTED_PTX_VERSION = 222 "the PTX has a version that this driver does not know";
+    CONTAINED = 226 "the device contained an error; the process can do no more work";
     INVALID_SOURCE = 300 "the device code is not valid";
     FILE_NOT_FOUND = 301 "the file was not found";
     SHARED_OBJECT_SYMBOL_NOT_FOUND = 302 "a shared object lacks a symbol";
     SHARED_OBJECT_INIT_FAILED = 303 "a shared object could not be initialised";
     OPERATING_SYSTEM = 304 "a call of the operating system failed";
-    INVALID_HANDLE = 400 "the handle names nothing that exists";
+    INVALID_HANDLE = 400 "the handle refers to nothing that exists";
     ILLEGAL_STATE = 401 "the resource is not in a state that allows the call";
     NOT_FOUND = 500 "no such name";
-    NOT_READY = 600 "the work asked about is not done yet";
+    NOT_READY = 600 "the queried work is not done yet";
     ILLEGAL_ADDRESS = 700
-        "device work touched memory that is not there; the context can do no more";
+        "device work accessed memory that is not mapped; the context can do no more work";
     LAUNCH_OUT_OF_RESOURCES = 701
-        "the launch wants more registers, threads or shared memory than there are";
+        "the launch needs more registers, threads or shared memory than there are";
     LAUNCH_TIMEOUT = 702 "the kernel ran too long";
-    PEER_ACCESS_ALREADY_ENABLED = 704 "peer access is on already";
-    PEER_ACCESS_NOT_ENABLED = 705 "peer access is not on";
-    PRIMARY_CONTEXT_ACTIVE = 708 "the primary context was initialised already";
+    PEER_ACCESS_ALREADY_ENABLED = 704 "peer access is already enabled";
+    PEER_ACCESS_NOT_ENABLED = 705 "peer access is not enabled";
+    PRIMARY_CONTEXT_ACTIVE = 708 "the primary context is already initialised";
     CONTEXT_IS_DESTROYED = 709 "the context was destroyed";
     ASSERT = 710 "an assertion failed on the device";
-    HOST_MEMORY_ALREADY_REGISTERED = 712 "the host memory is registered already";
+    HOST_MEMORY_ALREADY_REGISTERED = 712 "the host memory is already registered";
     HOST_MEMORY_NOT_REGISTERED = 713 "the host memory is not registered";
-    HARDWARE_STACK_ERROR = 714 "the device met an error in its stack, or one of its hardware";
+    HARDWARE_STACK_ERROR = 714 "the device met an error in its call stack or its hardware";
     ILLEGAL_INSTRUCTION = 715 "the device met an illegal instruction";
     MISALIGNED_ADDRESS = 716 "device work used a misaligned address";
-    INVALID_ADDRESS_SPACE = 717 "an address is of the wrong space";
+    INVALID_ADDRESS_SPACE = 717 "an address is in the wrong address space";
     INVALID_PC = 718 "a kernel's program counter left its address space";
     LAUNCH_FAILED = 719 "a kernel failed";
     COOPERATIVE_LAUNCH_TOO_LARGE = 720 "more blocks than can be resident at once";
-    TENSOR_MEMORY_LEAK = 721 "a kernel ended and kept tensor memory";
+    TENSOR_MEMORY_LEAK = 721 "a kernel ended without freeing its tensor memory";
     NOT_PERMITTED = 800 "the call is not permitted here";
     NOT_SUPPORTED = 801 "this system or device does not support the call";
     SYSTEM_NOT_READY = 802 "the system is not ready for CUDA";
     SYSTEM_DRIVER_MISMATCH = 803 "driver versions do not match";
     COMPAT_NOT_SUPPORTED_ON_DEVICE = 804 "forward compatibility is not supported on the device";
-    MPS_CLIENT_TERMINATED = 810 "the server that shares the device ended this process's part";
-    STREAM_CAPTURE_UNSUPPORTED = 900 "the call is not allowed while the stream captures";
-    STREAM_CAPTURE_INVALIDATED = 901 "an earlier error spoilt the capture";
+    MPS_CLIENT_TERMINATED = 810 "the MPS server that shares the device ended this process's part";
+    STREAM_CAPTURE_UNSUPPORTED = 900 "the call is not allowed while the stream is being captured";
+    STREAM_CAPTURE_INVALIDATED = 901 "an earlier error invalidated the capture";
     STREAM_CAPTURE_MERGE = 902 "the call would join two captures";
     STREAM_CAPTURE_UNMATCHED = 903 "the capture did not begin on this stream";
-    STREAM_CAPTURE_UNJOINED = 904 "a stream of the capture was not joined to its first one";
-    STREAM_CAPTURE_ISOLATION = 905 "a dependency would cross the capture's border";
+    STREAM_CAPTURE_UNJOINED = 904 "a stream of the capture was not joined to the capture's first stream";
+    STREAM_CAPTURE_ISOLATION = 905 "a dependency would cross the boundary of the capture";
     STREAM_CAPTURE_IMPLICIT = 906 "the legacy stream cannot wait for a capture";
     CAPTURED_EVENT = 907 "the event was recorded in a capture";
     STREAM_CAPTURE_WRONG_THREAD = 908 "the capture began in another thread";
-    TIMEOUT = 909 "the wait ran out of time";
+    TIMEOUT = 909 "the wait timed out";
     GRAPH_EXEC_UPDATE_FAILURE = 910 "the graph's update is not allowed";
-    EXTERNAL_DEVICE = 911 "something outside of the driver failed while work waited for it";
+    EXTERNAL_DEVICE = 911 "a device outside of the driver failed while work waited for it";
     UNKNOWN = 999 "unknown error";
 }
 
@@ -106,13 +106,13 @@ impl Code {
     /// `CUDA_SUCCESS`: no error.
     pub const SUCCESS: Self = Self(0);
 
-    /// Returns every code with a name, ascending.
+    /// Returns every code that has a name, in ascending order.
     pub fn all() -> impl Iterator<Item = Self> {
         KNOWN.iter().map(|(code, ..)| *code)
     }
 
     /// Returns the driver's name for the code, like `CUDA_ERROR_OUT_OF_MEMORY`; `None` for a number that this
-    /// crate does not know. Searches a short list.
+    /// crate does not know. O(codes).
     pub fn name(self) -> Option<&'static str> {
         self.words().map(|(name, _)| name)
     }
@@ -122,9 +122,9 @@ impl Code {
         self.words().map(|(_, meaning)| meaning)
     }
 
-    /// Returns whether device work or the device itself failed so that every later call of this process
-    /// answers the same: freeing, waiting and retrying are useless, and the process must be restarted. Its
-    /// memory is freed when it ends.
+    /// Returns whether device work or the device itself failed in such a way that every later call of this
+    /// process returns the same code. Freeing, waiting and retrying are then useless, and the process must be
+    /// restarted. Its memory is freed when it ends.
     pub const fn is_fatal(self) -> bool {
         matches!(
             self,

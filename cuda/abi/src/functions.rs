@@ -1,6 +1,6 @@
-//! The functions of the driver that this project calls, implements or interposes: one row for each, with its
-//! C prototype and the version of CUDA that introduced it. `cuda/nvidia.py` compares the rows with NVIDIA's
-//! headers.
+//! The functions of the driver that this project calls, implements or interposes. There is one row for each
+//! function, with its C prototype and the version of CUDA that introduced it. `cuda/nvidia.py` compares the
+//! rows with NVIDIA's headers.
 
 use core::ffi::{c_char, c_void};
 
@@ -314,7 +314,7 @@ macro_rules! declare {
 
 for_each_function!(declare);
 
-/// Returns the newest function for a name without `_v…`, among those that a version of CUDA has:
+/// Returns the newest function for a name without `_v…` among those that a version of CUDA has, such as
 /// `cuMemAlloc_v2` for `cuMemAlloc`.
 pub fn newest(base: &str, version: u32) -> Option<&'static str> {
     let is_it = |name: &str| match name.strip_prefix(base) {
@@ -322,7 +322,7 @@ pub fn newest(base: &str, version: u32) -> Option<&'static str> {
         None => false,
     };
     if base.rfind("_v").is_some_and(|at| is_version(&base[at..])) {
-        // A name with a version is no base name.
+        // A name with a version is not a base name.
         return None;
     }
     let known = ALL
@@ -331,7 +331,7 @@ pub fn newest(base: &str, version: u32) -> Option<&'static str> {
     known.max_by_key(|(_, since)| *since).map(|(name, _)| *name)
 }
 
-/// Returns whether an ending is a version: `_v2`, `_v3`.
+/// Returns whether an ending is a version, such as `_v2` or `_v3`.
 fn is_version(ending: &str) -> bool {
     let number = ending.strip_prefix("_v");
     number.is_some_and(|number| number.parse::<u32>().is_ok())

@@ -1,6 +1,6 @@
 //! The part of the CUDA driver's C interface that `larder-cuda` calls and the stand-in driver implements:
-//! result codes, handles, structures, constants, and the functions' prototypes. Plain data and a table, no
-//! library.
+//! result codes, handles, structures, constants, and the functions' prototypes. It has only plain data and a
+//! table, and links no library.
 //!
 //! ```
 //! use larder_cuda_abi::Code;
@@ -8,10 +8,10 @@
 //! assert_eq!(Code::OUT_OF_MEMORY.name(), Some("CUDA_ERROR_OUT_OF_MEMORY"));
 //! ```
 //!
-//! A binding's types would not do: a result here is a number with names for the known ones ([`Code`]), so an
-//! answer of a newer driver is never undefined; and the same structures serve every version of the interface
-//! from 11.4 on, whose layouts have not changed. A test of `larder-cuda` compares each layout and value with
-//! cudarc's.
+//! The types of a binding would not do. A result here is a number, with names for the known numbers
+//! ([`Code`]), so an answer of a newer driver is never undefined behaviour. And the same structures serve
+//! every version of the interface since 11.4, because the layouts have not changed. A test of `larder-cuda`
+//! compares each layout and value with cudarc's.
 #![no_std]
 #![forbid(unsafe_code)]
 

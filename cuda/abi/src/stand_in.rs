@@ -1,12 +1,12 @@
-//! The stand-in driver's exports beside CUDA's own functions: its control interface. The functions are
-//! described in the stand-in's documentation.
+//! The stand-in driver's control interface: its exports that are not CUDA functions. The stand-in's
+//! documentation describes them.
 
 use core::ffi::c_void;
 
 use crate::DevicePtr;
 
-/// The version of this interface, which `larder_stand_in_version` returns. A library of another version has
-/// other functions, or other types.
+/// The version of this interface, which `larder_stand_in_version` returns. A library with another version has
+/// other functions or other types.
 pub const VERSION: u32 = 5;
 
 /// A kernel's body on the host. It runs once per launch, not once per thread: it does the work of the whole
@@ -29,8 +29,8 @@ pub struct KernelCall {
     pub parameter_count: u32,
     /// One pointer for each parameter, to a copy made at the launch.
     pub parameters: *const *const c_void,
-    /// Returns the host memory of a device address; the last argument is 1 for writing. Null if the kernel
-    /// may not use the address; the launch then fails, as on a device.
+    /// Returns the host memory of a device address; the last argument is 1 for writing. Returns null if the
+    /// kernel may not use the address. The launch then fails, as on a device.
     pub access: unsafe extern "C" fn(
         call: *const Self,
         at: DevicePtr,
@@ -42,8 +42,8 @@ pub struct KernelCall {
 }
 
 /// Calls the macro `$callback` once, with a row for each function of the control interface: `fn
-/// name(parameter: type, …) -> answer;`. `larder_stand_in_version` is not among them: it is the same in every
-/// version of the interface.
+/// name(parameter: type, …) -> answer;`. `larder_stand_in_version` is not among them, because it is the same
+/// in every version of the interface.
 #[macro_export]
 macro_rules! for_each_control_function {
     ($callback:ident) => {

@@ -1,5 +1,5 @@
-//! Handles and structures in C's layout. A handle is an opaque pointer or number of the driver's; here it is
-//! a word that is never dereferenced.
+//! Handles and structures in C's layout. A handle is an opaque pointer or number of the driver. Here it is a
+//! word that is never dereferenced.
 
 use core::ffi::c_void;
 
@@ -29,7 +29,7 @@ pub struct StreamHandle(pub usize);
 impl StreamHandle {
     /// The null handle: the legacy default stream.
     pub const NULL: Self = Self(0);
-    /// The legacy default stream by its own name.
+    /// The legacy default stream, with an explicit handle.
     pub const LEGACY: Self = Self(1);
     /// The default stream of the calling thread.
     pub const PER_THREAD: Self = Self(2);
@@ -110,11 +110,11 @@ pub struct Location {
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 #[repr(C)]
 pub struct AllocFlags {
-    /// Compressible memory.
+    /// Whether the memory is compressible.
     pub compression: u8,
-    /// Reachable by network cards.
+    /// Whether network cards can access the memory.
     pub rdma_capable: u8,
-    /// Use of the memory, `CU_MEM_CREATE_USAGE_…`.
+    /// Use of the memory: bits of `CU_MEM_CREATE_USAGE_…`.
     pub usage: u16,
     /// Reserved by CUDA; zero.
     pub reserved: [u8; 4],
@@ -158,7 +158,7 @@ pub struct PoolProps {
     pub location: Location,
     /// Used on Windows only; null.
     pub win32_security_attributes: *mut c_void,
-    /// Most bytes that the pool holds, 0 for the system's limit. Reserved before 12.2.
+    /// Maximum number of bytes that the pool holds; 0 for the system's limit. Reserved before 12.2.
     pub max_bytes: usize,
     /// The pool's use. Reserved before 12.3.
     pub usage: u16,
@@ -176,7 +176,7 @@ pub struct LaunchConfig {
     pub block: [u32; 3],
     /// Bytes of dynamic shared memory.
     pub shared_bytes: u32,
-    /// The stream that the launch is queued in.
+    /// The stream on which the launch is queued.
     pub stream: StreamHandle,
     /// Further attributes.
     pub attributes: *mut c_void,

@@ -1,5 +1,5 @@
-//! When pages of a device's memory move: chosen by the environment for all devices, or by the program for one
-//! that is not in use yet.
+//! When pages of a device's memory move. The environment chooses this for all devices; the program
+//! chooses it for a device that is not in use yet.
 
 use std::ffi::c_int;
 
@@ -13,12 +13,12 @@ use crate::outcome::{Refusal, status};
 const IN_PLACE: &str = "LARDER_CUDA_IN_PLACE";
 const BUDGET: &str = "LARDER_CUDA_BUDGET";
 
-/// Reads the environment's choice, for devices without a choice of the program.
+/// Reads the environment's choice, for devices for which the program has not chosen.
 pub(crate) fn from_env() -> Result<Backing, Refusal> {
     let in_place = variable(IN_PLACE, "1 for pages that never move, or 0", |text| {
         text.parse().ok().filter(|number| *number <= 1)
     });
-    let wanted = "a size such as 1.5GiB, of 2 MiB at least";
+    let wanted = "a size of at least 2 MiB, such as 1.5GiB";
     let budget = variable(BUDGET, wanted, |text| {
         let bytes = ByteCount::parse(text)?.0;
         (bytes >= PAGE_BYTES).then_some(bytes)

@@ -1,14 +1,16 @@
-//! [`DeviceState`]: a device by its number, with its allocator, the caller's streams and the streams recorded for
-//! its blocks.
+//! [`DeviceState`]: a device, found by its number, with its allocator, the caller's streams and the streams
+//! recorded for its blocks.
 //!
-//! A device is made on its first use and stays until the process ends, as its memory may be used until then.
+//! A device's state is created on the device's first use and stays until the process ends, because its
+//! memory may be used until then.
 //!
 //! # Streams
-//! The null stream and the legacy one are one stream. The per-thread default stream has one handle for all
-//! threads, so no event could be recorded on the right one. An allocation for it counts as the legacy
-//! stream's, whose earlier work is ordered before it by the driver. A free on it waits for the device on the
-//! host, and is refused while a known stream captures. A stream of another context is refused, even one of a
-//! green context, which the driver reports as its own; a free on it waits for it on the host.
+//! The null stream and the legacy stream are one stream. The per-thread default stream has one handle for
+//! all threads, so no event could be recorded on the right one. An allocation for it counts as one for the
+//! legacy stream, whose earlier work the driver orders before it. A free on it waits for the device on the
+//! host, and is refused while a known stream is being captured. A stream of another context is refused, even
+//! a stream of a green context, which the driver reports as a context of its own; a free on such a stream
+//! waits for that stream on the host.
 
 use std::collections::{BTreeMap, HashMap};
 use std::ffi::c_int;
@@ -27,7 +29,7 @@ use crate::backing;
 use crate::job;
 use crate::outcome::Refusal;
 
-/// Maximum number of devices, more than one machine has.
+/// Maximum number of devices: more than any machine has.
 pub(crate) const MAX_DEVICES: usize = 64;
 
 /// The caller's handle of a stream: `cudaStream_t`, `CUstream`.
@@ -37,11 +39,11 @@ pub(crate) type Handle = usize;
 pub(crate) struct DeviceState {
     pub(crate) ordinal: c_int,
     pub(crate) memory: DeviceAllocator,
-    /// The caller's own limit, above the allocator's limit, which is the job's.
+    /// The caller's own limit, on top of the allocator's limit, which is that of the job.
     pub(crate) limits: Limits,
     /// Known streams, searched linearly because they are few.
     streams: RwLock<Vec<(Handle, Arc<CudaStream>)>>,
-    /// By block address, the streams that use the block besides the one it is freed on.
+    /// For each block address, the streams that use the block besides the stream on which it is freed.
     recorded: Mutex<HashMap<u64, Vec<Handle>>>,
     /// Number of blocks in `recorded`, so that most frees see without a lock that there are none.
     recorded_blocks: AtomicUsize,
@@ -58,10 +60,10 @@ pub(crate) struct CallerCounts {
 
 static DEVICES: [OnceLock<DeviceState>; MAX_DEVICES] = [const { OnceLock::new() }; MAX_DEVICES];
 
-/// The program's choices for devices that are not yet made. Locked while one is made.
+/// The program's choices for devices whose state does not exist yet. Locked while a state is created.
 static CHOSEN: Mutex<BTreeMap<c_int, Backing>> = Mutex::new(BTreeMap::new());
 
-/// Locks `mutex`, ignoring poison, since every change under these locks is complete.
+/// Locks `mutex` and ignores poison, because every change under these locks is complete.
 pub(crate) fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -73,7 +75,7 @@ fn slot(ordinal: c_int) -> Result<&'static OnceLock<DeviceState>, Refusal> {
     slot.ok_or(Refusal::Device(ordinal))
 }
 
-/// Returns the device, which is made on its first use.
+/// Returns the device, whose state is created on its first use.
 pub(crate) fn device(ordinal: c_int) -> Result<&'static DeviceState, Refusal> {
     let slot = slot(ordinal)?;
     if let Some(device) = slot.get() {
@@ -93,7 +95,7 @@ pub(crate) fn device(ordinal: c_int) -> Result<&'static DeviceState, Refusal> {
     }
 }
 
-/// Chooses when pages of a device move, for its first use.
+/// Chooses when pages of a device move, before its first use.
 pub(crate) fn choose(ordinal: c_int, backing: Backing) -> Result<(), Refusal> {
     let slot = slot(ordinal)?;
     let mut chosen = locked(&CHOSEN);
@@ -111,7 +113,7 @@ fn find(known: &[(Handle, Arc<CudaStream>)], handle: Handle) -> Option<Arc<CudaS
     Some(stream.clone())
 }
 
-/// Returns the devices that were used.
+/// Returns the devices that have been used.
 pub(crate) fn used() -> impl Iterator<Item = &'static DeviceState> {
     DEVICES.iter().filter_map(OnceLock::get)
 }
@@ -157,14 +159,14 @@ impl DeviceState {
     /// Returns the stream of a handle (CAPI3).
     ///
     /// # Errors
-    /// If it is another context's, and if the driver refuses the query.
+    /// If the stream belongs to another context, or if the driver refuses the query.
     pub(crate) fn stream(&self, handle: Handle) -> Result<Arc<CudaStream>, Refusal> {
         let own = self.own_stream(handle)?;
         own.ok_or(Refusal::Stream(self.ordinal))
     }
 
-    /// Returns the stream of a handle; `None` if it is another context's. The driver is queried once, for a
-    /// new handle.
+    /// Returns the stream of a handle; `None` if it belongs to another context. Queries the driver once, for
+    /// a new handle.
     fn own_stream(&self, handle: Handle) -> Result<Option<Arc<CudaStream>>, DriverError> {
         let handle = match StreamHandle(handle) {
             StreamHandle::LEGACY | StreamHandle::PER_THREAD => StreamHandle::NULL.0,
@@ -185,7 +187,7 @@ impl DeviceState {
             }
         }
         let mut known = self.streams.write().unwrap_or_else(PoisonError::into_inner);
-        // Another thread may have added it first.
+        // Another thread may have added the stream first.
         if let Some(stream) = find(&known, handle) {
             return Ok(Some(stream));
         }
@@ -211,7 +213,7 @@ impl DeviceState {
         })
     }
 
-    /// Allocates a block for work queued on a stream from now on.
+    /// Allocates a block for work that is queued on a stream from now on.
     pub(crate) fn alloc(&self, bytes: u64, handle: Handle) -> Result<u64, Refusal> {
         let stream = self.stream(handle)?;
         job::before_launch();
@@ -241,7 +243,7 @@ impl DeviceState {
         Ok(address)
     }
 
-    /// Frees a block whose work is queued on the stream, and on those that were recorded for it.
+    /// Frees a block whose work is queued on the stream and on the streams that were recorded for the block.
     pub(crate) fn free(&self, address: u64, handle: Handle) -> Result<(), Refusal> {
         // Relaxed: a recording of a stream for this block is ordered before its free.
         let others = match self.recorded_blocks.load(Ordering::Relaxed) {
@@ -291,11 +293,11 @@ impl DeviceState {
         Err(error)
     }
 
-    /// Returns the streams whose work events can report. The host waits for all others, which are per-thread
-    /// default streams and streams of other contexts.
+    /// Returns the streams whose work can be tracked with events. The host waits for all other streams:
+    /// per-thread default streams and streams of other contexts.
     ///
     /// # Errors
-    /// If the driver refuses; for a per-thread default stream also while a known stream captures.
+    /// If the driver refuses, or, for a per-thread default stream, while a known stream is being captured.
     fn streams_still_used(
         &self,
         handles: impl Iterator<Item = Handle> + Clone,
@@ -318,7 +320,7 @@ impl DeviceState {
         Ok(streams)
     }
 
-    /// Records one more stream whose work uses a block; the free waits for it.
+    /// Records one more stream whose work uses a block; the block's free waits for that work.
     pub(crate) fn record(&self, address: u64, handle: Handle) {
         let mut recorded = locked(&self.recorded);
         let handles = recorded.entry(address).or_default();

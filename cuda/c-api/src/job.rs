@@ -1,9 +1,9 @@
-//! The process as a job: joined if the environment names a control file or a status file.
+//! The process as a job. It joins if the environment names a control file or a status file.
 //!
 //! A coordinator promises memory to jobs that begin with none, so a process with a control file begins with a
 //! limit of 0, or of `LARDER_CUDA_LIMIT`. Python programs cannot wait until they may have memory, so an
-//! allocation waits for them: as long as the limit, and not the device, refuses, and the job's [`Patience`]
-//! lasts.
+//! allocation waits for them: as long as the limit, and not the device, is the reason for the refusal, and
+//! the job's [`Patience`] lasts.
 
 use std::env;
 use std::ffi::c_int;
@@ -18,21 +18,21 @@ use larder_cuda::{DeviceAllocError, DeviceAllocator};
 use crate::device::DeviceState;
 use crate::outcome::{Refusal, not_obeyed, status};
 
-/// Default maximum time that an allocation waits for a higher limit, without `LARDER_CUDA_PATIENCE`.
+/// Maximum time that an allocation waits for a higher limit if `LARDER_CUDA_PATIENCE` is not set.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// Smallest unit of a device's memory. Rounding may take this much more, and a limit below it allows nothing.
+/// Smallest unit of a device's memory. Rounding may add up to this much, and a limit below it allows nothing.
 pub(crate) const PAGE_BYTES: u64 = 2 << 20;
 
 /// Time between two polls.
 const LOOK: Duration = Duration::from_millis(2);
 
-/// Outcome of joining, which is `Ok(None)` if the environment names no file.
+/// Outcome of joining; `Ok(None)` if the environment names no file.
 static JOINED: OnceLock<Result<Option<Joined>, String>> = OnceLock::new();
 
 /// The process as a job.
 pub(crate) struct Joined {
-    /// The job, taken when the process ends.
+    /// The job, which is taken out when the process ends.
     job: RwLock<Option<Arc<Job>>>,
     /// The process that joined. Its children are not part of the job.
     process: u32,
@@ -43,7 +43,7 @@ pub(crate) struct Joined {
     listens: bool,
 }
 
-/// Returns the job; `None` before the process joins, or if it is not a job.
+/// Returns the job; `None` before the process joins, or if the process is not a job.
 pub(crate) fn job() -> Option<Arc<Job>> {
     has_joined()?.job()
 }
@@ -53,7 +53,7 @@ fn has_joined() -> Option<&'static Joined> {
     JOINED.get()?.as_ref().ok()?.as_ref()
 }
 
-/// Joins if that was not yet tried. Returns the outcome.
+/// Joins if that has not been tried yet. Returns the outcome.
 pub(crate) fn joined() -> Result<Option<&'static Joined>, Refusal> {
     match JOINED.get_or_init(join) {
         Ok(joined) => Ok(joined.as_ref()),
@@ -74,7 +74,7 @@ fn join() -> Result<Option<Joined>, String> {
     let name = file.map_or("cuda", |file| file.split('.').next().unwrap_or(file));
     let job = Job::new(JobConfig {
         priority,
-        // The initial limit is no ceiling.
+        // The initial limit is not a ceiling.
         ceiling: Ceiling::None,
         // An allocation that waits for a higher limit does so inside a step.
         apply: Apply::AtOnce,
@@ -84,7 +84,7 @@ fn join() -> Result<Option<Joined>, String> {
     // SAFETY: `end` takes no arguments, as `atexit` requires, and is code of this library, which stays loaded
     // until the process ends.
     let registered = unsafe { libc::atexit(end) };
-    debug_assert_eq!(registered, 0, "there is room for 32 at least");
+    debug_assert_eq!(registered, 0, "there is room for at least 32");
     Ok(Some(Joined {
         pacer: job.pacer(),
         job: RwLock::new(Some(Arc::new(job))),
@@ -99,7 +99,7 @@ fn join() -> Result<Option<Joined>, String> {
 pub(crate) fn first_limit_bytes() -> Result<u64, Refusal> {
     let listens = JobFiles::from_env().control.is_some();
     let otherwise = if listens { 0 } else { u64::MAX };
-    let wanted = "a size such as 1.5GiB, of 2 MiB at least, or to 0 for nothing";
+    let wanted = "a size of at least 2 MiB, such as 1.5GiB, or to 0 for nothing";
     let said = variable("LARDER_CUDA_LIMIT", wanted, |text| {
         let bytes = ByteCount::parse(text)?.0;
         holds_a_page(bytes).then_some(bytes)
@@ -108,12 +108,12 @@ pub(crate) fn first_limit_bytes() -> Result<u64, Refusal> {
     Ok(said.unwrap_or(otherwise))
 }
 
-/// Returns whether a limit holds at least one page; a smaller one is likely to lack its unit.
+/// Returns whether a limit is 0 or holds at least one page; a smaller limit is probably missing its unit.
 pub(crate) const fn holds_a_page(limit_bytes: u64) -> bool {
     limit_bytes == 0 || limit_bytes >= PAGE_BYTES
 }
 
-/// Ends the job at the process's end, and reports it in the status.
+/// Ends the job at the process's end, and reports the end in the status.
 extern "C" fn end() {
     let Some(joined) = has_joined().filter(|joined| joined.process == std::process::id()) else {
         return;
@@ -139,7 +139,7 @@ fn number(name: &str) -> Result<Option<u64>, String> {
     variable(name, "a whole number", |text| text.trim().parse().ok())
 }
 
-/// Reads an environment variable; unset or empty is `None`.
+/// Reads an environment variable. Returns `None` if it is unset or empty.
 pub(crate) fn variable(
     name: &str,
     what: &str,
@@ -170,7 +170,8 @@ impl Joined {
     }
 }
 
-/// Returns whether launches are delayed; joins the job if that was not yet tried and `may_join` allows it.
+/// Returns whether launches are delayed. Joins the job if that has not been tried yet and `may_join` allows
+/// it.
 pub(crate) fn is_paced(may_join: impl FnOnce() -> bool) -> bool {
     let joined = match JOINED.get() {
         Some(joined) => joined,
@@ -180,7 +181,7 @@ pub(crate) fn is_paced(may_join: impl FnOnce() -> bool) -> bool {
     matches!(joined, Ok(Some(joined)) if joined.pacer.holds_back())
 }
 
-/// Pauses for launches that took the device `took`.
+/// Pauses after launches that kept the device busy for `took`.
 pub(crate) fn end_slice(took: Duration) {
     if let Some(job) = job() {
         // Failing to record a run does not change the pause.
@@ -200,20 +201,20 @@ pub(crate) fn is_patient() -> bool {
     has_joined().is_some_and(|joined| joined.is_patient)
 }
 
-/// Waits a little for a sleeping job to wake. Returns false without a job to wake it.
+/// Waits briefly for a sleeping job to wake. Returns false if there is no job that could wake.
 pub(crate) fn waits_for_waking() -> bool {
     thread::sleep(LOOK);
     job().is_some()
 }
 
-/// The time that one allocation has waited for the job's limit.
+/// The time for which one allocation has waited for the job's limit.
 #[derive(Default)]
 pub(crate) struct Patience {
     began: Option<Instant>,
 }
 
 impl Patience {
-    /// Waits a little if a higher limit could serve the refused request. Returns false if a retry is useless.
+    /// Waits briefly if a higher limit could serve the refused request. Returns false if a retry is useless.
     pub(crate) fn waits_for(
         &mut self,
         device: &DeviceState,
@@ -236,8 +237,8 @@ impl Patience {
         of_job < own && wanted > of_job && self.waits()
     }
 
-    /// Waits a little for a higher limit. Returns false if there is no job whose limit could rise, or it has
-    /// waited long enough.
+    /// Waits briefly for a higher limit. Returns false if there is no job whose limit could rise, or if the
+    /// allocation has waited long enough.
     pub(crate) fn waits(&mut self) -> bool {
         let Some(joined) = has_joined().filter(|joined| joined.listens) else {
             return false;

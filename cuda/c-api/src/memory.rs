@@ -1,4 +1,4 @@
-//! Allocations and frees, in the signatures of PyTorch, CuPy and RMM.
+//! Allocations and frees, with the signatures of PyTorch, CuPy and RMM.
 
 use std::ffi::{c_int, c_void};
 use std::ptr;
@@ -17,7 +17,7 @@ fn alloc(size: isize, ordinal: c_int, stream: Handle) -> Result<u64, Refusal> {
     }
 }
 
-/// Converts to a pointer to the device's memory, null for a refusal.
+/// Converts an address to a pointer to the device's memory, or a refusal to null.
 fn pointer(address: Result<u64, Refusal>) -> *mut c_void {
     // Without provenance, since the host never dereferences device memory.
     address.map_or(ptr::null_mut(), |address| {
@@ -25,7 +25,7 @@ fn pointer(address: Result<u64, Refusal>) -> *mut c_void {
     })
 }
 
-/// Frees a block. The signatures have no space for an error.
+/// Frees a block. The signatures of frees have no room for an error.
 fn free(block: *mut c_void, ordinal: c_int, stream: Handle) {
     static SAID: Once = Once::new();
     let freed = guard(|| match block.addr() as u64 {
@@ -42,7 +42,7 @@ pub(crate) fn says() -> bool {
     std::env::var_os("LARDER_CUDA_SAY").is_some_and(|said| said == "1")
 }
 
-/// Allocates for `torch.cuda.CUDAPluggableAllocator`, and callers that check for null.
+/// Allocates for `torch.cuda.CUDAPluggableAllocator`, and for callers that check for null.
 // SAFETY: no other function has this name.
 #[unsafe(no_mangle)]
 extern "C" fn larder_cuda_malloc(size: isize, device: c_int, stream: Handle) -> *mut c_void {

@@ -1,5 +1,5 @@
-//! Refusals, and how the caller learns of them: a text for each thread, and one line on stderr if the
-//! signature has no space for an error.
+//! Refusals, and how the caller learns of them: through a text for each thread, and one line on stderr if
+//! the signature has no room for an error.
 
 use std::cell::RefCell;
 use std::ffi::{CString, c_char, c_int};
@@ -40,7 +40,7 @@ pub(crate) enum Refusal {
          whose memory this is"
     )]
     Stream(c_int),
-    #[error("{0} bytes is no size")]
+    #[error("{0} bytes is not a valid size")]
     Size(i64),
     #[error("{address:#x} on device {device} is not freed: {error}")]
     Free {
@@ -50,7 +50,7 @@ pub(crate) enum Refusal {
     },
     #[error("{0:#x} is not where a block of this library begins")]
     Unknown(u64),
-    #[error("no memory is given: {0}")]
+    #[error("no memory is available: {0}")]
     Start(String),
     #[error("a limit of {:#} is less than a page of {:#}: set 0, or a page or more", ByteCount(*.0), ByteCount(PAGE_BYTES))]
     Limit(u64),
@@ -58,15 +58,15 @@ pub(crate) enum Refusal {
     Budget(u64),
     #[error("device {0} is in use: choose when its pages move before its first use")]
     InUse(c_int),
-    #[error("the job did not note the end of a step: {0}")]
+    #[error("the job did not record the end of a step: {0}")]
     Run(String),
-    #[error("no step is under way on this stream: begin one first")]
+    #[error("there is no current step on this stream: begin one first")]
     NoStep,
-    #[error("there is no such window: it was ended already, or never opened")]
+    #[error("there is no such window: it has ended, or was never opened")]
     NoWindow,
-    #[error("{0} is no share of a device's memory: give a number from 0 to 1")]
+    #[error("{0} is not a share of a device's memory: give a number from 0 to 1")]
     Fraction(f64),
-    #[error("a null pointer was given for {0}")]
+    #[error("a null pointer was passed for {0}")]
     Null(&'static str),
     #[error("a mistake inside of Larder, please report it: {0}")]
     Panic(String),
@@ -78,7 +78,7 @@ impl From<JobError> for Refusal {
     }
 }
 
-/// Returns the reason why a process is not a job although the files of one are named.
+/// Returns the reason why a process is not a job although the environment names a job's files.
 pub(crate) fn not_obeyed(error: &JobError) -> String {
     format!("the job's control file is not obeyed: {error}")
 }
@@ -101,7 +101,7 @@ thread_local! {
 fn note(refused: &Refusal) {
     let text = refused.to_string().replace('\0', " ");
     let text = CString::new(text).unwrap_or_default();
-    // A thread that is ending cannot request the text.
+    // An ending thread cannot request the text.
     let _ = LAST.try_with(|last| last.replace(text));
 }
 

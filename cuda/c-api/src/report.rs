@@ -1,4 +1,4 @@
-//! Counters and contents, as a C value and as JSON texts; limits, and releases of memory.
+//! Counters and contents, as a C structure and as JSON texts; limits, and releases of memory.
 
 use std::ffi::{c_char, c_int};
 use std::fmt::Write as _;
@@ -71,12 +71,12 @@ impl DeviceStats {
     }
 }
 
-/// Returns a device, if it was used.
+/// Returns a device, if it has been used.
 fn used(ordinal: c_int) -> Option<&'static DeviceState> {
     device::used().find(|device| device.ordinal == ordinal)
 }
 
-/// Returns the counters of a device; zeros and no limit for an unused one.
+/// Returns the counters of a device. An unused device has zeros and no limit.
 fn stats(ordinal: c_int) -> DeviceStats {
     let unused = DeviceStats {
         limit_bytes: u64::MAX,
@@ -101,7 +101,7 @@ fn snapshot(ordinal: c_int) -> String {
             _ => continue,
         };
         let (address, bytes) = (range.start().get(), range.bytes());
-        // A write to a string does not fail.
+        // Writing to a string does not fail.
         let _ = write!(
             text,
             "{separator}{{\"address\": {address}, \"bytes\": {bytes}, \"state\": \"{word}\", \"requested_bytes\": \
@@ -122,7 +122,7 @@ unsafe fn put(text: &str, into: *mut c_char, room: usize) -> usize {
         && !into.is_null()
     {
         let count = text.len().min(most);
-        // SAFETY: `into` has space for `room` bytes, which hold `count` bytes and the NUL.
+        // SAFETY: `into` has space for `room` bytes, and `count` bytes and the NUL fit into these.
         unsafe {
             ptr::copy_nonoverlapping(text.as_ptr().cast(), into, count);
             into.add(count).write(0);
@@ -187,7 +187,7 @@ unsafe extern "C" fn larder_cuda_snapshot_json(
     unsafe { put(&text, into, room) }
 }
 
-/// Resets the peaks to the present values.
+/// Resets the peaks to the current values.
 // SAFETY: no other function has this name.
 #[unsafe(no_mangle)]
 extern "C" fn larder_cuda_reset_peaks(ordinal: c_int) -> c_int {
@@ -209,7 +209,7 @@ extern "C" fn larder_cuda_empty_cache() {
         }
         Ok(())
     });
-    // A panic was reported where it happened.
+    // A panic has been reported where it happened.
     drop(released);
 }
 

@@ -1,4 +1,4 @@
-//! Steps of streams, and windows of captures, between two calls of C.
+//! Steps of streams, and windows of captures, kept between two C calls.
 
 use std::collections::HashMap;
 use std::ffi::c_int;
@@ -12,7 +12,7 @@ use crate::device::{Handle, device, locked};
 use crate::job;
 use crate::outcome::{Refusal, guard, status};
 
-/// A step under way.
+/// A current step.
 struct Begun {
     step: DeviceStep,
     at: Instant,
@@ -21,7 +21,7 @@ struct Begun {
 /// Steps by device and stream, outermost first.
 type Steps = HashMap<(c_int, Handle), Vec<Begun>>;
 
-/// The steps under way.
+/// The current steps.
 static STEPS: LazyLock<Mutex<Steps>> = LazyLock::new(Mutex::default);
 
 /// Windows by number.
@@ -62,7 +62,7 @@ extern "C" fn larder_cuda_end_step(ordinal: c_int, stream: Handle) -> c_int {
         let Some(job) = job::job().filter(|_| is_outermost) else {
             return Ok(());
         };
-        // Without a wait, queued work would seem to take no time and cause no pause.
+        // Without a wait, queued work would seem to take no time and would cause no pause.
         if !job.state().perf.is_full() {
             let stream = device.stream(stream)?;
             device.context().wait_for(&stream)?;
@@ -74,7 +74,8 @@ extern "C" fn larder_cuda_end_step(ordinal: c_int, stream: Handle) -> c_int {
     })
 }
 
-/// Opens a window for a capture that a stream is about to begin. Returns its number, 0 for a refusal.
+/// Opens a window for a capture that a stream is about to begin. Returns the window's number, or 0
+/// for a refusal.
 // SAFETY: no other function has this name.
 #[unsafe(no_mangle)]
 extern "C" fn larder_cuda_open_window(ordinal: c_int, stream: Handle, bytes: u64) -> u64 {

@@ -1,11 +1,11 @@
 //! Actions before and after each run: a registry that a session owns.
 //!
 //! A group's phases run in increasing order; inside a phase, actions run in the order in which they were
-//! added. All get the same options. A group runs the actions that are registered when it starts: an action
-//! added in between waits for the next run, an action removed in between may still run in this one.
+//! added. All actions get the same options. A group runs the actions that are registered when it starts: an
+//! action added while it runs waits for the next run, and an action removed while it runs may still run.
 //!
-//! Locks: the registry's, to read or replace the list; an action's own, for its timing. Neither is held while
-//! an action runs, so an action may add, remove and run others.
+//! There are two locks: that of the registry, to read or replace the list, and one per action, for the
+//! action's timing. Neither is held while an action runs, so an action may add, remove and run other actions.
 
 use core::fmt;
 use std::error::Error;
@@ -37,7 +37,7 @@ pub enum OnError {
 
 type Call<O> = dyn Fn(&O) -> Result<(), Box<dyn Error + Send + Sync>> + Send + Sync;
 
-/// Identifies an added action, for its removal. A registry never reuses one.
+/// Identifies an added action, for its removal. A registry never reuses an id.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct ActionId(u64);
 
@@ -58,7 +58,7 @@ pub struct ActionTiming {
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub struct ActionInfo {
-    /// Its id, with which it can be removed.
+    /// The action's id, with which it can be removed.
     pub id: ActionId,
     /// The action's group.
     pub group: Group,
@@ -68,14 +68,14 @@ pub struct ActionInfo {
     pub name: String,
     /// Consequence of the action's errors.
     pub on_error: OnError,
-    /// Its timing so far.
+    /// The action's timing so far.
     pub timing: ActionTiming,
 }
 
 /// An action ended with an error.
 #[derive(Debug, thiserror::Error)]
 #[error(
-    "the action {name} in phase {phase} {} the run: {error}; mend it, or add it with another policy",
+    "the action {name} in phase {phase} {} the run: {error}; fix it, or add it with another policy",
     match group {
         Group::Pre => "before",
         Group::Post => "after",
@@ -83,24 +83,24 @@ pub struct ActionInfo {
 )]
 #[non_exhaustive]
 pub struct ActionFailed {
-    /// Its group.
+    /// The action's group.
     pub group: Group,
-    /// Its phase.
+    /// The action's phase.
     pub phase: i32,
-    /// Its name.
+    /// The action's name.
     pub name: String,
     /// The error that the action returned.
     #[source]
     pub error: Box<dyn Error + Send + Sync>,
 }
 
-/// Outcome of a group that ended without failure.
+/// The outcome of a group that ended without a failure.
 #[derive(Debug, Default)]
 #[must_use = "it has the warnings"]
 pub struct Ran {
     /// Number of actions that ran.
     pub actions: usize,
-    /// Errors of actions with policy [`OnError::Warn`], in order.
+    /// Errors of actions with the policy [`OnError::Warn`], in order.
     pub warnings: Vec<ActionFailed>,
 }
 
@@ -114,15 +114,15 @@ struct Action<O: ?Sized> {
     call: Box<Call<O>>,
 }
 
-/// The list of actions. It is replaced as a whole, so that a running group keeps its own copy.
+/// The list of actions. The list is replaced as a whole, so that a running group keeps its own copy.
 struct ActionList<O: ?Sized> {
-    /// All actions, in the order of groups, phases, and addition.
+    /// All actions, ordered by group, phase and addition.
     actions: Arc<[Arc<Action<O>>]>,
     next: u64,
 }
 
 /// The actions of a session. `O` is the type of the options that each action gets, such as the graph that ran
-/// and its duration.
+/// and the duration of the run.
 ///
 /// ```
 /// use larder_control::{Group, ManualClock, OnError, RunActions};
@@ -143,7 +143,7 @@ pub struct RunActions<O: ?Sized> {
 }
 
 impl<O: ?Sized> RunActions<O> {
-    /// Makes a registry without actions; `clock` times them.
+    /// Makes a registry without actions. `clock` times the actions.
     pub fn new(clock: impl Clock + 'static) -> Self {
         let list = ActionList {
             actions: Arc::new([]),
@@ -155,7 +155,7 @@ impl<O: ?Sized> RunActions<O> {
         }
     }
 
-    /// Adds an action at the end of its phase. Several actions may have one name. O(actions).
+    /// Adds an action at the end of its phase. Several actions may have the same name. O(actions).
     pub fn add(
         &self,
         group: Group,
@@ -187,7 +187,7 @@ impl<O: ?Sized> RunActions<O> {
         })
     }
 
-    /// Removes an action. Returns false if it is not there. O(actions).
+    /// Removes an action. Returns false if there is no such action. O(actions).
     pub fn remove(&self, id: ActionId) -> bool {
         // Dropping an action runs the caller's code, so no lock is held.
         let old = self.with(|list| {
@@ -202,7 +202,7 @@ impl<O: ?Sized> RunActions<O> {
         old.iter().any(|action| action.id == id)
     }
 
-    /// Returns the first action of this name in the phase. O(actions).
+    /// Returns the first action with this name in the phase. O(actions).
     pub fn find(&self, group: Group, phase: i32, name: &str) -> Option<ActionInfo> {
         let actions = self.actions();
         let found = actions
@@ -220,8 +220,8 @@ impl<O: ?Sized> RunActions<O> {
     ///
     /// # Errors
     ///
-    /// The first error of an action whose policy is [`OnError::Fail`]. The actions after it do not run; the
-    /// effects of those before it stay, and their warnings are lost.
+    /// The first error of an action whose policy is [`OnError::Fail`]. The actions after that one do not run.
+    /// The effects of the actions before it stay, but their warnings are lost.
     pub fn run(&self, group: Group, options: &O) -> Result<Ran, ActionFailed> {
         let mut ran = Ran::default();
         for action in self.actions().iter().filter(|action| action.group == group) {

@@ -12,9 +12,9 @@ const IN_DESCRIPTION: &str = "pci bus id: ";
 
 /// A GPU's place on the PCI bus without the domain, as AntMan's files name it: `00:1e.0`.
 ///
-/// It is a number and not a text, so different spellings of one place are equal: letters in upper case, with
-/// the PCI domain or without. The domain is dropped because AntMan drops it. On a machine whose GPUs differ
-/// in their domain alone, the files cannot distinguish them.
+/// The place is stored as a number, not as a text, so different spellings of one place are equal: upper-case
+/// or lower-case letters, with or without the PCI domain. The domain is dropped because AntMan drops it. On
+/// a machine whose GPUs differ only in their domains, the files cannot distinguish them.
 ///
 /// ```
 /// use larder_control::BusId;
@@ -32,8 +32,8 @@ pub struct BusId {
 }
 
 impl BusId {
-    /// Makes a bus id of numbers, as in a driver's attributes; `None` if the device is above 31 or the
-    /// function above 7.
+    /// Makes a bus id from numbers, as in a driver's attributes. Returns `None` if the device is above 31 or
+    /// the function is above 7.
     pub const fn new(bus: u8, device: u8, function: u8) -> Option<Self> {
         if device > 31 || function > 7 {
             return None;
@@ -49,7 +49,7 @@ impl BusId {
     /// comma, in any letter case.
     ///
     /// # Errors
-    /// [`ParseError::BusId`] if there is no such part, or it is not a bus id.
+    /// [`ParseError::BusId`] if there is no such part, or if it is not a bus id.
     pub fn from_description(text: &str) -> Result<Self, ParseError> {
         let text = text.to_ascii_lowercase();
         let (_, behind) = text.split_once(IN_DESCRIPTION).ok_or(ParseError::BusId)?;
@@ -60,8 +60,8 @@ impl BusId {
 impl FromStr for BusId {
     type Err = ParseError;
 
-    /// Parses `bus:device.function` in hexadecimal digits, two, two and one, with or without a PCI domain of
-    /// up to eight digits and a colon before it.
+    /// Parses `bus:device.function` in hexadecimal: two digits, two digits and one digit. A PCI domain of up
+    /// to eight digits and a colon may precede it.
     fn from_str(text: &str) -> Result<Self, ParseError> {
         let place = match text.split_once(':') {
             Some((domain, place)) if place.contains(':') => {

@@ -1,4 +1,4 @@
-//! Clocks: the system's in programs, a settable one in tests.
+//! Clocks: the system's clock for programs, and a settable clock for tests.
 
 use core::fmt;
 use std::sync::{Mutex, PoisonError};
@@ -6,20 +6,20 @@ use std::time::{Duration, Instant};
 
 use crate::signal::Signal;
 
-/// Time between two polls by a clock that cannot wait for a signal.
+/// Time between two polls of a clock that cannot wait for a signal.
 const LOOK: Duration = Duration::from_millis(1);
 
 /// A source of time that can also wait.
 pub trait Clock: Send + Sync + fmt::Debug {
-    /// Returns the time since some fixed moment; it never goes back.
+    /// Returns the time since some fixed moment. The time never goes back.
     fn now(&self) -> Duration;
 
-    /// Returns when at least `time` has passed.
+    /// Sleeps for at least `time`.
     fn sleep(&self, time: Duration);
 
-    /// Waits until the time is `until`, indefinitely if that is `None`, or until `signal` has counted more
-    /// changes than `seen`. Returns true in the latter case. The default implementation polls once a
-    /// millisecond.
+    /// Waits until the time is `until` (forever if that is `None`) or until `signal` has counted more
+    /// changes than `seen`. Returns true if `signal` has counted more changes. The default implementation
+    /// polls once per millisecond.
     fn wait(&self, until: Option<Duration>, signal: &Signal, seen: u64) -> bool {
         loop {
             if signal.changes() != seen {
@@ -66,10 +66,10 @@ impl Clock for SystemClock {
     }
 }
 
-/// A clock for tests that moves only by [`advance`](Self::advance), a sleep or a wait.
+/// A clock for tests. It moves only with [`advance`](Self::advance), a sleep or a wait.
 ///
-/// [`at`](Self::at) runs an event at a moment, so that a single-threaded test can end a wait. A wait without
-/// an end blocks for real once no event is left, so another thread must raise the signal.
+/// [`at`](Self::at) schedules an event, so that a single-threaded test can end a wait. A wait without an end
+/// really blocks once no event is left, so another thread must raise the signal.
 #[derive(Default)]
 pub struct ManualClock {
     state: Mutex<ManualState>,
@@ -91,14 +91,14 @@ impl ManualClock {
         Self::default()
     }
 
-    /// Moves the clock by `time` and runs the events on the way.
+    /// Moves the clock by `time` and runs the events that are due in that time.
     pub fn advance(&self, time: Duration) {
         let to = self.now().saturating_add(time);
         while self.next_event(to) {}
         self.with(|state| state.now = state.now.max(to));
     }
 
-    /// Returns the time of all sleeps and waits so far.
+    /// Returns the total time of all sleeps and waits so far.
     pub fn slept(&self) -> Duration {
         self.with(|state| state.slept)
     }
@@ -112,7 +112,8 @@ impl ManualClock {
         f(&mut self.state.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Moves to the first event up to `to` and runs it. Returns false if there is none.
+    /// Moves the clock to the first event that is due by `to`, and runs it. Returns false if there is no
+    /// such event.
     fn next_event(&self, to: Duration) -> bool {
         let event = self.with(|state| {
             let events = state.events.iter().enumerate();

@@ -4,8 +4,8 @@ use thiserror::Error;
 
 use crate::ControlFile;
 
-/// A text is not a valid control file, status, life or bus id. Nothing of it is taken; all former values stay
-/// in force.
+/// A text is not a valid control file, status, life or bus id. Nothing in the text is used, and all former
+/// values stay in force.
 #[derive(Clone, PartialEq, Eq, Debug, Error)]
 #[non_exhaustive]
 pub enum ParseError {
@@ -14,7 +14,7 @@ pub enum ParseError {
     Empty,
     /// The control file is larger than [`ControlFile::MAX_BYTES`].
     #[error(
-        "the control file has {bytes} bytes, at most {} are read",
+        "the control file has {bytes} bytes; at most {} are read",
         ControlFile::MAX_BYTES
     )]
     TooLarge {
@@ -30,7 +30,7 @@ pub enum ParseError {
         column: usize,
     },
     /// The control file is JSON, but not an object.
-    #[error("the control file is not an object, nothing of it is taken")]
+    #[error("the control file is not an object; nothing in it is used")]
     NotAnObject,
     /// The text is not a status because it is incomplete, not JSON, too large, or has values of other types.
     /// Reading again later may succeed.
@@ -41,7 +41,9 @@ pub enum ParseError {
     },
     /// The text is not a process's life ([`Life`](crate::Life)), so it is unknown which process a control
     /// file is for.
-    #[error("not the life of a process: a job's status says it; leave it out of a file for any")]
+    #[error(
+        "not the life of a process: copy it from the job's status, or leave it out for any run"
+    )]
     Life,
     /// The text is not a place on the PCI bus.
     #[error("not a PCI bus id: write it like 00:1e.0 or 0000:00:1e.0")]

@@ -1,5 +1,5 @@
 //! Several jobs on one GPU: the control file that a job reads, the status file that it writes, and how it
-//! obeys. The crate calls no driver and reads only the clock that it is given.
+//! obeys its orders. The crate calls no driver and reads only the clock that it is given.
 //!
 //! ```
 //! use larder_control::{BusId, ControlFile};

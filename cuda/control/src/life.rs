@@ -1,11 +1,11 @@
-//! [`Life`]: one run of a program, so that the next run of the same name does not obey its orders.
+//! [`Life`]: one run of a program. It keeps the next run with the same name from obeying the orders of this
+//! run.
 //!
-//! A process number alone is not enough, since the system reuses it. Together with the process's start in
-//! ticks after the machine's start, and the boot's random number, it names one process uniquely, whatever the
-//! clock.
+//! A PID alone is not enough, since the system reuses it. Together with the process's start in ticks after
+//! the machine's start, and the random boot ID, it identifies one process uniquely, whatever the clock says.
 //!
-//! This works on Linux, among processes that see each other's numbers: one in a container with numbers of its
-//! own looks dead from outside.
+//! This works on Linux, among processes that see each other's PIDs. A process in a container with its own PID
+//! namespace looks dead from outside.
 
 use core::fmt;
 use core::str::FromStr;
@@ -16,7 +16,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 
 use crate::ParseError;
 
-/// One process, from its start to its end. As text: its number, the tick of its start, the boot's id, as in
+/// One process, from its start to its end. Its text has the PID, the tick of the start and the boot ID, as in
 /// `4711-8412345-0f8fad5bd9cb469fa16570867728950e`.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct Life {
@@ -26,9 +26,9 @@ pub struct Life {
 }
 
 impl Life {
-    /// Returns the life of the process that has this number now; `None` if there is none, it has ended and
-    /// was not waited for yet, or the system does not report it. Reads a file of `/proc`, and another the
-    /// first time.
+    /// Returns the life of the process that now has this PID; `None` if there is none, if it has ended but
+    /// has not been waited for, or if the system does not report it. Reads a file in `/proc`, and another one
+    /// the first time.
     ///
     /// ```
     /// use larder_control::Life;
@@ -53,14 +53,14 @@ impl Life {
         Self::of(std::process::id())
     }
 
-    /// Returns the number of its process.
+    /// Returns the PID of the process.
     pub const fn pid(self) -> u32 {
         self.pid
     }
 }
 
-/// Returns whether a process of this number is one of a user's; `None` if there is none, or the system does
-/// not report it.
+/// Returns whether the process with this PID belongs to a user; `None` if there is no such process, or the
+/// system does not report it.
 pub fn is_of_user(pid: u32, user: u32) -> Option<bool> {
     let status = fs::read(format!("/proc/{pid}/status")).ok()?;
     let status = String::from_utf8_lossy(&status);
@@ -73,7 +73,7 @@ pub fn is_of_user(pid: u32, user: u32) -> Option<bool> {
     )
 }
 
-/// Returns the random number of this boot.
+/// Returns the ID of this boot.
 fn boot() -> Option<u128> {
     let text = fs::read_to_string("/proc/sys/kernel/random/boot_id").ok()?;
     u128::from_str_radix(&text.trim().replace('-', ""), 16).ok()

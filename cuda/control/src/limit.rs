@@ -1,10 +1,10 @@
-//! The limit of a GPU, divided among the allocators that a program has there.
+//! The limit of a GPU, divided among a program's allocators on that GPU.
 
-/// Bound to which a control file may raise a GPU's limit.
+/// The bound up to which a control file may raise a GPU's limit.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[non_exhaustive]
 pub enum Ceiling {
-    /// The sum of the limits that its allocators began with, as in upstream.
+    /// The sum of the limits with which the GPU's allocators began, as in upstream.
     #[default]
     Initial,
     /// This number of bytes.
@@ -14,7 +14,7 @@ pub enum Ceiling {
 }
 
 impl Ceiling {
-    /// Returns the ceiling of a GPU whose allocators began with these limits, in bytes.
+    /// Returns the ceiling in bytes of a GPU whose allocators began with these limits.
     pub fn bytes(self, first_limits: &[u64]) -> u64 {
         match self {
             Self::Initial => first_limits.iter().copied().fold(0, u64::saturating_add),
@@ -24,8 +24,8 @@ impl Ceiling {
     }
 }
 
-/// Divides a GPU's limit among its allocators, in proportion to the limits they began with. The
-/// parts are rounded down, at most a byte less for each, so they add up to no more than the limit.
+/// Divides a GPU's limit among its allocators, in proportion to the limits with which they began.
+/// The parts are rounded down, so they add up to no more than the limit.
 ///
 /// ```
 /// assert_eq!(larder_control::divide_limit(200, &[300, 100]), [150, 50]);

@@ -1,8 +1,8 @@
-//! The pause of a job at the end of a run, so that it keeps the device busy for its share of the time only:
-//! AntMan's formula, to the microsecond, and the wait.
+//! The pause of a job at the end of a run, so that the job keeps the device busy only for its share of the
+//! time: AntMan's formula, exact to the microsecond, and the wait.
 //!
-//! A run of S microseconds, 1 at least, should take S x 100 / share microseconds. The job sleeps for the
-//! difference, less 50 for the pause's own cost.
+//! A run of S microseconds (at least 1) should take S x 100 / share microseconds. The job sleeps for the
+//! difference, less 50 microseconds for the cost of the pause itself.
 //!
 //! [`ResourceManagement::after_run`] plans the pause and [`ResourceManagement::finish_run`] makes it. A
 //! [`Pacer`](crate::Pacer) spreads its pauses over a step's launches instead: use one of the two.
@@ -13,7 +13,7 @@ use std::time::Duration;
 use crate::clock::Clock;
 use crate::perf::{DutyCycle, DutyCycleReader, PerfControl};
 
-/// Cost of a pause besides its length, in microseconds.
+/// Cost of a pause in addition to its length, in microseconds.
 const PAUSE_COST_US: u64 = 50;
 
 /// The plan for the end of a run.
@@ -62,7 +62,7 @@ pub struct ResourceManagement<C> {
 }
 
 impl<C: Clock> ResourceManagement<C> {
-    /// Makes a management with the full share.
+    /// Makes a resource management with the full share.
     pub fn new(clock: C) -> Self {
         let duty_cycle = DutyCycle::new();
         let reader = duty_cycle.reader();
@@ -88,7 +88,7 @@ impl<C: Clock> ResourceManagement<C> {
         self.duty_cycle.reader()
     }
 
-    /// Ends every wait, now and later; no pause is inserted any more.
+    /// Ends every wait, now and later. No more pauses are inserted.
     pub fn cancel(&self) {
         self.duty_cycle.cancel();
     }
@@ -104,14 +104,14 @@ impl<C: Clock> ResourceManagement<C> {
         self.finish(run_time, None)
     }
 
-    /// Plans the pause after a run and carries it out, for `longest` at most. After
-    /// [`Waited::TimedOut`] a caller waits out a suspension with [`wait_on`](Self::wait_on); the
-    /// rest of a sleep is lost.
+    /// Plans the pause after a run and carries it out, for at most `longest`. After [`Waited::TimedOut`],
+    /// a caller waits for the end of a suspension with [`wait_on`](Self::wait_on); the rest of a sleep is
+    /// lost.
     pub fn finish_run_within(&self, run_time: Duration, longest: Duration) -> Waited {
         self.finish(run_time, Some(self.clock.now().saturating_add(longest)))
     }
 
-    /// Waits while the share is 0, for `longest` at most. It continues a suspension that timed out.
+    /// Waits while the share is 0, for at most `longest`. Continues a suspension that timed out.
     pub fn wait_on(&self, longest: Duration) -> Waited {
         self.wait_suspended(Some(self.clock.now().saturating_add(longest)))
     }
@@ -120,7 +120,7 @@ impl<C: Clock> ResourceManagement<C> {
         let start = self.clock.now();
         let mut seen = self.reader.read();
         loop {
-            // The time slept so far counts, since a new end is also measured from the start.
+            // The time slept so far counts, since the new end is measured from the start, too.
             let end = match plan(seen.perf, run_time) {
                 SleepPlan::Nothing => break,
                 SleepPlan::Suspend => return self.wait_suspended(until),
@@ -164,7 +164,7 @@ impl<C: Clock> ResourceManagement<C> {
     }
 }
 
-/// Returns the plan for a run by the formula above.
+/// Returns the plan for a run according to the formula above.
 fn plan(perf: PerfControl, run_time: Duration) -> SleepPlan {
     if perf.is_full() {
         return SleepPlan::Nothing;
@@ -185,7 +185,7 @@ impl fmt::Display for Waited {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Done => "done",
-            Self::Cancelled => "cancelled: no pause is inserted any more",
+            Self::Cancelled => "cancelled: no more pauses are inserted",
             Self::TimedOut => "not done yet: wait again, or cancel",
         })
     }

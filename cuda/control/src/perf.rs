@@ -1,8 +1,9 @@
 //! The duty cycle: the share of the time that a job may keep the device busy, changed while the job runs.
 //!
-//! PERF1. The setter stores the share before it counts the change; a waiter reads the count first (SIGNAL1).
-//! PERF2. A [`DutyCycle`] that was cancelled or dropped reads [`PerfControl::FULL`] from then on, so that no
-//! job stays suspended when its controller is gone.
+//! PERF1. The setter stores the share before it counts the change; a waiter reads the count before the share
+//! (SIGNAL1).
+//! PERF2. A cancelled or dropped [`DutyCycle`] reads as [`PerfControl::FULL`] from then on, so that no job
+//! stays suspended when its controller is gone.
 
 use core::fmt;
 use std::sync::Arc;
@@ -12,7 +13,8 @@ use std::time::Duration;
 use crate::clock::Clock;
 use crate::signal::Signal;
 
-/// Percent of the time that a job may keep the device busy: 0 suspends the job, 100 does not limit it.
+/// The percentage of the time for which a job may keep the device busy: 0 suspends the job, 100 does not
+/// limit it.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct PerfControl(u8);
 
@@ -22,7 +24,7 @@ impl PerfControl {
     /// 0 percent, which suspends the job.
     pub const SUSPENDED: Self = Self(0);
 
-    /// Makes the share of `percent`, from 0 to 100, both included.
+    /// Makes the share of `percent`, which is from 0 to 100 inclusive.
     ///
     /// # Errors
     ///
@@ -62,9 +64,9 @@ impl fmt::Display for PerfControl {
     }
 }
 
-/// A percentage above 100 is no share of the time.
+/// A percentage above 100 is not a share of the time.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
-#[error("{percent} is no share of the time: take 0 to 100 percent")]
+#[error("{percent} is not a share of the time: take 0 to 100 percent")]
 pub struct PerfOutOfRange {
     /// The requested percentage.
     pub percent: u64,
@@ -76,8 +78,8 @@ struct DutyCycleShared {
     signal: Signal,
 }
 
-/// The writer's end of a job's share of the time, held by the part that listens to the coordinator. Dropping
-/// it cancels it.
+/// The writing end of a job's share of the time, held by the part of the job that listens to the coordinator.
+/// Dropping it cancels the duty cycle.
 #[derive(Debug)]
 pub struct DutyCycle {
     shared: Arc<DutyCycleShared>,
@@ -97,8 +99,8 @@ impl DutyCycle {
         }
     }
 
-    /// Sets the share and wakes the threads that wait for a change. It wakes none if the share is set already
-    /// or the duty cycle was cancelled.
+    /// Sets the share and wakes the threads that wait for a change. Wakes none if the share is already set or
+    /// the duty cycle has been cancelled.
     pub fn set(&self, perf: PerfControl) {
         // Release: a thread that reads the share sees everything before this call. A compare-and-swap, so
         // that a concurrent cancel is not undone (PERF2).
@@ -146,7 +148,7 @@ pub struct DutyCycleReader {
     shared: Arc<DutyCycleShared>,
 }
 
-/// A share that a reader saw, and the count of changes by which it waits for the next one.
+/// A share that a reader saw, and the count of changes with which it waits for the next change.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Observed {
     pub(crate) perf: PerfControl,
@@ -154,7 +156,7 @@ pub(crate) struct Observed {
 }
 
 impl DutyCycleReader {
-    /// Returns the share in force; full if the duty cycle was cancelled. One load.
+    /// Returns the share in force; the full share if the duty cycle was cancelled. Costs one load.
     pub fn perf(&self) -> PerfControl {
         // Acquire: pairs with `set`.
         match self.shared.percent.load(Ordering::Acquire) {

@@ -1,15 +1,16 @@
 //! Translation between a coordinator and the files of a job: commands into [`ControlFile`]s, reports out of
 //! [`StatusFile`]s.
 //!
-//! In AntMan's files an answer looks like an old status. So each order has a number, `controlVersion` in the
-//! control file, and the job repeats it in its status once the order is in force (COORD3).
+//! In AntMan's files an answer cannot be distinguished from an old status. So each order has a number,
+//! `controlVersion` in the control file, and the job repeats the number in its status once the order is in
+//! force (COORD3).
 
 use crate::coordinate::{Command, JobReport};
 use crate::{BusId, ControlFile, PerfControl, SleepState, SleepStatus, StatusFile};
 
 impl ControlFile {
     /// Writes a command for a GPU into the file and keeps all other fields. The file holds the newest command
-    /// of each kind, so the job misses nothing if one command replaces another before the job reads.
+    /// of each kind, so the job misses nothing if one command replaces another before the job reads the file.
     pub fn command(&mut self, gpu: BusId, command: &Command) {
         match *command {
             Command::SetLimit {
@@ -27,9 +28,9 @@ impl ControlFile {
 }
 
 impl StatusFile {
-    /// Returns the report of the job's memory on a GPU, for a [`Coordinator`](crate::Coordinator). `None` if
-    /// the status has no limit for the GPU, as always with AntMan's jobs. A job that does not report its want
-    /// counts as wanting everything.
+    /// Returns the report of the job's memory on a GPU, for a [`Coordinator`](crate::Coordinator). Returns
+    /// `None` if the status has no limit for the GPU, which is always so with AntMan's jobs. A job that does
+    /// not report its want counts as wanting everything.
     pub fn report(&self, gpu: BusId) -> Option<JobReport> {
         let job = self.larder.as_ref()?;
         let here = job.gpus.get(&gpu)?;
@@ -49,8 +50,8 @@ impl StatusFile {
 }
 
 impl PerfControl {
-    /// Returns the share for a file's `perfControl`. A number above 100 or below 0 means the full share:
-    /// upstream then computes no time to sleep.
+    /// Returns the share for a file's `perfControl`. A number above 100 or below 0 means the full share,
+    /// because upstream then computes no time to sleep.
     pub fn of_file(perf_control: i32) -> Self {
         u64::try_from(perf_control).map_or(Self::FULL, |percent| {
             Self::new(percent).unwrap_or(Self::FULL)

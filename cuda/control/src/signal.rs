@@ -1,12 +1,12 @@
-//! A count of changes that threads can wait for.
+//! A count of changes, for which threads can wait.
 //!
-//! SIGNAL1. A writer makes a change first and counts it afterwards. So a thread misses no change if it reads the
-//! count, then the value, and then waits with the count it read.
+//! SIGNAL1. A writer first makes a change and then counts it. So a thread misses no change if it reads the
+//! count, then the value, and then waits with the count that it read.
 
 use std::sync::{Condvar, Mutex, PoisonError};
 use std::time::Duration;
 
-/// Wakes waiting threads when something has changed. Its lock is held for counting only.
+/// Wakes waiting threads when something has changed. Its lock is held only for counting.
 #[derive(Debug, Default)]
 pub struct Signal {
     changes: Mutex<u64>,
@@ -34,8 +34,8 @@ impl Signal {
         self.condition.notify_all();
     }
 
-    /// Waits in real time until the count differs from `seen`, for at most `longest`, or indefinitely if that
-    /// is `None`. Returns true if the count differs.
+    /// Waits in real time until the count differs from `seen`, for at most `longest`, or forever if that is
+    /// `None`. Returns true if the count differs.
     pub(crate) fn wait_really(&self, seen: u64, longest: Option<Duration>) -> bool {
         let changes = self.changes.lock().unwrap_or_else(PoisonError::into_inner);
         let changes = match longest {

@@ -1,5 +1,5 @@
-//! [`StatusFile`]: the status that a job writes, in AntMan's format, with a part of Larder's own that
-//! AntMan's readers ignore.
+//! [`StatusFile`]: the status that a job writes, in AntMan's format, with Larder's own part, which AntMan's
+//! readers ignore.
 
 use std::collections::BTreeMap;
 
@@ -19,11 +19,11 @@ pub struct StatusFile {
         deserialize_with = "from_null"
     )]
     pub gpus: BTreeMap<BusId, GpuStatus>,
-    /// Longest of the fresh averages, in microseconds.
+    /// The longest of the fresh averages, in microseconds.
     #[serde(rename = "miniBatchDuration", default)]
     pub mini_batch_micros: u64,
-    /// Average run of each graph in microseconds, by `graph_` and its number. An empty map is written as
-    /// `null`.
+    /// The average duration of each graph's runs in microseconds, by `graph_` and the graph's number. An
+    /// empty map is written as `null`.
     #[serde(
         rename = "Durations",
         default,
@@ -47,7 +47,7 @@ pub struct GpuStatus {
     /// The reason why blocks went to the host.
     #[serde(rename = "swapReason", default)]
     pub swap_reason: SwapReason,
-    /// Bytes in use by the driver's own count; upstream always writes -1.
+    /// Bytes in use according to the driver; upstream always writes -1.
     #[serde(rename = "deviceMemUsedNvidia", default = "unknown")]
     pub used_by_driver: i64,
     #[serde(flatten)]
@@ -57,7 +57,7 @@ pub struct GpuStatus {
 /// Memory of a job on one GPU, in bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct DeviceUsage {
-    /// Maximum bytes in blocks on the device.
+    /// Maximum number of bytes in blocks on the device.
     #[serde(rename = "deviceMemUsedMax")]
     pub device_peak_bytes: u64,
     /// Bytes in blocks on the device now.
@@ -66,10 +66,10 @@ pub struct DeviceUsage {
     /// Bytes held from the device.
     #[serde(rename = "deviceMemPoolSize")]
     pub device_reserved_bytes: u64,
-    /// Bytes held from the device in regions with a block in use, to which a limit can be lowered now.
+    /// Bytes held from the device in regions with a block in use; a limit can now be lowered to this.
     #[serde(rename = "deviceMemStable")]
     pub device_stable_bytes: u64,
-    /// Maximum bytes in blocks on the host.
+    /// Maximum number of bytes in blocks on the host.
     #[serde(rename = "hostMemUsedMax")]
     pub host_peak_bytes: u64,
     /// Bytes in blocks on the host now.
@@ -96,19 +96,19 @@ pub enum SwapReason {
     Oom,
 }
 
-/// Larder's own part of a status: the limits and the share in force, and when they were written.
+/// Larder's own part of a status: the limits and the share in force, and the time of the write.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct JobStatus {
-    /// The number of the job's process.
+    /// The PID of the job.
     pub pid: u32,
-    /// The process itself, as distinguished from a later one with its number; absent if the system does not
-    /// report it.
+    /// The process itself, distinguished from a later process with the same PID; absent if the system does
+    /// not report it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub life: Option<Life>,
     /// The job's name.
     pub name: String,
-    /// Limit in force over all GPUs, in bytes.
+    /// The limit in force over all GPUs, in bytes.
     pub limit_bytes: u64,
     /// Bytes above the limit that are still to be released.
     #[serde(default)]
@@ -122,7 +122,7 @@ pub struct JobStatus {
     /// The newest `controlVersion` whose limits and share of the time are in force.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub control_version: Option<u64>,
-    /// Bytes above which the job is asked to release memory.
+    /// Bytes above which the job is requested to release memory.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub soft_limit_bytes: Option<u64>,
     /// The `perfControl` in force.
@@ -136,27 +136,27 @@ pub struct JobStatus {
     /// The job's priority; larger is more important.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub priority: Option<i64>,
-    /// Sleep of the job; absent from jobs that do not know how to sleep.
+    /// The job's sleep; absent for jobs that do not support sleep.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sleep: Option<SleepStatus>,
     #[serde(flatten)]
     other: Map<String, Value>,
 }
 
-/// The sleep of a job, in bytes over all GPUs. The device memory that it still holds is
+/// The sleep of a job, in bytes over all GPUs. The device memory that the job still holds is in
 /// [`held_bytes`](JobStatus::held_bytes), as always.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct SleepStatus {
-    /// Awake, asleep, or about to wake.
+    /// Whether the job is awake, asleep or about to wake.
     pub state: SleepState,
-    /// Bytes in copies on the host, pinned as far as the host pins memory.
+    /// Bytes in copies on the host, which are pinned if the host can pin that much memory.
     #[serde(default)]
     pub copied_bytes: u64,
     /// Maximum bytes of device memory that the job needs to wake.
     #[serde(default)]
     pub wake_bytes: u64,
-    /// The reason why the job does not sleep although ordered to, or does not wake yet.
+    /// The reason why the job does not sleep although it is ordered to, or does not wake yet.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub problem: Option<String>,
     #[serde(flatten)]
@@ -173,8 +173,8 @@ pub enum SleepState {
     /// The job has released its memory, and takes none before it has reported [`Waking`](Self::Waking) and
     /// has read its control file once more.
     Asleep,
-    /// The job still sleeps and was ordered to be awake, so from now on it takes memory as soon as there is
-    /// enough.
+    /// The job still sleeps but has been ordered to be awake: from now on it takes memory as soon as there
+    /// is enough.
     Waking,
 }
 
@@ -198,19 +198,19 @@ pub struct GpuLimit {
 }
 
 impl StatusFile {
-    /// A file with more bytes is not read.
+    /// Maximum size of a file in bytes; larger files are not read.
     pub const MAX_BYTES: usize = 1 << 20;
 
-    /// Parses a file's text. These fields may be absent: the file's own, a GPU's swap reason and driver
-    /// number, and all of [`JobStatus`] but process, name, limit and share. A GPU without one of the seven
-    /// numbers is an error, since its memory would count as nothing.
+    /// Parses a file's text. These fields may be absent: the fields of the file itself, a GPU's swap reason
+    /// and driver number, and all fields of [`JobStatus`] except PID, name, limit and share. A GPU that
+    /// lacks one of the seven numbers is an error, since its memory would count as nothing.
     ///
     /// # Errors
-    /// [`ParseError::Status`] if the text is no status, or larger than [`Self::MAX_BYTES`].
+    /// [`ParseError::Status`] if the text is not a status, or is larger than [`Self::MAX_BYTES`].
     pub fn parse(text: impl AsRef<[u8]>) -> Result<Self, ParseError> {
         let text = text.as_ref();
         if text.len() > Self::MAX_BYTES {
-            let message = format!("{} bytes, at most {} are read", text.len(), Self::MAX_BYTES);
+            let message = format!("{} bytes; at most {} are read", text.len(), Self::MAX_BYTES);
             return Err(ParseError::Status { message });
         }
         serde_json::from_slice(text).map_err(|error| ParseError::Status {
@@ -233,7 +233,7 @@ impl StatusFile {
         }
     }
 
-    /// Returns the file's text, in JSON.
+    /// Returns the file's text in JSON.
     pub fn to_text(&self) -> String {
         // The value has only text keys and numbers, so the conversion cannot fail.
         let value = serde_json::to_value(self).unwrap_or_default();
@@ -242,7 +242,7 @@ impl StatusFile {
 }
 
 impl DeviceUsage {
-    /// Returns the sum of both, field by field, saturating.
+    /// Returns the saturating sum of both, field by field.
     pub(crate) fn plus(&self, other: &Self) -> Self {
         let sum = u64::saturating_add;
         Self {
@@ -258,7 +258,7 @@ impl DeviceUsage {
 }
 
 impl JobStatus {
-    /// Returns whether both are equal except for the time when they were written.
+    /// Returns whether both are equal except for the time of the write.
     pub fn says_the_same(&self, other: &Self) -> bool {
         let mut timed = self.clone();
         timed.written_at_unix_ms = other.written_at_unix_ms;
@@ -267,7 +267,7 @@ impl JobStatus {
 }
 
 impl GpuStatus {
-    /// Makes the status of a GPU, without the driver's own number.
+    /// Makes the status of a GPU, without the driver's number.
     pub fn new(usage: DeviceUsage, swap_reason: SwapReason) -> Self {
         Self {
             usage,

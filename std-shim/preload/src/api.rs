@@ -1,5 +1,5 @@
-//! Larder's additions to malloc, for programs that include `larder.h`: numbers, trim, steps, heaps
-//! as values. The header documents each function.
+//! Larder's additions to malloc, for programs that include `larder.h`: statistics, trim, steps,
+//! and heaps as values. The header documents each function.
 
 use core::alloc::Layout;
 use core::mem;
@@ -31,7 +31,7 @@ pub struct LarderStats {
     kept_bytes: u64,
 }
 
-/// Writes as many of the numbers as fit into `bytes`. Returns the bytes of all of them.
+/// Writes as many of the statistics as fit into `bytes` bytes. Returns the length of all of them.
 ///
 /// # Safety
 /// `stats` is writable for `bytes` bytes.
@@ -54,7 +54,8 @@ pub unsafe extern "C" fn larder_stats(stats: *mut LarderStats, bytes: size_t) ->
     };
     let known = bytes.min(size_of::<LarderStats>());
     let from = (&raw const numbers).cast::<u8>();
-    // SAFETY: `stats` is writable for as many bytes; the numbers are plain, and at least as long.
+    // SAFETY: `stats` is writable for this many bytes; the numbers are plain, and at least as
+    // long.
     unsafe { ptr::copy_nonoverlapping(from, stats.cast::<u8>(), known) };
     size_of::<LarderStats>()
 }
@@ -65,7 +66,7 @@ pub extern "C" fn larder_trim() -> u64 {
     HEAP.trim()
 }
 
-/// A function of C that receives reports of misuse.
+/// A C function that receives reports of misuse.
 type Hook = extern "C" fn(*const c_char, size_t);
 
 /// A [`Hook`], or null.
@@ -74,14 +75,14 @@ static HOOK: AtomicPtr<()> = AtomicPtr::new(ptr::null_mut());
 fn tell(report: &str) {
     // Relaxed: a function exists from the program's start.
     let hook = HOOK.load(Ordering::Relaxed);
-    // SAFETY: null or a function, as the type has it.
+    // SAFETY: null or a function of this type.
     let hook = unsafe { mem::transmute::<*mut (), Option<Hook>>(hook) };
     if let Some(hook) = hook {
         hook(report.as_ptr().cast(), report.len());
     }
 }
 
-/// Sets how the heap reacts to misuse: by calling `hook`, or without one by ending the process.
+/// Sets how the heap reacts to misuse: it calls `hook`, or ends the process if there is none.
 #[unsafe(no_mangle)]
 pub extern "C" fn larder_on_misuse(hook: Option<Hook>) {
     let word = hook.map_or(ptr::null_mut(), |hook| hook as *mut ());
@@ -99,7 +100,7 @@ pub extern "C" fn larder_step_begin(key: u64) {
     core::mem::forget(heap::step_keyed(key));
 }
 
-/// Ends the step that the calling thread began last. Does nothing without one.
+/// Ends the step that the calling thread began last. Does nothing if there is no step.
 #[unsafe(no_mangle)]
 pub extern "C" fn larder_step_end() {
     drop(Step::resume());
@@ -110,7 +111,7 @@ pub extern "C" fn larder_step_end() {
 pub extern "C" fn larder_heap_new() -> *mut Heap {
     let place = HEAP.malloc(size_of::<Heap>()).cast::<Heap>();
     if !place.is_null() {
-        // SAFETY: a block of ours, that long; its alignment is at most 16.
+        // SAFETY: a block of ours, that long; the alignment of a heap is at most 16.
         unsafe { place.write(Heap::new()) };
     }
     place
@@ -121,7 +122,7 @@ const _: () = assert!(align_of::<Heap>() <= 16);
 /// Frees a heap with all its blocks. Does nothing with null.
 ///
 /// # Safety
-/// The heap and its blocks are the caller's, and given up.
+/// The heap and its blocks belong to the caller, who gives them up.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn larder_heap_delete(heap: *mut Heap) {
     if heap.is_null() {
@@ -149,8 +150,8 @@ fn layout(bytes: size_t, align: size_t) -> Option<Layout> {
     Layout::from_size_align(bytes.max(1), align).ok()
 }
 
-/// Refuses an invalid layout: the alignment is no power of two, or the length exceeds that of any
-/// block.
+/// Refuses an invalid layout: the alignment is not a power of two, or the length exceeds that of
+/// any block.
 fn no_layout(align: size_t) -> *mut u8 {
     let reason = match align.is_power_of_two() {
         true => libc::ENOMEM,
@@ -182,8 +183,8 @@ pub unsafe extern "C" fn larder_heap_alloc(
 /// Frees a block. Does nothing with null.
 ///
 /// # Safety
-/// The heap is the caller's, and used by no other thread during the call; the block is one of it,
-/// of these bytes and this alignment, and given up.
+/// The heap is the caller's, and used by no other thread during the call; the block is one of
+/// this heap, with this length and alignment, and the caller gives it up.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn larder_heap_free(
     heap: *const Heap,
@@ -193,17 +194,17 @@ pub unsafe extern "C" fn larder_heap_free(
 ) {
     if let (Some(block), Some(layout)) = (NonNull::new(block), layout(bytes, align)) {
         // SAFETY: the heap is the caller's, used by no other thread during the call; the block is
-        // one of it, with this layout, and given up.
+        // one of this heap, with this layout, and the caller gives it up.
         unsafe { (&*heap).deallocate(block, layout) };
     }
 }
 
-/// Resizes a block and keeps its contents. Returns null with `errno` set, and leaves the block as
-/// it was, on failure.
+/// Resizes a block and keeps its contents. On failure, returns null with `errno` set and leaves
+/// the block unchanged.
 ///
 /// # Safety
-/// The heap is the caller's, and used by no other thread during the call; the block is one of it,
-/// of these bytes and this alignment. It is given up if the result is not null.
+/// The heap is the caller's, and used by no other thread during the call; the block is one of
+/// this heap, with this length and alignment. The caller gives it up if the result is not null.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn larder_heap_resize(
     heap: *const Heap,
@@ -220,7 +221,7 @@ pub unsafe extern "C" fn larder_heap_resize(
         return unsafe { larder_heap_alloc(heap, new_bytes, align) };
     };
     // SAFETY: the heap is the caller's, used by no other thread during the call; the block is one
-    // of it, with the old layout, and given up for another.
+    // of this heap, with the old layout, and the caller gives it up for another.
     let resized = unsafe {
         match new.size() >= old.size() {
             true => (&*heap).grow(block, old, new),

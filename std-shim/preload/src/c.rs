@@ -1,4 +1,4 @@
-//! The functions of C and POSIX. Each sets `errno` if it fails; a free leaves `errno` alone.
+//! The functions of C and POSIX. Each sets `errno` if it fails; frees leave `errno` unchanged.
 
 use core::alloc::{GlobalAlloc, Layout};
 use core::ptr;
@@ -8,9 +8,10 @@ use libc::{EINVAL, ENOMEM, c_int, c_void, size_t};
 
 use crate::HEAP;
 
-// Aligns the most called functions to cache lines: at a random offset a program may take half as
-// long again. The compiler puts each function into a section of its name, and merges equal
-// functions under either name; the section gets the largest alignment requested.
+// Aligns the most frequently called functions to cache lines: with functions at arbitrary offsets,
+// a program may take 1.5 times as long. The compiler puts each function into a section that has the
+// function's name, and merges equal functions under either name; the section gets the largest
+// alignment requested.
 #[cfg(target_os = "linux")]
 core::arch::global_asm!(
     ".irp name, malloc, __libc_malloc, free, __libc_free, calloc, __libc_calloc, realloc, __libc_realloc, \
@@ -40,19 +41,19 @@ pub(crate) fn alloc_aligned(heap: &Larder, align: size_t, bytes: size_t) -> *mut
     }
 }
 
-/// Allocates at least `bytes` bytes at a multiple of 16; for 0 bytes, too, a block.
+/// Allocates at least `bytes` bytes at a multiple of 16. A request for 0 bytes gets a block, too.
 #[unsafe(no_mangle)]
 pub extern "C" fn malloc(bytes: size_t) -> *mut c_void {
     HEAP.malloc(bytes).cast()
 }
 
-/// Frees a block of any function here. Does nothing with null.
+/// Frees a block from any function here. Does nothing with null.
 ///
 /// # Safety
-/// The block is the caller's, and given up.
+/// The block is the caller's, and the caller gives it up.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn free(block: *mut c_void) {
-    // SAFETY: the block is the caller's, and given up.
+    // SAFETY: the block is the caller's, and the caller gives it up.
     unsafe { HEAP.free(block.cast()) };
 }
 
@@ -65,22 +66,22 @@ pub extern "C" fn calloc(count: size_t, bytes: size_t) -> *mut c_void {
     }
 }
 
-/// Resizes a block and keeps its contents, in place or elsewhere. Null instead of a block
-/// allocates; a length of 0 frees, and returns null.
+/// Resizes a block, in place or elsewhere, and keeps its contents. Allocates a block if `block` is
+/// null. Frees the block and returns null if the length is 0.
 ///
 /// # Safety
-/// The block is the caller's. It is given up if the result is not null, or the length is 0.
+/// The block belongs to the caller, who gives it up if the result is not null or the length is 0.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn realloc(block: *mut c_void, bytes: size_t) -> *mut c_void {
     if block.is_null() {
         return malloc(bytes);
     }
     if bytes == 0 {
-        // SAFETY: the block is the caller's, and given up where the length is 0.
+        // SAFETY: the block belongs to the caller, who gives it up because the length is 0.
         unsafe { HEAP.free(block.cast()) };
         return ptr::null_mut();
     }
-    // SAFETY: the block is the caller's, and given up for another.
+    // SAFETY: the block is the caller's, and the caller gives it up for another.
     unsafe { HEAP.resize(block.cast(), bytes) }.cast()
 }
 
@@ -96,8 +97,8 @@ pub unsafe extern "C" fn reallocarray(
     bytes: size_t,
 ) -> *mut c_void {
     match count.checked_mul(bytes) {
-        // SAFETY: the block is the caller's, and given up for another. By its symbol: it may be the
-        // program's.
+        // SAFETY: the block belongs to the caller, who gives it up for another. The call goes
+        // through the symbol: it may be the program's function.
         Some(bytes) => unsafe { libc::realloc(block, bytes) },
         None => refuse(ENOMEM),
     }
@@ -116,7 +117,8 @@ pub extern "C" fn aligned_alloc(align: size_t, bytes: size_t) -> *mut c_void {
 }
 
 /// Allocates a block that starts at a multiple of `align`, a power of two that is a multiple of a
-/// pointer's length, and writes it to `place`. Returns 0 or the reason; leaves `errno` alone.
+/// pointer's length, and writes its address to `place`. Returns 0 or an error number; leaves
+/// `errno` unchanged.
 ///
 /// # Safety
 /// `place` is writable.
@@ -138,24 +140,24 @@ pub unsafe extern "C" fn posix_memalign(
     0
 }
 
-/// Frees a block of `malloc`, `calloc` or `realloc`. Checks the length where the heap is hardened.
+/// Frees a block from `malloc`, `calloc` or `realloc`. Checks the length if the heap is hardened.
 ///
 /// # Safety
 /// The conditions of `free`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn free_sized(block: *mut c_void, bytes: size_t) {
     HEAP.check_layout(block.cast(), bytes, 16);
-    // SAFETY: the block is the caller's, and given up.
+    // SAFETY: the block is the caller's, and the caller gives it up.
     unsafe { free(block) };
 }
 
-/// Frees a block of `aligned_alloc`. Checks alignment and length where the heap is hardened.
+/// Frees a block from `aligned_alloc`. Checks the alignment and the length if the heap is hardened.
 ///
 /// # Safety
 /// The conditions of `free`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn free_aligned_sized(block: *mut c_void, align: size_t, bytes: size_t) {
     HEAP.check_layout(block.cast(), bytes, align);
-    // SAFETY: the block is the caller's, and given up.
+    // SAFETY: the block is the caller's, and the caller gives it up.
     unsafe { free(block) };
 }

@@ -1,16 +1,17 @@
-//! The operators of C++, by their names in the Itanium ABI where a size has 64 bits.
+//! The operators of C++, under their names in the Itanium ABI with 64-bit sizes.
 //!
 //! A program may replace each of them, and the standard defines which others then use it: `new[]`
-//! calls `new`, all forms of delete the one without a length. So only four touch the heap, and the
-//! rest call those by their symbols, which may be the program's. The forms that do not throw are
-//! the C++ library's own: they catch exceptions of these.
+//! calls `new`, and all forms of `delete` call the one without a length. So only four operators
+//! touch the heap. The others call those four through their symbols, which may be the program's.
+//! The forms that do not throw are the C++ library's own; they catch the exceptions of the
+//! operators here.
 //!
-//! An operator that finds no memory calls the one of its name in the C++ library, which calls the
-//! program's new handler, tries again, and throws `std::bad_alloc`. The call is the last in its
-//! function, as is a call of an operator of the program's, so nothing is thrown through Rust. The
-//! compiler turns these calls into jumps, except in debug builds: there such an exception ends the
-//! process. (`C-unwind` does not help: where panics abort, it makes each exception end the
-//! process.)
+//! An operator that finds no memory calls the operator with the same name in the C++ library, which
+//! calls the program's new handler, tries again, and throws `std::bad_alloc`. That call, like a
+//! call of one of the program's operators, is the last in its function, so nothing is thrown
+//! through Rust. The compiler turns these calls into jumps, except in debug builds: there, such an
+//! exception ends the process. (`C-unwind` does not help: where panics abort, it makes each
+//! exception end the process.)
 
 use core::ffi::CStr;
 use core::mem;
@@ -21,8 +22,8 @@ use libc::{c_void, size_t};
 use crate::HEAP_OF_NEW;
 use crate::c::{alloc_aligned, free};
 
-/// The C++ libraries, for programs in other languages: a library that they load later brings one
-/// that is not visible globally.
+/// The C++ libraries, for programs in other languages: a library that such a program loads later
+/// may bring a C++ library that is not visible globally.
 const LIBRARIES: [&CStr; 2] = [c"libstdc++.so.6", c"libc++.so.1"];
 
 type New = extern "C" fn(size_t) -> *mut c_void;
@@ -49,21 +50,21 @@ static DELETE_ARRAY: Symbol<Delete> = Symbol(_ZdaPv);
 static DELETE_ALIGNED: Symbol<DeleteAligned> = Symbol(_ZdlPvSt11align_val_t);
 static DELETE_ARRAY_ALIGNED: Symbol<DeleteAligned> = Symbol(_ZdaPvSt11align_val_t);
 
-/// Returns the C++ library's operator of this name. Ends a program that has none: no code could
-/// catch.
+/// Returns the C++ library's operator of this name. Ends a program that has none, because no code
+/// in it could catch the exception.
 #[cold]
 fn of_library(name: &CStr) -> *mut c_void {
     let in_library = |library: &CStr| {
-        // SAFETY: a name that ends with 0. The flag loads nothing new.
+        // SAFETY: a NUL-terminated name. The flag loads nothing new.
         let library =
             unsafe { libc::dlopen(library.as_ptr(), libc::RTLD_LAZY | libc::RTLD_NOLOAD) };
         if library.is_null() {
             return ptr::null_mut();
         }
-        // SAFETY: an open library, and a name that ends with 0.
+        // SAFETY: an open library, and a NUL-terminated name.
         unsafe { libc::dlsym(library, name.as_ptr()) }
     };
-    // SAFETY: a name that ends with 0.
+    // SAFETY: a NUL-terminated name.
     let next = unsafe { libc::dlsym(libc::RTLD_NEXT, name.as_ptr()) };
     let others = LIBRARIES.into_iter().map(in_library);
     match [next].into_iter().chain(others).find(|at| !at.is_null()) {
@@ -127,8 +128,8 @@ pub extern "C" fn _ZnamSt11align_val_t(bytes: size_t, align: size_t) -> *mut c_v
     NEW_ALIGNED.get()(bytes, align)
 }
 
-/// Defines each `operator delete` with the operator that it calls, and the known length and
-/// alignment.
+/// Defines each `operator delete` with the operator that it calls and, if they are known, the
+/// length and alignment.
 macro_rules! delete {
     ($($name:ident($($more:ident),*) $other:expr, ($($same:ident),*) $(, $bytes:ident, $align:expr)?;)*) => {$(
         /// Frees as an `operator delete`.
@@ -139,7 +140,7 @@ macro_rules! delete {
         pub unsafe extern "C" fn $name(block: *mut c_void, $($more: size_t),*) {
             $(let _ = $more;)*
             $(HEAP_OF_NEW.check_layout(block.cast(), $bytes, $align);)?
-            // SAFETY: the block is the caller's, and given up, or null.
+            // SAFETY: null, or the caller's block, which the caller gives up.
             unsafe { ($other)(block, $($same),*) };
         }
     )*};

@@ -1,6 +1,6 @@
-//! glibc's additions to the functions of C: older names, the length of a block, numbers, and a way
-//! to return memory. And the aliases by which programs reach glibc's own functions past those of C:
-//! a block from one of them may come to the `free` of `c`.
+//! glibc's additions to the functions of C: older names, the length of a block, statistics, and a
+//! way to return memory. There are also the aliases with which programs reach glibc's own
+//! functions, because a block from one of them may be passed to the `free` in `c`.
 
 use core::fmt::{self, Write};
 
@@ -24,7 +24,7 @@ fn page_bytes() -> size_t {
     usize::try_from(bytes).unwrap_or(4096)
 }
 
-/// Allocates a block that starts with a page.
+/// Allocates a block that starts at the beginning of a page.
 #[unsafe(no_mangle)]
 pub extern "C" fn valloc(bytes: size_t) -> *mut c_void {
     aligned_alloc(page_bytes(), bytes)
@@ -45,11 +45,12 @@ pub extern "C" fn pvalloc(bytes: size_t) -> *mut c_void {
 /// The conditions of `free`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cfree(block: *mut c_void) {
-    // SAFETY: the block is the caller's, and given up.
+    // SAFETY: the block is the caller's, and the caller gives it up.
     unsafe { free(block) };
 }
 
-/// Returns how many bytes of a block the program may use; 0 for null, and where no block starts.
+/// Returns how many bytes of a block the program may use; 0 for null, and if no block starts at
+/// the address.
 ///
 /// # Safety
 /// None: any address may be passed.
@@ -58,15 +59,16 @@ pub unsafe extern "C" fn malloc_usable_size(block: *const c_void) -> size_t {
     HEAP.usable_size(block.cast()).unwrap_or(0)
 }
 
-/// Returns idle memory to the system. Returns 1 if there was some, otherwise 0. The pad is not
-/// used: no single heap has a top to keep.
+/// Returns idle memory to the system. Returns 1 if there was any, otherwise 0. Ignores the pad,
+/// because there is no single heap with a top to keep.
 #[unsafe(no_mangle)]
 pub extern "C" fn malloc_trim(_pad: size_t) -> c_int {
     c_int::from(HEAP.trim() > 0)
 }
 
-/// Returns the numbers of the heap: `arena` and `hblkhd` together are committed, `uordblks` live,
-/// `fordblks` the rest, `keepcost` memory that a trim would return.
+/// Returns the statistics of the heap: `arena` and `hblkhd` together are committed memory,
+/// `uordblks` is live memory, `fordblks` is the rest, and `keepcost` is memory that a trim would
+/// return.
 #[unsafe(no_mangle)]
 pub extern "C" fn mallinfo2() -> libc::mallinfo2 {
     let stats = HEAP.stats();
@@ -85,7 +87,7 @@ pub extern "C" fn mallinfo2() -> libc::mallinfo2 {
     }
 }
 
-/// Returns `mallinfo2` in numbers of 32 bits, saturated at the largest.
+/// Returns `mallinfo2` in 32-bit numbers, saturated at the largest.
 #[unsafe(no_mangle)]
 pub extern "C" fn mallinfo() -> libc::mallinfo {
     let long = mallinfo2();
@@ -104,7 +106,7 @@ pub extern "C" fn mallinfo() -> libc::mallinfo {
     }
 }
 
-/// Writes the numbers of the heap to a stream, as XML. The options must be 0.
+/// Writes the statistics of the heap to a stream, as XML. The options must be 0.
 ///
 /// # Safety
 /// The stream is open for writing.
@@ -124,12 +126,12 @@ fn write_xml(stream: &mut CStream) -> fmt::Result {
     stream.write_str("</malloc>\n")
 }
 
-/// A stream of the C library's that is open for writing.
+/// A stream of the C library that is open for writing.
 struct CStream(*mut FILE);
 
 impl Write for CStream {
     fn write_str(&mut self, text: &str) -> fmt::Result {
-        // SAFETY: as many bytes as there are, and a stream that is open.
+        // SAFETY: as many bytes as the text has, and an open stream.
         match unsafe { libc::fwrite(text.as_ptr().cast(), 1, text.len(), self.0) } == text.len() {
             true => Ok(()),
             false => Err(fmt::Error),
@@ -148,13 +150,13 @@ impl Write for StandardError {
     }
 }
 
-/// Writes the numbers of the heap to standard error.
+/// Writes the statistics of the heap to standard error.
 #[unsafe(no_mangle)]
 pub extern "C" fn malloc_stats() {
     write!(StandardError, "{}", HEAP.stats()).ok();
 }
 
-/// Ignores a setting of glibc's heap: this one is tuned by the environment.
+/// Ignores a setting of glibc's heap: the environment tunes this heap.
 #[unsafe(no_mangle)]
 pub extern "C" fn mallopt(_parameter: c_int, _value: c_int) -> c_int {
     1
@@ -178,7 +180,7 @@ pub extern "C" fn __libc_calloc(count: size_t, bytes: size_t) -> *mut c_void {
 /// The conditions of `realloc`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn __libc_realloc(block: *mut c_void, bytes: size_t) -> *mut c_void {
-    // SAFETY: the block is the caller's, and given up for another.
+    // SAFETY: the block is the caller's, and the caller gives it up for another.
     unsafe { realloc(block, bytes) }
 }
 
@@ -188,7 +190,7 @@ pub unsafe extern "C" fn __libc_realloc(block: *mut c_void, bytes: size_t) -> *m
 /// The conditions of `free`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn __libc_free(block: *mut c_void) {
-    // SAFETY: the block is the caller's, and given up.
+    // SAFETY: the block is the caller's, and the caller gives it up.
     unsafe { free(block) };
 }
 

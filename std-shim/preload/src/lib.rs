@@ -1,15 +1,15 @@
-//! `liblarder.so`: the process heap as the malloc of a program that was built without it.
+//! `liblarder.so`: the process heap as the malloc of a program that was built without Larder.
 //!
-//! `LD_PRELOAD=liblarder.so program`, or linked in front of the C library, as `liblarder.so` or
-//! `liblarder.a`. docs/guide/src/malloc.md has its tuning and its limits.
+//! It is loaded with `LD_PRELOAD=liblarder.so program`, or linked in front of the C library, as
+//! `liblarder.so` or `liblarder.a`. docs/guide/src/malloc.md has its tuning and its limits.
 //!
-//! * `c` the functions of C and POSIX · `glibc` those that glibc adds, and its aliases of the
-//!   former
+//! * `c` the functions of C and POSIX · `glibc` the functions that glibc adds, and its aliases of
+//!   the former
 //! * `cpp` the operators of C++
 //! * `api` Larder's additions, declared in `larder.h`
 //!
 //! No block has a header: its class is found by its address. Nothing here takes a lock or keeps
-//! state, except for the hook of a program in C; the heap does both.
+//! state, except the hook of a C program; the heap does both.
 
 #![no_std]
 
@@ -22,7 +22,7 @@ use core::panic::PanicInfo;
 
 use heap::Larder;
 
-/// The heap of the process. Without a purge thread unless the environment asks for one: programs in
+/// The heap of the process. It has no purge thread unless the environment requests one: programs in
 /// C may rely on being single-threaded.
 static HEAP: Larder = Larder::new()
     .with_background_purge(false)
@@ -38,7 +38,7 @@ fn panicked(_: &PanicInfo<'_>) -> ! {
     unsafe { libc::abort() }
 }
 
-// In debug builds functions of core refer to this symbol for unwinding. It is never called, as
+// In debug builds functions of core refer to this symbol for unwinding. It is never called, because
 // nothing here unwinds; a program with the standard library has its own.
 #[cfg(debug_assertions)]
 core::arch::global_asm!(

@@ -11,7 +11,7 @@ use super::{Arena, ArenaPool, ClaimOutcome};
 use crate::os::Os;
 
 impl<O: Os> Arena<O> {
-    /// Allocates a block from committed memory, if the lock is free without sleeping.
+    /// Allocates a block from committed memory, if that needs no sleep for the lock.
     pub(crate) fn alloc_held(&self, bytes: usize, align: usize) -> ClaimOutcome<NonNull<u8>> {
         let Some((_, request)) = self.requests(bytes, align) else {
             return ClaimOutcome::Full;
@@ -54,11 +54,11 @@ impl<O: Os> Arena<O> {
         Some((exact, request))
     }
 
-    /// Frees a block, of which the first `bytes` bytes may have been written. Returns `false` if
-    /// none starts there. Takes the lock once; if that would have to sleep, leaves the block to the
-    /// next holder and returns `true`.
+    /// Frees a block of which the first `bytes` bytes may have been written. Returns `false` if no
+    /// block starts there. Takes the lock once; if it would have to sleep for the lock, leaves the
+    /// block to the next holder and returns `true`.
     pub(crate) fn free(&self, block: *mut u8, bytes: usize) -> bool {
-        // For an address of no block the marks may not be committed (TABLE2).
+        // If no block starts at the address, the marks may not be committed (TABLE2).
         if self.bytes_at(block).is_none() {
             return false;
         }
@@ -66,7 +66,8 @@ impl<O: Os> Arena<O> {
         self.free_in_bfc(block)
     }
 
-    /// Frees a block in the BFC, whose memory is marked. Returns `false` if none starts there.
+    /// Frees a block, whose memory is already marked, in the BFC. Returns `false` if no block
+    /// starts there.
     pub(super) fn free_in_bfc(&self, block: *mut u8) -> bool {
         if !self.lengths.forget(block.addr()) {
             return false;
@@ -74,9 +75,9 @@ impl<O: Os> Arena<O> {
         match self.with_bfc_soon(|pool| free_at(pool, self.index, block)) {
             Some(freed) => freed,
             None => {
-                // Its first words hold a link until the BFC frees it.
+                // The block's first word holds a link until the BFC frees the block.
                 self.mark_freed(block.addr(), 1);
-                // SAFETY: a block of this arena, committed, and given up by the caller.
+                // SAFETY: a committed block of this arena, given up by the caller.
                 unsafe { self.deferred.push(block) };
                 true
             }
@@ -86,7 +87,7 @@ impl<O: Os> Arena<O> {
     /// Discards the memory of an unused block. Returns whether the system did.
     pub(crate) fn discard_held(&self, block: *mut u8) -> bool {
         let bytes = self.bytes_at(block).unwrap_or(0) as usize;
-        // SAFETY: a block is committed, and this one the caller's, who gives it up.
+        // SAFETY: blocks are committed, and the caller gives this one up.
         let done = bytes > 0 && unsafe { self.os.discard(block, bytes) };
         if done {
             self.marks.clear(block.addr(), bytes);
@@ -129,7 +130,7 @@ impl<O: Os> Arena<O> {
         })
     }
 
-    /// Returns whether only free memory follows a block, so that it can grow as memory is
+    /// Returns whether only free memory follows a block, so that the block can grow as memory is
     /// committed.
     fn is_last(&self, held: &Block) -> bool {
         self.with_pool(|pool| {
@@ -149,7 +150,7 @@ fn block_at(pool: &ArenaPool, index: PageIndex<'_>, addr: *mut u8) -> Option<Blo
     pool.block_from_raw(found).ok()
 }
 
-/// Frees the block that starts at an address. Returns `false` if none does.
+/// Frees the block that starts at an address. Returns `false` if no block does.
 pub(super) fn free_at(pool: &mut ArenaPool, index: PageIndex<'_>, addr: *mut u8) -> bool {
     let block = block_at(pool, index, addr);
     block.is_some_and(|block| pool.free(block).is_ok())

@@ -11,9 +11,9 @@ use super::table_memory::TableMemory;
 use crate::config::Tuning;
 use crate::os::Os;
 
-/// Commits a range piece by piece. The caller holds `growing`, so that pieces are committed and
-/// entered in the BFC in the order of their addresses, each behind the one before; and so that a
-/// released piece is not handed out again before the BFC has removed it.
+/// Commits a range piece by piece. The caller holds `growing`. So pieces are committed and entered
+/// in the BFC in the order of their addresses, each directly behind the last, and a released piece
+/// is not handed out again before the BFC has removed it.
 pub(super) struct Committed<O: Os> {
     os: &'static O,
     tuning: &'static Tuning,
@@ -54,8 +54,8 @@ impl<O: Os> Committed<O> {
     }
 
     /// Requests huge pages for committed memory beyond the program's bound, up to `end`, if the
-    /// arena is dense. Advises all of that memory each time, so that it stays one mapping. The
-    /// caller holds `growing`.
+    /// arena is dense. The advice covers all of that memory each time, so that it stays one
+    /// mapping. The caller holds `growing`.
     pub(super) fn advise(&self, end: Addr) {
         let Ok(above) = usize::try_from(self.tuning.huge_above()) else {
             return;
@@ -84,8 +84,8 @@ impl<O: Os> Committed<O> {
         }
     }
 
-    /// Returns whether an estimate of residency matters for a range of `held` bytes, and the system
-    /// may be asked for it.
+    /// Returns whether residency matters for a range of `held` bytes and the system may be asked
+    /// for it.
     fn should_look(&self, held: usize) -> bool {
         let above = self.tuning.huge_above();
         above != u64::MAX
@@ -95,8 +95,8 @@ impl<O: Os> Committed<O> {
             && !self.os.is_filtered()
     }
 
-    /// Withdraws the advice for huge pages where committed memory up to `end` has become holey, and
-    /// renews it where it is dense again. The caller holds `growing`.
+    /// Withdraws the advice for huge pages if committed memory up to `end` has become holey, and
+    /// renews it if that memory is dense again. The caller holds `growing`.
     pub(super) fn review(&self, end: Addr) {
         let held = end.get() as usize - self.start.addr();
         if self.residency.is_beyond(held) && self.residency.advice() != SHORT {
@@ -118,8 +118,8 @@ impl<O: Os> Committed<O> {
         }
     }
 
-    /// Advises against huge pages up to `end`, for all of that memory each time, so that it stays
-    /// one mapping.
+    /// Advises against huge pages up to `end`. The advice covers all of that memory each time, so
+    /// that it stays one mapping.
     fn advise_short(&self, end: usize) {
         if self.residency.advice() != SHORT {
             self.residency.look_again();
@@ -167,14 +167,14 @@ impl<O: Os> SubAllocator for Committed<O> {
         let (start, bytes) = self.pointer(range);
         // Memory committed here again may be a different mapping from the memory before it.
         self.seams.mark(start.addr());
-        // SAFETY: the BFC released the range, so nothing of it is used.
+        // SAFETY: the BFC released the range, so nothing in it is used.
         if unsafe { self.os.decommit(start, bytes) } {
             self.marks.clear(start.addr(), bytes);
             self.split.clear_whole(start.addr(), bytes);
             self.seams.forget(start.addr(), bytes);
             return Ok(());
         }
-        // It was the end of the committed range, so it is the next piece to be handed out.
+        // The piece was the end of the committed range, so it is the next one to be handed out.
         let request = GrowRequest {
             bytes: range.bytes(),
             align: Align::ONE,

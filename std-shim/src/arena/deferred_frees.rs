@@ -1,13 +1,13 @@
 //! [`Deferred`]: blocks whose free could not take the BFC's lock without sleeping. The next holder
 //! frees them.
 //!
-//! So a thread that only frees never waits, however long the holder is off the processor.
+//! So a thread that only frees never waits, however long the holder stays off the processor.
 //!
 //! # Invariants
-//! * DEFER1 a deferred block is in use for the BFC and has no owner. Its first word links it to the
-//!   next. Any thread pushes, and a holder of the BFC's lock takes all of them at once, frees a
-//!   bounded number, and leaves the rest to the next holder. While any is deferred the arena counts
-//!   as idle, so that a tick comes.
+//! * DEFER1 to the BFC, a deferred block is in use; it has no owner. Its first word links it to the
+//!   next. Any thread pushes. A holder of the BFC's lock takes all deferred blocks at once, frees a
+//!   bounded number, and leaves the rest to the next holder. While any block is deferred, the arena
+//!   counts as having idle memory, so that a tick comes.
 
 use core::ptr::{self, NonNull};
 
@@ -23,14 +23,14 @@ struct DeferredLink {
     next: *mut DeferredLink,
 }
 
-/// Maximum number of blocks that one holder of the lock frees. Each costs a few cache misses, all
-/// together about 50 microseconds.
+/// Maximum number of blocks that one holder of the lock frees. Each costs a few cache misses; all
+/// together cost about 50 microseconds.
 const FREED: usize = 128;
 
 /// The deferred blocks of an arena.
 pub(super) struct Deferred {
     pushed: AtomicPtr<DeferredLink>,
-    /// The taken blocks that are not freed yet. Changed under the BFC's lock only.
+    /// The taken blocks that are not freed yet. Changed only under the BFC's lock.
     taken: AtomicPtr<DeferredLink>,
 }
 
@@ -85,7 +85,7 @@ impl Deferred {
 
     #[cold]
     fn free_taken(&self, pool: &mut ArenaPool, index: PageIndex<'_>) {
-        // Relaxed: the lock orders it.
+        // Relaxed: the lock orders the accesses.
         let mut at = self.taken.load(Ordering::Relaxed);
         if at.is_null() {
             // Acquire: see push.
@@ -95,8 +95,8 @@ impl Deferred {
             let Some(link) = NonNull::new(at) else {
                 break;
             };
-            // SAFETY: DEFER1: the block is in use for the BFC and taken by us; its link is read
-            // before it is freed.
+            // SAFETY: DEFER1: the block is in use for the BFC and taken by this thread; its link is
+            // read before the block is freed.
             at = unsafe { link.read() }.next;
             if !free_at(pool, index, link.as_ptr().cast()) {
                 check::fail(b"larder: freed an address where no block of this heap starts\n");

@@ -1,16 +1,17 @@
-//! Returning the memory of free chunks to the system, a few at a time, while others allocate.
+//! Returning the memory of free chunks to the system, a few chunks at a time, while other threads
+//! allocate.
 //!
 //! Free memory that is dirty is *idle*. It is *young* until the next tick ([`Arena::age_some`]);
 //! one tick later it is discarded. So memory in constant reuse is never discarded, and nothing
-//! carries a time stamp: a free sets a mark, a tick clears them all.
+//! carries a time stamp: a free sets a mark, and a tick clears all marks.
 //!
 //! # Invariants
-//! * IDLE1 a thread that discards memory holds it as a block, and holds `discarding` from before
-//!   that until the memory is free again: a process that forks takes that lock, so its child never
-//!   has such a block, which no thread would free.
+//! * IDLE1 a thread that discards memory holds it as a block, and holds `discarding` from before it
+//!   takes that block until the memory is free again. A process that forks takes that lock, so its
+//!   child never has such a block, which no thread would free.
 //! * IDLE2 young marks are hints: a lost or stale one discards memory a tick earlier or later.
 //!
-//! A thread holds little of the BFC's memory at a time, and for the time of one system call.
+//! A thread holds little of the BFC's memory at a time, and only for the time of one system call.
 
 use larder_core::sync::Ordering;
 use larder_core::{Addr, AddrRange, BestFit, Block, BlockAllocator, ChunkHandle, ChunkState};
@@ -26,13 +27,14 @@ use crate::thread::wait::Sleep;
 /// Maximum number of chunks scanned and pieces taken under the BFC's lock at a time.
 const MAX_LOOKS: usize = 128;
 const MAX_PIECES: usize = 16;
-/// Maximum length of a piece in bytes. No more pieces are taken once all of them have this length.
+/// Maximum length of a piece in bytes. No more pieces are taken once all pieces together have this
+/// length.
 const MAX_BYTES: usize = 4 << 20;
-/// Number of huge pages to split from which on no more pieces are taken.
+/// No more pieces are taken once this number of huge pages must be split for them.
 const MAX_SPLITS: usize = 2;
 
-/// Bytes returned at the cost of one block, and the cost of splitting a huge page, 155
-/// microseconds, in blocks.
+/// Bytes returned at the cost of one block; and the cost in blocks of splitting a huge page, which
+/// takes 155 microseconds.
 const GIVEN_BYTES: u64 = 4 << 10;
 const SPLIT_COST: usize = 1024;
 
@@ -46,13 +48,13 @@ const CLEARED_BYTES: usize = 1 << 30;
 /// The idle memory that a walk finds.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum IdleKind {
-    /// All free memory, because the system may have put pages where nothing was written.
+    /// All free memory, because the system may have put pages where nothing has been written.
     Free,
     /// Memory that may have been written.
     Dirty,
-    /// Memory that may have been written, and has been free for a tick at least.
+    /// Memory that may have been written, and has been free for at least one tick.
     NotYoung,
-    /// All memory that has been free for a tick at least.
+    /// All memory that has been free for at least one tick.
     Old,
 }
 
@@ -61,7 +63,7 @@ pub(crate) enum IdleKind {
 pub(crate) struct Given {
     /// Bytes that were resident.
     pub(crate) bytes: u64,
-    /// Huge pages that were split for it.
+    /// Huge pages that were split to return it.
     splits: usize,
 }
 
@@ -82,8 +84,8 @@ pub(crate) struct ArenaWalk {
     from: Addr,
     near: Option<ChunkHandle>,
     ended: bool,
-    /// Whether the system is asked which pages are resident, once that is known. Each call of the
-    /// program resets it, because the program may install a filter between two calls.
+    /// Whether the system is asked which pages are resident; `None` until that is known. Each call
+    /// of the program resets this, because the program may install a filter between two calls.
     asks: Option<bool>,
 }
 
@@ -93,8 +95,8 @@ pub(crate) enum Aging {
     New,
     /// Idle memory is being discarded.
     Discarding(IdleKind, ArenaWalk),
-    /// Young marks are being cleared, from this offset on. The flag is set if any was found
-    /// before it.
+    /// Young marks are being cleared, beginning at this offset. The flag is set if any mark was
+    /// found before the offset.
     Clearing(usize, bool),
 }
 
@@ -136,8 +138,8 @@ impl<O: Os> Arena<O> {
         }
     }
 
-    /// Continues returning dirty free memory, however young: 16 pieces, a little more than 4 MiB
-    /// and three split huge pages at most. Returns the result, and whether there is more.
+    /// Continues returning dirty free memory, however young: at most 16 pieces, a little more than
+    /// 4 MiB, and three split huge pages. Returns the result, and whether there is more.
     pub(crate) fn discard_some_dirty(&self, walk: &mut ArenaWalk) -> (Given, bool) {
         walk.asks = None;
         let given = self.discard_some(walk, IdleKind::Dirty);
@@ -145,9 +147,9 @@ impl<O: Os> Arena<O> {
     }
 
     /// Does a step of a tick: discards memory that has been idle since the last tick, and ages the
-    /// rest; with `decommits` it also decommits an idle end of the range. Returns the result, and
-    /// whether the tick has ended. A step is at most 128 chunks, 16 pieces, a little more than 4
-    /// MiB, three split huge pages, or the marks of 1 GiB.
+    /// rest. With `decommits` it also decommits the end of the range if that is idle. Returns the
+    /// result, and whether the tick has ended. A step is at most 128 chunks, 16 pieces, a little
+    /// more than 4 MiB, three split huge pages, or the marks of 1 GiB.
     pub(crate) fn age_some(&self, aging: &mut Aging, decommits: bool) -> (Given, bool) {
         match aging {
             Aging::New => {
@@ -183,8 +185,8 @@ impl<O: Os> Arena<O> {
         (Given::default(), false)
     }
 
-    /// Discards unused pages of a span. Unless it `asks`, counts all of them as resident. Returns
-    /// `None` if the system refuses.
+    /// Discards unused pages of a span. Unless `asks` is set, counts all of them as resident.
+    /// Returns `None` if the system refuses.
     ///
     /// # Safety
     /// The pages are committed and not used during the call.
@@ -200,7 +202,7 @@ impl<O: Os> Arena<O> {
         Some(Given { bytes, splits })
     }
 
-    /// Discards memory. Returns the bytes that were resident, or `dirty` where the system does not
+    /// Discards memory. Returns the bytes that were resident, or `dirty` if the system does not
     /// report them or is not asked. Returns `None` if the system refuses.
     ///
     /// # Safety
@@ -226,40 +228,40 @@ impl<O: Os> Arena<O> {
             return None;
         }
         self.residency.count_given(resident);
-        // A huge page that lies in it as a whole may be faulted again unsplit.
+        // A huge page that lies entirely in the range may be unsplit when it is faulted in again.
         self.split.clear_whole(start.addr(), bytes);
         Some(resident)
     }
 
-    /// Returns whether huge pages that are discarded in part are split, because near a memory limit
-    /// discarded pages must count immediately.
+    /// Returns whether huge pages that are discarded in part are split. They are split near a
+    /// memory limit, where discarded pages must stop counting immediately.
     fn splits(&self) -> bool {
         self.residency.is_bounded() && self.tuning.huge_above() < u64::MAX
     }
 
-    /// Counts the huge pages to be split for a discarded range, two at most: those it covers in
-    /// part that are not marked as split. Marks them as split.
+    /// Counts the huge pages to be split for a discarded range: at most two, which the range covers
+    /// in part and which are not marked as split. Marks them as split.
     fn count_splits(&self, start: usize, bytes: usize) -> usize {
         let ends = [start, start + bytes].into_iter();
         let ends = ends.filter(|end| self.splits() && !end.is_multiple_of(GROWTH_BYTES));
         ends.map(|end| self.split.insert(end)).sum()
     }
 
-    /// Sets the committed bytes beyond which there are no huge pages, and they are split when
-    /// discarded in part; `None` for no such bound.
+    /// Sets the committed bytes beyond which there are no huge pages; with such a bound, huge pages
+    /// are split when they are discarded in part. `None` removes the bound.
     pub(crate) fn set_huge_until(&self, bytes: Option<u64>) {
         self.residency.set_huge_until(bytes);
     }
 
     /// Returns whether the system may put pages into discarded memory, as parts of huge pages. It
-    /// does not where it was advised against them.
+    /// does not do so if it was advised against huge pages.
     pub(crate) fn may_be_filled(&self) -> bool {
         self.tuning.huge_above() != u64::MAX && self.residency.advice() != SHORT
     }
 
     /// Renews the advice for huge pages according to the memory that is resident now. Returns
-    /// whether the advice was withdrawn, here or since the last call. Up to a few dozen system
-    /// calls, if anything was discarded or the advice is withdrawn already.
+    /// whether the advice was withdrawn, here or since the last call. Makes up to a few dozen
+    /// system calls if anything was discarded or the advice has already been withdrawn.
     pub(crate) fn review_advice(&self) -> bool {
         if self.residency.is_due() {
             self.growing.with(|()| {
@@ -270,8 +272,9 @@ impl<O: Os> Arena<O> {
         self.residency.take_spans_again()
     }
 
-    /// Returns whether something was freed since the last tick but one, so that ticks are due. Sees
-    /// every free that was done before the call: the BFC's lock orders both. O(granules / 64).
+    /// Returns whether anything has been freed since the tick before the last one, so that ticks
+    /// are due. Sees every free that was done before the call, because the BFC's lock orders the
+    /// two. O(granules / 64).
     pub(crate) fn has_idle(&self) -> bool {
         let start = self.start.addr();
         let all = start..start + self.held_bytes();
@@ -293,8 +296,8 @@ impl<O: Os> Arena<O> {
         bytes
     }
 
-    /// Continues counting the free bytes that may have been written, over 128 chunks at most.
-    /// Returns the bytes in these, and whether there are more chunks.
+    /// Continues counting the free bytes that may have been written, over at most 128 chunks.
+    /// Returns the bytes in those chunks, and whether there are more.
     pub(crate) fn idle_some(&self, walk: &mut ArenaWalk) -> (u64, bool) {
         let mut bytes = 0;
         self.with_pool(|pool| {
@@ -326,7 +329,7 @@ impl<O: Os> Arena<O> {
             let sleeps = Sleep::count();
             given += self.discard_some(&mut walk, which).bytes;
             if Sleep::count() != sleeps {
-                // Another thread waits for the lock, and this one would take it first again and
+                // Another thread waits for the lock, and this thread would take it first again and
                 // again.
                 sleep_ns(PAUSE_NS);
             }
@@ -335,7 +338,7 @@ impl<O: Os> Arena<O> {
     }
 
     /// Discards the next idle pieces: takes them, discards them without the BFC's lock, and frees
-    /// them. Not inlined, because the stacks of its callers may be short.
+    /// them. Not inlined, because the stacks of its callers may be small.
     #[inline(never)]
     fn discard_some(&self, walk: &mut ArenaWalk, which: IdleKind) -> Given {
         self.discarding.with(|()| {

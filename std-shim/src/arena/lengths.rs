@@ -1,13 +1,13 @@
-//! [`Lengths`]: the length of each block of an arena, for the holder of the block: asking the BFC
-//! takes its lock, which costs more than the rest of a `realloc` in place.
+//! [`Lengths`]: the length of each block of an arena, for the holder of the block. Asking the BFC
+//! would take its lock, which costs more than the rest of a `realloc` in place.
 
 use larder_core::sync::{AtomicU32, Ordering};
 
 /// A number for each granule: the length in granules of the block that starts there, or 0.
 ///
-/// * LENGTH1 a number is written by the holder of the block, who got it from the BFC under its lock
-///   and writes 0 before freeing it. So all accesses are relaxed: a thread reads the length only of
-///   a block that it holds.
+/// * LENGTH1 a number is written by the holder of the block, which got the block from the BFC under
+///   its lock and writes 0 before freeing the block. So all accesses are relaxed: a thread reads
+///   only the lengths of blocks that it holds.
 #[derive(Clone, Copy)]
 pub(super) struct Lengths {
     granules: &'static [AtomicU32],
@@ -18,7 +18,7 @@ pub(super) struct Lengths {
 }
 
 impl Lengths {
-    /// Creates lengths without blocks, if all numbers are 0.
+    /// Creates the lengths of a range without blocks, if all numbers are 0.
     pub(super) const fn new(granules: &'static [AtomicU32], start: usize, unit: usize) -> Self {
         Self {
             granules,
@@ -36,7 +36,7 @@ impl Lengths {
         }
     }
 
-    /// Returns the length of the block that starts at an address, in bytes; `None` if none does.
+    /// Returns the length in bytes of the block that starts at an address; `None` if no block does.
     #[inline]
     pub(super) fn get(&self, addr: usize) -> Option<u64> {
         match self.at(addr)?.load(Ordering::Relaxed) {
@@ -45,7 +45,7 @@ impl Lengths {
         }
     }
 
-    /// Sets the length of a block, whole granules.
+    /// Sets the length of a block, in whole granules.
     pub(super) fn set(&self, addr: usize, bytes: u64) {
         if let Some(number) = self.at(addr) {
             // A range has fewer granules than 2^32 (`tables`).
@@ -53,8 +53,8 @@ impl Lengths {
         }
     }
 
-    /// Removes a block that is being freed. Returns whether one starts there. Writes nothing
-    /// otherwise: the table is committed as far as there are blocks (TABLE2).
+    /// Removes a block that is being freed. Returns whether a block starts there. If none does,
+    /// writes nothing, because the table is committed only as far as there are blocks (TABLE2).
     pub(super) fn forget(&self, addr: usize) -> bool {
         let is_block = self.get(addr).is_some();
         if is_block {

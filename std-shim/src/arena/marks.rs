@@ -1,5 +1,5 @@
-//! [`Marks`], one bit for each granule of a range: for memory that may not read as zero, for memory
-//! freed lately, or for split huge pages.
+//! [`Marks`], one bit for each granule of a range. They mark memory that may not read as zero,
+//! memory freed recently, or split huge pages.
 
 use core::cell::Cell;
 use core::ops::Range;
@@ -8,9 +8,9 @@ use larder_core::sync::{AtomicU64, Ordering};
 
 /// The bits of a range, shared by threads that allocate from it and discard its memory.
 ///
-/// All accesses are relaxed: a granule's mark is written and read by its holder only, and granules
-/// change hands under the BFC's lock; the mark of a huge page, which has several holders, is a
-/// hint. Words are shared with neighbours, so changes are atomic.
+/// All accesses are relaxed. A granule's mark is written and read only by the granule's holder, and
+/// granules change hands under the BFC's lock; the mark of a huge page, which has several holders,
+/// is a hint. Neighbours share words, so changes are atomic.
 #[derive(Clone, Copy)]
 pub(super) struct Marks {
     words: &'static [AtomicU64],
@@ -21,7 +21,7 @@ pub(super) struct Marks {
 }
 
 impl Marks {
-    /// Creates marks in `words`, a bit for each `unit` bytes from `start` up.
+    /// Creates marks in `words`: a bit for each `unit` bytes, beginning at `start`.
     pub(super) const fn new(words: &'static [AtomicU64], start: usize, unit: usize) -> Self {
         Self { words, start, unit }
     }
@@ -48,7 +48,7 @@ impl Marks {
         (first..first + bytes.div_ceil(self.unit)).any(|granule| self.is_set(granule))
     }
 
-    /// Runs `f` with offset and length of every marked run of a block.
+    /// Runs `f` with the offset and the length of every marked run of a block.
     pub(super) fn each_run(&self, addr: usize, bytes: usize, f: impl Fn(usize, usize)) {
         let first = self.granule(addr);
         let mut from = 0;
@@ -66,8 +66,8 @@ impl Marks {
     }
 
     /// Returns the first run in a range of granules that are marked here and not in `unless`, which
-    /// has the same range; at most `max_bytes` of it, whole granules. O(granules / 64) up to its
-    /// end, so that a walk piece by piece reads each granule once.
+    /// covers the same range. Returns at most `max_bytes` of the run, in whole granules. O(granules
+    /// / 64) up to the end of the run, so that a walk piece by piece reads each granule once.
     pub(super) fn next_run(
         &self,
         unless: Option<&Self>,
@@ -101,8 +101,8 @@ impl Marks {
         (first < end).then(|| addr(first)..addr(last.min(end)))
     }
 
-    /// Returns the first run of a range in which no granule is marked, at most `max_bytes` of it;
-    /// from the start of the range without marks. O(granules).
+    /// Returns the first run of a range in which no granule is marked, but at most `max_bytes` of
+    /// it. If there are no marks, the run begins at the start of the range. O(granules).
     pub(super) fn next_gap(
         marks: Option<&Self>,
         range: Range<usize>,
@@ -174,7 +174,7 @@ impl Marks {
         });
     }
 
-    /// Runs `f` for every word of a range, with its bits of the range.
+    /// Runs `f` for every word of a range, with those bits of the word that belong to the range.
     fn each_word(&self, addr: usize, bytes: usize, f: impl Fn(&AtomicU64, u64)) {
         let mut granule = self.granule(addr);
         let end = granule.saturating_add(bytes.div_ceil(self.unit));

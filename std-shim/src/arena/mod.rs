@@ -1,5 +1,5 @@
 //! An arena: one reserved range of addresses with its BFC, its span records and its maps of memory.
-//! It serves spans of small blocks, and large blocks.
+//! It provides spans of small blocks, and large blocks.
 //!
 //! ```text
 //!   tables, committed with the range, touched where used   range, committed as the BFC grows
@@ -10,23 +10,23 @@
 //!
 //! # Files
 //! * `tables` creates an arena · `table_memory` the memory of its tables · `committed` its memory,
-//!   from the start of the range upward
+//!   committed from the start of the range upward
 //! * `blocks` large blocks · `lengths` their lengths · `zero` zeroing blocks · `move_pages` blocks
-//!   that grow elsewhere, from seam to seam (`seams`) · `deferred_frees` blocks whose free was
-//!   deferred
+//!   that grow at another address, moved from seam to seam (`seams`) · `deferred_frees` blocks
+//!   whose free is deferred
 //! * `spans` spans of small blocks
 //! * `idle` returns free memory to the system · `marks` a bit for each granule · `residency` how
-//!   much is in memory
+//!   much of the memory is resident
 //!
 //! # Invariants
-//! * ARENA1 `heads[slice]` is 0 if the slice lies in no span, otherwise 1 + the number of slices
-//!   between the span's first one and it; `classes[slice]` is 0, or the class of that span. They
-//!   change only while no block of the span is allocated.
-//! * ARENA2 memory of a free granule that is not marked dirty reads as zero. Marks of a used
-//!   granule describe it as it was when its block was allocated, and only its holder acts upon
-//!   them: a mark is set before the granule becomes free, and cleared by the thread that discards
-//!   the granule while holding it.
-//! * ARENA3 memory in the BFC is committed, and nothing else of the range is used.
+//! * ARENA1 `heads[slice]` is 0 if the slice lies in no span, otherwise 1 + the slice's distance in
+//!   slices from the first slice of its span; `classes[slice]` is 0, or the class of that span.
+//!   Both change only while no block of the span is allocated.
+//! * ARENA2 memory of a free granule that is not marked dirty reads as zero. The mark of a used
+//!   granule describes the granule as it was when its block was allocated, and only the holder of
+//!   the granule acts upon it: a mark is set before the granule becomes free, and is cleared by the
+//!   thread that discards the granule while holding it.
+//! * ARENA3 memory in the BFC is committed, and no other part of the range is used.
 
 mod blocks;
 mod committed;
@@ -60,12 +60,12 @@ use seams::Seams;
 pub(crate) use idle::{Aging, ArenaWalk, PAUSE_NS};
 pub(crate) use move_pages::{Grown, MOVE_LEAST_BYTES};
 
-/// Spans are multiples of this length, at multiples of it.
+/// Spans have multiples of this length, and start at multiples of it.
 pub(crate) const SLICE_BYTES: usize = 64 << 10;
-/// Unit of commits, and alignment of the range: a huge page, so that committed memory ends where
-/// one does.
+/// Unit of commits, and alignment of the range: a huge page, so that committed memory ends where a
+/// huge page ends.
 pub(crate) const GROWTH_BYTES: usize = 2 << 20;
-/// Bytes examined under a lock at a time when residency is counted.
+/// Number of bytes examined at a time under a lock when residency is counted.
 pub(crate) const PIECE_BYTES: usize = 64 << 20;
 
 type ArenaPool = RegionPool<'static>;
@@ -75,7 +75,7 @@ type Allocator<O> = Shared<RegionPool<'static>, Committed<O>, Sleep>;
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum ClaimOutcome<T> {
     Found(T),
-    /// No committed memory is free for it.
+    /// No free committed memory can serve it.
     Full,
     /// Another thread holds the lock.
     Busy,
@@ -91,7 +91,7 @@ pub(crate) struct Arena<O: Os> {
     pool: &'static Allocator<O>,
     /// Every block, by its address.
     index: PageIndex<'static>,
-    /// Blocks that were freed while the BFC's lock was taken (DEFER1).
+    /// Blocks that were freed while another thread held the BFC's lock (DEFER1).
     deferred: Deferred,
     /// Held while the committed range grows or shrinks, system calls included.
     growing: Locked<(), Sleep>,
@@ -103,18 +103,19 @@ pub(crate) struct Arena<O: Os> {
     classes: &'static [AtomicU8],
     lengths: Lengths,
     marks: Marks,
-    /// Marks of memory freed lately; see `idle`.
+    /// Marks of memory freed recently; see `idle`.
     young: Marks,
     /// Whether the last tick found young memory, which the next one may discard.
     expires: AtomicU8,
     seams: Seams,
-    /// Marks of split huge pages: a part of the page was discarded near a limit after the whole
-    /// page last was, and after huge pages were last requested. Hints; see `idle`.
+    /// Marks of split huge pages. Since the whole page was last discarded, and since huge pages
+    /// were last requested, a part of such a page has been discarded near a limit. Hints; see
+    /// `idle`.
     split: Marks,
 }
 
-// SAFETY: the range is divided by the BFC behind its lock; records belong to the spans' owners;
-// the other tables are atomic.
+// SAFETY: the BFC behind its lock divides the range; records belong to the spans' owners; the other
+// tables are atomic.
 unsafe impl<O: Os> Sync for Arena<O> {}
 
 impl<O: Os> Arena<O> {
@@ -147,7 +148,7 @@ impl<O: Os> Arena<O> {
         })
     }
 
-    /// Runs `f` with the BFC, after some of the deferred frees. Returns `None` if that would have
+    /// Runs `f` with the BFC, after some of the deferred frees. Returns `None` if this would have
     /// to sleep.
     fn with_bfc_soon<R>(&self, f: impl FnOnce(&mut ArenaPool) -> R) -> Option<R> {
         self.pool.lock().try_with(|pool| {
@@ -165,8 +166,8 @@ impl<O: Os> Arena<O> {
         (bytes.max(1) as u64).next_multiple_of(self.granule.bytes())
     }
 
-    /// Returns the granted length of the block that starts there, which the caller holds. Takes no
-    /// lock.
+    /// Returns the granted length of the block that starts there. The caller holds that block.
+    /// Takes no lock.
     #[inline]
     pub(crate) fn bytes_at(&self, block: *mut u8) -> Option<u64> {
         self.lengths.get(block.addr())
@@ -189,7 +190,7 @@ impl<O: Os> Arena<O> {
     /// Releases the locks of [`lock_across_fork`](Self::lock_across_fork).
     ///
     /// # Safety
-    /// The locks are the calling thread's by `lock_across_fork`.
+    /// The calling thread holds the locks because of `lock_across_fork`.
     pub(crate) unsafe fn unlock_across_fork(&self) {
         // SAFETY: the locks are this thread's.
         unsafe {
@@ -203,7 +204,7 @@ impl<O: Os> Arena<O> {
     pub(crate) fn resident_bytes(&self) -> Option<u64> {
         let (mut at, mut resident) = (0, 0);
         loop {
-            // A piece at a time, so that growth does not wait long. Nothing is decommitted under
+            // One piece at a time, so that growth does not wait long. Nothing is decommitted under
             // this lock.
             let piece = self.growing.with(|()| {
                 let bytes = (self.numbers().1 as usize)
@@ -221,12 +222,13 @@ impl<O: Os> Arena<O> {
         }
     }
 
-    /// Returns the bytes in blocks and spans, and the bytes committed.
+    /// Returns the bytes in blocks and spans, and the committed bytes.
     pub(crate) fn numbers(&self) -> (u64, u64) {
         self.with_pool(|pool| (pool.stats().live_bytes, pool.stats().reserved_bytes))
     }
 
-    /// Returns the committed bytes in no block or span; `None` if that would have to sleep.
+    /// Returns the committed bytes that are in no block or span; `None` if this would have to
+    /// sleep.
     pub(crate) fn free_bytes_soon(&self) -> Option<u64> {
         let free = |pool: &mut ArenaPool| {
             let stats = pool.stats();

@@ -1,16 +1,17 @@
-//! Growing a long block elsewhere by moving its pages to the new addresses, so nothing is copied
-//! and nothing resident twice.
+//! Growing a long block at another address by moving its pages there, so that nothing is copied and
+//! nothing is resident twice.
 //!
 //! ```text
 //!   before   │ block, dirty   │ neighbour │          free, clean          │
 //!   after    │ free, clean    │ neighbour │ block, same pages │ its growth │
 //! ```
-//! The system moves the pages of one mapping at a time, and moved pages stay a mapping of their own
-//! for as long as the range has them. So the places where mappings may end are recorded (`seams`),
-//! a move goes from seam to seam, and their number is bounded, as systems bound mappings. A block
-//! whose new place is already resident is copied: moving would throw those pages away, and faulting
-//! new ones for its old place costs more than the copy. A block that the program has given mappings
-//! of its own, or locked, is copied, too: the system is asked before each move.
+//! The system moves the pages of one mapping at a time, and moved pages remain a separate mapping
+//! for as long as they stay in the range. So the places where mappings may end are recorded
+//! (`seams`), a move goes from seam to seam, and the number of seams is bounded, because systems
+//! bound the number of mappings. A block whose new place is already resident is copied: moving
+//! would throw those pages away, and faulting in new pages at the old place costs more than the
+//! copy. A block is also copied if the program has locked it or split its mapping: the system is
+//! asked before each move.
 
 use core::ops::Range;
 use core::ptr::{self, NonNull};
@@ -20,15 +21,15 @@ use larder_core::Addr;
 use super::{Arena, GROWTH_BYTES};
 use crate::os::{Moved, Os};
 
-/// Minimum length in bytes of a block whose pages move; shorter blocks are copied. Longer blocks
-/// are placed at multiples of this length, so that from their second move on whole page tables move
-/// and huge pages stay whole.
+/// Minimum length in bytes of a block whose pages move; shorter blocks are copied. The new place of
+/// a block is a multiple of this length, so that from the second move of a block, whole page tables
+/// move and huge pages stay whole.
 pub(crate) const MOVE_LEAST_BYTES: usize = GROWTH_BYTES;
 
 /// Length in bytes of the pieces in which a block that leaves an arena is copied.
 const LEAVE_BYTES: usize = 4 << 20;
-/// Length in bytes of the parts in which a block that leaves an arena is tested for zeros: the
-/// shortest page.
+/// Length in bytes of the parts in which a block that leaves an arena is tested for zeros: that of
+/// the shortest page.
 const PAGE_BYTES: usize = 4 << 10;
 
 /// A block that has grown at another address.
@@ -39,7 +40,7 @@ pub(crate) struct Grown {
 }
 
 impl<O: Os> Arena<O> {
-    /// Grows a block that cannot grow in place by moving it. Returns `None`, and changes nothing,
+    /// Grows a block that cannot grow in place, by moving it. Returns `None`, and changes nothing,
     /// if pages cannot be moved here or there is no room.
     ///
     /// # Safety
@@ -68,7 +69,7 @@ impl<O: Os> Arena<O> {
         let moved = match moved {
             Ok(moved) => moved,
             Err(LostPlace(end)) => {
-                // Memory behind the lost place is not affected.
+                // The memory behind the lost part is not affected.
                 self.resize(to, new_bytes, end);
                 return None;
             }
@@ -85,8 +86,8 @@ impl<O: Os> Arena<O> {
     }
 
     /// Copies a block of `bytes` bytes to memory outside of the arena that reads as zero, and frees
-    /// it: piece by piece, so that little of it is resident twice, and without pages that read as
-    /// zero, so that untouched ones stay untouched.
+    /// the block. Works piece by piece, so that little of the block is resident twice, and skips
+    /// pages that read as zero, so that untouched pages stay untouched.
     ///
     /// # Safety
     /// The block is the caller's, `bytes` long, and not used during the call; likewise `to`.
@@ -123,7 +124,7 @@ impl<O: Os> Arena<O> {
         rest_bytes
     }
 
-    /// Moves the pages of a block, from its start on, as far as the system allows. Returns the
+    /// Moves the pages of a block, beginning at its start, as far as the system allows. Returns the
     /// length moved. The caller holds `growing`.
     ///
     /// # Safety
@@ -134,7 +135,7 @@ impl<O: Os> Arena<O> {
         to: *mut u8,
         bytes: usize,
     ) -> Result<usize, LostPlace> {
-        // The move needs the memory behind the block to be ours.
+        // A move requires that the memory behind the block is ours.
         let ends_range = from.addr() + bytes == self.start.addr() + self.bytes;
         if ends_range || !self.seams.may_move() {
             return Ok(0);
@@ -160,18 +161,18 @@ impl<O: Os> Arena<O> {
                 }
                 Moved::Lost => {
                     self.seams.refuse();
-                    // SAFETY: the pages before `at` have moved there, and their old place is
+                    // SAFETY: the pages before `at` have moved to `to`, and their old place is
                     // usable.
                     unsafe { copy(to, from, 0..at) };
                     if at > 0 {
-                        // SAFETY: up to there the place is ours, and never used again.
+                        // SAFETY: up to `at` the place is ours, and is never used again.
                         unsafe { self.os.discard(to, at) };
                     }
                     return Err(LostPlace(run.end));
                 }
             }
         }
-        // Pages keep the advice of the place they come from.
+        // Pages keep the advice of the place from which they come.
         let end = self.start.addr() as u64 + self.numbers().1;
         self.pool.source().advise(Addr::new(end));
         Ok(bytes)
@@ -187,8 +188,8 @@ impl<O: Os> Arena<O> {
         }
     }
 
-    /// Marks the end of committed memory in the child of a fork: memory committed later is another
-    /// mapping.
+    /// Marks the end of committed memory as a seam in the child of a fork: memory committed later
+    /// is another mapping.
     pub(crate) fn in_child(&self) {
         let committed = self.numbers().1 as usize;
         self.seams.mark(self.start.addr() + committed);
@@ -201,12 +202,12 @@ impl<O: Os> Arena<O> {
     }
 }
 
-/// The target of a move, which the heap has lost up to this offset: it stays allocated for the life
-/// of the process. The block is unchanged.
+/// The target of a move, which the heap has lost up to this offset: that part stays allocated for
+/// the life of the process. The block is unchanged.
 struct LostPlace(usize);
 
-/// Returns whether a part of a block reads as zero. Untouched memory shows a zero page that all
-/// processes share.
+/// Returns whether a part of a block reads as zero. Reading untouched memory shows a zero page that
+/// all processes share.
 ///
 /// # Safety
 /// The block is the caller's and contains the part.

@@ -1,22 +1,23 @@
 //! [`Residency`]: how much of an arena's committed memory is resident, and the page sizes and
-//! alignments chosen by it.
+//! alignments chosen accordingly.
 //!
 //! Requested bytes do not show how a program uses its memory: large blocks are often touched only
 //! at their start. So before each growth the system is asked how much of a bounded number of
-//! windows is resident: tens of microseconds for a step whose pages cost many times that to touch.
+//! windows is resident. This takes tens of microseconds, and touching the pages of the growth costs
+//! many times that.
 //!
-//! * **Dense**, mostly resident: new memory will be touched too, and is requested in huge pages.
-//!   One fault for 2 MiB costs a fraction of 512. For large blocks, which are touched one after
-//!   another, half is enough. For small ones half would be a heap of half-carved spans, so more is
-//!   required.
-//! * **Sparse**, little resident: the cost is each new place where a block starts. Large blocks
-//!   then start at coarse multiples, so that their first pages are often pages that were touched
-//!   before; the gaps cost only addresses, so there must be plenty.
-//! * Neither, or not known: blocks lie as close as possible, on ordinary pages.
+//! * **Dense**, mostly resident: new memory will be touched, too, and is requested in huge pages.
+//!   One fault for 2 MiB costs a fraction of 512 faults. For large blocks, which are touched one
+//!   after another, it is enough if half is resident. For small blocks, half would be a heap of
+//!   half-carved spans, so more is required.
+//! * **Sparse**, little resident: the cost lies in each new place where a block starts. Large
+//!   blocks then start at coarse multiples, so that their first pages are often pages that were
+//!   touched before. The gaps cost only addresses, of which there must be plenty.
+//! * Neither, or not known: blocks lie as close together as possible, on ordinary pages.
 //!
-//! The system is asked only where huge pages matter: beyond the program's bound, where the system
-//! has them, and where no filter of system calls may end the process for the question. Where it is
-//! not asked, an arena counts as dense if it is nearly all spans of small blocks, since those are
+//! The system is asked only if huge pages matter: beyond the program's bound, if the system has
+//! huge pages, and if no filter of system calls may end the process for the question. If it is not
+//! asked, an arena counts as dense if nearly all of it is spans of small blocks, since those are
 //! touched one after another.
 
 use core::ops::RangeInclusive;
@@ -31,37 +32,38 @@ const WINDOWS: usize = 16;
 /// Bytes of a window: a huge page, which is resident as a whole or not at all.
 const WINDOW_BYTES: usize = GROWTH_BYTES;
 
-/// Resident percentage from which an arena is dense, if it is not made of spans of small blocks.
+/// Minimum resident percentage of a dense arena that is not made of spans of small blocks.
 const DENSE: u32 = 50;
-/// An arena counts as made of such spans if they are more than one part in this many.
+/// An arena counts as made of spans of small blocks if they are more than one part in this many.
 const SMALL_PART: usize = 8;
-/// Percentage of such spans from which an arena that is not examined is dense.
+/// An arena that is not examined is dense if more than this percentage of it is spans of small
+/// blocks.
 const MOSTLY_SMALL: usize = 75;
-/// Resident percentage below which an arena is sparse.
+/// An arena is sparse below this resident percentage.
 const SPARSE: u32 = 25;
 /// An arena with more than one part in this many of its addresses committed is never sparse.
 const PLENTY: usize = 4;
 
-/// Blocks longer than this, in bytes, have coarse places in a sparse arena.
+/// Blocks longer than this, in bytes, start at coarse multiples in a sparse arena.
 const COARSE_LEAST_BYTES: usize = 128 << 10;
-/// Alignments of coarse places.
+/// The coarse multiples.
 const SPACING: RangeInclusive<usize> = 256 << 10..=GROWTH_BYTES;
 
-/// The state of an arena when it last grew. All zero before.
+/// The state of an arena when it last grew. All zero before its first growth.
 pub(super) struct Residency {
     /// 1 + the resident percentage of the examined memory, or an estimate; 0 if not known. Relaxed:
     /// a hint.
     resident: AtomicU32,
-    /// Spans of one slice, which are those of small blocks. Relaxed, because it is a hint too.
+    /// Number of spans of one slice: those of small blocks. Relaxed: a hint, too.
     slices: AtomicU32,
-    /// Free bytes without pages, if counted before this growth. A hint.
+    /// Free bytes without pages, if they were counted before this growth. A hint.
     vacant: AtomicUsize,
     /// Bytes returned to the system since the advice last changed. A hint.
     given: AtomicU64,
     /// The last advice: 0 for none, [`HUGE`] or [`SHORT`]. Changed by a holder of `growing`.
     advice: AtomicU32,
-    /// Committed bytes beyond which there are no huge pages, near a memory limit; 0 for no bound. A
-    /// hint.
+    /// Near a memory limit, the committed bytes beyond which there are no huge pages; 0 for no
+    /// bound. A hint.
     huge_until: AtomicU64,
     /// [`AGAIN`] and [`SPANS_AGAIN`]. Relaxed: read by the thread that ticks, or under its locks.
     again: AtomicU8,
@@ -71,26 +73,27 @@ pub(super) struct Residency {
 pub(super) const HUGE: u32 = 1;
 pub(super) const SHORT: u32 = 2;
 
-/// Requests to the next tick: to discard memory not known to be dirty, and to have spans scanned
-/// again.
+/// Requests to the next tick: to discard memory that is not known to be dirty, and to have spans
+/// scanned again.
 const AGAIN: u8 = 1;
 const SPANS_AGAIN: u8 = 2;
 
-/// Percentage of resident memory, in windows touched at all, below which the advice for huge pages
-/// is withdrawn: the system makes huge pages of advised memory by itself, gaps included.
+/// The advice for huge pages is withdrawn if less than this percentage of the windows that were
+/// touched at all is resident: the system makes huge pages of advised memory by itself, gaps
+/// included.
 const CROWDED: u32 = 75;
-/// The advice is also withdrawn where this part of the committed memory was discarded since: the
-/// system may have filled it again in that way.
+/// The advice is also withdrawn if this fraction of the committed memory has been discarded since:
+/// the system may have filled it again in that way.
 const GIVEN_PART: u64 = 4;
 
 impl Residency {
-    /// Sets the free bytes without pages, before a growth. These bytes are no measure of how blocks
+    /// Sets the free bytes without pages, before a growth. These bytes say nothing about how blocks
     /// are used.
     pub(super) fn set_vacant(&self, bytes: usize) {
         self.vacant.store(bytes, Ordering::Relaxed);
     }
 
-    /// Examines the first `held` bytes of an arena of `bytes` bytes. Up to [`WINDOWS`] system
+    /// Examines the first `held` bytes of an arena of `bytes` bytes. Makes up to [`WINDOWS`] system
     /// calls.
     ///
     /// # Safety
@@ -118,7 +121,7 @@ impl Residency {
         }
     }
 
-    /// Resets the percentage: the system was not asked.
+    /// Resets the percentage, because the system was not asked.
     pub(super) fn forget(&self) {
         self.resident.store(0, Ordering::Relaxed);
     }
@@ -134,8 +137,8 @@ impl Residency {
         self.advice.store(advice, Ordering::Relaxed);
     }
 
-    /// Sets the committed bytes beyond which there are no huge pages, and they are split when
-    /// discarded in part; `None` for no such bound.
+    /// Sets the committed bytes beyond which there are no huge pages; with such a bound, huge pages
+    /// are split when they are discarded in part. `None` removes the bound.
     pub(super) fn set_huge_until(&self, bytes: Option<u64>) {
         self.huge_until.store(bytes.unwrap_or(0), Ordering::Relaxed);
     }
@@ -145,24 +148,25 @@ impl Residency {
         self.huge_until.load(Ordering::Relaxed) > 0
     }
 
-    /// Returns whether `held` bytes are beyond the bound for huge pages: the system keeps all of a
-    /// partly used one in memory until it splits it, which may be too late for a limit.
+    /// Returns whether `held` bytes are beyond the bound for huge pages. The system keeps all of a
+    /// partly used huge page in memory until it splits the page, which may be too late for a limit.
     pub(super) fn is_beyond(&self, held: usize) -> bool {
         self.is_bounded() && held as u64 > self.huge_until.load(Ordering::Relaxed)
     }
 
-    /// Makes the next tick also discard memory not known to be dirty, and have spans scanned again:
-    /// the system may have put pages there.
+    /// Makes the next tick also discard memory that is not known to be dirty, and have spans
+    /// scanned again: the system may have put pages there.
     pub(super) fn look_again(&self) {
         self.again.store(AGAIN | SPANS_AGAIN, Ordering::Relaxed);
     }
 
-    /// Returns whether the next tick also discards memory not known to be dirty.
+    /// Returns whether the next tick also discards memory that is not known to be dirty.
     pub(super) fn looks_again(&self) -> bool {
         self.again.load(Ordering::Relaxed) & AGAIN != 0
     }
 
-    /// Takes the request to discard memory not known to be dirty. Returns whether there was one.
+    /// Takes the request to discard memory that is not known to be dirty. Returns whether there was
+    /// one.
     pub(super) fn take_again(&self) -> bool {
         self.again.fetch_and(!AGAIN, Ordering::Relaxed) & AGAIN != 0
     }
@@ -182,9 +186,9 @@ impl Residency {
         self.given.fetch_add(bytes, Ordering::Relaxed);
     }
 
-    /// Returns whether so little is resident in the touched windows of the first `held` bytes of an
-    /// arena, or so much was discarded, that huge pages should not be made of them; `None` if the
-    /// system does not report it. Up to [`WINDOWS`] system calls.
+    /// Returns whether no huge pages should be made of the first `held` bytes of an arena, because
+    /// too little of their touched windows is resident or too much of them was discarded; `None` if
+    /// the system does not report it. Makes up to [`WINDOWS`] system calls.
     ///
     /// # Safety
     /// The first `held` bytes are committed.
@@ -226,8 +230,8 @@ impl Residency {
         }
     }
 
-    /// Returns whether an arena with `held` bytes committed is dense; at least `of_small` percent
-    /// must be resident if an eighth of it is spans of small blocks.
+    /// Returns whether an arena with `held` committed bytes is dense. At least `of_small` percent
+    /// must be resident if an eighth of the arena is spans of small blocks.
     pub(super) fn is_dense(&self, held: usize, of_small: u32) -> bool {
         let small = self.slices.load(Ordering::Relaxed) as usize * SLICE_BYTES;
         let least = if small > held / SMALL_PART {
@@ -242,7 +246,7 @@ impl Residency {
         }
     }
 
-    /// Returns a power of two at whose multiples a block of `bytes` bytes should start.
+    /// Returns the power of two at whose multiples a block of `bytes` bytes should start.
     pub(super) fn spacing(&self, bytes: usize) -> usize {
         let is_sparse = self.percent().is_some_and(|percent| percent < SPARSE);
         if bytes <= COARSE_LEAST_BYTES || !is_sparse {

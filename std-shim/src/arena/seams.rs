@@ -2,12 +2,12 @@
 //! move.
 //!
 //! # Invariants
-//! * SEAM1 where the heap makes a mapping end, there is a mark, set before: at the ends of moves
+//! * SEAM1 wherever the heap makes a mapping end, it has set a mark before: at the ends of moves
 //!   and of advice, and in the child of a fork at the end of committed memory. A mark is removed by
-//!   a move over both of its sides or when they are decommitted. A mark without a seam costs a
-//!   call, a seam without a mark (the program's) a copy.
-//! * SEAM2 a refusal is final: a thread that sees it under `growing`, which moves and advice hold,
-//!   moves nothing in this arena.
+//!   a move over both of its sides, or when both are decommitted. A mark without a seam costs a
+//!   call; a seam without a mark, which only the program makes, costs a copy.
+//! * SEAM2 a refusal is final: a thread that sees it under `growing`, which is held for moves and
+//!   advice, moves nothing in this arena.
 
 use core::ops::Range;
 
@@ -18,7 +18,7 @@ use super::marks::Marks;
 /// Maximum number of seams of an arena: an eighth of the mappings that Linux allows a process.
 const MAX_SEAMS: usize = 8192;
 
-/// The state of the moves in an arena. All zero before the first.
+/// The state of the moves in an arena. All zero before the first move.
 pub(super) struct Moves {
     /// Number of marked seams.
     seams: AtomicUsize,
@@ -28,7 +28,7 @@ pub(super) struct Moves {
 }
 
 /// The places where the mappings of a range may end. All accesses are relaxed: a mark is set and
-/// removed by a holder of one of its sides, or of `growing`; the rest are hints.
+/// removed by a thread that holds one of its sides or `growing`; the rest are hints.
 #[derive(Clone, Copy)]
 pub(super) struct Seams {
     marks: Marks,
@@ -36,7 +36,7 @@ pub(super) struct Seams {
 }
 
 impl Seams {
-    /// Creates the seams of a range that is one mapping, if `marks` are clear.
+    /// Creates the seams of a range that is one mapping. The `marks` are clear.
     pub(super) const fn new(marks: Marks, moves: &'static Moves) -> Self {
         Self { marks, moves }
     }
@@ -79,7 +79,7 @@ impl Seams {
         }
     }
 
-    /// Records that a run of one mapping was moved there, over the previous memory.
+    /// Records that a run of one mapping was moved there, in place of the previous memory.
     pub(super) fn laid(&self, addr: usize, bytes: usize) {
         self.moves.any.store(1, Ordering::Relaxed);
         self.forget(addr, bytes);

@@ -37,10 +37,10 @@ impl<O: Os> Arena<O> {
         }
     }
 
-    /// Frees a span's memory; `idle` is set if it has already been idle for long.
+    /// Frees a span's memory; `idle` is set if that memory has already been idle for long.
     ///
     /// # Safety
-    /// The record is that of a span of this arena without used blocks.
+    /// The record belongs to a span of this arena that has no used blocks.
     pub(crate) unsafe fn free_span(&self, span: *mut Span, idle: bool) {
         // SAFETY: the record of a span, which has a shape.
         let shape = *unsafe { Span::shape(span) };
@@ -74,7 +74,7 @@ impl<O: Os> Arena<O> {
     }
 
     /// Returns the class of the span that contains an address, and whether a block starts there;
-    /// `None` if it lies in no span. Reads only the tables, which any thread may do (ARENA1).
+    /// `None` if the address lies in no span. Reads only the tables, as any thread may (ARENA1).
     pub(crate) fn look_up(&self, address: *mut u8) -> Option<(SizeClass, bool)> {
         let slice = self.slice_of(address);
         // Relaxed: a thread that holds a block there got it from a thread that saw its span. Other

@@ -1,21 +1,21 @@
-//! [`TableMemory`]: the memory of an arena's tables, committed as far as the committed range needs
-//! it.
+//! [`TableMemory`]: the memory of an arena's tables. As much of it is committed as the arena's
+//! committed range needs.
 //!
-//! All addresses are reserved when the arena is made, so no table ever moves. A table reads as zero
-//! where it is not committed, and is not written there.
+//! All addresses are reserved when the arena is created, so no table ever moves. The uncommitted
+//! part of a table reads as zero, and is not written.
 //!
 //! # Invariants
-//! * TABLE2 of each table the entries for the committed range are committed, and [`SPARE`] more.
+//! * TABLE2 in each table, the entries for the committed range and [`SPARE`] more are committed.
 
 use larder_core::sync::{AtomicUsize, Ordering};
 
 use super::GROWTH_BYTES;
 use crate::os::Os;
 
-/// Bytes of the range for which tables are committed in one step, about a megabyte of them.
+/// Bytes of the range for which tables are committed in one step: about a megabyte of tables.
 const STEP_BYTES: usize = 256 << 20;
 /// Entries beyond those for the committed range, because a table of chunks has a sink in front, and
-/// a mark may lie right behind the range.
+/// there may be a mark directly behind the range.
 const SPARE: usize = 2;
 
 /// Number of tables of an arena.
@@ -35,8 +35,8 @@ pub(super) struct TableRange {
 }
 
 impl TableRange {
-    /// Describes a table from `start` on with entries of `entry` bytes, one for each `covers` bytes
-    /// of a range of `range_bytes`.
+    /// Describes a table that begins at `start` and has an entry of `entry` bytes for each `covers`
+    /// bytes of a range of `range_bytes`.
     pub(super) const fn new(start: usize, range_bytes: usize, covers: usize, entry: usize) -> Self {
         Self {
             start,

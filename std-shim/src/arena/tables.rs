@@ -20,24 +20,25 @@ use super::{Allocator, Arena, GROWTH_BYTES, SLICE_BYTES};
 use crate::config::Tuning;
 use crate::os::Os;
 
-/// Granule of large blocks in bytes, where a page is not longer.
+/// Granule of large blocks in bytes, unless a page is longer.
 const GRANULE_BYTES: usize = 16 << 10;
 /// Divisor of the committed memory that gives the minimum growth, so that a growing heap makes few
 /// system calls. Memory committed and not touched costs only address space.
 const GROWTH_DIVISOR: NonZeroU32 = NonZeroU32::new(16).unwrap();
-/// The divisor where growth purges idle memory (see `purge`), which it should do before much
-/// memory was touched.
+/// The divisor if growth purges idle memory (see `purge`), which should happen before much memory
+/// has been touched.
 const FINE_GROWTH_DIVISOR: NonZeroU32 = NonZeroU32::new(64).unwrap();
 
 /// Bytes of unusable addresses behind the tables. Most systems place a later reservation below the
 /// earlier ones, so a program that writes below its first blocks faults instead of writing into the
 /// tables.
 const GUARD_BYTES: usize = 1 << 20;
-/// Divisor of the length of a short range, made where addresses are scarce, that gives the length
-/// of its guard.
+/// The guard of a short range, which is used where addresses are scarce, is the range's length
+/// divided by this.
 const GUARD_PART: usize = 64;
 
-/// Returns the offset of the arena's frequently read state: behind it, on its own pages.
+/// Returns the offset of the arena's frequently read state, which lies behind the arena and on
+/// separate pages.
 const fn residency_at<O: Os>() -> usize {
     size_of::<Arena<O>>().next_multiple_of(128)
 }
@@ -50,14 +51,14 @@ const fn bfc_at<O: Os>() -> usize {
     (moves_at::<O>() + size_of::<Moves>()).next_multiple_of(128)
 }
 
-/// Returns the bytes of an arena and of the state on its own pages.
+/// Returns the bytes of an arena and of the state on separate pages.
 pub(super) const fn front_bytes<O: Os>(page: usize) -> usize {
     (bfc_at::<O>() + size_of::<Allocator<O>>()).next_multiple_of(page)
 }
 
 /// The layout of an arena's tables behind it.
 struct TableLayout {
-    /// Bytes committed first, for the arena itself.
+    /// Bytes committed first, for the arena and its state.
     front_bytes: usize,
     tables: [TableRange; TABLES],
     bytes: usize,
@@ -142,8 +143,8 @@ impl<O: Os> Arena<O> {
     /// Lays the tables out.
     ///
     /// # Safety
-    /// The tables have as much room as the plan says and read as zero, and their front is committed; the range is
-    /// reserved.
+    /// The tables have as much room as the plan says, they read as zero, and their front is
+    /// committed. The range is reserved.
     unsafe fn lay(
         os: &'static O,
         tuning: &'static Tuning,
@@ -155,7 +156,7 @@ impl<O: Os> Arena<O> {
     ) -> Option<&'static Self> {
         let tables = memory.arena();
         let [chunks, index, records, heads, classes, lengths, marks @ ..] = plan.tables;
-        // SAFETY: inside the tables; all zero is a vacant record, which VACANT is checked to be.
+        // SAFETY: inside the tables; all zeros are `Chunk::VACANT`, which is checked elsewhere.
         let chunks = unsafe { table::<Chunk>(tables, chunks.start, chunks.count) };
         // SAFETY: inside the tables; 0 is a number.
         let index = unsafe { table::<AtomicU32>(tables, index.start, index.count) };
@@ -255,7 +256,7 @@ fn config(tuning: &Tuning, granule: Granule) -> RegionConfig {
 /// Returns a table inside zeroed memory.
 ///
 /// # Safety
-/// `count` entries from `offset` on lie in addresses that are never released; all zero is a value
+/// The `count` entries at `offset` lie in addresses that are never released; all zeros are a value
 /// of `T`; the table is made only once; and its uncommitted part is not written (TABLE2).
 unsafe fn table<T>(tables: *mut u8, offset: usize, count: usize) -> &'static mut [T] {
     let start = tables.wrapping_add(offset).cast::<MaybeUninit<T>>();

@@ -1,11 +1,11 @@
-//! Blocks that must read as zero: parts that do already are left alone, the rest is written or
+//! Blocks that must read as zero: parts that already do are left alone, the rest is written or
 //! discarded.
 
 use super::Arena;
 use crate::os::Os;
 
-/// Minimum length in bytes of runs that are cleared in windows of this length, after asking which
-/// pages are resident. Shorter runs are cleared without asking.
+/// Minimum length in bytes of runs that are cleared in windows, after asking which pages are
+/// resident. Shorter runs are cleared without asking.
 const LOOK_LEAST_BYTES: usize = 1 << 20;
 const WINDOW_BYTES: usize = 2 << 20;
 /// Minimum length in bytes of runs that are discarded without asking.
@@ -31,8 +31,8 @@ impl<O: Os> Arena<O> {
         });
     }
 
-    /// Zeroes a part of a block, by discarding it if little of it is resident or it is very long:
-    /// writing would make all of it resident, for a program that perhaps touches little.
+    /// Zeroes a part of a block. Discards the part if little of it is resident or it is very
+    /// long: writing would make all of it resident, though the program may touch little.
     ///
     /// # Safety
     /// The part is the caller's, `bytes` long, and starts with a granule.

@@ -1,7 +1,7 @@
 //! [`BlockTable`]: a map from the addresses of live blocks to values.
 //!
-//! A table of [slots](larder_core::table::probe) in memory of its own, straight from the system, so
-//! that a decorator never re-enters the allocator it watches. At most half of the slots are used.
+//! The table has [slots](larder_core::table::probe) in memory straight from the system, so that a
+//! decorator never re-enters the allocator that it watches. At most half of the slots are used.
 
 use core::ptr;
 
@@ -9,13 +9,13 @@ use larder_core::table::probe;
 
 use crate::os::{Native, Os};
 
-/// Number of slots of the first table, mostly one page. Each later table is twice as long.
+/// Number of slots of the first table: about one page. Each later table is twice as long.
 const FIRST_SLOTS: usize = 1 << 8;
 
-/// A slot of the table, with a block or vacant.
+/// A slot of the table: it has a block or is vacant.
 #[derive(Clone, Copy)]
 struct TableSlot<V> {
-    /// The block's address; 0 in a vacant slot, since no block lies there.
+    /// The block's address; 0 in a vacant slot, since no block has that address.
     addr: usize,
     value: V,
 }
@@ -29,7 +29,7 @@ pub(crate) struct NoMemory;
 
 /// Some live blocks, and a value for each.
 ///
-/// Invariant TABLE1: `live` of the slots, at most half of them, are used.
+/// Invariant TABLE1: `live` slots, at most half of all, are used.
 pub(crate) struct BlockTable<V: Zeroes> {
     slots: MappedValues<TableSlot<V>>,
     live: usize,
@@ -48,11 +48,12 @@ impl<V: Zeroes> BlockTable<V> {
         self.live == 0
     }
 
-    /// Inserts `value` for the block at `addr`. Returns the previous value, of a block whose free
-    /// was not seen. O(1).
+    /// Inserts `value` for the block at `addr`. Returns the previous value if the free of an
+    /// earlier block there was not seen. O(1).
     ///
     /// # Errors
-    /// If the table is full and the system has no memory for a larger one; nothing is inserted.
+    /// If the table is full and the system has no memory for a larger one. Nothing is inserted
+    /// then.
     pub(crate) fn insert(&mut self, addr: usize, value: V) -> Result<Option<V>, NoMemory> {
         if (self.live + 1) * 2 > self.slots.values().len() {
             self.grow()?;
@@ -86,7 +87,7 @@ impl<V: Zeroes> BlockTable<V> {
         slots.get_mut(place).map(|slot| &mut slot.value)
     }
 
-    /// Iterates over all blocks and their values, in no order. O(slots).
+    /// Iterates over all blocks and their values, in no particular order. O(slots).
     pub(crate) fn entries(&mut self) -> impl Iterator<Item = (usize, V)> {
         let slots = self.slots.values().iter();
         slots
@@ -124,7 +125,7 @@ fn put<V: Zeroes>(slots: &mut [TableSlot<V>], new: TableSlot<V>) -> Option<V> {
 /// Invariants:
 /// * ZERO1: if `count` is not 0, `start` is aligned for `T` and begins `count` values that nothing
 ///   else refers to.
-/// * ZERO2: they are one range of `bytes` reserved by `map` and not yet released.
+/// * ZERO2: the values are one range of `bytes` bytes, reserved by `map` and not yet released.
 pub(crate) struct MappedValues<T: Zeroes> {
     start: *mut T,
     count: usize,
@@ -148,8 +149,8 @@ unsafe impl Zeroes for usize {}
 unsafe impl<T: Zeroes> Send for MappedValues<T> {}
 
 impl<T: Zeroes> MappedValues<T> {
-    /// No values. The fields are all zeros, so that a static of it takes no room in a program's
-    /// file.
+    /// No values. The fields are all zeros, so that a static with this value takes no room in a
+    /// program's file.
     pub(crate) const NONE: Self = Self {
         start: ptr::null_mut(),
         count: 0,

@@ -1,15 +1,15 @@
-//! The verbs of the process heap past their fast paths: empty and full bins, layouts that are not
-//! common, large blocks, and all blocks where threads have no cache (LOCAL1, LOCAL3).
+//! The slow paths of the process heap's verbs: empty and full bins, uncommon layouts, large blocks,
+//! and all blocks where threads have no cache (LOCAL1, LOCAL3).
 //!
-//! Each verb chooses by the [`HeapMode`] of the heap. `plain` has the verbs of a heap that checks no
-//! block, and of blocks of steps; `safety/hardened` and `safety/guard_pages` have those of the
-//! other two modes.
+//! Each verb branches on the [`HeapMode`] of the heap. `plain` has the verbs for a heap that checks
+//! no block, and for blocks of steps; `safety/hardened` and `safety/guard_pages` have the verbs of
+//! the other two modes.
 //!
-//! All of it is cold, so that a caller's loop keeps its registers for itself. [`alloc`] and
+//! All of this code is cold, so that a caller's loop keeps its registers for itself. [`alloc`] and
 //! [`free`] also serve the long layouts whose bin has a block, or room for one. These are most of
-//! their calls, so they end in calls only and need no stack. The verbs of the modes are marked
-//! cold, so that the compiler branches on the way to a bin instead of folding conditions into
-//! flags: two instructions less in each call.
+//! their calls, so both functions end in tail calls and need no stack. The verbs of the modes are
+//! marked cold, so that the compiler branches on the way to a bin instead of folding conditions
+//! into flags, which saves two instructions in each call.
 
 pub(crate) mod plain;
 
@@ -30,7 +30,7 @@ fn or_null(block: Option<NonNull<u8>>) -> *mut u8 {
     block.map_or(ptr::null_mut(), NonNull::as_ptr)
 }
 
-/// Returns the class of a long layout that no step takes.
+/// Returns the class of a long layout, unless a step may take it.
 #[inline(always)]
 fn long_class(layout: Layout) -> Option<SizeClass> {
     let is_long = SizeClass::is_long(layout.size(), layout.align());
@@ -126,7 +126,7 @@ pub(crate) unsafe fn free(block: *mut u8, layout: Layout) {
 #[inline(never)]
 unsafe fn free_guarded(block: *mut u8, layout: Layout) {
     if guard_pages::has(block) {
-        // SAFETY: it lies among the guarded pages, and the caller gives it up.
+        // SAFETY: the block lies among the guarded pages, and the caller gives it up.
         return unsafe { guard_pages::free(block, Some(layout)) };
     }
     // SAFETY: a block of the heap without guard pages, so of the plain heap; the caller gives it

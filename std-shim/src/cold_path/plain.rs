@@ -1,5 +1,5 @@
-//! The verbs of a heap that checks no block: small blocks past their bins, large blocks, and blocks
-//! of steps.
+//! The verbs of a heap that checks no block: small blocks that the bins cannot serve, large blocks,
+//! and blocks of steps.
 
 use core::alloc::Layout;
 use core::ptr::NonNull;
@@ -33,7 +33,7 @@ pub(crate) fn alloc(layout: Layout) -> Option<NonNull<u8>> {
     }
 }
 
-/// Allocates a block of the step under way, or of the heap if the step does not take it.
+/// Allocates a block of the current step, or of the heap if the step does not take it.
 #[cold]
 #[inline(never)]
 fn alloc_in_step(layout: Layout) -> Option<NonNull<u8>> {
@@ -61,7 +61,7 @@ pub(crate) fn alloc_zeroed(layout: Layout) -> Option<NonNull<u8>> {
     Some(fresh.block)
 }
 
-/// Pops a block of the thread's bin.
+/// Pops a block from the thread's bin.
 fn pop(class: SizeClass) -> Option<NonNull<u8>> {
     // SAFETY: the thread's own cache, or one that stays empty (LOCAL1), of free blocks (SLOT1).
     NonNull::new(unsafe { ThreadCache::pop(tls::cache(), class) })
@@ -103,7 +103,7 @@ fn alloc_large(layout: Layout) -> Option<NonNull<u8>> {
             purge::after_alloc(layout.size());
             return Some(block);
         }
-        // The caches of small blocks may have room for it, before the heap grows.
+        // Before the heap grows: the caches of small blocks may have room for the block.
         // SAFETY: the verbs do not use the thread's part here, and no signal handler calls them.
         ClaimOutcome::Full => unsafe {
             with_local(|local| local.flush_some(layout.size(), &PROCESS));
@@ -148,15 +148,15 @@ pub(crate) unsafe fn free(block: *mut u8, layout: Layout) {
     }
 }
 
-/// Frees a block of a class, into the thread's bin if that has room.
+/// Frees a block of a class, into the thread's bin if the bin has room.
 ///
 /// # Safety
 /// `block` is a block of this class, and the caller gives it up.
 pub(crate) unsafe fn free_small(class: SizeClass, block: *mut u8) {
     // SAFETY: the thread's own cache, or one without room (LOCAL1); the caller gives the block up.
     if !unsafe { ThreadCache::push(tls::cache(), class, block) } {
-        // SAFETY: a block of this class, still the caller's to give up, as the cache has not taken
-        // it.
+        // SAFETY: a block of this class, still the caller's to give up because the cache did not
+        // take it.
         unsafe { free_past_bin(class, block) };
     }
 }
@@ -199,7 +199,7 @@ pub(crate) fn free_of_step(heap: &StepHeap<Native>, block: *mut u8) {
     }
 }
 
-/// Checks a block that is freed, in builds with debug assertions.
+/// Checks a block that is being freed, in builds with debug assertions.
 fn check_free(block: *mut u8, layout: Layout) {
     check::check_block(&PROCESS, block, layout);
     if let Some(class) = class_of(layout) {
@@ -230,7 +230,7 @@ pub(crate) unsafe fn try_resize(block: *mut u8, layout: Layout, new: Layout) -> 
     stays.then_some(block)
 }
 
-/// Returns whether a block of a step has room for the new size where it is, and not for twice as
+/// Returns whether a block of a step has room for the new size where it is, but not for twice as
 /// much.
 #[cold]
 #[inline(never)]
@@ -253,8 +253,8 @@ fn resize_large(block: *mut u8, layout: Layout, new_size: usize) -> bool {
     resized
 }
 
-/// Grows a large block by moving its pages. A step that is under way must see the new block, so
-/// nothing moves then.
+/// Grows a large block by moving its pages. Moves nothing during a step, which must see the new
+/// block.
 ///
 /// # Safety
 /// The conditions of [`try_resize`].

@@ -1,5 +1,5 @@
-//! Environment variables, by which a user sets options of the program's heap. They are read once,
-//! before anything is allocated, so nothing here allocates.
+//! Environment variables with which a user sets options of the program's heap. They are read
+//! once, before anything is allocated, so nothing here allocates.
 
 use larder_core::ByteCount;
 
@@ -33,8 +33,8 @@ fn variables() -> impl Iterator<Item = &'static Variable> {
 /// The prefixes of the variables of Larder's other parts.
 const OTHERS: [&str; 3] = ["LARDER_CUDA_", "LARDER_RECORD", "LARDER_STAND_IN_"];
 
-/// Changes a configuration as the environment asks. Returns `None` if the process cannot read its
-/// environment yet.
+/// Changes a configuration as the environment requests. Returns `None` if the process cannot read
+/// its environment yet.
 pub(super) fn read(mut config: Config) -> Option<Config> {
     for Variable { name, values, set } in variables() {
         let Some(value) = variable(name)? else {
@@ -54,8 +54,8 @@ pub(super) fn read(mut config: Config) -> Option<Config> {
     Some(config)
 }
 
-/// Returns the name of a variable with Larder's prefix that no part of Larder reads, perhaps a
-/// misspelt one.
+/// Returns the name of a variable that has Larder's prefix but that no part of Larder reads; it
+/// may be misspelt.
 fn unknown(entry: &'static [u8]) -> Option<&'static str> {
     let end = entry.iter().position(|&byte| byte == b'=')?;
     let name = str::from_utf8(&entry[..end]).ok()?;

@@ -13,7 +13,7 @@ use crate::thread::wait::Sleep;
 /// Maximum delay, in milliseconds, of a heap that puts memory first.
 const SHORT_MS: u64 = 100;
 /// Maximum number of failed requests for the configuration: more than any program makes before the
-/// C library begins.
+/// C library is initialized.
 const MAX_IN_VAIN: u32 = 100;
 
 /// The blocks that a heap checks.
@@ -28,14 +28,14 @@ pub(crate) enum HeapMode {
     Hardened,
 }
 
-/// The configuration of a process, once it is known; [`Config::BALANCED`] before.
+/// The configuration of a process: [`Config::BALANCED`] until it is known.
 pub(crate) struct Tuning {
     /// Written once, before `known` is.
     config: UnsafeCell<Config>,
     /// 1 once the configuration is known.
     known: AtomicU8,
-    /// 1 once a request for the configuration failed, so that blocks may have been allocated before
-    /// it was known.
+    /// 1 once a request for the configuration has failed: blocks may then be allocated before it is
+    /// known.
     early: AtomicU8,
     /// A [`HeapMode`].
     mode: AtomicU8,
@@ -61,7 +61,7 @@ impl Tuning {
         }
     }
 
-    /// Makes `config` the configuration of the process if it has none.
+    /// Makes `config` the configuration of the process if the process has none.
     #[inline]
     pub(crate) fn apply(&self, config: &Config) {
         // Acquire: a thread that sees `known` sees the whole configuration.
@@ -87,8 +87,8 @@ impl Tuning {
                 // The program has removed its environment.
                 None => *config,
             };
-            // A hardened heap checks every block; a thread that allocated earlier would bypass the
-            // check (LOCAL3).
+            // A hardened heap checks every block already; a thread that allocated earlier would
+            // bypass the check (LOCAL3).
             if config.hardened || self.had_early_blocks() {
                 config.guard_one_in = 0;
             }
@@ -100,14 +100,15 @@ impl Tuning {
             };
             self.mode.store(mode as u8, Ordering::Relaxed);
             self.set_on_misuse(config.on_misuse);
-            // SAFETY: it is not read before it is known, and the lock admits one writer.
+            // SAFETY: the configuration is not read before it is known, and the lock admits one
+            // writer.
             unsafe { *self.config.get() = config };
             // Release: see `apply`.
             self.known.store(1, Ordering::Release);
         });
     }
 
-    /// Returns the configuration: [`Config::BALANCED`] as long as it is not known.
+    /// Returns the configuration: [`Config::BALANCED`] until it is known.
     pub(crate) fn config(&self) -> &Config {
         // Acquire: the configuration is written.
         match self.known.load(Ordering::Acquire) {
@@ -128,7 +129,7 @@ impl Tuning {
         self.early.load(Ordering::Relaxed) != 0
     }
 
-    /// Returns the heap's mode: [`HeapMode::Plain`] as long as it is not known.
+    /// Returns the heap's mode: [`HeapMode::Plain`] until it is known.
     #[inline(always)]
     pub(crate) fn mode(&self) -> HeapMode {
         // Relaxed: a thread that holds a block of a hardened heap, or one with guard pages, got it
@@ -138,7 +139,7 @@ impl Tuning {
         unsafe { mem::transmute::<u8, HeapMode>(mode) }
     }
 
-    /// Returns the heap's mode, after applying `config` if it is the first.
+    /// Returns the heap's mode, after applying `config` if it is the first configuration.
     #[inline(always)]
     pub(crate) fn mode_for(&self, config: &Config) -> HeapMode {
         self.apply(config);
@@ -151,7 +152,7 @@ impl Tuning {
         self.mode() == HeapMode::Hardened
     }
 
-    /// Returns the bytes beyond which the heap asks for huge pages; `u64::MAX` for never.
+    /// Returns the number of bytes beyond which the heap requests huge pages; `u64::MAX` for never.
     pub(crate) fn huge_above(&self) -> u64 {
         match self.config().huge_pages {
             HugePages::Never => u64::MAX,
@@ -159,14 +160,14 @@ impl Tuning {
         }
     }
 
-    /// Returns whether new memory refuses huge pages until the heap asks for some, even where the
-    /// system makes them by itself.
+    /// Returns whether new memory refuses huge pages until the heap requests some, even if the
+    /// system would make them unasked.
     pub(crate) fn begins_short(&self) -> bool {
         self.huge_above() == u64::MAX || self.config().dense_percent > 100
     }
 
-    /// Returns whether the heap purges when it has grown, as it does where memory comes first and
-    /// where no thread purges soon.
+    /// Returns whether the heap purges when it has grown. It does so if memory comes first or if no
+    /// thread purges soon.
     pub(crate) fn makes_up(&self) -> bool {
         let config = self.config();
         self.has_short_delay() || !config.background && config.purge_ms < u64::MAX
@@ -177,8 +178,8 @@ impl Tuning {
         self.config().purge_ms <= SHORT_MS
     }
 
-    /// Returns whether blocks that are not freed are reported at the end, which only a checking
-    /// heap does.
+    /// Returns whether blocks that are not freed are reported at the end. Only a checking heap
+    /// reports them.
     pub(crate) fn says_leaks(&self) -> bool {
         self.config().checking && self.config().leaks
     }

@@ -1,5 +1,5 @@
-//! Decorators over any global allocator: they observe the allocations of a program, and allocate
-//! nothing through it.
+//! Decorators over any global allocator. They observe the allocations of a program, and allocate
+//! nothing through that allocator.
 //!
 //! * `tracking` counts what a section of code allocates
 //! * `profile` samples, for heap profiles

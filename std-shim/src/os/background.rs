@@ -8,9 +8,9 @@ use super::errno::KeepErrno;
 /// The function of a background thread.
 pub(crate) type Run = extern "C" fn(*mut libc::c_void) -> *mut libc::c_void;
 
-/// Length of the thread's stack in bytes: several times what a tick needs, and the program's
-/// thread-local values, which the C library places there, too. Where these do not fit, the system's
-/// default is used.
+/// Length of the thread's stack in bytes. It has room for several times the stack that a tick
+/// needs, and for the program's thread-local values, which the C library places there, too. If
+/// those do not fit, the system's default length is used.
 const STACK_BYTES: usize = 256 << 10;
 
 /// Starts a detached thread that receives no signals. Returns whether that was possible. Allocates
@@ -29,7 +29,7 @@ pub(crate) fn start_thread(run: Run) -> bool {
         return false;
     }
     let started = create(run, Some(STACK_BYTES)) || create(run, None);
-    // SAFETY: the set as it was.
+    // SAFETY: the set from before.
     unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, before.as_ptr(), ptr::null_mut()) };
     started
 }
@@ -58,9 +58,9 @@ fn create(run: Run, stack_bytes: Option<usize>) -> bool {
     started
 }
 
-/// Makes the calling thread an ordinary one on the processors of the process, whichever thread
-/// started it: a thread also inherits the policy and the processors of a real-time thread. A
-/// refused change is skipped.
+/// Gives the calling thread the ordinary scheduling policy and the processors of the process. The
+/// thread may have inherited both from a real-time thread that started it. A refused change is
+/// skipped.
 pub(crate) fn be_ordinary() {
     // SAFETY: zeros are a value of this struct of plain numbers.
     let priority = unsafe { core::mem::zeroed::<libc::sched_param>() };
@@ -72,8 +72,8 @@ pub(crate) fn be_ordinary() {
     take_processors_of_main();
 }
 
-/// Gives the calling thread the processors of the main thread, which are those that the process was
-/// started with.
+/// Gives the calling thread the processors of the main thread: those with which the process was
+/// started.
 #[cfg(any(target_os = "linux", target_os = "android"))]
 fn take_processors_of_main() {
     let mut set = MaybeUninit::<libc::cpu_set_t>::zeroed();
@@ -89,13 +89,13 @@ fn take_processors_of_main() {
 /// Names the calling thread, where the system has names for threads.
 pub(crate) fn name_thread() {
     #[cfg(any(target_os = "linux", target_os = "android"))]
-    // SAFETY: a text that ends with 0, shorter than 16 bytes.
+    // SAFETY: a NUL-terminated string, shorter than 16 bytes.
     unsafe {
         libc::prctl(libc::PR_SET_NAME, c"larder-purge".as_ptr());
     }
 }
 
-/// Sleeps for `ns` nanoseconds. On Linux and Android this is no cancellation point.
+/// Sleeps for `ns` nanoseconds. On Linux and Android this is not a cancellation point.
 pub(crate) fn sleep_ns(ns: u64) {
     let time = libc::timespec {
         // The type differs by system, and its name is deprecated for musl.

@@ -1,6 +1,6 @@
-//! The coarse clock. On Linux it is read by the code that the kernel maps into each process (vDSO),
-//! and not through the C library: slow paths read it, and a program may replace `clock_gettime` by
-//! one that calls the loader, takes locks and allocates.
+//! The coarse clock. On Linux it is read with the code that the kernel maps into each process (the
+//! vDSO), not through the C library: slow paths read the clock, and a program may replace
+//! `clock_gettime` with a function that calls the loader, takes locks and allocates.
 
 use core::mem::MaybeUninit;
 use core::ptr;
@@ -14,7 +14,7 @@ type ClockGettime = unsafe extern "C" fn(libc::clockid_t, *mut libc::timespec) -
 
 const CLOCK: libc::clockid_t = libc::CLOCK_MONOTONIC_COARSE;
 
-/// The kernel's `clock_gettime`; null before the first use.
+/// The kernel's `clock_gettime`, or null before the first use.
 static FOUND: AtomicPtr<libc::c_void> = AtomicPtr::new(ptr::null_mut());
 
 /// Returns the time of a clock that is read in a few nanoseconds, exact to a few milliseconds.
@@ -50,7 +50,7 @@ fn find() -> *mut libc::c_void {
     let image = ptr::with_exposed_provenance::<u8>(image);
     let found = match image.is_null() {
         true => None,
-        // SAFETY: the image that the kernel mapped, which stays.
+        // SAFETY: the image that the kernel mapped, which stays mapped.
         false => unsafe { find_in(image) },
     };
     let call: ClockGettime = call;
@@ -66,24 +66,24 @@ const DT_NULL: u64 = 0;
 const DT_STRTAB: u64 = 5;
 const DT_SYMTAB: u64 = 6;
 const DT_STRSZ: u64 = 10;
-/// Maximum number of entries and of symbols read: more than any vDSO has.
+/// Maximum numbers of entries and symbols read: more than any vDSO has.
 const MOST: usize = 256;
 
 /// Finds a function of the vDSO by its name.
 ///
 /// # Safety
-/// `image` is the start of an ELF image that is mapped whole and stays.
+/// `image` is the start of an ELF image that is mapped whole and stays mapped.
 unsafe fn find_in(image: *const u8) -> Option<*mut libc::c_void> {
-    // SAFETY: the head of the image.
+    // SAFETY: the header of the image.
     let head = unsafe { &*image.cast::<libc::Elf64_Ehdr>() };
     let headers = image.wrapping_add(head.e_phoff as usize);
-    // SAFETY: the head has the place and the number of its program headers.
+    // SAFETY: the header has the place and the number of the program headers.
     let headers = unsafe {
         core::slice::from_raw_parts(headers.cast::<libc::Elf64_Phdr>(), head.e_phnum.into())
     };
     let of_type = |kind| headers.iter().find(|header| header.p_type == kind);
     let (loaded, dynamic) = (of_type(libc::PT_LOAD)?, of_type(libc::PT_DYNAMIC)?);
-    // Addresses in the image are those that it was linked for.
+    // Addresses in the image are those for which it was linked.
     let at = |address: u64| {
         let offset = address.wrapping_sub(loaded.p_vaddr.wrapping_sub(loaded.p_offset));
         image.wrapping_add(offset as usize)
@@ -93,7 +93,7 @@ unsafe fn find_in(image: *const u8) -> Option<*mut libc::c_void> {
         .cast::<[u64; 2]>();
     let entry = |tag| {
         (0..MOST)
-            // SAFETY: the table ends with an entry of no kind, behind which nothing is read.
+            // SAFETY: the table ends with a null entry, and nothing is read behind that.
             .map(|index| unsafe { *entries.wrapping_add(index) })
             .take_while(|[kind, _]| *kind != DT_NULL)
             .find_map(|[kind, value]| (kind == tag).then_some(value))

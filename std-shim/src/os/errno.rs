@@ -1,8 +1,8 @@
 //! The calling thread's `errno`: read, and preserved across the heap's system calls
 //! ([`KeepErrno`]).
 
-/// Saves `errno` when made and restores it when dropped. A program may read it long after the call
-/// that set it, and allocate in between, for example for a message about an `open` that failed.
+/// Saves `errno` when created and restores it when dropped. A program may read `errno` long after
+/// the call that set it, and allocate in between, for example for a message about a failed `open`.
 pub(crate) struct KeepErrno(Option<libc::c_int>);
 
 impl KeepErrno {
@@ -23,7 +23,7 @@ impl Drop for KeepErrno {
     }
 }
 
-/// Returns why the calling thread's last failed call failed; 0 where that is not known.
+/// Returns the reason why the calling thread's last failed call failed; 0 if it is not known.
 pub(crate) fn last_errno() -> libc::c_int {
     // SAFETY: null, or the calling thread's own variable.
     unsafe { place().as_ref() }.copied().unwrap_or(0)
@@ -37,7 +37,7 @@ pub(crate) fn set_errno(reason: libc::c_int) {
     }
 }
 
-/// Returns the address of the calling thread's `errno`; null where that is not known.
+/// Returns the address of the calling thread's `errno`; null if it is not known.
 fn place() -> *mut libc::c_int {
     // SAFETY: the call has no conditions.
     #[cfg(any(target_os = "linux", target_os = "emscripten", target_os = "fuchsia"))]

@@ -1,8 +1,8 @@
 //! A hook for faults, before they end the program.
 
-/// Calls `explain` with the address of an access that faults, and that of its instruction, at the
-/// first fault; then restores the program's earlier handler, and the access is tried again. Called
-/// once.
+/// Arranges that the first fault calls `explain` with the addresses of the faulting access and of
+/// its instruction, and then restores the program's earlier handler. The access is then tried
+/// again. Called once.
 #[cfg(all(target_os = "linux", not(miri)))]
 pub(crate) fn watch(explain: fn(*mut u8, usize)) {
     use core::mem;
@@ -17,7 +17,7 @@ pub(crate) fn watch(explain: fn(*mut u8, usize)) {
 
     extern "C" fn faulted(_: libc::c_int, info: *mut libc::siginfo_t, context: *mut libc::c_void) {
         let _keep = KeepErrno::new();
-        // SAFETY: the function that the call which registered this handler stored.
+        // SAFETY: the function stored by the call that registered this handler.
         let explain = unsafe {
             mem::transmute::<*mut (), fn(*mut u8, usize)>(EXPLAIN.load(Ordering::Acquire))
         };

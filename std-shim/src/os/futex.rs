@@ -8,18 +8,19 @@ pub(crate) const WAKES: bool = cfg!(all(
     not(miri)
 ));
 
-/// Sleeps while `word` is `seen`, until [`wake_one`] of that word. May return at any time.
+/// Sleeps while `word` is `seen`, until [`wake_one`] is called for that word. May return at any
+/// time.
 #[cfg(all(any(target_os = "linux", target_os = "android"), not(miri)))]
 pub(crate) fn sleep_while(word: &AtomicU32, seen: u32) {
     let _keep = super::errno::KeepErrno::new();
     let operation = libc::FUTEX_WAIT | libc::FUTEX_PRIVATE_FLAG;
     let for_ever = core::ptr::null::<libc::timespec>();
-    // SAFETY: a word that lives, which the kernel reads.
+    // SAFETY: a live word, which the kernel reads.
     let answer =
         unsafe { libc::syscall(libc::SYS_futex, word.as_ptr(), operation, seen, for_ever) };
     let is_refused = |code| !matches!(code, libc::EAGAIN | libc::EINTR);
     if answer != 0 && is_refused(super::errno::last_errno()) {
-        // A filter of system calls refuses the wait: yield the processor to the holder at least.
+        // A filter of system calls refuses the wait: at least yield the processor to the holder.
         // SAFETY: the call has no conditions.
         unsafe { libc::sched_yield() };
     }

@@ -6,18 +6,18 @@ use core::fmt::Write;
 use super::proc::{each_line, read};
 use crate::text::Text;
 
-/// Directories of the groups, in the second version and in the first one; a process that sees only
-/// a part of them has its own group there.
+/// Root directories of cgroup v2 and of v1's memory controller. A process in a cgroup namespace
+/// finds its own group at the root.
 const UNIFIED: &str = "/sys/fs/cgroup";
 const MEMORY: &str = "/sys/fs/cgroup/memory";
 
-/// Maximum length in bytes of a group's line, and of a file's path, because a thread's stack may be
-/// short.
+/// Maximum length in bytes of a group's line, and of a file's path. They are limited because a
+/// thread's stack may be small.
 const LINE_BYTES: usize = 384;
 const PATH_BYTES: usize = LINE_BYTES + 64;
 
-/// Returns the lowest limit of the process's group and of those around it, in bytes; `None` if
-/// there is none, or it cannot be read. Reads a short file or two for each group.
+/// Returns the lowest limit of the process's group and its ancestors, in bytes; `None` if there is
+/// none, or it cannot be read. Reads one or two short files for each group.
 pub(super) fn limit() -> Option<u64> {
     let mut lowest = None;
     each_line::<LINE_BYTES>(c"/proc/self/cgroup", |line| {
@@ -28,8 +28,8 @@ pub(super) fn limit() -> Option<u64> {
     lowest
 }
 
-/// Returns the lowest limit of a group and of those around it, by its line: a number, controllers,
-/// and the path.
+/// Returns the lowest limit of the group on a line of `/proc/self/cgroup`, and of its ancestors.
+/// The line has a number, controllers, and the group's path.
 fn limit_of(line: &str) -> Option<u64> {
     let (_, line) = line.split_once(':')?;
     let (controllers, path) = line.split_once(':')?;
@@ -52,7 +52,7 @@ fn limit_of(line: &str) -> Option<u64> {
     }
 }
 
-/// Returns the number in a file of a group; `None` if it is no number.
+/// Returns the number in a file of a group; `None` if the file does not contain a limit.
 fn number(root: &str, group: &str, file: &str) -> Option<u64> {
     let mut path = [0; PATH_BYTES];
     let mut text = Text::new(&mut path);
@@ -62,8 +62,8 @@ fn number(root: &str, group: &str, file: &str) -> Option<u64> {
     bound(read(path, &mut number)?)
 }
 
-/// Parses a limit. Returns `None` for `max`, and for the highest signed number in whole pages, by
-/// which the first version means no limit.
+/// Parses a limit. Returns `None` for `max`, and for the largest signed integer rounded down to
+/// whole pages, which cgroup v1 uses for "no limit".
 fn bound(text: &[u8]) -> Option<u64> {
     let number = str::from_utf8(text).ok()?.trim().parse().ok();
     number.filter(|bytes| *bytes < 1 << 62)

@@ -1,16 +1,16 @@
-//! The operating system below the heap: address space and memory ([`Os`]), notice of threads that
-//! end ([`ThreadEnds`]) and of forks ([`Forks`]), and a way to print a last line.
+//! The operating system below the heap: address space and memory ([`Os`]), notification of threads
+//! that end ([`ThreadEnds`]) and of forks ([`Forks`]), and a way to print a last line.
 //!
-//! Memory is a trait, so that tests run the whole heap over a system that refuses chosen calls. A
-//! new system is a new file here with exactly the names of this list:
+//! Memory is a trait, so that tests can run the whole heap on a system that refuses chosen calls.
+//! To support a new system, add a file here with exactly these names:
 //!
 //! * `Native`, its [`Os`]; the constant `FIRST_ARENA_BYTES`;
 //! * `Key` with `make_key` and `set_key`; `watch_forks`; `say` and `abort`.
 //!
-//! `futex` has the waits for locks, `pin` keeps a library from being unloaded, `environment` reads
-//! variables, `clock` the time, `proc` files of the kernel and `group` those of control groups,
-//! `stack` walks stacks, `fault` reports faults, `peak` the peak memory. No call here changes
-//! `errno` (`errno`).
+//! `futex` waits for locks, `pin` keeps a library from being unloaded, `environment` reads
+//! variables, `clock` reads the time, `proc` reads files of the kernel, `group` reads the files of
+//! control groups, `stack` walks stacks, `fault` reports faults, and `peak` returns the peak
+//! memory. No call here changes `errno` (`errno`).
 
 // A system without a purge thread ticks in slow paths.
 #[cfg_attr(not(all(unix, not(miri))), path = "no_background.rs")]
@@ -69,8 +69,8 @@ pub(crate) trait Forks {
     /// Runs before the calling thread forks the process.
     ///
     /// # Safety
-    /// Called by the system between two calls of the program, and followed by one of the other two, in the
-    /// same thread.
+    /// Called by the system between two calls of the program, and followed by one of the other two
+    /// functions, in the same thread.
     unsafe fn before_fork();
 
     /// Runs after the fork, in the parent.
@@ -86,7 +86,7 @@ pub(crate) trait Forks {
     unsafe fn in_child();
 }
 
-/// Waits for a moment, where the system cannot wake a thread that waits for a word.
+/// Waits for a moment. Used where the system cannot wake a thread that waits for a word.
 #[cfg(not(all(any(target_os = "linux", target_os = "android"), not(miri))))]
 fn nap() {
     background::sleep_ns(50_000);
@@ -97,7 +97,7 @@ fn nap() {
 pub(crate) enum Moved {
     /// All pages have moved.
     Whole,
-    /// Nothing has moved, because these pages belong to several mappings, or the program has locked
+    /// Nothing has moved, because these pages belong to several mappings or the program has locked
     /// them. The target is unchanged.
     Unfit,
     /// Nothing has moved, and no later call can move anything. The target is usable, with any
@@ -112,16 +112,16 @@ pub(crate) enum Moved {
 /// # Safety
 /// An implementation promises:
 /// 1. ranges from `reserve` are exclusive until they are released;
-/// 2. a committed range is valid for reads and writes, and reads as zero where nothing was written
-///    since it was reserved, decommitted or discarded.
+/// 2. a committed range is valid for reads and writes, and reads as zero where nothing has been
+///    written since it was reserved, decommitted or discarded.
 pub(crate) unsafe trait Os: Sync + 'static {
     /// Returns the bytes of a page; all lengths below are multiples of it.
     fn page_bytes(&self) -> usize;
 
-    /// Returns the number of processors that the process may run on; called once.
+    /// Returns the number of processors on which the process may run; called once.
     fn processors(&self) -> usize;
 
-    /// Returns the time of a clock that is read in a few nanoseconds, in milliseconds.
+    /// Returns the time in milliseconds from a clock that is read in a few nanoseconds.
     fn coarse_ms(&self) -> u64 {
         background::coarse_ms()
     }
@@ -141,25 +141,26 @@ pub(crate) unsafe trait Os: Sync + 'static {
         false
     }
 
-    /// Returns whether a system call that few programs make may end the process. Reads a file in a
-    /// call or two.
+    /// Returns whether a system call that few programs make may end the process. Reads a file once
+    /// or twice.
     fn is_filtered(&self) -> bool {
         false
     }
 
-    /// Returns whether advice for huge pages may have an effect. Reads a file in a call or two.
+    /// Returns whether advice for huge pages may have an effect. Reads a file.
     fn has_huge_pages(&self) -> bool {
         true
     }
 
-    /// Returns the bytes that the process may have in memory, with others that share the limit;
-    /// `None` if there is no limit, or it is not known. Reads some files.
+    /// Returns the number of bytes that the process may have in memory, together with other
+    /// processes under the same limit; `None` if there is no limit, or it is not known. Reads some
+    /// files.
     fn memory_limit(&self) -> Option<u64> {
         None
     }
 
-    /// Reserves addresses without memory, at a multiple of `align`. Dumps of the process exclude
-    /// them, as far as the system can, until they are committed.
+    /// Reserves addresses without memory, at a multiple of `align`. If the system supports it,
+    /// dumps of the process exclude them until they are committed.
     fn reserve(&self, bytes: usize, align: usize) -> Option<NonNull<u8>>;
 
     /// Reserves addresses that read as zero and are written only where they are committed. A system
@@ -171,10 +172,11 @@ pub(crate) unsafe trait Os: Sync + 'static {
     /// Releases a reserved range permanently.
     ///
     /// # Safety
-    /// The whole range of one `reserve`, no longer used.
+    /// The range is the whole range of one `reserve`, and is no longer used.
     unsafe fn release(&self, start: *mut u8, bytes: usize);
 
-    /// Maps usable memory in a range of its own that reads as zero, for [`release`](Self::release).
+    /// Maps usable memory that reads as zero, in a range of its own. [`release`](Self::release)
+    /// frees it.
     fn map(&self, bytes: usize, align: usize) -> Option<NonNull<u8>> {
         let start = self.reserve(bytes, align)?;
         // SAFETY: reserved just now.
@@ -186,12 +188,12 @@ pub(crate) unsafe trait Os: Sync + 'static {
         None
     }
 
-    /// Resizes the range of a `map` and keeps its contents, at another address if an alignment is
-    /// given. Returns its address, or `None`, with nothing changed, if the system cannot. Added
-    /// memory reads as zero.
+    /// Resizes the range of a `map` and keeps its contents; moves it if necessary and an alignment
+    /// is given. Returns the address. Returns `None` and changes nothing if the system cannot
+    /// resize the range. Added memory reads as zero.
     ///
     /// # Safety
-    /// The whole range of one `map` or `remap`; a part that is cut off is unused.
+    /// The range is the whole range of one `map` or `remap`, and a part that is cut off is unused.
     unsafe fn remap(
         &self,
         _start: *mut u8,
@@ -208,8 +210,8 @@ pub(crate) unsafe trait Os: Sync + 'static {
     /// The range lies in a reserved one.
     unsafe fn commit(&self, start: *mut u8, bytes: usize) -> bool;
 
-    /// Takes memory and usability away; the addresses stay reserved. Returns whether that
-    /// succeeded; if not, nothing has changed.
+    /// Makes a range unusable and takes its memory away; the addresses stay reserved. Returns
+    /// whether that succeeded; if not, nothing has changed.
     ///
     /// # Safety
     /// The range lies in a reserved one, and nothing in it is used.
@@ -222,8 +224,8 @@ pub(crate) unsafe trait Os: Sync + 'static {
     /// The range is committed, and nothing in it is used.
     unsafe fn discard(&self, start: *mut u8, bytes: usize) -> bool;
 
-    /// Moves the pages of one range to the addresses of another of the same length, whose own pages
-    /// are dropped, all or none. The first range stays usable and reads as zero.
+    /// Moves all or none of the pages of one range to the addresses of another range of the same
+    /// length, whose own pages are dropped. The first range stays usable and reads as zero.
     ///
     /// # Safety
     /// Both ranges are committed and do not overlap, and the page behind the first is reserved. The
@@ -233,8 +235,8 @@ pub(crate) unsafe trait Os: Sync + 'static {
         Moved::Refused
     }
 
-    /// Advises the system to use huge pages for a range when it is touched. Returns whether it took
-    /// the advice.
+    /// Advises the system to use huge pages for a range when it is touched. Returns whether the
+    /// system took the advice.
     ///
     /// # Safety
     /// The range is committed.
@@ -242,8 +244,8 @@ pub(crate) unsafe trait Os: Sync + 'static {
         false
     }
 
-    /// Advises the system against huge pages for a range, at a touch and later. Returns whether it
-    /// took the advice.
+    /// Advises the system against huge pages for a range, both at a touch and later. Returns
+    /// whether the system took the advice.
     ///
     /// # Safety
     /// The range is reserved.
@@ -251,8 +253,8 @@ pub(crate) unsafe trait Os: Sync + 'static {
         false
     }
 
-    /// Makes the system split the huge pages that the range covers in part: one that is discarded
-    /// in part stays in memory as a whole until then.
+    /// Makes the system split the huge pages that the range covers in part. A huge page that is
+    /// discarded in part stays in memory as a whole until it is split.
     ///
     /// # Safety
     /// The range is committed.

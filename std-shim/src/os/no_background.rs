@@ -1,4 +1,5 @@
-//! Systems without a purge thread: the program's slow paths purge, by this clock.
+//! Systems without a purge thread: the program's slow paths purge, according to this
+//! clock.
 
 use std::ffi::c_void;
 use std::sync::OnceLock;

@@ -1,9 +1,10 @@
 //! Pinning the library in memory while the system holds pointers to its functions.
 
-/// Keeps the library that this heap is linked into from being unloaded: the system reports ends of
-/// threads and forks by calling its functions. Does nothing for a program.
+/// Keeps the library into which this heap is linked from being unloaded, because the system calls
+/// functions of that library when a thread ends or the process forks. Does nothing for a program.
 ///
-/// With glibc only; musl never unloads libraries. Called without a lock of the heap: the loader may allocate.
+/// Needed only with glibc; musl never unloads libraries. Called without a lock of the heap,
+/// because the loader may allocate.
 #[cfg(all(
     target_os = "linux",
     target_env = "gnu",
@@ -28,14 +29,14 @@ pub(crate) fn pin_library() {
     let path = unsafe { info.assume_init() }.dli_fname;
     if !path.is_null() {
         let flags = libc::RTLD_LAZY | libc::RTLD_NOLOAD | libc::RTLD_NODELETE;
-        // SAFETY: a path of the loader's own. The library is loaded: no code runs. Its handle is
-        // kept.
+        // SAFETY: a path from the loader itself. The library is already loaded, so no code of it
+        // runs. Its handle is kept.
         unsafe { libc::dlopen(path, flags) };
     }
 }
 
-/// Returns whether an address lies in the program itself, by its program headers: takes no lock of
-/// the loader.
+/// Returns whether an address lies in the program itself. Reads the program headers, so it takes
+/// no lock of the loader.
 #[cfg(all(
     target_os = "linux",
     target_env = "gnu",
@@ -52,7 +53,7 @@ fn is_in_program(address: usize) -> bool {
     if first.is_null() || !first.is_aligned() {
         return true;
     }
-    // SAFETY: the kernel gave the place and number of the headers, which stay mapped.
+    // SAFETY: the kernel reports the place and number of the headers, which stay mapped.
     let headers_of_program = unsafe { core::slice::from_raw_parts(first, count) };
     let own = headers_of_program
         .iter()

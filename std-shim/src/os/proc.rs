@@ -2,11 +2,11 @@
 
 use core::ffi::CStr;
 
-/// Reads the front of a file, as much as `buffer` holds. Returns `None` if it cannot be read.
-/// Bypasses the C library, in whose functions a thread may be cancelled.
+/// Reads the beginning of a file, as much as fits into `buffer`. Returns `None` if the file
+/// cannot be read. Bypasses the C library, in whose functions a thread may be cancelled.
 pub(super) fn read<'a>(path: &CStr, buffer: &'a mut [u8]) -> Option<&'a [u8]> {
     let flags = libc::O_RDONLY | libc::O_CLOEXEC;
-    // SAFETY: a text that ends with 0.
+    // SAFETY: a NUL-terminated string.
     let file = unsafe { libc::syscall(libc::SYS_openat, libc::AT_FDCWD, path.as_ptr(), flags) };
     if file < 0 {
         return None;
@@ -19,10 +19,11 @@ pub(super) fn read<'a>(path: &CStr, buffer: &'a mut [u8]) -> Option<&'a [u8]> {
 }
 
 /// Runs `f` with each line of a file until it returns `false`. Returns whether the file could be
-/// opened. Lines of `N` bytes and more are left out, because a thread's stack may be short.
+/// opened. Lines of `N` bytes or more are skipped: the buffer is on the stack, which may be
+/// small.
 pub(super) fn each_line<const N: usize>(path: &CStr, mut f: impl FnMut(&[u8]) -> bool) -> bool {
     let flags = libc::O_RDONLY | libc::O_CLOEXEC;
-    // SAFETY: a text that ends with 0.
+    // SAFETY: a NUL-terminated string.
     let file = unsafe { libc::syscall(libc::SYS_openat, libc::AT_FDCWD, path.as_ptr(), flags) };
     if file < 0 {
         return false;
@@ -56,7 +57,7 @@ pub(super) fn each_line<const N: usize>(path: &CStr, mut f: impl FnMut(&[u8]) ->
 }
 
 /// Returns whether a filter of system calls may end the calling thread at a call that it does not
-/// allow (seccomp). Also returns true where the kernel does not let it be read.
+/// allow (seccomp). Also returns true if the kernel does not let this be read.
 #[inline(never)]
 pub(super) fn is_filtered() -> bool {
     let mut is_free = true;
@@ -68,11 +69,11 @@ pub(super) fn is_filtered() -> bool {
     !is_read || !is_free
 }
 
-/// Returns whether the kernel makes huge pages of anonymous memory at all.
+/// Returns whether the kernel uses huge pages for anonymous memory at all.
 pub(super) fn has_huge_pages() -> bool {
     let mut setting = [0; 64];
     let setting = read(c"/sys/kernel/mm/transparent_hugepage/enabled", &mut setting);
-    // A process that may not read the setting may have huge pages.
+    // If the setting cannot be read, huge pages may still be available.
     setting.is_none_or(|setting| !setting.ends_with(b"[never]\n"))
 }
 

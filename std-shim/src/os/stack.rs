@@ -1,7 +1,7 @@
-//! The calling thread's stack, by the unwinder of exceptions: programs are built without frame
-//! pointers. It allocates nothing, except where a program registers frames of code generated at run
-//! time. On x86-64 `quick` walks by the same tables (`rule`), caches their rules, and falls back on
-//! the unwinder.
+//! The calling thread's stack, walked with the unwinder of exceptions, because programs are built
+//! without frame pointers. The unwinder allocates nothing, unless a program registers frames of
+//! code generated at run time. On x86-64 `quick` walks with the same tables (`rule`), caches their
+//! rules, and falls back on the unwinder.
 
 #[cfg(target_arch = "x86_64")]
 mod quick;
@@ -32,13 +32,13 @@ const END: c_int = 5;
 struct Unwinder {
     backtrace: unsafe extern "C" fn(UnwindStep, *mut c_void) -> c_int,
     ip: unsafe extern "C" fn(Context) -> usize,
-    /// End of the stack when the frame called the next inner one.
+    /// Returns the end of the stack at the moment when the frame called the next inner one.
     cfa: unsafe extern "C" fn(Context) -> usize,
     #[cfg(target_arch = "x86_64")]
     find_entry: quick::FindEntry,
 }
 
-/// The return addresses of a walk, so far.
+/// The return addresses that a walk has found so far.
 struct ArenaWalk<'a> {
     unwinder: Unwinder,
     /// Frames that end below this address are left out.
@@ -47,11 +47,11 @@ struct ArenaWalk<'a> {
     count: usize,
 }
 
-/// Writes the return addresses of the calling thread's stack, the innermost first, from the return
-/// address of the function that has a variable at the address `inner`. Returns their number; 0
-/// without an unwinder.
+/// Writes the return addresses of the calling thread's stack, the innermost first, beginning with
+/// the return address of the function that has a variable at the address `inner`. Returns how many
+/// there are; 0 without an unwinder.
 ///
-/// Inlined, because each frame costs time.
+/// Inlined, because each additional frame costs time.
 #[inline(always)]
 pub(crate) fn walk(inner: usize, frames: &mut [usize]) -> usize {
     let Some(unwinder) = unwinder::get().filter(|_| !frames.is_empty()) else {
@@ -78,7 +78,7 @@ fn walk_by(unwinder: Unwinder, inner: usize, frames: &mut [usize]) -> usize {
 }
 
 extern "C" fn step(context: Context, walk: *mut c_void) -> c_int {
-    // SAFETY: the walk of the function above, which waits for this.
+    // SAFETY: the walk of the function above, which waits for this call.
     let walk = unsafe { &mut *walk.cast::<ArenaWalk>() };
     // SAFETY: the unwinder's own context.
     if unsafe { (walk.unwinder.cfa)(context) } <= walk.below {
@@ -103,8 +103,8 @@ pub(crate) fn thread_number() -> u32 {
     u32::try_from(number).unwrap_or(0)
 }
 
-/// The location of an address of code: the file, the offset in it, and the function's name, if the
-/// file exports it.
+/// The location of an address of code: the file, the offset in it, and the name of the function if
+/// the file exports it.
 pub(crate) struct CodeLocation {
     pub(crate) file: &'static CStr,
     pub(crate) offset: usize,
@@ -121,8 +121,8 @@ pub(crate) fn place_of(address: usize) -> Option<CodeLocation> {
         return None;
     }
     let text = |text: *const libc::c_char| {
-        // SAFETY: a text of the loader's, which stays while the file is loaded. It is read before
-        // the program goes on.
+        // SAFETY: a string of the loader, which stays valid while the file is loaded. It is read
+        // before the program goes on.
         (!text.is_null()).then(|| unsafe { CStr::from_ptr(text) })
     };
     let base = match is_at_fixed_addresses(info.dli_fbase) {
@@ -136,11 +136,11 @@ pub(crate) fn place_of(address: usize) -> Option<CodeLocation> {
     })
 }
 
-/// Returns whether a loaded file has the addresses that it was linked for.
+/// Returns whether a loaded file has the addresses for which it was linked.
 fn is_at_fixed_addresses(base: *const c_void) -> bool {
     const ET_EXEC: u16 = 2;
     // The type follows the 16 bytes of the identification.
-    // SAFETY: the head of a loaded file, which is its first part.
+    // SAFETY: the header of a loaded file, which is the first part of the file.
     unsafe { base.cast::<u16>().wrapping_add(8).read() == ET_EXEC }
 }
 
@@ -173,8 +173,8 @@ mod linked {
     }
 }
 
-/// The unwinder of a program that may have none: looked up when the library is loaded, before the
-/// program can be inside the loader, and only for a heap that needs it.
+/// The unwinder of a program that may have none. It is looked up when the library is loaded,
+/// before the program can be inside the loader, and only for a heap that needs it.
 #[cfg(not(feature = "std"))]
 mod loaded {
     use super::Unwinder;
@@ -208,14 +208,14 @@ mod loaded {
         if !wanted || unsafe { libc::getauxval(libc::AT_BASE) } == 0 {
             return;
         }
-        // SAFETY: a name that ends with 0. The heap allocates during the call, and finds no
+        // SAFETY: a NUL-terminated name. The heap may allocate during the call, and finds no
         // unwinder yet.
         let library = unsafe { libc::dlopen(LIBRARY.as_ptr(), libc::RTLD_NOW) };
         if library.is_null() {
             return;
         }
         for (found, name) in FOUND.iter().zip(NAMES).rev() {
-            // SAFETY: an open library, and a name that ends with 0.
+            // SAFETY: an open library, and a NUL-terminated name.
             let function = unsafe { libc::dlsym(library, name.as_ptr()) };
             // Release, with the first function last: a thread that sees it sees all of them.
             found.store(function, Ordering::Release);

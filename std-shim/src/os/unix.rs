@@ -13,22 +13,22 @@ mod moves;
 /// The running kernel.
 pub(crate) struct Native;
 
-/// Bytes of addresses to reserve at first. Addresses cost nothing; where the system refuses, fewer
-/// are reserved.
+/// Bytes of addresses to reserve at first. Addresses cost nothing; if the system refuses, fewer are
+/// reserved.
 pub(crate) const FIRST_ARENA_BYTES: usize = if usize::BITS >= 64 {
     64 << 30
 } else {
     256 << 20
 };
 
-/// Flags with which reserved addresses do not count, and committed memory counts when it is
-/// touched. A kernel with strict accounting ignores the flag and charges committed memory.
+/// Flags with which reserved addresses do not count as memory, and committed memory counts when it
+/// is touched. A kernel with strict accounting ignores the flag and charges committed memory.
 #[cfg(any(target_os = "linux", target_os = "android"))]
 const RESERVE: libc::c_int = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
 #[cfg(not(any(target_os = "linux", target_os = "android")))]
 const RESERVE: libc::c_int = libc::MAP_PRIVATE | libc::MAP_ANON;
 
-/// Flags of memory mapped for use, which counts immediately: the kernel refuses a request that it
+/// Flags of memory mapped for use. It counts immediately, so the kernel refuses a request that it
 /// could never serve.
 const COUNT: libc::c_int = libc::MAP_PRIVATE | libc::MAP_ANON;
 
@@ -36,14 +36,14 @@ const COUNT: libc::c_int = libc::MAP_PRIVATE | libc::MAP_ANON;
 #[cfg(any(target_os = "linux", target_os = "android"))]
 const MAX_PAGES: usize = 256;
 
-/// Page length assumed where the system does not report it: multiples of it are multiples of every
-/// shorter one.
+/// Page length assumed if the system does not report it: its multiples are multiples of every
+/// shorter page.
 const MOST_PAGE_BYTES: usize = 64 << 10;
 
 const USABLE: libc::c_int = libc::PROT_READ | libc::PROT_WRITE;
 
 /// Excludes a range from dumps of the process, or includes it again. Debuggers write whole ranges
-/// of addresses, with memory or without.
+/// of addresses, whether or not they have memory.
 ///
 /// # Safety
 /// The range is the caller's.
@@ -53,8 +53,8 @@ unsafe fn set_dumped(start: *mut u8, bytes: usize, dumped: bool) {
         true => libc::MADV_DODUMP,
         false => libc::MADV_DONTDUMP,
     };
-    // SAFETY: the caller's range; the advice changes no contents. If it is refused, dumps are
-    // longer or shorter.
+    // SAFETY: the caller's range; the advice changes no contents. If the advice is refused, dumps
+    // are longer or shorter.
     unsafe { libc::madvise(start.cast(), bytes, advice) };
 }
 
@@ -72,7 +72,7 @@ fn reserve(bytes: usize, align: usize, access: libc::c_int) -> Option<NonNull<u8
 }
 
 fn map(at: *mut u8, bytes: usize, access: libc::c_int, flags: libc::c_int) -> Option<NonNull<u8>> {
-    // SAFETY: an anonymous mapping, at a place the kernel chooses or that the caller owns.
+    // SAFETY: an anonymous mapping, at a place that the kernel chooses or that the caller owns.
     let start = unsafe { libc::mmap(at.cast(), bytes, access, flags, -1, 0) };
     if start == libc::MAP_FAILED {
         return None;
@@ -83,8 +83,8 @@ fn map(at: *mut u8, bytes: usize, access: libc::c_int, flags: libc::c_int) -> Op
 /// Calls `mremap`.
 ///
 /// # Safety
-/// The range is the caller's, and a part that is cut off is unused, and so is `place` if the flags
-/// name one.
+/// The range is the caller's. A part that is cut off is unused, and so is `place` if the flags use
+/// it.
 #[cfg(any(target_os = "linux", target_os = "android"))]
 unsafe fn remap(
     start: *mut u8,
@@ -102,7 +102,7 @@ unsafe fn remap(
     NonNull::new(moved.cast())
 }
 
-/// Maps more than `bytes` and unmaps the parts outside of two multiples of `align`.
+/// Maps more than `bytes` and unmaps what lies outside two multiples of `align`.
 fn aligned(
     bytes: usize,
     align: usize,
@@ -128,7 +128,7 @@ fn unmap(start: *mut u8, bytes: usize) {
 fn processors() -> usize {
     let mut set = core::mem::MaybeUninit::<libc::cpu_set_t>::zeroed();
     let (bytes, place) = (size_of_val(&set), set.as_mut_ptr());
-    // Not the C library's function, because a program may replace it by one that allocates.
+    // Not the C library's function, because a program may replace that with one that allocates.
     // SAFETY: writes at most that many bytes of a variable of ours.
     let answer = unsafe { libc::syscall(libc::SYS_sched_getaffinity, 0, bytes, place) };
     if answer < 0 {
@@ -168,7 +168,7 @@ fn barrier() -> bool {
 unsafe impl Os for Native {
     #[cfg(any(target_os = "linux", target_os = "android"))]
     fn page_bytes(&self) -> usize {
-        // Not `sysconf`, because a program may replace it by one that allocates.
+        // Not `sysconf`, because a program may replace that with one that allocates.
         // SAFETY: reads a number of the process.
         match unsafe { libc::getauxval(libc::AT_PAGESZ) } as usize {
             0 => MOST_PAGE_BYTES,
@@ -237,7 +237,7 @@ unsafe impl Os for Native {
 
     fn reserve_zeros(&self, bytes: usize, align: usize) -> Option<NonNull<u8>> {
         let _keep = KeepErrno::new();
-        // Unwritable memory does not count, like unreadable memory.
+        // Like unreadable memory, unwritable memory does not count.
         reserve(bytes, align, libc::PROT_READ)
     }
 
@@ -279,8 +279,9 @@ unsafe impl Os for Native {
         }
         let place = self.reserve(new_bytes, align)?.as_ptr();
         let flags = libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED;
-        // If it is refused, the place stays reserved: it may no longer be ours.
-        // SAFETY: the caller's range; a part that is cut off is unused, and the place was reserved just now.
+        // If the move is refused, the place stays reserved: it may no longer be ours.
+        // SAFETY: the caller's range; a part that is cut off is unused, and the place was reserved
+        // just now.
         unsafe { remap(start, bytes, new_bytes, flags, place) }
     }
 
@@ -314,7 +315,8 @@ unsafe impl Os for Native {
     unsafe fn discard(&self, start: *mut u8, bytes: usize) -> bool {
         let _keep = KeepErrno::new();
         if cfg!(any(target_os = "linux", target_os = "android")) {
-            // SAFETY: the caller's range. On Linux private anonymous memory reads as zero after it.
+            // SAFETY: the caller's range. On Linux private anonymous memory reads as zero after
+            // this advice.
             return unsafe { libc::madvise(start.cast(), bytes, libc::MADV_DONTNEED) == 0 };
         }
         // Elsewhere the advice promises nothing about the contents; a fresh mapping does.
@@ -342,7 +344,7 @@ unsafe impl Os for Native {
     unsafe fn split(&self, start: *mut u8, bytes: usize) {
         let _keep = KeepErrno::new();
         // SAFETY: the caller's range; the advice changes no contents. Linux splits the huge pages
-        // that lie in it in part.
+        // that the range covers in part.
         unsafe { libc::madvise(start.cast(), bytes, libc::MADV_COLD) };
     }
 
@@ -374,16 +376,16 @@ unsafe impl Os for Native {
     }
 }
 
-/// The key that a thread sets for a call at its end.
+/// The key that a thread sets so that it is called at its end.
 pub(crate) type Key = libc::pthread_key_t;
 
-/// Makes a key whose destructor, which runs after those of Rust, is `E`'s end of a thread. Returns
+/// Makes a key whose destructor is `E`'s end of a thread; it runs after Rust's destructors. Returns
 /// `None` if the system has no key left. Called once in the life of a process.
 pub(crate) fn make_key<E: ThreadEnds>() -> Option<Key> {
     let _keep = KeepErrno::new();
     let mut key = 0;
-    // SAFETY: the key goes into a variable of ours; the destructor is a function of this library, which is
-    // never unloaded while its heap is in use.
+    // SAFETY: the key is written to a variable of ours; the destructor is a function of this
+    // library, which is never unloaded while its heap is in use.
     let refused = unsafe { libc::pthread_key_create(&mut key, Some(end_of_thread::<E>)) };
     (refused == 0).then_some(key)
 }
@@ -393,8 +395,8 @@ pub(crate) fn watch_forks<F: Forks>() {
     let _keep = KeepErrno::new();
     let (before, after, child) = (before_fork::<F>, after_fork::<F>, in_child::<F>);
     // SAFETY: the handlers are functions of this library, which is never unloaded while its heap is
-    // in use. If they cannot be registered, a child of a threaded process may hang, which cannot be
-    // prevented here.
+    // in use. If they cannot be registered, a child of a threaded process may hang; nothing here
+    // can prevent that.
     unsafe { libc::pthread_atfork(Some(before), Some(after), Some(child)) };
 }
 
@@ -436,7 +438,7 @@ pub(crate) fn abort() -> ! {
 /// Writes a line to standard error. Ignores failures.
 pub(crate) fn say(line: &[u8]) {
     let _keep = KeepErrno::new();
-    // A cancelled thread must not end here, as it could in the C library's function.
+    // A cancelled thread must not end here, as it might in the C library's function.
     #[cfg(any(target_os = "linux", target_os = "android"))]
     // SAFETY: the bytes are readable.
     unsafe {

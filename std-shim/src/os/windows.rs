@@ -1,7 +1,7 @@
 //! Windows: memory from `VirtualAlloc`, fibre-local storage for the ends of threads. Nothing forks.
 //!
-//! Committed memory is charged immediately here, touched or not, so the tables of an arena cost
-//! their length; the first arena is therefore shorter than on Unix and more follow.
+//! Here committed memory is charged immediately, touched or not, so the tables of an arena cost
+//! their whole length. The first arena is therefore shorter than on Unix, and more arenas follow.
 
 use std::ffi::c_void;
 use std::mem::MaybeUninit;
@@ -12,7 +12,7 @@ use super::{Forks, Os, ThreadEnds};
 /// The running kernel.
 pub(crate) struct Native;
 
-/// Bytes of addresses to reserve at first. Their tables are 1/256 as long, and charged.
+/// Bytes of addresses to reserve at first. Their tables are 1/256 as long, and are charged.
 pub(crate) const FIRST_ARENA_BYTES: usize = if usize::BITS >= 64 {
     4 << 30
 } else {
@@ -78,7 +78,7 @@ fn system_info() -> SystemInfo {
 }
 
 fn reserve_at(at: *mut u8, bytes: usize) -> Option<NonNull<u8>> {
-    // SAFETY: unused addresses, where the system chooses or at a place that is free.
+    // SAFETY: unused addresses, chosen by the system or at a place that is free.
     let start = unsafe { VirtualAlloc(at.cast(), bytes, MEM_RESERVE, PAGE_NOACCESS) };
     NonNull::new(start.cast())
 }
@@ -88,8 +88,8 @@ fn release(start: *mut u8) {
     unsafe { VirtualFree(start.cast(), 0, MEM_RELEASE) };
 }
 
-// SAFETY: 1: reserved addresses are ours until they are released; 2: memory that is committed anew
-// reads as zero.
+// SAFETY: 1: reserved addresses are ours until they are released; 2: newly committed memory reads
+// as zero.
 unsafe impl Os for Native {
     fn page_bytes(&self) -> usize {
         system_info().page_bytes as usize
@@ -103,8 +103,8 @@ unsafe impl Os for Native {
         if align <= SYSTEM_ALIGN {
             return reserve_at(ptr::null_mut(), bytes);
         }
-        // A part of a reserved range cannot be released: a place is searched for, and then
-        // reserved, unless another thread was faster.
+        // A part of a reserved range cannot be released. So a place is searched for and then
+        // reserved, unless another thread reserves it first.
         let padded = bytes.checked_add(align)?;
         (0..TRIES).find_map(|_| {
             let place = reserve_at(ptr::null_mut(), padded)?.as_ptr();
@@ -149,8 +149,9 @@ unsafe impl Os for Native {
 /// The key that a thread sets for a call at its end.
 pub(crate) type Key = u32;
 
-/// Makes a fibre-local value whose end is the thread's. Returns `None` if the system has none left.
-/// Rust's own destructors may run before or after it. Called once in the life of a process.
+/// Makes a fibre-local value that ends with the thread. Returns `None` if the system has no such
+/// value left. Rust's own destructors may run before or after this end. Called once in the life of
+/// a process.
 pub(crate) fn make_key<E: ThreadEnds>() -> Option<Key> {
     // SAFETY: a function of this library, which is never unloaded while its heap is in use.
     let index = unsafe { FlsAlloc(Some(end_of_thread::<E>)) };

@@ -1,8 +1,8 @@
 //! The arenas of a process: the order in which they are searched, and when one is added.
 //!
 //! # Invariants
-//! * PROC1 arenas are entered in order and never leave; an entry is written once, before the count
-//!   that covers it.
+//! * PROC1 arenas are entered in order and never removed; an entry is written once, before the
+//!   count that covers it.
 
 use core::ptr;
 
@@ -13,29 +13,29 @@ use super::Process;
 use crate::arena::{Arena, ClaimOutcome, GROWTH_BYTES, SLICE_BYTES};
 use crate::os::Os;
 
-/// Up to this number, arenas are added when threads find the locks of all others taken by sleeping
-/// holders.
+/// Up to this number of arenas, another one is added when a thread finds the locks of all arenas
+/// held by sleeping holders.
 const SPARE_ARENAS: usize = 4;
-/// Maximum number of arenas. The first is large, so more are needed only where the system refuses
+/// Maximum number of arenas. The first is large, so more are needed only if the system refuses
 /// large ones.
 pub(super) const MAX_ARENAS: usize = 64;
-/// Bytes at which the quartering of a refused reservation ends.
+/// A refused reservation is quartered repeatedly, down to this many bytes.
 const MIN_ARENA_BYTES: usize = 4 << 20;
-/// Bytes of the first arena where commits count as used: short, so that long blocks are mappings of
-/// their own, whose memory no longer counts once they are freed.
+/// Bytes of the first arena where commits count as used. It is short, so that long blocks have
+/// their own mappings, whose memory no longer counts once the blocks are freed.
 const COUNTED_ARENA_BYTES: usize = if usize::BITS >= 64 { 1 << 30 } else { 64 << 20 };
 /// Bytes of address space left to the program where addresses are scarce: the stack of a thread and
-/// a little.
+/// a little more.
 const SPARED_BYTES: usize = 9 << 20;
-/// Further bytes left where the heap is hardened, for the tables of its blocks.
+/// Further bytes left if the heap is hardened, for the tables of its blocks.
 const SPARED_FOR_TABLES_BYTES: usize = 8 << 20;
 
-/// The part of the first arena that a free by address reads; nearly all blocks lie in it. Written
-/// once, by the thread that adds that arena; alone in its cache line.
+/// The part of the first arena's state that a free by address reads; nearly all blocks lie in that
+/// arena. Written once, by the thread that adds the arena; alone in its cache line.
 #[repr(align(64))]
 pub(super) struct FirstArena {
     start: AtomicUsize,
-    /// Number of slices; 0 as long as there is no arena.
+    /// Number of slices; 0 until there is an arena.
     slices: AtomicUsize,
     classes: AtomicPtr<AtomicU8>,
 }
@@ -114,8 +114,8 @@ impl<O: Os> Process<O> {
         answer
     }
 
-    /// Tries `held` on every arena; then `grow`, which may sleep, on one whose lock is not taken, on all of
-    /// them, and on a new one that has room for `bytes`.
+    /// Tries `held` on every arena; then tries `grow`, which may sleep, on an arena whose lock is
+    /// free, on all arenas, and on a new arena that has room for `bytes` bytes.
     pub(super) fn find_in_arenas<T>(
         &'static self,
         bytes: usize,
@@ -150,7 +150,8 @@ impl<O: Os> Process<O> {
             if let Some(found) = self.arenas().skip(seen).find_map(&grow) {
                 return Some(found);
             }
-            // Where addresses are left, the system has refused memory: more addresses do not help.
+            // If an arena has addresses left, the system has refused memory: more addresses do not
+            // help.
             if self.arenas().any(|arena| arena.room() >= bytes as u64) {
                 return None;
             }
@@ -158,7 +159,7 @@ impl<O: Os> Process<O> {
         })
     }
 
-    /// Reports the committed bytes to the purger, where growth triggers a purge.
+    /// Reports the committed bytes to the purger, if growth triggers a purge.
     fn note_growth(&'static self) {
         if self.tuning.makes_up() {
             let held = self.arenas().map(|arena| arena.numbers().1).sum();
@@ -166,7 +167,7 @@ impl<O: Os> Process<O> {
         }
     }
 
-    /// Adds an arena, for threads that find the locks of all others taken.
+    /// Adds an arena, for threads that find the locks of all other arenas taken.
     #[cold]
     fn spare_arena(&'static self) -> Option<&'static Arena<O>> {
         self.adding.with(|()| {
@@ -175,8 +176,8 @@ impl<O: Os> Process<O> {
         })
     }
 
-    /// Returns whether the first arena is shorter than configured: the system gave fewer addresses,
-    /// or commits count.
+    /// Returns whether the first arena is shorter than configured: the system granted fewer
+    /// addresses, or commits count.
     pub(super) fn is_scarce(&'static self) -> bool {
         let first = self.arenas().next();
         first.is_some_and(|arena| arena.bytes() < self.arena_bytes)
@@ -208,8 +209,8 @@ impl<O: Os> Process<O> {
     }
 
     /// Reserves as much as the system allows, from the configured size down to `least`. Where
-    /// commits count it starts lower: with [`COUNTED_ARENA_BYTES`], or the total of all arenas if
-    /// that is more.
+    /// commits count, it starts with less: with [`COUNTED_ARENA_BYTES`], or the total of all arenas
+    /// if that is more.
     fn reserve(&'static self, least: usize) -> Option<&'static Arena<O>> {
         let most = match self.counts_commits() {
             true => self
@@ -228,7 +229,7 @@ impl<O: Os> Process<O> {
             if !self.leaves_some(bytes) {
                 continue;
             }
-            // Addresses are scarce, so most of the remaining ones are left to the program.
+            // Addresses are scarce, so most of the remaining addresses are left to the program.
             let modest = (bytes / 4).max(least) & !(GROWTH_BYTES - 1);
             if let Some(arena) = Arena::reserve(&self.os, &self.tuning, modest) {
                 return Some(arena);

@@ -1,6 +1,6 @@
-//! Fork handlers: before a fork every lock is taken, so that the child finds nothing half done;
-//! after it all are released, in the parent and in the child. The child then frees the heaps of
-//! threads that it does not have. Decorators have handlers of their own.
+//! Fork handlers. Before a fork every lock is taken, so that the child finds nothing half done;
+//! after the fork all locks are released, in the parent and in the child. The child then frees the
+//! heaps of threads that do not exist in it. Decorators have handlers of their own.
 
 use larder_core::sync::Ordering;
 
@@ -28,7 +28,7 @@ impl Forks for ProcessForks {
     }
 
     unsafe fn in_child() {
-        // SAFETY: the child's thread holds the locks, as in the parent, by `before_fork`.
+        // SAFETY: the child's thread holds the locks, as in the parent, because of `before_fork`.
         unsafe { Self::after_fork() };
         // SAFETY: called by the system inside `fork`.
         let mine = unsafe { with_local(|local| local.heap()) };
@@ -53,7 +53,8 @@ impl<O: Os> Process<O> {
     /// [`unlock_all`](Self::unlock_all).
     pub(crate) unsafe fn lock_all(&'static self) {
         // SAFETY: this thread holds none of the locks, and takes them in the order of
-        // docs/ARCHITECTURE.md. With `adding` no arena is added, with `settings` no heap of steps.
+        // docs/ARCHITECTURE.md. While `adding` is held no arena is added, and while `settings` is
+        // held no heap of steps.
         unsafe {
             self.work.lock_across_fork();
             self.pool.lock_all();
@@ -75,7 +76,8 @@ impl<O: Os> Process<O> {
     /// # Safety
     /// The calling thread called `lock_all`.
     pub(crate) unsafe fn unlock_all(&'static self) {
-        // SAFETY: each lock is this thread's by `lock_all`; the last taken goes first.
+        // SAFETY: each lock is this thread's because of `lock_all`; the last lock taken is
+        // released first.
         unsafe {
             self.step_heaps
                 .iter()

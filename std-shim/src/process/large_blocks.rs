@@ -1,5 +1,5 @@
-//! Blocks without a size class: in an arena, or above a certain length or alignment in mappings of
-//! their own.
+//! Blocks without a size class. They lie in an arena; above a certain length or alignment, they
+//! have mappings of their own.
 
 use core::alloc::Layout;
 use core::ptr::NonNull;
@@ -8,15 +8,16 @@ use super::Process;
 use crate::arena::{Arena, ClaimOutcome, Grown, MOVE_LEAST_BYTES};
 use crate::os::{FIRST_ARENA_BYTES, Os};
 
-/// Minimum length in bytes of a block with its own mapping: a part of the addresses of an arena.
+/// Minimum length in bytes of a block with its own mapping: a fraction of the addresses of an
+/// arena.
 const MAPPING_LEAST_BYTES: usize = FIRST_ARENA_BYTES / 64;
-/// Where addresses are scarce, divisor of the first arena's length that gives this minimum, because
-/// a freed mapping leaves no hole.
+/// Where addresses are scarce, this minimum is the first arena's length divided by this, because a
+/// freed mapping leaves no hole.
 const SCARCE_PART: usize = 16;
 
 impl<O: Os> Process<O> {
-    /// Returns the length or alignment from which on a block is a mapping of its own, because an
-    /// arena is committed up to its highest block.
+    /// Returns the minimum length or alignment of a block with its own mapping. Such blocks stay
+    /// out of the arenas because an arena is committed up to its highest block.
     fn mapping_least_bytes(&'static self) -> usize {
         match self.arenas().next() {
             Some(first) if first.bytes() < self.arena_bytes => {
@@ -51,8 +52,8 @@ impl<O: Os> Process<O> {
         let mapping = || self.alloc_mapping(bytes, align);
         match bytes.max(align) < self.mapping_least_bytes() {
             true => in_arenas().or_else(mapping),
-            // If a mapping is refused, a gap between other blocks may have room. Where addresses
-            // are not scarce the system has refused memory, so the arenas must not grow either.
+            // If a mapping is refused, a gap between other blocks may have room. If addresses are
+            // not scarce, the system has refused memory, so the arenas must not grow either.
             false if self.is_scarce() => mapping().or_else(in_arenas),
             false => mapping().or_else(|| {
                 match self.find_held(bytes, |arena| arena.alloc_held(bytes, align)) {
@@ -144,8 +145,8 @@ impl<O: Os> Process<O> {
         new_bytes <= old_bytes && shrunk().is_some()
     }
 
-    /// Grows a block without a class by moving its pages to a longer one. Returns `None`, and does
-    /// nothing, if they cannot be moved.
+    /// Grows a block without a class by moving its pages to a longer block. Returns `None`, and
+    /// does nothing, if the pages cannot be moved.
     ///
     /// # Safety
     /// The block is the caller's, `layout.size()` long, and not used during the call.
@@ -182,7 +183,8 @@ impl<O: Os> Process<O> {
                 arena.grow_elsewhere(block, layout.size(), new_bytes, layout.align())
             };
         };
-        // SAFETY: the block is the caller's, and not used while its contents move to a longer one.
+        // SAFETY: the block is the caller's, and not used while its contents move to a longer
+        // block.
         unsafe { arena.leave(block, to.as_ptr(), layout.size()) };
         Some(Grown {
             block: to,
@@ -190,7 +192,7 @@ impl<O: Os> Process<O> {
         })
     }
 
-    /// Frees a block without a class. Returns `false` if it is none of the heap's.
+    /// Frees a block without a class. Returns `false` if the block is not one of the heap's.
     pub(crate) fn free_large(&'static self, block: *mut u8, bytes: usize) -> bool {
         match self.arena_of(block) {
             Some(arena) => {

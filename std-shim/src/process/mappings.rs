@@ -1,13 +1,14 @@
 //! [`Mappings`]: very long blocks, each a mapping of its own, outside the arenas and their tables.
 //!
 //! The tables of an arena are as long as the range they describe, and freed memory of an arena
-//! counts as written. For a block of gibibytes of which little is touched both would cost more than
-//! the block. So the system manages such a block: it refuses it as it would refuse any program,
-//! returns zeroed memory, and unmaps all of it when the block is freed.
+//! counts as written. For a block of gibibytes of which little is touched, both would cost more
+//! than the block. So the system manages such a block: it refuses the block as it would refuse any
+//! mapping, returns zeroed memory, and unmaps all of it when the block is freed.
 //!
 //! # Invariants
 //! * MAP1 every mapping is in the table, with its length, while its block is allocated. A thread
-//!   that removes one unmaps it; a thread that changes one holds the table's lock.
+//!   that removes a mapping from the table unmaps it; a thread that changes a mapping holds the
+//!   table's lock.
 
 use core::ptr::NonNull;
 
@@ -56,7 +57,7 @@ impl Mappings {
         let Some(length) = self.take(block) else {
             return false;
         };
-        // SAFETY: a mapping that is ours alone now, as it was taken out of the table (MAP1).
+        // SAFETY: a mapping that is ours alone now, because it was taken out of the table (MAP1).
         unsafe { os.release(block, length) };
         true
     }
@@ -69,9 +70,9 @@ impl Mappings {
         self.table.with(|table| table.get(block.addr()))
     }
 
-    /// Resizes a block and keeps its contents, at the same address or, with an alignment, at
-    /// another multiple of it. Returns `None`, and does nothing, if no block starts there or the
-    /// system refuses.
+    /// Resizes a block and keeps its contents, at the same address or, if an alignment is given,
+    /// at another multiple of that alignment. Returns `None`, and does nothing, if no block starts
+    /// there or the system refuses.
     ///
     /// # Safety
     /// The block is the caller's, and not used during the call.

@@ -1,18 +1,20 @@
-//! Idle memory where the process has a memory limit, as in a container: the heap returns idle
-//! memory before it grows into the last part of the limit, even if the heap's own thread runs late.
-//! The kernel ends a process that touches more.
+//! Idle memory when the process has a memory limit, as in a container. The heap returns idle memory
+//! before it grows into the last part of the limit, even if the heap's own thread runs late. The
+//! kernel ends a process that touches more than its limit.
 //!
 //! Idle memory of arenas returns immediately. Freed small blocks in spans that count as used return
-//! by a tick, made by the calls that allocate in the meantime: most of the last part is reserved
-//! for that. From when the last part is reached until as much again is free the heap is *under
-//! pressure*: sets keep no lists and no span without a used block, a tick scans all spans, and a
-//! call waits while another thread returns memory. There are no huge pages in that part, and those
-//! that return in part are split, since the system keeps all of one in memory until then.
+//! with a tick, which is made by the calls that allocate in the meantime: most of the last part is
+//! reserved for those calls. The heap is *under pressure* from the moment when the last part is
+//! reached until as much again is free: sets keep no lists and no span without a used block, a tick
+//! scans all spans, and a call waits while another thread returns memory. There are no huge pages
+//! in that part. Huge pages that return in part are split, since the system keeps a whole huge page
+//! in memory until it is split.
 //!
-//! Allocations from the arenas are counted, and refilled holes. Each time a part of the limit was
-//! allocated, the bytes that are used or may have been written are counted ([`MemoryCheck`]) and compared
-//! with the limit, and the excess is returned, in steps of the calls that allocate (`purge/work`).
-//! The limit is read when that is due, at most once in [`READ_MS`].
+//! Bytes allocated from the arenas are counted, and so are refilled holes. Each time a certain part
+//! of the limit has been allocated, the bytes that are used or may have been written are counted
+//! ([`MemoryCheck`]) and compared with the limit, and the excess is returned. The calls that
+//! allocate do this in steps (`purge/work`). The limit is read at such a check, at most once in
+//! [`READ_MS`].
 
 use larder_core::sync::{AtomicU8, AtomicU64, Ordering};
 
@@ -25,7 +27,7 @@ use crate::purge::LOOK_COST;
 /// checks.
 const FREE_PART: u64 = 8;
 const LOOK_PART: u64 = 64;
-/// Bytes allocated before the first check, and between two without a limit.
+/// Bytes allocated before the first check, and between two checks if there is no limit.
 const FIRST_LOOK_BYTES: u64 = 8 << 20;
 const LOOK_BYTES: u64 = 256 << 20;
 /// Milliseconds after which the limit is read again.
@@ -82,13 +84,13 @@ impl MemoryLimit {
         self.take(bytes);
     }
 
-    /// Clears the pressure in the child of a fork until the child has counted: discarding would
-    /// copy.
+    /// Clears the pressure in the child of a fork until the child has counted, because discarding
+    /// would copy memory.
     pub(crate) fn in_child(&self) {
         self.pressure.store(0, Ordering::Relaxed);
     }
 
-    /// Counts bytes freed to an arena. Once they are as many as a step, a check is useful again.
+    /// Counts bytes freed to an arena. Once they add up to a step, a check is useful again.
     #[inline]
     pub(super) fn free(&self, bytes: usize) {
         if self.under_pressure() {
@@ -113,7 +115,7 @@ impl MemoryLimit {
         self.pressure.load(Ordering::Relaxed) > 0
     }
 
-    /// Sets the pressure by the used and idle bytes. Returns the excess bytes.
+    /// Sets the pressure according to the used and idle bytes. Returns the excess bytes.
     fn counted<O: Os>(&self, bytes: u64, process: &'static Process<O>) -> u64 {
         let limit = self.limit.load(Ordering::Relaxed);
         let most = limit - limit / FREE_PART;
@@ -137,7 +139,7 @@ impl MemoryLimit {
         self.pace(self.limit.load(Ordering::Relaxed), was_of_use);
     }
 
-    /// Sets when the next check is due: soon, or later if the last one freed nothing.
+    /// Sets when the next check is due: soon, or later if the last check freed nothing.
     fn pace(&self, limit: u64, was_of_use: bool) {
         let least = least_step(limit);
         let most = (limit / (2 * FREE_PART)).max(least);
@@ -157,7 +159,7 @@ impl MemoryLimit {
         self.limit.load(Ordering::Relaxed)
     }
 
-    // Not inlined, because its buffer would burden the caller's stack, which may be short.
+    // Not inlined, because its buffer would burden the caller's stack, which may be small.
     #[cold]
     #[inline(never)]
     fn read(&self, os: &impl Os, now: u64) {
@@ -198,7 +200,7 @@ impl MemoryCheck {
         self.is_under_way
     }
 
-    /// Starts a count if that is due and there is a limit. Returns whether it did.
+    /// Starts a count if one is due and there is a limit. Returns whether it started one.
     pub(crate) fn begin<O: Os>(&mut self, process: &'static Process<O>) -> bool {
         let limit = &process.memory_limit;
         if self.is_under_way || !limit.is_due() {

@@ -5,13 +5,14 @@
 //! * `arenas` the arenas, and the order of searching them
 //! * `large_blocks` blocks without a class: in an arena, or in `mappings` of their own
 //! * `spans` the source of spans of small blocks
-//! * `thread_heaps` heaps of threads: made, adopted, parked
-//! * `memory_limit` idle memory where the process has a memory limit
+//! * `thread_heaps` heaps of threads: creating, adopting and parking them
+//! * `memory_limit` idle memory when the process has a memory limit
 //! * `fork` handlers that run around a fork, in the parent and in the child
 //!
-//! Locks are taken in the order of docs/ARCHITECTURE.md. All but the pool's and the BFCs' are held
-//! across system calls that get or discard memory: a heap's is taken only by the heap's own thread,
-//! `trim`, `stats`, the purger and a fork, `meta` only by new heaps, and the others only by growth.
+//! Locks are taken in the order of docs/ARCHITECTURE.md. All locks except those of the pool and of
+//! the BFCs are held across system calls that get or discard memory: a heap's lock is taken only by
+//! the heap's own thread, `trim`, `stats`, the purger and a fork; `meta` only for new heaps; and
+//! the others only for growth.
 
 mod arenas;
 pub(crate) mod fork;
@@ -54,17 +55,17 @@ pub(crate) struct Process<O: Os> {
     /// The program's configuration.
     pub(crate) tuning: Tuning,
     pub(crate) purger: Purger,
-    /// The tick under way, and other work done in steps.
+    /// The current tick, and other work done in steps.
     pub(crate) work: Locked<PurgeWork, Sleep>,
-    /// Whether the process is the child of a fork, and has not ticked.
+    /// Whether the process is the child of a fork and has not ticked yet.
     pub(crate) forked: AtomicU8,
-    /// Bytes of the first reservation that is tried.
+    /// Bytes of the first reservation that is attempted.
     arena_bytes: usize,
     /// The arenas, entered in order (PROC1).
     arenas: [AtomicPtr<Arena<O>>; MAX_ARENAS],
     arena_count: AtomicUsize,
-    /// Whether the system counts commits ([`Os::counts_commits`]), read when the first arena was
-    /// made.
+    /// Whether the system counts commits ([`Os::counts_commits`]), read when the first arena is
+    /// created.
     counts_commits: AtomicU8,
     first: FirstArena,
     /// Held while an arena is added.
@@ -76,17 +77,17 @@ pub(crate) struct Process<O: Os> {
     /// Maximum number of heaps with sets of their own; 0 until it is known.
     max_primaries: AtomicUsize,
     pub(crate) step_heaps: StepHeaps<O>,
-    /// Masks the links of free blocks, where the heap is hardened.
+    /// Masks the links of free blocks, if the heap is hardened.
     mask: Mask,
-    /// Used where the heap is hardened.
+    /// Used if the heap is hardened.
     pub(crate) hardened: Locked<Blocks, Sleep>,
-    /// Used where some blocks have guard pages.
+    /// Used if some blocks have guard pages.
     pub(crate) guard_pages: GuardPages,
 }
 
 impl<O: Os> Process<O> {
-    /// Creates a process without memory, whose first arena will have `arena_bytes` bytes if the
-    /// system allows it.
+    /// Creates the state of a process that holds no memory yet. Its first arena will have
+    /// `arena_bytes` bytes if the system allows it.
     pub(crate) const fn new(os: O, arena_bytes: usize) -> Self {
         Self {
             os,
@@ -134,8 +135,8 @@ impl<O: Os> Process<O> {
         self.arenas().map(|arena| arena.numbers().0).sum()
     }
 
-    /// Returns whether some arena is at least `bytes` long, so that its idle memory might serve
-    /// them.
+    /// Returns whether some arena is at least `bytes` bytes long, so that its idle memory might
+    /// serve such a request.
     pub(crate) fn could_hold(&'static self, bytes: usize) -> bool {
         self.arenas().any(|arena| arena.bytes() >= bytes)
     }

@@ -12,7 +12,7 @@ use crate::os::Os;
 const SMALL_SPAN_BLOCK: usize = 8 << 10;
 const LARGE_SPAN_BYTES: usize = 8 * SLICE_BYTES;
 
-/// A process as a source of spans. `IDLE` marks spans that are freed as idle for long.
+/// A process as a source of spans. `IDLE` says that freed spans have been idle for long.
 pub(crate) struct PagesOf<O: Os, const IDLE: bool = false>(&'static Process<O>);
 
 impl<O: Os> Process<O> {
@@ -127,14 +127,14 @@ pub(crate) const fn span_bytes(class: SizeClass) -> usize {
 }
 
 /// By class, the factor that tests whether a block starts at an offset below 64 KiB: `offset *
-/// factor`, cut to 32 bits, is less than the factor for multiples of the block length, and for no
-/// other offset. (After Lemire, Kaser and Kurz, *Faster remainder by direct computation*, 2019.)
-/// Padded for an index of 8 bits.
+/// factor`, truncated to 32 bits, is less than the factor for multiples of the block length, and
+/// for no other offset. (After Lemire, Kaser and Kurz, *Faster remainder by direct computation*,
+/// 2019.) Padded for an index of 8 bits.
 static START_FACTORS: [u32; 256] = {
     let mut factors = [0; 256];
     let mut index = 1;
     while let Some(class) = SizeClass::from_index(index) {
-        // Blocks of longer spans start at multiples of their alignment, seen from one slice.
+        // Within a slice, blocks of longer spans start at multiples of their alignment.
         let step = match span_bytes(class) == SLICE_BYTES {
             true => class.block_bytes(),
             false => class.block_align(),
@@ -146,7 +146,7 @@ static START_FACTORS: [u32; 256] = {
 };
 
 /// Returns whether a block of the class may start at an address in one of its spans. For blocks
-/// above 8 KiB some addresses inside blocks pass, too; for [`SizeClass::NONE`] none does.
+/// above 8 KiB some addresses inside blocks pass, too; for [`SizeClass::NONE`] no address does.
 #[inline(always)]
 pub(crate) fn may_start(class: SizeClass, block: *mut u8) -> bool {
     // Spans start at a multiple of a slice.

@@ -1,4 +1,4 @@
-//! Heaps of threads: made, adopted, parked, and operations on all of them.
+//! Heaps of threads: creating, adopting and parking them, and operations on all of them.
 
 use core::ptr;
 
@@ -10,10 +10,10 @@ use crate::arena::SLICE_BYTES;
 use crate::os::Os;
 use crate::thread::wait::Sleep;
 
-/// Bytes of a piece of memory for heaps.
+/// Length in bytes of a piece of memory for heaps.
 const META_BYTES: usize = 64 << 10;
-/// Maximum number of heaps with sets of their own per processor, and the same where memory comes
-/// first. More concurrent threads share sets.
+/// Maximum number of heaps with sets of their own per processor, and the same for a heap that puts
+/// memory first. More concurrent threads share sets.
 const PRIMARIES_PER_PROCESSOR: usize = 4;
 const PRIMARIES_FOR_MEMORY: usize = 2;
 
@@ -43,8 +43,8 @@ impl Meta {
 }
 
 impl<O: Os> Process<O> {
-    /// Adopts a heap for the calling thread: a parked one as its last thread left it, otherwise a
-    /// new one, or, beyond `max_primaries`, a secondary one.
+    /// Adopts a heap for the calling thread: a parked heap as its last thread left it; otherwise a
+    /// new heap, which is secondary beyond `max_primaries`.
     pub(crate) fn adopt(&'static self) -> Option<&'static ThreadHeap> {
         if let Some(heap) = self.pool.adopt() {
             return Some(heap);
@@ -63,7 +63,8 @@ impl<O: Os> Process<O> {
         unsafe { self.pool.enter_secondary(heap) }
     }
 
-    /// Parks a heap. A secondary heap's cache is flushed: its next owner may have another primary.
+    /// Parks a heap. Flushes the cache of a secondary heap, because its next owner may have another
+    /// primary.
     ///
     /// # Safety
     /// The calling thread owns the heap, and no longer uses it.
@@ -77,7 +78,7 @@ impl<O: Os> Process<O> {
     }
 
     /// Returns the policy of each thread's heap: the sizes of its caches, and the masking of its
-    /// links if the heap is hardened and was when the first one was made.
+    /// links if the heap is hardened and was hardened when the first thread heap was created.
     fn policy(&'static self) -> small::Policy {
         let secret = || self.tuning.is_hardened().then(|| self.os.secret())?;
         small::Policy {
@@ -111,8 +112,8 @@ impl<O: Os> Process<O> {
         self.max_primaries.store(primaries, Ordering::Relaxed);
     }
 
-    /// Makes a heap in its final place: it is some kilobytes long, and a thread's stack may be
-    /// short.
+    /// Creates a heap in its final place: it is some kilobytes long, and a thread's stack may be
+    /// small.
     #[cold]
     #[inline(never)]
     fn place_heap(&'static self, secondary: bool) -> Option<&'static ThreadHeap> {
@@ -146,7 +147,7 @@ impl<O: Os> Process<O> {
         self.pool.for_each(|heap| while !self.receive_some(heap) {});
     }
 
-    /// Receives some blocks of a heap that others freed. Returns whether none are left.
+    /// Receives some blocks of a heap that other threads freed. Returns whether none are left.
     pub(crate) fn receive_some(&'static self, heap: &'static ThreadHeap) -> bool {
         let receive = |owner, set: &mut SpanSet| {
             // SAFETY: the heap's own remote-free queue and set (HEAP3).
@@ -156,8 +157,9 @@ impl<O: Os> Process<O> {
         unsafe { heap.with(receive) }
     }
 
-    /// Returns whether blocks of long classes in threads' caches can be taken. With one owner and
-    /// no purge thread they are not: that owner is the caller, which flushes its cache itself.
+    /// Returns whether blocks of long classes can be taken from threads' caches. They are not taken
+    /// if there is one owner and no purge thread: that owner is the caller, which flushes its cache
+    /// itself.
     pub(crate) fn can_take_long(&'static self) -> bool {
         let others = self.pool.owned() > 1 || self.tuning.config().background;
         // The first barrier takes long, and must not run under a heap's lock.
@@ -183,7 +185,8 @@ impl<O: Os> Process<O> {
         unsafe { heap.with_lost_bins(at_once, || self.os.barrier(), take) };
     }
 
-    /// Flushes the caches of heaps without a thread; those left behind by a fork only if `at_once`.
+    /// Flushes the caches of heaps without a thread; if a fork left the heap behind, only if
+    /// `at_once`.
     pub(crate) fn flush_idle_caches(&'static self, at_once: bool) {
         self.pool.for_each(|heap| {
             let mut all = usize::MAX;

@@ -6,21 +6,22 @@ use crate::config::Tuning;
 use crate::os::background::sleep_ns;
 use crate::os::{Os, WAKES, sleep_while, wake_one};
 
-/// Minimum bytes freed past the caches for a tick to be worth its time.
+/// Minimum bytes freed beyond the caches for a tick to be worth its time.
 const START_BYTES: u64 = 2 << 20;
-/// Minimum bytes allocated from the arenas for a thread to be worth its start, and in use for it to
-/// stay. Spans count whole, and those of a small program are mostly untouched.
+/// Minimum bytes that must be allocated from the arenas for a thread to be worth its start, and be
+/// in use for it to stay. Spans count as a whole, and the spans of a small program are mostly
+/// untouched.
 const USE_BYTES: u64 = 8 << 20;
 /// Minimum milliseconds between two ticks, whatever the delay.
 const LEAST_TICK_MS: u64 = 25;
 
-/// Growth, relative and absolute, after which the heap purges as much again; at most once in this
-/// interval, or in a longer one proportional to the cost.
+/// Relative and absolute growth after which the heap purges as much again; at most once in this
+/// interval, or in a longer interval proportional to the cost.
 const GROWN_PART: u64 = 64;
 const GROWN_BYTES: u64 = 1 << 20;
 const MAKE_UP_MS: u64 = 10;
-/// Blocks (see `tick`) per millisecond of pause after making up: a pause sixteen times as long as
-/// the work.
+/// Blocks (see `tick`) per millisecond of pause after making up: the pause is sixteen times as long
+/// as the work.
 const MAKE_UP_MS_BLOCKS: u64 = 400;
 
 /// States. From `TICKING` on, frees need not be counted.
@@ -34,31 +35,32 @@ const OFF: u32 = 5;
 /// Which thread makes the ticks of a process, and their results.
 pub(crate) struct Purger {
     state: AtomicU32,
-    /// Bytes freed past a bin while there are no ticks.
+    /// Bytes freed beyond a bin while there are no ticks.
     freed: AtomicU64,
     /// Bytes allocated from the arenas while the purger rests.
     taken: AtomicU64,
     /// Threads that have a heap.
     threads: AtomicUsize,
-    /// Inline: when the next tick is due, in milliseconds of the coarse clock; 0 at first.
+    /// In the state Inline: when the next tick is due, in milliseconds of the coarse clock; 0 at
+    /// first.
     due: AtomicU64,
     /// Bytes returned.
     purged: AtomicU64,
-    /// Whether the system is asked how many of them were resident, 1 for no or 2 for yes; 0 if that
-    /// is not known.
+    /// Whether the system is asked how many of the returned bytes were resident: 1 for no, 2 for
+    /// yes, 0 if that is not known.
     asks: AtomicU8,
     /// Committed bytes above which growth counts.
     bound: AtomicU64,
-    /// Bytes of growth not made up for yet.
+    /// Bytes of growth for which the heap has not made up yet.
     grown: AtomicU64,
     /// Earliest time to make up for growth, in milliseconds of the coarse clock.
     may_make_up: AtomicU64,
     /// Number of ticks that calls of the program owe, made in steps.
     owed: AtomicU32,
-    /// Whether growth is being made up for, a step in each call.
+    /// Whether the heap is making up for growth, with a step in each call.
     making_up: AtomicU32,
-    /// When calls of the program were last given work, or did some, in milliseconds of the coarse
-    /// clock.
+    /// When calls of the program were last given work or did some of it, in milliseconds of the
+    /// coarse clock.
     asked: AtomicU64,
 }
 
@@ -67,9 +69,9 @@ pub(crate) struct Purger {
 pub(super) enum Next {
     /// Ticks: something is idle.
     Tick,
-    /// Waits until enough was freed: nothing is idle, but enough is in use.
+    /// Waits until enough has been freed: nothing is idle, but enough is in use.
     Wait,
-    /// Ends: too little is in use, or only by threads that have ended.
+    /// Ends: too little is in use, or only threads that have ended used it.
     End,
 }
 
@@ -103,15 +105,15 @@ impl Purger {
         self.purged.fetch_add(bytes, Ordering::Relaxed);
     }
 
-    /// Resets whether the process is filtered, before a step: the program may have installed a
+    /// Forgets whether the process is filtered, before a step: the program may have installed a
     /// filter.
     pub(crate) fn forget_filter(&self) {
-        // Relaxed, as wherever `asks` is used: a filter applies to the thread that made it.
+        // Relaxed, as wherever `asks` is used: a filter applies to the thread that installed it.
         self.asks.store(0, Ordering::Relaxed);
     }
 
-    /// Returns whether the system may be asked which returned bytes were resident: it may, unless
-    /// the process is filtered.
+    /// Returns whether the system may be asked which returned bytes were resident. It may be asked
+    /// unless the process is filtered.
     pub(crate) fn asks(&self, os: &impl Os) -> bool {
         match self.asks.load(Ordering::Relaxed) {
             0 => {
@@ -135,7 +137,7 @@ impl Purger {
         }
     }
 
-    /// Takes the bytes to make up for now; 0 for none.
+    /// Takes the bytes of growth that are to be made up for now; 0 if there are none.
     pub(crate) fn take_grown(&self, now: u64) -> u64 {
         if now < self.may_make_up.load(Ordering::Relaxed) {
             return 0;
@@ -143,13 +145,13 @@ impl Purger {
         self.grown.swap(0, Ordering::Relaxed)
     }
 
-    /// Marks growth as being made up for.
+    /// Records that the heap is making up for growth.
     pub(super) fn makes_up(&self) {
         // Relaxed, as wherever `making_up` is used: a hint; the lock of the work orders the rest.
         self.making_up.store(1, Ordering::Relaxed);
     }
 
-    /// Ends making up for growth, at this cost in blocks.
+    /// Records that the heap has made up for growth, at this cost in blocks.
     pub(super) fn made_up(&self, now: u64, cost: u64) {
         let pause = MAKE_UP_MS.max(cost / MAKE_UP_MS_BLOCKS);
         self.may_make_up
@@ -157,17 +159,17 @@ impl Purger {
         self.making_up.store(0, Ordering::Relaxed);
     }
 
-    /// Makes calls of the program owe `ticks` ticks, made in steps.
+    /// Makes calls of the program owe `ticks` ticks, which they make in steps.
     pub(crate) fn owe_ticks(&self, ticks: u32, now: u64) {
         // Relaxed: a tick more or less does not matter.
         self.asked.store(now, Ordering::Relaxed);
         self.owed.fetch_max(ticks, Ordering::Relaxed);
     }
 
-    /// Records that a call of the program comes to do a step. Drops the due work if none came for
-    /// the time of a tick; returns whether it did. Otherwise memory that a program frees and
-    /// immediately allocates again would be returned in between, because ticks without time between
-    /// them age everything.
+    /// Records that a call of the program is about to do a step. Drops the due work if no call came
+    /// for the time of a tick, and returns whether it did. If such work were not dropped, memory
+    /// that a program frees and immediately allocates again would be returned in between, because
+    /// ticks without time between them age everything.
     pub(super) fn lapses(&self, now: u64, tuning: &Tuning) -> bool {
         let asked = self.asked.swap(now, Ordering::Relaxed);
         let lapses = now.saturating_sub(asked) > tick_ms(tuning);
@@ -183,7 +185,7 @@ impl Purger {
         self.owed.load(Ordering::Relaxed) > 0
     }
 
-    /// Counts a tick as made. Called under the lock of the work.
+    /// Counts a finished tick. Called under the lock of the work.
     pub(super) fn ticked(&self) {
         let owed = self.owed.load(Ordering::Relaxed);
         self.owed.store(owed.saturating_sub(1), Ordering::Relaxed);
@@ -255,7 +257,8 @@ impl Purger {
 
     /// Wakes the purge thread if it waits and no thread has a heap.
     pub(super) fn wake_if_alone(&self) {
-        // The purge thread sees the calling thread counted out, or is seen waiting (PURGE5).
+        // Either the purge thread sees that the calling thread is no longer counted, or this thread
+        // sees it waiting (PURGE5).
         fence(Ordering::SeqCst);
         if self.threads.load(Ordering::Relaxed) == 0 && self.change(WAITING, TICKING) {
             wake_one(&self.state);
@@ -313,7 +316,7 @@ impl Purger {
             return false;
         }
         let next = now.saturating_add(tick_ms(tuning));
-        // Relaxed: a thread that changes it ticks; two at the same time would do no harm (PURGE1).
+        // Relaxed: a thread that changes it ticks; two ticking threads would do no harm (PURGE1).
         let mine = (self.due)
             .compare_exchange(due, next, Ordering::Relaxed, Ordering::Relaxed)
             .is_ok();
@@ -339,10 +342,10 @@ impl Purger {
         self.freed.store(0, Ordering::Relaxed);
         self.taken.store(0, Ordering::Relaxed);
         self.state.store(state, Ordering::Relaxed);
-        // A free that could not have the lock is seen below, or sees the state (see
-        // `Deferred::push`); likewise a thread that ends (PURGE5).
+        // A free that could not take the lock is seen below, or sees the state (see
+        // `Deferred::push`); so is or does a thread that ends (PURGE5).
         fence(Ordering::SeqCst);
-        // If another thread was started since, it continues instead.
+        // If another purge thread has been started since, it continues instead.
         match look() != next && self.change(state, TICKING) {
             true => Next::Tick,
             false => next,

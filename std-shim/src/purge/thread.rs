@@ -7,12 +7,12 @@ use super::purger::{Next, tick_ms};
 use crate::os::background::{be_ordinary, coarse_ms, name_thread, sleep_ns, start_thread};
 use crate::process::PROCESS;
 
-/// Bytes counted as freed for a thread that ends, which mostly leaves less.
+/// Bytes counted as freed for a thread that ends. Most threads leave less.
 const THREAD_BYTES: usize = 64 << 10;
 
-/// Counts memory that was freed past the caches, and wakes the purge thread if that is enough.
-/// Called by a thread that holds no lock and does not use its part. Neither waits nor calls out
-/// (PURGE3).
+/// Counts memory that was freed beyond the caches, and wakes the purge thread if it is enough.
+/// Called by a thread that holds no lock and does not use its part. Neither waits nor calls other
+/// code (PURGE3).
 #[inline]
 pub(crate) fn after_free(bytes: usize) {
     if PROCESS.purger.counts() {
@@ -26,7 +26,7 @@ fn count_freed(bytes: usize) {
     PROCESS.purger.freed(bytes, &PROCESS.tuning);
 }
 
-/// Counts memory of the ending thread as freed. Called by that thread.
+/// Counts the memory that an ending thread leaves as freed. Called by that thread.
 pub(crate) fn thread_ended() {
     after_free(THREAD_BYTES);
     PROCESS.purger.wake_if_alone();
@@ -55,7 +55,7 @@ fn work(bytes: usize) {
 #[cold]
 #[inline(never)]
 fn start() {
-    // The system may allocate in the call, which does not start another thread.
+    // The system may allocate during the call; that allocation does not start another thread.
     if PROCESS.purger.begin_start() && !start_thread(run) {
         PROCESS.purger.refused();
         // Two ticks: the first ages young memory, the second returns it.
@@ -63,8 +63,7 @@ fn start() {
     }
 }
 
-/// Runs the purge thread: ticks until nothing is idle, then waits, or ends where too little is in
-/// use.
+/// Runs the purge thread: ticks until nothing is idle, then waits, or ends if too little is in use.
 extern "C" fn run(_: *mut c_void) -> *mut c_void {
     be_ordinary();
     name_thread();
@@ -72,7 +71,7 @@ extern "C" fn run(_: *mut c_void) -> *mut c_void {
     let mut due = coarse_ms();
     loop {
         let now = coarse_ms();
-        // A long tick does not delay the next one, which still never follows immediately.
+        // A long tick does not delay the next one, but the next one never follows immediately.
         due = due.saturating_add(tick).max(now.saturating_add(tick / 4));
         sleep_ns((due - now).saturating_mul(1_000_000));
         PROCESS.tick();

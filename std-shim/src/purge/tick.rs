@@ -1,5 +1,5 @@
-//! A tick: it returns memory that has been idle since the last one, and ages the rest. A tick is
-//! made in steps of bounded length, each of which continues where the last one ended.
+//! A tick returns memory that has been idle since the last tick, and ages the rest. It is made in
+//! steps of bounded length, each of which continues where the last step ended.
 
 use core::ptr;
 
@@ -13,12 +13,12 @@ use crate::os::background::sleep_ns;
 use crate::process::{Process, ThreadHeap};
 use crate::thread::wait::Sleep;
 
-/// Cost of a step, in blocks that it touches, each a cache miss or two: 100 to 200 microseconds.
-/// The last part of a step may exceed it: 2048 blocks of lists, one span, or one call for an arena
-/// (`Arena::age_some`).
+/// Cost of a step, in blocks that it touches, each with one or two cache misses: 100 to 200
+/// microseconds. The last part of a step may exceed this: 2048 blocks of lists, one span, or one
+/// call for an arena (`Arena::age_some`).
 pub(super) const STEP_BLOCKS: usize = 1024;
-/// Costs in blocks: visiting a heap, asking which pages of an arena are resident, receiving blocks
-/// that others freed, and emptying the bins of long classes.
+/// Costs in blocks of visiting a heap, asking which pages of an arena are resident, receiving
+/// blocks that others freed, and emptying the bins of long classes.
 const HEAP_COST: usize = 32;
 const REVIEW_COST: usize = 512;
 const RECEIVE_COST: usize = 256;
@@ -26,7 +26,7 @@ const LONG_COST: usize = 256;
 /// Cost in blocks of scanning 128 chunks of an arena.
 pub(crate) const LOOK_COST: usize = 128;
 
-/// Progress of the tick under way.
+/// Progress of the current tick.
 pub(crate) struct Tick {
     part: TickPart,
     /// The next heap of this part, or null at its end.
@@ -38,7 +38,8 @@ pub(crate) struct Tick {
     taken_back: bool,
 }
 
-/// The parts of a tick, in order; all parts but the arenas' are done for one heap after the other.
+/// The parts of a tick, in order. All parts except that of the arenas are done for one heap after
+/// another.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum TickPart {
     /// No tick is under way.
@@ -48,7 +49,7 @@ enum TickPart {
     /// Flushes caches of parked heaps. Their blocks are young: they may have been freed just
     /// before.
     Caches,
-    /// Receives blocks that other threads freed, which are young, too.
+    /// Receives blocks that other threads freed. They are young, too.
     Remote,
     /// Empties bins of long classes that their thread has not used since the previous tick.
     Long,
@@ -78,7 +79,7 @@ impl Tick {
 }
 
 impl<O: Os> Process<O> {
-    /// Makes a tick, or finishes the one under way.
+    /// Makes a tick, or finishes the current one.
     pub(crate) fn tick(&'static self) {
         loop {
             let sleeps = Sleep::count();
@@ -91,8 +92,8 @@ impl<O: Os> Process<O> {
             }
             if Sleep::count() != sleeps {
                 // Long enough for waiting threads to take the lock, including those that yield. In
-                // most processes that return much memory no thread waits, and on a busy machine
-                // each sleep is a long one.
+                // most processes that return a lot of memory no thread waits, and on a busy
+                // machine each sleep is long.
                 sleep_ns(PAUSE_NS);
             }
         }

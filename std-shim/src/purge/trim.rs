@@ -12,7 +12,7 @@ use crate::thread::wait::Sleep;
 
 impl<O: Os> Process<O> {
     /// Flushes every transfer cache and parked heap, and returns idle memory to the system. Returns
-    /// the bytes that were resident, with those that a concurrent tick returns.
+    /// the number of bytes that were resident, including those that a concurrent tick returns.
     pub(crate) fn trim(&'static self) -> u64 {
         self.purger.forget_filter();
         let before = self.purger.purged_bytes();
@@ -40,12 +40,12 @@ impl<O: Os> Process<O> {
         });
     }
 
-    /// Flushes the lists of the heaps, and scans their spans, in steps between which other threads
-    /// run.
+    /// Flushes the lists of the heaps, and scans their spans, in steps. Other threads run between
+    /// two steps.
     fn trim_heaps(&'static self) {
         self.pool.for_each(|heap| {
-            // Lists filled during the call are younger than it. A step does at least one list or
-            // span.
+            // Lists filled during the call are younger than the call. A step does at least one list
+            // or span.
             // SAFETY: the set is only read.
             for _ in 0..unsafe { heap.with(|_, set| set.kept()) } + 2 {
                 let (sleeps, mut left) = (Sleep::count(), STEP_BLOCKS);

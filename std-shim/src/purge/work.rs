@@ -1,18 +1,18 @@
-//! [`PurgeWork`]: upkeep of the heap by calls of the program, a bounded step in each: due ticks without
-//! a purge thread, and making up for growth and for idle memory near a limit.
+//! [`PurgeWork`]: upkeep of the heap by calls of the program, with a bounded step in each call: due
+//! ticks without a purge thread, and making up for growth and for idle memory near a limit.
 
 use super::tick::{STEP_BLOCKS, Tick};
 use crate::arena::ArenaWalk;
 use crate::os::Os;
 use crate::process::{MemoryCheck, Process};
 
-/// Bytes of an allocated block for which the call does one step more, which costs less than
-/// touching them.
+/// Bytes of an allocated block for which the call does one more step, which costs less than
+/// touching those bytes.
 const STEP_BYTES: usize = 4 << 20;
 /// Bytes of a step near a memory limit, for calls that allocate a span of small blocks.
 const LIMIT_STEP_BYTES: usize = 64 << 10;
 
-/// The work under way. The holder of its lock may take those of heaps and arenas.
+/// The current work. The holder of its lock may take the locks of heaps and arenas.
 pub(crate) struct PurgeWork {
     pub(super) tick: Tick,
     pub(crate) growth: MakeUp,
@@ -20,7 +20,7 @@ pub(crate) struct PurgeWork {
 }
 
 /// Making up for growth, or for idle memory near a limit: returns free memory of the arenas, and
-/// where that is not enough, owes two ticks.
+/// owes two ticks if that is not enough.
 pub(crate) struct MakeUp {
     is_under_way: bool,
     /// Bytes still to return, and the progress of the walk that finds them.
@@ -29,7 +29,7 @@ pub(crate) struct MakeUp {
     walk: ArenaWalk,
     /// Cost so far, in blocks (see `tick`).
     cost: u64,
-    /// Bytes that had been returned before, if it is for a limit.
+    /// Bytes that had been returned before, if the work is for a limit.
     before: Option<u64>,
 }
 
@@ -73,8 +73,9 @@ impl MakeUp {
 }
 
 impl<O: Os> Process<O> {
-    /// Does a step of the due work, and more for a block of `bytes` bytes. Returns immediately if
-    /// none is due, or if another thread does a step; under pressure it waits for that step.
+    /// Does a step of the due work, and more steps for a long block of `bytes` bytes. Returns
+    /// immediately if no work is due, or if another thread is doing a step; under pressure it waits
+    /// for that step.
     pub(crate) fn work(&'static self, bytes: usize, now: u64) {
         let purger = &self.purger;
         let ticks = purger.is_inline() && purger.is_due(now, &self.tuning);
@@ -94,7 +95,7 @@ impl<O: Os> Process<O> {
                 let more = self.work_some(work, now);
                 more.then(|| work.growth.step_bytes())
             };
-            // Under pressure every thread waits while another one, which may have lost its
+            // Under pressure every thread waits while another thread, which may have lost its
             // processor, has an excess to return.
             let step_bytes = match self.memory_limit.under_pressure() {
                 true => self.work.with(step),
@@ -107,7 +108,7 @@ impl<O: Os> Process<O> {
         }
     }
 
-    /// Does a step of the due work. Returns whether there was one.
+    /// Does a step of the due work. Returns whether there was any.
     pub(crate) fn work_some(&'static self, work: &mut PurgeWork, now: u64) -> bool {
         let growth = &mut work.growth;
         if growth.left == 0 && work.look.begin(self) {

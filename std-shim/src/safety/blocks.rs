@@ -8,7 +8,7 @@ use super::{LEAST_ALIGN, MAX_KEPT_SLACK, Misuse, fill};
 use crate::block_table::{BlockTable, MappedValues, NoMemory, Zeroes};
 use crate::os::{Native, Os};
 
-/// Maximum bytes in quarantine, except for the block that came last.
+/// Maximum bytes in quarantine, not counting the block that came last.
 pub(super) const QUARANTINE_BYTES: usize = 16 << 20;
 /// Maximum number of blocks in quarantine.
 pub(super) const QUARANTINE_BLOCKS: usize = 1 << 14;
@@ -19,7 +19,7 @@ const RECENT: usize = 2;
 const LOOK_BYTES: usize = 256;
 /// Maximum length of a front in bytes; blocks with a coarser alignment have none.
 const MAX_FRONT: usize = 4096;
-/// Bytes of addresses, without memory, for blocks of no bytes.
+/// Bytes of addresses reserved, without memory, for blocks of no bytes.
 const NOTHING_BYTES: usize = 16 << 20;
 /// Maximum number of addresses tried for a block of no bytes: most blocks are freed before their
 /// address is tried again.
@@ -50,7 +50,7 @@ impl UseState {
 /// The entry of a block in the table.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Known {
-    /// The length that the program asked for.
+    /// The length that the program requested.
     pub(super) bytes: usize,
     /// Bytes that the plain heap granted beyond the request; 0 for a block of no bytes, which has
     /// no memory.
@@ -78,7 +78,7 @@ impl Known {
         }
     }
 
-    /// Returns the entry of a block with a front, which is filled when it is freed.
+    /// Returns the entry as that of a block that has a front, and that is filled when it is freed.
     pub(super) const fn checked(self) -> Self {
         Self {
             is_checked: true,
@@ -99,7 +99,7 @@ impl Known {
         }
     }
 
-    /// Returns the entry of the block in quarantine.
+    /// Returns the entry as that of a block in quarantine.
     pub(super) const fn free(self) -> Self {
         Self {
             state: UseState::Free,
@@ -117,7 +117,7 @@ impl Known {
         block.wrapping_sub(self.front_bytes())
     }
 
-    /// Returns the entry with `granted` bytes of the plain heap from the block's address on.
+    /// Returns the entry with `granted` bytes of the plain heap, counted from the block's address.
     pub(super) fn granted(self, granted: usize) -> Self {
         let slack = granted.saturating_sub(self.bytes);
         Self {
@@ -199,13 +199,14 @@ pub(super) struct BadWrite {
 pub(crate) struct Blocks {
     table: BlockTable<Known>,
     history: History,
-    /// A ring of the blocks in quarantine, mapped for the first one: `count` from `oldest` on.
+    /// A ring of the blocks in quarantine, mapped for the first of them: `count` blocks, beginning
+    /// at `oldest`.
     waiting: MappedValues<BlockAddress>,
     oldest: usize,
     count: usize,
     /// Bytes of the blocks in quarantine.
     bytes: usize,
-    /// The blocks that were allocated or freed last, oldest at `next_recent`.
+    /// The blocks that were allocated or freed last, with the oldest at `next_recent`.
     recent: [BlockAddress; RECENT],
     next_recent: usize,
     /// Addresses of blocks of no bytes, and the offset where the search for the next one begins.
@@ -239,7 +240,8 @@ impl Blocks {
         self.table.get(block.addr())
     }
 
-    /// Enters a block. Returns the entry of a block that was there already, which cannot be.
+    /// Enters a block. Returns the entry of a block that was already there, which only misuse can
+    /// cause.
     ///
     /// # Errors
     /// If there is no memory for the entry.
@@ -277,10 +279,10 @@ impl Blocks {
         None
     }
 
-    /// Makes a used block the caller's (HARD3). Removes one without memory from the table.
+    /// Makes a used block the caller's (HARD3). Removes a block without memory from the table.
     ///
     /// # Errors
-    /// If it is not a used block.
+    /// If no used block starts there.
     pub(super) fn begin_free(
         &mut self,
         block: *mut u8,
@@ -319,8 +321,8 @@ impl Blocks {
         })
     }
 
-    /// Puts a block that the caller owns and has filled into quarantine. Returns one that leaves in
-    /// its place.
+    /// Puts a block that the caller owns and has filled into quarantine. Returns a block that
+    /// leaves in its place.
     pub(super) fn quarantine(&mut self, block: *mut u8) -> Option<Leaver> {
         let known = self.table.get_mut(block.addr())?;
         known.state = UseState::Free;
@@ -346,7 +348,7 @@ impl Blocks {
         self.bytes > QUARANTINE_BYTES || self.count >= QUARANTINE_BLOCKS
     }
 
-    /// Removes the oldest block from the quarantine, if that exceeds its limits.
+    /// Removes the oldest block from the quarantine, if the quarantine exceeds its limits.
     pub(super) fn excess(&mut self) -> Option<Leaver> {
         match self.is_over() {
             true => self.take_oldest(),
@@ -369,7 +371,7 @@ impl Blocks {
     /// Sets the length of a used block in place.
     ///
     /// # Errors
-    /// If it is not a used block, or if there was a write outside of it, which is repaired.
+    /// If no used block starts there, or if there was a write outside of it, which is repaired.
     pub(super) fn set_bytes(&mut self, block: *mut u8, bytes: usize) -> Result<(), BadWrite> {
         let known = self.table.get_mut(block.addr());
         let Some(known) = known.filter(|known| known.state == UseState::Used) else {
@@ -414,7 +416,8 @@ impl Blocks {
         })
     }
 
-    /// Finds the block at an address, or around it. O(1) in the first case, otherwise O(blocks).
+    /// Finds the block at an address, or around it. O(1) if the block starts there, otherwise
+    /// O(blocks).
     pub(super) fn facts(&mut self, address: *mut u8) -> Option<Facts> {
         let at = address.addr();
         let is_inside = |(block, known): &(usize, Known)| {
@@ -450,8 +453,8 @@ impl Blocks {
 pub(super) unsafe fn mend(block: *mut u8, known: &Known, most: usize) -> Option<BadWrite> {
     // SAFETY: the block is as long as its entry says.
     let byte = unsafe { fill::first_written(block, known, most) }?;
-    // SAFETY: the block does not leave during the call, and these parts of it are not the
-    // program's.
+    // SAFETY: the block does not leave during the call, and these parts of it do not belong to the
+    // program.
     unsafe { fill::fill(block, known) };
     let misuse = match known.state {
         UseState::Free => Misuse::WrittenAfterFree,

@@ -7,7 +7,7 @@ use larder_core::small::{SizeClass, Span};
 use crate::os::{Os, abort, say};
 use crate::process::Process;
 
-/// Ends the process because of a free that cannot be right.
+/// Ends the process because a free cannot be right.
 #[cold]
 pub(crate) fn fail(message: &[u8]) -> ! {
     say(message);
@@ -33,7 +33,7 @@ pub(crate) fn check_block<O: Os>(process: &'static Process<O>, block: *mut u8, l
     };
     let class = SizeClass::of(layout.size(), layout.align());
     let Some(span) = arena.span_of(block) else {
-        // Small blocks are allocated singly where no span could be allocated.
+        // Small blocks are allocated one by one if no span could be allocated.
         let size = class.map_or(layout.size(), SizeClass::block_bytes);
         match arena.bytes_at(block) {
             None => fail(b"larder: freed an address where no block starts\n"),

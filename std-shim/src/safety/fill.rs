@@ -1,11 +1,11 @@
 //! The fill of memory outside of blocks. Slack and front have the fill of their block. Free memory
-//! is zero, or in a checking heap also has that fill, so that a read finds no pointer and no
-//! number.
+//! is zero; in a checking heap it has that fill, too, so that a read finds neither a pointer nor a
+//! plausible number.
 
 use super::blocks::{Known, UseState};
 
-/// Returns the byte that fills a block's slack: it differs between most blocks, and is never 0, the
-/// most frequent byte written past an end.
+/// Returns the byte that fills a block's slack. It differs between most blocks, and is never 0, the
+/// byte that is most often written past an end.
 fn fill_of(block: *mut u8) -> u8 {
     // Fibonacci hashing: the product's upper bits depend on all of the address.
     let hash = (block.addr() as u64 >> 4).wrapping_mul(0x9E37_79B9_7F4A_7C15);
@@ -51,7 +51,7 @@ pub(super) unsafe fn first_written(block: *mut u8, known: &Known, most: usize) -
 }
 
 /// # Safety
-/// `bytes` bytes from `start` on can be read.
+/// The `bytes` bytes at `start` can be read.
 unsafe fn first_other(start: *mut u8, bytes: usize, fill: u8) -> Option<*mut u8> {
     // SAFETY: the caller promises that these bytes can be read. They are not written, unless the
     // program is broken.

@@ -1,20 +1,21 @@
 //! Guard pages: one block in `guard_one_in` lies alone in a page between two inaccessible ones. A
-//! write or read past it faults immediately, as does any access to the page of a freed block. For
-//! programs in production: all others are plain blocks, and the fast paths are unchanged.
+//! write or read past it faults immediately, as does any access to the page of a freed block. Meant
+//! for programs in production: all other blocks are plain, and the fast paths are unchanged.
 //!
 //! ```text
 //!   guard │ page 0 │ guard │ page 1 │ guard │ … │ guard
 //! ```
 //!
 //! A block lies at the end of its page or at its start, at random. The rest of the page is filled,
-//! and checked when the block is freed. A block is chosen where its thread has none cached. A free
-//! by address takes the cold path for a block outside the arenas; a free with a layout would not
-//! check the address, so all of these take it where the heap has guard pages (LOCAL3).
+//! and checked when the block is freed. A block is chosen when its thread has none cached. A free
+//! by address takes the cold path for a block outside the arenas. A free with a layout would not
+//! check the address, so in a heap with guard pages every such free takes the cold path (LOCAL3).
 //!
 //! # Invariants
-//! * GUARDPAGE1 a page is usable while its slot is `Used` or `Leaving`. A `Used` one is the program's,
-//!   a `Leaving` one belongs to the thread that frees the block, alone.
-//! * GUARDPAGE2 the page of a `Free` slot is used again after those of all other free slots.
+//! * GUARDPAGE1 a page is usable while its slot is `Used` or `Leaving`. The page of a `Used` slot
+//!   is the program's; that of a `Leaving` slot belongs only to the thread that frees the block.
+//! * GUARDPAGE2 the page of a slot that becomes `Free` is used again after those of all slots that
+//!   are `Free` by then.
 
 use core::alloc::Layout;
 use core::ptr::{self, NonNull};
@@ -37,7 +38,7 @@ use crate::thread::with_local;
 
 /// Maximum number of blocks with pages of their own.
 const SLOTS: usize = 256;
-/// Bytes of blocks of a common length that one refill of an empty bin gets.
+/// Bytes of blocks of a common length that one refill brings into an empty bin.
 const REFILL_BYTES: usize = 4096;
 
 /// A page for a block.
@@ -47,7 +48,7 @@ struct GuardSlot {
     block: usize,
     allocated: Here,
     freed: Here,
-    /// Number of the block's free among all frees, from 1; 0 while the block is not freed.
+    /// Number of the block's free among all frees, counted from 1; 0 while the block is not freed.
     freed_at: u64,
     has_block: bool,
 }
@@ -60,7 +61,7 @@ impl GuardSlot {
         !self.has_block || self.known.state == UseState::Free
     }
 
-    /// Returns whether its block starts or started there.
+    /// Returns whether the slot's block starts or started there.
     fn is_of(&self, block: *mut u8) -> bool {
         self.has_block && self.block == block.addr()
     }
@@ -81,7 +82,7 @@ pub(crate) struct GuardPages {
     start: AtomicPtr<u8>,
     /// The system's page size, kept because each free needs it.
     page_bytes: AtomicUsize,
-    /// Allocations up to and including the next chosen one; 0 before the first was drawn.
+    /// Allocations up to and including the next chosen one; 0 before the first one is drawn.
     left: AtomicU32,
     random: AtomicU64,
     slots: Locked<Slots, Sleep>,
@@ -107,7 +108,7 @@ impl GuardPages {
     }
 
     /// Returns whether an allocation whose bin is empty is the chosen one. Concurrent threads may
-    /// lose counts.
+    /// lose some counts.
     fn is_due(&self, bytes: usize, one_in: u32) -> bool {
         if one_in == 1 {
             return true;
@@ -120,7 +121,7 @@ impl GuardPages {
         }
         let is_due = left <= stands_for;
         let left = match is_due {
-            // The thread gets one block now, and asks again for the others.
+            // The thread gets one block now, and requests the others later.
             true => self.draw(one_in).saturating_add(stands_for - 1),
             false => left - stands_for,
         };
@@ -156,7 +157,7 @@ impl GuardPages {
         if start.is_null() || offset >= (2 * SLOTS + 1) * page {
             return None;
         }
-        // Each half of a guard page belongs to the page beside it.
+        // Each half of a guard page belongs to the page next to it.
         let number = offset.saturating_sub(page / 2) / (2 * page);
         Some(number.min(SLOTS - 1))
     }
@@ -266,7 +267,7 @@ impl GuardPages {
     /// # Safety
     /// The calling thread called [`lock_across_fork`](Self::lock_across_fork).
     pub(crate) unsafe fn unlock_across_fork(&self) {
-        // SAFETY: the lock is this thread's by `lock_across_fork`.
+        // SAFETY: the lock is this thread's because of `lock_across_fork`.
         unsafe { self.slots.unlock_across_fork() };
     }
 }
@@ -289,8 +290,8 @@ pub(crate) fn alloc(layout: Layout, config: &Config) -> Option<NonNull<u8>> {
     PROCESS.guard_pages.take(bytes, config.by_new, here)
 }
 
-/// Counts a free with a layout. On every `guard_one_in`-th, flushes the thread's cache and chooses
-/// its next block.
+/// Counts a free with a layout. At every `guard_one_in`-th such free, flushes the thread's cache
+/// and chooses the thread's next block.
 pub(crate) fn count_free(local: &mut Local) {
     if local.counts_free(PROCESS.tuning.config().guard_one_in) {
         local.flush(&PROCESS);
@@ -311,7 +312,7 @@ fn say(misuse: Misuse, address: *mut u8, byte: Option<*mut u8>, here: &Here) {
     });
 }
 
-/// Frees a block that has a page of its own, and must have the layout if one is given.
+/// Frees a block that has a page of its own. The block must have the layout if one is given.
 ///
 /// # Safety
 /// `block` is an address among the pages, and the caller gives it up. An address without a block is
@@ -338,8 +339,8 @@ fn free_from(block: *mut u8, given: Option<Layout>, here: Here) {
     PROCESS.guard_pages.end_free(block, here);
 }
 
-/// Moves a block that has a page of its own to one of another length from `alloc`. Returns null if
-/// there is none. The block must have the layout if one is given.
+/// Moves a block that has a page of its own to a block of another length, which `alloc` allocates.
+/// Returns null if there is no memory. The block must have the layout if one is given.
 ///
 /// # Safety
 /// `block` is an address among the pages, and the caller gives it up if the result is not null. An
@@ -375,8 +376,8 @@ pub(crate) unsafe fn resize(
     moved
 }
 
-/// Returns the bytes that the program requested of a block with a page of its own; `None` if none
-/// starts there.
+/// Returns the bytes that the program requested for a block with a page of its own; `None` if no
+/// such block starts there.
 pub(crate) fn usable_size(block: *mut u8) -> Option<usize> {
     let size = |slot: &mut GuardSlot| {
         let is_used = slot.is_of(block) && slot.known.state == UseState::Used;
@@ -397,7 +398,7 @@ fn explain(address: *mut u8, instruction: usize) {
         _ => Misuse::TouchedPastEnd,
     };
     let here = Here::interrupted_at(instruction);
-    // Frames have no names: a signal's stack is too short to look them up.
+    // Frames have no names: the stack of a signal handler is too small to look them up.
     // SAFETY: the program touched the block, not the heap.
     let was_walking = unsafe { with_local(|local| local.set_walking(true)) };
     say_found(&FoundMisuse {

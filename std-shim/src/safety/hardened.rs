@@ -1,10 +1,10 @@
-//! The verbs of a hardened heap, which detects misuse by a table of all blocks by address: those of
-//! [`Larder::hardened`](crate::Larder::hardened), and of
-//! [`Larder::checking`](crate::Larder::checking), which adds a front before each block, fills free
-//! memory, and records the stacks of allocations and frees.
+//! The verbs of a hardened heap, which detects misuse with a table of all blocks by address. They
+//! are the verbs of [`Larder::hardened`](crate::Larder::hardened) and of
+//! [`Larder::checking`](crate::Larder::checking), which also adds a front before each block, fills
+//! free memory, and records the stacks of allocations and frees.
 //!
 //! No thread has a cache in this mode (LOCAL1), so each verb takes its cold path, which leads here.
-//! A block is one of the plain heap that is at least a byte longer. It has no header.
+//! A block lies in a block of the plain heap that is at least a byte longer. It has no header.
 //!
 //! ```text
 //!   block - front    block            + bytes          + granted
@@ -13,7 +13,8 @@
 //!
 //! Free blocks of the plain heap are linked through themselves, so a write to one can corrupt the
 //! list. The links are therefore masked with a secret ([`link_changed`]). A block from a list is
-//! also checked before the program gets it: it must start there, be long enough, and not be in use.
+//! also checked before the program gets it: a block must start there, be long enough, and not be in
+//! use.
 //!
 //! # Invariants
 //! * HARD1 a block of the program is in the table as `Used`, and its front and slack have the fill
@@ -21,9 +22,9 @@
 //! * HARD2 a block in quarantine is in the table as `Free`, and all of it is zero; where the
 //!   heap is checking, all of it has the fill of its address.
 //! * HARD3 the thread that makes a block `Leaving` owns it alone, until it puts it into quarantine
-//!   or takes it out of the table. Then it belongs to the plain heap.
+//!   or takes it out of the table. After that the block belongs to the plain heap.
 //! * HARD4 the lock of the blocks is held for bookkeeping, while the memory of blocks is checked,
-//!   and for the system calls by which the tables grow. No other lock is taken under it, and
+//!   and for the system calls with which the tables grow. No other lock is taken under it, and
 //!   nothing is reported under it.
 //!
 //! A block that another thread was freeing during a fork stays `Leaving` in the child.
@@ -56,7 +57,7 @@ pub(super) fn with<R>(f: impl FnOnce(&mut Blocks) -> R) -> R {
     PROCESS.hardened.with(f)
 }
 
-/// Reports a misuse of the block at an address, or around it. Returns if the program may go on.
+/// Reports a misuse of the block at or around an address. Returns if the program may go on.
 #[cold]
 fn say(misuse: Misuse, address: *mut u8, here: Option<&Here>) {
     let facts = here.and_then(|_| with(|blocks| blocks.facts(address)));
@@ -83,8 +84,8 @@ fn say_written(written: &BadWrite, facts: Option<Facts>, here: Option<&Here>) {
     });
 }
 
-/// Allocates a zeroed block. Returns `None` if there is no memory. A block of no bytes may not even
-/// be read.
+/// Allocates a zeroed block. Returns `None` if there is no memory. A block of no bytes must not
+/// even be read.
 #[cold]
 #[inline(never)]
 pub(crate) fn alloc(layout: Layout, config: &Config) -> Option<NonNull<u8>> {
@@ -198,7 +199,7 @@ unsafe fn free_from(block: *mut u8, given: Option<Layout>, here: Option<&Here>) 
         // SAFETY: HARD3: this thread owns the block alone, and `whole` is its length.
         unsafe { PROCESS.clear_large(start, whole) };
         with(|blocks| blocks.forget(block));
-        // SAFETY: HARD3: out of the table, it is the plain heap's.
+        // SAFETY: HARD3: out of the table, the block is the plain heap's.
         return unsafe { free_plain(start) };
     }
     // SAFETY: HARD3: this thread owns the block alone.
@@ -215,7 +216,7 @@ unsafe fn free_from(block: *mut u8, given: Option<Layout>, here: Option<&Here>) 
     }
 }
 
-/// Checks a block that has left the quarantine a last time, and frees it.
+/// Checks a block that has left the quarantine one last time, and frees it.
 ///
 /// # Safety
 /// The caller owns the block alone (HARD3).
@@ -235,12 +236,12 @@ unsafe fn let_go(leaver: Leaver, here: Option<&Here>) {
         };
         say_written(&written, Some(facts), here);
     }
-    // SAFETY: HARD3: out of the table, it is the plain heap's.
+    // SAFETY: HARD3: out of the table, the block is the plain heap's.
     unsafe { free_plain(known.start(block)) };
 }
 
 /// Empties the quarantine, flushes the cache and purges, in the hope that a request of `bytes`
-/// bytes can then be served: the tables have memory of their own, which the system may refuse
+/// bytes can then be served. The tables have memory of their own, which the system may refuse
 /// because of the plain heap's idle memory.
 #[cold]
 fn make_room(bytes: usize, here: Option<&Here>) {
@@ -258,7 +259,7 @@ fn is_early(block: *mut u8) -> bool {
 }
 
 /// Resizes a block, in place or elsewhere. Returns null with `errno` set if there is no memory, or
-/// no block. The block must have the layout if one is given.
+/// if no block starts there. The block must have the layout if one is given.
 ///
 /// # Safety
 /// The caller gives `block` up if the result is not null. It may be any address: one without a
@@ -315,14 +316,14 @@ unsafe fn resize_from(
     Some(moved)
 }
 
-/// Reports a used block that has another length or alignment. For C++'s `new`, checks only blocks
-/// that `new` allocated, because a program may have a `new` of its own.
+/// Reports a used block that has another length or alignment. For C++'s `delete`, checks only
+/// blocks that `new` allocated, because a program may have a `new` of its own.
 #[cold]
 #[inline(never)]
 pub(crate) fn check_layout(block: *mut u8, bytes: usize, align: usize, config: &Config) {
     let is_wrong = |known: Known| {
         let is_asked_for = !config.by_new || known.by_new;
-        // A caller may turn a request of no bytes into one of one byte.
+        // A caller may turn a request for no bytes into a request for one byte.
         let is_length = known.bytes.max(1) == bytes.max(1);
         is_asked_for && !(is_length && known.align() == align.max(LEAST_ALIGN))
     };

@@ -9,7 +9,7 @@ use crate::os::stack::{thread_number, walk};
 use crate::process::PROCESS;
 use crate::thread::with_local;
 
-/// Maximum number of frames recorded of a stack, from the innermost on.
+/// Maximum number of frames recorded of a stack, beginning with the innermost.
 const FRAMES: usize = Config::MAX_STACK_FRAMES as usize;
 
 /// A thread and its stack at one moment.
@@ -20,8 +20,8 @@ pub(super) struct Here {
 }
 
 impl Here {
-    /// Walks the calling thread's stack, from the function that has this variable on. Returns
-    /// `None` unless the heap is checking.
+    /// Walks the calling thread's stack, beginning with the function that has this variable.
+    /// Returns `None` unless the heap is checking.
     #[inline(always)]
     pub(super) fn in_function_with<T>(variable: &T) -> Option<Self> {
         match PROCESS.tuning.config().checking {
@@ -30,15 +30,15 @@ impl Here {
         }
     }
 
-    /// Walks the calling thread's stack, from the caller of the function that has a variable at the
-    /// address `inner`.
+    /// Walks the calling thread's stack, beginning with the caller of the function that has a
+    /// variable at the address `inner`.
     #[inline(always)]
     pub(super) fn walk(inner: usize) -> Self {
         Self::walk_frames(inner, PROCESS.tuning.config().stack_frames as usize)
     }
 
-    /// Walks the calling thread's stack in the handler of a signal, from the interrupted
-    /// instruction on.
+    /// Walks the calling thread's stack in a signal handler, beginning with the interrupted
+    /// instruction.
     pub(super) fn interrupted_at(instruction: usize) -> Self {
         let mut here = Self::walk_frames(0, FRAMES);
         let first = here.frames().position(|frame| frame == instruction);
@@ -74,7 +74,8 @@ impl Here {
         self.frames.iter().copied().take_while(|&frame| frame != 0)
     }
 
-    /// Returns the key of the stack: a number that most likely no other stack has, and not 0.
+    /// Returns the key of the stack: a number that is not 0 and that no other stack is likely to
+    /// have.
     fn key(&self) -> usize {
         let mix = |key: u64, &frame: &usize| {
             // After FxHash: the product carries a difference up, the rotation down.
@@ -91,7 +92,7 @@ struct KeyedMoment {
     thread: u32,
 }
 
-/// The stacks that allocated and freed a block; 0 for an unknown one.
+/// The stacks that allocated and freed a block; 0 for an unknown stack.
 #[derive(Clone, Copy, Debug)]
 struct BlockStacks {
     allocated: KeyedMoment,
@@ -112,7 +113,7 @@ struct CountedStack {
 // SAFETY: all zeros are numbers.
 unsafe impl Zeroes for CountedStack {}
 
-/// The blocks allocated by one stack that are not freed.
+/// The blocks that one stack allocated and that are not freed.
 #[derive(Clone, Copy)]
 pub(super) struct Leak {
     pub(super) blocks: usize,
@@ -120,8 +121,8 @@ pub(super) struct Leak {
     pub(super) allocated: Here,
 }
 
-/// Lives of blocks by address, and all their stacks, each once. Entries are missing where there was
-/// no memory for them.
+/// The stacks of blocks by address, and all distinct stacks, each stored once. Entries are missing
+/// if there was no memory for them.
 pub(super) struct History {
     lives: BlockTable<BlockStacks>,
     stacks: BlockTable<CountedStack>,
@@ -172,7 +173,7 @@ impl History {
         self.lives.remove(block.addr());
     }
 
-    /// Returns the stacks that allocated and freed a block, as far as they are known.
+    /// Returns the stacks that allocated and freed a block, if they are known.
     pub(super) fn of(&mut self, block: *mut u8) -> [Option<Here>; 2] {
         let Some(BlockStacks { allocated, freed }) = self.lives.get(block.addr()) else {
             return [None; 2];

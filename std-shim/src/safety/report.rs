@@ -1,6 +1,6 @@
-//! Reports of misuse, and of blocks that are not freed: a text in memory of its own, written
-//! without a lock of the heap. Its first line has the misuse and the address; a checking heap adds
-//! more lines.
+//! Reports of misuse, and of blocks that are not freed: a text in its own memory, written without a
+//! lock of the heap. Its first line has the misuse and the address; a checking heap adds more
+//! lines.
 
 use core::fmt::{self, Write};
 
@@ -17,9 +17,9 @@ use crate::text::Text;
 
 /// Maximum length of a report in bytes.
 const REPORT_BYTES: usize = 64 << 10;
-/// Maximum length in bytes of a report without memory of its own, which is only the first line.
+/// Maximum length in bytes of a report that gets no memory of its own and has only the first line.
 const SHORT_BYTES: usize = 128;
-/// Maximum number of stacks, of blocks that are not freed, in one report.
+/// Maximum number of stacks in one report of blocks that are not freed.
 const MAX_LEAKS: usize = 32;
 
 /// A misuse, with the facts for its report.
@@ -70,7 +70,7 @@ fn tell(act: OnMisuse, write: impl FnOnce(&mut Text) -> fmt::Result) {
         None => &mut short,
     };
     let mut text = Text::new(bytes);
-    // Text beyond the buffer is left out.
+    // Text that does not fit into the buffer is left out.
     write(&mut text).ok();
     let text = text.written();
     match act {
@@ -133,8 +133,8 @@ fn write_stack(word: &str, here: &Here, text: &mut Text) -> fmt::Result {
     write_frames(here, text)
 }
 
-/// Writes a line for each frame from the allocator's caller on: its file and offset, as `addr2line`
-/// takes them, and the function's name if it is known.
+/// Writes a line for each frame, beginning with the allocator's caller: its file and offset, as
+/// `addr2line` takes them, and the function's name if it is known.
 fn write_frames(here: &Here, text: &mut Text) -> fmt::Result {
     let count = here.frames().count();
     if count == 0 {
@@ -190,15 +190,15 @@ fn write_names(frame: usize, text: &mut Text) -> Result<bool, fmt::Error> {
     written
 }
 
-/// Returns whether a frame is of a function of the allocator. Without tail calls there are some
-/// between its verb and the heap.
+/// Returns whether a frame belongs to a function of the allocator. Without tail calls, there are
+/// such frames between the verb and the heap.
 #[cfg(feature = "heap-profile")]
 fn is_allocator(frame: usize) -> bool {
     looked_up(|| crate::observe::profile::is_in_allocator(frame))
 }
 
-/// Returns whether a frame is of the library that replaces malloc, which has no functions of the
-/// program.
+/// Returns whether a frame belongs to the library that replaces malloc, which has no functions of
+/// the program.
 #[cfg(not(feature = "heap-profile"))]
 fn is_allocator(frame: usize) -> bool {
     let Some(CodeLocation { file, .. }) = place_of(frame - 1) else {

@@ -4,17 +4,17 @@
 //!   tables, touched where used        range, committed as far as it was ever used
 //!   │ StepHeap │ chunks │ ... │       │ places of the plan ...         │ never touched │
 //! ```
-//! A range of its own keeps the places of the plan for the plan: only the blocks of these steps lie
-//! there, and memory that the plan leaves free serves those of them that are not in it. It takes
-//! its own lock and no other, so that steps of different threads do not contend.
+//! A separate range keeps the places of the plan for the plan: only the blocks of these steps lie
+//! there, and memory that the plan leaves free serves those blocks that are not in the plan. The
+//! heap takes its own lock and no other, so that steps of different threads do not contend.
 //!
 //! The planner is called through pointers in the heap ([`Verbs`]), and only `step` creates such
-//! heaps: a program without steps is linked without its code.
+//! heaps: a program without steps is linked without the planner's code.
 //!
 //! # Invariants
-//! * STEP1 the committed part of the range lies below `committed`; memory touched since it was last
-//!   discarded lies below `touched`; both are multiples of a page.
-//! * STEP2 a block of the range is one of the BFC, and was allocated by `alloc`.
+//! * STEP1 the committed part of the range lies below `committed`; memory that has been touched
+//!   since it was last discarded lies below `touched`; both are multiples of a page.
+//! * STEP2 a block of the range is a block of the BFC, and was allocated by `alloc`.
 
 use core::ptr::NonNull;
 
@@ -30,7 +30,7 @@ use crate::arena::{GROWTH_BYTES, PIECE_BYTES, SLICE_BYTES};
 use crate::os::Os;
 use crate::thread::wait::Sleep;
 
-/// Granule of blocks of steps in bytes, where a page is not longer.
+/// Granule of blocks of steps in bytes, unless a page is longer.
 const GRANULE_BYTES: usize = 4 << 10;
 /// Minimum length of a commit in bytes.
 const COMMIT_BYTES: usize = 32 << 20;
@@ -66,7 +66,7 @@ pub(crate) struct StepHeap<O: Os> {
     start: *mut u8,
     bytes: usize,
     addresses: AddrRange,
-    /// Maximum bytes of the range in use.
+    /// Maximum number of bytes of the range that are used.
     cap: usize,
     granule: Granule,
     /// Minimum size in bytes of a step's blocks; smaller blocks are allocated elsewhere.
@@ -95,7 +95,7 @@ impl<O: Os> StepHeap<O> {
     ) -> Option<&'static Self> {
         let page = os.page_bytes();
         let granule = Granule::new(GRANULE_BYTES.max(page) as u64)?;
-        // Checked before there are tables, because a range is counted in granules.
+        // Checked before the tables are created, because a range is counted in granules.
         granule.count_up(bytes as u64)?;
         let start = os.reserve(bytes, SLICE_BYTES.max(page))?.as_ptr();
         let laid = Self::lay(os, start, bytes, granule, config);
@@ -166,7 +166,7 @@ impl<O: Os> StepHeap<O> {
 
     /// Takes the heap for a thread's steps. Returns whether no other thread had it.
     pub(crate) fn take(&self) -> bool {
-        // Acquire: the last thread's changes are seen. The inner lock would suffice.
+        // Acquire: this thread sees the changes of the last one. The inner lock would suffice.
         let taken = self
             .taken
             .compare_exchange(0, 1, Ordering::Acquire, Ordering::Relaxed);
@@ -224,12 +224,12 @@ impl<O: Os> StepHeap<O> {
         }
     }
 
-    /// Discards all memory without a block. Returns the bytes.
+    /// Discards all memory without a block. Returns the number of bytes.
     pub(crate) fn trim(&self) -> u64 {
         self.inner.with(|inner| {
             let touched = inner.touched;
             let mut given = 0;
-            // End of the last touched memory that stays.
+            // End of the last touched memory that is kept.
             let mut kept = 0;
             inner.pool.for_each_chunk(|chunk| {
                 let start = chunk.range.start().get() as usize - self.start.addr();
@@ -335,7 +335,7 @@ impl<O: Os> StepHeap<O> {
             .with(|inner| Some(inner.block_at(block)?.bytes()))
     }
 
-    /// Returns the counters, and the live, committed and reserved bytes.
+    /// Returns the counters and the live, committed and reserved bytes.
     pub(crate) fn numbers(&self) -> (StepStats, u64, u64, u64) {
         self.inner.with(|inner| {
             let live = inner.pool.stats().live_bytes;
@@ -380,7 +380,7 @@ impl<O: Os> StepHeap<O> {
     /// Releases the lock of [`lock_across_fork`](Self::lock_across_fork).
     ///
     /// # Safety
-    /// If the lock is kept across a fork, it is by this thread.
+    /// If the lock is kept across a fork, this thread keeps it.
     pub(crate) unsafe fn unlock_across_fork(&self) {
         // SAFETY: the lock is this thread's.
         unsafe { self.inner.unlock_across_fork() };

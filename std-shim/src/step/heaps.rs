@@ -1,4 +1,4 @@
-//! [`StepHeaps`]: the heaps of steps: created, taken by threads, found by address.
+//! [`StepHeaps`]: the heaps of steps, which are created, taken by threads, and found by address.
 
 use core::ptr;
 
@@ -10,25 +10,25 @@ use crate::arena::GROWTH_BYTES;
 use crate::os::Os;
 use crate::thread::wait::Sleep;
 
-/// Maximum size in bytes of blocks that are never part of a step, so that their verbs need not
-/// check for one.
+/// Maximum size in bytes of blocks that are never part of a step. The verbs need not check them for
+/// a step.
 pub(crate) const STEP_LEAST_BYTES: usize = 32 << 10;
 /// Maximum number of threads that have steps at the same time.
 const MAX_STEP_HEAPS: usize = 16;
-/// Bytes at which the quartering of a refused range for steps ends.
+/// A refused range for steps is quartered repeatedly, down to this many bytes.
 const MIN_STEP_BYTES: usize = 64 << 20;
 
 /// The heaps of steps of a process.
 ///
 /// # Invariants
-/// * STEP3 heaps are entered in order and never leave; an entry is written once, before the count
+/// * STEP3 heaps are entered in order and never removed; an entry is written once, before the count
 ///   that covers it.
 pub(crate) struct StepHeaps<O: Os> {
     heaps: [AtomicPtr<StepHeap<O>>; MAX_STEP_HEAPS],
     count: AtomicUsize,
-    /// Steps begun, counted while some are skipped.
+    /// Number of steps begun, counted while steps are skipped.
     begun: AtomicU64,
-    /// Number of steps, from the first on, that have no effect.
+    /// Number of steps at the beginning that have no effect.
     skipped: AtomicU64,
     /// Settings of new heaps; held while one is created.
     pub(crate) settings: Locked<StepSettings, Sleep>,
@@ -49,8 +49,8 @@ impl<O: Os> StepHeaps<O> {
     /// Returns whether there is no heap of steps yet.
     #[inline]
     pub(crate) fn are_none(&self) -> bool {
-        // Relaxed: a thread sees the count it wrote, and a thread that holds a block of a heap got
-        // it from the thread that allocated it.
+        // Relaxed: a thread sees the count that it wrote, and a thread that holds a block of a heap
+        // got the block from the thread that allocated it.
         self.count.load(Ordering::Relaxed) == 0
     }
 
@@ -69,7 +69,8 @@ impl<O: Os> StepHeaps<O> {
         self.iter().find(|heap| heap.contains(block))
     }
 
-    /// Takes a heap for a thread's step: its last one if no other thread has it, otherwise another.
+    /// Takes a heap for a thread's step: the thread's last heap if no other thread has it,
+    /// otherwise another heap.
     pub(crate) fn take(
         &'static self,
         os: &'static O,
@@ -84,7 +85,7 @@ impl<O: Os> StepHeaps<O> {
         if let Some(heap) = unsafe { last.as_ref() }.filter(|heap| heap.take()) {
             return Some(heap);
         }
-        // A new heap has no plans; one that another thread left may have plans of these steps.
+        // A new heap has no plans; a heap that another thread left may have plans of these steps.
         if let Some(heap) = self.iter().find(|heap| heap.take()) {
             return Some(heap);
         }

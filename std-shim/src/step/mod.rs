@@ -5,9 +5,9 @@
 //! * `heaps` all such ranges · `settings` their configuration
 //! * `listener` a listener for the start and end of steps
 //!
-//! The thread holds a pointer to its step heap while a step is under way; large blocks are
-//! allocated from it. A thread takes the same heap again if it can, so that it finds the plans of
-//! its own steps.
+//! During a step the thread holds a pointer to its step heap, from which large blocks are
+//! allocated. A thread takes the same heap again if it can, so that it finds the plans of its own
+//! steps.
 
 mod heap;
 mod heaps;
@@ -37,13 +37,13 @@ pub use settings::{StepSettings, StepsInUse};
 
 /// The state of a thread's steps. All null at first.
 pub(crate) struct ThreadSteps {
-    /// The heap of the step under way.
+    /// The heap of the current step.
     heap: Cell<*const StepHeap<Native>>,
     /// The heap of the last step.
     last: Cell<*const StepHeap<Native>>,
     /// Steps begun inside the current one.
     inner: Cell<u32>,
-    /// Steps begun and not ended, also those without a heap.
+    /// Steps begun and not ended, including those without a heap.
     begun: Cell<u32>,
 }
 
@@ -60,11 +60,11 @@ impl ThreadSteps {
 
 /// Runs `f` with the calling thread's step state.
 fn with_place<R>(f: impl FnOnce(&ThreadSteps) -> R) -> R {
-    // SAFETY: the thread's own state, which is only ever borrowed shared.
+    // SAFETY: the thread's own state, of which there are only shared borrows.
     f(unsafe { &*tls::steps() })
 }
 
-/// A step of the calling thread, from [`step`] until this is dropped.
+/// A step of the calling thread, from the call of [`step`] until this value is dropped.
 #[derive(Debug)]
 #[must_use = "the step ends where this is dropped"]
 pub struct Step {
@@ -72,8 +72,8 @@ pub struct Step {
     thread: PhantomData<*mut ()>,
 }
 
-/// Begins a step of the calling thread: a training step, a request, a frame; anything that the
-/// thread does again and again with nearly the same large allocations.
+/// Begins a step of the calling thread: a training step, a request, a frame, or anything else that
+/// the thread does again and again with nearly the same large allocations.
 ///
 /// ```
 /// #[global_allocator]
@@ -91,30 +91,31 @@ pub struct Step {
 /// ```
 ///
 /// Blocks above [`StepSettings::threshold_bytes`](crate::StepSettings) that this thread allocates
-/// before the step ends come from separate memory. The first time, the heap records when each block
-/// begins and ends; from then on a step that begins alike is served from a plan in which blocks
-/// that never live together share memory: no page faults, no memory beyond the plan. Several kinds
-/// of steps may alternate. Allocations that differ from the plan are served all the same. A block
-/// may outlive its step, and any thread may free it; one that did so once is kept out of the plan.
+/// before the step ends come from separate memory. In the first step, the heap records when each
+/// block is allocated and freed. From then on, a step that begins the same way is served from a
+/// plan in which blocks that never live at the same time share memory, without page faults and
+/// without memory beyond the plan. Several kinds of steps may alternate. Allocations that differ
+/// from the plan are served all the same. A block may outlive its step, and any thread may free it;
+/// a block that has outlived its step once is kept out of the plan.
 ///
-/// Costs a lock that only this thread and those that free its blocks take; the first allocation of
-/// a known step also walks the live blocks, and lays them out anew if they have changed: about 60
-/// ms at most, for 16,000 blocks.
+/// Each allocation and free of such a block costs a lock that only this thread and threads that
+/// free its blocks take. The first allocation of a known step also walks the live blocks, and
+/// computes a new layout if they have changed: at most about 60 ms, for 16,000 blocks.
 ///
-/// The layout takes about 90 KiB of stack in the step's first allocation.
+/// Computing the layout takes about 90 KiB of stack in the step's first allocation.
 ///
 /// A [`Recorder`](crate::Recorder) marks the steps of one thread in its trace; its documentation
 /// says which.
 ///
-/// A step begun inside another is part of it. At most 16 threads have steps at the same time; steps
-/// of further threads have no effect, as if [`Larder`](crate::Larder) were not the program's
-/// allocator or memory were short.
+/// A step begun inside another is part of that step. At most 16 threads have steps at the same
+/// time. Steps of further threads have no effect; nor do steps if [`Larder`](crate::Larder) is not
+/// the program's allocator, or if memory is short.
 pub fn step() -> Step {
     step_keyed(0)
 }
 
-/// Begins a step of a kind that the program names: it is compared only with others of the same
-/// `key`. 0 is for steps without a name, which [`step`] begins.
+/// Begins a step of a kind that the program names: it is compared only with other steps that have
+/// the same `key`. Key 0 is for steps without a name, which [`step`] begins.
 pub fn step_keyed(key: u64) -> Step {
     with_place(|place| {
         if place.begun.replace(place.begun.get() + 1) == 0 {
@@ -126,7 +127,7 @@ pub fn step_keyed(key: u64) -> Step {
             place.inner.set(place.inner.get() + 1);
             return;
         }
-        // Blocks of a hardened heap are tracked one by one.
+        // A hardened heap tracks each of its blocks.
         if !PROCESS.tuning.is_known() || PROCESS.tuning.is_hardened() {
             return;
         }
@@ -144,8 +145,8 @@ pub fn step_keyed(key: u64) -> Step {
 
 impl Step {
     /// Returns the step that the calling thread began last, if its value was forgotten
-    /// ([`core::mem::forget`]): for programs that begin and end it in two calls. Returns `None`
-    /// outside steps.
+    /// ([`core::mem::forget`]). This is for programs that begin and end a step in two separate
+    /// calls. Returns `None` outside steps.
     pub fn resume() -> Option<Self> {
         let is_inside = with_place(|place| place.begun.get() > 0);
         is_inside.then_some(Self {
@@ -208,8 +209,8 @@ pub(crate) fn in_child() {
     }
 }
 
-/// Returns whether a step may take a block of this layout: the process has steps, and it is long
-/// enough.
+/// Returns whether a step may take a block of this layout: the process has steps, and the block is
+/// long enough.
 #[inline]
 pub(crate) fn may_take(layout: Layout) -> bool {
     layout.size() > STEP_LEAST_BYTES && !PROCESS.step_heaps.are_none()
@@ -220,7 +221,7 @@ pub(crate) fn is_under_way() -> bool {
     !PROCESS.step_heaps.are_none() && with_place(|place| !place.heap.get().is_null())
 }
 
-/// Allocates a block of the step under way on this thread. Returns `None` without one, or if it
+/// Allocates a block of this thread's current step. Returns `None` if there is no step, or if it
 /// does not take the block.
 pub(crate) fn alloc(layout: Layout) -> Option<NonNull<u8>> {
     if !may_take(layout) {
@@ -232,7 +233,7 @@ pub(crate) fn alloc(layout: Layout) -> Option<NonNull<u8>> {
     heap.alloc(layout.size(), layout.align())
 }
 
-/// Returns the heap that a block of this layout came from, if it was one of a step.
+/// Returns the step heap that a block of this layout came from, if there is one.
 #[inline]
 pub(crate) fn heap_of(block: *mut u8, layout: Layout) -> Option<&'static StepHeap<Native>> {
     if !may_take(layout) {

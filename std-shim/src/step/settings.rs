@@ -10,26 +10,28 @@ use crate::process::PROCESS;
 /// Maximum work for a layout: about 50 ms for 16,000 blocks of one step, inside an allocation.
 const PACKING_WORK: u64 = 500_000;
 
-/// Settings of [`step`](crate::step)s. Set before the first one, by [`apply`](Self::apply).
+/// Settings of [`step`](crate::step)s. They are applied with [`apply`](Self::apply), before the
+/// first step.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct StepSettings {
     /// Whether steps have any effect.
     pub enabled: bool,
-    /// Blocks above this are part of a step; 32 KiB at least, which is the default.
+    /// Blocks above this size are part of a step. At least 32 KiB, which is the default.
     pub threshold_bytes: usize,
-    /// Maximum bytes of its range that each thread's steps use: plans that need more are not used,
-    /// and blocks that do not fit come from elsewhere.
+    /// Maximum number of bytes of its range that each thread's steps use. Plans that need more are
+    /// not used, and blocks that do not fit come from elsewhere.
     pub cap_bytes: u64,
-    /// Number of the first step with an effect, counted from 0: programs often set themselves up in
-    /// their first steps.
+    /// Number of the first step that has an effect, counted from 0: programs often set themselves
+    /// up in their first steps.
     pub first_step: u64,
-    /// Addresses reserved for the steps of one thread, 64 GiB on 64-bit systems. They cost nothing
-    /// until they are used; where the system refuses, fewer are reserved.
+    /// Bytes of addresses reserved for the steps of one thread; the default is 64 GiB on 64-bit
+    /// systems. Addresses cost nothing until they are used. If the system refuses, fewer are
+    /// reserved.
     pub range_bytes: usize,
 }
 
 impl StepSettings {
-    /// Returns the defaults: enabled, from 32 KiB on, without a cap.
+    /// Returns the defaults: enabled, with a threshold of 32 KiB and without a cap.
     pub const fn new() -> Self {
         Self {
             enabled: true,
@@ -45,13 +47,13 @@ impl StepSettings {
     }
 
     #[cfg(feature = "std")]
-    /// Returns these settings with the changes of the environment, under the names of DeepRec's
-    /// PRMalloc; read only here. `ENABLE_MEMORY_OPTIMIZATION` (`0`, `1`, `false` or `true` in any
-    /// case) is `enabled`, `START_STATISTIC_STEP` is `first_step`. `STABLE_STATISTIC_STEP`,
-    /// `MAX_STATISTIC_STEP` and `STOP_STATISTIC_STEP` say when PRMalloc stops recording; Larder
-    /// never does, so they are checked and have no effect.
+    /// Returns these settings with the changes that the environment requests. The variables have
+    /// the names of DeepRec's PRMalloc, and are read only here. `ENABLE_MEMORY_OPTIMIZATION` (`0`,
+    /// `1`, `false` or `true` in any case) sets `enabled`; `START_STATISTIC_STEP` sets
+    /// `first_step`. `STABLE_STATISTIC_STEP`, `MAX_STATISTIC_STEP` and `STOP_STATISTIC_STEP` say
+    /// when PRMalloc stops recording. Larder never stops, so these are checked but have no effect.
     ///
-    /// Also returns each invalid value; the settings have all others.
+    /// Also returns each invalid value; the settings have all valid ones.
     pub fn with_env(self) -> (Self, Vec<BadSetting>) {
         let texts: Vec<(&str, String)> = NAMES
             .into_iter()
@@ -89,7 +91,7 @@ impl StepSettings {
         (self, bad)
     }
 
-    /// Makes these the settings of the process.
+    /// Makes these settings those of the process.
     ///
     /// # Errors
     /// If a step has begun already.
@@ -128,7 +130,7 @@ const NAMES: [&str; 5] = [
 ];
 
 #[cfg(feature = "std")]
-/// An invalid value in the environment; the earlier setting stays.
+/// An invalid value in the environment. The setting keeps its earlier value.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct BadSetting {
     /// The variable.
@@ -146,7 +148,7 @@ impl core::fmt::Display for BadSetting {
 #[cfg(feature = "std")]
 impl core::error::Error for BadSetting {}
 
-/// Error of settings applied after the first step.
+/// The error of applying settings after the first step.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct StepsInUse;
 

@@ -20,14 +20,14 @@ const SHAPES: usize = 64;
 const OBSTACLES: usize = 1 << 12;
 const LIFETIMES: usize = ALLOCATIONS + OBSTACLES;
 
-/// A piece of zeroed memory that tables are cut from, or none, to measure them.
+/// A piece of zeroed memory from which tables are cut, or no memory, to measure the tables.
 pub(crate) struct Carve {
     start: *mut u8,
     at: usize,
 }
 
 impl Carve {
-    /// Creates a carve that cuts nothing and measures.
+    /// Creates a carve that cuts nothing and only measures.
     pub(crate) const fn measure(front: usize) -> Self {
         Self {
             start: ptr::null_mut(),
@@ -49,13 +49,13 @@ impl Carve {
         self.at
     }
 
-    /// Cuts a table of values that are zero; an empty one while measuring.
+    /// Cuts a table of values that are zero; returns an empty one while measuring.
     fn zeroed<T: Zeroed>(&mut self, count: usize) -> &'static mut [T] {
         let start = self.cut::<T>(count);
         if start.is_null() {
             return &mut [];
         }
-        // SAFETY: inside the memory by the promise of `new`, aligned, cut off once; zero is a
+        // SAFETY: inside the memory by the promise of `new`, aligned, and cut only once; zero is a
         // value.
         unsafe { &mut *ptr::slice_from_raw_parts_mut(start, count) }
     }
@@ -63,7 +63,7 @@ impl Carve {
     /// Cuts room for `count` values. Returns null while measuring.
     fn cut<T>(&mut self, count: usize) -> *mut T {
         let first = self.at.next_multiple_of(128);
-        // Constants, and a table of granules: far below the end of the address space.
+        // The sizes are constants and a table of granules: far below the end of the address space.
         self.at = first + count * size_of::<T>();
         if self.start.is_null() {
             return ptr::null_mut();

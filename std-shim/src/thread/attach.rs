@@ -1,13 +1,13 @@
-//! Attaching a thread: it is given a heap before one of its first slow paths.
+//! Attaching a thread: the thread gets a heap before one of its first slow paths.
 
 use super::end::{at_thread_exit, prepare};
 use super::local::Local;
 use super::tls;
 use crate::process::PROCESS;
 
-/// Number of allocations, and of frees, that borrow a heap before a thread gets one for its life. A
-/// thread that is ending may allocate or free a few times after its exit was reported: the C
-/// library frees its data, the last destructors allocate.
+/// Number of allocations, and of frees, that borrow a heap before a thread gets one for its life.
+/// An ending thread may allocate or free a few times after its exit has been reported: the C
+/// library frees the thread's data, and the last destructors allocate.
 const LOANS_OF_ALLOCATIONS: u8 = 4;
 const LOANS_OF_FREES: u8 = 32;
 

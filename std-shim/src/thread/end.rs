@@ -1,13 +1,13 @@
 //! The end of a thread: the system calls `end_of_thread` for each thread that has set the *exit
 //! key*. The thread's step ends, its heap is parked for the next thread, and the purger counts the
-//! memory it left.
+//! memory that the thread leaves.
 //!
-//! On Linux the key is made and fork handlers are registered when the program or the library
-//! begins, or at the first allocation before: then no free asks the C library for it, and fork
-//! handlers that the program registers run before the heap's takes its locks. No lock is held while
-//! registering, as the system may allocate. The library is pinned when it begins, never by an
-//! allocation: an earlier allocation belongs to a library that was loaded with the program and is
-//! never unloaded.
+//! On Linux, the key is made and the fork handlers are registered when the program or the library
+//! begins, or at the first allocation if that comes earlier. So no free requests the key from the C
+//! library, and fork handlers that the program registers run before the heap's handler takes its
+//! locks. No lock is held while registering, because the system may allocate. The library is pinned
+//! when it begins, never by an allocation: an earlier allocation belongs to a library that was
+//! loaded with the program and is never unloaded.
 
 use core::cell::UnsafeCell;
 
@@ -52,7 +52,7 @@ pub(crate) enum ExitHook {
     NotYet,
 }
 
-/// Makes the exit key and registers the fork handlers, unless that was done.
+/// Makes the exit key and registers the fork handlers, unless that was done before.
 #[inline]
 pub(crate) fn prepare() {
     // Relaxed: `at_thread_exit` loads the state again with acquire before it reads the key.
@@ -64,7 +64,7 @@ pub(crate) fn prepare() {
 #[cold]
 fn prepare_first() {
     let begins = (EXIT_KEY.state)
-        // Relaxed: no data is read after it.
+        // Relaxed: no data is read after this.
         .compare_exchange(UNMADE, MAKING, Ordering::Relaxed, Ordering::Relaxed)
         .is_ok();
     if !begins {
@@ -88,8 +88,8 @@ static BEGIN: extern "C" fn() = begin;
 #[cfg(all(target_os = "linux", not(miri)))]
 extern "C" fn begin() {
     prepare();
-    // Pinned here and not by an allocation, because the loader's functions may be those of a tool
-    // that allocates under a lock of its own.
+    // Pinned here and not by an allocation, because the loader's functions may belong to a tool
+    // that allocates under its own lock.
     pin_library();
 }
 
@@ -107,7 +107,7 @@ pub(super) fn at_thread_exit() -> ExitHook {
     }
 }
 
-/// Requests a report of the calling thread's end, whether it gets a heap or not.
+/// Requests a report of the calling thread's end, whether or not the thread gets a heap.
 pub(crate) fn tell_of_end() {
     attach_now();
     at_thread_exit();

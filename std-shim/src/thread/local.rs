@@ -4,17 +4,17 @@
 //!   Fresh ──a few slow paths──► Borrowing ──► Attached (has a heap, cache in use) ──thread ends──► Borrowing
 //! ```
 //! A thread is Borrowing while its last destructors run, and while the system is asked to report
-//! its end. It may allocate and free then: a heap is borrowed for each such call, so that nothing
-//! depends on the order of destructors, nothing leaks, and a system that allocates inside that
-//! request does not recurse here. A Fresh thread also borrows a few times: its call may be the last
-//! of its life, after its end was reported.
+//! its end. It may then still allocate and free: it borrows a heap for each such call, so that
+//! nothing depends on the order of destructors, nothing leaks, and a system that allocates inside
+//! that request does not recurse here. A Fresh thread also borrows a few times, because its call
+//! may be the last of its life, after its end has been reported.
 //!
 //! # Invariants
-//! * LOCAL1 `cache` is that of the thread's heap if it is Attached and the heap is not hardened,
-//!   otherwise [`NO_CACHE`], which is always empty and has no room, so that every verb takes its
-//!   slow path.
+//! * LOCAL1 `cache` is the cache of the thread's heap if the thread is Attached and the heap is not
+//!   hardened. Otherwise it is [`NO_CACHE`], which is always empty and has no room, so that every
+//!   verb takes its slow path.
 //! * LOCAL2 an Attached thread owns its heap (HEAP2) and parks it when it ends.
-//! * LOCAL3 `cache_of_frees` is `cache`, or [`NO_CACHE`] where some blocks have guard pages: a free
+//! * LOCAL3 `cache_of_frees` is `cache`, or [`NO_CACHE`] if some blocks have guard pages: a free
 //!   with a layout then takes its slow path, which checks the address.
 
 use core::cell::UnsafeCell;
@@ -29,14 +29,14 @@ use crate::os::Os;
 use crate::process::{PagesOf, Process, ThreadHeap};
 use crate::thread::end::ExitHook;
 
-/// Milliseconds after which a thread in a slow path flushes its cache again. A block that is freed
-/// into a cache and allocated from there stays where it is, so spans that the program no longer
-/// needs would never become empty; refilling from spans takes blocks of the one that was full last,
-/// and the others drain.
+/// Milliseconds after which a thread in a slow path flushes its cache again. A block that is only
+/// freed into a cache and allocated from there stays where it is, so spans that the program no
+/// longer needs would never become empty. A refill from spans takes blocks of the span that was
+/// full most recently, and the other spans drain.
 const CACHE_MS: u64 = 128;
 
 /// Maximum number of cached blocks that one slow path returns during a flush. Each costs one or two
-/// cache misses, all together about 100 microseconds.
+/// cache misses; all together cost about 100 microseconds.
 const FLUSHED: usize = 1024;
 
 /// A shared, always empty cache: read by all threads, never written.
@@ -60,11 +60,11 @@ pub(crate) struct Local {
     borrows: bool,
     /// Whether the thread's stack is being walked.
     walking: bool,
-    /// The [`period`] of the last flush, or in which the thread got the cache.
+    /// The [`period`] of the last flush, or the one in which the thread got the cache.
     period: u8,
-    /// Classes at the end of the cache that the current flush has not reached.
+    /// Number of classes at the end of the cache that the current flush has not reached.
     unflushed: u8,
-    /// Calls that asked for a heap and borrowed one.
+    /// Number of calls that requested a heap and borrowed one.
     loans: u8,
     /// Frees with a layout since the last flush for guard pages.
     frees: u32,
@@ -107,7 +107,7 @@ impl Local {
         core::mem::replace(&mut self.walking, walking)
     }
 
-    /// Counts a free. Returns true on every `of`-th.
+    /// Counts a free. Returns true for every `of`-th free.
     pub(crate) const fn counts_free(&mut self, of: u32) -> bool {
         self.frees += 1;
         let is_last = self.frees >= of;
@@ -128,7 +128,7 @@ impl Local {
         has
     }
 
-    /// Allocates a block when the bin is empty.
+    /// Allocates a block when its bin is empty.
     pub(crate) fn refill<O: Os>(
         &mut self,
         class: SizeClass,
@@ -149,8 +149,8 @@ impl Local {
         .flatten()
     }
 
-    /// Frees a block when its bin is full or the thread has none. Returns the bytes that went past
-    /// the bin, blocks moved out of it included.
+    /// Frees a block when its bin is full or the thread has no bin. Returns the bytes that went
+    /// beyond the bin, including blocks moved out of it.
     ///
     /// # Safety
     /// `block` is a block of this class, given up by the caller.
@@ -171,8 +171,8 @@ impl Local {
             // SAFETY: the heap's own remote-free queue, and the cache that goes with it.
             unsafe { set.make_room(owner, class, bin, pages) };
             let passed = had - bin.len();
-            // SAFETY: a block of the bin's class, which the caller gives up and the bin has not
-            // taken before.
+            // SAFETY: a block of the bin's class, which the caller gives up and the bin did not
+            // take before.
             if unsafe { CacheBin::push_linked(bin, block, set.links()) } {
                 return passed;
             }
@@ -181,7 +181,7 @@ impl Local {
             passed + 1
         });
         let passed_blocks = passed_blocks.unwrap_or_else(|| {
-            // No memory for a heap of our own: the block goes to its owner.
+            // There is no memory for a heap for this thread: the block goes to its owner.
             // SAFETY: the caller's block.
             unsafe { give_to_owner(block, process) };
             1
@@ -189,8 +189,8 @@ impl Local {
         passed_blocks * class.block_bytes()
     }
 
-    /// Starts flushing the cache if that is due, once in [`CACHE_MS`]. A hardened heap's cache is
-    /// not flushed: it follows no link of a block that was not checked.
+    /// Starts flushing the cache if that is due, once in [`CACHE_MS`]. The cache of a hardened heap
+    /// is not flushed: such a heap follows no link of a block that was not checked.
     fn begin_flush<O: Os>(&mut self, process: &Process<O>) {
         if process.tuning.is_hardened() {
             return;
@@ -231,8 +231,8 @@ impl Local {
         });
     }
 
-    /// Flushes part of the cache and of the transfer caches behind it, for a block of `bytes`
-    /// bytes, if it is their turn.
+    /// Flushes the parts of the cache and of the transfer caches behind it whose turn it is, for a
+    /// block of `bytes` bytes.
     pub(crate) fn flush_some<O: Os>(&mut self, bytes: usize, process: &'static Process<O>) {
         self.with_own(|owner, set, cache| {
             if set.flush_is_due() {
@@ -266,9 +266,9 @@ impl Local {
         self.heap
     }
 
-    /// Adopts a heap for a Fresh thread that asked `loans` times before, which is Borrowing until
-    /// [`attach`](Self::attach). Returns `None` for other threads, or if there is no memory for a
-    /// heap.
+    /// Adopts a heap for a Fresh thread that has requested one `loans` times before. The thread is
+    /// Borrowing until [`attach`](Self::attach). Returns `None` for other threads, or if there is
+    /// no memory for a heap.
     pub(crate) fn begin_attach<O: Os>(
         &mut self,
         loans: u8,
@@ -277,7 +277,7 @@ impl Local {
         let ThreadState::Fresh = self.state() else {
             return None;
         };
-        // Does not apply to the first thread, which cannot be an ending one.
+        // Does not apply to the first thread, which cannot be ending.
         if self.loans < loans && process.purger.has_threads() {
             self.loans += 1;
             return None;
@@ -288,7 +288,8 @@ impl Local {
     }
 
     /// Makes the heap of `begin_attach` the thread's own, if the system reports the thread's end.
-    /// Otherwise the thread goes on Borrowing, or is Fresh again if the system may report it later.
+    /// Otherwise the thread stays Borrowing, or is Fresh again if the system may report its end
+    /// later.
     pub(crate) fn attach<O: Os>(
         &mut self,
         heap: &'static ThreadHeap,
@@ -313,8 +314,8 @@ impl Local {
         }
     }
 
-    /// Runs `f` with the parts of the thread's heap and its cache, after flushing part of it if
-    /// that is due ([`CACHE_MS`]). Returns `None` if there is no memory for a heap.
+    /// Runs `f` with the parts of the thread's heap and its cache, after flushing part of the cache
+    /// if that is due ([`CACHE_MS`]). Returns `None` if there is no memory for a heap.
     #[cold]
     #[inline(never)]
     fn with_parts<O: Os, R>(
@@ -354,7 +355,7 @@ impl Local {
 
 /// Returns the current period of [`CACHE_MS`].
 fn period(os: &impl Os) -> u8 {
-    // It may wrap around.
+    // The period may wrap around.
     (os.coarse_ms() / CACHE_MS) as u8
 }
 

@@ -1,5 +1,5 @@
-//! The state of one thread: its part of the heap, how that begins and ends, and how a thread waits
-//! for locks.
+//! The state of one thread: its part of the heap, how that part begins and ends, and how a thread
+//! waits for locks.
 //!
 //! # Files
 //! * `tls` the storage of a thread's part, `local` the part itself
@@ -7,8 +7,8 @@
 //! * `wait` how a thread waits for a lock
 //!
 //! The thread's part is a constant without a destructor, so it can be used at any moment of a
-//! thread's life, before `main` and inside destructors of other thread-local values too. The system
-//! reports the end of a thread (`end`).
+//! thread's life, even before `main` and inside destructors of other thread-local values. The
+//! system reports the end of a thread (`end`).
 
 mod attach;
 pub(crate) mod end;

@@ -6,9 +6,9 @@ use larder_core::sync::{AtomicU32, AtomicUsize, Ordering};
 use super::tls;
 use crate::os;
 
-/// Waits for a lock by spinning for a few microseconds, then by sleeping until the holder wakes a
-/// sleeper: the holder may have lost the processor, or be in a system call. A fork takes the locks
-/// of one `GROUP` together.
+/// Waits for a lock by spinning for a few microseconds, and then by sleeping until the holder wakes
+/// a sleeper, because the holder may have lost the processor or be in a system call. A fork takes
+/// the locks of one `GROUP` together.
 pub(crate) struct Sleep<const GROUP: usize = OF_HEAP>;
 
 /// The groups of locks: those of the heap and those of scopes, each with its own fork handlers.
@@ -16,16 +16,16 @@ pub(crate) const OF_HEAP: usize = 0;
 pub(crate) const OF_SCOPES: usize = 1;
 const GROUPS: usize = 2;
 
-/// Number of times that a thread slept for a lock.
+/// Number of times that any thread has slept for a lock.
 static SLEEPS: AtomicU32 = AtomicU32::new(0);
 
-/// By group, the thread that keeps its locks across a fork, identified by the address of its
-/// thread-local part; 0 for none. Written by a thread that holds all of them.
+/// For each group, the thread that keeps the group's locks across a fork, identified by the address
+/// of its thread-local part; 0 for none. Written by a thread that holds all locks of the group.
 static KEEPERS: [AtomicUsize; GROUPS] = [const { AtomicUsize::new(0) }; GROUPS];
 
 impl Sleep {
-    /// Returns a number that changes whenever a thread sleeps for any lock, for a thread that takes
-    /// a lock again and again and could starve others.
+    /// Returns a number that changes whenever a thread sleeps for any lock. It is for a thread that
+    /// takes a lock again and again and could starve others.
     pub(crate) fn count() -> u32 {
         // Relaxed: a hint.
         SLEEPS.load(Ordering::Relaxed)

@@ -1,10 +1,10 @@
 //! [`Kept`]: all spans and large blocks of one heap, in two lists.
 //!
 //! # Invariants
-//! * KEPT1 every span of the heap but the one in `fresh` is in the list of spans, which runs through
-//!   [`Span::neighbours`]. They have no owner.
-//! * KEPT2 every large block has a [`Large`] behind its bytes, at the next multiple of its
-//!   alignment, and all of those form one list.
+//! * KEPT1 every span of the heap except the one in `fresh` is in the list of spans, which
+//!   runs through [`Span::neighbours`]. These spans have no owner.
+//! * KEPT2 every large block has a [`Large`] behind its bytes, at the next multiple of the
+//!   alignment of [`Large`], and all these trailers form one list.
 
 use core::alloc::Layout;
 use core::ptr::{self, NonNull};
@@ -13,7 +13,7 @@ use larder_core::small::{Fresh, Pages, SizeClass, Span, SpanMemory};
 
 use crate::process::{PROCESS, span_bytes};
 
-/// The memory that a heap got from the arenas.
+/// The memory that a heap has from the arenas.
 pub(super) struct Kept {
     spans: *mut Span,
     /// A span whose record is not written yet.
@@ -33,7 +33,7 @@ struct Large {
 }
 
 impl Large {
-    /// Returns the offset of a block's trailer, and the length of both.
+    /// Returns the offset of a block's trailer, and the length of block and trailer.
     fn place(bytes: usize) -> Option<(usize, usize)> {
         let at = bytes.checked_next_multiple_of(align_of::<Self>())?;
         Some((at, at.checked_add(size_of::<Self>())?))
@@ -60,7 +60,7 @@ impl Kept {
         (self.large_blocks, self.large_bytes)
     }
 
-    /// Enters the span that was made just now, if there is one (KEPT1).
+    /// Enters the newly made span, if there is one (KEPT1).
     pub(super) fn link_fresh(&mut self) {
         let span = core::mem::replace(&mut self.fresh, ptr::null_mut());
         if span.is_null() {
@@ -119,7 +119,7 @@ impl Kept {
     /// # Safety
     /// The block is the caller's and `bytes` long.
     pub(super) unsafe fn zero_large(block: NonNull<u8>, bytes: usize) {
-        // SAFETY: the block is the caller's and that long; the trailer lies behind.
+        // SAFETY: the block is the caller's and that long; the trailer lies behind it.
         unsafe { PROCESS.zero_large(block.as_ptr(), bytes) };
     }
 

@@ -1,20 +1,21 @@
-//! [`Heap`]: a heap as a value, for one thread at a time, freed as a whole.
+//! [`Heap`]: a heap that is a value, is used by one thread at a time, and is freed as a whole.
 //!
 //! ```text
 //!   &Heap ── cache ── spans ─► kept list ┐
 //!        └───────── large ──► kept list ┴── the arenas of the process
 //! ```
-//! A heap as a value has size classes, a cache and spans like a thread's heap, but alone: no
-//! remote-free queue, no transfer caches, no lock but the arenas' own.
+//! Like a thread's heap, such a heap has size classes, a cache and spans, but it stands alone: it
+//! has no remote-free queue, no transfer caches, and no locks except those of the arenas.
 //!
 //! # Files
 //! * `kept` the spans and large blocks of a heap, for freeing all at once
 //!
 //! # Invariants
-//! * VALUE1 the contents are reached by one thread at a time and by no call inside another: the
+//! * VALUE1 one thread at a time reaches the contents, and no call does so inside another: the
 //!   value is not `Sync`, and nothing here calls the program.
 //! * VALUE2 a block borrows the heap, so none is in use once the heap is dropped or reset.
-//! * VALUE3 small blocks come from spans without an owner (KEPT1), large ones carry a trailer (KEPT2).
+//! * VALUE3 small blocks come from spans without an owner (KEPT1), and large blocks have a trailer
+//!   (KEPT2).
 
 mod kept;
 #[cfg(test)]
@@ -37,8 +38,8 @@ use kept::Kept;
 /// A separate heap, whose blocks are all freed when it is dropped.
 ///
 /// `&Heap` is an [`Allocator`] of `allocator-api2` 0.2, so collections that support that crate can
-/// use it. Its memory comes from the same arenas as [`Larder`](crate::Larder)'s, whatever the
-/// program's global allocator is.
+/// use it. The heap's memory comes from the same arenas as that of [`Larder`](crate::Larder),
+/// whatever the program's global allocator is.
 ///
 /// ```
 /// use allocator_api2::vec::Vec;
@@ -71,10 +72,11 @@ use kept::Kept;
 ///
 /// # Cost
 /// A small block (up to 128 KiB) costs a few instructions, without a thread-local and without a
-/// lock; every few dozen of them, work on a span; every 64 KiB, a search in the arenas behind a
-/// lock. A larger block costs that search each time, and 16 KiB more where its size fills its
-/// granules. [`reset`](Self::reset) and drop cost O(spans + large blocks), whatever was allocated;
-/// values in the blocks are not dropped. The heap value itself is about 6 KiB: avoid moving it.
+/// lock. Every few dozen small blocks cost work on a span, and every 64 KiB of them cost a search
+/// in the arenas behind a lock. A larger block costs that search each time, and 16 KiB more memory
+/// if its size fills its granules. [`reset`](Self::reset) and drop cost O(spans + large blocks),
+/// whatever was allocated; values in the blocks are not dropped. The heap value itself is about 6
+/// KiB long: avoid moving it.
 ///
 /// In [`Larder::stats`](crate::Larder::stats) all memory of a heap counts as large and live.
 pub struct Heap(UnsafeCell<Contents>);
@@ -82,15 +84,15 @@ pub struct Heap(UnsafeCell<Contents>);
 // SAFETY: the spans, blocks and lists move with the value (VALUE1), and arenas may be used by any thread.
 unsafe impl Send for Heap {}
 
-/// The memory of a [`Heap`], in bytes where the name ends so.
+/// The memory of a [`Heap`]. Fields whose names end in `_bytes` are in bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[non_exhaustive]
 pub struct HeapStats {
-    /// Blocks that the program holds, as granted.
+    /// Blocks that the program holds, with their granted lengths.
     pub live_bytes: u64,
     /// The part of `live_bytes` in blocks above 128 KiB or with a coarse alignment.
     pub large_bytes: u64,
-    /// Number of those blocks.
+    /// Number of the blocks in `large_bytes`.
     pub large_blocks: u64,
     /// Pages cut into blocks of one class, used or not.
     pub span_bytes: u64,
@@ -147,7 +149,7 @@ impl Contents {
     unsafe fn free(&mut self, block: NonNull<u8>, layout: Layout) {
         let Some(class) = SizeClass::of(layout.size(), layout.align()) else {
             // SAFETY: a block of this heap and layout, which the caller gives up; without a class
-            // it is a large one.
+            // it is a large block.
             unsafe { self.kept.free_large(block, layout) };
             return;
         };
@@ -194,7 +196,8 @@ impl Contents {
 /// Calls `find` again after reclaiming idle memory of the process.
 fn with_retry(bytes: usize, mut find: impl FnMut() -> Option<Fresh>) -> Option<Fresh> {
     static WATCHED: AtomicU8 = AtomicU8::new(0);
-    // A user of arenas needs their locks taken at forks. Relaxed: preparing twice does no harm.
+    // A user of arenas needs the fork handlers that take their locks. Relaxed: preparing twice does
+    // no harm.
     if WATCHED.load(Ordering::Relaxed) == 0 {
         prepare();
         WATCHED.store(1, Ordering::Relaxed);
@@ -212,7 +215,7 @@ impl Heap {
     }
 
     /// Frees every block at once; the borrow checker rejects later uses of them. O(spans + large
-    /// blocks). The memory returns to the process, for any later allocation.
+    /// blocks). The memory returns to the process and can serve any later allocation.
     ///
     /// ```compile_fail
     /// let mut heap = larder::Heap::new();
@@ -227,7 +230,7 @@ impl Heap {
         *inner = Contents::EMPTY;
     }
 
-    /// Returns the numbers of the heap. O(classes), exact.
+    /// Returns the statistics of the heap, which are exact. O(classes).
     pub fn stats(&self) -> HeapStats {
         // SAFETY: VALUE1: no other call uses the contents now.
         unsafe { &*self.0.get() }.stats()
@@ -255,13 +258,13 @@ impl Heap {
         let class = |layout: Layout| SizeClass::of(layout.size(), layout.align());
         match (class(old), class(new)) {
             (Some(old), Some(new)) => old == new,
-            // SAFETY: the block is the caller's, with `old`; without a class it is a large one.
+            // SAFETY: the block is the caller's, with `old`; without a class it is a large block.
             (None, None) => self.with(|inner| unsafe { inner.kept.resize_large(block, old, new) }),
             _ => false,
         }
     }
 
-    /// Moves the contents of a block to one of the new layout, and frees the old one.
+    /// Moves the contents of a block to a block of the new layout, and frees the old one.
     ///
     /// # Safety
     /// The conditions of [`Allocator::grow`] or [`Allocator::shrink`]: `block` is the caller's, with `old`.
@@ -277,8 +280,8 @@ impl Heap {
         }
         let to = self.allocate(new)?;
         let bytes = old.size().min(new.size());
-        // SAFETY: two blocks, each with that many bytes; the old one is the caller's, who gives it
-        // up with its contents.
+        // SAFETY: two blocks, each with that many bytes; the old one belongs to the caller, who
+        // gives it up with its contents.
         unsafe {
             to.cast::<u8>().copy_from_nonoverlapping(block, bytes);
             self.deallocate(block, old);
@@ -297,9 +300,9 @@ const fn nothing(layout: Layout) -> NonNull<[u8]> {
     NonNull::slice_from_raw_parts(place, 0)
 }
 
-// SAFETY: blocks are as large and aligned as the layout and in one place at a time (SLOT, SPAN, VALUE3), and
-// stay until they are freed or the heap is borrowed mutably or dropped; a `&Heap` that is copied is
-// the same heap. Nothing unwinds.
+// SAFETY: blocks are as large and as aligned as the layout, each is in one place at a time (SLOT,
+// SPAN, VALUE3), and they stay until they are freed or the heap is borrowed mutably or dropped; a
+// copied `&Heap` is the same heap. Nothing unwinds.
 unsafe impl Allocator for &Heap {
     #[inline]
     fn allocate(&self, layout: Layout) -> Result<NonNull<[u8]>, AllocError> {

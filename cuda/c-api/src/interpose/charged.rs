@@ -33,7 +33,7 @@ pub(super) enum ChargedBlock {
 }
 
 impl ChargedBlock {
-    /// Returns the context that it is freed with.
+    /// Returns the context with which the memory is freed.
     pub(super) const fn context(&self) -> Option<ContextHandle> {
         match self {
             Self::Plain { context, .. } => Some(*context),
@@ -44,7 +44,7 @@ impl ChargedBlock {
 
 /// Physical memory, charged as long as it has a handle or a mapping.
 pub(super) struct ChargedMemory {
-    /// Number of times that the program still has to release the memory.
+    /// Number of releases that the program still has to make.
     pub(super) held: u32,
     pub(super) charge: Arc<ForeignCharge>,
 }
@@ -54,9 +54,9 @@ pub(super) struct ChargedMemory {
 pub(super) struct ChargeTables {
     pub(super) blocks: HashMap<DevicePtr, ChargedBlock>,
     pub(super) physical: HashMap<MemoryHandle, ChargedMemory>,
-    /// By address, the length of the mapping and the charge for its memory.
+    /// For each address, the length of the mapping and the charge for its memory.
     pub(super) mappings: BTreeMap<DevicePtr, (u64, Arc<ForeignCharge>)>,
-    /// Pools by handle, each charged for the memory it holds; `None` for a host pool.
+    /// Pools by handle, each charged for the memory that it holds; `None` for a host pool.
     pub(super) pools: HashMap<PoolHandle, Option<Arc<ChargedPool>>>,
     /// The devices' primary contexts.
     pub(super) primaries: HashMap<c_int, ContextHandle>,
@@ -80,7 +80,7 @@ pub(super) fn pools() -> Vec<Arc<ChargedPool>> {
 /// Returns the device with its charges; `None` for a device unknown to the driver.
 ///
 /// # Errors
-/// The driver's code for missing memory if the environment is invalid, which is reported once.
+/// The driver's code for missing memory if the environment is invalid. The reason is reported once.
 pub(super) fn gpu(
     driver: &NextDriver,
     ordinal: c_int,
@@ -109,7 +109,7 @@ impl ChargedDevice {
             let place = driver.bus_id_of(ordinal).unwrap_or_default();
             let gpu = place
                 .parse()
-                .map_err(|_| Refusal::Start(format!("{place:?} is no place on a bus")))?;
+                .map_err(|_| Refusal::Start(format!("{place:?} is not a place on a bus")))?;
             job.manage_foreign(gpu, &memory);
         }
         Ok(Self { ordinal, memory })
@@ -131,7 +131,7 @@ impl ChargedDevice {
                 continue;
             }
             let usage = self.memory.usage();
-            // Programs that cache memory free it when they are refused.
+            // Programs that cache memory free it when a request is refused.
             let waits = usage.used_bytes == 0 || job::is_patient();
             if !waits || !patience.waits() {
                 return Err(Refusal::OverLimit {
@@ -151,7 +151,7 @@ impl ChargedDevice {
     }
 }
 
-/// Charges memory of a device before the driver is asked. `None` if nothing is charged.
+/// Charges memory of a device before the driver is called. Returns `None` if nothing is charged.
 ///
 /// # Errors
 /// The driver's code for missing memory.

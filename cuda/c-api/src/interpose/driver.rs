@@ -10,8 +10,8 @@ use larder_cuda::driver::abi::{ContextHandle, PoolHandle, StreamHandle, constant
 use super::table::Functions;
 use super::{Library, lookup};
 
-/// INTERDRV: each function has the prototype of the name that it was looked up by, from the same row of the
-/// table in `larder_cuda_abi`, and the library stays loaded.
+/// INTERDRV: each function has the prototype that belongs to the name by which it was looked up, from the
+/// same row of the table in `larder_cuda_abi`, and the library stays loaded.
 pub(super) struct NextDriver {
     base: usize,
     pub(super) functions: Functions,
@@ -20,7 +20,8 @@ pub(super) struct NextDriver {
 static DRIVER: OnceLock<NextDriver> = OnceLock::new();
 
 impl NextDriver {
-    /// Returns the driver that the program uses; if no call has determined it yet, the one it is linked with.
+    /// Returns the driver that the program uses; if no call has determined it yet, the driver with which the
+    /// program is linked.
     pub(super) fn get() -> Option<&'static Self> {
         if let Some(driver) = DRIVER.get() {
             return Some(driver);
@@ -30,8 +31,8 @@ impl NextDriver {
         Some(DRIVER.get_or_init(|| driver))
     }
 
-    /// Returns whether a function that the program is about to get is the driver's. The first such function
-    /// determines the driver.
+    /// Returns whether a function that the program is about to get belongs to the driver. The first such
+    /// function determines the driver.
     pub(super) fn has(function: *const c_void) -> bool {
         if let Some(driver) = DRIVER.get() {
             let library = Library::of(function);
@@ -86,8 +87,8 @@ impl NextDriver {
         context
     }
 
-    /// Returns a stream's context. It is the current one for a default stream, and if the driver does not
-    /// report it.
+    /// Returns a stream's context. For a default stream, or if the driver does not report the context, this
+    /// is the current one.
     pub(super) fn context_of(&self, stream: StreamHandle) -> ContextHandle {
         let default = [
             StreamHandle::NULL,
@@ -99,7 +100,7 @@ impl NextDriver {
             .cuStreamGetCtx
             .filter(|_| !default.contains(&stream));
         let mut context = ContextHandle::NULL;
-        // SAFETY: INTERDRV; the program's stream; the handle outlives the call.
+        // SAFETY: INTERDRV; the stream is the program's; the handle outlives the call.
         let asked = ask.map(|ask| unsafe { ask(stream, &raw mut context) });
         match asked {
             Some(Code::SUCCESS) => context,
@@ -112,7 +113,7 @@ impl NextDriver {
         self.within(self.context_of(stream), Self::device)
     }
 
-    /// Runs `act` with an existing context current, if the driver can make it so.
+    /// Runs `act` with an existing context made current, if the driver can make it current.
     fn within<R>(&self, context: ContextHandle, act: impl FnOnce(&Self) -> R) -> R {
         let (Some(push), Some(pop)) = (
             self.functions.cuCtxPushCurrent_v2,
@@ -144,7 +145,7 @@ impl NextDriver {
         status != constants::CAPTURE_STATUS_NONE
     }
 
-    /// Waits for the work of a stream of a context without invalidating a capture of another.
+    /// Waits for the work of a stream of a context without invalidating a capture of another stream.
     pub(super) fn drain(&self, context: ContextHandle, stream: StreamHandle) {
         let (Some(exchange), Some(synchronize)) = (
             self.functions.cuThreadExchangeStreamCaptureMode,
@@ -157,7 +158,7 @@ impl NextDriver {
         if unsafe { exchange(&raw mut mode) } != Code::SUCCESS {
             return;
         }
-        // The program gets errors of the work from its own calls.
+        // The program learns of errors of the work from its own calls.
         // SAFETY: INTERDRV; the stream exists.
         let _ = self.within(context, |_| unsafe { synchronize(stream) });
         // SAFETY: INTERDRV; the mode is the previous one.
@@ -175,7 +176,7 @@ impl NextDriver {
         code != Code::SUCCESS || active != 0
     }
 
-    /// Returns the pool that a device's allocations come from.
+    /// Returns the pool from which a device's allocations come.
     pub(super) fn pool_of(&self, device: c_int) -> Option<PoolHandle> {
         let mut pool = PoolHandle::NULL;
         // SAFETY: INTERDRV; the handle outlives the call.
@@ -216,7 +217,7 @@ impl NextDriver {
         Some(text.to_str().ok()?.to_owned())
     }
 
-    /// Returns the function of a name, among those that a version of CUDA has.
+    /// Returns the function with a name among those that a version of CUDA has.
     pub(super) fn function(
         &self,
         name: *const c_char,
@@ -225,8 +226,8 @@ impl NextDriver {
     ) -> Option<*const c_void> {
         let (mut found, mut status) = (ptr::null(), 0);
         let (place, said) = (&raw mut found, &raw mut status);
-        // SAFETY: INTERDRV; the text is one that the program gave the driver (INTER6); both places outlive
-        // the call.
+        // SAFETY: INTERDRV; the program passed this string to the driver (INTER6); both places outlive the
+        // call.
         let code = unsafe {
             match self.functions.cuGetProcAddress_v2 {
                 Some(get) => get(name, place, version, flags, said),

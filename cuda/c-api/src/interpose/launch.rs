@@ -1,12 +1,14 @@
-//! Kernels and graphs, delayed to keep to the job's share of the time.
+//! Launches of kernels and graphs, delayed to keep to the job's share of the time.
 //!
-//! A program that does not know jobs has no steps. Below full share its launches are cut into slices of time:
-//! the first launch after a slice's length waits until the device has finished the slice's work, then pauses,
-//! by upstream's formula for a run of that length. So the device's time is the host's, from a slice's first
-//! launch to the end of its work. Captured work is not launched; the graph is. A stream leaves the slice
-//! before the driver ends it or its context: it must not be queried afterwards.
+//! A program that does not know of jobs has no steps. Below full share, its launches are divided into slices
+//! of time. The first launch after the length of a slice waits until the device has finished the slice's
+//! work, and then pauses, according to upstream's formula for a run of that length. So the device's time is
+//! measured on the host, from a slice's first launch to the end of its work. Captured work is not launched;
+//! the graph is. A stream leaves the slice before the driver ends the stream or its context, because it must
+//! not be queried afterwards.
 //!
-//! Lock: one, around the slice. It is held during the wait and the pause, since no launch may go on then.
+//! There is one lock, around the slice. It is held during the wait and the pause, because no launch may go on
+//! then.
 
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
@@ -19,7 +21,7 @@ use super::{acts, is_meant};
 use crate::device::locked;
 use crate::job;
 
-/// Time of launches between two pauses, long compared with a kernel and short for a person.
+/// Time of launches between two pauses: long compared with a kernel and short for a person.
 const SLICE: Duration = Duration::from_millis(20);
 
 /// Launches since the last pause.
@@ -61,7 +63,7 @@ fn pace(driver: &NextDriver, stream: StreamHandle) {
     }
 }
 
-/// Removes the streams of a context that is about to end.
+/// Removes and returns the streams of a context that is about to end.
 pub(super) fn taken_of(context: ContextHandle) -> Vec<SliceStream> {
     taken(|(own, _)| *own == context)
 }
@@ -79,13 +81,13 @@ pub(super) fn put_back(streams: Vec<SliceStream>) {
     locked(&CURRENT).streams.extend(streams);
 }
 
-/// Launches once the job may.
+/// Launches once the job may launch.
 pub(super) fn paced(driver: &NextDriver, stream: StreamHandle, ask: impl FnOnce() -> Code) -> Code {
     pace(driver, stream);
     ask()
 }
 
-/// Returns the stream that a configuration names.
+/// Returns the stream of a launch's configuration.
 pub(super) fn stream_in(config: *const LaunchConfig) -> StreamHandle {
     // SAFETY: INTER6: null or a configuration, which the driver reads next.
     unsafe { config.as_ref() }.map_or(StreamHandle::NULL, |config| config.stream)

@@ -1,8 +1,8 @@
-//! Functions by name: `dlsym` and the driver's `cuGetProcAddress`, by which frameworks look functions up,
-//! return this library's function if the driver has one of that name.
+//! Functions by name: `dlsym` and the driver's `cuGetProcAddress`, with which frameworks look functions up,
+//! return this library's function in place of the driver's function with that name, if there is one.
 //!
 //! INTERSYM every other look-up goes on to the C library's `dlsym` with the caller's return address, by which
-//! it identifies the caller: it is jumped to, and not called.
+//! `dlsym` identifies the caller: it is jumped to, not called.
 
 use core::arch::naked_asm;
 use core::ptr::{self, NonNull};
@@ -36,18 +36,18 @@ fn real_dlsym() -> *mut c_void {
         return known;
     }
     let name = c"dlsym".as_ptr();
-    // SAFETY: both texts end in a NUL.
+    // SAFETY: both strings are NUL-terminated.
     let found = unsafe { dlvsym(libc::RTLD_NEXT, name, FIRST_VERSION.as_ptr()) };
     DLSYM.store(found, Ordering::Relaxed);
     found
 }
 
-/// Looks up a name in a library, by the C library.
+/// Looks up a name in a library, with the C library's `dlsym`.
 pub(super) fn symbol(library: *mut c_void, name: &CStr) -> Option<NonNull<c_void>> {
     let real = NonNull::new(real_dlsym())?;
     type Dlsym = unsafe extern "C" fn(*mut c_void, *const c_char) -> *mut c_void;
-    // SAFETY: the address is `dlsym`'s, whose type this is; it gets an open library, or a pseudo handle, and
-    // a text that ends in a NUL.
+    // SAFETY: the address is that of `dlsym`, whose type this is; it gets an open library or a pseudo handle,
+    // and a NUL-terminated string.
     NonNull::new(unsafe {
         let real: Dlsym = core::mem::transmute(real.as_ptr());
         real(library, name.as_ptr())
@@ -57,7 +57,7 @@ pub(super) fn symbol(library: *mut c_void, name: &CStr) -> Option<NonNull<c_void
 /// Returns the function that `dlsym` should return instead of the C library's answer, or null.
 ///
 /// # Safety
-/// The conditions of `dlsym`; `caller` is its caller's address.
+/// The conditions of `dlsym`; `caller` is the address of its caller.
 unsafe extern "C" fn instead(
     library: *mut c_void,
     name: *const c_char,
@@ -68,7 +68,7 @@ unsafe extern "C" fn instead(
     if name.is_null() || library == libc::RTLD_NEXT || !acts() {
         return ptr::null();
     }
-    // SAFETY: a caller of `dlsym` passes a text that ends in a NUL, and null was excluded above.
+    // SAFETY: a caller of `dlsym` passes a NUL-terminated string, and null was excluded above.
     let name = unsafe { CStr::from_ptr(name) };
     let own = name.to_str().ok().filter(|name| name.starts_with("cu"));
     let Some(own) = own.and_then(by_name) else {
@@ -159,7 +159,7 @@ fn by_base(base: &str, version: c_int, flags: u64) -> Option<*const c_void> {
     wanted.or_else(|| by_name(name))
 }
 
-/// Looks a name up in the driver, by `ask`, and returns the function here instead of the one found.
+/// Looks a name up in the driver with `ask`, and replaces the function found with the one here.
 pub(super) fn replace(
     driver: &NextDriver,
     name: *const c_char,
@@ -171,7 +171,7 @@ pub(super) fn replace(
     if code != Code::SUCCESS || place.is_null() || !acts() {
         return code;
     }
-    // SAFETY: INTER6: the driver has read the text, and written the place that it was given.
+    // SAFETY: INTER6: the driver has read the name, and has written to the place that it was given.
     let (base, place) = unsafe { (CStr::from_ptr(name), &mut *place) };
     if place.is_null() {
         return code;
@@ -180,7 +180,7 @@ pub(super) fn replace(
     let Some(own) = own.and_then(|base| by_base(base, version, flags)) else {
         return code;
     };
-    // A function that changed in a version newer than those known here has another prototype.
+    // A function that changed in a version newer than the known ones has another prototype.
     let is_known =
         version <= KNOWN_VERSION || driver.function(name, KNOWN_VERSION, flags) == Some(*place);
     if is_known {

@@ -1,4 +1,4 @@
-//! Plain and managed memory, its amounts, and contexts, with which their memory is freed.
+//! Plain and managed memory, queries of memory, and contexts, whose end frees their memory.
 
 use std::ffi::c_int;
 
@@ -10,7 +10,8 @@ use super::driver::NextDriver;
 use super::launch::{self, SliceStream};
 use super::{acts, pools};
 
-/// Charges memory of the current device, asks the driver for it, and keeps the charge by the address.
+/// Charges memory of the current device, requests it from the driver, and keeps the charge under the memory's
+/// address.
 pub(super) fn alloc(
     driver: &NextDriver,
     at: *mut DevicePtr,
@@ -43,15 +44,15 @@ pub(super) fn alloc(
     code
 }
 
-/// Returns the approximate bytes of memory in rows, since the driver decides the length of a row.
+/// Returns the approximate length in bytes of memory in rows: the driver decides the length of a row.
 pub(super) fn pitched(width: usize, height: usize) -> Option<usize> {
-    /// Length of rows is a multiple of this, on all devices so far.
+    /// The length of rows is a multiple of this on all devices so far.
     const ROW: usize = 512;
     let row = width.checked_next_multiple_of(ROW);
     row.and_then(|row| row.checked_mul(height))
 }
 
-/// Asks the driver to free plain or pool memory, and removes its charge.
+/// Makes the driver free plain or pool memory, and removes its charge.
 pub(super) fn free(driver: &NextDriver, at: DevicePtr, ask: impl FnOnce() -> Code) -> Code {
     if !acts() {
         return ask();
@@ -160,7 +161,7 @@ impl Ending {
     }
 }
 
-/// Retains a device's primary context, and notes it.
+/// Retains a device's primary context, and records it.
 pub(super) fn retain_primary(
     context: *mut ContextHandle,
     device: c_int,
@@ -189,7 +190,7 @@ pub(super) fn reset_primary(device: c_int, ask: impl FnOnce() -> Code) -> Code {
     end_primary(device, ask, |code| code == Code::SUCCESS)
 }
 
-/// Makes a call after which a device's primary context and its memory may be gone.
+/// Makes a call that may end a device's primary context and its memory.
 fn end_primary(
     device: c_int,
     ask: impl FnOnce() -> Code,

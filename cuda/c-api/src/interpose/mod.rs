@@ -1,21 +1,22 @@
-//! Interposition: if the library is preloaded, calls that a program makes to the driver come here first,
-//! whether it is linked with the driver or looks its functions up. For programs that cannot be changed, and
-//! whose own allocators stay as they are.
+//! Interposition: if the library is preloaded, a program's calls to the driver come here first, whether the
+//! program is linked with the driver or looks the functions up. This is for programs that cannot be changed
+//! and that keep their own allocators.
 //!
-//! Memory is charged before the driver is asked for it, queries of memory are answered within the limit, and
-//! launches keep to the job's share of the time (from AntMan, which does this inside of frameworks).
+//! Memory is charged before it is requested from the driver, queries of memory are answered within the limit,
+//! and launches keep to the job's share of the time (as in AntMan, which does this inside of frameworks).
 //!
-//! * INTER1 nothing happens unless the library is preloaded and a limit or a job's files are named: otherwise
-//!   every call goes on to the driver, as unknown functions always do.
-//! * INTER2 memory is charged from before the driver is asked for it until after it was freed. A freed block
-//!   leaves the tables before the driver is called, as its address may be another's as soon as the call
-//!   returns. A pool stays, marked, until the driver has answered, as it may refuse.
+//! * INTER1 nothing happens unless the library is preloaded and the environment names a limit or a job's
+//!   files: otherwise every call goes on to the driver, as calls of unknown functions always do.
+//! * INTER2 memory is charged from before it is requested from the driver until after it has been freed. A
+//!   freed block leaves the tables before the driver is called, because its address may belong to another
+//!   block as soon as the call returns. A pool stays in the tables, marked, until the driver has answered,
+//!   because the driver may refuse.
 //! * INTER3 no lock is held during a driver call, except that of a pool while its held bytes are queried.
-//! * INTER4 calls that this library makes itself are not intercepted: its allocators charge them.
+//! * INTER4 calls that this library makes itself are not intercepted: its allocators charge their memory.
 //! * INTER5 a child of fork is not the job: its calls go on to the driver.
 //! * INTER6 the replacement of a call has the arguments of that call, from the table. A pointer among them is
 //!   null, or valid for the reads and writes that the driver documents for the call; it is not null if the
-//!   driver has answered success and documents that it refuses null.
+//!   driver has reported success and documents that it refuses null.
 //!
 //! # Files
 //! `table` the interposed functions · `lookup` functions by name · `driver` the driver's functions ·
@@ -61,7 +62,7 @@ extern "C" fn begin() {
     }
 }
 
-/// Returns whether the library is preloaded and a limit or a job's files are named (INTER1).
+/// Returns whether the library is preloaded and the environment names a limit or a job's files (INTER1).
 fn is_asked_for() -> bool {
     let Some(own) = Library::own() else {
         return false;
@@ -78,14 +79,14 @@ fn is_asked_for() -> bool {
     names.any(is_own) && wants.into_iter().any(is_set)
 }
 
-/// Returns whether the calls of the process that loaded the library should be charged and paced (INTER1). One
-/// load.
+/// Returns whether the calls of the process that loaded the library should be charged and paced (INTER1).
+/// Costs one load.
 fn is_meant() -> bool {
-    // Relaxed: set before the program began.
+    // Relaxed: set before the program begins.
     PROCESS.load(Ordering::Relaxed) != 0
 }
 
-/// Returns whether calls of this process are charged and paced (INTER1, INTER5). One system call.
+/// Returns whether calls of this process are charged and paced (INTER1, INTER5). Costs one system call.
 fn acts() -> bool {
     is_meant() && PROCESS.load(Ordering::Relaxed) == process::id()
 }
@@ -110,10 +111,11 @@ struct Library {
 }
 
 impl Library {
-    /// Returns the library that an address lies in. It stays loaded.
+    /// Returns the library in which an address lies. The library stays loaded.
     fn of(address: *const c_void) -> Option<Self> {
         let mut place = core::mem::MaybeUninit::<libc::Dl_info>::zeroed();
-        // SAFETY: `dladdr` looks the address up, and writes to the local, for which all zeros are valid too.
+        // SAFETY: `dladdr` looks the address up and writes to the local variable, for which all zeros are
+        // valid, too.
         let (found, info) = unsafe {
             let found = libc::dladdr(address, place.as_mut_ptr());
             (found, place.assume_init())
@@ -123,7 +125,7 @@ impl Library {
         }
         let path: *const c_char = info.dli_fname;
         Some(Self {
-            // SAFETY: the text is the loader's own, and lives as long as the library.
+            // SAFETY: the string belongs to the loader, and lives as long as the library.
             path: unsafe { CStr::from_ptr(path) },
             base: info.dli_fbase.addr(),
         })

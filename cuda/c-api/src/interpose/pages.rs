@@ -10,7 +10,7 @@ use super::acts;
 use super::charged::{self, ChargedMemory};
 use super::driver::NextDriver;
 
-/// Charges physical memory, and asks the driver for it.
+/// Charges physical memory, and requests it from the driver.
 pub(super) fn create(
     driver: &NextDriver,
     handle: *mut MemoryHandle,
@@ -62,7 +62,7 @@ pub(super) fn release(handle: MemoryHandle, ask: impl FnOnce() -> Code) -> Code 
     code
 }
 
-/// Counts one more release of a handle that the program has to make.
+/// Counts one more release that the program has to make for a handle.
 fn hold(handle: MemoryHandle, charge: Arc<ForeignCharge>) {
     charged::with(|tables| {
         let new = || ChargedMemory { held: 0, charge };
@@ -70,7 +70,7 @@ fn hold(handle: MemoryHandle, charge: Arc<ForeignCharge>) {
     });
 }
 
-/// Writes the handle mapped at an address, which has to be released once more.
+/// Writes the handle of the memory mapped at an address. The program has to release that handle once more.
 pub(super) fn retain(handle: *mut MemoryHandle, at: DevicePtr, ask: impl FnOnce() -> Code) -> Code {
     let code = ask();
     if code == Code::SUCCESS && acts() {
@@ -93,7 +93,7 @@ pub(super) fn map(
     handle: MemoryHandle,
     ask: impl FnOnce() -> Code,
 ) -> Code {
-    // The handle is the program's, so it stays during the call.
+    // The handle is the program's, so it stays valid during the call.
     let charge = charged::with(|tables| {
         let physical = tables.physical.get(&handle);
         physical.map(|physical| physical.charge.clone())

@@ -1,11 +1,11 @@
-//! The driver's own pools, which cache freed memory: each is charged for the memory it holds, not for its
-//! blocks. A destroyed pool stays charged until its last block is freed, as the driver keeps the memory.
+//! The driver's own pools, which cache freed memory. Each is charged for the memory that it holds, not for
+//! its blocks. A destroyed pool stays charged until its last block is freed, because the driver keeps the
+//! memory until then.
 //!
-//! An allocation has a charge of its own until the pool's held bytes are read after it, as the pool may grow
-//! by that much, and by its own rounding. A pool releases idle memory by itself, unseen: its held bytes are
-//! read again at the next call, and before a refusal. Memory allocated in a capture is the graph's, and not
-//! charged.
-//! call, and before anything is refused. What a stream captures is taken by the graph, and not charged.
+//! An allocation has its own charge until the pool's held bytes are read after it, because the pool may grow
+//! by the allocation's length and by rounding. A pool releases idle memory by itself, unnoticed, so its held
+//! bytes are read again at the next call, and before a refusal. Memory allocated in a capture belongs to the
+//! graph, and is not charged.
 
 use std::ffi::c_int;
 use std::sync::{Arc, Mutex};
@@ -24,7 +24,7 @@ pub(super) struct ChargedPool {
     pub(super) handle: PoolHandle,
     pub(super) device: c_int,
     /// Charge for the memory that the pool holds. Locked while the driver is queried, so that no older answer
-    /// comes last (INTER3).
+    /// replaces a newer one (INTER3).
     held: Mutex<PoolBlock>,
 }
 
@@ -55,7 +55,7 @@ impl ChargedPool {
         })
     }
 
-    /// Charges the memory that the pool holds now, in place of an allocation's charge.
+    /// Charges the memory that the pool now holds, in place of an allocation's charge.
     pub(super) fn refresh(
         &self,
         driver: &NextDriver,
@@ -89,7 +89,7 @@ impl ChargedPool {
         held.is_ended = true;
     }
 
-    /// Resumes charging a pool that the program could not destroy and that may have grown.
+    /// Resumes charging a pool that could not be destroyed and that may have grown.
     fn go_on(&self, driver: &NextDriver) {
         let mut held = locked(&self.held);
         held.is_ended = false;
@@ -97,7 +97,7 @@ impl ChargedPool {
     }
 }
 
-/// Charges the memory that the known pools hold now.
+/// Charges the memory that the known pools now hold.
 pub(super) fn refresh_all(driver: &NextDriver) {
     for pool in charged::pools() {
         if let Ok(Some(gpu)) = charged::gpu(driver, pool.device) {
@@ -106,7 +106,7 @@ pub(super) fn refresh_all(driver: &NextDriver) {
     }
 }
 
-/// Charges an allocation, asks the driver for it, and charges the pool.
+/// Charges an allocation, requests it from the driver, and charges the pool.
 pub(super) fn alloc(
     driver: &NextDriver,
     at: *mut DevicePtr,
@@ -156,7 +156,7 @@ pub(super) fn trim(driver: &NextDriver, ask: impl FnOnce() -> Code) -> Code {
     code
 }
 
-/// Makes a pool, and notes whether it is a device's.
+/// Creates a pool, and records whether it belongs to a device.
 pub(super) fn create(
     pool: *mut PoolHandle,
     props: *const PoolProps,
@@ -173,7 +173,7 @@ pub(super) fn create(
     code
 }
 
-/// Destroys a pool. Its blocks keep its memory charged.
+/// Destroys a pool. Its memory stays charged until its blocks are freed.
 pub(super) fn destroy(driver: &NextDriver, pool: PoolHandle, ask: impl FnOnce() -> Code) -> Code {
     let Some(known) = charged::with(|tables| tables.pools.get(&pool).cloned()) else {
         return ask();
@@ -182,7 +182,7 @@ pub(super) fn destroy(driver: &NextDriver, pool: PoolHandle, ask: impl FnOnce() 
     let code = ask();
     if code == Code::SUCCESS {
         charged::with(|tables| {
-            // The handle may be another pool's by now.
+            // The handle may already belong to another pool.
             let is_known = |now: &Option<Arc<ChargedPool>>| {
                 now.as_ref().map(Arc::as_ptr) == known.as_ref().map(Arc::as_ptr)
             };

@@ -2,8 +2,8 @@
 //!
 //! A row has a function's prototype, which must be that of the table in `larder_cuda_abi`, and the
 //! replacement of the call: `ask` makes the call to the driver. A function that takes a stream has two names,
-//! the second for programs with per-thread default streams: `meant` is the stream that the function means by
-//! its name.
+//! the second of which is for programs with per-thread default streams: `meant` is the stream that is meant
+//! under the function's name.
 #![allow(non_snake_case, reason = "the driver's names")]
 
 use core::ptr::NonNull;
@@ -17,13 +17,13 @@ use larder_cuda::driver::abi::{
 
 use super::{in_front_of, launch, lookup, memory, pages, pools};
 
-/// Looks up a function by its name, which ends in a NUL. Only [`Functions::of`] calls it, with the type of
-/// the same name (INTERDRV).
+/// Looks up a function by its NUL-terminated name. Only [`Functions::of`] calls it, with the type of the same
+/// name (INTERDRV).
 fn find<F: Copy>(library: *mut c_void, name: &str) -> Option<F> {
     const { assert!(size_of::<F>() == size_of::<*const c_void>()) };
     let name = CStr::from_bytes_with_nul(name.as_bytes()).ok()?;
     let address: NonNull<c_void> = lookup::symbol(library, name)?;
-    // SAFETY: `F` is as large as an address, and by INTERDRV the type of the function at this address.
+    // SAFETY: `F` is as large as an address and is, by INTERDRV, the type of the function at this address.
     Some(unsafe { core::mem::transmute_copy(&address) })
 }
 
@@ -35,7 +35,7 @@ fn per_thread(stream: StreamHandle) -> StreamHandle {
     }
 }
 
-/// Exports a function that takes the place of the driver's of the same name.
+/// Exports a function that takes the place of the driver's function with the same name.
 macro_rules! export {
     (
         $name:ident($($parameter:ident: $kind:ty),*),
@@ -48,8 +48,8 @@ macro_rules! export {
             in_front_of(
                 |driver| driver.functions.$name,
                 |$driver, real| {
-                    // SAFETY: INTERDRV: it is the driver's function that the program has called, with the
-                    // arguments that the program gave it.
+                    // SAFETY: INTERDRV: the program has called this function of the driver, with these
+                    // arguments.
                     let $ask = || unsafe { real($($parameter),*) };
                     $act
                 },
@@ -81,7 +81,7 @@ macro_rules! in_front {
             }}
         )*
 
-        /// Returns the function here that takes the place of the driver's of that name.
+        /// Returns the function here that takes the place of the driver's function with that name.
         pub(super) fn by_name(name: &str) -> Option<*const c_void> {
             $(if name == stringify!($name) {
                 let found: functions::$name = $name;

@@ -1,14 +1,14 @@
-//! [`ControlFile`]: the orders of a coordinator to a job, in AntMan's format.
+//! [`ControlFile`]: a coordinator's orders to a job, in AntMan's format.
 //!
 //! ```json
 //! { "name": "free text",
 //!   "gpuConfigInfo": { "00:1e.0": { "maxDeviceMem": 1073741824 } },
 //!   "perfControl": 100 }
 //! ```
-//! Four fields are ours, which AntMan's jobs ignore: `controlVersion`, a number; `life`, a text; `asleep`,
-//! true or false; and of a GPU `mayHold`, a number.
+//! Four fields are Larder's own, and AntMan's jobs ignore them: `controlVersion`, a number; `life`, a text;
+//! `asleep`, true or false; and, for each GPU, `mayHold`, a number.
 //!
-//! This file has the values and writes them; `parse` reads them.
+//! This file has the values and writes them. `parse` reads them.
 
 mod parse;
 
@@ -29,10 +29,11 @@ pub(crate) const MAY_HOLD: &str = "mayHold";
 pub(crate) const PERF: &str = "perfControl";
 pub(crate) const ASLEEP: &str = "asleep";
 
-/// A control file's values. A value that is `None` or not in a map is absent and changes nothing.
+/// The values of a control file. A value that is `None` or not in a map is absent from the file, and changes
+/// nothing.
 ///
-/// Unknown fields, of the file and of each GPU, are kept and written back. Values with a problem are dropped,
-/// so a written file has none.
+/// Unknown fields of the file and of each GPU are kept and written back. Values with a problem are dropped,
+/// so a written file has no problems.
 ///
 /// ```
 /// use larder_control::{BusId, ControlFile};
@@ -48,22 +49,22 @@ pub(crate) const ASLEEP: &str = "asleep";
 /// ```
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct ControlFile {
-    /// Free text without effect.
+    /// A free text without effect.
     pub name: Option<String>,
-    /// The format's version; files of AntMan have none, which is version 1.
+    /// The version of the format. AntMan's files have none, which means version 1.
     pub version: Option<u64>,
-    /// The number of a coordinator's order, from 1 upwards. A job repeats it in its status once the file's
-    /// limits are in force; files of AntMan have none. It is not the format's version.
+    /// The number of a coordinator's order, counted from 1. A job repeats the number in its status once the
+    /// file's limits are in force. AntMan's files have none. It is not the version of the format.
     pub control_version: Option<u64>,
-    /// The life that the file is for. Another run of the same job does not obey it; a file without one is for
-    /// any.
+    /// The life for which the file is meant. Another run of the same job does not obey the file. A file
+    /// without a life is for any run.
     pub life: Option<Life>,
     /// The orders for each GPU.
     pub gpus: BTreeMap<BusId, GpuControl>,
-    /// The share of the time that the job may use, in percent: 0 to 100, where 0 suspends it.
+    /// The share of the time that the job may use, in percent: 0 to 100, where 0 suspends the job.
     pub perf_control: Option<i32>,
-    /// Whether the job is to sleep: release all of the device's memory between two runs, and run no more
-    /// until it is ordered to be awake. AntMan's jobs and those of older versions ignore it.
+    /// Whether the job is to sleep: it then releases all of the device's memory between two runs, and does
+    /// not run again until it is ordered to be awake. AntMan's jobs and those of older versions ignore this.
     pub asleep: Option<bool>,
     other: Map<String, Value>,
 }
@@ -73,8 +74,8 @@ pub struct ControlFile {
 pub struct GpuControl {
     /// Bytes of device memory that the job may hold.
     pub max_device_mem: Option<u64>,
-    /// Bytes that the job may hold before it has obeyed, by this order and the earlier ones that it may still
-    /// be obeying. A note for the next coordinator; jobs ignore it.
+    /// Bytes that the job may hold until it has obeyed, according to this order and to earlier orders that it
+    /// may still be obeying. This is a note for the next coordinator; jobs ignore it.
     pub may_hold: Option<u64>,
     other: Map<String, Value>,
 }
@@ -83,7 +84,7 @@ impl ControlFile {
     /// The newest version of the format that this crate reads.
     pub const VERSION: u64 = 1;
 
-    /// A file with more bytes is refused. Real ones have a few hundred.
+    /// Maximum size of a file in bytes; larger files are refused. Real files have a few hundred bytes.
     pub const MAX_BYTES: usize = 1 << 20;
 
     /// Sets the number of bytes that the job may hold on a GPU.
@@ -91,7 +92,7 @@ impl ControlFile {
         self.gpus.entry(gpu).or_default().max_device_mem = Some(bytes);
     }
 
-    /// Returns whether a job of this life obeys the file. A job that does not know its life obeys any.
+    /// Returns whether a job with this life obeys the file. A job that does not know its life obeys any file.
     pub fn is_for(&self, life: Option<Life>) -> bool {
         self.life.is_none() || life.is_none() || self.life == life
     }
@@ -104,7 +105,7 @@ impl ControlFile {
             .for_each(|gpu| gpu.other = Map::new());
     }
 
-    /// Removes all orders of the file, and its life. Unknown fields stay.
+    /// Removes all orders and the life from the file. Unknown fields stay.
     pub fn forget_orders(&mut self) {
         (self.control_version, self.life) = (None, None);
         (self.perf_control, self.asleep) = (None, None);
@@ -113,7 +114,7 @@ impl ControlFile {
         }
     }
 
-    /// Returns the file's text, in JSON.
+    /// Returns the file's text in JSON.
     pub fn to_text(&self) -> String {
         let mut root = Map::new();
         if let Some(name) = &self.name {

@@ -1,5 +1,6 @@
-//! The parser of control files: text in, values and problems out. A syntax error gives no values at all; an
-//! invalid value gives a problem with its path, and the valid values beside it count.
+//! The parser of control files, which turns a text into values and problems. A text with a syntax error has
+//! no values at all. An invalid value becomes a problem with the value's path, and the other, valid values
+//! count.
 
 use core::fmt;
 use std::collections::btree_map::Entry;
@@ -13,9 +14,9 @@ use super::{
 };
 use crate::{BusId, Life, ParseError};
 
-/// 2^53, above which a floating-point number does not name a single integer.
+/// 2^53: above it, a floating-point number does not stand for a single integer.
 const EXACT: f64 = 9_007_199_254_740_992.0;
-/// Maximum number of a key's characters that are shown in a path.
+/// Maximum number of characters of a key that are shown in a path.
 const KEY_CHARS: usize = 64;
 
 /// The result of reading a control file.
@@ -23,15 +24,15 @@ const KEY_CHARS: usize = 64;
 pub struct Parsed {
     /// The valid values.
     pub file: ControlFile,
-    /// The invalid ones, in the order of the file.
+    /// The invalid values, in the order of the file.
     pub problems: Vec<Problem>,
 }
 
-/// A value that was rejected; the former value stays in force.
+/// A rejected value. The former value stays in force.
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub struct Problem {
-    /// The path of the value: names joined by points, as in `gpuConfigInfo.00:1e.0.maxDeviceMem`.
+    /// The path of the value: names joined with dots, as in `gpuConfigInfo.00:1e.0.maxDeviceMem`.
     pub path: String,
     /// The kind of problem.
     pub what: ProblemKind,
@@ -47,11 +48,11 @@ pub enum ProblemKind {
     Negative,
     /// The number has a fraction.
     Fraction,
-    /// The number has more than 64 bits, or has a decimal point and is too large to be exact.
+    /// The number has more than 64 bits, or it has a decimal point and is too large to be exact.
     TooLarge,
-    /// The number is not from 0 to 100.
+    /// The number is not between 0 and 100.
     NotAPercentage,
-    /// The value is not text.
+    /// The value is not a text.
     NotText,
     /// The value is neither true nor false.
     NotABool,
@@ -59,9 +60,9 @@ pub enum ProblemKind {
     NotAnObject,
     /// The name of an entry is not a bus id.
     NotABusId,
-    /// An entry above names the GPU in another spelling; the later entry wins.
+    /// An earlier entry names the same GPU in another spelling. The later entry counts.
     SameGpu,
-    /// A version unknown here; the known fields were read.
+    /// The version is unknown here. The known fields were read.
     NewerVersion,
 }
 
@@ -69,13 +70,14 @@ impl ControlFile {
     /// Parses a file's text.
     ///
     /// A limit may also be a text such as `1.5GiB` ([`ByteCount`]). Numbers are exact below 2^64. A whole
-    /// number written with a point (`1.0`) counts as an integer up to 2^53. `null` means absent. Names of
-    /// GPUs are normalized ([`BusId`]); of two spellings of one GPU the later one wins, with a problem. If a
-    /// key occurs twice in the same spelling, the last one counts, as usual in JSON.
+    /// number written with a decimal point (`1.0`) counts as an integer up to 2^53. `null` means absent.
+    /// Names of GPUs are normalized ([`BusId`]). If two spellings of one GPU occur, the later entry counts,
+    /// and there is a problem. If a key occurs twice in the same spelling, the last one counts, as usual in
+    /// JSON.
     ///
     /// # Errors
     /// The text is too large, not JSON, incomplete, or not an object; or its life is invalid. No value is
-    /// taken.
+    /// used then.
     pub fn parse(text: impl AsRef<[u8]>) -> Result<Parsed, ParseError> {
         let text = text.as_ref();
         if text.len() > Self::MAX_BYTES {
@@ -186,7 +188,8 @@ impl ControlReader {
         }
     }
 
-    /// Returns the object at `path`; `None` if it is absent. Another value is noted as a problem.
+    /// Returns the object at `path`; `None` if it is absent. A value that is not an object becomes a
+    /// problem.
     fn object(&mut self, path: &str, value: Option<Value>) -> Option<Map<String, Value>> {
         match value? {
             Value::Null => None,
@@ -207,7 +210,7 @@ impl ControlReader {
         i32::try_from(perf).ok()
     }
 
-    /// Reads a number, or a text such as `1.5GiB`, which AntMan does not know.
+    /// Reads a number, or a text such as `1.5GiB`, which AntMan does not support.
     fn size(&mut self, path: &str, value: Value) -> Option<u64> {
         match value.as_str().and_then(ByteCount::parse) {
             Some(ByteCount(bytes)) => Some(bytes),
@@ -225,7 +228,7 @@ impl ControlReader {
     }
 }
 
-/// Reads the life that a file is for. If it is invalid no process obeys the file.
+/// Reads the life for which a file is meant. If the life is invalid, no process obeys the file.
 fn life(value: Option<Value>) -> Result<Option<Life>, ParseError> {
     match value {
         None | Some(Value::Null) => Ok(None),
@@ -267,15 +270,17 @@ impl fmt::Display for Problem {
             ProblemKind::Negative => "below 0; the old value stays",
             ProblemKind::Fraction => "not a whole number; the old value stays",
             ProblemKind::TooLarge => "too large; the old value stays",
-            ProblemKind::NotAPercentage => "not 0 to 100; the old value stays",
-            ProblemKind::NotText => "not a text; passed over",
+            ProblemKind::NotAPercentage => "not between 0 and 100; the old value stays",
+            ProblemKind::NotText => "not a text; ignored",
             ProblemKind::NotABool => "neither true nor false; the old value stays",
             ProblemKind::NotAnObject => "not an object; the old values stay",
             ProblemKind::NotABusId => "not a PCI bus id; write it like 00:1e.0",
-            ProblemKind::SameGpu => "the same GPU stands above it; this entry counts, remove one",
-            ProblemKind::NewerVersion => "newer than this program; what it knows was read",
+            ProblemKind::SameGpu => {
+                "an earlier entry names the same GPU; this one counts, remove one"
+            }
+            ProblemKind::NewerVersion => "newer than this program; the known fields were read",
         };
-        // Keys are foreign text, escaped so that none breaks a line of a log.
+        // Keys come from outside, and are escaped so that none breaks a line of a log.
         write!(f, "{}: {what}", self.path.escape_debug())
     }
 }

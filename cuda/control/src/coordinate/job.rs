@@ -1,4 +1,4 @@
-//! The coordinator's record of one job, and the maximum that the job may hold according to it.
+//! The coordinator's record of one job, and the maximum that the job may hold according to that record.
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use super::{Command, CoordinateError, JobId, JobPolicy, JobReport};
 use crate::SleepState;
 use crate::perf::PerfControl;
 
-/// The highest version that is adopted from another coordinator. As many are left to send.
+/// The highest version that is adopted from another coordinator. It leaves as many versions to send.
 const MAX_ADOPTED: u64 = u64::MAX / 2;
 
 #[derive(Clone, Debug)]
@@ -23,7 +23,7 @@ pub(super) struct CoordinatedJob {
     sent_limit: u64,
     /// The limit in force at the job's last report.
     pub(super) limit: u64,
-    /// Bytes that the job held at its last report, or the limit plus its deferred bytes if that is more.
+    /// Bytes that the job held at its last report, or its limit plus its deferred bytes if that is more.
     held: u64,
     /// Bytes that the job held at its last report.
     held_asleep: u64,
@@ -31,7 +31,7 @@ pub(super) struct CoordinatedJob {
     pub(super) want: u64,
     /// A lower want that has not yet lasted long enough.
     lower_want: Option<LowerWant>,
-    /// The job's answer, if it set a limit other than the last one sent.
+    /// The job's answer, if it set another limit than the last one sent.
     answer: Option<OwnLimit>,
     pub(super) perf: PerfControl,
     turn: JobTurn,
@@ -41,13 +41,13 @@ pub(super) struct CoordinatedJob {
 #[derive(Clone, Copy, Debug)]
 struct JobTurn {
     seat: Seat,
-    /// Start of its time in the seat; `None` until the first decision.
+    /// Start of the job's time in its seat; `None` until the first decision.
     since: Option<Duration>,
     /// Whether the job has reported nothing yet.
     is_new: bool,
     /// The last order to sleep or wake.
     told_asleep: Option<bool>,
-    /// Whether the job has reported to be awake since it was let in.
+    /// Whether the job has reported that it is awake since it was let in.
     is_awake: bool,
     can_sleep: bool,
     wake_bytes: u64,
@@ -58,11 +58,11 @@ struct JobTurn {
 struct OwnLimit {
     asked: u64,
     got: u64,
-    /// Time of the answer, since a job that refused may obey some time later.
+    /// Time of the answer, because a job that refused may obey some time later.
     at: Duration,
 }
 
-/// Time since which a job wants less, and the maximum it has wanted since then.
+/// The time since which a job has wanted less, and the maximum that it has wanted since then.
 #[derive(Clone, Copy, Debug)]
 struct LowerWant {
     since: Duration,
@@ -70,8 +70,8 @@ struct LowerWant {
 }
 
 impl CoordinatedJob {
-    /// Makes a job without reports, which may hold `may_hold`. With turns it has no seat yet; otherwise it
-    /// has one from the beginning.
+    /// Makes a job that has not reported and may hold `may_hold` bytes. With turns, the job has no seat
+    /// yet; without turns, it has a seat from the beginning.
     pub(super) const fn new(id: JobId, policy: JobPolicy, may_hold: u64, has_turns: bool) -> Self {
         Self {
             id,
@@ -157,7 +157,8 @@ impl CoordinatedJob {
                 turn.seat = Seat::Out;
                 Seat::Out
             }
-            // Something other than this coordinator woke it, since a job reads its orders before it wakes.
+            // Something other than this coordinator woke the job, since a job reads its orders before it
+            // wakes.
             (Seat::Out, Some(SleepState::Awake)) => Seat::Leaving,
             (seat, _) => seat,
         };
@@ -165,7 +166,7 @@ impl CoordinatedJob {
         if seat != turn.seat {
             self.sit(seat, now);
         } else if seat == Seat::In && is_awake && !turn.is_awake {
-            // The job's turn begins when it has woken.
+            // The job's turn begins once it has woken.
             (turn.is_awake, turn.since) = (true, Some(now));
         }
     }
@@ -180,7 +181,7 @@ impl CoordinatedJob {
         self.turn.is_awake = false;
     }
 
-    /// Returns the bytes that it should have in its turn.
+    /// Returns the bytes that the job should have in its turn.
     pub(super) fn need(&self, total: u64) -> u64 {
         let Want { want, .. } = self.full_want();
         want.max(self.turn.wake_bytes).min(total)
@@ -201,7 +202,7 @@ impl CoordinatedJob {
         }
     }
 
-    /// Sends the job the order of its seat, if that is new.
+    /// Sends the job the order to sleep or wake that follows from its seat, if the order is new.
     pub(super) fn send_asleep(&mut self) -> Option<Command> {
         let asleep = self.turn.seat != Seat::In;
         if self.turn.told_asleep.replace(asleep) == Some(asleep) {
@@ -211,11 +212,11 @@ impl CoordinatedJob {
         Some(Command::SetAsleep { job, asleep })
     }
 
-    /// Takes a higher want immediately and notes a lower one.
+    /// Accepts a higher want immediately, and records a lower want.
     fn wants(&mut self, wanted: u64, now: Duration) {
         if wanted >= self.want {
             if wanted > self.want {
-                // The job wants another amount, so it may answer a limit differently now.
+                // The job wants another amount, so it may now answer a limit differently.
                 self.answer = None;
             }
             self.want = wanted;
@@ -229,7 +230,7 @@ impl CoordinatedJob {
         lower.max = lower.max.max(wanted);
     }
 
-    /// Takes a lower want that has lasted for `calm`, and forgets a refusal after the same time.
+    /// Accepts a lower want that has lasted for `calm`, and forgets a refusal after the same time.
     pub(super) fn settle(&mut self, now: Duration, calm: Duration) {
         if let Some(answer) = self.answer
             && self.refused().is_some()
@@ -250,7 +251,7 @@ impl CoordinatedJob {
         self.confirmed == self.sent
     }
 
-    /// Returns the job's charge, which is the maximum it can hold from now on (COORD1, COORD5).
+    /// Returns the job's charge: the maximum that it can hold from now on (COORD1, COORD5).
     pub(super) fn charge(&self) -> u64 {
         match self.turn.seat {
             Seat::Out => self.held_asleep,
@@ -267,7 +268,8 @@ impl CoordinatedJob {
         limit.max(self.held)
     }
 
-    /// Returns the bytes by which the job's charge will drop when it obeys and releases memory.
+    /// Returns the number of bytes by which the job's charge will drop when it obeys and releases
+    /// memory.
     pub(super) fn coming(&self) -> u64 {
         match self.turn.seat {
             Seat::In => {}
@@ -282,13 +284,13 @@ impl CoordinatedJob {
         self.charge() - limit
     }
 
-    /// Returns the limit below which the job refused to go when it was last asked.
+    /// Returns the limit below which the job refused to go at the last request.
     pub(super) fn refused(&self) -> Option<u64> {
         let answer = self.answer?;
         (answer.got > answer.asked).then_some(answer.got)
     }
 
-    /// Returns the want of the job, given its answers to former limits.
+    /// Returns the job's want, given its answers to former limits.
     pub(super) fn want(&self) -> Want {
         match self.turn.seat {
             Seat::In => {

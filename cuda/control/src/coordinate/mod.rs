@@ -1,24 +1,26 @@
-//! A small coordinator: it decides how much of a device's memory each job may hold, and how fast it may run.
-//! Pure: reports go in, commands come out; callers handle files, processes and clocks.
+//! A small coordinator: it decides how much of a device's memory each job may hold, and how fast each job may
+//! run. It is pure: reports go in, commands come out. Callers handle files, processes and clocks.
 //!
-//! COORD1. A job's *charge* is the maximum it can hold from now on, by all that is known: the largest of the
-//! limit it has confirmed, the limit that was sent and is not confirmed, and the bytes it holds above its
-//! limit.
-//! COORD2. The sum of the charges never exceeds the total, so neither does the memory held, at any time. A
-//! limit is raised out of memory that no charge covers. Memory that one job is to release becomes another's
-//! only after the first has confirmed the lower limit and has released the memory.
-//! COORD3. At most one limit of a job is unconfirmed; versions go up, and the job's status has the version
-//! that it obeys. So an old status cannot be taken for an answer. A job that obeys another coordinator's
-//! version at its first report continues from that version.
+//! COORD1. A job's *charge* is the maximum that it can hold from now on, according to all that is known: the
+//! largest of the limit that it has confirmed, the limit that was sent and is not confirmed, and the bytes
+//! that it holds above its limit.
+//! COORD2. The sum of the charges never exceeds the total; so, at any time, neither does the memory that jobs
+//! hold. A limit is raised only with memory that no charge covers. Memory that one job is to release is given
+//! to another job only after the first has confirmed the lower limit and has released the memory.
+//! COORD3. At most one limit of a job is unconfirmed. Versions increase, and the job's status has the version
+//! that the job obeys, so an old status cannot be mistaken for an answer. If a job's first report has another
+//! coordinator's version, the job continues from that version.
 //! COORD4. A job's memory counts until the caller reports the job gone ([`Coordinator::gone`]); a silent job
 //! is not gone. A job that starts again is another job.
 //!
-//! COORD5. With turns, only the memory that a job holds counts once a report that was read after the order to
-//! sleep was written shows it asleep. A job that wakes reports so, and reads its orders once more, before it
-//! takes memory; so whichever of the two wrote first, the other sees it ([`SleepState`]).
+//! COORD5. With turns, only the memory that a job holds counts once a report shows the job asleep, provided
+//! that the report was read after the order to sleep was written. A waking job reports that it wakes, and
+//! reads its orders once more, before it takes memory. So whichever of job and coordinator wrote first, the
+//! other sees it ([`SleepState`]).
 //!
-//! COORD2 requires two things of a job: it grants nothing above the limit it was sent last, 0 before the
-//! first; and it reports the memory that it holds *after* it obeyed the version it reports.
+//! COORD2 requires two things of a job. It grants nothing above the last limit that it was sent, which is 0
+//! before the first. And the memory that it reports is the memory that it holds *after* it has obeyed the
+//! reported version.
 
 mod job;
 mod targets;
@@ -34,29 +36,30 @@ use job::CoordinatedJob;
 use targets::targets;
 use turns::{Seat, moves};
 
-/// Identifies a job. A coordinator never reuses one.
+/// Identifies a job. A coordinator never reuses an id.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct JobId(u64);
 
-/// The policy for a job: the coordinator's promise to it, and its rank.
+/// The policy for a job: the coordinator's promise to the job, and the job's rank.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct JobPolicy {
     /// The job's name, for people.
     pub name: String,
-    /// The job's priority: higher goes first, equals divide memory fairly.
+    /// The job's priority: a higher priority goes first, and jobs with equal priorities divide memory fairly.
     pub priority: u32,
-    /// The job's limit never drops below this once it has reached it.
+    /// Once the job's limit has reached this, it never drops below it.
     pub floor_bytes: u64,
-    /// The job's share of the time while a job of higher priority wants memory; otherwise its share is full.
+    /// The job's share of the time while a job with a higher priority wants memory; at other times the share
+    /// is full.
     pub perf_beside: PerfControl,
 }
 
 /// A job's report of its memory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct JobReport {
-    /// The newest version of a limit that the job obeys, 0 before the first.
+    /// The newest version of a limit that the job obeys; 0 before the first.
     pub version: u64,
-    /// The limit in force: the one that was sent, or the one that the job set instead.
+    /// The limit in force: the limit that was sent, or the limit that the job set instead.
     pub limit_bytes: u64,
     /// Bytes that the job holds.
     pub held_bytes: u64,
@@ -64,13 +67,13 @@ pub struct JobReport {
     pub deferred_bytes: u64,
     /// Bytes that the job would like to hold.
     pub wanted_bytes: u64,
-    /// Whether the job sleeps; `None` if it does not know how, or cannot now.
+    /// Whether the job sleeps; `None` if it does not support sleep, or cannot sleep now.
     pub sleep: Option<SleepState>,
     /// Bytes that a sleeping job needs to wake.
     pub wake_bytes: u64,
 }
 
-/// A command to a job. A newer command replaces an older one of its kind.
+/// A command to a job. A newer command replaces an older command of the same kind.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum Command {
@@ -80,7 +83,7 @@ pub enum Command {
         job: JobId,
         /// The limit.
         limit_bytes: u64,
-        /// The version, higher than all before.
+        /// The version, which is higher than all before.
         version: u64,
     },
     /// A new share of the time.
@@ -90,7 +93,7 @@ pub enum Command {
         /// The share.
         perf: PerfControl,
     },
-    /// The order to sleep after the run, or to be awake. Given only with turns.
+    /// The order to sleep after the current run, or to be awake. Given only with turns.
     SetAsleep {
         /// The job that the command is for.
         job: JobId,
@@ -115,28 +118,29 @@ impl Command {
 pub struct CoordinatorConfig {
     /// Bytes that the device has for all jobs.
     pub total_bytes: u64,
-    /// The unit of limits: wants are rounded up to multiples of it, and a limit changes by less only to meet
-    /// its target exactly. 0 counts as 1.
+    /// The unit of limits. Wants are rounded up to multiples of the unit, and a limit changes by less than a
+    /// unit only to meet its target exactly. 0 counts as 1.
     pub step_bytes: u64,
-    /// The stabilization time: a job that wants less must do so for this long before its limit drops; a
-    /// higher want counts immediately. A job that set a higher limit than it was sent is asked again after
-    /// this time.
+    /// The stabilization time. A job must want less for this long before its limit drops; a higher want
+    /// counts immediately. A job that set a higher limit than the one it was sent is sent the lower limit
+    /// again after this time.
     pub calm: Duration,
-    /// Minimum length of a turn. Jobs that together want more than there is take turns: each gets all that it
-    /// wants, and the others sleep during that. A turn lasts this long, times the job's priority (1 to 10),
-    /// and continues while no other job waits. `None`: all are awake and divide the memory.
+    /// Minimum length of a turn. Jobs that together want more than there is take turns: each gets all the
+    /// memory that it wants, and the others sleep meanwhile. A turn lasts for this time multiplied by the
+    /// job's priority (1 to 10), and continues while no other job waits. With `None`, all jobs are awake and
+    /// divide the memory.
     pub turn: Option<Duration>,
 }
 
-/// An error of a policy or a report.
+/// An error in a policy or a report.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum CoordinateError {
-    /// There is no such job, or it has gone.
+    /// There is no such job, or it is gone.
     #[error("there is no such job: it never joined, or is gone")]
     Unknown,
-    /// The floors would not fit in the total.
-    #[error("only {:#} are promised to nobody: take a lower floor", ByteCount(*left_bytes))]
+    /// The sum of the floors would exceed the total.
+    #[error("only {:#} are not promised yet: choose a lower floor", ByteCount(*left_bytes))]
     FloorsExceedTotal {
         /// Bytes that no floor covers.
         left_bytes: u64,
@@ -148,16 +152,16 @@ pub enum CoordinateError {
         version: u64,
     },
     /// The job holds, or may hold, more than it was allowed. The report counts. The coordinator lowers limits
-    /// to their targets until all fits in the total again, and raises none before.
-    #[error("{:#} above what was allowed: the job does not obey its limit, stop it", ByteCount(*bytes))]
+    /// to their targets until the charges fit in the total again, and raises no limit before that.
+    #[error("{:#} more than allowed: the job does not obey its limit, stop the job", ByteCount(*bytes))]
     AboveLimit {
-        /// Bytes above the allowed ones.
+        /// Bytes above the allowed number.
         bytes: u64,
     },
 }
 
-/// Divides a device's memory among jobs: the bytes that they can hold together never exceed the total, if each job
-/// grants nothing above the limit it was sent last.
+/// Divides a device's memory among jobs: the bytes that the jobs can hold together never exceed the total,
+/// provided that no job grants more than the last limit that it was sent.
 ///
 /// ```
 /// use std::time::Duration;
@@ -192,9 +196,10 @@ impl Coordinator {
         }
     }
 
-    /// Adds a job that holds nothing and has a limit of 0 until it is sent another. If jobs run already
-    /// when a coordinator starts, the caller lets all of them join, [`report`](Self::report)s each one's
-    /// status, and then decides; a job with limits of an earlier coordinator continues from their version.
+    /// Adds a job that holds nothing and has a limit of 0 until it is sent another. If jobs are already
+    /// running when a coordinator starts, the caller lets all of them join, [`report`](Self::report)s the
+    /// status of each, and then decides. A job with limits from an earlier coordinator continues from the
+    /// version of those limits.
     ///
     /// # Errors
     ///
@@ -203,8 +208,8 @@ impl Coordinator {
         self.join_with(policy, 0)
     }
 
-    /// Adds a job that may hold `may_hold_bytes` by an earlier coordinator's orders: it is charged that until
-    /// its first report.
+    /// Adds a job that may hold `may_hold_bytes` bytes according to an earlier coordinator's orders. These
+    /// bytes are charged until its first report.
     ///
     /// # Errors
     ///
@@ -242,15 +247,15 @@ impl Coordinator {
         Ok(())
     }
 
-    /// Takes a job's report at the time `now`, which never goes back. Reports of a job come in the order in
-    /// which it made them; some may be missing, and one of an older version is ignored. With turns, a report
-    /// may show a job asleep only if it was read after the newest order to sleep was written; otherwise the
-    /// caller reports [`Waking`](SleepState::Waking). O(jobs).
+    /// Takes a job's report at the time `now`, which never goes back. A job's reports come in the order in
+    /// which it made them. Some may be missing, and a report with an older version is ignored. With turns, a
+    /// report may show a job asleep only if it was read after the newest order to sleep was written;
+    /// otherwise the caller reports [`Waking`](SleepState::Waking). O(jobs).
     ///
     /// # Errors
     ///
-    /// The job or the version is unknown. Nothing changes. The job holds more than it was allowed: the report
-    /// counts nevertheless.
+    /// The job or the version is unknown; nothing changes then. Or the job holds more than it was allowed;
+    /// the report counts nevertheless.
     pub fn report(
         &mut self,
         job: JobId,
@@ -263,7 +268,7 @@ impl Coordinator {
             .report(report, now, step)
     }
 
-    /// Returns the commands that meet the jobs' wants as well as possible now. The caller calls this after
+    /// Returns the commands that now meet the jobs' wants as well as possible. The caller calls this after
     /// each report and from time to time, and sends every command, because each counts as sent. O(jobs
     /// squared).
     pub fn decide(&mut self, now: Duration) -> Vec<Command> {
@@ -281,15 +286,15 @@ impl Coordinator {
         commands
     }
 
-    /// Sends a job the limit that the coordinator counts with, if the job reported another. `None` while an
-    /// order is on its way, or if there is no such job.
+    /// Sends a job the limit that the coordinator assumes, if the job reported another. Returns `None` while
+    /// an order is on its way, or if there is no such job.
     pub fn restate(&mut self, job: JobId) -> Option<Command> {
         let job = self.jobs.iter_mut().find(|other| other.id == job)?;
         job.is_confirmed().then(|| job.send_limit(job.limit))
     }
 
-    /// Returns the job's charge: the maximum it can hold from now on (COORD1). `None` if there is no such
-    /// job.
+    /// Returns the job's charge: the maximum that it can hold from now on (COORD1). Returns `None` if there
+    /// is no such job.
     pub fn charge_bytes(&self, job: JobId) -> Option<u64> {
         let job = self.jobs.iter().find(|other| other.id == job)?;
         Some(job.charge())
@@ -314,7 +319,7 @@ impl Coordinator {
             self.jobs[index].sit(seat, now);
         }
         for job in &mut self.jobs {
-            // Limits the job so that it fits beside others when it wakes.
+            // Limits the job so that it fits next to others when it wakes.
             let most = job.need(total);
             if job.seat() == Seat::Out && job.is_confirmed() && job.limit > most {
                 commands.push(job.send_limit(most));
@@ -323,8 +328,8 @@ impl Coordinator {
         }
     }
 
-    /// Raises limits out of memory that no charge covers: jobs below their floor first, then by priority.
-    /// Returns the bytes that are missing to reach the targets.
+    /// Raises limits with memory that no charge covers: first those of jobs below their floors, then by
+    /// priority. Returns the bytes that are missing for the targets.
     fn raise(&mut self, targets: &[u64], commands: &mut Vec<Command>) -> u64 {
         let mut order: Vec<_> = (0..self.jobs.len()).collect();
         order.sort_by_key(|&index| {
@@ -342,7 +347,7 @@ impl Coordinator {
             let charge = job.charge();
             let need = target.saturating_sub(charge);
             let grant = need.min(free);
-            // A job with an unconfirmed limit gets no command now; its grant stays free for it.
+            // A job with an unconfirmed limit gets no command now. Its grant stays reserved for it.
             free -= grant;
             missing += need - grant;
             let limit = target.min(charge + grant);
@@ -354,8 +359,9 @@ impl Coordinator {
         missing
     }
 
-    /// Lowers limits above their targets, lowest priority first, by the bytes that are missing or charged
-    /// above the total, less those that jobs are already releasing. It lowers no limit if nothing is missing.
+    /// Lowers limits that are above their targets, lowest priority first. Lowers them by the bytes that are
+    /// missing or charged above the total, less the bytes that jobs are already releasing. Lowers no limit if
+    /// nothing is missing.
     fn lower(&mut self, targets: &[u64], mut missing: u64, commands: &mut Vec<Command>) {
         let coming = self
             .jobs
@@ -384,7 +390,7 @@ impl Coordinator {
         }
     }
 
-    /// Slows each job while a job of higher priority wants memory.
+    /// Slows each job while a job with a higher priority wants memory.
     fn pace(&mut self, commands: &mut Vec<Command>) {
         let busiest = self
             .jobs

@@ -1,8 +1,8 @@
-//! The memory that each job should have, if memory moved instantly.
+//! The memory that each job would have if memory could move instantly.
 //!
-//! Each job gets its floor, then the memory it refused to release. The rest goes to the highest priority up
-//! to its jobs' wants, then to the next; jobs of one priority get equal amounts above their floors, up to the
-//! want of each (max-min fairness).
+//! Each job gets its floor, and then the memory that it refused to release. The rest goes to the jobs with
+//! the highest priority, up to their wants, and then to those with the next priority. Jobs with the same
+//! priority get equal amounts above their floors, up to the want of each (max-min fairness).
 
 /// The minimum and the maximum that a job should get.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -34,7 +34,7 @@ pub(super) fn targets(total: u64, wants: &[Want]) -> Vec<u64> {
         left -= more;
     }
     let mut order: Vec<_> = (0..wants.len()).collect();
-    // Within a priority, the jobs that lack least come first, so that those that lack more divide the rest.
+    // Within a priority, the jobs that lack the least come first, so that the others divide the rest.
     order.sort_by_key(|&index| {
         let want = &wants[index];
         (

@@ -1,12 +1,15 @@
-//! The turns on a device that is too small for all jobs: jobs that are *in* have it, the others sleep or are
-//! ordered to.
+//! The turns on a device that is too small for all jobs: jobs that are *in* have the device, the others sleep
+//! or are ordered to sleep.
 //!
-//! JOBTURN1. A job is let in only if it fits beside all charges, and beside the bytes that jobs that are in may
-//! still get. So no two are awake whose needs exceed the total, except jobs that cannot sleep.
-//! JOBTURN2. No job is sent out before its turn is over, which is the minimum turn times its priority.
-//! JOBTURN3. Jobs are let in in the order in which they began to wait. A job that has waited for a minimum turn
-//! is no longer overtaken, so it waits for one turn of each job at most, and for them to fall asleep.
-//! JOBTURN4. A job that does not or cannot sleep although ordered delays only jobs that do not fit beside it.
+//! JOBTURN1. A job is let in only if it fits next to all charges and next to the bytes that the jobs *in* may
+//! still get. So no two jobs are awake whose needs together exceed the total, except jobs that cannot sleep.
+//! JOBTURN2. No job is sent out before its turn is over. A turn is the minimum turn multiplied by the job's
+//! priority.
+//! JOBTURN3. Jobs are let in in the order in which they began to wait. A job that has waited for a minimum
+//! turn is no longer overtaken, so it waits for at most one turn of each other job, and for those jobs to
+//! fall asleep.
+//! JOBTURN4. If a job does not or cannot sleep although it is ordered to, it delays only jobs that do not fit
+//! next to it.
 
 use std::time::Duration;
 
@@ -18,7 +21,7 @@ const LONGEST: u32 = 10;
 pub(super) enum Seat {
     /// The job has the device, or is ordered to wake.
     In,
-    /// The job is ordered to sleep, and its memory counts until it does.
+    /// The job is ordered to sleep, and its memory counts until it sleeps.
     Leaving,
     /// The job sleeps.
     Out,
@@ -28,12 +31,12 @@ pub(super) enum Seat {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Seated {
     pub(super) seat: Seat,
-    /// Start of its time in the seat.
+    /// Start of the job's time in its seat.
     pub(super) since: Duration,
     pub(super) priority: u32,
-    /// Bytes that it may hold in its present seat, by all that is known.
+    /// Bytes that the job may hold in its present seat, according to all that is known.
     pub(super) charge: u64,
-    /// Bytes that it is charged once it is in.
+    /// Bytes that the job is charged once it is in.
     pub(super) need: u64,
     pub(super) can_sleep: bool,
 }
@@ -72,7 +75,7 @@ pub(super) fn moves(
     };
     waiting.sort_by_key(|&index| {
         let job = &jobs[index];
-        // A job that still holds memory that others need is called back last.
+        // A job that still holds memory that others need is let in last.
         let leaves = leaving(job) > 0;
         let rank = core::cmp::Reverse(job.priority);
         (leaves, job.since, rank, index)
@@ -112,14 +115,15 @@ pub(super) fn moves(
         }
     }
     if head.is_none() {
-        // The jobs that are in want more than before.
+        // The jobs that are in may want more than before.
         let missing = reserved.saturating_sub(total).saturating_sub(coming);
         send_out(missing, turn, now, jobs, &mut moves);
     }
     moves
 }
 
-/// Sends out jobs whose turns are over, starting with the longest in, if that is enough.
+/// Sends out jobs whose turns are over, starting with the job that has been in for the longest time, if that
+/// frees enough.
 fn send_out(
     mut missing: u128,
     turn: Duration,

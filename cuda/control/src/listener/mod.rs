@@ -1,8 +1,8 @@
-//! [`Listener`]: calls handlers with the content of files, each time it changes.
+//! [`Listener`]: calls handlers with the content of files each time the content changes.
 //!
-//! `registry` is the state under the one lock (LISTEN1 to LISTEN4); `thread` is the thread that polls. The
-//! lock is held for updates of that state only: never while a file is read, a callback runs or is dropped, or
-//! a watch of a folder is requested from the system.
+//! `registry` is the state under the only lock (LISTEN1 to LISTEN4); `thread` is the thread that polls. The
+//! lock is held only for updates of that state, never while a file is read, while a callback runs or is
+//! dropped, or while the system is requested to watch a folder.
 
 mod registry;
 mod thread;
@@ -41,14 +41,14 @@ pub enum WatchMode {
 pub struct ListenerConfig {
     /// How the listener notices that a file changed.
     pub watch_mode: WatchMode,
-    /// The time between two polls of its thread.
+    /// The time between two polls of the listener's thread.
     pub interval: Duration,
-    /// Files with more bytes are not read.
+    /// Maximum size of a file in bytes; larger files are not read.
     pub max_bytes: usize,
 }
 
 impl Default for ListenerConfig {
-    /// Makes a configuration that watches, and polls each second; it reads files up to 1 MiB.
+    /// Makes a configuration that watches, polls each second, and reads files of up to 1 MiB.
     fn default() -> Self {
         Self {
             watch_mode: WatchMode::Watch,
@@ -60,14 +60,16 @@ impl Default for ListenerConfig {
 
 /// Calls handlers with the content of their files: first the present content, then each change.
 ///
-/// A file changed if its content did: it is read whole and compared, so a rename over another file, an older
-/// time or the same size do not matter. The removal of a file is no change; its return is one, whatever it
-/// contains. A file that cannot be read, or whose owner may not command ([`read_orders`]), is retried at the
-/// next poll. Contents that exist only between two polls are never seen.
+/// A file has changed if its content has: it is read as a whole and compared, so it does not matter whether
+/// it was renamed over another file, has an older time or has the same size. The removal of a file is not a
+/// change; its return is a change, whatever the file contains. A file that cannot be read, or whose owner may
+/// not command ([`read_orders`]), is retried at the next poll. Contents that exist only between two polls are
+/// never seen.
 ///
-/// Callbacks run one at a time, on the listener's thread or inside [`Self::poll_now`], never under a lock of
-/// the listener: they may register and drop handles, even their own. A new handler gets the content at the
-/// next poll, which its registration starts. A panic of a callback is caught and counted; the handler stays.
+/// Callbacks run one at a time, on the listener's thread or inside [`Self::poll_now`]. They never run under a
+/// lock of the listener, so they may register handlers and drop handles, even their own. A new handler gets
+/// the content at the next poll, which its registration starts. A panic in a callback is caught and counted;
+/// the handler stays.
 ///
 /// The thread starts with the first handler and ends with the last; no call waits for its end.
 ///
@@ -94,9 +96,9 @@ pub struct Listener {
 
 /// A registration of a handler. Dropping it ends the registration.
 ///
-/// When the drop returns, the callback does not run, never will, and is dropped itself. So a drop waits for a
-/// callback that runs in another thread, and must not happen where that callback waits for this thread. A
-/// drop inside the handler's own callback does not wait, and the running call is the last.
+/// When the drop returns, the callback is not running, will never run again, and has itself been dropped. So
+/// a drop waits for a callback that runs in another thread, and must not happen where that callback waits for
+/// this thread. A drop inside the handler's own callback does not wait, and the running call is the last.
 #[must_use = "a handle that is dropped ends the registration"]
 pub struct Registration {
     shared: Arc<ListenerShared>,
@@ -112,7 +114,7 @@ pub struct ListenerStats {
     pub files: usize,
     /// Handlers of all files.
     pub handlers: usize,
-    /// Running threads: 1 while there are handlers, more while an old one is ending.
+    /// Running threads: 1 while there are handlers, more while an old thread is ending.
     pub threads: usize,
     /// Folders that the system watches.
     pub watched: usize,
@@ -120,7 +122,7 @@ pub struct ListenerStats {
     pub polls: u64,
     /// New contents found.
     pub changes: u64,
-    /// Times that a file existed and could not be read.
+    /// Number of times that a file existed but could not be read.
     pub unreadable: u64,
     /// Panics of callbacks.
     pub panics: u64,
@@ -138,13 +140,13 @@ struct ListenerShared {
 struct ListenerState {
     registry: Registry<Callback, ThreadId>,
     stats: ListenerStats,
-    /// Incremented when the last handler is removed, so that a thread of an older generation ends.
+    /// Incremented when the last handler is removed, so that threads of older generations end.
     generation: u64,
-    /// Whether a thread of this generation was started.
+    /// Whether a thread of this generation has been started.
     served: bool,
     /// Whether there is a reason to poll immediately.
     woken: bool,
-    /// Whether a watched folder was moved or removed.
+    /// Whether a watched folder has been moved or removed.
     moved: bool,
     /// The newest error of reading a file; `None` once all files could be read.
     problem: Option<String>,
@@ -171,8 +173,8 @@ impl Listener {
         }
     }
 
-    /// Calls `callback` with the file's present content, then with each new one. The file need not exist yet.
-    /// Several handlers of a file run in the order of their registration.
+    /// Calls `callback` with the file's present content, then with each new content. The file need not exist
+    /// yet. Several handlers of a file run in the order of their registration.
     ///
     /// # Errors
     /// The path is empty ([`FileAct::Listen`]) or the thread cannot be started ([`FileAct::Thread`]);
@@ -214,14 +216,14 @@ impl Listener {
         Ok(handle)
     }
 
-    /// Polls all files now, in this thread, and runs the callbacks that are due. It waits while another
-    /// thread polls, and does nothing inside a callback.
+    /// Polls all files now, in this thread, and runs the callbacks that are due. Waits while another thread
+    /// polls, and does nothing inside a callback.
     pub fn poll_now(&self) {
         self.shared.poll();
     }
 
-    /// Returns the error of reading a file at the last poll, as text; `None` if all could be read or do not
-    /// exist.
+    /// Returns the error of reading a file at the last poll, as text; `None` if all files could be read or do
+    /// not exist.
     pub fn problem(&self) -> Option<String> {
         self.shared.lock().problem.clone()
     }

@@ -1,24 +1,25 @@
-//! The handlers of each file: plain data, each method one step under the listener's lock. No other steps
-//! interleave, so a test walks every order of them.
+//! The handlers of each file. This is plain data, and each method is one step under the listener's lock. No
+//! other steps interleave, so a test walks every order of these steps.
 //!
 //! LISTEN1: at most one runner has the turn, and only it reads files and runs callbacks.
 //! LISTEN2: a callback is outside of the registry exactly while `running` names its handler.
-//! LISTEN3: `remove` takes the handler out of the registry; from then on `next` does not return it. The
-//! remover waits while `running` still names it, unless the remover is the runner.
-//! LISTEN4: a handler gets each content of its file at most once, in registration order, the newest only.
+//! LISTEN3: `remove` takes the handler out of the registry; from then on `next` does not return the handler.
+//! The remover waits while `running` still names it, unless the remover is the runner.
+//! LISTEN4: a handler gets each content of its file at most once, and only the newest content. Handlers run
+//! in the order of their registration.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// The number of a registration. Numbers grow.
+/// The number of a registration. Numbers only increase.
 pub(super) type HandlerId = u64;
 
 /// Outcome of reading a file.
 #[derive(Debug)]
 pub(super) enum FileContent {
     Missing,
-    /// The file exists and cannot be read now.
+    /// The file exists but cannot be read now.
     Unreadable,
     Text(Vec<u8>),
 }
@@ -96,8 +97,8 @@ impl<C, R: Copy + PartialEq> Registry<C, R> {
         id
     }
 
-    /// Removes a handler, and its file with the last one (LISTEN3). The caller drops the returned callback
-    /// outside of the lock. A running callback is not returned; its runner drops it.
+    /// Removes a handler, and its file together with the last handler (LISTEN3). The caller drops the
+    /// returned callback outside of the lock. A running callback is not returned; its runner drops it.
     pub(super) fn remove(&mut self, path: &Path, id: HandlerId) -> Option<C> {
         let file = self.files.get_mut(path)?;
         let index = file.handlers.iter().position(|handler| handler.id == id)?;
@@ -147,8 +148,9 @@ impl<C, R: Copy + PartialEq> Registry<C, R> {
         false
     }
 
-    /// Returns the next handler after `after` that lacks the newest version, with its callback; it counts as
-    /// running from here on (LISTEN2). Handlers from the id `newest` on wait for the next round.
+    /// Returns the next handler after `after` that lacks the newest version, with its callback. The handler
+    /// counts as running from now on (LISTEN2). Handlers whose ids are at least `newest` wait for the next
+    /// round.
     pub(super) fn next(
         &mut self,
         path: &Path,
@@ -180,7 +182,7 @@ impl<C, R: Copy + PartialEq> Registry<C, R> {
         }
     }
 
-    /// Notes that no callback runs any more.
+    /// Records that no callback runs any more.
     pub(super) fn ended(&mut self) {
         self.running = None;
     }

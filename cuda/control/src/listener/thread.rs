@@ -1,5 +1,5 @@
-//! The thread of a listener. Only it has the watcher, and calls it with no lock held: the watcher's own
-//! thread may take the listener's lock at the same moment.
+//! The thread of a listener. Only this thread has the watcher, and it calls the watcher with no lock held:
+//! the watcher's own thread may take the listener's lock at the same moment.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -12,7 +12,7 @@ use notify::{Config, Event, RecommendedWatcher, RecursiveMode, Watcher};
 
 use super::{ListenerShared, WatchMode};
 
-/// Starts a thread that polls until the generation is over. The caller has counted it.
+/// Starts a thread that polls until the generation is over. The caller has counted the thread.
 pub(super) fn start(shared: Arc<ListenerShared>, generation: u64) -> io::Result<()> {
     Builder::new()
         .name("larder-listener".into())
@@ -31,7 +31,7 @@ fn serve(shared: &Arc<ListenerShared>, generation: u64) {
             if state.generation != generation {
                 break;
             }
-            // A change from here on sets it again, so that no change is missed.
+            // A later change sets it again, so that no change is missed.
             state.woken = false;
         }
         watching.follow(shared);
@@ -48,11 +48,12 @@ fn serve(shared: &Arc<ListenerShared>, generation: u64) {
 
 /// The folders that the system watches for the listener.
 ///
-/// POLL1: no call, not even a drop, goes to a watcher that is not alive, since it panics if its own thread
-/// could not be started, for example for lack of threads.
+/// POLL1: no call, not even a drop, goes to a watcher that is not alive, since a watcher panics if its own
+/// thread could not be started, for example for lack of threads.
 /// POLL2: a folder in `folders` is watched as long as its path leads to the same folder as when it was added.
 struct Watching<W: Watcher> {
-    /// `None` if the system cannot watch or the mode is another one. The thread then polls at each interval.
+    /// `None` if the system cannot watch or the mode is not [`WatchMode::Watch`]. The thread then polls at
+    /// each interval.
     watcher: Option<W>,
     folders: BTreeMap<PathBuf, Identity>,
 }
@@ -87,8 +88,8 @@ impl<W: Watcher> Watching<W> {
         }
     }
 
-    /// Returns the watcher, if it is alive (POLL1). A dead watcher is leaked, since its drop would be a call
-    /// too.
+    /// Returns the watcher, if it is alive (POLL1). A dead watcher is leaked, since its drop would be a
+    /// call, too.
     fn alive(&mut self) -> Option<&mut W> {
         if self
             .watcher
@@ -125,7 +126,7 @@ impl<W: Watcher> Watching<W> {
             let same = !moved && identity(folder) == Some(*then);
             let keep = same && wanted.contains(folder.as_path());
             if !keep {
-                // The folder may be deleted already, and its watch with it.
+                // The folder may already be deleted, and its watch with it.
                 let _ = watcher.unwatch(folder);
             }
             keep
@@ -134,7 +135,8 @@ impl<W: Watcher> Watching<W> {
             if folders.contains_key(folder) {
                 continue;
             }
-            // The identity is read first, so that the next poll sees if another folder then takes the path.
+            // The identity is read first, so that the next poll notices if another folder takes the path
+            // after that.
             if let Some(identity) = identity(folder)
                 && watcher.watch(folder, RecursiveMode::NonRecursive).is_ok()
             {

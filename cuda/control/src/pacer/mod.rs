@@ -1,12 +1,12 @@
 //! Pauses between a step's launches, so that a job keeps the device busy for its share of the time.
 //!
-//! Upstream plans one pause a run and lets a thread spend shrinking shares of it. Here each step has a plan,
-//! busy x (100 - perf) / perf plus the time still due, and each launch, of any kind, inserts an equal share
-//! of it. There is no thread and no queue: the launching thread waits. A pause that was not inserted stays
-//! due, so over many steps the share of the time is exact to the nanosecond.
+//! Upstream plans one pause per run and lets a thread spend shrinking shares of it. Here each step has a plan
+//! (busy x (100 - perf) / perf, plus the time still due), and each launch, of any kind, inserts an equal
+//! share of the plan. There is no thread and no queue: the launching thread waits. A pause that was not
+//! inserted stays due, so over many steps the share of the time is exact to the nanosecond.
 //!
-//! [`state`] does the arithmetic; this file has the lock, the clock and the waits. The lock is held for
-//! arithmetic only.
+//! [`state`] does the arithmetic; this file has the lock, the clock and the waits. The lock is held only for
+//! the arithmetic.
 
 mod state;
 
@@ -21,11 +21,11 @@ use state::PacerState;
 /// Configuration of a [`Pacer`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct PacerConfig {
-    /// Maximum time carried from step to step, as pauses due or as pauses ahead. Due time above it is paused
-    /// at the end of the step; time paused ahead above it is forgotten.
+    /// Maximum time carried from step to step, as pauses that are due or as pauses made ahead. Due time above
+    /// this is paused at the end of the step; time paused ahead above this is forgotten.
     pub carry_bound: Duration,
-    /// Pauses shorter than this are joined with later ones, since each wait has a cost of its own. With 0
-    /// every launch pauses for its own share.
+    /// Pauses shorter than this are joined with later pauses, since each wait has its own cost. With 0, every
+    /// launch pauses for its own share.
     pub min_pause: Duration,
 }
 
@@ -38,16 +38,17 @@ impl Default for PacerConfig {
     }
 }
 
-/// The wait of a launch before it goes on.
+/// The wait of a launch before it continues.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[must_use = "a launch that does not pause is not paced"]
 pub enum Pause {
-    /// The launch goes on immediately.
+    /// The launch continues immediately.
     None,
     /// The launch waits until the clock reads this time.
     Until(Duration),
-    /// The launch waits until the share is not 0. If a launch or an end returned this, nothing was noted and
-    /// the caller repeats the call. If [`Pacer::waited`] returned it, the caller calls `waited` again.
+    /// The launch waits until the share is not 0. If a launch or an end returns this, nothing has been
+    /// recorded, and the caller repeats the call. If [`Pacer::waited`] returns it, the caller calls `waited`
+    /// again.
     Suspended,
 }
 
@@ -59,26 +60,26 @@ pub struct PacerReport {
     pub steps: u64,
     /// Launches in steps.
     pub launches: u64,
-    /// Time in steps outside of pauses and suspensions; of queued steps, the time reported.
+    /// Time in steps outside of pauses and suspensions; for queued steps, the reported time.
     pub busy: Duration,
     /// Time in pauses, without suspensions.
     pub inserted: Duration,
-    /// Time in steps in suspensions, as far as they are over.
+    /// Time in steps spent in suspensions that are over.
     pub suspended: Duration,
-    /// Pauses that are due and not inserted yet.
+    /// Pauses that are due but not inserted yet.
     pub due: Duration,
     /// Time that was paused before it was due.
     pub ahead: Duration,
 }
 
-/// Paces the launches of one device. Any number of threads may launch; pauses follow each other, and no
-/// launch goes on during a pause.
+/// Paces the launches of one device. Any number of threads may launch. Pauses do not overlap, and no launch
+/// continues during a pause.
 ///
 /// A step begins with [`begin`](Self::begin) and ends with [`end_wait`](Self::end_wait). The pacer predicts
-/// the busy time and the launches of a step from the step before. The first step has no prediction, so it
-/// runs through and pauses at its end; so does every step after one without launches. A step with fewer
-/// launches than the last pauses at its end for the missing ones; in a step with more, the later launches do
-/// not pause. Outside of steps only a suspension delays a launch.
+/// the busy time and the launches of a step from the previous step. The first step has no prediction, so it
+/// runs without pauses and pauses at its end; so does every step that follows a step without launches. A step
+/// with fewer launches than the last one pauses at its end for the missing launches; in a step with more
+/// launches, the additional ones do not pause. Outside of steps, only a suspension delays a launch.
 ///
 /// ```
 /// use std::sync::Arc;
@@ -123,25 +124,26 @@ impl<C: Clock> Pacer<C> {
         }
     }
 
-    /// Begins a step. A step that has not ended ends first, without a pause; its due time is carried over.
+    /// Begins a step. If a step has not ended, it ends first, without a pause, and its due time is carried
+    /// over.
     pub fn begin(&self) {
         let (now, perf) = (self.clock.now(), self.reader.perf());
         self.with_state(|state| state.begin(now, perf, None));
     }
 
     /// Begins a step whose work is queued on the device: its busy time is the time that [`ran`](Self::ran)
-    /// reports, and not the time until its end. `unreported` are the queued steps before it that were not
-    /// reported yet. The device must have finished all queued work when a pause begins: check
+    /// reports, not the time until its end. `unreported` is the number of earlier queued steps that have not
+    /// been reported yet. The device must have finished all queued work when a pause begins: check
     /// [`is_pause_next`](Self::is_pause_next) before each launch and
-    /// [`is_pause_at_end`](Self::is_pause_at_end) before the end, and wait for the device. At such an end,
-    /// pauses below the shortest are joined with later ones.
+    /// [`is_pause_at_end`](Self::is_pause_at_end) before the end, and wait for the device if there is a
+    /// pause. At such an end, pauses shorter than [`PacerConfig::min_pause`] are joined with later ones.
     pub fn begin_queued(&self, unreported: u64) {
         let (now, perf) = (self.clock.now(), self.reader.perf());
         self.with_state(|state| state.begin(now, perf, Some(unreported)));
     }
 
-    /// Reports the device's busy time for a queued step, during it or later: once for each, in their order.
-    /// Its pauses follow the share that the last launch, begin or end used.
+    /// Reports the device's busy time for a queued step, during that step or later: once for each step, in
+    /// their order. The pauses for that time follow the share that the last launch, begin or end used.
     pub fn ran(&self, busy: Duration) {
         self.with_state(|state| state.ran(busy));
     }
@@ -152,14 +154,14 @@ impl<C: Clock> Pacer<C> {
         self.with_state(|state| state.is_pause_next(now, perf))
     }
 
-    /// Returns whether the end of a queued step will wait, by the expectation for the unreported steps; if
-    /// so, report them first. O(1).
+    /// Returns whether the end of a queued step is expected to wait, given an estimate for the unreported
+    /// steps. If so, report them first. O(1).
     pub fn is_pause_at_end(&self) -> bool {
         let (now, perf) = (self.clock.now(), self.reader.perf());
         self.with_state(|state| state.is_pause_at_end(now, perf))
     }
 
-    /// Notes a launch and returns its pause. O(1); takes the lock and does not wait. The caller makes the
+    /// Records a launch and returns its pause. O(1); takes the lock and does not wait. The caller makes the
     /// pause and reports it with [`waited`](Self::waited); [`launch_wait`](Self::launch_wait) does all of
     /// this.
     pub fn launch(&self) -> Pause {
@@ -167,26 +169,26 @@ impl<C: Clock> Pacer<C> {
         self.with_state(|state| state.launch(now, perf))
     }
 
-    /// Notes a launch and waits out its pause. A change of the share ends the pause; the rest is planned
-    /// again.
+    /// Records a launch and waits until its pause is over. A change of the share ends the pause; the rest is
+    /// planned again.
     pub fn launch_wait(&self) -> Waited {
         self.drive(PacerState::launch)
     }
 
-    /// Ends the step and returns the pause before the next one; the caller reports the pause with
-    /// [`waited`](Self::waited).
+    /// Ends the step and returns the pause before the next step. The caller makes the pause and reports it
+    /// with [`waited`](Self::waited).
     pub fn end(&self) -> Pause {
         let (now, perf) = (self.clock.now(), self.reader.perf());
         self.with_state(|state| state.end(now, perf))
     }
 
-    /// Ends the step and waits out its last pause.
+    /// Ends the step and waits until its last pause is over.
     pub fn end_wait(&self) -> Waited {
         self.drive(PacerState::end)
     }
 
-    /// Reports that a pausing thread is awake; time beyond the plan counts as paused. Returns the rest of the
-    /// pause, if it is not over. A change of the share ends a pause; a change to 0 turns it into a
+    /// Reports that a pausing thread is awake. Time beyond the plan counts as paused. Returns the rest of the
+    /// pause, if the pause is not over. A change of the share ends a pause; a change to 0 turns it into a
     /// suspension.
     pub fn waited(&self, pause: Pause) -> Pause {
         let (now, perf) = (self.clock.now(), self.reader.perf());
@@ -198,7 +200,7 @@ impl<C: Clock> Pacer<C> {
         self.with_state(|state| state.report())
     }
 
-    /// Repeats `ask` until it returns no suspension, then waits out the pause.
+    /// Repeats `ask` until it returns no suspension, then waits until the pause is over.
     fn drive(&self, ask: impl Fn(&mut PacerState, Duration, PerfControl) -> Pause) -> Waited {
         let mut seen = self.reader.read();
         let mut pause = self.with_state(|state| ask(state, self.clock.now(), seen.perf));

@@ -1,12 +1,12 @@
 //! The pacer's arithmetic, in whole nanoseconds, without a lock or a clock.
 //!
 //! PACER1. All time of a step up to `at` is accounted for: as busy, as inserted or as suspended. `at` lies
-//! ahead of the clock during a pause, and never goes back further than to now. Of a queued step, the busy
-//! time is the time reported for it, then or later.
-//! PACER2. `debt` is the pauses due for busy time, less the time inserted, less the time forgotten: all of it
-//! at full share, and time paused ahead above the bound.
-//! PACER3. Of a plan, k of n launches have inserted k/n, less the time put off by the shortest pause and plus
-//! the time overslept; n of n launches have inserted all of it.
+//! ahead of the clock during a pause, and never goes back to before the present. The busy time of a queued
+//! step is the time reported for it, during the step or later.
+//! PACER2. `debt` is the time of pauses due for busy time, less the time inserted, less the time forgotten.
+//! At full share all of it is forgotten, and so is time paused ahead above the bound.
+//! PACER3. The first k of n launches have inserted k/n of a plan, less the time put off because of the
+//! minimum pause, and plus the time overslept; all n launches have inserted all of the plan.
 
 use std::time::Duration;
 
@@ -19,17 +19,17 @@ pub(super) struct PacerState {
     /// Time up to which everything is accounted for (PACER1).
     at: u64,
     in_step: bool,
-    /// Whether the busy time of this step is the reported one instead of the clock's.
+    /// Whether the busy time of this step is the reported time instead of the clock's.
     queued: bool,
     /// Number of earlier queued steps whose busy time is still unreported.
     unreported: u64,
     /// The share in force at `at`.
     perf: PerfControl,
-    /// The last step, as the prediction for this one.
+    /// The last step, which is the prediction for this step.
     prediction: PacerStep,
     /// The current step so far.
     step: PacerStep,
-    /// The time due if positive, or the time paused ahead if negative (PACER2).
+    /// The time due if positive; the time paused ahead if negative (PACER2).
     debt: i128,
     /// The fraction of a nanosecond due, in units of 1/`perf` nanoseconds.
     parts: u128,
@@ -78,7 +78,7 @@ impl PacerState {
         }
     }
 
-    /// Begins a step; for a queued one, with the number of unreported steps before it.
+    /// Begins a step; for a queued step, `queued` is the number of unreported steps before it.
     pub(super) fn begin(&mut self, now: Duration, perf: PerfControl, queued: Option<u64>) {
         if self.in_step {
             self.account(nanos(now));
@@ -127,7 +127,7 @@ impl PacerState {
         self.pause(now)
     }
 
-    /// Notes the device's busy time for a queued step, this one or an earlier one.
+    /// Records the device's busy time for a queued step: this step or an earlier one.
     pub(super) fn ran(&mut self, busy: Duration) {
         let busy = nanos(busy);
         self.unreported = self.unreported.saturating_sub(1);
@@ -137,8 +137,8 @@ impl PacerState {
         }
     }
 
-    /// Returns whether the next launch of a queued step waits. A suspension begins with that launch instead
-    /// of here.
+    /// Returns whether the next launch of a queued step waits. A suspension begins with that launch, not
+    /// here.
     pub(super) fn is_pause_next(&mut self, now: Duration, perf: PerfControl) -> bool {
         if !self.in_step || !self.queued || perf.is_suspended() {
             return self.in_step && self.queued;
@@ -150,8 +150,8 @@ impl PacerState {
         plan.launch(nanos(self.config.min_pause)) > 0
     }
 
-    /// Returns whether the end of a queued step waits if each unreported step takes as long as the last one
-    /// did. A step without a prediction waits.
+    /// Returns whether the end of a queued step would wait if each unreported step took as long as the last
+    /// reported one. A step without a prediction waits.
     pub(super) fn is_pause_at_end(&mut self, now: Duration, perf: PerfControl) -> bool {
         if !self.in_step || !self.queued || perf.is_full() {
             return false;
@@ -184,7 +184,7 @@ impl PacerState {
         steps.saturating_mul(i128::from(busy) * (100 - perf) / perf)
     }
 
-    /// Notes that a pausing or suspended thread is awake. Returns the rest of the wait.
+    /// Records that a pausing or suspended thread is awake. Returns the rest of the wait.
     pub(super) fn waited(&mut self, pause: Pause, now: Duration, perf: PerfControl) -> Pause {
         let now = nanos(now);
         let until = match pause {
@@ -245,11 +245,12 @@ impl PacerState {
         self.debt += (due / perf) as i128;
     }
 
-    /// Puts a share in force. If it differs, pauses end, and the time that they have not inserted is due
-    /// again.
+    /// Puts a share in force. If the share differs from the last one, pauses end, and the time that they have
+    /// not inserted is due again.
     fn set_share(&mut self, now: u64, perf: PerfControl) {
         if self.perf.is_suspended() {
-            // The first call after the suspension ends it here, so that later time is not suspended (PACER1).
+            // The first call after a suspension ends the suspension here, so that later time is not suspended
+            // (PACER1).
             self.account(now);
         }
         if perf == self.perf {
@@ -267,7 +268,7 @@ impl PacerState {
         self.make_plan();
     }
 
-    /// Divides the time that is due, or will be, among the launches still predicted.
+    /// Divides the time that is due, or will be due, among the launches that are still predicted.
     fn make_plan(&mut self) {
         let busy = self.prediction.busy.saturating_sub(self.step.busy);
         let time = if self.perf.is_full() || self.perf.is_suspended() {
@@ -324,8 +325,8 @@ impl PausePlan {
         share
     }
 
-    /// Returns the time that the missing launches would have inserted, if it is more than the share of one
-    /// launch. `None` if no launch was predicted, so that there is no share.
+    /// Returns the time that the missing launches would have inserted, if that is more than the share of one
+    /// launch. Returns `None` if no launch was predicted, because then there is no share.
     fn missing(&self) -> Option<u64> {
         let share = self.time.checked_div(self.launches)?;
         let missing = self.time.saturating_sub(self.inserted);
@@ -333,7 +334,7 @@ impl PausePlan {
     }
 }
 
-/// Returns whole nanoseconds; the maximum for more than 584 years.
+/// Returns whole nanoseconds; `u64::MAX` for more than 584 years.
 fn nanos(time: Duration) -> u64 {
     u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
 }

@@ -1,26 +1,27 @@
 //! Durations of the runs of each graph.
 //!
-//! HIST1: a history has 1 to [`KEPT`] runs, oldest first.
-//! HIST2: graphs are those that ran within [`FRESH`] and the time to the next check, at most [`MAX_GRAPHS`].
+//! HIST1: a history has 1 to [`KEPT`] runs, with the oldest first.
+//! HIST2: the graphs kept are those that ran within [`FRESH`] plus the time to the next check, and at most
+//! [`MAX_GRAPHS`].
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
 use crate::StatusFile;
 
-/// Maximum number of graphs remembered, which are those that ran last. Without a bound, a program that keeps
-/// making graphs would fill memory, and readers would refuse its status as too large.
+/// Maximum number of graphs remembered: those that ran last. Without a bound, a program that keeps making
+/// graphs would fill memory, and readers would refuse its status as too large.
 pub(super) const MAX_GRAPHS: usize = 4096;
 // A graph's line in a status, with two numbers of 64 bits, is shorter than 64 bytes.
 const _: () = assert!(MAX_GRAPHS * 64 <= StatusFile::MAX_BYTES / 2);
-/// Number of runs kept of each graph. Upstream's constant is 10, but it drops a run when the list reaches
-/// that.
+/// Number of runs kept of each graph. Upstream's constant is 10, but upstream drops a run when the list
+/// reaches that length.
 pub(super) const KEPT: usize = 9;
-/// Age of the last run at which a graph leaves the status.
+/// A graph leaves the status when its last run is this old.
 pub(super) const FRESH: Duration = Duration::from_secs(100);
-/// A run that differs by more than this factor from the oldest one kept is reported immediately.
+/// A run that differs by more than this factor from the oldest kept run is reported immediately.
 pub(super) const HUGE: u32 = 10;
-/// An average counts as changed if it moved by at least one part in this many.
+/// An average counts as changed if it differs by at least one part in this many.
 const CHANGE: u128 = 100;
 
 /// The histories of all remembered graphs.
@@ -35,13 +36,13 @@ struct SampleHistory {
     last_run: Duration,
     /// The average at the last check, in microseconds.
     average_micros: Option<u64>,
-    /// The average written last, in microseconds.
+    /// The last average written, in microseconds.
     written_micros: Option<u64>,
 }
 
 impl Histories {
-    /// Records a run. Returns true if it is hugely longer or shorter than the oldest one kept. O(log graphs);
-    /// O(graphs) for a new graph when there are [`MAX_GRAPHS`].
+    /// Records a run. Returns true if it is hugely longer or shorter than the oldest kept run. O(log graphs),
+    /// or O(graphs) for a new graph when there are [`MAX_GRAPHS`].
     pub(super) fn record(&mut self, graph: u64, took: Duration, now: Duration) -> bool {
         if !self.graphs.contains_key(&graph) {
             self.make_room();
@@ -61,8 +62,8 @@ impl Histories {
         oldest.is_some_and(|oldest| took > times(oldest, HUGE) || oldest > times(took, HUGE))
     }
 
-    /// Computes the averages of fresh graphs. Returns true if one moved by 1 % from the written one, or a
-    /// graph is new.
+    /// Computes the averages of fresh graphs. Returns true if an average differs by at least 1 % from the one
+    /// last written, or if a graph is new.
     pub(super) fn average(&mut self, now: Duration) -> bool {
         let mut changed = false;
         for history in self
@@ -80,7 +81,7 @@ impl Histories {
         changed
     }
 
-    /// Notes that the sink has written the averages.
+    /// Records that the averages have been written.
     pub(super) fn written(&mut self) {
         for history in self.graphs.values_mut() {
             history.written_micros = history.average_micros;
@@ -108,7 +109,7 @@ impl Histories {
         before != self.graphs.len()
     }
 
-    /// Returns the averages: graph, microseconds, and whether the graph is fresh.
+    /// Returns for each graph its number, its average in microseconds, and whether it is fresh.
     pub(super) fn averages(&self, now: Duration) -> impl Iterator<Item = (u64, u64, bool)> + '_ {
         let taken = move |(graph, history): (&u64, &SampleHistory)| {
             Some((*graph, history.average_micros?, history.is_fresh(now)))
@@ -138,7 +139,7 @@ fn times(time: Duration, factor: u32) -> Duration {
 }
 
 /// Returns whether the average differs from the written one by at least 1 % of it. Equal averages, including
-/// 0, have not moved.
+/// 0, do not differ.
 fn moved(written: u64, average: u64) -> bool {
     let difference = u128::from(written.abs_diff(average));
     difference > 0 && difference * CHANGE >= u128::from(written)

@@ -15,12 +15,13 @@ const CHECK_EVERY: Duration = Duration::from_secs(10);
 
 /// Follows a job's runs and memory, and decides when its status should be written.
 ///
-/// The first run causes a check; then the first run 10 s after the last check does, and any run that takes
-/// more than ten times as long as the oldest of the last nine of its graph, or less than a tenth of it. A
-/// check returns a status to write if the average of a graph moved by 1 % from the one written last, if a
-/// graph came or went (its last run was 100 s ago), if one of the seven numbers of a GPU or the job's own
-/// part changed, or if the file written last was deleted. After a failed write the next check returns one. At
-/// most 4,096 graphs are remembered, those that ran last.
+/// The first run causes a check. After that, the first run at least 10 s after the last check causes one, and
+/// so does any run that takes more than ten times as long as the oldest of the last nine runs of its graph,
+/// or less than a tenth of that. A check returns a status to write if the average of a graph differs by at
+/// least 1 % from the one last written, if a graph is new or has left (its last run was 100 s ago), if one of
+/// the seven numbers of a GPU or the job's own part has changed, or if the file written last has been
+/// deleted. After a failed write, the next check returns a status, too. At most 4,096 graphs are remembered:
+/// those that ran last.
 ///
 /// A run costs O(log graphs), a check O(graphs + GPUs).
 ///
@@ -58,13 +59,13 @@ impl Statistics {
         due || huge
     }
 
-    /// Checks, and returns the status if it should be written; report the write with
+    /// Checks, and returns the status if it should be written. Report the write with
     /// [`written`](Self::written).
     ///
-    /// `usage` has the seven numbers of each device, with peaks since the last check. Devices of one GPU are
-    /// added up, even peaks, whose sum the GPU may never have reached. `job` is the job's own part beside
-    /// AntMan's format; a new `written_at_unix_ms` alone is no change. `is_gone` is true once the status
-    /// written last has been deleted.
+    /// `usage` has the seven numbers of each device, with peaks since the last check. The numbers of devices
+    /// on one GPU are added up, even the peaks, whose sum the GPU may never have reached. `job` is the job's
+    /// own part, which AntMan's format does not have; a new `written_at_unix_ms` alone is not a change.
+    /// `is_gone` is true once the last status written has been deleted.
     pub fn check(
         &mut self,
         now: Duration,
@@ -82,7 +83,7 @@ impl Statistics {
         self.unwritten.then(|| self.status(now))
     }
 
-    /// Notes that the status of the last check was written.
+    /// Records that the status of the last check has been written.
     pub fn written(&mut self) {
         self.histories.written();
         (self.unwritten, self.has_written) = (false, true);
@@ -104,7 +105,7 @@ impl Statistics {
             *of_gpu = of_gpu.plus(&numbers);
         }
         if refused_before {
-            // An interval whose peak was not written continues.
+            // An interval continues if its peak was not written.
             for (gpu, now) in &mut usage {
                 if let Some(before) = self.usage.get(gpu) {
                     now.device_peak_bytes = now.device_peak_bytes.max(before.device_peak_bytes);

@@ -1,5 +1,5 @@
-//! [`Folder`] on systems where files are reached only by their paths: links are followed, and owners are not
-//! distinguished.
+//! [`Folder`] on systems where files can be reached only by their paths: links are followed, and owners are
+//! not distinguished.
 
 use core::fmt;
 use std::ffi::OsStr;
@@ -99,7 +99,7 @@ pub(super) fn may_anybody_write(_file: &File) -> io::Result<bool> {
     Ok(false)
 }
 
-/// Here no lock would end with its process, so every request is granted.
+/// On these systems no lock would end with its process, so every request is granted.
 pub(super) fn try_lock(_file: &File, _shared: bool) -> io::Result<bool> {
     Ok(true)
 }

@@ -1,4 +1,4 @@
-//! [`FileLock`]: one process at a time uses a name.
+//! [`FileLock`]: lets one process at a time use a name.
 
 use core::fmt;
 use std::ffi::{OsStr, OsString};
@@ -16,21 +16,21 @@ use crate::life::is_of_user;
 /// Maximum number of attempts to take a lock whose file keeps being removed.
 const TRIES: usize = 100;
 
-/// The holders that a lock admits beside it.
+/// The other holders that a lock admits.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Sharing {
-    /// No others, so that there is one such lock at a time and no shared one.
+    /// No others, so that there is only one such lock at a time and no shared lock.
     Nobody,
     /// Other shared locks.
     Shared,
 }
 
 /// A lock on a name in a folder, held until it is dropped or its process ends. Other attempts to lock the
-/// same name of the same folder are refused, by whatever path. The lock is on a file beside the locked one,
-/// `.NAME.lock`, which contains the process's number and can be opened only by its owner; it is removed at
-/// the end. A killed process leaves it, which does no harm.
+/// same name in the same folder are refused, through whatever path. The lock is on a file next to the locked
+/// one, `.NAME.lock`, which contains the PID and can be opened only by its owner. It is removed at the end. A
+/// killed process leaves the file, which does no harm.
 ///
-/// A forked child that did not execute another program holds the lock too.
+/// A forked child that has not executed another program holds the lock, too.
 ///
 /// ```
 /// use larder_control::{FileLock, Sharing};
@@ -52,17 +52,17 @@ pub struct FileLock {
     folder: Folder,
     name: OsString,
     sharing: Sharing,
-    /// The process that took the lock. A forked child has the lock too, but does not remove it.
+    /// The process that took the lock. A forked child has the lock, too, but does not remove the file.
     process: u32,
 }
 
 impl FileLock {
-    /// Locks a file's name, without waiting. The file itself need not exist, and is not touched.
+    /// Locks a file's name, without waiting. The file itself need not exist, and is not accessed.
     ///
     /// # Errors
-    /// [`FileAct::Lock`]: another process has the lock ([`io::ErrorKind::WouldBlock`], with its number if
-    /// that is known). Any other kind: the system refuses the file of the lock, as it does if the folder is
-    /// not writable, or another user made it.
+    /// [`FileAct::Lock`]: another process has the lock ([`io::ErrorKind::WouldBlock`], with the PID if it is
+    /// known). With any other kind of error, the system refuses the file of the lock, for example because the
+    /// folder is not writable or another user made the file.
     pub fn take(path: &Path, sharing: Sharing) -> Result<Self, FileError> {
         let taken = name_in_folder(path).and_then(|name| {
             let mut hidden = OsString::from(".");
@@ -87,7 +87,7 @@ impl FileLock {
             if !try_lock(&file, sharing == Sharing::Shared).map_err(refused)? {
                 return Err(is_taken(&mut file));
             }
-            // The previous holder may have removed it since it was opened (WHOLE6).
+            // The previous holder may have removed the file since it was opened (WHOLE6).
             if !folder.is_at(name, &file).map_err(refused)? {
                 continue;
             }
@@ -111,10 +111,10 @@ impl FileLock {
                 process: std::process::id(),
             });
         }
-        Err(refused(io::Error::other("it is replaced all the time")))
+        Err(refused(io::Error::other("it keeps being replaced")))
     }
 
-    /// Returns whether the lock is still the one that others find: its folder and its file were not replaced.
+    /// Returns whether other processes still find this lock: its folder and its file have not been replaced.
     pub fn holds(&self, path: &Path) -> bool {
         let found = || {
             let there = Folder::open(folder(path))?;
@@ -130,7 +130,7 @@ fn is_taken(file: &mut File) -> io::Error {
     let read = file
         .rewind()
         .and_then(|()| file.take(20).read_to_string(&mut pid));
-    // A shared holder does not write its number, so the number may be an earlier holder's, or any number.
+    // A shared holder does not write its PID, so the number may be an earlier holder's PID, or any number.
     let owner = User::of(file).ok().and_then(User::number);
     let is_owners = |pid: &u32| owner.is_some_and(|owner| is_of_user(*pid, owner) == Some(true));
     let pid = pid.parse().ok().filter(is_owners);

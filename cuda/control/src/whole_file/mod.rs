@@ -1,18 +1,18 @@
-//! Files that are read whole and replaced whole, in folders where others may write.
+//! Files that are read and replaced as a whole, in folders where others may write.
 //!
 //! # Invariants
-//! * WHOLE1 a reader that opens the path sees the old content or the new one, all of it. The new content is
-//!   written to a file of its own in the same folder and then renamed over the old one.
-//! * WHOLE2 after any refusal before the rename the old file is whole and the new one is removed.
-//! * WHOLE3 the new content belongs to the owner of the old one, and is never open to more users.
+//! * WHOLE1 a reader that opens the path sees all of the old content or all of the new content. The new
+//!   content is written to a separate file in the same folder, which is then renamed over the old file.
+//! * WHOLE2 after any refusal before the rename, the old file is intact and the new file is removed.
+//! * WHOLE3 the new file belongs to the owner of the old one, and is never open to more users.
 //! * WHOLE4 whatever others put at the name, no file outside of the folder is read or written, and no call
-//!   blocks: the folder is opened once, and a file is reached by its name in it, which is no link. (Not on
-//!   systems without such calls, `elsewhere`. Against a hard link that comes and goes between two checks only
-//!   the system's `fs.protected_hardlinks` helps, which Linux distributions set: no user can link a file that
-//!   he may not write.)
-//! * WHOLE5 orders are read only from a file of a user who may command: by the owner of the opened file, not
-//!   of the name.
-//! * WHOLE6 a lock is held by one process at most, on a file of its own beside the locked one, which only its
+//!   blocks: the folder is opened once, and a file is reached by its name in the folder, which must not be a
+//!   link. (This does not apply to systems without such calls, `elsewhere`. Only the system's
+//!   `fs.protected_hardlinks`, which Linux distributions set, prevents a hard link that appears and
+//!   disappears between two checks: no user can link a file that this user may not write.)
+//! * WHOLE5 orders are read only from a file of a user who may command. What counts is the owner of the
+//!   opened file, not of the name.
+//! * WHOLE6 a lock is held by at most one process, on a separate file next to the locked one, which only its
 //!   owner may open; when the lock was taken, its name still led to that file.
 
 mod lock;
@@ -47,10 +47,10 @@ static WRITTEN: AtomicU64 = AtomicU64::new(0);
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[non_exhaustive]
 pub enum Durability {
-    /// Other processes see the content. A power failure may destroy it and the old content.
+    /// Other processes see the new content. A power failure may destroy both the new and the old content.
     #[default]
     Seen,
-    /// The file and its folder are on the disk, at the cost of two waits for it.
+    /// The file and its folder are on the disk, at the cost of two waits for the disk.
     Stored,
 }
 
@@ -60,21 +60,21 @@ pub enum Durability {
 pub enum FileAct {
     /// Reading the file.
     Read,
-    /// Making a temporary file beside it.
+    /// Making a temporary file next to the file.
     Create,
     /// Writing the temporary file.
     Write,
-    /// Renaming the temporary file over it.
+    /// Renaming the temporary file over the file.
     Replace,
-    /// Waiting for the disk after the renaming. The new content is visible, but may not survive a power
+    /// Waiting for the disk after the rename. The new content is visible, but may not survive a power
     /// failure.
     Store,
-    /// Locking its name, so that one process at a time uses the file.
+    /// Locking the file's name, so that one process at a time uses the file.
     Lock,
-    /// Finding the file's place to watch it, which fails if the path is empty or the working folder is
+    /// Finding the file's place, to watch the file. This fails if the path is empty or the working folder is
     /// unknown.
     Listen,
-    /// Starting the thread that listens to it.
+    /// Starting the thread that listens to the file.
     Thread,
 }
 
@@ -82,8 +82,8 @@ impl FileAct {
     const fn words(self) -> &'static str {
         match self {
             Self::Read => "read",
-            Self::Create => "make a temporary file beside",
-            Self::Write => "write a temporary file beside",
+            Self::Create => "make a temporary file next to",
+            Self::Write => "write a temporary file next to",
             Self::Replace => "replace",
             Self::Store => "wait for the disk after replacing",
             Self::Lock => "lock",
@@ -140,14 +140,15 @@ pub fn read_owned(path: &Path, max: usize) -> Result<Option<OwnedContent>, FileE
     found(path, read(path, max, owner))
 }
 
-/// Returns the content of a file that commands a process of `user` (by default this process's), or `None` if
-/// there is no file at the path. The file must belong to that user, the superuser, or the owner of its
-/// folder, who may put any file there: in a folder where all may write, no other user's orders count
-/// (WHOLE5). There is no such check if the system has no owners.
+/// Returns the content of a file that commands a process of `user` (by default this process's user), or
+/// `None` if there is no file at the path. The file must belong to that user, the superuser, or the owner of
+/// its folder, who may put any file there: in a folder where all users may write, no other user's orders
+/// count (WHOLE5). There is no such check if the system has no owners.
 ///
 /// # Errors
-/// The file is another user's, or writable by all users; the system refuses; the file is larger than `max`
-/// bytes; or the path is a folder, a pipe, a symbolic link, or one of several names (hard links) of a file.
+/// The file belongs to another user, or is writable by all users; the system refuses; the file is larger than
+/// `max` bytes; or the path is a folder, a pipe, a symbolic link, or one of several names (hard links) of a
+/// file.
 pub fn read_orders(
     path: &Path,
     max: usize,
@@ -162,7 +163,7 @@ pub fn read_orders(
                  the folder: it is not obeyed; remove it"
             )
         } else if may_anybody_write(file)? {
-            "anybody may write it: it is not obeyed; take that permission away".to_owned()
+            "all users may write it: it is not obeyed; take that permission away".to_owned()
         } else {
             return Ok(());
         };
@@ -179,7 +180,7 @@ fn found<T>(path: &Path, read: io::Result<T>) -> Result<Option<T>, FileError> {
     }
 }
 
-/// Reads a file; `look` checks it before.
+/// Reads a file, which `look` checks first.
 fn read<T>(
     path: &Path,
     max: usize,
@@ -195,26 +196,26 @@ fn read<T>(
     if content.len() > max {
         return Err(io::Error::new(
             io::ErrorKind::FileTooLarge,
-            "larger than what is read",
+            "larger than the largest file that is read",
         ));
     }
     Ok((content, seen))
 }
 
 /// Replaces a file's content in one step (WHOLE1). The file keeps its owner, group and permissions (WHOLE3).
-/// The temporary file's name begins with a point and ends in `.tmp`; a killed process may leave one, for
-/// [`sweep`].
+/// The temporary file's name begins with a dot and ends in `.tmp`; a killed process may leave such a file,
+/// which [`sweep`] removes.
 ///
 /// # Errors
 /// The system refuses; the path is a folder, a pipe, a symbolic link, or one of several names (hard links) of
-/// a file; or the file belongs to a user to whom this process cannot give the new one. The old content is
-/// then whole, and no temporary file is left (WHOLE2). Only [`FileAct::Store`] comes after the rename.
+/// a file; or the file belongs to a user to whom this process cannot give the new file. The old content is
+/// then intact, and no temporary file is left (WHOLE2). Only [`FileAct::Store`] comes after the rename.
 pub fn replace_whole(path: &Path, content: &[u8], durability: Durability) -> Result<(), FileError> {
     let failed = |act| FileError::at(path, act);
     let name = name_in_folder(path).map_err(failed(FileAct::Replace))?;
     let folder = Folder::open(folder(path)).map_err(failed(FileAct::Create))?;
     let old = folder.find(name).map_err(failed(FileAct::Replace))?;
-    // A missing permission is reported before anything changes.
+    // A lack of permission is reported before anything changes.
     let stored = match durability {
         Durability::Seen => None,
         Durability::Stored => Some(folder.file().map_err(failed(FileAct::Create))?),
@@ -240,8 +241,8 @@ pub fn replace_whole(path: &Path, content: &[u8], durability: Durability) -> Res
     }
 }
 
-/// Removes the temporary files beside a file that ended processes left. Files that cannot be removed stay; so
-/// do all if the system does not report its processes.
+/// Removes the temporary files that ended processes left next to a file. Files that cannot be removed stay,
+/// and all files stay if the system does not report its processes.
 pub fn sweep(path: &Path) {
     let (Ok(target), Ok(opened)) = (name_in_folder(path), Folder::open(folder(path))) else {
         return;
@@ -250,14 +251,14 @@ pub fn sweep(path: &Path) {
     for name in names.flatten().map(|entry| entry.file_name()) {
         let is_left = writer(&name, target).is_some_and(|pid| Life::of(pid).is_none());
         if is_left && Life::this().is_some() {
-            // Another process may have removed it as a leftover.
+            // Another process may have removed the file as a leftover.
             let _ = opened.remove(&name);
         }
     }
 }
 
-/// Returns the number of the process that makes a temporary file beside `target`; `None` if the name is no
-/// such file's.
+/// Returns the PID of the process that made a temporary file next to `target`; `None` if the name is not that
+/// of such a file.
 fn writer(name: &OsStr, target: &OsStr) -> Option<u32> {
     let rest = name
         .to_str()?
@@ -273,7 +274,7 @@ fn writer(name: &OsStr, target: &OsStr) -> Option<u32> {
     .then_some(pid)
 }
 
-/// Returns the folder that a path lies in.
+/// Returns the folder in which a path lies.
 fn folder(path: &Path) -> &Path {
     match path.parent() {
         Some(parent) if !parent.as_os_str().is_empty() => parent,
@@ -281,7 +282,7 @@ fn folder(path: &Path) -> &Path {
     }
 }
 
-/// Returns the name in its folder that a path ends with.
+/// Returns the name with which a path ends: the file's name in its folder.
 fn name_in_folder(path: &Path) -> io::Result<&OsStr> {
     let whole = path.as_os_str().as_encoded_bytes();
     // A path that ends with a separator has no name.
@@ -291,7 +292,7 @@ fn name_in_folder(path: &Path) -> io::Result<&OsStr> {
         .ok_or_else(|| io::Error::new(io::ErrorKind::InvalidInput, "the path names no file"))
 }
 
-/// A file in a folder that is removed when this is dropped, unless it was renamed.
+/// A file in a folder. It is removed when this value is dropped, unless it was renamed.
 struct Temporary<'a> {
     folder: &'a Folder,
     name: OsString,
@@ -299,12 +300,11 @@ struct Temporary<'a> {
 }
 
 impl<'a> Temporary<'a> {
-    /// Creates a new file beside `target`; if `private`, only its owner may open it (WHOLE3).
+    /// Creates a new file next to `target`. If `private`, only the file's owner may open it (WHOLE3).
     fn create(folder: &'a Folder, target: &OsStr, private: bool) -> io::Result<(File, Self)> {
         let mut tries = 0;
         loop {
-            // Process numbers are not enough, since several programs and several systems may share the
-            // folder.
+            // PIDs are not enough, since several programs and several systems may share the folder.
             let random = RandomState::new().build_hasher().finish();
             let number = WRITTEN.fetch_add(1, Ordering::Relaxed);
             let process = std::process::id();

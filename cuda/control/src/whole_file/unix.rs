@@ -1,4 +1,4 @@
-//! [`Folder`]: a folder that is opened once, whose files are reached by their names in it.
+//! [`Folder`]: a folder that is opened once and whose files are reached by their names in it.
 
 use core::fmt;
 use std::ffi::OsStr;
@@ -31,7 +31,7 @@ pub(super) struct Old {
     mode: u32,
 }
 
-/// The owner of a file, by the system's number.
+/// The owner of a file, by the user's number.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct User(u32);
 
@@ -66,7 +66,7 @@ pub(super) struct Folder(OwnedFd);
 
 impl Folder {
     pub(super) fn open(path: &Path) -> io::Result<Self> {
-        // A handle used only for look-ups needs no permission to list the folder.
+        // A handle that is used only for look-ups needs no permission to list the folder.
         #[cfg(any(target_os = "linux", target_os = "android"))]
         let access = OFlags::PATH;
         #[cfg(not(any(target_os = "linux", target_os = "android")))]
@@ -83,8 +83,8 @@ impl Folder {
                 Err(Errno::LOOP) => return Err(is_link()),
                 opened => File::from(opened?),
             };
-            // The number of names at the time of the open is unknown, since one may have been removed since.
-            // So the file must have at most one name, and that name must still lead to it.
+            // The number of names at the time of the open is unknown, because a name may have been removed
+            // since. So the file must have at most one name, and that name must still lead to it.
             let names = file.metadata()?.nlink();
             if self.is_at(name, &file)? && names <= 1 {
                 return Ok(file);
@@ -92,11 +92,11 @@ impl Folder {
         }
         Err(io::Error::new(
             io::ErrorKind::WouldBlock,
-            "it was another file at each look: it is replaced all the time",
+            "it was another file at each look: it keeps being replaced",
         ))
     }
 
-    /// Returns the owner and permissions of a file that will be replaced; `None` if there is none.
+    /// Returns the owner and permissions of a file that will be replaced; `None` if there is no file.
     pub(super) fn find(&self, name: &OsStr) -> io::Result<Option<Old>> {
         Ok(self.stat(name)?.map(|found| Old {
             user: found.st_uid,
@@ -105,7 +105,7 @@ impl Folder {
         }))
     }
 
-    /// Returns the status of a regular file with one name; `None` if there is none.
+    /// Returns the status of a regular file with one name; `None` if there is no file.
     fn stat(&self, name: &OsStr) -> io::Result<Option<Stat>> {
         let found = match statat(&self.0, name, AtFlags::SYMLINK_NOFOLLOW) {
             Err(Errno::NOENT) => return Ok(None),
@@ -116,14 +116,14 @@ impl Folder {
             // A file that is being replaced has no name left.
             FileType::RegularFile if found.st_nlink <= 1 => return Ok(Some(found)),
             FileType::RegularFile => {
-                "it has several names (hard links), and may be a file of somebody else's"
+                "it has several names (hard links), and may be a file of another user"
             }
             _ => "not a file",
         };
         Err(io::Error::new(io::ErrorKind::InvalidInput, words))
     }
 
-    /// Makes a new file, which only its owner may open if it is `private`.
+    /// Makes a new file. Only its owner may open it if it is `private`.
     pub(super) fn create(&self, name: &OsStr, private: bool) -> io::Result<File> {
         let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL;
         let mode = Mode::from_raw_mode(if private { 0o600 } else { NEW });
@@ -143,7 +143,7 @@ impl Folder {
         Ok(User(fstat(&self.0)?.st_uid))
     }
 
-    /// Opens the lock's file, which only its owner may open, and makes it if there is none.
+    /// Opens the lock's file, which only its owner may open, and creates it if there is none.
     pub(super) fn open_lock(&self, name: &OsStr) -> io::Result<File> {
         let flags = OFlags::RDWR | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
         for _ in 0..LOOKS {
@@ -164,7 +164,7 @@ impl Folder {
                 made => return Ok(made?.into()),
             }
         }
-        Err(io::Error::other("it comes and goes all the time"))
+        Err(io::Error::other("it keeps appearing and disappearing"))
     }
 
     /// Returns whether a name leads to this file, which has no other name.
@@ -197,11 +197,11 @@ pub(super) fn try_lock(file: &File, shared: bool) -> io::Result<bool> {
     }
 }
 
-/// Gives a new file the owner and the permissions of the one that it will replace.
+/// Gives a new file the owner and the permissions of the file that it will replace.
 pub(super) fn keep(new: &File, old: Old) -> io::Result<()> {
     let made: Metadata = new.metadata()?;
     if (made.uid(), made.gid()) != (old.user, old.group) {
-        // A user that is already the writer is left out, since omitting it is always allowed.
+        // The user is left out if it is already the writer, since omitting it is always allowed.
         let user = (made.uid() != old.user).then_some(old.user);
         fchown(new, user, Some(old.group)).map_err(|error| {
             let (user, group) = (old.user, old.group);

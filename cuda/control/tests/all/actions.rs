@@ -90,7 +90,7 @@ fn am_9_the_first_error_stops_the_group_and_names_its_action() {
     );
     assert_eq!(
         failed.to_string(),
-        "the action bad in phase 2 after the run: no 2; mend it, or add it with another policy"
+        "the action bad in phase 2 after the run: no 2; fix it, or add it with another policy"
     );
 }
 

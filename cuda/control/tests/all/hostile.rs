@@ -148,7 +148,7 @@ fn orders_are_the_jobs_users_the_superusers_or_the_folders_owners() {
     set_mode(&path, 0o646);
     let refused = read(None).unwrap_err();
     assert!(
-        refused.to_string().contains("anybody may write"),
+        refused.to_string().contains("all users may write"),
         "{refused}"
     );
     set_mode(&path, 0o644);

@@ -1,7 +1,7 @@
 //! The countdown to a thread's next sample, and sections without samples.
 //!
 //! The thread-local is a constant without a destructor. In a section without samples the
-//! countdown stands at the largest number, so the fast path needs no other test.
+//! countdown is set to the largest number, so the fast path needs no other test.
 
 use std::cell::Cell;
 use std::ptr;
@@ -13,9 +13,10 @@ use super::{Sample, SampleHook};
 use crate::safety::check;
 
 struct Countdown {
-    /// Bytes up to the next point, inclusive; 0 before the first one was drawn.
+    /// Bytes up to the next point, inclusive; 0 before the first point is drawn.
     left: Cell<usize>,
-    /// Not null in a section without samples: samples to report at its end.
+    /// The samples to report at the end of a section without samples; null outside such a
+    /// section.
     pending: Cell<*const Pending>,
     random: Cell<u64>,
 }
@@ -31,10 +32,11 @@ struct Pending {
     entries: [Cell<Option<(SampleHook, Sample)>>; 16],
 }
 
-/// Set in a forked child, where hooks could wait for locks of threads that do not exist there.
+/// Set in a forked child, where a hook could wait for a lock held by a thread that does not exist
+/// there.
 static FORKED: AtomicU32 = AtomicU32::new(0);
 
-/// Counts an allocation. Returns `false` if a point may lie in it.
+/// Counts an allocation. Returns `false` if a point may lie in that allocation.
 #[inline(always)]
 pub(super) fn passes(bytes: usize) -> bool {
     LOCAL.with(|local| {
@@ -47,7 +49,7 @@ pub(super) fn passes(bytes: usize) -> bool {
     })
 }
 
-/// Returns whether a point lies in an allocation that did not pass. Draws the next one.
+/// Returns whether a point lies in an allocation that did not pass. Draws the next point.
 pub(super) fn is_due(bytes: usize, mean_bytes: u64) -> bool {
     LOCAL.with(|local| {
         let first = local.left.get() == 0;
@@ -118,7 +120,7 @@ pub(super) fn tell(hook: SampleHook, sample: Sample) -> bool {
         return true;
     }
     LOCAL.with(|local| {
-        // SAFETY: null, or of a section that this thread is in.
+        // SAFETY: null, or a pointer to the samples of a section that this thread is in.
         if let Some(pending) = unsafe { local.pending.get().as_ref() } {
             let vacant = pending.entries.iter().find(|entry| entry.get().is_none());
             vacant
@@ -144,7 +146,7 @@ fn call(hook: SampleHook, sample: &Sample) {
     std::mem::forget(unwinds);
 }
 
-/// Ends a section without samples, also when it unwinds.
+/// Ends a section without samples, even if the section unwinds.
 struct UnsampledSection<'a> {
     local: &'a Countdown,
     pending: &'a Pending,
@@ -153,7 +155,8 @@ struct UnsampledSection<'a> {
 
 impl Drop for UnsampledSection<'_> {
     fn drop(&mut self) {
-        // Hooks may free more; their own allocations are not sampled, so the loop ends.
+        // Hooks may free more sampled blocks, but their own allocations are not sampled, so the
+        // loop ends.
         while let Some((hook, sample)) = self.pending.entries.iter().find_map(Cell::take) {
             call(hook, &sample);
         }
@@ -162,10 +165,10 @@ impl Drop for UnsampledSection<'_> {
     }
 }
 
-/// Runs `f` without sampling the allocations of this thread. Frees of sampled blocks are reported
-/// to their hooks at the end, up to 16; more are dropped and counted.
+/// Runs `f` without sampling the allocations of this thread. Up to 16 frees of sampled blocks are
+/// reported to their hooks at the end; more are dropped and counted.
 ///
-/// For code that holds a lock which a hook takes, too.
+/// This is for code that holds a lock which a hook takes as well.
 pub fn unsampled<R>(f: impl FnOnce() -> R) -> R {
     LOCAL.with(|local| {
         if !local.pending.get().is_null() {

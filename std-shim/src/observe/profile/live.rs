@@ -1,8 +1,8 @@
 //! [`LiveSamples`]: the live samples, with the stacks that allocated them.
 //!
 //! Stacks are walked by the unwinder alone, without a lock. The standard library's backtraces take
-//! one that is also held while a backtrace is printed, which allocates: a sample taken there would
-//! deadlock.
+//! a lock that is also held while a backtrace is printed. Printing allocates, so a sample taken
+//! there would deadlock.
 
 use std::collections::BTreeMap;
 use std::ffi::c_void;
@@ -15,7 +15,7 @@ use super::{Sample, SampleEvent, unsampled};
 /// Maximum number of frames recorded of a stack.
 const FRAMES: usize = 64;
 
-/// The samples of a [`Profiled`](crate::Profiled) program that are not freed yet.
+/// The samples of a [`Profiled`](crate::Profiled) program whose blocks are not freed yet.
 ///
 /// ```
 /// use larder::{Larder, LiveSamples, Profiled};
@@ -65,8 +65,8 @@ impl LiveSamples {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Records a sample; called by the hook. O(frames), O(log samples), behind a lock; the stack
-    /// has up to 64 frames.
+    /// Records a sample; the hook calls this. O(frames) and O(log samples), behind a lock. Up to 64
+    /// frames of the stack are recorded.
     pub fn note(&self, sample: &Sample) {
         match sample.event {
             SampleEvent::Allocated => {
@@ -96,9 +96,9 @@ impl LiveSamples {
         })
     }
 
-    /// Writes the live bytes by the stack that allocated them, a line for each: the functions from
-    /// the outermost, separated by `;`, a space and the bytes, as flame graphs are made from. Slow:
-    /// every function's name is looked up in the program's file.
+    /// Writes the live bytes by the stack that allocated them, in the folded form that flame graphs
+    /// are made from. Each stack is a line: the functions from the outermost, separated by `;`,
+    /// then a space and the bytes. Slow: every function's name is looked up in the program's file.
     ///
     /// # Errors
     /// If `out` fails.
@@ -138,7 +138,7 @@ fn walk() -> Box<[usize]> {
         frames.extend(Some(frame.ip().addr()).filter(|&ip| ip != 0));
         frames.len() < FRAMES
     };
-    // SAFETY: several threads may use the unwinder at once; only Windows' forbids that.
+    // SAFETY: several threads may use the unwinder at once; only that of Windows forbids it.
     unsafe { backtrace::trace_unsynchronized(keep) };
     frames.into_boxed_slice()
 }
@@ -164,11 +164,11 @@ fn call_of(frame: usize) -> *mut c_void {
 }
 
 /// Returns whether a return address lies in a function of the allocator, not of a caller. Compares
-/// the file if the debug information has it, since the name may lack its path.
+/// the source file if the debug information has one, since the function's name may lack its path.
 pub(crate) fn is_in_allocator(frame: usize) -> bool {
     let sources = file!().strip_suffix("observe/profile/live.rs");
     let mut is_ours = false;
-    // The last symbol is the function that the others are inlined in.
+    // The last symbol is the function into which the others are inlined.
     backtrace::resolve(call_of(frame), |symbol| {
         let file = symbol.filename().and_then(Path::to_str).zip(sources);
         let name = symbol.name().map(|name| format!("{name:#}"));
@@ -188,7 +188,8 @@ fn is_allocator(name: &str) -> bool {
 
 /// Returns a stack as one line, without the allocator's own functions.
 fn folded(names: &[&str]) -> String {
-    // Searched only near the allocation, because a program may call this library further out.
+    // Only frames near the allocation are searched, because a program may call this library further
+    // out.
     let inner = names.iter().take(24).rposition(|name| is_allocator(name));
     let first = inner.map_or(0, |place| place + 1);
     let outer: Vec<&str> = names.iter().skip(first).rev().copied().collect();

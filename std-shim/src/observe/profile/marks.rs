@@ -1,10 +1,10 @@
-//! Marks of sampled live blocks: a table of addresses without a lock.
+//! Marks of sampled live blocks: a lock-free table of addresses.
 //!
 //! # Invariants
 //! * PROF1 a place that is not 0 belongs to the holder of the block at that address: no other
 //!   thread empties it.
-//! * PROF2 the number beside a place is written by the thread that filled it, before any other
-//!   thread has the block.
+//! * PROF2 the number that belongs to a place is written by the thread that filled the place,
+//!   before any other thread has the block.
 
 use larder_core::sync::{AtomicU64, AtomicUsize, Ordering};
 
@@ -44,7 +44,7 @@ pub(super) fn set(addr: usize, id: u64) -> bool {
     false
 }
 
-/// Removes the mark of a block that the caller holds. Returns its number, if it has one.
+/// Removes the mark of a block that the caller holds. Returns the block's number if it was marked.
 #[inline]
 pub(super) fn take(addr: usize) -> Option<u64> {
     if FILLED.load(Ordering::Relaxed) == 0 {

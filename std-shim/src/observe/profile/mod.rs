@@ -3,13 +3,14 @@
 //! # Files
 //! * `countdown` the countdown to a thread's next sample, and sections without samples
 //! * `marks` the marks of sampled live blocks
-//! * `live` [`LiveSamples`], with the stacks they were allocated from
+//! * `live` [`LiveSamples`], with the stacks that allocated them
 //!
-//! # Why the numbers are right
+//! # Why the estimates are unbiased
 //! Points lie on the stream of a thread's allocated bytes, with exponential gaps between them, and
-//! a block is sampled if a point lies in its bytes. Such gaps are memoryless, so the next may begin
-//! behind the block, and a block of `b` bytes is sampled with probability `1 - exp(-b / mean)`,
-//! whatever came before it. A sampled block stands for the inverse of that many blocks of its size.
+//! a block is sampled if a point lies in its bytes. Such gaps are memoryless, so the next gap may
+//! begin behind the block, and a block of `b` bytes is sampled with probability `1 - exp(-b /
+//! mean)`, whatever came before it. A sampled block stands for as many blocks of its size as the
+//! inverse of that probability.
 
 mod countdown;
 #[cfg(feature = "heap-profile")]
@@ -44,23 +45,25 @@ pub enum SampleEvent {
 pub struct Sample {
     /// The event.
     pub event: SampleEvent,
-    /// The block's number, never used again: the same when it is allocated and when it is freed.
+    /// The block's number: the same when the block is allocated and when it is freed, and never
+    /// used again.
     pub id: u64,
     /// The block's address.
     pub address: usize,
     /// The bytes requested.
     pub bytes: u64,
-    /// Number of blocks of this size that the sample stands for, at least 1. The sum over all
-    /// samples estimates the blocks, and the sum of `bytes` times the weight the bytes, without
-    /// bias.
+    /// Number of blocks of this size that the sample stands for, at least 1. The sum of the weights
+    /// of all samples is an unbiased estimate of the blocks, and the sum of `bytes` times the
+    /// weight is an unbiased estimate of the bytes.
     pub weight: f64,
 }
 
-/// A function that receives samples. It may allocate, free and lock, but not panic: that ends the
-/// process.
+/// A function that receives samples. It may allocate, free and lock, but must not panic: a panic
+/// ends the process.
 pub type SampleHook = fn(&Sample);
 
-/// An allocator that reports some of the blocks requested of `A` to a hook, chosen by bytes.
+/// An allocator that samples the blocks requested from `A`, by bytes, and reports the samples to a
+/// hook.
 ///
 /// ```
 /// use std::sync::Mutex;
@@ -85,18 +88,20 @@ pub type SampleHook = fn(&Sample);
 /// assert!(samples.is_ok_and(|samples| samples > 100));
 /// ```
 ///
-/// A realloc counts as the free of the old block and the allocation of a new one, in place or not.
-/// The hook runs with sampling off on its thread. Its own allocations are never sampled; a sampled
-/// block that it frees is reported when it has returned. A forked child is not sampled.
+/// A realloc, in place or not, counts as the free of the old block and the allocation of a new one.
+/// While the hook runs, sampling is off on its thread. The hook's own allocations are never
+/// sampled; a sampled block that the hook frees is reported after the hook returns. A forked child
+/// is not sampled.
 ///
-/// A program should use one mean: decorators with several share their threads' countdowns.
+/// All decorators of a program should use the same mean, because they share their threads'
+/// countdowns.
 ///
 /// # Cost
 /// An allocation costs a subtraction in a thread-local and a branch. A free, while any sampled
-/// block lives, reads one cache line of a table of 256 KiB, without a lock. That table has 32768
-/// places; a sample without a place is dropped, allocation and free, and counted
-/// ([`dropped`](Self::dropped)). The mean decides how much is sampled: at 512 KiB a program that
-/// allocates 1 GiB a second calls its hook 4000 times in that second.
+/// block lives, reads one cache line of a table of 256 KiB, without a lock. The table has 32768
+/// places. A sample without a place is counted ([`dropped`](Self::dropped)), and neither its
+/// allocation nor its free is reported. The mean decides how much is sampled: at 512 KiB a program
+/// that allocates 1 GiB a second calls its hook 4000 times in that second.
 #[derive(Clone, Copy, Debug)]
 pub struct Profiled<A> {
     inner: A,
@@ -108,7 +113,8 @@ static NEXT_ID: AtomicU64 = AtomicU64::new(0);
 static DROPPED: AtomicU64 = AtomicU64::new(0);
 
 impl<A> Profiled<A> {
-    /// Wraps `inner`, with one sample in `mean_bytes` bytes on average (0 and 1 for every block).
+    /// Wraps `inner`, with one sample in `mean_bytes` bytes on average (0 and 1 sample every
+    /// block).
     pub const fn new(inner: A, mean_bytes: u64, hook: SampleHook) -> Self {
         Self {
             inner,
@@ -123,7 +129,7 @@ impl<A> Profiled<A> {
     }
 
     /// Returns the number of samples, or frees of sampled blocks, that were not reported to the
-    /// hook for lack of a place in a table.
+    /// hook because a table had no place for them.
     pub fn dropped(&self) -> u64 {
         DROPPED.load(Ordering::Relaxed)
     }
@@ -174,7 +180,7 @@ impl<A> Profiled<A> {
 }
 
 // SAFETY: every block is `A`'s own, requested and freed with the caller's own layouts, and only its
-// address is recorded, as a number. Nothing unwinds: a hook that does ends the process.
+// address is recorded, as a number. Nothing unwinds: a hook that unwinds ends the process.
 unsafe impl<A: GlobalAlloc> GlobalAlloc for Profiled<A> {
     #[inline]
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {

@@ -6,7 +6,7 @@ use super::output::Lost;
 use super::recording::EndReason;
 use super::target::BadOrder;
 
-/// One line; a path that does not fit is cut.
+/// One line of text; a path that does not fit is cut.
 type Words = Line<1024>;
 
 /// The reason why a requested recording did not start.
@@ -57,7 +57,7 @@ pub(super) fn of_end(why: EndReason) {
     say(&mut words);
 }
 
-/// Returns a recording's end in words, for the trace's last line too.
+/// Returns the reason for a recording's end in words, which the trace's last line has, too.
 pub(super) fn reason(why: EndReason) -> &'static [u8] {
     match why {
         EndReason::Exit => b"the program exits",

@@ -3,10 +3,10 @@
 /// Number of digits of the largest `u64`.
 const MAX_DIGITS: usize = 20;
 
-/// A text of at most `N - 1` bytes, and room for the one byte that ends it.
+/// A text of at most `N - 1` bytes, with room for the byte that ends it.
 ///
-/// Text that does not fit is left out, whole characters at a time in [`shown`](Self::shown);
-/// [`is_cut`](Self::is_cut) reports it. Nothing here panics.
+/// Text that does not fit is left out (by whole characters in [`shown`](Self::shown)), and
+/// [`is_cut`](Self::is_cut) then returns `true`. Nothing here panics.
 #[derive(Clone)]
 pub(super) struct Line<const N: usize> {
     bytes: [u8; N],
@@ -23,7 +23,7 @@ impl<const N: usize> Line<N> {
         }
     }
 
-    /// Appends `text` as it is.
+    /// Appends `text` unchanged.
     pub(super) fn text(&mut self, text: &[u8]) -> &mut Self {
         let room = self.bytes.get_mut(self.used..N.saturating_sub(1));
         let room = room.unwrap_or_default();

@@ -13,8 +13,8 @@
 //! pages from the system, and the inner allocator is called only while the lock is free.
 //!
 //! # Its lock
-//! One lock holds the recording. Unlike the core's it is held across system calls, since the order
-//! of the lines is the order of the events; waiting threads sleep.
+//! One lock protects the recording. Unlike the core's locks, it is held across system calls, since
+//! the order of the lines is the order of the events. Waiting threads sleep.
 
 mod complaint;
 mod line;
@@ -35,13 +35,12 @@ use crate::thread::wait::Sleep;
 use recording::{EndReason, LARGEST, NEVER, Recording, Resized};
 use target::RecorderOrder;
 
-/// The only recording of this program, because a block's address means the same in all of the
-/// program.
+/// The only recording of this program: a block's address means the same everywhere in the program.
 static RECORDING: Locked<Recording, Sleep> = Locked::new(Recording::new());
 
-/// Minimum size of blocks that go to [`RECORDING`]: 0 until it has begun, so that the first event
-/// begins it, and [`NEVER`] when nothing is recorded. Relaxed: only a hint; it is checked again
-/// under the lock.
+/// Minimum size of blocks that go to [`RECORDING`]. It is 0 until the recording has begun, so that
+/// the first event begins it, and [`NEVER`] when nothing is recorded. Relaxed: only a hint, which
+/// is checked again under the lock.
 static THRESHOLD: AtomicUsize = AtomicUsize::new(0);
 
 /// An allocator that records the program's requests to `A`, for `larder replay`.
@@ -59,53 +58,57 @@ static THRESHOLD: AtomicUsize = AtomicUsize::new(0);
 /// ```
 ///
 /// # What is recorded
-/// Each block of at least the given size, with the size requested, under ids that count up from 0,
-/// all threads in one order. A trace depends only on the program's requests and on which reallocs
-/// the inner allocator does in place.
+/// Each block of at least the given size is recorded, with the requested size and an id. The ids
+/// count up from 0, and the events of all threads are in one order. A trace depends only on the
+/// program's requests and on which reallocs the inner allocator does in place.
 ///
 /// * A free is recorded before the block is free and an alloc after the block exists, so no moment
 ///   of the trace has more live blocks than the program had; only a block that a realloc moves may
 ///   count slightly longer than it lives.
-/// * A realloc that moves the block is an alloc of the new id and then a free of the old one: while
-///   the contents are copied both are live. One in place is the free and then the alloc, since
-///   both never are. A realloc that fails or changes nothing is not recorded.
+/// * A realloc that moves the block is recorded as an alloc of the new id and then a free of the
+///   old one, since both blocks are live while the contents are copied. A realloc in place is
+///   recorded as the free and then the alloc, since they are never both live. A realloc that fails
+///   or changes nothing is not recorded.
 /// * Allocations that fail, and frees of blocks that were not recorded, are left out. Alignments
 ///   are not part of the format.
 ///
 /// # Steps
-/// A mark starts a step, and the next one ends it; events before the first are set-up. Marks come
-/// from [`step`](Self::step) and from [`larder::step`](crate::step()), which marks where it begins
-/// and where it ends. Where something is recorded between the end of one and the beginning of the
-/// next, a comment follows the mark (`# between steps`): `larder plan` leaves that part out, and
-/// `larder replay` counts it for no repetition. Otherwise the two are one mark.
+/// A mark starts a step, and the next mark ends it. Events before the first mark are set-up. Marks
+/// come from [`step`](Self::step) and from [`larder::step`](crate::step()), which marks where a
+/// step begins and where it ends. If anything is recorded between the end of one step and the
+/// beginning of the next, a comment follows the mark (`# between steps`): `larder plan` leaves that
+/// part out, and `larder replay` counts it for no repetition. If nothing is recorded in between,
+/// the end and the beginning are one mark.
 ///
-/// The format has one line of steps and no threads. So only the [`larder::step`](crate::step())s of
-/// one thread are marked: of the first that begins one, and when that thread has ended of the next
-/// that begins one. Allocations of other threads during these steps are part of them; their own
-/// steps are not marked. Kinds of steps ([`step_keyed`](crate::step_keyed)) are not part of the
-/// format either.
+/// The format has one sequence of steps and no threads. So only the
+/// [`larder::step`](crate::step())s of one thread are marked: those of the first thread that begins
+/// one and, after that thread has ended, those of the next thread that begins one. Allocations of
+/// other threads during these steps are part of the steps; those threads' own steps are not marked.
+/// Kinds of steps ([`step_keyed`](crate::step_keyed)) are not part of the format either.
 ///
-/// # Where and how much
+/// # The file and the minimum size
 /// [`new`](Self::new) reads the environment, [`to`](Self::to) takes arguments. Either is evaluated
-/// once, at the first allocation. A program has one trace: with several recorders the first to be
-/// used decides, and the others record into the same. `%p` in the name of the file becomes the
-/// process id. The file is emptied first, unless another process is recording to it: then this one
-/// does not record.
+/// once, at the first allocation. A program has one trace: if it has several recorders, the first
+/// to be used decides, and the others record into the same trace. `%p` in the name of the file
+/// becomes the process id. The file is emptied first. If another process is recording to it, this
+/// process does not record.
 ///
 /// # When it ends
 /// * At `exit` and after `main`, buffered lines are written, the last step is closed, and the last
 ///   line says so; events of later exit handlers are left out.
-/// * A program that is killed or aborts leaves whole lines up to the last 64 KiB or the last
-///   [`flush`](Self::flush). If it marks steps, the reader asks for the last one to be closed: add
-///   the `s` line. `exec` ends the recording in the same way, so flush before.
+/// * A program that is killed or aborts leaves only whole lines, and loses the lines since the last
+///   [`flush`](Self::flush), at most 64 KiB of them. If it marks steps, the reader of the trace
+///   asks for the last step to be closed: add the `s` line. `exec` ends the recording in the same
+///   way, so flush before it.
 /// * A forked child is not recorded, and never touches its parent's trace.
 /// * When the disk is full, the table cannot grow or the format has no more ids, a message goes to
 ///   standard error, the trace ends at a whole line, and the program goes on.
 ///
 /// # Cost
-/// Without a recording, one relaxed load and a comparison for each call. With one, blocks from the
-/// size on cost a lock, a search in a table and a line of text. The table has 32 to 64 bytes for
-/// each block of the peak number of live blocks, from the system and not from `A`.
+/// Without a recording, each call costs one relaxed load and a comparison. With a recording, each
+/// call for a block of at least the given size costs a lock, a search in a table and a line of
+/// text. The table takes 32 to 64 bytes for each block of the peak number of live blocks, from the
+/// system and not from `A`.
 ///
 /// Signal handlers must not allocate, as with any lock-based allocator.
 #[derive(Debug)]
@@ -115,16 +118,16 @@ pub struct Recorder<A> {
 }
 
 impl<A> Recorder<A> {
-    /// Records if the environment asks for it: to the file `LARDER_RECORD`, blocks of at least
-    /// `LARDER_RECORD_FROM` bytes (such as `65536` or `64KiB`; without it, every block).
+    /// Records if the environment requests it: to the file `LARDER_RECORD`, blocks of at least
+    /// `LARDER_RECORD_FROM` bytes (such as `65536` or `64KiB`; every block if it is not set).
     ///
-    /// Ignores the environment where the program has more rights than its user.
+    /// Ignores the environment if the program runs with elevated privileges.
     pub const fn new(inner: A) -> Self {
         let order = RecorderOrder::Environment;
         Self { inner, order }
     }
 
-    /// Records to `path`, blocks of at least `from_bytes`. Ignores the environment.
+    /// Records blocks of at least `from_bytes` bytes to `path`. Ignores the environment.
     pub const fn to(inner: A, path: &'static CStr, from_bytes: u64) -> Self {
         let order = RecorderOrder::Program { path, from_bytes };
         Self { inner, order }
@@ -135,9 +138,9 @@ impl<A> Recorder<A> {
         &self.inner
     }
 
-    /// Marks that a step of the program starts here: a training step, a frame, a request. Replays
-    /// plan a step from the ones before. The exit closes the last one. Not needed where
-    /// [`larder::step`](crate::step()) begins one: both together are one mark.
+    /// Marks that a step of the program starts here, such as a training step, a frame or a request.
+    /// A replay plans a step from the steps before it. The exit closes the last step. This mark is
+    /// not needed where [`larder::step`](crate::step()) begins a step: both together are one mark.
     pub fn step(&self) {
         self.record(LARGEST, Recording::step);
     }
@@ -147,8 +150,8 @@ impl<A> Recorder<A> {
         self.record(LARGEST, Recording::flush);
     }
 
-    /// Runs `act` with the recording if blocks of `bytes` may be recorded. The first call begins
-    /// it.
+    /// Runs `act` with the recording if blocks of `bytes` bytes may be recorded. The first call
+    /// begins the recording.
     #[inline]
     fn record<R>(&self, bytes: usize, act: impl FnOnce(&mut Recording) -> R) -> Option<R> {
         if bytes < THRESHOLD.load(Ordering::Relaxed) {
@@ -185,7 +188,7 @@ fn locked<R>(act: impl FnOnce(&mut Recording) -> R) -> R {
     })
 }
 
-/// Begins the recording and listens to steps; one may have begun before the first block.
+/// Begins the recording and listens to steps. A step may have begun before the first block.
 #[cold]
 fn begin(recording: &mut Recording, order: RecorderOrder) {
     static HEARD: Listener = heard;
@@ -212,8 +215,8 @@ fn watch() -> bool {
 }
 
 /// Runs first in a forked child, where the lock may be held by a thread that does not exist there.
-/// From here on the lock is not taken. (A fork during the very first allocation comes before this
-/// handler is registered; a program's first allocation comes before its threads.)
+/// From now on the child does not take the lock. (A fork during the very first allocation comes
+/// before this handler is registered; a program's first allocation comes before its threads.)
 extern "C" fn forked() {
     THRESHOLD.store(NEVER, Ordering::Relaxed);
 }

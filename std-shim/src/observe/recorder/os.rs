@@ -17,13 +17,14 @@ impl Errno {
         Self(last_errno())
     }
 
-    /// Returns whether another process holds the requested lock; systems differ in the number.
+    /// Returns whether another process holds the requested lock. Systems use different numbers for
+    /// this error.
     pub(super) fn is_locked_elsewhere(self) -> bool {
         self.0 == libc::EACCES || self.0 == libc::EAGAIN
     }
 }
 
-/// A file opened for writing. Copying it copies the number, not the file.
+/// A file opened for writing. Copying this value copies the descriptor, not the file.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct OpenFile(c_int);
 
@@ -36,7 +37,7 @@ impl OpenFile {
     pub(super) fn open(path: &CStr) -> Result<Self, Errno> {
         let flags = libc::O_WRONLY | libc::O_CREAT | libc::O_CLOEXEC | libc::O_NOCTTY;
         let mode: libc::c_uint = 0o666;
-        // SAFETY: `path` ends in NUL, and a mode follows the flags, as `O_CREAT` asks.
+        // SAFETY: `path` ends in NUL, and a mode follows the flags, as `O_CREAT` requires.
         match unsafe { libc::open(path.as_ptr(), flags, mode) } {
             -1 => Err(Errno::last()),
             file => Ok(Self(file)),
@@ -50,14 +51,14 @@ impl OpenFile {
         let mut range: libc::flock = unsafe { mem::zeroed() };
         range.l_type = libc::F_WRLCK as c_short;
         range.l_whence = libc::SEEK_SET as c_short;
-        // SAFETY: this command reads one `flock`, which lives.
+        // SAFETY: this command reads one `flock`, which is still alive.
         match unsafe { libc::fcntl(self.0, libc::F_SETLK, &raw const range) } {
             -1 => Err(Errno::last()),
             _ => Ok(()),
         }
     }
 
-    /// Cuts the file to `bytes`; a file without a length, such as a pipe, is unchanged.
+    /// Truncates the file to `bytes` bytes. A file without a length, such as a pipe, is unchanged.
     pub(super) fn cut(self, bytes: u64) {
         let Ok(bytes) = libc::off_t::try_from(bytes) else {
             return;
@@ -83,7 +84,7 @@ impl OpenFile {
         Ok(())
     }
 
-    /// Returns the identity of the file that the descriptor now stands for.
+    /// Returns the identity of the file to which the descriptor now refers.
     pub(super) fn identity(self) -> Result<Identity, Errno> {
         // SAFETY: zeros are a value of this struct of plain numbers.
         let mut found: libc::stat = unsafe { mem::zeroed() };
@@ -97,7 +98,7 @@ impl OpenFile {
         }
     }
 
-    /// Closes the file. The descriptor may be another file's afterwards.
+    /// Closes the file. Afterwards the descriptor may belong to another file.
     pub(super) fn close(self) {
         // SAFETY: takes a number; a wrong one is refused.
         unsafe { libc::close(self.0) };
@@ -117,8 +118,8 @@ pub(super) fn process() -> libc::pid_t {
     unsafe { libc::getpid() }
 }
 
-/// Returns whether the program runs with rights its user does not have, so that the user's
-/// environment must not choose a file for it.
+/// Returns whether the program runs with privileges that its user does not have, so that the
+/// user's environment must not choose a file for it.
 pub(super) fn has_borrowed_rights() -> bool {
     // SAFETY: takes nothing and never fails.
     let user = unsafe { libc::getuid() };
@@ -132,14 +133,14 @@ pub(super) fn has_borrowed_rights() -> bool {
 }
 
 /// Calls `f` with the environment variable's value. Another thread must not change the environment
-/// during the call, which Rust asks of every program that has threads.
+/// during the call; Rust requires that of every program with threads.
 pub(super) fn with_variable<R>(name: &CStr, f: impl FnOnce(Option<&[u8]>) -> R) -> R {
     // SAFETY: `name` ends in NUL.
     let value: *const c_char = unsafe { libc::getenv(name.as_ptr()) };
     if value.is_null() {
         return f(None);
     }
-    // SAFETY: the environment's values end in NUL and stay while no thread changes them.
+    // SAFETY: the environment's values end in NUL and stay valid while no thread changes them.
     let value = unsafe { CStr::from_ptr(value) };
     f(Some(value.to_bytes()))
 }

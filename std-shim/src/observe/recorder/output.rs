@@ -1,10 +1,10 @@
 //! [`Output`]: the trace's file and the lines buffered for it.
 //!
-//! A write holds only whole lines, so that a program that is killed leaves whole lines.
+//! Each write has only whole lines, so that a killed program leaves only whole lines.
 
 use super::os::{self, Errno, Identity, OpenFile};
 
-/// Bytes of the buffer for lines.
+/// Length in bytes of the buffer for lines.
 const BUFFER_BYTES: usize = 64 * 1024;
 
 /// The reason why nothing more can be written.
@@ -12,7 +12,7 @@ const BUFFER_BYTES: usize = 64 * 1024;
 pub(super) enum Lost {
     /// The system refused a write.
     Refused(Errno),
-    /// The program closed the file, whose descriptor may now be another file's.
+    /// The program closed the file; the descriptor may now belong to another file.
     Closed,
     /// The process is a forked child, and the file is its parent's.
     Parents,
@@ -24,7 +24,7 @@ struct Opened {
     file: OpenFile,
     identity: Identity,
     process: libc::pid_t,
-    /// Bytes written so far, whole lines.
+    /// Bytes written so far: whole lines.
     bytes: u64,
 }
 
@@ -32,7 +32,8 @@ struct Opened {
 ///
 /// Invariant LINES1: `buffer[..used]` are whole lines.
 ///
-/// Without a file it is all zeros, so that the buffer takes no room in the program's own file.
+/// Without a file, the value is all zeros, so that the buffer takes no room in the program's own
+/// file.
 pub(super) struct Output {
     opened: Option<Opened>,
     used: usize,
@@ -73,7 +74,7 @@ impl Output {
     }
 
     /// Writes the buffered lines. After an error the buffer is empty, and a partly written line is
-    /// cut off the file.
+    /// removed from the file.
     pub(super) fn flush(&mut self) -> Result<(), Lost> {
         let lines = self.buffer.get(..self.used).unwrap_or_default();
         self.used = 0;
@@ -97,7 +98,7 @@ impl Output {
         Ok(())
     }
 
-    /// Drops the file, and closes it if it is still ours. Buffered lines are dropped.
+    /// Forgets the file, and closes it if it is still ours. Discards buffered lines.
     pub(super) fn end(&mut self) {
         self.used = 0;
         let Some(opened) = self.opened.take() else {

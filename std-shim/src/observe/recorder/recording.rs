@@ -1,6 +1,6 @@
 //! [`Recording`]: the life of one trace, from its header to its last line.
 //!
-//! Turns events into lines. No lock: its one user holds one.
+//! Turns events into lines. It has no lock, because its only user holds one.
 
 use core::ffi::CStr;
 
@@ -12,22 +12,22 @@ use super::target::{RecorderOrder, Target};
 use crate::block_table::{BlockTable, NoMemory};
 use crate::step::{StepMoment, StepThread};
 
-/// A threshold no block reaches: nothing is recorded.
+/// A threshold that no block reaches: nothing is recorded.
 pub(super) const NEVER: usize = usize::MAX;
 
-/// The largest threshold of a recording; no block is that large, but steps are still recorded.
+/// The largest threshold of a recording: no block is that large, but steps are still recorded.
 pub(super) const LARGEST: usize = NEVER - 1;
 
 /// Ids and steps stay below this, as readers of the format require.
 const END_OF_NUMBERS: u32 = u32::MAX;
 
-/// The line after the mark at the end of a step, if an event comes before the next step begins.
+/// The line after the mark at the end of a step, if an event occurs before the next step begins.
 const BETWEEN: &[u8] = b"# between steps\n";
 
 /// A line for one event: a letter, two numbers and two blanks.
 type EventLine = Line<48>;
 
-/// A line that is no event. The longest has the program's name, cut to fit.
+/// A line that is not an event. The longest has the program's name, cut to fit.
 type Remark = Line<256>;
 
 /// The reason why a recording ended.
@@ -69,9 +69,9 @@ enum MarkSource {
 /// The result of a realloc that succeeded.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Resized {
-    /// The block's id before, if it was recorded.
+    /// The block's id before the realloc, if the block was recorded.
     pub(super) old: Option<u32>,
-    /// Whether the block has moved, so that both places were live for a moment.
+    /// Whether the block has moved, so that both places were live at once.
     pub(super) moved: bool,
     /// The block's address now.
     pub(super) addr: usize,
@@ -79,15 +79,15 @@ pub(super) struct Resized {
     pub(super) bytes: usize,
 }
 
-/// One trace, which is not yet begun, being written, or ended.
+/// One trace, which has not begun, is being written, or has ended.
 ///
 /// Invariants:
 /// * REC1: `threshold` is 0 before the beginning, and `NEVER` if the output is not open.
 /// * REC2: `ids` holds the blocks that have an `a` line and no `f` line, except while one is being
 ///   resized; no id occurs twice.
-/// * REC3: `mark` is the origin of the last line, if that is an `s` line. Readers want events
-///   behind the last mark closed by another.
-/// * REC4: `stepping` is the thread whose steps are marked; it has begun one.
+/// * REC3: `mark` is the origin of the last line, if that is an `s` line. Readers of the format
+///   require another mark after the events that follow the last one.
+/// * REC4: `stepping` is the thread whose steps are marked; it has begun a step.
 pub(super) struct Recording {
     threshold: usize,
     next_id: u32,
@@ -112,14 +112,14 @@ impl Recording {
     }
 
     /// Returns the smallest size that is recorded: 0 before the beginning, [`NEVER`] when nothing
-    /// is.
+    /// is recorded.
     pub(super) fn threshold(&self) -> usize {
         self.threshold
     }
 
-    /// Begins the recording of `order`, unless that was done before. `watch` registers handlers for
-    /// the program's exit and its forked children. An error goes to standard error, and nothing is
-    /// recorded.
+    /// Begins the recording of `order`, unless a recording was begun before. `watch` registers
+    /// handlers for the program's exit and its forked children. An error goes to standard error,
+    /// and nothing is recorded.
     pub(super) fn begin(&mut self, order: RecorderOrder, watch: impl FnOnce() -> bool) {
         if self.threshold != 0 {
             return;
@@ -145,7 +145,7 @@ impl Recording {
         self.attempt(|this| this.add(addr, bytes));
     }
 
-    /// Records that a block is about to be freed. Ignores an unknown one.
+    /// Records that a block is about to be freed. Ignores an unknown block.
     pub(super) fn free(&mut self, addr: usize) {
         self.attempt(|this| match this.ids.remove(addr) {
             Some(id) => this.gone(id),
@@ -153,14 +153,14 @@ impl Recording {
         });
     }
 
-    /// Removes a block that is about to be resized: during the realloc its address may become
-    /// another block's before its new place is known. [`resized`](Self::resized) or
+    /// Removes a block that is about to be resized: during the realloc, another block may get its
+    /// address before its new place is known. [`resized`](Self::resized) or
     /// [`stayed`](Self::stayed) follows.
     pub(super) fn resizing(&mut self, addr: usize) -> Option<u32> {
         self.ids.remove(addr)
     }
 
-    /// Enters a block again that was not resized after all.
+    /// Puts back a block that was not resized after all.
     pub(super) fn stayed(&mut self, addr: usize, id: u32) {
         self.attempt(|this| this.remember(addr, id));
     }
@@ -186,7 +186,7 @@ impl Recording {
         self.attempt(|this| this.mark_step(MarkSource::Called));
     }
 
-    /// Records an event of a thread's steps, if it is the thread whose steps are marked.
+    /// Records an event of a thread's steps, if this is the thread whose steps are marked.
     pub(super) fn heard(&mut self, thread: StepThread, moment: StepMoment) {
         self.attempt(|this| {
             if moment == StepMoment::Begins {
@@ -241,7 +241,7 @@ impl Recording {
 
     fn open(&mut self, target: &Target, watch: impl FnOnce() -> bool) -> Result<(), NoStart> {
         let mut path = target.path.clone();
-        // A path from outside has no NUL inside; an empty one is refused by the system.
+        // A path from outside has no NUL inside; the system refuses an empty path.
         let path = CStr::from_bytes_with_nul(path.ended(0)).unwrap_or(c"");
         let file = OpenFile::open(path).map_err(NoStart::Open)?;
         let ready = match file.lock() {
@@ -321,7 +321,7 @@ impl Recording {
     }
 
     /// Writes a mark. Adjacent marks of different origins become one, but each end of a step
-    /// counts, even of one without events.
+    /// counts, even if the step has no events.
     fn mark_step(&mut self, mark: MarkSource) -> Result<(), EndReason> {
         let before = self.mark;
         if mark != MarkSource::Ends && before.is_some_and(|before| before != mark) {

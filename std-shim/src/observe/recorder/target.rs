@@ -7,7 +7,7 @@ use larder_core::ByteCount;
 use super::line::Line;
 use super::os;
 
-/// Maximum length of a path in bytes; systems accept no longer ones.
+/// Maximum length of a path in bytes; no system accepts a longer one.
 const MAX_PATH_BYTES: usize = 4096;
 
 /// A path, and room for the NUL that ends it.

@@ -1,7 +1,7 @@
-//! The scope of each live block: tables by address, each behind a lock of its own.
+//! The scope of each live block: tables by address, each with its own lock.
 //!
-//! A lock is held while its table grows, which is a system call; waiting threads sleep. A holder
-//! takes no other lock, and a fork takes them all in order.
+//! A lock is held while its table grows, which takes a system call. Waiting threads sleep. A
+//! holder takes no other lock, and a fork takes all the locks in order.
 
 use std::sync::Once;
 
@@ -18,19 +18,20 @@ struct Owner(*mut ScopeNode);
 
 // SAFETY: a node may be reached by any thread (it is Sync).
 unsafe impl Send for Owner {}
-// SAFETY: its one field is a pointer, and null is one.
+// SAFETY: its only field is a pointer, and null is a pointer.
 unsafe impl Zeroes for Owner {}
 
 type Shard = Locked<BlockTable<Owner>, Sleep<OF_SCOPES>>;
 
 static SHARDS: [Shard; 64] = [const { Locked::new(BlockTable::new()) }; 64];
 
-/// Number of shards with a block. Relaxed: a thread that frees a block learned of it from the
-/// thread that entered it, and while a block is in its shard that shard is counted.
+/// Number of shards with a block. Relaxed: a thread that frees a block learned of the block
+/// from the thread that entered it, and a shard is counted while it has a block.
 static OCCUPIED: AtomicUsize = AtomicUsize::new(0);
 
 fn shard_of(block: *mut u8) -> &'static Shard {
-    // Not the bits that the table uses, which are the uppermost of the same product.
+    // These are not the bits that the table uses, which are the uppermost bits of the same
+    // product.
     let spread = (block.addr() as u64).wrapping_mul(0x9E37_79B9_7F4A_7C15);
     &SHARDS[(spread >> 20) as usize % SHARDS.len()]
 }
@@ -55,7 +56,7 @@ pub(super) fn enter(block: *mut u8, node: NodeRef) -> Result<(), NodeRef> {
         }
         before
     });
-    // A previous entry is of a block that was freed past the decorator.
+    // A previous entry belongs to a block that was not freed through the decorator.
     let gone = match before {
         Ok(before) => before.map_or(std::ptr::null_mut(), |owner| owner.0),
         Err(_) => raw,
@@ -83,12 +84,12 @@ pub(super) fn take(block: *mut u8) -> Option<NodeRef> {
     unsafe { NodeRef::from_raw(owner.0) }
 }
 
-/// Registers the fork handlers of the locks, at the first scope.
+/// Registers the fork handlers of the locks when the first scope begins.
 pub(super) fn watch_forks() {
     static WATCHED: Once = Once::new();
     WATCHED.call_once(|| {
         // SAFETY: functions of this library. If they cannot be registered, a child forked while
-        // other threads count may hang, which cannot be prevented here.
+        // other threads count may hang; nothing here can prevent that.
         #[cfg(unix)]
         unsafe {
             libc::pthread_atfork(Some(lock_all), Some(unlock_all), Some(unlock_all))
@@ -99,7 +100,7 @@ pub(super) fn watch_forks() {
 #[cfg(unix)]
 extern "C" fn lock_all() {
     for shard in &SHARDS {
-        // SAFETY: the thread is in `fork` and holds none of them.
+        // SAFETY: the thread is in `fork` and holds none of the locks.
         unsafe { shard.lock_across_fork() };
     }
     Sleep::<OF_SCOPES>::keep_locks(true);

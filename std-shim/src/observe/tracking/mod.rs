@@ -1,4 +1,4 @@
-//! [`Tracking`]: a decorator that counts the allocations of sections of code that ask for it.
+//! [`Tracking`]: a decorator that counts the allocations of the sections of code that request it.
 //!
 //! ```text
 //!   thread ── stack: frame ─► frame ─► ...      a frame is where a scope counts on this thread
@@ -13,16 +13,16 @@
 //! * `blocks` the scope of each block
 //!
 //! # Invariants
-//! * TRACK1 a frame is its thread's alone. The stack's numbers rise from below, and a number is
-//!   never used again on its thread, so an end that comes too late finds nothing.
+//! * TRACK1 a frame is its thread's alone. The stack's numbers increase upward, and a number is
+//!   never used again on its thread, so a scope that ends too late finds no frame.
 //! * TRACK2 a node lives as long as it has a reference: a guard, a handle, a frame, a node begun
-//!   inside, or a live block in the table.
-//! * TRACK3 a block is entered in the table before its allocation returns and taken out before its
+//!   inside it, or a live block in the table.
+//! * TRACK3 a block is entered in the table before its allocation returns and is removed before its
 //!   free begins, so an address never stands for two blocks.
 //!
 //! # Why it cannot re-enter itself
-//! Nodes and frames come from `System`, the table lies in pages of the system's, and while an event
-//! is counted the thread's stack looks empty.
+//! Nodes and frames come from `System`, the table lies in pages from the system, and the thread's
+//! stack looks empty while an event is counted.
 
 mod blocks;
 mod node;
@@ -57,22 +57,22 @@ pub use scope::{Entered, Scope, ScopeHandle, Scoped, uncounted};
 /// ```
 ///
 /// # What is counted, and where
-/// * An allocation, to the innermost scope of its thread and to all that it was begun in
-///   ([`ScopeReport`] has both numbers).
-/// * A free, to the scope of its block, on any thread and also after the scope has ended. The free
-///   of a block of no scope inside one is a foreign free there.
-/// * A realloc, as the allocation of a new block and the free of the old one, in place or not. One
-///   that fails is a failure, and the block stays in its scope.
-/// * Sizes are those requested.
+/// * An allocation is counted for the innermost scope of its thread and for all scopes around that
+///   one ([`ScopeReport`] has both counts).
+/// * A free, on any thread, is counted for the scope of its block, even after that scope has ended.
+///   If a block that belongs to no scope is freed inside a scope, the free counts there as foreign.
+/// * A realloc, in place or not, is counted as the allocation of a new block and the free of the
+///   old one. If it fails, it counts as a failure, and the block stays in its scope.
+/// * Sizes are the requested sizes.
 ///
-/// All values of this type count to the same scopes. Blocks must be freed through the decorator
+/// All values of this type count for the same scopes. Blocks must be freed through the decorator
 /// that allocated them.
 ///
 /// # Cost
 /// In a thread without a scope, an allocation costs one load of a thread-local and a branch, and a
-/// free one relaxed load more, while no block of a scope lives anywhere. Otherwise a search in a
-/// table behind one of 64 locks, and in a scope a handful of atomic additions for each scope
-/// around. 24 to 48 bytes for each block of a scope.
+/// free costs one more relaxed load while no block of any scope is live. Every other call costs a
+/// search in a table behind one of 64 locks and, inside a scope, a few atomic additions for that
+/// scope and each scope around it. A block of a scope takes 24 to 48 bytes.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Tracking<A> {
     inner: A,
@@ -90,7 +90,7 @@ impl<A> Tracking<A> {
     }
 }
 
-/// Returns whether frees of this thread need no counting now.
+/// Returns whether frees on this thread currently need no counting.
 #[inline(always)]
 fn idle() -> bool {
     !stack::is_inside() && !blocks::any()

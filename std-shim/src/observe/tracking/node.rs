@@ -7,7 +7,7 @@ use std::ptr::NonNull;
 
 use larder_core::sync::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
-/// The counts of one scope. Bytes are those requested.
+/// The counts of one scope. Bytes are requested bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[non_exhaustive]
 pub struct ScopeCounts {
@@ -15,7 +15,7 @@ pub struct ScopeCounts {
     pub allocations: u64,
     /// Bytes of these blocks.
     pub allocated_bytes: u64,
-    /// The blocks among them that are not freed yet.
+    /// Allocated blocks that are not freed yet.
     pub live_blocks: u64,
     /// Bytes of the live blocks.
     pub live_bytes: u64,
@@ -27,8 +27,8 @@ pub struct ScopeCounts {
     pub foreign_frees: u64,
     /// Bytes of the scope's blocks that were freed after its end.
     pub freed_after_end_bytes: u64,
-    /// Blocks that are not followed, because there was no memory to record their scope: they count
-    /// as allocated and not as live.
+    /// Blocks that are not followed, because there was no memory to record their scope. They count
+    /// as allocated but not as live.
     pub lost_blocks: u64,
 }
 
@@ -36,14 +36,14 @@ pub struct ScopeCounts {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[non_exhaustive]
 pub struct ScopeReport {
-    /// The scope without those begun inside it.
+    /// The counts of the scope without the scopes begun inside it.
     pub own: ScopeCounts,
-    /// With all of them.
+    /// The counts of the scope with all scopes begun inside it.
     pub total: ScopeCounts,
-    /// Whether the scope's guard is dropped, or no longer counts.
+    /// Whether the scope's guard has been dropped or no longer counts.
     pub ended: bool,
-    /// Whether a scope around this one ended first, or this one's guard was forgotten: since then
-    /// nothing was counted here on that thread.
+    /// Whether a scope around this one ended first, or this scope's guard was forgotten. Since
+    /// then, nothing has been counted here on that thread.
     pub cut_short: bool,
 }
 
@@ -73,8 +73,8 @@ impl fmt::Display for ScopeReport {
     }
 }
 
-/// [`ScopeCounts`] while counting. Every number is relaxed: each is exact, and a reader that needs
-/// all of one moment has joined the counting threads.
+/// [`ScopeCounts`] while counting. Every access is relaxed: each number is exact, and a reader
+/// that needs all numbers of one moment has joined the counting threads.
 #[derive(Default)]
 struct ScopeCounters {
     allocations: AtomicU64,
@@ -129,7 +129,7 @@ const CUT_SHORT: u32 = 2;
 pub(super) struct ScopeNode {
     /// Number of [`NodeRef`]s (TRACK2).
     refs: AtomicUsize,
-    /// The scope that this one was begun in.
+    /// The scope inside which this one was begun.
     parent: Option<NodeRef>,
     own: ScopeCounters,
     total: ScopeCounters,
@@ -137,8 +137,8 @@ pub(super) struct ScopeNode {
 }
 
 impl ScopeNode {
-    /// Runs `f` for the scope's own counters, and for the totals of it and all scopes around it,
-    /// each with whether its scope has ended.
+    /// Runs `f` for the scope's own counters, and for the totals of the scope and of all scopes
+    /// around it. Passes whether the counters' scope has ended.
     fn each(&self, f: impl Fn(&ScopeCounters, bool)) {
         f(&self.own, self.has(ENDED));
         let mut node = Some(self);
@@ -279,11 +279,12 @@ impl Drop for NodeRef {
         loop {
             // SAFETY: TRACK2: the reference is counted.
             let refs = unsafe { &node.as_ref().refs };
-            // Release: this reference's counts come before the free; acquire: as do all others'.
+            // Release: the counts of this reference come before the free; acquire: so do those of
+            // all others.
             if refs.fetch_sub(1, Ordering::AcqRel) > 1 {
                 return;
             }
-            // SAFETY: it was the last reference, so no other code reaches the node.
+            // SAFETY: this was the last reference, so no other code reaches the node.
             let gone = unsafe { node.read() };
             // SAFETY: from `System` with this layout, and moved out.
             unsafe { System.dealloc(node.as_ptr().cast(), Self::LAYOUT) };
@@ -292,7 +293,7 @@ impl Drop for NodeRef {
             let Some(parent) = gone.parent else {
                 return;
             };
-            // In a loop instead of by its own drop, because scopes may be nested deeply.
+            // A loop instead of the parent's own drop, because scopes may be nested deeply.
             node = parent.0;
             std::mem::forget(parent);
         }

@@ -12,16 +12,18 @@ use super::blocks;
 use super::node::{NodeRef, ScopeNode, ScopeReport};
 use super::stack::{self, FrameKind};
 
-/// A section of code whose allocations are counted while this lives, on the thread that began it.
+/// A section of code whose allocations are counted while this value lives, on the thread that began
+/// it.
 ///
-/// Needs a program whose allocator is a [`Tracking`](crate::Tracking); otherwise all counts stay 0.
-/// Scopes nest: allocations in one count in all around it. Stays on its thread; a
-/// [`handle`](Self::handle) extends it to others, and [`around`](Self::around) makes one for a
-/// future.
+/// The program's allocator must be a [`Tracking`](crate::Tracking); otherwise all counts stay 0.
+/// Scopes nest: an allocation inside a scope also counts in all scopes around it. A scope stays on
+/// its thread; a [`handle`](Self::handle) extends it to other threads, and [`around`](Self::around)
+/// makes a scope for a future.
 ///
-/// A scope that outlives the one it was begun in, or is forgotten, is cut short when that one ends:
-/// the report says so ([`ScopeReport::cut_short`]), and other scopes are unaffected. A forgotten
-/// one without a scope around it counts while the thread runs, and its counters are never freed.
+/// A scope that is forgotten, or that outlives the scope inside which it was begun, is cut short
+/// when the outer scope ends: the report says so ([`ScopeReport::cut_short`]), and other scopes are
+/// unaffected. A forgotten scope without a scope around it counts as long as the thread runs, and
+/// its counters are never freed.
 ///
 /// ```
 /// # use larder::{Larder, Scope, Tracking};
@@ -71,8 +73,8 @@ fn begin_node() -> NodeRef {
 }
 
 impl Scope {
-    /// Begins a scope. O(1), two small allocations of `System`. Without memory for them the program
-    /// ends, as with any collection of the standard library.
+    /// Begins a scope. O(1), with two small allocations from `System`. If there is no memory for
+    /// them, the program ends, as with any collection of the standard library.
     pub fn begin() -> Self {
         let node = begin_node();
         Self {
@@ -82,9 +84,9 @@ impl Scope {
         }
     }
 
-    /// Wraps a future in a scope: allocations made while it is polled or dropped count there, on
-    /// whichever threads, and no others. It begins inside the current scope of this thread, and
-    /// ends when the future is dropped.
+    /// Wraps a future in a scope. The scope counts the allocations made while the future is polled
+    /// or dropped, on any thread, and no others. It begins inside the current scope of this thread,
+    /// and ends when the future is dropped.
     ///
     /// ```
     /// # use larder::{Larder, Scope, Tracking};
@@ -112,7 +114,7 @@ impl Scope {
         self.node.report()
     }
 
-    /// Returns a handle by which other threads count here, too.
+    /// Returns a handle with which other threads count for this scope, too.
     pub fn handle(&self) -> ScopeHandle {
         ScopeHandle(self.node.clone())
     }
@@ -151,9 +153,9 @@ impl fmt::Debug for Scope {
 pub struct ScopeHandle(NodeRef);
 
 impl ScopeHandle {
-    /// Counts this thread's allocations to the scope, and to those around it, until the guard is
-    /// dropped. Scopes that this thread is in already count nothing until then. O(1); memory as for
-    /// [`Scope::begin`].
+    /// Counts this thread's allocations for the scope, and for those around it, until the guard is
+    /// dropped. Scopes that this thread is already in count nothing until then. O(1); needs memory
+    /// as [`Scope::begin`] does.
     pub fn enter(&self) -> Entered {
         Entered {
             number: frame(Some(self.0.clone()), FrameKind::Entered),
@@ -161,7 +163,7 @@ impl ScopeHandle {
         }
     }
 
-    /// Returns the counts so far, also after the end. O(1), allocates nothing.
+    /// Returns the counts so far, even after the scope has ended. O(1), allocates nothing.
     pub fn report(&self) -> ScopeReport {
         self.0.report()
     }
@@ -173,7 +175,7 @@ impl fmt::Debug for ScopeHandle {
     }
 }
 
-/// A guard during whose life its thread counts to the scope whose handle was entered.
+/// A guard: while it lives, its thread counts for the scope whose handle was entered.
 #[must_use = "counting ends when it is dropped"]
 #[derive(Debug)]
 pub struct Entered {
@@ -190,12 +192,12 @@ impl Drop for Entered {
 /// A future with a scope of its own, made by [`Scope::around`]. It may move to another thread
 /// between two polls, if the wrapped future may.
 ///
-/// A [`Scope`] that is begun inside and held across an `.await` keeps the future on its thread, and
-/// is cut short when that poll ends; scopes around inner futures are not. Each poll costs as much
-/// as [`ScopeHandle::enter`].
+/// A [`Scope`] that is begun inside the future and held across an `.await` keeps the future on its
+/// thread, and is cut short when that poll ends. Scopes [`around`](Scope::around) inner futures are
+/// not cut short. Each poll costs as much as [`ScopeHandle::enter`].
 #[must_use = "a future does nothing unless it is polled"]
 pub struct Scoped<F> {
-    /// Dropped by `drop`. Pinned where the whole is.
+    /// Dropped by `drop`. Pinned if the whole value is.
     future: ManuallyDrop<F>,
     scope: ScopeHandle,
 }
@@ -234,8 +236,8 @@ impl<F> fmt::Debug for Scoped<F> {
     }
 }
 
-/// Runs `f` without counting this thread's allocations: for the code that writes a report. Its
-/// frees still count in the scope of the block.
+/// Runs `f` without counting this thread's allocations, for code that writes a report. Frees in `f`
+/// still count in the scope of the block.
 ///
 /// ```
 /// # use larder::{Larder, Scope, Tracking, uncounted};

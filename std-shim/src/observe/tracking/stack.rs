@@ -1,7 +1,8 @@
-//! The scopes that a thread is in, innermost on top (TRACK1).
+//! The scopes that a thread is in, with the innermost on top (TRACK1).
 //!
 //! The thread-local is a constant without a destructor, so it works at any moment of a thread's
-//! life. Frames that a thread leaves on its stack, by guards that were forgotten, are never freed.
+//! life. Frames that a thread leaves on its stack because their guards were forgotten are never
+//! freed.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
@@ -46,12 +47,12 @@ pub(super) fn is_inside() -> bool {
     STACK.with(|stack| !stack.top.get().is_null())
 }
 
-/// Runs `f` with the innermost scope's node and an empty stack, so that calls below are not counted
-/// again. `f` does not unwind.
+/// Runs `f` with the innermost scope's node and an empty stack, so that nested calls are not
+/// counted again. `f` does not unwind.
 pub(super) fn counting<R>(f: impl FnOnce(Option<&NodeRef>) -> R) -> R {
     STACK.with(|stack| {
         let top = stack.top.replace(ptr::null_mut());
-        // SAFETY: TRACK1: a frame of ours, which nothing ends while it is not on the stack.
+        // SAFETY: TRACK1: a frame of ours, which no code ends while it is not on the stack.
         let node = unsafe { top.as_ref() }.and_then(|frame| frame.node.as_ref());
         let result = f(node);
         stack.top.set(top);
@@ -103,9 +104,8 @@ fn has(top: *mut Frame, number: u64) -> bool {
     false
 }
 
-/// Pops the frame with this number and all above it, whose own ends come too late: they were
-/// forgotten or outlive the frame around them. Does nothing if the frame was popped in this way
-/// itself.
+/// Pops the frame with this number and all frames above it, whose guards were forgotten or
+/// outlive this frame. Does nothing if the frame itself was already popped in this way.
 pub(super) fn pop(number: u64) {
     STACK.with(|stack| {
         if !has(stack.top.get(), number) {

@@ -1,12 +1,13 @@
-//! The calling thread's stack by cached rules: the tables are read once for a return address.
-//! Returns the unwinder's result, or nothing.
+//! The calling thread's stack, walked with cached rules: the tables are read once for each return
+//! address. The result is the same as the unwinder's, or there is none.
 //!
 //! # Invariants
 //! * QUICK1 a rule that is followed is that of the code now at its address. Code that was loaded
-//!   with the program is never unloaded. For other code the tables are found each time; if they are
-//!   the bytes that the rule was read from, by their seal, it holds.
+//!   with the program is never unloaded. For other code the tables are found each time; the rule is
+//!   valid if, according to the seal, the tables have the bytes from which it was read.
 //! * QUICK2 an entry is one number, and contains its address; a seal covers its rule and address.
-//!   So threads, signal handlers and children of forks may read and write both at any moment.
+//!   So threads, signal handlers and forked children may read and write entries and seals at any
+//!   moment.
 
 use core::arch::asm;
 use core::ffi::{c_int, c_void};
@@ -33,8 +34,8 @@ const ENTRIES: usize = 1 << ENTRY_BITS;
 const ADDRESS_BITS: u32 = 47;
 
 /// The known rules. The upper half of an entry has the upper bits of a return address, the lower
-/// half its rule. The index is the lower bits of the address, exclusive-or the upper ones. Takes
-/// memory only once it is used.
+/// half has the rule. The index is the lower bits of the address XOR the upper ones. The array
+/// takes memory only once it is used.
 static RULES: [AtomicU64; ENTRIES] = [const { AtomicU64::new(0) }; ENTRIES];
 
 /// The bit of an entry whose code was loaded with the program and is never unloaded.
@@ -44,13 +45,14 @@ static SEALS: [AtomicU64; ENTRIES] = [const { AtomicU64::new(0) }; ENTRIES];
 
 /// Does the work of [`walk`](super::walk). Returns `None` if the unwinder must walk.
 pub(super) fn walk(inner: usize, frames: &mut [usize], find: FindEntry) -> Option<usize> {
-    // The first walk is the unwinder's, which binds its calls: that would not fit on the stack of a
-    // signal handler.
+    // The unwinder does the first walk, which binds its calls: binding them would not fit on the
+    // stack of a signal handler.
     if !has_looked() {
         return None;
     }
     let (mut place, mut slot, mut rbp): (usize, *const usize, *const usize);
-    // The current address, and the slot below the stack pointer, as if it held a return address.
+    // Starts at the current address and at the slot below the stack pointer, as if that held a
+    // return address.
     // SAFETY: reads registers.
     unsafe {
         asm!(
@@ -112,7 +114,8 @@ pub(super) fn rule_at(place: usize, find: FindEntry) -> FrameRule {
     sealed_rule(place, find, entry, seal, is_known.then_some(rule))
 }
 
-/// Returns the known rule of an address if the tables are unchanged, otherwise reads it from them.
+/// Returns the known rule of an address if the tables are unchanged, otherwise reads the rule from
+/// the tables.
 #[inline(never)]
 fn sealed_rule(
     place: usize,
@@ -171,20 +174,21 @@ impl UnwindTables {
             data: ptr::null(),
             function: ptr::null(),
         };
-        // The call precedes its return address, which may be another function's.
+        // The call precedes its return address, which may lie in another function.
         let call = ptr::without_provenance(place - 1);
         // SAFETY: the call accepts any address, and writes to a variable of ours.
         let entry = unsafe { find(call, &raw mut found) };
         if entry.is_null() {
             return None;
         }
-        // SAFETY: an entry begins with its length and the distance back to the common one.
+        // SAFETY: an entry begins with its length and the distance back to the shared entry.
         let distance = unsafe { entry.cast::<i32>().wrapping_add(1).read_unaligned() };
         let common = entry.wrapping_add(4).wrapping_offset(-(distance as isize));
         Some(Self {
-            // SAFETY: an entry of code that is on the stack, so it stays during the call.
+            // SAFETY: an entry of code that is on the stack, so the entry stays valid during the
+            // call.
             entry: unsafe { bytes_of(entry) }?,
-            // SAFETY: the shared entry of the same tables, which stays as long.
+            // SAFETY: the shared entry of the same tables, which stays valid as long.
             common: unsafe { bytes_of(common) }?,
             function: found.function.addr(),
         })
@@ -195,7 +199,7 @@ impl UnwindTables {
         FrameRule::of(self.entry, self.common, self.function, place)
     }
 
-    /// Returns a number that most likely no other rule, place or table has.
+    /// Returns a number that no other rule, place or table is likely to have.
     fn seal(&self, place: usize, rule: FrameRule) -> u64 {
         let mix = |seal: u64, part: u64| {
             // After FxHash: the product carries a difference up, the rotation down.
@@ -216,21 +220,21 @@ impl UnwindTables {
 }
 
 /// # Safety
-/// An entry of the tables, which stays while the bytes are used.
+/// `entry` is an entry of the tables, which stays valid while the bytes are used.
 unsafe fn bytes_of(entry: *const u8) -> Option<&'static [u8]> {
-    // SAFETY: it begins with its length.
+    // SAFETY: the entry begins with its length.
     let length = unsafe { entry.cast::<u32>().read_unaligned() };
     if length == u32::MAX {
         // Longer than 4 GiB.
         return None;
     }
-    // SAFETY: the entry has that many bytes behind its length, and stays while they are used.
+    // SAFETY: the entry has that many bytes behind its length, and stays valid while they are used.
     Some(unsafe { slice::from_raw_parts(entry, 4 + length as usize) })
 }
 
-/// Ranges of code that is never unloaded, from and to; an unused range is empty.
+/// The start and end of ranges of code that is never unloaded; an unused range is empty.
 static LASTING: [[AtomicUsize; 2]; 128] = [const { [const { AtomicUsize::new(0) }; 2] }; 128];
-/// Progress of the search for these ranges: 0 before it.
+/// Progress of the search for these ranges: 0 before the search.
 static LOOKED: AtomicU8 = AtomicU8::new(0);
 const LOOKS: u8 = 1;
 const HAS_LOOKED: u8 = 2;
@@ -262,7 +266,7 @@ pub(super) fn has_looked() -> bool {
 /// Returns whether a place is in code that is known to be never unloaded.
 fn is_lasting(place: usize) -> bool {
     LASTING.iter().any(|[from, to]| {
-        // Relaxed: HAS_LOOKED was seen.
+        // Relaxed: this thread has seen HAS_LOOKED.
         (from.load(Ordering::Relaxed)..to.load(Ordering::Relaxed)).contains(&place)
     })
 }
@@ -275,20 +279,21 @@ struct Looks {
     count: usize,
 }
 
-/// Records the code of a file. Files loaded with the program are never unloaded and come first, the
-/// program itself before all others. The loader is one of them, so all files up to the loader are;
-/// in a program without a loader only the first file is.
+/// Records the code of a file. Files loaded with the program are never unloaded and come first,
+/// with the program itself before all others. The loader is one of these files, so all files up to
+/// the loader are never unloaded; in a program without a loader, this is known only of the first
+/// file.
 unsafe extern "C" fn look(info: *mut libc::dl_phdr_info, _: usize, looks: *mut c_void) -> c_int {
     // SAFETY: the loader's own data, for this call.
     let info = unsafe { &*info };
-    // SAFETY: the value in `has_looked`, which waits for this.
+    // SAFETY: the value in `has_looked`, which waits for this call.
     let looks = unsafe { &mut *looks.cast::<Looks>() };
     if looks.count == 0 && info.dlpi_phdr.addr() as u64 != looks.program {
         // Files of a namespace (`dlmopen`), which are unloaded with it.
         return 1;
     }
     let is_last = info.dlpi_addr == looks.loader || looks.loader == 0;
-    // SAFETY: the file's headers, in their number.
+    // SAFETY: the file's headers, with their number.
     let headers = unsafe { slice::from_raw_parts(info.dlpi_phdr, usize::from(info.dlpi_phnum)) };
     for header in headers {
         if header.p_type == libc::PT_LOAD

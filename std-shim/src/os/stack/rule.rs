@@ -1,5 +1,5 @@
-//! [`FrameRule`]: how to find the caller's frame from a function's, read from the tables of exceptions
-//! (`.eh_frame`: DWARF 5, 6.4, as in the ABI of Linux). Rare forms have no rule.
+//! [`FrameRule`]: how to find the caller's frame from a function's frame, as read from the
+//! exception tables (`.eh_frame`: DWARF 5, 6.4, as in the ABI of Linux). Rare forms have no rule.
 
 /// Registers by their numbers in the tables.
 const RBP: u64 = 6;
@@ -7,8 +7,9 @@ const RSP: u64 = 7;
 const RETURN: u64 = 16;
 const WORD: i64 = 8;
 
-/// The rule that leads from a function's frame, at one of its calls, to its caller's. The frame
-/// ends at a fixed distance from `rsp` or `rbp`; the return address lies in its last word.
+/// The rule that leads from a function's frame, at one of the function's calls, to the caller's
+/// frame. The frame ends at a fixed distance from `rsp` or `rbp`; the return address is the frame's
+/// last word.
 ///
 /// Stored as a number, so that it fits into an entry of a table: the words from that register to
 /// the end in 20 bits, the words from the place of the saved `rbp` to the end in 8 bits (0 if `rbp`
@@ -31,7 +32,8 @@ impl FrameRule {
         self.0
     }
 
-    /// Returns whether the distance to the frame's end is from `rbp`, otherwise from `rsp`.
+    /// Returns whether the distance to the frame's end is measured from `rbp`; if not, it is
+    /// measured from `rsp`.
     pub(super) const fn is_by_rbp(self) -> bool {
         self.0 & Self::BY_RBP != 0
     }
@@ -50,7 +52,7 @@ impl FrameRule {
     }
 
     /// Returns the rule at the return address `place`, in a function that starts at `function`.
-    /// `entry` is the function's table entry, and `common` the shared one that it refers to.
+    /// `entry` is the function's table entry, and `common` is the shared entry to which it refers.
     /// Returns `None` if the unwinder must step.
     pub(super) fn of(entry: &[u8], common: &[u8], function: usize, place: usize) -> Option<Self> {
         let (mut entry, mut common) = (Bytes(entry), SharedEntry::read(common)?);
@@ -87,8 +89,8 @@ impl<'a> SharedEntry<'a> {
         let letters = bytes.0.iter().position(|&letter| letter == 0)?;
         let (letters, _) = bytes.0.split_at_checked(letters)?;
         bytes.skip(letters.len() as u64 + 1)?;
-        // An `S` would be the frame of a signal. The last letter's value is the last, and a byte:
-        // the encoding of addresses. They must be numbers of four bytes.
+        // An `S` would be the frame of a signal. The value of the last letter is the last value,
+        // and is one byte: the encoding of addresses, which must be numbers of four bytes.
         let (b'R', [b'z', rest @ ..]) = (letters.last()?, letters) else {
             return None;
         };
@@ -111,13 +113,13 @@ impl<'a> SharedEntry<'a> {
 enum Saved {
     /// Still in the register.
     Nowhere,
-    /// On the stack, this many bytes above the frame's end.
+    /// On the stack, this many bytes above the end of the frame.
     At(i64),
     Lost,
     Otherwise,
 }
 
-/// The state from one address of a function on.
+/// The state that applies from one address of a function.
 #[derive(Clone, Copy)]
 struct UnwindRow {
     register: u64,
@@ -165,7 +167,7 @@ impl UnwindRow {
     }
 }
 
-/// Converts bytes to words, if they are whole ones and in `range`.
+/// Converts bytes to words, if they are whole words and in `range`.
 fn words(bytes: i64, range: core::ops::Range<u32>) -> Option<u32> {
     let words = u32::try_from(bytes / WORD).ok()?;
     (bytes % WORD == 0 && range.contains(&words)).then_some(words)
@@ -216,7 +218,7 @@ fn run(
             }
             (_, 0x0D) => row.register = program.unsigned()?,
             (_, 0x0E) => row.distance = i64::try_from(program.unsigned()?).ok()?,
-            // An expression gives the frame's end, until another register does.
+            // An expression defines the frame's end, until another register does.
             (_, 0x0F) => {
                 program.skip_expression()?;
                 row.register = u64::MAX;

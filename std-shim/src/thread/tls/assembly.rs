@@ -9,8 +9,8 @@ use crate::thread::local::{Local, NO_CACHE};
 
 use super::ThreadPart;
 
-/// The symbol. It differs by version, since two may be linked into one program, and in the tests of
-/// this crate, which may have it twice.
+/// The symbol. Each version has its own symbol, since two versions may be linked into one program.
+/// So do the tests of this crate, which may have the crate twice.
 macro_rules! symbol {
     () => {
         concat!(
@@ -73,7 +73,7 @@ const _: () = assert!(offset_of!(ThreadPart, local) + offset_of!(Local, cache_of
 macro_rules! read {
     ($field:expr) => {{
         let cache;
-        // One statement, because two, of which a loop could keep the first, weigh as much as two
+        // One statement: two statements would let a loop keep the first, but they count as two
         // calls in inlining decisions.
         // SAFETY: reads the field of the calling thread's part; no function that changes it calls
         // this while it does.

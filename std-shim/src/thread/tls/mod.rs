@@ -1,19 +1,19 @@
 //! The storage of a thread's [`Local`](crate::thread::local::Local), and the shortest way to it.
 //!
-//! `thread_local!` is optimal where the compiler sees the access and the program together, that is
+//! `thread_local!` is optimal if the compiler sees the access and the program together, that is
 //! with fat LTO; otherwise each access is a call. On Linux the variable is therefore defined in
-//! assembly, in the storage that every thread has from its start (the initial-exec model), and read
-//! by two instructions, which in a program the linker makes a move and a load. It takes 64 bytes,
-//! so that it finds room in a library loaded at run time, too.
+//! assembly, in the storage that every thread has from its start (the initial-exec model). It is
+//! read with two instructions, which the linker turns into a move and a load in a program. It takes
+//! 64 bytes, so that there is room for it even in a library loaded at run time.
 //!
 //! Either way it is a constant at first and has no destructor: it can be used at any moment of a
-//! thread's life, before `main` and inside destructors of other thread-local values.
+//! thread's life, even before `main` and inside destructors of other thread-local values.
 //!
 //! `cache` and `cache_of_frees` return the first two fields; `local` and `steps` return addresses,
 //! valid for the calling thread while it runs.
 
-// A shared C library must give such storage to libraries that are loaded later, as glibc does and
-// musl does not.
+// A shared C library must provide such storage to libraries that are loaded later. glibc does; musl
+// does not.
 #[cfg_attr(
     all(
         not(miri),
@@ -41,7 +41,7 @@ use crate::thread::local::Local;
 
 pub(crate) use way::{cache, cache_of_frees};
 
-/// The heap state of a thread. The fast paths read two fields of the first and nothing else.
+/// The heap state of a thread. The fast paths read two fields of the first field and nothing else.
 #[repr(C)]
 struct ThreadPart {
     local: Local,
