@@ -25,6 +25,16 @@ impl Bytes {
         act(&mut bytes.0)
     }
 
+    /// Gives them a length; new bytes are 0. `Vec::resize` writes byte by byte in a build that is hardly optimised.
+    pub(crate) fn resize(contents: &mut Vec<u8>, bytes: usize) {
+        const ZEROES: [u8; 1 << 12] = [0; 1 << 12];
+        contents.truncate(bytes);
+        while contents.len() < bytes {
+            let more = ZEROES.len().min(bytes - contents.len());
+            contents.extend_from_slice(&ZEROES[..more]);
+        }
+    }
+
     /// Returns a part of the contents.
     pub(crate) fn part(&self, from: u64, bytes: u64) -> Vec<u8> {
         self.with(|all| all[from as usize..][..bytes as usize].to_vec())

@@ -18,9 +18,6 @@ const PTX: &CStr =
         Err(_) => panic!("a zero byte within"),
     };
 
-/// What a kernel does with one word: its number, and the words it reads.
-type Word = fn(index: u32, left: u32, right: u32, value: u32) -> u32;
-
 /// One of the kernels.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Kernel {
@@ -42,25 +39,25 @@ impl Kernel {
         }
     }
 
-    const fn word(self) -> Word {
-        match self {
-            Self::Fill => |index, _, _, value| value.wrapping_add(index),
-            Self::Add => |_, left, right, _| left.wrapping_add(right),
-            Self::Scale => |_, left, _, factor| left.wrapping_mul(factor),
-            Self::Twist => |index, left, _, key| (left ^ key).wrapping_add(index),
-        }
-    }
-
-    /// Computes on the host what the kernel does.
+    /// Computes on the host what the kernel does. Words that a source lacks are 0.
     pub(crate) fn on_host(self, left: &[u8], right: &[u8], out: &mut [u8], value: u32) {
-        let word = |bytes: &[u8], index: usize| {
+        fn of(bytes: &[u8], index: usize) -> u32 {
             let bytes = bytes.get(index * 4..index * 4 + 4);
             bytes.map_or(0, |bytes| u32::from_le_bytes(bytes.try_into().unwrap()))
-        };
-        for (index, place) in out.chunks_exact_mut(4).enumerate() {
-            let (left, right) = (word(left, index), word(right, index));
-            let result = self.word()(index as u32, left, right, value);
-            place.copy_from_slice(&result.to_le_bytes());
+        }
+        // A loop for each kernel, without a call for each word.
+        fn write(out: &mut [u8], word: impl Fn(usize) -> u32) {
+            for (index, place) in out.chunks_exact_mut(4).enumerate() {
+                place.copy_from_slice(&word(index).to_le_bytes());
+            }
+        }
+        match self {
+            Self::Fill => write(out, |index| value.wrapping_add(index as u32)),
+            Self::Add => write(out, |index| of(left, index).wrapping_add(of(right, index))),
+            Self::Scale => write(out, |index| of(left, index).wrapping_mul(value)),
+            Self::Twist => write(out, |index| {
+                (of(left, index) ^ value).wrapping_add(index as u32)
+            }),
         }
     }
 }

@@ -73,7 +73,7 @@ impl Player {
         unsafe { result::memset_d8_async(at, value, bytes as usize, self.queue(stream)) }?;
         self.effect(stream, move || {
             contents.with(|contents| {
-                contents.resize(all as usize, 0);
+                Bytes::resize(contents, all as usize);
                 contents[from as usize..][..bytes as usize].fill(value);
             });
         });
@@ -159,7 +159,7 @@ impl Player {
         let found = Bytes::new();
         let queue = self.queue(stream);
         found.with(|found| {
-            found.resize(place.bytes as usize, 0);
+            Bytes::resize(found, place.bytes as usize);
             // SAFETY: as for `fill`; the buffer outlives the copy, for which the host waits below.
             unsafe { result::memcpy_dtoh_async(found.as_mut_slice(), place.at, queue) }
         })?;
@@ -190,7 +190,7 @@ impl Player {
         self.effect(stream, move || {
             let source = source.contents.part(0, bytes);
             contents.with(|contents| {
-                contents.resize(whole as usize, 0);
+                Bytes::resize(contents, whole as usize);
                 contents[..bytes as usize].copy_from_slice(&source);
             });
         });
