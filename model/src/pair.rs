@@ -73,7 +73,7 @@ impl<'t> Pair<'t> {
         core::mem::take(&mut self.calls)
     }
 
-    /// Allocates.
+    /// Allocates on both.
     ///
     /// # Errors
     /// The first difference.
@@ -309,5 +309,5 @@ impl<'t> Pair<'t> {
     }
 }
 
-/// What [`Pair`] compares of a chunk.
+/// The part of a chunk that [`Pair`] compares.
 pub(crate) type SeenChunk = (AddrRange, ChunkState);
