@@ -74,6 +74,63 @@ fn values_go_to_a_device_and_back() {
     );
 }
 
+/// The contents of a dropped buffer reach the device, though the host allocates and writes at once. `scripts::buffers`
+/// has the same with our own copies.
+#[test]
+fn memory_that_cudarc_copied_is_given_again_when_its_streams_have_passed() {
+    alone_and_clean(|control| {
+        let setup = Setup::new(2);
+        let mut reused = false;
+        for seed in 0..SEEDS {
+            let mut there = [0, 1].map(|stream| setup.zeros(stream));
+            setup.context.synchronize().unwrap();
+            control.schedule_deferred(seed);
+            let pinned = setup.host.copy_of(&[1u8; LEN]).unwrap();
+            let at = pinned.as_slice().unwrap().as_ptr();
+            for (stream, there) in setup.streams.iter().zip(&mut there) {
+                stream.memcpy_htod(&pinned, there).unwrap();
+            }
+            control.reset_calls();
+            drop(pinned);
+            let mut next = setup.host.zeros::<u8>(LEN).unwrap();
+            next.as_mut_slice().unwrap().fill(9);
+            reused |= next.as_slice().unwrap().as_ptr() == at;
+            assert_eq!(control.calls(Some("cuStreamSynchronize")), 0);
+            assert_eq!(control.calls(Some("cuEventSynchronize")), 0);
+            for (stream, there) in setup.streams.iter().zip(&there) {
+                assert_eq!(stream.clone_dtoh(there).unwrap(), [1; LEN], "seed {seed}");
+            }
+            control.schedule_eagerly();
+        }
+        assert!(reused, "the pool's memory comes back");
+    });
+}
+
+#[test]
+fn copies_of_cudarc_on_several_streams_come_in_the_programs_order() {
+    alone_and_clean(|control| {
+        let setup = Setup::new(3);
+        let [a, b, c] = [0, 1, 2].map(|index| &setup.streams[index]);
+        for seed in 0..SEEDS {
+            control.schedule_deferred(seed);
+            let ones = setup.device.upload(a, &[1u8; LEN]).unwrap();
+            let twos = setup.device.upload(b, &[2u8; LEN]).unwrap();
+            let (mut at_b, mut at_c, mut late) = (setup.zeros(1), setup.zeros(2), setup.zeros(2));
+            let mut pinned = setup.host.zeros::<u8>(LEN).unwrap();
+            a.memcpy_dtoh(&ones, &mut pinned).unwrap();
+            b.memcpy_htod(&pinned, &mut at_b).unwrap();
+            c.memcpy_htod(&pinned, &mut at_c).unwrap();
+            b.memcpy_dtoh(&twos, &mut pinned).unwrap();
+            c.memcpy_htod(&pinned, &mut late).unwrap();
+            drop(pinned);
+            assert_eq!(a.clone_dtoh(&at_b).unwrap(), [1; LEN], "seed {seed}");
+            assert_eq!(b.clone_dtoh(&at_c).unwrap(), [1; LEN], "seed {seed}");
+            assert_eq!(a.clone_dtoh(&late).unwrap(), [2; LEN], "seed {seed}");
+            control.schedule_eagerly();
+        }
+    });
+}
+
 #[test]
 fn a_full_pool_waits_for_what_streams_use() {
     alone_and_clean(|control| {
