@@ -60,7 +60,7 @@ fn a_choice_that_makes_no_sense_is_refused_with_what_is_allowed() {
         (
             &[(BUDGET, "4")],
             &[],
-            r#"LARDER_CUDA_BUDGET is "4": set it to a size such as 1.5GiB"#,
+            r#"LARDER_CUDA_BUDGET is "4": set it to a size of at least 2 MiB, such as 1.5GiB"#,
         ),
         (
             &[(BUDGET, "much")],

@@ -372,7 +372,9 @@ fn a_limit_that_cannot_be_read_leaves_nothing_free_and_says_what_would_be_right(
         });
         program.play("retain 0 0; current 0; room 0M; alloc 1 1 no memory; room 0M");
         let said = program.end();
-        let variable = format!("LARDER_CUDA_LIMIT is {limit:?}: set it to a size such as 1.5GiB");
+        let variable = format!(
+            "LARDER_CUDA_LIMIT is {limit:?}: set it to a size of at least 2 MiB, such as 1.5GiB"
+        );
         assert!(said.contains(&variable), "{said}");
         assert!(said.contains("2 MiB"), "{said}");
         assert!(!said.contains("control file"), "{said}");
