@@ -6,7 +6,8 @@
 use std::path::Path;
 
 use crate::numbers::geometric_mean;
-use crate::replay::{CONTENDERS, ContenderSpec, Options, Outcome, replay_once};
+use crate::replay::script::ReplayScript;
+use crate::replay::{CONTENDERS, ContenderBlock, ContenderSpec, Options, Outcome, Replay};
 use larder_trace::Trace;
 
 const NAMES: [&str; 6] = [
@@ -181,4 +182,14 @@ fn larder_reserves_hardly_more_than_the_yardstick_on_every_trace() {
     }
     let mean = (logarithms / FIGURES.len() as f64).exp();
     assert!(mean <= 1.021, "geometric mean {mean:.4}");
+}
+
+/// Replays `trace` once, without the runs that only measure time.
+fn replay_once(spec: &ContenderSpec, trace: &Trace, options: &Options) -> Outcome {
+    let mut script = ReplayScript::of(trace, options.passes, options.repeat);
+    let mut slots = vec![ContenderBlock::default(); script.places()];
+    let replay = Replay::new(spec, &mut script, options, &|_| {}, &mut slots);
+    let mut replay = replay.unwrap_or_else(|error| panic!("{error}"));
+    let outcome = replay.sampled_run(options.device_bytes, &mut slots, None);
+    outcome.unwrap_or_else(|error| panic!("{error}"))
 }

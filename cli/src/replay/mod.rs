@@ -161,17 +161,6 @@ pub(crate) fn replay(
     })
 }
 
-/// Replays `trace` once, without the runs that only measure time.
-#[cfg(test)]
-pub(crate) fn replay_once(spec: &ContenderSpec, trace: &Trace, options: &Options) -> Outcome {
-    let mut script = ReplayScript::of(trace, options.passes, options.repeat);
-    let mut slots = vec![ContenderBlock::default(); script.places()];
-    let replay = Replay::new(spec, &mut script, options, &|_| {}, &mut slots);
-    let mut replay = replay.unwrap_or_else(|error| panic!("{error}"));
-    let outcome = replay.sampled_run(options.device_bytes, &mut slots, None);
-    outcome.unwrap_or_else(|error| panic!("{error}"))
-}
-
 /// Replays a script with fresh contenders built by `spec`, and reports the part done to `watch`,
 /// from 0 to 1. A [`Violation`] means that the contender returned overlapping blocks, counted fewer
 /// bytes reserved than live or broke a rule of its device.

@@ -56,7 +56,7 @@ pub(crate) fn run<P: Player>(file: &str) {
 /// Plays one case of a file, or all if the file is rewritten.
 ///
 /// # Panics
-/// As [`run`] does.
+/// If an outcome is not the file's; the message names each such line and its case.
 pub(crate) fn run_case<P: Player>(file: &str, case: &str) {
     play::<P>(file, |other| rewrites() || other == case);
 }

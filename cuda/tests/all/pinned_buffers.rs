@@ -10,9 +10,8 @@ use cudarc::driver::{CudaStream, DevicePtrMut, HostSlice, result, sys};
 use larder_cuda::{
     Context, DeviceAllocator, DeviceBuffer, DriverError, PinnedAllocator, PinnedConfig,
 };
-use larder_cuda_abi::Code;
 
-use crate::common::refusal::{SWEEP, Sweep};
+use crate::common::refusal::DEFERRED_SWEEP;
 
 const LEN: usize = 1000;
 const SEEDS: u64 = 64;
@@ -300,13 +299,7 @@ fn a_stream_at_work_is_asked_once() {
 /// Each call refused once: the bytes are right, or an error says that they may not be.
 #[test]
 fn a_refused_call_is_heard_of() {
-    let sweep = Sweep {
-        codes: &[Code::NOT_PERMITTED],
-        each_code: true,
-        seed: Some,
-        ..SWEEP
-    };
-    sweep.run(10, |refusal| {
+    DEFERRED_SWEEP.run(10, |refusal| {
         let setup = Setup::new(2);
         let [a, b] = [0, 1].map(|index| &setup.streams[index]);
         let (mut there, mut late) = (setup.zeros(0), setup.zeros(1));

@@ -7,7 +7,7 @@ use crate::steps::world::{CONFIG, KIB, MIB, PLENTY, World};
 
 /// Greedy by arrival wastes here: a small block sits between two that are freed together.
 const STEP: [i64; 8] = [100, 8, 100, -1, -3, 200, -2, -4];
-/// The same over pages.
+/// A step of sizes in pages, in which greedy by arrival wastes too.
 const PAGES: [i64; 8] = [6000, 700, 9000, -1, -2, 12_000, -3, -4];
 
 #[test]

@@ -6,20 +6,14 @@ use larder_cuda_abi::Code;
 
 use super::Setup;
 use crate::common::alone_and_clean;
-use crate::common::refusal::{SWEEP, Sweep};
+use crate::common::refusal::DEFERRED_SWEEP;
 
 const LEN: usize = 400;
 
 /// Each call of a program refused once: what it computes is right, or it hears of it.
 #[test]
 fn a_refused_call_is_heard_of_or_made_good() {
-    let sweep = Sweep {
-        codes: &[Code::NOT_PERMITTED],
-        each_code: true,
-        seed: Some,
-        ..SWEEP
-    };
-    sweep.run(10, |refusal| {
+    DEFERRED_SWEEP.run(10, |refusal| {
         let setup = Setup::new(3);
         let [a, b, c] = [0, 1, 2].map(|index| &setup.streams[index]);
         let memory = &setup.memory;

@@ -32,6 +32,15 @@ pub(crate) const SWEEP: Sweep = Sweep {
     seed: |_| None,
 };
 
+/// Each call is refused once, with a code other than out of memory, while work is deferred in an order drawn from the
+/// call's number.
+pub(crate) const DEFERRED_SWEEP: Sweep = Sweep {
+    codes: &[Code::NOT_PERMITTED],
+    each_code: true,
+    seed: Some,
+    ..SWEEP
+};
+
 impl Sweep {
     /// Sweeps over the calls that a scenario makes inside [`Refusal::around`], of which there are at least
     /// `least`.

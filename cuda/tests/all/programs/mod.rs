@@ -202,6 +202,18 @@ fn run_drawn(control: Option<&'static StandIn>, knobs: Knobs, orders: usize) {
     }
 }
 
+/// Draws programs for a stand-in that the test has to itself, and runs each in two of its orders.
+fn run_drawn_alone(knobs: Knobs) {
+    if ran_in_child() {
+        return;
+    }
+    let Some((control, _turn)) = alone() else {
+        return;
+    };
+    kernels::register(control);
+    run_drawn(Some(control), knobs, 2);
+}
+
 #[test]
 fn programs_give_what_their_acts_give_one_after_another() {
     if ran_in_child() {
@@ -232,14 +244,7 @@ fn programs_that_sleep_give_what_they_give_awake() {
 /// With everything that an allocator has: captures, windows, buffers, exports, limits, streams that come and go.
 #[test]
 fn programs_of_all_acts_give_what_these_give_one_after_another() {
-    if ran_in_child() {
-        return;
-    }
-    let Some((control, _turn)) = alone() else {
-        return;
-    };
-    kernels::register(control);
-    let all = Knobs {
+    run_drawn_alone(Knobs {
         refusals: false,
         sleeps: true,
         limits: true,
@@ -248,25 +253,16 @@ fn programs_of_all_acts_give_what_these_give_one_after_another() {
         exports: true,
         streams: true,
         ..Knobs::default()
-    };
-    run_drawn(Some(control), all, 2);
+    });
 }
 
 /// Programs whose limits fall and rise: each time what was called stable is what a limit of 0 leaves, and when
 /// everything is freed a shrink is over without another call.
 fn run_with_limits(knobs: Knobs) {
-    if ran_in_child() {
-        return;
-    }
-    let Some((control, _turn)) = alone() else {
-        return;
-    };
-    kernels::register(control);
-    let limits = Knobs {
+    run_drawn_alone(Knobs {
         limits: true,
         ..knobs
-    };
-    run_drawn(Some(control), limits, 2);
+    });
 }
 
 #[test]
@@ -296,16 +292,8 @@ fn am_4_stable_is_what_a_limit_of_0_leaves_of_the_hosts_side() {
 /// F8 on streams: where each block is, how large it is and what it holds.
 #[test]
 fn f8_random_blocks_on_three_streams_keep_their_bytes_sizes_and_places() {
-    if ran_in_child() {
-        return;
-    }
-    let Some((control, _turn)) = alone() else {
-        return;
-    };
-    kernels::register(control);
-    let host = Knobs {
+    run_drawn_alone(Knobs {
         host: true,
         ..Knobs::default()
-    };
-    run_drawn(Some(control), host, 2);
+    });
 }
