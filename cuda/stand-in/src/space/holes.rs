@@ -29,6 +29,12 @@ impl FreeRanges {
         self.take_at(at, bytes).then_some(at)
     }
 
+    /// Takes `bytes` at the lowest multiple of `align`, a power of two, that fits.
+    pub(crate) fn take_lowest(&mut self, bytes: u64, align: u64) -> Option<u64> {
+        let at = self.fit(.., bytes, align)?;
+        self.take_at(at, bytes).then_some(at)
+    }
+
     /// Finds a fit after the cursor in the free range that reaches across it. The part before the
     /// cursor holds addresses that were just freed.
     fn fit_at_cursor(&self, bytes: u64, align: u64) -> Option<u64> {

@@ -20,8 +20,9 @@ refusals! {
     /// Rule: mapping needs reserved addresses (source: CUDA Driver API, Virtual Memory Management,
     /// cuMemMap: the range "must be an address reservation previously reserved").
     fn memory_is_mapped_at_reserved_addresses_only(
-        one = Physical::new(granule()), freed = freed_addresses(),
-        two = Physical::new(2 * granule()), range = Reserved::new(granule())
+        // Freed last: the next reservation may take the same addresses.
+        one = Physical::new(granule()), two = Physical::new(2 * granule()),
+        range = Reserved::new(granule()), freed = freed_addresses()
     ) {
         vmm::map(freed, granule(), 0, one.handle),
         // Past the end of the reservation.
