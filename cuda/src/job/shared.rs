@@ -139,7 +139,8 @@ impl JobShared {
             }
         };
         if !parsed.file.is_for(self.life) {
-            let words = "the control file's orders are for another process: the job waits for new ones";
+            let words =
+                "the control file's orders are for another process: the job waits for new ones";
             locked(&self.report).problem = Some(words.to_owned());
             return;
         }
