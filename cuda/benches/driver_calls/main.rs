@@ -78,7 +78,7 @@ fn main() -> ExitCode {
         }
         ["--probe", name] => probe(name),
         ref some if some.iter().any(|arg| arg.starts_with('-')) => {
-            eprintln!("known are --list, --probe NAME, and beginnings of names of probes");
+            eprintln!("expected --list, --probe NAME, or the beginnings of probe names");
             return ExitCode::from(2);
         }
         ref some => all(some),

@@ -32,7 +32,7 @@ impl Batch {
         })
     }
 
-    /// Draws new samples. The host waits for the last copy of this batch, but for no kernel.
+    /// Draws new samples. The host waits for the last copy of this batch, and not for kernels.
     pub(crate) fn draw(&mut self, random: &mut Random) -> Result<(), Failure> {
         data::fill(self.memory.cpu_mut()?, random);
         Ok(())

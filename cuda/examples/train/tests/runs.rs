@@ -90,7 +90,7 @@ fn the_last_steps_call_the_driver_for_no_memory() {
         ] {
             assert!(!called(name), "{name}: {calls:?}");
         }
-        // In each step the host waits for the copy of a batch, but for no stream; it waits for streams
+        // In each step the host waits for the copy of a batch, not for a stream; it waits for streams
         // only to read results.
         let last = LAST as u64;
         let count = |name: &str| control.calls(Some(name));
