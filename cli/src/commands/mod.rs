@@ -1,8 +1,8 @@
 //! The command line of the program `larder`.
 //!
-//! The exit codes are 0 for success; 1 if a contender broke its contract or failed, or output could not be written; 2
-//! for wrong arguments or a damaged trace; 3 if a trace did not fit its device; and 130 after Ctrl-C, once the
-//! measurements so far are printed.
+//! The exit codes are 0 for success; 1 if a contender broke its contract or failed, or output could
+//! not be written; 2 for wrong arguments or a damaged trace; 3 if a trace did not fit its device;
+//! and 130 after Ctrl-C, once the measurements so far are printed.
 
 mod plan;
 mod replay;

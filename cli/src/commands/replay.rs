@@ -267,8 +267,8 @@ fn wanted_families(args: &ReplayArgs) -> Result<Vec<Family>, Failure> {
     Ok(families)
 }
 
-/// Returns an error if `--snapshot` is given, unless there are one trace and one allocator, which reports where it
-/// holds memory.
+/// Returns an error if `--snapshot` is given, unless there are one trace and one allocator, which
+/// reports where it holds memory.
 fn check_snapshot(args: &ReplayArgs, chosen: &[&ContenderSpec]) -> Result<(), Failure> {
     if args.snapshot.is_none() {
         return Ok(());
@@ -363,8 +363,8 @@ pub(super) fn cannot_write(path: &Path, error: &dyn Display) -> Failure {
     Failure::Failed(format!("{path}: cannot write: {error}"))
 }
 
-/// Returns the named contenders, all of them, or those shown by default, in the order of the registry. A contender that
-/// needs an option is included only with that option.
+/// Returns the named contenders, all of them, or those shown by default, in the order of the
+/// registry. A contender that needs an option is included only with that option.
 fn chosen(args: &ReplayArgs) -> Result<Vec<&'static ContenderSpec>, Failure> {
     let names = &args.allocators;
     let named = |spec: &&ContenderSpec| names.iter().any(|name| name == spec.name);
@@ -421,8 +421,8 @@ pub(super) fn try_page(option: &str, page: &Path, files: &[PathBuf]) -> Result<(
     try_write(page).map_err(|error| cannot_write(page, &error))
 }
 
-/// Returns an error if an output is one of the input files, so that a slip such as `--html bert.trace` does not destroy
-/// a trace.
+/// Returns an error if an output is one of the input files, so that a slip such as `--html
+/// bert.trace` does not destroy a trace.
 fn spare_what_is_read(option: &str, page: &Path, files: &[PathBuf]) -> Result<(), Failure> {
     let Ok(existing) = page.canonicalize() else {
         return Ok(());
