@@ -75,7 +75,7 @@ pub(crate) fn beyond(now: &CallsByName, before: &CallsByName, times: u64) -> Cal
 /// How a contender that plans served the blocks of steps; sums over all passes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
 pub(crate) struct StepFigures {
-    /// Steps all of whose requests were those of a known shape.
+    /// Steps with exactly the requests of a known shape.
     pub(crate) known_steps: u64,
     /// Bytes allocated at the place that a plan has for them.
     pub(crate) hit_bytes: u64,

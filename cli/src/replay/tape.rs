@@ -74,7 +74,8 @@ pub(crate) struct Tape {
     events: u64,
 }
 
-/// Numbers of the last event and of the next block, to which those of the next event are relative.
+/// The number of the last event and the id of the next block. The next event is encoded relative to
+/// them.
 #[derive(Default)]
 struct Last {
     number: u64,

@@ -327,7 +327,7 @@ pub(crate) fn progress_bar() -> ProgressBar {
         return ProgressBar::hidden();
     }
     let bar = ProgressBar::new(0);
-    // A terminal breaks a line that is too long in the middle of a word.
+    // A terminal breaks long lines in the middle of a word.
     let style = match terminal_size_of(io::stderr()) {
         Some((Width(0..80), _)) => "{so_far}{wide_msg}",
         _ => "{bar:30} {so_far}{wide_msg}",

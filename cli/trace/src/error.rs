@@ -288,7 +288,7 @@ pub enum Defect {
         /// Advice on recording one.
         advice: &'static str,
     },
-    /// A snapshot of several devices where a single trace is needed.
+    /// A snapshot of several devices, although a single trace is needed.
     #[error(
         "it has the traces of {count} devices, and a single one is needed here; record one device"
     )]
