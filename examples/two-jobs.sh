@@ -1,22 +1,23 @@
 #!/usr/bin/env bash
-# Two jobs on one GPU, and no GPU: each replays a recorded training on the stand-in driver, within 64 MiB together.
+# Two jobs on one simulated GPU: each replays a recorded training run on the stand-in driver. Together they hold
+# at most 64 MiB.
 #
 #   examples/two-jobs.sh [SECONDS]
 #
-# `night` runs all of the time (12 seconds), `day`, of higher priority, comes later and ends sooner. A coordinator
-# says which limit it sets and why; between its lines `larder top` shows what each job holds. A job ends with 1 if a
-# byte was not as it had been written.
+# `night` runs for the whole time (12 seconds); `day`, which has a higher priority, starts later and ends
+# sooner. A coordinator prints each limit that it sets, and why; between its lines `larder top` shows what each
+# job holds. A job exits with 1 if a byte is not as it was written.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 seconds=${1:-12}
-echo 'building larder, which takes some minutes the first time'
+echo 'building larder, which takes a few minutes the first time'
 cargo build --quiet --release -p larder-cli
 larder=${CARGO_TARGET_DIR:-target}/release/larder
 folder=$(mktemp -d)
 trap 'kill $coordinator 2> /dev/null; rm -rf "$folder"' EXIT
 export LARDER_CUDA_DRIVER=stand-in LARDER_STAND_IN_SHARED=$folder/device
 
-# Its name, its priority, its seconds, its trace.
+# job NAME PRIORITY SECONDS TRACE
 job() {
     "$larder" job "benches/traces/$4" --in "$folder" --name "$1" --priority "$2" --seconds "$3" --scale 100 \
         > "$folder/$1.said" 2>&1

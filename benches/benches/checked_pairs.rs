@@ -1,7 +1,8 @@
 //! Host time and driver calls of an alloc and a free of checked memory, compared with unchecked memory.
 //!
 //! `cargo bench -p larder-benches --bench checked_pairs [-- --pairs 2000 --bytes 4096]` prints a markdown
-//! table. The stream is idle, so a wait of the host is only its call; calls are counted on the stand-in.
+//! table. The stream is idle, so a wait of the host costs only the driver call; calls are counted on the
+//! stand-in.
 
 use std::error::Error;
 use std::process::ExitCode;

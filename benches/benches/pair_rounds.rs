@@ -22,8 +22,8 @@ use larder_cli::Table;
 /// The seed of all scripts, chosen freely.
 const SEED: u64 = 1;
 
-/// Untimed pairs before the first timed one, for each live block. Afterwards, one in fifty of the blocks placed in the
-/// order of addresses by filling is left.
+/// Untimed pairs before the first timed one, for each live block. Afterwards, one in fifty of the blocks that
+/// the fill had placed in address order is left.
 const SETTLING_PAIRS_PER_LIVE: u64 = 4;
 
 /// Divisor of a round's pairs that gives the pairs run before the clock starts, which bring a contender's tables back
@@ -124,7 +124,7 @@ fn rows(script: &PairScript, rounds: usize, pairs: u64) -> Result<Vec<[String; 6
     Ok(rows)
 }
 
-/// A contender with the live blocks of a script.
+/// Returns a contender with the live blocks of a script.
 fn filled<'a, C: PairContender + 'a>(
     name: &'static str,
     contender: Result<C, String>,

@@ -27,7 +27,7 @@ fn step(random: &mut Random) -> Vec<Lifetime> {
     lifetimes
 }
 
-/// Returns lifetimes without order, of up to a fiftieth of the time.
+/// Returns lifetimes in no order, each up to a fiftieth of the whole time.
 fn mix(random: &mut Random) -> Vec<Lifetime> {
     let one = |_| {
         let begin = random.below(u64::from(LIFETIMES)) as u32;

@@ -1,9 +1,10 @@
-//! Host time of one pair, an alloc and a free, of the LRU pool, in alternated rounds: upstream's six sizes in turn,
-//! with limits of 1, of 100, and limits that grow. Upstream's rows are from its model, which keeps its few buffers in a
-//! vector and takes no lock.
+//! Host time of one pair, an alloc and a free, in the LRU pool, in alternated rounds: upstream's six sizes in
+//! turn, with limits of 1 and 100 buffers and limits that grow. Upstream's rows are from a model of its pool,
+//! which keeps its few buffers in a vector and takes no lock.
 //!
-//! `cargo bench -p larder-benches --bench pool` prints a markdown table. One thread; our pool takes its lock. The
-//! sub-allocator adds and subtracts numbers, so a miss shows the pool's own cost and none of a driver's.
+//! `cargo bench -p larder-benches --bench pool` prints a markdown table. One thread; our pool takes its lock.
+//! The sub-allocator only adds and subtracts numbers, so a miss shows the pool's own cost and none of a
+//! driver's.
 //!
 //! Without `--bench`, as under `cargo test --benches`, it runs a few pairs only.
 
@@ -27,7 +28,7 @@ use larder_model::tensorflow::pool as upstream;
 /// The sizes of upstream's own benchmark of allocators.
 const SIZES: [u64; 6] = [256, 4096, 16_384, 524_288, 512, 1_048_576];
 
-/// Returns ascending addresses and counts the bytes in use.
+/// A sub-allocator that returns ascending addresses and counts the bytes in use.
 #[derive(Default)]
 struct Numbers {
     next: Cell<u64>,

@@ -1,9 +1,9 @@
 //! Random programs, one for each family. Families differ in block sizes, lifetimes, live bytes and
 //! streams.
 //!
-//! A program fills up to its family's live bytes, stays around them and ends as its lifetimes
-//! determine. Its name contains its family and seed, so that a name always stands for the same
-//! program.
+//! A program allocates until it has its family's live bytes, stays near that level, and ends as its
+//! lifetimes determine. A program's name contains its family and seed, so a name always stands for
+//! the same program.
 
 use std::collections::{HashMap, VecDeque};
 use std::fmt::{self, Display};
@@ -17,32 +17,32 @@ use crate::replay::{RecordedTape, TapeWriter};
 /// Number of families, out of 480 combinations.
 const FAMILIES: u64 = 48;
 
-/// Default number of operations of a program, which ends a few operations later.
+/// Default number of operations after which a program ends, which takes a few operations more.
 pub(crate) const OPERATIONS: u32 = 5000;
 
-/// Distribution of block sizes, as parts of the peak live bytes.
+/// Distribution of block sizes, relative to the peak live bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum SizeMix {
     Constant,
     Few,
     LogNormal,
     Uniform,
-    /// As for a cache that is concatenated, a slightly larger block is allocated and then the old
-    /// one freed.
+    /// A slightly larger block is allocated and then the old one freed, as when a cache is grown by
+    /// concatenation.
     Growing,
 }
 
-/// The choice of the block to free next, and the blocks freed at the end.
+/// The rule for the block to free next, and for the blocks freed at the end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum FreeOrder {
-    /// Frees the newest block, and at the end all.
+    /// Frees the newest block, and all blocks at the end.
     Stack,
-    /// Frees any block, and at the end none.
+    /// Frees a random block, and no block at the end.
     Random,
-    /// Frees all blocks, in any order, once no more fit, like a step.
+    /// Frees all blocks in random order once no more fit, like a step.
     Step,
-    /// Frees a random young block, and at the end none. One block in sixteen is kept until kept
-    /// blocks are half of the peak, and then the oldest is freed.
+    /// Frees a random young block, and no block at the end. One block in sixteen is kept. While
+    /// kept blocks exceed half of the peak, the oldest of them is freed instead.
     Tail,
 }
 
@@ -76,8 +76,8 @@ pub(crate) struct Family {
     seed: u64,
 }
 
-/// Returns all families. The next is always the first combination whose pairs of values were chosen
-/// least often so far.
+/// Returns all families. The next family is always the first combination whose pairs of values have
+/// been chosen least often so far.
 pub(crate) fn all() -> Vec<Family> {
     let combinations = (0..480).map(|n| [n % 5, n / 5 % 4, n / 20 % 6, n / 120]);
     let combinations: Vec<[usize; 4]> = combinations.collect();
@@ -97,7 +97,7 @@ pub(crate) fn all() -> Vec<Family> {
     families
 }
 
-/// A value of each of two lists, as list and index.
+/// One value from each of two lists; each value is a list and an index.
 type Pair = [(usize, usize); 2];
 
 fn pairs(choice: &[usize; 4]) -> impl Iterator<Item = Pair> {
@@ -187,8 +187,8 @@ impl Program {
         }
     }
 
-    /// Generates the program. Once it has reached the peak, its live bytes walk at random below it;
-    /// a stack is unwound deeply.
+    /// Generates the program. Once its live bytes have reached the peak, they follow a random walk
+    /// below it; a stack is unwound deeply.
     fn play(mut self, operations: u32) -> Self {
         let lowest = match self.life {
             FreeOrder::Stack => 0.3,
@@ -213,7 +213,7 @@ impl Program {
                 continue;
             }
             full = true;
-            // The block that would have grown is freed.
+            // A block that should have grown is freed instead.
             match old.or_else(|| self.take()) {
                 Some(block) if self.life == FreeOrder::Step => {
                     self.young.push(block);
@@ -317,7 +317,7 @@ mod tests {
 
     use super::*;
 
-    /// Returns a family with this in its name.
+    /// Returns a family whose name contains `part`.
     fn family(part: &str) -> Family {
         let mut families = all().into_iter();
         families
@@ -359,7 +359,7 @@ mod tests {
             );
             let live = written.unwrap().peak_live_bytes as f64;
             let peak = PEAKS[family.choice[2]].0 as f64;
-            // A growing block exists twice for a moment.
+            // A growing block briefly exists twice.
             assert!(
                 (0.85..1.05).contains(&(live / peak)),
                 "{family}: {}",

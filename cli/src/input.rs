@@ -1,5 +1,5 @@
-//! Files that commands read: plain, or packed with gzip, xz or zstd, detected by their first bytes.
-//! `-` is standard input.
+//! Files that commands read: plain, or compressed with gzip, xz or zstd, which the first bytes
+//! show. `-` is standard input.
 
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, Read};
@@ -11,11 +11,11 @@ use lzma_rust2::XzReader;
 
 use crate::replay::{RecordedTape, TapeWriter};
 
-/// First bytes of files of gzip and xz.
+/// First bytes of gzip and xz files.
 const GZIP: &[u8] = &[0x1F, 0x8B];
 const XZ: &[u8] = &[0xFD, b'7', b'z', b'X', b'Z', 0];
 
-/// Returns the name of a file in messages and results.
+/// Returns the name by which messages and results call a file.
 pub(crate) fn name(path: &Path) -> &Path {
     if is_standard_input(path) {
         Path::new("stdin")
@@ -29,7 +29,7 @@ pub(crate) fn is_standard_input(path: &Path) -> bool {
     path == Path::new("-")
 }
 
-/// Opens a file, and unpacks gzip and xz.
+/// Opens a file, and decompresses gzip and xz.
 pub(crate) fn open(path: &Path) -> io::Result<Box<dyn Read>> {
     let file: Box<dyn Read> = if is_standard_input(path) {
         Box::new(io::stdin().lock())
@@ -47,14 +47,14 @@ pub(crate) fn open(path: &Path) -> io::Result<Box<dyn Read>> {
     Ok(Box::new(file))
 }
 
-/// Reads all traces of a file, at least one. Of a trace that is cut short it returns the existing
-/// part, and the defect.
+/// Reads all traces of a file, at least one. If the file is cut short, returns the part before the
+/// cut, and the defect.
 pub(crate) fn traces(path: &Path) -> Result<(Vec<Trace>, Option<TraceError>), TraceError> {
     read_to_last_line(name(path), open_trace(path)?)
 }
 
-/// Reads all traces of a file, with their events on tape. A tape may fail although its trace is
-/// complete.
+/// Reads all traces of a file, with their events on tape. Writing a tape may fail even if its trace
+/// is complete.
 pub(crate) fn tapes(path: &Path) -> Result<(Tapes, Option<TraceError>), TraceError> {
     let mut writers: Vec<TapeWriter> = Vec::new();
     let (traces, cut) = for_each_event(name(path), open_trace(path)?, &mut |trace, event| {

@@ -1,18 +1,19 @@
 //! Replays recorded allocation traces against Larder and its peers.
 //!
-//! The library behind the program `larder` and its benches. It is not an allocator: every contender
-//! works on numbers (addresses and sizes on a simulated device), and nothing here touches the
-//! memory that the numbers name. Process heaps are measured in separate programs.
+//! This is the library behind the program `larder` and its benches. It is not an allocator: every
+//! contender works on numbers (addresses and sizes on a simulated device), and nothing here touches
+//! the memory that the numbers name. Process heaps are measured in separate programs.
 //!
 //! * `commands` is the command line; `report` writes the measurements.
 //! * `replay` plays one trace on one contender and measures it.
-//! * `ours`, `paged`, `planned` and `prmalloc` put `larder-core` into the same replay, `device` the
-//!   contenders on a driver, `peers` models of other allocators, independent of `larder-core`.
-//! * `families` generates random programs, and `streams` is the order of programs on several
+//! * `ours`, `paged`, `planned` and `prmalloc` are contenders made of `larder-core`, `device` has
+//!   those that run on a driver, and `peers` has models of other allocators, independent of
+//!   `larder-core`.
+//! * `families` generates random programs, and `streams` orders the events of programs on several
 //!   streams.
 //! * `snapshot` writes a replay for PyTorch's viewer.
 //! * [`plan`] packs lifetimes from CSV files and from the steps of traces.
-//! * `versus` builds and runs programs, one for each global allocator.
+//! * `versus` builds and runs one program for each global allocator.
 #![deny(unsafe_code)]
 
 mod commands;
@@ -37,7 +38,7 @@ mod versus;
 pub use commands::run;
 pub use report::Table;
 
-/// The README's samples, of the process heap and of GPU memory, compiled with the tests.
+/// The README's examples for the process heap and for GPU memory, compiled with the tests.
 #[cfg(doctest)]
 #[doc = include_str!("../../README.md")]
 struct Readme;

@@ -12,7 +12,7 @@ pub fn median(mut numbers: Vec<f64>) -> Option<f64> {
     Some(f64::midpoint(numbers[middle - 1], upper))
 }
 
-/// Returns the geometric mean, or `None` without numbers.
+/// Returns the geometric mean, or `None` if there are no numbers.
 pub(crate) fn geometric_mean(numbers: impl Iterator<Item = f64>) -> Option<f64> {
     let logarithms: Vec<f64> = numbers.map(f64::ln).collect();
     let sum: f64 = logarithms.iter().sum();

@@ -1,6 +1,6 @@
-//! Larder's own contenders, which are `larder-core`'s BFC over a simulated device.
+//! Larder's own contender: `larder-core`'s BFC over a simulated device.
 //!
-//! The algorithm and its policies are the real ones; only the device is simulated, which gives
+//! The algorithm and its policies are the real ones; only the device is simulated. It returns
 //! consecutive addresses, as a reserved range of virtual addresses does.
 
 use std::cell::Cell;
@@ -14,24 +14,24 @@ use crate::replay::{Contender, ContenderBlock, Spare};
 use crate::snapshot::Span;
 use crate::streams::StreamOrder;
 
-/// Number of records lent to each allocator: 4 MiB of table, far more than the live chunks of any
-/// trace.
+/// Number of records lent to each allocator: a table of 4 MiB, for far more chunks than any trace
+/// has live.
 const RECORDS: usize = 1 << 17;
 
-/// First address of the simulated device; not 0, so that a forgotten base would show.
+/// First address of the simulated device. It is not 0, so that a forgotten base shows.
 const BASE: u64 = 1 << 32;
 
 /// Bytes of a device without a limit.
 const UNLIMITED_BYTES: u64 = 1 << 62;
 
-/// Builds Larder without pages that move, over one range that grows by the missing bytes, in units
-/// of 2 MiB.
+/// Builds Larder without moving pages, over one range that grows by the missing bytes, in units of
+/// 2 MiB.
 pub(crate) fn no_moves(device_bytes: Option<u64>) -> Box<dyn Contender> {
     let config = RegionConfig::new(device_bytes.unwrap_or(u64::MAX));
     Box::new(CoreContender::new(config))
 }
 
-/// A BFC of the core under any policies, as a contender.
+/// A BFC of the core with any policies, as a contender.
 pub(crate) struct CoreContender {
     /// `None` only while the value is dropped.
     pool: Option<Shared<RegionPool<'static>, CountedRange>>,
@@ -39,8 +39,8 @@ pub(crate) struct CoreContender {
 }
 
 impl CoreContender {
-    /// Builds a fresh allocator with these policies on a device without a limit of its own. The
-    /// policies must not contradict each other.
+    /// Builds a new allocator with these policies on a device without a limit. The policies must
+    /// not contradict each other.
     #[expect(clippy::expect_used, reason = "constants of this program")]
     pub(crate) fn new(config: RegionConfig) -> Self {
         let pool = RegionPool::new(config, TABLES.take(table)).expect("the policies agree");
@@ -167,7 +167,7 @@ impl SubAllocator for CountedRange {
     }
 }
 
-/// Tables for chunks, of [`RECORDS`] each.
+/// Spare chunk tables of [`RECORDS`] records each.
 pub(crate) static TABLES: Spare<&'static mut [Chunk]> = Spare::new();
 
 pub(crate) fn table() -> &'static mut [Chunk] {

@@ -1,8 +1,9 @@
-//! Larder's contenders whose physical pages move: `larder-core`'s paged best fit over the model of
-//! a device that maps pages.
+//! Larder's contenders with moving pages: `larder-core`'s paged best fit over the model of a device
+//! that maps pages.
 //!
-//! The device counts every driver call. When [judged](Contender::judge) it also learns which blocks
-//! are live, and reports a live byte that has no memory or shares it with another.
+//! The device counts every driver call. If the contender is [judged](Contender::judge), the device
+//! also learns which blocks are live, and reports a live byte that has no memory or shares it with
+//! another one.
 
 use std::time::Duration;
 
@@ -17,10 +18,10 @@ use crate::replay::{Contender, ContenderBlock, DriverCalls, Spare, StepFigures};
 use crate::snapshot::Span;
 use crate::streams::StreamOrder;
 
-/// Bytes of a page, the smallest unit that the device maps.
+/// Bytes of a page, which is the smallest unit that the device maps.
 const PAGE_BYTES: u64 = 2 << 20;
 
-/// First address; not 0, so that a forgotten base would show.
+/// First address. It is not 0, so that a forgotten base shows.
 const BASE: u64 = 1 << 40;
 
 /// Bytes of reserved addresses: 768 GiB, less than 2^32 granules of 256 bytes.
@@ -63,7 +64,7 @@ struct Paged {
 }
 
 impl Paged {
-    /// Builds a fresh allocator on a device of `device_bytes`, or without limit.
+    /// Builds a new allocator on a device of `device_bytes`, or without a limit.
     #[expect(clippy::expect_used, reason = "policies are constants of this program")]
     fn new(backing: Backing, device_bytes: Option<u64>) -> Self {
         let capacity_bytes = device_bytes.unwrap_or(u64::MAX);
@@ -261,7 +262,7 @@ mod tests {
 
     use super::*;
 
-    /// Allocates the first block: one page of addresses, with one page of memory.
+    /// Allocates the first block: one page of addresses, backed by one page of memory.
     fn first_block(judged: bool) -> (Paged, ContenderBlock, PageCall) {
         let mut paged = Paged::new(Backing::Billed, None);
         if judged {

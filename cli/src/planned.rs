@@ -1,5 +1,5 @@
-//! Larder's contenders that plan: `larder-core`'s steps over its paged best fit, or over one plain
-//! range.
+//! Larder's contenders that plan: `larder-core`'s planned steps over its paged best fit, or over
+//! one plain range.
 //!
 //! Each step mark of a trace begins a step.
 
@@ -11,7 +11,7 @@ use crate::ours;
 use crate::replay::{Contender, ContenderBlock, Spare, StepFigures};
 use crate::snapshot::Span;
 
-/// Sizes of the tables, more than any trace needs.
+/// Sizes of the tables, larger than any trace needs.
 const SIZES: StepSizes = StepSizes {
     tags: 1 << 17,
     asked: 1 << 14,
@@ -37,7 +37,7 @@ pub(crate) fn give(steps: Option<Steps<'static>>) {
     }
 }
 
-/// Granule of all contenders that plan, in bytes.
+/// Granule of all planning contenders, in bytes.
 const GRANULE_BYTES: u64 = Granule::DEFAULT.bytes();
 
 /// Loads the plans that another run saved.
@@ -55,7 +55,7 @@ pub(crate) fn save(steps: &Steps<'_>, program: u64) -> Vec<u8> {
     plans
 }
 
-/// First address of the plain range; not 0, so that a forgotten base would show.
+/// First address of the plain range. It is not 0, so that a forgotten base shows.
 const BASE: u64 = 1 << 32;
 /// Length of the plain range in bytes: less than 2^32 granules of 256 bytes.
 const RANGE_BYTES: u64 = 768 << 30;
@@ -81,8 +81,8 @@ pub(crate) fn no_moves(device_bytes: Option<u64>) -> Box<dyn Contender> {
     })
 }
 
-/// Steps over a plain range. The memory held is the range up to the highest address used in this
-/// pass over the trace.
+/// Planned steps over a plain range. The memory held is the range up to the highest address that
+/// this pass over the trace has used.
 struct PlannedPlain {
     /// `None` only while the value is dropped.
     parts: Option<(Steps<'static>, RegionPool<'static>)>,

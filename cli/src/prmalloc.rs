@@ -1,9 +1,9 @@
-//! Contenders that plan from recorded steps: the tensor pool, and the model of upstream's pool,
-//! over a driver that returns exactly the requested bytes.
+//! Contenders that plan from recorded steps: the tensor pool, and the model of upstream's pool.
+//! Both run over a driver that returns exactly the requested bytes.
 //!
-//! One stream, logical ticks. The recorded traces have few steps, so the window is scaled down: the
-//! first step is skipped, the next two are recorded, and the plan serves from then on. The driver
-//! serves allocations before the plan, or without a block in it.
+//! There is one stream, and ticks are logical. The recorded traces have few steps, so the window is
+//! scaled down: the first step is skipped, the next two are recorded, and the plan serves from then
+//! on. Allocations made before there is a plan, or for which it has no block, go to the driver.
 
 use std::cell::RefCell;
 
@@ -17,7 +17,7 @@ use larder_model::prmalloc::Form;
 use crate::peers::SimulatedDevice;
 use crate::replay::{Contender, ContenderBlock};
 
-/// The first step counted, and the rounds after which the plan is made.
+/// The step at which recording begins, and the number of rounds after which the plan is made.
 const WINDOW: Window = Window {
     start: 1,
     stable: 0,
@@ -30,7 +30,7 @@ const UPSTREAM_WINDOW: upstream::Window = upstream::Window::EachStart { start: 1
 /// Alignment of every block, as in TensorFlow.
 const ALIGN: Align = Align::new(64).unwrap();
 
-/// First address of the device; not 0, so that a forgotten base would show.
+/// First address of the device. It is not 0, so that a forgotten base shows.
 const BASE: u64 = 1 << 40;
 
 /// Maximum number of blocks freed in a step and of blocks in use, far more than any trace has.
@@ -76,7 +76,8 @@ impl CountingDriver {
         Self(RefCell::new(SimulatedDevice::new(device_bytes)))
     }
 
-    /// Describes the difference if the pool's count of bytes differs from the device's.
+    /// Describes the difference between the pool's count of bytes and the device's, if there is
+    /// one.
     fn broken_rule(&self, counted: u64) -> Option<String> {
         let held = self.0.borrow().used_bytes;
         (counted != held)
@@ -86,8 +87,8 @@ impl CountingDriver {
 
 impl SubAllocator for CountingDriver {
     fn grow(&self, request: GrowRequest) -> Result<AddrRange, SubAllocError> {
-        // Requests are whole units and so are addresses, and no trace needs more than a unit's
-        // alignment.
+        // Requests and addresses are multiples of a unit, and no trace needs a larger alignment
+        // than that.
         let start = self.0.borrow_mut().allocate(request.bytes);
         let start = start.and_then(|start| start.checked_add(BASE));
         let range = start.and_then(|start| AddrRange::new(Addr::new(start), request.bytes));
@@ -131,7 +132,7 @@ impl Contender for PlannedContender {
 
     fn end_step(&mut self) {
         if let Some(step) = self.step.take() {
-            // Without room for a plan the pool continues as before.
+            // If there is no room for a plan, the pool continues as before.
             let _ = self.pool.end_step(step);
             self.step = Some(self.pool.start());
         }
@@ -169,7 +170,7 @@ impl Contender for Upstream {
     }
 
     fn end_step(&mut self) {
-        // Without room for a plan the pool continues as before.
+        // If there is no room for a plan, the pool continues as before.
         self.0.stop().ok();
         self.0.start().ok();
     }

@@ -1,6 +1,6 @@
-//! Numbers that are the same in every run.
+//! Pseudo-random numbers that are the same in every run.
 
-/// Seeded numbers in the forms that benches need.
+/// A seeded generator, with the distributions that benches need.
 #[derive(Debug, Clone)]
 pub struct Random(larder_model::Random);
 
@@ -26,12 +26,13 @@ impl Random {
         self.below(length as u32) as usize
     }
 
-    /// Returns a uniform number from 0 to 1, 1 excluded.
+    /// Returns a uniform number in [0, 1).
     pub fn unit(&mut self) -> f64 {
         (self.0.next_u64() >> 11) as f64 / (1_u64 << 53) as f64
     }
 
-    /// Returns a log-normal number with this median, `sigma` in natural logarithms.
+    /// Returns a log-normal number with this median. `sigma` is the standard deviation of its
+    /// natural logarithm.
     pub fn log_normal(&mut self, median: f64, sigma: f64) -> f64 {
         // A sum of twelve uniform numbers is close enough to normal, with variance 1.
         let sum: f64 = (0..12).map(|_| self.unit()).sum();

@@ -1,5 +1,6 @@
-//! The order of a program on several streams: each free is an event of its block's stream, which
-//! completes [`DELAY`] operations later, or when an allocation would fail otherwise.
+//! The order of events of a program on several streams. Each free is an event on its block's
+//! stream. The event completes [`DELAY`] operations later, or earlier if an allocation would
+//! otherwise fail.
 //!
 //! Until a second stream is used, frees do not become events.
 
@@ -14,7 +15,7 @@ const DELAY: u64 = 64;
 
 /// A contender's record of the streams.
 pub(crate) struct StreamOrder {
-    /// The stream of each block by its handle.
+    /// The stream of each block, by handle.
     of: Vec<u8>,
     several: bool,
     operations: u64,
@@ -22,7 +23,7 @@ pub(crate) struct StreamOrder {
 }
 
 impl StreamOrder {
-    /// Creates the record for blocks whose handles are below `handles`.
+    /// Creates a record for blocks whose handles are below `handles`.
     pub(crate) fn new(handles: usize) -> Self {
         Self {
             of: vec![0; handles],
@@ -32,12 +33,13 @@ impl StreamOrder {
         }
     }
 
-    /// Returns the request to the core. No stream waits for another one, as in PyTorch.
+    /// Returns the request that is passed to the core. No stream waits for another one, as in
+    /// PyTorch.
     pub(crate) const fn request(stream: u8, bytes: u64) -> Request {
         Request::new(bytes).on(StreamId::new(stream)).without_wait()
     }
 
-    /// Begins the next operation. Returns the event that has completed by then, if any.
+    /// Begins the next operation. Returns the event that completes with it, if any.
     pub(crate) fn next_operation(&mut self) -> Option<StreamPoint> {
         self.operations += 1;
         // An operation adds at most one event.

@@ -3,12 +3,12 @@
 //! ```text
 //! export GPU_CONFIG_FILE=/tmp/a_control.json GPU_STATUS_FILE=/tmp/a_status.json
 //! LARDER_CUDA_DRIVER=stand-in cargo run --release -p larder-cuda --example shared -- 60
-//! # and meanwhile, from another terminal; the name is the GPU's, as the status has it:
+//! # meanwhile, in another terminal; the name is the GPU's, as in the status:
 //! echo '{"gpuConfigInfo": {"01:00.0": {"maxDeviceMem": 33554432}}, "perfControl": 25}' > /tmp/a_control.json
 //! ```
 //!
-//! It keeps as many buffers as its limit allows, up to 64 MiB, and drops some when an order lowers it.
-//! The number is for how many seconds it runs; 5 without one.
+//! It keeps as many buffers as its limit allows, up to 64 MiB, and drops some when an order lowers it. The
+//! argument is the number of seconds to run, 5 by default.
 
 use std::error::Error;
 use std::time::{Duration, Instant};
@@ -17,9 +17,9 @@ use larder_cuda::driver::load_from_env;
 use larder_cuda::job::{Job, JobConfig, JobFiles};
 use larder_cuda::{Context, DeviceAllocator, DeviceBuffer};
 
-/// Of one buffer.
+/// Bytes of one buffer.
 const BYTES: usize = 4 << 20;
-/// Most buffers.
+/// Maximum number of buffers.
 const BUFFERS: usize = 16;
 
 /// Result of the steps.
@@ -42,7 +42,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// Steps, as long as `goes_on` says so.
+/// Runs steps for as long as `goes_on` returns true.
 fn work(job: &Job, mut goes_on: impl FnMut() -> bool) -> Result<Done, Box<dyn Error>> {
     let context = Context::new(0)?;
     let memory = DeviceAllocator::new(&context)?;
@@ -72,7 +72,7 @@ fn work(job: &Job, mut goes_on: impl FnMut() -> bool) -> Result<Done, Box<dyn Er
         }
         done.steps += 1;
         done.max_buffers = done.max_buffers.max(buffers.len());
-        // What is held above a lowered limit is ours to drop.
+        // Memory held above a lowered limit is ours to drop.
         let excess = memory
             .pool_stats()
             .pool_bytes

@@ -1,16 +1,17 @@
-//! A small tensor library whose operations know cudarc's slices only, over memory from Larder.
+//! A small tensor library whose operations know only cudarc's slices, over memory from Larder.
 //!
 //! ```text
 //! cargo run --release -p larder-cuda --example slices
-//! LARDER_CUDA_DRIVER=stand-in cargo run -p larder-cuda --example slices     # also where there is a GPU
+//! LARDER_CUDA_DRIVER=stand-in cargo run -p larder-cuda --example slices     # even if there is a GPU
 //! ```
 //!
-//! This is how a library that keeps a `CudaSlice` in each tensor, and launches by cudarc's builder, moves to
-//! Larder: only `TensorDevice::tensor` and `TensorDevice::upload` allocate, and their `BufferSlice` is a `CudaSlice` to
-//! all else. Weights stay; an activation goes back where it is dropped, and the next one has its memory.
+//! This is how a library that keeps a `CudaSlice` in each tensor, and launches with cudarc's builder, moves to
+//! Larder: only `TensorDevice::tensor` and `TensorDevice::upload` allocate, and all other code sees their
+//! `BufferSlice` as a `CudaSlice`. Weights stay; an activation is freed when it is dropped, and the next one
+//! gets its memory.
 //!
-//! It ends with an error if a layer computes something else than the host does, or if requests behind the
-//! first asked the driver for memory.
+//! It ends with an error if a layer's result differs from the host's, or if a request after the first asked the
+//! driver for memory.
 
 #[path = "train/host.rs"]
 mod host;
@@ -26,7 +27,7 @@ use larder_cuda::{BufferSlice, Context, DeviceAllocator};
 
 type Failure = Box<dyn Error>;
 
-/// Values of a request, and of each layer's result.
+/// Values in a row of a request, and of each layer's result.
 const WIDTHS: [usize; 4] = [32, 64, 64, 8];
 /// Rows of a request.
 const ROWS: usize = 16;
@@ -38,10 +39,10 @@ struct DeviceMatrix {
     cols: usize,
 }
 
-/// Where tensors are, and what computes with them.
+/// The memory of tensors, and the streams and kernels that compute with them.
 struct TensorDevice {
     memory: DeviceAllocator,
-    /// Where weights and requests are copied, beside the kernels.
+    /// Stream of the copies of weights and requests, which overlap the kernels.
     copies: Arc<CudaStream>,
     kernels: Arc<CudaStream>,
     matmul: CudaFunction,
@@ -70,15 +71,15 @@ impl TensorDevice {
         Ok(DeviceMatrix { values, cols })
     }
 
-    /// Room for a result of the kernels.
+    /// Allocates a result of the kernels.
     fn tensor(&self, rows: usize, cols: usize) -> Result<DeviceMatrix, Failure> {
-        // SAFETY: the one caller's kernel writes all of it.
+        // SAFETY: the only caller's kernel writes all of it.
         let values = unsafe { self.memory.buffer(&self.kernels, rows * cols) }?;
         let values = values.into_slice()?;
         Ok(DeviceMatrix { values, cols })
     }
 
-    /// The product of matrices, of slices as they are anybody's.
+    /// Returns the product of two matrices, through ordinary slices.
     fn matmul(&self, left: &DeviceMatrix, right: &DeviceMatrix) -> Result<DeviceMatrix, Failure> {
         let (depth, cols) = (left.cols, right.cols);
         let rows = left.values.len() / depth;
@@ -95,7 +96,7 @@ impl TensorDevice {
         for size in &sizes {
             launch.arg(size);
         }
-        // SAFETY: these are the kernel's parameters, and the matrices have as many values.
+        // SAFETY: these are the kernel's parameters, and the matrices have that many values.
         unsafe { launch.launch(LaunchConfig::for_num_elems(count)) }?;
         Ok(out)
     }
@@ -105,13 +106,13 @@ impl TensorDevice {
         let [count, width] = numbers([values.len(), bias.len()])?;
         let mut launch = self.kernels.launch_builder(&self.bias_tanh);
         launch.arg(values).arg(bias).arg(&count).arg(&width);
-        // SAFETY: these are the kernel's parameters; it takes the bias at remainders of its length.
+        // SAFETY: these are the kernel's parameters; it indexes the bias modulo its length.
         unsafe { launch.launch(LaunchConfig::for_num_elems(count)) }?;
         Ok(())
     }
 }
 
-/// As kernels take them.
+/// Converts sizes to the type that kernels take.
 fn numbers<const N: usize>(sizes: [usize; N]) -> Result<[u32; N], Failure> {
     let mut numbers = [0; N];
     for (number, size) in numbers.iter_mut().zip(sizes) {
@@ -153,7 +154,7 @@ impl Linear {
         Ok(out)
     }
 
-    /// Expected result of the device.
+    /// Returns the result expected of the device.
     fn on_host(&self, input: &[f32]) -> Vec<f32> {
         let (weight, bias) = &self.host;
         let cols = bias.len();
@@ -182,7 +183,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// All requests through all layers.
+/// Passes all requests through all layers.
 fn run(driver: &Driver) -> Result<String, Failure> {
     let device = TensorDevice::new(driver)?;
     let mut layers = Vec::new();
@@ -195,7 +196,7 @@ fn run(driver: &Driver) -> Result<String, Failure> {
         let mut there = device.upload(&input, WIDTHS[0])?;
         let mut expected = input;
         for layer in &layers {
-            // The former activation goes back, while the kernel that reads it may not even have begun.
+            // This frees the former activation, although the kernel that reads it may not even have begun.
             there = layer.forward(&device, &there)?;
             expected = layer.on_host(&expected);
         }
@@ -203,7 +204,7 @@ fn run(driver: &Driver) -> Result<String, Failure> {
         for (value, expected) in out.iter().zip(&expected) {
             worst = worst.max((value - expected).abs());
         }
-        // The first request has asked for all the memory that there is need of.
+        // The first request has allocated all the memory that the others need.
         let now = device.memory.driver_calls();
         if *calls.get_or_insert(now) != now {
             return Err(format!("request {request} asked the driver for memory: {now:?}").into());

@@ -26,7 +26,8 @@ pub(crate) struct HeapKind {
     pub(crate) name: &'static str,
     /// Whether the contender is a heap, and not the loop alone.
     pub(crate) is_heap: bool,
-    /// Maximum bytes of the region to measure it over, since its time grows with the number of free blocks.
+    /// Maximum bytes of a region over which it is measured, since its time grows with the number of free
+    /// blocks.
     max_bytes: usize,
     build: fn(TouchedRegion) -> Result<Box<dyn Runner>, Fault>,
 }

@@ -1,8 +1,9 @@
-//! Heaps without an operating system in alternated rounds, and the share of a region that they can use.
+//! Compares heaps for programs without an operating system: their times in alternated rounds, and the share of
+//! a region that they can use.
 //!
-//! `cargo bench -p larder-benches --bench heap_rounds [-- --regions-mib 1,64 --rounds 15]` prints two
-//! markdown tables. One thread, each heap behind its lock; `script.rs` has the requests. Each contender first runs
-//! each script once with all contents checked, which also warms it up.
+//! `cargo bench -p larder-benches --bench heap_rounds [-- --regions-mib 1,64 --rounds 15]` prints two markdown
+//! tables. One thread makes the requests of `script.rs`, to each heap behind its lock. Each contender first
+//! runs each script once with all contents checked, which also warms it up.
 //!
 //! Without `--bench`, as under `cargo test --benches`, it runs a few requests only.
 
@@ -42,7 +43,7 @@ struct Args {
     /// Only scripts whose name contains this
     #[arg(long, default_value = "")]
     only: String,
-    /// Runs until a request is refused, each with another seed; the mean is shown
+    /// Number of runs that end when a request is refused, each with another seed; the mean is shown
     #[arg(long, default_value_t = 5)]
     fills: u64,
     /// Set by `cargo bench`; without it only a few requests run

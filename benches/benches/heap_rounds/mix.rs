@@ -9,7 +9,8 @@ pub(crate) enum Mix {
     Small,
     /// 8 bytes to 1 KiB.
     Medium,
-    /// Log-normal around 200 bytes, up to 64 KiB: most blocks are small, most bytes in large ones.
+    /// Log-normal around 200 bytes, up to 64 KiB: most blocks are small, but most bytes are in
+    /// large ones.
     LogNormal,
     /// Powers of two from 16 bytes to 16 KiB.
     PowersOfTwo,

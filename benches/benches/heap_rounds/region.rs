@@ -5,7 +5,7 @@ use std::ops::Range;
 
 /// A region whose pages have all been touched, at a multiple of its length.
 ///
-/// The alignment is for the buddies, whose blocks are as large as their alignment, so that they
+/// The alignment is for the buddy system, whose blocks are aligned to their sizes, so that it
 /// would lose half of any other region. No other contender benefits from it.
 #[derive(Debug)]
 pub(crate) struct TouchedRegion {
@@ -14,7 +14,7 @@ pub(crate) struct TouchedRegion {
 }
 
 impl TouchedRegion {
-    /// Allocates a region of `bytes` bytes, a power of two. Returns `None` without memory.
+    /// Allocates a region of `bytes` bytes, a power of two. Returns `None` if memory is short.
     pub(crate) fn try_new(bytes: usize) -> Option<Self> {
         let layout = Layout::from_size_align(bytes, bytes).ok()?;
         if bytes == 0 {

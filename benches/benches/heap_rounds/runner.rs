@@ -14,7 +14,7 @@ use super::script::{HeapOp, HeapScript};
 /// Alignment of all blocks.
 const ALIGN: usize = 8;
 
-/// A contender over its region, without its type.
+/// A contender over its region, whatever its type.
 pub(crate) trait Runner {
     /// Runs a script. Returns its time.
     fn run(&mut self, script: &HeapScript) -> Result<Duration, Fault>;

@@ -139,7 +139,7 @@ impl HeapScript {
     }
 }
 
-/// Records requests, and the blocks live after them.
+/// Records requests, and the blocks that are live after them.
 struct ScriptWriter {
     random: Random,
     ops: Vec<HeapOp>,

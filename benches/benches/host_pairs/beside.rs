@@ -1,9 +1,9 @@
-//! The time of a thread's calls beside another thread for which pages constantly move.
+//! The time of a thread's calls while pages constantly move for another thread.
 //!
-//! The other thread frees and allocates blocks of 1 to 64 MiB, up to seven eighths of the limit. The measured thread
-//! makes pairs of small blocks on a stream of its own. Each of its calls is timed, including any interruption of the
-//! thread by the machine. Over the driver the times include the thread's own driver calls; without one driver calls
-//! cost nothing.
+//! The other thread frees and allocates blocks of 1 to 64 MiB, up to seven eighths of the limit. The measured
+//! thread makes pairs of small blocks on a stream of its own. Each of its calls is timed, including any
+//! interruption of the thread by the machine. Over a driver, the times include the thread's own driver calls;
+//! without a driver, these calls cost nothing.
 
 use std::error::Error;
 use std::sync::Barrier;
@@ -72,7 +72,7 @@ fn time_calls(side: &mut impl Side, script: &DeviceScript, start: &Barrier) -> V
     times
 }
 
-/// Adds two rows: the thread alone, and beside the thread that moves pages.
+/// Adds two rows: the thread alone, and next to the thread that moves pages.
 fn add_rows<S: Side + Send>(
     table: &mut Table,
     name: &str,

@@ -1,11 +1,12 @@
-//! Host time of a free and an alloc of device memory, beside the bare algorithm, and from several
+//! Host time of a free and an alloc of device memory, compared with the bare algorithm, and from several
 //! threads on streams of their own.
 //!
-//! `cargo bench -p larder-benches --bench host_pairs [-- --live 1000 --rounds 15 --threads 2]` prints a markdown table.
-//! Each thread keeps `live` blocks, frees one at random and allocates another of a random size, 256 bytes to 64 KiB,
-//! with each power of two equally likely. All contenders take turns in each round. A pair calls the driver only to
-//! check captures, once (`DeviceConfig::check_captures`), so otherwise the driver hardly matters. A run takes a few
-//! seconds. A second table has the time of a thread's calls beside a thread that moves pages.
+//! `cargo bench -p larder-benches --bench host_pairs [-- --live 1000 --rounds 15 --threads 2]` prints a
+//! markdown table. Each thread keeps `live` blocks, frees one at random and allocates another of a random size,
+//! 256 bytes to 64 KiB, with each power of two equally likely. All contenders take turns in each round. A pair
+//! makes one driver call, to check for a capture (`DeviceConfig::check_captures`), so otherwise the driver
+//! hardly matters. A run takes a few seconds. A second table has the time of a thread's calls next to a thread
+//! that moves pages.
 
 mod beside;
 
@@ -31,7 +32,7 @@ use larder_cuda::driver::load_from_env;
 use larder_cuda::{ArenaPolicy, Context, CudaStream, DeviceAllocator, DeviceConfig};
 
 const CHUNKS: usize = 1 << 16;
-/// Bytes of addresses of each contender, more than are ever live.
+/// Bytes of each contender's address range, more than are ever live.
 const RANGE_BYTES: u64 = 3 << 30;
 const PAGE_BYTES: u64 = 2 << 20;
 
@@ -276,7 +277,8 @@ struct Args {
     /// Pairs of each thread in each round
     #[arg(long, default_value_t = 200_000, value_parser = at_least_one)]
     pairs: usize,
-    /// Threads of the contenders with several; by default those of 2, 4, 8 and 16 that have a core each
+    /// Numbers of threads of the contenders with several; by default those of 2, 4, 8 and 16 for which each
+    /// thread has a core
     #[arg(long, value_delimiter = ',', value_parser = at_least_one)]
     threads: Option<Vec<usize>>,
     /// Only the contender at this index in the table, from 0, to count its instructions

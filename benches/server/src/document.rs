@@ -8,8 +8,8 @@ use crate::Random;
 
 /// The median size of a document's text.
 const MEDIAN_BYTES: f64 = 1500.0;
-/// The standard deviation of the sizes' logarithms, with which one in a thousand documents is 75
-/// times the median.
+/// The standard deviation of the sizes' logarithms, by which one document in a thousand has at
+/// least 75 times the median size.
 const SIGMA: f64 = 1.4;
 const MAX_BYTES: f64 = (512 << 10) as f64;
 

@@ -19,7 +19,7 @@ impl Random {
         mixed ^ (mixed >> 31)
     }
 
-    /// Returns a number of `0..bound`, nearly uniform; 0 if `bound` is 0.
+    /// Returns a number in `0..bound`, nearly uniform; 0 if `bound` is 0.
     pub const fn below(&mut self, bound: u64) -> u64 {
         ((self.next() as u128 * bound as u128) >> 64) as u64
     }

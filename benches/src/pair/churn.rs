@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use super::{Bump, Cursor, Failure, GRANULE_BYTES, PairContender, PairFault, PairScript};
 
-/// A contender that is measured, without its type.
+/// A measured contender, whatever its type.
 pub trait Runner {
     /// Returns the contender's name.
     fn name(&self) -> &'static str;

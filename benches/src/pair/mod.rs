@@ -68,7 +68,7 @@ pub enum PairFault {
     /// The contender could not be built.
     #[error("cannot be built: {0}")]
     Setup(String),
-    /// A block did not fit into a pool of twice the live bytes to expect at worst.
+    /// A block did not fit into a pool of twice the live bytes expected at worst.
     #[error("no room for {bytes} bytes in a pool of twice the live bytes")]
     OutOfMemory {
         /// The requested bytes.

@@ -9,13 +9,13 @@ use larder_cli::random::Random;
 
 /// Minimum size in bytes.
 pub const MIN_BYTES: u32 = 256;
-/// Bound of all sizes in bytes.
+/// Upper bound of all sizes in bytes.
 pub const MAX_BYTES: u32 = 64 << 10;
 /// Unit to which all contenders round sizes up, in bytes.
 pub const GRANULE_BYTES: u32 = 256;
 
-/// The valid numbers of live blocks. Below, a run of large sizes could fill a pool of twice the expected bytes;
-/// above, the pool would have more than 2^32 granules, and some contenders count them in `u32`.
+/// The valid numbers of live blocks. With fewer, a run of large sizes could fill a pool of twice the expected
+/// bytes; with more, the pool would have more than 2^32 granules, which some contenders count in `u32`.
 pub const LIVE_RANGE: RangeInclusive<usize> = 100..=MAX_LIVE;
 
 const MAX_LIVE: usize = 1 << 24;
@@ -69,9 +69,9 @@ impl PairScript {
         self.live
     }
 
-    /// Returns the bytes of the pool: twice the live bytes to expect at worst, in whole granules. These are the mean
-    /// and five standard deviations, which add two thirds at 100 live blocks, where a pool of twice the mean runs out
-    /// now and then, and less than a hundredth from 100 000 on.
+    /// Returns the bytes of the pool, in whole granules: twice the live bytes expected at worst, which are the
+    /// mean and five standard deviations. The deviations add two thirds at 100 live blocks, where a pool of
+    /// twice the mean runs out now and then, and less than a hundredth from 100 000 on.
     #[must_use]
     pub fn pool_bytes(&self) -> u64 {
         let live = self.live as f64;
@@ -79,8 +79,8 @@ impl PairScript {
         (bytes as u64).next_multiple_of(u64::from(GRANULE_BYTES))
     }
 
-    /// Returns the records for every chunk of a pool: each live block, the free chunk after each, and a reserve. The
-    /// number is the same for every contender that takes one.
+    /// Returns the number of records for all chunks of a pool: each live block, the free chunk after each, and
+    /// a reserve. The number is the same for every contender that takes one.
     #[must_use]
     pub fn records(&self) -> usize {
         2 * self.live + 1024

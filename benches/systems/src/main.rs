@@ -1,4 +1,4 @@
-//! Runs one case on the allocator that this program was built with; prints one line. See `run.sh`.
+//! Runs one case on the allocator that this program was built with, and prints one line. See `run.sh`.
 
 use std::fs;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -63,7 +63,7 @@ impl Random {
     }
 }
 
-/// Four rounds of a zeroed block of 4 GiB, with one page in each MiB touched.
+/// In each of four rounds, allocates a zeroed block of 4 GiB and touches one page in each MiB.
 fn sparse() {
     let start = Instant::now();
     let mut max = 0;
@@ -82,7 +82,7 @@ fn sparse() {
     );
 }
 
-/// 64 MiB of one size, all freed, then the next of sixty sizes.
+/// Allocates 64 MiB in blocks of one size and frees them all, for each of sixty sizes.
 fn sizes(shuffled: bool) {
     let mut random = Random(7);
     let mut sizes: Vec<usize> = (0..60)
@@ -106,8 +106,8 @@ fn sizes(shuffled: bool) {
     println!("peak {} MiB", number("status", "VmHWM:"));
 }
 
-/// 300 MiB of small blocks, of which one in 256 stays. The memory is read after 2, 12 and 32 s, and after
-/// `PEAK_SECONDS` more.
+/// Allocates 300 MiB of small blocks and frees all but one in 256. The memory is read after 2, 12 and 32 s, and
+/// after `PEAK_SECONDS` more.
 fn peak() {
     let longer = std::env::var("PEAK_SECONDS")
         .ok()
@@ -133,7 +133,7 @@ fn peak() {
     );
 }
 
-/// The time until the child of a process with many threads has allocated a block.
+/// Measures the time until the child of a process with many threads has allocated a block.
 fn fork() {
     for count in [1000, 4000] {
         for _ in 0..count {
@@ -184,8 +184,8 @@ fn fork_once() -> Duration {
     }
 }
 
-/// The longest allocation of a thread with small blocks while another thread trims, or, on mimalloc, which has no such
-/// call, sleeps.
+/// Measures the longest small allocation of a thread while another thread trims, or sleeps on mimalloc, which
+/// has no such call.
 fn trim() {
     static STOP: AtomicBool = AtomicBool::new(false);
     let other = thread::spawn(|| {

@@ -1,6 +1,6 @@
 //! The global allocator of this build, chosen by exactly one feature; with the feature `calls`, each call is timed.
 
-/// Name of the allocator in tables, which is that of the feature.
+/// Name of the allocator in tables, the same as the feature's.
 pub const NAME: &str = chosen::NAME;
 
 #[cfg(not(feature = "calls"))]
@@ -43,7 +43,7 @@ pub const fn step() -> Step {
 )))]
 compile_error!("build the worker with an allocator, such as `--features system`");
 
-// With several allocators the module below exists several times, which the compiler refuses.
+// With several features the module below exists several times, which the compiler refuses.
 
 #[cfg(feature = "system")]
 mod chosen {

@@ -7,9 +7,9 @@ pub const USAGE: &str = "usage: larder-versus-worker WORKLOAD [--scale N] [--che
 /// The command of the worker.
 #[derive(Debug, PartialEq)]
 pub enum Arguments {
-    /// Names and descriptions of the workloads.
+    /// Lists the names and descriptions of the workloads.
     List,
-    /// One run of one workload.
+    /// Runs one workload once.
     Run {
         name: String,
         scale: Scale,

@@ -1,7 +1,7 @@
 //! One block of the global allocator, with a stamp in its first bytes.
 //!
-//! The stamp is read back when the block is freed, so blocks that overlap, or are handed out twice,
-//! give a wrong answer.
+//! The stamp is read back when the block is freed, so blocks that overlap, or that are handed out
+//! twice, cause a wrong answer.
 
 use std::alloc::{Layout, alloc, dealloc, handle_alloc_error};
 use std::hint::black_box;

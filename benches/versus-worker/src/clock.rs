@@ -16,7 +16,7 @@ pub struct Outcome {
     pub faults: Option<u64>,
     /// A reading of the memory, if the workload knows its live bytes.
     pub live: Option<Live>,
-    /// The times of single frames, if they are measured.
+    /// The times of the single frames, if they are measured.
     pub frames: Option<Frames>,
 }
 
@@ -59,7 +59,8 @@ impl Clock {
     }
 }
 
-/// A clock for equal pieces. The time is the median piece's, times the number of pieces.
+/// A clock for equal pieces of work. The time is that of the median piece, multiplied by the number of
+/// pieces.
 pub struct Laps {
     seconds: Vec<f64>,
     faults: Option<u64>,

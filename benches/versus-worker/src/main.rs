@@ -1,8 +1,8 @@
 //! One process of `larder versus`: runs one workload on the allocator of its build, and prints one line of JSON.
 //!
-//! `worker WORKLOAD [--scale N] [--check] [--pin]`, or `worker --list`. In place of a workload, `ready` prints
-//! nothing and readies the machine's memory for the next run. Exit codes: 0 for success; 101 or a signal for a
-//! failure; 2 for wrong arguments.
+//! `worker WORKLOAD [--scale N] [--check] [--pin]`, or `worker --list`. In place of a workload, `ready`
+//! prepares the machine's memory for the next run and prints nothing. Exit codes: 0 for success; 101 or a
+//! signal for a failure; 2 for wrong arguments.
 
 mod allocator;
 mod arguments;

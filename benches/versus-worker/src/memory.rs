@@ -9,11 +9,11 @@ use std::io::Read;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Memory {
     pub rss_bytes: u64,
-    /// Peak of the resident bytes.
+    /// Peak resident bytes.
     pub peak_rss_bytes: u64,
 }
 
-/// Bytes to read of the file, which is about 1.5 KiB long.
+/// Maximum bytes to read from the file, which is about 1.5 KiB long.
 const BUFFER_BYTES: usize = 4096;
 
 pub fn read() -> Option<Memory> {
@@ -23,7 +23,8 @@ pub fn read() -> Option<Memory> {
     parse(std::str::from_utf8(&buffer[..length]).ok()?)
 }
 
-/// Returns the process's minor page faults so far: pages for which the system had to find memory.
+/// Returns the process's minor page faults so far: page faults for which the system read nothing
+/// from disk.
 #[cfg(unix)]
 pub fn faults() -> Option<u64> {
     // SAFETY: all bits zero is a valid value of these numbers.
@@ -73,7 +74,7 @@ mod tests {
         assert_eq!(parse("Name:\tx\n"), None);
     }
 
-    /// Runs in a separate process, because other tests free memory beside this one.
+    /// Runs in a separate process, because other tests free memory at the same time.
     #[test]
     #[cfg(target_os = "linux")]
     fn memory_that_is_touched_is_counted() {

@@ -1,4 +1,5 @@
-//! Keeps threads on one core, for steadier times of one thread, or so that two share it.
+//! Keeps threads on one core, so that the times of one thread are steadier, or so that two
+//! threads share it.
 
 use std::io;
 

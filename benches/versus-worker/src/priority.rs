@@ -1,11 +1,11 @@
-//! Threads that run before all ordinary ones: `SCHED_FIFO` of Linux.
+//! Threads that run before all ordinary ones: Linux's `SCHED_FIFO`.
 //!
 //! A thread with this priority keeps its core until it sleeps; ordinary threads on that core wait,
 //! and so do threads that wait for them. New threads inherit the priority.
 
 use std::io;
 
-/// A thread, by its number in the operating system.
+/// A thread, identified by its thread ID.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Thread(i32);
 

@@ -27,13 +27,13 @@ impl Random {
         (product >> 64) as usize
     }
 
-    /// Returns a number of `min..=max`.
+    /// Returns a number in `min..=max`.
     #[inline]
     pub fn within(&mut self, min: usize, max: usize) -> usize {
         min + self.below(max - min + 1)
     }
 
-    /// Returns a number of `0.0..1.0`.
+    /// Returns a number in `0.0..1.0`.
     pub fn fraction(&mut self) -> f64 {
         (self.next() >> 11) as f64 / (1_u64 << 53) as f64
     }
@@ -44,7 +44,7 @@ impl Random {
         (0..12).map(|_| self.fraction()).sum::<f64>() - 6.0
     }
 
-    /// Returns a number of `min..=max`, each doubling equally likely.
+    /// Returns a number in `min..=max`, with each doubling equally likely.
     pub fn log_within(&mut self, min: f64, max: f64) -> usize {
         (min * (max / min).powf(self.fraction())) as usize
     }

@@ -1,8 +1,9 @@
 //! Touches memory and frees it, so that the next run finds the machine in the same state as any other run.
 //!
-//! A hypervisor may reclaim a virtual machine's free memory (Linux calls this free page reporting: whole huge pages,
-//! after seconds). The next user of such a page waits for the hypervisor, a hundred times as long as it takes to clear
-//! a huge page. A time would then depend on the previous runs and on how long ago they ended, not on the allocator.
+//! A hypervisor may reclaim a virtual machine's free memory (Linux calls this free page reporting: whole huge
+//! pages, after seconds). The next user of such a page waits for the hypervisor, for a hundred times as long as
+//! it takes to clear a huge page. A time would then depend on the previous runs and on how long ago they ended,
+//! not on the allocator.
 
 /// Argument that selects this module in place of a workload.
 pub const NAME: &str = "ready";

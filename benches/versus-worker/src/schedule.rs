@@ -1,8 +1,9 @@
 //! Frames on a fixed schedule, and the time of each.
 //!
-//! A frame's time is that from its first allocation to its last free. A frame that came due while the previous one
-//! still ran counts from when it was due; if the next was due too by then, it is missed, and its time is its wait. So a
-//! stall counts for every frame that it spoils. The system's time to wake the thread counts for no frame.
+//! A frame's time is the time from its first allocation to its last free. The time of a frame that came due
+//! while the previous one still ran begins when it was due; if the next frame was due by then, too, the frame
+//! is missed, and its time is its wait. So a stall counts for every frame that it spoils. The time that the
+//! system takes to wake the thread counts for no frame.
 
 use std::time::{Duration, Instant};
 

@@ -24,7 +24,7 @@ impl Tally {
         self.read = self.read.wrapping_add(other.read);
     }
 
-    /// Returns the sum, once every block was freed.
+    /// Returns the sum, once every block has been freed.
     ///
     /// # Panics
     /// If a block did not hold the stamp written to it, so the allocator is broken.

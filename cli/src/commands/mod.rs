@@ -1,8 +1,8 @@
 //! The command line of the program `larder`.
 //!
-//! Exit codes: 0 success; 1 a contender broke its contract or failed, or output could not be
-//! written; 2 wrong arguments or a damaged trace; 3 a trace did not fit its device; 130 interrupted
-//! by Ctrl-C, after the measurements so far are printed.
+//! The exit codes are 0 for success; 1 if a contender broke its contract or failed, or output could
+//! not be written; 2 for wrong arguments or a damaged trace; 3 if a trace did not fit its device;
+//! and 130 after Ctrl-C, once the measurements so far are printed.
 
 mod plan;
 mod replay;
@@ -17,7 +17,7 @@ use clap::{CommandFactory, Parser, Subcommand};
 use crate::interrupt;
 use crate::replay::ReplayError;
 
-/// Replays recorded allocation traces, measures Larder beside its peers, and runs jobs that share a GPU.
+/// Replays recorded allocation traces, compares Larder with its peers, and runs jobs that share a GPU.
 #[derive(Debug, Parser)]
 #[command(name = "larder", version, about, max_term_width = 80)]
 struct Cli {
@@ -42,7 +42,7 @@ enum Failure {
     /// Wrong input, already reported on stderr.
     #[error("already reported")]
     Reported,
-    /// Wrong arguments that are found only in use.
+    /// Wrong arguments that are detected only when they are used.
     #[error("{0}")]
     Arguments(String),
     /// The requested work failed.
@@ -61,12 +61,12 @@ enum Failure {
 }
 
 impl Failure {
-    /// Returns whether the reader closed the output, which is not a failure.
+    /// Returns whether the output's reader closed it, which is not a failure.
     fn is_closed_pipe(&self) -> bool {
         matches!(self, Self::Output(error) if error.kind() == io::ErrorKind::BrokenPipe)
     }
 
-    /// Returns whether the failure was reported already.
+    /// Returns whether the failure needs no further report.
     fn is_reported(&self) -> bool {
         matches!(self, Self::Reported) || self.is_closed_pipe()
     }
@@ -82,7 +82,7 @@ impl Failure {
     }
 }
 
-/// Runs the program on the process's arguments. Returns its exit code.
+/// Runs the program with the process's arguments. Returns its exit code.
 #[must_use]
 pub fn run() -> ExitCode {
     let Cli { command } = Cli::parse();
@@ -105,12 +105,12 @@ pub fn run() -> ExitCode {
     }
 }
 
-/// Warns that a file is cut short, and that the part before the cut is used.
+/// Warns that a file is cut short and that the part before the cut is used.
 fn warn_of_cut(cut: &larder_trace::TraceError) {
     warn(&format_args!("{cut}; the part before is used"));
 }
 
-/// Writes a warning to stderr, for work that continues. A closed stderr is ignored.
+/// Writes a warning to stderr; the work continues. A closed stderr is ignored.
 fn warn(message: &dyn std::fmt::Display) {
     let _ = writeln!(io::stderr(), "warning: {message}");
 }

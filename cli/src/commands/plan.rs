@@ -1,4 +1,4 @@
-//! `larder plan`: packs lifetimes from files and reports the heights.
+//! `larder plan`: packs lifetimes from files and reports the heights of the packings.
 
 use std::fs;
 use std::path::PathBuf;
@@ -135,7 +135,7 @@ fn plan_one(problem: &Problem, args: &PlanArgs) -> Result<Option<PlanRow>, Failu
     }
 }
 
-/// Draws a packing over its ticks. Its height is reserved throughout.
+/// Draws a packing over its ticks. The reserved bytes are its height at every tick.
 fn picture((problem, row): &(Problem, PlanRow)) -> Picture<'_> {
     let mut blocks = DrawnBlocks::default();
     let mut address = Vec::new();
@@ -173,10 +173,10 @@ fn picture((problem, row): &(Problem, PlanRow)) -> Picture<'_> {
     }
 }
 
-/// The text above the table of a page.
+/// The text above the table on a page.
 const ABOUT: &str = "<p><em>Height</em> is the memory that the packing needs. <em>first height</em> is that of the best quick packing, found after <em>first s</em> seconds; the rest of the time is a search for less. <em>Proven</em> says that none can be lower.</p>\n";
 
-/// Formats a size to the byte.
+/// Formats a size in bytes, without a unit.
 fn plain(bytes: u64) -> String {
     bytes.to_string()
 }

@@ -1,4 +1,4 @@
-//! `larder replay`: every trace through every contender.
+//! `larder replay`: replays every trace on every contender.
 
 use std::collections::HashSet;
 use std::fmt::Display;
@@ -38,7 +38,7 @@ pub(super) struct ReplayArgs {
 
     /// Also replay random programs, those with FILTER in their name
     ///
-    /// Each has its name from its sizes, lives, live bytes, streams and seed, such as uniform-tail-3GiB-8s-7.
+    /// Each is named after its sizes, lifetimes, live bytes, streams and seed, such as uniform-tail-3GiB-8s-7.
     #[arg(
         long,
         value_name = "FILTER",
@@ -48,7 +48,7 @@ pub(super) struct ReplayArgs {
     )]
     families: Option<String>,
 
-    /// How long those programs are
+    /// Number of operations of each of those programs
     #[arg(
         long,
         value_name = "N",
@@ -64,7 +64,7 @@ pub(super) struct ReplayArgs {
 
     /// Replay every allocator, other models and yardsticks too
     ///
-    /// Without it PyTorch's, with and without segments that can grow, and ours, with and without plans.
+    /// By default: PyTorch's, with and without segments that can grow, and ours, with and without plans.
     #[arg(long, conflicts_with = "allocators")]
     all: bool,
 
@@ -251,7 +251,7 @@ fn replay_all(
     Ok(())
 }
 
-/// Returns the families that match `--families`; an error if none does.
+/// Returns the families that match `--families`, or an error if none does.
 fn wanted_families(args: &ReplayArgs) -> Result<Vec<Family>, Failure> {
     let Some(filter) = &args.families else {
         return Ok(Vec::new());
@@ -260,14 +260,15 @@ fn wanted_families(args: &ReplayArgs) -> Result<Vec<Family>, Failure> {
     families.retain(|family| family.to_string().contains(filter.as_str()));
     if families.is_empty() {
         return Err(Failure::Arguments(format!(
-            "no family has `{filter}` in its name: a name is such as uniform-tail-3GiB-8s-7; files go in front of \
+            "no family has `{filter}` in its name: names look like uniform-tail-3GiB-8s-7; files go in front of \
              --families"
         )));
     }
     Ok(families)
 }
 
-/// Returns an error unless `--snapshot` is for one trace and one allocator that reports where it holds memory.
+/// Returns an error if `--snapshot` is given, unless there are one trace and one allocator, which
+/// reports where it holds memory.
 fn check_snapshot(args: &ReplayArgs, chosen: &[&ContenderSpec]) -> Result<(), Failure> {
     if args.snapshot.is_none() {
         return Ok(());
@@ -304,7 +305,7 @@ fn check_only(args: &ReplayArgs, file: &Path, traces: usize) -> Result<(), Failu
     Ok(())
 }
 
-/// Replays once more, for PyTorch's viewer.
+/// Replays once more, to write a snapshot for PyTorch's viewer.
 fn write_snapshot(
     path: &Path,
     spec: &ContenderSpec,
@@ -349,7 +350,7 @@ fn read_plans(
             loaded.map_err(|error| unusable("use the plans of", path, &error))?;
         }
     }
-    // Read once, and used until the program ends.
+    // The plans are read once and used until the program ends.
     Ok(Some(plans.leak()))
 }
 
@@ -362,8 +363,8 @@ pub(super) fn cannot_write(path: &Path, error: &dyn Display) -> Failure {
     Failure::Failed(format!("{path}: cannot write: {error}"))
 }
 
-/// Returns the named contenders, all, or those shown by default, in the order of the registry. A
-/// contender that needs an option is included only with that option.
+/// Returns the named contenders, all of them, or those shown by default, in the order of the
+/// registry. A contender that needs an option is included only with that option.
 fn chosen(args: &ReplayArgs) -> Result<Vec<&'static ContenderSpec>, Failure> {
     let names = &args.allocators;
     let named = |spec: &&ContenderSpec| names.iter().any(|name| name == spec.name);
@@ -420,7 +421,8 @@ pub(super) fn try_page(option: &str, page: &Path, files: &[PathBuf]) -> Result<(
     try_write(page).map_err(|error| cannot_write(page, &error))
 }
 
-/// Refuses an output that is one of the input files, so that a slip such as `--html bert.trace` does not cost a trace.
+/// Returns an error if an output is one of the input files, so that a slip such as `--html
+/// bert.trace` does not destroy a trace.
 fn spare_what_is_read(option: &str, page: &Path, files: &[PathBuf]) -> Result<(), Failure> {
     let Ok(existing) = page.canonicalize() else {
         return Ok(());

@@ -1,5 +1,4 @@
-//! `larder completions` and `larder man`: the program's arguments for a shell, and its pages for
-//! `man`.
+//! `larder completions` and `larder man`: a completion script for a shell, and pages for `man`.
 
 use clap::{Args, Command};
 use clap_complete::Shell;
@@ -28,7 +27,7 @@ pub(super) fn completions(args: &CompletionsArgs, program: &mut Command) -> Resu
 }
 
 pub(super) fn man(args: &ManArgs, mut program: Command) -> Result<(), Failure> {
-    // Prefixes the commands' names with the program's name.
+    // This prefixes the commands' names with the program's name.
     program.build();
     let page = match &args.command {
         None => Some(&program),

@@ -1,8 +1,8 @@
-//! [`CallBaseline`]: a stand-in driver's calls by name, since a contender was made.
+//! [`CallBaseline`]: a stand-in driver's calls since a contender was created, by name.
 //!
-//! The driver counts for the whole process. The table is read when the contender is made, to
-//! exclude the calls of others. Reading the memory held costs calls too: that cost is measured once
-//! and subtracted for each reading, so that the contender's own calls remain.
+//! The driver counts the calls of the whole process. Its counts are read when the contender is
+//! created, to exclude earlier calls. Reading the bytes held costs calls too: their number is
+//! measured once and subtracted for each reading, so that only the contender's own calls remain.
 
 use std::cell::Cell;
 
@@ -15,18 +15,18 @@ fn table(stand_in: &StandIn) -> CallsByName {
     stand_in.call_table().into_iter().collect()
 }
 
-/// The base from which a contender's calls are counted.
+/// The counts from which a contender's own calls are computed.
 pub(super) struct CallBaseline {
     stand_in: &'static StandIn,
     start: CallsByName,
-    /// Calls that one reading of the memory held costs.
+    /// Calls made by one reading of the bytes held.
     a_look: CallsByName,
     looks: Cell<u64>,
 }
 
 impl CallBaseline {
-    /// Starts counting now. `look` reads the memory held. It runs once here, to count the calls
-    /// that each [`looked`](Self::looked) must subtract.
+    /// Starts counting. `look` reads the bytes held, and runs once here to count the calls that
+    /// each [`looked`](Self::looked) subtracts.
     pub(super) fn new(stand_in: &'static StandIn, look: impl Fn()) -> Self {
         let before = table(stand_in);
         look();
@@ -39,7 +39,7 @@ impl CallBaseline {
         }
     }
 
-    /// Counts a reading of the memory held.
+    /// Counts a reading of the bytes held.
     pub(super) fn looked(&self) {
         self.looks.set(self.looks.get() + 1);
     }

@@ -1,10 +1,11 @@
-//! The allocators that programs use today, on the same driver: cudarc's own allocations, and a pool
-//! of the driver.
+//! The allocators that programs use today, on the same driver: cudarc's own, and a pool of the
+//! driver.
 //!
-//! `cudarc` is `CudaStream::alloc` without zeroing and the drop of its slice, on the default stream
-//! with event tracking as in a new context: two events are created and destroyed with each block.
-//! Its memory is the device's default pool, which releases unused memory whenever the program waits
-//! for a stream. `cuda-async` is `cuMemAllocFromPoolAsync` from a pool that never releases memory.
+//! `cudarc` allocates with `CudaStream::alloc`, without zeroing, and frees by dropping the slice.
+//! It uses the default stream, with event tracking as in a new context: two events are created and
+//! destroyed with each block. Its memory comes from the device's default pool, which releases
+//! unused memory whenever the program waits for a stream. `cuda-async` allocates with
+//! `cuMemAllocFromPoolAsync`, from a pool that never releases memory.
 
 use std::cell::Cell;
 use std::sync::Arc;
@@ -27,13 +28,13 @@ trait Source {
     /// Frees a block. Returns whether the driver accepted it.
     fn free(&self, block: Self::Block) -> bool;
 
-    /// Returns the bytes held from the device. Calls the driver.
+    /// Asks the driver for the bytes held from the device.
     fn held_bytes(&self) -> Option<u64>;
 }
 
 /// A contender over a source.
 struct Today<S: Source> {
-    /// `None` if the driver refused to create one, and then every allocation fails.
+    /// `None` if the driver refused to create the source; every allocation then fails.
     source: Option<S>,
     calls: Option<CallBaseline>,
     blocks: Slab<(S::Block, u64)>,
@@ -104,7 +105,7 @@ impl<S: Source> Contender for Today<S> {
             calls.looked();
         }
         self.held_bytes.set(held.unwrap_or(self.held_bytes.get()));
-        // The reading may be too low on a device that other programs use too.
+        // The reading may be too low on a device that other programs also use.
         self.held_bytes.get().max(self.live_bytes)
     }
 
@@ -145,8 +146,8 @@ struct OfStream {
 
 impl OfStream {
     fn new() -> Result<Self, cudarc::driver::DriverError> {
-        // A separate context, since further streams in a shared one would switch it to the mode for
-        // multiple streams.
+        // The context is separate because further streams in a shared one would switch it to the
+        // mode for multiple streams.
         let context = CudaContext::new(0)?;
         let stream = context.default_stream();
         let mut made = Self {
@@ -216,14 +217,14 @@ impl Source for OfPool {
     }
 }
 
-/// Builds cudarc's own allocations on a device of `device_bytes`. On NVIDIA's driver that limits
-/// the live bytes.
+/// Builds cudarc's own allocator on a device of `device_bytes`, which on NVIDIA's driver limits the
+/// live bytes.
 pub(super) fn cudarc(device_bytes: Option<u64>) -> Box<dyn Contender> {
     Box::new(Today::new("cudarc", device_bytes, OfStream::new))
 }
 
-/// Builds a driver pool that never releases memory, on a device of `device_bytes`. On NVIDIA's
-/// driver that limits the live bytes.
+/// Builds a driver pool that never releases memory, on a device of `device_bytes`, which on
+/// NVIDIA's driver limits the live bytes.
 pub(super) fn cuda_async(device_bytes: Option<u64>) -> Box<dyn Contender> {
     Box::new(Today::new("cuda-async", device_bytes, OfPool::new))
 }

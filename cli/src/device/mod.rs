@@ -1,9 +1,11 @@
-//! Contenders on a driver, NVIDIA's or the stand-in, on one stream: `larder-cuda`'s allocator of
-//! device memory, and for comparison the allocators that programs use today (`driver_allocators`).
+//! Contenders that use one stream of a driver, NVIDIA's or the stand-in: `larder-cuda`'s allocator
+//! of device memory and, for comparison, the allocators that programs use today
+//! (`driver_allocators`).
 //!
-//! The time of each operation is the program's on NVIDIA's driver; on the stand-in it includes the
-//! stand-in's own work for each call, and says nothing about a GPU. Calls are known by name on the
-//! stand-in (`calls`), and on NVIDIA's driver as far as the allocator counts its own.
+//! On NVIDIA's driver, the time of an operation is what a program would see. On the stand-in it
+//! includes the stand-in's own work for each call, and says nothing about a GPU. The stand-in
+//! counts its calls by name (`calls`); on NVIDIA's driver, only the calls that an allocator itself
+//! counts are known.
 
 mod calls;
 #[allow(
@@ -29,7 +31,7 @@ use crate::replay::{
 };
 use crate::snapshot::Span;
 
-/// Default memory of the stand-in's device in bytes, more than any trace needs.
+/// Default size of the stand-in's device in bytes, more than any trace needs.
 const PLENTY: u64 = 1 << 40;
 
 /// Bytes of reserved addresses, less than 2^32 granules of 256 bytes.
@@ -95,7 +97,7 @@ fn limited(device_bytes: Option<u64>) -> DeviceConfig {
     }
 }
 
-/// Returns the stand-in's control, if the driver is the stand-in.
+/// Returns the stand-in's control; `None` on NVIDIA's driver.
 fn stand_in() -> Option<&'static StandIn> {
     DRIVER.get().and_then(|driver| driver.stand_in())
 }
@@ -106,16 +108,16 @@ fn which() -> Option<&'static str> {
     Some(driver.stand_in().map_or("real", |_| "stand-in"))
 }
 
-/// Sets the memory of the stand-in's device.
+/// Sets the size of the stand-in's device.
 fn prepare(device_bytes: Option<u64>) {
     if let Some(stand_in) = stand_in() {
-        // After a refusal the device only keeps its old size, which the replay shows.
+        // If the stand-in refuses, the device keeps its old size, as the replay will show.
         let _ = stand_in.set_memory(0, device_bytes.unwrap_or(PLENTY));
     }
 }
 
 struct DeviceContender {
-    /// `None` if the driver refused to create an allocator, and then every allocation fails.
+    /// `None` if the driver refused to create an allocator; every allocation then fails.
     memory: Option<(DeviceAllocator, Arc<CudaStream>)>,
     calls: Option<CallBaseline>,
     blocks: Slab<Block>,
@@ -129,7 +131,7 @@ impl DeviceContender {
         prepare(device_bytes);
         let config = DeviceConfig {
             address_bytes: ADDRESS_BYTES,
-            // Disabled in every build, as by default in a release build.
+            // Disabled in every build, as it is by default in a release build.
             check_captures: false,
             ..config
         };

@@ -1,10 +1,10 @@
 //! A peer's device: a capacity, a count of calls, and addresses that only ascend.
 //!
-//! The device is not modelled on a real one: regions cost nothing, and a released address range is
-//! never reused, so that a stale address cannot look fresh.
+//! The device does not model a real one: regions cost nothing, and a released address range is
+//! never reused, so that a stale address cannot look new.
 
-/// Bytes of a device without a limit: 2^62, out of reach of any trace, and far
-/// enough from the end of `u64` for sums of two.
+/// Bytes of a device without a limit: 2^62, more than any trace needs, and small enough that the
+/// sum of two fits `u64`.
 pub(super) const UNLIMITED_BYTES: u64 = 1 << 62;
 
 /// A simulated device.
@@ -14,13 +14,13 @@ pub(crate) struct SimulatedDevice {
     /// Bytes allocated and not released.
     pub(crate) used_bytes: u64,
     next_address: u64,
-    /// Numbers of ranges allocated, and released, so far.
+    /// Numbers of ranges allocated and released so far.
     pub(crate) allocations: u64,
     pub(crate) frees: u64,
 }
 
 impl SimulatedDevice {
-    /// Creates a device of `capacity_bytes`, or one that never fills.
+    /// Creates a device of `capacity_bytes`, or one that is never full.
     pub(crate) fn new(capacity_bytes: Option<u64>) -> Self {
         Self {
             capacity_bytes: capacity_bytes.unwrap_or(UNLIMITED_BYTES),
@@ -31,8 +31,8 @@ impl SimulatedDevice {
         }
     }
 
-    /// Returns the address of a fresh range right above all earlier ones, or `None` if the device
-    /// is full.
+    /// Returns the address of a new range right above all earlier ones, or `None` if the device is
+    /// full.
     pub(crate) fn allocate(&mut self, bytes: u64) -> Option<u64> {
         let used = self.used_bytes.checked_add(bytes)?;
         if used > self.capacity_bytes {

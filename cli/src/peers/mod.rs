@@ -1,4 +1,4 @@
-//! Models of other allocators, written from descriptions of how they work.
+//! Models of other allocators, written from descriptions of their behaviour.
 //!
 //! The models do not use `larder-core`, so they do not share its bugs.
 
@@ -16,13 +16,13 @@ pub(crate) use pytorch::{PytorchConfig, configure, configured, pytorch, pytorch_
 /// Size of XLA's first region when it grows on demand, in bytes.
 const XLA_FIRST_REGION_BYTES: u64 = 2 << 20;
 
-/// The split rule of XLA and TensorFlow. A chunk of less than twice the request is split only if at
-/// least this much would be wasted.
+/// The split rule of XLA and TensorFlow. A chunk smaller than twice the request is split only if at
+/// least this many bytes would be wasted.
 pub(crate) const XLA_SPLIT: SplitRule = SplitRule::Generous {
     waste_limit_bytes: 128 << 20,
 };
 
-/// Builds BFC with XLA's constants, growing region by region.
+/// Builds a BFC with XLA's constants, which grows region by region.
 pub(crate) fn xla(device_bytes: Option<u64>) -> Box<dyn Contender> {
     let regions = RegionPolicy::Doubling {
         first_bytes: XLA_FIRST_REGION_BYTES,
@@ -30,7 +30,7 @@ pub(crate) fn xla(device_bytes: Option<u64>) -> Box<dyn Contender> {
     ordered_set(XLA_SPLIT, regions, device_bytes)
 }
 
-/// Builds BFC with XLA's split rule in one region as large as the device.
+/// Builds a BFC with XLA's split rule, in one region as large as the device.
 pub(crate) fn xla_one_region(device_bytes: Option<u64>) -> Box<dyn Contender> {
     ordered_set(XLA_SPLIT, RegionPolicy::One, device_bytes)
 }
@@ -40,7 +40,7 @@ pub(crate) fn always_split(device_bytes: Option<u64>) -> Box<dyn Contender> {
     ordered_set(SplitRule::Always, RegionPolicy::One, device_bytes)
 }
 
-/// Builds powers of two, cached by exact size.
+/// Builds an allocator of powers of two, cached by exact size.
 pub(crate) fn power_of_two(device_bytes: Option<u64>) -> Box<dyn Contender> {
     Box::new(PowerOfTwo::new(SimulatedDevice::new(device_bytes)))
 }

@@ -1,8 +1,8 @@
 //! Best fit with coalescing over one ordered set of free chunks.
 //!
-//! A plain BFC, in which the split rule and the region policy are data. It is not tuned for speed.
-//! The set is ordered by (size, address) as in textbooks and in TensorFlow, whose 21 size bins only
-//! cut that order into pieces and so find the same chunk.
+//! This is a plain BFC, with the split rule and the region policy as data. It is not tuned for
+//! speed. The set is ordered by (size, address), as in textbooks. TensorFlow has the same order,
+//! divided into 21 size bins, and so finds the same chunk.
 //!
 //! Invariants:
 //! * each region is covered by a chain of chunks from its base to its end;
@@ -20,7 +20,7 @@ use super::device::UNLIMITED_BYTES;
 use crate::replay::{Contender, ContenderBlock};
 use crate::snapshot::Span;
 
-/// Unit to which every size is rounded up, in bytes.
+/// Bytes to a multiple of which every size is rounded up.
 const GRANULE_BYTES: u64 = 256;
 
 /// The condition for splitting a chunk larger than the request.
@@ -28,8 +28,8 @@ const GRANULE_BYTES: u64 = 256;
 pub(crate) enum SplitRule {
     /// Splits whenever a remainder is left.
     Always,
-    /// TensorFlow's rule: splits if the chunk is at least twice the request, or the remainder is at
-    /// least the given waste.
+    /// TensorFlow's rule: splits if the chunk is at least twice as large as the request, or the
+    /// remainder is at least the waste limit.
     Generous {
         /// Minimum remainder that is always split off, in bytes.
         waste_limit_bytes: u64,
@@ -48,13 +48,13 @@ impl SplitRule {
     }
 }
 
-/// The origin of chunks.
+/// The policy by which regions are added.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum RegionPolicy {
-    /// One region as large as the limit; *reserved* is the highest address used so far, as if the
-    /// rest of the region cost nothing.
+    /// There is one region as large as the limit; *reserved* is the highest address used so far, as
+    /// if the rest of the region cost nothing.
     One,
-    /// Regions as needed, each at least twice the previous one; *reserved* is their sum.
+    /// Regions are added as needed, with sizes that double; *reserved* is their sum.
     Doubling {
         /// Size of the first region in bytes.
         first_bytes: u64,
@@ -114,7 +114,8 @@ impl OrderedSet {
         }
     }
 
-    /// Takes the smallest free chunk that fits, lowest address first, split if the rule says so.
+    /// Takes the smallest free chunk that fits, at the lowest address among equals, and splits it
+    /// if the rule says so.
     fn take_fitting(&mut self, request: u64) -> Option<ContenderBlock> {
         let key = *self.free.range((request, 0, 0)..).next()?;
         let (bytes, address, record) = key;
@@ -152,7 +153,7 @@ impl OrderedSet {
         Some(())
     }
 
-    /// Requests a region from the device that holds `request`.
+    /// Requests a region from the device that has room for `request`.
     fn extend(&mut self, request: u64) -> bool {
         let available = round_down(self.limit_bytes.saturating_sub(self.device.used_bytes));
         if request > available {
@@ -184,8 +185,8 @@ impl OrderedSet {
         true
     }
 
-    /// Requests a region of `wanted` bytes. The first time the device refuses, retries with less
-    /// and less, down to `request`.
+    /// Requests a region of `wanted` bytes. The first time that the device refuses, retries with
+    /// smaller and smaller sizes, down to `request`.
     fn region_from_device(&mut self, wanted: u64, request: u64) -> Option<(u64, u64)> {
         if let Some(address) = self.device.allocate(wanted) {
             return Some((address, wanted));
@@ -206,7 +207,7 @@ impl OrderedSet {
         }
     }
 
-    /// Releases every wholly free region, if that makes room for `request`.
+    /// Releases every entirely free region, if that makes room for `request`.
     fn collect_free_regions(&mut self, request: u64) -> bool {
         let whole: Vec<(u64, u64, u32)> = self
             .free
@@ -255,7 +256,7 @@ impl OrderedSet {
         })
     }
 
-    /// Merges `high`, the chunk right above it, into `low`.
+    /// Merges `high` into `low`, the chunk right below it.
     fn merge(&mut self, low: u32, high: u32) {
         let swallowed = self.chunks[high as usize];
         let chunk = &mut self.chunks[low as usize];
@@ -331,8 +332,8 @@ impl Contender for OrderedSet {
     }
 }
 
-/// Returns nine tenths, rounded up to the granule, but always at least one granule less, since
-/// rounding alone would stop shrinking below ten granules.
+/// Returns nine tenths of `bytes`, rounded up to the granule, but at least one granule less than
+/// `bytes`: with rounding alone, sizes below ten granules would not shrink.
 fn backed_off(bytes: u64) -> u64 {
     let tenths = (bytes - bytes / 10).next_multiple_of(GRANULE_BYTES);
     tenths.min(bytes.saturating_sub(GRANULE_BYTES))

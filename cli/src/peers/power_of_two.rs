@@ -1,8 +1,8 @@
-//! Powers of two: every size is rounded up to the next one, freed blocks are cached by exact size,
-//! and blocks are never split or merged.
+//! Powers of two: every size is rounded up to a power of two, freed blocks are cached by exact
+//! size, and blocks are never split or merged.
 //!
-//! Every miss is one device allocation. When the device refuses, the whole cache is released to it
-//! and the request is retried once.
+//! Every miss is one device allocation. If the device refuses, the whole cache is released and the
+//! request is retried once.
 
 use super::SimulatedDevice;
 use crate::replay::{Contender, ContenderBlock};
@@ -10,7 +10,7 @@ use crate::replay::{Contender, ContenderBlock};
 /// Number of size classes, one for each power of two that fits a `u64`.
 const CLASSES: usize = 64;
 
-/// Minimum size of a block in bytes, which is the granule of the other peers.
+/// Minimum size of a block in bytes, the granule of the other peers.
 const MIN_BLOCK_BYTES: u64 = 256;
 
 /// The simulated allocator.
@@ -42,7 +42,7 @@ impl PowerOfTwo {
 impl Contender for PowerOfTwo {
     fn alloc(&mut self, bytes: u64) -> Option<ContenderBlock> {
         let block_bytes = bytes.max(MIN_BLOCK_BYTES).checked_next_power_of_two()?;
-        // The handle is the block's class, so that a free needs no table.
+        // The handle is the block's class, so a free needs no table.
         let handle = block_bytes.trailing_zeros();
         if let Some(address) = self.cached[handle as usize].pop() {
             return Some(ContenderBlock { address, handle });

@@ -1,8 +1,8 @@
-//! Problems in CSV: a header line `id,lower,upper,size`, then one lifetime a line.
+//! Problems in CSV: a header line `id,lower,upper,size`, and then one line for each lifetime.
 //!
-//! The columns may be in any order. `alignment` (a power of two; 0 and empty mean none) and
-//! `offset` (a fixed offset) are optional; `hint` is ignored. Ticks and bytes are plain numbers;
-//! `upper` is the first tick after the lifetime.
+//! The columns may be in any order. `alignment` (a power of two; 0 or an empty field means none)
+//! and `offset` (a fixed offset) are optional; `hint` is ignored. Ticks and sizes are plain
+//! numbers; `upper` is the first tick after the lifetime.
 
 use std::io::Read;
 
@@ -10,7 +10,7 @@ use csv::{ReaderBuilder, StringRecord};
 use larder_core::Align;
 use larder_core::pack::Lifetime;
 
-/// The defect of a file.
+/// A defect of a file.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum CsvDefect {
     /// The file cannot be read, is not CSV, or has lines of different lengths.
@@ -21,7 +21,7 @@ pub(crate) enum CsvDefect {
     #[error("column `{0}` is named twice; name it once")]
     ColumnTwice(&'static str),
     #[error(
-        "column `{0}` is not known; known are id, lower, upper, size, alignment, offset and hint"
+        "column `{0}` is not known; the known columns are id, lower, upper, size, alignment, offset and hint"
     )]
     ColumnUnknown(String),
     #[error("{column} is `{text}`; it must be a whole number from 0 to {max}")]
@@ -36,7 +36,7 @@ pub(crate) enum CsvDefect {
     Backwards { lower: u32, upper: u32 },
 }
 
-/// Reads the lifetimes in a source.
+/// Reads all lifetimes from a source. An error has the line, if it is known.
 pub(crate) fn read(source: impl Read) -> Result<Vec<Lifetime>, (Option<u64>, CsvDefect)> {
     let mut reader = ReaderBuilder::new()
         .trim(csv::Trim::All)
@@ -57,7 +57,7 @@ pub(crate) fn read(source: impl Read) -> Result<Vec<Lifetime>, (Option<u64>, Csv
     Ok(lifetimes)
 }
 
-/// Index of each column.
+/// The index of each column.
 struct Columns {
     lower: usize,
     upper: usize,
@@ -66,7 +66,7 @@ struct Columns {
     offset: Option<usize>,
 }
 
-/// The columns, in the order in which they are searched.
+/// The known columns. `Columns::of` uses their indices here.
 const NAMES: [&str; 7] = [
     "id",
     "lower",
@@ -120,7 +120,7 @@ impl Columns {
         Ok(lifetime)
     }
 
-    /// Returns a column that is present, and not empty on this line.
+    /// Returns the column if the file has it and its field in this record is not empty.
     fn filled(&self, record: &StringRecord, column: Option<usize>) -> Option<usize> {
         column.filter(|&at| record.get(at).is_some_and(|text| !text.is_empty()))
     }

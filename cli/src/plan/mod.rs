@@ -1,8 +1,8 @@
-//! Plans memory for problems from files: lifetimes in, offsets out.
+//! Plans memory for problems from files: computes offsets for known lifetimes.
 //!
 //! A [`Problem`] comes from a CSV file (`csv`) or is one step of a recorded trace (`steps`);
-//! [`solve`] packs it with [`larder_core::pack`] and has the result checked by the
-//! independent validator.
+//! [`solve`] packs it with [`larder_core::pack`] and checks the result with the independent
+//! validator.
 
 pub(crate) mod csv;
 #[cfg(test)]
@@ -26,15 +26,15 @@ pub use solve::{Effort, PlanRow, solve};
 /// Lifetimes to be packed together.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Problem {
-    /// Name of the file, and the step if it has several.
+    /// Name of the file, and of the step if the file has several.
     pub name: String,
     /// The lifetimes to be packed.
     pub lifetimes: Vec<Lifetime>,
 }
 
-/// Loads all problems of a file: one of a CSV file (recognized by its name, unless it is a log of
-/// RMM), or the problems of its traces, with the defect of a trace that is cut short. An error is
-/// the first defect found, with file and line.
+/// Loads all problems of a file: one from a CSV file (recognized by its name, unless it is an RMM
+/// log), otherwise those of its traces. If the last trace is cut short, returns the part before the
+/// cut, and the defect. An error is the first defect found, with file and line.
 pub(crate) fn load(path: &Path) -> Result<(Vec<Problem>, Option<TraceError>), String> {
     let ending = path.extension();
     if !ending.is_some_and(|ending| ending.eq_ignore_ascii_case("csv")) || is_rmm_log(path) {
@@ -51,8 +51,8 @@ pub(crate) fn load(path: &Path) -> Result<(Vec<Problem>, Option<TraceError>), St
     Ok((vec![Problem { name, lifetimes }], None))
 }
 
-/// Recognizes a log of RMM by its first bytes. A file that cannot be read is not recognized, and
-/// the error is reported at the next reading.
+/// Recognizes an RMM log by its first bytes. A file that cannot be read is not recognized; the next
+/// attempt to read it reports the error.
 fn is_rmm_log(path: &Path) -> bool {
     let Ok(file) = File::open(path) else {
         return false;

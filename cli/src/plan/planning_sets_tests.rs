@@ -1,4 +1,4 @@
-//! The published planning sets, if the folder named by `LARDER_PLANNING_DIR` has them: each must be
+//! The published planning sets, if `LARDER_PLANNING_DIR` names a folder with them: each must be
 //! packed down to the height in its name.
 
 use std::path::PathBuf;
@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use crate::plan::{self, Effort};
 
-/// Limit of the search, many times the steps that any known set needs.
+/// Maximum number of search steps, many times as many as any known set needs.
 const STEPS: u64 = 20_000_000;
 const HEIGHT_BYTES: u64 = 1_048_576;
 

@@ -1,4 +1,4 @@
-//! Packs one problem within its time.
+//! Packs one problem within a time limit.
 
 use std::time::{Duration, Instant};
 
@@ -9,8 +9,8 @@ use serde::Serialize;
 use super::Problem;
 use crate::interrupt;
 
-/// Steps between two checks of the time, times the number of lifetimes, to which the time of a step
-/// is proportional.
+/// Search steps between two looks at the clock, multiplied by the number of lifetimes (a step takes
+/// time in proportion to that number).
 const WORK_PER_LOOK: u64 = 200_000;
 
 /// Limits of the search.
@@ -24,30 +24,30 @@ pub struct Effort {
     pub stop_at: u64,
 }
 
-/// The result of a problem, a line of JSON and of the table. Sizes are in bytes.
+/// The result for one problem: one line of JSON and one row of the table. Sizes are in bytes.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct PlanRow {
     /// The problem's name.
     pub problem: String,
     /// The number of lifetimes.
     pub buffers: usize,
-    /// Maximum bytes that are live at one tick.
+    /// Maximum bytes live at one tick.
     pub max_live: u64,
-    /// Lower bound of the height of any packing.
+    /// Lower bound on the height of any packing.
     pub lower_bound: u64,
     /// The best height.
     pub height: u64,
-    /// The best height over `max_live`; `None` if no bytes live.
+    /// The best height over `max_live`; `None` if no bytes are ever live.
     pub height_over_live: Option<f64>,
     /// The height of the best greedy packing.
     pub first_height: u64,
-    /// Seconds until the best packing was found.
+    /// Seconds until the best greedy packing was found.
     pub first_seconds: f64,
-    /// Seconds in all.
+    /// Seconds in total.
     pub seconds: f64,
-    /// Whether no packing is proven to be lower than the best.
+    /// Whether the best packing is proven to be optimal.
     pub proven: bool,
-    /// Whether the independent check found the best packing good and as high as it claims.
+    /// Whether the independent validator accepted the best packing, and computed the same height.
     pub valid: bool,
     /// The offset of each lifetime.
     #[serde(skip)]
@@ -57,7 +57,7 @@ pub struct PlanRow {
 /// Packs `problem` and checks the result.
 ///
 /// # Errors
-/// The packer's refusal of the problem.
+/// Returns an error if the packer refuses the problem.
 pub fn solve(problem: &Problem, effort: &Effort) -> Result<PlanRow, PackError> {
     let lifetimes = &problem.lifetimes;
     let mut tables = OwnedPackTables::new(lifetimes.len());

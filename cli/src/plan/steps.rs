@@ -1,8 +1,8 @@
-//! The steps of a trace as problems; a trace without steps is one.
+//! The steps of a trace as problems; a trace without steps is one problem.
 //!
 //! A problem holds the blocks allocated within one step; blocks freed later, or never, end with it.
-//! Blocks that live when the step begins are not part of it, and events between two steps are not
-//! part of any problem. Ticks count the events of the step.
+//! Blocks that are live when the step begins are not part of it, and events between two steps are
+//! not part of any problem. Ticks count the events of the step.
 
 use std::collections::HashMap;
 
@@ -11,7 +11,7 @@ use larder_core::pack::Lifetime;
 use super::Problem;
 use larder_trace::{Event, Trace};
 
-/// Returns one problem for each step that allocates, or one for a trace that marks no step.
+/// Returns one problem for each step that allocates, or one problem for a trace without step marks.
 pub(crate) fn problems(trace: &Trace) -> Vec<Problem> {
     let mut problems = Vec::new();
     let marks = |event: &Event| matches!(event, Event::Step { .. });
@@ -47,7 +47,7 @@ struct StepUnderWay {
     number: u32,
     tick: u32,
     lifetimes: Vec<Lifetime>,
-    /// Index of each live block of the step among the lifetimes.
+    /// Index in `lifetimes` of each live block of the step.
     live: HashMap<u32, usize>,
 }
 

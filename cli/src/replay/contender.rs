@@ -1,7 +1,7 @@
-//! The interface that an allocator needs to be replayed.
+//! The interface of an allocator that can be replayed.
 //!
 //! A contender works on numbers. It returns addresses on a device that it simulates, and never
-//! touches memory at them.
+//! accesses memory there.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -12,8 +12,8 @@ use serde::Serialize;
 
 use crate::snapshot::Span;
 
-/// A block of a contender: its address, and the handle by which the contender finds its own record
-/// of it.
+/// A contender's block: its address, and the handle by which the contender finds its record of the
+/// block.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct ContenderBlock {
     /// First address of the block.
@@ -39,7 +39,7 @@ impl ContenderBlock {
     }
 }
 
-/// Calls of a driver that maps pages, by kind; refused ones do not count.
+/// Calls of a driver that maps pages, by kind. Refused calls do not count.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
 pub(crate) struct DriverCalls {
     pub(crate) create: u64,
@@ -50,17 +50,17 @@ pub(crate) struct DriverCalls {
 }
 
 impl DriverCalls {
-    /// Returns the sum of all calls.
+    /// Returns the number of all calls.
     pub(crate) const fn total(&self) -> u64 {
         self.create + self.map + self.unmap + self.release + self.set_access
     }
 }
 
-/// Number of calls of a driver by function name, for functions that were called.
+/// The number of a driver's calls by function name, for functions that were called.
 pub(crate) type CallsByName = BTreeMap<String, u64>;
 
-/// Subtracts `times` times the calls in `before` from those in `now`; names with no calls left are
-/// dropped.
+/// Subtracts the calls in `before`, multiplied by `times`, from the calls in `now`. Names without
+/// remaining calls are dropped.
 pub(crate) fn beyond(now: &CallsByName, before: &CallsByName, times: u64) -> CallsByName {
     let rest = now.iter().map(|(name, calls)| {
         let taken = before.get(name).copied().unwrap_or(0);
@@ -72,18 +72,18 @@ pub(crate) fn beyond(now: &CallsByName, before: &CallsByName, times: u64) -> Cal
     rest.filter(|(_, calls)| *calls > 0).collect()
 }
 
-/// How the blocks of steps were served, for contenders that plan; sums over all passes.
+/// How a contender that plans served the blocks of steps; sums over all passes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
 pub(crate) struct StepFigures {
-    /// Steps whose requests are those of a known shape, from first to last.
+    /// Steps with exactly the requests of a known shape.
     pub(crate) known_steps: u64,
-    /// Bytes allocated at a plan's place.
+    /// Bytes allocated at the place that a plan has for them.
     pub(crate) hit_bytes: u64,
-    /// Bytes that have a place in the plan and were allocated elsewhere.
+    /// Bytes that have a place in a plan but were allocated elsewhere.
     pub(crate) missed_bytes: u64,
     /// Bytes in steps without a plan.
     pub(crate) unplanned_bytes: u64,
-    /// Allocations that differed from the shape followed.
+    /// Allocations that differed from the expected shape.
     pub(crate) deviations: u64,
     /// Shapes laid out.
     pub(crate) layouts: u64,
@@ -111,8 +111,8 @@ pub(crate) trait Contender {
     /// blocks never overlap.
     fn alloc(&mut self, bytes: u64) -> Option<ContenderBlock>;
 
-    /// Allocates a block of at least `bytes` for work on a stream, on which it is freed as well, or
-    /// returns `None` if it does not fit. Contenders without streams treat all as one.
+    /// Allocates a block of at least `bytes` for work on a stream, or returns `None` if it does not
+    /// fit. The block is freed on the same stream. Contenders without streams ignore the stream.
     fn alloc_on(&mut self, _stream: u8, bytes: u64) -> Option<ContenderBlock> {
         self.alloc(bytes)
     }
@@ -121,7 +121,7 @@ pub(crate) trait Contender {
     /// twice.
     fn free(&mut self, slot: ContenderBlock);
 
-    /// Returns the bytes held from the device now, live or not.
+    /// Returns the bytes held from the device now, including bytes that are not live.
     fn reserved_bytes(&self) -> u64;
 
     /// Returns the number of successful allocations on the device.
@@ -134,53 +134,53 @@ pub(crate) trait Contender {
         self.driver_calls().map_or(0, |calls| calls.release)
     }
 
-    /// Returns the maximum bytes held so far, also in the middle of a call; `None` if that never
-    /// exceeds the maximum of [`reserved_bytes`](Self::reserved_bytes) after each call.
+    /// Returns the maximum bytes held so far, even during a call. `None` means that
+    /// [`reserved_bytes`](Self::reserved_bytes) after each call never misses the maximum.
     fn max_reserved_bytes(&self) -> Option<u64> {
         None
     }
 
-    /// Returns the calls of the driver so far, for contenders whose device maps pages.
+    /// Returns the driver calls so far, if the contender's device maps pages.
     fn driver_calls(&self) -> Option<DriverCalls> {
         None
     }
 
-    /// Returns the time spent in the calls of a simulated driver, which is not the allocator's
-    /// work.
+    /// Returns the time spent in calls of a simulated driver, which does not count as the
+    /// allocator's work.
     fn driver_time(&self) -> Duration {
         Duration::ZERO
     }
 
-    /// Returns the driver it runs on, `real` or `stand-in`; `None` if its device is simulated.
+    /// Returns the driver on which the contender runs, `real` or `stand-in`; `None` if its device
+    /// is simulated.
     fn driver(&self) -> Option<&'static str> {
         None
     }
 
-    /// Returns the calls of that driver since the contender was made, as far as they are known: on
-    /// the stand-in all calls, successful or not, that make and free blocks and end steps.
+    /// Returns the calls of that driver since the contender was created, if they are known. On the
+    /// stand-in, these are all calls, successful or not, that allocate or free blocks or end steps.
     fn calls_by_name(&self) -> Option<CallsByName> {
         None
     }
 
-    /// Returns how the blocks of steps were served, for contenders that plan.
+    /// Returns how the blocks of steps were served, if the contender plans.
     fn steps(&self) -> Option<StepFigures> {
         None
     }
 
-    /// Returns the memory held from the device now, by address and without overlap, each live block
-    /// a piece of its own where its granted size is known; `None` for contenders that do not report
-    /// it.
+    /// Returns the memory held from the device now, in address order and without overlaps. A live
+    /// block whose granted size is known is a piece of its own. `None` if the contender does not
+    /// report its memory.
     fn held(&self) -> Option<Vec<Span>> {
         None
     }
 
-    /// Returns the bytes that the plan in use needs, for contenders that plan and while they follow
-    /// one.
+    /// Returns the bytes that the plan in use needs; `None` if the contender follows no plan.
     fn planned_bytes(&self) -> Option<u64> {
         None
     }
 
-    /// Returns the learned steps, for contenders whose plans can be saved.
+    /// Returns the learned steps, if the contender's plans can be saved.
     fn planner(&mut self) -> Option<&mut Steps<'static>> {
         None
     }
@@ -189,15 +189,15 @@ pub(crate) trait Contender {
     fn end_step(&mut self) {}
 
     /// Begins the whole trace again, without live blocks. Contenders that plan release their memory
-    /// and expect the first step, so that a pass shows the needs of a program that knows its steps
-    /// from the start.
+    /// and expect the first step, so that the next pass shows the memory of a program whose steps
+    /// are known from the start.
     fn start_over(&mut self) {}
 
-    /// Makes the contender report its live blocks to its device from now on, so that the device can
-    /// check them. Called before the first block, and never in a timed pass.
+    /// Makes the contender report its blocks to its device, so that the device can check them.
+    /// Called before the first block, and never in a timed pass.
     fn judge(&mut self) {}
 
-    /// Describes the first rule of its device that the contender broke.
+    /// Describes the first rule of its device that the contender broke, if any.
     fn broken_rule(&self) -> Option<String> {
         None
     }
@@ -206,10 +206,10 @@ pub(crate) trait Contender {
 /// A contender's name, description and constructor.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct ContenderSpec {
-    /// Name for `--allocator` and in tables.
+    /// The name in `--allocator` and in tables.
     pub(crate) name: &'static str,
-    /// One line that describes it.
+    /// One line that describes the contender.
     pub(crate) about: &'static str,
-    /// Builds a new contender on a device of `device_bytes`, or without limit.
+    /// Builds a new contender on a device of `device_bytes`, or without a limit.
     pub(crate) build: fn(device_bytes: Option<u64>) -> Box<dyn Contender>,
 }

@@ -1,7 +1,7 @@
-//! The peers on the carried traces give the ratios published with the traces.
+//! The peers' ratios on the included traces are those published with the traces.
 //!
-//! The published ratios come from other models of the same rules, so that agreement says something
-//! about both.
+//! The published ratios come from other models of the same rules, so agreement is evidence for
+//! both.
 
 use std::path::Path;
 
@@ -19,7 +19,7 @@ const NAMES: [&str; 6] = [
     "power-of-two",
 ];
 
-/// Peak reserved / peak live by trace, in the order of [`NAMES`].
+/// Peak reserved over peak live of each trace, in the order of [`NAMES`].
 const FIGURES: [(&str, [f64; 6]); 8] = [
     ("bert_infer", [2.183, 1.211, 1.141, 1.518, 1.164, 2.339]),
     ("gpt2s_train", [1.373, 1.101, 1.003, 1.121, 1.007, 1.672]),
@@ -37,7 +37,7 @@ const FIGURES: [(&str, [f64; 6]); 8] = [
 /// The geometric means of the columns.
 const MEANS: [f64; 6] = [1.437, 1.052, 1.020, 1.166, 1.026, 1.709];
 
-/// Tolerance of figures with three decimals.
+/// Tolerance for figures with three decimals.
 const TOLERANCE: f64 = 0.001;
 
 fn load(name: &str) -> Trace {
@@ -75,7 +75,7 @@ fn peers_give_the_published_ratios_and_means() {
     }
 }
 
-/// The smallest device over peak live, in steps of 0.1 %, in the order of [`FIGURES`]. The
+/// The smallest device over peak live, in steps of 0.1 % and in the order of [`FIGURES`]. The
 /// published geometric means are 1.080 and 1.018.
 const SMALLEST: [(&str, [f64; 8], f64); 2] = [
     (
@@ -90,7 +90,7 @@ const SMALLEST: [(&str, [f64; 8], f64); 2] = [
     ),
 ];
 
-/// Tries only the next smaller step, since trying all takes minutes.
+/// Tries only the next smaller step, because trying all of them takes minutes.
 #[test]
 fn pytorch_completes_on_the_published_smallest_devices() {
     let traces = FIGURES.map(|(name, _)| load(name));

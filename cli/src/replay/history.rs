@@ -1,8 +1,8 @@
-//! The history of one replay that a page draws: the address and lifetime of each block, the memory
-//! held, and the driver calls.
+//! The history of one replay, from which a page draws pictures: the address and lifetime of each
+//! block, the memory held, and the driver calls.
 //!
 //! A tick is an event of the replay, counted from 1 over all passes. The history is recorded in the
-//! sampled run, and only for a page.
+//! sampled run, and only if a page is written.
 
 use std::collections::HashMap;
 
@@ -12,7 +12,7 @@ use super::tape::TapeAction;
 use super::{Contender, ContenderBlock};
 use crate::snapshot::{Span, joined, without};
 
-/// A value from a tick on, until the next change.
+/// A tick, and the value from that tick until the next change.
 pub(crate) type Change<T> = (u64, T);
 
 /// A block that was served.
@@ -26,41 +26,40 @@ pub(crate) struct Served {
     pub(crate) to: Option<u64>,
 }
 
-/// Held memory that was mapped and unmapped as one.
+/// Held memory that was mapped and unmapped together.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct HeldSpan {
     pub(crate) span: Span,
     pub(crate) from: u64,
     pub(crate) to: Option<u64>,
-    /// Bytes that moved to new addresses at the tick `from`, here and elsewhere.
+    /// Bytes that moved to new addresses, here or elsewhere, at the tick `from`.
     pub(crate) moved_bytes: u64,
 }
 
-/// A replay by ticks.
+/// A replay, by ticks.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(crate) struct ReplayHistory {
     /// The last tick: the number of events served.
     pub(crate) ticks: u64,
-    /// Blocks in the order of allocation.
+    /// Blocks in allocation order.
     pub(crate) blocks: Vec<Served>,
     /// Numbers of the steps that began.
     pub(crate) steps: Vec<Change<u32>>,
     pub(crate) reserved: Vec<Change<u64>>,
-    /// The bytes that the plan in use needs; `None` while there is none, and for contenders that do
-    /// not plan.
+    /// The bytes that the plan in use needs; `None` while the contender follows no plan.
     pub(crate) planned: Vec<Change<Option<u64>>>,
-    /// Driver calls so far; where no pages are mapped, regions allocated and released.
+    /// Driver calls so far. If the device does not map pages, allocations and releases of regions.
     pub(crate) calls: Vec<Change<u64>>,
     /// Streams of the blocks, if any is known.
     pub(crate) streams: Option<Vec<Option<u64>>>,
-    /// Held memory by piece; empty for contenders that do not report it. Pieces mapped together are
-    /// adjacent.
+    /// Pieces of held memory; empty if the contender does not report its memory. Pieces mapped
+    /// together are adjacent.
     pub(crate) held: Vec<HeldSpan>,
-    /// Index of each live block among the blocks, by place.
+    /// Index in `blocks` of each live block, by place.
     live: HashMap<usize, usize>,
-    /// Memory now held, by address and joined.
+    /// Memory now held, in address order, with adjacent pieces joined.
     now: Vec<Span>,
-    /// The open pieces, as indexes into `held`.
+    /// Pieces that are still held, as indices into `held`.
     open: Vec<usize>,
     reserved_bytes: u64,
     max_reserved_bytes: u64,
@@ -102,7 +101,7 @@ impl ReplayHistory {
         change(&mut self.planned, tick, contender.planned_bytes());
     }
 
-    /// Finishes the history, with the streams of the blocks from the trace.
+    /// Finishes the history: adds the streams of the blocks from the trace.
     pub(super) fn of(mut self, trace: &Trace) -> Self {
         let streams = self.blocks.iter().map(|block| trace.stream(block.id));
         let streams: Vec<_> = streams.collect();
@@ -114,7 +113,7 @@ impl ReplayHistory {
         let tick = self.ticks;
         let after = contender.reserved_bytes();
         let before = std::mem::replace(&mut self.reserved_bytes, after);
-        // More may have been held in the middle of the event, so its tick shows the maximum.
+        // More may have been held during the event, so its tick shows the maximum.
         let max = contender.max_reserved_bytes().unwrap_or(0);
         let most = if max > self.max_reserved_bytes {
             max
@@ -134,7 +133,7 @@ impl ReplayHistory {
         let created = made > self.creates_and_releases.0;
         let released = given > self.creates_and_releases.1;
         self.creates_and_releases = (made, given);
-        // With releases at the same tick, created and moved bytes cannot be distinguished.
+        // If memory is also released at this tick, created and moved bytes cannot be distinguished.
         let made_bytes = match (created, released) {
             (false, _) => Some(0),
             (true, false) => Some(after.saturating_sub(before)),
@@ -170,7 +169,7 @@ impl ReplayHistory {
         self.held.push(piece);
     }
 
-    /// Ends the memory held in a span; the rest of a piece stays.
+    /// Ends the pieces of held memory in a span. The rest of a partly covered piece stays.
     fn end(&mut self, gone: &Span) {
         for index in std::mem::take(&mut self.open) {
             let piece = self.held[index].clone();
@@ -193,7 +192,7 @@ impl ReplayHistory {
     }
 }
 
-/// Appends a value if it differs from the last.
+/// Appends a value if it differs from the last one.
 fn change<T: PartialEq>(changes: &mut Vec<Change<T>>, tick: u64, value: T) {
     if changes.last().is_none_or(|(_, last)| *last != value) {
         changes.push((tick, value));
@@ -207,8 +206,8 @@ mod tests {
 
     const PAGE: u64 = 2 << 20;
 
-    /// Returns the history of eight blocks of a page; every other one is freed, then a block of
-    /// four pages allocated.
+    /// Returns the history of a replay that allocates eight blocks of one page each, frees every
+    /// other block, and then allocates a block of four pages.
     fn history(allocator: &str, device_bytes: Option<u64>) -> ReplayHistory {
         let mut text: String = (0..8).map(|id| format!("a {id} {PAGE}\n")).collect();
         text.extend((0..4).map(|id| format!("f {}\n", 2 * id)));

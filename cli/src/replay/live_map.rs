@@ -1,6 +1,6 @@
-//! The live blocks of a replay by address, to check for overlaps.
+//! The live blocks of a replay, by address, for the check for overlaps.
 //!
-//! Independent of every contender; it relies only on addresses and sizes.
+//! The map is independent of every contender: it uses only addresses and sizes.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -24,7 +24,7 @@ impl fmt::Display for LiveBlock {
     }
 }
 
-/// Live blocks by first address; no two of them overlap.
+/// Live blocks by first address. No two of them overlap.
 #[derive(Debug, Default)]
 pub(crate) struct LiveMap {
     blocks: BTreeMap<u64, LiveBlock>,
@@ -33,7 +33,8 @@ pub(crate) struct LiveMap {
 }
 
 impl LiveMap {
-    /// Adds a block. O(log n) in live blocks.
+    /// Adds a block, or returns a fault if it overlaps a live one or has no end. O(log n) in the
+    /// number of live blocks.
     pub(crate) fn insert(&mut self, id: u32, address: u64, bytes: u64) -> Result<(), ReplayFault> {
         let end =
             address
@@ -44,8 +45,8 @@ impl LiveMap {
             start: address,
             end,
         };
-        // Live blocks are disjoint and not empty, so the last one that starts below `end` reaches
-        // furthest up.
+        // Live blocks are disjoint and not empty, so the last one that starts below `end` has the
+        // highest end.
         if let Some((_, &old)) = self.blocks.range(..end).next_back()
             && old.end > address
         {

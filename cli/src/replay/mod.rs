@@ -1,25 +1,26 @@
 //! Plays one trace on one contender and measures it.
 //!
-//! Three kinds of runs, each with a fresh contender:
-//! * *timed*: only the contender's `alloc` and `free` between two readings of the clock; the tables
-//!   of the loop are allocated before. The time of a simulated driver's calls is subtracted;
-//! * *timed one by one*: as timed, with two readings of the clock for each event. For each event
-//!   the minimum time of several runs counts, since another process rarely disturbs the same event
+//! There are three kinds of runs, each with a new contender:
+//! * *timed*: between two readings of the clock, the run does only the contender's `alloc` and
+//!   `free`; the tables of the loop are allocated before. The time of a simulated driver's calls is
+//!   subtracted;
+//! * *timed one by one*: the same, with two readings of the clock for each event. The time of an
+//!   event is the minimum over several runs, since another process rarely disturbs the same event
 //!   in all of them;
-//! * *sampled*: after every event live and reserved bytes are recorded, and every block is checked
-//!   against all live ones. A defect found is a [`Violation`], never a figure in a table.
+//! * *sampled*: live and reserved bytes are recorded after every event, and every new block is
+//!   checked against all live ones. A defect is a [`Violation`], never a figure in a table.
 //!
-//! A run has one or more *passes*: the trace, and then its last step (or all of it) repeatedly, as
-//! in a program that loops.
+//! A run has one or more *passes*: first the trace, then its last step (or all of it) repeatedly,
+//! as in a program that loops.
 //!
-//! Memory grows with the number of live blocks, not with the trace:
-//! * a trace is read once, event by event, onto a [`tape`]: defects of its file are found before
-//!   any event is played, and standard input is read once;
+//! The memory needed grows with the number of live blocks, not with the length of the trace:
+//! * a trace is read once, event by event, onto a [`tape`], so defects of the file are found before
+//!   any event is played, and standard input works too;
 //! * each run of each contender reads the tape from its start, a batch at a time;
-//! * the runs keep tables of places, one for each block that may be live at the same time.
+//! * the tables of a run have one place for each block that may be live at the same time.
 //!
-//! Contenders may keep more: those that plan keep a step. The record for a page or a snapshot grows
-//! with the events that it shows.
+//! Contenders may keep more; a contender that plans keeps a step. The record for an HTML page or a
+//! snapshot grows with the number of events that it shows.
 //!
 //! A replay runs on one thread, without locks.
 
@@ -80,11 +81,12 @@ use tape::{Played, TapeAction};
 /// only makes a run slower.
 const TIMED_RUNS: u32 = 3;
 
-/// Number of runs of a replay: the sampled one, the timed ones, and as many timed one by one.
+/// Number of runs of a replay: one sampled, and equal numbers of timed ones and of ones timed one
+/// by one.
 const RUNS: f64 = 1.0 + 2.0 * TIMED_RUNS as f64;
 
-/// Maximum number of events timed one by one, from the start of the replay, since each time is
-/// kept.
+/// Maximum number of events timed one by one, from the start of the replay. There is a maximum
+/// because each time is kept.
 const TIMED_EVENTS: usize = 1 << 20;
 
 /// Events between two reports of progress and checks for Ctrl-C.
@@ -97,7 +99,7 @@ pub(crate) struct Options {
     #[arg(long, value_name = "N", value_parser = parse_bytes, allow_negative_numbers = true)]
     pub(crate) device_bytes: Option<u64>,
 
-    /// Number of passes; those after the first play the part that --repeat names
+    /// Number of passes; every pass after the first plays only the part that --repeat names
     #[arg(
         long,
         value_name = "N",
@@ -106,11 +108,11 @@ pub(crate) struct Options {
     )]
     pub(crate) passes: NonZeroU32,
 
-    /// The part that passes after the first play
+    /// The part that is played again in every pass after the first
     #[arg(long, value_name = "WHAT", default_value = "last-step")]
     pub(crate) repeat: Repeat,
 
-    /// Also search the smallest device for each allocator
+    /// Also search for the smallest device on which each allocator completes
     ///
     /// From 1 to 1.3 times the peak live bytes.
     #[arg(long)]
@@ -120,14 +122,14 @@ pub(crate) struct Options {
     #[arg(skip)]
     pub(crate) plans: Option<&'static [u8]>,
 
-    /// Whether each replay is recorded for a page.
+    /// Whether each replay is recorded for the HTML page.
     #[arg(skip)]
     pub(crate) history: bool,
 }
 
 #[cfg(test)]
 impl Options {
-    /// One pass on a device of `device_bytes`, or without limit.
+    /// Returns the options for one pass on a device of `device_bytes`, or without a limit.
     pub(crate) const fn new(device_bytes: Option<u64>) -> Self {
         Self {
             device_bytes,
@@ -140,7 +142,7 @@ impl Options {
     }
 }
 
-/// Returns the number of a program in saved plans: a hash of its trace's name.
+/// Returns the number that identifies a program in saved plans: a hash of its trace's name.
 pub(crate) fn program_number(name: &str) -> u64 {
     name.bytes().fold(0xCBF2_9CE4_8422_2325, |hash, byte| {
         (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01B3)
@@ -161,9 +163,9 @@ pub(crate) fn replay(
     })
 }
 
-/// Replays a script with fresh contenders built by `spec`, and reports the part done to `watch`,
-/// from 0 to 1. A [`Violation`] means that the contender returned overlapping blocks, counted fewer
-/// bytes reserved than live or broke a rule of its device.
+/// Replays a script with new contenders built by `spec`, and reports its progress, from 0 to 1, to
+/// `watch`. A [`Violation`] means that the contender returned overlapping blocks, counted fewer
+/// reserved bytes than live ones, or broke a rule of its device.
 pub(crate) fn replay_watched(
     spec: &ContenderSpec,
     script: &mut ReplayScript,
@@ -195,7 +197,7 @@ pub(crate) fn replay_watched(
 struct Replay<'r> {
     spec: &'r ContenderSpec,
     script: &'r mut ReplayScript,
-    /// Plans to load, for contenders whose plans can be saved.
+    /// Plans to load, if the contender's plans can be saved.
     plans: Option<Vec<u8>>,
     watch: &'r dyn Fn(f64),
 }
@@ -208,9 +210,9 @@ struct Timed {
 }
 
 impl<'r> Replay<'r> {
-    /// Prepares a replay. A contender that plans starts with the saved plans, or with those of a
-    /// hidden run without limit, because the figures should show it with plans: a program repeats
-    /// its steps thousands of times.
+    /// Prepares a replay. A contender that plans starts with the saved plans, or with the plans of
+    /// a hidden run without a limit. A program repeats its steps thousands of times, so the figures
+    /// should show the contender with plans.
     fn new(
         spec: &'r ContenderSpec,
         script: &'r mut ReplayScript,
@@ -246,11 +248,11 @@ impl<'r> Replay<'r> {
 }
 
 impl Replay<'_> {
-    /// Builds a new contender, and loads the plans if it plans and there are any.
+    /// Builds a new contender. Loads the plans, if there are any and the contender plans.
     fn build(&self, device_bytes: Option<u64>) -> Box<dyn Contender> {
         let mut contender = (self.spec.build)(device_bytes);
         if let (Some(plans), Some(steps)) = (&self.plans, contender.planner()) {
-            // The reader of the file has validated the plans.
+            // The plans were validated when their file was read.
             let _ = planned::load(steps, program_number(self.script.trace().name()), plans);
         }
         contender
@@ -307,7 +309,7 @@ impl Replay<'_> {
         Ok(least.into_iter().max())
     }
 
-    /// Passes the batches of all passes to `play`, until it returns false.
+    /// Passes the batches of all passes to `play`, until `play` returns false.
     fn each_batch(&mut self, mut play: impl FnMut(&[Played]) -> bool) -> io::Result<()> {
         for pass in self.script.passes() {
             let mut batches = self.script.tape(pass).batches()?;
@@ -448,8 +450,8 @@ impl Timed {
         }
     }
 
-    /// Plays events until one is refused. Does only the contender's own work and one table write
-    /// for each block.
+    /// Plays events until one is refused. Apart from the contender's own work, this only writes one
+    /// table entry for each block.
     fn play(
         &mut self,
         contender: &mut dyn Contender,

@@ -10,59 +10,61 @@ use super::live_map::LiveBlock;
 use super::tape::TapeAction;
 use super::{ReplayHistory, SmallestDevice};
 
-/// The result of one contender on one trace; the larger part of a line of JSON.
+/// The result of one contender on one trace, which is most of a line of JSON.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub(crate) struct Outcome {
     /// Number of blocks served: all blocks of the trace, if it completed.
     pub(crate) allocations: u64,
     /// Number of the program's streams.
     pub(crate) streams: u32,
-    /// Maximum live bytes as requested, unrounded.
+    /// Maximum live bytes, as requested and unrounded.
     pub(crate) peak_live_bytes: u64,
     /// Maximum bytes that the contender held from its device.
     pub(crate) peak_reserved_bytes: u64,
     /// Numbers of allocations from the device and of releases to it.
     pub(crate) driver_allocations: u64,
     pub(crate) driver_frees: u64,
-    /// Calls of the driver, for contenders whose device maps pages.
+    /// Driver calls, if the contender's device maps pages.
     #[serde(rename = "driver_calls_by_kind")]
     pub(crate) driver_calls: Option<DriverCalls>,
-    /// Calls in each pass, if they are known. The last pass is the one in which a replay that did
-    /// not complete stopped.
+    /// Driver calls in each pass, if they are known. If the replay did not complete, the last pass
+    /// is the one in which it stopped.
     pub(crate) calls_by_pass: Option<Vec<u64>>,
-    /// The driver, `real` or `stand-in`, for contenders on one.
+    /// The driver, `real` or `stand-in`, if the contender runs on one.
     pub(crate) driver: Option<&'static str>,
-    /// Calls of that driver, as far as they are known: in total, and in each pass.
+    /// Calls of that driver, if they are known: in total, and in each pass.
     pub(crate) calls_by_name: Option<CallsByName>,
     pub(crate) calls_by_name_by_pass: Option<Vec<CallsByName>>,
     /// Maximum bytes held in each pass, sampled after each event. If a pass is the whole trace,
-    /// samples begin when the blocks of the previous pass are freed.
+    /// samples begin once the blocks of the previous pass are freed.
     pub(crate) reserved_by_pass: Vec<u64>,
-    /// How the blocks of steps were served, for contenders that plan.
+    /// How the blocks of steps were served, if the contender plans.
     pub(crate) steps: Option<StepFigures>,
     /// The plans that the contender learned, for another run.
     #[serde(skip)]
     pub(crate) plans: Option<Vec<u8>>,
-    /// Wall time of one `alloc` or `free`, averaged over the fastest timed
-    /// run; `None` if there was no operation.
+    /// Mean wall time of one `alloc` or `free` in the fastest timed run; `None` if there was no
+    /// operation.
     pub(crate) ns_per_operation: Option<f64>,
-    /// The longest `alloc`, `free` or end of a step, each the minimum over the runs in which events
-    /// are timed one by one.
+    /// Time of the longest `alloc`, `free` or end of a step. The time of each event is its minimum
+    /// over the runs in which events are timed one by one.
     pub(crate) worst_ns: Option<u32>,
     /// Whether every block was served. If not, the replay stopped at the first refusal, and the
     /// other figures cover the part before it.
     pub(crate) completed: bool,
-    /// The refused event, counted from 1 without header lines, and its pass, if there are several.
+    /// Number of the refused event, counted from 1 without header lines, and of its pass if there
+    /// are several.
     pub(crate) stopped_at_event: Option<u64>,
     pub(crate) stopped_in_pass: Option<u32>,
     /// The refused block.
     pub(crate) refused: Option<Refused>,
     /// Facts missing from the trace's file, and how they were replaced; see [`Trace::notes`].
     pub(crate) notes: Vec<String>,
-    /// Maximum live bytes as requested in the whole trace, whether or not it was played to its end.
+    /// Maximum live bytes of the whole trace, as requested, even if the replay stopped before its
+    /// end.
     #[serde(skip)]
     pub(crate) trace_live_bytes: u64,
-    /// The smallest device that is large enough, if it was searched and found.
+    /// The smallest device that is large enough, if one was searched for and found.
     #[serde(skip)]
     pub(crate) smallest_device: Option<SmallestDevice>,
     #[serde(skip)]
@@ -111,7 +113,7 @@ pub(crate) enum ReplayError {
     Interrupted,
 }
 
-/// Describes why events could not be written to a tape or read from it.
+/// Returns a message about events that could not be written to a tape or read from it.
 pub(crate) fn no_tape(error: &io::Error) -> String {
     let folder = std::env::temp_dir();
     format!(
@@ -120,8 +122,8 @@ pub(crate) fn no_tape(error: &io::Error) -> String {
     )
 }
 
-/// A contender broke its contract, which is a bug in the contender, not in the trace. Events and
-/// passes are counted from 1, events without header lines.
+/// A breach of a contender's contract, which is a bug in the contender, not in the trace. Events
+/// and passes are counted from 1, and header lines are not counted.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[error("{allocator} broke its contract at event {event} of {trace}{}: {fault}", in_pass(*pass))]
 pub(crate) struct Violation {
@@ -144,7 +146,7 @@ fn in_pass(pass: u32) -> String {
 /// The way in which a contender broke its contract.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub(crate) enum ReplayFault {
-    /// A block shares bytes with a live one.
+    /// The block shares bytes with a live one.
     #[error("{new} overlaps the live {old}")]
     Overlap { new: LiveBlock, old: LiveBlock },
     #[error(

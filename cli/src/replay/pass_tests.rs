@@ -1,4 +1,5 @@
-//! What each pass plays, and replays with an invented contender. Sessions of the program have the others.
+//! The events that each pass plays, and replays with an invented contender. The tests of the
+//! command line have all other cases.
 
 use std::num::NonZeroU32;
 use std::path::Path;
@@ -23,7 +24,7 @@ fn passes(passes: u32, repeat: Repeat, device_bytes: Option<u64>) -> Options {
     }
 }
 
-/// Returns the events of a pass as a trace has them, with their numbers.
+/// Returns the events of a pass in the form of a trace, with their numbers.
 fn played(text: &str, repeat: Repeat, pass: u32) -> String {
     let mut script = ReplayScript::of(&trace(text), NonZeroU32::new(3).unwrap(), repeat);
     let mut live = vec![None; script.places()];
@@ -46,7 +47,8 @@ fn played(text: &str, repeat: Repeat, pass: u32) -> String {
     words.join(" ")
 }
 
-/// A trace in which block 0 is allocated before the step, 1 is freed inside it, and 2 is not freed.
+/// A trace in which block 0 is allocated before the step, block 1 is freed inside it, and block 2
+/// is never freed.
 const LOOP: &str = "a 0 100\ns 0\na 1 50\nf 0\na 2 20\nf 1\ns 1\n";
 
 #[test]
@@ -66,7 +68,8 @@ fn only_the_last_step_comes_again() {
 
 #[test]
 fn what_stands_between_steps_and_behind_the_last_does_not_come_again() {
-    // Block 1 is freed in the step, 2 after it and 3 never; 4 is allocated after it.
+    // Block 1 is freed in the step, block 2 after it, and block 3 never. Block 4 is allocated after
+    // the step.
     let text =
         "a 0 1\ns 0\na 1 1\na 2 1\na 3 1\nf 1\ns 1\n# between steps\na 4 1\nf 2\nf 0\nf 4\ns 2\n";
     let again = "3:a1 4:a2 5:f3 5:a3 6:f1 7:s 9:f2";
@@ -93,8 +96,8 @@ fn the_whole_trace_begins_again_with_nothing_live() {
     assert_eq!(played(LOOP, Repeat::Trace, 2), again);
 }
 
-/// Serves blocks after the first step mark, on a device of certain sizes: on some small ones and
-/// all large ones, but none between. Calls its driver ten times a step.
+/// Serves blocks after the first step mark, on some small devices and all large ones, but on none
+/// between. Calls its driver ten times in each step.
 struct Fickle {
     fits: bool,
     live: u64,
@@ -128,7 +131,7 @@ impl Contender for Fickle {
         })
     }
 
-    /// Returns an hour for each byte.
+    /// Returns an hour for each live byte.
     fn driver_time(&self) -> Duration {
         Duration::from_secs(3600 * self.live)
     }
@@ -209,7 +212,7 @@ fn what_a_simulated_driver_needs_is_in_no_time() {
     let blocks = trace("s 0\na 0 10\na 1 10\ns 1\n");
     let outcome = replay(&FICKLE, &blocks, &Options::new(None)).unwrap();
     assert_eq!(outcome.ns_per_operation, Some(0.0));
-    // The step's end makes no call.
+    // The end of the step makes no driver call.
     assert!(outcome.worst_ns.unwrap() < 1_000_000_000);
 }
 

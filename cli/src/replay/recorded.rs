@@ -1,4 +1,4 @@
-//! One more run of a replay, recorded in full for PyTorch's viewer.
+//! Another run of a replay, recorded completely for PyTorch's viewer.
 
 use super::tape::{Played, TapeAction};
 use super::{
@@ -6,8 +6,8 @@ use super::{
 };
 use crate::snapshot::{Snapshot, TracePosition};
 
-/// Replays a script once more. Returns the record of all events, up to a refusal. An error
-/// describes what `allocator` does not report about its memory, or reports wrongly.
+/// Replays a script once more. Returns the record of all events, up to a refusal. An error says
+/// what the allocator does not report about its memory, or reports wrongly.
 pub(crate) fn record(
     spec: &ContenderSpec,
     script: &mut ReplayScript,
@@ -19,7 +19,7 @@ pub(crate) fn record(
     replay.recorded_run(options.device_bytes)
 }
 
-/// The figures that change whenever held memory does.
+/// The figures that change whenever the memory held changes.
 type Mark = (u64, u64, u64, Option<DriverCalls>);
 
 fn mark(contender: &dyn Contender) -> Mark {
@@ -61,7 +61,7 @@ impl Replay<'_> {
                 }
             }
         }
-        // Pieces can change without a change on the device.
+        // The pieces can change even if the device's memory does not.
         recorded.hold(place)?;
         if !recorded.snapshot.holds_all_blocks() {
             return Err(recorded.wrong("does not hold the memory of all its blocks"));

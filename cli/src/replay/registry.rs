@@ -1,19 +1,19 @@
-//! The contenders that `larder replay` knows: one entry each.
+//! The contenders that `larder replay` knows, with one entry for each.
 
 use super::ContenderSpec;
 use crate::{ours, paged, peers, planned, prmalloc};
 
-/// PyTorch's allocator as `--pytorch` sets it.
+/// PyTorch's allocator with the settings of `--pytorch`.
 pub(crate) const PYTORCH_SET: ContenderSpec = ContenderSpec {
     name: "pytorch-set",
     about: "PyTorch's caching allocator with the settings of --pytorch",
     build: peers::configured,
 };
 
-/// The contenders replayed by default: the common ones, and Larder's.
+/// The contenders replayed by default: the most used ones, and Larder's.
 pub(crate) const SHOWN: [&str; 4] = ["pytorch", "pytorch-expandable", "larder", "larder-planned"];
 
-/// Every contender that needs no separate option, in the order of the table.
+/// Every contender that needs no option of its own, in the order of the table.
 pub(crate) const CONTENDERS: &[ContenderSpec] = &[
     ContenderSpec {
         name: "pytorch",

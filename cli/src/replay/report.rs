@@ -1,5 +1,5 @@
-//! The report of `larder replay`: a row for each replay, in the order they ran, as lines of JSON,
-//! as text and as a page of HTML.
+//! The report of `larder replay`: a row for each replay, in the order in which they ran, as lines
+//! of JSON, as text and as an HTML page.
 
 use std::io;
 
@@ -13,10 +13,10 @@ use crate::report::page::{escape, list, page};
 use crate::report::picture::{Drawn, DrawnBlocks, Picture, Words, pictures};
 use crate::report::{Alignment, Left, Right, Shown, Table, TableCell, count, decimals};
 
-/// Allocator with which the others are compared.
+/// The allocator with which the others are compared.
 const BESIDE: &str = "pytorch-expandable";
 
-/// The result of one replay, a line of JSON and of the table.
+/// The result of one replay: one line of JSON and one row of the table.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub(crate) struct ReplayRow {
     pub(crate) trace: String,
@@ -25,7 +25,7 @@ pub(crate) struct ReplayRow {
     /// The number of passes requested.
     pub(crate) passes: u32,
     pub(crate) reserved_over_live: Option<f64>,
-    /// All driver calls, for allocators whose device maps pages.
+    /// The number of all driver calls, if the allocator's device maps pages.
     pub(crate) driver_calls: Option<u64>,
     /// Driver calls in the last of several passes.
     pub(crate) calls_last_pass: Option<u64>,
@@ -42,11 +42,11 @@ pub(crate) struct ReplayMean {
     pub(crate) allocator: &'static str,
     /// Mean over the completed traces; `None` if there is none.
     pub(crate) reserved_over_live: Option<f64>,
-    /// Sum over the completed traces, if the calls are known.
+    /// Sum over the completed traces, if the numbers are known.
     pub(crate) driver_calls: Option<u64>,
     /// Mean over the traces that have a smallest device.
     pub(crate) smallest_over_live: Option<f64>,
-    /// Number of traces that have a smallest device; `None` if it was not searched.
+    /// Number of traces that have a smallest device; `None` if there was no search for it.
     pub(crate) smallest: Option<usize>,
     pub(crate) completed: usize,
     pub(crate) traces: usize,
@@ -125,8 +125,9 @@ impl ReplayReport {
         }
     }
 
-    /// Returns a line for each allocator but [`BESIDE`], with the number of traces on which it is
-    /// worse; empty if [`BESIDE`] did not run, and for fewer than two traces.
+    /// Returns a line for each allocator except [`BESIDE`], with the number of traces on which it
+    /// is worse than [`BESIDE`]. Returns none if [`BESIDE`] did not run, or for fewer than two
+    /// traces.
     fn worse(&self) -> Vec<String> {
         let rows = |name: &'static str| self.rows.iter().filter(move |row| row.allocator == name);
         let means = self.means();
@@ -135,7 +136,7 @@ impl ReplayReport {
         let width = means.iter().map(|mean| mean.allocator.len()).max();
         let width = width.unwrap_or(0);
         let lines = others.map(|mean| {
-            // Each trace has one row for each allocator.
+            // A trace has one row for each allocator.
             let both = rows(mean.allocator).zip(rows(BESIDE));
             let both = both.filter(|(row, peer)| row.outcome.completed && peer.outcome.completed);
             let both: Vec<_> = both.collect();
@@ -154,7 +155,7 @@ impl ReplayReport {
         lines.collect()
     }
 
-    /// Returns a table with a line for each replay.
+    /// Returns the table, with a row for each replay.
     fn table(&self) -> Table {
         let columns = self.columns();
         let mut table = Table::default();
@@ -167,7 +168,7 @@ impl ReplayReport {
         table
     }
 
-    /// Returns the columns. Measurements that were not requested have none.
+    /// Returns the columns. Measurements that were not requested have no column.
     fn columns(&self) -> Vec<Column> {
         let mut columns: Vec<Column> = vec![
             ("trace", Left, |row| row.trace.clone().into()),
@@ -212,9 +213,9 @@ impl ReplayReport {
         columns
     }
 
-    /// Returns the lists below the table, each with a heading: for more than one trace the
-    /// geometric means, the calls of a driver by name, and once for each trace the facts missing
-    /// from its file.
+    /// Returns the lists below the table, each with a heading: the blocks that did not fit; for
+    /// more than one trace, the geometric means and the comparison with [`BESIDE`]; the calls of a
+    /// driver by name; and for each trace, the facts missing from its file.
     fn lists(&self) -> Vec<(&'static str, Vec<String>)> {
         let means = self.means();
         let width = means.iter().map(|mean| mean.allocator.len()).max();
@@ -222,7 +223,7 @@ impl ReplayReport {
         let means = means
             .iter()
             .map(|mean| format!("{:width$}  {}", mean.allocator, mean.text()));
-        // A process has one driver.
+        // A process uses only one driver.
         let mut drivers = self.rows.iter().map(|row| row.outcome.driver);
         let of_calls = if drivers.any(|driver| driver == Some("stand-in")) {
             "calls of the stand-in driver, whose own work is in these ns/op and whose pool is below cudarc and cuda-async: they say nothing of a GPU"
@@ -268,8 +269,8 @@ impl ReplayReport {
         Ok(text)
     }
 
-    /// Returns the columns printed by default: the decisive ones, `completed` unless all did, and
-    /// those of options.
+    /// Returns the columns printed by default: the most important ones, `completed` in place of
+    /// calls and times unless every replay completed, and those of the options given.
     fn usual_columns(&self) -> Vec<&'static str> {
         let mut usual = vec!["live MiB", "reserved MiB", "reserved/live"];
         if self.rows.iter().all(|row| row.outcome.completed) {
@@ -305,13 +306,14 @@ impl ReplayReport {
     }
 }
 
-/// Returns the picture of one trace through its contenders with a history; `None` if there is none.
+/// Returns the picture of one trace on those of its contenders that have a history; `None` if there
+/// is none.
 fn picture(rows: &[ReplayRow]) -> Option<Picture<'_>> {
     let histories = rows.iter().filter_map(|row| {
         let history = row.outcome.history.as_ref()?;
         Some((row, history))
     });
-    // All runs have the trace's blocks, and the longest run has the most of them.
+    // All runs have the same blocks, and the longest run has most of them.
     let (row, longest) = histories.clone().max_by_key(|(_, history)| history.ticks)?;
     let drawn = histories.map(|(row, history)| drawn(row, history));
     Some(Picture {
@@ -357,7 +359,7 @@ fn drawn<'r>(row: &'r ReplayRow, history: &'r ReplayHistory) -> Drawn<'r> {
     }
 }
 
-/// A heading, its alignment, and the cell of a row.
+/// A column: its heading, its alignment, and a function that returns its cell of a row.
 type Column = (&'static str, Alignment, fn(&ReplayRow) -> TableCell);
 
 fn mib(bytes: u64) -> TableCell {
@@ -376,20 +378,22 @@ fn completed(row: &ReplayRow) -> TableCell {
 }
 
 impl ReplayRow {
-    /// Returns whether it holds more than `other` by more than a page of 2 MiB for each stream.
+    /// Returns whether this replay's peak exceeds that of `other` by more than a page of 2 MiB for
+    /// each stream.
     fn reserves_more(&self, other: &Self) -> bool {
         let slack = u64::from(self.outcome.streams) << 21;
         self.outcome.peak_reserved_bytes > other.outcome.peak_reserved_bytes + slack
     }
 
-    /// Returns the driver calls; where no pages are mapped, regions allocated and released.
+    /// Returns the number of driver calls. If the device does not map pages, returns the number of
+    /// allocations and releases of regions.
     fn calls_or_regions(&self) -> u64 {
         let outcome = &self.outcome;
         let regions = outcome.driver_allocations + outcome.driver_frees;
         self.driver_calls.unwrap_or(regions)
     }
 
-    /// Describes the block that did not fit, and why.
+    /// Describes the block that did not fit, and the reason.
     fn refusal(&self) -> Option<String> {
         let (refused, event) = (self.outcome.refused?, self.outcome.stopped_at_event?);
         let why = match self.device_bytes {
@@ -436,7 +440,7 @@ fn listed(calls: &CallsByName) -> String {
 }
 
 impl ReplayMean {
-    /// Returns the line of a mean, without the allocator's name.
+    /// Returns the text of a mean, without the allocator's name.
     fn text(&self) -> String {
         let Self {
             completed, traces, ..

@@ -52,8 +52,9 @@ fn one_trace_has_no_mean() {
     assert!(!report.text(&Shown::all()).unwrap().contains("mean"));
 }
 
-/// Returns a report of three passes of an allocator whose calls are known, with the smallest device
-/// searched; the second trace has none, the third stops in its second pass.
+/// Returns a report of three passes of an allocator whose calls are known, with a search for the
+/// smallest device. The search fails for the second trace, and the third trace stops in its second
+/// pass.
 fn paged_report() -> ReplayReport {
     let mut report = ReplayReport::new(Options {
         passes: NonZeroU32::new(3).unwrap(),

@@ -1,10 +1,11 @@
-//! The events to play: a trace once, and then a part of it repeatedly.
+//! The events to play: a whole trace once, and then a part of it repeatedly.
 //!
-//! The blocks live at the end of a trace are known after it was read, so a repetition is computed
-//! only once. From the second pass on, each pass begins with the same blocks live and plays the
-//! same events. In a repetition, a block that is live at the end keeps its place of the first pass,
-//! and every other block has a place above all of those, since two blocks that are live together in
-//! a repetition may have had the same place one after the other.
+//! The blocks that are live at the end of a trace are known once it has been read, so the
+//! repetition is computed only once. Every pass after the first begins with the same live blocks
+//! and plays the same events. In a repetition, a block that is live at the end of the trace keeps
+//! its place of the first pass. Every other block has a place above all places of the first pass,
+//! since two blocks that are live at the same time in a repetition may have had the same place in
+//! the first pass, one after the other.
 
 use std::io;
 use std::num::NonZeroU32;
@@ -18,13 +19,13 @@ use larder_trace::Trace;
 use super::tape::TapeWriter;
 use super::tape::{Played, RecordedTape, Tape, TapeAction};
 
-/// The part that the passes after the first play.
+/// The part that is played in every pass after the first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Repeat {
-    /// The last step, as a loop does: what stands between two step marks; the whole trace if it has
-    /// fewer than two
+    /// The last step, as a loop does: the events between its two step marks; the whole trace if it
+    /// has fewer than two marks
     LastStep,
-    /// The whole trace, after everything live was freed
+    /// The whole trace, after all live blocks are freed
     Trace,
 }
 
@@ -33,11 +34,11 @@ pub(crate) struct ReplayScript {
     /// The trace without its events.
     trace: Trace,
     first: Tape,
-    /// The events of each further pass; empty if there is none. A free that the trace does not have
-    /// gets the number of the event before which it was inserted.
+    /// The events of each further pass; empty if there is none. A free that is not in the trace has
+    /// the number of the event before which it was inserted.
     again: Tape,
     passes: NonZeroU32,
-    /// Events at the start of each further pass that only end the previous one.
+    /// Number of events at the start of each further pass that only end the previous pass.
     leftovers: u64,
     places: usize,
     peak_live_bytes: u64,
@@ -85,7 +86,7 @@ impl ReplayScript {
         })
     }
 
-    /// Creates a script from a trace that has its events.
+    /// Creates a script from a trace that contains its events.
     #[cfg(test)]
     pub(super) fn of(trace: &Trace, passes: NonZeroU32, repeat: Repeat) -> Self {
         let mut writer = TapeWriter::new();
@@ -113,7 +114,7 @@ impl ReplayScript {
         }
     }
 
-    /// Returns the bound of all places.
+    /// Returns the bound below which all places are.
     pub(super) const fn places(&self) -> usize {
         self.places
     }
@@ -123,12 +124,12 @@ impl ReplayScript {
         self.peak_live_bytes
     }
 
-    /// Returns the number of streams of its allocations, streams of lower numbers included.
+    /// Returns the number of streams up to the highest one that an allocation uses.
     pub(super) const fn streams(&self) -> u32 {
         self.streams
     }
 
-    /// Returns how many events at the start of a pass only end the previous one.
+    /// Returns the number of events at the start of a pass that only end the previous pass.
     pub(super) fn leftovers(&self, pass: u32) -> u64 {
         if pass == 1 { 0 } else { self.leftovers }
     }
@@ -153,7 +154,7 @@ struct Again {
     kept: Vec<Option<u32>>,
     /// For each place, whether that block is live.
     live: Vec<bool>,
-    /// For each place of the first pass, whether another block there was allocated in this pass.
+    /// For each place of the first pass, whether this pass has allocated one of its other blocks.
     came: Vec<bool>,
 }
 
@@ -182,9 +183,9 @@ impl Again {
     }
 
     /// Repeats a part of the trace. A block that is still live is freed right before it is
-    /// allocated again, as in a loop that overwrites its variables; one that is not live is not
-    /// freed again. Frees that the trace makes after the part are made at its end, so that the next
-    /// pass begins with the same blocks.
+    /// allocated again, as in a loop that overwrites its variables; a block that is not live is not
+    /// freed. Frees that the trace makes after the part are made at the end of the part, so that
+    /// the next pass begins with the same blocks.
     fn repeat(&mut self, first: &mut Tape, part: Range<u64>) -> io::Result<()> {
         let mut batches = first.batches()?;
         loop {
@@ -243,11 +244,11 @@ impl Again {
     }
 }
 
-/// Returns the events of the last step, the mark that ends it included. The last mark of a trace
+/// Returns the events of the last step, including the mark that ends it. The last mark of a trace
 /// starts no step.
 fn last_step(trace: &Trace, first: &mut Tape) -> io::Result<Range<u64>> {
     let mut last = 1..first.events() + 1;
-    // First event of the current step, if any.
+    // The first event of the current step, if there is one.
     let mut began = None;
     let mut batches = first.batches()?;
     loop {

@@ -3,17 +3,18 @@
 use super::{ContenderBlock, Replay, ReplayError};
 use crate::interrupt;
 
-/// Number of parts of the peak live bytes, so that sizes are tried in steps of 0.01 %.
+/// Number of parts into which the peak live bytes are divided, so that the finest step between
+/// sizes is 0.01 %.
 const PARTS: u128 = 10_000;
 
-/// Parts above the peak live bytes up to which every step is tried: 6 %.
+/// Number of parts above the peak live bytes in which every size is tried: 6 %.
 const FINE_PARTS: u128 = 600;
 
-/// Stride above [`FINE_PARTS`], in parts, so that the search ends soon for contenders that need
-/// much memory.
+/// Stride in parts beyond [`FINE_PARTS`], so that the search ends soon for contenders that need a
+/// lot of memory.
 const COARSE_STEP: usize = 10;
 
-/// Maximum device tried, in parts above the peak live bytes: 30 %.
+/// Largest device tried, in parts above the peak live bytes: 30 %.
 const MAX_PARTS: u128 = 3_000;
 
 /// The smallest device found.
@@ -23,7 +24,7 @@ pub(crate) struct SmallestDevice {
     pub(crate) bytes: u64,
     /// Size over the peak live bytes.
     pub(crate) over_live: f64,
-    /// Driver calls on this device: all calls where pages are mapped, otherwise allocations and
+    /// Driver calls on this device: all calls if the device maps pages, otherwise allocations and
     /// releases.
     pub(crate) calls: u64,
 }
@@ -32,8 +33,8 @@ impl Replay<'_> {
     /// Returns the smallest device from 1 to 1.3 times `live_bytes` on which the script completes,
     /// in steps of 0.01 % up to 1.06 and of 0.1 % above; `None` if the largest is too small.
     ///
-    /// A smaller device may suffice where a larger one does not, so that every size from the bottom
-    /// up is tried. Only the run on the smallest one found is judged.
+    /// A smaller device may suffice even if a larger one does not, so sizes are tried in ascending
+    /// order. Only the run on the smallest device found is checked.
     pub(super) fn smallest_device(
         &mut self,
         live_bytes: u64,

@@ -1,8 +1,7 @@
 //! Spare tables of contenders.
 //!
-//! Tables are leaked, because a contender owns its parts, so its tables must live as long as the
-//! program. They are reused, because a search for the smallest device builds hundreds of
-//! contenders.
+//! A contender owns its parts, so its tables must be `'static` and are leaked. They are reused,
+//! because a search for the smallest device builds hundreds of contenders.
 
 use std::sync::{Mutex, MutexGuard};
 

@@ -1,36 +1,37 @@
-//! Events on tape: written once, in few bytes each, and read repeatedly.
+//! Events on tape: written once, as few bytes each, and read repeatedly.
 //!
-//! * A tape is in memory while it is short, and beyond that in a temporary file. The file is open
-//!   and has no name, so that the system removes it when the process ends for any reason.
+//! * A short tape is in memory; a longer one is in a temporary file. The file is open but has no
+//!   name, so the system removes it when the process ends for any reason.
 //! * A block is identified by its *place*, a number below the maximum number of live blocks. So the
-//!   reader of a tape keeps a table of places, which does not grow with the trace.
+//!   reader of a tape needs only a table of places, which does not grow with the trace.
 //! * A reader holds one batch of events.
 //!
-//! An event is a byte with its kind and the lengths of its numbers, and one or two numbers: its
-//! block's place (a step's number), and an allocation's bytes. Where numbers of events or ids of
-//! blocks are skipped, a *leap* precedes it.
+//! An event is encoded as a byte with its kind and the lengths of its numbers, followed by one or
+//! two numbers: its block's place (for a step, the step's number), and the bytes of an allocation.
+//! If event numbers or block ids are skipped, a *leap* precedes the event.
 
 use std::io::{self, Read, Seek, Write};
 
 use larder_trace::{Event, IdMap};
 use tempfile::SpooledTempFile;
 
-/// Maximum bytes of a tape kept in memory.
+/// Maximum length in bytes of a tape that is kept in memory.
 const IN_MEMORY: usize = 4 << 20;
 
-/// Number of events read together, few enough to stay in the nearest caches until they are played.
+/// Number of events read together, few enough to stay in the L1 cache until they are played.
 const BATCH: usize = 1 << 10;
 
-/// The kind of an event: the two lowest bits of its first byte. The other bits are the lengths of
-/// its numbers less one, three bits each.
+/// The kind of an event is the two lowest bits of its first byte. The other bits are the lengths of
+/// its two numbers minus one, in three bits each.
 const ALLOC: u8 = 0;
 const FREE: u8 = 1;
 const STEP: u8 = 2;
-/// Number of a step event that stands for [`TapeAction::StartOver`].
+/// The number with which a step event means [`TapeAction::StartOver`].
 const START_OVER: u64 = 1 << 32;
-/// First of the bits of an allocation's place that hold its stream. Stream 0 costs no bytes.
+/// The lowest of those bits of an allocation's place that hold its stream. Stream 0 adds no bytes.
 const STREAM_BIT: u32 = 56;
-/// The next event's number minus the last one's, and the id of its block minus the next id.
+/// A leap: the next event's number minus the last event's, and its block's id minus the id due
+/// next.
 const LEAP: u8 = 3;
 
 /// Maximum length of a number in bytes.
@@ -39,7 +40,7 @@ const NUMBER_BYTES: usize = 8;
 /// An event as it is played.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Played {
-    /// Its number in the trace, counted from 1.
+    /// The event's number in the trace, counted from 1.
     pub(super) number: u64,
     pub(super) act: TapeAction,
 }
@@ -51,7 +52,7 @@ pub(super) enum TapeAction {
         id: u32,
         place: usize,
         bytes: u64,
-        /// 0 in recorded traces.
+        /// The stream; 0 in recorded traces.
         stream: u8,
     },
     Free {
@@ -60,11 +61,11 @@ pub(super) enum TapeAction {
     Step {
         number: u32,
     },
-    /// The whole trace begins again: the program starts over.
+    /// The whole trace begins again, as if the program started anew.
     StartOver,
 }
 
-/// Events that can be read repeatedly from the first.
+/// Events that can be read repeatedly from the first one.
 pub(crate) struct Tape {
     file: SpooledTempFile,
     /// The next batch to write.
@@ -73,7 +74,8 @@ pub(crate) struct Tape {
     events: u64,
 }
 
-/// Numbers of the last event and of the next block, to which those of the next event are relative.
+/// The number of the last event and the id of the next block. The next event is encoded relative to
+/// them.
 #[derive(Default)]
 struct Last {
     number: u64,
@@ -90,7 +92,7 @@ impl Tape {
         }
     }
 
-    /// Appends an event. Neither numbers nor ids decrease.
+    /// Appends an event. Neither event numbers nor block ids may decrease.
     pub(super) fn write(&mut self, event: Played) -> io::Result<()> {
         let Played { number, act } = event;
         let id = match act {
@@ -130,7 +132,7 @@ impl Tape {
         self.events
     }
 
-    /// Reads all events from the first on, in batches.
+    /// Starts to read all events from the first one, in batches.
     pub(super) fn batches(&mut self) -> io::Result<Batches<'_>> {
         if !self.batch.is_empty() {
             self.write_batch()?;
@@ -165,14 +167,14 @@ pub(super) struct Batches<'t> {
 }
 
 impl Batches<'_> {
-    /// Returns the next events; empty after the last.
+    /// Returns the next events, or an empty slice after the last one.
     pub(super) fn next(&mut self) -> io::Result<&[Played]> {
         self.batch.clear();
         if self.left > 0 {
             let mut length = [0; 8];
             self.file.read_exact(&mut length)?;
             let length = u64::from_le_bytes(length) as usize;
-            // A number is read together with the bytes after it, and cut.
+            // A number is read as 8 bytes and masked, so more bytes must follow the last one.
             self.bytes.resize(length + NUMBER_BYTES, 0);
             self.file.read_exact(&mut self.bytes[..length])?;
             let mut bytes = self.bytes.as_slice();
@@ -190,7 +192,7 @@ impl Last {
     fn event(&mut self, bytes: &mut &[u8]) -> Option<Played> {
         let mut head = pull(bytes, 1)? as u8;
         if head & 3 == LEAP {
-            // The code for the event below adds one.
+            // The code for the event itself, below, adds one.
             self.number += pull(bytes, first_length(head))?;
             self.number -= 1;
             self.next_id += pull(bytes, second_length(head))?;
@@ -253,12 +255,12 @@ fn pull(bytes: &mut &[u8], length: usize) -> Option<u64> {
 /// Writes a trace to a tape.
 pub(crate) struct TapeWriter {
     tape: Tape,
-    /// Place and bytes of each live block by id.
+    /// Place and size of each live block, by id.
     live: IdMap<(usize, u64)>,
     live_bytes: u64,
     peak_live_bytes: u64,
     streams: u32,
-    /// Places without a live block.
+    /// Places that have no live block now.
     vacant: Vec<usize>,
     /// The first write that failed; later events are dropped.
     failed: Option<io::Error>,
@@ -335,7 +337,7 @@ pub(crate) struct RecordedTape {
     /// Maximum live bytes.
     pub(crate) peak_live_bytes: u64,
     pub(super) streams: u32,
-    /// The blocks that are live at the end, by id.
+    /// The blocks that are live at the end, in id order.
     pub(super) kept: Vec<(u32, usize)>,
 }
 

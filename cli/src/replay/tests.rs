@@ -1,4 +1,4 @@
-//! The replay loop against contenders that behave, refuse or return wrong blocks.
+//! The replay loop with contenders that work correctly, refuse blocks or return wrong ones.
 
 use std::path::Path;
 
@@ -7,7 +7,7 @@ use super::{
 };
 use larder_trace::{Trace, read};
 
-/// A contender that places blocks one after the other. `cheat` selects its misbehaviour.
+/// A contender that places blocks one after another. `cheat` selects its misbehaviour.
 struct Bump {
     cheat: Cheat,
     next: u64,

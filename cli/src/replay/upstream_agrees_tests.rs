@@ -1,5 +1,5 @@
-//! TensorFlow's BFC of the model package against the independently written ordered-set BFC: the same
-//! addresses and device calls, allocation by allocation.
+//! The model package's TensorFlow BFC and the independently written ordered-set BFC: both must have
+//! the same addresses and device calls for every allocation.
 
 use std::cell::Cell;
 use std::path::Path;
@@ -11,7 +11,7 @@ use larder_model::Random;
 use larder_model::tensorflow::Bfc;
 use larder_trace::{Event, Trace};
 
-/// First address of the device; the peers' is 0.
+/// First address of the device. The peers' devices begin at 0.
 const BASE: u64 = 1 << 32;
 
 /// Size of XLA's first region in bytes.
@@ -38,14 +38,14 @@ impl SubAllocator for Device {
     }
 }
 
-/// Both allocators, with the same calls.
+/// Both allocators, which receive the same calls.
 struct Pair {
     upstream: Bfc,
     device: Device,
     peer: Box<dyn Contender>,
 }
 
-/// A block of both allocators.
+/// A block in both allocators.
 #[derive(Clone, Copy, Default)]
 struct Block {
     start: u64,
@@ -128,7 +128,7 @@ fn s8_random_sequences_give_the_answers_and_calls_of_the_ordered_set_bfc() {
                 let which = random.index(live.len());
                 pair.free(live.swap_remove(which));
             }
-            // Occasionally all blocks are freed, so that whole regions become free.
+            // Occasionally frees all blocks, so that whole regions become free.
             if random.below(100) == 0 {
                 live.drain(..).for_each(|block| pair.free(block));
             }

@@ -5,7 +5,7 @@ use larder_core::ByteCount;
 use super::report::{ReplayReport, ReplayRow};
 use crate::numbers::geometric_mean;
 
-/// Larder's contender in the sentence: the first of these that was replayed.
+/// Candidates for Larder's contender in the sentence, which is the first of these that was replayed.
 const OURS: [&str; 5] = [
     "larder",
     "larder-planned",
@@ -14,24 +14,25 @@ const OURS: [&str; 5] = [
     "larder-planned-no-moves",
 ];
 
-/// PyTorch's contender in the sentence, with the user's settings first, and its name there.
+/// Candidates for PyTorch's contender in the sentence, and their names there. The one with the user's settings comes
+/// first.
 const THEIRS: [(&str, &str); 3] = [
     ("pytorch-set", "PyTorch as set"),
     ("pytorch", "PyTorch"),
     (EXPANDABLE, "PyTorch with expandable segments"),
 ];
 
-/// PyTorch's other mode, named beside its default.
+/// PyTorch's other mode, which the sentence also mentions if it compares the default.
 const EXPANDABLE: &str = "pytorch-expandable";
 
-/// One trace replayed by both.
+/// The rows of one trace, which both contenders replayed.
 struct Both<'r> {
     theirs: &'r ReplayRow,
     ours: &'r ReplayRow,
 }
 
 impl ReplayReport {
-    /// Returns the sentence; `None` unless both were replayed.
+    /// Returns the sentence; `None` unless both contenders were replayed.
     pub(super) fn verdict(&self) -> Option<String> {
         let ran = |name: &str| self.rows.iter().any(|row| row.allocator == name);
         let (allocator, name) = THEIRS.into_iter().find(|(allocator, _)| ran(allocator))?;
@@ -46,9 +47,9 @@ impl ReplayReport {
         Some(text + &self.beside_expandable(&compared, ours))
     }
 
-    /// Pairs the rows of `theirs` and `ours` on each trace.
+    /// Pairs the rows of `theirs` and `ours` for each trace.
     fn both(&self, theirs: &str, ours: &str) -> Vec<Both<'_>> {
-        // Each trace has one row for each contender.
+        // A trace has one row for each contender.
         let of = |allocator: &str| {
             let allocator = allocator.to_owned();
             let rows = self.rows.iter();
@@ -58,8 +59,8 @@ impl ReplayReport {
         both.map(|(theirs, ours)| Both { theirs, ours }).collect()
     }
 
-    /// Compares ours with PyTorch with expandable segments, which many use. Empty if no trace is completed by both, or
-    /// if the contender already compared holds as much.
+    /// Compares ours with PyTorch with expandable segments, which many programs use. Returns an empty text if no trace
+    /// is completed by both, or if the contender already compared holds as much.
     fn beside_expandable(&self, compared: &[Both<'_>], ours: &str) -> String {
         let both = self.both(EXPANDABLE, ours);
         let held = |both: &[Both<'_>]| -> Vec<(bool, u64)> {
@@ -85,7 +86,7 @@ impl Both<'_> {
         self.theirs.outcome.completed && self.ours.outcome.completed
     }
 
-    /// Returns the program's maximum live bytes and the device's bytes, if the device has fewer.
+    /// Returns the program's maximum live bytes and the bytes of the device, if the device has fewer.
     fn too_small(&self) -> Option<(u64, u64)> {
         let device = self.ours.device_bytes?;
         let live = self.ours.outcome.trace_live_bytes;
@@ -93,7 +94,7 @@ impl Both<'_> {
     }
 }
 
-/// Returns the memory that both hold on one trace.
+/// Returns a sentence on the memory that both hold on one trace.
 fn held(both: &Both<'_>, name: &str) -> String {
     let theirs = both.theirs.outcome.peak_reserved_bytes;
     let ours = both.ours.outcome.peak_reserved_bytes;
@@ -106,7 +107,7 @@ fn held(both: &Both<'_>, name: &str) -> String {
     )
 }
 
-/// Returns a sentence on which of the two completes a trace that at least one does not.
+/// Returns a sentence on a trace that at least one of the two does not complete.
 fn refused(both: &Both<'_>, name: &str) -> String {
     let larder = format!("Larder ({})", both.ours.allocator);
     let (theirs, ours) = (&both.theirs.outcome, &both.ours.outcome);
@@ -124,8 +125,8 @@ fn refused(both: &Both<'_>, name: &str) -> String {
     }
 }
 
-/// Returns a sentence on how many traces each completes, unless it is all, and on the memory that both hold over
-/// the traces that both complete, by geometric means.
+/// Returns a sentence on the number of traces that each completes, unless both complete all of them, and on the memory
+/// that they hold over the traces that both complete, as geometric means.
 fn over_all(both: &[Both<'_>], name: &str) -> String {
     let all = both.len();
     let theirs = both.iter().filter(|both| both.theirs.outcome.completed);
@@ -142,8 +143,8 @@ fn over_all(both: &[Both<'_>], name: &str) -> String {
     text.trim_end().to_owned()
 }
 
-/// Returns the words for the memory that both hold over the traces that both complete, by geometric means; `None` if
-/// there is none.
+/// Returns the sentence on the memory that both hold over the traces that both complete, as geometric means; `None` if
+/// there is no such trace.
 fn means(both: &[Both<'_>], name: &str) -> Option<String> {
     let completed: Vec<&Both<'_>> = both.iter().filter(|both| both.completed()).collect();
     let (theirs, ours) = mean_ratios(&completed)?;
@@ -158,8 +159,7 @@ fn means(both: &[Both<'_>], name: &str) -> Option<String> {
     ))
 }
 
-/// Returns what theirs and ours hold over the live bytes, by geometric means; `None` without a
-/// trace.
+/// Returns the geometric means of the memory held over the live bytes, for theirs and for ours; `None` without a trace.
 fn mean_ratios(both: &[&Both<'_>]) -> Option<(f64, f64)> {
     let ratios = |row: fn(&Both<'_>) -> Option<f64>| {
         geometric_mean(both.iter().filter_map(|both| row(both)))
@@ -169,10 +169,10 @@ fn mean_ratios(both: &[&Both<'_>]) -> Option<(f64, f64)> {
     Some((theirs, ours))
 }
 
-/// The text for no difference.
+/// The words for no difference.
 const AS_MUCH: &str = "as much";
 
-/// Returns the words for how much ours is less than theirs, or more.
+/// Returns the words for the difference of ours from theirs.
 fn less(theirs: f64, ours: f64) -> String {
     let percent = (1.0 - ours / theirs) * 100.0;
     let word = if percent < 0.0 { "more" } else { "less" };

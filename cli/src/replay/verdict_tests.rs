@@ -1,4 +1,4 @@
-//! The sentence at the end of a report, on invented figures: the cases of `verdicts.txt`.
+//! The sentence at the end of a report, for invented figures: the cases of `verdicts.txt`.
 
 use super::report::ReplayReport;
 use super::report_tests::outcome;

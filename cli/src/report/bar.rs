@@ -1,25 +1,27 @@
-//! Bars in the tables of a page: a figure of several runs, distinguished by colour and stripes.
+//! Bars in the tables of a page. A bar shows a figure of several runs; colour and stripes
+//! distinguish bars.
 
-/// Colours that readers who do not see red and green can distinguish.
+/// Colours that readers with red-green colour blindness can distinguish.
 const COLOURS: [&str; 8] = [
     "#0b6e4f", "#56b4e9", "#d55e00", "#cc79a7", "#e69f00", "#0072b2", "#8c6d31", "#8a8f98",
 ];
 
-/// Number of kinds of stripes, which the page's style calls `s0` to `s4`. It does not divide the
-/// number of colours, so that 40 looks differ.
+/// Number of stripe patterns, which the page's style calls `s0` to `s4`. It has no common divisor
+/// with the number of colours, so that there are 40 different looks.
 const STRIPES: usize = 5;
 
-/// A figure, as a part of the longest bar's length.
+/// A figure, as a fraction of the longest bar's length.
 pub(crate) struct Bar {
     /// Selects colour and stripes.
     pub(crate) look: usize,
     pub(crate) middle: f64,
-    /// The lowest and the highest figure, for more than one run.
+    /// The lowest and the highest figure, if there are several runs.
     pub(crate) range: Option<(f64, f64)>,
 }
 
 impl Bar {
-    /// Renders the bar. A bar that is too long ends in teeth, and a range beyond it is omitted.
+    /// Renders the bar. A bar that is too long ends in teeth, and a range beyond its end is
+    /// omitted.
     pub(super) fn html(&self) -> String {
         let percent = |part: f64| 100.0 * part.min(1.0);
         let cut = if self.middle > 1.0 { " cut" } else { "" };

@@ -1,5 +1,5 @@
-//! Writes all results: a [`Table`] as text, Markdown or HTML, a value as a line of JSON, and the
-//! [`page`] of HTML with its [`picture`]s and [`bar`]s.
+//! Writes all results: a [`Table`] as text, Markdown or HTML; a value as a line of JSON; and an
+//! HTML [`page`] with its [`picture`]s and [`bar`]s.
 
 pub(crate) mod bar;
 pub(crate) mod page;
@@ -26,14 +26,14 @@ pub(crate) enum Alignment {
     Right,
 }
 
-/// Columns with headings, and rows of cells.
+/// A table: columns with headings, and rows of cells.
 #[derive(Default)]
 pub struct Table {
     columns: Vec<(String, Alignment)>,
     rows: Vec<Vec<TableCell>>,
 }
 
-/// The columns of a table to print.
+/// The columns of a table that are printed.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct Shown {
     /// Print all columns, however wide the table becomes
@@ -62,7 +62,7 @@ impl Shown {
         }
     }
 
-    /// Returns the largest width of the table.
+    /// Returns the maximum width of the table.
     pub(crate) fn width(&self) -> usize {
         if self.wide {
             ANY_WIDTH
@@ -72,7 +72,7 @@ impl Shown {
     }
 
     /// Reduces a table to its first `keys` columns and the requested ones, by default the `usual`
-    /// ones. An error names the existing columns.
+    /// ones. The error for an unknown column names the existing ones.
     pub(crate) fn choose(
         &self,
         table: &mut Table,
@@ -111,12 +111,12 @@ impl Shown {
     }
 }
 
-/// Returns whether a name is a column's heading or the first word of it.
+/// Returns whether a name is a column's heading or the heading's first word.
 fn names(name: &str, heading: &str) -> bool {
     name == heading || heading.split(' ').next() == Some(name)
 }
 
-/// A text that may stand out, bold in Markdown and red in HTML; or a bar, in HTML only.
+/// Text, which may stand out (bold in Markdown, red in HTML), or a bar (in HTML only).
 pub struct TableCell {
     text: String,
     stands_out: bool,
@@ -152,7 +152,7 @@ impl From<Bar> for TableCell {
 }
 
 impl Table {
-    /// Creates a table of numbers with these headings, the first column of words.
+    /// Creates a table with these headings: a first column of words, then columns of numbers.
     pub fn new(headings: impl IntoIterator<Item = impl Into<String>>) -> Self {
         let mut table = Self::default();
         for heading in headings {
@@ -180,8 +180,8 @@ impl Table {
         self.rows.push(cells.into_iter().map(Into::into).collect());
     }
 
-    /// Renders the table for a terminal, with a title above and an empty line below; empty without
-    /// rows.
+    /// Renders the table for a terminal, with a title above and an empty line below. Returns an
+    /// empty string if the table has no rows.
     pub(crate) fn titled(&self, title: &str, width: usize) -> String {
         if self.rows.is_empty() {
             return String::new();
@@ -194,13 +194,14 @@ impl Table {
         layout::lay_out(&self.cells(0), None, width)
     }
 
-    /// Renders the table, with its first column as a line above the rows that share it.
+    /// Renders the table for a terminal. The first cell is a line of its own, above all rows that
+    /// share it.
     pub(crate) fn grouped(&self, width: usize) -> String {
         let groups = self.cells(0).swap_remove(0).cells;
         layout::lay_out(&self.cells(1), Some(&groups), width)
     }
 
-    /// Returns the columns from index `from` on, with their cells.
+    /// Returns the columns from index `from`, with their cells.
     fn cells(&self, from: usize) -> Vec<layout::Column> {
         let columns = self.columns.iter().enumerate().skip(from);
         let cells = |at| {
@@ -242,8 +243,8 @@ impl Table {
         lines.collect()
     }
 
-    /// Renders the table in HTML, with rows in groups by their first cell. A column without a
-    /// figure in any row is omitted.
+    /// Renders the table in HTML, with rows grouped by their first cell. A column without any
+    /// figure is omitted.
     pub(crate) fn html(&self) -> String {
         let class = |class: &str| match class.trim() {
             "" => String::new(),
@@ -285,12 +286,12 @@ impl Table {
     }
 }
 
-/// Formats a number as a cell, `-` for none.
+/// Formats a number as a cell, or `-` for `None`.
 pub(crate) fn decimals(number: Option<f64>, decimals: usize) -> String {
     number.map_or_else(none, |number| format!("{number:.decimals$}"))
 }
 
-/// Formats a count as a cell, `-` for none.
+/// Formats a count as a cell, or `-` for `None`.
 pub(crate) fn count(number: Option<u64>) -> String {
     number.map_or_else(none, |number| number.to_string())
 }
@@ -310,14 +311,14 @@ pub(crate) fn print_wrapped(text: &str, width: usize) -> io::Result<()> {
     print(&layout::wrapped(text, width))
 }
 
-/// Prints with a single write, so that a reader need not wait.
+/// Prints text with a single write, so that a reader need not wait for the rest.
 pub(crate) fn print(text: &str) -> io::Result<()> {
     let mut out = io::stdout().lock();
     out.write_all(text.as_bytes())?;
     out.flush()
 }
 
-/// Time between two drawings of a progress bar.
+/// Time between two updates of a progress bar.
 const TICK: Duration = Duration::from_millis(100);
 
 /// Creates a progress bar on stderr, hidden unless stderr is a terminal.
@@ -326,7 +327,7 @@ pub(crate) fn progress_bar() -> ProgressBar {
         return ProgressBar::hidden();
     }
     let bar = ProgressBar::new(0);
-    // A terminal breaks a line that is too long in the middle of a word.
+    // A terminal breaks long lines in the middle of a word.
     let style = match terminal_size_of(io::stderr()) {
         Some((Width(0..80), _)) => "{so_far}{wide_msg}",
         _ => "{bar:30} {so_far}{wide_msg}",
@@ -338,7 +339,7 @@ pub(crate) fn progress_bar() -> ProgressBar {
     bar
 }
 
-/// Writes the completed work and the remaining time, as far as they are known.
+/// Writes the completed work and the elapsed time, and the remaining time if it is known.
 fn so_far(state: &ProgressState, line: &mut dyn fmt::Write) {
     let Some(all) = state.len().filter(|&all| all > 0) else {
         return;

@@ -1,12 +1,12 @@
-// Draws the pictures of a page: memory, addresses and driver calls over time, from the JSON beside it.
-// Rectangles of blocks are written into the pixels of a canvas, so that 200,000 of them move smoothly.
+// Draws the pictures of a page: memory, addresses and driver calls over time, from the JSON in the page.
+// The rectangles of blocks are written as pixels of a canvas, so that 200,000 of them move smoothly.
 'use strict';
 (() => {
 const COLOURS = ['#d55e00', '#0072b2', '#009e73', '#cc79a7', '#b58900', '#56b4e9', '#000000', '#8c6d31'];
 const DASHES = [[], [9, 4], [2, 3], [10, 3, 2, 3], [5, 5], [1, 2], [14, 4], [6, 2, 2, 2]];
 const LIVE = '#c9d6e2', GRID = '#e4e4e4', INK = '#222';
 const LEFT = 78, RIGHT = 8, TOP = 8, BOTTOM = 22;
-// Pixels as they lie in memory: alpha, blue, green, red.
+// Pixels as little-endian numbers: alpha, blue, green, red.
 const NOTHING = 0xffffffff, FREE = 0xffe0e0e0, MOVED = 0xff7cc8ff;
 const BLOCKS = [0xffb48246, 0xff71a65b, 0xffa77999, 0xff4f86c6, 0xff9a9b4e, 0xff7d6fb8, 0xffc49a6c, 0xff5e9c8c];
 
@@ -22,7 +22,7 @@ const size = bytes => {
   while (bytes >= 1024 && unit < 4) { bytes /= 1024; unit++; }
   return (unit ? bytes.toFixed(unit < 3 ? 1 : 2) : bytes) + ' ' + units[unit];
 };
-// The last index whose value is at most `value`; -1 if there is none.
+// Returns the last index whose value is at most `value`, or -1 if there is none.
 const last = (values, value) => {
   let low = -1, high = values.length;
   while (high - low > 1) {
@@ -36,7 +36,7 @@ const series = changes => ({
   value: changes.map(change => change[1]),
 });
 
-// What stays the same however the pictures are moved.
+// Computes everything that does not depend on the part of the picture shown.
 function prepare(picture) {
   const { from, to, bytes } = picture.blocks;
   const times = Float64Array.from(from.concat(to)).sort();
@@ -67,7 +67,7 @@ const peak = ({ at, value }) => {
   return [best, when];
 };
 
-// Addresses as they are drawn: what is never used is cut to a narrow gap.
+// Computes the heights at which addresses are drawn. Addresses that are never used become a narrow gap.
 function place(picture, allocator) {
   if (allocator.low) return;
   const { bytes } = picture.blocks, { address, held } = allocator;
@@ -160,7 +160,7 @@ class Chart {
       pen.fillText(text, Math.min(Math.max(this.x(tick), LEFT), LEFT + this.across), this.height - BOTTOM + 6);
     }
   }
-  // A line of steps, with all that happens within one pixel as one upright.
+  // Draws a stepped line. All changes within one pixel become one vertical stroke.
   line({ at, value }, end, colour, dash, width) {
     const { pen, view } = this;
     pen.strokeStyle = colour;
@@ -251,7 +251,7 @@ class Explorer {
     this.chosen = this.picture.allocators[this.picture.allocators.length - 1];
     this.fillLegend();
     this.reset();
-    // At once, and not with the next frame: what is measured and printed sees it drawn.
+    // Drawn now, not with the next frame, so that measuring or printing the page finds it drawn.
     this.drawNow();
   }
   fillLegend() {
@@ -292,7 +292,7 @@ class Explorer {
     Object.assign(this.view, { from: 0, to: Math.max(this.picture.ticks, 1), low: 0, high: 1 });
     this.draw();
   }
-  // Keeps what is shown within what there is.
+  // Limits the view to the picture.
   fit() {
     const { view, picture } = this;
     const ticks = Math.max(picture.ticks, 1);
@@ -401,7 +401,7 @@ class Explorer {
   }
   drawCalls() {
     const chart = this.calls, { picture } = this;
-    // A packing asks no driver.
+    // A packing has no driver calls.
     const none = picture.allocators.every(allocator => allocator.calls.value.length === 0);
     for (const part of [this.callsOver, chart.canvas]) part.style.display = none ? 'none' : '';
     if (none) return;
@@ -474,7 +474,7 @@ class Explorer {
     pen.fillStyle = INK;
     chart.axes(size, picture.words.tick);
   }
-  // What is under the pointer.
+  // Shows a hint about the point under the pointer.
   point(event) {
     const { chart, x, y } = this.pointed, { picture, hint } = this;
     const inside = x >= LEFT && x <= LEFT + chart.across && y >= TOP && y <= TOP + chart.down;

@@ -1,4 +1,4 @@
-//! One self-contained page of HTML, without external resources.
+//! One self-contained HTML page, without external resources.
 
 use std::fs::{self, File};
 use std::io;
@@ -53,10 +53,10 @@ pub(crate) fn list(heading: &str, lines: &[String]) -> String {
     format!("<h2>{heading}</h2>\n<ul>\n{items}</ul>\n")
 }
 
-/// Checks that a page can be written to `path`, before the work for it begins.
+/// Checks, before the work begins, that a page can be written to `path`.
 ///
-/// An existing page is not modified, and no new file remains. Only files are tried, because opening and closing a pipe
-/// would already signal the end to its reader.
+/// An existing page is not modified, and no new file remains. A pipe is not opened, because closing
+/// it would signal the end to its reader.
 pub(crate) fn try_write(path: &Path) -> io::Result<()> {
     match fs::symlink_metadata(path) {
         Err(_) => {
@@ -70,7 +70,7 @@ pub(crate) fn try_write(path: &Path) -> io::Result<()> {
     }
 }
 
-/// Escapes text for HTML, since names come from file names and may contain any character.
+/// Escapes text for HTML. Names come from file names, so they may contain any character.
 pub(crate) fn escape(text: &str) -> String {
     let mut escaped = String::with_capacity(text.len());
     for letter in text.chars() {

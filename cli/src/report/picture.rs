@@ -1,6 +1,7 @@
-//! Data of a page's pictures: one trace through several contenders, or one packed problem.
+//! The data of a page's pictures: one trace on several contenders, or one packed problem.
 //!
-//! The page holds it as JSON, whose keys `page.js` reads. Changes are pairs of a tick and a figure.
+//! The page contains the data as JSON, which `page.js` reads by its keys. A change is a pair of a
+//! tick and a figure.
 
 use std::io;
 
@@ -9,7 +10,7 @@ use serde::Serialize;
 use super::page::escape;
 use crate::replay::Change;
 
-/// Ticks, blocks, and each allocator's treatment of them.
+/// The data of one picture: ticks, blocks, and each allocator's addresses and figures.
 #[derive(Serialize)]
 pub(crate) struct Picture<'p> {
     #[serde(skip)]
@@ -22,7 +23,7 @@ pub(crate) struct Picture<'p> {
     pub(crate) allocators: Vec<Drawn<'p>>,
 }
 
-/// Labels of the page.
+/// The words that label a picture.
 #[derive(Serialize)]
 pub(crate) struct Words {
     pub(crate) tick: &'static str,
@@ -30,7 +31,7 @@ pub(crate) struct Words {
     pub(crate) planned: &'static str,
 }
 
-/// Blocks in the order of allocation, a list of each property.
+/// Blocks in allocation order, with one list for each property.
 #[derive(Serialize, Default)]
 pub(crate) struct DrawnBlocks {
     pub(crate) id: Vec<u32>,
@@ -38,7 +39,7 @@ pub(crate) struct DrawnBlocks {
     pub(crate) from: Vec<u64>,
     /// `ticks` for a block that is never freed.
     pub(crate) to: Vec<u64>,
-    /// Streams, where the trace gives them.
+    /// Streams, if the trace has them.
     pub(crate) stream: Option<Vec<Option<u64>>>,
 }
 
@@ -51,7 +52,8 @@ pub(crate) struct Drawn<'p> {
     pub(crate) reserved: Vec<Change<u64>>,
     pub(crate) planned: Vec<Change<Option<u64>>>,
     pub(crate) calls: Vec<Change<u64>>,
-    /// Held memory: from, to, address, bytes, and the bytes that moved at the first tick.
+    /// Held memory: first tick, end tick, address, bytes, and the bytes that moved at the first
+    /// tick.
     pub(crate) held: Vec<[u64; 5]>,
     /// The tick at which a request was refused.
     pub(crate) refused: Option<u64>,

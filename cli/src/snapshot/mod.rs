@@ -1,9 +1,9 @@
-//! A replay as a memory snapshot of PyTorch, for its viewer: the memory held at the end, and its
+//! A replay as a PyTorch memory snapshot, for PyTorch's viewer: the memory held at the end, and its
 //! history.
 //!
 //! The fields are those of `torch.cuda.memory._snapshot()`. Held memory is one *segment* for each
-//! run of addresses without a gap, which grows and shrinks like PyTorch's expandable segments.
-//! Instead of a stack, an allocation has its event in the trace.
+//! run of addresses without a gap, which grows and shrinks like PyTorch's expandable segments. An
+//! allocation has the number of its event in the trace in place of a stack.
 
 mod pickle;
 #[cfg(test)]
@@ -15,8 +15,9 @@ use std::ops::Range;
 
 use pickle::PickleWriter;
 
-/// The stream of all entries. It is not 0, because if all are on stream 0, the viewer drops the
-/// stream of entries but not of segments, and then fails at a partial unmap of a segment.
+/// The stream of all entries. It is not 0: if everything is on stream 0, the viewer drops the
+/// stream of the entries but not that of the segments, and then fails when part of a segment is
+/// unmapped.
 const STREAM: u64 = 1;
 
 /// A range of addresses.
@@ -28,9 +29,9 @@ pub(crate) struct Snapshot {
     entries: Vec<Entry>,
     /// Live blocks by address.
     live: BTreeMap<u64, LiveBlock>,
-    /// Pieces of held memory in the order of addresses. Each block is one piece.
+    /// Pieces of held memory in address order. Each block is one piece.
     pieces: Vec<Span>,
-    /// Held memory without the borders between its pieces.
+    /// Held memory, with adjacent pieces joined.
     held: Vec<Span>,
 }
 
@@ -40,7 +41,7 @@ struct LiveBlock {
     place: TracePosition,
 }
 
-/// An event of the trace, and the pass, both counted from 1.
+/// An event of the trace and a pass, both counted from 1.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct TracePosition {
     pub(crate) event: u64,
@@ -75,7 +76,7 @@ impl Action {
 #[derive(Debug, Clone, Copy)]
 struct Entry {
     action: Action,
-    /// Address, or for a refusal the bytes that the device has left.
+    /// The address; for a refusal, the bytes that the device has left.
     address: u64,
     bytes: u64,
     place: TracePosition,
@@ -107,7 +108,7 @@ impl Snapshot {
         self.push(Action::Oom, left_bytes, bytes, place);
     }
 
-    /// Sets the memory now held, in pieces by address, and records the changes.
+    /// Sets the memory held now, as pieces in address order, and records the changes.
     pub(crate) fn hold(&mut self, pieces: Vec<Span>, place: TracePosition) {
         let held = joined(&pieces);
         for (action, changed) in [
@@ -206,7 +207,7 @@ impl Snapshot {
         while let Some((&address, &block)) = live.next() {
             let next = live.peek().map_or(segment.end, |(next, _)| **next);
             blocks.extend(Block::free(at, address));
-            // The granted size is known only if the block is a separate piece.
+            // The granted size is known only if the block is a piece of its own.
             let piece = self
                 .pieces
                 .binary_search_by_key(&address, |piece| piece.start);
@@ -301,7 +302,7 @@ fn write_frames<W: Write>(
     })
 }
 
-/// Joins ranges that touch; they are in order and do not overlap.
+/// Joins adjacent ranges. The ranges are in order and do not overlap.
 pub(crate) fn joined(pieces: &[Span]) -> Vec<Span> {
     let mut joined: Vec<Span> = Vec::new();
     for piece in pieces {

@@ -1,16 +1,16 @@
-//! Writes plain data as a pickle: numbers, texts, lists and dictionaries.
+//! Writes plain data as a pickle: numbers, strings, lists and dictionaries.
 //!
-//! Protocol 2, with only the instructions that PyTorch's viewer knows, a subset of Python's. A
-//! repeated text is a reference.
+//! Uses protocol 2, and only the opcodes that PyTorch's viewer knows, a subset of Python's. A
+//! repeated string is written as a reference.
 
 use std::collections::HashMap;
 use std::io::{self, Write};
 
-/// Maximum number of items that one instruction appends, as in Python. The viewer passes them as
-/// arguments.
+/// Maximum number of items that one opcode appends, as in Python. The viewer passes them as
+/// arguments of one call.
 const BATCH: usize = 1000;
 
-/// Maximum number of texts that can be referenced, since their number must fit one byte.
+/// Maximum number of strings that can be referenced, since a reference is one byte.
 const MAX_TEXTS: usize = 256;
 
 /// A pickle being written.
@@ -40,7 +40,7 @@ impl<W: Write> PickleWriter<W> {
             self.out.write_all(b"J")?;
             return self.out.write_all(&int.to_le_bytes());
         }
-        // The number is signed, so a set high bit needs one more byte of zeros.
+        // The encoded number is signed, so if the high bit is set, a zero byte must follow.
         let len = (72 - number.leading_zeros() as usize) / 8;
         let bytes = u128::from(number).to_le_bytes();
         self.out.write_all(&[0x8a, len as u8])?;
@@ -68,7 +68,7 @@ impl<W: Write> PickleWriter<W> {
         Ok(())
     }
 
-    /// Writes a list, each item by one call of `item`.
+    /// Writes a list. Each call of `item` writes one item.
     pub(super) fn list<T>(
         &mut self,
         items: impl ExactSizeIterator<Item = T>,
@@ -99,7 +99,7 @@ impl<W: Write> PickleWriter<W> {
         self.out.write_all(&[0x86])
     }
 
-    /// Writes a dictionary, whose entries `fields` writes: a text and a value, any number of times.
+    /// Writes a dictionary. `fields` writes its entries, each a string and a value.
     pub(super) fn dict(
         &mut self,
         fields: impl FnOnce(&mut Self) -> io::Result<()>,
@@ -109,13 +109,13 @@ impl<W: Write> PickleWriter<W> {
         self.out.write_all(b"u")
     }
 
-    /// Writes an entry of a dictionary whose value is a number.
+    /// Writes a dictionary entry whose value is a number.
     pub(super) fn number_at(&mut self, key: &str, number: u64) -> io::Result<()> {
         self.text(key)?;
         self.number(number)
     }
 
-    /// Writes an entry of a dictionary whose value is a text.
+    /// Writes a dictionary entry whose value is a string.
     pub(super) fn text_at(&mut self, key: &str, text: &str) -> io::Result<()> {
         self.text(key)?;
         self.text(text)

@@ -1,4 +1,4 @@
-//! The written pickle, read by other code.
+//! The written pickle, read back by independent code.
 #![allow(
     clippy::single_range_in_vec_init,
     reason = "one range of held memory is a list like any other"
@@ -18,7 +18,7 @@ fn event(event: u64) -> TracePosition {
 }
 
 /// Returns a snapshot of four blocks in two segments: one freed, one rounded up, one without a
-/// piece, one refused.
+/// piece of its own, one refused.
 fn snapshot() -> Snapshot {
     let mut snapshot = Snapshot::default();
     snapshot.hold([1000..1400].into(), event(1));
@@ -28,7 +28,7 @@ fn snapshot() -> Snapshot {
     snapshot.hold([1000..1400, 5000..5100].into(), event(4));
     snapshot.alloc(5010, 20, event(4));
     snapshot.refuse(4096, 77, event(5));
-    // Held are the granted bytes of the second block and the free pieces around it.
+    // The memory held is the second block's granted bytes and the free pieces around it.
     snapshot.hold(
         [1000..1200, 1200..1300, 1300..1350, 5000..5100].into(),
         event(5),
@@ -44,7 +44,7 @@ fn written(snapshot: &Snapshot) -> Value {
     read(&bytes)
 }
 
-/// Segments are made of blocks without a gap, and the history has what the viewer reads.
+/// The blocks of a segment leave no gap, and the history has the fields that the viewer reads.
 #[test]
 fn a_snapshot_is_what_the_viewer_reads() {
     let expected: Value = serde_json::from_str(include_str!("snapshot.json")).unwrap();
@@ -147,7 +147,7 @@ fn numbers_texts_and_lists_of_all_sizes_come_back() {
     }
 }
 
-/// Numbers above the middle of 64 bits have one more byte of zeros, as in Python.
+/// Numbers of 2^63 or more have an additional zero byte, as in Python.
 #[test]
 fn a_large_number_is_not_negative() {
     let mut bytes = Vec::new();

@@ -1,16 +1,17 @@
-//! The allocators of `versus`: features of the worker package.
+//! The allocators of `versus`, which are features of the worker package.
 
 /// One column of the tables.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Allocator {
     /// Name of the allocator, which is the worker's feature.
     pub(crate) name: &'static str,
-    /// The allocator's crate, if it has its own version.
+    /// The allocator's crate, if it has a version of its own.
     pub(crate) package: Option<&'static str>,
-    /// Whether one lock guards the whole allocator. Such an allocator is not made for many threads, and runs only
-    /// workloads of one thread.
+    /// Whether one lock guards the whole allocator. Such an allocator is not made for many threads,
+    /// and runs only workloads with one thread.
     pub(crate) one_lock: bool,
-    /// Whether the allocator runs only workloads with steps. Another entry is the same allocator without steps.
+    /// Whether the allocator runs only workloads with steps. Another entry has the same allocator
+    /// without steps.
     pub(crate) steps_only: bool,
     /// Whether the allocator is this repository's. All others are peers.
     pub(crate) ours: bool,
@@ -28,7 +29,7 @@ const fn allocator(name: &'static str, package: &'static str, about: &'static st
     }
 }
 
-/// A configuration of this repository's allocator.
+/// Returns the entry for a configuration of this repository's allocator.
 const fn ours(name: &'static str, about: &'static str) -> Allocator {
     Allocator {
         package: None,
@@ -44,7 +45,7 @@ const fn locked(name: &'static str, about: &'static str) -> Allocator {
     }
 }
 
-/// The system's allocator, whose answers are right when others disagree.
+/// The system's allocator. If allocators give different answers, its answer counts as right.
 pub(crate) const SYSTEM: &str = "system";
 
 /// Larder in its default configuration.
@@ -99,7 +100,7 @@ pub(crate) const ALLOCATORS: &[Allocator] = &[
     locked("dlmalloc", "dlmalloc behind a lock, remade in Rust"),
 ];
 
-/// Returns the allocator of this name.
+/// Returns the allocator with this name.
 pub(crate) fn find(name: &str) -> Option<&'static Allocator> {
     ALLOCATORS.iter().find(|allocator| allocator.name == name)
 }

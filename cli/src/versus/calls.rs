@@ -1,7 +1,7 @@
-//! The longest single call of an allocator on each workload, which is a program's longest wait.
+//! The longest single call of an allocator on each workload: the longest time for which a program has to wait.
 //!
 //! The workers are built with a feature that times every call of the process. A slow call is slow in every run, while
-//! interruptions by the machine come and go, so the shortest of the rounds' longest calls counts.
+//! interruptions by the machine vary. So the figure is the minimum over the rounds of each round's longest call.
 
 use serde::Serialize;
 
@@ -11,17 +11,18 @@ use super::workloads::Workload;
 use crate::numbers::in_order;
 use crate::report::{Table, none};
 
-/// The longest calls of one kind in microseconds: wall time, and processor time of their thread.
+/// The longest call of one kind in microseconds: in wall time, and in CPU time of its thread.
 pub(crate) type Micros = [f64; 2];
 
-/// Scale of the work when each call is timed, because the clocks take up to a hundred times as long as a call.
+/// Scale of the work when each call is timed. It is small because reading the clocks takes up to a hundred times as
+/// long as a call.
 pub(super) const SHARE_OF_CALLS: f64 = 0.2;
 
 /// The kinds of calls, in the order in which a worker prints them.
 const KINDS: [&str; 3] = ["malloc", "realloc", "free"];
 const CLOCKS: [&str; 2] = ["wall", "processor"];
 
-/// The result of one allocator on one workload, a line of JSON and cells of the table. It has no figures if the
+/// The result of one allocator on one workload: one line of JSON and cells of the table. It has no figures if the
 /// allocator failed.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub(crate) struct LongestCalls {
@@ -33,7 +34,7 @@ pub(crate) struct LongestCalls {
     pub(crate) failed: Option<String>,
 }
 
-/// Returns the longest calls of a workload's runs, for each allocator that the system allowed to run it.
+/// Returns the longest calls in a workload's runs, for each allocator that the system allowed to run the workload.
 pub(crate) fn longest(workload: &Workload, all: &[Runs]) -> Vec<LongestCalls> {
     let of = |runs: &Runs| LongestCalls {
         measure: "calls",
@@ -56,7 +57,7 @@ fn shorter(one: [Micros; 3], other: [Micros; 3]) -> [Micros; 3] {
     [0, 1, 2].map(|kind| [0, 1].map(|clock| least(kind, clock)))
 }
 
-/// Formats all longest calls; a workload has a line for each kind of call and clock.
+/// Formats all longest calls. A workload has one line for each kind of call and each clock.
 pub(crate) fn calls_table(all: &[LongestCalls], width: usize) -> String {
     if all.is_empty() {
         return String::new();

@@ -1,6 +1,6 @@
-//! Latency: the times of the frames of workloads with a schedule.
+//! Latency: the times of single frames, in workloads with a schedule.
 //!
-//! A workload with frames lasts as long as its schedule, so its time and operations enter no ratio and no mean; its
+//! A workload with frames lasts as long as its schedule, so its time and operations enter no ratio and no mean. Its
 //! frames have a table of their own.
 
 use serde::{Deserialize, Serialize};
@@ -11,16 +11,17 @@ use super::summary::VersusRow;
 use crate::numbers::{in_order, median};
 use crate::report::{Table, none};
 
-/// The frames of a run, or of a worker's rounds. A frame's time is from its first allocation to its last free, or from
-/// when it was due if the previous frame still ran then.
+/// The frames of a run, or of a worker's rounds. A frame's time is from its first allocation to its last free. If the
+/// previous frame was still running when the frame was due, its time starts when it was due.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Frames {
     /// Number of frames in the schedule.
     pub(crate) planned: u64,
-    /// Number of frames that ran, as median over the rounds. A frame is missed if the previous one still runs when the
-    /// next is due.
+    /// Number of frames that ran, as the median over the rounds. A frame is missed if the frame before it still runs
+    /// when the frame after it is due.
     pub(crate) done: u64,
-    /// The times that half of the frames, and 99 of 100, do not exceed; medians over the rounds.
+    /// The time that half of the frames do not exceed, and the time that 99 of 100 do not exceed; medians over the
+    /// rounds.
     pub(crate) p50_us: f64,
     pub(crate) p99_us: f64,
     /// Time of the slowest frame of all rounds.
@@ -45,7 +46,7 @@ impl Frames {
     }
 }
 
-/// A line of the table: its name, and its figure in microseconds.
+/// A line of the table: its name, and the function that returns its figure in microseconds.
 type Figure = (&'static str, fn(&Frames) -> f64);
 
 const FIGURES: [Figure; 3] = [
@@ -54,8 +55,8 @@ const FIGURES: [Figure; 3] = [
     ("max", |frames| frames.max_us),
 ];
 
-/// Formats the rows of workloads with frames of one profile: three lines of times for each, and one with the number
-/// of its frames that ran. Empty without such rows.
+/// Formats the rows of one profile for workloads with frames. Each workload has three lines of times, and one with the
+/// number of its frames that ran. Returns an empty string if there are no such rows.
 pub(super) fn frames_table(profile: &str, rows: &[&VersusRow], width: usize) -> String {
     let allocators = in_order(rows.iter().map(|row| row.allocator));
     let mut table = Table::new([&["workload", "frame"], &allocators[..]].concat());

@@ -1,4 +1,4 @@
-//! Results as a page on which each figure is a bar, with the bars of a workload below each other.
+//! Results as a page on which each figure is a bar. The bars of a workload are below each other.
 
 use super::allocators::{ALLOCATORS, LARDER};
 use super::instructions::Count;
@@ -11,14 +11,14 @@ use crate::report::bar::{Bar, swatch};
 use crate::report::page::{escape, list, page};
 use crate::report::{ANY_WIDTH, Left, Right, Table, TableCell};
 
-/// Maximum length of a bar over the shortest of its workload, since a bar of ten times the length would hide the
-/// differences of the others.
+/// Maximum length of a bar over the shortest bar of its workload. A bar ten times as long would
+/// hide the differences between the others.
 const LONGEST: f64 = 4.0;
 
 /// The beginnings of lines in the text that give a reason for a missing figure.
 const NOTES: [&str; 3] = ["failed: ", "skipped: ", "not counted: "];
 
-/// A median of rounds, with the lowest and the highest; a count has none.
+/// A median of rounds, with the lowest and the highest round. A count has no such range.
 struct Figure {
     middle: f64,
     range: Option<(f64, f64)>,
@@ -26,7 +26,7 @@ struct Figure {
     mark: &'static str,
 }
 
-/// One allocator on one workload, with its figure for each measure of the table, if any.
+/// One allocator on one workload, with its figure, if it has one, for each measure of the table.
 struct HtmlLine {
     workload: &'static str,
     allocator: &'static str,
@@ -34,7 +34,7 @@ struct HtmlLine {
     figures: Vec<Option<Figure>>,
 }
 
-/// Returns the page, with `about` at its head.
+/// Returns the page, with `about` at its top.
 pub(crate) fn html(results: &Results, about: &[String]) -> String {
     let mut body = list("What was measured", about);
     body.push_str(&legend(results));
@@ -88,7 +88,7 @@ pub(crate) fn html(results: &Results, about: &[String]) -> String {
     page("Larder beside other global allocators", &body)
 }
 
-/// Returns the key of the bars and their explanation.
+/// Returns the key to the bars, and an explanation of them.
 fn legend(results: &Results) -> String {
     let key = in_order(results.names())
         .into_iter()
@@ -99,14 +99,15 @@ fn legend(results: &Results) -> String {
     )
 }
 
-/// Returns the index of an allocator's bar style, the same in every page; Larder's is the first.
+/// Returns the index of an allocator's bar style, which is the same on every page. Larder's is the
+/// first.
 fn look(allocator: &str) -> usize {
     let larder = ALLOCATORS.iter().skip_while(|known| known.name != LARDER);
     let mut all = larder.chain(ALLOCATORS);
     all.position(|known| known.name == allocator).unwrap_or(0)
 }
 
-/// Formats a figure, with a decimal below 1000.
+/// Formats a figure, with one decimal if it is below 1000.
 fn short(figure: f64) -> String {
     let decimals = usize::from(figure < 1000.0);
     format!("{figure:.decimals$}")
@@ -149,8 +150,8 @@ fn counted(count: &Count) -> HtmlLine {
     }
 }
 
-/// Formats a table of bars: for each measure the bar, the figure in its unit, its range, and its excess over the
-/// minimum.
+/// Formats a table of bars. For each measure it has the bar, the figure in its unit, the figure's
+/// range, and its ratio to the minimum.
 fn section(heading: &str, units: &[&str], lines: &[HtmlLine]) -> String {
     if lines.is_empty() {
         return String::new();
@@ -181,12 +182,12 @@ fn section(heading: &str, units: &[&str], lines: &[HtmlLine]) -> String {
 }
 
 impl Figure {
-    /// Returns the right end of the figure's bar or range.
+    /// Returns the end of the figure's range, or the figure if it has no range.
     fn high(&self) -> f64 {
         self.range.map_or(self.middle, |(_, high)| high)
     }
 
-    /// Returns the cells of the figure; `all` are the figures of its workload, itself included.
+    /// Returns the cells of the figure. `all` has all figures of its workload, including this one.
     fn cells(&self, all: &[&Self], look: usize) -> [TableCell; 4] {
         let least = all
             .iter()

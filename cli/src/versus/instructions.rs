@@ -1,8 +1,9 @@
-//! Instructions of one operation, counted by Valgrind's tool Callgrind.
+//! The instructions of one operation, counted with Valgrind's tool Callgrind.
 //!
-//! A worker runs at two small scales; the difference of the counts over the difference of the operations leaves out
-//! the start, and inputs of a fixed size. The figure is the same in every run, so one run is enough, and other
-//! programs may run beside it. It includes the loop of the workload, but no effect of caches, branches or the system.
+//! A worker runs at two small scales. The difference of the instruction counts over the difference of the operations
+//! excludes the start, and the work for inputs of a fixed size. The figure is the same in every run, so one run is
+//! enough, and other programs may run at the same time. It includes the loop of the workload, but no effect of caches,
+//! branches or the system.
 
 use std::process::Command;
 
@@ -26,10 +27,10 @@ pub(crate) const USUAL: [&str; 6] = [
     "bare-boxes",
 ];
 
-/// The two scales. The smaller one already includes every first touch.
+/// The two scales. At the smaller one, all memory has already been touched once.
 const SCALES: [f64; 2] = [0.02, 0.06];
 
-/// The result of one allocator on one workload, a line of JSON and a cell of the table. It has no figure if the
+/// The result of one allocator on one workload: one line of JSON and one cell of the table. It has no figure if the
 /// allocator failed.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub(crate) struct Count {
@@ -74,7 +75,7 @@ pub(crate) fn count(worker: &Worker, workload: &Workload, settings: &Settings) -
     }
 }
 
-/// Returns a sample, and the instructions of the whole process.
+/// A sample, and the instructions of the whole process.
 type Counted = (Sample, u64);
 
 fn run(
@@ -92,7 +93,7 @@ fn run(
     let printed = printed(&mut command, settings.limit)?;
     let sample = parse(&printed.out, worker.allocator.name, workload.name)?;
     let instructions = collected(&printed.said)
-        .ok_or_else(|| RunFault::NoSample("valgrind tells no count".to_owned()))?;
+        .ok_or_else(|| RunFault::NoSample("valgrind printed no count".to_owned()))?;
     Ok((sample, instructions))
 }
 
@@ -116,7 +117,7 @@ fn per_operation(less: &Counted, more: &Counted) -> Result<f64, RunFault> {
     }
 }
 
-/// Formats all counts, a table for each profile.
+/// Formats all counts, with one table for each profile.
 pub(crate) fn counts_table(counts: &[Count], width: usize) -> String {
     let mut text = String::new();
     for profile in in_order(counts.iter().map(|count| count.profile)) {
@@ -134,7 +135,8 @@ pub(crate) fn counts_table(counts: &[Count], width: usize) -> String {
     text
 }
 
-/// Returns a table with a line for each allocator and a column for each workload, since there are more allocators.
+/// Returns a table with a line for each allocator and a column for each workload, since there are more allocators than
+/// workloads.
 fn profile_table(counts: &[&Count]) -> Table {
     let workloads = in_order(counts.iter().map(|count| count.workload));
     let mut table = Table::new([&["allocator"], &workloads[..]].concat());

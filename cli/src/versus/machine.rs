@@ -1,11 +1,11 @@
-//! The place and time of a measurement, as far as the system reports them.
+//! The machine, commit and date of a measurement, if the system reports them.
 
 use std::fs;
 use std::path::Path;
 use std::process::Command;
 use std::thread;
 
-/// Returns the kind of machine: processor, cores, kernel, compiler.
+/// Describes the machine: processor, cores, kernel, compiler, huge pages.
 pub(crate) fn machine() -> String {
     let read = |path: &str| fs::read_to_string(path).unwrap_or_default();
     let cores = thread::available_parallelism().map_or(0, usize::from);
@@ -23,7 +23,7 @@ pub(crate) fn machine() -> String {
     parts.join(", ")
 }
 
-/// Returns the commit of a checkout, and whether files have changed since.
+/// Returns the commit of a checkout, and says if files have changed since.
 pub(crate) fn commit(checkout: &Path) -> String {
     let git = |arguments: &[&str]| said(Command::new("git").current_dir(checkout).args(arguments));
     let Some(commit) = git(&["rev-parse", "--short", "HEAD"]) else {
@@ -47,7 +47,7 @@ fn processor(cpuinfo: &str) -> String {
     name.unwrap_or(std::env::consts::ARCH).to_owned()
 }
 
-/// Returns the first two numbers of a release; the others change with each update.
+/// Returns the first two numbers of a release. The other numbers change with each update.
 fn major_and_minor(release: &str) -> String {
     let numbers: Vec<&str> = release.trim().split('.').take(2).collect();
     numbers.join(".")
@@ -57,7 +57,7 @@ fn in_brackets(text: &str) -> Option<&str> {
     Some(text.split_once('[')?.1.split_once(']')?.0)
 }
 
-/// Returns the output of a program, if it exists and succeeds.
+/// Returns the output of a program, if the program exists and succeeds.
 fn said(command: &mut Command) -> Option<String> {
     let output = command.output().ok()?;
     let text = String::from_utf8(output.stdout).ok()?;

@@ -1,4 +1,4 @@
-//! The summary of a measurement as one table in Markdown, and the parser for its rows.
+//! The summary of a measurement as one table in Markdown, and the parser for the rows that it summarizes.
 
 use std::fs;
 use std::path::Path;
@@ -12,8 +12,8 @@ use super::workers::Profile;
 use super::workloads::WORKLOADS;
 use crate::report::{Left, Right, Table, TableCell, decimals, none};
 
-/// Reads the rows that `--results` or `--json` wrote, and skips lines of other measures. An error names the file and
-/// the line.
+/// Reads the rows that `--results` or `--json` wrote. Skips lines of other measures. An error names the file and the
+/// line.
 pub(crate) fn read(path: &Path) -> Result<Vec<VersusRow>, String> {
     let file = path.display();
     let text = fs::read_to_string(path).map_err(|error| format!("{file}: {error}"))?;
@@ -33,8 +33,8 @@ pub(crate) fn read(path: &Path) -> Result<Vec<VersusRow>, String> {
     Ok(rows)
 }
 
-/// Merges the rows of several measurements. Ratios are within one measurement, so for a workload and profile measured
-/// again the later rows replace the earlier ones of all allocators.
+/// Merges the rows of two measurements. A ratio is within one measurement. So for a workload and profile that were
+/// measured again, the later rows replace the earlier ones of all allocators.
 pub(crate) fn join(mut earlier: Vec<VersusRow>, later: Vec<VersusRow>) -> Vec<VersusRow> {
     let key = |row: &VersusRow| (row.workload, row.profile);
     earlier.retain(|row| later.iter().all(|again| key(again) != key(row)));
@@ -52,9 +52,9 @@ const GROUPS: [(&str, Profile, Measure); 3] = [
 /// The headings of our configurations, in their order.
 const NAMES: [&str; CONFIGURATIONS.len()] = ["default", "speed", "memory"];
 
-/// The head of the table. Each workload has a line: the best peer with fat LTO and its time, then the ratio of each
-/// of our configurations to the best peer: time with fat LTO, time of a plain release build, peak of resident memory.
-/// Below are geometric means and their aims.
+/// Returns the summary. Each workload has a line: the best peer with fat LTO and its time, and then the ratios of each
+/// of our configurations to the best peer: time with fat LTO, time of a plain release build, and peak of resident
+/// memory. The last lines have geometric means and their aims.
 pub(crate) fn summary(rows: &[VersusRow]) -> String {
     summary_table(rows).markdown()
 }
@@ -94,7 +94,7 @@ pub(super) fn summary_table(rows: &[VersusRow]) -> Table {
     table
 }
 
-/// Formats a cell about a configuration's score.
+/// A function that formats a cell about a configuration's score.
 type ScoreCell = fn(&Contest, &str) -> TableCell;
 
 fn line_of<'a>(contest: &'a Contest, workload: &str) -> Option<&'a ContestLine> {
@@ -106,7 +106,7 @@ fn score_of<'a>(contest: &'a Contest, name: &str) -> Option<&'a Score> {
     scores.find(|score| score.allocator == name)
 }
 
-/// Returns the cell of a ratio, which stands out if it is behind.
+/// Returns the cell of a ratio. It stands out if the configuration is behind.
 fn ratio_of(contest: &Contest, line: Option<&ContestLine>, name: &str) -> TableCell {
     let mut scores = contest.scores.iter();
     let column = scores.position(|score| score.allocator == name);

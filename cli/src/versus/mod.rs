@@ -1,9 +1,10 @@
-//! Larder compared with other global allocators, in programs of their own.
+//! Compares Larder with other global allocators, each in separate programs.
 //!
-//! Each allocator is built into a worker ([`workers`]), the same program except for one feature. A run of a workload is
-//! one process ([`process`]); runs of different allocators alternate ([`rounds`]), and their measurements are compared
-//! ([`summary`], [`table`], [`frames`], [`page`], [`html`]), ours with the best of all others ([`peers`],
-//! [`markdown`]). Two figures are measured separately: the longest [`calls`], and [`instructions`] of an operation.
+//! Each allocator is built into a worker ([`workers`]), which is the same program except for one feature. A run of a
+//! workload is one process ([`process`]). Runs of different allocators alternate ([`rounds`]), and their measurements
+//! are compared ([`summary`], [`table`], [`frames`], [`page`], [`html`]); our configurations are also compared with the
+//! best of all others ([`peers`], [`markdown`]). Two figures are measured separately: the longest [`calls`], and the
+//! [`instructions`] of an operation.
 //!
 //! A worker measures and prints its own figures.
 

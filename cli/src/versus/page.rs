@@ -1,4 +1,4 @@
-//! Results as text, as a page to keep, and as lines of JSON.
+//! Results as text, as a page in Markdown, and as lines of JSON.
 
 use std::fs;
 use std::io;
@@ -21,7 +21,7 @@ pub(crate) struct Results {
 }
 
 impl Results {
-    /// Formats all tables, each at most this wide if its columns allow it.
+    /// Formats all tables, each at most `width` wide if its columns allow it.
     pub(crate) fn text(&self, width: usize) -> String {
         let tables = [
             table(&self.rows, width),
@@ -31,8 +31,8 @@ impl Results {
         tables.concat()
     }
 
-    /// Returns the numbers of failed and of requested figures. A peer that does not run under Valgrind has not
-    /// failed.
+    /// Returns the numbers of failed and of requested figures. A peer that does not run under
+    /// Valgrind does not count as failed.
     pub(crate) fn failed(&self) -> (usize, usize) {
         let rows = self.rows.iter().filter(|row| row.failed.is_some());
         let calls = self.calls.iter().filter(|calls| calls.failed.is_some());
@@ -45,7 +45,7 @@ impl Results {
         )
     }
 
-    /// Returns the names of the allocators, once for each figure.
+    /// Returns the allocator's name of each figure.
     pub(crate) fn names(&self) -> impl Iterator<Item = &'static str> {
         let rows = self.rows.iter().map(|row| row.allocator);
         let counts = self.counts.iter().map(|count| count.allocator);
@@ -53,7 +53,7 @@ impl Results {
             .chain(self.calls.iter().map(|calls| calls.allocator))
     }
 
-    /// Formats the figures as JSON, one object a line.
+    /// Formats the figures as JSON, with one object on each line.
     fn json(&self) -> io::Result<String> {
         let rows = self.rows.iter().map(json_line);
         let counts = self.counts.iter().map(json_line);
@@ -62,7 +62,7 @@ impl Results {
     }
 }
 
-/// The text of a page besides the tables: the origin of the figures.
+/// The origin of the figures, which a page has in addition to the tables.
 #[derive(Debug, Clone)]
 pub(crate) struct ResultOrigin {
     /// The command that repeats the measurement.
@@ -77,7 +77,7 @@ pub(crate) struct ResultOrigin {
 }
 
 impl ResultOrigin {
-    /// Returns the lines of this text.
+    /// Returns the origin as lines of text.
     pub(crate) fn lines(&self, settings: &Settings) -> Vec<String> {
         let Self {
             command,
@@ -117,8 +117,8 @@ pub(crate) fn page(results: &Results, settings: &Settings, origin: &ResultOrigin
 
 pub(super) const SUMMARY: &str = "Ours over the best peer of each workload (every other allocator is a peer), below 1 ahead, **bold** more than 5 % behind: time with fat LTO, time of a plain release build, peak of resident memory.";
 
-/// Writes `DATE-versus.md` and `.jsonl` into a folder. Returns their paths. Earlier results of the same day stay: the
-/// new ones get a number.
+/// Writes `DATE-versus.md` and `DATE-versus.jsonl` into a folder. Returns their paths. If there are
+/// results of the same day, they are kept, and the new names get a number.
 pub(crate) fn write(
     folder: &Path,
     results: &Results,

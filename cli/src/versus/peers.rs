@@ -1,7 +1,7 @@
-//! Our configurations compared with the peers: each over the best of all other allocators, workload by workload.
+//! Compares each of our configurations with the best of its peers, workload by workload.
 //!
-//! Peers are all allocators but ours, the system's included: our configurations are never compared with each other.
-//! Workloads with steps are left out, since no peer has steps.
+//! The peers are all allocators except ours, including the system's. Our configurations are never compared with each
+//! other. Workloads with steps are omitted, since no peer has steps.
 
 use super::allocators::{self, CONFIGURATIONS, LARDER};
 use super::summary::VersusRow;
@@ -10,7 +10,7 @@ use crate::numbers::mebibytes;
 use crate::numbers::{geometric_mean, in_order};
 use crate::report::{Table, decimals};
 
-/// The compared figure.
+/// The figure that is compared.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Measure {
     /// Nanoseconds of one operation.
@@ -19,7 +19,7 @@ pub(crate) enum Measure {
     Peak,
 }
 
-/// One measure of one profile.
+/// The comparison for one measure and one profile.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Contest {
     pub(crate) profile: &'static str,
@@ -37,7 +37,8 @@ pub(crate) struct ContestLine {
     /// The best peer, and its figure in the unit of the measure.
     pub(crate) peer: &'static str,
     pub(crate) best: f64,
-    /// The ratios of our configurations' figures to `best`, in the order of the scores; `None` for a failure.
+    /// The ratios of our configurations' figures to `best`, in the order of the scores; `None` for a configuration that
+    /// failed.
     pub(crate) ratios: Vec<Option<f64>>,
 }
 
@@ -53,7 +54,8 @@ pub(crate) struct Score {
     pub(crate) behind: Vec<(&'static str, f64)>,
 }
 
-/// The ratio above which a workload counts as behind. Closer to 1, a ratio changes sides from run to run.
+/// The ratio above which a configuration counts as behind on a workload. Ratios closer to 1 are above it in one run and
+/// below it in the next.
 pub(crate) const BEHIND: f64 = 1.05;
 
 /// The aim of a configuration over all workloads.
@@ -99,7 +101,7 @@ impl Measure {
     }
 }
 
-/// Compares our configurations with the peers, among the rows of a profile.
+/// Compares our configurations with the peers, in the rows of one profile.
 pub(crate) fn contest(rows: &[VersusRow], profile: &'static str, measure: Measure) -> Contest {
     let entered: Vec<&VersusRow> = rows
         .iter()
@@ -132,7 +134,7 @@ fn is_peer(allocator: &str) -> bool {
     allocators::find(allocator).is_some_and(|allocator| !allocator.ours)
 }
 
-/// Returns the comparison on one workload; `None` if no peer has a figure.
+/// Returns the comparison on one workload, or `None` if no peer has a figure.
 fn line(
     workload: &'static str,
     rows: &[&VersusRow],
@@ -173,7 +175,7 @@ fn score(allocator: &'static str, column: usize, lines: &[ContestLine]) -> Score
     }
 }
 
-/// Formats the contest; empty without peers or configurations of ours.
+/// Formats the contest. Returns an empty string if there are no peers or no configurations of ours.
 pub(crate) fn contest_table(contest: &Contest, width: usize) -> String {
     if contest.lines.is_empty() || contest.scores.is_empty() {
         return String::new();
@@ -229,7 +231,7 @@ fn verdict(contest: &Contest, score: &Score) -> String {
 }
 
 impl Score {
-    /// Returns whether the aim is met, in words. The aim concerns all workloads, so it is undecided for a part of them.
+    /// Says in words whether the aim is met. The aim concerns all workloads, so it is undecided if some are missing.
     pub(crate) fn against(&self, aim: &Aim) -> &'static str {
         let all = WORKLOADS
             .iter()

@@ -1,4 +1,4 @@
-//! One run of a worker in a separate process, and its line of output.
+//! One run of a worker in a process, and the worker's line of output.
 
 use std::io::{self, Read};
 use std::process::{Child, Command, Stdio};
@@ -15,42 +15,42 @@ use super::rounds::Settings;
 use super::workers::{Profile, Worker};
 use super::workloads::{Kind, SERVER_SECONDS, Workload};
 
-/// The interval at which a running worker is polled. It is long, since the worker may share the core.
+/// The interval at which a running worker is polled. It is long because the worker may run on the same core.
 const GLANCE: Duration = Duration::from_millis(5);
 
-/// The worker's command that readies the machine's memory. Without it, the time of a run in a virtual machine depends
+/// The worker's command that prepares the machine's memory. Without it, the time of a run in a virtual machine depends
 /// on earlier runs.
 const READY_MEMORY: &str = "ready";
 
 /// Maximum number of characters kept of a failed process's stderr.
 const MAX_SAID: usize = 300;
 
-/// The measurements of one run; `None` if the workload or the operating system does not report them.
+/// The measurements of one run. A figure is `None` if the workload or the operating system does not report it.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 pub(crate) struct Sample {
     /// Seconds from the first to the last operation.
     pub(crate) seconds: f64,
     pub(crate) operations: u64,
-    /// The workload's checksum, equal for every allocator that works.
+    /// The workload's checksum, which is the same for every allocator that works.
     pub(crate) answer: u64,
-    /// Minor page faults of the operations.
+    /// Minor page faults during the operations.
     pub(crate) faults: Option<u64>,
     pub(crate) peak_rss_bytes: Option<u64>,
-    /// Resident bytes after everything was freed.
+    /// Resident bytes after everything has been freed.
     pub(crate) end_rss_bytes: Option<u64>,
-    /// Live bytes when the workload reads its memory, and resident bytes at that time.
+    /// Live bytes and resident bytes at the time when the workload measures its memory.
     pub(crate) live_bytes: Option<u64>,
     pub(crate) live_rss_bytes: Option<u64>,
     /// Times of single frames.
     pub(crate) frames: Option<Frames>,
-    /// The longest calls of malloc, realloc and free.
+    /// The longest call of malloc, of realloc and of free.
     pub(crate) calls: Option<[Micros; 3]>,
 }
 
-/// The reason why the figures of a run are missing or do not count.
+/// The reason for which the figures of a run are missing or do not count.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub(crate) enum RunFault {
-    /// The process could not be started or watched.
+    /// The process could not be started, or its end could not be waited for.
     #[error("cannot be run: {0}")]
     NotRun(String),
     /// The process crashed, or reported an error in one line.
@@ -74,13 +74,13 @@ impl From<io::Error> for RunFault {
     }
 }
 
-/// Readies the machine's memory, and runs a workload once.
+/// Prepares the machine's memory, and runs a workload once.
 pub(crate) fn run(
     worker: &Worker,
     workload: &Workload,
     settings: &Settings,
 ) -> Result<Sample, RunFault> {
-    // If memory is short here, the run may still succeed.
+    // If this fails for lack of memory, the run may still succeed.
     let _ = printed(
         Command::new(&worker.program).arg(READY_MEMORY),
         settings.limit,
@@ -96,7 +96,7 @@ pub(crate) fn run(
     if workload.threads == 1 {
         command.arg("--pin");
     }
-    // `server` has a fixed duration; the limit is for the rest of its work.
+    // `server` has a fixed duration, and the limit is for the rest of its work.
     let told = match workload.kind {
         Kind::Memory => settings.scale * f64::from(SERVER_SECONDS),
         _ => 0.0,
@@ -109,9 +109,9 @@ pub(crate) fn run(
 /// The output of a process that succeeded.
 #[derive(Debug)]
 pub(super) struct Printed {
-    /// Output on stdout.
+    /// The output on stdout.
     pub(super) out: String,
-    /// Output on stderr.
+    /// The output on stderr.
     pub(super) said: String,
 }
 
@@ -127,7 +127,7 @@ pub(super) fn printed(command: &mut Command, limit: Duration) -> Result<Printed,
         let seconds = limit.as_secs();
         return Err(RunFault::TimedOut { seconds });
     };
-    // The output fits into the pipes. Otherwise the process would block until it is stopped.
+    // The output must fit into the pipes; a process with more output blocks until it is stopped.
     let (mut out, mut said) = (Vec::new(), Vec::new());
     if let Some(mut pipe) = child.stdout.take() {
         pipe.read_to_end(&mut out)?;
@@ -145,14 +145,14 @@ pub(super) fn printed(command: &mut Command, limit: Duration) -> Result<Printed,
     Ok(Printed { out, said })
 }
 
-/// Returns the beginning of a process's message, without Valgrind's lines.
+/// Returns the beginning of a process's message in one line, without Valgrind's lines.
 fn in_one_line(said: &str) -> String {
     let own = said.lines().filter(|line| !line.starts_with("=="));
     let lines: Vec<&str> = own.map(str::trim).collect();
     lines.join(" ").trim().chars().take(MAX_SAID).collect()
 }
 
-/// Waits for a process. Returns `None` if it had to be stopped.
+/// Waits for a process. Returns `None` if the process reached the limit and was stopped.
 fn wait(child: &mut Child, limit: Duration) -> io::Result<Option<std::process::ExitStatus>> {
     let started = Instant::now();
     loop {
@@ -168,7 +168,7 @@ fn wait(child: &mut Child, limit: Duration) -> io::Result<Option<std::process::E
     }
 }
 
-/// Parses the sample in a worker's output. Returns `None` if it belongs to another run.
+/// Parses the sample in a worker's output. Returns an error if there is no valid sample or it belongs to another run.
 pub(crate) fn parse(printed: &str, allocator: &str, workload: &str) -> Result<Sample, RunFault> {
     let no_sample = |error: serde_json::Error| RunFault::NoSample(error.to_string());
     let line: Value = serde_json::from_str(printed.trim()).map_err(no_sample)?;
@@ -180,7 +180,7 @@ pub(crate) fn parse(printed: &str, allocator: &str, workload: &str) -> Result<Sa
         return Err(RunFault::Skipped(why.to_owned()));
     }
     let sample: Sample = serde_json::from_value(line).map_err(no_sample)?;
-    // Ratios require figures above zero.
+    // Ratios need figures above zero.
     if !(sample.seconds.is_finite() && sample.seconds > 0.0 && sample.operations > 0) {
         let (seconds, operations) = (sample.seconds, sample.operations);
         return Err(RunFault::NoSample(format!(

@@ -1,4 +1,4 @@
-//! Rounds: every worker runs once in each, in turns, so that a slow phase of the machine slows all of them.
+//! Rounds: every worker runs once in each round, in turns, so that a slow phase of the machine affects all workers.
 
 use std::time::Duration;
 
@@ -25,7 +25,7 @@ pub(crate) struct Settings {
     pub(crate) limit: Duration,
 }
 
-/// Maximum scale, above which counts of the workers are inexact.
+/// Maximum scale. Above it, the workers' counts are inexact.
 const MAX_SCALE: f64 = 1e6;
 
 fn parse_scale(text: &str) -> Result<f64, String> {
@@ -47,9 +47,9 @@ fn parse_limit(text: &str) -> Result<Duration, String> {
 pub(crate) struct Runs {
     pub(crate) allocator: &'static str,
     pub(crate) profile: Profile,
-    /// One sample a round, up to the first fault.
+    /// One sample for each round, up to the first fault.
     pub(crate) samples: Vec<Sample>,
-    /// The fault of a run, if any. The figures then do not count.
+    /// The fault of a run, if there is one; the figures then do not count.
     pub(crate) fault: Option<RunFault>,
 }
 
@@ -63,8 +63,8 @@ pub(crate) fn takes_part(allocator: &Allocator, workload: &Workload) -> bool {
     (workload.threads == 1 || !one_lock) && (workload.steps || !steps_only)
 }
 
-/// Runs a workload on all workers that can run it, and calls `about_to_run` before each run. A worker that fails is
-/// left out of the later rounds.
+/// Runs a workload on all workers that can run it, and calls `about_to_run` before each run. A worker that fails does
+/// not run in later rounds.
 pub(crate) fn measure(
     workload: &Workload,
     workers: &[Worker],
@@ -99,7 +99,7 @@ pub(crate) fn measure(
     all
 }
 
-/// Returns the order of a round, reversed every other time, so that no worker always runs after the same one.
+/// Returns the order of a round. Every other round is reversed, so that no worker always runs after the same one.
 pub(super) fn order(round: u32, length: usize) -> Vec<usize> {
     if round.is_multiple_of(2) {
         (0..length).collect()
@@ -121,7 +121,8 @@ pub(super) fn compare_answers(all: &mut [Runs]) {
     }
 }
 
-/// Returns the right answer: the system allocator's, otherwise the most frequent one, otherwise the first.
+/// Returns the right answer: the system allocator's, or otherwise the most frequent one, or of equally frequent ones
+/// the first.
 fn right_answer(all: &[Runs]) -> Option<u64> {
     let answers = |runs: &Runs| -> Vec<u64> {
         let samples = runs.samples.iter();
@@ -133,7 +134,7 @@ fn right_answer(all: &[Runs]) -> Option<u64> {
     }
     let given: Vec<u64> = all.iter().flat_map(answers).collect();
     let times = |answer: u64| given.iter().filter(|other| **other == answer).count();
-    // Reversed because `max` returns the last of equals.
+    // The order is reversed because `max_by_key` returns the last of equals.
     let max = given.iter().copied().rev();
     max.max_by_key(|answer| times(*answer))
 }

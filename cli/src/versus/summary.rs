@@ -1,4 +1,4 @@
-//! Samples compared: medians, ratios to the best, geometric means.
+//! Comparison of samples: medians, ratios to the best, geometric means.
 
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize};
@@ -11,11 +11,12 @@ use super::workers::Profile;
 use super::workloads::{self, Kind, Workload};
 use crate::numbers::{geometric_mean, in_order, median};
 
-/// A name in one of the lists, where parsing looks it up.
+/// A name from one of the lists. Parsing looks it up there.
 pub(crate) type Name = &'static str;
 
-/// The result of one allocator on one workload, a line of JSON and a cell of each table. Figures are medians over the
-/// rounds, or `None` if the allocator failed, or if the operating system or the workload does not report them.
+/// The result of one allocator on one workload: one line of JSON and one cell of each table. Figures are medians over
+/// the rounds. They are `None` if the allocator failed, or if the operating system or the workload does not report
+/// them.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(crate) struct VersusRow {
     #[serde(deserialize_with = "workload_name")]
@@ -41,28 +42,29 @@ pub(crate) struct VersusRow {
     pub(crate) peak_rss_bytes: Option<u64>,
     pub(crate) peak_rss_min_bytes: Option<u64>,
     pub(crate) peak_rss_max_bytes: Option<u64>,
-    /// Resident bytes after everything was freed.
+    /// Resident bytes after everything has been freed.
     pub(crate) end_rss_bytes: Option<u64>,
-    /// Live bytes when the workload reads its memory; its list entry says when.
+    /// Live bytes at the time when the workload measures its memory; the workload's entry in the list says when that
+    /// is.
     pub(crate) live_bytes: Option<u64>,
     /// Resident bytes at that time over the live bytes.
     pub(crate) rss_over_live: Option<f64>,
     /// Times of single frames.
     pub(crate) frames: Option<Frames>,
-    /// Ratios to the best of the workload and profile: time, peak and end.
+    /// Ratios to the best row of the workload and profile, for the time, the peak and the end.
     pub(crate) ratio_to_best: Option<f64>,
     pub(crate) peak_rss_ratio_to_best: Option<f64>,
     pub(crate) end_rss_ratio_to_best: Option<f64>,
-    /// The workload's checksum, equal for every allocator that works.
+    /// The workload's checksum, which is the same for every allocator that works.
     pub(crate) answer: Option<u64>,
-    /// The reason for missing figures; absent from the JSON of a row with figures.
+    /// The reason for missing figures; absent from the JSON if the row has figures.
     pub(crate) failed: Option<String>,
-    /// The reason why the system did not allow the run; absent from the JSON of another row.
+    /// The reason for which the system did not allow the run; absent from the JSON if the system did.
     pub(crate) skipped: Option<String>,
 }
 
 impl VersusRow {
-    /// Returns whether the row's workload times single frames; its time and memory are not compared.
+    /// Returns whether the row's workload times single frames. The time and memory of such rows are not compared.
     pub(crate) fn is_of_frames(&self) -> bool {
         self.is_of(Kind::Frames)
     }
@@ -77,7 +79,7 @@ impl VersusRow {
     }
 }
 
-/// Parses a name, which must be known.
+/// Parses a name, which must be in the list.
 fn name<'a, D: Deserializer<'a>>(
     input: D,
     what: &str,
@@ -108,7 +110,7 @@ fn profile_name<'a, D: Deserializer<'a>>(input: D) -> Result<&'static str, D::Er
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct VersusMean {
     pub(crate) allocator: &'static str,
-    /// Whether the mean is over the workloads of one thread, rather than the others.
+    /// Whether the mean is over the workloads with one thread; otherwise it is over the others.
     pub(crate) one_thread: bool,
     pub(crate) time: Option<f64>,
     pub(crate) peak_rss: Option<f64>,
@@ -135,12 +137,12 @@ pub(crate) fn rows(workload: &Workload, all: &[Runs]) -> Vec<VersusRow> {
 }
 
 fn row(workload: &Workload, runs: &Runs) -> VersusRow {
-    // The figures of a worker that failed once do not count.
+    // If a worker has failed once, none of its figures count.
     let samples: &[Sample] = match runs.fault {
         Some(_) => &[],
         None => &runs.samples,
     };
-    // A time that was fixed beforehand is not a figure.
+    // A time that is fixed beforehand is not a figure.
     let timed = match workload.kind {
         Kind::Memory => &[],
         _ => samples,
@@ -198,7 +200,7 @@ fn rss_over_live(sample: &Sample) -> Option<f64> {
     (live > 0).then(|| rss as f64 / live as f64)
 }
 
-/// Sets the ratios to the best among comparable rows.
+/// Sets the ratios to the best of these rows, which are comparable.
 fn add_ratios(mut rows: Vec<&mut VersusRow>) {
     let best = |figure: fn(&VersusRow) -> Option<f64>| {
         let figures = rows.iter().filter_map(|row| figure(row));
@@ -225,8 +227,8 @@ fn ratio(figure: Option<f64>, to: Option<f64>) -> Option<f64> {
     (to > 0.0).then(|| figure / to)
 }
 
-/// Returns the means of one profile: first over the workloads of one thread, then over the others; each in the order
-/// of the allocators' first rows. Workloads of frames and of memory do not enter.
+/// Returns the means of one profile: first those over the workloads with one thread, then those over the others, each
+/// in the order of the allocators' first rows. Workloads of frames and of memory are excluded.
 pub(crate) fn means(rows: &[VersusRow], profile: &str) -> Vec<VersusMean> {
     let mut means = Vec::new();
     for one_thread in [true, false] {

@@ -1,5 +1,5 @@
-//! Rows as text: for each profile a table of times and tables of memory, then the geometric means and ours over the
-//! best peers, then frames; last the failures.
+//! Rows as text. Each profile has a table of times, tables of memory, the geometric means, the
+//! comparison of ours with the best peers, and the frames. Failures come last.
 
 use std::iter;
 
@@ -10,14 +10,14 @@ use crate::numbers::in_order;
 use crate::numbers::mebibytes;
 use crate::report::{Table, decimals, none};
 
-/// The share of their median above which a difference between rounds is marked.
+/// The fraction of the median above which the difference between rounds is marked.
 const STEADY: f64 = 0.10;
 
-/// One table: the contents of its cells, and the name of a line's best.
+/// One kind of table: its title, the contents of its cells, and its last column.
 struct Face {
     title: &'static str,
     cell: fn(&VersusRow) -> Option<String>,
-    /// The text of the last column, from the row with the smallest ratio.
+    /// The last column, whose text comes from the row with the smallest ratio.
     best: Option<BestPeer>,
 }
 
@@ -67,7 +67,7 @@ const FACES: [Face; 5] = [
     },
 ];
 
-/// Returns the mark in front of a time: `~` if rounds differ by more than a tenth.
+/// Returns the mark in front of a time, which is `~` if rounds differ by more than a tenth.
 pub(super) fn time_mark(row: &VersusRow) -> &'static str {
     match row.spread {
         Some(spread) if spread > STEADY => "~",
@@ -127,8 +127,8 @@ fn face_table(face: &Face, profile: &str, rows: &[&VersusRow], width: usize) -> 
         let of_workload = rows.iter().filter(|row| row.workload == workload);
         let line: Vec<&VersusRow> = of_workload.copied().collect();
         let has_figures = line.iter().any(|row| (face.cell)(row).is_some());
-        // A line on which all allocators have failed must stay, but few workloads know their live
-        // bytes.
+        // A line without figures stays if an allocator has failed, except in tables such as that of
+        // live bytes, which few workloads know.
         if !has_figures && (face.best.is_none() || line.iter().all(|row| row.failed.is_none())) {
             continue;
         }
@@ -159,7 +159,8 @@ fn best_cell(best: &BestPeer, line: &[&VersusRow]) -> String {
     figure.unwrap_or_else(none)
 }
 
-/// Formats a line for each allocator. `None` unless several workloads enter the means.
+/// Returns a table with a line for each allocator, or `None` unless several workloads enter the
+/// means.
 pub(super) fn means_table(rows: &[VersusRow], profile: &'static str) -> Option<Table> {
     let entered = rows
         .iter()
@@ -195,7 +196,7 @@ fn mean_cells(mean: &VersusMean) -> [String; 4] {
     let of = if mean.workloads == mean.of {
         mean.of.to_string()
     } else {
-        // Means over different workloads are not comparable.
+        // Means over different sets of workloads are not comparable.
         format!("only {} of {}", mean.workloads, mean.of)
     };
     [

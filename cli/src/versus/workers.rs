@@ -1,6 +1,7 @@
-//! Building the workers: one program for each allocator and profile.
+//! Builds the workers: one program for each allocator and profile.
 //!
-//! All workers share a target folder of their own, so that common crates are compiled once.
+//! All workers share one target folder, separate from the repository's, so that common crates are
+//! compiled once.
 
 use std::env;
 use std::fmt;
@@ -24,7 +25,7 @@ pub(crate) enum Profile {
 }
 
 impl Profile {
-    /// Returns its name in tables.
+    /// Returns the profile's name in tables.
     pub(crate) const fn name(self) -> &'static str {
         match self {
             Self::Fat => "fat",
@@ -33,7 +34,7 @@ impl Profile {
         }
     }
 
-    /// Returns the profile of the worker package.
+    /// Returns the name of the Cargo profile in the worker package.
     const fn of_cargo(self) -> &'static str {
         match self {
             Self::Fat => "fat",
@@ -43,7 +44,7 @@ impl Profile {
 }
 
 impl Profile {
-    /// Returns the arguments for a feature beside the allocator's, if it has one.
+    /// Returns the arguments for a feature in addition to the allocator's, if the profile has one.
     const fn features(self) -> &'static [&'static str] {
         match self {
             Self::Fat | Self::Plain => &[],
@@ -74,7 +75,7 @@ pub(crate) struct Package {
 }
 
 impl Package {
-    /// Returns the package in the checkout where this program was compiled.
+    /// Returns the package in the checkout in which this program was compiled.
     pub(crate) fn beside_this() -> Result<Self, String> {
         let package = Path::new(env!("CARGO_MANIFEST_DIR"));
         let target = match env::var_os("CARGO_TARGET_DIR") {
@@ -126,7 +127,7 @@ impl Package {
         }
     }
 
-    /// Copies the worker, since the next one is built under the same name.
+    /// Copies the worker, since the next one is built with the same file name.
     fn keep(
         &self,
         built: &Path,
@@ -135,8 +136,8 @@ impl Package {
     ) -> Result<Worker, String> {
         let folder = self.target.join("workers");
         let program = folder.join(file_name(allocator, profile));
-        // The complete copy is renamed into place, since copying into place fails while the old
-        // worker runs.
+        // The file is copied under another name and then renamed, since copying over the old worker
+        // fails while that runs.
         let copy = program.with_extension("new");
         fs::create_dir_all(&folder)
             .and_then(|()| fs::copy(built, &copy))
@@ -145,7 +146,7 @@ impl Package {
         built_earlier(&folder, allocator, profile)
     }
 
-    /// Returns the version of a crate that the workers are built with.
+    /// Returns the version of a crate with which the workers are built.
     pub(crate) fn version(&self, package: &str) -> Option<String> {
         let lock = fs::read_to_string(self.folder.join("Cargo.lock")).ok()?;
         version_in(&lock, package)
@@ -183,7 +184,7 @@ fn executable(messages: &str) -> Option<PathBuf> {
     programs.next_back()
 }
 
-/// Returns the version of a package, which follows its name in a lock file.
+/// Returns the version of a package in a lock file, where it follows the name.
 fn version_in(lock: &str, package: &str) -> Option<String> {
     let name = format!("name = \"{package}\"");
     let mut lines = lock.lines().skip_while(|line| *line != name);

@@ -1,16 +1,16 @@
 //! The workloads of `versus`, by name.
 //!
-//! The worker package takes this file by its path, so that the command and its
-//! workers cannot disagree. It depends on nothing.
+//! The worker package includes this file by its path, so that the command and its workers cannot disagree. The file
+//! depends on nothing.
 
 /// One line of the list.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Workload {
-    /// A short name, never reused for another workload.
+    /// A short name, which is never reused for another workload.
     pub(crate) name: &'static str,
-    /// Number of threads that use the allocator concurrently. With one thread, the process stays on one core.
+    /// Number of threads that use the allocator concurrently. A process with one thread stays on one core.
     pub(crate) threads: u32,
-    /// Whether the workload marks the begin and end of its steps for the allocator.
+    /// Whether the workload tells the allocator where its steps begin and end.
     pub(crate) steps: bool,
     pub(crate) kind: Kind,
     /// A description.
@@ -22,16 +22,16 @@ pub(crate) struct Workload {
 pub(crate) enum Kind {
     /// Measures the time and memory of the operations.
     Timed,
-    /// Measures the times of single frames. The workload lasts as long as its schedule, so its own time means nothing.
+    /// Measures the times of single frames. The workload lasts as long as its schedule, so its own time says nothing.
     Frames,
-    /// Counts instructions. The workload is little more than the loop around a pair, so its time means little. It runs
-    /// only when named.
+    /// Counts instructions. The workload is little more than a loop around one pair of calls, so its time says little.
+    /// It runs only if it is named.
     Bare,
-    /// Measures the times of single calls (`--calls`). The workload's own time means little. Without `--calls` it runs
-    /// only when named.
+    /// Measures the times of single calls (`--calls`). The workload's own time says little. Without `--calls`, it runs
+    /// only if it is named.
     Cliff,
-    /// Measures resident over live bytes. The workload's duration is fixed, so its time means nothing and is left out
-    /// of its row. It runs only when named.
+    /// Measures resident over live bytes. The workload's duration is fixed, so its time says nothing and is omitted
+    /// from its row. It runs only if it is named.
     Memory,
 }
 
@@ -39,8 +39,8 @@ pub(crate) enum Kind {
 pub(crate) const SERVER_SECONDS: u32 = 60;
 
 impl Workload {
-    /// Returns whether the aims concern the workload: its time is a measure, and it has no steps, which no peer
-    /// supports.
+    /// Returns whether the aims concern the workload: its time is a measure, and it has no steps, since no peer
+    /// supports them.
     pub(crate) const fn is_aimed(&self) -> bool {
         !self.steps && matches!(self.kind, Kind::Timed)
     }
@@ -70,7 +70,7 @@ const fn bare(name: &'static str, about: &'static str) -> Workload {
     }
 }
 
-/// Creates a workload of two threads: one with frames, and one that allocates all the time.
+/// Creates a workload of two threads: one runs frames, and the other allocates all the time.
 const fn frames(name: &'static str, about: &'static str) -> Workload {
     Workload {
         kind: Kind::Frames,
@@ -226,7 +226,7 @@ pub(crate) const WORKLOADS: &[Workload] = &[
     ),
 ];
 
-/// Returns the workload of this name.
+/// Returns the workload with this name.
 pub(crate) fn find(name: &str) -> Option<&'static Workload> {
     WORKLOADS.iter().find(|workload| workload.name == name)
 }

@@ -1,4 +1,4 @@
-//! The defects of trace files, and their error texts.
+//! The defects of trace files, and their error messages.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -7,10 +7,10 @@ use thiserror::Error;
 
 use crate::MAX_BYTES;
 
-/// A trace file that was refused: the line and the defect.
+/// An error about a trace file that was refused, with the line and the defect.
 ///
-/// Prints as `FILE:LINE: what is wrong; what to do`, or without the line if the file could not be
-/// opened at all.
+/// Displays as `FILE:LINE: what is wrong; what to do`, or without the line if the defect is not at
+/// one.
 #[derive(Debug, Error)]
 #[error("{}:{} {defect}", file.display(), line.map(|line| format!("{line}:")).unwrap_or_default())]
 pub struct TraceError {
@@ -20,7 +20,7 @@ pub struct TraceError {
 }
 
 impl TraceError {
-    /// Creates an error for a defect of the file as a whole.
+    /// Creates an error about a defect of the file as a whole.
     #[must_use]
     pub fn of_file(file: &Path, defect: Defect) -> Self {
         Self {
@@ -30,7 +30,7 @@ impl TraceError {
         }
     }
 
-    /// Creates an error for a defect at a line, counted from 1.
+    /// Creates an error about a defect at a line, counted from 1.
     #[must_use]
     pub fn at_line(file: &Path, line: u64, defect: Defect) -> Self {
         Self {
@@ -46,7 +46,7 @@ impl TraceError {
         &self.file
     }
 
-    /// Returns the line, counted from 1; `None` if the file could not be opened.
+    /// Returns the line, counted from 1; `None` for a defect of the file as a whole.
     #[must_use]
     pub fn line(&self) -> Option<u64> {
         self.line
@@ -66,7 +66,7 @@ impl TraceError {
 }
 
 impl Defect {
-    /// Returns whether only the end of the file is missing.
+    /// Returns whether the only defect is that the end of the file is missing.
     #[must_use]
     pub fn is_cut(&self) -> bool {
         match self {
@@ -83,32 +83,32 @@ impl Defect {
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum Defect {
-    /// The path names nothing.
+    /// No file has this path.
     #[error("no such file; check the path")]
     NoSuchFile,
     /// The operating system refused to open or read the file.
-    #[error("cannot be read ({0}); check that it is a file, whole, and that you may read it")]
+    #[error("cannot be read ({0}); check that it is a complete file and that you may read it")]
     Unreadable(io::Error),
     /// The file has no bytes.
     #[error(
-        "the file is empty; copy it again, or record again and let the program end by itself or flush the recorder"
+        "the file is empty; copy it again, or record again and let the program exit normally or flush the recorder"
     )]
     EmptyFile,
-    /// The file has header lines only.
+    /// The file has only header lines.
     #[error("the file has header lines but no event; record or copy the trace again")]
     NoEvents,
     /// The zstd stream stops in the middle.
     #[error("the zstd stream is cut short; copy the file again")]
     ZstdCut,
-    /// Another stream, which the caller unpacks, stops in the middle.
+    /// Another compressed stream, which the caller decompresses, stops in the middle.
     #[error("the packed stream is cut short; copy the file again")]
     StreamCut,
     /// The zstd stream is damaged.
     #[error("the zstd stream is damaged ({0}); copy the file again")]
     ZstdDamaged(io::Error),
-    /// Bytes that are not UTF-8.
+    /// The file has bytes that are not UTF-8.
     #[error(
-        "not UTF-8 text; a trace is plain text, packed with zstd, gzip or xz or not, or a snapshot of PyTorch"
+        "not UTF-8 text; a trace is plain text or a PyTorch snapshot, and may be compressed with zstd, gzip or xz"
     )]
     NotUtf8,
     /// A file of another kind.
@@ -119,12 +119,12 @@ pub enum Defect {
         /// Advice on getting a trace.
         advice: &'static str,
     },
-    /// A line above the length limit.
+    /// A line longer than the limit.
     #[error(
         "the line is longer than {limit_bytes} bytes; no line of a trace is that long, so check that this is one"
     )]
     LineTooLong {
-        /// The limit that was passed.
+        /// The limit.
         limit_bytes: usize,
     },
     /// The last line lacks its newline, so part of it may be missing.
@@ -132,10 +132,10 @@ pub enum Defect {
         "the last line has no newline, so the file is cut short; copy it again, or end the line if it is complete"
     )]
     NoNewline,
-    /// A blank where no field begins or ends.
+    /// A blank that does not separate two fields.
     #[error("the line {place}; write one blank between two fields and none elsewhere")]
     StrayBlank {
-        /// The place of the blank: for example `begins with a blank`.
+        /// The place of the blank, for example `begins with a blank`.
         place: &'static str,
     },
     /// A header that names another format version.
@@ -144,7 +144,7 @@ pub enum Defect {
         /// The version in the header.
         found: String,
     },
-    /// A line that starts with something unknown.
+    /// A line whose first field is unknown.
     #[error(
         "unknown event `{found}`; a line starts with `a` (alloc), `f` (free), `s` (step) or `#` (header)"
     )]
@@ -163,7 +163,7 @@ pub enum Defect {
     /// Too many fields.
     #[error("`{found}` is one field too many; write `{form}`")]
     ExtraField {
-        /// The first field too many.
+        /// The first excess field.
         found: String,
         /// The shape of such a line.
         form: &'static str,
@@ -204,14 +204,14 @@ pub enum Defect {
         /// The expected id.
         expected: u32,
     },
-    /// A free of a block never allocated.
+    /// A free of a block that was never allocated.
     #[error(
         "block {id} is freed but was never allocated ({allocated} blocks so far); a line is missing or out of order"
     )]
     UnknownId {
         /// The id in the line.
         id: u32,
-        /// Ids allocated so far.
+        /// Number of blocks allocated so far.
         allocated: u32,
     },
     /// A second free of the same block.
@@ -241,7 +241,7 @@ pub enum Defect {
     /// A pickle that stops before its last instruction.
     #[error("the pickle is cut short; write or copy it again")]
     PickleCut,
-    /// A pickle that looks up or calls code.
+    /// A pickle that looks up or calls Python code.
     #[error(
         "the pickle looks up or calls Python code at byte {at}, which is refused: a memory snapshot is plain data, so check where the file is from"
     )]
@@ -257,7 +257,7 @@ pub enum Defect {
         /// The defect there.
         what: &'static str,
     },
-    /// A pickle with more bytes or values than the limits.
+    /// A pickle with more bytes or values than the limits allow.
     #[error(
         "the pickle is larger than any snapshot that is read; record fewer entries (`max_entries`)"
     )]
@@ -282,13 +282,13 @@ pub enum Defect {
         /// The field.
         field: &'static str,
     },
-    /// A recording of another program with no block in it.
+    /// A recording of another program that has no block.
     #[error("nothing is allocated in it; {advice}")]
     NothingAllocated {
-        /// How to record one.
+        /// Advice on recording one.
         advice: &'static str,
     },
-    /// A snapshot of several devices where a single trace is needed.
+    /// A snapshot of several devices, although a single trace is needed.
     #[error(
         "it has the traces of {count} devices, and a single one is needed here; record one device"
     )]
@@ -302,7 +302,7 @@ pub enum Defect {
         /// The line.
         found: String,
     },
-    /// A row with another number of fields.
+    /// A row with the wrong number of fields.
     #[error("the row has {found} fields and not the 6 of {columns}; delete or complete it", columns = crate::rmm::HEADER)]
     RowFields {
         /// Number of fields.
@@ -316,7 +316,7 @@ pub enum Defect {
         /// The action's text.
         found: String,
     },
-    /// A number of events other than the header promises.
+    /// A number of events other than that in the header.
     #[error(
         "the header promises {promised} {what} but the file has {found}, so it is cut short or edited; copy it again, or correct the header"
     )]

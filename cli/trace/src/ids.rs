@@ -1,13 +1,14 @@
-//! Maps by the ids of blocks.
+//! Maps by block ids.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
 
-/// A map by ids of blocks, such as those that are live while
-/// [`for_each_event`](crate::for_each_event) reads. Faster than a map with keys from an attacker.
+/// A map by block ids, for example of the blocks that are live while
+/// [`for_each_event`](crate::for_each_event) reads. Faster than the standard map, because it does
+/// not resist keys that an attacker chooses.
 pub type IdMap<V> = HashMap<u32, V, BuildHasherDefault<IdHasher>>;
 
-/// Hashes by one multiplication, which spreads numbers that count up in steps of any size.
+/// A hasher that does one multiplication, which spreads numbers that count up in steps of any size.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct IdHasher(u64);
 
@@ -34,7 +35,7 @@ mod tests {
 
     use super::*;
 
-    /// Maps use the low bits for the bucket and the seven highest for the tag.
+    /// A map uses the low bits of a hash for the bucket, and the seven highest for the tag.
     #[test]
     fn ids_in_steps_of_any_power_of_two_are_spread() {
         for step in (0..22).map(|power| 1_u32 << power) {

@@ -1,6 +1,5 @@
-//! Recorded allocation traces: the format that `larder::Recorder` writes, read back, as well as
-//! PyTorch's memory snapshots and the logs of RMM's logging adaptor. The first bytes tell the
-//! format.
+//! Reads recorded allocation traces: those that `larder::Recorder` writes, PyTorch's memory
+//! snapshots, and the logs of RMM's logging adaptor. The format is detected by the first bytes.
 //!
 //! ```
 //! use larder_trace::{Event, read};
@@ -10,17 +9,17 @@
 //! # Ok::<(), larder_trace::TraceError>(())
 //! ```
 //!
-//! A [`Trace`] that exists is well formed:
+//! Every [`Trace`] is well formed:
 //! * ids count up from 0 and are never reused, so an id is an index;
-//! * every free names a block that is live at that moment;
-//! * steps count up from 0, and if there is any step, the last event is one;
-//! * events between two steps also follow a step's line, and are known by its number;
+//! * every free names a block that is live at that time;
+//! * steps count up from 0, and if there is any step mark, the last event is one;
+//! * events between two steps also follow a step mark, whose number identifies them;
 //! * no block has zero bytes, and live bytes never exceed
 //!   [`MAX_BYTES`].
 //!
 //! Recordings of other programs are adapted to these rules, as [`Trace::notes`] describes.
 //!
-//! There are no locks, since a trace is read once and does not change.
+//! There are no locks, since a trace does not change after it has been read.
 
 #[allow(dead_code, unreachable_pub, reason = "the file is the core's")]
 mod byte_count;
@@ -43,8 +42,8 @@ pub use ids::{IdHasher, IdMap};
 pub use parse::{for_each_event, read, read_to_last_line};
 pub use rmm::HEADER as RMM_HEADER;
 
-/// Maximum byte count in a trace, 2^60. Sums of two such counts, and their rounding up to a power
-/// of two, stay far inside `u64`.
+/// Maximum byte count in a trace, 2^60. The sum of two such counts fits `u64`, even rounded up to a
+/// power of two.
 pub const MAX_BYTES: u64 = 1 << 60;
 
 /// An event in the recorded program.
@@ -52,9 +51,9 @@ pub const MAX_BYTES: u64 = 1 << 60;
 pub enum Event {
     /// A block was allocated.
     Alloc {
-        /// Its id: the number of blocks allocated before it.
+        /// The block's id: the number of blocks allocated before it.
         id: u32,
-        /// Its size in bytes, unrounded, at least 1.
+        /// The block's size in bytes, unrounded, at least 1.
         bytes: u64,
     },
     /// A live block was freed.
@@ -62,8 +61,8 @@ pub enum Event {
         /// The block's id.
         id: u32,
     },
-    /// A step starts here, or a part [between](Trace::is_between_steps) two steps; the last one
-    /// closes the last step.
+    /// A step mark: a step starts here, or a part [between](Trace::is_between_steps) two steps. The
+    /// last mark closes the last step.
     Step {
         /// The step's number, counting up from 0.
         number: u32,
@@ -77,46 +76,47 @@ pub struct Trace {
     header: Vec<(String, String)>,
     events: Vec<Event>,
     allocations: u32,
-    /// Numbers of the steps that are parts between steps.
+    /// Numbers of the step marks that start parts between steps.
     between: Vec<u32>,
-    /// Stream of each block by id; empty if no block has one.
+    /// Stream of each block, by id; empty if no block has one.
     streams: Vec<Option<u64>>,
     notes: Vec<String>,
 }
 
 impl Trace {
-    /// Loads the trace in `path`, plain text or zstd (told apart by the first
-    /// bytes, not by the name). One pass over the file; memory is 16 bytes an event.
+    /// Loads the trace in `path`, which may be compressed with zstd (detected by the first bytes,
+    /// not by the name). Reads the file once, and needs 16 bytes of memory for each event.
     ///
     /// # Errors
-    /// The first defect found, with its line, and a snapshot of several devices. Never panics.
+    /// Returns the first defect found, with its line; or an error if the file is a snapshot of several
+    /// devices. Never panics.
     pub fn load(path: &Path) -> Result<Self, TraceError> {
         parse::only(path, parse::load_all(path)?)
     }
 
-    /// Loads all traces in `path`, at least one: of a snapshot one for each device with blocks, of any other file
-    /// one.
+    /// Loads all traces in `path`, at least one. A snapshot has one for each device with blocks,
+    /// and any other file has one.
     ///
     /// # Errors
-    /// The first defect found, with its line. Never panics.
+    /// Returns the first defect found, with its line. Never panics.
     pub fn load_all(path: &Path) -> Result<Vec<Self>, TraceError> {
         parse::load_all(path)
     }
 
-    /// Returns the name that a trace of this file has.
+    /// Returns the name of a trace that is loaded from `path`.
     #[must_use]
     pub fn name_of(path: &Path) -> String {
         parse::name_of(path)
     }
 
-    /// Returns the file's name without its `.trace`, `.trace.zst` or other ending; for one of
-    /// several devices in a file with the device's number, as in `train.dev1`.
+    /// Returns the file's name without its `.trace`, `.trace.zst` or other ending. If the file has
+    /// several devices, the device's number is added, as in `train.dev1`.
     #[must_use]
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// Returns the `# key: value` lines in front of the first event, in file order.
+    /// Returns the `# key: value` lines before the first event, in file order.
     #[must_use]
     pub fn header(&self) -> &[(String, String)] {
         &self.header
@@ -128,29 +128,29 @@ impl Trace {
         &self.events
     }
 
-    /// Returns whether the part that starts at the mark of this number is not a step of the program
-    /// but lies between two steps, or after the last: the remark `# between steps` follows the
-    /// mark.
+    /// Returns whether the part that starts at the step mark with this number is not a step of the
+    /// program but lies between two steps, or after the last one. The remark `# between steps`
+    /// follows such a mark.
     #[must_use]
     pub fn is_between_steps(&self, number: u32) -> bool {
         self.between.binary_search(&number).is_ok()
     }
 
-    /// Returns the stream on which a block was allocated, where PyTorch or RMM recorded it.
+    /// Returns the stream on which a block was allocated, if PyTorch or RMM recorded it.
     #[must_use]
     pub fn stream(&self, id: u32) -> Option<u64> {
         self.streams.get(id as usize).copied().flatten()
     }
 
     /// Returns the facts that a replay of this trace cannot show because its file lacks them, and
-    /// those omitted or assumed, a sentence each; empty for whole traces of this project's
-    /// recorders.
+    /// the facts that were omitted or assumed, one sentence for each. Empty for complete traces
+    /// from this project's recorders.
     #[must_use]
     pub fn notes(&self) -> &[String] {
         &self.notes
     }
 
-    /// Returns how many blocks were allocated; every id is below it.
+    /// Returns the number of blocks allocated. Every id is below it.
     #[must_use]
     pub fn allocations(&self) -> u32 {
         self.allocations

@@ -1,12 +1,12 @@
 //! The lines of a text file, one at a time, numbered.
 //!
-//! Handles bytes and lines, not events.
+//! This module handles bytes and lines, not events.
 
 use super::Defect;
 use super::source::Source;
 
-/// Maximum bytes of a line, far above any line of a trace. The limit keeps a file that is not a
-/// trace from being read into memory as one line.
+/// Maximum bytes of a line, many times the length of any line of a trace. Because of the limit, a
+/// file that is not a trace is not read into memory as one line.
 const MAX_LINE_BYTES: usize = 64 * 1024;
 
 /// Numbered lines.
@@ -25,13 +25,14 @@ impl<'source> Lines<'source> {
         }
     }
 
-    /// Returns the number of the line last read, from 1; never 0, so that an error about a file
-    /// without any line can name it.
+    /// Returns the number of the last line read, counted from 1. It is never 0, so an error about a
+    /// file without lines names line 1.
     pub(super) fn number(&self) -> u64 {
         self.number.max(1)
     }
 
-    /// Returns the next line without its newline, `\n` or `\r\n`, or `None` at a clean end.
+    /// Returns the next line without its newline (`\n` or `\r\n`), or `None` if the file ends after
+    /// a newline.
     pub(super) fn next(&mut self) -> Result<Option<&str>, Defect> {
         let Some(line) = self.next_bytes()? else {
             return Ok(None);
@@ -45,8 +46,8 @@ impl<'source> Lines<'source> {
             .map_err(|_| Defect::NotUtf8)
     }
 
-    /// Returns the next line with its newline, if it has one. Bytes that are not UTF-8 are
-    /// replaced.
+    /// Returns the next line with its newline, if it has one. Bytes that are not UTF-8 are replaced
+    /// by U+FFFD.
     pub(super) fn next_lenient(&mut self) -> Result<Option<String>, Defect> {
         let Some(line) = self.next_bytes()? else {
             return Ok(None);
@@ -57,7 +58,7 @@ impl<'source> Lines<'source> {
         Ok(Some(String::from_utf8_lossy(line).into_owned()))
     }
 
-    /// Returns the next line unchanged, cut to one byte more than the limit.
+    /// Returns the bytes of the next line, at most one more than the limit.
     fn next_bytes(&mut self) -> Result<Option<&[u8]>, Defect> {
         self.buffer.clear();
         self.number += 1;
@@ -79,7 +80,8 @@ fn unended_line(line: &[u8]) -> Defect {
         };
     }
     match std::str::from_utf8(line) {
-        // A character cut in two at the very end means a cut file, not a wrong encoding.
+        // An incomplete character at the very end means that the file is cut, not that its encoding
+        // is wrong.
         Err(error) if error.error_len().is_some() => Defect::NotUtf8,
         _ => Defect::NoNewline,
     }

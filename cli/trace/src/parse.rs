@@ -1,4 +1,5 @@
-//! Turns the lines of a v1 trace into events and checks every rule; passes other formats on.
+//! Turns the lines of a v1 trace into events and checks every rule. Passes other formats to their
+//! parsers.
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -15,7 +16,7 @@ const ALLOC_FORM: &str = "a <id> <bytes>";
 const FREE_FORM: &str = "f <id>";
 const STEP_FORM: &str = "s <number>";
 
-/// The remark that the line before it does not start a step.
+/// The remark which says that the line before it does not start a step.
 const BETWEEN: &str = "between steps";
 
 pub(super) fn load_all(path: &Path) -> Result<Vec<Trace>, TraceError> {
@@ -29,10 +30,11 @@ pub(super) fn load_all(path: &Path) -> Result<Vec<Trace>, TraceError> {
     read_all(path, file)
 }
 
-/// Reads a trace from `source`; `path` gives its name and is named in errors.
+/// Reads a trace from `source`. `path` gives the trace its name, and is named in errors.
 ///
 /// # Errors
-/// The first defect found, with its line, and a snapshot of several devices. Never panics.
+/// Returns the first defect found, with its line; or an error if the file is a snapshot of several
+/// devices. Never panics.
 pub fn read(path: &Path, source: impl Read) -> Result<Trace, TraceError> {
     only(path, read_all(path, source)?)
 }
@@ -55,12 +57,12 @@ pub(super) fn read_all(path: &Path, source: impl Read) -> Result<Vec<Trace>, Tra
     }
 }
 
-/// Reads all traces of `source`, at least one; `path` gives their name and is named in errors. Of a
-/// trace that is cut short it returns the part up to the last whole line, closed with a step if it
-/// has steps, and the defect.
+/// Reads all traces from `source`, at least one. `path` gives the traces their name, and is named
+/// in errors. If a trace is cut short, returns the part up to the last complete line, closed with a
+/// step mark if it has steps, and the defect.
 ///
 /// # Errors
-/// The first defect found, with its line, unless only the end is missing. Never panics.
+/// Returns the first defect found, with its line, unless only the end is missing. Never panics.
 pub fn read_to_last_line(
     path: &Path,
     source: impl Read,
@@ -78,14 +80,14 @@ pub fn read_to_last_line(
     Ok((traces, cut))
 }
 
-/// Reads like [`read_to_last_line`], and passes each event with the number of its trace to `take`,
-/// in order; the traces returned have no events. For format v1, memory grows with the live blocks
-/// and with the parts between steps, not with the file; recordings of other programs are kept
-/// whole, since blocks that were live before come first. If there is an error, the events passed
-/// are void.
+/// Reads like [`read_to_last_line`], and passes each event, with the number of its trace, to
+/// `take`, in order. The traces returned have no events. For format v1, memory grows with the live
+/// blocks and with the parts between steps, not with the file. Recordings of other programs are
+/// kept in memory, since blocks that were live before a recording come first. If there is an error,
+/// the events already passed must be discarded.
 ///
 /// # Errors
-/// The errors of [`read_to_last_line`].
+/// Returns the errors of [`read_to_last_line`].
 pub fn for_each_event(
     path: &Path,
     source: impl Read,
@@ -120,7 +122,7 @@ pub fn for_each_event(
     Ok((vec![trace], cut))
 }
 
-/// Reads a v1 trace. Returns it with the defect of its end, if the end is missing.
+/// Reads a v1 trace. Returns the trace, and the defect of its end if the end is missing.
 fn read_v1(
     lines: &mut Lines<'_>,
     name: String,
@@ -147,17 +149,17 @@ struct Parser {
     any_line: bool,
     header: Vec<(String, String)>,
     last: Option<Event>,
-    /// The next id, which is below `u32::MAX` or counts the blocks of a full trace: [`id_field`]
-    /// refuses any other id.
+    /// The next id, which equals the number of blocks so far. It is at most `u32::MAX`, since
+    /// [`id_field`] refuses larger ids.
     allocations: u32,
     /// Size of each live block, by id.
     live: IdMap<NonZeroU64>,
     live_bytes: u64,
     frees: u64,
     steps: u32,
-    /// Numbers of the steps that are parts between steps, in order.
+    /// Numbers of the step marks that start parts between steps, in order.
     between: Vec<u32>,
-    /// Whether the recorder's last line was read.
+    /// Whether the recorder's last line has been read.
     ended: bool,
 }
 
@@ -191,8 +193,8 @@ impl Parser {
         Ok(self.last)
     }
 
-    /// Parses a `#` line. Between events it is a mere remark, except after a step's line and for
-    /// the recorder's last line.
+    /// Parses a `#` line. Before the first event it is a header line. After that it is a remark
+    /// without effect, except `# between steps` after a step's line, and the recorder's last line.
     fn comment(&mut self, comment: &str) -> Result<(), Defect> {
         if let Some(last) = self.last {
             if let (Event::Step { number }, BETWEEN) = (last, comment.trim()) {
@@ -233,7 +235,7 @@ impl Parser {
             });
         }
         let size = NonZeroU64::new(bytes).ok_or(Defect::ZeroBytes { id })?;
-        // Both are at most 2^60, so that the sum cannot wrap.
+        // Both are at most 2^60, so the sum cannot overflow.
         self.live_bytes += bytes;
         if self.live_bytes > MAX_BYTES {
             return Err(Defect::TooMuchLive);
@@ -277,7 +279,7 @@ impl Parser {
         Ok(Event::Step { number: found })
     }
 
-    /// Checks the file as a whole, whose end may be missing. Closes a step that is cut.
+    /// Checks the file as a whole; its end may be missing. Closes a step that is cut.
     fn finish(
         self,
         name: String,
@@ -311,7 +313,7 @@ impl Parser {
         let mut notes = Vec::new();
         if by_recorder && !self.ended {
             notes.push(
-                "the recording has no last line: the program was killed or runs still, and its newest events are missing"
+                "the recording has no last line: the program was killed or is still running, and its newest events are missing"
                     .to_owned(),
             );
         }
@@ -328,7 +330,7 @@ impl Parser {
     }
 
     /// Compares a count with the header. The recorder writes `# allocs: 12  frees: 7 ...`. With
-    /// that line even a file cut right after an `s` line is detected.
+    /// this line, even a file that is cut right after an `s` line is detected.
     fn check_promise(&self, what: &'static str, found: u64) -> Result<(), Defect> {
         let line = self.header.iter().find(|(key, _)| key == "allocs");
         let promised =
@@ -344,7 +346,7 @@ impl Parser {
     }
 }
 
-/// Maximum id, one below `u32::MAX` so that the number of blocks fits too.
+/// Maximum id. It is one below `u32::MAX`, so that the number of blocks also fits `u32`.
 pub(super) const MAX_ID: u64 = u32::MAX as u64 - 1;
 
 fn id_field<'line>(
@@ -407,7 +409,7 @@ fn no_more<'line>(
     }
 }
 
-/// Returns the defect of a line that has just given an empty field; `rest` is the rest of the line.
+/// Returns the defect of a line with an empty field; `rest` has the fields after it.
 fn stray_blank<'line>(rest: &mut impl Iterator<Item = &'line str>) -> Defect {
     let place = match rest.next() {
         Some(_) => "has two blanks in a row",
@@ -423,7 +425,7 @@ fn promised_count(line: &str, what: &str) -> Option<u64> {
     words.next()?.parse().ok()
 }
 
-/// Makes a part of the file printable, short and without control characters.
+/// Returns a part of the file in printable form: short and without control characters.
 pub(super) fn shown(text: &str) -> String {
     const MAX_CHARACTERS: usize = 40;
     let mut shown: String = text

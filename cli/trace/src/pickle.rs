@@ -1,10 +1,10 @@
-//! Reads plain data from a pickle: numbers, texts, lists and dictionaries.
+//! Reads plain data from a pickle: numbers, strings, lists and dictionaries.
 //!
-//! A pickle is a program for a stack machine. This machine knows the instructions that make plain
+//! A pickle is a program for a stack machine. This machine knows the instructions that create plain
 //! data, and refuses those that look up or call Python code. A value that is used in several
-//! places, such as the frames of a stack, exists once, and values refer to each other by number. So
-//! no function recurses, however deep the data is, and memory grows with the file, not with the
-//! data written out.
+//! places, such as the frames of a stack, exists only once, and values refer to each other by
+//! number. So no function recurses, even if the data is deeply nested, and memory grows with the
+//! file, not with the data written out in full.
 
 mod lines;
 
@@ -15,7 +15,7 @@ use super::Defect;
 /// Maximum bytes of a pickle.
 pub(super) const MAX_BYTES: u64 = 2 << 30;
 
-/// Maximum number of values. Ten million entries of a snapshot have fewer.
+/// Maximum number of values. A snapshot with ten million entries has fewer.
 const MAX_VALUES: usize = 1 << 26;
 
 /// A value. Cheap to copy; its contents are read through its [`Pickle`].
@@ -23,23 +23,23 @@ const MAX_VALUES: usize = 1 << 26;
 pub(super) enum Value {
     /// A whole number, 0 or more.
     Number(u64),
-    /// A text: start and number of its bytes.
+    /// A string: the start and the number of its bytes.
     Text(u32, u32),
     /// A list or a tuple, by number.
     List(u32),
     /// A dictionary, by number.
     Dict(u32),
     True,
-    /// A value that no snapshot needs, such as none, false, fractions, negative numbers, sets and
-    /// bytes.
+    /// A value that no snapshot needs: None, False, a fraction, a negative or very large number, a
+    /// set or bytes.
     Other,
 }
 
-/// A pickle that was completely read.
+/// A pickle that has been read completely.
 pub(super) struct Pickle<'bytes> {
     bytes: &'bytes [u8],
     values: Vec<Value>,
-    /// Numbers of the values of each list and dictionary. For a dictionary, keys and values
+    /// For each list and dictionary, the numbers of its values. In a dictionary, keys and values
     /// alternate.
     contents: Vec<Vec<u32>>,
     /// The value of the pickle.
@@ -85,19 +85,20 @@ impl<'bytes> Pickle<'bytes> {
         Some(ids.map(|id| self.values[*id as usize]))
     }
 
-    /// Returns the value of a key in a dictionary; `None` if the value is not a dictionary.
+    /// Returns the value of a key in a dictionary; `None` if it has no such key, or the value is
+    /// not a dictionary.
     pub(super) fn get(&self, value: Value, key: &str) -> Option<Value> {
         let Value::Dict(dict) = value else {
             return None;
         };
-        // The last entry of a key wins, as in Python.
+        // The last entry with a key counts, as in Python.
         let mut pairs = self.contents[dict as usize].rchunks_exact(2);
         let pair =
             pairs.find(|pair| self.text(self.values[pair[0] as usize]) == Some(key.as_bytes()));
         pair.map(|pair| self.values[pair[1] as usize])
     }
 
-    /// Returns the number of a key in a dictionary.
+    /// Returns the value of a key in a dictionary, if it is a number.
     pub(super) fn number(&self, value: Value, key: &str) -> Option<u64> {
         match self.get(value, key) {
             Some(Value::Number(number)) => Some(number),
@@ -105,7 +106,7 @@ impl<'bytes> Pickle<'bytes> {
         }
     }
 
-    /// Returns the bytes of a text.
+    /// Returns the bytes of a string; `None` if the value is not a string.
     pub(super) fn text(&self, value: Value) -> Option<&'bytes [u8]> {
         let Value::Text(start, len) = value else {
             return None;
@@ -118,7 +119,7 @@ impl<'bytes> Pickle<'bytes> {
 struct Machine<'bytes> {
     bytes: &'bytes [u8],
     at: usize,
-    /// Start of the current instruction.
+    /// Position of the current instruction.
     begun: usize,
     values: Vec<Value>,
     contents: Vec<Vec<u32>>,
@@ -129,13 +130,13 @@ struct Machine<'bytes> {
 }
 
 impl Machine<'_> {
-    /// Executes one instruction. Returns the number of the result after the last one.
+    /// Executes one instruction. After the last instruction, returns the number of the result.
     fn step(&mut self) -> Result<Option<u32>, Defect> {
         self.begun = self.at;
         let opcode = self.byte()?;
         match opcode {
             b'.' => return self.pop().map(Some),
-            // The protocol, and frames, which only group the following instructions.
+            // The protocol, and frames, which only group the instructions that follow.
             0x80 => {
                 let protocol = self.byte()?;
                 if !(2..=5).contains(&protocol) {
@@ -200,7 +201,7 @@ impl Machine<'_> {
         Ok(None)
     }
 
-    /// Executes an instruction that makes a value without contents.
+    /// Executes an instruction that creates a value without contents.
     fn scalar(&mut self, opcode: u8) -> Result<(), Defect> {
         match opcode {
             b'K' => self.small_number(1),
@@ -213,7 +214,7 @@ impl Machine<'_> {
             0x88 => self.push(Value::True),
             b'N' | 0x89 => self.push(Value::Other),
             b'G' => self.skip(8),
-            // Lines of the first protocols.
+            // Instructions with lines, in protocols 0 and 1.
             b'I' | b'L' => self.number_line(),
             b'F' => {
                 self.line()?;
@@ -224,7 +225,7 @@ impl Machine<'_> {
                 self.push_text(line)
             }
             b'S' => self.quoted_line(),
-            // Texts, including those of Python 2.
+            // Strings, including those of Python 2.
             0x8c | b'U' => self.text(1),
             b'X' | b'T' => self.text(4),
             0x8d => self.text(8),
@@ -262,7 +263,7 @@ impl Machine<'_> {
         taken.first().copied().ok_or(Defect::PickleCut)
     }
 
-    /// Reads a number of `width` bytes, lowest first; at most 8.
+    /// Reads an unsigned little-endian number of `width` bytes, at most 8.
     fn unsigned(&mut self, width: usize) -> Result<u64, Defect> {
         let taken = self.take(width)?;
         let digits = taken.iter().rev();
@@ -279,7 +280,7 @@ impl Machine<'_> {
         self.push(Value::Number(number))
     }
 
-    /// Reads a signed number of `width` bytes, lowest first.
+    /// Reads a signed little-endian number of `width` bytes.
     fn long_number(&mut self, width: usize) -> Result<(), Defect> {
         let taken = self.take(width)?;
         let negative = taken.last().is_some_and(|byte| *byte >= 0x80);
@@ -328,7 +329,7 @@ impl Machine<'_> {
     }
 
     fn push_list(&mut self, items: Vec<u32>) -> Result<(), Defect> {
-        // There are at most as many contents as values.
+        // The number fits, since there are at most as many contents as values.
         let number = self.contents.len() as u32;
         self.contents.push(items);
         self.push(Value::List(number))
@@ -343,7 +344,7 @@ impl Machine<'_> {
         self.push(Value::Dict(number))
     }
 
-    /// Returns the height below which instructions after the current mark may not reach.
+    /// Returns the stack height below which instructions after the current mark may not reach.
     fn floor(&self) -> usize {
         self.marks.last().copied().unwrap_or(0)
     }
@@ -373,7 +374,7 @@ impl Machine<'_> {
         }
     }
 
-    /// Appends to the list on top of the stack, or adds pairs to the dictionary there.
+    /// Appends items to the list on top of the stack, or adds pairs to the dictionary there.
     fn extend(&mut self, items: Vec<u32>, pairs: bool) -> Result<(), Defect> {
         let contents = match self.top().map(|id| self.values[id as usize]) {
             Some(Value::List(number)) if !pairs => number,
@@ -389,7 +390,7 @@ impl Machine<'_> {
         above.last().copied()
     }
 
-    /// Reads the number of a memo entry, as the instruction encodes it.
+    /// Reads the number of a memo entry in the encoding of the instruction.
     fn place(&mut self, opcode: u8) -> Result<usize, Defect> {
         match opcode {
             b'h' | b'q' => self.length(1),
@@ -398,8 +399,8 @@ impl Machine<'_> {
         }
     }
 
-    /// Stores the top of the stack in the memo. Python numbers its entries from 0 up, so a place
-    /// far ahead means a damaged file.
+    /// Stores the top of the stack in the memo. Python numbers the entries consecutively from 0, so
+    /// a place far ahead means that the file is damaged.
     fn memoize(&mut self, place: usize) -> Result<(), Defect> {
         let Some(top) = self.top() else {
             return Err(self.damaged("the stack is empty"));

@@ -1,9 +1,9 @@
-//! Turns recordings of other programs, by address, into a trace, by block id. Blocks that were live
-//! before the recording come first.
+//! Turns recordings of other programs, which identify blocks by address, into a trace, which
+//! identifies them by id. Blocks that were live before the recording come first.
 //!
-//! A recording may begin in the middle of a program, so a free may have no allocation. Its block
-//! was live before, and its size is known from the free, so it is allocated first. No other event
-//! is made up.
+//! A recording may begin in the middle of a program, so a free may have no allocation. The block of
+//! such a free was live before the recording, and the free has its size, so the trace allocates it
+//! first. No other event is invented.
 
 use std::collections::HashMap;
 
@@ -14,28 +14,28 @@ use crate::MAX_BYTES;
 /// A recording being read.
 #[derive(Default)]
 pub(super) struct OpenRecording {
-    /// Sizes in the order in which blocks became known.
+    /// Sizes of the blocks, in the order in which they became known.
     sizes: Vec<u64>,
-    /// Streams of the blocks, as far as they are known.
+    /// Streams of the blocks, if they are known.
     streams: Vec<Option<u64>>,
-    /// Events, by the numbers of their blocks.
+    /// Events, with the numbers of their blocks.
     events: Vec<Happened>,
-    /// Each address seen, with the block that is live there, if any.
+    /// Every address seen, with the block that is live there, if there is one.
     places: HashMap<u64, Option<u32>>,
-    /// Address and number of the blocks that were live before.
+    /// Addresses and numbers of the blocks that were live before the recording.
     before: Vec<(u64, u32)>,
     pub(super) counts: RecordingCounts,
 }
 
-/// Counts of gaps in a recording, and of events that a trace cannot have.
+/// Counts of the gaps in a recording, and of events that a trace cannot have.
 #[derive(Default)]
 pub(super) struct RecordingCounts {
-    /// Blocks that were live before, and their bytes.
+    /// Blocks that were live before the recording, and their bytes.
     pub(super) before: u64,
     pub(super) before_bytes: u64,
     /// Blocks whose free is missing, because another block was allocated at their address.
     pub(super) no_free: u64,
-    /// Frees omitted because the allocation is missing, and was not before the recording.
+    /// Frees omitted because their allocation is missing although it was not before the recording.
     pub(super) no_alloc: u64,
     /// Frees with another size than the allocation.
     pub(super) other_size: u64,
@@ -50,7 +50,7 @@ enum Happened {
 }
 
 impl OpenRecording {
-    /// Records an allocation of `bytes` at an address, on a stream if it is known.
+    /// Records an allocation of `bytes` at an address, and its stream if it is known.
     pub(super) fn alloc(
         &mut self,
         address: u64,
@@ -80,7 +80,7 @@ impl OpenRecording {
                 }
                 block
             }
-            // This is the free of an allocation of zero bytes.
+            // This frees an allocation of zero bytes.
             _ if bytes == 0 => return Ok(()),
             Some(None) => {
                 self.counts.no_alloc += 1;
@@ -93,8 +93,8 @@ impl OpenRecording {
         Ok(())
     }
 
-    /// Records a block that is live at the end. If the block is not in the recording, it was live
-    /// from the start.
+    /// Records a block that is live at the end. If the recording has no allocation of the block, it
+    /// was live from the start.
     pub(super) fn live_at_end(&mut self, address: u64, bytes: u64) -> Result<(), Defect> {
         if bytes > 0 && !matches!(self.places.get(&address), Some(Some(_))) {
             let block = self.live_before(address, bytes)?;
@@ -127,20 +127,20 @@ impl OpenRecording {
         self.sizes.iter().all(|size| size.is_multiple_of(bytes))
     }
 
-    /// Returns whether no block was seen.
+    /// Returns whether no block has been seen.
     pub(super) fn is_empty(&self) -> bool {
         self.sizes.is_empty()
     }
 
-    /// Returns the trace, with its notes; and passes its events to `take`.
+    /// Returns the trace with these notes, and passes its events to `take`.
     pub(super) fn finish(
         mut self,
         name: String,
         notes: Vec<String>,
         take: &mut dyn FnMut(Event),
     ) -> Result<Trace, Defect> {
-        // Blocks live before are in the order of their addresses; their order of allocation is
-        // unknown.
+        // Blocks that were live before the recording are in address order, since the order of their
+        // allocations is unknown.
         self.before.sort_unstable();
         let first = self.before.iter().map(|(_, block)| Happened::Alloc(*block));
         let mut ids = vec![0; self.sizes.len()];
@@ -209,7 +209,7 @@ impl OpenRecording {
 }
 
 impl RecordingCounts {
-    /// Adds notes on these counts, a sentence each.
+    /// Adds notes on these counts, one sentence for each.
     pub(super) fn notes(&self, notes: &mut Vec<String>) {
         let mut note = |count: u64, what: &str, text: &str| {
             if count > 0 {
@@ -235,7 +235,7 @@ impl RecordingCounts {
     }
 }
 
-/// Formats a count with its noun, in the plural unless it is 1.
+/// Formats a count with its noun, which is in the plural unless the count is 1.
 pub(super) fn counted(count: u64, what: &str) -> String {
     let plural = if count == 1 { "" } else { "s" };
     format!("{count} {what}{plural}")

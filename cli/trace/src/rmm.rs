@@ -1,7 +1,9 @@
-//! Logs of RMM's `logging_resource_adaptor`: CSV, one row for each allocation, free and refusal.
+//! Logs of RMM's `logging_resource_adaptor`: CSV files with one row for each allocation, free and
+//! refusal.
 //!
-//! Lines may end as on Windows, fields may be quoted, and empty lines are skipped: logs pass through many programs. A
-//! program that ends without a flush leaves its last row cut; only that row may be incomplete.
+//! Logs pass through many programs, so lines may end as on Windows, fields may be quoted, and empty
+//! lines are skipped. If a program ends without a flush, the last row of its log is cut; only that
+//! row may be incomplete.
 
 use std::collections::{HashMap, HashSet};
 
@@ -23,7 +25,7 @@ struct Log {
     streams: HashSet<String>,
     /// The stream on which each live block was allocated.
     origins: HashMap<u64, String>,
-    /// Blocks freed on another stream.
+    /// Number of blocks freed on another stream than that of their allocation.
     moved: u64,
     cut: bool,
 }
@@ -155,7 +157,7 @@ impl Log {
     }
 }
 
-/// Removes the quotes that spreadsheets put around a field.
+/// Returns a field without the quotes that spreadsheets put around it.
 fn unquoted(field: &str) -> &str {
     let inner = field.strip_prefix('"');
     let inner = inner.and_then(|field| field.strip_suffix('"'));

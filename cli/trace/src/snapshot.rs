@@ -1,9 +1,9 @@
-//! PyTorch's memory snapshots, as `torch.cuda.memory._dump_snapshot` pickles them: a trace for each
-//! device.
+//! PyTorch's memory snapshots, as `torch.cuda.memory._dump_snapshot` pickles them. Each device has
+//! a trace.
 //!
-//! A snapshot has the *history* of each device (`device_traces`), as far back as it was kept, and
-//! the segments with their blocks at the end. The history is played. A block of the segments that
-//! is missing from the history was live before the history began.
+//! A snapshot has the *history* of each device (`device_traces`), as far back as PyTorch kept it,
+//! and the final segments with their blocks. The trace is made from the history. A block that is in
+//! the segments but not in the history was live before the history began.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
@@ -12,11 +12,11 @@ use super::pickle::{Pickle, Value};
 use super::recording::{OpenRecording, counted};
 use super::{Defect, Event, Trace};
 
-/// Unit to which PyTorch rounds sizes up, in bytes.
+/// Bytes to a multiple of which PyTorch rounds sizes up.
 const ROUNDING_BYTES: u64 = 512;
 
-/// The keys of the settings, which PyTorch reads from either variable: in CUDA's snapshots, and in
-/// those of other devices.
+/// The keys of the settings in a snapshot, which are PyTorch's two variables: that of CUDA's
+/// snapshots, and that of other devices' snapshots.
 const SETTINGS: [&str; 2] = ["PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF"];
 
 /// The state of one device.
@@ -25,30 +25,33 @@ struct DeviceRecord {
     recording: OpenRecording,
     entries: u64,
     streams: HashSet<u64>,
-    /// Entries that requested frees that are not yet complete, by the block's address.
+    /// Numbers of the entries that requested frees which are not yet complete, by the block's
+    /// address.
     held_back: HashMap<u64, u64>,
-    /// Blocks whose free did not complete immediately, since other streams used them.
+    /// Number of blocks whose free did not complete immediately, since other streams used them.
     waited: usize,
     refused: u64,
     refused_bytes: u64,
-    /// Bytes of segments at the end, and changes of that sum from the first entry to the last.
+    /// Bytes of all segments at the end, and the changes of that sum from the first entry to the
+    /// last.
     segment_bytes: u64,
     changes: Vec<i128>,
-    /// Pools of captured graphs, which share no memory.
+    /// Private pools of captured graphs, which share no memory with other pools.
     private_pools: HashSet<(u64, u64)>,
-    /// Number of live blocks in the list of segments.
+    /// Number of live blocks in the segments.
     listed: usize,
 }
 
-/// Reads the traces of a pickled snapshot, one for each device that has any block; several have the number of the
-/// device in their names. Passes events to `take`, with the number of their trace.
+/// Reads the traces of a pickled snapshot, one for each device that has any block. If there are
+/// several, their names contain the number of the device. Passes each event to `take`, with the
+/// number of its trace.
 pub(super) fn read(
     bytes: &[u8],
     name: &str,
     take: &mut dyn FnMut(usize, Event),
 ) -> Result<Vec<Trace>, Defect> {
     let pickle = Pickle::read(bytes)?;
-    // An older form is only the list of segments.
+    // A snapshot of an older form is only the list of segments.
     let (segments, histories) = match pickle.root {
         Value::List(_) => (Some(pickle.root), None),
         root => (
@@ -102,7 +105,8 @@ pub(super) fn read(
     traces.collect()
 }
 
-/// Returns notes, a sentence each, on the parts of a snapshot besides its devices, which are not replayed.
+/// Returns notes, one sentence for each, on the parts of a snapshot that do not belong to a device
+/// and are not replayed.
 fn notes_on_the_rest(pickle: &Pickle<'_>) -> Vec<String> {
     let empty = |value| pickle.list(value).is_some_and(|list| list.len() == 0);
     let holds = |key| {
@@ -127,7 +131,8 @@ fn notes_on_the_rest(pickle: &Pickle<'_>) -> Vec<String> {
     notes
 }
 
-/// Returns the settings that PyTorch ran with, as its variable has them; `None` for its defaults.
+/// Returns the settings with which PyTorch ran, in the syntax of its variable; `None` for its
+/// defaults.
 fn settings(pickle: &Pickle<'_>) -> Option<String> {
     let settings = pickle.get(pickle.root, "allocator_settings")?;
     let mut texts = SETTINGS
@@ -143,7 +148,7 @@ fn settings(pickle: &Pickle<'_>) -> Option<String> {
     expandable.then(|| "expandable_segments:True".to_owned())
 }
 
-/// The reason why an entry was refused.
+/// The reason for which an entry was refused.
 enum EntryFault {
     Lacks(&'static str),
     Other(Defect),
@@ -199,13 +204,13 @@ impl DeviceRecord {
             }
             b"segment_alloc" | b"segment_map" => self.changes.push(i128::from(number("size")?)),
             b"segment_free" | b"segment_unmap" => self.changes.push(-i128::from(number("size")?)),
-            // Marks of the program, and actions that later versions add.
+            // Marks that the program set, and actions that later versions add.
             _ => {}
         }
         Ok(())
     }
 
-    /// Records a segment and its blocks, as they are at the end.
+    /// Records a segment and its blocks in their final state.
     fn segment(&mut self, pickle: &Pickle<'_>, segment: Value) -> Result<(), Defect> {
         let lacks = |what| Defect::NoSnapshot { what };
         let address = pickle.number(segment, "address");
@@ -258,7 +263,7 @@ impl DeviceRecord {
         self.recording.finish(name, notes, take)
     }
 
-    /// Returns notes for a reader of the replay, a sentence each.
+    /// Returns notes for readers of the replay, one sentence for each.
     fn notes(&self) -> Vec<String> {
         let mut notes = self.notes_on_history();
         let counts = &self.recording.counts;
@@ -301,7 +306,7 @@ impl DeviceRecord {
             ));
         }
         let held = u64::try_from(self.most_held_bytes()).unwrap_or(u64::MAX);
-        // Segments missing from the list would make the sum of held bytes wrong.
+        // If segments are missing from the list, the sum of held bytes is wrong.
         if self.segment_bytes > 0 && held >= self.recording.most_live_bytes() {
             notes.push(format!(
                 "PyTorch held {} at most, as far back as the history goes",
@@ -335,7 +340,7 @@ impl DeviceRecord {
         notes
     }
 
-    /// Returns the maximum bytes that segments had, computed backwards from the end.
+    /// Returns the maximum bytes of all segments, computed backwards from the end.
     fn most_held_bytes(&self) -> i128 {
         let mut held = i128::from(self.segment_bytes);
         let mut most = held;

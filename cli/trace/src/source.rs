@@ -1,6 +1,6 @@
 //! The bytes of a trace file, plain or compressed with zstd, and their format.
 //!
-//! Both are detected by the first bytes, never by the name.
+//! Compression and format are detected by the first bytes, never by the name.
 
 use std::io::{self, BufRead, BufReader, Cursor, Read};
 
@@ -10,22 +10,22 @@ use super::rmm::HEADER;
 /// First bytes of a zstd frame.
 const ZSTD_MAGIC: &[u8] = &[0x28, 0xB5, 0x2F, 0xFD];
 
-/// First bytes of pickles: of protocol 2 and later, of protocol 0, and of a list and a dictionary
-/// in protocol 1. No line of a trace begins with them.
+/// First bytes of pickles: in protocol 2 and later, in protocol 0, and of a list and of a
+/// dictionary in protocol 1. No line of a trace begins with them.
 const PICKLE_STARTS: &[u8] = b"\x80(]}";
 
-/// The mark that some programs write in front of text.
+/// The byte order mark, which some programs write in front of text.
 const BYTE_ORDER_MARK: &[u8] = "\u{feff}".as_bytes();
 
-/// Number of first bytes that determine the kind of a file: a log's header, with quotes around each
-/// column.
+/// Number of first bytes that determine the kind of a file: those of a log's header, with quotes
+/// around each column.
 const HEAD_BYTES: usize = BYTE_ORDER_MARK.len() + HEADER.len() + 12;
 
 /// Advice on getting a file that can be read.
 const RECORD: &str =
     "record a trace in format v1, or write a snapshot with torch.cuda.memory._dump_snapshot";
 
-/// Kinds of files that are passed by mistake, with their first bytes, name and advice.
+/// Kinds of files that users pass by mistake: first bytes, name and advice.
 const OTHER_KINDS: [(&[u8], &str, &str); 4] = [
     (
         b"PK\x03\x04",
@@ -41,7 +41,7 @@ const OTHER_KINDS: [(&[u8], &str, &str); 4] = [
     (b"[", "JSON", RECORD),
 ];
 
-/// The writer of a file.
+/// The format of a file, by its writer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Format {
     /// A recorder, in lines of format v1.
@@ -59,7 +59,7 @@ pub(super) struct Source<'source> {
 }
 
 impl<'source> Source<'source> {
-    /// Reads the first bytes to decide whether to decompress, and on the format.
+    /// Opens a file. Its first bytes say if it is compressed, and its format.
     pub(super) fn open(source: impl Read + 'source) -> Result<(Self, Format), Defect> {
         let (magic, whole) = peek(source, ZSTD_MAGIC.len()).map_err(Defect::Unreadable)?;
         let compressed = magic == ZSTD_MAGIC;
@@ -79,14 +79,14 @@ impl<'source> Source<'source> {
         Ok((Self { bytes, compressed }, format))
     }
 
-    /// Appends bytes up to and including a newline, up to the limit.
+    /// Appends bytes up to and including a newline, at most `limit`.
     pub(super) fn read_line(&mut self, limit: u64, line: &mut Vec<u8>) -> Result<(), Defect> {
         let read = self.bytes.by_ref().take(limit).read_until(b'\n', line);
         read.map(drop)
             .map_err(|error| defect(self.compressed, error))
     }
 
-    /// Reads the rest, up to the limit.
+    /// Reads the rest, at most `limit` bytes.
     pub(super) fn read_all(self, limit: u64) -> Result<Vec<u8>, Defect> {
         let mut all = Vec::new();
         let read = self.bytes.take(limit).read_to_end(&mut all);
@@ -110,7 +110,8 @@ fn format_of(head: &[u8]) -> Result<Format, Defect> {
     })
 }
 
-/// Returns the first bytes, fewer if there are no more, and a source that still has them.
+/// Returns the first `count` bytes, or fewer if there are no more, and a source that still has
+/// them.
 fn peek<R: Read>(mut source: R, count: usize) -> io::Result<(Vec<u8>, impl Read)> {
     let mut head = Vec::with_capacity(count);
     source.by_ref().take(count as u64).read_to_end(&mut head)?;

@@ -1,4 +1,5 @@
-//! The lines that a probe prints, one a question: `answer: question | answer | number | assumption`.
+//! The lines that a probe prints, one for each question: `answer: question | answer | number |
+//! assumption`.
 
 use std::fmt::Display;
 use std::time::Duration;
@@ -17,7 +18,7 @@ impl Assumption {
     }
 }
 
-/// Prints an answer from which nothing follows by itself.
+/// Prints an answer that decides no assumption.
 pub(crate) fn say(question: &str, answer: impl Display, number: impl Display) {
     println!("answer: {question} | {answer} | {number} | -");
 }
@@ -39,7 +40,7 @@ pub(crate) fn micros(time: Duration) -> String {
     format!("{:.2} us", time.as_secs_f64() * 1e6)
 }
 
-/// The median; zero of nothing.
+/// Returns the median; zero for an empty list.
 pub(crate) fn median(times: &mut [Duration]) -> Duration {
     times.sort_unstable();
     times.get(times.len() / 2).copied().unwrap_or_default()

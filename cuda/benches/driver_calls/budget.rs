@@ -1,5 +1,5 @@
-//! Memory as a program sees it that is preloaded with liblarder_cuda.so and knows nothing of it. The memory of the driver's
-//! own functions is asked for, as any program would.
+//! Limits as a program sees them that runs with liblarder_cuda.so preloaded and knows nothing of it: it
+//! requests memory from the driver's own functions, as any program would.
 
 use std::error::Error;
 use std::time::{Duration, Instant};
@@ -13,17 +13,17 @@ use crate::kernels::Kernels;
 /// How long kernels are launched.
 const LASTS: Duration = Duration::from_secs(3);
 
-/// The length of each kernel.
+/// Duration of each kernel.
 const KERNEL: Duration = Duration::from_millis(2);
 
-/// Allocates until it is refused, beside what the limit says: `LARDER_CUDA_LIMIT`, in bytes.
+/// Allocates until it is refused, and compares the bytes with the limit, `LARDER_CUDA_LIMIT`.
 pub(crate) fn limit(context: &Context) -> Result<(), Box<dyn Error>> {
     let limit: u64 = std::env::var("LARDER_CUDA_LIMIT")?.parse()?;
     let (free, total, held) = context.with_current(|driver| -> Result<_, Box<dyn Error>> {
         let (free, total) = driver.memory_info()?;
         let step = limit / 16;
         let mut held = Vec::new();
-        // A program without a limit ends, too.
+        // Bounded so that this ends without a limit, too.
         while held.len() < 32
             && let Ok(at) = driver.alloc_device(step)
         {
@@ -54,7 +54,8 @@ pub(crate) fn limit(context: &Context) -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// Launches kernels back to back for some seconds, and says how much of the time the device ran them.
+/// Launches kernels back to back for a few seconds, and prints the share of the time in which the device ran
+/// them.
 pub(crate) fn pace(context: &Context) -> Result<(), Box<dyn Error>> {
     let stream = context.cudarc().new_stream()?;
     let (launches, took) =

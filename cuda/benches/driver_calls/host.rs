@@ -6,7 +6,7 @@ use std::time::Duration;
 use larder_cuda::driver::abi::stand_in::{KernelBody, KernelCall};
 use larder_cuda::driver::{DriverError, HostLaunch, StandIn};
 
-/// Gives the stand-in the bodies.
+/// Registers the bodies with the stand-in.
 pub(crate) fn register(stand_in: &StandIn) -> Result<(), DriverError> {
     let bodies: [(&str, KernelBody); 4] = [
         ("spin", spin),

@@ -1,7 +1,7 @@
-//! Kernels that take time, that number and that compare, whose text is in kernels.ptx.
+//! Kernels that take time, that number words and that compare them; their text is in kernels.ptx.
 //!
-//! TEXT1 A kernel is launched with the parameters that its text declares, and with memory for as many words
-//!    as it is told.
+//! TEXT1 A kernel is launched with the parameters that its text declares, and with memory for the number of
+//!    words that it is passed.
 
 use std::error::Error;
 use std::ffi::{CStr, CString, c_void};
@@ -15,7 +15,7 @@ use crate::host;
 
 const TEXT: &str = include_str!("kernels.ptx");
 
-/// Blocks and threads of each launch that counts: more threads than a device runs at once.
+/// Blocks of a launch over words, and threads of a block: more threads than a device runs at once.
 const GRID: u32 = 1024;
 const BLOCK: u32 = 256;
 
@@ -64,7 +64,7 @@ impl Kernels {
     /// Writes the word at `at` for a while.
     ///
     /// # Safety
-    /// The caller wants to know what happens if the memory goes meanwhile.
+    /// The caller accepts what happens if the memory is unmapped meanwhile.
     pub(crate) unsafe fn touch(
         &self,
         stream: sys::CUstream,
@@ -73,12 +73,12 @@ impl Kernels {
     ) -> Result<(), result::DriverError> {
         let (mut at, mut nanoseconds) = (at, self.nanoseconds(stream, time)?);
         let mut parameters = [(&raw mut at).cast(), (&raw mut nanoseconds).cast()];
-        // SAFETY: TEXT1; the kernel's memory may go while it runs, as `touch` says.
+        // SAFETY: TEXT1; the kernel's memory may be unmapped while it runs, by the condition of `touch`.
         unsafe { launch(self.touch, [1, 1], stream, &mut parameters) }
     }
 
-    /// How long a kernel has to run so that the stream is busy for a time. On the stand-in a host function is busy
-    /// ahead of it: a kernel that runs there has all other calls wait.
+    /// Returns how long a kernel must run to keep the stream busy for a time. On the stand-in a host function
+    /// sleeps in front of it instead, because all other calls wait while a kernel runs there.
     fn nanoseconds(
         &self,
         stream: sys::CUstream,
@@ -97,10 +97,10 @@ impl Kernels {
         Ok(0)
     }
 
-    /// Writes `seed` plus its place to each of `count` words.
+    /// Writes `seed` plus its index to each of `count` words.
     ///
     /// # Safety
-    /// So many words are there, and the caller's.
+    /// The words exist and are the caller's.
     pub(crate) unsafe fn number(
         &self,
         stream: sys::CUstream,
@@ -118,10 +118,10 @@ impl Kernels {
         unsafe { launch(self.number, [GRID, BLOCK], stream, &mut parameters) }
     }
 
-    /// Adds to the word at `to` how many of `count` words are not what `number` wrote.
+    /// Adds to the word at `to` the number of words, of `count`, that differ from what `number` wrote.
     ///
     /// # Safety
-    /// So many words are there, and the caller's, and so is the word.
+    /// The words, and the word at `to`, exist and are the caller's.
     pub(crate) unsafe fn differ(
         &self,
         stream: sys::CUstream,

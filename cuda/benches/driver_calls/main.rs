@@ -1,17 +1,17 @@
-//! Measures what a driver's calls take and describes its device: a probe a question, each in a process of its own,
-//! since a probe may break its context. What Larder rests on and time does not decide stands in the conformance tests.
+//! Measures how long a driver's calls take, and describes its device. Each probe runs in a process of its own,
+//! since it may break its context. Larder's assumptions that are not about time are in the conformance tests.
 //!
 //! ```text
 //! cargo bench -p larder-cuda --bench driver_calls                     all probes
-//! cargo bench -p larder-cuda --bench driver_calls -- unmap. sleep.    those whose names begin so
+//! cargo bench -p larder-cuda --bench driver_calls -- unmap. sleep.    probes whose names begin like this
 //! cargo bench -p larder-cuda --bench driver_calls -- --list           their names
 //! cargo bench -p larder-cuda --bench driver_calls -- --probe times.0  one, in this process
 //! ```
 //!
-//! A probe prints a line a question, `answer: question | answer | number | assumption`. An assumption that falls is
-//! an answer like any other: the exit code says only whether the probe came to its end.
+//! A probe prints one line for each question, `answer: question | answer | number | assumption`. A refuted
+//! assumption is an answer like any other: the exit code says only whether the probe ran to its end.
 //!
-//! On the stand-in times say nothing about a GPU. Answers of real hardware, with machine and commit, are kept
+//! Times on the stand-in say nothing about a GPU. Answers from real hardware, with machine and commit, are kept
 //! in `benches/results/`.
 
 mod answers;
@@ -32,7 +32,7 @@ use unmap::Act;
 
 type Outcome = Result<(), Box<dyn Error>>;
 
-/// A name, and what it asks.
+/// A probe's name and function.
 type Probe = (&'static str, fn(&Context) -> Outcome);
 
 const PROBES: [Probe; 18] = [
@@ -65,7 +65,7 @@ const PROBES: [Probe; 18] = [
 ];
 
 fn main() -> ExitCode {
-    // What `cargo bench` says to every program.
+    // Without the argument that `cargo bench` passes to every program.
     let args: Vec<String> = std::env::args()
         .skip(1)
         .filter(|arg| arg != "--bench")
@@ -78,7 +78,7 @@ fn main() -> ExitCode {
         }
         ["--probe", name] => probe(name),
         ref some if some.iter().any(|arg| arg.starts_with('-')) => {
-            eprintln!("known are --list, --probe NAME, and beginnings of names of probes");
+            eprintln!("expected --list, --probe NAME, or the beginnings of probe names");
             return ExitCode::from(2);
         }
         ref some => all(some),
@@ -100,8 +100,8 @@ fn probe(name: &str) -> Outcome {
     run(&Context::new(0)?)
 }
 
-/// Runs each probe that is meant in a child, and goes on if it fails. Those of a preloaded program are left
-/// out unless they are named.
+/// Runs each selected probe in a child process, and continues if one fails. Probes of a preloaded program are
+/// left out unless they are named.
 fn all(beginnings: &[&str]) -> Outcome {
     let program = std::env::current_exe()?;
     let mut failed = Vec::new();

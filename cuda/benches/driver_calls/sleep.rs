@@ -1,4 +1,4 @@
-//! Sleep and wake of much memory: seconds of each, and every word beside what it was.
+//! Sleep and wake of a lot of memory: the seconds of each, and a comparison of every word.
 
 use std::error::Error;
 
@@ -10,7 +10,7 @@ use crate::times::timed;
 
 const GIB: u64 = 1 << 30;
 
-/// Fills so many blocks of `bytes` each, sleeps, wakes, and compares. On the stand-in the blocks are small.
+/// Fills `gib` blocks of 1 GiB each, sleeps, wakes, and compares. On the stand-in the blocks are small.
 pub(crate) fn probe(context: &Context, gib: u64) -> Result<(), Box<dyn Error>> {
     let is_real = context.driver().stand_in().is_none();
     let bytes = if is_real { GIB } else { 16 << 20 };
@@ -30,7 +30,7 @@ pub(crate) fn probe(context: &Context, gib: u64) -> Result<(), Box<dyn Error>> {
     let mut blocks = Vec::new();
     for seed in 0..gib {
         let block = memory.alloc(&stream, bytes)?;
-        // SAFETY: the block is ours, whole.
+        // SAFETY: the whole block is ours.
         unsafe { kernels.number(stream.cu_stream(), block.addr().get(), words, seed as u32) }?;
         blocks.push(block);
     }

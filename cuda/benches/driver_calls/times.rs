@@ -1,5 +1,5 @@
-//! How long the calls take by which pages come and go, events order streams, and captures are noticed: idle,
-//! beside a busy kernel, and with many mappings.
+//! How long the calls take that map and unmap pages, order streams with events, and detect captures: on an
+//! idle device, while a kernel runs, and with many mappings.
 
 use std::error::Error;
 use std::time::{Duration, Instant};
@@ -12,13 +12,13 @@ use larder_cuda::{Context, DriverPool, Event, EventConfig, StreamAllocator};
 use crate::answers::{Assumption, decide, median, micros, say};
 use crate::kernels::Kernels;
 
-/// How often each call is timed.
+/// Number of times that each call is timed.
 const ROUNDS: usize = 20;
 
 /// How long a kernel keeps the device busy for each round.
 const BUSY: Duration = Duration::from_millis(8);
 
-/// Median time that page calls may take, "microseconds", with room for a slow host.
+/// Maximum median time of page calls to count as "microseconds", with room for a slow host.
 const PAGE_CALL_MOST: Duration = Duration::from_millis(1);
 
 /// The timed calls, in the order of their figures.
@@ -34,22 +34,22 @@ const CALLS: [&str; 9] = [
     "cuMemGetInfo",
 ];
 
-/// How many of them are calls for pages.
+/// The first of them are page calls, in this number.
 const PAGE_CALLS: usize = 5;
 
-/// One page that comes and goes, in a range where many are mapped.
+/// One page that is mapped and unmapped, in a range with many mappings.
 struct Range<'a> {
     driver: &'a Driver,
     device: i32,
     page: u64,
     start: DevicePtr,
     mapped: u64,
-    /// The memory behind all that is mapped for good.
+    /// The memory behind all permanent mappings.
     common: MemoryHandle,
 }
 
 impl<'a> Range<'a> {
-    /// Maps one page of so many bytes so many times.
+    /// Maps one page of `page` bytes `mapped` times.
     fn new(
         driver: &'a Driver,
         device: i32,
@@ -76,7 +76,7 @@ impl<'a> Range<'a> {
         })
     }
 
-    /// The times of the page calls, once each.
+    /// Makes each page call once and returns the times.
     fn page_calls(&self) -> Result<[Duration; PAGE_CALLS], Box<dyn Error>> {
         let (driver, page) = (self.driver, self.page);
         let at = self.start + self.mapped * page;
@@ -92,7 +92,7 @@ impl<'a> Range<'a> {
         // SAFETY: mapped just now, and nothing uses it.
         let (unmap, unmapped) = timed(|| unsafe { driver.unmap(at, page) });
         unmapped?;
-        // SAFETY: created above, mapped nowhere any more.
+        // SAFETY: created above, and no longer mapped anywhere.
         let (release, released) = timed(|| unsafe { driver.release_memory(handle) });
         released?;
         Ok([create, map, access, unmap, release])
@@ -104,10 +104,10 @@ impl<'a> Range<'a> {
             // SAFETY: mapped in `new`, and nothing uses it.
             unsafe { self.driver.unmap(at, self.page) }?;
         }
-        // SAFETY: created in `new`, mapped nowhere any more.
+        // SAFETY: created in `new`, and no longer mapped anywhere.
         unsafe { self.driver.release_memory(self.common) }?;
         let bytes = (self.mapped + 1) * self.page;
-        // SAFETY: reserved in `new`, nothing is mapped there.
+        // SAFETY: reserved in `new`, and nothing is mapped there.
         unsafe { self.driver.free_reserved(self.start, bytes) }?;
         Ok(())
     }
@@ -119,7 +119,7 @@ pub(crate) fn timed<R>(call: impl FnOnce() -> R) -> (Duration, R) {
     (start.elapsed(), answer)
 }
 
-/// Times every call with so many mappings, on an idle device and beside a busy kernel.
+/// Times every call with `mapped` mappings, on an idle device and while a kernel runs.
 pub(crate) fn probe(context: &Context, mapped: u64) -> Result<(), Box<dyn Error>> {
     let kernels = context.with_current(|driver| Kernels::load(driver.stand_in()))??;
     let (busy_stream, stream) = (
@@ -177,7 +177,7 @@ fn report(mapped: u64, is_busy: bool, medians: [Duration; CALLS.len()]) {
     }
 }
 
-/// Says the median of each call's times.
+/// Prints the median of each call's times.
 fn say_medians<const CALLS: usize>(
     names: &[&str],
     times: [Vec<Duration>; CALLS],
@@ -217,7 +217,7 @@ pub(crate) fn sizes(context: &Context) -> Result<(), Box<dyn Error>> {
                 let (unmap, unmapped) = timed(|| unsafe { driver.unmap(range.start, bytes) });
                 unmapped?;
                 for number in 0..mapped {
-                    // SAFETY: reserved, and mapped no more.
+                    // SAFETY: reserved, and no longer mapped.
                     unsafe { driver.map(range.start + number * page, page, range.common) }?;
                 }
                 // SAFETY: mapped just now, and ours.
@@ -235,7 +235,7 @@ pub(crate) fn sizes(context: &Context) -> Result<(), Box<dyn Error>> {
     })?
 }
 
-/// Times the pinning of memory that the program has, of pages of 4 KiB and of 2 MiB.
+/// Times the pinning of memory that the program already has, in pages of 4 KiB and of 2 MiB.
 pub(crate) fn pinning(context: &Context) -> Result<(), Box<dyn Error>> {
     const BYTES: usize = 1 << 30;
     for (advice, pages) in [
@@ -251,9 +251,9 @@ pub(crate) fn pinning(context: &Context) -> Result<(), Box<dyn Error>> {
         if at == libc::MAP_FAILED {
             return Err(std::io::Error::last_os_error().into());
         }
-        // SAFETY: mapped just now; advice.
+        // SAFETY: mapped just now, and this is only advice.
         unsafe { libc::madvise(at, BYTES, advice) };
-        // SAFETY: ours, of so many bytes.
+        // SAFETY: ours, with this many bytes.
         let (touch, ()) = timed(|| unsafe { std::ptr::write_bytes(at.cast::<u8>(), 1, BYTES) });
         let (pin, unpin) = context.with_current(|_| -> Result<_, Box<dyn Error>> {
             // SAFETY: ours until it is unmapped below.
@@ -281,7 +281,7 @@ pub(crate) fn pinning(context: &Context) -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// Times memory in one call: plain, pinned, and of the driver's pool.
+/// Times allocations and frees of one call each: plain, pinned, and in the driver's pool.
 pub(crate) fn allocations(context: &Context) -> Result<(), Box<dyn Error>> {
     const BYTES: [(u64, &str); 2] = [(2 << 20, "2 MiB"), (1 << 30, "1 GiB")];
     let stream = context.cudarc().new_stream()?;

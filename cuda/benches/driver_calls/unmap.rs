@@ -1,5 +1,5 @@
-//! Memory that goes, or is mapped again, while a kernel uses it: which calls wait, whether another stream goes on
-//! meanwhile, and what becomes of the kernel.
+//! Memory that is unmapped, or mapped again, while a kernel uses it: which calls wait, whether another stream
+//! continues meanwhile, and how the kernel ends.
 
 use std::error::Error;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -69,7 +69,7 @@ impl<'a> Page<'a> {
     }
 
     /// # Safety
-    /// The page is unmapped.
+    /// Nothing is mapped at `at`.
     unsafe fn map(&self, at: DevicePtr) -> Result<(), DriverError> {
         // SAFETY: the caller says that the place is free; the handle is of this size.
         unsafe { self.driver.map(at, self.bytes, self.handle) }?;
@@ -78,9 +78,10 @@ impl<'a> Page<'a> {
     }
 
     /// # Safety
-    /// The question is what becomes of a kernel that uses the page.
+    /// The caller accepts what happens to a kernel that uses the page.
     unsafe fn act(&self, act: Act) -> Result<(), DriverError> {
-        // SAFETY: the page's own addresses and handle; the question is what a kernel that uses the page does.
+        // SAFETY: the page's own addresses and handle; the caller accepts what happens to a kernel that uses
+        // the page.
         unsafe {
             match act {
                 Act::Unmap => self.driver.unmap(self.start, self.bytes),
@@ -99,7 +100,7 @@ impl<'a> Page<'a> {
 /// Does one thing to a page that a kernel writes. The context may be broken afterwards: the process ends.
 pub(crate) fn probe(context: &Context, act: Act) -> Result<(), Box<dyn Error>> {
     context.with_current(|driver| tried(driver, context, act))??;
-    // What was broken is not taken down call by call.
+    // The process exits without cleaning up what may be broken.
     std::process::exit(0);
 }
 
@@ -119,10 +120,10 @@ fn tried(driver: &Driver, context: &Context, act: Act) -> Result<(), Box<dyn Err
     let (outcome, waited) = std::thread::scope(|scope| {
         scope.spawn(|| beside.run(context, &kernels, &other));
         beside.wait_for_rounds();
-        // SAFETY: the question is what happens to the kernel.
+        // SAFETY: this process accepts what happens to the kernel.
         let launched = unsafe { kernels.touch(stream.cu_stream(), page.start, RUNS) };
         let began = Instant::now();
-        // SAFETY: this process asks what happens, and ends after it.
+        // SAFETY: this process accepts what happens to the kernel, and ends afterwards.
         let outcome = unsafe { page.act(act) };
         let waited = began.elapsed();
         beside.ends.store(true, Ordering::Relaxed);
@@ -174,7 +175,7 @@ fn tried(driver: &Driver, context: &Context, act: Act) -> Result<(), Box<dyn Err
 #[derive(Default)]
 struct Beside {
     rounds: AtomicU32,
-    /// Of the rounds since the first ones, in microseconds.
+    /// Longest round after the first ones, in microseconds.
     longest_us: AtomicU32,
     ends: AtomicBool,
     /// A launch was refused, as when the context is broken.
@@ -199,10 +200,10 @@ impl Beside {
                     self.longest_us.fetch_max(took, Ordering::Relaxed);
                 }
             }
-            // Whoever waits for rounds waits for none any more.
+            // Ends every wait for rounds.
             self.rounds.store(u32::MAX, Ordering::Relaxed);
         };
-        // A context that cannot be made current makes no rounds.
+        // There are no rounds if the context cannot be made current.
         if context.with_current(all).is_err() {
             self.rounds.store(u32::MAX, Ordering::Relaxed);
         }

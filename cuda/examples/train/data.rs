@@ -1,4 +1,4 @@
-//! Two spirals, drawn from a seed: points of the plane, and to which arm each belongs.
+//! Two spirals, drawn from a seed: points in the plane, and the arm that each belongs to.
 
 use std::f32::consts::{PI, TAU};
 
@@ -17,9 +17,9 @@ impl Random {
         mixed ^ (mixed >> 31)
     }
 
-    /// From -1 to 1.
+    /// Draws a number from -1 to 1.
     pub(crate) fn signed(&mut self) -> f32 {
-        // 24 bits are what a number of this type holds exactly.
+        // An `f32` holds 24 bits exactly.
         let unit = (self.next() >> 40) as f32 / (1 << 24) as f32;
         2.0 * unit - 1.0
     }
@@ -28,10 +28,10 @@ impl Random {
 /// Largest distance of a point from the middle of its arm.
 const NOISE: f32 = 0.03;
 
-/// How often an arm goes round.
+/// Number of turns of an arm.
 const TURNS: f32 = 1.0;
 
-/// A point, and 0 or 1 for its arm.
+/// Draws a point, and 0 or 1 for its arm.
 pub(crate) fn sample(random: &mut Random) -> ([f32; 2], f32) {
     let arm = if random.signed() < 0.0 { 0.0 } else { 1.0 };
     let along = (random.signed() + 1.0) / 2.0;

@@ -1,11 +1,10 @@
-//! [`TrainDevice`]: the streams, the memory and the kernels. Each function queues work on the compute stream and
-//! returns; what it gives is a new buffer, whose memory goes back, in the order of the streams, where the
-//! program drops it.
+//! [`TrainDevice`]: the streams, the memory and the kernels. Each function queues work on the compute stream
+//! and returns. A result is a new buffer, whose memory is freed in stream order when the program drops it.
 //!
-//! A [`Launch`] puts its arguments in order for the compute stream, wherever they were used before.
+//! A [`Launch`] orders the compute stream after earlier uses of its arguments on other streams.
 //!
-//! KERNEL1 A kernel touches `count`, or `rows` times `cols`, values of its arguments: the functions check
-//!    that there are as many.
+//! KERNEL1 A kernel touches `count`, or `rows` times `cols`, values of its arguments; the functions check that
+//!    these exist.
 
 use std::sync::Arc;
 
@@ -22,9 +21,9 @@ use crate::{Failure, host};
 pub(crate) struct TrainDevice {
     pub(crate) memory: DeviceAllocator,
     pub(crate) pinned: PinnedAllocator,
-    /// Where the kernels run.
+    /// Stream of the kernels.
     pub(crate) compute: Arc<CudaStream>,
-    /// Where batches are copied, beside that.
+    /// Stream of the copies of batches, which overlap the kernels.
     pub(crate) copy: Arc<CudaStream>,
     kernels: Kernels,
 }
@@ -38,7 +37,7 @@ struct Kernels {
     descend: CudaFunction,
 }
 
-/// A matrix in a part of a buffer, row by row, or transposed.
+/// A matrix in a part of a buffer, stored row by row, or its transpose.
 #[derive(Clone, Copy)]
 pub(crate) struct Matrix<'a> {
     values: BufferView<'a, f32>,
@@ -49,7 +48,7 @@ pub(crate) struct Matrix<'a> {
 }
 
 impl<'a> Matrix<'a> {
-    /// As many rows as there are values for.
+    /// Makes a matrix of `cols` columns, and as many rows as the values fill.
     pub(crate) fn new(values: BufferView<'a, f32>, cols: usize) -> Result<Self, Failure> {
         let rows = values.len().checked_div(cols).ok_or("no columns")?;
         same(rows * cols, values.len())?;
@@ -62,7 +61,7 @@ impl<'a> Matrix<'a> {
         })
     }
 
-    /// The matrix transposed: its memory read the other way.
+    /// Returns the transpose, over the same memory.
     pub(crate) const fn transposed(self) -> Self {
         Self {
             values: self.values,
@@ -75,7 +74,7 @@ impl<'a> Matrix<'a> {
 }
 
 impl TrainDevice {
-    /// The first device of the driver.
+    /// Opens the driver's first device.
     pub(crate) fn new(driver: &Driver) -> Result<Self, Failure> {
         if let Some(stand_in) = driver.stand_in() {
             host::register(stand_in)?;
@@ -99,7 +98,7 @@ impl TrainDevice {
         })
     }
 
-    /// The product, row by row.
+    /// Returns the product, stored row by row.
     pub(crate) fn matmul(
         &self,
         left: Matrix<'_>,
@@ -139,12 +138,13 @@ impl TrainDevice {
         let config = threads(values.len())?;
         let mut launch = Launch::on(&self.compute, &self.kernels.bias_tanh);
         launch.arg(values).arg(&bias).arg(&count).arg(&width);
-        // SAFETY: these are the kernel's parameters; it takes the bias at remainders of its length.
+        // SAFETY: these are the kernel's parameters; it indexes the bias modulo its length.
         unsafe { launch.launch(config) }?;
         Ok(())
     }
 
-    /// Each sample's part of the mean loss, and its derivative by the sample's logit.
+    /// Returns each sample's part of the mean loss, and the part's derivative with respect to the sample's
+    /// logit.
     pub(crate) fn logistic_loss(
         &self,
         logits: &DeviceBuffer<f32>,
@@ -167,7 +167,7 @@ impl TrainDevice {
         Ok((losses, delta))
     }
 
-    /// Turns the derivative by tanh's result into the derivative by its argument, in place.
+    /// Turns the derivative with respect to tanh's result into the one with respect to its argument, in place.
     pub(crate) fn tanh_back(
         &self,
         delta: &mut DeviceBuffer<f32>,
@@ -183,7 +183,7 @@ impl TrainDevice {
         Ok(())
     }
 
-    /// The sum of all rows, into a part of a buffer.
+    /// Writes the sum of all rows into a part of a buffer.
     pub(crate) fn sum_rows_into(
         &self,
         mut out: BufferViewMut<'_, f32>,
@@ -203,7 +203,7 @@ impl TrainDevice {
         Ok(())
     }
 
-    /// The sum of all rows.
+    /// Returns the sum of all rows.
     pub(crate) fn sum_rows(&self, values: Matrix<'_>) -> Result<DeviceBuffer<f32>, Failure> {
         // SAFETY: the kernel writes all of it before anything else sees it.
         let mut out = unsafe { self.memory.buffer(&self.compute, values.cols) }?;
@@ -211,7 +211,7 @@ impl TrainDevice {
         Ok(out)
     }
 
-    /// A step down the gradient, in place.
+    /// Takes a step down the gradient, in place.
     pub(crate) fn descend(
         &self,
         mut weights: BufferViewMut<'_, f32>,
@@ -232,12 +232,12 @@ impl TrainDevice {
     }
 }
 
-/// A thread for each value.
+/// Returns a launch of one thread for each value.
 fn threads(count: usize) -> Result<LaunchConfig, Failure> {
     Ok(LaunchConfig::for_num_elems(u32::try_from(count)?))
 }
 
-/// As kernels take them.
+/// Converts sizes to the type that kernels take.
 fn numbers<const N: usize>(sizes: [usize; N]) -> Result<[u32; N], Failure> {
     let mut numbers = [0; N];
     for (number, size) in numbers.iter_mut().zip(sizes) {

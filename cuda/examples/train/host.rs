@@ -1,11 +1,11 @@
 //! The kernels of `kernels.ptx` as functions of the host, for the stand-in driver.
 //!
-//! No kernel here is launched with a result that overlaps what it reads: `TrainDevice` takes results as `&mut`.
+//! No kernel here is launched with a result that overlaps its inputs: `TrainDevice` takes results as `&mut`.
 
 use larder_cuda::driver::abi::stand_in::{KernelBody, KernelCall};
 use larder_cuda::driver::{DriverError, HostLaunch, StandIn};
 
-/// Gives the stand-in the bodies.
+/// Registers the bodies with the stand-in.
 pub(crate) fn register(stand_in: &StandIn) -> Result<(), DriverError> {
     let bodies: [(&str, KernelBody); 6] = [
         ("matmul", matmul),
@@ -39,7 +39,7 @@ unsafe extern "C" fn matmul(call: *const KernelCall) {
         }
         Some(())
     };
-    // Without its memory the launch fails, and the driver says so.
+    // Without its memory the launch fails, and the driver reports it.
     let _ = body();
 }
 

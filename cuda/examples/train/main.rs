@@ -1,19 +1,19 @@
-//! Trains a small network on a GPU: two spirals, two layers, kernels as PTX text, plain descent.
+//! Trains a small network on a GPU: two spirals, two layers, kernels as PTX text, plain gradient descent.
 //!
 //! ```text
 //! cargo run --release -p larder-cuda --example train
-//! LARDER_CUDA_DRIVER=stand-in cargo run -p larder-cuda --example train     # also where there is a GPU
+//! LARDER_CUDA_DRIVER=stand-in cargo run -p larder-cuda --example train     # even if there is a GPU
 //! ```
 //!
-//! It prints:
+//! Its modules show:
 //!
 //! * `model`: weights are `SyncedMemory`, written by the host, trained by the device, read by the host.
-//!   Activations and gradients are `DeviceBuffer`, allocated in every step and dropped where they are not
-//!   needed any more; from the second or third step on they lie where a plan puts them.
-//! * `train`: the next batch is copied on a stream of its own while the kernels use the present one. There is
-//!   no event in the program: the buffers put the streams in order.
-//! * `gpu`: kernels through cudarc, with buffers and views as arguments. `host` is the same kernels for the
-//!   stand-in driver.
+//!   Activations and gradients are `DeviceBuffer`, allocated in every step and dropped once they are no
+//!   longer needed; from the second or third step on, they lie where a plan places them.
+//! * `train`: the next batch is copied on a stream of its own while the kernels use the present one. The
+//!   program has no events: the buffers order the streams.
+//! * `gpu`: kernels are launched through cudarc, with buffers and views as arguments. `host` has the same
+//!   kernels for the stand-in driver.
 //!
 //! It ends with an error if the loss did not fall, or if the last hundred steps asked the driver for memory.
 

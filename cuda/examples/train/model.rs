@@ -1,7 +1,8 @@
-//! [`Network`]: two layers, `logit = tanh(point * w1 + b1) * w2 + b2`, and [`Batch`], what they are trained on.
+//! [`Network`]: two layers, `logit = tanh(point * w1 + b1) * w2 + b2`, and [`Batch`], the data that they are
+//! trained on.
 //!
-//! Weights and batches are values that the host and the device use in turn. What lives within a step only
-//! (activations, gradients) are buffers, allocated anew each time: the step is planned from the last ones.
+//! Weights and batches are values that the host and the device use in turn. Activations and gradients live only
+//! within a step, in buffers that are allocated anew each time: each step is planned from the previous ones.
 
 use larder_cuda::synced::HostMemory;
 use larder_cuda::{BufferView, BufferViewMut, DeviceBuffer, SyncedMemory};
@@ -17,7 +18,7 @@ const INPUTS: usize = 2;
 pub(crate) struct Batch {
     /// All points, then all labels.
     memory: SyncedMemory<'static, f32>,
-    /// Values before the labels.
+    /// Number of values before the labels.
     points: usize,
 }
 
@@ -31,14 +32,14 @@ impl Batch {
         })
     }
 
-    /// Draws other samples. The host waits for the last copy of this batch, and for no kernel.
+    /// Draws new samples. The host waits for the last copy of this batch, and not for kernels.
     pub(crate) fn draw(&mut self, random: &mut Random) -> Result<(), Failure> {
         data::fill(self.memory.cpu_mut()?, random);
         Ok(())
     }
 
-    /// Copies to the device while `act` does other things. The copy waits, on the device, for the kernels
-    /// that read the batch before.
+    /// Copies the batch to the device while `act` does other things. On the device, the copy waits for the
+    /// kernels that read the former samples.
     pub(crate) fn push_beside(
         &mut self,
         gpu: &TrainDevice,
@@ -49,7 +50,7 @@ impl Batch {
         Ok(flight.wait()?)
     }
 
-    /// Points and labels, as the host has them.
+    /// Returns the points and labels on the host.
     pub(crate) fn on_host(&mut self) -> Result<(&[f32], &[f32]), Failure> {
         Ok(self.memory.cpu()?.split_at(self.points))
     }
@@ -69,7 +70,7 @@ struct Samples<'a> {
     labels: BufferView<'a, f32>,
 }
 
-/// Shape of the trained network.
+/// The trained network.
 pub(crate) struct Network {
     pub(crate) w1: SyncedMemory<'static, f32>,
     pub(crate) b1: SyncedMemory<'static, f32>,
@@ -87,7 +88,7 @@ pub(crate) struct Gradients {
 }
 
 impl Network {
-    /// Weights from a seed, on the device: they outlive every step.
+    /// Draws weights and puts them on the device, where they outlive every step.
     pub(crate) fn new(
         gpu: &TrainDevice,
         hidden: usize,
@@ -109,7 +110,7 @@ impl Network {
         })
     }
 
-    /// One step of the stream: the loss of the batch, and weights that make it less.
+    /// Queues one step, which writes the batch's loss to `loss` and changes the weights to reduce it.
     pub(crate) fn step(
         &mut self,
         gpu: &TrainDevice,
@@ -125,7 +126,7 @@ impl Network {
         gpu.descend(self.b2.gpu_mut()?, &gradients.b2, rate)
     }
 
-    /// The derivatives, and the mean loss into a place for one value.
+    /// Returns the derivatives, and writes the mean loss to `loss`.
     pub(crate) fn gradients(
         &mut self,
         gpu: &TrainDevice,
@@ -154,7 +155,7 @@ impl Network {
         Ok(Gradients { w1, b1, w2, b2 })
     }
 
-    /// Results of tanh, and logits that lack the last bias.
+    /// Returns the results of tanh, and logits without the last bias.
     fn forward(
         &mut self,
         gpu: &TrainDevice,
@@ -167,7 +168,7 @@ impl Network {
         Ok((hidden, logits))
     }
 
-    /// The logit of each sample of a batch, without the last bias. The host waits for them.
+    /// Returns the logit of each sample of a batch, without the last bias. The host waits for them.
     pub(crate) fn logits(
         &mut self,
         gpu: &TrainDevice,
@@ -177,7 +178,7 @@ impl Network {
         Ok(gpu.compute.clone_dtoh(&logits)?)
     }
 
-    /// The model as the host calculates it; copied from the device if that is newer.
+    /// Returns the model on the host, copied from the device if that one is newer.
     pub(crate) fn on_host(&mut self) -> Result<HostModel<'_>, Failure> {
         Ok(HostModel {
             w1: self.w1.cpu()?,
@@ -197,7 +198,7 @@ pub(crate) struct HostModel<'a> {
 }
 
 impl HostModel<'_> {
-    /// Above 0 for the second arm.
+    /// Returns the logit of a point, which is above 0 for the second arm.
     pub(crate) fn logit(&self, point: [f32; 2]) -> f64 {
         let [x, y] = point.map(f64::from);
         let (w_x, w_y) = self.w1.split_at(self.b1.len());

@@ -1,4 +1,4 @@
-//! The training, and what it reports.
+//! The training and its report.
 
 use std::fmt;
 use std::mem::swap;
@@ -11,10 +11,10 @@ use crate::data::Random;
 use crate::gpu::TrainDevice;
 use crate::model::{Batch, HostModel, Network};
 
-/// Steps at the end, in which nothing may be asked of the driver.
+/// Number of steps at the end in which the driver must not be asked for memory.
 pub(crate) const LAST: usize = 100;
 
-/// Losses of so many steps are averaged.
+/// Number of steps whose losses are averaged.
 const WINDOW: usize = 20;
 
 /// The network to train, and the number of steps.
@@ -22,7 +22,7 @@ const WINDOW: usize = 20;
 pub(crate) struct TrainSettings {
     pub(crate) seed: u64,
     pub(crate) hidden: usize,
-    /// Samples of a step, and of the test.
+    /// Number of samples of a step, and of the test.
     pub(crate) batch: usize,
     pub(crate) steps: usize,
     pub(crate) rate: f32,
@@ -40,23 +40,22 @@ impl TrainSettings {
     }
 }
 
-/// Result of a training.
+/// Result of a training run.
 #[derive(Clone, PartialEq, Debug)]
 pub(crate) struct TrainReport {
     /// The mean loss of each step.
     pub(crate) losses: Vec<f32>,
-    /// Samples of the test put in the right arm, before and after, of 1.
+    /// Fraction of the test's samples put in the right arm, before and after the training.
     pub(crate) accuracy: [f64; 2],
-    /// Classes of the points of the plane, by the trained model on the host.
+    /// The plane, with each point classified by the trained model on the host.
     pub(crate) picture: String,
     pub(crate) stats: Stats,
     pub(crate) steps: StepStats,
-    /// Calls of the driver for device memory, and bytes of pinned memory asked for: before the last
-    /// steps, and in them.
+    /// Memory requested before the last steps, and in them.
     pub(crate) asked: [Asked; 2],
 }
 
-/// Driver calls that were made.
+/// Driver calls for device memory, and bytes of pinned memory requested.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Asked {
     pub(crate) calls: u64,
@@ -122,7 +121,7 @@ pub(crate) fn train(
     })
 }
 
-/// How many samples of a batch the device puts in the right arm, of 1.
+/// Returns the fraction of a batch's samples that the device puts in the right arm.
 fn accuracy(gpu: &TrainDevice, model: &mut Network, batch: &mut Batch) -> Result<f64, Failure> {
     let logits = model.logits(gpu, batch)?;
     let bias = model.b2.cpu()?.first().copied().unwrap_or(0.0);
@@ -132,7 +131,7 @@ fn accuracy(gpu: &TrainDevice, model: &mut Network, batch: &mut Batch) -> Result
     Ok(right as f64 / labels.len() as f64)
 }
 
-/// The plane, with the second arm's side dark.
+/// Draws the plane, with the second arm's side dark.
 fn picture(model: &HostModel<'_>) -> String {
     let (width, height) = (48, 24);
     let place = |index: i32, count: i32| 1.1 * (2.0 * (index as f32 + 0.5) / count as f32 - 1.0);
@@ -148,7 +147,7 @@ fn picture(model: &HostModel<'_>) -> String {
 }
 
 impl TrainReport {
-    /// The mean loss of the first steps, and of the last.
+    /// Returns the mean loss of the first steps, and of the last.
     pub(crate) fn loss(&self) -> [f32; 2] {
         let mean = |losses: &[f32]| losses.iter().sum::<f32>() / losses.len() as f32;
         let window = WINDOW.min(self.losses.len());
@@ -161,7 +160,7 @@ impl TrainReport {
     pub(crate) fn wrong(&self) -> Option<&'static str> {
         let [first, last] = self.loss();
         let [_, asked] = self.asked;
-        // Not a number is not less either.
+        // NaN is not less, either.
         if last.partial_cmp(&first) != Some(std::cmp::Ordering::Less) {
             Some("the loss did not fall")
         } else if asked.calls > 0 || asked.pinned_bytes > 0 {

@@ -1,11 +1,11 @@
 //! The driver's functions, looked up by name when the driver is loaded.
 //!
-//! A binding's wrappers would not do: they panic when a function is missing, and an answer newer than the
-//! binding is undefined behavior. Here a missing function is a value and an answer a number.
+//! The wrappers of a binding would not do: they panic if a function is missing, and a code newer than the
+//! binding is undefined behavior. Here a missing function is a value, and a code is a number.
 //!
-//! Invariant DRIVER1: the type of each field is the C prototype of the function it is looked up by, as the
-//! macro `api` takes both from one row of the table in `larder_cuda_abi`; and the library stays loaded as
-//! long as the fields live. All calls of this module cite it.
+//! Invariant DRIVER1: each field has the name of a function, under which it is looked up, and that function's C
+//! prototype, since the macro `api` takes both from one row of the table in `larder_cuda_abi`; and the library
+//! stays loaded as long as the fields live. All calls of the driver cite this invariant.
 
 use std::path::Path;
 
@@ -30,7 +30,7 @@ impl<F> Required<F> {
     }
 }
 
-/// A function that newer drivers have.
+/// A function that only newer drivers have.
 #[derive(Clone, Copy)]
 pub(super) struct Optional<F> {
     name: &'static str,
@@ -63,8 +63,7 @@ struct Symbols<'a> {
 }
 
 impl Symbols<'_> {
-    /// Looks up a function. Only [`Api::resolve`] calls this, with the prototype that belongs to the name
-    /// (DRIVER1).
+    /// Looks up a function. Only [`Api::resolve`] calls this, with the function's own prototype (DRIVER1).
     fn find<F: Copy>(self, name: &'static str) -> Option<F> {
         // SAFETY: DRIVER1: `F` is the prototype of the function `name`.
         let symbol = unsafe { self.library.get::<F>(name) };
@@ -138,8 +137,8 @@ api! {
         #[cfg(unix)] cuMemImportFromShareableHandle;
 }
 
-/// The first version with virtual memory.
+/// The first version of CUDA's interface with virtual memory.
 pub(crate) const PAGES_SINCE: u32 = since::cuMemMap;
 
-/// The first version with pools.
+/// The first version of CUDA's interface with pools.
 pub(crate) const POOLS_SINCE: u32 = since::cuMemPoolCreate;

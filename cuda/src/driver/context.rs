@@ -1,4 +1,4 @@
-//! [`Context`]: a device's context, current while it is needed and alive as long as anything lives in it.
+//! [`Context`]: a device's context. It is current while a call needs it, and lives as long as anything in it.
 
 use core::fmt;
 use std::collections::VecDeque;
@@ -15,18 +15,18 @@ use crate::limits::Charge;
 /// Number of rounds in which the last owner of a context retries refused frees.
 const LAST_ROUNDS: usize = 3;
 
-/// Maximum number of refused frees retried with each free. After an error that ends the context all are
-/// refused, and n frees must not cost n * n calls.
+/// Maximum number of refused frees that each free retries. After an error that ends the context the driver
+/// refuses every free, and n frees must not cost n * n calls.
 const TRIED_ON_THE_WAY: usize = 4;
 
-/// A context of a device, shared with cudarc. Clones share it; it ends with the last of them, and everything
-/// that lives in it holds one.
+/// A device's context, shared with cudarc. Clones share the context, and everything that lives in it holds a
+/// clone; it ends with the last clone.
 ///
-/// A free that the driver refuses is kept here and retried at the next free, when memory is short, and at the
-/// end. [`refused_frees`](Self::refused_frees) counts them.
+/// The context keeps each free that the driver refuses, and retries it at the next free, when memory is short,
+/// and when the context ends. [`refused_frees`](Self::refused_frees) counts these frees.
 ///
 /// `cuDevicePrimaryCtxReset` ends everything that lives in a primary context. Drop everything of this crate
-/// first, since an address that is freed later may belong to another owner by then.
+/// before that call: an address that is freed after it may already belong to another owner.
 #[derive(Clone)]
 pub struct Context(Arc<ContextInner>);
 
@@ -37,7 +37,7 @@ struct ContextInner {
     /// The driver's number for the device.
     device: i32,
     ordinal: i32,
-    /// Refused frees, each with a charge that is held until the driver accepts the free.
+    /// Refused frees, each with the charge that is held until the driver accepts the free.
     refused_frees: Mutex<VecDeque<(RefusedFree, Option<Charge>)>>,
     /// Frees of memory that work may still use (OWED1).
     owed: Mutex<Vec<Owed>>,
@@ -46,9 +46,8 @@ struct ContextInner {
 }
 
 impl Context {
-    /// Returns the primary context of a device and makes it current for this thread. Loads the driver if none
-    /// is loaded: the one that [`Choice::from_env`](super::Choice::from_env) chooses, by default the real
-    /// one.
+    /// Returns the primary context of a device and makes it current for this thread. If no driver is loaded,
+    /// loads the one that [`Choice::from_env`](super::Choice::from_env) chooses, by default the real one.
     ///
     /// # Errors
     /// If no driver can be loaded, there is no such device, or the driver refuses.
@@ -60,8 +59,8 @@ impl Context {
         Self::over(driver, cuda)
     }
 
-    /// Returns the primary context of a device and leaves the thread's current context as it is: for a
-    /// library in a program with contexts of its own.
+    /// Returns the primary context of a device without changing the thread's current context. This is for a
+    /// library in a program that has contexts of its own.
     ///
     /// # Errors
     /// If no driver can be loaded, there is no such device, or the driver refuses.
@@ -74,7 +73,7 @@ impl Context {
         Self::new(ordinal)
     }
 
-    /// Wraps a context that the program has already.
+    /// Wraps a context that the program already has.
     ///
     /// # Errors
     /// If no driver can be loaded, or it is not the one that cudarc uses.
@@ -115,7 +114,7 @@ impl Context {
         self.0.device
     }
 
-    /// Returns the device's ordinal, which names it in virtual memory and pools.
+    /// Returns the device's ordinal, which identifies the device in calls for virtual memory and pools.
     pub fn ordinal(&self) -> i32 {
         self.0.ordinal
     }
@@ -128,14 +127,14 @@ impl Context {
         self.driver().device_info(self.device())
     }
 
-    /// Runs `act` with this context current for the calling thread, then restores the previous one, also
-    /// after a panic. One driver call if the context is current already, otherwise three.
+    /// Runs `act` with this context current for the calling thread, then restores the previous context, even
+    /// after a panic. Costs one driver call if the context is already current, otherwise three.
     ///
-    /// `act` should leave the current context as it finds it: a change, as by cudarc's `bind_to_thread` of
-    /// another context, may stay.
+    /// `act` should not change the current context: a change, such as cudarc's `bind_to_thread` on another
+    /// context, may persist.
     ///
     /// # Errors
-    /// If the context could not be made current; `act` does not run then.
+    /// If the context cannot be made current, in which case `act` does not run.
     pub fn with_current<R>(
         &self,
         act: impl FnOnce(&'static Driver) -> R,
@@ -147,10 +146,10 @@ impl Context {
     }
 
     /// Runs a fallible `act` with this context current for the calling thread, then restores the previous
-    /// one.
+    /// context.
     ///
     /// # Errors
-    /// If the context could not be made current, and the errors of `act`.
+    /// If the context cannot be made current; the errors of `act`.
     pub fn try_current<R>(
         &self,
         act: impl FnOnce(&'static Driver) -> Result<R, DriverError>,
@@ -158,8 +157,8 @@ impl Context {
         self.with_current(act)?
     }
 
-    /// Runs a call that takes a stream, with the stream's own context current, because a default stream's
-    /// handle means the default stream of the current context.
+    /// Runs a call that takes a stream, with the stream's own context current, since the handle of a default
+    /// stream means the default stream of the current context.
     pub(crate) fn try_on<R>(
         &self,
         stream: &CudaStream,
@@ -168,7 +167,7 @@ impl Context {
         on_stream(self.driver(), stream, act)
     }
 
-    /// Waits for all work of this context.
+    /// Waits for all work in this context.
     ///
     /// # Errors
     /// If the driver refuses, or work failed.
@@ -176,35 +175,36 @@ impl Context {
         self.try_current(Driver::synchronize_context)
     }
 
-    /// Returns the number of frees that the driver refused or that wait for work.
+    /// Returns the number of frees that the driver refused or that are waiting for work.
     pub fn refused_frees(&self) -> usize {
         let owed: usize = locked(&self.0.owed).iter().map(Owed::len).sum();
         locked(&self.0.refused_frees).len() + owed
     }
 
-    /// Retries all refused frees, waiting for the work that uses memory of dropped allocators, except on
-    /// streams that capture. Returns how many frees are still deferred. Call it while no stream captures:
-    /// memory that waits for the whole context, as a [`FixedBlock`](crate::FixedBlock)'s does, is waited for
-    /// all the same, which invalidates captures.
+    /// Waits for the work that uses memory of dropped allocators, except on streams that are being captured,
+    /// and retries all refused frees. Returns the number of frees that are still deferred. Call this while no
+    /// stream is being captured: some memory, such as that of a [`FixedBlock`](crate::FixedBlock), waits for
+    /// the whole context, and that wait invalidates captures.
     pub fn settle(&self) -> usize {
         self.0.pay(true);
         self.0.settle(usize::MAX);
         self.refused_frees()
     }
 
-    /// Retries all refused frees whose work is over, for a caller that is short of memory. Does not wait.
+    /// Retries all refused frees, and frees whose work is over, for a caller that is short of memory. Does not
+    /// wait.
     pub(crate) fn settle_at_once(&self) {
         self.0.pay(false);
         self.0.settle(usize::MAX);
     }
 
-    /// Frees `thing`, now or later. Earlier refused frees go first.
+    /// Frees `thing` now, or later if the driver refuses. Retries a few earlier refused frees first.
     pub(crate) fn give_back(&self, thing: RefusedFree) {
         self.give_back_charged(thing, None);
     }
 
-    /// Ends an allocator whose work was not waited for. Memory that `end` frees on this thread is freed once
-    /// that work is over (OWED1).
+    /// Calls `end`, which ends an allocator whose work was not waited for. The memory that `end` frees on this
+    /// thread is freed once that work is over (OWED1).
     pub(crate) fn owe(&self, unwaited: Vec<Unwaited>, end: impl FnOnce()) {
         if unwaited.is_empty() {
             return end();
@@ -215,7 +215,7 @@ impl Context {
         locked(&self.0.owed).push(Owed { unwaited, frees });
     }
 
-    /// Frees memory, now or later; `charge` is held until the driver has accepted the free.
+    /// Frees `thing` now, or later if the driver refuses; `charge` is held until the driver accepts the free.
     pub(crate) fn give_back_charged(&self, thing: RefusedFree, charge: Option<Charge>) {
         let Some((thing, charge)) = owed::take((thing, charge)) else {
             return;
@@ -225,7 +225,8 @@ impl Context {
         }
     }
 
-    /// Frees `thing` now, or leaves it with the caller. Earlier refused frees go first.
+    /// Frees `thing` now, or leaves it to the caller if the driver refuses. Retries a few earlier refused frees
+    /// first.
     pub(crate) fn try_give_back(&self, thing: RefusedFree) -> Result<(), DriverError> {
         if owed::is_collecting() {
             return Err(DriverError::Call {
@@ -251,7 +252,7 @@ fn start_error(code: u32) -> LoadError {
     })
 }
 
-/// Returns the driver's handle of a context.
+/// Returns the driver's handle for a context.
 fn handle_of(cuda: &CudaContext) -> ContextHandle {
     ContextHandle(cuda.cu_ctx().addr())
 }
@@ -274,8 +275,8 @@ fn enter(driver: &'static Driver, context: ContextHandle) -> Result<CurrentGuard
     let before = driver.current_context()?;
     let pushed = before != context;
     if pushed {
-        // SAFETY: the caller keeps the context alive until `CurrentGuard` is dropped: `ContextInner`, or a
-        // reference to one of its streams.
+        // SAFETY: the caller, which is `ContextInner` or borrows one of its streams, keeps the context alive
+        // until `CurrentGuard` is dropped.
         unsafe { driver.push_context(context) }?;
     }
     Ok(CurrentGuard {
@@ -290,7 +291,7 @@ impl ContextInner {
         enter(self.driver, self.handle)
     }
 
-    /// Turns frees whose work is over into deferred ones; waits for the work if `may_wait`.
+    /// Moves the owed frees whose work is over to the refused frees; waits for the work if `may_wait`.
     fn pay(&self, may_wait: bool) {
         let mut owed = core::mem::take(&mut *locked(&self.owed));
         if owed.is_empty() {
@@ -304,8 +305,8 @@ impl ContextInner {
         locked(&self.refused_frees).extend(paid.into_iter().flat_map(|owed| owed.frees));
     }
 
-    /// Retries the first `max` refused frees once; refused ones go to the end of the queue, so that every
-    /// free gets its turn.
+    /// Retries each of the first `max` refused frees once. A free that is refused again goes to the end of the
+    /// queue, so that every free gets its turn.
     fn settle(&self, max: usize) {
         let things: Vec<(RefusedFree, Option<Charge>)> = {
             let mut refused_frees = locked(&self.refused_frees);
@@ -345,8 +346,8 @@ struct PreviousContext {
 impl Drop for PreviousContext {
     fn drop(&mut self) {
         if let Some(before) = self.before {
-            // SAFETY: the context was current, so it existed; a thread whose context ends under it is in the
-            // same state with or without this call. A refusal cannot be reported.
+            // SAFETY: the context was current, so it existed. If it has ended since, the thread is in the same
+            // state with or without this call. A refusal cannot be reported.
             let _ = unsafe { self.driver.set_context(before) };
         }
     }
@@ -375,14 +376,14 @@ impl Drop for CurrentGuard {
         }
         // The driver refused twice, so the stack of contexts keeps one entry too many, but the previous
         // context is current again if this call succeeds. A refusal cannot be reported.
-        // SAFETY: the context was current, so it existed; a thread whose context ends under it is in the same
+        // SAFETY: the context was current, so it existed. If it has ended since, the thread is in the same
         // state with or without this call.
         let _ = unsafe { self.driver.set_context(self.before) };
     }
 }
 
 impl Driver {
-    /// Returns the current context of the calling thread, null if there is none.
+    /// Returns the current context of the calling thread, or null if there is none.
     ///
     /// # Errors
     /// If the driver refuses.
@@ -395,7 +396,7 @@ impl Driver {
         Ok(context)
     }
 
-    /// Waits for all work of the current context.
+    /// Waits for all work in the current context.
     ///
     /// # Errors
     /// If the driver refuses, or work failed.
@@ -408,7 +409,7 @@ impl Driver {
         entry.check(code)
     }
 
-    /// Pushes a context on the thread's stack of contexts.
+    /// Pushes a context onto the thread's stack of contexts.
     ///
     /// # Safety
     /// The context exists.
@@ -419,7 +420,7 @@ impl Driver {
         entry.check(code)
     }
 
-    /// Pops the current context; the one before the last push is current again.
+    /// Pops the current context, which makes the context below it on the stack current.
     fn pop_context(&self) -> Result<(), DriverError> {
         let entry = self.api.cuCtxPopCurrent_v2;
         let mut popped = ContextHandle::NULL;

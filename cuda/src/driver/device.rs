@@ -1,4 +1,4 @@
-//! Devices: their number and properties. Needs no context.
+//! Devices: their number and properties. These calls need no context.
 
 use core::ffi::{CStr, c_char, c_int};
 
@@ -7,7 +7,7 @@ use larder_cuda_abi::constants;
 use super::api::{PAGES_SINCE, POOLS_SINCE};
 use super::{Driver, DriverError};
 
-/// Space for a PCI bus id: 13 bytes by the driver's documentation, more for longer domains.
+/// Bytes for the text of a PCI bus ID: 13 according to the driver's documentation, more for longer domains.
 const BUS_ID_BYTES: usize = 32;
 
 /// Properties of a device.
@@ -59,7 +59,7 @@ impl Driver {
         Ok(device)
     }
 
-    /// Returns one of the `DEVICE_…` [`constants`] of a device.
+    /// Returns the value of a device's attribute, one of the `DEVICE_…` [`constants`].
     ///
     /// # Errors
     /// If there is no such device, or the driver does not know the attribute.
@@ -72,7 +72,7 @@ impl Driver {
         Ok(value)
     }
 
-    /// Returns a device's PCI bus id, as the driver spells it: `0000:01:00.0`.
+    /// Returns a device's PCI bus ID as the driver writes it, such as `0000:01:00.0`.
     ///
     /// # Errors
     /// If there is no such device.
@@ -87,7 +87,7 @@ impl Driver {
         Ok(text.to_string_lossy().into_owned())
     }
 
-    /// Returns a device's bytes of memory.
+    /// Returns the size of a device's memory in bytes.
     ///
     /// # Errors
     /// If there is no such device.
@@ -113,7 +113,7 @@ impl Driver {
         Ok(answer != 0)
     }
 
-    /// Returns the properties of a device. A driver that is too old for a property reports it as unsupported.
+    /// Returns the properties of a device. A property for which the driver is too old counts as unsupported.
     /// About ten calls.
     ///
     /// # Errors

@@ -19,28 +19,28 @@ pub enum DriverError {
         /// The driver's answer.
         code: Code,
     },
-    /// The driver is older than the function.
+    /// The driver lacks the function, in most cases because the driver is too old.
     #[error("{}", Age { function, needs: *needs_version, is: *version })]
     Missing {
         /// Name of the function in the driver's library.
         function: &'static str,
-        /// The first version of the interface that has it, like 11020 for 11.2.
+        /// The first version of the interface that has the function, such as 11020 for 11.2.
         needs_version: u32,
         /// The version of the driver.
         version: u32,
     },
-    /// The device does not support an object.
+    /// The device does not support a kind of memory or of access.
     #[error("device {device} does not support {what}; use another kind of memory")]
     Unsupported {
-        /// The missing support.
+        /// The kind that the device does not support.
         what: &'static str,
         /// The device's ordinal.
         device: i32,
     },
-    /// A size of zero, not a multiple of what the driver maps, or beyond the address space.
+    /// The size is zero, not a multiple of the page size, or beyond the address space.
     #[error(
-        "no memory of {:#}: a size is above zero, whole pages where pages are mapped, and within the \
-         address space",
+        "{:#} is not a valid size: a size is above zero, in whole pages where pages are mapped, and within \
+         the address space",
         ByteCount(*bytes)
     )]
     Size {
@@ -49,7 +49,7 @@ pub enum DriverError {
     },
     /// No free range among the reserved addresses is large enough.
     #[error(
-        "no {:#} of the reserved addresses are free in one piece; give memory back, or reserve more \
+        "the reserved addresses have no free range of {:#}; free memory, or reserve more \
          (VirtualConfig::address_bytes)",
         ByteCount(*bytes)
     )]
@@ -69,14 +69,14 @@ pub enum DriverError {
         /// Bytes that may be held.
         free_bytes: u64,
     },
-    /// No allocated range lies at this address, or only part of one.
-    #[error("nothing that was given lies whole at {address:#x}; give back what was given")]
+    /// No allocated range lies at this address, or only part of one does.
+    #[error("no whole allocated range lies at {address:#x}; pass a range that was allocated")]
     NotOurs {
         /// The address.
         address: u64,
     },
-    /// Refused without a driver call because another process may use the memory, or a card that it is
-    /// registered with.
+    /// Refused without a driver call because another process, or a card with which the memory is registered,
+    /// may use the memory.
     #[error(
         "the memory at {address:#x} is exported or fixed; drop its ExportedBlock or FixedBlock first"
     )]
@@ -89,13 +89,13 @@ pub enum DriverError {
         "a budget of the program has no room; free and release memory there, or raise its limit"
     )]
     Budget,
-    /// Refused without a driver call because the memory sleeps.
+    /// Refused without a driver call because the memory is asleep.
     #[error("the memory sleeps; wake it first (DeviceAllocator::wake)")]
     Asleep,
 }
 
 impl DriverError {
-    /// Returns the driver's code, if it answered.
+    /// Returns the driver's code, if the driver answered.
     pub const fn code(self) -> Option<Code> {
         match self {
             Self::Call { code, .. } => Some(code),
@@ -103,14 +103,14 @@ impl DriverError {
         }
     }
 
-    /// Returns whether device work or the device itself failed so that every later driver call of this
-    /// process answers the same, as after an illegal address. No memory is freed any more and no data can be
-    /// trusted: end the process and restart it.
+    /// Returns whether device work or the device itself failed in such a way that every later driver call of
+    /// this process fails the same way, as after an illegal address. From then on no memory is freed and no
+    /// data can be trusted: end the process and restart it.
     pub fn is_fatal(self) -> bool {
         self.code().is_some_and(Code::is_fatal)
     }
 
-    /// Returns whether memory was missing, so that freeing some may help.
+    /// Returns whether there was too little memory, so that freeing some may help.
     pub fn is_out_of_memory(self) -> bool {
         self.code() == Some(Code::OUT_OF_MEMORY) || matches!(self, Self::Oversubscribed { .. })
     }
@@ -152,8 +152,8 @@ impl fmt::Display for Age {
         }
         write!(
             f,
-            "{function} came with version {needs} of CUDA and the driver is of {is}; use a newer \
-             driver, or do without"
+            "{function} came with CUDA {needs}, and the driver is version {is}; use a newer driver, or \
+             do without the function"
         )
     }
 }
@@ -168,11 +168,11 @@ impl fmt::Display for DriverVersion {
     }
 }
 
-/// Returns advice for the answers that users meet.
+/// Returns advice on the answers that users may meet.
 const fn advice(code: Code) -> Option<&'static str> {
     Some(match code {
         Code::ECC_UNCORRECTABLE => {
-            "the process must start anew, on another device if it comes again: look at nvidia-smi -q -d ECC"
+            "the process must start anew, on another device if the error recurs: look at nvidia-smi -q -d ECC"
         }
         Code::NVLINK_UNCORRECTABLE => {
             "the process must start anew: look at nvidia-smi nvlink --errorcounters"
@@ -206,7 +206,7 @@ const fn advice(code: Code) -> Option<&'static str> {
 #[derive(Clone, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum LoadError {
-    /// `LARDER_CUDA_DRIVER` is none of its three words.
+    /// `LARDER_CUDA_DRIVER` is none of the three words allowed.
     #[error("LARDER_CUDA_DRIVER is \"{value}\"; it must be stand-in, real or auto")]
     Choice {
         /// The variable's value.
@@ -284,14 +284,14 @@ pub enum LoadError {
     },
     /// cudarc, or the program itself, already uses another driver.
     #[error(
-        "cudarc uses another driver than {path}; load the driver before the first use of cudarc, and link the program \
+        "cudarc uses another driver, not {path}; load the driver before the first use of cudarc, and link the program \
          with no other"
     )]
     OtherDriver {
         /// The requested driver.
         path: PathBuf,
     },
-    /// The process already has a driver, of the other kind.
+    /// The process already has a driver of the other kind.
     #[error(
         "the process uses the driver {loaded} already, and has only one; ask for that, or for auto"
     )]
@@ -307,12 +307,12 @@ pub enum LoadError {
         /// The stand-in's error.
         stand_in: Box<Self>,
     },
-    /// A call was refused that starts the driver or a context.
+    /// The driver refused a call that starts the driver or a context.
     #[error("the driver or a context did not start: {0}")]
     Call(#[from] DriverError),
 }
 
-/// Prints the text, since a `main` that returns an error prints it with `Debug`.
+/// Prints the text of `Display`, since a `main` that returns an error prints the error with `Debug`.
 impl fmt::Debug for LoadError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Display::fmt(self, f)

@@ -12,9 +12,9 @@ use super::{Driver, DriverError};
 /// Configuration of an event.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct EventConfig {
-    /// Whether the event keeps the time, which makes it slower.
+    /// Whether the event records the time, which makes it slower.
     pub timing: bool,
-    /// Whether threads that wait for the event sleep.
+    /// Whether threads sleep while they wait for the event.
     pub blocking: bool,
 }
 
@@ -34,8 +34,8 @@ impl EventConfig {
     }
 }
 
-/// An event of the driver. It may be dropped while work waits for it; a refused free is retried later
-/// ([`Context::refused_frees`]).
+/// An event of the driver. It may be dropped while work waits for it. If the driver refuses the free, it is
+/// retried later ([`Context::refused_frees`]).
 pub struct Event {
     context: Context,
     handle: EventHandle,
@@ -54,7 +54,7 @@ impl Event {
         })
     }
 
-    /// Returns the driver's handle, which the event keeps.
+    /// Returns the driver's handle, which the event still owns.
     pub const fn handle(&self) -> EventHandle {
         self.handle
     }
@@ -65,7 +65,7 @@ impl Event {
     /// If the driver refuses, as it does for a stream of another context.
     pub fn record(&self, stream: &CudaStream) -> Result<(), DriverError> {
         self.context.try_on(stream, |driver, stream| {
-            // SAFETY: `self` keeps the event and the reference keeps the stream.
+            // SAFETY: `self` keeps the event alive, and the reference keeps the stream alive.
             unsafe { driver.record_event(self.handle, stream) }
         })
     }
@@ -92,22 +92,22 @@ impl Event {
         })
     }
 
-    /// Makes work queued on the stream from now on wait for the recorded work. The stream may be of another
-    /// context.
+    /// Makes work queued on the stream from now on wait for the recorded work. The stream may belong to
+    /// another context.
     ///
     /// # Errors
     /// If the driver refuses.
     pub fn wait_on(&self, stream: &CudaStream) -> Result<(), DriverError> {
         self.context.try_on(stream, |driver, stream| {
-            // SAFETY: `self` keeps the event and the reference keeps the stream.
+            // SAFETY: `self` keeps the event alive, and the reference keeps the stream alive.
             unsafe { driver.wait_event(stream, self.handle) }
         })
     }
 
-    /// Returns the milliseconds from this event to a later one; both keep the time and are done.
+    /// Returns the milliseconds from this event to a later one. Both must record the time and be done.
     ///
     /// # Errors
-    /// If the driver refuses, as it does for an event that keeps no time or is not done.
+    /// If the driver refuses, as it does for an event that records no time or is not done.
     pub fn elapsed_ms(&self, later: &Self) -> Result<f32, DriverError> {
         self.context.try_current(|driver| {
             // SAFETY: both events exist as long as they are borrowed.
@@ -117,7 +117,7 @@ impl Event {
 }
 
 impl Event {
-    /// Returns the driver's handle; the caller frees it.
+    /// Returns the driver's handle, which the caller must free.
     pub(crate) fn into_handle(self) -> EventHandle {
         let this = core::mem::ManuallyDrop::new(self);
         // Drops the context.
@@ -153,13 +153,13 @@ impl Driver {
         Ok(event)
     }
 
-    /// Frees an event; waits that were queued before still work.
+    /// Frees an event; waits that are already queued still work.
     ///
     /// # Safety
-    /// The event came from [`create_event`](Self::create_event) and was not freed since.
+    /// The event came from [`create_event`](Self::create_event) and has not been freed.
     ///
     /// # Errors
-    /// If the driver refuses; the event still exists then.
+    /// If the driver refuses, in which case the event still exists.
     pub unsafe fn destroy_event(&self, event: EventHandle) -> Result<(), DriverError> {
         let entry = self.api.cuEventDestroy_v2;
         // SAFETY: DRIVER1; the event came from the driver, and is destroyed once.
@@ -170,7 +170,7 @@ impl Driver {
     /// Records the work queued on the stream so far.
     ///
     /// # Safety
-    /// Event and stream exist.
+    /// The event and the stream exist.
     ///
     /// # Errors
     /// If the driver refuses.
@@ -180,7 +180,7 @@ impl Driver {
         stream: StreamHandle,
     ) -> Result<(), DriverError> {
         let entry = self.api.cuEventRecord;
-        // SAFETY: DRIVER1; event and stream exist.
+        // SAFETY: DRIVER1; the event and the stream exist.
         let code = unsafe { (entry.call)(event, stream) };
         entry.check(code)
     }

@@ -1,9 +1,9 @@
 //! The process's driver: chosen once, and shared with cudarc.
 //!
-//! cudarc opens "libcuda.so" at its first call. The stand-in's library carries that name inside, so opening
-//! the name after the stand-in was loaded yields the stand-in: no path is set and no file hides the real
-//! driver from other programs. A loaded stand-in must count a call made through cudarc; otherwise it is
-//! refused.
+//! cudarc opens "libcuda.so" at its first call. The stand-in's library has that name as its SONAME, so once
+//! the stand-in is loaded, opening the name yields the stand-in. No search path has to be set, and no file
+//! hides the real driver from other programs. A loaded stand-in is refused if it does not count a call made
+//! through cudarc.
 
 use core::ffi::c_int;
 use std::io::Write as _;
@@ -57,12 +57,12 @@ impl Choice {
 /// The process's driver, once loaded. The lock is held during loading.
 static LOADED: Mutex<Option<&'static Driver>> = Mutex::new(None);
 
-/// Loads the driver, or returns the loaded one. About a hundred look-ups the first time.
+/// Loads the driver, or returns the loaded one. The first call makes about a hundred look-ups.
 ///
-/// The real driver is opened by name and started. The stand-in is opened by its path: `LARDER_CUDA_STAND_IN`,
-/// or beside the running program, in its `deps` and in the folders above, where cargo puts it for tests,
-/// benchmarks and examples. Doctests run elsewhere and need the variable. Call this before the first use of
-/// cudarc.
+/// The real driver is opened by name. The stand-in is opened by its path: the one in `LARDER_CUDA_STAND_IN`, the
+/// one that the program [carries](super::carry_stand_in), or one where cargo puts the stand-in for tests,
+/// benchmarks and examples, next to the running program, one folder above, or in `deps` in either folder.
+/// Doctests run elsewhere and need the variable. Call this before the first use of cudarc.
 ///
 /// # Errors
 /// [`LoadError`] if the driver is missing, does not start or has no device; if cudarc uses another driver; or
@@ -77,8 +77,8 @@ pub fn load(choice: Choice) -> Result<&'static Driver, LoadError> {
     Ok(driver)
 }
 
-/// Loads the driver that the environment chooses, by default [`Choice::Auto`]. Reports it once on stderr,
-/// even if a test harness captures output. For tests and tools.
+/// Loads the driver that the environment chooses, by default [`Choice::Auto`]. Reports the driver once on
+/// stderr, even if a test harness captures the output. This is for tests and tools.
 ///
 /// # Errors
 /// The [`LoadError`]s of [`load`] and [`Choice::from_env`].
@@ -100,8 +100,8 @@ fn say(driver: &Driver) {
     let _ = std::io::stderr().write_all(said.as_bytes());
 }
 
-/// Returns the loaded driver, or loads the one that the environment chooses. A program without a choice gets
-/// the real driver or an error, never the stand-in.
+/// Returns the loaded driver, or loads the one that the environment chooses. If the environment chooses none,
+/// the program gets the real driver or an error, never the stand-in.
 pub(crate) fn loaded_or_from_env() -> Result<&'static Driver, LoadError> {
     let loaded = *locked(&LOADED);
     match loaded {
@@ -144,7 +144,7 @@ fn find(choice: Choice) -> Result<Driver, LoadError> {
     }
 }
 
-/// Starts the real driver, which cudarc will call.
+/// Starts the real driver that cudarc will call.
 fn start_real() -> Result<Driver, LoadError> {
     let driver = start(real()?)?;
     match before(&driver.library)? {
@@ -153,7 +153,8 @@ fn start_real() -> Result<Driver, LoadError> {
     }
 }
 
-/// Starts the driver that the program is linked with, or refuses, since no other can be used.
+/// Starts the driver that the program is linked with, since no other can be used; refuses if the choice is
+/// another kind.
 fn take_linked(choice: Choice, found: OpenLibrary) -> Result<Driver, LoadError> {
     let path = mapped_file(&found).unwrap_or_else(|| found.path.clone());
     match (choice, found.is_stand_in()) {
@@ -163,7 +164,7 @@ fn take_linked(choice: Choice, found: OpenLibrary) -> Result<Driver, LoadError> 
     }
 }
 
-/// Returns whether a call made through cudarc arrives at this stand-in.
+/// Returns whether a call made through cudarc reaches this stand-in.
 fn cudarc_calls(control: &StandIn) -> bool {
     let function = Some("cuDriverGetVersion");
     let before = control.calls(function);

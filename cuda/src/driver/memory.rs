@@ -16,7 +16,7 @@ pub enum PointerKind {
     Device,
     /// Managed memory.
     Managed,
-    /// A kind unknown to this crate, by the driver's number.
+    /// A kind unknown to this crate, as the driver's number.
     Other(u32),
 }
 
@@ -24,7 +24,7 @@ impl Driver {
     /// Returns the free and the total bytes of the current context's device.
     ///
     /// # Errors
-    /// If the driver refuses, as it does without a context.
+    /// If the driver refuses, as it does without a current context.
     pub fn memory_info(&self) -> Result<(u64, u64), DriverError> {
         let entry = self.api.cuMemGetInfo_v2;
         let (mut free, mut total) = (0, 0);
@@ -34,8 +34,8 @@ impl Driver {
         Ok((free as u64, total as u64))
     }
 
-    /// Allocates memory of the current context's device, at a multiple of 256. The driver may wait for the
-    /// device, and carves large ranges from pages of 2 MiB.
+    /// Allocates memory of the current context's device, at an address that is a multiple of 256. The driver
+    /// may wait for the device, and carves large ranges from pages of 2 MiB.
     ///
     /// # Errors
     /// If the driver refuses; [`DriverError::Size`] for zero bytes.
@@ -55,10 +55,10 @@ impl Driver {
     ///
     /// # Safety
     /// The address came from [`alloc_device`](Self::alloc_device), [`alloc_managed`](Self::alloc_managed) or
-    /// a pool, was not freed since, and the memory is no longer used.
+    /// a pool and has not been freed, and nothing uses the memory any more.
     ///
     /// # Errors
-    /// If the driver refuses; the memory still exists then.
+    /// If the driver refuses, in which case the memory still exists.
     pub unsafe fn free_device(&self, address: DevicePtr) -> Result<(), DriverError> {
         let entry = self.api.cuMemFree_v2;
         let code = self.relaxed(|| {
@@ -88,11 +88,11 @@ impl Driver {
     /// Frees pinned memory.
     ///
     /// # Safety
-    /// The address came from [`alloc_host`](Self::alloc_host), was not freed since, and the memory is no
-    /// longer used.
+    /// The address came from [`alloc_host`](Self::alloc_host) and has not been freed, and nothing uses the
+    /// memory any more.
     ///
     /// # Errors
-    /// If the driver refuses; the memory still exists then.
+    /// If the driver refuses, in which case the memory still exists.
     pub unsafe fn free_host(&self, address: *mut c_void) -> Result<(), DriverError> {
         let entry = self.api.cuMemFreeHost;
         let code = self.relaxed(|| {
@@ -105,7 +105,7 @@ impl Driver {
     /// Pins existing host memory; `flags` are bits of `HOST_REGISTER_…`.
     ///
     /// # Safety
-    /// The range is mapped memory of this process, and stays so until
+    /// The range is mapped memory of this process, and stays mapped until
     /// [`unregister_host`](Self::unregister_host).
     ///
     /// # Errors
@@ -119,7 +119,7 @@ impl Driver {
         let bytes = size(bytes)?;
         let entry = self.api.cuMemHostRegister_v2;
         let code = self.relaxed(|| {
-            // SAFETY: DRIVER1; the range is mapped memory, and stays so while it is registered.
+            // SAFETY: DRIVER1; the range is mapped memory, and stays mapped while it is registered.
             Ok(unsafe { (entry.call)(start, bytes, flags) })
         })?;
         entry.check(code)
@@ -131,7 +131,7 @@ impl Driver {
     /// No device uses the memory any more.
     ///
     /// # Errors
-    /// If the driver refuses; the memory is still pinned then.
+    /// If the driver refuses, in which case the memory is still pinned.
     pub unsafe fn unregister_host(&self, start: *mut c_void) -> Result<(), DriverError> {
         let entry = self.api.cuMemHostUnregister;
         let code = self.relaxed(|| {
@@ -141,7 +141,7 @@ impl Driver {
         entry.check(code)
     }
 
-    /// Returns the address by which the current context's device reaches pinned memory.
+    /// Returns the address at which the current context's device accesses pinned memory.
     ///
     /// # Safety
     /// The address lies in pinned memory.
@@ -173,7 +173,7 @@ impl Driver {
         Ok(address)
     }
 
-    /// Returns the kind of memory at an address; `None` for memory that is not the driver's.
+    /// Returns the kind of memory at an address, or `None` if the driver does not know the memory.
     ///
     /// # Errors
     /// If the driver refuses for another reason.
@@ -191,8 +191,8 @@ impl Driver {
         }))
     }
 
-    /// Returns the ordinal of the device that owns the memory at an address; `None` for memory that is not
-    /// the driver's.
+    /// Returns the ordinal of the device that owns the memory at an address, or `None` if the driver does not
+    /// know the memory.
     ///
     /// # Errors
     /// If the driver refuses for another reason.

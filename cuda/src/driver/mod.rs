@@ -1,19 +1,19 @@
-//! The driver: found, loaded and called, with an error for every failure.
+//! Finds, loads and calls the driver, and reports every failure as an error.
 //!
-//! A process has one driver, the real one or the [stand-in](StandIn), shared with cudarc: [`load()`] ensures
-//! that. [`Driver`] makes single calls and keeps no record of them; owners are types of their own
-//! ([`Event`](crate::Event), [`DeviceMemory`](crate::DeviceMemory), …).
+//! A process has one driver, the real one or the [stand-in](StandIn), and shares it with cudarc; [`load()`]
+//! ensures this. [`Driver`] makes single calls and keeps no record of them; other types own the objects that
+//! calls create ([`Event`](crate::Event), [`DeviceMemory`](crate::DeviceMemory), …).
 //!
 //! # Files
-//! `api` the functions, by name · `search` the paths of libraries · `load` the choice of one · `error` ·
+//! `api` the functions, by name · `search` the paths of libraries · `load` the choice of the driver · `error` ·
 //! `device`, `context`, `stream`, `memory`, `transfers`, `pages`, `pool` the calls · `relaxed_capture` calls
-//! beside captures · `event` events · `refused_free` frees that the driver refused · `owed` frees that wait for
+//! during captures · `event` events · `refused_free` frees that the driver refused · `owed` frees that wait for
 //! work · `stand_in` the control of the stand-in · `host_launch` the launches that its kernels see.
 //!
 //! # Calls
-//! Most calls work on the current context of the calling thread:
-//! [`Context::with_current`](crate::Context::with_current) sets it. A method is `unsafe` if a wrong argument
-//! could harm others: the driver trusts handles and addresses.
+//! Most calls use the current context of the calling thread, which
+//! [`Context::with_current`](crate::Context::with_current) sets. A method is `unsafe` if a wrong argument could
+//! harm other code, since the driver trusts handles and addresses.
 
 mod api;
 mod device;
@@ -34,8 +34,8 @@ pub(crate) mod event;
 pub(crate) mod owed;
 pub(crate) mod refused_free;
 
-/// The driver's own numbers: codes, handles, constants, and the launch record of a kernel's body on the
-/// stand-in.
+/// The driver's own types and numbers: codes, handles, constants, and the record of a launch that a kernel's
+/// body gets on the stand-in.
 pub use larder_cuda_abi as abi;
 pub use larder_cuda_abi::Code;
 
@@ -70,22 +70,23 @@ pub struct Driver {
 }
 
 impl Driver {
-    /// Returns the newest version of CUDA's interface that the driver has, like 12080 for 12.8; read once.
+    /// Returns the newest version of CUDA's interface that the driver has, such as 12080 for 12.8. The version
+    /// is read once.
     pub const fn version(&self) -> u32 {
         self.version
     }
 
-    /// Returns the file that the driver was loaded from, or the name it was found by.
+    /// Returns the path of the file from which the driver was loaded, or the name by which it was found.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Returns the control of the stand-in, if that is the driver.
+    /// Returns the control of the stand-in, if the driver is the stand-in.
     pub const fn stand_in(&self) -> Option<&StandIn> {
         self.stand_in.as_ref()
     }
 
-    /// Returns the error of the real driver, if [`Choice::Auto`] took the stand-in.
+    /// Returns the reason why [`Choice::Auto`] did not load the real driver, if it loaded the stand-in.
     pub const fn no_real(&self) -> Option<&LoadError> {
         self.no_real.as_ref()
     }
@@ -117,7 +118,7 @@ impl fmt::Display for Driver {
     }
 }
 
-/// Locks `mutex`, ignoring poison, since every change under these locks is complete.
+/// Locks `mutex`, ignoring poison, since no change under these locks is ever left incomplete.
 pub(crate) fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

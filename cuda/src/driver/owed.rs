@@ -1,10 +1,10 @@
-//! Frees deferred because waiting for a stream's work was impossible: an allocator ended while a stream
-//! captured, or the driver refused the wait.
+//! Frees that are deferred because it was impossible to wait for a stream's work: an allocator ended while a
+//! stream was being captured, or the driver refused the wait.
 //!
-//! OWED1 such a free waits in its [context](super::context) until each stream that it names has finished the
-//! work queued before, or can run no more work at all.
+//! OWED1 Such a free waits in its [context](super::context) until each stream that it names has finished the
+//! work queued before the free, or can run no more work at all.
 //!
-//! While an allocator ends, its frees on this thread are collected here instead of made.
+//! While an allocator ends, its frees on the same thread are collected here instead of being made.
 
 use core::cell::RefCell;
 use std::sync::Arc;
@@ -21,7 +21,7 @@ use crate::limits::Charge;
 pub(crate) type Free = (RefusedFree, Option<Charge>);
 
 thread_local! {
-    /// Frees of this thread while [`collect`] runs.
+    /// This thread's frees while [`collect`] runs.
     static COLLECTED: RefCell<Option<Vec<Free>>> = const { RefCell::new(None) };
 }
 
@@ -41,8 +41,8 @@ pub(super) struct Owed {
     pub(super) frees: Vec<Free>,
 }
 
-/// Runs `end` and collects its frees on this thread. A thread whose thread-local variables are already gone
-/// cannot collect, so `end` does not run there and its frees are leaked.
+/// Runs `end` and collects the frees that it makes on this thread. A thread whose thread-local variables are
+/// already gone cannot collect frees, so `end` does not run there and its memory is leaked.
 pub(super) fn collect(end: impl FnOnce()) -> Vec<Free> {
     let Ok(before) = COLLECTED.try_with(|collected| collected.replace(Some(Vec::new()))) else {
         return Vec::new();
@@ -86,14 +86,14 @@ impl Unwaited {
         }
     }
 
-    /// Returns whether the work is over, with the context current. Work of a context that has failed counts
+    /// Returns whether the work is over. The context must be current. Work of a context that has failed counts
     /// as over; after any other refusal the work counts as pending.
     fn is_over(&self, driver: &'static Driver, may_wait: bool) -> bool {
         let answer = match self {
             Self::Stream(stream) => on_stream(driver, stream, |driver, stream| {
                 // SAFETY: `self` holds the stream.
                 let status = unsafe { driver.capture_status(stream) }?;
-                // A wait for a capturing stream would only invalidate the capture.
+                // To wait for a stream that is being captured would only invalidate the capture.
                 if status != CaptureStatus::None {
                     return Ok(false);
                 }

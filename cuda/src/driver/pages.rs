@@ -1,9 +1,9 @@
-//! Single calls for virtual memory: addresses are reserved, physical memory is created, and one is mapped to
-//! the other. Most need no context.
+//! Single calls for virtual memory, which reserve addresses, create physical memory, and map it to the
+//! addresses. Most need no context.
 //!
-//! CUDA does not document whether these calls invalidate captures, as `cuMemAlloc` does. The calls that
-//! change something are therefore made in the relaxed mode ([`Driver::relaxed`]), at two more driver calls
-//! each unless the thread is in that mode already.
+//! CUDA does not document whether these calls invalidate captures, as `cuMemAlloc` does. Calls that change
+//! something are therefore made in the relaxed mode ([`Driver::relaxed`]), which costs two more driver calls
+//! each unless the thread is already in that mode.
 
 #[cfg(unix)]
 use core::ptr::without_provenance_mut;
@@ -16,17 +16,17 @@ use larder_cuda_abi::{
 
 use super::{Driver, DriverError, size};
 
-/// Uses of physical memory beside serving the process that creates it, chosen at its creation.
+/// Uses of physical memory outside the process that creates it. They are chosen when it is created.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[non_exhaustive]
 pub struct MemoryUse {
     /// Whether the memory may be [exported](Driver::export_memory) as a file descriptor.
     pub shareable: bool,
-    /// Whether network cards may reach it (GPUDirect RDMA).
+    /// Whether network cards may access the memory (GPUDirect RDMA).
     pub rdma: bool,
 }
 
-/// Describes memory of a device.
+/// Describes memory of a device to the driver.
 fn memory_of(device: i32, wanted: MemoryUse) -> AllocationProp {
     AllocationProp {
         kind: constants::MEM_ALLOCATION_TYPE_PINNED,
@@ -52,25 +52,25 @@ pub(super) const fn place_of(device: i32) -> Location {
 }
 
 impl Driver {
-    /// Returns the uses that a device supports: shareable memory, and access by network cards. A driver that
-    /// is too old to answer counts as without support. Two calls.
+    /// Returns the uses that a device supports: shareable memory, and access by network cards. Access counts
+    /// as unsupported if the driver is too old to answer. Two calls.
     ///
     /// # Errors
-    /// If there is no such device.
+    /// If there is no such device, or the driver is older than 10.2.
     pub fn memory_uses(&self, device: i32) -> Result<MemoryUse, DriverError> {
         let descriptors = constants::DEVICE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED;
         let rdma = constants::DEVICE_RDMA_WITH_VIRTUAL_MEMORY_SUPPORTED;
         Ok(MemoryUse {
             shareable: cfg!(unix) && self.device_attribute(device, descriptors)? != 0,
-            // The attribute is younger than virtual memory.
+            // The attribute is newer than virtual memory, so an older driver may not know it.
             rdma: self
                 .device_attribute(device, rdma)
                 .is_ok_and(|can| can != 0),
         })
     }
 
-    /// Returns the number of bytes that sizes and places of a device's physical memory are multiples of: 2
-    /// MiB on most devices. The recommended number may be larger.
+    /// Returns the page size of a device. The sizes and addresses of its physical memory are multiples of the
+    /// page size, which is 2 MiB on most devices. The recommended page size may be larger.
     ///
     /// # Errors
     /// If the driver refuses or is older than 10.2.
@@ -94,7 +94,7 @@ impl Driver {
         Ok(bytes as u64)
     }
 
-    /// Reserves addresses, at a multiple of `align_bytes` (0: the page).
+    /// Reserves addresses, beginning at a multiple of `align_bytes` (0 for the page size).
     ///
     /// # Errors
     /// If the driver refuses or is older than 10.2.
@@ -115,10 +115,10 @@ impl Driver {
     /// Frees reserved addresses.
     ///
     /// # Safety
-    /// The range is one whole [`reserve`](Self::reserve), nothing is mapped there and nothing uses it.
+    /// The range is one whole [reservation](Self::reserve), nothing is mapped there, and nothing uses it.
     ///
     /// # Errors
-    /// If the driver refuses; the addresses stay reserved then.
+    /// If the driver refuses, in which case the addresses stay reserved.
     pub unsafe fn free_reserved(&self, start: DevicePtr, bytes: u64) -> Result<(), DriverError> {
         let entry = self.optional(&self.api.cuMemAddressFree)?;
         let bytes = size(bytes)?;
@@ -129,10 +129,11 @@ impl Driver {
         entry.check(code)
     }
 
-    /// Creates physical memory of a device, in whole pages and unmapped.
+    /// Creates unmapped physical memory of a device, in whole pages.
     ///
     /// # Errors
-    /// If the driver refuses or is older than 10.2, or the device lacks a wanted [use](Self::memory_uses).
+    /// If the driver refuses or is older than 10.2, or the device does not support a
+    /// wanted [use](Self::memory_uses).
     pub fn create_memory(
         &self,
         device: i32,
@@ -151,14 +152,14 @@ impl Driver {
         Ok(handle)
     }
 
-    /// Releases a handle; its memory is freed with its last mapping.
+    /// Releases a handle. Its memory is freed once its last mapping is gone too.
     ///
     /// # Safety
     /// The handle came from [`create_memory`](Self::create_memory) or [`import_memory`](Self::import_memory)
-    /// and was not released since.
+    /// and has not been released.
     ///
     /// # Errors
-    /// If the driver refuses; the handle still exists then.
+    /// If the driver refuses, in which case the handle still exists.
     pub unsafe fn release_memory(&self, handle: MemoryHandle) -> Result<(), DriverError> {
         let entry = self.optional(&self.api.cuMemRelease)?;
         let code = self.relaxed(|| {
@@ -168,8 +169,8 @@ impl Driver {
         entry.check(code)
     }
 
-    /// Makes a file descriptor of shareable memory for other processes. They may keep all of the memory as
-    /// long as they like; the descriptor can be closed once they have imported it.
+    /// Exports shareable memory as a file descriptor for other processes. They may keep all of the memory as
+    /// long as they like; the descriptor can be closed once they have imported the memory.
     ///
     /// # Safety
     /// The handle exists.
@@ -187,15 +188,15 @@ impl Driver {
             Ok(unsafe { (entry.call)((&raw mut descriptor).cast(), handle, kind, 0) })
         })?;
         entry.check(code)?;
-        // SAFETY: the driver has just made the descriptor for this call, which is its only owner.
+        // SAFETY: the driver has just opened the descriptor for this call, which is its only owner.
         Ok(unsafe { OwnedFd::from_raw_fd(descriptor) })
     }
 
-    /// Makes a handle of the memory of another process's descriptor, unmapped. The descriptor is not needed
-    /// afterwards.
+    /// Imports the memory of another process's descriptor, unmapped, and returns a handle to it. The
+    /// descriptor is not needed afterwards.
     ///
     /// # Errors
-    /// If the driver refuses, as it does for other files, or is older than 10.2.
+    /// If the driver refuses, as it does for a descriptor of any other file, or is older than 10.2.
     #[cfg(unix)]
     pub fn import_memory(&self, descriptor: BorrowedFd<'_>) -> Result<MemoryHandle, DriverError> {
         let entry = self.optional(&self.api.cuMemImportFromShareableHandle)?;
@@ -211,14 +212,14 @@ impl Driver {
         Ok(handle)
     }
 
-    /// Maps a whole handle to reserved addresses. It may also be mapped elsewhere; nothing may use it here
-    /// before [`set_access`](Self::set_access).
+    /// Maps a whole handle to reserved addresses. The handle may also be mapped elsewhere. Nothing may use
+    /// the memory at these addresses before [`set_access`](Self::set_access).
     ///
     /// # Safety
     /// The caller holds the reserved addresses; the handle exists and has this size.
     ///
     /// # Errors
-    /// If the driver refuses; nothing is mapped then.
+    /// If the driver refuses, in which case nothing is mapped.
     pub unsafe fn map(
         &self,
         start: DevicePtr,
@@ -234,13 +235,13 @@ impl Driver {
         entry.check(code)
     }
 
-    /// Undoes one or several whole [`map`](Self::map)s.
+    /// Undoes one or more whole [`map`](Self::map) calls.
     ///
     /// # Safety
     /// Neither the host nor queued work uses the memory at these addresses any more.
     ///
     /// # Errors
-    /// If the driver refuses; everything stays mapped then.
+    /// If the driver refuses, in which case everything stays mapped.
     pub unsafe fn unmap(&self, start: DevicePtr, bytes: u64) -> Result<(), DriverError> {
         let entry = self.optional(&self.api.cuMemUnmap)?;
         let bytes = size(bytes)?;
@@ -254,7 +255,7 @@ impl Driver {
     /// Lets devices read and write mapped addresses; `devices` are ordinals.
     ///
     /// # Safety
-    /// The addresses are the caller's and mapped.
+    /// The addresses belong to the caller and are mapped.
     ///
     /// # Errors
     /// If the driver refuses.

@@ -1,4 +1,4 @@
-//! Single calls for the driver's own pools and for memory in the order of a stream.
+//! Single calls for the driver's own pools and for memory that is allocated and freed in stream order.
 
 use core::ffi::c_void;
 
@@ -30,13 +30,13 @@ impl Driver {
         Ok(pool)
     }
 
-    /// Destroys a pool; its memory is freed with its last block.
+    /// Destroys a pool; its memory is freed once its last block is.
     ///
     /// # Safety
-    /// The pool came from [`create_pool`](Self::create_pool) and was not destroyed since.
+    /// The pool came from [`create_pool`](Self::create_pool) and has not been destroyed.
     ///
     /// # Errors
-    /// If the driver refuses; the pool still exists then.
+    /// If the driver refuses, in which case the pool still exists.
     pub unsafe fn destroy_pool(&self, pool: PoolHandle) -> Result<(), DriverError> {
         let entry = self.optional(&self.api.cuMemPoolDestroy)?;
         // SAFETY: DRIVER1; the pool came from the driver, and is destroyed once.
@@ -66,14 +66,15 @@ impl Driver {
     /// If the driver refuses.
     pub unsafe fn trim_pool(&self, pool: PoolHandle, keep_bytes: u64) -> Result<(), DriverError> {
         let entry = self.optional(&self.api.cuMemPoolTrimTo)?;
-        // A number beyond the address space means to keep everything.
+        // For a number beyond the address space the pool keeps everything.
         let keep = usize::try_from(keep_bytes).unwrap_or(usize::MAX);
         // SAFETY: DRIVER1; the pool exists.
         let code = unsafe { (entry.call)(pool, keep) };
         entry.check(code)
     }
 
-    /// Sets the unused bytes that a pool keeps when its stream is waited for.
+    /// Sets the bytes above which a pool releases unused memory when the host waits for a stream, an event or a
+    /// context.
     ///
     /// # Safety
     /// The pool exists.
@@ -93,7 +94,7 @@ impl Driver {
         entry.check(code)
     }
 
-    /// Returns one of the numbers of a pool in bytes: `POOL_RELEASE_THRESHOLD`, `POOL_RESERVED_…` or
+    /// Returns one of a pool's attributes in bytes: `POOL_RELEASE_THRESHOLD`, `POOL_RESERVED_…` or
     /// `POOL_USED_…`.
     ///
     /// # Safety
@@ -111,7 +112,7 @@ impl Driver {
         Ok(value)
     }
 
-    /// Allocates from the pool of the stream's device, for work queued from now on.
+    /// Allocates from the pool of the stream's device, for work queued on the stream from now on.
     ///
     /// # Safety
     /// The stream exists.
@@ -132,10 +133,10 @@ impl Driver {
         Ok(address)
     }
 
-    /// Allocates from a given pool, for work queued from now on.
+    /// Allocates from a given pool, for work queued on the stream from now on.
     ///
     /// # Safety
-    /// Pool and stream exist.
+    /// The pool and the stream exist.
     ///
     /// # Errors
     /// If the driver refuses or is older than 11.2.
@@ -148,28 +149,28 @@ impl Driver {
         let entry = self.optional(&self.api.cuMemAllocFromPoolAsync)?;
         let bytes = size(bytes)?;
         let mut address = 0;
-        // SAFETY: DRIVER1; pool and stream exist; the address outlives the call.
+        // SAFETY: DRIVER1; the pool and the stream exist; the address outlives the call.
         let code = unsafe { (entry.call)(&raw mut address, bytes, pool, stream) };
         entry.check(code)?;
         Ok(address)
     }
 
-    /// Frees memory after the work queued before.
+    /// Frees memory after the work queued on the stream so far.
     ///
     /// # Safety
-    /// The address came from a pool and was not freed since; the stream exists; nothing uses the memory but
-    /// work that is queued on the stream, or that the stream waits for.
+    /// The address came from a pool and has not been freed; the stream exists; the memory is used only by work
+    /// that is queued on the stream, or for which the stream waits.
     ///
     /// # Errors
-    /// If the driver refuses; the memory still exists then.
+    /// If the driver refuses, in which case the memory still exists.
     pub unsafe fn free_async(
         &self,
         address: DevicePtr,
         stream: StreamHandle,
     ) -> Result<(), DriverError> {
         let entry = self.optional(&self.api.cuMemFreeAsync)?;
-        // SAFETY: DRIVER1; the stream exists; the memory is the pool's, is freed once, and is used only by
-        // work that the free comes after.
+        // SAFETY: DRIVER1; the stream exists; the memory came from a pool, is freed once, and is used only by
+        // work that comes before the free.
         let code = unsafe { (entry.call)(address, stream) };
         entry.check(code)
     }

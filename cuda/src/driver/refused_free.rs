@@ -1,6 +1,6 @@
-//! [`RefusedFree`]: a free that the driver refused, kept until it is taken.
+//! [`RefusedFree`]: a free that the driver refused, kept until the driver accepts it.
 //!
-//! A refusal in a `drop`, or in the middle of several frees, cannot be reported. The free is then deferred:
+//! A refusal in a `drop`, or in the middle of several frees, cannot be reported. Instead, the free is deferred:
 //! it waits in a list of its [context](super::context) and is retried at the next free, when memory is short,
 //! and when the context ends.
 
@@ -11,7 +11,7 @@ use larder_cuda_abi::{DevicePtr, EventHandle, MemoryHandle, PoolHandle};
 
 use super::{Driver, DriverError};
 
-/// One thing to free. Invariant FREES1: no other code holds it, and no work uses it.
+/// One object to free. Invariant FREES1: no other code holds it, and no work uses it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum RefusedFree {
     /// Device or managed memory.
@@ -26,12 +26,12 @@ pub enum RefusedFree {
     Mapping(DevicePtr, u64),
     /// Physical memory; frees of its mappings may be deferred too.
     Memory(MemoryHandle),
-    /// Reserved addresses; their mappings stand before them in the list.
+    /// Reserved addresses; their mappings come before them in the list.
     Reserved(DevicePtr, u64),
 }
 
 impl RefusedFree {
-    /// Frees it. The context it belongs to is current.
+    /// Frees the object. Its context must be current.
     pub(super) fn give_back(self, driver: &Driver) -> Result<(), DriverError> {
         match self {
             Self::Device(address) => {

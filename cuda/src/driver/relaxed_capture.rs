@@ -1,9 +1,9 @@
-//! Makes calls that would invalidate captures in a mode in which they do not.
+//! The thread's capture mode, which is relaxed for calls that would invalidate captures otherwise.
 //!
-//! While a stream captures in the global mode, a query of an event by any thread invalidates the capture, and
-//! the owner learns of it at the end of the capture (pytorch#104487, pytorch#148594). So do waits and plain
-//! allocations. A thread in the relaxed mode may make these calls, so it enters that mode for one such call,
-//! or for several.
+//! While a stream is being captured in the global mode, any thread that queries an event invalidates the
+//! capture, and the capture's owner learns of it only at the end (pytorch#104487, pytorch#148594). Waits and
+//! plain allocations do the same. A thread in the relaxed mode may make these calls, so the thread enters that
+//! mode for one such call, or for several.
 
 use core::cell::Cell;
 
@@ -16,7 +16,7 @@ use super::{Driver, DriverError};
 enum CaptureMode {
     /// The mode is the thread's own.
     Own,
-    /// The first call that needs the relaxed mode changes the mode.
+    /// The first call that needs the relaxed mode will enter it.
     Pending,
     /// The mode is relaxed; `before` is the one to restore.
     Relaxed { before: u32 },
@@ -32,7 +32,7 @@ struct PreviousMode<'a>(&'a Driver);
 impl Drop for PreviousMode<'_> {
     fn drop(&mut self) {
         if let CaptureMode::Relaxed { before } = MODE.replace(CaptureMode::Own) {
-            // If the driver refuses twice the thread stays relaxed, which invalidates no capture.
+            // If the driver refuses twice, the thread stays in the relaxed mode, which invalidates no capture.
             let put_back = || self.0.exchange_capture_mode(before);
             let _ = put_back().or_else(|_| put_back());
         }
@@ -40,11 +40,11 @@ impl Drop for PreviousMode<'_> {
 }
 
 impl Driver {
-    /// Runs calls that are prohibited during a capture without invalidating captures, of this thread or of
-    /// others. Two driver calls; none inside another such call.
+    /// Runs calls that are prohibited during a capture, without invalidating any thread's captures. Costs two
+    /// driver calls, or none inside another such call.
     ///
     /// # Errors
-    /// If the thread's mode cannot be changed; `act` does not run then. The errors of `act`.
+    /// If the thread's mode cannot be changed, in which case `act` does not run; the errors of `act`.
     pub(crate) fn relaxed<R>(
         &self,
         act: impl FnOnce() -> Result<R, DriverError>,
@@ -58,8 +58,8 @@ impl Driver {
         })
     }
 
-    /// Runs `act`, which may make several [such calls](Self::relaxed). The thread's mode changes at the first
-    /// of them, and back at the end. Two driver calls, or none if there are no such calls.
+    /// Runs `act`, which may make several [such calls](Self::relaxed). The first of them changes the thread's
+    /// mode, which is restored when `act` ends. Costs two driver calls, or none if there are no such calls.
     pub(crate) fn relaxed_once<R>(&self, act: impl FnOnce() -> R) -> R {
         if MODE.get() != CaptureMode::Own {
             return act();

@@ -1,4 +1,4 @@
-//! Finds drivers' libraries. Which driver is taken is decided elsewhere.
+//! Finds the libraries of drivers. The choice between them is made in `load`.
 //!
 //! Opening a library runs its start-up code, so only files with a driver's name are opened.
 
@@ -20,9 +20,9 @@ const STAND_IN_PATH: &str = "LARDER_CUDA_STAND_IN";
 /// Path of the stand-in that the program carries.
 static CARRIED: OnceLock<PathBuf> = OnceLock::new();
 
-/// Sets the path of the stand-in, for programs that carry one. It is used unless `LARDER_CUDA_STAND_IN` names
-/// another. Call it before [`load`](super::load()); the first path counts, and the file may be deleted once
-/// it is loaded.
+/// Sets the path of the stand-in, for a program that carries one. The path is used unless
+/// `LARDER_CUDA_STAND_IN` names another. Call this before [`load`](super::load()); only the first call counts.
+/// The file may be deleted once it is loaded.
 pub fn carry_stand_in(path: PathBuf) {
     let _ = CARRIED.set(path);
 }
@@ -34,9 +34,9 @@ const FIRST_NAME: &str = if cfg!(windows) {
     "libcuda.so"
 };
 
-/// The names of the real driver, in the order in which they are tried: its own name, then the first. While a
-/// library stays loaded it is found by every name it was opened by. A broken one may stay loaded, so it must
-/// not have been opened by the name that the stand-in is found by.
+/// The names of the real driver, in the order in which they are tried: its own name, then [`FIRST_NAME`]. As
+/// long as a library is loaded, it is found by every name under which it was opened. A broken library may stay
+/// loaded, so it must not have been opened under the name by which the stand-in is found.
 const REAL_NAMES: &[&str] = if cfg!(windows) {
     &[FIRST_NAME]
 } else {
@@ -56,7 +56,7 @@ impl OpenLibrary {
     }
 }
 
-/// Returns the driver that the program is linked with, if any, which cudarc calls.
+/// Returns the driver that the program is linked with, if any. cudarc calls that driver.
 pub(super) fn linked() -> Option<OpenLibrary> {
     let library = program()?;
     let present = function_in(&library).is_some();
@@ -95,7 +95,7 @@ pub(super) fn real() -> Result<OpenLibrary, LoadError> {
     Err(posing.unwrap_or(LoadError::NoReal { tried }))
 }
 
-/// Returns the library that cudarc will call after the real driver `started`, if it is another one.
+/// Returns the library that cudarc will call now that the real driver has `started`, if it is another library.
 pub(super) fn before(started: &Library) -> Result<Option<OpenLibrary>, LoadError> {
     let Ok(first) = open_real(FIRST_NAME) else {
         return Ok(None);
@@ -120,7 +120,7 @@ fn not_posing(found: OpenLibrary) -> Result<OpenLibrary, LoadError> {
     Ok(found)
 }
 
-/// Opens the stand-in, by the path in the environment or beside the program.
+/// Opens the stand-in at the first of its possible paths that is a file.
 pub(super) fn stand_in() -> Result<OpenLibrary, LoadError> {
     let looked = stand_in_paths();
     let Some(path) = looked.iter().find(|path| path.is_file()) else {
@@ -146,7 +146,7 @@ fn open_stand_in(path: &Path) -> Result<OpenLibrary, LoadError> {
     }
 }
 
-/// Drops the name from the start of the system's message, since ours begins with it too.
+/// Removes the name from the beginning of the system's message, since our message begins with it too.
 fn words_without(name: &str, words: &str) -> String {
     let rest = words
         .strip_prefix(name)
@@ -154,7 +154,7 @@ fn words_without(name: &str, words: &str) -> String {
     rest.unwrap_or(words).to_owned()
 }
 
-/// Returns the system's message, which is the source of the library's error.
+/// Returns the system's message, which is the source of libloading's error.
 fn reason(error: &libloading::Error) -> String {
     match error.source() {
         Some(words) => words.to_string(),
@@ -167,8 +167,8 @@ pub(super) fn variable(name: &str) -> Option<OsString> {
     std::env::var_os(name).filter(|text| !text.is_empty())
 }
 
-/// Returns absolute paths: only the one in the environment, otherwise only the carried one, otherwise those
-/// beside the program.
+/// Returns the stand-in's possible paths: the one in the environment; if there is none, the one that the
+/// program carries; if there is none either, those next to the program.
 fn stand_in_paths() -> Vec<PathBuf> {
     if let Some(path) = variable(STAND_IN_PATH) {
         let path = PathBuf::from(path);
@@ -206,7 +206,7 @@ fn function_in(library: &Library) -> Option<usize> {
     Some(*symbol.ok()? as usize)
 }
 
-/// Returns the path in one line of the table of mappings, if the address lies there.
+/// Returns the path in a line of the table of mappings, if the line's range contains the address.
 fn file_over(line: &str, address: u64) -> Option<PathBuf> {
     let (range, rest) = line.split_once(' ')?;
     let (start, end) = range.split_once('-')?;

@@ -1,8 +1,8 @@
 //! [`StandIn`]: the control of the stand-in driver, for tests: counts, refusals and findings.
 //!
-//! Invariant DRIVER2: the type of each field is the C prototype of the function of the stand-in's control
-//! interface that it is looked up by, as both come from one row of the table in `larder_cuda_abi`; and the
-//! library stays loaded as long as the fields live.
+//! Invariant DRIVER2: each field has the name of a function of the stand-in's control interface, under which it
+//! is looked up, and that function's C prototype, since both come from one row of the table in
+//! `larder_cuda_abi`; and the library stays loaded as long as the fields live.
 
 use core::ffi::c_char;
 use core::fmt;
@@ -17,19 +17,19 @@ use libloading::Library;
 
 use super::error::{DriverError, LoadError};
 
-/// The function that only a stand-in has.
+/// Name of a function that only a stand-in has.
 pub(super) const MARK: &str = "larder_stand_in_version";
 
 type Text = unsafe extern "C" fn(*mut u8, u64) -> u64;
 
-/// Calls to refuse.
+/// A rule for refusing calls.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Rule<'a> {
     /// The function, by its name in the driver's library; `None` for any.
     pub function: Option<&'a str>,
-    /// Number of calls that pass first.
+    /// Number of calls that are let through first.
     pub skip: u64,
-    /// Number of calls that are refused then.
+    /// Number of calls that are refused after those.
     pub times: u64,
     /// The answer of refused calls.
     pub code: Code,
@@ -54,7 +54,7 @@ impl<'a> Rule<'a> {
         }
     }
 
-    /// Lets `skip` calls pass first.
+    /// Lets `skip` calls through first.
     #[must_use]
     pub const fn after(self, skip: u64) -> Self {
         Self { skip, ..self }
@@ -81,14 +81,15 @@ pub struct Alive {
     pub kind: String,
     /// Number of objects.
     pub count: u64,
-    /// Bytes of all objects.
+    /// Total bytes of the objects.
     pub bytes: u64,
 }
 
 /// Declares [`StandIn`]: each function is looked up by its name, with its prototype (DRIVER2).
 macro_rules! control {
     ($(fn $name:ident($($parameter:ident: $kind:ty),*) $(-> $answer:ty)?;)*) => {
-        /// The control of the stand-in driver. It acts on the whole process, so tests that use it take turns.
+        /// The control of the stand-in driver. It acts on the whole process, so tests that use it must take
+        /// turns.
         pub struct StandIn {
             $($name: unsafe extern "C" fn($($kind),*) $(-> $answer)?,)*
         }
@@ -123,37 +124,38 @@ impl StandIn {
         control.resolve().map(Some)
     }
 
-    /// Resets everything but the settings from the environment, to `devices` devices with `bytes` of memory
+    /// Resets everything, except the settings from the environment, to `devices` devices with `bytes` of memory
     /// each. Earlier handles and addresses become invalid, so the program must hold none.
     pub fn reset(&self, devices: u32, bytes: u64) {
         // SAFETY: DRIVER2; the stand-in checks every handle it is given later.
         unsafe { (self.larder_stand_in_reset)(devices, bytes) }
     }
 
-    /// Sets the memory size of a device.
+    /// Sets the memory size of a device. Memory in use stays in use, even if it is more.
     ///
     /// # Errors
-    /// If there is no such device, or more is in use.
+    /// If there is no such device.
     pub fn set_memory(&self, device: i32, bytes: u64) -> Result<(), DriverError> {
         // SAFETY: DRIVER2; the call takes no pointers.
         let code = unsafe { (self.larder_stand_in_set_memory)(device, bytes) };
         checked("larder_stand_in_set_memory", code)
     }
 
-    /// Sets the version that the driver reports, like 12080. A driver loaded before has already read it.
+    /// Sets the version that the driver reports, such as 12080. A [`Driver`](super::Driver) that is already
+    /// loaded keeps the version that it read.
     pub fn set_driver_version(&self, version: u32) {
         // SAFETY: DRIVER2; the call takes no pointers.
         unsafe { (self.larder_stand_in_set_driver_version)(version) }
     }
 
-    /// Returns the number of calls of a function, by its name in the library; `None` for all functions.
+    /// Returns the number of calls of a function, by its name in the library, or of all functions for `None`.
     pub fn calls(&self, function: Option<&str>) -> u64 {
         let name = Name::of(function);
         // SAFETY: DRIVER2; the name outlives the call.
         unsafe { (self.larder_stand_in_calls)(name.pointer()) }
     }
 
-    /// Returns each function called so far, with its number of calls.
+    /// Returns each function called so far, with the number of its calls.
     pub fn call_table(&self) -> Vec<(String, u64)> {
         let rows = self.lines(self.larder_stand_in_call_table);
         rows.iter().filter_map(|row| named_number(row)).collect()
@@ -165,7 +167,7 @@ impl StandIn {
         unsafe { (self.larder_stand_in_reset_calls)() }
     }
 
-    /// Refuses calls from now on. Several rules may be active at the same time.
+    /// Refuses calls by a rule, from now on. Several rules may be active at the same time.
     ///
     /// # Errors
     /// If there is no such function, or no such code.
@@ -184,13 +186,13 @@ impl StandIn {
         unsafe { (self.larder_stand_in_clear_failures)() }
     }
 
-    /// Runs queued work as soon as it may run; the default.
+    /// Runs queued work as soon as its dependencies allow. This is the default.
     pub fn schedule_eagerly(&self) {
         // SAFETY: DRIVER2; the call takes no pointers.
         unsafe { (self.larder_stand_in_schedule)(0, 0) }
     }
 
-    /// Runs queued work only when something forces it, or by chance, in an order drawn from the seed.
+    /// Runs queued work only when a call forces it, or at random, in an order drawn from the seed.
     pub fn schedule_deferred(&self, seed: u64) {
         // SAFETY: DRIVER2; the call takes no pointers.
         unsafe { (self.larder_stand_in_schedule)(1, seed) }
@@ -216,7 +218,7 @@ impl StandIn {
         rows.iter().filter_map(kind_of).collect()
     }
 
-    /// Returns each misuse found so far, as text.
+    /// Returns the text of each misuse found so far.
     pub fn findings(&self) -> Vec<String> {
         self.lines(self.larder_stand_in_findings)
     }
@@ -227,9 +229,9 @@ impl StandIn {
         unsafe { (self.larder_stand_in_clear_findings)() }
     }
 
-    /// Gives kernels of that name a body that runs on the host, once per launch.
+    /// Gives kernels with this name a body that runs on the host, once per launch.
     ///
-    /// A module that declares the kernel and its parameters is loaded as usual, from PTX text; the
+    /// The module that declares the kernel and its parameters is loaded as usual, from PTX text; the
     /// instructions in the text are ignored.
     ///
     /// ```no_run
@@ -240,7 +242,7 @@ impl StandIn {
     ///     // SAFETY: the stand-in gives a call with these two parameters.
     ///     let launch = unsafe { HostLaunch::of(call) };
     ///     let Some(numbers) = launch.write::<u32>(0, launch.count(1)) else {
-    ///         return; // not there: the launch fails as on a device
+    ///         return; // no access: the launch fails as on a device
     ///     };
     ///     for number in numbers {
     ///         *number += 1;
@@ -254,14 +256,14 @@ impl StandIn {
     /// ```
     ///
     /// # Safety
-    /// The body is sound for every launch of a kernel of that name, and calls no driver.
+    /// The body is sound for every launch of a kernel with this name, and makes no driver calls.
     ///
     /// # Errors
     /// If the stand-in refuses.
     pub unsafe fn register_kernel(&self, name: &str, body: KernelBody) -> Result<(), DriverError> {
         let name = Name::of(Some(name));
         // SAFETY: DRIVER2; the name outlives the call. The stand-in will call the body for launches of
-        // kernels of this name; the caller promises that it is sound for them.
+        // kernels with this name; the caller promises that the body is sound for them.
         let code = unsafe { (self.larder_stand_in_kernel)(name.pointer(), Some(body)) };
         checked("larder_stand_in_kernel", code)
     }
@@ -273,15 +275,15 @@ impl StandIn {
     }
 
     /// Sets whether unmapping memory and setting access to it wait for queued work that may use it. By
-    /// default they do not, and work whose memory was unmapped fails. Returns the previous setting; a
-    /// [reset](Self::reset) keeps it.
+    /// default they do not, and work whose memory was unmapped fails. Returns the previous setting. A
+    /// [reset](Self::reset) keeps the setting.
     pub fn mapping_waits(&self, on: bool) -> bool {
         // SAFETY: DRIVER2; the call takes no pointers.
         unsafe { (self.larder_stand_in_mapping_waits)(u32::from(on)) != 0 }
     }
 
-    /// Sets whether calls of virtual memory are unsafe while streams capture: refused as `cuMemAlloc` is,
-    /// with the captures invalidated. They are safe by default, and after a [reset](Self::reset).
+    /// Sets whether virtual-memory calls are unsafe while a stream is being captured: they are then refused as
+    /// `cuMemAlloc` is, and invalidate the captures. They are safe by default and after a [reset](Self::reset).
     pub fn mapping_spoils(&self, on: bool) {
         // SAFETY: DRIVER2; the call takes no pointers.
         unsafe { (self.larder_stand_in_mapping_spoils)(u32::from(on)) }
@@ -294,28 +296,29 @@ impl StandIn {
         unsafe { (self.larder_stand_in_virtual_memory)(u32::from(on)) }
     }
 
-    /// Sets the bytes of addresses that may be reserved at a time, in all reservations together: unlimited by
-    /// default and after a [reset](Self::reset). Existing reservations stay.
+    /// Sets the maximum bytes of addresses in all reservations together. There is no maximum by default and
+    /// after a [reset](Self::reset). Existing reservations stay.
     pub fn set_addresses(&self, bytes: u64) {
         // SAFETY: DRIVER2; the call takes no pointers.
         unsafe { (self.larder_stand_in_set_addresses)(bytes) }
     }
 
-    /// Sets the bytes of host memory that may be pinned or registered, in whole pages: by default and after a
-    /// [reset](Self::reset) all that the host has. Pinned memory stays pinned.
+    /// Sets the maximum bytes of host memory that may be pinned or registered, counted in whole pages. By
+    /// default and after a [reset](Self::reset) this is all memory of the host. Pinned memory stays pinned.
     pub fn set_pinned(&self, bytes: u64) {
         // SAFETY: DRIVER2; the call takes no pointers.
         unsafe { (self.larder_stand_in_set_pinned)(bytes) }
     }
 
-    /// Sets whether host and devices may use managed memory at the same time, as they may by default. If so,
-    /// it may exceed the device's memory; otherwise memory made from now on counts against its device.
+    /// Sets whether host and devices may use managed memory at the same time, as they may by default. If they
+    /// may, managed memory may exceed the device's memory; otherwise managed memory allocated from now on
+    /// counts against its device.
     pub fn managed_concurrently(&self, on: bool) {
         // SAFETY: DRIVER2; the call takes no pointers.
         unsafe { (self.larder_stand_in_managed_concurrently)(u32::from(on)) }
     }
 
-    /// Counts the devices' memory in this file, shared with other processes.
+    /// Counts the devices' memory in this file from now on, together with other processes that share the file.
     ///
     /// # Errors
     /// If the file cannot be used, or its path is not UTF-8.
@@ -326,12 +329,12 @@ impl StandIn {
         checked("larder_stand_in_share", code)
     }
 
-    /// Sets the device time that each kernel of that name takes from now on. The devices then stop following
-    /// the system's clock: their time moves by [`advance`](Self::advance), and when a thread waits for work.
-    /// For the eager schedule.
+    /// Sets the device time that each kernel with this name takes from now on. The devices then stop following
+    /// the system's clock: their time moves through [`advance`](Self::advance), and when a thread waits for
+    /// work. Use this with the eager schedule.
     ///
     /// # Errors
-    /// If the name is not UTF-8.
+    /// If the stand-in refuses.
     pub fn set_kernel_time(&self, name: &str, takes: Duration) -> Result<(), DriverError> {
         let name = Name::of(Some(name));
         // SAFETY: DRIVER2; the name outlives the call.
@@ -351,7 +354,7 @@ impl StandIn {
         Duration::from_nanos(unsafe { (self.larder_stand_in_busy)(device) })
     }
 
-    /// Reads a text, again if it has grown since its length was read.
+    /// Reads a text and returns its lines. Reads the text again if it has grown since its length was read.
     fn lines(&self, text: Text) -> Vec<String> {
         let mut buffer = Vec::new();
         loop {
@@ -404,8 +407,8 @@ impl Control<'_> {
         Ok(unsafe { version() })
     }
 
-    /// Looks up a function. Only `version` and `resolve` call this, with the prototype that belongs to the
-    /// name (DRIVER2).
+    /// Looks up a function. Only `version` and `resolve` call this, with the function's own prototype
+    /// (DRIVER2).
     fn find<F: Copy>(&self, name: &'static str) -> Result<F, LoadError> {
         // SAFETY: DRIVER2: `F` is the prototype of the function `name`.
         let symbol = unsafe { self.library.get::<F>(name) };
@@ -429,7 +432,7 @@ impl Name {
     }
 }
 
-/// Returns whole nanoseconds; the maximum for more than 584 years.
+/// Returns a duration in whole nanoseconds, or the maximum if it is longer than 584 years.
 fn nanos(time: Duration) -> u64 {
     u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
 }

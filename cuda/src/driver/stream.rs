@@ -1,6 +1,6 @@
-//! Streams, as far as memory needs them: queries, waits and capture status.
+//! The stream calls that memory needs: queries, waits and capture status.
 //!
-//! Streams are cudarc's. A call on a default stream means the current context's.
+//! The streams are cudarc's. In a call, a default stream is the default stream of the current context.
 
 use core::ptr::null_mut;
 
@@ -20,7 +20,7 @@ pub enum CaptureStatus {
     Active,
     /// An error invalidated the capture.
     Invalidated,
-    /// A state unknown to this crate, by the driver's number.
+    /// A state unknown to this crate, as the driver's number.
     Other(u32),
 }
 
@@ -42,7 +42,7 @@ impl Context {
     /// If the driver refuses, or work failed.
     pub fn is_done(&self, stream: &CudaStream) -> Result<bool, DriverError> {
         self.try_on(stream, |driver, stream| {
-            // SAFETY: the reference to the stream keeps it.
+            // SAFETY: the reference keeps the stream alive.
             unsafe { driver.query_stream(stream) }
         })
     }
@@ -53,19 +53,19 @@ impl Context {
     /// If the driver refuses, or work failed.
     pub fn wait_for(&self, stream: &CudaStream) -> Result<(), DriverError> {
         self.try_on(stream, |driver, stream| {
-            // SAFETY: the reference to the stream keeps it.
+            // SAFETY: the reference keeps the stream alive.
             unsafe { driver.synchronize_stream(stream) }
         })
     }
 
-    /// Returns the driver's own number of a stream, unique in the process. The stream's handle, in contrast,
-    /// may be reused.
+    /// Returns the driver's own number for a stream, which is unique in the process. A stream's handle, in
+    /// contrast, may be reused for another stream.
     ///
     /// # Errors
-    /// If the driver refuses, and if it is older than 12.0.
+    /// If the driver refuses or is older than 12.0.
     pub fn stream_number(&self, stream: &CudaStream) -> Result<u64, DriverError> {
         self.try_on(stream, |driver, stream| {
-            // SAFETY: the reference to the stream keeps it.
+            // SAFETY: the reference keeps the stream alive.
             unsafe { driver.stream_number(stream) }
         })
     }
@@ -73,24 +73,24 @@ impl Context {
     /// Returns whether work queued on a stream becomes part of a graph.
     ///
     /// # Errors
-    /// If the driver refuses, as it does for the legacy stream while another one captures.
+    /// If the driver refuses, as it does for the legacy stream while another stream is being captured.
     pub fn capture_status(&self, stream: &CudaStream) -> Result<CaptureStatus, DriverError> {
         self.try_on(stream, |driver, stream| {
-            // SAFETY: the reference to the stream keeps it.
+            // SAFETY: the reference keeps the stream alive.
             unsafe { driver.capture_status(stream) }
         })
     }
 
-    /// Returns whether work queued on a stream with a handle of its own becomes part of a graph. One driver
-    /// call, since the handle implies the context.
+    /// Returns whether work queued on a stream becomes part of a graph. The stream is no default stream, so
+    /// its handle implies its context, and this takes one driver call.
     ///
     /// # Errors
     /// If the driver refuses.
     pub(crate) fn status_of_own(&self, stream: &CudaStream) -> Result<CaptureStatus, DriverError> {
         let handle = StreamHandle(stream.cu_stream().addr());
-        // SAFETY: the reference to the stream keeps it.
+        // SAFETY: the reference keeps the stream alive.
         match unsafe { self.driver().capture_status(handle) } {
-            // CUDA does not document this error. The stream is then queried like any other.
+            // CUDA does not document this error. After it, query the stream like a default stream.
             Err(error) if error.code() == Some(Code::INVALID_CONTEXT) => {
                 self.capture_status(stream)
             }
@@ -98,28 +98,28 @@ impl Context {
         }
     }
 
-    /// Returns whether work queued on a stream becomes part of a graph, and the number of the capture, unique
-    /// in the process.
+    /// Returns whether work queued on a stream becomes part of a graph, and the number of the capture, which
+    /// is unique in the process.
     ///
     /// # Errors
-    /// If the driver refuses, as it does for the legacy stream while another one captures, and if it
-    /// is older than 11.3.
+    /// If the driver refuses, as it does for the legacy stream while another stream is being captured, or is
+    /// older than 11.3.
     pub fn capture_id(&self, stream: &CudaStream) -> Result<(CaptureStatus, u64), DriverError> {
         self.try_on(stream, |driver, stream| {
-            // SAFETY: the reference to the stream keeps it.
+            // SAFETY: the reference keeps the stream alive.
             unsafe { driver.capture_id(stream) }
         })
     }
 }
 
 impl Driver {
-    /// Returns the driver's own number of a stream.
+    /// Returns the driver's own number for a stream.
     ///
     /// # Safety
     /// The stream exists.
     ///
     /// # Errors
-    /// If the driver refuses, and if it is older than 12.0.
+    /// If the driver refuses or is older than 12.0.
     pub unsafe fn stream_number(&self, stream: StreamHandle) -> Result<u64, DriverError> {
         let entry = self.optional(&self.api.cuStreamGetId)?;
         let mut number = 0;
@@ -129,8 +129,8 @@ impl Driver {
         Ok(number)
     }
 
-    /// Returns the context of a stream: the context that was current when it was made, or for a default
-    /// stream the calling thread's current one.
+    /// Returns the context of a stream: the one that was current when the stream was created, or for a
+    /// default stream the calling thread's current context.
     ///
     /// # Safety
     /// The stream exists.
@@ -184,10 +184,10 @@ impl Driver {
         }
     }
 
-    /// Makes work queued on the stream from now on wait for the event's last recording.
+    /// Makes work queued on the stream from now on wait for the event's most recent recording.
     ///
     /// # Safety
-    /// Stream and event exist.
+    /// The stream and the event exist.
     ///
     /// # Errors
     /// If the driver refuses.
@@ -197,18 +197,18 @@ impl Driver {
         event: EventHandle,
     ) -> Result<(), DriverError> {
         let entry = self.api.cuStreamWaitEvent;
-        // SAFETY: DRIVER1; stream and event exist.
+        // SAFETY: DRIVER1; the stream and the event exist.
         let code = unsafe { (entry.call)(stream, event, 0) };
         entry.check(code)
     }
 
-    /// Returns whether work queued on a stream is captured.
+    /// Returns whether work queued on a stream becomes part of a graph.
     ///
     /// # Safety
     /// The stream exists.
     ///
     /// # Errors
-    /// If the driver refuses, as it does for the legacy stream while another one captures.
+    /// If the driver refuses, as it does for the legacy stream while another stream is being captured.
     pub unsafe fn capture_status(
         &self,
         stream: StreamHandle,
@@ -221,15 +221,15 @@ impl Driver {
         Ok(CaptureStatus::of(status))
     }
 
-    /// Returns whether work queued on a stream becomes part of a graph, and the number of the capture, unique
-    /// in the process.
+    /// Returns whether work queued on a stream becomes part of a graph, and the number of the capture, which
+    /// is unique in the process.
     ///
     /// # Safety
     /// The stream exists.
     ///
     /// # Errors
-    /// If the driver refuses, as it does for the legacy stream while another one captures, and if it
-    /// is older than 11.3.
+    /// If the driver refuses, as it does for the legacy stream while another stream is being captured, or is
+    /// older than 11.3.
     pub unsafe fn capture_id(
         &self,
         stream: StreamHandle,

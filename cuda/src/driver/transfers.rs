@@ -1,19 +1,19 @@
-//! Single calls that move bytes in the order of a stream: copies to and from the host and within a device,
-//! and fills.
+//! Single calls that move bytes in stream order: copies to and from the host and within a device, and fills.
 //!
-//! Addresses are a device's, or the host's if the driver knows them (pinned and managed memory).
+//! Addresses are in device memory, or in host memory that the driver knows (pinned and managed memory).
 
 use larder_cuda_abi::{DevicePtr, StreamHandle};
 
 use super::{Driver, DriverError, size};
 
 impl Driver {
-    /// Copies to host memory, after the work queued on the stream. The bytes are there once the stream is
-    /// done, or, if the memory is not pinned, when the call returns.
+    /// Copies to host memory, after the work queued on the stream. The copy is complete once the stream is
+    /// done or, if the host memory is not pinned, when the call returns.
     ///
     /// # Safety
-    /// The stream exists, `from` is `bytes` bytes of memory that the driver knows, `to` as many of host
-    /// memory. Until the stream is done, the host memory is not accessed otherwise and stays allocated.
+    /// The stream exists; `from` points to `bytes` bytes of memory that the driver knows, and `to` to as many
+    /// bytes of host memory. Until the stream is done, the host memory stays allocated and nothing else
+    /// accesses it.
     ///
     /// # Errors
     /// If the driver refuses; [`DriverError::Size`] for zero bytes.
@@ -26,8 +26,8 @@ impl Driver {
     ) -> Result<(), DriverError> {
         let bytes = size(bytes)?;
         let entry = self.api.cuMemcpyDtoHAsync_v2;
-        // SAFETY: DRIVER1; the stream exists; both ranges are `bytes` long, and the host's stays, not
-        // accessed, until the stream is done.
+        // SAFETY: DRIVER1; the stream exists; both ranges are `bytes` long, and the host's stays allocated and
+        // is not accessed until the stream is done.
         let code = unsafe { (entry.call)(to.cast(), from, bytes, stream) };
         entry.check(code)
     }
@@ -35,8 +35,9 @@ impl Driver {
     /// Copies from host memory, after the work queued on the stream.
     ///
     /// # Safety
-    /// The stream exists, `to` is `bytes` bytes of memory that the driver knows, `from` as many of host
-    /// memory. Until the stream is done, the host memory is not accessed otherwise and stays allocated.
+    /// The stream exists; `to` points to `bytes` bytes of memory that the driver knows, and `from` to as many
+    /// bytes of host memory. Until the stream is done, the host memory stays allocated and nothing else
+    /// accesses it.
     ///
     /// # Errors
     /// If the driver refuses; [`DriverError::Size`] for zero bytes.
@@ -49,8 +50,8 @@ impl Driver {
     ) -> Result<(), DriverError> {
         let bytes = size(bytes)?;
         let entry = self.api.cuMemcpyHtoDAsync_v2;
-        // SAFETY: DRIVER1; the stream exists; both ranges are `bytes` long, and the host's stays, not
-        // accessed, until the stream is done.
+        // SAFETY: DRIVER1; the stream exists; both ranges are `bytes` long, and the host's stays allocated and
+        // is not accessed until the stream is done.
         let code = unsafe { (entry.call)(to, from.cast(), bytes, stream) };
         entry.check(code)
     }
@@ -58,7 +59,7 @@ impl Driver {
     /// Copies within a device, after the work queued on the stream.
     ///
     /// # Safety
-    /// The stream exists, and both ranges are `bytes` bytes of memory that the driver knows and do not
+    /// The stream exists; both ranges are `bytes` bytes of memory that the driver knows, and they do not
     /// overlap.
     ///
     /// # Errors
@@ -77,13 +78,13 @@ impl Driver {
         entry.check(code)
     }
 
-    /// Writes the byte `times` times, after the work queued on the stream.
+    /// Writes a byte `times` times, after the work queued on the stream.
     ///
     /// # Safety
-    /// The stream exists, and `to` is `times` bytes of memory that the driver knows.
+    /// The stream exists, and `to` points to `times` bytes of memory that the driver knows.
     ///
     /// # Errors
-    /// If the driver refuses; [`DriverError::Size`] for none.
+    /// If the driver refuses; [`DriverError::Size`] if `times` is zero.
     pub unsafe fn fill_bytes(
         &self,
         to: DevicePtr,
@@ -98,14 +99,15 @@ impl Driver {
         entry.check(code)
     }
 
-    /// Writes the two bytes of a value `times` times, the lower one first, after the work queued on the
+    /// Writes the two bytes of a value `times` times in little-endian order, after the work queued on the
     /// stream.
     ///
     /// # Safety
-    /// The stream exists, and `to` is a multiple of 2 and `2 * times` bytes of memory that the driver knows.
+    /// The stream exists, and `to` is a multiple of 2 and points to `2 * times` bytes of memory that the driver
+    /// knows.
     ///
     /// # Errors
-    /// If the driver refuses; [`DriverError::Size`] for none.
+    /// If the driver refuses; [`DriverError::Size`] if `times` is zero.
     pub unsafe fn fill_pairs(
         &self,
         to: DevicePtr,
@@ -120,13 +122,15 @@ impl Driver {
         entry.check(code)
     }
 
-    /// Writes the four bytes of a value `times` times, the lowest first, after the work queued on the stream.
+    /// Writes the four bytes of a value `times` times in little-endian order, after the work queued on the
+    /// stream.
     ///
     /// # Safety
-    /// The stream exists, and `to` is a multiple of 4 and `4 * times` bytes of memory that the driver knows.
+    /// The stream exists, and `to` is a multiple of 4 and points to `4 * times` bytes of memory that the driver
+    /// knows.
     ///
     /// # Errors
-    /// If the driver refuses; [`DriverError::Size`] for none.
+    /// If the driver refuses; [`DriverError::Size`] if `times` is zero.
     pub unsafe fn fill_words(
         &self,
         to: DevicePtr,

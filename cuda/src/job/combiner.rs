@@ -1,9 +1,9 @@
 //! [`Combiner`]: a value that one thread at a time works on, while no lock is held. A thread that finds the
 //! value taken may leave its work to the thread that has it (flat combining).
 //!
-//! COMB1 The value is in its place, or one thread has it, which returns it even after a panic.
-//! COMB2 A thread that finds it taken may leave: the thread that has it works once more before it returns it,
-//! so it sees everything that happened before the other left.
+//! COMB1 The value is in its place, or one thread has it and returns it, even after a panic.
+//! COMB2 A thread that finds the value taken may leave: the thread that has it works once more before
+//! returning it, and so sees everything that happened before the other thread left.
 //! COMB3 No thread waits for itself: a thread that has the value and requests it again, from a callback,
 //! leaves.
 
@@ -26,7 +26,7 @@ struct CombinerState<T> {
     again: bool,
 }
 
-/// The value, taken by this thread. Dropping this returns it (COMB1).
+/// The value, taken by this thread. Dropping this returns the value (COMB1).
 struct Working<'d, T> {
     combiner: &'d Combiner<T>,
     value: Option<T>,
@@ -44,8 +44,9 @@ impl<T> Combiner<T> {
         }
     }
 
-    /// Runs `work` once no other thread has the value, and then `again` as often as others left in between.
-    /// If this thread already has the value, returns `None` and leaves `again` to the work under way (COMB3).
+    /// Runs `work` once no other thread has the value, and then `again` until no thread has left in the
+    /// meantime. If this thread already has the value, returns `None` and leaves `again` to the work under
+    /// way (COMB3).
     pub(super) fn work<R>(
         &self,
         work: impl FnOnce(&mut T) -> R,
@@ -54,8 +55,7 @@ impl<T> Combiner<T> {
         self.take(true)?.run(work, again)
     }
 
-    /// Runs `work`, and repeats it as often as others left in between. Leaves if another thread has the
-    /// value.
+    /// Runs `work`, and repeats it until no thread has left in the meantime. Leaves if the value is taken.
     pub(super) fn work_or_leave(&self, work: impl Fn(&mut T)) {
         if let Some(working) = self.take(false) {
             working.run(&work, &work);
@@ -98,8 +98,8 @@ impl<T> Working<'_, T> {
         Some(answer)
     }
 
-    /// Returns the value to its place and returns true. If a thread left in between, keeps it and returns
-    /// false.
+    /// Returns the value to its place and returns true. If a thread has left in the meantime, keeps the value
+    /// and returns false.
     fn put_back(&mut self) -> bool {
         let mut state = locked(&self.combiner.state);
         if core::mem::take(&mut state.again) {

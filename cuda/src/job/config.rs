@@ -6,12 +6,12 @@ use std::path::PathBuf;
 
 use larder_control::{Ceiling, Durability, ListenerConfig, PacerConfig};
 
-/// The variable with which AntMan's programs find their control file.
+/// The environment variable by which AntMan's programs find their control file.
 const CONTROL_VARIABLE: &str = "GPU_CONFIG_FILE";
-/// The variable with which AntMan's programs find their status file.
+/// The environment variable by which AntMan's programs find their status file.
 const STATUS_VARIABLE: &str = "GPU_STATUS_FILE";
 
-/// A job's two files. Without a control file the job receives no orders, without a status file it reports
+/// A job's two files. Without a control file the job receives no orders; without a status file it reports
 /// nothing.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct JobFiles {
@@ -22,8 +22,8 @@ pub struct JobFiles {
 }
 
 impl JobFiles {
-    /// Returns the files that the environment names, as AntMan's programs find them: `GPU_CONFIG_FILE` and
-    /// `GPU_STATUS_FILE`; unset or empty is none. Read once, here.
+    /// Returns the files that the environment names, as for AntMan's programs, with `GPU_CONFIG_FILE` and
+    /// `GPU_STATUS_FILE`. A variable that is unset or empty names no file. The variables are read once, here.
     pub fn from_env() -> Self {
         let file = |name| env::var_os(name).and_then(named);
         Self {
@@ -40,11 +40,12 @@ fn named(path: OsString) -> Option<PathBuf> {
 /// When a job sets the limits of its control file.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Apply {
-    /// Between runs: immediately if none is under way or the job is suspended, otherwise when one ends. A
-    /// step has one limit from its beginning to its end. Upstream sets limits at the end of a run only.
+    /// Between runs: immediately if no run is under way or the job is suspended, otherwise when a run ends.
+    /// So a step has the same limit from its beginning to its end. AntMan sets limits only at the end of a
+    /// run.
     #[default]
     AtRunEnd,
-    /// When the file is read, which is safe at any moment since a lowered limit does not wait. But an
+    /// When the file is read, which is safe at any moment since lowering a limit does not wait. But an
     /// allocation of the run under way may be refused.
     AtOnce,
 }
@@ -52,20 +53,20 @@ pub enum Apply {
 /// Where a job with a share of the time pauses.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Pauses {
-    /// Before launches that go through the job's [`LaunchPacer`](super::LaunchPacer), evenly, and at the end
-    /// of the run for the remainder.
+    /// Evenly before the launches that go through the job's [`LaunchPacer`](super::LaunchPacer), with the
+    /// remainder at the end of the run.
     #[default]
     Spread,
-    /// At the end of a run, by upstream's formula.
+    /// At the end of a run, by AntMan's formula.
     AtRunEnd,
 }
 
-/// The settings of a [`Job`](super::Job). [`JobConfig::new`] has the defaults.
+/// Configuration of a [`Job`](super::Job). [`JobConfig::new`] has the defaults.
 #[derive(Clone, PartialEq, Debug)]
 pub struct JobConfig {
     /// The two files.
     pub files: JobFiles,
-    /// The job's name in its status, for people.
+    /// The job's name in its status, for people to read.
     pub name: String,
     /// The job's priority in its status, for the coordinator; larger is more important.
     pub priority: Option<i64>,
@@ -86,8 +87,8 @@ pub struct JobConfig {
 }
 
 impl JobConfig {
-    /// Makes the default configuration of a job with this name and these files: limits are applied between
-    /// runs, up to the allocators' initial ones, pauses are spread, and the control file is watched.
+    /// Makes the default configuration of a job with this name and these files: limits are set between runs
+    /// and are at most the allocators' initial limits, pauses are spread, and the control file is watched.
     pub fn new(name: impl Into<String>, files: JobFiles) -> Self {
         Self {
             files,

@@ -1,7 +1,8 @@
 //! [`QueuedRuns`]: runs whose work is queued on a stream, each timed by a pair of device events.
 //!
-//! QUEUED1 The lock is held for lists only: a run whose events are being queried or waited for is in no list.
-//! QUEUED2 A refusal by the driver is never an error: the run is then timed by the host's clock.
+//! QUEUED1 The lock is held only for changes to lists: a run whose events are being queried or waited for is
+//! in no list.
+//! QUEUED2 A refusal by the driver is never an error: the host's clock then times the run.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};
@@ -13,16 +14,16 @@ use larder_control::{Clock, Pacer, PerfControl};
 use crate::driver::{CaptureStatus, DriverError, locked};
 use crate::{Context, Event, EventConfig};
 
-/// Maximum number of runs on the device before the oldest is waited for, enough that the device does not idle
-/// during the wait.
+/// Maximum number of runs on the device; another run waits for the oldest one. The rest are enough to keep
+/// the device busy during the wait.
 const MOST: usize = 64;
-/// Maximum number of runs on the device at less than full share. The times of runs become known this many
-/// runs later.
+/// Maximum number of runs on the device at less than full share. The time of a run becomes known at most this
+/// many runs later.
 const MOST_PACED: usize = 4;
 
 type JobPacer = Pacer<Arc<dyn Clock>>;
 
-/// The runs of a job that are on the device, and those that it has finished.
+/// The runs of a job that are on the device, and the runs that the device has finished.
 #[derive(Default)]
 pub(super) struct QueuedRuns(Mutex<RunLists>);
 
@@ -30,7 +31,7 @@ pub(super) struct QueuedRuns(Mutex<RunLists>);
 struct RunLists {
     /// The newest run under way.
     current: Option<Timer>,
-    /// Runs whose end is recorded, the oldest first.
+    /// Runs whose end is recorded, oldest first.
     on_device: VecDeque<RunOnDevice>,
     ended: Vec<EndedRun>,
     /// Events of runs that have ended.
@@ -38,7 +39,7 @@ struct RunLists {
     runs: u64,
 }
 
-/// Two events that keep the time.
+/// The two events that time a run.
 struct Pair {
     context: Context,
     start: Event,
@@ -54,7 +55,7 @@ struct Timer {
 struct RunOnDevice {
     run: EndedRun,
     pair: Arc<Pair>,
-    /// Time paused and suspended during the run.
+    /// Time for which the job was paused or suspended during the run.
     idle: Duration,
 }
 
@@ -66,16 +67,17 @@ pub(super) struct EndedRun {
     pub(super) took: Duration,
 }
 
-/// A run under way. It does not count if it is dropped before its end.
+/// A run under way. If it is dropped before its end, it does not count.
 pub(super) struct QueuedRun<'q> {
     runs: &'q QueuedRuns,
     timer: Timer,
-    /// Time that the pacer had paused and suspended when the run began.
+    /// Total time for which the job had been paused or suspended when the run began.
     idle: Duration,
 }
 
 impl QueuedRuns {
-    /// Times the work queued on the stream from now on; `None` if that is not possible.
+    /// Begins to time the work that is queued on the stream from now on; returns `None` if that is not
+    /// possible.
     pub(super) fn begin(
         &self,
         stream: &Arc<CudaStream>,
@@ -102,7 +104,7 @@ impl QueuedRuns {
         locked(&self.0).on_device.len() as u64
     }
 
-    /// Reports the runs that the device has finished to the pacer; if `waits`, waits for the others.
+    /// Reports the finished runs to the pacer; if `waits`, waits for the others and reports them, too.
     pub(super) fn collect(&self, waits: bool, pacer: &JobPacer) {
         while self.collect_one(waits, pacer) {}
     }
@@ -124,7 +126,8 @@ impl QueuedRuns {
         core::mem::take(&mut locked(&self.0).ended)
     }
 
-    /// Reports the oldest run. Returns false if there is none, or the device has not finished it.
+    /// Reports the oldest run. Returns false if there is none, or if the device has not finished it and
+    /// `waits` is false.
     fn collect_one(&self, waits: bool, pacer: &JobPacer) -> bool {
         let Some(mut oldest) = locked(&self.0).on_device.pop_front() else {
             return false;
@@ -146,7 +149,7 @@ impl QueuedRuns {
         true
     }
 
-    /// Returns a pair of events of the stream's context.
+    /// Returns a pair of events in the stream's context.
     fn pair(&self, stream: &Arc<CudaStream>) -> Option<Arc<Pair>> {
         let fits = |pair: &Arc<Pair>| Arc::ptr_eq(pair.context.cudarc(), stream.context());
         let mut lists = locked(&self.0);
@@ -158,7 +161,8 @@ impl QueuedRuns {
 }
 
 impl QueuedRun<'_> {
-    /// Ends the run, whose work is all queued and took `took` by the host's clock. Returns the run's number.
+    /// Ends the run, whose work is all queued; `took` is its time by the host's clock. Returns the run's
+    /// number.
     pub(super) fn end(self, graph: u64, took: Duration, pacer: &JobPacer) -> u64 {
         let is_timed = self.timer.record(&self.timer.pair.end).is_some();
         let idle = idle(pacer).saturating_sub(self.idle);
@@ -193,7 +197,7 @@ impl Drop for QueuedRun<'_> {
 }
 
 impl Timer {
-    /// Records an event after the queued work; `None` if the stream captures, or the driver refuses.
+    /// Records an event after the queued work; `None` if the stream is being captured, or the driver refuses.
     fn record(&self, event: &Event) -> Option<()> {
         let status = self.pair.context.capture_status(&self.stream).ok()?;
         if status != CaptureStatus::None {
@@ -217,7 +221,7 @@ impl Pair {
         })
     }
 
-    /// Returns the time of the work between the events; `None` if it is not done and not waited for.
+    /// Returns the time between the events; `None` if the work is not done and `waits` is false.
     fn took(&self, waits: bool) -> Result<Option<Duration>, DriverError> {
         if waits {
             self.end.synchronize()?;
@@ -231,7 +235,7 @@ impl Pair {
     }
 }
 
-/// Returns the time for which the pacer has held the job back.
+/// Returns the total time for which the pacer has held the job back.
 fn idle(pacer: &JobPacer) -> Duration {
     let report = pacer.report();
     report.inserted.saturating_add(report.suspended)

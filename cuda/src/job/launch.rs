@@ -10,12 +10,13 @@ use super::JobShared;
 use super::device_time::QueuedRuns;
 use crate::{DeviceAllocError, Launch};
 
-/// Delays launches to keep to a job's share of the time. Clones share the pacer.
+/// Delays launches so that they keep to a job's share of the time. Clones share the pacer.
 ///
-/// Any work counts as a launch: call it before a copy or a graph as before a kernel. At full share a launch
-/// costs one load. Below it, each waits for an equal part of the run's pause ([`Pacer`]), and at share 0
-/// until the share is raised. Inside [`Job::run_on`](super::Job::run_on) a launch that waits lets the device
-/// finish first. Work captured for a graph is not launched: call it where the graph is launched.
+/// Any work counts as a launch: call [`launch`](Self::launch) before a copy or a graph as before a kernel. At
+/// full share a launch costs one load. Below full share each launch waits for an equal part of the run's
+/// pause ([`Pacer`]), and at share 0 until the share is raised. Inside [`Job::run_on`](super::Job::run_on) a
+/// launch that waits lets the device finish first. Work that is being captured is not launched: make the call
+/// before the launch of its graph.
 #[derive(Clone)]
 pub struct LaunchPacer {
     pacer: Arc<Pacer<Arc<dyn Clock>>>,
@@ -32,8 +33,8 @@ impl LaunchPacer {
         }
     }
 
-    /// Waits before a launch until it may go on. [`Job::cancel`](super::Job::cancel) and the job's end let it
-    /// go on too, now and later.
+    /// Waits until a launch may go on. [`Job::cancel`](super::Job::cancel) and the job's end stop this wait
+    /// and all later ones.
     #[inline]
     pub fn launch(&self) {
         if self.holds_back() {
@@ -41,7 +42,7 @@ impl LaunchPacer {
         }
     }
 
-    /// Returns whether the share of the time is less than full. One load.
+    /// Returns whether the share of the time is less than full. Costs one load.
     #[inline]
     pub fn holds_back(&self) -> bool {
         !self.reader.perf().is_full()
@@ -52,7 +53,7 @@ impl LaunchPacer {
         if self.pacer.is_pause_next() {
             self.queued.drain(&self.pacer);
         }
-        // The launch goes on after a cancelled wait as after a finished one.
+        // A launch goes on after a cancelled wait as it does after a complete one.
         let _ = self.pacer.launch_wait();
     }
 
@@ -71,7 +72,7 @@ impl fmt::Debug for LaunchPacer {
     }
 }
 
-/// Kernel launches, [`Launch`] and cudarc's own, delayed by a [`LaunchPacer`].
+/// Kernel launches that a [`LaunchPacer`] delays: those of [`Launch`] and cudarc's own.
 ///
 /// ```no_run
 /// use std::sync::Arc;

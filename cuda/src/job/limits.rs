@@ -1,6 +1,6 @@
 //! [`ManagedPools`]: the allocators of a job, the limits ordered for them, and the numbers that they report.
 //!
-//! A job keeps no allocator alive: it has weak references, and forgets those whose allocator was dropped.
+//! A job keeps no allocator alive: it has weak references, and forgets allocators that were dropped.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, Weak};
@@ -16,17 +16,17 @@ use crate::limits::{LimitWatch, LimitedPool};
 
 pub(super) type Adjusted = Result<Adjustment, NoDevice>;
 
-/// Outcome of a GPU's limit.
+/// The outcome of setting a GPU's limit.
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub struct Adjustment {
     /// The GPU.
     pub gpu: BusId,
-    /// The limit that the control file gives, in bytes.
+    /// The limit in the control file, in bytes.
     pub limit_bytes: u64,
-    /// The ceiling, if it is lower than that and is the limit instead.
+    /// The ceiling, if it is lower than the control file's limit and is used instead.
     pub ceiling_bytes: Option<u64>,
-    /// The part of each allocator on the GPU, in the order in which the job manages them; never empty.
+    /// Each allocator's part of the limit, in the order in which the allocators were added; never empty.
     pub parts: Vec<LimitPart>,
 }
 
@@ -36,7 +36,7 @@ pub struct Adjustment {
 pub struct LimitPart {
     /// The allocator's limit, in bytes.
     pub limit_bytes: u64,
-    /// Whether the job holds more than its limit.
+    /// Whether the allocator holds more than its limit.
     pub answer: LimitAnswer,
 }
 
@@ -50,7 +50,7 @@ impl Adjustment {
 
 /// A control file limits a GPU on which the job manages no allocator.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
-#[error("no device at {gpu}: add it, or correct the control file")]
+#[error("the job manages no allocator on GPU {gpu}: add one, or correct the control file")]
 #[non_exhaustive]
 pub struct NoDevice {
     /// The GPU that the file names.
@@ -66,7 +66,7 @@ struct JobPool {
     device: WeakPool,
     /// The allocator's limit when it was added.
     first_limit: u64,
-    /// The allocator. `None` for memory that the program takes directly from the driver.
+    /// The allocator. `None` for memory that the program gets directly from the driver.
     memory: Option<WeakDevice>,
     /// Rings the bell when deferred bytes have been released.
     _watch: Arc<LimitWatch>,
@@ -81,13 +81,13 @@ struct JobHost {
     peak: Arc<PeakInterval>,
 }
 
-/// The reason to check the status.
+/// The reason for a check of the status.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum StatusCheck {
     /// The check is due. It ends the interval of the peak.
     Due,
-    /// Something has changed before a check is due. The interval continues. Since it may be short so far, the
-    /// last interval's peak counts if it is higher.
+    /// Something has changed before a check is due. The interval continues. Since it may still be short, the
+    /// previous interval's peak is reported if it is higher.
     Early,
 }
 
@@ -99,7 +99,7 @@ struct PeakInterval {
 }
 
 impl PeakInterval {
-    /// Returns the peak to report, given the peak since the last call.
+    /// Returns the peak to report; `taken` is the peak since the last call.
     fn peak(&self, taken: u64, check: StatusCheck) -> u64 {
         // Relaxed, all: one thread at a time (CTRL1).
         let since = self.since.load(Ordering::Relaxed).max(taken);
@@ -126,17 +126,17 @@ struct PoolLists {
     pools: Vec<JobPool>,
     pinned: Vec<(BusId, JobHost)>,
     /// The limits ordered by control files so far. A GPU that a later file does not name keeps its limit, so
-    /// that a file that lost a line lifts none.
+    /// that a file that has lost a line lifts no limit.
     limits: BTreeMap<BusId, u64>,
-    /// GPUs whose allocators do not have their limit yet.
+    /// GPUs whose limit is not set yet.
     waiting: BTreeSet<BusId>,
-    /// The newest file's number.
+    /// The newest file's `controlVersion`.
     version: Option<u64>,
 }
 
 impl ManagedPools {
-    /// Adds an allocator, and divides its GPU's limit anew. Returns false if it is managed already; a new
-    /// host's side is added to it.
+    /// Adds an allocator. Its GPU's limit then waits to be divided again. Returns false if the allocator is
+    /// already managed; a new host's side is still added to it.
     pub(super) fn add(
         &self,
         gpu: BusId,
@@ -150,7 +150,7 @@ impl ManagedPools {
         let mut lists = locked(&self.0);
         let same = |pool: &&mut JobPool| pool.device.ptr_eq(&device);
         if let Some(pool) = lists.pools.iter_mut().find(same) {
-            // The peaks of a known host's side continue.
+            // A host's side that is already known keeps its peaks.
             if let Some(host) = host {
                 let known = pool.host.take().filter(|known| known.pool.ptr_eq(&host));
                 pool.host = Some(known.unwrap_or_else(|| JobHost::new(host)));
@@ -174,7 +174,7 @@ impl ManagedPools {
         true
     }
 
-    /// Adds pinned memory, unless it is there already.
+    /// Adds pinned memory, unless it is already there.
     pub(super) fn add_pinned(&self, gpu: BusId, pool: WeakPool) {
         let mut lists = locked(&self.0);
         let mut known = lists.pinned.iter();
@@ -189,7 +189,7 @@ impl ManagedPools {
         drop(pools);
     }
 
-    /// Returns the seven numbers of each allocator.
+    /// Returns the seven numbers of each allocator for the status.
     pub(super) fn usage(&self, check: StatusCheck) -> Vec<(BusId, DeviceUsage)> {
         let mut usage = self.each(|pool, device| Some((pool.gpu, pool.usage(&*device, check))));
         let pinned = locked(&self.0).pinned.clone();
@@ -202,18 +202,18 @@ impl ManagedPools {
         usage
     }
 
-    /// Returns the devices' allocators.
+    /// Returns the allocators, without memory that the program gets directly from the driver.
     pub(super) fn memories(&self) -> Vec<DeviceAllocator> {
         self.each(|pool, _| pool.memory.as_ref()?.upgrade())
     }
 
-    /// Returns whether the program may take memory directly from the driver.
+    /// Returns whether the program may get memory directly from the driver.
     pub(super) fn has_foreign(&self) -> bool {
         let lists = locked(&self.0);
         lists.pools.iter().any(|pool| pool.memory.is_none())
     }
 
-    /// Returns the bytes that the program has taken directly from the driver.
+    /// Returns the number of bytes that the program got directly from the driver.
     pub(super) fn foreign_bytes(&self) -> u64 {
         let held = |pool: &JobPool, device: Arc<dyn LimitedPool>| {
             let is_foreign = pool.memory.is_none();
@@ -222,7 +222,7 @@ impl ManagedPools {
         self.each(held).into_iter().sum()
     }
 
-    /// Returns the limit of each allocator, and the bytes it holds.
+    /// Returns the GPU and the limit of each allocator, and the bytes that it holds.
     pub(super) fn limits(&self) -> Vec<(BusId, u64, u64)> {
         self.each(|pool, device| {
             let limit_bytes = device.limit_bytes();
@@ -230,7 +230,7 @@ impl ManagedPools {
         })
     }
 
-    /// Takes the limits of a file. Changed limits wait.
+    /// Takes the limits of a control file. Changed limits wait to be set.
     pub(super) fn take(&self, file: &ControlFile) {
         let mut lists = locked(&self.0);
         for (gpu, control) in &file.gpus {
@@ -243,7 +243,7 @@ impl ManagedPools {
         lists.version = file.control_version;
     }
 
-    /// Sets the limits that wait. Returns their outcomes, and the newest file's number.
+    /// Sets the waiting limits. Returns their outcomes, and the newest file's `controlVersion`.
     pub(super) fn obey(&self, ceiling: Ceiling) -> (Vec<Adjusted>, Option<u64>) {
         let mut lists = locked(&self.0);
         let waiting = core::mem::take(&mut lists.waiting);
@@ -286,14 +286,14 @@ impl ManagedPools {
         });
     }
 
-    /// Calls `f` with each allocator, without the lock, and forgets dropped ones.
+    /// Calls `f` with each allocator, without holding the lock, and forgets dropped allocators.
     fn each<T>(&self, f: impl Fn(&JobPool, Arc<dyn LimitedPool>) -> Option<T>) -> Vec<T> {
         let mut lists = locked(&self.0);
         let is_gone = |pool: &mut JobPool| pool.device.strong_count() == 0;
         let gone: Vec<_> = lists.pools.extract_if(.., is_gone).collect();
         let pools = lists.pools.clone();
         drop(lists);
-        // Dropped without our lock, since dropping a watch takes another.
+        // Dropped after the lock is released, since dropping a watch takes another lock.
         drop(gone);
         let pools = pools.iter();
         pools

@@ -1,9 +1,9 @@
-//! [`Job`]: this program's part of a GPU that it shares with others, after AntMan.
+//! [`Job`]: this program as one of several jobs on a GPU, on the model of AntMan.
 //!
-//! A job obeys its control file, which has the memory that it may hold on each GPU and its share of the time,
-//! and writes a status file. A coordinator, or a person with an editor, writes the one and reads the other.
-//! Formats, arithmetic, the listener and the pacer are [`larder_control`]'s; this module connects them to
-//! allocators and launches.
+//! A job obeys its control file, which sets the memory that the job may hold on each GPU and its share of the
+//! time, and writes a status file. A coordinator, or a person with an editor, writes the control file and
+//! reads the status file. The formats, the arithmetic, the listener and the pacer are in [`larder_control`];
+//! this module connects them to allocators and launches.
 //!
 //! # A shared GPU in ten lines
 //! ```no_run
@@ -24,45 +24,47 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //! With `GPU_CONFIG_FILE` and `GPU_STATUS_FILE` set, `{"gpuConfigInfo": {"01:00.0": {"maxDeviceMem":
-//! 1073741824}}, "perfControl": 50}` in the one gives the job 1 GiB and half of the time, and the other
-//! reports the memory it holds. Without them all of this costs a few nanoseconds a launch, and two events a
-//! run.
+//! 1073741824}}, "perfControl": 50}` in the control file gives the job 1 GiB and half of the time, and the
+//! status file reports the memory that the job holds. Without these variables the job costs a few nanoseconds
+//! for each launch, and two events for each run.
 //!
 //! # Events
-//! * **A file is read**: the job obeys its share of the time from that moment on, even inside a pause. Its
-//!   limits wait for the end of the run under way, unless the job is suspended or configured with
-//!   [`Apply::AtOnce`]. Invalid parts of a file change nothing; [`Job::state`] has the last problem.
-//! * **A run ends**: actions run by phases, the user's and the job's own. Phase 1 writes the status if that
-//!   is due, phase 2 sets the limits that wait and pauses, as upstream.
+//! * **A file is read**: the job obeys its share of the time at once, even during a pause. Its limits wait
+//!   for the end of the run under way, unless the job is suspended or configured with [`Apply::AtOnce`].
+//!   Invalid parts of a file change nothing; [`Job::state`] has the last problem.
+//! * **A run ends**: the program's actions and the job's own run in phases. In phase 1 the job writes the
+//!   status if a check is due. In phase 2 it sets the waiting limits and pauses, as in AntMan.
 //! * **A limit is lowered**: [`DeviceAllocator::set_limit`] returns immediately. Bytes of blocks above the
-//!   limit are *deferred*, and go back as the blocks are freed. The status has their number, and is written
-//!   again when all have gone back.
-//! * **The share is 0**: the next launch through the pacer, and the end of the run, wait until it is raised.
-//! * **The file has `"asleep": true`**: when the last run under way has ended, and before the next one
+//!   limit are *deferred*: they are released as the blocks are freed. The status has their number, and is
+//!   written again when all of them have been released.
+//! * **The share is 0**: the next launch through the pacer, and the end of the run, wait until the share is
+//!   raised.
+//! * **The file has `"asleep": true`**: after the last run under way has ended, and before the next one
 //!   begins, all managed allocators [sleep](DeviceAllocator::sleep), and the runs of all threads wait. With
-//!   `false` they wake, as soon as there is memory; until then the status has the number of missing bytes. A
-//!   job that cannot sleep (memory was exported, a stream captures) stays awake, reports the reason in its
-//!   status, and retries at the ends of later runs. A job held back by its share of the time sleeps when the
-//!   share lets it go on; one without runs does not sleep. No thread waits for another thread's run, which
-//!   may wait for this one, so threads whose runs overlap without a gap never sleep. An allocator that
-//!   becomes managed while others sleep is awake.
+//!   `false` the allocators wake as soon as there is memory; until then the status has the number of missing
+//!   bytes. A job that cannot sleep (memory was exported, a stream is being captured) stays awake, reports
+//!   the reason in its status, and retries at the ends of later runs. A job that its share of the time holds
+//!   back sleeps when the share lets it go on; a job without runs does not sleep. No thread waits for another
+//!   thread's run, since that run may be waiting for this thread, so a job whose threads have overlapping
+//!   runs without a gap never sleeps. An allocator that becomes managed while others sleep is awake.
 //!
 //! # Time
-//! Work is queued, and a loop that does not wait for it spends no time of its own. So [`Job::run_on`] makes
-//! the device time the run, by two events on its stream, and lets it finish before a pause. The busy time of
-//! [`Job::run`] is the host's, less the pauses, as upstream: correct if each launch is waited for.
+//! Work is queued, and a loop that does not wait for it spends almost no time on the host. So [`Job::run_on`]
+//! times the run on the device, with two events on its stream, and lets the device finish before a pause.
+//! [`Job::run`] counts the host's time without the pauses, as AntMan does, which is correct if the program
+//! waits for each launch.
 //!
 //! # Threads and locks
 //! CTRL1 One thread at a time has the job's statistics. That thread sets limits, reads allocators and writes
-//! the status, and holds no lock during that.
-//! CTRL2 The listener's callback and the job's own thread never wait for the statistics; they leave, and the
-//! thread that has them checks again (COMB2). So a job may be dropped anywhere, even in a callback of its own
-//! allocators.
-//! CTRL3 Locks are held for lists only: managed allocators with the limits ordered for them, the report. None
-//! is taken under another.
+//! the status, and holds no lock while it does so.
+//! CTRL2 The listener's callback and the job's own thread never wait for the statistics: they leave, and the
+//! thread that has the statistics checks again (COMB2). So a job may be dropped anywhere, even in a callback
+//! of its own allocators.
+//! CTRL3 Locks protect only lists (the managed allocators and the limits ordered for them) and the report. No
+//! lock is taken under another.
 //!
-//! The job's thread, if it has one, writes the status after events outside of runs: an order was obeyed, or
-//! deferred bytes have gone back. Frees do not write files.
+//! The job's thread, if it has one, writes the status after events outside of runs: when an order was obeyed,
+//! or deferred bytes have been released. Frees do not write files.
 
 mod combiner;
 mod config;
@@ -99,10 +101,10 @@ use crate::driver::locked;
 use crate::limits::LimitedPool;
 use crate::{Context, DeviceAllocator, ForeignMemory, PinnedAllocator, VmemAllocator};
 
-/// This program as one of several on a GPU. See the [module](self).
+/// This program as one of several jobs on a GPU. See the [module](self).
 ///
-/// Dropping it ends its thread and every pause, and writes a last status marked as ended. Limits stay, and
-/// deferred bytes are still returned, since both belong to the allocators.
+/// Dropping the job ends its thread and every pause, and writes a last status marked as ended. Limits stay in
+/// force, and deferred bytes are still released, since both belong to the allocators.
 pub struct Job {
     shared: Arc<JobShared>,
     /// The listener's registration, which ends in `drop`.
@@ -117,13 +119,13 @@ pub struct Job {
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub struct JobState {
-    /// The share of the time in force.
+    /// The share of the time that is in force.
     pub perf: PerfControl,
-    /// Number of the newest order whose limits are set.
+    /// The `controlVersion` of the newest control file whose limits are set.
     pub control_version: Option<u64>,
     /// Number of control files that were read and obeyed.
     pub files: u64,
-    /// Number of control files that were not complete JSON and were ignored entirely.
+    /// Number of control files that were ignored entirely because they were not complete JSON.
     pub refused_files: u64,
     /// Number of failed writes of the status.
     pub unwritten: u64,
@@ -132,10 +134,10 @@ pub struct JobState {
 }
 
 impl Job {
-    /// Makes a job, which begins to obey the control file. Orders already in it are obeyed before the first
-    /// run, unless they are for another run of the job. Both files' names belong to the job as long as it
-    /// lives; if they cannot be locked, because their folder is not writable, [`state`](Self::state) reports
-    /// that.
+    /// Makes a job, which begins to obey its control file. Orders already in the file are obeyed before the
+    /// first run, unless they are for another process. The names of both files belong to the job as long as
+    /// it lives; if they cannot be locked because their folder is not writable, [`state`](Self::state)
+    /// reports that.
     ///
     /// # Errors
     /// If another job has one of the files, the path is invalid, or a thread cannot be started.
@@ -172,16 +174,17 @@ impl Job {
                 }
             });
             job.handle = Some(handle.map_err(JobError::Listen)?);
-            // Orders already in the file hold from the beginning.
+            // Orders that are already in the file apply from the beginning.
             listener.poll_now();
             job.listener = Some(listener);
         }
         Ok(job)
     }
 
-    /// Manages an allocator: the control file's limit applies to it, and the status has its numbers. A limit
-    /// already in force for its GPU is set before this returns. Several allocators on one GPU share its
-    /// limit. An allocator that is managed already stays as it is, and none is kept alive.
+    /// Manages an allocator: the control file's limit applies to it, and the status includes its numbers. If
+    /// a limit is already in force for its GPU, the allocator has it when this returns. Several allocators on
+    /// one GPU share its limit. A second call with the same allocator changes nothing. The job does not keep
+    /// the allocator alive.
     ///
     /// # Errors
     /// If the driver does not report the device's PCI bus id.
@@ -189,8 +192,8 @@ impl Job {
         self.add(memory, None)
     }
 
-    /// Manages the device's side of an allocator with a host's side. The limit is the device side's alone:
-    /// requests that it refuses are served by the host's side.
+    /// Manages the device's side of an allocator that also has a host's side. The limit applies to the
+    /// device's side alone: the host's side serves the requests that the device's side refuses.
     ///
     /// # Errors
     /// If the driver does not report the device's PCI bus id.
@@ -198,8 +201,8 @@ impl Job {
         self.add(memory.device(), memory.host_pool())
     }
 
-    /// Counts pinned memory as host memory of its GPU. A control file has no limit for it; the program sets
-    /// [`PinnedAllocator::set_limit`].
+    /// Reports pinned memory as host memory of its GPU. A control file cannot limit pinned memory; the
+    /// program does, with [`PinnedAllocator::set_limit`].
     ///
     /// # Errors
     /// If the driver does not report the device's PCI bus id.
@@ -209,39 +212,40 @@ impl Job {
         Ok(())
     }
 
-    /// Manages memory of a GPU that the program takes from the driver directly. It never sleeps: a job that
-    /// holds such memory stays awake, and its status has the reason.
+    /// Manages memory of a GPU that the program gets directly from the driver. Such memory never sleeps: a
+    /// job that holds any stays awake, and its status has the reason.
     pub fn manage_foreign(&self, gpu: BusId, memory: &ForeignMemory) {
         let pool: Arc<dyn LimitedPool> = memory.0.clone();
         self.shared.add(gpu, &pool, None, None);
     }
 
-    /// Sets the bytes that the job would like to hold on each GPU. The next status reports them to the
-    /// coordinator; without a call, a job would like all that it can have.
+    /// Sets the number of bytes that the job would like to hold on each GPU. The next status reports it to
+    /// the coordinator; without a call, the job would like as much as it can get.
     pub fn want(&self, bytes: u64) {
         // Relaxed: no other memory is published through the number.
         self.shared.wanted_bytes.store(bytes, Ordering::Relaxed);
         self.shared.bell.ring();
     }
 
-    /// Returns a pacer, for launches and copies that obey the job's share of the time.
+    /// Returns a pacer, with which launches and copies keep to the job's share of the time.
     pub fn pacer(&self) -> LaunchPacer {
         LaunchPacer::new(&self.shared)
     }
 
-    /// Returns the actions before and after each run. The job's own are `statistics` in phase 1 and
-    /// `management` in phase 2 after it.
+    /// Returns the actions before and after each run. The job's own actions are `statistics` in phase 1 and
+    /// `management` in phase 2, both after the run.
     pub fn actions(&self) -> &RunActions<Run> {
         &self.shared.actions
     }
 
-    /// Polls the control file and writes the status if it has changed, in this thread. For a job with a
-    /// manual [`WatchMode`] nothing else does so outside of runs.
+    /// Polls the control file, and writes the status if it has changed, on this thread. For a job with a
+    /// manual [`WatchMode`] nothing else does this outside of runs.
     pub fn poll(&self) {
         if let Some(listener) = &self.listener {
             listener.poll_now();
         }
-        // Does nothing in a callback of the thread that has the statistics, since that thread settles again.
+        // Does nothing in a callback of the thread that has the statistics, since that thread settles again
+        // later.
         let _ = self
             .shared
             .with_statistics(|statistics| self.shared.settle(statistics));
@@ -250,8 +254,9 @@ impl Job {
     /// Ends every pause and suspension, now and later, so that launches are no longer delayed. Limits stay in
     /// force.
     ///
-    /// A sleeping job tries once to wake, even if another job has the device. If that is refused the run
-    /// returns with the allocators asleep, which refuse until the program calls [`DeviceAllocator::wake`].
+    /// A sleeping job tries once to wake, even if another job has the device. If that is refused, its runs go
+    /// on while the allocators are asleep and refuse requests, until the program calls
+    /// [`DeviceAllocator::wake`].
     pub fn cancel(&self) {
         self.shared.cancel();
     }
@@ -283,12 +288,12 @@ impl Job {
 
 impl Drop for Job {
     fn drop(&mut self) {
-        // First, so that no thread sleeps through the rest.
+        // First, so that no thread stays in a pause during the rest.
         self.shared.cancel();
         drop(self.handle.take());
         let shared = &*self.shared;
         shared.record_queued();
-        // Relaxed: the combiner orders readers after this.
+        // Relaxed: the combiner orders this before the loads.
         shared.ends.store(1, Ordering::Relaxed);
         let _ = shared.with_statistics(|statistics| shared.settle(statistics));
         if let Some(thread) = self.thread.take() {

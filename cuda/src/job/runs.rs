@@ -15,36 +15,36 @@ use super::{Job, JobShared, Pauses};
 use crate::Returned;
 use crate::driver::locked;
 
-/// A run, as its actions see it: the number of its graph, and afterwards its duration.
+/// A run, as its actions see it: the number of its graph and, after the work, its duration.
 #[derive(Debug)]
 pub struct Run {
     /// The number by which the status distinguishes graphs.
     pub graph: u64,
-    /// Zero before the work. Afterwards the time from before the pre-run actions until the work returned or,
-    /// if the job has waited for it, until the device had finished it.
+    /// Zero before the work. After the work, the host's time since before the pre-run actions or, if the
+    /// device has already finished the run, the device's time for it.
     pub duration: Duration,
-    /// The runs that the status records when this one ends: this run, or queued ones that are done.
+    /// The runs that the status records when this run ends: this run itself, or queued runs that are done.
     ended: Vec<EndedRun>,
-    /// Whether the step is paced by its launches instead of at its end.
+    /// Whether the pacer spreads the pauses over the launches, instead of one pause at the end.
     is_step: bool,
     end: Mutex<RunEnd>,
-    /// The count of this run. `None` in a loop of the program's own.
+    /// Counts this run as under way. `None` in a program's own loop.
     under_way: Mutex<Option<UnderWay>>,
 }
 
-/// Outcome of the end of a run.
+/// The outcome of the end of a run.
 #[derive(Debug)]
 #[must_use = "it has the warnings"]
 #[non_exhaustive]
 pub struct RunEnd {
-    /// Outcome for the status. `None` if it could not be written, which is among the warnings, or if all runs
-    /// that it lacks are still on the device.
+    /// The effect on the status. `None` if the status could not be written (the error is among the
+    /// warnings), or if all runs that it lacks are still on the device.
     pub recorded: Option<Recorded>,
-    /// Outcomes of setting the limits that waited, by GPU.
+    /// The outcomes of setting the limits that were waiting, by GPU.
     pub adjusted: Vec<Result<Adjustment, NoDevice>>,
     /// How the pause ended.
     pub paused: Waited,
-    /// Errors of actions that do not fail a run.
+    /// The errors of actions that warn instead of failing the run.
     pub warnings: Vec<ActionFailed>,
 }
 
@@ -59,7 +59,7 @@ impl Default for RunEnd {
     }
 }
 
-/// Runs under way. A program with a loop of its own reports only their ends.
+/// Counts of runs under way. A program with its own loop reports only the ends of its runs.
 #[derive(Debug, Default)]
 pub(super) struct RunProgress {
     inside: AtomicU64,
@@ -68,16 +68,17 @@ pub(super) struct RunProgress {
 }
 
 impl RunProgress {
-    /// Returns whether no known run is under way, or one has ended and pauses. Lowering a limit never waits,
-    /// so a run that begins just now is not disturbed.
+    /// Returns whether no known run is under way, or a run has ended and is in its pause. A run that begins
+    /// at the same moment is not disturbed, since lowering a limit never waits.
     pub(super) fn is_between_runs(&self) -> bool {
-        // Relaxed: a run that begins just now is not disturbed, so nothing depends on the order of the loads.
+        // Relaxed: a run that begins at the same moment is not disturbed, so nothing depends on the order of
+        // the loads.
         let count = |number: &AtomicU64| number.load(Ordering::Relaxed);
         count(&self.pausing) > 0 || count(&self.inside) + count(&self.own_loops) == 0
     }
 }
 
-/// Increments a counter until dropped, even by a panic.
+/// Keeps a counter incremented until this is dropped, even by a panic.
 struct Counted<'n>(&'n AtomicU64);
 
 impl<'n> Counted<'n> {
@@ -94,17 +95,18 @@ impl Drop for Counted<'_> {
 }
 
 impl Job {
-    /// Runs a graph: actions before it, `work`, actions after it, among them the job's own
-    /// ([`Job::actions`]). Its time is the host's: for queued work that is not waited for use
+    /// Runs a graph: the actions before it, `work`, and the actions after it, which include the job's own
+    /// ([`Job::actions`]). The host's clock times the run: for queued work that is not waited for, use
     /// [`run_on`](Self::run_on). Returns after the pause that the share of the time demands; a suspended job
     /// waits here.
     ///
-    /// One run at a time is paced: of two concurrent ones the later beginning ends the step of the other, and
-    /// the share holds for both together.
+    /// One run at a time is paced: if two runs overlap, the one that begins later ends the step of the other,
+    /// and the share applies to both together.
     ///
     /// # Errors
-    /// The first action that fails a run. One before the work prevents the work, and no value is returned;
-    /// one after it returns the work's value, and actions of later phases do not run.
+    /// The first action that fails the run. If an action before the work fails, the work does not run and no
+    /// value is returned. If an action after it fails, the work's value is returned, and actions of later
+    /// phases do not run.
     pub fn run<R>(
         &self,
         graph: u64,
@@ -113,19 +115,19 @@ impl Job {
         self.run_timed(None, graph, work)
     }
 
-    /// Runs a graph as [`run`](Self::run) does, with work that is queued on the stream and not waited for:
-    /// for loops that run ahead of the device. The device times the run, from its beginning on the stream to
-    /// the end of its work there; work on other streams counts as far as this one waits for it. Runs that
-    /// overlap on the device count each.
+    /// Runs a graph as [`run`](Self::run) does, but with work that is queued on the stream and not waited
+    /// for: for loops that run ahead of the device. The device times the run, from its beginning on the
+    /// stream to the end of its work there; work on other streams counts only as far as this stream waits for
+    /// it. Runs that overlap on the device each count in full.
     ///
-    /// Below full share the job waits for the device before a pause, so that queued work does not hide it;
-    /// the pauses of short runs are joined. A run that finds 4 runs on the device waits for the oldest, at
-    /// full share one that finds 64. The status includes a run once it is done. Two events are recorded; if
-    /// the driver refuses them or the stream captures, the host's clock times the run. The job keeps the
-    /// stream's context.
+    /// Below full share the job waits for the device before a pause, so that queued work does not hide the
+    /// pause; the pauses of short runs are joined. If 4 runs are on the device (64 at full share), a new run
+    /// waits for the oldest. The status includes a run once the device has finished it. Two events are
+    /// recorded for each run; if the driver refuses them, or the stream is being captured, the host's clock
+    /// times the run. The job keeps the stream's context alive.
     ///
     /// # Errors
-    /// The first action that fails a run, as for [`run`](Self::run).
+    /// The first action that fails the run, as for [`run`](Self::run).
     pub fn run_on<R>(
         &self,
         stream: &Arc<CudaStream>,
@@ -135,7 +137,7 @@ impl Job {
         self.run_timed(Some(stream), graph, work)
     }
 
-    /// Runs a graph, timed by the device if there is a stream.
+    /// Runs a graph, timed by the device if a stream is given.
     fn run_timed<R>(
         &self,
         stream: Option<&Arc<CudaStream>>,
@@ -183,13 +185,13 @@ impl Job {
         }
     }
 
-    /// Ends a run of a program's own loop, which took `duration`, the job's pauses inside it included. The
-    /// pause is made here, by upstream's formula; launches in such runs are delayed only by a suspension.
+    /// Ends a run of the program's own loop. `duration` is the time of the run, including the job's pauses in
+    /// it. The pause is made here, by AntMan's formula; inside such runs only a suspension delays launches.
     ///
     /// # Errors
     /// The first action that fails a run.
     pub fn end_run(&self, graph: u64, duration: Duration) -> Result<RunEnd, ActionFailed> {
-        // Relaxed: read only as a number.
+        // Relaxed: no other memory is published through the number.
         self.shared.progress.own_loops.store(1, Ordering::Relaxed);
         let mut run = Run::new(graph, false);
         run.duration = duration;
@@ -229,7 +231,7 @@ impl JobShared {
         Ok(end)
     }
 
-    /// Ends a run whose work is all queued. Waits for it if a pause follows.
+    /// Ends a run whose work is all queued. Waits for the device if a pause follows.
     fn end_queued(&self, queued: QueuedRun<'_>, run: &mut Run) {
         let number = queued.end(run.graph, run.duration, &self.pacer);
         let waits = if run.is_step {
@@ -275,7 +277,7 @@ impl JobShared {
         self.with_statistics(record).unwrap_or(Ok(None))
     }
 
-    /// Phase 2: sets the limits that waited, writes the status if that changes it, and pauses.
+    /// Phase 2: sets the waiting limits, writes the status if it has changed, and pauses.
     fn manage(&self, run: &Run) {
         let obeyed = self.with_statistics(|statistics| {
             let adjusted = self.obey();

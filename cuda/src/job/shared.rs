@@ -49,7 +49,7 @@ pub(super) struct FileReport {
     pub(super) refused_files: u64,
     pub(super) unwritten: u64,
     pub(super) problem: Option<String>,
-    /// Number of the newest order whose limits are set.
+    /// The `controlVersion` of the newest control file whose limits are set.
     pub(super) version: Option<u64>,
 }
 
@@ -127,7 +127,7 @@ impl JobShared {
         }
     }
 
-    /// Takes a control file that the listener has read.
+    /// Obeys a control file that the listener has read.
     pub(super) fn read(&self, text: &[u8]) {
         let parsed = match ControlFile::parse(text) {
             Ok(parsed) => parsed,
@@ -139,8 +139,8 @@ impl JobShared {
             }
         };
         if !parsed.file.is_for(self.life) {
-            let words = "the control file's orders are for an earlier run of this job, or another: \
-                         new ones are waited for";
+            let words =
+                "the control file's orders are for another process: the job waits for new ones";
             locked(&self.report).problem = Some(words.to_owned());
             return;
         }
@@ -157,7 +157,7 @@ impl JobShared {
         }
         self.bell.ring();
         self.settle_or_leave();
-        // Last, so that waking happens under the limits of this file.
+        // Last, so that the job wakes under the limits of this file.
         let asleep = parsed.file.asleep;
         if asleep.is_some_and(|asleep| self.sleep.tell(asleep)) {
             self.bell.ring();
@@ -165,8 +165,8 @@ impl JobShared {
         }
     }
 
-    /// Runs `work` with the statistics, once no other thread has them, and settles as often as others left in
-    /// between. If this thread already has them, returns `None` and settles later.
+    /// Runs `work` with the statistics once no other thread has them, and then settles until no thread has
+    /// left in the meantime. If this thread already has the statistics, returns `None` and settles later.
     pub(super) fn with_statistics<R>(&self, work: impl FnOnce(&mut Statistics) -> R) -> Option<R> {
         self.statistics
             .work(work, |statistics| self.settle(statistics))
@@ -178,24 +178,25 @@ impl JobShared {
             .work_or_leave(|statistics| self.settle(statistics));
     }
 
-    /// Sets the limits that wait, if that is allowed now, and writes the status if the bell rang.
+    /// Sets the waiting limits, if that is allowed now, and writes the status if the bell rang.
     pub(super) fn settle(&self, statistics: &mut Statistics) {
         if self.may_obey() {
             self.obey();
         }
-        // Relaxed: the thread that set it has left or has the statistics, and the combiner orders both.
+        // Relaxed: the thread that set this has left or has the statistics, and the combiner orders both
+        // cases.
         let ends = self.ends.load(Ordering::Relaxed) != 0;
         if self.bell.take() || ends {
             // The report contains the error.
             let _ = self.check(statistics, StatusCheck::Early);
         }
         if ends {
-            // Bytes returned from here on no longer ring the bell.
+            // Bytes released from now on do not ring the bell.
             self.managed.end();
         }
     }
 
-    /// Sets the limits that wait, and returns their outcomes. The caller has the statistics (CTRL1).
+    /// Sets the waiting limits, and returns their outcomes. The caller has the statistics (CTRL1).
     pub(super) fn obey(&self) -> Vec<Adjusted> {
         let (adjusted, version) = self.managed.obey(self.config.ceiling);
         let before = core::mem::replace(&mut locked(&self.report).version, version);
@@ -206,7 +207,7 @@ impl JobShared {
     }
 
     /// Returns whether limits may be set now. A suspended job counts as between runs, since it may stay
-    /// inside a run for long while the coordinator waits.
+    /// inside a run for a long time while the coordinator waits.
     fn may_obey(&self) -> bool {
         self.config.apply == Apply::AtOnce
             || self.progress.is_between_runs()

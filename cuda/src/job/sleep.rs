@@ -1,12 +1,13 @@
 //! [`JobSleep`]: a job that sleeps between two runs while its control file demands it.
 //!
 //! JOBSLEEP1. Memory is released and brought back by one thread at a time, while no run is under way, and
-//! with no lock held. No thread waits for a run of another: the thread that ends the last one falls asleep.
-//! JOBSLEEP2. A run begins, and one that has ended returns, once the job is awake. After a cancel that is so
-//! immediately, even if the memory could not be brought back.
-//! JOBSLEEP3. Before memory is taken, the status is set to `waking`; then the control file is read once more.
-//! A coordinator that revokes its permission writes first and then reads, so one of the two sees the other
-//! (COORD5).
+//! with no lock held. No thread waits for another thread's run: the thread that ends the last run puts the
+//! memory to sleep.
+//! JOBSLEEP2. A run begins, and a run that has ended returns, once the job is awake. After a cancel this
+//! happens immediately, even if the memory could not be brought back.
+//! JOBSLEEP3. Before the job takes memory, it sets the status to `waking`; then it reads the control file
+//! once more. A coordinator that revokes its permission writes first and then reads, so one of the two sees
+//! what the other wrote (COORD5).
 
 use core::fmt;
 use std::sync::{Arc, Mutex};
@@ -19,10 +20,10 @@ use super::JobShared;
 use super::limits::StatusCheck;
 use crate::driver::locked;
 
-/// Time from a refusal to the retry.
+/// Time between a refusal and the retry.
 const AGAIN: Duration = Duration::from_millis(100);
 
-/// Sleep state and orders of a job.
+/// The sleep state of a job, and its orders.
 #[derive(Default)]
 pub(super) struct JobSleep {
     state: Mutex<SleepOrders>,
@@ -66,7 +67,7 @@ impl SleepOrders {
             SleepState::Awake if !sleeps || self.runs > 0 => BetweenRuns::Run,
             SleepState::Awake => BetweenRuns::Sleep,
             SleepState::Asleep if sleeps => BetweenRuns::Wait(None),
-            // Some of the memory may be back.
+            // Some of the memory may already be back.
             SleepState::Waking if sleeps => BetweenRuns::Sleep,
             _ if self.cancelled && self.refused => BetweenRuns::Run,
             _ if now < self.again => BetweenRuns::Wait(Some(self.again)),
@@ -106,7 +107,7 @@ impl Drop for MoveGuard<'_> {
 }
 
 impl JobSleep {
-    /// Takes the control file's order. Returns true if it changed the status.
+    /// Takes the control file's order. Returns true if the order changed the status.
     pub(super) fn tell(&self, asleep: bool) -> bool {
         let mut state = locked(&self.state);
         if state.told == asleep {
@@ -119,7 +120,7 @@ impl JobSleep {
         is_settled
     }
 
-    /// Ends all sleep. Memory that cannot be brought back then is left for the program to wake.
+    /// Ends all sleep. Memory that cannot be brought back is left for the program to wake.
     pub(super) fn cancel(&self) {
         let mut state = locked(&self.state);
         (state.cancelled, state.refused, state.again) = (true, false, Duration::ZERO);
@@ -180,7 +181,7 @@ impl JobSleep {
                 Ok(())
             }),
             bytes => Err(format!(
-                "{:#} were taken from the driver past Larder: they cannot be given up, so the job stays awake",
+                "{:#} were allocated without Larder and cannot be released, so the job stays awake",
                 ByteCount(bytes)
             )),
         };
@@ -190,7 +191,7 @@ impl JobSleep {
         let mut state = locked(&self.state);
         match slept {
             Ok(()) => {
-                // Memory that slept already was not copied again.
+                // Memory that was already asleep was not copied again.
                 state.copied_bytes = copied.max(state.copied_bytes);
                 state.wake_bytes = released.max(state.wake_bytes);
                 (state.phase, state.problem) = (SleepState::Asleep, None);
@@ -210,7 +211,7 @@ impl JobSleep {
         drop(moves);
     }
 
-    /// Brings memory back, all of it if nothing is refused.
+    /// Brings all memory back, or the part before the first refusal.
     fn wake(&self, job: &JobShared, moves: MoveGuard<'_>) {
         let mut state = locked(&self.state);
         let is_first = state.phase == SleepState::Asleep;
@@ -221,7 +222,7 @@ impl JobSleep {
             // JOBSLEEP3: write `waking`, then read the control file once more.
             let is_said = job.write_status();
             if !is_said || job.is_told_to_sleep() {
-                // The listener reports the newest order, if this one was outdated.
+                // If this order is outdated, the listener reports the newer one.
                 let mut state = locked(&self.state);
                 state.phase = SleepState::Asleep;
                 state.again = job.clock.now() + AGAIN;
@@ -261,7 +262,7 @@ impl JobShared {
         checked.is_some_and(|checked| checked.is_ok())
     }
 
-    /// Returns whether the control file orders sleep just now, or cannot be read.
+    /// Returns whether the control file currently orders sleep, or cannot be read.
     fn is_told_to_sleep(&self) -> bool {
         let Some(path) = &self.config.files.control else {
             return false;

@@ -13,20 +13,20 @@ use super::device_time::EndedRun;
 use super::limits::StatusCheck;
 use crate::driver::locked;
 
-/// Effect of recording a run on the status.
+/// The effect on the status of recording a run.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum Recorded {
-    /// The run was noted, and the next check is not due.
+    /// The run was recorded, and no check was due.
     Noted,
-    /// A check found nothing changed.
+    /// A check found that nothing had changed.
     Unchanged,
     /// A check found a change and wrote the status.
     Written,
 }
 
 impl JobShared {
-    /// Records a run, and writes the status if that is due and something in it has changed.
+    /// Records a run, and writes the status if a check is due and finds a change.
     pub(super) fn record(
         &self,
         statistics: &mut Statistics,
@@ -38,7 +38,7 @@ impl JobShared {
         }
     }
 
-    /// Writes the status if something in it has changed. An error is also in the report.
+    /// Writes the status if something in it has changed. The report contains the error, too.
     pub(super) fn check(
         &self,
         statistics: &mut Statistics,
@@ -68,7 +68,8 @@ impl JobShared {
         job.priority = self.config.priority;
         job.perf_control = self.management.perf().percent().into();
         job.control_version = locked(&self.report).version;
-        // Relaxed: the thread that set it has left or has the statistics, and the combiner orders both.
+        // Relaxed: the thread that set this has left or has the statistics, and the combiner orders both
+        // cases.
         job.ended = self.ends.load(Ordering::Relaxed) != 0;
         job.sleep = Some(self.sleep.status());
         let now = SystemTime::now().duration_since(UNIX_EPOCH);
@@ -89,7 +90,7 @@ impl JobShared {
         job
     }
 
-    /// Returns the bytes that the program would like to hold, if it has set them.
+    /// Returns the bytes that the program would like to hold, if the program has set them.
     fn wanted_bytes(&self) -> Option<u64> {
         // Relaxed: no other memory is published through the number.
         let bytes = self.wanted_bytes.load(Ordering::Relaxed);

@@ -1,4 +1,4 @@
-//! The thread of a job: writes the status after events outside of runs.
+//! The thread of a job, which writes the status after events outside of runs.
 
 use std::io;
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
@@ -10,12 +10,13 @@ use crate::driver::locked;
 
 /// Maximum time between two checks, for programs without runs.
 const LONGEST: Duration = Duration::from_secs(10);
-/// Maximum time between two checks if the program takes memory directly from the driver, for which there is
-/// no callback.
+/// Maximum time between two checks if the program gets memory directly from the driver, for which there is no
+/// callback.
 const LONGEST_FOREIGN: Duration = Duration::from_millis(250);
 
 /// Notes that the status is to be written, and wakes the job's thread. The next thread that has the
-/// statistics writes it, so the job's thread is woken only once until the status is written.
+/// statistics writes the status. If the bell rings often before the job's thread looks, that thread wakes
+/// once.
 #[derive(Default)]
 pub(super) struct Bell {
     state: Mutex<Rung>,
@@ -30,7 +31,7 @@ struct Rung {
 }
 
 impl Bell {
-    /// Notes that the status has changed. Does nothing else because callbacks call it.
+    /// Notes that the status may have changed, and does no more because callbacks call this.
     pub(super) fn ring(&self) {
         let mut state = locked(&self.state);
         state.rung = true;
@@ -39,7 +40,7 @@ impl Bell {
         self.condition.notify_all();
     }
 
-    /// Returns whether it rang since the last call.
+    /// Returns whether the bell has rung since the last call.
     pub(super) fn take(&self) -> bool {
         core::mem::take(&mut locked(&self.state).rung)
     }
@@ -49,8 +50,8 @@ impl Bell {
         self.condition.notify_all();
     }
 
-    /// Waits until it rings, for `longest` at most. It counts as rung afterwards, so that the numbers decide
-    /// whether the status has changed. Returns false at the job's end.
+    /// Waits until the bell rings, for `longest` at most. It counts as rung afterwards in any case, so
+    /// that the numbers decide whether the status has changed. Returns false at the job's end.
     fn wait(&self, longest: Duration) -> bool {
         let state = locked(&self.state);
         let quiet = |state: &mut Rung| !state.wakes && !state.ended;
@@ -62,7 +63,7 @@ impl Bell {
     }
 }
 
-/// Starts the thread, which keeps the parts of the job alive and not the job.
+/// Starts the thread, which keeps the job's shared parts alive, but not the job.
 pub(super) fn start(shared: &Arc<JobShared>) -> io::Result<JoinHandle<()>> {
     let shared = Arc::clone(shared);
     Builder::new()
@@ -80,7 +81,7 @@ fn serve(shared: &JobShared) {
     }
 }
 
-/// Ends the thread, and waits for it unless it is this one.
+/// Ends the thread, and waits for it unless it is the calling thread.
 pub(super) fn end(shared: &JobShared, thread: JoinHandle<()>) {
     shared.bell.end();
     if thread.thread().id() != thread::current().id() {

@@ -1,5 +1,5 @@
-//! [`ForeignMemory`]: memory that a program takes directly from the driver, past every allocator of this
-//! crate, counted by the code that sees the allocations.
+//! [`ForeignMemory`]: memory that a program gets directly from the driver, without an allocator of this crate.
+//! The code that sees the allocations charges them here.
 
 use core::fmt;
 use std::sync::Arc;
@@ -11,12 +11,12 @@ use larder_core::{PoolStats, Stats};
 use super::{Budget, Charge, LimitEvent, LimitWatch, LimitedPool, OverBudget, TreeNode};
 use super::{enter, pool_node};
 
-/// Device memory that a program takes directly from the driver. It has a limit, and a
-/// [`Job`](crate::job::Job) that [manages](crate::job::Job::manage_foreign) it obeys and reports it like an
-/// allocator's. Clones share the memory.
+/// Device memory that a program gets directly from the driver. It has a limit, and a
+/// [`Job`](crate::job::Job) that [manages](crate::job::Job::manage_foreign) it limits and reports it like the
+/// memory of an allocator. Clones share the memory.
 ///
-/// Nothing is released automatically. A lowered limit refuses new charges, and the excess goes as the program
-/// frees.
+/// Nothing is released automatically. Under a lowered limit new charges are refused, and the excess shrinks as
+/// the program frees memory.
 ///
 /// ```
 /// use larder_cuda::ForeignMemory;
@@ -41,7 +41,7 @@ pub(crate) struct Foreign {
 }
 
 /// Foreign memory that is charged until this is dropped.
-#[must_use = "dropped, it is charged no more"]
+#[must_use = "the memory is no longer charged when this is dropped"]
 pub struct ForeignCharge {
     /// Dropped first, since the watchers are notified after it.
     charge: Charge,
@@ -60,7 +60,7 @@ impl Drop for Tells {
 impl Foreign {
     fn note_peak(&self) {
         let used = self.node.usage().used_bytes;
-        // Relaxed, both: numbers for people.
+        // Relaxed: both are only statistics.
         self.peak.fetch_max(used, Ordering::Relaxed);
         self.recent_peak.fetch_max(used, Ordering::Relaxed);
     }
@@ -95,13 +95,13 @@ impl ForeignMemory {
         Ok(Self(foreign))
     }
 
-    /// Charges memory, before the driver is asked for it.
+    /// Charges memory. Call this before the driver is asked for the memory.
     ///
     /// # Errors
     /// [`OverBudget`] if the limit or a budget above has no room.
     pub fn charge(&self, bytes: u64) -> Result<ForeignCharge, OverBudget> {
         let charge = self.0.node.charge(bytes)?;
-        // Relaxed: a number for people.
+        // Relaxed: only a statistic.
         self.0.charges.fetch_add(1, Ordering::Relaxed);
         self.0.note_peak();
         Ok(ForeignCharge {
@@ -120,7 +120,7 @@ impl ForeignMemory {
         self.0.set_limit(bytes)
     }
 
-    /// Calls `callback` when the excess over a lowered [limit](Self::set_limit) has gone back, under the
+    /// Calls `callback` when the excess above a lowered [limit](Self::set_limit) has been freed, under the
     /// rules of [`Limits::watch`](crate::Limits::watch).
     pub fn watch_limit(
         &self,
@@ -144,8 +144,8 @@ impl ForeignCharge {
         }
     }
 
-    /// Sets the bytes held, even beyond the limit, since a pool of the driver holds more than was requested,
-    /// and releases it by itself.
+    /// Sets the bytes held, even above the limit. This is for a pool of the driver, which holds more than was
+    /// requested and releases memory on its own.
     pub fn set_bytes(&mut self, bytes: u64) {
         let is_less = bytes < self.bytes();
         self.charge.set(bytes);
@@ -177,7 +177,7 @@ impl LimitedPool for Foreign {
 
     fn stats(&self) -> Stats {
         let usage = self.node.usage();
-        // Relaxed, all: numbers for people.
+        // Relaxed: all are only statistics.
         let peak = self.peak.load(Ordering::Relaxed);
         Stats {
             allocations: self.charges.load(Ordering::Relaxed),

@@ -1,33 +1,33 @@
-//! [`Limits`]: limits on the memory of a program, its tenants and their pools, changed while it runs.
+//! [`Limits`]: limits on the memory of a program, its tenants and their pools, which can change while it runs.
 //!
-//! A tree of budgets: the process, tenants in it, tenants of these, and under each the pools that were made
-//! in it: [`DeviceAllocator::in_budget`](crate::DeviceAllocator::in_budget) and
+//! The budgets form a tree: the process, its tenants, their tenants, and under each the pools that were created
+//! in it with [`DeviceAllocator::in_budget`](crate::DeviceAllocator::in_budget) or
 //! [`PinnedAllocator::in_budget`](crate::PinnedAllocator::in_budget). Physical memory is charged to the pool
-//! and to all budgets above it before the driver is asked for it, and credited after it was freed, even if
-//! that comes late. Windows, steps and arenas hold memory of their allocator, so they are counted. Memory
-//! that a program has set aside (a window, a tensor pool) was granted at that time; arenas grant nothing
-//! while a limit is exceeded. A pool without a budget has a tree of its own, of itself alone, for its limit.
+//! and to all budgets above it before the driver is asked for it, and credited after it has been freed, even
+//! if the free is deferred. Windows, steps and arenas use memory of their allocator, so they are counted.
+//! Memory that a program has set aside (a window, a tensor pool) was granted when it was set aside; arenas
+//! grant nothing while a limit is exceeded. A pool without a budget has a tree that consists only of its own.
 //!
 //! # Lowering a limit
-//! 1. The tree takes the limit, under its lock: from here on no budget is charged above its limit.
-//! 2. Each pool below refreshes its live limit, the maximum that it may have live
-//!    ([`LimitTree::live_limit`]). It is read under the pool's own lock, so of two threads that do this the
-//!    later one has the newer limit.
-//! 3. Without a lock, idle memory is released: first of the pool that has just enough, otherwise of those
-//!    that have most. Memory that queued work still uses stays; nothing is waited for.
-//! 4. The answer has the bytes still held above the limit.
+//! 1. The limit is set in the tree, under the tree's lock. From here on no budget is charged above its limit.
+//! 2. Each pool below refreshes its live limit, the maximum of its live bytes ([`LimitTree::live_limit`]). The
+//!    pool reads it under its own lock, so if two threads do this, the later one gets the newer limit.
+//! 3. Idle memory is released, without a lock: first that of the pool that has just enough or, if none has
+//!    enough, that of the pool that has most. Memory that queued work still uses stays; nothing is waited for.
+//! 4. The answer contains the bytes still held above the limit.
 //!
 //! After the answer nothing is granted above the lower limit, except that an allocation under way may still
-//! get a block of memory that the answer counted. The rest is released as the program frees blocks: while a
-//! pool is over its limit, a free checks for idle memory, and so do an allocation that needs the driver and
-//! the end of a step; memory freed in the order of a stream is released when its events have passed.
+//! get a block from memory that the answer counted. The rest is released as the program frees blocks: while a
+//! pool is over its limit, frees look for idle memory, and so do allocations that need the driver and the ends
+//! of steps. Memory freed in stream order is released once its events are done.
 //!
 //! # Locks
-//! The tree's lock is the innermost: it is taken under a pool's core and takes no other. The locks of the
-//! lists of pools and of watchers are held for a look-up. Callbacks run without any.
+//! The tree's lock is the innermost: it may be taken under the lock of a pool's core, and no lock is taken
+//! under it. The locks of the lists of pools and of watchers are held only for a look-up. Callbacks run without
+//! a lock.
 //!
-//! (From AntMan's limits at run time. Its adjustable allocator refused a limit that could not be reached
-//! immediately, and was asked again at each step.)
+//! (After AntMan, which changes limits at run time. Its adjustable allocator refused a limit that could not be
+//! reached immediately, and was asked again at each step.)
 
 mod foreign;
 pub(crate) mod node;
@@ -54,19 +54,19 @@ const BUDGETS: usize = 1 << 12;
 
 /// A holder of memory under a budget.
 pub(crate) trait LimitedPool: Send + Sync {
-    /// Returns the budget that it charges to.
+    /// Returns the budget to which the pool charges.
     fn node(&self) -> &Arc<TreeNode>;
 
     /// Rereads the [live limit](TreeNode::live_limit), which has changed.
     fn refresh_limit(&self);
 
-    /// Returns how far its limit could be lowered now.
+    /// Returns the pool's bytes, and those of them that no release could return now.
     fn pool_stats(&self) -> PoolStats;
 
     /// Refreshes the live limit, then releases idle memory above it. Does not wait.
     fn shrink(&self);
 
-    /// Returns the counters.
+    /// Returns the pool's counters.
     fn stats(&self) -> Stats;
 
     /// Returns the peak of live bytes since the last call, or since the beginning, and begins the next
@@ -74,7 +74,7 @@ pub(crate) trait LimitedPool: Send + Sync {
     #[cfg_attr(not(feature = "job"), expect(dead_code, reason = "jobs report peaks"))]
     fn take_peak(&self) -> u64;
 
-    /// Sets its own limit, and immediately releases idle memory above it.
+    /// Sets the pool's own limit, and immediately releases idle memory above it.
     fn set_limit(&self, bytes: u64) -> LimitAnswer {
         let node = self.node();
         let answer = node.set(bytes, None);
@@ -87,12 +87,12 @@ pub(crate) trait LimitedPool: Send + Sync {
         LimitAnswer::with_excess(held.saturating_sub(bytes))
     }
 
-    /// Returns its own limit; budgets above may allow less.
+    /// Returns the pool's own limit; budgets above may allow less.
     fn limit_bytes(&self) -> u64 {
         self.node().usage().config.hard_bytes
     }
 
-    /// Calls `callback` with every event of its own budget, as [`Budget::watch`] does.
+    /// Calls `callback` with every event of the pool's own budget, as [`Budget::watch`] does.
     fn watch_limit(&self, callback: impl Fn(&LimitEvent) + Send + Sync + 'static) -> LimitWatch
     where
         Self: Sized,
@@ -111,10 +111,10 @@ pub(crate) trait LimitedPool: Send + Sync {
 /// let tenant = limits.process().tenant("first", 2 << 30)?;
 /// let context = Context::new(0)?;
 /// let memory = DeviceAllocator::in_budget(&context, DeviceConfig::new(), &tenant)?;
-/// // later, while it allocates and frees
+/// // later, while the program allocates and frees
 /// match tenant.set(1 << 30) {
 ///     LimitAnswer::Applied => println!("no more than 1 GiB is held"),
-///     LimitAnswer::Deferred { bytes } => println!("{bytes} bytes go as blocks are freed"),
+///     LimitAnswer::Deferred { bytes } => println!("{bytes} bytes will be released as blocks are freed"),
 ///     refused => println!("{refused:?}"),
 /// }
 /// # Ok::<(), Box<dyn std::error::Error>>(())
@@ -136,17 +136,17 @@ impl Limits {
         &self.0
     }
 
-    /// Calls `callback` with every event of every budget, until the returned value is dropped. It is called
-    /// without a lock, by the thread that next allocates, frees or sets a limit, and may use everything here.
-    /// It should not hold a clone of an allocator or budget that it watches, which would then never be
-    /// dropped.
+    /// Calls `callback` with every event of every budget, until the returned value is dropped. The callback
+    /// runs without a lock, on the thread that next allocates, frees or sets a limit, and may use everything
+    /// here. It should not hold a clone of an allocator or budget that it watches, since that would then never
+    /// be dropped.
     pub fn watch(&self, callback: impl Fn(&LimitEvent) + Send + Sync + 'static) -> LimitWatch {
         let shared = &self.0.0.shared;
         shared.watchers.add(shared, None, callback)
     }
 
-    /// Completes lowered limits, as far as memory has become idle, and calls the watchers. For a program
-    /// whose threads neither allocate nor free. Does not wait.
+    /// Releases memory above lowered limits that has become idle since, and calls the watchers. Does not wait.
+    /// This is for a program whose threads neither allocate nor free.
     pub fn poll(&self) {
         self.0.apply_limits();
     }
@@ -157,14 +157,15 @@ fn over_whole(budgets: usize, name: &str, limit_bytes: u64) -> Result<Arc<TreeNo
     SharedTree::new(budgets, name, BudgetConfig::new(limit_bytes)).map(TreeNode::root)
 }
 
-/// A budget: the process, or a tenant. Clones share it; it ends with the last clone and the last pool in it.
+/// The budget of the process or of a tenant. Clones share it; it ends once its last clone and the last pool in
+/// it are gone.
 #[derive(Clone, Debug)]
 pub struct Budget(Arc<TreeNode>);
 
 impl Budget {
-    /// Makes a tenant in this budget that may hold `limit_bytes`, which may be more than the budget above
-    /// has. Tenants may have tenants. The name is for people: its first 23 bytes are kept, and two tenants
-    /// may have the same.
+    /// Makes a tenant in this budget that may hold `limit_bytes`, which may be more than this budget's own
+    /// limit. Tenants may have tenants. The name is for people: its first 23 bytes are kept, and two tenants
+    /// may have the same name.
     ///
     /// # Errors
     /// [`BudgetError::Full`] if there are 4096 budgets, pools among them.
@@ -175,36 +176,36 @@ impl Budget {
     /// Makes a tenant that also has a soft limit and a floor; `config.name` is ignored.
     ///
     /// # Errors
-    /// [`BudgetError::Full`] if there are 4096 budgets, and if the numbers contradict each other or the
-    /// budget above.
+    /// [`BudgetError::Full`] if there are 4096 budgets; another error if the numbers contradict each other or
+    /// the budget above.
     pub fn tenant_with(&self, name: &str, config: BudgetConfig) -> Result<Self, BudgetError> {
         self.0.add(name, config).map(Self)
     }
 
-    /// Returns its name.
+    /// Returns the budget's name.
     pub fn name(&self) -> BudgetName {
         self.0.name()
     }
 
-    /// Returns its limits, and the bytes held under it now.
+    /// Returns the budget's limits, and the bytes held under it now.
     pub fn usage(&self) -> BudgetUse {
         self.0.usage()
     }
 
-    /// Sets the hard limit. Returns immediately; from then on nothing is granted above the limit, and the
-    /// excess is released as blocks are freed. O(pools), for each one O(chunks) and the driver calls that
+    /// Sets the hard limit, without waiting for frees. From then on nothing is granted above the limit, and the
+    /// excess is released as blocks are freed. O(pools), and for each pool O(chunks) and the driver calls that
     /// release memory now.
     pub fn set(&self, hard_bytes: u64) -> LimitAnswer {
         self.set_both(hard_bytes, None)
     }
 
-    /// Sets the hard limit and the soft one; [`u64::MAX`] is no soft limit.
+    /// Sets the hard limit and the soft limit ([`u64::MAX`] for no soft limit).
     pub fn set_with_soft(&self, hard_bytes: u64, soft_bytes: u64) -> LimitAnswer {
         self.set_both(hard_bytes, Some(soft_bytes))
     }
 
     /// Calls `callback` with every event of this budget alone, until the returned value is dropped, as
-    /// [`Limits::watch`] does for all.
+    /// [`Limits::watch`] does for all budgets.
     pub fn watch(&self, callback: impl Fn(&LimitEvent) + Send + Sync + 'static) -> LimitWatch {
         let shared = &self.0.shared;
         shared.watchers.add(shared, Some(self.0.id), callback)
@@ -240,8 +241,8 @@ impl Budget {
         self.0.shared.notify();
     }
 
-    /// Releases idle memory above the limits, one pool after the other: first that of the pool with just
-    /// enough, otherwise that of the pool with most.
+    /// Releases idle memory above the limits, one pool after the other: first that of the pool with just enough
+    /// or, if none has enough, that of the pool with most.
     fn shrink(&self, pools: &[Arc<dyn LimitedPool>]) {
         let idle = |pool: &Arc<dyn LimitedPool>| {
             let stats = pool.pool_stats();
@@ -261,7 +262,7 @@ impl Budget {
         }
     }
 
-    /// Returns whether this budget or a pool's own is above its limit.
+    /// Returns whether this budget, a pool's own budget or a budget above a pool is above its limit.
     fn is_above_limits(&self, pools: &[Arc<dyn LimitedPool>]) -> bool {
         let above = |node: &TreeNode| node.above_in_excess(0).is_some();
         self.usage().excess_bytes > 0
@@ -270,20 +271,20 @@ impl Budget {
                 .any(|pool| pool.node().usage().excess_bytes > 0 || above(pool.node()))
     }
 
-    /// Returns the pools that charge to this budget or to one below it.
+    /// Returns the pools that charge to this budget or to a budget below it.
     fn pools(&self) -> Vec<Arc<dyn LimitedPool>> {
         let mut list = locked(&self.0.shared.pools);
         list.retain(|pool| pool.strong_count() > 0);
         let all: Vec<_> = list.iter().filter_map(Weak::upgrade).collect();
         drop(list);
-        // A pool whose last other owner is gone is dropped here, without a lock.
+        // A pool that has lost its last other owner is dropped here, without a lock.
         let mut pools = all;
         pools.retain(|pool| pool.node().is_within(self.0.id));
         pools
     }
 }
 
-/// Makes the budget that a pool charges to, inside another one or by itself.
+/// Makes the budget to which a pool charges, inside another budget or by itself.
 pub(crate) fn pool_node(
     budget: Option<&Budget>,
     name: &str,

@@ -1,8 +1,8 @@
 //! Trees of budgets: a [`TreeNode`] is one budget, shared by everybody who charges to it; a [`Charge`] is the
-//! bytes charged by one holder of memory.
+//! bytes charged for one holder of memory.
 //!
 //! CHARGE1 The bytes of a [`Charge`] are charged from before the driver is asked for the memory until after
-//! it was freed: the holder of the memory, even a deferred free, holds the charge beside it.
+//! the memory has been freed: the holder of the memory, even a deferred free, also holds the charge.
 //! CHARGE2 A node is in the tree as long as it is held; each node holds the one above it.
 //! CHARGE3 The tree's lock is held for bookkeeping only, and no lock is taken under it.
 
@@ -17,7 +17,7 @@ use super::LimitedPool;
 use super::watch::{LimitEvent, Watchers};
 use crate::lock_wait::Yield;
 
-/// A budget's name; the first 23 bytes of a longer one.
+/// A budget's name, of which at most the first 23 bytes are kept.
 #[derive(Clone, Copy, PartialEq, Eq, Default)]
 pub struct BudgetName {
     bytes: [u8; Self::MAX_BYTES],
@@ -61,7 +61,7 @@ impl fmt::Debug for BudgetName {
     }
 }
 
-/// A budget has too little room for memory. The driver was not asked.
+/// A budget has too little room for the memory. The driver was not asked.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[error(
     "the budget `{budget}` of {:#} has no room for {:#} more, {:#} are used: free and release memory there, or raise its \
@@ -97,7 +97,7 @@ impl BudgetTable {
         name.flatten().unwrap_or_default()
     }
 
-    /// Enters a name and returns its index.
+    /// Adds a name and returns its index.
     fn enter(&mut self, name: BudgetName) -> u32 {
         let vacant = self.names.iter().position(Option::is_none);
         let index = vacant.unwrap_or(self.names.len());
@@ -113,10 +113,10 @@ impl BudgetTable {
 /// The state that a tree's budgets share.
 pub(crate) struct SharedTree {
     pub(super) table: Locked<BudgetTable, Yield>,
-    /// Whether an event may wait for the watchers.
+    /// Whether events may be waiting for the watchers.
     has_events: AtomicU8,
     pub(super) watchers: Watchers,
-    /// The pools that hold memory, which obey a lowered limit.
+    /// The pools, which obey lowered limits.
     pub(super) pools: Mutex<Vec<Weak<dyn LimitedPool>>>,
 }
 
@@ -144,11 +144,11 @@ impl SharedTree {
         })
     }
 
-    /// Calls the watchers with the events so far. The caller holds none of our locks, and none is held while
-    /// a watcher runs. O(1) if there are no events.
+    /// Calls the watchers with all events so far. The caller must hold none of our locks, and none is held
+    /// while a watcher runs. O(1) if there are no events.
     ///
-    /// Does nothing while the thread unwinds, since a second panic in a callback would end the process.
-    /// Events cut off by a callback's panic, and later ones, are left for the next call.
+    /// Does nothing while the thread unwinds, since a second panic in a callback would end the process. If a
+    /// callback panics, the remaining events are left for the next call.
     pub(crate) fn notify(&self) {
         if self.has_events.load(Ordering::Relaxed) == 0
             || std::thread::panicking()
@@ -178,7 +178,7 @@ impl SharedTree {
     }
 }
 
-/// Dropped only if a callback unwinds, so that events may be left.
+/// Notes, when dropped, that events may be left. It is dropped only if a callback unwinds.
 struct EventsLeft<'a>(&'a AtomicU8);
 
 impl Drop for EventsLeft<'_> {
@@ -191,7 +191,7 @@ impl Drop for EventsLeft<'_> {
 pub(crate) struct TreeNode {
     pub(super) shared: Arc<SharedTree>,
     pub(super) id: BudgetId,
-    /// Index of its name.
+    /// Index of the budget's name.
     name: u32,
     /// The budget above; `None` for the root.
     above: Option<Arc<Self>>,
@@ -265,7 +265,8 @@ impl TreeNode {
         })
     }
 
-    /// Returns the budget above this one, or further up, whose lowered limit forbids giving memory under it.
+    /// Returns the refusal of a budget above this one, at any level, whose lowered limit forbids granting memory
+    /// under it.
     pub(crate) fn above_in_excess(&self, wanted_bytes: u64) -> Option<OverBudget> {
         let above = self.above.as_ref()?;
         self.shared.table.with(|table| {
@@ -274,7 +275,7 @@ impl TreeNode {
         })
     }
 
-    /// Returns whether more is charged to this budget, or to one above it, than its limit.
+    /// Returns whether this budget, or one above it, is charged more than its limit.
     pub(crate) fn is_in_excess(&self) -> bool {
         let excess = self
             .shared
@@ -290,7 +291,7 @@ impl TreeNode {
         limit.unwrap_or(0)
     }
 
-    /// Returns the budget's refusal, if a budget is the reason why an allocator of this node has no memory.
+    /// Returns a budget's refusal, if that is the reason why an allocator that charges here got no memory.
     /// `refused` returns the refusal of the newest charge.
     pub(crate) fn refusal_behind(
         &self,
@@ -306,8 +307,8 @@ impl TreeNode {
         }
     }
 
-    /// Sets the limits of this budget alone; no watcher is called. Without `soft_bytes` it keeps its soft
-    /// limit.
+    /// Sets the limits of this budget, without calling watchers or informing pools. Without `soft_bytes` the
+    /// budget keeps its soft limit.
     pub(super) fn set(&self, hard_bytes: u64, soft_bytes: Option<u64>) -> LimitAnswer {
         self.shared
             .with(|table| table.tree.set(self.id, hard_bytes, soft_bytes))
@@ -374,7 +375,7 @@ impl fmt::Debug for TreeNode {
     }
 }
 
-/// Bytes charged to a budget; dropping this credits them.
+/// Bytes charged to a budget; dropping the charge credits them.
 pub(crate) struct Charge {
     node: Arc<TreeNode>,
     bytes: u64,
@@ -390,7 +391,7 @@ impl Charge {
         self.bytes += core::mem::take(&mut other.bytes);
     }
 
-    /// Charges the bytes held, even above a limit. A number that cannot be counted changes nothing.
+    /// Sets the charge to the bytes held, even above a limit. If a sum would overflow, nothing changes.
     pub(super) fn set(&mut self, bytes: u64) {
         let (id, now) = (self.node.id, self.bytes);
         let changed = self.node.shared.with(|table| match bytes.checked_sub(now) {

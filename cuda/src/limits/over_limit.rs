@@ -5,7 +5,7 @@ use larder_core::sync::{AtomicU8, AtomicU32, AtomicU64, Ordering};
 /// Maximum number of frees between two scans for memory that can be released.
 const MAX_FREES: u32 = 64;
 
-/// Freed bytes that always cause a scan: the smallest unit of mapping on most devices.
+/// Number of freed bytes that always causes a scan: the page size of most devices.
 const MAX_BYTES: u64 = 2 << 20;
 
 /// Maximum number of scans in one call while blocks are live, since later frees scan too.
@@ -15,13 +15,13 @@ const MAX_LOOKS: u32 = 4;
 const IDLE: u8 = 0;
 /// A thread scans.
 const LOOKING: u8 = 1;
-/// A thread scans, and will scan once more because this scan may have missed another free that was due.
+/// A thread scans, and will scan once more, since this scan may have missed the memory of a later free.
 const AGAIN: u8 = 2;
 
-/// Whether a pool is over its limit, because it holds more or a budget above allows less than its own limit.
-/// Decides when a free scans for memory that can be released. After scans without success fewer frees scan:
-/// every 2nd, every 4th, up to every 64th, but also after 2 MiB of frees and at the last block. One thread
-/// scans at a time, and repeats the scan for frees that came in between, so that the last block of all is
+/// Whether a pool is over its limit: it holds more than the limit, or a budget above allows less. This also
+/// decides when a free scans for memory that can be released. After fruitless scans fewer frees scan: every
+/// 2nd, every 4th, up to every 64th, but always after 2 MiB of frees and at the last live block. One thread
+/// scans at a time, and repeats the scan for frees that came in between, so that the last live block is always
 /// covered, whichever thread frees it.
 #[derive(Default)]
 pub(crate) struct OverLimit {
@@ -52,8 +52,8 @@ impl OverLimit {
         self.misses.store(0, Ordering::Relaxed);
     }
 
-    /// Counts a free of `bytes`. Calls `look` to scan for memory that can be released, if it is time and no
-    /// other thread scans; `look` returns whether it found some, and `none_live` whether the last block is
+    /// Counts a free of `bytes`. If a scan is due and no other thread scans, calls `look` to scan for memory
+    /// that can be released. `look` returns whether it found any, and `none_live` whether the last block is
     /// free. Returns whether `look` was called.
     pub(crate) fn freed(
         &self,
@@ -95,7 +95,7 @@ impl OverLimit {
     /// Begins a scan; `None` if another thread scans, which will then scan once more.
     fn start(&self) -> Option<Looking<'_>> {
         let next = |state: u8| Some(if state == IDLE { LOOKING } else { AGAIN });
-        // AcqRel: the scan made for this free sees its memory, here or in the other thread.
+        // AcqRel: the scan made for this free, here or in the other thread, sees the memory that it freed.
         let before = self
             .state
             .fetch_update(Ordering::AcqRel, Ordering::Relaxed, next);

@@ -26,7 +26,7 @@ type Callback = Arc<dyn Fn(&LimitEvent) + Send + Sync>;
 
 struct LimitWatcher {
     number: u64,
-    /// The only budget it watches; all if `None`.
+    /// The only budget that is watched; `None` for all.
     only: Option<BudgetId>,
     callback: Callback,
 }
@@ -85,9 +85,9 @@ impl Watchers {
     }
 }
 
-/// Keeps a callback registered; dropping this unregisters it. A call begun by another thread may outlast the
-/// drop.
-#[must_use = "the callback is unregistered where this is dropped"]
+/// Keeps a callback registered; dropping this unregisters it. A call that another thread has begun may outlast
+/// the drop.
+#[must_use = "the callback is unregistered when this is dropped"]
 pub struct LimitWatch {
     shared: Weak<SharedTree>,
     number: u64,

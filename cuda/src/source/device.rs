@@ -4,8 +4,8 @@ use crate::driver::refused_free::RefusedFree;
 use crate::source::ranges::{RangeSource, Ranges};
 use crate::{Context, DriverError};
 
-/// Regions of device memory, each one `cuMemAlloc`. For an allocator over one range that grows see
-/// [`VirtualMemory`](crate::VirtualMemory). Both calls may wait for the device.
+/// Regions of device memory, each from one `cuMemAlloc`. Both the allocation and the free of a region may
+/// wait for the device. For one range that grows see [`VirtualMemory`](crate::VirtualMemory).
 ///
 /// ```no_run
 /// use larder_core::{Shared, RegionPool, RegionConfig, BlockAllocator, Chunk, Request};
@@ -27,7 +27,7 @@ pub type DeviceMemory = Ranges<DeviceSource>;
 pub struct DeviceSource(Context);
 
 impl DeviceMemory {
-    /// Makes a source that holds nothing yet. No driver call.
+    /// Makes a source that holds nothing yet. Makes no driver call.
     pub fn new(context: &Context) -> Self {
         Self::over(DeviceSource(context.clone()))
     }

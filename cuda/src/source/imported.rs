@@ -1,13 +1,13 @@
 //! [`ImportedBlock`]: memory of another process.
 //!
-//! Two processes share memory in three parts: the exporter makes it
-//! ([`DeviceAllocator::export`](crate::DeviceAllocator::export)), the descriptors and the [`SharedLayout`] go
-//! to the other process over a Unix socket, and there they are imported. The descriptors carry the memory,
-//! and the layout has the block's place in it.
+//! Two processes share memory in three steps: the exporter exports it
+//! ([`DeviceAllocator::export`](crate::DeviceAllocator::export)), sends the descriptors and the
+//! [`SharedLayout`] to the other process over a Unix socket, and that process imports them here. The
+//! descriptors carry the memory, and the layout has the block's place in it.
 //!
-//! * IMPORT1 the addresses are reserved for this import alone, each mapping in `pieces` is made, and nothing
+//! * IMPORT1 the addresses are reserved for this import alone, each mapping in `pieces` exists, and nothing
 //!   else is mapped there.
-//! * IMPORT2 no mapping is undone before all work of the context was seen to be done, except in a failed
+//! * IMPORT2 no mapping is undone before all work of the context has been seen to be done, except in a failed
 //!   import, whose addresses were given to no caller.
 
 use std::os::fd::AsFd;
@@ -19,23 +19,23 @@ use crate::driver::owed::Unwaited;
 use crate::driver::refused_free::RefusedFree;
 use crate::{Context, DriverError, Returned};
 
-/// Place of an exported block in the memory that the descriptors carry: the memories side by side, and the
-/// block inside.
+/// The place of an exported block in the memory that the descriptors carry: the pieces of memory, one after
+/// the other, and the block inside them.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct SharedLayout {
-    /// The bytes of each memory, in the order of the descriptors.
+    /// The bytes of each piece of memory, in the order of the descriptors.
     pub pieces: Vec<u64>,
-    /// Offset of the block in the first memory.
+    /// Offset of the block in the first piece.
     pub offset: u64,
     /// Bytes of the block.
     pub bytes: u64,
 }
 
-/// Bytes of one number of an encoded layout.
+/// Bytes of one number in an encoded layout.
 const WORD: usize = 8;
 
 impl SharedLayout {
-    /// Encodes the layout, to be sent with the descriptors: 16 bytes, and 8 for each memory.
+    /// Encodes the layout, to be sent with the descriptors: 16 bytes, and 8 for each piece.
     pub fn to_bytes(&self) -> Vec<u8> {
         let words = [self.offset, self.bytes]
             .into_iter()
@@ -43,10 +43,10 @@ impl SharedLayout {
         words.flat_map(u64::to_le_bytes).collect()
     }
 
-    /// Decodes a layout from [such bytes](Self::to_bytes).
+    /// Decodes a layout that [`to_bytes`](Self::to_bytes) encoded.
     ///
     /// # Errors
-    /// [`ImportError::Layout`] if the bytes are no valid layout.
+    /// [`ImportError::Layout`] if the bytes are not a valid layout.
     pub fn from_bytes(bytes: &[u8]) -> Result<Self, ImportError> {
         let (words, rest) = bytes.as_chunks::<WORD>();
         let words: Vec<u64> = words.iter().map(|word| u64::from_le_bytes(*word)).collect();
@@ -65,7 +65,8 @@ impl SharedLayout {
             .ok_or(ImportError::Layout)
     }
 
-    /// Returns the bytes of all memories, if the block is inside and begins in the first.
+    /// Returns the bytes of all pieces, if the block begins in the first and ends in the last and no size is
+    /// zero.
     fn total_bytes(&self) -> Option<u64> {
         let total = self
             .pieces
@@ -83,10 +84,10 @@ impl SharedLayout {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
 #[non_exhaustive]
 pub enum ImportError {
-    /// The layout is invalid: the block is not inside the memory, or sizes are zero or too large.
+    /// The layout is invalid: the block is not inside the memory, or a size is zero or too large.
     #[error("the layout contradicts itself: send it whole, as SharedLayout::to_bytes has it")]
     Layout,
-    /// The number of descriptors is not the number of memories.
+    /// The number of descriptors is not the number of pieces.
     #[error("{given} descriptors where the layout has {needed}: send all, in their order")]
     Descriptors {
         /// Number of descriptors given.
@@ -99,19 +100,19 @@ pub enum ImportError {
     Driver(#[from] DriverError),
 }
 
-/// A block of another process, mapped in this one: the same memory, at addresses of its own.
+/// A block of another process, mapped in this process: the same memory, at addresses of its own.
 ///
-/// Work of the importer's device reads and writes it. Writes of either process are visible in work of the
-/// other that begins after they have ended: the two have to tell each other, by the socket or otherwise,
-/// since streams and events of one process order nothing in the other. It takes no memory here and is charged
-/// to no budget: the exporter's counts.
+/// Work of the importer's device reads and writes the block. Work of either process sees the other's writes
+/// if it begins after they have ended. The two processes have to tell each other, over the socket or
+/// otherwise, since streams and events of one process order nothing in the other. The block takes no memory
+/// here and is charged to no budget: the exporter's budget counts it.
 ///
 /// Importing maps the whole pieces that the block lies in. They also hold other blocks of the exporter, which
-/// this process should leave alone; processes that do not trust each other should not share.
+/// this process must not touch; processes that do not trust each other should not share memory.
 ///
-/// Dropping it waits for all work of the context, then undoes the mappings; [`free`](Self::free) reports a
-/// refusal. A drop whose wait is refused, as while a stream of the context captures, leaves everything mapped
-/// until [`Context::settle`], or the end of the context, waits.
+/// Dropping the block waits for all work of the context, then undoes the mappings; [`free`](Self::free)
+/// reports a refusal. If the wait is refused, for example while a stream of the context is being captured, a
+/// drop leaves everything mapped until [`Context::settle`], or the end of the context, waits.
 ///
 /// ```no_run
 /// use std::os::fd::OwnedFd;
@@ -145,8 +146,8 @@ struct ImportMapping {
 }
 
 impl ImportedBlock {
-    /// Imports a block on the context's device: the exporter's, or one that can reach it. The descriptors are
-    /// not needed afterwards. Three driver calls for each of them, and two.
+    /// Imports a block on the context's device, which is the exporter's or can reach it. The descriptors are
+    /// not needed afterwards. Costs three driver calls for each descriptor, and two more.
     ///
     /// # Errors
     /// [`ImportError`]; nothing is left except frees that the driver refused, which the context
@@ -191,17 +192,18 @@ impl ImportedBlock {
         self.range
     }
 
-    /// Returns the block's bytes.
+    /// Returns the size of the block in bytes.
     pub const fn bytes(&self) -> u64 {
         self.range.bytes()
     }
 
-    /// Returns the context it is mapped for.
+    /// Returns the context that the block is mapped for.
     pub const fn context(&self) -> &Context {
         &self.mapped.context
     }
 
-    /// Returns `bytes` bytes of it, from `offset` on; `None` if the part is empty or not within the block.
+    /// Returns the part of the block that begins at `offset` and has `bytes` bytes; `None` if the part is
+    /// empty or not within the block.
     pub fn part(&self, offset: u64, bytes: u64) -> Option<AddrRange> {
         let start = self.range.start().get().checked_add(offset)?;
         let part = AddrRange::new(Addr::new(start), bytes)?;
@@ -211,7 +213,7 @@ impl ImportedBlock {
     /// Waits for all work of the context, then undoes the mappings.
     ///
     /// # Errors
-    /// Returns the block, unchanged, if waiting was refused.
+    /// Returns the block, unchanged, if the driver refuses to wait.
     pub fn free(mut self) -> Result<(), Returned<Self, DriverError>> {
         match self.mapped.context.synchronize() {
             Ok(()) => {
@@ -224,7 +226,7 @@ impl ImportedBlock {
 }
 
 impl ImportMapping {
-    /// Maps a descriptor's memory after the memory mapped before.
+    /// Maps a descriptor's memory right after the last mapping.
     fn map(&mut self, bytes: u64, descriptor: &impl AsFd) -> Result<(), DriverError> {
         let at = match self.pieces.last() {
             Some((at, bytes)) => at + bytes,
@@ -233,8 +235,8 @@ impl ImportMapping {
         let import = |driver: &crate::driver::Driver| driver.import_memory(descriptor.as_fd());
         let memory = self.context.try_current(import)?;
         let outcome = self.context.try_current(|driver| {
-            // SAFETY: IMPORT1: the addresses are ours and free; the memory exists, and the driver refuses it
-            // if it has another size.
+            // SAFETY: IMPORT1: the addresses are ours and free; the memory exists, and the driver refuses to
+            // map it if it has another size.
             unsafe { driver.map(at, bytes, memory) }
         });
         // The mapping keeps the memory alive.
@@ -247,7 +249,7 @@ impl ImportMapping {
 
 impl Drop for ImportMapping {
     fn drop(&mut self) {
-        // Work that may not have ended may use it (IMPORT2).
+        // Work that was not waited for may still use the memory (IMPORT2).
         let unwaited = match self.used && self.context.synchronize().is_err() {
             true => vec![Unwaited::Context],
             false => Vec::new(),

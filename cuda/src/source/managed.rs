@@ -1,4 +1,4 @@
-//! [`ManagedMemory`]: regions that host and devices share; pages move to the accessing side.
+//! [`ManagedMemory`]: regions that host and devices share. Pages move to the side that accesses them.
 
 use std::sync::Mutex;
 
@@ -7,12 +7,13 @@ use crate::driver::refused_free::RefusedFree;
 use crate::source::ranges::{RangeSource, Ranges};
 use crate::{Context, DriverError};
 
-/// Regions of managed memory, each one `cuMemAllocManaged`.
+/// Regions of managed memory, each from one `cuMemAllocManaged`.
 ///
 /// **Never more than the device holds.** The driver would allocate more managed memory than the device has,
-/// and move pages to and fro while work runs; programs have been seen to hang in that. So a region is refused
-/// if it is larger than the device's free memory, or if all regions together would be larger than the memory
-/// that was free when this was made. Memory taken by others later does not count against existing regions.
+/// and move pages back and forth while work runs; programs have been seen to hang as a result. So a region is
+/// refused if it is larger than the device's free memory, or if all regions together would exceed the memory
+/// that was free when this source was made. Memory that others take later does not count against existing
+/// regions.
 ///
 /// On devices without concurrent access ([`DeviceInfo`](crate::driver::DeviceInfo)) the host must not access
 /// a block while any work runs on the device.
@@ -27,7 +28,7 @@ impl ManagedMemory {
         Ok(Self::over(ManagedSource::new(context)?))
     }
 
-    /// Returns the maximum number of bytes that it may hold.
+    /// Returns the maximum number of bytes that the source may hold.
     pub fn max_bytes(&self) -> u64 {
         self.source().max_bytes
     }
@@ -38,7 +39,7 @@ impl ManagedMemory {
 pub struct ManagedSource {
     context: Context,
     pub(crate) max_bytes: u64,
-    /// Bytes of all regions, including those being made.
+    /// Bytes of all regions, including regions that are being made.
     taken_bytes: Mutex<u64>,
 }
 

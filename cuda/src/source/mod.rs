@@ -1,7 +1,7 @@
-//! Sources of memory: whole regions of a device, pinned or managed, and pages of a device that can move. Each
-//! is the core's [`SubAllocator`](larder_core::SubAllocator) or
-//! [`PageDriver`](larder_core::pages::PageDriver); a new kind of memory is one more file. Memory of another
-//! process, in `imported`, is neither.
+//! Sources of memory: whole regions of device, pinned or managed memory, and pages of device memory that can
+//! move. Each source is the core's [`SubAllocator`](larder_core::SubAllocator) or
+//! [`PageDriver`](larder_core::pages::PageDriver). A new kind of memory is one more file. Memory of another
+//! process, in `imported`, is not a source.
 
 mod device;
 #[cfg(unix)]

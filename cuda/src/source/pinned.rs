@@ -11,17 +11,17 @@ use crate::{Context, DriverError};
 /// Configuration of pinned memory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct PinnedConfig {
-    /// Whether the memory is write-combined: faster for a device to read over some buses, and very slow for the host
-    /// to read, so unsuited for results. Off by default.
+    /// Whether the memory is write-combined: faster for a device to read over some buses, but very slow for
+    /// the host to read, so unsuitable for results. Off by default.
     ///
-    /// The address is then the host's alone. Copies accept it; a kernel needs the answer of
+    /// The address is then valid only for the host and for copies. A kernel needs the address that
     /// [`PinnedBuffer::device_address`](crate::PinnedBuffer::device_address) or
-    /// [`Driver::device_pointer`](crate::driver::Driver::device_pointer) for it, on each device.
+    /// [`Driver::device_pointer`](crate::driver::Driver::device_pointer) returns, for each device.
     pub write_combined: bool,
 }
 
 impl PinnedConfig {
-    /// Returns the driver's flags for memory pinned for every context, and mapped.
+    /// Returns the driver's flags for memory that is pinned for every context, and mapped.
     const fn flags(self) -> u32 {
         let combined = if self.write_combined {
             HOST_ALLOC_WRITECOMBINED
@@ -32,20 +32,20 @@ impl PinnedConfig {
     }
 }
 
-/// Regions of pinned host memory, each one `cuMemHostAlloc`.
+/// Regions of pinned host memory, each from one `cuMemHostAlloc`.
 ///
 /// An address is valid for the host and for every device (with unified addressing, which all 64-bit systems
-/// have), unless it is [write-combined](PinnedConfig::write_combined). Pinning locks every page and costs
-/// about a second for 3 GiB, so regions are kept; pinned memory is taken from all other programs.
+/// have), unless the memory is [write-combined](PinnedConfig::write_combined). Pinning locks every page and
+/// takes about a second for 3 GiB, so regions are kept. No other program can use pinned memory.
 pub type PinnedMemory = Ranges<PinnedSource>;
 
 impl PinnedMemory {
-    /// Makes a source of memory that is not write-combined; it holds nothing yet. No driver call.
+    /// Makes a source of memory that is not write-combined. It holds nothing yet. Makes no driver call.
     pub fn new(context: &Context) -> Self {
         Self::with_config(context, PinnedConfig::default())
     }
 
-    /// Makes a source of regions with a configuration; it holds nothing yet. No driver call.
+    /// Makes a source of regions with a configuration. It holds nothing yet. Makes no driver call.
     pub fn with_config(context: &Context, config: PinnedConfig) -> Self {
         Self::over(PinnedSource::new(context, config))
     }
@@ -66,8 +66,8 @@ impl PinnedSource {
         }
     }
 
-    /// Returns the address by which kernels of the context's device reach memory of this source. No driver
-    /// call unless it is write-combined.
+    /// Returns the address by which kernels of the context's device reach memory of this source. Makes a
+    /// driver call only if the memory is write-combined.
     pub(crate) fn device_address(&self, address: u64) -> Result<u64, DriverError> {
         if !self.config.write_combined {
             return Ok(address);
@@ -89,7 +89,7 @@ impl RangeSource for PinnedSource {
         let address = self
             .context
             .try_current(|driver| driver.alloc_host(bytes, self.config.flags()))?;
-        // Exposed because users of the memory make a pointer of the number.
+        // Exposed because users of the memory make a pointer from the number.
         Ok(address.expose_provenance() as u64)
     }
 

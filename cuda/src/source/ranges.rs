@@ -1,10 +1,10 @@
-//! [`Ranges`]: a sub-allocator that allocates each region by one driver call and frees it by another.
+//! [`Ranges`]: a sub-allocator that allocates each region with one driver call and frees it with another.
 //!
-//! Two ranges never touch. The driver refuses a copy across the border of two allocations, and an allocator
-//! that joins ranges could place a block there; so if a new allocation touches a held one, a larger one is
-//! taken in its place and its ends are left out.
+//! No two ranges touch. The driver refuses a copy across the border of two allocations, and an allocator that
+//! joins ranges could place a block there. So if a new allocation touches a held one, a larger allocation is
+//! made in its place, and the ends of that one are left out.
 //!
-//! The lock is held for the table only, never during a driver call.
+//! The lock is held only for the table, never during a driver call.
 
 use core::fmt;
 use std::collections::BTreeMap;
@@ -30,10 +30,10 @@ pub trait RangeSource: Send + Sync {
     /// Makes an allocation, at a multiple of [`ALIGN_BYTES`].
     fn alloc(&self, bytes: u64) -> Result<u64, DriverError>;
 
-    /// Returns the free of the allocation at an address.
+    /// Returns the free that releases the allocation at an address.
     fn refused_free(&self, address: u64) -> RefusedFree;
 
-    /// Subtracts an allocation from the counts, since it was freed, or will be when the driver accepts the
+    /// Subtracts an allocation from the counts, since it was freed, or will be once the driver accepts the
     /// free.
     fn gone(&self, _bytes: u64) {}
 }
@@ -56,10 +56,10 @@ impl RangeSource for Box<dyn RangeSource> {
     }
 }
 
-/// Alignment of every allocation of the driver.
+/// Alignment of every allocation that the driver makes.
 const ALIGN_BYTES: u64 = 256;
 
-/// One allocation, keyed by the start of its given part.
+/// An allocation, keyed by the start of the part of it that is granted.
 #[derive(Debug)]
 struct Allocation {
     bytes: u64,
@@ -68,7 +68,7 @@ struct Allocation {
     charge: Option<Charge>,
 }
 
-/// One allocation, before a part of it is given.
+/// An allocation, before a part of it is granted.
 struct Raw {
     base: u64,
     bytes: u64,
@@ -89,7 +89,7 @@ struct RangeTable {
 }
 
 impl RangeTable {
-    /// Returns whether a given range ends where this one starts, or starts where it ends.
+    /// Returns whether a granted range ends where this range starts, or starts where this range ends.
     fn touches(&self, start: u64, bytes: u64) -> bool {
         let below = self.pieces.range(..start).next_back();
         let above = self.pieces.range(start..).next();
@@ -106,7 +106,7 @@ impl RangeTable {
         self.pieces.insert(start, piece);
     }
 
-    /// Removes the piece whose given part is `range`, until the driver [has answered](Self::left).
+    /// Removes the piece whose granted part is `range`, until the driver [has answered](Self::left).
     fn remove(&mut self, range: AddrRange) -> Result<Allocation, DriverError> {
         let start = range.start().get();
         let whole = |piece: &Allocation| piece.bytes == range.bytes();
@@ -129,12 +129,12 @@ impl RangeTable {
     }
 }
 
-/// Regions of one kind of memory, each one call of the driver.
+/// Regions of one kind of memory, each from one driver call.
 ///
-/// A region is released whole or not at all, and no two touch, so that no block lies across two allocations
-/// (the driver refuses copies there). Any thread may call it, with any context current. A free that the
-/// driver refuses stays with the caller, or in [`drop`] with the [`Context`], which retries it. Dropping
-/// frees everything, so no block may be in use then, not even by queued work.
+/// A region is released whole or not at all, and no two regions touch, so that no block lies across two
+/// allocations (the driver refuses copies there). Any thread may call this, with any context current. If the
+/// driver refuses a free, the region stays with the caller, or in [`drop`] with the [`Context`], which
+/// retries the free. Dropping this frees everything, so no block may be in use then, not even by queued work.
 ///
 /// Cost: O(log regions) and the driver's calls.
 pub struct Ranges<S: RangeSource> {
@@ -161,7 +161,7 @@ impl<S: RangeSource> Ranges<S> {
         self.watcher.set(watch);
     }
 
-    /// Charges this source to a budget. It must hold nothing yet.
+    /// Charges this source to a budget. The source must hold nothing yet.
     pub(crate) fn charged_to(mut self, node: Arc<TreeNode>) -> Self {
         self.node = Some(node);
         self
@@ -171,7 +171,7 @@ impl<S: RangeSource> Ranges<S> {
         &self.source
     }
 
-    /// Returns the context of its regions.
+    /// Returns the context of the regions.
     pub fn context(&self) -> &Context {
         self.source.context()
     }
@@ -181,7 +181,7 @@ impl<S: RangeSource> Ranges<S> {
         locked(&self.table).held_bytes
     }
 
-    /// Returns the newest refusal, whose reason a [`SubAllocError`] does not carry.
+    /// Returns the newest refusal, with the reason, which a [`SubAllocError`] does not have.
     pub fn last_error(&self) -> Option<DriverError> {
         locked(&self.table).last_error
     }
@@ -193,7 +193,7 @@ impl<S: RangeSource> Ranges<S> {
         piece.map_or(0, |piece| piece.base_bytes)
     }
 
-    /// Makes an allocation of exactly the size, if it can be given whole.
+    /// Makes an allocation of exactly the size, if it can be granted whole.
     fn grow_plain(&self, request: GrowRequest) -> Result<AddrRange, Missed> {
         let bytes = request.bytes;
         let raw = self.alloc(bytes).map_err(Missed::Driver)?;
@@ -216,7 +216,7 @@ impl<S: RangeSource> Ranges<S> {
         Err(Missed::Place)
     }
 
-    /// Makes an allocation that is larger at both ends than the given part.
+    /// Makes an allocation that is larger than the granted part at both ends.
     fn grow_apart(&self, request: GrowRequest) -> Result<AddrRange, DriverError> {
         let bytes = request.bytes;
         let refused = DriverError::Size { bytes };
@@ -226,8 +226,7 @@ impl<S: RangeSource> Ranges<S> {
         let base_bytes = bytes.checked_add(more).ok_or(refused)?;
         let raw = self.alloc(base_bytes)?;
         let base = raw.base;
-        // The start is above the base, and the end below the base's, so less than two gaps are left out
-        // below.
+        // The start is above the base by at most one gap, so the end is below the end of the allocation.
         let start = round_up(base + 1, align);
         let range = start.and_then(|start| AddrRange::new(Addr::new(start), bytes));
         let Some(range) = range else {
@@ -244,7 +243,7 @@ impl<S: RangeSource> Ranges<S> {
         Ok(range)
     }
 
-    /// Allocates, and retries if a deferred free could be made in between.
+    /// Allocates. After a refusal, retries the context's refused frees and then the allocation.
     fn alloc(&self, bytes: u64) -> Result<Raw, DriverError> {
         let context = self.source.context();
         let charge = || {
@@ -307,7 +306,7 @@ impl<S: RangeSource> Ranges<S> {
 }
 
 impl<S: RangeSource> SubAllocator for Ranges<S> {
-    /// O(log ranges) and one driver call, three if ranges would touch.
+    /// O(log ranges) and one driver call, or three if the first allocation touches a range or is not aligned.
     fn grow(&self, request: GrowRequest) -> Result<AddrRange, SubAllocError> {
         let range = self.remember(self.grow_plain(request).or_else(|error| match error {
             Missed::Driver(error) => Err(error),
@@ -340,16 +339,16 @@ impl<S: RangeSource> PoolSource<RegionPool<'static>> for Ranges<S> {
         locked(&self.table).over_budget = None;
     }
 
-    /// Returns the bytes of the ends of allocations that are left out.
+    /// Returns the bytes in the left-out ends of allocations.
     fn left_out_bytes(&self) -> u64 {
         let table = locked(&self.table);
         let given: u64 = table.pieces.values().map(|piece| piece.bytes).sum();
         table.held_bytes.saturating_sub(given)
     }
 
-    /// Returns the bytes of allocations that no block and no queued work uses.
+    /// Returns the bytes of allocations that neither a block nor queued work uses.
     fn idle_bytes(core: &SharedPool<Self, RegionPool<'static>>) -> u64 {
-        // Reserved before the lock, under which the host allocates nothing.
+        // Reserved before the lock is taken, since nothing is allocated on the host under it.
         let mut idle: Vec<AddrRange> = Vec::with_capacity(MAX_REGIONS);
         core.with(|pool| {
             pool.for_each_region(|region| {
@@ -394,10 +393,10 @@ impl<S: RangeSource> fmt::Debug for Ranges<S> {
     }
 }
 
-/// The reason why an allocation of exactly the size cannot be given.
+/// The reason why an allocation of exactly the size cannot be granted.
 enum Missed {
     Driver(DriverError),
-    /// The allocation touches a given range, or is not aligned.
+    /// The allocation touches a granted range, or is not aligned.
     Place,
 }
 

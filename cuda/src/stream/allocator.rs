@@ -1,4 +1,4 @@
-//! [`StreamAllocator`]: memory in the order of streams, of any kind.
+//! [`StreamAllocator`]: memory of any kind in the order of streams.
 
 use core::fmt;
 use std::sync::Arc;
@@ -11,11 +11,12 @@ use crate::{Context, DeviceAllocError, DeviceFreeError};
 /// Default alignment of blocks, and the maximum that the driver guarantees.
 pub(crate) const BLOCK_ALIGN: Align = Granule::DEFAULT.align();
 
-/// Allocates and frees in the order of streams. Every allocator of this crate implements it, so that a
-/// program may hold an `Arc<dyn StreamAllocator>` and choose at run time.
+/// Allocates and frees in the order of streams. Every allocator of this crate implements this trait, so a
+/// program may hold an `Arc<dyn StreamAllocator>` and choose the allocator at run time.
 ///
-/// Implementations are shared by reference and lock inside. A block is freed to the allocator that gave it.
-/// It is a value without a destructor. One that is not freed is leaked until its allocator is dropped.
+/// Implementations are shared by reference and lock internally. A block is freed to the allocator that it
+/// came from. A block is a value without a destructor: if it is not freed, it is leaked until its allocator
+/// is dropped.
 ///
 /// ```no_run
 /// use std::sync::Arc;
@@ -35,8 +36,8 @@ pub trait StreamAllocator: fmt::Debug + Send + Sync {
     /// Returns the context of the memory.
     fn context(&self) -> &Context;
 
-    /// Allocates for work queued on `stream` from now on, with the size and alignment of a request. The
-    /// request's own stream and `freed_by` are ignored.
+    /// Allocates for work that is queued on `stream` from now on, with the size and alignment of a request.
+    /// The request's own stream and `freed_by` are ignored.
     ///
     /// # Errors
     /// [`DeviceAllocError`]. No block changes.
@@ -46,7 +47,7 @@ pub trait StreamAllocator: fmt::Debug + Send + Sync {
         request: &Request,
     ) -> Result<Block, DeviceAllocError>;
 
-    /// Allocates at a multiple of 256 for work queued on `stream` from now on.
+    /// Allocates at a multiple of 256 for work that is queued on `stream` from now on.
     ///
     /// # Errors
     /// [`DeviceAllocError`]. No block changes.
@@ -54,19 +55,19 @@ pub trait StreamAllocator: fmt::Debug + Send + Sync {
         self.alloc_as(stream, &Request::new(bytes).aligned(BLOCK_ALIGN))
     }
 
-    /// Frees a block. Work that uses it is queued on `stream` already, or is ordered before the work queued
-    /// there now.
+    /// Frees a block. Work that uses the block must already be queued on `stream`, or be ordered before the
+    /// work that is queued there from now on.
     ///
     /// # Errors
-    /// Returns the block if it is not one of this allocator's, or if the driver refuses.
+    /// Returns the block if it is not one of this allocator's, or the driver refuses.
     fn free(&self, stream: &Arc<CudaStream>, block: Block)
     -> Result<(), Rejected<DeviceFreeError>>;
 
-    /// Frees a block that the host used last, so that no queued work uses it. For memory that only devices
-    /// use this is the same as [`free`](Self::free).
+    /// Frees a block that no queued work uses, since the host used it last. For memory that only devices use
+    /// this is the same as [`free`](Self::free).
     ///
     /// # Errors
-    /// Returns the block if it is not one of this allocator's, or if the driver refuses.
+    /// Returns the block if it is not one of this allocator's, or the driver refuses.
     fn free_unused(
         &self,
         stream: &Arc<CudaStream>,
@@ -81,27 +82,27 @@ pub trait StreamAllocator: fmt::Debug + Send + Sync {
     /// Returns the counters.
     fn stats(&self) -> Stats;
 
-    /// Restarts the counters; see [`Stats::clear`]. Does nothing if an allocator cannot.
+    /// Restarts the counters; see [`Stats::clear`]. Does nothing if the allocator cannot restart them.
     fn clear_stats(&self) {}
 
-    /// Returns the blocks allocated and not freed.
+    /// Returns the number and bytes of the blocks that are allocated and not freed.
     fn live(&self) -> Live;
 }
 
-/// Information of a [`StreamAllocator`] about a block, beside the block's own.
+/// Information from a [`StreamAllocator`] about a block, in addition to the block's own.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub struct BlockInfo {
-    /// Bytes requested, of which [`Block::bytes`] were granted.
+    /// Bytes requested, for which [`Block::bytes`] were granted.
     pub requested_bytes: u64,
-    /// The block's number among all allocations, from 1 up; `None` if they are not numbered.
+    /// The block's number among all allocations, from 1 up; `None` if allocations are not numbered.
     pub allocation_id: Option<u64>,
-    /// Kind of the memory.
+    /// The kind of memory.
     pub placement: Placement,
 }
 
 impl BlockInfo {
-    /// Makes the information on device memory without a number.
+    /// Makes the information about a block of device memory that has no number.
     pub(crate) const fn of_device(requested_bytes: u64) -> Self {
         Self {
             requested_bytes,
@@ -111,7 +112,7 @@ impl BlockInfo {
     }
 }
 
-/// Blocks allocated and not freed.
+/// The number and bytes of the blocks that are allocated and not freed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[non_exhaustive]
 pub struct Live {

@@ -12,23 +12,23 @@ use larder_core::{
 use crate::driver::locked;
 use crate::{DeviceAccess, DeviceAllocError, DeviceAllocator, DeviceFreeError, StreamAllocator};
 
-/// An allocator's memory in the order of one stream, as the core's decorators and generic code take it. A
-/// clone is the same memory with a [`last_error`](Self::last_error) of its own.
+/// An allocator's memory in the order of one stream, for the core's decorators and other generic code. A
+/// clone is the same memory with its own [`last_error`](Self::last_error).
 ///
-/// The stream is called stream 0, and there is no other: requests and points of others are refused.
-/// * An allocation is for work queued on the stream from now on; any wait it needs is made by the stream, so
-///   [`Grant::wait`] is always `None`. A request [without a wait](Request::without_wait) gets memory that no
-///   other stream used last. `freed_by` is ignored.
+/// The stream has the number 0, and there is no other: requests and points of other streams are refused.
+/// * An allocation is for work that is queued on the stream from now on. If the memory needs a wait, the
+///   stream itself waits, so [`Grant::wait`] is always `None`. A request [without a
+///   wait](Request::without_wait) gets only memory that no other stream still uses. `freed_by` is ignored.
 /// * [`free_after`](BlockAllocator::free_after) is a free in the order of the stream: queued work may still
-///   use the block. No event of the stream comes after its queued work, so the point is ignored.
-/// * [`free`](BlockAllocator::free) of device memory does the same. Of pinned memory it frees a block that no
-///   stream uses any more, so that the host may write to it immediately; after a point the block is live
-///   until an event after the queued work has passed.
-/// * Small blocks of a [`DeviceAllocator`] come from the core and not from the stream's arena, so all are
-///   numbered in one order, and aligned as requested. A block of a capture's window has no number.
-/// * Counters are those of the whole allocator, all its streams together.
+///   use the block. The free already covers all work queued so far, so the point adds nothing and is ignored.
+/// * [`free`](BlockAllocator::free) of device memory does the same. For pinned memory, `free` takes a block
+///   that no stream uses any more, so that the host may write to it immediately; with a stream point, the
+///   block stays live until an event after the queued work is done.
+/// * Small blocks of a [`DeviceAllocator`] come from the core instead of the stream's arena, so all blocks
+///   are numbered in one order, and aligned as requested. A block of a capture's window has no number.
+/// * The counters are those of the whole allocator, over all its streams.
 ///
-/// Blocks may also be freed through the allocator, and its blocks through this.
+/// The allocator can free blocks of this memory, and this memory can free blocks of the allocator.
 ///
 /// ```no_run
 /// use larder_core::{Align, BlockAllocator, Request};
@@ -50,7 +50,7 @@ pub struct StreamMemory<A = DeviceAllocator> {
 }
 
 impl<A: StreamAllocator + Clone> StreamMemory<A> {
-    /// Makes the memory of a stream that the allocator can serve.
+    /// Makes an adapter for a stream that the allocator can serve.
     pub(crate) fn over(memory: &A, stream: &Arc<CudaStream>) -> Self {
         Self {
             memory: memory.clone(),
@@ -71,7 +71,7 @@ impl<A> StreamMemory<A> {
         &self.stream
     }
 
-    /// Returns the newest refusal with the driver's error, since an [`AllocError`] has only the numbers.
+    /// Returns the newest refusal with the driver's error, which an [`AllocError`] does not have.
     pub fn last_error(&self) -> Option<DeviceAllocError> {
         locked(&self.error).clone()
     }
@@ -82,13 +82,14 @@ impl StreamMemory {
     /// memory; a read waits for the stream.
     ///
     /// # Safety
-    /// The caller keeps the promise of [`DeviceAccess::new`]; addresses outside the allocator's are refused.
+    /// The caller keeps the promise of [`DeviceAccess::new`]; addresses outside the allocator's memory are
+    /// refused.
     pub unsafe fn access(&self) -> DeviceAccess {
         self.memory.access_on(&self.stream)
     }
 }
 
-/// Converts a refusal to the core's.
+/// Converts a refusal to the core's error.
 fn to_core_error(rejected: Rejected<DeviceFreeError>) -> Rejected<FreeError> {
     let error = match rejected.error {
         DeviceFreeError::Block(error) => error,
@@ -102,9 +103,9 @@ fn to_core_error(rejected: Rejected<DeviceFreeError>) -> Rejected<FreeError> {
 }
 
 impl<A: StreamAllocator> BlockAllocator for StreamMemory<A> {
-    /// Fails with [`AllocError::OtherStream`]; with [`AllocError::Access`] if the driver refused a call that
-    /// the memory needed before its first use, or the stream captures; and as the core does. The cost is that
-    /// of [`StreamAllocator::alloc_as`].
+    /// Fails with [`AllocError::OtherStream`] for another stream; with [`AllocError::Access`] if the driver
+    /// refused a call that the memory needed before its first use, or the stream is being captured; otherwise
+    /// with the core's errors. The cost is that of [`StreamAllocator::alloc_as`].
     fn alloc(&self, request: &Request) -> Result<Grant, AllocError> {
         if request.stream != StreamId::MAIN {
             return Err(AllocError::OtherStream);

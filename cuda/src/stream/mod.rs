@@ -1,4 +1,4 @@
-//! Memory in the order of streams: the trait of its allocators, and the pool over any source.
+//! Memory in the order of streams: the trait of its allocators, and a pool over any source.
 
 pub(crate) mod allocator;
 pub(crate) mod memory;

@@ -1,9 +1,10 @@
 //! [`PerStream`]: one allocator for each stream that allocates, over one device's memory.
 //!
-//! * EACH1 all of them live until the last is dropped.
-//! * EACH2 a block is freed to the allocator that gave it, whose stream waits for the stream that frees it.
+//! * EACH1 every allocator lives as long as the set of them.
+//! * EACH2 a block is freed to the allocator that it came from, whose stream waits for the stream that frees
+//!   the block.
 //!
-//! There are at most as many as the device's allocator has streams, 256: it refuses one stream more.
+//! There are at most 256 of these allocators, since the device's allocator refuses further streams.
 
 use core::fmt;
 use std::sync::{Arc, Mutex};
@@ -39,11 +40,11 @@ pub(crate) trait OneStream: fmt::Debug + Send + Sync + Sized {
     /// Returns the bytes requested; `None` if the block is not one of this memory's.
     fn requested_bytes(&self, block: &Block) -> Option<u64>;
 
-    /// Returns the blocks of all streams that are in use.
+    /// Returns the number and bytes of the blocks in use, over all streams.
     fn live(memory: &DeviceAllocator, all: &[Arc<Self>]) -> Live;
 }
 
-/// A [`OneStream`] for each stream that allocated.
+/// A [`OneStream`] for each stream that has allocated.
 pub(crate) struct PerStream<M: OneStream> {
     /// The streams' memories. Locked for a search, and while a stream's tables are made; never during a
     /// check, an allocation or a free.
@@ -53,7 +54,7 @@ pub(crate) struct PerStream<M: OneStream> {
 }
 
 impl<M: OneStream> PerStream<M> {
-    /// Makes the set without members.
+    /// Makes a set without members.
     pub(crate) const fn new(memory: DeviceAllocator, config: M::Config) -> Self {
         Self {
             members: Mutex::new(Vec::new()),
@@ -62,7 +63,7 @@ impl<M: OneStream> PerStream<M> {
         }
     }
 
-    /// Returns the member of a stream, if the stream allocated.
+    /// Returns the member of a stream, if the stream has allocated.
     pub(crate) fn of(&self, stream: &CudaStream) -> Option<Arc<M>> {
         let members = locked(&self.members);
         members
@@ -76,7 +77,7 @@ impl<M: OneStream> PerStream<M> {
         locked(&self.members).clone()
     }
 
-    /// Returns the member that gave a block.
+    /// Returns the member that a block came from.
     pub(crate) fn owner(&self, block: &Block) -> Option<Arc<M>> {
         let all = self.all();
         all.into_iter()
@@ -105,13 +106,13 @@ impl<M: OneStream> StreamAllocator for PerStream<M> {
         request: &Request,
     ) -> Result<Block, DeviceAllocError> {
         if request.bytes == 0 {
-            // Refused, since otherwise the guards alone would make a block.
+            // Refused here, since guards alone would otherwise make a block.
             return Err(DeviceAllocError::reason(AllocError::ZeroSize));
         }
         self.make(stream)?.alloc_as(request)
     }
 
-    /// Frees a block to its member (EACH2). On another stream that costs an additional event, a wait of the
+    /// Frees a block to its member (EACH2). On another stream that costs an additional event, a wait on the
     /// device, and a search of the other members' tables.
     fn free(
         &self,

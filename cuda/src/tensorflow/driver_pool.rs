@@ -1,4 +1,4 @@
-//! [`DriverPool`]: the driver's own allocator, for comparison with ours or use beside it.
+//! [`DriverPool`]: the driver's own allocator, for comparison with ours, or for use next to it.
 
 use core::fmt;
 use std::collections::HashMap;
@@ -23,7 +23,7 @@ use crate::{Context, DeviceAllocError, DeviceFreeError, DriverError};
 /// The handle of all blocks, which are identified by their addresses.
 const HANDLE: Option<ChunkHandle> = ChunkHandle::new(1);
 
-/// Present and peak numbers of a pool.
+/// Current and peak numbers of a pool.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub struct DriverPoolStats {
@@ -37,19 +37,19 @@ pub struct DriverPoolStats {
     pub peak_used_bytes: u64,
 }
 
-/// A pool of the driver's own, over one device: memory in the order of a stream, by
+/// One of the driver's own memory pools, over one device: memory in stream order, through
 /// `cuMemAllocFromPoolAsync`.
 ///
-/// It keeps its memory, unless [`trim`](Self::trim)med: by the driver's default all unused memory is released
-/// whenever a stream is waited for, which costs milliseconds.
+/// The pool keeps its memory until it is [`trim`](Self::trim)med. The driver's default is to release all
+/// unused memory whenever the host waits for a stream, which costs milliseconds.
 ///
-/// Any thread may call it. Cost: the driver's calls, and a look-up in a table of the blocks. Remaining blocks
-/// are freed in [`drop`], which then waits for the context, and the pool with them; work of other contexts
-/// must not use them any more. While a stream captures the driver refuses the wait, and ends the capture:
-/// free all blocks before.
+/// Any thread may call it. A call costs the driver's calls and a look-up in a table of the blocks. [`drop`]
+/// frees the remaining blocks, after a wait for the context, and then the pool; work of other contexts must
+/// no longer use them. While a stream is being captured, the driver refuses the wait and invalidates the
+/// capture: free all blocks first.
 pub struct DriverPool {
     context: Context,
-    /// The driver's pool. `None` if each block is an allocation by itself.
+    /// The driver's pool. `None` if each block is a driver allocation of its own.
     pool: Option<PoolHandle>,
     /// Bytes of the blocks, by address.
     blocks: Mutex<HashMap<DevicePtr, u64>>,
@@ -67,7 +67,7 @@ impl DriverPool {
         Self::with_threshold(context, u64::MAX)
     }
 
-    /// Makes an empty pool that keeps `bytes` unused bytes when a stream is waited for.
+    /// Makes an empty pool that keeps up to `bytes` unused bytes when the host waits for a stream.
     ///
     /// # Errors
     /// If the driver is older than 11.2, the device has no pools, or the driver refuses.
@@ -89,7 +89,7 @@ impl DriverPool {
     }
 
     /// Makes an allocator without a pool: each block is one `cuMemAlloc`, and its free one `cuMemFree`, which
-    /// waits for the device. For tools that check memory.
+    /// waits for the device. This is for tools that check memory.
     pub fn unpooled(context: &Context) -> Self {
         Self::over(context, None)
     }
@@ -104,7 +104,7 @@ impl DriverPool {
         }
     }
 
-    /// Sets a limit of bytes in blocks. No block may be in use yet.
+    /// Limits the bytes in blocks. No block may be in use yet.
     pub fn with_limit(mut self, limit_bytes: u64) -> Self {
         self.account = Account::new(limit_bytes);
         self
@@ -116,7 +116,8 @@ impl DriverPool {
         self
     }
 
-    /// Allocates by one driver call, and one more if a deferred free could be made in between.
+    /// Allocates with one driver call. If memory is short and refused frees are waiting, tries these again
+    /// and repeats the call.
     fn call_alloc(&self, stream: &CudaStream, bytes: u64) -> Result<DevicePtr, DriverError> {
         let call = || match self.pool {
             Some(pool) => self.context.try_on(stream, |driver, stream| {
@@ -176,8 +177,8 @@ impl DriverPool {
         })
     }
 
-    /// Returns the driver's numbers of the pool. Four driver calls. Without a pool, the numbers of the
-    /// blocks.
+    /// Returns the driver's numbers of the pool, with four driver calls. Without a pool, returns the numbers
+    /// of the blocks.
     ///
     /// # Errors
     /// If the driver refuses.
@@ -242,7 +243,7 @@ impl StreamAllocator for DriverPool {
         Ok(Block::outside(range, handle))
     }
 
-    /// Frees a block after the work queued on the stream before. The caller ensures that no other work uses
+    /// Frees a block after all work already queued on the stream. The caller ensures that no other work uses
     /// it, or that the stream waits for such work.
     fn free(
         &self,
@@ -274,8 +275,8 @@ impl StreamAllocator for DriverPool {
             .then_some(BlockInfo::of_device(bytes))
     }
 
-    /// Returns the counters of blocks, whose live and reserved bytes are equal. For memory that the driver
-    /// keeps beyond that see [`driver_stats`](Self::driver_stats).
+    /// Returns the counters of blocks, whose live and reserved bytes are equal. For the memory that the
+    /// driver holds beyond them, see [`driver_stats`](Self::driver_stats).
     fn stats(&self) -> Stats {
         self.account.stats()
     }
@@ -290,7 +291,7 @@ impl StreamAllocator for DriverPool {
 }
 
 impl DriverPool {
-    /// Returns whether a block is the one of `bytes` bytes that the table has at its address.
+    /// Returns whether a block is the one that the table has at its address, with `bytes` bytes.
     fn is_ours(&self, block: &Block, bytes: u64) -> bool {
         block.is_of(AllocatorId::OUTSIDE) && block.bytes() == bytes
     }
@@ -301,7 +302,7 @@ impl Drop for DriverPool {
         let blocks = core::mem::take(&mut *locked(&self.blocks));
         // The driver does not wait when it frees a pool's block outside of a stream.
         let waits = || blocks.is_empty() || self.context.synchronize().is_ok();
-        // Retried once, since a refusal may pass.
+        // Retried once, since a refusal may be temporary.
         let unwaited = match waits() || waits() {
             true => Vec::new(),
             false => vec![Unwaited::Context],

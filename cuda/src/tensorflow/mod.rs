@@ -1,5 +1,5 @@
-//! The allocators that TensorFlow's processes share: the registry of allocators, the pool of a tensor
-//! program, the driver's own pool.
+//! TensorFlow's allocators: the registry that a process shares, the pool planned from a program's
+//! steps, and the driver's own pool.
 
 pub(crate) mod driver_pool;
 pub mod runtime;

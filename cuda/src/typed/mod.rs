@@ -1,4 +1,5 @@
-//! Values in device memory, pinned memory and both: buffers, and memory that moves between host and device.
+//! Typed values in device memory, in pinned memory, or in both: buffers, and memory that moves between host
+//! and device.
 
 pub(crate) mod buffer;
 pub(crate) mod pinned;

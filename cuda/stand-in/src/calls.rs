@@ -9,9 +9,9 @@ use larder_cuda_abi::{Code, functions};
 struct RefusalRule {
     /// Name of the function, or `None` for any function.
     name: Option<String>,
-    /// Number of calls that pass before the first refusal.
+    /// Number of calls that are made before the first refusal.
     skip: u64,
-    /// Number of calls that are refused after `skip` calls.
+    /// Number of calls that are refused after those.
     times: u64,
     code: Code,
 }

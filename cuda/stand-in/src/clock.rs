@@ -7,7 +7,7 @@
 /// Numbers of operations by stream.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub(crate) struct VectorClock {
-    /// Pairs of stream and number, in the order of streams.
+    /// Pairs of stream and number, sorted by stream.
     ticks: Vec<(usize, u64)>,
 }
 
@@ -19,7 +19,7 @@ pub(crate) struct Moment {
 }
 
 impl VectorClock {
-    /// Adds everything that `other` orders before itself.
+    /// Adds all operations that `other` includes.
     pub(crate) fn join(&mut self, other: &Self) {
         if self.ticks.is_empty() {
             self.ticks.clone_from(&other.ticks);
@@ -31,7 +31,7 @@ impl VectorClock {
         }
     }
 
-    /// Joins the clock of a stream's newest operation, unless that operation is known, since
+    /// Joins the clock of a stream's newest operation, unless that operation is known already:
     /// everything before it is then known too.
     pub(crate) fn join_stream(&mut self, stream: usize, other: &Self) {
         if other.of(stream) > self.of(stream) {
@@ -46,7 +46,7 @@ impl VectorClock {
         }
     }
 
-    /// Removes the streams of which `which` is false.
+    /// Removes the streams for which `which` is false.
     pub(crate) fn keep(&mut self, which: impl Fn(usize) -> bool) {
         self.ticks.retain(|(stream, _)| which(*stream));
     }
@@ -64,7 +64,7 @@ impl VectorClock {
         found.map_or(0, |index| self.ticks[index].1)
     }
 
-    /// Returns the number of a stream, added as 0 if it is missing.
+    /// Returns the number of a stream, and adds it as 0 if it is missing.
     fn entry(&mut self, stream: usize) -> &mut u64 {
         let found = self
             .ticks
@@ -86,7 +86,7 @@ impl VectorClock {
         }
     }
 
-    /// Returns whether the operation is ordered before this clock's.
+    /// Returns whether the clock includes the operation.
     pub(crate) fn knows(&self, moment: Moment) -> bool {
         self.of(moment.stream) >= moment.tick
     }

@@ -5,14 +5,15 @@ use std::env;
 use crate::byte_count::ByteCount;
 use crate::capture::CaptureRules;
 
-/// Settings at the start; the control interface changes them later.
+/// Initial settings, which the control interface can change later.
 #[derive(Clone, Debug)]
 pub(crate) struct StandInConfig {
     /// `LARDER_STAND_IN_DEVICES`: the number of devices.
     pub(crate) devices: usize,
     /// `LARDER_STAND_IN_BYTES`: bytes of memory of each device.
     pub(crate) bytes: u64,
-    /// `LARDER_STAND_IN_SEED`: the deferred schedule with this seed.
+    /// `LARDER_STAND_IN_SEED`: the seed of the deferred schedule; without it, the schedule is
+    /// eager.
     pub(crate) seed: Option<u64>,
     /// `LARDER_STAND_IN_SHARED`: the file that counts memory for several processes.
     pub(crate) shared: Option<String>,
@@ -40,7 +41,7 @@ pub(crate) struct StandInConfig {
 
 impl StandInConfig {
     /// Reads the environment. A value that does not parse is reported on standard error, and the
-    /// default used.
+    /// default is used.
     pub(crate) fn from_env() -> Self {
         Self {
             devices: number("LARDER_STAND_IN_DEVICES").unwrap_or(2) as usize,

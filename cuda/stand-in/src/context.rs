@@ -24,7 +24,7 @@ pub(crate) struct SimDevice {
 pub(crate) struct SimContext {
     pub(crate) device: usize,
     pub(crate) primary: bool,
-    /// The error that every call returns since work of the context failed.
+    /// The error that every call returns once work of the context has failed.
     pub(crate) failed: Option<Code>,
     /// Its legacy default stream.
     pub(crate) legacy: usize,
@@ -64,7 +64,7 @@ impl SimDriver {
             .ok_or(Code::INVALID_DEVICE)
     }
 
-    /// Makes a context of a device, with `handle` if there is one.
+    /// Creates a context of a device, under `handle` if that is given.
     pub(crate) fn new_context(&mut self, device: usize, handle: Option<usize>) -> usize {
         let handle = handle.unwrap_or_else(|| self.handles.next());
         let legacy = self.handles.next();
@@ -84,7 +84,8 @@ impl SimDriver {
         handle
     }
 
-    /// Makes the primary context of a device, with the `handle` of its earlier one, if any.
+    /// Creates the primary context of a device, under the `handle` of the device's earlier one, if
+    /// any.
     pub(crate) fn new_primary(
         &mut self,
         device: usize,
@@ -107,7 +108,7 @@ impl SimDriver {
     /// Returns the current context of the calling thread.
     ///
     /// # Errors
-    /// If there is no current context, or if its work has failed, with that failure.
+    /// If there is no current context, or its work has failed: then with the error of that failure.
     pub(crate) fn current(&self) -> Result<usize, Code> {
         let context = self.current_even_failed()?;
         self.alive(context)?;
@@ -137,8 +138,8 @@ impl Session {
     /// Destroys a context and everything in it, after its queued work.
     pub(crate) fn destroy_context(&mut self, handle: usize) -> Result<(), Code> {
         self.contexts.get(handle)?;
-        // Failed work is dropped with its context. Other threads may submit more while this one
-        // waits.
+        // An error is ignored, since failed work is dropped with its context. Other threads may
+        // submit more work while this one waits.
         loop {
             let _ = self.sync_context(handle);
             let mut queued = self.queue.ops.values();

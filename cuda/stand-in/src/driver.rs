@@ -34,8 +34,8 @@ pub(crate) struct SimDriver {
     pub(crate) capture_rules: CaptureRules,
     /// Whether the devices have virtual memory.
     pub(crate) virtual_memory: bool,
-    /// Whether host and devices may use managed memory at the same time. Otherwise all managed
-    /// memory is on the device, and limited by the device's memory.
+    /// Whether host and devices may use managed memory at the same time. If not, all managed memory
+    /// is on the device, and limited by the device's memory.
     pub(crate) managed_concurrently: bool,
     pub(crate) calls: Calls,
     pub(crate) findings: Findings,
@@ -59,7 +59,7 @@ pub(crate) struct SimDriver {
     /// Clock of the operations that the host has waited for.
     pub(crate) host: VectorClock,
     pub(crate) sweeps: Sweeps,
-    /// The settings the driver was made with.
+    /// The settings with which the driver was created.
     config: StandInConfig,
 }
 
@@ -73,12 +73,12 @@ static CHANGED: Condvar = Condvar::new();
 /// Number of threads that wait for [`CHANGED`]. Modified only under the lock.
 static WAITING: AtomicU32 = AtomicU32::new(0);
 
-/// The process that created the driver; 0 if none has.
+/// PID of the process that created the driver; 0 if none has.
 static PROCESS: AtomicU32 = AtomicU32::new(0);
 
 /// Returns whether this process is a child, made by `fork` alone, of the process that created the
-/// driver. CUDA does not work in such a child, and a thread that the child lacks may hold the lock
-/// permanently.
+/// driver. CUDA does not work in such a child, and the lock may be held forever by a thread that
+/// the child does not have.
 pub(crate) fn is_of_another_process() -> bool {
     let process = PROCESS.load(Ordering::Relaxed);
     process != 0 && process != std::process::id()
@@ -119,8 +119,8 @@ impl SimDriver {
     }
 
     /// Resets everything except the addresses and handles already used, the kernel bodies, the
-    /// version and whether mapping waits. The number and size of devices are the arguments'; other
-    /// settings return to the environment's.
+    /// version and whether mapping waits. The arguments give the number of devices and their
+    /// memory; other settings return to those of the environment.
     pub(crate) fn reset(&mut self, devices: usize, bytes: u64) {
         let config = StandInConfig {
             devices,
@@ -165,8 +165,8 @@ impl Session {
         }
     }
 
-    /// Wakes the threads in [`Self::wait`]. Makes no system call if there are none, the common
-    /// case.
+    /// Wakes the threads in [`Self::wait`]. Makes no system call in the common case, in which there
+    /// are none.
     pub(crate) fn changed(&self) {
         // Relaxed: this thread has the lock.
         if WAITING.load(Ordering::Relaxed) > 0 {

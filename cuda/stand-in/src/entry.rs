@@ -1,4 +1,5 @@
-//! The common frame of all exported functions: count, refuse, lock, run, and catch panics.
+//! The frame of all exported functions: it counts or refuses the call, takes the lock, runs the
+//! body, and catches panics.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
@@ -18,9 +19,9 @@ const BEFORE_INIT: [&str; 6] = [
     "cuGetProcAddress_v2",
 ];
 
-/// Makes one call of the driver's function `name`: counts it, refuses it if a rule says so, runs
-/// queued work by chance if the schedule is deferred, then runs `body`. A panic of the stand-in
-/// becomes an error code and a finding, so that none unwinds into C.
+/// Makes one call of the driver's function `name`: counts it, refuses it if a rule says so, may run
+/// some queued work if the schedule is deferred, then runs `body`. A panic in the stand-in becomes
+/// an error code and a finding, so that it does not unwind into C.
 pub(crate) fn call(
     name: &'static str,
     body: impl FnOnce(&mut Session) -> Result<(), Code>,
@@ -57,7 +58,8 @@ pub(crate) fn call(
     outcome.err().unwrap_or(Code::SUCCESS)
 }
 
-/// Makes a call with one result. Without a place for the result the call does nothing.
+/// Makes a call with one result. If the caller gives no place for it, the call only returns an
+/// error.
 pub(crate) fn answer<T>(
     name: &'static str,
     place: Out<T>,
@@ -80,7 +82,7 @@ pub(crate) fn control<R: Default>(body: impl FnOnce(&mut Session) -> R) -> R {
     body(&mut Session::begin())
 }
 
-/// Makes a call of the control interface that can be refused.
+/// Makes a call of the control interface that can fail.
 pub(crate) fn try_control(body: impl FnOnce(&mut Session) -> Result<(), Code>) -> Code {
     let outcome = control(|session| Some(body(session)));
     outcome.map_or(Code::NOT_INITIALIZED, |outcome| {

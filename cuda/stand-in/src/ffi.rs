@@ -2,7 +2,7 @@
 //! check for null; only they read and write through it.
 //!
 //! FFI1 where an exported function expects memory, its caller passes null or memory that is valid
-//! for it during the call, as the documentation of that function says.
+//! for this use during the call, as the documentation of that function says.
 //!
 //! FFI2 a function that is passed to an exported one may be called as the documentation says: a
 //! host function with its data, once for each run, from any thread; a kernel's body with a call
@@ -49,8 +49,8 @@ impl<T> Out<T> {
         Self(self.0.wrapping_add(index))
     }
 
-    /// Returns the place as one for bytes, or for a value whose type another argument of the call
-    /// names.
+    /// Returns the same place for a value of another type: bytes, or the type that another argument
+    /// of the call names.
     pub(crate) fn cast<U>(&self) -> Out<U> {
         Out(self.0.cast())
     }
@@ -64,12 +64,12 @@ impl<T: Copy> Out<T> {
 }
 
 impl In<c_void> {
-    /// Returns the pointer as a number, where it is an address of the device.
+    /// Returns the address of device memory that the pointer stands for.
     pub(crate) fn addr(&self) -> u64 {
         self.0.addr() as u64
     }
 
-    /// Casts the pointer to one to a `T`, the type that another argument of the call names.
+    /// Casts the pointer to point to a `T`, the type that another argument of the call names.
     pub(crate) fn cast<T>(&self) -> In<T> {
         In(self.0.cast())
     }
@@ -124,12 +124,12 @@ impl In<*const c_void> {
 pub(crate) struct CallerText(*const c_char);
 
 impl CallerText {
-    /// Returns the string's bytes, without the end mark.
+    /// Returns the string's bytes, without the terminating NUL.
     pub(crate) fn bytes(&self) -> Result<&[u8], Code> {
         if self.0.is_null() {
             return Err(Code::INVALID_VALUE);
         }
-        // SAFETY: not null, so by FFI1 a string that ends in a zero byte.
+        // SAFETY: not null, so by FFI1 a NUL-terminated string.
         let text = unsafe { CStr::from_ptr(self.0) };
         Ok(text.to_bytes())
     }
@@ -139,7 +139,7 @@ impl CallerText {
     }
 }
 
-/// A type of an argument that C passes as its type `C`.
+/// Implemented by the argument types that stand for the C type `C`.
 #[allow(
     dead_code,
     reason = "Rust 1.88 does not see the use in the constants of `prototypes`"

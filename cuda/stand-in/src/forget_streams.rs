@@ -1,9 +1,9 @@
-//! Removes destroyed streams from the clocks, which would grow without end otherwise.
+//! Removes destroyed streams from the clocks, which would otherwise grow without end.
 //!
-//! A clock needs a stream's number as long as an access may be compared with it: while the stream
-//! exists, and while the history of some memory or a freed block of a pool names it. The sweep
-//! first drops uses of memory that the host's clock and every queued operation's clock include:
-//! everything queued, now or later, is ordered after them.
+//! A clock needs a stream's number as long as an access may be compared with that number: while the
+//! stream exists, and while the history of some memory or a freed block of a pool names the stream.
+//! The sweep first drops the uses of memory that the host's clock and every queued operation's
+//! clock include: all work that is queued now or later is ordered after those uses.
 
 use std::collections::BTreeSet;
 
@@ -24,7 +24,7 @@ pub(crate) struct Sweeps {
 
 impl SimDriver {
     /// Counts a removed stream, and occasionally sweeps all clocks. Sweeps are so rare that a
-    /// removal costs no more than a few clocks on average.
+    /// removal costs, on average, no more than the visit of a few clocks.
     pub(crate) fn forget_streams(&mut self) {
         self.sweeps.removed += 1;
         if self.sweeps.removed < MIN_REMOVED.max(self.sweeps.kept) {

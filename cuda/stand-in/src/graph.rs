@@ -1,9 +1,9 @@
 //! Graphs and their launches.
 //!
 //! An instantiated graph has hidden streams of its own, one for each chain of nodes. A launch
-//! queues every node anew, in its chain, after the nodes it depends on. In the launching stream,
-//! one operation comes before all nodes and one after them, so that the launch takes its turn in
-//! the stream like other work. Launches of one graph run one after the other.
+//! queues every node anew, in the stream of its chain, after the nodes it depends on. In the
+//! launching stream, one operation comes before all nodes and one after them, so that the launch
+//! takes its turn in the stream like other work. Launches of one graph run one after the other.
 
 use std::collections::BTreeSet;
 
@@ -77,8 +77,9 @@ pub(crate) fn ends(nodes: &[GraphNode]) -> Vec<usize> {
         .collect()
 }
 
-/// Returns the number of each node's chain. A node continues the chain of the first node it depends
-/// on that is of its context and not yet continued. Otherwise it begins a chain.
+/// Returns the number of each node's chain. A node continues the chain of the first of its
+/// dependencies that is in the same context and that no other node continues. If there is none, the
+/// node begins a chain.
 fn chains(nodes: &[GraphNode]) -> Vec<usize> {
     let mut of: Vec<usize> = Vec::with_capacity(nodes.len());
     let mut continued = BTreeSet::new();

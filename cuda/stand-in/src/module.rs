@@ -1,6 +1,6 @@
 //! Modules, their kernels, and launches. A kernel's body is a function of the host that a test
-//! registered under the kernel's name. A registration outlives `larder_stand_in_reset`, because it
-//! is code of the test program, not the driver's.
+//! registered under the kernel's name. A registration outlives `larder_stand_in_reset`, because the
+//! body is part of the test program, not of the driver.
 
 use std::collections::BTreeMap;
 use std::ffi::c_void;
@@ -23,7 +23,7 @@ pub(crate) struct Module {
     pub(crate) context: usize,
     /// Handles of its kernels by name.
     pub(crate) functions: BTreeMap<String, usize>,
-    /// Address and bytes of its variables by name.
+    /// Address and size of its variables by name.
     pub(crate) variables: BTreeMap<String, (u64, u64)>,
 }
 
@@ -37,7 +37,7 @@ pub(crate) struct Function {
     pub(crate) attributes: BTreeMap<u32, i32>,
 }
 
-/// Aligned room for parameters, with the layout of a device's parameter memory.
+/// Aligned space for parameters, with the layout of a device's parameter memory.
 #[derive(Clone, Copy, Debug)]
 #[repr(C, align(128))]
 struct ParameterBlock([u8; MAX_ALIGN]);
@@ -68,7 +68,7 @@ pub(crate) struct SimLaunch {
 }
 
 impl Function {
-    /// Returns the bytes of all parameters together.
+    /// Returns the total size of the parameters in bytes.
     pub(crate) fn parameter_bytes(&self) -> usize {
         self.parameters
             .last()
@@ -159,7 +159,7 @@ impl SimDriver {
             let mut initial = variable.initial;
             initial.resize(variable.bytes, 0);
             let host = self.space.window.host(at);
-            // SAFETY: the memory belongs to the block that was just made, which is that long.
+            // SAFETY: the memory belongs to the block that was just created, which has this length.
             unsafe { host.copy_from_nonoverlapping(initial.as_ptr(), initial.len()) };
             variables.insert(variable.name, (at, variable.bytes as u64));
         }
@@ -244,7 +244,7 @@ impl SimDriver {
         // Driver calls from a body are refused, since they would wait for this thread.
         let closed = thread::is_closed();
         thread::set_closed(true);
-        // SAFETY: by FFI2 the function, registered as the body of kernels of this name, may be
+        // SAFETY: by FFI2 the function, registered as the body of kernels with this name, may be
         // called. The call, its parameters and the memory they point to live until it returns.
         unsafe { (launch.body)(&raw const call) };
         thread::set_closed(closed);
@@ -253,7 +253,7 @@ impl SimDriver {
 }
 
 impl Session {
-    /// Implements `cuModuleUnload`. Waits for work that uses the module, which hardware does not
+    /// Implements `cuModuleUnload`. Waits for work that uses the module, which CUDA does not
     /// promise.
     pub(crate) fn unload_module(&mut self, handle: usize) -> Result<(), Code> {
         let module = self.modules.get(handle)?;

@@ -1,5 +1,5 @@
-//! Reads the parts of a PTX text that the stand-in needs: the kernels with their parameters, and
-//! the variables of the module. Skips the instructions.
+//! Reads the parts of a module's PTX that the stand-in needs: the kernels with their parameters,
+//! and the variables of the module. Skips the instructions.
 
 use std::collections::BTreeSet;
 
@@ -29,7 +29,7 @@ pub(crate) struct PtxKernel {
     pub(crate) parameters: Vec<Parameter>,
 }
 
-/// A parameter of a kernel, and its offset among all of them.
+/// A parameter of a kernel, and its offset in the parameter memory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Parameter {
     pub(crate) offset: usize,
@@ -45,7 +45,7 @@ pub(crate) struct PtxVariable {
     pub(crate) initial: Vec<u8>,
 }
 
-/// Bound on the bytes of all parameters, as in the interface since 12.1.
+/// Maximum total size of a kernel's parameters in bytes, as in CUDA since 12.1.
 const MAX_PARAMETERS: usize = 32_764;
 
 /// Reads a text.
@@ -88,7 +88,7 @@ pub(crate) fn read(text: &str) -> Result<Ptx, Code> {
     Ok(ptx)
 }
 
-/// Splits a text into words and single marks, without comments and strings.
+/// Splits a text into words and punctuation marks, without comments and strings.
 fn tokens(text: &str) -> Vec<&str> {
     let mut tokens = Vec::new();
     let mut rest = text.trim_start();
@@ -114,7 +114,7 @@ fn tokens(text: &str) -> Vec<&str> {
     tokens
 }
 
-/// A position in the words.
+/// The words of a text, and the position of the next one.
 struct PtxReader<'a> {
     tokens: &'a [&'a str],
     next: usize,
@@ -124,7 +124,7 @@ struct PtxReader<'a> {
 struct Declared {
     name: String,
     align: usize,
-    /// Bytes of an element.
+    /// Size of an element in bytes.
     element: usize,
     /// Number of elements; `None` if the initial value determines it.
     count: Option<usize>,
@@ -286,7 +286,7 @@ fn type_bytes(word: &str) -> Option<usize> {
     }
 }
 
-/// Reads a number as PTX writes it; for a fraction, returns its bits.
+/// Reads a number as PTX writes it. For a floating-point number, returns its bits.
 fn integer(word: &str) -> Option<u64> {
     let (word, negative) = match word.strip_prefix('-') {
         Some(word) => (word, true),

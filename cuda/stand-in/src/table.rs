@@ -1,6 +1,6 @@
-//! Objects by number. Numbers are unique across kinds and never reused, so a destroyed object's
-//! number is recognized as such. The number is also the object's handle, except for streams and
-//! events, whose handles are reused, as the driver's are ([`Names`]).
+//! Objects by number. Numbers are unique across kinds and never reused, so the number of a
+//! destroyed object is recognized. The number is also the object's handle, except for streams and
+//! events, whose handles are reused, as in CUDA's driver ([`Names`]).
 
 use std::collections::BTreeMap;
 
@@ -10,7 +10,7 @@ use larder_cuda_abi::Code;
 /// number is an address.
 const STEP: usize = 16;
 
-/// Makes the handles of all kinds of objects.
+/// Creates the handles of all kinds of objects.
 #[derive(Debug, Default)]
 pub(crate) struct Handles {
     last: usize,
@@ -24,7 +24,7 @@ impl Handles {
 }
 
 /// Reused handles of one kind. The newest object gets the handle that became free last, so a
-/// program that keeps the handle of a destroyed object gets another object by it.
+/// program that still uses the handle of a destroyed object may reach another object.
 #[derive(Debug)]
 pub(crate) struct Names {
     numbers: BTreeMap<usize, usize>,
@@ -55,7 +55,7 @@ impl Names {
         number.ok_or(Code::INVALID_HANDLE)
     }
 
-    /// Frees the handle of an object, if it has one, for the next object.
+    /// Makes the handle of an object, if it has one, available for the next object.
     pub(crate) fn forget(&mut self, number: usize) {
         if let Some(handle) = self.handles.remove(&number) {
             self.numbers.remove(&handle);

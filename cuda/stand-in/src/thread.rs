@@ -14,9 +14,9 @@ thread_local! {
     static CAPTURE_MODE: Cell<u32> = const { Cell::new(CAPTURE_MODE_GLOBAL) };
 }
 
-/// Returns the thread's number, never reused.
+/// Returns the thread's number, which is never reused.
 pub(crate) fn number() -> usize {
-    // A thread whose locals are destroyed is ending and needs no separate number.
+    // A thread whose thread-locals are destroyed is ending and needs no separate number.
     NUMBER.try_with(|number| *number).unwrap_or(0)
 }
 

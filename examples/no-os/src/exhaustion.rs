@@ -57,7 +57,8 @@ fn fill(size: usize) -> Vec<Vec<u8>> {
     blocks
 }
 
-/// Returns room for `bytes` bytes, or an error in place of the null pointer of `alloc`.
+/// Returns an empty vector with room for `bytes` bytes, or an error in place of `alloc`'s null
+/// pointer.
 fn block(bytes: usize) -> Result<Vec<u8>, TryReserveError> {
     let mut block = Vec::new();
     block.try_reserve_exact(bytes)?;

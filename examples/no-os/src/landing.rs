@@ -6,7 +6,7 @@
 
 use crate::console::abort;
 
-// SAFETY: the standard library, which defines this name, too, is no part of the program.
+// SAFETY: the standard library, which defines this name, too, is not part of the program.
 #[unsafe(no_mangle)]
 extern "C" fn rust_eh_personality() -> ! {
     abort()

@@ -1,9 +1,9 @@
 //! A program without `std`: the collections of `alloc` on a static region.
 //!
-//! One line makes the heap, the `static` below. The C library only starts the program and prints, as a kernel's boot
-//! code and serial port would; it provides no memory.
+//! The heap is one line, the `static` below. The C library only starts the program and prints, as a kernel's
+//! boot code and serial port would; it provides no memory.
 //!
-//! A wrong answer is a panic, which prints its place and ends the program with a non-zero exit code.
+//! A wrong result causes a panic, which prints its location and ends the program with a non-zero exit code.
 
 #![no_std]
 #![no_main]
@@ -41,7 +41,7 @@ extern "C" fn main() -> i32 {
     0
 }
 
-/// Prints the heap's numbers.
+/// Prints the heap's statistics.
 fn show(moment: &str) {
     let stats = HEAP.stats();
     assert_eq!(stats.region_bytes, REGION_BYTES as u64);

@@ -12,13 +12,13 @@ use crate::random::Random;
 use crate::scale::Scale;
 use crate::tally::Tally;
 
-/// Size of blocks of which eight fill 64 KiB. One of eight survives.
+/// Size of a block: eight blocks fill 64 KiB, and one of the eight survives.
 const SURVIVOR_BYTES: usize = 8192;
 const GROUPS: u32 = 5_000;
 const GROUP: usize = 8;
 
-/// Time for which the program continues with few blocks. Heaps that release memory do so in that
-/// time.
+/// Number of pauses in which the program continues with few blocks. Heaps that release memory do
+/// so during that time.
 const TURNS: usize = 500;
 const PAUSE: Duration = Duration::from_micros(500);
 const SMALL: usize = 100;

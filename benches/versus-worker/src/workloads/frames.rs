@@ -1,4 +1,4 @@
-//! The time of a frame while another thread allocates all the time.
+//! The time of a frame while another thread allocates without a pause.
 //!
 //! One thread wakes every few milliseconds for a frame: some large blocks, allocated and freed. Another thread, the
 //! neighbour, replaces large blocks without a pause, so that it is often inside the allocator when it loses its core
@@ -46,7 +46,7 @@ enum CpuPlace {
     OneCore,
     /// Both threads are on one core, and the thread with the frames runs before ordinary threads.
     First,
-    /// The threads run on any core, beside as many computing threads as there are cores.
+    /// The threads run on any core, next to as many computing threads as there are cores.
     Loaded,
 }
 
@@ -151,7 +151,8 @@ impl FrameShared {
         }
     }
 
-    /// Replaces the oldest of its blocks until the end, and does little else, since sizes are drawn before.
+    /// Replaces the oldest of the neighbour's blocks until the end, and does little else, since sizes are drawn
+    /// beforehand.
     fn be_the_neighbour(&self) {
         self.go_to_the_core();
         let mut random = Random::new(1);
@@ -198,8 +199,8 @@ impl FrameShared {
             .with_frames(times.figures())
     }
 
-    /// A thread that runs before all others could wait for one of them without end. When the schedule is over, the
-    /// watch makes it an ordinary one.
+    /// A thread that runs before all others could wait for one of them forever. When the schedule is over, the
+    /// watch makes it an ordinary thread.
     fn watch(&self, planned: usize) {
         if self.place == CpuPlace::First {
             expect(Thread::this().run_first(PRIORITY_OF_WATCH));
@@ -229,7 +230,7 @@ fn expect<T>(result: io::Result<T>) -> T {
     }
 }
 
-/// Runs frames. Allocates nothing but their blocks.
+/// Runs frames, and allocates nothing but their blocks.
 struct Player {
     random: Random,
     tally: Tally,
@@ -276,7 +277,7 @@ mod tests {
         assert_eq!(outcome.answer, player.tally.answer());
     }
 
-    /// A thread that runs first and waits without end for an ordinary thread on its core.
+    /// A thread that runs first waits forever for an ordinary thread on its core.
     #[test]
     fn the_watch_ends_a_wait_that_has_no_end() {
         if may_run_first().is_err() {

@@ -7,7 +7,7 @@ use crate::random::Random;
 use crate::scale::Scale;
 use crate::tally::Tally;
 
-/// Count of numbers in one vector of 64 MiB.
+/// Number of elements in one vector of 64 MiB.
 const NUMBERS: u32 = 8 << 20;
 const TIMES: u64 = 3;
 

@@ -1,7 +1,7 @@
 //! A process's memory after a peak, while no thread calls the allocator.
 //!
-//! About 1 GiB of blocks is made in groups, and one sixteenth of them is kept. The memory is read `seconds` after the
-//! last free.
+//! About 1 GiB of blocks is allocated in groups, and one sixteenth of the groups is kept. The memory is read
+//! `seconds` after the last free.
 
 use std::thread;
 use std::time::Duration;

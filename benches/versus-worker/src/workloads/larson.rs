@@ -1,5 +1,5 @@
-//! A small server: threads replace blocks in slots, and a thread that ends hands its slots to a successor, which
-//! frees blocks of other threads.
+//! A small server: threads replace blocks in slots, and a thread that ends hands its slots to a successor,
+//! which then frees blocks of other threads.
 
 use std::sync::mpsc;
 use std::thread::{self, JoinHandle};
@@ -16,7 +16,7 @@ const LIFE: u32 = 20_000;
 /// Number of threads that follow each other in one lane. With more lanes, each thread does less.
 const THREADS: usize = 200;
 
-/// Slots on their way from one thread to the next.
+/// Slots that one thread hands to the next.
 struct Estate {
     lane: usize,
     slots: Vec<Block>,

@@ -14,7 +14,7 @@ const NAME_STEPS: u32 = 900_000;
 const NUMBERS: u32 = 400_000;
 const NUMBER_STEPS: u32 = 900_000;
 
-/// A map without the default's random seed, so that every run is the same.
+/// A map without the default hasher's random seed, so that every run is the same.
 type Names = HashMap<String, Vec<u8>, BuildHasherDefault<DefaultHasher>>;
 
 /// Strings to vectors.

@@ -1,5 +1,5 @@
-//! Log-normal sizes and lifetimes, as in long-running programs: many small and
-//! short-lived blocks, a few large, a few that stay.
+//! Log-normal sizes and lifetimes, as in long-running programs: many small and short-lived blocks,
+//! a few large ones, and a few that stay.
 
 use crate::block::Block;
 use crate::clock::{Clock, Live, Outcome};
@@ -22,8 +22,8 @@ const LIFE_DEVIATION: f64 = 3.5;
 
 /// The events of a run, drawn before the clock starts.
 struct MixedScript {
-    /// Each event is a size in bytes, to allocate into the slot freed last or otherwise into a new
-    /// one; or, marked with [`FREE`], a slot to free.
+    /// Each event is a size in bytes, to allocate into the slot that was freed last, or into a new
+    /// one if none is free; or, if marked with [`FREE`], a slot to free.
     events: Vec<u32>,
     /// Maximum number of live blocks.
     slots: usize,

@@ -76,13 +76,13 @@ const RUNS: &[(&str, Run)] = &[
     ("server", server::server),
 ];
 
-/// Returns the function of the workload of this name.
+/// Returns the function of the workload with this name.
 pub fn find(name: &str) -> Option<Run> {
     let (_, run) = RUNS.iter().find(|(known, _)| *known == name)?;
     Some(*run)
 }
 
-/// Returns why the system does not allow the workload of this name to run, if so.
+/// Returns the reason if the system does not allow the workload with this name to run.
 pub fn refused(name: &str) -> Option<String> {
     let (what, asked) = match name {
         "frames-one-cpu" => ("threads on one core", frames::may_share_a_core()),
@@ -98,8 +98,8 @@ mod tests {
     use super::*;
     use crate::list;
 
-    /// Returns the workloads that the system allows. Left out are `idle-0`'s longer waits, and `server`, which varies
-    /// with each run.
+    /// Returns the workloads that the system allows. Leaves out `idle-1` and `idle-5`, which only wait longer
+    /// than `idle-0`, and `server`, which varies with each run.
     fn allowed() -> impl Iterator<Item = (&'static str, Run)> {
         let all = RUNS.iter().copied();
         let all = all.filter(|(name, _)| !["idle-1", "idle-5", "server"].contains(name));

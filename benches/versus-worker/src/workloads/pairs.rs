@@ -59,7 +59,7 @@ const BARE_BATCH: usize = 64;
 const MIN_BYTES: usize = 8;
 const MAX_BYTES: usize = 1024;
 
-/// Sizes drawn before the loop. One word of each block is written and read.
+/// Allocates sizes drawn before the loop. One word of each block is written and read.
 pub fn bare_sizes(scale: Scale) -> Outcome {
     let mut random = Random::new(1);
     let sizes: [usize; BARE_BATCH] = array::from_fn(|_| random.within(MIN_BYTES, MAX_BYTES));

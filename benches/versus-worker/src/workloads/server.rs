@@ -1,10 +1,10 @@
 //! A server over minutes: the process's memory compared with its live bytes, while threads come and go and phases
 //! change.
 //!
-//! Sessions, a thread each, answer requests. Each request allocates its own blocks and frees them, and puts entries
-//! into a store that all sessions share. Entries leave the store by age, one in eight by chance, and the session that
-//! needs their room frees them. Sizes are log-normal; each phase has its own median and its own room in the store. A
-//! minute has each phase once.
+//! Sessions, each with its own thread, answer requests. Each request allocates its own blocks and frees them,
+//! and puts entries into a store that all sessions share. Entries leave the store by age, or by chance in one
+//! case of eight, and the session that needs their room frees them. Sizes are log-normal; each phase has its
+//! own median and its own room in the store. A minute has each phase once.
 //!
 //! The run has a fixed length, so its amount of work varies. Its answer only confirms that every block held what was
 //! written to it.
@@ -22,7 +22,7 @@ use crate::random::Random;
 use crate::scale::Scale;
 use crate::tally::Tally;
 
-/// The number of readings of the memory, and of those before the store is full.
+/// The number of readings of the memory, and the number of those before the store is full.
 const LOOKS: u32 = 240;
 const FILLING: usize = 23;
 
@@ -31,10 +31,10 @@ const SESSIONS: usize = 64;
 const MEDIAN_REQUESTS: f64 = 60.0;
 const PAUSE_US: (usize, usize) = (5_000, 35_000);
 
-/// Blocks of a request, and bytes of the entries that it puts into the store.
+/// Number of blocks of a request, and bytes of the entries that it puts into the store.
 const BLOCKS: usize = 64;
 const ENTRIES_BYTES: usize = 24 << 10;
-/// Number of requests of which one has a buffer, and the bounds of the buffer's size in bytes.
+/// One request in this many has a buffer; and the bounds of the buffer's size in bytes.
 const BUFFER_EVERY: usize = 16;
 const BUFFER: (f64, f64) = (65_536.0, 2_097_152.0);
 
@@ -121,8 +121,8 @@ pub fn server(scale: Scale) -> Outcome {
         .with_live(Some(mean(&looks[FILLING..])))
 }
 
-/// Returns the readings as one, with their mean live bytes, and with resident bytes whose ratio to the live bytes is
-/// the mean of the ratios. The ratio of the means would mostly be that of the phases with the fullest store.
+/// Returns the readings as one, with their mean live bytes, and with resident bytes whose ratio to the live
+/// bytes is the mean of the ratios. The ratio of the means would mostly show the phases with the fullest store.
 fn mean(looks: &[Live]) -> Live {
     let count = looks.len() as f64;
     let bytes = looks.iter().map(|look| look.bytes as f64).sum::<f64>() / count;

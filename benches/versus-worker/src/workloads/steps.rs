@@ -1,9 +1,9 @@
-//! A repeated step with large buffers, as when a small network learns on the processor.
+//! A repeated step with large buffers, as when a small network is trained on the CPU.
 //!
-//! The forward pass: each layer takes working memory and an activation, which stays until the backward pass. The
-//! backward pass: the gradient of the activation, working memory, and the gradient of the weights, which stays until
-//! the update; the activation and the gradient of the layer after it are freed. The update: working memory for each
-//! gradient of weights, which is freed with it.
+//! In the forward pass, each layer allocates working memory and an activation, which stays until the backward
+//! pass. In the backward pass, it allocates the gradient of the activation, working memory, and the gradient of
+//! the weights, which stays until the update; the activation and the next layer's gradient are freed. The
+//! update allocates working memory for each gradient of weights, and frees both.
 
 use std::hint::black_box;
 
@@ -18,7 +18,7 @@ const LAYERS: usize = 24;
 const MIN_BYTES: f64 = 65536.0;
 const MAX_BYTES: f64 = 8_388_608.0;
 
-/// Number of timed turns in a full run, and of turns before them.
+/// Number of timed turns in a full run, and number of turns before them.
 const TURNS: u32 = 30;
 const WARM_UP: usize = 4;
 
@@ -42,7 +42,7 @@ pub fn filled(scale: Scale) -> Outcome {
     steps(ONE, Contents::Words, scale)
 }
 
-/// Operations count blocks, not steps.
+/// Leaves the buffers untouched. Operations count blocks, not steps.
 pub fn untouched(scale: Scale) -> Outcome {
     let outcome = steps(ONE, Contents::Nothing, scale);
     let blocks = StepScript::train(4).slots as u64;
@@ -56,7 +56,7 @@ pub fn untouched(scale: Scale) -> Outcome {
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Contents {
     Nothing,
-    /// A word of each page.
+    /// One word of each page.
     Pages,
     Words,
 }

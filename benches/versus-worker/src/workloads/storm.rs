@@ -10,7 +10,7 @@ use crate::tally::Tally;
 
 /// Number of threads in a full run, one after another.
 const IN_TURN: u32 = 4000;
-/// Number of waves of threads in a full run, and of threads in a wave.
+/// Number of waves of threads in a full run, and number of threads in a wave.
 const WAVES: u32 = 20;
 const WAVE: usize = 64;
 

@@ -46,7 +46,7 @@ pub fn syn(threads: usize, scale: Scale) -> Outcome {
     outcome
 }
 
-/// Returns a digest of all files' syntax trees. A few trees live at the same time.
+/// Returns a digest of all files' syntax trees. A few trees are live at the same time.
 fn translate(files: usize) -> u64 {
     let mut trees = Vec::new();
     let mut answer = 0_u64;

@@ -1,4 +1,4 @@
-//! Binary trees of boxes: built, walked and dropped beside one tree that stays.
+//! Binary trees of boxes: built, walked and dropped next to one tree that stays.
 
 use std::thread;
 

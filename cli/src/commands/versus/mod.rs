@@ -1,4 +1,4 @@
-//! `larder versus`: larder beside other global allocators.
+//! `larder versus`: compares larder with other global allocators.
 
 mod list;
 mod workers;
@@ -45,8 +45,8 @@ pub(super) struct VersusArgs {
     #[command(flatten)]
     settings: Settings,
 
-    /// Count instructions of an operation with valgrind, in place of times; of pairs-1, pairs-64,
-    /// pairs-4096 and boxes unless others are named
+    /// Count instructions of an operation with valgrind, in place of times; of the pairs, boxes and bare workloads
+    /// unless others are named
     #[arg(long)]
     instructions: bool,
 
@@ -79,7 +79,7 @@ pub(super) struct VersusArgs {
     workers: Option<PathBuf>,
 
     /// Only print the summary of kept JSON lines, in Markdown, and with --html write their page; may be given more than
-    /// once, and a later file replaces the rows that it has too
+    /// once, and rows of a later file replace the same rows of earlier ones
     #[arg(long, value_name = "FILE", conflicts_with_all = ["workloads", "allocators", "profile", "rounds", "scale",
         "limit", "instructions", "calls", "all", "json", "wide", "results", "workers", "list"])]
     summary: Vec<PathBuf>,
@@ -107,7 +107,7 @@ impl VersusArgs {
         }
     }
 
-    /// Returns the workloads to run: the named ones, otherwise the timed ones, with `--calls` also those meant for
+    /// Returns the workloads to run: the named ones, by default the timed ones, and with `--calls` also those meant for
     /// it.
     fn chosen_workloads(&self) -> Vec<&'static Workload> {
         if !self.workloads.is_empty() {
@@ -121,8 +121,8 @@ impl VersusArgs {
         WORKLOADS.iter().filter(usual).collect()
     }
 
-    /// Returns the workloads whose instructions are counted; without those of frames or memory, which have a fixed
-    /// duration.
+    /// Returns the workloads whose instructions are counted. Workloads of frames or memory are excluded, since their
+    /// duration is fixed.
     fn counted_workloads(&self) -> Vec<&'static Workload> {
         if self.workloads.is_empty() {
             return workloads_named(&instructions::USUAL.map(str::to_owned));
@@ -237,7 +237,7 @@ struct Measuring<'m> {
 }
 
 impl Measuring<'_> {
-    /// Runs each workload on all workers, in rounds. Calls `told` with the runs of each workload.
+    /// Runs each workload on all workers, in rounds, and passes each workload's runs to `told`.
     fn rounds(
         &self,
         mut told: impl FnMut(&'static Workload, &[Runs]) -> io::Result<()>,
@@ -252,7 +252,7 @@ impl Measuring<'_> {
         for workload in workloads {
             let about_to_run = |worker: &Worker| self.step(workload.name, worker);
             let measured = measure(workload, self.workers, settings, about_to_run);
-            // The runs during a Ctrl-C were interrupted too.
+            // Ctrl-C also interrupts the running workers.
             if interrupt::asked() {
                 break;
             }
@@ -310,20 +310,20 @@ impl Measuring<'_> {
         Ok(counts)
     }
 
-    /// Starts to count runs.
+    /// Resets the progress bar for this number of runs.
     fn start(&self, runs: usize) {
         self.progress.reset();
         self.progress.set_length(runs as u64);
     }
 
-    /// Counts the next run.
+    /// Shows the next run on the progress bar.
     fn step(&self, what: &str, worker: &Worker) {
         let message = format!("{what} on {}", worker.allocator.name);
         self.progress.set_message(message);
         self.progress.inc(1);
     }
 
-    /// Prints a row as a line of JSON, if requested.
+    /// Prints a row as a line of JSON, with `--json`.
     fn tell(&self, row: &impl Serialize) -> io::Result<()> {
         if !self.args.json {
             return Ok(());
@@ -385,7 +385,7 @@ fn versions(results: &Results) -> String {
     named.collect::<Vec<_>>().join(", ")
 }
 
-/// Returns the workloads of these names, in the order of the list.
+/// Returns the workloads with these names, in the order of the list.
 fn workloads_named(names: &[String]) -> Vec<&'static Workload> {
     let named = |known: &&Workload| names.iter().any(|name| name == known.name);
     WORKLOADS.iter().filter(named).collect()

@@ -1,4 +1,4 @@
-//! The worker programs that take part, built now or found in a folder.
+//! The worker programs that take part, either built now or found in a folder.
 
 use indicatif::ProgressBar;
 
@@ -15,12 +15,12 @@ pub(super) struct BuiltWorkers {
     pub(super) workers: Vec<Worker>,
     /// The allocators without a worker, with the reason.
     pub(super) skipped: Vec<String>,
-    /// The allocators without a worker that the user named, and Larder.
+    /// The allocators without a worker that may not be missing: Larder, and those that the user named.
     missed: Vec<&'static str>,
 }
 
 impl BuiltWorkers {
-    /// Builds or finds the required workers. Allocators that do not build are reported and left out.
+    /// Builds or finds the required workers. Allocators that do not build are reported and omitted.
     pub(super) fn build_all(args: &VersusArgs, progress: &ProgressBar) -> Result<Self, Failure> {
         let package = match args.workers {
             Some(_) => None,
@@ -52,7 +52,7 @@ impl BuiltWorkers {
         Ok(built)
     }
 
-    /// Reports an allocator that does not build, and leaves it out.
+    /// Reports an allocator that does not build, and omits it.
     fn skip(&mut self, allocator: &Allocator, profile: Profile, why: &str, args: &VersusArgs) {
         let name = allocator.name;
         complain(&format!("{name} ({profile}) is left out: {why}"));
@@ -63,7 +63,7 @@ impl BuiltWorkers {
         }
     }
 
-    /// Returns an error if an allocator that the user named, or Larder, has no worker.
+    /// Returns an error if Larder, or an allocator that the user named, has no worker.
     pub(super) fn complete(&self) -> Result<(), Failure> {
         if self.missed.is_empty() {
             return Ok(());
@@ -73,7 +73,7 @@ impl BuiltWorkers {
     }
 }
 
-/// Returns the allocators that the requested measurements concern: all, or the named ones, in the order of the list.
+/// Returns the allocators, or the named ones, that run any of the requested workloads, in the order of the list.
 fn chosen_allocators(args: &VersusArgs) -> Vec<&'static Allocator> {
     let names = &args.allocators;
     let named = |known: &Allocator| names.is_empty() || names.iter().any(|n| n == known.name);

@@ -1,4 +1,5 @@
-//! Random operations against a naive best fit: where blocks lie, what is held, when regions grow and go back.
+//! Random operations compared with a naive best fit: the addresses of blocks, the bytes held, and
+//! the times at which regions are added and released.
 
 use larder_model::Random;
 
@@ -14,7 +15,7 @@ fn allocator(split: SplitRule, regions: RegionPolicy, limit: u64) -> OrderedSet 
 }
 
 impl OrderedSet {
-    /// Checks the invariants over all chunks, and that every record is in a chain or spare.
+    /// Checks the invariants of all chunks, and that every record is in a chain or spare.
     fn check_invariants(&self) {
         let mut chained = 0;
         let mut free = 0;
@@ -50,7 +51,7 @@ impl OrderedSet {
     }
 }
 
-/// Best fit by searching all chunks: (address, bytes, free) in address order.
+/// A best fit that searches all chunks: (address, bytes, free) in address order.
 struct Naive {
     split: SplitRule,
     regions: Vec<Vec<(u64, u64, bool)>>,
@@ -148,7 +149,7 @@ impl Naive {
     }
 }
 
-/// Returns a size from a narrow set, so that ties happen, or from a wide one.
+/// Returns a size from a narrow range, so that ties happen, or from a wide one.
 fn random_bytes(random: &mut Random) -> u64 {
     match random.below(3) {
         0 => 256 * (1 + random.below(4)),
@@ -196,7 +197,7 @@ fn compare(bfc: &mut OrderedSet, naive: &mut Naive, seed: u64) {
     let mut live: Vec<ContenderBlock> = Vec::new();
     let mut refusals = 0;
     for step in 0..1500 {
-        // Phases that fill up and phases that drain.
+        // Phases with more allocations alternate with phases with more frees.
         let allocates = random.below(10) < if step / 200 % 2 == 0 { 7 } else { 3 };
         if allocates || live.is_empty() {
             let bytes = random_bytes(&mut random);

@@ -1,5 +1,5 @@
 //! The chunks of all segments, chained by address, and ordered sets of the free and of the unmapped
-//! ones.
+//! chunks.
 //!
 //! Invariants:
 //! * each segment is covered by a chain of chunks from its base to its end;
@@ -8,7 +8,7 @@
 
 use std::collections::BTreeSet;
 
-/// The pool of a request. Requests up to 1 MiB are small, and never share a segment with large
+/// The pool of a request. Requests of at most 1 MiB are small, and never share a segment with large
 /// ones.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum PoolKind {
@@ -16,7 +16,7 @@ pub(super) enum PoolKind {
     Large,
 }
 
-/// A chunk's pool and stream. Only requests of the same pool and stream may take it.
+/// A chunk's pool and stream. Only requests of the same pool and stream may take the chunk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Lane {
     pub(super) pool: PoolKind,
@@ -29,7 +29,7 @@ pub(super) enum BlockState {
     Free,
     /// The chunk's addresses have no memory.
     Unmapped,
-    /// The record is spare, without a chunk.
+    /// The record is spare and has no chunk.
     Gone,
 }
 
@@ -42,7 +42,7 @@ pub(super) struct TorchBlock {
     pub(super) prev: Option<u32>,
     pub(super) next: Option<u32>,
     pub(super) state: BlockState,
-    /// Number of large requests before the chunk was freed.
+    /// Number of large requests up to the free of the chunk.
     pub(super) freed_at: u64,
 }
 
@@ -64,7 +64,7 @@ impl TorchBlock {
         self.address + self.bytes
     }
 
-    /// Returns whether the chunk is all of its segment.
+    /// Returns whether the chunk is its whole segment.
     pub(super) const fn is_whole(&self) -> bool {
         self.prev.is_none() && self.next.is_none()
     }
@@ -78,7 +78,7 @@ pub(super) struct TorchBlocks {
     free: BTreeSet<FreeKey>,
     /// Lane, address and record of every unmapped chunk.
     unmapped: BTreeSet<(Lane, u64, u32)>,
-    /// Number of large requests so far, which is the clock that measures how long a chunk has been
+    /// Number of large requests so far. It is the clock that measures how long a chunk has been
     /// free.
     pub(super) large_requests: u64,
 }
@@ -88,14 +88,14 @@ impl TorchBlocks {
         self.records[record as usize]
     }
 
-    /// Returns the free chunks of at least `bytes`, smallest and then lowest first.
+    /// Returns the free chunks of at least `bytes` in ascending order of size and then of address.
     pub(super) fn free_from(&self, lane: Lane, bytes: u64) -> impl Iterator<Item = u32> {
         let from = self.free.range((lane, bytes, 0, 0)..);
         let own = from.take_while(move |key| key.0 == lane);
         own.map(|&(.., record)| record)
     }
 
-    /// Returns the free chunks of less than `bytes`, largest first.
+    /// Returns the free chunks smaller than `bytes`, largest first.
     pub(super) fn free_below(&self, lane: Lane, bytes: u64) -> impl Iterator<Item = u32> {
         let below = self.free.range((lane, 0, 0, 0)..(lane, bytes, 0, 0));
         below.rev().map(|&(.., record)| record)
@@ -121,7 +121,7 @@ impl TorchBlocks {
         chunks.filter(|chunk| matches!(chunk.state, BlockState::Used | BlockState::Free))
     }
 
-    /// Adds a chunk. Returns `None` if there are no numbers left for records.
+    /// Adds a chunk. Returns `None` if no record numbers are left.
     pub(super) fn add(&mut self, chunk: TorchBlock) -> Option<u32> {
         let record = match self.spare.pop() {
             Some(record) => {
@@ -138,7 +138,7 @@ impl TorchBlocks {
         Some(record)
     }
 
-    /// Removes a chunk that is the whole of a segment.
+    /// Removes a chunk that is a whole segment.
     pub(super) fn remove(&mut self, record: u32) {
         self.leave(record);
         self.forget(record);
@@ -150,7 +150,7 @@ impl TorchBlocks {
         self.records[record as usize].state = BlockState::Used;
     }
 
-    /// Marks a chunk as free or unmapped and joins it with neighbours in the same state. Returns
+    /// Marks a chunk as free or unmapped, and joins it with neighbours in the same state. Returns
     /// the joined chunk.
     pub(super) fn give(&mut self, record: u32, state: BlockState) -> u32 {
         self.leave(record);
@@ -167,7 +167,7 @@ impl TorchBlocks {
         joined
     }
 
-    /// Cuts a chunk to `bytes`, more than 0 and less than it has. Returns the rest.
+    /// Cuts a chunk to `bytes`, which is more than 0 and less than its size. Returns the rest.
     pub(super) fn split(&mut self, record: u32, bytes: u64) -> Option<u32> {
         let whole = self.get(record);
         let rest = self.add(TorchBlock {
@@ -186,14 +186,14 @@ impl TorchBlocks {
         Some(rest)
     }
 
-    /// Removes the neighbour from its set and returns it, if it is in this state.
+    /// Removes a neighbour in this state from its set and returns it; otherwise returns `None`.
     fn leave_if(&mut self, neighbour: Option<u32>, state: BlockState) -> Option<u32> {
         let record = neighbour.filter(|&record| self.get(record).state == state)?;
         self.leave(record);
         Some(record)
     }
 
-    /// Merges `high`, the chunk right above it, into `low`; neither is in a set.
+    /// Merges `high` into `low`, the chunk right below it. Neither is in a set.
     fn join(&mut self, low: u32, high: u32) {
         let swallowed = self.get(high);
         let chunk = &mut self.records[low as usize];
@@ -239,8 +239,8 @@ const fn free_key(chunk: &TorchBlock, record: u32) -> FreeKey {
 
 #[cfg(test)]
 impl TorchBlocks {
-    /// Checks that chains are whole, no neighbours can be joined, and the sets hold exactly their
-    /// chunks.
+    /// Checks that chains are complete, that no neighbours can be joined, and that the sets hold
+    /// exactly their chunks.
     pub(super) fn check_invariants(&self) {
         let mut in_sets = 0;
         for (record, chunk) in (0..).zip(&self.records) {

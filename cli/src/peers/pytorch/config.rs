@@ -1,22 +1,24 @@
-//! The settings of PyTorch's caching allocator, in the words of `PYTORCH_CUDA_ALLOC_CONF`, and its
+//! The settings of PyTorch's caching allocator, in the syntax of `PYTORCH_CUDA_ALLOC_CONF`, and its
 //! rounding.
 //!
-//! Options that affect neither how much memory is held nor when are parsed but have no effect here.
+//! Options that change neither the amount of memory held nor the time at which it is held are
+//! parsed, but have no effect here.
 
-/// Unit of every size in bytes, unless divisions of powers of two are set.
+/// Bytes of which every size is a multiple, unless divisions of powers of two are set.
 const GRANULE_BYTES: u64 = 512;
 
-/// Default bytes by which an unsplit chunk may exceed a request of the split limit or more.
+/// Default bound on the bytes by which an unsplit chunk may exceed a request that is not below the
+/// split limit.
 const SLACK_BYTES: u64 = 20 << 20;
 
-/// Number of powers of two that have their own divisions, from 1 MiB to 32 GiB. The last also
-/// applies to all above.
+/// Number of powers of two that have their own divisions, from 1 MiB to 32 GiB. The divisions of
+/// the last one also apply to all larger powers.
 const POWERS: usize = 16;
 
-/// Binary logarithm of the first such power.
+/// Binary logarithm of the first of these powers.
 const FIRST_POWER: u32 = 20;
 
-/// Options of pinned memory, locks, captures or errors.
+/// Options about pinned memory, locks, captures or errors.
 const WITHOUT_EFFECT: [&str; 8] = [
     "graph_capture_record_stream_reuse",
     "pinned_max_register_threads",
@@ -36,11 +38,12 @@ const VARIABLES: [&str; 2] = ["PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF"];
 pub(crate) struct PytorchConfig {
     /// Whether memory is mapped page by page into one long segment for each pool and stream.
     pub(crate) expandable_segments: bool,
-    /// Minimum size in bytes of chunks that are not split; `u64::MAX` splits all.
+    /// Minimum size in bytes of chunks that are not split; with `u64::MAX`, all chunks are split.
     pub(crate) max_split_bytes: u64,
-    /// Bound of the bytes by which an unsplit chunk may exceed the request.
+    /// Bound on the bytes by which an unsplit chunk may exceed the request.
     pub(crate) max_slack_bytes: u64,
-    /// Part of the device's memory beyond which idle segments are released; 0 for never.
+    /// Fraction of the device's memory beyond which idle segments are released; with 0, they are
+    /// never released.
     pub(crate) collect_above: f64,
     /// Number of parts into which the range between two powers of two is divided for rounding;
     /// below 2, sizes are rounded to 512 bytes.
@@ -61,7 +64,7 @@ impl PytorchConfig {
         ..Self::DEFAULT
     };
 
-    /// Returns the rounded size of a request of `bytes`; `None` beyond 64 bits.
+    /// Returns the rounded size of a request of `bytes`; `None` if it exceeds 64 bits.
     pub(super) fn rounded(&self, bytes: u64) -> Option<u64> {
         let power = bytes.max(1).ilog2();
         let index = power.saturating_sub(FIRST_POWER) as usize;
@@ -72,8 +75,8 @@ impl PytorchConfig {
         bytes.max(1).checked_next_multiple_of(GRANULE_BYTES)
     }
 
-    /// Reads `option:value,option:value`, with or without the name of the variable in front. An
-    /// error names the defect of the text.
+    /// Parses `option:value,option:value`, with or without the name of the variable in front. An
+    /// error says what is wrong with the text.
     pub(crate) fn parse(text: &str) -> Result<Self, String> {
         let mut config = Self::DEFAULT;
         let text = match text.split_once('=') {
@@ -141,14 +144,14 @@ fn parts(text: &str) -> impl Iterator<Item = &str> {
     text.split(cut).filter(|part| !part.trim().is_empty())
 }
 
-/// Reads whole MiB as bytes.
+/// Parses a whole number of MiB, and returns it in bytes.
 fn mebibytes(text: &str) -> Option<u64> {
     text.parse::<u64>().ok()?.checked_mul(1 << 20)
 }
 
-/// Reads one number for all sizes, or a list: powers of two of MiB with the divisions from there to
-/// the next power, and `>` for all above the last. Sizes below the first entry have its divisions,
-/// powers without an entry have none.
+/// Parses one number for all sizes, or a list. An entry of the list is a power of two in MiB and
+/// the number of divisions from there to the next power; `>` stands for all powers above the last
+/// entry. Sizes below the first entry have its divisions, and powers without an entry have none.
 fn divisions(text: &str) -> Option<[u64; POWERS]> {
     let number = |text: &str| text.trim().parse().ok();
     let valid = |divisions: u64| divisions == 0 || divisions.is_power_of_two();
@@ -194,7 +197,7 @@ mod tests {
 
     #[test]
     fn divisions_round_up_to_parts_of_a_power_of_two() {
-        // The example of PyTorch's documentation: 1200 lies between 1024 and 2048.
+        // The example in PyTorch's documentation: 1200 lies between 1024 and 2048.
         let four = "roundup_power2_divisions:4";
         for (bytes, expected) in [
             (1200, 1536),
@@ -205,7 +208,7 @@ mod tests {
         ] {
             assert_eq!(rounded(four, bytes), expected, "{bytes} bytes");
         }
-        // With divisions of up to 512 bytes, sizes are rounded to 512 bytes.
+        // If divisions would be 512 bytes or smaller, sizes are rounded to 512 bytes.
         assert_eq!(
             rounded("roundup_power2_divisions:8", 4096 - 511),
             3584 + 512
@@ -223,14 +226,15 @@ mod tests {
         assert_eq!(rounded(list, mib(1100)), mib(1280));
         assert_eq!(rounded(list, mib(2049)), mib(2304));
         assert_eq!(rounded(list, mib(1 << 17) + 1), mib((1 << 17) + (1 << 14)));
-        // Sizes below the first entry have its divisions, sizes beyond all those of the last.
+        // Sizes below the first entry have its divisions, and sizes above all entries have those of
+        // the last.
         assert_eq!(
             rounded("roundup_power2_divisions:[4:2]", mib(1) + 1),
             mib(1) + (512 << 10)
         );
         let ends = "roundup_power2_divisions:[16384:2,>:4]";
         assert_eq!(rounded(ends, mib(33 << 10)), mib(40 << 10));
-        // Powers without an entry between two entries have none.
+        // Powers between two entries that have no entry have no divisions.
         let gap = "roundup_power2_divisions:[1:4,4:4]";
         assert_eq!(rounded(gap, mib(2) + 1), mib(2) + 512);
         assert_eq!(rounded(gap, mib(1) + 1), mib(1) + (256 << 10));

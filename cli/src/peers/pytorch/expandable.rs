@@ -1,17 +1,17 @@
-//! Segments that can grow: address ranges for more memory than the device has, into which pages are
+//! Segments that can grow: address ranges larger than the device's memory, into which pages are
 //! mapped where memory is needed.
 //!
-//! Only whole pages are mapped and unmapped, so unmapped chunks begin and end at pages.
+//! Only whole pages are mapped and unmapped, so unmapped chunks begin and end at page boundaries.
 
 use super::chunks::{BlockState, PoolKind, TorchBlock};
 use super::{Pytorch, Request};
 
-/// Bytes of a page for small and for large requests.
+/// Bytes of a page for small requests, and for large ones.
 const SMALL_PAGE_BYTES: u64 = 2 << 20;
 const LARGE_PAGE_BYTES: u64 = 20 << 20;
 
-/// Memory for which the segment of a device without a limit is sized: 16 TiB, more than any device
-/// has.
+/// Memory of a device without a limit, from which the size of its segments is computed: 16 TiB,
+/// more than any device has.
 const MOST_DEVICE_BYTES: u64 = 1 << 44;
 
 const fn page_bytes(pool: PoolKind) -> u64 {
@@ -22,7 +22,7 @@ const fn page_bytes(pool: PoolKind) -> u64 {
 }
 
 impl Pytorch {
-    /// Returns the bytes of a chunk together with the unmapped chunk right after it.
+    /// Returns the bytes of a chunk and of the unmapped chunk right after it, if there is one.
     pub(super) fn reach(&self, record: u32) -> u64 {
         let chunk = self.chunks.get(record);
         let next = chunk.next.map(|next| self.chunks.get(next));
@@ -30,9 +30,9 @@ impl Pytorch {
         chunk.bytes + unmapped.map_or(0, |next| next.bytes)
     }
 
-    /// Returns a free chunk for the request, with pages mapped at the lowest addresses that have
-    /// room; a free chunk right below them is part of it. Returns `None` if the device has no room
-    /// for the pages; pages mapped before stay.
+    /// Maps pages for the request at the lowest addresses that have room, and returns the free
+    /// chunk that they make, together with a free chunk right below them. Returns `None` if the
+    /// device has no room for the pages; pages mapped until then stay mapped.
     pub(super) fn map_for(&mut self, request: Request) -> Option<u32> {
         let mut record = self.room_for(request)?;
         let chunk = self.chunks.get(record);
@@ -50,8 +50,8 @@ impl Pytorch {
         }
     }
 
-    /// Returns the first of adjacent free and unmapped chunks that have room for the request
-    /// together; in a new segment if no such chunks exist.
+    /// Returns the first of adjacent free and unmapped chunks that together have room for the
+    /// request. If there are none, adds a segment and returns its chunk.
     fn room_for(&mut self, request: Request) -> Option<u32> {
         let found = self.chunks.unmapped(request.lane).find_map(|record| {
             let prev = self.chunks.get(record).prev;
@@ -64,7 +64,8 @@ impl Pytorch {
         }
         let device_bytes = self.device_bytes.unwrap_or(MOST_DEVICE_BYTES);
         let device_bytes = device_bytes.min(MOST_DEVICE_BYTES);
-        // Whole pages of either pool, so that all segments begin at a page.
+        // The size is a multiple of both page sizes, so that every segment begins at a page
+        // boundary.
         let bytes = (device_bytes + device_bytes / 8).next_multiple_of(LARGE_PAGE_BYTES);
         if request.bytes > bytes {
             return None;
@@ -111,7 +112,7 @@ impl Pytorch {
         Some(self.chunks.give(record, BlockState::Free))
     }
 
-    /// Unmaps the pages that lie wholly in a free chunk, and releases them to the device.
+    /// Unmaps the pages that lie entirely in a free chunk, and releases them to the device.
     pub(super) fn unmap(&mut self, record: u32) {
         let chunk = self.chunks.get(record);
         let page_bytes = page_bytes(chunk.lane.pool);

@@ -1,12 +1,12 @@
-//! PyTorch's caching allocator for CUDA, written from its published behaviour.
+//! A model of PyTorch's caching allocator for CUDA, written from its published behaviour.
 //!
 //! Freed chunks stay in a cache. A request takes the smallest chunk of its pool and stream that
 //! fits, and splits off the rest; if there is none, a segment is allocated on the device, or pages
 //! are mapped into one that can grow. If the device is full, cached memory is released and the
-//! request retried.
+//! request is retried.
 //!
-//! Frees are in the order of the stream, so that a block is free immediately. Not modelled:
-//! captures of graphs, private pools, and blocks that several streams use.
+//! Frees are in stream order, so a freed block is available immediately. Graph captures, private
+//! pools, and blocks that several streams use are not modelled.
 
 mod chunks;
 mod config;
@@ -23,14 +23,14 @@ use crate::snapshot::Span;
 use chunks::{BlockState, Lane, PoolKind, TorchBlocks};
 pub(crate) use config::PytorchConfig;
 
-/// Maximum request of the small pool, in bytes.
+/// Maximum size in bytes of a request in the small pool.
 const SMALL_MAX_BYTES: u64 = 1 << 20;
 
-/// Minimum remainder, in bytes, that is split off a chunk of the small pool, or of a segment that
-/// can grow.
+/// Minimum remainder in bytes that is split off a chunk of the small pool or of a segment that can
+/// grow.
 const SMALL_REST_BYTES: u64 = 512;
 
-/// Remainder, in bytes, above which a chunk of the large pool is split.
+/// Remainder in bytes above which a chunk of the large pool is split.
 const LARGE_REST_BYTES: u64 = 1 << 20;
 
 /// The configuration of [`configured`].
@@ -53,7 +53,7 @@ pub(crate) fn configured(device_bytes: Option<u64>) -> Box<dyn Contender> {
     Box::new(Pytorch::new(config, device_bytes))
 }
 
-/// Sets the configuration of [`configured`]. Only the first call of a process has an effect.
+/// Sets the configuration of [`configured`]. Only the first call in a process has an effect.
 pub(crate) fn configure(config: PytorchConfig) {
     CONFIGURED.get_or_init(|| config);
 }
@@ -72,14 +72,14 @@ pub(crate) struct Pytorch {
     device_bytes: Option<u64>,
     device: SimulatedDevice,
     chunks: TorchBlocks,
-    /// Address of the next segment that can grow.
+    /// Address of the next new segment that can grow.
     next_address: u64,
-    /// Counts of maps, unmaps and accesses. The device counts the other calls.
+    /// Counts of map, unmap and access calls. The device counts the other calls.
     calls: DriverCalls,
 }
 
 impl Pytorch {
-    /// Creates an empty cache on a device of `device_bytes`, or without limit.
+    /// Creates an empty cache on a device of `device_bytes`, or without a limit.
     pub(crate) fn new(config: PytorchConfig, device_bytes: Option<u64>) -> Self {
         Self {
             config,
@@ -91,7 +91,7 @@ impl Pytorch {
         }
     }
 
-    /// Takes the free chunk that fits best.
+    /// Returns the free chunk that fits best, if it may be used.
     fn cached(&mut self, request: Request) -> Option<u32> {
         if request.lane.pool == PoolKind::Large {
             self.chunks.large_requests += 1;
@@ -99,8 +99,8 @@ impl Pytorch {
         let mut fitting = self.chunks.free_from(request.lane, request.bytes);
         let mut best = fitting.next()?;
         if self.config.expandable_segments {
-            // A chunk's size includes the addresses after it into which it could grow, so that the
-            // tail is used last.
+            // The size that counts here includes the addresses into which the chunk could grow, so
+            // that the end of a segment is used last.
             for next in fitting {
                 if self.reach(next) >= self.reach(best) {
                     break;
@@ -118,9 +118,9 @@ impl Pytorch {
         allowed.then_some(best)
     }
 
-    /// Returns a free chunk with memory from the device, after releasing cached memory if
-    /// necessary: first idle segments beyond the threshold, then some that are too large to be
-    /// split, then all of it.
+    /// Returns a free chunk with memory from the device. Releases cached memory if necessary: first
+    /// idle segments beyond the threshold, then some segments that are too large to be split, then
+    /// all of it.
     fn uncached(&mut self, request: Request) -> Option<u32> {
         self.collect_garbage();
         if let Some(record) = self.fresh(request) {
@@ -144,8 +144,8 @@ impl Pytorch {
         }
     }
 
-    /// Releases all cached memory that can be released: whole segments, or whole pages of those that can
-    /// grow.
+    /// Releases all cached memory that can be released: whole segments, or whole pages of segments
+    /// that can grow.
     fn release_cached(&mut self) {
         let free: Vec<u32> = self.chunks.free().collect();
         for record in free {

@@ -1,4 +1,4 @@
-//! Segments of one piece: allocated and released only as a whole.
+//! Segments that cannot grow: they are allocated and released only as a whole.
 
 use super::chunks::{BlockState, PoolKind, TorchBlock};
 use super::{Pytorch, Request};
@@ -9,10 +9,10 @@ const SMALL_SEGMENT_BYTES: u64 = 2 << 20;
 /// Bytes of a segment for large requests below [`OWN_SEGMENT_BYTES`].
 const LARGE_SEGMENT_BYTES: u64 = 20 << 20;
 
-/// Minimum size of a request that gets its own segment, in bytes.
+/// Minimum size in bytes of a request that gets a segment of its own.
 const OWN_SEGMENT_BYTES: u64 = 10 << 20;
 
-/// Unit of the size of such segments, in bytes.
+/// Bytes of which the size of such a segment is a multiple.
 const SEGMENT_UNIT_BYTES: u64 = 2 << 20;
 
 /// Returns the bytes to allocate on the device for a request.
@@ -25,7 +25,8 @@ fn segment_bytes(request: Request) -> Option<u64> {
 }
 
 impl Pytorch {
-    /// Adds a segment for the request, free; `None` if the device has no room for it.
+    /// Adds a segment for the request, as a free chunk. Returns `None` if the device has no room
+    /// for it.
     pub(super) fn new_segment(&mut self, request: Request) -> Option<u32> {
         let bytes = segment_bytes(request)?;
         let address = self.device.allocate(bytes)?;
@@ -39,10 +40,10 @@ impl Pytorch {
         self.chunks.remove(record);
     }
 
-    /// While more than the threshold is held, releases the idle segments of the large pool that
-    /// have been free for at least the average time of all of them. A started round is completed. A
-    /// segment that can grow is never one free chunk, since it has more addresses than the device
-    /// has memory.
+    /// While more than the threshold is held, releases, in rounds, the idle segments of the large
+    /// pool that have been free for at least the average time of all idle ones. A round that has
+    /// begun is completed. Segments that can grow are not affected: such a segment is never one
+    /// free chunk, since it has more addresses than the device has memory.
     pub(super) fn collect_garbage(&mut self) {
         let Some(device_bytes) = self.device_bytes else {
             return;
@@ -71,8 +72,8 @@ impl Pytorch {
     }
 
     /// Makes room for the request by releasing segments that are too large to be split: the
-    /// smallest that is as large as the request, otherwise the largest ones until their sum is.
-    /// Returns whether enough was released.
+    /// smallest one that is at least as large as the request, or otherwise the largest ones until
+    /// their sum is. Returns whether enough was released.
     pub(super) fn release_oversize(&mut self, request: Request) -> bool {
         let limit = self.config.max_split_bytes;
         if limit == u64::MAX || self.config.expandable_segments {

@@ -1,4 +1,4 @@
-//! All rules together on random requests.
+//! All rules together, with random requests.
 
 use larder_model::Random;
 
@@ -29,7 +29,7 @@ fn nothing_overlaps_and_all_that_is_live_is_held() {
     }
 }
 
-/// Runs requests of all sizes on three streams of a device that is full now and then.
+/// Runs requests of all sizes on three streams of a device that is sometimes full.
 fn random_run(seed: u64, settings: &str) {
     let mut random = Random::new(seed);
     let device_bytes = MIB * (40 + random.below(400));

@@ -1,4 +1,4 @@
-//! The rules of the models one by one: the cases of `rules.txt`.
+//! Tests of the models' rules, one by one: the cases of `rules.txt`.
 
 use std::collections::HashMap;
 
@@ -8,7 +8,7 @@ use super::{
 use crate::peers::pytorch::Pytorch;
 use crate::replay::{Contender, ContenderBlock};
 
-/// Reads a sum of sizes such as `10M-512`.
+/// Reads a sum or difference of sizes such as `10M-512`.
 fn size(text: &str) -> u64 {
     let (first, rest) = text.split_at(text.find(['+', '-']).unwrap_or(text.len()));
     let (digits, unit) = match first.as_bytes().last() {
@@ -61,14 +61,14 @@ fn build(name: &str) -> Box<dyn Contender> {
     }
 }
 
-/// A case while it is played.
+/// The state of a case that is being played.
 struct Play {
     allocator: Box<dyn Contender>,
     blocks: HashMap<String, ContenderBlock>,
 }
 
 impl Play {
-    /// Returns the address of a block or a number, with what is added.
+    /// Returns the sum of a number or a block's address, and the offset written after it.
     fn address(&self, text: &str) -> u64 {
         let name = &text[..1];
         match self.blocks.get(name) {

@@ -1,4 +1,4 @@
-//! Workloads of single frames: their figures, their table, and their absence from everything else.
+//! Workloads of frames: their figures, their table, and their absence from everything else.
 
 use super::*;
 use crate::versus::markdown::{read, summary};
@@ -91,7 +91,7 @@ fn what_is_skipped_has_not_failed_and_has_no_figures() {
         rows: rows_of_frames(),
         ..Results::default()
     };
-    // The round that did not end has failed.
+    // The run that did not end counts as failed.
     assert_eq!(results.failed(), (1, 5));
 }
 

@@ -1,4 +1,4 @@
-//! Workloads for their memory alone: resident over live bytes, without times.
+//! Workloads of memory only: resident over live bytes, without times.
 
 use super::*;
 use crate::versus::html::html;

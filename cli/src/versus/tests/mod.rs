@@ -1,4 +1,4 @@
-//! Order, medians, answers, tables and pages, on invented samples.
+//! Order, medians, answers, tables and pages, for invented samples.
 
 mod frames;
 mod memory;
@@ -60,7 +60,8 @@ fn workload(name: &str) -> &'static Workload {
     workloads::find(name).unwrap()
 }
 
-/// Returns rows of two workloads of one thread and one of two; `talc` fails the second and does not run the third.
+/// Returns rows of two workloads with one thread and one workload with two; `talc` fails the second
+/// and does not run the third.
 fn all_rows() -> Vec<VersusRow> {
     let steady = [sample(0.20, 2), sample(0.21, 2), sample(0.20, 2)];
     let shaky = [sample(0.40, 8), sample(0.30, 8), sample(0.90, 8)];
@@ -86,7 +87,8 @@ fn all_rows() -> Vec<VersusRow> {
     rows
 }
 
-/// Compares a text with a file of this folder, or writes it there if `LARDER_REWRITE` is set.
+/// Compares a text with a file of this folder, or writes the text to the file if `LARDER_REWRITE`
+/// is set.
 fn golden(name: &str, found: &str) {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/versus/tests");
     if std::env::var_os("LARDER_REWRITE").is_some() {

@@ -1,4 +1,4 @@
-//! Ours against the peers, the summary of kept rows, instructions.
+//! The comparison of ours with the peers, the summary of kept rows, and instructions.
 
 use super::*;
 use crate::versus::instructions::{Count, collected, counts_table};
@@ -13,8 +13,8 @@ fn named(workload_name: &str, all: &[(&'static str, f64, u64)]) -> Vec<VersusRow
     rows(workload(workload_name), &all)
 }
 
-/// Returns rows in which ours are the best on `boxes`, and on `map` one is slower and one has
-/// failed.
+/// Returns rows in which ours are the best on `boxes`, while on `map` one of ours is slower and one
+/// has failed.
 fn rows_of_ours() -> Vec<VersusRow> {
     let mut all = named(
         "boxes",
@@ -38,7 +38,7 @@ fn rows_of_ours() -> Vec<VersusRow> {
             runs("talc", &[sample(0.4, 4)]),
         ],
     ));
-    // No peer has steps, so no allocator is compared on these.
+    // No peer has steps, so no allocator is compared on these rows.
     all.extend(named(
         "steps-one",
         &[("system", 0.1, 1), ("larder", 9.0, 99)],
@@ -194,7 +194,7 @@ fn counts_are_a_table_and_who_does_not_run_is_named_below() {
     ];
     golden("counts.txt", &counts_table(&counts, ANY_WIDTH));
     assert_eq!(counts_table(&[], ANY_WIDTH), "");
-    // A peer that Valgrind cannot run is not a failure of ours.
+    // A peer that Valgrind cannot run does not count as failed.
     let results = |counts: &[Count]| Results {
         counts: counts.to_vec(),
         ..Results::default()

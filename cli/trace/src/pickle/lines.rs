@@ -1,5 +1,5 @@
-//! The instructions of protocol 0 and 1 that are followed by a line of text. Later protocols have
-//! binary instructions in their place.
+//! The instructions of protocols 0 and 1 that are followed by a line of text. Later protocols have
+//! binary instructions in place of them.
 
 use std::ops::Range;
 
@@ -7,8 +7,8 @@ use super::{Machine, Value};
 use crate::Defect;
 
 impl Machine<'_> {
-    /// Reads up to the end of the line. Escapes are kept, since the texts needed from a snapshot
-    /// have none.
+    /// Reads up to the end of the line. Escapes are not decoded, since the strings needed from a
+    /// snapshot have none.
     pub(super) fn line(&mut self) -> Result<Range<usize>, Defect> {
         let start = self.at;
         let rest = self.bytes.get(start..).unwrap_or_default();
@@ -18,7 +18,7 @@ impl Machine<'_> {
         Ok(start..end)
     }
 
-    /// Reads a number in decimal digits; `01` and `00` are true and false.
+    /// Reads a number in decimal digits; `01` is true and `00` is false.
     pub(super) fn number_line(&mut self) -> Result<(), Defect> {
         let line = self.line()?;
         let text = &self.bytes[line];
@@ -36,7 +36,7 @@ impl Machine<'_> {
         self.push(value)
     }
 
-    /// Reads a text of Python 2.
+    /// Reads a quoted string, as Python 2 writes it.
     pub(super) fn quoted_line(&mut self) -> Result<(), Defect> {
         let line = self.line()?;
         let text = &self.bytes[line.clone()];

@@ -1,4 +1,4 @@
-//! Files of all formats, and what is read or refused: the cases of `cases.txt`.
+//! Files of all formats, and the traces or errors that they give: the cases of `cases.txt`.
 
 use std::path::Path;
 
@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use crate::rmm::HEADER;
 use crate::{Event, Trace, TraceError, read};
 
-/// Reads a text with `\n`, `\r`, `\t`, `\\` and `\xff`.
+/// Reads a text with the escapes `\n`, `\r`, `\t`, `\\` and `\xff`.
 fn unescaped(text: &str) -> Vec<u8> {
     let mut bytes = Vec::new();
     let mut letters = text.bytes();
@@ -33,7 +33,8 @@ pub(super) fn pickled(value: &Value) -> Vec<u8> {
     serde_pickle::to_vec(value, serde_pickle::SerOptions::new().proto_v2()).unwrap()
 }
 
-/// Returns a snapshot with one history of entries such as `alloc 512 10`. A field is missing where it is `none`.
+/// Returns a snapshot with one history, of entries such as `alloc 512 10`. A field that is `none`
+/// is missing from the entry.
 pub(super) fn history(entries: &str) -> Value {
     let entries = entries.split(", ").map(|entry| {
         let fields = ["action", "addr", "size"].into_iter().zip(entry.split(' '));
@@ -56,7 +57,7 @@ pub(super) fn events(trace: &Trace) -> String {
     events.collect::<Vec<_>>().join(" ")
 }
 
-/// Returns whether a text has some words, with `[..]` between them for anything.
+/// Returns whether a text contains `words`, in which `[..]` stands for anything.
 fn has(text: &str, words: &str) -> bool {
     let mut rest = Some(text);
     for part in words.split("[..]") {

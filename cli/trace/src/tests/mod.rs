@@ -1,4 +1,5 @@
-//! Every carried trace, both encodings, and files that are cut, damaged or endless. `cases` has all other defects.
+//! Every included trace, both encodings, and files that are cut, damaged or endless. `cases` has
+//! all other defects.
 
 mod cases;
 mod rmm;
@@ -33,7 +34,7 @@ fn compressed(text: &str) -> Vec<u8> {
     zstd::encode_all(text.as_bytes(), 3).unwrap()
 }
 
-/// Returns a valid trace of `blocks` blocks, never freed.
+/// Returns a valid trace of `blocks` blocks that are never freed.
 fn long_trace(blocks: u32) -> String {
     let mut text = String::new();
     for id in 0..blocks {
@@ -141,7 +142,7 @@ fn every_proper_prefix_of_a_good_trace_is_refused_unless_it_ends_behind_a_line()
     }
 }
 
-/// Reads a text. Returns the trace, and the line at which it is cut.
+/// Reads a trace. Returns it, and the line at which it is cut, if it is.
 fn up_to_the_cut(bytes: &[u8]) -> (Trace, Option<u64>) {
     let read = read_to_last_line(Path::new("t.trace"), bytes).unwrap();
     let (mut traces, cut) = read;

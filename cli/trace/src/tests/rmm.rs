@@ -1,4 +1,4 @@
-//! Logs of RMM, as written and as they arrive.
+//! RMM logs, as RMM writes them and as other programs change them.
 
 use std::path::Path;
 
@@ -82,14 +82,15 @@ fn a_byte_order_mark_and_quotes_make_no_difference() {
 fn a_last_row_that_is_cut_is_left_out_and_noted() {
     let whole = log(ROWS);
     let start = whole.trim_end().rfind('\n').unwrap() + 1;
-    // A row cut before its last comma lacks its stream; after the comma only the stream may be cut.
+    // A row that is cut before its last comma lacks the stream. In a row that is cut after it, only
+    // the stream may be incomplete.
     let comma = whole.rfind(',').unwrap();
     for end in start + 1..=comma {
         let trace = parsed(&whole[..end]).unwrap();
         assert_eq!(trace.events(), &events()[..3], "{}", &whole[start..end]);
         assert!(noted(&trace, "the last row is cut"));
     }
-    // In the middle, such a row is an error.
+    // In the middle of a log, such a row is an error.
     let text = log("7,10:00:00.1,allocate,0x7f,10\n7,10:00:00.1,allocate,0x7f,1024,0x2\n");
     assert!(matches!(defect(&text, 2), Defect::RowFields { found: 5 }));
 }

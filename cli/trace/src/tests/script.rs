@@ -1,4 +1,4 @@
-//! The script that records PyTorch's models, where PyTorch is installed.
+//! The script that records PyTorch models, if PyTorch is installed.
 
 use std::path::Path;
 use std::process::Command;

@@ -1,4 +1,4 @@
-//! Snapshots as Python pickles them, and odd ones; pickles that are cut, damaged or hostile.
+//! Snapshots as Python pickles them, and unusual ones; pickles that are cut, damaged or hostile.
 
 use std::path::Path;
 
@@ -35,8 +35,9 @@ fn what_python_pickles_is_read_in_each_protocol() {
             panic!("protocol {protocol}: {} traces", traces.len());
         };
         assert_eq!((first.name(), second.name()), ("train.dev0", "train.dev1"));
-        // Blocks 0 and 1 are older than the history: one stays, the free of one is the first entry. The free of block 2
-        // is requested before block 4 is allocated, and completed after it.
+        // Blocks 0 and 1 are older than the history: block 0 stays live, and the free of block 1 is
+        // the first entry. The free of block 2 is requested before block 4 is allocated, and
+        // completed after it.
         let expected = "a0:2000 a1:700 f1 a2:1000 a3:3000 a4:512 f2";
         assert_eq!(events(first), expected, "protocol {protocol}");
         assert_eq!(events(second), "a0:4096");
@@ -110,7 +111,8 @@ fn settings_that_are_not_the_defaults_are_noted() {
     let text =
         json!({"PYTORCH_CUDA_ALLOC_CONF": "max_split_size_mb:64", "expandable_segments": false});
     assert!(noted(&with(text), "made with max_split_size_mb:64;"));
-    // The key in other devices' snapshots, and since PyTorch 2.9 the variable for all.
+    // This is the key in other devices' snapshots, and since PyTorch 2.9 the variable for all
+    // devices.
     let text = json!({"PYTORCH_ALLOC_CONF": "max_split_size_mb:32"});
     assert!(noted(&with(text), "made with max_split_size_mb:32;"));
     let both = json!({"PYTORCH_CUDA_ALLOC_CONF": "max_split_size_mb:64", "PYTORCH_ALLOC_CONF": ""});
@@ -196,7 +198,7 @@ fn numbers_and_texts_of_the_first_protocols_are_those_of_the_later_ones() {
         let bytes = format!("(dVsegments\n(lsVdevice_traces\n(l(l{entry}aas.");
         read(Path::new("t"), bytes.as_bytes()).map_err(TraceError::into_defect)
     };
-    // As Python 3 and Python 2 write them.
+    // Strings as Python 3 and Python 2 write them.
     for action in ["Valloc", "S'alloc'", "S\"alloc\""] {
         for size in ["I7", "L7L", "L7"] {
             assert_eq!(events(&read(size, action).unwrap()), "a0:7");
@@ -210,7 +212,7 @@ fn numbers_and_texts_of_the_first_protocols_are_those_of_the_later_ones() {
 
 #[test]
 fn depth_and_sharing_cost_what_the_file_has() {
-    // A million lists inside each other.
+    // A million nested lists.
     let deep = [
         b"\x80\x04".as_slice(),
         &vec![b']'; 1 << 20],
@@ -222,7 +224,7 @@ fn depth_and_sharing_cost_what_the_file_has() {
         read_all(&deep),
         Err(Defect::NothingAllocated { .. } | Defect::NoSnapshot { .. })
     ));
-    // Fifty lists that each hold the previous one ten times: 10^50 values if written out.
+    // Fifty lists, each of which contains the previous one ten times: 10^50 values if written out.
     let mut wide = b"\x80\x04]\x94".to_vec();
     for place in 0..50 {
         wide.extend([b']', b'(']);

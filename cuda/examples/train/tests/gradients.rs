@@ -1,4 +1,4 @@
-//! The device's gradients beside differences of the loss, which the host calculates.
+//! Compares the device's gradients with differences of the loss, which the host calculates.
 
 use super::common::together;
 use super::gpu;
@@ -8,7 +8,7 @@ use crate::model::{Batch, HostModel, Network};
 /// How far weights are moved.
 const STEP: f32 = 1e-3;
 
-/// How far a gradient may be off: both sides round, and a difference is none of no width.
+/// Maximum error of a gradient: both sides round, and a difference has a width.
 const OFF: f64 = 1e-4;
 
 /// All weights, one kind after another.
@@ -26,7 +26,7 @@ impl Weights {
         losses.sum::<f64>() / labels.len() as f64
     }
 
-    /// The derivative by one weight.
+    /// Returns the derivative with respect to one weight, as a difference.
     fn difference(&self, kind: usize, index: usize, points: &[f32], labels: &[f32]) -> f64 {
         let moved = |by: f32| {
             let mut moved = self.clone();

@@ -1,4 +1,5 @@
-//! What the example claims, on the driver there is; what needs the stand-in says so where there is none.
+//! Tests of what the example claims, on any driver. Tests that need the stand-in say so if there is
+//! none.
 #![allow(clippy::expect_used, clippy::unwrap_used, reason = "tests")]
 
 #[path = "../../../tests/all/common/mod.rs"]
@@ -15,7 +16,7 @@ fn gpu() -> TrainDevice {
     TrainDevice::new(common::driver()).unwrap()
 }
 
-/// A network that trains in no time.
+/// A network that trains quickly.
 const SMALL: TrainSettings = TrainSettings {
     seed: 7,
     hidden: 8,

@@ -1,5 +1,5 @@
-//! The text of the kernels, run thread by thread by an interpreter of the instructions that it uses, beside
-//! what the driver gives: the stand-in does not look at what the text says, and there is not always a GPU.
+//! Runs the text of the kernels, thread by thread, in an interpreter of the instructions that it uses, and
+//! compares with the driver's results: the stand-in does not read the text, and there is not always a GPU.
 
 use std::collections::HashMap;
 
@@ -12,13 +12,13 @@ use crate::gpu::{Matrix, TrainDevice};
 
 const TEXT: &str = include_str!("../kernels.ptx");
 
-/// Addresses of an argument's memory, more than it has.
+/// Number of addresses for an argument's memory, more than it has.
 const ROOM: u64 = 1 << 32;
 
-/// Threads of a block. Not a power of two, and more than are needed.
+/// Threads of a block: not a power of two, and more than are needed.
 const BLOCK: u32 = 48;
 
-/// How far both may differ: they sum and round in ways of their own.
+/// Maximum difference: the two sum and round in ways of their own.
 const NEAR: f32 = 1e-4;
 
 /// An argument: memory, or a number as its bits.
@@ -56,10 +56,10 @@ impl Kernel {
         }
     }
 
-    /// What the whole grid does.
+    /// Runs the whole grid.
     fn run(&self, args: &mut [Arg], threads: usize) {
         assert_eq!(args.len(), self.parameters.len());
-        // A block more than is needed: its threads must do nothing.
+        // One block more than is needed, whose threads must do nothing.
         for block in 0..(threads as u32).div_ceil(BLOCK) + 1 {
             for thread in 0..BLOCK {
                 self.thread(args, block, thread);
@@ -101,7 +101,7 @@ impl Kernel {
         }
     }
 
-    /// What an instruction puts into its first register.
+    /// Returns the value that an instruction puts into its first register.
     fn value(
         &self,
         args: &mut [Arg],
@@ -164,7 +164,7 @@ impl Kernel {
     }
 }
 
-/// A number in a register, or written out.
+/// Returns a number from a register, or from a literal.
 fn number(registers: &HashMap<String, u64>, word: &str) -> f32 {
     let bits = match word.strip_prefix("0f") {
         Some(bits) => u32::from_str_radix(bits, 16).unwrap(),
@@ -173,7 +173,7 @@ fn number(registers: &HashMap<String, u64>, word: &str) -> f32 {
     f32::from_bits(bits)
 }
 
-/// Memory at an address, which must be there.
+/// Returns the memory at an address, which must exist.
 fn place<'a>(args: &'a mut [Arg], registers: &HashMap<String, u64>, word: &str) -> &'a mut f32 {
     let at = registers[word.trim_matches(['[', ']'])];
     let (index, offset) = ((at / ROOM) as usize - 1, at % ROOM);
@@ -184,7 +184,7 @@ fn place<'a>(args: &'a mut [Arg], registers: &HashMap<String, u64>, word: &str) 
     }
 }
 
-/// The memory of an argument.
+/// Returns the memory of an argument.
 fn memory(args: &[Arg], index: usize) -> &[f32] {
     match &args[index] {
         Arg::Memory(values) => values,
@@ -202,7 +202,7 @@ fn assert_near(text: &[f32], buffer: &DeviceBuffer<f32>, gpu: &TrainDevice) {
     }
 }
 
-/// Values from -4 to 4 on both sides.
+/// The same values, from -4 to 4, on the host and on the device.
 struct Pair(Vec<f32>, DeviceBuffer<f32>);
 
 impl Pair {
@@ -226,7 +226,7 @@ impl Pair {
     }
 }
 
-/// Memory to be written whole.
+/// Returns memory that a kernel must write entirely.
 fn unwritten(len: usize) -> Arg {
     Arg::Memory(vec![f32::NAN; len])
 }

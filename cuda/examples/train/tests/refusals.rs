@@ -1,5 +1,5 @@
-//! Each call of the driver that a training makes refused once: it ends with an error or with the same
-//! losses, and nothing is left of it.
+//! Refuses each driver call of a training run, one call in each run: the run ends with an error or
+//! with the same losses, and leaves nothing behind.
 
 use larder_cuda::driver::Rule;
 use larder_cuda::driver::abi::Code;
@@ -8,7 +8,7 @@ use super::common::{alone, assert_clean};
 use super::gpu;
 use crate::train::{TrainSettings, train};
 
-/// As few calls as show everything: a first step, a planned one, and both batches used again.
+/// The fewest calls that show everything: a first step, a planned one, and both batches used again.
 const SETTINGS: TrainSettings = TrainSettings {
     seed: 5,
     hidden: 3,
@@ -29,7 +29,7 @@ fn a_refused_call_ends_in_an_error_or_in_the_same_losses() {
         .into_iter()
         .cycle()
     {
-        // All memory is with the driver again, so that it is asked for.
+        // All memory is returned to the driver, so that the run has to request it.
         let held = gpu.memory.release(u64::MAX).later_bytes + gpu.memory.stats().reserved_bytes;
         gpu.pinned.release();
         assert_eq!(
@@ -54,7 +54,8 @@ fn a_refused_call_ends_in_an_error_or_in_the_same_losses() {
             _ => errors += 1,
         }
         control.clear_findings();
-        // What was under way was in use until now; the events behind it are recorded and pass at once.
+        // Work in flight used memory until now; from here on, events are reached as soon as they are
+        // recorded.
         control.schedule_eagerly();
         gpu.memory.context().synchronize().unwrap();
         if calls <= skip {
@@ -62,7 +63,7 @@ fn a_refused_call_ends_in_an_error_or_in_the_same_losses() {
         }
         skip += 1;
     }
-    // Launches and copies cannot be made good.
+    // A refused launch or copy cannot be made up for.
     assert!(
         errors > 15 * SETTINGS.steps && (errors as u64) < skip,
         "{errors} of {skip}"

@@ -1,4 +1,4 @@
-//! Whole trainings.
+//! Whole training runs.
 
 use super::common::{alone, assert_clean, together};
 use super::{SMALL, gpu};
@@ -32,11 +32,11 @@ fn buffers_of_a_step_lie_where_the_plan_puts_them() {
     let report = train(&gpu, &SMALL, || {}).unwrap();
     let steps = report.steps;
     assert_eq!(steps.steps, SMALL.steps as u64);
-    // The first is learned, and the second begins as one that is not known yet.
+    // The first step is recorded, and the second begins as one that is not known yet.
     assert!(steps.known_steps >= steps.steps - 2, "{report}");
     assert_eq!(steps.misses, 0, "{report}");
     assert!(steps.unplanned * 50 < steps.hits, "{report}");
-    // What is left is what the model, the batches and the report need, not the steps.
+    // The memory left is that of the model, the batches and the report, not of the steps.
     assert!(gpu.memory.stats().live_bytes < report.stats.peak_live_bytes / 2);
 }
 
@@ -90,13 +90,14 @@ fn the_last_steps_call_the_driver_for_no_memory() {
         ] {
             assert!(!called(name), "{name}: {calls:?}");
         }
-        // Each step the host waits for the copy of a batch, and for no stream; those are for the results.
+        // In each step the host waits for the copy of a batch, not for a stream; it waits for streams
+        // only to read results.
         let last = LAST as u64;
         let count = |name: &str| control.calls(Some(name));
         assert_eq!(count("cuCtxSynchronize"), 0, "{calls:?}");
         assert!(count("cuStreamSynchronize") < last / 10, "{calls:?}");
         assert!(count("cuEventSynchronize") <= last, "{calls:?}");
-        // The streams wait for each other once a step each: a batch is read, and written again.
+        // In each step, each stream waits once for the other: a batch is read, and written again.
         assert!(count("cuStreamWaitEvent") <= 2 * last, "{calls:?}");
     }
     assert_clean(control);

@@ -1,11 +1,12 @@
-//! The calls of a paged allocator's page plan, made by the driver.
+//! The driver calls of a paged allocator's page plan.
 //!
 //! A call that returns `Ok` was made and a call that returns an error was not, with one harmless exception:
-//! if the driver refuses to free memory, the context retries it. If the memory is charged to a budget, which
-//! counts it until then, the call returns `Ok`; otherwise the allocator counts it as lost.
+//! if the driver refuses to free memory, the context retries the free. If the memory is charged to a budget,
+//! which counts it until it is freed, the call returns `Ok`; otherwise it returns an error, and the allocator
+//! counts the memory as lost.
 //!
-//! While the memory sleeps nothing is created or mapped. Memory that the driver does not have is unmapped and
-//! released in the table only.
+//! While the memory sleeps, nothing is created or mapped. Memory that the driver does not have is unmapped
+//! and released in the table only.
 
 use std::sync::PoisonError;
 
@@ -61,8 +62,8 @@ impl PageDriver for VirtualMemory {
     }
 }
 
-/// Makes the error for a handle or a mapping that is not in the table; the handle's number stands in for the
-/// address.
+/// Makes the error for a handle or a mapping that is not in the table; the handle's number takes the place of
+/// the address.
 const fn unknown(handle: u32) -> DriverError {
     DriverError::NotOurs {
         address: handle as u64,
@@ -99,7 +100,7 @@ impl VirtualMemory {
             charge,
         };
         let earlier = locked(&self.table).handles.insert(handle, held);
-        // Only if two threads create the same number, which an allocator never does.
+        // Happens only if two threads create the same handle number, which an allocator never does.
         if let Some(earlier) = earlier
             && let Some(memory) = earlier.memory
         {
@@ -114,7 +115,7 @@ impl VirtualMemory {
         self.map(range, memory, MappingOwner::Handle(handle))
     }
 
-    /// Returns the memory of a handle of that size.
+    /// Returns the memory of a handle, which must have this size.
     pub(super) fn memory_of(&self, handle: u32, bytes: u64) -> Result<MemoryHandle, DriverError> {
         match locked(&self.table).handles.get(&handle) {
             Some(held) if held.bytes == bytes => held.memory.ok_or(DriverError::Asleep),
@@ -151,7 +152,8 @@ impl VirtualMemory {
             let charged = held.charge.is_some();
             self.context.defer_free_charged(thing, held.charge);
             if charged {
-                // The budgets count the memory until the driver takes it; the allocator above need not.
+                // The budgets count the memory until the driver takes it, so the allocator above need not
+                // count it.
                 locked(&self.table).last_error = Some(error);
                 return Ok(());
             }

@@ -1,9 +1,9 @@
 //! Sleep of the memory of handles. The table keeps the place of each mapping, so the addresses stay taken,
 //! and records for each handle and each mapping whether the driver has it.
 //!
-//! Giving up undoes all mappings before it releases any memory: if the driver refuses to undo one, every byte
-//! is still in place. Bringing back creates, maps, and allows access. Both continue where they were refused
-//! before, and each undoes the other. The caller saves the contents.
+//! [`Stopped::give_up`] undoes all mappings before it releases any memory: if the driver refuses to undo one,
+//! no memory has been released. [`Stopped::bring_back`] creates memory, maps it, and allows access. Both
+//! continue where an earlier call was refused, and each undoes the other. The caller saves the contents.
 
 use std::sync::{PoisonError, RwLockWriteGuard};
 
@@ -14,14 +14,14 @@ use crate::DriverError;
 use crate::driver::locked;
 use crate::driver::refused_free::RefusedFree;
 
-/// Blocks calls of a paged allocator until dropped. None is under way.
+/// Blocks calls of a paged allocator until dropped. No call is under way.
 pub(crate) struct Stopped<'a> {
     memory: &'a VirtualMemory,
     asleep: RwLockWriteGuard<'a, bool>,
 }
 
 impl VirtualMemory {
-    /// Waits for calls under way, and blocks others.
+    /// Waits for the calls under way, and blocks further calls.
     pub(crate) fn stop(&self) -> Stopped<'_> {
         let asleep = self.asleep.write();
         Stopped {
@@ -30,9 +30,9 @@ impl VirtualMemory {
         }
     }
 
-    /// Waits for calls under way, and blocks others. Notifies the watcher that all memory of handles leaves;
-    /// nothing is mapped in between. A caller that then releases nothing [notifies it of the
-    /// opposite](Self::tell_of_return).
+    /// Waits for the calls under way, and blocks further calls. Notifies the watcher that all memory of
+    /// handles leaves; nothing is mapped in the meantime. A caller that then releases nothing [notifies it of
+    /// the return](Self::tell_of_return).
     pub(crate) fn stop_and_tell(&self) -> Stopped<'_> {
         *self.stop().asleep = true;
         for (start, bytes, _) in self.mappings_of_handles(true) {
@@ -59,7 +59,7 @@ impl VirtualMemory {
             .is_some_and(|mapped| mapped.present)
     }
 
-    /// Returns the handles' mappings that are present, or absent: start, bytes, handle.
+    /// Returns the mappings of handles that are present, or those that are absent: start, bytes, handle.
     fn mappings_of_handles(&self, present: bool) -> Vec<(u64, u64, u32)> {
         let table = locked(&self.table);
         let mappings = table.mappings.iter();
@@ -79,7 +79,7 @@ impl VirtualMemory {
         }
     }
 
-    /// Creates memory for the handles that have none, each charged before.
+    /// Creates memory for each handle that has none, and charges it first.
     fn create_absent(&self) -> Result<(), DriverError> {
         let absent: Vec<(u32, u64)> = {
             let table = locked(&self.table);
@@ -99,7 +99,7 @@ impl VirtualMemory {
         Ok(())
     }
 
-    /// Allows access to all mappings of handles, with a call for each run of adjacent ones.
+    /// Allows access to all mappings of handles, with one call for each run of adjacent mappings.
     fn access_all(&self) -> Result<(), DriverError> {
         let mut runs: Vec<(u64, u64)> = Vec::new();
         for (start, bytes, _) in self.mappings_of_handles(true) {
@@ -118,8 +118,8 @@ impl VirtualMemory {
 }
 
 impl Stopped<'_> {
-    /// Refuses if another process may use some of the memory, or a card knows it by its handle, since a copy
-    /// cannot replace it.
+    /// Refuses if another process may use some of the memory, or a network card knows it by its handle, since
+    /// a copy cannot replace such memory.
     ///
     /// # Errors
     /// [`DriverError::Exported`].
@@ -134,10 +134,10 @@ impl Stopped<'_> {
         }
     }
 
-    /// Releases all memory of handles to the driver and returns its bytes. The memory sleeps from here on,
-    /// even if the driver refuses some releases. No work may use it. Refused frees of unmapped memory are
-    /// deferred, as everywhere ([`Context::refused_frees`](crate::Context::refused_frees)). Two calls a
-    /// handle, and one for each further mapping of it.
+    /// Releases all memory of handles to the driver and returns its bytes. The memory sleeps from now on,
+    /// even if the driver refuses some releases. No work may use the memory. Refused frees of unmapped memory
+    /// are deferred, as everywhere ([`Context::refused_frees`](crate::Context::refused_frees)). Costs two
+    /// calls for each handle, and one for each further mapping of it.
     ///
     /// # Errors
     /// If the driver refuses to undo a mapping. No memory was released then.
@@ -169,11 +169,12 @@ impl Stopped<'_> {
         Ok(released)
     }
 
-    /// Maps memory at all addresses again that had some; its contents are undefined if it was released. A
-    /// call a handle, one a mapping, and one for each run of adjacent mappings.
+    /// Maps memory again at all addresses that had some; the contents are undefined if the memory was
+    /// released. Costs one call for each handle, one for each mapping, and one for each run of adjacent
+    /// mappings.
     ///
     /// # Errors
-    /// [`DriverError::Budget`], and if the driver refuses. Some of it is back then.
+    /// [`DriverError::Budget`], and if the driver refuses. Some of the memory is back then.
     pub(crate) fn bring_back(&mut self) -> Result<(), DriverError> {
         let memory = self.memory;
         memory.create_absent()?;

@@ -1,4 +1,4 @@
-//! Memory of a [`VirtualMemory`] for other processes.
+//! Exports of the memory of a [`VirtualMemory`] to other processes.
 
 use std::os::fd::OwnedFd;
 use std::sync::PoisonError;
@@ -10,26 +10,26 @@ use super::{Mapped, MappingOwner, VirtualMemory};
 use crate::DriverError;
 use crate::driver::locked;
 
-/// An export.
+/// The pieces of memory of one export.
 #[derive(Debug)]
 pub(crate) struct Exported {
-    /// Start of the memory under the range.
+    /// Start of the first piece.
     pub(crate) start: u64,
-    /// The bytes of each piece of memory, in the order of addresses.
+    /// The bytes of each piece, in the order of addresses.
     pub(crate) pieces: Vec<u64>,
     /// The descriptor of each piece.
     pub(crate) descriptors: Vec<OwnedFd>,
 }
 
 impl VirtualMemory {
-    /// Returns whether its memory can be exported.
+    /// Returns whether the memory can be exported.
     pub(crate) const fn is_shareable(&self) -> bool {
         self.memory_use.shareable
     }
 
-    /// Exports the whole of each piece of memory that a range touches. The mappings stay until
-    /// [`end_export`](Self::end_export) (VIRT4). O(log mappings) and one driver call for each piece. A
-    /// refusal leaves nothing exported.
+    /// Exports each piece of memory that a range touches, as a whole. The mappings stay until
+    /// [`end_export`](Self::end_export) (VIRT4). O(log mappings) and one driver call for each piece. After a
+    /// refusal nothing is exported.
     pub(crate) fn export(&self, range: AddrRange) -> Result<Exported, DriverError> {
         let (start, pieces) = self.begin_export(range)?;
         let export = |(_, memory): &(u64, MemoryHandle)| {
@@ -53,8 +53,8 @@ impl VirtualMemory {
         }
     }
 
-    /// Counts an export of each mapping under a range. Returns the start of the first, and the bytes and
-    /// memory of each.
+    /// Counts an export of each mapping under a range. Returns the start of the first mapping, and the bytes
+    /// and memory of each.
     fn begin_export(
         &self,
         range: AddrRange,

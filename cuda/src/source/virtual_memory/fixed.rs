@@ -1,8 +1,8 @@
 //! [`FixedMapping`]: one handle at addresses of its own, for callers that register an address range with the
 //! driver or a network card.
 //!
-//! FIXED1 the addresses are reserved for this mapping alone, and hold all of one handle, from when it is made
-//! until no work of the context uses it any more.
+//! FIXED1 the addresses are reserved for this mapping alone, and the whole of one handle is mapped there,
+//! until no work of the context uses the mapping any more.
 
 use std::sync::PoisonError;
 
@@ -25,15 +25,15 @@ pub(crate) struct FixedMapping {
 }
 
 impl VirtualMemory {
-    /// Makes memory of at least `bytes` bytes, in whole pages, one handle at addresses of its own. It is
-    /// charged as the memory of handles is. Four driver calls with their contexts, each in the relaxed mode,
-    /// which a caller may enter once for all of them.
+    /// Makes memory of at least `bytes` bytes, in whole pages: one handle at addresses of its own. It is
+    /// charged like the memory of other handles. Costs four driver calls with their contexts, each in the
+    /// relaxed capture mode, which a caller may enter once for all of them.
     ///
     /// # Errors
     /// [`DriverError::Asleep`], [`DriverError::Budget`], [`DriverError::Size`], and if the driver refuses.
-    /// The call leaves nothing behind then.
+    /// The call then leaves nothing behind.
     pub(crate) fn make_fixed(&self, bytes: u64) -> Result<FixedMapping, DriverError> {
-        // Sleep takes this lock exclusively and then checks for fixed blocks.
+        // A thread that falls asleep takes this lock exclusively, and then checks for fixed blocks.
         let asleep = self.asleep.read().unwrap_or_else(PoisonError::into_inner);
         if *asleep {
             return Err(DriverError::Asleep);

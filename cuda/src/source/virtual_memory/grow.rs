@@ -1,9 +1,9 @@
-//! Ranges that grow at the requested place: right after the held memory, so that a best-fit allocator has one
+//! Ranges that grow at the requested place, right after the held memory, so that a best-fit allocator has one
 //! range instead of many regions.
 //!
-//! A range consists of pieces of one page size each; any run of whole pieces can be released. A piece that
-//! the driver refused to unmap keeps its place until it is unmapped; that is retried with every growth and
-//! every release.
+//! A range consists of pieces of one page each; any run of whole pieces can be released. A piece that the
+//! driver refused to unmap keeps its place until it is unmapped, which is retried with every growth and every
+//! release.
 
 use larder_core::{Addr, AddrRange, Align, GrowRequest, SubAllocError, SubAllocator, round_up};
 
@@ -13,8 +13,8 @@ use crate::driver::locked;
 use crate::driver::refused_free::RefusedFree;
 
 impl SubAllocator for VirtualMemory {
-    /// Grows by whole pages, at the requested place if that is free. Three driver calls a page, so larger
-    /// [pages](super::VirtualConfig::page_bytes) save calls.
+    /// Grows by whole pages, at the requested place if it is free. Costs two driver calls for each page, so
+    /// larger [pages](super::VirtualConfig::page_bytes) save calls, and one for the range.
     fn grow(&self, request: GrowRequest) -> Result<AddrRange, SubAllocError> {
         let _alone = locked(&self.growing);
         self.take_leaving();
@@ -22,7 +22,7 @@ impl SubAllocator for VirtualMemory {
         self.remember(outcome).map_err(|_| SubAllocError)
     }
 
-    /// Releases any run of whole pages. Two driver calls a page.
+    /// Releases any run of whole pages. Costs two driver calls for each page.
     fn release(&self, range: AddrRange) -> Result<(), SubAllocError> {
         let _alone = locked(&self.growing);
         self.take_leaving();
@@ -50,7 +50,7 @@ impl VirtualMemory {
         outcome.map(|()| range)
     }
 
-    /// Returns the requested place, if it is free.
+    /// Returns the requested place, if there is one and it is free.
     fn wished_place(&self, request: GrowRequest, bytes: u64) -> Option<AddrRange> {
         let at = request.at?;
         let page = Align::new(self.page_bytes)?;
@@ -81,7 +81,7 @@ impl VirtualMemory {
         None
     }
 
-    /// Maps memory at every page of a free range.
+    /// Maps new memory at every page of a free range.
     fn back(&self, range: AddrRange) -> Result<(), DriverError> {
         let mut at = range.start();
         while at < range.end() {
@@ -115,7 +115,7 @@ impl VirtualMemory {
         self.take_leaving();
     }
 
-    /// Frees the leaving pieces that the driver takes. O(mappings) if there are any.
+    /// Frees the leaving pieces that the driver now unmaps. O(mappings) if there are any.
     fn take_leaving(&self) {
         let table = locked(&self.table);
         if table.leaving == 0 {

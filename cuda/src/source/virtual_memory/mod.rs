@@ -1,19 +1,19 @@
-//! [`VirtualMemory`]: one range of addresses, and physical memory that is mapped to it.
+//! [`VirtualMemory`]: one range of addresses, and physical memory that is mapped there.
 //!
 //! It is used in one of two ways: as a [`PageDriver`](larder_core::pages::PageDriver) (`drive`), where a
-//! [`Shared`](larder_core::Shared) decides what is mapped where and may move it; and as a
-//! [`SubAllocator`](larder_core::SubAllocator) (`grow`), one range that grows at its end. Exports to other
-//! processes: `export`.
+//! [`Shared`](larder_core::Shared) decides where memory is mapped and may move it; or as a
+//! [`SubAllocator`](larder_core::SubAllocator) (`grow`), with one range that grows at its end. `export` has
+//! the exports to other processes.
 //!
 //! # Invariants
 //! * VIRT1 the addresses are reserved from the driver, and only this type maps memory there.
-//! * VIRT2 a mapping is in the table from before the driver is asked to make it until after it was undone, so
-//!   no place is used twice; its memory exists at least as long.
-//! * VIRT3 memory in the table exists; frees that the driver refused are among the context's deferred frees.
+//! * VIRT2 a mapping is in the table from before the driver is asked to make it until after it has been
+//!   undone, so no place is used twice; its memory exists at least as long.
+//! * VIRT3 memory in the table exists; frees that the driver refused are among the context's refused frees.
 //! * VIRT4 an exported mapping is not undone, so its memory is neither moved away nor freed. Pins keep the
-//!   planner (`PagePool`) from trying; a call that tries all the same is refused.
+//!   planner (`PagePool`) from trying; a call that tries anyway is refused.
 //!
-//! While the memory of handles sleeps (`sleep`), VIRT2 and VIRT3 hold for entries marked as present.
+//! While the memory of handles sleeps (`evict`), VIRT2 and VIRT3 hold for entries marked as present.
 
 mod drive;
 mod evict;
@@ -42,21 +42,21 @@ pub(crate) use watch::{RegionWatch, RegionWatcher};
 /// Configuration of a [`VirtualMemory`].
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct VirtualConfig {
-    /// Addresses to reserve, rounded up to pages. They cost only an entry in the driver's tables: take two to
-    /// four times the memory that may be held.
+    /// Bytes of addresses to reserve, rounded up to whole pages. Addresses cost only an entry in the driver's
+    /// tables: reserve two to four times the memory that may be held.
     pub address_bytes: u64,
-    /// Smallest unit of mapping, a multiple of the device's; 0 for the device's, which is 2 MiB on most
-    /// devices.
+    /// The smallest unit of mapping, a multiple of the device's page; 0 for the device's page itself, which
+    /// is 2 MiB on most devices.
     pub page_bytes: u64,
-    /// Further devices, by ordinal, that read and write the memory; each must be able to reach it.
+    /// Other devices, by ordinal, that read and write the memory; each must be able to reach it.
     pub peers: Vec<i32>,
-    /// Whether the memory may be exported to other processes; network cards may then reach it too, if the
-    /// device supports it (GPUDirect RDMA). The device must support exports.
+    /// Whether the memory may be exported to other processes, which the device must support. Network cards
+    /// may then reach the memory, too, if the device supports that (GPUDirect RDMA).
     pub shareable: bool,
 }
 
 impl VirtualConfig {
-    /// Makes a configuration with the device's own pages, no peers, not shareable.
+    /// Makes a configuration with the device's own pages and no peers, not shareable.
     pub const fn new(address_bytes: u64) -> Self {
         Self {
             address_bytes,
@@ -67,14 +67,14 @@ impl VirtualConfig {
     }
 }
 
-/// Reserved addresses of a device, and the memory mapped there.
+/// Reserved addresses of a device, and the memory that is mapped there.
 ///
 /// One piece of memory may be mapped at several addresses. Work sees writes through another address only if
-/// it begins after the writing work has ended, so one kernel must not use both.
+/// it begins after the writing work has ended, so one kernel must not use two of the addresses.
 ///
-/// Any thread may call it, with any context current. A mapping may be undone only if no queued work uses its
-/// addresses; the driver may wait for the device. A refusal is returned as an error and changes nothing,
-/// except that a refused free of unmapped memory is retried later ([`Context::refused_frees`]). Dropping
+/// Any thread may call this, with any context current. A mapping may be undone only if no queued work uses
+/// its addresses; the driver may wait for the device. A refusal is returned as an error and changes nothing,
+/// except that a refused free of unmapped memory is retried later ([`Context::refused_frees`]). Dropping this
 /// frees everything, so no block may be in use then, not even by queued work.
 ///
 /// ```no_run
@@ -104,13 +104,13 @@ pub struct VirtualMemory {
     page_bytes: u64,
     /// Devices that read and write the memory, starting with its own.
     devices: Vec<i32>,
-    /// Uses that its memory is created for.
+    /// The uses that the memory is created for.
     memory_use: MemoryUse,
     table: Mutex<MappingTable>,
     /// Held by the one thread that grows or releases ranges of `grow`.
     growing: Mutex<()>,
-    /// Whether the memory of handles sleeps. Calls of a paged allocator share the lock, so that none is under
-    /// way while memory falls asleep or wakes.
+    /// Whether the memory of handles sleeps. Calls of a paged allocator hold the lock shared, so that no call
+    /// is under way while memory falls asleep or wakes.
     asleep: RwLock<bool>,
     /// Node to which the memory of handles is charged. Memory of ranges is not charged.
     node: Option<Arc<TreeNode>>,
@@ -118,7 +118,7 @@ pub struct VirtualMemory {
     watcher: RegionWatcher,
 }
 
-/// Physical memory.
+/// A piece of physical memory.
 #[derive(Debug)]
 struct PhysicalMemory {
     /// The driver's handle; `None` while the memory sleeps.
@@ -127,10 +127,10 @@ struct PhysicalMemory {
     charge: Option<Charge>,
 }
 
-/// Owner of a mapping.
+/// The owner of a mapping.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum MappingOwner {
-    /// The paged allocator's handle of this number.
+    /// The paged allocator's handle with this number.
     Handle(u32),
     /// A range made by `grow`, with its memory, which has no other owner.
     Range(MemoryHandle),
@@ -144,11 +144,11 @@ struct Mapped {
     owner: MappingOwner,
     /// Number of exports of its memory (VIRT4).
     exports: u32,
-    /// Whether the driver has the mapping, which it does not while the memory sleeps.
+    /// Whether the driver has the mapping. It does not while the memory sleeps.
     present: bool,
 }
 
-/// Counts of calls that changed mappings, by kind; refused calls do not count.
+/// Counts of calls that changed mappings, by kind. Refused calls do not count.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[non_exhaustive]
 pub struct VirtualCalls {
@@ -158,7 +158,7 @@ pub struct VirtualCalls {
     pub map: u64,
     /// Mappings undone.
     pub unmap: u64,
-    /// Pieces of memory released by a paged allocator; deferred ones are not counted.
+    /// Pieces of memory released by a paged allocator. Deferred releases do not count.
     pub release: u64,
     /// Ranges made accessible.
     pub set_access: u64,
@@ -179,7 +179,7 @@ struct MappingTable {
     mappings: BTreeMap<u64, Mapped>,
     /// Number of mappings owned by `Leaving`.
     leaving: usize,
-    /// Bytes of each fixed mapping by start. They lie outside of `addresses`.
+    /// Bytes of each fixed mapping by start. Fixed mappings lie outside `addresses`.
     fixed: BTreeMap<u64, u64>,
     calls: VirtualCalls,
     last_error: Option<DriverError>,
@@ -196,10 +196,10 @@ impl MappingTable {
 }
 
 impl VirtualMemory {
-    /// Reserves addresses on the context's device, with its own pages. Three driver calls.
+    /// Reserves addresses on the context's device, with the device's own pages. Costs three driver calls.
     ///
     /// # Errors
-    /// If the driver is older than 10.2, the device cannot map memory, or the driver refuses.
+    /// If the driver's version is below 10.2, the device cannot map memory, or the driver refuses.
     pub fn new(context: &Context, address_bytes: u64) -> Result<Self, DriverError> {
         Self::with_config(context, &VirtualConfig::new(address_bytes))
     }
@@ -207,9 +207,9 @@ impl VirtualMemory {
     /// Reserves addresses on the context's device with a configuration.
     ///
     /// # Errors
-    /// If the driver is older than 10.2, the device cannot map memory, or the driver refuses;
+    /// If the driver's version is below 10.2, the device cannot map memory, or the driver refuses;
     /// [`DriverError::Size`] if the pages are not multiples of the device's, [`DriverError::Unsupported`] if
-    /// a peer cannot reach the memory, or it cannot be shareable.
+    /// a peer cannot reach the memory, or the memory cannot be shareable.
     pub fn with_config(context: &Context, config: &VirtualConfig) -> Result<Self, DriverError> {
         let ordinal = context.ordinal();
         // A driver that is too old fails in the calls below.
@@ -255,7 +255,7 @@ impl VirtualMemory {
         })
     }
 
-    /// Charges the memory of handles to a budget. None may be held yet.
+    /// Charges the memory of handles to a budget. No such memory may be held yet.
     pub(crate) fn charge_to(&mut self, node: Arc<TreeNode>) {
         self.node = Some(node);
     }
@@ -279,12 +279,12 @@ impl VirtualMemory {
         &self.context
     }
 
-    /// Returns the reserved addresses, whole pages.
+    /// Returns the reserved addresses, which are whole pages.
     pub const fn addresses(&self) -> AddrRange {
         self.addresses
     }
 
-    /// Returns the smallest unit of mapping; places and sizes are multiples of it.
+    /// Returns the smallest unit of mapping; the places and sizes of mappings are multiples of it.
     pub const fn page_bytes(&self) -> u64 {
         self.page_bytes
     }
@@ -312,13 +312,13 @@ impl VirtualMemory {
         locked(&self.table).calls
     }
 
-    /// Returns the newest refusal, whose reason a [`SubAllocError`](larder_core::SubAllocError) does not
-    /// carry.
+    /// Returns the newest refusal, with the reason, which a [`SubAllocError`](larder_core::SubAllocError)
+    /// does not have.
     pub fn last_error(&self) -> Option<DriverError> {
         locked(&self.table).last_error
     }
 
-    /// Creates memory; retries if a deferred free could be made in between.
+    /// Creates memory. If the device has too little, retries refused frees and then the creation.
     fn create(&self, bytes: u64) -> Result<MemoryHandle, DriverError> {
         let ordinal = self.context.ordinal();
         let create = || {
@@ -418,7 +418,7 @@ impl VirtualMemory {
     }
 }
 
-/// Returns the uses to create memory for; shareable memory is also made for network cards, if the device
+/// Returns the uses to create memory for. Shareable memory is also created for network cards, if the device
 /// supports that.
 fn memory_use_of(context: &Context, shareable: bool) -> Result<MemoryUse, DriverError> {
     if !shareable {

@@ -1,5 +1,5 @@
-//! [`RegionWatch`]: called for memory that a [`VirtualMemory`] maps and unmaps, or that a source of regions
-//! allocates and frees.
+//! [`RegionWatch`]: callbacks for memory that a [`VirtualMemory`] maps and unmaps, or that a source of
+//! regions allocates and frees.
 
 use std::sync::OnceLock;
 
@@ -8,13 +8,13 @@ use larder_core::{Addr, AddrRange};
 use super::VirtualMemory;
 use crate::driver::locked;
 
-/// Callbacks for memory that is mapped and unmapped, called without a lock of the virtual memory.
+/// Callbacks for memory that is mapped and unmapped. They are called without a lock of the virtual memory.
 pub(crate) trait RegionWatch: Send + Sync {
     /// Called when these addresses can be used.
     fn held(&self, range: AddrRange);
 
     /// Called before these addresses are unmapped, in the pieces passed to `held`. Also called for pieces
-    /// that were never passed, since they could not be used.
+    /// that were never passed to `held`, because they could not be used.
     fn leaving(&self, range: AddrRange);
 }
 
@@ -23,7 +23,7 @@ pub(crate) trait RegionWatch: Send + Sync {
 pub(crate) struct RegionWatcher(OnceLock<Box<dyn RegionWatch>>);
 
 impl RegionWatcher {
-    /// Sets the watcher once; a second one is never called.
+    /// Sets the watcher once; a second watcher is never called.
     pub(crate) fn set(&self, watch: Box<dyn RegionWatch>) {
         let _ = self.0.set(watch);
     }
@@ -42,8 +42,8 @@ impl RegionWatcher {
 }
 
 impl VirtualMemory {
-    /// Calls the watcher for the mappings in a range, which can be used now. Each is passed separately, as it
-    /// will be unmapped. O(mappings in the range).
+    /// Calls the watcher for the mappings in a range, which can be used now. Each mapping is passed
+    /// separately, as it will be unmapped. O(mappings in the range).
     pub(super) fn notify_held(&self, range: AddrRange) {
         if self.watcher.0.get().is_none() {
             return;
@@ -61,7 +61,7 @@ impl VirtualMemory {
     }
 
     /// Sets the watcher of memory that a paged allocator maps. It is set once, before anything is mapped; a
-    /// second one is never called.
+    /// second watcher is never called.
     pub(crate) fn watch(&self, watch: Box<dyn RegionWatch>) {
         self.watcher.set(watch);
     }

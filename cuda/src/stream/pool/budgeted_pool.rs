@@ -16,7 +16,7 @@ use crate::{Context, DeviceAllocError, DriverError};
 /// The core's best fit, shared by threads.
 pub(crate) type SharedPool<S, P> = Shared<P, S, Yield>;
 
-/// The source of a pool's memory: the refusals of its calls, and the bytes that the core does not count.
+/// The source of a pool's memory, with the refusals of its calls and the bytes that the core does not count.
 pub(crate) trait PoolSource<P: BestFit>: Source<P> + Send + Sync + Sized {
     /// Returns the newest refusal of the driver.
     fn last_error(&self) -> Option<DriverError>;
@@ -26,20 +26,20 @@ pub(crate) trait PoolSource<P: BestFit>: Source<P> + Send + Sync + Sized {
 
     fn forget_over_budget(&self);
 
-    /// Returns the bytes that are held and charged outside of the core.
+    /// Returns the bytes that are held and charged outside the core.
     fn left_out_bytes(&self) -> u64;
 
     /// Returns the bytes of idle memory, which could be released.
     fn idle_bytes(core: &SharedPool<Self, P>) -> u64;
 }
 
-/// The core's best fit with a live limit, budgets above it, and counters by intervals.
+/// The core's best fit with a live limit, budgets above it, and counters for intervals.
 pub(crate) struct BudgetedPool<S: PoolSource<P>, P: BestFit> {
     /// Node to which held memory is charged.
     pub(crate) node: Arc<TreeNode>,
     pub(crate) over_limit: OverLimit,
     earlier: Earlier,
-    /// Work that could not be waited for and may still use the memory at the end.
+    /// Work that could not be waited for and may still use the memory when this is dropped.
     unwaited: Vec<Unwaited>,
     context: Context,
     /// Dropped in `drop`, before others are notified.
@@ -67,13 +67,13 @@ impl<S: PoolSource<P>, P: BestFit> BudgetedPool<S, P> {
         &self.context
     }
 
-    /// Returns the core's allocator, which has no limits above it and no counters by intervals.
+    /// Returns the core's allocator, which does not know the budgets and has no counters for intervals.
     #[inline]
     pub(crate) fn shared(&self) -> &SharedPool<S, P> {
         &self.core
     }
 
-    /// Sets the work that could not be waited for. Once this is dropped, the memory is freed after that work.
+    /// Sets the work that could not be waited for. When this is dropped, the memory is freed after that work.
     pub(crate) fn ends_behind(&mut self, unwaited: Vec<Unwaited>) {
         self.unwaited = unwaited;
     }
@@ -100,8 +100,8 @@ impl<S: PoolSource<P>, P: BestFit> BudgetedPool<S, P> {
         })
     }
 
-    /// Makes the error of an allocation, with `idle_bytes` of the live bytes idle, on a device of
-    /// `device_bytes`.
+    /// Makes the error of an allocation on a device of `device_bytes`, where `idle_bytes` of the live bytes
+    /// are idle.
     pub(crate) fn refusal(
         &self,
         reason: AllocError,

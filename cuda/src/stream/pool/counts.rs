@@ -1,29 +1,29 @@
-//! Counts of a stream's allocations and frees: [`StreamCounts`], and [`StreamStats`] for people.
+//! Counts of a stream's allocations and frees: [`StreamCounts`], and [`StreamStats`] for programs to read.
 
 use core::fmt;
 
 use larder_core::ByteCount;
 use larder_core::sync::{AtomicU64, Ordering};
 
-/// One stream's use of an allocator, since its first.
+/// One stream's use of an allocator, since the stream was first used with it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[non_exhaustive]
 pub struct StreamStats {
-    /// The driver's handle of the stream; 0 is the default stream.
+    /// The driver's handle for the stream; 0 is the default stream.
     pub stream: usize,
     /// Blocks allocated.
     pub allocations: u64,
-    /// Bytes of them, as granted.
+    /// Bytes of the allocated blocks, as granted.
     pub allocated_bytes: u64,
-    /// Blocks freed in the order of the stream, wherever they were allocated.
+    /// Blocks freed in the order of the stream, on whichever stream they were allocated.
     pub frees: u64,
-    /// Bytes of them.
+    /// Bytes of the freed blocks.
     pub freed_bytes: u64,
     /// Bytes of the stream's arena for small blocks; 0 if it has none.
     pub arena_bytes: u64,
-    /// Number of times the stream was made to wait, on the device, for another one.
+    /// Number of times that the stream was made to wait, on the device, for another stream.
     pub waits: u64,
-    /// Number of events recorded in it.
+    /// Number of events recorded on the stream.
     pub events: u64,
 }
 
@@ -46,14 +46,14 @@ impl fmt::Display for StreamStats {
     }
 }
 
-/// Adds to a counter that one thread at a time changes.
+/// Adds to a counter that only one thread at a time changes.
 #[inline]
 fn add(counter: &AtomicU64, by: u64) {
     let sum = counter.load(Ordering::Relaxed).wrapping_add(by);
     counter.store(sum, Ordering::Relaxed);
 }
 
-/// Counters that change under one lock only.
+/// Counters that change only under one lock.
 #[derive(Default)]
 pub(crate) struct StreamCounts {
     allocations: AtomicU64,
@@ -70,7 +70,7 @@ impl StreamCounts {
         add(&self.allocated_bytes, bytes);
     }
 
-    /// Takes back the count of a block that was not handed out, or went to an arena.
+    /// Takes back the count of a block that was not handed out, or that went to an arena.
     pub(crate) fn withdrawn(&self, bytes: u64) {
         add(&self.allocations, 1_u64.wrapping_neg());
         add(&self.allocated_bytes, bytes.wrapping_neg());
@@ -83,7 +83,7 @@ impl StreamCounts {
         add(&self.freed_bytes, bytes);
     }
 
-    /// Restarts the counters, for the next stream of the number.
+    /// Restarts the counters, for the next stream with the same number.
     pub(crate) fn clear(&self) {
         for counter in [
             &self.allocations,

@@ -33,8 +33,8 @@ impl HeldStream {
         &self.0
     }
 
-    /// Returns the number of holders besides the allocators' tables: the program, its buffers, copies under
-    /// way.
+    /// Returns the number of holders besides the allocators' tables: the program, its buffers, and copies
+    /// under way.
     pub(crate) fn others(&self) -> usize {
         Arc::strong_count(&self.0).saturating_sub(1)
     }

@@ -1,7 +1,7 @@
 //! [`StreamPool`]: the core's best fit over a source of memory, in the order of streams.
 //!
-//! Streams and their events have numbers ([`StreamTable`]). A freed block carries a point, the number of its
-//! stream and that of the stream's next event:
+//! Streams and their events have numbers ([`StreamTable`]). A freed block carries a point: the number of its
+//! stream and the number of the stream's next event:
 //!
 //! ```text
 //! free(block) on stream 3, whose next event is 8: the block carries point (3, 8)
@@ -13,14 +13,14 @@
 //!    │
 //!    └─ event 8 completes ───── free for all streams, without a point
 //! ```
-//! An allocation that fits, and a free, make no driver call except for that wait.
+//! Neither a free nor an allocation that fits makes a driver call, except for that wait.
 //!
-//! `when_short` has the steps taken when nothing fits without a wait, `shrink` the effects of a lowered
-//! limit.
+//! `when_short` has the steps of an allocation when nothing fits without a wait, and `shrink` has the effects
+//! of a lowered limit.
 //!
 //! # Locks
-//! The core's lock is held for bookkeeping; the streams' locks also while an event is recorded. No thread
-//! holds both.
+//! The core's lock is held only for bookkeeping. A stream's lock is also held while an event is recorded. No
+//! thread holds both.
 
 mod budgeted_pool;
 mod by_stream;
@@ -50,41 +50,42 @@ use crate::DeviceAllocError;
 /// Whether an allocation may block the host until queued work finishes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum HostWait {
-    /// It may, for a block that only this memory can serve.
+    /// The host may wait, since only this memory can serve the block.
     MayBlock,
-    /// It must not, for a piece of an arena.
+    /// The host must not wait, since the request is for a piece of an arena.
     MustNotBlock,
-    /// It must not, for a block that other memory can serve.
+    /// The host must not wait, since other memory can serve the block.
     HasFallback,
 }
 
 /// The tiers above a pool, which counts their memory as in use.
 pub(crate) trait UpperTiers: Send + Sync {
-    /// Frees unused memory of the tiers, without a wait. Returns whether there was any.
+    /// Frees unused memory of the tiers without waiting. Returns whether there was any.
     fn give_back(&self, host: HostWait) -> bool;
 
     /// Marks the work of a stream up to an event as done.
     fn completed(&self, stream_id: StreamId, number: EventNumber);
 
-    /// Called after all streams were polled.
+    /// Called after all streams have been polled.
     fn polled(&self);
 
-    /// Returns whether the tiers have, or had a moment ago, memory that is free once work is done.
+    /// Returns whether the tiers have, or had a moment ago, memory that becomes free once work is done.
     fn holds_pending(&self) -> bool;
 
-    /// Returns the bytes that no block occupies.
+    /// Returns the bytes of the tiers that no block occupies.
     fn idle_bytes(&self) -> u64;
 
-    /// Returns the bytes that the program has freed and that are not free yet.
+    /// Returns the bytes of blocks that the program has freed and that are not free yet.
     fn multi_stream_bytes(&self) -> u64;
 
-    /// Returns the bytes of the device.
+    /// Returns the size of the device's memory in bytes.
     fn device_bytes(&self) -> u64;
 }
 
 /// Memory in the order of streams.
 pub(crate) struct StreamPool<S: PoolSource<P>, P: BestFit> {
-    /// Declared before the streams, whose work may use the memory until it is dropped.
+    /// Declared before the streams so that it is dropped first, since their work may use the memory until
+    /// then.
     pub(crate) memory: BudgetedPool<S, P>,
     pub(crate) streams: StreamTable,
     /// The tiers above. Set once, and never for a pool without tiers.
@@ -100,7 +101,7 @@ impl<S: PoolSource<P>, P: BestFit> StreamPool<S, P> {
         }
     }
 
-    /// Returns the core's allocator, which has no counters by stream.
+    /// Returns the core's allocator, which does not count by stream.
     #[inline]
     pub(crate) fn shared(&self) -> &SharedPool<S, P> {
         self.memory.shared()
@@ -154,8 +155,8 @@ impl<S: PoolSource<P>, P: BestFit> StreamPool<S, P> {
         })
     }
 
-    /// Makes the stream of a found block wait for the stream that used it last. Returns `None` if a capture
-    /// forbids that, and then frees the block again.
+    /// Makes the stream of a found block wait for the stream that used it last. If a capture forbids that,
+    /// frees the block again and returns `None`.
     fn wait_for_last_user(
         &self,
         stream: &Arc<CudaStream>,
@@ -180,7 +181,7 @@ impl<S: PoolSource<P>, P: BestFit> StreamPool<S, P> {
         Ok(None)
     }
 
-    /// Frees a block in the order of a point.
+    /// Frees a block that work may use up to a point.
     #[inline]
     pub(crate) fn free_at(
         &self,
@@ -198,7 +199,7 @@ impl<S: PoolSource<P>, P: BestFit> StreamPool<S, P> {
 
 impl<S: PoolSource<P>, P: BestFit> Drop for StreamPool<S, P> {
     fn drop(&mut self) {
-        // Blocks that were never freed may still be used by work too.
+        // Work may still use blocks that were never freed, too.
         let unwaited = self.streams.wait_for_all();
         self.memory.ends_behind(unwaited);
     }

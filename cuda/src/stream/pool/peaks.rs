@@ -1,12 +1,12 @@
 //! [`Earlier`]: the counters of an allocator before they were cleared, so that the peak of an interval can be
-//! taken without any counter going back.
+//! taken while no counter decreases.
 //!
 //! Everything is read and written under the lock of the pool that the counters belong to.
 
 use larder_core::Stats;
 use larder_core::sync::{AtomicU64, Ordering};
 
-/// Counters up to their last clearing.
+/// The counters up to the last time that they were cleared.
 #[derive(Default)]
 pub(crate) struct Earlier {
     allocations: AtomicU64,

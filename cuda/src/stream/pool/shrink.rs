@@ -1,7 +1,7 @@
-//! The limit of a [`BudgetedPool`] while the program runs, and of a [`StreamPool`], which has one.
+//! The limit of a [`BudgetedPool`] while the program runs, and of a [`StreamPool`], which contains one.
 //!
-//! Over its limit, or under a budget that is, a pool refreshes its live limit and releases as much as
-//! possible: at a free, at an allocation that needs the driver and at the end of a step.
+//! While a pool is over its limit, it refreshes its live limit and releases as much as possible: at a free,
+//! at an allocation that needs the driver and at the end of a step.
 
 use std::sync::Arc;
 
@@ -32,7 +32,7 @@ impl<S: PoolSource<P>, P: BestFit> BudgetedPool<S, P> {
         })
     }
 
-    /// Returns the bytes held, and those of them that would stay if the limit were 0.
+    /// Returns the bytes held, and the part of them that would stay if the limit were 0.
     pub(crate) fn pool_stats(&self) -> PoolStats {
         let pool_bytes = self.node.usage().used_bytes;
         PoolStats {
@@ -42,7 +42,7 @@ impl<S: PoolSource<P>, P: BestFit> BudgetedPool<S, P> {
     }
 
     /// Refreshes the live limit, above which nothing is granted from then on. Then releases idle memory above
-    /// it, after `collect` has freed all memory that no work uses any more. Does not wait.
+    /// that limit, after `collect` has freed all memory that no work uses any more. Does not wait.
     pub(crate) fn shrink(&self, collect: impl FnOnce()) {
         let is_above = self.refresh_limit() > 0;
         if is_above {
@@ -60,8 +60,8 @@ impl<S: PoolSource<P>, P: BestFit> BudgetedPool<S, P> {
         }
     }
 
-    /// Calls `shrink` after a free while the pool is over its limit, if it is time to scan for idle memory.
-    /// `none_live` returns whether the program has freed all blocks.
+    /// Called after a free while the pool is over its limit. Calls `shrink` if it is time to scan for idle
+    /// memory. `none_live` returns whether the program has freed all blocks.
     #[cold]
     pub(crate) fn freed_over_limit(
         &self,
@@ -75,8 +75,8 @@ impl<S: PoolSource<P>, P: BestFit> BudgetedPool<S, P> {
     }
 
     /// Prepares an allocation that needs the driver while the pool is over its limit. Calls `shrink` if it is
-    /// time to scan, otherwise refreshes the limit, since memory released in between, here or in other pools,
-    /// raises the bound.
+    /// time to scan, otherwise refreshes the limit, since memory that was released in the meantime, here or
+    /// in other pools, raises the limit.
     #[cold]
     pub(crate) fn allocates_over_limit(&self, none_live: impl Fn() -> bool, shrink: impl Fn()) {
         if !self.shrink_if_due(0, none_live, shrink) {
@@ -84,7 +84,7 @@ impl<S: PoolSource<P>, P: BestFit> BudgetedPool<S, P> {
         }
     }
 
-    /// Calls `shrink`, if it is time to scan. Returns whether it did.
+    /// Calls `shrink` if it is time to scan. Returns whether `shrink` was called.
     fn shrink_if_due(&self, bytes: u64, none_live: impl Fn() -> bool, shrink: impl Fn()) -> bool {
         self.over_limit.freed(bytes, none_live, || {
             let before = self.node.usage().used_bytes;
@@ -98,7 +98,7 @@ impl<S: PoolSource<P>, P: BestFit> StreamPool<S, P> {
     /// Releases idle memory after a free while the pool is over its limit. Does not wait.
     #[cold]
     pub(crate) fn freed_over_limit(&self, stream: Option<&CudaStream>, bytes: u64) {
-        // No event may be queried in a capture.
+        // Events must not be queried during a capture.
         let captures = || stream.is_some_and(|stream| self.streams.captures(stream) != Ok(false));
         let shrink = || {
             if !captures() {
@@ -109,7 +109,7 @@ impl<S: PoolSource<P>, P: BestFit> StreamPool<S, P> {
             .freed_over_limit(bytes, || self.none_live(), shrink);
     }
 
-    /// Returns whether the program has freed all blocks, even if the tiers above still hold some.
+    /// Returns whether the program has freed all blocks, even if the tiers above still hold some of them.
     pub(super) fn none_live(&self) -> bool {
         let live_bytes = self.memory.stats().live_bytes;
         let upper = self.upper();
@@ -156,8 +156,9 @@ impl<S: PoolSource<P>, P: BestFit + Send> LimitedPool for StreamPool<S, P> {
     }
 }
 
-/// Applies a number that other threads change and then apply too. The number is read before the lock under
-/// which it is applied. If it has changed since, it is applied again, so that no older number stays.
+/// Applies a number that other threads change and then apply, too. The number is read before the lock is
+/// taken under which it is applied. If it has changed since, it is applied again, so that no older number
+/// stays.
 fn apply_newest<R>(read: impl Fn() -> u64, mut apply: impl FnMut(u64) -> R) -> R {
     let mut number = read();
     loop {

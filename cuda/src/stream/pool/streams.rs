@@ -1,30 +1,32 @@
-//! The streams of one allocator by number, and the events that tell which of their work memory still waits
-//! for.
+//! The streams of one allocator by number, and the events that show how much of their work is done.
 //!
 //! Each stream that allocates has a number in the core. A free carries the number of the stream's *open*
-//! event, which is not recorded yet: memory reused by its own stream needs none. The event is recorded when
-//! another stream needs such memory, or when memory is short. All frees since the last recorded event share
-//! it.
+//! event, which is not recorded yet, since memory that its own stream reuses needs no event. The event is
+//! recorded when another stream needs such memory, or when memory is short. All frees since the last recorded
+//! event share it.
 //!
-//! STREAM1 an event is recorded after the next number was opened ([`OpenEvent`]), under the stream's lock. A
-//! free reads the open number without that lock. So the event comes after all work that was queued before a
-//! free with its number: the driver puts work of one stream in one order.
-//! STREAM2 a stream's events are sorted by their numbers, and the newest one is `recorded`. Numbers up to
-//! `recorded` without an event in the list are done, up to `done`.
+//! STREAM1 an event is recorded after the next number has been opened ([`OpenEvent`]), under the stream's
+//! lock. A free reads the open number without that lock. So the event comes after all work that was queued
+//! before a free with its number: the driver puts the work of one stream in one order.
+//! STREAM2 a stream's events are sorted by number, and the newest number is `recorded`. A number up to
+//! `recorded` is covered by the first event in the list with that number or a later one; if there is none,
+//! the work is done.
 //!
-//! STREAM3 a number belongs to one stream as long as that stream has a holder besides the allocators. Then
-//! everything queued on it is recorded, and the stream released; once that work is done, the number is the
-//! next stream's. So memory freed or used under a number before is out of use for its later owner.
-//! STREAM4 the driver reuses handles, but a value of cudarc that we hold stays: an allocation's stream has a
-//! number if it is the same value, or otherwise by `cuStreamGetId`. A stream that captures is not queried,
-//! since the query would end the capture (seen on an H200 with driver 580): its handle decides. A stream that
-//! was first seen so, and comes by another value later, counts as another.
+//! STREAM3 a number belongs to one stream as long as that stream has a holder besides the allocators. After
+//! that, an event is recorded after everything queued on the stream, and the stream is released; once its
+//! work is done, the next stream may take the number. So memory that was freed or used under the number
+//! before is no longer in use for its later owner.
+//! STREAM4 the driver reuses handles, but while we hold a cudarc value its stream stays the same: an
+//! allocation's stream has a number if it is the same value, or otherwise if `cuStreamGetId` agrees. A stream
+//! that is being captured is not queried, since the query would end the capture (seen on an H200 with driver
+//! 580): its handle decides. A stream that was first seen during a capture, and comes as another value later,
+//! counts as another stream.
 //! STREAM5 no event is recorded for memory on a stream with an open window. Its thread may begin the capture
-//! between the check whether it captures and the event, which would become the graph's: a query of such an
-//! event invalidates the capture.
+//! between the check of the capture status and the recording of the event, which would then belong to the
+//! graph: a query of such an event invalidates the capture.
 //!
 //! A stream's lock is held while an event is recorded. Under it only the lock of the spare events is taken.
-//! The lock for adding and releasing streams comes first.
+//! The lock for adding and releasing streams is taken before it.
 
 mod events;
 
@@ -47,33 +49,33 @@ const FIRST: u64 = 1;
 /// Marks a slot whose stream was released.
 const LEFT: usize = usize::MAX;
 
-/// The reason to record an event (STREAM5).
+/// The reason for recording an event (STREAM5).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum WantedBy {
-    /// The program asked for the event, and knows what the stream does.
+    /// The program requested the event, and knows what the stream is doing.
     Program,
     /// The allocator needs memory, at a moment unknown to the program.
     Memory,
 }
 
-/// The stream of a number. Both fields are 0 before the number is first used.
+/// The stream that has a number. Both fields are 0 before the number is first used.
 #[derive(Default)]
 struct Key {
-    /// Address of the cudarc value that the slot holds; 0 if there is none.
+    /// Address of the cudarc value that the slot holds; 0 if it holds none.
     value: AtomicUsize,
     /// The stream's handle plus one, or [`LEFT`].
     handle: AtomicUsize,
 }
 
-/// One stream.
+/// The state of one stream.
 struct StreamState {
     /// The stream, kept so that its events can always be recorded.
     stream: Option<Arc<HeldStream>>,
-    /// The driver's own number of the stream, if the driver reports it.
+    /// The driver's own number for the stream, if the driver reports one.
     driver_id: Option<u64>,
     /// Number of streams that had this number before.
     before: u64,
-    /// Recorded events whose work may not be done, with their numbers (STREAM2).
+    /// Recorded events whose work may not be done yet, with their numbers (STREAM2).
     events: VecDeque<(u64, Event)>,
     /// The newest recorded event.
     recorded: u64,
@@ -83,16 +85,16 @@ struct StreamState {
     reported: u64,
     /// Number of times that the stream was made to wait.
     waits: u64,
-    /// Number of events recorded in the stream.
+    /// Number of events recorded on the stream.
     records: u64,
-    /// By stream, the newest of its events that this stream already waits for.
+    /// By stream, the newest event of that stream that this stream already waits for.
     waited: BTreeMap<u8, u64>,
     /// Whether a capture may begin at any moment (STREAM5).
     may_capture: bool,
 }
 
-/// A stream's state shared by threads, on cache lines of its own because other threads use the other slots.
-/// Fields read by every allocation and free come first.
+/// A stream's state, which threads share, on cache lines of its own because other threads use the other
+/// slots. The fields that every allocation and free reads come first.
 #[repr(C, align(128))]
 struct StreamSlot {
     key: Key,
@@ -139,7 +141,7 @@ const fn is_default(handle: usize) -> bool {
 /// All streams of one allocator.
 pub(crate) struct StreamTable {
     context: Context,
-    /// Handle of the context, compared with those of streams' contexts.
+    /// Handle of the context, to compare with the contexts of streams.
     own: usize,
     /// Slots by number. A stream is found by hashing the handle.
     slots: ByStream<StreamSlot>,
@@ -160,8 +162,8 @@ impl StreamTable {
         }
     }
 
-    /// Returns the number of a stream. O(1) except for a new stream, and for alternating values of one
-    /// stream.
+    /// Returns the number of a stream. O(1) except for a new stream, or if several cudarc values of one
+    /// stream alternate.
     #[inline]
     pub(crate) fn id(&self, stream: &Arc<CudaStream>) -> Result<StreamId, DeviceAllocError> {
         let first = first_id_of(stream.cu_stream().addr());
@@ -180,10 +182,11 @@ impl StreamTable {
         }
     }
 
-    /// Returns the number of a stream if it has one. One driver call if another cudarc value has it.
+    /// Returns the number of a stream if it has one. Costs one driver call if another cudarc value has the
+    /// number.
     ///
-    /// The handle must be of our context, as all default streams have the same handles, and not the calling
-    /// thread's own default stream.
+    /// The stream must belong to our context, as default streams have the same handle in every context, and
+    /// must not be the calling thread's own default stream.
     pub(crate) fn known(&self, stream: &CudaStream) -> Result<Option<StreamId>, DeviceAllocError> {
         let handle = stream.cu_stream().addr();
         let is_ours = stream.context().cu_ctx().addr() == self.own;
@@ -201,7 +204,7 @@ impl StreamTable {
         Ok(None)
     }
 
-    /// Returns whether the stream is the one that has the number and the same handle (STREAM4).
+    /// Returns whether the stream is the one with this number, given that their handles are equal (STREAM4).
     fn is_same(&self, stream_id: StreamId, stream: &CudaStream) -> Result<bool, DriverError> {
         let known = locked(&self.slots[stream_id].queue).driver_id;
         if self.captures(stream)? {
@@ -210,18 +213,19 @@ impl StreamTable {
         // A driver before 12.0 reports no number, so the handle decides.
         match known {
             Some(known) => Ok(self.context.stream_number(stream)? == known),
-            // The stream was first seen in a capture and now by another value, so it may be another stream.
+            // The stream was first seen in a capture and now comes as another value, so it may be another
+            // stream.
             None => Ok(self.context.stream_number(stream).is_err()),
         }
     }
 
-    /// Iterates over the numbers in the order of a search for a handle.
+    /// Iterates over the numbers in the order in which a handle is searched for.
     fn numbers(handle: usize) -> impl Iterator<Item = StreamId> {
         let first = first_id_of(handle).number();
         (0..=u8::MAX).map(move |step| StreamId::new(first.wrapping_add(step)))
     }
 
-    /// Returns the number that a stream of this handle has.
+    /// Returns the number of the stream with this handle.
     fn place_of(&self, handle: usize) -> Option<StreamId> {
         for stream_id in Self::numbers(handle) {
             match self.slots[stream_id].key.handle.load(Ordering::Acquire) {
@@ -238,12 +242,12 @@ impl StreamTable {
     fn add(&self, stream: &Arc<CudaStream>) -> Result<StreamId, DeviceAllocError> {
         let handle = stream.cu_stream().addr();
         let adding = locked(&self.adding);
-        // Another thread may have added it first.
+        // Another thread may have added the stream first.
         if let Some(stream_id) = self.known(stream)? {
             return Ok(stream_id);
         }
         if let Some(stream_id) = self.place_of(handle) {
-            // The owner of a borrowed stream has destroyed it, and the driver reused the handle.
+            // The owner of a borrowed stream has destroyed it, and the driver has reused the handle.
             self.let_go_destroyed(stream_id)?;
         }
         self.release_unheld();
@@ -284,13 +288,14 @@ impl StreamTable {
             let stream = locked(&self.slots[stream_id].queue).stream.clone();
             let is_unheld = stream.is_some_and(|stream| stream.others() == 0);
             if handle.is_some() && is_unheld {
-                // A stream that captures, or whose event is refused, is retried with the next new stream.
+                // A stream that is being captured, or whose event is refused, is retried with the next new
+                // stream.
                 let _ = self.release_slot(stream_id);
             }
         }
     }
 
-    /// Releases a stream (STREAM3) after recording all work queued on it. The caller holds `adding`.
+    /// Records an event after the work of a stream and releases the stream (STREAM3). The caller holds `adding`.
     fn release_slot(&self, stream_id: StreamId) -> Result<(), DeviceAllocError> {
         let shared = &self.slots[stream_id];
         let mut queue = locked(&shared.queue);
@@ -309,7 +314,7 @@ impl StreamTable {
     }
 
     /// Releases a stream that its owner has destroyed. No event can be recorded on it, so the host waits for
-    /// the whole context, which is refused while a known stream captures. The caller holds `adding`.
+    /// the whole context, which is refused while a known stream is being captured. The caller holds `adding`.
     fn let_go_destroyed(&self, stream_id: StreamId) -> Result<(), DeviceAllocError> {
         // Nothing more can be queued on it, so the wait covers all of its work.
         self.wait_for_context()?;
@@ -323,16 +328,16 @@ impl StreamTable {
         Ok(())
     }
 
-    /// Leaves the number to the next stream, once the work of this one is done.
+    /// Leaves the number to the next stream, once the work of this stream is done.
     fn vacate(&self, stream_id: StreamId, mut queue: MutexGuard<'_, StreamState>) {
         let key = &self.slots[stream_id].key;
-        // No thread finds the number by the stream any more, and a thread that found it earlier holds the
-        // stream.
+        // No thread finds the number through the stream any more, and a thread that found it earlier holds
+        // the stream.
         key.value.store(0, Ordering::Release);
         key.handle.store(LEFT, Ordering::Release);
         let stream = queue.stream.take();
         drop(queue);
-        // If this is the last holder the stream is destroyed, under none of our locks except `adding`.
+        // If this is the last holder, the stream is destroyed, under none of our locks except `adding`.
         drop(stream);
     }
 
@@ -343,11 +348,12 @@ impl StreamTable {
         queue.events.is_empty()
     }
 
-    /// Releases a stream that its owner is about to destroy; the owner passes its last value of it.
+    /// Releases a stream that its owner is about to destroy. The owner passes its last cudarc value of the
+    /// stream.
     ///
     /// # Errors
-    /// [`DeviceAllocError::StreamHeld`] if it has another holder; [`DeviceAllocError::Capturing`]; if the
-    /// driver refuses.
+    /// [`DeviceAllocError::StreamHeld`] if the stream has another holder; [`DeviceAllocError::Capturing`]; if
+    /// the driver refuses.
     pub(crate) fn forget(&self, stream: Arc<CudaStream>) -> Result<(), DeviceAllocError> {
         let _adding = locked(&self.adding);
         let Some(stream_id) = self.known(&stream)? else {
@@ -384,7 +390,7 @@ impl StreamTable {
         })
     }
 
-    /// Returns the counts of a stream's allocations and frees in the core, changed under the core's lock.
+    /// Returns the counts of a stream's allocations and frees in the core. They change under the core's lock.
     #[inline]
     pub(crate) fn account(&self, stream_id: StreamId) -> &StreamCounts {
         &self.slots[stream_id].counts

@@ -1,12 +1,13 @@
-//! The steps of an allocation when nothing fits that the stream may use without a wait:
+//! The steps of an allocation when no memory fits that the stream may use without a wait:
 //!
 //! 1. Unused memory of the tiers [above](super::UpperTiers) is freed, and the search is repeated.
-//! 2. Memory that another stream used last is given, and the stream waits for it on the device.
-//! 3. Memory whose events have passed becomes free for all, and the search is repeated.
-//! 4. The source is called: it grows by regions, or pages move or are created.
-//! 5. If that fails while freed memory is pending, here or above, the host waits for it, if it may
-//!    ([`HostWait`]), and everything is tried once more.
-//! 6. The result is an error with the numbers.
+//! 2. Memory that another stream used last is granted, and the stream waits on the device for that use to
+//!    end.
+//! 3. Memory whose events are done becomes free for all streams, and the search is repeated.
+//! 4. The source is called: it grows by regions, or pages are moved or created.
+//! 5. If that fails while freed memory is pending, here or above, the host waits for that memory if it may
+//!    ([`HostWait`]), and the search is repeated.
+//! 6. The allocation fails, with the numbers in the error.
 
 use std::sync::Arc;
 
@@ -16,9 +17,9 @@ use larder_core::{AllocError, BestFit, Block, BlockAllocator, Grant, Request, St
 use super::{HostWait, PoolSource, StreamPool};
 use crate::DeviceAllocError;
 
-/// Number of rounds of collecting. A block that several streams used is freed in the order of its first
-/// stream. If that frees a piece of an arena, the piece is freed in the order of the arena's stream.
-/// Therefore finding all memory whose work is done takes two rounds.
+/// Number of rounds in which pending memory is collected. A block that several streams used is freed in the
+/// order of its first stream. If that frees a piece of an arena, the piece is freed in the order of the
+/// arena's stream. Therefore finding all memory whose work is done takes two rounds.
 const ROUNDS: usize = 2;
 
 /// Maximum number of times that an allocation waits for pending memory, since another thread may take the
@@ -53,7 +54,7 @@ impl<S: PoolSource<P>, P: BestFit> StreamPool<S, P> {
         {
             return Ok(block);
         }
-        // The calls of a growth, and the queries before it, share one change of the thread's capture mode.
+        // The queries and the calls of a growth share one change of the thread's capture mode.
         let driver = self.memory.context().driver();
         driver.relaxed_once(|| self.grow(stream, stream_id, request, host))
     }
@@ -71,14 +72,14 @@ impl<S: PoolSource<P>, P: BestFit> StreamPool<S, P> {
         if let Some(block) = self.wait_for_last_user(stream, stream_id, found)? {
             return Ok(block);
         }
-        // Another stream captures, so it cannot be waited for.
+        // The memory's last user is being captured, so it cannot be waited for.
         let request = request.without_wait();
         let grant = self.search(&request, host)?;
         self.wait_for_last_user(stream, stream_id, grant)?
             .ok_or(DeviceAllocError::Capturing)
     }
 
-    /// Allocates, growing the source and waiting on the host where `host` allows it.
+    /// Allocates; grows the source, and waits on the host if `host` allows that.
     fn search(&self, request: &Request, host: HostWait) -> Result<Grant, DeviceAllocError> {
         let mut outcome = self.shared().alloc(request);
         let mut rounds = if host == HostWait::MayBlock {
@@ -100,7 +101,8 @@ impl<S: PoolSource<P>, P: BestFit> StreamPool<S, P> {
         Ok(grant)
     }
 
-    /// Waits on the host for one stream after the other, until there is memory or none is left to wait for.
+    /// Waits on the host for one stream after another, until there is memory or no stream is left to wait
+    /// for.
     #[cold]
     fn search_after_waits(
         &self,

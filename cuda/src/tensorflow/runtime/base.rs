@@ -1,11 +1,11 @@
 //! [`Base`]: blocks directly from the program's global allocator.
 //!
-//! * BASE1 a block in the tables was allocated by the global allocator with the layout in its entry, and was
-//!   not freed; one thread takes it out of the tables, and frees it.
+//! * BASE1 a block in the tables was allocated by the global allocator with the layout in its entry, and has
+//!   not been freed; only the thread that removes it from the tables frees it.
 //!
-//! The tables are by address, each with a lock, so that a foreign block is refused and a block's size is
-//! known. A lock is held for its table only; the tables themselves use the global allocator too. If that is
-//! too slow a program can use the global allocator directly.
+//! The tables hold the blocks by address, so that foreign blocks are refused and a block's size is known.
+//! Each table has its own lock, which is held only for accesses to it; the tables themselves use the global
+//! allocator too. A program for which this is too slow can use the global allocator directly.
 
 use std::alloc::Layout;
 use std::collections::HashMap;
@@ -131,8 +131,8 @@ impl BlockAllocator for Base {
         })
     }
 
-    /// A free with a point is always refused, since the global allocator has no streams and would reuse the
-    /// block while work uses it. Wait for the stream, then free the block without a point.
+    /// A free with a stream point is always refused, since the global allocator has no streams and would
+    /// reuse the block while work still uses it. Wait for the stream, then free the block without a point.
     fn free_at(&self, block: Block, point: Option<StreamPoint>) -> Result<(), Rejected<FreeError>> {
         if point.is_some() && self.find(&block).is_some() {
             return Err(Rejected::new(block, FreeError::NoStreams));
@@ -141,7 +141,7 @@ impl BlockAllocator for Base {
             return Err(Rejected::new(block, FreeError::Unknown));
         };
         let start = core::ptr::with_exposed_provenance_mut::<u8>(block.addr().get() as usize);
-        // SAFETY: BASE1: it was in a table with this layout, and is in none any more.
+        // SAFETY: BASE1: the block was in a table with this layout, and no longer is.
         unsafe { std::alloc::dealloc(start, live.layout) };
         Ok(())
     }

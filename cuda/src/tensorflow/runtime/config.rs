@@ -1,7 +1,7 @@
 //! [`RuntimeConfig`]: all settings of a [`Runtime`](super::Runtime), as a plain value.
 //!
-//! The environment is read once, into this, and never written: setting a variable while another thread reads
-//! it is undefined behavior.
+//! The environment is read once, into this value, and never written, since setting a variable while another
+//! thread reads it is undefined behavior.
 
 use std::path::PathBuf;
 
@@ -76,14 +76,15 @@ pub struct BadVariable {
 /// All settings of a runtime. Sizes are in bytes.
 #[derive(Clone, PartialEq, Debug)]
 pub struct RuntimeConfig {
-    /// Whether each NUMA node has its own allocators; otherwise everything is node 0's, and bound to none.
+    /// Whether each NUMA node has its own allocator of plain memory; otherwise all plain memory counts as the
+    /// first node's, and is bound to none.
     pub numa: bool,
-    /// Whether the host's allocators are best fit. `None` means that they are if a visitor of host memory is
-    /// registered.
+    /// Whether plain host memory is allocated by best fit. `None` means that it is if a visitor of host
+    /// memory is registered.
     pub cpu_bfc: Option<bool>,
-    /// Maximum bytes of a best fit of host memory.
+    /// Maximum bytes of a best-fit allocator of host memory.
     pub cpu_limit_bytes: u64,
-    /// Maximum bytes of pinned memory of a node.
+    /// Maximum bytes of pinned memory of each node.
     pub pinned_limit_bytes: u64,
     /// Maximum bytes of pinned memory on the host's side of a device (`vmem`).
     pub vmem_host_limit_bytes: u64,
@@ -91,9 +92,9 @@ pub struct RuntimeConfig {
     pub gpu_kind: GpuKind,
     /// Checks of [`GpuKind::MemoryGuard`]. TensorFlow's variable selects [`CheckedConfig::memory_guard`]; a
     /// program may set [`CheckedConfig::new`], which also quarantines freed blocks, or
-    /// [`CheckedConfig::tensorflow`], whose blocks start at multiples of 16 bytes only.
+    /// [`CheckedConfig::tensorflow`], which aligns blocks to only 16 bytes.
     pub memory_guard: CheckedConfig,
-    /// Overrides [`GpuOptions`](super::GpuOptions) on growth.
+    /// Overrides `allow_growth` of [`GpuOptions`](super::GpuOptions).
     pub force_growth: Option<bool>,
     /// Whether free regions are released when memory is short.
     pub collect_regions: bool,
@@ -105,14 +106,14 @@ pub struct RuntimeConfig {
     pub planner: PlannerConfig,
     /// The control file. If there is one, growth and vmem are on.
     pub config_file: Option<PathBuf>,
-    /// The file that numbers are written to.
+    /// The file that statistics are written to.
     pub status_file: Option<PathBuf>,
     /// Whether allocators of host memory record each allocation and free.
     pub log_memory: bool,
     /// Whether host memory of a CPU device is always pinned, as if each request asked for it.
     pub force_gpu_compatible: bool,
-    /// Whether memory that a GPU's host side requests is node 0's whatever the GPU's node is, as in
-    /// TensorFlow 1.15.
+    /// Whether pinned memory always comes from the first node, whichever node was requested, as in TensorFlow
+    /// 1.15.
     pub pinned_of_node_zero: bool,
 }
 
@@ -141,8 +142,8 @@ impl Default for RuntimeConfig {
 }
 
 impl RuntimeConfig {
-    /// Reads the environment. Returns the settings, and the variables that could not be read. A variable that
-    /// is not valid text reads as the nearest text.
+    /// Reads the environment. Returns the settings, and the variables that could not be read. Invalid UTF-8
+    /// in a value is replaced.
     ///
     /// # Errors
     /// If `TF_GPU_ALLOCATOR` is unknown, since the program would run on another allocator than intended.
@@ -150,10 +151,10 @@ impl RuntimeConfig {
         Self::from_vars(|name| Some(std::env::var_os(name)?.to_string_lossy().into_owned()))
     }
 
-    /// Reads the variables that `lookup` has. Returns the settings, and the variables that could not be read.
+    /// Reads the variables through `lookup`. Returns the settings, and the variables that could not be read.
     ///
-    /// Booleans are `0`, `false`, `1` and `true` in any case; numbers are decimal, signed, in 64 bits. The
-    /// two variables that upstream compares exactly accept only `true` and `false`.
+    /// Booleans are `0`, `false`, `1` and `true` in any case; numbers are signed 64-bit decimals. The two
+    /// variables that upstream compares exactly accept only `true` and `false`.
     ///
     /// # Errors
     /// If `TF_GPU_ALLOCATOR` is unknown.
@@ -201,7 +202,7 @@ impl RuntimeConfig {
     }
 }
 
-/// A look-up of variables, and the invalid ones.
+/// A look-up of variables, and the invalid ones found so far.
 struct Read<L> {
     lookup: L,
     bad: Vec<BadVariable>,

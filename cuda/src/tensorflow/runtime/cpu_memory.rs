@@ -1,11 +1,11 @@
 //! [`CpuMemory`]: regions of host memory, on a NUMA node if one is named.
 //!
 //! Without a node a region comes from the program's global allocator. With a node it is a mapping of its own,
-//! and the kernel is asked to take its pages from that node first (`mbind`). If the node is full it takes
-//! them elsewhere: the strict policy would end the process instead.
+//! and the kernel is asked to prefer that node for its pages (`mbind`). If the node is full, the kernel takes
+//! the pages from other nodes; under the strict policy it would end the process instead.
 //!
-//! * CPUMEM1 a piece in the table was allocated by the allocator or the kernel, is whole, and was not freed;
-//!   only one thread takes it out.
+//! * CPUMEM1 a piece in the table was allocated by the global allocator or the kernel, is whole, and has not
+//!   been freed; only one thread removes it.
 //! * CPUMEM2 the region in a piece ends before the piece does, so two regions never touch and each is freed
 //!   whole.
 
@@ -31,8 +31,8 @@ pub enum Binding {
     None,
     /// All regions so far are bound to their node.
     Bound,
-    /// Some regions could not be bound and lie where the kernel puts them, because it has no NUMA, has no
-    /// such node, or forbids binding.
+    /// Some regions could not be bound and lie where the kernel puts them, because it does not support NUMA,
+    /// has no such node, or forbids binding.
     Refused {
         /// Number of regions.
         regions: u64,
@@ -42,7 +42,7 @@ pub enum Binding {
 /// Regions of host memory.
 ///
 /// Each is freed whole. Dropping this frees everything, so no block may be in use then. Any thread may call
-/// it. Cost: the global allocator's, or two system calls a region.
+/// it. A region costs one call of the global allocator, or two system calls.
 pub struct CpuMemory {
     node: Option<Node>,
     pieces: Mutex<BTreeMap<u64, CpuPiece>>,
@@ -70,7 +70,7 @@ enum From {
 }
 
 impl CpuMemory {
-    /// Makes a source that holds nothing yet. Regions will lie on `node`, or anywhere.
+    /// Makes a source that holds nothing yet. Its regions will lie on `node`, or anywhere if it is `None`.
     pub fn new(node: Option<Node>) -> Self {
         Self {
             node,
@@ -98,8 +98,8 @@ impl CpuMemory {
         locked(&self.pieces).values().map(|piece| piece.bytes).sum()
     }
 
-    /// Allocates a piece with `bytes` bytes at a multiple of `align`, and returns the first such address in
-    /// it.
+    /// Allocates a piece that has `bytes` bytes at a multiple of `align`. Returns the address of these bytes,
+    /// and the piece.
     fn piece(&self, bytes: u64, align: usize) -> Option<(u64, CpuPiece)> {
         let size = usize::try_from(bytes).ok().filter(|size| *size > 0)?;
         #[cfg(target_os = "linux")]
@@ -121,7 +121,7 @@ impl CpuMemory {
             bytes,
             from: From::Heap(layout),
         };
-        // Exposed because users of the memory make a pointer of the number.
+        // Exposed because users of the memory make a pointer from the number.
         Some((base.expose_provenance() as u64, piece))
     }
 
@@ -142,7 +142,7 @@ impl CpuMemory {
     }
 }
 
-/// Frees a piece that is in no table any more.
+/// Frees a piece that is no longer in the table.
 fn give_back(piece: &CpuPiece) {
     match piece.from {
         From::Heap(layout) => {
@@ -206,14 +206,14 @@ mod linux {
 
     use super::super::topology::{Node, Topology};
 
-    /// Takes pages from this node first, and elsewhere if it has no memory (`MPOL_PREFERRED`).
+    /// Prefers the given node, and takes pages from others if it has no memory left (`MPOL_PREFERRED`).
     pub(super) const PREFERRED: libc::c_int = 1;
 
     /// Number of words with one bit for each node.
     pub(super) const WORDS: usize = Topology::MAX_NODES as usize / WORD_BITS;
     const WORD_BITS: usize = libc::c_ulong::BITS as usize;
 
-    /// Number of bits passed to the kernel, which reads one less.
+    /// Number of bits passed to the kernel, which reads one fewer.
     pub(super) const BITS: libc::c_ulong = (WORDS * WORD_BITS + 1) as libc::c_ulong;
 
     /// Maps new, untouched memory in whole pages.
@@ -225,9 +225,9 @@ mod linux {
         (base != libc::MAP_FAILED).then_some(base.cast())
     }
 
-    /// Ends a mapping of ours. A refusal leaves it mapped, which does no harm.
+    /// Unmaps one of our mappings. If the kernel refuses, it stays mapped, which does no harm.
     pub(super) fn unmap(base: *mut u8, length: usize) {
-        // SAFETY: CPUMEM1: it is a mapping of that length, and out of the table.
+        // SAFETY: CPUMEM1: it is a mapping of that length, and is no longer in the table.
         unsafe { libc::munmap(base.cast(), length) };
     }
 
@@ -301,7 +301,7 @@ mod tests {
             assert_eq!(memory.release(last), Ok(()));
             assert_eq!(memory.release(last), Err(SubAllocError), "gone");
             assert_eq!(memory.held_bytes(), 256 + 4096 + (1 << 20));
-            // The other regions are freed when it is dropped.
+            // The other regions are freed when `memory` is dropped.
         }
     }
 

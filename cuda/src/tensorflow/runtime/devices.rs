@@ -1,4 +1,4 @@
-//! Logical devices: the GPU of each, and its allocator.
+//! Logical devices: the GPU and the allocator of each.
 
 use std::sync::Arc;
 
@@ -30,12 +30,12 @@ const MIB: u64 = 1 << 20;
 pub struct LogicalDevice {
     /// The GPU's ordinal.
     pub ordinal: usize,
-    /// Its part of the memory in bytes; `None` for the formula's.
+    /// Its part of the GPU's memory in bytes; `None` to compute it as [`Runtime::memory_limit`] does.
     pub limit_bytes: Option<u64>,
 }
 
 impl LogicalDevice {
-    /// Makes a device of a whole GPU.
+    /// Makes a logical device that is a whole GPU.
     pub const fn whole(ordinal: usize) -> Self {
         Self {
             ordinal,
@@ -43,7 +43,7 @@ impl LogicalDevice {
         }
     }
 
-    /// Splits a GPU into several devices of `mebibytes` MiB each: TensorFlow's list of virtual devices.
+    /// Splits a GPU into several devices of `mebibytes` MiB each, like TensorFlow's list of virtual devices.
     pub fn parts(ordinal: usize, mebibytes: &[u64]) -> Vec<Self> {
         let part = |mebibytes: &u64| Self {
             ordinal,
@@ -58,10 +58,10 @@ impl LogicalDevice {
 pub struct GpuOptions {
     /// Empty or `BFC`.
     pub allocator_type: String,
-    /// Whether memory is taken as needed and idle pages move first; otherwise the whole limit is taken as a
-    /// budget, and nothing moves until most of it is held.
+    /// Whether memory is taken only as needed, after idle pages were moved; otherwise the whole limit is a
+    /// page budget, and no page moves until most of it is held.
     pub allow_growth: bool,
-    /// Share of the device's memory; 0 for the formula.
+    /// Share of the device's memory; 0 for [`limit_of_available`].
     pub memory_fraction: f64,
     /// Whether to use managed memory, which host and device share.
     pub unified_memory: bool,
@@ -84,7 +84,8 @@ impl Default for GpuOptions {
 pub struct GpuGiven {
     /// The allocator.
     pub allocator: GpuAllocator,
-    /// Set if it was made with another limit than was requested now. The first one stays in force.
+    /// Set if the allocator was made with another limit than the one requested now. The first limit stays in
+    /// force.
     pub mismatch: Option<LimitMismatch>,
 }
 
@@ -105,12 +106,13 @@ impl Logical {
 }
 
 impl Runtime {
-    /// Returns the allocator of a logical device, made on the first request. The first request decides
-    /// options and limit; a later one returns the same allocator, and a note if it asks for another limit.
+    /// Returns the allocator of a logical device, made on the first request. The first request sets the
+    /// options and the limit; a later one returns the same allocator, with a note if it asks for another
+    /// limit.
     ///
     /// # Errors
-    /// [`RuntimeError::Device`] for an invalid number, [`RuntimeError::AllocatorType`], and if the driver
-    /// refuses. The next request retries then.
+    /// [`RuntimeError::Device`] for an invalid number, [`RuntimeError::AllocatorType`] for an unknown type,
+    /// and if the driver refuses. The next request tries again.
     pub fn gpu_allocator(
         &self,
         id: usize,
@@ -137,7 +139,7 @@ impl Runtime {
     }
 
     /// Returns the allocator of a logical device, with the limit of [`memory_limit`](Self::memory_limit),
-    /// which is computed only if the allocator is made now: free memory changes, so a later request is not
+    /// which is computed only when the allocator is made: free memory changes, so later requests are not
     /// compared with the limit.
     ///
     /// # Errors
@@ -155,8 +157,8 @@ impl Runtime {
         Ok(given)
     }
 
-    /// Returns the limit of a logical device: its part if it has one, otherwise the share of all its memory
-    /// in the options, otherwise [the free memory less a reserve](limit_of_available).
+    /// Returns the limit of a logical device: its part if it has one, otherwise the options' share of the
+    /// device's memory if that is not 0, otherwise [the free memory less a reserve](limit_of_available).
     ///
     /// # Errors
     /// [`RuntimeError::Fraction`], [`RuntimeError::Oversubscription`], and if the driver refuses.
@@ -173,7 +175,7 @@ impl Runtime {
         limit_of_fraction(&context.device_info()?, options.memory_fraction)
     }
 
-    /// Returns the node that a logical device is attached to; the first one if that is unknown.
+    /// Returns the node that a logical device is attached to; the first node if that is unknown.
     ///
     /// # Errors
     /// [`RuntimeError::Device`], and if there is no driver.

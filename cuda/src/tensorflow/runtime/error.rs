@@ -6,7 +6,7 @@ use thiserror::Error;
 use super::topology::Node;
 use crate::{DeviceAllocError, DriverError, LoadError};
 
-/// An error of a request to a [`Runtime`](super::Runtime). The slot stays empty, so the next request retries.
+/// An error from a request to a [`Runtime`](super::Runtime). The slot stays empty, so the next request retries.
 #[derive(Clone, PartialEq, Debug, Error)]
 #[non_exhaustive]
 pub enum RuntimeError {
@@ -48,7 +48,7 @@ pub enum RuntimeError {
         /// The share.
         fraction: f64,
     },
-    /// A share above 1 on a device that does not support more than its memory.
+    /// A share above 1 on a device that cannot oversubscribe its memory.
     #[error("oversubscription: {fraction} of a device's memory needs managed memory and compute capability 6.0, and the device \
          has {}.{}: take 1 at most",
         compute_capability.0,
@@ -96,7 +96,7 @@ pub struct VisitorLate {
     pub memory: &'static str,
 }
 
-/// An allocator was requested again with another limit. The first one stays in force.
+/// An allocator was requested again with another limit. The first limit stays in force.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
 #[error(
     "{:#} were asked for, and the device's allocator was made with {:#}: its limit is set at the allocator, not by asking \

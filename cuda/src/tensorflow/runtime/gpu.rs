@@ -1,6 +1,7 @@
-//! [`GpuAllocator`]: the memory of one logical device, by the allocator chosen for it.
+//! [`GpuAllocator`]: the memory of one logical device, from the allocator chosen for it.
 //!
-//! GPU1 an allocator with blocks in use when its last clone is dropped is leaked, together with its context.
+//! GPU1 if blocks are in use when an allocator's last clone is dropped, the allocator is leaked, together
+//! with its context.
 
 use core::fmt;
 use core::ops::Deref;
@@ -19,12 +20,12 @@ use crate::{
 /// The memory of one logical device: a [`StreamAllocator`], which it dereferences to, and access to the typed
 /// allocators of each kind. Clones share the allocator; it lives as long as its last clone.
 ///
-/// Blocks are allocated and freed in the order of streams, whatever the kind. They are values without a
-/// destructor: if some are in use when the last clone is dropped, their memory is leaked.
+/// Whatever the kind, blocks are allocated and freed in stream order. They are values without a destructor:
+/// if some are in use when the last clone is dropped, their memory is leaked.
 ///
-/// A free of managed memory waits for the stream, one of `cuda_malloc` for the device. With guards the host
-/// waits for the stream that the block was allocated on, which is first ordered after the freeing stream; the
-/// block is freed on its own. Damage does not stop a free: [`take_finding`](Self::take_finding).
+/// A free of managed memory waits for the stream, one of `cuda_malloc` for the device. With guards, the
+/// stream that the block was allocated on is ordered after the freeing stream, the host waits for it, and the
+/// block is freed on it. Damage does not prevent a free; [`take_finding`](Self::take_finding) returns it.
 #[derive(Clone)]
 pub struct GpuAllocator(Arc<GpuInner>);
 
@@ -107,8 +108,9 @@ impl GpuAllocator {
         }))
     }
 
-    /// Returns the allocator, for code that knows no runtime. Once the runtime is dropped its memory is freed
-    /// with this, even if blocks are in use.
+    /// Returns the allocator, for code that does not know the runtime. Once every [`GpuAllocator`] of it is
+    /// dropped without a block in use, the memory is freed with the last of these references, even if blocks
+    /// are in use by then.
     pub fn memory(&self) -> &Arc<dyn StreamAllocator> {
         &self.0.memory.all
     }
@@ -133,7 +135,7 @@ impl GpuAllocator {
         self.0.kind
     }
 
-    /// Returns the limit in force, from the counters: the device's limit.
+    /// Returns the limit in force, as the counters report it.
     pub fn limit_bytes(&self) -> u64 {
         self.stats().limit_bytes
     }
@@ -143,8 +145,8 @@ impl GpuAllocator {
         self.0.made_bytes
     }
 
-    /// Returns the allocator in the order of streams, if the kind has one: for typed buffers, steps and
-    /// windows. A block of one may not be a block of the other, and its blocks have no guards.
+    /// Returns the stream-ordered allocator below this one, if the kind has one, for typed buffers, steps and
+    /// windows. A block of one need not be known to the other, and blocks of the one below have no guards.
     pub fn device_allocator(&self) -> Option<&DeviceAllocator> {
         self.0.memory.device.as_ref()
     }
@@ -154,12 +156,13 @@ impl GpuAllocator {
         self.0.memory.vmem.as_ref()
     }
 
-    /// Returns the tensor pool of a stream, for its steps: if the kind has one and the stream has allocated.
+    /// Returns the tensor pool of a stream, for its steps, if the kind has one and the stream has allocated.
     pub fn tensor_pool(&self, stream: &Arc<CudaStream>) -> Option<Arc<DeviceTensorPool>> {
         self.0.memory.tensor.as_ref()?.of(stream)
     }
 
-    /// Returns the checked memory of a stream: with [`GpuKind::MemoryGuard`], once the stream has allocated.
+    /// Returns the checked memory of a stream, if the kind is [`GpuKind::MemoryGuard`] and the stream has
+    /// allocated.
     pub fn checked_memory(&self, stream: &Arc<CudaStream>) -> Option<Arc<CheckedMemory>> {
         self.0.memory.checked.as_ref()?.of(stream)
     }
@@ -170,11 +173,11 @@ impl GpuAllocator {
         checked.map(|checked| checked.all()).unwrap_or_default()
     }
 
-    /// Compares the guards of a block, after the work of the stream it was allocated on.
+    /// Checks the guards of a block, after the work of the stream that it was allocated on.
     ///
     /// # Errors
-    /// [`CheckError`], [`CheckError::Unknown`] for a block of another allocator or of a kind without guards.
-    /// The block is unchanged.
+    /// [`CheckError`]; it is [`CheckError::Unknown`] for a block of another allocator or of a kind without
+    /// guards. The block is unchanged.
     pub fn check(&self, block: &Block) -> Result<(), CheckError> {
         let all = self.all_checked();
         let owner = all
@@ -183,20 +186,21 @@ impl GpuAllocator {
         owner.ok_or(CheckError::Unknown)?.check(block)
     }
 
-    /// Compares the guards of all blocks, stream by stream, and all waiting blocks. Calls `found` for each
-    /// damaged block and returns their number: 0 for a kind without guards. It runs
-    /// [`CheckedMemory::check_all`] on every stream.
+    /// Checks the guards of all blocks, and the quarantined blocks, by [`CheckedMemory::check_all`] on one
+    /// stream after the other. Calls `found` for each damaged block and returns their number, which is 0 for
+    /// a kind without guards.
     pub fn check_all(&self, mut found: impl FnMut(CheckError)) -> u64 {
         let all = self.all_checked();
         all.iter().map(|one| one.check_all(&mut found)).sum()
     }
 
-    /// Takes the oldest finding of a stream; streams are searched in the order of their first allocation.
+    /// Takes the oldest finding of the first stream that has one, in the order of the streams' first
+    /// allocations.
     pub fn take_finding(&self) -> Option<CheckError> {
         self.all_checked().iter().find_map(|one| one.take_finding())
     }
 
-    /// Returns the counts of findings, all streams together.
+    /// Returns the counts of findings, summed over all streams.
     pub fn finding_counts(&self) -> FindingCounts {
         let mut sum = FindingCounts::default();
         for one in self.all_checked() {

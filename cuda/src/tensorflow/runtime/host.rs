@@ -1,4 +1,4 @@
-//! [`HostAllocator`]: host memory of a node, plain or pinned, chosen as TensorFlow's ProcessState does.
+//! [`HostAllocator`]: host memory of a node, plain or pinned, chosen as in TensorFlow's ProcessState.
 //!
 //! | best fit wanted | NUMA, or a visitor | plain memory is | name |
 //! |---|---|---|---|
@@ -6,8 +6,8 @@
 //! | no | yes | pool over [`CpuMemory`] | `cpu_pool` |
 //! | no | no | the program's global allocator | `cpu` |
 //!
-//! By default a best fit is wanted if there is a visitor. Pinned memory is a best fit over [`PinnedMemory`],
-//! `gpu_host_bfc`.
+//! By default a best fit is wanted if there is a visitor. Pinned memory comes from a best fit over
+//! [`PinnedMemory`], named `gpu_host_bfc`.
 
 use core::fmt;
 use std::sync::Arc;
@@ -62,7 +62,7 @@ impl CpuKind {
     }
 }
 
-/// Blocks of host memory, and the further functions that a runtime needs.
+/// An allocator of host memory, with the further methods that a runtime needs.
 pub(super) trait HostBlocks: Send + Sync {
     /// Returns the allocator itself.
     fn blocks(&self) -> &dyn BlockAllocator;
@@ -90,8 +90,8 @@ pub(super) trait HostBlocks: Send + Sync {
 /// ([`PinnedAllocator`](crate::PinnedAllocator) has buffers that wait for their streams). Clones share the
 /// allocator; it lives as long as its last clone.
 ///
-/// Every kind tracks sizes. Blocks are values without a destructor: blocks not freed when the last clone is
-/// dropped are leaked.
+/// Every kind records the sizes of blocks. Blocks are values without a destructor: blocks not freed when the
+/// last clone is dropped are leaked.
 ///
 /// The driver chooses where pages of pinned memory lie; the node only distinguishes allocators and visitors.
 #[derive(Clone)]
@@ -106,7 +106,7 @@ struct HostInner {
 }
 
 impl HostAllocator {
-    /// Makes an allocator of plain memory. `node` is the node that it should lie on.
+    /// Makes an allocator of plain memory. The memory should lie on `node`.
     pub(super) fn cpu(
         kind: CpuKind,
         node: Option<Node>,
@@ -126,8 +126,8 @@ impl HostAllocator {
         Self::of(name, node, memory, logs)
     }
 
-    /// Makes an allocator of memory pinned through a context. If `collects`, wholly free regions are released
-    /// before an allocation fails.
+    /// Makes an allocator of memory pinned through a context. If `collects` is true, entirely free regions
+    /// are released before an allocation fails.
     pub(super) fn pinned(
         context: &Context,
         node: Node,
@@ -186,7 +186,7 @@ impl HostAllocator {
         self.0.memory.binding()
     }
 
-    /// Returns whether its memory is pinned: a GPU copies from and to it at full speed.
+    /// Returns whether its memory is pinned, so that a GPU copies to and from it at full speed.
     pub fn is_pinned(&self) -> bool {
         self.context().is_some()
     }
@@ -241,8 +241,8 @@ impl BlockAllocator for HostAllocator {
         self.blocks().alloc(request)
     }
 
-    /// A best fit frees the block in the order of the point's stream. The others have no streams and refuse a
-    /// point.
+    /// A best fit frees the block in the order of the point's stream. The other kinds have no streams and
+    /// refuse a point.
     fn free_at(&self, block: Block, point: Option<StreamPoint>) -> Result<(), Rejected<FreeError>> {
         self.blocks().free_at(block, point)
     }

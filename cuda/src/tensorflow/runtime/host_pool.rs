@@ -10,7 +10,7 @@ use super::host::HostBlocks;
 use super::watch::{RegionReporter, WatchedSource};
 use crate::lock_wait::Yield;
 
-/// Initial number of idle buffers, the same as upstream's, which grows by itself as ours does.
+/// Initial maximum number of idle buffers, which rises by itself; both are as upstream.
 const IDLE: u32 = 100;
 
 /// Maximum number of idle bytes. Memory beyond it is freed immediately.
@@ -19,7 +19,7 @@ const IDLE_BYTES: u64 = 1 << 30;
 /// Maximum number of buffers in use or idle.
 const BUFFERS: usize = 1 << 16;
 
-/// A pool. If dropped with blocks in use it leaks their memory and its records.
+/// A pool. If it is dropped with blocks in use, it leaks their memory and its records.
 pub(super) struct HostPool {
     /// Dropped in `drop`.
     pool: ManuallyDrop<PoolAllocator<WatchedSource<CpuMemory>, Yield>>,

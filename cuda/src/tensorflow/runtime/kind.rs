@@ -1,4 +1,4 @@
-//! [`MemoryKind`]: the kind of memory at an address, known by the regions that allocators hold.
+//! [`MemoryKind`]: the kind of memory at an address, known from the regions that allocators hold.
 
 use core::fmt;
 use std::collections::BTreeMap;
@@ -6,7 +6,7 @@ use std::sync::{PoisonError, RwLock};
 
 use larder_core::AddrRange;
 
-/// Side of the memory.
+/// Where memory is.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub enum Place {
     /// The host.
@@ -16,11 +16,11 @@ pub enum Place {
     Gpu,
 }
 
-/// The kind of memory at an address. The default stands for unknown memory: the host's, registered with
-/// nothing.
+/// The kind of memory at an address. The default stands for unknown memory: host memory that is registered
+/// with no device.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub struct MemoryKind {
-    /// Its side.
+    /// Where it is.
     pub place: Place,
     /// The device, by the driver's ordinal; 0 for the host.
     pub index: u32,

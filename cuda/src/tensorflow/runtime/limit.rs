@@ -1,4 +1,4 @@
-//! TensorFlow's formula for the part of a device that a program takes by default.
+//! TensorFlow's formula for the part of a device's memory that a program takes by default.
 
 use super::error::RuntimeError;
 use crate::driver::DeviceInfo;
@@ -15,9 +15,9 @@ const SMALL_RESERVE_BYTES: u64 = 225 * MIB;
 const RESERVE_BYTES: u64 = 300 * MIB;
 const RESERVE_DIVISOR: u64 = 20;
 
-/// Returns the limit of a device with `available_bytes` free: all but a reserve of 225 MiB below 2 GiB,
-/// otherwise of the larger of 300 MiB and 5 %. If the reserve is not smaller than the free memory, there is
-/// none.
+/// Returns the limit of a device with `available_bytes` free: all but a reserve, which is 225 MiB below 2
+/// GiB and otherwise the larger of 300 MiB and 5 %. If the reserve is not smaller than the free memory,
+/// nothing is reserved.
 pub const fn limit_of_available(available_bytes: u64) -> u64 {
     let share = available_bytes / RESERVE_DIVISOR;
     let reserve = if available_bytes < SMALL_BYTES {
@@ -34,14 +34,14 @@ pub const fn limit_of_available(available_bytes: u64) -> u64 {
     }
 }
 
-/// Returns the limit for a share of a device's memory, rounded down. Above 1 the device must have managed
-/// memory and compute capability 6.0.
+/// Returns the limit for a share of a device's memory, rounded down. A share above 1 needs managed memory
+/// and compute capability 6.0.
 ///
 /// # Errors
 /// [`RuntimeError::Fraction`] for an invalid share, [`RuntimeError::Oversubscription`] above 1 on a device
 /// that does not support it.
 pub fn limit_of_fraction(device: &DeviceInfo, fraction: f64) -> Result<u64, RuntimeError> {
-    /// The first compute capability whose managed memory may be larger than the device.
+    /// The first compute capability whose managed memory may be larger than the device's memory.
     const MANAGED_SINCE: (i32, i32) = (6, 0);
     let bytes = device.total_bytes as f64 * fraction;
     if !fraction.is_finite() || fraction <= 0.0 || bytes >= u64::MAX as f64 {

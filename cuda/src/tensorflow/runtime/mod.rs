@@ -1,12 +1,12 @@
 //! [`Runtime`]: the allocators that a program shares, each made on its first request.
 //!
-//! One host allocator for each NUMA node, one GPU allocator for each logical device, one pinned allocator for each
-//! node: TensorFlow's ProcessState and GPUProcessState, as a value.
+//! There is one host allocator and one pinned allocator for each NUMA node, and one GPU allocator for each
+//! logical device, as in TensorFlow's ProcessState and GPUProcessState, but in a value.
 //!
-//! * RUN1 a slot is built once, by the first request; once it is built a request takes no lock.
+//! * RUN1 a slot is built once, by the first request; from then on, a request takes no lock.
 //! * RUN2 no lock is held while an allocator is made, nor while a visitor runs.
 //! * RUN3 a request that fails leaves the slot empty and everything unchanged.
-//! * RUN4 no memory of a block in use is freed: see [`Runtime::shutdown`].
+//! * RUN4 the memory of a block in use is never freed: see [`Runtime::shutdown`].
 //!
 //! # Files
 //! `config` settings · `topology` nodes · `slot` a value built once · `host`, `gpu` the allocators ·
@@ -79,7 +79,8 @@ pub struct Runtime(Arc<RuntimeInner>);
 struct RuntimeInner {
     config: RuntimeConfig,
     topology: Topology,
-    /// The devices named by the program, otherwise one for each device of the driver once they are known.
+    /// The devices that the program named, or otherwise one for each of the driver's devices, once these are
+    /// known.
     devices: OnceLock<Vec<Logical>>,
     /// Host allocators in the order of the topology's nodes, like `pinned`.
     cpu: Vec<OnceSlot<HostAllocator>>,
@@ -90,13 +91,13 @@ struct RuntimeInner {
 }
 
 impl Runtime {
-    /// Makes a runtime for this machine and its devices. No allocator is made yet; no driver call.
+    /// Makes a runtime for this machine and its devices. Makes no allocator yet, and no driver call.
     pub fn new(config: RuntimeConfig) -> Self {
         Self::with(config, Topology::of_machine(), Vec::new())
     }
 
-    /// Makes a runtime for a machine, real or invented, with these logical devices; an empty list means the
-    /// driver's.
+    /// Makes a runtime for a machine, real or invented, with these logical devices; an empty list means all of
+    /// the driver's devices.
     pub fn with(config: RuntimeConfig, topology: Topology, devices: Vec<LogicalDevice>) -> Self {
         let count = topology.nodes().len();
         let named = OnceLock::new();
@@ -119,8 +120,8 @@ impl Runtime {
     /// process ends.
     ///
     /// # Errors
-    /// If `TF_GPU_ALLOCATOR` is unknown, on every call. Other variables that could not be read are in `bad`
-    /// of the call that made the runtime; their defaults are in force.
+    /// If the value of `TF_GPU_ALLOCATOR` is unknown, on every call. The call that makes the runtime adds all
+    /// other invalid variables to `bad`; their defaults are in force.
     pub fn global(bad: &mut Vec<BadVariable>) -> Result<&'static Self, BadVariable> {
         static GLOBAL: OnceSlot<Runtime> = OnceSlot::new();
         GLOBAL.get_or_build(|| {
@@ -140,11 +141,12 @@ impl Runtime {
         &self.0.topology
     }
 
-    /// Returns the allocator of host memory of a node, `None` for any. Without NUMA all nodes are the first
-    /// one, and its memory is bound to none. O(log nodes) and no lock once it is made.
+    /// Returns the allocator of plain host memory of a node; `None` means any node. Without NUMA, every node
+    /// counts as the first one, and its memory is bound to none. Takes O(log nodes) and no lock once the
+    /// allocator is made.
     ///
-    /// Its [name](HostAllocator::name) says which of three it is: a best fit if one is wanted, or by default
-    /// if there is a visitor; otherwise a pool with NUMA or a visitor; otherwise the program's global
+    /// Its [name](HostAllocator::name) says which of three kinds it is: a best fit, if one is wanted or by
+    /// default if there is a visitor; otherwise a pool, with NUMA or a visitor; otherwise the program's global
     /// allocator.
     ///
     /// # Errors
@@ -168,8 +170,8 @@ impl Runtime {
         Ok(made.clone())
     }
 
-    /// Announces that GPUs will be used: from now on pinned memory is really pinned. Requesting a GPU
-    /// allocator does so too.
+    /// Announces that GPUs will be used: from now on pinned memory is really pinned. Requesting a GPU allocator
+    /// does this too.
     pub fn enable_gpus(&self) {
         // Relaxed: a reader then reads the slots, which are synchronized themselves.
         self.0.enabled.store(true, Ordering::Relaxed);
@@ -180,13 +182,13 @@ impl Runtime {
         self.0.enabled.load(Ordering::Relaxed)
     }
 
-    /// Returns the allocator of pinned memory of a node, `None` for the first one; with NUMA or without.
-    /// Before GPUs are used, returns that node's allocator of plain memory.
+    /// Returns the allocator of pinned memory of a node, with NUMA or without; `None` means the first node.
+    /// Until GPUs are [enabled](Self::enable_gpus), returns that node's allocator of plain memory.
     ///
     /// The memory is pinned through the context of the first GPU that has an allocator.
     ///
     /// # Errors
-    /// [`RuntimeError::NoGpuAllocator`] once GPUs are used and while none has an allocator, and
+    /// [`RuntimeError::NoGpuAllocator`] if GPUs are enabled but none has an allocator yet, and
     /// [`RuntimeError::Node`].
     pub fn pinned_allocator(&self, node: Option<Node>) -> Result<HostAllocator, RuntimeError> {
         let inner = &*self.0;
@@ -213,9 +215,9 @@ impl Runtime {
         Ok(made.clone())
     }
 
-    /// Returns the kind of memory at an address, by the regions that this runtime's allocators hold: any
-    /// address inside one is known. All other addresses, including null and freed memory, are plain host
-    /// memory, which blocks from the global allocator are anyway. O(log regions).
+    /// Returns the kind of memory at an address inside any region that this runtime's allocators hold. All
+    /// other addresses, including null and freed memory, count as plain host memory, which blocks from the
+    /// global allocator really are. O(log regions).
     pub fn memory_kind(&self, address: u64) -> MemoryKind {
         self.0.regions.find(address).unwrap_or_default()
     }
@@ -243,8 +245,8 @@ impl Runtime {
         self.0.visitors.add(of, list)
     }
 
-    /// Ends the runtime and reports the blocks in use. Pinned memory is freed first, then the GPUs', then the
-    /// host's, each allocator with its regions; contexts end with their last user.
+    /// Ends the runtime and reports the blocks in use. Pinned memory is freed first, then the GPUs' memory,
+    /// then plain host memory. A context ends with its last user.
     ///
     /// Memory of blocks that were not freed is leaked. An allocator that has other clones lives on until they
     /// are dropped. Dropping the last clone of a runtime does the same, without a report.

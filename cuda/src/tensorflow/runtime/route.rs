@@ -1,11 +1,11 @@
-//! The allocator that serves a device, by the required properties of the memory.
+//! The choice of the allocator for a device, by the required properties of the memory.
 //!
 //! | device | wanted | allocator |
 //! |---|---|---|
 //! | GPU | any | the GPU's |
-//! | GPU | on the host, good for GPUs (or forced) | pinned memory of the GPU's node |
+//! | GPU | on the host, GPU-compatible (or forced) | pinned memory of the GPU's node |
 //! | GPU | on the host | host memory of the GPU's node |
-//! | CPU | good for GPUs (or forced) | pinned memory of its node |
+//! | CPU | GPU-compatible (or forced) | pinned memory of its node |
 //! | CPU | any | host memory of its node |
 
 use larder_core::AllocatorAttributes;
@@ -25,7 +25,7 @@ pub enum Device {
     Cpu(Option<Node>),
 }
 
-/// The allocator that serves.
+/// The allocator that was chosen.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub enum Route {
@@ -46,8 +46,8 @@ impl Route {
 }
 
 impl Runtime {
-    /// Returns the allocator for memory of a device. Builds it on the first request; a GPU's own memory with
-    /// `options`, and with the limit of [`memory_limit`](Self::memory_limit).
+    /// Returns the allocator for memory of a device. Builds it on the first request, for a GPU's own memory
+    /// with `options` and the limit of [`memory_limit`](Self::memory_limit).
     ///
     /// # Errors
     /// The errors of [`gpu_allocator`](Self::gpu_allocator), [`pinned_allocator`](Self::pinned_allocator) and

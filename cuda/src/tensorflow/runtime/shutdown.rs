@@ -12,7 +12,8 @@ pub struct Left {
     pub blocks: u64,
     /// Their bytes.
     pub bytes: u64,
-    /// Whether others hold a clone of the allocator: it lives on, and its blocks can still be freed.
+    /// Whether a clone of the allocator is held elsewhere: if so, it lives on, and its blocks can still
+    /// be freed.
     pub shared: bool,
 }
 

@@ -14,7 +14,7 @@ pub(super) struct OnceSlot<T> {
     turn: BuildTurn,
 }
 
-/// Waits for another thread that builds, which may take the driver a second.
+/// Waits for another thread to build the value, which may take a second in the driver.
 struct Doze;
 
 /// Time between two reads, short compared with a driver call and long compared with a read.
@@ -39,8 +39,8 @@ impl<T> OnceSlot<T> {
         self.value.get()
     }
 
-    /// Returns the value, and builds it first if necessary. Of several concurrent requests one builds and the
-    /// others wait; if it fails, the next one retries.
+    /// Returns the value, and builds it first if necessary. Of several concurrent requests, one builds it and
+    /// the others wait; if that one fails, the next one tries.
     pub(super) fn get_or_build<E>(&self, build: impl FnOnce() -> Result<T, E>) -> Result<&T, E> {
         loop {
             if let Some(value) = self.value.get() {

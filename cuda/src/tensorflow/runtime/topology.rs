@@ -8,7 +8,7 @@ use larder_cuda_abi::constants::{DEVICE_PCI_BUS_ID, DEVICE_PCI_DEVICE_ID, DEVICE
 
 use crate::driver::Driver;
 
-/// A NUMA node, by the system's number.
+/// A NUMA node, identified by the system's number.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
 pub struct Node(u32);
 
@@ -33,19 +33,19 @@ impl fmt::Display for Node {
     }
 }
 
-/// Place of a device on the PCI bus.
+/// Address of a device on the PCI bus.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct PciAddress {
     /// The domain, 0 on most machines.
     pub domain: u32,
     /// The bus.
     pub bus: u32,
-    /// The device on it.
+    /// The device on the bus.
     pub device: u32,
 }
 
 impl PciAddress {
-    /// Returns a GPU's PCI address. Three driver calls, no context.
+    /// Returns a GPU's PCI address. Makes three driver calls and needs no context.
     ///
     /// # Errors
     /// If the driver refuses, or there is no such device.
@@ -91,7 +91,7 @@ pub struct Topology {
 }
 
 impl Topology {
-    /// Maximum number of nodes, the same as Linux's. Others are left out.
+    /// Maximum number of nodes, the same as Linux's. Nodes with higher numbers are left out.
     pub const MAX_NODES: u32 = 1024;
 
     /// Returns the topology of this machine, from `/sys`; node 0 alone if the system does not report it.
@@ -99,7 +99,7 @@ impl Topology {
         Self::from_sys(Path::new("/sys"))
     }
 
-    /// Reads the topology from a file tree like `/sys`. Reads one file.
+    /// Reads the topology from one file of a tree like `/sys`.
     pub fn from_sys(root: &Path) -> Self {
         let online = root.join("devices/system/node/online");
         let text = std::fs::read_to_string(online).unwrap_or_default();
@@ -107,7 +107,7 @@ impl Topology {
         Self::with(numbers, Pci::Sys(root.to_owned()))
     }
 
-    /// Makes the topology of an invented machine: its nodes, and the nodes of devices.
+    /// Makes the topology of an invented machine: its nodes, and the node of each device.
     pub fn made(
         nodes: impl IntoIterator<Item = u32>,
         devices: impl IntoIterator<Item = (PciAddress, Node)>,
@@ -134,7 +134,8 @@ impl Topology {
         &self.nodes
     }
 
-    /// Returns the index of a node among them; `None` if the machine has no such node. O(log nodes).
+    /// Returns the index of a node in [`nodes`](Self::nodes); `None` if the machine has no such node.
+    /// O(log nodes).
     pub fn place_of(&self, node: Node) -> Option<usize> {
         self.nodes.binary_search(&node).ok()
     }

@@ -13,8 +13,8 @@ use crate::driver::locked;
 pub enum Visited {
     /// Plain host memory of all nodes.
     Cpu,
-    /// GPUs of a node. Visitors see pieces of physical memory, which may move, if the allocator maps memory,
-    /// and blocks if the driver hides its regions.
+    /// GPUs of a node. If the allocator maps memory, visitors see pieces of physical memory, which may move;
+    /// if the driver hides its regions, they see blocks.
     Gpu(Node),
     /// Pinned memory of a node.
     Pinned(Node),
@@ -33,7 +33,7 @@ impl Visited {
 #[derive(Default)]
 struct VisitorLists {
     visitors: BTreeMap<Visited, Visitors>,
-    /// By memory, the number of allocators that took the lists, or are about to.
+    /// Number of allocators, by memory, that have taken the lists or are about to.
     takers: BTreeMap<&'static str, usize>,
 }
 
@@ -43,7 +43,7 @@ struct VisitorLists {
 #[derive(Default)]
 pub(super) struct VisitorTable(Mutex<VisitorLists>);
 
-/// An allocator that takes visitors. Dropping this without [`made`](Self::made) undoes the taking.
+/// A new allocator's claim to the visitors. Dropping this without [`made`](Self::made) withdraws it.
 pub(super) struct Taker<'b> {
     table: &'b VisitorTable,
     word: &'static str,

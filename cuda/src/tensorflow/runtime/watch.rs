@@ -1,6 +1,6 @@
-//! Regions as they come and go: calls of the program's visitors, and entries in the map of memory kinds.
+//! Reports of the regions held: calls of the program's visitors, and entries in the map of memory kinds.
 //!
-//! * WATCH1 a region is reported as held once, after it was allocated, and as leaving once, before it is
+//! * WATCH1 a region is reported once as held, after it is allocated, and once as leaving, before it is
 //!   freed; a refused request is not reported. A region whose free the driver refused is reported as held
 //!   again.
 //! * WATCH2 alloc visitors run in the order they were registered, free visitors in reverse.
@@ -21,12 +21,12 @@ use crate::source::virtual_memory::RegionWatch;
 pub struct RegionVisit {
     /// Its addresses.
     pub range: AddrRange,
-    /// The NUMA node of host memory, the ordinal of a device's.
+    /// The NUMA node of host memory, or the ordinal of a device.
     pub index: u32,
 }
 
-/// Called for each region, for example to register it with a network card. It must not use the allocator that
-/// it visits.
+/// Called for each region, for example to register it with a network card. It must not use the allocator
+/// whose regions it sees.
 pub type Visitor = Arc<dyn Fn(RegionVisit) + Send + Sync>;
 
 /// Visitors of one kind of memory.
@@ -99,7 +99,7 @@ impl fmt::Debug for RegionReporter {
     }
 }
 
-/// A sub-allocator of whole regions that reports each.
+/// A sub-allocator of whole regions that reports each of them.
 pub(super) struct WatchedSource<S> {
     source: S,
     watch: RegionReporter,
@@ -151,7 +151,7 @@ impl<S: SubAllocator> SubAllocator for WatchedSource<S> {
 }
 
 impl<S> Drop for WatchedSource<S> {
-    /// Reports all regions as leaving, since the sub-allocator, which frees them, is dropped after this.
+    /// Reports all regions as leaving, since the sub-allocator is dropped next and frees them.
     fn drop(&mut self) {
         let regions = core::mem::take(&mut *locked(&self.regions));
         for (start, bytes) in regions {

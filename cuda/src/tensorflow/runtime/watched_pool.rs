@@ -20,15 +20,16 @@ use crate::{Context, CudaStream, DeviceAllocError, DeviceFreeError, ManagedMemor
 /// Maximum number of blocks and gaps between them. Their records take 4 MiB, touched as they are used.
 const CHUNKS: usize = 1 << 17;
 
-/// A best fit that owns its tables. If dropped with blocks in use it leaks their regions and its tables.
+/// A best fit that owns its tables. If it is dropped with blocks in use, it leaks their regions and its
+/// tables.
 pub(super) struct WatchedPool<S: SubAllocator> {
     /// Dropped in `drop`.
     pool: ManuallyDrop<WithTables<Shared<RegionPool<'static>, WatchedSource<S>, Yield>>>,
 }
 
 impl<S: SubAllocator> WatchedPool<S> {
-    /// Makes a pool that holds nothing yet, and never more than `limit_bytes`. If `collects`, wholly free
-    /// regions are released before an allocation fails.
+    /// Makes a pool that holds nothing yet, and never more than `limit_bytes`. If `collects` is true,
+    /// entirely free regions are released before an allocation fails.
     pub(super) fn new(
         source: S,
         watch: RegionReporter,

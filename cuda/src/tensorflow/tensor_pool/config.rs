@@ -6,13 +6,14 @@ use larder_core::prmalloc::{PlanCapacity, PlannedPoolConfig};
 const STATS: usize = 1 << 14;
 /// Default maximum number of size classes.
 const BINS: usize = 1 << 11;
-/// Default maximum number of blocks of a plan, real and virtual each.
+/// Default maximum number of real blocks of a plan, and of virtual ones.
 const BLOCKS: usize = 1 << 13;
 
 /// Configuration of a [`DeviceTensorPool`](super::DeviceTensorPool).
 ///
-/// The tables are host memory, reserved when the pool is made and freed with it; a full one only causes an
-/// error. With the defaults they take 12 MiB of addresses, and memory for the recorded and planned entries.
+/// The tables are host memory, reserved when the pool is made and freed with it; a full table only causes
+/// an error. With the defaults they take 12 MiB of addresses, and memory only for recorded and planned
+/// entries.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct TensorPoolConfig {
     /// How steps are recorded, and when they are planned again.

@@ -1,13 +1,13 @@
 //! [`DeviceTensorPool`]: device memory planned from a program's steps, after DeepRec's PRMalloc.
 //!
-//! The core's [`TensorPool`] over a [`DeviceAllocator`], so that slabs, and blocks without a place in the
-//! plan, come from the same memory as everything else and in the order of the pool's stream.
+//! This is the core's [`TensorPool`] over a [`DeviceAllocator`]: slabs, and blocks without a place in the
+//! plan, come from the same memory as everything else, in the order of the pool's stream.
 //!
 //! # One stream
 //! TENSOR1 A freed block of the plan may be reused by the next call, without a wait: its new user queues work
-//! on the same stream, after the work that used it before. So a pool belongs to one stream. Work on another
-//! stream that uses a block is ordered by the caller: it waits for the pool's stream before, and the pool's
-//! stream waits for it before the block is freed.
+//! on the same stream, after the work that used it before. So a pool belongs to one stream. If work on
+//! another stream uses a block, the caller makes that work wait for the pool's stream first, and makes the
+//! pool's stream wait for that work before the block is freed.
 
 mod config;
 mod on_stream;
@@ -37,14 +37,14 @@ static MADE: AtomicU32 = AtomicU32::new(1);
 
 /// Memory of one stream, planned from a program's steps.
 ///
-/// The first steps are recorded while the device's allocator serves them. When they bring nothing new any
-/// more, or enough was recorded, one slab is taken for all sizes above 32 KiB and one for those below, and
-/// from then on blocks are popped off stacks: no driver call, no search. Requests beyond the plan are served
-/// by the device's allocator; if that continues, the steps are recorded anew. For the guarantees of a plan
-/// see [`larder_core::prmalloc`].
+/// The first steps are recorded while the device's allocator serves them. Once they bring nothing new, or
+/// enough has been recorded, one slab is allocated for all sizes above 32 KiB and one for the smaller ones.
+/// From then on, blocks are popped off stacks, without a driver call or a search. The device's allocator
+/// serves requests beyond the plan; if these continue, the steps are recorded anew. For the guarantees of a
+/// plan, see [`larder_core::prmalloc`].
 ///
-/// Any thread may call it, but all work on its blocks belongs to its stream, since a freed block is reused
-/// immediately, by work queued afterwards (see [`free`](Self::free)).
+/// Any thread may call it, but all work on its blocks belongs on its stream, since work queued after a free
+/// may reuse the block immediately (see [`free`](Self::free)).
 ///
 /// Blocks are values without a destructor. Dropping the pool frees everything to the device's allocator in
 /// the order of the stream, including blocks in use.
@@ -75,11 +75,12 @@ pub struct DeviceTensorPool {
 }
 
 impl DeviceTensorPool {
-    /// Makes a pool at step 0 without a plan. Takes its tables from the host, nothing from the device.
+    /// Makes a pool at step 0 without a plan. Allocates its tables on the host, and nothing on the device.
     ///
     /// # Errors
-    /// [`DeviceAllocError::Stream`] if the stream is of another context than the memory, or the per-thread
-    /// default stream. [`DeviceAllocError::Config`] if the process heap has no memory for the tables.
+    /// [`DeviceAllocError::Stream`] if the stream belongs to another context than the memory, or is the
+    /// per-thread default stream. [`DeviceAllocError::Config`] if the process heap has no memory for the
+    /// tables.
     pub fn new(
         memory: &DeviceAllocator,
         stream: &Arc<CudaStream>,
@@ -104,12 +105,13 @@ impl DeviceTensorPool {
         })
     }
 
-    /// Allocates at a multiple of 256 for work queued on the stream from now on. From the plan O(log bins),
-    /// and no driver call except that of [`check_captures`](crate::DeviceConfig::check_captures); otherwise
-    /// as [`DeviceAllocator::alloc`].
+    /// Allocates at a multiple of 256 for work queued on the stream from now on. An allocation from the plan
+    /// takes O(log bins), and no driver call except that of
+    /// [`check_captures`](crate::DeviceConfig::check_captures); any other costs the same as
+    /// [`DeviceAllocator::alloc`].
     ///
     /// # Errors
-    /// [`DeviceAllocError::Capturing`] if the stream captures, since plans have no windows.
+    /// [`DeviceAllocError::Capturing`] if the stream is being captured, since plans have no windows.
     /// [`DeviceAllocError::Memory`] if the request is invalid or the pool's tables are full, and the errors
     /// of [`DeviceAllocator::alloc`].
     pub fn alloc(&self, bytes: u64) -> Result<Block, DeviceAllocError> {
@@ -117,8 +119,8 @@ impl DeviceTensorPool {
     }
 
     /// Allocates at a multiple of `align` for work queued on the stream from now on. An alignment below 256
-    /// packs small blocks of a plan more closely; one above costs a block outside of the plan that many bytes
-    /// more.
+    /// packs small blocks of a plan more closely; one above 256 makes a block outside of the plan longer by
+    /// that many bytes.
     ///
     /// # Errors
     /// The errors of [`alloc`](Self::alloc).
@@ -141,9 +143,10 @@ impl DeviceTensorPool {
         Ok(Block::outside(range, self.number))
     }
 
-    /// Frees a block, wherever it came from and whatever has been planned since. All work that uses it is
-    /// queued on the pool's stream already, or that stream waits for it: the block may be reused immediately
-    /// (TENSOR1). O(log bins) for a block of the plan, otherwise as [`DeviceAllocator::free`].
+    /// Frees a block of this pool, in the present plan or not. All work that uses the block must already be
+    /// queued on the pool's stream, or that stream must wait for it, since the block may be reused
+    /// immediately (TENSOR1). Takes O(log bins) for a block of the plan; any other costs the same as
+    /// [`DeviceAllocator::free`].
     ///
     /// # Errors
     /// Returns the block if it is not one of this pool's.
@@ -169,9 +172,9 @@ impl DeviceTensorPool {
         block.is_of(AllocatorId::OUTSIDE) && block.handle() == self.number
     }
 
-    /// Begins a step, which ends when the returned value is dropped. A planning round may run then: O(n log
-    /// n) in blocks freed since the last one, and the slabs if it was the last. If it gave no plan,
-    /// [`plan_error`](Self::plan_error) has the reason, and the pool continues to serve.
+    /// Begins a step, which ends when the returned value is dropped. A planning round may run then, in O(n
+    /// log n) for n blocks freed since the last round; the last round also allocates the slabs. If it gave no
+    /// plan, [`plan_error`](Self::plan_error) returns the reason, and the pool continues to serve.
     pub fn step(&self) -> TensorStep<'_> {
         TensorStep {
             pool: self,
@@ -188,12 +191,12 @@ impl DeviceTensorPool {
         outcome
     }
 
-    /// Returns whether a plan serves.
+    /// Returns whether a plan is in use.
     pub fn is_planned(&self) -> bool {
         self.pool.serving().is_some()
     }
 
-    /// Returns why the last round gave no plan; `None` if it gave one, or is still to come.
+    /// Returns why the last round gave no plan; `None` if it gave one, or no round has run yet.
     pub fn plan_error(&self) -> Option<PlanError> {
         *locked(&self.plan_error)
     }
@@ -208,8 +211,8 @@ impl DeviceTensorPool {
         self.pool.planner().progress()
     }
 
-    /// Begins to record steps for another plan now, if the planner is done and no older plan has blocks in
-    /// use. Returns whether it did. The present plan serves until then.
+    /// Begins to record steps for another plan, if the planner is done and no older plan has blocks in use.
+    /// Returns whether it did. The present plan serves until the next one is made.
     pub fn replan(&self) -> bool {
         self.pool.replan()
     }
@@ -280,7 +283,7 @@ impl fmt::Debug for DeviceTensorPool {
     }
 }
 
-/// A step of a [`DeviceTensorPool`] that ends when this is dropped.
+/// A step of a [`DeviceTensorPool`], which ends when this is dropped.
 #[derive(Debug)]
 #[must_use = "dropped at once, the step ends at once"]
 pub struct TensorStep<'p> {

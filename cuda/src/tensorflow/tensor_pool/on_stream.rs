@@ -82,8 +82,8 @@ impl SubAllocator for StreamSource {
         let block = self.memory.alloc(&self.stream, bytes);
         let block = block.map_err(|error| self.refuse(Some(error)))?;
         let Some(range) = serving(&block, request) else {
-            // Reached only if the allocator's alignment were not `BLOCK_ALIGN`. Freeing its own block
-            // succeeds.
+            // Unreachable while the allocator aligns blocks to `BLOCK_ALIGN`. It does not refuse its own
+            // block.
             let _ = self.free(block);
             return Err(self.refuse(None));
         };

@@ -1,14 +1,15 @@
-//! DLPack: tensors exchanged with other libraries of the process, without a copy.
+//! DLPack: tensors exchanged with other libraries in the process, without a copy.
 //!
-//! The structs are those of DLPack's C interface, version 1 and the unversioned one before it. DLPack carries
-//! no stream: two libraries agree on one separately, as Python's `__dlpack__(stream)` does.
+//! The structs are those of DLPack's C interface, in version 1 and in the earlier form without a version. A
+//! tensor carries no stream: two libraries agree on one separately, for example through Python's
+//! `__dlpack__(stream)`.
 //!
-//! DLPACK1 An export is one box with the tensor at a fixed place, its shape and its buffer. Only the deleter
-//! frees it.
+//! DLPACK1 An export is one box that holds the tensor, at a fixed place, with its shape and its buffer. Only
+//! the deleter frees it.
 //! DLPACK2 The stream of an export is ordered after all uses of the buffer, and noted as a writer. So the
-//! deleter, which does not wait, frees the memory after the work queued there.
-//! DLPACK3 The producer of an import knows nothing of our streams: they are waited for before its deleter is
-//! called. If the wait is refused the deleter is not called.
+//! deleter need not wait: the memory is freed after the work queued on that stream.
+//! DLPACK3 The producer of an import knows nothing of our streams, so they are waited for before its deleter
+//! is called. If the wait is refused, the deleter is not called.
 
 use core::ffi::c_void;
 use core::fmt;
@@ -23,7 +24,7 @@ use crate::{DeviceAllocError, DeviceAllocator, Returned};
 /// The version of exports, and the newest that imports accept.
 const VERSION: Version = Version { major: 1, minor: 0 };
 
-/// `kDLCUDA` and `kDLCUDAManaged`: addresses that a device's kernels use.
+/// `kDLCUDA` and `kDLCUDAManaged`: memory that a device's kernels can use.
 const CUDA: i32 = 2;
 const CUDA_MANAGED: i32 = 13;
 
@@ -34,9 +35,9 @@ const READ_ONLY: u64 = 1;
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(C)]
 pub struct Version {
-    /// Another major version has another layout.
+    /// The major version. Each has its own layout.
     pub major: u32,
-    /// A newer minor version has more constants.
+    /// The minor version. A newer one adds constants.
     pub minor: u32,
 }
 
@@ -67,9 +68,9 @@ impl DataType {
     pub const F32: Self = Self::new(2, 32);
     /// `f64`.
     pub const F64: Self = Self::new(2, 64);
-    /// 16 bits, by IEEE 754.
+    /// `float16` of IEEE 754.
     pub const F16: Self = Self::new(2, 16);
-    /// 16 bits with the range of `f32`.
+    /// `bfloat16`: 16 bits with the exponent range of `f32`.
     pub const BF16: Self = Self::new(4, 16);
     /// `u8`.
     pub const U8: Self = Self::new(1, 8);
@@ -85,7 +86,7 @@ impl DataType {
         Self { code, bits, lanes }
     }
 
-    /// Returns the bytes of a value; `None` if it is not whole bytes.
+    /// Returns the size of a value in bytes; `None` if it is not a whole number.
     fn bytes(self) -> Option<usize> {
         let bits = usize::from(self.bits) * usize::from(self.lanes);
         bits.is_multiple_of(8).then_some(bits / 8)
@@ -106,8 +107,8 @@ pub struct Tensor {
     pub dtype: DataType,
     /// Values in each dimension.
     pub shape: *mut i64,
-    /// Distance in values between neighbours in each dimension; null if the values are contiguous with the
-    /// last dimension densest.
+    /// Distance between neighbours in each dimension, in values; null if the values are contiguous and the
+    /// last dimension is the densest.
     pub strides: *mut i64,
     /// Bytes from `data` to the first value.
     pub byte_offset: u64,
@@ -117,11 +118,11 @@ pub struct Tensor {
 #[derive(Debug)]
 #[repr(C)]
 pub struct ManagedTensorVersioned {
-    /// Checked by the consumer first.
+    /// The version, which the consumer checks first.
     pub version: Version,
     /// For the producer's use.
     pub manager_ctx: *mut c_void,
-    /// Called once by the consumer, when nothing uses the tensor any more.
+    /// Called once by the consumer, when nothing uses the tensor any longer.
     pub deleter: Option<unsafe extern "C" fn(*mut Self)>,
     /// Bit 0: read-only.
     pub flags: u64,
@@ -137,7 +138,7 @@ pub struct ManagedTensor {
     pub dl_tensor: Tensor,
     /// For the producer's use.
     pub manager_ctx: *mut c_void,
-    /// Called once by the consumer, when nothing uses the tensor any more.
+    /// Called once by the consumer, when nothing uses the tensor any longer.
     pub deleter: Option<unsafe extern "C" fn(*mut Self)>,
 }
 
@@ -145,19 +146,25 @@ pub struct ManagedTensor {
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum PackError {
-    /// Shape and strides have different lengths or a negative number, or refer to places outside the buffer.
+    /// The shape and strides have different lengths, contain a negative number, or refer to values outside
+    /// the buffer.
     #[error("the shape and strides name values that the buffer does not have")]
     Shape,
-    /// The tensor's type has another size than the buffer's values, or the address is not aligned for them.
-    #[error("{} bits by {} are not the type of the values", dtype.bits, dtype.lanes)]
+    /// The size of the tensor's type differs from that of the buffer's values, or the address is not aligned
+    /// for them.
+    #[error(
+        "the tensor's type ({} bits, {} lanes) does not match the values, or its address is not aligned for them",
+        dtype.bits,
+        dtype.lanes
+    )]
     Type {
         /// The tensor's type.
         dtype: DataType,
     },
-    /// The tensor has an unknown layout.
+    /// The tensor's major version is not 1, so its layout is unknown.
     #[error("the tensor is of DLPack {}.{}, which is not known: ask its producer for version 1", .0.major, .0.minor)]
     Version(Version),
-    /// The tensor is another device's, or the host's.
+    /// The tensor is on another device, or on the host.
     #[error("the tensor is on device {} of kind {}: copy it", .0.device_id, .0.device_type)]
     Device(Device),
     /// The streams could not be ordered.
@@ -165,7 +172,7 @@ pub enum PackError {
     Order(DeviceAllocError),
 }
 
-/// The deleter of one of the two layouts.
+/// The type of the deleter in one of the two layouts.
 type Deleter<M> = unsafe extern "C" fn(*mut M);
 
 /// A tensor of one of the two layouts.
@@ -217,7 +224,7 @@ impl Managed for ManagedTensor {
     }
 }
 
-/// DLPACK1: the tensor is the first field, so both have the same address.
+/// DLPACK1: the tensor is the first field, so it has the address of the box.
 #[repr(C)]
 struct ExportedTensor<M, T> {
     managed: M,
@@ -244,13 +251,13 @@ pub struct Layout<'a> {
     pub dtype: DataType,
     /// Values in each dimension.
     pub shape: &'a [i64],
-    /// Distance in values between neighbours in each dimension, never negative.
+    /// Distance between neighbours in each dimension, in values; never negative.
     pub strides: &'a [i64],
 }
 
 impl Layout<'_> {
-    /// Returns the number of values from the first place to the last; `None` if a number is negative or too
-    /// large.
+    /// Returns the number of places from the first value to the last, both included; `None` if a number is
+    /// negative or too large.
     fn span(self) -> Option<usize> {
         let mut last = 0_usize;
         for (count, stride) in self.shape.iter().zip(self.strides) {
@@ -280,14 +287,14 @@ impl Layout<'_> {
 }
 
 impl<T: DeviceRepr + Send + 'static> DeviceBuffer<T> {
-    /// Exports the buffer to another library, for work queued on `stream` from now on. The memory is freed in
-    /// the order of that stream when the deleter is called, by any thread; other streams that the library
-    /// uses must be joined with it before.
+    /// Exports the buffer to another library, for work that is queued on `stream` from now on. When the
+    /// deleter is called, on any thread, the memory is freed in the order of that stream. Other streams that
+    /// the library uses must be joined with it before then.
     ///
-    /// Costs the same as ordering a copy on the stream; no driver call on the buffer's own stream.
+    /// Costs as much as ordering a copy on the stream: no driver call if only `stream` has used the buffer.
     ///
     /// # Errors
-    /// Returns the buffer if the layout does not fit its values, or the stream could not be ordered.
+    /// Returns the buffer if the layout does not match its values, or the stream could not be ordered.
     #[expect(clippy::result_large_err, reason = "the buffer itself comes back")]
     pub fn into_dlpack(
         self,
@@ -297,7 +304,7 @@ impl<T: DeviceRepr + Send + 'static> DeviceBuffer<T> {
         self.export(stream, layout)
     }
 
-    /// Exports the buffer to another library that knows only unversioned DLPack; see
+    /// Exports the buffer to a library that knows only unversioned DLPack; see
     /// [`into_dlpack`](Self::into_dlpack).
     ///
     /// # Errors
@@ -349,8 +356,9 @@ impl<T: DeviceRepr + Send + 'static> DeviceBuffer<T> {
     }
 }
 
-/// Values of another library's tensor, from its first place to its last, as a buffer that returns them to
-/// their producer when dropped: the host waits until its streams are done with them (DLPACK3).
+/// The values of another library's tensor, from the first to the last in memory, as a buffer. Dropping the
+/// buffer waits on the host until its streams have finished with the values, and then calls the producer's
+/// deleter (DLPACK3).
 pub struct ImportedBuffer<T> {
     /// A buffer without a block.
     buffer: DeviceBuffer<T>,
@@ -364,15 +372,15 @@ pub struct ImportedBuffer<T> {
 }
 
 impl<T: DeviceRepr> ImportedBuffer<T> {
-    /// Imports a tensor for work on `stream`, with which streams of `memory` are ordered. O(dimensions).
+    /// Imports a tensor for work on `stream`. Uses on other streams are ordered by `memory`. O(dimensions).
     ///
     /// # Safety
     /// The tensor is valid, no other consumer takes it, its values are values of `T`, and they are ready for
-    /// work queued on `stream` from now on. If it may be written, nothing else uses them until this is
-    /// dropped.
+    /// work that is queued on `stream` from now on. If the tensor is writable, nothing else uses the values
+    /// until the returned buffer is dropped.
     ///
     /// # Errors
-    /// [`PackError`]; the tensor stays the caller's, who calls its deleter.
+    /// [`PackError`]; the caller keeps the tensor, and calls its deleter.
     pub unsafe fn from_dlpack(
         memory: &DeviceAllocator,
         stream: &Arc<CudaStream>,
@@ -431,7 +439,7 @@ impl<T: DeviceRepr> ImportedBuffer<T> {
         if !address.is_multiple_of(align_of::<T>() as u64) {
             return Err(PackError::Type { dtype });
         }
-        // SAFETY: the caller promises values, memory and order until this is dropped, which waits.
+        // SAFETY: the caller promises values, memory and order until the import is dropped, which waits.
         let buffer = unsafe { DeviceBuffer::over(memory, stream, address, len) };
         Ok(Self {
             buffer: buffer.map_err(PackError::Order)?,
@@ -451,12 +459,12 @@ impl<T> ImportedBuffer<T> {
         self.buffer.as_view()
     }
 
-    /// Returns a view for writing; `None` if the producer forbids that.
+    /// Returns a view for writing; `None` if the producer forbids writes.
     pub fn as_view_mut(&mut self) -> Option<BufferViewMut<'_, T>> {
         self.is_writable.then(|| self.buffer.as_view_mut())
     }
 
-    /// Returns the layout of the tensor's values in the view.
+    /// Returns the layout of the tensor's values in a view.
     pub fn layout(&self) -> Layout<'_> {
         Layout {
             dtype: self.dtype,
@@ -475,7 +483,7 @@ impl<T> Drop for ImportedBuffer<T> {
                 .context()
                 .wait_for(self.buffer.stream())
                 .is_ok();
-        // DLPACK3: after a failed wait the tensor is leaked instead of returned.
+        // DLPACK3: after a failed wait, the tensor is leaked instead of returned.
         if waited {
             // SAFETY: the tensor was imported with this layout, its streams were waited for, and it is
             // returned once.
@@ -506,10 +514,10 @@ unsafe fn release<M: Managed>(tensor: NonNull<c_void>) {
     }
 }
 
-/// Reads `count` numbers; `None` if the pointer is null although `count` is not 0.
+/// Reads `count` numbers; `None` if the pointer is null and `count` is not 0.
 ///
 /// # Safety
-/// A pointer that is not null has `count` numbers.
+/// A pointer that is not null points to `count` numbers.
 unsafe fn numbers(place: *const i64, count: usize) -> Option<Vec<i64>> {
     match (place.is_null(), count) {
         (_, 0) => Some(Vec::new()),
@@ -519,7 +527,7 @@ unsafe fn numbers(place: *const i64, count: usize) -> Option<Vec<i64>> {
     }
 }
 
-/// Returns the strides of a contiguous tensor whose last dimension is densest.
+/// Returns the strides of a contiguous tensor whose last dimension is the densest.
 fn dense(shape: &[i64]) -> Option<Vec<i64>> {
     let mut strides = vec![1; shape.len()];
     let mut next = 1_i64;

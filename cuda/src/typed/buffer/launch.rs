@@ -1,12 +1,14 @@
-//! [`Launch`]: kernels that take buffers.
+//! [`Launch`]: kernel launches that take buffers.
 //!
-//! cudarc's `LaunchArgs` keeps its stream private: an argument of another crate's type cannot know where the
-//! kernel will run, so our types are no arguments there. A `Launch` holds the stream beside it.
+//! cudarc's `LaunchArgs` keeps its stream private, so an argument whose type is from another crate cannot
+//! know where the kernel will run. Therefore our types are not arguments there, and a `Launch` stores the
+//! stream as well.
 //!
-//! LAUNCH1 When a buffer becomes an argument, the stream of the launch is ordered for it as for a copy.
-//! Nothing else that matters to the kernel is queued until the launch, since the buffer is borrowed until
-//! then.
-//! LAUNCH2 After an argument that could not be ordered nothing is launched, now or by a later call.
+//! LAUNCH1 When a buffer becomes an argument, the launch's stream is ordered as for a copy of the buffer. No
+//! other use of the buffer that conflicts with the kernel's is queued before the launch, since the buffer is
+//! borrowed until then.
+//! LAUNCH2 If the use of an argument could not be ordered, neither this call nor a later one launches
+//! anything.
 
 use core::fmt;
 use std::sync::Arc;
@@ -19,8 +21,8 @@ use super::view::ViewPart;
 use super::{BufferView, BufferViewMut, DeviceBuffer, Uses, in_our_words};
 use crate::DeviceAllocError;
 
-/// A kernel and its arguments, to be launched on a stream: cudarc's `launch_builder`, which also takes
-/// buffers and their parts. Each is ordered on the stream, wherever it was used before.
+/// A kernel and its arguments, to be launched on a stream: cudarc's `launch_builder` with buffers and their
+/// parts as further arguments. The launch is ordered after their earlier uses on any stream.
 ///
 /// ```no_run
 /// use cudarc::driver::{CudaFunction, LaunchConfig, PushKernelArg};
@@ -44,8 +46,8 @@ use crate::DeviceAllocError;
 /// # }
 /// ```
 ///
-/// All arguments of cudarc's builder are accepted here, too. A buffer is not an argument of cudarc's, since
-/// it could not be ordered there:
+/// All arguments of cudarc's builder are accepted here, too. cudarc's builder accepts no buffer, since it
+/// could not order the buffer's uses:
 ///
 /// ```compile_fail,E0277
 /// # use cudarc::driver::{CudaFunction, PushKernelArg};
@@ -55,20 +57,20 @@ use crate::DeviceAllocError;
 /// ```
 ///
 /// # Cost
-/// For each buffer the cost of ordering a copy on the stream: no driver call if only that stream uses it. The
-/// stream is [added](crate::DeviceAllocator::add_stream) to the buffer's allocator.
+/// Each buffer costs as much as ordering a copy on the stream: no driver call if only that stream uses the
+/// buffer. The stream is [added](crate::DeviceAllocator::add_stream) to the buffer's allocator.
 pub struct Launch<'a> {
     args: LaunchArgs<'a>,
     stream: &'a Arc<CudaStream>,
-    /// First refusal (LAUNCH2).
+    /// The first refusal (LAUNCH2).
     refused: Option<DeviceAllocError>,
 }
 
-/// cudarc's result: the events around a launch, if it records them.
+/// The result of cudarc's launch: the events around it, if they are recorded.
 type Launched = Result<Option<(CudaEvent, CudaEvent)>, cuda::DriverError>;
 
 impl<'a> Launch<'a> {
-    /// Makes a launch of `function` on `stream`, without arguments yet.
+    /// Makes a launch of `function` on `stream` that has no arguments yet.
     pub fn on(stream: &'a Arc<CudaStream>, function: &'a CudaFunction) -> Self {
         Self {
             args: stream.launch_builder(function),
@@ -77,7 +79,7 @@ impl<'a> Launch<'a> {
         }
     }
 
-    /// Makes each launch record and return two events, before the kernel and after it.
+    /// Makes each launch record and return two events: one before the kernel and one after it.
     pub fn record_kernel_launch(&mut self, flags: sys::CUevent_flags) -> &mut Self {
         self.args.record_kernel_launch(flags);
         self
@@ -86,13 +88,13 @@ impl<'a> Launch<'a> {
     /// Queues the kernel.
     ///
     /// # Safety
-    /// The kernel takes the arguments as they were given, writes only arguments given as `&mut`, and accesses
-    /// no other memory; see [`LaunchArgs::launch`].
+    /// The kernel takes the arguments as they were passed, writes only arguments passed as `&mut`, and
+    /// accesses no other memory; see [`LaunchArgs::launch`].
     ///
     /// # Errors
-    /// The error of the first argument that could not be ordered: [`DeviceAllocError::Stream`],
-    /// [`DeviceAllocError::Streams`], or the driver's refusal. Otherwise the driver's error, if it does not
-    /// launch.
+    /// The error of the first argument that could not be ordered: [`DeviceAllocError::Asleep`],
+    /// [`DeviceAllocError::Stream`], [`DeviceAllocError::Streams`], or the driver's refusal. Otherwise the
+    /// driver's error, if it refuses the launch.
     pub unsafe fn launch(
         &mut self,
         config: LaunchConfig,
@@ -102,7 +104,7 @@ impl<'a> Launch<'a> {
         self.launch_by("cuLaunchKernel", act)
     }
 
-    /// Queues a kernel whose blocks wait for each other.
+    /// Queues the kernel as a cooperative launch, whose thread blocks may wait for each other.
     ///
     /// # Safety
     /// The promise of [`launch`](Self::launch).
@@ -129,7 +131,8 @@ impl<'a> Launch<'a> {
         }
     }
 
-    /// Adds a part as an argument, whose address stays at `address`; `note` orders and notes its use.
+    /// Adds the address of a part, which stays at `address`, as an argument; `note` orders and notes the use
+    /// of the part.
     fn part<T>(
         &mut self,
         address: &'a sys::CUdeviceptr,
@@ -145,8 +148,8 @@ impl<'a> Launch<'a> {
     }
 }
 
-/// Arguments of cudarc.
-// SAFETY: the argument goes to cudarc's own builder.
+/// An argument that cudarc's builder accepts.
+// SAFETY: the argument is passed to cudarc's own builder.
 unsafe impl<'a, A> PushKernelArg<A> for Launch<'a>
 where
     LaunchArgs<'a>: PushKernelArg<A>,

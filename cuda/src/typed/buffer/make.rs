@@ -10,14 +10,14 @@ use super::{DeviceBuffer, check_align};
 use crate::{DeviceAllocError, DeviceAllocator, DriverError};
 
 impl DeviceAllocator {
-    /// Makes a buffer for work queued on `stream` from now on; its contents are undefined. Costs as much as
-    /// [`alloc`](Self::alloc).
+    /// Makes a buffer for work that is queued on `stream` from now on; the contents are undefined. Costs as
+    /// much as [`alloc`](Self::alloc).
     ///
     /// # Safety
-    /// It is written before it is read as values of `T`.
+    /// The buffer is written before it is read as values of `T`.
     ///
     /// # Errors
-    /// The errors of [`alloc`](Self::alloc); [`AllocError::TooLarge`] inside if the size overflows.
+    /// The errors of [`alloc`](Self::alloc), with [`AllocError::TooLarge`] inside if the size overflows.
     pub unsafe fn buffer<T: DeviceRepr>(
         &self,
         stream: &Arc<CudaStream>,
@@ -55,8 +55,8 @@ impl DeviceAllocator {
         Ok(buffer)
     }
 
-    /// Makes a buffer with a copy of these values, made in the order of `stream`. From memory that is not
-    /// pinned the driver copies before this returns.
+    /// Makes a buffer with a copy of these values, which is made in the order of `stream`. If their memory is
+    /// not pinned, the driver reads it before this returns.
     ///
     /// # Errors
     /// The errors of [`alloc`](Self::alloc), and if the driver refuses to copy.
@@ -74,7 +74,7 @@ impl DeviceAllocator {
         Ok(buffer)
     }
 
-    /// Runs a call of cudarc with the context current, then restores the previous one.
+    /// Runs a call of cudarc with this allocator's context current, then restores the previous context.
     pub(crate) fn call(
         &self,
         function: &'static str,
@@ -85,7 +85,7 @@ impl DeviceAllocator {
     }
 }
 
-/// Converts cudarc's error, naming the function that cudarc called.
+/// Converts an error of cudarc to one of this crate that names the function that cudarc called.
 pub(crate) fn in_our_words(function: &'static str, error: cuda::DriverError) -> DriverError {
     DriverError::Call {
         function,
@@ -93,10 +93,10 @@ pub(crate) fn in_our_words(function: &'static str, error: cuda::DriverError) -> 
     }
 }
 
-/// Returns the bytes of `len` values.
+/// Returns the size of `len` values in bytes.
 pub(crate) fn bytes_of<T>(len: usize) -> Result<u64, DeviceAllocError> {
     let bytes = len.checked_mul(size_of::<T>());
-    // No address space, of the host or a device, has more bytes than `isize::MAX`.
+    // No address space of a host or a device has more than `isize::MAX` bytes.
     let bytes = bytes.filter(|bytes| isize::try_from(*bytes).is_ok());
     let bytes = bytes.ok_or(DeviceAllocError::reason(AllocError::TooLarge {
         requested_bytes: u64::MAX,

@@ -1,8 +1,8 @@
-//! [`DeviceBuffer`]: typed memory of a device for programs on cudarc.
+//! [`DeviceBuffer`]: typed device memory for programs that use cudarc.
 //!
-//! A buffer is a block of a [`DeviceAllocator`] that is freed when it is dropped, with cudarc's traits:
-//! functions that take a `DevicePtr` or a `DevicePtrMut` take a buffer or a part of one ([`BufferView`],
-//! [`BufferViewMut`]). Kernels take them by a [`Launch`].
+//! A buffer is a block of a [`DeviceAllocator`], and dropping the buffer frees the block. Buffers and their
+//! parts ([`BufferView`], [`BufferViewMut`]) implement cudarc's traits, so that functions that take a
+//! `DevicePtr` or a `DevicePtrMut` accept them. A [`Launch`] passes them to kernels.
 
 pub mod dlpack;
 mod launch;
@@ -33,8 +33,8 @@ pub use view::{BufferView, BufferViewMut};
 use crate::driver::locked;
 use crate::{DeviceAllocError, DeviceAllocator};
 
-/// `len` values of type `T` in device memory. Dropping it frees the memory in the order of the streams that
-/// used it; the host does not wait.
+/// `len` values of type `T` in device memory. Dropping the buffer frees the memory in the order of the
+/// streams that used it; the host does not wait.
 ///
 /// ```no_run
 /// use larder_cuda::{Context, DeviceAllocator};
@@ -52,36 +52,36 @@ use crate::{DeviceAllocError, DeviceAllocator};
 ///
 /// # Streams
 /// Uses on several streams are ordered, like those of cudarc's own slices: a read comes after the last write,
-/// a write after everything, and freed memory is reused after every use. A buffer that stays on one stream
-/// needs no driver call for any of it.
+/// a write comes after all earlier uses, and freed memory is reused after all uses. For a buffer that stays
+/// on one stream, none of this needs a driver call.
 ///
 /// | the stream | what orders its work |
 /// |---|---|
 /// | has allocated from the allocator, or was [added](DeviceAllocator::add_stream) | the device: an event and a wait, once for each stream and write |
-/// | any other, also of other contexts | the host waits before and after each use |
-/// | captures, where others ran | the host waits, while it is captured |
-/// | captures, where others of the capture wrote | the program's own forks and joins |
+/// | is unknown, or of another context | the host waits before and after each use |
+/// | is being captured; a stream outside the capture used the buffer | the host waits when the use is captured |
+/// | is being captured; a stream in the capture used the buffer | the program's own forks and joins |
 ///
-/// Launches of a graph are not seen, so the program orders them and keeps the buffers. A use that could not
-/// be ordered at all, since a stream that captures cannot be waited for, is an error of the next call of
-/// cudarc (`CudaContext::check_err`), as cudarc does it.
+/// Launches of a graph are not tracked, so the program must order them and keep the buffers. If a use cannot
+/// be ordered at all, because a stream that is being captured cannot be waited for, cudarc's next call
+/// returns the error (`CudaContext::check_err`), as for cudarc's own slices.
 ///
-/// cudarc's copies between contexts report a read of the source on its own stream, and read it on the other:
-/// wait for that stream before the source is written or dropped.
+/// cudarc's copies between contexts report a read on the source's own stream, although the destination's
+/// stream reads the source: wait for the latter before the source is written or dropped.
 ///
 /// # Asleep
 /// While the allocator [sleeps](DeviceAllocator::sleep), a [`Launch`] with a buffer is refused
-/// ([`DeviceAllocError::Asleep`]), and so are copies by functions of this crate. cudarc's functions get 0 for
-/// its address, so the driver refuses their copies and nothing is queued. Code that passes addresses to
-/// kernels itself must check before ([`DeviceAllocator::is_asleep`]).
+/// ([`DeviceAllocError::Asleep`]), and so are copies by functions of this crate. cudarc's functions get the
+/// address 0, so the driver refuses their copies and nothing is queued. Code that passes addresses to kernels
+/// itself must check first ([`DeviceAllocator::is_asleep`]).
 ///
 /// # No bytes
-/// A buffer of no bytes (no values, or values without a size) has no memory, and its address is 0.
+/// A buffer of no bytes (no values, or values of size zero) has no memory, and its address is 0.
 pub struct DeviceBuffer<T> {
     /// Address that kernels receive.
     address: sys::CUdeviceptr,
     len: usize,
-    /// Taken when it is freed; `None` for zero bytes.
+    /// Taken out when the buffer is dropped or taken apart; `None` for zero bytes.
     block: Option<Block>,
     shared: BufferShared,
     values: PhantomData<T>,
@@ -96,7 +96,7 @@ struct BufferShared {
 }
 
 impl<T> DeviceBuffer<T> {
-    /// Makes a buffer over memory of `len` values at an address, for work queued on a stream with number
+    /// Makes a buffer over memory of `len` values at an address, for work queued on `stream`, whose number is
     /// `origin`.
     fn of_block(
         memory: &DeviceAllocator,
@@ -130,18 +130,18 @@ impl<T> DeviceBuffer<T> {
         self.len == 0
     }
 
-    /// Returns the bytes of all values.
+    /// Returns the size of all values in bytes.
     pub const fn num_bytes(&self) -> usize {
-        // Cannot wrap, as checked when the buffer was made.
+        // Cannot wrap, since the size was checked when the buffer was made.
         self.len.wrapping_mul(size_of::<T>())
     }
 
-    /// Returns the stream it was allocated on, to which its memory is freed.
+    /// Returns the stream on which the buffer was allocated and its memory is freed.
     pub const fn stream(&self) -> &Arc<CudaStream> {
         &self.shared.stream
     }
 
-    /// Returns the allocator of its memory.
+    /// Returns the allocator of the buffer's memory.
     pub const fn allocator(&self) -> &DeviceAllocator {
         &self.shared.memory
     }
@@ -158,19 +158,19 @@ impl<T> DeviceBuffer<T> {
 }
 
 impl BufferShared {
-    /// Orders work that is queued on the stream next and reads memory of the buffer. cudarc holds the
-    /// returned value until the work is queued.
+    /// Orders the work that is queued on the stream next and reads the buffer. cudarc holds the returned
+    /// value until the work is queued.
     fn read<'a>(&self, stream: &'a CudaStream, beside: bool) -> SyncOnDrop<'a> {
         self.note(stream, beside, Uses::read)
     }
 
-    /// Orders work that is queued on the stream next and writes memory of the buffer. cudarc holds the
-    /// returned value until the work is queued.
+    /// Orders the work that is queued on the stream next and writes the buffer. cudarc holds the returned
+    /// value until the work is queued.
     fn write<'a>(&self, stream: &'a CudaStream, beside: bool) -> SyncOnDrop<'a> {
         self.note(stream, beside, Uses::write)
     }
 
-    /// Orders work of a stream passed as an `Arc`, so that the stream can be added.
+    /// Orders work of a stream that is passed as an `Arc`, so that the stream can be added.
     fn order(
         &self,
         stream: &Arc<CudaStream>,
@@ -189,7 +189,7 @@ impl BufferShared {
         noted.map_err(|error| in_our_words("cuStreamSynchronize", error).into())
     }
 
-    /// Refuses uses of the memory while it sleeps. One load.
+    /// Refuses uses while the memory sleeps. One load.
     fn refuse_asleep(&self) -> Result<(), DeviceAllocError> {
         match self.is_asleep() {
             true => Err(DeviceAllocError::Asleep),
@@ -219,8 +219,8 @@ impl BufferShared {
         };
         let noted = note(&mut locked(&self.uses), by);
         stream.context().record_err(noted);
-        // A stream without a number could not be waited for later, so its use ends immediately. Work that it
-        // captures does not count as a use.
+        // A stream without a number cannot be waited for later, so the host waits for its work immediately.
+        // Captured work does not count as a use.
         if stream_id.is_some() || memory.captures(stream) {
             SyncOnDrop::Record(None)
         } else {
@@ -255,7 +255,7 @@ impl<T> fmt::Debug for DeviceBuffer<T> {
 /// Alignment of blocks.
 const ALIGN: usize = 256;
 
-/// Fails to compile for values with a larger alignment than blocks have.
+/// Fails to compile for values whose alignment is larger than that of blocks.
 pub(crate) const fn check_align<T: DeviceRepr>() {
     const {
         assert!(align_of::<T>() <= ALIGN, "aligned to more than 256 bytes");

@@ -1,4 +1,4 @@
-//! Buffers and parts split into several, and viewed as values of another type.
+//! Methods that split buffers and parts, or view them as values of another type.
 
 use cudarc::driver::DeviceRepr;
 
@@ -6,11 +6,11 @@ use super::view::{ViewPart, inside};
 use super::{BufferView, BufferViewMut, DeviceBuffer, check_align};
 
 impl<'a> ViewPart<'a> {
-    /// Returns all bytes of the part as values of another type. `None` if they are not whole values of it, or
-    /// not aligned for them.
+    /// Returns all bytes of the part as values of another type; `None` if they are not a whole number of such
+    /// values, or not aligned for them.
     fn transmuted<S: DeviceRepr>(self, value_bytes: usize) -> Option<Self> {
         check_align::<S>();
-        // Cannot overflow, since it is at most the bytes of the buffer.
+        // Cannot overflow, since it is at most the size of the buffer.
         let bytes = self.len * value_bytes;
         let len = bytes.checked_div(size_of::<S>())?;
         let is_whole = bytes == len * size_of::<S>();
@@ -18,7 +18,7 @@ impl<'a> ViewPart<'a> {
         (is_whole && is_aligned).then_some(Self { len, ..self })
     }
 
-    /// Splits into consecutive parts of `chunk_len` values each; a shorter rest is left out.
+    /// Splits the part into consecutive parts of `chunk_len` values each; a shorter remainder is left out.
     fn chunks(self, chunk_len: usize, value_bytes: usize) -> impl Iterator<Item = Self> {
         let count = inside(self.len.checked_div(chunk_len));
         (0..count).filter_map(move |index| {
@@ -29,21 +29,21 @@ impl<'a> ViewPart<'a> {
 }
 
 impl<'a, T> BufferView<'a, T> {
-    /// Splits into two parts, the second from `middle` on.
+    /// Splits the view into two, the second of which begins at `middle`.
     ///
     /// # Panics
-    /// If there are fewer values, as for a slice.
+    /// If there are fewer than `middle` values, as for a slice.
     #[track_caller]
     pub fn split_at(&self, middle: usize) -> (Self, Self) {
         inside(self.try_split_at(middle))
     }
 
-    /// Splits into two parts; `None` if there are fewer values than `middle`.
+    /// Splits the view into two; `None` if there are fewer than `middle` values.
     pub fn try_split_at(&self, middle: usize) -> Option<(Self, Self)> {
         Some((self.try_slice(..middle)?, self.try_slice(middle..)?))
     }
 
-    /// Splits into parts of `chunk_len` values each; a shorter rest is left out.
+    /// Splits the view into parts of `chunk_len` values each; a shorter remainder is left out.
     ///
     /// # Panics
     /// If `chunk_len` is 0, as for a slice.
@@ -53,11 +53,11 @@ impl<'a, T> BufferView<'a, T> {
         parts.map(BufferView::over)
     }
 
-    /// Returns the bytes of the part as values of another type. `None` if they are not whole values of it, or
-    /// not aligned for them.
+    /// Returns the bytes of the part as values of another type; `None` if they are not a whole number of such
+    /// values, or not aligned for them.
     ///
     /// # Safety
-    /// The bytes are values of `S`.
+    /// The bytes are valid values of `S`.
     pub unsafe fn transmute<S: DeviceRepr>(&self) -> Option<BufferView<'a, S>> {
         let part = self.part.transmuted::<S>(size_of::<T>());
         part.map(BufferView::over)
@@ -65,8 +65,8 @@ impl<'a, T> BufferView<'a, T> {
 }
 
 impl<'a, T> BufferViewMut<'a, T> {
-    /// Splits into parts of `chunk_len` values each, which different threads and streams may use; a shorter
-    /// rest is left out.
+    /// Splits the view into parts of `chunk_len` values each, which different threads and streams may use at
+    /// the same time; a shorter remainder is left out.
     ///
     /// # Panics
     /// If `chunk_len` is 0, as for a slice.
@@ -80,11 +80,11 @@ impl<'a, T> BufferViewMut<'a, T> {
         parts.map(BufferViewMut::over)
     }
 
-    /// Returns the bytes of the part as values of another type, for writing. `None` if they are not whole
-    /// values of it, or not aligned for them.
+    /// Returns the bytes of the part as values of another type, for writing; `None` if they are not a whole
+    /// number of such values, or not aligned for them.
     ///
     /// # Safety
-    /// The bytes are values of `S`, and values of `T` once the result is dropped.
+    /// The bytes are valid values of `S`, and of `T` again once the result is dropped.
     pub unsafe fn transmute_mut<S: DeviceRepr>(self) -> Option<BufferViewMut<'a, S>> {
         let part = self.part.transmuted::<S>(size_of::<T>());
         part.map(BufferViewMut::over)
@@ -92,16 +92,16 @@ impl<'a, T> BufferViewMut<'a, T> {
 }
 
 impl<T> DeviceBuffer<T> {
-    /// Splits into two parts for reading, the second from `middle` on.
+    /// Splits the buffer into two parts for reading, the second of which begins at `middle`.
     ///
     /// # Panics
-    /// If there are fewer values, as for a slice.
+    /// If there are fewer than `middle` values, as for a slice.
     #[track_caller]
     pub fn split_at(&self, middle: usize) -> (BufferView<'_, T>, BufferView<'_, T>) {
         self.as_view().split_at(middle)
     }
 
-    /// Splits into parts of `chunk_len` values each, for reading; a shorter rest is left out.
+    /// Splits the buffer into parts of `chunk_len` values each, for reading; a shorter remainder is left out.
     ///
     /// # Panics
     /// If `chunk_len` is 0, as for a slice.
@@ -110,8 +110,8 @@ impl<T> DeviceBuffer<T> {
         self.as_view().chunks_exact(chunk_len)
     }
 
-    /// Splits into parts of `chunk_len` values each, which different threads and streams may use; a shorter
-    /// rest is left out.
+    /// Splits the buffer into parts of `chunk_len` values each, which different threads and streams may use
+    /// at the same time; a shorter remainder is left out.
     ///
     /// # Panics
     /// If `chunk_len` is 0, as for a slice.

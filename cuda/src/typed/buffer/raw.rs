@@ -1,4 +1,4 @@
-//! Buffers taken apart, for programs that cannot store a value.
+//! Buffers taken apart into numbers, for programs that cannot store a [`DeviceBuffer`].
 
 use std::sync::Arc;
 
@@ -9,7 +9,7 @@ use super::make::bytes_of;
 use super::{DeviceBuffer, Uses, check_align};
 use crate::{DeviceAllocError, DeviceAllocator, Returned};
 
-/// A [`DeviceBuffer`] taken apart by [`DeviceBuffer::leak`]: plain numbers. The memory stays allocated.
+/// The parts of a [`DeviceBuffer`] as plain numbers, from [`DeviceBuffer::leak`]. The memory stays allocated.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
 pub struct RawDeviceBuffer {
     /// The memory; `None` for a buffer of no bytes.
@@ -25,17 +25,17 @@ impl RawDeviceBuffer {
     }
 }
 
-/// An error of making foreign memory a buffer, or a side of a
+/// The reason why foreign memory could not become a buffer, or a side of a
 /// [`SyncedMemory`](crate::typed::synced::SyncedMemory). The memory is unchanged.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum AdoptError {
-    /// No such block is in use, since it is another allocator's or was freed.
+    /// The block is another allocator's, or was freed.
     #[error("{0}")]
     Block(FreeError),
     /// The block is too small for the values.
     #[error(
-        "values of {bytes} bytes where {block_bytes} were allocated: give the parts as they came"
+        "the values need {bytes} bytes, but {block_bytes} were allocated: pass the parts unchanged"
     )]
     Room {
         /// Bytes of the values.
@@ -51,7 +51,7 @@ pub enum AdoptError {
         /// Number of values needed.
         needed: usize,
     },
-    /// The memory is another device's or context's.
+    /// The memory belongs to another device or context.
     #[error("the memory is another context's: copy it")]
     Device,
     /// The stream cannot be used, or the size overflows.
@@ -60,11 +60,12 @@ pub enum AdoptError {
 }
 
 impl<T> DeviceBuffer<T> {
-    /// Takes the buffer apart. Its stream waits for all others that use it, so work queued there from now on
-    /// may use the parts. Only a buffer made of the parts frees the memory.
+    /// Takes the buffer apart. The buffer's stream waits for all other streams that use the buffer, so work
+    /// that is queued on it from now on may use the memory. Only a buffer made from the parts frees the
+    /// memory.
     ///
     /// # Errors
-    /// Returns the buffer if its stream could not be ordered after the others.
+    /// Returns the buffer if its stream could not be ordered after the other streams.
     #[expect(clippy::result_large_err, reason = "the buffer itself comes back")]
     pub fn leak(mut self) -> Result<RawDeviceBuffer, Returned<Self, DeviceAllocError>> {
         if self.block.is_some()
@@ -78,15 +79,16 @@ impl<T> DeviceBuffer<T> {
         })
     }
 
-    /// Makes a buffer of parts, which is freed when dropped. `stream` is its stream from now on.
+    /// Makes a buffer from its parts. Dropping the buffer frees the memory. `stream` is the buffer's stream
+    /// from now on.
     ///
     /// # Safety
-    /// The parts came from [`leak`](Self::leak) for values like these, of a buffer of `memory`, and no other
-    /// buffer was made of them since. Work that uses the memory is queued on `stream`, or ordered before the
-    /// work queued there now.
+    /// The parts came from [`leak`](Self::leak) on a buffer of `memory` with the same type of values, and no
+    /// other buffer was made from them since. Work that uses the memory is already queued on `stream`, or is
+    /// ordered before the work that is queued there from now on.
     ///
     /// # Errors
-    /// If no such block is in use, or it is too small.
+    /// If no such block is in use, the block is too small, or the stream cannot be added to the allocator.
     pub unsafe fn from_raw(
         memory: &DeviceAllocator,
         stream: &Arc<CudaStream>,
@@ -103,7 +105,7 @@ impl<T> DeviceBuffer<T> {
                     .known_streams()
                     .id(stream)
                     .map_err(AdoptError::Alloc)?;
-                // On an error the block stays allocated, since it has no destructor.
+                // After an error the block stays allocated, since it has no destructor.
                 let (block, block_bytes) = memory.restore(block).map_err(AdoptError::Block)?;
                 if bytes > block_bytes {
                     return Err(AdoptError::Room { bytes, block_bytes });
@@ -126,11 +128,11 @@ impl<T> DeviceBuffer<T> {
         ))
     }
 
-    /// Makes a buffer over memory that is no block and that the buffer does not free.
+    /// Makes a buffer over memory that is not a block of `memory`. The buffer does not free it.
     ///
     /// # Safety
     /// The values exist, in memory that work of the stream's context may use, as long as the buffer and the
-    /// work queued with it. Present uses are ordered before work queued on `stream` later.
+    /// work queued with it. Earlier uses are ordered before work that is queued on `stream` from now on.
     ///
     /// # Errors
     /// The errors of [`DeviceAllocator::add_stream`].
@@ -144,10 +146,10 @@ impl<T> DeviceBuffer<T> {
         unsafe { Self::of_parts(memory, stream, address, len, None) }
     }
 
-    /// Makes a buffer over memory, which it frees if a block is passed.
+    /// Makes a buffer over memory. If a block is passed, the buffer frees it.
     ///
     /// # Safety
-    /// The caller keeps the promise of [`over`](Self::over); the block, if any, is one of `memory`'s and
+    /// The caller keeps the promise of [`over`](Self::over); the block, if any, is a block of `memory` that
     /// contains the values.
     ///
     /// # Errors
@@ -163,8 +165,8 @@ impl<T> DeviceBuffer<T> {
         Ok(Self::of_block(memory, stream, origin, address, len, block))
     }
 
-    /// Makes its stream wait for all others that use it, so that the memory is free for work queued there
-    /// from now on.
+    /// Makes the buffer's stream wait for all other streams that use the buffer, so that work queued on it
+    /// from now on may use the memory.
     ///
     /// # Errors
     /// If the driver refuses.

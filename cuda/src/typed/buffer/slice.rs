@@ -1,12 +1,12 @@
-//! [`BufferSlice`]: a buffer as cudarc's own `CudaSlice`, and back.
+//! [`BufferSlice`]: conversion of a buffer to cudarc's own `CudaSlice`, and back.
 //!
-//! SLICE1 The memory of a slice is a lent block (BYADDR2): nothing else frees it, and the allocator stays. So
-//! a slice that cudarc drops frees nothing: the driver refuses, since mapped memory is not one of its
-//! allocations.
-//! SLICE2 The slice's stream waits for all uses of the buffer, and the slice's own event of the last write is
-//! recorded after that: for uses on other streams, as cudarc does it.
-//! SLICE3 `&mut CudaSlice` lets a program exchange two slices. A returned block is found by the address of
-//! the slice that is passed in, not of the one that was handed out.
+//! SLICE1 The memory of a slice is a lent block (BYADDR2): nothing else frees it, and the allocator stays
+//! alive. A slice that cudarc itself drops frees nothing: the driver refuses, since mapped memory is not one
+//! of its allocations.
+//! SLICE2 The slice's stream waits for all uses of the buffer. Then the slice's event of the last write is
+//! recorded, so that cudarc orders uses on other streams after it.
+//! SLICE3 `&mut CudaSlice` lets a program swap two slices. So a block is found by the address of the slice
+//! that comes back, which may not be the slice that was handed out.
 
 use core::fmt;
 use core::mem::ManuallyDrop;
@@ -18,8 +18,8 @@ use larder_core::{Block, StreamId};
 use super::{DeviceBuffer, bytes_of, check_align, in_our_words};
 use crate::{AdoptError, DeviceAllocError, DeviceAllocator, Returned};
 
-/// A buffer as cudarc's own slice, which it dereferences to: for functions that take `&CudaSlice`. Dropping
-/// it frees the memory in the order of the streams that cudarc knows of; the host does not wait.
+/// A buffer that dereferences to cudarc's own slice, for functions that take `&CudaSlice`. Dropping this
+/// frees the memory in the order of the uses that cudarc has noted; the host does not wait.
 ///
 /// ```no_run
 /// # let context = larder_cuda::Context::new(0)?;
@@ -35,15 +35,15 @@ use crate::{AdoptError, DeviceAllocError, DeviceAllocator, Returned};
 /// ```
 ///
 /// # Streams
-/// From here on cudarc orders the uses, by the two events of a slice, and not at all if its event tracking is
-/// turned off. Of several streams that read at the same time it waits for one before the memory is freed:
-/// join the others first.
+/// After the conversion, cudarc orders the uses through the two events of a slice, and does not order them if
+/// its event tracking is turned off. If several streams read at the same time, cudarc waits for only one of
+/// them before the memory is freed: join the others first.
 ///
 /// # Owned slices
-/// [`into_cudarc`](Self::into_cudarc) gives the slice away, for libraries that store one;
-/// [`DeviceBuffer::from_cudarc`] takes it back. If cudarc drops it instead, the driver refuses to free memory
-/// that is not its own, cudarc's next call returns that error, and the memory is leaked together with its
-/// allocator.
+/// [`into_cudarc`](Self::into_cudarc) returns the slice itself, for libraries that store one;
+/// [`DeviceBuffer::from_cudarc`] takes it back. If cudarc drops the slice instead, the driver refuses to free
+/// the memory, which is not one of its allocations, cudarc's next call returns that error, and the memory is
+/// leaked together with its allocator.
 pub struct BufferSlice<T> {
     /// Taken in `drop`.
     slice: ManuallyDrop<CudaSlice<T>>,
@@ -51,12 +51,13 @@ pub struct BufferSlice<T> {
 }
 
 impl<T> DeviceBuffer<T> {
-    /// Converts the buffer to cudarc's slice. Its stream waits for all others that use it. At most four
-    /// driver calls beside those waits: two events are made and one recorded, if cudarc tracks events.
+    /// Converts the buffer to cudarc's slice. The buffer's stream waits for all other streams that use the
+    /// buffer. In addition to those waits, this costs at most four driver calls: cudarc makes two events and
+    /// records one, if it tracks events.
     ///
     /// # Errors
-    /// Returns the buffer if its stream could not be ordered after the others, or with an error that cudarc
-    /// has kept for its next call.
+    /// Returns the buffer if its stream could not be ordered after the other streams, or if cudarc has kept
+    /// an error for its next call.
     ///
     /// # Panics
     /// If the driver refuses one of the two events that cudarc makes.
@@ -73,8 +74,8 @@ impl<T> DeviceBuffer<T> {
             let error = in_our_words("cuCtxSetCurrent", error).into();
             return Err(Returned { value: self, error });
         }
-        // SAFETY: SLICE1: the memory is lent below and stays; for no bytes there is none; the values are the
-        // buffer's.
+        // SAFETY: SLICE1: the memory is lent below and stays; a buffer of no bytes has none; the values are
+        // the buffer's.
         let slice = unsafe { stream.upgrade_device_ptr(self.address, self.len) };
         let mut slice = BufferSlice {
             slice: ManuallyDrop::new(slice),
@@ -88,14 +89,14 @@ impl<T> DeviceBuffer<T> {
         Ok(slice)
     }
 
-    /// Makes a buffer of a slice of cudarc's with memory of `memory`: from
-    /// [`into_cudarc`](BufferSlice::into_cudarc), or made over a block that is
-    /// [kept](DeviceAllocator::keep_addr) under its address. Its stream waits for the uses that cudarc has
-    /// noted of the slice; for those it leaves out see [`BufferSlice`].
+    /// Makes a buffer from one of cudarc's slices over memory of `memory`. The slice came from
+    /// [`into_cudarc`](BufferSlice::into_cudarc), or was made over a block that is
+    /// [kept](DeviceAllocator::keep_addr) under its address. The buffer's stream waits for the uses that
+    /// cudarc has noted; for those that it does not note see [`BufferSlice`].
     ///
     /// # Errors
-    /// Returns the slice, which cudarc would free, if its memory is not of `memory`, if the block is too
-    /// small for the values, or if its stream cannot be added to the allocator.
+    /// Returns the slice if its memory is not a block of `memory`, the block is too small for the values, or
+    /// the stream cannot be added to the allocator. cudarc frees the returned slice when it is dropped.
     #[expect(clippy::result_large_err, reason = "the slice itself comes back")]
     pub fn from_cudarc(
         memory: &DeviceAllocator,
@@ -127,14 +128,14 @@ impl<T> DeviceBuffer<T> {
     }
 }
 
-/// Returns the parts of a slice: its block, which is no longer lent, and the number of its stream.
+/// Returns the slice's block, which is no longer lent, and the number of its stream.
 fn parts<T>(
     memory: &DeviceAllocator,
     slice: &mut CudaSlice<T>,
 ) -> Result<(Option<Block>, StreamId), AdoptError> {
     let bytes = bytes_of::<T>(slice.len()).map_err(AdoptError::Alloc)?;
-    // cudarc reveals the address only for a use. A write waits for all noted uses, and notes only itself in
-    // their place; a read would replace the note of another stream.
+    // cudarc returns the address only for a use. A write waits for all noted uses and takes their place; a
+    // read would replace the note of another stream's read.
     let stream = slice.stream().clone();
     let address = slice.device_ptr_mut(&stream).0;
     if bytes == 0 && address == 0 {
@@ -157,8 +158,8 @@ impl<T> BufferSlice<T> {
         DeviceBuffer::of_slice(&memory, self.into_cudarc())
     }
 
-    /// Returns the slice alone, for code that stores one. Take it back by [`DeviceBuffer::from_cudarc`]; if
-    /// cudarc drops it, its memory is leaked, and cudarc's next call returns an error.
+    /// Returns cudarc's slice, for code that stores one. [`DeviceBuffer::from_cudarc`] takes it back; if
+    /// cudarc drops it, the memory is leaked, and cudarc's next call returns an error.
     pub fn into_cudarc(self) -> CudaSlice<T> {
         let mut this = ManuallyDrop::new(self);
         // SAFETY: `this` is not dropped, so the slice is taken once.
@@ -168,7 +169,7 @@ impl<T> BufferSlice<T> {
         slice
     }
 
-    /// Returns the allocator of its memory.
+    /// Returns the allocator of the slice's memory.
     pub const fn allocator(&self) -> &DeviceAllocator {
         &self.memory
     }
@@ -178,7 +179,7 @@ impl<T> Drop for BufferSlice<T> {
     fn drop(&mut self) {
         // SAFETY: taken here once; `into_cudarc`, which takes it too, does not drop the value.
         let slice = unsafe { ManuallyDrop::take(&mut self.slice) };
-        // A slice of other memory is cudarc's to free (SLICE3).
+        // If the slice is of other memory, cudarc frees it (SLICE3).
         drop(DeviceBuffer::of_slice(&self.memory, slice));
     }
 }

@@ -1,4 +1,4 @@
-//! cudarc's traits, by which its functions take buffers and their parts.
+//! cudarc's traits, through which its functions take buffers and their parts.
 
 use std::sync::Arc;
 
@@ -8,8 +8,8 @@ use super::view::ViewPart;
 use super::{BufferView, BufferViewMut, DeviceBuffer};
 
 impl ViewPart<'_> {
-    /// Returns the address for a read that is queued next. O(1) and no driver call on the stream that wrote
-    /// last, or that has read since.
+    /// Returns the address for a read that is queued next. O(1) and no driver call if the stream was the last
+    /// to write, or has read since the last write.
     fn read_on<'s, T>(&self, stream: &'s CudaStream) -> (sys::CUdeviceptr, SyncOnDrop<'s>) {
         match self.address_now::<T>() {
             Ok(address) => (address, self.shared.read(stream, self.beside)),
@@ -17,8 +17,8 @@ impl ViewPart<'_> {
         }
     }
 
-    /// Returns the address for a write that is queued next. No driver call if only this stream used the
-    /// buffer since it wrote last.
+    /// Returns the address for a write that is queued next. Makes no driver call if only this stream has used
+    /// the buffer since its last write.
     fn write_on<'s, T>(&self, stream: &'s CudaStream) -> (sys::CUdeviceptr, SyncOnDrop<'s>) {
         match self.address_now::<T>() {
             Ok(address) => (address, self.shared.write(stream, self.beside)),
@@ -26,8 +26,8 @@ impl ViewPart<'_> {
         }
     }
 
-    /// Returns the address to use; or, as an error, the number to pass in its place, if there are no bytes,
-    /// or they sleep.
+    /// Returns the address to use. If there are no bytes, or the memory sleeps, the error is the number to
+    /// pass in place of the address.
     fn address_now<T>(&self) -> Result<sys::CUdeviceptr, sys::CUdeviceptr> {
         if !self.has_bytes::<T>() {
             Err(self.address)
@@ -38,7 +38,7 @@ impl ViewPart<'_> {
         }
     }
 
-    /// Returns whether there are any bytes to use.
+    /// Returns whether the part has any bytes.
     pub(super) const fn has_bytes<T>(&self) -> bool {
         self.len != 0 && size_of::<T>() != 0
     }

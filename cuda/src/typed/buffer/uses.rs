@@ -1,19 +1,20 @@
-//! [`Uses`]: the streams that use a buffer, and the waits of a further one.
+//! [`Uses`]: the streams that use a buffer, and the waits that order another use after theirs.
 //!
-//! A use is noted before its work is queued, since that is when cudarc asks for the address; nothing is
-//! recorded then. A later use orders itself after all work queued on the stream by that time, once. The
+//! A use is noted before its work is queued, since cudarc asks for the address then; no event is recorded at
+//! that time. A later use on another stream waits once for all work queued on the first stream by then. The
 //! borrow checker ensures that the noted work is queued by then: reads borrow the buffer, and a write borrows
 //! it exclusively.
 //!
 //! USE1 a read comes after all writes: its stream waits for every other stream in `writers`.
-//! USE2 a write comes after all writes and all reads. After a write of the whole buffer the earlier uses are
+//! USE2 a write comes after all writes and all reads. After a write of the whole buffer, the earlier uses are
 //! dropped, since a wait for the write covers them.
-//! USE3 `seen` are streams that waited for all writes so far; any write empties it.
-//! USE4 `written` is a point after all writes of its stream. It was taken when all noted work was queued.
-//! USE5 a use of a view that others can stand *beside* (split parts may be used by threads at the same time,
-//! and their work queued in any order) drops no earlier use and keeps no point, since some of its neighbours'
-//! work may not be queued yet.
-//! USE6 a use that could not be ordered (during captures, or refused) counts as unordered for later ones.
+//! USE3 `seen` is the set of streams that have waited for all writes so far; any write empties it.
+//! USE4 `written` is a point after all writes of its stream. It was taken after all noted work was queued.
+//! USE5 a use of a view *beside* others (threads may use split parts at the same time and queue their work in
+//! any order) drops no earlier use and keeps no point, since some work of the other parts may not be queued
+//! yet.
+//! USE6 a use that could not be ordered (during a capture, or after a refusal) does not count as ordered for
+//! later uses.
 
 use cudarc::driver::{self as cuda, CudaStream};
 use larder_core::{StreamId, StreamPoint};
@@ -22,7 +23,7 @@ use super::stream_set::StreamSet;
 use crate::DeviceAllocator;
 use crate::device::Ordered;
 
-/// One use.
+/// A use of a buffer by a stream.
 #[derive(Clone, Copy)]
 pub(super) struct Use<'a> {
     pub(super) memory: &'a DeviceAllocator,
@@ -45,7 +46,7 @@ pub(super) struct Uses {
 }
 
 impl Uses {
-    /// Makes the uses of a new block, which is ready for work queued on its stream.
+    /// Makes the uses of a new block, whose memory is ready for work queued on `origin`.
     pub(super) fn new(origin: StreamId) -> Self {
         Self {
             writers: StreamSet::one(origin),
@@ -60,10 +61,11 @@ impl Uses {
         self.writers.with(&self.readers).without(origin)
     }
 
-    /// Notes a read of work that is queued next. No driver call if the stream wrote last, or reads again.
+    /// Notes a read by work that is queued next. Makes no driver call if the stream was the last to write, or
+    /// reads again.
     ///
     /// # Errors
-    /// If the read could not be ordered after the writes; it is noted nevertheless.
+    /// If the read could not be ordered after the writes; the read is noted nevertheless.
     pub(super) fn read(&mut self, by: Use<'_>) -> Result<(), cuda::DriverError> {
         let Some(stream_id) = by.stream_id else {
             return wait(by.memory, &self.writers);
@@ -79,11 +81,11 @@ impl Uses {
         Ok(())
     }
 
-    /// Notes a write of work that is queued next. No driver call if only this stream used the buffer since it
-    /// wrote last.
+    /// Notes a write by work that is queued next. Makes no driver call if only this stream has used the
+    /// buffer since its last write.
     ///
     /// # Errors
-    /// If the write could not be ordered after all other uses; it is noted nevertheless.
+    /// If the write could not be ordered after all other uses; the write is noted nevertheless.
     pub(super) fn write(&mut self, by: Use<'_>) -> Result<(), cuda::DriverError> {
         let outcome = match by.stream_id {
             Some(stream_id) => self.after_all(by, stream_id),
@@ -102,7 +104,7 @@ impl Uses {
         outcome.map(drop)
     }
 
-    /// Orders after all writes (USE1). Returns whether all are ordered.
+    /// Orders a use after all writes (USE1). Returns whether it comes after each of them.
     fn after_writers(
         &mut self,
         by: Use<'_>,
@@ -119,14 +121,14 @@ impl Uses {
         }))
     }
 
-    /// Orders after all writes and reads (USE2). Returns whether all are ordered.
+    /// Orders a use after all writes and reads (USE2). Returns whether it comes after each of them.
     fn after_all(&mut self, by: Use<'_>, stream_id: StreamId) -> Result<bool, cuda::DriverError> {
         let readers = self.readers.without(stream_id);
         let after_readers = all(readers.iter().map(|reader| {
             let point = by.memory.known_streams().point(reader);
             by.memory.order_stream_id(by.stream, stream_id, point)
         }));
-        // A wait for a reader that waited for the writers covers them.
+        // A wait for a reader that has waited for the writers covers the writers.
         let through_readers = self.seen.has(stream_id) || self.seen.meets(&readers);
         let after_writers = if through_readers {
             Ok(true)

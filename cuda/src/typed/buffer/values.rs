@@ -1,4 +1,4 @@
-//! Values of a buffer: copied, read by the host, and uninitialized.
+//! Values of a buffer: copies, reads by the host, and uninitialized values.
 
 use core::mem::{ManuallyDrop, MaybeUninit};
 use std::sync::Arc;
@@ -9,8 +9,8 @@ use super::{BufferView, DeviceBuffer, check_align, in_our_words};
 use crate::{DeviceAllocError, DeviceAllocator};
 
 impl DeviceAllocator {
-    /// Makes a buffer of uninitialized values, for work queued on `stream` from now on. Costs as much as
-    /// [`alloc`](Self::alloc).
+    /// Makes a buffer of uninitialized values, for work that is queued on `stream` from now on. Costs as much
+    /// as [`alloc`](Self::alloc).
     ///
     /// ```no_run
     /// # use cudarc::driver::{CudaFunction, LaunchConfig, PushKernelArg};
@@ -27,8 +27,8 @@ impl DeviceAllocator {
     /// ```
     ///
     /// # Errors
-    /// The errors of [`alloc`](Self::alloc); [`TooLarge`](larder_core::AllocError::TooLarge) inside if the
-    /// size overflows.
+    /// The errors of [`alloc`](Self::alloc), with [`TooLarge`](larder_core::AllocError::TooLarge) inside if
+    /// the size overflows.
     pub fn uninit<T: DeviceRepr>(
         &self,
         stream: &Arc<CudaStream>,
@@ -42,17 +42,17 @@ impl DeviceAllocator {
 }
 
 impl<T> DeviceBuffer<MaybeUninit<T>> {
-    /// Asserts that the values are initialized. No driver call.
+    /// Asserts that the values are initialized. Makes no driver call.
     ///
     /// # Safety
-    /// Work that writes every value is queued, by the buffer or its parts.
+    /// Work that writes every value is already queued, through the buffer or its parts.
     pub unsafe fn assume_init(self) -> DeviceBuffer<T> {
         self.cast()
     }
 }
 
 impl<T> DeviceBuffer<T> {
-    /// Changes whether the type claims that the values are initialized.
+    /// Converts between values and `MaybeUninit` values.
     fn cast<S>(self) -> DeviceBuffer<S> {
         const { assert!(size_of::<S>() == size_of::<T>() && align_of::<S>() == align_of::<T>()) };
         let mut this = ManuallyDrop::new(self);
@@ -68,7 +68,7 @@ impl<T> DeviceBuffer<T> {
 }
 
 impl<T: DeviceRepr> DeviceBuffer<T> {
-    /// Copies the buffer to memory of its own, from the same allocator, in the order of the buffer's stream.
+    /// Copies the buffer to a new one from the same allocator, in the order of the buffer's stream.
     ///
     /// # Errors
     /// The errors of [`DeviceAllocator::alloc`], and if the driver refuses to copy.
@@ -77,10 +77,10 @@ impl<T: DeviceRepr> DeviceBuffer<T> {
     }
 
     /// Copies the values to the host in the order of the buffer's stream; the host waits for them.
-    /// `Vec::try_from` does the same. [`CudaStream::clone_dtoh`] reads on another stream.
+    /// `Vec::try_from` does the same. To read on another stream, call [`CudaStream::clone_dtoh`].
     ///
     /// # Errors
-    /// [`DeviceAllocError::Asleep`]; if the driver refuses to copy, and an error that cudarc has kept for its next
+    /// [`DeviceAllocError::Asleep`]; if the driver refuses to copy, or cudarc has kept an error for its next
     /// call.
     pub fn to_vec(&self) -> Result<Vec<T>, DeviceAllocError> {
         self.as_view().to_vec()
@@ -88,7 +88,7 @@ impl<T: DeviceRepr> DeviceBuffer<T> {
 }
 
 impl<T: DeviceRepr> BufferView<'_, T> {
-    /// Copies the part to memory of its own, from the same allocator, in the order of the buffer's stream.
+    /// Copies the part to a new buffer from the same allocator, in the order of this buffer's stream.
     ///
     /// # Errors
     /// The errors of [`DeviceAllocator::alloc`], and if the driver refuses to copy.
@@ -108,7 +108,7 @@ impl<T: DeviceRepr> BufferView<'_, T> {
     /// them.
     ///
     /// # Errors
-    /// [`DeviceAllocError::Asleep`]; if the driver refuses to copy, and an error that cudarc has kept for its next
+    /// [`DeviceAllocError::Asleep`]; if the driver refuses to copy, or cudarc has kept an error for its next
     /// call.
     pub fn to_vec(&self) -> Result<Vec<T>, DeviceAllocError> {
         if self.is_empty() {
@@ -118,7 +118,7 @@ impl<T: DeviceRepr> BufferView<'_, T> {
         let stream = self.stream();
         let read = || {
             let values = stream.clone_dtoh(self)?;
-            // Errors after the copy, such as a refused wait for it.
+            // Finds errors after the copy, such as a refused wait for it.
             stream.context().check_err()?;
             Ok(values)
         };

@@ -1,6 +1,6 @@
 //! Parts of buffers: [`BufferView`] for reading, [`BufferViewMut`] for writing.
 //!
-//! Streams are ordered for the buffer as a whole: a write to one part orders readers of another.
+//! Uses are ordered for the buffer as a whole: a read of one part waits for a write to another.
 
 use core::fmt;
 use core::marker::PhantomData;
@@ -19,13 +19,13 @@ pub struct BufferView<'a, T> {
     values: PhantomData<&'a [T]>,
 }
 
-/// An exclusively used part of a [`DeviceBuffer`], for writing.
+/// An exclusively borrowed part of a [`DeviceBuffer`], for writing.
 pub struct BufferViewMut<'a, T> {
     pub(super) part: ViewPart<'a>,
     values: PhantomData<&'a mut [T]>,
 }
 
-/// Place of a part.
+/// The place of a part in its buffer.
 #[derive(Clone, Copy)]
 pub(super) struct ViewPart<'a> {
     pub(super) shared: &'a BufferShared,
@@ -37,7 +37,8 @@ pub(super) struct ViewPart<'a> {
 }
 
 impl ViewPart<'_> {
-    /// Returns a range of the part, whose values have `value_bytes` bytes.
+    /// Returns a range of the part, whose values have `value_bytes` bytes each; `None` if the range is out of
+    /// bounds.
     pub(super) fn cut(self, range: &impl RangeBounds<usize>, value_bytes: usize) -> Option<Self> {
         let start = match range.start_bound() {
             Bound::Included(start) => *start,
@@ -53,7 +54,7 @@ impl ViewPart<'_> {
         if end > self.len {
             return None;
         }
-        // Cannot overflow, since it is at most the bytes of the buffer.
+        // Cannot overflow, since it is at most the size of the buffer.
         let offset = (start * value_bytes) as u64;
         Some(Self {
             address: self.address + offset,
@@ -80,7 +81,7 @@ impl<'a, T> BufferView<'a, T> {
         }
     }
 
-    /// Refuses uses of the memory while it sleeps.
+    /// Refuses uses while the memory sleeps.
     pub(crate) fn refuse_asleep(&self) -> Result<(), DeviceAllocError> {
         self.part.shared.refuse_asleep()
     }
@@ -108,13 +109,13 @@ impl<'a, T> BufferView<'a, T> {
     /// Returns a view of a range.
     ///
     /// # Panics
-    /// If the range is not inside, as for a slice.
+    /// If the range is out of bounds, as for a slice.
     #[track_caller]
     pub fn slice(&self, range: impl RangeBounds<usize>) -> Self {
         inside(self.try_slice(range))
     }
 
-    /// Returns a view of a range; `None` if it is not inside.
+    /// Returns a view of a range; `None` if the range is out of bounds.
     pub fn try_slice(&self, range: impl RangeBounds<usize>) -> Option<Self> {
         self.part.cut(&range, size_of::<T>()).map(Self::over)
     }
@@ -170,21 +171,21 @@ impl<'a, T> BufferViewMut<'a, T> {
         BufferViewMut::over(self.part)
     }
 
-    /// Returns this part for reading.
+    /// Returns a view of this part, for reading.
     pub const fn as_view(&self) -> BufferView<'_, T> {
         BufferView::over(self.part)
     }
 
-    /// Returns a view of a range, as long as this one is borrowed.
+    /// Returns a view of a range, for writing, that borrows this view.
     ///
     /// # Panics
-    /// If the range is not inside, as for a slice.
+    /// If the range is out of bounds, as for a slice.
     #[track_caller]
     pub fn slice_mut(&mut self, range: impl RangeBounds<usize>) -> BufferViewMut<'_, T> {
         inside(self.try_slice_mut(range))
     }
 
-    /// Returns a view of a range; `None` if it is not inside.
+    /// Returns a view of a range; `None` if the range is out of bounds.
     pub fn try_slice_mut(
         &mut self,
         range: impl RangeBounds<usize>,
@@ -193,17 +194,17 @@ impl<'a, T> BufferViewMut<'a, T> {
         part.map(BufferViewMut::over)
     }
 
-    /// Splits into two parts, the second from `middle` on. They may be used by different threads, on
-    /// different streams.
+    /// Splits the view into two, the second of which begins at `middle`. Different threads may use them at
+    /// the same time, on different streams.
     ///
     /// # Panics
-    /// If there are fewer values, as for a slice.
+    /// If there are fewer than `middle` values, as for a slice.
     #[track_caller]
     pub fn split_at_mut(self, middle: usize) -> (Self, Self) {
         inside(self.try_split_at_mut(middle))
     }
 
-    /// Splits into two parts; `None` if there are fewer values than `middle`.
+    /// Splits the view into two; `None` if there are fewer than `middle` values.
     pub fn try_split_at_mut(self, middle: usize) -> Option<(Self, Self)> {
         let part = ViewPart {
             beside: true,
@@ -219,13 +220,13 @@ impl<T> DeviceBuffer<T> {
     /// Returns a view of a range.
     ///
     /// # Panics
-    /// If the range is not inside, as for a slice.
+    /// If the range is out of bounds, as for a slice.
     #[track_caller]
     pub fn slice(&self, range: impl RangeBounds<usize>) -> BufferView<'_, T> {
         inside(self.try_slice(range))
     }
 
-    /// Returns a view of a range; `None` if it is not inside.
+    /// Returns a view of a range; `None` if the range is out of bounds.
     pub fn try_slice(&self, range: impl RangeBounds<usize>) -> Option<BufferView<'_, T>> {
         self.as_view().try_slice(range)
     }
@@ -233,13 +234,13 @@ impl<T> DeviceBuffer<T> {
     /// Returns a view of a range, for writing.
     ///
     /// # Panics
-    /// If the range is not inside, as for a slice.
+    /// If the range is out of bounds, as for a slice.
     #[track_caller]
     pub fn slice_mut(&mut self, range: impl RangeBounds<usize>) -> BufferViewMut<'_, T> {
         inside(self.try_slice_mut(range))
     }
 
-    /// Returns a view of a range, for writing; `None` if the range is not inside.
+    /// Returns a view of a range, for writing; `None` if the range is out of bounds.
     pub fn try_slice_mut(
         &mut self,
         range: impl RangeBounds<usize>,
@@ -248,10 +249,11 @@ impl<T> DeviceBuffer<T> {
         part.map(BufferViewMut::over)
     }
 
-    /// Splits into two parts, the second from `middle` on; see [`BufferViewMut::split_at_mut`].
+    /// Splits the buffer into two parts, the second of which begins at `middle`; see
+    /// [`BufferViewMut::split_at_mut`].
     ///
     /// # Panics
-    /// If there are fewer values, as for a slice.
+    /// If there are fewer than `middle` values, as for a slice.
     #[track_caller]
     pub fn split_at_mut(&mut self, middle: usize) -> (BufferViewMut<'_, T>, BufferViewMut<'_, T>) {
         self.as_view_mut().split_at_mut(middle)

@@ -1,12 +1,12 @@
-//! Capture: work that is submitted to a capturing stream becomes a node of a graph and does not
-//! run.
+//! Capture: work that is submitted to a stream during its capture becomes a node of a graph and
+//! does not run.
 //!
 //! A stream joins a capture by waiting for an event that was recorded in it, and all streams leave
 //! the capture when it ends. A call that is not allowed during a capture invalidates it: the
-//! capture stays active as *invalid* until it is ended, and then gives no graph.
+//! capture stays active as *invalid* until the program ends it, which then returns no graph.
 //!
 //! `refuse` checks for these calls. Memory of pools is not captured (`CUDA_ERROR_NOT_SUPPORTED`),
-//! nor are external events. Destroying the stream that a capture began in ends the capture, with a
+//! nor are external events. Destroying the stream in which a capture began ends the capture, with a
 //! finding.
 
 mod refuse;
@@ -44,10 +44,10 @@ pub(crate) struct Capture {
     mode: u32,
     /// The thread that began the capture.
     thread: usize,
-    /// The stream that the capture began in.
+    /// The stream in which the capture began.
     origin: usize,
     invalid: bool,
-    /// The capture's streams, and the nodes that the next node of each depends on.
+    /// The capture's streams, each with the nodes that its next node depends on.
     streams: BTreeMap<usize, Vec<usize>>,
     /// Handles of the nodes that a stream's next node depends on, as last reported to the program.
     pub(crate) reported: Vec<usize>,
@@ -106,7 +106,7 @@ impl Captures {
 }
 
 impl SimDriver {
-    /// Returns whether a stream captures.
+    /// Returns whether a stream is being captured.
     pub(crate) fn is_capturing(&self, stream: usize) -> bool {
         self.captures.of(stream).is_some()
     }
@@ -117,8 +117,8 @@ impl SimDriver {
         Some((id, self.captures.active.get_mut(&id)?))
     }
 
-    /// Returns the capture of a stream, with its number, for a program that queries it: `reported`
-    /// has the handles of the nodes that the stream's next node depends on.
+    /// Returns the capture of a stream, with its number, for a program that queries it. Sets
+    /// `reported` to the handles of the nodes that the stream's next node depends on.
     pub(crate) fn report_capture(&mut self, stream: usize) -> Result<(CaptureId, &Capture), Code> {
         let id = self.captures.of(stream).ok_or(Code::UNKNOWN)?;
         let capture = self.captures.get_mut(id)?;
@@ -190,8 +190,8 @@ impl SimDriver {
         Ok(capture.graph)
     }
 
-    /// Checks that every captured node comes before the end of the stream that the capture began
-    /// in.
+    /// Checks that every captured node comes before the end of the stream in which the capture
+    /// began.
     fn check_joined(&self, capture: &Capture) -> Result<(), Code> {
         let graph = self.graphs.get(capture.graph)?;
         let ends = capture.streams.get(&capture.origin);
@@ -210,7 +210,7 @@ impl SimDriver {
         Ok(())
     }
 
-    /// Captures the work if its stream captures. Otherwise returns the work, to be queued.
+    /// Captures the work if its stream is being captured. Otherwise returns the work, to be queued.
     pub(crate) fn divert(&mut self, stream: usize, work: Work) -> Result<Result<OpId, Work>, Code> {
         let Some(id) = self.captures.of(stream) else {
             self.spoil_implicit(stream)?;
@@ -258,7 +258,7 @@ impl SimDriver {
         Ok(())
     }
 
-    /// Returns the nodes that a record in this stream stands for, if the stream captures.
+    /// Returns the nodes that a record in this stream stands for, if the stream is being captured.
     pub(crate) fn captured_record(
         &mut self,
         stream: usize,
@@ -272,7 +272,7 @@ impl SimDriver {
     }
 
     /// Handles a wait for an event if the stream or the event is part of a capture. Returns whether
-    /// one is. `recorded` is whether the event was recorded at all.
+    /// either is. `recorded` says whether the event has ever been recorded.
     pub(crate) fn capture_wait(
         &mut self,
         stream: usize,

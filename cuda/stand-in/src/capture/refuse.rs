@@ -7,17 +7,17 @@ use super::{Capture, CaptureId};
 use crate::driver::SimDriver;
 use crate::thread;
 
-/// Rules for which calls are unsafe while a stream captures.
+/// Rules that decide which calls are unsafe while a stream is being captured.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) enum CaptureRules {
     /// The calls that the documentation names are unsafe.
     #[default]
     Documented,
-    /// As the default, and the virtual memory calls too.
+    /// Those calls and the virtual memory calls are unsafe.
     MappingSpoils,
     /// All calls that the documentation does not allow are unsafe.
     Strict,
-    /// As `Strict`, and also in the relaxed mode.
+    /// As `Strict`, even in the relaxed mode.
     Merciless,
     /// No call is unsafe.
     Lenient,
@@ -36,8 +36,8 @@ const MAPPING: [&str; 9] = [
     "cuMemImportFromShareableHandle",
 ];
 
-/// Other calls that the documentation neither allows nor forbids. It allows queueing work on a
-/// stream that does not capture, but does not say in which capture modes.
+/// Other calls that the documentation neither allows nor forbids. It allows queueing work in a stream that is not being
+/// captured, but does not say in which capture modes.
 const SILENT: [&str; 12] = [
     "cuMemGetInfo_v2",
     "cuMemHostGetDevicePointer_v2",
@@ -54,9 +54,8 @@ const SILENT: [&str; 12] = [
 ];
 
 impl SimDriver {
-    /// Refuses a query of an event, or a wait for it. A captured event is always refused, any other
-    /// event only while streams capture in the modes that concern this thread. A refusal
-    /// invalidates the captures.
+    /// Refuses a query of an event, or a wait for it. A captured event is always refused, any other event only during
+    /// captures whose modes concern this thread. A refusal invalidates the captures.
     pub(crate) fn check_event(&mut self, event: usize) -> Result<(), Code> {
         let Some(captured) = self.events.get(event)?.captured.clone() else {
             return self.unsafe_call();
@@ -65,7 +64,7 @@ impl SimDriver {
         Err(Code::CAPTURED_EVENT)
     }
 
-    /// Refuses a query of or a wait for a capturing stream, and invalidates the capture.
+    /// Refuses a query of, or a wait for, a stream that is being captured, and invalidates the capture.
     pub(crate) fn check_stream(&mut self, stream: usize) -> Result<(), Code> {
         if let Some((_, capture)) = self.capture(stream) {
             capture.check()?;
@@ -75,7 +74,7 @@ impl SimDriver {
         self.spoil_implicit(stream)
     }
 
-    /// Refuses a query about a capturing stream, and invalidates the capture.
+    /// Refuses a query about a stream that is being captured, and invalidates the capture.
     pub(crate) fn check_question(&mut self, stream: usize) -> Result<(), Code> {
         let is_allowed = self.capture_rules == CaptureRules::Lenient;
         match self.capture(stream) {
@@ -84,8 +83,7 @@ impl SimDriver {
         }
     }
 
-    /// Refuses a wait for a whole context while one of its streams captures, and invalidates the
-    /// captures.
+    /// Refuses a wait for a whole context while any of its streams is being captured, and invalidates the captures.
     pub(crate) fn check_context(&mut self, context: usize) -> Result<(), Code> {
         if self.capture_rules == CaptureRules::Lenient {
             return Ok(());
@@ -98,7 +96,7 @@ impl SimDriver {
         self.spoil(&ids, Code::STREAM_CAPTURE_UNSUPPORTED)
     }
 
-    /// Refuses a call that is not allowed while streams capture in the modes that concern this thread.
+    /// Refuses a call that is not allowed during captures whose modes concern this thread.
     pub(crate) fn unsafe_call(&mut self) -> Result<(), Code> {
         let mode = match self.capture_rules {
             CaptureRules::Lenient => return Ok(()),
@@ -138,7 +136,7 @@ impl SimDriver {
         }
     }
 
-    /// Returns the captures of blocking streams, if the stream is the legacy one of their context.
+    /// Returns the captures of blocking streams, if `stream` is the legacy default stream of their context.
     pub(super) fn implicit_captures(&self, stream: usize) -> Result<Vec<CaptureId>, Code> {
         let known = self.streams.get(stream)?;
         if !known.is_legacy || self.captures.active.is_empty() {
@@ -149,8 +147,7 @@ impl SimDriver {
         Ok(ids.collect())
     }
 
-    /// Refuses a use of the legacy default stream, which would wait for blocking streams that
-    /// capture.
+    /// Refuses a use of the legacy default stream, which would wait for blocking streams that are being captured.
     pub(crate) fn spoil_implicit(&mut self, stream: usize) -> Result<(), Code> {
         let ids = self.implicit_captures(stream)?;
         self.spoil(&ids, Code::STREAM_CAPTURE_IMPLICIT)

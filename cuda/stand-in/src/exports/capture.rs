@@ -1,4 +1,4 @@
-//! Capture of streams.
+//! Exported functions of stream capture.
 
 use larder_cuda_abi::constants::{CAPTURE_MODE_RELAXED, CAPTURE_STATUS_ACTIVE};
 use larder_cuda_abi::{Code, GraphHandle, GraphNodeHandle, StreamHandle};
@@ -55,7 +55,7 @@ pub(super) extern "C" fn cuStreamGetCaptureInfo_v2(
         let (number, capture) = driver.report_capture(stream)?;
         id.give_if_asked(number);
         graph.give_if_asked(GraphHandle(capture.graph));
-        // A node's handle is laid out as its number.
+        // A node's handle has the layout of its number.
         nodes.give_if_asked(capture.reported.as_ptr().cast());
         count.give_if_asked(capture.reported.len());
         Ok(())

@@ -13,7 +13,7 @@ use crate::thread;
 /// Number of limits in the interface.
 const LIMITS: u32 = 11;
 
-/// Refuses invalid flags. Valid are four ways to wait, and five bits above them.
+/// Refuses invalid flags. Valid flags are one of four ways to wait, and any of the five bits above.
 fn check_flags(flags: u32) -> Result<(), Code> {
     if !matches!(flags & CTX_SCHED_MASK, 0 | 1 | 2 | 4) || flags >> 8 != 0 {
         return Err(Code::INVALID_VALUE);
@@ -138,7 +138,7 @@ pub(super) extern "C" fn cuCtxPopCurrent_v2(context: Out<ContextHandle>) -> Code
     })
 }
 
-/// Only checks the flags. They select how the host waits, which is always the same here.
+/// Only checks the flags. They select how the host waits, and here it always waits in the same way.
 #[unsafe(no_mangle)]
 pub(super) extern "C" fn cuCtxSetFlags(flags: u32) -> Code {
     call("cuCtxSetFlags", |driver| {

@@ -1,6 +1,6 @@
 //! The control interface, with which a test configures the stand-in and reads its records. A
-//! function that gives a text writes at most `len` bytes of it to `buf`, without an end mark, and
-//! returns the whole length.
+//! function that returns text writes at most `len` bytes of it to `buf`, without a terminating NUL,
+//! and returns the length of the whole text.
 
 use std::collections::BTreeMap;
 
@@ -22,8 +22,8 @@ extern "C" fn larder_stand_in_version() -> u32 {
 }
 
 /// Resets the driver to `devices` devices of `bytes` bytes. The schedule, the file that counts
-/// memory, the limits of pinned memory and of addresses, and whether there is virtual memory return
-/// to the environment's settings.
+/// memory, the limits of pinned memory and of addresses, and whether there is virtual memory are
+/// set as in the environment again.
 #[unsafe(no_mangle)]
 pub(super) extern "C" fn larder_stand_in_reset(devices: u32, bytes: u64) {
     control(|driver| {
@@ -33,8 +33,8 @@ pub(super) extern "C" fn larder_stand_in_reset(devices: u32, bytes: u64) {
     });
 }
 
-/// Counts the devices' memory in this file from now on, together with the other processes that use
-/// the file. Creates the file if it is missing.
+/// From now on, counts the devices' memory in the file at `path`, together with the other processes
+/// that use the file. Creates the file if it is missing.
 #[unsafe(no_mangle)]
 pub(super) extern "C" fn larder_stand_in_share(path: CallerText) -> Code {
     try_control(|driver| driver.space.usage.share(&path.get()?))
@@ -56,8 +56,8 @@ pub(super) extern "C" fn larder_stand_in_set_driver_version(version: u32) {
     control(|driver| driver.version = version);
 }
 
-/// Returns the number of calls of a function so far, refused ones included; of all functions for
-/// null.
+/// Returns the number of calls of a function so far, including refused ones. Null stands for all
+/// functions.
 #[unsafe(no_mangle)]
 pub(super) extern "C" fn larder_stand_in_calls(name: CallerText) -> u64 {
     control(|driver| driver.calls.count(name.get().ok().as_deref()))
@@ -75,8 +75,8 @@ pub(super) extern "C" fn larder_stand_in_reset_calls() {
     control(|driver| driver.calls.clear_counts());
 }
 
-/// Makes the next `times` calls of `name` (of any function for null), after `skip` more, do nothing
-/// and return `code`. Several rules may be active at once; each counts by itself.
+/// Lets `skip` more calls of `name` (if null: of any function) run, and makes the next `times` do
+/// nothing and return `code`. Several rules may be active at the same time; each counts separately.
 #[unsafe(no_mangle)]
 pub(super) extern "C" fn larder_stand_in_fail(
     name: CallerText,
@@ -94,8 +94,8 @@ pub(super) extern "C" fn larder_stand_in_clear_failures() {
 }
 
 /// Sets the schedule. 0: queued work runs as soon as its dependencies allow. 1: it runs when a call
-/// forces it, in an order drawn from `seed`. 2: as 1, and a host function is waited for until it
-/// returns, so that one thread and one seed have one order.
+/// forces it, in an order drawn from `seed`. 2: as 1, but no other work runs while a host function
+/// does, so that a single-threaded program has one order for each seed.
 #[unsafe(no_mangle)]
 pub(super) extern "C" fn larder_stand_in_schedule(deferred: u32, seed: u64) {
     control(|driver| {
@@ -122,7 +122,7 @@ pub(super) extern "C" fn larder_stand_in_alive(buf: Out<u8>, len: u64) -> u64 {
     text(&buf, len, &control(|driver| alive_text(driver)))
 }
 
-/// Lists the findings, one a line.
+/// Lists the findings, one per line.
 #[unsafe(no_mangle)]
 pub(super) extern "C" fn larder_stand_in_findings(buf: Out<u8>, len: u64) -> u64 {
     text(&buf, len, &control(|driver| driver.findings.text()))
@@ -141,16 +141,16 @@ pub(super) extern "C" fn larder_stand_in_poison(on: u32) {
 }
 
 /// Sets whether `cuMemUnmap` and `cuMemSetAccess` wait for queued work that may use the mappings.
-/// Off at first, since the documentation promises it for most uses only. Returns the previous
+/// Initially off, since the documentation promises it for most uses only. Returns the previous
 /// setting.
 #[unsafe(no_mangle)]
 pub(super) extern "C" fn larder_stand_in_mapping_waits(on: u32) -> u32 {
     control(|driver| u32::from(std::mem::replace(&mut driver.mapping_waits, on != 0)))
 }
 
-/// Sets whether the calls that create, map and free virtual memory are unsafe while streams
-/// capture: refused in the modes in which `cuMemAlloc` is, and the captures invalidated. Off at
-/// first, since the documentation does not specify it.
+/// Sets whether the calls that create, map and free virtual memory are unsafe during captures: they
+/// are then refused in the modes in which `cuMemAlloc` is, and invalidate the captures. Initially
+/// off, since the documentation does not specify it.
 #[unsafe(no_mangle)]
 pub(super) extern "C" fn larder_stand_in_mapping_spoils(on: u32) {
     control(|driver| {
@@ -161,37 +161,36 @@ pub(super) extern "C" fn larder_stand_in_mapping_spoils(on: u32) {
     });
 }
 
-/// Sets whether the devices have virtual memory, as they do at first. Without it their attributes
-/// report none, and reserving and creating are refused (`CUDA_ERROR_NOT_SUPPORTED`). Existing
-/// memory stays.
+/// Sets whether the devices have virtual memory; initially they do. Without it, their attributes
+/// say so, and calls that reserve addresses or create memory are refused
+/// (`CUDA_ERROR_NOT_SUPPORTED`). Existing memory stays.
 #[unsafe(no_mangle)]
 pub(super) extern "C" fn larder_stand_in_virtual_memory(on: u32) {
     control(|driver| driver.virtual_memory = on != 0);
 }
 
-/// Sets how many bytes of addresses may be reserved at a time, in all reservations together.
-/// Existing reservations stay.
+/// Sets the maximum bytes of addresses in all reservations together. Existing reservations stay.
 #[unsafe(no_mangle)]
 pub(super) extern "C" fn larder_stand_in_set_addresses(bytes: u64) {
     control(|driver| driver.space.vmm.address_limit = bytes);
 }
 
-/// Sets how much of the host's memory may be pinned. Pinned memory stays pinned.
+/// Sets how much of the host's memory may be pinned. Memory that is pinned already stays pinned.
 #[unsafe(no_mangle)]
 pub(super) extern "C" fn larder_stand_in_set_pinned(bytes: u64) {
     control(|driver| driver.space.pinned.limit = bytes);
 }
 
-/// Sets whether host and devices may use managed memory at the same time, which is on at first. If
-/// on, managed memory may exceed the device's memory. Otherwise all managed memory made from now on
-/// counts against its device.
+/// Sets whether host and devices may use managed memory at the same time; initially they may. If
+/// so, managed memory may exceed the device's memory. If not, all managed memory allocated from now
+/// on counts against its device.
 #[unsafe(no_mangle)]
 pub(super) extern "C" fn larder_stand_in_managed_concurrently(on: u32) {
     control(|driver| driver.managed_concurrently = on != 0);
 }
 
-/// Sets the body of the kernels of a name, in place of an earlier one; null removes it. The body
-/// must not unwind: a panic that leaves it ends the process. Bodies outlive
+/// Sets the body of the kernels with this name, in place of an earlier one; null removes it. The
+/// body must not unwind: a panic that leaves it ends the process. Bodies outlive
 /// `larder_stand_in_reset`.
 #[unsafe(no_mangle)]
 pub(super) extern "C" fn larder_stand_in_kernel(
@@ -208,9 +207,9 @@ pub(super) extern "C" fn larder_stand_in_kernel(
 }
 
 /// Sets how many nanoseconds of the devices' time a kernel of this name takes. From then on the
-/// devices' time is independent of the system's: it moves by `larder_stand_in_advance`, and when a
-/// thread waits for work. For the eager schedule: in the deferred one a kernel begins when it is
-/// drawn.
+/// devices' time is independent of the system's: it advances through `larder_stand_in_advance`, and
+/// when a thread waits for work. Meant for the eager schedule: in the deferred one a kernel begins
+/// only when it is drawn.
 #[unsafe(no_mangle)]
 pub(super) extern "C" fn larder_stand_in_kernel_time(name: CallerText, ns: u64) -> Code {
     try_control(|driver| {

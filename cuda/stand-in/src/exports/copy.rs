@@ -240,7 +240,7 @@ pub(super) extern "C" fn cuMemcpyPeerAsync(
     })
 }
 
-/// Queues a fill. A synchronous fill waits only where the host can see the memory.
+/// Queues a fill. A synchronous fill waits only if the host can access the memory.
 fn set(
     driver: &mut Session,
     to: DevicePtr,

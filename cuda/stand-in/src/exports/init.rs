@@ -1,4 +1,4 @@
-//! Initialization, version, error texts.
+//! Initialization, the version, and error texts.
 
 use std::collections::BTreeMap;
 use std::ffi::{CStr, CString, c_char};
@@ -44,7 +44,7 @@ pub(super) extern "C" fn cuGetErrorString(code: Code, text: Out<*const c_char>) 
     })
 }
 
-/// Returns name and meaning of a code, as static C strings.
+/// Returns the name and the meaning of a code, as static C strings.
 fn c_texts(code: Code) -> Option<(&'static CStr, &'static CStr)> {
     static TEXTS: OnceLock<BTreeMap<Code, (CString, CString)>> = OnceLock::new();
     let texts = TEXTS.get_or_init(|| {
@@ -57,7 +57,7 @@ fn c_texts(code: Code) -> Option<(&'static CStr, &'static CStr)> {
     Some((name, meaning))
 }
 
-/// Writes a text. Without a text, writes null and returns an error.
+/// Writes a text. If there is none, writes null and returns an error.
 fn give_text(place: Out<*const c_char>, text: Option<&CStr>) -> Result<(), Code> {
     place.give(text.map_or(std::ptr::null(), CStr::as_ptr))?;
     text.map(drop).ok_or(Code::INVALID_VALUE)

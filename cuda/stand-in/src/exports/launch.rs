@@ -20,7 +20,8 @@ const MAX_BLOCK: [u32; 3] = [1024, 1024, 64];
 /// Maximum number of blocks of a grid in each dimension.
 const MAX_GRID: [u32; 3] = [i32::MAX as u32, 65_535, 65_535];
 
-/// Bytes of shared memory that a block may have by default; `MAX_SHARED` is the largest allowance.
+/// Bytes of shared memory that a block may have by default, and after the program has raised the
+/// limit.
 pub(crate) const DEFAULT_SHARED: u32 = 48 << 10;
 pub(crate) const MAX_SHARED: u32 = 227 << 10;
 
@@ -31,7 +32,7 @@ const EXTRA_BUFFER: usize = 1;
 const EXTRA_BYTES: usize = 2;
 
 /// Copies a launch's parameters. Either `each` points to each one, or the buffer that `extra`
-/// describes holds all.
+/// describes holds them all.
 fn read_parameters(
     function: &Function,
     each: &In<*const c_void>,
@@ -155,7 +156,7 @@ pub(super) extern "C" fn cuLaunchKernel(
     })
 }
 
-/// Refuses launches with attributes, none of which would change what a kernel does here.
+/// Refuses launches with attributes, since none of them would have an effect here.
 #[unsafe(no_mangle)]
 pub(super) extern "C" fn cuLaunchKernelEx(
     config: In<LaunchConfig>,

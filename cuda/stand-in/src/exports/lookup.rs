@@ -18,7 +18,7 @@ const VERSION_NOT_SUFFICIENT: u32 = 2;
 /// All valid flags: the legacy default stream and the per-thread default stream.
 const FLAGS: u64 = 0b11;
 
-/// Returns the newest function of a name that a version of CUDA has, or null.
+/// Returns the newest function with a name that a version of CUDA has, or null.
 fn find(
     driver: &Session,
     symbol: &CallerText,
@@ -44,7 +44,7 @@ fn address_of(name: &str) -> *const c_void {
     let Ok(name) = CString::new(name) else {
         return core::ptr::null();
     };
-    // SAFETY: the library of the handle is never unloaded; the name ends in a zero byte.
+    // SAFETY: the library of the handle is never unloaded; the name is NUL-terminated.
     unsafe { libc::dlsym(own_handle() as *mut c_void, name.as_ptr()) }
 }
 

@@ -25,8 +25,8 @@ pub(super) extern "C" fn cuMemAllocManaged(at: Out<DevicePtr>, bytes: usize, fla
         if bytes == 0 || !matches!(flags, c::MEM_ATTACH_GLOBAL | c::MEM_ATTACH_HOST) {
             return Err(Code::INVALID_VALUE);
         }
-        // If host and devices may use managed memory at the same time, pages move, and there may be
-        // more of it than the device has.
+        // If host and devices may use managed memory at the same time, there may be more of it than
+        // the device has memory.
         let counted = match driver.managed_concurrently {
             true => 0,
             false => bytes as u64,

@@ -1,5 +1,5 @@
-//! The exported functions, one file for each family, with the driver's names. Each checks its arguments
-//! and calls the other modules for the work.
+//! The exported functions, named as in the driver, with one file for each family. Each checks its arguments and calls
+//! the other modules for the work.
 //!
 //! Their types make them safe functions, since only C can make an [`Out`](crate::ffi::Out), an [`In`](crate::ffi::In)
 //! or a [`CallerText`](crate::ffi::CallerText), and FFI1 and FFI2 say what C must guarantee.

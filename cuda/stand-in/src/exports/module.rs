@@ -40,7 +40,7 @@ fn load(driver: &mut Session, image: &[u8]) -> Result<ModuleHandle, Code> {
 pub(super) extern "C" fn cuModuleLoad(module: Out<ModuleHandle>, path: CallerText) -> Code {
     answer("cuModuleLoad", module, |driver| {
         let image = fs::read(path.get()?).map_err(|_| Code::FILE_NOT_FOUND)?;
-        // The text in a file may end in a zero byte, as in memory.
+        // The text in a file may be NUL-terminated, as in memory.
         let end = image.iter().position(|byte| *byte == 0);
         let text = image.get(..end.unwrap_or(image.len())).unwrap_or(&image);
         load(driver, text)
@@ -132,7 +132,7 @@ pub(super) extern "C" fn cuFuncSetAttribute(
         let fits = match attribute {
             ATTRIBUTE_MAX_DYNAMIC_SHARED => (0..=MAX_SHARED as i32).contains(&value),
             ATTRIBUTE_CARVEOUT => (-1..=100).contains(&value),
-            // Shapes of clusters, and whether a non-portable size is allowed.
+            // Cluster dimensions, and whether a non-portable size is allowed.
             11..ATTRIBUTES => value >= 0,
             _ => false,
         };

@@ -1,5 +1,5 @@
-//! Occupancy: the blocks that fit a multiprocessor. The kernel's requirements are made up, and the
-//! rules are those of compute capability 9.0. No result says anything about speed.
+//! Occupancy: how many blocks fit on a multiprocessor. The kernel's requirements are made up, and
+//! the rules are those of compute capability 9.0. No result says anything about speed.
 
 use larder_cuda_abi::{Code, FunctionHandle, LaunchConfig, SharedMemoryOf};
 
@@ -10,8 +10,8 @@ use crate::ffi::{In, Out};
 /// Registers that every kernel is reported to use.
 pub(crate) const REGISTERS: u32 = 32;
 
-/// Limits of a multiprocessor: threads, blocks, bytes of shared memory, and the bytes reserved for
-/// each block in addition to its own.
+/// Limits of a multiprocessor: threads, blocks, bytes of shared memory, and the bytes of it that
+/// each block uses in addition to its request.
 const THREADS: u32 = 2048;
 const BLOCKS: u32 = 32;
 const SHARED: usize = 228 << 10;
@@ -23,7 +23,7 @@ const MULTIPROCESSORS: u32 = 8;
 /// Maximum number of blocks in a cluster.
 const CLUSTER: i32 = 8;
 
-/// Returns the blocks that a multiprocessor holds at a time.
+/// Returns the number of blocks that fit on a multiprocessor at a time.
 fn resident(threads: u32, shared: usize) -> u32 {
     if threads == 0 || threads > MAX_THREADS || shared > MAX_SHARED as usize {
         return 0;
@@ -36,7 +36,7 @@ fn resident(threads: u32, shared: usize) -> u32 {
     by_threads.min(by_shared).min(BLOCKS)
 }
 
-/// Returns the blocks that the device holds at a time.
+/// Returns the number of blocks that fit on the device at a time.
 pub(super) fn max_resident_blocks(threads: u32, shared: usize) -> u32 {
     MULTIPROCESSORS * resident(threads, shared)
 }
@@ -85,8 +85,7 @@ pub(super) extern "C" fn cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(
 /// The constraints of a search for a block size.
 struct OccupancySearch {
     shared: usize,
-    /// The program's function for the shared memory of a block size, called before the driver is
-    /// locked.
+    /// The program's function from block size to shared memory, called before the driver is locked.
     shared_of: SharedMemoryOf,
     limit: i32,
     flags: u32,

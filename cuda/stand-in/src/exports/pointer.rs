@@ -18,7 +18,7 @@ const MAPPING_BYTES: u32 = 18;
 const MAPPING_START: u32 = 19;
 const MEMORY_ID: u32 = 20;
 
-/// Returns the bytes of a 32-bit value, as C takes them.
+/// Returns the bytes of a 32-bit value in native order.
 fn half(value: u32) -> Vec<u8> {
     value.to_ne_bytes().to_vec()
 }
@@ -84,8 +84,8 @@ fn attribute_of(driver: &SimDriver, attribute: u32, at: DevicePtr) -> Result<Vec
         MAPPING_BYTES => word(block.bytes),
         MAPPING_START => word(start),
         MEMORY_ID => word(block.memory),
-        // Memory cannot be shared with other processes or network cards, and does not make copies
-        // wait.
+        // Memory cannot be shared with other processes or network cards, and its copies are not
+        // forced to be synchronous.
         HANDLE_TYPES => word(0),
         LEGACY_IPC | RDMA | c::POINTER_SYNC_MEMOPS => boolean(false),
         _ => return Err(Code::INVALID_VALUE),

@@ -72,7 +72,7 @@ pub(super) extern "C" fn cuMemPoolTrimTo(pool: PoolHandle, keep: usize) -> Code 
     })
 }
 
-/// Reads the number at a pointer to 32 or 64 bits.
+/// Reads the 32-bit or 64-bit number that a pointer points to.
 fn number(value: &In<c_void>, wide: bool) -> Result<u64, Code> {
     if wide {
         return value.cast::<u64>().get();
@@ -197,8 +197,8 @@ fn alloc(
     driver.alloc_pooled(pool, bytes as u64, stream)
 }
 
-/// Refuses a call for a pool's memory in a stream that does not capture, as an unsafe call.
-/// Observed on an H200 with driver 580.
+/// Treats a call for a pool's memory as unsafe if its stream is not being captured, as observed on
+/// an H200 with driver 580.
 fn check_other(driver: &mut Session, stream: usize) -> Result<(), Code> {
     if driver.is_capturing(stream) {
         return Ok(());

@@ -30,7 +30,7 @@ pub(super) extern "C" fn cuStreamCreate(stream: Out<StreamHandle>, flags: u32) -
     answer("cuStreamCreate", stream, |driver| create(driver, flags))
 }
 
-/// Ignores the priority, which orders only competing work. Here no work competes.
+/// Ignores the priority: it orders only competing work, and here no work competes.
 #[unsafe(no_mangle)]
 pub(super) extern "C" fn cuStreamCreateWithPriority(
     stream: Out<StreamHandle>,
@@ -57,9 +57,8 @@ pub(super) extern "C" fn cuStreamDestroy_v2(stream: StreamHandle) -> Code {
     call("cuStreamDestroy_v2", |driver| destroy(driver, stream))
 }
 
-/// Returns the stream's number, which no other stream of the process gets, while its handle is
-/// reused. Refuses a capturing stream and invalidates its capture, as observed on an H200 with
-/// driver 580.
+/// Returns the stream's number, which is never reused, unlike its handle. Refuses a stream that is
+/// being captured and invalidates the capture, as observed on an H200 with driver 580.
 #[unsafe(no_mangle)]
 pub(super) extern "C" fn cuStreamGetId(stream: StreamHandle, id: Out<u64>) -> Code {
     answer("cuStreamGetId", id, |driver| {

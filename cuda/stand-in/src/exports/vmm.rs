@@ -15,7 +15,7 @@ use crate::entry::{answer, call};
 use crate::ffi::{In, Out};
 use crate::space::{GRANULARITY, PhysicalRequest};
 
-/// Refuses a call for virtual memory where the devices have none.
+/// Refuses a call for virtual memory if the devices have none.
 fn check_supported(driver: &SimDriver) -> Result<(), Code> {
     match driver.virtual_memory {
         true => Ok(()),

@@ -1,19 +1,20 @@
-//! Memory pools and memory in the order of streams: `cuMemAllocAsync`, `cuMemFreeAsync`.
+//! Memory pools and stream-ordered memory: `cuMemAllocAsync`, `cuMemFreeAsync`.
 //!
 //! A call chooses the address; the memory is alive between the moments when the queued allocation
-//! and the queued free *run*. A use outside that time is an illegal address. A use that nothing
-//! orders after the allocation or before the free is a race, since both count as writes of the
+//! and the queued free *run*. A use outside that time is an illegal address. A use that is not
+//! ordered after the allocation and before the free is a race, since both count as writes of the
 //! whole block.
 //!
 //! A pool keeps whole freed blocks and reuses one for a request of at least half its size. It
-//! neither splits nor joins them, and its granularity is 512 bytes where a driver's is megabytes.
-//! Requests count as used from the call of the allocation to the call of the free. Unused memory
-//! above the release threshold is released when the host waits for a stream, an event or a context.
+//! neither splits nor joins them, and its granularity is 512 bytes, while a real driver's is
+//! megabytes. A request counts as used from the call that allocates to the call that frees. Unused
+//! memory above the release threshold is released when the host waits for a stream, an event or a
+//! context.
 //!
-//! `run` is the work of the queued operations.
+//! `run` does the work of the queued operations.
 //!
 //! MEMPOOL1 a block of a pool is in `Space::blocks`, and counts as reserved, from its creation
-//! until the pool releases it, whether or not the program has it.
+//! until the pool releases it, whether or not the program holds it.
 
 mod run;
 
@@ -73,7 +74,7 @@ pub(crate) struct SimPool {
     pub(crate) used: Level,
     /// The access of other devices.
     pub(crate) access: BTreeMap<usize, u32>,
-    /// Freed blocks, by room and then the longest unused first.
+    /// Freed blocks, sorted by room; among equal ones, the longest unused first.
     free: BTreeMap<(u64, u64), FreedBlock>,
     /// The number of frees so far.
     frees: u64,
@@ -84,7 +85,7 @@ pub(crate) struct SimPool {
 struct FreedBlock {
     at: u64,
     room: u64,
-    /// The operations that began and end its life; they may not have run yet.
+    /// The operations that begin and end its life; they may not have run yet.
     made: OpId,
     op: OpId,
     moment: Moment,
@@ -94,7 +95,7 @@ struct FreedBlock {
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Pooled {
     pub(crate) pool: usize,
-    /// The block's bytes; the program may have asked for fewer.
+    /// Size of the block in bytes; the program may have requested less.
     pub(crate) room: u64,
     /// The bytes that the work running now may use; `None` while the block is not alive.
     pub(crate) live: Option<u64>,
@@ -115,7 +116,7 @@ impl Default for PoolSet {
 }
 
 impl PoolSet {
-    /// Adds the streams that freed blocks name.
+    /// Adds the streams that freed blocks refer to.
     pub(crate) fn name_streams(&self, named: &mut BTreeSet<usize>) {
         for (_, pool) in self.table.iter() {
             named.extend(pool.free.values().map(|freed| freed.moment.stream));
@@ -244,8 +245,9 @@ impl SimDriver {
         Ok(at)
     }
 
-    /// Returns a block for a request: freed memory that is ordered before it, otherwise new memory,
-    /// otherwise freed memory for whose free it must wait.
+    /// Returns a block for a request: freed memory whose free is ordered before the request; if
+    /// there is none, new memory; if that is refused, freed memory for whose free the request must
+    /// wait.
     fn find_pooled(
         &mut self,
         handle: usize,
@@ -331,7 +333,7 @@ impl SimDriver {
         }
     }
 
-    /// Releases memory of all pools above their thresholds, since the host waited.
+    /// Releases the unused memory of each pool above its threshold, because the host has waited.
     pub(crate) fn settle_pools(&mut self) {
         let pools: Vec<(usize, u64)> = self
             .pools
@@ -351,7 +353,7 @@ impl SimDriver {
         }
     }
 
-    /// Returns the pool's block that starts at `at`, if the program has it.
+    /// Returns the pool's block that starts at `at`, if the program holds it.
     fn owned_pooled(&self, at: u64) -> Result<(&MemoryBlock, &Pooled), Code> {
         let block = self.space.blocks.get(&at).ok_or(Code::INVALID_VALUE)?;
         match &block.kind {
@@ -408,8 +410,8 @@ impl SimDriver {
         Ok(())
     }
 
-    /// Returns whether no queued operation makes or frees the block any more. The allocation may
-    /// come after the free if the program did not order them.
+    /// Returns whether no queued operation allocates or frees the block any more. The allocation
+    /// may run after the free if the program did not order them.
     fn is_over(&self, freed: &FreedBlock) -> bool {
         self.queue.done(freed.op) && self.queue.done(freed.made)
     }

@@ -14,7 +14,7 @@ impl SimDriver {
         let memory = self.space.next_id();
         let poison = self.space.poison;
         let Some(block) = self.space.blocks.get_mut(&at) else {
-            // A free that nothing orders after this allocation ran before it, which is a finding,
+            // A free that is not ordered after this allocation ran before it, which is a finding,
             // and the pool has since released the block.
             return Ok(());
         };

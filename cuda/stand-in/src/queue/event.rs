@@ -1,4 +1,4 @@
-//! Records of events.
+//! Events and their records.
 
 use std::time::Duration;
 

@@ -1,8 +1,7 @@
 //! Queued work: operations, their dependencies, and the order in which they run.
 //!
-//! `stream` and `event` are the objects · `submit` puts an operation into a stream · `run` chooses
-//! the next operation and waits · `work` does an operation's work · `time` is the device's time, if
-//! kernels take time.
+//! `stream` and `event` are the objects · `submit` puts an operation into a stream · `run` chooses the next operation
+//! and waits · `work` does an operation's work · `time` is the device's time, for kernels that take time.
 //!
 //! QUEUE1 an operation that is not in `WorkQueue::ops` is done, or was never queued.
 //!
@@ -78,7 +77,7 @@ pub(crate) enum Work {
         at: u64,
         bytes: u64,
     },
-    /// Ends the life of a pool's block that the operation `made` began.
+    /// Ends the life of a pool's block, which the operation `made` began.
     PoolFree {
         at: u64,
         made: OpId,
@@ -87,7 +86,7 @@ pub(crate) enum Work {
     PlainFree {
         at: u64,
     },
-    /// Gives an event its time, if it was not recorded again.
+    /// Gives an event its time, unless the event has been recorded again.
     Record {
         event: usize,
         record: u64,
@@ -104,7 +103,7 @@ pub(crate) struct QueuedOp {
     waits: usize,
     /// Operations that wait for this one.
     followers: Vec<OpId>,
-    /// Clock of the operations ordered before it, itself included.
+    /// Clock of the operations ordered before this one, including this one.
     pub(crate) clock: VectorClock,
     pub(crate) moment: Moment,
     /// Duration of the work, and the earliest time at which it may run (its end), in nanoseconds of
@@ -114,7 +113,7 @@ pub(crate) struct QueuedOp {
     pub(crate) work: Work,
 }
 
-/// The time at which queued work runs.
+/// When queued work runs.
 #[derive(Clone, Debug)]
 pub(crate) enum Schedule {
     /// Work runs as soon as its dependencies are done.
@@ -128,8 +127,8 @@ pub(crate) enum Schedule {
 pub(crate) struct WorkQueue {
     pub(crate) ops: BTreeMap<OpId, QueuedOp>,
     last: OpId,
-    /// Operations that may run, with their streams, in order (by QUEUE2 at most one for each
-    /// stream). A running operation is not in it.
+    /// Operations that may run, with their streams, sorted (by QUEUE2 at most one for each stream). A running operation
+    /// is not among them.
     ready: Vec<(usize, OpId)>,
     pub(crate) schedule: Schedule,
     /// Time that the deferred schedule waits for a host function before it lets other streams run;
@@ -138,7 +137,7 @@ pub(crate) struct WorkQueue {
     pub(crate) time: Time,
 }
 
-/// Patience by default. Host functions may wait for work of other streams.
+/// Default patience. It ends because host functions may wait for work of other streams.
 pub(crate) const HOST_PATIENCE: Duration = Duration::from_millis(50);
 
 impl WorkQueue {
@@ -156,8 +155,8 @@ impl WorkQueue {
         }
     }
 
-    /// Continues after the operation numbers of `other`, because host functions may still run, and
-    /// threads wait for operations by their numbers.
+    /// Continues after the operation numbers of `other`, because host functions of the earlier queue may still run, and
+    /// threads may still wait for its operations by number.
     pub(crate) const fn continue_from(&mut self, other: &Self) {
         self.last = other.last;
     }

@@ -124,7 +124,7 @@ impl Session {
         while matches!(self.queue.schedule, Schedule::Eager) && self.step() {}
     }
 
-    /// In the deferred schedule, randomly runs some queued work: one operation or more at every
+    /// In the deferred schedule, randomly runs some queued work: one operation or more in every
     /// fourth call on average.
     pub(crate) fn chance(&mut self) {
         loop {
@@ -164,8 +164,8 @@ impl Session {
         let mut newest: Vec<OpId> = known.iter().map(|stream| stream.newest).collect();
         newest.retain(|op| !self.queue.done(*op));
         let contexts: BTreeSet<usize> = known.iter().map(|stream| stream.context).collect();
-        // Read before the wait, because the host does not wait for work that other threads submit
-        // later.
+        // The clocks are read before the wait, because the host does not wait for work that other
+        // threads submit later.
         let mut clock = self.host.clone();
         for stream in streams {
             let Ok(known) = self.streams.get(*stream) else {
@@ -211,7 +211,7 @@ impl Session {
     /// Waits for one operation.
     pub(crate) fn sync_op(&mut self, op: OpId, stream: usize) -> Result<(), Code> {
         let stream = self.streams.get(stream)?;
-        // Read before the wait, because other threads may submit more work during it.
+        // The clock is read before the wait, during which other threads may submit more work.
         let (clock, context) = (stream.clock.clone(), stream.context);
         self.run_until(|driver| driver.queue.done(op));
         self.host.join(&clock);

@@ -1,4 +1,4 @@
-//! Records of streams.
+//! Streams and their handles.
 
 use std::collections::VecDeque;
 
@@ -17,7 +17,7 @@ pub(crate) struct SimStream {
     flags: u32,
     /// Whether the stream is the legacy default stream of its context.
     pub(crate) is_legacy: bool,
-    /// Whether the driver created the stream for itself, not the program.
+    /// Whether the driver, not the program, created the stream.
     pub(crate) is_hidden: bool,
     /// Operations, oldest first (QUEUE2).
     pub(crate) queue: VecDeque<OpId>,
@@ -107,7 +107,7 @@ impl SimDriver {
         Ok(())
     }
 
-    /// Removes a destroyed stream without operations.
+    /// Removes a stream if it is destroyed and has no operations left.
     pub(crate) fn remove_idle_stream(&mut self, number: usize) {
         let over = self
             .streams
@@ -118,7 +118,7 @@ impl SimDriver {
         }
     }
 
-    /// Removes a stream. Its context keeps the clock of its end.
+    /// Removes a stream. The context keeps the clock of the stream's end.
     pub(crate) fn remove_stream(&mut self, number: usize) {
         let Ok(stream) = self.streams.remove(number) else {
             return;
@@ -138,8 +138,8 @@ impl SimDriver {
         self.streams.all(|stream| stream.context == context)
     }
 
-    /// Returns the streams of a context that wait for the legacy default stream and that it waits
-    /// for.
+    /// Returns the streams of a context that wait for the legacy default stream, and for which it
+    /// waits.
     pub(crate) fn blocking_streams(&self, context: usize) -> Vec<usize> {
         self.streams
             .all(|stream| stream.context == context && stream.is_blocking())

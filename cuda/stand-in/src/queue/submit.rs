@@ -7,7 +7,7 @@ use crate::clock::VectorClock;
 use crate::driver::SimDriver;
 
 impl SimDriver {
-    /// Queues work at the end of a stream. It runs after the call, at the earliest.
+    /// Queues work at the end of a stream. The work does not run before this function returns.
     pub(crate) fn submit(&mut self, stream: usize, work: Work) -> Result<OpId, Code> {
         self.submit_after(stream, work, Vec::new())
     }
@@ -82,7 +82,7 @@ impl SimDriver {
         submitted
     }
 
-    /// Returns the clock of an operation that would be submitted now, without itself.
+    /// Returns the clock that an operation submitted now would have, without the operation itself.
     pub(crate) fn clock_of_next(&self, stream: usize) -> Result<VectorClock, Code> {
         let to = self.streams.get(stream)?;
         let mut clock = to.clock.clone();
@@ -96,8 +96,8 @@ impl SimDriver {
         Ok(clock)
     }
 
-    /// Returns the streams whose work so far comes first by the rules of the legacy default stream,
-    /// which waits for all blocking streams of its context, as they do for it.
+    /// Returns the streams whose work so far comes first by the rules of the legacy default stream:
+    /// it waits for all blocking streams of its context, and they wait for it.
     fn implied(&self, stream: usize, context: usize) -> Result<Vec<usize>, Code> {
         let to = self.streams.get(stream)?;
         if to.is_legacy {

@@ -1,10 +1,10 @@
 //! The time that kernels take, for tests of programs that run ahead of the device.
 //!
-//! At first a kernel takes only the time of its body, and events use the system's time. Once a test
-//! has set how long kernels take, or moved the time, events use the *device's time*: a number that
-//! stands still while the program runs, and moves when a test moves it or a thread waits for work.
-//! A kernel begins when everything before it is over and the schedule allows it (the eager schedule
-//! immediately), and its body runs when its time has passed.
+//! Initially, a kernel takes only the time of its body, and events use the system's time. Once a
+//! test has set how long kernels take, or moved the time, events use the *device's time*: a number
+//! that stands still while the program runs, and moves when a test moves it or a thread waits for
+//! work. A kernel begins when everything before it is over and the schedule allows it (the eager
+//! schedule immediately), and its body runs when its time has passed.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -59,7 +59,7 @@ impl Time {
         self.kernels.insert(name, ns);
     }
 
-    /// Returns the time in which a device ran kernels.
+    /// Returns the time during which a device ran kernels.
     pub(crate) fn busy(&self, device: usize) -> u64 {
         self.busy.get(&device).copied().unwrap_or(0)
     }
@@ -116,7 +116,7 @@ impl SimDriver {
         }
     }
 
-    /// Advances the time to the next end of a kernel. Returns false if no kernel runs.
+    /// Advances the time to the next end of a kernel. Returns false if no kernel is running.
     pub(super) fn pass_to_next_end(&mut self) -> bool {
         let next = self.next_end();
         if let Some(next) = next {

@@ -92,7 +92,7 @@ impl SimDriver {
         let user = self.user(op, "a fill")?;
         let target = self.touch(&user, to, bytes, Access::Write)?;
         // SAFETY: `touch` has checked that the target is that long. The driver is locked, so only a
-        // race of the program could use it now.
+        // race in the program could access the target now.
         let target = unsafe { std::slice::from_raw_parts_mut(target, bytes as usize) };
         if let [byte] = pattern {
             target.fill(*byte);

@@ -31,8 +31,8 @@ impl SimDriver {
     /// Returns the host address of a range that queued work uses.
     ///
     /// # Errors
-    /// If part of the range is missing or not allowed: an illegal address, also recorded as a
-    /// finding.
+    /// If the device may not access the whole range, or some of it does not exist: an illegal
+    /// address, also recorded as a finding.
     pub(crate) fn touch(
         &mut self,
         user: &Accessor,

@@ -1,4 +1,4 @@
-//! The last accesses of each byte of memory, to find races: accesses that nothing orders.
+//! The last accesses of each byte of memory, to find races: conflicting accesses without an order.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -21,7 +21,7 @@ struct ShadowUse {
     what: String,
 }
 
-/// The history of one memory, by offset.
+/// The history of one piece of memory, by offset.
 #[derive(Debug, Default)]
 pub(crate) struct Shadow {
     cells: BTreeMap<u64, ShadowCell>,
@@ -47,7 +47,7 @@ impl Shadow {
             what: what.to_owned(),
         };
         if access == Access::Write {
-            // A write replaces all cells of its range by one, which keeps the table short.
+            // A write replaces all cells of its range with one, which keeps the table short.
             let old: Vec<u64> = self
                 .cells
                 .range(from..to)
@@ -94,8 +94,8 @@ impl Shadow {
         self.cells.is_empty()
     }
 
-    /// Returns an earlier use of the bytes that the clock does not know and that conflicts with
-    /// this access.
+    /// Returns an earlier use of the bytes that conflicts with this access and that the clock does
+    /// not include.
     fn race(&self, from: u64, to: u64, access: Access, clock: &VectorClock) -> Option<String> {
         self.cells.range(from..to).find_map(|(_, cell)| {
             let writes = access == Access::Write;
@@ -106,7 +106,7 @@ impl Shadow {
         })
     }
 
-    /// Makes a cell begin at `at`, if one spans it.
+    /// Splits the cell that spans `at`, if there is one.
     fn split(&mut self, at: u64) {
         let Some((_, cell)) = self.cells.range_mut(..at).next_back() else {
             return;

@@ -7,8 +7,8 @@ use super::{BlockKind, MemoryBlock, POISON, Space};
 use crate::driver::{Session, SimDriver};
 
 impl Space {
-    /// Allocates memory of a device. It counts with its size rounded up to 512 bytes, which is also
-    /// its alignment.
+    /// Allocates memory of a device. It counts as its size rounded up to a multiple of 512 bytes,
+    /// which is also its alignment.
     pub(crate) fn alloc_plain(
         &mut self,
         device: usize,

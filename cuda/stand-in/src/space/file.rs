@@ -4,7 +4,7 @@
 //! Memory that stays in the process is a part of one large file, so that a program may have any
 //! number of such handles. Memory that may be exported has a [file of its own](OwnFile): its
 //! descriptor is exported, its inode number tells another import that it is the same memory, and
-//! its name names the device.
+//! its name says which device it is on.
 
 use std::ffi::CString;
 use std::fs::{self, File};
@@ -20,11 +20,11 @@ use super::physical::GRANULARITY;
 /// Length of the file in bytes. Pages exist only once used.
 const FILE_BYTES: u64 = 64 << 40;
 
-/// The beginning of the name of a memory's own file; the device's ordinal follows.
+/// The beginning of the name of an [`OwnFile`]; the device's ordinal follows.
 const OWN_NAME: &str = "larder-stand-in-device-";
 
-/// Maximum total bytes that freed parts keep, because filling them anew costs less than having the
-/// system free and map every page.
+/// Maximum bytes of all freed parts that keep their pages: to fill them anew costs less than to
+/// have the system free and map every page.
 const KEPT_BYTES: u64 = 64 << 20;
 
 /// The common file and its free parts.
@@ -79,13 +79,13 @@ impl MemoryFile {
         }
     }
 
-    /// Returns the descriptor, once there is a part.
+    /// Returns the descriptor, if the file exists.
     pub(crate) fn descriptor(&self) -> Option<i32> {
         Some(self.file.as_ref()?.as_raw_fd())
     }
 }
 
-/// The file of one physical memory that may be exported.
+/// The file of one piece of physical memory that may be exported.
 #[derive(Debug)]
 pub(crate) struct OwnFile {
     file: File,
@@ -93,12 +93,12 @@ pub(crate) struct OwnFile {
     pub(crate) bytes: u64,
     /// The file's inode number.
     pub(crate) inode: u64,
-    /// Whether the memory counts in this process: true in the process that created it.
+    /// Whether the memory counts as used by this process: true in the process that created it.
     pub(crate) counted: bool,
 }
 
 impl OwnFile {
-    /// Creates a file, all zero.
+    /// Creates a file that is all zero.
     pub(crate) fn new(device: usize, bytes: u64) -> Option<Self> {
         let file = new_file(&format!("{OWN_NAME}{device}"), bytes)?;
         let inode = file.metadata().ok()?.ino();
@@ -114,7 +114,7 @@ impl OwnFile {
     /// Opens the file of a program's descriptor. The program keeps the descriptor.
     ///
     /// # Errors
-    /// If the descriptor is not open, or does not belong to a memory's own file.
+    /// If the descriptor is not open, or does not belong to such a file.
     pub(crate) fn of(descriptor: i32) -> Result<Self, Code> {
         let refused = Code::INVALID_VALUE;
         let name = fs::read_link(format!("/proc/self/fd/{descriptor}")).map_err(|_| refused)?;
@@ -152,7 +152,7 @@ impl OwnFile {
     }
 }
 
-/// Returns the device in the name of a memory's own file; `None` for another file.
+/// Returns the device in the name of an [`OwnFile`]; `None` for another file.
 fn device_in(name: &str) -> Option<usize> {
     let rest = name.strip_prefix("/memfd:")?.strip_prefix(OWN_NAME)?;
     rest.split(' ').next()?.parse().ok()

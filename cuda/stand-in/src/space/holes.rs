@@ -35,8 +35,8 @@ impl FreeRanges {
         self.take_at(at, bytes).then_some(at)
     }
 
-    /// Finds a fit after the cursor in the free range that reaches across it. The part before the
-    /// cursor holds addresses that were just freed.
+    /// Finds a fit after the cursor in the free range that spans it. The part before the cursor
+    /// holds addresses that were just freed.
     fn fit_at_cursor(&self, bytes: u64, align: u64) -> Option<u64> {
         let (_, end) = self.free.range(..self.cursor).next_back()?;
         let at = self.cursor.checked_next_multiple_of(align)?;

@@ -13,13 +13,13 @@ use super::window::{PAGE, PLAIN_ALIGN, map_anywhere, unmap};
 use super::{BlockKind, MemoryBlock, POISON, Space};
 use crate::driver::Session;
 
-/// Returns the bytes of the mapping of pinned or managed memory (SPACE6).
+/// Returns the size of the mapping for this many bytes of pinned or managed memory (SPACE6).
 fn mapped_bytes(bytes: u64) -> Option<u64> {
     bytes.checked_next_multiple_of(PAGE)
 }
 
 impl Space {
-    /// Allocates pinned or managed memory, which counts for `counted` bytes of the device's.
+    /// Allocates pinned or managed memory, which counts as `counted` bytes of the device's memory.
     pub(crate) fn alloc_host(
         &mut self,
         device: usize,
@@ -153,7 +153,7 @@ impl Space {
         }
     }
 
-    /// Returns the start of the managed block that holds a range, or refuses.
+    /// Returns the start of the managed block that holds a range, or an error.
     pub(crate) fn managed(&self, at: u64, bytes: u64) -> Result<u64, Code> {
         match self.block_at(at) {
             Some((start, block)) if block.kind == BlockKind::Managed && self.covers(at, bytes) => {

@@ -1,14 +1,15 @@
 //! Addresses, the memory at each, and the host memory that holds its bytes.
 //!
-//! `window` the addresses of device memory and the host memory for them · `holes` free addresses ·
-//! `usage` how much of each device's memory is in use · `access_check` looks up accesses of queued
-//! work · `access_history` the last accesses of each byte, to find races · `device` plain device
-//! memory · `host` pinned, registered and managed memory · `file`, `physical` and `vmm` the virtual
-//! memory calls · `shared` counts memory together with other processes.
+//! `window`: the addresses of device memory and the host memory for them · `holes`: free addresses
+//! · `usage`: how much of each device's memory is in use · `access_check`: checks the accesses of
+//! queued work · `access_history`: the last accesses of each byte, to find races · `device`: plain
+//! device memory · `host`: pinned, registered and managed memory · `file`, `physical` and `vmm`:
+//! the virtual memory calls · `shared`: memory counted together with other processes.
 //!
 //! SPACE1 no two blocks overlap.
 //!
-//! SPACE2 a block's memory is counted against its device from its creation to its end, once.
+//! SPACE2 a block's memory is counted against its device exactly once, from its creation to its
+//! end.
 
 mod access_check;
 mod access_history;
@@ -37,7 +38,7 @@ use usage::{MemoryUsage, PinnedUsage};
 use vmm::Vmm;
 use window::HandoutRanges;
 
-/// Identity of physical memory. Races concern the memory, whose addresses change.
+/// Identity of physical memory. Races concern the memory, whose addresses may change.
 pub(crate) type MemoryId = u64;
 
 /// The kind of a block.
@@ -73,10 +74,11 @@ pub(crate) struct MemoryBlock {
     pub(crate) kind: BlockKind,
     /// The device that owns the memory, or for which the memory was made.
     pub(crate) device: usize,
-    /// The context that made the block and with which it ends; `None` for memory without a context.
+    /// The context that created the block and with which the block ends; `None` for memory without
+    /// a context.
     pub(crate) context: Option<usize>,
-    /// Bytes of the device's memory for which the block counts. A mapping's bytes count for its
-    /// handle (SPACE2).
+    /// Bytes of the device's memory that the block counts as: 0 for a mapping, whose handle counts
+    /// instead (SPACE2).
     counted: u64,
     /// Identity of the block's memory.
     pub(crate) memory: MemoryId,
@@ -187,7 +189,7 @@ impl Space {
         true
     }
 
-    /// Returns the host address of an address's byte.
+    /// Returns the host address of the byte at an address.
     pub(crate) fn host(&self, at: u64) -> *mut u8 {
         match self.block_at(at) {
             Some((start, block)) => match block.kind {
@@ -198,7 +200,7 @@ impl Space {
         }
     }
 
-    /// Returns a device's address for known memory of the host.
+    /// Returns a device's address for host memory that the driver knows.
     pub(crate) fn device_address(&self, at: u64, device: usize) -> Option<u64> {
         let (start, block) = self.block_at(at)?;
         if block.kind != BlockKind::Combined {

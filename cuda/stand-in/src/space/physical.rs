@@ -1,10 +1,10 @@
 //! Physical memory of the virtual memory calls, by handle. Its bytes are in [memory
 //! files](super::file).
 //!
-//! SPACE4 a handle is known until it is released and has no mapping left. Its memory is known as
-//! long as one of its handles is. During that time the memory counts against its device, in the
-//! process that created it: imported memory and descriptors do not count, even after that process
-//! has released the memory.
+//! SPACE4 a handle is known until it is released and has no mapping left. The memory is known as
+//! long as any of its handles is. During that time the memory counts against its device, but only
+//! in the process that created it: imported memory and descriptors do not count, even after that
+//! process has released the memory.
 
 use std::sync::Arc;
 
@@ -23,7 +23,7 @@ pub(crate) struct Physical {
     pub(crate) bytes: u64,
     pub(crate) memory: MemoryId,
     store: Store,
-    /// Number of times the program has to release the handle.
+    /// Number of times that the program still has to release the handle.
     held: u32,
     pub(crate) mappings: u64,
 }
@@ -107,7 +107,7 @@ impl Space {
     }
 
     /// Makes `handle` a handle of a descriptor's memory. The caller keeps the descriptor. Memory
-    /// that this process already has stays one memory.
+    /// that this process has already is not added a second time.
     pub(crate) fn import(
         &mut self,
         handle: u64,
@@ -132,7 +132,7 @@ impl Space {
         Ok(())
     }
 
-    /// Returns descriptor and offset of the bytes of a handle's memory.
+    /// Returns the descriptor and the offset of the bytes of a handle's memory.
     pub(crate) fn place_of(&self, handle: u64) -> Option<(i32, u64)> {
         match &self.vmm.handles.get(&handle)?.store {
             Store::Part(offset) => Some((self.vmm.file.descriptor()?, *offset)),
@@ -155,7 +155,8 @@ impl Space {
         held.map(|physical| physical.bytes)
     }
 
-    /// Returns the handle of the memory that is mapped at an address, to be released once more.
+    /// Returns the handle of the memory that is mapped at an address. The program has to release
+    /// the handle once more.
     pub(crate) fn retain(&mut self, at: u64) -> Result<u64, Code> {
         let handle = match self.block_at(at).map(|(_, block)| &block.kind) {
             Some(BlockKind::Mapped { handle, .. }) => *handle,
@@ -173,7 +174,7 @@ impl Space {
         Ok(())
     }
 
-    /// Uncounts a mapping made with the handle.
+    /// Counts one mapping fewer for the handle.
     pub(crate) fn remove_mapping(&mut self, handle: u64) {
         if let Some(physical) = self.vmm.handles.get_mut(&handle) {
             physical.mappings -= 1;

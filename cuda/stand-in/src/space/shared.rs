@@ -1,12 +1,12 @@
 //! Memory counted together with other processes, in a file.
 //!
 //! The file holds how much memory each device has and, for every process that joined, how much of
-//! each it uses. A slot belongs to a process by its number and start time, so that a reused number
-//! is not mistaken for it. The next process that reads the file frees the slots of processes that
-//! have ended.
+//! each device's memory it uses. A slot belongs to the process with its PID and start time, so that
+//! a process with a reused PID is not mistaken for the owner. The next process that reads the file
+//! frees the slots of processes that have ended.
 //!
-//! All processes must see each other's numbers: across process namespaces, living processes look
-//! dead. A child made by `fork` alone is another process and counts by itself.
+//! All processes must be in the same PID namespace: in another one, living processes look dead. A
+//! child made by `fork` alone is another process and counts separately.
 //!
 //! The file is read and written, not mapped, so that a file that another program truncates or
 //! overwrites gives an error instead of a fault.
@@ -33,7 +33,7 @@ const SLOTS: usize = 256;
 /// Words of the header: the magic number, and the memory of each device, or 0 if not set.
 const HEADER_WORDS: usize = 1 + DEVICES;
 
-/// Words of a slot: process, start, use of each device. A process of 0 is a free slot.
+/// Words of a slot: PID, start time, bytes used of each device. A slot with a PID of 0 is free.
 const SLOT_WORDS: usize = 2 + DEVICES;
 
 const WORDS: usize = HEADER_WORDS + SLOTS * SLOT_WORDS;
@@ -79,7 +79,7 @@ impl Drop for LockedFile<'_> {
 
 impl UsageTable {
     /// Reads the table; an empty file becomes a new one. The file gets its length first, so that a
-    /// process killed while it writes leaves zeros instead of a damaged file.
+    /// process that is killed while it writes leaves zeros instead of a damaged file.
     fn read(file: &File) -> io::Result<Self> {
         let foreign =
             || io::Error::other("it is not a file of the stand-in driver, or it is damaged");
@@ -160,10 +160,11 @@ fn place(slot: usize) -> usize {
     HEADER_WORDS + slot * SLOT_WORDS
 }
 
-/// Returns when a process started; `None` if it has ended, even if not yet waited for.
+/// Returns when a process started; `None` if it has ended, even if its parent has not waited for
+/// it.
 fn start_of(process: u64) -> Option<u64> {
     let text = fs::read_to_string(format!("/proc/{process}/stat")).ok()?;
-    // The name may contain any character, so the fields begin after the last bracket.
+    // The process's name may contain any character, so the fields begin after the last bracket.
     let (_, rest) = text.rsplit_once(')')?;
     let fields: Vec<&str> = rest.split_whitespace().collect();
     if matches!(fields.first(), Some(&"Z" | &"X")) {
@@ -173,8 +174,8 @@ fn start_of(process: u64) -> Option<u64> {
 }
 
 impl SharedFile {
-    /// Joins a file, created if it is missing. `totals` sets the memory of devices that the file
-    /// does not know; `used` is what this process uses already.
+    /// Joins a file, and creates it if it is missing. `totals` sets the memory of devices that the
+    /// file does not know; `used` is the memory that this process uses already.
     pub(crate) fn join(path: &str, totals: &[u64], used: &[u64]) -> io::Result<Self> {
         let file = OpenOptions::new()
             .read(true)

@@ -50,7 +50,7 @@ fn a_slot_of_a_process_that_is_gone_is_taken_back() {
     let path = Path::new("gone");
     let shared = path.join(&[100]).unwrap();
     let mut table = UsageTable::read(&shared.file).unwrap();
-    // The same number as ours, but started at another time.
+    // A process with our PID that started at another time.
     table.set(place(7), u64::from(std::process::id()));
     table.set(place(7) + 1, 1);
     table.set(place(7) + 2, 90);

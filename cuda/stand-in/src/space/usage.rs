@@ -73,11 +73,11 @@ impl MemoryUsage {
         usage
     }
 
-    /// From now on, counts together with other processes in this file. If the file already has the
+    /// From now on, counts in this file, together with other processes. If the file already has the
     /// size of a device's memory, that size is used.
     ///
     /// # Errors
-    /// If the file cannot be used, which is also reported on standard error; nothing has changed
+    /// If the file cannot be used, which is also reported on standard error. Nothing has changed
     /// then.
     pub(crate) fn share(&mut self, path: &str) -> Result<(), Code> {
         let totals: Vec<u64> = self.devices.iter().map(|account| account.bytes).collect();

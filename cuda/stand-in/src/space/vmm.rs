@@ -1,7 +1,7 @@
 //! Reservations and mappings of the virtual memory calls.
 //!
-//! A mapping is a [`MemoryBlock`] inside a reservation. Its identity is that of the physical memory, so
-//! the search for races sees one memory at two addresses as one.
+//! A mapping is a [`MemoryBlock`] inside a reservation. Its identity is that of the physical memory, so the search for
+//! races treats two mappings of a handle as the same memory.
 //!
 //! SPACE5 a block of kind `Mapped` lies inside one reservation.
 
@@ -25,7 +25,7 @@ pub(crate) struct Vmm {
     pub(crate) reservations: BTreeMap<u64, u64>,
     pub(crate) handles: BTreeMap<u64, Physical>,
     pub(crate) file: MemoryFile,
-    /// Whether a further mapping of a handle shows separate memory.
+    /// Whether each further mapping of a handle shows separate memory.
     pub(crate) stale_aliases: bool,
     /// Offset of such separate memory in the file, by the mapping's address.
     aliases: BTreeMap<u64, u64>,
@@ -50,7 +50,7 @@ impl Vmm {
     }
 }
 
-/// Returns the end of a range. Refuses a range that is not of whole granules.
+/// Returns the end of a range. Refuses a range that does not consist of whole granules.
 fn end_of(at: u64, bytes: u64) -> Result<u64, Code> {
     if bytes == 0 || !bytes.is_multiple_of(GRANULARITY) || !at.is_multiple_of(GRANULARITY) {
         return Err(Code::INVALID_VALUE);
@@ -211,9 +211,8 @@ impl Space {
 }
 
 impl Session {
-    /// Implements `cuMemSetAccess`. Waits only if [mapping
-    /// waits](crate::driver::SimDriver::mapping_waits), for the devices that may use the mappings
-    /// or own the memory.
+    /// Implements `cuMemSetAccess`. If [mapping waits](crate::driver::SimDriver::mapping_waits), it first waits for the
+    /// devices that may use the mappings or own the memory.
     pub(crate) fn set_access(
         &mut self,
         at: u64,
@@ -225,9 +224,8 @@ impl Session {
         self.space.give_access(at, bytes, rights)
     }
 
-    /// Implements `cuMemUnmap`. Removes the mappings, even from under queued work, which then fails
-    /// when it touches them. If [mapping waits](crate::driver::SimDriver::mapping_waits), it first
-    /// waits for that work.
+    /// Implements `cuMemUnmap`. Removes the mappings even if queued work uses them; that work then fails when it
+    /// touches them. If [mapping waits](crate::driver::SimDriver::mapping_waits), it first waits for that work.
     pub(crate) fn unmap(&mut self, at: u64, bytes: u64) -> Result<(), Code> {
         let starts = self.space.mappings(at, bytes)?;
         self.wait_for_users(&starts);
@@ -238,9 +236,8 @@ impl Session {
         Ok(())
     }
 
-    /// Implements `cuMemRelease`. Does not wait, as documented, unless [mapping
-    /// waits](crate::driver::SimDriver::mapping_waits); then waits for the device that owns the
-    /// memory.
+    /// Implements `cuMemRelease`. As documented, it does not wait, unless [mapping
+    /// waits](crate::driver::SimDriver::mapping_waits): then it waits for the device that owns the memory.
     pub(crate) fn release(&mut self, handle: u64) -> Result<(), Code> {
         let device = self.space.physical(handle)?.device;
         if self.mapping_waits {

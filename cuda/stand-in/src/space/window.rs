@@ -1,8 +1,8 @@
 //! The addresses of device memory, and the host memory that holds its bytes.
 //!
 //! One range of addresses is reserved in two halves of the same length. Device addresses lie in the
-//! lower half, which never has memory, so that the host faults when it follows one, as with a real
-//! device. The byte of device address `a` is at `a` plus that length.
+//! lower half, which never has memory, so that the host faults when it dereferences one, as with a
+//! real device. The byte of device address `a` is at `a` plus that length.
 //!
 //! Each half has two areas: *plain*, whose upper half is readable and writable from the start
 //! (pages appear at first touch and are discarded when the memory is freed), and *mapped*, where
@@ -15,8 +15,8 @@ use std::ptr;
 
 use super::holes::FreeRanges;
 
-/// Maximum bytes of addresses of each half, and the minimum, which is tried last if the system
-/// refuses more.
+/// Maximum and minimum length of a half in bytes. The minimum is tried last, if the system refuses
+/// more.
 const MAX_HALF: u64 = 32 << 40;
 const MIN_HALF: u64 = 4 << 30;
 
@@ -40,7 +40,7 @@ pub(crate) struct HandoutRanges {
 
 impl HandoutRanges {
     /// Reserves the addresses. If the system refuses even the minimum, the window is empty and
-    /// every allocation is out of memory.
+    /// every allocation fails with out of memory.
     pub(crate) fn new() -> Self {
         let mut half = MAX_HALF;
         while half >= MIN_HALF {
@@ -68,19 +68,19 @@ impl HandoutRanges {
         }
     }
 
-    /// Returns whether an address is one of device memory.
+    /// Returns whether an address is a device address.
     pub(crate) fn contains(&self, at: u64) -> bool {
         at >= self.start && at - self.start < self.distance
     }
 
-    /// Returns whether some of a range lies in one of the halves.
+    /// Returns whether any part of a range lies in one of the halves.
     pub(crate) fn meets(&self, at: u64, bytes: u64) -> bool {
         let end = at.saturating_add(bytes);
         at < self.start + 2 * self.distance && end > self.start
     }
 
-    /// Returns the host address of an address's byte: for device memory in the upper half, for host
-    /// memory the same address.
+    /// Returns the host address of the byte at an address: in the upper half for a device address,
+    /// the same address for host memory.
     pub(crate) fn host(&self, at: u64) -> *mut u8 {
         ptr::with_exposed_provenance_mut(self.behind(at) as usize)
     }
@@ -113,15 +113,16 @@ impl HandoutRanges {
 
     /// Unmaps the file from a range of the mapped area.
     pub(crate) fn unmap_file(&self, at: u64, bytes: u64) {
-        // SAFETY: by SPACE3 the memory belongs to the window's mapped area. Nothing uses it, since
-        // its mapping ends.
+        // SAFETY: by SPACE3 the memory belongs to the window's mapped area. Nothing uses it,
+        // because its mapping is ending.
         unsafe { map(self.behind(at), bytes, libc::PROT_NONE, None) };
     }
 
     /// Releases the addresses to the system.
     pub(crate) fn close(&mut self) {
         if self.distance > 0 {
-            // SAFETY: by SPACE3 the range belongs to the window, and the driver that used it ends.
+            // SAFETY: by SPACE3 the range belongs to the window, and the driver that used it is
+            // ending.
             unsafe { unmap(self.start, 2 * self.distance) };
         }
         *self = Self::over(0, 0);

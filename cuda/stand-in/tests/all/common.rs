@@ -1,4 +1,4 @@
-//! What tests of every kind need.
+//! Helpers for all tests.
 
 use std::ptr::null_mut;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -10,7 +10,7 @@ use crate::driver::{cuMemcpyDtoH_v2, larder_stand_in_alive, larder_stand_in_find
 /// Granularity of virtual memory.
 pub(crate) const GRANULARITY: usize = 2 << 20;
 
-/// Nobody else uses the driver meanwhile.
+/// Waits until no other test uses the driver, and keeps others out.
 pub(crate) fn alone() -> MutexGuard<'static, ()> {
     static TURN: Mutex<()> = Mutex::new(());
     TURN.lock().unwrap_or_else(PoisonError::into_inner)
@@ -21,7 +21,7 @@ pub(crate) fn ok(code: Code) {
     assert_eq!(code, Code::SUCCESS);
 }
 
-/// What a call writes to its first argument.
+/// Returns the value that a call writes to its first argument.
 #[track_caller]
 pub(crate) fn made<T: Default>(create: impl FnOnce(&mut T) -> Code) -> T {
     let mut value = T::default();
@@ -29,7 +29,7 @@ pub(crate) fn made<T: Default>(create: impl FnOnce(&mut T) -> Code) -> T {
     value
 }
 
-/// Bytes of device memory.
+/// Reads bytes of device memory.
 #[track_caller]
 pub(crate) fn read(from: u64, count: usize) -> Vec<u8> {
     let mut bytes = vec![0_u8; count];
@@ -43,12 +43,12 @@ fn text(of: impl Fn(*mut u8, u64) -> u64) -> String {
     String::from_utf8(buf).unwrap()
 }
 
-/// What the driver found to be wrong.
+/// Returns the driver's findings.
 pub(crate) fn findings() -> String {
     text(|buf, len| larder_stand_in_findings(buf, len))
 }
 
-/// What exists.
+/// Lists the existing objects.
 pub(crate) fn alive() -> String {
     text(|buf, len| larder_stand_in_alive(buf, len))
 }
@@ -80,7 +80,7 @@ pub(crate) mod gate {
         OPEN.store(true, Ordering::SeqCst);
     }
 
-    /// Waits until so many have passed since the gate was shut.
+    /// Waits until `passed` host functions have passed since the gate was shut.
     pub(crate) fn wait_for(passed: u32) {
         let start = Instant::now();
         while PASSED.load(Ordering::SeqCst) < passed {

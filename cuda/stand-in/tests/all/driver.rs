@@ -1,5 +1,5 @@
 //! The functions that the stand-in exports, as its tests call them: handles and addresses of the
-//! host are numbers. They are declared safe, as a test gives memory that outlives the use of it, or
+//! host are numbers. They are declared safe, because a test passes memory that outlives its use, or
 //! an address that is refused.
 
 use std::ffi::{c_char, c_void};
@@ -15,7 +15,7 @@ use larder_cuda_abi::{
 // Links the driver into this test.
 use larder_cuda_stand_in as _;
 
-/// A type of a parameter, and the type by which the tests write it.
+/// A parameter's type, and the type that the tests use for it.
 pub(crate) trait Written {
     type As;
 }

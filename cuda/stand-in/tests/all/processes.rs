@@ -1,5 +1,5 @@
 //! Memory counted and shared by two processes. The second one is this test program again, running
-//! [`second_process`]. What a process holds of its system's.
+//! [`second_process`]. Also the system resources that a process holds.
 
 use std::env;
 use std::fs;
@@ -10,12 +10,12 @@ use std::process::{Child, ChildStdout, Command, Stdio};
 use crate::common::GRANULARITY;
 use crate::scripts::Stage;
 
-/// The script of the second process.
+/// The variable with the script of the second process.
 const SCRIPT: &str = "LARDER_TEST_SCRIPT";
-/// The file that the environment has the stand-in count in.
+/// The variable that names the file in which the stand-in counts.
 const SHARED: &str = "LARDER_STAND_IN_SHARED";
 
-/// A stage, and a file to count in, which is removed at the end.
+/// A stage, and a file for counting, which is removed at the end.
 struct Counted {
     stage: Stage,
     path: PathBuf,
@@ -69,12 +69,12 @@ impl Drop for Counted {
 /// A second process; killed at the end.
 struct Second {
     child: Child,
-    /// What it says; it must not find this closed.
+    /// The process's output, which must stay open.
     said: BufReader<ChildStdout>,
 }
 
 impl Second {
-    /// Lets it end by itself.
+    /// Lets the process exit normally.
     fn finish(mut self) {
         self.child.stdin.take().unwrap().write_all(b"\n").unwrap();
         let mut rest = String::new();
@@ -119,7 +119,7 @@ fn two_processes_run_out_of_the_same_memory() {
         cuMemFree mine
         free 32M",
     );
-    // A process that ends well gives everything back as well.
+    // A process that exits normally also frees everything.
     second.finish();
     counted.play("free 64M\ncuMemAlloc >all 64M");
 }
@@ -172,7 +172,7 @@ fn a_killed_process_gives_its_memory_back() {
     let mut second = counted.second("share FILE\ncuMemAlloc >theirs 32M", None);
     counted.play("free 32M");
     second.child.kill().unwrap();
-    // Until it is waited for there is still a process of that number, that holds nothing.
+    // Until its parent waits for it, a process with that PID still exists, but holds nothing.
     let stat = format!("/proc/{}/stat", second.child.id());
     while !fs::read_to_string(&stat).unwrap().contains(") Z") {
         std::thread::yield_now();
@@ -185,11 +185,11 @@ fn a_killed_process_gives_its_memory_back() {
 #[test]
 fn the_file_says_how_much_there_is() {
     let mut counted = Counted::new("total");
-    // What is in use already counts.
+    // Memory that is already in use counts.
     counted.play("cuMemAlloc >mine 1024\nshare FILE\nfree 64M-1024");
     counted.play("set_memory 0 32M\ncuMemFree mine");
     let second = counted.second("share FILE\ncuMemAlloc >theirs 32M", None);
-    // The second process took the first one's number.
+    // The second process took the size that the first one had set.
     counted.play("free 0");
     drop(second);
     counted.play("cuDeviceTotalMem >total 0\nis total 32M");
@@ -207,7 +207,7 @@ fn a_file_that_is_none_is_not_used() {
     );
     fs::remove_file(&counted.path).unwrap();
     counted.play("share FILE\ncuMemAlloc >one 1024");
-    // Somebody spoils it: the driver goes on alone.
+    // Another program overwrites the file: the driver goes on alone.
     fs::write(&counted.path, "spoilt").unwrap();
     counted.play("free 64M-1024\ncuMemAlloc >two 1024");
 }
@@ -216,7 +216,7 @@ fn open_files() -> usize {
     fs::read_dir("/proc/self/fd").unwrap().count()
 }
 
-/// Whether this process has memory at an address.
+/// Returns whether this process has memory at an address.
 fn is_mapped(at: u64) -> bool {
     let maps = fs::read_to_string("/proc/self/maps").unwrap();
     maps.lines().any(|line| {
@@ -265,7 +265,7 @@ fn handles_need_no_descriptors() {
         ));
     }
     assert!(open_files() < before + 100, "{before} before");
-    // Each has bytes of its own, and the last ones lie where they should.
+    // Each mapping has bytes of its own, and those of the last ones are where they should be.
     stage.play(&format!(
         "cuMemSetAccess v {bytes} right:0:3 1
         cuMemsetD8 v 1 2M

@@ -1,6 +1,6 @@
-//! Random programs on several streams, under the deferred schedule: with all waits, the result is that of
-//! doing everything in the order of the program; with one wait left out, the race is found. Directed ones
-//! are the script `planted`.
+//! Random programs on several streams, under the deferred schedule: with all waits, the result is that of running
+//! everything in program order; with one wait left out, the race is found. Programs written for one race each are in
+//! the script `planted`.
 
 use std::ffi::c_void;
 use std::sync::MutexGuard;
@@ -30,7 +30,7 @@ struct Gpu {
 }
 
 impl Gpu {
-    /// A fresh device, with streams that wait for no other.
+    /// Resets the device and creates streams that wait for no other.
     fn new() -> Self {
         let one = alone();
         larder_stand_in_reset(1, 1 << 30);
@@ -48,7 +48,7 @@ impl Gpu {
         }
     }
 
-    /// Starts a run in a deferred order: all buffers are zero, nothing is queued.
+    /// Starts a run in a deferred order, with all buffers zero and nothing queued.
     fn start(&self, seed: u64) {
         larder_stand_in_schedule(0, 0);
         ok(cuCtxSynchronize());
@@ -60,7 +60,7 @@ impl Gpu {
         larder_stand_in_schedule(1, seed);
     }
 
-    /// All buffers at the end.
+    /// Ends a run. Returns the contents of all buffers.
     fn finish(&self) -> Vec<Vec<u8>> {
         ok(cuCtxSynchronize());
         let buffers = self.buffers.iter();
@@ -79,13 +79,13 @@ impl Drop for Gpu {
 #[derive(Clone, Debug)]
 struct Step {
     stream: usize,
-    /// Copies from this buffer; fills without.
+    /// The buffer to copy from; `None` for a fill.
     from: Option<usize>,
     to: usize,
     at: usize,
     bytes: usize,
     value: u8,
-    /// Earlier steps whose events it waits for.
+    /// Earlier steps whose events this step waits for.
     waits: Vec<usize>,
 }
 
@@ -105,7 +105,7 @@ impl Step {
         }
     }
 
-    /// Whether the two must be ordered.
+    /// Returns whether the two steps must be ordered.
     fn meets(&self, other: &Self) -> bool {
         let overlap = self.at < other.at + other.bytes && other.at < self.at + self.bytes;
         let writes = self.to == other.to;
@@ -114,11 +114,11 @@ impl Step {
     }
 }
 
-/// A program in which every two operations that meet are ordered.
+/// Draws a program in which every two conflicting operations are ordered.
 fn program(seed: u64) -> Vec<Step> {
     let mut draw = Random::new(seed);
     let mut steps: Vec<Step> = Vec::new();
-    // What is ordered before each step.
+    // The steps that are ordered before each step.
     let mut before: Vec<Vec<bool>> = Vec::new();
     for index in 0..STEPS {
         let mut step = Step::draw(&mut draw, index + 1);
@@ -195,7 +195,7 @@ fn one_wait_left_out_is_found_and_often_shows() {
     for seed in 0..500 {
         let mut steps = program(seed);
         let right = reference(&steps);
-        // The last wait of a program is implied by nothing else.
+        // Nothing else implies the last wait of a program.
         let Some(step) = steps.iter_mut().rev().find(|step| !step.waits.is_empty()) else {
             continue;
         };
@@ -215,11 +215,11 @@ extern "C" fn first(_: *mut c_void) {
 }
 
 extern "C" fn second(_: *mut c_void) {
-    // Only if the first one ran already.
+    // Succeeds only if the first function has run already.
     let _ = TURN.compare_exchange(1, 2, Ordering::SeqCst, Ordering::SeqCst);
 }
 
-/// The driver sees no memory here, so it can't name the race; the order alone shows it.
+/// The driver sees no memory here, so it cannot find the race; only the order shows it.
 #[test]
 fn host_functions_on_two_streams_run_in_order_with_a_wait_and_in_any_without() {
     let gpu = Gpu::new();

@@ -45,7 +45,7 @@ fn a_job_sleeps_only_while_it_holds_no_foreign_memory() {
         assert!(ran && !memory.is_asleep());
         let sleep = rig.larder().sleep.unwrap();
         assert_eq!(sleep.state, SleepState::Awake);
-        assert!(sleep.problem.unwrap().contains("past Larder"));
+        assert!(sleep.problem.unwrap().contains("without Larder"));
         drop(charge);
         // It is tried again a little later.
         rig.clock.advance(Duration::from_secs(1));

@@ -18,7 +18,7 @@ const KEYS: u64 = 1 << 16;
 const DRIFT: u64 = 1 << 12;
 /// The average requests of a connection.
 const REQUESTS: u64 = 400;
-/// Number of requests of which one stores a document.
+/// One request in this many stores a document.
 const STORES_ONE_OF: u64 = 5;
 /// The time after which a missing answer is an error.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -85,7 +85,7 @@ impl Client {
         Ok(times)
     }
 
-    /// Draws a key, mostly near `at`.
+    /// Draws a key, usually one near `at`.
     fn key(&mut self) -> u64 {
         let skewed = self.random.unit().powi(3) * KEYS as f64;
         (self.at + skewed as u64) % KEYS

@@ -1,4 +1,5 @@
-//! The load generator: starts servers in turns, sends requests in bursts, checks every answer, prints one table.
+//! The load generator: starts servers in turn, sends requests in bursts, checks every answer, and prints one
+//! table.
 
 mod arguments;
 mod client;
@@ -15,8 +16,7 @@ use client::{Client, Digests};
 use report::{LoadReport, ServerRun};
 use server::{ServerProcess, memory};
 
-/// Maximum number of requests of a connection in one burst, so that a run's requests are bounded
-/// too.
+/// Maximum number of requests of a connection in one burst, which also bounds the requests of a run.
 const MAX_REQUESTS: usize = 100_000;
 
 fn main() -> ExitCode {

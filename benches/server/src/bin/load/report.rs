@@ -15,7 +15,7 @@ pub struct ServerRun {
     pub idle_rss_bytes: Vec<u64>,
     pub end_rss_bytes: u64,
     pub peak_rss_bytes: u64,
-    /// Text bytes of the documents that live at the end.
+    /// Text bytes of the documents that are live at the end.
     pub end_text_bytes: u64,
 }
 
@@ -33,7 +33,7 @@ impl LoadReport {
     }
 }
 
-/// Marks by height.
+/// Marks, in the order of their heights.
 const MARKS: [char; 8] = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
 
 impl LoadReport {
@@ -78,7 +78,7 @@ impl ServerRun {
     }
 }
 
-/// Returns medians over the rounds.
+/// Prints medians over the rounds.
 impl fmt::Display for LoadReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(

@@ -14,7 +14,7 @@ pub struct ServerProcess {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ProcessMemory {
     pub rss_bytes: u64,
-    /// Peak of the resident bytes.
+    /// Peak resident bytes.
     pub peak_rss_bytes: u64,
 }
 
@@ -38,12 +38,12 @@ impl ServerProcess {
         Ok(server)
     }
 
-    /// Returns the process's number.
+    /// Returns the process's PID.
     pub fn id(&self) -> u32 {
         self.child.id()
     }
 
-    /// Closes the server's input, which ends it.
+    /// Closes the server's input, which ends the server.
     pub fn end(mut self) -> Result<(), String> {
         drop(self.child.stdin.take());
         let status = self.child.wait().map_err(|error| error.to_string())?;

@@ -10,7 +10,7 @@
 )))]
 compile_error!("build the server with an allocator, such as `--features system`");
 
-// With several allocators the static below exists several times, which the compiler refuses.
+// With several features the static below exists several times, which the compiler refuses.
 
 #[cfg(feature = "larder")]
 #[global_allocator]

@@ -9,10 +9,10 @@ use larder_server_bench::{Document, StatsAnswer};
 const SHARDS: u64 = 16;
 /// Maximum bytes of text kept. The oldest documents are evicted first.
 const MAX_BYTES: usize = 64 << 20;
-/// The time without a request after which a document is evicted too.
+/// A document is also evicted after this time without a request.
 const IDLE: Duration = Duration::from_secs(1);
-/// Number of keys of which one stays while there is room, so that the remaining documents lie
-/// between evicted ones.
+/// One key in this many stays while there is room, so that the remaining documents lie between
+/// evicted ones.
 const STAYS_ONE_OF: u64 = 16;
 
 #[derive(Default)]
@@ -41,7 +41,8 @@ impl Cache {
             kept.asked = Instant::now();
             return Arc::clone(&kept.document);
         }
-        // Made outside the lock. If two threads make it at the same time, the later one stays.
+        // Made outside the lock. If two threads make a document at the same time, the later one
+        // stays.
         let document = Arc::new(Document::of(key));
         self.put(key, Arc::clone(&document));
         document

@@ -1,4 +1,4 @@
-//! [`Connection`]: the server's state of one client, and its answers.
+//! [`Connection`]: the server's state for one client, and its answers.
 
 use std::collections::{HashMap, VecDeque};
 use std::convert::Infallible;

@@ -1,4 +1,4 @@
-//! The server: prints its port, answers on the loopback, and ends when its input ends.
+//! The server: prints its port, answers on the loopback interface, and ends when its input ends.
 //!
 //! The load generator starts it and holds its input, so that no server outlives it.
 
@@ -52,7 +52,7 @@ async fn sweep(cache: Arc<Cache>) {
 async fn serve(stream: TcpStream, connection: Connection) {
     let _ = stream.set_nodelay(true);
     let service = service_fn(|request| connection.answer(request));
-    // A client that disconnects is no fault of the server; the load generator notices missing answers.
+    // A client that disconnects is not a server error; the load generator notices missing answers.
     let _ = http1::Builder::new()
         .serve_connection(TokioIo::new(stream), service)
         .await;

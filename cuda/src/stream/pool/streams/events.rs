@@ -1,4 +1,4 @@
-//! Events: when one is recorded, which have completed, and waits for them on a device or the host.
+//! Events: when they are recorded, which have completed, and waits for them on a device or the host.
 
 use cudarc::driver::CudaStream;
 use larder_core::{EventNumber, StreamId, StreamPoint};
@@ -9,7 +9,7 @@ use crate::driver::{Code, locked};
 use crate::{CaptureStatus, DriverError, Event, EventConfig};
 
 impl StreamTable {
-    /// Returns the point that a free at this moment must carry.
+    /// Returns the point that a free carries if it is made now.
     #[inline]
     pub(crate) fn point(&self, stream_id: StreamId) -> StreamPoint {
         StreamPoint {
@@ -18,9 +18,9 @@ impl StreamTable {
         }
     }
 
-    /// Makes later work of the stream, whose number is `stream_id`, wait for a point. At most four driver
-    /// calls with their contexts, and none if it already waits for the point. Returns `false` if a capture of
-    /// either stream, or one that may begin, forbids it.
+    /// Makes later work of the stream, whose number is `stream_id`, wait for a point. Costs at most four
+    /// driver calls with their contexts, and none if the stream already waits for the point. Returns `false`
+    /// if a capture of either stream, or a capture that may begin, forbids the wait.
     pub(crate) fn order(
         &self,
         stream: &CudaStream,
@@ -57,21 +57,22 @@ impl StreamTable {
         Ok(true)
     }
 
-    /// Returns whether work queued on a stream becomes part of a graph. One driver call and its context.
+    /// Returns whether work queued on a stream becomes part of a graph. Costs one driver call, with its
+    /// context.
     pub(crate) fn captures(&self, stream: &CudaStream) -> Result<bool, DriverError> {
         Ok(self.context.capture_status(stream)? != CaptureStatus::None)
     }
 
-    /// Returns whether memory allocated for a stream now becomes part of a graph. One driver call, and none
-    /// for a default stream, which never captures.
+    /// Returns whether memory allocated for a stream now becomes part of a graph. Costs one driver call, or
+    /// none for a default stream, which is never captured.
     #[inline]
     pub(crate) fn makes_graph(&self, stream: &CudaStream) -> Result<bool, DriverError> {
         let is_default = is_default(stream.cu_stream().addr());
         Ok(!is_default && self.context.status_of_own(stream)? != CaptureStatus::None)
     }
 
-    /// Records the open event of a stream (STREAM1). Returns `false` if its stream captures, since the event
-    /// would be the graph's.
+    /// Records the open event of a stream (STREAM1). Returns `false` if the stream is being captured, or may
+    /// be at any moment (STREAM5), since the event would belong to the graph.
     pub(super) fn close(
         &self,
         shared: &StreamSlot,
@@ -79,7 +80,8 @@ impl StreamTable {
         by: WantedBy,
     ) -> Result<bool, DriverError> {
         let Some(stream) = queue.stream.clone() else {
-            // Nothing was queued since the stream was released, so its last event covers this number too.
+            // Nothing has been queued since the stream was released, so its last event covers this number,
+            // too.
             queue.recorded = shared.open.close().number();
             match queue.events.back_mut() {
                 Some((number, _)) => *number = queue.recorded,
@@ -117,17 +119,17 @@ impl StreamTable {
         locked(&self.slots[stream_id].queue).may_capture = may_capture;
     }
 
-    /// Records all open events that frees carry, as far as the driver allows.
+    /// Records all open events that frees carry, except those that the driver refuses.
     pub(crate) fn close_all(&self) {
         for (_, shared) in self.slots.iter() {
             if shared.open.has_freed() {
-                // After a refusal the memory stays pending, so it is merely not reused.
+                // After a refusal the memory stays pending and is not reused yet.
                 let _ = self.close(shared, &mut locked(&shared.queue), WantedBy::Memory);
             }
         }
     }
 
-    /// Takes out the events that are done.
+    /// Takes the events that are done out of the list.
     pub(super) fn drain_events(&self, queue: &mut StreamState) {
         while let Some((number, event)) = queue.events.front() {
             if event.query() != Ok(true) {
@@ -140,8 +142,8 @@ impl StreamTable {
         }
     }
 
-    /// Calls `done` with each stream that has passed a recorded event since the last poll. One driver call
-    /// for each event that is done, and one for each stream whose next is not.
+    /// Calls `done` with each stream that has reached a further recorded event since the last poll. Costs one
+    /// driver call for each event that is done, and one for each stream whose next event is not.
     pub(crate) fn poll(&self, mut done: impl FnMut(StreamId, EventNumber)) {
         for (stream_id, _) in self.ids() {
             let shared = &self.slots[stream_id];
@@ -153,26 +155,26 @@ impl StreamTable {
             if news {
                 done(stream_id, EventNumber::new(passed));
                 // Marked as reported only now. Otherwise another thread that is short of memory would rely on
-                // a report still to come.
+                // a report that is still to come.
                 let mut queue = locked(&shared.queue);
                 queue.reported = passed.max(queue.reported);
             }
         }
     }
 
-    /// Returns the number of times a stream was made to wait, and of events recorded in it.
+    /// Returns the number of times that a stream was made to wait, and the number of events recorded on it.
     pub(crate) fn counts(&self, stream_id: StreamId) -> (u64, u64) {
         let queue = locked(&self.slots[stream_id].queue);
         (queue.waits, queue.records)
     }
 
-    /// Returns whether the work of a point was done at the last poll of its stream.
+    /// Returns whether the work before a point was done at the last poll of its stream.
     pub(crate) fn is_done(&self, point: StreamPoint) -> bool {
         locked(&self.slots[point.stream].queue).done >= point.event.number()
     }
 
-    /// Waits on the host for all work queued on any of the streams, before the end. Returns the work that
-    /// could not be waited for, which is that of capturing streams and of those for which the driver refuses.
+    /// Waits on the host, before the end, for all work queued on any of the streams. Returns the work that
+    /// could not be waited for: that of streams that are being captured, or whose wait the driver refuses.
     pub(crate) fn wait_for_all(&mut self) -> Vec<Unwaited> {
         let mut unwaited = Vec::new();
         for (_, shared) in self.slots.iter() {
@@ -183,7 +185,7 @@ impl StreamTable {
                     let waits = || {
                         self.captures(stream) == Ok(false) && self.context.wait_for(stream).is_ok()
                     };
-                    // Retried once, since a refusal may pass.
+                    // Tried twice, since a refusal may be temporary.
                     if !waits() && !waits() {
                         unwaited.push(Unwaited::Stream(stream.arc().clone()));
                     }
@@ -197,12 +199,12 @@ impl StreamTable {
         unwaited
     }
 
-    /// Waits on the host for all work of the context, also of streams that only use memory allocated by
-    /// others.
+    /// Waits on the host for all work of the context, including streams that only use memory of other
+    /// streams.
     ///
     /// # Errors
-    /// If a known stream captures, since the wait would invalidate its capture and is not made. If the driver
-    /// refuses, or work failed.
+    /// If a known stream is being captured: the wait would invalidate the capture, so it is not made. If the
+    /// driver refuses, or work failed.
     pub(crate) fn wait_for_context(&self) -> Result<(), DriverError> {
         for stream in self.ids().filter_map(|(id, _)| self.stream(id)) {
             match self.captures(&stream) {
@@ -220,7 +222,7 @@ impl StreamTable {
         self.context.synchronize()
     }
 
-    /// Waits on the host for the last recorded event of a stream. Returns whether there was any.
+    /// Waits on the host for the last recorded event of a stream. Returns whether there was one.
     pub(crate) fn wait_for(&self, stream_id: StreamId) -> Result<bool, DriverError> {
         let queue = locked(&self.slots[stream_id].queue);
         match queue.events.back() {

@@ -1,4 +1,4 @@
-//! The stand-in's functions, linked in, and a few words to write tests with.
+//! The stand-in's functions, linked in, and short helpers for tests.
 
 use std::ffi::c_void;
 use std::ptr::{from_ref, null_mut};
@@ -14,13 +14,13 @@ use crate::numbers::Random;
 /// A host function.
 pub(crate) type HostFunction = extern "C" fn(*mut c_void);
 
-/// The driver for one test: two devices, a context of the first one current.
+/// The driver for one test: two devices, with a context of the first one current.
 pub(crate) struct Gpu {
     pub(crate) context: usize,
     _one: MutexGuard<'static, ()>,
 }
 
-/// A fresh driver.
+/// Resets the driver for a test.
 pub(crate) fn gpu() -> Gpu {
     let one = alone();
     larder_stand_in_clear_failures();
@@ -40,7 +40,7 @@ impl Drop for Gpu {
     }
 }
 
-/// A stream that does not wait for the legacy one.
+/// Creates a stream that does not wait for the legacy default stream.
 #[track_caller]
 pub(crate) fn stream() -> usize {
     made(|stream| cuStreamCreate(stream, c::STREAM_NON_BLOCKING))
@@ -86,7 +86,7 @@ pub(crate) fn pool_props(id: i32) -> PoolProps {
     }
 }
 
-/// Has a pool keep so many idle bytes.
+/// Sets the release threshold of a pool.
 #[track_caller]
 pub(crate) fn keep(pool: usize, bytes: u64) {
     let place = from_ref(&bytes) as usize;
@@ -97,7 +97,7 @@ pub(crate) fn keep(pool: usize, bytes: u64) {
     ));
 }
 
-/// Maps a handle somewhere new, for device 0 to read and write.
+/// Maps a handle at new addresses, which device 0 may read and write.
 #[track_caller]
 pub(crate) fn map(handle: u64, bytes: usize) -> u64 {
     let at = made(|at| cuMemAddressReserve(at, bytes, 0, 0, 0));
@@ -110,7 +110,7 @@ pub(crate) fn map(handle: u64, bytes: usize) -> u64 {
     at
 }
 
-/// Draws numbers.
+/// Draws random numbers.
 #[derive(Clone, Debug)]
 pub(crate) struct Draw(Random);
 
@@ -131,7 +131,7 @@ impl Draw {
         of[self.below(of.len())]
     }
 
-    /// Once in so many times.
+    /// Returns true once in `times` calls on average.
     pub(crate) fn rarely(&mut self, times: usize) -> bool {
         self.below(times) == 0
     }

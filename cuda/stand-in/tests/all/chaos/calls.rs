@@ -1,15 +1,15 @@
-//! Every exported function of the driver, with what kind of thing each argument is.
+//! Every exported function of the driver, with the kind of each argument.
 //!
 //! All arguments are words or smaller, so one signature calls all of them.
 
 use super::world::Kinds;
 use crate::driver;
 
-/// Any function of the driver, seen so that spare arguments are ignored.
+/// The type by which any function of the driver is called; it ignores surplus arguments.
 pub(crate) type Any =
     unsafe extern "C" fn(u64, u64, u64, u64, u64, u64, u64, u64, u64, u64, u64) -> u32;
 
-/// Name, address, kinds of arguments (see [`Kinds`]).
+/// Name, address and kinds of arguments (see [`Kinds`]) of a function.
 pub(crate) type Row = (&'static str, *const (), &'static Kinds);
 
 macro_rules! calls {

@@ -1,12 +1,12 @@
-//! Many of everything works, and stays usable: what takes a second here took a minute when it cost
-//! the square. The times are printed (`--nocapture`), not judged.
+//! The stand-in stays usable with many objects of each kind: a test that takes a second took a
+//! minute when the cost was quadratic. The times are printed (`--nocapture`) and not checked.
 
 use std::ffi::c_void;
 use std::time::Instant;
 
 use super::api::*;
 
-/// Runs it and says how long it took.
+/// Runs `act` and prints how long it took.
 fn timed<R>(what: &str, act: impl FnOnce() -> R) -> R {
     let start = Instant::now();
     let result = act();
@@ -145,7 +145,7 @@ fn twenty_thousand_streams_that_come_and_go() {
     let _gpu = gpu();
     let (at, done) = (memory(20_000 * 8), event());
     let first = stream();
-    // The host waits for none of them; the first stream does.
+    // The host waits for none of these streams; the first stream waits for all.
     for (what, bytes) in [("the same memory", 0), ("its own memory", 8)] {
         timed(&format!("20,000 streams, each writes {what}"), || {
             for index in 0..20_000_u64 {
@@ -193,7 +193,7 @@ fn two_thousand_host_functions() {
     for deferred in [0, 1] {
         larder_stand_in_schedule(deferred, 5);
         let streams: Vec<usize> = (0..4).map(|_| stream()).collect();
-        // A wait that nobody ends would take 50 or 100 ms.
+        // A wait that misses its wake-up would take 50 or 100 ms.
         timed("2,000 host functions", || {
             for index in 0..2000 {
                 ok(cuLaunchHostFunc(streams[index % 4], Some(nothing), 0));

@@ -1,5 +1,5 @@
-//! Defects that were found, each with what it needed to show: threads, addresses of the system. The
-//! others are the script `mended`.
+//! Former defects that need threads or addresses of the system to show. The others are in the
+//! script `mended`.
 
 use std::ffi::c_void;
 use std::thread;
@@ -25,7 +25,8 @@ fn work_submitted_while_a_context_ends_is_done_too() {
         ok(cuLaunchHostFunc(blocked, Some(gate::wait), 0));
         let ending = thread::spawn(move || cuCtxDestroy_v2(context));
         thread::sleep(Duration::from_millis(100));
-        // The second is not called before the first is over, and that is after the wait's end.
+        // The second function is not called before the first one ends, which is after the end of
+        // the wait.
         ok(cuLaunchHostFunc(other, Some(slow_gate), 0));
         ok(cuLaunchHostFunc(other, Some(gate::wait), 0));
         gate::open();
@@ -48,7 +49,7 @@ fn a_host_function_of_before_a_reset_ends_no_work_of_after_it() {
     larder_stand_in_schedule(1, 3);
     let at = memory(64);
     let stream = stream();
-    // As many as the old one's number and more.
+    // Enough operations that one would get the old host function's number, if numbers began again.
     ok(cuMemsetD8Async(at, 7, 64, stream));
     gate::open();
     gate::wait_for(1);

@@ -1,5 +1,5 @@
-//! Attacks on the stand-in: random calls, many threads, random programs with an independent model of
-//! what races, long queues and many objects, forked processes.
+//! Attacks on the stand-in: random calls, many threads, random programs next to an independent model of races, long
+//! queues and many objects, forked processes.
 
 mod api;
 mod calls;

@@ -1,4 +1,4 @@
-//! One thread and one seed: one order, where host functions are waited for.
+//! One thread and one seed give one order, if the schedule waits for host functions.
 
 use std::ffi::c_void;
 use std::sync::Mutex;
@@ -11,7 +11,7 @@ extern "C" fn note(data: *mut c_void) {
     SEEN.lock().unwrap().push(data.addr());
 }
 
-/// The order in which a program's host functions ran, and what its memory held in the end.
+/// Runs a program. Returns the order in which its host functions ran, and its memory at the end.
 fn order(program: u64, seed: u64) -> (Vec<usize>, Vec<u8>) {
     larder_stand_in_reset(1, 1 << 30);
     ok(cuCtxSetCurrent(0));

@@ -1,4 +1,4 @@
-//! A process that forks in the middle.
+//! A process that forks while it uses the driver.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
@@ -9,7 +9,7 @@ use larder_cuda_abi::Code;
 
 use super::api::*;
 
-/// What a forked child answers: 0 if the driver refused it everything.
+/// Returns the exit code of a forked child: 0 if the driver refused all its calls.
 fn child() -> i32 {
     let absent = Code::NOT_INITIALIZED;
     if cuInit(0) != absent || cuMemAlloc_v2(&mut 0, 512) != absent {
@@ -25,7 +25,7 @@ fn child() -> i32 {
     0
 }
 
-/// How the child ended, or that it hangs.
+/// Returns how the child ended, or that it hangs.
 fn wait_for(process: i32) -> Result<i32, &'static str> {
     let start = Instant::now();
     let mut status = 0;
@@ -49,7 +49,7 @@ fn a_forked_child_is_refused_and_leaves_the_parent_alone() {
     let at = memory(1 << 20);
     let over = AtomicBool::new(false);
     thread::scope(|scope| {
-        // Somebody holds the lock most of the time.
+        // These threads hold the lock most of the time.
         for _ in 0..2 {
             scope.spawn(|| {
                 ok(cuCtxSetCurrent(gpu.context));

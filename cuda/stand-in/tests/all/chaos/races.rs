@@ -1,5 +1,6 @@
-//! Random programs of all that orders work, beside a model that knows for every two operations
-//! whether one is ordered before the other: a finding exactly when two meet that are not.
+//! Random programs with everything that orders work, next to a model that knows of every two
+//! operations whether one is ordered before the other: there is a finding exactly if two unordered
+//! operations conflict.
 
 use std::cell::Cell;
 use std::collections::BTreeMap;
@@ -10,8 +11,8 @@ use larder_cuda_abi::constants as c;
 use super::api::*;
 
 thread_local! {
-    /// Whether work of the program has failed: memory of a pool was used when it was not there,
-    /// which is a race too.
+    /// Whether work of the program has failed: memory of a pool was used while it was not
+    /// allocated, which is a race too.
     static FAILED: Cell<bool> = const { Cell::new(false) };
 }
 
@@ -31,12 +32,12 @@ fn made<T: Default>(create: impl FnOnce(&mut T) -> Code) -> T {
     value
 }
 
-/// Bytes that the programs use of each memory.
+/// Bytes of each piece of memory that the programs use.
 const BYTES: usize = 16;
 const STREAMS: usize = 5;
 const EVENTS: usize = 4;
 
-/// One use of memory: which, from, to, and whether it writes.
+/// One use of memory: which memory, from where to where, and whether it writes.
 #[derive(Clone, Copy)]
 struct Use {
     memory: usize,
@@ -54,7 +55,7 @@ impl Use {
     }
 }
 
-/// Which operations are before something: one flag each.
+/// Which operations are ordered before something: one flag for each.
 type Before = Vec<bool>;
 
 fn learn(to: &mut Before, from: &Before) {
@@ -62,16 +63,17 @@ fn learn(to: &mut Before, from: &Before) {
     to.iter_mut().zip(from).for_each(|(to, from)| *to |= from);
 }
 
-/// All operations with all that is before each; as slow as it is plain.
+/// All operations, with those that are ordered before each. Slow, but simple.
 #[derive(Default)]
 struct Model {
     uses: Vec<Vec<Use>>,
     races: bool,
     host: Before,
-    /// What is before the next operation of each stream; the last is the legacy one.
+    /// What is ordered before the next operation of each stream, of which the last is the legacy
+    /// one.
     streams: Vec<Before>,
     blocking: Vec<bool>,
-    /// Work of streams that are gone: all of it, and what the legacy stream waits for.
+    /// Work of destroyed streams: all of it, and the part that the legacy stream waits for.
     gone: Before,
     gone_blocking: Before,
 }
@@ -85,7 +87,7 @@ impl Model {
         }
     }
 
-    /// What is before an operation that is submitted now.
+    /// Returns what is ordered before an operation that is submitted now.
     fn before(&self, stream: usize) -> Before {
         let mut before = self.host.clone();
         learn(&mut before, &self.streams[stream]);
@@ -101,13 +103,13 @@ impl Model {
         before
     }
 
-    /// An operation in a stream.
+    /// Adds an operation in a stream.
     fn submit(&mut self, stream: usize, uses: &[Use]) {
         let before = self.before(stream);
         self.streams[stream] = self.add(before, uses);
     }
 
-    /// An operation anywhere; what is before those behind it.
+    /// Adds an operation. Returns what is ordered before its successors.
     fn add(&mut self, mut before: Before, uses: &[Use]) -> Before {
         before.resize(self.uses.len(), false);
         for (other, known) in self.uses.iter().zip(&before) {
@@ -140,7 +142,7 @@ impl Model {
         learn(&mut self.host, &gone);
     }
 
-    /// The stream is destroyed, and a new one has its place.
+    /// Replaces a destroyed stream with a new one.
     fn replace(&mut self, stream: usize) {
         let old = std::mem::take(&mut self.streams[stream]);
         learn(&mut self.gone, &old);
@@ -150,11 +152,11 @@ impl Model {
     }
 }
 
-/// A graph: each node's uses and those it comes behind.
+/// A graph: each node's uses, and the nodes that it depends on.
 struct Graph {
     exec: usize,
     nodes: Vec<(Vec<Use>, Vec<usize>)>,
-    /// What is behind the newest launch.
+    /// What is ordered before work after the newest launch.
     last: Before,
 }
 
@@ -214,7 +216,7 @@ impl Program {
         self.draw.below(self.streams.len())
     }
 
-    /// Some bytes of some memory: the model's word and the address.
+    /// Draws some bytes of some memory. Returns the use for the model, and the address.
     fn place(&mut self, bytes: usize, writes: bool) -> (Use, u64) {
         let pooled: Vec<(usize, u64)> = self.pooled.iter().map(|(n, at)| (*n, *at)).collect();
         let (memory, at) = match self.draw.below(4) {
@@ -234,7 +236,7 @@ impl Program {
         (used, at + from as u64)
     }
 
-    /// A fill or a copy in a stream that may capture.
+    /// Queues a fill or a copy in a stream, which may be in a capture.
     fn work(&mut self, stream: usize) -> Vec<Use> {
         let bytes = 1 + self.draw.below(6);
         let (to, at) = self.place(bytes, true);
@@ -300,7 +302,7 @@ impl Program {
                 self.host_knows(event);
             }
             2 if cuEventQuery(self.events[event].0) == Code::SUCCESS => self.host_knows(event),
-            // A query of the legacy stream says nothing of the others.
+            // A query of the legacy stream says nothing about the others.
             3 if stream < STREAMS && cuStreamQuery(self.streams[stream]) == Code::SUCCESS => {
                 self.model.sync(stream);
             }
@@ -326,7 +328,7 @@ impl Program {
         }
     }
 
-    /// A copy to pageable memory: the call waits for it.
+    /// Copies to pageable memory, in a call that waits for the copy.
     fn read_back(&mut self, stream: usize) {
         let (used, at) = self.place(4, false);
         let mut bytes = [0_u8; 4];
@@ -370,7 +372,7 @@ impl Program {
         self.model.submit(stream, &[whole(memory)]);
     }
 
-    /// Work on two streams becomes a graph.
+    /// Captures work on two streams as a graph.
     fn capture(&mut self) {
         if self.graphs.len() >= 2 {
             return;
@@ -454,7 +456,7 @@ fn whole(memory: usize) -> Use {
     }
 }
 
-/// Runs one program. Whether it races.
+/// Runs one program. Returns whether it races.
 fn check(seed: u64, steps: usize) -> bool {
     larder_stand_in_reset(1, 1 << 30);
     ok(cuCtxSetCurrent(0));
@@ -492,7 +494,7 @@ fn there_is_a_finding_exactly_when_the_model_sees_a_race() {
     let programs = number("LARDER_RACES").unwrap_or(3000);
     let (mut racy, mut clean) = (0, 0);
     for seed in 0..programs {
-        // Short ones, or all of them race.
+        // The programs are short: longer ones would all race.
         match check(seed, 4 + seed as usize % 12) {
             true => racy += 1,
             false => clean += 1,

@@ -1,5 +1,5 @@
-//! Random sequences of all calls: nothing fails in the stand-in itself, nothing is left over, and an
-//! ordinary program works afterwards.
+//! Random sequences of all calls: the stand-in itself does not fail, no object is left over, and an ordinary program
+//! works afterwards.
 
 use std::collections::BTreeSet;
 use std::env;
@@ -14,10 +14,10 @@ use super::api::*;
 use super::calls::CALLS;
 use super::world::{Known, World, body};
 
-/// Functions that did something at least once.
+/// Functions that succeeded at least once.
 static SUCCEEDED: Mutex<BTreeSet<&str>> = Mutex::new(BTreeSet::new());
 
-/// Random calls of one thread.
+/// Makes random calls on one thread.
 fn calls(mut world: World, count: usize, seed: u64) {
     for _ in 0..count {
         if world.draw.rarely(150) {
@@ -32,7 +32,7 @@ fn calls(mut world: World, count: usize, seed: u64) {
             SUCCEEDED.lock().unwrap().insert(name);
         }
     }
-    // The thread may come again.
+    // The thread may be used again.
     cuThreadExchangeStreamCaptureMode(&mut 0);
     while cuCtxPopCurrent_v2(&mut 0) == Code::SUCCESS {}
 }
@@ -85,7 +85,7 @@ fn clean_up(world: &World) {
     ok(cuCtxDestroy_v2(context));
 }
 
-/// A program as anybody writes it.
+/// Runs an ordinary program.
 fn ordinary() {
     ok(cuInit(0));
     let context = made(|context| cuCtxCreate_v2(context, 0, 0));
@@ -100,7 +100,7 @@ fn ordinary() {
     ok(cuCtxDestroy_v2(context));
 }
 
-/// Ends the process, with the seed, if a run does not end.
+/// Ends the process and prints the seed if a run does not end.
 struct Watch(Arc<AtomicU64>);
 
 impl Watch {
@@ -177,8 +177,8 @@ fn after_random_calls_nothing_is_left_and_all_works() {
     if let Some(seed) = number("LARDER_CHAOS_SEED") {
         return run(seed, 2000);
     }
-    // The threads of a run share what they make, so what succeeds is another set each time, and a
-    // function that needs a graph succeeds two to five times in 60 runs.
+    // The threads of a run share the objects that they make, so a different set of calls succeeds each time. A function
+    // that needs a graph succeeds two to five times in 60 runs.
     let all: BTreeSet<&str> = CALLS.iter().map(|(name, ..)| *name).collect();
     let mut never = Vec::new();
     for seed in 0..600 {
@@ -187,7 +187,7 @@ fn after_random_calls_nothing_is_left_and_all_works() {
             .difference(&SUCCEEDED.lock().unwrap())
             .copied()
             .collect();
-        // It reads files only.
+        // `cuModuleLoad` needs a file.
         if seed >= 59 && never.iter().all(|name| *name == "cuModuleLoad") {
             break;
         }

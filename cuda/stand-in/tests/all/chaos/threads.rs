@@ -1,5 +1,5 @@
-//! Many threads: results are right, nobody waits for ever, and nobody sleeps on when what it waits
-//! for is done.
+//! Many threads: results are right, no thread waits forever, and none stays asleep once the work
+//! that it waits for is done.
 
 use std::ffi::c_void;
 use std::sync::mpsc;
@@ -14,7 +14,7 @@ extern "C" fn three(_: *mut c_void) {
     thread::sleep(Duration::from_millis(3));
 }
 
-/// Fills, copies and reads back on streams of its own; others free its memory.
+/// Fills, copies and reads back on streams of its own. Other threads free its memory.
 fn worker(context: usize, seed: u64, dead: &mpsc::Sender<u64>) {
     ok(cuCtxPushCurrent_v2(context));
     let mut draw = Draw::new(seed);

@@ -1,5 +1,4 @@
-//! What random calls are made with: handles and addresses of every kind, alive and dead, and room
-//! for results.
+//! The arguments of random calls: handles and addresses of every kind, alive and dead, and places for results.
 
 use std::collections::BTreeMap;
 use std::ffi::{CStr, c_void};
@@ -16,15 +15,14 @@ use larder_cuda_abi::{
 use super::api::{Draw, device, physical, pool_props};
 use super::calls::{Any, CALLS};
 
-/// Kinds of arguments, a word each. Handles: `C`ontext, `S`tream, `E`vent, `G`raph, e`X`ec, `P`ool,
-/// `M`odule, `F`unction, `H`andle of memory. `A` any address, `a` one that is no
-/// pinned memory, `h` host memory, `r` memory to register, `N` a size, `s` one that host memory has,
-/// `b` a few, `d` a device, `f` flags, `v` a value, `u` a side of a grid. `R`, `U`, `W` and `V` what
-/// was given out itself and whole pieces. `o` room for a result, with
-/// the kind it then is. The rest are structures.
+/// Kinds of arguments, a word each. Handles: `C`ontext, `S`tream, `E`vent, `G`raph, e`X`ec, `P`ool, `M`odule,
+/// `F`unction, `H`andle of memory. `A` is any address, `a` one that is not pinned memory, `h` host memory, `r` memory
+/// to register, `N` a size, `s` a size that host memory has, `b` a small size, `d` a device, `f` flags, `v` a value,
+/// `u` a side of a grid. `R`, `U`, `W` and `V` are starts and whole sizes of allocated ranges. `o` is a place for a
+/// result, followed by the kind of the result. The rest are structures.
 pub(crate) type Kinds = str;
 
-/// Bytes of each of the buffers on the host.
+/// Size of each host buffer in bytes.
 const HOST: usize = 256 << 10;
 
 const PTX: &CStr = c".version 7.0
@@ -36,7 +34,7 @@ const PTX: &CStr = c".version 7.0
 
 const NAMES: [&CStr; 3] = [c"chaos", c"counter", c"nobody"];
 
-/// Room that outlives queued work; it is never given back.
+/// Returns memory that outlives queued work, because it is never freed.
 fn forever(bytes: usize) -> u64 {
     Box::leak(vec![0_u64; bytes / 8].into_boxed_slice())
         .as_mut_ptr()
@@ -47,7 +45,7 @@ fn at<T: ?Sized>(of: &mut T) -> u64 {
     std::ptr::from_mut(of).cast::<u8>().expose_provenance() as u64
 }
 
-/// What all threads of a run share.
+/// The state that all threads of a run share.
 #[derive(Default)]
 pub(crate) struct Known {
     /// Handles and addresses by kind.
@@ -56,7 +54,7 @@ pub(crate) struct Known {
     pub(crate) mapped: Vec<(u64, u64)>,
 }
 
-/// One thread's part.
+/// The state of one thread.
 pub(crate) struct World {
     pub(crate) draw: Draw,
     pub(crate) known: Arc<Mutex<Known>>,
@@ -78,7 +76,7 @@ extern "C" fn long(_: *mut c_void) {
     thread::sleep(Duration::from_millis(2));
 }
 
-/// The kernel: uses so many bytes at an address.
+/// The kernel, which uses a number of bytes at an address.
 pub(crate) unsafe extern "C" fn body(call: *const KernelCall) {
     let call = unsafe { &*call };
     let parameter = |index: usize| unsafe { *call.parameters.add(index) };
@@ -117,7 +115,7 @@ impl World {
         }
     }
 
-    /// Makes one call. Which, and its answer.
+    /// Makes one call. Returns its name and its result.
     pub(crate) fn call(&mut self) -> (&'static str, Code) {
         let (name, function, kinds) = CALLS[self.draw.below(CALLS.len())];
         let mut arguments = [0; 11];
@@ -129,11 +127,11 @@ impl World {
             }
         }
         let [a, b, c, d, e, f, g, h, i, j, k] = arguments;
-        // SAFETY: all functions take words, ignore spare ones, and answer a code; pointers are null
-        // or lead to room of this world's.
+        // SAFETY: all functions take words, ignore surplus ones, and return a code; pointers are null or point to
+        // memory of this world.
         let function: Any = unsafe { std::mem::transmute(function) };
         let code = unsafe { function(a, b, c, d, e, f, g, h, i, j, k) };
-        // SAFETY: a `Code` has the layout of the answer, a number of 32 bits, and any number is valid.
+        // SAFETY: a `Code` has the layout of the result, a 32-bit number, and any number is valid.
         let code: Code = unsafe { std::mem::transmute(code) };
         if code == Code::SUCCESS {
             self.remember(name, kept, &arguments);
@@ -157,7 +155,7 @@ impl World {
         }
     }
 
-    /// Room for a result, or null.
+    /// Returns a place for a result, or null.
     fn room(&mut self) -> u64 {
         if self.draw.rarely(40) {
             return 0;
@@ -185,7 +183,7 @@ impl World {
         self.listed(kind).unwrap_or(0)
     }
 
-    /// The newest are wanted more often than the oldest, which are dead.
+    /// Draws a known value. The newest are drawn more often than the oldest, most of which are dead.
     fn listed(&mut self, kind: char) -> Option<u64> {
         let known = self.known.lock().unwrap();
         let list = known.lists.get(&kind)?;
@@ -359,7 +357,7 @@ impl World {
         }
     }
 
-    /// A code that a refused call answers.
+    /// Draws a code for a refused call.
     pub(crate) fn refusal(&mut self) -> Code {
         self.draw.one(&[
             Code::OUT_OF_MEMORY,

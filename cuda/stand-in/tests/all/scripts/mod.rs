@@ -1,34 +1,34 @@
-//! Scripts of calls, a line each, in the text files beside this: what only the stand-in promises.
+//! Scripts with one call per line, in the text files next to this one. They test promises that only the stand-in makes.
 //!
-//! A section begins with `## its title`, and finds a fresh driver: two devices of 64 MiB with their
-//! primary contexts `c0` and `c1`, the first one current. The section `## before each` is played first in
-//! every one. At the end of a section nothing may be found wrong that no line of it has named.
+//! A section begins with `## its title` and a reset driver: two devices of 64 MiB with their primary contexts `c0` and
+//! `c1`, of which `c0` is current. The section `## before each` is played before every other one. At the end of a
+//! section there may be no findings, unless a line of the section has named some.
 //!
-//! With `seeds 30` as its first line a section is played once as it is, and with queued work deferred in
-//! 30 orders. With `planted` it is a right program and a wrong one, which leaves out the lines with `-`
-//! and has those with `+`: the right one holds under 1000 seeds; the wrong one races under all of 100, and
-//! gives another result under some.
+//! A section whose first line is `seeds 30` is played in the eager schedule, and with 30 seeds in the deferred one. A
+//! section whose first line is `planted` is two programs: the right one leaves out the lines with `+`, and the wrong
+//! one those with `-`. The right program passes under 1000 seeds; the wrong one races under all of 100 seeds, and gives
+//! another result under some.
 //!
 //! | line | |
 //! |---|---|
-//! | `cuMemAlloc >x 100` | calls `cuMemAlloc_v2`, which has to succeed; `x` is what it wrote |
-//! | `INVALID_VALUE cuMemFree x+1` | it answers this code |
-//! | `schedule 1 3` | `larder_stand_in_schedule(1, 3)`; `used 0 = 512` compares its answer |
-//! | `repeat 20 cuMemsetD8Async x i 10 s` | 20 times, with `i` from 0; `times 20` and `end` around several lines |
+//! | `cuMemAlloc >x 100` | calls `cuMemAlloc_v2`, which has to succeed; `x` is the value it wrote |
+//! | `INVALID_VALUE cuMemFree x+1` | the call has to return this code |
+//! | `schedule 1 3` | calls `larder_stand_in_schedule(1, 3)`; `used 0 = 512` also compares the result |
+//! | `repeat 20 cuMemsetD8Async x i 10 s` | 20 calls, with `i` from 0; `times 20` repeats the lines up to `end` |
 //! | `is a b`, `not a b` | compares values |
-//! | `bytes x = 1 2`, `bytes x 10 = 7` | a copy of two bytes of `x`; of ten, of which each is 7 |
-//! | `peek p = 1 2`, `poke p 10 3` | the host reads such bytes, and writes ten |
-//! | `mine m 4096` | memory of the program's own, zero, at a page |
-//! | `opened fd /a/path` | the descriptor of a file |
-//! | `free 60M` | so much memory of the current device is free |
-//! | `attributes x = …` | those of [`ATTRIBUTES`], `-` where the driver refuses |
-//! | `alive pinned 1 5000` | all that exists but contexts; `findings race` what was found, `findings none` |
-//! | `shut`, `open` | makes the host function `gate` wait, and return |
+//! | `bytes x = 1 2`, `bytes x 10 = 7` | compares two bytes of `x`, through a copy; compares each of ten with 7 |
+//! | `peek p = 1 2`, `poke p 10 3` | the host reads and compares bytes; the host writes ten bytes |
+//! | `mine m 4096` | allocates zeroed, page-aligned memory of the program's own |
+//! | `opened fd /a/path` | opens a file; `fd` is its descriptor |
+//! | `free 60M` | compares the free memory of the current device |
+//! | `attributes x = …` | compares the [`ATTRIBUTES`] of an address; `-` is one that the driver refuses |
+//! | `alive pinned 1 5000` | compares all objects but contexts; `findings race` looks for a finding, `findings none` for none |
+//! | `shut`, `open` | makes the host function `gate` wait; lets it return |
 //!
-//! A value is a sum or difference of names and numbers (`3M`, `4K`), or `*x`, what lies there; `"text"`;
-//! `[x,7,y]`, places of parameters; `{1,x}`, words side by side; `prop:0`, `prop:0:1` physical memory of a
-//! device with handle types; `right:0:3` a device's access; `place:0` a location, `where:0` the same by
-//! value; `pool:0:2M` properties of a pool with its largest size. `host` may stand for a device.
+//! A value is a sum or difference of names and numbers (`3M`, `4K`); `*x`, the word at `x`; `"text"`; `[x,7,y]`,
+//! pointers to parameters; `{1,x}`, an array of words; `prop:0` and `prop:0:1`, physical memory of a device with handle
+//! types; `right:0:3`, a device's access; `place:0`, a location, and `where:0`, a location by value; or `pool:0:2M`,
+//! properties of a pool with its maximum size. `host` may stand for a device.
 
 mod value;
 
@@ -50,7 +50,7 @@ use value::Values;
 /// Context, memory type, device pointer, host pointer, managed, ordinal, start, length, mapped, access.
 const ATTRIBUTES: [u32; 10] = [1, 2, 3, 4, 8, 9, 11, 12, 13, 16];
 
-/// Any function of the driver, seen so that spare arguments are ignored.
+/// The type by which any function of the driver is called; it ignores surplus arguments.
 type Any = unsafe extern "C" fn(u64, u64, u64, u64, u64, u64, u64, u64, u64, u64, u64, u64) -> u64;
 
 macro_rules! addresses {
@@ -59,7 +59,8 @@ macro_rules! addresses {
     };
 }
 
-/// The function of a name; of the driver's without its version too, and of the control without its prefix.
+/// Returns the function with a name: one of the driver, with or without its version, or one of the control interface,
+/// without its prefix.
 fn function(name: &str) -> Option<Any> {
     let of_driver = for_each_function!(addresses);
     let of_control = for_each_control_function!(addresses);
@@ -69,7 +70,7 @@ fn function(name: &str) -> Option<Any> {
     let (_, at) = found(&versioned)
         .or_else(|| found(name))
         .or_else(|| found(&full))?;
-    // SAFETY: all functions take words or less, ignore spare ones, and answer a word or less.
+    // SAFETY: all functions take words or less, ignore surplus ones, and return a word or less.
     Some(unsafe { std::mem::transmute::<*const (), Any>(*at) })
 }
 
@@ -121,7 +122,7 @@ const DEVICE: u64 = 64 << 20;
 /// The driver while a section is played.
 pub(crate) struct Stage {
     values: Values,
-    /// Whether a line has named what was found.
+    /// Whether a line has named the findings.
     said: bool,
     _one: MutexGuard<'static, ()>,
 }
@@ -135,19 +136,19 @@ impl Stage {
         }
     }
 
-    /// The value of a word.
+    /// Returns the value of a word.
     pub(crate) fn value(&self, word: &str) -> u64 {
         self.values.of(word)
     }
 
-    /// Sets the driver up.
+    /// Resets the driver.
     pub(crate) fn new(seed: Option<u64>) -> Self {
         let one = alone();
         larder_stand_in_reset(2, DEVICE);
         Self::open(one, seed)
     }
 
-    /// The driver as the environment says, for a process of its own.
+    /// Creates a stage on the driver as the environment configures it, for a separate process.
     pub(crate) fn of_environment() -> Self {
         Self::open(alone(), None)
     }
@@ -176,7 +177,7 @@ impl Stage {
         }
     }
 
-    /// Plays a line. What is wrong is panicked with.
+    /// Plays a line. Panics if a check fails.
     fn line(&mut self, line: &str) {
         let (verb, rest) = line.split_once(' ').unwrap_or((line, ""));
         let words: Vec<&str> = rest.split_whitespace().collect();
@@ -195,7 +196,7 @@ impl Stage {
             }
             "bytes" => self.bytes(left, &right, |at, count| read(at.addr() as u64, count)),
             "peek" => self.bytes(left, &right, |at, count| {
-                // SAFETY: a section looks at memory of its own that no queued work uses.
+                // SAFETY: a section reads memory of its own that no queued work uses.
                 let byte = |offset| unsafe { at.add(offset).read_volatile() };
                 (0..count).map(byte).collect()
             }),
@@ -249,7 +250,7 @@ impl Stage {
         }
     }
 
-    /// Calls a function; its answer.
+    /// Calls a function. Returns its result.
     fn answer(&mut self, name: &str, arguments: &str) -> u64 {
         let function = function(name).unwrap_or_else(|| panic!("no function {name}"));
         let words: Vec<&str> = arguments.split_whitespace().collect();
@@ -258,8 +259,8 @@ impl Stage {
             *argument = self.values.of(word);
         }
         let [a, b, c, d, e, f, g, h, i, j, k, l] = all;
-        // SAFETY: sections give what the driver documents, or what it refuses; pointers lead to memory of
-        // this stage, which is never given back.
+        // SAFETY: sections pass arguments that are valid by the driver's documentation, or that it refuses; pointers
+        // point to memory of this stage, which is never freed.
         let answer = unsafe { function(a, b, c, d, e, f, g, h, i, j, k, l) };
         for (argument, word) in all.iter().zip(&words) {
             if let Some(name) = word.strip_prefix('>') {
@@ -272,7 +273,7 @@ impl Stage {
     fn call(&mut self, call: &str, wanted: &str) {
         let (name, arguments) = call.split_once(' ').unwrap_or((call, ""));
         let answer = Code(self.answer(name, arguments) as u32);
-        // Most of the control's functions answer nothing, or what a line compares.
+        // Most functions of the control interface return nothing, or a value that a line compares.
         if name.starts_with("cu") || ["share", "set_memory", "kernel_time"].contains(&name) {
             let found = answer.name().expect("a code");
             assert_eq!(
@@ -284,7 +285,7 @@ impl Stage {
         }
     }
 
-    /// Compares what is read at an address with bytes, or so many of them with one.
+    /// Compares the bytes at an address with the given ones, or, if a count is given, each with the first.
     fn bytes(&self, at: &str, wanted: &[&str], read: impl FnOnce(*mut u8, usize) -> Vec<u8>) {
         let wanted = wanted.iter().map(|word| self.values.of(word) as u8);
         let mut wanted: Vec<u8> = wanted.collect();
@@ -343,7 +344,7 @@ fn sections(text: &str) -> Vec<Section<'_>> {
     all
 }
 
-/// Plays a section under one seed. In a wrong program the bytes may be others; whether they were.
+/// Plays a section under one seed. In a wrong program the bytes may differ; returns whether they did.
 fn play(
     file: &str,
     before: &[(usize, &str)],

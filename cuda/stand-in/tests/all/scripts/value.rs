@@ -10,13 +10,13 @@ use larder_cuda_abi::{AccessDesc, AllocFlags, AllocationProp, Location, PoolProp
 /// Values by name.
 pub(super) struct Values(pub(super) BTreeMap<String, u64>);
 
-/// Puts a value where it stays for ever; its address.
+/// Leaks a value. Returns its address.
 fn forever<T>(value: T) -> u64 {
     ptr::from_mut(Box::leak(Box::new(value))).expose_provenance() as u64
 }
 
 impl Values {
-    /// The value of a word.
+    /// Returns the value of a word.
     pub(super) fn of(&self, word: &str) -> u64 {
         if word.starts_with('>') {
             return forever([0_u64; 16]);
@@ -132,15 +132,15 @@ impl Values {
         }
     }
 
-    /// The value of a word as an address of the host.
+    /// Returns the value of a word as a host address.
     pub(super) fn place(&self, word: &str) -> *mut u8 {
         ptr::with_exposed_provenance_mut(self.sum(word) as usize)
     }
 
-    /// What a call wrote is now known by this name.
+    /// Gives the value that a call wrote this name.
     pub(super) fn learn(&mut self, name: &str, at: u64) {
         let place: *const u64 = ptr::with_exposed_provenance(at as usize);
-        // SAFETY: `of` made it for this call.
+        // SAFETY: `of` allocated the place for this call.
         let value = unsafe { place.read() };
         self.0.insert(name.to_owned(), value);
     }
