@@ -76,7 +76,9 @@ impl Space {
             } else {
                 // A freed reservation's addresses are reserved again at once: seen on an H200, driver 580.
                 let mapped = &mut self.window.mapped;
-                mapped.take_lowest(bytes, align).ok_or(Code::OUT_OF_MEMORY)?
+                mapped
+                    .take_lowest(bytes, align)
+                    .ok_or(Code::OUT_OF_MEMORY)?
             };
         self.vmm.reservations.insert(at, bytes);
         Ok(at)
