@@ -1,4 +1,5 @@
-//! Says where cargo puts what it links: the stand-in's shared object is there before this package is compiled.
+//! Sets the folder in which cargo puts linked files: the stand-in's shared object is there before this package is
+//! compiled.
 
 use std::env;
 use std::path::Path;

@@ -1,9 +1,9 @@
 //! Whether the process that wrote a status still exists.
 //!
 //! A process is identified by its [`Life`], which no later process has, or, for a status without a
-//! life, by its process number. The check works on Linux, for processes in the same PID namespace;
-//! a job in a container with its own numbers wrongly looks dead. So no program removes a job for
-//! this reason alone.
+//! life, by its PID. The check works on Linux, for processes in the same PID namespace; a job in a
+//! container with its own PIDs wrongly looks dead. So no program removes a job for this reason
+//! alone.
 
 use larder_control::Life;
 use serde::Serialize;
@@ -14,12 +14,12 @@ use serde::Serialize;
 pub(crate) enum Liveness {
     Yes,
     No,
-    /// The status has no process number, or the system does not report it.
+    /// The status has no PID, or the system does not report processes.
     Unknown,
 }
 
-/// Returns whether the process with this life exists, or, if the life is not known, one with this
-/// number.
+/// Returns whether the process with this life exists, or, if the life is not known, a process with
+/// this PID.
 pub(crate) fn alive(pid: Option<u32>, life: Option<Life>) -> Liveness {
     if Life::this().is_none() {
         return Liveness::Unknown;

@@ -1,4 +1,4 @@
-//! Parses and formats numbers of the command line.
+//! Parses and formats numbers on the command line.
 
 use std::time::Duration;
 
@@ -27,7 +27,7 @@ pub(crate) fn parse_interval(text: &str) -> Result<Duration, String> {
     Ok(interval)
 }
 
-/// Parses a share of the time in percent.
+/// Parses a share of the time, in percent.
 pub(crate) fn parse_perf(text: &str) -> Result<PerfControl, String> {
     let percent: u64 = text
         .parse()

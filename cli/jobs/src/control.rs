@@ -1,4 +1,4 @@
-//! `larder control`: changes one job's control file, and ends.
+//! `larder control`: changes one job's control file.
 
 use std::path::PathBuf;
 use std::time::SystemTime;
@@ -54,7 +54,7 @@ struct JobSelector {
 }
 
 impl JobSelector {
-    /// Finds the job: a name in the folder, or a path by its ending.
+    /// Finds the job: by its name in the folder, or by the path of one of its files.
     fn find(&self) -> Result<JobPaths, Failure> {
         // A job's name is always UTF-8, but its folder's may not be.
         let name = self.job.to_string_lossy();
@@ -69,7 +69,7 @@ impl JobSelector {
     }
 }
 
-/// Runs the command. Wrong arguments change nothing and end with 2.
+/// Runs the command. With wrong arguments, it changes nothing and the exit code is 2.
 pub(crate) fn run(args: &ControlArgs) -> Result<(), Failure> {
     let (job, order) = match &args.change {
         ControlAction::Set { job, order } => (job, *order),
@@ -94,7 +94,7 @@ fn forget(job: &JobPaths) -> Result<(), Failure> {
             Err(error) if error.source.kind() == io::ErrorKind::WouldBlock => {
                 return Err(Failure::Arguments(format!("{error}; end it first")));
             }
-            // A lock file left by another user is not held.
+            // If the lock file was left by another user, it is not locked.
             lock => locks.push(lock),
         }
     }

@@ -1,5 +1,5 @@
-//! The stand-in driver, embedded in the program, so that a copy of the program alone has all its
-//! commands.
+//! The stand-in driver, embedded in the program, so that all commands work in a copy of the program
+//! alone.
 
 use std::io::Write;
 
@@ -8,14 +8,14 @@ use rust_embed::Embed;
 use tempfile::NamedTempFile;
 
 /// The stand-in's shared object, which cargo links before it compiles this package. There are
-/// several if it was linked with several settings, and none if nothing is linked, as in `cargo
-/// check`. Its name has a hash unless it is built in this repository.
+/// several files if it was linked with several settings, and none if nothing is linked, as in
+/// `cargo check`. A file's name has a hash unless it was built in this repository.
 #[derive(Embed)]
 #[folder = "$LARDER_LINKED"]
 #[include = "*larder_cuda_stand_in*.{so,dylib,dll}"]
 struct Linked;
 
-/// Loads a driver; as stand-in the embedded one, unless `LARDER_CUDA_STAND_IN` names another.
+/// Loads a driver. The stand-in is the embedded one, unless `LARDER_CUDA_STAND_IN` names another.
 ///
 /// The stand-in is written to a temporary file, which is removed once it is loaded. If that fails,
 /// the stand-in next to the program is used.

@@ -7,10 +7,10 @@
 //! | ours | `<name>.status.json` | `<name>.control.json` |
 //! | AntMan | `<name>_pai2sche.json` | `<name>_sche2pai.json` |
 //!
-//! Either file alone makes a job, which may not have written a status yet, or have no control file.
-//! Names that begin with a dot are ignored, temporary files among them. A control file alone under
-//! AntMan's name is also ignored if the folder has a pair of ours of that name, since one job would
-//! count as two. Two statuses are two jobs.
+//! Either file alone makes a job: it may not have written a status yet, or may have no control
+//! file. Files whose names begin with a dot, such as temporary files, are ignored. So is a control
+//! file alone under AntMan's name if the folder has a pair of ours with that name, because one job
+//! would count as two. Two statuses are two jobs.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -76,7 +76,7 @@ impl JobPaths {
         }
     }
 
-    /// Returns the pair that a file belongs to, by its name; `None` if it is not a file of a job.
+    /// Returns the pair to which a file belongs by its name; `None` if it is not a file of a job.
     pub(crate) fn of(path: &Path) -> Option<Self> {
         let file = path.file_name()?.to_str()?;
         if file.starts_with('.') {
@@ -98,7 +98,8 @@ impl JobPaths {
     }
 }
 
-/// How to treat a control file alone under AntMan's name, beside a pair of ours.
+/// How to treat a control file alone under AntMan's name if there is a pair of ours with the same
+/// name.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Twins {
     /// The control file is ignored, so the job counts once.
@@ -107,7 +108,8 @@ pub(crate) enum Twins {
     All,
 }
 
-/// Returns all jobs in folders and of files, by name. O(files in the folders).
+/// Returns all jobs in the given folders and of the given files, sorted by name. O(files in the
+/// folders).
 pub(crate) fn find(places: &[PathBuf], twins: Twins) -> Result<Vec<JobPaths>, FilesError> {
     let mut jobs = BTreeSet::new();
     for place in places {
@@ -149,7 +151,7 @@ fn find_in(folder: &Path, twins: Twins) -> io::Result<impl Iterator<Item = JobPa
     Ok(pairs.into_iter().map(|(job, _)| job))
 }
 
-/// Returns the job of this name in a folder.
+/// Returns the job with this name in a folder.
 pub(crate) fn find_named(folder: &Path, name: &str) -> Result<JobPaths, FilesError> {
     let jobs = find(&[folder.to_owned()], Twins::Hidden)?;
     if let Some(job) = jobs.iter().find(|job| job.name == name) {
@@ -167,7 +169,7 @@ pub(crate) fn find_named(folder: &Path, name: &str) -> Result<JobPaths, FilesErr
     })
 }
 
-/// Writes a path as text, and replaces bytes that are not UTF-8.
+/// Serializes a path as text. Bytes that are not UTF-8 are replaced.
 fn as_text<S: Serializer>(path: &Path, serializer: S) -> Result<S::Ok, S::Error> {
     serializer.serialize_str(&path.to_string_lossy())
 }

@@ -5,14 +5,14 @@ use std::io;
 
 use terminal_size::{Width, terminal_size_of};
 
-/// The width of a text without a limit.
+/// The width of text that is never wrapped.
 pub const ANY_WIDTH: usize = usize::MAX;
 
 /// Blanks between two columns.
 const GAP: usize = 2;
 
-/// Returns the width of the terminal, or the value of `COLUMNS`. Without a terminal there is no
-/// limit.
+/// Returns the value of `COLUMNS`, or else the width of the terminal. Without a terminal there is
+/// no limit.
 pub fn width() -> usize {
     let said = std::env::var("COLUMNS").ok();
     let said = said.and_then(|text| text.parse().ok()).filter(|n| *n > 0);
@@ -38,7 +38,7 @@ impl Column {
 
     fn padded(&self, text: &str) -> String {
         let width = self.width();
-        // Formatting pads by characters, which `count` counts too.
+        // Formatting pads by characters, and `count` counts characters too.
         match self.right {
             true => format!("{text:>width$}"),
             false => format!("{text:width$}"),
@@ -46,9 +46,9 @@ impl Column {
     }
 }
 
-/// Lays out columns as text. Columns that do not fit follow in further blocks, each after the first
-/// column. With `groups`, a name for each row, a line with the name precedes the rows of each
-/// group.
+/// Lays out columns as text. Columns that do not fit follow in further blocks, each of which
+/// repeats the first column. `groups` gives each row the name of its group; a line with the name
+/// precedes the rows of each group.
 pub fn lay_out(columns: &[Column], groups: Option<&[String]>, width: usize) -> String {
     let Some((key, rest)) = columns.split_first() else {
         return String::new();
@@ -105,7 +105,7 @@ fn block(
     }
 }
 
-/// Wraps lines that are too long at words, indented like the line.
+/// Wraps lines that are too long between words, and indents the rest like the line.
 pub fn wrapped(text: &str, width: usize) -> String {
     let mut wrapped = String::new();
     for line in text.split_inclusive('\n') {

@@ -1,11 +1,12 @@
 //! [`ControlChange`]: a user's change of a job's control file.
 //!
 //! ORDER1. A control file that cannot be read is not written, since its values would be lost.
-//! ORDER2. An order keeps all fields and GPUs that it does not name, except orders to a run of the
-//! job that is over, which no process obeys any more.
+//! ORDER2. An order keeps all fields and GPUs that it does not name, except orders to an earlier
+//! run of the job, which no process obeys any more.
 //!
-//! Another program may write the file between the read and the write; the last write counts. Two
-//! writers would undo each other's limits, so a job should have one coordinator or one user.
+//! Another program may write the file between the read and the write; the last write wins. Two
+//! writers would undo each other's limits, so a job should have one coordinator, or one user who
+//! changes its limits.
 
 use larder_control::{
     BusId, ControlFile, Durability, FileError, ParseError, PerfControl, StatusFile, read_orders,
@@ -20,16 +21,16 @@ use crate::view::read_status;
 /// A change of a job's control file. A field that is `None` stays as it is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, clap::Args)]
 pub(crate) struct ControlChange {
-    /// Bytes of device memory that the job may hold, such as 512MiB; 0 takes all
+    /// Bytes of device memory that the job may hold, such as 512MiB; 0 for none
     #[arg(long = "limit", value_name = "N", value_parser = parse_limit, allow_hyphen_values = true)]
     pub(crate) limit_bytes: Option<u64>,
-    /// Which GPU the limit is for, such as 00:1e.0; not needed where the job has one
+    /// The GPU for which the limit is, such as 00:1e.0; not needed if the job has only one
     #[arg(long, value_name = "ID", requires = "limit_bytes")]
     pub(crate) gpu: Option<BusId>,
     /// The share of the time in percent, 0 to 100
     #[arg(long, value_name = "P", value_parser = parse_perf, allow_hyphen_values = true)]
     pub(crate) perf: Option<PerfControl>,
-    /// Whether the job shall sleep
+    /// Whether the job is to sleep
     #[arg(skip)]
     pub(crate) asleep: Option<bool>,
 }
@@ -72,8 +73,8 @@ impl ControlChange {
         }
     }
 
-    /// Writes the order into the job's control file. Returns the invalid values of the old file,
-    /// which are removed.
+    /// Writes the order into the job's control file. Returns the invalid values that were in the
+    /// old file and are removed.
     pub(crate) fn give(&self, job: &JobPaths) -> Result<Vec<String>, OrderError> {
         if self.limit_bytes.is_none() && self.perf.is_none() && self.asleep.is_none() {
             return Err(OrderError::Empty);
@@ -101,7 +102,7 @@ impl ControlChange {
         }
         file.asleep = self.asleep.or(file.asleep);
         write(job, &file)?;
-        // Fails if the file belongs to a user that the job does not obey.
+        // This fails if the file belongs to a user whom the job does not obey.
         read(job, user)?;
         Ok(dropped)
     }
@@ -127,8 +128,8 @@ impl ControlChange {
     }
 }
 
-/// Reads a job's control file, or an empty one if there is none. Returns it with the problems in
-/// it. The file must be one that a process of `user` obeys; by default, of this process's user.
+/// Reads a job's control file. Returns it with its problems; without a file, returns an empty one.
+/// The file must be one that a process of `user` obeys; `None` stands for the user of this process.
 pub(crate) fn read(
     job: &JobPaths,
     user: Option<u32>,

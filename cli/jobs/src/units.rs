@@ -1,10 +1,10 @@
-//! Byte counts of the command line, such as `8GiB`.
+//! Byte counts on the command line, such as `8GiB`.
 
 use larder_core::ByteCount;
 use larder_trace::MAX_BYTES;
 
-/// Reads a byte count like [`ByteCount::parse`], from 1 to the maximum of a trace. An error names
-/// the defect of the text.
+/// Reads a byte count like [`ByteCount::parse`], from 1 to the maximum of a trace. An error says
+/// what is wrong with the text.
 pub fn parse_bytes(text: &str) -> Result<u64, String> {
     match ByteCount::parse(text) {
         None => Err(format!(

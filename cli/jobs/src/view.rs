@@ -1,7 +1,7 @@
 //! The content of a job's two files as one value to show.
 //!
-//! A bad file does not hide the other one. An incomplete file, or one that is not a status or control file, becomes a
-//! described problem.
+//! A bad file does not hide the other one: a file that is incomplete, or not a status or control file, becomes the
+//! description of a problem.
 
 use std::fs;
 use std::path::Path;
@@ -17,7 +17,7 @@ use crate::alive::{Liveness, alive};
 use crate::files::JobPaths;
 use crate::order::{self, OrderError};
 
-/// A job as its two files describe it; a line of JSON. Bytes are of one GPU, shares in percent.
+/// A job as its two files describe it; serialized as a line of JSON. Shares are in percent.
 #[derive(Clone, PartialEq, Debug, Serialize)]
 pub(crate) struct JobView {
     /// The job's files, and the name in their file names.
@@ -30,9 +30,9 @@ pub(crate) struct JobView {
     /// Priority; higher is more important.
     pub(crate) priority: Option<i64>,
     pub(crate) gpus: Vec<GpuView>,
-    /// Whether the job has ended by itself.
+    /// Whether the job has reported its end.
     pub(crate) ended: bool,
-    /// The newest of a coordinator's orders that the job obeys.
+    /// The number of the newest order that the job obeys.
     pub(crate) control_version: Option<u64>,
     /// The share of the time in force.
     pub(crate) perf: Option<i32>,
@@ -42,7 +42,7 @@ pub(crate) struct JobView {
     pub(crate) sleep: Option<SleepState>,
     /// Whether the control file orders the job to sleep.
     pub(crate) target_asleep: Option<bool>,
-    /// Bytes of the job's copies on the host, and bytes that it needs to wake.
+    /// Bytes of the job's copies on the host, and bytes of device memory that it needs to wake.
     pub(crate) copied_bytes: u64,
     pub(crate) wake_bytes: u64,
     /// The longest average duration of the job's runs, in microseconds.
@@ -60,7 +60,7 @@ pub(crate) struct GpuView {
     /// Bytes in blocks on the device, current and maximum.
     pub(crate) device_live_bytes: u64,
     pub(crate) device_peak_bytes: u64,
-    /// Bytes held from the device, and the part in regions with a block in use.
+    /// Bytes held from the device, and those of them in regions with a block in use.
     pub(crate) device_held_bytes: u64,
     pub(crate) device_stable_bytes: u64,
     /// Bytes in blocks on the host, current and maximum.
@@ -88,7 +88,7 @@ impl JobView {
         let (status, user) = said.map_or((None, None), |(status, user)| (Some(status), user));
         let (control, dropped) = order::read(files, user).unwrap_or_else(|error| {
             let problem = match error {
-                // The advice for writers does not apply here.
+                // The error's advice is for writers and does not apply here.
                 OrderError::Unreadable(error) => error.to_string(),
                 error => error.to_string(),
             };
@@ -140,8 +140,8 @@ impl JobView {
         }
     }
 
-    /// Returns the share of the time to show: the share in force if the job reports it, otherwise the one in its
-    /// control file, otherwise 100.
+    /// Returns the share of the time to show: the share in force; if the job does not report it, the one in its control
+    /// file; if that has none, 100.
     pub(crate) fn shown_perf(&self) -> i32 {
         self.perf.or(self.target_perf).unwrap_or(100)
     }
@@ -178,14 +178,14 @@ pub(crate) fn not_there(pid: u32, name: &str) -> String {
     )
 }
 
-/// Maximum number of GPUs that a file may name. No machine has more, and each costs memory here.
+/// Maximum number of GPUs that a file may name. No machine has more, and each takes memory here.
 const MOST_GPUS: usize = 64;
 
-/// A status, and the number of its owner, where the system has users.
+/// A status, and the UID of its owner if the system has users.
 pub(crate) type Said = (StatusFile, Option<u32>);
 
-/// Reads a job's status; `None` if there is no file. An error describes the defect, such as a status owned by a user
-/// other than the process's, who could write anything into it.
+/// Reads a job's status; `None` if there is no file. An error describes the defect. One is that the status belongs to a
+/// user other than the process's, who could write anything into it.
 pub(crate) fn read_status(path: &Path) -> Result<Option<Said>, String> {
     let read = read_owned(path, StatusFile::MAX_BYTES).map_err(|error| error.to_string())?;
     let Some((text, user)) = read else {
@@ -200,7 +200,7 @@ pub(crate) fn read_status(path: &Path) -> Result<Option<Said>, String> {
     Ok(Some((status, user)))
 }
 
-/// Refuses a status that does not come from its process.
+/// Refuses a status that was not written by the process it names.
 fn believe(own: &JobStatus, user: Option<u32>) -> Result<(), String> {
     let pid = own.life.map_or(own.pid, Life::pid);
     if pid != own.pid {
@@ -209,7 +209,7 @@ fn believe(own: &JobStatus, user: Option<u32>) -> Result<(), String> {
             own.pid
         ));
     }
-    // A process with that number here says nothing about the job's process.
+    // A process with that PID but another life says nothing about the job's process.
     let is_here = own.life.is_none_or(|life| Life::of(pid) == Some(life));
     match user.filter(|user| *user != 0) {
         Some(user) if is_here && is_of_user(pid, user) == Some(false) => Err(format!(

@@ -1,11 +1,11 @@
-//! Untrusted text on its way out: names of files, and their contents, may hold characters that a
-//! terminal obeys or that are invisible.
+//! Escapes untrusted text before it is shown: names of files, and their contents, may hold
+//! characters that a terminal obeys or that are invisible.
 //!
 //! VISIBLE1. Such characters leave this crate escaped, in everything that it prints and draws: each
 //! line and each cell goes through [`visible`], each value of JSON through [`json`]. Line ends and
-//! layout are added after that. Clippy refuses `println!` and `eprintln!` in this crate, which
-//! would bypass it. The text for Prometheus is the exception, since its labels are values that its
-//! format escapes as needed.
+//! layout are added after that. Clippy refuses `println!` and `eprintln!` in this crate, because
+//! they would bypass the escaping. The text for Prometheus is the exception, since its format
+//! escapes labels as needed.
 
 use serde::Serialize;
 
@@ -30,7 +30,7 @@ pub(crate) fn visible(text: &str) -> String {
 pub(crate) fn json(value: &impl Serialize) -> serde_json::Result<String> {
     let text = serde_json::to_string(value)?;
     let mut shown = String::with_capacity(text.len());
-    // Outside strings, JSON in one line has no hidden characters.
+    // A line of JSON has no hidden characters outside its strings.
     for letter in text.chars() {
         if is_hidden(letter) {
             for unit in letter.encode_utf16(&mut [0; 2]) {
@@ -43,10 +43,9 @@ pub(crate) fn json(value: &impl Serialize) -> serde_json::Result<String> {
     Ok(shown)
 }
 
-/// Returns whether a terminal obeys the character, or shows nothing for it: controls, ends of lines
-/// and paragraphs, and the characters that Unicode calls ignorable by default, which include all
-/// that change the direction of text or have no width by themselves. Marks that combine with a
-/// letter are not among them.
+/// Returns whether a terminal obeys the character, or shows nothing for it: controls, line and
+/// paragraph separators, and the characters that Unicode calls ignorable by default, which include
+/// all that change the direction of text or have no width. Combining marks are not among them.
 fn is_hidden(letter: char) -> bool {
     letter.is_control()
         || matches!(
@@ -112,7 +111,7 @@ mod tests {
             let shown = visible(&format!("<{letter}>"));
             assert_eq!(shown, format!("<\\u{{{:x}}}>", u32::from(letter)));
         }
-        // Neighbours of these ranges, a decomposed letter, and wide characters.
+        // These are neighbours of the ranges, a decomposed letter, and wide characters.
         let plain = " ~\u{a0}\u{ac}\u{ae}ü\u{75}\u{308}→─日本\u{2027}\u{202f}\u{2070}😀\\u{1b}";
         assert_eq!(visible(plain), plain);
     }

@@ -1,7 +1,7 @@
 //! [`FolderLocks`] admits one coordinator at a time for a GPU and a folder of jobs.
 //!
-//! A coordinator of one GPU locks `coordinator.GPU` for itself and shares the lock of `coordinator`
-//! with coordinators of other GPUs; a coordinator of every GPU locks `coordinator` for itself.
+//! A coordinator of one GPU holds `coordinator.GPU` exclusively, and shares the lock `coordinator`
+//! with coordinators of other GPUs; a coordinator of every GPU holds `coordinator` exclusively.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -26,8 +26,8 @@ pub(crate) enum FolderError {
 pub(crate) struct FolderLocks(BTreeMap<PathBuf, Vec<FileLock>>);
 
 impl FolderLocks {
-    /// Locks the folders of these places that are not locked yet, or were replaced since. Returns
-    /// true if there were any, since another coordinator may have run in between.
+    /// Locks the folders of these places that are not locked yet or have been replaced. Returns
+    /// true if there were any: another coordinator may have run in between.
     pub(crate) fn hold(
         &mut self,
         places: &[PathBuf],
@@ -125,10 +125,10 @@ mod tests {
         for gpu in [None, Some(one)] {
             assert!(hold(&places, gpu).is_err());
         }
-        // The same places again, by another path.
+        // These are the same places, by another path.
         let again = all.hold(&[places[0].clone(), by_file[0].clone()], None);
         assert!(!again.unwrap());
-        // A lock that was removed is taken again, by one coordinator only.
+        // A lock file that was removed is locked again, by only one of the coordinators.
         fs::remove_file(folder.path().join(".coordinator.lock")).unwrap();
         let other = hold(&places, None).unwrap();
         assert!(all.hold(&places, None).is_err());

@@ -1,5 +1,5 @@
-//! [`JoinedJob`], the coordinator's record of a job: its numbers relative to those of the files, and how much of its
-//! status is believed.
+//! [`JoinedJob`], the coordinator's record of a job: how its order numbers relate to those in the files, and how much
+//! of its status is believed.
 //!
 //! The invariants ROUND1, ROUND2 and ROUND4 to ROUND6 are in `rounds`.
 
@@ -25,19 +25,20 @@ pub(super) struct JoinedJob {
     pub(super) priority: u32,
     /// Orders up to this number came from earlier coordinators (ROUND1).
     pub(super) base: u64,
-    /// Bytes that unconfirmed orders of earlier coordinators let the job hold when it joined (ROUND2).
+    /// Bytes that the job could hold by unconfirmed orders of earlier coordinators when it joined (ROUND2).
     pub(super) unseen_bytes: u64,
-    /// Bytes that it was given and may still hold (ROUND5).
+    /// Bytes that the job was given and may still hold (ROUND5).
     pub(super) given_bytes: u64,
-    /// Whether the job's status claims a limit above the believed one, so that the job must be sent one, as long as it
-    /// may still obey.
+    /// Whether the job's status claims a limit above the believed one, so that the job must be sent a limit as long as
+    /// it may still obey.
     pub(super) is_unlimited: bool,
-    /// The time at which its status first claimed more than `given_bytes`.
+    /// The time at which the job's status first claimed more than `given_bytes`.
     pub(super) claims_since: Option<Duration>,
-    /// Whether no status of the job was read yet, or an order was not written, so that its files have newer facts.
+    /// Whether no status of the job has been read yet, or an order was not written, so that the files may know more
+    /// than this record.
     pub(super) joins_again: bool,
-    /// Whether the job's files have one number for the orders of all its GPUs, so that a single
-    /// coordinator may write them.
+    /// Whether the job has several GPUs. Its files have one order number for all of them, so only one coordinator may
+    /// write them.
     pub(super) has_several_gpus: bool,
     /// The lock that makes this coordinator the one that writes the files.
     pub(super) only: Option<Arc<FileLock>>,
@@ -45,13 +46,13 @@ pub(super) struct JoinedJob {
     /// the bytes that the job may hold until it obeys.
     pub(super) limit: Option<(Command, u64)>,
     pub(super) perf: Option<Command>,
-    /// The last order on its sleep, which belongs in the control file too.
+    /// The last order to sleep or wake, which belongs in the control file too.
     pub(super) asleep: Option<Command>,
-    /// Whether the last order is not in the control file.
+    /// Whether the last order is not in the control file yet.
     pub(super) is_unwritten: bool,
-    /// Whether the leftovers of killed coordinators beside its control file were removed.
+    /// Whether files that killed coordinators left next to the control file have been removed.
     pub(super) has_swept: bool,
-    /// The user that owns its status, where the system has users.
+    /// The user that owns the job's status, if the system has users.
     pub(super) user: Option<u32>,
     pub(super) state: JobFigures,
 }
@@ -75,14 +76,14 @@ pub(crate) struct JobFigures {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Belief {
     pub(super) total_bytes: u64,
-    /// Bytes for which no other job is charged.
+    /// Bytes of the total for which no other job is charged.
     pub(super) room_bytes: u64,
     pub(super) calm: Duration,
     pub(super) now: Duration,
 }
 
 impl JoinedJob {
-    /// Converts a report to this coordinator's numbers (ROUND1, ROUND2).
+    /// Converts a report to this coordinator's order numbers (ROUND1, ROUND2).
     pub(super) fn translate(&self, raw: JobReport) -> JobReport {
         let limit_bytes = if raw.version < self.base {
             raw.limit_bytes.max(self.unseen_bytes)
@@ -95,7 +96,7 @@ impl JoinedJob {
             limit_bytes,
             deferred_bytes: raw.deferred_bytes.saturating_sub(lifted),
             sleep: match raw.sleep {
-                // The job may have read an older order.
+                // The job may have gone to sleep on an older order.
                 Some(SleepState::Asleep) if self.is_unwritten => Some(SleepState::Waking),
                 sleep => sleep,
             },
@@ -129,7 +130,7 @@ impl JoinedJob {
             true => self.given_bytes.max(room_bytes),
             false => self.given_bytes,
         };
-        // The job's own limit counts until the job has had the time to obey.
+        // The job's own limit counts until the job has had time to obey.
         let has_time = now.saturating_sub(since) < calm;
         let limit_most = if has_time { most } else { self.given_bytes };
         let limit_bytes = report.limit_bytes.min(limit_most);
@@ -196,8 +197,8 @@ impl JoinedJob {
         Some(file)
     }
 
-    /// Records that the last orders are in the control file. A share is written once, so that a
-    /// user may pause a job until the share changes again.
+    /// Records that the last orders are in the control file. A share is written only once, so that a user may pause a
+    /// job until the share changes again.
     pub(super) const fn written(&mut self) {
         self.perf = None;
         self.is_unwritten = false;
@@ -208,7 +209,8 @@ impl JoinedJob {
         !self.has_several_gpus || self.only.is_some()
     }
 
-    /// Makes this coordinator the one that writes a file with the orders of several GPUs, if no other coordinator does.
+    /// Makes this coordinator the one that writes a job's file with orders for several GPUs, unless another coordinator
+    /// does.
     pub(super) fn claim(&mut self, job: &JobPaths) -> Result<(), String> {
         let name = format!("{}.coordinator", job.name);
         let lock = FileLock::take(&job.control.with_file_name(name), Sharing::Nobody);
@@ -226,7 +228,7 @@ impl JoinedJob {
         self.joins_again = true;
     }
 
-    /// Writes the last orders into the control file, if it differs.
+    /// Writes the last orders into the control file, if they differ from its content.
     pub(super) fn write(&mut self, job: &JobPaths) -> Result<(), String> {
         if self.limit.is_some() || self.perf.is_some() || self.asleep.is_some() {
             self.is_unwritten = true;

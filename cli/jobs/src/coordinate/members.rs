@@ -1,4 +1,4 @@
-//! The jobs that a [`Coordination`] counts: joining, and removal of jobs that are gone.
+//! The jobs that a [`Coordination`] counts: how jobs join, and how jobs that are gone are removed.
 //!
 //! The invariants ROUND1 to ROUND3 and ROUND6 are in `rounds`.
 
@@ -16,8 +16,8 @@ use crate::alive::Liveness;
 use crate::files::JobPaths;
 
 impl Coordination {
-    /// Adds or removes a job by its files, whose status may be missing, incomplete, or another process's. Returns the
-    /// status if it can be believed.
+    /// Adds or removes a job according to its files. Their status may be missing, incomplete, or another process's.
+    /// Returns the status if it can be believed.
     pub(super) fn look<'r>(
         &mut self,
         job: &JobPaths,
@@ -92,7 +92,7 @@ impl Coordination {
         Ok(Some(status))
     }
 
-    /// Returns the GPU on which a job's memory counts. The job names at least one GPU.
+    /// Returns the GPU on which a job's memory counts, of those that the job names.
     fn gpu_of(&self, mut gpus: impl Iterator<Item = BusId>) -> Result<BusId, String> {
         match self.settings.gpu {
             Some(gpu) if gpus.any(|other| other == gpu) => Ok(gpu),
@@ -107,7 +107,7 @@ impl Coordination {
         }
     }
 
-    /// Counts a living job with the bytes that an earlier coordinator's orders let it hold.
+    /// Counts a job whose process exists as the bytes that an earlier coordinator's orders let it hold.
     fn join_by_orders(
         &mut self,
         job: &JobPaths,
@@ -197,7 +197,7 @@ impl Coordination {
         Ok(())
     }
 
-    /// Lets a job join its GPU's coordinator with the bytes that it may hold already.
+    /// Lets a job join its GPU's coordinator, with the bytes that it may already hold.
     fn admit(
         &mut self,
         job: &JobPaths,

@@ -30,9 +30,9 @@ pub(crate) use rounds::{Coordination, CoordinationEvent};
 /// Moves memory between the jobs on one GPU by priority, so that together they never hold more than a
 /// total.
 ///
-/// Reads the jobs' status files, writes their control files, and says what it moved and why. Jobs have to
-/// begin with a limit of 0 (`larder job` does). A folder and a GPU have one coordinator at a time. It may be ended at any moment, by ctrl-c: the jobs keep
-/// their limits.
+/// Reads the jobs' status files, writes their control files, and reports what it moves and why. Jobs have to begin with
+/// a limit of 0 (`larder job` does). Only one coordinator at a time can run for a folder and a GPU. It can be ended at
+/// any moment with ctrl-c: the jobs keep their limits.
 #[derive(Debug, Args)]
 // A narrow terminal would break a single line.
 #[command(override_usage = "larder coordinate [OPTIONS]\n       --total <N> [FOLDER]...")]
@@ -44,7 +44,7 @@ pub struct CoordinateArgs {
     #[command(flatten)]
     settings: CoordinationSettings,
 
-    /// Decide once and end
+    /// Decide once and exit
     #[arg(long)]
     once: bool,
 
@@ -64,11 +64,12 @@ pub(crate) struct CoordinationSettings {
     #[arg(long = "total", value_name = "N", value_parser = parse_bytes, allow_hyphen_values = true)]
     pub(crate) total_bytes: u64,
 
-    /// The GPU whose memory it is; without it the memory of each is divided by itself, and jobs with several are left out
+    /// The GPU whose memory is divided; by default, the memory of each GPU is divided separately, and jobs on several
+    /// GPUs are left out
     #[arg(long, value_name = "ID")]
     pub(crate) gpu: Option<BusId>,
 
-    /// Limits change in steps of this
+    /// Limits change in steps of this size
     #[arg(long = "step", value_name = "N", default_value = "64MiB", value_parser = parse_bytes)]
     pub(crate) step_bytes: u64,
 
@@ -80,19 +81,19 @@ pub(crate) struct CoordinationSettings {
     #[arg(long, value_name = "S", default_value = "10", value_parser = parse_interval)]
     pub(crate) calm: Duration,
 
-    /// Share of the time, in percent, of a job while one of higher priority wants memory
+    /// Share of the time, in percent, that a job gets while one of higher priority wants memory
     #[arg(long, value_name = "P", default_value = "100", value_parser = parse_perf)]
     pub(crate) perf_beside: PerfControl,
 
-    /// Jobs that want more together than the total take turns: each gets all that it wants while others sleep,
-    /// copied to the host. A turn lasts at least this many seconds, times the job's priority (1 to 10), and should
-    /// be long compared with the time of the copies. A job that sleeps when this program ends keeps sleeping until
-    /// another coordinator, or `control wake`, wakes it
+    /// Jobs that together want more than the total take turns: each gets all that it wants while others sleep, copied
+    /// to the host. A turn lasts at least this many seconds, multiplied by the job's priority (1 to 10), and should be
+    /// long compared with the time of the copies. A job that sleeps when this program ends keeps sleeping until another
+    /// coordinator, or `control wake`, wakes it
     #[arg(long = "turns", value_name = "S", num_args = 0..=1, require_equals = true, default_missing_value = "30", value_parser = parse_interval)]
     pub(crate) turn: Option<Duration>,
 }
 
-/// A line of JSON.
+/// An event and its time, serialized as a line of JSON.
 #[derive(Serialize)]
 struct TimedEvent<'a> {
     unix_ms: u64,
@@ -100,8 +101,7 @@ struct TimedEvent<'a> {
     said: &'a CoordinationEvent,
 }
 
-/// Message when the output is closed, since unlike a program that only shows figures, a coordinator must not stop
-/// silently.
+/// Message when the output is closed: unlike a program that only shows figures, a coordinator must not stop silently.
 const UNREAD: &str =
     "the output is no longer read, so the coordination has ended; the jobs keep their limits";
 
@@ -120,7 +120,7 @@ pub(crate) fn run(args: CoordinateArgs) -> Result<(), Failure> {
         let held = locks.hold(&args.places, gpu).map_err(Failure::from);
         let round = held.and_then(|is_new| {
             if is_new {
-                // Another coordinator may have changed the files since.
+                // Another coordinator may have changed the files in the meantime.
                 coordination = Coordination::new(args.settings.clone());
             }
             Ok(coordination.round(&args.places, start.elapsed())?)
@@ -135,7 +135,7 @@ pub(crate) fn run(args: CoordinateArgs) -> Result<(), Failure> {
             // The folder may disappear and return later, but its absence at the start is a mistake.
             Err(error) if first => return Err(error),
             Err(Failure::Arguments(error) | Failure::Failed(error)) => {
-                // Reported once, however long it lasts.
+                // An error is reported once, however long it lasts.
                 if complained.replace(error.clone()) != Some(error.clone()) {
                     complain(&error);
                 }
@@ -166,7 +166,7 @@ fn print(said: &[CoordinationEvent], json: bool) -> io::Result<()> {
     out.flush()
 }
 
-/// Returns the line of text for an event; `None` for an event that only has figures.
+/// Returns the line of text for an event; `None` for an event that has only figures.
 fn in_words(said: &CoordinationEvent) -> Option<String> {
     Some(match said {
         CoordinationEvent::Joined {

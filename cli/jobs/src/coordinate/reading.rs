@@ -7,20 +7,20 @@ use crate::files::JobPaths;
 use crate::order;
 use crate::view::{are_few, read_status};
 
-/// A job's two files, as they were read, or descriptions of their defects.
+/// The contents of a job's two files, or descriptions of their defects.
 #[derive(Clone, Debug)]
 pub(super) struct Reading {
     pub(super) status: Result<Option<StatusFile>, String>,
     pub(super) control: Result<ControlFile, String>,
     /// Whether the control file belongs to the job's user, who could write any limit into it.
     pub(super) is_own_word: bool,
-    /// The user that owns the status, where the system has users.
+    /// The user that owns the status, if the system has users.
     pub(super) user: Option<u32>,
 }
 
 impl Reading {
-    /// Reads both files, and keeps only the needed parts, because those of all jobs in a folder are
-    /// held together.
+    /// Reads both files, and keeps only the parts that are needed, because the readings of all jobs
+    /// in a folder are held at the same time.
     pub(super) fn of(job: &JobPaths) -> Self {
         let said = read_status(&job.status);
         let user = said.as_ref().ok().and_then(|said| said.as_ref()?.1);
@@ -58,7 +58,7 @@ impl Reading {
         own.is_some_and(|own| own.gpus.len() > 1)
     }
 
-    /// Returns the life of the process that wrote the status, if the status has it.
+    /// Returns the life of the process that wrote the status, if the status contains it.
     pub(super) fn life(&self) -> Option<Life> {
         self.status.as_ref().ok()?.as_ref()?.larder.as_ref()?.life
     }

@@ -1,27 +1,28 @@
-//! [`Coordination`]: larder-control's coordinator over the files of jobs; `members` chooses the
-//! jobs that it counts.
+//! [`Coordination`]: applies larder-control's coordinator to the files of jobs; `members` chooses
+//! the jobs that it counts.
 //!
 //! A round reads the files, lets the coordinator decide, and writes the control files that changed.
-//! Between two rounds it holds no resource but its locks, so it may be ended at any moment. The
-//! jobs keep their last limits, and another coordinator continues from the files.
+//! Between two rounds the coordination holds no resource but its locks, so it may be ended at any
+//! moment. The jobs keep their last limits, and another coordinator continues from the files.
 //!
-//! ROUND1. Numbers of orders continue from a job's files: an order of this coordinator has a higher
-//! number than any in the files when the job joined, so an answer to an earlier coordinator is not
-//! mistaken for one to this.
-//! ROUND2. A job that has not confirmed the order in its control file counts with all that it may
-//! hold by that order and by earlier ones, as recorded in the file; so does a job whose status is
-//! gone.
+//! ROUND1. Order numbers continue from a job's files: an order of this coordinator has a higher
+//! number than any that was in the files when the job joined, so an answer to an earlier
+//! coordinator is not mistaken for an answer to this one.
+//! ROUND2. A job that has not confirmed the order in its control file counts as all the memory that
+//! it may hold by that order and by earlier ones, as recorded in the file; so does a job whose
+//! status is gone.
 //! ROUND3. A job's memory counts until the job is gone: its status reported its end and its process
 //! is gone, its status file was removed and its process is gone, or another process has taken its
-//! files over. A dead process alone is not enough, because a process may only look dead from here.
+//! files over. A dead process alone is not enough, because a process that exists may look dead from
+//! here.
 //! ROUND4. The limits in a control file are those that this coordinator sent last; it reverts
-//! changes by hand.
-//! ROUND5. Memory that a coordinator gave always counts, by a control file that is not owned by the
-//! job's user. More memory that a status claims counts as far as the total has room for it beside
-//! all other jobs, and a limit that no coordinator gave only for the calm; so no status takes from
-//! another job.
+//! changes made by hand.
+//! ROUND5. Memory that a coordinator gave always counts, if the control file that says so is not
+//! owned by the job's user. Further memory that a status claims counts only up to the part of the
+//! total that is charged to no other job, and a limit that no coordinator gave counts only for the
+//! calm; so no status takes memory from another job.
 //! ROUND6. An order is for one life of a job. A job that starts again obeys none of the old orders,
-//! and has no memory before a new one.
+//! and has no memory until it gets a new one.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -37,11 +38,11 @@ use crate::alive::{Liveness, alive};
 use crate::files::{FilesError, JobPaths, Twins, find};
 use crate::view::not_there;
 
-/// An event of a round; a line of JSON. `job` is the job's name.
+/// An event of a round, serialized as a line of JSON. `job` is the job's name.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
 #[serde(rename_all = "snake_case", tag = "what")]
 pub(crate) enum CoordinationEvent {
-    /// A job counts from now on, with the memory that it may hold already.
+    /// A job counts from now on, with the memory that it may already hold.
     Joined {
         job: String,
         priority: u32,
@@ -69,10 +70,10 @@ pub(crate) enum CoordinationEvent {
 /// Maximum number of jobs that the reason of a limit names.
 const NAMED: usize = 3;
 
-/// Returns whether a process exists, by its number or its life.
+/// Returns whether a process exists, by its PID or its life.
 pub(super) type IsAlive<'a> = &'a dyn Fn(Option<u32>, Option<Life>) -> Liveness;
 
-/// Larder-control's coordinator over the files of jobs.
+/// The application of larder-control's coordinator to the files of jobs.
 #[derive(Clone, Debug)]
 pub(crate) struct Coordination {
     pub(super) settings: CoordinationSettings,
@@ -94,7 +95,7 @@ impl Coordination {
     }
 
     /// Runs a round: reads all files, decides, and writes. `now` must not decrease. If the places
-    /// cannot be read, nothing changes; a job's own files are never an error.
+    /// cannot be read, nothing changes; bad files of a job are not an error.
     pub(crate) fn round(
         &mut self,
         places: &[PathBuf],
@@ -119,7 +120,7 @@ impl Coordination {
         for (job, known) in &mut self.known {
             let written = match known.is_ours() {
                 true => known.write(job),
-                // The file may be this coordinator's from the next round on.
+                // From the next round on, the file may be this coordinator's to write.
                 false => known.claim(job),
             };
             if let Err(problem) = written {
@@ -146,7 +147,8 @@ impl Coordination {
     ) -> BTreeMap<JobPaths, String> {
         let mut wrong = BTreeMap::new();
         self.remove_gone(readings, alive, said);
-        // Memory given to all jobs counts before the claims of any job, or of its user (ROUND5).
+        // The memory that was given to all jobs counts before the claims of any job or its user
+        // (ROUND5).
         let mut present = Vec::new();
         for is_own_word in [false, true] {
             for (job, reading) in readings {
@@ -236,7 +238,7 @@ impl Coordination {
             return Err(problem);
         }
         match result {
-            // The job held that memory before it joined.
+            // The job already held that memory when it joined.
             Err(CoordinateError::AboveLimit { .. }) if report.version == 0 => {}
             result => result.map_err(words)?,
         }
@@ -246,7 +248,8 @@ impl Coordination {
         }
     }
 
-    /// Stores the commands in their jobs' records, and adds an event with the reason for each.
+    /// Stores the commands in the records of their jobs, and adds an event with the reason for
+    /// each.
     fn take_down(&mut self, gpu: BusId, commands: &[Command], said: &mut Vec<CoordinationEvent>) {
         for command in commands {
             let id = command.job();
@@ -299,8 +302,8 @@ impl Coordination {
         }
     }
 
-    /// Returns the names of the other jobs on a GPU that want more than they have, of the same or a
-    /// higher priority; at most [`NAMED`] of them.
+    /// Returns the names of the other jobs on a GPU that have the same or a higher priority and
+    /// want more than they have; at most [`NAMED`] of them.
     fn lacking(&self, gpu: BusId, of: JobId) -> Option<String> {
         let all = self.known.values().filter(|known| known.gpu == gpu);
         let priority = all

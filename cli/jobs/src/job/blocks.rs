@@ -1,5 +1,5 @@
-//! The blocks of a job: bytes at both ends of each block are written when it is allocated, and compared when
-//! it is freed.
+//! The blocks of a job: bytes at both ends of each block are written when the block is allocated, and compared when it
+//! is freed.
 
 use std::collections::HashMap;
 use std::error::Error;
@@ -17,17 +17,17 @@ use super::play::Figures;
 /// Number of bytes written at each end.
 const END: usize = 16;
 
-/// The start value of FNV-1a with 64 bits.
+/// Initial value and factor of 64-bit FNV-1a.
 const DIGEST_START: u64 = 0xcbf2_9ce4_8422_2325;
 const DIGEST_FACTOR: u64 = 0x0100_0000_01b3;
 
-/// A job's memory, its live blocks, and its figures.
+/// The memory, live blocks and figures of a job.
 pub(super) struct JobBlocks<'j> {
     memory: &'j VmemAllocator,
     stream: &'j Arc<CudaStream>,
     pacer: LaunchPacer,
     live: HashMap<u32, StampedBlock>,
-    /// The number of the pass, so that each pass writes other bytes.
+    /// The number of the pass; each pass writes different bytes.
     pass: u64,
     digest: u64,
     /// The limit at the end of the previous run.
@@ -63,8 +63,8 @@ impl<'j> JobBlocks<'j> {
         self.pass = pass;
     }
 
-    /// Waits until the limit allows this many bytes, polling a hundred times a second. Returns true
-    /// if the job is to end.
+    /// Waits until the limit allows this many bytes, and checks a hundred times a second. Returns true if the job is to
+    /// end.
     pub(super) fn wait_for(&self, bytes: u64, job: &Job, ended: &Receiver<()>) -> bool {
         while self.memory.device().limit_bytes() < bytes {
             if ended.recv_timeout(Duration::from_millis(10)).is_ok() {
@@ -137,7 +137,7 @@ impl<'j> JobBlocks<'j> {
             .iter_mut()
             .filter(|(_, held)| held.buffer.placement() == Placement::Host)
             .collect();
-        // The order must not depend on the table's.
+        // The order must not depend on that of the table.
         on_host.sort_unstable_by_key(|(id, _)| **id);
         let buffers = on_host
             .into_iter()
@@ -162,7 +162,7 @@ impl<'j> JobBlocks<'j> {
     }
 }
 
-/// Returns the ranges of the ends. A range that would overlap the other is omitted.
+/// Returns the ranges of a block's ends. The last one is omitted if it would overlap the first.
 fn ends(len: usize) -> impl Iterator<Item = (usize, usize)> {
     let first = (len > 0).then_some((0, len.min(END)));
     let last = (len >= 2 * END).then(|| (len - END, len));
@@ -181,7 +181,7 @@ fn content(key: u64, start: usize) -> [u8; END] {
     content
 }
 
-/// Spreads a number over 64 bits (SplitMix64's last steps).
+/// Spreads a number over 64 bits (SplitMix64).
 fn mix(number: u64) -> u64 {
     let number = number.wrapping_add(0x9e37_79b9_7f4a_7c15);
     let number = (number ^ (number >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);

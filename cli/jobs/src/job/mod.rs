@@ -1,4 +1,4 @@
-//! `larder job`: replays recorded traces as a job under control.
+//! `larder job`: replays recorded traces as a job that obeys its control file.
 
 #[allow(
     unsafe_code,
@@ -28,7 +28,7 @@ use script::JobScript;
 /// Replays traces as one of several jobs on a GPU: it obeys its control file, writes its status, and checks
 /// what it wrote.
 ///
-/// Ends with 1 if a byte was not as it had been written or memory was refused on every side.
+/// Exits with 1 if a byte was not as it had been written, or if neither device nor host had memory.
 #[derive(Debug, Args)]
 pub struct JobArgs {
     /// Traces in format v1, memory snapshots of PyTorch of one device, or logs of RMM's logging adaptor,
@@ -36,7 +36,7 @@ pub struct JobArgs {
     #[arg(required = true, value_name = "TRACE")]
     traces: Vec<PathBuf>,
 
-    /// A folder for both files, `NAME.control.json` and `NAME.status.json`
+    /// The folder of both files, `NAME.control.json` and `NAME.status.json`
     #[arg(long = "in", value_name = "FOLDER", conflicts_with_all = ["control", "status"])]
     folder: Option<PathBuf>,
 
@@ -48,7 +48,7 @@ pub struct JobArgs {
     #[arg(long, value_name = "FILE")]
     status: Option<PathBuf>,
 
-    /// The job's name; without it, the first trace's
+    /// The job's name; by default, that of the first trace
     #[arg(long, value_name = "NAME")]
     name: Option<String>,
 
@@ -73,7 +73,7 @@ pub struct JobArgs {
     #[arg(long, value_name = "N", value_parser = parse_limit)]
     limit: Option<u64>,
 
-    /// The memory used above the limit
+    /// The memory for blocks that do not fit the limit
     #[arg(long, value_name = "WHAT", default_value = "pinned")]
     host: Host,
 
@@ -86,12 +86,12 @@ pub struct JobArgs {
     driver: Option<Choice>,
 }
 
-/// The memory that serves when the device's limit is reached.
+/// The memory that is used when the device's limit is reached.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
 enum Host {
     /// Pinned memory of the host
     Pinned,
-    /// Nothing: the job waits before each pass until its limit is what it wants
+    /// None: the job waits before each pass until its limit is what it wants
     None,
 }
 

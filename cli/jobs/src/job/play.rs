@@ -1,8 +1,8 @@
-//! Plays traces as a job under control: memory of the device and then of the host, each step a run,
-//! and every block checked.
+//! Plays traces as a job: with memory of the device first and of the host second, one run for each
+//! step, and every block checked.
 //!
-//! The device's allocator begins with the given limit, 0 if a coordinator will set one. So jobs
-//! never hold more than was promised to them, from the first byte on.
+//! The device's allocator begins with the given limit, which is 0 if a coordinator will set one. So
+//! a job never holds more than it was promised, not even at first.
 
 use std::error::Error;
 use std::iter;
@@ -23,15 +23,15 @@ use super::script::JobScript;
 use super::{Host, JobArgs, status};
 use crate::complain;
 
-/// A job's figures: the line of JSON at its end.
+/// A job's figures, printed as a line of JSON at its end.
 #[derive(Debug, Default, Serialize)]
 pub(super) struct Figures {
     pub(super) name: String,
     /// Number of complete passes over a trace.
     pub(super) passes: u64,
-    /// Number of steps of all passes.
+    /// Number of steps in all passes.
     pub(super) runs: u64,
-    /// Number of blocks allocated, and how many of them were then on the device and on the host.
+    /// Number of blocks allocated, and of those that were allocated on the device and on the host.
     pub(super) allocations: u64,
     pub(super) on_device: u64,
     pub(super) on_host: u64,
@@ -51,7 +51,7 @@ pub(super) struct Figures {
     pub(super) seconds: f64,
 }
 
-/// Plays traces as a job. Returns an error if memory was refused on every side, or the driver
+/// Plays traces as a job. Returns an error if neither device nor host had memory, or if the driver
 /// refused a call; the status then says that the job ended.
 pub(super) fn play(
     args: &JobArgs,
@@ -170,7 +170,7 @@ fn memory(
     let answer = device.set_limit(limit_bytes);
     debug_assert_eq!(answer, larder_core::limits::LimitAnswer::Applied);
     let host = match host {
-        // All of the memory may be on the host, with gaps.
+        // All of the memory may be on the host, with gaps between blocks.
         Host::Pinned => HostSide::Pinned(peak_bytes.saturating_mul(2).saturating_add(64 << 20)),
         Host::None => HostSide::None,
     };

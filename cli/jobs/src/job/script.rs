@@ -5,7 +5,7 @@ use larder_trace::{Event, Trace};
 /// The allocator's granule, to which sizes are rounded up before they are added.
 const GRANULE_BYTES: u64 = 256;
 
-/// A trace as a job plays it.
+/// A trace in the form in which a job plays it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct JobScript {
     /// The events between two step marks. Blocks that are live at the end are freed there.
@@ -48,8 +48,8 @@ impl JobScript {
         }
     }
 
-    /// Returns the bytes that a job requests from a coordinator: the peak, an eighth of it and a
-    /// unit more for gaps between blocks.
+    /// Returns the bytes that a job requests from a coordinator: the peak, and for gaps between
+    /// blocks an eighth of it and 4 MiB.
     pub(super) fn wanted_bytes(&self) -> u64 {
         self.peak_bytes + self.peak_bytes / 8 + (4 << 20)
     }

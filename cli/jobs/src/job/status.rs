@@ -1,8 +1,8 @@
-//! Reports problems with a job's files while it works: its status cannot be written, so that
-//! readers see an old one, or none; its control file is not obeyed; its names are not its own.
+//! Reports problems with a job's files while the job works: its status cannot be written, so that
+//! readers see an old one or none; its control file is not obeyed; or its names are another job's.
 //!
-//! A thread checks, since the job may be suspended in a run, or wait for a limit that a coordinator
-//! without its status will not set.
+//! A separate thread checks, because the job may be suspended in a run, or may be waiting for a
+//! limit that no coordinator sets without its status.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -18,10 +18,10 @@ use crate::note;
 const INTERVAL: Duration = Duration::from_millis(100);
 
 /// Maximum number of problems reported. Each concerns one file, so there are few, unless an
-/// attacker makes up new ones.
+/// attacker invents new ones.
 const MOST: usize = 16;
 
-/// Runs `work`, and during it reports problems with the job's files on stderr, each once. The work
+/// Runs `work`, and meanwhile reports problems with the job's files on stderr, each once. The work
 /// continues.
 ///
 /// # Errors
@@ -34,7 +34,7 @@ pub(super) fn watched<R>(job: &Job, work: impl FnOnce() -> R) -> io::Result<R> {
             while ended.recv_timeout(INTERVAL) == Err(RecvTimeoutError::Timeout) {
                 said.say(&job.state());
             }
-            // Writes the last change, if it is not written yet.
+            // Writes the last change to the status, if that has not been done.
             job.poll();
             said.say(&job.state());
         };
@@ -56,7 +56,7 @@ impl Said {
         }
     }
 
-    /// Returns the problem, if it is new.
+    /// Returns the problem if it is new.
     fn new_problem<'p>(&mut self, problem: Option<&'p str>) -> Option<&'p str> {
         let problem = problem.filter(|problem| !self.0.contains(*problem))?;
         let is_new = self.0.len() < MOST && self.0.insert(problem.to_owned());

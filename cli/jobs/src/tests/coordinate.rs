@@ -1,4 +1,4 @@
-//! Rounds of the coordinator over jobs that answer by their files.
+//! Rounds of the coordinator over jobs that answer through their files.
 
 use super::*;
 
@@ -31,8 +31,8 @@ fn another_coordinator_takes_over_and_no_old_answer_counts() {
     ]);
     world.settle();
     let before = world.jobs[1].1.version.unwrap();
-    // The last order of the first coordinator has not been obeyed: `a` counts with the larger
-    // limit.
+    // The last order of the first coordinator has not been obeyed: `a` counts as the larger of its
+    // two limits.
     (world.jobs[0].1.limit, world.jobs[0].1.version) = (5 * MIB, Some(0));
     world.want(0, 80);
     world.restart();
@@ -55,7 +55,7 @@ fn a_dead_jobs_memory_counts_until_it_is_reported_gone() {
     let said = world.round(500);
     assert_eq!(world.charged(), 60);
     if fs::metadata("/proc/self/stat").is_ok() {
-        // Reported once, and with the remedy.
+        // It is reported once, with the remedy.
         let problem = problem(&said, "dead").unwrap();
         assert!(problem.contains("control forget dead"), "{problem}");
         assert_eq!(world.round(500), []);
@@ -93,7 +93,7 @@ fn rubbish_is_said_once_and_disturbs_nobody() {
     assert_eq!(world.limits(), [40]);
     let is_problem = |said: &&CoordinationEvent| matches!(said, CoordinationEvent::Problem { .. });
     assert_eq!(said.iter().filter(is_problem).count(), 2, "{said:?}");
-    // A good job that writes garbage keeps its memory.
+    // A job whose status becomes garbage keeps its memory.
     fs::write(&world.jobs[0].0.status, "rubbish").unwrap();
     world.round(500);
     assert_eq!(world.charged(), 40);
@@ -130,6 +130,6 @@ fn a_limit_that_was_changed_by_hand_is_changed_back() {
     world.round(500);
     let view = JobView::look(&world.jobs[0].0, SystemTime::now());
     assert_eq!(view.gpus[0].target_limit_bytes, Some(40 * MIB));
-    // A pause by hand is not changed.
+    // A pause that was set by hand stays.
     assert_eq!(view.target_perf, Some(0));
 }

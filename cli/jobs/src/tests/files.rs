@@ -1,4 +1,4 @@
-//! Control and status files, found, read and changed.
+//! Finding, reading and changing control and status files.
 
 use super::*;
 
@@ -46,7 +46,7 @@ fn a_control_file_alone_is_no_second_job_beside_another_pair_of_its_name() {
     for (statuses, found) in [
         (&[][..], &[ours][..]),
         (&[ours], &[ours]),
-        // A file put there by another program hides no job of ours.
+        // A file from another program does not hide a job of ours.
         (&[theirs], &[ours, theirs]),
         (&[ours, theirs], &[ours, theirs]),
     ] {

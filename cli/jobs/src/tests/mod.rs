@@ -1,4 +1,5 @@
-//! Files of jobs that this test writes itself: found, shown, sent, divided.
+//! Tests on files of jobs that the tests write themselves: they are found and shown, jobs get
+//! orders, and memory is divided.
 
 mod coordinate;
 mod files;
@@ -85,7 +86,7 @@ impl Status {
         fs::write(&job.status, text).unwrap();
     }
 
-    /// Returns the job started again, as another process.
+    /// Returns the status of the job after it has started again, as another process.
     fn again(&self, process: &Child) -> Self {
         Self {
             pid: process.id(),
@@ -113,10 +114,10 @@ impl Status {
     }
 }
 
-/// Starts a process that lives until it is killed, of `user` or of this process's user.
+/// Starts a process that lives until it is killed, as `user` or as this process's user.
 fn process(user: Option<u32>) -> io::Result<Child> {
     let mut sleep = Command::new("sleep");
-    // Its open files must not delay the end of a failed test.
+    // Pipes that it keeps open must not delay the end of a failed test.
     sleep
         .arg("1000")
         .stdout(Stdio::null())
@@ -148,7 +149,7 @@ fn settings(total_bytes: u64) -> CoordinationSettings {
     }
 }
 
-/// Jobs in a folder that answer by their files, and a coordination of 100 MiB for them.
+/// Jobs in a folder that answer through their files, and a coordination of 100 MiB for them.
 struct World {
     folder: TempDir,
     coordination: Coordination,
@@ -181,14 +182,14 @@ impl World {
         self.jobs.push((files, status));
     }
 
-    /// A job wants so many MiB from now on.
+    /// Makes a job want this many MiB from now on.
     fn want(&mut self, index: usize, mebibytes: u64) {
         let (files, status) = &mut self.jobs[index];
         status.wanted = mebibytes * MIB;
         status.write(files);
     }
 
-    /// Begins another coordination in place of the former one.
+    /// Replaces the coordination with a new one.
     fn restart(&mut self) {
         self.coordination = Coordination::new(settings(100 * MIB));
     }
@@ -201,7 +202,7 @@ impl World {
         round.unwrap()
     }
 
-    /// Runs rounds until no more events happen, each job obeying after each.
+    /// Runs rounds until no more events happen; after each round, every job obeys.
     fn settle(&mut self) -> Vec<CoordinationEvent> {
         let mut all = Vec::new();
         loop {

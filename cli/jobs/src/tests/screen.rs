@@ -273,7 +273,7 @@ fn names_and_problems_that_a_terminal_obeys_are_shown_escaped_and_counted_so() {
     assert_eq!(lines.len(), 4, "{text}");
     assert!(lines[2].starts_with(shown), "{text}");
     assert!(lines[3].starts_with(&format!("{shown}: ")), "{text}");
-    // Columns are below their headings: both lines end with the last one.
+    // Cells are below their headings: both lines end with the last column.
     assert_eq!(lines[0].chars().count(), lines[2].chars().count());
     let drawn = drawn(&screen_of(folder.path()), 250);
     assert!(drawn[1].starts_with(&format!("{shown} ")), "{drawn:?}");

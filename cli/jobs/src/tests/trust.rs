@@ -1,5 +1,5 @@
-//! Jobs that start again, neighbours that lie, files that disappear: the total holds, and no job
-//! takes from another.
+//! Jobs that start again, neighbours that lie, files that disappear: the total is never exceeded,
+//! and no job takes memory from another.
 #![cfg(target_os = "linux")]
 
 use larder_model::Random;
@@ -20,7 +20,7 @@ fn control(job: &JobPaths) -> ControlFile {
     ControlFile::parse(text).unwrap().file
 }
 
-/// Returns a control file that orders a process of this life to hold so much.
+/// Returns a control file that limits the process with this life to `limit_bytes`.
 fn orders(life: Option<Life>, limit_bytes: u64) -> ControlFile {
     let mut orders = ControlFile::default();
     orders.limit(gpu(), limit_bytes);
@@ -47,7 +47,7 @@ fn a_job_that_starts_again_has_nothing_before_an_order_of_its_own() {
     *again = again.again(&second);
     again.obey(files);
     assert_eq!((again.limit, again.version), (0, None));
-    // A coordinator that begins now does not give it more than there is either.
+    // A coordinator that begins now does not give the jobs more than the total either.
     world.restart();
     world.settle();
     assert_eq!(world.limits(), [50, 50]);
@@ -59,7 +59,7 @@ fn a_job_that_starts_again_has_nothing_before_an_order_of_its_own() {
 fn a_coordinator_that_begins_counts_a_living_job_whose_status_is_gone() {
     let mut world = World::new(&[("a", own(1, 60 * MIB))]);
     world.settle();
-    // The job is ordered to have less, and has not obeyed.
+    // The job was ordered to hold less, and has not obeyed yet.
     let files = world.jobs[0].0.clone();
     let mut lowered = control(&files);
     lowered.limit(gpu(), 20 * MIB);
@@ -149,7 +149,7 @@ fn what_a_person_says_to_the_next_run_of_a_job_is_obeyed_by_it() {
     let first = process(None).unwrap();
     let said = orders(Life::of(first.id()), 60 * MIB);
     fs::write(&files.control, said.to_text()).unwrap();
-    // The order is for the existing run, beside its limit.
+    // The order is for the existing run, and its limit stays.
     pause().give(&files).unwrap();
     let kept = control(&files);
     assert_eq!((kept.life, kept.control_version), (said.life, Some(1)));
@@ -196,7 +196,7 @@ fn a_status_that_a_neighbour_wrote_for_a_process_of_another_user_is_not_believed
 #[test]
 fn a_users_own_control_file_is_written_and_counts_as_far_as_there_is_room() {
     const USER: u32 = 12345;
-    // A process of that user.
+    // This process belongs to that user.
     let Ok(process) = process(Some(USER)) else {
         println!("skipped: only the superuser becomes somebody else");
         return;
@@ -364,7 +364,8 @@ fn who_may_not_command_a_job_is_told_so() {
     let files = world.paths("a");
     fs::write(&files.control, "{}").unwrap();
     std::os::unix::fs::chown(&files.status, Some(USER), None).unwrap();
-    // The file is owned by a third user, and this process, the superuser's, leaves it unchanged.
+    // The file is owned by a third user. This process runs as the superuser, and leaves the file
+    // unchanged.
     std::os::unix::fs::chown(&files.control, Some(USER + 1), None).unwrap();
     let refused = pause().give(&files).unwrap_err().to_string();
     let words = "orders here are those of user 12345";

@@ -1,10 +1,10 @@
 //! [`Connections`]: a bounded number of connections. A new one closes the oldest if all are in use.
 //!
 //! CONN1. At most `most` connections are held, each by one [`OpenConnection`], which is dropped by
-//! the thread that serves it. A closed connection counts until then, so there are never more
-//! threads than `most`.
-//! CONN2. A connection is closed from outside by shutting it down: the thread that waits for it
-//! wakes with an error or an end, and drops its `OpenConnection`.
+//! the thread that serves it. A closed connection counts until then, so there are never more than
+//! `most` threads.
+//! CONN2. Another thread closes a connection by shutting it down: the thread that waits on it wakes
+//! with an error or the end of the stream, and drops its `OpenConnection`.
 
 use std::collections::VecDeque;
 use std::net::{Shutdown, TcpStream};
@@ -33,8 +33,8 @@ impl Connections {
         })
     }
 
-    /// Holds one more connection. If all places are taken, closes the oldest, and waits until one
-    /// is free.
+    /// Holds one more connection. If all places are taken, closes the oldest connection, and waits
+    /// for a free place.
     pub(super) fn hold(self: &Arc<Self>, stream: Arc<TcpStream>) -> OpenConnection {
         let mut held = self.lock();
         while held.len() >= self.most {
@@ -47,7 +47,8 @@ impl Connections {
         }
     }
 
-    /// Closes the oldest connection and waits until one has left. Returns false if none is held.
+    /// Closes the oldest connection and waits until any has been dropped. Returns false if none is
+    /// held.
     pub(super) fn close_oldest(&self) -> bool {
         let held = self.lock();
         let is_any = !held.is_empty();

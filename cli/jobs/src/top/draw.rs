@@ -12,7 +12,7 @@ use crate::alive::Liveness;
 use crate::layout::wrapped;
 use crate::visible::visible;
 
-/// Columns omitted in a narrow terminal, in this order. The job's name stays.
+/// Columns that a narrow terminal omits, in this order. The job's name is always shown.
 const SPARED: [&str; 16] = [
     "stable", "prio", "peak", "batch", "swap", "pid", "deferred", "age", "host", "gpu", "used",
     "alive", "perf", "target", "held", "limit",
@@ -49,8 +49,8 @@ impl Screen {
         frame.render_widget(Paragraph::new(keys).style(style), last);
     }
 
-    /// Returns the problems of the jobs' files, the selected job's first, since there may not be
-    /// room for all.
+    /// Returns the problems of the jobs' files. Those of the selected job come first, because there
+    /// may not be room for all.
     fn problems(&self) -> String {
         let selected = self.lines.get(self.selected).map(|line| line.job);
         let others = (0..self.jobs.len()).filter(|job| Some(*job) != selected);
@@ -86,7 +86,7 @@ impl Screen {
         frame.render_stateful_widget(table, area, &mut state);
     }
 
-    /// Returns the columns that fit completely.
+    /// Returns the columns that fit on a screen of `width`.
     fn columns(&self, width: u16) -> Vec<usize> {
         let mut columns: Vec<usize> = (0..HEADINGS.len()).collect();
         for spared in SPARED {
@@ -113,7 +113,7 @@ impl Screen {
     }
 }
 
-/// Returns a cell, with names aligned left and numbers right.
+/// Returns a cell. Names are aligned left, numbers right.
 fn cell(column: usize, text: &str) -> Cell<'_> {
     let text = Text::from(text);
     if column == 0 {

@@ -59,8 +59,8 @@ impl Screen {
         KeyAction::Nothing
     }
 
-    /// Changes the limit by one step, starting from the one in the control file, otherwise from the
-    /// one in force.
+    /// Changes the limit by one step from the limit in the control file, or, if there is none, from
+    /// the limit in force.
     fn step(&mut self, change: fn(u64, u64) -> u64) -> KeyAction {
         let target = self.chosen().and_then(|(_, gpu)| {
             let gpu = gpu?;
@@ -87,7 +87,7 @@ impl Screen {
         })
     }
 
-    /// Returns the selected job, and its GPU on that line.
+    /// Returns the job and the GPU of the selected line.
     fn chosen(&self) -> Option<(&JobView, Option<&GpuView>)> {
         let line = self.lines.get(self.selected)?;
         let job = self.jobs.get(line.job)?;

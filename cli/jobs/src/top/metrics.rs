@@ -1,6 +1,6 @@
 //! The jobs as OpenMetrics text, which Prometheus reads.
 //!
-//! A job that has ended, or whose process is gone, has no samples, so it disappears with the next
+//! A job that has ended, or whose process is gone, has no samples, so it disappears from the next
 //! answer.
 
 use std::fmt::Write;
@@ -10,7 +10,7 @@ use larder_control::SleepState;
 use crate::alive::Liveness;
 use crate::view::{GpuView, JobView};
 
-/// A gauge: its name after `larder_job_`, its help, and its number, which is `None` if the job does
+/// A gauge: its name after `larder_job_`, its help, and its value, which is `None` if the job does
 /// not report it.
 type Gauge<Of> = (&'static str, &'static str, fn(&Of) -> Option<f64>);
 
@@ -74,7 +74,7 @@ fn limit(bytes: Option<u64>) -> Option<f64> {
     Some(bytes as f64)
 }
 
-/// Formats the numbers of jobs that are alive, or may be.
+/// Formats the figures of the jobs that are alive, or may be.
 pub(crate) fn open_metrics(jobs: &[JobView]) -> String {
     let lives = |job: &&JobView| !job.ended && job.alive != Liveness::No;
     let jobs: Vec<&JobView> = jobs.iter().filter(lives).collect();
@@ -121,7 +121,7 @@ fn family(text: &mut String, name: &str, help: &str, samples: impl Iterator<Item
     }
 }
 
-/// Escapes a label, since names come from file names and may contain any character.
+/// Escapes a label: names come from file names and may contain any character.
 fn escaped(text: &str) -> String {
     text.replace('\\', "\\\\")
         .replace('"', "\\\"")

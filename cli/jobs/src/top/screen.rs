@@ -1,8 +1,8 @@
 //! The live table in a terminal: [`Screen`] is its content and handles keys; [`run`] connects it to the
 //! terminal, the files and the clock.
 //!
-//! Keys change control files immediately. The table shows the limit and the share in the control file beside those in
-//! force, which change when the job has obeyed.
+//! Keys change control files immediately. The table shows the limit and the share in the control file next to those in
+//! force, which change once the job has obeyed.
 
 use std::io;
 use std::path::PathBuf;
@@ -30,7 +30,7 @@ pub(crate) struct Screen {
     pub(super) message: String,
 }
 
-/// The action of a key.
+/// The action for a key.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum KeyAction {
     /// Redraws and reads the files again.
@@ -75,7 +75,7 @@ impl Screen {
     }
 }
 
-/// Shows the jobs until the user ends it, and reads the files each `interval`.
+/// Shows the jobs until the user quits, and reads the files once in each `interval`.
 pub(super) fn run(places: &[PathBuf], interval: Duration, step_bytes: u64) -> Result<(), Failure> {
     let mut screen = Screen::new(step_bytes);
     screen.show(look(places)?);
@@ -128,7 +128,7 @@ pub(crate) fn send(job: &JobPaths, order: &ControlChange) -> String {
     }
 }
 
-/// Reads the files of all jobs. A job's own files are never an error.
+/// Reads the files of all jobs. Bad files of a job are not an error.
 pub(crate) fn look(places: &[PathBuf]) -> Result<Vec<JobView>, FilesError> {
     let now = SystemTime::now();
     let jobs = find(places, Twins::Hidden)?;

@@ -1,20 +1,20 @@
 //! `larder top --serve`: answers `GET /metrics` with the jobs as OpenMetrics text, and no other
 //! request.
 //!
-//! Each connection has a thread, and their number is bounded. A client that finishes in
-//! milliseconds, as every good one does, does not wait for slow ones, however many there are: if
+//! Each connection has a thread, and the number of threads is bounded. A client that finishes in
+//! milliseconds, as every good one does, does not wait for slow clients, however many there are: if
 //! all places are taken, the oldest connection is closed. One polling thread would suffice, but the
-//! standard library has no such call. A flood of clients can take at most:
+//! standard library cannot poll. A flood of clients can take at most:
 //!
-//! * [`CONNECTIONS`] threads and files, and the few files that one reading of the jobs opens, since
-//!   readings take turns. That is half of the 1024 files that a process usually may open.
-//! * One reading at a time: all clients that asked before it began get its answer, so none waits
-//!   for more than two. At most [`WAITING`] clients wait for a reading, since closing their
-//!   connections does not wake them; others are asked to retry later.
-//! * [`WRITTEN`] answers and one in the making; of the clients that do not read theirs, the oldest
-//!   is closed too.
-//! * [`PATIENCE`] for all of a connection except that wait. Small HTTP libraries have no such
-//!   limit.
+//! * [`CONNECTIONS`] threads and open files, and the few files that one reading of the jobs opens,
+//!   since readings take turns. That is half of the 1024 files that a process may usually open.
+//! * One reading at a time: all clients that asked before a reading began get its answer, so none
+//!   waits for more than two readings. At most [`WAITING`] clients wait for a reading, since
+//!   closing their connections does not wake them; others are asked to retry later.
+//! * [`WRITTEN`] answers, and one that is being made; the oldest connection whose client does not
+//!   read its answer is closed too.
+//! * [`PATIENCE`] for each connection, except for the wait for a reading. Small HTTP libraries have
+//!   no such limit.
 
 use std::fmt::Display;
 use std::io::{self, BufRead, BufReader, Read, Write};
@@ -45,8 +45,8 @@ const PATIENCE: Duration = Duration::from_secs(10);
 /// Maximum bytes of a request.
 const REQUEST_BYTES: u64 = 8 << 10;
 
-/// Bytes of a thread's stack. Its deepest use is reading a JSON file, at most 128 values deep, in a
-/// build without optimisation. Only the used part costs memory, some kilobytes.
+/// Bytes of a thread's stack. Its deepest use is to read a JSON file, at most 128 values deep, in a
+/// build without optimisation. Only the part that is used takes memory, a few kilobytes.
 const STACK_BYTES: usize = 1 << 20;
 
 /// Parses the address to listen on: a port alone, with or without a colon, is on this machine's own
@@ -60,7 +60,7 @@ pub(super) fn parse_address(text: &str) -> Result<SocketAddr, String> {
     }
 }
 
-/// Answers until the user ends the program. Prints its address.
+/// Prints the address, and answers requests until the user ends the program.
 pub(super) fn run(places: &[PathBuf], address: SocketAddr) -> Result<(), Failure> {
     // The folders may disappear and return later, but their absence at the start is a mistake.
     look(places)?;
@@ -91,16 +91,16 @@ struct ServeState {
     connections: Arc<Connections>,
     /// Connections whose answers are being written.
     written: Arc<Connections>,
-    /// The last answer. Locked while an answer is made.
+    /// The last answer. The lock is held while an answer is made.
     latest: Mutex<Latest>,
-    /// Number of threads that hold `latest` or wait for it.
+    /// Number of threads that hold the lock of `latest` or wait for it.
     waiting: Mutex<usize>,
 }
 
 /// The last answer made.
 #[derive(Default)]
 struct Latest {
-    /// The time at which its reading of the jobs began.
+    /// The time at which the reading of the jobs for this answer began.
     began: Option<Instant>,
     answer: Arc<str>,
     /// Number of answers made.
@@ -125,8 +125,7 @@ impl ServeState {
         loop {
             match listener.accept() {
                 Ok((stream, _)) => self.begin(&Arc::new(stream)),
-                // The cause may be too many open files, and closing the oldest connection frees
-                // one.
+                // The cause may be too many open files; closing the oldest connection frees one.
                 Err(_) if self.connections.close_oldest() => {}
                 Err(_) => thread::sleep(PATIENCE / 10),
             }
@@ -179,7 +178,7 @@ impl ServeState {
         may
     }
 
-    /// Makes an answer, unless one was begun since the request, and writes it.
+    /// Writes an answer. Makes a new one, unless one was begun since the request.
     fn write(
         &self,
         client: &mut TimedConnection<'_>,
@@ -202,7 +201,7 @@ impl ServeState {
         client.write_all(answer.as_bytes())
     }
 
-    /// Returns the whole answer, from a reading of the jobs.
+    /// Reads the jobs. Returns the whole answer.
     fn metrics(&self) -> String {
         match look(&self.places) {
             Ok(jobs) => {
@@ -241,7 +240,7 @@ fn read_request(client: &mut TimedConnection<'_>) -> io::Result<String> {
     Ok(request)
 }
 
-/// A connection that fails after its time.
+/// A connection that fails once its time is over.
 struct TimedConnection<'c> {
     stream: &'c Arc<TcpStream>,
     until: Instant,
@@ -285,7 +284,8 @@ mod tests {
     /// Longer than any wait, however busy the machine is.
     const NEVER: Duration = Duration::from_secs(900);
 
-    /// Bytes that slow clients send: none, a part, and a part that ends with a line.
+    /// The bytes that slow clients send: none, a part of a line, and whole lines without the end of
+    /// the request.
     const PARTS: [&str; 3] = ["", "GET /met", "GET /metrics HTTP/1.1\r\nA: b\r\n"];
 
     fn server(folder: &TempDir) -> ServeState {
@@ -352,7 +352,7 @@ mod tests {
         let mut held = slow(address, 200);
         assert!(is_answer(&get(address)));
         assert!(held.iter().all(is_open));
-        // A slow client is also answered once it has asked.
+        // A slow client is answered too, once it has asked.
         let mut last = held.swap_remove(1);
         last.write_all(b"rics HTTP/1.1\r\n\r\n").unwrap();
         assert!(is_answer(&answer_of(last)));
@@ -370,7 +370,7 @@ mod tests {
         let held = slow(address, 10);
         assert!(is_answer(&get(address)));
         let open = || held.iter().filter(|stream| is_open(stream)).count();
-        // The connections are closed already. Wait until the system reports it here.
+        // The connections are closed already. The test waits until the system reports it here.
         wait(|| open() <= 3);
         assert!(is_answer(&get(address)));
         assert_eq!(open(), 3);
@@ -384,7 +384,7 @@ mod tests {
             ..server(&folder)
         });
         for mut stream in slow(start(&hasty), 6) {
-            // The connection has ended, or was reset with the data it had sent.
+            // The connection was closed, or was reset because of data that the server had not read.
             let end = stream.read_to_end(&mut Vec::new());
             let end = end.map_err(|error| error.kind());
             let reset = Err(io::ErrorKind::ConnectionReset);
@@ -442,7 +442,7 @@ mod tests {
             .map(|_| come(address, "GET /metrics HTTP/1.1\r\n\r\n"))
             .collect();
         wait(|| server.connections.count() == 60);
-        // Gives all clients the time to send their requests. If it is too short, there are more
+        // Gives all clients time to send their requests. If the time is too short, there are more
         // readings.
         thread::sleep(Duration::from_millis(200));
         drop(latest);

@@ -14,7 +14,7 @@ pub(crate) const HEADINGS: [&str; 17] = [
     "deferred", "host", "swap", "batch", "perf", "age",
 ];
 
-/// One line of the table: a job on a GPU, or a job without any.
+/// One line of the table: a job on a GPU, or a job without a GPU.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct TableLine {
     /// Index of the job among the jobs shown.
@@ -24,7 +24,7 @@ pub(crate) struct TableLine {
     pub(super) cells: [String; HEADINGS.len()],
 }
 
-/// Returns the lines of jobs, in their order.
+/// Returns the lines of the jobs, in the order of the jobs.
 pub(crate) fn lines(jobs: &[JobView]) -> Vec<TableLine> {
     let mut lines = Vec::new();
     for (job, view) in jobs.iter().enumerate() {
@@ -101,8 +101,8 @@ fn none() -> String {
 /// The columns that `--once` prints by default.
 const USUAL: [&str; 7] = ["alive", "gpu", "used", "held", "limit", "target", "perf"];
 
-/// Formats the first column and the `named` ones, or all with `all`, as text of `width`; below it
-/// the problems of the files. An error names the existing columns.
+/// Formats the first column and the `named` ones, or with `all` every column, as text of `width`,
+/// and below it the problems of the files. An error names the existing columns.
 pub(crate) fn table(
     jobs: &[JobView],
     named: &[String],
@@ -135,7 +135,7 @@ pub(crate) fn table(
     Ok(wrapped(&text, width))
 }
 
-/// Lists the problems of the jobs' files, a line each.
+/// Lists the problems of the jobs' files, one per line.
 pub(super) fn problems<'a>(jobs: impl IntoIterator<Item = &'a JobView>) -> String {
     let mut text = String::new();
     for job in jobs {

@@ -1,9 +1,9 @@
 //! [`Uses`]: the streams that use a buffer, and the waits that order another use after theirs.
 //!
 //! A use is noted before its work is queued, since cudarc asks for the address then; no event is recorded at
-//! that time. A later use on another stream waits once for all work queued on the first stream by then. The
-//! borrow checker ensures that the noted work is queued by then: reads borrow the buffer, and a write borrows
-//! it exclusively.
+//! that time. When another stream uses the buffer later, it waits once for all work queued on the first
+//! stream at that time. The borrow checker ensures that this includes the noted work: reads borrow the
+//! buffer, and a write borrows it exclusively.
 //!
 //! USE1 a read comes after all writes: its stream waits for every other stream in `writers`.
 //! USE2 a write comes after all writes and all reads. After a write of the whole buffer, the earlier uses are

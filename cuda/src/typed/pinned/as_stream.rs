@@ -1,4 +1,4 @@
-//! [`PinnedAllocator`] as a [`StreamAllocator`], and as [`StreamMemory`] beside one stream.
+//! [`PinnedAllocator`] as a [`StreamAllocator`], and as the [`StreamMemory`] of one stream.
 
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ use crate::stream::allocator::{BlockInfo, Live, StreamAllocator};
 use crate::{Context, DeviceAllocError, DeviceFreeError, StreamMemory};
 
 impl PinnedAllocator {
-    /// Returns this pool's memory for uses by a stream, as the core's [`BlockAllocator`].
+    /// Returns this pool's memory for use by one stream, as the core's [`BlockAllocator`].
     ///
     /// # Errors
     /// [`DeviceAllocError::Stream`] for a stream of another context, or the per-thread default stream.
@@ -26,20 +26,20 @@ impl PinnedAllocator {
     }
 }
 
-/// A new block is unused, so the host may write to it immediately.
+/// No stream uses a new block, so the host may write to it immediately.
 impl StreamAllocator for PinnedAllocator {
     fn context(&self) -> &Context {
         self.events().context()
     }
 
-    /// Costs O(1) and no driver call while something fits and no freed block waits for its streams.
+    /// O(1) and no driver call while a free chunk fits and no freed block waits for its streams.
     fn alloc_as(&self, _: &Arc<CudaStream>, request: &Request) -> Result<Block, DeviceAllocError> {
         self.take(request)
     }
 
-    /// The block can be reused on any stream once an event after the queued work has passed. Until then it
-    /// counts as live. One or two driver calls with their contexts. The host waits for a stream of another
-    /// context, or the per-thread default stream.
+    /// The block can be reused on any stream once an event after the queued work has completed. Until then,
+    /// the block counts as live. Costs one or two driver calls, and those that make the context current. The
+    /// host waits if the stream is of another context or is the per-thread default stream.
     fn free(
         &self,
         stream: &Arc<CudaStream>,

@@ -1,6 +1,6 @@
 //! The limit of a [`PinnedAllocator`] at run time, alone and under budgets; see [`crate::limits`].
 //!
-//! Pinned memory is released by whole regions, each one driver call.
+//! Pinned memory is released in whole regions, with one driver call for each.
 
 use std::sync::Arc;
 
@@ -13,8 +13,8 @@ use crate::limits::{Budget, LimitEvent, LimitWatch, LimitedPool, TreeNode};
 use crate::{Context, DeviceAllocError, PinnedConfig};
 
 impl PinnedAllocator {
-    /// Makes an allocator that is a pool of a budget: the memory it holds is charged there and to all budgets
-    /// above.
+    /// Makes an allocator that is a pool of a budget: the memory that it holds is charged to this budget and
+    /// all its ancestors.
     ///
     /// # Errors
     /// [`DeviceAllocError::Budgets`].
@@ -27,26 +27,26 @@ impl PinnedAllocator {
         Self::make(context, config, limit_bytes, Some(budget))
     }
 
-    /// Sets the limit of held memory, as [`DeviceAllocator::set_limit`](crate::DeviceAllocator::set_limit):
-    /// returns immediately, and releases idle regions above it now, the others as buffers are dropped and the
-    /// streams that use them pass. O(regions) and the calls.
+    /// Sets the limit of held memory, like [`DeviceAllocator::set_limit`](crate::DeviceAllocator::set_limit).
+    /// Returns immediately. Idle regions above the limit are released now, and others once their buffers are
+    /// dropped and the streams are done with them. O(regions) and the driver calls.
     pub fn set_limit(&self, bytes: u64) -> LimitAnswer {
         self.0.set_limit(bytes)
     }
 
-    /// Returns the limit of held memory; budgets above may allow less.
+    /// Returns the limit of held memory; the budgets above may allow less.
     pub fn limit_bytes(&self) -> u64 {
         self.0.limit_bytes()
     }
 
-    /// Returns the bytes held, and those of them that would stay if the limit were set to 0 now. O(regions +
-    /// buffers that wait for their streams).
+    /// Returns the bytes held, and the bytes that would still be held if the limit were set to 0 now.
+    /// O(regions + dropped buffers that wait for their streams).
     pub fn pool_stats(&self) -> PoolStats {
         self.0.pool_stats()
     }
 
-    /// Calls `callback` when the excess over a lowered [limit](Self::set_limit) was released, under the rules
-    /// of [`Limits::watch`](crate::Limits::watch).
+    /// Calls `callback` when the excess over a lowered [limit](Self::set_limit) has been released, under the
+    /// rules of [`Limits::watch`](crate::Limits::watch).
     pub fn watch_limit(
         &self,
         callback: impl Fn(&LimitEvent) + Send + Sync + 'static,

@@ -1,7 +1,7 @@
-//! [`PinnedBuffer`]: typed host memory that devices copy from and to while the host does other work.
+//! [`PinnedBuffer`]: typed host memory that devices copy to and from while the host does other work.
 //!
-//! `uses` tracks the streams that use a buffer; `pool` has the pool, in which dropped buffers wait;
-//! `as_stream` blocks without a type.
+//! `uses` tracks the streams that use a buffer; `pool` has the allocator, which also keeps dropped buffers
+//! until their streams are done; `as_stream` has blocks without a type.
 
 mod as_stream;
 mod limit;
@@ -29,41 +29,43 @@ use crate::{DeviceAllocError, DriverError};
 ///
 /// The host may read the values while no stream writes them, and write them while no stream uses them:
 /// [`as_slice`](PinnedBuffer::as_slice) and [`as_mut_slice`](PinnedBuffer::as_mut_slice) wait for exactly
-/// that. A dropped buffer is freed to its pool without a wait of the host and reused once its streams have
-/// passed.
+/// that. Dropping a buffer does not block the host: its memory is freed to the pool, and reused once its
+/// streams are done with it.
 ///
-/// cudarc's copies take the buffer itself (`HostSlice`). They record no event, so the host later waits for
-/// all work queued on the stream by then; after [`copy_to`](PinnedBuffer::copy_to) and
-/// [`copy_from`](PinnedBuffer::copy_from) it waits for the copy alone. Never pass cudarc the *slice*: cudarc
-/// takes it for memory that is not pinned, whose copies are done when they return.
+/// cudarc's copies take the buffer itself (`HostSlice`). They record no event, so a later wait of the host
+/// covers all work queued on the stream when the wait begins; after [`copy_to`](PinnedBuffer::copy_to) and
+/// [`copy_from`](PinnedBuffer::copy_from) it covers only the copy. Never pass cudarc the *slice*: cudarc
+/// treats it as memory that is not pinned, whose copies are done when the call returns.
 ///
-/// Captured copies run when the graph does, so the program keeps the buffer and waits.
+/// Captured copies run when the graph is launched, so the program must keep the buffer and wait for the
+/// graph.
 ///
 /// A buffer of no bytes has no memory and makes no driver call.
 pub struct PinnedBuffer<T> {
-    /// The first of `len` values (PINNED1: initialized, and ours until `block` is freed).
+    /// The first of `len` values (PINNED1: they are initialized, and ours until `block` is freed).
     first: NonNull<T>,
     len: usize,
     pool: PinnedAllocator,
-    /// Taken when it is freed; `None` for zero bytes.
+    /// Taken out when the buffer is dropped; `None` for zero bytes.
     block: Option<Block>,
     uses: Mutex<PinnedUses>,
 }
 
-// SAFETY: the buffer owns its values, and all other state is locked.
+// SAFETY: the buffer owns its values, and all other mutable state is behind locks.
 unsafe impl<T: Send> Send for PinnedBuffer<T> {}
-// SAFETY: behind a shared reference values are only read, and all other state is locked.
+// SAFETY: through a shared reference, values are only read; all other mutable state is behind locks.
 unsafe impl<T: Sync> Sync for PinnedBuffer<T> {}
 
 impl PinnedAllocator {
-    /// Makes a buffer with undefined contents. No driver call while something fits.
+    /// Makes a buffer with undefined contents. Makes no driver call while a free chunk fits and no dropped
+    /// buffer waits for its streams.
     ///
     /// # Safety
-    /// It is written, by a device or through [`as_mut_ptr`](PinnedBuffer::as_mut_ptr), before it is read as
-    /// values of `T`.
+    /// The buffer is written, by a device or through [`as_mut_ptr`](PinnedBuffer::as_mut_ptr), before it is
+    /// read as values of `T`.
     ///
     /// # Errors
-    /// [`DeviceAllocError::Memory`].
+    /// [`DeviceAllocError::Memory`], [`DeviceAllocError::Budget`].
     pub unsafe fn buffer<T: DeviceRepr>(
         &self,
         len: usize,
@@ -74,7 +76,8 @@ impl PinnedAllocator {
             bytes => Some(self.take(&Request::new(bytes))?),
         };
         let first = block.as_ref().and_then(|block| {
-            // Lossless, since a host address is at most as wide as a pointer. `PinnedMemory` exposed it.
+            // The cast is lossless, since a host address is at most as wide as a pointer. `PinnedMemory`
+            // exposed its provenance.
             let address = block.addr().get() as usize;
             NonNull::new(core::ptr::with_exposed_provenance_mut(address))
         });
@@ -90,7 +93,7 @@ impl PinnedAllocator {
     /// Makes a buffer of zeros. O(bytes).
     ///
     /// # Errors
-    /// [`DeviceAllocError::Memory`].
+    /// [`DeviceAllocError::Memory`], [`DeviceAllocError::Budget`].
     pub fn zeros<T: DeviceRepr + ValidAsZeroBits>(
         &self,
         len: usize,
@@ -105,7 +108,7 @@ impl PinnedAllocator {
     /// Makes a buffer with a copy of these values. O(bytes).
     ///
     /// # Errors
-    /// [`DeviceAllocError::Memory`].
+    /// [`DeviceAllocError::Memory`], [`DeviceAllocError::Budget`].
     pub fn copy_of<T: DeviceRepr + Copy>(
         &self,
         values: &[T],
@@ -130,15 +133,15 @@ impl<T> PinnedBuffer<T> {
         self.len == 0
     }
 
-    /// Returns the allocator of its memory.
+    /// Returns the allocator of the buffer's memory.
     pub const fn allocator(&self) -> &PinnedAllocator {
         &self.pool
     }
 
-    /// Returns the values, once no stream writes them. No driver call if none does.
+    /// Returns the values once no stream writes them. Makes no driver call if no write is noted.
     ///
     /// # Errors
-    /// If the driver refuses to wait, or the work failed.
+    /// If the driver refuses to wait, or the stream's work failed.
     pub fn as_slice(&self) -> Result<&[T], DriverError> {
         locked(&self.uses).wait(self.pool.events(), false)?;
         // SAFETY: PINNED1: the values are initialized; no device writes them now, and a new write borrows the
@@ -146,10 +149,10 @@ impl<T> PinnedBuffer<T> {
         Ok(unsafe { core::slice::from_raw_parts(self.first.as_ptr(), self.len) })
     }
 
-    /// Returns the values for writing, once no stream uses them. No driver call if none does.
+    /// Returns the values for writing once no stream uses them. Makes no driver call if no use is noted.
     ///
     /// # Errors
-    /// If the driver refuses to wait, or the work failed.
+    /// If the driver refuses to wait, or the stream's work failed.
     pub fn as_mut_slice(&mut self) -> Result<&mut [T], DriverError> {
         locked(&self.uses).wait(self.pool.events(), true)?;
         // SAFETY: PINNED1: the values are initialized; no device uses them now, and a new use borrows the
@@ -157,22 +160,22 @@ impl<T> PinnedBuffer<T> {
         Ok(unsafe { core::slice::from_raw_parts_mut(self.first.as_ptr(), self.len) })
     }
 
-    /// Returns the address of the first value, once no stream uses them; for a buffer of uninitialized
-    /// values.
+    /// Returns the address of the first value once no stream uses the buffer; for values that are not
+    /// initialized yet.
     ///
     /// # Errors
-    /// If the driver refuses to wait, or the work failed.
+    /// If the driver refuses to wait, or the stream's work failed.
     pub fn as_mut_ptr(&mut self) -> Result<*mut T, DriverError> {
         locked(&self.uses).wait(self.pool.events(), true)?;
         Ok(self.first.as_ptr())
     }
 
-    /// Returns the address by which kernels on the pool's device reach the first value; 0 for no bytes. It is
-    /// the host's, except for [write-combined](crate::PinnedConfig::write_combined) memory, for which the
-    /// driver is asked.
+    /// Returns the address by which kernels on the pool's device reach the first value; 0 for a buffer of no
+    /// bytes. It is the host's address, except for [write-combined](crate::PinnedConfig::write_combined)
+    /// memory, for which the driver is asked.
     ///
-    /// The buffer does not see kernels that use the address: the program orders that work after the buffer's
-    /// other uses, and waits for it before it uses the values or drops the buffer.
+    /// The buffer does not track kernels that use the address: the program must order their work after the
+    /// buffer's other uses, and wait for it before using the values or dropping the buffer.
     ///
     /// # Errors
     /// If the driver refuses.
@@ -183,19 +186,20 @@ impl<T> PinnedBuffer<T> {
         self.pool.device_address(block.addr().get())
     }
 
-    /// Waits until no stream uses the buffer. No driver call if none does.
+    /// Waits until no stream uses the buffer. Makes no driver call if no use is noted.
     ///
     /// # Errors
-    /// If the driver refuses to wait, or the work failed.
+    /// If the driver refuses to wait, or the stream's work failed.
     pub fn synchronize(&self) -> Result<(), DriverError> {
         locked(&self.uses).wait(self.pool.events(), true)
     }
 
-    /// Copies to a device in the order of the stream without waiting. Also records one event.
+    /// Copies to a device in the order of the stream, and records one event. The host does not wait, unless
+    /// the stream is of another context or is the per-thread default stream.
     ///
     /// # Errors
-    /// [`DriverError::Size`] if `to` has another number of values; [`DriverError::Asleep`] if the device's
-    /// memory sleeps; if the driver refuses.
+    /// [`DriverError::Size`] if `to` has a different number of values; [`DriverError::Asleep`] if the
+    /// device's memory sleeps; if the driver refuses.
     pub fn copy_to<D: DevicePtrMut<T>>(
         &self,
         stream: &Arc<CudaStream>,
@@ -208,22 +212,23 @@ impl<T> PinnedBuffer<T> {
         if self.block.is_none() {
             return Ok(());
         }
-        // SAFETY: PINNED1: the values are initialized; once ordered, the stream comes after all writes.
+        // SAFETY: PINNED1: the values are initialized; once ordered, the copy comes after all writes.
         let values = unsafe { core::slice::from_raw_parts(self.first.as_ptr(), self.len) };
         self.copy(stream, false, || {
             let (to, _guard) = to.device_ptr_mut(stream);
             refuse_asleep(to)?;
-            // SAFETY: `to` has space for as many values; both stay during the copy.
+            // SAFETY: `to` has space for the values; both buffers stay during the copy.
             let queued = unsafe { result::memcpy_htod_async(to, values, stream.cu_stream()) };
             queued.map_err(|error| in_our_words("cuMemcpyHtoDAsync_v2", error))
         })
     }
 
-    /// Copies from a device in the order of the stream without waiting. Also records one event.
+    /// Copies from a device in the order of the stream, and records one event. The host does not wait, unless
+    /// the stream is of another context or is the per-thread default stream.
     ///
     /// # Errors
-    /// [`DriverError::Size`] if `from` has another number of values; [`DriverError::Asleep`] if the device's
-    /// memory sleeps; if the driver refuses.
+    /// [`DriverError::Size`] if `from` has a different number of values; [`DriverError::Asleep`] if the
+    /// device's memory sleeps; if the driver refuses.
     pub fn copy_from<S: DevicePtr<T>>(
         &mut self,
         stream: &Arc<CudaStream>,
@@ -240,10 +245,10 @@ impl<T> PinnedBuffer<T> {
         self.copy(stream, true, || {
             let (from, _guard) = from.device_ptr(stream);
             refuse_asleep(from)?;
-            // SAFETY: PINNED1: the values are ours, and borrowed mutably; the stream comes after all other
+            // SAFETY: PINNED1: the values are ours, and borrowed mutably; the copy comes after all other
             // uses.
             let values = unsafe { core::slice::from_raw_parts_mut(first, self.len) };
-            // SAFETY: `from` has as many values; both stay during the copy.
+            // SAFETY: `from` has as many values; both buffers stay during the copy.
             let queued = unsafe { result::memcpy_dtoh_async(values, from, stream.cu_stream()) };
             queued.map_err(|error| in_our_words("cuMemcpyDtoHAsync_v2", error))
         })
@@ -257,7 +262,7 @@ impl<T> PinnedBuffer<T> {
         Err(DriverError::Size { bytes })
     }
 
-    /// Makes a copy ordered after the other uses, notes it, and records its end.
+    /// Makes a copy after the other uses, notes it, and records its end.
     fn copy(
         &self,
         stream: &Arc<CudaStream>,
@@ -280,8 +285,8 @@ impl<T> PinnedBuffer<T> {
         answer
     }
 
-    /// Orders and notes work of cudarc that is queued on the stream next. cudarc holds the returned value
-    /// until then.
+    /// Orders and notes the work that cudarc queues on the stream next. cudarc holds the returned value until
+    /// the work is queued.
     fn guard<'a>(&self, stream: &'a CudaStream, write: bool) -> SyncOnDrop<'a> {
         if self.block.is_none() {
             return SyncOnDrop::Record(None);
@@ -351,7 +356,7 @@ impl<T> fmt::Debug for PinnedBuffer<T> {
     }
 }
 
-/// Refuses the address 0, which a buffer reports while its memory sleeps.
+/// Refuses the address 0, which a buffer returns while its memory sleeps.
 const fn refuse_asleep(address: u64) -> Result<(), DriverError> {
     match address {
         0 => Err(DriverError::Asleep),

@@ -1,9 +1,9 @@
-//! [`PinnedAllocator`]: pinned host memory, in blocks.
+//! [`PinnedAllocator`]: blocks of pinned host memory.
 //!
-//! The core's best fit over regions of [`PinnedMemory`]. A block that streams still use when it is dropped
-//! waits for them here and is polled by the next allocations; the host waits only if there is no other
-//! memory. Freeing in the order of a stream would not do: memory that a stream's next work may use is not yet
-//! memory that the host may use.
+//! The allocator is the core's best fit over regions of [`PinnedMemory`]. A block that streams still use when
+//! its buffer is dropped is kept here, and later allocations query whether the streams are done; the host
+//! waits only if there is no other memory. Freeing in the order of a stream is not enough: memory that a
+//! stream's next work may use is not yet memory that the host may use.
 
 use core::fmt;
 use std::sync::{Arc, Mutex, Weak};
@@ -27,10 +27,10 @@ use crate::{
 /// Maximum number of blocks and gaps between them.
 const CHUNKS: usize = 1 << 14;
 
-/// A pool of pinned host memory, shared by threads. Clones share the pool.
+/// A pool of pinned host memory that threads share. Clones share the pool.
 ///
-/// It keeps its memory: pinning costs about a second for 3 GiB. [`release`](Self::release) frees idle
-/// regions. Dropping the last clone waits for the streams that use dropped buffers.
+/// The pool keeps its memory, since pinning takes about a second for 3 GiB; [`release`](Self::release) frees
+/// idle regions. Dropping the last clone waits for the streams that still use dropped buffers.
 ///
 /// ```no_run
 /// use larder_cuda::{Context, DeviceAllocator, PinnedAllocator};
@@ -51,14 +51,14 @@ pub struct PinnedAllocator(pub(super) Arc<PinnedInner>);
 pub(super) struct PinnedInner {
     pub(super) pool: BudgetedPool<PinnedMemory, RegionPool<'static>>,
     events: Events,
-    /// Known streams, whose uses of buffers can be waited for later.
+    /// Known streams: their uses of buffers can be waited for later.
     streams: Mutex<Vec<Weak<CudaStream>>>,
     /// Freed blocks that streams still use.
     waiting: Mutex<Vec<(Block, PinnedUses)>>,
 }
 
 impl PinnedAllocator {
-    /// Makes a pool that holds nothing yet, without a limit. No driver call.
+    /// Makes a pool without a limit, which holds nothing yet. Makes no driver call.
     ///
     /// # Errors
     /// [`DeviceAllocError::Budgets`] if the host has no memory for the budget's record.
@@ -66,7 +66,7 @@ impl PinnedAllocator {
         Self::with_limit(context, PinnedConfig::default(), u64::MAX)
     }
 
-    /// Makes a pool with a configuration that never holds more than `limit_bytes`. No driver call.
+    /// Makes a pool with a configuration. It never holds more than `limit_bytes`. Makes no driver call.
     ///
     /// # Errors
     /// The errors of [`new`](Self::new).
@@ -103,9 +103,10 @@ impl PinnedAllocator {
         Ok(Self(inner))
     }
 
-    /// Adds the stream: from then on the host waits for cudarc's copies of buffers on it only when it needs
-    /// the memory, not immediately. The buffers' own copies do this. A stream of another context stays
-    /// unknown, since our events do not work there.
+    /// Adds the stream: from then on, the host waits for cudarc's copies of buffers on it only when the host
+    /// needs the memory, not immediately. The buffers' own copies add their stream. A stream of another
+    /// context is not added, since our events do not work there; the per-thread default stream is always
+    /// waited for immediately.
     pub fn add_stream(&self, stream: &Arc<CudaStream>) {
         if stream.context().cu_ctx() != self.context().cudarc().cu_ctx() {
             return;
@@ -118,7 +119,7 @@ impl PinnedAllocator {
         }
     }
 
-    /// Returns the kind of user that the stream is.
+    /// Returns the kind of user that a stream is.
     pub(super) fn user(&self, stream: &CudaStream) -> BufferUser {
         let status = self.context().capture_status(stream);
         if status.is_ok_and(|status| status != CaptureStatus::None) {
@@ -133,14 +134,15 @@ impl PinnedAllocator {
         known.map_or(BufferUser::Unknown, BufferUser::Known)
     }
 
-    /// Allocates a block that no work uses. O(1) and no driver call while something fits and no dropped
-    /// buffer waits for its streams; otherwise a few calls for each that is out of use, and for each busy
-    /// stream. No block of the pool carries a point, so all fit all requests.
+    /// Allocates a block that no work uses. O(1) and no driver call while a free chunk fits and no dropped
+    /// buffer waits for its streams; otherwise a few calls for each dropped buffer whose streams are done,
+    /// and for each busy stream. No free memory of the pool has a stream point, so it serves requests for any
+    /// stream.
     pub(super) fn take(&self, request: &Request) -> Result<Block, DeviceAllocError> {
         let inner = &*self.0;
         inner.poll();
         if inner.pool.over_limit.is_on() {
-            // Polls dropped buffers too.
+            // This also polls dropped buffers.
             inner
                 .pool
                 .allocates_over_limit(|| inner.none_live(), || inner.shrink());
@@ -160,7 +162,7 @@ impl PinnedAllocator {
         }
     }
 
-    /// Frees a block once its uses are over. The host does not wait.
+    /// Frees a block, now or once its uses are over. The host does not wait.
     pub(super) fn take_back(&self, block: Block, mut uses: PinnedUses) {
         let bytes = block.bytes();
         if uses.is_empty() {
@@ -208,13 +210,13 @@ impl PinnedAllocator {
         self.0.pool.stats()
     }
 
-    /// Returns the peak of live bytes since the last call, or since the beginning, and begins the next
+    /// Returns the peak of live bytes since the last call, or since the pool was made, and begins the next
     /// interval. [`stats`](Self::stats) is not affected.
     pub fn take_peak(&self) -> u64 {
         self.0.pool.take_peak()
     }
 
-    /// Returns this allocator as a pool with a limit, without keeping it alive.
+    /// Returns this allocator as a pool with a limit. The result does not keep the allocator alive.
     #[cfg(feature = "job")]
     pub(crate) fn as_pool(&self) -> Weak<dyn LimitedPool> {
         let pool: Weak<PinnedInner> = Arc::downgrade(&self.0);
@@ -248,14 +250,15 @@ impl PinnedInner {
         self.pool.stats().live_bytes <= freed
     }
 
-    /// Frees the blocks that are out of use. A few driver calls for each of them, and for each busy stream.
+    /// Frees the waiting blocks that no stream uses any longer. A few driver calls for each of them, and for
+    /// each busy stream.
     pub(super) fn poll(&self) {
         let mut waiting = locked(&self.waiting);
         if waiting.is_empty() {
             return;
         }
         let mut busy = Vec::new();
-        // If the driver refuses the mode nothing is polled until the next block.
+        // If the driver refuses the capture mode, nothing is freed until the next poll.
         let _ = self.events.context().driver().relaxed(|| {
             let over = waiting.extract_if(.., |(_, uses)| uses.are_over(&self.events, &mut busy));
             for (block, _) in over {
@@ -265,7 +268,7 @@ impl PinnedInner {
         });
     }
 
-    /// Waits on the host for the uses of all waiting blocks. Returns whether there were any.
+    /// Waits on the host for the uses of all waiting blocks. Returns whether any of the waits succeeded.
     fn wait_for_one(&self) -> bool {
         let mut waiting = locked(&self.waiting);
         let mut waited = false;
@@ -295,13 +298,13 @@ impl fmt::Debug for PinnedAllocator {
     }
 }
 
-/// The kind of user of a buffer.
+/// A kind of user of a buffer.
 pub(super) enum BufferUser {
     /// A stream that can be waited for later.
     Known(Arc<CudaStream>),
     /// A stream that is waited for immediately.
     Unknown,
-    /// A graph, whose runs the program waits for.
+    /// A graph that is being captured. The program waits for its launches.
     Capture,
 }
 

@@ -1,16 +1,16 @@
 //! [`PinnedUses`]: the streams that use a buffer of host memory, tracked by events.
 //!
 //! The host may write memory again as soon as a copy is done, long before the stream has finished. So each
-//! use is a point in its stream's order, an event. For a copy made here it is recorded right after the copy;
-//! for one that cudarc makes it can be recorded only on the first query, and covers the work queued on the
-//! stream by then.
+//! use has an event in its stream's order. For a copy made here, the event is recorded right after the copy;
+//! for a copy that cudarc makes, the event can be recorded only on the first query, and covers all work
+//! queued on the stream by then.
 //!
-//! PINUSE1 a use without an event covers all work queued on its stream; the stream is held.
-//! PINUSE2 a write by a device comes after all other uses, and only then are those dropped; a read comes
-//! after the write. Uses that the host has waited for are dropped.
+//! PINUSE1 a use without an event covers all work queued on its stream, which the use keeps alive.
+//! PINUSE2 a write by a device is ordered after all other uses, and only then are these dropped; a read is
+//! ordered after the writes. Uses that the host has waited for are dropped.
 //! PINUSE3 threads may queue reads at the same time, even on one stream. Each copy made here records its end
-//! after itself, so the last record covers all. Copies of cudarc are noted separately: their event is
-//! recorded only when all of them are queued.
+//! right after it is queued, so the last record covers them all. Copies of cudarc are noted separately, and
+//! their event is recorded only when all of them are queued.
 
 use std::sync::Arc;
 
@@ -27,7 +27,7 @@ struct UsedOn {
     event: Option<Event>,
     /// Whether the device writes.
     write: bool,
-    /// Whether the copy itself records its end (PINUSE3).
+    /// Whether the end is recorded right after the copy (PINUSE3).
     ends: bool,
 }
 
@@ -40,11 +40,11 @@ impl PinnedUses {
         self.0.is_empty()
     }
 
-    /// Orders work that is queued on the stream next. No driver call if only this stream used the buffer, or
-    /// if it reads again.
+    /// Orders the work that is queued on the stream next. Makes no driver call if only this stream has used
+    /// the buffer, or if it reads again.
     ///
     /// # Errors
-    /// If both the order and a wait on the host are refused; the uses are unchanged.
+    /// If the driver refuses both the wait on the device and the wait on the host; the uses are unchanged.
     pub(super) fn order(
         &mut self,
         events: &Events,
@@ -65,14 +65,14 @@ impl PinnedUses {
                 event.synchronize()?;
             }
         }
-        // A capture queues nothing that covers the stream's earlier work.
+        // Captured work is not queued, so it does not cover the stream's earlier work.
         if write && !is_captured {
             self.forget(events, |_| true);
         }
         Ok(())
     }
 
-    /// Notes ordered work; `ends` if its end will be recorded.
+    /// Notes ordered work; `ends` says whether the end will be recorded right after it.
     pub(super) fn note(
         &mut self,
         events: &Events,
@@ -95,7 +95,8 @@ impl PinnedUses {
         }
     }
 
-    /// Records the end of a noted copy, now queued (PINUSE3). If that is refused it is recorded later.
+    /// Records the end of a noted copy that is now queued (PINUSE3). If the driver refuses, the end is
+    /// recorded later.
     pub(super) fn end(&mut self, events: &Events, stream: &CudaStream) {
         let mut noted = self.0.iter_mut();
         if let Some(used) = noted.find(|used| *used.stream == *stream && used.ends) {
@@ -104,11 +105,11 @@ impl PinnedUses {
         }
     }
 
-    /// Waits on the host for all uses, or for those that write.
+    /// Waits on the host for all uses, or only for writes.
     ///
     /// # Errors
-    /// If the driver refuses, as it does while a stream captures whose use has no event; the uses are
-    /// unchanged.
+    /// If the driver refuses, as it does for a use without an event while its stream is being captured; the
+    /// uses are unchanged.
     pub(super) fn wait(&mut self, events: &Events, for_reads: bool) -> Result<(), DriverError> {
         for used in &mut self.0 {
             if for_reads || used.write {
@@ -119,8 +120,8 @@ impl PinnedUses {
         Ok(())
     }
 
-    /// Returns whether all uses are over. A stream in `busy` is not queried, since it was found busy a moment
-    /// ago. A stream found busy now is added.
+    /// Returns whether all uses are over. Streams in `busy`, which were found busy a moment ago, are not
+    /// queried. A stream that is found busy now is added.
     pub(super) fn are_over(&mut self, events: &Events, busy: &mut Vec<Arc<CudaStream>>) -> bool {
         let are_over = self.0.iter_mut().all(|used| {
             if busy.iter().any(|stream| Arc::ptr_eq(stream, &used.stream)) {
@@ -138,15 +139,15 @@ impl PinnedUses {
         are_over
     }
 
-    /// Records events for the uses that have none, as far as that is possible now.
+    /// Records events for the uses that have none, where the driver allows it now.
     pub(super) fn end_all(&mut self, events: &Events) {
         for used in &mut self.0 {
-            // Retried later.
+            // If refused, it is retried later.
             let _ = used.point(events);
         }
     }
 
-    /// Converts to the work that could not be waited for.
+    /// Converts the uses to work that could not be waited for.
     pub(super) fn into_unwaited(self) -> impl Iterator<Item = Unwaited> {
         self.0.into_iter().map(|used| match used.event {
             Some(event) => Unwaited::Event(event.into_handle()),
@@ -162,7 +163,7 @@ impl PinnedUses {
 }
 
 impl UsedOn {
-    /// Returns its event, recorded now if there is none (PINUSE1).
+    /// Returns the event of the use, recorded now if there is none (PINUSE1).
     fn point(&mut self, events: &Events) -> Result<&Event, DriverError> {
         match &mut self.event {
             Some(event) => Ok(event),
@@ -190,7 +191,7 @@ fn captures(events: &Events, stream: &CudaStream) -> bool {
     status.is_ok_and(|status| status != CaptureStatus::None)
 }
 
-/// Returns whether two are the same stream for any thread.
+/// Returns whether two streams are the same on every thread.
 fn is_same(one: &CudaStream, other: &CudaStream) -> bool {
     one == other && other.cu_stream().addr() != StreamHandle::PER_THREAD.0
 }

@@ -1,4 +1,4 @@
-//! Foreign memory as one of the sides.
+//! Adoption of foreign memory as one of the sides.
 
 use core::ptr::NonNull;
 
@@ -9,10 +9,10 @@ use super::sides::{DeviceValues, HostValues};
 use super::{Head, SyncedMemory};
 use crate::{AdoptError, BufferViewMut, DeviceBuffer, PinnedBuffer, Returned};
 
-/// Adopting: other memory replaces a side and holds the newest values from then on. The other side keeps its
-/// memory. Each function returns the side that held the newest values, which are lost.
+/// Adoption: other memory replaces one side and holds the newest values from then on. The other side keeps
+/// its memory. Each function returns the side that held the newest values until then; those values are lost.
 impl<'a, T: DeviceRepr + ValidAsZeroBits + Copy> SyncedMemory<'a, T> {
-    /// Adopts a box, or a `Vec`, as the host's side, and owns it.
+    /// Adopts a box or a `Vec` as the host's side and owns it.
     ///
     /// # Errors
     /// [`AdoptError::Len`].
@@ -27,7 +27,7 @@ impl<'a, T: DeviceRepr + ValidAsZeroBits + Copy> SyncedMemory<'a, T> {
         }
     }
 
-    /// Adopts a pinned buffer as the host's side, and owns it.
+    /// Adopts a pinned buffer as the host's side and owns it.
     ///
     /// # Errors
     /// [`AdoptError::Len`].
@@ -45,7 +45,8 @@ impl<'a, T: DeviceRepr + ValidAsZeroBits + Copy> SyncedMemory<'a, T> {
         }
     }
 
-    /// Borrows the host's side: values written by the device land there when the host reads.
+    /// Borrows `values` as the host's side: values that the device has written are copied there when the host
+    /// reads.
     ///
     /// # Errors
     /// [`AdoptError::Len`].
@@ -54,11 +55,11 @@ impl<'a, T: DeviceRepr + ValidAsZeroBits + Copy> SyncedMemory<'a, T> {
         Ok(self.pair.set_host(HostValues::Borrowed(values)))
     }
 
-    /// Uses memory outside Rust's control as the host's side.
+    /// Uses memory that Rust does not manage as the host's side.
     ///
     /// # Safety
-    /// `values` are initialized and aligned, and are used only by this object until it is dropped or another
-    /// host's side is adopted.
+    /// `values` are initialized and aligned, and are used only by this object until it is dropped or adopts
+    /// another host side.
     ///
     /// # Errors
     /// [`AdoptError::Len`].
@@ -67,7 +68,7 @@ impl<'a, T: DeviceRepr + ValidAsZeroBits + Copy> SyncedMemory<'a, T> {
         Ok(self.pair.set_host(HostValues::Raw(values)))
     }
 
-    /// Adopts a buffer as the device's side, and owns it.
+    /// Adopts a buffer as the device's side and owns it.
     ///
     /// # Errors
     /// [`AdoptError::Len`], [`AdoptError::Device`].
@@ -85,8 +86,8 @@ impl<'a, T: DeviceRepr + ValidAsZeroBits + Copy> SyncedMemory<'a, T> {
         }
     }
 
-    /// Borrows a buffer, or a part of one, as the device's side: values written by the host land there when
-    /// the device reads.
+    /// Borrows a buffer or a part of one as the device's side: values that the host has written are copied
+    /// there when the device reads.
     ///
     /// # Errors
     /// [`AdoptError::Len`], [`AdoptError::Device`].
@@ -98,12 +99,12 @@ impl<'a, T: DeviceRepr + ValidAsZeroBits + Copy> SyncedMemory<'a, T> {
         Ok(self.pair.set_device(DeviceValues::Borrowed(view)))
     }
 
-    /// Uses memory that is no buffer as the device's side.
+    /// Uses memory that is not a buffer as the device's side.
     ///
     /// # Safety
-    /// `len` values exist, in memory of the same context, and no other work uses them until this object is
-    /// dropped or another device's side is adopted, and its streams have passed. Work queued before is
-    /// ordered before the object's stream.
+    /// `len` values exist in memory of the same context. No other work uses them until this object is dropped
+    /// or adopts another device side, and its streams have then finished with the memory. Work that was
+    /// queued earlier is ordered before later work of the object's stream.
     ///
     /// # Errors
     /// [`AdoptError::Len`], [`AdoptError::Alloc`].
@@ -114,7 +115,7 @@ impl<'a, T: DeviceRepr + ValidAsZeroBits + Copy> SyncedMemory<'a, T> {
     ) -> Result<Head, AdoptError> {
         self.check_len(len)?;
         let Pools { memory, stream, .. } = self.pair.backend();
-        // SAFETY: the caller makes the promise of `over` on values, memory and order.
+        // SAFETY: the caller makes the promise of `over` about values, memory and order.
         let buffer = unsafe { DeviceBuffer::over(memory, stream, address, len) };
         let buffer = buffer.map_err(AdoptError::Alloc)?;
         Ok(self.pair.set_device(DeviceValues::Raw(buffer)))

@@ -1,4 +1,4 @@
-//! Guards of [`SyncedMemory`](super::SyncedMemory): copies under way, and memory to be overwritten.
+//! Guards of [`SyncedMemory`](super::SyncedMemory) for copies under way, and for memory to be overwritten.
 
 use core::fmt;
 use core::mem::MaybeUninit;
@@ -14,8 +14,8 @@ use super::state_machine::SyncedPair;
 use crate::typed::buffer::in_our_words;
 use crate::{BufferViewMut, DeviceAllocError, DeviceBuffer, DriverError};
 
-/// A copy under way. Dropping it waits; the next access returns an error of that wait. If it is forgotten,
-/// the next access waits.
+/// A copy under way. Dropping the guard waits for the copy. If that wait fails, or the guard is forgotten,
+/// the next access waits and returns the error.
 #[must_use = "dropping it waits for the copy"]
 pub struct InFlight<'m, 'a, T: DeviceRepr + ValidAsZeroBits + Copy> {
     pair: &'m mut SyncedPair<Pools<'a, T>>,
@@ -29,7 +29,7 @@ impl<'m, 'a, T: DeviceRepr + ValidAsZeroBits + Copy> InFlight<'m, 'a, T> {
     /// Waits for the copy.
     ///
     /// # Errors
-    /// If the driver refuses, or the copy failed; it still counts as under way.
+    /// If the driver refuses to wait, or the copy failed; the copy still counts as under way.
     pub fn wait(self) -> Result<(), DeviceAllocError> {
         self.pair.settle()
     }
@@ -43,10 +43,10 @@ impl<T: DeviceRepr + ValidAsZeroBits + Copy> Drop for InFlight<'_, '_, T> {
 }
 
 /// The host's memory, to be overwritten. If this is dropped without [`written`](Self::written), values that
-/// only the host had are lost, and others stay where they were.
+/// only the host held are lost; values that the device holds stay there.
 pub struct CpuOverwrite<'m, 'a, T: DeviceRepr + ValidAsZeroBits + Copy> {
     pair: &'m mut SyncedPair<Pools<'a, T>>,
-    /// The host's side, which no stream uses; the pair is borrowed.
+    /// The memory of the host's side, which no stream uses while the pair is borrowed.
     place: NonNull<[T]>,
 }
 
@@ -55,15 +55,15 @@ impl<'m, 'a, T: DeviceRepr + ValidAsZeroBits + Copy> CpuOverwrite<'m, 'a, T> {
         Self { pair, place }
     }
 
-    /// Marks the host as newest.
+    /// Marks the host as the side with the newest values.
     ///
     /// # Safety
-    /// Every value was written.
+    /// Every value has been written.
     pub unsafe fn written(self) {
         self.pair.host_written();
     }
 
-    /// Writes all values and marks the host as newest.
+    /// Writes all values and marks the host as the side with the newest values.
     ///
     /// # Errors
     /// [`DriverError::Size`] inside if the number of values differs.
@@ -100,7 +100,7 @@ impl<T: DeviceRepr + ValidAsZeroBits + Copy> DerefMut for CpuOverwrite<'_, '_, T
 }
 
 /// The device's memory, to be overwritten. If this is dropped without [`written`](Self::written), values that
-/// only the device had are lost, and others stay where they were.
+/// only the device held are lost; values that the host holds stay there.
 pub struct GpuOverwrite<'m, 'a, T: DeviceRepr + ValidAsZeroBits + Copy> {
     pair: &'m mut SyncedPair<Pools<'a, T>>,
     nothing: &'m mut DeviceBuffer<T>,
@@ -114,20 +114,20 @@ impl<'m, 'a, T: DeviceRepr + ValidAsZeroBits + Copy> GpuOverwrite<'m, 'a, T> {
         Self { pair, nothing }
     }
 
-    /// Returns the memory, for a kernel's argument.
+    /// Returns a view of the memory, as a kernel's argument.
     pub fn view(&mut self) -> BufferViewMut<'_, MaybeUninit<T>> {
         self.values().into_uninit()
     }
 
-    /// Marks the device as newest.
+    /// Marks the device as the side with the newest values.
     ///
     /// # Safety
-    /// Work that writes every value is queued through [`view`](Self::view).
+    /// Work that writes every value has been queued through [`view`](Self::view).
     pub unsafe fn written(self) {
         self.pair.device_written();
     }
 
-    /// Copies all values in the order of the stream and marks the device as newest.
+    /// Copies all values in the order of the stream and marks the device as the side with the newest values.
     ///
     /// # Errors
     /// [`DriverError::Size`] inside if the number of values differs; if the driver refuses.

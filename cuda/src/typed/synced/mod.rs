@@ -1,19 +1,20 @@
-//! [`SyncedMemory`]: values that the host and a device use in turn, copied when the other side needs them.
+//! [`SyncedMemory`]: values that the host and a device use in turn, and that are copied when the other side
+//! needs them.
 //!
-//! The idea is Caffe's `SyncedMemory`. For the states and the effect of each access see [`SyncedPair`].
-//! Differences, each for a defect there:
+//! The idea is Caffe's `SyncedMemory`. For the states and the effect of each access see [`SyncedPair`]. Each
+//! difference removes a defect of Caffe's class:
 //!
-//! | there | here |
+//! | Caffe | here |
 //! |---|---|
 //! | a pointer outlives the state it was returned in, and writes through it are lost | returned values borrow the memory |
 //! | reads of a shared object race with each other | every access is `&mut` |
-//! | an asynchronous copy counts as done immediately | its guard borrows until it is done; the next access waits for a forgotten one |
+//! | an asynchronous copy counts as done immediately | a guard borrows the memory until the copy is done; if the guard is forgotten, the next access waits |
 //! | a mutable access copies values that will be overwritten | `cpu_overwrite`, `gpu_overwrite` |
-//! | no bytes: allocated again at each access, or the program ends | no allocator is called |
-//! | adopting silently discards newer values | the return value is the side that had the newest |
+//! | memory of no bytes is allocated again at each access, or ends the program | no allocator is called for no bytes |
+//! | adopting memory silently discards newer values | the return value is the side that had the newest values |
 //! | errors end the program | errors are values, and nothing changes |
-//! | memory is of whichever device is current | of the allocator's device, whichever is current |
-//! | the process's mode decides whether host memory is pinned | [`HostMemory`] decides it for each object |
+//! | memory is on the device that is current at the time | memory is on the allocator's device |
+//! | a mode of the process decides whether host memory is pinned | [`HostMemory`] decides it for each object |
 
 mod adopt;
 mod guards;
@@ -36,10 +37,10 @@ pub use state_machine::{Backend, CopyError, Head, SyncedPair};
 
 use crate::{BufferView, BufferViewMut, Context, DeviceAllocError, DeviceAllocator, DeviceBuffer};
 
-/// `len` values of type `T` on the host, on a device, or on both. Memory is allocated on the first use of a
-/// side; values that were never written are zeros.
+/// `len` values of type `T` on the host, on a device, or on both. A side's memory is allocated on its first
+/// use; values that were never written are zeros.
 ///
-/// Accesses are named as in Caffe; for their effects see [`SyncedPair`].
+/// The accesses have Caffe's names; for their effects see [`SyncedPair`].
 ///
 /// ```no_run
 /// use larder_cuda::synced::HostMemory;
@@ -57,7 +58,7 @@ use crate::{BufferView, BufferViewMut, Context, DeviceAllocError, DeviceAllocato
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 ///
-/// Values cannot be written through an outdated borrow:
+/// The borrow checker prevents writes through an outdated borrow:
 /// ```compile_fail
 /// # use larder_cuda::SyncedMemory;
 /// fn lost(values: &mut SyncedMemory<'_, f32>) {
@@ -67,16 +68,16 @@ use crate::{BufferView, BufferViewMut, Context, DeviceAllocError, DeviceAllocato
 /// }
 /// ```
 ///
-/// A view of the device is for work that is queued while the borrow lasts; streams other than the object's
-/// are ordered as for [`DeviceBuffer`].
+/// A view of the device's side is for work that is queued while the borrow lasts; streams other than the
+/// object's are ordered as for a [`DeviceBuffer`].
 pub struct SyncedMemory<'a, T: DeviceRepr + ValidAsZeroBits + Copy> {
     pair: SyncedPair<Pools<'a, T>>,
-    /// Source of views of zero bytes.
+    /// The source of views of zero bytes.
     nothing: DeviceBuffer<T>,
 }
 
 impl<'a, T: DeviceRepr + ValidAsZeroBits + Copy> SyncedMemory<'a, T> {
-    /// Makes an object without memory yet. Copies are made on `stream`.
+    /// Makes an object that has no memory yet. Copies are made on `stream`.
     ///
     /// # Errors
     /// If the size overflows.
@@ -113,30 +114,31 @@ impl<'a, T: DeviceRepr + ValidAsZeroBits + Copy> SyncedMemory<'a, T> {
         self.len() == 0
     }
 
-    /// Returns the bytes of all values.
+    /// Returns the size of all values in bytes.
     pub const fn num_bytes(&self) -> usize {
-        // Cannot wrap, as checked in `new`.
+        // Cannot wrap, since `new` checked the size.
         self.len().wrapping_mul(size_of::<T>())
     }
 
-    /// Returns the side that is newest.
+    /// Returns the side that holds the newest values.
     pub const fn head(&self) -> Head {
         self.pair.head()
     }
 
-    /// Returns whether dropping it frees host memory.
+    /// Returns whether dropping this frees host memory.
     pub fn owns_host(&self) -> bool {
         self.pair.host_buffer().is_some_and(HostValues::is_owned)
     }
 
-    /// Returns whether dropping it frees device memory.
+    /// Returns whether dropping this frees device memory.
     pub fn owns_device(&self) -> bool {
         self.pair
             .device_buffer()
             .is_some_and(DeviceValues::is_owned)
     }
 
-    /// Returns the device's context. Calls make it current where necessary, and restore the previous one.
+    /// Returns the device's context. Methods make it current where necessary, and restore the previous
+    /// context.
     pub fn context(&self) -> &Context {
         self.pair.backend().memory.context()
     }
@@ -159,7 +161,7 @@ impl<'a, T: DeviceRepr + ValidAsZeroBits + Copy> SyncedMemory<'a, T> {
     /// [`DeviceAllocError`]; nothing changes.
     pub fn cpu_mut(&mut self) -> Result<&mut [T], DeviceAllocError> {
         let len = self.len();
-        // Waits for readers before the head moves, so that an error leaves the head.
+        // Waits for readers before the head changes, so that an error leaves it unchanged.
         if let Some(host) = self.pair.host()? {
             host.values_mut()?;
         }
@@ -191,11 +193,12 @@ impl<'a, T: DeviceRepr + ValidAsZeroBits + Copy> SyncedMemory<'a, T> {
         })
     }
 
-    /// Copies to the device in the order of `stream`, without blocking the host if its memory is pinned;
+    /// Copies to the device in the order of `stream`. The host does not wait if its memory is pinned;
     /// otherwise the copy is done on return. The guard waits when it is dropped.
     ///
     /// # Errors
-    /// [`CopyError::Head`] unless the host alone is newest, and a [`DeviceAllocError`] inside.
+    /// [`CopyError::Head`] unless only the host holds the newest values, or a [`DeviceAllocError`] inside
+    /// [`CopyError::Backend`].
     pub fn push_async(
         &mut self,
         stream: &Arc<CudaStream>,
@@ -204,11 +207,12 @@ impl<'a, T: DeviceRepr + ValidAsZeroBits + Copy> SyncedMemory<'a, T> {
         Ok(InFlight::new(&mut self.pair))
     }
 
-    /// Copies to the host in the order of `stream`, without blocking the host if its memory is pinned;
-    /// otherwise the copy is done on return. The guard waits when it is dropped.
+    /// Copies to the host in the order of `stream`. The host does not wait if its memory is pinned; otherwise
+    /// the copy is done on return. The guard waits when it is dropped.
     ///
     /// # Errors
-    /// [`CopyError::Head`] unless the device alone is newest, and a [`DeviceAllocError`] inside.
+    /// [`CopyError::Head`] unless only the device holds the newest values, or a [`DeviceAllocError`] inside
+    /// [`CopyError::Backend`].
     pub fn pull_async(
         &mut self,
         stream: &Arc<CudaStream>,
@@ -217,13 +221,13 @@ impl<'a, T: DeviceRepr + ValidAsZeroBits + Copy> SyncedMemory<'a, T> {
         Ok(InFlight::new(&mut self.pair))
     }
 
-    /// Returns the host's memory to be overwritten, without copying or zeroing anything.
+    /// Returns the host's memory to be overwritten. Copies and zeroes nothing.
     ///
     /// # Errors
     /// [`DeviceAllocError`]; nothing changes.
     pub fn cpu_overwrite(&mut self) -> Result<CpuOverwrite<'_, 'a, T>, DeviceAllocError> {
         let len = self.len();
-        // Done first, so that an error leaves the head.
+        // Waits first, so that an error leaves the head unchanged.
         if let Some(HostValues::Pinned(buffer)) = self.pair.host_buffer() {
             buffer.synchronize()?;
         }
@@ -234,7 +238,7 @@ impl<'a, T: DeviceRepr + ValidAsZeroBits + Copy> SyncedMemory<'a, T> {
         Ok(CpuOverwrite::new(&mut self.pair, place))
     }
 
-    /// Returns the device's memory to be overwritten, without copying or zeroing anything.
+    /// Returns the device's memory to be overwritten. Copies and zeroes nothing.
     ///
     /// # Errors
     /// [`DeviceAllocError`]; nothing changes.
@@ -244,7 +248,7 @@ impl<'a, T: DeviceRepr + ValidAsZeroBits + Copy> SyncedMemory<'a, T> {
     }
 }
 
-/// Returns `len` values of zero bytes each.
+/// Returns `len` values if `T` has size zero, otherwise no values.
 fn nothing<'a, T>(len: usize) -> &'a mut [T] {
     let len = if size_of::<T>() == 0 { len } else { 0 };
     // SAFETY: a slice of no bytes is valid at any aligned address.

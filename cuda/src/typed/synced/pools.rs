@@ -16,15 +16,15 @@ use crate::{DeviceAllocError, DeviceAllocator, PinnedAllocator};
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub enum HostMemory {
-    /// The process heap. Copies wait for the stream.
+    /// The process heap. The host waits for the stream after each copy.
     Pageable,
-    /// Pinned memory, or an error.
+    /// Pinned memory only: an access fails if there is none.
     Pinned(PinnedAllocator),
-    /// Pinned memory while there is some, then pageable memory.
+    /// Pinned memory if there is some, otherwise pageable memory.
     PinnedOrPageable(PinnedAllocator),
 }
 
-/// The allocators, and the stream of copies.
+/// The allocators of both sides, and the stream of copies.
 pub(super) struct Pools<'a, T> {
     pub(super) memory: DeviceAllocator,
     pub(super) stream: Arc<CudaStream>,
@@ -34,8 +34,8 @@ pub(super) struct Pools<'a, T> {
 }
 
 impl<T: DeviceRepr + ValidAsZeroBits + Copy> Pools<'_, T> {
-    /// Lets cudarc copy memory that is not pinned, and waits, since on some systems even such a copy is not
-    /// done when the call returns.
+    /// Lets cudarc copy memory that is not pinned, and waits for the copy, since on some systems even such a
+    /// copy is not done when the call returns.
     fn copy_and_wait(
         &self,
         stream: &CudaStream,
@@ -62,7 +62,7 @@ impl<'a, T: DeviceRepr + ValidAsZeroBits + Copy> Backend for Pools<'a, T> {
             HostMemory::Pinned(pool) => (pool, false),
             HostMemory::PinnedOrPageable(pool) => (pool, true),
         };
-        // SAFETY: PAIR1: the memory is read as values only after it was written.
+        // SAFETY: PAIR1: the memory is read as values only after it has been written.
         match unsafe { pool.buffer(self.len) } {
             Ok(buffer) => Ok(HostValues::Pinned(buffer)),
             Err(_) if or_pageable => pageable(self.len),
@@ -71,7 +71,7 @@ impl<'a, T: DeviceRepr + ValidAsZeroBits + Copy> Backend for Pools<'a, T> {
     }
 
     fn alloc_device(&self) -> Result<DeviceValues<'a, T>, DeviceAllocError> {
-        // SAFETY: PAIR1: the memory is read as values only after it was written.
+        // SAFETY: PAIR1: the memory is read as values only after it has been written.
         let buffer = unsafe { self.memory.buffer(&self.stream, self.len) }?;
         Ok(DeviceValues::Owned(buffer))
     }
@@ -118,7 +118,7 @@ impl<'a, T: DeviceRepr + ValidAsZeroBits + Copy> Backend for Pools<'a, T> {
     ) -> Result<(), DeviceAllocError> {
         let mut to = to.view_mut();
         to.as_view().refuse_asleep()?;
-        // A stream that cannot be added is waited for immediately.
+        // If the stream cannot be added, the host waits for its work immediately.
         let _ = to.allocator().add_stream(stream);
         match from {
             HostValues::Pinned(buffer) => Ok(buffer.copy_to(stream, &mut to)?),
@@ -139,7 +139,7 @@ impl<'a, T: DeviceRepr + ValidAsZeroBits + Copy> Backend for Pools<'a, T> {
     ) -> Result<(), DeviceAllocError> {
         let from = from.view();
         from.refuse_asleep()?;
-        // A stream that cannot be added is waited for immediately.
+        // If the stream cannot be added, the host waits for its work immediately.
         let _ = from.allocator().add_stream(stream);
         match to {
             HostValues::Pinned(buffer) => Ok(buffer.copy_from(stream, &from)?),

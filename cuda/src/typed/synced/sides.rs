@@ -1,4 +1,4 @@
-//! The two sides: memory of the host and of the device, own or adopted.
+//! The two sides: memory of the host and of the device, owned or adopted.
 
 use core::ptr::NonNull;
 
@@ -8,15 +8,15 @@ use crate::{BufferView, BufferViewMut, DeviceBuffer, DriverError, PinnedBuffer};
 pub(super) enum HostValues<'a, T> {
     /// Memory that the pair owns and frees.
     Pageable(Box<[T]>),
-    /// Owned pinned memory, which may hold no values yet.
+    /// Pinned memory that the pair owns and frees. Its values may still be unwritten.
     Pinned(PinnedBuffer<T>),
-    /// Borrowed from its owner.
+    /// Memory borrowed from its owner.
     Borrowed(&'a mut [T]),
     /// Another owner's memory. PAIR4: the promise of `adopt_host_raw` holds.
     Raw(NonNull<[T]>),
 }
 
-// SAFETY: a raw slice is like a mutable borrow, by its owner's promise.
+// SAFETY: by its owner's promise, a raw slice is like a mutable borrow.
 unsafe impl<T: Send> Send for HostValues<'_, T> {}
 // SAFETY: a shared reference gives only shared references to the values.
 unsafe impl<T: Sync> Sync for HostValues<'_, T> {}
@@ -26,8 +26,8 @@ impl<T> HostValues<'_, T> {
         matches!(self, Self::Pageable(_) | Self::Pinned(_))
     }
 
-    /// Returns the values, once no stream writes them. They are initialized (PAIR1), or the memory is not
-    /// pinned.
+    /// Returns the values once no stream writes them. Values in pinned memory are initialized because of
+    /// PAIR1; values in other memory always are.
     pub(super) fn values(&self) -> Result<&[T], DriverError> {
         Ok(match self {
             Self::Pageable(values) => values,
@@ -40,7 +40,7 @@ impl<T> HostValues<'_, T> {
         })
     }
 
-    /// Returns the values for writing, once no stream uses them.
+    /// Returns the values for writing once no stream uses them.
     pub(super) fn values_mut(&mut self) -> Result<&mut [T], DriverError> {
         Ok(match self {
             Self::Pageable(values) => values,
@@ -53,7 +53,7 @@ impl<T> HostValues<'_, T> {
         })
     }
 
-    /// Returns the place of the values, initialized or not, once no stream uses the memory.
+    /// Returns the address of the values, which may not be initialized, once no stream uses the memory.
     pub(super) fn place(&mut self) -> Result<NonNull<[T]>, DriverError> {
         match self {
             Self::Pinned(buffer) => {
@@ -70,9 +70,9 @@ impl<T> HostValues<'_, T> {
 pub(super) enum DeviceValues<'a, T> {
     /// Memory that the pair owns and frees.
     Owned(DeviceBuffer<T>),
-    /// Another owner's memory, by promise. The buffer frees nothing.
+    /// Another owner's memory, under the promise of `adopt_device_raw`. The buffer does not free it.
     Raw(DeviceBuffer<T>),
-    /// Borrowed from its owner.
+    /// Memory borrowed from its owner.
     Borrowed(BufferViewMut<'a, T>),
 }
 

@@ -1,8 +1,8 @@
-//! [`SyncedPair`]: two sides, the state that says which of them holds the newest values, and the transitions before
-//! a use.
+//! [`SyncedPair`]: two sides, the state that says which of them holds the newest values, and the transition
+//! before each use.
 //!
-//! The state machine of [`SyncedMemory`](crate::SyncedMemory) over anything that allocates, fills and copies
-//! ([`Backend`]). `alloc` means: if that side has no buffer yet.
+//! This is the state machine of [`SyncedMemory`](crate::SyncedMemory), over anything that allocates, fills
+//! and copies ([`Backend`]). In the table, `alloc` means that a buffer is allocated if the side has none yet.
 //!
 //! | | `Uninitialized` | `Host` | `Device` | `Synced` |
 //! |---|---|---|---|---|
@@ -18,15 +18,15 @@
 //! | `device_overwrite` | alloc | alloc | alloc: `Uninitialized` | alloc: `Host` |
 //!
 //! PAIR1 the side that `head` names has a buffer, unless there are no bytes.
-//! PAIR2 after an error head and buffers are unchanged, except that a side which is not the newest may hold
-//! part of the copy.
-//! PAIR3 `flight` is set from the start of a `push` or `pull` until its copy was waited for; the first later
-//! access waits.
+//! PAIR2 after an error, the head and the buffers are unchanged, except that a side without the newest values
+//! may hold part of the copy.
+//! PAIR3 `flight` is set from a `push` or `pull` until its copy has been waited for or a side has been
+//! replaced; the next access waits.
 
 /// The side that holds the newest values.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
 pub enum Head {
-    /// Neither side, since nothing was written yet.
+    /// Neither side, since nothing has been written yet.
     Uninitialized,
     /// The host.
     Host,
@@ -36,54 +36,55 @@ pub enum Head {
     Synced,
 }
 
-/// Memory and copies of a [`SyncedPair`]. Buffers free themselves when dropped, after their uses.
+/// Provides the memory and the copies of a [`SyncedPair`]. A dropped buffer frees its memory after its uses.
 pub trait Backend {
-    /// A host buffer.
+    /// The type of host buffers.
     type Host;
-    /// A device buffer.
+    /// The type of device buffers.
     type Device;
-    /// Queue for copies that are not waited for immediately.
+    /// The queue of copies that are not waited for immediately.
     type Stream: ?Sized;
-    /// Error type.
+    /// The type of errors.
     type Error;
 
-    /// Allocates a host buffer with any contents.
+    /// Allocates a host buffer with undefined contents.
     ///
     /// # Errors
     /// If there is no memory.
     fn alloc_host(&self) -> Result<Self::Host, Self::Error>;
 
-    /// Allocates a device buffer with any contents.
+    /// Allocates a device buffer with undefined contents.
     ///
     /// # Errors
     /// If there is no memory.
     fn alloc_device(&self) -> Result<Self::Device, Self::Error>;
 
-    /// Writes zeros, visible to the host on return.
+    /// Writes zeros, which are visible to the host on return.
     ///
     /// # Errors
-    /// If they could not be written.
+    /// If the zeros could not be written.
     fn zero_host(&self, host: &mut Self::Host) -> Result<(), Self::Error>;
 
-    /// Writes zeros, visible to later work of the device.
+    /// Writes zeros, which are visible to later work of the device.
     ///
     /// # Errors
-    /// If they could not be written.
+    /// If the zeros could not be written.
     fn zero_device(&self, device: &mut Self::Device) -> Result<(), Self::Error>;
 
-    /// Copies to the device, visible to its later work; the host may write again on return.
+    /// Copies to the device, whose later work sees the copied values. The host may access `from` again on
+    /// return.
     ///
     /// # Errors
     /// If the copy is refused.
     fn copy_to_device(&self, from: &Self::Host, to: &mut Self::Device) -> Result<(), Self::Error>;
 
-    /// Copies to the host, visible to it on return.
+    /// Copies to the host, which sees the copied values on return.
     ///
     /// # Errors
     /// If the copy is refused.
     fn copy_to_host(&self, from: &Self::Device, to: &mut Self::Host) -> Result<(), Self::Error>;
 
-    /// Queues a copy to the device and does not wait for it.
+    /// Queues a copy to the device, which need not be done on return.
     ///
     /// # Errors
     /// If the copy is refused.
@@ -94,7 +95,7 @@ pub trait Backend {
         to: &mut Self::Device,
     ) -> Result<(), Self::Error>;
 
-    /// Queues a copy to the host and does not wait for it.
+    /// Queues a copy to the host, which need not be done on return.
     ///
     /// # Errors
     /// If the copy is refused.
@@ -105,18 +106,18 @@ pub trait Backend {
         to: &mut Self::Host,
     ) -> Result<(), Self::Error>;
 
-    /// Waits for queued copies from and to this buffer.
+    /// Waits for the queued copies from and to this buffer.
     ///
     /// # Errors
     /// If the wait is refused, or the copy failed.
     fn wait(&self, host: &Self::Host) -> Result<(), Self::Error>;
 }
 
-/// An error of queueing a copy.
+/// The reason why a copy was not queued.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum CopyError<E> {
-    /// The side to copy from does not hold the only newest values.
+    /// The side to copy from is not the only one that holds the newest values.
     #[error("the newest values are at {0:?}: push from Host, pull from Device")]
     Head(Head),
     /// The backend refused.
@@ -126,8 +127,8 @@ pub enum CopyError<E> {
 
 /// A host buffer and a device buffer for the same values.
 ///
-/// Returned buffers borrow the pair, so no write is missed. For a pair of no bytes they are `None`, and the
-/// backend is never called.
+/// The returned buffers borrow the pair, so no write is missed. For a pair of no bytes, they are `None`, and
+/// the backend is never called.
 #[derive(Debug)]
 pub struct SyncedPair<B: Backend> {
     backend: B,
@@ -140,7 +141,7 @@ pub struct SyncedPair<B: Backend> {
 }
 
 impl<B: Backend> SyncedPair<B> {
-    /// Makes a pair without buffers; `is_empty` if there are no bytes.
+    /// Makes a pair without buffers; `is_empty` says that there are no bytes.
     pub const fn new(backend: B, is_empty: bool) -> Self {
         Self {
             backend,
@@ -152,7 +153,7 @@ impl<B: Backend> SyncedPair<B> {
         }
     }
 
-    /// Returns the side that is newest. A copy under way counts as done.
+    /// Returns the side that holds the newest values. A copy under way counts as done.
     pub const fn head(&self) -> Head {
         if self.flight { Head::Synced } else { self.head }
     }
@@ -162,12 +163,12 @@ impl<B: Backend> SyncedPair<B> {
         &self.backend
     }
 
-    /// Returns the host's buffer as it is, if there is one.
+    /// Returns the host's buffer in its present state, if there is one.
     pub const fn host_buffer(&self) -> Option<&B::Host> {
         self.host.as_ref()
     }
 
-    /// Returns the device's buffer as it is, if there is one.
+    /// Returns the device's buffer in its present state, if there is one.
     pub const fn device_buffer(&self) -> Option<&B::Device> {
         self.device.as_ref()
     }
@@ -175,7 +176,7 @@ impl<B: Backend> SyncedPair<B> {
     /// Returns the values, for the host to read.
     ///
     /// # Errors
-    /// The backend's; invariant PAIR2.
+    /// The backend's errors; nothing changes, except as invariant PAIR2 allows.
     pub fn host(&mut self) -> Result<Option<&mut B::Host>, B::Error> {
         self.settle()?;
         match self.head {
@@ -198,7 +199,7 @@ impl<B: Backend> SyncedPair<B> {
     /// Returns the values, for the host to change.
     ///
     /// # Errors
-    /// The backend's; invariant PAIR2.
+    /// The backend's errors; nothing changes, except as invariant PAIR2 allows.
     pub fn host_mut(&mut self) -> Result<Option<&mut B::Host>, B::Error> {
         self.host()?;
         self.head = Head::Host;
@@ -208,7 +209,7 @@ impl<B: Backend> SyncedPair<B> {
     /// Returns the values, for the device to read.
     ///
     /// # Errors
-    /// The backend's; invariant PAIR2.
+    /// The backend's errors; nothing changes, except as invariant PAIR2 allows.
     pub fn device(&mut self) -> Result<Option<&mut B::Device>, B::Error> {
         self.settle()?;
         match self.head {
@@ -231,7 +232,7 @@ impl<B: Backend> SyncedPair<B> {
     /// Returns the values, for the device to change.
     ///
     /// # Errors
-    /// The backend's; invariant PAIR2.
+    /// The backend's errors; nothing changes, except as invariant PAIR2 allows.
     pub fn device_mut(&mut self) -> Result<Option<&mut B::Device>, B::Error> {
         self.device()?;
         self.head = Head::Device;
@@ -242,7 +243,7 @@ impl<B: Backend> SyncedPair<B> {
     /// [`host_written`](Self::host_written). Values that only the host had are lost.
     ///
     /// # Errors
-    /// The backend's; invariant PAIR2.
+    /// The backend's errors; nothing changes, except as invariant PAIR2 allows.
     pub fn host_overwrite(&mut self) -> Result<Option<&mut B::Host>, B::Error> {
         self.settle()?;
         self.fill_host(|_, _, _| Ok(()))?;
@@ -262,7 +263,7 @@ impl<B: Backend> SyncedPair<B> {
     /// [`device_written`](Self::device_written). Values that only the device had are lost.
     ///
     /// # Errors
-    /// The backend's; invariant PAIR2.
+    /// The backend's errors; nothing changes, except as invariant PAIR2 allows.
     pub fn device_overwrite(&mut self) -> Result<Option<&mut B::Device>, B::Error> {
         self.settle()?;
         self.fill_device(|_, _, _| Ok(()))?;
@@ -278,19 +279,19 @@ impl<B: Backend> SyncedPair<B> {
         self.head = Head::Device;
     }
 
-    /// Replaces the host's buffer by one with the newest values. The device keeps its own. Drops the former
-    /// buffer and returns the side that held the newest values.
+    /// Replaces the host's buffer with one that holds the newest values. The device keeps its buffer. Drops
+    /// the former buffer of the host and returns the side that held the newest values.
     pub fn set_host(&mut self, host: B::Host) -> Head {
         let before = self.head();
         self.host = Some(host);
         self.head = Head::Host;
-        // A copy under way keeps its buffers until it is done.
+        // The memory of a dropped buffer stays until a copy under way is done.
         self.flight = false;
         before
     }
 
-    /// Replaces the device's buffer by one with the newest values. The host keeps its own. Drops the former
-    /// buffer and returns the side that held the newest values.
+    /// Replaces the device's buffer with one that holds the newest values. The host keeps its buffer. Drops
+    /// the former buffer of the device and returns the side that held the newest values.
     pub fn set_device(&mut self, device: B::Device) -> Head {
         let before = self.head();
         self.device = Some(device);
@@ -302,7 +303,7 @@ impl<B: Backend> SyncedPair<B> {
     /// Queues a copy to the device. [`settle`](Self::settle) or the next use waits for it.
     ///
     /// # Errors
-    /// [`CopyError::Head`] unless the host alone is newest; and the backend's (PAIR2).
+    /// [`CopyError::Head`] unless only the host holds the newest values, and the backend's errors (PAIR2).
     pub fn push(&mut self, stream: &B::Stream) -> Result<(), CopyError<B::Error>> {
         self.may_copy(Head::Host)?;
         self.fill_device(|backend, device, host| match host {
@@ -317,7 +318,7 @@ impl<B: Backend> SyncedPair<B> {
     /// Queues a copy to the host. [`settle`](Self::settle) or the next use waits for it.
     ///
     /// # Errors
-    /// [`CopyError::Head`] unless the device alone is newest; and the backend's (PAIR2).
+    /// [`CopyError::Head`] unless only the device holds the newest values, and the backend's errors (PAIR2).
     pub fn pull(&mut self, stream: &B::Stream) -> Result<(), CopyError<B::Error>> {
         self.may_copy(Head::Device)?;
         self.fill_host(|backend, host, device| match device {
@@ -332,7 +333,7 @@ impl<B: Backend> SyncedPair<B> {
     /// Waits for a copy under way.
     ///
     /// # Errors
-    /// The backend's; the copy still counts as under way.
+    /// The backend's errors; the copy still counts as under way.
     pub fn settle(&mut self) -> Result<(), B::Error> {
         if !self.flight {
             return Ok(());
@@ -353,8 +354,8 @@ impl<B: Backend> SyncedPair<B> {
         }
     }
 
-    /// Fills the host's buffer, a new one if there is none. A new one that could not be filled is dropped
-    /// (PAIR2).
+    /// Fills the host's buffer, which is allocated if there is none. A new buffer that could not be filled is
+    /// dropped (PAIR2).
     fn fill_host(
         &mut self,
         fill: impl FnOnce(&B, &mut B::Host, Option<&B::Device>) -> Result<(), B::Error>,

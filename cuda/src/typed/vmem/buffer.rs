@@ -1,4 +1,4 @@
-//! [`VmemBuffer`]: typed memory on either side, which can move to the device.
+//! [`VmemBuffer`]: typed memory on either side, which can be moved to the device.
 
 use core::fmt;
 use core::mem::ManuallyDrop;
@@ -13,10 +13,10 @@ use super::VmemAllocator;
 use crate::typed::buffer::{bytes_of, check_align};
 use crate::{BufferViewMut, DeviceAllocError, DeviceBuffer, StreamAllocator};
 
-/// `len` values of type `T` in device memory, or in host memory if the device was full. Dropping it frees the
-/// memory in the order of the streams that used it; the host does not wait.
+/// `len` values of type `T` in device memory, or in host memory if the device was full. Dropping the buffer
+/// frees the memory in the order of the streams that used it; the host does not wait.
 ///
-/// Kernels and cudarc's functions take its views, on either side:
+/// Kernels and cudarc's functions accept the buffer's views, whichever side it is on:
 ///
 /// ```no_run
 /// # use larder_cuda::{Context, DeviceAllocator, HostSide, VmemAllocator, VmemConfig};
@@ -33,10 +33,10 @@ use crate::{BufferViewMut, DeviceAllocError, DeviceBuffer, StreamAllocator};
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 ///
-/// Uses on several streams are ordered, as those of a [`DeviceBuffer`] are. Runs of a captured graph are not
-/// seen: a buffer that a graph uses stays in place as long as the program does not move it.
+/// Uses on several streams are ordered, like those of a [`DeviceBuffer`]. Launches of a captured graph are
+/// not tracked: the program must not move a buffer that a graph uses.
 pub struct VmemBuffer<T> {
-    /// The values: a buffer with a block of its own on the device's side, or one over `host`. Taken in
+    /// The values: a buffer that owns a block of the device's side, or a buffer over `host`. Taken out in
     /// `drop`.
     buffer: ManuallyDrop<DeviceBuffer<T>>,
     /// The block, if the buffer is on the host's side.
@@ -47,14 +47,14 @@ pub struct VmemBuffer<T> {
 }
 
 impl VmemAllocator {
-    /// Makes a buffer for work queued on `stream` from now on; its contents are undefined. Costs as much as
-    /// [`alloc`](StreamAllocator::alloc).
+    /// Makes a buffer for work that is queued on `stream` from now on; the contents are undefined. Costs as
+    /// much as [`alloc`](StreamAllocator::alloc).
     ///
     /// # Safety
-    /// It is written before it is read as values of `T`.
+    /// The buffer is written before it is read as values of `T`.
     ///
     /// # Errors
-    /// The errors of [`alloc`](StreamAllocator::alloc); `TooLarge` inside if the size overflows.
+    /// The errors of [`alloc`](StreamAllocator::alloc), with `TooLarge` inside if the size overflows.
     pub unsafe fn buffer<T: DeviceRepr>(
         &self,
         stream: &Arc<CudaStream>,
@@ -75,7 +75,7 @@ impl VmemAllocator {
             Placement::Host => (None, Some(block)),
         };
         // SAFETY: the block has space for the values at their alignment, and is freed with the buffer, or
-        // after it (`drop`). The stream has a number, since it has allocated.
+        // after its uses (`drop`). The stream has a number, since it has allocated.
         let buffer = unsafe { DeviceBuffer::of_parts(device, stream, address, len, block) }?;
         Ok(VmemBuffer::of(self, buffer, host, granted_bytes))
     }
@@ -100,7 +100,7 @@ impl VmemAllocator {
         Ok(buffer)
     }
 
-    /// Makes a buffer with a copy of these values, made in the order of `stream`.
+    /// Makes a buffer with a copy of these values, which is made in the order of `stream`.
     ///
     /// # Errors
     /// The errors of [`alloc`](StreamAllocator::alloc), and if the driver refuses to copy.
@@ -120,12 +120,12 @@ impl VmemAllocator {
         Ok(buffer)
     }
 
-    /// Moves buffers on the host's side to the device, as far as that has memory: each is copied on its own
-    /// stream, after all uses so far, and its host memory is free after the copy. The host does not wait.
-    /// Best at the end of a step, once blocks of the step are free.
+    /// Moves buffers from the host's side to the device while the device has memory: each buffer is copied on
+    /// its own stream, after all uses so far, and its host memory is free after the copy. The host does not
+    /// wait. The best time is the end of a step, when the step's blocks have been freed.
     ///
-    /// A buffer that does not fit stays where it is, with its values; so does one that the driver refuses to
-    /// copy.
+    /// A buffer that does not fit, or that the driver refuses to copy, stays where it is and keeps its
+    /// values.
     pub fn migrate<'b>(&self, buffers: impl IntoIterator<Item = &'b mut dyn Movable>) -> Migrated {
         let mut migrated = Migrated::default();
         for buffer in buffers {
@@ -147,7 +147,7 @@ impl VmemAllocator {
     }
 }
 
-/// Outcome of [`VmemAllocator::migrate`].
+/// The outcome of [`VmemAllocator::migrate`].
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 #[must_use = "what was left is still on the host's side"]
 #[non_exhaustive]
@@ -156,24 +156,25 @@ pub struct Migrated {
     pub moved_bytes: u64,
     /// Bytes of values still on the host's side.
     pub left_bytes: u64,
-    /// The first refusal for a reason other than missing memory.
+    /// The first refusal for a reason other than a lack of memory.
     pub refusal: Option<DeviceAllocError>,
 }
 
-/// A buffer of any type that can move, for [`VmemAllocator::migrate`].
+/// A buffer with values of any type, for [`VmemAllocator::migrate`].
 pub trait Movable: private::Sealed {
-    /// Returns its side.
+    /// Returns the side that the buffer is on.
     fn placement(&self) -> Placement;
 
-    /// Returns the bytes of its values.
+    /// Returns the size of the buffer's values in bytes.
     fn bytes(&self) -> u64;
 
-    /// Moves it to the device, in the order of its stream, if it is on the host's side, and returns the bytes
-    /// copied. The host does not wait. Addresses taken from it before are invalid for work queued from now
-    /// on.
+    /// Moves the buffer to the device in the order of its stream, if it is on the host's side, and returns
+    /// the number of bytes copied. The host does not wait. Addresses that were taken from the buffer earlier
+    /// are invalid for work that is queued from now on.
     ///
     /// # Errors
-    /// If the device has no memory, the stream captures, or the driver refuses. The buffer is unchanged.
+    /// If the device has no memory, the stream is being captured, or the driver refuses. The buffer is
+    /// unchanged.
     fn move_to_device(&mut self) -> Result<u64, DeviceAllocError>;
 }
 
@@ -197,7 +198,7 @@ impl<T> VmemBuffer<T> {
         }
     }
 
-    /// Returns the allocator of its memory.
+    /// Returns the allocator of the buffer's memory.
     pub const fn allocator(&self) -> &VmemAllocator {
         &self.memory
     }
@@ -208,7 +209,7 @@ impl<T> VmemBuffer<T> {
     }
 }
 
-/// Length, stream and views are those of a [`DeviceBuffer`], on either side.
+/// The length, stream and views are those of a [`DeviceBuffer`], on either side.
 impl<T> Deref for VmemBuffer<T> {
     type Target = DeviceBuffer<T>;
 
@@ -259,7 +260,7 @@ impl<T: DeviceRepr> Movable for VmemBuffer<T> {
 }
 
 impl VmemAllocator {
-    /// Frees a buffer's block of the host's side, after all its uses.
+    /// Frees a buffer's block of the host's side after all uses of the buffer.
     fn free_host<T>(&self, buffer: &DeviceBuffer<T>, block: Option<Block>, granted_bytes: u64) {
         let inner = &*self.0;
         inner.joint.take_off(granted_bytes);
@@ -267,8 +268,7 @@ impl VmemAllocator {
             return;
         };
         if buffer.order_own_stream().is_err() && inner.device.context().synchronize().is_err() {
-            // It is unknown when the memory is out of use, so the block is leaked until the allocator is
-            // dropped.
+            // It is unknown when the last use ends, so the block is leaked until the allocator is dropped.
             return;
         }
         let freed = host.free(buffer.stream(), block);
@@ -286,7 +286,7 @@ impl<T> Drop for VmemBuffer<T> {
         } else {
             self.memory.0.joint.take_off(self.granted_bytes);
         }
-        // Frees the buffer's own block, if it has one.
+        // Frees the block of the device's side, if the buffer has one.
         drop(buffer);
     }
 }

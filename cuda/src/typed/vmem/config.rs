@@ -1,33 +1,34 @@
 //! Configuration of a [`VmemAllocator`](super::VmemAllocator).
 
-/// Memory that serves when the device has none.
+/// The host memory that serves requests when the device has none.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum HostSide {
-    /// No host's side: the device alone.
+    /// None: the device alone serves requests.
     None,
-    /// Pinned host memory, never more than this many bytes, used in multiples of 2 MiB. If the driver places
-    /// a region beside another, the region takes 512 bytes more, which count too, so add 4 KiB to a limit
-    /// that is to be used to the end. Devices reach this memory over the bus, slowly.
+    /// Pinned host memory, at most this number of bytes, used in multiples of 2 MiB. If the driver places a
+    /// region next to another, the region takes 512 more bytes, which also count, so add 4 KiB to a limit
+    /// that should be usable in full. Devices reach this memory over the bus, slowly.
     Pinned(u64),
-    /// Managed memory, whose pages the driver moves; never more than the device had free when the allocator
-    /// was made ([`ManagedMemory`](crate::ManagedMemory)).
+    /// Managed memory, whose pages the driver moves; at most the memory that the device had free when the
+    /// allocator was made ([`ManagedMemory`](crate::ManagedMemory)).
     Managed,
 }
 
 /// Configuration of a [`VmemAllocator`](super::VmemAllocator).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct VmemConfig {
-    /// Memory that serves when the device has none.
+    /// The host memory that serves requests when the device has none.
     pub host: HostSide,
-    /// Share of the device's memory in percent: once both sides together have had more in use, the host's
-    /// side serves no more. AntMan's `TF_RO_PLANNED_GPU`. Above 100 the total may exceed the device's memory.
+    /// Percentage of the device's memory: once both sides together have had more bytes in use, the host's
+    /// side serves no further requests. AntMan's `TF_RO_PLANNED_GPU`. Above 100, the total may exceed the
+    /// device's memory.
     pub planned_percent: u32,
 }
 
 impl VmemConfig {
-    /// Makes a configuration that allows up to the device's memory in total, of which the host's side may
-    /// serve the part that others have taken.
+    /// Makes a configuration that plans for the size of the device's memory in total, so that the host's side
+    /// may replace the part of it that others have taken.
     pub const fn new(host: HostSide) -> Self {
         Self {
             host,

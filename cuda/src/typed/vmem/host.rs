@@ -1,20 +1,20 @@
-//! [`VmemHost`]: host memory that devices use, in the order of streams.
+//! [`VmemHost`]: host memory that devices use in the order of streams.
 //!
-//! The core's best fit over pinned or managed regions, with streams by number, as in the device's allocator.
-//! Only devices use these blocks, so memory that a stream freed can be reused by that stream immediately, and
-//! by another one after a wait by the device.
+//! It is the core's best fit over pinned or managed regions, with numbered streams, as in the device's
+//! allocator. Only devices use these blocks, so memory that a stream freed can be reused by that stream
+//! immediately, and by another stream after a wait on the device.
 //!
-//! VMHOST1 the address of a block is valid on the device: pinned memory has one address on both sides if
-//! addresses are unified and it is not write-combined, managed memory always has one.
+//! VMHOST1 the address of a block is valid on the device: pinned memory has the same address on both sides if
+//! addresses are unified and the memory is not write-combined; managed memory always has the same address.
 //!
-//! # When nothing fits that the stream may use without a wait
-//! Memory that another stream used last is given, and the stream waits for it; memory whose events have
-//! passed becomes free for all; regions are allocated from the driver; and if that fails while freed memory
-//! is pending, the host waits for it.
+//! # When the stream may use no fitting memory without a wait
+//! The steps, in order: memory that another stream used last is allocated, and the stream waits for it;
+//! memory whose events have completed becomes free for all streams; a region is allocated from the driver;
+//! and if that fails while freed memory is pending, the host waits for that memory.
 //!
 //! # Locks
-//! The core's lock is held for bookkeeping; the streams' locks also while an event is recorded. No thread
-//! holds both.
+//! The core's lock is held only for bookkeeping; the streams' locks are also held while an event is recorded.
+//! No thread holds both at the same time.
 
 use core::fmt;
 use std::sync::{Arc, Weak};
@@ -43,7 +43,7 @@ type HostRanges = Ranges<Box<dyn RangeSource>>;
 /// The host's side.
 pub(super) type VmemHost = StreamPool<HostRanges, RegionPool<'static>>;
 
-/// Makes a host side that holds nothing yet; `None` for [`HostSide::None`].
+/// Makes a host side that holds nothing yet. Returns `None` for [`HostSide::None`].
 pub(super) fn make(
     context: &Context,
     side: HostSide,
@@ -115,7 +115,8 @@ impl StreamAllocator for VmemHost {
         given
     }
 
-    /// O(1), no driver call; the host waits for a stream of another context.
+    /// O(1) and no driver call; the host waits if the stream is of another context or is the per-thread
+    /// default stream.
     fn free(
         &self,
         stream: &Arc<CudaStream>,

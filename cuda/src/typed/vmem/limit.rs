@@ -1,7 +1,7 @@
 //! The limit of a [`VmemAllocator`]'s host side at run time, alone and under budgets; see [`crate::limits`].
-//! The device's side has the limit of its allocator.
+//! The limit of the device's side is that of its allocator.
 //!
-//! Host memory is released by whole regions, each one driver call.
+//! Host memory is released in whole regions, with one driver call for each.
 
 use larder_core::PoolStats;
 use larder_core::limits::{BudgetError, LimitAnswer};
@@ -11,11 +11,12 @@ use crate::limits::{Budget, LimitEvent, LimitWatch, LimitedPool};
 use crate::{DeviceAllocError, DeviceAllocator};
 
 impl VmemAllocator {
-    /// Makes an allocator whose host side is a pool of a budget: the memory it holds is charged there and to
-    /// all budgets above. Memory of the device's side is charged where its allocator was made.
+    /// Makes an allocator whose host side is a pool of a budget: the memory that this side holds is charged
+    /// to the budget and all its ancestors. Memory of the device's side is charged to the budget of its
+    /// allocator, if any.
     ///
     /// # Errors
-    /// If the driver refuses, the device cannot use such host memory, or [`DeviceAllocError::Budgets`].
+    /// [`DeviceAllocError::Budgets`]; if the driver refuses, or the device cannot use such host memory.
     pub fn in_budget(
         device: &DeviceAllocator,
         config: VmemConfig,
@@ -24,10 +25,11 @@ impl VmemAllocator {
         Self::make(device, config, Some(budget))
     }
 
-    /// Sets the limit of the host's side, as
-    /// [`DeviceAllocator::set_limit`](crate::DeviceAllocator::set_limit): returns immediately, and releases
-    /// idle regions above it now, the others as blocks are freed and their streams pass. Refused if there is
-    /// no host side. Managed memory keeps its own maximum, too. O(regions) and the calls.
+    /// Sets the limit of the host's side, like
+    /// [`DeviceAllocator::set_limit`](crate::DeviceAllocator::set_limit). Returns immediately. Idle regions
+    /// above the limit are released now, and others once their blocks are freed and the streams are done with
+    /// them. Refused if there is no host side. Managed memory also keeps its own maximum. O(regions) and the
+    /// driver calls.
     pub fn set_host_limit(&self, bytes: u64) -> LimitAnswer {
         let Some(host) = &self.0.host else {
             return LimitAnswer::Refused(BudgetError::Unknown);
@@ -35,21 +37,21 @@ impl VmemAllocator {
         host.set_limit(bytes)
     }
 
-    /// Returns the limit of the host's side, 0 if there is none; budgets above may allow less.
+    /// Returns the limit of the host's side, or 0 if there is no host side; the budgets above may allow less.
     pub fn host_limit_bytes(&self) -> u64 {
         let host = self.0.host.as_ref();
         host.map_or(0, |host| host.limit_bytes())
     }
 
-    /// Returns the bytes that the host's side holds, and those of them that would stay if its limit were set
-    /// to 0 now. Updates the state of events on the way. O(chunks).
+    /// Returns the bytes that the host's side holds, and the bytes that it would still hold if its limit were
+    /// set to 0 now. Queries the streams' events first. O(chunks).
     pub fn host_pool_stats(&self) -> PoolStats {
         let host = self.0.host.as_ref();
         host.map_or(PoolStats::default(), |host| host.pool_stats())
     }
 
-    /// Calls `callback` when the excess over a lowered [limit](Self::set_host_limit) was released, under the
-    /// rules of [`Limits::watch`](crate::Limits::watch). `None` if there is no host side.
+    /// Calls `callback` when the excess over a lowered [limit](Self::set_host_limit) has been released, under
+    /// the rules of [`Limits::watch`](crate::Limits::watch). `None` if there is no host side.
     pub fn watch_host_limit(
         &self,
         callback: impl Fn(&LimitEvent) + Send + Sync + 'static,

@@ -1,15 +1,16 @@
-//! [`VmemAllocator`]: device memory first, then host memory, after AntMan's `GPUVMemAllocator`.
+//! [`VmemAllocator`]: device memory first, then host memory, like AntMan's `GPUVMemAllocator`.
 //!
-//! The device serves only requests that it can serve without a wait of the host, since there is other memory.
-//! A block is freed to its own side, which its number identifies, in the order of a stream. Nothing moves by
-//! itself; a program that wants its values back on the device names the buffers, at a moment of its choice
-//! ([`migrate`](VmemAllocator::migrate)).
+//! The device serves only requests that it can serve without blocking the host, since there is other memory.
+//! A block is freed to its own side, which the allocator's number in the block identifies, in the order of a
+//! stream. Nothing moves automatically: a program that wants values on the device passes their buffers to
+//! [`migrate`](VmemAllocator::migrate) at a time of its choice.
 //!
-//! VMGPU1 a block is freed to the side that gave it.
-//! VMGPU2 the joint count is the granted bytes of every block that was allocated here and not freed here.
+//! VMGPU1 a block is freed to the side that it came from.
+//! VMGPU2 the joint count is the sum of the granted bytes of all blocks that were allocated here and not
+//! freed here.
 //! VMGPU3 a buffer's block is reached only through the buffer, so nothing else uses a block that moves.
 //!
-//! There is no lock here; the sides have theirs, and none is held during a call of the other.
+//! There is no lock here. Each side has its own locks, and none is held during a call to the other side.
 
 mod buffer;
 mod config;
@@ -35,8 +36,8 @@ use crate::{Context, DeviceAllocError, DeviceAllocator, DeviceFreeError};
 
 /// Device memory, and host memory if the device is full. Clones share the allocator.
 ///
-/// Dropping the last clone waits for the streams that used the host's side and releases its memory to the
-/// driver; the device's allocator lives as long as it has clones of its own.
+/// Dropping the last clone waits for the streams that used the host's side and releases that side's memory to
+/// the driver; the device's allocator lives until its own last clone is dropped.
 ///
 /// ```no_run
 /// use larder_core::Placement;
@@ -65,8 +66,8 @@ struct VmemInner {
 }
 
 impl VmemAllocator {
-    /// Makes an allocator over a device's, which may also be used directly: its direct allocations do not
-    /// count here.
+    /// Makes an allocator over a device's allocator. The latter may also be used directly; its direct
+    /// allocations do not count here.
     ///
     /// # Errors
     /// If the driver refuses, or the device cannot use such host memory.
@@ -90,7 +91,7 @@ impl VmemAllocator {
         })))
     }
 
-    /// Returns the side that gave a block.
+    /// Returns the side that a block came from.
     pub fn placement(&self, block: &Block) -> Placement {
         match self.0.host_of(block) {
             Some(_) => Placement::Host,
@@ -98,8 +99,8 @@ impl VmemAllocator {
         }
     }
 
-    /// Returns the counters of both sides and the joint ones. The device's include everything that its
-    /// allocator serves, the joint ones only blocks allocated here.
+    /// Returns the counters of both sides and the joint counters. The device's counters include everything
+    /// that its allocator serves; the joint counters include only blocks that were allocated here.
     pub fn vmem_stats(&self) -> VmemStats {
         let inner = &*self.0;
         let host = inner.host.as_ref();
@@ -113,22 +114,24 @@ impl VmemAllocator {
         }
     }
 
-    /// Returns the peak of bytes in use on both sides together up to which the host's side serves.
+    /// Returns the planned number of bytes: the host's side serves requests while the peak of bytes in use on
+    /// both sides together is at most this.
     pub fn planned_bytes(&self) -> u64 {
         self.0.planned_bytes
     }
 
-    /// Releases idle regions of the host's side to the driver and returns their bytes. Does not wait.
+    /// Releases idle regions of the host's side to the driver and returns their bytes. Does not wait for
+    /// streams.
     pub fn release_host(&self) -> u64 {
         self.0.host.as_ref().map_or(0, |host| host.release())
     }
 
-    /// Returns the device's side.
+    /// Returns the allocator of the device's side.
     pub fn device(&self) -> &DeviceAllocator {
         &self.0.device
     }
 
-    /// Returns the host's side as a pool with a limit, without keeping it alive.
+    /// Returns the host's side as a pool with a limit. The result does not keep it alive.
     #[cfg(feature = "job")]
     pub(crate) fn host_pool(&self) -> Option<Weak<dyn LimitedPool>> {
         let pool: Weak<VmemHost> = Arc::downgrade(self.0.host.as_ref()?);
@@ -141,9 +144,9 @@ impl StreamAllocator for VmemAllocator {
         self.0.device.context()
     }
 
-    /// Allocates from the device if that needs no wait of the host, otherwise from the host's side. Costs as
-    /// much as [`DeviceAllocator::alloc`]; on the host's side the first regions are pinned, about a second
-    /// for 3 GiB.
+    /// Allocates from the device if the host need not wait for that, otherwise from the host's side. Costs as
+    /// much as [`DeviceAllocator::alloc`]; when the host's side grows, pinning takes about a second for 3
+    /// GiB.
     fn alloc_as(
         &self,
         stream: &Arc<CudaStream>,
@@ -164,7 +167,7 @@ impl StreamAllocator for VmemAllocator {
         block: Block,
     ) -> Result<(), Rejected<DeviceFreeError>> {
         let inner = &*self.0;
-        // Subtracted first, since another thread may have the memory as soon as it is free (VMGPU2).
+        // Subtracted first, since another thread may allocate the memory as soon as it is free (VMGPU2).
         let bytes = block.bytes();
         let ours = self.info(&block).is_some();
         if ours {
@@ -188,7 +191,7 @@ impl StreamAllocator for VmemAllocator {
         }
     }
 
-    /// Returns the device's counters and limit, with the joint peak.
+    /// Returns the device's counters and limit, with the joint peak if it is higher.
     fn stats(&self) -> Stats {
         let device = self.0.device.stats();
         Stats {
@@ -197,8 +200,8 @@ impl StreamAllocator for VmemAllocator {
         }
     }
 
-    /// Restarts the joint peak and the host side's counters, so that the host's side serves again after the
-    /// plan was exceeded. The device's counters are left to its allocator.
+    /// Restarts the joint peak and the counters of the host's side, so that this side serves requests again
+    /// after the planned number of bytes was exceeded. The device's counters are left to its allocator.
     fn clear_stats(&self) {
         let inner = &*self.0;
         if let Some(host) = &inner.host {
@@ -207,7 +210,8 @@ impl StreamAllocator for VmemAllocator {
         inner.joint.clear_peak();
     }
 
-    /// Returns the blocks of both sides, including direct allocations.
+    /// Returns the number and bytes of the blocks in use on both sides, including direct allocations from the
+    /// device.
     fn live(&self) -> Live {
         let device = self.0.device.live();
         let host = self.0.host.as_ref().map(|host| host.live());
@@ -220,14 +224,14 @@ impl StreamAllocator for VmemAllocator {
 }
 
 impl VmemInner {
-    /// Returns the host's side if it gave the block.
+    /// Returns the host's side if the block came from it.
     fn host_of(&self, block: &Block) -> Option<&VmemHost> {
         self.host
             .as_deref()
             .filter(|host| host.shared().owns(block))
     }
 
-    /// Allocates from the host's side, if it may serve after the device's refusal.
+    /// Allocates from the host's side after the device's refusal, if this side may serve the request.
     fn alloc_behind(
         &self,
         device: DeviceAllocError,

@@ -1,14 +1,15 @@
-//! Coordinators, jobs and users take all their possible actions in every order, down to single
+//! Explores every order of all possible actions of coordinators, jobs and users, down to single
 //! reads and writes: jobs are killed and start again, coordinators end in the middle of a round and
 //! others continue from the files, statuses are removed. The decisions and files are those of the
 //! real [`Coordination`](super::rounds::Coordination).
 //!
-//! RESTART1. The bytes that existing processes hold, may take by the limits in force, or have read
-//! that they may take, are never more than the total together.
-//! RESTART2. From every world, once no more faults happen and all act, the whole total is given out
-//! as far as jobs want it, and no job is left without a share.
+//! RESTART1. The bytes that existing processes hold, may take by the limits in force, or may take
+//! by orders that they have read, never add up to more than the total.
+//! RESTART2. From every world, once no more faults happen and all parties act, jobs get all that
+//! they want of the total, and no job is left without a share.
 //!
-//! Each broken twin must break RESTART1; most are former defects of the coordination.
+//! Each deliberate defect ([`ProtocolChange`]) must break RESTART1; most are former defects of the
+//! coordination.
 
 mod model;
 mod moves;
@@ -80,7 +81,7 @@ fn explore(scenario: &Scenario, twin: ProtocolChange) -> Result<Walked, BrokenWo
     })
 }
 
-/// Records a world. Returns false if it was reached before, with at least as many faults left.
+/// Records a world. Returns false if it was reached before with at least as many faults left.
 fn is_new(seen: &mut HashMap<u128, Vec<Chances>>, world: &World) -> bool {
     let bare = World {
         chances: Chances::default(),
@@ -128,7 +129,7 @@ fn check(world: &World, model: &ScenarioModel) -> Result<(), String> {
     Ok(())
 }
 
-/// Checks that the world keeps RESTART2; `known` are the worlds that do.
+/// Checks that the world keeps RESTART2; `known` are worlds that are known to keep it.
 fn ends_well(
     world: &World,
     model: &mut ScenarioModel,
@@ -165,7 +166,7 @@ fn ends_well(
     Err(format!("not all is given out: {world:?}"))
 }
 
-/// Lets all processes take each step once, then the coordinator finish its round.
+/// Lets all processes take each step once, and then the coordinator finish its round.
 fn fairly(world: &mut World, model: &mut ScenarioModel) {
     let (jobs, plans) = (model.jobs(), model.scenario.plans.len());
     let mut go = |step| {
@@ -197,7 +198,7 @@ fn fairly(world: &mut World, model: &mut ScenarioModel) {
     }
 }
 
-/// Returns a scenario of jobs of one priority that want `wants` of `total`.
+/// Returns a scenario of jobs with equal priority that want `wants` of `total`.
 fn jobs(total: u8, wants: &[u8], [kills, crashes, removals]: [u8; 3]) -> Scenario {
     let plans = wants.iter().enumerate();
     Scenario {
@@ -222,7 +223,7 @@ fn jobs(total: u8, wants: &[u8], [kills, crashes, removals]: [u8; 3]) -> Scenari
     }
 }
 
-/// Returns the scenario with each small step by itself, and memory that may be taken late.
+/// Returns the scenario with single steps, and memory that may be taken late.
 fn apart(scenario: Scenario) -> Scenario {
     Scenario {
         is_merged: false,
@@ -278,7 +279,7 @@ fn memory_moves_to_the_more_important_and_to_who_wants_more_now() {
     walk(&moving);
 }
 
-/// Returns a scenario of two processes of one name, and one of another.
+/// Returns a scenario of two processes with the same name, and one with another name.
 fn namesakes(locks: bool, chances: [u8; 3]) -> Scenario {
     let mut scenario = jobs(2, &[1, 1, 1], chances);
     for (plan, name) in scenario.plans.iter_mut().zip([0, 0, 1]) {
@@ -292,7 +293,7 @@ fn namesakes(locks: bool, chances: [u8; 3]) -> Scenario {
 fn another_process_takes_over_a_name_after_the_first_or_beside_it() {
     walk(&namesakes(true, [1, 0, 1]));
     walk(&namesakes(true, [1, 1, 0]));
-    // On systems without locks.
+    // These are scenarios of systems without locks.
     walk(&namesakes(false, [0, 1, 0]));
     walk(&namesakes(false, [1, 0, 0]));
 }

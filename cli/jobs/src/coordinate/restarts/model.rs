@@ -1,5 +1,5 @@
-//! [`ScenarioModel`]: a scenario, and the real coordination as a function from the files of a world to its
-//! next files. Results are cached.
+//! [`ScenarioModel`]: a scenario, with the real coordination as a function from the files of a world to the next ones.
+//! Results are cached.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::hash::{Hash, Hasher};
@@ -31,7 +31,7 @@ pub(super) enum ProtocolChange {
     PassesOverMissing,
     /// A coordinator assumes that a job holds no more than the last limit.
     KnowsLastLimitOnly,
-    /// Existing processes may look gone.
+    /// Processes that exist may look gone.
     LooksGone,
 }
 
@@ -45,9 +45,9 @@ pub(super) struct Scenario {
     pub(super) locks: bool,
     /// Whether steps that no other party sees are merged with others.
     pub(super) is_merged: bool,
-    /// Whether a process may obey an order later than it reads it.
+    /// Whether a process may obey an order some time after it has read it.
     pub(super) obeys_late: bool,
-    /// Whether a process may take memory later than it is allowed to.
+    /// Whether a process may take memory some time after it was allowed to.
     pub(super) takes_late: bool,
 }
 
@@ -150,7 +150,7 @@ impl ScenarioModel {
         self.names.len()
     }
 
-    /// Returns the number of different states of the coordinators.
+    /// Returns the number of different coordinator states.
     pub(super) fn known(&self) -> usize {
         self.known.len()
     }
@@ -208,7 +208,7 @@ impl ScenarioModel {
         after
     }
 
-    /// Returns the number of a coordinator's state, without figures that are only reported.
+    /// Returns the number of a coordinator's state, from which it removes figures that are only reported.
     fn keep(&mut self, mut coordination: Coordination) -> u32 {
         for known in coordination.known.values_mut() {
             known.state = JobFigures::default();
@@ -293,8 +293,7 @@ impl ScenarioModel {
     }
 }
 
-/// Returns a process's life, by its number and how often it started, because its process number is
-/// the same each time.
+/// Returns the life of a process, from its number and how often it has started: its PID is the same each time.
 fn life((number, start): (u8, u8)) -> Life {
     let boot = 1;
     format!("{}-{start}-{boot:032x}", 100 + u32::from(number))
@@ -309,7 +308,7 @@ fn numbers(of: Life) -> (u8, u8) {
     (number, start.parse().unwrap())
 }
 
-/// Renumbers the jobs in a text from 0, without the next number, since only their order matters.
+/// Renumbers the jobs in a text from 0, and removes the next number, since only the order of the jobs matters.
 fn renumbered(text: &str) -> String {
     let (mut parts, mut ids) = (Vec::new(), BTreeSet::new());
     for part in text.split("JobId(") {

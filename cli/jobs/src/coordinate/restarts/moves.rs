@@ -1,12 +1,13 @@
 //! [`Move`]: several steps taken as one.
 //!
-//! Three jobs have too many worlds for single steps. So steps that no other party sees are merged
-//! with the next visible one: memory is taken when a limit is obeyed, and released when the
-//! status is written; a process starts when it writes its first status. A coordinator reads a file
-//! just before the decision, or just before another party changes the file; its writes follow the
-//! decision immediately, up to the point where it ends; and an order is read when it is obeyed, or
-//! just before it is replaced. Each of these moves a step past steps of others that neither see it
-//! nor are seen by it; the processes' own steps keep their order, and with it their sums.
+//! Three jobs have too many worlds if each step is taken by itself. So steps that no other party
+//! sees are merged with the next visible one: memory is taken when a limit is obeyed, and released
+//! when the status is written; a process starts when it writes its first status. A coordinator
+//! reads a file just before the decision, or just before another party changes the file; its writes
+//! follow the decision immediately, up to the point where it ends; and an order is read when it is
+//! obeyed, or just before it is replaced. Each of these rules moves a step past steps of others
+//! that neither see it nor are seen by it; the steps of each process keep their order, and so the
+//! sums stay the same.
 
 use super::model::{ProtocolChange, ScenarioModel};
 use super::world::{Transition, World};
@@ -51,7 +52,7 @@ impl Move {
     }
 }
 
-/// Returns all moves, with each step by itself, or some together.
+/// Returns all moves: single steps, or some of them merged.
 pub(super) fn moves(model: &ScenarioModel) -> Vec<Move> {
     let alone = || model.steps().into_iter().map(|step| vec![step]).collect();
     let all: Vec<Vec<Transition>> = match model.scenario.is_merged {

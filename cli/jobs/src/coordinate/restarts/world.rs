@@ -1,5 +1,5 @@
-//! [`World`]: processes of jobs, the jobs' files, and a coordinator in the middle of a round; and
-//! [`Transition`], the next event. A number of a world is one byte of a device that has two or three.
+//! [`World`]: processes of jobs, the jobs' files, and a coordinator in the middle of a round; and [`Transition`], the
+//! next event. Amounts of memory are in bytes, of a device that has two or three.
 
 use super::model::ScenarioModel;
 
@@ -11,7 +11,7 @@ pub(super) const MOST: usize = 3;
 pub(super) enum Transition {
     /// The coordinator reads a job's two files.
     Look(usize),
-    /// The coordinator decides by the files it read.
+    /// The coordinator decides, from the files that it has read.
     Decide,
     /// The coordinator writes the next control file that changes.
     Write,
@@ -19,19 +19,19 @@ pub(super) enum Transition {
     Crash,
     /// A process reads its control file.
     Read(usize),
-    /// A process puts the order it read in force.
+    /// A process puts the order that it has read in force.
     Obey(usize),
     /// A process takes the memory it wants, up to its limit.
     Take(usize),
     /// A process releases memory that is above its limit or not wanted.
     Give(usize),
-    /// A process writes its status, even if that was removed.
+    /// A process writes its status, even if the file was removed.
     Say(usize),
     /// A process wants another amount from now on.
     Change(usize),
     /// A process ends, and its files stay.
     Kill(usize),
-    /// A process begins, as its job's first or as another one beside its job's old files.
+    /// A process begins, as the first of its job or as another one that finds its job's old files.
     Start(usize),
     /// A user removes a job's status.
     Remove(usize),
@@ -44,8 +44,7 @@ pub(super) enum Transition {
 /// A process of a scenario that is to run a job.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(super) struct PlannedProcess {
-    /// The number of its job's name. Two processes of one name do not exist at the same time if
-    /// they lock it.
+    /// The number of its job's name. Two processes with the same name do not exist at the same time if they lock it.
     pub(super) name: usize,
     pub(super) priority: u8,
     pub(super) wants: u8,
@@ -73,7 +72,7 @@ pub(super) struct JobProcess {
     pub(super) wants: u8,
     /// Number of the order that the process obeys.
     pub(super) version: u8,
-    /// The limit and the version that the process has read and does not obey yet.
+    /// The limit and the version that the process has read and not obeyed yet.
     pub(super) inbox: Option<(u8, u8)>,
 }
 
@@ -104,7 +103,7 @@ pub(super) struct OrderFile {
     pub(super) version: u8,
 }
 
-/// The stage of a round, before its decision or before the write of a job's order.
+/// The stage of a round: before its decision, or before it writes a job's order.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(super) enum RoundPhase {
     Looks,
@@ -137,7 +136,7 @@ impl Chances {
 }
 
 impl JobProcess {
-    /// Returns the maximum memory that it holds before its coordinator reads its status again.
+    /// Returns the maximum memory that the process can hold before the coordinator reads its status again.
     pub(super) fn may_hold(&self) -> u8 {
         let read = self.inbox.map_or(0, |(limit, _)| limit);
         self.held.max(self.limit).max(read)
