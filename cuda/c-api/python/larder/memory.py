@@ -201,7 +201,7 @@ def set_limit(limit_bytes, device=None):
 def set_per_process_memory_fraction(fraction, device=None):
     """Sets the part of a device's memory that may be held."""
     if not 0 <= fraction <= 1:
-        raise ValueError(f"{fraction} is no share of a device's memory: give a number from 0 to 1")
+        raise ValueError(f"{fraction} is not a fraction of a device's memory: pass a number from 0 to 1")
     library.larder_cuda_set_memory_fraction(fraction, device_number(device))
 
 

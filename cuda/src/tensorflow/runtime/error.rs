@@ -43,7 +43,7 @@ pub enum RuntimeError {
     )]
     NoGpuAllocator,
     /// An invalid share of a device's memory.
-    #[error("{fraction} is no share of a device's memory: take a number above 0")]
+    #[error("{fraction} is not a fraction of a device's memory: pass a number above 0")]
     Fraction {
         /// The share.
         fraction: f64,
