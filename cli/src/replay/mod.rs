@@ -44,6 +44,8 @@ mod tape;
 #[cfg(test)]
 mod tests;
 #[cfg(test)]
+mod unwatched;
+#[cfg(test)]
 mod upstream_agrees_tests;
 mod verdict;
 #[cfg(test)]
@@ -69,12 +71,12 @@ pub(crate) use script::{Repeat, ReplayScript};
 pub(crate) use smallest::SmallestDevice;
 pub(crate) use spare::Spare;
 pub(crate) use tape::{RecordedTape, TapeWriter};
+#[cfg(test)]
+pub(crate) use unwatched::replay;
 
 use crate::interrupt;
 use crate::planned;
 use larder_jobs::units::parse_bytes;
-#[cfg(test)]
-use larder_trace::Trace;
 use tape::{Played, TapeAction};
 
 /// Timed runs per replay. The fastest counts, because a disturbance (another process, a page fault)
@@ -127,39 +129,10 @@ pub(crate) struct Options {
     pub(crate) history: bool,
 }
 
-#[cfg(test)]
-impl Options {
-    /// Returns the options for one pass on a device of `device_bytes`, or without a limit.
-    pub(crate) const fn new(device_bytes: Option<u64>) -> Self {
-        Self {
-            device_bytes,
-            passes: NonZeroU32::MIN,
-            repeat: Repeat::LastStep,
-            smallest_device: false,
-            plans: None,
-            history: false,
-        }
-    }
-}
-
 /// Returns the number that identifies a program in saved plans: a hash of its trace's name.
 pub(crate) fn program_number(name: &str) -> u64 {
     name.bytes().fold(0xCBF2_9CE4_8422_2325, |hash, byte| {
         (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01B3)
-    })
-}
-
-/// Replays `trace` without reporting progress.
-#[cfg(test)]
-pub(crate) fn replay(
-    spec: &ContenderSpec,
-    trace: &Trace,
-    options: &Options,
-) -> Result<Outcome, Violation> {
-    let mut script = ReplayScript::of(trace, options.passes, options.repeat);
-    replay_watched(spec, &mut script, options, &|_| {}).map_err(|error| match error {
-        ReplayError::Violation(violation) => violation,
-        other => panic!("{other}"),
     })
 }
 
