@@ -1,7 +1,7 @@
 //! The limit of a [`DeviceAllocator`] at run time, alone and under budgets; see [`crate::limits`].
 //!
-//! While more is held than the limit or one above it allows, the allocator is *over its limit*: a free, an
-//! allocation that needs the driver and the end of a step refresh the live limit and release as much as
+//! While the allocator holds more than its limit or a budget above it allows, it is *over its limit*: a free,
+//! an allocation that needs the driver, or the end of a step refreshes the live limit and releases as much as
 //! possible.
 
 use larder_core::limits::LimitAnswer;
@@ -12,11 +12,11 @@ use crate::Context;
 use crate::limits::{Budget, LimitEvent, LimitWatch, LimitedPool};
 
 impl DeviceAllocator {
-    /// Makes an allocator that is a pool of a budget: the memory it holds is charged there and to all budgets
-    /// above. Its own limit is the configuration's.
+    /// Makes an allocator that is a pool of a budget: the memory it holds is charged to the budget and all its
+    /// ancestors. The pool's own limit is that of the configuration.
     ///
     /// # Errors
-    /// If the driver refuses, or [`DeviceAllocError::Budgets`].
+    /// [`DeviceAllocError::Budgets`], or if the driver refuses.
     pub fn in_budget(
         context: &Context,
         config: DeviceConfig,
@@ -25,13 +25,13 @@ impl DeviceAllocator {
         Self::make(context, config, Some(budget))
     }
 
-    /// Sets the limit of held memory. Returns immediately; from then on nothing is granted above the limit:
-    /// blocks are refused even if held memory could serve them. Idle memory above the limit is released now,
-    /// as exactly as possible; the rest as blocks are freed and their streams pass. Does not wait.
+    /// Sets the limit of held memory, without waiting. From then on, nothing is granted above the limit: blocks
+    /// are refused even if held memory could serve them. Idle memory above the limit is released now, as
+    /// exactly as possible; the rest is released as blocks are freed and their streams reach their points.
     ///
     /// A raised limit ends the effects of a lowered one. Under
-    /// [`Backing::Budget`](larder_core::pages::Backing) no more than its bytes are held, whatever the limit.
-    /// O(chunks) and the calls.
+    /// [`Backing::Budget`](larder_core::pages::Backing), no more than the page budget is held, whatever the
+    /// limit. O(chunks), and the driver calls.
     pub fn set_limit(&self, bytes: u64) -> LimitAnswer {
         self.0.set_limit(bytes)
     }
@@ -41,13 +41,13 @@ impl DeviceAllocator {
         self.0.limit_bytes()
     }
 
-    /// Returns the bytes held, and those of them that would stay if the limit were set to 0 now: memory that
-    /// blocks and queued work use. Updates the state of events on the way. O(chunks).
+    /// Returns the bytes held, and how many of them would stay if the limit were set to 0 now: the memory that
+    /// blocks and queued work use. Updates the state of events first. O(chunks).
     pub fn pool_stats(&self) -> PoolStats {
         self.0.pool_stats()
     }
 
-    /// Calls `callback` when the excess over a lowered [limit](Self::set_limit) was released, under the rules
+    /// Calls `callback` once the excess over a lowered [limit](Self::set_limit) is released, under the rules
     /// of [`Limits::watch`](crate::Limits::watch).
     pub fn watch_limit(
         &self,

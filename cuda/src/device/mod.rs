@@ -1,7 +1,7 @@
 //! [`DeviceAllocator`]: a device's memory in the order of streams.
 //!
 //! ```text
-//! tiers of this folder, of which a stream's route (`routes`) selects one:
+//! tiers of this folder; a stream's route (`routes`) selects one:
 //!   arenas                capture_window          steps                  (none)
 //!   small blocks of       one block set aside     places planned ahead   any other block
 //!   a stream, in pieces   for a graph             for repeated work
@@ -18,7 +18,7 @@
 //! (`sleep`).
 //!
 //! # Locks
-//! In this order: the lock of `sleep`, a stream's steps, the list of windows, `multi_stream_frees`, the pool's.
+//! Locks are taken in this order: `sleep`, a stream's steps, the list of windows, `multi_stream_frees`, the pool.
 
 mod alloc;
 mod arenas;
@@ -100,15 +100,15 @@ enum Small {
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 ///
-/// [`DeviceBuffer`](crate::DeviceBuffer)s are typed blocks that are freed when dropped:
-/// [`upload`](Self::upload), [`zeros`](Self::zeros).
+/// [`DeviceBuffer`](crate::DeviceBuffer)s are typed blocks that are freed when dropped;
+/// [`upload`](Self::upload) and [`zeros`](Self::zeros) make them.
 ///
 /// # Kernels that do not run in the order of their stream
 ///
-/// Memory that a stream freed is reused while its work is still queued, and pages that moved stay mapped
-/// where they were, so that memory may have two addresses. A driver keeps both coherent from one operation of
-/// a stream to the next (CUDA Programming Guide, *Virtual Aliasing Support*). Work that overlaps earlier work
-/// has no such border:
+/// Memory that a stream freed is reused while work of the stream is still queued, and pages that moved stay
+/// mapped at their old addresses, so memory may have two addresses. The driver keeps both coherent from one
+/// operation of a stream to the next (CUDA Programming Guide, *Virtual Aliasing Support*). Work that overlaps
+/// earlier work has no such boundary:
 ///
 /// * A kernel of a programmatic dependent launch accesses, before its `griddepcontrol.wait`
 ///   (`cudaGridDependencySynchronize`), only blocks that were allocated before the launches that it may
@@ -116,14 +116,14 @@ enum Small {
 /// * A kernel that keeps running (a persistent kernel) accesses only blocks that were allocated before its
 ///   launch and are freed after its end.
 ///
-/// If such a kernel must take new blocks, [`Backing::InPlace`](larder_core::pages::Backing) as
-/// [`DeviceConfig::backing`] maps no page twice: then only the program's own order of frees and allocations
-/// counts, at the price of more memory held.
+/// If such a kernel must use new blocks, set [`DeviceConfig::backing`] to
+/// [`Backing::InPlace`](larder_core::pages::Backing), which maps no page twice. Then only the program's own
+/// order of frees and allocations matters, but more memory is held.
 ///
 /// # Leaks
 ///
-/// Blocks are values without a destructor. One that is not freed is leaked until the allocator is dropped
-/// with its last clone. That drop waits for the streams and releases everything to the driver.
+/// Blocks are values without a destructor. A block that is not freed is leaked until the last clone of the
+/// allocator is dropped. That drop waits for the streams and releases everything to the driver.
 #[derive(Clone)]
 pub struct DeviceAllocator(Arc<DeviceInner>);
 
@@ -169,7 +169,7 @@ impl DeviceAllocator {
         let pool: Weak<DeviceInner> = Arc::downgrade(&inner);
         limits::enter(pool, inner.pool.node());
         inner.pool.set_upper_tiers(Arc::downgrade(&inner));
-        // A budget above may exceed its limit.
+        // A budget above the pool may be over its limit.
         inner.pool.refresh_limit();
         Ok(Self(inner))
     }
@@ -226,7 +226,7 @@ impl DeviceInner {
         self.alloc_plain(stream, stream_id, bytes, host)
     }
 
-    /// Refuses memory for a stream that captures, which the graph and the program would share.
+    /// Refuses memory for a stream that is being captured: the graph and the program would share the memory.
     #[inline]
     fn refuse_capture(&self, stream: &CudaStream) -> Result<(), DeviceAllocError> {
         if self.check_captures && self.pool.streams().makes_graph(stream)? {
@@ -275,7 +275,7 @@ impl DeviceInner {
         bytes: u64,
         host: HostWait,
     ) -> Result<Block, DeviceAllocError> {
-        // The core counts the memory of arenas as live, so only the core may grant while the limit is
+        // The core counts the memory of arenas as live, so only the core may allocate while the limit is
         // exceeded.
         if bytes <= MAX_BYTES
             && !self.pool.over_limit().is_on()

@@ -1,12 +1,12 @@
 //! Steps of streams: allocations that a stream repeats get planned places.
 //!
-//! Each stream that begins a step has a [`Steps`] of its own behind a lock of its own, which sees every block
-//! of the stream from then on. Its blocks lie in the allocator's own range, so no memory is set aside: blocks
-//! outside of plans, and other streams, use the same addresses. A place serves if it is free or was used last
-//! by the stream itself; never with a wait.
+//! Each stream that begins a step gets its own [`Steps`] behind its own lock. From then on, they see every
+//! block of the stream. These blocks lie in the allocator's own range, so no memory is set aside: blocks
+//! outside of plans, and other streams, use the same addresses. A place can serve only if it is free or was
+//! last used by this stream, so no wait is ever needed.
 //!
-//! The lock of a stream's steps comes before all others, and is held during driver calls for its stream: only
-//! threads that allocate or free on that stream take it.
+//! The lock of a stream's steps comes before all others except that of `sleep`. It is held during driver calls
+//! for its stream: only threads that allocate or free on that stream take it.
 
 use std::sync::{Arc, Mutex, OnceLock};
 
@@ -28,7 +28,7 @@ struct Planned {
     steps: WithTables<Steps<'static>>,
     /// Number of steps begun, one inside another.
     depth: usize,
-    /// Number of streams that had the stream number before the present owner of these steps.
+    /// Number of streams that had the stream number before the stream that these steps are of.
     before: u64,
 }
 
@@ -59,7 +59,7 @@ impl StepStreams {
         }
     }
 
-    /// Returns the steps of a stream, if it has begun one.
+    /// Returns the steps of a stream; `None` if it has never begun one.
     fn of(&self, stream_id: StreamId) -> Option<&Mutex<Planned>> {
         self.by_stream[stream_id].get()
     }
@@ -69,7 +69,7 @@ impl StepStreams {
     }
 }
 
-/// A step of a stream, from [`DeviceAllocator::step`] until this is dropped.
+/// A step of a stream, which begins with [`DeviceAllocator::step`] and ends when this is dropped.
 #[must_use = "the step ends where this is dropped"]
 #[derive(Debug)]
 pub struct DeviceStep {
@@ -95,20 +95,21 @@ impl Drop for DeviceStep {
 }
 
 impl DeviceAllocator {
-    /// Begins a step of a stream: a training step, a request; anything that repeatedly allocates nearly the
-    /// same blocks on the stream. The first time it is learned when each block begins and ends; from then on
-    /// a step that begins alike is served from a plan in which blocks that never live together share memory.
-    /// Requests that differ from the plan are served all the same. Blocks may outlive their step, and be
-    /// freed on any stream.
+    /// Begins a step of a stream: a training step, a request, or anything else that repeatedly allocates
+    /// nearly the same blocks on the stream. The first such step records when each block begins and ends. From
+    /// then on, a step that begins in the same way is served from a plan in which blocks that are never live
+    /// together share memory. Requests that differ from the plan are still served. Blocks may outlive their
+    /// step, and may be freed on any stream.
     ///
-    /// A step begun inside another of the same stream is part of it. The first step of a stream takes tables
-    /// of about a hundred megabytes of addresses, of which only the used part gets memory. Afterwards an
-    /// allocation of the stream costs an additional lock and a walk to its place; the first of a known step
-    /// also a walk over the live blocks, and a layout if they have changed. Blocks of other streams longer
-    /// than 64 KiB are obstacles to a plan where they are when it is made; shorter ones lie together in their
-    /// stream's pieces of 2 MiB, unless [`ArenaPolicy::Never`](super::ArenaPolicy::Never) forbids it. If
-    /// blocks [freed for several streams](Self::free_used_on) wait, a step begins with a few driver calls
-    /// that query whether their streams are done.
+    /// A step begun inside another step of the same stream is part of it. The first step of a stream reserves
+    /// about a hundred megabytes of addresses for tables, of which only the used part gets memory. Afterwards
+    /// each allocation of the stream costs an additional lock and a walk to its place. The first allocation of
+    /// a known step also walks over the live blocks, and computes a layout if they have changed. Blocks of
+    /// other streams that are longer than 64 KiB are obstacles to a plan, at their addresses when the plan is
+    /// made. Shorter ones lie together in their stream's pieces of 2 MiB, unless
+    /// [`ArenaPolicy::Never`](super::ArenaPolicy::Never) forbids it. If blocks
+    /// [freed for several streams](Self::free_used_on) are waiting, a step begins with a few driver calls that
+    /// query whether their streams are done.
     ///
     /// Memory in [regions](super::DeviceBacking::Regions) is not planned: a step then has no effect.
     ///
@@ -129,8 +130,8 @@ impl DeviceAllocator {
         self.step_keyed(stream, 0)
     }
 
-    /// Begins a step of a kind that the program names: it is compared only with others of the same `key`. 0
-    /// is for steps without a name. See [`step`](Self::step).
+    /// Begins a step of a kind that the program names: the step is compared only with others that have the
+    /// same `key`. Steps without a name have the key 0. See [`step`](Self::step).
     ///
     /// # Errors
     /// [`DeviceAllocError::Stream`], [`DeviceAllocError::Streams`].
@@ -153,8 +154,8 @@ impl DeviceAllocator {
         // The steps see every block of the stream from now on.
         inner.routes.set_steps(stream_id);
         inner.arenas.keep_apart_from_steps();
-        // Deferred blocks whose streams have passed are in no plan's way. No event may be queried in a
-        // capture.
+        // Frees the deferred blocks whose streams have reached their points, so that they are in no plan's way.
+        // No event may be queried during a capture.
         if !inner.deferred.is_empty() && inner.pool.streams().captures(stream) == Ok(false) {
             inner.pool.streams().close_all();
             inner.pool.poll();
@@ -219,7 +220,7 @@ impl DeviceInner {
         };
         match planned.steps.alloc(&mut below, request)? {
             Some(grant) => Ok(grant.block),
-            // Only if outliving blocks are kept out of plans: they may lie anywhere else.
+            // Only if blocks that outlive their step are kept out of plans: they may lie anywhere else.
             None => self.alloc(stream, stream_id, request, host),
         }
     }
