@@ -110,11 +110,11 @@ pub(crate) struct Options {
     )]
     pub(crate) passes: NonZeroU32,
 
-    /// The part that is played again in every pass after the first
+    /// The part that each pass after the first plays again
     #[arg(long, value_name = "WHAT", default_value = "last-step")]
     pub(crate) repeat: Repeat,
 
-    /// Also search for the smallest device on which each allocator completes
+    /// Also find the smallest device that each allocator needs
     ///
     /// From 1 to 1.3 times the peak live bytes.
     #[arg(long)]
