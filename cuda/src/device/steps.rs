@@ -174,8 +174,8 @@ impl DeviceAllocator {
         Ok(step)
     }
 
-    /// Starts over, as when a program trains another model: the step after the present one is expected to be
-    /// like the stream's first.
+    /// Starts over, for example when a program begins to train another model: the step after the current one is
+    /// expected to be like the stream's first.
     pub fn start_over(&self, stream: &Arc<CudaStream>) {
         self.with_steps(stream, Steps::start_over);
     }
