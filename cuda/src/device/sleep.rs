@@ -71,8 +71,8 @@ pub enum SleepError {
     /// The host has no memory for the copy, pinned or not. On Linux, `/proc/meminfo` and the limits of cgroup
     /// v2 are read for this before anything is copied.
     #[error(
-        "the host has no {:#} for what is live, and pins no more ({driver}): free memory of the host's, or blocks, or \
-         mark blocks as remakable",
+        "the host has no {:#} for the live memory, and pins no more ({driver}): free host memory or blocks, or mark \
+         blocks as remakable",
         ByteCount(*bytes)
     )]
     Host {
