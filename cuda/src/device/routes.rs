@@ -52,7 +52,8 @@ impl Routes {
         self.way(stream_id).fetch_or(STEPS, Ordering::Release);
     }
 
-    /// Sets whether allocations on all streams, including later ones, are refused. `false` restores their previous routes.
+    /// Sets whether allocations on all streams, including later streams, are refused. `false` restores the
+    /// previous routes.
     pub(super) fn set_asleep(&self, asleep: bool) {
         for way in &self.0 {
             if asleep {
