@@ -1,4 +1,4 @@
-//! [`Account`]: counters and a limit for blocks from an allocator that has none.
+//! [`Account`]: counters and a limit for blocks from an allocator that has neither.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -6,7 +6,7 @@ use larder_core::{Cause, OutOfMemory, Stats};
 
 use crate::stream::allocator::Live;
 
-/// Invariant: `live_bytes` is the sum of the bytes taken and not returned, and never above the limit.
+/// Invariant: `live_bytes` is the sum of the bytes taken and not returned, and is never above the limit.
 #[derive(Debug)]
 pub(crate) struct Account {
     limit_bytes: u64,
@@ -31,7 +31,7 @@ impl Account {
 
     /// Charges `bytes` before they are allocated.
     pub(crate) fn take(&self, bytes: u64) -> Result<(), OutOfMemory> {
-        // Relaxed: only the number is shared; no memory is published through it.
+        // Relaxed: only the number is shared; it publishes no other memory.
         let taken = self
             .live_bytes
             .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |live| {
@@ -47,7 +47,7 @@ impl Account {
         })
     }
 
-    /// Counts a block of `bytes` that were taken.
+    /// Counts a block whose `bytes` were taken.
     pub(crate) fn gave(&self, bytes: u64) {
         // Updated here rather than in `take`, so that refused bytes do not raise the peak.
         let live = self.live_bytes.load(Ordering::Relaxed);
@@ -84,8 +84,8 @@ impl Account {
         self.largest_bytes.store(0, Ordering::Relaxed);
     }
 
-    /// Returns the counters. Reserved bytes equal live bytes, since the allocator that gave the blocks keeps
-    /// its own reserve.
+    /// Returns the counters. Reserved bytes equal live bytes, since the allocator that serves the blocks counts
+    /// its own reserved memory.
     pub(crate) fn stats(&self) -> Stats {
         let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         let (live, peak) = (read(&self.live_bytes), read(&self.peak_bytes));

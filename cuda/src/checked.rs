@@ -1,7 +1,7 @@
-//! [`CheckedMemory`]: device memory that helps to find a bug.
+//! [`CheckedMemory`]: device memory that helps to find bugs.
 //!
-//! The core's decorators over [`StreamMemory`]: guards around each block, a quarantine for freed blocks, and
-//! outermost the resets. TensorFlow's `memory_guard` is guards and resets.
+//! The core's decorators over [`StreamMemory`]: guards around each block, a quarantine for freed blocks and,
+//! outermost, the resets. TensorFlow's `memory_guard` consists of guards and resets.
 
 use core::fmt;
 use std::sync::Arc;
@@ -28,19 +28,19 @@ use crate::{
 pub struct CheckedConfig {
     /// How blocks are guarded.
     pub guards: GuardConfig,
-    /// How freed blocks wait; none waits if its limit is 0 bytes.
+    /// How freed blocks wait; with a limit of 0 bytes, none waits.
     pub quarantine: QuarantineConfig,
     /// Pattern written to blocks when they are allocated and when they are freed; `None` writes nothing.
     pub reset: Option<Pattern>,
-    /// Maximum number of blocks, including waiting ones. About 100 bytes of host memory each.
+    /// Maximum number of blocks, including waiting ones. Each takes about 100 bytes of host memory.
     pub blocks: usize,
-    /// Maximum number of freed blocks that wait. About 50 bytes of host memory each.
+    /// Maximum number of freed blocks that wait. Each takes about 50 bytes of host memory.
     pub waiting_blocks: usize,
 }
 
 impl CheckedConfig {
-    /// Makes a configuration with guards that fill the slack, up to 64 MiB of waiting freed blocks, resets to
-    /// the `f32` NaN, and 65536 blocks, of which 4096 wait.
+    /// Makes a configuration with guards that fill the slack, resets to the `f32` NaN, and at most 65536 blocks,
+    /// of which up to 4096 freed ones (64 MiB) wait.
     pub const fn new() -> Self {
         Self {
             guards: GuardConfig::new(),
@@ -51,8 +51,8 @@ impl CheckedConfig {
         }
     }
 
-    /// Makes the configuration of TensorFlow's `memory_guard`, with blocks aligned as requested. It is the default of
-    /// a [runtime](crate::tensorflow::runtime::RuntimeConfig::memory_guard) with guards.
+    /// Makes the configuration of TensorFlow's `memory_guard`, with blocks aligned as requested. This is the default
+    /// of a [runtime](crate::tensorflow::runtime::RuntimeConfig::memory_guard) with guards.
     pub const fn memory_guard() -> Self {
         Self {
             guards: GuardConfig {
@@ -63,7 +63,7 @@ impl CheckedConfig {
         }
     }
 
-    /// Makes the configuration of TensorFlow's `memory_guard`: its guards and its resets; no block waits.
+    /// Makes the configuration of TensorFlow's `memory_guard`: its guards and its resets. No freed block waits.
     pub const fn tensorflow() -> Self {
         Self {
             guards: GuardConfig::tensorflow(),
@@ -83,7 +83,7 @@ impl Default for CheckedConfig {
 type Guards = Guarded<StreamMemory, DeviceAccess, Yield>;
 type QuarantinedMemory = Quarantined<Guards, DeviceAccess, Yield>;
 
-/// The decorators, with the reset outermost if there is one.
+/// The decorators. The reset, if there is one, is outermost.
 enum DecoratorStack {
     Reset(Poisoned<QuarantinedMemory, DeviceAccess>),
     Plain(QuarantinedMemory),
@@ -91,22 +91,22 @@ enum DecoratorStack {
 
 /// Device memory for one stream with guards around each block, a quarantine for freed blocks, and resets.
 /// Detects writes outside of a block or after its free, and exposes reads before the first write or after the
-/// free. Shared by reference.
+/// free. Threads share it by reference.
 ///
 /// It is a [`BlockAllocator`] of one stream, like [`StreamMemory`]. Damage that a free finds does not stop
-/// the free; [`take_finding`](Self::take_finding) returns it. If freed blocks wait, as with
-/// [`CheckedConfig::new`], guards too are compared only when the block leaves the quarantine;
-/// [`drain`](Self::drain) empties it. Guards are read in the order of the stream, so a check sees all work
-/// queued on the stream before it, and work of other streams only if the program has ordered it before.
+/// the free; [`take_finding`](Self::take_finding) returns the damage. If freed blocks wait, as with
+/// [`CheckedConfig::new`], even the guards are compared only when the block leaves the quarantine;
+/// [`drain`](Self::drain) empties the quarantine. Guards are read in the order of the stream, so a check sees
+/// all work queued earlier on the stream, but work of other streams only if the program ordered it earlier.
 ///
 /// # Cost
-/// An allocation and a free together cost, beside the allocator's calls, two to four fills each and two reads
-/// of guards (and one of the block if it waited), each read a wait of the host for the stream. `cargo bench
-/// -p larder-benches --bench checked_pairs` counts them. [`check_all`](Self::check_all) makes two reads per
-/// block.
+/// In addition to the allocator's calls, an allocation and a free cost two to four fills each, and together two
+/// reads of guards (and one of the block if it waited). For each read the host waits for the stream.
+/// `cargo bench -p larder-benches --bench checked_pairs` counts them. [`check_all`](Self::check_all) makes two
+/// reads per block.
 ///
 /// # Drop
-/// Waiting blocks are compared and freed; the findings are lost, so call [`drain`](Self::drain) first. Blocks
+/// Waiting blocks are compared and freed, but the findings are lost, so call [`drain`](Self::drain) first. Blocks
 /// still in use stay live in the [`DeviceAllocator`] until it is dropped.
 ///
 /// ```no_run
@@ -180,13 +180,13 @@ impl CheckedMemory {
         self.guards().inner()
     }
 
-    /// Returns the driver's newest refusal of a fill or a read; an error of the core has only its code. For
-    /// refusals of the memory itself see [`StreamMemory::last_error`].
+    /// Returns the driver's newest refusal of a fill or a read; an error of the core has only the code. For
+    /// refusals of the memory itself, see [`StreamMemory::last_error`].
     pub fn last_error(&self) -> Option<DriverError> {
         self.access.last_error()
     }
 
-    /// Adds the driver's error to a refusal if it is known, since an [`AllocError`] has only the numbers.
+    /// Adds the driver's error, if it is known, to a refusal: an [`AllocError`] has only the numbers.
     fn refusal(&self, reason: AllocError) -> DeviceAllocError {
         let below = self.memory().last_error();
         if let Some(error) = below.filter(|error| error.to_core_error() == reason) {
@@ -211,21 +211,21 @@ impl CheckedMemory {
         self.guards().check(block)
     }
 
-    /// Compares the guards of all blocks, and all waiting blocks. Calls `found` for each damaged block and
-    /// returns their number. Two reads of each block, and a read of all bytes of a waiting one: milliseconds
-    /// for a thousand.
+    /// Compares the guards of all blocks, and the contents of all waiting blocks. Calls `found` for each damaged
+    /// block, and returns the number of them. Makes two reads for each block, and reads all bytes of each waiting
+    /// block: milliseconds for a thousand blocks.
     pub fn check_all(&self, mut found: impl FnMut(CheckError)) -> u64 {
         let guards = self.guards().check_all(&mut found);
         guards.saturating_add(self.held().check_all(found))
     }
 
-    /// Takes the oldest finding of a free or about a freed block.
+    /// Removes and returns the oldest finding of a free or about a freed block.
     pub fn take_finding(&self) -> Option<CheckError> {
         let find = self.guards().take_finding();
         find.or_else(|| self.held().take_finding())
     }
 
-    /// Returns the counts of damage that frees found in guards.
+    /// Returns the counts of the damage that frees found in guards.
     pub fn guard_counts(&self) -> FindingCounts {
         self.guards().finding_counts()
     }
@@ -235,12 +235,12 @@ impl CheckedMemory {
         self.held().finding_counts()
     }
 
-    /// Returns the numbers of the quarantine.
+    /// Returns the quarantine's counters.
     pub fn quarantine_stats(&self) -> QuarantineStats {
         self.held().quarantine_stats()
     }
 
-    /// Returns the number of frees whose block could not be reset; the block was freed all the same.
+    /// Returns the number of frees whose block could not be reset, but was still freed.
     pub fn reset_failures(&self) -> u64 {
         match &self.stack {
             DecoratorStack::Reset(reset) => reset.failures(),
@@ -248,13 +248,13 @@ impl CheckedMemory {
         }
     }
 
-    /// Frees all waiting blocks, comparing each.
+    /// Compares and frees all waiting blocks.
     pub fn drain(&self) {
         self.held().drain();
     }
 
     /// Returns the bytes that the device's allocator granted for the block: its own, guards and slack. `None`
-    /// if it is not one of these blocks.
+    /// if the block is not from this memory.
     pub fn granted_bytes(&self, block: &Block) -> Option<u64> {
         self.guards().granted_bytes(block)
     }
@@ -290,8 +290,8 @@ impl OneStream for CheckedMemory {
         BlockAllocator::requested_bytes(self, block)
     }
 
-    /// Guards count, and so do waiting blocks while any block is in use. Waiting blocks, and blocks kept for
-    /// their damage, do not count as blocks in use.
+    /// The bytes include guards and, while any block is in use, waiting blocks. The number of blocks does not
+    /// include waiting blocks, or blocks kept because they are damaged.
     fn live(memory: &DeviceAllocator, all: &[Arc<Self>]) -> Live {
         let below = memory.live();
         let nobodys = all.iter().map(|one| {

@@ -14,12 +14,12 @@ use thiserror::Error;
 use crate::limits::OverBudget;
 use crate::{Context, DriverError};
 
-/// An error of an allocation, of making an allocator, of a kernel launch or of a copy to the other side. No
-/// block changes.
+/// An error of an allocation, of making an allocator, of a kernel launch or of a copy between host and device.
+/// Blocks stay unchanged.
 #[derive(Clone, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum DeviceAllocError {
-    /// There is no memory. Carries the numbers, and the driver's newest refusal if there was one.
+    /// There is no memory. Holds the numbers, and the driver's newest refusal if there was one.
     #[error("{reason}{}", LastRefusal(*driver))]
     Memory {
         /// The core's error.
@@ -36,27 +36,27 @@ pub enum DeviceAllocError {
         /// Bytes requested.
         bytes: usize,
     },
-    /// The stream is of another context, or the per-thread default stream.
+    /// The stream belongs to another context, or is the per-thread default stream.
     #[error(
-        "the stream is another context's, or the default one that differs by thread: make one in the allocator's \
+        "the stream belongs to another context, or is the per-thread default stream: make one in the allocator's \
          context"
     )]
     Stream,
-    /// More streams than an allocator distinguishes have memory or work in it.
+    /// More streams have memory or work in the allocator than it can distinguish.
     #[error(
         "{} streams have memory or work here: drop some, or use a second allocator",
         StreamId::COUNT
     )]
     Streams,
-    /// The stream cannot be forgotten because something besides the allocators still holds it.
+    /// The stream cannot be removed, because something other than the allocators still holds it.
     #[error("the stream is in use: drop its buffers, steps, windows and other clones of it first")]
     StreamHeld,
-    /// The stream captures, and no window was primed for it.
+    /// The stream is being captured, and no window was primed for it.
     #[error(
         "the stream captures: prime a window before the capture begins, or allocate before it and free after it"
     )]
     Capturing,
-    /// The allocator sleeps. It does not wake by itself, since another may have its memory now.
+    /// The allocator sleeps. It does not wake by itself, since another job may have its memory now.
     #[error("the memory sleeps: wake it first (DeviceAllocator::wake)")]
     Asleep,
     /// The window of the capture has no room.
@@ -65,7 +65,7 @@ pub enum DeviceAllocError {
         /// The core's error, with the window's numbers.
         reason: AllocError,
     },
-    /// A budget above the allocator has no room, or is in excess since its limit was lowered.
+    /// A budget above the allocator has no room, or exceeds its lowered limit.
     #[error("{0}")]
     Budget(OverBudget),
     /// The allocator could not be made a pool of the budget.
@@ -74,8 +74,8 @@ pub enum DeviceAllocError {
     /// The configuration is invalid.
     #[error("{0}")]
     Config(ConfigError),
-    /// The device has no memory, and the host's side may serve no more because both sides together have had
-    /// more in use than planned.
+    /// The device has no memory, and the host's side may not serve the request, because both sides together have
+    /// had more bytes in use than planned.
     #[error(
         "the device has no memory ({device}), and {:#} were in use at once where {:#} are planned: plan for more, or \
          free blocks and clear the counters",
@@ -148,7 +148,7 @@ impl DeviceAllocError {
         }
     }
 
-    /// Returns whether there was no memory, for any reason, so that other memory may serve.
+    /// Returns whether there was no memory, for any reason, so that other memory may serve the request.
     pub(crate) fn is_want_of_memory(&self) -> bool {
         match self {
             Self::Memory { reason, .. } => *reason != AllocError::ZeroSize,
@@ -193,15 +193,16 @@ pub enum DeviceFreeError {
     /// The block is not one of the allocator's.
     #[error("{0}")]
     Block(FreeError),
-    /// The driver refused to wait for a stream of another context, or for one too many, so the last use of
-    /// the block is unknown.
+    /// The driver refused to wait for a stream of another context, or for a stream beyond the maximum number, so
+    /// the last use of the block is unknown.
     #[error(
-        "the stream has no stream_id, and waiting for it was refused: {0}; free the block on the stream that allocated it"
+        "the allocator does not know the stream, and waiting for it was refused: {0}; free the block on the stream \
+         that allocated it"
     )]
     Driver(DriverError),
 }
 
-/// An error, together with a value: the one that the call was given, or the result of the run.
+/// An error, together with a value: the value that the call was given, or the result of the run.
 #[derive(Debug, Error)]
 #[error("{error}")]
 #[must_use = "the value inside comes back"]
@@ -228,7 +229,7 @@ impl Context {
 }
 
 impl DeviceFreeError {
-    /// Refuses a block that is not the allocator's.
+    /// Refuses a block that is not one of the allocator's.
     pub(crate) const fn unknown(block: Block) -> Rejected<Self> {
         Rejected::new(block, Self::Block(FreeError::Unknown))
     }

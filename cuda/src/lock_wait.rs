@@ -2,7 +2,7 @@
 
 use core::cell::Cell;
 
-/// Waits for a lock that is held for a few instructions. The owner is usually about to release it, but it may
+/// Waits for a lock that is held for a few instructions. The owner is usually about to release the lock, but may
 /// have been preempted.
 #[derive(Debug)]
 pub(crate) struct Yield;

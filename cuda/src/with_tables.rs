@@ -1,13 +1,13 @@
 //! [`WithTables`]: a value together with the tables that it borrows.
 //!
-//! Best fit and steps borrow their tables, so that programs without a heap can lend static ones. Here the
-//! tables are zeroed memory that is freed with the value. Large ones are mappings of their own: a heap that
+//! Best fit and steps borrow their tables, so that programs without a heap can lend static tables. Here the
+//! tables are zeroed memory that is freed with the value. Each large table has its own mapping: a heap that
 //! reuses memory would have to write all of it, and keep it.
 //!
 //! # Invariants
-//! * OWN1 a table is memory of its own, lent once, to the value beside it in one [`WithTables`].
-//! * OWN2 the value is dropped before its tables, and nothing that borrows them leaves it. So code that holds
-//!   it by `&mut`, also under the lock of a [`Shared`], puts no other value in its place.
+//! * OWN1 each table is separate memory, lent once, to the value in the same [`WithTables`].
+//! * OWN2 the value is dropped before its tables, and nothing that borrows them leaves the value. So code that
+//!   holds the value by `&mut`, even under the lock of a [`Shared`], puts no other value in its place.
 
 use core::convert::Infallible;
 use core::ops::{Deref, DerefMut};
@@ -29,7 +29,7 @@ pub(crate) struct WithTables<A> {
 #[derive(Default)]
 pub(crate) struct LentTables(Vec<OwnedTable>);
 
-/// Memory of a table.
+/// The memory of one table.
 struct OwnedTable {
     start: NonNull<u8>,
     layout: Layout,
@@ -42,7 +42,7 @@ unsafe impl Send for OwnedTable {}
 unsafe impl Sync for OwnedTable {}
 
 impl OwnedTable {
-    /// Allocates zeroed memory. Returns `None` if the host has none, or the layout is empty.
+    /// Allocates zeroed memory. Returns `None` if the host has no memory, or the layout is empty.
     fn zeroed(layout: Layout) -> Option<Self> {
         if layout.size() == 0 {
             return None;
@@ -77,8 +77,8 @@ impl Drop for OwnedTable {
 }
 
 impl LentTables {
-    /// Lends a table of zero values, whose memory is not touched until it is used. The table is empty if the
-    /// host has no memory.
+    /// Lends a table of zero values, whose memory is not touched until the table is used. The table is empty if
+    /// the host has no memory.
     pub(crate) fn lend_zeroed<T: Zeroed>(&mut self, count: usize) -> &'static mut [T] {
         const {
             assert!(!core::mem::needs_drop::<T>(), "nobody drops the values");
@@ -96,11 +96,11 @@ impl LentTables {
     }
 }
 
-/// Minimum bytes of a table that gets a mapping of its own.
+/// Minimum bytes of a table that gets its own mapping.
 #[cfg(target_os = "linux")]
 const MIN_MAPPED_BYTES: usize = 128 << 10;
 
-/// Maps zeros; `None` for a small table, or if the system refuses.
+/// Maps zeroed memory; `None` if the table is small or the system refuses.
 #[cfg(target_os = "linux")]
 fn mapped(bytes: usize) -> Option<NonNull<u8>> {
     if bytes < MIN_MAPPED_BYTES {
@@ -117,7 +117,7 @@ fn mapped(bytes: usize) -> Option<NonNull<u8>> {
 }
 
 impl<A> WithTables<A> {
-    /// Makes a value by `make`, from the tables that it lends.
+    /// Makes a value with `make`, which lends it tables.
     ///
     /// # Safety
     /// Borrows of the tables go into the value and nowhere else, and are not taken out of it (OWN2).
@@ -127,10 +127,10 @@ impl<A> WithTables<A> {
         made
     }
 
-    /// Makes a value by `make`, from the tables that it lends.
+    /// Makes a value with `make`, which lends it tables.
     ///
     /// # Errors
-    /// The errors of `make`; the tables are freed then.
+    /// The errors of `make`; the tables are then freed.
     ///
     /// # Safety
     /// Borrows of the tables go into the value and nowhere else, and are not taken out of it (OWN2).
@@ -147,7 +147,7 @@ impl<A> WithTables<A> {
 }
 
 impl WithTables<RegionPool<'static>> {
-    /// Makes a best fit over a table of `chunks` chunks.
+    /// Makes a best-fit allocator over a table of `chunks` chunks.
     ///
     /// # Errors
     /// If the configuration or the table is invalid.
@@ -158,7 +158,7 @@ impl WithTables<RegionPool<'static>> {
 }
 
 impl<S: Source<RegionPool<'static>>> WithTables<Shared<RegionPool<'static>, S, Yield>> {
-    /// Makes a best fit over a table of `chunks` chunks and the regions of `source`, shared by threads.
+    /// Makes a best-fit allocator, shared by threads, over a table of `chunks` chunks and the regions of `source`.
     ///
     /// # Errors
     /// If the configuration or the table is invalid.
@@ -207,8 +207,8 @@ mod tests {
         (asked == 0).then(|| found.iter().filter(|page| **page & 1 == 1).count())
     }
 
-    /// The system's allocator serves large zeroed blocks from its heap once blocks as large were
-    /// freed, and fills them with zeros.
+    /// The system's allocator serves large zeroed blocks from its heap once blocks of that size have been freed,
+    /// and fills them with zeros.
     #[cfg(target_os = "linux")]
     #[test]
     fn a_large_table_has_no_memory_until_it_is_used() {
@@ -248,7 +248,7 @@ mod tests {
         assert!(tables.lend_zeroed::<u64>(usize::MAX / 16).is_empty());
     }
 
-    /// Covers a small table, and a mapped one, which would be gone if it were freed before the value.
+    /// Covers a small table, and a mapped one, which could not be read if it were freed before the value.
     #[test]
     fn tables_live_as_long_as_the_value_and_no_longer() {
         for count in [3, 1 << 20] {

@@ -1,11 +1,11 @@
-//! [`HostCopy`]: the contents of a device's live memory, in host memory, while the device's sleeps.
+//! [`HostCopy`]: the contents of a device's live memory, in host memory, while the device's memory sleeps.
 //!
 //! Ranges lie one after the other in pieces of pinned memory, which together are as long as the ranges. If
-//! the host pins no more (confidential computing, `ulimit -l`), the remaining pieces are the process heap's,
-//! to which the driver copies more slowly. Before that the system is asked whether it has that much memory.
+//! the host can pin no more (confidential computing, `ulimit -l`), the remaining pieces come from the process
+//! heap, provided that the system has that much memory available. The driver copies to them more slowly.
 //!
 //! HOSTCOPY1 the pieces stay as long as a copy from or to them may be under way: each transfer waits for its
-//! copies, also after a refusal; if the driver refuses the waits too, the pieces are leaked.
+//! copies, even after a refusal; if the driver refuses the waits too, the pieces are leaked.
 //! HOSTCOPY2 copies run on the calling thread's own default stream, which always exists. They are refused
 //! while it captures.
 
@@ -37,7 +37,7 @@ struct Piece {
     memory: PieceMemory,
 }
 
-/// Source of a piece.
+/// Source of a piece's memory.
 enum PieceMemory {
     Pinned(Context),
     Pageable(Layout),
@@ -151,13 +151,13 @@ impl HostCopy {
         pieces.map(|piece| piece.bytes).sum()
     }
 
-    /// Copies the ranges back that are among `live`, which is sorted by address, and returns their bytes.
+    /// Copies back the ranges that are in `live`, which is sorted by address, and returns the number of bytes.
     /// O(bytes), one driver call for each run of adjacent ranges.
     ///
     /// # Errors
     /// If the driver refuses; the copy is still complete.
     pub(super) fn restore(&self, live: &[AddrRange]) -> Result<u64, DriverError> {
-        // A live range of another length is a block that a request under way has allocated in its place.
+        // A live range with another length is a new block that a concurrent request has allocated there.
         let is_live = |kept: &&KeptRange| {
             let found = live.binary_search_by_key(&kept.range.start(), |range| range.start());
             found.is_ok_and(|place| live[place] == kept.range)
@@ -220,7 +220,7 @@ impl HostCopy {
     }
 }
 
-/// Allocates pieces for `all_bytes`, pinned until the host refuses, then from the process heap.
+/// Allocates pieces for `all_bytes`: pinned memory until the host refuses, then memory of the process heap.
 fn pieces(context: &Context, all_bytes: u64) -> Result<Vec<Piece>, SleepError> {
     let mut pieces = Vec::new();
     let (mut held, mut unpinned) = (0, None);
@@ -257,7 +257,7 @@ fn pins_no_more(error: DriverError) -> bool {
     error.is_out_of_memory() || error.code().is_some_and(|code| never.contains(&code))
 }
 
-/// A failed transfer; its copies may not be over.
+/// A failed transfer, whose copies may still be under way.
 struct FailedCopy {
     error: DriverError,
     is_over: bool,

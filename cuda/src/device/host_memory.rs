@@ -1,5 +1,5 @@
-//! Available host memory. A system that overcommits refuses no allocation: it kills a process that writes to
-//! memory it does not have. So the available memory is read before large writes.
+//! Available host memory. A system that overcommits refuses no allocation, but kills a process that writes to
+//! memory that the system does not have. So the available memory is read before large writes.
 
 /// Reads a file of the system. Returns `None` if there is none.
 #[cfg(target_os = "linux")]
@@ -13,9 +13,8 @@ fn read(_: &str) -> Option<String> {
     None
 }
 
-/// Returns the bytes that the process may still take: the system's available bytes, or what the limit of a
-/// control group (version 2) leaves if that is less. `None` if the system does not report them. Reads a few
-/// small files.
+/// Returns the bytes that the process may still allocate: the system's available bytes, or the bytes that the
+/// limits of cgroup v2 leave, if fewer. `None` if the system does not report them. Reads a few small files.
 pub(super) fn available_bytes() -> Option<u64> {
     available_by(read)
 }
@@ -25,7 +24,7 @@ fn available_by(read: impl Fn(&str) -> Option<String>) -> Option<u64> {
     let system = system.map(|kib| kib.saturating_mul(1024));
     let groups = read("/proc/self/cgroup").and_then(|said| {
         let group = said.lines().find_map(|line| line.strip_prefix("0::"))?;
-        // The limit of a group applies to all groups inside it.
+        // The limit of a cgroup applies to all cgroups inside it.
         let ends = group.match_indices('/').map(|(end, _)| end);
         let groups = ends.chain([group.len()]).map(|end| &group[..end]);
         groups.filter_map(|group| left_in(group, &read)).min()
@@ -33,7 +32,7 @@ fn available_by(read: impl Fn(&str) -> Option<String>) -> Option<u64> {
     system.into_iter().chain(groups).min()
 }
 
-/// Returns the bytes that the limit of a control group leaves; `None` if it has no limit. Cached files count
+/// Returns the bytes that the limit of a cgroup leaves; `None` if the cgroup has no limit. Cached files count
 /// as free.
 fn left_in(group: &str, read: impl Fn(&str) -> Option<String>) -> Option<u64> {
     let file = |name: &str| read(&format!("/sys/fs/cgroup{group}/{name}"));
@@ -58,7 +57,7 @@ fn number_of(said: &str, name: &str) -> Option<u64> {
 mod tests {
     use super::*;
 
-    /// Returns the available bytes if these are all files.
+    /// Returns the available bytes if these are the only files.
     fn available(files: &[(&str, &str)]) -> Option<u64> {
         available_by(|path| {
             let found = files.iter().find(|(name, _)| *name == path);

@@ -235,7 +235,7 @@ impl DeviceInner {
         Ok(())
     }
 
-    /// Allocates for a stream that has steps or a window, or for any stream as a request demands.
+    /// Allocates for a stream that has steps or a window, or a block that must come from the core.
     #[cold]
     fn alloc_routed(
         &self,

@@ -1,8 +1,8 @@
-//! [`MultiStreamFrees`]: blocks that several streams used, free once each stream has passed its point.
+//! [`MultiStreamFrees`]: blocks that several streams used, free once each has reached its point.
 //!
-//! The core's chunks carry one point. A block with more is kept here, as a block in use, until all streams
-//! but the first have passed; then it is freed in the order of the first. No stream waits for another because
-//! of it.
+//! A chunk of the core carries one stream point. A block with several points is kept here, as a block in use,
+//! until all streams but the first have reached their points. Then it is freed in the order of the first
+//! stream. No stream waits for another because of it.
 
 use std::sync::Mutex;
 
@@ -11,7 +11,7 @@ use larder_core::{Block, StreamPoint};
 
 use crate::driver::locked;
 
-/// A block, and the points that must pass before its free.
+/// A block, and the points that must be reached before its free.
 struct MultiStreamFree {
     block: Block,
     freed_on: StreamPoint,
@@ -29,7 +29,7 @@ pub(crate) struct MultiStreamFrees {
 }
 
 impl MultiStreamFrees {
-    /// Defers the free of a block until `others` have passed; it is then freed at the point `freed_on`.
+    /// Defers the free of a block until `others` are reached; it is then freed at the point `freed_on`.
     pub(crate) fn defer(&self, block: Block, freed_on: StreamPoint, others: Vec<StreamPoint>) {
         let mut waiting = locked(&self.waiting);
         self.bytes.fetch_add(block.bytes(), Ordering::Relaxed);
@@ -50,7 +50,7 @@ impl MultiStreamFrees {
         self.count.load(Ordering::Relaxed) == 0
     }
 
-    /// Frees each block whose other streams have passed, with the point of its first stream. The lock is held
+    /// Frees each block whose other points are reached, at the point of its first stream. The lock is held
     /// throughout, so another thread that is short of memory finds each block either here or free.
     pub(crate) fn free_passed(
         &self,

@@ -1,5 +1,5 @@
-//! The parts of an allocator that buffers need: numbers of streams, and waits of a stream or the host for a
-//! stream.
+//! The parts of an allocator that buffers need: stream numbers, and waits of a stream or of the host for
+//! another stream.
 
 use std::sync::Arc;
 
@@ -10,18 +10,18 @@ use super::{DeviceAllocError, DeviceAllocator};
 use crate::DriverError;
 use crate::stream::pool::{StreamTable, WantedBy};
 
-/// Whether later work of a stream comes after the work of another.
+/// Whether later work of a stream comes after the work of another stream.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Ordered {
     /// The later work comes after the other stream's.
     Yes,
-    /// Both streams capture, and the program orders them by events of its own.
+    /// Both streams are being captured, and the program orders them with its own events.
     ByProgram,
 }
 
 impl DeviceAllocator {
-    /// Adds a stream, as its first allocation would: from then on, its work is ordered after the writes of
-    /// other streams to a buffer on the device, and not by waits of the host.
+    /// Adds a stream, as its first allocation would. From then on, the device itself orders the stream's work
+    /// after the writes of other streams to a buffer, and the host need not wait.
     ///
     /// # Errors
     /// [`DeviceAllocError::Stream`], [`DeviceAllocError::Streams`].
@@ -30,22 +30,22 @@ impl DeviceAllocator {
     }
 
     /// Removes a stream that its owner is about to destroy: one that cudarc wraps and does not own
-    /// (`wrap_borrowed_stream`). Streams of cudarc's own need no call, since they are removed when only
-    /// allocators hold them. The work queued on the stream now still counts.
+    /// (`wrap_borrowed_stream`). Streams that cudarc owns need no call, since they are removed once only
+    /// allocators hold them. Work that is already queued on the stream still counts.
     ///
     /// # Errors
     /// [`DeviceAllocError::StreamHeld`] if a buffer, a step, a window or another clone holds the stream;
-    /// [`DeviceAllocError::Capturing`]; if the driver refuses. The stream is still known then.
+    /// [`DeviceAllocError::Capturing`]; or the driver's refusal. The allocator then still knows the stream.
     pub fn forget_stream(&self, stream: Arc<CudaStream>) -> Result<(), DeviceAllocError> {
         self.0.pool.streams().forget(stream)
     }
 
-    /// Blocks the host until all work of the context is done, also work of streams that the allocator does
-    /// not know. One driver call for each known stream, and the wait.
+    /// Blocks the host until all work of the context is done, including work of streams that the allocator does
+    /// not know. Makes one driver call for each known stream, then waits.
     ///
     /// # Errors
-    /// If a stream that the allocator knows captures, since the wait would invalidate the capture and is not
-    /// made. If the driver refuses, or work failed. The capture of an unknown stream is invalidated.
+    /// If a known stream is being captured: the wait is not made, since it would invalidate the capture. If the
+    /// driver refuses, or work failed. The capture of an unknown stream is invalidated.
     pub fn synchronize(&self) -> Result<(), DriverError> {
         self.known_streams().wait_for_context()
     }
@@ -76,7 +76,7 @@ impl DeviceAllocator {
         if !self.captures(&before) {
             return self.wait_for(&before).map(|()| Ordered::Yes);
         }
-        // A wait for a capturing stream would only invalidate the capture.
+        // Waiting for a stream that is being captured would only invalidate the capture.
         if self.captures(stream) {
             return Ok(Ordered::ByProgram);
         }
@@ -87,7 +87,7 @@ impl DeviceAllocator {
     /// Waits on the host for all work queued on the stream now.
     ///
     /// # Errors
-    /// If the driver refuses, as it does while the stream captures.
+    /// If the driver refuses, as it does while the stream is being captured.
     pub(crate) fn wait_for_stream(&self, stream_id: StreamId) -> Result<(), cuda::DriverError> {
         let streams = self.0.pool.streams();
         match streams.stream(stream_id) {
@@ -105,7 +105,7 @@ impl DeviceAllocator {
         self.0.pool.streams().captures(stream) == Ok(true)
     }
 
-    /// Refuses memory for a stream that captures, if captures are checked.
+    /// Refuses memory for a stream that is being captured, if captures are checked.
     ///
     /// # Errors
     /// [`DeviceAllocError::Capturing`], and if the driver refuses the query.
@@ -113,7 +113,7 @@ impl DeviceAllocator {
         self.0.refuse_capture(stream)
     }
 
-    /// Frees a block that these streams used; `freed_on` can reuse it first. Never refused for a block of
+    /// Frees a block that these streams used. The stream `freed_on` can reuse it first. Never refused for a block of
     /// this allocator. O(streams), no driver call.
     pub(crate) fn free_on_stream_ids(
         &self,

@@ -1,4 +1,4 @@
-//! Releases of memory to the driver by request of the program.
+//! Releases of memory to the driver at the program's request.
 
 use larder_core::sync::Ordering;
 
@@ -13,14 +13,14 @@ pub struct Released {
     /// Bytes released to the driver.
     pub now_bytes: u64,
     /// Bytes that queued work still uses: they are released at the end of a step, or with the next release,
-    /// once an event reports that the work is done. Pending bytes of earlier releases count too.
+    /// once an event reports that the work is done. Includes pending bytes of earlier releases.
     pub later_bytes: u64,
 }
 
 impl DeviceAllocator {
-    /// Releases `bytes` bytes of idle memory to the driver, in whole pages, or all of it if there is less;
-    /// [`u64::MAX`] for all. Of [regions](super::DeviceBacking::Regions), any number releases all idle ones.
-    /// Does not wait: memory that queued work still uses is released later. O(chunks) and the calls.
+    /// Releases up to `bytes` bytes of idle memory to the driver, in whole pages; [`u64::MAX`] releases all of
+    /// it. With [regions](super::DeviceBacking::Regions), any number of bytes releases all idle regions. Does
+    /// not wait: memory that queued work still uses is released later. O(chunks), and the driver calls.
     pub fn release(&self, bytes: u64) -> Released {
         let inner = &*self.0;
         inner.pool.poll_events(HostWait::MayBlock);
@@ -32,8 +32,8 @@ impl DeviceAllocator {
         }
     }
 
-    /// Ends a step of the program: memory that a [release](Self::release) or a lowered limit still has to
-    /// release is released if its work is done. Otherwise no driver call.
+    /// Ends a step of the program: releases the memory that a [release](Self::release) or a lowered limit left
+    /// pending, if the work that used it is done. If nothing is pending, makes no driver call.
     pub fn end_step(&self) {
         self.0.end_step();
         self.0.pool.node().shared().notify();

@@ -12,7 +12,7 @@ use crate::{StreamStats, VirtualCalls};
 pub struct DeviceChunk {
     /// The chunk's addresses.
     pub range: AddrRange,
-    /// The chunk's state. Pieces of arenas are in use here.
+    /// The chunk's state. Pieces of arenas count as in use.
     pub state: ChunkState,
 }
 
@@ -24,7 +24,7 @@ pub struct DeviceSnapshot {
     pub stats: Stats,
     /// Counters of pages.
     pub pages: PageStats,
-    /// Calls of the driver for memory.
+    /// Counts of driver calls for memory.
     pub calls: VirtualCalls,
     /// Blocks and free chunks, in the order of their addresses.
     pub chunks: Vec<DeviceChunk>,
@@ -40,20 +40,20 @@ impl DeviceAllocator {
         self.0.stats()
     }
 
-    /// Returns the peak of live bytes since the last call, or since the beginning, and begins the next
-    /// interval. [`stats`](Self::stats) is not affected.
+    /// Returns the peak of live bytes since the last call, or since the allocator was made, and begins
+    /// the next interval. [`stats`](Self::stats) is not affected.
     pub fn take_peak(&self) -> u64 {
         self.0.pool.take_peak()
     }
 
     /// Restarts [these counters](Self::stats); see [`Stats::clear`](larder_core::Stats::clear). The counters
-    /// of streams and pages go on.
+    /// of streams and pages are not affected.
     pub fn clear_stats(&self) {
         self.0.pool.clear_stats();
     }
 
-    /// Returns the bytes requested for a block, of which [`Block::bytes`] are granted; `None` if it is not
-    /// one of this allocator's.
+    /// Returns the bytes requested for a block, for which [`Block::bytes`] were granted; `None` if the block is
+    /// not one of this allocator's.
     pub fn requested_bytes(&self, block: &Block) -> Option<u64> {
         self.0.requested_bytes(block)
     }
@@ -74,7 +74,7 @@ impl DeviceAllocator {
         self.0.pool.calls()
     }
 
-    /// Returns each stream's counters, in no order.
+    /// Returns each stream's counters, in no particular order.
     pub fn streams(&self) -> Vec<StreamStats> {
         let inner = &*self.0;
         let stream_ids = inner.pool.streams().ids();
@@ -83,11 +83,11 @@ impl DeviceAllocator {
             .collect()
     }
 
-    /// Returns all contents, for people and tools. O(chunks), under the allocator's lock: threads that
-    /// allocate wait.
+    /// Returns all contents, for inspection. O(chunks), under the allocator's lock: threads that allocate
+    /// wait.
     pub fn snapshot(&self) -> DeviceSnapshot {
         let inner = &*self.0;
-        // Reserved before the lock, under which the host allocates only for chunks that came in between.
+        // Reserved before the lock is taken, under which the host allocates only for chunks added in between.
         let count = inner.pool.report();
         let count = count.used_chunks as usize + count.free_chunks as usize;
         let mut chunks = Vec::with_capacity(2 * count + 16);

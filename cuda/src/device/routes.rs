@@ -10,9 +10,9 @@ pub(super) enum AllocRoute {
     Plain,
     /// The stream's steps, which may have a planned place.
     Steps,
-    /// Only the window, since a capture is under way or expected.
+    /// Only the window, while a capture is under way or expected.
     Window,
-    /// No memory, since the allocator sleeps.
+    /// No memory, while the allocator sleeps.
     Asleep,
 }
 
@@ -52,7 +52,8 @@ impl Routes {
         self.way(stream_id).fetch_or(STEPS, Ordering::Release);
     }
 
-    /// Sets whether all streams, including later ones, are refused. `false` restores their previous routes.
+    /// Sets whether allocations on all streams, including later streams, are refused. `false` restores the
+    /// previous routes.
     pub(super) fn set_asleep(&self, asleep: bool) {
         for way in &self.0 {
             if asleep {

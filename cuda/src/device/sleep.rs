@@ -2,33 +2,33 @@
 //! back at the same addresses, so that another job can use the device in between. Captured graphs, arenas,
 //! plans and windows know only addresses, so they stay valid.
 //!
-//! * While it sleeps, an allocation is refused (`DeviceAllocError::Asleep`) and does not wake the allocator:
+//! * While the allocator sleeps, allocations are refused (`DeviceAllocError::Asleep`) and do not wake it:
 //!   waking copies all live memory, may be refused, and takes memory that was promised to another user, so it
-//!   must be explicit. Frees, windows that close and steps that end are bookkeeping, and take effect
-//!   immediately.
+//!   must be explicit. Frees, and the ends of windows and steps, are bookkeeping and take effect immediately.
 //! * Sleep waits for all work of the context, since streams that the allocator does not know may use its
-//!   blocks. A known stream that captures refuses the sleep; the capture of an unknown one is invalidated, as
-//!   by any wait for a context.
-//! * Sleep copies all memory in use to the core: live blocks, whole pieces of arenas, whole windows, and
-//!   blocks that several streams used and have not passed. Idle memory is released before, and not brought
-//!   back. Blocks marked as remakable are left out; their addresses stay too.
-//! * The host memory is pinned, in pieces, and as long as the copied memory. If the host pins less, the rest
-//!   comes from the process heap, if the system has that much memory available.
+//!   blocks. Sleep is refused while a known stream is being captured. The capture of an unknown stream is
+//!   invalidated, as by any wait for a context.
+//! * Sleep copies all memory that the core counts as in use: live blocks, whole pieces of arenas, whole
+//!   windows, and blocks whose multi-stream frees are still waiting. Idle memory is released first and not
+//!   brought back. Blocks marked as remakable are not copied, but they keep their addresses too.
+//! * The copy lies in pieces of pinned host memory, as long as the copied memory. If the host can pin no more,
+//!   the rest comes from the process heap, provided that the system has that much memory available.
 //!
-//! SLEEP1 Before any memory is released all is copied and all copies have been waited for. The copy is
+//! SLEEP1 Before any memory is released, everything is copied and all copies have been waited for. The copy is
 //! dropped only when all of it is back on the device.
-//! SLEEP2 The allocator is awake, or asleep with a copy. Any refusal by the driver leaves one of the two: a
-//! refused sleep undoes its work, and is asleep if that is refused as well; a refused wake releases again the
-//! memory it had brought back. Either can be called again.
-//! SLEEP3 While it sleeps, every route refuses. Threads that had read their route before may still be given
-//! held free memory; it must not be used before the allocator wakes. Their calls for pages are waited for, or
-//! refused.
-//! SLEEP4 While it sleeps, nothing is charged except memory that the driver did not take back. Waking charges
-//! again, under the limits of that time.
+//! SLEEP2 The allocator is awake, or asleep with a copy. A refusal by the driver leaves it in one of these two
+//! states: a refused sleep is undone, or leaves the allocator asleep if undoing is refused as well; a refused
+//! wake releases the memory that it had brought back. Either can be called again.
+//! SLEEP3 While the allocator sleeps, every route refuses. Threads that read their route earlier may still be
+//! given held free memory, which must not be used before the allocator wakes. Their calls for pages are waited
+//! for, or refused.
+//! SLEEP4 While the allocator sleeps, nothing is charged except memory whose release the driver refused. Waking
+//! charges the memory again, under the limits in force at that time.
 //!
-//! The lock of the copy comes before all others of the allocator, and is held by the thread that sleeps or
-//! wakes. After the locks of steps and streams, and before the core's, comes the turn of the calls for pages
-//! (`stop`). Watchers of mapped memory are called under the first, no callback under the second.
+//! The lock of the copy comes before all others of the allocator, and is held by the thread that puts the
+//! allocator to sleep or wakes it. The lock of the calls for pages (`stop`) comes after the locks of steps and
+//! streams, and before the core's. Watchers of mapped memory are called under the lock of the copy; no callback
+//! is called under that of the calls for pages.
 
 use std::collections::BTreeMap;
 use std::sync::Mutex;
@@ -53,26 +53,26 @@ use crate::stream::pool::{HostWait, PoolSource};
 pub struct Slept {
     /// Bytes copied to the host: pinned there now, except for `pageable_bytes`.
     pub copied_bytes: u64,
-    /// The part of them in memory of the process heap, since the host pinned no more. Its copies are slower.
+    /// The part of `copied_bytes` in the process heap, used where the host pinned no more. Copying it is slower.
     pub pageable_bytes: u64,
     /// Bytes of remakable blocks, which were not copied.
     pub dropped_bytes: u64,
-    /// Bytes released to the driver, besides idle ones.
+    /// Bytes released to the driver, without the idle bytes.
     pub released_bytes: u64,
 }
 
-/// An error of falling asleep or waking. No contents are lost.
+/// An error of [`sleep`](DeviceAllocator::sleep) or [`wake`](DeviceAllocator::wake). No contents are lost.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
 #[non_exhaustive]
 pub enum SleepError {
-    /// A stream captures, and cannot be waited for.
+    /// A stream is being captured, so it cannot be waited for.
     #[error("a stream captures: end the capture first")]
     Capturing,
-    /// The host has no memory for the copy, pinned or not: on Linux, by `/proc/meminfo` and the limits of
-    /// control groups (version 2), read before anything is copied.
+    /// The host has no memory for the copy, pinned or not. On Linux, `/proc/meminfo` and the limits of cgroup
+    /// v2 are read for this before anything is copied.
     #[error(
-        "the host has no {:#} for what is live, and pins no more ({driver}): free memory of the host's, or blocks, or \
-         mark blocks as remakable",
+        "the host has no {:#} for the live memory, and pins no more ({driver}): free host memory or blocks, or mark \
+         blocks as remakable",
         ByteCount(*bytes)
     )]
     Host {
@@ -117,15 +117,15 @@ pub(super) struct AllocatorSleep {
     remakable: Mutex<UncopiedBlocks>,
 }
 
-/// Blocks that need not be copied, as the numbers of their allocations by address. Marks of freed blocks are
-/// dropped once there are more than twice as many marks as valid ones.
+/// Blocks that need not be copied: the numbers of their allocations, by address. Marks of freed blocks are
+/// dropped once the number of marks has more than doubled since the last time.
 #[derive(Default)]
 struct UncopiedBlocks {
     ids: BTreeMap<u64, u64>,
     most: usize,
 }
 
-/// A block in use to the core, which may contain an arena or a window.
+/// A block that the core counts as in use. It may be a piece of an arena, or a window.
 struct UsedBlock {
     range: AddrRange,
     id: u64,
@@ -148,21 +148,21 @@ impl UncopiedBlocks {
 
 impl DeviceAllocator {
     /// Releases all of the device's memory to the driver, and keeps every address. Live memory is copied to
-    /// pinned host memory, which no budget counts, or to the process heap's if the host pins no more
-    /// ([`Slept::pageable_bytes`]) and the system reports that much memory as available. Until
+    /// pinned host memory, which no budget counts. If the host can pin no more, the rest is copied to the
+    /// process heap ([`Slept::pageable_bytes`]), provided that the system has enough memory available. Until
     /// [`wake`](Self::wake), allocations are refused
     /// ([`DeviceAllocError::Asleep`](crate::DeviceAllocError::Asleep)), frees are accepted, and nothing is
-    /// charged to budgets. Counters go on as if the memory were there. If it sleeps already, this only
-    /// retries releases that the driver had refused.
+    /// charged to budgets. Counters go on as if the memory were there. If the allocator sleeps already, this
+    /// only retries the releases that the driver had refused.
     ///
     /// Waits for all work of the context. From the call until `wake` has returned, no work that uses the
     /// memory may be queued on any stream, since it would fail on the device. Uses of
-    /// [buffers](crate::DeviceBuffer#asleep) are refused. Graphs captured before stay valid, and must not be
-    /// launched. No stream may capture: a known one refuses the sleep, the capture of an unknown one is
-    /// invalidated. Any thread may call this, except from a callback of this crate.
+    /// [buffers](crate::DeviceBuffer#asleep) are refused. Graphs captured earlier stay valid, but must not be
+    /// launched. No stream may be captured: the call is refused if a known stream is, and the capture of an
+    /// unknown stream is invalidated. Any thread may call this, except from a callback of this crate.
     ///
     /// O(live bytes), and two driver calls for each piece of memory and each mapping. The device keeps 2 MiB
-    /// for each GiB that the host pins (its page tables, seen on an H200).
+    /// for each GiB that the host pins (for its page tables; seen on an H200).
     ///
     /// ```no_run
     /// # let context = larder_cuda::Context::new(0)?;
@@ -174,13 +174,13 @@ impl DeviceAllocator {
     /// memory.sleep()?;
     /// // another job has the device
     /// memory.wake()?;
-    /// // `weights` holds what it held, at its address; `scratch` whatever
+    /// // `weights` has its old address and contents; `scratch` has undefined contents
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     ///
     /// # Errors
     /// [`SleepError`]. The allocator is then awake and unchanged, unless the driver refused both to remove a
-    /// mapping and to restore another: then it [is asleep](Self::is_asleep), and this or `wake` continues.
+    /// mapping and to restore another. Then it [is asleep](Self::is_asleep); call this or `wake` to continue.
     pub fn sleep(&self) -> Result<Slept, SleepError> {
         let inner = &*self.0;
         let pages = inner.pool.pages().ok_or(SleepError::Regions)?;
@@ -199,12 +199,13 @@ impl DeviceAllocator {
         slept
     }
 
-    /// Brings the memory back at its addresses, with the contents of live blocks; remakable ones have
-    /// undefined contents. All of it is ready when this returns, for work of any stream. Returns the bytes
-    /// that were copied: 0 if the allocator was awake. O(live bytes), and two driver calls and more for each
-    /// piece of memory.
+    /// Brings the memory back at its addresses, with the contents of live blocks; remakable blocks have
+    /// undefined contents. When this returns, all of the memory is ready for work of any stream. Returns the
+    /// number of bytes copied: 0 if the allocator was awake. O(live bytes), and at least two driver calls for
+    /// each piece of memory.
     ///
-    /// Present limits apply: a limit below the live bytes refuses, until blocks are freed or it is raised.
+    /// The current limits apply: waking under a limit below the live bytes is refused until blocks are freed or
+    /// the limit is raised.
     ///
     /// # Errors
     /// [`SleepError`]. The allocator is still asleep, and no contents are lost. Call again later.
@@ -229,16 +230,16 @@ impl DeviceAllocator {
         locked(&self.0.sleep.copy).is_some()
     }
 
-    /// Returns whether allocations for the stream are refused because the memory sleeps, falls asleep or
-    /// wakes. One load.
+    /// Returns whether allocations for the stream are refused because the memory is asleep, falling
+    /// asleep or waking. One load.
     #[inline]
     pub(crate) fn refuses(&self, stream_id: StreamId) -> bool {
         self.0.routes.of(stream_id) == AllocRoute::Asleep
     }
 
-    /// Sets whether a block's contents can be made again: if so, they are not copied while the allocator
+    /// Sets whether a block's contents can be made again. If so, they are not copied when the allocator
     /// [sleeps](Self::sleep), and are undefined afterwards. The mark ends with the block. Blocks in a
-    /// capture's window or in a stream's arena (up to 64 KiB) are copied all the same. O(log marks).
+    /// capture's window or in a stream's arena (up to 64 KiB) are still copied. O(log marks).
     ///
     /// # Errors
     /// [`FreeError::Unknown`] if the block is not one of this allocator's.
@@ -266,7 +267,7 @@ impl DeviceAllocator {
 }
 
 impl DeviceInner {
-    /// Copies live memory and releases it all; `copy` is set if the allocator is asleep afterwards.
+    /// Copies live memory and releases all memory; `copy` is set if the allocator is asleep afterwards.
     fn fall_asleep(
         &self,
         pages: &PagedStreamPool,
@@ -356,7 +357,7 @@ impl DeviceInner {
 
     /// Returns the blocks that the core counts as in use, sorted by address. O(chunks).
     fn used(&self) -> Vec<UsedBlock> {
-        // Reserved before the lock, with space for chunks that come in between.
+        // Reserved before the lock is taken, with space for chunks that are added in between.
         let report = self.pool.report();
         let count = report.used_chunks as usize + report.free_chunks as usize;
         let mut chunks = Vec::with_capacity(2 * count + 16);
@@ -373,7 +374,7 @@ impl DeviceInner {
         used
     }
 
-    /// Recomputes the limit, since charges have changed, or limits while the allocator slept.
+    /// Recomputes the limit: charges have changed, and limits may have changed while the allocator slept.
     fn limits_may_have_changed(&self) {
         self.pool.refresh_limit();
         self.pool.node().shared().notify();

@@ -10,15 +10,14 @@ use crate::with_tables::LentTables;
 const ALLOCATIONS: usize = 1 << 14;
 /// Maximum number of blocks of the previous step that one step frees.
 const INHERITED: usize = 1 << 12;
-/// Maximum number of allocations remembered, of all shapes together.
+/// Maximum number of recorded allocations, for all shapes together.
 const ENTRIES: usize = 1 << 19;
 const SHAPES: usize = 256;
 /// Maximum number of blocks that a layout avoids.
 const OBSTACLES: usize = 1 << 13;
 const LIFETIMES: usize = ALLOCATIONS + OBSTACLES;
 
-/// Lends the tables of steps. Tables for which the host has no memory are empty, so that fewer steps are
-/// planned.
+/// Lends the tables of steps. A table for which the host has no memory is empty; fewer steps are then planned.
 pub(super) fn lend(tables: &mut LentTables) -> StepTables<'static> {
     let sizes = PackSizes::new(LIFETIMES);
     StepTables {

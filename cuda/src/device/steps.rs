@@ -1,7 +1,7 @@
 //! Steps of streams: allocations that a stream repeats get planned places.
 //!
-//! Each stream that begins a step gets its own [`Steps`] behind its own lock. From then on, they see every
-//! block of the stream. These blocks lie in the allocator's own range, so no memory is set aside: blocks
+//! Each stream that begins a step gets its own [`Steps`] behind its own lock. From then on, the steps see
+//! every block of the stream. These blocks lie in the allocator's own range, so no memory is set aside: blocks
 //! outside of plans, and other streams, use the same addresses. A place can serve only if it is free or was
 //! last used by this stream, so no wait is ever needed.
 //!
@@ -174,8 +174,8 @@ impl DeviceAllocator {
         Ok(step)
     }
 
-    /// Starts over, as when a program trains another model: the step after the present one is expected to be
-    /// like the stream's first.
+    /// Starts over, for example when a program begins to train another model: the step after the current one is
+    /// expected to be like the stream's first.
     pub fn start_over(&self, stream: &Arc<CudaStream>) {
         self.with_steps(stream, Steps::start_over);
     }
@@ -258,7 +258,7 @@ struct DevicePlaces<'a> {
 }
 
 impl DevicePlaces<'_> {
-    /// Returns whether pages may be mapped now: not during a capture.
+    /// Returns whether pages may be mapped now, which is not so during a capture.
     fn may_map(&self) -> bool {
         self.stream
             .is_some_and(|stream| self.inner.pool.streams().captures(stream) == Ok(false))
