@@ -48,7 +48,7 @@ pub(super) struct ReplayArgs {
     )]
     families: Option<String>,
 
-    /// Number of operations of each of those programs
+    /// Operations of each such program
     #[arg(
         long,
         value_name = "N",

@@ -110,11 +110,11 @@ pub(crate) struct Options {
     )]
     pub(crate) passes: NonZeroU32,
 
-    /// The part that each pass after the first plays again
+    /// The part that later passes play
     #[arg(long, value_name = "WHAT", default_value = "last-step")]
     pub(crate) repeat: Repeat,
 
-    /// Also find the smallest device that each allocator needs
+    /// Also find the smallest device each allocator needs
     ///
     /// From 1 to 1.3 times the peak live bytes.
     #[arg(long)]
