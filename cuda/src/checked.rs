@@ -26,7 +26,7 @@ use crate::{
 /// The checks of a [`CheckedMemory`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct CheckedConfig {
-    /// How blocks are guarded.
+    /// Configuration of the guards.
     pub guards: GuardConfig,
     /// How freed blocks wait; with a limit of 0 bytes, none waits.
     pub quarantine: QuarantineConfig,
@@ -136,7 +136,7 @@ pub struct CheckedMemory {
 ///
 /// # Errors
 /// [`DeviceAllocError::Stream`], [`DeviceAllocError::Streams`], and [`DeviceAllocError::Config`] if a
-/// decorator refused its configuration.
+/// decorator refuses its configuration.
 pub fn checked(
     memory: &DeviceAllocator,
     stream: &Arc<CudaStream>,
@@ -148,7 +148,7 @@ pub fn checked(
     Ok(CheckedMemory { stack, access })
 }
 
-/// Builds the decorators over a memory.
+/// Builds the decorators over `below`.
 fn stack(
     below: StreamMemory,
     access: &DeviceAccess,
@@ -192,7 +192,7 @@ impl CheckedMemory {
         if let Some(error) = below.filter(|error| error.to_core_error() == reason) {
             return error;
         }
-        // The newest refusal of a fill. Another thread's refusal would have the same code.
+        // Uses the newest refusal of a fill. If it is another thread's, it has the same code.
         let driver = match reason {
             AllocError::Access(AccessError::Refused { code }) => {
                 let error = self.last_error();

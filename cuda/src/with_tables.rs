@@ -25,7 +25,7 @@ pub(crate) struct WithTables<A> {
     _tables: LentTables,
 }
 
-/// Tables that are lent.
+/// The tables lent to one value.
 #[derive(Default)]
 pub(crate) struct LentTables(Vec<OwnedTable>);
 
@@ -108,7 +108,7 @@ fn mapped(bytes: usize) -> Option<NonNull<u8>> {
     }
     let access = libc::PROT_READ | libc::PROT_WRITE;
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
-    // SAFETY: the system chooses free addresses, so that it replaces no other mapping.
+    // SAFETY: the system chooses free addresses, so the call replaces no mapping.
     let start = unsafe { libc::mmap(core::ptr::null_mut(), bytes, access, flags, -1, 0) };
     if start == libc::MAP_FAILED {
         return None;
@@ -202,7 +202,7 @@ mod tests {
         let pages = (size_of::<u64>() * table.len() - 4096) / 4096;
         let mut found = vec![0u8; pages];
         let at = core::ptr::without_provenance_mut(start);
-        // SAFETY: it only reports on pages of the table, into a byte for each.
+        // SAFETY: the call only reports on pages of the table, in one byte for each.
         let asked = unsafe { libc::mincore(at, pages * 4096, found.as_mut_ptr()) };
         (asked == 0).then(|| found.iter().filter(|page| **page & 1 == 1).count())
     }
