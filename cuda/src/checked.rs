@@ -28,7 +28,7 @@ use crate::{
 pub struct CheckedConfig {
     /// Configuration of the guards.
     pub guards: GuardConfig,
-    /// How freed blocks wait; with a limit of 0 bytes, none waits.
+    /// Configuration of the quarantine; with a limit of 0 bytes, no freed block waits.
     pub quarantine: QuarantineConfig,
     /// Pattern written to blocks when they are allocated and when they are freed; `None` writes nothing.
     pub reset: Option<Pattern>,
@@ -219,7 +219,8 @@ impl CheckedMemory {
         guards.saturating_add(self.held().check_all(found))
     }
 
-    /// Removes and returns the oldest finding of a free or about a freed block.
+    /// Takes the oldest finding that a free made about guards or, if there is none, the oldest about a freed
+    /// block.
     pub fn take_finding(&self) -> Option<CheckError> {
         let find = self.guards().take_finding();
         find.or_else(|| self.held().take_finding())
@@ -253,8 +254,8 @@ impl CheckedMemory {
         self.held().drain();
     }
 
-    /// Returns the bytes that the device's allocator granted for the block: its own, guards and slack. `None`
-    /// if the block is not from this memory.
+    /// Returns the bytes that the device's allocator granted for the block, including guards and slack;
+    /// `None` if the block is not from this memory.
     pub fn granted_bytes(&self, block: &Block) -> Option<u64> {
         self.guards().granted_bytes(block)
     }

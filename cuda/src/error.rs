@@ -19,7 +19,7 @@ use crate::{Context, DriverError};
 #[derive(Clone, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum DeviceAllocError {
-    /// There is no memory. Holds the numbers, and the driver's newest refusal if there was one.
+    /// There is no memory. Contains the counters, and the driver's newest refusal if there was one.
     #[error("{reason}{}", LastRefusal(*driver))]
     Memory {
         /// The core's error.
@@ -74,8 +74,8 @@ pub enum DeviceAllocError {
     /// The configuration is invalid.
     #[error("{0}")]
     Config(ConfigError),
-    /// The device has no memory, and the host's side may not serve the request, because both sides together have
-    /// had more bytes in use than planned.
+    /// The device has no memory, and the host may not serve the request, because both together have had more
+    /// bytes in use than planned.
     #[error(
         "the device has no memory ({device}), and {:#} were in use at once where {:#} are planned: plan for more, or \
          free blocks and clear the counters",
@@ -202,10 +202,10 @@ pub enum DeviceFreeError {
     Driver(DriverError),
 }
 
-/// An error, together with a value: the value that the call was given, or the result of the run.
+/// An error, together with a value: the argument of the call, or the result of the run.
 #[derive(Debug, Error)]
 #[error("{error}")]
-#[must_use = "the value inside comes back"]
+#[must_use = "it contains the value"]
 pub struct Returned<T, E> {
     /// The argument of the call, or the result of the run.
     pub value: T,

@@ -2,7 +2,7 @@
 //!
 //! Best fit and steps borrow their tables, so that programs without a heap can lend static tables. Here the
 //! tables are zeroed memory that is freed with the value. Each large table has its own mapping: a heap that
-//! reuses memory would have to write all of it, and keep it.
+//! reuses memory would have to zero all of it, and would keep it.
 //!
 //! # Invariants
 //! * OWN1 each table is separate memory, lent once, to the value in the same [`WithTables`].
@@ -117,7 +117,7 @@ fn mapped(bytes: usize) -> Option<NonNull<u8>> {
 }
 
 impl<A> WithTables<A> {
-    /// Makes a value with `make`, which lends it tables.
+    /// Makes a value with `make`, which borrows the value's tables from its argument.
     ///
     /// # Safety
     /// Borrows of the tables go into the value and nowhere else, and are not taken out of it (OWN2).
@@ -127,7 +127,7 @@ impl<A> WithTables<A> {
         made
     }
 
-    /// Makes a value with `make`, which lends it tables.
+    /// Makes a value with `make`, which borrows the value's tables from its argument.
     ///
     /// # Errors
     /// The errors of `make`; the tables are then freed.

@@ -24,7 +24,7 @@ pub enum ExportError {
     #[error("the block is not one of this allocator's: export it from the one that allocated it")]
     Unknown,
     /// The part is empty, or not within the block.
-    #[error("{bytes} bytes at offset {offset} are not a non-empty part of a block of {block_bytes} bytes")]
+    #[error("{bytes} bytes at offset {offset} are not a part of a block of {block_bytes} bytes")]
     Part {
         /// Offset of the part.
         offset: u64,
