@@ -75,8 +75,9 @@ impl DeviceAllocator {
     /// no driver call.
     ///
     /// # Errors
-    /// [`FreeError::Unknown`] inside if no block is kept there: it was freed already, or never kept. The
-    /// driver's error if a wait for the stream was refused; the block then stays kept.
+    /// [`DeviceFreeError::Block`] with [`FreeError::Unknown`] if no block is kept there: it was freed already,
+    /// or never kept. [`DeviceFreeError::Driver`] if the driver refused to wait for the stream; the block then
+    /// stays kept.
     pub fn free_addr(&self, stream: &Arc<CudaStream>, address: u64) -> Result<(), DeviceFreeError> {
         let block = self.take_addr(address);
         let block = block.ok_or(DeviceFreeError::Block(FreeError::Unknown))?;
