@@ -1,8 +1,8 @@
-//! [`DeviceAccess`]: memory of a device for the core's decorators, through one stream.
+//! [`DeviceAccess`]: access to device memory through one stream, for the core's decorators.
 //!
-//! A read is a copy, and the host waits for the stream. A fill is a few driver calls whatever its length and
-//! takes no host memory: a memset if the driver supports the pattern. Otherwise the first bytes are written
-//! and copied within the device, doubling each time.
+//! A read is a copy for which the host waits. A fill takes a few driver calls whatever its length, and no host
+//! memory: it is a memset if the driver supports the pattern. Otherwise the first bytes are written, then copied
+//! within the device, doubling the length each time.
 //!
 //! # Invariants
 //! * DEVACC1 the bytes named by a call are memory that its caller holds, as the constructors demand.
@@ -10,11 +10,11 @@
 //!   and could not be waited for is leaked.
 //!
 //! # Order
-//! The core promises that the effect of a call is visible to everybody when it returns. An access from
-//! [`DeviceAccess::new`] waits for its stream in each call, and keeps the promise. The access of a
-//! [`StreamMemory`](crate::StreamMemory) leaves fills queued, which suffices there: its memory is allocated,
-//! used and freed in the order of one stream, and another stream that receives it waits for the work queued
-//! at the free, fills included. Decision 59.
+//! The core promises that the effect of a call is visible everywhere when it returns. An access from
+//! [`DeviceAccess::new`] keeps this promise by waiting for its stream in each call. The access of a
+//! [`StreamMemory`](crate::StreamMemory) leaves fills queued, which suffices there: its memory is allocated, used
+//! and freed in the order of one stream, and another stream that gets it later waits for the work queued at the
+//! free, including fills. Decision 59.
 
 use core::fmt;
 use core::mem::ManuallyDrop;
@@ -27,7 +27,7 @@ use larder_cuda_abi::{Code, StreamHandle};
 use crate::driver::{Driver, locked};
 use crate::{CaptureStatus, Context, DriverError};
 
-/// Maximum bytes copied before the host waits, which is the size of its copy buffer.
+/// Maximum bytes copied before the host waits; also the size of its copy buffer.
 const PIECE_BYTES: usize = 64 << 10;
 
 /// When a fill's writes are visible.
@@ -41,8 +41,8 @@ enum Fills {
 
 /// Reads, writes and fills device memory on one stream. Clones share the access.
 ///
-/// The stream is called stream 0; any other is refused ([`AccessError::OtherStream`]). While the stream
-/// captures, every call is refused with the driver's code 900, since a graph would repeat a fill, and a read
+/// The stream has the number 0; any other number is refused ([`AccessError::OtherStream`]). While the stream is
+/// being captured, every call is refused with the driver's code 900, since a graph would repeat a fill, and a read
 /// would have nothing to wait for. The check costs each call two more driver calls.
 #[derive(Clone)]
 pub struct DeviceAccess(Arc<AccessInner>);
@@ -57,22 +57,22 @@ struct AccessInner {
 }
 
 impl DeviceAccess {
-    /// Makes an access to all memory that the driver knows, including pinned host memory. Every call waits for the
+    /// Creates access to all memory that the driver knows, including pinned host memory. Every call waits for the
     /// stream.
     ///
     /// # Safety
     /// While the value or a clone of it is used, from any thread:
     /// * the bytes named by a call are memory that the driver knows, mapped for the stream's device;
-    /// * at the same time nothing but work of the stream reads the bytes that a call writes, or writes the
-    ///   bytes it names, and no reference to them is alive.
+    /// * at the same time, only work of the stream reads bytes that a call writes, or writes bytes that a call
+    ///   names, and no reference to them is alive.
     ///
     /// Decorators name only bytes of blocks they hold: new blocks, freed blocks, guards.
     pub unsafe fn new(context: &Context, stream: &Arc<CudaStream>) -> Self {
         Self::over(context, stream, None, Fills::AreDone)
     }
 
-    /// Makes an access to `reach`, or to all memory, which is allocated and freed in the order of the stream. The
-    /// caller keeps the promise of [`new`](Self::new).
+    /// Creates access to `reach`, or to all memory if it is `None`. The memory is allocated and freed in the order
+    /// of the stream. The caller upholds the safety conditions of [`new`](Self::new).
     pub(crate) fn in_order(
         context: &Context,
         stream: &Arc<CudaStream>,
@@ -101,7 +101,7 @@ impl DeviceAccess {
         *locked(&self.0.error)
     }
 
-    /// Runs `act` on the stream if the bytes may be accessed and the stream does not capture.
+    /// Runs `act` on the stream if the bytes may be accessed and the stream is not being captured.
     fn run(
         &self,
         stream_id: StreamId,
@@ -114,7 +114,7 @@ impl DeviceAccess {
             return Err(AccessError::OtherStream);
         }
         let Some(range) = AddrRange::new(addr, bytes) else {
-            // True for zero bytes at any address, and for more bytes than the address space has.
+            // Reached for zero bytes at any address, and for more bytes than the address space has.
             let is_nothing = bytes == 0;
             return is_nothing.then_some(()).ok_or(AccessError::OutOfRange);
         };
@@ -171,8 +171,8 @@ impl MemoryAccess for DeviceAccess {
         })
     }
 
-    /// At most four memsets if the pattern repeats after 1, 2 or 4 bytes and the start is a multiple of that.
-    /// Otherwise at most eight, and a copy for each doubling of the length.
+    /// Takes at most four memsets if the pattern repeats after 1, 2 or 4 bytes and the start is a multiple of
+    /// that. Otherwise takes at most eight, and a copy for each doubling of the length.
     fn fill(
         &self,
         stream_id: StreamId,
@@ -252,7 +252,7 @@ const fn period(pattern: Pattern) -> u64 {
     }
 }
 
-/// Queues the calls that write a pattern over a range, which is not empty.
+/// Queues the calls that write a pattern over a non-empty range.
 fn fill(
     driver: &Driver,
     stream: StreamHandle,
@@ -266,7 +266,7 @@ fn fill(
         return fill_by_doubling(driver, stream, range, pattern);
     }
     let whole = match period {
-        // The value is the lowest bytes of the word.
+        // The value is the low bytes of the word.
         // SAFETY: DEVACC1: the caller holds the range.
         1 => unsafe { driver.fill_bytes(to, word as u8, times, stream) },
         // SAFETY: DEVACC1: the caller holds the range; the start is a multiple of 2.
@@ -278,7 +278,7 @@ fn fill(
     fill_singly(driver, stream, range, times * period, bytes, pattern)
 }
 
-/// Writes the bytes between two offsets, with a call per run of equal bytes.
+/// Writes the bytes between two offsets, with a call for each run of equal bytes.
 fn fill_singly(
     driver: &Driver,
     stream: StreamHandle,

@@ -26,9 +26,9 @@ use crate::{
 /// The checks of a [`CheckedMemory`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct CheckedConfig {
-    /// How blocks are guarded.
+    /// Configuration of the guards.
     pub guards: GuardConfig,
-    /// How freed blocks wait; with a limit of 0 bytes, none waits.
+    /// Configuration of the quarantine; with a limit of 0 bytes, no freed block waits.
     pub quarantine: QuarantineConfig,
     /// Pattern written to blocks when they are allocated and when they are freed; `None` writes nothing.
     pub reset: Option<Pattern>,
@@ -136,7 +136,7 @@ pub struct CheckedMemory {
 ///
 /// # Errors
 /// [`DeviceAllocError::Stream`], [`DeviceAllocError::Streams`], and [`DeviceAllocError::Config`] if a
-/// decorator refused its configuration.
+/// decorator refuses its configuration.
 pub fn checked(
     memory: &DeviceAllocator,
     stream: &Arc<CudaStream>,
@@ -148,7 +148,7 @@ pub fn checked(
     Ok(CheckedMemory { stack, access })
 }
 
-/// Builds the decorators over a memory.
+/// Builds the decorators over `below`.
 fn stack(
     below: StreamMemory,
     access: &DeviceAccess,
@@ -192,7 +192,7 @@ impl CheckedMemory {
         if let Some(error) = below.filter(|error| error.to_core_error() == reason) {
             return error;
         }
-        // The newest refusal of a fill. Another thread's refusal would have the same code.
+        // Uses the newest refusal of a fill. If it is another thread's, it has the same code.
         let driver = match reason {
             AllocError::Access(AccessError::Refused { code }) => {
                 let error = self.last_error();
@@ -219,7 +219,8 @@ impl CheckedMemory {
         guards.saturating_add(self.held().check_all(found))
     }
 
-    /// Removes and returns the oldest finding of a free or about a freed block.
+    /// Takes the oldest finding that a free made about guards or, if there is none, the oldest about a freed
+    /// block.
     pub fn take_finding(&self) -> Option<CheckError> {
         let find = self.guards().take_finding();
         find.or_else(|| self.held().take_finding())
@@ -253,8 +254,8 @@ impl CheckedMemory {
         self.held().drain();
     }
 
-    /// Returns the bytes that the device's allocator granted for the block: its own, guards and slack. `None`
-    /// if the block is not from this memory.
+    /// Returns the bytes that the device's allocator granted for the block, including guards and slack;
+    /// `None` if the block is not from this memory.
     pub fn granted_bytes(&self, block: &Block) -> Option<u64> {
         self.guards().granted_bytes(block)
     }

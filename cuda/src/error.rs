@@ -19,7 +19,7 @@ use crate::{Context, DriverError};
 #[derive(Clone, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum DeviceAllocError {
-    /// There is no memory. Holds the numbers, and the driver's newest refusal if there was one.
+    /// There is no memory. Contains the counters, and the driver's newest refusal if there was one.
     #[error("{reason}{}", LastRefusal(*driver))]
     Memory {
         /// The core's error.
@@ -30,8 +30,8 @@ pub enum DeviceAllocError {
     /// The driver refused a call that the memory needed before its first use, or for a copy.
     #[error("{0}")]
     Driver(DriverError),
-    /// The process heap has no memory for values in host memory.
-    #[error("the process heap has no {:#}: free some memory", ByteCount(*bytes as u64))]
+    /// The process heap has no room for values in host memory.
+    #[error("the process heap has no room for {:#}: free some memory", ByteCount(*bytes as u64))]
     Pageable {
         /// Bytes requested.
         bytes: usize,
@@ -53,13 +53,13 @@ pub enum DeviceAllocError {
     StreamHeld,
     /// The stream is being captured, and no window was primed for it.
     #[error(
-        "the stream captures: prime a window before the capture begins, or allocate before it and free after it"
+        "the stream is being captured: prime a window before a capture, or allocate before it and free after it"
     )]
     Capturing,
     /// The allocator sleeps. It does not wake by itself, since another job may have its memory now.
     #[error("the memory sleeps: wake it first (DeviceAllocator::wake)")]
     Asleep,
-    /// The window of the capture has no room.
+    /// The capture's window has no room.
     #[error("the window of the capture is too small, prime a larger one: {reason}")]
     Window {
         /// The core's error, with the window's numbers.
@@ -74,8 +74,8 @@ pub enum DeviceAllocError {
     /// The configuration is invalid.
     #[error("{0}")]
     Config(ConfigError),
-    /// The device has no memory, and the host's side may not serve the request, because both sides together have
-    /// had more bytes in use than planned.
+    /// The device has no memory, and the host may not serve the request, because both together have had more
+    /// bytes in use than planned.
     #[error(
         "the device has no memory ({device}), and {:#} were in use at once where {:#} are planned: plan for more, or \
          free blocks and clear the counters",
@@ -85,12 +85,12 @@ pub enum DeviceAllocError {
     Planned {
         /// The device's error.
         device: Box<Self>,
-        /// Maximum bytes in use on both sides together so far.
+        /// Maximum bytes in use on device and host together so far.
         peak_bytes: u64,
         /// Maximum bytes planned to be in use.
         planned_bytes: u64,
     },
-    /// Neither the device nor the host's side has memory.
+    /// Neither the device nor the host has memory.
     #[error("neither side has memory; device: {device}; host: {host}")]
     Both {
         /// The device's error.
@@ -109,7 +109,7 @@ impl DeviceAllocError {
         }
     }
 
-    /// Converts to the core's error, with the numbers or the driver's code.
+    /// Converts to the core's error, with the counters or the driver's code.
     pub(crate) fn to_core_error(&self) -> AllocError {
         let code = match self {
             Self::Memory { reason, .. } | Self::Window { reason } => return *reason,
@@ -133,8 +133,8 @@ impl DeviceAllocError {
         AllocError::Access(AccessError::Refused { code: code.0 })
     }
 
-    /// Returns whether memory was missing: on the device, on the host, in a budget or in a window. Freeing
-    /// memory, or requesting less, may help.
+    /// Returns whether the device, the host, a budget or a window was out of memory. Freeing memory, or
+    /// requesting less, may help.
     pub fn is_out_of_memory(&self) -> bool {
         match self {
             Self::Memory { reason, .. } | Self::Window { reason } => {
@@ -186,7 +186,7 @@ impl fmt::Debug for DeviceAllocError {
     }
 }
 
-/// An error of a free.
+/// An error from a free.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
 #[non_exhaustive]
 pub enum DeviceFreeError {
@@ -202,12 +202,12 @@ pub enum DeviceFreeError {
     Driver(DriverError),
 }
 
-/// An error, together with a value: the value that the call was given, or the result of the run.
+/// An error, together with a value: the argument of the call, or the result of the run.
 #[derive(Debug, Error)]
 #[error("{error}")]
-#[must_use = "the value inside comes back"]
+#[must_use = "it contains the value"]
 pub struct Returned<T, E> {
-    /// The value that the call was given, or the result of the run.
+    /// The argument of the call, or the result of the run.
     pub value: T,
     /// The error.
     #[source]
@@ -215,7 +215,7 @@ pub struct Returned<T, E> {
 }
 
 impl Context {
-    /// Waits for the work queued on a stream, so that its block can be freed.
+    /// Waits for the work queued on a stream, so that a block that the work uses can be freed.
     pub(crate) fn wait_before_free(
         &self,
         stream: &CudaStream,

@@ -1,5 +1,5 @@
-//! Stream-ordered GPU memory for programs on [cudarc](https://docs.rs/cudarc), on NVIDIA's driver or on a stand-in
-//! that needs no GPU. It has run on one GPU, an H200, for a quarter of an hour.
+//! Stream-ordered GPU memory for programs that use [cudarc](https://docs.rs/cudarc), on NVIDIA's driver or on a
+//! stand-in that needs no GPU. It has run on one GPU, an H200, for a quarter of an hour.
 //!
 //! ```no_run
 //! use larder_cuda::{Context, DeviceAllocator};
@@ -7,12 +7,12 @@
 //! let memory = DeviceAllocator::new(&Context::new(0)?)?; // the first device
 //! let stream = memory.context().cudarc().new_stream()?;
 //! for batch in 0..100_u8 {
-//!     let _step = memory.step(&stream)?; // what repeats is planned
+//!     let _step = memory.step(&stream)?; // repeated allocations are planned
 //!     let input = memory.upload(&stream, &[batch; 1000])?;
 //!     let output = memory.zeros::<f32>(&stream, 1000)?;
-//!     // kernels, and any function of cudarc, take the buffers
+//!     // kernels and all functions of cudarc accept the buffers
 //!     # drop((input, output));
-//! } // freed in the order of the stream
+//! } // the buffers are freed in stream order
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
@@ -20,41 +20,41 @@
 //! |---|---|---|
 //! | [`DeviceAllocator`] | device, in stream order | programs |
 //! | [`DeviceBuffer`] | device, typed and freed when dropped | cudarc's functions, kernels |
-//! | [`PinnedBuffer`] of a [`PinnedAllocator`] | pinned host, typed | copies beside other work |
+//! | [`PinnedBuffer`] of a [`PinnedAllocator`] | pinned host, typed | copies that overlap other work |
 //! | [`SyncedMemory`] | both, copied when the other side uses it | programs that alternate between host and device |
-//! | [`VmemAllocator`], [`VmemBuffer`] | device, and the host's where that is full | programs that must not fail |
+//! | [`VmemAllocator`], [`VmemBuffer`] | device, or host when the device is full | programs that must not fail |
 //! | [`DeviceTensorPool`] | device, planned from the steps of one stream | programs |
-//! | [`DriverPool`] | device, from the driver's own allocator | comparison, or use beside it |
+//! | [`DriverPool`] | device, from the driver's own allocator | comparisons, or use alongside it |
 //! | `ExportedBlock`, `ImportedBlock` | device, shared with other processes (Unix) | programs, communication libraries |
 //! | [`StreamAllocator`] | any of these in stream order | programs that choose at run time |
-//! | [`StreamMemory`] | one of them on one stream, as the core's trait; [`CheckedMemory`] guards it | decorators, the search for a bug |
+//! | [`StreamMemory`] | any of these on one stream, as the core's trait; [`CheckedMemory`] guards it | decorators, debugging |
 //! | [`VirtualMemory`] | device, mapped by pages | `Shared`: a `PagePool`, or a `RegionPool` that grows at its end |
 //! | [`DeviceMemory`], [`PinnedMemory`], [`ManagedMemory`] | whole regions: device, pinned host, managed | `Shared`: a `RegionPool` |
 //!
 //! [`Limits`] sets how much a process, its tenants and their pools may hold, at any time. `job::Job`, with the
-//! feature `job`, makes a program one of several on a GPU, each with a control file.
+//! feature `job`, makes a program one of several jobs on a GPU, each with its control file.
 //!
 //! The example `train` is a whole program: a network trained with its own kernels, on typed memory in planned steps.
 //!
 //! # Which driver
-//! NVIDIA's, unless [`driver::load`] or the variable `LARDER_CUDA_DRIVER` (`real`, `stand-in`, `auto`) chooses
-//! another before the first context. A process has one driver, which cudarc uses too.
+//! The driver is NVIDIA's, unless [`driver::load`] or the variable `LARDER_CUDA_DRIVER` (`real`, `stand-in`, `auto`)
+//! chooses another before the first context. A process has one driver, which cudarc uses too.
 //!
 //! # Versions of CUDA
-//! cudarc is built for exactly one version of CUDA's interface. A program, or a library in it, may name one by a
-//! feature of cudarc (`cudarc/cuda-12040`); this crate names none. Otherwise it is the version of `nvcc`, or the
-//! newest that cudarc knows. With two versions named cudarc does not compile ("the name `CUDA_VERSION` is defined
-//! multiple times"). The version says what cudarc may call. It need not be the driver's: this crate looks up its
-//! functions at run time.
+//! cudarc is built for exactly one version of CUDA's interface. A program, or a library in it, may name one through a
+//! feature of cudarc (`cudarc/cuda-12040`); this crate names none. If none is named, cudarc uses the version of
+//! `nvcc`, or the newest that it knows if there is no `nvcc`. If two are named, cudarc does not compile ("the name
+//! `CUDA_VERSION` is defined multiple times"). The version determines which functions cudarc may call. It need not be
+//! the driver's: this crate looks up its functions at run time.
 //!
 //! # Threads and contexts
-//! All types may be used from any thread. A call makes its [`Context`] current while it lasts, and restores the
-//! previous one. A context lives as long as anything in it.
+//! All types may be used from any thread. A call makes its [`Context`] current, and restores the previous one when it
+//! returns. A context lives as long as anything made in it.
 //!
 //! # Errors
-//! A [`DriverError`] names the function and the driver's answer. A sub-allocator answers the core with yes or no
-//! only; its `last_error` has the reason. Memory that the driver refuses to take back is never forgotten: it stays
-//! with the caller, or with the context, which tries again.
+//! A [`DriverError`] names the function and the driver's error code. A sub-allocator reports only success or failure
+//! to the core; its `last_error` has the reason. Memory whose free the driver refuses is never lost: it stays with
+//! the caller, or with the context, which tries again.
 
 #![warn(missing_debug_implementations)]
 

@@ -2,7 +2,7 @@
 //!
 //! Best fit and steps borrow their tables, so that programs without a heap can lend static tables. Here the
 //! tables are zeroed memory that is freed with the value. Each large table has its own mapping: a heap that
-//! reuses memory would have to write all of it, and keep it.
+//! reuses memory would have to zero all of it, and would keep it.
 //!
 //! # Invariants
 //! * OWN1 each table is separate memory, lent once, to the value in the same [`WithTables`].
@@ -25,7 +25,7 @@ pub(crate) struct WithTables<A> {
     _tables: LentTables,
 }
 
-/// Tables that are lent.
+/// The tables lent to one value.
 #[derive(Default)]
 pub(crate) struct LentTables(Vec<OwnedTable>);
 
@@ -108,7 +108,7 @@ fn mapped(bytes: usize) -> Option<NonNull<u8>> {
     }
     let access = libc::PROT_READ | libc::PROT_WRITE;
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
-    // SAFETY: the system chooses free addresses, so that it replaces no other mapping.
+    // SAFETY: the system chooses free addresses, so the call replaces no mapping.
     let start = unsafe { libc::mmap(core::ptr::null_mut(), bytes, access, flags, -1, 0) };
     if start == libc::MAP_FAILED {
         return None;
@@ -117,7 +117,7 @@ fn mapped(bytes: usize) -> Option<NonNull<u8>> {
 }
 
 impl<A> WithTables<A> {
-    /// Makes a value with `make`, which lends it tables.
+    /// Makes a value with `make`, which borrows the value's tables from its argument.
     ///
     /// # Safety
     /// Borrows of the tables go into the value and nowhere else, and are not taken out of it (OWN2).
@@ -127,7 +127,7 @@ impl<A> WithTables<A> {
         made
     }
 
-    /// Makes a value with `make`, which lends it tables.
+    /// Makes a value with `make`, which borrows the value's tables from its argument.
     ///
     /// # Errors
     /// The errors of `make`; the tables are then freed.
@@ -202,7 +202,7 @@ mod tests {
         let pages = (size_of::<u64>() * table.len() - 4096) / 4096;
         let mut found = vec![0u8; pages];
         let at = core::ptr::without_provenance_mut(start);
-        // SAFETY: it only reports on pages of the table, into a byte for each.
+        // SAFETY: the call only reports on pages of the table, in one byte for each.
         let asked = unsafe { libc::mincore(at, pages * 4096, found.as_mut_ptr()) };
         (asked == 0).then(|| found.iter().filter(|page| **page & 1 == 1).count())
     }

@@ -217,14 +217,14 @@ impl Source for OfPool {
     }
 }
 
-/// Builds cudarc's own allocator on a device of `device_bytes`, which on NVIDIA's driver limits the
-/// live bytes.
+/// Builds cudarc's own allocator. On the stand-in, `device_bytes` becomes the device's size; on
+/// NVIDIA's driver, it only limits the live bytes.
 pub(super) fn cudarc(device_bytes: Option<u64>) -> Box<dyn Contender> {
     Box::new(Today::new("cudarc", device_bytes, OfStream::new))
 }
 
-/// Builds a driver pool that never releases memory, on a device of `device_bytes`, which on
-/// NVIDIA's driver limits the live bytes.
+/// Builds a driver pool that never releases memory. On the stand-in, `device_bytes` becomes the
+/// device's size; on NVIDIA's driver, it only limits the live bytes.
 pub(super) fn cuda_async(device_bytes: Option<u64>) -> Box<dyn Contender> {
     Box::new(Today::new("cuda-async", device_bytes, OfPool::new))
 }

@@ -4,14 +4,14 @@
 
 use super::{Backing, PagePool};
 
-/// Calls for each unit held, in tenths, below which a young pool, which has freed less than it holds, creates only the
-/// missing pages: a program's first blocks then come cheaply.
+/// Threshold in driver calls per ten units held. While a young pool (one that has freed less than it holds) is below
+/// it, growth creates only the missing pages, so a program's first blocks take no excess memory.
 const YOUNG_CALLS: u64 = 14;
-/// Calls for each unit held, in tenths, below which an older pool creates only the missing pages. Expandable segments
-/// make as many: a create, a map, and for most units one that grants access.
+/// The same threshold for an older pool. Expandable segments make as many calls: a create, a map, and for most units
+/// one that grants access.
 const EXACT_CALLS: u64 = 28;
-/// Calls for each unit held, in tenths, below which idle handles move although more could be created: four fifths of
-/// the two calls or more that expandable segments need.
+/// Threshold in driver calls per ten units held, below which idle handles are moved although new ones could be created:
+/// four fifths of the calls that expandable segments need, which are at least two for each unit.
 const MOVING_CALLS: u64 = 16;
 /// Tenths of a unit: the held bytes grow to a multiple of this once calls must be saved.
 const AHEAD: u64 = 13;
@@ -22,14 +22,15 @@ const HANDLE: u64 = 16;
 /// Divisor of the held bytes that gives the largest handle of a large pool, so that it needs no more calls than a small
 /// one.
 const HANDLE_DIVISOR: u64 = 256;
-/// Divisor of the limit that gives the held bytes from which [`LIMIT_DIVISOR`] and [`ROOM_DIVISOR`] bound a handle.
+/// Once the held bytes reach the limit divided by this, [`LIMIT_DIVISOR`] and [`ROOM_DIVISOR`] bound the size of a
+/// handle.
 const LIMIT_NEAR_DIVISOR: u64 = 4;
 /// Divisor of the limit that gives the largest handle near the limit, because a block keeps the whole of the handles at
 /// its ends.
 const LIMIT_DIVISOR: u64 = 2048;
 /// Divisor of the rest of the limit that gives the largest handle near the limit, so that the last handles fit closely.
 const ROOM_DIVISOR: u64 = 16;
-/// Divisor of the bytes held afterwards that gives the largest handle for a layout.
+/// The largest handle for a layout is the bytes held once the handle's run of pages is created, divided by this.
 const LAYOUT_DIVISOR: u64 = 16;
 /// Maximum number of handles that a plan creates for one run of pages. A larger run gets larger handles.
 const HANDLES_A_RUN: u32 = 256;
@@ -60,15 +61,15 @@ impl PagePool<'_> {
         self.whole_pages(self.room_bytes())
     }
 
-    /// Returns whether `calls`, added to those made before, are fewer than `tenths` for each ten units held with
-    /// `pages` more.
+    /// Returns whether `calls`, added to those made before, would be fewer than `tenths` for every ten units held if
+    /// `pages` more pages were held.
     fn pays_for(&self, calls: u64, pages: u32, tenths: u64) -> bool {
         let after = self.chunks.taken_bytes() + self.page_bytes(pages);
         self.calls.saturating_add(calls) < after / (self.tenths_of_unit(100) / tenths).max(1)
     }
 
     /// Returns the pages to create beyond `pages` at the end of the range: enough to make the held bytes a multiple of
-    /// a little more than a unit, which saves calls.
+    /// 1.3 units ([`AHEAD`]), which saves calls.
     pub(super) fn pages_ahead(&self, pages: u32) -> u32 {
         let after = self.chunks.taken_bytes() + self.page_bytes(pages);
         let is_young = self.freed_bytes < after;

@@ -1,4 +1,4 @@
-//! Locks and atomics of programs, without the model checker.
+//! The locks and atomics that real programs use; under the model checker, others take their place.
 
 use core::cell::UnsafeCell;
 use core::marker::PhantomData;
@@ -39,7 +39,8 @@ impl<T> ListHead<T> {
     }
 }
 
-/// Executes half of a barrier: earlier writes come first if another thread makes this one execute a whole barrier.
+/// Executes the cheap side of an asymmetric barrier: orders earlier writes before later accesses once another thread
+/// makes this one execute a whole barrier.
 #[inline(always)]
 pub(crate) fn light_barrier() {
     compiler_fence(Ordering::SeqCst);
@@ -103,14 +104,15 @@ impl<T, W: Wait> RawLock<T, W> {
     /// Runs `f` and releases the lock.
     ///
     /// # Safety
-    /// The lock's word returned `taken` to this thread.
+    /// This thread took the lock through its word, which returned `taken`.
     #[inline]
     unsafe fn run<R>(&self, taken: Taken, f: impl FnOnce(&mut T) -> R) -> R {
         let unlock = match taken {
             Taken::Mine => Some(Unlock::<W>(&self.word, PhantomData)),
             Taken::Kept => None,
         };
-        // SAFETY: the lock is this thread's (LOCK1), until `unlock` is dropped or since `lock_and_keep`.
+        // SAFETY: this thread holds the lock (LOCK1): either until `unlock` is dropped, or because it called
+        // `lock_and_keep`.
         let result = f(unsafe { &mut *self.value.get() });
         drop(unlock);
         result

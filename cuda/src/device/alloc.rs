@@ -1,4 +1,4 @@
-//! The calls of [`DeviceAllocator`] that most programs need: making one, allocating, freeing.
+//! The methods of [`DeviceAllocator`] that most programs need: creating an allocator, allocating, freeing.
 
 use std::sync::Arc;
 
@@ -10,7 +10,7 @@ use crate::driver::context::Context;
 use crate::stream::pool::HostWait;
 
 impl DeviceAllocator {
-    /// Makes an allocator of all of the device's memory. Without virtual memory it takes
+    /// Makes an allocator for all of the device's memory. If there is no virtual memory, it uses
     /// [regions](super::DeviceBacking::Regions).
     ///
     /// # Errors
@@ -23,14 +23,14 @@ impl DeviceAllocator {
     ///
     /// # Errors
     /// If the driver refuses; [`DriverError::Unsupported`](crate::DriverError::Unsupported) if a peer cannot
-    /// reach the memory or it cannot be shareable.
+    /// reach the memory, or the memory cannot be made shareable.
     pub fn with_config(context: &Context, config: DeviceConfig) -> Result<Self, DeviceAllocError> {
         Self::make(context, config, None)
     }
 
-    /// Allocates for work queued on `stream` from now on. O(1) if free memory fits that was last used by this
-    /// stream or by none; if another stream used it last, this stream waits for that one once. One driver
-    /// call ([`check_captures`](DeviceConfig::check_captures)).
+    /// Allocates a block for work queued on `stream` from now on. O(1) if free memory that was last used by
+    /// this stream, or by none, fits; if another stream used it last, this stream waits once for that stream,
+    /// on the device. Makes one driver call, which [checks for a capture](DeviceConfig::check_captures).
     ///
     /// # Errors
     /// [`DeviceAllocError`].
@@ -39,13 +39,14 @@ impl DeviceAllocator {
         self.0.alloc_for(stream, bytes, HostWait::MayBlock)
     }
 
-    /// Frees a block. Work that uses it is queued on `stream` already, or is ordered before the work queued
-    /// there now. O(1), no driver call.
+    /// Frees a block. All work that uses it must already be queued on `stream`, or be ordered before work
+    /// queued there. O(1), no driver call.
     ///
-    /// The host waits for a stream of another context, or for one more than can be distinguished.
+    /// If the stream belongs to another context, or is one more than the allocator can distinguish, the host
+    /// waits for it.
     ///
     /// # Errors
-    /// Returns the block if it is not one of this allocator's, or waiting was refused.
+    /// Returns the block if it is not one of this allocator's, or if the wait was refused.
     #[inline]
     pub fn free(
         &self,

@@ -1,23 +1,24 @@
-//! Arenas: small blocks of a stream whose threads contend for the core with others.
+//! Arenas serve the small blocks of streams whose threads contend for the core with other threads.
 //!
-//! Threads that take turns at the core pay for its lock, and more for cache misses on each other's data. A
-//! stream to which that happens often gets a best fit of its own for blocks of up to 64 KiB, behind a lock of
-//! its own, over pieces of 2 MiB that it allocates from the core like any block. In order on its stream, a
-//! freed block is free immediately, without points. Programs without such contention have no arena, and use
-//! the memory of one best fit for everything.
+//! Threads that take turns at the core pay for its lock, and even more for cache misses on each other's data.
+//! A stream that often contends gets its own best fit for blocks of up to 64 KiB, behind its own lock, over
+//! pieces of 2 MiB that it allocates from the core like any block. A block that is freed on the arena's own
+//! stream is free immediately, without a point. Programs without such contention have no arena, and one best
+//! fit serves everything.
 //!
 //! ARENAS1 To the core a piece is in use; free memory in it is available only to its arena, and is not live.
 //! ARENAS2 An arena allocates only for its own stream. A block freed on another stream carries that stream's
-//! point inside the arena, and is reused once the point has passed: an arena never waits.
-//! ARENAS3 Before memory is created, moved, waited for or released for a block, wholly free pieces go back to
-//! the core and the search is repeated; for a piece of an arena, only those of arenas that hold far more than
-//! they use. Adjacent pieces are one region, of which only the free end goes.
-//! ARENAS4 Before an arena takes one more piece, the streams that freed its blocks are polled. The host never
+//! point inside the arena, and is reused once that stream has reached the point: an arena never waits.
+//! ARENAS3 Before memory is created, moved, waited for or released to serve a block, wholly free pieces are
+//! released to the core and the search is repeated. If the block is a piece for an arena, only arenas that
+//! hold far more than they use release pieces. Gaps keep adjacent pieces separate regions, so that each is
+//! released by itself.
+//! ARENAS4 Before an arena takes another piece, the streams that freed its blocks are polled. The host never
 //! waits for a piece.
-//! ARENAS5 Once a stream has steps, every other stream has an arena. A plan goes around the blocks that are
-//! live when the step begins, so a small input elsewhere in each step would change every plan; a piece with a
-//! block in it stays.
-//! An arena's lock is held for bookkeeping only, and no other lock of ours is taken under it.
+//! ARENAS5 Once a stream has steps, every other stream has an arena. A plan avoids the blocks that are live
+//! when the step begins, so a small block that another stream allocates in each step would change every plan;
+//! a piece that contains a block stays in place.
+//! An arena's lock is held only for bookkeeping, and no other lock of this crate is taken under it.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, OnceLock, Weak};
@@ -47,7 +48,7 @@ const GAP_BYTES: u64 = Granule::DEFAULT.bytes();
 /// Maximum number of blocks and gaps between them in an arena.
 const CHUNKS: usize = 1 << 15;
 
-/// Added to a stream's score by a sampled allocation if the sample before was another thread's on another
+/// Added to a stream's score by a sampled allocation if the previous sample was another thread's on another
 /// stream; any other sample subtracts 1. At `ENOUGH` the stream gets an arena.
 const MET: u32 = 32;
 const ENOUGH: u32 = 256;
@@ -147,12 +148,12 @@ pub(super) struct StreamArena {
     best_fit: WithTables<Shared<RegionPool<'static>, Pieces, Yield>>,
     id: AllocatorId,
     account: StreamCounts,
-    /// Set once another stream has freed a block here, so that free memory may be pending.
+    /// Set once another stream has freed a block here. From then on, free memory may be pending.
     met_others: AtomicU8,
 }
 
 impl StreamArena {
-    /// Allocates from free memory that no stream uses any more, or only the arena's own.
+    /// Allocates from free memory that no stream, except perhaps the arena's own, still uses.
     #[inline]
     fn find(&self, stream_id: StreamId, bytes: u64) -> Option<Block> {
         self.best_fit.with(|pool| {
@@ -163,7 +164,8 @@ impl StreamArena {
         })
     }
 
-    /// Takes one more piece and allocates as [`find`](Self::find) does. Returns `None` if there is no piece.
+    /// Takes another piece and allocates as [`find`](Self::find) does. Returns `None` if no piece is
+    /// available.
     #[cold]
     fn grow(&self, stream_id: StreamId, bytes: u64) -> Option<Block> {
         let request = Request::new(bytes).on(stream_id).without_wait();
@@ -179,7 +181,7 @@ impl StreamArena {
         block.is_of(self.id)
     }
 
-    /// Frees a block with the point of another stream, or with none for the arena's own stream.
+    /// Frees a block with the point of another stream, or without a point for the arena's own stream.
     #[inline]
     pub(super) fn free(
         &self,
@@ -217,11 +219,11 @@ impl StreamArena {
 #[derive(Default)]
 #[repr(align(128))]
 struct ArenaSlot {
-    /// Number of small blocks allocated without an arena, which may miss a few.
+    /// Approximate number of small blocks allocated without an arena.
     sampled_blocks: AtomicU32,
     /// Score of recent contention with other threads.
     score: AtomicU32,
-    /// Boxed because its list heads take kilobytes and few streams have one.
+    /// Boxed because its list heads take kilobytes and few streams have an arena.
     arena: OnceLock<Box<StreamArena>>,
 }
 
@@ -233,7 +235,7 @@ pub(super) struct Arenas {
     passed_over: AtomicU32,
     /// Caller of the newest sample.
     last: AtomicUsize,
-    /// Caller that made the newest arena; 0 if there is none.
+    /// Caller whose allocation made the newest arena; 0 if there is none.
     maker: AtomicUsize,
     slots: ByStream<ArenaSlot>,
     /// Number of arenas.
@@ -284,8 +286,8 @@ impl Arenas {
         self.all().find(|(_, arena)| arena.owns(block))
     }
 
-    /// Returns the arena for a small block of a stream. Without one, samples one block in [`LOOK_EVERY`] for
-    /// contention, and makes and returns the arena once there has been enough contention.
+    /// Returns the arena for a small block of a stream. If the stream has none, samples one block in
+    /// [`LOOK_EVERY`] for contention, and makes and returns the arena once there has been enough contention.
     #[inline]
     pub(super) fn of_small(&self, stream_id: StreamId) -> Option<&StreamArena> {
         let place = &self.slots[stream_id];
@@ -322,8 +324,8 @@ impl Arenas {
             score.saturating_sub(1)
         };
         place.score.store(score, Ordering::Relaxed);
-        // A stream no longer contends with one that has an arena by now, but the core has been slower for
-        // both ever since there were two streams.
+        // A stream no longer contends with a stream that already has an arena, but the core has been slower
+        // for both since there are two streams.
         let maker = CallerId(self.maker.load(Ordering::Relaxed));
         let met = maker.0 != 0 && now.meets(maker);
         if score >= ENOUGH || met || self.passed_over.load(Ordering::Relaxed) == 0 {
@@ -342,7 +344,7 @@ impl Arenas {
             blocks: Mutex::default(),
             bytes: AtomicU64::new(0),
         };
-        // Never refused, since the table is not empty and the policies are ours.
+        // Never fails, since the table is not empty and the configuration is fixed.
         let config = RegionConfig {
             growth: Growth::Range {
                 unit_bytes: PIECE_BYTES - GAP_BYTES,
@@ -363,13 +365,13 @@ impl Arenas {
         }
     }
 
-    /// Marks the work up to an event as done.
+    /// Marks a stream's work up to an event as done.
     pub(super) fn complete(&self, stream_id: StreamId, number: EventNumber) {
         self.all()
             .for_each(|(_, arena)| arena.best_fit.complete(stream_id, number));
     }
 
-    /// Returns wholly free pieces to the core. Returns whether there were any.
+    /// Releases wholly free pieces to the core. Returns whether there were any.
     pub(super) fn trim(&self) -> bool {
         self.all()
             .fold(false, |any, (_, arena)| arena.best_fit.trim() > 0 || any)
@@ -383,9 +385,9 @@ impl Arenas {
         })
     }
 
-    /// Returns wholly free pieces to the core from arenas that hold far more than they use, since growing
-    /// arenas must not take pieces from each other that are needed again immediately. Returns whether there
-    /// were any.
+    /// Releases wholly free pieces to the core, from arenas that hold far more than they use: growing arenas
+    /// must not take pieces from each other that are needed again immediately. Returns whether there were
+    /// any.
     pub(super) fn trim_excess(&self) -> bool {
         self.all().fold(false, |any, (_, arena)| {
             let live_bytes = arena.best_fit.stats().live_bytes;
@@ -428,13 +430,12 @@ impl DeviceInner {
         bytes: u64,
     ) -> Option<Block> {
         if arena.met_others.load(Ordering::Relaxed) != 0 {
-            // No event may be queried in a capture.
+            // No event may be queried during a capture.
             let stream = self.pool.streams().stream(stream_id)?;
             if self.pool.streams().captures(&stream) != Ok(false) {
                 return None;
             }
-            // Poll first, since otherwise the arena would take all free memory elsewhere before reusing its
-            // own.
+            // Without this poll, the arena would take all other free memory before it reused its own.
             self.pool.streams().close_all();
             self.pool.poll();
             if let Some(block) = arena.find(stream_id, bytes) {

@@ -15,8 +15,8 @@ impl StreamAllocator for DeviceAllocator {
         self.0.pool.context()
     }
 
-    /// Allocates a block numbered with all others of the core, or one of a capture's window. Small blocks
-    /// come from the core too, not from the stream's arena.
+    /// Allocates a block that is numbered with all others of the core, or a block of a capture's window. Even
+    /// small blocks come from the core, not from the stream's arena.
     fn alloc_as(
         &self,
         stream: &Arc<CudaStream>,
@@ -89,7 +89,7 @@ impl DeviceAllocator {
         stream: &Arc<CudaStream>,
         request: &Request,
     ) -> Result<Block, DeviceAllocError> {
-        // Arenas align to `BLOCK_ALIGN` too.
+        // Arenas, too, align to `BLOCK_ALIGN`.
         if request.may_wait && request.align <= BLOCK_ALIGN {
             return self
                 .0
@@ -98,7 +98,7 @@ impl DeviceAllocator {
         self.0.alloc_in_core(stream, request, HostWait::HasFallback)
     }
 
-    /// Returns an access to this allocator's memory in the order of a stream.
+    /// Returns access to this allocator's memory in the order of a stream.
     pub(crate) fn access_on(&self, stream: &Arc<CudaStream>) -> DeviceAccess {
         let pages = self.0.pool.pages();
         let reach = pages.map(|pages| pages.shared().source().addresses());

@@ -1,12 +1,12 @@
-//! Blocks found by their address, for callers that can keep nothing else: C, and cudarc's slices.
+//! Blocks found by their address, for callers that can store nothing else: C, and cudarc's slices.
 //!
-//! Blocks enter only by a call, so programs that hold theirs pay nothing.
+//! A block enters the table only by an explicit call, so programs that hold their blocks pay nothing.
 //!
 //! BYADDR1 A block in the table has no other owner: it is taken out once, by the address of its first byte.
-//! BYADDR2 A lent block is taken out only by the owner of the memory that it was lent to. Until then it holds
-//! the allocator, which keeps its memory while it is lent.
+//! BYADDR2 A lent block is taken out only by the owner that its memory was lent to. Until then, the block's
+//! entry keeps the allocator, and so the memory, alive.
 //!
-//! No function is called under the lock.
+//! No function of the allocator is called under the lock.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -30,8 +30,8 @@ struct KeptBlock {
 }
 
 impl DeviceAllocator {
-    /// Stores a block under its address, by which the caller takes it out again: for C, and for code that
-    /// stores only pointers. O(1), no driver call.
+    /// Stores a block under its address, with which the caller takes it out again. For C, and for other code
+    /// that stores only pointers. O(1), no driver call.
     ///
     /// ```no_run
     /// # let context = larder_cuda::Context::new(0)?;
@@ -75,8 +75,9 @@ impl DeviceAllocator {
     /// no driver call.
     ///
     /// # Errors
-    /// [`FreeError::Unknown`] inside if no block is kept there: it was freed already, or never kept. If
-    /// waiting for a stream without a number was refused; the block stays kept then.
+    /// [`DeviceFreeError::Block`] with [`FreeError::Unknown`] if no block is kept there: it was freed already,
+    /// or never kept. [`DeviceFreeError::Driver`] if the driver refused to wait for the stream; the block then
+    /// stays kept.
     pub fn free_addr(&self, stream: &Arc<CudaStream>, address: u64) -> Result<(), DeviceFreeError> {
         let block = self.take_addr(address);
         let block = block.ok_or(DeviceFreeError::Block(FreeError::Unknown))?;
@@ -87,7 +88,7 @@ impl DeviceAllocator {
         })
     }
 
-    /// Lends a block of this allocator to an owner of its memory, which takes it out by
+    /// Lends a block of this allocator to an owner of its memory, which takes it out with
     /// [`take_lent`](Self::take_lent).
     pub(crate) fn lend(&self, block: Block) {
         let lent = Some(self.clone());

@@ -1,20 +1,20 @@
 //! [`CaptureWindow`]: memory for work that becomes part of a graph.
 //!
-//! A graph runs repeatedly after its capture, on the addresses of the capture. So memory allocated inside a
+//! A graph runs repeatedly after its capture, with the addresses of the capture. So memory allocated inside a
 //! capture must not be given to any other user as long as the graph may run. A *window* is one block, set
 //! aside before the capture begins, with a best fit of its own over it. While it is open, all allocations of
-//! its stream come from it, without any driver call; freed blocks return to it, and are reused inside the
-//! same graph. Once closed, it keeps its memory until it is dropped and its last block is freed. It is carved
-//! from the core, never from an arena or a plan: an address is inside one block only.
+//! its stream come from it, without any driver call; freed blocks return to it, and are reused in the same
+//! graph. Once closed, it keeps its memory until it is dropped and its last block is freed. It is carved from
+//! the core, never from an arena or a plan: an address is inside one block only.
 //!
-//! WINDOW1 A window's blocks carry the number of its own best fit, by which a free finds it.
+//! WINDOW1 A window's blocks carry the number of its best fit, by which a free finds the window.
 //! WINDOW2 A closed window allocates no more blocks.
-//! WINDOW3 Its memory is freed once, when it is closed, dropped and empty: in the order of its stream, and
-//! after the work that other streams had queued when they freed blocks of it.
-//! WINDOW4 A block freed by another stream is not reused inside: only the program knows whether the window's
-//! own stream has joined that stream, and a graph has no events to query.
+//! WINDOW3 A window's memory is freed once, when the window is closed, dropped and empty: in the order of its
+//! stream, and after the work that other streams had queued when they freed blocks of it.
+//! WINDOW4 A block freed by another stream is not reused in the window: only the program knows whether the
+//! window's own stream has joined that stream, and a graph has no events to query.
 //!
-//! The lock of the list of windows comes before a window's own; the core's comes after both.
+//! The lock of the list of windows is taken before that of a window, and the core's lock after both.
 
 use std::sync::{Arc, Mutex};
 
@@ -36,7 +36,7 @@ const CHUNKS: usize = 1 << 12;
 /// State of a window.
 struct Room {
     pool: WithTables<RegionPool<'static>>,
-    /// The memory; `None` once it was freed.
+    /// The memory; `None` once it is freed.
     block: Option<Block>,
     stream_id: StreamId,
     open: bool,
@@ -71,7 +71,7 @@ impl Room {
 pub(super) struct Windows(Mutex<Vec<Arc<Mutex<Room>>>>);
 
 impl Windows {
-    /// Returns the first answer of `look`.
+    /// Returns the first value that `look` finds.
     pub(super) fn find<R>(&self, look: impl Fn(&RegionPool<'static>) -> Option<R>) -> Option<R> {
         let rooms = locked(&self.0);
         rooms.iter().find_map(|room| look(&locked(room).pool))
@@ -107,7 +107,7 @@ fn open_among(rooms: &[Arc<Mutex<Room>>], stream_id: StreamId) -> Option<Arc<Mut
 /// drop(window);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
-#[must_use = "the memory goes back where this is dropped"]
+#[must_use = "the memory is freed as soon as this is dropped"]
 pub struct CaptureWindow {
     memory: DeviceAllocator,
     room: Arc<Mutex<Room>>,
@@ -132,17 +132,17 @@ impl CaptureWindow {
         self.bytes
     }
 
-    /// Returns the peak of its live bytes, which is the minimum for the next capture of the same work.
+    /// Returns the peak of its live bytes: the minimum size of a window for another capture of the same work.
     pub fn peak_bytes(&self) -> u64 {
         locked(&self.room).pool.stats().peak_live_bytes
     }
 
-    /// Ends the window: allocations of the stream take the usual way again. Live blocks of the window stay
-    /// valid, and return to it when freed. Dropping closes as well.
+    /// Closes the window: allocations of the stream are served as usual again. Live blocks of the window stay
+    /// valid, and return to it when freed. Dropping the window closes it, too.
     pub fn close(&self) {
         let inner = &*self.memory.0;
-        // The list is locked so that no other window of the stream opens before the route of this one is
-        // closed.
+        // The list is locked so that no other window of the stream opens before the route of this window is
+        // reset.
         let _rooms = locked(&inner.windows.0);
         let was_open = core::mem::replace(&mut locked(&self.room).open, false);
         if was_open {
@@ -163,21 +163,21 @@ impl Drop for CaptureWindow {
 }
 
 impl DeviceAllocator {
-    /// Sets memory aside for work of a stream that a graph captures, and opens it: until the window is
-    /// [closed](CaptureWindow::close), allocations of the stream come from it and from nowhere else. Blocks
-    /// inside are reused in the order of the stream, without driver calls; a block that another stream freed
-    /// or used is not reused inside.
+    /// Sets memory aside for work of a stream that a graph captures, as an open window: until it is
+    /// [closed](CaptureWindow::close), the stream's allocations come only from the window. Its blocks are
+    /// reused in the order of the stream, without driver calls; a block that another stream freed or used is
+    /// not reused in the window.
     ///
-    /// Until the window is closed other threads' allocations leave the stream alone too, so that none
-    /// invalidates its capture, so memory that the stream freed before is not given to other streams. Close
-    /// the window after the capture has ended, not earlier.
+    /// Until the window is closed, allocations for other streams do not wait for this stream, since that
+    /// could invalidate its capture. So memory that the stream freed before is not reused by other streams.
+    /// Close the window only after the capture has ended.
     ///
-    /// When the window is dropped the graph must not run any more, or its runs must be ordered before the
-    /// work queued on `stream` then.
+    /// When the window is dropped, the last run of the graph must have ended, be queued on `stream`, or be
+    /// ordered before work queued there.
     ///
     /// # Errors
-    /// The errors of [`alloc`](Self::alloc); [`DeviceAllocError::Capturing`] if the stream captures
-    /// already or has an open window.
+    /// The errors of [`alloc`](Self::alloc); [`DeviceAllocError::Capturing`] if the stream is already being
+    /// captured or has an open window.
     pub fn prime(
         &self,
         stream: &Arc<CudaStream>,
@@ -206,7 +206,7 @@ impl DeviceAllocator {
             Some(pool)
         });
         let Some(pool) = made else {
-            // The policies are valid and the region is the first, so only its size can be wrong.
+            // The configuration is valid and the region is the first, so only its size can be wrong.
             let _ = inner.free_to_pool(stream_id, block);
             return Err(DriverError::Size { bytes }.into());
         };
@@ -222,7 +222,7 @@ impl DeviceAllocator {
         let mut rooms = locked(&inner.windows.0);
         if open_among(&rooms, stream_id).is_some() {
             drop(rooms);
-            // Another thread has opened a window first.
+            // Another thread opened a window first.
             if let Some(block) = locked(&room).block.take() {
                 let _ = inner.free_to_pool(stream_id, block);
             }
@@ -243,7 +243,7 @@ impl DeviceAllocator {
 }
 
 impl DeviceInner {
-    /// Allocates from the open window of a stream; `None` if there is none any more.
+    /// Allocates from the open window of a stream. Returns `None` if it has been closed.
     #[cold]
     pub(super) fn alloc_in_window(
         &self,
@@ -266,8 +266,8 @@ impl DeviceInner {
         })
     }
 
-    /// Frees a block that is neither the core's nor an arena's, but a window's or an unknown one. `points`
-    /// has a point of each stream that uses it.
+    /// Frees a block that is neither the core's nor an arena's: it is a window's, or unknown. `points` has a
+    /// point of each stream that uses the block.
     #[cold]
     pub(super) fn free_in_window(
         &self,

@@ -1,7 +1,7 @@
-//! [`DevicePool`]: the source of the blocks of a [`DeviceAllocator`](super::DeviceAllocator): pages that can
-//! move, or regions on a device or a system without virtual memory.
+//! [`DevicePool`]: the source of a [`DeviceAllocator`](super::DeviceAllocator)'s blocks, with pages that can
+//! move, or with regions on a device or a system without virtual memory.
 //!
-//! Operations of pages alone go through [`pages`](DevicePool::pages).
+//! Operations that only pages have go through [`pages`](DevicePool::pages).
 
 use std::sync::{Arc, Weak};
 
@@ -24,7 +24,8 @@ use crate::{
     VirtualMemory,
 };
 
-/// Addresses for each byte of the device. Moving pages leaves holes, which cost addresses only.
+/// Bytes of addresses for each byte of the device's memory. Moving pages leaves holes, which cost only
+/// addresses.
 const ADDRESSES_A_BYTE: u64 = 8;
 
 /// Maximum bytes of addresses, a little less than the 2^32 - 1 granules of 256 bytes that the core counts.
@@ -37,8 +38,8 @@ pub enum DeviceBacking {
     /// Virtual memory, whose pages move to where they are needed.
     Pages,
     /// Whole allocations of the driver (`cuMemAlloc`), which stay in place, for a device or a system without
-    /// virtual memory. More memory is held. Nothing sleeps, is exported or shared with peers, and steps are
-    /// not planned.
+    /// virtual memory. More memory is held; it cannot sleep, be exported or be shared with peers, and steps
+    /// are not planned.
     Regions,
 }
 
@@ -91,7 +92,7 @@ impl DevicePool {
                 Ok::<_, ConfigError>(Shared::with_wait(paged, memory))
             })
         };
-        // Fails only for a page that is no multiple of the granule, which no driver has.
+        // Fails only if a page is not a multiple of the granule. No driver has such pages.
         let pool = pool.map_err(|_| DriverError::Size { bytes })?;
         let pool = BudgetedPool::new(context, pool, node.clone());
         Ok(Self::Pages(StreamPool::new(pool)))
@@ -118,7 +119,7 @@ impl DevicePool {
         }
     }
 
-    /// Returns the pages; `None` if memory comes in regions.
+    /// Returns the pool of pages; `None` if memory comes in regions.
     pub(super) const fn pages(&self) -> Option<&PagedStreamPool> {
         match self {
             Self::Pages(pages) => Some(pages),
@@ -134,8 +135,8 @@ impl DevicePool {
         })
     }
 
-    /// Releases `bytes` idle bytes to the driver, or all idle regions if memory comes in regions. Returns the
-    /// bytes released.
+    /// Releases `bytes` bytes of idle memory to the driver, or all idle regions if memory comes in regions.
+    /// Returns the bytes released.
     pub(super) fn release(&self, bytes: u64) -> u64 {
         match self {
             Self::Pages(pool) => pool.shared().release(bytes),
@@ -144,7 +145,7 @@ impl DevicePool {
         }
     }
 
-    /// Appends all chunks, and returns the counters of that moment.
+    /// Appends all chunks to `chunks`, and returns the counters at that moment.
     pub(super) fn list(&self, chunks: &mut Vec<DeviceChunk>) -> (Stats, PageStats) {
         let mut list = |info: ChunkInfo| {
             chunks.push(DeviceChunk {
@@ -165,7 +166,7 @@ impl DevicePool {
     }
 }
 
-/// Makes methods that call the pool, of either kind.
+/// Defines methods that call the pool of either kind.
 macro_rules! forward {
     ($(
         $(#[$meta:meta])*
@@ -194,7 +195,7 @@ forward! {
     #[inline(always)]
     fn find_at_once(&self, request: &Request) -> Option<Block> => |pool| pool.find_at_once(request);
 
-    /// Frees a block in the order of a point.
+    /// Frees a block that queued work uses up to a point.
     #[inline]
     fn free_at(&self, block: Block, point: StreamPoint) -> Result<(), Rejected<FreeError>>
         => |pool| pool.free_at(block, point);
@@ -205,7 +206,7 @@ forward! {
         &self, stream: &Arc<CudaStream>, stream_id: StreamId, request: &Request, host: HostWait
     ) -> Result<Block, DeviceAllocError> => |pool| pool.alloc_more(stream, stream_id, request, host);
 
-    /// Makes the error of an allocation.
+    /// Makes the error of an allocation from the core's.
     fn refusal(&self, reason: AllocError) -> DeviceAllocError => |pool| pool.refusal(reason);
 
     /// See [`StreamPool::poll`].
@@ -214,18 +215,18 @@ forward! {
     /// See [`StreamPool::poll_events`].
     fn poll_events(&self, host: HostWait) => |pool| pool.poll_events(host);
 
-    /// Sets the tiers above.
+    /// Sets the tiers above the pool.
     fn set_upper_tiers(&self, tiers: Weak<DeviceInner>) => |pool| pool.set_upper_tiers(tiers);
 
-    /// Sets the watch of memory that comes and goes.
+    /// Sets the watch on memory that is mapped and unmapped.
     fn watch(&self, watch: Box<dyn RegionWatch>) => |pool| pool.shared().source().watch(watch);
 
     fn context(&self) -> &Context => |pool| pool.memory.context();
 
-    /// Returns the number that its blocks carry.
+    /// Returns the number that the core's blocks carry.
     fn id(&self) -> AllocatorId => |pool| pool.shared().with(|locked| locked.id());
 
-    /// Returns the core, for queries about blocks, and for frees in no order of a stream.
+    /// Returns the core, for queries about blocks, and for frees without a stream's order.
     fn blocks(&self) -> &dyn BlockAllocator => |pool| pool.shared();
 
     /// Restores a block that was taken apart. Returns its requested bytes too.
@@ -263,7 +264,7 @@ forward! {
     fn freed_over_limit(&self, stream: Option<&CudaStream>, bytes: u64)
         => |pool| pool.freed_over_limit(stream, bytes);
 
-    /// Returns the pool as one with a limit, for orders.
+    /// Returns the pool as a [`LimitedPool`], which orders act on.
     fn limited(&self) -> &dyn LimitedPool => |pool| pool;
 }
 
@@ -294,9 +295,9 @@ impl LimitedPool for DeviceInner {
     }
 }
 
-/// Reserves the addresses in which a device's memory moves: as many as configured, by default eight for each
-/// byte of the device, halved while the system refuses, but at least five for every four bytes. `None` if the
-/// device has no virtual memory, or the system refuses even these.
+/// Reserves the addresses in which a device's memory moves: as many as configured, or by default eight times
+/// the device's memory, halved while the system refuses, down to 1.25 times. Returns `None` if the device has
+/// no virtual memory, or the system refuses even that.
 fn reserve(context: &Context, config: &DeviceConfig) -> Result<Option<VirtualMemory>, DriverError> {
     let device = context.device_info()?;
     let (mut bytes, least) = match config.address_bytes {

@@ -1,7 +1,7 @@
 //! [`ExportedBlock`]: a block that another process may use.
 //!
 //! EXPORT1 From before its descriptors exist until it is dropped, the memory of an exported block is pinned
-//! in the core and counted in the table of mappings (VIRT4): no page of it moves or is released to the
+//! in the core and counted in the table of mappings (VIRT4): none of its pages moves or is released to the
 //! driver.
 
 use std::os::fd::OwnedFd;
@@ -21,10 +21,10 @@ pub enum ExportError {
     #[error("the allocator keeps its memory to this process: set DeviceConfig::shareable")]
     NotShareable,
     /// The block is not one of the allocator's.
-    #[error("the block is not one of this allocator's: ask the one that gave it")]
+    #[error("the block is not one of this allocator's: export it from the one that allocated it")]
     Unknown,
     /// The part is empty, or not within the block.
-    #[error("{bytes} bytes from {offset} on are not all inside a block of {block_bytes}, or none")]
+    #[error("{bytes} bytes at offset {offset} are not a part of a block of {block_bytes} bytes")]
     Part {
         /// Offset of the part.
         offset: u64,
@@ -38,38 +38,39 @@ pub enum ExportError {
     Driver(#[from] DriverError),
 }
 
-/// Memory of a block that another process may import, by file descriptors: an
-/// [`ImportedBlock`](crate::ImportedBlock) there.
+/// Memory of a block that another process may import through file descriptors, as an
+/// [`ImportedBlock`](crate::ImportedBlock).
 ///
-/// While it exists its memory stays where it is. It is neither moved nor released to the driver, even when
-/// the block is freed. Keep it, and the block, until every importer has dropped its own: the descriptors of a
-/// freed block reach the next block at its place, and those of a dropped export whatever its pages are used
-/// for next. The driver keeps the memory as long as any process holds it.
+/// While it exists, its memory is neither moved nor released to the driver, even if the block is freed. Keep
+/// both the export and the block until every importer has dropped its `ImportedBlock`: the descriptors of a
+/// freed block reach the next block at its place, and those of a dropped export reach whatever its pages are
+/// used for next. The driver keeps the memory as long as any process holds it.
 ///
 /// The driver exports memory as it was created, in pieces of one page or more. So a small block shares a
-/// piece with others, which anyone with the descriptor can read and write as well. Blocks of 64 KiB and less
-/// may lie in an arena with others of one stream.
+/// piece with other blocks, which every process with the descriptor can read and write as well. Blocks of 64
+/// KiB and less may lie in an arena with other blocks of their stream.
 ///
 /// # Requirements of libraries
-/// Export was not tested on hardware; on the stand-in two processes share a block, and access by network
+/// Export has not been tested on hardware. On the stand-in, two processes share a block; access by network
 /// cards is only requested.
 ///
-/// * **CUDA IPC** (`cuIpcGetMemHandle`) takes memory of `cuMemAlloc` only, never mapped memory like this. Its
-///   users can take [`DeviceMemory`](crate::DeviceMemory), of which a whole region is one allocation, or
+/// * **CUDA IPC** (`cuIpcGetMemHandle`) accepts only memory from `cuMemAlloc`, never mapped memory like this.
+///   Its users can use [`DeviceMemory`](crate::DeviceMemory), whose regions are one allocation each, or
 ///   import these descriptors.
-/// * **NCCL** takes any device memory in its calls. To register a buffer (`ncclCommRegister`) it wants memory
-///   made as `ncclMemAlloc` makes it: whole pages, with a handle type to share it by, for network cards too,
-///   and accessible to the devices that take part. [`shareable`](crate::DeviceConfig::shareable) and
-///   [`peers`](crate::DeviceConfig::peers) request that; NCCL exports by itself, and takes the first piece
-///   for the whole: register a [`FixedBlock`](crate::FixedBlock), which is one piece. Untested: registration.
-///   Not offered: handles for several machines (fabric), multicast (NVLS).
-/// * **UCX** moves such memory between processes of one machine by `cuda_ipc` from 1.22 on, by descriptors
-///   like these. By its source, untested: of a buffer in several pieces it exports only the first. Register
-///   parts that are one piece each (`layout().pieces`). Over a network it wants GPUDirect RDMA; it asks for
-///   `SYNC_MEMOPS`, which drivers refuse for mapped memory, and warns.
-/// * **Network cards** (GPUDirect RDMA by `nvidia-peermem` or dma-buf) reach memory that was created for it:
-///   all of a shareable allocator's, if the device supports it. A card keeps addresses: register a
-///   `FixedBlock`, or keep an `ExportedBlock` as long.
+/// * **NCCL** accepts any device memory in its calls. To register a buffer (`ncclCommRegister`), it requires
+///   memory like that of `ncclMemAlloc`: whole pages, with a handle type for sharing, usable by network
+///   cards, and accessible to the participating devices. [`shareable`](crate::DeviceConfig::shareable) and
+///   [`peers`](crate::DeviceConfig::peers) request that. NCCL exports by itself, and takes the first piece
+///   for the whole buffer, so register a [`FixedBlock`](crate::FixedBlock), which is one piece. Registration
+///   is untested. Handles for several machines (fabric) and multicast (NVLS) are not supported.
+/// * **UCX** moves such memory between processes of one machine with `cuda_ipc`, from version 1.22 on,
+///   through descriptors like these. According to its source (untested), it exports only the first piece of a
+///   buffer that has several, so register parts that are one piece each (`layout().pieces`). Over a network
+///   it requires GPUDirect RDMA; it requests `SYNC_MEMOPS`, which drivers refuse for mapped memory, and
+///   warns.
+/// * **Network cards** (GPUDirect RDMA with `nvidia-peermem` or dma-buf) reach memory that was created for
+///   that: all memory of a shareable allocator, if the device supports it. A card stores addresses: register
+///   a `FixedBlock`, or keep an `ExportedBlock` as long as the registration.
 ///
 /// ```no_run
 /// use larder_cuda::{Context, DeviceAllocator, DeviceConfig};
@@ -87,7 +88,7 @@ pub enum ExportError {
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Debug)]
-#[must_use = "the memory may move again where this is dropped"]
+#[must_use = "the memory may move as soon as this is dropped"]
 pub struct ExportedBlock {
     memory: DeviceAllocator,
     range: AddrRange,
@@ -106,7 +107,7 @@ impl ExportedBlock {
         &self.layout
     }
 
-    /// Returns the descriptors to send, in this order; a message over a socket takes at most 253.
+    /// Returns the descriptors to send, in this order; a socket message can carry at most 253.
     pub fn descriptors(&self) -> &[OwnedFd] {
         &self.descriptors
     }
@@ -122,8 +123,8 @@ impl Drop for ExportedBlock {
 
 impl DeviceAllocator {
     /// Exports a block: other processes may import its memory, which stays where it is until the returned
-    /// value is dropped. A block may be exported several times. O(pages), and a driver call and a descriptor
-    /// for each piece of memory under it: pages that were created together are one piece.
+    /// value is dropped. A block may be exported several times. O(pages), with a driver call and a descriptor
+    /// for each piece of memory under the block; pages that were created together are one piece.
     ///
     /// # Errors
     /// [`ExportError`]; the block is unchanged.
@@ -131,7 +132,8 @@ impl DeviceAllocator {
         self.export_part(block, 0, block.bytes())
     }
 
-    /// Exports `bytes` bytes of a block from `offset` on, with no more memory than the pieces they lie in.
+    /// Exports `bytes` bytes of a block from `offset` on, with no more memory than the pieces that contain
+    /// them.
     ///
     /// # Errors
     /// [`ExportError`]; the block is unchanged.

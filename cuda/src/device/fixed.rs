@@ -1,4 +1,4 @@
-//! [`FixedBlock`]: memory in one handle of the driver that stays where it is.
+//! [`FixedBlock`]: memory in one handle of the driver, which stays in place.
 
 use core::fmt;
 
@@ -10,20 +10,20 @@ use crate::source::virtual_memory::FixedMapping;
 use crate::stream::pool::{HostWait, PoolSource};
 use crate::{Context, DeviceAllocError, DriverError, Returned};
 
-/// Memory of a device in one handle of the driver, at addresses of its own: it is not moved, put to sleep or
-/// unmapped until it is freed. From [`DeviceAllocator::alloc_fixed`].
+/// Device memory in one handle of the driver, at addresses of its own, from [`DeviceAllocator::alloc_fixed`].
+/// It is not moved, put to sleep or unmapped until it is freed.
 ///
 /// It is for buffers that are registered by their addresses: NCCL (`ncclCommRegister`) and network cards
-/// (`ibv_reg_mr`) look up the handle at the first address and take it for the whole, and their records go
-/// stale when pages move. A block of [`alloc`](DeviceAllocator::alloc) may lie in several handles, and its
-/// pages move once it is freed. For network cards and other processes set
-/// [`shareable`](crate::DeviceConfig::shareable), for other devices [`peers`](crate::DeviceConfig::peers).
-/// Fixed blocks were not tested on hardware.
+/// (`ibv_reg_mr`) look up the handle at the first address and take it for the whole buffer, and their records
+/// go stale when pages move. A block from [`alloc`](DeviceAllocator::alloc) may lie in several handles, and
+/// its pages may move once it is freed. Set [`shareable`](crate::DeviceConfig::shareable) for network cards
+/// and other processes, and [`peers`](crate::DeviceConfig::peers) for other devices. Fixed blocks have not
+/// been tested on hardware.
 ///
-/// Dropping it waits for all work of the context, then frees the memory; [`free`](Self::free) reports a
-/// refusal. Deregister it first. The wait is left out while a stream that the allocator knows captures; it
-/// invalidates a capture of any other stream. If the wait is left out or refused, a drop leaves all of the
-/// memory mapped until [`Context::settle`], or the end of the context, waits.
+/// Dropping it waits for all work of the context, then frees the memory; [`free`](Self::free) does the same
+/// and reports a refusal. Deregister the memory first. There is no wait while a stream that the allocator
+/// knows is being captured; a wait invalidates the capture of any other stream. If there is no wait, or it is
+/// refused, a drop leaves all of the memory mapped until [`Context::settle`] or the end of the context waits.
 ///
 /// ```no_run
 /// # let context = larder_cuda::Context::new(0)?;
@@ -32,7 +32,7 @@ use crate::{Context, DeviceAllocError, DriverError, Returned};
 /// // ncclCommRegister(comm, buffer.range().start(), buffer.range().bytes(), …)
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
-#[must_use = "the memory goes back where this is dropped"]
+#[must_use = "the memory is freed as soon as this is dropped"]
 pub struct FixedBlock {
     memory: DeviceAllocator,
     /// Taken in `drop`. Boxed because errors carry the block.
@@ -43,15 +43,15 @@ pub struct FixedBlock {
 }
 
 impl DeviceAllocator {
-    /// Makes a block of at least `bytes` bytes that lies in one handle, and neither moves nor sleeps. Work of
-    /// any stream may use it immediately. It takes whole pages, and counts against the limit and in
-    /// [`pool_stats`](Self::pool_stats), not in [`stats`](Self::stats). While it exists,
-    /// [`sleep`](Self::sleep) is refused. Four driver calls with their contexts, and two that change the
-    /// thread's capture mode; if memory is short, idle memory is released to the driver first.
+    /// Allocates a block of at least `bytes` bytes that lies in one handle, and neither moves nor sleeps.
+    /// Work of any stream may use it immediately. It takes whole pages, and counts against the limit and in
+    /// [`pool_stats`](Self::pool_stats), but not in [`stats`](Self::stats). While it exists,
+    /// [`sleep`](Self::sleep) is refused. Makes four driver calls, those that set the context, and two that
+    /// change the thread's capture mode; if memory is short, idle memory is released to the driver first.
     ///
     /// # Errors
     /// [`DeviceAllocError::Asleep`], [`DeviceAllocError::Budget`], and if the driver refuses.
-    /// [`DriverError::Unsupported`] inside if memory comes in [regions](super::DeviceBacking::Regions): there
+    /// [`DriverError::Unsupported`] inside if memory comes in [regions](super::DeviceBacking::Regions), where
     /// no block ever moves.
     pub fn alloc_fixed(&self, bytes: u64) -> Result<FixedBlock, DeviceAllocError> {
         let inner = &*self.0;
@@ -89,7 +89,7 @@ impl DeviceAllocator {
 }
 
 impl super::DeviceInner {
-    /// Recomputes the limit of the pages, which is what fixed blocks leave of the whole limit.
+    /// Recomputes the limit of the pages: the whole limit less the fixed blocks.
     fn fixed_have_changed(&self) {
         self.pool.refresh_limit();
         self.pool.node().shared().notify();
@@ -97,12 +97,12 @@ impl super::DeviceInner {
 }
 
 impl FixedBlock {
-    /// Returns its addresses.
+    /// Returns the block's addresses.
     pub const fn range(&self) -> AddrRange {
         self.range
     }
 
-    /// Returns the allocator that it counts for.
+    /// Returns the allocator whose limit the block counts against.
     pub const fn allocator(&self) -> &DeviceAllocator {
         &self.memory
     }
@@ -110,8 +110,8 @@ impl FixedBlock {
     /// Waits for all work of the context, then frees the memory.
     ///
     /// # Errors
-    /// Returns the block, unchanged, if waiting was refused: with `CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED`,
-    /// and without a wait, while a stream that the allocator knows captures.
+    /// Returns the block, unchanged, if the wait was refused. While a stream that the allocator knows is
+    /// being captured, there is no wait, and the error is `CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED`.
     pub fn free(mut self) -> Result<(), Returned<Self, DriverError>> {
         match self.memory.synchronize() {
             Ok(()) => {
@@ -130,7 +130,7 @@ impl FixedBlock {
 impl Drop for FixedBlock {
     fn drop(&mut self) {
         let inner = &*self.memory.0;
-        // Work that may not have ended may use it (FIXED1).
+        // Unfinished work may still use the block (FIXED1).
         let unwaited = match !self.is_over && self.memory.synchronize().is_err() {
             true => vec![Unwaited::Context],
             false => Vec::new(),

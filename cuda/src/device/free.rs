@@ -12,12 +12,12 @@ use super::{DeviceAllocError, DeviceAllocator, DeviceFreeError, DeviceInner};
 use crate::stream::pool::WantedBy;
 
 impl DeviceAllocator {
-    /// Frees a block that several streams use; the first one can reuse it soonest. It is free once the others
-    /// were seen to have passed. Nothing waits for that, on the host or on the device. Until then it counts
-    /// as live. O(streams), no driver call.
+    /// Frees a block that several streams use; the first of them can reuse it soonest. The block is free once
+    /// the work queued on the other streams so far is known to be done. Neither the host nor the device waits
+    /// for that. Until then, the block counts as live. O(streams), no driver call.
     ///
     /// # Errors
-    /// Returns the block if it is not one of this allocator's, or waiting was refused.
+    /// Returns the block if it is not one of this allocator's, or if a wait was refused.
     pub fn free_used_on(
         &self,
         streams: &[Arc<CudaStream>],
@@ -69,8 +69,8 @@ impl DeviceAllocator {
     /// Restores a block that was taken apart by [`Block::into_raw`].
     ///
     /// # Errors
-    /// [`FreeError::Unknown`] if there is no such block. A freed block is detected as long as its place was
-    /// not reused.
+    /// [`FreeError::Unknown`] if there is no such block. A freed block is detected as long as its place has
+    /// not been reused.
     pub fn block_from_raw(&self, raw: RawBlock) -> Result<Block, FreeError> {
         self.restore(raw).map(|(block, _)| block)
     }
@@ -78,7 +78,8 @@ impl DeviceAllocator {
     /// Restores a block that was taken apart by [`Block::into_raw`]. Returns its requested bytes too.
     pub(crate) fn restore(&self, raw: RawBlock) -> Result<(Block, u64), FreeError> {
         let inner = &*self.0;
-        // Arenas and windows first, since a core block that holds one of them is not the program's.
+        // Arenas and windows are searched first, since a core block that one of them occupies is not
+        // the program's.
         let mut arenas = inner.arenas.all();
         let found = arenas.find_map(|(_, arena)| arena.with(|pool| in_use(pool, raw)));
         let found = found.or_else(|| inner.windows.find(|pool| in_use(pool, raw)));
@@ -88,13 +89,13 @@ impl DeviceAllocator {
         inner.pool.restore(raw)
     }
 
-    /// Makes work queued on `stream` from now on wait, on the device, for all work queued on `after` now. At
-    /// most two events' calls, and none if both are one stream.
+    /// Makes work that is queued on `stream` from now on wait, on the device, for all work queued on `after`
+    /// so far. Makes the driver calls of at most two events, and none if both are the same stream.
     ///
     /// # Errors
-    /// [`DeviceAllocError::Capturing`] if one of them captures, since the program then forks and joins by
-    /// events of its own. [`DeviceAllocError::Stream`], [`DeviceAllocError::Streams`], and if the driver
-    /// refuses.
+    /// [`DeviceAllocError::Capturing`] if either stream is being captured, since the program must then fork
+    /// and join with events of its own. [`DeviceAllocError::Stream`], [`DeviceAllocError::Streams`], and if
+    /// the driver refuses.
     pub fn order_after(
         &self,
         stream: &Arc<CudaStream>,
@@ -182,7 +183,7 @@ impl DeviceInner {
         !block.is_of(self.id) && self.arenas.owner(block).is_none()
     }
 
-    /// Frees a block that is neither the core's nor of the stream's own arena.
+    /// Frees a block that belongs to neither the core nor the stream's own arena.
     #[cold]
     fn free_of_others(
         &self,
@@ -200,7 +201,7 @@ impl DeviceInner {
         }
     }
 
-    /// Frees a block of the core or of an arena, in the order of a point.
+    /// Frees a block of the core or of an arena, which queued work uses up to a point.
     pub(super) fn free_anywhere(
         &self,
         block: Block,

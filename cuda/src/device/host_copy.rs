@@ -7,7 +7,7 @@
 //! HOSTCOPY1 the pieces stay as long as a copy from or to them may be under way: each transfer waits for its
 //! copies, even after a refusal; if the driver refuses the waits too, the pieces are leaked.
 //! HOSTCOPY2 copies run on the calling thread's own default stream, which always exists. They are refused
-//! while it captures.
+//! while that stream is being captured.
 
 use core::ptr::with_exposed_provenance_mut;
 use std::alloc::{Layout, alloc, dealloc};
@@ -22,7 +22,7 @@ use crate::driver::Driver;
 use crate::driver::refused_free::RefusedFree;
 use crate::{CaptureStatus, Context, DriverError};
 
-/// Bytes of each piece but the last.
+/// Bytes of each piece except the last.
 const PIECE_BYTES: u64 = 64 << 20;
 
 /// Number of retries of a refused wait, since memory that is still being written cannot be freed.
@@ -54,7 +54,7 @@ impl Piece {
         })
     }
 
-    /// Allocates from the process heap. Returns `None` if it has no such memory.
+    /// Allocates from the process heap. Returns `None` if the heap has not enough memory.
     fn pageable(bytes: u64) -> Option<Self> {
         let layout = Layout::array::<u64>(usize::try_from(bytes).ok()?.div_ceil(8)).ok()?;
         // SAFETY: a piece has at least one byte, so the layout's size is not 0.
@@ -80,7 +80,7 @@ impl Drop for Piece {
     }
 }
 
-/// A range of the device, and the offset of its bytes in the pieces.
+/// A range of device memory, and the offset of its bytes in the pieces.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct KeptRange {
     range: AddrRange,
@@ -102,7 +102,7 @@ enum CopyDirection {
     ToDevice,
 }
 
-/// The contents of ranges of a device.
+/// The contents of ranges of device memory.
 pub(super) struct HostCopy {
     context: Context,
     pieces: Vec<Piece>,
@@ -114,7 +114,7 @@ impl HostCopy {
     /// and one for each run of adjacent ranges.
     ///
     /// # Errors
-    /// [`SleepError::Host`], [`SleepError::Capturing`], [`SleepError::Driver`]. No copy is left then.
+    /// [`SleepError::Host`], [`SleepError::Capturing`], [`SleepError::Driver`]. There is then no copy.
     pub(super) fn of(context: &Context, ranges: &[AddrRange]) -> Result<Self, SleepError> {
         let mut copy = Self {
             context: context.clone(),
@@ -168,7 +168,7 @@ impl HostCopy {
         Ok(kept.iter().map(|kept| kept.range.bytes()).sum())
     }
 
-    /// Copies, and waits for the copies.
+    /// Makes the copies and waits for them.
     fn transfer(&self, parts: &[CopyPart], way: CopyDirection) -> Result<(), FailedCopy> {
         let outcome = self.context.with_current(|driver| {
             let queued = self.queue(driver, parts, way);

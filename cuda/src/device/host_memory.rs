@@ -14,7 +14,8 @@ fn read(_: &str) -> Option<String> {
 }
 
 /// Returns the bytes that the process may still allocate: the system's available bytes, or the bytes that the
-/// limits of cgroup v2 leave, if fewer. `None` if the system does not report them. Reads a few small files.
+/// limits of cgroup v2 leave, if fewer. Returns `None` if the system does not report them. Reads a few small
+/// files.
 pub(super) fn available_bytes() -> Option<u64> {
     available_by(read)
 }

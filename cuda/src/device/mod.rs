@@ -110,10 +110,9 @@ enum Small {
 /// operation of a stream to the next (CUDA Programming Guide, *Virtual Aliasing Support*). Work that overlaps
 /// earlier work has no such boundary:
 ///
-/// * A kernel of a programmatic dependent launch accesses, before its `griddepcontrol.wait`
-///   (`cudaGridDependencySynchronize`), only blocks that were allocated before the launches that it may
-///   overlap.
-/// * A kernel that keeps running (a persistent kernel) accesses only blocks that were allocated before its
+/// * Before its `griddepcontrol.wait` (`cudaGridDependencySynchronize`), a kernel of a programmatic dependent
+///   launch must access only blocks that were allocated before the launches that it may overlap.
+/// * A kernel that keeps running (a persistent kernel) must access only blocks that were allocated before its
 ///   launch and are freed after its end.
 ///
 /// If such a kernel must use new blocks, set [`DeviceConfig::backing`] to
@@ -128,7 +127,7 @@ enum Small {
 pub struct DeviceAllocator(Arc<DeviceInner>);
 
 struct DeviceInner {
-    /// The first field, since its drop waits for the streams.
+    /// Declared first, since its drop waits for the streams.
     pool: DevicePool,
     /// The number that the core's blocks carry.
     id: AllocatorId,
@@ -197,7 +196,7 @@ impl DeviceAllocator {
     }
 }
 
-/// An allocator that is not kept alive.
+/// A handle that does not keep its allocator alive.
 #[cfg(feature = "job")]
 #[derive(Clone)]
 pub(crate) struct WeakDevice(Weak<DeviceInner>);
@@ -322,7 +321,7 @@ impl DeviceInner {
 }
 
 impl UpperTiers for DeviceInner {
-    /// Returns unused pieces of arenas to the core (ARENAS3).
+    /// Releases unused pieces of arenas to the core (ARENAS3).
     fn give_back(&self, host: HostWait) -> bool {
         match host {
             HostWait::MayBlock | HostWait::HasFallback => self.arenas.trim(),

@@ -1,8 +1,8 @@
-//! [`MultiStreamFrees`]: blocks that several streams used, free once each has reached its point.
+//! [`MultiStreamFrees`]: blocks that several streams used, free once each stream has reached its point.
 //!
 //! A chunk of the core carries one stream point. A block with several points is kept here, as a block in use,
 //! until all streams but the first have reached their points. Then it is freed in the order of the first
-//! stream. No stream waits for another because of it.
+//! stream. No stream waits for another because of such a block.
 
 use std::sync::Mutex;
 
@@ -18,7 +18,7 @@ struct MultiStreamFree {
     others: Vec<StreamPoint>,
 }
 
-/// The blocks of an allocator whose free is deferred.
+/// The waiting multi-stream frees of an allocator.
 #[derive(Default)]
 pub(crate) struct MultiStreamFrees {
     waiting: Mutex<Vec<MultiStreamFree>>,

@@ -1,4 +1,4 @@
-//! The parts of an allocator that buffers need: stream numbers, and waits of a stream or of the host for
+//! The methods of an allocator that buffers need: stream numbers, and waits of a stream or of the host for
 //! another stream.
 
 use std::sync::Arc;
@@ -29,9 +29,9 @@ impl DeviceAllocator {
         self.known_streams().id(stream).map(drop)
     }
 
-    /// Removes a stream that its owner is about to destroy: one that cudarc wraps and does not own
+    /// Removes a stream that its owner is about to destroy: a stream that cudarc wraps but does not own
     /// (`wrap_borrowed_stream`). Streams that cudarc owns need no call, since they are removed once only
-    /// allocators hold them. Work that is already queued on the stream still counts.
+    /// allocators hold them. Work that is already queued on the stream is still taken into account.
     ///
     /// # Errors
     /// [`DeviceAllocError::StreamHeld`] if a buffer, a step, a window or another clone holds the stream;
@@ -44,8 +44,8 @@ impl DeviceAllocator {
     /// not know. Makes one driver call for each known stream, then waits.
     ///
     /// # Errors
-    /// If a known stream is being captured: the wait is not made, since it would invalidate the capture. If the
-    /// driver refuses, or work failed. The capture of an unknown stream is invalidated.
+    /// If a known stream is being captured: there is no wait, since it would invalidate the capture. If the
+    /// driver refuses, or work has failed. A wait invalidates the capture of an unknown stream.
     pub fn synchronize(&self) -> Result<(), DriverError> {
         self.known_streams().wait_for_context()
     }
@@ -55,8 +55,8 @@ impl DeviceAllocator {
         self.0.pool.streams()
     }
 
-    /// Makes later work of the stream, whose number is `stream_id`, wait for a point: on the device, or on
-    /// the host if a capture or the driver forbids that.
+    /// Makes later work of `stream`, whose number is `stream_id`, wait for a point: on the device, or on the
+    /// host if a capture or the driver forbids that.
     ///
     /// # Errors
     /// If both are refused.
@@ -84,7 +84,7 @@ impl DeviceAllocator {
         Err(cuda::DriverError(code))
     }
 
-    /// Waits on the host for all work queued on the stream now.
+    /// Blocks the host until all work queued on the stream so far is done.
     ///
     /// # Errors
     /// If the driver refuses, as it does while the stream is being captured.

@@ -18,9 +18,10 @@ pub struct Released {
 }
 
 impl DeviceAllocator {
-    /// Releases up to `bytes` bytes of idle memory to the driver, in whole pages; [`u64::MAX`] releases all of
-    /// it. With [regions](super::DeviceBacking::Regions), any number of bytes releases all idle regions. Does
-    /// not wait: memory that queued work still uses is released later. O(chunks), and the driver calls.
+    /// Releases up to `bytes` bytes of idle memory to the driver, in whole pages; [`u64::MAX`] releases all
+    /// of it. With [regions](super::DeviceBacking::Regions), any number of bytes above 0 releases all idle
+    /// regions. Does not wait: memory that queued work still uses is released later. O(chunks), and the
+    /// driver calls.
     pub fn release(&self, bytes: u64) -> Released {
         let inner = &*self.0;
         inner.pool.poll_events(HostWait::MayBlock);
@@ -52,7 +53,7 @@ impl DeviceInner {
     }
 
     /// Releases `bytes` bytes and the remainder of earlier releases. Returns the bytes released, and the
-    /// bytes that are deferred now.
+    /// bytes that are now left for later.
     fn release_with_deferred(&self, bytes: u64) -> (u64, u64) {
         let wanted = self
             .releasing

@@ -6,7 +6,7 @@ use larder_core::{AddrRange, BestFit, Block, ChunkState, Stats, StreamId};
 use super::{DeviceAllocator, DeviceInner};
 use crate::{StreamStats, VirtualCalls};
 
-/// One piece of an allocator's addresses.
+/// One chunk of an allocator's addresses.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub struct DeviceChunk {
@@ -33,9 +33,9 @@ pub struct DeviceSnapshot {
 }
 
 impl DeviceAllocator {
-    /// Returns the counters. Unused memory of arenas is not live, but `requested_bytes` and the peak of live
-    /// bytes include it, and `allocations` leaves out blocks of arenas ([`streams`](Self::streams) has them).
-    /// O(streams).
+    /// Returns the counters. Unused memory of arenas does not count as live, but `requested_bytes` and the
+    /// peak of live bytes include it, and `allocations` leaves out blocks of arenas
+    /// ([`streams`](Self::streams) has them). O(streams).
     pub fn stats(&self) -> Stats {
         self.0.stats()
     }
@@ -52,8 +52,8 @@ impl DeviceAllocator {
         self.0.pool.clear_stats();
     }
 
-    /// Returns the bytes requested for a block, for which [`Block::bytes`] were granted; `None` if the block is
-    /// not one of this allocator's.
+    /// Returns the bytes requested for a block ([`Block::bytes`] returns the granted bytes); `None` if the
+    /// block is not one of this allocator's.
     pub fn requested_bytes(&self, block: &Block) -> Option<u64> {
         self.0.requested_bytes(block)
     }
@@ -64,7 +64,7 @@ impl DeviceAllocator {
         pages.map_or_else(PageStats::default, |pages| pages.shared().page_stats())
     }
 
-    /// Calls `watch` for memory mapped from now on. The allocator holds no memory yet.
+    /// Calls `watch` for memory mapped from now on. The allocator must hold no memory yet.
     pub(crate) fn watch(&self, watch: Box<dyn crate::source::virtual_memory::RegionWatch>) {
         self.0.pool.watch(watch);
     }

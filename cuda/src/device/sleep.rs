@@ -53,11 +53,11 @@ use crate::stream::pool::{HostWait, PoolSource};
 pub struct Slept {
     /// Bytes copied to the host: pinned there now, except for `pageable_bytes`.
     pub copied_bytes: u64,
-    /// The part of `copied_bytes` in the process heap, used where the host pinned no more. Copying it is slower.
+    /// The part of `copied_bytes` in the process heap, because the host pinned no more. Copying it is slower.
     pub pageable_bytes: u64,
     /// Bytes of remakable blocks, which were not copied.
     pub dropped_bytes: u64,
-    /// Bytes released to the driver, without the idle bytes.
+    /// Bytes released to the driver, not counting idle memory.
     pub released_bytes: u64,
 }
 
@@ -66,13 +66,13 @@ pub struct Slept {
 #[non_exhaustive]
 pub enum SleepError {
     /// A stream is being captured, so it cannot be waited for.
-    #[error("a stream captures: end the capture first")]
+    #[error("a stream is being captured: end the capture first")]
     Capturing,
     /// The host has no memory for the copy, pinned or not. On Linux, `/proc/meminfo` and the limits of cgroup
     /// v2 are read for this before anything is copied.
     #[error(
-        "the host has no {:#} for the live memory, and pins no more ({driver}): free host memory or blocks, or mark \
-         blocks as remakable",
+        "the host has no room for {:#} of live memory, and pins no more ({driver}): free host memory or blocks, or \
+         mark blocks as remakable",
         ByteCount(*bytes)
     )]
     Host {
@@ -83,7 +83,7 @@ pub enum SleepError {
     },
     /// The device has too little memory now.
     #[error(
-        "the device has no memory for what sleeps ({0}): wake it when others have given theirs back"
+        "the device has no memory for what sleeps ({0}): wake it when others have released theirs"
     )]
     Device(DriverError),
     /// A budget, or the allocator's own limit, has no room for the sleeping memory.
@@ -155,11 +155,12 @@ impl DeviceAllocator {
     /// charged to budgets. Counters go on as if the memory were there. If the allocator sleeps already, this
     /// only retries the releases that the driver had refused.
     ///
-    /// Waits for all work of the context. From the call until `wake` has returned, no work that uses the
-    /// memory may be queued on any stream, since it would fail on the device. Uses of
+    /// Waits for all work of the context. From the call until `wake` has returned, no work that uses the memory
+    /// may be queued on any stream, since it would fail on the device. Uses of
     /// [buffers](crate::DeviceBuffer#asleep) are refused. Graphs captured earlier stay valid, but must not be
-    /// launched. No stream may be captured: the call is refused if a known stream is, and the capture of an
-    /// unknown stream is invalidated. Any thread may call this, except from a callback of this crate.
+    /// launched. No stream may be in a capture: the call is refused while a known stream is being captured, and
+    /// the capture of an unknown stream is invalidated. Any thread may call this, except from a callback of
+    /// this crate.
     ///
     /// O(live bytes), and two driver calls for each piece of memory and each mapping. The device keeps 2 MiB
     /// for each GiB that the host pins (for its page tables; seen on an H200).
@@ -310,7 +311,7 @@ impl DeviceInner {
                 })
             }
             Err(error) => {
-                // No memory was released, so it has its contents once it is mapped again.
+                // No memory was released, so all of it has its contents once it is mapped again.
                 match stopped.bring_back() {
                     Ok(()) => stopped.wake(),
                     Err(_) => *copy = Some(saved),
@@ -320,7 +321,7 @@ impl DeviceInner {
         }
     }
 
-    /// Brings everything back, or nothing (SLEEP2). Returns the bytes that were copied.
+    /// Brings all memory back, or none (SLEEP2). Returns the number of bytes copied.
     fn wake_up(&self, pages: &PagedStreamPool, saved: &HostCopy) -> Result<u64, SleepError> {
         // Memory freed during the sleep need not come back.
         self.release_idle();
@@ -349,7 +350,7 @@ impl DeviceInner {
         }
     }
 
-    /// Releases memory that no work uses any more.
+    /// Releases free memory that no work uses any more.
     fn release_idle(&self) {
         self.pool.poll_events(HostWait::MayBlock);
         self.pool.release(u64::MAX);

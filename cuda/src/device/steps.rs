@@ -26,9 +26,9 @@ use crate::with_tables::WithTables;
 /// The steps of one stream.
 struct Planned {
     steps: WithTables<Steps<'static>>,
-    /// Number of steps begun, one inside another.
+    /// Number of nested steps that have begun.
     depth: usize,
-    /// Number of streams that had the stream number before the stream that these steps are of.
+    /// Number of earlier streams that had the number of the stream that these steps belong to.
     before: u64,
 }
 
@@ -95,8 +95,8 @@ impl Drop for DeviceStep {
 }
 
 impl DeviceAllocator {
-    /// Begins a step of a stream: a training step, a request, or anything else that repeatedly allocates
-    /// nearly the same blocks on the stream. The first such step records when each block begins and ends. From
+    /// Begins a step of a stream: a training step, a request, or anything else that repeatedly allocates nearly
+    /// the same blocks on the stream. The first such step records when each block is allocated and freed. From
     /// then on, a step that begins in the same way is served from a plan in which blocks that are never live
     /// together share memory. Requests that differ from the plan are still served. Blocks may outlive their
     /// step, and may be freed on any stream.
@@ -130,8 +130,8 @@ impl DeviceAllocator {
         self.step_keyed(stream, 0)
     }
 
-    /// Begins a step of a kind that the program names: the step is compared only with others that have the
-    /// same `key`. Steps without a name have the key 0. See [`step`](Self::step).
+    /// Begins a step of a kind that the program names: the step is compared only with others that have the same
+    /// `key`. The key 0 is for steps without a name. See [`step`](Self::step).
     ///
     /// # Errors
     /// [`DeviceAllocError::Stream`], [`DeviceAllocError::Streams`].
@@ -154,8 +154,8 @@ impl DeviceAllocator {
         // The steps see every block of the stream from now on.
         inner.routes.set_steps(stream_id);
         inner.arenas.keep_apart_from_steps();
-        // Frees the deferred blocks whose streams have reached their points, so that they are in no plan's way.
-        // No event may be queried during a capture.
+        // Frees the deferred blocks whose streams have reached their points, so that they obstruct no plan. No
+        // event may be queried during a capture.
         if !inner.deferred.is_empty() && inner.pool.streams().captures(stream) == Ok(false) {
             inner.pool.streams().close_all();
             inner.pool.poll();
@@ -220,7 +220,7 @@ impl DeviceInner {
         };
         match planned.steps.alloc(&mut below, request)? {
             Some(grant) => Ok(grant.block),
-            // Only if blocks that outlive their step are kept out of plans: they may lie anywhere else.
+            // Happens only if blocks that outlive their step are kept out of plans; they may lie anywhere else.
             None => self.alloc(stream, stream_id, request, host),
         }
     }
@@ -258,7 +258,7 @@ struct DevicePlaces<'a> {
 }
 
 impl DevicePlaces<'_> {
-    /// Returns whether pages may be mapped now, which is not so during a capture.
+    /// Returns whether pages may be mapped now; they may not during a capture or a free.
     fn may_map(&self) -> bool {
         self.stream
             .is_some_and(|stream| self.inner.pool.streams().captures(stream) == Ok(false))

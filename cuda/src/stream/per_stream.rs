@@ -106,7 +106,7 @@ impl<M: OneStream> StreamAllocator for PerStream<M> {
         request: &Request,
     ) -> Result<Block, DeviceAllocError> {
         if request.bytes == 0 {
-            // Refused here, since guards alone would otherwise make a block.
+            // Refused here: with guards added, the request would no longer be empty and would get a block.
             return Err(DeviceAllocError::reason(AllocError::ZeroSize));
         }
         self.make(stream)?.alloc_as(request)

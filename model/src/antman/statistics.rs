@@ -25,8 +25,9 @@ impl Averages {
         }
     }
 
-    /// Returns true if a graph is new, or its average has moved by 1 % since the last check,
-    /// whether that wrote a status or not: one that creeps is never written.
+    /// Returns true if a graph is new, or its average has moved by at least 1 % since the last
+    /// check, even if that check did not lead to a write; so an average that drifts slowly is
+    /// never written.
     pub fn check(&mut self) -> bool {
         let mut has_changed = false;
         for graph in self.0.values_mut() {
@@ -58,13 +59,15 @@ pub enum Reason {
     Fragment,
 }
 
-/// Returns the numbers in a status for each GPU, given its devices: the last device's alone.
+/// Returns the numbers in a status for each GPU. If a GPU has several devices, only the last
+/// one's numbers count.
 pub fn by_gpu<T: Clone>(devices: &[(&str, T)]) -> BTreeMap<String, T> {
     let named = |(gpu, numbers): &(&str, T)| ((*gpu).to_owned(), numbers.clone());
     devices.iter().map(named).collect()
 }
 
-/// Returns the reason in a status, the wrong way round. Peaks are since the start.
+/// Returns the reason that AntMan puts in a status. AntMan swaps the two reasons, and so does this
+/// model. Peaks are since the start.
 pub fn swap_reason(device_peak: u64, host_peak: u64, device_reserved: u64) -> Reason {
     if host_peak == 0 {
         return Reason::None;

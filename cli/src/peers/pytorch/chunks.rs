@@ -42,7 +42,7 @@ pub(super) struct TorchBlock {
     pub(super) prev: Option<u32>,
     pub(super) next: Option<u32>,
     pub(super) state: BlockState,
-    /// Number of large requests up to the free of the chunk.
+    /// Number of large requests that had been made when the chunk was freed.
     pub(super) freed_at: u64,
 }
 

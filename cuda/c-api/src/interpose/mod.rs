@@ -14,7 +14,7 @@
 //! * INTER3 no lock is held during a driver call, except that of a pool while its held bytes are queried.
 //! * INTER4 calls that this library makes itself are not intercepted: its allocators charge their memory.
 //! * INTER5 a child of fork is not the job: its calls go on to the driver.
-//! * INTER6 the replacement of a call has the arguments of that call, from the table. A pointer among them is
+//! * INTER6 the table passes the arguments of a call unchanged to its replacement. A pointer among them is
 //!   null, or valid for the reads and writes that the driver documents for the call; it is not null if the
 //!   driver has reported success and documents that it refuses null.
 //!

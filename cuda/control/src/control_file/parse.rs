@@ -1,6 +1,6 @@
-//! The parser of control files, which turns a text into values and problems. A text with a syntax error has
-//! no values at all. An invalid value becomes a problem with the value's path, and the other, valid values
-//! count.
+//! The parser of control files, which turns a file's text into values and problems. A file with a syntax
+//! error has no values at all. An invalid value becomes a problem with the value's path, and the other, valid
+//! values count.
 
 use core::fmt;
 use std::collections::btree_map::Entry;
@@ -52,7 +52,7 @@ pub enum ProblemKind {
     TooLarge,
     /// The number is not between 0 and 100.
     NotAPercentage,
-    /// The value is not a text.
+    /// The value is not a string.
     NotText,
     /// The value is neither true nor false.
     NotABool,
@@ -69,7 +69,7 @@ pub enum ProblemKind {
 impl ControlFile {
     /// Parses a file's text.
     ///
-    /// A limit may also be a text such as `1.5GiB` ([`ByteCount`]). Numbers are exact below 2^64. A whole
+    /// A limit may also be a string such as `1.5GiB` ([`ByteCount`]). Numbers are exact below 2^64. A whole
     /// number written with a decimal point (`1.0`) counts as an integer up to 2^53. `null` means absent.
     /// Names of GPUs are normalized ([`BusId`]). If two spellings of one GPU occur, the later entry counts,
     /// and there is a problem. If a key occurs twice in the same spelling, the last one counts, as usual in
@@ -210,7 +210,7 @@ impl ControlReader {
         i32::try_from(perf).ok()
     }
 
-    /// Reads a number, or a text such as `1.5GiB`, which AntMan does not support.
+    /// Reads a number, or a string such as `1.5GiB`, which AntMan does not support.
     fn size(&mut self, path: &str, value: Value) -> Option<u64> {
         match value.as_str().and_then(ByteCount::parse) {
             Some(ByteCount(bytes)) => Some(bytes),
@@ -255,7 +255,7 @@ fn whole(number: &Number) -> Result<u64, ProblemKind> {
     Ok(number as u64)
 }
 
-/// Returns the beginning of a key, which may be as long as the file.
+/// Returns the beginning of a key, because a key may be as long as the file.
 fn clip(key: &str) -> &str {
     match key.char_indices().nth(KEY_CHARS) {
         Some((end, _)) => &key[..end],

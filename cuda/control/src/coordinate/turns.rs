@@ -1,8 +1,9 @@
 //! The turns on a device that is too small for all jobs: jobs that are *in* have the device, the others sleep
 //! or are ordered to sleep.
 //!
-//! JOBTURN1. A job is let in only if it fits next to all charges and next to the bytes that the jobs *in* may
-//! still get. So no two jobs are awake whose needs together exceed the total, except jobs that cannot sleep.
+//! JOBTURN1. A job is let in only if it fits in what remains after all charges and the bytes that the jobs
+//! *in* may still get. So no two jobs are awake whose needs together exceed the total, except jobs that
+//! cannot sleep.
 //! JOBTURN2. No job is sent out before its turn is over. A turn is the minimum turn multiplied by the job's
 //! priority.
 //! JOBTURN3. Jobs are let in in the order in which they began to wait. A job that has waited for a minimum
