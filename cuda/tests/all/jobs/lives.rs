@@ -39,7 +39,7 @@ fn what_was_said_to_another_run_of_a_job_is_not_obeyed() {
         assert_eq!(memory.limit_bytes(), 16 * MIB);
         let state = job.state();
         assert_eq!((state.perf.percent(), state.control_version), (100, None));
-        assert!(state.problem.unwrap().contains("an earlier run"));
+        assert!(state.problem.unwrap().contains("for another process"));
         let status = folder.larder();
         assert_eq!((status.life, status.control_version), (Life::this(), None));
         assert_eq!(status.sleep.unwrap().state, SleepState::Awake);
