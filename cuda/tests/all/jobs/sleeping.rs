@@ -230,7 +230,7 @@ fn a_job_that_cannot_sleep_says_why_goes_on_and_sleeps_when_it_can() {
         stream.begin_capture(mode).unwrap();
         drop(sleeper.run(|| sleeper.sleeps(true)));
         let problem = sleeper.rig.sleep().problem.unwrap();
-        assert!(problem.contains("captures"), "{problem}");
+        assert!(problem.contains("being captured"), "{problem}");
         sleeper.sleeps(false);
         let problem = sleeper.rig.sleep().problem;
         assert_eq!(problem, None, "nobody asks any more");
