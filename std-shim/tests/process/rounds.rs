@@ -1,7 +1,8 @@
 //! Rounds of threads and forks: nothing is left behind and nothing hangs, with a thread of the heap's own and without.
 //!
-//! 300 rounds; 10,000 with `LARDER_ROUNDS=all`. Nothing is timed: the number of heaps is bounded by the threads, and the
-//! memory left after all idle memory was released by that after half of the rounds.
+//! 300 rounds; 10,000 with `LARDER_ROUNDS=all`. Nothing is timed: the number of heaps is bounded by the number of
+//! threads, and the memory left at the end, once all idle memory is released, may not exceed what was left after half
+//! of the rounds by more than [`SLACK_BYTES`].
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Barrier, Mutex, mpsc};
@@ -47,10 +48,10 @@ fn blocks() -> Vec<Vec<u8>> {
     SIZES.iter().map(|&size| vec![1; size]).collect()
 }
 
-/// Makes all rounds. At most so many heaps are there for the main thread and `threads` others at work at once.
+/// Runs all rounds. With `threads` threads at work beside the main thread, there may be at most `threads + 1` heaps.
 fn repeat(threads: usize, mut round: impl FnMut()) {
     let rounds = if is_long() { 10_000 } else { 300 };
-    // When idle memory goes back by itself depends on the load of the machine.
+    // When the heap releases idle memory by itself depends on the load of the machine, so `trim` releases it here.
     let mut half = || {
         (0..rounds / 2).for_each(|_| round());
         HEAP.trim();
@@ -68,21 +69,22 @@ fn repeat(threads: usize, mut round: impl FnMut()) {
     );
 }
 
-/// Runs one thread for each value. All values are there before the first thread begins, so that each round needs as much.
+/// Runs one thread for each value. All values exist before the first thread begins, so that every round needs the same
+/// amount of memory.
 fn run_each<T: Send + 'static>(values: [T; THREADS], run: fn(T)) {
     for thread in values.map(|value| thread::spawn(move || run(value))) {
         thread.join().unwrap();
     }
 }
 
-/// Threads that free what another one made, and allocate nothing of their own but what starts them.
+/// Threads that free what another thread allocated, and allocate nothing themselves except what starting them needs.
 fn only_free() {
     repeat(THREADS, || {
         run_each([(); THREADS].map(|()| blocks()), drop);
     });
 }
 
-/// Threads that allocate at once.
+/// Threads that allocate at the same time.
 fn work() {
     repeat(THREADS, || {
         let all = Arc::new(Barrier::new(THREADS));
@@ -102,7 +104,7 @@ static LOCK: Mutex<()> = Mutex::new(());
 /// The holder of the lock while the process forks.
 static HOLDER: Mutex<Option<JoinHandle<()>>> = Mutex::new(None);
 
-/// Waits for a lock whose holder allocates before it lets go. Registered before the program begins.
+/// Waits for a lock whose holder allocates before it releases the lock. Registered before `main`.
 pub(crate) extern "C" fn before_fork() {
     if !IS_ON.load(Ordering::Relaxed) {
         return;
@@ -128,6 +130,6 @@ pub(crate) extern "C" fn after_fork() {
 
 fn fork() {
     IS_ON.store(true, Ordering::Relaxed);
-    // Beside the main thread, the holder.
+    // One thread besides the main thread: the lock's holder.
     repeat(1, || in_a_child(|| drop(blocks())));
 }

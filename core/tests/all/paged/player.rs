@@ -1,8 +1,7 @@
 //! The player of the scripts: one allocator over a device that checks every call.
 //!
-//! Sizes and places are in pages, or in bytes with a `b` behind them. An outcome is the answer, then the driver calls
-//! (sizes of the handles created and released, places made accessible), then the pages held, cached mappings and lost
-//! pages where they changed.
+//! Sizes and places are in pages, or in bytes with a `b` after them. An outcome is the answer, then the driver calls
+//! (sizes of the handles created and released, places made accessible), then each of the [`Counts`] that changed.
 
 use std::collections::HashMap;
 use std::fmt::Write;
@@ -24,8 +23,8 @@ struct Open {
     request: Option<Request>,
 }
 
-/// What an outcome mentions when it changes: pages held, cached mappings, lost pages, and pages that the device holds
-/// for plans under way.
+/// The numbers that an outcome mentions when they change: pages held, cached mappings, lost pages, and pages that the
+/// device holds for plans under way.
 #[derive(Clone, Copy, PartialEq, Default)]
 struct Counts {
     held: u64,
@@ -39,7 +38,7 @@ pub(crate) struct Player {
     blocks: HashMap<String, Block>,
     ranges: HashMap<String, AddrRange>,
     plans: HashMap<String, Open>,
-    /// Single pages in use, the first ones lowest.
+    /// Single pages in use, in ascending order of address.
     teeth: Vec<Block>,
     /// Pins that were not undone.
     pinned: Vec<AddrRange>,
@@ -60,7 +59,7 @@ impl golden::Player for Player {
         let mut outcome = self.answer(words[0], &words[1..]);
         self.bench.check();
         let made = self.bench.device().take_calls();
-        // What a case begins with is known by what it leaves.
+        // The calls of these opening operations are not printed; the changes that they leave are enough.
         if !["begin", "comb", "gaps", "holes", "looks", "pieces"].contains(&words[0]) {
             outcome += &calls(&made);
         }
@@ -77,7 +76,7 @@ impl Player {
         player
     }
 
-    /// Starts over with a pool of so many pages of addresses, and its options.
+    /// Starts over: a pool with the given number of pages of addresses, and with the options that follow.
     fn over(words: &[&str]) -> Self {
         let backing = match option(words, "budget") {
             Some(budget) => Backing::Budget(bytes(budget)),
@@ -168,7 +167,7 @@ impl Player {
         }
     }
 
-    /// Returns a point of `stream:event`, the event being a number or `later` than all others.
+    /// Returns the point that `stream:event` names. The event is a number, or `later`: the one after the latest named.
     fn point(&mut self, text: &str) -> StreamPoint {
         let (stream, event) = text.split_once(':').unwrap();
         self.event = match event {
@@ -227,8 +226,8 @@ impl Player {
         assert_eq!(former, None, "{name} is in use");
     }
 
-    /// Allocates blocks as [`alloc`](Self::alloc) does, but those of several pages behind the first are one handle each,
-    /// at the end of the range: memory for a layout comes in handles of up to a 16th of what is held.
+    /// Allocates blocks as [`alloc`](Self::alloc) does, but each block after the first that has several pages is one
+    /// handle at the end of the range, because memory for a layout comes in handles of up to a 16th of the held bytes.
     fn pieces(&mut self, words: &[&str]) -> String {
         let mut answers = Vec::new();
         for (number, word) in words.iter().enumerate() {
@@ -250,7 +249,8 @@ impl Player {
         answers.join(" ")
     }
 
-    /// Allocates `name=place:size`, for any stream or `on` one; it is used on that, or on the one of `use`.
+    /// Allocates `name=place:size`, for any stream, or for the stream after `on`; the block is used on that stream, or
+    /// on the stream after `use`.
     fn at(&mut self, words: &[&str]) -> String {
         let (name, place) = words[0].split_once('=').unwrap();
         let on = stream(words, "on");
@@ -276,7 +276,7 @@ impl Player {
         }
     }
 
-    /// Sets the limit: to a size, to what is `held` and so many pages more, or to none.
+    /// Sets the limit: to a size, to the bytes `held`, to `held+` a number of pages, or to `none`.
     fn limit(&mut self, word: &str) -> String {
         let held = self.bench.paged.stats().reserved_bytes;
         let limit = match (word, word.strip_prefix("held+")) {
@@ -291,7 +291,7 @@ impl Player {
         }
     }
 
-    /// Pins blocks in use, and unpins their ranges, also when they are free; or pins and unpins any range.
+    /// Pins blocks in use, and unpins their ranges, even once the blocks are free; or pins and unpins any range.
     fn pin(&mut self, pins: bool, words: &[&str]) {
         for word in words {
             let range = self
@@ -300,7 +300,7 @@ impl Player {
                 .copied()
                 .unwrap_or_else(|| range(word));
             if !pins {
-                // The device minds an unpin too many.
+                // The device reports an extra unpin as an error.
                 if let Some(at) = self.pinned.iter().position(|pinned| *pinned == range) {
                     self.pinned.remove(at);
                     self.bench.device().unpin(range);
@@ -336,7 +336,8 @@ impl Player {
         String::new()
     }
 
-    /// Makes the next call of each plan; `all` that are left, in turn; or those `until` so many pages are released.
+    /// Makes the next call of each plan. With `all`, makes all remaining calls, taking the plans in turn; with `until`,
+    /// makes calls until each plan has released the given number of pages.
     fn call(&mut self, words: &[&str]) {
         let until = option(words, "until").map(bytes);
         let all = words.contains(&"all");
@@ -356,7 +357,7 @@ impl Player {
         }
     }
 
-    /// Makes all calls of a plan that are left. Its block, if there is one, has its name.
+    /// Makes all remaining calls of a plan. Its block, if there is one, gets the plan's name.
     fn finish(&mut self, name: &str) -> String {
         let Open { plan, request } = self.plans.remove(name).unwrap();
         let Some(block) = self.bench.finish(plan) else {
@@ -370,7 +371,7 @@ impl Player {
 
     fn comb(&mut self, operation: &str, words: &[&str]) -> String {
         match operation {
-            // Blocks of one page, and one at their end that stays.
+            // Blocks of one page each. The last one stays in use.
             "comb" => {
                 let count: u64 = words[0].parse().unwrap();
                 let page = Request::new(PAGE).without_wait();
@@ -383,7 +384,7 @@ impl Player {
                 let tooth = self.teeth.pop().unwrap();
                 self.bench.free(tooth, None);
             }
-            // Frees two pages that are not side by side, and asks for two that are.
+            // Frees two pages that are not adjacent, and asks for two adjacent ones.
             "tear" => {
                 for _ in 0..2 {
                     self.comb("tooth", &[]);
@@ -394,7 +395,7 @@ impl Player {
                     Err(error) => refusal(error),
                 };
             }
-            // Every other page used and the others unmapped. From the end, so that nothing is created ahead.
+            // Every other page is in use, and the others are unmapped. From the end, so that nothing is created ahead.
             _ => {
                 let count: u64 = words[0].parse().unwrap();
                 for page in (0..count).rev().step_by(2) {
@@ -405,7 +406,8 @@ impl Player {
         String::new()
     }
 
-    /// Makes so many holes of one page, none of which holds a whole handle: they are of a 256th.
+    /// Makes the given number of one-page holes. None contains a whole handle, because a handle is a 256th of the held
+    /// bytes.
     fn holes(&mut self, count: u64) {
         self.alloc(&[&format!("all={}", 2 * count)]);
         self.free(&["all"]);
@@ -420,7 +422,8 @@ impl Player {
         assert_eq!(u64::from(pool.report().free_chunks), count);
     }
 
-    /// Returns the chunks examined for one request; asking for their number is a search, too.
+    /// Returns the number of chunks examined for one request. Reading the counter itself searches too, so its cost is
+    /// subtracted.
     fn looks(&mut self, request: &Request) -> String {
         let before = self.bench.paged.page_stats().looks;
         let _block = self.bench.paged.alloc(request);

@@ -1,21 +1,21 @@
 //! Programs over allocators, as text: drawn at random, or written in scripts.
 //!
 //! A program is a list of acts, a line each: `alloc x a 3M`, `set x a 7`, `order b a`, `free x b`. Streams are
-//! `a` to `d`; blocks and other things have any names; sizes take `K`, `M` and `G`. Each act is described where it
+//! `a` to `d`; blocks and other things may have any name; sizes take `K`, `M` and `G`. Each act is described where it
 //! is played: `blocks` and `player` (blocks and streams), `uses` (what is done to blocks), `memories` (allocators,
 //! limits), `sleep`, `things` (buffers, exports, steps), `graphs` (captures), `expect` (numbers, the stand-in's control).
 //!
 //! The player orders its own uses of a block by events (`order`), does each act on the device and on a copy of
 //! the block on the host, and compares the bytes. It also compares the allocator's counters with its blocks. In
-//! any order that the device chooses the results must be those of the acts one after another, and no two uses of
-//! the same memory may conflict.
+//! any order that the device chooses, the results must be those of doing the acts one after another, and no two
+//! uses of the same memory may conflict.
 //!
-//! Programs are drawn from a seed (`draw`); knobs choose the acts. Any part of a program is one too, so one that
-//! fails is shortened until every act of it is needed (`shrink`), and may then be written into a script. `scripts`
-//! plays the cases of a text file.
+//! Programs are drawn from a seed (`draw`); knobs choose the acts. Any part of a program is itself a program, so a
+//! failing program can be shortened until every remaining act is needed (`shrink`), and may then be written into a
+//! script. `scripts` plays the cases of a text file.
 //!
-//! `LARDER_PROGRAMS` is the number of programs, `LARDER_PROGRAM_SEED` the first seed. On the stand-in each
-//! runs eagerly and in several deferred orders; a GPU has its own order, and results are compared.
+//! `LARDER_PROGRAMS` is the number of programs, `LARDER_PROGRAM_SEED` the first seed. On the stand-in, programs
+//! run eagerly and in several deferred orders. A GPU has its own order; there only the results are checked.
 
 use crate::common;
 
@@ -47,26 +47,26 @@ use larder_cuda::driver::StandIn;
 use player::{Player, World, streams};
 use words::Outcome;
 
-/// Programs of the ordinary run.
+/// Number of programs in an ordinary run.
 const PROGRAMS: u64 = 50;
 
-/// Deferred orders of each.
+/// Number of deferred orders for each program.
 const ORDERS: u64 = 3;
 
 /// A drawn program.
 #[derive(Clone, Debug)]
 pub(crate) struct Program {
     seed: u64,
-    /// Makes the allocator.
+    /// The act that makes the allocator.
     memory: String,
     streams: usize,
     /// The first stream is the legacy default one.
     default_stream: bool,
     /// The allocator is dropped while work is queued.
     drop_early: bool,
-    /// At the end, where nothing is queued, all is freed under a low limit.
+    /// At the end, all is freed under a low limit; only in the eager order, in which nothing is queued then.
     drains: bool,
-    /// The acts are done so often, each time as a step of the last stream; 0 for once and no step.
+    /// How many times the acts are done, each time as a step of the last stream; 0 for once and without a step.
     steps: usize,
     acts: Vec<String>,
 }
@@ -119,7 +119,7 @@ enum Schedule {
 }
 
 impl Schedule {
-    /// Those that a program runs in here.
+    /// The orders in which a program is run on this driver.
     fn all(control: Option<&StandIn>) -> Vec<Self> {
         if control.is_none() {
             return vec![Self::Device];
@@ -136,10 +136,10 @@ impl Schedule {
     }
 }
 
-/// Returns the fault of a program in one order; `None` if there is none.
+/// Runs a program in one order and returns what went wrong; `None` if nothing did.
 fn wrong(control: Option<&'static StandIn>, program: &Program, at: Schedule) -> Option<String> {
     if let Some(control) = control {
-        // Whatever an earlier one left, and the stand-in remembers every stream there was.
+        // Clears what an earlier program left, including the streams, all of which the stand-in remembers.
         control.reset(2, DEVICE_BYTES);
         control.clear_findings();
         at.choose(control, program.seed);
@@ -174,7 +174,7 @@ fn left(control: &StandIn) -> Vec<String> {
     wrong
 }
 
-/// The driver for this test alone, and its control if it is the stand-in, which has the kernels then.
+/// Reserves the driver for this test. If it is the stand-in, also registers the kernels and returns its control.
 fn apart_with_kernels() -> (RwLockWriteGuard<'static, ()>, Option<&'static StandIn>) {
     let turn = apart();
     let control = driver().stand_in();
@@ -185,7 +185,7 @@ fn apart_with_kernels() -> (RwLockWriteGuard<'static, ()>, Option<&'static Stand
     (turn, control)
 }
 
-/// Draws programs and runs each in `orders` of the orders that there are.
+/// Draws programs and runs each in as many of the available orders as `orders` says.
 fn run_drawn(control: Option<&'static StandIn>, knobs: Knobs, orders: usize) {
     let first = number("LARDER_PROGRAM_SEED", 0);
     let all = Schedule::all(control);
@@ -241,7 +241,7 @@ fn programs_that_sleep_give_what_they_give_awake() {
     run_drawn(control, sleeps, 1);
 }
 
-/// With everything that an allocator has: captures, windows, buffers, exports, limits, streams that come and go.
+/// With everything that an allocator offers: captures, windows, buffers, exports, limits, streams that come and go.
 #[test]
 fn programs_of_all_acts_give_what_these_give_one_after_another() {
     run_drawn_alone(Knobs {
@@ -256,8 +256,8 @@ fn programs_of_all_acts_give_what_these_give_one_after_another() {
     });
 }
 
-/// Programs whose limits fall and rise: each time what was called stable is what a limit of 0 leaves, and when
-/// everything is freed a shrink is over without another call.
+/// Programs whose limits fall and rise. Each time, the bytes that were reported as stable are those that remain
+/// under a limit of 0; once everything is freed, a shrink needs no further call.
 fn run_with_limits(knobs: Knobs) {
     run_drawn_alone(Knobs {
         limits: true,

@@ -1,4 +1,4 @@
-//! What a program holds by name besides blocks, and typed buffers, which order their own uses.
+//! The things other than blocks that a program holds by name, including typed buffers, which order their own uses.
 
 use cudarc::driver::{CudaStream, result};
 use larder_cuda::{
@@ -12,7 +12,7 @@ use crate::programs::graphs::Captured;
 use crate::programs::player::{Player, is_short};
 use crate::programs::words::{Missing, Outcome, Words, number};
 
-/// Values of a buffer.
+/// Number of values in a buffer.
 const LEN: usize = 3000;
 
 /// Something that is dropped by its name.
@@ -26,7 +26,7 @@ pub(crate) enum Thing {
     Fixed(FixedBlock),
     Export(ExportedBlock),
     Import(ImportedBlock),
-    /// Buffers of one value.
+    /// A buffer, and the value that all its elements have.
     Buffer(DeviceBuffer<u64>, u64),
     Pinned(PinnedBuffer<u64>, u64),
     Watch {
@@ -35,7 +35,8 @@ pub(crate) enum Thing {
 }
 
 impl Player {
-    /// Acts about things; then those that look at numbers, or control the driver.
+    /// Plays the acts about things. All others go on to [`expect`](Self::expect): they look at numbers, or control the
+    /// driver.
     pub(crate) fn play_with_things(&mut self, verb: &str, words: &mut Words<'_>) -> Outcome {
         match verb {
             "prime" => self.prime(words),
@@ -74,7 +75,7 @@ impl Player {
         Ok(())
     }
 
-    /// Asks an allocator for something. A drawn program leaves out what there is no memory for.
+    /// Asks an allocator for something. A drawn program skips an act for which there is no memory.
     pub(crate) fn short<R>(
         &mut self,
         ask: impl FnOnce(&mut Self) -> Result<R, DeviceAllocError>,
@@ -100,13 +101,13 @@ impl Player {
         {
             return Err(Missing("an end of the capture").into());
         }
-        // Its end waits for all work.
+        // Dropping it waits for all work.
         if let Some(Thing::Import(_) | Thing::Fixed(_)) = self.things.get(name) {
             self.wait_for_all()?;
         }
         let gone = self.things.remove(name);
         drop(gone.ok_or(Missing("the thing"))?);
-        // A buffer that several streams used counts until they have passed.
+        // A buffer that several streams used still counts as live until those streams have passed their last use of it.
         self.deferred = true;
         Ok(())
     }
@@ -128,7 +129,7 @@ impl Player {
         Ok(())
     }
 
-    /// `step NAME STREAM`: a step of the stream, until it is dropped.
+    /// `step NAME STREAM`: begins a step of the stream; it lasts until NAME is dropped.
     pub(crate) fn step(&mut self, words: &mut Words<'_>) -> Outcome {
         let name = words.next()?;
         let (stream, queue) = self.stream_of(words)?;
@@ -176,7 +177,8 @@ impl Player {
         self.put(name, Thing::Import(imported))
     }
 
-    /// `set-import IMPORT STREAM VALUE BLOCK`: fills what is imported, which is the block.
+    /// `set-import IMPORT STREAM VALUE BLOCK`: fills the imported memory, which is the same memory as
+    /// BLOCK.
     pub(crate) fn set_import(&mut self, words: &mut Words<'_>) -> Outcome {
         let name = words.next()?;
         let (stream, queue) = self.stream_of(words)?;
@@ -197,8 +199,8 @@ impl Player {
         Ok(())
     }
 
-    /// `same IMPORT EXPORT`: both sides are one memory. If no block is there, it is written by the importer
-    /// first, as by another process: that must change no block.
+    /// `same IMPORT EXPORT`: both sides are the same memory. If the memory holds no block, the importer first writes to
+    /// it, as another process might; no block may change.
     pub(crate) fn same(&mut self, words: &mut Words<'_>) -> Outcome {
         let (one, two) = (words.next()?, words.next()?);
         self.wait_for_all()?;
@@ -223,7 +225,7 @@ impl Player {
         }
     }
 
-    /// Steps of a stream end before the stream goes.
+    /// Ends the steps of a stream, before the stream is dropped.
     pub(crate) fn end_steps_of(&mut self, stream: usize) {
         self.things
             .retain(|_, thing| !matches!(thing, Thing::Step { stream: of, .. } if *of == stream));
@@ -276,7 +278,7 @@ impl Player {
         outcome
     }
 
-    /// `peek PINNED`: the host compares what the buffer holds.
+    /// `peek PINNED`: the host checks the buffer's contents.
     pub(crate) fn peek(&self, words: &mut Words<'_>) -> Outcome {
         match self.things.get(words.next()?) {
             Some(Thing::Pinned(buffer, value)) => is_all(buffer.as_slice()?, *value),
@@ -284,7 +286,7 @@ impl Player {
         }
     }
 
-    /// `value PINNED VALUE`: the host compares what the buffer holds, and writes it.
+    /// `value PINNED VALUE`: the host checks the buffer's contents, and fills it with a new value.
     pub(crate) fn value(&mut self, words: &mut Words<'_>) -> Outcome {
         let (name, new) = (words.next()?, words.number()?);
         let Some(Thing::Pinned(buffer, value)) = self.things.get_mut(name) else {
@@ -296,7 +298,7 @@ impl Player {
         Ok(())
     }
 
-    /// Compares all buffers.
+    /// Checks the contents of all buffers.
     pub(crate) fn check_buffers(&mut self) -> Outcome {
         for thing in self.things.values() {
             match thing {
@@ -312,7 +314,7 @@ impl Player {
         Ok(())
     }
 
-    /// Orders a stream behind all uses of each buffer, and later uses behind the stream.
+    /// Makes a stream wait for all uses of each buffer, and later uses wait for the stream.
     pub(crate) fn leave_buffers(&mut self, stream: usize) -> Outcome {
         let queue = self.order.streams[stream].clone();
         let is_awake = self.asleep.is_empty();
@@ -328,7 +330,8 @@ impl Player {
         Ok(())
     }
 
-    /// For work of a stream that is not known cudarc waits on the host, which spoils captures.
+    /// Returns a stream that the allocator knows. If the stream of some work is not known, cudarc waits on the host,
+    /// which spoils captures.
     fn buffers_stream(&self, words: &mut Words<'_>) -> Outcome<Arc<CudaStream>> {
         let (stream, queue) = self.stream_of(words)?;
         self.uncaptured(stream)?;
@@ -336,8 +339,8 @@ impl Player {
         Ok(queue)
     }
 
-    /// `replace STREAM [borrowed]`: puts a new stream in the place of one, which goes; another library's, if it is
-    /// borrowed.
+    /// `replace STREAM [borrowed]`: replaces a stream with a new one and drops the old; with `borrowed`, the new stream
+    /// belongs to another library.
     pub(crate) fn replace_stream(&mut self, words: &mut Words<'_>) -> Outcome {
         let stream = words.stream()?;
         let of_it =
@@ -354,7 +357,7 @@ impl Player {
             false => context.new_stream()?,
             true => {
                 let raw = result::stream::create(result::stream::StreamKind::NonBlocking)?;
-                // SAFETY: destroyed once it is forgotten.
+                // SAFETY: the stream is destroyed only once it is forgotten.
                 unsafe { context.wrap_borrowed_stream(raw) }
             }
         };
@@ -374,16 +377,16 @@ impl Player {
             .values()
             .filter_map(|memory| memory.device.as_ref())
         {
-            // SAFETY: the stream is there; the value is gone before it is destroyed.
+            // SAFETY: the stream still exists, and this value is dropped before the stream is destroyed.
             let value = unsafe { self.world.context.cudarc().wrap_borrowed_stream(raw) };
             forgotten = forgotten.and(memory.forget_stream(value));
         }
         drop(stream);
         match forgotten {
-            // SAFETY: made by `replace_stream`, and nobody has it any more.
+            // SAFETY: the stream was made by `replace_stream`, and nothing uses it any more.
             Ok(()) => Ok(unsafe { result::stream::destroy(raw) }?),
             Err(DeviceAllocError::StreamHeld | DeviceAllocError::Capturing) => {
-                // SAFETY: it is there still.
+                // SAFETY: the stream still exists.
                 let again = unsafe { self.world.context.cudarc().wrap_borrowed_stream(raw) };
                 self.left.push(again);
                 Ok(())
@@ -397,10 +400,11 @@ impl Player {
         left.into_iter().try_for_each(|stream| self.forget(stream))
     }
 
-    /// Lets all streams go; those of another library are destroyed.
+    /// Drops all streams; those that belong to another library are destroyed.
     pub(crate) fn end_streams(&mut self) -> Outcome {
         if self.borrowed.contains(&true) || !self.left.is_empty() {
-            // Pinned buffers that were dropped hold the streams that use them until these are seen to have passed.
+            // Pinned buffers that were dropped keep the streams that used them alive until their work is known to be
+            // done.
             self.order
                 .streams
                 .iter()
