@@ -27,6 +27,10 @@ NAMES = {{names}}
 if "--list" in sys.argv:
     print("\\n".join(NAMES))
     sys.exit()
+if "--bench" in sys.argv:
+    print("| live | contender | ns | x bare |\\n| --- | ---: | ---: | ---: |\\n| 100 | bare | 70.0 | 1.00 |\\n")
+    print("|  | large blocks | median | longest |\\n| --- | ---: | ---: | ---: |\\n| pages | 0 | 0.1 | 9.0 |")
+    sys.exit()
 name = sys.argv[-1]
 if "--exact" in sys.argv:
     name = sys.argv[sys.argv.index("--exact") + 1]
@@ -124,6 +128,8 @@ class Tests(unittest.TestCase):
         )
         self.assertIn("what unmap.good asks | yes | 1 | holds: it", archive.answers())
         self.assertIn("unmap.fails | no answer: ended with 1", archive.answers())
+        pairs = [line for line in archive.answers().splitlines() if line.startswith("host pairs")]
+        self.assertEqual(pairs, ["host pairs of 100 live, bare | 1.00 x bare | 70.0 ns a pair | -"])
         self.assertIn("what went wrong", (archive.out / "failures.txt").read_text())
         with tarfile.open(archive.out / "logs.tar.gz") as logs:
             self.assertIn("logs/unmap.good.log", logs.getnames())

@@ -1,8 +1,9 @@
 //! [`DeviceAccess`]: access to device memory through one stream, for the core's decorators.
 //!
-//! A read is a copy for which the host waits. A fill takes a few driver calls whatever its length, and no host
-//! memory: it is a memset if the driver supports the pattern. Otherwise the first bytes are written, then copied
-//! within the device, doubling the length each time.
+//! A read is a copy for which the host waits. A fill needs no host memory. If the pattern repeats after 1, 2 or 4
+//! bytes, and the range starts at a multiple of that, a fill is a memset and a few calls for the last bytes.
+//! Otherwise the first bytes are written, then copied within the device, doubling the length each time: at most 61
+//! copies.
 //!
 //! # Invariants
 //! * DEVACC1 the bytes named by a call are memory that its caller holds, as the constructors demand.

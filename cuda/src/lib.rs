@@ -1,5 +1,5 @@
 //! Stream-ordered GPU memory for programs that use [cudarc](https://docs.rs/cudarc), on NVIDIA's driver or on a
-//! stand-in that needs no GPU. It has run on one GPU, an H200, for a quarter of an hour.
+//! stand-in that needs no GPU. Of NVIDIA's devices it has run only on H200s, for twenty minutes in all.
 //!
 //! ```no_run
 //! use larder_cuda::{Context, DeviceAllocator};

@@ -64,7 +64,7 @@ pub(crate) enum Refusal {
     NoStep,
     #[error("there is no such window: it has ended, or was never opened")]
     NoWindow,
-    #[error("{0} is not a share of a device's memory: give a number from 0 to 1")]
+    #[error("{0} is not a fraction of a device's memory: pass a number from 0 to 1")]
     Fraction(f64),
     #[error("a null pointer was passed for {0}")]
     Null(&'static str),

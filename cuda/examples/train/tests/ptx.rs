@@ -202,7 +202,7 @@ fn assert_near(text: &[f32], buffer: &DeviceBuffer<f32>, gpu: &TrainDevice) {
     }
 }
 
-/// The same values, from -4 to 4, on the host and on the device.
+/// Values from -4 to 4, on the host and, equal to them, on the device.
 struct Pair(Vec<f32>, DeviceBuffer<f32>);
 
 impl Pair {
