@@ -1,5 +1,5 @@
-//! Sets the folder in which cargo puts linked files: the stand-in's shared object is there before this package is
-//! compiled.
+//! Sets the folder in which cargo puts linked files: the stand-in's shared object is there before
+//! this package is compiled.
 
 use std::env;
 use std::path::Path;

@@ -33,13 +33,13 @@ enum ControlAction {
     Pause(JobSelector),
     /// Gives a job all of the time: a share of 100
     Resume(JobSelector),
-    /// Puts a job to sleep: at the end of its run it copies its GPU memory to the host, releases all of it, and
-    /// stops
+    /// Puts a job to sleep: at the end of its run it copies its GPU memory to the host, releases
+    /// all of it, and stops
     Sleep(JobSelector),
     /// Wakes a job, as soon as its GPUs have the memory that it needs
     Wake(JobSelector),
-    /// Removes the files of a job whose process was killed, so that its memory no longer counts. Refused while
-    /// the process exists
+    /// Removes the files of a job whose process was killed, so that its memory no longer counts.
+    /// Refused while the process exists
     Forget(JobSelector),
 }
 
@@ -85,8 +85,8 @@ pub(crate) fn run(args: &ControlArgs) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Removes the files of a job whose process is gone. The job's names are locked during the removal, so that no process
-/// starts under them.
+/// Removes the files of a job whose process is gone. The job's names are locked during the removal,
+/// so that no process starts under them.
 fn forget(job: &JobPaths) -> Result<(), Failure> {
     let mut locks = Vec::new();
     for path in [&job.status, &job.control] {

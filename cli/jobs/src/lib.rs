@@ -4,15 +4,15 @@
 //! * `top` shows the jobs; `control` changes one; `coordinate` divides
 //!   a device's memory among them.
 //!
-//! All but `job` only read and write files, so they work on a machine without a driver, and with jobs of other programs
-//! that speak AntMan's protocol. `files` finds the two files of each job, `view` reads them, `order` changes the
-//! control file, `alive` checks whether the process exists.
+//! All but `job` only read and write files, so they work on a machine without a driver, and with
+//! jobs of other programs that speak AntMan's protocol. `files` finds the two files of each job,
+//! `view` reads them, `order` changes the control file, `alive` checks whether the process exists.
 //!
-//! The program's other commands use this crate's embedded stand-in driver ([`embedded_stand_in`]), tables for terminals
-//! ([`layout`]) and byte counts ([`units`]).
+//! The program's other commands use this crate's embedded stand-in driver ([`embedded_stand_in`]),
+//! tables for terminals ([`layout`]) and byte counts ([`units`]).
 //!
-//! Exit codes: 0 success; 1 the requested work failed, or output could not be written; 2 wrong arguments. A closed pipe
-//! is not a failure (0), except if it ends a coordination (1).
+//! Exit codes: 0 success; 1 the requested work failed, or output could not be written; 2 wrong
+//! arguments. A closed pipe is not a failure (0), except if it ends a coordination (1).
 #![deny(unsafe_code)]
 // These macros would print untrusted text unescaped (VISIBLE1).
 #![cfg_attr(not(test), deny(clippy::print_stdout, clippy::print_stderr))]

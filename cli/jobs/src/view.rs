@@ -1,7 +1,7 @@
 //! The content of a job's two files as one value to show.
 //!
-//! A bad file does not hide the other one: a file that is incomplete, or not a status or control file, becomes the
-//! description of a problem.
+//! A bad file does not hide the other one: a file that is incomplete, or not a status or control
+//! file, becomes the description of a problem.
 
 use std::fs;
 use std::path::Path;
@@ -140,8 +140,8 @@ impl JobView {
         }
     }
 
-    /// Returns the share of the time to show: the share in force; if the job does not report it, the one in its control
-    /// file; if that has none, 100.
+    /// Returns the share of the time to show: the share in force; if the job does not report it,
+    /// the one in its control file; if that has none, 100.
     pub(crate) fn shown_perf(&self) -> i32 {
         self.perf.or(self.target_perf).unwrap_or(100)
     }
@@ -171,7 +171,8 @@ impl GpuView {
     }
 }
 
-/// Describes the problem of a job whose process ended, or seems to have ended, without a last status.
+/// Describes the problem of a job whose process ended, or seems to have ended, without a last
+/// status.
 pub(crate) fn not_there(pid: u32, name: &str) -> String {
     format!(
         "process {pid} does not exist, but its memory still counts: if it was killed, `larder control forget {name}`"
@@ -184,8 +185,8 @@ const MOST_GPUS: usize = 64;
 /// A status, and the UID of its owner if the system has users.
 pub(crate) type Said = (StatusFile, Option<u32>);
 
-/// Reads a job's status; `None` if there is no file. An error describes the defect. One is that the status belongs to a
-/// user other than the process's, who could write anything into it.
+/// Reads a job's status; `None` if there is no file. An error describes the defect. One is that the
+/// status belongs to a user other than the process's, who could write anything into it.
 pub(crate) fn read_status(path: &Path) -> Result<Option<Said>, String> {
     let read = read_owned(path, StatusFile::MAX_BYTES).map_err(|error| error.to_string())?;
     let Some((text, user)) = read else {
@@ -205,7 +206,7 @@ fn believe(own: &JobStatus, user: Option<u32>) -> Result<(), String> {
     let pid = own.life.map_or(own.pid, Life::pid);
     if pid != own.pid {
         return Err(format!(
-            "it says process {} and the life of process {pid}: not believed",
+            "it names process {} but has the life of process {pid}: not believed",
             own.pid
         ));
     }

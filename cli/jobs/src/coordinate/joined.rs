@@ -1,5 +1,5 @@
-//! [`JoinedJob`], the coordinator's record of a job: how its order numbers relate to those in the files, and how much
-//! of its status is believed.
+//! [`JoinedJob`], the coordinator's record of a job: how its order numbers relate to those in the
+//! files, and how much of its status is believed.
 //!
 //! The invariants ROUND1, ROUND2 and ROUND4 to ROUND6 are in `rounds`.
 
@@ -25,20 +25,21 @@ pub(super) struct JoinedJob {
     pub(super) priority: u32,
     /// Orders up to this number came from earlier coordinators (ROUND1).
     pub(super) base: u64,
-    /// Bytes that the job could hold by unconfirmed orders of earlier coordinators when it joined (ROUND2).
+    /// Bytes that the job could hold by unconfirmed orders of earlier coordinators when it joined
+    /// (ROUND2).
     pub(super) unseen_bytes: u64,
     /// Bytes that the job was given and may still hold (ROUND5).
     pub(super) given_bytes: u64,
-    /// Whether the job's status claims a limit above the believed one, so that the job must be sent a limit as long as
-    /// it may still obey.
+    /// Whether the job's status claims a limit above the believed one, so that the job must be sent
+    /// a limit as long as it may still obey.
     pub(super) is_unlimited: bool,
     /// The time at which the job's status first claimed more than `given_bytes`.
     pub(super) claims_since: Option<Duration>,
-    /// Whether no status of the job has been read yet, or an order was not written, so that the files may know more
-    /// than this record.
+    /// Whether no status of the job has been read yet, or an order was not written, so that the
+    /// files may know more than this record.
     pub(super) joins_again: bool,
-    /// Whether the job has several GPUs. Its files have one order number for all of them, so only one coordinator may
-    /// write them.
+    /// Whether the job has several GPUs. Its files have one order number for all of them, so only
+    /// one coordinator may write them.
     pub(super) has_several_gpus: bool,
     /// The lock that makes this coordinator the one that writes the files.
     pub(super) only: Option<Arc<FileLock>>,
@@ -197,8 +198,8 @@ impl JoinedJob {
         Some(file)
     }
 
-    /// Records that the last orders are in the control file. A share is written only once, so that a user may pause a
-    /// job until the share changes again.
+    /// Records that the last orders are in the control file. A share is written only once, so that
+    /// a user may pause a job until the share changes again.
     pub(super) const fn written(&mut self) {
         self.perf = None;
         self.is_unwritten = false;
@@ -209,8 +210,8 @@ impl JoinedJob {
         !self.has_several_gpus || self.only.is_some()
     }
 
-    /// Makes this coordinator the one that writes a job's file with orders for several GPUs, unless another coordinator
-    /// does.
+    /// Makes this coordinator the one that writes a job's file with orders for several GPUs, unless
+    /// another coordinator does.
     pub(super) fn claim(&mut self, job: &JobPaths) -> Result<(), String> {
         let name = format!("{}.coordinator", job.name);
         let lock = FileLock::take(&job.control.with_file_name(name), Sharing::Nobody);

@@ -16,8 +16,8 @@ use crate::alive::Liveness;
 use crate::files::JobPaths;
 
 impl Coordination {
-    /// Adds or removes a job according to its files. Their status may be missing, incomplete, or another process's.
-    /// Returns the status if it can be believed.
+    /// Adds or removes a job according to its files. Their status may be missing, incomplete, or
+    /// another process's. Returns the status if it can be believed.
     pub(super) fn look<'r>(
         &mut self,
         job: &JobPaths,
@@ -107,7 +107,8 @@ impl Coordination {
         }
     }
 
-    /// Counts a job whose process exists as the bytes that an earlier coordinator's orders let it hold.
+    /// Counts a job whose process exists as the bytes that an earlier coordinator's orders let it
+    /// hold.
     fn join_by_orders(
         &mut self,
         job: &JobPaths,

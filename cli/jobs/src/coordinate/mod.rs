@@ -27,12 +27,12 @@ pub(crate) use folders::FolderError;
 use folders::FolderLocks;
 pub(crate) use rounds::{Coordination, CoordinationEvent};
 
-/// Moves memory between the jobs on one GPU by priority, so that together they never hold more than a
-/// total.
+/// Moves memory between the jobs on one GPU by priority, so that together they never hold more than
+/// a total.
 ///
-/// Reads the jobs' status files, writes their control files, and reports what it moves and why. Jobs have to begin with
-/// a limit of 0 (`larder job` does). Only one coordinator at a time can run for a folder and a GPU. It can be ended at
-/// any moment with ctrl-c: the jobs keep their limits.
+/// Reads the jobs' status files, writes their control files, and reports what it moves and why.
+/// Jobs have to begin with a limit of 0 (`larder job` does). Only one coordinator at a time can run
+/// for a folder and a GPU. It can be ended at any moment with ctrl-c: the jobs keep their limits.
 #[derive(Debug, Args)]
 // A narrow terminal would break a single line.
 #[command(override_usage = "larder coordinate [OPTIONS]\n       --total <N> [FOLDER]...")]
@@ -64,8 +64,8 @@ pub(crate) struct CoordinationSettings {
     #[arg(long = "total", value_name = "N", value_parser = parse_bytes, allow_hyphen_values = true)]
     pub(crate) total_bytes: u64,
 
-    /// The GPU whose memory is divided; by default, the memory of each GPU is divided separately, and jobs on several
-    /// GPUs are left out
+    /// The GPU whose memory is divided; by default, the memory of each GPU is divided separately,
+    /// and jobs on several GPUs are left out
     #[arg(long, value_name = "ID")]
     pub(crate) gpu: Option<BusId>,
 
@@ -85,10 +85,11 @@ pub(crate) struct CoordinationSettings {
     #[arg(long, value_name = "P", default_value = "100", value_parser = parse_perf)]
     pub(crate) perf_beside: PerfControl,
 
-    /// Jobs that together want more than the total take turns: each gets all that it wants while others sleep, copied
-    /// to the host. A turn lasts at least this many seconds, multiplied by the job's priority (1 to 10), and should be
-    /// long compared with the time of the copies. A job that sleeps when this program ends keeps sleeping until another
-    /// coordinator, or `control wake`, wakes it
+    /// Jobs that together want more than the total take turns: each gets all that it wants while
+    /// others sleep, copied to the host. A turn lasts at least this many seconds, multiplied by the
+    /// job's priority (1 to 10), and should be long compared with the time of the copies. A job
+    /// that sleeps when this program ends keeps sleeping until another coordinator, or `control
+    /// wake`, wakes it
     #[arg(long = "turns", value_name = "S", num_args = 0..=1, require_equals = true, default_missing_value = "30", value_parser = parse_interval)]
     pub(crate) turn: Option<Duration>,
 }
@@ -101,7 +102,8 @@ struct TimedEvent<'a> {
     said: &'a CoordinationEvent,
 }
 
-/// Message when the output is closed: unlike a program that only shows figures, a coordinator must not stop silently.
+/// Message when the output is closed: unlike a program that only shows figures, a coordinator must
+/// not stop silently.
 const UNREAD: &str =
     "the output is no longer read, so the coordination has ended; the jobs keep their limits";
 

@@ -1,5 +1,5 @@
-//! The blocks of a job: bytes at both ends of each block are written when the block is allocated, and compared when it
-//! is freed.
+//! The blocks of a job: bytes at both ends of each block are written when the block is allocated,
+//! and compared when it is freed.
 
 use std::collections::HashMap;
 use std::error::Error;
@@ -63,8 +63,8 @@ impl<'j> JobBlocks<'j> {
         self.pass = pass;
     }
 
-    /// Waits until the limit allows this many bytes, and checks a hundred times a second. Returns true if the job is to
-    /// end.
+    /// Waits until the limit allows this many bytes, and checks a hundred times a second. Returns
+    /// true if the job is to end.
     pub(super) fn wait_for(&self, bytes: u64, job: &Job, ended: &Receiver<()>) -> bool {
         while self.memory.device().limit_bytes() < bytes {
             if ended.recv_timeout(Duration::from_millis(10)).is_ok() {

@@ -25,14 +25,14 @@ use crate::files::JobPaths;
 use crate::{Failure, note, print_json};
 use script::JobScript;
 
-/// Replays traces as one of several jobs on a GPU: it obeys its control file, writes its status, and checks
-/// what it wrote.
+/// Replays traces as one of several jobs on a GPU: it obeys its control file, writes its status,
+/// and checks what it wrote.
 ///
 /// Exits with 1 if a byte was not as it had been written, or if neither device nor host had memory.
 #[derive(Debug, Args)]
 pub struct JobArgs {
-    /// Traces in format v1, memory snapshots of PyTorch of one device, or logs of RMM's logging adaptor,
-    /// played one after the other
+    /// Traces in format v1, memory snapshots of PyTorch of one device, or logs of RMM's logging
+    /// adaptor, played one after the other
     #[arg(required = true, value_name = "TRACE")]
     traces: Vec<PathBuf>,
 

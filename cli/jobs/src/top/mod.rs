@@ -23,12 +23,12 @@ use crate::{Failure, print_json};
 
 /// Shows the jobs that share a machine's GPUs, and changes their limits and shares.
 ///
-/// In a terminal, the table is updated and takes keys; elsewhere it is printed once. Do not change limits by hand while
-/// `larder coordinate` sets them.
+/// In a terminal, the table is updated and accepts keys; elsewhere it is printed once. Do not change
+/// limits by hand while `larder coordinate` sets them.
 #[derive(Debug, Args)]
 pub struct TopArgs {
-    /// Folders with files of jobs, or such files (`NAME.status.json` and `NAME.control.json`, or AntMan's
-    /// `NAME_pai2sche.json` and `NAME_sche2pai.json`)
+    /// Folders that hold jobs' files, or single files (`NAME.status.json` and `NAME.control.json`,
+    /// or AntMan's `NAME_pai2sche.json` and `NAME_sche2pai.json`)
     #[arg(value_name = "PLACE", default_values_os_t = [default_folder()])]
     places: Vec<PathBuf>,
 
@@ -40,7 +40,7 @@ pub struct TopArgs {
     #[arg(long)]
     wide: bool,
 
-    /// Print these columns, such as used,limit; a wrong name lists the valid ones
+    /// Print these columns, such as used,limit; the error for a wrong name lists the valid ones
     #[arg(
         long,
         value_name = "NAMES",
@@ -49,12 +49,12 @@ pub struct TopArgs {
     )]
     columns: Vec<String>,
 
-    /// Print one JSON object for each job in place of the table, once
+    /// Print one JSON object for each job in place of the table, and exit
     #[arg(long)]
     json: bool,
 
-    /// Answer `GET /metrics` at this port of 127.0.0.1, or at an address such as 0.0.0.0:9835, with the jobs as
-    /// OpenMetrics text, which Prometheus reads, until ctrl-c; port 0 means any free port
+    /// Serve the jobs as OpenMetrics text, for Prometheus, at `GET /metrics` of this port of
+    /// 127.0.0.1, or of an address such as 0.0.0.0:9835, until ctrl-c; port 0 means any free port
     #[arg(long, value_name = "ADDRESS", value_parser = serve::parse_address, conflicts_with_all = ["once", "wide", "columns", "json"])]
     serve: Option<SocketAddr>,
 

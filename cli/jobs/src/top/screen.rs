@@ -1,8 +1,8 @@
-//! The live table in a terminal: [`Screen`] is its content and handles keys; [`run`] connects it to the
-//! terminal, the files and the clock.
+//! The live table in a terminal: [`Screen`] is its content and handles keys; [`run`] connects it to
+//! the terminal, the files and the clock.
 //!
-//! Keys change control files immediately. The table shows the limit and the share in the control file next to those in
-//! force, which change once the job has obeyed.
+//! Keys change control files immediately. The table shows the limit and the share in the control
+//! file next to those in force, which change once the job has obeyed.
 
 use std::io;
 use std::path::PathBuf;

@@ -76,7 +76,7 @@ impl SimDriver {
         let race = shadow.note(0, room, Access::Write, clock, moment, what);
         if let Some(other) = race {
             self.findings.add(format!(
-                "race: {what} of the memory at {at:#x}, and nothing orders it and {other}"
+                "race: {what} of the memory at {at:#x}, unordered with {other}"
             ));
         }
     }

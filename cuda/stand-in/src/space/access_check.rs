@@ -48,7 +48,7 @@ impl SimDriver {
                 .block_at(next)
                 .map(|(start, block)| (start, block.clone()));
             let Some((start, block)) = found else {
-                return Err(self.illegal(user, at, bytes, next, "where no memory is"));
+                return Err(self.illegal(user, at, bytes, next, "where there is no memory"));
             };
             if let Err(why) = self.allowed(user, &block, access) {
                 return Err(self.illegal(user, at, bytes, next, why));
@@ -75,7 +75,7 @@ impl SimDriver {
                     "reads"
                 };
                 self.findings.add(format!(
-                    "race: {what} {act} memory at {next:#x}, and nothing orders it and {other}"
+                    "race: {what} {act} memory at {next:#x}, unordered with {other}"
                 ));
             }
             if to < end && !matches!(block.kind, BlockKind::Mapped { .. }) {

@@ -29,7 +29,7 @@ impl FreeRanges {
         self.take_at(at, bytes).then_some(at)
     }
 
-    /// Takes `bytes` at the lowest multiple of `align`, a power of two, that fits.
+    /// Takes `bytes` at the lowest multiple of `align`, a power of two, that fits, even if it was just freed.
     pub(crate) fn take_lowest(&mut self, bytes: u64, align: u64) -> Option<u64> {
         let at = self.fit(.., bytes, align)?;
         self.take_at(at, bytes).then_some(at)

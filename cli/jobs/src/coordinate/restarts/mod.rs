@@ -5,8 +5,8 @@
 //!
 //! RESTART1. The bytes that existing processes hold, may take by the limits in force, or may take
 //! by orders that they have read, never add up to more than the total.
-//! RESTART2. From every world, once no more faults happen and all parties act, jobs get all that
-//! they want of the total, and no job is left without a share.
+//! RESTART2. From every world, once no more faults happen and all parties act, the whole total is
+//! given out or all jobs have what they want, and no job is left without a share.
 //!
 //! Each deliberate defect ([`ProtocolChange`]) must break RESTART1; most are former defects of the
 //! coordination.

@@ -1,5 +1,5 @@
-//! [`ScenarioModel`]: a scenario, with the real coordination as a function from the files of a world to the next ones.
-//! Results are cached.
+//! [`ScenarioModel`]: a scenario, with the real coordination as a function from the files of a
+//! world to the next ones. Results are cached.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::hash::{Hash, Hasher};
@@ -208,7 +208,8 @@ impl ScenarioModel {
         after
     }
 
-    /// Returns the number of a coordinator's state, from which it removes figures that are only reported.
+    /// Returns the number of a coordinator's state, from which it removes figures that are only
+    /// reported.
     fn keep(&mut self, mut coordination: Coordination) -> u32 {
         for known in coordination.known.values_mut() {
             known.state = JobFigures::default();
@@ -293,7 +294,8 @@ impl ScenarioModel {
     }
 }
 
-/// Returns the life of a process, from its number and how often it has started: its PID is the same each time.
+/// Returns the life of a process, from its number and how often it has started: its PID is the same
+/// each time.
 fn life((number, start): (u8, u8)) -> Life {
     let boot = 1;
     format!("{}-{start}-{boot:032x}", 100 + u32::from(number))
@@ -308,7 +310,8 @@ fn numbers(of: Life) -> (u8, u8) {
     (number, start.parse().unwrap())
 }
 
-/// Renumbers the jobs in a text from 0, and removes the next number, since only the order of the jobs matters.
+/// Renumbers the jobs in a text from 0, and removes the next number, since only the order of the
+/// jobs matters.
 fn renumbered(text: &str) -> String {
     let (mut parts, mut ids) = (Vec::new(), BTreeSet::new());
     for part in text.split("JobId(") {

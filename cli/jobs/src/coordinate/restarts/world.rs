@@ -1,5 +1,6 @@
-//! [`World`]: processes of jobs, the jobs' files, and a coordinator in the middle of a round; and [`Transition`], the
-//! next event. Amounts of memory are in bytes, of a device that has two or three.
+//! [`World`]: processes of jobs, the jobs' files, and a coordinator in the middle of a round; and
+//! [`Transition`], the next event. Amounts of memory are in bytes, of a device that has two or
+//! three.
 
 use super::model::ScenarioModel;
 
@@ -44,7 +45,8 @@ pub(super) enum Transition {
 /// A process of a scenario that is to run a job.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(super) struct PlannedProcess {
-    /// The number of its job's name. Two processes with the same name do not exist at the same time if they lock it.
+    /// The number of its job's name. Two processes with the same name do not exist at the same time
+    /// if they lock it.
     pub(super) name: usize,
     pub(super) priority: u8,
     pub(super) wants: u8,
@@ -136,7 +138,8 @@ impl Chances {
 }
 
 impl JobProcess {
-    /// Returns the maximum memory that the process can hold before the coordinator reads its status again.
+    /// Returns the maximum memory that the process can hold before the coordinator reads its status
+    /// again.
     pub(super) fn may_hold(&self) -> u8 {
         let read = self.inbox.map_or(0, |(limit, _)| limit);
         self.held.max(self.limit).max(read)
