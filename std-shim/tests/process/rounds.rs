@@ -1,4 +1,5 @@
-//! Rounds of threads and forks: nothing is left behind and nothing hangs, with a thread of the heap's own and without.
+//! Rounds of threads and forks: nothing is left behind and nothing hangs, with and without the heap's background
+//! thread.
 //!
 //! 300 rounds; 10,000 with `LARDER_ROUNDS=all`. Nothing is timed: the number of heaps is bounded by the number of
 //! threads, and the memory left at the end, once all idle memory is released, may not exceed what was left after half
@@ -31,7 +32,7 @@ pub(crate) const CASES: &[Case] = &[
     .with(BACKGROUND),
 ];
 
-/// Without a thread of the heap's own, and with one.
+/// Without the heap's background thread, and with it.
 const BACKGROUND: &[Variables] = &[
     &[("LARDER_BACKGROUND_PURGE", "no")],
     &[("LARDER_BACKGROUND_PURGE", "yes")],
@@ -51,7 +52,7 @@ fn blocks() -> Vec<Vec<u8>> {
 /// Runs all rounds. With `threads` threads at work beside the main thread, there may be at most `threads + 1` heaps.
 fn repeat(threads: usize, mut round: impl FnMut()) {
     let rounds = if is_long() { 10_000 } else { 300 };
-    // When the heap releases idle memory by itself depends on the load of the machine, so `trim` releases it here.
+    // The heap also releases idle memory by itself, at times that depend on the machine's load, so trim first.
     let mut half = || {
         (0..rounds / 2).for_each(|_| round());
         HEAP.trim();

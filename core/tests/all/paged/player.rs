@@ -1,6 +1,6 @@
 //! The player of the scripts: one allocator over a device that checks every call.
 //!
-//! Sizes and places are in pages, or in bytes with a `b` after them. An outcome is the answer, then the driver calls
+//! Sizes and places are in pages, or in bytes with the suffix `b`. An outcome is the answer, then the driver calls
 //! (sizes of the handles created and released, places made accessible), then each of the [`Counts`] that changed.
 
 use std::collections::HashMap;
@@ -59,7 +59,7 @@ impl golden::Player for Player {
         let mut outcome = self.answer(words[0], &words[1..]);
         self.bench.check();
         let made = self.bench.device().take_calls();
-        // The calls of these opening operations are not printed; the changes that they leave are enough.
+        // The calls of these operations are not printed; the changes that they leave are enough.
         if !["begin", "comb", "gaps", "holes", "looks", "pieces"].contains(&words[0]) {
             outcome += &calls(&made);
         }
@@ -276,7 +276,7 @@ impl Player {
         }
     }
 
-    /// Sets the limit: to a size, to the bytes `held`, to `held+` a number of pages, or to `none`.
+    /// Sets the limit: to a size, to the `held` bytes, to those plus a size (`held+SIZE`), or to `none`.
     fn limit(&mut self, word: &str) -> String {
         let held = self.bench.paged.stats().reserved_bytes;
         let limit = match (word, word.strip_prefix("held+")) {
@@ -300,7 +300,7 @@ impl Player {
                 .copied()
                 .unwrap_or_else(|| range(word));
             if !pins {
-                // The device reports an extra unpin as an error.
+                // The device would panic on an extra unpin.
                 if let Some(at) = self.pinned.iter().position(|pinned| *pinned == range) {
                     self.pinned.remove(at);
                     self.bench.device().unpin(range);
@@ -406,8 +406,8 @@ impl Player {
         String::new()
     }
 
-    /// Makes the given number of one-page holes. None contains a whole handle, because a handle is a 256th of the held
-    /// bytes.
+    /// Makes the given number of one-page holes. None contains a whole handle, because all pages come in at most 256
+    /// handles.
     fn holes(&mut self, count: u64) {
         self.alloc(&[&format!("all={}", 2 * count)]);
         self.free(&["all"]);

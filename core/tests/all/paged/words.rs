@@ -7,7 +7,7 @@ use larder_core::{Addr, AddrRange, Align, AllocError, EventNumber, Request, Stre
 
 use super::bench::{BASE, PAGE};
 
-/// Returns a number of bytes: pages, or bytes with a `b` behind them.
+/// Returns a number of bytes, from pages or from bytes with the suffix `b`.
 pub(crate) fn bytes(text: &str) -> u64 {
     let parse = |text: &str| text.parse::<u64>().unwrap_or_else(|_| panic!("{text}"));
     match (text.strip_suffix('b'), text.split_once('/')) {

@@ -1,9 +1,10 @@
 //! Programs over allocators, as text: drawn at random, or written in scripts.
 //!
-//! A program is a list of acts, a line each: `alloc x a 3M`, `set x a 7`, `order b a`, `free x b`. Streams are
-//! `a` to `d`; blocks and other things may have any name; sizes take `K`, `M` and `G`. Each act is described where it
-//! is played: `blocks` and `player` (blocks and streams), `uses` (what is done to blocks), `memories` (allocators,
-//! limits), `sleep`, `things` (buffers, exports, steps), `graphs` (captures), `expect` (numbers, the stand-in's control).
+//! A program is a list of acts (operations), one per line: `alloc x a 3M`, `set x a 7`, `order b a`, `free x b`.
+//! Streams are `a` to `d`; blocks and other things may have any name; sizes take `K`, `M` and `G`. Each act is
+//! described where it is played: `blocks` and `player` (blocks and streams), `uses` (what is done to blocks), `memories`
+//! (allocators, limits), `sleep`, `things` (buffers, exports, steps), `graphs` (captures), `expect` (numbers, the
+//! stand-in's control).
 //!
 //! The player orders its own uses of a block by events (`order`), does each act on the device and on a copy of
 //! the block on the host, and compares the bytes. It also compares the allocator's counters with its blocks. In
@@ -185,7 +186,7 @@ fn apart_with_kernels() -> (RwLockWriteGuard<'static, ()>, Option<&'static Stand
     (turn, control)
 }
 
-/// Draws programs and runs each in as many of the available orders as `orders` says.
+/// Draws programs and runs each in up to `orders` of the available orders.
 fn run_drawn(control: Option<&'static StandIn>, knobs: Knobs, orders: usize) {
     let first = number("LARDER_PROGRAM_SEED", 0);
     let all = Schedule::all(control);
@@ -256,8 +257,8 @@ fn programs_of_all_acts_give_what_these_give_one_after_another() {
     });
 }
 
-/// Programs whose limits fall and rise. Each time, the bytes that were reported as stable are those that remain
-/// under a limit of 0; once everything is freed, a shrink needs no further call.
+/// Runs programs whose limits fall and rise. At each `stable` act, the bytes reported as stable must equal those that
+/// remain under a limit of 0; once everything is freed, a shrink must need no further call.
 fn run_with_limits(knobs: Knobs) {
     run_drawn_alone(Knobs {
         limits: true,
@@ -289,7 +290,7 @@ fn am_4_stable_is_what_a_limit_of_0_leaves_of_the_hosts_side() {
     });
 }
 
-/// F8 on streams: where each block is, how large it is and what it holds.
+/// Checks F8 (docs/CONFORMANCE.md) on streams: where each block is, how large it is and what it holds.
 #[test]
 fn f8_random_blocks_on_three_streams_keep_their_bytes_sizes_and_places() {
     run_drawn_alone(Knobs {

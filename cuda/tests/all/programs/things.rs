@@ -35,8 +35,8 @@ pub(crate) enum Thing {
 }
 
 impl Player {
-    /// Plays the acts about things. All others go on to [`expect`](Self::expect): they look at numbers, or control the
-    /// driver.
+    /// Plays the acts on things. All others, which look at numbers or control the driver, go on to
+    /// [`expect`](Self::expect).
     pub(crate) fn play_with_things(&mut self, verb: &str, words: &mut Words<'_>) -> Outcome {
         match verb {
             "prime" => self.prime(words),
@@ -75,7 +75,8 @@ impl Player {
         Ok(())
     }
 
-    /// Asks an allocator for something. A drawn program skips an act for which there is no memory.
+    /// Runs a call that allocates. A drawn program skips the act if memory is short or asleep, or if the driver was
+    /// told to refuse.
     pub(crate) fn short<R>(
         &mut self,
         ask: impl FnOnce(&mut Self) -> Result<R, DeviceAllocError>,
@@ -101,7 +102,7 @@ impl Player {
         {
             return Err(Missing("an end of the capture").into());
         }
-        // Dropping it waits for all work.
+        // Dropping an import or a fixed block waits for all work.
         if let Some(Thing::Import(_) | Thing::Fixed(_)) = self.things.get(name) {
             self.wait_for_all()?;
         }
@@ -177,8 +178,7 @@ impl Player {
         self.put(name, Thing::Import(imported))
     }
 
-    /// `set-import IMPORT STREAM VALUE BLOCK`: fills the imported memory, which is the same memory as
-    /// BLOCK.
+    /// `set-import IMPORT STREAM VALUE BLOCK`: fills the imported memory, which is that of BLOCK.
     pub(crate) fn set_import(&mut self, words: &mut Words<'_>) -> Outcome {
         let name = words.next()?;
         let (stream, queue) = self.stream_of(words)?;

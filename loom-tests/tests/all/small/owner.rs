@@ -17,7 +17,7 @@ impl Owner {
         owner
     }
 
-    /// Touches the heap's cell, which only one owner at a time may.
+    /// Touches the heap's cell, which only one owner at a time may do.
     fn touch(&self) {
         self.world.touch(self.heap);
     }
