@@ -3,8 +3,8 @@
 //! A program is a list of acts (operations), one per line: `alloc x a 3M`, `set x a 7`, `order b a`, `free x b`.
 //! Streams are `a` to `d`; blocks and other things may have any name; sizes take `K`, `M` and `G`. Each act is
 //! described where it is played: `blocks` and `player` (blocks and streams), `uses` (what is done to blocks),
-//! `memories` (allocators, limits), `sleep`, `things` (buffers, exports, steps), `graphs` (captures), `expect` (numbers,
-//! the stand-in's control).
+//! `memories` (allocators, limits), `sleep`, `things` (buffers, exports, steps), `graphs` (captures), `expect`
+//! (numbers, the stand-in's control).
 //!
 //! The player orders its own uses of a block by events (`order`), does each act on the device and on a copy of
 //! the block on the host, and compares the bytes. It also compares the allocator's counters with its blocks. In
