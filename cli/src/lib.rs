@@ -1,8 +1,9 @@
 //! Replays recorded allocation traces against Larder and its peers.
 //!
-//! This is the library behind the program `larder` and its benches. It is not an allocator: every
-//! contender works on numbers (addresses and sizes on a simulated device), and nothing here touches
-//! the memory that the numbers name. Process heaps are measured in separate programs.
+//! This is the library behind the program `larder` and its benches. It is not an allocator:
+//! contenders work on numbers (addresses and sizes, on a simulated device or, in `device`, on a
+//! driver), and nothing here touches the memory that the numbers name. Process heaps are measured
+//! in separate programs.
 //!
 //! * `commands` is the command line; `report` writes the measurements.
 //! * `replay` plays one trace on one contender and measures it.

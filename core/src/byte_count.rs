@@ -1,7 +1,7 @@
 //! [`ByteCount`]: a size as people write it.
 //!
-//! The stand-in driver and the reader of traces depend on no package of ours, and have this file through symbolic
-//! links.
+//! The stand-in driver and the reader of traces depend on no package of ours, and include this file through
+//! symbolic links.
 
 use core::fmt;
 

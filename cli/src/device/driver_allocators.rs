@@ -28,11 +28,11 @@ trait Source {
     /// Frees a block. Returns whether the driver accepted it.
     fn free(&self, block: Self::Block) -> bool;
 
-    /// Asks the driver for the bytes held from the device.
+    /// Asks the driver how many bytes of device memory the source holds.
     fn held_bytes(&self) -> Option<u64>;
 }
 
-/// A contender over a source.
+/// A contender that allocates from a source.
 struct Today<S: Source> {
     /// `None` if the driver refused to create the source; every allocation then fails.
     source: Option<S>,

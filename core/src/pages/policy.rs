@@ -11,7 +11,7 @@ const YOUNG_CALLS: u64 = 14;
 /// a create, a map, and for most units one that grants access.
 const EXACT_CALLS: u64 = 28;
 /// Threshold in driver calls per ten units held, below which idle handles are moved although new ones could be created:
-/// four fifths of the calls that expandable segments need, which are at least two for each unit.
+/// four fifths of two calls per unit, the least that expandable segments need.
 const MOVING_CALLS: u64 = 16;
 /// Tenths of a unit: the held bytes grow to a multiple of this once calls must be saved.
 const AHEAD: u64 = 13;

@@ -11,8 +11,8 @@ pub use core::sync::atomic::{
 use super::Wait;
 use super::lock_word::{LockWord, Taken};
 
-/// The first link of a list that one thread changes without a lock, and that the child of a fork finds as it was at
-/// some moment between two instructions of that thread.
+/// The first link of a list that one thread changes without a lock. After a fork, the child finds the list as it was
+/// between two instructions of that thread.
 ///
 /// So the link is written by one store, after all earlier stores and before all later ones, as a signal handler of the
 /// thread would see it. This order costs no instruction.

@@ -12,7 +12,7 @@ const IN_DESCRIPTION: &str = "pci bus id: ";
 
 /// A GPU's place on the PCI bus without the domain, as AntMan's files name it: `00:1e.0`.
 ///
-/// The place is stored as a number, not as a text, so different spellings of one place are equal: upper-case
+/// The place is stored as numbers, not as a string, so different spellings of one place are equal: upper-case
 /// or lower-case letters, with or without the PCI domain. The domain is dropped because AntMan drops it. On
 /// a machine whose GPUs differ only in their domains, the files cannot distinguish them.
 ///

@@ -1,6 +1,7 @@
 //! Blocks found by their address, for callers that can store nothing else: C, and cudarc's slices.
 //!
-//! A block enters the table only by an explicit call, so programs that hold their blocks pay nothing.
+//! A block enters the table only through an explicit call, so programs that store the [`Block`] itself pay
+//! nothing.
 //!
 //! BYADDR1 A block in the table has no other owner: it is taken out once, by the address of its first byte.
 //! BYADDR2 A lent block is taken out only by the owner that its memory was lent to. Until then, the block's
@@ -88,7 +89,7 @@ impl DeviceAllocator {
         })
     }
 
-    /// Lends a block of this allocator to an owner of its memory, which takes it out with
+    /// Lends a block of this allocator to the new owner of the block's memory, who takes the block out with
     /// [`take_lent`](Self::take_lent).
     pub(crate) fn lend(&self, block: Block) {
         let lent = Some(self.clone());

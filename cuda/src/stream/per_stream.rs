@@ -37,7 +37,7 @@ pub(crate) trait OneStream: fmt::Debug + Send + Sync + Sized {
     /// Frees a block in the order of the stream.
     fn free(&self, block: Block) -> Result<(), Rejected<DeviceFreeError>>;
 
-    /// Returns the bytes requested; `None` if the block is not one of this memory's.
+    /// Returns the bytes requested; `None` if the block is not from this stream's memory.
     fn requested_bytes(&self, block: &Block) -> Option<u64>;
 
     /// Returns the number and bytes of the blocks in use, over all streams.

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-/// The number of runs kept of a graph.
+/// The number of runs kept for each graph.
 const KEPT: usize = 9;
 
 #[derive(Clone, Debug, Default)]
@@ -66,8 +66,8 @@ pub fn by_gpu<T: Clone>(devices: &[(&str, T)]) -> BTreeMap<String, T> {
     devices.iter().map(named).collect()
 }
 
-/// Returns the reason that AntMan puts in a status. AntMan swaps the two reasons, and so does this
-/// model. Peaks are since the start.
+/// Returns the reason that AntMan puts in a status. AntMan swaps [`Reason::Oom`] and
+/// [`Reason::Fragment`], and so does this model. Peaks are since the start of the job.
 pub fn swap_reason(device_peak: u64, host_peak: u64, device_reserved: u64) -> Reason {
     if host_peak == 0 {
         return Reason::None;

@@ -76,8 +76,8 @@ impl ControlFile {
     /// JSON.
     ///
     /// # Errors
-    /// The text is too large, not JSON, incomplete, or not an object; or its life is invalid. No value is
-    /// used then.
+    /// The text is too large, not JSON, incomplete, or not an object; or its [`life`](Self::life) is invalid.
+    /// No value is used then.
     pub fn parse(text: impl AsRef<[u8]>) -> Result<Parsed, ParseError> {
         let text = text.as_ref();
         if text.len() > Self::MAX_BYTES {
@@ -228,7 +228,8 @@ impl ControlReader {
     }
 }
 
-/// Reads the life for which a file is meant. If the life is invalid, no process obeys the file.
+/// Reads the `life` field, which names the process that the file is for. If it is invalid, no process obeys
+/// the file.
 fn life(value: Option<Value>) -> Result<Option<Life>, ParseError> {
     match value {
         None | Some(Value::Null) => Ok(None),

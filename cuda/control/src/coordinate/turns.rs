@@ -32,10 +32,10 @@ pub(super) enum Seat {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Seated {
     pub(super) seat: Seat,
-    /// Start of the job's time in its seat.
+    /// If the job is in, when it was let in or, after that, woke; otherwise, when it began to wait.
     pub(super) since: Duration,
     pub(super) priority: u32,
-    /// Bytes that the job may hold in its present seat, according to all that is known.
+    /// The job's charge in its present seat: the maximum that it can hold from now on (COORD1, COORD5).
     pub(super) charge: u64,
     /// Bytes that the job is charged once it is in.
     pub(super) need: u64,
