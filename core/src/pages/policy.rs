@@ -7,8 +7,8 @@ use super::{Backing, PagePool};
 /// Threshold in driver calls per ten units held. While a young pool (one that has freed less than it holds) is below
 /// it, growth creates only the missing pages, so a program's first blocks take no excess memory.
 const YOUNG_CALLS: u64 = 14;
-/// Threshold in driver calls per ten units held that applies to an older pool. Expandable segments make as many calls:
-/// a create, a map, and for most units one that grants access.
+/// Threshold in driver calls per ten units held, for a pool that is no longer young: as many calls as expandable
+/// segments make (for each unit a create and a map, and for most units a call that grants access).
 const EXACT_CALLS: u64 = 28;
 /// Threshold in driver calls per ten units held, below which idle handles are moved although new ones could be created:
 /// four fifths of two calls per unit, the least that expandable segments need.

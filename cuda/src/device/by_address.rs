@@ -89,7 +89,7 @@ impl DeviceAllocator {
         })
     }
 
-    /// Lends a block of this allocator to the new owner of the block's memory, who takes the block out with
+    /// Lends a block of this allocator to the new owner of the block's memory. The owner takes the block out with
     /// [`take_lent`](Self::take_lent).
     pub(crate) fn lend(&self, block: Block) {
         let lent = Some(self.clone());
