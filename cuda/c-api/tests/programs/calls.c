@@ -154,7 +154,7 @@ static void mistakes(void) {
   CHECK(larder_cuda_end_step(0, NULL) == -1 && larder_cuda_end_window(5) == -1);
   CHECK(larder_cuda_stats(0, NULL, 8) == -1);
   larder_cuda_set_memory_fraction(2.0, 0);
-  CHECK(strstr(larder_cuda_last_error(), "share") != NULL);
+  CHECK(strstr(larder_cuda_last_error(), "fraction") != NULL);
   CHECK(larder_cuda_stats_json(0, text, sizeof text) > 100 && strcmp(text, "{\"a") == 0);
   CHECK(larder_cuda_snapshot_json(0, NULL, 0) > 100);
   /* No memory: the text says how much there is, and the next call works. */
