@@ -1,4 +1,4 @@
-//! Buffers while streams capture.
+//! Buffers and stream capture.
 
 use cudarc::driver::{LaunchConfig, PushKernelArg, sys};
 use larder_cuda::{CaptureStatus, Event, EventConfig, Launch};
@@ -12,7 +12,7 @@ const LEN: usize = 400;
 
 const RELAXED: sys::CUstreamCaptureMode = sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED;
 
-/// Work captured on a stream comes after what others did before, and the capture is not spoilt.
+/// Captured work runs after the work that other streams queued before, and the capture stays valid.
 #[test]
 fn captured_work_comes_after_what_was_queued_elsewhere() {
     alone_and_clean(|control| {
@@ -28,7 +28,7 @@ fn captured_work_comes_after_what_was_queued_elsewhere() {
             a.memcpy_dtod(&ones, &mut buffer).unwrap();
             b.begin_capture(RELAXED).unwrap();
             b.memcpy_dtod(&buffer, &mut copy).unwrap();
-            // One stream needs nothing, also in a capture.
+            // Work that stays on one stream needs no wait, even in a capture.
             b.memcpy_dtod(&copy, &mut late).unwrap();
             assert_eq!(
                 setup.context.capture_status(b),
@@ -47,7 +47,8 @@ fn captured_work_comes_after_what_was_queued_elsewhere() {
     });
 }
 
-/// Two streams of one capture: the program's own events order them, and nothing is remembered of it.
+/// Two streams take part in one capture. The program's own events order them, and the buffers record none of the
+/// captured uses.
 #[test]
 fn streams_of_one_capture_are_the_programs() {
     alone_and_clean(|control| {
@@ -74,10 +75,10 @@ fn streams_of_one_capture_are_the_programs() {
             join.wait_on(a).unwrap();
             assert_eq!(setup.context.cudarc().check_err(), Ok(()));
             let graph = Graph::end_capture(a).unwrap();
-            // The eager write of `a` is still to be waited for.
+            // The copy must still wait for the write that `a` queued before the capture.
             b.memcpy_dtod(&buffer, &mut eager).unwrap();
             assert_eq!(b.clone_dtoh(&eager).unwrap(), [1; LEN], "seed {seed}");
-            // The graph's run is the program's to order.
+            // Ordering the graph's launch is up to the program.
             setup.context.synchronize().unwrap();
             graph.launch(a).unwrap();
             setup.context.synchronize().unwrap();
@@ -89,7 +90,7 @@ fn streams_of_one_capture_are_the_programs() {
     });
 }
 
-/// A stream that is not known is waited for after each use, but not while it captures.
+/// The host waits for an unknown stream after each use, but not while that stream is being captured.
 #[test]
 fn a_capture_of_an_unknown_stream_is_not_spoilt() {
     alone_and_clean(|control| {
@@ -116,11 +117,12 @@ fn a_capture_of_an_unknown_stream_is_not_spoilt() {
     });
 }
 
-/// What was captured elsewhere cannot be waited for: cudarc's next call says so, and the capture lives.
+/// A stream cannot wait for work that was captured on another stream: cudarc reports an error, and the capture
+/// continues.
 #[test]
 fn work_after_a_capture_of_another_stream_is_an_error() {
     alone_and_clean(|control| {
-        // The finding below comes at once, and is forgotten.
+        // In the eager schedule the finding below is reported at once, so that it can be cleared.
         control.schedule_eagerly();
         let setup = Setup::new(2);
         let add = add_kernel(control, &setup.context);
@@ -132,21 +134,21 @@ fn work_after_a_capture_of_another_stream_is_an_error() {
         a.begin_capture(RELAXED).unwrap();
         a.memset_zeros(&mut buffer).unwrap();
         let _ = b.memcpy_dtod(&buffer, &mut copy);
-        // As the error says: nothing ordered the copy behind what `a` did before its capture.
+        // Expected: as the error below says, nothing orders the copy after the work that `a` queued before its capture.
         control.clear_findings();
         let error = setup.context.cudarc().check_err().unwrap_err();
         let unsupported = sys::CUresult::CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
         assert_eq!(error.0, unsupported);
         let mut launch = Launch::on(b, &add);
         launch.arg(&mut copy).arg(&buffer).arg(&1_u32);
-        // SAFETY: the kernel takes two pointers to so many numbers.
+        // SAFETY: the kernel takes two pointers and a length, which fit.
         let refused = unsafe { launch.launch(LaunchConfig::for_num_elems(1)) };
         assert!(refused.is_err());
         assert_eq!(control.calls(Some("cuLaunchKernel")), 0);
         assert_eq!(setup.context.capture_status(a), Ok(CaptureStatus::Active));
-        // Freed in the capture: kept until the capture is over.
+        // A buffer that is freed during the capture is kept until the capture ends.
         let at = buffer.leak().unwrap();
-        // SAFETY: the parts came from it.
+        // SAFETY: the parts came from the leaked buffer.
         let buffer = unsafe { larder_cuda::DeviceBuffer::<u8>::from_raw(memory, a, at) }.unwrap();
         drop(buffer);
         let graph = Graph::end_capture(a).unwrap();

@@ -1,4 +1,4 @@
-//! Every function of cudarc's driver interface that takes its traits.
+//! Buffers passed to every function of cudarc's driver interface that takes cudarc's slice traits.
 
 use core::ops::Range;
 
@@ -119,11 +119,11 @@ fn the_traits_say_what_the_buffer_is() {
     assert_eq!(same, address);
 }
 
-/// A value without a size.
+/// A zero-sized type.
 #[derive(Clone, Copy, PartialEq, Debug)]
 struct Nothing;
 
-// SAFETY: a value without bytes has any representation.
+// SAFETY: a value without bytes has no invalid representation.
 unsafe impl cudarc::driver::DeviceRepr for Nothing {}
 
 #[test]
@@ -145,7 +145,7 @@ fn a_buffer_of_no_bytes_never_touches_the_driver() {
         }
         let raw = zeros.leak().unwrap();
         assert_eq!(raw.block, None);
-        // SAFETY: the parts came from a buffer of such values.
+        // SAFETY: the parts came from a buffer of `u32`.
         let zeros = unsafe { DeviceBuffer::<u32>::from_raw(&memory, &streams[1], raw) }.unwrap();
         drop((empty, zeros, nothings));
         assert_eq!(control.calls(None), 0, "{:?}", control.call_table());
@@ -166,7 +166,7 @@ fn a_size_that_is_no_number_is_an_error() {
         };
         assert!(matches!(reason, AllocError::TooLarge { .. }), "{reason}");
     }
-    // One below is a size, of which there is no memory.
+    // One value fewer is a valid size, but there is not that much memory.
     let len = isize::MAX as usize / 8;
     assert!(memory.zeros::<u64>(&streams[0], len).is_err());
     assert_eq!(memory.stats().live_bytes, 0);

@@ -1,4 +1,4 @@
-//! Tensors given to other libraries by DLPack, and taken from them.
+//! Tensors exchanged with other libraries through DLPack.
 
 use std::ffi::c_void;
 use std::ptr::NonNull;
@@ -20,7 +20,6 @@ const MATRIX: Layout<'_> = Layout {
     strides: &[15, 1],
 };
 
-/// The structs as C sees them, byte for byte.
 #[test]
 fn the_structs_are_those_of_c() {
     assert_eq!((size_of::<Tensor>(), align_of::<Tensor>()), (48, 8));
@@ -44,7 +43,7 @@ fn a_tensor_goes_out_and_comes_back_in_the_order_of_streams() {
             let mut buffer = memory.zeros::<u32>(a, 300).unwrap();
             c.memcpy_dtod(&ones, &mut buffer).unwrap();
             let tensor = buffer.into_dlpack(b, MATRIX).unwrap();
-            // SAFETY: the tensor of numbers was made just now for work on `b`.
+            // SAFETY: the tensor of `u32` was just exported for work on `b`.
             let mut values =
                 unsafe { ImportedBuffer::<u32>::from_dlpack(memory, b, tensor) }.unwrap();
             assert_eq!(values.layout(), MATRIX);
@@ -58,13 +57,14 @@ fn a_tensor_goes_out_and_comes_back_in_the_order_of_streams() {
             );
             drop(values);
             assert_eq!(c.clone_dtoh(&seen).unwrap(), [1; 300]);
-            // The older layout, whose consumer ends it with work still queued on the stream it named.
+            // The unversioned struct: its consumer calls the deleter while work is still queued on the stream that it
+            // named.
             let tensor = seen.into_dlpack_unversioned(b, MATRIX).unwrap();
-            // SAFETY: the export is whole.
+            // SAFETY: the tensor was just exported, and its deleter has not run.
             let given = unsafe { tensor.as_ref() };
             let (at, deleter) = (given.dl_tensor.data.addr() as u64, given.deleter);
             crate::common::fill(b, at, 1200, 7);
-            // SAFETY: the consumer has nothing more to queue.
+            // SAFETY: the consumer queues no more work on the tensor.
             unsafe { deleter.unwrap()(tensor.as_ptr()) };
             let mut next = memory.zeros::<u32>(c, 300).unwrap();
             a.memset_zeros(&mut next).unwrap();
@@ -87,10 +87,10 @@ unsafe extern "C" fn never(_: *mut ManagedTensorVersioned) {
     panic!("a refused tensor is the caller's");
 }
 
-/// Makes a tensor wrong.
+/// Makes a tensor invalid.
 type Spoil = fn(&mut ManagedTensorVersioned);
 
-/// A foreign tensor over memory at an address.
+/// Returns a foreign tensor with the data pointer `at` and a byte offset of 8.
 fn foreign(at: u64, shape: &mut [i64], strides: *mut i64) -> ManagedTensorVersioned {
     ManagedTensorVersioned {
         version: Version { major: 1, minor: 9 },
@@ -122,10 +122,10 @@ fn a_foreign_tensor_is_ended_once_its_streams_are_waited_for() {
         let at = whose.device_ptr(stream).0;
         let mut shape = [3, 4];
         let take = |tensor: &mut ManagedTensorVersioned| {
-            // SAFETY: numbers that `whose` has for as long; what is wrong is refused.
+            // SAFETY: the tensor has `u32` values, which `whose` keeps alive; an invalid tensor is refused.
             unsafe { ImportedBuffer::<u32>::from_dlpack(memory, stream, NonNull::from(tensor)) }
         };
-        // Without strides: row by row.
+        // Without strides, the layout is row-major.
         let mut tensor = foreign(at, &mut shape, std::ptr::null_mut());
         let mut values = take(&mut tensor).unwrap();
         assert_eq!(values.layout().strides, [4, 1]);
@@ -134,17 +134,17 @@ fn a_foreign_tensor_is_ended_once_its_streams_are_waited_for() {
         assert_eq!(DELETED.load(Ordering::Relaxed), 0);
         drop(values);
         assert_eq!(DELETED.load(Ordering::Relaxed), 1);
-        // With gaps, from the first place to the last.
+        // With gaps, the view reaches from the first element to the last.
         let mut strides = [10, 2];
         let mut tensor = foreign(at, &mut shape, strides.as_mut_ptr());
         let values = take(&mut tensor).unwrap();
         assert_eq!(values.as_view().len(), 2 * 10 + 3 * 2 + 1);
-        // A wait that is refused: the producer keeps it.
+        // If the wait is refused, the deleter is not called.
         control.fail(Rule::of("cuStreamSynchronize")).unwrap();
         drop(values);
         control.clear_failures();
         assert_eq!(DELETED.load(Ordering::Relaxed), 1);
-        // No values at all.
+        // A tensor without values.
         let mut none = [3, 0];
         let mut tensor = foreign(0, &mut none, std::ptr::null_mut());
         assert!(take(&mut tensor).unwrap().as_view().is_empty());
@@ -159,7 +159,7 @@ fn a_foreign_tensor_of_another_kind_stays_its_producers() {
     let whose = memory.zeros::<u32>(stream, 100).unwrap();
     let at = whose.device_ptr(stream).0;
     let take = |tensor: &mut ManagedTensorVersioned| {
-        // SAFETY: numbers that `whose` has for as long; what is wrong is refused.
+        // SAFETY: the tensor has `u32` values, which `whose` keeps alive; an invalid tensor is refused.
         let taken =
             unsafe { ImportedBuffer::<u32>::from_dlpack(memory, stream, NonNull::from(tensor)) };
         taken.unwrap_err()
@@ -227,7 +227,7 @@ fn a_layout_that_the_buffer_does_not_have_gives_it_back() {
         assert!(is_typed, "{:?}", refused.error);
         buffer = refused.value;
     }
-    // Values of another context's stream.
+    // A stream of another context.
     let elsewhere = larder_cuda::Context::new(1).unwrap();
     let stranger = elsewhere.cudarc().new_stream().unwrap();
     let refused = buffer.into_dlpack(&stranger, MATRIX).unwrap_err();

@@ -1,5 +1,5 @@
-//! A driver that refuses: nothing is lost or reused too early, and the program gets the errors of work that
-//! could not be ordered.
+//! A driver that refuses calls: no memory is lost or reused too early, and the program gets an error if work could not
+//! be ordered.
 
 use larder_cuda::driver::Rule;
 use larder_cuda_abi::Code;
@@ -10,7 +10,7 @@ use crate::common::refusal::DEFERRED_SWEEP;
 
 const LEN: usize = 400;
 
-/// Each call of a program refused once: what it computes is right, or it hears of it.
+/// Each driver call of a program is refused once: the program computes the right result or gets an error.
 #[test]
 fn a_refused_call_is_heard_of_or_made_good() {
     DEFERRED_SWEEP.run(10, |refusal| {
@@ -31,14 +31,14 @@ fn a_refused_call_is_heard_of_or_made_good() {
             Ok(bytes)
         };
         refusal.heard_of(&setup.context, copies, &[1; LEN]);
-        // The events that the release records are done at once.
+        // In the eager schedule, the events that the release records are complete at once.
         refusal.control.schedule_eagerly();
         memory.release(u64::MAX);
         assert_eq!(memory.stats().live_bytes, 0, "memory is lost");
     });
 }
 
-/// If an event cannot be recorded, the host waits instead.
+/// If an event cannot be created, recorded or waited for, the host waits instead.
 #[test]
 fn the_host_waits_where_no_event_can_be_had() {
     alone_and_clean(|control| {
@@ -66,7 +66,6 @@ fn the_host_waits_where_no_event_can_be_had() {
     });
 }
 
-/// Buffers whose free is deferred come back when all streams have passed them.
 #[test]
 fn a_buffer_is_free_once_every_stream_has_passed() {
     alone_and_clean(|control| {

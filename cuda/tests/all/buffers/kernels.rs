@@ -1,4 +1,4 @@
-//! Buffers as arguments of kernels, on their own stream and on others.
+//! Buffers as kernel arguments, on their own stream and on others.
 
 use std::sync::Arc;
 
@@ -29,7 +29,7 @@ fn kernels_take_buffers_and_parts_on_their_own_stream() {
         under_all_schedules(control, SEEDS, || {
             let ones = setup.memory.upload(a, &[1u32; LEN as usize]).unwrap();
             let mut sum = setup.memory.zeros::<u32>(a, LEN as usize).unwrap();
-            // Another stream writes last, so the kernel's has to wait for it.
+            // Another stream writes last, so the kernel's stream has to wait for it.
             b.memcpy_dtod(&ones, &mut sum).unwrap();
             let mut launch = Launch::on(a, &add);
             launch.arg(&mut sum).arg(&ones).arg(&LEN);
@@ -64,7 +64,7 @@ fn a_launch_or_a_copy_while_the_memory_sleeps_is_refused_and_nothing_is_lost() {
             let ones = setup.memory.upload(a, &[1u32; LEN as usize]).unwrap();
             let mut sum = setup.memory.zeros::<u32>(a, LEN as usize).unwrap();
             setup.memory.sleep().unwrap();
-            // Also on a stream that the allocator does not know.
+            // This includes a stream that the allocator does not know.
             let other = setup.context.cudarc().new_stream().unwrap();
             for stream in [a, b, &other] {
                 let launched = launch_add(stream, &add, &mut sum, &ones);
@@ -87,7 +87,7 @@ fn a_launch_or_a_copy_while_the_memory_sleeps_is_refused_and_nothing_is_lost() {
     });
 }
 
-/// `to[i] += from[i]` for all of them.
+/// Launches `to[i] += from[i]` for all elements.
 fn launch_add(
     stream: &Arc<CudaStream>,
     add: &CudaFunction,
@@ -106,7 +106,7 @@ fn kernels_on_other_streams_wait_and_are_waited_for() {
         let setup = Setup::new(1);
         let add = add_kernel(control, &setup.context);
         let a = &setup.streams[0];
-        // The allocator knows it from the first argument on.
+        // The allocator does not know this stream before its first kernel argument.
         let b = &setup.context.cudarc().new_stream().unwrap();
         under_all_schedules(control, SEEDS, || {
             let ones = setup.memory.upload(a, &[1u32; LEN as usize]).unwrap();
@@ -116,7 +116,7 @@ fn kernels_on_other_streams_wait_and_are_waited_for() {
                 launch_add(a, &add, &mut sum, &ones).unwrap();
             }
             assert_eq!(a.clone_dtoh(&sum).unwrap(), [6; LEN as usize]);
-            // Freed while the other stream still uses it.
+            // Both buffers are freed below while `b` still uses `sum`.
             let mut copy = setup.memory.zeros::<u32>(b, LEN as usize).unwrap();
             launch_add(b, &add, &mut copy, &sum).unwrap();
             drop((sum, ones));
@@ -142,7 +142,7 @@ fn a_launch_on_another_stream_comes_after_long_work_of_the_buffers_own() {
             }
             let mut copy = setup.memory.zeros::<u32>(b, LEN as usize).unwrap();
             {
-                // A part of what another stream writes, into a part; the builder launches twice.
+                // The kernel reads part of a buffer that another stream writes. The builder launches it twice.
                 let (part, mut to) = (sum.slice(..half as usize), copy.slice_mut(..half as usize));
                 let mut launch = Launch::on(b, &add);
                 launch.arg(&mut to).arg(&part).arg(&half);
@@ -152,7 +152,7 @@ fn a_launch_on_another_stream_comes_after_long_work_of_the_buffers_own() {
                 unsafe { launch.launch(config()) }.unwrap();
             }
             {
-                // The two halves of one buffer, of which the second is read.
+                // The kernel writes one half of a buffer and reads the other half.
                 let (mut low, high) = copy.split_at_mut(half as usize);
                 let mut launch = Launch::on(a, &add);
                 launch.arg(&mut low).arg(&high).arg(&half);
@@ -178,9 +178,9 @@ fn a_buffer_of_no_bytes_is_an_argument_without_an_address() {
         let mut launch = Launch::on(&setup.streams[1], &add);
         launch.arg(&mut none).arg(&also).arg(&0_u32);
         assert_eq!(control.calls(None), 0, "{:?}", control.call_table());
-        // SAFETY: the kernel takes two pointers and a length, and touches nothing.
+        // SAFETY: the kernel takes two pointers and a length, which is zero, so it accesses no memory.
         unsafe { launch.launch(config()) }.unwrap();
-        // Before its module goes.
+        // The kernel has to finish before its module is unloaded.
         setup.streams[1].synchronize().unwrap();
     });
 }

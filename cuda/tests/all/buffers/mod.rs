@@ -1,4 +1,4 @@
-//! Typed buffers: cudarc's functions accept them, uses on several streams are in the order of the program.
+//! Typed buffers: cudarc's functions accept them, and uses on several streams take effect in program order.
 
 mod capture;
 mod cudarc_takes;
@@ -17,10 +17,10 @@ use larder_cuda::{Context, DeviceAllocator};
 
 use crate::common::streams;
 
-/// Seeds of deferred schedules.
+/// Number of seeds for deferred schedules.
 const SEEDS: u64 = 64;
 
-/// A context, an allocator, and streams that it knows.
+/// A context, an allocator, and streams that the allocator knows.
 struct Setup {
     context: Context,
     memory: DeviceAllocator,

@@ -1,4 +1,4 @@
-//! Buffers taken apart and put together.
+//! Buffers converted to raw parts and restored from them.
 
 use larder_core::{Addr, RawBlock};
 use larder_cuda::{AdoptError, DeviceAllocator, DeviceBuffer, RawDeviceBuffer};
@@ -20,9 +20,9 @@ fn parts_keep_the_order_of_streams() {
             c.memcpy_dtod(&buffer, &mut copy).unwrap();
             let raw = buffer.leak().unwrap();
             assert_eq!(raw.len, 500);
-            // Good for work on `a`.
+            // The address is ready for work on `a`.
             crate::common::fill(a, raw.address(), 100, 6);
-            // SAFETY: the parts came from a buffer of bytes; their work is queued on `a`.
+            // SAFETY: the parts came from a buffer of bytes, and all later work on the memory is queued on `a`.
             let buffer = unsafe { DeviceBuffer::<u8>::from_raw(memory, a, raw) }.unwrap();
             let bytes = b.clone_dtoh(&buffer).unwrap();
             assert_eq!((bytes[99], bytes[100], bytes.len()), (6, 5, 500));
@@ -45,7 +45,7 @@ fn wrong_parts_are_errors() {
     } = Setup::new(1);
     let stream = &streams[0];
     let restore = |memory: &DeviceAllocator, raw| {
-        // SAFETY: what is wrong is refused, and what is right has one owner.
+        // SAFETY: invalid parts are refused, and valid ones have one owner.
         unsafe { DeviceBuffer::<u32>::from_raw(memory, stream, raw) }
     };
     let raw = memory.zeros::<u32>(stream, 100).unwrap().leak().unwrap();
@@ -80,7 +80,7 @@ fn wrong_parts_are_errors() {
         },
     ));
     unknown(restore(&DeviceAllocator::new(&context).unwrap(), raw));
-    // All of these left it as it was.
+    // The refused calls left the buffer as it was.
     drop(restore(&memory, raw).unwrap());
     assert_eq!(memory.stats().live_bytes, 0);
     unknown(restore(&memory, raw));

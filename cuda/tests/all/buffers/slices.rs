@@ -1,4 +1,4 @@
-//! Buffers as cudarc's own slices, and back.
+//! Buffers converted to cudarc's own slices, and back.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
@@ -24,7 +24,7 @@ fn cudarc_orders_a_slice_behind_its_buffers_uses_and_the_next_buffer_behind_it()
         let fives = memory.upload(a, &[5u8; LEN]).unwrap();
         under_all_schedules(control, SEEDS, || {
             let mut seen = memory.zeros::<u8>(b, LEN).unwrap();
-            // Written on a stream that is not its own.
+            // The buffer is written on a stream that is not its own.
             let mut buffer = memory.zeros::<u8>(a, LEN).unwrap();
             c.memcpy_dtod(&fives, &mut buffer).unwrap();
             let mut slice: BufferSlice<u8> = buffer.into_slice().unwrap();
@@ -32,17 +32,17 @@ fn cudarc_orders_a_slice_behind_its_buffers_uses_and_the_next_buffer_behind_it()
                 (slice.len(), slice.allocator().stats().live_bytes > 0),
                 (LEN, true)
             );
-            // Read, and then written, by what knows cudarc's slices only.
+            // Code that knows only cudarc's slices reads the slice, then writes it.
             let read: &CudaSlice<u8> = &slice;
             b.memcpy_dtod(read, &mut seen).unwrap();
             let write: &mut CudaSlice<u8> = &mut slice;
             c.memset_zeros(write).unwrap();
             assert_eq!(b.clone_dtoh(&seen).unwrap(), [5; LEN]);
-            // A buffer again, on its own stream.
+            // The slice becomes a buffer on its own stream again.
             let mut buffer = slice.into_buffer().unwrap();
             assert_eq!(a.clone_dtoh(&buffer).unwrap(), [0; LEN]);
             b.memcpy_dtod(&fives, &mut buffer).unwrap();
-            // Dropped while another stream reads: its memory is written by others after that.
+            // The slice is dropped while another stream reads it. The memory's next user must write after that read.
             let slice = buffer.into_slice().unwrap();
             b.memcpy_dtod(&*slice, &mut seen).unwrap();
             drop(slice);
@@ -71,7 +71,7 @@ fn slices_that_a_program_exchanged_are_freed_each_by_its_address() {
         assert_eq!(b.clone_dtoh(&*one).unwrap(), [2; 2 * LEN]);
         drop(one);
         assert_eq!(a.clone_dtoh(&*two).unwrap(), [1; LEN]);
-        // One of cudarc's own in the place of ours, which is given back by hand.
+        // One of cudarc's own slices takes the place of ours, which is freed by hand.
         let ours = core::mem::replace::<CudaSlice<u8>>(&mut two, a.alloc_zeros(LEN).unwrap());
         drop(two);
         assert_eq!(setup.context.cudarc().check_err(), Ok(()));
@@ -96,17 +96,17 @@ fn a_slice_holds_the_allocator_and_only_its_own_takes_it() {
         let other = DeviceAllocator::new(&context).unwrap();
         let slice = memory.upload(stream, &[7u8; LEN]).unwrap();
         let slice = slice.into_slice().unwrap().into_cudarc();
-        // It is not to be had by its address, which is the slice's.
+        // The block cannot be taken or freed by its address, because the slice owns it.
         let at = address(&slice);
         assert_eq!((memory.bytes_at(at), memory.take_addr(at)), (None, None));
         assert!(memory.free_addr(stream, at).is_err());
-        // All of the program's values of the allocator go.
+        // The program drops its allocator; the slice keeps another reference.
         drop(memory);
         let refused = DeviceBuffer::from_cudarc(&other, slice).unwrap_err();
         assert!(matches!(refused.error, AdoptError::Block(_)), "{refused}");
         let slice = refused.value;
         assert_eq!(stream.clone_dtoh(&slice).unwrap(), [7; LEN]);
-        // cudarc cannot free it: an error, and the memory stays.
+        // cudarc cannot free the slice: this is an error, and the memory stays allocated.
         drop(slice);
         let error = context.cudarc().check_err().unwrap_err();
         assert_eq!(error.0, sys::CUresult::CUDA_ERROR_INVALID_VALUE);
@@ -114,7 +114,7 @@ fn a_slice_holds_the_allocator_and_only_its_own_takes_it() {
         assert!(control.used(0) > 0);
         crate::common::assert_filled(stream, at, LEN as u64, 7);
     }
-    // What was leaked holds its allocator, and that the context.
+    // The leaked memory holds its allocator, which holds the context.
     control.reset(2, crate::common::DEVICE_BYTES);
 }
 
@@ -126,7 +126,7 @@ fn a_slice_over_a_kept_block_becomes_a_buffer() {
         let block = memory.alloc(stream, LEN as u64).unwrap();
         let room = block.bytes() as usize;
         let at = memory.keep_addr(block).unwrap();
-        // SAFETY: bytes of a block, which `memory` knows by its address.
+        // SAFETY: the address is that of a block that `memory` keeps, and the slice is not used.
         let long: CudaSlice<u8> = unsafe { stream.upgrade_device_ptr(at, room + 1) };
         let refused = DeviceBuffer::from_cudarc(memory, long).unwrap_err();
         assert!(
@@ -134,7 +134,7 @@ fn a_slice_over_a_kept_block_becomes_a_buffer() {
             "{refused}"
         );
         assert_eq!(refused.value.leak(), at);
-        // SAFETY: bytes of a block, which `memory` knows by its address.
+        // SAFETY: the bytes are inside a block that `memory` keeps by its address.
         let mut slice: CudaSlice<u8> = unsafe { stream.upgrade_device_ptr(at, LEN) };
         stream.memset_zeros(&mut slice).unwrap();
         let buffer = DeviceBuffer::from_cudarc(memory, slice).unwrap();
@@ -142,7 +142,7 @@ fn a_slice_over_a_kept_block_becomes_a_buffer() {
         assert_eq!(memory.bytes_at(at), None);
         drop(buffer);
         assert_eq!(memory.stats().live_bytes, 0);
-        // Of no bytes.
+        // An empty buffer.
         let none = memory.zeros::<u8>(stream, 0).unwrap().into_slice().unwrap();
         assert!(none.is_empty());
         let none = none.into_buffer().unwrap();
@@ -151,7 +151,7 @@ fn a_slice_over_a_kept_block_becomes_a_buffer() {
     });
 }
 
-/// There and back, with a use on another stream.
+/// Converts a buffer to a slice, back, and to a slice again; the buffer and the first slice are used on another stream.
 fn there_and_back(setup: &Setup) -> Result<(), Box<dyn std::error::Error>> {
     let [a, b] = [0, 1].map(|index| &setup.streams[index]);
     let mut buffer = setup.memory.zeros::<u8>(a, LEN)?;
@@ -170,7 +170,7 @@ fn a_refused_call_on_the_way_is_heard_of_and_loses_nothing() {
         there_and_back(&setup).unwrap();
         control.reset_calls();
         there_and_back(&setup).unwrap();
-        // cudarc forgets the events that it cannot destroy.
+        // cudarc leaks events that it cannot destroy, so refusals of that call are left out.
         let calls = control.call_table().into_iter();
         let calls: Vec<_> = calls
             .filter(|(name, _)| name != "cuEventDestroy_v2")
@@ -179,7 +179,7 @@ fn a_refused_call_on_the_way_is_heard_of_and_loses_nothing() {
         for (function, count) in &calls {
             for skip in 0..*count {
                 control.fail(Rule::of(function).after(skip)).unwrap();
-                // cudarc panics where it is refused the events of a slice.
+                // cudarc panics if it is refused the events of a slice.
                 let _ = catch_unwind(AssertUnwindSafe(|| there_and_back(&setup).is_ok()));
                 control.clear_failures();
                 let _ = setup.context.cudarc().check_err();

@@ -1,4 +1,4 @@
-//! Uses on several streams.
+//! Uses of buffers on several streams.
 
 use std::sync::Arc;
 
@@ -10,7 +10,7 @@ use crate::common::{alone_and_clean, under_all_schedules};
 
 const LEN: usize = 1000;
 
-/// Fills a buffer with a byte, by a copy from the device: nothing of the host forces the schedule.
+/// Copies on the device: a copy from the host could force the schedule.
 fn put(stream: &Arc<CudaStream>, from: &DeviceBuffer<u8>, to: &mut DeviceBuffer<u8>) {
     stream.memcpy_dtod(from, to).unwrap();
 }
@@ -41,7 +41,7 @@ fn a_stream_that_allocated_nothing_is_waited_for() {
     });
 }
 
-/// Both halves are handed to the driver in either order; afterwards the whole waits for both.
+/// The driver gets the writes of the two halves in either order; a later use of the whole buffer waits for both.
 #[test]
 fn parts_that_were_split_are_written_on_two_streams() {
     alone_and_clean(|control| {
@@ -53,7 +53,7 @@ fn parts_that_were_split_are_written_on_two_streams() {
             let mut buffer = memory.zeros::<u8>(a, 2 * LEN).unwrap();
             {
                 let (mut low, mut high) = buffer.split_at_mut(LEN);
-                // As by two threads: both have their address before either queues its work.
+                // As two threads may do, take both addresses before queuing work for either.
                 let (low, _low) = low.device_ptr_mut(b);
                 let (high, _high) = high.device_ptr_mut(c);
                 crate::common::fill(c, high, LEN as u64, 2);
@@ -68,7 +68,7 @@ fn parts_that_were_split_are_written_on_two_streams() {
     });
 }
 
-/// Threads that read one buffer at once, and write the parts of another.
+/// Threads read one buffer at the same time, and each writes its part of another.
 #[test]
 fn threads_share_buffers() {
     alone_and_clean(|control| {

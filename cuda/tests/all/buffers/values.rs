@@ -1,4 +1,4 @@
-//! Buffers split in several and read as other types; values that are copied, read back, or not written yet.
+//! Buffers split into parts and read as other types; values that are copied, read back, or not written yet.
 
 use cudarc::driver::{LaunchConfig, PushKernelArg};
 use larder_cuda::driver::Rule;
@@ -53,20 +53,20 @@ fn bytes_are_read_as_whole_aligned_values_of_another_type() {
     let setup = Setup::new(1);
     let stream = &setup.streams[0];
     let mut buffer = setup.memory.upload(stream, &[0x0201_u16; 10]).unwrap();
-    // SAFETY: any bytes are numbers.
+    // SAFETY: any bytes are valid integers.
     let bytes: BufferView<'_, u8> = unsafe { buffer.as_view().transmute() }.unwrap();
     assert_eq!(bytes.to_vec().unwrap(), [1, 2].repeat(10));
-    // SAFETY: any bytes are numbers.
+    // SAFETY: any bytes are valid integers.
     let quads: BufferView<'_, u32> = unsafe { buffer.as_view().transmute() }.unwrap();
     assert_eq!(quads.to_vec().unwrap(), [0x0201_0201; 5]);
-    // SAFETY: it is refused: 20 bytes are no eights.
+    // SAFETY: refused, because 20 bytes are not a whole number of `u64` values.
     assert!(unsafe { buffer.as_view().transmute::<u64>() }.is_none());
-    // SAFETY: it is refused: the second number is at 2.
+    // SAFETY: refused, because the part begins at offset 2, which is not aligned for `u32`.
     assert!(unsafe { buffer.slice(1..3).transmute::<u32>() }.is_none());
-    // SAFETY: it is refused: there is no count of values without a size.
+    // SAFETY: refused, because zero-sized values cannot be counted.
     assert!(unsafe { buffer.as_view().transmute::<[u8; 0]>() }.is_none());
     {
-        // SAFETY: any bytes are numbers, of either type.
+        // SAFETY: any bytes are valid integers of either type.
         let quads = unsafe { buffer.slice_mut(2..6).transmute_mut::<u32>() };
         stream.memset_zeros(&mut quads.unwrap()).unwrap();
     }
@@ -97,14 +97,14 @@ fn clones_and_vectors_come_after_what_other_streams_wrote() {
                 ones.slice(10..20).try_clone().unwrap().to_vec().unwrap(),
                 [1; 10]
             );
-            // Room that a copy fills before it is a buffer.
+            // Memory that a copy fills before it becomes a buffer of numbers.
             let mut room = setup.memory.uninit::<u32>(a, 300).unwrap();
             {
-                // SAFETY: what is there is only written.
+                // SAFETY: the memory is only written.
                 let numbers = unsafe { room.as_view_mut().transmute_mut::<u32>() };
                 b.memcpy_dtod(&clone, &mut numbers.unwrap()).unwrap();
             }
-            // SAFETY: the copy writes all of it.
+            // SAFETY: the copy writes all of the memory.
             let room: DeviceBuffer<u32> = unsafe { room.assume_init() };
             assert_eq!(room.to_vec().unwrap(), [1; 300]);
         });
@@ -117,7 +117,7 @@ fn clones_and_vectors_come_after_what_other_streams_wrote() {
 #[test]
 fn a_refused_copy_is_an_error_and_loses_nothing() {
     alone_and_clean(|control| {
-        // The finding below comes at once, and is forgotten.
+        // In the eager schedule the finding below is reported at once, so that it can be cleared.
         control.schedule_eagerly();
         let setup = Setup::new(2);
         let mut buffer = setup.memory.zeros::<u32>(&setup.streams[0], 100).unwrap();
@@ -131,7 +131,7 @@ fn a_refused_copy_is_an_error_and_loses_nothing() {
         assert!(buffer.try_clone().is_err());
         control.clear_failures();
         assert_eq!(setup.memory.stats().live_bytes, live_bytes);
-        // Neither the device nor the host waits for the stream that writes: the values are not there.
+        // Neither the device nor the host can wait for the stream that writes, so the values cannot be read.
         setup.streams[1].memset_zeros(&mut buffer).unwrap();
         for function in [
             "cuStreamWaitEvent",

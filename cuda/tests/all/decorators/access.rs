@@ -1,4 +1,4 @@
-//! Reads, writes and fills of a device's memory, compared with a plain copy.
+//! Reads, writes and fills of device memory, compared with a plain copy.
 
 use larder_core::{
     AccessError, Addr, AddrRange, BlockAllocator, EventNumber, MemoryAccess, Pattern, StreamId,
@@ -69,13 +69,13 @@ fn a_fill_takes_few_calls_and_does_not_copy_from_the_host() {
                 control.calls(None),
                 control.calls(Some("cuMemcpyHtoDAsync_v2")),
             );
-            // The last value is cut.
+            // The range ends inside the pattern's last value.
             let range = AddrRange::new(block.addr(), MIB - 1).unwrap();
             access.fill(StreamId::MAIN, range, pattern).unwrap();
             let calls = control.calls(None) - before.0;
             assert_eq!(control.calls(Some("cuMemcpyHtoDAsync_v2")), before.1);
             assert_eq!(control.calls(Some("cuStreamSynchronize")), 0);
-            // Which context is current, and whether the stream captures.
+            // Two more calls ask for the current context and whether the stream is being captured.
             assert!(calls <= max + 2, "{pattern:?}: {calls} calls");
         }
         memory.free(block).unwrap();

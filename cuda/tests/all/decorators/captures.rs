@@ -1,4 +1,4 @@
-//! Decorators while the stream captures: refused with a typed error, and the capture continues.
+//! Decorators on a stream that is being captured: operations are refused with a typed error, and the capture continues.
 
 use cudarc::driver::sys;
 use larder_core::decorate::CheckError;
@@ -46,7 +46,7 @@ fn what_touches_memory_is_refused_in_a_capture_and_the_capture_goes_on() {
             error: refused,
         };
         assert_eq!(checked.check(&one), Err(find));
-        // A free cannot be refused: it happens, and what was not done is reported.
+        // A free cannot be refused: it is carried out, and the skipped work is reported.
         checked.free(one).unwrap();
         assert_eq!(checked.reset_failures(), 1);
         assert!(matches!(
@@ -59,7 +59,7 @@ fn what_touches_memory_is_refused_in_a_capture_and_the_capture_goes_on() {
             sys::CUgraphInstantiate_flags::CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH,
         );
         drop(graph);
-        // As before it.
+        // After the capture, checks work again.
         assert_eq!(checked.check(&two), Ok(()));
         checked.free(two).unwrap();
         memory.free(block).unwrap();

@@ -1,5 +1,5 @@
-//! The suite of `larder-model` over a device's memory and each decorator on it, eagerly and with work that
-//! waits.
+//! The conformance suite of `larder-model` on device memory and on each decorator over it, in the eager schedule and in
+//! deferred ones.
 
 use larder_core::BlockAllocator;
 use larder_core::decorate::{
@@ -12,13 +12,13 @@ use larder_model::conformance::{Expect, run};
 use super::Setup;
 use crate::common::alone_and_clean;
 
-/// A point is a free in the stream's order, so it is never too far ahead.
+/// A free after a point takes effect in stream order, so no event number is too far ahead.
 const IN_ORDER: Expect = Expect {
     refuses_far_events: false,
     ..Expect::strict()
 };
 
-/// The expectations in a stream's order where freed blocks wait.
+/// Expectations of an allocator in stream order whose freed blocks wait.
 const KEEPS_BACK: Expect = Expect {
     frees_at_once: false,
     ..IN_ORDER
@@ -53,7 +53,7 @@ fn run_decorated<A: BlockAllocator>(allocator: &A, access: &impl MemoryAccess) {
 #[test]
 fn a_streams_memory_and_every_decorator_over_it_keep_the_promises_of_the_trait() {
     alone_and_clean(|_| {
-        // One that gives streams memory of their own is no different here.
+        // Stream arenas make no difference here.
         for arenas in [ArenaPolicy::Never, ArenaPolicy::Always] {
             let setup = Setup::with_config(DeviceConfig {
                 arenas,
@@ -77,7 +77,7 @@ fn a_streams_memory_and_every_decorator_over_it_keep_the_promises_of_the_trait()
 fn checked_memory_keeps_the_promises_of_the_trait_whatever_the_order_of_work() {
     alone_and_clean(|control| {
         let setup = Setup::new();
-        // SAFETY: the suite touches blocks that it holds.
+        // SAFETY: the suite accesses only blocks that it holds.
         let access = unsafe { setup.memory.on(&setup.stream).unwrap().access() };
         for seed in [None, Some(1), Some(2)] {
             match seed {
@@ -95,7 +95,7 @@ fn checked_memory_keeps_the_promises_of_the_trait_whatever_the_order_of_work() {
             memory.drain();
             assert_eq!(memory.take_finding(), None);
             assert_eq!(memory.reset_failures(), 0);
-            // Upstream's with alignments kept, as a runtime has it.
+            // TensorFlow's `memory_guard`, with blocks aligned as requested.
             let memory = setup.checked(CheckedConfig::memory_guard());
             let expect = Expect {
                 zero_size: true,

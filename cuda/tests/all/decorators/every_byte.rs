@@ -1,4 +1,4 @@
-//! Every byte of the guards, changed alone by a memset on the stream, is found; none of the block's is.
+//! A memset on the stream changes one byte at a time: each change of a guard is found, and no change of the block is.
 
 use larder_core::decorate::{CheckError, GuardConfig, Guarded, Which};
 use larder_core::{Align, BlockAllocator, Request};
@@ -34,7 +34,7 @@ fn f7_every_changed_byte_of_the_guards_is_found_and_none_of_the_block() {
                 let at = block.addr().get() - front + offset;
                 let inside = (front..front + bytes).contains(&offset);
                 let was = if offset < front { 0xab } else { 0xcd };
-                // One bit, another at each place.
+                // Flips one bit, chosen by the offset.
                 let value = was ^ (1 << (offset % 8));
                 fill(&setup.stream, at, 1, value);
                 match guarded.check(&block) {

@@ -1,6 +1,5 @@
-//! Every driver call that checked memory makes is refused once: nothing panics, each answer is a block or a
-//! reason, a check that could not be made is reported, the same scenario then succeeds, and nothing is
-//! left.
+//! Every driver call of checked memory is refused once. Nothing panics, each answer is a block or a reason, a check
+//! that could not be made is reported, the same scenario then succeeds, and no memory is left in use.
 
 use larder_core::decorate::{CheckError, QuarantineConfig};
 use larder_core::{AllocError, Block, BlockAllocator, EventNumber, Request, StreamId, StreamPoint};
@@ -19,7 +18,7 @@ fn is_reason(error: AllocError) -> bool {
     matches!(error, AllocError::Access(_) | AllocError::OutOfMemory(_))
 }
 
-/// Allocates, writes, checks, frees and drains. Whether all was well.
+/// Allocates, writes, checks, frees and drains. Returns whether all of it succeeded.
 fn run(setup: &Setup, memory: &CheckedMemory, refusal: &Refusal) -> bool {
     let mut well = true;
     let mut blocks: Vec<Block> = Vec::new();
@@ -72,12 +71,12 @@ fn every_call_of_checked_memory_is_refused_once() {
         let happened = refusal.happened();
         assert!(happened || (well && resets == 0), "without a refusal");
         assert_eq!(setup.memory.stats().live_bytes, 0);
-        // As if nothing had been.
+        // The same scenario without a refusal succeeds.
         assert!(run(&setup, &memory, &Refusal::none(refusal.control)));
         assert_eq!(memory.reset_failures(), resets);
         let below = memory.memory().last_error();
         assert!(well || memory.last_error().is_some() || below.is_some());
-        // And with blocks that wait when it goes.
+        // The memory is dropped while a freed block may still be waiting.
         memory.free(alloc(&memory, 100)).unwrap();
         drop(memory);
         assert_eq!(setup.memory.stats().live_bytes, 0);

@@ -1,5 +1,5 @@
-//! Kernels that write out of bounds are found, in the order of their stream, and work in the stream's queue
-//! precedes the next user of the memory.
+//! Kernels that write out of bounds are found in stream order, and queued work on a block precedes the work of the
+//! memory's next user.
 
 use std::sync::Arc;
 
@@ -23,9 +23,9 @@ const PTX: &str = "
 .visible .entry decorators_ones(.param .u64 to, .param .u64 bytes) { ret; }
 ";
 
-/// `to[i] = 1`, byte by byte.
+/// Executes `to[i] = 1`, byte by byte.
 unsafe extern "C" fn ones(call: *const KernelCall) {
-    // SAFETY: the stand-in gives a launch with these two parameters.
+    // SAFETY: the stand-in passes a launch with these two parameters.
     let launch = unsafe { HostLaunch::of(call) };
     if let Some(bytes) = launch.write::<u8>(0, launch.parameter::<u64>(1) as usize) {
         bytes.fill(1);
@@ -33,7 +33,7 @@ unsafe extern "C" fn ones(call: *const KernelCall) {
 }
 
 fn kernel(control: &StandIn, context: &Context) -> CudaFunction {
-    // SAFETY: the only `decorators_ones` of this program.
+    // SAFETY: this is the program's only `decorators_ones`.
     unsafe { control.register_kernel("decorators_ones", ones) }.unwrap();
     let module = context.cudarc().load_module(Ptx::from_src(PTX)).unwrap();
     module.load_function("decorators_ones").unwrap()
@@ -42,7 +42,7 @@ fn kernel(control: &StandIn, context: &Context) -> CudaFunction {
 fn launch(stream: &Arc<CudaStream>, ones: &CudaFunction, to: u64, bytes: u64) {
     let mut launch = stream.launch_builder(ones);
     launch.arg(&to).arg(&bytes);
-    // SAFETY: the kernel takes these, and the memory is the allocator's.
+    // SAFETY: these are the kernel's parameters, and the memory belongs to the allocator.
     unsafe { launch.launch(LaunchConfig::for_num_elems(1)) }.unwrap();
 }
 
@@ -64,14 +64,15 @@ fn a_kernel_that_writes_one_past_the_end_is_found_whenever_it_runs() {
             for seed in 0..SEEDS {
                 control.schedule_deferred(seed);
                 for bytes in [1, 100, 224, 1000] {
-                    // Exactly its own, nothing.
+                    // Writing exactly the block's bytes is no damage.
                     let block = alloc(&memory, bytes);
                     launch(&setup.stream, &ones, block.addr().get(), bytes);
                     assert_eq!(memory.check(&block), Ok(()));
                     memory.free(block).unwrap();
                     memory.drain();
                     assert_eq!(damage(&memory), None, "seed {seed}");
-                    // One behind; the free reads guards behind the kernel, which may not have run.
+                    // One byte past the end. The free reads the guards after the kernel in stream order; the kernel may
+                    // not have run yet.
                     let block = alloc(&memory, bytes);
                     launch(&setup.stream, &ones, block.addr().get(), bytes + 1);
                     memory.free(block).unwrap();
@@ -79,7 +80,7 @@ fn a_kernel_that_writes_one_past_the_end_is_found_whenever_it_runs() {
                     let found = damage(&memory).expect("one past the end");
                     assert_eq!((found.which, found.offset), (Which::Tail, bytes as i64));
                     assert_eq!((found.bytes, found.found), (bytes, 1));
-                    // One in front.
+                    // One byte before the start.
                     let block = alloc(&memory, bytes);
                     launch(&setup.stream, &ones, block.addr().get() - 1, 1);
                     memory.free(block).unwrap();
@@ -115,7 +116,7 @@ fn a_kernel_that_writes_to_a_freed_block_that_waits_is_found() {
             assert_eq!((found.which, found.offset), (Which::Freed, seed as i64));
             assert_eq!((found.expected, found.found), (0xdd, 1));
             assert_eq!(damage(&memory), Some(found));
-            // Found once; and again by the drain if it is written again.
+            // The damage is not reported again, but a new write is found by the drain.
             launch(&setup.stream, &ones, at + 999, 1);
             memory.free(other).unwrap();
             memory.drain();
@@ -126,7 +127,7 @@ fn a_kernel_that_writes_to_a_freed_block_that_waits_is_found() {
     });
 }
 
-/// Fills are left in the queue: a reset of a freed block must not hurt the next one's values.
+/// The free only queues its fill: the reset of a freed block must not overwrite the values of the memory's next user.
 #[test]
 fn what_another_stream_gets_comes_after_the_reset_of_the_free() {
     alone_and_clean(|control| {
@@ -143,7 +144,7 @@ fn what_another_stream_gets_comes_after_the_reset_of_the_free() {
             let at = block.addr().get();
             launch(&setup.stream, &ones, at, MIB);
             memory.free(block).unwrap();
-            // As much as there is, so it is the same memory.
+            // The new block takes all memory, so it includes the freed one.
             let whole = setup.memory.alloc(&other, 2 * MIB).unwrap();
             assert!(whole.range().start().get() <= at);
             fill(&other, whole.addr().get(), 2 * MIB, 9);

@@ -1,6 +1,5 @@
-//! The core's decorators on a device's memory and on pinned memory: the suite of every allocator,
-//! upstream's cases, every byte of the guards, kernels that write out of bounds, captures, and every driver
-//! call refused once.
+//! The core's decorators over device memory and pinned memory: the conformance suite, upstream's cases, every byte of
+//! the guards, kernels that write out of bounds, captures, and every driver call refused once.
 
 mod access;
 mod captures;
@@ -21,7 +20,6 @@ use larder_cuda::{
     StreamMemory, checked,
 };
 
-/// A device's allocator and a stream.
 pub(crate) struct Setup {
     pub(crate) context: Context,
     pub(crate) memory: DeviceAllocator,
@@ -44,10 +42,10 @@ impl Setup {
         }
     }
 
-    /// The stream's memory, and access to it.
+    /// Returns the stream's memory and access to it.
     pub(crate) fn on_stream(&self) -> (StreamMemory, DeviceAccess) {
         let memory = self.memory.on(&self.stream).unwrap();
-        // SAFETY: the tests touch blocks that they hold.
+        // SAFETY: the tests access only blocks that they hold.
         let access = unsafe { memory.access() };
         (memory, access)
     }

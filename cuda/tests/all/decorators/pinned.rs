@@ -1,4 +1,4 @@
-//! Pinned memory as an allocator of blocks, and decorators on it.
+//! Pinned memory as a block allocator, and decorators over it.
 
 use larder_core::decorate::{GuardConfig, Guarded, Poisoned};
 use larder_core::{
@@ -11,7 +11,7 @@ use larder_model::conformance::{Expect, run};
 use super::alloc;
 use crate::common::{MIB, alone_and_clean, fill};
 
-/// What a stream still uses is live until it is not.
+/// A freed block counts as live until its stream has finished with it.
 const LATER: Expect = Expect {
     frees_at_once: false,
     refuses_far_events: false,
@@ -31,7 +31,7 @@ fn pinned_memory_and_decorators_over_it_keep_the_promises_of_the_trait() {
         let stream = context.cudarc().new_stream().unwrap();
         let pool = PinnedAllocator::new(&context).unwrap();
         let memory = pool.on(&stream).unwrap();
-        // SAFETY: the suite touches blocks that it holds.
+        // SAFETY: the suite accesses only blocks that it holds.
         let access = unsafe { DeviceAccess::new(&context, &stream) };
         run(&memory, &access, LATER);
         let guarded = Guarded::new(&memory, &access, GuardConfig::new(), 32).unwrap();
@@ -56,7 +56,7 @@ fn what_an_access_of_its_own_filled_is_there_for_the_host() {
         let stream = context.cudarc().new_stream().unwrap();
         let pool = PinnedAllocator::new(&context).unwrap();
         let memory = pool.on(&stream).unwrap();
-        // SAFETY: the test touches blocks that it holds.
+        // SAFETY: the test accesses only blocks that it holds.
         let access = unsafe { DeviceAccess::new(&context, &stream) };
         for seed in 0..16 {
             control.schedule_deferred(seed);
@@ -96,11 +96,12 @@ fn a_free_after_a_point_waits_for_what_the_stream_has_queued() {
             memory
                 .free_after(rejected.value, point(StreamId::MAIN))
                 .unwrap();
-            // Only that memory is large enough, so the host waits for it, and may write at once.
+            // No other memory is large enough, so the allocation waits for the stream, and the host may access the
+            // block at once.
             let block = alloc(&memory, 3 * MIB / 2);
             assert_eq!((block.addr().get(), host_byte(at + 999)), (at, 7));
             memory.free(block).unwrap();
-            // The next round's must not be there already.
+            // Clears the value, so that the next round cannot find it.
             fill(&stream, at, 1000, 0);
             context.wait_for(&stream).unwrap();
         }

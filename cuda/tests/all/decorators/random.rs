@@ -1,5 +1,5 @@
-//! Random use of checked memory on a stream whose work waits, compared with a plain list of the byte that
-//! each free must find.
+//! Random use of checked memory under deferred schedules. A plain list of the changed bytes says what each free must
+//! find.
 
 use larder_core::decorate::{CheckError, Which};
 use larder_core::{Align, Block, BlockAllocator, Request};
@@ -12,13 +12,13 @@ use crate::common::{alone_and_clean, fill};
 const SEEDS: u64 = 12;
 const STEPS: u64 = 250;
 
-/// A block, and what was done around it.
+/// A block and the changes to its guards.
 struct Live {
     block: Block,
     bytes: u64,
-    /// First offset of the front guard, and the end of the tail's.
+    /// Start of the front guard and end of the tail guard, as offsets from the block.
     guards: (i64, i64),
-    /// Where guards were changed, and to what.
+    /// The changed offsets and their new values.
     changes: Vec<(i64, u8)>,
 }
 
@@ -27,7 +27,7 @@ impl Live {
         offset < 0
     }
 
-    /// Returns the expected finding: the lowest change, as the front guard is read first.
+    /// Returns the expected finding: the lowest change, because the front guard is read first.
     fn expected(&self) -> Option<(Which, i64, u8)> {
         let (offset, value) = self.changes.iter().min_by_key(|(offset, _)| *offset)?;
         let which = if Self::is_front(*offset) {
@@ -74,7 +74,7 @@ fn run(setup: &Setup, seed: u64) {
                 });
             }
             2 if !live.is_empty() => {
-                // Its own bytes, all of them.
+                // All of the block's own bytes.
                 let own = &live[at];
                 fill(&setup.stream, own.block.addr().get(), own.bytes, step as u8);
             }

@@ -1,4 +1,4 @@
-//! Upstream's own cases of the guard and reset allocators, on a device.
+//! Upstream's own tests of the guard and reset allocators, on a device.
 
 use larder_core::decorate::{CheckError, Damage, GuardConfig, Guarded, Poisoned, Which};
 use larder_core::{Block, BlockAllocator, Pattern, Request};

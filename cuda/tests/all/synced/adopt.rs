@@ -29,7 +29,7 @@ fn sm_3_what_the_device_wrote_lands_in_adopted_host_memory() {
             {
                 let mut memory = setup.make(&kind, LEN);
                 let raw = NonNull::from(&mut mine[..]);
-                // SAFETY: nobody else uses the vector while the object lives.
+                // SAFETY: nothing else uses the vector while `memory` lives.
                 unsafe { memory.adopt_host_raw(raw) }.unwrap();
                 assert!(!memory.owns_host());
                 write_on(&setup.other, &mut memory, 3);
@@ -59,7 +59,7 @@ fn sm_3_what_the_host_wrote_lands_in_adopted_device_memory() {
         let at = mine.device_ptr(&setup.stream).0;
         {
             let mut memory = setup.make::<u8>(kind, LEN);
-            // SAFETY: nobody else uses the first half while the object lives, and its work is waited for below.
+            // SAFETY: nothing else uses the first half while `memory` lives, and the test waits for its work below.
             unsafe { memory.adopt_device_raw(at, LEN) }.unwrap();
             assert!(!memory.owns_device());
             assert_eq!(memory.cpu_mut().unwrap(), [1; LEN]);
@@ -72,7 +72,8 @@ fn sm_3_what_the_host_wrote_lands_in_adopted_device_memory() {
     });
 }
 
-/// Adopting keeps the other side's memory, frees what was owned, and says what is lost.
+/// Adopting memory on one side frees what this side owned, keeps the other side's memory, and returns the previous
+/// state.
 #[test]
 fn owned_memory_is_adopted_and_freed() {
     each_kind(|_, setup, kind| {
@@ -112,10 +113,10 @@ fn memory_that_does_not_fit_comes_back() {
     let buffer = setup.device.zeros(&setup.stream, 1).unwrap();
     let rejected = memory.adopt_device(buffer).unwrap_err();
     assert_eq!((rejected.value.len(), rejected.error), (1, len(1)));
-    // SAFETY: it is refused before the memory is touched.
+    // SAFETY: the call is refused before it accesses the memory.
     let error = unsafe { memory.adopt_device_raw(4096, 1) }.unwrap_err();
     assert_eq!(error, len(1));
-    // SAFETY: it is refused before the memory is touched.
+    // SAFETY: the call is refused before it accesses the memory.
     let error = unsafe { memory.adopt_host_raw(NonNull::from(&mut [0u8][..])) }.unwrap_err();
     assert_eq!(error, len(1));
     assert_eq!(memory.head(), Head::Host);

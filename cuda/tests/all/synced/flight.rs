@@ -1,4 +1,4 @@
-//! Copies that are not waited for at once.
+//! Asynchronous copies.
 
 use std::mem::forget;
 
@@ -52,7 +52,7 @@ fn a_pinned_copy_is_waited_for_by_its_guard_and_not_before() {
     });
 }
 
-/// A guard that is forgotten: whatever comes next waits, or the memory keeps itself.
+/// If a guard is forgotten, the next use waits for the copy, or the memory is kept until the copy has ended.
 #[test]
 fn a_forgotten_guard_loses_nothing() {
     under_all(|_, setup, kind| {
@@ -65,7 +65,7 @@ fn a_forgotten_guard_loses_nothing() {
         write_on(&setup.other, &mut memory, 3);
         forget(memory.pull_async(&setup.other).unwrap());
         assert_eq!(memory.cpu().unwrap(), [3; LEN]);
-        // Dropped under way: what comes next may have its memory.
+        // The memory is dropped during a copy, and `next` may get it.
         write_on(&setup.other, &mut memory, 4);
         forget(memory.pull_async(&setup.other).unwrap());
         drop(memory);
@@ -73,7 +73,7 @@ fn a_forgotten_guard_loses_nothing() {
         next.cpu_mut().unwrap().fill(5);
         setup.context.synchronize().unwrap();
         assert_eq!(next.cpu().unwrap(), [5; LEN]);
-        // Another side adopted under way.
+        // The host's side is replaced during a copy.
         forget(next.push_async(&setup.other).unwrap());
         next.adopt_host(vec![6; LEN]).unwrap();
         let view = next.gpu().unwrap();
@@ -132,7 +132,7 @@ fn a_copy_while_the_devices_side_sleeps_is_refused_in_words_and_nothing_is_lost(
         assert_eq!(memory.gpu().map(drop), Err(DeviceAllocError::Asleep));
         wake();
         assert_eq!(setup.seen(&mut memory), [5; LEN]);
-        // What is lent to be overwritten counts for nothing.
+        // Overwriting gives up the old values, so the refused copy loses nothing.
         sleep();
         let lent = memory.gpu_overwrite().unwrap();
         let written = lent.copy_from(&setup.stream, &[4; LEN]);

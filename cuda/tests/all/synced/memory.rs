@@ -1,4 +1,4 @@
-//! The table on real memory: bytes under every schedule, and the driver's calls.
+//! The transition table on real memory: bytes under every schedule, and driver calls.
 
 use cudarc::driver::DevicePtrMut;
 use larder_cuda::driver::StandIn;
@@ -9,7 +9,7 @@ use crate::common::{alone_and_clean, fill};
 use crate::synced::table::{Method, expected};
 use crate::synced::{HEADS, LEN, Setup, each_kind, under_all, write_on};
 
-/// Copies to the device and to the host, and fills, that were called.
+/// Returns how many copies to the device, copies to the host, and fills were called.
 fn copies(control: &StandIn) -> [u64; 3] {
     let names = [
         "cuMemcpyHtoDAsync_v2",
@@ -54,7 +54,7 @@ fn sm_1_the_table_on_a_device() {
 fn sm_2_what_nobody_wrote_reads_as_zeros() {
     under_all(|control, setup, kind| {
         control.poison(true);
-        // Memory that was used before.
+        // The objects below may get this memory, which is not zero.
         write_on(&setup.stream, &mut setup.make(kind, LEN), 0xcd);
         setup.make::<u8>(kind, LEN).cpu_mut().unwrap().fill(0xcd);
         assert_eq!(setup.make::<u8>(kind, LEN).cpu().unwrap(), [0; LEN]);
@@ -65,7 +65,7 @@ fn sm_2_what_nobody_wrote_reads_as_zeros() {
     });
 }
 
-/// The two sides take turns, on two streams.
+/// The two sides take turns at writing, on two streams.
 #[test]
 fn the_newest_values_are_always_seen() {
     under_all(|_, setup, kind| {
@@ -73,7 +73,7 @@ fn the_newest_values_are_always_seen() {
         for value in 1..4 {
             memory.cpu_mut().unwrap().fill(value);
             assert_eq!(setup.seen(&mut memory), [value; LEN]);
-            // The host writes while the copy to the device may be under way still.
+            // The host writes while the copy to the device may still be in progress.
             memory.cpu_mut().unwrap().fill(value + 10);
             memory.gpu().unwrap();
             memory.cpu_mut().unwrap().fill(value + 20);
@@ -104,10 +104,10 @@ fn overwriting_copies_nothing_and_an_unfinished_one_shows_nothing() {
         let (at, guard) = view.device_ptr_mut(&setup.stream);
         fill(&setup.stream, at, LEN as u64, 8);
         drop(guard);
-        // SAFETY: all of it is written.
+        // SAFETY: the fill writes all of the memory.
         unsafe { over.written() };
         assert_eq!(memory.cpu().unwrap(), [8; LEN]);
-        // Wrong lengths, and what was left off.
+        // Wrong lengths, and overwrites that were not finished.
         assert_eq!(memory.head(), Head::Synced);
         let over = memory.cpu_overwrite().unwrap();
         assert!(over.copy_from_slice(&[1; LEN + 1]).is_err());

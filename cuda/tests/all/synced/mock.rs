@@ -1,35 +1,35 @@
-//! A backend of bytes that logs its calls and refuses on demand.
+//! A backend over host memory that logs its calls and refuses on demand.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
 use larder_cuda::synced::{Backend, SyncedPair};
 
-/// Bytes of a buffer.
+/// Size of a buffer in bytes.
 pub(crate) const BYTES: usize = 16;
 
-/// The calls made, and the refusals to come.
+/// The calls made, and the refusal to come.
 #[derive(Default)]
 pub(crate) struct Log {
     calls: RefCell<Vec<&'static str>>,
-    /// Calls until one is refused.
+    /// Number of calls before the one that is refused.
     refuse_in: Cell<Option<usize>>,
-    /// New memory holds this.
+    /// Value of each byte of new memory.
     pub(crate) garbage: Cell<u8>,
 }
 
 impl Log {
-    /// Returns the calls since the last call of this.
+    /// Returns the calls since the last `take`.
     pub(crate) fn take(&self) -> Vec<&'static str> {
         self.calls.take()
     }
 
-    /// Refuses one call, after `skip` more.
+    /// Refuses one call after `skip` others.
     pub(crate) fn refuse(&self, skip: usize) {
         self.refuse_in.set(Some(skip));
     }
 
-    /// Refuses nothing any more; whether a call was refused.
+    /// Cancels the refusal. Returns whether it has happened.
     pub(crate) fn refused(&self) -> bool {
         self.refuse_in.take().is_none()
     }
@@ -48,13 +48,13 @@ impl Log {
     }
 }
 
-/// The call that was refused.
+/// The name of the refused call.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Refused(pub(crate) &'static str);
 
 pub(crate) struct Mock(pub(crate) Rc<Log>);
 
-/// A buffer that says when it is freed.
+/// A buffer that logs its free.
 pub(crate) struct Buffer {
     pub(crate) bytes: [u8; BYTES],
     pub(crate) id: u32,
@@ -62,7 +62,7 @@ pub(crate) struct Buffer {
 }
 
 impl Buffer {
-    /// One that is not freed by its owner.
+    /// Returns a buffer whose memory belongs to others, so its free is not logged.
     pub(crate) fn foreign(id: u32, value: u8) -> Self {
         Self {
             bytes: [value; BYTES],
@@ -149,7 +149,7 @@ impl Backend for Mock {
     }
 }
 
-/// A pair and its log.
+/// Returns a pair and its log.
 pub(crate) fn pair(is_empty: bool) -> (SyncedPair<Mock>, Rc<Log>) {
     let log = Rc::new(Log::default());
     log.garbage.set(0xab);

@@ -1,5 +1,5 @@
-//! Values that the host and a device use in turn. Names with `sm_` and a number state the conformance cases
-//! of Caffe's `SyncedMemory`; `synced_upstream_` are its own tests, retold.
+//! Values that the host and a device use in turn. Tests whose names begin with `sm_` are the conformance cases of Caffe's
+//! `SyncedMemory`; those that begin with `synced_upstream_` are its own tests, ported.
 
 mod adopt;
 mod flight;
@@ -18,12 +18,12 @@ use larder_cuda::{Context, DeviceAllocator, PinnedAllocator, PinnedConfig, Synce
 
 use crate::common::{alone_and_clean, fill, under_all_schedules};
 
-/// Seeds of deferred schedules.
+/// Number of seeds for deferred schedules.
 const SEEDS: u64 = 50;
 
 const HEADS: [Head; 4] = [Head::Uninitialized, Head::Host, Head::Device, Head::Synced];
 
-/// Values of most objects.
+/// Number of values in most objects.
 const LEN: usize = 1000;
 
 struct Setup {
@@ -46,7 +46,7 @@ impl Setup {
         }
     }
 
-    /// Each kind of host memory.
+    /// Returns each kind of host memory.
     fn kinds(&self) -> [HostMemory; 3] {
         let none = PinnedAllocator::with_limit(&self.context, PinnedConfig::default(), 1).unwrap();
         [
@@ -64,7 +64,7 @@ impl Setup {
         SyncedMemory::new(&self.device, &self.stream, host.clone(), len).unwrap()
     }
 
-    /// Values in a state: those that were written, or none.
+    /// Returns an object in the state `head`; its values are `value`, unless none were written.
     fn in_state<'a>(&self, kind: &HostMemory, head: Head, value: u8) -> SyncedMemory<'a, u8> {
         let mut memory = self.make(kind, LEN);
         match head {
@@ -79,12 +79,11 @@ impl Setup {
         memory
     }
 
-    /// The device's values, copied on the other stream.
+    /// Returns the device's values, copied on the other stream.
     fn seen(&self, memory: &mut SyncedMemory<'_, u8>) -> Vec<u8> {
         self.other.clone_dtoh(&memory.gpu().unwrap()).unwrap()
     }
 
-    /// Nothing is held any more.
     #[track_caller]
     fn assert_nothing_lives(&self) {
         self.context.synchronize().unwrap();
@@ -95,7 +94,7 @@ impl Setup {
     }
 }
 
-/// Writes a value over the device's side, on a stream.
+/// Fills the device's side with a value, on a stream.
 fn write_on(stream: &CudaStream, memory: &mut SyncedMemory<'_, u8>, value: u8) {
     let bytes = memory.len() as u64;
     let mut view = memory.gpu_mut().unwrap();
@@ -103,7 +102,7 @@ fn write_on(stream: &CudaStream, memory: &mut SyncedMemory<'_, u8>, value: u8) {
     fill(stream, at, bytes, value);
 }
 
-/// Runs a test with each kind of host memory; nothing is left of any.
+/// Runs a test with each kind of host memory, and checks each time that nothing is left.
 #[track_caller]
 fn each_kind(test: impl Fn(&'static StandIn, &Setup, &HostMemory)) {
     alone_and_clean(|control| {

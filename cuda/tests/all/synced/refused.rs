@@ -1,4 +1,4 @@
-//! A driver that refuses at each step.
+//! A driver that refuses each call in turn.
 
 use larder_cuda::synced::{CopyError, Head, HostMemory};
 use larder_cuda::{DeviceAllocError, SyncedMemory};
@@ -36,7 +36,7 @@ fn act(setup: &Setup, memory: &mut SyncedMemory<'_, u8>, act: &str) -> Outcome {
     done.map_err(CopyError::Backend)
 }
 
-/// Each call of the driver, on each path: head and ownership stay, and it works the second time.
+/// Each driver call on each path is refused once: the head and the ownership do not change, and no values are lost.
 #[test]
 fn sm_6_a_driver_that_refuses_leaves_everything_as_it_was() {
     let sweep = Sweep {
@@ -64,13 +64,13 @@ fn sm_6_a_driver_that_refuses_leaves_everything_as_it_was() {
             if let Err(CopyError::Backend(_)) = answer {
                 assert!(refusal.happened(), "{answer:?}");
                 let after = state(&memory);
-                // A copy whose end could not be waited for is under way.
+                // The copy is in progress if only the wait for its end was refused.
                 let is_queued = ["push", "pull"].contains(&act_name);
                 let under_way = after.0 == Head::Synced && is_queued;
                 assert!(after == before || under_way, "{before:?} {after:?}");
                 let _ = act(&setup, &mut memory, act_name);
             }
-            // Nothing of what a side held is lost, but where it was to be overwritten.
+            // No values are lost, except those that were to be overwritten.
             let value = if head == Head::Uninitialized { 0 } else { 7 };
             let overwritten = [
                 ("cpu_overwrite", Head::Host),
@@ -90,7 +90,6 @@ fn rows() -> impl Iterator<Item = (usize, &'static str, Head)> {
     acts.flat_map(|(kind, act)| HEADS.map(|head| (kind, act, head)))
 }
 
-/// Out of memory is a value.
 #[test]
 fn sm_6_a_full_device_is_an_error() {
     alone_and_clean(|_| {

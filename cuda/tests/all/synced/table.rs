@@ -1,5 +1,5 @@
-//! The transition table on the mock: every method in every state, with and without a buffer on the other
-//! side; what is called, the state after it, and the bytes.
+//! The transition table on the mock: the calls, the next state and the bytes of every method in every state, with and
+//! without a buffer on the other side.
 
 use std::rc::Rc;
 
@@ -8,7 +8,6 @@ use larder_cuda::synced::{CopyError, Head, SyncedPair};
 use crate::synced::HEADS;
 use crate::synced::mock::{BYTES, Buffer, Log, Mock, Refused, pair};
 
-/// A method of the table.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Method {
     Cpu,
@@ -32,15 +31,15 @@ const METHODS: [Method; 8] = [
     Method::Pull,
 ];
 
-/// The values in each state: `VALUE` where something was written.
+/// The value that [`in_state`] writes to every byte.
 const VALUE: u8 = 7;
 const ADOPTED: u8 = 9;
 
-/// A pair in a state; `both` if both sides have buffers already.
+/// Returns a pair in the state `head`; with `both`, both sides have buffers already.
 fn in_state(head: Head, both: bool) -> (SyncedPair<Mock>, Rc<Log>) {
     let (mut pair, log) = pair(false);
     if both {
-        // Buffers on both sides, whose values are given up.
+        // Allocates both buffers without giving them values.
         pair.host_overwrite().unwrap();
         pair.device_overwrite().unwrap();
     }
@@ -84,8 +83,8 @@ fn call(pair: &mut SyncedPair<Mock>, method: Method) -> Result<(), CopyError<Ref
     }
 }
 
-/// The calls, and the state after them; `None` where the method is refused. `*` marks an allocation that is
-/// made only where there is no buffer.
+/// Returns the calls and the next state; `None` if the method is refused. `*` marks an allocation or a free that is
+/// made only where it is needed.
 pub(super) fn expected(method: Method, head: Head) -> Option<(&'static [&'static str], Head)> {
     use Head::{Device, Host, Synced};
     let row: [Option<(&[&str], Head)>; 4] = match method {
@@ -131,7 +130,7 @@ pub(super) fn expected(method: Method, head: Head) -> Option<(&'static [&'static
     row[HEADS.iter().position(|state| *state == head).unwrap()]
 }
 
-/// The calls expected of a pair: `*` is made where it is needed.
+/// Returns the calls expected of a pair, including those marked `*` that are needed.
 fn calls_of(pair: &SyncedPair<Mock>, calls: &'static [&'static str]) -> Vec<&'static str> {
     let needed = |name: &'static str| match name {
         "alloc host" => pair.host_buffer().is_none(),
@@ -148,7 +147,7 @@ fn calls_of(pair: &SyncedPair<Mock>, calls: &'static [&'static str]) -> Vec<&'st
     calls.collect()
 }
 
-/// Checks the contents of a side with the newest values.
+/// Checks the contents of each side that has the newest values.
 fn assert_values(pair: &mut SyncedPair<Mock>, value: u8, what: &str) {
     let head = pair.head();
     if matches!(head, Head::Host | Head::Synced) {
@@ -161,7 +160,7 @@ fn assert_values(pair: &mut SyncedPair<Mock>, value: u8, what: &str) {
     }
 }
 
-/// Every method in every state, with and without a buffer on the other side.
+/// Returns every method in every state, with and without a buffer on the other side.
 fn rows() -> impl Iterator<Item = (Method, Head, bool)> {
     let states = HEADS.map(|head| [(head, false), (head, true)]).into_iter();
     let states = states.flatten();
@@ -233,7 +232,7 @@ fn sm_1_overwriting_copies_and_zeroes_nothing() {
         assert_eq!(log.take(), [""; 0]);
         assert_values(&mut pair, 2, "the device's");
     }
-    // Values that only the written side had are gone: they read as zeros.
+    // The values that only the overwritten side had are lost, so it reads as zeros.
     let (mut pair, log) = in_state(Head::Host, false);
     pair.host_overwrite().unwrap();
     assert_eq!(pair.host().unwrap().unwrap().bytes, [0; BYTES]);
@@ -300,18 +299,18 @@ fn sm_6_a_backend_that_fails_at_any_step_changes_nothing() {
             }
             let error = answer.unwrap_err();
             if error == CopyError::Backend(Refused("wait")) {
-                // Under way still; the next use waits again.
+                // The copy is still in progress; the next use waits again.
                 assert_eq!(pair.head(), Head::Synced, "{what}");
                 pair.settle().unwrap();
                 continue;
             }
             assert!(matches!(error, CopyError::Backend(_)), "{what}");
             assert_eq!((pair.head(), sides(&pair)), (head, before), "{what}");
-            // What was allocated on the way is freed.
+            // The memory that the call allocated is freed.
             let calls = log.take();
             let count = |start: &str| calls.iter().filter(|call| call.starts_with(start)).count();
             assert_eq!(count("alloc"), count("free"), "{what}: {calls:?}");
-            // And it works the second time.
+            // The second attempt succeeds.
             if let Some((_, after)) = expected(method, head) {
                 call(&mut pair, method).unwrap();
                 assert_eq!(pair.head(), after, "{what}");
@@ -337,7 +336,6 @@ fn sm_7_a_pair_of_no_bytes_never_touches_the_backend() {
     }
 }
 
-/// A copy that nobody waited for is waited for by whoever comes next.
 #[test]
 fn a_copy_under_way_is_waited_for_by_the_next_use() {
     for method in METHODS {
@@ -350,7 +348,7 @@ fn a_copy_under_way_is_waited_for_by_the_next_use() {
                 call(&mut pair, method).unwrap();
                 true
             }
-            // Refused, and what is replaced keeps itself until it is out of use.
+            // A copy is refused here, and a replaced buffer is kept until its copy has ended.
             _ => {
                 let _ = call(&mut pair, method);
                 false

@@ -1,4 +1,4 @@
-//! Caffe's own tests of `SyncedMemory`, retold.
+//! Caffe's own tests of `SyncedMemory`, ported.
 
 use larder_cuda::SyncedMemory;
 use larder_cuda::synced::{Head, HostMemory};
@@ -8,7 +8,7 @@ use crate::synced::{Setup, write_on};
 
 const LEN: usize = 10;
 
-/// Runs a case with bytes on each kind of host memory.
+/// Runs a case on bytes with each kind of host memory.
 fn each(test: impl Fn(&Setup, &HostMemory, SyncedMemory<'_, u8>)) {
     let _turn = together();
     let setup = Setup::new();
