@@ -1,4 +1,4 @@
-//! Actions before and after a run: order, errors, figures, and changes while a group runs.
+//! Actions before and after a run: order, errors, timing, and changes while a group runs.
 
 use std::error::Error;
 use std::sync::{Arc, Mutex, Weak};
@@ -10,7 +10,7 @@ use larder_model::Random;
 
 type Log = Mutex<Vec<u64>>;
 
-/// An action that notes its number, and fails if it is told to.
+/// Returns an action that logs its number and then fails if `fails` is set.
 fn action(number: u64, fails: bool) -> impl Fn(&Log) -> Result<(), Box<dyn Error + Send + Sync>> {
     move |log| {
         log.lock().unwrap().push(number);
@@ -33,7 +33,7 @@ fn actions() -> RunActions<Log> {
     RunActions::new(ManualClock::new())
 }
 
-/// What a group wrote down.
+/// Returns what a group's actions logged.
 fn ran(actions: &RunActions<Log>, group: Group) -> Vec<u64> {
     let log = Log::default();
     let _ = actions.run(group, &log);
@@ -123,7 +123,7 @@ fn actions_are_found_by_group_phase_and_name_the_first_of_a_name_first() {
     assert!(!actions.remove(first));
     assert_eq!(find(Group::Post, 1, "twin"), Some(second));
     assert_eq!(ran(&actions, Group::Post), [2]);
-    // A number is never given again.
+    // An ID is never reused.
     assert!(actions.remove(second));
     let third = actions.add(Group::Post, 1, "twin", OnError::Fail, note(3));
     assert!(third != first && third != second);
@@ -172,7 +172,7 @@ fn what_is_added_or_removed_while_a_group_runs_counts_from_the_next_run() {
                 if let Some(later) = actions.find(Group::Post, 2, "later") {
                     assert!(actions.remove(later.id));
                     actions.add(Group::Post, 1, "new", OnError::Fail, note(3));
-                    // It may run others too.
+                    // An action may also run another group.
                     let _ = actions.run(Group::Pre, log)?;
                 }
                 Ok(())

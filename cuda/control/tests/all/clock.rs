@@ -1,4 +1,4 @@
-//! Clocks that are moved by hand, and waits on them.
+//! Clocks that are advanced by hand, and waits on them.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -43,14 +43,14 @@ fn a_wait_ends_at_its_moment_or_with_the_signal() {
     let signal = Arc::new(Signal::new());
     assert!(!clock.wait(Some(ms(10)), &signal, 0));
     assert_eq!(clock.now(), ms(10));
-    // A moment that is over moves nothing.
+    // A wait for a time in the past does not move the clock.
     assert!(!clock.wait(Some(ms(5)), &signal, 0));
     assert_eq!(clock.now(), ms(10));
     let raised = Arc::clone(&signal);
     clock.at(ms(12), move || raised.raise());
     assert!(clock.wait(Some(ms(20)), &signal, 0));
     assert_eq!(clock.now(), ms(12));
-    // What was raised before the wait is not missed.
+    // A signal that was raised before the wait is not missed.
     assert!(clock.wait(None, &signal, 0));
     let raised = Arc::clone(&signal);
     clock.at(ms(50), move || raised.raise());
@@ -71,7 +71,7 @@ fn a_wait_without_an_end_is_ended_by_another_thread() {
     }
 }
 
-/// A clock that says nothing about waiting: each look takes it on.
+/// A clock without its own `wait`: only `sleep` advances it.
 #[derive(Debug, Default)]
 struct Plain(AtomicU64);
 

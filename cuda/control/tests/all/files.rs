@@ -1,4 +1,4 @@
-//! Files replaced whole: no reader sees a part, and a refusal leaves the old one.
+//! Files replaced as a whole: no reader sees a part, and a refused replacement leaves the old file.
 
 use crate::common;
 
@@ -13,7 +13,7 @@ use larder_control::{Durability, FileAct, StatusFile, read_whole, replace_whole}
 
 fn status(number: u64) -> StatusFile {
     let mut status = StatusFile::default();
-    // Long and short by turns, so that a torn one would be no JSON or the wrong length.
+    // The length varies, so that a torn file is invalid JSON or has the wrong length.
     for graph in 0..(number % 50) * 4 {
         status.durations.insert(format!("graph_{graph}"), number);
     }
@@ -21,7 +21,7 @@ fn status(number: u64) -> StatusFile {
     status
 }
 
-/// Reads so often; what is read is whole, and of one write.
+/// Reads the file repeatedly. Each time it must be whole and come from one write.
 fn read_often(path: &Path, times: u32) {
     for _ in 0..times {
         let text = read_whole(path, StatusFile::MAX_BYTES)
@@ -32,7 +32,7 @@ fn read_often(path: &Path, times: u32) {
     }
 }
 
-/// Runs something while a writer replaces the file again and again, until so many writes were made meanwhile.
+/// Repeats `reading` while a writer replaces the file, until the writer has made enough writes.
 fn while_written(path: &Path, reading: impl Fn()) {
     const WRITES: u64 = 100;
     replace_whole(path, status(7).to_text().as_bytes(), Durability::Seen).unwrap();
@@ -129,17 +129,17 @@ fn what_cannot_be_replaced_stays_and_no_temporary_file_is_left() {
     let folder = Folder::new("refused");
     let inner = folder.file("inner");
     fs::create_dir(&inner).unwrap();
-    // A folder is no file.
+    // A folder cannot be replaced.
     let error = replace_whole(&inner, b"x", Durability::Seen).unwrap_err();
     assert_eq!(error.act, FileAct::Replace);
     assert!(error.to_string().contains("inner"));
-    // There is no folder to write in.
+    // There is no folder to write to.
     let error = replace_whole(&folder.file("none/a"), b"x", Durability::Seen).unwrap_err();
     assert_eq!(error.act, FileAct::Create);
-    // The name is a folder's.
+    // A name that ends with a slash is that of a folder.
     let error = replace_whole(&folder.file("new/"), b"x", Durability::Seen).unwrap_err();
     assert_eq!(error.act, FileAct::Replace);
-    // No name at all.
+    // The path has no file name.
     assert_eq!(
         replace_whole(Path::new(".."), b"x", Durability::Seen)
             .unwrap_err()
@@ -207,7 +207,7 @@ fn a_disk_that_is_full_leaves_the_old_file_and_nothing_beside_it() {
     let path = folder.file("status.json");
     fs::write(&path, "old").unwrap();
     let name = "files::a_disk_that_is_full_leaves_the_old_file_and_nothing_beside_it";
-    // The child may write a few kilobytes only.
+    // The child can write only a few kilobytes.
     let limited = common::command(name, "writes", &path);
     let script = "trap '' XFSZ && ulimit -f 8 && exec \"$0\" --exact \"$1\"";
     let program = std::env::current_exe().unwrap();
@@ -228,7 +228,7 @@ fn a_folder_that_cannot_be_stored_is_refused_before_the_file_is_replaced() {
     let folder = Folder::new("unreadable");
     let path = folder.file("control.json");
     fs::write(&path, "old").unwrap();
-    // Files may be made and renamed in it, and the folder not opened. Root opens it all the same.
+    // Files can be created and renamed in the folder, but only root can open the folder.
     fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o300)).unwrap();
     let may = fs::File::open(folder.path()).is_ok();
     let replaced = replace_whole(&path, b"new", Durability::Stored);

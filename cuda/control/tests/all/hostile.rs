@@ -1,5 +1,5 @@
-//! Files in folders that others may write in: whatever they put at a name, nothing outside is read or written, nobody is
-//! waited for, and nobody gets more than reading and writing what was theirs.
+//! Files in folders that others may write to. Whatever others put at a name, nothing outside the folder is read or
+//! written, nobody waits for them, and nobody gains more than the right to read and write their own file.
 
 use std::fs::{self, Permissions};
 use std::io;
@@ -16,7 +16,7 @@ use rustix::fs::{CWD, FileType, Mode};
 
 use crate::common::{Folder, assert_passes, command, role};
 
-/// Somebody else.
+/// The ID of another user.
 pub(crate) const OTHER: u32 = 12345;
 
 fn replace(path: &Path) -> Result<(), FileError> {
@@ -35,7 +35,7 @@ pub(crate) fn make_pipe(path: &Path) {
     rustix::fs::mknodat(CWD, path, FileType::Fifo, Mode::from_raw_mode(0o666), 0).unwrap();
 }
 
-/// Asserts that neither reading nor replacing touches what is there, and that both say why.
+/// Asserts that neither a read nor a replacement touches the file, and that both say why.
 #[track_caller]
 fn assert_refused(path: &Path, words: &str) {
     for refused in [
@@ -68,7 +68,7 @@ fn links_and_pipes_are_refused_and_what_they_lead_to_stays() {
     fs::write(&secret, "secret").unwrap();
     symlink(&secret, &link).unwrap();
     assert_refused(&link, "symbolic link");
-    // One that leads nowhere, too.
+    // A dangling link is refused too.
     fs::remove_file(&link).unwrap();
     symlink(folder.file("nowhere"), &link).unwrap();
     assert_refused(&link, "symbolic link");
@@ -156,7 +156,7 @@ fn orders_are_the_jobs_users_the_superusers_or_the_folders_owners() {
         println!("skipped: only the superuser gives files away");
         return;
     }
-    // Somebody took the name first.
+    // Another user took the name of the control file first.
     let (_, owner) = read_owned(&status, 10).unwrap().unwrap();
     let refused = read(owner).unwrap_err();
     assert_eq!(refused.source.kind(), io::ErrorKind::PermissionDenied);
@@ -195,13 +195,13 @@ fn a_listener_obeys_nobody_who_took_the_name_first_and_says_so() {
     drop(handle);
 }
 
-/// How often something is swapped in: an attack that works does so within a few rounds.
+/// Returns how many times something is swapped in. A successful attack needs only a few rounds.
 pub(crate) fn rounds() -> usize {
     let is_long = std::env::var_os("LARDER_ROUNDS").is_some_and(|word| word == "all");
     if is_long { 100_000 } else { 2_000 }
 }
 
-/// Ends the attack, however the test ends.
+/// Ends the attack when it is dropped, even if the test panics.
 struct Stop<'a>(&'a AtomicBool);
 
 impl Drop for Stop<'_> {
@@ -237,7 +237,7 @@ fn what_is_swapped_in_meanwhile_is_neither_read_nor_written_nor_waited_for() {
             if let Ok(Some(content)) = read_whole(&path, 100) {
                 assert!(content == b"old" || content == b"new" || content.is_empty());
             }
-            // Some of it goes well.
+            // Some replacements succeed.
             replace(&path).unwrap_or(());
             assert_eq!(fs::read(&secret).unwrap(), b"secret");
         }

@@ -1,5 +1,5 @@
-//! A GPU's limit and its ceiling, divided among allocators (7.5). How a job sets them:
-//! `cuda/tests/all/jobs/limits.rs`.
+//! A GPU's limit and its ceiling, divided among allocators (7.5). `cuda/tests/all/jobs/limits.rs`
+//! tests how a job sets them.
 
 use larder_control::{Ceiling, divide_limit};
 use larder_model::Random;
@@ -7,7 +7,7 @@ use larder_model::antman::{LimitedDevice, adjust};
 
 const GPU: &str = "00:1e.0";
 
-/// A device as AntMan has it.
+/// Returns a device as AntMan describes it.
 fn antmans(limit_bytes: u64, held_bytes: u64) -> LimitedDevice {
     LimitedDevice {
         gpu: GPU.to_owned(),
@@ -85,7 +85,7 @@ fn s7_5_antman_raises_a_limit_it_cannot_meet_and_forgets_it() {
     assert_eq!(devices[0].limit_bytes, 600);
     devices[0].held_bytes = 0;
     assert_eq!(devices[0].limit_bytes, 600, "nothing asks again");
-    // But the next file with the same number.
+    // The next file with the same number does.
     assert!(adjust(&mut devices, GPU, 400));
     assert_eq!(devices[0].limit_bytes, 400);
     assert!(

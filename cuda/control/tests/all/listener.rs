@@ -1,4 +1,5 @@
-//! Handlers get the contents of files (am_8), polled by hand, so that no time passes.
+//! Handlers receive the contents of files (am_8). The listener is polled by hand, so no time
+//! passes.
 
 use crate::common;
 
@@ -25,7 +26,7 @@ fn put(path: &Path, text: &str) {
     replace_whole(path, text.as_bytes(), Durability::Seen).unwrap();
 }
 
-/// A file that is listened to by hand.
+/// A file whose listener is polled by hand.
 struct Watched {
     folder: Folder,
     path: PathBuf,
@@ -44,7 +45,7 @@ impl Watched {
         }
     }
 
-    /// Registers a handler that notes what it receives.
+    /// Registers a handler that records what it receives.
     fn receive(&self) -> (Received, Registration) {
         let received = Received::default();
         let handle = self.listener.register(&self.path, received.handler());
@@ -57,7 +58,7 @@ impl Watched {
     }
 }
 
-/// What a handler received.
+/// The contents that a handler received.
 #[derive(Clone, Default)]
 struct Received(Arc<Mutex<Vec<String>>>);
 
@@ -78,7 +79,7 @@ impl Received {
     }
 }
 
-/// A counter to which a handler adds the file's number, so many times.
+/// Returns a handler that adds the file's number to a counter `times` times.
 fn adding(counter: &Arc<AtomicU64>, times: u64) -> impl FnMut(&[u8]) + Send + 'static {
     let counter = Arc::clone(counter);
     move |text| {
@@ -87,10 +88,10 @@ fn adding(counter: &Arc<AtomicU64>, times: u64) -> impl FnMut(&[u8]) + Send + 's
     }
 }
 
-/// Upstream's own test: numbers written to two files, handlers that come and go.
+/// Upstream's own test: numbers are written to two files while handlers come and go.
 ///
-/// A handler that joins gets what is there at the next look. Here that is the next number already,
-/// so nothing differs from upstream: contents that were replaced before the look are never
+/// A handler that joins gets the current content at the next poll. Here that is already the next
+/// number, so the results are upstream's: a content that is replaced before the poll is never
 /// delivered.
 #[test]
 fn am_8_upstreams_scenario_with_its_numbers() {
@@ -200,11 +201,11 @@ fn am_8_a_file_renamed_over_another_with_an_older_time_and_the_same_size_is_a_ch
     make_old(&other);
     fs::rename(&other, &watched.path).unwrap();
     watched.listener.poll_now();
-    // In place, same size, the time put back.
+    // The file is written in place, with the same size and the old time.
     fs::write(&watched.path, "six").unwrap();
     make_old(&watched.path);
     watched.listener.poll_now();
-    // The same content again, renamed and with a new time: no change.
+    // The same content in a renamed file with a new time is no change.
     watched.put("six");
     watched.listener.poll_now();
     assert_eq!(received.take(), ["one", "two", "six"]);
@@ -234,7 +235,7 @@ fn am_8_what_cannot_be_read_is_tried_again() {
     let watched = Watched::new("unreadable");
     let (received, _handle) = watched.receive();
     watched.put("a");
-    // Too large, and then a folder: there, and not to be read.
+    // The path exists but cannot be read: the file is too large, and then it is a folder.
     fs::write(&watched.path, vec![b'x'; (1 << 20) + 1]).unwrap();
     watched.listener.poll_now();
     fs::remove_file(&watched.path).unwrap();
@@ -264,12 +265,12 @@ fn am_8_a_callback_may_drop_its_own_handle_and_others_and_register_new_ones() {
         .register(&path, move |text| {
             deliver(text);
             let mut handles = mine.lock().unwrap();
-            // Its own, and one that has not run yet.
+            // The handler's own handle, and that of a handler that has not run yet.
             let gone = (handles[0].take(), handles[1].take());
             handles.push(Some(inside.register(&at, fresh.handler()).unwrap()));
             drop(handles);
             drop(gone);
-            inside.poll_now(); // does nothing in here
+            inside.poll_now(); // has no effect inside a handler
         })
         .unwrap();
     let second = listener.register(&path, other.handler()).unwrap();

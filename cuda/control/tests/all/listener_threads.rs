@@ -1,4 +1,4 @@
-//! Listeners with a thread: woken by the system or by polling, and at their end.
+//! Listeners with a thread: woken by the system or by polling, and how they end.
 
 use crate::common;
 
@@ -14,7 +14,7 @@ use larder_control::{
 };
 use larder_model::Random;
 
-/// Long enough for a machine that does much else; nothing waits so long that works.
+/// A deadline that is long enough for a busy machine. A wait that works ends long before.
 const PATIENCE: Duration = Duration::from_secs(60);
 const NEVER: Duration = Duration::from_secs(100_000);
 
@@ -29,14 +29,13 @@ fn put(path: &Path, text: &str) {
     replace_whole(path, text.as_bytes(), Durability::Seen).unwrap();
 }
 
-/// Registers a handler that passes on what it is told.
+/// Registers a handler that sends on what it receives.
 fn listen(listener: &Listener, path: &Path) -> (Registration, mpsc::Receiver<Vec<u8>>) {
     let (sender, receiver) = mpsc::channel();
     let handler = move |text: &[u8]| drop(sender.send(text.to_vec()));
     (listener.register(path, handler).unwrap(), receiver)
 }
 
-/// Waits for the next content.
 fn next(told: &mpsc::Receiver<Vec<u8>>) -> String {
     String::from_utf8(told.recv_timeout(PATIENCE).unwrap()).unwrap()
 }
@@ -50,7 +49,7 @@ fn is_unwatched(listener: &Listener) -> bool {
     unwatched
 }
 
-/// Waits for something that another thread brings about.
+/// Waits until another thread has made a condition true.
 fn eventually(what: &str, happened: impl Fn() -> bool) {
     let until = std::time::Instant::now() + PATIENCE;
     while !happened() {
@@ -85,7 +84,7 @@ fn the_system_reports_a_change_long_before_the_interval() {
     let folder = Folder::new("watch");
     let path = folder.file("control");
     let listener = listener(WatchMode::Watch, NEVER);
-    // The file does not exist yet; its folder does.
+    // The file does not exist yet, but its folder does.
     let (_handle, told) = listen(&listener, &path);
     eventually("a first look", || listener.stats().polls > 0);
     if is_unwatched(&listener) {
@@ -95,12 +94,12 @@ fn the_system_reports_a_change_long_before_the_interval() {
         put(&path, &number.to_string());
         assert_eq!(next(&told), number.to_string());
     }
-    // Its own looks are no reason to look again.
+    // The listener's own polls do not cause further polls.
     let polls = listener.stats().polls;
     assert!(polls < 500, "{polls} looks for 20 changes");
 }
 
-/// Another folder takes the name of the one that is watched, and the system reports changes in it too.
+/// Gives the name of the watched folder to another folder, in which the system must report changes too.
 #[cfg(unix)]
 fn after_the_folder_was_replaced(name: &str, replace: impl Fn(&Folder, &Path)) {
     let folder = Folder::new(name);
@@ -116,7 +115,7 @@ fn after_the_folder_was_replaced(name: &str, replace: impl Fn(&Folder, &Path)) {
         return;
     }
     replace(&folder, &link);
-    // Whatever was heard of that: now it looks.
+    // Whatever was reported of the replacement, a registration makes the listener look.
     let _other = listener.register(link.join("other"), |_| ()).unwrap();
     assert_eq!(next(&told), "2");
     for number in 3..6 {
@@ -187,8 +186,8 @@ fn the_last_handle_may_be_dropped_on_the_thread_itself() {
     eventually("the threads end", || listener.stats().threads == 0);
 }
 
-/// Threads register and drop handles while others write and look; a handler that runs after its drop
-/// returned is caught. The orders themselves are walked beside the registry.
+/// Threads register and drop handles while others write and poll. A handler that runs after its drop has returned is
+/// caught. A test next to the registry walks every order of the steps.
 #[test]
 fn l8_no_handler_runs_after_its_drop_returned() {
     let folder = Folder::new("stress");

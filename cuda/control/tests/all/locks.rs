@@ -1,4 +1,4 @@
-//! Locks on names, and what killed writers leave.
+//! Locks on names, and the files that killed writers leave.
 
 use std::fs;
 use std::io;
@@ -23,14 +23,14 @@ fn a_name_is_one_processs_until_it_ends_however_it_ends() {
     let test = "locks::a_name_is_one_processs_until_it_ends_however_it_ends";
     let mut holder = command(test, "holds", &path).spawn().unwrap();
     wait_for(&mut holder, "held");
-    // By another path to the same file, too.
+    // Another path to the same file is locked too.
     for path in [path.clone(), folder.path().join("./night.status.json")] {
         let refused = FileLock::take(&path, Sharing::Nobody).unwrap_err();
         assert_eq!(refused.source.kind(), io::ErrorKind::WouldBlock);
         let words = format!("process {} has it", holder.id());
         assert!(refused.to_string().contains(&words), "{refused}");
     }
-    // Another name is another's.
+    // Another name has its own lock.
     let other = FileLock::take(&folder.file("day.status.json"), Sharing::Nobody).unwrap();
     holder.kill().unwrap();
     holder.wait().unwrap();
@@ -62,7 +62,7 @@ fn two_never_hold_a_lock_whose_file_comes_and_goes_with_it() {
     std::thread::scope(|scope| {
         for _ in 0..3 {
             scope.spawn(|| {
-                // Fewer seldom meet.
+                // With fewer rounds, the threads seldom meet.
                 for _ in 0..rounds().max(20_000) {
                     let Ok(lock) = FileLock::take(&path, Sharing::Nobody) else {
                         continue;
@@ -101,7 +101,7 @@ fn a_lock_that_is_a_link_a_pipe_or_somebody_elses_is_refused() {
         return;
     }
     assert!(refusal().to_string().contains("belongs to user 12345"));
-    // While another has it, nobody is told to remove it.
+    // While another process has the lock, no message suggests removing it.
     let held = fs::File::open(&lock).unwrap();
     rustix::fs::flock(&held, rustix::fs::FlockOperation::LockExclusive).unwrap();
     assert_eq!(refusal().source.kind(), io::ErrorKind::WouldBlock);
@@ -111,7 +111,7 @@ fn a_lock_that_is_a_link_a_pipe_or_somebody_elses_is_refused() {
 fn what_a_killed_writer_left_is_swept_and_nothing_else() {
     let folder = Folder::new("sweep");
     let path = folder.file("a.control.json");
-    // The number of no process, and that of one that lives.
+    // No process has the first PID; the second is that of a live process.
     let own = std::process::id();
     let left = ".a.control.json.4194305.7.0123456789abcdef.tmp";
     let kept = [

@@ -1,4 +1,5 @@
-//! Tests of larder-control in one program, so that it is linked once. One module: `cargo test -p larder-control --test all pacer::`.
+//! Tests of larder-control in one program, so that it is linked once. To run one module:
+//! `cargo test -p larder-control --test all pacer::`.
 #![allow(clippy::expect_used, clippy::unwrap_used, reason = "tests")]
 
 mod actions;

@@ -1,5 +1,5 @@
-//! AntMan's sleep formula and suspensions; upstream's own, with its operation manager, is the
-//! model's. Times in microseconds.
+//! AntMan's sleep formula and suspensions. Upstream's own version, with its operation manager, is in the model. Times
+//! are in microseconds.
 
 use std::sync::Arc;
 use std::thread;
@@ -41,7 +41,7 @@ fn as_upstream(plan: SleepPlan) -> Plan {
     }
 }
 
-/// Turns the share when the clock comes by a moment.
+/// Changes the share when the clock reaches a time.
 fn turn_at(clock: &ManualClock, management: &Managed, time: u64, percent: u64) {
     let management = Arc::clone(management);
     clock.at(us(time), move || management.set_perf(perf(percent)));
@@ -59,7 +59,7 @@ fn a_share_is_0_to_100_percent() {
 #[test]
 fn am_6_the_formula_of_a_first_throttled_run() {
     let table = [
-        // share, run, what to do
+        // share, run, plan
         (100, 100_000, SleepPlan::Nothing),
         (99, 100_000, sleep(960)),      // 101010 - 100000 - 50
         (50, 100_000, sleep(99_950)),   // 200000 - 100000 - 50
@@ -68,8 +68,8 @@ fn am_6_the_formula_of_a_first_throttled_run() {
         (0, 100_000, SleepPlan::Suspend),
         (50, 49, SleepPlan::Nothing),
         (50, 50, SleepPlan::Nothing), // 100 is not above 50 + 50
-        (50, 51, sleep(1)),           // 102 is, by one
-        (1, 0, sleep(50)),            // busy is 1 at least: 100 - 0 - 50
+        (50, 51, sleep(1)),           // 102 is above it by 1
+        (1, 0, sleep(50)),            // the busy time is at least 1: 100 - 0 - 50
         (99, 0, SleepPlan::Nothing),
     ];
     for (percent, run, plan) in table {
@@ -105,7 +105,7 @@ fn am_6_where_nothing_is_inserted_the_plan_is_upstreams() {
         let run = random.next_u64() >> (random.next_u64() % 64);
         let (_, management) = managed(percent);
         let mut upstream = Pauses::default();
-        // One run after another: upstream's slot is whole, so nothing of it was inserted.
+        // The runs follow each other, so upstream's slot is whole and nothing of it was inserted.
         for run in [run, run / 2, run] {
             let plan = as_upstream(management.after_run(us(run)));
             assert_eq!(plan, upstream.after_run(percent, run), "seed {seed}");
@@ -117,13 +117,13 @@ fn am_6_where_nothing_is_inserted_the_plan_is_upstreams() {
 fn am_6_upstream_what_was_inserted_is_not_busy() {
     let mut pauses = Pauses::default();
     assert_eq!(pauses.after_run(50, 100_000), Plan::Sleep(99_950));
-    // 60 ms of the slot were inserted: of 160 ms 100 were busy.
+    // 60 ms of the slot were inserted: of 160 ms, 100 ms were busy.
     pauses.left = 39_950;
     assert_eq!(pauses.after_run(50, 160_000), Plan::Sleep(39_950));
-    // More was inserted than the run took: 1 us counts, and 2 are not above 10 + 50.
+    // More was inserted than the run took: the busy time counts as 1 us, and 2 is not above 10 + 50.
     pauses.left = 0;
     assert_eq!(pauses.after_run(50, 10), Plan::Nothing);
-    // More is left than was planned: nothing was inserted.
+    // More is left than was planned, so nothing was inserted.
     pauses.left = 7;
     assert_eq!(pauses.after_run(50, 100_000), Plan::Sleep(99_950));
 }
@@ -134,7 +134,7 @@ fn am_6_a_suspension_ends_when_the_share_changes() {
     turn_at(&clock, &management, 5_000_000, 30);
     assert_eq!(management.finish_run(us(100_000)), Waited::Done);
     assert_eq!(clock.now(), us(5_000_000));
-    // The suspended run pauses no more; the next one is planned afresh.
+    // The suspended run does not pause again, and the next run is planned anew.
     assert_eq!(management.finish_run(us(100_000)), Waited::Done);
     assert_eq!(clock.now(), us(5_233_283));
 }
@@ -174,9 +174,9 @@ fn am_6_upstream_keeps_the_slot_over_a_suspension() {
 #[test]
 fn a_share_that_changes_ends_a_sleep_at_its_new_length() {
     let table = [
-        // the share after 10 ms, and when the run goes on
+        // the share after 10 ms, and when the run continues
         (100, 10_000),
-        (99, 10_000), // 960 us are over
+        (99, 10_000), // 960 us have passed
         (80, 24_950), // 125000 - 100000 - 50
         (25, 299_950),
     ];
@@ -210,7 +210,7 @@ fn a_wait_ends_at_its_timeout_and_can_be_taken_up_again() {
     assert_eq!(management.wait_on(longest), Waited::Done);
     assert_eq!(clock.now(), us(1_500_000));
 
-    // One below, at and above the 99.95 ms.
+    // Just below, at and just above 99.95 ms.
     let table = [
         (99_949, Waited::TimedOut),
         (99_950, Waited::Done),
@@ -267,8 +267,8 @@ fn another_thread_ends_a_suspension_in_real_time() {
     assert_eq!(job.join().unwrap(), Waited::Cancelled);
 }
 
-/// Runs of 100 ms busy time at 50 %, with a manager that knows so many operations: what was inserted and
-/// what was slept, run by run.
+/// Plays runs of 100 ms of busy time at 50 %, with a manager that knows `ops` operations. Returns the inserted and the
+/// slept time of each run.
 fn upstream_runs(ops: u64, runs: usize) -> Vec<(u64, u64)> {
     let mut pauses = Pauses::default();
     let mut known = ops;
@@ -318,7 +318,7 @@ fn am_10_upstream_inserts_nothing_unknown_and_sticks_below_one_microsecond_a_sha
     let mut first = OpManager::start(1000, 0).unwrap();
     assert_eq!((first.op(), first.op()), (0, 0));
     assert_eq!((first.left(), first.known_ops()), (1000, 2));
-    // The most that was seen is kept.
+    // The largest number of operations is kept.
     let mut fewer = OpManager::start(9, 10).unwrap();
     assert_eq!(fewer.op(), 0);
     assert_eq!((fewer.left(), fewer.known_ops()), (9, 10));

@@ -1,4 +1,4 @@
-//! When a status is written and what it says (am_7), on a clock that stands still.
+//! When a status is written and what it contains (am_7), on a clock that stands still.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -10,7 +10,7 @@ use larder_control::{
 use larder_model::Random;
 use larder_model::antman::{Averages, Reason, by_gpu, swap_reason};
 
-/// What a run or a check did to the status.
+/// The effect of a run or a check on the status.
 #[derive(Clone, Copy, PartialEq, Debug)]
 enum Recorded {
     Noted,
@@ -19,7 +19,7 @@ enum Recorded {
     Refused,
 }
 
-/// A job whose status is kept, and refused so often first.
+/// A job with a status, of which the first `refuse` writes are refused.
 struct Rig {
     clock: Arc<ManualClock>,
     statistics: Statistics,
@@ -106,7 +106,7 @@ fn am_7_a_run_of_more_than_ten_times_the_oldest_writes_at_once_either_way() {
         assert_eq!(rig.run(1, first), Recorded::Written);
         assert_eq!(rig.run(1, second), expected, "{first} then {second}");
     }
-    // A graph's first run is compared with nothing.
+    // A graph's first run is not compared with anything.
     let mut rig = Rig::new();
     rig.run(1, 100);
     assert_eq!(rig.run(2, 100_000), Recorded::Noted);
@@ -114,7 +114,7 @@ fn am_7_a_run_of_more_than_ten_times_the_oldest_writes_at_once_either_way() {
 
 #[test]
 fn am_7_an_average_that_moves_by_one_percent_is_written_and_less_is_not() {
-    // The average of two runs: 10,000 and then one that makes it so much more.
+    // The first run takes 10,000 us, and the second one changes the average of both.
     for (second, expected) in [
         (10_000, Recorded::Unchanged),
         (10_180, Recorded::Unchanged), // 0.9 %
@@ -137,11 +137,11 @@ fn am_7_a_history_is_nine_runs_long() {
     for _ in 0..8 {
         rig.run(1, 90);
     }
-    // Nine runs: the first one still counts.
+    // After nine runs, the first one still counts.
     rig.later(10);
     assert_eq!(rig.check(), Recorded::Written);
     assert_eq!(rig.last().durations["graph_1"], 100);
-    // The tenth drops it.
+    // The tenth run drops the first one.
     rig.later(10);
     assert_eq!(rig.run(1, 90), Recorded::Written);
     assert_eq!(rig.last().durations["graph_1"], 90);
@@ -235,7 +235,7 @@ fn am_7_averages_of_fresh_graphs_are_upstreams_which_forgets_none() {
             antman.record(graph, micros);
             rig.later(random.next_u64() % 3);
         }
-        // A change, so that all of it is written.
+        // A change makes the check write everything.
         rig.usage.device_live_bytes += 1;
         assert_eq!(rig.check(), Recorded::Written);
         let _ = antman.check();
@@ -250,7 +250,7 @@ fn am_7_averages_of_fresh_graphs_are_upstreams_which_forgets_none() {
     }
 }
 
-/// The averages as a status names them.
+/// Returns the averages under the names that a status uses.
 fn named(antman: &Averages) -> BTreeMap<String, u64> {
     let averages = antman.averages();
     let named = averages.map(|(graph, micros)| (format!("graph_{graph}"), micros));
@@ -284,7 +284,7 @@ fn am_7_what_could_not_be_written_is_written_by_the_next_check_with_its_peak() {
     assert_eq!(rig.run(1, 5), Recorded::Written);
     let gpu = rig.gpus[0];
     assert_eq!(rig.last().gpus[&gpu].usage.device_peak_bytes, 70);
-    // Told: the next interval stands for itself.
+    // The peak was written, so the next interval has its own peak.
     rig.later(10);
     rig.run(1, 5000);
     assert_eq!(rig.last().gpus[&gpu].usage.device_peak_bytes, 20);
@@ -356,7 +356,7 @@ fn am_7_an_average_that_creeps_is_written_when_it_is_one_percent_from_what_was_w
             antman.record(1, micros);
         }
         assert_eq!(rig.check(), expected, "{micros}");
-        // Upstream compares with the last check, whether it wrote or not.
+        // Upstream compares with the last check, whether or not that check wrote.
         assert_eq!(antman.check(), upstreams, "{micros}");
         rig.clock.advance(Duration::from_secs(1));
     }
@@ -373,7 +373,7 @@ fn graphs_without_end_are_remembered_up_to_a_bound_and_the_status_can_be_read() 
     let _ = rig.check();
     let status = rig.last();
     assert!(StatusFile::parse(status.to_text()).is_ok());
-    // Those that ran last.
+    // The graphs that ran last are kept.
     let key = |graph| format!("graph_{}", u64::MAX - graph);
     assert!(status.durations.contains_key(&key(11_999)));
     assert!(status.durations.contains_key(&key(12_000 - 4096)));

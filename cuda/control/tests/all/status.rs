@@ -1,4 +1,4 @@
-//! Status files: AntMan's text to the letter, our part beside it, and back.
+//! Status files: AntMan's text byte for byte, our part next to it, and reading both.
 
 use larder_control::{DeviceUsage, GpuStatus, JobStatus, SleepState, StatusFile, SwapReason};
 use larder_model::Random;
@@ -163,7 +163,7 @@ fn what_a_gpu_holds_is_never_taken_for_nothing_because_a_number_is_missing() {
             "{name}"
         );
     }
-    // What is no number of bytes may be missing.
+    // Fields that are not numbers of bytes may be missing.
     for name in ["swapReason", "deviceMemUsedNvidia", "miniBatchDuration"] {
         let read = StatusFile::parse(text.replace(name, "other")).unwrap();
         assert_eq!(read.gpus[&gpu].usage, usage(1), "{name}");

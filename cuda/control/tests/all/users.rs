@@ -1,4 +1,4 @@
-//! A neighbour who may write in the folder, as a process of another user, against the superuser and against a user.
+//! A neighbour who may write to the folder, as a process of another user, attacks the superuser or an ordinary user.
 
 use std::fs;
 use std::os::unix::fs::{MetadataExt, chown, symlink};
@@ -11,7 +11,7 @@ use larder_control::{Durability, FileLock, Sharing, read_orders, read_whole, rep
 use crate::common::{Folder, command, role, wait_for};
 use crate::hostile::{OTHER, make_pipe, rounds, set_mode};
 
-/// Whose files are attacked: the superuser, and somebody.
+/// The users whose files are attacked: the superuser and an ordinary user.
 const VICTIMS: [u32; 2] = [0, 1001];
 
 /// Runs this test again as another user, in a role.
@@ -28,7 +28,7 @@ fn is_superuser() -> bool {
     is_it
 }
 
-/// Swaps a file that anybody may execute as its owner, a link to the secret, and a pipe in, until it is killed.
+/// Swaps in an executable file with the set-user-ID bit, a link to the secret, and a pipe, until it is killed.
 fn attack(folder: &Path) {
     let path = folder.join("night.control.json");
     let [file, link, pipe] = ["file", "link", "pipe"].map(|name| folder.join(name));
@@ -45,11 +45,11 @@ fn attack(folder: &Path) {
     }
 }
 
-/// Reads and replaces what is attacked, so many times.
+/// Reads and replaces the attacked file many times.
 fn defend(folder: &Path) {
     let path = folder.join("night.control.json");
     let (mut has_read, mut round) = (false, 0);
-    // The neighbour may not have been on a processor meanwhile.
+    // More rounds are made if the neighbour has not run in the meantime.
     while round < rounds() || !has_read {
         round += 1;
         if let Ok(Some(content)) = read_whole(&path, 100) {
@@ -89,7 +89,7 @@ fn a_neighbour_who_swaps_files_gets_no_rights_no_secret_and_nobodys_time() {
         for own in [&folder, &secret] {
             chown(own, Some(victim), Some(victim)).unwrap();
         }
-        // Not sticky: the neighbour may replace anything in it.
+        // The folder is not sticky, so the neighbour may replace anything in it.
         set_mode(&folder, 0o777);
         set_mode(outside.path(), 0o755);
         let mut attacker = spawn(TEST, "attack", OTHER, &folder);
@@ -120,7 +120,7 @@ fn a_neighbour_who_takes_a_name_first_commands_nobody_and_holds_up_nobody() {
             std::io::ErrorKind::WouldBlock,
             "{refused}"
         );
-        // Another name is free.
+        // Another name can still be locked.
         drop(FileLock::take(&folder.join("day.status.json"), Sharing::Nobody).unwrap());
         println!("defended");
         return;

@@ -1,5 +1,5 @@
-//! Values that the host and a device use in turn. Tests whose names begin with `sm_` are the conformance cases of Caffe's
-//! `SyncedMemory`; those that begin with `synced_upstream_` are its own tests, ported.
+//! Values that the host and a device use in turn. Tests whose names begin with `sm_` are the conformance cases of
+//! Caffe's `SyncedMemory`; those that begin with `synced_upstream_` are its own tests, ported.
 
 mod adopt;
 mod flight;

@@ -1,4 +1,4 @@
-//! What several tests share: a folder that goes away, and children that play a role.
+//! Helpers of several tests: a temporary folder, and child processes that play a role.
 
 #![allow(dead_code)]
 
@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// A folder of one's own, removed at the end.
+/// A temporary folder, removed at the end.
 pub(crate) struct Folder(PathBuf);
 
 impl Folder {
@@ -28,7 +28,7 @@ impl Folder {
         self.0.join(name)
     }
 
-    /// Names of what is in it, sorted.
+    /// Returns the names of the folder's entries, sorted.
     pub(crate) fn names(&self) -> Vec<String> {
         let entries = std::fs::read_dir(&self.0).unwrap();
         let mut names: Vec<String> = entries
@@ -45,7 +45,7 @@ impl Drop for Folder {
     }
 }
 
-/// Set for a child process: its role, and the path it is about.
+/// Environment variables of a child process: its role and its path.
 const ROLE: &str = "LARDER_CONTROL_TEST_ROLE";
 const PLACE: &str = "LARDER_CONTROL_TEST_PLACE";
 
@@ -55,9 +55,9 @@ pub(crate) fn role() -> Option<(String, PathBuf)> {
     Some((std::env::var(ROLE).ok()?, place.into()))
 }
 
-/// A command that runs a test again in a role.
+/// Returns a command that runs a test again in a role.
 pub(crate) fn command(test: &str, role: &str, place: &Path) -> Command {
-    // The program itself, though its folder may be closed to another user.
+    // Another user can execute this path even if the program's folder is closed to them.
     let program = match cfg!(target_os = "linux") {
         true => "/proc/self/exe".into(),
         false => std::env::current_exe().unwrap(),
@@ -72,7 +72,7 @@ pub(crate) fn command(test: &str, role: &str, place: &Path) -> Command {
     command
 }
 
-/// Waits for the end of a child, whose test must pass.
+/// Waits for a child to exit. Its test must pass.
 pub(crate) fn assert_passes(child: Child) {
     let output = child.wait_with_output().unwrap();
     let said = String::from_utf8_lossy(&output.stdout);
@@ -80,7 +80,7 @@ pub(crate) fn assert_passes(child: Child) {
     assert!(passed, "{said}");
 }
 
-/// Waits for a line of a child that has a word.
+/// Waits until a child prints a line that contains a word.
 pub(crate) fn wait_for(child: &mut Child, word: &str) {
     let mut said = BufReader::new(child.stdout.as_mut().unwrap());
     let mut line = String::new();

@@ -1,4 +1,4 @@
-//! Control files: every rule of reading them (am_5).
+//! Control files: every rule by which they are read (am_5).
 
 mod property;
 mod random;
@@ -27,13 +27,13 @@ fn with_perf(value: &str) -> String {
     format!(r#"{{"perfControl": {value}}}"#)
 }
 
-/// Returns what a file says, and what is wrong in it.
+/// Returns the contents and the problems of a file.
 fn answer(text: &str) -> String {
     let parsed = match ControlFile::parse(text) {
         Ok(parsed) => parsed,
         Err(error) => return format!("{error:?}"),
     };
-    // What is written is read as it was.
+    // A file that is written is read back unchanged.
     let file = &parsed.file;
     assert_eq!(&read(&file.to_text()).file, file, "{text}");
     let mut said = Vec::new();
@@ -81,7 +81,7 @@ fn play(test: &str) {
     );
 }
 
-/// A test for each section that has nothing but cases.
+/// Defines a test for each section that has only cases.
 macro_rules! cases {
     ($($name:ident)*) => {
         $(#[test]
@@ -110,7 +110,8 @@ fn am_5_the_exact_file_of_antman_is_read() {
 #[test]
 fn am_5_a_limit_is_any_whole_number_of_64_bits() {
     play("am_5_a_limit_is_any_whole_number_of_64_bits");
-    // Upstream's reader takes a whole number with a point at any size, and skips the rest.
+    // Upstream's reader accepts a whole number with a decimal point, whatever its size, and skips
+    // other values.
     for (text, bytes) in [
         ("1.0", Some(1)),
         ("9007199254740994.0", Some((1 << 53) + 2)),
@@ -137,7 +138,7 @@ fn am_5_antman_keeps_150_and_cuts_two_to_the_32_to_a_suspended_job() {
         ("null", None),
     ] {
         assert_eq!(reading::perf_control(text), expected, "{text}");
-        // What is a share there is the same share here.
+        // A value that AntMan reads as a share is the same share here.
         let share = expected.filter(|perf| (0..=100).contains(perf) && text.len() < 5);
         assert_eq!(read(&with_perf(text)).file.perf_control, share, "{text}");
     }
@@ -146,7 +147,7 @@ fn am_5_antman_keeps_150_and_cuts_two_to_the_32_to_a_suspended_job() {
 #[test]
 fn am_5_a_name_in_upper_case_or_with_a_domain_is_the_same_gpu() {
     play("am_5_a_name_in_upper_case_or_with_a_domain_is_the_same_gpu");
-    // Upstream compares letter for letter.
+    // Upstream compares names exactly.
     for key in ["00:1E.0", "0000:00:1e.0", "0000:00:1E.0"] {
         let (antman, _) = reading::limits(&[GPU], &[(key, Entry::Limit("7"))]);
         assert!(antman.is_empty(), "{key}");
@@ -207,7 +208,7 @@ fn am_5_a_file_of_a_mebibyte_is_read_and_one_byte_more_is_not() {
     );
 }
 
-/// What a job does with the same limit again: `cuda/tests/all/jobs/limits.rs`.
+/// How a job handles the same limit again is tested in `cuda/tests/all/jobs/limits.rs`.
 #[test]
 fn am_5_antman_adjusts_the_same_limit_again() {
     let mut antman = Orders::default();

@@ -1,12 +1,12 @@
-//! What holds for any bytes as a control file. Used by a seeded test and by the fuzz target `config`.
+//! Properties of any bytes read as a control file, for a seeded test and the fuzz target `config`.
 
 use larder_control::{BusId, ControlFile, Problem, ProblemKind};
 
-/// Panics if something does not hold.
+/// Panics if a property is violated.
 pub(crate) fn any_bytes(bytes: &[u8]) {
     let parsed = match ControlFile::parse(bytes) {
         Ok(parsed) => parsed,
-        // No values at all: there is nothing that could be applied.
+        // Nothing was read, so there is nothing to apply.
         Err(_) => return,
     };
     assert!(
@@ -33,7 +33,7 @@ pub(crate) fn any_bytes(bytes: &[u8]) {
     );
 }
 
-/// What has a problem is absent, so that the old value stays.
+/// Checks that a value with a problem is absent, so that the old value stays in force.
 fn judge_problems(problems: &[Problem], file: &ControlFile) {
     let same_gpu = problems
         .iter()
@@ -42,7 +42,8 @@ fn judge_problems(problems: &[Problem], file: &ControlFile) {
         if problem.path == "perfControl" {
             assert_eq!(file.perf_control, None);
         }
-        // Of two spellings one may be good. What names no GPU may end like a limit, too.
+        // If a GPU has two spellings, one limit may be good. The path of a key that names no GPU may end like that of a
+        // limit.
         if same_gpu || problem.what == ProblemKind::NotABusId {
             continue;
         }

@@ -1,9 +1,9 @@
-//! The property over random files: built of likely pieces, then cut, changed and added to.
+//! The properties over random files, built of likely pieces and then cut, changed and extended.
 
 use crate::config::property;
 use larder_model::Random;
 
-/// Pieces that make the property's corners likely.
+/// Pieces that make the corner cases likely.
 const KEYS: [&str; 13] = [
     "name",
     "version",

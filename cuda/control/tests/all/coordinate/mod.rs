@@ -36,10 +36,10 @@ fn seconds(time: u64) -> Duration {
     Duration::from_secs(time)
 }
 
-/// What a job makes of a limit.
+/// How a job treats a limit.
 #[derive(Clone, Copy, PartialEq, Debug)]
 enum Manner {
-    /// What it says.
+    /// Sets the limit as given.
     Obeys,
     /// Sets at least what it holds, which is what AntMan does.
     Raises,
@@ -49,7 +49,7 @@ enum Manner {
     Lies,
 }
 
-/// A job's side: it grants nothing above its limit.
+/// A job that grants nothing above its limit.
 #[derive(Clone, Debug)]
 struct Job {
     id: JobId,
@@ -60,9 +60,9 @@ struct Job {
     limit: u64,
     held: u64,
     wanted: u64,
-    /// The limit that is on its way to the job, and its version.
+    /// The version and the limit on their way to the job.
     sent: Option<(u64, u64)>,
-    /// The reports that are on their way to the coordinator.
+    /// Reports on their way to the coordinator.
     reports: VecDeque<JobReport>,
 }
 
@@ -90,19 +90,19 @@ impl Job {
         }
     }
 
-    /// Takes what it wants and may have, gives back what it does not want.
+    /// Allocates up to the limit what the job wants, and frees the rest.
     fn live(&mut self) {
         self.held = self.wanted.min(self.limit);
     }
 
-    /// What it may hold from now on without another command.
+    /// Returns the bytes that the job may hold from now on without another command.
     fn may_hold(&self) -> u64 {
         let limit = if self.alive { self.limit } else { 0 };
         limit.max(self.held)
     }
 }
 
-/// Jobs of one device, and their coordinator.
+/// The jobs of one device and their coordinator.
 struct World {
     random: Random,
     coordinator: Coordinator,
@@ -122,7 +122,7 @@ impl World {
         }
     }
 
-    /// A job for each priority and want.
+    /// Makes a world with a job for each priority and want.
     fn of(total: u64, step: u64, jobs: &[(u32, u64)]) -> Self {
         let mut world = Self::new(total, step);
         for (priority, wanted) in jobs {
@@ -153,7 +153,7 @@ impl World {
         self.coordinator.report(job.id, job.report(), self.now)
     }
 
-    /// The job reads, lives and reports.
+    /// Makes a job read its limit, adjust its memory, and report.
     fn answer(&mut self, index: usize) {
         self.jobs[index].read();
         self.jobs[index].live();
@@ -195,7 +195,7 @@ impl World {
         (limits, commands.len())
     }
 
-    /// Rounds in which all answer, until no command is sent.
+    /// Plays rounds in which all jobs answer, until no command is sent.
     fn settle(&mut self, time: Duration) {
         self.now = time;
         for _ in 0..200 {
@@ -223,13 +223,13 @@ fn memory_goes_from_one_job_to_another_only_after_it_has_gone() {
     world.jobs[1].wanted = 70;
     world.report(1).unwrap();
     assert_eq!(world.decide().0, [(0, 30)]);
-    // Nothing is known of it: nothing.
+    // The job has not reported since, so nothing is decided.
     assert_eq!(world.decide().0, []);
-    // A report that is older than the limit says nothing either, whatever it holds.
+    // A report that is older than the limit changes nothing, whatever the job holds.
     world.jobs[0].held = 30;
     world.report(0).unwrap();
     assert_eq!(world.decide().0, []);
-    // In force, but 25 and then 5 bytes are above it.
+    // The limit is in force, but first 25 and then 5 bytes are held above it.
     world.jobs[0].read();
     world.jobs[0].held = 55;
     world.report(0).unwrap();
@@ -299,7 +299,7 @@ fn a_job_that_dies_counts_until_it_is_reported_gone_and_a_new_one_starts_with_no
     world.settle(seconds(0));
     world.join(policy(1, 0), Manner::Obeys).unwrap();
     world.jobs[1].wanted = 90;
-    // The old one is silent. The two are equals: it is to give up 40, and does not.
+    // The old job is silent. Both jobs have the same priority: the old one should give up 40 bytes and does not.
     for second in 1..100 {
         world.now = seconds(second);
         world.decide();
@@ -321,7 +321,7 @@ fn wants_that_swing_faster_than_the_calm_move_no_limit() {
     world.settle(seconds(0));
     assert_eq!(world.limits(), [80, 20]);
     for second in 1..=200 {
-        // Below 80 for nine seconds of ten, and above by less than a step.
+        // Far below 80 for nine of ten seconds, and below it by less than a step in the tenth.
         world.jobs[0].wanted = if second % 10 == 0 {
             78
         } else {
@@ -331,7 +331,7 @@ fn wants_that_swing_faster_than_the_calm_move_no_limit() {
         (0..2).for_each(|index| world.answer(index));
         assert_eq!(world.decide().1, 0, "second {second}");
     }
-    // A fall that lasts is believed, at the most that was wanted meanwhile.
+    // A fall that lasts is believed, down to the most that was wanted in the meantime.
     world.jobs[0].wanted = 35;
     for second in [201, 210] {
         world.now = seconds(second);
@@ -365,7 +365,7 @@ fn limits_move_by_whole_steps() {
     world.join(policy(9, 0), Manner::Obeys).unwrap();
     world.jobs[1].wanted = 10;
     world.report(1).unwrap();
-    // Eight bytes are free, fewer than a step, and of the two that are missing a whole step is taken.
+    // Eight bytes are free, fewer than a step. A whole step is taken for the two missing bytes.
     assert_eq!(world.decide().0, [(0, 80)]);
     world.answer(0);
     assert_eq!(world.decide().0, [(1, 10)]);
@@ -390,7 +390,7 @@ fn a_refusal_is_believed_for_a_while_and_then_asked_again() {
     world.jobs[0].manner = Manner::Raises;
     world.settle(seconds(0));
     world.jobs[1].wanted = 90;
-    // The first job reads and reports, and goes on with what it holds.
+    // The first job reads and reports, but keeps what it holds.
     let asked = |world: &mut World, now| {
         world.now = now;
         let mut asked = 0;
@@ -407,7 +407,7 @@ fn a_refusal_is_believed_for_a_while_and_then_asked_again() {
         (asked(&mut world, seconds(0)), world.limits()),
         (1, vec![80, 20])
     );
-    // It holds less now, and still wants the same.
+    // The job now holds less and still wants the same.
     world.jobs[0].held = 5;
     let before = CALM - Duration::from_nanos(1);
     assert_eq!(asked(&mut world, before), 0);
@@ -469,7 +469,7 @@ fn a_coordinator_that_begins_while_jobs_run_goes_on_from_their_numbers() {
         world.jobs.iter().map(|job| job.held).collect::<Vec<_>>(),
         [60, 40]
     );
-    // Another one: it learns what there is before it decides.
+    // A new coordinator learns what the jobs hold before it decides.
     world.coordinator = coordinator(100, 1);
     world.join(policy(9, 0), Manner::Obeys).unwrap();
     for job in &mut world.jobs[..2] {
@@ -478,7 +478,7 @@ fn a_coordinator_that_begins_while_jobs_run_goes_on_from_their_numbers() {
     world.jobs[2].wanted = 50;
     (0..3).for_each(|calm| world.settle(CALM * calm));
     assert_eq!(world.jobs[2].held, 50);
-    // Numbers that leave no room for more are nobody's.
+    // No coordinator has sent the highest version, since no version could follow it.
     let liar = world.coordinator.join(policy(1, 0)).unwrap();
     let report = JobReport {
         version: u64::MAX,

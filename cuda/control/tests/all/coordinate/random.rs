@@ -1,5 +1,5 @@
-//! Jobs at random: late messages, silence, deaths, answers other than what was asked; then all answer. Totals go from
-//! nothing to all that 64 bits hold.
+//! Random jobs: late messages, silence, deaths, and answers other than those asked for. In the end all jobs answer.
+//! Totals range from 0 to `u64::MAX`.
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use larder_model::Random;
 
 use super::{CALM, JobReport, Manner, World, coordinator, policy};
 
-/// Returns any number of any size.
+/// Returns a random number of a random size.
 fn any(random: &mut Random) -> u64 {
     match random.below(4) {
         0 => 0,
@@ -16,18 +16,18 @@ fn any(random: &mut Random) -> u64 {
     }
 }
 
-/// The jobs of a world.
+/// The kind of jobs in a world.
 #[derive(Clone, Copy, PartialEq)]
 enum Kind {
-    /// All obey; numbers are small, and priorities differ, so that the end can be computed.
+    /// All jobs obey, numbers are small, and priorities differ, so that the final limits can be computed.
     Honest,
-    /// In any manner but lies.
+    /// Jobs in any manner but `Lies`.
     Stubborn,
-    /// In any manner.
+    /// Jobs in any manner.
     Lying,
 }
 
-/// A world at random.
+/// A random world.
 struct Drawn {
     world: World,
     kind: Kind,
@@ -73,16 +73,16 @@ impl Drawn {
             Kind::Honest => (priority, random.below(total / 2 + 1)),
             _ => (priority % 4, any(random) % (total / 2 + 1)),
         };
-        // Floors above the total are refused.
+        // A floor above the total is refused.
         let _ = self.world.join(policy(priority, floor), manner);
     }
 
-    /// Something happens to one job.
+    /// Makes a random change to one job.
     fn live(&mut self, index: usize) {
         let world = &mut self.world;
         let (random, job) = (&mut world.random, &mut world.jobs[index]);
         if !job.alive {
-            // Its memory goes at once, some time after its end; then somebody says so.
+            // A dead job's memory is freed all at once, some time after its end. Only then is the job reported gone.
             match job.held {
                 0 => {
                     let job = world.jobs.remove(index);
@@ -124,7 +124,7 @@ impl Drawn {
         }
     }
 
-    /// What may be held by those who do not lie never exceeds the total.
+    /// Checks that jobs that do not lie can never hold more than the total.
     fn check(&self) {
         let (world, mut sum) = (&self.world, 0_u128);
         for job in world.jobs.iter().filter(|job| job.manner != Manner::Lies) {
@@ -138,7 +138,7 @@ impl Drawn {
         assert!(lies || charged <= total, "{charged} charged of {total}");
     }
 
-    /// The liars end and the dead are reported gone; the others answer from now on.
+    /// Ends the liars and reports dead jobs gone. The others answer from now on.
     fn calm_down(&mut self) {
         let world = &mut self.world;
         for job in core::mem::take(&mut world.jobs) {
@@ -153,8 +153,8 @@ impl Drawn {
                 world.coordinator.report(job.id, report, world.now).unwrap();
             }
         }
-        // What was wanted before is forgotten, twice: a fall that began before counts as its most. Where a refusal is
-        // forgotten, the job is asked again.
+        // Earlier wants are forgotten after two calm periods, because a fall that began before counts at the most that
+        // was wanted. A job whose refusal is forgotten is asked again.
         for _ in 0..3 {
             let now = self.world.now + CALM;
             (0..3).for_each(|_| self.world.settle(now));
@@ -162,7 +162,7 @@ impl Drawn {
         }
     }
 
-    /// Nobody lacks what one of lower priority has above its floor and does not hold.
+    /// Checks that no job lacks memory that one of lower priority has above its floor and does not hold.
     fn check_spare(&self) {
         for low in &self.world.jobs {
             let kept = low.held.max(low.policy.floor_bytes);
@@ -181,7 +181,7 @@ impl Drawn {
         }
     }
 
-    /// What each job should have at least: the slow and obvious way.
+    /// Computes in a simple way the least that each job should have.
     fn check_shares(&self) {
         let mut by_priority: Vec<_> = self.world.jobs.iter().collect();
         by_priority.sort_by_key(|job| std::cmp::Reverse(job.policy.priority));
@@ -195,7 +195,7 @@ impl Drawn {
                 "{job:?} should have {}",
                 floor + more
             );
-            // Wants are rounded up to steps, of less than 20 bytes.
+            // Wants are rounded up to steps of less than 20 bytes.
             left = left.saturating_sub(more + 20);
         }
     }
@@ -213,7 +213,7 @@ fn play(seed: u64, kind: Kind, steps: u32) -> Drawn {
     drawn
 }
 
-/// Returns how many worlds are drawn.
+/// Returns the number of worlds to draw.
 fn rounds(usual: u64) -> u64 {
     std::env::var("LARDER_JOBS").map_or(usual, |rounds| rounds.parse().unwrap())
 }

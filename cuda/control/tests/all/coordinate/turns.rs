@@ -1,4 +1,4 @@
-//! Jobs that take turns: over files that are read and written at any moment, and by the clock.
+//! Jobs that take turns: through files that are read and written at any moment, and by the clock.
 
 use std::time::Duration;
 
@@ -18,7 +18,7 @@ fn coordinator(total_bytes: u64) -> Coordinator {
     })
 }
 
-/// What stands in a job's control file.
+/// The content of a job's control file.
 #[derive(Clone, Copy, Debug, Default)]
 struct Orders {
     version: u64,
@@ -26,23 +26,23 @@ struct Orders {
     asleep: bool,
 }
 
-/// A job with its two files, as `larder_cuda::job` does it.
+/// A job with its two files, which acts as `larder_cuda::job` does.
 #[derive(Clone, Debug)]
 struct Sleeper {
     id: JobId,
     priority: u32,
     wanted: u64,
-    /// Its control file, what it has read of that, and its status file.
+    /// The control file. `read` is what the job has read of it, and `status` is the status file.
     file: Orders,
     read: Orders,
     status: JobReport,
     phase: SleepState,
-    /// It has looked once more: it takes memory whatever anybody says.
+    /// Whether the job has read its orders a last time and takes memory whatever they say later.
     commits: bool,
     held: u64,
-    /// It does nothing any more.
+    /// Whether the job no longer does anything.
     is_stuck: bool,
-    /// It goes on when it is told to sleep.
+    /// Whether the job stays awake when it is told to sleep.
     refuses: bool,
 }
 
@@ -79,7 +79,7 @@ impl Sleeper {
         };
     }
 
-    /// One thing that it may do next.
+    /// Takes the job's next step.
     fn step(&mut self) {
         if self.is_stuck {
             return;
@@ -106,7 +106,7 @@ impl Sleeper {
         self.publish();
     }
 
-    /// What it may hold without another look at its orders.
+    /// Returns the bytes that the job may hold without reading its orders again.
     fn may_hold(&self) -> u64 {
         match self.phase {
             SleepState::Awake => self.held.max(self.read.limit),
@@ -116,7 +116,7 @@ impl Sleeper {
     }
 }
 
-/// A coordinator of 100 bytes, and a job for each priority and want.
+/// Returns a coordinator of 100 bytes, and a job for each priority and want.
 fn sleepers(jobs: &[(u32, u64)]) -> (Coordinator, Vec<Sleeper>) {
     let mut coordinator = coordinator(100);
     let job = |(priority, wanted): &(u32, u64)| Sleeper::new(&mut coordinator, *priority, *wanted);
@@ -124,7 +124,7 @@ fn sleepers(jobs: &[(u32, u64)]) -> (Coordinator, Vec<Sleeper>) {
     (coordinator, jobs)
 }
 
-/// Another coordinator in place of the jobs' former one.
+/// Replaces the jobs' coordinator with a new one.
 fn another(jobs: &mut [Sleeper]) -> Coordinator {
     let mut coordinator = coordinator(100);
     for job in jobs {
@@ -176,7 +176,7 @@ fn a_turn_may_be_as_long_as_a_number_can_say() {
         let told = coordinator.decide(now).into_iter();
         let asleep =
             told.filter(|command| matches!(command, Command::SetAsleep { asleep: true, .. }));
-        // The first has its turn for ever.
+        // The first job's turn never ends.
         assert_eq!(asleep.count(), usize::from(now.is_zero()));
     }
 }
@@ -205,7 +205,7 @@ fn whoever_writes_and_reads_when_no_two_are_awake_whose_sum_is_above_the_total()
                 }
                 1..4 => {
                     read(&mut coordinator, &jobs, now);
-                    // Jobs go on between what it reads and what it writes.
+                    // Jobs continue between the coordinator's reads and its writes.
                     for _ in 0..random.below(4) {
                         step_one(&mut jobs, &mut random);
                     }
@@ -250,7 +250,7 @@ fn step_one(jobs: &mut [Sleeper], random: &mut Random) {
     }
 }
 
-/// Jobs that answer at once, a round each second; who holds memory in each.
+/// Plays one round per second with jobs that answer at once. Returns which jobs hold memory after each round.
 fn play(
     coordinator: &mut Coordinator,
     jobs: &mut [Sleeper],
@@ -265,7 +265,7 @@ fn play(
             if !job.is_stuck {
                 job.read = job.file;
             }
-            // Down at once, up in three steps.
+            // A job falls asleep in one step and wakes in three.
             (0..3).for_each(|_| job.step());
         }
         story.push(jobs.iter().map(|job| job.held > 0).collect());
@@ -273,7 +273,7 @@ fn play(
     story
 }
 
-/// The lengths of the times in which a job had memory, or had none; the first and the last left out.
+/// Returns how long a job had memory, or had none, each time except the first and the last.
 fn times(story: &[Vec<bool>], job: usize, has: bool) -> Vec<usize> {
     let all: Vec<bool> = story.iter().map(|now| now[job]).collect();
     let mut chunks: Vec<_> = all.chunk_by(|a, b| a == b).collect();
@@ -296,7 +296,7 @@ fn turns_last_as_long_as_the_priority_says_and_nobody_waits_longer_than_the_othe
         for job in 0..jobs.len() {
             let (had, waited) = (times(&story, job, true), times(&story, job, false));
             assert!(had.len() > 5, "{priorities:?}: {had:?}");
-            // Beside a turn, some rounds until everybody has said and seen it.
+            // A turn is longer by some rounds, until all jobs have reported and read.
             let slack = 3 * jobs.len();
             let is_one_turn = |time: &usize| (turn(job)..=turn(job) + slack).contains(time);
             assert!(
@@ -329,7 +329,7 @@ fn jobs_that_fit_beside_each_other_are_awake_together_and_who_is_alone_is_not_di
 
 #[test]
 fn a_job_that_does_not_answer_is_waited_for_by_those_alone_that_do_not_fit_beside_it() {
-    // Awake, or asleep when it stops to answer.
+    // The job is awake or asleep when it stops answering.
     for awake in [true, false] {
         let (mut coordinator, mut jobs) = sleepers(&[(1, 60), (1, 70), (1, 35)]);
         play(&mut coordinator, &mut jobs, 0..200);
@@ -351,7 +351,7 @@ fn a_job_that_does_not_answer_is_waited_for_by_those_alone_that_do_not_fit_besid
         } else {
             assert!(had(1) > 30 && had(2) > 30, "{} and {}", had(1), had(2));
         }
-        // It is gone at last.
+        // The stuck job is reported gone.
         let gone = jobs.remove(0);
         coordinator.gone(gone.id).unwrap();
         let story = play(&mut coordinator, &mut jobs, now + 400..now + 600);
@@ -396,7 +396,7 @@ fn a_word_of_sleep_from_before_a_coordinator_began_is_no_answer_to_it() {
         (job.file, job.read, job.phase) = (asleep, asleep, SleepState::Asleep);
         job.publish();
     }
-    // The former one told it to wake, and it has read so.
+    // The former coordinator told the job to wake, and the job has read that.
     jobs[0].file.asleep = false;
     jobs[0].read = jobs[0].file;
     let mut second = another(&mut jobs);
@@ -417,7 +417,7 @@ fn jobs_that_come_and_go_beside_a_large_one_do_not_keep_it_waiting() {
     let (mut coordinator, mut jobs) = sleepers(&[(1, 30), (1, 90)]);
     let mut had = 0;
     for round in 0..20 {
-        // Each is gone before its turn is over, and the next is there before.
+        // Each small job is gone before its turn ends, and the next one joins before that.
         jobs.push(Sleeper::new(&mut coordinator, 1, 30));
         let story = play(&mut coordinator, &mut jobs, 5 * round..5 * round + 5);
         let large = jobs.iter().position(|job| job.wanted == 90).unwrap();

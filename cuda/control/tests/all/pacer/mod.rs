@@ -1,4 +1,4 @@
-//! Pauses between launches: what is inserted, and what share of the time remains.
+//! Pauses between launches: how much is inserted, and which share of the time remains.
 
 mod queued;
 mod scripts;
@@ -25,7 +25,7 @@ fn ns(time: u64) -> Duration {
     Duration::from_nanos(time)
 }
 
-/// Every share apart, nothing put together.
+/// Inserts each share by itself and combines none.
 const PLAIN: PacerConfig = PacerConfig {
     carry_bound: Duration::from_secs(1),
     min_pause: Duration::ZERO,
@@ -50,7 +50,7 @@ impl World {
         }
     }
 
-    /// A launch after so much work: how long it paused.
+    /// Launches after `busy` of work. Returns the length of the pause.
     fn launch(&self, busy: Duration) -> Duration {
         self.clock.advance(busy);
         let start = self.clock.now();
@@ -64,7 +64,8 @@ impl World {
         self.clock.now() - start
     }
 
-    /// A step of launches with so much work before each: the pauses, that of the end last.
+    /// Plays a step with `busy` of work before each launch. Returns the pauses, the one at the end
+    /// last.
     fn step(&self, launches: u64, busy: Duration) -> Vec<Duration> {
         self.pacer.begin();
         let mut pauses: Vec<_> = (0..launches).map(|_| self.launch(busy)).collect();
@@ -78,12 +79,12 @@ impl World {
     }
 }
 
-/// What busy time at one share owes.
+/// Returns the nanoseconds of pause that busy time at a share requires.
 fn due_after(busy: Duration, percent: u64) -> u128 {
     busy.as_nanos() * u128::from(100 - percent) / u128::from(percent)
 }
 
-/// All that is due was inserted, but for what the report says.
+/// Returns whether all that is due was inserted, except for what the report says is due or ahead.
 fn balances(report: &PacerReport, due: u128, slack: u128) -> bool {
     let paid = report.inserted.as_nanos() + report.due.as_nanos();
     paid.abs_diff(due + report.ahead.as_nanos()) <= slack
@@ -112,7 +113,7 @@ fn am_10_the_first_step_pauses_at_its_end_and_the_next_ones_in_equal_shares() {
 fn am_10_a_plan_that_cannot_be_shared_evenly_is_inserted_whole() {
     let world = World::new(50, PLAIN);
     world.step(7, ns(100));
-    // 7 x 100 ns were busy once; 1000 over 7 do not come out even.
+    // The device was busy for 7 x 100 ns once. 1000 ns cannot be divided evenly by 7.
     world.pacer.begin();
     world.clock.advance(ns(1000));
     for _ in 0..7 {
@@ -121,7 +122,7 @@ fn am_10_a_plan_that_cannot_be_shared_evenly_is_inserted_whole() {
     let _ = world.pacer.end_wait();
     let pauses = world.step(7, ns(0));
     let total: Duration = pauses[..7].iter().sum();
-    // Owed are the 1000 less the 700 inserted, and 1000 more are expected.
+    // The 1000 ns less the 700 ns inserted are owed, and another 1000 ns are expected.
     assert_eq!(total, ns(1300));
     let (least, max) = (pauses[..7].iter().min(), pauses[..7].iter().max());
     assert_eq!((least, max), (Some(&ns(185)), Some(&ns(186))));
@@ -147,7 +148,7 @@ fn am_10_what_is_inserted_equals_the_plan_within_one_share_whatever_the_number_o
             }
             world.clock.advance(busy - slice * launches as u32);
             inserted += world.end();
-            // No launch expected, no share: then all is due at the end.
+            // If no launch is expected, there are no shares and all of it is due at the end.
             let share = plan / u128::from(std::cmp::max(expected, 1)) + 1;
             let share = if expected == 0 { 1 } else { share };
             assert!(
@@ -171,7 +172,7 @@ fn am_10_the_share_of_the_time_is_met_over_random_steps() {
         let mut random = Random::new(seed);
         let percent = 1 + random.below(99);
         let mut config = PLAIN;
-        // Overestimates are never forgotten: nothing is paused ahead so far.
+        // No pause is that far ahead, so overestimates are never forgotten.
         config.carry_bound = Duration::from_secs(3600);
         config.min_pause = us([0, 50, 5000][random.below(3) as usize]);
         let world = World::new(percent, config);
@@ -182,7 +183,7 @@ fn am_10_the_share_of_the_time_is_met_over_random_steps() {
             }
             world.clock.advance(ns(random.below(2_000_000)));
             let _ = world.end();
-            // Between steps nothing counts.
+            // The time between steps does not count.
             world.clock.advance(us(random.below(1000)));
         }
         let report = world.pacer.report();
@@ -192,7 +193,7 @@ fn am_10_the_share_of_the_time_is_met_over_random_steps() {
             "seed {seed}, {percent} %: {report:?}"
         );
         assert_eq!(report.inserted, world.clock.slept(), "seed {seed}");
-        // What is carried is the error of one step's forecast.
+        // At most the error of one step's forecast is carried over.
         let step = due_after(us(62_000), percent);
         assert!(report.due.as_nanos() <= step, "seed {seed}: {report:?}");
     }
@@ -216,7 +217,7 @@ fn am_10_a_share_that_changes_at_any_moment_is_met_from_then_on() {
                     percent = 1 + random.below(99);
                     world.duty_cycle.set(perf(percent));
                     changes += 1;
-                    // Noticed at once.
+                    // The next launch notices the change.
                     world.launch(Duration::ZERO);
                 }
             }
@@ -239,7 +240,7 @@ fn pauses_of_several_threads_lie_end_to_end() {
     world.step(THREADS * LAUNCHES, us(10));
     let before = (world.clock.now(), world.pacer.report());
     world.pacer.begin();
-    // All work at once, then the launches of all threads as they come.
+    // All the work comes first, then the launches of all threads in any order.
     world.clock.advance(us(10) * (THREADS * LAUNCHES) as u32);
     let barrier = Barrier::new(THREADS as usize);
     thread::scope(|scope| {

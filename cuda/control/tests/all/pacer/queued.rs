@@ -1,4 +1,4 @@
-//! Steps whose work is queued, and whose busy time a device tells.
+//! Steps whose work is queued and whose busy times a device reports.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -8,13 +8,13 @@ use larder_model::Random;
 
 use super::{World, balances, due_after, us};
 
-/// A device that works off what is queued, while the host's clock goes on.
+/// A device that executes queued work while the host's clock advances.
 struct Device {
     world: World,
-    /// When it has done all that is queued.
+    /// The time at which all queued work is done.
     free: Duration,
     busy: Duration,
-    /// Ends of the runs that are not reported, how long they took and how much of it was pauses.
+    /// For each unreported run, its end, its duration, and the pauses in it.
     runs: VecDeque<(Duration, Duration, Duration)>,
 }
 
@@ -24,7 +24,7 @@ impl Device {
         self.busy += busy;
     }
 
-    /// Reports runs that are done; waits for the oldest until so many are left.
+    /// Reports runs that are done, and waits for the oldest ones until at most `left` remain.
     fn report(&mut self, left: usize) {
         while let Some((end, took, paused)) = self.runs.front().copied() {
             let late = end.saturating_sub(self.world.clock.now());
@@ -90,10 +90,10 @@ fn steps_that_are_queued_keep_the_device_busy_for_the_share_of_the_time() {
             balances(&report, due_after(device.busy, percent), 0),
             "seed {seed}, {percent} %: {report:?}"
         );
-        // The device was idle in each pause: nothing of it was hidden.
+        // The device was idle during each pause: queued work hid none of it.
         let took = device.world.clock.now();
         assert_eq!(took, device.busy + report.inserted, "seed {seed}");
-        // What is carried is the error of the forecasts for four steps, and one pause that was too short.
+        // At most the forecast error of four steps and one pause that was too short are carried over.
         let carried = due_after(us(6 * longest * (launches + 2)), percent) + 50_000;
         assert!(report.due.as_nanos() <= carried, "seed {seed}: {report:?}");
         assert!(

@@ -1,4 +1,4 @@
-//! Directed cases: the scripts of `scripts.txt`, which says what their words mean.
+//! Directed cases: the scripts of `scripts.txt`, which explains their words.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,7 +11,7 @@ struct Script {
     world: World,
     /// The report when counting began.
     before: PacerReport,
-    /// What the launch that asked last was told.
+    /// The answer to the last launch that asked.
     asked: Pause,
 }
 
@@ -26,7 +26,7 @@ fn micros(times: &[Duration]) -> String {
 }
 
 impl Script {
-    /// Begins a script by its first words, such as `50 % carry 500`.
+    /// Begins a script from its first words, such as `50 % carry 500`.
     fn new(words: &str) -> Self {
         let words: Vec<&str> = words.split(' ').collect();
         let mut config = PLAIN;
@@ -53,7 +53,7 @@ impl Script {
         }
     }
 
-    /// Plays a step. Returns what happened, or nothing if that is not said.
+    /// Plays a step. Returns its outcome, or nothing if it has none.
     fn step(&mut self, step: &str) -> String {
         let world = &self.world;
         let words: Vec<&str> = step.split(' ').collect();
@@ -98,7 +98,7 @@ impl Script {
         String::new()
     }
 
-    /// Plays `after 1400: 80 %` and the like, or a step and what happens.
+    /// Plays a line such as `after 1400: 80 %`, or a step and compares its outcome.
     fn play(&mut self, step: &str) -> Result<(), String> {
         let (step, expected) = step.split_once(": ").unwrap_or((step, ""));
         if let Some(time) = step.strip_prefix("after ") {
