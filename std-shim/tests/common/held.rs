@@ -1,4 +1,4 @@
-//! [`Held`]: a block that knows its layout and its fill.
+//! [`Held`]: a block that remembers its layout and the byte that fills it.
 
 use std::alloc::{GlobalAlloc, Layout};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -7,7 +7,7 @@ use larder::Larder;
 
 use super::{Random, is_filled};
 
-/// Configured by the environment, unless the program has used another value before.
+/// Configured by the environment, unless the program used another `Larder` first.
 static HEAP: Larder = Larder::new().with_environment();
 
 /// A block filled with one byte, which is checked whenever the block is resized or freed.
@@ -17,11 +17,11 @@ pub struct Held {
     fill: u8,
 }
 
-// SAFETY: the block belongs to the value.
+// SAFETY: the value owns the block.
 unsafe impl Send for Held {}
 
 impl Held {
-    /// A block that is not empty.
+    /// Allocates a block; the layout must not be empty.
     pub fn new(layout: Layout, fill: u8, zeroed: bool) -> Self {
         let start = if zeroed {
             // SAFETY: the layout is not empty.
@@ -42,38 +42,36 @@ impl Held {
         held
     }
 
-    /// A block of a random layout.
     pub fn random(random: &mut Random) -> Self {
         let align = 1 << [0, 3, 3, 3, 3, 4, 4, 6, 9, 14][random.next(10)];
         let layout = Layout::from_size_align(random.size(), align).unwrap();
         Self::new(layout, random.next(251) as u8 + 1, random.next(4) == 0)
     }
 
-    /// Returns its address.
     pub fn start(&self) -> *mut u8 {
         self.start
     }
 
     pub fn bytes(&self) -> &[u8] {
-        // SAFETY: ours, that long, written whole.
+        // SAFETY: our block, of this length, fully written.
         unsafe { std::slice::from_raw_parts(self.start, self.layout.size()) }
     }
 
-    /// Returns whether all of it still has its fill.
+    /// Returns whether every byte still has the fill.
     pub fn is_whole(&self) -> bool {
         is_filled(self.bytes(), self.fill)
     }
 
     fn refill(&mut self, fill: u8) {
         self.fill = fill;
-        // SAFETY: ours, that long.
+        // SAFETY: our block, of this length.
         unsafe { self.start.write_bytes(fill, self.layout.size()) };
     }
 
-    /// Changes the length; what both lengths have must stay.
+    /// Resizes the block and checks that the bytes that both sizes have are unchanged.
     pub fn resize(&mut self, size: usize) {
         let common = self.layout.size().min(size);
-        // SAFETY: ours, with this layout; the size is not 0.
+        // SAFETY: our block, with this layout; the size is not 0.
         let start = unsafe { HEAP.realloc(self.start, self.layout, size) };
         assert!(!start.is_null(), "{:?} to {size}", self.layout);
         assert!(
@@ -82,7 +80,7 @@ impl Held {
             self.layout
         );
         self.start = start;
-        // SAFETY: ours, at least that long, written by refill.
+        // SAFETY: our block, at least this long, written by `refill`.
         let kept = unsafe { std::slice::from_raw_parts(start, common) };
         assert!(is_filled(kept, self.fill), "{:?} to {size}", self.layout);
         self.layout = Layout::from_size_align(size, self.layout.align()).unwrap();
@@ -93,12 +91,12 @@ impl Held {
 impl Drop for Held {
     fn drop(&mut self) {
         assert!(self.is_whole(), "contents changed: {:?}", self.layout);
-        // SAFETY: ours, with this layout.
+        // SAFETY: our block, with this layout.
         unsafe { HEAP.dealloc(self.start, self.layout) };
     }
 }
 
-/// Allocates and frees at random until it is told to stop; each block is checked. Counts its rounds.
+/// Allocates and frees at random until `stop` is set, checks each block, and counts its rounds.
 pub fn churn(seed: u64, stop: &AtomicBool, rounds: &AtomicUsize) {
     let mut random = Random::new(seed);
     let mut held = Vec::new();

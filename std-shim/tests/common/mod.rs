@@ -1,5 +1,5 @@
-//! The parts shared by the tests of the process heap: random numbers, blocks that know their contents, and the
-//! system's reports about memory.
+//! Parts that the tests of the process heap share: random numbers, blocks that check their
+//! contents, and the process's memory.
 #![allow(
     dead_code,
     unreachable_pub,
@@ -24,10 +24,10 @@ pub fn is_long() -> bool {
     ["LARDER_ROUNDS", CHILDS_ROUNDS].iter().any(is_all)
 }
 
-/// What `LARDER_ROUNDS` is called in a child, whose heap would not know that variable.
+/// `LARDER_ROUNDS` has this name in a child, whose heap would report the original as unknown.
 const CHILDS_ROUNDS: &str = "HEAP_TEST_ROUNDS";
 
-/// This program, to be started again.
+/// A command that starts this program again.
 pub fn this_program() -> Command {
     let mut command = Command::new(std::env::current_exe().unwrap());
     if is_long() {
@@ -38,21 +38,20 @@ pub fn this_program() -> Command {
     command
 }
 
-/// Returns how often a test repeats: `all` times in the long form, and an eighth of that in the ordinary run.
+/// Returns the number of repetitions of a test: `all` in the long form, an eighth of it otherwise.
 pub fn rounds(all: usize) -> usize {
     if is_long() { all } else { all.div_ceil(8) }
 }
 
-/// A small generator of numbers (xorshift), so that a failing seed can be run again.
+/// A small random number generator (xorshift); the seed of a failure reproduces it.
 pub struct Random(u64);
 
 impl Random {
-    /// Numbers that differ from the first on, also for seeds that are close together.
+    /// Spreads the seed, so that the numbers of neighboring seeds differ from the start.
     pub fn new(seed: u64) -> Self {
         Self((seed + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1)
     }
 
-    /// A number below `below`.
     pub fn next(&mut self, below: usize) -> usize {
         self.0 ^= self.0 << 13;
         self.0 ^= self.0 >> 7;
@@ -60,7 +59,7 @@ impl Random {
         (self.0 >> 11) as usize % below
     }
 
-    /// Mostly small sizes, some up to 2 MiB.
+    /// Returns a size of at most 2 MiB; most are small.
     pub fn size(&mut self) -> usize {
         match self.next(40) {
             0 => self.next(2 * MIB) + 1,
@@ -79,7 +78,7 @@ pub fn is_filled(bytes: &[u8], fill: u8) -> bool {
     first == fill && rest == &bytes[..rest.len()]
 }
 
-/// Physical memory of this process, in bytes.
+/// Returns the physical memory of this process.
 #[cfg(target_os = "linux")]
 pub fn resident_bytes() -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap();

@@ -1,4 +1,4 @@
-//! [`shuffle`]: threads that allocate, resize, hand on and free at random.
+//! [`shuffle`]: threads that allocate, resize, pass on and free blocks at random.
 
 use std::sync::Barrier;
 use std::sync::mpsc;
@@ -6,8 +6,7 @@ use std::thread;
 
 use super::{Held, Random};
 
-/// Each thread allocates, frees what others gave it, and hands blocks on at random. All threads and
-/// blocks are gone at the end.
+/// All threads have ended and all blocks are freed when this returns.
 pub fn shuffle(threads: usize, operations: usize, seed: u64) {
     let (senders, receivers): (Vec<_>, Vec<_>) = (0..threads).map(|_| mpsc::channel()).unzip();
     let start = Barrier::new(threads);

@@ -1,4 +1,4 @@
-//! The ends of processes, and the heap after panics.
+//! Process exit, and the heap after panics.
 
 use std::panic;
 use std::process;
@@ -38,7 +38,7 @@ pub(crate) const CASES: &[Case] = &[
     Case::new("threads that panic leave nothing behind", threads_panic),
 ];
 
-/// A block made by main, freed by a handler.
+/// A block that `main` allocates and a handler frees.
 static LEFT: AtomicPtr<u8> = AtomicPtr::new(std::ptr::null_mut());
 
 extern "C" fn first_handler() {
@@ -65,7 +65,7 @@ fn handlers_after_main() {
     register();
 }
 
-/// Threads that allocate, and hand blocks to each other, until the process ends.
+/// Starts threads that allocate and pass blocks to each other until the process ends.
 fn detach_threads() {
     static RUNNING: AtomicUsize = AtomicUsize::new(0);
     static BETWEEN: AtomicPtr<u8> = AtomicPtr::new(std::ptr::null_mut());
@@ -119,12 +119,12 @@ unsafe extern "C-unwind" {
 
 fn main_thread_ends() {
     let block = make(3000).expose_provenance();
-    // SAFETY: has no conditions.
+    // SAFETY: has no preconditions.
     let main = unsafe { libc::pthread_self() };
     thread::spawn(move || {
-        // SAFETY: nobody else joins the main thread. When this returns it has ended.
+        // SAFETY: no other thread joins the main thread, which has ended when this returns.
         assert_eq!(unsafe { libc::pthread_join(main, std::ptr::null_mut()) }, 0);
-        // Its blocks, its heap for the next thread, and the end of the process.
+        // Its block can be freed, the next thread adopts its heap, and the process can end.
         free(std::ptr::with_exposed_provenance_mut(block), 3000);
         let heaps = HEAP.stats().heaps;
         thread::spawn(exercise).join().unwrap();
@@ -135,12 +135,12 @@ fn main_thread_ends() {
         );
         say("the others went on\n");
     });
-    // SAFETY: no frame of the standard library's start routine lies below, which would not let it
-    // pass, and what lies below may be left.
+    // SAFETY: no frame of the standard library's start routine is below, which would stop the
+    // unwinding, and the frames that are below may be unwound.
     unsafe { pthread_exit(std::ptr::null_mut()) }
 }
 
-/// Nested calls that hold blocks, the innermost of which panics.
+/// Holds blocks in `depth` nested calls, the innermost of which panics.
 fn falls(depth: usize, random: &mut Random) -> usize {
     let held: Vec<Held> = (0..5).map(|_| Held::random(random)).collect();
     assert!(depth > 0, "the bottom, with {} blocks", held.len());

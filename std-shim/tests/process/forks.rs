@@ -1,8 +1,8 @@
 //! Forks of a process whose other threads are anywhere inside the heap.
 //!
-//! A child has only the forking thread. It must be able to use the heap at once, to free blocks of the other threads,
-//! and to start threads of its own, which adopt the heaps of the others. A child that hangs is ended by its own
-//! alarm, which its parent detects.
+//! A child has only the forking thread. It must be able to use the heap at once, to free blocks of
+//! the missing threads, and to start threads of its own, which adopt the missing threads' heaps. A
+//! child that hangs is ended by its alarm, which its parent detects.
 
 use std::panic;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicUsize, Ordering};
@@ -26,7 +26,7 @@ pub(crate) const CASES: &[Case] = &[
     Case::new(
         "children of a process with many more threads than processors use the heap",
         || {
-            // Most of the threads share the sets of others.
+            // Most of the threads have secondary heaps.
             let processors = thread::available_parallelism().map_or(1, usize::from);
             forks(10 * processors as u64, 60, live_in_a_child);
         },
@@ -50,12 +50,12 @@ pub(crate) const CASES: &[Case] = &[
 
 const SHELF: usize = 300;
 
-/// Blocks that belong to whoever takes them off; made and freed by all threads.
+/// Blocks of all threads. Whichever thread takes a block off the shelf owns it.
 static BLOCKS: [AtomicPtr<u8>; SHELF] = [const { AtomicPtr::new(std::ptr::null_mut()) }; SHELF];
 static STOP: AtomicBool = AtomicBool::new(false);
 static ROUNDS: AtomicUsize = AtomicUsize::new(0);
 
-/// Size of the blocks at a place of the shelf: many classes, and some large ones.
+/// Returns the size of the blocks at one place of the shelf: many classes, and some large sizes.
 fn size_at(place: usize) -> usize {
     match place % 30 {
         0 => 150 * KIB + place,
@@ -64,7 +64,7 @@ fn size_at(place: usize) -> usize {
     }
 }
 
-/// Takes the block of a place, checks and frees it.
+/// Takes the block off one place, checks it and frees it.
 fn clear(place: usize) {
     let old = BLOCKS[place].swap(std::ptr::null_mut(), Ordering::AcqRel);
     if !old.is_null() {
@@ -72,7 +72,7 @@ fn clear(place: usize) {
     }
 }
 
-/// Allocates, frees and hands over until told to stop.
+/// Puts new blocks on the shelf, and frees those that it finds there, until [`STOP`] is set.
 fn be_busy(seed: u64) {
     let mut random = Random::new(seed);
     while !STOP.load(Ordering::Relaxed) {
@@ -91,7 +91,7 @@ fn be_busy(seed: u64) {
     }
 }
 
-/// Runs `act` beside busy threads, some of which come and go.
+/// Runs `act` while other threads are busy; some of them start and end meanwhile.
 fn beside_busy_threads(act: impl FnOnce()) {
     beside_threads(3, act);
 }
@@ -116,20 +116,20 @@ fn beside_threads(threads: u64, act: impl FnOnce()) {
     });
 }
 
-/// Forks, runs `act` in the child, and asks that it ended well.
+/// Forks, runs `act` in the child, and checks that the child succeeds.
 pub(crate) fn in_a_child(act: impl FnOnce()) {
-    // SAFETY: what the child runs is what is tested.
+    // SAFETY: the code that the child runs is under test.
     match unsafe { libc::fork() } {
         -1 => panic!("no fork"),
         0 => {
             limit_time(300);
             let result = panic::catch_unwind(panic::AssertUnwindSafe(act));
-            // SAFETY: ends the child without the handlers of its parent.
+            // SAFETY: ends the child without its parent's exit handlers.
             unsafe { libc::_exit(i32::from(result.is_err())) };
         }
         child => {
             let mut status = 0;
-            // SAFETY: our child; the status goes into a variable of ours.
+            // SAFETY: our child, and our variable for the status.
             assert_eq!(unsafe { libc::waitpid(child, &mut status, 0) }, child);
             assert!(
                 libc::WIFEXITED(status),
@@ -141,11 +141,10 @@ pub(crate) fn in_a_child(act: impl FnOnce()) {
     }
 }
 
-/// Runs in every child.
 fn live_in_a_child() {
     exercise();
     let heaps = HEAP.stats().heaps;
-    // What threads allocated that are not here.
+    // Allocated by threads that do not exist in the child.
     for place in 0..SHELF {
         clear(place);
     }
@@ -153,13 +152,13 @@ fn live_in_a_child() {
     for thread in threads {
         thread.join().unwrap();
     }
-    // There are parked heaps enough: those of the threads that stayed behind.
+    // The threads adopted heaps that the parent's threads left parked.
     assert_eq!(HEAP.stats().heaps, heaps);
     HEAP.trim();
     exercise();
 }
 
-/// A short life, so that there are many moments at which a process may fork.
+/// Uses the heap only briefly, so that a test can fork at many different moments.
 fn live_shortly() {
     let blocks = SIZES.map(|size| (make(size), size));
     for place in (0..SHELF).step_by(7) {
@@ -170,7 +169,7 @@ fn live_shortly() {
     }
 }
 
-/// Forks beside so many busy threads, `times` times in the long form.
+/// Forks while `threads` threads are busy, `times` times in the long form.
 fn forks(threads: u64, times: usize, live: fn()) {
     beside_threads(threads, || {
         for _ in 0..rounds(times) {
@@ -210,7 +209,7 @@ fn grandchildren() {
             in_a_child(|| {
                 exercise();
                 STOP.store(false, Ordering::Relaxed);
-                // Threads of the child are busy when it forks.
+                // The child's own threads are busy when it forks.
                 let threads: Vec<_> = (1..3)
                     .map(|seed| thread::spawn(move || be_busy(seed)))
                     .collect();
@@ -244,7 +243,7 @@ fn forks_while_trimming() {
     });
 }
 
-/// Threads keep free blocks at hand and wait; in the child these blocks are free for all.
+/// The parent's threads wait with blocks in their caches; in the child, those caches are empty.
 fn orphans_keep_nothing() {
     const THREADS: usize = 4;
     let filled = Arc::new(Barrier::new(THREADS + 1));
@@ -267,7 +266,7 @@ fn orphans_keep_nothing() {
         let kept = HEAP.stats().live_bytes - before;
         assert!(kept < 40 * KIB as u64, "still kept: {kept}");
         live_in_a_child();
-        // All caches are in order still.
+        // The caches are still intact.
         HEAP.trim();
         let kept = HEAP.stats().live_bytes - before;
         assert!(kept < 40 * KIB as u64, "lost: {kept}");

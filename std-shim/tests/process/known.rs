@@ -1,4 +1,4 @@
-//! Small helpers of the cases: blocks by size, threads without the standard library, words.
+//! Helpers of the cases: blocks by size, threads without the standard library, output, mappings.
 
 use std::alloc::{GlobalAlloc, Layout};
 use std::ptr;
@@ -8,26 +8,26 @@ use std::time::Duration;
 use crate::HEAP;
 use crate::common::is_filled;
 
-/// Bytes of alignment of the blocks made here.
+/// Alignment of the blocks of [`make`], in bytes.
 const ALIGN: usize = 8;
 
 pub(crate) fn layout(size: usize) -> Layout {
     Layout::from_size_align(size, ALIGN).unwrap()
 }
 
-/// A block with every byte written.
+/// Allocates a block and writes every byte.
 pub(crate) fn make(size: usize) -> *mut u8 {
-    // SAFETY: the callers ask for something.
+    // SAFETY: the callers ask for at least one byte.
     let block = unsafe { HEAP.alloc(layout(size)) };
     assert!(!block.is_null());
-    // SAFETY: ours, that long.
+    // SAFETY: our block, of this length.
     unsafe { block.write_bytes(size as u8 | 1, size) };
     block
 }
 
-/// Returns whether a block is as [`make`] left it.
+/// Returns whether a block still has the contents from [`make`].
 pub(crate) fn is_whole(block: *mut u8, size: usize) -> bool {
-    // SAFETY: the callers hold a block of that size.
+    // SAFETY: the callers hold a block of this size.
     let bytes = unsafe { std::slice::from_raw_parts(block, size) };
     is_filled(bytes, size as u8 | 1)
 }
@@ -35,7 +35,7 @@ pub(crate) fn is_whole(block: *mut u8, size: usize) -> bool {
 /// Frees a block from [`make`].
 pub(crate) fn free(block: *mut u8, size: usize) {
     assert!(is_whole(block, size), "contents changed");
-    // SAFETY: made with this layout, and given up.
+    // SAFETY: allocated with this layout, and not used again.
     unsafe { HEAP.dealloc(block, layout(size)) };
 }
 
@@ -44,7 +44,7 @@ pub(crate) const SIZES: [usize; 12] = [
     1, 16, 40, 100, 640, 1500, 4096, 9000, 40_000, 131_072, 131_073, 700_000,
 ];
 
-/// Allocates and frees something of every kind.
+/// Allocates and frees blocks of all [`SIZES`].
 pub(crate) fn exercise() {
     for max in [1, 30] {
         let count = |size: usize| (100_000 / size).clamp(1, max);
@@ -58,14 +58,14 @@ pub(crate) fn exercise() {
     }
 }
 
-/// Brings back what other threads freed, so that counts are exact with one thread running. A heap's
-/// free blocks may be posted to one that was looked at before, hence twice.
+/// Takes in the blocks that other threads freed, so that counts are exact while one thread runs.
+/// The first trim may send free blocks to a heap that it has already visited, so there are two.
 pub(crate) fn settle() {
     HEAP.trim();
     HEAP.trim();
 }
 
-/// A thread that the standard library knows nothing of, so that it allocates nothing by itself.
+/// A thread that the standard library does not know, so that starting it allocates nothing.
 pub(crate) struct Bare(libc::pthread_t);
 
 impl Bare {
@@ -74,7 +74,7 @@ impl Bare {
         argument: *mut u8,
     ) -> Self {
         let mut thread = 0;
-        // SAFETY: the callers' functions take what they are given.
+        // SAFETY: the callers' functions accept their arguments.
         let result =
             unsafe { libc::pthread_create(&mut thread, ptr::null(), run, argument.cast()) };
         assert_eq!(result, 0);
@@ -87,26 +87,26 @@ impl Bare {
     }
 }
 
-/// Writes to standard error with nothing between.
+/// Writes to standard error, unbuffered.
 pub(crate) fn say(words: &str) {
-    // SAFETY: the bytes are there.
+    // SAFETY: the bytes are readable.
     unsafe { libc::write(2, words.as_ptr().cast(), words.len()) };
 }
 
-/// Waits for what comes by itself, however long that takes: a case that hangs is ended.
+/// Waits for a condition without a time limit: a case that hangs is ended by its alarm.
 pub(crate) fn wait_until(has_come: impl Fn() -> bool) {
     while !has_come() {
         thread::sleep(Duration::from_millis(10));
     }
 }
 
-/// Returns how much more physical memory than `before` there is now.
+/// Returns the physical memory above `before`, in bytes.
 #[cfg(target_os = "linux")]
 pub(crate) fn more_than(before: u64) -> u64 {
     crate::common::resident_bytes().saturating_sub(before)
 }
 
-/// A mapping of the process, and what the system knows of it.
+/// A mapping of this process, with its `VmFlags`.
 #[cfg(target_os = "linux")]
 pub(crate) struct Mapping {
     pub(crate) range: std::ops::Range<usize>,

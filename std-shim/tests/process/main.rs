@@ -1,5 +1,5 @@
-//! Processes from start to end, with forks and memory: each case runs in a process of its own, from its real main
-//! thread, so that no other case uses its heap, and it may end in any way.
+//! Whole processes, from start to end. Each case runs in the main thread of its own process, so no
+//! other case uses its heap, and the process may end in any way.
 #![no_main]
 #![allow(clippy::unwrap_used, reason = "tests")]
 
@@ -31,8 +31,8 @@ use larder::Larder;
 #[global_allocator]
 static HEAP: Larder = Larder::new().with_environment();
 
-/// What the C library calls. `pthread_exit` cannot pass the standard library's own `main`, and one of
-/// the cases ends the main thread.
+/// The C library calls this directly: one case ends the main thread, and `pthread_exit` cannot
+/// unwind through the standard library's own `main`.
 #[unsafe(no_mangle)]
 extern "C-unwind" fn main(_: c_int, _: *const *const u8) -> c_int {
     let mut cases = [

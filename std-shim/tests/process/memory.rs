@@ -66,15 +66,15 @@ pub(crate) const CASES: &[Case] = &[
 fn zeroed_is_not_touched() {
     let layout = Layout::from_size_align(512 * MIB, 16).unwrap();
     let before = resident_bytes();
-    // SAFETY: not empty.
+    // SAFETY: the layout is not empty.
     let block = unsafe { HEAP.alloc_zeroed(layout) };
     assert!(!block.is_null());
     let more = more_than(before);
     assert!(more < 4 * MIB as u64, "{more}");
-    // SAFETY: ours, that long, zeroed.
+    // SAFETY: our block, of this length, zeroed.
     let bytes = unsafe { std::slice::from_raw_parts(block, layout.size()) };
     assert!(bytes.iter().step_by(1021).all(|&byte| byte == 0));
-    // SAFETY: ours, with this layout.
+    // SAFETY: our block, with this layout.
     unsafe { HEAP.dealloc(block, layout) };
 }
 
@@ -98,12 +98,12 @@ fn trimmed_is_not_touched() {
     assert!(zeroed.iter().step_by(1021).all(|&byte| byte == 0));
 }
 
-/// A peak of 256 MiB in blocks of these sizes, all freed, and trimmed.
+/// Allocates 256 MiB in blocks of these sizes, frees them all, and trims.
 fn peak_goes_back(sizes: &[usize]) {
     const PEAK: usize = 256 * MIB;
     let each = PEAK / sizes.len();
     let count: usize = sizes.iter().map(|size| each / size).sum();
-    // The list of blocks is made and touched first, so that it is no part of the peak.
+    // Written first, so that the list is not part of the peak.
     let mut blocks = vec![(std::ptr::null_mut(), 0); count];
     HEAP.trim();
     let before = resident_bytes();
@@ -115,7 +115,7 @@ fn peak_goes_back(sizes: &[usize]) {
     }
     let peak = more_than(before);
     assert!(peak > PEAK as u64 * 9 / 10, "{peak}");
-    // In an order that mixes spans.
+    // Frees in an order that mixes the spans.
     let step = 7919;
     assert!(!count.is_multiple_of(step));
     for at in 0..count {
@@ -140,7 +140,6 @@ fn gaps_go_back() {
         })
         .collect();
     let peak = more_than(before);
-    // Every 16th stays.
     for (number, place) in all.iter_mut().enumerate() {
         if number % 16 != 0 {
             *place = None;
@@ -150,30 +149,31 @@ fn gaps_go_back() {
     let left = more_than(before);
     assert!(left < peak / 8, "{left} of {peak}");
     assert!(all.iter().flatten().all(Held::is_whole));
-    // What lay between reads as zero for who asks for that, and may be written again.
+    // The memory between them can be allocated and written again, and reads as zero if zeroed
+    // memory is requested.
     let zeroed = Layout::from_size_align(MIB, 8).unwrap();
     let more: Vec<Held> = (0..200).map(|_| Held::new(zeroed, 3, true)).collect();
     assert!(all.iter().flatten().chain(&more).all(Held::is_whole));
 }
 
-/// Returns whether the kernel moves pages and leaves their former place mapped (Linux 5.7).
+/// Returns whether the kernel can move pages and leave their former range mapped (Linux 5.7).
 fn kernel_moves_pages() -> bool {
     const BYTES: usize = 256 * KIB;
     let usable = libc::PROT_READ | libc::PROT_WRITE;
     let kind = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
-    // SAFETY: a mapping where there is room.
+    // SAFETY: a new mapping, at an address that the kernel chooses.
     let start = unsafe { libc::mmap(std::ptr::null_mut(), 2 * BYTES, usable, kind, -1, 0) };
     assert_ne!(start, libc::MAP_FAILED);
     let to = start.wrapping_byte_add(BYTES);
     let flags = libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED | libc::MREMAP_DONTUNMAP;
     // SAFETY: the two halves of the mapping.
     let moved = unsafe { libc::mremap(start, BYTES, BYTES, flags, to) };
-    // SAFETY: ours, and not used any more.
+    // SAFETY: our mapping, no longer used.
     unsafe { libc::munmap(start, 2 * BYTES) };
     moved == to
 }
 
-/// Adds bytes to each vector in turn, none of which has room beside it for long.
+/// Extends the vectors in turn, so that none has free memory after it for long.
 fn grow(vectors: &mut [Vec<u8>], bytes: usize, mut look: impl FnMut()) {
     let piece: Vec<u8> = (0..64 * KIB).map(|number| (number % 251) as u8).collect();
     while vectors.iter().any(|vector| vector.len() < bytes) {
@@ -208,10 +208,9 @@ fn growing_with_advice() {
         for vector in &vectors {
             let start = vector.as_ptr().addr() + part * 2 * MIB;
             let place = vector.as_ptr().with_addr(start.next_multiple_of(64 * KIB));
-            // SAFETY: inside the vector; the advice changes no contents, nor does the lock, which
-            // may be refused.
+            // SAFETY: inside the vector; the advice does not change its contents.
             unsafe { libc::madvise(place.cast_mut().cast(), MIB, libc::MADV_DONTDUMP) };
-            // SAFETY: inside the vector; a lock changes no contents and may be refused.
+            // SAFETY: inside the vector; a lock does not change its contents, and may be refused.
             unsafe { libc::mlock(place.wrapping_add(MIB / 2).cast(), MIB / 4) };
         }
         grow(&mut vectors, 40 * MIB, || {});
@@ -252,7 +251,7 @@ fn trim_beside_others() {
         trims += 1;
         thread::sleep(Duration::from_millis(1));
     }
-    // A peak that goes back while they run.
+    // A peak whose memory is released while the other threads run.
     let peak = vec![1u8; 256 * MIB];
     let max = more_than(before);
     drop(peak);
@@ -272,7 +271,7 @@ fn assert_dumped(place: usize, is_dumped: bool) {
     let contains = dumped.iter().any(|mapping| mapping.range.contains(&place));
     assert_eq!(contains, is_dumped);
     let bytes: usize = dumped.iter().map(|mapping| mapping.range.len()).sum();
-    // The program's own, of which the C library's heap may reserve some.
+    // The limit allows for the rest of the program, with ranges that the C library's heap reserved.
     assert!(bytes < 1024 * MIB, "{bytes} bytes");
 }
 
@@ -287,12 +286,11 @@ fn dumps_contain_what_is_used() {
         .max()
         .unwrap();
     drop(blocks);
-    // The end of the range is only reserved again.
+    // A trim leaves the end of the range only reserved.
     HEAP.trim();
     assert_dumped(last + MIB / 2, false);
 }
 
-/// Changes the order at random.
 fn mix<T>(random: &mut Random, all: &mut [T]) {
     for at in (1..all.len()).rev() {
         all.swap(at, random.next(at + 1));
@@ -309,14 +307,15 @@ fn one_size_serves_the_next() {
         mix(&mut random, &mut blocks);
     }
     let held = HEAP.stats().committed_bytes;
-    // The blocks, a pointer to each, and what one size leaves of the range that the next has.
+    // The limit allows for the blocks, a pointer to each, and memory of one size that the next
+    // cannot use.
     assert!(
         held < 150 << 20,
         "{held} bytes for 64 MiB and their pointers"
     );
 }
 
-/// The system would make some by itself.
+/// The system would otherwise create huge pages by itself.
 fn no_huge_pages_for_small_blocks() {
     if !std::path::Path::new("/sys/kernel/mm/transparent_hugepage").exists() {
         return;

@@ -16,11 +16,11 @@ const NO_START: &str = "larder: freed an address where no block starts\n";
 const INSIDE: &str = "larder: freed an address inside a block\n";
 const OTHER_LAYOUT: &str = "larder: freed a block with another layout than it was allocated with\n";
 
-/// A mistake and what is said of it.
+/// The name of a case, the mistake, and the message that the heap prints.
 type Mistake = (&'static str, fn(), &'static str);
 
-/// The misuse that every build finds: with a layout, where builds with debug assertions say more, and by the address
-/// alone.
+/// Misuse that every build detects: frees with a layout, for which builds with debug assertions
+/// have a more precise message, and frees by address alone.
 const ALWAYS: [Mistake; 9] = [
     (
         "a large block freed twice is found",
@@ -85,12 +85,12 @@ const ALWAYS: [Mistake; 9] = [
     ),
 ];
 
-/// Found in builds with debug assertions only; elsewhere such a free must not be tried.
+/// Detected only with debug assertions. In other builds these frees are undefined behavior.
 const CHECKED: [Mistake; 12] = [
     (
         "a small block freed twice is found",
         || {
-            // Others between, as it mostly is.
+            // With other frees in between, as is usual.
             let blocks = [(); 10].map(|()| make(100));
             blocks.into_iter().for_each(|block| free(block, 100));
             free_at(blocks[3], 100);
@@ -140,7 +140,7 @@ const CHECKED: [Mistake; 12] = [
     (
         "a small block resized with another layout is found",
         || {
-            // SAFETY: not right, and found.
+            // SAFETY: a broken contract, which the heap detects.
             unsafe { HEAP.realloc(make(100), layout(50), 400) };
         },
         OTHER_LAYOUT,
@@ -174,9 +174,8 @@ pub(crate) fn cases() -> Vec<Case> {
     fails.chain(well).collect()
 }
 
-/// Frees with a layout, whatever the address is.
 fn free_as(block: *mut u8, layout: Layout) {
-    // SAFETY: not right, and found by the heap before anything is touched.
+    // SAFETY: a broken contract, which the heap detects before it touches the memory.
     unsafe { HEAP.dealloc(block, layout) };
 }
 
@@ -185,11 +184,11 @@ fn free_at(block: *mut u8, size: usize) {
 }
 
 fn free_by_address(block: *mut u8) {
-    // SAFETY: null, or not right, which the heap finds before anything is freed.
+    // SAFETY: null, or a broken contract, which the heap detects before it frees anything.
     unsafe { HEAP.free(block) };
 }
 
-/// Returns the address of a block that was freed.
+/// Returns the address of a freed block.
 fn freed(size: usize) -> *mut u8 {
     let block = make(size);
     free(block, size);
@@ -197,7 +196,7 @@ fn freed(size: usize) -> *mut u8 {
 }
 
 fn of_another_heap(size: usize) -> *mut u8 {
-    // SAFETY: not empty.
+    // SAFETY: the layout is not empty.
     unsafe { System.alloc(layout(size)) }
 }
 

@@ -28,7 +28,7 @@ pub(crate) const CASES: &[Case] = &[
     ),
 ];
 
-/// Returns the counted bytes of a block of `size` bytes with an alignment of at most 8.
+/// Returns the bytes that count as live for a block of `size` bytes and an alignment of at most 8.
 fn granted(stats: &Stats, size: usize) -> u64 {
     let class = stats
         .classes
@@ -79,14 +79,14 @@ fn classes_are_counted() {
     assert_eq!(HEAP.stats().heaps, start.heaps);
 }
 
-/// Counts a block that comes, or one that goes, in the numbers that are expected.
+/// Adds a block to the expected numbers, or subtracts it.
 fn count(expected: &mut Stats, size: usize, comes: bool) {
     let bytes = granted(expected, size);
     let change = |number: &mut u64, by: u64| {
         *number = if comes { *number + by } else { *number - by };
     };
     change(&mut expected.live_bytes, bytes);
-    // The first is no class of its own.
+    // The class at index 0 has no blocks.
     let mut classes = expected.classes.iter_mut().skip(1);
     match classes.find(|class| class.block_bytes == bytes) {
         Some(class) => change(&mut class.live_blocks, 1),
@@ -104,11 +104,11 @@ fn assert_numbers(expected: &Stats, step: usize) {
     assert!(are_equal, "step {step}: {found}\nand not {expected}");
 }
 
-/// Blocks pass through caches, transfer caches, spans and back; the numbers must not notice.
+/// Blocks pass through caches, transfer caches and spans, which must not change the numbers.
 fn numbers_follow_a_program() {
     const MOST: usize = 2000;
     let mut random = Random::new(21);
-    // Nothing below allocates from the heap but the blocks that are counted.
+    // From here on, only the counted blocks are allocated from the heap.
     let mut held: Vec<(*mut u8, usize)> = Vec::with_capacity(MOST);
     settle();
     let start = HEAP.stats();
@@ -118,7 +118,7 @@ fn numbers_follow_a_program() {
         if held.len() < MOST && (grows || held.is_empty()) {
             let size = match step % 4001 {
                 17 => 40 << 20,
-                // Many of one size, some of which stay and leave spans partly used.
+                // Many blocks of one size; those that stay leave spans partly used.
                 4.. if step % 400 < 100 => [8, 16, 48, 1024, 8192, 9000, 131_072][step / 400 % 7],
                 _ => random.size(),
             };
@@ -152,7 +152,7 @@ fn freed_by_another_thread() {
         class.map_or(0, |class| class.live_blocks)
     };
     let before = live();
-    // As numbers, which may go from thread to thread.
+    // Addresses as numbers, because pointers are not `Send`.
     let build = || (0..5000).map(|_| make(SIZE).expose_provenance()).collect();
     let blocks: Vec<usize> = std::thread::spawn(build).join().unwrap();
     assert_eq!(live() - before, 5000);
@@ -164,7 +164,7 @@ fn freed_by_another_thread() {
 
 fn parts_fit() {
     let layout = Layout::from_size_align(3 << 20, 1 << 21).unwrap();
-    // SAFETY: not empty.
+    // SAFETY: the layout is not empty.
     let block = unsafe { HEAP.alloc(layout) };
     assert!(!block.is_null());
     exercise();
@@ -186,6 +186,6 @@ fn parts_fit() {
     assert!(stats.large_bytes >= 3 << 20);
     assert!(stats.span_bytes + stats.large_bytes <= stats.committed_bytes);
     assert!(stats.committed_bytes <= stats.reserved_bytes);
-    // SAFETY: ours, with this layout.
+    // SAFETY: our block, with this layout.
     unsafe { HEAP.dealloc(block, layout) };
 }

@@ -1,5 +1,5 @@
-//! Idle memory is released without further calls: each case only waits until the memory is gone. No case asserts how
-//! long that takes.
+//! Idle memory is released without further calls. Each case waits until the memory is gone; none
+//! asserts how long that takes.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
@@ -55,10 +55,10 @@ pub(crate) const CASES: &[Case] = &[
     .with(&[&[("LARDER_MODE", "memory")]]),
 ];
 
-/// Of blocks whose cache is short: what a running thread keeps at hand holds spans.
+/// Bytes in a peak. Cached blocks hold spans, so most peaks have sizes of which few are cached.
 const PEAK: usize = 256 * MIB;
 
-/// Blocks of these sizes, written.
+/// Allocates a peak in blocks of these sizes and writes it.
 fn peak(sizes: &[usize]) -> Vec<Vec<u8>> {
     let each = PEAK / sizes.len();
     let mut all = Vec::new();
@@ -68,13 +68,13 @@ fn peak(sizes: &[usize]) -> Vec<Vec<u8>> {
     all
 }
 
-/// Waits until the most of a peak above `before` has gone.
+/// Waits until most of a peak above `before` has been released.
 fn wait_for_its_end(before: u64, peak: u64) {
     assert!(peak > PEAK as u64 * 9 / 10, "{peak}");
     wait_until(|| more_than(before) <= peak / 20);
 }
 
-/// Frees in an order that mixes spans.
+/// Frees in a random order, which mixes the spans.
 fn free(mut all: Vec<Vec<u8>>) {
     let mut random = Random::new(3);
     while !all.is_empty() {
@@ -91,7 +91,7 @@ fn freed_here(sizes: &[usize]) {
     wait_until(|| HEAP.stats().purged_bytes >= max * 9 / 10);
 }
 
-/// What the thread keeps at hand may hold a span for each block.
+/// Each block in the thread's cache may hold a span.
 fn tiny_blocks() {
     const MAX_KEPT: u64 = 40 * MIB as u64;
     let before = resident_bytes();
@@ -109,7 +109,7 @@ fn freed_elsewhere() {
     let before = resident_bytes();
     let all = peak(&[800, 3000, 200 * KIB]);
     let max = more_than(before);
-    // The thread lives on, and the one that allocated does nothing.
+    // The freeing thread stays alive, and the allocating thread does nothing.
     let freeing = thread::spawn(move || {
         free(all);
         thread::park();
@@ -144,7 +144,7 @@ fn in_a_fork() {
         free(peak(&[800, MIB]));
         wait_until(|| more_than(before) <= PEAK as u64 / 20);
     };
-    // The parent's thread runs, and is not there in the child.
+    // The parent's background thread is running; it does not exist in the child.
     drop(peak(&[MIB]));
     in_a_child(come_and_go);
     come_and_go();
@@ -153,7 +153,7 @@ fn in_a_fork() {
 fn forks_meanwhile() {
     for _ in 0..rounds(12) {
         drop(peak(&[64 * KIB, 2000]));
-        // Somewhere in the middle of it.
+        // Forks while the memory is being released.
         let purged = HEAP.stats().purged_bytes;
         wait_until(|| HEAP.stats().purged_bytes > purged);
         in_a_child(|| {
@@ -188,9 +188,9 @@ fn ends_and_comes_again() {
 static ELSEWHERE: AtomicBool = AtomicBool::new(false);
 
 extern "C" fn note(_: libc::c_int) {
-    // SAFETY: has no conditions.
+    // SAFETY: has no preconditions.
     let process = unsafe { libc::getpid() };
-    // SAFETY: has no conditions.
+    // SAFETY: has no preconditions.
     if process != unsafe { libc::gettid() } {
         ELSEWHERE.store(true, Ordering::Relaxed);
     }
@@ -198,23 +198,23 @@ extern "C" fn note(_: libc::c_int) {
 
 fn signals_pass_by() {
     let handler = note as extern "C" fn(libc::c_int);
-    // SAFETY: a handler that does nothing but note.
+    // SAFETY: the handler only stores to an atomic.
     unsafe { libc::signal(libc::SIGUSR1, handler as libc::sighandler_t) };
     drop(peak(&[MIB]));
     assert_eq!(threads(), 2);
-    // Blocked in the only other thread, a signal would go to this one.
+    // With the signal blocked in this thread, it could only go to the other one.
     let mut set = std::mem::MaybeUninit::uninit();
-    // SAFETY: a variable of ours.
+    // SAFETY: our variable.
     unsafe { libc::sigemptyset(set.as_mut_ptr()) };
-    // SAFETY: filled above.
+    // SAFETY: initialized above.
     unsafe { libc::sigaddset(set.as_mut_ptr(), libc::SIGUSR1) };
-    // SAFETY: the set was filled above.
+    // SAFETY: the set was initialized above.
     unsafe { libc::pthread_sigmask(libc::SIG_BLOCK, set.as_ptr(), std::ptr::null_mut()) };
     let process = std::process::id() as libc::pid_t;
-    // SAFETY: to ourselves.
+    // SAFETY: a signal to this process.
     unsafe { libc::kill(process, libc::SIGUSR1) };
     wait_until(|| threads() == 1);
-    // SAFETY: the set was filled above. Now the signal is delivered here.
+    // SAFETY: the set was initialized above. The signal is delivered to this thread now.
     unsafe { libc::pthread_sigmask(libc::SIG_UNBLOCK, set.as_ptr(), std::ptr::null_mut()) };
     assert!(!ELSEWHERE.load(Ordering::Relaxed));
 }
@@ -240,7 +240,7 @@ fn without_a_thread() {
     let (before, count) = (resident_bytes(), threads());
     drop(vec![1_u8; 200 * MIB]);
     while more_than(before) > 10 * MIB as u64 {
-        // Enough to come to a slow path.
+        // Enough allocations to reach a slow path.
         drop((0..1000).map(|_| vec![1_u8; 900]).collect::<Vec<_>>());
     }
     assert_eq!(threads(), count);

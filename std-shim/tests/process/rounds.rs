@@ -32,13 +32,13 @@ pub(crate) const CASES: &[Case] = &[
     .with(BACKGROUND),
 ];
 
-/// Without the heap's background thread, and with it.
 const BACKGROUND: &[Variables] = &[
     &[("LARDER_BACKGROUND_PURGE", "no")],
     &[("LARDER_BACKGROUND_PURGE", "yes")],
 ];
 
-/// Memory that the system and the heap keep, such as a thread's stack: some 200 bytes a round in the long form.
+/// Memory that the system and the heap may keep, such as stacks: 200 bytes a round in the long
+/// form.
 const SLACK_BYTES: u64 = MIB as u64;
 
 const THREADS: usize = 4;
@@ -102,7 +102,7 @@ static IS_ON: AtomicBool = AtomicBool::new(false);
 
 static LOCK: Mutex<()> = Mutex::new(());
 
-/// The holder of the lock while the process forks.
+/// The thread that holds the lock while the process forks.
 static HOLDER: Mutex<Option<JoinHandle<()>>> = Mutex::new(None);
 
 /// Waits for a lock whose holder allocates before it releases the lock. Registered before `main`.

@@ -1,7 +1,7 @@
 //! Runs each case in a child process and checks its exit.
 //!
-//! Accepts a part of a case's name, `--exact`, `--skip`, `--list` and `--ignored` as other tests do, and ignores
-//! other options.
+//! Like other test programs, this accepts a part of a case's name, `--exact`, `--skip`, `--list`
+//! and `--ignored`. Other options are ignored.
 
 use std::os::unix::process::ExitStatusExt;
 use std::process::{Output, Stdio};
@@ -11,35 +11,35 @@ use std::{env, thread};
 
 use crate::common::this_program;
 
-/// The argument that makes the process a case.
+/// The argument that makes the process run a single case.
 const CASE: &str = "--case";
 
-/// Seconds after which the system ends a process that hangs: many times those of a case on a busy machine.
+/// Seconds before the system ends a hung process: far more than a case takes on a busy machine.
 const LIMIT_SECONDS: libc::c_uint = 1200;
 
-/// Something to run in a process of its own.
+/// A test that runs in a process of its own.
 #[derive(Clone, Copy)]
 pub(crate) struct Case {
-    /// A sentence about what happens.
+    /// A sentence that says what the case shows.
     pub(crate) name: &'static str,
     pub(crate) run: fn(),
     pub(crate) ends: Ends,
-    /// In how many processes, one after the other, in each of the environments.
+    /// Number of processes that run the case, one after another, in each environment.
     pub(crate) times: usize,
     pub(crate) environments: &'static [Variables],
 }
 
-/// Variables of a process's environment, which set its heap.
+/// Environment variables that configure the heap of a process.
 pub(crate) type Variables = &'static [(&'static str, &'static str)];
 
-/// The expected end of a case's process.
+/// The expected end of a process.
 #[derive(Clone, Copy)]
 pub(crate) enum Ends {
-    /// Well, silently.
+    /// Success, with nothing on standard error.
     Well,
-    /// Well, with exactly this on standard error.
+    /// Success, with exactly this on standard error.
     Says(&'static str),
-    /// By `abort`, with exactly this on standard error.
+    /// `abort`, with exactly this on standard error.
     Aborts(&'static str),
 }
 
@@ -69,7 +69,7 @@ impl Case {
         }
     }
 
-    /// Returns the fault in the process's end.
+    /// Returns how the process's end differs from the expected one, if it does.
     fn complaint(&self, output: &Output) -> Option<String> {
         let said = String::from_utf8_lossy(&output.stderr);
         let (signal, expected) = match self.ends {
@@ -91,7 +91,7 @@ impl Case {
         Some(format!("{}: {cause}: {}\n{said}", self.name, output.status))
     }
 
-    /// Runs the case in children.
+    /// Runs the case in its child processes. Returns the first complaint.
     fn judge(&self) -> Option<String> {
         let environments = self.environments.iter().cycle();
         for variables in environments.take(self.times * self.environments.len()) {
@@ -109,13 +109,13 @@ impl Case {
     }
 }
 
-/// The system ends this process if it runs longer.
+/// Makes the system end this process after `seconds`.
 pub(crate) fn limit_time(seconds: libc::c_uint) {
-    // SAFETY: has no conditions.
+    // SAFETY: has no preconditions.
     unsafe { libc::alarm(seconds) };
 }
 
-/// Runs as a case if the arguments say so, otherwise runs the selected cases. Returns whether all passed.
+/// Runs one case if the arguments say so, or else the chosen cases. Returns whether all passed.
 pub(crate) fn main(cases: &[Case]) -> bool {
     let arguments: Vec<String> = env::args().skip(1).collect();
     if let [first, name] = &arguments[..]
@@ -164,7 +164,7 @@ fn choose<'a>(cases: &'a [Case], arguments: &[String]) -> Vec<&'a Case> {
     chosen.collect()
 }
 
-/// A few at a time: most cases wait for something. Whether all went well.
+/// Runs at least four cases at a time, since most of them wait. Returns whether all passed.
 fn run_all(chosen: &[&Case]) -> bool {
     println!(
         "\nrunning {} cases, each in a process of its own",

@@ -18,17 +18,17 @@ pub(crate) const CASES: &[Case] = &[
     Case::new("keys made before the first allocation exist", keys_exist),
 ];
 
-/// Sizes of the blocks made before main.
+/// Sizes of the blocks that are allocated before `main`.
 const EARLY: [usize; 4] = [24, 3000, 100_000, 1_000_000];
 
 static BLOCKS: [AtomicPtr<u8>; 4] = [const { AtomicPtr::new(std::ptr::null_mut()) }; 4];
 static LIVE_BEFORE_MAIN: AtomicU64 = AtomicU64::new(0);
 static THREAD_RAN: AtomicU32 = AtomicU32::new(0);
 
-/// A key made before anything was allocated, so older than any key of the heap.
+/// A key created before the first allocation, so older than the heap's own.
 pub(crate) static OLD_KEY: OnceLock<libc::pthread_key_t> = OnceLock::new();
 
-/// What runs when a value of [`OLD_KEY`] goes; set by the case.
+/// The function that the destructor of [`OLD_KEY`] calls; set by the case.
 pub(crate) static OLD_KEY_ACTS: AtomicPtr<()> = AtomicPtr::new(std::ptr::null_mut());
 
 extern "C" fn old_key_acts(value: *mut libc::c_void) {
@@ -51,7 +51,7 @@ static BEFORE_MAIN: extern "C" fn(c_int, *const *const u8, *const *const u8) = b
 
 extern "C" fn before_main(_: c_int, _: *const *const u8, _: *const *const u8) {
     let mut key = 0;
-    // SAFETY: the key goes into a variable of ours.
+    // SAFETY: our variable for the key.
     let result = unsafe { libc::pthread_key_create(&mut key, Some(old_key_acts)) };
     assert_eq!(result, 0);
     OLD_KEY.set(key).unwrap();

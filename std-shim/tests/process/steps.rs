@@ -15,7 +15,7 @@ use crate::known::{exercise, free, layout, make};
 use crate::runner::{Case, Ends};
 
 const MIB: usize = 1 << 20;
-/// The most threads that may have steps at a time.
+/// Maximum number of threads that can have steps at the same time.
 const HEAPS: usize = 16;
 
 const NO_BLOCK: Ends =
@@ -65,7 +65,7 @@ pub(crate) const CASES: &[Case] = &[
     Case::new("a step that repeats is served from its plan", || {
         let steps = repeat(5, |_| train(8, 100_000));
         assert_eq!((steps.known_steps, steps.misses), (4, 0));
-        // 24 buffers a step, from the third on: the second is only watched.
+        // 24 buffers in each step from the third on; the second step is only watched.
         assert!(steps.hits >= 3 * 24, "{steps:?}");
     }),
     Case::new("shapes that alternate are both planned", || {
@@ -96,7 +96,7 @@ pub(crate) const CASES: &[Case] = &[
     ),
 ];
 
-/// A step of so many layers whose activations live until the way back.
+/// The allocations of a training step; its activations live until the backward pass.
 fn train(layers: usize, bytes: usize) {
     let length = |layer: usize| bytes + layer * 4096;
     let mut activations = Vec::new();
@@ -112,7 +112,7 @@ fn train(layers: usize, bytes: usize) {
     }
 }
 
-/// Makes steps. Returns the counters of all steps.
+/// Runs `times` steps. Returns the counters of all steps so far.
 fn repeat(times: usize, step: impl Fn(usize)) -> StepStats {
     for time in 0..times {
         let _step = larder::step();
@@ -161,13 +161,13 @@ fn settings_hold() {
     let capped = HEAP.stats().steps;
     assert_eq!(capped.hits, steps.hits, "a plan above the cap is not used");
     assert_eq!(capped.rejected, 3);
-    // Nor do its blocks come from the range: the cap and its tables are all that is held for it.
+    // Nor do its blocks come from the range, which holds no more than the cap and its tables.
     assert!(capped.unplanned > steps.unplanned);
     assert_eq!(settings.apply(), Err(StepsInUse));
     assert!(StepsInUse.to_string().contains("before the first"));
 }
 
-/// A step with some blocks; what it wrote must stay.
+/// The work of a step; the contents of its blocks are checked.
 fn work(kib: usize) {
     let sizes = [kib * KIB, 40 * KIB, 33 * KIB, 2 * kib * KIB];
     let blocks = sizes.map(make);
@@ -179,7 +179,7 @@ fn work(kib: usize) {
     free(late, sizes[3]);
 }
 
-/// Known steps among some of the calling thread.
+/// Runs four steps. Returns how many of them were known.
 fn known_steps(kib: usize) -> u64 {
     let before = HEAP.stats().steps.known_steps;
     for _ in 0..4 {
@@ -304,7 +304,7 @@ fn range_above_everything() {
 }
 
 fn range_above_counting() {
-    // The first that is tried has more granules than 32 bits count.
+    // The first range that is tried has more granules than 32 bits can count.
     with_range(1 << if usize::BITS >= 64 { 45 } else { 30 });
     let stats = HEAP.stats();
     assert!(stats.live_bytes <= stats.committed_bytes);
@@ -349,14 +349,14 @@ fn freed_twice() {
     let _step = larder::step();
     let block = make(100 * KIB);
     free(block, 100 * KIB);
-    // SAFETY: not allowed, which is what is tested.
+    // SAFETY: a broken contract, which the heap detects.
     unsafe { HEAP.dealloc(block, layout(100 * KIB)) };
 }
 
 fn inside() {
     let _step = larder::step();
     let block = make(100 * KIB);
-    // SAFETY: not allowed, which is what is tested.
+    // SAFETY: a broken contract, which the heap detects.
     unsafe { HEAP.dealloc(block.wrapping_add(4096), layout(100 * KIB)) };
 }
 
@@ -367,41 +367,41 @@ fn sizes_and_alignments() {
         for bytes in [1, 32 * KIB - 1, 32 * KIB, 32 * KIB + 1, 128 * KIB, MIB + 5] {
             for align in [1, 16, 4096, 8192, 64 * KIB, 128 * KIB, MIB] {
                 let layout = Layout::from_size_align(bytes, align).unwrap();
-                // SAFETY: not empty.
+                // SAFETY: the layout is not empty.
                 let block = unsafe { HEAP.alloc(layout) };
                 assert!(!block.is_null() && block.addr().is_multiple_of(align));
-                // SAFETY: ours, that long.
+                // SAFETY: our block, of this length.
                 unsafe { block.write_bytes(0xEE, bytes) };
-                // SAFETY: ours, with this layout.
+                // SAFETY: our block, with this layout.
                 let moved = unsafe { HEAP.realloc(block, layout, bytes / 2 + 1) };
                 assert!(!moved.is_null() && moved.addr().is_multiple_of(align));
                 let half = Layout::from_size_align(bytes / 2 + 1, align).unwrap();
-                // SAFETY: ours, with this layout.
+                // SAFETY: our block, with this layout.
                 let grown = unsafe { HEAP.realloc(moved, half, bytes * 2) };
                 assert!(!grown.is_null() && grown.addr().is_multiple_of(align));
-                // SAFETY: ours, that long, and the first half was copied.
+                // SAFETY: our block, at least this long; this part was copied.
                 let kept = unsafe { std::slice::from_raw_parts(grown, bytes / 2) };
                 assert!(kept.iter().all(|byte| *byte == 0xEE));
                 let double = Layout::from_size_align(bytes * 2, align).unwrap();
-                // SAFETY: not empty.
+                // SAFETY: the layout is not empty.
                 let zeroed = unsafe { HEAP.alloc_zeroed(double) };
-                // SAFETY: ours, that long.
+                // SAFETY: our block, of this length.
                 let zeros = unsafe { std::slice::from_raw_parts(zeroed, bytes * 2) };
                 assert!(zeros.iter().all(|byte| *byte == 0));
                 blocks.extend([(grown, double), (zeroed, double)]);
             }
         }
         for (block, layout) in blocks {
-            // SAFETY: from above, with this layout.
+            // SAFETY: allocated above with this layout.
             unsafe { HEAP.dealloc(block, layout) };
         }
-        // SAFETY: not empty; nobody has so much.
+        // SAFETY: the layout is not empty; no machine has this much memory.
         let none = unsafe { HEAP.alloc(Layout::from_size_align(isize::MAX as usize, 1).unwrap()) };
         assert!(none.is_null());
     }
 }
 
-/// Has a step where the thread ends, and one that it began before.
+/// Ends a step that began earlier, and begins new ones, while the thread ends.
 struct Late(Cell<Option<larder::Step>>);
 
 impl Drop for Late {

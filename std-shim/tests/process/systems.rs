@@ -1,5 +1,5 @@
-//! The heap beside other parts of a process: real-time threads, foreign lengths, `errno`, other libraries' fork
-//! handlers, large thread-local values.
+//! The heap next to other parts of a process: real-time threads, lengths from outside, `errno`,
+//! other libraries' fork handlers, large thread-local values.
 
 use std::alloc::{GlobalAlloc, Layout};
 use std::cell::Cell;
@@ -72,36 +72,36 @@ pub(crate) const CASES: &[Case] = &[
     Case::new("no call changes errno", errno_is_kept),
 ];
 
-/// Frames that a real-time thread makes while another one allocates on the same processor. Kept waiting
-/// until the system throttles real-time threads it needs a second and more for each.
+/// Frames of a real-time thread while another thread allocates on the same processor. Each would
+/// take over a second if the thread had to wait until the system throttles it.
 const FRAMES: usize = 200;
 
-/// The processors on which the calling thread may run.
+/// Returns the processors on which the calling thread may run.
 fn processors() -> Vec<usize> {
-    // SAFETY: zeros are a set of processors.
+    // SAFETY: all zeros is a valid set of processors.
     let mut set: libc::cpu_set_t = unsafe { std::mem::zeroed() };
-    // SAFETY: fills a variable of ours.
+    // SAFETY: fills our variable.
     unsafe { libc::sched_getaffinity(0, size_of_val(&set), &raw mut set) };
-    // SAFETY: the number is below that of the set's bits.
+    // SAFETY: the number is below the number of bits in the set.
     let all = (0..1024).filter(|&number| unsafe { libc::CPU_ISSET(number, &set) });
     all.collect()
 }
 
 /// Keeps the calling thread on one processor.
 fn stay_on(processor: usize) {
-    // SAFETY: zeros are a set of processors.
+    // SAFETY: all zeros is a valid set of processors.
     let mut one: libc::cpu_set_t = unsafe { std::mem::zeroed() };
-    // SAFETY: the number is below that of the set's bits.
+    // SAFETY: the number is below the number of bits in the set.
     unsafe { libc::CPU_SET(processor, &mut one) };
-    // SAFETY: a variable of ours.
+    // SAFETY: our variable.
     let answer = unsafe { libc::sched_setaffinity(0, size_of_val(&one), &raw const one) };
     assert_eq!(answer, 0);
 }
 
-/// Makes the calling thread a real-time one; whether the system lets it.
+/// Makes the calling thread a real-time thread. Returns whether the system allowed it.
 fn be_real_time() -> bool {
     let priority = libc::sched_param { sched_priority: 10 };
-    // SAFETY: the calling thread, and a variable of ours.
+    // SAFETY: the calling thread, and our variable.
     unsafe { libc::sched_setscheduler(0, libc::SCHED_FIFO, &raw const priority) == 0 }
 }
 
@@ -135,7 +135,7 @@ fn real_time_frames() {
     other.join().unwrap();
 }
 
-/// A file of the heap's own thread in `/proc`, while there is one.
+/// Reads a file of the heap's background thread in `/proc`, if that thread exists.
 fn of_own_thread(file: &str) -> Option<String> {
     fs::read_dir("/proc/self/task").unwrap().find_map(|task| {
         let task = task.unwrap().path();
@@ -153,7 +153,7 @@ fn free_much() {
     drop((0..20).map(|_| vec![1_u8; MIB]).collect::<Vec<_>>());
 }
 
-/// The heap's own thread has the processors of the main thread, whichever its starter has.
+/// Checks that the background thread has the main thread's processors, not those of its starter.
 fn ordinary_thread(processor: impl FnOnce(&[usize]) -> Option<usize>) {
     let all = processors();
     processor(&all).into_iter().for_each(stay_on);
@@ -165,12 +165,12 @@ fn ordinary_thread(processor: impl FnOnce(&[usize]) -> Option<usize>) {
         free_much();
     });
     starter.join().unwrap();
-    // It has its name once it is ordinary, and lives for a delay at least.
+    // The thread gets its name once its scheduling is ordinary, and lives for at least one delay.
     wait_until(|| of_own_thread("status").is_some());
     let status = of_own_thread("status").unwrap();
     assert_eq!(line(&status, "Cpus_allowed_list:"), may_use);
     let numbers = of_own_thread("stat").unwrap();
-    // Behind the name, which ends with a parenthesis: fields 40 and 41 are priority and policy.
+    // Fields 40 and 41, after the name in parentheses: real-time priority and policy.
     let fields: Vec<&str> = numbers
         .rsplit_once(')')
         .unwrap()
@@ -187,24 +187,24 @@ fn refused_thread() {
         rlim_cur: 0,
         rlim_max: 0,
     };
-    // SAFETY: a variable of ours.
+    // SAFETY: our variable.
     unsafe { libc::getrlimit(libc::RLIMIT_AS, &raw mut limit) };
     let scarce = libc::rlimit {
         rlim_cur: pages * 4096,
         ..limit
     };
-    // SAFETY: the limits are there to be read.
+    // SAFETY: our variable with valid limits.
     unsafe { libc::setrlimit(libc::RLIMIT_AS, &raw const scarce) };
     let few: Vec<_> = (0..12).map(|_| vec![1_u8; MIB]).collect();
     assert!(of_own_thread("comm").is_none(), "no stack could be had");
-    // SAFETY: the limits are there to be read.
+    // SAFETY: our variable with valid limits.
     unsafe { libc::setrlimit(libc::RLIMIT_AS, &raw const limit) };
     drop(few);
     drop((0..100).map(|_| vec![1_u8; MIB]).collect::<Vec<_>>());
     wait_until(|| resident_bytes() < 30 << 20);
 }
 
-/// Rounds in which one page of each MiB is touched.
+/// Touches one page of each MiB of a zeroed block, several times over.
 fn touch_little(bytes: usize, max_resident: u64) {
     for _ in 0..4 {
         let mut block = vec![0_u8; bytes];
@@ -234,7 +234,7 @@ fn lengths_from_outside() {
     for bytes in [70 * GIB, 1 << 40, 32 << 40, usize::MAX >> 2] {
         for _ in 0..3 {
             let mut text: Vec<u8> = Vec::new();
-            // Refused or not.
+            // May be refused.
             text.try_reserve_exact(bytes).ok();
         }
     }
@@ -299,7 +299,7 @@ fn coarse_mapping() {
         unsafe { block.wrapping_add(GIB - 1).write(7) };
         let mut bytes = GIB;
         for gib in [2, 3, 5, 1] {
-            // SAFETY: the block, with the layout that it has.
+            // SAFETY: our block, with its current layout.
             block = unsafe { HEAP.realloc(block, layout(bytes), gib * GIB) };
             bytes = gib * GIB;
             assert!(block.addr().is_multiple_of(align), "{align}");
@@ -308,19 +308,19 @@ fn coarse_mapping() {
         }
         let resident = resident_bytes();
         assert!(resident < 30 << 20, "{resident} bytes for one page");
-        // SAFETY: the block, with the layout that it has.
+        // SAFETY: our block, with its current layout.
         unsafe { HEAP.dealloc(block, layout(bytes)) };
     }
 }
 
-/// Bytes of the process's mappings of 32 MiB and more whose flags have this one.
+/// Returns the bytes in mappings of at least 32 MiB that have this flag.
 fn mapped_with(flag: &str) -> usize {
     let mappings = mappings().into_iter().filter(|mapping| mapping.has(flag));
     let bytes = mappings.map(|mapping| mapping.range.len());
     bytes.filter(|bytes| *bytes >= 32 * MIB).sum()
 }
 
-/// Whether the system has huge pages on request.
+/// Returns whether the system has huge pages, always or on request.
 fn has_huge_pages() -> bool {
     let path = "/sys/kernel/mm/transparent_hugepage/enabled";
     fs::read_to_string(path).is_ok_and(|text| !text.contains("[never]"))
@@ -367,18 +367,18 @@ fn numbers_follow() {
     assert_eq!(HEAP.trim(), 0, "nothing was touched meanwhile");
 }
 
-/// A number that no call of the system sets.
+/// A value that no system call stores in `errno`.
 const OURS: i32 = 4242;
 
 fn set_errno() {
-    // SAFETY: has no conditions.
+    // SAFETY: has no preconditions.
     let errno = unsafe { libc::__errno_location() };
     // SAFETY: the thread's own variable.
     unsafe { errno.write(OURS) };
 }
 
 fn assert_errno(what: &str) {
-    // SAFETY: has no conditions.
+    // SAFETY: has no preconditions.
     let errno = unsafe { libc::__errno_location() };
     // SAFETY: the thread's own variable.
     let errno = unsafe { errno.read() };
@@ -389,14 +389,14 @@ fn errno_is_kept() {
     set_errno();
     let mut text = Vec::<u8>::new();
     let mut walls = Vec::new();
-    // Grows past walls, so that pages move.
+    // Other blocks are in the way of the growing vector, so its pages move.
     for bytes in [100, 5000, 200 * KIB, 3 * MIB, 9 * MIB, 40 * MIB, 1500 * MIB] {
         text.reserve_exact(bytes);
         assert_errno("a growth");
         walls.push(vec![1_u8; 3 * MIB]);
         assert_errno("an allocation");
     }
-    // SAFETY: the vector's own memory. Refused, it is not locked.
+    // SAFETY: the vector's own memory. If the lock is refused, it stays unlocked.
     unsafe { libc::mlock(walls[3].as_ptr().cast(), 3 * MIB) };
     set_errno();
     walls.clear();
@@ -411,7 +411,7 @@ fn errno_is_kept() {
     assert_errno("a peak");
     drop(blocks);
     assert_errno("the end of a peak");
-    // SAFETY: has no conditions; the memory of a small process.
+    // SAFETY: has no preconditions; the process is small.
     unsafe { libc::mlockall(libc::MCL_CURRENT | libc::MCL_FUTURE) };
     set_errno();
     drop(vec![1_u8; 5 * MIB]);
@@ -426,22 +426,22 @@ fn errno_is_kept() {
     .unwrap();
 }
 
-/// So much thread-local memory that a thread with a stack of 64 KiB would have none left.
+/// Bytes of thread-local memory that would leave nothing of a 64 KiB stack.
 const LARGE: usize = 58_000;
 
 thread_local! {
     static LARGE_VALUE: Cell<[u8; LARGE]> = const { Cell::new([1; LARGE]) };
 }
 
-/// Links the value into the program, for all its cases.
+/// Uses the value, so that it is linked into the program for all cases.
 pub(crate) fn touch_large_value() -> u8 {
     LARGE_VALUE.with(|value| value.get()[LARGE / 2])
 }
 
-/// How often the handlers below ran.
+/// Number of calls of [`handler`].
 static HANDLED: AtomicUsize = AtomicUsize::new(0);
 
-/// Allocates as another library may when the process forks.
+/// Allocates in a fork, as another library's handlers may.
 extern "C" fn handler() {
     HANDLED.fetch_add(1, Ordering::Relaxed);
     let lists: Vec<Vec<u8>> = (0..40).map(|n| vec![1; n * n * 100]).collect();
@@ -449,8 +449,8 @@ extern "C" fn handler() {
     drop(vec![0_u8; 3 * MIB]);
 }
 
-/// Registers handlers of forks before the heap can have registered its own: those allocate while the heap
-/// is about to be copied.
+/// Registers fork handlers before the heap can register its own, so that they allocate when the
+/// heap has already prepared for the copy.
 extern "C" fn register_early() {
     // SAFETY: functions of the program.
     unsafe {

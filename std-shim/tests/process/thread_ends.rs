@@ -1,4 +1,4 @@
-//! The ends of threads: destructors of every kind that still use the heap, and heaps that the next threads adopt.
+//! Thread exit: destructors of every kind that use the heap, and heaps that later threads adopt.
 
 use std::cell::RefCell;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -50,14 +50,14 @@ pub(crate) const CASES: &[Case] = &[
     ),
 ];
 
-/// Bytes in blocks and number of heaps; with one thread running, both are exact.
+/// Returns the live bytes and the number of heaps, which are exact while one thread runs.
 fn numbers() -> (u64, u64) {
     known::settle();
     let stats = HEAP.stats();
     (stats.live_bytes, stats.heaps)
 }
 
-/// Runs `act` some times and asks that neither heaps nor memory are left behind by later ones.
+/// Checks that repeating `act` leaves no more live bytes and heaps than the first time.
 fn leaves_nothing(mut act: impl FnMut()) {
     act();
     let first = numbers();
@@ -104,7 +104,7 @@ fn many_at_once() {
                 thread::spawn(move || {
                     let mut random = Random::new((seed * THREADS + number) as u64 + 1);
                     let held: Vec<Held> = (0..50).map(|_| Held::random(&mut random)).collect();
-                    // Only when all hold something do any go on.
+                    // No thread goes on before all of them hold blocks.
                     all.wait();
                     drop(held);
                 })
@@ -135,7 +135,7 @@ fn many_at_once() {
     );
 }
 
-/// A value that allocates when it is dropped, and frees the blocks it was given.
+/// A value that, when dropped, frees the blocks it was given, and allocates.
 struct Goes {
     given: RefCell<Vec<(usize, usize)>>,
 }
@@ -179,7 +179,7 @@ fn values_go_in_any_order() {
 }
 
 extern "C" fn uses_a_value_only(_: *mut libc::c_void) -> *mut libc::c_void {
-    // Nothing was allocated yet; the value will, when it goes.
+    // The thread has not allocated yet; the value's destructor will.
     FIRST.with(|_| ());
     std::ptr::null_mut()
 }
@@ -189,7 +189,7 @@ fn first_use_in_a_destructor() {
     assert_eq!(GONE.load(Ordering::Relaxed), 51);
 }
 
-/// A key's destructor that frees the value, a block, and allocates.
+/// A key's destructor that frees its value, a block, and allocates.
 fn frees_and_allocates(value: *mut libc::c_void) {
     free(value.cast(), 100);
     exercise();
@@ -214,14 +214,14 @@ fn old_key() {
 
 fn young_key() {
     let mut key = 0;
-    // SAFETY: the key goes into a variable of ours.
+    // SAFETY: our variable for the key.
     let result = unsafe { libc::pthread_key_create(&mut key, Some(frees_and_allocates_for_c)) };
     assert_eq!(result, 0);
     leaves_nothing(|| thread::spawn(move || set(key, make(100))).join().unwrap());
     assert_eq!(GONE.load(Ordering::Relaxed), 51);
 }
 
-/// In how many rounds a system calls destructors whose values come back (POSIX asks for as many).
+/// Rounds in which the system calls destructors that set their value again (the POSIX minimum).
 const ROUNDS: u32 = 4;
 
 /// The key of [`comes_back`].
@@ -236,11 +236,11 @@ extern "C" fn comes_back(value: *mut libc::c_void) {
     }
 }
 
-/// The key is younger than the heap's: in each round, the last one too, it acts after the heap has
-/// been told that the thread ends.
+/// The key is younger than the heap's, so in every round, even the last, its destructor runs after
+/// the heap's own.
 fn key_comes_back() {
     let mut key = 0;
-    // SAFETY: the key goes into a variable of ours.
+    // SAFETY: our variable for the key.
     let result = unsafe { libc::pthread_key_create(&mut key, Some(comes_back)) };
     assert_eq!(result, 0);
     YOUNG_KEY.set(key).unwrap();
@@ -249,7 +249,7 @@ fn key_comes_back() {
 }
 
 extern "C" fn frees_all(blocks: *mut libc::c_void) -> *mut libc::c_void {
-    // SAFETY: the case passes such an array, and waits.
+    // SAFETY: the case passes such an array, and waits for the thread.
     let blocks: &[*mut u8; SIZES.len()] = unsafe { &*blocks.cast() };
     for (&block, size) in blocks.iter().zip(SIZES) {
         free(block, size);
