@@ -1,8 +1,8 @@
-//! When pages move, as the environment, C and Python choose it: `tests/programs/backing.c`.
+//! The choice of when pages move, made by the environment or by the program: `tests/programs/backing.c`.
 
 use crate::common::{compiled, on_stand_in, words};
 
-/// What the program holds at its end, in MiB, and whether it was given more; its words where it was refused.
+/// Returns what the program holds at its end in MiB and whether it was given more, or the reason for a refusal.
 #[track_caller]
 fn held(variables: &[(&str, &str)], arguments: &[&str]) -> Option<String> {
     let folder = tempfile::tempdir().unwrap();
@@ -14,7 +14,7 @@ fn held(variables: &[(&str, &str)], arguments: &[&str]) -> Option<String> {
     Some(String::from_utf8(output.stdout).unwrap())
 }
 
-/// Variables, arguments, and what the program says.
+/// Variables, arguments, and the expected output.
 type Case = (
     &'static [(&'static str, &'static str)],
     &'static [&'static str],
@@ -26,8 +26,8 @@ const BUDGET: &str = "LARDER_CUDA_BUDGET";
 
 #[test]
 fn pages_move_as_the_environment_or_the_program_says() {
-    // Idle pages lie apart, and a block asks for as many in one piece: others are made, some ahead; within a budget
-    // they move.
+    // The idle pages are scattered, and a block needs as many in one piece. New pages are made, some of them ahead of
+    // need; under a budget, the idle ones move.
     let made = "52 and more";
     let cases: [Case; 9] = [
         (&[], &[], made),
@@ -38,7 +38,7 @@ fn pages_move_as_the_environment_or_the_program_says() {
         (&[(IN_PLACE, "0"), (BUDGET, "32MiB")], &[], "32 and no more"),
         (&[], &["in-place"], made),
         (&[], &["budget", "33554432"], "32 and no more"),
-        // What the program says of a device counts.
+        // What the program sets for a device takes precedence.
         (&[(BUDGET, "32MiB")], &["in-place"], made),
     ];
     for (variables, arguments, wanted) in cases {

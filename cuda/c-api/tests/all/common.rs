@@ -1,4 +1,4 @@
-//! The library and the programs that the tests run.
+//! The library, and the programs that the tests run.
 
 use std::env;
 use std::fs;
@@ -10,19 +10,19 @@ use larder_trace::{Event, Trace};
 use serde_json::Value;
 use tempfile::TempDir;
 
-/// This package.
 pub(crate) fn package() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
 }
 
-/// Where cargo puts what it builds as this test was built: the library, the stand-in, `larder`. They are built here: cargo builds no shared object and no other package's program for a test.
+/// Builds the library, the stand-in and `larder` in this test's profile, because cargo builds no shared object and no
+/// other package's program for a test. Returns their folder.
 pub(crate) fn built() -> &'static Path {
     static BUILT: LazyLock<PathBuf> = LazyLock::new(|| {
         let program = env::current_exe().unwrap();
         let profile = program.ancestors().nth(2).unwrap().to_owned();
         let mut cargo = Command::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
-        // With all packages and tests, what others are built with is what `cargo test --workspace` builds: only the
-        // shared object is new then.
+        // With all packages and tests, dependencies are built as by `cargo test --workspace`, so only the shared object
+        // is new.
         cargo.args([
             "build",
             "--quiet",
@@ -42,7 +42,6 @@ pub(crate) fn built() -> &'static Path {
     &BUILT
 }
 
-/// The shared object under test.
 pub(crate) fn library() -> PathBuf {
     built().join("liblarder_cuda.so")
 }
@@ -51,7 +50,7 @@ pub(crate) fn stand_in() -> PathBuf {
     built().join("deps/liblarder_cuda_stand_in.so")
 }
 
-/// A program on the stand-in, which finds the library.
+/// Returns a program that runs on the stand-in and finds the library.
 pub(crate) fn on_stand_in(program: impl AsRef<std::ffi::OsStr>) -> Command {
     let mut command = Command::new(program);
     command
@@ -65,7 +64,7 @@ pub(crate) fn on_stand_in(program: impl AsRef<std::ffi::OsStr>) -> Command {
     command
 }
 
-/// Compiles `tests/programs/<source>`; `None`, and a line that says so, where there is no such compiler.
+/// Compiles `tests/programs/<source>`. Returns `None`, and prints why, if there is no such compiler.
 pub(crate) fn compiled(folder: &Path, source: &str) -> Option<PathBuf> {
     let (compiler, standard) = match source.ends_with(".cpp") {
         true => ("c++", "-std=c++17"),
@@ -95,7 +94,7 @@ pub(crate) fn compiled(folder: &Path, source: &str) -> Option<PathBuf> {
     }
 }
 
-/// The system's Python; `None`, and a line that says so, where there is none.
+/// Returns the system's Python. Returns `None`, and prints why, if there is none.
 pub(crate) fn python() -> Option<Command> {
     let found = Command::new("python3").arg("--version").output();
     if found.is_err() {
@@ -105,14 +104,14 @@ pub(crate) fn python() -> Option<Command> {
     Some(on_stand_in("python3"))
 }
 
-/// Everything that a process said.
+/// Returns the status and all output of a process.
 pub(crate) fn words(output: &Output) -> String {
     let text = |bytes| String::from_utf8_lossy(bytes).into_owned();
     let (out, err) = (text(&output.stdout), text(&output.stderr));
     format!("{}\n{out}\n{err}", output.status)
 }
 
-/// Runs a program, which has to succeed; the JSON that it says.
+/// Runs a program, which has to succeed. Returns the JSON that it prints.
 #[track_caller]
 pub(crate) fn said(command: &mut Command) -> Value {
     let output = command.output().unwrap();
@@ -120,7 +119,7 @@ pub(crate) fn said(command: &mut Command) -> Value {
     serde_json::from_slice(&output.stdout).unwrap()
 }
 
-/// A recorded run of the repository, and it as plain text for programs.
+/// A recorded run of the repository, and a copy in plain text for programs.
 pub(crate) struct Recorded {
     pub(crate) trace: Trace,
     pub(crate) packed: PathBuf,
@@ -147,5 +146,5 @@ impl Recorded {
     }
 }
 
-/// One stand-in for this process, which one test at a time uses.
+/// The lock of the tests that use this process's only stand-in.
 pub(crate) static STAND_IN: Mutex<()> = Mutex::new(());

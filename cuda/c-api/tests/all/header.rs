@@ -1,4 +1,4 @@
-//! The header against the library: names, types, C and C++.
+//! The header compared with the library: names, types, C and C++.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -6,10 +6,10 @@ use std::process::Command;
 
 use crate::common::{compiled, library, on_stand_in, package, words};
 
-/// A function's types: what it takes, then what it gives.
+/// A function's parameter types, then its return type.
 type Signature = Vec<String>;
 
-/// `larder_cuda_name(arguments)` of each declaration of the header, in C's words.
+/// Returns the functions that the header declares, with their types in C.
 fn declared() -> BTreeMap<String, Signature> {
     let text = fs::read_to_string(package().join("include/larder_cuda.h")).unwrap();
     let mut code = String::new();
@@ -36,7 +36,7 @@ fn declared() -> BTreeMap<String, Signature> {
     functions.map(parse).collect()
 }
 
-/// A type of C, of `type name`.
+/// Returns the C type of a parameter, which is `type name`.
 fn without_name(argument: &str) -> String {
     let argument = argument.trim();
     let end = argument.rfind(['*', ' ']).unwrap();
@@ -44,12 +44,12 @@ fn without_name(argument: &str) -> String {
     argument[..end + usize::from(is_pointer)].replace(' ', "")
 }
 
-/// The functions that the sources export, in C's words.
+/// Returns the functions that the sources export, with their types in C.
 fn exported() -> BTreeMap<String, Signature> {
     let mut found = BTreeMap::new();
     for file in fs::read_dir(package().join("src")).unwrap() {
         let path = file.unwrap().path();
-        // The functions in front of the driver are the driver's header's.
+        // The driver's own header declares the functions in front of the driver.
         if path.is_dir() {
             continue;
         }
@@ -71,7 +71,7 @@ fn exported() -> BTreeMap<String, Signature> {
     found
 }
 
-/// A type of Rust in C's words.
+/// Returns the C type for a Rust type.
 fn of_rust(name: &str) -> String {
     let words = match name {
         "" => "void",
@@ -114,7 +114,7 @@ fn the_library_exports_nothing_else() {
         .map(str::to_owned)
         .partition(|name| name.starts_with("larder_"));
     assert_eq!(own, exported().into_keys().collect::<Vec<_>>());
-    // Each stands in front of the driver for whoever links it and for whoever looks it up.
+    // Each function in front of the driver has the names by which programs link it and look it up.
     let table = fs::read_to_string(package().join("src/interpose/table.rs")).unwrap();
     let found = table.lines().filter_map(|line| {
         let (names, _) = line.strip_prefix("    fn ")?.split_once('(')?;

@@ -1,4 +1,4 @@
-//! Programs on the driver's interface that know nothing of Larder, with the library preloaded.
+//! Programs that use the driver's interface and know nothing of Larder, with the library preloaded.
 
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
@@ -15,7 +15,7 @@ use crate::jobs::{DEADLINE, Machine, Process, wait};
 
 const MIB: u64 = 1 << 20;
 
-/// How a program gets the driver's functions.
+/// The ways in which a program gets the driver's functions.
 const WAYS: [&str; 3] = ["linked", "dlsym", "proc"];
 
 /// `tests/programs/interposed.c`, built as each test needs it.
@@ -24,7 +24,7 @@ struct Programs {
 }
 
 impl Programs {
-    /// The program linked with the driver, and without.
+    /// Builds the program twice: linked with the driver, and without it.
     fn new() -> Option<Self> {
         let programs = Self {
             folder: tempfile::tempdir().unwrap(),
@@ -40,8 +40,7 @@ impl Programs {
         self.folder.path().join(name)
     }
 
-    /// Builds a source, linked with these libraries in their order; `None`, and a line that says so, where there is
-    /// no compiler.
+    /// Builds a source, linked with `libraries` in this order. Returns `None`, and prints why, if there is no compiler.
     fn build(&self, name: &str, source: &str, libraries: &[&PathBuf]) -> Option<()> {
         let mut command = Command::new("cc");
         command.args([
@@ -76,7 +75,7 @@ impl Programs {
         }
     }
 
-    /// A program that waits for what it is to call. Nothing is preloaded.
+    /// Returns a program that waits for calls to make, with nothing preloaded.
     fn command(&self, file: &str, way: &str) -> Command {
         let mut command = Command::new(self.file(file));
         command
@@ -94,7 +93,7 @@ impl Programs {
     }
 }
 
-/// Has the library in front of the driver, with a limit.
+/// Preloads the library and sets a limit.
 fn limited(bytes: u64) -> impl FnOnce(&mut Command) {
     move |command| {
         command
@@ -104,7 +103,7 @@ fn limited(bytes: u64) -> impl FnOnce(&mut Command) {
     }
 }
 
-/// Words with `4M` and `4M+1` as numbers of bytes.
+/// Replaces words such as `4M` and `4M+1` with numbers of bytes.
 fn in_bytes(words: &str) -> String {
     let bytes = |word: &str| {
         let (mebibytes, more) = word.split_once('M')?;
@@ -115,7 +114,6 @@ fn in_bytes(words: &str) -> String {
     words.split(' ').map(bytes).collect::<Vec<_>>().join(" ")
 }
 
-/// A program that runs.
 struct Running {
     child: Child,
     asks: Option<ChildStdin>,
@@ -130,7 +128,7 @@ impl Running {
         let lines = BufReader::new(child.stdout.take().unwrap()).lines();
         thread::spawn(move || {
             for line in lines {
-                // Nobody listens to a program that is over.
+                // The test may have stopped listening.
                 let _ = gives.send(line.unwrap());
             }
         });
@@ -150,14 +148,15 @@ impl Running {
         answer.expect("the program goes on")
     }
 
-    /// Makes a call; the driver's answer.
+    /// Makes a call. Returns the driver's answer.
     fn call(&mut self, call: &str) -> String {
         self.ask(call);
         self.answer()
     }
 
-    /// Plays a script of calls, a line each or between semicolons. A call succeeds, is `refused`, for lack of memory
-    /// with `no memory`, or gives `= answer`; `room 4M` is what the driver says is free.
+    /// Plays a script of calls, separated by line breaks or semicolons. A call has to succeed, unless it is followed by
+    /// `refused`, `no memory` (refused for lack of memory) or `= answer`. `room 4M` compares the free bytes that the
+    /// driver reports.
     #[track_caller]
     fn play(&mut self, script: &str) {
         let calls = script.split(['\n', ';']).map(str::trim);
@@ -177,7 +176,7 @@ impl Running {
         }
     }
 
-    /// Bytes that are free, as the driver says.
+    /// Returns the free bytes that the driver reports.
     #[track_caller]
     fn free(&mut self) -> u64 {
         let said = self.call("info");
@@ -186,7 +185,7 @@ impl Running {
         numbers[1]
     }
 
-    /// Ends the program; what it said on standard error.
+    /// Ends the program. Returns what it wrote to standard error.
     fn end(mut self) -> String {
         drop(self.asks.take());
         let output = self.child.wait_with_output().unwrap();
@@ -197,7 +196,7 @@ impl Running {
 
 const NO_MEMORY: &str = "2";
 
-/// Every call, and some that the driver refuses.
+/// Every call, including some that the driver refuses.
 const ALL: &str = "info; alloc 1 100; retain 0 0; current 0; stream 50; alloc 1 5000000; fill 1 7 50; finish;
     first 1; managed 2 1000000; pitch 3 1000 100; alloc 4 0; alloc 4 99999999999; info; total 0; total 9;
     launch 50; launch-ex 50; free 2; free 3; free 3; info; async 5 3000000 50; fill 5 9 50; finish; first 5;
@@ -230,8 +229,8 @@ fn answers_are_the_drivers_as_long_as_there_is_room() {
     }
 }
 
-/// Plays a script within a limit of 10 MiB, with the device's first context current; what the program says on standard
-/// error, or `None` where there is no compiler.
+/// Plays a script under a limit of 10 MiB, with the first device's primary context current. Returns what the program
+/// wrote to standard error, or `None` if there is no compiler.
 #[track_caller]
 fn played(way: &str, script: &str) -> Option<String> {
     let programs = Programs::new()?;
@@ -364,7 +363,7 @@ fn a_limit_that_cannot_be_read_leaves_nothing_free_and_says_what_would_be_right(
     let Some(programs) = Programs::new() else {
         return;
     };
-    // Some bytes are no page: most likely the unit is missing.
+    // A limit of less than a page most likely lacks its unit.
     for limit in ["many", "4", "2097151"] {
         let mut program = programs.start("dlsym", |command| {
             limited(0)(command);
@@ -401,7 +400,7 @@ fn memory_goes_with_its_context_and_no_other() {
     );
 }
 
-/// A call that the driver refuses changes nothing of what is charged, and the same call goes through afterwards.
+/// A call that the driver refuses changes no charge, and the same call succeeds afterwards.
 #[test]
 fn what_the_driver_refuses_is_charged_as_if_it_was_not_asked() {
     let Some(programs) = Programs::new() else {
@@ -409,7 +408,7 @@ fn what_the_driver_refuses_is_charged_as_if_it_was_not_asked() {
     };
     let mut program = programs.start("proc", limited(32 * MIB));
     program.play("retain 0 0; current 0; stream 50; reserve 20 8M");
-    // The function, the call, and how much less is free behind it, in MiB.
+    // The function, the call, and by how many MiB the call lowers the free bytes.
     let calls = [
         ("cuMemAlloc_v2", "alloc 1 1M", 1),
         ("cuMemAllocManaged", "managed 2 1M", 1),
@@ -458,7 +457,7 @@ fn what_the_driver_refuses_is_charged_as_if_it_was_not_asked() {
     program.end();
 }
 
-/// Starts a program as a job on the machine's one device.
+/// Starts a program as a job on the machine's only device.
 fn start_job(programs: &Programs, machine: &Machine, name: &str) -> Running {
     let mut command = machine.shared(programs.command("looked", "proc"));
     let file = |ending: &str| machine.jobs().join(format!("{name}.{ending}.json"));
@@ -484,7 +483,7 @@ fn a_limit_that_is_lowered_is_obeyed_and_a_suspended_launch_waits() {
     };
     let held = || machine.top("old")["gpus"][0]["device_held_bytes"].as_u64();
     let mut job = start_job(&programs, &machine, "old");
-    // It waits for its first limit.
+    // The job waits for its first limit.
     job.ask("alloc 1 8M");
     wait("its status", || machine.top("old")["alive"] == "yes");
     set("10MiB");
@@ -502,12 +501,12 @@ fn a_limit_that_is_lowered_is_obeyed_and_a_suspended_launch_waits() {
     machine.control("pause", "old");
     wait("the pause", || machine.top("old")["perf"] == 0);
     job.ask("launch 50");
-    // Time enough for a launch that does not wait.
+    // This takes long enough for a launch that does not wait.
     machine.top("old");
     assert!(job.answers.try_recv().is_err(), "a suspended job launches");
     machine.control("resume", "old");
     assert_eq!(job.answer(), "0");
-    // What is captured is not launched, and does not wait.
+    // A captured launch is not executed and does not wait.
     machine.control("pause", "old");
     wait("the pause", || machine.top("old")["perf"] == 0);
     job.play("capture 50; launch 50; captured 50 11");
@@ -516,7 +515,7 @@ fn a_limit_that_is_lowered_is_obeyed_and_a_suspended_launch_waits() {
     job.end();
 }
 
-/// Launches go on at a share of the time, and the status counts the slices.
+/// Launches continue at a share of the time, and the status counts the slices.
 #[test]
 fn launches_are_paced_in_slices_of_time() {
     let Some(programs) = Programs::new() else {
@@ -537,12 +536,12 @@ fn launches_are_paced_in_slices_of_time() {
     let mut percent = 80;
     wait("a slice in its status", || {
         job.play("launch 50; launch-ex 50");
-        // A status is written when an order was obeyed.
+        // A status is written after an order was obeyed.
         percent = 161 - percent;
         share(percent);
         runs() > Some(0)
     });
-    // A stream that has gone is waited for no more, and what is captured is not launched.
+    // A destroyed stream is no longer waited for, and captured launches are not executed.
     job.play("stream 51; launch 51; end-stream 51; capture 50");
     for _ in 0..100 {
         job.play("launch 50");
@@ -551,19 +550,19 @@ fn launches_are_paced_in_slices_of_time() {
     job.end();
 }
 
-/// Streams that a paced program has launched on are waited for at the end of a slice, in one call each.
+/// Counts the streams for which a paced program waits at the end of a slice, in one call for each stream.
 struct Waits {
     job: Running,
     seen: u64,
 }
 
 impl Waits {
-    /// Starts a job at a share of the time, and waits until that is in force.
+    /// Starts a job at a share of the time, and waits until the share is in force.
     fn start(programs: &Programs, machine: &Machine) -> Self {
         let control = machine.jobs().join("old.control.json");
         fs::write(&control, r#"{"perfControl": 80}"#).unwrap();
         let mut job = start_job(programs, machine, "old");
-        // Then something was waited for.
+        // Once it is, a stream has been waited for.
         wait("a pause", || {
             job.play("launch 50");
             job.call("calls cuStreamSynchronize") != "0"
@@ -573,14 +572,14 @@ impl Waits {
         waits
     }
 
-    /// A launch, which the driver may refuse; how many streams were waited for before it.
+    /// Makes a launch, which the driver may refuse. Returns how many streams were waited for before it.
     fn launch(&mut self, stream: u32) -> u64 {
         self.job.call(&format!("launch {stream}"));
         let now = self.job.call("calls cuStreamSynchronize").parse().unwrap();
         now - std::mem::replace(&mut self.seen, now)
     }
 
-    /// How many streams of the slice are waited for beside one of this launch, however soon its end comes.
+    /// Returns how many streams are waited for at the end of the slice, besides `stream`.
     fn beside(&mut self, stream: u32) -> u64 {
         let at_once = self.launch(stream);
         if at_once > 0 {
@@ -595,8 +594,8 @@ impl Waits {
     }
 }
 
-/// What comes before a launch on stream 51, what comes after it, the stream of the launches then, and whether 51 is
-/// waited for beside it.
+/// The calls before a launch on stream 51, the calls after it, the stream of the later launches, and whether stream 51
+/// is also waited for.
 const WAITED: [(&str, &str, u32, bool); 9] = [
     ("context 12 0; stream 51", "current 0", 50, true),
     (
@@ -619,7 +618,7 @@ const WAITED: [(&str, &str, u32, bool); 9] = [
     ),
     ("stream 51", "end-stream 51", 50, false),
     ("stream 51", "end-stream-v1 51", 50, false),
-    // The primary context, retained twice, goes with its last release.
+    // The primary context was retained twice and is destroyed with its last release.
     ("stream 51", "retain 0 0; release 0", 50, true),
     ("", "release 0; retain 0 0; current 0; stream 52", 52, false),
     ("stream 51", "reset 0; current 0; stream 52", 52, false),
@@ -657,10 +656,10 @@ fn programs_that_know_nothing_are_balanced_by_the_coordinator() {
     coordinate.args(["--step", "2MiB", "--interval", "0.02", "--calm", "0.2"]);
     let _coordinator = Process::start(machine.path(), "coordinator", coordinate);
     let mut first = start_job(&programs, &machine, "first");
-    // All of it is its own.
+    // The first job may have all of the memory.
     first.play("alloc 2 1M; alloc 1 60M");
     let mut second = start_job(&programs, &machine, "second");
-    // It waits until the first frees.
+    // The second job waits until the first one frees memory.
     second.ask("alloc 1 20M");
     wait("a lower limit of the first", || first.free() == 0);
     first.play("free 1");
@@ -683,13 +682,13 @@ fn what_the_librarys_own_allocators_hold_is_not_charged_to_the_program() {
     assert!(output.status.success(), "{}", words(&output));
 }
 
-/// A path by which nothing is preloaded, though the library is there.
+/// The library is linked, but nothing is preloaded.
 #[test]
 fn a_library_that_is_linked_stands_in_front_of_nothing() {
     let Some(programs) = Programs::new() else {
         return;
     };
-    // In front of the driver.
+    // The library comes before the driver.
     let libraries = [&library(), &programs.file("libcuda.so")];
     programs.build("with-library", "interposed.c", &libraries);
     let mut command = programs.command("with-library", "linked");

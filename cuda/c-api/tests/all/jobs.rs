@@ -1,6 +1,6 @@
 //! Processes that share a device as jobs, balanced by `larder coordinate`.
 //!
-//! Waits are for conditions, with a deadline that only a hang reaches.
+//! Tests wait for conditions, with a deadline that only a hang reaches.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -15,14 +15,14 @@ use crate::common::{built, compiled, on_stand_in, package, python};
 
 const MIB: u64 = 1 << 20;
 
-/// What both jobs together may hold, and what one of them uses in a step.
+/// The bytes that both jobs together may hold, and those that one of them uses in a step.
 const TOTAL: u64 = 64 * MIB;
 const USES: u64 = 20 * MIB;
 
-/// No wait is meant to take this long.
+/// A wait that works never takes this long.
 pub(crate) const DEADLINE: Duration = Duration::from_secs(900);
 
-/// A process whose words go to a file; ended with its value.
+/// A process whose output goes to a file. It is killed when the value is dropped.
 pub(crate) struct Process {
     child: Child,
     said: PathBuf,
@@ -36,14 +36,13 @@ impl Process {
         Self { child, said }
     }
 
-    /// Whole lines so far.
+    /// Returns the whole lines of output so far.
     fn lines(&self) -> Vec<String> {
         let text = fs::read_to_string(&self.said).unwrap();
         let whole = text.rfind('\n').map_or("", |last| &text[..last]);
         whole.lines().map(str::to_owned).collect()
     }
 
-    /// Steps that a job has ended.
     fn steps(&self) -> u64 {
         let last = self.lines().pop();
         last.map_or(0, |line| line.parse().unwrap())
@@ -69,7 +68,7 @@ pub(crate) fn wait(what: &str, mut is_so: impl FnMut() -> bool) {
     }
 }
 
-/// A folder of jobs, and a device that they share.
+/// A folder of jobs and the device that they share.
 pub(crate) struct Machine {
     folder: TempDir,
 }
@@ -89,7 +88,7 @@ impl Machine {
         self.path().join("jobs")
     }
 
-    /// On a device that has more than the jobs may hold: only the coordinator keeps them to it.
+    /// Sets up a device with more memory than the jobs may hold, so that only the coordinator limits them.
     pub(crate) fn shared(&self, mut command: Command) -> Command {
         command
             .env("LARDER_STAND_IN_SHARED", self.path().join("ledger"))
@@ -104,7 +103,7 @@ impl Machine {
         command
     }
 
-    /// Starts a program as a job that ends when the file `stop` is there.
+    /// Starts a program as a job that ends once the file `stop` exists.
     fn job(&self, name: &str, program: Command, words: &[&str]) -> Process {
         let mut command = self.shared(program);
         let file = |ending: &str| self.jobs().join(format!("{name}.{ending}.json"));
@@ -118,7 +117,6 @@ impl Machine {
         Process::start(self.path(), name, command)
     }
 
-    /// What `larder top` says of a job.
     pub(crate) fn top(&self, name: &str) -> Value {
         let mut command = self.larder(&["top", "--once", "--json"]);
         let output = command.arg(self.jobs()).output().unwrap();
@@ -128,7 +126,6 @@ impl Machine {
         jobs.next().unwrap_or_default()
     }
 
-    /// Waits until a job makes no steps.
     fn wait_for_standstill(job: &Process) {
         let mut seen = job.steps();
         wait("a job to stand still", || {
@@ -147,7 +144,7 @@ impl Machine {
     }
 }
 
-/// The newest limit of a job that the coordinator has said, and that the job has confirmed.
+/// Returns the newest limit that the coordinator reports for a job and that the job has confirmed.
 fn limit(coordinator: &Process, job: &str) -> u64 {
     let lines = coordinator.lines();
     let said = lines
@@ -263,7 +260,7 @@ fn a_refusal_says_whether_the_control_file_was_waited_for() {
     let Some(program) = compiled(machine.path(), "job.c") else {
         return;
     };
-    // More than the device has.
+    // This is more memory than the device has.
     let mebibytes = (5 * TOTAL / MIB).to_string();
     let said = |limit: &str| {
         let mut command = machine.shared(on_stand_in(&program));

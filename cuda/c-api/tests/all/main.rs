@@ -1,4 +1,4 @@
-//! Tests of liblarder_cuda.so by programs of C, C++ and Python, on the stand-in. One module:
+//! Tests of liblarder_cuda.so with programs in C, C++ and Python, on the stand-in. To run one module:
 //! `cargo test -p larder-cuda-c-api --test all header::`.
 #![allow(clippy::expect_used, clippy::unwrap_used, reason = "tests")]
 

@@ -1,4 +1,4 @@
-//! The package `larder`: its functions on the stand-in, its wheel, and PyTorch's part where PyTorch is there.
+//! The package `larder`: its functions on the stand-in, its wheel, and its part for PyTorch if PyTorch is installed.
 
 use std::fs;
 
@@ -11,7 +11,7 @@ fn the_package_counts_limits_and_refuses() {
     assert_eq!(answer["passed"], true);
 }
 
-/// Runs a program that says "skipped" where what it is about is not there.
+/// Runs a program, which prints "skipped" if what it tests is not installed.
 #[track_caller]
 fn run_or_skip(program: &str) {
     let Some(mut python) = python() else { return };

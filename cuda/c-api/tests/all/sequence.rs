@@ -1,5 +1,5 @@
-//! PyTorch's sequence of calls from recorded training runs, on three streams and two devices: what is reserved
-//! equals, to the byte, what `larder replay --allocator device` says of the run, and what the allocator itself
+//! PyTorch's sequence of calls from recorded training runs, on three streams and two devices. The reserved bytes must
+//! equal those that `larder replay --allocator device` reports for the run, and those that the allocator itself
 //! reserves for the same sequence.
 
 use std::process::Command;
@@ -15,7 +15,8 @@ use crate::common::{Recorded, STAND_IN, built, compiled, on_stand_in, package, p
 
 const RUNS: [&str; 2] = ["gpt2s_train", "resnet50_train"];
 
-/// Peaks of reserved bytes: of the first stream and of that of the other device, and of the second stream.
+/// Returns the peaks of reserved bytes: that of the first stream and of the other device's stream, and that of the
+/// second stream.
 fn expected(recorded: &Recorded) -> (u64, u64) {
     let mut replay = Command::new(built().join("larder"));
     replay.args(["replay", "--allocator", "device", "--driver", "stand-in"]);
@@ -24,7 +25,7 @@ fn expected(recorded: &Recorded) -> (u64, u64) {
     (replayed, again(&recorded.trace))
 }
 
-/// The first stream's run and then the second stream's, by the allocator itself.
+/// Plays the run on the first stream and then on the second one with the allocator itself. Returns the second peak.
 fn again(trace: &Trace) -> u64 {
     let _turn = STAND_IN.lock().unwrap_or_else(PoisonError::into_inner);
     let stand_in = load(Choice::StandIn).unwrap().stand_in().unwrap();

@@ -29,7 +29,6 @@ pub(crate) fn made<T: Default>(create: impl FnOnce(&mut T) -> Code) -> T {
     value
 }
 
-/// Reads bytes of device memory.
 #[track_caller]
 pub(crate) fn read(from: u64, count: usize) -> Vec<u8> {
     let mut bytes = vec![0_u8; count];
@@ -43,12 +42,10 @@ fn text(of: impl Fn(*mut u8, u64) -> u64) -> String {
     String::from_utf8(buf).unwrap()
 }
 
-/// Returns the driver's findings.
 pub(crate) fn findings() -> String {
     text(|buf, len| larder_stand_in_findings(buf, len))
 }
 
-/// Lists the existing objects.
 pub(crate) fn alive() -> String {
     text(|buf, len| larder_stand_in_alive(buf, len))
 }

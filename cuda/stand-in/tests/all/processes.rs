@@ -1,5 +1,5 @@
-//! Memory counted and shared by two processes. The second one is this test program again, running
-//! [`second_process`]. Also the system resources that a process holds.
+//! Memory that two processes count and share, and the system resources that a process holds. The second process is this
+//! test program again, running [`second_process`].
 
 use std::env;
 use std::fs;
@@ -66,7 +66,7 @@ impl Drop for Counted {
     }
 }
 
-/// A second process; killed at the end.
+/// A second process, killed at the end.
 struct Second {
     child: Child,
     /// The process's output, which must stay open.
@@ -185,7 +185,7 @@ fn a_killed_process_gives_its_memory_back() {
 #[test]
 fn the_file_says_how_much_there_is() {
     let mut counted = Counted::new("total");
-    // Memory that is already in use counts.
+    // Memory that is already in use is included.
     counted.play("cuMemAlloc >mine 1024\nshare FILE\nfree 64M-1024");
     counted.play("set_memory 0 32M\ncuMemFree mine");
     let second = counted.second("share FILE\ncuMemAlloc >theirs 32M", None);
@@ -207,7 +207,7 @@ fn a_file_that_is_none_is_not_used() {
     );
     fs::remove_file(&counted.path).unwrap();
     counted.play("share FILE\ncuMemAlloc >one 1024");
-    // Another program overwrites the file: the driver goes on alone.
+    // If another program overwrites the file, the driver continues without it.
     fs::write(&counted.path, "spoilt").unwrap();
     counted.play("free 64M-1024\ncuMemAlloc >two 1024");
 }
@@ -265,7 +265,7 @@ fn handles_need_no_descriptors() {
         ));
     }
     assert!(open_files() < before + 100, "{before} before");
-    // Each mapping has bytes of its own, and those of the last ones are where they should be.
+    // Each mapping has its own bytes, and those of the last ones are in the right place.
     stage.play(&format!(
         "cuMemSetAccess v {bytes} right:0:3 1
         cuMemsetD8 v 1 2M

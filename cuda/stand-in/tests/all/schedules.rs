@@ -75,7 +75,6 @@ impl Drop for Gpu {
     }
 }
 
-/// One operation.
 #[derive(Clone, Debug)]
 struct Step {
     stream: usize,

@@ -11,7 +11,6 @@ pub(crate) use crate::common::{GRANULARITY, alive, alone, findings, made, ok, re
 pub(crate) use crate::driver::*;
 use crate::numbers::Random;
 
-/// A host function.
 pub(crate) type HostFunction = extern "C" fn(*mut c_void);
 
 /// The driver for one test: two devices, with a context of the first one current.
@@ -110,7 +109,6 @@ pub(crate) fn map(handle: u64, bytes: usize) -> u64 {
     at
 }
 
-/// Draws random numbers.
 #[derive(Clone, Debug)]
 pub(crate) struct Draw(Random);
 

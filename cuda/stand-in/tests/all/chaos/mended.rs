@@ -1,5 +1,4 @@
-//! Former defects that need threads or addresses of the system to show. The others are in the
-//! script `mended`.
+//! Former defects that show only with threads or with the system's addresses. The others are in the script `mended`.
 
 use std::ffi::c_void;
 use std::thread;
@@ -49,7 +48,7 @@ fn a_host_function_of_before_a_reset_ends_no_work_of_after_it() {
     larder_stand_in_schedule(1, 3);
     let at = memory(64);
     let stream = stream();
-    // Enough operations that one would get the old host function's number, if numbers began again.
+    // Enough operations for one to get the old host function's number, if numbers restarted.
     ok(cuMemsetD8Async(at, 7, 64, stream));
     gate::open();
     gate::wait_for(1);

@@ -1,4 +1,4 @@
-//! One thread and one seed give one order, if the schedule waits for host functions.
+//! If the schedule waits for host functions, one thread and one seed give one order.
 
 use std::ffi::c_void;
 use std::sync::Mutex;

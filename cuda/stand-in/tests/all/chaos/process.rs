@@ -25,7 +25,7 @@ fn child() -> i32 {
     0
 }
 
-/// Returns how the child ended, or that it hangs.
+/// Returns the child's wait status, or an error if it hangs.
 fn wait_for(process: i32) -> Result<i32, &'static str> {
     let start = Instant::now();
     let mut status = 0;

@@ -1,6 +1,6 @@
-//! Random programs with everything that orders work, next to a model that knows of every two
-//! operations whether one is ordered before the other: there is a finding exactly if two unordered
-//! operations conflict.
+//! Random programs that use everything that orders work, compared with a model that knows for every
+//! two operations whether one is ordered before the other. There must be a finding exactly if two
+//! unordered operations conflict.
 
 use std::cell::Cell;
 use std::collections::BTreeMap;
@@ -32,12 +32,12 @@ fn made<T: Default>(create: impl FnOnce(&mut T) -> Code) -> T {
     value
 }
 
-/// Bytes of each piece of memory that the programs use.
+/// Size in bytes of each piece of memory that the programs use.
 const BYTES: usize = 16;
 const STREAMS: usize = 5;
 const EVENTS: usize = 4;
 
-/// One use of memory: which memory, from where to where, and whether it writes.
+/// One use of memory: the memory, the range, and whether it writes.
 #[derive(Clone, Copy)]
 struct Use {
     memory: usize,
@@ -55,7 +55,7 @@ impl Use {
     }
 }
 
-/// Which operations are ordered before something: one flag for each.
+/// Tells for each operation whether it is ordered before a given point.
 type Before = Vec<bool>;
 
 fn learn(to: &mut Before, from: &Before) {
@@ -69,7 +69,7 @@ struct Model {
     uses: Vec<Vec<Use>>,
     races: bool,
     host: Before,
-    /// What is ordered before the next operation of each stream, of which the last is the legacy
+    /// The operations ordered before the next one of each stream. The last stream is the legacy
     /// one.
     streams: Vec<Before>,
     blocking: Vec<bool>,
@@ -87,7 +87,7 @@ impl Model {
         }
     }
 
-    /// Returns what is ordered before an operation that is submitted now.
+    /// Returns the operations ordered before one that is submitted now.
     fn before(&self, stream: usize) -> Before {
         let mut before = self.host.clone();
         learn(&mut before, &self.streams[stream]);
@@ -103,13 +103,12 @@ impl Model {
         before
     }
 
-    /// Adds an operation in a stream.
     fn submit(&mut self, stream: usize, uses: &[Use]) {
         let before = self.before(stream);
         self.streams[stream] = self.add(before, uses);
     }
 
-    /// Adds an operation. Returns what is ordered before its successors.
+    /// Adds an operation. Returns the operations ordered before its successors.
     fn add(&mut self, mut before: Before, uses: &[Use]) -> Before {
         before.resize(self.uses.len(), false);
         for (other, known) in self.uses.iter().zip(&before) {
@@ -152,25 +151,24 @@ impl Model {
     }
 }
 
-/// A graph: each node's uses, and the nodes that it depends on.
+/// A graph: the uses of each node, and the nodes on which it depends.
 struct Graph {
     exec: usize,
     nodes: Vec<(Vec<Use>, Vec<usize>)>,
-    /// What is ordered before work after the newest launch.
+    /// The operations ordered before work that follows the newest launch.
     last: Before,
 }
 
-/// A running program and its model.
 struct Program {
     draw: Draw,
     model: Model,
     streams: Vec<usize>,
     blocking: Vec<bool>,
     events: Vec<(usize, Option<Before>)>,
-    /// Addresses of each memory.
+    /// Addresses of each piece of memory.
     memories: Vec<Vec<u64>>,
     graphs: Vec<Graph>,
-    /// Memory of a pool by its number in the model.
+    /// Addresses of pool memory by its number in the model.
     pooled: BTreeMap<usize, u64>,
     next_memory: usize,
     log: Vec<String>,
@@ -236,7 +234,7 @@ impl Program {
         (used, at + from as u64)
     }
 
-    /// Queues a fill or a copy in a stream, which may be in a capture.
+    /// Queues a fill or a copy on a stream, which may be in a capture.
     fn work(&mut self, stream: usize) -> Vec<Use> {
         let bytes = 1 + self.draw.below(6);
         let (to, at) = self.place(bytes, true);

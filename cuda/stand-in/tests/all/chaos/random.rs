@@ -32,12 +32,12 @@ fn calls(mut world: World, count: usize, seed: u64) {
             SUCCEEDED.lock().unwrap().insert(name);
         }
     }
-    // The thread may be used again.
+    // Resets the state of the thread, which may be used again.
     cuThreadExchangeStreamCaptureMode(&mut 0);
     while cuCtxPopCurrent_v2(&mut 0) == Code::SUCCESS {}
 }
 
-/// Ends everything.
+/// Destroys all objects.
 fn clean_up(world: &World) {
     larder_stand_in_clear_failures();
     cuThreadExchangeStreamCaptureMode(&mut 0);
@@ -85,7 +85,6 @@ fn clean_up(world: &World) {
     ok(cuCtxDestroy_v2(context));
 }
 
-/// Runs an ordinary program.
 fn ordinary() {
     ok(cuInit(0));
     let context = made(|context| cuCtxCreate_v2(context, 0, 0));
@@ -100,7 +99,7 @@ fn ordinary() {
     ok(cuCtxDestroy_v2(context));
 }
 
-/// Ends the process and prints the seed if a run does not end.
+/// Prints the seed and ends the process if a run hangs.
 struct Watch(Arc<AtomicU64>);
 
 impl Watch {

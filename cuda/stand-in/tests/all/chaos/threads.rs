@@ -1,5 +1,5 @@
-//! Many threads: results are right, no thread waits forever, and none stays asleep once the work
-//! that it waits for is done.
+//! Many threads: results are right, no thread waits forever, and none stays asleep after the work for which it waits is
+//! done.
 
 use std::ffi::c_void;
 use std::sync::mpsc;
@@ -112,7 +112,7 @@ fn waits_of_many_threads_for_host_functions_end() {
                 .sum::<usize>();
         });
     }
-    // A figure to look at (`--nocapture`): a lost wake-up costs a nap of 100 ms and nothing else.
+    // Printed and not checked (`--nocapture`): a lost wake-up only delays a wait by up to 100 ms.
     println!("{slow} of 480 waits for 3 ms took more than 80 ms");
     assert_eq!(findings(), "");
 }

@@ -1,8 +1,8 @@
 //! Scripts with one call per line, in the text files next to this one. They test promises that only the stand-in makes.
 //!
 //! A section begins with `## its title` and a reset driver: two devices of 64 MiB with their primary contexts `c0` and
-//! `c1`, of which `c0` is current. The section `## before each` is played before every other one. At the end of a
-//! section there may be no findings, unless a line of the section has named some.
+//! `c1`, of which `c0` is current. The section `## before each` is played before every other one. A section must end
+//! without findings, unless one of its lines has named them.
 //!
 //! A section whose first line is `seeds 30` is played in the eager schedule, and with 30 seeds in the deferred one. A
 //! section whose first line is `planted` is two programs: the right one leaves out the lines with `+`, and the wrong
@@ -122,13 +122,12 @@ const DEVICE: u64 = 64 << 20;
 /// The driver while a section is played.
 pub(crate) struct Stage {
     values: Values,
-    /// Whether a line has named the findings.
+    /// Whether a line has named the expected findings.
     said: bool,
     _one: MutexGuard<'static, ()>,
 }
 
 impl Stage {
-    /// Plays lines.
     pub(crate) fn play(&mut self, lines: &str) {
         for line in lines.lines().map(str::trim).filter(|line| !line.is_empty()) {
             println!("{line}");
@@ -382,7 +381,6 @@ fn play(
     shows
 }
 
-/// Plays all sections of a script.
 fn play_all(file: &str, text: &str) {
     let mut sections = sections(text);
     let mut before = Vec::new();

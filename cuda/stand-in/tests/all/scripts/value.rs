@@ -7,7 +7,6 @@ use std::ptr;
 use larder_cuda_abi::constants as c;
 use larder_cuda_abi::{AccessDesc, AllocFlags, AllocationProp, Location, PoolProps};
 
-/// Values by name.
 pub(super) struct Values(pub(super) BTreeMap<String, u64>);
 
 /// Leaks a value. Returns its address.
