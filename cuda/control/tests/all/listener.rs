@@ -58,7 +58,6 @@ impl Watched {
     }
 }
 
-/// The contents that a handler received.
 #[derive(Clone, Default)]
 struct Received(Arc<Mutex<Vec<String>>>);
 

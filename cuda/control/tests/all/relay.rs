@@ -42,7 +42,6 @@ fn a_command_goes_through_the_files_and_comes_back_as_its_confirmation() {
     assert_eq!(read.file.control_version, Some(1));
     assert_eq!(read.file.version, None);
     assert_eq!(read.file.perf_control, Some(30), "not said, not changed");
-    // The job obeys and holds some memory.
     limit.limit_bytes = 60;
     limit.held_bytes = 25;
     let report = status(limit, read.file.control_version).report(gpu());

@@ -12,7 +12,6 @@ const LEN: usize = 400;
 
 const RELAXED: sys::CUstreamCaptureMode = sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED;
 
-/// Captured work runs after the work that other streams queued before, and the capture stays valid.
 #[test]
 fn captured_work_comes_after_what_was_queued_elsewhere() {
     alone_and_clean(|control| {

@@ -119,7 +119,6 @@ fn the_traits_say_what_the_buffer_is() {
     assert_eq!(same, address);
 }
 
-/// A zero-sized type.
 #[derive(Clone, Copy, PartialEq, Debug)]
 struct Nothing;
 

@@ -144,7 +144,6 @@ fn a_foreign_tensor_is_ended_once_its_streams_are_waited_for() {
         drop(values);
         control.clear_failures();
         assert_eq!(DELETED.load(Ordering::Relaxed), 1);
-        // A tensor without values.
         let mut none = [3, 0];
         let mut tensor = foreign(0, &mut none, std::ptr::null_mut());
         assert!(take(&mut tensor).unwrap().as_view().is_empty());

@@ -38,7 +38,6 @@ fn cudarc_orders_a_slice_behind_its_buffers_uses_and_the_next_buffer_behind_it()
             let write: &mut CudaSlice<u8> = &mut slice;
             c.memset_zeros(write).unwrap();
             assert_eq!(b.clone_dtoh(&seen).unwrap(), [5; LEN]);
-            // The slice becomes a buffer on its own stream again.
             let mut buffer = slice.into_buffer().unwrap();
             assert_eq!(a.clone_dtoh(&buffer).unwrap(), [0; LEN]);
             b.memcpy_dtod(&fives, &mut buffer).unwrap();

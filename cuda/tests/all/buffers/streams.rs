@@ -68,7 +68,6 @@ fn parts_that_were_split_are_written_on_two_streams() {
     });
 }
 
-/// Threads read one buffer at the same time, and each writes its part of another.
 #[test]
 fn threads_share_buffers() {
     alone_and_clean(|control| {

@@ -42,7 +42,6 @@ impl Setup {
         }
     }
 
-    /// Returns the stream's memory and access to it.
     pub(crate) fn on_stream(&self) -> (StreamMemory, DeviceAccess) {
         let memory = self.memory.on(&self.stream).unwrap();
         // SAFETY: the tests access only blocks that they hold.

@@ -74,7 +74,6 @@ fn run(setup: &Setup, seed: u64) {
                 });
             }
             2 if !live.is_empty() => {
-                // All of the block's own bytes.
                 let own = &live[at];
                 fill(&setup.stream, own.block.addr().get(), own.bytes, step as u8);
             }

@@ -149,7 +149,6 @@ impl Backend for Mock {
     }
 }
 
-/// Returns a pair and its log.
 pub(crate) fn pair(is_empty: bool) -> (SyncedPair<Mock>, Rc<Log>) {
     let log = Rc::new(Log::default());
     log.garbage.set(0xab);

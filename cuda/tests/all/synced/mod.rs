@@ -46,7 +46,6 @@ impl Setup {
         }
     }
 
-    /// Returns each kind of host memory.
     fn kinds(&self) -> [HostMemory; 3] {
         let none = PinnedAllocator::with_limit(&self.context, PinnedConfig::default(), 1).unwrap();
         [

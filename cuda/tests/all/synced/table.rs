@@ -310,7 +310,6 @@ fn sm_6_a_backend_that_fails_at_any_step_changes_nothing() {
             let calls = log.take();
             let count = |start: &str| calls.iter().filter(|call| call.starts_with(start)).count();
             assert_eq!(count("alloc"), count("free"), "{what}: {calls:?}");
-            // The second attempt succeeds.
             if let Some((_, after)) = expected(method, head) {
                 call(&mut pair, method).unwrap();
                 assert_eq!(pair.head(), after, "{what}");

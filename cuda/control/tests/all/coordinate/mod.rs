@@ -78,7 +78,6 @@ impl Job {
         }
     }
 
-    /// Reads the limit that was sent.
     fn read(&mut self) {
         if let Some((version, limit)) = self.sent.take() {
             self.version = version;

@@ -27,7 +27,6 @@ enum Kind {
     Lying,
 }
 
-/// A random world.
 struct Drawn {
     world: World,
     kind: Kind,
@@ -213,7 +212,6 @@ fn play(seed: u64, kind: Kind, steps: u32) -> Drawn {
     drawn
 }
 
-/// Returns the number of worlds to draw.
 fn rounds(usual: u64) -> u64 {
     std::env::var("LARDER_JOBS").map_or(usual, |rounds| rounds.parse().unwrap())
 }

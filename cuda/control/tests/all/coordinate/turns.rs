@@ -79,7 +79,6 @@ impl Sleeper {
         };
     }
 
-    /// Takes the job's next step.
     fn step(&mut self) {
         if self.is_stuck {
             return;
